@@ -68,6 +68,7 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(CheckpointSt
   absl::StatusOr<TensorAssembler> assembler =
       TensorAssembler::Create(manifest.table(), manifest.layout());
   if (!assembler.ok()) return absl::DataLossError(assembler.status().message());
+
   // As docs/checkpoints.md names the arrays.
   std::map<std::string, uint32_t> blocks;
   for (int i = 0; i < manifest.layout().blocks_size(); ++i) {
@@ -76,6 +77,7 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(CheckpointSt
     blocks[absl::StrCat(tensor, "[", block.offset(), ":", block.offset() + block.count(), "]")] =
         static_cast<uint32_t>(i);
   }
+
   for (const v1::PartitionFile& file : manifest.files()) {
     const auto damaged = [&](const absl::Status& status) {
       return absl::DataLossError(absl::StrCat(file.name(), ": ", status.message()));

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A checkpoint of two tensors in a storage of memory; element i of a tensor is i.
+// A checkpoint of two tensors in a storage in memory; element i of a tensor is i.
 class CheckpointReaderTest : public ::testing::Test {
  protected:
   CheckpointReaderTest() : storage_(MakeLocalStorage(&files_, "/job", "test")) {
@@ -78,7 +78,7 @@ class CheckpointReaderTest : public ::testing::Test {
   v1::Manifest manifest_;
 };
 
-TEST_F(CheckpointReaderTest, TensorsArePutTogetherFromTheirBlocks) {
+TEST_F(CheckpointReaderTest, AssemblesTensorsFromTheirBlocks) {
   WriteFiles();
   const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
   ASSERT_TRUE(tensors.ok()) << tensors.status();
@@ -91,7 +91,7 @@ TEST_F(CheckpointReaderTest, TensorsArePutTogetherFromTheirBlocks) {
   }
 }
 
-// A storage in which a job replaces its only checkpoint just when the file number `when` is read.
+// A storage whose job replaces its only checkpoint when file number `when` is read.
 class BusyStorage final : public CheckpointStorage {
  public:
   BusyStorage(CheckpointStorage* storage, int when, v1::Manifest old, v1::Manifest next)
@@ -134,11 +134,12 @@ class BusyStorage final : public CheckpointStorage {
   const v1::Manifest next_;
 };
 
-TEST_F(CheckpointReaderTest, OneThatIsReplacedWhileItIsReadGivesWayToWhatReplacedIt) {
+TEST_F(CheckpointReaderTest, ReadsReplacementIfCheckpointIsReplacedDuringRead) {
   v1::Claim claim;
   claim.set_format_version(kCheckpointFormatVersion);
   claim.set_attempt(1);
   ASSERT_TRUE(storage_->CreateClaim(claim).ok());
+
   // Three files are read to find the checkpoint, and three for its tensors.
   for (int when = 0; when < 6; ++when) {
     manifest_.clear_files();
@@ -157,7 +158,7 @@ TEST_F(CheckpointReaderTest, OneThatIsReplacedWhileItIsReadGivesWayToWhatReplace
   }
 }
 
-TEST_F(CheckpointReaderTest, ADamagedFileIsNamed) {
+TEST_F(CheckpointReaderTest, NamesDamagedFile) {
   WriteFiles();
   ASSERT_TRUE(storage_
                   ->WriteFile(manifest_.checkpoint(), manifest_.files(1).name(),
@@ -168,20 +169,20 @@ TEST_F(CheckpointReaderTest, ADamagedFileIsNamed) {
   EXPECT_THAT(tensors.status().message(), HasSubstr("partition-1"));
 }
 
-TEST_F(CheckpointReaderTest, AMissingPartIsNamed) {
+TEST_F(CheckpointReaderTest, NamesMissingPart) {
   WriteFiles("count");
   const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
   EXPECT_TRUE(absl::IsDataLoss(tensors.status())) << tensors.status();
   EXPECT_THAT(tensors.status().message(), HasSubstr("count"));
 }
 
-TEST_F(CheckpointReaderTest, ALayoutThatDoesNotFitTheTableIsRefused) {
+TEST_F(CheckpointReaderTest, RejectsLayoutThatDoesNotFitTable) {
   WriteFiles();
   manifest_.mutable_layout()->mutable_blocks(0)->set_count(1);
   EXPECT_TRUE(absl::IsDataLoss(ReadCheckpointTensors(*storage_, manifest_).status()));
 }
 
-TEST_F(CheckpointReaderTest, BlocksOfAWrongNumberOrSizeAreRefused) {
+TEST_F(CheckpointReaderTest, RejectsWrongNumberOrSizeOfBlocks) {
   auto assembler = TensorAssembler::Create(manifest_.table(), manifest_.layout());
   ASSERT_TRUE(assembler.ok());
   EXPECT_TRUE(absl::IsInvalidArgument(assembler->Add(1000, absl::Cord("1234"))));

@@ -93,6 +93,7 @@ std::string FoundText(const v1::JobSpec& job, const Found& found) {
           ? absl::StrCat(found.finished ? " after step " : "; its newest checkpoint is of step ",
                          found.checkpoint->step())
           : "";
+
   std::string text = absl::StrCat("the checkpoint folder", folder.empty() ? "" : " ", folder,
                                   " holds job ", found.job);
   if (found.finished) {
@@ -101,6 +102,7 @@ std::string FoundText(const v1::JobSpec& job, const Found& found) {
     absl::StrAppend(&text, ", which has not finished", at,
                     found.time.empty() ? "" : absl::StrCat(", its newest attempt of ", found.time));
   }
+
   std::vector<std::string> all = found.length;
   all.insert(all.end(), found.settings.begin(), found.settings.end());
   if (!found.settings_known) {
@@ -170,12 +172,14 @@ std::string ClaimSettings(const v1::JobSpec& job) {
   kept.mutable_model()->clear_device();
   *kept.mutable_data() = job.data();
   kept.mutable_data()->clear_evaluation();
+
   kept.set_loss(job.loss());
   *kept.mutable_optimizer() = job.optimizer();
   kept.mutable_parameter_server()->set_partitions(job.parameter_server().partitions());
   if (!job.checkpoint().restore_from().empty()) {
     kept.mutable_checkpoint()->set_restore_from(job.checkpoint().restore_from());
   }
+
   const v1::TrainingSpec& from = job.training();
   v1::TrainingSpec& training = *kept.mutable_training();
   training.set_steps(from.steps());
@@ -190,6 +194,7 @@ std::string ClaimSettings(const v1::JobSpec& job) {
   training.set_execution(from.execution());
   if (from.has_stragglers()) *training.mutable_stragglers() = from.stragglers();
   if (from.has_dense()) *training.mutable_dense() = from.dense();
+
   std::string json;
   // Fails only on text that is not UTF-8, which no manifest has; then the settings are unknown.
   if (!google::protobuf::util::MessageToJsonString(kept, &json).ok()) json.clear();
@@ -211,6 +216,7 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
                          ": give each job a folder of its own; to begin with another job's "
                          "checkpoint, name it in checkpoint.restoreFrom")};
   }
+
   const bool replaced = std::any_of(claims.begin(), claims.end(),
                                     [&](const v1::Claim& claim) { return claim.job() == name; });
   if (replaced) {
@@ -218,14 +224,17 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
                                          job.checkpoint().directory().empty() ? "" : " ",
                                          job.checkpoint().directory(), " of this job, ", name)};
   }
+
   const bool replace = job.checkpoint().on_existing() == v1::CheckpointSpec::REPLACE;
   // Nothing was saved, so nothing is lost.
   if (!point.found && !newest.end() && !replace) return {};
+
   Found found;
   found.job = other;
   found.finished = newest.end();
   found.time = newest.time();
   if (point.found) found.checkpoint = point.manifest.checkpoint();
+
   const Json before = ParseSettings(newest.settings());
   const Json after = ParseSettings(ClaimSettings(job));
   found.settings_known = before.is_object() && after.is_object();
@@ -237,6 +246,7 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
     }
     found.longer = AsksForMore(before, after);
   }
+
   return Judge(job, found);
 }
 
@@ -245,6 +255,7 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
   absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
   if (!claims.ok()) return claims.status();
   opened.claims = *std::move(claims);
+
   absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
   if (point.ok()) {
     opened.existing = JudgeExisting(job, opened.claims, *point);
@@ -262,6 +273,7 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
     if (opened.existing.kind != Kind::kReplace) return point.status();
     return opened;
   }
+
   // A damaged claim may be this job's own, of checkpoints that are damaged too. Then it is unknown
   // whether the next candidate was replaced.
   const bool others =
@@ -274,6 +286,7 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
                   return IsDamaged(claim) &&
                          claim.attempt() > opened.point.manifest.checkpoint().attempt();
                 });
+
   if (of_unknown_job) {
     return absl::FailedPreconditionError(
         absl::StrCat("the job that wrote these checkpoints is unknown: ",
@@ -281,6 +294,7 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
                      ". Restore the damaged files from a copy, or remove the folder to train from "
                      "the beginning"));
   }
+
   if (opened.existing.kind == Kind::kReplace) {
     opened.point = RestorePoint();
   }

@@ -70,7 +70,7 @@ class ExistingJobTest : public ::testing::Test {
     ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
   }
 
-  // Job u1 has trained; `finished`: to its end.
+  // Job u1 has trained, to its end if `finished`.
   void Train(bool finished) {
     Claim(Job("u1"));
     Save(Job("u1"), Ref(1, 100));
@@ -89,7 +89,7 @@ class ExistingJobTest : public ::testing::Test {
   v1::CheckpointRef parent_;  // of the next claim
 };
 
-TEST_F(ExistingJobTest, AnEmptyFolderAndTheJobsOwnCheckpointsAreUsedWithoutAWord) {
+TEST_F(ExistingJobTest, SilentlyUsesEmptyFolderAndOwnCheckpoints) {
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME,
                             v1::CheckpointSpec::FAIL, v1::CheckpointSpec::REPLACE}) {
     EXPECT_EQ(Judge(Job("u1", policy)).kind, Kind::kNone);
@@ -103,19 +103,19 @@ TEST_F(ExistingJobTest, AnEmptyFolderAndTheJobsOwnCheckpointsAreUsedWithoutAWord
   }
 }
 
-TEST_F(ExistingJobTest, ADamagedClaimOfTheJobsOwnIsKnownByItsCheckpoint) {
+TEST_F(ExistingJobTest, RecognizesOwnDamagedClaimByItsCheckpoint) {
   Train(/*finished=*/false);
   ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000001.json", absl::Cord("{}"), "t").ok());
   EXPECT_EQ(Judge(Job("u1", v1::CheckpointSpec::FAIL)).kind, Kind::kNone);
-  EXPECT_EQ(Judge(Job("u2")).kind, Kind::kRefused) << "the settings are not known";
+  EXPECT_EQ(Judge(Job("u2")).kind, Kind::kRefused) << "the settings are unknown";
 }
 
-TEST_F(ExistingJobTest, AnUnfinishedJobWithTheSameSettingsIsResumedUnlessTheJobSaysOtherwise) {
+TEST_F(ExistingJobTest, ResumesUnfinishedJobWithSameSettingsByDefault) {
   Train(/*finished=*/false);
   v1::JobSpec wider = Job("u2");
   wider.mutable_worker()->set_replicas(7);
   wider.mutable_checkpoint()->set_interval_steps(5);
-  EXPECT_EQ(Judge(wider).kind, Kind::kResume) << "no checkpoint depends on what differs";
+  EXPECT_EQ(Judge(wider).kind, Kind::kResume) << "checkpoints do not depend on the difference";
   EXPECT_EQ(Judge(Job("u2", 200)).kind, Kind::kResume);
   EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::RESUME)).kind, Kind::kResume);
   const ExistingJob refused = Judge(Job("u2", v1::CheckpointSpec::FAIL));
@@ -128,7 +128,7 @@ TEST_F(ExistingJobTest, AnUnfinishedJobWithTheSameSettingsIsResumedUnlessTheJobS
             HasSubstr("Set checkpoint.onExisting: Resume to continue from it, or Replace")));
 }
 
-TEST_F(ExistingJobTest, AFinishedJobIsNamedAndNothingIsDoneUntilTheJobSaysWhat) {
+TEST_F(ExistingJobTest, NamesFinishedJobAndDoesNothingByDefault) {
   Train(/*finished=*/true);
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::FAIL}) {
     const ExistingJob existing = Judge(Job("u2", policy, 200));
@@ -143,7 +143,7 @@ TEST_F(ExistingJobTest, AFinishedJobIsNamedAndNothingIsDoneUntilTheJobSaysWhat) 
   EXPECT_THAT(Judge(Job("u2")).message, HasSubstr("Resume to accept its result"));
 }
 
-TEST_F(ExistingJobTest, AFinishedJobIsContinuedWhereMoreIsAskedForAndElseCalledFinished) {
+TEST_F(ExistingJobTest, ContinuesFinishedJobOnlyIfJobIsLonger) {
   Train(/*finished=*/true);
   EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::RESUME, 200)).kind, Kind::kResume);
   for (const uint64_t steps : {100, 50}) {
@@ -153,7 +153,7 @@ TEST_F(ExistingJobTest, AFinishedJobIsContinuedWhereMoreIsAskedForAndElseCalledF
   }
 }
 
-TEST_F(ExistingJobTest, OtherSettingsAreNamedAndNeverResumed) {
+TEST_F(ExistingJobTest, NamesOtherSettingsAndNeverResumes) {
   Train(/*finished=*/false);
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME}) {
     v1::JobSpec job = Job("u2", policy);
@@ -167,7 +167,7 @@ TEST_F(ExistingJobTest, OtherSettingsAreNamedAndNeverResumed) {
   }
 }
 
-TEST_F(ExistingJobTest, WhatIsReplacedIsNamedAndIsNoStateToBeginWith) {
+TEST_F(ExistingJobTest, NamesReplacedJobAndDoesNotBeginWithItsState) {
   Train(/*finished=*/true);
   v1::JobSpec job = Job("u2", v1::CheckpointSpec::REPLACE);
   const absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage_, job);
@@ -178,7 +178,7 @@ TEST_F(ExistingJobTest, WhatIsReplacedIsNamedAndIsNoStateToBeginWith) {
   EXPECT_THAT(*storage_->ListCheckpoints(), SizeIs(1)) << "nothing is removed yet";
   EXPECT_THAT(ReplacedCheckpoints(job, opened->claims, *storage_->ListCheckpoints()), IsEmpty());
 
-  // From its first claim on it is the job's own, and continues.
+  // From its first claim on, the storage is the job's own, and the job continues.
   Claim(job);
   EXPECT_EQ(Judge(job).kind, Kind::kNone);
   Save(job, Ref(3, 10));
@@ -188,7 +188,7 @@ TEST_F(ExistingJobTest, WhatIsReplacedIsNamedAndIsNoStateToBeginWith) {
   EXPECT_EQ(replaced[0].attempt(), 1u);
 }
 
-TEST_F(ExistingJobTest, AResumedJobReplacesNothing) {
+TEST_F(ExistingJobTest, ResumedJobReplacesNothing) {
   Train(/*finished=*/false);
   parent_ = Ref(1, 100);
   v1::JobSpec job = Job("u2", v1::CheckpointSpec::REPLACE);
@@ -197,7 +197,7 @@ TEST_F(ExistingJobTest, AResumedJobReplacesNothing) {
               IsEmpty());
 }
 
-TEST_F(ExistingJobTest, AJobThatAnotherOneHasReplacedDoesNotReplaceItInTurn) {
+TEST_F(ExistingJobTest, ReplacedJobDoesNotReplaceItsReplacement) {
   Train(/*finished=*/false);
   Claim(Job("u2", v1::CheckpointSpec::REPLACE));
   const ExistingJob existing = Judge(Job("u1", v1::CheckpointSpec::REPLACE));
@@ -205,7 +205,7 @@ TEST_F(ExistingJobTest, AJobThatAnotherOneHasReplacedDoesNotReplaceItInTurn) {
   EXPECT_THAT(existing.message, HasSubstr("job default/exact/u2 has taken over"));
 }
 
-TEST_F(ExistingJobTest, OnlyReplaceBeginsAgainBesideDamagedCheckpoints) {
+TEST_F(ExistingJobTest, OnlyReplaceStartsOverBesideDamagedCheckpoints) {
   Train(/*finished=*/false);
   const std::string manifest =
       absl::StrCat("/store/", CheckpointFolder(Ref(1, 100)), "/manifest.json");
@@ -216,14 +216,14 @@ TEST_F(ExistingJobTest, OnlyReplaceBeginsAgainBesideDamagedCheckpoints) {
     EXPECT_THAT(std::string(opened.status().message()), HasSubstr("no checkpoint of the job"));
   }
   EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::REPLACE)).kind, Kind::kReplace);
-  // Its own are not replaced, nor is what may be its own.
+  // The job replaces neither its own checkpoints nor those that may be its own.
   EXPECT_FALSE(ReadForJob(*storage_, Job("u1", v1::CheckpointSpec::REPLACE)).ok());
   ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000001.json", absl::Cord("{}"), "t").ok());
   EXPECT_FALSE(ReadForJob(*storage_, Job("u2", v1::CheckpointSpec::REPLACE)).ok());
 }
 
-// The first claim of u2 says that it began without the checkpoints of u1.
-TEST_F(ExistingJobTest, AJobThatReplacesNeverContinuesFromTheOtherJobWhereItsFirstClaimIsDamaged) {
+// The first claim of u2 records that u2 began without the checkpoints of u1.
+TEST_F(ExistingJobTest, ReplacingJobWithDamagedFirstClaimNeverContinuesFromOldJob) {
   Train(/*finished=*/true);
   const v1::JobSpec job = Job("u2", v1::CheckpointSpec::REPLACE);
   Claim(job);
@@ -241,12 +241,12 @@ TEST_F(ExistingJobTest, AJobThatReplacesNeverContinuesFromTheOtherJobWhereItsFir
                     HasSubstr("claims/000003.json"), HasSubstr(CheckpointFolder(Ref(3, 10)))));
 }
 
-TEST_F(ExistingJobTest, ClaimsWithoutACheckpointBindNobody) {
+TEST_F(ExistingJobTest, ClaimsWithoutCheckpointDoNotBindOtherJobs) {
   Claim(Job("u1"));
   EXPECT_EQ(Judge(Job("u2", v1::CheckpointSpec::FAIL)).kind, Kind::kNone);
 }
 
-TEST_F(ExistingJobTest, SettingsThatAreNotJsonAreNotKnown) {
+TEST_F(ExistingJobTest, SettingsThatAreNotJsonAreUnknown) {
   v1::Claim claim;
   claim.set_attempt(++claims_);
   claim.set_job("default/exact/u1");

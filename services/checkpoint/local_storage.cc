@@ -53,6 +53,7 @@ class LocalStorage final : public CheckpointStorage {
   absl::Status Own(const std::string& job) override {
     const std::string path = JoinPath(folder_, kOwner);
     absl::StatusOr<std::string> owner = ReadOwner();
+
     if (absl::IsNotFound(owner.status())) {
       owner = JobOfNewestManifest();
       if (owner.ok() && (owner->empty() || IsSameJob(*owner, job))) {
@@ -62,6 +63,7 @@ class LocalStorage final : public CheckpointStorage {
         owner = ReadOwner();
       }
     }
+
     if (IsDamage(owner.status())) {
       // Only the owner writes checkpoints into a folder, so their manifests name it as well.
       const absl::Status damage = owner.status();
@@ -76,6 +78,7 @@ class LocalStorage final : public CheckpointStorage {
         AtomicWriteFile(files_, path, absl::Cord(OwnerText(job)), Suffix()).IgnoreError();
       }
     }
+
     if (!owner.ok()) return owner.status();
     if (IsSameJob(*owner, job)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
@@ -120,8 +123,10 @@ class LocalStorage final : public CheckpointStorage {
     if (const absl::Status owner = ReadOwner().status(); IsDamage(owner)) {
       sentences.emplace_back(owner.message());
     }
+
     const absl::StatusOr<std::vector<uint64_t>> attempts = ListClaims(&sentences);
     if (!attempts.ok()) return sentences;  // an error of ReadClaims
+
     uint64_t next = 1;
     for (const uint64_t attempt : *attempts) {
       for (; next < attempt; ++next)
@@ -131,6 +136,7 @@ class LocalStorage final : public CheckpointStorage {
       }
       ++next;
     }
+
     if (sentences.size() > kMaxSentences) {
       const size_t more = sentences.size() - kMaxSentences;
       sentences.resize(kMaxSentences);
@@ -198,6 +204,7 @@ class LocalStorage final : public CheckpointStorage {
       return absl::DataLossError(absl::StrCat(CheckpointFolder(ref), ": '", file.name(),
                                               "' is not the name of a file in it"));
     }
+
     const std::string path = JoinPath(Folder(ref), file.name());
     absl::StatusOr<std::string> content =
         files_->Read(path, std::min(file.bytes(), kMaxPartitionFileBytes));
@@ -205,6 +212,7 @@ class LocalStorage final : public CheckpointStorage {
       return absl::DataLossError(
           absl::StrCat(path, ": is longer than the manifest's ", file.bytes(), " bytes"));
     }
+
     if (!content.ok()) return content.status();
     if (content->size() != file.bytes()) {
       return absl::DataLossError(absl::StrCat(path, ": has ", content->size(),

@@ -15,6 +15,7 @@ absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::st
   while (trimmed.size() > 1 && absl::ConsumeSuffix(&trimmed, "/")) {
   }
   const std::string folder(trimmed);
+
   RestoreSource source;
   if (absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointFolder(FileNameOf(folder)); ref.ok()) {
     const auto storage = MakeLocalStorage(files, DirectoryOf(folder), "restore");
@@ -24,6 +25,7 @@ absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::st
     source.manifest = *std::move(manifest);
     return source;
   }
+
   const auto storage = MakeLocalStorage(files, folder, "restore");
   absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage);
   if (!point.ok()) return point.status();
@@ -33,6 +35,7 @@ absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::st
         " holds no whole checkpoint; give a job's checkpoint folder or one checkpoint in it",
         point->damaged.empty() ? "" : ": ", absl::StrJoin(point->damaged, "; ")));
   }
+
   source.folder = JoinPath(folder, CheckpointFolder(point->manifest.checkpoint()));
   source.manifest = std::move(point->manifest);
   source.damaged = std::move(point->damaged);

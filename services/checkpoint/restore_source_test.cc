@@ -39,7 +39,7 @@ class RestoreSourceTest : public ::testing::Test {
   std::unique_ptr<CheckpointStorage> storage_ = MakeLocalStorage(&files_, "/a/checkpoints", "t");
 };
 
-TEST_F(RestoreSourceTest, AJobsStorageStandsForItsBestCheckpoint) {
+TEST_F(RestoreSourceTest, UsesBestCheckpointOfStorage) {
   Save(10);
   Save(20);
   const auto source = FindRestoreSource(&files_, "/a/checkpoints/");
@@ -48,7 +48,7 @@ TEST_F(RestoreSourceTest, AJobsStorageStandsForItsBestCheckpoint) {
   EXPECT_EQ(source->folder, "/a/checkpoints/attempt-0001-step-000000000020");
 }
 
-TEST_F(RestoreSourceTest, ACheckpointsFolderStandsForThatOneAlone) {
+TEST_F(RestoreSourceTest, UsesOnlyNamedCheckpoint) {
   Save(10);
   Save(20);
   const std::string folder = "/a/checkpoints/attempt-0001-step-000000000010";
@@ -57,7 +57,7 @@ TEST_F(RestoreSourceTest, ACheckpointsFolderStandsForThatOneAlone) {
   EXPECT_EQ(FindRestoreSource(&files_, folder).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(RestoreSourceTest, DamagedOnesAreNamedAndPassedOver) {
+TEST_F(RestoreSourceTest, NamesAndSkipsDamagedCheckpoints) {
   Save(10);
   Save(20);
   ASSERT_TRUE(AtomicWriteFile(&files_, "/a/checkpoints/attempt-0001-step-000000000020/p",
@@ -69,7 +69,7 @@ TEST_F(RestoreSourceTest, DamagedOnesAreNamedAndPassedOver) {
   EXPECT_THAT(source->damaged, SizeIs(1));
 }
 
-TEST_F(RestoreSourceTest, APlaceWithoutCheckpointIsSaidByName) {
+TEST_F(RestoreSourceTest, NamesPlaceWithoutCheckpoint) {
   const auto source = FindRestoreSource(&files_, "/nowhere");
   EXPECT_EQ(source.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(source.status().message(), HasSubstr("/nowhere"));

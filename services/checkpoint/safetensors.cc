@@ -52,6 +52,7 @@ absl::StatusOr<SafetensorsArray> ReadEntry(const std::string& name, const Json& 
       !entry.contains("data_offsets") || !entry["dtype"].is_string()) {
     return bad("dtype, shape or data_offsets is missing");
   }
+
   SafetensorsArray array;
   array.name = name;
   const std::string type = entry["dtype"].get<std::string>();
@@ -60,11 +61,13 @@ absl::StatusOr<SafetensorsArray> ReadEntry(const std::string& name, const Json& 
   if (row == std::end(kTypes)) return bad(absl::StrCat("unknown dtype ", type));
   array.dtype = row->dtype;
   if (row->dtype == v1::DATA_TYPE_UNSPECIFIED) array.other_type = type;
+
   const Json& shape = entry["shape"];
   const Json& offsets = entry["data_offsets"];
   if (!shape.is_array() || !std::all_of(shape.begin(), shape.end(), IsUnsigned)) {
-    return bad("its shape is no list of sizes");
+    return bad("its shape is not a list of sizes");
   }
+
   uint64_t bytes = row->bytes;
   for (const Json& extent : shape) {
     const uint64_t size = extent.get<uint64_t>();
@@ -73,14 +76,16 @@ absl::StatusOr<SafetensorsArray> ReadEntry(const std::string& name, const Json& 
     bytes = std::min(bytes, data.size() + 1) * size;
     array.shape.push_back(static_cast<int64_t>(size));
   }
+
   if (!offsets.is_array() || offsets.size() != 2 ||
       !std::all_of(offsets.begin(), offsets.end(), IsUnsigned)) {
     return bad("data_offsets are not two numbers");
   }
   *begin = offsets[0].get<uint64_t>();
   const uint64_t end = offsets[1].get<uint64_t>();
-  if (*begin > end || end > data.size()) return bad("it lies outside of the file");
+  if (*begin > end || end > data.size()) return bad("it is outside of the file");
   if (end - *begin != bytes) return bad("its size does not fit its shape");
+
   array.bytes = data.Subcord(*begin, end - *begin);
   return array;
 }
@@ -107,12 +112,15 @@ absl::Cord WriteSafetensors(const std::vector<SafetensorsArray>& arrays,
                           {"data_offsets", {data.size(), data.size() + array.bytes.size()}}};
     data.Append(array.bytes);
   }
+
   std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize(
       (kLengthBytes + text.size() + kAlignment - 1) / kAlignment * kAlignment - kLengthBytes, ' ');
+
   const uint64_t length = text.size();
   char prefix[kLengthBytes];
   for (size_t i = 0; i < kLengthBytes; ++i) prefix[i] = static_cast<char>(length >> (8 * i));
+
   absl::Cord file(absl::string_view(prefix, sizeof(prefix)));
   file.Append(text);
   file.Append(std::move(data));
@@ -127,17 +135,21 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(
   for (size_t i = 0; i < kLengthBytes; ++i) {
     length |= uint64_t{static_cast<unsigned char>(prefix[i])} << (8 * i);
   }
+
   if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
     return Damaged("its header is longer than the file");
   }
+
   const std::string text(file.Subcord(kLengthBytes, length));
   if (absl::Status valid = CheckJsonText(text, kMaxHeaderDepth); !valid.ok()) {
     return Damaged(absl::StrCat("its header: ", valid.message()));
   }
   const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!header.is_object()) return Damaged("its header is not JSON");
+
   const absl::Cord data = file.Subcord(kLengthBytes + length, file.size());
   std::vector<std::pair<uint64_t, SafetensorsArray>> found;
+
   for (const auto& [name, entry] : header.items()) {
     if (name == kMetadata) {
       for (const auto& [key, value] : entry.items()) {
@@ -150,6 +162,7 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(
     if (!array.ok()) return array.status();
     found.emplace_back(begin, *std::move(array));
   }
+
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<SafetensorsArray> arrays;

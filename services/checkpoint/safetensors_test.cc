@@ -16,14 +16,14 @@ SafetensorsArray Array(std::string name, v1::DataType dtype, std::vector<int64_t
   return {std::move(name), dtype, std::move(shape), absl::Cord(std::string(bytes, fill))};
 }
 
-// A file with this header and so many bytes of data.
+// A file with this header and this many bytes of data.
 absl::Cord FileOf(absl::string_view header, size_t data) {
   std::string text(8, '\0');
   for (size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(uint64_t{header.size()} >> (8 * i));
   return absl::Cord(absl::StrCat(text, header, std::string(data, 'x')));
 }
 
-TEST(SafetensorsTest, WhatIsWrittenIsReadBack) {
+TEST(SafetensorsTest, ReadsBackWhatWasWritten) {
   const std::vector<SafetensorsArray> arrays = {
       Array("fc.weight", v1::FLOAT32, {2, 3}, 24, 'a'), Array("scalar", v1::INT64, {}, 8, 'b'),
       Array("empty", v1::FLOAT64, {0, 4}, 0, 'c'), Array("half", v1::BFLOAT16, {5}, 10, 'd')};
@@ -41,21 +41,21 @@ TEST(SafetensorsTest, WhatIsWrittenIsReadBack) {
   }
 }
 
-TEST(SafetensorsTest, DataBeginsAtAMultipleOf64) {
+TEST(SafetensorsTest, DataBeginsAtMultipleOf64) {
   for (const char* name : {"a", "ab", "a-name-that-is-somewhat-longer"}) {
     const absl::Cord file = WriteSafetensors({Array(name, v1::FLOAT32, {1}, 4, 'x')}, {});
     EXPECT_EQ((file.size() - 4) % 64, 0u);
   }
 }
 
-TEST(SafetensorsTest, EveryTruncationIsRefused) {
+TEST(SafetensorsTest, RejectsEveryTruncation) {
   const absl::Cord file = WriteSafetensors({Array("w", v1::FLOAT32, {4}, 16, 'x')}, {});
   for (size_t size = 0; size < file.size(); ++size) {
     EXPECT_FALSE(ReadSafetensors(file.Subcord(0, size)).ok()) << size;
   }
 }
 
-TEST(SafetensorsTest, AHeaderThatLiesIsRefusedWithTheArraysName) {
+TEST(SafetensorsTest, RejectsFalseHeaderAndNamesArray) {
   struct Case {
     const char* header;
     const char* message;
@@ -67,7 +67,7 @@ TEST(SafetensorsTest, AHeaderThatLiesIsRefusedWithTheArraysName) {
       {R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "does not fit"},
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", "outside"},
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", "outside"},
-      {R"({"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "no list of sizes"},
+      {R"({"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "not a list of sizes"},
       {R"({"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", "larger"},
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", "two numbers"},
   };
@@ -78,7 +78,7 @@ TEST(SafetensorsTest, AHeaderThatLiesIsRefusedWithTheArraysName) {
   }
 }
 
-TEST(SafetensorsTest, HeaderThatIsNestedDeeplyOrNotUtf8IsRefused) {
+TEST(SafetensorsTest, RejectsHeaderThatIsNestedDeeplyOrNotUtf8) {
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
   for (const std::string& header : {deep, "{\"w\": " + deep + "}", std::string(200'000, '{')}) {
     EXPECT_THAT(ReadSafetensors(FileOf(header, 4)).status().message(), HasSubstr("nested deeper"));
@@ -87,7 +87,7 @@ TEST(SafetensorsTest, HeaderThatIsNestedDeeplyOrNotUtf8IsRefused) {
               HasSubstr("not UTF-8"));
 }
 
-TEST(SafetensorsTest, ArraysComeInTheOrderOfTheirBytes) {
+TEST(SafetensorsTest, ArraysAreInOrderOfTheirBytes) {
   const auto read =
       ReadSafetensors(FileOf(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},)"
                              R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",

@@ -35,13 +35,16 @@ absl::StatusOr<StateDictExtras> ReadStateDictExtras(const absl::Cord& file) {
   if (file.Subcord(content.size(), line) != ChecksumLine(content)) {
     return absl::InvalidArgumentError("its CRC32C is not the one that it states");
   }
+
   std::map<std::string, std::string> metadata;
   absl::StatusOr<std::vector<SafetensorsArray>> arrays = ReadSafetensors(content, &metadata);
   if (!arrays.ok()) return arrays.status();
+
   if (metadata["format"] != kFormat) {
     return absl::InvalidArgumentError(
         absl::StrCat("its format is '", metadata["format"], "': should be ", kFormat));
   }
+
   StateDictExtras extras;
   extras.constants = *std::move(arrays);
   for (const auto& [key, of] : metadata) {
@@ -54,6 +57,7 @@ absl::StatusOr<StateDictExtras> ReadStateDictExtras(const absl::Cord& file) {
 absl::Status AddExtras(const StateDictExtras& extras, std::vector<SafetensorsArray>* tensors) {
   std::map<std::string, const SafetensorsArray*> trained;
   for (const SafetensorsArray& tensor : *tensors) trained[tensor.name] = &tensor;
+
   std::vector<SafetensorsArray> added = extras.constants;
   for (const auto& [name, of] : extras.aliases) {
     const auto found = trained.find(of);
@@ -64,11 +68,13 @@ absl::Status AddExtras(const StateDictExtras& extras, std::vector<SafetensorsArr
     added.push_back(*found->second);
     added.back().name = name;
   }
+
   for (const SafetensorsArray& array : added) {
     if (trained.count(array.name) == 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("'", array.name, "' is a tensor that the job trains"));
   }
+
   for (SafetensorsArray& array : added) tensors->push_back(std::move(array));
   return absl::OkStatus();
 }

@@ -30,7 +30,7 @@ SafetensorsArray Mask(const std::string& name) {
   return mask;
 }
 
-TEST(StateDictExtrasTest, AliasesAndConstantsAreReadAsTheyWereWritten) {
+TEST(StateDictExtrasTest, ReadsBackAliasesAndConstants) {
   StateDictExtras extras;
   extras.aliases = {{"head.weight", "tokens.weight"}};
   extras.constants = {Mask("mask"), Array("none", "")};
@@ -44,7 +44,7 @@ TEST(StateDictExtrasTest, AliasesAndConstantsAreReadAsTheyWereWritten) {
   EXPECT_THAT(read->constants[1].shape, ElementsAre(0));
 }
 
-TEST(StateDictExtrasTest, EveryTruncationAndFlippedBitIsRefused) {
+TEST(StateDictExtrasTest, RejectsEveryTruncationAndFlippedBit) {
   StateDictExtras extras;
   extras.aliases = {{"b", "a"}};
   extras.constants = {Mask("mask")};
@@ -59,7 +59,7 @@ TEST(StateDictExtrasTest, EveryTruncationAndFlippedBitIsRefused) {
   }
 }
 
-TEST(StateDictExtrasTest, ASecondNameHasTheTrainedValue) {
+TEST(StateDictExtrasTest, AliasHasTrainedValue) {
   StateDictExtras extras;
   extras.aliases = {{"head.weight", "tokens.weight"}};
   extras.constants = {Mask("mask")};
@@ -71,7 +71,7 @@ TEST(StateDictExtrasTest, ASecondNameHasTheTrainedValue) {
   EXPECT_EQ(tensors[2].bytes, "abcd");
 }
 
-TEST(StateDictExtrasTest, ExtrasOfAnotherModelAreRefusedByName) {
+TEST(StateDictExtrasTest, RejectsExtrasOfAnotherModelByName) {
   std::vector<SafetensorsArray> tensors = {Array("a", "abcd")};
   StateDictExtras missing;
   missing.aliases = {{"c", "b"}};

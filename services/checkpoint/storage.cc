@@ -78,19 +78,22 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
   if (absl::Status text = CheckJsonText(json, kMaxJsonDepth); !text.ok()) {
     return damaged(text.message());
   }
+
   const size_t sum_bytes = kSumBegins.size() + kSumDigits + kSumEnds.size();
   const size_t body_bytes = json.size() > sum_bytes ? json.size() - sum_bytes : 0;
   absl::string_view sum = json.substr(body_bytes);
   const bool summed = body_bytes > 0 && absl::ConsumePrefix(&sum, kSumBegins) &&
                       absl::ConsumeSuffix(&sum, kSumEnds);
+
   std::string text(json);
   if (summed) {
     const absl::string_view body = json.substr(0, body_bytes);
     if (sum != SumText(body)) {
-      return damaged(absl::StrCat("its CRC32C is ", SumText(body), ", not ", sum, " as it says"));
+      return damaged(absl::StrCat("its CRC32C is ", SumText(body), ", not the stated ", sum));
     }
     text = absl::StrCat(body, kObjectEnds);
   }
+
   // Only the number of a newer version is known.
   if (Message any; ParseJson(text, /*ignore_unknown_fields=*/true, &any).ok() &&
                    any.format_version() > kFormatVersion<Message>) {
@@ -98,11 +101,13 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
         absl::StrCat(what, " of format version ", any.format_version(), "; this build reads up to ",
                      kFormatVersion<Message>, ": use a newer version of Sluice"));
   }
+
   Message message;
   // An unknown field is damage: the field that it was before would be missing silently.
   if (absl::Status read = ParseJson(text, /*ignore_unknown_fields=*/false, &message); !read.ok()) {
     return damaged(read.message());
   }
+
   if (message.format_version() == 0) return damaged("it has no format_version");
   if (summed != (message.format_version() >= kFirstSummedVersion)) {
     return damaged(summed ? "its version has no checksum" : "its checksum is missing");
@@ -160,17 +165,22 @@ std::vector<v1::CheckpointRef> RestoreCandidates(
   for (const v1::Claim& claim : claims) {
     if (!claim.end()) claim_of[claim.attempt()] = &claim;
   }
+
   std::vector<v1::CheckpointRef> candidates;
   if (claim_of.empty()) return candidates;
+
   std::vector<v1::CheckpointRef> descending = checkpoints;
   std::sort(descending.begin(), descending.end(),
             [](const auto& a, const auto& b) { return OrderOf(a) > OrderOf(b); });
+
   uint64_t attempt = claim_of.rbegin()->first;
   uint64_t highest_step = UINT64_MAX;
+
   while (true) {
     for (const v1::CheckpointRef& ref : descending) {
       if (ref.attempt() == attempt && ref.step() <= highest_step) candidates.push_back(ref);
     }
+
     const auto claim = claim_of.find(attempt);
     if (claim != claim_of.end() && IsDamaged(*claim->second)) {
       if (claim == claim_of.begin()) return candidates;
@@ -178,16 +188,19 @@ std::vector<v1::CheckpointRef> RestoreCandidates(
       highest_step = UINT64_MAX;
       continue;
     }
+
     // Attempts only go down: a damaged or hostile chain of parents cannot make this endless.
     if (claim == claim_of.end() || !claim->second->has_parent() ||
         claim->second->parent().attempt() >= attempt) {
       return candidates;
     }
+
     const v1::CheckpointRef& parent = claim->second->parent();
     const bool there =
         std::any_of(checkpoints.begin(), checkpoints.end(),
                     [&](const v1::CheckpointRef& ref) { return OrderOf(ref) == OrderOf(parent); });
     attempt = parent.attempt();
+
     // If all checkpoints of the parent's attempt are gone, and the claim's attempt has none that
     // could have replaced them, a later attempt that began with the parent replaced them: its
     // newest checkpoints are used instead.
@@ -230,27 +243,31 @@ absl::Status CheckFileList(const v1::Manifest& manifest) {
     if (file.name().empty() || absl::StrContains(file.name(), '/') ||
         !names.insert(file.name()).second) {
       return absl::DataLossError(
-          absl::StrCat("'", file.name(), "' is no name of a file in its folder, or there twice"));
+          absl::StrCat("'", file.name(), "' is not a file name in its folder, or is listed twice"));
     }
     if (!partitions.insert(file.partition()).second) {
       return absl::DataLossError(absl::StrCat("it has two files of partition ", file.partition()));
     }
   }
+
   // Only tests have manifests without tensors.
   if (manifest.table().tensors().empty() && manifest.layout().blocks().empty()) {
     return absl::OkStatus();
   }
+
   if (absl::Status valid = ValidateTable(manifest.table()); !valid.ok()) {
     return absl::DataLossError(valid.message());
   }
   if (absl::Status valid = ValidateLayout(manifest.table(), manifest.layout()); !valid.ok()) {
     return absl::DataLossError(valid.message());
   }
+
   const LayoutIndex index(manifest.table(), manifest.layout());
   for (uint32_t p = 0; p < index.partitions(); ++p) {
     if (index.IsEmpty(p) || partitions.count(p) > 0) continue;
     return absl::DataLossError(absl::StrCat("it has no file of partition ", p));
   }
+
   if (!partitions.empty() && *partitions.rbegin() >= index.partitions()) {
     return absl::DataLossError(absl::StrCat("it has a file of partition ", *partitions.rbegin(),
                                             ", and ", index.partitions(), " partitions"));
@@ -260,11 +277,12 @@ absl::Status CheckFileList(const v1::Manifest& manifest) {
 
 absl::Status CheckPosition(const v1::Manifest& manifest) {
   if (!v1::Mode_IsValid(manifest.mode())) {
-    return absl::DataLossError(absl::StrCat(manifest.mode(), " is no mode"));
+    return absl::DataLossError(absl::StrCat(manifest.mode(), " is not a mode"));
   }
   if (manifest.samples() > kMaxSamples || manifest.checkpoint().step() > kMaxSamples) {
     return absl::DataLossError("its samples or its step are more than a job can have");
   }
+
   // Its parent may be of another job, whose attempts have other numbers.
   if (!manifest.has_ledger()) return absl::OkStatus();
   const absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(manifest.ledger().applied());
@@ -272,6 +290,7 @@ absl::Status CheckPosition(const v1::Manifest& manifest) {
   if (!applied->empty() && applied->Intervals().back().end > kMaxSamples) {
     return absl::DataLossError("its ledger names samples that no job has");
   }
+
   if (applied->Count() != manifest.samples() ||
       manifest.ledger().updates() != manifest.checkpoint().step()) {
     return absl::DataLossError(absl::StrCat("its ledger has ", applied->Count(), " samples and ",
@@ -326,8 +345,10 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
   if (!claims.ok()) return claims.status();
   absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
   if (!checkpoints.ok()) return checkpoints.status();
+
   RestorePoint point;
   point.damaged = storage.FindDamage();
+
   const uint64_t highest = claims->empty() ? 0 : claims->back().attempt();
   for (const v1::CheckpointRef& ref : *checkpoints) {
     if (ref.attempt() <= highest) continue;
@@ -336,6 +357,7 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
                                                       ", and no claim of attempt ", ref.attempt(),
                                                       ": claims were removed", kAdvice));
   }
+
   const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(*claims, *checkpoints);
   for (const v1::CheckpointRef& ref : candidates) {
     absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(storage, ref);
@@ -352,11 +374,13 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
     point.damaged.push_back(
         absl::StrCat("checkpoint ", CheckpointFolder(ref), " is damaged: ", status.message()));
   }
+
   const bool any = !candidates.empty();
   if (absl::Status empty = CheckEmpty(*claims, checkpoints->size(), any, point); !empty.ok()) {
     *changed = true;
     return empty;
   }
+
   for (const v1::CheckpointRef& ref : *checkpoints) {
     point.damaged.push_back(absl::StrCat("checkpoint ", CheckpointFolder(ref),
                                          " is not used: attempt ", highest,

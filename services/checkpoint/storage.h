@@ -1,9 +1,8 @@
 // Stores a job's claims, manifests and partition files (docs/checkpoints.md).
 //
-//   owner                                  exclusive create: the job that owns the folder, with a
-//   checksum claims/000001.json                     exclusive create: who claimed attempt 1 (R11);
-//   the last
-//                                          may be the end record
+//   owner                                  exclusive create: the folder's job, with a checksum
+//   claims/000001.json                     exclusive create: the claim of attempt 1 (R11); the last
+//                                          one may be the end record
 //   attempt-0001-step-000000000500/        one checkpoint
 //       partition-00000.safetensors ...
 //       manifest.json                      written last: a folder without one is no checkpoint

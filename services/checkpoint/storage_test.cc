@@ -52,7 +52,7 @@ std::vector<std::string> Names(const std::vector<v1::CheckpointRef>& refs) {
   return names;
 }
 
-TEST(RestoreCandidatesTest, TheNewestOfTheHighestAttemptIsFirstThenItsParentDownwards) {
+TEST(RestoreCandidatesTest, BeginWithNewestOfHighestAttemptThenParentsDownwards) {
   const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 20)),
                                          MakeClaim(3, Ref(2, 30))};
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(1, 20), Ref(1, 25), Ref(2, 30),
@@ -60,48 +60,48 @@ TEST(RestoreCandidatesTest, TheNewestOfTheHighestAttemptIsFirstThenItsParentDown
               ElementsAre("3/60", "3/50", "2/30", "1/20", "1/10"));
 }
 
-TEST(RestoreCandidatesTest, AnOlderAttemptNeverWinsAgainstTheParentOfTheHighestClaim) {
+TEST(RestoreCandidatesTest, PreferParentOfHighestClaimToOlderAttempts) {
   // Attempt 2 was abandoned at 40 when attempt 3 began again from 1/20.
   const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 20)),
                                          MakeClaim(3, Ref(1, 20))};
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 20), Ref(2, 40)})), ElementsAre("1/20"));
 }
 
-TEST(RestoreCandidatesTest, WhatReplacedAParentThatIsGoneStandsForIt) {
-  // Attempt 2 was claimed while attempt 1, not dead after all, replaced 1/10 by 1/20.
+TEST(RestoreCandidatesTest, UseReplacementOfMissingParent) {
+  // Attempt 2 was claimed while attempt 1, still alive, replaced 1/10 by 1/20.
   const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 10))};
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 20)})), ElementsAre("1/20"));
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(1, 20)})), ElementsAre("1/10"));
 }
 
-TEST(RestoreCandidatesTest, WhatALaterAttemptReplacedAParentByStandsForIt) {
-  // Attempt 3 was claimed with the parent that attempt 2, not dead after all, had begun with and
-  // replaced meanwhile.
+TEST(RestoreCandidatesTest, UseReplacementThatLaterAttemptMadeOfParent) {
+  // Attempt 3 was claimed with the parent with which attempt 2 had begun. Attempt 2, still alive,
+  // replaced that checkpoint meanwhile.
   const std::vector<v1::Claim> claims = {MakeClaim(1), MakeClaim(2, Ref(1, 10)),
                                          MakeClaim(3, Ref(1, 10))};
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(2, 20), Ref(2, 30)})),
               ElementsAre("2/30", "2/20"));
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(1, 10), Ref(2, 20)})), ElementsAre("1/10"));
-  // It was replaced by attempt 3's own: attempt 2 was abandoned.
+  // A checkpoint of attempt 3 replaced it: attempt 2 was abandoned.
   EXPECT_THAT(Names(RestoreCandidates(claims, {Ref(2, 20), Ref(3, 15)})), ElementsAre("3/15"));
 }
 
-TEST(RestoreCandidatesTest, AClaimWithoutParentIsANewBirth) {
+TEST(RestoreCandidatesTest, ClaimWithoutParentStartsNewModel) {
   EXPECT_THAT(RestoreCandidates({MakeClaim(1), MakeClaim(2)}, {Ref(1, 10)}), IsEmpty());
   EXPECT_THAT(RestoreCandidates({}, {Ref(1, 10)}), IsEmpty());
 }
 
-TEST(RestoreCandidatesTest, TheEndRecordIsNoAttempt) {
+TEST(RestoreCandidatesTest, EndRecordIsNotAnAttempt) {
   v1::Claim end = MakeClaim(2);
   end.set_end(true);
   EXPECT_THAT(Names(RestoreCandidates({MakeClaim(1), end}, {Ref(1, 10)})), ElementsAre("1/10"));
 }
 
-TEST(RestoreCandidatesTest, AParentThatIsNotOlderEndsTheSearch) {
+TEST(RestoreCandidatesTest, ParentThatIsNotOlderEndsSearch) {
   EXPECT_THAT(RestoreCandidates({MakeClaim(1, Ref(1, 5))}, {Ref(2, 1)}), IsEmpty());
 }
 
-TEST(CheckpointFolderTest, NamesSortAsTheirNumbersAndParseBack) {
+TEST(CheckpointFolderTest, NamesSortLikeTheirNumbersAndParseBack) {
   EXPECT_EQ(CheckpointFolder(Ref(1, 500)), "attempt-0001-step-000000000500");
   EXPECT_LT(CheckpointFolder(Ref(9, 99)), CheckpointFolder(Ref(10, 1)));
   const auto ref = ParseCheckpointFolder("attempt-12345-step-1234567890123");
@@ -141,7 +141,7 @@ class LocalStorageTest : public ::testing::Test {
   std::unique_ptr<CheckpointStorage> storage_ = MakeLocalStorage(&files_, "/store", "a");
 };
 
-TEST_F(LocalStorageTest, OfTwoClaimsOfOneAttemptTheFirstStands) {
+TEST_F(LocalStorageTest, FirstClaimOfAnAttemptWins) {
   v1::Claim first = MakeClaim(1);
   first.mutable_term()->set_counter(7);
   ASSERT_TRUE(storage_->CreateClaim(first).ok());
@@ -152,13 +152,13 @@ TEST_F(LocalStorageTest, OfTwoClaimsOfOneAttemptTheFirstStands) {
   EXPECT_EQ(claims->front().term().counter(), 7u);
 }
 
-TEST_F(LocalStorageTest, ClaimsAreThereAfterAPowerCut) {
+TEST_F(LocalStorageTest, ClaimsSurvivePowerLoss) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   files_.CutPower();
   EXPECT_THAT(*storage_->ReadClaims(), SizeIs(1));
 }
 
-TEST_F(LocalStorageTest, AnEmptyStorageHasNothingAndSaysSo) {
+TEST_F(LocalStorageTest, EmptyStorageReportsNothing) {
   EXPECT_THAT(*storage_->ReadClaims(), IsEmpty());
   EXPECT_THAT(*storage_->ListCheckpoints(), IsEmpty());
   const auto point = FindRestorePoint(*storage_);
@@ -166,17 +166,19 @@ TEST_F(LocalStorageTest, AnEmptyStorageHasNothingAndSaysSo) {
   EXPECT_FALSE(point->found);
 }
 
-TEST_F(LocalStorageTest, TheParentOfAClaimIsDurableBeforeTheClaim) {
+TEST_F(LocalStorageTest, ParentIsDurableBeforeItsClaim) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "content");
   const v1::Manifest manifest = *storage_->ReadManifest(Ref(1, 10));
   ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   ASSERT_TRUE(
       storage_->WriteFile(Ref(1, 10), manifest.files(0).name(), absl::Cord("content")).ok());
+
   const int before = files_.operations();
   ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
   const int last = files_.operations() - before - 1;
-  // Once more; the process dies when only the folder is not synced yet.
+
+  // Again, but the process dies when everything except the folder is synced.
   ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   ASSERT_TRUE(
       storage_->WriteFile(Ref(1, 10), manifest.files(0).name(), absl::Cord("content")).ok());
@@ -189,14 +191,14 @@ TEST_F(LocalStorageTest, TheParentOfAClaimIsDurableBeforeTheClaim) {
   EXPECT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
 }
 
-TEST_F(LocalStorageTest, AFolderWithoutManifestIsNoCheckpoint) {
+TEST_F(LocalStorageTest, FolderWithoutManifestIsNotACheckpoint) {
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok());
   EXPECT_THAT(*storage_->ListCheckpoints(), IsEmpty());
   Save(Ref(1, 10), "x");
   EXPECT_THAT(Names(*storage_->ListCheckpoints()), ElementsAre("1/10"));
 }
 
-TEST_F(LocalStorageTest, ACompleteCheckpointSurvivesAPowerCutWhole) {
+TEST_F(LocalStorageTest, CompleteCheckpointSurvivesPowerLoss) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "content");
   files_.CutPower();
@@ -206,7 +208,7 @@ TEST_F(LocalStorageTest, ACompleteCheckpointSurvivesAPowerCutWhole) {
   EXPECT_EQ(*storage_->ReadFile(Ref(1, 10), point->manifest.files(0)), "content");
 }
 
-TEST_F(LocalStorageTest, ACrashAtAnyWriteLeavesAWholeCheckpointOrNone) {
+TEST_F(LocalStorageTest, CrashAtAnyWriteLeavesWholeCheckpointOrNone) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "older");
   for (int operation = 0;; ++operation) {
@@ -234,7 +236,7 @@ TEST_F(LocalStorageTest, ACrashAtAnyWriteLeavesAWholeCheckpointOrNone) {
   }
 }
 
-TEST_F(LocalStorageTest, ADiskThatIsFullIsSaidAndChangesNothing) {
+TEST_F(LocalStorageTest, ReportsFullDiskAndChangesNothing) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "older");
   files_.SetCapacity(1000);
@@ -244,7 +246,7 @@ TEST_F(LocalStorageTest, ADiskThatIsFullIsSaidAndChangesNothing) {
   EXPECT_EQ(FindRestorePoint(*storage_)->manifest.checkpoint().step(), 10u);
 }
 
-TEST_F(LocalStorageTest, ADamagedCheckpointIsNamedAndTheNextOlderIsUsed) {
+TEST_F(LocalStorageTest, NamesDamagedCheckpointAndUsesNextOlder) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "good");
   Save(Ref(1, 20), "flipped");
@@ -261,7 +263,7 @@ TEST_F(LocalStorageTest, ADamagedCheckpointIsNamedAndTheNextOlderIsUsed) {
                                           HasSubstr("CRC32C")));
 }
 
-TEST_F(LocalStorageTest, AManifestInAnotherFoldersPlaceIsRefused) {
+TEST_F(LocalStorageTest, RejectsManifestOfAnotherFolder) {
   Save(Ref(1, 10), "x");
   const auto text = files_.Read(Path(Ref(1, 10), "manifest.json"), 1 << 20);
   ASSERT_TRUE(text.ok());
@@ -270,13 +272,13 @@ TEST_F(LocalStorageTest, AManifestInAnotherFoldersPlaceIsRefused) {
   EXPECT_EQ(storage_->ReadManifest(Ref(1, 11)).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(LocalStorageTest, AManifestsFileNamesCannotLeaveItsFolder) {
+TEST_F(LocalStorageTest, FileNamesOfManifestCannotLeaveItsFolder) {
   v1::PartitionFile file;
   file.set_name("../secret");
   EXPECT_EQ(storage_->ReadFile(Ref(1, 1), file).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(LocalStorageTest, DamagedAndMissingClaimsAreKnownByTheirAttemptAndNamed) {
+TEST_F(LocalStorageTest, NamesDamagedAndMissingClaimsByAttempt) {
   for (uint64_t attempt = 1; attempt <= 5; ++attempt) {
     ASSERT_TRUE(storage_->CreateClaim(MakeClaim(attempt)).ok());
   }
@@ -284,6 +286,7 @@ TEST_F(LocalStorageTest, DamagedAndMissingClaimsAreKnownByTheirAttemptAndNamed) 
   ASSERT_TRUE(files_.Remove("/store/claims/000003.json").ok());
   ASSERT_TRUE(files_.Remove("/store/claims/000004.json").ok());
   ASSERT_TRUE(files_.CreateDirectories("/store/claims/000004.json").ok());
+
   const auto claims = storage_->ReadClaims();
   ASSERT_TRUE(claims.ok()) << claims.status();
   std::vector<bool> damaged;
@@ -295,13 +298,14 @@ TEST_F(LocalStorageTest, DamagedAndMissingClaimsAreKnownByTheirAttemptAndNamed) 
   EXPECT_THAT(storage_->FindDamage(),
               ElementsAre(HasSubstr("000002.json"), HasSubstr("000003.json is missing"),
                           HasSubstr("000004.json: it is a folder")));
+
   Save(Ref(1, 10), "x");
   Save(Ref(2, 20), "x");
   EXPECT_EQ(FindRestorePoint(*storage_).status().code(), absl::StatusCode::kOk)
-      << "attempt 5 was a birth";
+      << "attempt 5 began without a parent";
 }
 
-TEST_F(LocalStorageTest, JunkAmongTheClaimsIsNamedAndIgnored) {
+TEST_F(LocalStorageTest, NamesAndIgnoresJunkAmongClaims) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   for (const char* junk : {"README", "1.json", "000000.json", "00000x.json", "000001.json~"}) {
     Overwrite(absl::StrCat("/store/claims/", junk), "junk");
@@ -315,7 +319,7 @@ TEST_F(LocalStorageTest, JunkAmongTheClaimsIsNamedAndIgnored) {
   EXPECT_THAT(point->damaged, Contains(HasSubstr("README is not a claim and is ignored")));
 }
 
-TEST_F(LocalStorageTest, AClaimFarBeyondTheOthersIsAnErrorWithAdvice) {
+TEST_F(LocalStorageTest, ClaimFarAboveOthersIsAnErrorWithAdvice) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(UINT64_MAX)).ok());
   Save(Ref(1, 10), "x");
@@ -325,7 +329,7 @@ TEST_F(LocalStorageTest, AClaimFarBeyondTheOthersIsAnErrorWithAdvice) {
   EXPECT_THAT(status.message(), HasSubstr("Remove it"));
 }
 
-TEST_F(LocalStorageTest, CheckpointsWithoutTheirClaimsAreAnErrorWithAdvice) {
+TEST_F(LocalStorageTest, CheckpointsWithoutClaimsAreAnErrorWithAdvice) {
   Save(Ref(1, 10), "x");
   for (int claims = 0; claims < 2; ++claims) {
     if (claims == 1) {
@@ -339,7 +343,7 @@ TEST_F(LocalStorageTest, CheckpointsWithoutTheirClaimsAreAnErrorWithAdvice) {
   }
 }
 
-TEST_F(LocalStorageTest, NoWholeCheckpointAmongThoseThereIsAnErrorThatNamesThem) {
+TEST_F(LocalStorageTest, NamesAllCheckpointsIfNoneIsWhole) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "x");
   Overwrite(Path(Ref(1, 10), "manifest.json"), "{");
@@ -348,9 +352,9 @@ TEST_F(LocalStorageTest, NoWholeCheckpointAmongThoseThereIsAnErrorThatNamesThem)
   EXPECT_THAT(status.message(), HasSubstr("attempt-0001-step-000000000010 is damaged"));
 }
 
-TEST_F(LocalStorageTest, AParentThatIsGoneWithAllCheckpointsIsAnError) {
+TEST_F(LocalStorageTest, MissingParentWithoutOtherCheckpointsIsAnError) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
-  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "it died before its first checkpoint";
+  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "the job died before its first checkpoint";
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(2, Ref(1, 10))).ok());
   const absl::Status status = FindRestorePoint(*storage_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -358,10 +362,10 @@ TEST_F(LocalStorageTest, AParentThatIsGoneWithAllCheckpointsIsAnError) {
   v1::Claim end = MakeClaim(3);
   end.set_end(true);
   ASSERT_TRUE(storage_->CreateClaim(end).ok());
-  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "a job that has finished needs none";
+  EXPECT_FALSE(FindRestorePoint(*storage_)->found) << "a finished job needs no checkpoint";
 }
 
-TEST_F(LocalStorageTest, ADamagedClaimsAttemptAndTheOneBelowItAreTriedInTurn) {
+TEST_F(LocalStorageTest, TriesAttemptOfDamagedClaimThenTheOneBelow) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(2, Ref(1, 10))).ok());
   Save(Ref(1, 10), "x");
@@ -377,7 +381,7 @@ TEST_F(LocalStorageTest, ADamagedClaimsAttemptAndTheOneBelowItAreTriedInTurn) {
       << "a damaged claim is a claim";
 }
 
-TEST_F(LocalStorageTest, ANewerFormatIsRefusedByItsNumberAndNotPassedOver) {
+TEST_F(LocalStorageTest, RejectsNewerFormatByNumberAndDoesNotSkipIt) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "x");
   Save(Ref(1, 20), "x");
@@ -388,7 +392,7 @@ TEST_F(LocalStorageTest, ANewerFormatIsRefusedByItsNumberAndNotPassedOver) {
   EXPECT_THAT(storage_->ReadClaims().status().message(), HasSubstr("99"));
 }
 
-// As versions before the checksums wrote them.
+// Files as versions before the checksums wrote them.
 constexpr char kOldClaim[] = R"({
  "format_version": 1,
  "attempt": "1",
@@ -455,7 +459,7 @@ TEST_F(OldFormatTest, IsReadAndUsed) {
   EXPECT_EQ(point->manifest.ledger().applied(0).end(), 40u);
 }
 
-TEST_F(OldFormatTest, ARenamedKeyAndContradictoryValuesAreDamage) {
+TEST_F(OldFormatTest, RenamedKeyOrContradictoryValuesAreDamage) {
   const std::pair<const char*, const char*> edits[] = {
       {"\"ledger\"", "\"lidger\""},
       {"\"mode\"", "\"modd\""},
@@ -473,7 +477,7 @@ TEST_F(OldFormatTest, ARenamedKeyAndContradictoryValuesAreDamage) {
   }
 }
 
-TEST(ChecksumTest, EveryFlippedBitAndEveryTruncationOfClaimAndManifestIsDamage) {
+TEST(ChecksumTest, DetectsEveryFlippedBitAndTruncationOfClaimAndManifest) {
   v1::Claim claim = MakeClaim(3, Ref(2, 10));
   claim.mutable_term()->set_counter(4);
   claim.set_time("2026-11-01T10:00:00.5+00:00");
@@ -491,14 +495,14 @@ TEST(ChecksumTest, EveryFlippedBitAndEveryTruncationOfClaimAndManifestIsDamage) 
   }
 }
 
-TEST(ChecksumTest, DeepNestingIsRefusedBeforeItIsParsed) {
+TEST(ChecksumTest, RejectsDeepNestingBeforeParsing) {
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
   const absl::Status status = ManifestFromJson(deep).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("nested deeper"));
 }
 
-TEST_F(LocalStorageTest, AManifestIsWrittenOnlyBesideTheFilesThatItNames) {
+TEST_F(LocalStorageTest, WritesManifestOnlyIfItsFilesExist) {
   v1::Manifest manifest;
   *manifest.mutable_checkpoint() = Ref(1, 10);
   v1::PartitionFile& file = *manifest.add_files();
@@ -513,8 +517,8 @@ TEST_F(LocalStorageTest, AManifestIsWrittenOnlyBesideTheFilesThatItNames) {
   EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
 }
 
-// As pods without a shared volume do.
-TEST_F(LocalStorageTest, AManifestIsWrittenWhereShardsWriteToDisksOfTheirOwn) {
+// Like pods without a shared volume.
+TEST_F(LocalStorageTest, WritesManifestIfShardsWriteToTheirOwnDisks) {
   v1::Manifest manifest;
   *manifest.mutable_checkpoint() = Ref(1, 10);
   manifest.add_files()->set_name("p");
@@ -522,14 +526,14 @@ TEST_F(LocalStorageTest, AManifestIsWrittenWhereShardsWriteToDisksOfTheirOwn) {
   EXPECT_EQ(storage_->ListCheckpoints()->size(), 1u);
 }
 
-TEST_F(LocalStorageTest, RemovingTakesAllFilesAndMayBeRepeated) {
+TEST_F(LocalStorageTest, RemovesAllFilesAndMayBeRepeated) {
   Save(Ref(1, 10), "x");
   EXPECT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   EXPECT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   EXPECT_FALSE(*files_.Exists("/store/attempt-0001-step-000000000010"));
 }
 
-TEST_F(LocalStorageTest, AReplacedCheckpointStaysIfAnotherAttemptMayBeginWithIt) {
+TEST_F(LocalStorageTest, KeepsReplacedCheckpointThatAnotherAttemptMayBeginWith) {
   Save(Ref(1, 10), "ten");
   Save(Ref(1, 20), "twenty");
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
@@ -540,7 +544,7 @@ TEST_F(LocalStorageTest, AReplacedCheckpointStaysIfAnotherAttemptMayBeginWithIt)
   EXPECT_THAT(*storage_->ListCheckpoints(), SizeIs(1));
 }
 
-TEST_F(LocalStorageTest, LeftoversOfOlderAttemptsAreRemovedAndCheckpointsStay) {
+TEST_F(LocalStorageTest, RemovesLeftoversOfOlderAttemptsAndKeepsCheckpoints) {
   Save(Ref(1, 10), "x");
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 20), "a", absl::Cord("x")).ok());
   ASSERT_TRUE(storage_->WriteFile(Ref(2, 30), "a", absl::Cord("x")).ok());
@@ -550,10 +554,10 @@ TEST_F(LocalStorageTest, LeftoversOfOlderAttemptsAreRemovedAndCheckpointsStay) {
   EXPECT_TRUE(*files_.Exists("/store/attempt-0002-step-000000000030"));
 }
 
-TEST_F(LocalStorageTest, AJobsStorageIsRefusedToAnotherJobWithBothNamesAndTheFolder) {
+TEST_F(LocalStorageTest, RefusesStorageOfAnotherJobWithBothNamesAndFolder) {
   ASSERT_TRUE(storage_->Probe().ok());
   EXPECT_TRUE(storage_->Own("team/first/u1").ok());
-  EXPECT_TRUE(storage_->Own("team/first/u1").ok()) << "it comes back";
+  EXPECT_TRUE(storage_->Own("team/first/u1").ok()) << "the job returns";
   for (const char* other : {"team/second/u1", "other/first/u1", "team/first-2/"}) {
     const absl::Status refused = storage_->Own(other);
     EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << other;
@@ -564,14 +568,14 @@ TEST_F(LocalStorageTest, AJobsStorageIsRefusedToAnotherJobWithBothNamesAndTheFol
   EXPECT_THAT(*files_.Read("/store/owner", 100), StartsWith("team/first/u1\ncrc32c "));
 }
 
-TEST_F(LocalStorageTest, AJobThatIsDeletedAndAppliedAgainGoesOnWithItsStorage) {
+TEST_F(LocalStorageTest, RecreatedJobKeepsItsStorage) {
   ASSERT_TRUE(storage_->Probe().ok());
   ASSERT_TRUE(storage_->Own("team/first/u1").ok());
   EXPECT_TRUE(storage_->Own("team/first/u2").ok());
   EXPECT_TRUE(storage_->Own("team/first/").ok());
 }
 
-TEST_F(LocalStorageTest, OfJobsThatBeginAtOnceOneGetsTheStorageAndTheOthersLearnWhich) {
+TEST_F(LocalStorageTest, OneOfSimultaneousJobsGetsStorageAndIsNamedToOthers) {
   ASSERT_TRUE(storage_->Probe().ok());
   constexpr int kJobs = 8;
   std::vector<absl::Status> owned(kJobs);
@@ -585,13 +589,14 @@ TEST_F(LocalStorageTest, OfJobsThatBeginAtOnceOneGetsTheStorageAndTheOthersLearn
   for (std::thread& thread : threads) thread.join();
   const auto winner = std::find(owned.begin(), owned.end(), absl::OkStatus());
   ASSERT_NE(winner, owned.end());
+
   for (auto status = owned.begin(); status != owned.end(); ++status) {
     if (status == winner) continue;
     EXPECT_THAT(status->message(), HasSubstr(absl::StrCat("job-", winner - owned.begin(), "/u's")));
   }
 }
 
-TEST_F(LocalStorageTest, AStorageOfAnOlderVersionIsWhoseItsNewestReadableManifestIs) {
+TEST_F(LocalStorageTest, StorageOfOlderVersionBelongsToJobOfNewestReadableManifest) {
   Save(Ref(1, 10), "x", "team/first/u1");
   Save(Ref(1, 20), "x", "team/first/u1");
   Overwrite(Path(Ref(1, 20), "manifest.json"), "{");
@@ -601,14 +606,14 @@ TEST_F(LocalStorageTest, AStorageOfAnOlderVersionIsWhoseItsNewestReadableManifes
   EXPECT_TRUE(*files_.Exists("/store/owner"));
 }
 
-TEST_F(LocalStorageTest, AnOwnerThatCannotBeUnderstoodIsAnErrorAndNotAGuess) {
+TEST_F(LocalStorageTest, UnreadableOwnerIsAnError) {
   ASSERT_TRUE(storage_->Probe().ok());
   Overwrite("/store/owner", "somebody");
   EXPECT_EQ(storage_->Own("team/first/u1").code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(storage_->Own("team/first/u1").message(), HasSubstr("/store/owner"));
 }
 
-TEST_F(LocalStorageTest, ADamagedOwnerIsMadeAnewIfTheCheckpointsSayWhoseTheFolderIs) {
+TEST_F(LocalStorageTest, RepairsDamagedOwnerFromCheckpoints) {
   ASSERT_TRUE(storage_->Probe().ok());
   ASSERT_TRUE(storage_->Own("team/first/u1").ok());
   const std::string whole = *files_.Read("/store/owner", 100);
@@ -624,7 +629,7 @@ TEST_F(LocalStorageTest, ADamagedOwnerIsMadeAnewIfTheCheckpointsSayWhoseTheFolde
   }
 }
 
-TEST_F(LocalStorageTest, AProbeLeavesNothingButTheFolders) {
+TEST_F(LocalStorageTest, ProbeLeavesOnlyFolders) {
   ASSERT_TRUE(storage_->Probe().ok());
   EXPECT_THAT(*files_.List("/store"), ElementsAre("claims"));
 }

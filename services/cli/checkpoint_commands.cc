@@ -160,7 +160,7 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   if (!found.ok()) return Complain(environment, found.status());
   const v1::Manifest& manifest = found->manifest;
   std::ostream& out = *environment.out;
-  for (const std::string& damaged : found->damaged) out << "passed over: " << damaged << "\n";
+  for (const std::string& damaged : found->damaged) out << "skipped: " << damaged << "\n";
   out << "checkpoint  " << found->folder << "\n"
       << "job         " << manifest.job() << "\n"
       << "step        " << CountText(manifest.checkpoint().step()) << " of attempt "
@@ -329,7 +329,7 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
       flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags);
   if (!found.ok()) return Complain(environment, found.status());
   for (const std::string& damaged : found->damaged) {
-    *environment.err << "sluice: passed over: " << damaged << "\n";
+    *environment.err << "sluice: skipped: " << damaged << "\n";
   }
   absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found->tensors;
   if (!tensors.ok()) return Complain(environment, tensors.status());

@@ -47,8 +47,10 @@ double StepTime(const std::vector<Interval>& ranges, const std::vector<double>& 
 std::vector<Interval> Apportion(uint64_t total, const std::vector<double>& weights, bool aligned) {
   const size_t count = weights.size();
   if (count == 0) return {};
+
   const std::vector<double> shares = Shares(weights);
   const uint64_t unit = aligned ? Alignment(total, count) : 1;
+
   std::vector<Interval> ranges;
   uint64_t begin = 0;
   double cumulated = 0;

@@ -10,11 +10,11 @@ namespace {
 
 constexpr BatchBounds kBounds = {32, 1, 128};
 
-TEST(BatchSizeTest, WorkersOfOneSpeedHaveTheUsualBatch) {
+TEST(BatchSizeTest, WorkersOfEqualSpeedGetGlobalBatchSize) {
   EXPECT_EQ(BatchSize(100, {100, 100, 100}, kBounds), 32u);
 }
 
-TEST(BatchSizeTest, UpdatesOfAllTakeAsLongAsEachOther) {
+TEST(BatchSizeTest, AllUpdatesTakeTheSameTime) {
   const std::vector<double> speeds = {10, 20, 60};
   for (double speed : speeds) {
     const uint64_t batch = BatchSize(speed, speeds, kBounds);
@@ -22,13 +22,13 @@ TEST(BatchSizeTest, UpdatesOfAllTakeAsLongAsEachOther) {
   }
 }
 
-TEST(BatchSizeTest, ABatchStaysWithinItsBounds) {
+TEST(BatchSizeTest, BatchStaysWithinBounds) {
   EXPECT_EQ(BatchSize(1, {1, 1000}, kBounds), 1u);
   EXPECT_EQ(BatchSize(1000, {1, 1, 1, 1, 1000}, kBounds), 128u);
   EXPECT_EQ(BatchSize(1, {1, 1000}, {32, 8, 128}), 8u);
 }
 
-TEST(BatchSizeTest, WhoseSpeedIsUnknownHasTheUsualBatchAndDoesNotCount) {
+TEST(BatchSizeTest, WorkerOfUnknownSpeedGetsGlobalBatchSizeAndDoesNotCount) {
   const double infinite = std::numeric_limits<double>::infinity();
   EXPECT_EQ(BatchSize(0, {0, 100, 200}, kBounds), 32u);
   EXPECT_EQ(BatchSize(infinite, {infinite, 100}, kBounds), 32u);

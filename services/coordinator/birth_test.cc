@@ -15,7 +15,7 @@ v1::AskId AskNumber(uint64_t number) {
   return ask;
 }
 
-TEST(Birth, IsCompleteWhenAllShardsHoldTheAskWhole) {
+TEST(Birth, IsCompleteWhenAllShardsReportTheAskWhole) {
   Birth birth(&kRules);
   EXPECT_FALSE(birth.complete());
   birth.Ask(AskNumber(1), {1, 2}, 7, kDeadline);
@@ -26,14 +26,14 @@ TEST(Birth, IsCompleteWhenAllShardsHoldTheAskWhole) {
   EXPECT_TRUE(birth.complete());
 }
 
-TEST(Birth, WholeCountsForItsOwnAskOnly) {
+TEST(Birth, WholeCountsOnlyForItsAsk) {
   Birth birth(&kRules);
   birth.Ask(AskNumber(1), {1, 2}, 7, kDeadline);
   birth.OnWhole(1, AskNumber(1));
   birth.Ask(AskNumber(2), {1, 2}, 8, kDeadline);
   EXPECT_FALSE(birth.OnWhole(2, AskNumber(1)));
   EXPECT_TRUE(birth.OnWhole(2, AskNumber(2)));
-  EXPECT_FALSE(birth.complete()) << "what shard 1 held of the first ask is discarded";
+  EXPECT_FALSE(birth.complete()) << "the state of the first ask at shard 1 is discarded";
 }
 
 TEST(Birth, WorkersTakeTurns) {
@@ -47,7 +47,7 @@ TEST(Birth, WorkersTakeTurns) {
   EXPECT_EQ(birth.NextWorker({7, 8, 9}), 9);
 }
 
-TEST(Birth, OnlyAnAskOfAWorkerHasADeadline) {
+TEST(Birth, OnlyAskOfWorkerHasDeadline) {
   Birth birth(&kRules);
   birth.Ask(AskNumber(1), {1}, 7, kDeadline);
   EXPECT_EQ(birth.deadline(), kDeadline);

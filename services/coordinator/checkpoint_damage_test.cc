@@ -1,9 +1,9 @@
-// What becomes of a job whose checkpoint folder is damaged while nothing runs.
+// Jobs whose checkpoint folder is damaged while no process runs.
 //
-// A folder as two attempts leave it is written with the code of the shards and of the storage; bits
-// of it are flipped and files of it are cut off; then storage, coordinator and shards restore it.
-// They use the very bytes of the newest whole checkpoint, or of an older one and say so, or the job
-// fails and names what is damaged. Never anything else.
+// The code of the shards and of the storage writes a folder as two attempts leave it. The test
+// flips bits and truncates files; then storage, coordinator and shards restore the job. Each time
+// they use the exact bytes of the newest whole checkpoint, or use an older checkpoint and report
+// that, or the job fails and names the damage. No other outcome is allowed.
 
 #include <cstdio>
 #include <map>
@@ -69,11 +69,11 @@ v1::JobSpec SpecOf(const ModeOfJob& mode) {
   return spec;
 }
 
-// The folder of a job of two attempts, of which the second began with the first one's newest.
+// The folder of a job of two attempts. The second began with the newest checkpoint of the first.
 class SavedJob {
  public:
   explicit SavedJob(const ModeOfJob& mode) : spec_(SpecOf(mode)), mode_(mode.mode) {
-    v1::TensorSpec& tensor = *table_.add_tensors();  // as FakeJob's workers say
+    v1::TensorSpec& tensor = *table_.add_tensors();  // as FakeJob's workers report it
     tensor.set_name("w");
     tensor.add_shape(100'000);
     tensor.set_dtype(v1::FLOAT32);
@@ -96,7 +96,7 @@ class SavedJob {
 
   const v1::JobSpec& spec() const { return spec_; }
   CheckpointStorage& storage() { return *storage_; }
-  // Path -> content, as it was written.
+  // Path -> undamaged content.
   const std::map<std::string, std::string>& files() const { return whole_; }
   const std::map<std::string, v1::Manifest>& manifests() const { return manifests_; }
   void Write(const std::string& path, const std::string& content) {
@@ -197,7 +197,7 @@ std::string KindOf(const std::string& path) {
                       absl::StrContains(path, "0002-step-000000000016") ? ", newest" : ", older");
 }
 
-// A bit flipped, the end cut off, or a run of bytes lost; never what it was.
+// The content with a flipped bit, a missing end, or a run of zeroed bytes; always different.
 std::string Damaged(const std::string& whole, std::mt19937_64& random) {
   std::string content = whole;
   while (content == whole) {
@@ -218,10 +218,10 @@ std::string Damaged(const std::string& whole, std::mt19937_64& random) {
 }
 
 constexpr char kSame[] = "newest, same bytes";
-constexpr char kOlder[] = "older, and said so";
+constexpr char kOlder[] = "older, reported";
 constexpr char kError[] = "error, named";
 
-// Lets a real shard load what the coordinator says. Empty: it has the bytes that were saved.
+// A real shard loads what the coordinator's Prepare names. Empty: it has loaded the saved bytes.
 std::string LoadOn(SavedJob& saved, const FakeShard& fake) {
   ps::ShardOptions options;
   *options.identity.mutable_process() = fake.id;
@@ -235,7 +235,7 @@ std::string LoadOn(SavedJob& saved, const FakeShard& fake) {
   shard.OnCoordinatorMessage(message, now);
   *message.mutable_prepare() = fake.prepare;
   shard.OnCoordinatorMessage(message, now);
-  std::string wrong = "it says nothing";
+  std::string wrong = "no answer";
   for (bool more = true; more;) {
     more = false;
     for (ps::ShardAction& action : shard.TakeActions()) {
@@ -254,13 +254,13 @@ std::string LoadOn(SavedJob& saved, const FakeShard& fake) {
   return wrong;
 }
 
-// One of the three above, or what is wrong.
+// One of the three outcomes above, or an error.
 std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
   FakeJob job(saved.spec());
   job.read_storage = [&] { return OpenStorage(saved.storage(), saved.spec(), nullptr); };
   job.Start();
   const std::string events = absl::StrJoin(job.Events(), "\n");
-  // A checkpoint is named by its folder; more of it is not read than shows the damage.
+  // Messages name a checkpoint by its folder: reading stops at the first damage.
   const auto names = [&](const std::string& text, const std::string& path) {
     const std::string folder = FileNameOf(DirectoryOf(path));
     const bool of_checkpoint = absl::StartsWith(folder, "attempt");
@@ -286,12 +286,12 @@ std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
   }
   for (const std::string& path : damaged) {
     const std::string of = FileNameOf(DirectoryOf(path));
-    // Checkpoints older than the one in use are not read. An owner that lost its end may be whole.
+    // Checkpoints older than the used one are not read. A truncated owner may still be valid.
     const bool read = KindOf(path) == "claim" || (of > folder && absl::StartsWith(of, "attempt"));
     if (read && !names(events, path)) return absl::StrCat("NOT NAMED: ", path, " in\n", events);
   }
   if (folder == saved.manifests().rbegin()->first) return kSame;
-  return absl::StrContains(events, "passed over") ? kOlder : "OLDER WITHOUT A WORD";
+  return absl::StrContains(events, "skipped: ") ? kOlder : "OLDER, NOT REPORTED";
 }
 
 class CheckpointDamageTest : public ::testing::TestWithParam<ModeOfJob> {};
@@ -299,14 +299,14 @@ class CheckpointDamageTest : public ::testing::TestWithParam<ModeOfJob> {};
 INSTANTIATE_TEST_SUITE_P(AllModes, CheckpointDamageTest, ::testing::ValuesIn(kModes),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(CheckpointDamageTest, WholeFolderIsRestoredFromItsNewestCheckpoint) {
+TEST_P(CheckpointDamageTest, RestoresNewestCheckpointOfWholeFolder) {
   SavedJob saved(GetParam());
   EXPECT_EQ(Restore(saved, {}), kSame);
 }
 
-TEST_P(CheckpointDamageTest, FlippedBitsAndTruncationsNeverDifferInSilenceAndNeverBeginAtZero) {
+TEST_P(CheckpointDamageTest, ReportsFlippedBitsAndTruncationsAndNeverStartsAtZero) {
   SavedJob saved(GetParam());
-  // Other damage in each mode.
+  // Each mode gets other damage.
   const uint64_t seed =
       20261122 + 2 * static_cast<uint64_t>(GetParam().mode) + (GetParam().bit_exact ? 1 : 0);
   std::mt19937_64 random(seed);
@@ -338,7 +338,7 @@ TEST_P(CheckpointDamageTest, FlippedBitsAndTruncationsNeverDifferInSilenceAndNev
   }
 }
 
-TEST_P(CheckpointDamageTest, WithoutAWholeCheckpointTheJobFailsAndSaysWhatToDo) {
+TEST_P(CheckpointDamageTest, FailsWithAdviceIfNoCheckpointIsWhole) {
   SavedJob saved(GetParam());
   for (const auto& [folder, manifest] : saved.manifests()) {
     saved.Write(absl::StrCat(kStore, "/", folder, "/manifest.json"), "{");

@@ -31,7 +31,7 @@ TEST(CodecCheckTest, RawCarriesEverything) {
   EXPECT_TRUE(CheckCodecs(v1::TrainingSpec(), Table(v1::BFLOAT16)).ok());
 }
 
-TEST(CodecCheckTest, AParameterThatACodecCannotCarryIsNamed) {
+TEST(CodecCheckTest, NamesParameterThatCodecCannotCarry) {
   v1::TrainingSpec training;
   training.set_push_codec(v1::CODEC_INT8);
   EXPECT_EQ(CheckCodecs(training, Table(v1::BFLOAT16)).message(),

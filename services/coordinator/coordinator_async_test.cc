@@ -36,19 +36,21 @@ void SaySpeed(FakeWorker& worker, double samples_per_second) {
   worker.Say(message);
 }
 
-TEST(CoordinatorAsync, AWorkersBatchFollowsItsSpeed) {
+TEST(CoordinatorAsync, BatchSizeFollowsWorkersSpeed) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_training()->set_min_batch_size(1);
   spec.mutable_training()->set_max_batch_size(128);
   FakeJob job(spec);
   job.Start();
   job.Pass(absl::Milliseconds(50));
-  EXPECT_EQ(job.workers[0]->batch_size, 32u) << "as long as nobody is measured";
+  EXPECT_EQ(job.workers[0]->batch_size, 32u) << "while no worker is measured";
+
   SaySpeed(*job.workers[0], 100);
   SaySpeed(*job.workers[1], 300);
   job.Pass(absl::Milliseconds(50));
   EXPECT_EQ(job.workers[0]->batch_size, 16u);
   EXPECT_EQ(job.workers[1]->batch_size, 48u);
+
   job.Kill(*job.workers[1]);
   job.Pass(absl::Milliseconds(50));
   EXPECT_EQ(job.workers[0]->batch_size, 32u) << "alone it has the mean speed";
@@ -61,7 +63,7 @@ TEST(CoordinatorAsync, AWorkersBatchFollowsItsSpeed) {
   }
 }
 
-TEST(CoordinatorAsync, WithoutBoundsEveryBatchIsAsTheJobSays) {
+TEST(CoordinatorAsync, WithoutBoundsEveryBatchHasGlobalBatchSize) {
   FakeJob job(Asynchronous());
   job.Start();
   SaySpeed(*job.workers[0], 100);
@@ -70,7 +72,7 @@ TEST(CoordinatorAsync, WithoutBoundsEveryBatchIsAsTheJobSays) {
   EXPECT_EQ(job.workers[1]->batch_size, 0u);
 }
 
-TEST(CoordinatorAsync, AJoinDoesNotWaitForAStep) {
+TEST(CoordinatorAsync, JoinDoesNotWaitForStep) {
   FakeJob job(Asynchronous());
   job.Start();
   job.AddWorker(2);
@@ -78,7 +80,7 @@ TEST(CoordinatorAsync, AJoinDoesNotWaitForAStep) {
   EXPECT_EQ(job.core->view().workers_size(), 3);
 }
 
-TEST(CoordinatorAsync, TheHighestClockThatAnyShardAppliedWins) {
+TEST(CoordinatorAsync, HighestClockAppliedByAnyShardWins) {
   FakeJob job(Asynchronous());
   job.Start();
   FakeWorker& worker = *job.workers[0];
@@ -94,7 +96,7 @@ TEST(CoordinatorAsync, TheHighestClockThatAnyShardAppliedWins) {
   EXPECT_EQ(install.view().first_step(), 2);
 }
 
-TEST(CoordinatorAsync, LeasesOfThoseWhoStayAreKeptWithoutWhatWasApplied) {
+TEST(CoordinatorAsync, KeepsUnappliedLeasesOfRemainingMembers) {
   FakeJob job(Asynchronous());
   job.Start();
   const uint64_t gone = job.workers[0]->id.incarnation();
@@ -116,7 +118,7 @@ TEST(CoordinatorAsync, LeasesOfThoseWhoStayAreKeptWithoutWhatWasApplied) {
   EXPECT_EQ(install.leases(0).samples().end(), 64);
 }
 
-TEST(CoordinatorAsync, ACheckpointIsAViewChangeThatNamesTheCut) {
+TEST(CoordinatorAsync, CheckpointIsViewChangeThatNamesCut) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_checkpoint()->set_interval_steps(2);
   FakeJob job(spec);
@@ -133,7 +135,7 @@ TEST(CoordinatorAsync, ACheckpointIsAViewChangeThatNamesTheCut) {
   EXPECT_EQ(job.shards[0]->installs.back().cut().step(), 2);
 }
 
-// Members that all compute from one version, with evaluation every two batches of 32.
+// All members compute from one version, with an evaluation every two batches of 32.
 v1::JobSpec Together() {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
@@ -142,7 +144,7 @@ v1::JobSpec Together() {
   return spec;
 }
 
-TEST(CoordinatorAsync, MembersOfOneVersionAreHeldWhereAnEvaluationIsDue) {
+TEST(CoordinatorAsync, MembersInStepAreHeldAtDueEvaluation) {
   FakeJob job(Together());
   job.Start();
   EXPECT_EQ(job.shards[0]->installs.back().hold(), 64);
@@ -152,7 +154,7 @@ TEST(CoordinatorAsync, MembersOfOneVersionAreHeldWhereAnEvaluationIsDue) {
   EXPECT_EQ(job.shards[0]->installs.back().hold(), 128);
 }
 
-TEST(CoordinatorAsync, MembersOfOneVersionDoNotWaitForAReader) {
+TEST(CoordinatorAsync, MembersInStepDoNotWaitForReader) {
   FakeJob job(Together());
   job.Start();
   job.OpenSnapshot(1, 60);
@@ -165,7 +167,7 @@ TEST(CoordinatorAsync, MembersOfOneVersionDoNotWaitForAReader) {
   EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kAborted);
 }
 
-TEST(CoordinatorAsync, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAnother) {
+TEST(CoordinatorAsync, MakesCheckpointsWhileReaderOpensSnapshotsInARow) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_checkpoint()->set_interval_steps(2);
   FakeJob job(spec);
@@ -183,16 +185,16 @@ TEST(CoordinatorAsync, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAnothe
   EXPECT_THAT(saved, ::testing::ElementsAre(2, 4, 6, 8));
 }
 
-TEST(CoordinatorAsync, AReaderWhomNobodyWaitsForAsksForNothing) {
+TEST(CoordinatorAsync, ReaderThatTrainingDoesNotWaitForMovesNoHold) {
   FakeJob job(Together());
   job.Start();
   job.OpenSnapshot(1, 60);
   job.Pass(absl::Seconds(20));
-  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64) << "training has not come to it";
+  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64) << "training has not reached it";
   EXPECT_GT(job.core->NextDeadline(), job.now);
 }
 
-TEST(CoordinatorAsync, IsRestoredWithTheLedgerOfTheCheckpoint) {
+TEST(CoordinatorAsync, RestoresLedgerOfCheckpoint) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_checkpoint()->set_interval_steps(2);
   FakeJob job(spec);
@@ -207,7 +209,7 @@ TEST(CoordinatorAsync, IsRestoredWithTheLedgerOfTheCheckpoint) {
   EXPECT_EQ(install.clocks_size(), 0);
 }
 
-TEST(CoordinatorAsync, EndsWhenEverySampleWasAppliedOnce) {
+TEST(CoordinatorAsync, EndsWhenEverySampleIsAppliedOnce) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_data()->mutable_evaluation()->set_interval_steps(100);
   FakeJob job(spec);
@@ -222,7 +224,7 @@ TEST(CoordinatorAsync, EndsWhenEverySampleWasAppliedOnce) {
   EXPECT_EQ(job.Progress().samples(), 320);
 }
 
-TEST(CoordinatorAsync, SuspendSavesEverythingThatWasApplied) {
+TEST(CoordinatorAsync, SuspendSavesAllAppliedSamples) {
   FakeJob job(Asynchronous());
   job.Start();
   job.Update(*job.workers[0], 32);
@@ -235,20 +237,20 @@ TEST(CoordinatorAsync, SuspendSavesEverythingThatWasApplied) {
   EXPECT_EQ(job.manifests.count({1, 1}), 1u);
 }
 
-TEST(CoordinatorAsync, AnUpdateThatOneShardAppliedAndAnotherNeverHeldIsARestoration) {
+TEST(CoordinatorAsync, RestoresIfUpdateAppliedByOneShardIsLostOnAnother) {
   FakeJob job(Asynchronous());
   job.Start();
   job.Update(*job.workers[0], 32, {job.shards[1].get()});
   job.shards[1]->staged.clear();
   job.Kill(*job.workers[0]);
   EXPECT_TRUE(job.HasEvent("neither applied nor staged"));
-  job.Pass(absl::Seconds(2));  // for a second worker
+  job.Pass(absl::Seconds(2));  // waits for a second worker
   EXPECT_EQ(job.core->view().id().attempt(), 2);
 }
 
-// ---- another mode on the way
+// ---- change of mode
 
-// The same job again, by a new coordinator.
+// The same job with a new coordinator.
 void ContinueIn(FakeJob& job, v1::Mode mode) {
   job.options.job.mutable_training()->set_mode(mode);
   job.RestartCoordinator();
@@ -262,7 +264,7 @@ v1::JobSpec SavedEvery(v1::Mode mode, uint64_t steps) {
   return spec;
 }
 
-TEST(CoordinatorModes, TheStepsOfASynchronousJobAreItsLedger) {
+TEST(CoordinatorModes, StepsOfSynchronousJobBecomeLedger) {
   FakeJob job(SavedEvery(v1::SYNCHRONOUS, 5));
   job.Start();
   job.Train(6);
@@ -270,18 +272,20 @@ TEST(CoordinatorModes, TheStepsOfASynchronousJobAreItsLedger) {
   const v1::View& view = job.core->view();
   EXPECT_EQ(view.mode(), v1::BOUNDED_STALENESS);
   EXPECT_EQ(view.first_step(), 5u);
+
   const v1::Ledger& ledger = job.shards[0]->installs.back().ledger();
   EXPECT_EQ(ledger.updates(), 5u);
   ASSERT_EQ(ledger.applied_size(), 1);
   EXPECT_EQ(ledger.applied(0).end(), 160u);
   EXPECT_EQ(job.Progress().samples(), 160u);
+
   while (job.Progress().samples() < 320 && !job.exit.has_value()) job.Update(*job.workers[0], 32);
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorModes, ALedgerWithoutHolesUpToAStepIsThatStep) {
+TEST(CoordinatorModes, LedgerWithoutHolesBecomesStep) {
   FakeJob job(SavedEvery(v1::ASYNCHRONOUS, 3));
   job.Start();
   for (int i = 0; i < 6; ++i) job.Update(*job.workers[0], 16);
@@ -299,17 +303,19 @@ TEST(CoordinatorModes, ALedgerWithoutHolesUpToAStepIsThatStep) {
   EXPECT_EQ(job.Progress().step(), 10u);
 }
 
-TEST(CoordinatorModes, WhatALedgerLeftOpenIsTrainedAsynchronouslyFirst) {
+TEST(CoordinatorModes, TrainsHolesOfLedgerAsynchronouslyFirst) {
   FakeJob job(SavedEvery(v1::ASYNCHRONOUS, 2));
   job.Start();
   job.Update(*job.workers[0], 32, {}, /*from=*/16);  // [16, 48)
   job.Update(*job.workers[0], 32, {}, /*from=*/64);  // [64, 96)
   job.Pass(absl::Seconds(1));
   ASSERT_EQ(job.manifests.size(), 1u);
+
   ContinueIn(job, v1::SYNCHRONOUS);
   EXPECT_EQ(job.claims.size(), 2u);
   EXPECT_EQ(job.core->view().mode(), v1::ASYNCHRONOUS);
-  EXPECT_TRUE(job.HasEvent("32 samples before it that asynchronous training left open"));
+  EXPECT_TRUE(job.HasEvent("32 earlier samples that asynchronous training left out"));
+
   job.Update(*job.workers[0], 16);
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().mode(), v1::ASYNCHRONOUS) << "[48, 64) is open";
@@ -320,14 +326,15 @@ TEST(CoordinatorModes, WhatALedgerLeftOpenIsTrainedAsynchronouslyFirst) {
   EXPECT_EQ(job.core->view().workers_size(), 2);
   ASSERT_EQ(job.claims.size(), 3u);
   EXPECT_EQ(job.claims[2].parent().attempt(), 2u);
-  EXPECT_FALSE(job.HasEvent("restored")) << "it costs nothing of backoffLimit";
+  EXPECT_FALSE(job.HasEvent("restored")) << "it does not count against backoffLimit";
+
   job.Train(20);
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorModes, AJobThatIsSuspendedBetweenTheModesGoesOnWithWhatIsOpen) {
+TEST(CoordinatorModes, JobSuspendedBetweenModesContinuesWithOpenSamples) {
   FakeJob job(SavedEvery(v1::ASYNCHRONOUS, 2));
   job.Start();
   job.Update(*job.workers[0], 32, {}, /*from=*/16);
@@ -341,6 +348,7 @@ TEST(CoordinatorModes, AJobThatIsSuspendedBetweenTheModesGoesOnWithWhatIsOpen) {
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+
   const v1::Manifest& last = job.manifests.rbegin()->second;
   EXPECT_EQ(last.mode(), v1::ASYNCHRONOUS);
   EXPECT_EQ(last.samples(), 80u);

@@ -123,10 +123,12 @@ void CoordinatorCore::Impl::Step(absl::Time now) {
   // After this process was frozen, messages of other processes wait unread in its streams. Events
   // come in any order then, so no process is judged before these messages are read.
   const absl::Duration gap = now - last_step_;
+
   // The whole machine may have slept, including the members.
   if (gap > absl::Seconds(options_.job.timeouts().gradients()) / 2) {
     evaluated_at_ = applied_at_ = now;
   }
+
   if (gap > kLate) {
     const absl::Time judged =
         std::min(membership_.NextDeadline(), change_.NextDeadline(timers_.pause));
@@ -140,6 +142,7 @@ void CoordinatorCore::Impl::Step(absl::Time now) {
     membership_.Forgive(forgiven);
     change_.Forgive(forgiven);
   }
+
   last_step_ = now;
 }
 
@@ -147,10 +150,11 @@ void CoordinatorCore::Impl::Advance(absl::Time now) {
   if (stage_ == Stage::kExited) return;
   for (StreamId stream : membership_.TakeOverdueStreams(now)) {
     actions_.push_back(
-        CloseStream{stream, absl::DeadlineExceededError("nobody registered on the stream")});
+        CloseStream{stream, absl::DeadlineExceededError("no process registered on the stream")});
   }
   for (const Departure& departure : membership_.ExpelOverdue(now)) OnGone(departure, now);
   TellAdmitted();
+
   Stage before;
   do {
     before = stage_;
@@ -196,6 +200,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
   if (stage_ == Stage::kExited) return absl::InfiniteFuture();
   absl::Time deadline = membership_.NextDeadline();
   const auto at = [&](absl::Time time) { deadline = std::min(deadline, time); };
+
   switch (stage_) {
     case Stage::kReading:
       if (!storage_pending_) at(retry_at_);
@@ -243,6 +248,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
     case Stage::kExited:
       break;
   }
+
   return deadline;
 }
 
@@ -321,6 +327,7 @@ void CoordinatorCore::Impl::OnMessage(StreamId stream, const v1::MemberMessage& 
   if (stage_ == Stage::kExited) return;
   membership_.Heard(stream, now);
   Process* process = membership_.OnStream(stream);
+
   if (message.has_register_()) {
     if (process != nullptr) {
       Breach(stream, "Register is the first message of a stream, and no other", now);
@@ -345,6 +352,7 @@ void CoordinatorCore::Impl::OnMessage(StreamId stream, const v1::MemberMessage& 
   } else {
     OnShardMessage(*process, message, now);
   }
+
   Advance(now);
 }
 
@@ -373,6 +381,7 @@ void CoordinatorCore::Impl::OnShardMessage(Process& process, const v1::MemberMes
     Breach(process.stream, std::string(valid.message()), now);
     return;
   }
+
   switch (message.body_case()) {
     case v1::MemberMessage::kWhole:
       OnWhole(process, message.whole(), now);
@@ -407,10 +416,12 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
     Breach(stream, "only shards and workers register, with an incarnation that is not 0", now);
     return;
   }
+
   if (absl::Status valid = CheckRegister(request); !valid.ok()) {
     Breach(stream, std::string(valid.message()), now);
     return;
   }
+
   if (Leaving() && membership_.Find(id.incarnation()) == nullptr) {
     v1::Refusal refusal;
     refusal.set_code(v1::Refusal::FINISHED);
@@ -419,6 +430,7 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
     Refuse(stream, std::move(refusal));
     return;
   }
+
   bool is_reader = false;
   ForEachSnapshot([&](const SnapshotHold& hold) {
     is_reader = is_reader || hold.reader.incarnation() == id.incarnation();
@@ -431,8 +443,10 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
     Refuse(stream, std::move(refusal));
     return;
   }
+
   Membership::Admission admission = membership_.Register(stream, request, now);
   if (admission.displaced.has_value()) OnGone(*admission.displaced, now);
+
   if (admission.kind == Membership::Admission::Kind::kRefused) {
     if (admission.refusal.code() == v1::Refusal::WIRE_VERSION) {
       Warn(admission.refusal.reason(), now);
@@ -440,24 +454,29 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
     Refuse(stream, std::move(admission.refusal));
     return;
   }
+
   if (admission.kind == Membership::Admission::Kind::kLater) {
     ++refusals_.registrations;
     actions_.push_back(CloseStream{stream, absl::UnavailableError(admission.why)});
     return;
   }
+
   if (admission.closed_stream != 0) {
     actions_.push_back(
         CloseStream{admission.closed_stream, absl::AbortedError("replaced by a newer stream")});
   }
+
   // Workers run user code: their reports are not trusted for terms and attempts.
   if (id.role() == v1::SHARD && request.has_newest_view()) NoteTerm(request.newest_view(), now);
   if (stage_ == Stage::kExited) return;
   if (id.role() == v1::SHARD && request.has_newest_view()) {
     change_.OnInstalled(id.incarnation(), request.newest_view());
   }
+
   // Sent before the worker learns the shards' addresses: shards refuse a worker that they do not
   // know.
   TellAdmitted();
+
   const Process& process = *membership_.Find(id.incarnation());
   if (storage_known_) {
     AnswerRegistration(process, now);
@@ -492,11 +511,13 @@ v1::CoordinatorMessage CoordinatorCore::Impl::AdmittedMessage() const {
 // repeated.
 void CoordinatorCore::Impl::Resend(const Process& process) {
   const uint64_t incarnation = process.incarnation();
+
   if (stage_ == Stage::kLeavingShards ||
       (stage_ == Stage::kLeavingWorkers && process.id.role() == v1::WORKER)) {
     SendFinish(process);
     return;
   }
+
   if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
   if (process.id.role() == v1::WORKER) {
     if (birth_.active() && birth_.worker() == incarnation && stage_ == Stage::kPreparing) {
@@ -514,14 +535,17 @@ void CoordinatorCore::Impl::Resend(const Process& process) {
     }
     return;
   }
+
   if (std::find(facts_.shards.begin(), facts_.shards.end(), incarnation) == facts_.shards.end()) {
     return;
   }
+
   v1::CoordinatorMessage message;
   if (!change_.has_install()) {
     *message.mutable_prepare() = PrepareMessage();
     Send(process, message);
   }
+
   if (change_.pausing()) {
     *message.mutable_pause() = change_.pause();
     Send(process, message);
@@ -632,13 +656,15 @@ ShardFacts CoordinatorCore::Impl::FactsOf(const Process& shard) const {
   return facts;
 }
 
-// Of what something will be made; what is of another attempt, view or cut is ignored later on.
+// Checks the reports that the core will use. Reports of another attempt, view or cut are ignored
+// later.
 absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
                                                       const v1::MemberMessage& message) const {
   if (!length_.has_value() || shard_states_.count(process.incarnation()) == 0) {
     return absl::OkStatus();
   }
   const auto of_cut = [&](const auto& report) { return IsOpenCut(report.cut(), report.name()); };
+
   switch (message.body_case()) {
     case v1::MemberMessage::kShardProgress:
       if (!change_.has_install() || !Same(message.shard_progress().view(), view_.id())) break;
@@ -720,8 +746,8 @@ void CoordinatorCore::Impl::OnAwaited(const std::string& shard, const v1::ShardP
 }
 
 // timeouts.weights. A shard that lacks the version and sends heartbeats waits for gradients itself.
-// The report of a single worker about such a shard does not count: most members must wait for a
-// version of it.
+// A single worker's report about a shard that sends heartbeats does not count: most members must
+// wait for a version of it.
 void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgress& progress,
                                     absl::Time now) {
   const absl::Duration limit = absl::Seconds(options_.job.timeouts().weights());
@@ -730,6 +756,7 @@ void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgr
       progress.owed_version() > LastStep()) {
     return;
   }
+
   const std::string waits =
       absl::StrCat("owes ", ProcessName(worker.id), " version ", progress.owed_version(), " for ",
                    absl::FormatDuration(limit));
@@ -737,6 +764,7 @@ void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgr
     const auto found = shard_states_.find(incarnation);
     const Process* const shard = membership_.Find(incarnation);
     if (found == shard_states_.end() || shard == nullptr) continue;
+
     const bool silent = now >= shard->heard + limit;
     const bool has_it = found->second.closed >= progress.owed_version();
     std::map<uint64_t, absl::Time>& owed = owed_[incarnation];
@@ -745,13 +773,15 @@ void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgr
     const auto owed_now = std::count_if(owed.begin(), owed.end(), [&](const auto& to) {
       return to.second + 2 * limit > now && IsMember(to.first);
     });
+
     if (silent || (has_it && 2 * owed_now > view_.workers_size())) {
       OnGone(*membership_.Expel(incarnation, waits), now);
       return;  // the attempt is over
     }
+
     if (!first) continue;
     Warn(absl::StrCat(ProcessName(shard->id), " ", waits, ": ",
-                      has_it ? "other members do not say so" : "it waits for gradients itself"),
+                      has_it ? "other members do not report it" : "it waits for gradients itself"),
          now);
   }
 }
@@ -760,6 +790,7 @@ void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
   const Process& process = departure.process;
   meter_.Forget(process.incarnation());
   if (Leaving() || stage_ == Stage::kExited) return;
+
   const std::string what = departure.expelled
                                ? absl::StrCat(ProcessName(process.id), ": ", departure.reason)
                                : absl::StrCat(ProcessName(process.id), " left");
@@ -771,6 +802,7 @@ void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
   } else {
     Info(what, now);
   }
+
   if (!HoldsState(process.incarnation())) return;
   if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
   if (process.leaving || !departure.expelled) {

@@ -40,9 +40,9 @@ uint64_t MicrobatchesOf(const v1::View& view, uint32_t index) {
   return count;
 }
 
-// ---- admissions: FakeJob checks that they are sent before a worker is told of a shard
+// ---- admissions: FakeJob checks that they are sent before a worker learns of a shard
 
-TEST(CoordinatorAdmissions, EachShardGetsTheListOfLivingWorkersWhenItChanges) {
+TEST(CoordinatorAdmissions, SendsListOfLivingWorkersToEachShardWhenItChanges) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   for (FakeShard* shard : job.Shards()) {
@@ -60,7 +60,7 @@ TEST(CoordinatorAdmissions, EachShardGetsTheListOfLivingWorkersWhenItChanges) {
   }
 }
 
-TEST(CoordinatorAdmissions, AShardThatReturnsGetsTheListAnew) {
+TEST(CoordinatorAdmissions, SendsListAgainToReturningShard) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeShard& shard = *job.shards[0];
@@ -72,7 +72,7 @@ TEST(CoordinatorAdmissions, AShardThatReturnsGetsTheListAnew) {
   EXPECT_THAT(AdmittedBy(shard), ::testing::ElementsAre(0, 1, 2));
 }
 
-TEST(CoordinatorAdmissions, AWorkerThatLostItsStreamStaysAdmittedUntilItIsExpelled) {
+TEST(CoordinatorAdmissions, WorkerWithoutStreamStaysAdmittedUntilExpelled) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Break(*job.workers[1]);
@@ -83,7 +83,7 @@ TEST(CoordinatorAdmissions, AWorkerThatLostItsStreamStaysAdmittedUntilItIsExpell
 
 // ---- start
 
-TEST(CoordinatorStart, TheFirstViewIsInstalledWhenAllShardsHoldVersionZeroWhole) {
+TEST(CoordinatorStart, InstallsFirstViewWhenAllShardsHoldVersionZero) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   const v1::View& view = job.core->view();
@@ -95,6 +95,7 @@ TEST(CoordinatorStart, TheFirstViewIsInstalledWhenAllShardsHoldVersionZeroWhole)
   EXPECT_THAT(MemberIndices(view), ::testing::ElementsAre(0, 1));
   EXPECT_EQ(MicrobatchesOf(view, 0), 4);
   EXPECT_EQ(MicrobatchesOf(view, 1), 4);
+
   for (FakeShard* shard : job.Shards()) EXPECT_TRUE(Same(shard->view.id(), view.id()));
   for (FakeWorker* worker : job.Workers()) EXPECT_TRUE(Same(worker->view->id(), view.id()));
   ASSERT_EQ(job.claims.size(), 1u);
@@ -103,7 +104,7 @@ TEST(CoordinatorStart, TheFirstViewIsInstalledWhenAllShardsHoldVersionZeroWhole)
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
 }
 
-TEST(CoordinatorStart, WaitsForAllShardsAndOneWorkerAndShortlyForTheOthers) {
+TEST(CoordinatorStart, WaitsForAllShardsAndOneWorkerThenShortlyForOthers) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -115,7 +116,7 @@ TEST(CoordinatorStart, WaitsForAllShardsAndOneWorkerAndShortlyForTheOthers) {
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(0));
 }
 
-TEST(CoordinatorStart, ASecondWantedWorkerIsWaitedForTwoSeconds) {
+TEST(CoordinatorStart, WaitsTwoSecondsForSecondWantedWorker) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -127,7 +128,7 @@ TEST(CoordinatorStart, ASecondWantedWorkerIsWaitedForTwoSeconds) {
   EXPECT_NE(job.ViewNumber(), 0);
 }
 
-TEST(CoordinatorStart, WorkersThatComeOneAfterTheOtherBeginTogether) {
+TEST(CoordinatorStart, WorkersThatComeInShortOrderBeginTogether) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_worker()->set_replicas(4);
   FakeJob job(spec);
@@ -143,7 +144,7 @@ TEST(CoordinatorStart, WorkersThatComeOneAfterTheOtherBeginTogether) {
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(0, 1, 2));
 }
 
-TEST(CoordinatorStart, WorkersThatComeSlowlyHoldTheFirstUpForHalfAMinuteAtMost) {
+TEST(CoordinatorStart, SlowWorkersDelayTheFirstForAtMostHalfAMinute) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_worker()->set_replicas(40);
   spec.mutable_training()->set_global_batch_size(160);
@@ -159,7 +160,7 @@ TEST(CoordinatorStart, WorkersThatComeSlowlyHoldTheFirstUpForHalfAMinuteAtMost) 
   EXPECT_EQ(job.core->view().workers_size(), 20);
 }
 
-TEST(CoordinatorStart, WhenTheWorkerThatIsAskedDiesAnotherOneIsAskedAnew) {
+TEST(CoordinatorStart, AsksAnotherWorkerIfAskedWorkerDies) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -174,10 +175,10 @@ TEST(CoordinatorStart, WhenTheWorkerThatIsAskedDiesAnotherOneIsAskedAnew) {
   EXPECT_EQ(second.asked, 1);
   EXPECT_LT(Compare(ask, job.shards[0]->ask), 0);
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
-  EXPECT_EQ(job.claims.size(), 1u) << "nothing was trained: it is the same attempt";
+  EXPECT_EQ(job.claims.size(), 1u) << "the same attempt: nothing was trained";
 }
 
-TEST(CoordinatorStart, AWorkerThatDoesNotBringVersionZeroInTimeIsReplaced) {
+TEST(CoordinatorStart, AsksNextWorkerIfVersionZeroIsLate) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_timeouts()->set_birth(3);
   FakeJob job(spec);
@@ -193,7 +194,7 @@ TEST(CoordinatorStart, AWorkerThatDoesNotBringVersionZeroInTimeIsReplaced) {
   EXPECT_NE(job.ViewNumber(), 0);
 }
 
-TEST(CoordinatorStart, AShardThatDiesDuringBirthIsWaitedForAndTheBirthBeginsAnew) {
+TEST(CoordinatorStart, RestartsBirthAfterShardIsReplaced) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -208,7 +209,7 @@ TEST(CoordinatorStart, AShardThatDiesDuringBirthIsWaitedForAndTheBirthBeginsAnew
   EXPECT_EQ(job.core->view().shards_size(), 2);
 }
 
-TEST(CoordinatorStart, AWorkerWithAnotherModelIsRefusedWithWhatDiffers) {
+TEST(CoordinatorStart, RefusesWorkerWithAnotherModelAndNamesDifference) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.workers.push_back(std::make_unique<FakeWorker>(&job, v1::WORKER, 2, 999));
@@ -223,7 +224,7 @@ TEST(CoordinatorStart, AWorkerWithAnotherModelIsRefusedWithWhatDiffers) {
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
 }
 
-TEST(CoordinatorStart, AJobOfWorkersWithDifferentModelsFailsWithBothOfThem) {
+TEST(CoordinatorStart, FailsIfWorkersHaveDifferentModelsAndNamesBoth) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -238,8 +239,8 @@ TEST(CoordinatorStart, AJobOfWorkersWithDifferentModelsFailsWithBothOfThem) {
                                            "float32[100000]"));
 }
 
-// It is ready first, and trains before the others come.
-TEST(CoordinatorStart, OneWorkerCannotTakeTheJobOverWithAnotherModel) {
+// The worker with another model is ready first, and trains before the others register.
+TEST(CoordinatorStart, OneWorkerCannotImposeAnotherModel) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_worker()->set_replicas(3);
   spec.mutable_checkpoint()->set_interval_steps(2);
@@ -253,6 +254,7 @@ TEST(CoordinatorStart, OneWorkerCannotTakeTheJobOverWithAnotherModel) {
   job.Train(5);
   ASSERT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
   ASSERT_FALSE(job.manifests.empty());
+
   job.elements = 7;
   job.AddWorker(0);
   ASSERT_TRUE(job.exit.has_value());
@@ -260,7 +262,7 @@ TEST(CoordinatorStart, OneWorkerCannotTakeTheJobOverWithAnotherModel) {
   EXPECT_THAT(job.exit->message, HasSubstr("worker-0 and worker-2 have different models"));
 }
 
-TEST(CoordinatorStart, AJobThatGoesOnFromACheckpointLosesOnlyTheWorkerWithAnotherModel) {
+TEST(CoordinatorStart, RestoredJobLosesOnlyWorkerWithAnotherModel) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -273,6 +275,7 @@ TEST(CoordinatorStart, AJobThatGoesOnFromACheckpointLosesOnlyTheWorkerWithAnothe
   ASSERT_TRUE(odd.refusal.has_value());
   EXPECT_EQ(odd.refusal->code(), v1::Refusal::MODEL_DIFFERS);
   EXPECT_TRUE(job.HasEvent("worker-1: model or data differ from the job's"));
+
   job.Pass(absl::Seconds(3));
   job.Train(15);
   job.Pass(absl::Seconds(2));
@@ -282,7 +285,7 @@ TEST(CoordinatorStart, AJobThatGoesOnFromACheckpointLosesOnlyTheWorkerWithAnothe
             "training is complete; refused for another model or other data: worker-1");
 }
 
-TEST(CoordinatorStart, AModelLargerThanAnyFailsTheJobWithTheBound) {
+TEST(CoordinatorStart, FailsWithBoundIfModelIsTooLarge) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
@@ -294,7 +297,7 @@ TEST(CoordinatorStart, AModelLargerThanAnyFailsTheJobWithTheBound) {
   EXPECT_THAT(job.exit->message, HasSubstr("kMaxTableBytes"));
 }
 
-TEST(CoordinatorStart, TheStepThatTrainingWillContinueAtIsKnownBeforeAnyWorkerIsReady) {
+TEST(CoordinatorStart, KnowsStepToContinueAtBeforeAnyWorkerIsReady) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -305,6 +308,7 @@ TEST(CoordinatorStart, TheStepThatTrainingWillContinueAtIsKnownBeforeAnyWorkerIs
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
   EXPECT_EQ(job.Progress().step(), 5);
   EXPECT_EQ(job.Progress().samples(), 5 * 32);
+
   v1::SetDesiredRequest desired;
   desired.set_suspend(true);
   job.core->OnSetDesired(desired, job.now);
@@ -314,7 +318,7 @@ TEST(CoordinatorStart, TheStepThatTrainingWillContinueAtIsKnownBeforeAnyWorkerIs
   EXPECT_EQ(job.Progress().step(), 5);
 }
 
-TEST(CoordinatorStart, AnUnwritableStorageFailsTheJobWithItsReason) {
+TEST(CoordinatorStart, FailsWithReasonIfStorageIsNotWritable) {
   FakeJob job(FakeJob::Spec());
   job.storage_error = absl::PermissionDeniedError("checkpoints: permission denied");
   job.Pump();
@@ -323,7 +327,7 @@ TEST(CoordinatorStart, AnUnwritableStorageFailsTheJobWithItsReason) {
   EXPECT_THAT(job.exit->message, HasSubstr("checkpoints: permission denied"));
 }
 
-TEST(CoordinatorStart, AStorageThatIsAwayForAMomentIsReadAgain) {
+TEST(CoordinatorStart, ReadsStorageAgainAfterTransientError) {
   FakeJob job(FakeJob::Spec());
   job.storage_error = absl::UnavailableError("stale handle");
   job.Pump();
@@ -333,10 +337,10 @@ TEST(CoordinatorStart, AStorageThatIsAwayForAMomentIsReadAgain) {
   EXPECT_NE(job.ViewNumber(), 0);
 }
 
-TEST(CoordinatorStart, NobodyIsExpelledBeforeTheStorageWasReadHoweverLongThatTakes) {
+TEST(CoordinatorStart, ExpelsNoProcessWhileStorageIsRead) {
   FakeJob job(FakeJob::Spec());
   job.hold_storage = true;
-  job.heartbeats = false;  // a process says nothing before its registration is answered
+  job.heartbeats = false;  // a process sends nothing before the answer to its registration
   job.Start();
   job.Pass(absl::Seconds(60));
   EXPECT_EQ(job.ViewNumber(), 0);
@@ -350,7 +354,7 @@ TEST(CoordinatorStart, NobodyIsExpelledBeforeTheStorageWasReadHoweverLongThatTak
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorStart, AMemberThatIsSilentOnceTheStorageWasReadIsExpelled) {
+TEST(CoordinatorStart, ExpelsSilentMemberAfterStorageIsRead) {
   FakeJob job(FakeJob::Spec());
   job.hold_storage = true;
   job.heartbeats = false;
@@ -362,7 +366,7 @@ TEST(CoordinatorStart, AMemberThatIsSilentOnceTheStorageWasReadIsExpelled) {
   EXPECT_TRUE(job.HasEvent("worker-0: sent nothing for 5s"));
 }
 
-TEST(CoordinatorStart, ABitExactJobIsToldThatItsCheckpointIsOfOtherArithmetic) {
+TEST(CoordinatorStart, WarnsBitExactJobOfCheckpointOfOtherArithmetic) {
   for (const bool bit_exact : {true, false}) {
     for (const bool same : {true, false}) {
       v1::JobSpec spec = FakeJob::Spec();
@@ -380,17 +384,17 @@ TEST(CoordinatorStart, ABitExactJobIsToldThatItsCheckpointIsOfOtherArithmetic) {
       job.Pass(absl::Seconds(3));
       EXPECT_EQ(job.Progress().restored_from_step(), 5);
       EXPECT_EQ(job.HasEvent("step 5 is of sluice 1, AVX2, threads of a worker: 1, and training "
-                             "goes on with sluice 1, AVX3, threads of a worker: 1"),
+                             "continues with sluice 1, AVX3, threads of a worker: 1"),
                 bit_exact && !same);
       EXPECT_EQ(job.HasEvent("bits may differ"), bit_exact && !same);
     }
   }
 }
 
-TEST(CoordinatorStart, WhoLosesTheClaimExits) {
+TEST(CoordinatorStart, ExitsIfAnotherCoordinatorHasTheClaim) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
-  job.claims.emplace_back().set_attempt(1);  // between the reading and the claim
+  job.claims.emplace_back().set_attempt(1);  // after the storage was read, before the claim
   job.AddShard(0);
   job.AddShard(1);
   job.AddWorker(0);
@@ -401,7 +405,7 @@ TEST(CoordinatorStart, WhoLosesTheClaimExits) {
 
 // ---- registration
 
-TEST(CoordinatorRegistration, MessagesThatBreakTheContractCloseTheStreamAndNothingElse) {
+TEST(CoordinatorRegistration, InvalidMessageClosesOnlyItsStream) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeWorker& worker = *job.workers[0];
@@ -415,7 +419,7 @@ TEST(CoordinatorRegistration, MessagesThatBreakTheContractCloseTheStreamAndNothi
   EXPECT_TRUE(worker.closed.ok());
 }
 
-TEST(CoordinatorRegistration, AProcessOfAnotherJobIsRefused) {
+TEST(CoordinatorRegistration, RefusesProcessOfAnotherJob) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeWorker stranger(&job, v1::WORKER, 5, 4711);
@@ -436,13 +440,14 @@ TEST(CoordinatorRegistration, AProcessOfAnotherJobIsRefused) {
 
 // ---- view changes
 
-TEST(CoordinatorViews, AWorkersDeathStopsAtOnceAndTheOthersTakeItsMicrobatches) {
+TEST(CoordinatorViews, WorkerDeathPausesAtOnceAndOthersTakeItsMicrobatches) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
   job.CloseOn({job.shards[0].get()});  // one shard is ahead
   EXPECT_EQ(job.shards[0]->version, 4);
   EXPECT_EQ(job.shards[1]->version, 3);
+
   const v1::ViewId before = job.core->view().id();
   job.Kill(*job.workers[0]);
   const v1::View& view = job.core->view();
@@ -456,7 +461,7 @@ TEST(CoordinatorViews, AWorkersDeathStopsAtOnceAndTheOthersTakeItsMicrobatches) 
   EXPECT_EQ(job.Version(), 4);
 }
 
-TEST(CoordinatorViews, AJoinWaitsForTheStepUnderWay) {
+TEST(CoordinatorViews, JoinWaitsForCurrentStep) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -472,7 +477,7 @@ TEST(CoordinatorViews, AJoinWaitsForTheStepUnderWay) {
   }
 }
 
-TEST(CoordinatorViews, JoinsWithinAShortMomentAreOneChange) {
+TEST(CoordinatorViews, JoinsInShortOrderAreOneChange) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -485,7 +490,7 @@ TEST(CoordinatorViews, JoinsWithinAShortMomentAreOneChange) {
   EXPECT_EQ(job.shards[0]->installs.size(), installs + 1);
 }
 
-TEST(CoordinatorViews, ADeathWhileAJoinWaitsForItsStepOverridesIt) {
+TEST(CoordinatorViews, DeathOverridesWaitingJoin) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -499,11 +504,11 @@ TEST(CoordinatorViews, ADeathWhileAJoinWaitsForItsStepOverridesIt) {
   EXPECT_EQ(job.Version(), 4);
 }
 
-TEST(CoordinatorViews, ADeathWhileAViewIsInstalledBeginsTheNextChangeAtOnce) {
+TEST(CoordinatorViews, DeathDuringInstallBeginsNextChangeAtOnce) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
-  job.shards[1]->frozen = true;  // its answers wait
+  job.shards[1]->frozen = true;  // its answers are delayed
   job.Kill(*job.workers[0]);
   EXPECT_EQ(job.core->view().workers_size(), 2) << "not decided yet";
   job.AddWorker(2);
@@ -516,7 +521,7 @@ TEST(CoordinatorViews, ADeathWhileAViewIsInstalledBeginsTheNextChangeAtOnce) {
   EXPECT_EQ(job.Version(), 4);
 }
 
-TEST(CoordinatorViews, ASuspectThatReturnsWithinASecondStaysAMember) {
+TEST(CoordinatorViews, SuspectThatReturnsWithinASecondStaysMember) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -531,7 +536,7 @@ TEST(CoordinatorViews, ASuspectThatReturnsWithinASecondStaysAMember) {
   EXPECT_FALSE(worker.refusal.has_value());
 }
 
-TEST(CoordinatorViews, ASuspectThatDoesNotReturnIsExpelledAfterASecond) {
+TEST(CoordinatorViews, ExpelsSuspectAfterASecond) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -542,7 +547,7 @@ TEST(CoordinatorViews, ASuspectThatDoesNotReturnIsExpelledAfterASecond) {
   EXPECT_EQ(job.core->view().workers_size(), 1);
 }
 
-TEST(CoordinatorViews, AFrozenWorkerIsExpelledAfterItsSilenceAndNeverAdmittedAgain) {
+TEST(CoordinatorViews, ExpelsFrozenWorkerAndNeverReadmitsIt) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -559,7 +564,7 @@ TEST(CoordinatorViews, AFrozenWorkerIsExpelledAfterItsSilenceAndNeverAdmittedAga
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
 }
 
-TEST(CoordinatorViews, AShardWhoseInstallWasLostGetsItAgain) {
+TEST(CoordinatorViews, RepeatsInstallThatShardMissed) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -575,14 +580,14 @@ TEST(CoordinatorViews, AShardWhoseInstallWasLostGetsItAgain) {
   EXPECT_EQ(job.Version(), 3);
 }
 
-TEST(CoordinatorViews, AShardThatMissedAViewCountsAtThatViewsFirstStep) {
+TEST(CoordinatorViews, ShardThatMissedViewCountsAtItsFirstStep) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
-  job.CloseOn({job.shards[1].get()});  // stands at 3, the other at 2
+  job.CloseOn({job.shards[1].get()});  // at 3, the other at 2
   FakeShard& shard = *job.shards[1];
   shard.drop_installs = true;
-  job.Kill(*job.workers[0]);  // a view at step 2, which it does not learn
+  job.Kill(*job.workers[0]);  // a view at step 2, which shard 1 misses
   job.AddWorker(2);
   shard.drop_installs = false;
   job.Kill(*job.workers[1]);
@@ -590,7 +595,7 @@ TEST(CoordinatorViews, AShardThatMissedAViewCountsAtThatViewsFirstStep) {
   EXPECT_EQ(job.Version(), 2);
 }
 
-TEST(CoordinatorViews, AWorkerThatLeavesGoesOnUntilAViewWithoutIt) {
+TEST(CoordinatorViews, LeavingWorkerContinuesUntilViewWithoutIt) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -602,13 +607,13 @@ TEST(CoordinatorViews, AWorkerThatLeavesGoesOnUntilAViewWithoutIt) {
   EXPECT_EQ(job.core->view().workers_size(), 2);
   job.Train(4);
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
-  EXPECT_TRUE(Same(worker.view->id(), job.core->view().id())) << "it is told";
+  EXPECT_TRUE(Same(worker.view->id(), job.core->view().id())) << "it receives the view";
   job.Kill(worker, /*told=*/false);
   job.Train(1);
-  EXPECT_FALSE(job.HasEvent("worker-0:")) << "it left in order";
+  EXPECT_FALSE(job.HasEvent("worker-0:")) << "its leave was orderly";
 }
 
-TEST(CoordinatorViews, AViewWithoutWorkersWaitsForOne) {
+TEST(CoordinatorViews, ViewWithoutWorkersWaitsForOne) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -634,10 +639,10 @@ TEST(CoordinatorViews, MicrobatchesFollowMeasuredSpeed) {
   EXPECT_EQ(MicrobatchesOf(job.core->view(), 1), 6);
   const uint64_t number = job.ViewNumber();
   job.Train(200);
-  EXPECT_EQ(job.ViewNumber(), number) << "then it stays";
+  EXPECT_EQ(job.ViewNumber(), number) << "then the division is stable";
 }
 
-TEST(CoordinatorViews, WorkersBeyondTheNumberOfMicrobatchesStandBy) {
+TEST(CoordinatorViews, WorkersBeyondNumberOfMicrobatchesAreStandbys) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_training()->set_microbatch_size(32);
   FakeJob job(spec);
@@ -650,7 +655,7 @@ TEST(CoordinatorViews, WorkersBeyondTheNumberOfMicrobatchesStandBy) {
   EXPECT_NE(job.core->view().workers(0).process().index(), member);
 }
 
-TEST(CoordinatorViews, ACoordinatorThatStoodStillExpelsNobodyForItsOwnSilence) {
+TEST(CoordinatorViews, FrozenCoordinatorExpelsNoProcessForItsOwnPause) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.now += absl::Seconds(30);
@@ -661,8 +666,8 @@ TEST(CoordinatorViews, ACoordinatorThatStoodStillExpelsNobodyForItsOwnSilence) {
   EXPECT_EQ(job.core->view().id().attempt(), 1);
 }
 
-// The shards have answered; their answers wait in the streams of the coordinator.
-TEST(CoordinatorViews, ACoordinatorThatStoodStillReadsTheAnswersOfAViewChangeBeforeItJudges) {
+// The shards have answered, and the coordinator has not read the answers yet.
+TEST(CoordinatorViews, FrozenCoordinatorReadsRepliesOfViewChangeBeforeItExpels) {
   for (const bool timer_first : {true, false}) {
     FakeJob job(FakeJob::Spec());
     job.Start();
@@ -685,8 +690,8 @@ TEST(CoordinatorViews, ACoordinatorThatStoodStillReadsTheAnswersOfAViewChangeBef
   }
 }
 
-// It ran again just after a deadline: too soon for a timer that is late.
-TEST(CoordinatorViews, ACoordinatorThatStoodStillUntilADeadlineReadsMessagesBeforeItJudges) {
+// The coordinator runs again just after a deadline, too early to recognize a late timer.
+TEST(CoordinatorViews, CoordinatorFrozenUntilDeadlineReadsMessagesBeforeItExpels) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -701,7 +706,8 @@ TEST(CoordinatorViews, ACoordinatorThatStoodStillUntilADeadlineReadsMessagesBefo
   job.Pump();
   EXPECT_EQ(job.core->view().workers_size(), 2);
   EXPECT_EQ(job.core->view().id().attempt(), 1);
-  // And judges soon.
+
+  // It expels soon after.
   job.Pass(absl::Milliseconds(200));
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
   EXPECT_EQ(job.core->view().id().attempt(), 1);
@@ -709,13 +715,14 @@ TEST(CoordinatorViews, ACoordinatorThatStoodStillUntilADeadlineReadsMessagesBefo
 
 // ---- restoration
 
-TEST(CoordinatorRestoration, AShardsDeathIsANewAttemptFromTheNewestCheckpoint) {
+TEST(CoordinatorRestoration, ShardDeathBeginsAttemptFromNewestCheckpoint) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
   job.Start();
   job.Train(8);
   ASSERT_EQ(job.manifests.count({1, 5}), 1u);
+
   job.Kill(*job.shards[0]);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
   job.Pass(absl::Seconds(1));
@@ -731,12 +738,13 @@ TEST(CoordinatorRestoration, AShardsDeathIsANewAttemptFromTheNewestCheckpoint) {
   EXPECT_EQ(job.Progress().restored_from_step(), 5);
   EXPECT_TRUE(job.HasEvent("; the job is restored"));
   EXPECT_TRUE(job.HasEvent("attempt 2: resumed from the checkpoint of attempt 1, step 5"));
+
   job.Train(6);
   EXPECT_EQ(job.Version(), 11);
   EXPECT_EQ(job.manifests.count({2, 10}), 1u);
 }
 
-TEST(CoordinatorRestoration, WithoutACheckpointItIsANewBirth) {
+TEST(CoordinatorRestoration, StartsNewModelWithoutCheckpoint) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(8);
@@ -748,7 +756,7 @@ TEST(CoordinatorRestoration, WithoutACheckpointItIsANewBirth) {
   EXPECT_FALSE(job.claims[1].has_parent());
 }
 
-TEST(CoordinatorRestoration, AShardThatDoesNotAnswerAPauseIsLost) {
+TEST(CoordinatorRestoration, ShardThatDoesNotAnswerPauseIsLost) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -760,7 +768,7 @@ TEST(CoordinatorRestoration, AShardThatDoesNotAnswerAPauseIsLost) {
   EXPECT_TRUE(job.HasEvent("ps-0"));
 }
 
-TEST(CoordinatorRestoration, ANewCoordinatorClaimsTheNextAttemptWithAHigherTerm) {
+TEST(CoordinatorRestoration, NewCoordinatorClaimsNextAttemptWithHigherTerm) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -776,16 +784,17 @@ TEST(CoordinatorRestoration, ANewCoordinatorClaimsTheNextAttemptWithAHigherTerm)
   EXPECT_EQ(view.first_step(), 5);
   EXPECT_EQ(view.workers_size(), 2);
   EXPECT_TRUE(job.HasEvent("attempt 2: resumed from the checkpoint of attempt 1, step 5"));
+
   job.Train(1);
   EXPECT_EQ(job.Version(), 6);
-  // The attempt tells how often, whoever coordinated.
+  // The attempt's number shows how often, for any number of coordinators.
   job.Kill(*job.shards[0]);
   job.Pass(absl::Seconds(1));
   job.AddShard(0);
   EXPECT_TRUE(job.HasEvent("attempt 3: resumed from the checkpoint of attempt 1, step 5"));
 }
 
-TEST(CoordinatorRestoration, BackoffLimitEndsTheJobWithTheReason) {
+TEST(CoordinatorRestoration, FailsWithReasonAtBackoffLimit) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.set_backoff_limit(1);
   FakeJob job(spec);
@@ -803,7 +812,7 @@ TEST(CoordinatorRestoration, BackoffLimitEndsTheJobWithTheReason) {
   EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
 }
 
-TEST(CoordinatorRestoration, ADamagedCheckpointIsNamedAndTheOlderOneIsUsed) {
+TEST(CoordinatorRestoration, NamesDamagedCheckpointAndUsesOlder) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(4);
   FakeJob job(spec);
@@ -814,10 +823,10 @@ TEST(CoordinatorRestoration, ADamagedCheckpointIsNamedAndTheOlderOneIsUsed) {
   job.Kill(*job.shards[0]);
   job.AddShard(0);
   EXPECT_EQ(job.core->view().first_step(), 4);
-  EXPECT_TRUE(job.HasEvent("passed over: step 8 is damaged"));
+  EXPECT_TRUE(job.HasEvent("skipped: step 8 is damaged"));
 }
 
-TEST(CoordinatorRestoration, ACheckpointThatStorageFindsGoodButAShardCannotLoadFailsTheJob) {
+TEST(CoordinatorRestoration, FailsIfShardCannotLoadCheckpointThatStorageAccepts) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(4);
   FakeJob job(spec);
@@ -830,7 +839,7 @@ TEST(CoordinatorRestoration, ACheckpointThatStorageFindsGoodButAShardCannotLoadF
   EXPECT_THAT(job.Progress().reason(), HasSubstr("partition-00001.safetensors"));
 }
 
-TEST(CoordinatorRestoration, ACheckpointOfAnotherModelFailsTheJobAndSaysWhatDiffers) {
+TEST(CoordinatorRestoration, FailsWithDifferenceIfCheckpointIsOfAnotherModel) {
   FakeJob job(FakeJob::Spec());
   v1::Manifest manifest;
   manifest.mutable_checkpoint()->set_attempt(1);
@@ -846,7 +855,7 @@ TEST(CoordinatorRestoration, ACheckpointOfAnotherModelFailsTheJobAndSaysWhatDiff
   EXPECT_THAT(job.Progress().reason(), HasSubstr("tensor 0 is w, not v"));
 }
 
-TEST(CoordinatorRestoration, ACoordinatorThatSeesANewerOneExits) {
+TEST(CoordinatorRestoration, ExitsIfNewerCoordinatorClaims) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -861,7 +870,7 @@ TEST(CoordinatorRestoration, ACoordinatorThatSeesANewerOneExits) {
   EXPECT_THAT(job.exit->message, HasSubstr("newer coordinator"));
 }
 
-TEST(CoordinatorRestoration, ACoordinatorToWhichAShardComesBackWithANewerTermExits) {
+TEST(CoordinatorRestoration, ExitsIfShardReturnsWithNewerTerm) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeShard& shard = *job.shards[0];
@@ -874,15 +883,16 @@ TEST(CoordinatorRestoration, ACoordinatorToWhichAShardComesBackWithANewerTermExi
 
 // ---- the end
 
-TEST(CoordinatorEnd, ACompleteJobSavesRecordsItsEndAndLetsWorkersGoBeforeShards) {
+TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[0]->silent_cuts = true;
   job.Train(20);
   EXPECT_EQ(job.Version(), 20);
-  EXPECT_EQ(job.shards[0]->committed, 20) << "the shards are told that the last one is committed";
+  EXPECT_EQ(job.shards[0]->committed, 20) << "the shards know that the last version is committed";
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SAVING);
-  EXPECT_EQ(job.claims.size(), 1u) << "no end without the manifest";
+  EXPECT_EQ(job.claims.size(), 1u) << "no end record without the manifest";
+
   job.shards[0]->silent_cuts = false;
   job.Break(*job.shards[0]);
   job.Connect(*job.shards[0]);
@@ -892,6 +902,7 @@ TEST(CoordinatorEnd, ACompleteJobSavesRecordsItsEndAndLetsWorkersGoBeforeShards)
   EXPECT_EQ(job.claims[1].attempt(), 2);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+
   for (FakeWorker* worker : job.Workers()) EXPECT_TRUE(worker->finished);
   for (FakeShard* shard : job.Shards()) EXPECT_TRUE(shard->finished);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUCCEEDED);
@@ -899,7 +910,7 @@ TEST(CoordinatorEnd, ACompleteJobSavesRecordsItsEndAndLetsWorkersGoBeforeShards)
   EXPECT_EQ(job.Progress().samples(), 640);
 }
 
-TEST(CoordinatorEnd, AFinishedJobAnswersFinishedAndDoesNothing) {
+TEST(CoordinatorEnd, FinishedJobAnswersFinished) {
   FakeJob job(FakeJob::Spec());
   job.claims.emplace_back().set_attempt(1);
   job.claims.emplace_back().set_attempt(2);
@@ -915,7 +926,7 @@ TEST(CoordinatorEnd, AFinishedJobAnswersFinishedAndDoesNothing) {
   EXPECT_EQ(job.claims.size(), 2u);
 }
 
-TEST(CoordinatorEnd, AWorkerThatStartsAgainWhileTheJobEndsLearnsThatItHasEnded) {
+TEST(CoordinatorEnd, TellsRestartedWorkerThatJobHasEnded) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(18);
@@ -930,7 +941,7 @@ TEST(CoordinatorEnd, AWorkerThatStartsAgainWhileTheJobEndsLearnsThatItHasEnded) 
   EXPECT_TRUE(job.exit.has_value());
 }
 
-TEST(CoordinatorEnd, AProcessThatIsConnectedAndNotYetRegisteredLearnsThatTheJobHasEnded) {
+TEST(CoordinatorEnd, TellsUnregisteredProcessThatJobHasEnded) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(19);
@@ -941,6 +952,7 @@ TEST(CoordinatorEnd, AProcessThatIsConnectedAndNotYetRegisteredLearnsThatTheJobH
   job.Train(1);
   ASSERT_EQ(job.Progress().phase(), v1::JobProgress::SUCCEEDED);
   EXPECT_FALSE(job.exit.has_value());
+
   v1::MemberMessage message;
   *message.mutable_register_() = late.Registration();
   late.Say(message);
@@ -950,14 +962,14 @@ TEST(CoordinatorEnd, AProcessThatIsConnectedAndNotYetRegisteredLearnsThatTheJobH
   EXPECT_TRUE(job.exit.has_value());
 }
 
-TEST(CoordinatorEnd, ACoordinatorThatWaitsLearnsThatAnotherOneHasEndedTheJob) {
-  FakeJob job(FakeJob::Spec());  // nobody comes: they are with the other one
+TEST(CoordinatorEnd, WaitingCoordinatorExitsIfAnotherEndsJob) {
+  FakeJob job(FakeJob::Spec());  // no process registers: all are with the other coordinator
   v1::Claim claim;
   claim.set_attempt(1);
   claim.mutable_term()->set_counter(1);
   job.claims.push_back(claim);
   job.Pass(absl::Seconds(5));
-  EXPECT_FALSE(job.exit.has_value()) << "the other one trains";
+  EXPECT_FALSE(job.exit.has_value()) << "the other coordinator trains";
   claim.set_attempt(2);
   claim.set_end(true);
   job.claims.push_back(claim);
@@ -967,13 +979,14 @@ TEST(CoordinatorEnd, ACoordinatorThatWaitsLearnsThatAnotherOneHasEndedTheJob) {
   EXPECT_EQ(job.exit->message, "the job has finished");
 }
 
-TEST(CoordinatorEnd, ACoordinatorThatWaitsGoesOnFromWhatAnotherOneDidMeanwhile) {
+TEST(CoordinatorEnd, WaitingCoordinatorContinuesFromAnotherCoordinatorsCheckpoint) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
   job.Start();
   job.Train(6);
-  // As if all of that had been another coordinator's: this one has read an empty storage.
+
+  // A new coordinator reads an empty storage, as if another coordinator had done all of that later.
   const std::vector<v1::Claim> claims = std::exchange(job.claims, {});
   const auto manifests = std::exchange(job.manifests, {});
   for (FakeShard* shard : job.Shards()) job.Break(*shard);
@@ -994,7 +1007,7 @@ TEST(CoordinatorEnd, ACoordinatorThatWaitsGoesOnFromWhatAnotherOneDidMeanwhile) 
   EXPECT_EQ(job.claims.back().parent().step(), 5u);
 }
 
-TEST(CoordinatorStart, DoesNotClaimAnAttemptAgainThatAShardKnows) {
+TEST(CoordinatorStart, DoesNotClaimAttemptThatShardKnows) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -1008,7 +1021,7 @@ TEST(CoordinatorStart, DoesNotClaimAnAttemptAgainThatAShardKnows) {
   EXPECT_FALSE(job.exit.has_value());
 }
 
-TEST(CoordinatorStart, TakesAHigherTermThanTheOneThatADamagedClaimMayHaveHad) {
+TEST(CoordinatorStart, TakesHigherTermThanDamagedClaimMayHave) {
   FakeJob job(FakeJob::Spec());
   v1::Claim claim;
   claim.set_format_version(kClaimFormatVersion);
@@ -1022,7 +1035,7 @@ TEST(CoordinatorStart, TakesAHigherTermThanTheOneThatADamagedClaimMayHaveHad) {
   EXPECT_GT(job.claims.back().term().counter(), 5u);
 }
 
-TEST(CoordinatorEnd, ACoordinatorThatRestoresDoesNotClaimAfterOneThatCameLater) {
+TEST(CoordinatorEnd, RestoringCoordinatorDoesNotClaimAfterLaterCoordinator) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -1037,7 +1050,7 @@ TEST(CoordinatorEnd, ACoordinatorThatRestoresDoesNotClaimAfterOneThatCameLater) 
   EXPECT_EQ(job.claims.size(), 2u);
 }
 
-TEST(CoordinatorEnd, ALaterCoordinatorThatClaimedFirstWinsOverTheEnd) {
+TEST(CoordinatorEnd, EarlierClaimOfLaterCoordinatorWinsOverEnd) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(19);
@@ -1048,7 +1061,7 @@ TEST(CoordinatorEnd, ALaterCoordinatorThatClaimedFirstWinsOverTheEnd) {
   EXPECT_EQ(job.manifests.count({1, 20}), 0u) << "claims are read again before the manifest";
 }
 
-TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndLetsAllGo) {
+TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndReleasesAll) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(7);
@@ -1057,10 +1070,11 @@ TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndLetsAllGo) {
   job.core->OnSetDesired(desired, job.now);
   job.Pump();
   EXPECT_EQ(job.manifests.size(), 0u);
+
   job.Train(4);
   ASSERT_EQ(job.manifests.size(), 1u);
   const uint64_t step = job.manifests.begin()->first.second;
-  EXPECT_EQ(step, job.Version()) << "nothing is trained that is not saved";
+  EXPECT_EQ(step, job.Version()) << "all trained steps are saved";
   EXPECT_GE(step, 8);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
@@ -1068,7 +1082,7 @@ TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndLetsAllGo) {
   EXPECT_EQ(job.claims.size(), 1u) << "no end record";
 }
 
-TEST(CoordinatorEnd, ASuspendedJobGoesOnAtTheSameStep) {
+TEST(CoordinatorEnd, SuspendedJobContinuesAtSameStep) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(7);
@@ -1093,7 +1107,7 @@ TEST(CoordinatorEnd, ASuspendedJobGoesOnAtTheSameStep) {
   EXPECT_EQ(resumed.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorEnd, ASuspendThatCannotSaveIsBounded) {
+TEST(CoordinatorEnd, SuspendThatCannotSaveIsBounded) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_timeouts()->set_suspend_checkpoint(4);
   FakeJob job(spec);
@@ -1111,7 +1125,7 @@ TEST(CoordinatorEnd, ASuspendThatCannotSaveIsBounded) {
   EXPECT_TRUE(job.HasEvent("without a new checkpoint"));
 }
 
-TEST(CoordinatorEnd, AFailureFailsTheJobWithWhoSaidIt) {
+TEST(CoordinatorEnd, FailureFailsJobAndNamesProcess) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
@@ -1124,7 +1138,7 @@ TEST(CoordinatorEnd, AFailureFailsTheJobWithWhoSaidIt) {
   EXPECT_EQ(job.exit->message, "worker-1: the gradient of fc1.weight is not finite");
 }
 
-TEST(CoordinatorEnd, AProcessThatDoesNotLeaveIsNotWaitedForForever) {
+TEST(CoordinatorEnd, DoesNotWaitForeverForProcessToLeave) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.workers[0]->frozen = true;

@@ -74,15 +74,17 @@ void CoordinatorCore::Impl::AdvanceCuts(absl::Time now) {
     AnswerSnapshots(now);
     if (cut_.has_value() && !cut_->InUse()) {
       CloseCut();
-      if (!Synchronous()) AdvanceViews(now);  // of which the next one is made
+      if (!Synchronous()) AdvanceViews(now);  // may make a view, with which the next cut begins
       if (stage_ != Stage::kRunning) return;
     }
   }
+
   if (cut_.has_value()) {
     const bool evaluating = cut_->evaluation && cut_->PinnedBy(facts_.shards);
     const bool lingers = cut_->reached && !evaluating && cut_->InUseByJob();
     cut_->lingers_since = lingers ? std::min(cut_->lingers_since, now) : absl::InfiniteFuture();
   }
+
   if (Synchronous() && change_.has_install() && Idle()) {
     PlanSynchronousCut(now);
     // After the cut: the shards wait until they know of it.
@@ -92,7 +94,7 @@ void CoordinatorCore::Impl::AdvanceCuts(absl::Time now) {
 
 // ---- planning
 
-// The number that schedules count.
+// The step number that schedules use.
 uint64_t CoordinatorCore::Impl::ScheduleStep() const {
   return Synchronous() ? LowestClosed() : length_->BatchesIn(Samples());
 }
@@ -308,8 +310,8 @@ void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFai
     return;
   }
   if (const auto state = shard_states_.find(process.incarnation()); state != shard_states_.end()) {
-    // One of its partitions is at this version; others may be one behind (this affects what is
-    // committed).
+    // `past` is the highest version of its partitions. Its other partitions may be one version
+    // behind, and `closed` is the lowest version, from which the committed one follows.
     state->second.closed = std::max(state->second.closed, failed.past() - 1);
   }
   cut_lead_ = std::min(cut_lead_ * 2, kMaxCutLead);
@@ -332,7 +334,7 @@ void CoordinatorCore::Impl::AdvanceSaving(absl::Time now) {
   }
   for (size_t p = 0; p < saved.size(); ++p) {
     if (saved[p] || facts_.empty[p]) continue;
-    FailCheckpoint(absl::StrCat("nobody wrote partition ", p), now);
+    FailCheckpoint(absl::StrCat("no shard wrote partition ", p), now);
     return;
   }
   cut_->saving = Cut::Saving::kCheckingClaim;
@@ -359,6 +361,7 @@ void CoordinatorCore::Impl::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> 
       actions_.push_back(WriteManifest{MakeManifest(now)});
     }
   }
+
   Advance(now);
 }
 
@@ -369,25 +372,30 @@ v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
   *manifest.mutable_checkpoint() = cut_->name;
   if (base_.has_value()) *manifest.mutable_parent() = *base_;
   manifest.set_mode(mode_);
+
   if (Synchronous()) {
     manifest.set_samples(length_->SamplesAt(cut_->step));
   } else {
     *manifest.mutable_ledger() = cut_->ledger;
     manifest.set_samples(SamplesIn(cut_->ledger));
   }
+
   manifest.set_seed(options_.job.training().seed());
   manifest.set_optimizer(OptimizerName(options_.job.optimizer()));
   *manifest.mutable_table() = model_->table();
   *manifest.mutable_layout() = layout_;
+
   for (const auto& [shard, files] : cut_->written) {
     for (const v1::PartitionFile& file : files) *manifest.add_files() = file;
   }
   std::sort(manifest.mutable_files()->begin(), manifest.mutable_files()->end(),
             [](const auto& a, const auto& b) { return a.partition() < b.partition(); });
+
   manifest.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
   manifest.set_build(options_.build);
   manifest.set_isa(Arithmetic());
   if (meter_.has_loss()) manifest.set_loss(meter_.loss());
+
   if (last_result_.has_value()) {
     manifest.set_has_metric(true);
     manifest.set_metric(last_result_->has_accuracy()     ? last_result_->accuracy()
@@ -422,10 +430,12 @@ void CoordinatorCore::Impl::OnManifestWritten(const v1::CheckpointRef& checkpoin
 
 void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   cut_->saving = Cut::Saving::kDone;
+
   uint64_t bytes = 0;
   for (const auto& [shard, files] : cut_->written) {
     for (const v1::PartitionFile& file : files) bytes += file.bytes();
   }
+
   *checkpoint_status_.mutable_last() = cut_->name;
   checkpoint_status_.set_folder(cut_->folder);
   checkpoint_status_.set_bytes(bytes);
@@ -434,12 +444,15 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   checkpoints_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
   final_failures_ = 0;
   final_problems_.clear();
+
   events_.Add(v1::Event::CHECKPOINT,
               absl::StrFormat("checkpoint at step %d saved (%s)", cut_->step, SizeText(bytes)),
               now);
+
   incomplete_.erase(cut_->step);
   RemoveIncompletes();
   incomplete_.clear();  // each shard writes in order, so no shard writes one of them any more
+
   storage_.checkpoints.push_back(cut_->name);
   std::vector<v1::CheckpointRef> unneeded =
       ReplacedCheckpoints(options_.job, storage_.claims, storage_.checkpoints);
@@ -450,6 +463,7 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
     };
     if (std::none_of(unneeded.begin(), unneeded.end(), same)) unneeded.push_back(std::move(old));
   }
+
   for (const v1::CheckpointRef& old : unneeded) {
     actions_.push_back(DeleteCheckpoint{old, attempt_});
     storage_.checkpoints.erase(
@@ -461,7 +475,7 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   }
 }
 
-// Shards may still be writing: late files are removed with the next one.
+// Shards may still be writing: files that arrive later are removed at the next call.
 void CoordinatorCore::Impl::RemoveIncompletes() {
   for (const uint64_t step : incomplete_) {
     RemoveIncomplete remove;
@@ -534,6 +548,7 @@ void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
     FinishEvaluation(now);
     return;
   }
+
   for (auto& [incarnation, evaluate] : evaluation_->Assign(Evaluators(), now)) {
     v1::CoordinatorMessage message;
     *message.mutable_evaluate() = std::move(evaluate);
@@ -570,19 +585,23 @@ void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
   evaluation_.reset();
   cut_->evaluation = false;
   evaluations_.Done(InStep() ? ScheduleStepOf(*cut_) : ScheduleStep(), now);
+
   if (evaluation.failed()) {
     Warn(absl::StrCat("no evaluation at step ", cut_->step, ": ", evaluation.last_error()), now);
     final_evaluation_given_up_ = final_cut_open_;
     return;
   }
+
   const bool classification = IsClassification(options_.job);
   const bool told = last_result_.has_value() && last_result_->step() == cut_->step;
   if (evaluation.has_first() && !told) {
     NoteEvaluation(evaluation.FirstResult(classification, now), now);
   }
+
   v1::Evaluation result = evaluation.Result(classification, now);
   result.set_final(final_cut_open_ && EndsWithEvaluation());
   NoteEvaluation(std::move(result), now);
+
   if (goal_ == Goal::kNone && TargetReached(options_.job.training().target(), *last_result_)) {
     target_reached_ = true;
   }
@@ -621,10 +640,12 @@ void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
     Advance(now);
     return;
   }
+
   const auto before = [&](const SnapshotHold& hold) {
     return hold.reader.incarnation() == snapshot.reader().incarnation();
   };
   EndSnapshotsIf(before, absl::AbortedError("the reader has opened another snapshot"));
+
   if (stage_ != Stage::kRunning || goal_ != Goal::kNone) {
     actions_.push_back(
         AnswerSnapshot{request, absl::UnavailableError("the job is not training; try again")});
@@ -633,7 +654,7 @@ void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
     actions_.push_back(AnswerSnapshot{
         request, absl::ResourceExhaustedError(absl::StrCat(
                      OpenSnapshots(),
-                     " snapshots are open, and no more may be (kMaxSnapshots): try again "
+                     " snapshots are open, which is the limit (kMaxSnapshots): try again "
                      "when a reader has ended"))});
   } else {
     const double seconds = snapshot.hold_seconds();
@@ -648,6 +669,7 @@ void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
     ++reader_changes_;
     TellAdmitted();  // before the reader learns of the shards
   }
+
   Advance(now);
 }
 
@@ -680,7 +702,7 @@ void CoordinatorCore::Impl::AdvanceSnapshots(absl::Time now) {
                  absl::DeadlineExceededError(absl::StrCat("no version could be pinned within ",
                                                           absl::FormatDuration(kSnapshotWait))));
   EndSnapshotsIf([&](const SnapshotHold& hold) { return hold.answered && hold.expires <= now; },
-                 absl::DeadlineExceededError("the snapshot was held for as long as it may be"));
+                 absl::DeadlineExceededError("the snapshot has reached its hold time"));
   // A reader that comes while a pinned cut is open shares it.
   if (!cut_.has_value() || goal_ != Goal::kNone || !cut_->PinnedBy(facts_.shards)) return;
   cut_->snapshots.insert(cut_->snapshots.end(), snapshots_.begin(), snapshots_.end());

@@ -37,7 +37,7 @@ std::vector<uint64_t> SavedSteps(const FakeJob& job) {
 
 // ---- checkpoints
 
-TEST(CoordinatorCheckpoints, AreMadeEveryNStepsAndTheNewestAreKept) {
+TEST(CoordinatorCheckpoints, AreMadeEveryNStepsAndNewestAreKept) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(20);
@@ -65,7 +65,7 @@ TEST(CoordinatorCheckpoints, AreMadeEveryNSeconds) {
   EXPECT_LE(job.manifests.size(), 3u);
 }
 
-TEST(CoordinatorCheckpoints, AParentIsKeptUntilTheAttemptHasItsOwn) {
+TEST(CoordinatorCheckpoints, ParentIsKeptUntilAttemptHasItsOwn) {
   v1::JobSpec spec = CheckpointEvery(5);
   spec.mutable_checkpoint()->set_max_to_keep(1);
   FakeJob job(spec);
@@ -81,7 +81,7 @@ TEST(CoordinatorCheckpoints, AParentIsKeptUntilTheAttemptHasItsOwn) {
   EXPECT_EQ(job.manifests.at({2, 10}).parent().step(), 5);
 }
 
-TEST(CoordinatorCheckpoints, AFallBackDropsThePinButNotTheRequest) {
+TEST(CoordinatorCheckpoints, FallBackDropsPinButKeepsCut) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
@@ -95,7 +95,7 @@ TEST(CoordinatorCheckpoints, AFallBackDropsThePinButNotTheRequest) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(5));
 }
 
-TEST(CoordinatorCheckpoints, ACutWithAMissingPinIsGivenUpAndALaterStepIsNamed) {
+TEST(CoordinatorCheckpoints, CutWithMissingPinIsReplacedByLaterStep) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.shards[1]->silent_cuts = true;
@@ -109,14 +109,14 @@ TEST(CoordinatorCheckpoints, ACutWithAMissingPinIsGivenUpAndALaterStepIsNamed) {
   EXPECT_GT(SavedSteps(job)[0], 7);
 }
 
-TEST(CoordinatorCheckpoints, AShardThatIsPastTheStepGetsALaterOne) {
+TEST(CoordinatorCheckpoints, ShardPastTheStepGetsLaterStep) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_seconds(1);
   FakeJob job(spec);
   job.Start();
-  job.shards[0]->frozen = job.shards[1]->frozen = true;  // messages to them wait
+  job.shards[0]->frozen = job.shards[1]->frozen = true;  // messages to them are delayed
   for (int i = 0; i < 12; ++i) job.Pass(absl::Milliseconds(100));
-  // They have gone on meanwhile, without saying so.
+  // They have closed steps meanwhile, without a report.
   for (FakeShard* shard : job.Shards()) shard->version = 9, shard->committed = 9;
   job.shards[0]->frozen = job.shards[1]->frozen = false;
   job.Pump();
@@ -125,7 +125,7 @@ TEST(CoordinatorCheckpoints, AShardThatIsPastTheStepGetsALaterOne) {
   EXPECT_GE(SavedSteps(job)[0], 10);
 }
 
-TEST(CoordinatorCheckpoints, AFullDiskIsReportedAndTrainingGoesOn) {
+TEST(CoordinatorCheckpoints, ReportsFullDiskAndContinuesTraining) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.shards[1]->disk_full = true;
@@ -140,7 +140,7 @@ TEST(CoordinatorCheckpoints, AFullDiskIsReportedAndTrainingGoesOn) {
   EXPECT_THAT(job.Progress().checkpoint().error(), "");
 }
 
-TEST(CoordinatorCheckpoints, TheLastOneWaitsForTheDiskAndSaysSoOnce) {
+TEST(CoordinatorCheckpoints, LastCheckpointWaitsForDiskAndReportsItOnce) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = true;
@@ -148,15 +148,17 @@ TEST(CoordinatorCheckpoints, TheLastOneWaitsForTheDiskAndSaysSoOnce) {
   job.Pass(absl::Minutes(10));
   EXPECT_FALSE(job.exit.has_value());
   EXPECT_THAT(job.Progress().checkpoint().error(), HasSubstr("no space left on device"));
+
   const std::vector<std::string> events = job.Events();
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
                           [](const std::string& event) {
                             return event.find("no space left") != std::string::npos;
                           }),
             1)
-      << "ten minutes of tries are one event";
+      << "ten minutes of retries are one event";
   EXPECT_TRUE(job.HasEvent("the job waits until its last checkpoint can be saved"));
-  EXPECT_LT(job.removed.size(), 40u) << "it waits longer from try to try";
+  EXPECT_LT(job.removed.size(), 40u) << "it waits longer before each retry";
+
   job.shards[1]->disk_full = false;
   job.Pass(absl::Seconds(40));
   ASSERT_TRUE(job.exit.has_value());
@@ -165,7 +167,7 @@ TEST(CoordinatorCheckpoints, TheLastOneWaitsForTheDiskAndSaysSoOnce) {
   EXPECT_EQ(job.Progress().checkpoint().error(), "");
 }
 
-TEST(CoordinatorCheckpoints, AJobThatWaitsForItsDiskAtTheEndCanBeStopped) {
+TEST(CoordinatorCheckpoints, JobThatWaitsForDiskAtItsEndCanBeStopped) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = true;
@@ -179,10 +181,10 @@ TEST(CoordinatorCheckpoints, AJobThatWaitsForItsDiskAtTheEndCanBeStopped) {
   job.Pass(absl::Seconds(90));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
-  EXPECT_EQ(job.claims.size(), 1u) << "it can be run again";
+  EXPECT_EQ(job.claims.size(), 1u) << "the job can run again";
 }
 
-TEST(CoordinatorCheckpoints, AnEndThatCannotBeRecordedWaitsForTheDiskToo) {
+TEST(CoordinatorCheckpoints, EndRecordWaitsForDisk) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.claim_error = absl::ResourceExhaustedError("no space left on device");
@@ -197,7 +199,7 @@ TEST(CoordinatorCheckpoints, AnEndThatCannotBeRecordedWaitsForTheDiskToo) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-// What a shard says of the open cut, with another attempt's or step's name.
+// A shard's reports on the open cut, with the name of another attempt or step.
 v1::MemberMessage WrittenReport(const FakeShard& shard, uint64_t attempt, uint64_t step) {
   v1::MemberMessage message;
   v1::CutWritten& written = *message.mutable_cut_written();
@@ -212,14 +214,15 @@ v1::MemberMessage WrittenReport(const FakeShard& shard, uint64_t attempt, uint64
   return message;
 }
 
-TEST(CoordinatorCheckpoints, ReportOfAnotherAttemptOrStepCountsForNothing) {
+TEST(CoordinatorCheckpoints, IgnoresReportOfAnotherAttemptOrStep) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
-  job.RestartCoordinator();  // counts its cuts from 1 again
+  job.RestartCoordinator();  // numbers its cuts from 1 again
   for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
   job.Train(6);
   ASSERT_TRUE(job.shards[0]->cut.has_value());
+
   const v1::CheckpointRef name = job.shards[0]->cut->name();
   ASSERT_EQ(name.attempt(), 2);
   for (FakeShard* shard : job.Shards()) {
@@ -239,6 +242,7 @@ TEST(CoordinatorCheckpoints, ReportOfAnotherAttemptOrStepCountsForNothing) {
   job.Pump();
   EXPECT_THAT(SavedSteps(job), IsEmpty());
   EXPECT_EQ(job.Progress().checkpoint().error(), "");
+
   for (FakeShard* shard : job.Shards()) {
     shard->Say(WrittenReport(*shard, name.attempt(), name.step()));
   }
@@ -246,7 +250,7 @@ TEST(CoordinatorCheckpoints, ReportOfAnotherAttemptOrStepCountsForNothing) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(name.step()));
 }
 
-TEST(CoordinatorCheckpoints, AFileOfAPartitionThatTheShardDoesNotOwnFailsTheCheckpoint) {
+TEST(CoordinatorCheckpoints, FileOfForeignPartitionFailsCheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
@@ -261,7 +265,7 @@ TEST(CoordinatorCheckpoints, AFileOfAPartitionThatTheShardDoesNotOwnFailsTheChec
   EXPECT_THAT(SavedSteps(job), IsEmpty());
 }
 
-TEST(CoordinatorCheckpoints, TheLastOneIsSavedOnceThereIsRoomAgain) {
+TEST(CoordinatorCheckpoints, LastCheckpointIsSavedOnceDiskHasRoom) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = true;
@@ -273,7 +277,7 @@ TEST(CoordinatorCheckpoints, TheLastOneIsSavedOnceThereIsRoomAgain) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(20));
 }
 
-TEST(CoordinatorCheckpoints, WhatAFailedOneHasWrittenIsRemovedAtOnce) {
+TEST(CoordinatorCheckpoints, FilesOfFailedCheckpointAreRemovedAtOnce) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.shards[1]->disk_full = true;
@@ -282,10 +286,10 @@ TEST(CoordinatorCheckpoints, WhatAFailedOneHasWrittenIsRemovedAtOnce) {
   job.shards[1]->disk_full = false;
   job.Train(13);
   EXPECT_THAT(SavedSteps(job), ElementsAre(10, 15, 20));
-  EXPECT_THAT(job.removed.back(), std::make_pair(1, 5)) << "nothing that is complete";
+  EXPECT_THAT(job.removed.back(), std::make_pair(1, 5)) << "complete checkpoints stay";
 }
 
-TEST(CoordinatorCheckpoints, WhatOneThatWasGivenUpHasWrittenIsRemovedWithTheNext) {
+TEST(CoordinatorCheckpoints, FilesOfAbandonedCheckpointAreRemovedWithTheNext) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.shards[1]->silent_cuts = true;
@@ -299,7 +303,7 @@ TEST(CoordinatorCheckpoints, WhatOneThatWasGivenUpHasWrittenIsRemovedWithTheNext
   EXPECT_THAT(job.removed, Not(Contains(std::make_pair(1, SavedSteps(job)[0]))));
 }
 
-TEST(CoordinatorCheckpoints, NoneIsBegunWhileFilesOfItsNameMayStillBeRemoved) {
+TEST(CoordinatorCheckpoints, NoneBeginsWhileFilesOfItsNameMayBeRemoved) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.shards[1]->disk_full = job.hold_removals = true;
@@ -316,7 +320,7 @@ TEST(CoordinatorCheckpoints, NoneIsBegunWhileFilesOfItsNameMayStillBeRemoved) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorCheckpoints, AManifestThatCannotBeWrittenIsNoCheckpoint) {
+TEST(CoordinatorCheckpoints, FailedWriteOfManifestIsNotACheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.manifest_error = absl::ResourceExhaustedError("disk full");
@@ -328,7 +332,7 @@ TEST(CoordinatorCheckpoints, AManifestThatCannotBeWrittenIsNoCheckpoint) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(10));
 }
 
-TEST(CoordinatorCheckpoints, AWorkersDeathWhileFilesAreWrittenDoesNotLoseTheCheckpoint) {
+TEST(CoordinatorCheckpoints, WorkerDeathDuringWriteKeepsCheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.hold_manifest = true;
@@ -346,18 +350,20 @@ TEST(CoordinatorCheckpoints, AWorkersDeathWhileFilesAreWrittenDoesNotLoseTheChec
 
 // ---- evaluation
 
-TEST(CoordinatorEvaluation, HeldOutSamplesAreSharedByTheMembersAtOneVersion) {
+TEST(CoordinatorEvaluation, MembersShareHeldOutSamplesAtOneVersion) {
   FakeJob job(EvaluateEvery(5));
   job.Start();
   job.Train(6);
   ASSERT_EQ(job.workers[0]->evaluations.size(), 1u);
   ASSERT_EQ(job.workers[1]->evaluations.size(), 1u);
+
   const v1::Evaluate& first = job.workers[0]->evaluations[0];
   const v1::Evaluate& second = job.workers[1]->evaluations[0];
   EXPECT_EQ(first.version(), 5);
   EXPECT_EQ(first.samples().begin(), 0);
   EXPECT_EQ(first.samples().end(), second.samples().begin());
   EXPECT_EQ(second.samples().end(), 1000);
+
   const v1::Evaluation result = job.Progress().last_evaluation();
   EXPECT_EQ(result.step(), 5);
   EXPECT_EQ(result.samples(), 1000);
@@ -367,10 +373,10 @@ TEST(CoordinatorEvaluation, HeldOutSamplesAreSharedByTheMembersAtOneVersion) {
   EXPECT_DOUBLE_EQ(result.epoch(), 0.05);
   EXPECT_TRUE(job.HasEvent("evaluation at step 5: loss 0.5000, accuracy 5.00 %"));
   EXPECT_FALSE(job.shards[0]->cut.has_value() && job.shards[0]->cut->step() == 5)
-      << "the pin is freed";
+      << "the pin is released";
 }
 
-TEST(CoordinatorEvaluation, WarnsOnceWhereWorkersHaveNoEvaluationData) {
+TEST(CoordinatorEvaluation, WarnsOnceIfWorkersHaveNoEvaluationData) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_data()->mutable_evaluation()->set_max_samples(10);
   FakeJob job(spec);
@@ -396,7 +402,7 @@ std::vector<uint64_t> EvaluatedSteps(FakeJob& job) {
   return steps;
 }
 
-// Training goes as far as it may while nobody answers the evaluation that is under way.
+// Trains as far as possible while no worker answers the current evaluation.
 void TrainWithoutEvaluating(FakeJob& job) {
   for (FakeWorker* worker : job.Workers()) worker->evaluates = false;
   job.Train(20);
@@ -405,22 +411,22 @@ void TrainWithoutEvaluating(FakeJob& job) {
 void LetEvaluate(FakeJob& job) {
   for (FakeWorker* worker : job.Workers()) {
     worker->evaluates = true;
-    job.Break(*worker);  // what it owes is asked again
+    job.Break(*worker);  // the coordinator repeats open requests
     job.Connect(*worker);
   }
 }
 
-TEST(CoordinatorEvaluation, EachDueVersionIsEvaluatedAndNoOtherHoweverFastTheTraining) {
+TEST(CoordinatorEvaluation, EvaluatesExactlyTheDueVersionsAtAnySpeed) {
   FakeJob job(EvaluateEvery(1));
   job.Start();
   for (int step = 0; step < 7; ++step) {  // a version is committed by the step after it
-    job.CloseOn(job.Shards());            // at once, before the coordinator hears of the one before
+    job.CloseOn(job.Shards());            // before the coordinator learns of the previous step
     job.Pass(absl::Milliseconds(100));
   }
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(1, 2, 3, 4, 5, 6));
 }
 
-TEST(CoordinatorEvaluation, TrainingStandsStillAtAVersionThatIsDueWhileAnotherIsEvaluated) {
+TEST(CoordinatorEvaluation, TrainingStopsAtDueVersionWhileAnotherIsEvaluated) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   EXPECT_FALSE(job.Progress().has_evaluating_step());
@@ -435,7 +441,7 @@ TEST(CoordinatorEvaluation, TrainingStandsStillAtAVersionThatIsDueWhileAnotherIs
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6, 9, 12, 15));
 }
 
-TEST(CoordinatorEvaluation, WhoJoinsWhereTrainingStandsStillDoesNotMakeItSkipAVersion) {
+TEST(CoordinatorEvaluation, JoinDuringHoldSkipsNoDueVersion) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   TrainWithoutEvaluating(job);
@@ -450,7 +456,7 @@ TEST(CoordinatorEvaluation, WhoJoinsWhereTrainingStandsStillDoesNotMakeItSkipAVe
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6));
 }
 
-TEST(CoordinatorEvaluation, AShardThatComesBackIsToldWhereToStandStill) {
+TEST(CoordinatorEvaluation, ReturningShardGetsHoldAgain) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   job.Train(4);
@@ -463,20 +469,20 @@ TEST(CoordinatorEvaluation, AShardThatComesBackIsToldWhereToStandStill) {
   EXPECT_EQ(shard.hold, 9);
 }
 
-TEST(CoordinatorEvaluation, NobodyWaitsLongForAReaderOrForAStorageThatIsSlow) {
+TEST(CoordinatorEvaluation, TrainingDoesNotWaitLongForSlowStorage) {
   v1::JobSpec spec = EvaluateEvery(4);
   spec.mutable_checkpoint()->set_interval_steps(4);
   FakeJob job(spec);
   job.Start();
   job.hold_manifest = true;
   job.Train(20);
-  EXPECT_EQ(job.Version(), 8) << "4 is being saved, and 8 is due";
+  EXPECT_EQ(job.Version(), 8) << "4 is being saved, and 8 is due for evaluation";
   job.Train(100);  // 10 s
   EXPECT_EQ(job.Version(), 20);
-  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(4, 20)) << "and the last one";
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(4, 20)) << "and the final version";
 }
 
-TEST(CoordinatorEvaluation, AShardThatDidNotHearOfAHoldsMoveStopsNoViewChange) {
+TEST(CoordinatorEvaluation, ShardThatMissedMovedHoldDoesNotBlockViewChange) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   TrainWithoutEvaluating(job);
@@ -486,18 +492,19 @@ TEST(CoordinatorEvaluation, AShardThatDidNotHearOfAHoldsMoveStopsNoViewChange) {
   LetEvaluate(job);
   EXPECT_EQ(heard.hold, 9);
   EXPECT_EQ(deaf.hold, 6);
+
   job.CloseOn({&heard});
   EXPECT_EQ(heard.version, 7);
   job.AddWorker(2);
   job.Pass(absl::Milliseconds(200));
-  job.Connect(deaf);  // it hears of the view change first
+  job.Connect(deaf);  // it learns of the view change first
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().workers_size(), 3);
   job.Train(10);
   EXPECT_EQ(job.Version(), 16);
 }
 
-TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
+TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
   v1::JobSpec spec = EvaluateEvery(4);
   spec.mutable_training()->set_steps(60);
   spec.mutable_checkpoint()->set_interval_steps(3);
@@ -505,7 +512,7 @@ TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
   job.Start();
   job.hold_manifest = true;
   for (int i = 0; job.Version() < 6 && i < 200; ++i) job.Train();
-  ASSERT_EQ(job.Version(), 6) << "the storage has held training up for as long as it may";
+  ASSERT_EQ(job.Version(), 6) << "the storage has held training for the maximum time";
 
   FakeShard& late = *job.shards[0];
   FakeShard& other = *job.shards[1];
@@ -518,10 +525,11 @@ TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
   job.Pump();
   ASSERT_GT(other.hold, 6);
   ASSERT_EQ(late.hold, 0);
+
   while (other.version < other.hold) job.CloseOn(job.Shards());
   const uint64_t missed = other.hold;
   ASSERT_TRUE(other.cut.has_value());
-  // One of its partitions has closed the step; the others hear of the hold first, and stand still.
+  // One partition of the shard has closed the step. The others have received the hold, and stop.
   v1::MemberMessage past;
   past.mutable_cut_failed()->set_cut(other.cut->cut());
   *past.mutable_cut_failed()->mutable_view() = late.view.id();
@@ -534,12 +542,13 @@ TEST(CoordinatorEvaluation, AShardThatHearsOfAHoldTooLateStopsNobody) {
   job.Pump();
   EXPECT_NE(late.hold, missed);
   EXPECT_NE(other.hold, missed);
+
   job.Train(10);
   EXPECT_GT(job.Version(), missed + 5);
   EXPECT_THAT(EvaluatedSteps(job), Contains(missed + 4));
 }
 
-TEST(CoordinatorEvaluation, DoesNotWaitForFilesThatAreBeingRemoved) {
+TEST(CoordinatorEvaluation, DoesNotWaitForRemovalOfFiles) {
   v1::JobSpec spec = EvaluateEvery(3);
   spec.mutable_checkpoint()->set_interval_steps(4);
   FakeJob job(spec);
@@ -551,7 +560,7 @@ TEST(CoordinatorEvaluation, DoesNotWaitForFilesThatAreBeingRemoved) {
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6, 9, 12));
 }
 
-TEST(CoordinatorEvaluation, AVersionThatIsDueAndThatAnAttemptBeginsWithIsEvaluated) {
+TEST(CoordinatorEvaluation, EvaluatesDueVersionThatAttemptBeginsWith) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
@@ -560,20 +569,22 @@ TEST(CoordinatorEvaluation, AVersionThatIsDueAndThatAnAttemptBeginsWithIsEvaluat
   job.Train(6);
   ASSERT_EQ(job.manifests.count({1, 5}), 1u);
   EXPECT_THAT(EvaluatedSteps(job), IsEmpty());
+
   for (FakeWorker* worker : job.Workers()) worker->evaluates = true;
   job.Kill(*job.shards[0]);
   job.AddShard(0);
   ASSERT_EQ(job.core->view().first_step(), 5);
+
   job.Train(6);
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(5, 10));
   job.Kill(*job.shards[1]);
   job.AddShard(1);
   ASSERT_EQ(job.core->view().first_step(), 10);
   job.Train(6);
-  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(5, 10, 15)) << "10 was evaluated";
+  EXPECT_THAT(EvaluatedSteps(job), ElementsAre(5, 10, 15)) << "10 is evaluated";
 }
 
-TEST(CoordinatorEvaluation, TrainingGoesOnWhereAnEvaluationIsGivenUp) {
+TEST(CoordinatorEvaluation, TrainingContinuesAfterAbandonedEvaluation) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   for (FakeWorker* worker : job.Workers()) worker->evaluation_error = "no memory";
@@ -581,7 +592,7 @@ TEST(CoordinatorEvaluation, TrainingGoesOnWhereAnEvaluationIsGivenUp) {
   EXPECT_EQ(job.Version(), 7);
 }
 
-TEST(CoordinatorEvaluation, ALanguageModelsLossIsToldAsPerplexity) {
+TEST(CoordinatorEvaluation, ReportsPerplexityOfLanguageModel) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_data()->set_format(v1::DataSpec::TEXT);
   FakeJob job(spec);
@@ -595,7 +606,7 @@ TEST(CoordinatorEvaluation, ALanguageModelsLossIsToldAsPerplexity) {
   EXPECT_FALSE(other.Progress().last_evaluation().has_perplexity());
 }
 
-TEST(CoordinatorEvaluation, APerplexityThatIsLowEnoughEndsTheTraining) {
+TEST(CoordinatorEvaluation, LowPerplexityEndsTraining) {
   for (const bool reached : {true, false}) {
     v1::JobSpec spec = EvaluateEvery(5);
     spec.mutable_data()->set_format(v1::DataSpec::TEXT);
@@ -609,7 +620,7 @@ TEST(CoordinatorEvaluation, APerplexityThatIsLowEnoughEndsTheTraining) {
   }
 }
 
-TEST(CoordinatorEvaluation, TheRangeOfADeadEvaluatorGoesToAnother) {
+TEST(CoordinatorEvaluation, RangeOfDeadEvaluatorGoesToAnother) {
   FakeJob job(EvaluateEvery(5));
   job.Start();
   job.workers[0]->evaluates = false;
@@ -620,7 +631,7 @@ TEST(CoordinatorEvaluation, TheRangeOfADeadEvaluatorGoesToAnother) {
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, AnEvaluatorThatComesBackIsAskedAgain) {
+TEST(CoordinatorEvaluation, ReturningEvaluatorIsAskedAgain) {
   FakeJob job(EvaluateEvery(5));
   job.Start();
   FakeWorker& worker = *job.workers[0];
@@ -632,7 +643,7 @@ TEST(CoordinatorEvaluation, AnEvaluatorThatComesBackIsAskedAgain) {
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, SharesACutWithACheckpointAtTheSameStep) {
+TEST(CoordinatorEvaluation, SharesCutWithCheckpointAtSameStep) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_checkpoint()->set_interval_steps(10);
   FakeJob job(spec);
@@ -642,7 +653,7 @@ TEST(CoordinatorEvaluation, SharesACutWithACheckpointAtTheSameStep) {
   EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
 }
 
-TEST(CoordinatorEvaluation, OneThatFailsAgainAndAgainIsGivenUp) {
+TEST(CoordinatorEvaluation, GivesUpAfterRepeatedFailures) {
   FakeJob job(EvaluateEvery(5));
   job.Start();
   job.workers[0]->evaluation_error = "pinned version is gone";
@@ -654,7 +665,7 @@ TEST(CoordinatorEvaluation, OneThatFailsAgainAndAgainIsGivenUp) {
   EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
 }
 
-TEST(CoordinatorEvaluation, ACompleteJobIsEvaluatedBeforeItEnds) {
+TEST(CoordinatorEvaluation, CompleteJobIsEvaluatedBeforeItEnds) {
   FakeJob job(EvaluateEvery(50));
   job.Start();
   job.workers[0]->evaluates = false;
@@ -668,7 +679,7 @@ TEST(CoordinatorEvaluation, ACompleteJobIsEvaluatedBeforeItEnds) {
   EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
 }
 
-TEST(CoordinatorEvaluation, WhileItTrainsTheFirstSamplesAreEvaluatedAndAtTheEndAll) {
+TEST(CoordinatorEvaluation, EvaluatesFirstSamplesDuringTrainingAndAllAtTheEnd) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_data()->mutable_evaluation()->set_max_samples(300);
   FakeJob job(spec);
@@ -676,9 +687,10 @@ TEST(CoordinatorEvaluation, WhileItTrainsTheFirstSamplesAreEvaluatedAndAtTheEndA
   job.Train(6);
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 300);
   EXPECT_FALSE(job.Progress().last_evaluation().final());
+
   job.Train(14);
   ASSERT_TRUE(job.exit.has_value());
-  std::vector<std::pair<uint64_t, uint64_t>> told;  // step, samples
+  std::vector<std::pair<uint64_t, uint64_t>> told;  // step, samples of reported evaluations
   const v1::JobProgress progress = job.Progress();
   for (const v1::Event& event : progress.events()) {
     if (!event.has_evaluation()) continue;
@@ -691,7 +703,7 @@ TEST(CoordinatorEvaluation, WhileItTrainsTheFirstSamplesAreEvaluatedAndAtTheEndA
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, WhenAllWorkersDieInTheLastEvaluationANewOneDoesIt) {
+TEST(CoordinatorEvaluation, NewWorkerRepeatsLastEvaluationIfAllWorkersDie) {
   FakeJob job(EvaluateEvery(50));
   job.Start();
   job.workers[0]->evaluates = job.workers[1]->evaluates = false;
@@ -714,7 +726,7 @@ v1::JobSpec UpToAccuracy(double accuracy) {
   return spec;
 }
 
-TEST(CoordinatorEvaluation, AtTheTargetTheVersionThatIsSavedIsEvaluatedOnAllSamples) {
+TEST(CoordinatorEvaluation, EvaluatesSavedVersionOnAllSamplesAtTarget) {
   FakeJob job(UpToAccuracy(9.5));
   job.Start();
   job.Train(17);
@@ -726,7 +738,7 @@ TEST(CoordinatorEvaluation, AtTheTargetTheVersionThatIsSavedIsEvaluatedOnAllSamp
   EXPECT_EQ(progress.last_evaluation().step(), SavedSteps(job).back());
 }
 
-// Answers what it was asked, and nothing more.
+// Answers the open requests, and no later ones.
 void AnswerNow(FakeJob& job, FakeWorker& worker) {
   job.Break(worker);
   worker.evaluates = true;
@@ -734,7 +746,7 @@ void AnswerNow(FakeJob& job, FakeWorker& worker) {
   worker.evaluates = false;
 }
 
-TEST(CoordinatorEvaluation, AtTheTargetOneWhoComesEvaluatesForThoseWhoDied) {
+TEST(CoordinatorEvaluation, NewWorkerEvaluatesForDeadWorkersAtTarget) {
   FakeJob job(UpToAccuracy(9.5));
   job.Start();
   job.Train(9);
@@ -742,10 +754,11 @@ TEST(CoordinatorEvaluation, AtTheTargetOneWhoComesEvaluatesForThoseWhoDied) {
   job.Train(2);
   AnswerNow(job, *job.workers[0]);
   AnswerNow(job, *job.workers[1]);
-  job.Train(6);  // up to where training is to stop
+  job.Train(6);  // to the step at which training should stop
   EXPECT_FALSE(job.exit.has_value());
   EXPECT_EQ(job.core->view().workers_size(), 0);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+
   job.Kill(*job.workers[0]);
   job.Kill(*job.workers[1]);
   EXPECT_FALSE(job.exit.has_value());
@@ -756,7 +769,7 @@ TEST(CoordinatorEvaluation, AtTheTargetOneWhoComesEvaluatesForThoseWhoDied) {
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, LayersOfShardsAreEvaluatedAtTheTargetByThoseWhoWereMembers) {
+TEST(CoordinatorEvaluation, FormerMembersEvaluateLayersOfShardsAtTarget) {
   v1::JobSpec spec = UpToAccuracy(9.5);
   spec.mutable_training()->set_execution(v1::TrainingSpec::SERVER);
   FakeJob job(spec);
@@ -766,10 +779,11 @@ TEST(CoordinatorEvaluation, LayersOfShardsAreEvaluatedAtTheTargetByThoseWhoWereM
   job.Train(2);
   AnswerNow(job, *job.workers[0]);
   AnswerNow(job, *job.workers[1]);
-  job.Train(6);  // up to where training is to stop
+  job.Train(6);  // to the step at which training should stop
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+
   FakeWorker& newcomer = job.AddWorker(2);
-  job.Kill(*job.workers[0]);  // what it had goes to others
+  job.Kill(*job.workers[0]);  // its range goes to other members
   FakeWorker& member = *job.workers[1];
   member.evaluates = true;
   for (const v1::Evaluate& asked : std::exchange(member.evaluations, {})) {
@@ -784,7 +798,7 @@ TEST(CoordinatorEvaluation, LayersOfShardsAreEvaluatedAtTheTargetByThoseWhoWereM
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {
+TEST(CoordinatorEvaluation, JobEndsWhenTargetIsReached) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_training()->mutable_target()->set_metric("accuracy");
   spec.mutable_training()->mutable_target()->set_goal("AtLeast");
@@ -793,6 +807,7 @@ TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {
   job.Start();
   job.Train(9);
   EXPECT_FALSE(job.exit.has_value());
+
   job.Train(8);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
@@ -807,7 +822,7 @@ TEST(CoordinatorEvaluation, TheJobEndsWhenTheTargetIsReached) {
 
 // ---- snapshots
 
-TEST(CoordinatorSnapshots, PinACommittedVersionUntilTheReaderEndsItsCall) {
+TEST(CoordinatorSnapshots, PinCommittedVersionUntilReaderEndsItsCall) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -851,7 +866,7 @@ TEST(CoordinatorSnapshots, LastTenMinutesAtMost) {
   }
 }
 
-TEST(CoordinatorSnapshots, AreRefusedWhileThereIsNothingToPin) {
+TEST(CoordinatorSnapshots, AreRefusedWithoutCommittedVersion) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.OpenSnapshot(41);
@@ -859,7 +874,7 @@ TEST(CoordinatorSnapshots, AreRefusedWhileThereIsNothingToPin) {
   EXPECT_EQ(job.snapshots[0].snapshot.status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(CoordinatorSnapshots, DoNotHoldUpTheEndOfTheJob) {
+TEST(CoordinatorSnapshots, DoNotDelayEndOfJob) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -871,8 +886,8 @@ TEST(CoordinatorSnapshots, DoNotHoldUpTheEndOfTheJob) {
   EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kUnavailable);
 }
 
-// A reader that dies, or that never ends its call, costs no checkpoint.
-TEST(CoordinatorSnapshots, CheckpointsAreMadeAtTheirStepsWhileAReaderHoldsASnapshot) {
+// A reader that dies, or that never ends its call, prevents no checkpoint.
+TEST(CoordinatorSnapshots, MakesCheckpointsOnScheduleWhileReaderHoldsSnapshot) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(2);
@@ -885,7 +900,7 @@ TEST(CoordinatorSnapshots, CheckpointsAreMadeAtTheirStepsWhileAReaderHoldsASnaps
   EXPECT_THAT(job.snapshots[1].snapshot.status().message(), HasSubstr("open another one"));
 }
 
-TEST(CoordinatorSnapshots, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAnother) {
+TEST(CoordinatorSnapshots, MakesCheckpointsWhileReaderOpensSnapshotsInARow) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   uint64_t call = 1;
@@ -900,10 +915,10 @@ TEST(CoordinatorSnapshots, CheckpointsAreMadeWhileAReaderOpensOneSnapshotAfterAn
   EXPECT_THAT(SavedSteps(job), ElementsAre(5, 10, 15));
   EXPECT_EQ(job.Version(), 17);
   EXPECT_GT(call, 2u);
-  EXPECT_GE(pinned, 2u) << "the reader reads, too";
+  EXPECT_GE(pinned, 2u) << "the reader also reads";
 }
 
-TEST(CoordinatorSnapshots, EvaluationsAreMadeAtTheirStepsWhileAReaderHoldsASnapshot) {
+TEST(CoordinatorSnapshots, EvaluatesOnScheduleWhileReaderHoldsSnapshot) {
   FakeJob job(EvaluateEvery(4));
   job.Start();
   uint64_t call = 1;
@@ -916,7 +931,7 @@ TEST(CoordinatorSnapshots, EvaluationsAreMadeAtTheirStepsWhileAReaderHoldsASnaps
   EXPECT_EQ(job.Version(), 14) << "no step waited for the reader";
 }
 
-TEST(CoordinatorSnapshots, ACheckpointThatIsDueByTimeDoesNotWaitForAReader) {
+TEST(CoordinatorSnapshots, CheckpointDueByTimeDoesNotWaitForReader) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_training()->set_steps(100);
   spec.mutable_checkpoint()->set_interval_seconds(3);
@@ -927,7 +942,7 @@ TEST(CoordinatorSnapshots, ACheckpointThatIsDueByTimeDoesNotWaitForAReader) {
   EXPECT_EQ(job.manifests.size(), 1u);
 }
 
-TEST(CoordinatorSnapshots, AreSharedWithACheckpointThatIsNear) {
+TEST(CoordinatorSnapshots, ShareCutOfNearCheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
@@ -938,8 +953,8 @@ TEST(CoordinatorSnapshots, AreSharedWithACheckpointThatIsNear) {
   EXPECT_EQ(job.snapshots[0].snapshot->version(), 5);
 }
 
-// It pins every version at once, whatever training has reached.
-TEST(CoordinatorSnapshots, DoNotWaitForACheckpointThatOnlyAShardWithoutDataHasPinned) {
+// Such a shard pins every version at once, at any progress of training.
+TEST(CoordinatorSnapshots, DoNotWaitForCheckpointPinnedOnlyByShardWithoutBlocks) {
   FakeJob job(CheckpointEvery(15));
   job.elements = 8;
   job.Start();
@@ -954,6 +969,7 @@ TEST(CoordinatorSnapshots, DoNotWaitForACheckpointThatOnlyAShardWithoutDataHasPi
   }
   ASSERT_NE(without_data, nullptr);
   ASSERT_TRUE(without_data->cut.has_value());
+
   v1::MemberMessage message;
   v1::CutPinned& pinned = *message.mutable_cut_pinned();
   pinned.set_cut(without_data->cut->cut());
@@ -967,12 +983,13 @@ TEST(CoordinatorSnapshots, DoNotWaitForACheckpointThatOnlyAShardWithoutDataHasPi
   ASSERT_FALSE(job.snapshots.empty());
   ASSERT_TRUE(job.snapshots[0].snapshot.ok()) << job.snapshots[0].snapshot.status();
   EXPECT_LT(job.snapshots[0].snapshot->version(), 10);
+
   job.EndSnapshot(41);
   job.Train(13);
   EXPECT_THAT(SavedSteps(job), ElementsAre(15, 20));
 }
 
-TEST(CoordinatorSnapshots, OfAReaderThatOpensAnotherOneEnd) {
+TEST(CoordinatorSnapshots, EndWhenTheirReaderOpensAnother) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.OpenSnapshot(1);
@@ -1004,7 +1021,7 @@ TEST(CoordinatorSnapshots, AreBoundedInNumber) {
   EXPECT_TRUE(job.snapshots.back().snapshot.ok()) << job.snapshots.back().snapshot.status();
 }
 
-TEST(CoordinatorSnapshots, AreNotGivenToAProcessThatIsNoReader) {
+TEST(CoordinatorSnapshots, AreRefusedToOtherProcessesThanReaders) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   v1::OpenSnapshotRequest none;
@@ -1021,7 +1038,7 @@ TEST(CoordinatorSnapshots, AreNotGivenToAProcessThatIsNoReader) {
   }
 }
 
-TEST(CoordinatorSnapshots, TheirReadersAreAdmittedByShardsAsLongAsTheyLast) {
+TEST(CoordinatorSnapshots, ShardsAdmitReadersWhileTheirSnapshotsLast) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   const auto readers = [&] {
@@ -1032,6 +1049,7 @@ TEST(CoordinatorSnapshots, TheirReadersAreAdmittedByShardsAsLongAsTheyLast) {
     return incarnations;
   };
   EXPECT_THAT(readers(), IsEmpty());
+
   job.OpenSnapshot(1);
   EXPECT_THAT(readers(), ElementsAre(1'000'001));
   job.Train(2);
@@ -1051,7 +1069,7 @@ TEST(CoordinatorSnapshots, EndWhenTheJobIsRestored) {
   EXPECT_EQ(job.snapshots[0].snapshot.status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(CoordinatorSnapshots, AShardWithoutBlocksKeepsNoReaderWaitingForTheNextCheckpoint) {
+TEST(CoordinatorSnapshots, ReaderDoesNotWaitForNextCheckpointBecauseOfShardWithoutBlocks) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_parameter_server()->set_partitions(2);
   spec.mutable_training()->set_steps(60);
@@ -1060,7 +1078,8 @@ TEST(CoordinatorSnapshots, AShardWithoutBlocksKeepsNoReaderWaitingForTheNextChec
   job.elements = 3;
   job.Start();
   job.Train(2);
-  // What the shard without blocks says at once of the cut of step 50.
+
+  // The shard without blocks reports at once that it has pinned the cut of step 50.
   ASSERT_TRUE(job.shards[1]->cut.has_value());
   v1::MemberMessage pinned;
   pinned.mutable_cut_pinned()->set_cut(job.shards[1]->cut->cut());

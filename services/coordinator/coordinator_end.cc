@@ -23,7 +23,9 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
     final_retry_at_ = absl::InfiniteFuture();
     return;
   }
+
   if (goal_ != Goal::kNone) return;
+
   if (suspend_) {
     goal_ = Goal::kSuspend;
     suspend_deadline_ = now + timers_.suspend_checkpoint;
@@ -41,10 +43,12 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
       goal_ = Goal::kComplete;
     }
   }
+
   if (goal_ == Goal::kNone && change_.has_install() && ShardLeaves()) {
     goal_ = Goal::kHandOver;
     suspend_deadline_ = now + timers_.suspend_checkpoint;
   }
+
   if (goal_ != Goal::kNone) EndSnapshots(absl::UnavailableError("the job is ending"));
 }
 
@@ -60,6 +64,7 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
     if (stage_ == Stage::kRunning) AdvanceCuts(now);
     if (stage_ != Stage::kRunning) return;
   }
+
   if (goal_ == Goal::kSuspend && suspend_deadline_ <= now) {
     const std::string why =
         absl::StrCat("no checkpoint within ", absl::FormatDuration(timers_.suspend_checkpoint));
@@ -67,6 +72,7 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
     Leave(ExitReason::kSuspended, absl::StrCat("suspended; ", why), now);
     return;
   }
+
   if (goal_ == Goal::kHandOver && suspend_deadline_ <= now) {
     Warn(absl::StrCat("no checkpoint within ", absl::FormatDuration(timers_.suspend_checkpoint),
                       " for a shard that leaves"),
@@ -74,10 +80,12 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
     EndHandOver(now);
     return;
   }
+
   if (!change_.has_install() || !Idle() || cut_.has_value()) return;
   if (Stopping() && view_.workers_size() > 0) return;
   const CutPlan missing = FinalPlan();
   if (missing.checkpoint || missing.evaluation) return;
+
   if (goal_ == Goal::kSuspend) {
     Leave(ExitReason::kSuspended, "suspended", now);
   } else if (goal_ == Goal::kSwitch) {
@@ -114,16 +122,19 @@ CutPlan CoordinatorCore::Impl::FinalPlan() const {
 
 void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message, absl::Time now) {
   EndSnapshots(absl::UnavailableError(message));
+
   cut_.reset();
   evaluation_.reset();
   claim_.reset();
   claim_pending_ = false;
   exit_reason_ = reason;
   exit_message_ = message;
+
   if (!refused_models_.empty()) {
     absl::StrAppend(&exit_message_, "; refused for another model or other data: ",
                     absl::StrJoin(refused_models_, ", "));
   }
+
   stage_ = Stage::kLeavingWorkers;
   leave_deadline_ = now + timers_.silence;
   if (reason == ExitReason::kFailed) {
@@ -131,11 +142,13 @@ void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message,
   } else {
     Info(exit_message_, now);
   }
+
   // A wanted worker that is starting again must learn that the job has ended.
   if (reason == ExitReason::kSucceeded &&
       membership_.LivingAndConnected(v1::WORKER).size() < wanted_workers_) {
     linger_until_ = std::max(linger_until_, now + timers_.suspect);
   }
+
   for (const Process* worker : membership_.Living(v1::WORKER)) SendFinish(*worker);
 }
 

@@ -37,7 +37,7 @@ bool CoordinatorCore::Impl::ShardLeaves() const {
   });
 }
 
-// Lets shards go that ask to leave and have their state saved, or are of an attempt that is over.
+// Releases the shards that ask to leave and whose state is saved, or whose attempt is over.
 void CoordinatorCore::Impl::LetShardsGo(absl::Time now) {
   std::vector<uint64_t> leaving;
   for (const Process* shard : membership_.Living(v1::SHARD)) {

@@ -23,7 +23,7 @@ v1::JobSpec SavedEveryFiveSteps() {
   return spec;
 }
 
-// A job that has trained so many steps.
+// A job that has trained this many steps.
 struct TrainedJob : FakeJob {
   explicit TrainedJob(int steps, v1::JobSpec spec = Spec()) : FakeJob(std::move(spec)) {
     Start();
@@ -38,32 +38,35 @@ void AskToLeave(FakeJob& job, FakeProcess& process) {
   job.Pump();
 }
 
-// What a process does that was let go.
+// A released process exits.
 void End(FakeJob& job, FakeProcess& process) {
   EXPECT_EQ(process.stream, 0) << "its stream is closed";
   EXPECT_TRUE(process.closed.ok()) << process.closed;
   job.Kill(process);
 }
 
-TEST(CoordinatorHandOver, AShardThatLeavesIsLetGoWhenWhatItHoldsIsSavedAndNothingIsLost) {
+TEST(CoordinatorHandOver, ReleasesLeavingShardOnceItsStateIsSaved) {
   TrainedJob job(7);
   FakeShard& leaving = *job.shards[0];
   AskToLeave(job, leaving);
   EXPECT_FALSE(leaving.finished);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
+
   job.Train(4);
   ASSERT_TRUE(leaving.finished);
   ASSERT_EQ(job.manifests.size(), 1u);
   const uint64_t step = job.manifests.begin()->first.second;
-  EXPECT_EQ(step, job.Version()) << "nothing is trained that is not saved";
+  EXPECT_EQ(step, job.Version()) << "all trained steps are saved";
   EXPECT_GE(step, 8);
   EXPECT_FALSE(job.shards[1]->finished);
+
   End(job, leaving);
   job.Pass(absl::Seconds(1));
   job.AddShard(0);
   EXPECT_EQ(job.core->view().id().attempt(), 2);
   EXPECT_EQ(job.core->view().first_step(), step);
   EXPECT_EQ(job.core->view().workers_size(), 2);
+
   job.Train(20 - static_cast<int>(step));
   ASSERT_TRUE(job.exit.has_value()) << "backoffLimit is 0, and nothing was restored";
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
@@ -87,7 +90,7 @@ TEST(CoordinatorHandOver, AllShardsMayLeaveAtOnce) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorHandOver, AShardThatGoesBeforeItIsSavedCostsStepsButNoRestoration) {
+TEST(CoordinatorHandOver, ShardThatExitsUnsavedCostsStepsButNoRestoration) {
   TrainedJob job(8, SavedEveryFiveSteps());
   job.shards[1]->silent_cuts = true;
   AskToLeave(job, *job.shards[0]);
@@ -99,7 +102,7 @@ TEST(CoordinatorHandOver, AShardThatGoesBeforeItIsSavedCostsStepsButNoRestoratio
   EXPECT_EQ(job.core->view().first_step(), 5);
 }
 
-TEST(CoordinatorHandOver, AShardIsLetGoWithoutACheckpointThatTakesTooLong) {
+TEST(CoordinatorHandOver, ReleasesShardIfCheckpointTakesTooLong) {
   TrainedJob job(8, SavedEveryFiveSteps());
   job.shards[1]->silent_cuts = true;
   AskToLeave(job, *job.shards[0]);
@@ -113,7 +116,7 @@ TEST(CoordinatorHandOver, AShardIsLetGoWithoutACheckpointThatTakesTooLong) {
   EXPECT_EQ(job.core->view().first_step(), 5);
 }
 
-TEST(CoordinatorHandOver, ADiskThatIsFullDoesNotFailTheJobOfAShardThatLeaves) {
+TEST(CoordinatorHandOver, FullDiskDoesNotFailJobOfLeavingShard) {
   v1::JobSpec spec = Spec();
   spec.mutable_timeouts()->set_suspend_checkpoint(30);
   TrainedJob job(7, spec);
@@ -124,23 +127,25 @@ TEST(CoordinatorHandOver, ADiskThatIsFullDoesNotFailTheJobOfAShardThatLeaves) {
   EXPECT_FALSE(job.exit.has_value());
   EXPECT_FALSE(job.shards[0]->finished);
   job.shards[1]->disk_full = false;
-  job.Pass(absl::Seconds(10));  // it is tried again later and later
+  job.Pass(absl::Seconds(10));  // with growing delays between retries
   EXPECT_TRUE(job.shards[0]->finished);
   EXPECT_EQ(job.manifests.size(), 1u);
 }
 
-TEST(CoordinatorHandOver, AShardMayLeaveBeforeTrainingBegins) {
+TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
   FakeJob job(Spec());
   job.Pump();
   job.AddShard(0);
   FakeShard& second = job.AddShard(1);
   AskToLeave(job, second);
   End(job, second);
+
   // ... and while the model is created.
   FakeWorker& worker = job.AddWorker(0, /*births=*/false);
   FakeShard& third = job.AddShard(1);
   job.Pass(absl::Seconds(3));
   ASSERT_EQ(worker.asked, 1);
+
   AskToLeave(job, third);
   End(job, third);
   EXPECT_FALSE(job.exit.has_value());
@@ -153,7 +158,7 @@ TEST(CoordinatorHandOver, AShardMayLeaveBeforeTrainingBegins) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorHandOver, ASuspensionMeanwhileSuspendsTheJob) {
+TEST(CoordinatorHandOver, SuspensionDuringHandOverSuspendsJob) {
   TrainedJob job(7);
   AskToLeave(job, *job.shards[0]);
   v1::SetDesiredRequest desired;
@@ -165,7 +170,7 @@ TEST(CoordinatorHandOver, ASuspensionMeanwhileSuspendsTheJob) {
   EXPECT_EQ(job.manifests.size(), 1u);
 }
 
-TEST(CoordinatorHandOver, AtTheEndOfTheJobAShardLeavesWithTheOthers) {
+TEST(CoordinatorHandOver, AtEndOfJobLeavingShardEndsWithOthers) {
   TrainedJob job(19);
   job.hold_manifest = true;
   job.Train(1);
@@ -182,20 +187,20 @@ TEST(CoordinatorHandOver, AtTheEndOfTheJobAShardLeavesWithTheOthers) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorHandOver, WhereAnotherShardDiesFirstTheLeavingOneGoesWithTheAttempt) {
+TEST(CoordinatorHandOver, ReleasesLeavingShardWhenDeathOfAnotherEndsAttempt) {
   v1::JobSpec spec = SavedEveryFiveSteps();
   spec.set_backoff_limit(1);
   TrainedJob job(8, spec);
   AskToLeave(job, *job.shards[0]);
   job.Kill(*job.shards[1]);
-  EXPECT_TRUE(job.shards[0]->finished) << "its state is that of an attempt that is over";
+  EXPECT_TRUE(job.shards[0]->finished) << "its attempt has ended";
   End(job, *job.shards[0]);
   job.AddShard(0);
   job.AddShard(1);
   EXPECT_EQ(job.core->view().first_step(), 5);
 }
 
-TEST(CoordinatorHandOver, AllWorkersMayLeaveInTheLastEvaluationWhichOthersThenDo) {
+TEST(CoordinatorHandOver, NewWorkersFinishLastEvaluationIfAllLeave) {
   v1::JobSpec spec = Spec();
   spec.mutable_data()->mutable_evaluation()->set_interval_steps(50);
   FakeJob job(spec);
@@ -203,11 +208,13 @@ TEST(CoordinatorHandOver, AllWorkersMayLeaveInTheLastEvaluationWhichOthersThenDo
   job.workers[0]->evaluates = job.workers[1]->evaluates = false;
   job.Train(20);
   ASSERT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
+
   for (int i : {0, 1}) AskToLeave(job, *job.workers[i]);
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().workers_size(), 0);
   for (int i : {0, 1}) job.Kill(*job.workers[i]);
   EXPECT_FALSE(job.exit.has_value());
+
   job.AddWorker(0);
   job.Pass(absl::Seconds(2));
   ASSERT_TRUE(job.exit.has_value());

@@ -87,7 +87,7 @@ class CoordinatorCore::Impl {
   enum class Goal { kNone, kComplete, kTarget, kSuspend, kSwitch, kHandOver };
 
   struct ShardState {
-    uint64_t closed = 0;  // in the present view; asynchronous: updates applied
+    uint64_t closed = 0;  // in the current view; asynchronous: updates applied
     uint64_t samples = 0;
     uint64_t skipped = 0;
     uint64_t dropped = 0;

@@ -33,6 +33,7 @@ v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
     case Stage::kExited:
       break;
   }
+
   switch (exit_reason_) {
     case ExitReason::kSucceeded:
       return v1::JobProgress::SUCCEEDED;
@@ -51,16 +52,19 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
   v1::JobProgress progress;
   progress.set_phase(CurrentPhase());
   progress.set_job(JobName(options_.job));
+
   if (Leaving() || stage_ == Stage::kExited) {
     progress.set_reason(exit_message_);
     progress.set_reason_code(reason_code_);
   }
+
   if (view_.has_id()) *progress.mutable_view() = view_;
   progress.set_attempt(attempt_);
   if (length_.has_value()) {
     progress.set_total_steps(length_->total_steps());
     progress.set_total_samples(length_->total_samples());
   }
+
   if (length_.has_value() && change_.has_install()) {
     progress.set_step(Synchronous() ? committed_ : HighestClosed());
     progress.set_samples(Synchronous() ? length_->SamplesAt(committed_) : Samples());
@@ -73,21 +77,25 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
                                                         : SamplesIn(manifest.ledger()));
     if (length_.has_value()) progress.set_epoch(length_->EpochsIn(progress.samples()));
   }
+
   meter_.CopyTo(&progress);
   progress.set_samples_per_second(meter_.SamplesPerSecond(now));
   if (last_result_.has_value()) *progress.mutable_last_evaluation() = *last_result_;
   if (evaluation_.has_value()) progress.set_evaluating_step(evaluation_->version());
   *progress.mutable_checkpoint() = checkpoint_status_;
+
   if (base_.has_value()) {
     progress.set_restored(true);
     progress.set_restored_from_step(base_->step());
   }
+
   uint64_t skipped = 0;
   for (const auto& [shard, state] : shard_states_) skipped = std::max(skipped, state.skipped);
   progress.set_skipped_steps(skipped);
   for (const auto& [shard, state] : shard_states_) {
     progress.set_dropped_contributions(std::max(progress.dropped_contributions(), state.dropped));
   }
+
   AddProcesses(&progress, now);
   events_.CopyTo(request.events_after(), &progress);
   if (request.with_losses()) losses_.CopyTo(request.losses_after(), &progress);
@@ -104,15 +112,18 @@ void CoordinatorCore::Impl::AddProcesses(v1::JobProgress* progress, absl::Time n
     status.set_seconds_since_heard(absl::ToDoubleSeconds(now - process.heard));
     return &status;
   };
+
   for (v1::Role role : {v1::SHARD, v1::WORKER}) {
     for (const Process* process : membership_.Living(role)) {
       v1::ProcessStatus* status = add(*process);
       bool member = false;
+
       for (int i = 0; i < view_.shards_size(); ++i) {
         if (view_.shards(i).process().incarnation() != process->incarnation()) continue;
         member = true;
         status->set_partitions(PartitionsWithBlocks(process->incarnation()));
       }
+
       for (const auto& worker : view_.workers()) {
         if (worker.process().incarnation() != process->incarnation()) continue;
         member = true;
@@ -123,12 +134,14 @@ void CoordinatorCore::Impl::AddProcesses(v1::JobProgress* progress, absl::Time n
         status->set_microbatches(microbatches);
         status->set_batch_size(BatchSizeOf(*process));
       }
+
       status->set_samples_per_second(meter_.SpeedOf(process->incarnation()));
       status->set_state(process->suspect() ? v1::ProcessStatus::SUSPECT
                         : member           ? v1::ProcessStatus::MEMBER
                                            : v1::ProcessStatus::STANDBY);
     }
   }
+
   for (const Departure& departure : membership_.departures()) {
     add(departure.process)
         ->set_state(departure.expelled ? v1::ProcessStatus::EXPELLED : v1::ProcessStatus::LEFT);

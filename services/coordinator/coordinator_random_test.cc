@@ -1,5 +1,5 @@
 // Jobs under random deaths, freezes, broken streams, joins and restarts of the coordinator, by
-// seed. Whatever happens, the job ends well once it is left alone, and the shell never spins.
+// seed. In every case the job succeeds once the faults stop, and the shell never spins.
 
 #include <algorithm>
 #include <cstdint>
@@ -55,7 +55,7 @@ class RandomSchedule {
     return spec;
   }
 
-  // The coordinator may still wait for processes that must learn of it.
+  // The coordinator may still wait for processes that must learn of the end.
   bool HasEnded() {
     return job_.exit.has_value() || job_.Progress().phase() == v1::JobProgress::SUCCEEDED;
   }
@@ -110,7 +110,7 @@ class RandomSchedule {
     if (random_() % 2 == 0) Reconnect();
   }
 
-  // Streams come back; whoever was expelled starts a new life.
+  // Processes reconnect; refused processes end.
   void Reconnect() {
     for (FakeShard* shard : job_.Shards()) {
       if (shard->stream == 0 && !shard->frozen && !shard->refusal.has_value()) {
@@ -120,7 +120,7 @@ class RandomSchedule {
     for (FakeWorker* worker : job_.Workers()) {
       if (!worker->evaluates && random_() % 2 == 0) {
         worker->evaluates = true;
-        job_.Break(*worker);  // what it owes is asked again
+        job_.Break(*worker);  // the coordinator repeats open requests
       }
       if (worker->stream == 0 && !worker->frozen && !worker->refusal.has_value()) {
         job_.Connect(*worker);
@@ -134,7 +134,7 @@ class RandomSchedule {
     }
   }
 
-  // What the process manager does.
+  // Restarts dead processes, as the process manager does.
   void Replace() {
     for (uint32_t index = 0; index < 2; ++index) {
       const auto has = [&](const auto& processes) {
@@ -169,7 +169,7 @@ class RandomSchedule {
     }
   }
 
-  // An update goes to all shards or to none; one that is staged somewhere comes first.
+  // Whether the worker can update all shards. An update that is staged on a shard comes first.
   bool Aligned(const FakeWorker& worker) {
     const v1::View& view = job_.core->view();
     const bool member = std::any_of(

@@ -111,7 +111,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void OnCallRefused(const security::CallRefusal& refusal) {
     metrics_->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
     if (refusal.to_log == 0) return;
-    logger_.Warning("Calls are refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
+    logger_.Warning("Calls refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
   }
 
   // On the guard's thread.
@@ -136,7 +136,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
         {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
-    logger_.Info("The coordinator listens", {{"port", port()}});
+    logger_.Info("Listening", {{"port", port()}});
     Event([](CoordinatorCore&, absl::Time) {});  // its first actions
     return absl::OkStatus();
   }
@@ -264,7 +264,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
 
  private:
-  // Lets the core see an event and carries out what follows from it. Any thread.
+  // Passes an event to the core and performs the actions that follow. Any thread.
   template <typename F>
   void Event(F event, size_t bytes = 0) {
     auto handle = [this, event = std::move(event)]() mutable {
@@ -285,7 +285,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     executor_.Run(std::move(handle), bytes);
   }
 
-  // Reads from the core and waits for it. Not from the executor.
+  // Reads from the core and waits for the answer. Not on the executor: it would wait for itself.
   template <typename F>
   void Ask(F question) {
     Notification done;
@@ -356,7 +356,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
   void Perform(RemoveIncomplete& remove) {
     storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint)] {
-      // Writing its manifest may have failed after it was there.
+      // The write of its manifest may have failed after the manifest was in place.
       const bool incomplete = absl::IsNotFound(storage_->ReadManifest(checkpoint).status());
       const absl::Status status = incomplete ? storage_->Remove(checkpoint) : absl::OkStatus();
       if (!status.ok()) {
@@ -467,7 +467,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   prometheus::Counter& messages_sent_ = metrics_->counter("control_messages_sent_total");
   prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
 
-  // Touched by the executor's tasks only.
+  // Used only by the executor's tasks.
   CoordinatorCore core_;
   Rendezvous rendezvous_;
   v1::SetDesiredRequest desired_;

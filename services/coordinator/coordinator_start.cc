@@ -1,4 +1,4 @@
-// Storage, claims, the first state of an attempt, restoration.
+// Storage, claims, the first state of an attempt, and restoration.
 
 #include <algorithm>
 #include <utility>
@@ -18,14 +18,15 @@ namespace sluice::coordinator {
 namespace {
 
 constexpr int kMaxStorageErrors = 10;
-// Claims above the newest one in the storage that shards may know of. The storage takes no more
-// than kMaxMissingClaims gaps, whatever a shard says.
+// A shard may know an attempt this far above the newest claim in the storage; a higher report is
+// ignored, because the storage accepts at most kMaxMissingClaims gaps.
 constexpr uint64_t kMaxLostClaims = 10;
-// What a damaged claim adds, times its attempt, to the highest known counter of a term: more than
-// the coordinators that may have raised it and died without a claim, or that read other damage.
+// A damaged claim adds this, times its attempt, to the highest known counter of a term: more than
+// the number of coordinators that may have raised the counter and died without a claim, or that
+// have read other damage.
 constexpr uint64_t kTermsOfDamagedClaim = 1000;
 
-// Whether another try may do better.
+// Whether a retry may succeed.
 bool IsTransient(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable ||
          status.code() == absl::StatusCode::kDeadlineExceeded ||
@@ -92,21 +93,23 @@ void CoordinatorCore::Impl::OnStorageRead(absl::StatusOr<StorageContents> conten
 
 void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time now) {
   storage_ = std::move(contents);
+
   for (const std::string& damaged : storage_.damaged) {
-    Warn(absl::StrCat("passed over: ", damaged), now);
+    Warn(absl::StrCat("skipped: ", damaged), now);
   }
   const ExistingJob& existing = storage_.existing;
   if (existing.kind == ExistingJob::Kind::kRefused) {
     Fail(existing.message, now, kCheckpointFolderInUse);
     return;
   }
+
   for (const v1::Claim& claim : storage_.claims) {
     highest_claim_ = std::max(highest_claim_, claim.attempt());
     highest_counter_ = IsDamaged(claim) ? highest_counter_ + kTermsOfDamagedClaim * claim.attempt()
                                         : std::max(highest_counter_, claim.term().counter());
   }
-  // A number is never claimed twice: processes of the first attempt would take the second one's
-  // messages for their own.
+  // An attempt's number is never claimed twice: processes of the first attempt would accept the
+  // messages of the second.
   if (shards_attempt_at_read_ > highest_claim_ &&
       shards_attempt_at_read_ - highest_claim_ <= kMaxLostClaims) {
     Warn(absl::StrCat("a shard knows attempt ", shards_attempt_at_read_,
@@ -115,10 +118,11 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
          now);
     highest_claim_ = shards_attempt_at_read_;
   }
-  // A longer job begins another attempt behind the end record.
+  // A job that was made longer begins another attempt after the end record.
   const bool goes_on =
       existing.kind == ExistingJob::Kind::kResume || existing.kind == ExistingJob::Kind::kReplace;
   const bool ended = !storage_.claims.empty() && storage_.claims.back().end() && !goes_on;
+
   const bool first = !storage_known_;
   if (first) {
     storage_known_ = true;
@@ -127,6 +131,7 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   if (attempt_ == 0 && rules_->TakeHigherTerm()) {
     term_.set_counter(std::max(term_.counter(), highest_counter_ + 1));
   }
+
   if (ended) {
     linger_until_ = now + timers_.suspect;
     if (existing.kind == ExistingJob::Kind::kFinished) reason_code_ = kNothingTrained;
@@ -134,7 +139,8 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
           existing.message.empty() ? "the job has finished" : existing.message, now);
     return;
   }
-  // (R11) It may claim the attempt after its own, not after that of somebody who came later.
+  // (R11) A coordinator may claim the attempt after its own, but not the one after a later
+  // coordinator's attempt.
   if (attempt_ != 0 && highest_claim_ > attempt_ && rules_->ClaimAttempts()) {
     Supersede(absl::StrCat("another coordinator has claimed attempt ", highest_claim_));
     return;
@@ -148,6 +154,7 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
     Fail(wrong, now);
     return;
   }
+
   if (existing.kind == ExistingJob::Kind::kReplace) Warn(existing.message, now);
   if (existing.kind == ExistingJob::Kind::kResume) Info(existing.message, now);
   stage_ = Stage::kGathering;
@@ -170,8 +177,8 @@ void CoordinatorCore::Impl::AnswerRegistration(const Process& process, absl::Tim
   if (process.id.role() == v1::SHARD) Send(process, AdmittedMessage());
 }
 
-// A term or attempt above ours is of a coordinator that came after us; before our first claim it is
-// one that went before us.
+// A term or attempt above ours belongs to a later coordinator; before our first claim, it belongs
+// to an earlier one.
 void CoordinatorCore::Impl::NoteTerm(const v1::ViewId& seen, absl::Time now) {
   highest_counter_ = std::max(highest_counter_, seen.term().counter());
   shards_attempt_ = std::max(shards_attempt_, seen.attempt());
@@ -180,7 +187,7 @@ void CoordinatorCore::Impl::NoteTerm(const v1::ViewId& seen, absl::Time now) {
     if (storage_known_ && rules_->TakeHigherTerm()) {
       term_.set_counter(std::max(term_.counter(), highest_counter_ + 1));
     }
-    // Another coordinator may have claimed it meanwhile, or the claim was lost.
+    // Another coordinator may have claimed that attempt meanwhile, or its claim was lost.
     const bool news = shards_attempt_ > highest_claim_ && shards_attempt_ > shards_attempt_at_read_;
     if (stage_ == Stage::kGathering && news) {
       stage_ = Stage::kReading;
@@ -210,6 +217,7 @@ bool CoordinatorCore::Impl::Gathered(absl::Time now) {
   const std::vector<const Process*> workers = ReadyWorkers();
   if (shards < wanted_shards_ || workers.empty()) return false;
   if (workers.size() >= wanted_workers_) return true;
+
   absl::Time first = absl::InfiniteFuture();
   absl::Time newest = absl::InfinitePast();
   for (const Process* worker : workers) {
@@ -227,9 +235,9 @@ void CoordinatorCore::Impl::AdvanceGathering(absl::Time now) {
     Leave(ExitReason::kSuspended, "suspended before training began", now);
     return;
   }
-  LetShardsGo(now);  // of an attempt that ended before they were
+  LetShardsGo(now);  // their attempt ended before they could leave
   const bool gathered = Gathered(now);
-  if (looking_) return;  // goes on with what the claims say
+  if (looking_) return;  // continues once the claims are read
   if (!gathered) {
     LookAtClaims(now);
     return;
@@ -242,8 +250,8 @@ void CoordinatorCore::Impl::AdvanceGathering(absl::Time now) {
   }
 }
 
-// The job may be ended, or continued, by a coordinator that was there before, or came later: nobody
-// would ever register here.
+// Another coordinator, earlier or later, may have ended or continued the job: then no process would
+// ever register here.
 void CoordinatorCore::Impl::LookAtClaims(absl::Time now) {
   if (look_at_ == absl::InfiniteFuture()) look_at_ = now + timers_.claims;
   if (now < look_at_) return;
@@ -255,7 +263,7 @@ void CoordinatorCore::Impl::LookAtClaims(absl::Time now) {
 void CoordinatorCore::Impl::OnClaimsSeen(const absl::StatusOr<std::vector<v1::Claim>>& claims,
                                          absl::Time now) {
   looking_ = false;
-  if (stage_ != Stage::kGathering || !claims.ok()) return;  // it will look again
+  if (stage_ != Stage::kGathering || !claims.ok()) return;  // looks again later
   const bool news = std::any_of(claims->begin(), claims->end(), [&](const v1::Claim& claim) {
     return claim.attempt() > highest_claim_;
   });
@@ -272,15 +280,17 @@ void CoordinatorCore::Impl::Claim(bool end, absl::Time now) {
   if (end) {
     claim.set_end(true);
   } else {
-    // Another job's checkpoint is no parent: whoever reads the claims looks in this job's storage.
+    // Another job's checkpoint is not a parent: parents are looked up in this job's storage.
     if (storage_.has_newest && storage_.foreign_folder.empty()) {
       *claim.mutable_parent() = storage_.newest.checkpoint();
     }
     stage_ = Stage::kClaiming;
   }
+
   claim.set_job(JobName(options_.job));
   claim.set_settings(ClaimSettings(options_.job));
   claim.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
+
   claim_ = claim;
   claim_pending_ = true;
   retry_at_ = absl::InfiniteFuture();
@@ -300,10 +310,11 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
     return;
   }
   claim_pending_ = false;
+
   if (absl::IsAlreadyExists(status)) {
     Supersede(absl::StrCat("another coordinator has claimed attempt ", attempt));
   } else if (!status.ok() && claim_->end()) {
-    // All is saved: the job waits for the disk, as for its last checkpoint.
+    // Everything is saved. The job waits for the disk, as for its last checkpoint.
     const std::string why = absl::StrCat("the end cannot be recorded: ", status.message());
     if (checkpoint_status_.error() != why) Warn(why + "; the job waits until it can", now);
     checkpoint_status_.set_error(why);
@@ -349,6 +360,7 @@ bool CoordinatorCore::Impl::AcceptModel(const v1::Ready& ready, absl::Time now) 
     Fail(absl::StrCat(length.status().message()), now);
     return false;
   }
+
   model_ = ready;
   model_confirmed_ = storage_.has_newest;
   length_ = *length;
@@ -363,16 +375,16 @@ bool CoordinatorCore::Impl::AcceptModel(const v1::Ready& ready, absl::Time now) 
   return true;
 }
 
-// The first worker that is ready says what the model is. One worker may be wrong, or
-// hostile. So its model is the job's only where the job has a checkpoint of it, or once more than
-// half of the wanted workers have brought the same.
+// The first worker that is ready reports the model. One worker may be wrong, or hostile. So its
+// model becomes the job's only if the job has a checkpoint of it, or once more than half of the
+// wanted workers have reported the same model.
 void CoordinatorCore::Impl::ConfirmModel(const Process& worker) {
   model_workers_.insert(worker.id.index());
   model_confirmed_ = model_confirmed_ || 2 * model_workers_.size() > wanted_workers_;
 }
 
-// Until the model is confirmed, the coordinator cannot know which of two is wrong, and the job
-// fails. After that only the worker does.
+// Until the model is confirmed, the coordinator cannot know which of the two models is wrong, and
+// the job fails. After that, only the worker fails.
 void CoordinatorCore::Impl::OnOtherModel(Process& worker, const std::string& difference,
                                          absl::Time now) {
   const std::string name = ProcessName(worker.id);
@@ -383,6 +395,7 @@ void CoordinatorCore::Impl::OnOtherModel(Process& worker, const std::string& dif
          now);
     return;
   }
+
   refused_models_.insert(name);
   v1::Refusal refusal;
   refusal.set_code(v1::Refusal::MODEL_DIFFERS);
@@ -393,15 +406,15 @@ void CoordinatorCore::Impl::OnOtherModel(Process& worker, const std::string& dif
   OnGone(departure, now);
 }
 
-// Whether the newest checkpoint is one of this model; empty: it is, or one of the two is
-// not known yet.
+// Why the newest checkpoint does not fit the model. Empty: it fits, or one of the two is not known
+// yet.
 std::string CoordinatorCore::Impl::CheckCheckpoint() const {
   if (!storage_.has_newest || !model_.has_value()) return "";
   const v1::Manifest& manifest = storage_.newest;
   const std::string name = CheckpointName(manifest.checkpoint());
   if (const std::string difference = Difference(manifest.table(), model_->table());
       !difference.empty()) {
-    return absl::StrCat("the model is not that of ", name, ": ", difference);
+    return absl::StrCat("the model differs from that of ", name, ": ", difference);
   }
   if (absl::Status valid = ValidateLayout(manifest.table(), manifest.layout()); !valid.ok()) {
     return absl::StrCat(name, " has no valid layout: ", valid.message());
@@ -413,10 +426,11 @@ std::string CoordinatorCore::Impl::CheckCheckpoint() const {
   return "";
 }
 
-// What the checkpoint's state is to this attempt. A synchronous job's step and an asynchronous
-// job's ledger say the same, what was trained on, as long as there are no holes in the ledger: the
-// samples of a step are the positions up to where it ends. If there are, the attempt trains
-// asynchronously on what is open up to the next step, and the one after it is synchronous.
+// Translates the checkpoint's state into this attempt's mode. A synchronous job's step and an
+// asynchronous job's ledger both describe which samples were trained on, and agree as long as the
+// ledger has no holes: the samples of a step are the positions up to the step's end. If the ledger
+// has holes, this attempt trains asynchronously on the open samples up to the next step, and the
+// attempt after it is synchronous.
 void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
   const v1::Manifest& manifest = storage_.newest;
   base_ = manifest.checkpoint();
@@ -427,6 +441,7 @@ void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
                       ", and training continues with ", Arithmetic(), ": bits may differ"),
          now);
   }
+
   if (IsSynchronous(manifest.mode()) == Synchronous()) return;
   if (IsSynchronous(manifest.mode())) {
     if (manifest.samples() > 0) {
@@ -436,6 +451,7 @@ void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
     Info(absl::StrCat("training continues asynchronously after step ", base_->step()), now);
     return;
   }
+
   IntervalSet applied = *IntervalSet::FromProtos(manifest.ledger().applied());
   const uint64_t end = applied.empty() ? 0 : applied.Intervals().back().end;
   const uint64_t step = length_->StepFrom(end);
@@ -445,6 +461,7 @@ void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
     Info(absl::StrCat("training continues synchronously at step ", step), now);
     return;
   }
+
   mode_ = v1::ASYNCHRONOUS;
   last_position_ = length_->SamplesAt(step);
   Info(absl::StrCat("before training continues synchronously at step ", step, ", ",
@@ -455,7 +472,7 @@ void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
 
 // ---- birth
 
-// The facts of the claimed attempt with the shards that live now. False: the job failed.
+// Sets the facts of the claimed attempt, with the shards that live now. False: the job failed.
 bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
   ForgetAttempt();
   if (storage_.has_newest) {
@@ -477,6 +494,7 @@ bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
     layout_ = *std::move(layout);
   }
   layout_hash_ = LayoutHash(model_->table(), layout_);
+
   for (const Process* shard : membership_.LivingAndConnected(v1::SHARD)) {
     if (shard->id.index() >= wanted_shards_) continue;
     v1::View::Shard& entry = shards_.emplace_back();
@@ -485,6 +503,7 @@ bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
     facts_.shards.push_back(shard->incarnation());
     shard_states_[shard->incarnation()] = {};
   }
+
   const LayoutIndex index(model_->table(), layout_);
   facts_.term = term_;
   facts_.owner = PlacePartitions(index, static_cast<uint32_t>(facts_.shards.size()));
@@ -499,6 +518,7 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   facts_ = {};
   mode_ = options_.job.training().mode();
   last_position_ = 0;
+
   shards_.clear();
   base_.reset();
   shard_states_.clear();
@@ -508,11 +528,13 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   birth_.Reset();
   change_.Reset({});
   view_.Clear();
+
   EndSnapshots(absl::UnavailableError("the job is being restored"));
   cut_.reset();
   hold_ = 0;
-  incomplete_.clear();  // the storage is cleared of them when it is read
+  incomplete_.clear();  // they are removed when the storage is read
   evaluation_.reset();
+
   goal_ = Goal::kNone;
   final_cut_open_ = final_evaluation_given_up_ = false;
   final_failures_ = 0;
@@ -532,6 +554,7 @@ void CoordinatorCore::Impl::Ask(absl::Time now) {
       return;
     }
   }
+
   v1::AskId ask;
   ask.set_attempt(attempt_);
   *ask.mutable_term() = term_;
@@ -539,6 +562,7 @@ void CoordinatorCore::Impl::Ask(absl::Time now) {
   facts_.ask = ask;
   birth_.Ask(ask, facts_.shards, worker, now + timers_.birth);
   stage_ = Stage::kPreparing;
+
   TellAdmitted();  // before the worker is asked
   v1::CoordinatorMessage prepare;
   *prepare.mutable_prepare() = PrepareMessage();
@@ -594,7 +618,7 @@ void CoordinatorCore::Impl::OnWhole(const Process& process, const v1::Whole& who
     Fail(why, now);
     return;
   }
-  // Reading the storage again finds the damage and an older checkpoint; or it does not.
+  // Reading the storage again finds the damage and an older checkpoint; if not, the job fails.
   unloadable_ = base_;
   unloadable_why_ = why;
   Restore(why, now);
@@ -610,6 +634,7 @@ void CoordinatorCore::Impl::AdvancePreparing(absl::Time now) {
     BeginPause(/*at_once=*/true, now);
     return;
   }
+
   if (!birth_.worker().has_value()) return;
   const Process* worker = membership_.Find(*birth_.worker());
   if (worker == nullptr) {
@@ -639,7 +664,7 @@ void CoordinatorCore::Impl::Restore(const std::string& why, absl::Time now) {
   if (SpendRestoration(why, now)) BeginNextAttempt(now);
 }
 
-// With what the storage holds.
+// The next attempt begins with what the storage holds.
 void CoordinatorCore::Impl::BeginNextAttempt(absl::Time now) {
   ForgetAttempt();
   claim_unused_ = false;
@@ -648,7 +673,7 @@ void CoordinatorCore::Impl::BeginNextAttempt(absl::Time now) {
   ReadStorageAgain(now);
 }
 
-// False: there were too many, and the job failed.
+// False: the job was restored too often, and failed.
 bool CoordinatorCore::Impl::SpendRestoration(const std::string& why, absl::Time now) {
   if (restorations_ >= options_.job.backoff_limit()) {
     Fail(absl::StrCat(why, "; the job was restored ", restorations_,
@@ -657,8 +682,8 @@ bool CoordinatorCore::Impl::SpendRestoration(const std::string& why, absl::Time 
     return false;
   }
   ++restorations_;
-  // Which attempt it becomes, from where, is told with its claim: this coordinator does not know
-  // how often those before it restored the job.
+  // The event of the claim names the attempt and its checkpoint. This event has no number, because
+  // this coordinator does not know how often earlier coordinators restored the job.
   Warn(absl::StrCat(why, "; the job is restored"), now);
   return true;
 }

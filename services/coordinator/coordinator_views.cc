@@ -1,4 +1,4 @@
-// View changes: when, who, and what is kept.
+// View changes: when they begin, their members, and the state that is kept.
 
 #include <algorithm>
 #include <cmath>
@@ -20,9 +20,9 @@ bool CoordinatorCore::Impl::IsMember(uint64_t incarnation) const {
   });
 }
 
-// ---- how far the shards are
+// ---- progress of the shards
 
-// One that owns only empty partitions closes nothing, and pins any version at once.
+// A shard that owns only empty partitions closes nothing, and pins any version at once.
 bool CoordinatorCore::Impl::OwnsBlocks(uint64_t shard) const {
   return PartitionsWithBlocks(shard) > 0;
 }
@@ -70,25 +70,27 @@ void CoordinatorCore::Impl::AdvanceViews(absl::Time now) {
     }
     if (stage_ != Stage::kRunning) return;
   }
+
   if (change_.AllReplied()) Decide(now);
   if (stage_ != Stage::kRunning) return;
   if (change_.pausing()) {
-    // (R5) Nobody closes step k any more if a member of the view is dead, or if a shard has stopped
-    // before it, where it is held: another may be past that.
+    // (R5) Step k cannot be closed any more if a member of the view is dead, or if a shard is held
+    // at a version before it and has stopped there (other shards may be past that version).
     const bool stuck = HasDeadMember() || HasStoppedBefore(change_.pause().after_step());
     if (!change_.pause().now() && stuck && rules_->NowOverrides()) {
       BeginPause(/*at_once=*/true, now);
     }
     return;
   }
+
   if (!change_.has_install()) return;
   const WantedChange change = Wanted(now);
   if (change.wanted && (change.now || Idle())) BeginPause(change.now, now);
   if (Idle()) TellCommitted();
 }
 
-// timeouts.gradients of asynchronous modes: when no sample was applied for so long although workers
-// hold leases.
+// timeouts.gradients in asynchronous modes: the time by which a sample must be applied while
+// workers hold leases.
 absl::Time CoordinatorCore::Impl::LeasesOverdue() const {
   const double limit = options_.job.timeouts().gradients();
   if (Synchronous() || limit <= 0 || !change_.has_install() || evaluation_.has_value() ||
@@ -102,7 +104,8 @@ std::string CoordinatorCore::Impl::IdleLeaseholder(absl::Duration limit) {
   return absl::StrCat("holds samples and has applied nothing in ", absl::FormatDuration(limit));
 }
 
-// By the arbiter's records. With bounded staleness the others may wait for the slowest.
+// Judges by the arbiter's records. With bounded staleness, faster workers may be waiting for the
+// slowest: only the slowest are expelled.
 void CoordinatorCore::Impl::ExpelIdleLeaseholders(absl::Time now) {
   const v1::PauseReply& arbiter = change_.replies().at(facts_.shards[facts_.owner[0]]);
   std::map<uint64_t, uint64_t> clocks;  // of the leaseholders
@@ -111,6 +114,7 @@ void CoordinatorCore::Impl::ExpelIdleLeaseholders(absl::Time now) {
     const auto holder = clocks.find(record.worker());
     if (holder != clocks.end()) holder->second = record.clock();
   }
+
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
   for (const auto& [worker, clock] : clocks) lowest = std::min(lowest, clock);
   for (const auto& [worker, clock] : clocks) {
@@ -151,14 +155,14 @@ CoordinatorCore::Impl::WantedChange CoordinatorCore::Impl::Wanted(absl::Time now
         return membership_.Find(member.process().incarnation())->leaving;
       });
   if (left) return {true, !Synchronous()};
-  // At once where nobody would close the step that is waited for.
+  // At once if there is no member that would finish the step.
   if (JoinDue(now)) return {true, !Synchronous() || view_.workers_size() == 0};
   if (RebalanceDue(now)) return {true, false};
   return {};
 }
 
-// Somebody who is ready is not a member and could be; asked for a short moment, so that several who
-// come together are one change.
+// Whether a ready worker that could be a member is not one. True only after a short wait, so that
+// workers that come together cause one change.
 bool CoordinatorCore::Impl::JoinDue(absl::Time now) {
   absl::Time since = absl::InfiniteFuture();
   if (goal_ == Goal::kNone || (goal_ == Goal::kComplete && view_.workers_size() == 0)) {
@@ -193,7 +197,7 @@ bool CoordinatorCore::Impl::RebalanceDue(absl::Time now) {
   return std::max(unbalanced_since_, view_since_) + timers_.rebalance <= now;
 }
 
-// Samples of the worker's next updates; 0: training.globalBatchSize.
+// Samples in each of the worker's next updates; 0: training.globalBatchSize.
 uint64_t CoordinatorCore::Impl::BatchSizeOf(const Process& worker) const {
   const v1::TrainingSpec& training = options_.job.training();
   if (training.max_batch_size() == 0 || Synchronous() || !IsMember(worker.incarnation())) return 0;
@@ -221,7 +225,7 @@ void CoordinatorCore::Impl::BeginPause(bool at_once, absl::Time now) {
   SendToShards(message);
 }
 
-// Steps that shards may have gone on by in this time.
+// Steps that shards may close in this time.
 uint64_t CoordinatorCore::Impl::StepsIn(absl::Duration time, absl::Time now) const {
   const double batch =
       static_cast<double>(std::max<uint64_t>(options_.job.training().global_batch_size(), 1));
@@ -229,12 +233,12 @@ uint64_t CoordinatorCore::Impl::StepsIn(absl::Duration time, absl::Time now) con
   return static_cast<uint64_t>(std::clamp(std::floor(steps), 0.0, 1e6));
 }
 
-// ---- what
+// ---- members and state
 
 std::vector<const Process*> CoordinatorCore::Impl::NextMembers() const {
   std::vector<const Process*> members;
   if (Stopping()) return members;
-  // Members first and in their order, so that a range moves as little as possible.
+  // Current members first, in their order, so that ranges move as little as possible.
   for (const auto& member : view_.workers()) {
     const Process* process = membership_.Find(member.process().incarnation());
     if (process != nullptr && !process->leaving) members.push_back(process);
@@ -242,7 +246,7 @@ std::vector<const Process*> CoordinatorCore::Impl::NextMembers() const {
   for (const Process* worker : ReadyWorkers()) {
     if (!IsMember(worker->incarnation())) members.push_back(worker);
   }
-  // A member of a synchronous view has at least one microbatch; the others stand by.
+  // A member of a synchronous view has at least one microbatch; further workers are standbys.
   if (Synchronous() && members.size() > length_->microbatches()) {
     members.resize(length_->microbatches());
   }
@@ -257,6 +261,7 @@ v1::View CoordinatorCore::Impl::MakeView(const Decision& decision,
   view.mutable_id()->set_number(change_.pause().id().number());
   view.set_mode(mode_);
   view.set_first_step(decision.first_step);
+
   std::vector<double> speeds;
   for (const Process* member : members) {
     *view.add_workers()->mutable_process() = member->id;
@@ -269,6 +274,7 @@ v1::View CoordinatorCore::Impl::MakeView(const Decision& decision,
       *view.mutable_workers(static_cast<int>(i))->add_microbatches() = ToProto(ranges[i]);
     }
   }
+
   *view.mutable_shards() = {shards_.begin(), shards_.end()};
   *view.mutable_owner() = {facts_.owner.begin(), facts_.owner.end()};
   *view.mutable_ask() = facts_.ask;
@@ -282,6 +288,7 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
   if (std::exchange(judge_leases_, false)) ExpelIdleLeaseholders(now);
   applied_at_ = now;
   owed_.clear();
+
   const std::vector<const Process*> members = NextMembers();
   Decision decision;
   if (Synchronous()) {
@@ -293,6 +300,7 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
     }
     decision = DecideAsynchronous(facts_, change_.replies(), staying, change_.installs(), *rules_);
   }
+
   switch (decision.outcome) {
     case Decision::Outcome::kDecided:
       break;
@@ -307,6 +315,7 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
       Ask(now);
       return;
   }
+
   v1::Install install;
   *install.mutable_pause() = change_.pause().id();
   *install.mutable_view() = MakeView(decision, members);
@@ -325,23 +334,26 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
     state.closed = decision.first_step;
     state.samples = applied;
   }
+
   if (claim_unused_) {
     claim_unused_ = false;
     unloadable_.reset();
     checkpoints_.Done(ScheduleStep(), now);
-    // A version that is due, and that nobody is known to have evaluated before this attempt, is.
+    // If the first version is due and is not known to be evaluated, this attempt evaluates it.
     const bool evaluated = !InStep() || ScheduleStep() == 0 ||
                            (last_result_.has_value() && last_result_->step() == view_.first_step());
     evaluations_.Done(ScheduleStep() - (evaluated ? 0 : 1), now);
   }
+
   events_.Add(
       v1::Event::VIEW,
       absl::StrCat("view ", ShortName(view_.id()), " begins at step ", view_.first_step(), " with ",
                    view_.workers_size(), " workers and ", view_.shards_size(), " shards"),
       now);
-  // All stand at the first step: what is due from here on can be held exactly.
+  // All shards are at the first step, so any version from here on can be held exactly.
   hold_ = NextHold(ScheduleStep(), now);
   install.set_hold(Synchronous() ? hold_ : length_->SamplesOfBatches(hold_));
+
   v1::CoordinatorMessage message;
   *message.mutable_install() = install;
   change_.Decide(std::move(install), now);
@@ -357,7 +369,7 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
   }
 }
 
-// (R14) The Install names the open cut, or none; an asynchronous cut begins with it.
+// (R14) The Install names the open cut, or none; an asynchronous cut begins with the Install.
 void CoordinatorCore::Impl::CarryCut(const Decision& decision, v1::Install* install,
                                      absl::Time now) {
   if (cut_.has_value() && Synchronous()) {

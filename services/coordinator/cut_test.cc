@@ -14,31 +14,29 @@ IntervalSchedule Every(uint64_t steps, uint64_t done = 0) {
   return schedule;
 }
 
-TEST(IntervalSchedule, NamesMultiplesOfItsStepsAboveWhatIsDone) {
+TEST(IntervalSchedule, NamesMultiplesOfItsStepsAboveLastDone) {
   EXPECT_EQ(Every(10).NextStep(1, kStart), 10);
   EXPECT_EQ(Every(10, 10).NextStep(11, kStart), 20);
-  EXPECT_EQ(Every(10, 13).NextStep(14, kStart), 20) << "a late one does not move the others";
+  EXPECT_EQ(Every(10, 13).NextStep(14, kStart), 20) << "a late step does not move later ones";
 }
 
-TEST(IntervalSchedule, AMultipleThatWasMissedIsDueAtOnce) {
-  EXPECT_EQ(Every(10).NextStep(17, kStart), 17);
-}
+TEST(IntervalSchedule, MissedMultipleIsDueAtOnce) { EXPECT_EQ(Every(10).NextStep(17, kStart), 17); }
 
-TEST(IntervalSchedule, ByTimeItIsDueAtTheEarliestStepOnceTheTimeIsOver) {
+TEST(IntervalSchedule, IsDueAtEarliestStepOnceTimeHasPassed) {
   IntervalSchedule schedule(0, absl::Seconds(60));
-  EXPECT_EQ(schedule.NextTime(), absl::InfiniteFuture()) << "nothing has begun";
+  EXPECT_EQ(schedule.NextTime(), absl::InfiniteFuture()) << "no attempt has begun";
   schedule.Done(5, kStart);
   EXPECT_EQ(schedule.NextStep(9, kStart + absl::Seconds(59)), std::nullopt);
   EXPECT_EQ(schedule.NextTime(), kStart + absl::Seconds(60));
   EXPECT_EQ(schedule.NextStep(9, kStart + absl::Seconds(60)), 9);
-  EXPECT_EQ(schedule.NextStep(5, kStart + absl::Seconds(60)), 6) << "something new must be there";
+  EXPECT_EQ(schedule.NextStep(5, kStart + absl::Seconds(60)), 6) << "there must be something new";
 }
 
-TEST(IntervalSchedule, WithoutIntervalsItIsNeverDue) {
+TEST(IntervalSchedule, IsNeverDueWithoutIntervals) {
   EXPECT_EQ(Every(0).NextStep(9, kStart + absl::Hours(9)), std::nullopt);
 }
 
-TEST(PlanCut, TakesTheSoonerOneAndBothWhereTheyMeet) {
+TEST(PlanCut, TakesSoonerPurposeOrBothAtSameStep) {
   std::optional<CutPlan> plan = PlanCut(Every(10), Every(4), 1, kEnd, kStart);
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->step, 4);
@@ -52,7 +50,7 @@ TEST(PlanCut, TakesTheSoonerOneAndBothWhereTheyMeet) {
   EXPECT_TRUE(plan->checkpoint);
 }
 
-TEST(PlanCut, LeavesTheEndToTheEnd) {
+TEST(PlanCut, PlansNoCutAtEndOfJob) {
   EXPECT_FALSE(PlanCut(Every(10), Every(0), 1, 10, kStart).has_value());
   EXPECT_FALSE(PlanCut(Every(0), Every(0), 1, kEnd, kStart).has_value());
 }
@@ -64,12 +62,12 @@ Cut CutAt(uint64_t step) {
   return cut;
 }
 
-TEST(SurvivesViewChange, ACutAheadOfTheFirstStepDoes) {
+TEST(SurvivesViewChange, CutAtOrAfterFirstStepSurvives) {
   EXPECT_TRUE(SurvivesViewChange(CutAt(9), 8, {1, 2}));
-  EXPECT_TRUE(SurvivesViewChange(CutAt(8), 8, {1, 2})) << "all stand there";
+  EXPECT_TRUE(SurvivesViewChange(CutAt(8), 8, {1, 2})) << "all shards are at this step";
 }
 
-TEST(SurvivesViewChange, ACutBehindItDoesOnlyIfEveryShardHasPinnedOrWritten) {
+TEST(SurvivesViewChange, CutBeforeFirstStepSurvivesOnlyIfEveryShardPinnedOrWrote) {
   Cut cut = CutAt(7);
   EXPECT_FALSE(SurvivesViewChange(cut, 8, {1, 2}));
   cut.pinned.insert(1);
@@ -78,7 +76,7 @@ TEST(SurvivesViewChange, ACutBehindItDoesOnlyIfEveryShardHasPinnedOrWritten) {
   EXPECT_TRUE(SurvivesViewChange(cut, 8, {1, 2}));
 }
 
-TEST(Cut, IsInUseUntilAllThatItIsForIsDone) {
+TEST(Cut, IsInUseUntilAllPurposesAreDone) {
   Cut cut = CutAt(7);
   EXPECT_FALSE(cut.InUse());
   cut.saving = Cut::Saving::kWriting;
@@ -92,7 +90,7 @@ TEST(Cut, IsInUseUntilAllThatItIsForIsDone) {
   EXPECT_TRUE(cut.InUse());
 }
 
-TEST(Cut, SaysTheSameWheneverItIsToldAgain) {
+TEST(Cut, RepeatsTheSameMessage) {
   Cut cut = CutAt(7);
   cut.write = true;
   cut.saving = Cut::Saving::kCollecting;

@@ -12,7 +12,7 @@ namespace sluice::coordinator {
 
 Evaluation::Evaluation(const Options& options) : options_(options) {
   if (options_.first >= options_.samples) options_.first = 0;
-  // No range is on both sides.
+  // No range spans the border of the first samples.
   if (options_.first > 0) free_.push_back({0, options_.first});
   free_.push_back({options_.first, options_.samples});
 }
@@ -26,7 +26,7 @@ v1::Evaluate Evaluation::Message(const Interval& range) const {
   return message;
 }
 
-// From dead workers and from late ones.
+// Takes ranges back from dead workers and from late ones.
 void Evaluation::TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now) {
   for (auto& [incarnation, leases] : leased_) {
     const bool lives =
@@ -48,15 +48,18 @@ void Evaluation::TakeBack(const std::vector<Evaluator>& evaluators, absl::Time n
 std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
     const std::vector<Evaluator>& living, absl::Time now) {
   TakeBack(living, now);
+
   std::vector<Evaluator> evaluators;
   for (const Evaluator& evaluator : living) {
     if (slow_.count(evaluator.incarnation) == 0) evaluators.push_back(evaluator);
   }
   if (evaluators.empty()) evaluators = living;
+
   std::vector<std::pair<uint64_t, v1::Evaluate>> messages;
   if (evaluators.empty()) return messages;
   std::vector<double> speeds;
   for (const Evaluator& evaluator : evaluators) speeds.push_back(evaluator.speed);
+
   for (const Interval& range : std::exchange(free_, {})) {
     const std::vector<Interval> parts = Apportion(range.size(), speeds, /*aligned=*/false);
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -90,6 +93,7 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
       result.name().step() != options_.version) {
     return;
   }
+
   const auto found = leased_.find(incarnation);
   if (found == leased_.end()) return;
   const Interval range = FromProto(result.samples());
@@ -97,6 +101,7 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
                                   [&](const Lease& held) { return held.range == range; });
   if (lease == found->second.end()) return;
   found->second.erase(lease);
+
   absl::Status valid = result.error().empty()
                            ? CheckEvaluationResult(result, result.samples())
                            : absl::UnknownError(CleanUtf8(result.error(), kMaxReasonBytes));
@@ -108,6 +113,7 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
     free_.push_back(range);
     return;
   }
+
   done_.Add(range);
   all_.Add(result);
   if (range.end <= options_.first) first_.Add(result);

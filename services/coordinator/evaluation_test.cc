@@ -32,7 +32,7 @@ v1::EvaluationResult ResultOf(const v1::Evaluate& asked, double loss, double cor
   return result;
 }
 
-TEST(Evaluation, ResultOfAnotherAttemptOrVersionCountsForNothing) {
+TEST(Evaluation, IgnoresResultOfAnotherAttemptOrVersion) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 10}}, kStart);
   ASSERT_EQ(asked.size(), 1u);
@@ -49,18 +49,20 @@ TEST(Evaluation, ResultOfAnotherAttemptOrVersionCountsForNothing) {
   EXPECT_TRUE(evaluation.done());
 }
 
-TEST(Evaluation, IsDividedBySpeedAndAddedUp) {
+TEST(Evaluation, IsDividedBySpeedAndSummed) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 10}, {2, 30}}, kStart);
   ASSERT_EQ(asked.size(), 2u);
   EXPECT_EQ(asked[0].second.samples().end(), 250);
   EXPECT_EQ(asked[0].second.cut(), 9);
   EXPECT_EQ(asked[0].second.version(), 100);
-  EXPECT_TRUE(evaluation.Assign({{1, 10}, {2, 30}}, kStart).empty()) << "nothing is left to give";
+  EXPECT_TRUE(evaluation.Assign({{1, 10}, {2, 30}}, kStart).empty()) << "nothing is left to assign";
+
   evaluation.OnResult(1, ResultOf(asked[0].second, 1.0, 0.5));
   EXPECT_FALSE(evaluation.done());
   evaluation.OnResult(2, ResultOf(asked[1].second, 2.0, 1.0));
   ASSERT_TRUE(evaluation.done());
+
   const v1::Evaluation result = evaluation.Result(true, kStart + absl::Seconds(2));
   EXPECT_DOUBLE_EQ(result.loss(), 1.75);
   EXPECT_DOUBLE_EQ(result.accuracy(), 87.5);
@@ -69,14 +71,15 @@ TEST(Evaluation, IsDividedBySpeedAndAddedUp) {
   EXPECT_DOUBLE_EQ(result.seconds(), 2);
 }
 
-TEST(Evaluation, TheResultOfTheFirstSamplesIsToldApart) {
+TEST(Evaluation, ReportsFirstSamplesSeparately) {
   Evaluation::Options options = Options();
   options.first = 200;
   Evaluation evaluation(options);
   ASSERT_TRUE(evaluation.has_first());
+
   for (const auto& [worker, asked] : evaluation.Assign({{1, 10}, {2, 10}}, kStart)) {
     const bool first = asked.samples().begin() < 200;
-    EXPECT_EQ(first, asked.samples().end() <= 200) << "no range lies on both sides";
+    EXPECT_EQ(first, asked.samples().end() <= 200) << "no range spans the border";
     evaluation.OnResult(worker, ResultOf(asked, first ? 1.0 : 2.0, first ? 0.5 : 1.0));
   }
   ASSERT_TRUE(evaluation.done());
@@ -88,13 +91,13 @@ TEST(Evaluation, TheResultOfTheFirstSamplesIsToldApart) {
   EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).accuracy(), 90);
 }
 
-TEST(Evaluation, FirstSamplesThatAreAllAreNotToldApart) {
+TEST(Evaluation, DoesNotReportFirstSamplesSeparatelyIfTheyAreAll) {
   Evaluation::Options options = Options();
   options.first = 1000;
   EXPECT_FALSE(Evaluation(options).has_first());
 }
 
-TEST(Evaluation, ARangeOfOneThatIsGoneIsGivenToTheOthers) {
+TEST(Evaluation, RangeOfLostMemberGoesToOthers) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);
   const auto again = evaluation.Assign({{2, 1}}, kStart);
@@ -109,7 +112,7 @@ TEST(Evaluation, ARangeOfOneThatIsGoneIsGivenToTheOthers) {
   EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1);
 }
 
-TEST(Evaluation, ARepeatedResultCountsOnce) {
+TEST(Evaluation, RepeatedResultCountsOnce) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 1}, {2, 1}}, kStart);
   evaluation.OnResult(1, ResultOf(asked[0].second, 1, 1));
@@ -118,13 +121,13 @@ TEST(Evaluation, ARepeatedResultCountsOnce) {
   EXPECT_EQ(evaluation.Result(true, kStart).samples(), 1000);
 }
 
-TEST(Evaluation, WaitsWhenThereIsNobody) {
+TEST(Evaluation, WaitsIfThereIsNoEvaluator) {
   Evaluation evaluation(Options());
   EXPECT_TRUE(evaluation.Assign({}, kStart).empty());
   EXPECT_EQ(evaluation.Assign({{5, 0}}, kStart).size(), 1u);
 }
 
-TEST(Evaluation, AnErrorIsTriedAgainAndGivenUpInTheEnd) {
+TEST(Evaluation, RetriesErrorsAndGivesUpInTheEnd) {
   Evaluation evaluation(Options());
   int tries = 0;
   while (!evaluation.failed()) {
@@ -140,7 +143,7 @@ TEST(Evaluation, AnErrorIsTriedAgainAndGivenUpInTheEnd) {
   EXPECT_EQ(evaluation.last_error(), "out of memory");
 }
 
-TEST(Evaluation, WhatALivingMemberNeverAnswersIsGivenToAnother) {
+TEST(Evaluation, UnansweredRangeOfLivingMemberGoesToAnother) {
   Evaluation::Options options = Options();
   options.patience = absl::Seconds(60);
   Evaluation evaluation(options);
@@ -161,7 +164,7 @@ TEST(Evaluation, WhatALivingMemberNeverAnswersIsGivenToAnother) {
   EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1);
 }
 
-TEST(Evaluation, TheOnlyMemberIsAskedAgainAndGivenUpInTheEnd) {
+TEST(Evaluation, AsksOnlyMemberAgainAndGivesUpInTheEnd) {
   Evaluation::Options options = Options();
   options.patience = absl::Seconds(60);
   Evaluation evaluation(options);

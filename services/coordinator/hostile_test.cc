@@ -1,5 +1,5 @@
-// Members, readers and strangers that lie: each message of control.proto with numbers that cannot
-// be is refused, and the job goes on as if it had not been sent.
+// Members, readers and strangers that lie: the coordinator refuses each message of control.proto
+// with impossible numbers, and the job continues as if it had not been sent.
 
 #include <cmath>
 #include <functional>
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max();
 
-// What the operator sees of the job, without what is told of the processes and of what happened.
+// The job's progress as the operator sees it, without its processes and events.
 std::string StateOf(FakeJob& job) {
   v1::JobProgress progress = job.Progress();
   progress.clear_events();
@@ -47,7 +47,7 @@ struct Lie {
 // A job that has trained three steps; a checkpoint's cut is open at a later step.
 class HostileTest : public ::testing::TestWithParam<Lie> {};
 
-TEST_P(HostileTest, IsRefusedAndTheJobGoesOn) {
+TEST_P(HostileTest, IsRefusedAndJobContinues) {
   const Lie& lie = GetParam();
   v1::JobSpec spec = SpecOf(lie.mode);
   if (lie.mode == v1::SYNCHRONOUS) spec.mutable_checkpoint()->set_interval_steps(10);
@@ -69,7 +69,8 @@ TEST_P(HostileTest, IsRefusedAndTheJobGoesOn) {
   EXPECT_EQ(liar.closed.code(), absl::StatusCode::kInvalidArgument) << liar.closed;
   EXPECT_EQ(job.core->refusals().messages, 1u);
   ASSERT_FALSE(job.exit.has_value());
-  // It may return, and train.
+
+  // The process may return, and train.
   job.Connect(liar);
   EXPECT_EQ(job.core->view().id().attempt(), 1);
   if (lie.mode == v1::SYNCHRONOUS) {
@@ -178,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"NoMessage", v1::WORKER, v1::SYNCHRONOUS, [](FakeJob&, v1::MemberMessage*) {}}),
     [](const ::testing::TestParamInfo<Lie>& lie) { return lie.param.name; });
 
-// ---- PauseReply: a shard that answers a pause with what cannot be
+// ---- PauseReply: a shard answers a pause with impossible content
 
 struct Answer {
   std::string name;
@@ -188,7 +189,7 @@ struct Answer {
 
 class HostileReplyTest : public ::testing::TestWithParam<Answer> {};
 
-TEST_P(HostileReplyTest, IsRefusedAndTheHonestOneCounts) {
+TEST_P(HostileReplyTest, IsRefusedAndHonestReplyCounts) {
   FakeJob job(SpecOf(GetParam().mode));
   job.Start();
   const bool synchronous = GetParam().mode == v1::SYNCHRONOUS;
@@ -199,10 +200,11 @@ TEST_P(HostileReplyTest, IsRefusedAndTheHonestOneCounts) {
   }
   FakeShard& liar = *job.shards[1];
   const uint64_t view = job.ViewNumber();
-  liar.frozen = true;  // the pause waits in its stream
+  liar.frozen = true;  // the pause is not delivered yet
   job.Kill(*job.workers[1]);
   ASSERT_FALSE(liar.waiting.empty());
   ASSERT_TRUE(liar.waiting.back().has_pause());
+
   v1::MemberMessage message;
   v1::PauseReply& reply = *message.mutable_pause_reply();
   *reply.mutable_pause() = liar.waiting.back().pause().id();
@@ -217,7 +219,8 @@ TEST_P(HostileReplyTest, IsRefusedAndTheHonestOneCounts) {
   liar.Say(message);
   job.Pump();
   EXPECT_EQ(liar.closed.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(job.ViewNumber(), view) << "no view was made of it";
+  EXPECT_EQ(job.ViewNumber(), view) << "the reply has not led to a view";
+
   liar.frozen = false;
   job.Connect(liar);
   job.Pass(absl::Milliseconds(200));
@@ -295,7 +298,7 @@ v1::Register Stranger(const FakeJob& job, v1::Role role, uint32_t index, uint64_
   return request;
 }
 
-// A process that registers with whatever it likes.
+// A process that registers with any content.
 class Liar final : public FakeProcess {
  public:
   Liar(FakeJob* job, v1::Register request)
@@ -311,7 +314,7 @@ class Liar final : public FakeProcess {
   v1::Register request;
 };
 
-TEST(HostileRegistration, OfAnIndexThatTheJobDoesNotWantIsPutOffUntilItDoes) {
+TEST(HostileRegistration, OfUnwantedIndexIsPostponedUntilJobWantsIt) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   auto stranger = std::make_unique<FakeWorker>(&job, v1::WORKER, 777, 4711);
@@ -321,8 +324,9 @@ TEST(HostileRegistration, OfAnIndexThatTheJobDoesNotWantIsPutOffUntilItDoes) {
   job.Connect(worker);
   EXPECT_EQ(worker.closed.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(worker.closed.message(), HasSubstr("the job wants 2 workers, and worker-777"));
-  EXPECT_FALSE(worker.refusal.has_value()) << "it need not end";
+  EXPECT_FALSE(worker.refusal.has_value()) << "it may continue and retry";
   EXPECT_EQ(job.Progress().processes_size(), 4);
+
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().workers_size(), 2);
   job.Scale(778);
@@ -331,7 +335,7 @@ TEST(HostileRegistration, OfAnIndexThatTheJobDoesNotWantIsPutOffUntilItDoes) {
   EXPECT_EQ(job.core->view().workers_size(), 3);
 }
 
-TEST(HostileRegistration, AMemberWhoseIndexIsNotWantedAnyMoreMayReturn) {
+TEST(HostileRegistration, MemberWithIndexThatIsNoLongerWantedMayReturn) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Scale(1);
@@ -342,7 +346,7 @@ TEST(HostileRegistration, AMemberWhoseIndexIsNotWantedAnyMoreMayReturn) {
   EXPECT_EQ(job.Version(), 2);
 }
 
-TEST(HostileRegistration, WithTheIncarnationOfAnotherProcessIsRefused) {
+TEST(HostileRegistration, WithIncarnationOfAnotherProcessIsRefused) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.OpenSnapshot(1);
@@ -364,7 +368,7 @@ TEST(HostileRegistration, WithTheIncarnationOfAnotherProcessIsRefused) {
   EXPECT_GE(job.Version(), 3);
 }
 
-TEST(HostileRegistration, AWorkersWordAboutTermsAndAttemptsCountsForNothing) {
+TEST(HostileRegistration, IgnoresTermsAndAttemptsThatWorkersReport) {
   for (const bool running : {false, true}) {
     FakeJob job(FakeJob::Spec());
     if (running) {
@@ -413,11 +417,11 @@ TEST(HostileRegistration, NumbersAndTextsAreBounded) {
     EXPECT_EQ(liar.closed.code(), absl::StatusCode::kInvalidArgument);
     job.strangers.clear();
   }
-  EXPECT_EQ(job.Progress().processes_size(), 4) << "two shards, a worker, and one that is gone";
+  EXPECT_EQ(job.Progress().processes_size(), 4) << "two shards, a worker, and one departed worker";
   EXPECT_FALSE(job.exit.has_value());
 }
 
-TEST(HostileRegistration, AShardsTermThatCannotBeEndsNoCoordinator) {
+TEST(HostileRegistration, ImpossibleTermOfShardEndsNoCoordinator) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   Liar liar(&job, Stranger(job, v1::SHARD, 1, 4711));
@@ -431,7 +435,7 @@ TEST(HostileRegistration, AShardsTermThatCannotBeEndsNoCoordinator) {
   EXPECT_EQ(job.core->view().id().term().counter(), 1);
 }
 
-TEST(HostileStreams, OnWhichNoProcessRegistersAreBoundedInNumber) {
+TEST(HostileStreams, WithoutRegistrationAreBoundedInNumber) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   for (StreamId stream = 1'000'000; stream < 1'000'000 + 4096; ++stream) {
@@ -446,7 +450,7 @@ TEST(HostileStreams, OnWhichNoProcessRegistersAreBoundedInNumber) {
 
 // ---- members
 
-TEST(HostileMember, ThatBreaksTheContractAgainAndAgainIsExpelled) {
+TEST(HostileMember, ThatRepeatedlyBreaksContractIsExpelled) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   FakeWorker& liar = *job.workers[1];
@@ -467,7 +471,7 @@ v1::MemberMessage Failure(const std::string& reason) {
   return message;
 }
 
-TEST(HostileMember, TheFailureOfAWorkerThatWasNeverNeededFailsNothingButItself) {
+TEST(HostileMember, FailureOfUnneededWorkerFailsOnlyThatWorker) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Kill(*job.workers[1]);
@@ -485,7 +489,7 @@ TEST(HostileMember, TheFailureOfAWorkerThatWasNeverNeededFailsNothingButItself) 
   EXPECT_EQ(job.Version(), 2);
 }
 
-TEST(HostileMember, TheFailureOfAMemberFailsTheJobInText) {
+TEST(HostileMember, FailureOfMemberFailsJobWithPrintableReason) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.workers[1]->Say(Failure("no \xff" + std::string(100'000, 'x')));
@@ -495,7 +499,7 @@ TEST(HostileMember, TheFailureOfAMemberFailsTheJobInText) {
   EXPECT_LT(job.Progress().reason().size(), 5000u);
 }
 
-TEST(HostileMember, ReportsAreCountedOnlyOfMembersAndOnlyAsFarAsTheyCanBe) {
+TEST(HostileMember, CountsOnlyPossibleReportsOfMembers) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(3);
@@ -510,7 +514,7 @@ TEST(HostileMember, ReportsAreCountedOnlyOfMembersAndOnlyAsFarAsTheyCanBe) {
     return message;
   };
   FakeWorker& standby = job.AddWorker(2);
-  standby.Say(report(1e6, 16, 0.1));  // it is no member yet
+  standby.Say(report(1e6, 16, 0.1));  // it is not a member yet
   FakeWorker& member = *job.workers[0];
   member.Say(report(1e289, 16, 1e300));
   member.Say(report(4, uint64_t{1} << 60, std::nan("")));
@@ -519,6 +523,7 @@ TEST(HostileMember, ReportsAreCountedOnlyOfMembersAndOnlyAsFarAsTheyCanBe) {
   EXPECT_DOUBLE_EQ(job.Progress().loss(), loss);
   EXPECT_LT(job.Progress().compute_seconds(), compute + 20);
   EXPECT_GE(job.core->refusals().figures, 4u);
+
   const v1::JobProgress told = job.Progress();
   for (const v1::ProcessStatus& process : told.processes()) {
     EXPECT_TRUE(std::isfinite(process.samples_per_second()));
@@ -531,6 +536,7 @@ TEST(HostileMember, ReportsAreCountedOnlyOfMembersAndOnlyAsFarAsTheyCanBe) {
   }
   job.Pump();
   EXPECT_LE(job.Progress().pushed_bytes(), uint64_t{100} << 48);
+
   const v1::JobProgress later = job.Progress();
   for (const v1::ProcessStatus& process : later.processes()) {
     EXPECT_LE(process.samples_per_second(), 1e9);
@@ -541,7 +547,7 @@ TEST(HostileMember, ReportsAreCountedOnlyOfMembersAndOnlyAsFarAsTheyCanBe) {
 
 // ---- evaluation
 
-TEST(HostileEvaluation, AResultThatCannotBeIsGivenToAnotherWorker) {
+TEST(HostileEvaluation, RangeOfImpossibleResultGoesToAnotherWorker) {
   const std::vector<std::function<void(v1::EvaluationResult*)>> changes = {
       [](auto* result) { result->set_count(result->count() + 1); },
       [](auto* result) { result->set_count(0); },
@@ -578,7 +584,7 @@ TEST(HostileEvaluation, AResultThatCannotBeIsGivenToAnotherWorker) {
   }
 }
 
-TEST(HostileEvaluation, OfSamplesThatItWasNotAskedForCountsForNothing) {
+TEST(HostileEvaluation, OfOtherSamplesThanAskedIsIgnored) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_data()->mutable_evaluation()->set_interval_steps(3);
   FakeJob job(spec);
@@ -605,7 +611,7 @@ TEST(HostileOperator, SizesAndDeathsAreBounded) {
   desired.set_suspend(true);
   job.core->OnSetDesired(desired, job.now);
   job.Train(3);
-  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING) << "nothing of it was obeyed";
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING) << "the request was ignored";
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ absl::StatusOr<JobFile> ParseJobFile(absl::string_view text) {
   reader.Read(*v1::JobSpec::descriptor(), "", &object);
   if (!reader.unknown_value.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(reader.unknown_value, " is no value that this release knows"));
+        absl::StrCat(reader.unknown_value, " is not a value that this release knows"));
   }
   JobFile file;
   file.unknown_fields = std::move(reader.unknown_fields);

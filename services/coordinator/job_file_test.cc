@@ -11,7 +11,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(JobFile, IsReadAsItWasWritten) {
+TEST(JobFile, ReadsBackWhatWasWritten) {
   const auto file = ParseJobFile(
       R"({"name": "a", "training": {"mode": "ASYNCHRONOUS", "steps": "12345678901234567"},
           "model": {"dimensions": {"in": "8"}}, "backoff_limit": 3})");
@@ -23,7 +23,7 @@ TEST(JobFile, IsReadAsItWasWritten) {
   EXPECT_EQ(file->job.backoff_limit(), 3u);
 }
 
-TEST(JobFile, FieldsOfANewerReleaseAreNamedAndLeftOut) {
+TEST(JobFile, NamesAndIgnoresFieldsOfNewerRelease) {
   const auto file = ParseJobFile(
       R"({"name": "a", "newThing": {"deep": [1]},
           "training": {"steps": "9", "newRate": 0.5},
@@ -36,7 +36,7 @@ TEST(JobFile, FieldsOfANewerReleaseAreNamedAndLeftOut) {
   EXPECT_EQ(file->job.model().stages(1).device(), "cpu");
 }
 
-TEST(JobFile, AValueOfANewerReleaseIsRefusedByName) {
+TEST(JobFile, RejectsValueOfNewerReleaseByName) {
   for (const char* mode : {R"("ELASTIC")", "77"}) {
     const auto file = ParseJobFile(
         absl::StrCat(R"({"name": "a", "newThing": 1, "training": {"mode": )", mode, "}}"));
@@ -46,7 +46,7 @@ TEST(JobFile, AValueOfANewerReleaseIsRefusedByName) {
   }
 }
 
-TEST(JobFile, WhatIsNoJobIsAnError) {
+TEST(JobFile, ContentThatIsNotAJobIsAnError) {
   for (const char* text : {"", "nonsense", "[]", R"({"name": 7, "training": 3})",
                            R"({"training": {"steps": "many"}})", "{\"name\": \"\xff\"}"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseJobFile(text).status())) << text;

@@ -19,11 +19,13 @@ absl::StatusOr<JobLength> JobLength::Create(const v1::JobSpec& job, uint64_t tra
       training.microbatch_size() > 0 ? training.microbatch_size() : training.global_batch_size();
   absl::StatusOr<StepPlan> plan = StepPlan::Create(options);
   if (!plan.ok()) return plan.status();
+
   if ((training.steps() == 0) == (training.epochs() == 0)) {
     return absl::InvalidArgumentError(absl::StrCat("exactly one of training.steps (",
                                                    training.steps(), ") and training.epochs (",
                                                    training.epochs(), ") must be set"));
   }
+
   const uint64_t rounds = training.steps() > 0 ? training.steps() : training.epochs();
   const uint64_t round = training.steps() > 0 ? training.global_batch_size() : training_samples;
   if (round > 0 && rounds > kMaxJobSamples / round) {
@@ -31,9 +33,11 @@ absl::StatusOr<JobLength> JobLength::Create(const v1::JobSpec& job, uint64_t tra
         training.steps() > 0 ? "training.steps" : "training.epochs", " is ", rounds,
         ", and each has ", round, " samples: a job has at most ", kMaxJobSamples, " samples"));
   }
+
   JobLength length(*plan, training.global_batch_size(), training_samples);
   length.total_steps_ =
       training.steps() > 0 ? training.steps() : plan->StepsOfEpochs(training.epochs());
+
   if (IsSynchronous(training.mode())) {
     length.total_samples_ = length.SamplesAt(length.total_steps_);
   } else if (training.steps() > 0) {

@@ -18,7 +18,7 @@ v1::JobSpec Spec(v1::Mode mode, uint64_t steps, uint64_t epochs) {
   return spec;
 }
 
-TEST(JobLength, SynchronousEpochsEndWithASmallerStep) {
+TEST(JobLength, SynchronousEpochsEndWithSmallerStep) {
   const auto length = JobLength::Create(Spec(v1::SYNCHRONOUS, 0, 2), 100);
   ASSERT_TRUE(length.ok());
   EXPECT_EQ(length->total_steps(), 8);
@@ -28,7 +28,7 @@ TEST(JobLength, SynchronousEpochsEndWithASmallerStep) {
   EXPECT_DOUBLE_EQ(length->EpochsIn(150), 1.5);
 }
 
-TEST(JobLength, SynchronousStepsAreTakenAsTheyAre) {
+TEST(JobLength, SynchronousStepsAreUsedAsGiven) {
   const auto length = JobLength::Create(Spec(v1::SYNCHRONOUS, 5, 0), 100);
   EXPECT_EQ(length->total_steps(), 5);
   EXPECT_EQ(length->total_samples(), 132);
@@ -43,13 +43,13 @@ TEST(JobLength, AsynchronousJobsCountSamples) {
   EXPECT_EQ(epochs->total_steps(), 10);
 }
 
-TEST(JobLength, WithoutAMicrobatchSizeTheStepIsOneMicrobatch) {
+TEST(JobLength, StepIsOneMicrobatchWithoutMicrobatchSize) {
   v1::JobSpec spec = Spec(v1::SYNCHRONOUS, 5, 0);
   spec.mutable_training()->set_microbatch_size(0);
   EXPECT_EQ(JobLength::Create(spec, 100)->microbatches(), 1);
 }
 
-TEST(JobLength, NamesTheFieldThatIsWrong) {
+TEST(JobLength, NamesWrongField) {
   EXPECT_THAT(JobLength::Create(Spec(v1::SYNCHRONOUS, 5, 5), 100).status().message(),
               HasSubstr("exactly one of training.steps (5) and training.epochs (5)"));
   EXPECT_FALSE(JobLength::Create(Spec(v1::SYNCHRONOUS, 5, 0), 0).ok());

@@ -102,6 +102,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     return kExitRefused;
   }
   if (!job_file.ok()) return job_file.status();
+
   const v1::JobSpec* const job = &job_file->job;
   const Logger logger = base_logger.With({{"job", job->name()}, {"role", "coordinator"}});
   const uint64_t incarnation = RandomIncarnation();
@@ -111,13 +112,14 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     return absl::InvalidArgumentError(
         "no checkpoint storage: set --storage or the job's checkpoint directory");
   }
+
   const std::unique_ptr<CheckpointStorage> storage =
       MakeLocalStorage(files.get(), storage_folder, absl::StrCat(incarnation));
   Metrics metrics(coordinator::CoordinatorMetrics(), {{"training_job", job->name()}});
 
   if (job->tls() == v1::JobSpec::TLS_ENABLED && flags.security.directory.empty()) {
     return absl::InvalidArgumentError(
-        "the job says tls: Enabled: give --tls-directory, the folder of the coordinator's "
+        "the job has tls: Enabled: set --tls-directory, the folder of the coordinator's "
         "certificate");
   }
   security::TransportSecurity::Options own_security = flags.security;
@@ -133,10 +135,11 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   if (const auto& unknown = job_file->unknown_fields; !unknown.empty()) {
     options.core.warnings.push_back(
         absl::StrCat("the job file has fields that sluice-coordinator ", Version(),
-                     " does not know and leaves out: ", absl::StrJoin(unknown, ", "),
-                     "; for what they ask, give the job an image of the release that wrote it"));
+                     " does not know and ignores: ", absl::StrJoin(unknown, ", "),
+                     "; to use them, give the job an image of the release that wrote it"));
     logger.Warning(options.core.warnings.back());
   }
+
   options.security = *security;
   options.core.job = *job;
   options.core.incarnation = incarnation;
@@ -145,6 +148,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   };
   options.core.build = std::string(Version());
   options.core.isa = absl::StrCat(BuildDescription(), ", ", BestInstructionSet());
+
   absl::StatusOr<std::string> address = CoordinatorListenAddress(flags.address);
   if (!address.ok()) return address.status();
   options.address = *std::move(address);
@@ -159,10 +163,12 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       }
     }
   }
+
   options.linger = absl::Seconds(flags.linger_seconds);
   absl::StatusOr<std::unique_ptr<CoordinatorServer>> server =
       CoordinatorServer::Start(std::move(options), storage.get(), &metrics, logger);
   if (!server.ok()) return server.status();
+
   if (!flags.program.port_file.empty()) {
     if (absl::Status s = WritePortFile(flags.program.port_file, (*server)->port()); !s.ok()) {
       return s;
@@ -172,15 +178,18 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       flags.program, &metrics, [&] { return (*server)->Ready(); },
       [&] { return (*server)->Alive(); });
   if (!metrics_server.ok()) return metrics_server.status();
+
   stop->SetHandler([&](int) { (*server)->Suspend(); });
   const CoordinatorServer::Result result = (*server)->Wait();
   stop->SetHandler(nullptr);
+
   if (!flags.status_file.empty()) {
     if (absl::Status s = WriteStatusFile(files.get(), flags.status_file, result.progress);
         !s.ok()) {
       logger.Warning("The status file could not be written", {{"why", s.ToString()}});
     }
   }
+
   if (!flags.termination_file.empty() && result.reason != ExitReason::kSuperseded) {
     if (absl::Status s = WriteTerminationFile(files.get(), flags.termination_file, result.progress);
         !s.ok()) {
@@ -206,12 +215,14 @@ int Main(int argc, char** argv) {
                  "the same in at most 4 KiB, without processes and events, for a pod's "
                  "termination message");
   app.add_option("--linger", flags.linger_seconds,
-                 "seconds for which progress is answered after the end")
+                 "seconds for which progress can be read after the end")
       ->capture_default_str()
       ->check(NumberBetween(0.0, 3600.0));
+
   security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+
   StopRequests stop;
   absl::StatusOr<Logger> logger = BeginProgram(flags.program);
   if (!logger.ok()) return ExitWith("sluice-coordinator", logger.status());

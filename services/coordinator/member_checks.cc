@@ -132,12 +132,14 @@ absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) 
       return status;
     }
   }
+
   workers.clear();
   for (const v1::StagedUpdate& staged : reply.staged()) {
     if (!workers.insert(staged.worker()).second) {
       return Impossible("staged names worker ", staged.worker(), " twice");
     }
   }
+
   for (const v1::LeaseRecord& lease : reply.leases()) {
     if (absl::Status status = CheckRange("a lease", lease.samples(), facts); !status.ok()) {
       return status;
@@ -257,9 +259,11 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
     return step.step() > last || step.samples() > facts.largest_step ||
            step.staleness() > facts.total_samples;
   };
+
   const auto kept = std::remove_if(steps->begin(), steps->end(), impossible);
   left_out += static_cast<int>(steps->end() - kept);
   steps->erase(kept, steps->end());
+
   for (v1::WorkerProgress::Step& step : *steps) {
     const auto samples = static_cast<double>(step.samples());
     const double most = std::numeric_limits<float>::max() * samples;
@@ -273,6 +277,7 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
       ++left_out;
     }
   }
+
   const double most_seconds =
       kMaxTimesElapsed *
       absl::ToDoubleSeconds(std::max(facts.elapsed, absl::ZeroDuration()) + kReportSlack);
@@ -286,6 +291,7 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
   progress->set_push_seconds(seconds(progress->push_seconds()));
   progress->set_wait_seconds(seconds(progress->wait_seconds()));
   progress->set_pull_seconds(seconds(progress->pull_seconds()));
+
   const auto count = [&](uint64_t value) {
     if (value <= kMaxReportCount) return value;
     ++left_out;

@@ -34,13 +34,13 @@ v1::WorkerProgress Report() {
   return progress;
 }
 
-TEST(KeepPossibleFigures, LeavesAnHonestReportAsItIs) {
+TEST(KeepPossibleFigures, KeepsHonestReportUnchanged) {
   v1::WorkerProgress progress = Report();
   EXPECT_EQ(KeepPossibleFigures(&progress, Facts()), 0);
   EXPECT_EQ(progress.SerializeAsString(), Report().SerializeAsString());
 }
 
-TEST(KeepPossibleFigures, KeepsALossThatTrainingHasDivergedTo) {
+TEST(KeepPossibleFigures, KeepsLossOfDivergedTraining) {
   for (const double loss : {std::nan(""), std::numeric_limits<double>::infinity(), 1e30}) {
     v1::WorkerProgress progress = Report();
     progress.mutable_steps(0)->set_loss_sum(loss);
@@ -49,7 +49,7 @@ TEST(KeepPossibleFigures, KeepsALossThatTrainingHasDivergedTo) {
   }
 }
 
-TEST(KeepPossibleFigures, LeavesOutStepsThatCannotBe) {
+TEST(KeepPossibleFigures, DropsImpossibleSteps) {
   for (int field = 0; field < 3; ++field) {
     v1::WorkerProgress progress = Report();
     v1::WorkerProgress::Step& step = *progress.add_steps();
@@ -62,7 +62,7 @@ TEST(KeepPossibleFigures, LeavesOutStepsThatCannotBe) {
   }
 }
 
-TEST(KeepPossibleFigures, CutsTimesToThoseThatPassed) {
+TEST(KeepPossibleFigures, LimitsTimesToElapsedTime) {
   v1::WorkerProgress progress = Report();
   progress.set_data_seconds(1e300);
   progress.set_wait_seconds(-1);
@@ -74,14 +74,14 @@ TEST(KeepPossibleFigures, CutsTimesToThoseThatPassed) {
   EXPECT_EQ(progress.compute_seconds(), 0.5);
 }
 
-TEST(CheckRegister, NamesTheFieldAndTheBound) {
+TEST(CheckRegister, NamesFieldAndBound) {
   v1::Register request;
   request.set_address(std::string(513, 'a'));
   EXPECT_THAT(CheckRegister(request).message(),
               HasSubstr("address has 513 bytes; at most 512 may be"));
 }
 
-TEST(CheckReady, RefusesANameOfATensorThatNoEventCanHold) {
+TEST(CheckReady, RejectsTensorNameTooLongForAnEvent) {
   v1::Ready ready;
   v1::TensorSpec& tensor = *ready.mutable_table()->add_tensors();
   tensor.set_name(std::string(kMaxTensorNameBytes, 'x'));
@@ -94,7 +94,7 @@ TEST(CheckReady, RefusesANameOfATensorThatNoEventCanHold) {
   EXPECT_THAT(std::string(CheckReady(ready).message()), HasSubstr("65 dimensions"));
 }
 
-TEST(CheckShardProgress, TakesWhatAShardOfAJobThatWasMadeShorterSays) {
+TEST(CheckShardProgress, AcceptsShardOfJobThatWasMadeShorter) {
   ShardFacts facts;
   facts.total_steps = 100;  // the checkpoint's; the job has fewer
   facts.first_version = 100;
@@ -105,7 +105,7 @@ TEST(CheckShardProgress, TakesWhatAShardOfAJobThatWasMadeShorterSays) {
   EXPECT_TRUE(CheckShardProgress(progress, facts).ok());
 }
 
-TEST(CheckShardProgress, AShardWithoutBlocksCommitsWhatOthersClose) {
+TEST(CheckShardProgress, ShardWithoutBlocksCommitsWhatOtherShardsClose) {
   ShardFacts facts;
   facts.total_steps = 100;
   v1::ShardProgress progress;
@@ -117,7 +117,7 @@ TEST(CheckShardProgress, AShardWithoutBlocksCommitsWhatOthersClose) {
 }
 
 // A worker's clock is not set back when the job is restored.
-TEST(CheckPauseReply, TakesAClockThatHasCountedOverSeveralAttempts) {
+TEST(CheckPauseReply, AcceptsClockCountedOverSeveralAttempts) {
   std::map<uint64_t, v1::Install> installs;
   ShardFacts facts;
   facts.synchronous = false;
@@ -133,7 +133,7 @@ TEST(CheckPauseReply, TakesAClockThatHasCountedOverSeveralAttempts) {
   EXPECT_TRUE(CheckPauseReply(reply, facts).ok()) << CheckPauseReply(reply, facts);
 }
 
-TEST(CheckEvaluationResult, SaysThatALossIsNotFinite) {
+TEST(CheckEvaluationResult, ReportsThatLossIsNotFinite) {
   v1::EvaluationResult result;
   v1::Range asked;
   asked.set_end(10);

@@ -81,8 +81,10 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
     admission.refusal = *std::move(refusal);
     return admission;
   }
+
   const v1::ProcessId& id = request.process();
   auto known = living_.find(id.incarnation());
+
   if (known != living_.end()) {
     if (!SamePlace(known->second.id, id)) {
       admission.refusal = Refuse(v1::Refusal::DUPLICATE,
@@ -99,6 +101,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
       admission.why = std::move(why);
       return admission;
     }
+
     for (const auto& [incarnation, process] : living_) {
       if (!SamePlace(process.id, id)) continue;
       if (!process.suspect()) {
@@ -115,6 +118,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
     admission.kind = Admission::Kind::kNew;
     ++changes_;
   }
+
   Process& process = living_[id.incarnation()];
   if (admission.kind == Admission::Kind::kNew) process.reported = now;
   process.id = id;
@@ -127,6 +131,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
   process.broken = absl::InfiniteFuture();
   process.answered = false;
   by_stream_[stream] = id.incarnation();
+
   return admission;
 }
 

@@ -31,7 +31,7 @@ v1::Register Request(v1::Role role, uint32_t index, uint64_t incarnation) {
   return request;
 }
 
-TEST(Membership, ANewProcessIsAdmittedAndFoundByStreamAndIncarnation) {
+TEST(Membership, AdmitsNewProcessAndFindsItByStreamAndIncarnation) {
   Membership members(Options());
   const auto admission = members.Register(1, Request(v1::WORKER, 0, 7), kStart);
   EXPECT_EQ(admission.kind, Kind::kNew);
@@ -41,7 +41,7 @@ TEST(Membership, ANewProcessIsAdmittedAndFoundByStreamAndIncarnation) {
   EXPECT_EQ(members.Find(8), nullptr);
 }
 
-TEST(Membership, AnIndexThatIsNotWantedIsPutOffUntilItIs) {
+TEST(Membership, PostponesUnwantedIndexUntilItIsWanted) {
   Membership members(Options());
   members.SetWanted(/*workers=*/2, /*shards=*/1);
   for (const auto& request : {Request(v1::WORKER, 2, 7), Request(v1::SHARD, 1, 8)}) {
@@ -55,16 +55,17 @@ TEST(Membership, AnIndexThatIsNotWantedIsPutOffUntilItIs) {
   EXPECT_EQ(members.Register(2, Request(v1::WORKER, 2, 7), kStart).kind, Kind::kNew);
   members.SetWanted(1, 1);
   EXPECT_EQ(members.Register(3, Request(v1::WORKER, 2, 7), kStart).kind, Kind::kReturned)
-      << "it lives, and leaves when its parent says so";
+      << "it is alive, and ends when its parent ends it";
 }
 
-TEST(Membership, AcceptsEachWireVersionThatItSpeaks) {
+TEST(Membership, AcceptsEveryWireVersionThatItSpeaks) {
   Membership::Options options = Options();
   options.wire_versions = {.oldest = 2, .newest = 3};
   Membership members(options);
   v1::Register request = Request(v1::WORKER, 0, 7);
   request.set_wire_version(2);
   EXPECT_EQ(members.Register(1, request, kStart).kind, Kind::kNew);
+
   request = Request(v1::WORKER, 1, 8);
   request.set_wire_version(3);
   EXPECT_EQ(members.Register(2, request, kStart).kind, Kind::kNew);
@@ -81,7 +82,7 @@ TEST(Membership, AcceptsEachWireVersionThatItSpeaks) {
       << "a refused process may register again with another version";
 }
 
-TEST(Membership, RefusesAnotherJobAndAnotherWireVersion) {
+TEST(Membership, RefusesOtherJobAndOtherWireVersion) {
   Membership members(Options());
   v1::Register request = Request(v1::WORKER, 0, 7);
   request.set_job("ns/other/uid");
@@ -91,7 +92,7 @@ TEST(Membership, RefusesAnotherJobAndAnotherWireVersion) {
   EXPECT_EQ(members.Register(1, request, kStart).refusal.code(), v1::Refusal::WIRE_VERSION);
 }
 
-TEST(Membership, ASuspectReturnsOnANewStreamWithinItsSecond) {
+TEST(Membership, SuspectReturnsOnNewStreamWithinASecond) {
   Membership members(Options());
   members.Register(1, Request(v1::WORKER, 0, 7), kStart);
   members.Disconnected(1, kStart);
@@ -103,7 +104,7 @@ TEST(Membership, ASuspectReturnsOnANewStreamWithinItsSecond) {
   EXPECT_TRUE(members.ExpelOverdue(later + absl::Seconds(4)).empty());
 }
 
-TEST(Membership, ASuspectThatDoesNotReturnIsExpelledAndRefusedForEver) {
+TEST(Membership, ExpelsSuspectThatDoesNotReturnAndNeverReadmitsIt) {
   Membership members(Options());
   members.Register(1, Request(v1::WORKER, 0, 7), kStart);
   members.Disconnected(1, kStart);
@@ -116,7 +117,7 @@ TEST(Membership, ASuspectThatDoesNotReturnIsExpelledAndRefusedForEver) {
   EXPECT_EQ(again.refusal.code(), v1::Refusal::EXPELLED);
 }
 
-TEST(Membership, AProcessThatComesAndGoesWithNewIncarnationsUsesUpItsOwnPlaceOnly) {
+TEST(Membership, ProcessWithManyIncarnationsUsesUpOnlyItsOwnPlace) {
   Membership members(Options());
   uint64_t incarnation = 1000;
   for (size_t i = 0; i < Membership::kMaxExpelledOfPlace; ++i) {
@@ -133,7 +134,7 @@ TEST(Membership, AProcessThatComesAndGoesWithNewIncarnationsUsesUpItsOwnPlaceOnl
             v1::Refusal::EXPELLED);
 }
 
-TEST(Membership, ASilentProcessIsExpelledAfterItsTimeSinceItWasLastHeard) {
+TEST(Membership, ExpelsSilentProcessAfterTimeoutSinceLastMessage) {
   Membership members(Options());
   members.Register(1, Request(v1::SHARD, 0, 7), kStart);
   members.Answered(7, kStart);
@@ -144,7 +145,7 @@ TEST(Membership, ASilentProcessIsExpelledAfterItsTimeSinceItWasLastHeard) {
   EXPECT_THAT(expelled[0].reason, HasSubstr("sent nothing for 5s"));
 }
 
-TEST(Membership, WhoWaitsForTheAnswerToItsRegistrationIsNotExpelledForSilence) {
+TEST(Membership, DoesNotExpelProcessThatWaitsForAnswerToRegistration) {
   Membership members(Options());
   members.Register(1, Request(v1::SHARD, 0, 7), kStart);
   members.Register(2, Request(v1::SHARD, 1, 8), kStart);
@@ -157,17 +158,17 @@ TEST(Membership, WhoWaitsForTheAnswerToItsRegistrationIsNotExpelledForSilence) {
   EXPECT_EQ(members.ExpelOverdue(kStart + absl::Hours(3)).size(), 1u) << "its stream is gone";
 }
 
-TEST(Membership, TheNewestStreamOfAnIncarnationWins) {
+TEST(Membership, NewestStreamOfIncarnationWins) {
   Membership members(Options());
   members.Register(1, Request(v1::WORKER, 0, 7), kStart);
   const auto admission = members.Register(2, Request(v1::WORKER, 0, 7), kStart);
   EXPECT_EQ(admission.kind, Kind::kReturned);
   EXPECT_EQ(admission.closed_stream, 1);
-  EXPECT_EQ(members.Disconnected(1, kStart), nullptr) << "the old stream's end means nothing";
+  EXPECT_EQ(members.Disconnected(1, kStart), nullptr) << "the end of the old stream is ignored";
   EXPECT_FALSE(members.Find(7)->suspect());
 }
 
-TEST(Membership, ASecondLifeIsRefusedWhileTheFirstIsConnectedAndReplacesASuspect) {
+TEST(Membership, RefusesSecondIncarnationWhileFirstIsConnectedAndReplacesSuspect) {
   Membership members(Options());
   members.Register(1, Request(v1::WORKER, 0, 7), kStart);
   const auto refused = members.Register(2, Request(v1::WORKER, 0, 8), kStart);
@@ -181,7 +182,7 @@ TEST(Membership, ASecondLifeIsRefusedWhileTheFirstIsConnectedAndReplacesASuspect
   EXPECT_TRUE(members.IsExpelled(7));
 }
 
-TEST(Membership, AReportedDeathExpelsByIncarnationOrByPlaceAndProcessId) {
+TEST(Membership, ReportedDeathExpelsByIncarnationOrByIndexAndProcessId) {
   Membership members(Options());
   members.Register(1, Request(v1::WORKER, 0, 7), kStart);
   members.Register(2, Request(v1::WORKER, 1, 8), kStart);
@@ -189,7 +190,7 @@ TEST(Membership, AReportedDeathExpelsByIncarnationOrByPlaceAndProcessId) {
   death.mutable_process()->set_role(v1::WORKER);
   death.mutable_process()->set_index(1);
   death.set_pid(4711);
-  EXPECT_FALSE(members.ReportDeath(death).has_value()) << "an earlier life with this index";
+  EXPECT_FALSE(members.ReportDeath(death).has_value()) << "an earlier process with this index";
   death.set_pid(1008);
   EXPECT_TRUE(members.ReportDeath(death).has_value());
   EXPECT_FALSE(members.ReportDeath(death).has_value()) << "repeated";
@@ -198,7 +199,7 @@ TEST(Membership, AReportedDeathExpelsByIncarnationOrByPlaceAndProcessId) {
   EXPECT_TRUE(members.Living(v1::WORKER).empty());
 }
 
-TEST(Membership, ADeathReportedBeforeTheProcessCameKeepsItOut) {
+TEST(Membership, DeathReportedBeforeRegistrationKeepsProcessOut) {
   Membership members(Options());
   v1::SetDesiredRequest::Death death;
   death.mutable_process()->set_incarnation(7);
@@ -206,7 +207,7 @@ TEST(Membership, ADeathReportedBeforeTheProcessCameKeepsItOut) {
   EXPECT_EQ(members.Register(1, Request(v1::WORKER, 0, 7), kStart).kind, Kind::kRefused);
 }
 
-TEST(Membership, ForgivenTimeCountsForNobodysSilence) {
+TEST(Membership, ForgivenTimeDoesNotCountAsSilence) {
   Membership members(Options());
   members.Register(1, Request(v1::WORKER, 0, 7), kStart);
   members.Answered(7, kStart);
@@ -215,7 +216,7 @@ TEST(Membership, ForgivenTimeCountsForNobodysSilence) {
   EXPECT_EQ(members.ExpelOverdue(kStart + absl::Seconds(25)).size(), 1u);
 }
 
-TEST(Membership, AStreamOnWhichNobodyRegistersIsOverdueAfterTheSilence) {
+TEST(Membership, StreamWithoutRegistrationIsOverdueAfterTimeout) {
   Membership members(Options());
   members.Connected(4, kStart);
   EXPECT_EQ(members.NextDeadline(), kStart + absl::Seconds(5));
@@ -234,7 +235,7 @@ TEST(Membership, LivingProcessesAreOrderedByIndex) {
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(living[i]->id.index(), i);
 }
 
-TEST(Membership, RemembersABoundedNumberOfDepartures) {
+TEST(Membership, RemembersBoundedNumberOfDepartures) {
   Membership members(Options());
   for (uint64_t i = 1; i <= 200; ++i) {
     members.Register(i, Request(v1::WORKER, 0, i), kStart);

@@ -21,9 +21,9 @@ v1::Ready Model() {
   return ready;
 }
 
-TEST(Difference, IsEmptyForTheSameModelAndData) { EXPECT_EQ(Difference(Model(), Model()), ""); }
+TEST(Difference, IsEmptyForSameModelAndData) { EXPECT_EQ(Difference(Model(), Model()), ""); }
 
-TEST(Difference, NamesTheTensorAndBothForms) {
+TEST(Difference, NamesTensorAndBothForms) {
   v1::Ready other = Model();
   other.mutable_table()->mutable_tensors(0)->set_shape(1, 128);
   EXPECT_EQ(Difference(Model(), other),
@@ -33,7 +33,7 @@ TEST(Difference, NamesTheTensorAndBothForms) {
   EXPECT_EQ(Difference(Model(), other), "tensor fc.bias is float32[10] buffer, not float32[10]");
 }
 
-TEST(Difference, NamesATensorThatIsMissingOrNew) {
+TEST(Difference, NamesMissingOrNewTensor) {
   v1::Ready other = Model();
   other.mutable_table()->mutable_tensors()->RemoveLast();
   EXPECT_EQ(Difference(Model(), other), "tensor fc.bias is missing");

@@ -1,5 +1,5 @@
 // A job that finds the checkpoints of an earlier job of its name: checkpoint.onExisting, with a
-// real storage on a disk that fails and forgets.
+// real storage on a disk that fails and loses unsynced data.
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,7 +29,7 @@ v1::JobSpec Spec(const std::string& uid, v1::CheckpointSpec::OnExisting policy, 
   return spec;
 }
 
-// A job and its disk, which another job may have after it.
+// A job and its disk, which a later job may reuse.
 class StoredJob {
  public:
   StoredJob(FakeFileSystem* files, v1::JobSpec spec, const std::string& writer = "1")
@@ -37,7 +37,7 @@ class StoredJob {
     job_.storage = storage_.get();
   }
 
-  // As far as it comes; the longest of these jobs needs half of the steps.
+  // Trains as far as possible; the longest of these jobs needs half of these steps.
   FakeJob& Run(int steps = 80) {
     job_.Start();
     for (int step = 0; step < steps && !job_.exit.has_value(); ++step) job_.Train(1);
@@ -52,7 +52,7 @@ class StoredJob {
   FakeJob job_;
 };
 
-// The first job; the attempts and checkpoints that it has left.
+// Runs the first job, which leaves attempts and checkpoints.
 void RunFirst(FakeFileSystem* files, bool to_its_end) {
   StoredJob first(files, Spec("u1", v1::CheckpointSpec::UNSET, 20));
   first.Run(to_its_end ? 80 : 12);
@@ -68,7 +68,7 @@ std::vector<std::string> Folders(CheckpointStorage& storage) {
   return folders;
 }
 
-TEST(OnExisting, AFinishedJobOfTheSameNameIsToldAndLeftAsItIs) {
+TEST(OnExisting, ReportsFinishedJobOfSameNameAndLeavesItUnchanged) {
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::FAIL}) {
     FakeFileSystem files;
     RunFirst(&files, /*to_its_end=*/true);
@@ -88,7 +88,7 @@ TEST(OnExisting, AFinishedJobOfTheSameNameIsToldAndLeftAsItIs) {
   }
 }
 
-TEST(OnExisting, ResumeContinuesAFinishedJobFromItsEnd) {
+TEST(OnExisting, ResumeContinuesFinishedJobFromItsEnd) {
   FakeFileSystem files;
   RunFirst(&files, /*to_its_end=*/true);
   StoredJob again(&files, Spec("u2", v1::CheckpointSpec::RESUME, 40));
@@ -105,14 +105,14 @@ TEST(OnExisting, ResumeContinuesAFinishedJobFromItsEnd) {
   EXPECT_EQ(claims[2].job(), "default/digits/u2");
   EXPECT_TRUE(claims[3].end());
 
-  // Its end is its own: a coordinator that is started once more succeeds at once.
+  // The end record is the new job's own: a restarted coordinator succeeds at once.
   StoredJob once_more(&files, Spec("u2", v1::CheckpointSpec::RESUME, 40));
   once_more.Run(1);
   EXPECT_EQ(once_more.job().Progress().phase(), v1::JobProgress::SUCCEEDED);
-  EXPECT_EQ(once_more.job().Progress().step(), 40) << "and says how far it came";
+  EXPECT_EQ(once_more.job().Progress().step(), 40) << "and reports its progress";
 }
 
-TEST(OnExisting, ResumeOfAFinishedJobThatAsksForNoMoreSaysThatNothingWasTrained) {
+TEST(OnExisting, ResumeOfFinishedJobReportsThatNothingWasTrained) {
   FakeFileSystem files;
   RunFirst(&files, /*to_its_end=*/true);
   StoredJob again(&files, Spec("u2", v1::CheckpointSpec::RESUME, 20));
@@ -125,7 +125,7 @@ TEST(OnExisting, ResumeOfAFinishedJobThatAsksForNoMoreSaysThatNothingWasTrained)
   EXPECT_EQ(progress.step(), 20);
 }
 
-TEST(OnExisting, AnUnfinishedJobWithTheSameSettingsIsContinuedAndNamed) {
+TEST(OnExisting, ContinuesAndNamesUnfinishedJobWithSameSettings) {
   FakeFileSystem files;
   RunFirst(&files, /*to_its_end=*/false);
   StoredJob again(&files, Spec("u2", v1::CheckpointSpec::UNSET, 20));
@@ -136,7 +136,7 @@ TEST(OnExisting, AnUnfinishedJobWithTheSameSettingsIsContinuedAndNamed) {
   EXPECT_TRUE(again.storage().ReadClaims()->at(1).has_parent());
 }
 
-TEST(OnExisting, AReplacedCoordinatorOfTheSameActivationAlwaysContinues) {
+TEST(OnExisting, ReplacedCoordinatorOfSameActivationAlwaysContinues) {
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME,
                             v1::CheckpointSpec::FAIL, v1::CheckpointSpec::REPLACE}) {
     FakeFileSystem files;
@@ -152,7 +152,7 @@ TEST(OnExisting, AReplacedCoordinatorOfTheSameActivationAlwaysContinues) {
   }
 }
 
-TEST(OnExisting, AJobThatWasReplacedWhileItsCoordinatorWasAwayFailsAndNamesTheOther) {
+TEST(OnExisting, ReplacedJobFailsAndNamesItsReplacement) {
   FakeFileSystem files;
   StoredJob first(&files, Spec("u1", v1::CheckpointSpec::REPLACE, 20));
   first.Run(12);
@@ -165,10 +165,10 @@ TEST(OnExisting, AJobThatWasReplacedWhileItsCoordinatorWasAwayFailsAndNamesTheOt
   EXPECT_THAT(first.job().Progress().reason(), HasSubstr("job default/digits/u2 has taken over"));
 }
 
-// The disk fails at each of its operations in turn, and forgets what was not synced. Until the new
-// job has a checkpoint the old one's is whole; the new job never continues from it, and trains to
-// its end.
-TEST(OnExisting, ReplaceIsSafeAgainstACrashAtEveryWrite) {
+// The disk fails at each of its operations in turn, and loses unsynced data. The old job's
+// checkpoint stays whole until the new job has one. The new job never continues from it, and trains
+// to its end.
+TEST(OnExisting, ReplaceSurvivesCrashAtEveryWrite) {
   int crashes = 0;
   for (int crash = 0;; ++crash) {
     SCOPED_TRACE(absl::StrCat("crash at operation ", crash));
@@ -192,7 +192,8 @@ TEST(OnExisting, ReplaceIsSafeAgainstACrashAtEveryWrite) {
     const std::vector<v1::CheckpointRef> there = *after.storage().ListCheckpoints();
     const bool has_own = !there.empty() && there.back().attempt() > old_claims;
     if (!has_own) {
-      EXPECT_TRUE(ReadWholeCheckpoint(after.storage(), old).ok()) << "it is not needed less";
+      EXPECT_TRUE(ReadWholeCheckpoint(after.storage(), old).ok())
+          << "the old checkpoint is still needed";
     }
     FakeJob& job = after.Run();
     ASSERT_TRUE(job.exit.has_value());

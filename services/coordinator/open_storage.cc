@@ -18,18 +18,22 @@ absl::StatusOr<StorageContents> ReadContents(
   absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
   if (!checkpoints.ok()) return checkpoints.status();
   contents.checkpoints = *std::move(checkpoints);
+
   absl::StatusOr<OpenedStorage> opened = ReadForJob(storage, job);
   if (!opened.ok()) return opened.status();
   contents.claims = std::move(opened->claims);
   contents.existing = std::move(opened->existing);
+
   RestorePoint& point = opened->point;
   contents.has_newest = point.found;
   contents.newest = std::move(point.manifest);
   contents.damaged = std::move(point.damaged);
+
   if (contents.existing.kind == ExistingJob::Kind::kRefused) return contents;
   if (contents.existing.kind == ExistingJob::Kind::kReplace) {
     if (absl::Status aside = storage.SetVocabularyAside(); !aside.ok()) return aside;
   }
+
   // Damaged checkpoints do not count as kept ones.
   for (const v1::CheckpointRef& bad : point.passed_over) {
     const auto is_bad = [&](const v1::CheckpointRef& ref) {
@@ -39,6 +43,7 @@ absl::StatusOr<StorageContents> ReadContents(
         std::remove_if(contents.checkpoints.begin(), contents.checkpoints.end(), is_bad),
         contents.checkpoints.end());
   }
+
   if (!contents.has_newest && restore_source != nullptr) {
     absl::StatusOr<RestoreSource> source = restore_source();
     if (!source.ok()) return source.status();
@@ -47,6 +52,7 @@ absl::StatusOr<StorageContents> ReadContents(
     contents.foreign_folder = std::move(source->folder);
     for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
   }
+
   if (!contents.claims.empty()) {
     // Folders of older attempts without a manifest can never become checkpoints.
     (void)storage.RemoveIncomplete(contents.claims.back().attempt());
@@ -63,17 +69,21 @@ absl::StatusOr<StorageContents> OpenStorage(
     return absl::Status(status.code(), absl::StrCat("the checkpoint storage cannot be ", how, ": ",
                                                     status.message()));
   };
+
   if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
   // Before Own, which may repair some.
   const std::vector<std::string> damage = storage.FindDamage();
+
   if (absl::Status status = storage.Own(FullJobName(job)); !status.ok()) {
     if (!absl::IsFailedPrecondition(status)) return fails(status, "used");
     StorageContents refused;
     refused.existing = {ExistingJob::Kind::kRefused, std::string(status.message())};
     return refused;
   }
+
   absl::StatusOr<StorageContents> contents = ReadContents(storage, job, restore_source);
   if (!contents.ok()) return fails(contents.status(), "read");
+
   for (const std::string& sentence : damage) {
     const bool known = std::find(contents->damaged.begin(), contents->damaged.end(), sentence) !=
                        contents->damaged.end();

@@ -92,10 +92,12 @@ void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgr
     losses_.push_back({step.loss_sum(), step.samples()});
     loss_count_ += step.samples();
   }
+
   while (losses_.size() > 1 && loss_count_ - losses_.front().samples >= loss_samples_) {
     loss_count_ -= losses_.front().samples;
     losses_.pop_front();
   }
+
   const double seconds = progress.data_seconds() + progress.compute_seconds();
   if (samples > 0 && seconds > 0 && std::isfinite(seconds)) {
     constexpr double kDecay = 0.9;
@@ -103,6 +105,7 @@ void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgr
     worker.samples = worker.samples * kDecay + static_cast<double>(samples);
     worker.seconds = worker.seconds * kDecay + seconds;
   }
+
   sums_.set_data_seconds(sums_.data_seconds() + progress.data_seconds());
   sums_.set_compute_seconds(sums_.compute_seconds() + progress.compute_seconds());
   sums_.set_push_seconds(sums_.push_seconds() + progress.push_seconds());
@@ -148,6 +151,7 @@ void TrainingMeter::CopyTo(v1::JobProgress* progress) const {
   progress->set_has_loss(has_loss());
   if (has_loss()) progress->set_loss(loss());
   progress->set_training_seconds(absl::ToDoubleSeconds(TrainingTime()));
+
   progress->set_data_seconds(sums_.data_seconds());
   progress->set_compute_seconds(sums_.compute_seconds());
   progress->set_push_seconds(sums_.push_seconds());
@@ -158,6 +162,7 @@ void TrainingMeter::CopyTo(v1::JobProgress* progress) const {
   progress->set_gradient_bytes(sums_.gradient_bytes());
   progress->set_pulled_bytes(sums_.pulled_bytes());
   progress->set_parameter_bytes(sums_.parameter_bytes());
+
   if (stalenesses_.count() > 0) {
     v1::JobProgress::Staleness* staleness = progress->mutable_staleness();
     staleness->set_updates(stalenesses_.count());

@@ -18,7 +18,7 @@ v1::WorkerProgress StepOf(uint64_t samples, double loss, double seconds) {
   return progress;
 }
 
-TEST(EventLog, NumbersEventsAndKeepsTheNewestThousand) {
+TEST(EventLog, NumbersEventsAndKeepsNewestThousand) {
   EventLog log;
   for (int i = 0; i < 1500; ++i) log.Add(v1::Event::INFO, "event", kStart);
   v1::JobProgress progress;
@@ -37,7 +37,7 @@ v1::WorkerProgress StepNumbered(uint64_t step, double loss) {
   return progress;
 }
 
-TEST(BatchLosses, AWorkersFirstBatchAndEveryFifthFromThereAreKept) {
+TEST(BatchLosses, KeepsFirstAndEveryFifthBatchOfEachWorker) {
   BatchLosses losses;
   for (uint64_t clock = 1; clock <= 12; ++clock) {
     losses.OnWorkerProgress(3, /*synchronous=*/false,
@@ -54,7 +54,7 @@ TEST(BatchLosses, AWorkersFirstBatchAndEveryFifthFromThereAreKept) {
   }
 }
 
-TEST(BatchLosses, AWorkersOwnBatchesAreCountedThoughItsClockIsRaised) {
+TEST(BatchLosses, CountsBatchesOfWorkerWithRaisedClock) {
   BatchLosses losses;
   for (const uint64_t clock : {1, 2, 9, 10, 11, 12}) {
     losses.OnWorkerProgress(3, /*synchronous=*/false, StepNumbered(clock, 1));
@@ -67,7 +67,7 @@ TEST(BatchLosses, AWorkersOwnBatchesAreCountedThoughItsClockIsRaised) {
   EXPECT_EQ(progress.losses(3).batch(), 5u);
 }
 
-TEST(BatchLosses, ASynchronousBatchIsNumberedByItsStep) {
+TEST(BatchLosses, NumbersSynchronousBatchByStep) {
   BatchLosses losses;
   losses.OnWorkerProgress(0, /*synchronous=*/true, StepNumbered(5, 2.5));
   losses.OnWorkerProgress(1, /*synchronous=*/true, StepNumbered(6, 2.5));
@@ -77,7 +77,7 @@ TEST(BatchLosses, ASynchronousBatchIsNumberedByItsStep) {
   EXPECT_EQ(progress.losses(0).batch(), 5u);
 }
 
-TEST(BatchLosses, TheNewestThousandAreKeptAndTheNewerOnesTold) {
+TEST(BatchLosses, KeepsNewestThousandAndReportsNewerOnes) {
   BatchLosses losses;
   for (uint64_t step = 0; step < 5 * 1500; step += 5) {
     losses.OnWorkerProgress(0, /*synchronous=*/true, StepNumbered(step, 1));
@@ -91,7 +91,7 @@ TEST(BatchLosses, TheNewestThousandAreKeptAndTheNewerOnesTold) {
   EXPECT_EQ(progress.losses_size(), 1);
 }
 
-TEST(TrainingMeter, TheLossIsTheMeanOverTheLastSamples) {
+TEST(TrainingMeter, LossIsMeanOverLastSamples) {
   TrainingMeter meter(100);
   EXPECT_FALSE(meter.has_loss());
   meter.OnWorkerProgress(1, StepOf(50, 8.0, 1));
@@ -101,25 +101,25 @@ TEST(TrainingMeter, TheLossIsTheMeanOverTheLastSamples) {
   EXPECT_DOUBLE_EQ(meter.loss(), 3.0) << "the first is forgotten";
 }
 
-TEST(TrainingMeter, ALossThatIsNotFiniteIsLeftOut) {
+TEST(TrainingMeter, IgnoresLossThatIsNotFinite) {
   TrainingMeter meter(100);
   meter.OnWorkerProgress(1, StepOf(50, std::numeric_limits<double>::infinity(), 1));
   meter.OnWorkerProgress(1, StepOf(50, 2.0, 1));
   EXPECT_DOUBLE_EQ(meter.loss(), 2.0);
 }
 
-TEST(TrainingMeter, AWorkersSpeedIsItsSamplesPerSecondOfWorkNotOfWaiting) {
+TEST(TrainingMeter, WorkerSpeedIsSamplesPerSecondOfWorkNotOfWaiting) {
   TrainingMeter meter(100);
   EXPECT_EQ(meter.SpeedOf(1), 0);
   meter.OnWorkerProgress(1, StepOf(50, 1, 0.5));
   EXPECT_DOUBLE_EQ(meter.SpeedOf(1), 100);
   for (int i = 0; i < 50; ++i) meter.OnWorkerProgress(1, StepOf(50, 1, 0.25));
-  EXPECT_NEAR(meter.SpeedOf(1), 200, 2) << "it follows";
+  EXPECT_NEAR(meter.SpeedOf(1), 200, 2) << "it follows the change";
   meter.Forget(1);
   EXPECT_EQ(meter.SpeedOf(1), 0);
 }
 
-TEST(TrainingMeter, TheJobsSpeedIsThatOfTheLastSeconds) {
+TEST(TrainingMeter, JobSpeedIsThatOfLastSeconds) {
   TrainingMeter meter(100);
   for (int i = 0; i <= 100; ++i) {
     meter.OnSamples(static_cast<uint64_t>(i) * (i < 50 ? 100 : 200), kStart + absl::Seconds(i));
@@ -128,7 +128,7 @@ TEST(TrainingMeter, TheJobsSpeedIsThatOfTheLastSeconds) {
   EXPECT_LT(meter.SamplesPerSecond(kStart + absl::Seconds(400)), 25) << "and falls when it stops";
 }
 
-TEST(TrainingMeter, AfterARestorationTheSpeedBeginsAnew) {
+TEST(TrainingMeter, SpeedStartsOverAfterRestoration) {
   TrainingMeter meter(100);
   meter.OnSamples(1000, kStart);
   meter.OnSamples(2000, kStart + absl::Seconds(1));
@@ -137,7 +137,7 @@ TEST(TrainingMeter, AfterARestorationTheSpeedBeginsAnew) {
   EXPECT_DOUBLE_EQ(meter.SamplesPerSecond(kStart + absl::Seconds(3)), 100);
 }
 
-TEST(TrainingMeter, TrainingLastsFromTheFirstViewToTheNewestStep) {
+TEST(TrainingMeter, TrainingTimeIsFromFirstViewToNewestStep) {
   TrainingMeter meter(100);
   EXPECT_EQ(meter.TrainingTime(), absl::ZeroDuration());
   meter.OnSamples(0, kStart);
@@ -153,7 +153,7 @@ TEST(TrainingMeter, TrainingLastsFromTheFirstViewToTheNewestStep) {
   EXPECT_EQ(progress.training_seconds(), 90);
 }
 
-TEST(TrainingMeter, SumsWhereTheTimeWent) {
+TEST(TrainingMeter, SumsTimesByActivity) {
   TrainingMeter meter(100);
   meter.OnWorkerProgress(1, StepOf(50, 1, 0.5));
   meter.OnWorkerProgress(2, StepOf(50, 1, 0.5));
@@ -163,7 +163,7 @@ TEST(TrainingMeter, SumsWhereTheTimeWent) {
   EXPECT_DOUBLE_EQ(progress.wait_seconds(), 0.5);
 }
 
-TEST(TrainingMeter, BytesPushedAreAddedUp) {
+TEST(TrainingMeter, SumsPushedBytes) {
   TrainingMeter meter(100);
   v1::WorkerProgress pushed;
   pushed.set_pushed_bytes(10);
@@ -181,7 +181,7 @@ TEST(TrainingMeter, BytesPushedAreAddedUp) {
   EXPECT_FALSE(progress.has_staleness());
 }
 
-TEST(TrainingMeter, StalenessIsToldByQuantiles) {
+TEST(TrainingMeter, ReportsQuantilesOfStaleness) {
   TrainingMeter meter(100);
   for (uint64_t staleness = 0; staleness < 100; ++staleness) {
     v1::WorkerProgress update = StepOf(1, 1, 1);
@@ -194,7 +194,7 @@ TEST(TrainingMeter, StalenessIsToldByQuantiles) {
   EXPECT_EQ(progress.staleness().median(), 4);
   EXPECT_EQ(progress.staleness().percentile_95(), 9);
   EXPECT_EQ(progress.staleness().largest(), 1'000'000'000'000);
-  // 10 of each of 0 to 8, 9 of 9, and the one.
+  // 10 updates each of staleness 0 to 8, 9 of staleness 9, and the single one.
   EXPECT_DOUBLE_EQ(progress.staleness().mean(), (360 + 81 + 1e12) / 100);
 }
 

@@ -38,6 +38,7 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
     return absl::FailedPreconditionError(absl::StrCat(
         "view ", ShortName(request.view()), " is not the newest: that is ", ShortName(view_)));
   }
+
   const uint64_t incarnation = request.process().incarnation();
   // Compares the whole identity: a worker may only ask for itself.
   const auto asker =
@@ -49,7 +50,9 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
     return absl::PermissionDeniedError(absl::StrCat(
         ProcessName(request.process()), " computes nothing in view ", ShortName(view_)));
   }
+
   if (absl::Status status = CheckAddresses(request); !status.ok()) return status;
+
   Member said{request.plan_hash(), {request.addresses().begin(), request.addresses().end()}};
   const auto before = left_.find(incarnation);
   if (before == left_.end()) {
@@ -64,11 +67,13 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
     left_.emplace(incarnation, std::move(said));
   } else if (!(before->second == said)) {
     return absl::InvalidArgumentError(absl::StrCat(ProcessName(request.process()),
-                                                   " has left other addresses in view ",
+                                                   " has given other addresses in view ",
                                                    ShortName(view_), " before"));
   }
+
   v1::MeetReply reply;
   if (left_.size() < members_.size()) return reply;
+
   const auto place = static_cast<size_t>(asker - members_.begin());
   for (const v1::ProcessId& member : members_) {
     const Member& other = left_.at(member.incarnation());

@@ -27,7 +27,7 @@ v1::View View(uint64_t number, const std::vector<std::pair<uint64_t, bool>>& mem
   return view;
 }
 
-// Of a member that awaits the others at these addresses.
+// The request of a member that awaits the others at these addresses.
 v1::MeetRequest Request(const v1::View& view, uint64_t incarnation,
                         const std::vector<std::string>& addresses) {
   v1::MeetRequest request;
@@ -39,7 +39,7 @@ v1::MeetRequest Request(const v1::View& view, uint64_t incarnation,
   return request;
 }
 
-TEST(RendezvousTest, AMemberMayNotAskInTheNameOfAnother) {
+TEST(RendezvousTest, MemberMayNotAskInTheNameOfAnother) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{12, true}, {11, true}});
   rendezvous.OnView(view);
@@ -50,11 +50,11 @@ TEST(RendezvousTest, AMemberMayNotAskInTheNameOfAnother) {
   for (const v1::MeetRequest& request : {other_index, other_role}) {
     EXPECT_TRUE(absl::IsPermissionDenied(rendezvous.Meet(request).status()));
   }
-  // Nothing was kept of them.
+  // The refused requests had no effect.
   EXPECT_TRUE(rendezvous.Meet(Request(view, 12, {"", "12 at last"})).ok());
 }
 
-TEST(RendezvousTest, EachIsToldWhereTheOthersAwaitItOnceAllAreThere) {
+TEST(RendezvousTest, SendsAddressesToEachMemberOnceAllHaveAsked) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{12, true}, {11, true}, {13, true}});
   rendezvous.OnView(view);
@@ -81,14 +81,15 @@ TEST(RendezvousTest, EachIsToldWhereTheOthersAwaitItOnceAllAreThere) {
   }
 }
 
-TEST(RendezvousTest, AReplyToOneOfAsManyWorkersAsAJobMayHaveIsSmall) {
+TEST(RendezvousTest, ReplyIsSmallEvenForLargestJob) {
   constexpr uint64_t kWorkers = 1024;
   std::vector<std::pair<uint64_t, bool>> members;
   for (uint64_t i = 0; i < kWorkers; ++i) members.emplace_back(i + 1, true);
   const v1::View view = View(3, members);
   Rendezvous rendezvous;
   rendezvous.OnView(view);
-  // As long as gloo's.
+
+  // As long as gloo's addresses.
   const std::vector<std::string> addresses(kWorkers, std::string(136, 'x'));
   absl::StatusOr<v1::MeetReply> reply;
   for (uint64_t i = 0; i < kWorkers; ++i) {
@@ -101,7 +102,7 @@ TEST(RendezvousTest, AReplyToOneOfAsManyWorkersAsAJobMayHaveIsSmall) {
   EXPECT_LT(reply->ByteSizeLong(), kMaxControlMessageBytes);
 }
 
-TEST(RendezvousTest, AMemberWithoutMicrobatchesIsNotWaitedForAndMayNotAsk) {
+TEST(RendezvousTest, MemberWithoutMicrobatchesIsNotAwaitedAndMayNotAsk) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{11, true}, {12, false}});
   rendezvous.OnView(view);
@@ -110,7 +111,7 @@ TEST(RendezvousTest, AMemberWithoutMicrobatchesIsNotWaitedForAndMayNotAsk) {
   EXPECT_TRUE(absl::IsPermissionDenied(rendezvous.Meet(Request(view, 99, {""})).status()));
 }
 
-TEST(RendezvousTest, ANewViewBeginsAnew) {
+TEST(RendezvousTest, NewViewStartsOver) {
   Rendezvous rendezvous;
   const v1::View first = View(3, {{11, true}, {12, true}});
   const v1::View second = View(4, {{11, true}, {12, true}});
@@ -118,11 +119,11 @@ TEST(RendezvousTest, ANewViewBeginsAnew) {
   ASSERT_TRUE(rendezvous.Meet(Request(first, 11, {"", "x"})).ok());
   rendezvous.OnView(second);
   EXPECT_EQ(rendezvous.Meet(Request(second, 12, {"y", ""}))->members_size(), 0)
-      << "what was left in the older view does not count";
+      << "addresses of the older view do not count";
   EXPECT_TRUE(absl::IsFailedPrecondition(rendezvous.Meet(Request(first, 12, {"x", ""})).status()));
 }
 
-TEST(RendezvousTest, TheSameViewAgainChangesNothing) {
+TEST(RendezvousTest, RepeatedViewChangesNothing) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{11, true}, {12, true}});
   rendezvous.OnView(view);
@@ -131,14 +132,14 @@ TEST(RendezvousTest, TheSameViewAgainChangesNothing) {
   EXPECT_EQ(rendezvous.Meet(Request(view, 12, {"y", ""}))->members_size(), 2);
 }
 
-TEST(RendezvousTest, NobodyMeetsBeforeThereIsAView) {
+TEST(RendezvousTest, RefusesMembersBeforeFirstView) {
   Rendezvous rendezvous;
   EXPECT_TRUE(absl::IsFailedPrecondition(
       rendezvous.Meet(Request(View(3, {{11, true}}), 11, {""})).status()));
   EXPECT_TRUE(absl::IsPermissionDenied(rendezvous.Meet(Request(v1::View(), 11, {})).status()));
 }
 
-TEST(RendezvousTest, AddressesThatAreNotOneForEachOrTooLongOrOthersThanBeforeAreRefused) {
+TEST(RendezvousTest, RefusesWrongNumberLengthOrChangeOfAddresses) {
   Rendezvous rendezvous;
   const v1::View view = View(3, {{11, true}, {12, true}});
   rendezvous.OnView(view);
@@ -151,6 +152,7 @@ TEST(RendezvousTest, AddressesThatAreNotOneForEachOrTooLongOrOthersThanBeforeAre
   EXPECT_TRUE(refused({"", "x", "y"}));
   ASSERT_TRUE(rendezvous.Meet(Request(view, 11, {"", longest})).ok());
   EXPECT_TRUE(refused({"", "other"}));
+
   v1::MeetRequest other_plan = Request(view, 11, {"", longest});
   other_plan.set_plan_hash(5);
   EXPECT_TRUE(absl::IsInvalidArgument(rendezvous.Meet(other_plan).status()));

@@ -28,24 +28,24 @@ std::vector<std::pair<uint64_t, uint64_t>> Deleted(std::vector<v1::CheckpointRef
   return deleted;
 }
 
-TEST(Superseded, AreAllButTheNewest) {
+TEST(Superseded, AreAllButNewest) {
   EXPECT_THAT(Deleted({Ref(1, 5), Ref(1, 10), Ref(1, 15)}, Ref(1, 15), 2),
               UnorderedElementsAre(std::make_pair(1, 5)));
   EXPECT_THAT(Deleted({Ref(1, 5), Ref(1, 10)}, Ref(1, 10), 1),
               UnorderedElementsAre(std::make_pair(1, 5)));
 }
 
-TEST(Superseded, AnOlderAttemptIsOlderWhateverItsStep) {
+TEST(Superseded, OlderAttemptIsOlderAtAnyStep) {
   EXPECT_THAT(Deleted({Ref(1, 50), Ref(2, 10), Ref(2, 20)}, Ref(2, 20), 2),
               UnorderedElementsAre(std::make_pair(1, 50)));
 }
 
-TEST(Superseded, WhatIsNewerThanOursIsNotOurs) {
+TEST(Superseded, NewerCheckpointsAreNotOurs) {
   EXPECT_THAT(Deleted({Ref(1, 5), Ref(3, 1), Ref(2, 10)}, Ref(2, 10), 1),
               UnorderedElementsAre(std::make_pair(1, 5)));
 }
 
-TEST(Superseded, WithoutALimitAllAreKept) {
+TEST(Superseded, KeepsAllWithoutLimit) {
   EXPECT_THAT(Deleted({Ref(1, 5), Ref(1, 10)}, Ref(1, 10), 0), IsEmpty());
   EXPECT_THAT(Deleted({Ref(1, 10)}, Ref(1, 10), 5), IsEmpty());
 }

@@ -108,7 +108,7 @@ std::shared_ptr<SnapshotCalls::Call> SnapshotCalls::Find(uint64_t call) {
 }
 
 void SnapshotCalls::Forget(uint64_t call) {
-  std::shared_ptr<Call> ended;  // dies without the lock
+  std::shared_ptr<Call> ended;  // destroyed without the lock
   MutexLock lock(&mutex_);
   const auto found = open_.find(call);
   if (found == open_.end()) return;

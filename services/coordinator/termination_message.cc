@@ -15,6 +15,7 @@ std::string TerminationMessage(v1::JobProgress progress) {
     *progress.mutable_view() = v1::View();
     *progress.mutable_view()->mutable_id() = id;
   }
+
   constexpr size_t kMaxText = 2000;
   std::string json;
   // A character may take six bytes in JSON; numbers take a few hundred bytes in all.

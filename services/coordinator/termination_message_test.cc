@@ -15,7 +15,7 @@ v1::JobProgress Read(const std::string& message) {
   return progress;
 }
 
-TEST(TerminationMessageTest, SaysHowTheJobEndedAndNothingOfEachProcess) {
+TEST(TerminationMessageTest, ReportsOutcomeWithoutProcesses) {
   v1::JobProgress progress;
   progress.set_phase(v1::JobProgress::FAILED);
   progress.set_reason("the loss is not finite");
@@ -37,7 +37,7 @@ TEST(TerminationMessageTest, SaysHowTheJobEndedAndNothingOfEachProcess) {
   EXPECT_EQ(read.view().workers_size() + read.processes_size() + read.events_size(), 0);
 }
 
-TEST(TerminationMessageTest, FitsWhateverTheTextsAre) {
+TEST(TerminationMessageTest, FitsForAnyTexts) {
   for (const std::string text : {"x", "\n", "\x01", "€", "\""}) {
     std::string long_text;
     while (long_text.size() < 20000) long_text += text;

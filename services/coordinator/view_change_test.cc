@@ -31,7 +31,7 @@ v1::Install InstallNumber(uint64_t number) {
   return install;
 }
 
-TEST(ViewChange, IsCompleteWhenAllShardsHaveRepliedToTheNewestPause) {
+TEST(ViewChange, IsCompleteWhenAllShardsHaveRepliedToNewestPause) {
   ViewChange change(&kRules);
   change.Reset({1, 2});
   change.Begin(PauseNumber(5), kNow);
@@ -41,7 +41,7 @@ TEST(ViewChange, IsCompleteWhenAllShardsHaveRepliedToTheNewestPause) {
   EXPECT_TRUE(change.AllReplied());
 }
 
-TEST(ViewChange, AReplyCountsOnlyForItsOwnPause) {
+TEST(ViewChange, ReplyCountsOnlyForItsPause) {
   ViewChange change(&kRules);
   change.Reset({1, 2});
   change.Begin(PauseNumber(5, /*now=*/false), kNow);
@@ -51,7 +51,7 @@ TEST(ViewChange, AReplyCountsOnlyForItsOwnPause) {
   EXPECT_TRUE(change.replies().empty()) << "a new Pause forgets the old replies";
 }
 
-TEST(ViewChange, RepliesOfStrangersDoNotCount) {
+TEST(ViewChange, RepliesOfOtherShardsDoNotCount) {
   ViewChange change(&kRules);
   change.Reset({1});
   EXPECT_FALSE(change.OnReply(1, ReplyTo(5))) << "there is no Pause";
@@ -59,7 +59,7 @@ TEST(ViewChange, RepliesOfStrangersDoNotCount) {
   EXPECT_FALSE(change.OnReply(9, ReplyTo(5)));
 }
 
-TEST(ViewChange, IsInstalledWhenAllShardsHaveSaidSoOfTheNewestView) {
+TEST(ViewChange, IsInstalledWhenAllShardsConfirmNewestView) {
   ViewChange change(&kRules);
   change.Reset({1, 2});
   change.Decide(InstallNumber(5), kNow);
@@ -69,14 +69,14 @@ TEST(ViewChange, IsInstalledWhenAllShardsHaveSaidSoOfTheNewestView) {
   EXPECT_TRUE(change.HasInstalled(1));
   change.Decide(InstallNumber(6), kNow);
   EXPECT_FALSE(change.OnInstalled(2, InstallNumber(5).view().id())) << "an older view";
-  EXPECT_EQ(change.installs().size(), 2u) << "a shard may still be in the older one";
+  EXPECT_EQ(change.installs().size(), 2u) << "a shard may still be in the older view";
   change.OnInstalled(1, InstallNumber(6).view().id());
   change.OnInstalled(2, InstallNumber(6).view().id());
   EXPECT_FALSE(change.installing());
   EXPECT_EQ(change.installs().size(), 1u);
 }
 
-TEST(ViewChange, ShardsThatOweAnAnswerTooLongAreOverdue) {
+TEST(ViewChange, ShardsThatOweAnAnswerForTooLongAreOverdue) {
   ViewChange change(&kRules);
   change.Reset({1, 2});
   change.Begin(PauseNumber(5), kNow);
@@ -90,7 +90,7 @@ TEST(ViewChange, ShardsThatOweAnAnswerTooLongAreOverdue) {
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(4), timeout), ElementsAre(1, 2));
 }
 
-TEST(ViewChange, ForgivenTimeCountsForNoAnswer) {
+TEST(ViewChange, ForgivenTimeDoesNotCount) {
   ViewChange change(&kRules);
   change.Reset({1});
   const absl::Duration timeout = absl::Seconds(3);
@@ -105,7 +105,7 @@ TEST(ViewChange, ForgivenTimeCountsForNoAnswer) {
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(26), timeout), ElementsAre(1));
 }
 
-TEST(ViewChange, APauseAfterAStepTakesAsLongAsTheStep) {
+TEST(ViewChange, PauseAfterStepMayTakeAsLongAsTheStep) {
   ViewChange change(&kRules);
   change.Reset({1});
   change.Begin(PauseNumber(5, /*now=*/false), kNow);

@@ -28,11 +28,13 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
   for (const auto& [incarnation, reply] : replies) {
     if (reply.has_view()) first = false;
   }
+
   for (size_t i = 0; i < attempt.shards.size(); ++i) {
     const auto found = replies.find(attempt.shards[i]);
     if (found == replies.end()) {
       return Fail(Decision::Outcome::kLost, absl::StrCat(ShardName(i), " did not reply"));
     }
+
     const v1::PauseReply& reply = found->second;
     if (reply.has_view()) {
       const v1::ViewId& view = reply.view();
@@ -102,6 +104,7 @@ std::optional<std::string> CheckStaged(size_t position, const v1::PauseReply& re
   absl::flat_hash_map<uint64_t, uint64_t> applied;
   for (const v1::ClockRecord& record : reply.clocks()) applied[record.worker()] = record.clock();
   *updates = reply.ledger().updates();
+
   for (const v1::ClockRecord& winner : winners) {
     const auto own = applied.find(winner.worker());
     if (own != applied.end() && own->second >= winner.clock()) continue;
@@ -135,12 +138,14 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
   if (std::optional<Decision> failed = CheckReplies(attempt, replies); failed.has_value()) {
     return *std::move(failed);
   }
+
   const v1::PauseReply* newest = Newest(replies);
   Decision decision;
   if (newest == nullptr) {
     decision.first_step = attempt.base_version;
     return decision;
   }
+
   decision.previous = newest->view();
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
   uint64_t highest = 0;
@@ -148,6 +153,7 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
     const v1::PauseReply& reply = replies.at(attempt.shards[i]);
     std::map<uint32_t, uint64_t> versions;
     for (const auto& state : reply.partitions()) versions[state.partition()] = state.version();
+
     for (uint32_t p = 0; p < attempt.owner.size(); ++p) {
       if (attempt.owner[p] != i || attempt.empty[p]) continue;
       const auto version = versions.find(p);
@@ -162,7 +168,8 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
       highest = std::max(highest, stands);
     }
   }
-  // Not one partition that is not empty.
+
+  // If all partitions are empty, there is no lowest version.
   if (lowest > highest) lowest = highest = newest->newest().first_step();
   decision.first_step = rules.FallBackToLowest() ? lowest : highest;
   if (std::optional<std::string> stuck = CheckFallBack(attempt, replies, decision.first_step);

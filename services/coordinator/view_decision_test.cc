@@ -58,7 +58,7 @@ v1::PauseReply Whole() {
   return reply;
 }
 
-TEST(DecideSynchronous, TheLowestVersionOfAllPartitionsWins) {
+TEST(DecideSynchronous, LowestVersionOfAllPartitionsWins) {
   struct Case {
     uint64_t p0, p1, p2, expected;
   };
@@ -73,22 +73,22 @@ TEST(DecideSynchronous, TheLowestVersionOfAllPartitionsWins) {
   }
 }
 
-TEST(DecideSynchronous, AShardThatLacksTheNewestViewStandsAtItsFirstStep) {
-  // B holds version 9 in view 4; view 5 began at 8, and B would have fallen back.
+TEST(DecideSynchronous, ShardWithoutNewestViewCountsAtItsFirstStep) {
+  // B has version 9 in view 4. View 5 began at 8, so B would have fallen back.
   const Decision decision = DecideSynchronous(
       Facts(), {{kA, InView(5, 8, {{0, 9}, {2, 9}})}, {kB, InView(4, 5, {{1, 9}})}}, kRules);
   EXPECT_EQ(decision.first_step, 8);
   EXPECT_EQ(decision.previous->number(), 5);
 }
 
-TEST(DecideSynchronous, BeforeTheFirstViewItIsTheAsksVersion) {
+TEST(DecideSynchronous, IsVersionOfAskBeforeFirstView) {
   const Decision decision = DecideSynchronous(Facts(), {{kA, Whole()}, {kB, Whole()}}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kDecided);
   EXPECT_EQ(decision.first_step, 40);
   EXPECT_FALSE(decision.previous.has_value());
 }
 
-TEST(DecideSynchronous, AFirstViewThatOneShardMissedIsGoneOnFrom) {
+TEST(DecideSynchronous, ContinuesFromFirstViewThatOneShardMissed) {
   const Decision decision = DecideSynchronous(Facts(),
                                               {{kA, InView(2, 40, {{0, 40}, {2, 40}})},
                                                {kB,
@@ -102,7 +102,7 @@ TEST(DecideSynchronous, AFirstViewThatOneShardMissedIsGoneOnFrom) {
   EXPECT_EQ(decision.first_step, 40);
 }
 
-TEST(DecideSynchronous, AShardThatDoesNotHoldTheAskIsAskedAgain) {
+TEST(DecideSynchronous, AsksAgainIfShardDoesNotHoldTheAsk) {
   v1::PauseReply other = Whole();
   other.mutable_whole_ask()->set_number(9);
   const Decision decision = DecideSynchronous(Facts(), {{kA, Whole()}, {kB, other}}, kRules);
@@ -110,7 +110,7 @@ TEST(DecideSynchronous, AShardThatDoesNotHoldTheAskIsAskedAgain) {
   EXPECT_THAT(decision.reason, HasSubstr("ps-1"));
 }
 
-TEST(DecideSynchronous, AMissingReplyOrPartitionIsALoss) {
+TEST(DecideSynchronous, MissingReplyOrPartitionIsALoss) {
   EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}}, kRules).outcome,
             Outcome::kLost);
   const Decision decision = DecideSynchronous(
@@ -119,7 +119,7 @@ TEST(DecideSynchronous, AMissingReplyOrPartitionIsALoss) {
   EXPECT_EQ(decision.reason, "ps-0 does not hold partition 2");
 }
 
-TEST(DecideSynchronous, AVersionThatAShardCannotReturnToIsALoss) {
+TEST(DecideSynchronous, VersionThatShardCannotReturnToIsALoss) {
   v1::PauseReply ahead = InView(4, 5, {{0, 8}, {2, 7}});
   const v1::PauseReply other = InView(4, 5, {{1, 7}});
   EXPECT_EQ(DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules).outcome,
@@ -134,7 +134,7 @@ TEST(DecideSynchronous, AVersionThatAShardCannotReturnToIsALoss) {
   EXPECT_EQ(decision.outcome, Outcome::kLost);
 }
 
-TEST(DecideSynchronous, AViewOfANewerCoordinatorMeansThatThisOneIsSuperseded) {
+TEST(DecideSynchronous, ViewOfNewerCoordinatorSupersedesThisOne) {
   v1::PauseReply newer = InView(1, 7, {{1, 7}});
   newer.mutable_view()->mutable_term()->set_counter(4);
   EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, newer}}, kRules)
@@ -176,7 +176,7 @@ struct Pair {
   v1::PauseReply b = InView(4, 0, {});
 };
 
-TEST(DecideAsynchronous, TheHighestClockWinsWhereTheOthersHaveItStaged) {
+TEST(DecideAsynchronous, HighestClockWinsIfOthersHaveItStaged) {
   Pair replies;
   AddClock(&replies.a, kWorker, 2, 32, 64);
   AddApplied(&replies.a, 64, 2);
@@ -189,13 +189,13 @@ TEST(DecideAsynchronous, TheHighestClockWinsWhereTheOthersHaveItStaged) {
   ASSERT_EQ(decision.outcome, Outcome::kDecided);
   ASSERT_EQ(decision.clocks.size(), 1u);
   EXPECT_EQ(decision.clocks[0].clock(), 2);
-  EXPECT_EQ(decision.clocks[0].square_sum(), 0.5) << "the record goes on whole";
+  EXPECT_EQ(decision.clocks[0].square_sum(), 0.5) << "the whole record is passed on";
   EXPECT_EQ(decision.ledger.updates(), 2);
   EXPECT_EQ(decision.ledger.applied(0).end(), 64);
   EXPECT_EQ(decision.first_step, 2);
 }
 
-TEST(DecideAsynchronous, UpdatesOfTwoWorkersAheadOnDifferentShardsBothWin) {
+TEST(DecideAsynchronous, UpdatesAheadOnDifferentShardsBothWin) {
   Pair replies;
   AddClock(&replies.a, 21, 1, 0, 32);
   AddApplied(&replies.a, 32, 1);
@@ -215,7 +215,7 @@ TEST(DecideAsynchronous, UpdatesOfTwoWorkersAheadOnDifferentShardsBothWin) {
   EXPECT_EQ(decision.ledger.applied(0).end(), 64);
 }
 
-TEST(DecideAsynchronous, AnUpdateThatAShardNeverHeldIsALoss) {
+TEST(DecideAsynchronous, UpdateThatShardNeverHeldIsALoss) {
   Pair replies;
   AddClock(&replies.a, kWorker, 1, 0, 32);
   AddApplied(&replies.a, 32, 1);
@@ -225,7 +225,7 @@ TEST(DecideAsynchronous, AnUpdateThatAShardNeverHeldIsALoss) {
   EXPECT_THAT(decision.reason, HasSubstr("ps-1 neither applied nor staged"));
 }
 
-TEST(DecideAsynchronous, AShardThatHoldsNothingNeedsNoRecordsOfTheCheckpoint) {
+TEST(DecideAsynchronous, ShardNeedsNoRecordOfUpdateInCheckpoint) {
   AttemptFacts facts = Facts();
   v1::Range& restored = *facts.base_ledger.add_applied();
   restored.set_begin(0);
@@ -241,7 +241,7 @@ TEST(DecideAsynchronous, AShardThatHoldsNothingNeedsNoRecordsOfTheCheckpoint) {
   EXPECT_EQ(decision.ledger.updates(), 1);
 }
 
-TEST(DecideAsynchronous, LeasesStayWithMembersAndLoseWhatWasApplied) {
+TEST(DecideAsynchronous, MembersKeepUnappliedPartsOfTheirLeases) {
   Pair replies;
   AddApplied(&replies.a, 40, 1);
   AddApplied(&replies.b, 40, 1);
@@ -256,7 +256,7 @@ TEST(DecideAsynchronous, LeasesStayWithMembersAndLoseWhatWasApplied) {
   EXPECT_EQ(decision.leases[0].samples().end(), 64);
 }
 
-TEST(DecideAsynchronous, AnArbiterThatMissedTheNewestViewIsAnsweredForByItsInstall) {
+TEST(DecideAsynchronous, InstallAnswersForArbiterThatMissedNewestView) {
   Pair replies;
   replies.b = InView(5, 0, {});
   AddLease(&replies.a, 21, 0, 32);  // of view 4
@@ -271,7 +271,7 @@ TEST(DecideAsynchronous, AnArbiterThatMissedTheNewestViewIsAnsweredForByItsInsta
   EXPECT_EQ(decision.leases[0].worker(), 22);
 }
 
-TEST(DecideAsynchronous, BeforeTheFirstViewTheLedgerIsTheCheckpoints) {
+TEST(DecideAsynchronous, LedgerIsThatOfCheckpointBeforeFirstView) {
   AttemptFacts facts = Facts();
   facts.base_ledger.add_applied()->set_end(640);
   facts.base_ledger.set_updates(40);

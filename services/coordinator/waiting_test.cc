@@ -1,4 +1,4 @@
-// Waits that last too long: timeouts.gradients and timeouts.weights.
+// Waits that take too long: timeouts.gradients and timeouts.weights.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -43,7 +43,7 @@ class WaitingTest : public ::testing::Test {
   FakeJob job;
 };
 
-TEST_F(WaitingTest, AWorkerWhoseGradientsAreAwaitedForTooLongIsNamedAndLost) {
+TEST_F(WaitingTest, NamesAndExpelsWorkerWithOverdueGradients) {
   SayAwaited(*job.Workers()[1]);
   EXPECT_TRUE(job.HasEvent("worker-1: has sent ps-0 no gradients of step 3 in 15s"));
   job.Pass(absl::Milliseconds(200));
@@ -51,7 +51,7 @@ TEST_F(WaitingTest, AWorkerWhoseGradientsAreAwaitedForTooLongIsNamedAndLost) {
   EXPECT_EQ(job.core->view().id().attempt(), 1);
 }
 
-TEST_F(WaitingTest, AnOldViewBlamesNobody) {
+TEST_F(WaitingTest, ReportOfOldViewBlamesNoWorker) {
   v1::MemberMessage message;
   v1::ShardProgress& progress = *message.mutable_shard_progress();
   progress.mutable_view()->set_attempt(1);
@@ -61,7 +61,7 @@ TEST_F(WaitingTest, AnOldViewBlamesNobody) {
   EXPECT_FALSE(job.HasEvent("no gradients"));
 }
 
-TEST_F(WaitingTest, AShardThatKeepsAVersionToItselfIsNamedAndLost) {
+TEST_F(WaitingTest, NamesAndExpelsShardThatWithholdsVersion) {
   SayOwed(*job.Shards()[1], job.Shards()[1]->version);
   SayOwed(*job.Shards()[1], job.Shards()[1]->version, /*worker=*/1);
   EXPECT_TRUE(job.HasEvent("ps-1: owes worker-1 version 3 for 35s"));
@@ -71,13 +71,13 @@ TEST_F(WaitingTest, AShardThatKeepsAVersionToItselfIsNamedAndLost) {
 
 TEST_F(WaitingTest, OneWorkerCannotHaveAShardExpelled) {
   for (int i = 0; i < 5; ++i) SayOwed(*job.Shards()[1], job.Shards()[1]->version);
-  EXPECT_TRUE(job.HasEvent("ps-1 owes worker-0 version 3 for 35s: other members do not say so"));
+  EXPECT_TRUE(job.HasEvent("ps-1 owes worker-0 version 3 for 35s: other members do not report it"));
   job.Train(2);
   EXPECT_EQ(job.core->view().id().attempt(), 1);
   EXPECT_EQ(job.Version(), 5);
 }
 
-TEST_F(WaitingTest, AShardIsOnlyAccusedWhereTheJobHasALimit) {
+TEST_F(WaitingTest, ExpelsNoShardWithoutLimit) {
   v1::JobSpec spec = Spec();
   spec.mutable_timeouts()->clear_weights();
   FakeJob other(spec);
@@ -95,8 +95,8 @@ TEST_F(WaitingTest, AShardIsOnlyAccusedWhereTheJobHasALimit) {
   EXPECT_EQ(other.core->view().id().attempt(), 1);
 }
 
-TEST_F(WaitingTest, AShardCanOnlyAccuseMembersOfTheView) {
-  SayAwaited(job.AddWorker(2));  // it stands by, until the next view
+TEST_F(WaitingTest, ShardCanAccuseOnlyMembersOfTheView) {
+  SayAwaited(job.AddWorker(2));  // not a member until the next view
   v1::MemberMessage message;
   *message.mutable_shard_progress()->mutable_view() = job.core->view().id();
   message.mutable_shard_progress()->set_closed(job.Shards()[0]->version);
@@ -106,10 +106,10 @@ TEST_F(WaitingTest, AShardCanOnlyAccuseMembersOfTheView) {
   EXPECT_FALSE(job.HasEvent("no gradients"));
 }
 
-TEST(WaitingDefault, AMemberThatContributesNothingIsExpelledAfterTenMinutes) {
+TEST(WaitingDefault, ExpelsMemberWithoutContributionsAfterTenMinutes) {
   FakeJob job(FakeJob::Spec());
   job.Start();
-  EXPECT_EQ(job.shards[0]->job_spec.timeouts().gradients(), 600) << "which shards measure";
+  EXPECT_EQ(job.shards[0]->job_spec.timeouts().gradients(), 600) << "the limit that shards measure";
 }
 
 // After an update of 32 samples.
@@ -122,7 +122,7 @@ void LeaseNextSamples(const FakeWorker& worker, FakeJob* job) {
   }
 }
 
-TEST(WaitingDefault, AWorkerThatHoldsSamplesAndAppliesNoneIsExpelledAfterTenMinutes) {
+TEST(WaitingDefault, ExpelsWorkerThatAppliesNoLeasedSamplesAfterTenMinutes) {
   for (const v1::Mode mode : {v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS}) {
     v1::JobSpec spec = FakeJob::Spec();
     spec.mutable_training()->set_mode(mode);
@@ -140,7 +140,7 @@ TEST(WaitingDefault, AWorkerThatHoldsSamplesAndAppliesNoneIsExpelledAfterTenMinu
   }
 }
 
-TEST(WaitingAsynchronous, ExpelsALeaseHolderThatTheArbiterNamesWhileTheOthersGoOn) {
+TEST(WaitingAsynchronous, ExpelsLeaseholderThatArbiterNamesWhileOthersContinue) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   FakeJob job(spec);
@@ -152,6 +152,7 @@ TEST(WaitingAsynchronous, ExpelsALeaseHolderThatTheArbiterNamesWhileTheOthersGoO
     job.Update(*job.workers[0], 32, {}, 64);
   }
   EXPECT_EQ(job.core->view().workers_size(), 2);
+
   v1::MemberMessage message;
   *message.mutable_shard_progress()->mutable_view() = job.core->view().id();
   message.mutable_shard_progress()->set_closed(job.Shards()[0]->version);
@@ -161,17 +162,17 @@ TEST(WaitingAsynchronous, ExpelsALeaseHolderThatTheArbiterNamesWhileTheOthersGoO
   job.Pass(absl::Seconds(1));
   EXPECT_TRUE(job.HasEvent("worker-1: holds samples and has applied nothing in 10m"));
   EXPECT_EQ(job.core->view().workers_size(), 1);
-  EXPECT_TRUE(job.Shards()[0]->leases.empty()) << "the samples are free for the others";
+  EXPECT_TRUE(job.Shards()[0]->leases.empty()) << "the samples are free for other workers";
 }
 
-TEST_F(WaitingTest, AShardThatIsSilentForAsLongIsLostBeforeItsSilenceIsTooLong) {
+TEST_F(WaitingTest, ExpelsSilentShardAtWeightsTimeoutBeforeSilenceTimeout) {
   job.Shards()[1]->frozen = true;
   job.Pass(absl::Seconds(36));
   SayOwed(*job.Shards()[1], job.Shards()[1]->version + 1);
   EXPECT_TRUE(job.HasEvent("ps-1: owes worker-0 version 4 for 35s"));
 }
 
-TEST_F(WaitingTest, AShardThatWaitsForGradientsItselfIsNamedOnly) {
+TEST_F(WaitingTest, OnlyNamesShardThatWaitsForGradientsItself) {
   SayOwed(*job.Shards()[1], job.Shards()[1]->version + 1);
   EXPECT_TRUE(job.HasEvent("ps-1 owes worker-0 version 4 for 35s: it waits for gradients itself"));
   EXPECT_EQ(job.Shards().size(), 2u);

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-TEST(Elements, EveryDataTypeOfTheWireHasASize) {
+TEST(Elements, EveryDataTypeHasASize) {
   for (int number = v1::DataType_MIN + 1; number <= v1::DataType_MAX; ++number) {
     ASSERT_TRUE(v1::DataType_IsValid(number));
     EXPECT_GT(ElementBytes(static_cast<v1::DataType>(number)), 0u) << number;
@@ -15,7 +15,7 @@ TEST(Elements, EveryDataTypeOfTheWireHasASize) {
   EXPECT_EQ(ElementBytes(v1::DATA_TYPE_UNSPECIFIED), 0u);
 }
 
-TEST(Elements, FloatingPointTypesAreVisitedAsThemselvesAndOthersNot) {
+TEST(Elements, VisitsOnlyFloatingPointTypes) {
   for (int number = v1::DataType_MIN; number <= v1::DataType_MAX; ++number) {
     const auto dtype = static_cast<v1::DataType>(number);
     v1::DataType visited = v1::DATA_TYPE_UNSPECIFIED;
@@ -33,7 +33,7 @@ TEST(Elements, FloatingPointTypesAreVisitedAsThemselvesAndOthersNot) {
   }
 }
 
-TEST(Elements, ReferToTheSpanTheyWereMadeFrom) {
+TEST(Elements, ReferToTheirSpan) {
   std::vector<double> values = {1, 2, 3};
   const Elements elements(absl::MakeSpan(values));
   EXPECT_EQ(elements.dtype(), v1::FLOAT64);

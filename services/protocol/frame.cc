@@ -12,10 +12,10 @@
 namespace sluice {
 namespace {
 
-// Pieces up to this are copied: that is cheaper than the bookkeeping of a reference.
+// Pieces of at most this size are copied: a copy costs less than keeping a reference.
 constexpr size_t kCopyBytes = 4096;
 
-// A payload on its way out, kept alive by the slices that refer to it.
+// A payload that is being sent. The slices that refer to it keep it alive.
 class PayloadHolder {
  public:
   explicit PayloadHolder(const absl::Cord& payload) : payload_(payload) {}
@@ -41,7 +41,7 @@ class PayloadHolder {
 absl::Cord ToCord(const grpc::Slice& slice) {
   const absl::string_view bytes(reinterpret_cast<const char*>(slice.begin()), slice.size());
   if (bytes.size() <= kCopyBytes) return absl::Cord(bytes);
-  // The slice is kept by the releaser and dies with it.
+  // The releaser owns a copy of the slice, and so keeps its bytes alive.
   return absl::MakeCordFromExternal(bytes, [slice] {});
 }
 
@@ -51,8 +51,10 @@ OutgoingFrames::OutgoingFrames(const v1::Header& header, const absl::Cord& paylo
   const size_t prefix_bytes = FramePrefixBytes(header, payload.size());
   const bool copied = payload.size() <= kCopyBytes;
   bytes_ = prefix_bytes + payload.size();
+
   slices_.reserve(3);
   slices_.emplace_back(EncodeBatchPrefix(bytes_));  // so short that the slice holds it itself
+
   grpc_slice head = grpc_slice_malloc(copied ? bytes_ : prefix_bytes);
   uint8_t* to = GRPC_SLICE_START_PTR(head);
   WriteFramePrefix(header, payload.size(), to);
@@ -62,8 +64,10 @@ OutgoingFrames::OutgoingFrames(const v1::Header& header, const absl::Cord& paylo
       to = std::copy(chunk.begin(), chunk.end(), to);
     }
   }
+
   slices_.emplace_back(head, grpc::Slice::STEAL_REF);  // a short one holds its bytes itself
   if (copied) return;
+
   auto* holder = new PayloadHolder(payload);
   for (const absl::string_view chunk : holder->payload().Chunks()) {
     slices_.push_back(chunk.size() <= kCopyBytes ? grpc::Slice(chunk.data(), chunk.size())

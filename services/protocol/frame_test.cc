@@ -32,7 +32,7 @@ std::string BytesOf(const grpc::ByteBuffer& message) {
   return bytes;
 }
 
-TEST(FrameTest, TheMessageIsTheWireEncoding) {
+TEST(FrameTest, MessageIsTheWireEncoding) {
   for (size_t size :
        {size_t{0}, size_t{3}, size_t{64}, size_t{4096}, size_t{4097}, size_t{1} << 20}) {
     const absl::Cord payload(std::string(size, 'p'));
@@ -42,7 +42,7 @@ TEST(FrameTest, TheMessageIsTheWireEncoding) {
   }
 }
 
-TEST(FrameTest, ALargePayloadIsSentFromWhereItLiesAndHeldUntilThen) {
+TEST(FrameTest, SendsLargePayloadInPlaceAndKeepsItUntilSent) {
   auto* memory = new std::string(1 << 20, 'x');
   bool released = false;
   absl::Cord payload = absl::MakeCordFromExternal(*memory, [&released, memory] {
@@ -52,6 +52,7 @@ TEST(FrameTest, ALargePayloadIsSentFromWhereItLiesAndHeldUntilThen) {
   grpc::ByteBuffer message = OutgoingFrames(DataHeader(memory->size()), payload).Message();
   payload.Clear();
   EXPECT_FALSE(released);
+
   {
     const std::vector<grpc::Slice> slices = SlicesOf(message);
     ASSERT_EQ(slices.size(), 2u);
@@ -61,7 +62,7 @@ TEST(FrameTest, ALargePayloadIsSentFromWhereItLiesAndHeldUntilThen) {
   EXPECT_TRUE(released);
 }
 
-TEST(FrameTest, SeveralFramesAreTheBatchThatGeneratedCodeWrites) {
+TEST(FrameTest, SeveralFramesAreEncodedLikeGeneratedBatch) {
   v1::Frame batch;
   OutgoingFrames outgoing;
   size_t bytes = 0;
@@ -79,7 +80,7 @@ TEST(FrameTest, SeveralFramesAreTheBatchThatGeneratedCodeWrites) {
   EXPECT_EQ(BytesOf(outgoing.Message()), batch.SerializeAsString());
 }
 
-TEST(FrameTest, TheFramesOfABatchReferToTheReceivedSlices) {
+TEST(FrameTest, FramesOfBatchReferToReceivedSlices) {
   const std::string large(100000, 'l');
   OutgoingFrames outgoing(DataHeader(large.size()), absl::Cord(large));
   outgoing.Append(OutgoingFrames(DataHeader(3), absl::Cord("abc")));
@@ -95,7 +96,7 @@ TEST(FrameTest, TheFramesOfABatchReferToTheReceivedSlices) {
   EXPECT_TRUE(chunk.data() > begin && chunk.data() < begin + slice.size());
 }
 
-TEST(FrameTest, AReceivedPayloadIsTheReceivedSlicesThemselves) {
+TEST(FrameTest, ReceivedPayloadRefersToReceivedSlices) {
   const std::string large(100000, 'l');
   const std::string prefix = EncodeFramePrefix(DataHeader(large.size() + 10), large.size() + 10);
   const std::vector<grpc::Slice> slices = {grpc::Slice(prefix), grpc::Slice("0123456789"),
@@ -110,7 +111,7 @@ TEST(FrameTest, AReceivedPayloadIsTheReceivedSlicesThemselves) {
   EXPECT_TRUE(found);
 }
 
-TEST(FrameTest, APayloadOutlivesTheMessageItCameIn) {
+TEST(FrameTest, PayloadOutlivesItsMessage) {
   absl::Cord payload;
   const std::string content(50000, 'c');
   {
@@ -123,7 +124,7 @@ TEST(FrameTest, APayloadOutlivesTheMessageItCameIn) {
   EXPECT_EQ(payload, content);
 }
 
-TEST(FrameTest, AHeaderMayBeSplitOverSlicesAnywhere) {
+TEST(FrameTest, HeaderMayBeSplitAnywhereOverSlices) {
   std::mt19937 random(4);
   const std::string content(9000, 'c');
   const std::string wire(EncodeFrameToCord(DataHeader(content.size()), absl::Cord(content)));
@@ -142,7 +143,7 @@ TEST(FrameTest, AHeaderMayBeSplitOverSlicesAnywhere) {
   }
 }
 
-TEST(FrameTest, AMessageThatIsNoFrameIsRefused) {
+TEST(FrameTest, RejectsMessageThatIsNotAFrame) {
   const grpc::Slice garbage("\xff\xff garbage");
   EXPECT_EQ(DecodeFrames(grpc::ByteBuffer(&garbage, 1)).status().code(),
             absl::StatusCode::kInvalidArgument);

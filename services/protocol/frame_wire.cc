@@ -18,7 +18,7 @@ constexpr int kHeaderField = 1;
 constexpr int kPayloadField = 2;
 constexpr int kBatchField = 3;
 constexpr int kSharedPayloadField = 4;
-// Of an encoded SharedPayload, with room for fields of a later version.
+// Limit of an encoded SharedPayload, with room for fields of a later version.
 constexpr size_t kMaxPlaceBytes = 128;
 
 enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
@@ -64,7 +64,7 @@ class Reader {
     return absl::Cord::AdvanceAndRead(&next_, count);
   }
 
-  // The field is not one of ours: a later version's.
+  // Skips an unknown field, which a later version has added.
   absl::Status Skip(uint32_t wire_type) {
     uint64_t bytes = 0;
     switch (wire_type) {
@@ -94,7 +94,7 @@ class Reader {
   size_t position_ = 0;
 };
 
-// The field's content, whose tag has been read.
+// Reads a field's content; its tag has been read.
 absl::StatusOr<absl::Cord> ReadBounded(Reader* reader, absl::string_view name, size_t limit,
                                        bool* seen) {
   if (*seen) return reader->Error(absl::StrCat("a second ", name));
@@ -108,7 +108,7 @@ absl::StatusOr<absl::Cord> ReadBounded(Reader* reader, absl::string_view name, s
   return reader->ReadBytes(*length);
 }
 
-// One message's fields as they come.
+// Decodes one message, field by field.
 class Decoder {
  public:
   Decoder(const FrameLimits& limits, SharedPayloads* shared) : limits_(limits), shared_(shared) {}
@@ -162,7 +162,7 @@ class Decoder {
     if (!bytes.ok()) return bytes.status();
     const absl::string_view flat = bytes->Flatten();
     if (!frame_.header.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
-      return reader->Error("a header that is not one, ending");
+      return reader->Error("an invalid header, ending");
     }
     return absl::OkStatus();
   }
@@ -181,7 +181,7 @@ class Decoder {
     if (!bytes.ok()) return bytes.status();
     const absl::string_view flat = bytes->Flatten();
     if (!place_.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
-      return reader->Error("a place of a payload that is not one, ending");
+      return reader->Error("an invalid place of a payload, ending");
     }
     if (place_.bytes() > limits_.max_payload_bytes) {
       return reader->Error(absl::StrCat("a payload of ", place_.bytes(),
@@ -344,6 +344,7 @@ absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes) 
       ++count;
     }
   }
+
   for (const v1::RowSelection& rows : header.pull().rows()) {
     constexpr uint64_t kRowBytes = sizeof(uint64_t);
     if (rows.count() > rest / kRowBytes) {
@@ -353,6 +354,7 @@ absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes) 
     }
     rest -= rows.count() * kRowBytes;
   }
+
   if (rest == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("malformed frame: a payload of ", payload_bytes,
                                                  " bytes, of which ", payload_bytes - rest,

@@ -53,7 +53,7 @@ std::string ReasonOf(absl::string_view wire, const FrameLimits& limits = {}) {
   return std::string(frame.status().message());
 }
 
-TEST(FrameWireTest, TheEncodingIsTheseBytes) {
+TEST(FrameWireTest, EncodesToKnownBytes) {
   v1::Header header;
   header.mutable_view()->set_attempt(1);
   header.mutable_data()->add_blocks()->set_payload_bytes(3);
@@ -63,13 +63,13 @@ TEST(FrameWireTest, TheEncodingIsTheseBytes) {
   EXPECT_EQ(absl::BytesToHexString(wire), "0a0b0a020801b201041a0210031203616263");
 }
 
-TEST(FrameWireTest, AnEmptyPayloadIsNotWritten) {
+TEST(FrameWireTest, OmitsEmptyPayload) {
   v1::Header header;
   header.mutable_credit()->set_bytes(1);
   EXPECT_EQ(absl::BytesToHexString(EncodeFramePrefix(header, 0)), "0a05aa01020801");
 }
 
-TEST(FrameWireTest, GeneratedCodeReadsWhatThisWrites) {
+TEST(FrameWireTest, GeneratedCodeReadsItsEncoding) {
   std::mt19937 random(1);
   for (size_t size : {size_t{0}, size_t{1}, size_t{127}, size_t{128}, size_t{100000}}) {
     const v1::Header header = PushHeader({size});
@@ -82,7 +82,7 @@ TEST(FrameWireTest, GeneratedCodeReadsWhatThisWrites) {
   }
 }
 
-TEST(FrameWireTest, ThisReadsWhatGeneratedCodeWritesHoweverItIsCut) {
+TEST(FrameWireTest, ReadsEncodingOfGeneratedCodeInAnyChunks) {
   std::mt19937 random(2);
   for (int round = 0; round < 200; ++round) {
     const size_t size = random() % 5000;
@@ -97,7 +97,7 @@ TEST(FrameWireTest, ThisReadsWhatGeneratedCodeWritesHoweverItIsCut) {
   }
 }
 
-TEST(FrameWireTest, ThePayloadIsNotCopied) {
+TEST(FrameWireTest, DoesNotCopyPayload) {
   const std::string memory(100000, 'x');
   const absl::Cord payload = absl::MakeCordFromExternal(memory, [] {});
   const absl::Cord wire = EncodeFrameToCord(PushHeader({memory.size()}), payload);
@@ -107,7 +107,7 @@ TEST(FrameWireTest, ThePayloadIsNotCopied) {
   EXPECT_EQ(static_cast<const void*>(frame->payload.TryFlat()->data()), memory.data());
 }
 
-TEST(FrameWireTest, FieldsMayComeInAnyOrderAndUnknownOnesAreSkipped) {
+TEST(FrameWireTest, AcceptsFieldsInAnyOrderAndSkipsUnknownFields) {
   v1::Frame frame;
   *frame.mutable_header() = PushHeader({3});
   const std::string whole = frame.SerializeAsString();
@@ -126,16 +126,16 @@ TEST(FrameWireTest, FieldsMayComeInAnyOrderAndUnknownOnesAreSkipped) {
   EXPECT_EQ(decoded->header.push().step(), 7u);
 }
 
-TEST(FrameWireTest, NothingIsAnEmptyFrame) {
+TEST(FrameWireTest, NoBytesAreAnEmptyFrame) {
   const auto frame = DecodeFrame(absl::Cord());
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->header.body_case(), v1::Header::BODY_NOT_SET);
 }
 
-TEST(FrameWireTest, WhatIsNoFrameIsRefusedWithThePlace) {
+TEST(FrameWireTest, RejectsInvalidFrameWithItsPosition) {
   EXPECT_THAT(ReasonOf("\x0a"), HasSubstr("within a number at byte 1"));
   EXPECT_THAT(ReasonOf("\x0a\x05xx"), HasSubstr("5 bytes, of which 2 are there"));
-  EXPECT_THAT(ReasonOf("\x0a\x02\xff\xff"), HasSubstr("a header that is not one"));
+  EXPECT_THAT(ReasonOf("\x0a\x02\xff\xff"), HasSubstr("an invalid header"));
   EXPECT_THAT(ReasonOf("\x12\x02"), HasSubstr("2 bytes, of which 0 are there"));
   EXPECT_THAT(ReasonOf(absl::string_view("\x00", 1)), HasSubstr("impossible tag 0"));
   EXPECT_THAT(ReasonOf("\x08\x01"), HasSubstr("field 1 of wire type 0"));
@@ -146,7 +146,7 @@ TEST(FrameWireTest, WhatIsNoFrameIsRefusedWithThePlace) {
   EXPECT_THAT(ReasonOf(absl::string_view("\x0a\x00\x0a\x00", 4)), HasSubstr("a second header"));
 }
 
-TEST(FrameWireTest, FieldsOverTheirLimitsAreRefused) {
+TEST(FrameWireTest, RejectsFieldsOverTheirLimits) {
   v1::Header header;
   header.mutable_refused()->set_reason(std::string(200, 'x'));
   const std::string wire(EncodeFrameToCord(header, {}));
@@ -159,7 +159,7 @@ TEST(FrameWireTest, FieldsOverTheirLimitsAreRefused) {
               HasSubstr("a payload of 101 bytes, over the limit of 100"));
 }
 
-TEST(FrameWireTest, APayloadThatIsNotItsBlocksIsRefused) {
+TEST(FrameWireTest, RejectsPayloadThatDoesNotFitItsBlocks) {
   const auto refusal = [](const std::vector<size_t>& blocks, size_t bytes) {
     return std::string(CheckPayloadSize(PushHeader(blocks), bytes).message());
   };
@@ -174,7 +174,7 @@ TEST(FrameWireTest, APayloadThatIsNotItsBlocksIsRefused) {
   EXPECT_FALSE(CheckPayloadSize(pull, 1).ok());
 }
 
-TEST(FrameWireTest, APullsPayloadIsTheNumbersOfTheRowsThatItWants) {
+TEST(FrameWireTest, PayloadOfPullIsTheNumbersOfItsRows) {
   const auto refusal = [](uint64_t count, size_t bytes) {
     v1::Header header;
     header.mutable_pull()->add_rows()->set_count(1);
@@ -205,7 +205,7 @@ std::string ReasonOfMessage(absl::string_view wire, const FrameLimits& limits = 
   return std::string(frames.status().message());
 }
 
-TEST(FrameWireTest, ABatchIsItsFramesInTheirOrderHoweverItIsCut) {
+TEST(FrameWireTest, ReadsFramesOfBatchInOrderInAnyChunks) {
   std::mt19937 random(4);
   for (const size_t chunk : {1, 30, 5000}) {
     const auto frames = DecodeFrames(Shatter(Batch(20), chunk, &random));
@@ -215,14 +215,14 @@ TEST(FrameWireTest, ABatchIsItsFramesInTheirOrderHoweverItIsCut) {
   }
 }
 
-TEST(FrameWireTest, AMessageThatIsNoBatchIsOneFrame) {
+TEST(FrameWireTest, MessageThatIsNotABatchIsOneFrame) {
   const auto frames = DecodeFrames(EncodeFrameToCord(PushHeader({3}), absl::Cord("abc")));
   ASSERT_TRUE(frames.ok()) << frames.status();
   ASSERT_EQ(frames->size(), 1u);
   EXPECT_EQ(frames->front().payload, "abc");
 }
 
-TEST(FrameWireTest, ABatchOfMoreFramesThanTheLimitIsRefused) {
+TEST(FrameWireTest, RejectsBatchOverFrameLimit) {
   EXPECT_TRUE(DecodeFrames(absl::Cord(Batch(kMaxBatchFrames))).ok());
   EXPECT_THAT(ReasonOfMessage(Batch(kMaxBatchFrames + 1)), HasSubstr("more than 256 frames"));
   // The smallest frames there are: the limit counts frames, not bytes.
@@ -231,7 +231,7 @@ TEST(FrameWireTest, ABatchOfMoreFramesThanTheLimitIsRefused) {
   EXPECT_THAT(ReasonOfMessage(empty_frames), HasSubstr("more than 256 frames"));
 }
 
-TEST(FrameWireTest, ABatchIsRefusedWholeForOneBadFrameWhichIsNamed) {
+TEST(FrameWireTest, RejectsWholeBatchForOneBadFrameAndNamesIt) {
   v1::Frame batch;
   *batch.add_batch()->mutable_header() = PushHeader({});
   batch.add_batch()->set_payload("no block's");
@@ -240,7 +240,7 @@ TEST(FrameWireTest, ABatchIsRefusedWholeForOneBadFrameWhichIsNamed) {
   EXPECT_THAT(ReasonOfMessage(Batch(3), {.max_payload_bytes = 1}), HasSubstr("frame 2 of a batch"));
 }
 
-TEST(FrameWireTest, ABatchIsNeitherWithinABatchNorBesideAFrame) {
+TEST(FrameWireTest, RejectsBatchWithinBatchOrBesideFrame) {
   v1::Frame nested;
   nested.add_batch()->add_batch();
   EXPECT_THAT(ReasonOfMessage(nested.SerializeAsString()),
@@ -252,8 +252,6 @@ TEST(FrameWireTest, ABatchIsNeitherWithinABatchNorBesideAFrame) {
   }
 }
 
-// Bytes changed, cut and put in at random: never a crash, and where both accept, the same content
-// as generated code.
 // Knows one place.
 class OnePlace final : public SharedPayloads {
  public:
@@ -275,7 +273,7 @@ v1::SharedPayload PlaceOf(uint64_t bytes, uint64_t offset = 4096) {
   return place;
 }
 
-TEST(FrameWireTest, APayloadMayLieElsewhere) {
+TEST(FrameWireTest, PayloadMayBeInSharedMemory) {
   const v1::Header header = PushHeader({3, 2});
   const std::string wire = EncodeSharedFrame(header, PlaceOf(5));
   v1::Frame generated;
@@ -288,11 +286,11 @@ TEST(FrameWireTest, APayloadMayLieElsewhere) {
   const auto frame = DecodeFrame(absl::Cord(generated.SerializeAsString()), {}, &memory);
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->payload, "12345");
-  bytes[0] = 'x';  // numbers are read where they lie
+  bytes[0] = 'x';  // numbers are read in place
   EXPECT_EQ(frame->payload, "x2345");
 }
 
-TEST(FrameWireTest, WhatIsMoreThanNumbersIsCopiedFromWhereThePeerMayChangeIt) {
+TEST(FrameWireTest, CopiesAllButNumbersFromSharedMemory) {
   v1::Header header = PushHeader({3, 2});
   header.mutable_push()->mutable_blocks(1)->set_codec(v1::CODEC_TOP_K);
   std::string bytes = "12345678";
@@ -303,7 +301,7 @@ TEST(FrameWireTest, WhatIsMoreThanNumbersIsCopiedFromWhereThePeerMayChangeIt) {
   EXPECT_EQ(frame->payload, "12345");
 }
 
-TEST(FrameWireTest, APlaceThatIsNoneIsRefused) {
+TEST(FrameWireTest, RejectsInvalidPlace) {
   std::string bytes = "12345678";
   OnePlace memory(&bytes);
   const auto reason = [&](const std::string& wire, SharedPayloads* shared) {
@@ -317,20 +315,24 @@ TEST(FrameWireTest, APlaceThatIsNoneIsRefused) {
   EXPECT_THAT(reason(EncodeSharedFrame(header, PlaceOf(6)), &memory), HasSubstr("belong to"));
   EXPECT_THAT(reason(EncodeSharedFrame(header, PlaceOf(kMaxPayloadBytes + 1)), &memory),
               HasSubstr("over the limit"));
+
   v1::Frame both;
   *both.mutable_header() = header;
   both.set_payload("12345");
   *both.mutable_shared_payload() = PlaceOf(5);
   EXPECT_THAT(reason(both.SerializeAsString(), &memory), HasSubstr("second payload"));
+
   v1::Frame batch;
   *batch.add_batch()->mutable_header() = header;
   *batch.mutable_shared_payload() = PlaceOf(5);
   EXPECT_THAT(reason(batch.SerializeAsString(), &memory), HasSubstr("beside"));
-  // Tag of a place, then a length over the bytes that are there.
+  // The tag of a place, then a length that exceeds the remaining bytes.
   EXPECT_THAT(reason("\x22\x05\x08", &memory), HasSubstr("of which 1 are there"));
 }
 
-TEST(FrameWireTest, DamagedFramesAreRefusedOrReadAsGeneratedCodeReadsThem) {
+// Random changed, missing and inserted bytes: decoding never crashes, and content that it accepts
+// is the same as generated code's.
+TEST(FrameWireTest, RejectsDamagedFramesOrReadsThemLikeGeneratedCode) {
   std::mt19937 random(3);
   int accepted = 0;
   for (int round = 0; round < 20000; ++round) {

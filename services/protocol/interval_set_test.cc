@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(IntervalSetTest, AdjacentAndOverlappingRangesBecomeOne) {
+TEST(IntervalSetTest, MergesAdjacentAndOverlappingRanges) {
   IntervalSet set;
   set.Add({0, 5});
   set.Add({10, 20});
@@ -23,7 +23,7 @@ TEST(IntervalSetTest, AdjacentAndOverlappingRangesBecomeOne) {
   EXPECT_EQ(set.Count(), 20u);
 }
 
-TEST(IntervalSetTest, RemovingFromTheMiddleSplits) {
+TEST(IntervalSetTest, RemovalFromTheMiddleSplitsRange) {
   IntervalSet set;
   set.Add({0, 10});
   set.Remove({3, 5});
@@ -31,7 +31,7 @@ TEST(IntervalSetTest, RemovingFromTheMiddleSplits) {
   EXPECT_EQ(set.Count(), 8u);
 }
 
-TEST(IntervalSetTest, TheFirstGapEndsAtTheNextRangeTheEndOrTheLimit) {
+TEST(IntervalSetTest, FirstGapEndsAtNextRangeEndOrLimit) {
   IntervalSet set;
   set.Add({0, 4});
   set.Add({6, 8});
@@ -43,7 +43,7 @@ TEST(IntervalSetTest, TheFirstGapEndsAtTheNextRangeTheEndOrTheLimit) {
   EXPECT_TRUE(set.FirstGap(0, 4, 10).empty());
 }
 
-TEST(IntervalSetTest, AgreesWithAPlainSetOverRandomOperations) {
+TEST(IntervalSetTest, AgreesWithPlainSetOverRandomOperations) {
   std::mt19937 random(7);
   IntervalSet set;
   std::set<uint64_t> plain;
@@ -69,7 +69,7 @@ TEST(IntervalSetTest, AgreesWithAPlainSetOverRandomOperations) {
   }
 }
 
-TEST(IntervalSetTest, ProtosThatOverlapAreRefused) {
+TEST(IntervalSetTest, RejectsOverlappingProtos) {
   google::protobuf::RepeatedPtrField<v1::Range> ranges;
   *ranges.Add() = ToProto({0, 5});
   *ranges.Add() = ToProto({4, 6});

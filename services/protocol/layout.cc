@@ -19,8 +19,8 @@ namespace {
 constexpr uint64_t kMaxTableBytes = uint64_t{1} << 40;
 constexpr int kMaxTensors = 1 << 20;
 
-// Deals items to bins, largest first, each to the bin that holds least; ties go to the lower
-// number. Longest-processing-time rule (Graham, "Bounds on multiprocessing timing anomalies",
+// Deals items to bins, largest first, each to the bin with the smallest sum so far; ties go to the
+// lower number. Longest-processing-time rule (Graham, "Bounds on multiprocessing timing anomalies",
 // 1969): at most 4/3 of the best balance.
 std::vector<uint32_t> DealLargestFirst(const std::vector<uint64_t>& sizes, uint32_t bins) {
   std::vector<uint32_t> order(sizes.size());
@@ -41,7 +41,7 @@ std::vector<uint32_t> DealLargestFirst(const std::vector<uint64_t>& sizes, uint3
   return bin_of;
 }
 
-// Elements in a block of this tensor, given the wished size in bytes.
+// Elements in a block of this tensor, for blocks of about this size in bytes.
 uint64_t ElementsPerBlock(const v1::TensorSpec& tensor, uint64_t block_bytes) {
   return std::max<uint64_t>(1, block_bytes / ElementBytes(tensor.dtype()));
 }
@@ -51,11 +51,13 @@ absl::Status ValidateTensor(const v1::TensorSpec& tensor) {
   const auto fail = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name(), "' ", why));
   };
+
   if (ElementBytes(tensor.dtype()) == 0) return fail("has an unknown data type");
   const bool integer = tensor.dtype() == v1::INT64;
   if (integer != (tensor.kind() == v1::COUNTER)) {
     return fail(integer ? "is int64: only counters may be" : "is a counter and must be int64");
   }
+
   uint64_t elements = 1;
   for (const int64_t extent : tensor.shape()) {
     if (extent < 0) return fail(absl::StrCat("has a negative extent ", extent));
@@ -109,8 +111,8 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t par
   for (const v1::TensorSpec& tensor : table.tensors()) {
     total += ElementCount(tensor) * ElementBytes(tensor.dtype());
   }
-  // The number of 64 belongs to the block's size, not to the number of partitions: a layout of
-  // other partitions has the same blocks.
+  // 64 is part of the definition of the block size and does not depend on the number of
+  // partitions: layouts with other numbers of partitions have the same blocks.
   const uint64_t block_bytes = std::clamp(total / 64, kMinBlockBytes, kMaxBlockBytes);
 
   std::vector<v1::Block> blocks;
@@ -129,7 +131,7 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t par
   }
   const std::vector<uint32_t> partition_of = DealLargestFirst(sizes, partitions);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i].set_partition(partition_of[i]);
-  // They are in the order of (tensor, offset) already.
+  // The blocks are already in the order of (tensor, offset).
   std::stable_sort(blocks.begin(), blocks.end(), [](const v1::Block& a, const v1::Block& b) {
     return a.partition() < b.partition();
   });
@@ -144,6 +146,7 @@ absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layo
   if (layout.partitions() < 1 || layout.partitions() > kMaxPartitions) {
     return absl::InvalidArgumentError("the layout's number of partitions is out of range");
   }
+
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> ranges(table.tensors_size());
   const v1::Block* previous = nullptr;
   for (int i = 0; i < layout.blocks_size(); ++i) {
@@ -157,16 +160,18 @@ absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layo
     if (block.partition() >= layout.partitions()) return fail("names an unknown partition");
     const uint64_t count = ElementCount(table.tensors(block.tensor()));
     if (block.count() == 0 || block.offset() >= count || block.count() > count - block.offset()) {
-      return fail("lies outside its tensor");
+      return fail("is outside its tensor");
     }
     if (previous != nullptr &&
         std::make_tuple(previous->partition(), previous->tensor(), previous->offset()) >=
             std::make_tuple(block.partition(), block.tensor(), block.offset())) {
       return fail("is out of order");
     }
+
     previous = &block;
     ranges[block.tensor()].push_back({block.offset(), block.count()});
   }
+
   for (int t = 0; t < table.tensors_size(); ++t) {
     std::sort(ranges[t].begin(), ranges[t].end());
     uint64_t next = 0;
@@ -183,7 +188,7 @@ absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layo
 }
 
 uint64_t LayoutHash(const v1::TensorTable& table, const v1::Layout& layout) {
-  // A canonical text: protobuf's own bytes are not promised to be the same everywhere.
+  // Hashes a canonical text, because protobuf does not guarantee the same bytes everywhere.
   std::string text = absl::StrCat("partitions ", layout.partitions(), "\n");
   for (const v1::TensorSpec& tensor : table.tensors()) {
     absl::StrAppend(&text, tensor.name().size(), ":", tensor.name(), " ", tensor.dtype(), " ",

@@ -31,7 +31,7 @@ TEST(LayoutTest, EveryElementIsInExactlyOneBlock) {
   }
 }
 
-TEST(LayoutTest, BlocksOfALargeModelAreOneMebibyte) {
+TEST(LayoutTest, BlocksOfLargeModelAreOneMebibyte) {
   const v1::TensorTable table = Table({{"w", {100 << 18}}});  // 100 MiB
   const auto layout = MakeLayout(table, 64);
   ASSERT_TRUE(layout.ok());
@@ -39,7 +39,7 @@ TEST(LayoutTest, BlocksOfALargeModelAreOneMebibyte) {
   for (const v1::Block& block : layout->blocks()) EXPECT_EQ(BlockBytes(table, block), 1u << 20);
 }
 
-TEST(LayoutTest, PartitionsOfALargeModelAreBalancedByBytes) {
+TEST(LayoutTest, BalancesPartitionsOfLargeModelByBytes) {
   const v1::TensorTable table =
       Table({{"embedding", {10000, 256}}, {"lstm", {2048, 768}}, {"out", {10000, 512}}});
   const auto layout = MakeLayout(table, 16);
@@ -54,7 +54,7 @@ TEST(LayoutTest, PartitionsOfALargeModelAreBalancedByBytes) {
   EXPECT_LE(most, least * 3 / 2);
 }
 
-TEST(LayoutTest, PartitionsAreDealtToShardsByBytes) {
+TEST(LayoutTest, AssignsPartitionsToShardsByBytes) {
   const v1::TensorTable table = Table({{"w", {1 << 20}}, {"b", {10}}});
   const auto layout = MakeLayout(table, 64);
   ASSERT_TRUE(layout.ok());
@@ -67,7 +67,7 @@ TEST(LayoutTest, PartitionsAreDealtToShardsByBytes) {
       kMinBlockBytes);
 }
 
-TEST(LayoutTest, TheHashTellsLayoutsApart) {
+TEST(LayoutTest, HashDistinguishesLayouts) {
   const v1::TensorTable table = Table({{"w", {100000}}});
   const auto a = MakeLayout(table, 4);
   const auto b = MakeLayout(table, 5);
@@ -76,7 +76,7 @@ TEST(LayoutTest, TheHashTellsLayoutsApart) {
   EXPECT_NE(LayoutHash(table, *a), LayoutHash(Table({{"v", {100000}}}), *a));
 }
 
-TEST(LayoutTest, TablesThatCannotBeAJobsStateAreRefusedByName) {
+TEST(LayoutTest, RejectsInvalidTablesByName) {
   EXPECT_THAT(ValidateTable(Table({{"a", {1}}, {"a", {2}}})).message(), HasSubstr("'a'"));
   EXPECT_THAT(ValidateTable(Table({{"w", {-1}}})).message(), HasSubstr("negative extent -1"));
   EXPECT_THAT(ValidateTable(Table({{"w", {1 << 30, 1 << 30}}})).message(), HasSubstr("too large"));
@@ -90,7 +90,7 @@ TEST(LayoutTest, TablesThatCannotBeAJobsStateAreRefusedByName) {
   EXPECT_FALSE(MakeLayout(Table({{"w", {1}}}), 0).ok());
 }
 
-TEST(LayoutTest, LayoutsThatDoNotFitTheTableAreRefused) {
+TEST(LayoutTest, RejectsLayoutsThatDoNotFitTable) {
   const v1::TensorTable table = Table({{"w", {100000}}});
   const v1::Layout good = *MakeLayout(table, 4);
   v1::Layout layout = good;

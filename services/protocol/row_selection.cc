@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<uint64_t>> ReadRows(const v1::TensorSpec& tensor,
     }
     if (row < next) {
       return absl::InvalidArgumentError(
-          absl::StrCat("row ", row, " of '", tensor.name(), "' is wanted behind row ", next - 1));
+          absl::StrCat("row ", row, " of '", tensor.name(), "' is wanted after row ", next - 1));
     }
     next = row + 1;
   }
@@ -59,16 +59,19 @@ absl::StatusOr<RowSelections> ReadSelections(const v1::Pull& pull, const absl::C
       return absl::InvalidArgumentError(
           absl::StrCat("rows of tensor ", selection.tensor(), " of ", table.tensors_size()));
     }
+
     const v1::TensorSpec& tensor = table.tensors(static_cast<int>(selection.tensor()));
     if (tensor.kind() != v1::PARAMETER || tensor.shape_size() != 2 || tensor.shape(1) == 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat("rows of '", tensor.name(), "' are wanted, which is no matrix"));
+          absl::StrCat("rows of '", tensor.name(), "' are wanted, which is not a matrix"));
     }
+
     if (selection.count() > (payload.size() - at) / kRowBytes) {
       return absl::InvalidArgumentError(absl::StrCat(selection.count(), " rows of '", tensor.name(),
                                                      "' are wanted, and the payload ends after ",
                                                      payload.size(), " bytes"));
     }
+
     absl::StatusOr<std::vector<uint64_t>> rows =
         ReadRows(tensor, payload.Subcord(at, selection.count() * kRowBytes));
     if (!rows.ok()) return rows.status();
@@ -77,6 +80,7 @@ absl::StatusOr<RowSelections> ReadSelections(const v1::Pull& pull, const absl::C
       return absl::InvalidArgumentError(absl::StrCat("rows of '", tensor.name(), "' twice"));
     }
   }
+
   if (at != payload.size()) {
     return absl::InvalidArgumentError(absl::StrCat("a pull has a payload of ", payload.size(),
                                                    " bytes, of which its rows take ", at));

@@ -34,7 +34,7 @@ void ExpectInvalid(const RowSelections& selections, const std::string& message) 
   ExpectInvalid(pull, payload, message);
 }
 
-TEST(RowSelectionTest, WhatIsAskedForArrives) {
+TEST(RowSelectionTest, SelectedRowsArrive) {
   const RowSelections selections = {{0, {1, 4, 9}}};
   v1::Pull pull;
   const absl::Cord payload = AppendSelections(selections, &pull);
@@ -44,7 +44,7 @@ TEST(RowSelectionTest, WhatIsAskedForArrives) {
   EXPECT_EQ(*read, selections);
 }
 
-TEST(RowSelectionTest, NoRowsOfATableAreNotAllOfThem) {
+TEST(RowSelectionTest, EmptySelectionIsNotTheWholeTable) {
   const RowSelections selections = {{0, {}}};
   v1::Pull pull;
   const auto read = ReadSelections(pull, AppendSelections(selections, &pull), Table());
@@ -52,29 +52,29 @@ TEST(RowSelectionTest, NoRowsOfATableAreNotAllOfThem) {
   EXPECT_EQ(*read, selections);
 }
 
-TEST(RowSelectionTest, APullWithoutSelectionsWantsEverything) {
+TEST(RowSelectionTest, PullWithoutSelectionsWantsEverything) {
   const auto read = ReadSelections(v1::Pull(), absl::Cord(), Table());
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_TRUE(read->empty());
 }
 
-TEST(RowSelectionTest, RowsComeSortedAndOnce) {
+TEST(RowSelectionTest, RowsAreSortedAndUnique) {
   std::vector<uint64_t> rows = {7, 3, 7, 0};
   SortRows(&rows);
   EXPECT_EQ(rows, (std::vector<uint64_t>{0, 3, 7}));
 }
 
-TEST(RowSelectionTest, WhatContradictsTheTableIsRefused) {
+TEST(RowSelectionTest, RejectsSelectionThatContradictsTable) {
   ExpectInvalid(RowSelections{{3, {}}}, "rows of tensor 3 of 3");
-  ExpectInvalid(RowSelections{{1, {0}}}, "rows of 'bias' are wanted, which is no matrix");
-  ExpectInvalid(RowSelections{{2, {0}}}, "rows of 'steps' are wanted, which is no matrix");
+  ExpectInvalid(RowSelections{{1, {0}}}, "rows of 'bias' are wanted, which is not a matrix");
+  ExpectInvalid(RowSelections{{2, {0}}}, "rows of 'steps' are wanted, which is not a matrix");
   ExpectInvalid(RowSelections{{0, {2, 10}}},
                 "row 10 of 'embedding.weight' is wanted, which has 10");
-  ExpectInvalid(RowSelections{{0, {5, 5}}}, "row 5 of 'embedding.weight' is wanted behind row 5");
-  ExpectInvalid(RowSelections{{0, {5, 2}}}, "row 2 of 'embedding.weight' is wanted behind row 5");
+  ExpectInvalid(RowSelections{{0, {5, 5}}}, "row 5 of 'embedding.weight' is wanted after row 5");
+  ExpectInvalid(RowSelections{{0, {5, 2}}}, "row 2 of 'embedding.weight' is wanted after row 5");
 }
 
-TEST(RowSelectionTest, WhatContradictsThePayloadIsRefused) {
+TEST(RowSelectionTest, RejectsSelectionThatContradictsPayload) {
   v1::Pull pull;
   const absl::Cord payload = AppendSelections({{0, {1, 2}}}, &pull);
   ExpectInvalid(pull, payload.Subcord(0, 15),
@@ -87,7 +87,7 @@ TEST(RowSelectionTest, WhatContradictsThePayloadIsRefused) {
                 "after 16 bytes");
 }
 
-TEST(RowSelectionTest, ATableIsNamedOnce) {
+TEST(RowSelectionTest, RejectsTableThatIsNamedTwice) {
   v1::Pull pull;
   absl::Cord payload = AppendSelections({{0, {1}}}, &pull);
   payload.Append(AppendSelections({{0, {2}}}, &pull));

@@ -118,8 +118,8 @@ uint64_t StepPlan::StepFrom(uint64_t position) const {
 
 PositionRange StepPlan::PositionsOf(uint64_t step, PositionRange microbatches) const {
   const PositionRange batch = PositionsOf(step);
-  // Past the last microbatch every product would only grow; bounding first keeps it from
-  // overflowing.
+  // Borders past the last microbatch are all the same; bounding the number first keeps the product
+  // from overflowing.
   const uint64_t count = MicrobatchesOfStep(step);
   const auto border = [&](uint64_t microbatch) {
     const uint64_t bounded = std::min(microbatch, count);

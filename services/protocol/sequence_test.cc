@@ -28,8 +28,8 @@ std::vector<uint64_t> FromZeroTo(uint64_t n) {
   return values;
 }
 
-TEST(SampleOrderTest, IsTheOneThatTheHeaderSpecifies) {
-  // Computed by a second implementation, in Python, from the header's text.
+TEST(SampleOrderTest, IsAsTheHeaderSpecifies) {
+  // A second implementation, written in Python from the header's text, has computed these numbers.
   EXPECT_THAT(Order(10, 42).IndicesOf({0, 20}), ElementsAre(9, 3, 4, 5, 0, 7, 1, 8, 6, 2,  //
                                                             8, 7, 3, 0, 4, 9, 5, 2, 6, 1));
   const SampleOrder mnist = Order(60000, 1);
@@ -53,14 +53,14 @@ TEST(SampleOrderTest, EveryEpochVisitsEachSampleOnce) {
   }
 }
 
-TEST(SampleOrderTest, EpochsAndSeedsDifferInOrder) {
+TEST(SampleOrderTest, OrderDependsOnEpochAndSeed) {
   const SampleOrder order = Order(100, 7);
   EXPECT_NE(order.IndicesOf({0, 100}), order.IndicesOf({100, 200}));
   EXPECT_NE(order.IndicesOf({0, 100}), Order(100, 8).IndicesOf({0, 100}));
   EXPECT_NE(order.IndicesOf({0, 100}), FromZeroTo(100));
 }
 
-TEST(SampleOrderTest, EverySampleIsAboutAsOftenAtEveryPlace) {
+TEST(SampleOrderTest, EverySampleIsEquallyLikelyAtEveryPlace) {
   constexpr uint64_t kSamples = 7;
   constexpr uint64_t kEpochs = 7000;
   const SampleOrder order = Order(kSamples, 3);
@@ -72,7 +72,7 @@ TEST(SampleOrderTest, EverySampleIsAboutAsOftenAtEveryPlace) {
   for (int c : count) EXPECT_NEAR(c, 1000, 5 * 29);
 }
 
-TEST(SampleOrderTest, ARangeThatSpansEpochsIsThePositionsOneByOne) {
+TEST(SampleOrderTest, RangeOverSeveralEpochsEqualsItsSinglePositions) {
   const SampleOrder order = Order(10, 1);
   std::vector<uint64_t> singly;
   for (uint64_t p = 7; p < 34; ++p) singly.push_back(order.IndexAt(p));
@@ -80,11 +80,11 @@ TEST(SampleOrderTest, ARangeThatSpansEpochsIsThePositionsOneByOne) {
   EXPECT_TRUE(order.IndicesOf({7, 7}).empty());
 }
 
-TEST(SampleOrderTest, WithoutShuffleSamplesComeInOrder) {
+TEST(SampleOrderTest, SamplesAreInOrderWithoutShuffle) {
   EXPECT_THAT(Order(3, 9, false).IndicesOf({1, 8}), ElementsAre(1, 2, 0, 1, 2, 0, 1));
 }
 
-TEST(SampleOrderTest, ImpossibleSizesAreRefused) {
+TEST(SampleOrderTest, RejectsImpossibleSizes) {
   EXPECT_EQ(SampleOrder::Create({0, 1, true}).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(SampleOrder::Create({kMaxSamples + 1, 1, true}).status().code(),
             absl::StatusCode::kInvalidArgument);
@@ -94,7 +94,7 @@ StepPlan Plan(uint64_t samples, uint64_t batch, uint64_t microbatch) {
   return *StepPlan::Create({samples, batch, microbatch});
 }
 
-TEST(StepPlanTest, TheLastStepOfAnEpochTakesWhatIsLeft) {
+TEST(StepPlanTest, LastStepOfEpochTakesRemainingSamples) {
   const StepPlan plan = Plan(10, 4, 2);
   EXPECT_EQ(plan.StepsPerEpoch(), 3u);
   EXPECT_EQ(plan.PositionsOf(0), (PositionRange{0, 4}));
@@ -104,7 +104,7 @@ TEST(StepPlanTest, TheLastStepOfAnEpochTakesWhatIsLeft) {
   EXPECT_EQ(plan.EpochOf(3), 1u);
 }
 
-TEST(StepPlanTest, StepsAndTheirMicrobatchesCoverEveryPositionOnceAndInOrder) {
+TEST(StepPlanTest, StepsAndMicrobatchesCoverEveryPositionOnceInOrder) {
   for (uint64_t samples : {1, 7, 64, 100}) {
     for (uint64_t batch : {1, 3, 16, 64, 128}) {
       for (uint64_t microbatch : {1, 4, 5, 200}) {
@@ -129,7 +129,7 @@ TEST(StepPlanTest, StepsAndTheirMicrobatchesCoverEveryPositionOnceAndInOrder) {
   }
 }
 
-TEST(StepPlanTest, MicrobatchesPastTheEndOfASmallerStepAreEmpty) {
+TEST(StepPlanTest, MicrobatchesPastEndOfSmallerStepAreEmpty) {
   const StepPlan plan = Plan(10, 8, 2);
   EXPECT_EQ(plan.MicrobatchesPerStep(), 4u);
   EXPECT_EQ(plan.MicrobatchesOfStep(1), 1u);
@@ -138,19 +138,19 @@ TEST(StepPlanTest, MicrobatchesPastTheEndOfASmallerStepAreEmpty) {
   EXPECT_TRUE(plan.PositionsOf(1, {~uint64_t{0} - 1, ~uint64_t{0}}).empty());
 }
 
-TEST(StepPlanTest, ABatchLargerThanTheDataIsTheWholeEpoch) {
+TEST(StepPlanTest, BatchLargerThanDataIsWholeEpoch) {
   const StepPlan plan = Plan(10, 64, 4);
   EXPECT_EQ(plan.StepsPerEpoch(), 1u);
   EXPECT_EQ(plan.PositionsOf(1), (PositionRange{10, 20}));
   EXPECT_EQ(plan.MicrobatchesOfStep(0), 3u);
 }
 
-TEST(StepPlanTest, MoreStepsThanCanBeCountedAreTheMost) {
+TEST(StepPlanTest, NumberOfStepsSaturates) {
   EXPECT_EQ(Plan(10, 1, 1).StepsOfEpochs(~uint64_t{0}), ~uint64_t{0});
   EXPECT_EQ(Plan(10, 1, 1).StepsOfEpochs(0), 0u);
 }
 
-TEST(StepPlanTest, ARefusalNamesTheField) {
+TEST(StepPlanTest, ErrorNamesField) {
   EXPECT_THAT(std::string(StepPlan::Create({10, 0, 1}).status().message()),
               HasSubstr("globalBatchSize is 0"));
   EXPECT_THAT(std::string(StepPlan::Create({10, 1, 0}).status().message()),
@@ -159,7 +159,7 @@ TEST(StepPlanTest, ARefusalNamesTheField) {
               HasSubstr("number of samples is 0"));
 }
 
-TEST(StepPlanTest, EveryPositionHasTheFirstStepThatBeginsThereOrAfterIt) {
+TEST(StepPlanTest, FindsFirstStepThatBeginsAtOrAfterPosition) {
   const auto plan = StepPlan::Create({/*samples=*/10, /*global_batch_size=*/4, 2});
   ASSERT_TRUE(plan.ok());
   for (uint64_t position = 0; position < 30; ++position) {

@@ -57,9 +57,11 @@ absl::StatusOr<std::vector<uint32_t>> StageOfTensors(const v1::TensorTable& tabl
                                                      const v1::ModelSpec& model) {
   std::vector<uint32_t> stage_of(static_cast<size_t>(table.tensors_size()), 0);
   if (model.stages().empty()) return stage_of;
+
   const auto stages = StageOfLayers(model);
   if (!stages.ok()) return stages.status();
   std::map<std::string, uint32_t> unknown = *stages;
+
   for (int t = 0; t < table.tensors_size(); ++t) {
     const std::string& name = table.tensors(t).name();
     const auto found = std::find_if(stages->begin(), stages->end(), [&](const auto& stage) {
@@ -72,6 +74,7 @@ absl::StatusOr<std::vector<uint32_t>> StageOfTensors(const v1::TensorTable& tabl
     stage_of[static_cast<size_t>(t)] = found->second;
     unknown.erase(found->first);
   }
+
   if (unknown.empty()) return stage_of;
   return absl::InvalidArgumentError(
       absl::StrCat("model.stages[", unknown.begin()->second, "]: the model has no layer '",
@@ -82,19 +85,21 @@ absl::StatusOr<v1::Layout> MakeStagedLayout(const v1::TensorTable& table,
                                             const v1::ModelSpec& model, uint32_t partitions) {
   const auto stage_of = StageOfTensors(table, model);
   if (!stage_of.ok()) return stage_of.status();
+
   const uint32_t stages = StageCount(model);
   if (partitions < stages || partitions > kMaxPartitions) {
     return absl::InvalidArgumentError(absl::StrCat("partitions is ", partitions, "; with ", stages,
                                                    " model.stages it must be from ", stages, " to ",
                                                    kMaxPartitions));
   }
+
   v1::Layout layout;
   layout.set_partitions(partitions);
   for (uint32_t stage = 0; stage < stages; ++stage) {
     for (int t = 0; t < table.tensors_size(); ++t) {
       if ((*stage_of)[static_cast<size_t>(t)] != stage) continue;
       const uint64_t count = ElementCount(table.tensors(t));
-      // As large as may be: what lies in one block is computed with where it lies.
+      // Blocks are as large as possible: a layer computes with a block's memory in place.
       const uint64_t step = kMaxBlockBytes / ElementBytes(table.tensors(t).dtype());
       for (uint64_t offset = 0; offset < count; offset += step) {
         v1::Block& block = *layout.add_blocks();
@@ -122,7 +127,7 @@ absl::Status CheckStagedLayout(const v1::TensorTable& table, const v1::ModelSpec
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint has '", table.tensors(static_cast<int>(block.tensor())).name(),
                      "' in partition ", block.partition(), ", and model.stages[", stage,
-                     "] must lie whole in partition ", stage,
+                     "] must be whole in partition ", stage,
                      ": it is of a job with other stages, or with training.execution: Worker"));
   }
   return absl::OkStatus();

@@ -44,34 +44,34 @@ std::string ErrorOf(const v1::ModelSpec& model) {
   return stages.ok() ? "" : std::string(stages.status().message());
 }
 
-TEST(StagesTest, WithoutStagesAllTensorsAreInOne) {
+TEST(StagesTest, AllTensorsAreInOneStageWithoutStages) {
   EXPECT_EQ(StageCount(v1::ModelSpec()), 1u);
   EXPECT_THAT(*StageOfTensors(Table(), v1::ModelSpec()), ElementsAre(0, 0, 0, 0));
 }
 
-TEST(StagesTest, ATensorBelongsToTheStageOfItsLayer) {
+TEST(StagesTest, TensorBelongsToStageOfItsLayer) {
   EXPECT_THAT(*StageOfTensors(Table(), Stages({{"conv1"}, {"fc1"}})), ElementsAre(0, 0, 1, 1));
 }
 
-TEST(StagesTest, ALayerThatTheModelLacksIsNamedWithThoseThatItHas) {
+TEST(StagesTest, NamesUnknownLayerAndKnownLayers) {
   EXPECT_THAT(ErrorOf(Stages({{"conv1"}, {"fc1", "fc9"}})),
               HasSubstr("model.stages[1]: the model has no layer 'fc9'; it has conv1, fc1"));
 }
 
-TEST(StagesTest, ALayerInNoStageIsNamed) {
+TEST(StagesTest, NamesLayerInNoStage) {
   EXPECT_THAT(ErrorOf(Stages({{"conv1"}})), HasSubstr("layer 'fc1' of the model is in none"));
 }
 
-TEST(StagesTest, ALayerInTwoStagesIsNamedWithBoth) {
+TEST(StagesTest, NamesLayerInTwoStagesAndBothStages) {
   EXPECT_THAT(ErrorOf(Stages({{"conv1"}, {"fc1", "conv1"}})),
               HasSubstr("model.stages[1]: layer 'conv1' is in model.stages[0] already"));
 }
 
-TEST(StagesTest, AStageWithoutLayersIsNamed) {
+TEST(StagesTest, NamesStageWithoutLayers) {
   EXPECT_THAT(ErrorOf(Stages({{"conv1", "fc1"}, {}})), HasSubstr("model.stages[1] has no layers"));
 }
 
-TEST(StagesTest, EachStageIsAPartitionOfItsOwn) {
+TEST(StagesTest, EachStageIsItsOwnPartition) {
   const v1::ModelSpec model = Stages({{"conv1"}, {"fc1"}});
   const auto layout = MakeStagedLayout(Table(), model, 64);
   ASSERT_TRUE(layout.ok()) << layout.status();
@@ -84,19 +84,19 @@ TEST(StagesTest, EachStageIsAPartitionOfItsOwn) {
   EXPECT_NE(owner[0], owner[1]) << "two stages on two shards";
 }
 
-TEST(StagesTest, FewerPartitionsThanStagesAreRefused) {
+TEST(StagesTest, RejectsFewerPartitionsThanStages) {
   const auto layout = MakeStagedLayout(Table(), Stages({{"conv1"}, {"fc1"}}), 1);
   EXPECT_EQ(layout.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(StagesTest, ALayoutThatScattersAStageIsRefused) {
+TEST(StagesTest, RejectsLayoutThatScattersStage) {
   const v1::ModelSpec model = Stages({{"conv1"}, {"fc1"}});
   const absl::Status status = CheckStagedLayout(Table(), model, *MakeLayout(Table(), 8));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
 }
 
 // A checkpoint's layout comes from a file.
-TEST(StagesTest, RefusesALayoutWithABlockOfNoTensor) {
+TEST(StagesTest, RejectsLayoutWithBlockOfNoTensor) {
   const v1::ModelSpec model = Stages({{"conv1"}, {"fc1"}});
   v1::Layout layout = *MakeStagedLayout(Table(), model, 2);
   layout.mutable_blocks(0)->set_tensor(1'000'000);

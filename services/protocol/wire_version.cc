@@ -2,7 +2,8 @@
 
 namespace sluice {
 
-// Alone in this file: a program that defines the function itself must not need this object.
+// This function is alone in its file, so that the linker leaves this object out of a program that
+// defines the function itself.
 WireVersions SpokenWireVersions() { return {.oldest = 1, .newest = 1}; }
 
 }  // namespace sluice

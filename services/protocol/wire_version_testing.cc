@@ -1,5 +1,5 @@
-// In the sources of a test's program: that program is of the next version. The linker takes this
-// definition and leaves the library's one out.
+// Among the sources of a test's program, this file makes it a program of the next version: the
+// linker takes this definition instead of the library's.
 #include "services/protocol/wire_version.h"
 
 namespace sluice {

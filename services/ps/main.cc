@@ -80,7 +80,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   absl::StatusOr<std::unique_ptr<ShardServer>> server =
       ShardServer::Start(std::move(options), files.get(), &metrics, logger);
   if (!server.ok()) return server.status();
-  logger.Info("The shard listens", {{"port", (*server)->port()}, {"coordinator", *coordinator}});
+  logger.Info("Listening", {{"port", (*server)->port()}, {"coordinator", *coordinator}});
   if (!flags.program.port_file.empty()) {
     absl::Status status = WritePortFile(flags.program.port_file, (*server)->port());
     if (!status.ok()) return status;

@@ -180,7 +180,7 @@ TEST_F(RowsTest, SelectionsThatDoNotFitEndTheirStream) {
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("row 20 of 'w'"));
   Pull(two, 0, {{1, {0}}});
   EXPECT_THAT(std::string(shard.StatusOf(two).message()),
-              HasSubstr("rows of 'b' are wanted, which is no matrix"));
+              HasSubstr("rows of 'b' are wanted, which is not a matrix"));
 }
 
 TEST_F(RowsTest, RowsThatAreNoneEndTheirStreamAndChangeNothing) {

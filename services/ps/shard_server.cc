@@ -79,7 +79,7 @@ class ShardServer::Impl final : public StreamHandler {
   void OnCallRefused(const security::CallRefusal& refusal) {
     metrics_->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
     if (refusal.to_log == 0) return;
-    logger_.Warning("Calls are refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
+    logger_.Warning("Calls refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
   }
 
   // On the guard's thread.

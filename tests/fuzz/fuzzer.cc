@@ -1,8 +1,8 @@
 // libFuzzer's program. tools/fuzz.sh runs it; by hand:
 //
 //   fuzzer --list                         the targets, one line each: name, longest input, sources
-//   fuzzer --write-seeds=NAME FOLDER      writes the encoders' seeds, one file each fuzzer
-//   --target=NAME [libFuzzer's arguments]
+//   fuzzer --write-seeds=NAME FOLDER      writes the encoders' seeds, one file each
+//   fuzzer --target=NAME [libFuzzer's arguments]
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 

@@ -213,7 +213,7 @@ class ByHand(unittest.TestCase):
         self.use('127.0.0.1', self.reserve_port())
         self.render(manifest(steps=100000))
         self.start_servers()
-        self.until_log('coordinator', 'The coordinator listens')
+        self.until_log('coordinator', 'Listening')
         wanted = self.environment['SLUICE_SECRET_FILE']
         other = self.folder / 'other'
         other.touch(mode=0o600)
@@ -222,7 +222,7 @@ class ByHand(unittest.TestCase):
         self.start_worker(0)
         self.until_log('worker-0', 'UNAUTHENTICATED')
         self.assertIn(f'a wrong secret; the processes of this job demand the one in {wanted}', self.log('worker-0'))
-        self.until_log('coordinator', 'Calls are refused')
+        self.until_log('coordinator', 'Calls refused')
 
     def test_of_jobs_with_one_checkpoint_folder_one_trains_and_the_others_are_told(self):
         self.use('127.0.0.1', 0)
@@ -267,7 +267,7 @@ class ByHand(unittest.TestCase):
         self.until_log('worker-0', f'127.0.0.1:{port}')
         self.render(manifest(steps=100000))
         self.start_servers()
-        self.until_log('coordinator', 'The coordinator listens')
+        self.until_log('coordinator', 'Listening')
         self.assertIn('by-hand', self.refused(WORKER, '--job', 'default/another/', '--index', 1))
 
 

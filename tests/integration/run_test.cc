@@ -379,7 +379,7 @@ TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt
   std::ofstream(store + "/claims/README") << "junk";
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const std::string said = ReadAll(output_);
-  EXPECT_THAT(said, HasSubstr(absl::StrCat("passed over: checkpoint ", newest, " is damaged")));
+  EXPECT_THAT(said, HasSubstr(absl::StrCat("skipped: checkpoint ", newest, " is damaged")));
   EXPECT_THAT(said, HasSubstr("it is a pipe, not a file"));
   EXPECT_THAT(said, HasSubstr("owner is damaged"));
   EXPECT_THAT(said, HasSubstr("README is not a claim and is ignored"));

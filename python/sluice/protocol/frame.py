@@ -236,7 +236,7 @@ def _parse_place(content, at):
         place = wire.SharedPayload.FromString(bytes(content))
     except Exception as error:  # the class depends on protobuf's implementation
         raise MalformedFrame(
-            f'malformed frame: a place of a payload that is not one at byte {at}') from error
+            f'malformed frame: an invalid place of a payload at byte {at}') from error
     if place.bytes > MAX_PAYLOAD_BYTES:
         raise MalformedFrame(f'malformed frame: a payload of {place.bytes} bytes, over the limit '
                              f'of {MAX_PAYLOAD_BYTES}, at byte {at}')
@@ -265,7 +265,7 @@ def _parse_header(content, at):
         return wire.Header.FromString(bytes(content))
     except Exception as error:  # the class depends on protobuf's implementation
         raise MalformedFrame(
-            f'malformed frame: a header that is not one at byte {at}') from error
+            f'malformed frame: an invalid header at byte {at}') from error
 
 
 def blocks_of(header):

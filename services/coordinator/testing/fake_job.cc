@@ -77,11 +77,12 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     for (const v1::Range& range : message.prepare().checkpoint().ledger().applied()) {
       ledger.Add(FromProto(range));
     }
-    // What it owns before there is a view.
+
+    // The shard's partitions before there is a view.
     *view.mutable_shards() = message.prepare().shards();
     *view.mutable_owner() = message.prepare().owner();
     if (message.prepare().has_checkpoint()) LoadedOrBorn();
-    // Pushes that came first have waited.
+    // Pushes that arrived before this message have waited.
     for (FakeWorker* worker : job->Workers()) {
       if (!message.prepare().has_checkpoint() && Same(worker->pushed, ask)) LoadedOrBorn();
     }
@@ -101,6 +102,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
       return;
     }
     if (!paused || !Same(install.pause(), answered)) return;
+
     installs.push_back(install);
     view = install.view();
     has_view = true;
@@ -112,6 +114,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     if (version > view.first_step() && pinned && cut->step() == version) pinned = reported = false;
     version = view.first_step();
     hold = view.mode() == v1::SYNCHRONOUS ? install.hold() : 0;
+
     for (const v1::ClockRecord& record : install.clocks()) {
       if (clocks[record.worker()].clock() < record.clock()) {
         EXPECT_EQ(staged[record.worker()].clock(), record.clock());
@@ -122,11 +125,13 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     for (const v1::Range& range : install.ledger().applied()) ledger.Add(FromProto(range));
     staged.clear();
     leases.assign(install.leases().begin(), install.leases().end());
+
     if (cut.has_value() && cut->cut() != install.cut().cut()) cut.reset();
     if (install.cut().cut() != 0 && !cut.has_value()) {
       cut = install.cut();
       pinned = reported = written = false;
     }
+
     v1::MemberMessage installed;
     *installed.mutable_installed()->mutable_view() = view.id();
     Say(installed);
@@ -137,7 +142,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     CheckCut();
   } else if (message.has_open_cut()) {
     if (cut.has_value() && cut->cut() == message.open_cut().cut()) {
-      reported = written = false;  // says it again
+      reported = written = false;  // reports again
     } else if (version > message.open_cut().step()) {
       v1::MemberMessage past;
       past.mutable_cut_failed()->set_cut(message.open_cut().cut());
@@ -174,7 +179,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
 void FakeShard::Reply(const v1::PauseId& pause) {
   paused = true;
   answered = pause;
-  after.reset();  // It may be what `pause` refers to.
+  after.reset();  // `pause` may refer to it.
   v1::MemberMessage message;
   v1::PauseReply& reply = *message.mutable_pause_reply();
   *reply.mutable_pause() = answered;
@@ -183,6 +188,7 @@ void FakeShard::Reply(const v1::PauseId& pause) {
     *reply.mutable_newest() = view;
   }
   if (whole) *reply.mutable_whole_ask() = ask;
+
   for (uint32_t p : Owned()) {
     v1::PauseReply::PartitionState& state = *reply.add_partitions();
     state.set_partition(p);
@@ -190,6 +196,7 @@ void FakeShard::Reply(const v1::PauseId& pause) {
     state.set_has_undo(committed < version);
   }
   reply.set_committed(committed);
+
   for (const auto& [worker, record] : clocks) {
     if (record.clock() > 0) *reply.add_clocks() = record;
   }
@@ -245,6 +252,7 @@ void FakeShard::CheckCut() {
     *message.mutable_cut_pinned()->mutable_name() = cut->name();
     Say(message);
   }
+
   if (!cut->write() || written) return;
   written = true;
   if (disk_full) {
@@ -265,7 +273,7 @@ void FakeShard::CheckCut() {
       const std::string content(file.bytes(), 'x');
       file.set_name(absl::StrCat("partition-", p));
       file.set_crc32c(Crc32c(content));
-      // If it fails, the manifest cannot be written.
+      // If this fails, the manifest cannot be written.
       (void)job->storage->WriteFile(cut->name(), file.name(), absl::Cord(content));
     }
   }
@@ -447,7 +455,7 @@ FakeProcess* FakeJob::OnStream(StreamId stream) {
 StorageContents FakeJob::Contents() const {
   StorageContents contents;
   contents.claims = claims;
-  // R11, for claims whose parents are the newest of their time.
+  // R11, if each claim's parent was the newest checkpoint at the time of the claim.
   for (auto it = manifests.rbegin(); it != manifests.rend(); ++it) {
     if (deleted.count(it->first) > 0) continue;
     contents.checkpoints.push_back(it->second.checkpoint());
@@ -461,7 +469,7 @@ StorageContents FakeJob::Contents() const {
   return contents;
 }
 
-// A worker must be in the list of every shard before it is told of one.
+// Every shard must have a worker in its list before the worker learns of a shard.
 void FakeJob::CheckAdmissions(const Send& send) {
   if (send.message.has_admitted()) {
     std::set<uint64_t>& admitted = admitted_[send.stream];
@@ -470,6 +478,7 @@ void FakeJob::CheckAdmissions(const Send& send) {
       EXPECT_TRUE(admitted.insert(process.incarnation()).second) << process.ShortDebugString();
     }
   }
+
   const bool names_shards = send.message.has_new_view() || send.message.has_birth();
   const FakeProcess* worker = OnStream(send.stream);
   if (!names_shards || worker == nullptr) return;
@@ -477,7 +486,7 @@ void FakeJob::CheckAdmissions(const Send& send) {
     const auto sent = admitted_.find(shard->stream);
     if (sent == admitted_.end()) continue;  // it has no stream, or is not registered
     EXPECT_EQ(sent->second.count(worker->id.incarnation()), 1u)
-        << "worker-" << worker->id.index() << " is told of shards before they admit it";
+        << "worker-" << worker->id.index() << " learns of shards before they admit it";
   }
 }
 
@@ -573,7 +582,7 @@ void FakeJob::Pump() {
       core->OnMessage(stream, message, now);
     }
   }
-  ADD_FAILURE() << "messages go on for ever";
+  ADD_FAILURE() << "messages never end";
 }
 
 void FakeJob::OpenSnapshot(uint64_t call, double hold_seconds) {
@@ -637,13 +646,15 @@ void FakeJob::CloseOn(const std::vector<FakeShard*>& some) {
   for (FakeShard* shard : Shards()) {
     if (!shard->has_view || !Same(shard->view.id(), view.id())) return;
   }
-  // The first push of this step: its sender held the version everywhere.
+
+  // The first push of this step shows that its sender holds the version of all shards.
   for (FakeShard* shard : Shards()) {
     if (!shard->paused && shard->version == version) shard->Commit(version);
   }
   for (FakeShard* shard : some) {
     if (shard->CanClose() && shard->version == version) shard->Close();
   }
+
   for (const auto& member : view.workers()) {
     for (FakeWorker* worker : Workers()) {
       if (worker->id.incarnation() != member.process().incarnation()) continue;
@@ -673,6 +684,7 @@ void FakeJob::Update(FakeWorker& worker, uint64_t samples, const std::vector<Fak
   record.set_worker(incarnation);
   record.set_clock(record.clock() + 1);
   *record.mutable_samples() = ToProto(range);
+
   for (FakeShard* shard : Shards()) {
     if (shard->paused || !shard->has_view) continue;
     if (std::find(not_yet.begin(), not_yet.end(), shard) != not_yet.end()) {

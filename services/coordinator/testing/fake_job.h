@@ -1,8 +1,8 @@
-// A job around a CoordinatorCore, for its tests: shards and workers that keep the protocol's rules
-// in the simplest way, a storage in memory, and a clock that the test moves.
+// A job around a CoordinatorCore, for its tests: shards and workers that follow the protocol's
+// rules in the simplest way, a storage in memory, and a clock that the test advances.
 //
-// Training is abstract: a step closes on all shards when every member of the view lives and has
-// learned the view; an asynchronous update likewise.
+// Training is abstract: a step closes on all shards if every member of the view is alive and has
+// received the view. An asynchronous update is applied in the same way.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_TESTING_FAKE_JOB_H_
 #define SLUICE_SERVICES_COORDINATOR_TESTING_FAKE_JOB_H_
@@ -38,7 +38,7 @@ class FakeProcess {
 
   virtual void OnMessage(const v1::CoordinatorMessage& message) = 0;
   virtual v1::Register Registration() const;
-  // What it says by itself on a new stream, once it is registered.
+  // Sends what the process reports unasked on a new stream, after its registration.
   virtual void Announce() = 0;
   void Say(v1::MemberMessage message);
 
@@ -46,10 +46,10 @@ class FakeProcess {
   v1::ProcessId id;
   StreamId stream = 0;    // 0: not connected
   bool running = true;    // false: killed or exited
-  bool frozen = false;    // SIGSTOP: what arrives waits
-  bool finished = false;  // was told Finish
+  bool frozen = false;    // as after SIGSTOP: messages to it wait
+  bool finished = false;  // received Finish
   std::optional<v1::Refusal> refusal;
-  absl::Status closed;  // why its stream was closed by the coordinator
+  absl::Status closed;  // why the coordinator closed its stream
   std::deque<v1::CoordinatorMessage> waiting;
 };
 
@@ -63,15 +63,15 @@ class FakeShard : public FakeProcess {
   void LoadedOrBorn();
   bool CanClose() const { return has_view && !paused && !Held(); }
   bool Held() const { return hold > 0 && version == hold; }
-  void Close();  // the next version; its sender held all of the present one
+  void Close();  // closes a step, which commits the current version
   void Commit(uint64_t version);
   void SayProgress();
   std::vector<uint32_t> Owned() const;
 
   std::optional<v1::Admitted> admitted;  // newest
-  v1::JobSpec job_spec;                  // as the coordinator said it
+  v1::JobSpec job_spec;                  // as the coordinator sent it
   v1::AskId ask;
-  v1::Prepare prepare;  // the newest one
+  v1::Prepare prepare;  // newest
   bool whole = false;
   bool has_view = false;
   v1::View view;
@@ -79,7 +79,7 @@ class FakeShard : public FakeProcess {
   uint64_t committed = 0;
   uint64_t hold = 0;  // synchronous: no step is closed at this version
   bool paused = false;
-  std::optional<v1::Pause> after;  // an AfterStep that is waited for
+  std::optional<v1::Pause> after;  // a Pause whose step is not reached yet
   v1::PauseId answered;
   std::optional<v1::OpenCut> cut;
   bool pinned = false, reported = false, written = false;
@@ -108,16 +108,16 @@ class FakeWorker : public FakeProcess {
 
   v1::Ready ready;
   bool says_ready = true;
-  bool births = true;  // brings version 0 when asked
+  bool births = true;  // pushes version 0 when asked
   bool evaluates = true;
   std::string evaluation_error;
   std::optional<v1::View> view;
   bool has_table = false;
   int asked = 0;
-  v1::AskId pushed;  // the ask that it brought version 0 for
+  v1::AskId pushed;  // the ask for which it pushed version 0
   std::vector<v1::Evaluate> evaluations;
   double seconds_per_sample = 0.001;
-  uint64_t batch_size = 0;  // as the newest heartbeat's reply said
+  uint64_t batch_size = 0;  // of the newest heartbeat's reply
 };
 
 class FakeJob {
@@ -128,42 +128,42 @@ class FakeJob {
 
   // ---- processes
   FakeShard& AddShard(uint32_t index);
-  // The operator wants at least index + 1 workers from then on.
+  // From then on the operator wants at least index + 1 workers.
   FakeWorker& AddWorker(uint32_t index, bool births = true);
-  // The operator wants so many; see AddWorker.
+  // The operator wants this many workers.
   void Scale(uint32_t workers);
-  // With the spec's shards and workers, until there is a first view.
+  // Starts the spec's shards and workers, and runs until there is a first view.
   void Start();
-  // The process is gone; `told`: and the operator saw it.
+  // Ends the process. `told`: the operator reports its death.
   void Kill(FakeProcess& process, bool told = true);
-  void Break(FakeProcess& process);  // its stream only
+  void Break(FakeProcess& process);  // ends only its stream
   void Connect(FakeProcess& process);
-  // The coordinator dies, another one starts; the others come back to it.
+  // The coordinator dies and a new one starts; all other processes connect to it.
   void RestartCoordinator();
 
   // ---- time and training
-  // Carries out all actions and delivers all messages; nothing else happens.
+  // Performs all actions and delivers all messages; nothing else happens.
   void Pump();
-  // Time passes in steps of 50 ms: heartbeats and ticks, but no training.
+  // Lets time pass in steps of 50 ms, with heartbeats and ticks but without training.
   void Pass(absl::Duration time);
-  // Everybody closes `steps` steps, 100 ms each (fewer if the view does not let them).
+  // All shards close `steps` steps, 100 ms each (fewer if the view does not allow it).
   void Train(int steps = 1);
-  // Only these shards close the step that is under way.
+  // Only these shards close the current step.
   void CloseOn(const std::vector<FakeShard*>& some);
-  // Asynchronous: a worker's update is applied on all shards (or only staged on some), of the first
-  // samples behind `from` that were not.
+  // Asynchronous: all shards apply a worker's update; the shards in `not_yet` only stage it. The
+  // update is of the first samples from `from` on that were not applied.
   void Update(FakeWorker& worker, uint64_t samples, const std::vector<FakeShard*>& not_yet = {},
               uint64_t from = 0);
 
-  // What is staged of the worker's is applied.
+  // Applies the worker's staged updates.
   void FinishUpdates(const FakeWorker& worker);
 
   // ---- readers
-  // The call with this number is opened by a reader of its own; answers are in `snapshots`.
+  // A new reader opens the call with this number; answers are in `snapshots`.
   void OpenSnapshot(uint64_t call, double hold_seconds = 600);
-  void EndSnapshot(uint64_t call);  // the reader ends it, or is gone
+  void EndSnapshot(uint64_t call);  // the reader ends the call, or dies
 
-  // ---- what is
+  // ---- state
   v1::JobProgress Progress() { return core->Progress(0, now); }
   std::vector<std::string> Events();
   bool HasEvent(const std::string& part);
@@ -180,27 +180,27 @@ class FakeJob {
   std::unique_ptr<CoordinatorCore> core;
   std::vector<std::unique_ptr<FakeShard>> shards;
   std::vector<std::unique_ptr<FakeWorker>> workers;
-  std::vector<FakeProcess*> strangers;  // others that have a stream; the test's
+  std::vector<FakeProcess*> strangers;  // other processes with a stream; the test owns them
   uint64_t next_incarnation = 100;
   uint64_t next_stream = 1;
 
-  // Storage. If `storage` is set, the core's actions are carried out there and not below.
+  // Storage. If `storage` is set, the core's actions are performed there, not on the fields below.
   CheckpointStorage* storage = nullptr;
-  std::function<absl::StatusOr<StorageContents>()> read_storage;  // null: what is told below
+  std::function<absl::StatusOr<StorageContents>()> read_storage;  // null: from the fields below
   std::vector<v1::Claim> claims;
   std::map<std::pair<uint64_t, uint64_t>, v1::Manifest> manifests;
   std::set<std::pair<uint64_t, uint64_t>> damaged;
   std::set<std::pair<uint64_t, uint64_t>> deleted;
-  std::vector<std::pair<uint64_t, uint64_t>> removed;  // incomplete ones, in order
+  std::vector<std::pair<uint64_t, uint64_t>> removed;  // incomplete checkpoints, in order
   absl::Status storage_error, manifest_error, claim_error;
   bool hold_manifest = false;
-  bool hold_storage = false;  // reading it takes until the test answers
-  bool heartbeats = true;     // members give signs of life
+  bool hold_storage = false;  // a read ends when the test answers it
+  bool heartbeats = true;     // members send heartbeats
   bool hold_removals = false;
 
   std::optional<Exit> exit;
   std::vector<AnswerSnapshot> snapshots;
-  std::vector<v1::MemberMessage> said;  // by members, in order
+  std::vector<v1::MemberMessage> said;  // messages of members, in order
 
  private:
   friend class FakeProcess;
@@ -212,7 +212,7 @@ class FakeJob {
   void Deliver();
 
   std::deque<std::pair<StreamId, v1::MemberMessage>> to_core_;
-  std::map<StreamId, std::set<uint64_t>> admitted_;  // what each shard was sent last: incarnations
+  std::map<StreamId, std::set<uint64_t>> admitted_;  // incarnations that each shard was last sent
 };
 
 }  // namespace sluice::coordinator

@@ -21,7 +21,7 @@ const Codec& Find(v1::Codec id) {
   return **codec;
 }
 
-// The payload of a block, in chunks of 7 bytes at odd addresses, as no transport would be kind.
+// The payload of a block in chunks of 7 bytes at odd addresses: no transport is worse.
 absl::Cord Encoded(const Codec& codec, ConstElements values) {
   const auto room = codec.EncodedBytes(values.count(), values.dtype());
   EXPECT_TRUE(room.ok()) << room.status();
@@ -75,7 +75,7 @@ TEST(RawCodec, KeepsEveryBitOfEveryType) {
   ExpectRawKeepsBits<int64_t>();
 }
 
-// What a half-precision codec makes of values, wherever they fit into T.
+// Encodes and decodes values with a half-precision codec, where they fit into T.
 template <typename T>
 void ExpectHalves(v1::Codec id, const std::vector<std::pair<double, double>>& cases) {
   std::vector<T> values, expected;
@@ -147,7 +147,7 @@ TEST(HalfPrecisionCodec, TakesTwoBytesPerElement) {
   }
 }
 
-// For each pair of a codec and a block's type that go together.
+// T is a type of elements that the codec supports.
 template <typename T>
 void ExpectDecodeAddIsDecodeAndAdd(v1::Codec id) {
   using Compute = ComputeType<T>;
@@ -193,7 +193,7 @@ TEST(Codecs, DecodeAddAddsWhatDecodeWrites) {
   ExpectDecodeAddIsDecodeAndAdd<double>(v1::CODEC_BFLOAT16);
 }
 
-TEST(Codecs, AreFoundByTheirId) {
+TEST(Codecs, AreFoundById) {
   for (const v1::Codec id : {v1::CODEC_RAW, v1::CODEC_FLOAT16, v1::CODEC_BFLOAT16}) {
     EXPECT_EQ(Find(id).id(), id);
   }
@@ -207,7 +207,7 @@ void ExpectInvalid(const absl::Status& status, const std::string& message) {
   EXPECT_EQ(status.message(), message);
 }
 
-TEST(Codecs, RefuseDataTypesThatTheyCannotCarry) {
+TEST(Codecs, RejectUnsupportedDataTypes) {
   std::vector<int64_t> integers(2);
   std::vector<BFloat16> halves(2);
   std::vector<float> sums(2);
@@ -231,7 +231,7 @@ TEST(Codecs, RefuseDataTypesThatTheyCannotCarry) {
                 "CODEC_RAW: a block of data type 9, which is unknown");
 }
 
-TEST(Codecs, RefuseAnAccumulatorOfAnotherType) {
+TEST(Codecs, RejectAccumulatorOfAnotherType) {
   std::vector<float> sums(2);
   const absl::Cord payload(std::string(16, '\1'));
   const std::string rest = ": blocks of FLOAT64 are summed in FLOAT64, not in FLOAT32";
@@ -241,7 +241,7 @@ TEST(Codecs, RefuseAnAccumulatorOfAnotherType) {
                 "CODEC_FLOAT16" + rest);
 }
 
-TEST(Codecs, RefusePayloadsAndBuffersOfAnotherSizeAndWriteNothing) {
+TEST(Codecs, RejectPayloadsAndBuffersOfWrongSizeAndWriteNothing) {
   std::vector<float> values = {1, 2, 3};
   const absl::Cord payload(std::string(8, '\1'));
   ExpectInvalid(Find(v1::CODEC_RAW).Decode(payload, absl::MakeSpan(values)),
@@ -253,6 +253,7 @@ TEST(Codecs, RefusePayloadsAndBuffersOfAnotherSizeAndWriteNothing) {
   ExpectInvalid(Find(v1::CODEC_BFLOAT16).DecodeAdd(payload, v1::FLOAT32, absl::MakeSpan(values)),
                 "CODEC_BFLOAT16: a payload of 8 bytes for a block that takes 6");
   EXPECT_EQ(values, (std::vector<float>{1, 2, 3}));
+
   std::string buffer(5, '-');
   ExpectInvalid(Find(v1::CODEC_RAW)
                     .Encode(absl::MakeConstSpan(values), absl::MakeSpan(&buffer[0], 5))

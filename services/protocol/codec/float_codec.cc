@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// The payload in one piece: where it lies, if it does, else in `copy`.
+// The payload in one piece: in place if it is contiguous, else copied to `copy`.
 absl::string_view Flat(const absl::Cord& payload, std::string* copy) {
   if (const auto flat = payload.TryFlat(); flat.has_value()) return *flat;
   absl::CopyCordToString(payload, copy);

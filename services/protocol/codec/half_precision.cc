@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-// Writes values to a buffer that need not be aligned, by way of a scratch that is.
+// Writes values to a buffer that need not be aligned, through an aligned scratch buffer.
 template <typename Half, typename T>
 void EncodeTo(absl::Span<const T> values, char* to) {
   constexpr size_t kPart = 4096;

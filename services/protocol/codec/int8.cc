@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kGroup = 256;
 constexpr float kLevels = 127;
-// Adding it to a number of at most 2^22 and taking it away again rounds to nearest, ties to even;
-// unlike a call of rint, for several elements at once.
+// Adding this to a number of at most 2^22 and subtracting it again rounds to nearest, ties to even.
+// Unlike calls of rint, this is vectorized.
 constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
 
 float ScaleOf(absl::Span<const float> group) {
@@ -42,7 +42,7 @@ class Int8 final : public FloatCodec {
       const float scale = ScaleOf(group);
       std::memcpy(to, &scale, sizeof(scale));
       to += sizeof(scale);
-      if (!(scale > 0)) {  // nothing but zeros, or NaN
+      if (!(scale > 0)) {  // only zeros, or NaN
         std::memset(to, 0, group.size());
       } else {
         for (size_t i = 0; i < group.size(); ++i) {

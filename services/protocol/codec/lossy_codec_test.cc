@@ -1,4 +1,4 @@
-// The codecs that leave something out: what they keep, and what they refuse.
+// The lossy codecs: what they keep, and what they reject.
 
 #include <algorithm>
 #include <cmath>
@@ -42,7 +42,7 @@ std::string Encode(const Codec& codec, const std::vector<T>& values) {
   return bytes;
 }
 
-// In chunks of 7 bytes, as no transport would be kind.
+// The bytes in chunks of 7: no transport is worse.
 absl::Cord Chopped(const std::string& bytes) {
   absl::Cord payload;
   for (size_t begin = 0; begin < bytes.size(); begin += 7) {
@@ -71,7 +71,7 @@ void Append(T value, std::string* bytes) {
 
 using Floats = std::vector<float>;
 
-TEST(TopKCodec, KeepsTheLargestMagnitudesAsTheyAre) {
+TEST(TopKCodec, KeepsLargestMagnitudesExactly) {
   EXPECT_EQ(RoundTrip(*Make(v1::CODEC_TOP_K, 0.25), {1, -5, 0.5, 2, 4, -3, 0, 1.5}),
             (Floats{0, -5, 0, 0, 4, 0, 0, 0}));
 }
@@ -85,20 +85,20 @@ TEST(TopKCodec, KeepsAtLeastOneElement) {
   EXPECT_EQ(RoundTrip(*Make(v1::CODEC_TOP_K, 1e-9), {1, -2, 1}), (Floats{0, -2, 0}));
 }
 
-TEST(TopKCodec, KeepsWhatIsNotFiniteFirst) {
+TEST(TopKCodec, KeepsNonFiniteValuesFirst) {
   const Floats decoded = RoundTrip(*Make(v1::CODEC_TOP_K, 0.5), {9, kNan, -kInf, 8});
   EXPECT_EQ(decoded[0], 0);
   EXPECT_TRUE(std::isnan(decoded[1]));
   EXPECT_EQ(decoded[2], -kInf);
 }
 
-TEST(TopKCodec, TakesEightBytesForEachElementThatItKeeps) {
+TEST(TopKCodec, TakesEightBytesPerKeptElement) {
   const auto codec = Make(v1::CODEC_TOP_K, 0.01);
   EXPECT_EQ(Encode(*codec, Floats(1000, 1.0f)).size(), 4u + 8 * 10);
   EXPECT_EQ(Encode(*codec, Floats(1001, 1.0f)).size(), 4u + 8 * 11);
 }
 
-TEST(TopKCodec, RefusesIndicesThatAreNoneOrNotAscending) {
+TEST(TopKCodec, RejectsIndicesOutOfRangeOrNotAscending) {
   const auto codec = Make(v1::CODEC_TOP_K);
   const auto validate = [&](std::vector<uint32_t> numbers, int values) {
     std::string bytes;
@@ -115,12 +115,12 @@ TEST(TopKCodec, RefusesIndicesThatAreNoneOrNotAscending) {
   EXPECT_EQ(validate({}, 0), "CODEC_TOP_K: a payload of 0 bytes");
 }
 
-TEST(Int8Codec, RoundsToTheNearestOf255Levels) {
+TEST(Int8Codec, RoundsToNearestOf255Levels) {
   Floats values = {127, -127, 0, 1.5, 2.5, -0.4, 126.6};
   EXPECT_EQ(RoundTrip(*Make(v1::CODEC_INT8), values), (Floats{127, -127, 0, 2, 2, 0, 127}));
 }
 
-TEST(Int8Codec, ScalesGroupsOf256ByThemselves) {
+TEST(Int8Codec, ScalesEachGroupOf256Separately) {
   Floats values(300, 1.0f);
   values[7] = 1270;
   values[299] = 0.25;
@@ -132,7 +132,7 @@ TEST(Int8Codec, ScalesGroupsOf256ByThemselves) {
   EXPECT_EQ(Encode(*Make(v1::CODEC_INT8), values).size(), 300u + 2 * 4);
 }
 
-TEST(Int8Codec, MakesAGroupNaNThatHasSomethingNotFinite) {
+TEST(Int8Codec, MakesGroupWithNonFiniteValueNaN) {
   Floats values(300, 1.0f);
   values[3] = kInf;
   const Floats decoded = RoundTrip(*Make(v1::CODEC_INT8), values);
@@ -141,7 +141,7 @@ TEST(Int8Codec, MakesAGroupNaNThatHasSomethingNotFinite) {
   EXPECT_EQ(decoded[256], 1);
 }
 
-RC_GTEST_PROP(Int8Codec, IsOffByHalfAScaleAtMost, ()) {
+RC_GTEST_PROP(Int8Codec, ErrorIsAtMostHalfAScale, ()) {
   const auto numbers = *rc::gen::container<std::vector<int>>(rc::gen::inRange(-1000000, 1000000));
   Floats values(numbers.begin(), numbers.end());
   const Floats decoded = RoundTrip(*Make(v1::CODEC_INT8), values);
@@ -155,24 +155,24 @@ RC_GTEST_PROP(Int8Codec, IsOffByHalfAScaleAtMost, ()) {
   }
 }
 
-TEST(OneBitCodec, SendsTheMeanOfEachSign) {
+TEST(OneBitCodec, SendsMeanOfEachSign) {
   EXPECT_EQ(RoundTrip(*Make(v1::CODEC_ONE_BIT), {1, -2, 3, -4, 0, -0.0f}),
             (Floats{1, -3, 1, -3, 1, 1}));
   EXPECT_EQ(RoundTrip(*Make(v1::CODEC_ONE_BIT), {-2, -4}), (Floats{-3, -3}));
 }
 
-TEST(OneBitCodec, TakesABitForEachElementAndTwoMeansForEach512) {
+TEST(OneBitCodec, TakesOneBitPerElementAndTwoMeansPer512) {
   EXPECT_EQ(Encode(*Make(v1::CODEC_ONE_BIT), Floats(512, 1.0f)).size(), 8u + 64);
   EXPECT_EQ(Encode(*Make(v1::CODEC_ONE_BIT), Floats(513, 1.0f)).size(), 8u + 64 + 8 + 1);
 }
 
-TEST(OneBitCodec, CarriesWhatIsNotFinite) {
+TEST(OneBitCodec, CarriesNonFiniteValues) {
   const Floats decoded = RoundTrip(*Make(v1::CODEC_ONE_BIT), {1, kNan, -kInf, -1});
   EXPECT_TRUE(std::isnan(decoded[0]));
   EXPECT_EQ(decoded[2], -kInf);
 }
 
-RC_GTEST_PROP(OneBitCodec, KeepsTheSumOfEveryGroup, ()) {
+RC_GTEST_PROP(OneBitCodec, KeepsSumOfEveryGroup, ()) {
   const auto numbers = *rc::gen::container<std::vector<int>>(rc::gen::inRange(-1000, 1000));
   const Floats values(numbers.begin(), numbers.end());
   const Floats decoded = RoundTrip(*Make(v1::CODEC_ONE_BIT), values);
@@ -185,20 +185,20 @@ RC_GTEST_PROP(OneBitCodec, KeepsTheSumOfEveryGroup, ()) {
   RC_ASSERT(std::abs(before - after) <= 1e-3 * static_cast<double>(values.size() + 1));
 }
 
-TEST(SignThresholdCodec, SendsTheSignOfWhatIsBeyondTheThreshold) {
+TEST(SignThresholdCodec, SendsSignOfValuesBeyondThreshold) {
   EXPECT_EQ(RoundTrip(*Make(v1::CODEC_SIGN_THRESHOLD, 0.25, 0.5), {1, -1, 0.5, -0.5, 0, 0.51f}),
             (Floats{0.5, -0.5, 0, 0, 0, 0.5}));
   EXPECT_EQ(Encode(*Make(v1::CODEC_SIGN_THRESHOLD), Floats(9, 1.0f)).size(), 4u + 3);
 }
 
-TEST(SignThresholdCodec, MakesNaNOfWhatIsNotFinite) {
+TEST(SignThresholdCodec, TurnsNonFiniteValuesIntoNaN) {
   const Floats decoded = RoundTrip(*Make(v1::CODEC_SIGN_THRESHOLD), {kInf, kNan, 0});
   EXPECT_TRUE(std::isnan(decoded[0]));
   EXPECT_TRUE(std::isnan(decoded[1]));
   EXPECT_EQ(decoded[2], 0);
 }
 
-TEST(LossyCodecs, RefuseSignsOfMoreElementsThanTheBlockHas) {
+TEST(LossyCodecs, RejectSignsOfMoreElementsThanBlockHas) {
   for (const v1::Codec id : {v1::CODEC_ONE_BIT, v1::CODEC_SIGN_THRESHOLD}) {
     const auto codec = Make(id);
     std::string bytes = Encode(*codec, Floats(3, 1.0f));
@@ -209,7 +209,7 @@ TEST(LossyCodecs, RefuseSignsOfMoreElementsThanTheBlockHas) {
   }
 }
 
-TEST(LossyCodecs, RefuseTypesThatTheyCannotCarry) {
+TEST(LossyCodecs, RejectUnsupportedTypes) {
   for (const v1::Codec id : kLossy) {
     for (const v1::DataType dtype : {v1::BFLOAT16, v1::FLOAT16, v1::INT64}) {
       const std::string message = v1::Codec_Name(id) + ": a block of " + v1::DataType_Name(dtype) +
@@ -221,7 +221,7 @@ TEST(LossyCodecs, RefuseTypesThatTheyCannotCarry) {
   }
 }
 
-TEST(LossyCodecs, RefuseABufferThatIsTooSmallAndWriteNothing) {
+TEST(LossyCodecs, RejectTooSmallBufferAndWriteNothing) {
   for (const v1::Codec id : kLossy) {
     std::string buffer(3, '-');
     const Floats values(4, 1.0f);
@@ -234,7 +234,7 @@ TEST(LossyCodecs, RefuseABufferThatIsTooSmallAndWriteNothing) {
   }
 }
 
-TEST(LossyCodecs, RefuseOptionsOutOfTheirRange) {
+TEST(LossyCodecs, RejectOptionsOutOfRange) {
   for (const double fraction : {0.0, -1.0, 0.51, std::nan("")}) {
     EXPECT_FALSE(MakeCodec(v1::CODEC_TOP_K, {fraction, 1}).ok()) << fraction;
   }
@@ -243,7 +243,7 @@ TEST(LossyCodecs, RefuseOptionsOutOfTheirRange) {
   }
 }
 
-// Any numbers, the special ones among them.
+// Any numbers, including special ones.
 std::vector<float> AnyFloats() {
   const auto bits = *rc::gen::container<std::vector<uint32_t>>(rc::gen::oneOf(
       rc::gen::arbitrary<uint32_t>(), rc::gen::element<uint32_t>(0x7f800000, 0xff800000, 0x7fc00000,
@@ -253,7 +253,7 @@ std::vector<float> AnyFloats() {
   return values;
 }
 
-RC_GTEST_PROP(LossyCodecs, TakeWhatTheyMadeWhateverTheNumbers, ()) {
+RC_GTEST_PROP(LossyCodecs, DecodeWhatTheyEncodedForAnyNumbers, ()) {
   const std::vector<float> values = AnyFloats();
   const auto codec = Make(*rc::gen::elementOf(std::vector<v1::Codec>(kLossy, kLossy + 4)));
   const std::string bytes = Encode(*codec, values);
@@ -274,7 +274,7 @@ RC_GTEST_PROP(LossyCodecs, TakeWhatTheyMadeWhateverTheNumbers, ()) {
   if (!was_finite) RC_ASSERT(!finite);
 }
 
-RC_GTEST_PROP(LossyCodecs, TreatFloat64AsTheFloat32ThatItRoundsTo, ()) {
+RC_GTEST_PROP(LossyCodecs, TreatFloat64AsItsNearestFloat32, ()) {
   const auto numbers = *rc::gen::container<std::vector<int>>(rc::gen::inRange(-1000, 1000));
   const std::vector<double> wide(numbers.begin(), numbers.end());
   const std::vector<float> narrow(numbers.begin(), numbers.end());
@@ -287,8 +287,8 @@ RC_GTEST_PROP(LossyCodecs, TreatFloat64AsTheFloat32ThatItRoundsTo, ()) {
   for (size_t i = 0; i < sums.size(); ++i) RC_ASSERT(sums[i] == decoded[i]);
 }
 
-// Whatever a peer sends: taken whole, or refused with nothing written.
-RC_GTEST_PROP(LossyCodecs, RefuseOrTakeAnyBytes, ()) {
+// Any bytes of a peer are decoded whole, or rejected without a write.
+RC_GTEST_PROP(LossyCodecs, RejectOrDecodeAnyBytes, ()) {
   const auto codec = Make(*rc::gen::elementOf(std::vector<v1::Codec>(kLossy, kLossy + 4)));
   const size_t count = *rc::gen::inRange<size_t>(0, 40);
   std::string bytes = Encode(*codec, Floats(count, 1.5f));

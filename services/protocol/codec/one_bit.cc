@@ -18,11 +18,11 @@ size_t GroupBytes(size_t count) { return kMeans + (count + 7) / 8; }
 float Mean(double sum, size_t count) {
   if (count == 0) return 0;
   const auto mean = static_cast<float>(sum / static_cast<double>(count));
-  // One NaN, whatever it came of.
+  // Always the same NaN, however it was computed.
   return std::isnan(mean) ? std::numeric_limits<float>::quiet_NaN() : mean;
 }
 
-// A group's bytes; its signs have been set to 0.
+// Writes a group's means and signs; the bytes of the signs are 0 before.
 void EncodeGroup(absl::Span<const float> group, char* to) {
   double sums[2] = {0, 0};
   size_t counts[2] = {0, 0};
@@ -62,7 +62,7 @@ class OneBit final : public FloatCodec {
     if (absl::Status size = CheckPayload(*this, payload.size(), MostBytes(count)); !size.ok()) {
       return size;
     }
-    const size_t used = count % 8;  // groups but the last are whole bytes
+    const size_t used = count % 8;  // only the last group may end within a byte
     if (used != 0 && (static_cast<unsigned char>(payload.back()) >> used) != 0) {
       return absl::InvalidArgumentError("CODEC_ONE_BIT: signs of more elements than the block has");
     }

@@ -35,7 +35,7 @@ absl::Status Invalid(What... what) {
   return absl::InvalidArgumentError(absl::StrCat("CODEC_ROWS: ", what...));
 }
 
-// Head and row numbers. Returns where the values begin.
+// Writes the head and the row numbers. Returns where the values begin.
 char* WriteHead(const RowCut& cut, absl::Span<const uint64_t> rows, char* to) {
   to = Store(rows.size(), to);
   to = Store(cut.row_elements, to);
@@ -50,7 +50,8 @@ absl::Cord Owning(std::string bytes) {
   return absl::MakeCordFromExternal(*kept, [kept] { delete kept; });
 }
 
-// In one piece, aligned for every element: rows are short, and a payload's chunks are cut anywhere.
+// The values in one piece, aligned for every element type: rows are short, and a payload may be
+// split into chunks anywhere.
 std::string Values(const absl::Cord& payload, const RowParts& split) {
   return std::string(payload.Subcord(split.values_at, payload.size() - split.values_at));
 }
@@ -110,9 +111,11 @@ class Rows final : public Codec {
     if (absl::Status status = CheckAccumulator(*this, dtype, accumulator.dtype()); !status.ok()) {
       return status;
     }
+
     const absl::StatusOr<RowParts> split = SplitRows(payload, dtype, accumulator.count());
     if (!split.ok()) return split.status();
     const std::string values = Values(payload, *split);
+
     VisitFloatingPoint(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       const absl::Span<ComputeType<T>> sums = accumulator.As<ComputeType<T>>();
@@ -179,24 +182,29 @@ absl::StatusOr<RowParts> SplitRows(const absl::Cord& payload, v1::DataType dtype
     return Invalid("a block of data type ", static_cast<int>(dtype), ", which is unknown");
   }
   if (payload.size() < kHead) return Invalid("a payload of ", payload.size(), " bytes");
-  // What is read twice is copied first: the sender may change it meanwhile.
+
+  // The head and the numbers are copied before they are checked: the sender may change shared
+  // memory meanwhile.
   const std::string head(payload.Subcord(0, kHead));
   const uint64_t rows = Load(head.data());
   const uint64_t row_elements = Load(head.data() + 4);
   const uint64_t lead = Load(head.data() + 8);
   if (row_elements == 0) return Invalid("rows of no elements");
   if (lead >= row_elements) {
-    return Invalid(lead, " elements in front of the block in rows of ", row_elements);
+    return Invalid(lead, " elements before the block in rows of ", row_elements);
   }
   if (Load(head.data() + 12) != 0) return Invalid("bytes 12 to 15 are not zeros");
+
   const RowCut cut{row_elements, lead, count};
   if (rows > cut.end_row()) return Invalid(rows, " rows in a block of ", cut.end_row());
+
   RowParts split;
   split.values_at = kHead + rows * sizeof(uint32_t);
   if (payload.size() < split.values_at) {
     return Invalid("a payload of ", payload.size(), " bytes ends within the numbers of ", rows,
                    " rows");
   }
+
   const std::string numbers(payload.Subcord(kHead, rows * sizeof(uint32_t)));
   split.parts.reserve(rows);
   uint64_t next = 0;
@@ -209,6 +217,7 @@ absl::StatusOr<RowParts> SplitRows(const absl::Cord& payload, v1::DataType dtype
     split.parts.push_back(PartOf(cut, row));
     need += split.parts.back().count * element;
   }
+
   if (payload.size() != need) {
     return Invalid("a payload of ", payload.size(), " bytes for ", rows, " rows, which take ",
                    need);

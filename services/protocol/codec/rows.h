@@ -8,10 +8,10 @@
 //   bytes                content, little endian
 //   0 to 3               n, the number of rows
 //   4 to 7               w, the elements of a whole row
-//   8 to 11              elements of the block's first row that lie in front of the block, below w
+//   8 to 11              elements of the block's first row that are before the block, below w
 //   12 to 15             zeros
 //   then 4 for each row  its number, counted from the block's first row; ascending
-//   then                 the rows' elements that lie in the block, row by row, in the block's type
+//   then                 the rows' elements that are in the block, row by row, in the block's type
 //
 // As a gradient, rows that are not named are zeros. As parameters, they are left as they are.
 #ifndef SLUICE_SERVICES_PROTOCOL_CODEC_ROWS_H_

@@ -31,10 +31,10 @@ absl::Cord Words(const std::vector<uint32_t>& words, const std::vector<float>& v
   return absl::Cord(bytes);
 }
 
-// Of the matrix's elements [2, 10): the last one of row 0, rows 1 and 2, and the first of row 3.
+// The matrix's elements [2, 10): the last of row 0, rows 1 and 2, and the first of row 3.
 constexpr RowCut kCut{3, 2, 8};
 
-TEST(RowCutTest, ABlockHoldsPartsOfTheRowsThatItsBordersCut) {
+TEST(RowCutTest, BlockHoldsPartsOfRowsAtItsBorders) {
   EXPECT_EQ(kCut.begin_row(), 0u);
   EXPECT_EQ(kCut.end_row(), 4u);
   EXPECT_EQ(PartOf(kCut, 0).offset, 0u);
@@ -48,7 +48,7 @@ TEST(RowCutTest, ABlockHoldsPartsOfTheRowsThatItsBordersCut) {
   EXPECT_TRUE(RowsIn({3, 30, 0}, rows).empty());
 }
 
-TEST(RowsTest, ThePayloadIsWhatTheHeaderSays) {
+TEST(RowsTest, PayloadIsAsTheHeaderSpecifies) {
   const std::vector<float> matrix = Matrix(4);
   const std::vector<uint64_t> rows = {0, 2};
   const absl::Cord payload = EncodeRowsOfBlock(
@@ -62,7 +62,7 @@ TEST(RowsTest, ThePayloadIsWhatTheHeaderSays) {
             payload);
 }
 
-TEST(RowsTest, RowsThatAreNotNamedAreZerosAsAGradientAndAddNothing) {
+TEST(RowsTest, UnnamedRowsDecodeAsZerosAndAddNothing) {
   const absl::Cord payload = Words({2, 3, 2, 0, 0, 2}, {2, 6, 7, 8});
   std::vector<float> block(8, 9.0f);
   ASSERT_TRUE(RowsCodec().Decode(payload, absl::MakeSpan(block)).ok());
@@ -71,7 +71,7 @@ TEST(RowsTest, RowsThatAreNotNamedAreZerosAsAGradientAndAddNothing) {
   EXPECT_EQ(block, (std::vector<float>{4, 0, 0, 0, 12, 14, 16, 0}));
 }
 
-TEST(RowsTest, SixteenBitRowsAreSummedInFloat32) {
+TEST(RowsTest, SumsSixteenBitRowsInFloat32) {
   std::vector<BFloat16> values = {ToBFloat16(1.5f), ToBFloat16(-2.0f)};
   const uint64_t row = 1;
   const absl::Cord payload =
@@ -93,10 +93,10 @@ void ExpectInvalid(const absl::Cord& payload, const std::string& message, size_t
   EXPECT_EQ(block, std::vector<float>(count, 9.0f)) << "something was written";
 }
 
-TEST(RowsTest, WhatIsNoPayloadIsRefusedAndNothingIsWritten) {
+TEST(RowsTest, RejectsInvalidPayloadAndWritesNothing) {
   ExpectInvalid(absl::Cord("abc"), "a payload of 3 bytes");
   ExpectInvalid(Words({0, 0, 0, 0}), "rows of no elements");
-  ExpectInvalid(Words({0, 3, 3, 0}), "3 elements in front of the block in rows of 3");
+  ExpectInvalid(Words({0, 3, 3, 0}), "3 elements before the block in rows of 3");
   ExpectInvalid(Words({0, 3, 2, 1}), "bytes 12 to 15 are not zeros");
   ExpectInvalid(Words({5, 3, 2, 0}), "5 rows in a block of 4");
   ExpectInvalid(Words({0xffffffff, 3, 2, 0}), "4294967295 rows in a block of 4");
@@ -112,7 +112,7 @@ TEST(RowsTest, WhatIsNoPayloadIsRefusedAndNothingIsWritten) {
   ExpectInvalid(Words({1, 3, 0, 0, 0}), "1 rows in a block of 0", 0);
 }
 
-RC_GTEST_PROP(RowsProperty, NamedRowsArriveWhereverBlocksAreCut, ()) {
+RC_GTEST_PROP(RowsProperty, NamedRowsArriveForAnyBlockBorders, ()) {
   const uint64_t width = *rc::gen::inRange<uint64_t>(1, 9);
   const uint64_t rows = *rc::gen::inRange<uint64_t>(1, 20);
   std::vector<float> matrix(width * rows);
@@ -139,7 +139,7 @@ RC_GTEST_PROP(RowsProperty, NamedRowsArriveWhereverBlocksAreCut, ()) {
   }
 }
 
-RC_GTEST_PROP(RowsProperty, NoBytesOfAPeerDoHarm, ()) {
+RC_GTEST_PROP(RowsProperty, AnyBytesOfPeerAreHarmless, ()) {
   std::string bytes(Words({2, 3, 2, 0, 0, 2}, {2, 6, 7, 8}));
   const auto changes = *rc::gen::container<std::vector<std::pair<uint8_t, uint8_t>>>(
       rc::gen::pair(rc::gen::arbitrary<uint8_t>(), rc::gen::arbitrary<uint8_t>()));

@@ -28,7 +28,8 @@ void Store(T value, char* to) {
   std::memcpy(to, &value, sizeof(T));
 }
 
-// Bits of the magnitude: ordered as magnitudes are, infinity above all numbers, NaN above it.
+// Bits of the magnitude. They are ordered like magnitudes, with infinity above all numbers and NaN
+// above infinity.
 uint32_t Magnitude(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -51,14 +52,17 @@ class TopK final : public FloatCodec {
     const size_t k = Kept(values.size());
     Store(static_cast<uint32_t>(k), to);
     if (k == 0) return kHead;
+
     std::vector<uint32_t> magnitudes(values.size());
     std::transform(values.begin(), values.end(), magnitudes.begin(), Magnitude);
     const auto last = magnitudes.begin() + static_cast<std::ptrdiff_t>(k - 1);
     std::nth_element(magnitudes.begin(), last, magnitudes.end(), std::greater<>());
     const uint32_t lowest = *last;
-    // As many of the lowest as there is room for beside what is above it.
+
+    // How many elements of the lowest kept magnitude fit beside the larger ones.
     size_t ties = k - static_cast<size_t>(std::count_if(magnitudes.begin(), last,
                                                         [&](uint32_t m) { return m > lowest; }));
+
     char* index = to + kHead;
     char* value = index + k * sizeof(uint32_t);
     for (size_t i = 0; i < values.size(); ++i) {

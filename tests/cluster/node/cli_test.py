@@ -39,7 +39,7 @@ class CliTest(NodeCase):
         wait_for('it trains', lambda: self.status('first-job').get('summary') == 'Training' or run.poll() is not None, 180)
         wait_for('its shard is ready', lambda: self.is_ready('first-job-ps-0') or run.poll() is not None, 60)
         logs, told = self.start('logs', 'first-job', '-n', self.namespace, '--follow')
-        self.assertIn('The shard listens', self.sluice('logs', 'first-job', 'ps-0', '-n', self.namespace))
+        self.assertIn('Listening', self.sluice('logs', 'first-job', 'ps-0', '-n', self.namespace))
         inspected = self.sluice('inspect', 'first-job', '-n', self.namespace, '--stats')
         say(inspected.strip())
         self.assertRegex(inspected, r'first-job \(running\) at step [\d,]+')

@@ -42,7 +42,7 @@ class TrainingTest(NodeCase):
         say(plain(self.kubectl('get', 'pods', '-o', 'wide')).strip())
         nodes = {pod['spec']['nodeName'] for pod in self.pods('mnist').values()}
         self.assertEqual(len(nodes), 2, 'pods are on both nodes')
-        self.assertIn('The shard listens', self.kubectl('logs', 'mnist-ps-0'))
+        self.assertIn('Listening', self.kubectl('logs', 'mnist-ps-0'))
         self.assertRegex(self.kubectl('exec', 'mnist-coordinator', '--', '/usr/bin/sluice', '--version'), r'\d+\.\d+')
         self.kubectl('wait', 'stj/mnist', '--for=condition=Succeeded', '--timeout=900s', timeout=910)
         status = self.status('mnist')

@@ -136,11 +136,11 @@ TEST(VersionsTest, AJobFileWithANewerFieldIsTakenAsFarAsItIsKnown) {
   StartServers(&processes);
   const auto told = processes.WaitFor(
       [](const v1::JobProgress& progress) {
-        return absl::StrContains(EventsOf(progress), "leaves out: newField;");
+        return absl::StrContains(EventsOf(progress), "ignores: newField;");
       },
       absl::Seconds(60));
   EXPECT_TRUE(told.ok()) << told.status();
-  EXPECT_THAT(Contents(processes.LogFile("coordinator")), HasSubstr("leaves out: newField;"));
+  EXPECT_THAT(Contents(processes.LogFile("coordinator")), HasSubstr("ignores: newField;"));
   StartWorkers(&processes);
   FinishAndCheck(&processes);
 }
@@ -152,7 +152,7 @@ TEST(VersionsTest, AJobFileWithANewerValueIsRefusedByName) {
   EXPECT_FALSE(processes.StartCoordinator().ok());
   EXPECT_EQ(processes.ExitCode("coordinator"), kExitRefused);
   EXPECT_THAT(Contents(absl::StrCat(options.folder, "/coordinator.stderr")),
-              HasSubstr(R"(tls: "TLS_OF_TOMORROW" is no value that this release knows)"));
+              HasSubstr(R"(tls: "TLS_OF_TOMORROW" is not a value that this release knows)"));
 }
 
 }  // namespace

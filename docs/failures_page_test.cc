@@ -109,7 +109,7 @@ std::vector<EndOfPod> EndsOfPods() {
   return ends;
 }
 
-TEST(FailuresPage, SaysOfEachEndOfAPodWhetherItCounts) {
+TEST(FailuresPage, StatesWhetherEachEndOfPodCounts) {
   std::map<std::string, std::string> told;
   for (const auto& row : TableBelow(Page("kubernetes.md"), "Ends of pods")) {
     for (absl::string_view reason : absl::StrSplit(row[0], ", ")) {
@@ -161,7 +161,7 @@ std::set<std::string> EndsOfJobs() {
   return ends;
 }
 
-TEST(FailuresPage, NamesTheEndsOfJobsAndNoOthers) {
+TEST(FailuresPage, ListsExactlyTheEndsOfJobs) {
   std::set<std::string> told;
   for (const auto& row : TableBelow(Page("kubernetes.md"), "Ends of jobs")) {
     for (absl::string_view reason : absl::StrSplit(row[0], ", ")) told.emplace(reason);

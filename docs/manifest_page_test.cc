@@ -9,7 +9,7 @@
 namespace sluice::api {
 namespace {
 
-TEST(ManifestPage, IsWhatTheTableOfFieldsSays) {
+TEST(ManifestPage, MatchesTableOfFields) {
   std::ifstream file("docs/manifest.md");
   std::stringstream text;
   text << file.rdbuf();

@@ -56,7 +56,7 @@ class OperatingPage(unittest.TestCase):
                 own = flags_of_page(self.page, f'`{program}`:')
                 self.assertEqual(shown, set(own) | set(self.common))
 
-    def test_defaults_that_programs_show_are_those_of_the_page(self):
+    def test_page_has_the_defaults_that_programs_show(self):
         seen = 0
         for program, path in PROGRAMS.items():
             text = subprocess.run([path, '--help'], check=True, capture_output=True,

@@ -107,14 +107,14 @@ class ProtocolPage(unittest.TestCase):
                 found, problems = fields_of_table(rows)
                 self.assertEqual(problems + differences(fields_of_proto(text), found), [])
 
-    def test_what_is_pending_or_left_out_has_no_table(self):
+    def test_pending_and_excluded_files_have_no_table(self):
         for name in NOT_FROM_PEERS | PENDING:
             with self.subTest(proto=name):
                 self.assertIn(name, self.protos)
                 self.assertIsNone(table_of_page(self.page, name),
                                   f'{name} has a table: take it out of PENDING')
 
-    def test_a_field_without_a_row_and_a_row_without_a_field_are_found(self):
+    def test_finds_missing_and_surplus_rows(self):
         proto = '''
             // message Comment { uint64 no = 1; }
             message Outer {

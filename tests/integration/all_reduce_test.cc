@@ -91,7 +91,7 @@ class AllReduceTest : public ::testing::Test {
   std::unique_ptr<JobProcesses> processes_;
 };
 
-TEST_F(AllReduceTest, OneTwoAndThreeWorkersCountEachSampleOnce) {
+TEST_F(AllReduceTest, CountsEachSampleOnceWithOneTwoOrThreeWorkers) {
   for (const uint32_t workers : {1, 2, 3}) {
     const std::string folder = NewFolder(absl::StrCat("w", workers));
     v1::JobSpec job = AllReduceJob(folder, workers, 20);
@@ -108,7 +108,7 @@ TEST_F(AllReduceTest, OneTwoAndThreeWorkersCountEachSampleOnce) {
   }
 }
 
-TEST_F(AllReduceTest, AWorkerThatIsKilledInTheMiddleCostsNoSample) {
+TEST_F(AllReduceTest, LosesNoSampleWhenWorkerIsKilled) {
   const std::string folder = NewFolder("killed");
   ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(folder, 3, 300), folder));
   ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
@@ -122,7 +122,7 @@ TEST_F(AllReduceTest, AWorkerThatIsKilledInTheMiddleCostsNoSample) {
   FinishAndCheck();
 }
 
-TEST_F(AllReduceTest, AWorkerThatFreezesIsReplacedAndTheOthersGoOn) {
+TEST_F(AllReduceTest, ContinuesWithoutFrozenWorker) {
   const std::string folder = NewFolder("frozen");
   ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(folder, 3, 300), folder));
   ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
@@ -132,7 +132,7 @@ TEST_F(AllReduceTest, AWorkerThatFreezesIsReplacedAndTheOthersGoOn) {
   FinishAndCheck();
 }
 
-TEST_F(AllReduceTest, AWorkerThatJoinsTakesItsPart) {
+TEST_F(AllReduceTest, NewWorkerTakesPart) {
   const std::string folder = NewFolder("joins");
   v1::JobSpec job = AllReduceJob(folder, 2, 300);
   ASSERT_NO_FATAL_FAILURE(Start(job, folder));
@@ -185,7 +185,7 @@ std::vector<double> ExpectTheSameAsWithTheShardsAdding(v1::JobSpec job, double d
 }
 
 // A real model with several tensors.
-TEST_F(AllReduceTest, AModelIsTheSameAsWithTheShardsAddingWithClippingToo) {
+TEST_F(AllReduceTest, MatchesShardAggregationWithClipping) {
   v1::JobSpec job = LinearJob(/*steps=*/30, /*delay=*/0);
   job.mutable_model()->set_dtype(v1::FLOAT64);
   job.mutable_optimizer()->set_clip_norm(0.5);
@@ -193,7 +193,7 @@ TEST_F(AllReduceTest, AModelIsTheSameAsWithTheShardsAddingWithClippingToo) {
 }
 
 // One sample of 240 makes a gradient that is not finite, in one step of one worker.
-TEST_F(AllReduceTest, AStepThatIsNotFiniteIsSkippedByAll) {
+TEST_F(AllReduceTest, AllWorkersSkipNonFiniteStep) {
   const std::string folder = NewFolder("not-finite");
   std::ofstream rows(folder + "/train.csv");
   rows << "a,b,y\n";

@@ -44,7 +44,7 @@ class BenchModes(unittest.TestCase):
         command = [SLUICE, 'bench', 'modes', str(path), '--bin-dir', PROGRAMS, *flags]
         return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
 
-    def test_each_mode_trains_on_the_same_samples_and_is_told_and_drawn(self):
+    def test_each_mode_trains_on_same_samples_and_is_reported_and_plotted(self):
         plot = self.folder / 'modes.svg'
         done = self.bench(MANIFEST, '--samples', '1024', '--output', 'json', '--plot', str(plot))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -63,7 +63,7 @@ class BenchModes(unittest.TestCase):
         self.assertEqual(len(drawing.findall('.//{http://www.w3.org/2000/svg}polyline')), 6)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ['job.yaml', 'modes.svg'])
 
-    def test_a_job_that_cannot_run_is_refused_with_the_reason(self):
+    def test_job_that_cannot_run_is_refused_with_reason(self):
         manifest = json.loads(json.dumps(MANIFEST))
         manifest['spec']['data'] = {'format': 'CSV', 'source': {'path': '/nowhere.csv'}, 'csv': {'labelColumn': 'y'}}
         done = self.bench(manifest)

@@ -99,7 +99,7 @@ class BitExactTest : public ::testing::Test {
 class BitExactSizesTest : public BitExactTest,
                           public ::testing::WithParamInterface<std::pair<uint32_t, uint32_t>> {};
 
-TEST_P(BitExactSizesTest, TheNumberOfProcessesDoesNotMatter) {
+TEST_P(BitExactSizesTest, ResultDoesNotDependOnNumberOfProcesses) {
   EXPECT_EQ(Undisturbed(GetParam().first, GetParam().second), Reference());
 }
 
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(WorkersAndShards, BitExactSizesTest,
                                                "Shards");
                          });
 
-TEST_F(BitExactTest, AWorkerKilledAtAnyStepDoesNotMatter) {
+TEST_F(BitExactTest, KillingWorkerAtAnyStepDoesNotChangeResult) {
   const uint64_t step = AnyStep(3, 35);
   const std::string folder = NewFolder("killed");
   JobProcesses processes({.job = SlowConvnetJob(3, 2), .folder = folder});
@@ -125,7 +125,7 @@ TEST_F(BitExactTest, AWorkerKilledAtAnyStepDoesNotMatter) {
   EXPECT_EQ(Finish(processes), Reference());
 }
 
-TEST_F(BitExactTest, CheckpointStopAndResumeOnOtherNumbersDoNotMatter) {
+TEST_F(BitExactTest, ResumingWithOtherReplicaCountsDoesNotChangeResult) {
   const std::string folder = NewFolder("resumed");
   {
     JobProcesses processes({.job = SlowConvnetJob(2, 2), .folder = folder});
@@ -149,7 +149,7 @@ TEST_F(BitExactTest, CheckpointStopAndResumeOnOtherNumbersDoNotMatter) {
   EXPECT_EQ(Finish(processes), Reference());
 }
 
-TEST_F(BitExactTest, AShardKilledInTheMiddleDoesNotMatter) {
+TEST_F(BitExactTest, KillingShardDoesNotChangeResult) {
   const std::string folder = NewFolder("shard-killed");
   v1::JobSpec job = SlowConvnetJob(2, 2);
   job.mutable_checkpoint()->set_interval_steps(10);
@@ -162,7 +162,7 @@ TEST_F(BitExactTest, AShardKilledInTheMiddleDoesNotMatter) {
 }
 
 // Workers and shards round sums of 16-bit gradients alike.
-TEST_F(BitExactTest, TheNumberOfProcessesDoesNotMatterInBFloat16Either) {
+TEST_F(BitExactTest, BFloat16ResultDoesNotDependOnNumberOfProcesses) {
   const auto train = [](uint32_t workers, uint32_t shards) {
     v1::JobSpec job = ConvnetJob(workers, shards);
     job.mutable_model()->set_name("mlp");
@@ -178,7 +178,7 @@ TEST_F(BitExactTest, TheNumberOfProcessesDoesNotMatterInBFloat16Either) {
   EXPECT_EQ(train(2, 2), one);
 }
 
-TEST_F(BitExactTest, TheNumberOfProcessesDoesNotMatterWithDropoutEither) {
+TEST_F(BitExactTest, DropoutResultDoesNotDependOnNumberOfProcesses) {
   const auto train = [](uint32_t workers, uint32_t shards) {
     JobProcesses processes({.job = MnistNetJob(workers, shards),
                             .folder = NewFolder(absl::StrCat("dropout-w", workers, "s", shards))});
@@ -190,7 +190,7 @@ TEST_F(BitExactTest, TheNumberOfProcessesDoesNotMatterWithDropoutEither) {
   EXPECT_EQ(train(3, 2), one);
 }
 
-TEST_F(BitExactTest, AnotherSeedGivesOtherParameters) {
+TEST_F(BitExactTest, OtherSeedChangesResult) {
   const std::string folder = NewFolder("seed");
   v1::JobSpec job = ConvnetJob(1, 1);
   job.mutable_training()->set_seed(2);

@@ -110,7 +110,7 @@ class ByHand(unittest.TestCase):
                    '--status-file', self.folder / 'status.json')
         self.start('ps-0', SHARD, '--job', JOB, '--index', 0)
 
-    def test_a_job_is_trained_by_programs_that_find_each_other_by_the_environment(self):
+    def test_programs_find_each_other_by_environment_and_train(self):
         self.render(manifest(steps=200))
         self.use('127.0.0.1', self.reserve_port())
         # In any order: who comes first waits.
@@ -129,7 +129,7 @@ class ByHand(unittest.TestCase):
         self.assertEqual(int(status['samples']), 200 * 8)
         self.assertTrue(status['lastEvaluation']['hasAccuracy'])
 
-    def test_a_worker_whose_data_is_not_there_leaves_and_may_come_back(self):
+    def test_worker_without_data_exits_and_may_be_restarted(self):
         data = self.folder / 'later.csv'
         self.start_all_but_the_worker_of_a_table(data)
         for life in range(2):
@@ -141,7 +141,7 @@ class ByHand(unittest.TestCase):
         self.assertEqual(self.running[0].wait(PATIENCE_S), 0, self.log('coordinator')[-3000:])
         self.assertEqual(json.loads((self.folder / 'status.json').read_text())['phase'], 'SUCCEEDED')
 
-    def test_data_that_is_there_and_no_good_fails_the_job(self):
+    def test_invalid_data_fails_job(self):
         data = self.folder / 'broken.csv'
         data.write_text('x,y,label\n1,2,0\n1,2\n')
         self.start_all_but_the_worker_of_a_table(data)
@@ -149,7 +149,7 @@ class ByHand(unittest.TestCase):
         self.assertEqual(self.running[0].wait(PATIENCE_S), 1, self.log('coordinator')[-3000:])
         self.assertIn(f'{data}:3: has 2 columns', json.loads((self.folder / 'status.json').read_text())['reason'])
 
-    def test_data_that_is_not_there_ends_a_run_of_the_command_at_once(self):
+    def test_missing_data_ends_sluice_run_at_once(self):
         # The folder of images is there; only a worker finds that those for evaluation lack.
         folder = self.folder / 'images'
         folder.mkdir()
@@ -175,7 +175,7 @@ class ByHand(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0, done.stderr)
         return done.stderr + done.stdout
 
-    def test_what_is_missing_or_wrong_is_named(self):
+    def test_missing_and_invalid_settings_are_named(self):
         worker = (WORKER, '--job', JOB)
         self.assertIn('set MASTER_ADDR (and MASTER_PORT)', self.refused(*worker, '--index', 0))
         self.assertIn('set MASTER_ADDR (and MASTER_PORT)', self.refused(SHARD, '--job', JOB, '--index', 0))
@@ -193,7 +193,7 @@ class ByHand(unittest.TestCase):
         self.use('192.0.2.1', self.reserve_port())  # not of this machine
         self.assertIn('192.0.2.1', self.refused(*coordinator))
 
-    def test_a_program_that_anybody_could_command_is_not_started_unless_that_is_said(self):
+    def test_program_without_credentials_does_not_start(self):
         del self.environment['SLUICE_SECRET_FILE']
         self.use('127.0.0.1', self.reserve_port())
         self.render(manifest(steps=1))
@@ -209,7 +209,7 @@ class ByHand(unittest.TestCase):
         self.assertIn('chmod 600', self.refused(SHARD, '--job', JOB, '--index', 0, '--secret-file', self.folder / 'open'))
         self.assertIn('more than one', self.refused(SHARD, '--job', JOB, '--index', 0, '--insecure', '--secret-file', 'x'))
 
-    def test_a_process_with_another_secret_is_told_which_file_is_wanted(self):
+    def test_process_with_wrong_secret_reports_the_right_file(self):
         self.use('127.0.0.1', self.reserve_port())
         self.render(manifest(steps=100000))
         self.start_servers()
@@ -224,7 +224,7 @@ class ByHand(unittest.TestCase):
         self.assertIn(f'a wrong secret; the processes of this job demand the one in {wanted}', self.log('worker-0'))
         self.until_log('coordinator', 'Calls are refused')
 
-    def test_of_jobs_with_one_checkpoint_folder_one_trains_and_the_others_are_told(self):
+    def test_only_one_of_several_jobs_gets_a_checkpoint_directory(self):
         self.use('127.0.0.1', 0)
         jobs = ['first', 'second', 'third']
         for name in jobs:
@@ -244,14 +244,14 @@ class ByHand(unittest.TestCase):
             self.assertIn(f"checkpoints is job default/{winner}/'s, and this is job default/{name}/: give each job a folder of its own",
                           self.log(name))
 
-    def test_a_checkpoint_folder_that_cannot_be_written_fails_the_job_by_name(self):
+    def test_unwritable_checkpoint_directory_fails_job_by_name(self):
         self.render(manifest(steps=1))
         (self.folder / 'file').write_text('')
         self.assertRegex(self.refused(COORDINATOR, '--job', self.folder / 'job.json', '--listen', '127.0.0.1:0',
                                       '--storage', self.folder / 'file', '--linger', 0),
                          'the checkpoint storage cannot be written: .*/file')
 
-    def test_a_worker_that_finds_no_coordinator_ends_and_says_why(self):
+    def test_worker_without_coordinator_exits_with_reason(self):
         port = self.reserve_port()
         self.use('127.0.0.1', port)
         worker = self.start_worker(0, '--connect-timeout', 2)
@@ -260,7 +260,7 @@ class ByHand(unittest.TestCase):
         self.assertIn(f'no coordinator has answered at 127.0.0.1:{port} within 2s: the job has ended', log)
         self.assertEqual(log.count('Control stream closed'), 1, log)
 
-    def test_an_address_where_nobody_is_and_a_job_that_is_another_are_named(self):
+    def test_unreachable_address_and_other_job_are_named(self):
         port = self.reserve_port()
         self.use('127.0.0.1', port)
         self.start_worker(0)

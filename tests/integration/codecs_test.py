@@ -28,7 +28,7 @@ def rows(table):
 @unittest.skipUnless(DATA.exists(), f'MNIST is not at {DATA} (SLUICE_DATA)')
 class Codecs(unittest.TestCase):
 
-    def test_with_error_feedback_each_is_within_a_point_of_none_for_a_fraction_of_the_bytes(self):
+    def test_each_codec_with_error_feedback_loses_less_than_a_point_for_a_fraction_of_the_bytes(self):
         command = [sys.executable, str(PROGRAM), '--data', str(DATA), '--sluice', str(ROOT / 'services/cli/sluice'), '--only', *FRACTIONS]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, 'SLUICE_BIN_DIR': str(ROOT)})
         print(done.stdout)

@@ -83,7 +83,7 @@ std::vector<uint64_t> BitsAfter(v1::JobSpec job, const std::string& folder, bool
   return hashes.value_or(std::vector<uint64_t>());
 }
 
-TEST(EmbeddingRowsTest, RowsGiveTheBitsOfWholeTablesAlsoWhenAWorkerDies) {
+TEST(EmbeddingRowsTest, RowsMatchDenseTablesBitForBitWhenWorkerDies) {
   const std::vector<uint64_t> whole =
       BitsAfter(LanguageJob(2, 2, v1::ModelSpec::DENSE), "whole", /*disturbed=*/false);
   EXPECT_EQ(BitsAfter(LanguageJob(2, 2, v1::ModelSpec::ROWS), "rows", /*disturbed=*/false), whole);
@@ -123,7 +123,7 @@ def forward(self, x):
   return job;
 }
 
-TEST(EmbeddingRowsTest, TablesOfATorchScriptFileTravelByRowsToo) {
+TEST(EmbeddingRowsTest, TorchScriptTablesTravelByRows) {
   const std::vector<uint64_t> whole =
       BitsAfter(ScriptJob(1, 1, v1::ModelSpec::DENSE), "script-whole", /*disturbed=*/false);
   EXPECT_EQ(BitsAfter(ScriptJob(2, 2, v1::ModelSpec::ROWS), "script-rows", /*disturbed=*/true),
@@ -139,7 +139,7 @@ TEST(EmbeddingRowsTest, TablesOfATorchScriptFileTravelByRowsToo) {
 }
 
 // Rows that nobody touches stay as they are under this rule, and shards do not touch them either.
-TEST(EmbeddingRowsTest, AShardThatUpdatesRowsAloneGetsTheBitsOfWholeTables) {
+TEST(EmbeddingRowsTest, UpdatingOnlyTouchedRowsMatchesDenseTablesBitForBit) {
   const auto job = [](uint32_t workers, uint32_t shards, v1::ModelSpec::Embeddings embeddings) {
     v1::JobSpec made = LanguageJob(workers, shards, embeddings);
     made.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAGRAD);
@@ -151,7 +151,7 @@ TEST(EmbeddingRowsTest, AShardThatUpdatesRowsAloneGetsTheBitsOfWholeTables) {
   EXPECT_EQ(BitsAfter(job(2, 2, v1::ModelSpec::ROWS), "adagrad-rows", /*disturbed=*/true), whole);
 }
 
-TEST(EmbeddingRowsTest, WithoutBitExactTheDifferenceIsThatOfTheOrderOfAdditions) {
+TEST(EmbeddingRowsTest, WithoutBitExactRowsDifferOnlyByOrderOfAdditions) {
   std::vector<std::vector<double>> results;
   for (const auto embeddings : {v1::ModelSpec::DENSE, v1::ModelSpec::ROWS}) {
     v1::JobSpec job = LanguageJob(2, 2, embeddings);
@@ -173,7 +173,7 @@ TEST(EmbeddingRowsTest, WithoutBitExactTheDifferenceIsThatOfTheOrderOfAdditions)
   EXPECT_LT(largest, 1e-6);
 }
 
-TEST(EmbeddingRowsTest, AnAsynchronousWorkerGetsTheBitsOfWholeTables) {
+TEST(EmbeddingRowsTest, AsynchronousRowsMatchDenseTablesBitForBit) {
   std::vector<std::vector<uint64_t>> results;
   for (const auto embeddings : {v1::ModelSpec::DENSE, v1::ModelSpec::ROWS}) {
     v1::JobSpec job = LanguageJob(1, 2, embeddings);
@@ -188,7 +188,7 @@ TEST(EmbeddingRowsTest, AnAsynchronousWorkerGetsTheBitsOfWholeTables) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-TEST(EmbeddingRowsTest, BoundedStalenessAppliesEverySampleOnceThoughAWorkerDies) {
+TEST(EmbeddingRowsTest, BoundedStalenessAppliesEachSampleOnceWhenWorkerDies) {
   v1::JobSpec job = Slow(LanguageJob(2, 2, v1::ModelSpec::ROWS));
   job.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
   job.mutable_training()->set_max_staleness(1);
@@ -204,7 +204,7 @@ TEST(EmbeddingRowsTest, BoundedStalenessAppliesEverySampleOnceThoughAWorkerDies)
   EXPECT_EQ(samples, 40u * 16);
 }
 
-TEST(EmbeddingRowsTest, FewerBytesTravelAndEvaluationSeesWholeTables) {
+TEST(EmbeddingRowsTest, RowsSendFewerBytesAndEvaluationReadsWholeTables) {
   v1::JobSpec job = Slow(LanguageJob(2, 2, v1::ModelSpec::ROWS));
   job.mutable_data()->mutable_evaluation()->set_interval_steps(10);
   JobProcesses processes({.job = job, .folder = NewFolder("bytes")});

@@ -157,14 +157,14 @@ class ExactlyOnceTest : public ::testing::Test {
   v1::JobProgress last_;
 };
 
-TEST_F(ExactlyOnceTest, ASynchronousJobCountsEachSampleOnceAnEpochThoughItsWorkersDie) {
+TEST_F(ExactlyOnceTest, SynchronousJobCountsEachSampleOncePerEpochWhileWorkersDie) {
   const std::string folder = NewFolder("synchronous");
   Start(HurtJob(folder), folder);
   EXPECT_GT(HurtWorkers(12, 1), 3);
   FinishAndCheck();
 }
 
-TEST_F(ExactlyOnceTest, AnAsynchronousJobCountsEachSampleOnceAnEpochThoughItsWorkersDieFiftyTimes) {
+TEST_F(ExactlyOnceTest, AsynchronousJobCountsEachSampleOncePerEpochThroughFiftyFaults) {
   const std::string folder = NewFolder("asynchronous");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
@@ -177,7 +177,7 @@ TEST_F(ExactlyOnceTest, AnAsynchronousJobCountsEachSampleOnceAnEpochThoughItsWor
   FinishAndCheck(kManyEpochs);
 }
 
-TEST_F(ExactlyOnceTest, AJobOfBoundedStalenessCountsEachSampleOnceAnEpochThoughItsWorkersDie) {
+TEST_F(ExactlyOnceTest, BoundedStalenessJobCountsEachSampleOncePerEpochWhileWorkersDie) {
   const std::string folder = NewFolder("bounded");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
@@ -188,7 +188,7 @@ TEST_F(ExactlyOnceTest, AJobOfBoundedStalenessCountsEachSampleOnceAnEpochThoughI
   FinishAndCheck();
 }
 
-TEST_F(ExactlyOnceTest, AShardsDeathGoesBackToTheNewestCheckpointAndLosesNothing) {
+TEST_F(ExactlyOnceTest, KilledShardRollsBackToNewestCheckpointAndLosesNoSample) {
   const std::string folder = NewFolder("shard");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_checkpoint()->set_interval_steps(20);
@@ -201,7 +201,7 @@ TEST_F(ExactlyOnceTest, AShardsDeathGoesBackToTheNewestCheckpointAndLosesNothing
   FinishAndCheck();
 }
 
-TEST_F(ExactlyOnceTest, ACoordinatorsDeathGoesBackToTheNewestCheckpointAndLosesNothing) {
+TEST_F(ExactlyOnceTest, KilledCoordinatorRollsBackToNewestCheckpointAndLosesNoSample) {
   const std::string folder = NewFolder("coordinator");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
@@ -215,7 +215,7 @@ TEST_F(ExactlyOnceTest, ACoordinatorsDeathGoesBackToTheNewestCheckpointAndLosesN
   FinishAndCheck();
 }
 
-TEST_F(ExactlyOnceTest, AJobThatChangesItsModeOnTheWayCountsEachSampleOnceAnEpoch) {
+TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
   const std::string folder = NewFolder("modes");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_global_batch_size(20);

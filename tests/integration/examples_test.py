@@ -41,7 +41,7 @@ class Examples(unittest.TestCase):
                 if metric.startswith('accuracy'):
                     self.assertGreater(float(metric.split()[1]), 15, 'of ten classes or two: nothing was learned')
 
-    def test_an_example_that_does_not_exist_is_named(self):
+    def test_unknown_example_is_named(self):
         done = subprocess.run([sys.executable, str(ROOT / 'bench/examples.py'), '--only', 'nothing'], capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertIn('there is no example nothing', done.stderr)

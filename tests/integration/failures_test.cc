@@ -70,7 +70,7 @@ class FailuresTest : public ::testing::Test {
   std::unique_ptr<JobProcesses> processes_;
 };
 
-TEST_F(FailuresTest, AFrozenWorkerIsExpelledAndDoesNoHarmWhenItWakes) {
+TEST_F(FailuresTest, ExpelsFrozenWorkerThatExitsWhenItWakes) {
   v1::JobSpec job = LinearJob(1500, 0.03);
   job.mutable_timeouts()->set_silence(3);
   Start(job, "frozen");
@@ -95,7 +95,7 @@ TEST_F(FailuresTest, AFrozenWorkerIsExpelledAndDoesNoHarmWhenItWakes) {
   SuspendAndExpectSuccess();
 }
 
-TEST_F(FailuresTest, ADiskThatIsFullWhileSavingIsReportedAndTrainingGoesOn) {
+TEST_F(FailuresTest, ReportsFullDiskAndContinuesTraining) {
   v1::JobSpec job = LinearJob(1500, 0.03);
   job.mutable_checkpoint()->set_interval_steps(10);
   Start(job, "full");
@@ -116,7 +116,7 @@ TEST_F(FailuresTest, ADiskThatIsFullWhileSavingIsReportedAndTrainingGoesOn) {
   SuspendAndExpectSuccess();
 }
 
-TEST_F(FailuresTest, ADamagedCheckpointIsNamedAndTheNextOlderIsUsed) {
+TEST_F(FailuresTest, NamesDamagedCheckpointAndUsesNextOlder) {
   v1::JobSpec job = LinearJob(1500, 0.02);
   job.mutable_checkpoint()->set_interval_steps(10);
   Start(job, "damaged");
@@ -143,7 +143,7 @@ TEST_F(FailuresTest, ADamagedCheckpointIsNamedAndTheNextOlderIsUsed) {
   EXPECT_TRUE(named) << restored.DebugString();
 }
 
-TEST_F(FailuresTest, AnotherModelIsRefusedByACheckpointAndSaysWhatDiffers) {
+TEST_F(FailuresTest, RefusesCheckpointOfOtherModelAndNamesDifference) {
   const std::string folder = NewFolder("differs");
   v1::JobSpec job = LinearJob(1500, 0.02);
   {
@@ -168,7 +168,7 @@ TEST_F(FailuresTest, AnotherModelIsRefusedByACheckpointAndSaysWhatDiffers) {
   EXPECT_THAT(text, HasSubstr("weight"));
 }
 
-TEST_F(FailuresTest, AJobGoesOnFromAnotherJobsCheckpoint) {
+TEST_F(FailuresTest, ContinuesFromCheckpointOfAnotherJob) {
   const std::string first_folder = NewFolder("source");
   {
     JobProcesses first({.job = LinearJob(20, 0), .folder = first_folder});
@@ -191,7 +191,7 @@ TEST_F(FailuresTest, AJobGoesOnFromAnotherJobsCheckpoint) {
   EXPECT_THAT(text, HasSubstr(R"("restoredFromStep":"20")"));
 }
 
-TEST_F(FailuresTest, ARestoreFromWithoutCheckpointIsRefusedAtOnce) {
+TEST_F(FailuresTest, RejectsRestoreFromWithoutCheckpoint) {
   v1::JobSpec job = LinearJob(30, 0);
   const std::string folder = NewFolder("nothing");
   job.mutable_checkpoint()->set_restore_from(absl::StrCat(folder, "/missing"));
@@ -202,7 +202,7 @@ TEST_F(FailuresTest, ARestoreFromWithoutCheckpointIsRefusedAtOnce) {
   EXPECT_THAT(text, HasSubstr("missing"));
 }
 
-TEST_F(FailuresTest, AFileThatIsNoTorchScriptFailsTheJobWithItsName) {
+TEST_F(FailuresTest, InvalidTorchScriptFileFailsJobByName) {
   const std::string folder = NewFolder("script");
   std::ofstream(absl::StrCat(folder, "/model.pt")) << "not a model";
   v1::JobSpec job = LinearJob(20, 0);
@@ -218,7 +218,7 @@ TEST_F(FailuresTest, AFileThatIsNoTorchScriptFailsTheJobWithItsName) {
   EXPECT_THAT(text, HasSubstr("model.pt"));
 }
 
-TEST_F(FailuresTest, ACoordinatorWhosePortIsTakenForAMomentAsksToBeStartedAgain) {
+TEST_F(FailuresTest, CoordinatorAsksForRestartWhilePortIsTaken) {
   const int taken = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -275,7 +275,7 @@ grpc::Status SendRaw(const std::string& address,
   return status;
 }
 
-TEST_F(FailuresTest, GarbageAndOversizeFramesAreRefusedAndTheJobGoesOn) {
+TEST_F(FailuresTest, RefusesGarbageAndOversizeFramesAndContinues) {
   Start(LinearJob(1500, 0.02), "garbage");
   const std::string address = AddressOf(v1::SHARD);
   const auto credentials = processes_->credentials().value();
@@ -307,7 +307,7 @@ TEST_F(FailuresTest, GarbageAndOversizeFramesAreRefusedAndTheJobGoesOn) {
   EXPECT_EQ(WaitForStep(step + 10).attempt(), 1u);
 }
 
-TEST_F(FailuresTest, AWorkerOfAnotherLifeOrJobIsRefusedByTheCoordinator) {
+TEST_F(FailuresTest, CoordinatorRefusesWorkerOfOtherJob) {
   Start(LinearJob(1500, 0.02), "other");
   WaitForStep(1);
   v1::JobSpec other = processes_->job();

@@ -65,7 +65,7 @@ class Forms(unittest.TestCase):
         begin, end = info['data_offsets']
         return struct.unpack(f'<{(end - begin) // 8}d', data[8 + length + begin:8 + length + end])
 
-    def test_in_a_pool_every_update_of_an_iteration_is_computed_from_the_same_snapshot(self):
+    def test_pool_computes_all_updates_of_an_iteration_from_one_snapshot(self):
         workers, iterations = 25, 5
         expected = 0.0
         for _ in range(iterations):
@@ -91,7 +91,7 @@ class Forms(unittest.TestCase):
         })
         return [int(number) for number in re.findall(r'^Iter (\d+): accuracy is ', self.train(manifest, 'plain'), re.MULTILINE)]
 
-    def test_every_iteration_that_is_to_be_evaluated_is_and_no_other_however_fast_they_are(self):
+    def test_evaluates_exactly_the_requested_iterations(self):
         told = self.iterations_told('each', 1, {'globalBatchSize': 8, 'steps': 12}, workers=2)
         self.assertEqual(told, list(range(1, 13)))
         told = self.iterations_told('tenth', 10, {'globalBatchSize': 8, 'steps': 60}, workers=2)
@@ -110,7 +110,7 @@ class Forms(unittest.TestCase):
         shutil.rmtree(self.state)
         return min(values), max(values)
 
-    def test_a_synchronous_sum_is_what_is_known_in_advance_for_any_number_of_shards(self):
+    def test_synchronous_sum_is_the_known_one_for_any_number_of_shards(self):
         expected = 0.0
         for _ in range(10):
             expected += 4 * (1e-3 * expected + 1)
@@ -118,7 +118,7 @@ class Forms(unittest.TestCase):
             for value in self.sharded(shards, 10, {'globalBatchSize': 4, 'microbatchSize': 1, 'aggregation': 'Sum'}, workers=2):
                 self.assertAlmostEqual(value, expected, delta=1e-9)
 
-    def test_the_mode_of_a_running_job_is_switched_by_one_command(self):
+    def test_one_command_switches_mode_of_running_job(self):
         steps = 120
         before = additive('switched', steps, {'globalBatchSize': 2, 'stepDelaySeconds': 0.5}, worker={'replicas': 1})
         with subprocess.Popen(self.run_arguments(before, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as first:
@@ -183,12 +183,12 @@ class Forms(unittest.TestCase):
         self.assertEqual(summary['step'], 240)
         return [line.get('message', '') for line in lines], summary
 
-    def test_a_worker_whose_gradients_do_not_come_is_named_and_replaced(self):
+    def test_worker_with_overdue_gradients_is_named_and_replaced(self):
         messages, summary = self.frozen('worker-1', {'gradientsSeconds': 5})
         self.assertTrue(any(re.search(r'worker-1: has sent ps-0 no gradients of step \d+ in 5s', m) for m in messages), messages)
         self.assertGreaterEqual(summary['restarts'], 1)
 
-    def test_a_shard_whose_weights_do_not_come_is_named_and_replaced(self):
+    def test_shard_with_overdue_weights_is_named_and_replaced(self):
         messages, summary = self.frozen('ps-0', {'weightsSeconds': 5})
         self.assertTrue(any(re.search(r'ps-0: owes worker-\d version \d+ for 5s', m) for m in messages), messages)
         self.assertGreaterEqual(summary['restarts'], 1)

@@ -389,7 +389,7 @@ ARGUMENTS.add_argument('--only', action='append')
 class FrozenProcesses(unittest.TestCase):
     arguments = ARGUMENTS.parse_args([])
 
-    def test_whoever_freezes_or_dies_the_job_ends_with_the_same_bytes(self):
+    def test_job_ends_with_same_bytes_whatever_freezes_or_dies(self):
         began = time.monotonic()
         bad = run_all(chosen(self.arguments), os.environ.get('TEST_TMPDIR'), self.arguments.jobs)
         print(f'{time.monotonic() - began:.0f} s in all')

@@ -117,7 +117,7 @@ class InProcessTest : public ::testing::Test {
 
 class EveryModeTest : public InProcessTest, public ::testing::WithParamInterface<v1::Mode> {};
 
-TEST_P(EveryModeTest, AWorkerLeavesAnotherVanishesNewOnesComeAndNoSampleIsLostOrDoubled) {
+TEST_P(EveryModeTest, AppliesEachSampleOnceWhileWorkersLeaveVanishAndJoin) {
   const std::string folder = NewFolder(v1::Mode_Name(GetParam()));
   Start(Job(folder, GetParam(), kManySamples), folder);
   const worker::WorkerProcess::Result left = job_->Leave(0);
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
     , EveryModeTest, ::testing::Values(v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS),
     [](const ::testing::TestParamInfo<v1::Mode>& mode) { return v1::Mode_Name(mode.param); });
 
-TEST_F(InProcessTest, AShardThatVanishesCostsOnlyWhatWasDoneSinceTheCheckpoint) {
+TEST_F(InProcessTest, LostShardRollsBackToCheckpoint) {
   const std::string folder = NewFolder("shard");
   v1::JobSpec job = Job(folder, v1::SYNCHRONOUS);
   job.mutable_checkpoint()->set_interval_steps(10);
@@ -145,7 +145,7 @@ TEST_F(InProcessTest, AShardThatVanishesCostsOnlyWhatWasDoneSinceTheCheckpoint) 
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, AShardThatVanishesBeforeThereIsACheckpointIsANewBeginning) {
+TEST_F(InProcessTest, LostShardBeforeFirstCheckpointStartsOver) {
   const std::string folder = NewFolder("birth");
   Start(Job(folder, v1::ASYNCHRONOUS), folder);
   job_->DropShard(1);
@@ -153,7 +153,7 @@ TEST_F(InProcessTest, AShardThatVanishesBeforeThereIsACheckpointIsANewBeginning)
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, ACoordinatorThatVanishesIsFollowedByAnotherAtItsAddress) {
+TEST_F(InProcessTest, NewCoordinatorTakesOverAddressOfLostOne) {
   const std::string folder = NewFolder("coordinator");
   v1::JobSpec job = Job(folder, v1::ASYNCHRONOUS);
   job.mutable_checkpoint()->set_interval_steps(20);
@@ -166,7 +166,7 @@ TEST_F(InProcessTest, ACoordinatorThatVanishesIsFollowedByAnotherAtItsAddress) {
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, ASuspendedJobGoesOnWhereItWasWithNewProcesses) {
+TEST_F(InProcessTest, SuspendedJobResumesWithNewProcesses) {
   const std::string folder = NewFolder("suspend");
   Start(Job(folder, v1::BOUNDED_STALENESS, kManySamples), folder);
   job_->Suspend();
@@ -177,7 +177,7 @@ TEST_F(InProcessTest, ASuspendedJobGoesOnWhereItWasWithNewProcesses) {
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, AVersionIsPinnedForAReaderWhileTrainingGoesOn) {
+TEST_F(InProcessTest, PinsVersionForReaderWhileTrainingContinues) {
   const std::string folder = NewFolder("snapshot");
   Start(Job(folder, v1::SYNCHRONOUS), folder);
   v1::Snapshot snapshot;
@@ -191,7 +191,7 @@ TEST_F(InProcessTest, AVersionIsPinnedForAReaderWhileTrainingGoesOn) {
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, AReaderThatIsGoneLetsGoOfItsVersion) {
+TEST_F(InProcessTest, ReleasesVersionOfDisconnectedReader) {
   const std::string folder = NewFolder("gone");
   Start(Job(folder, v1::SYNCHRONOUS, kManySamples), folder);
   std::vector<std::unique_ptr<Reader>> readers;
@@ -212,7 +212,7 @@ TEST_F(InProcessTest, AReaderThatIsGoneLetsGoOfItsVersion) {
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, AReaderThatComesAfterTheEndIsRefusedAtOnceAndKeepsNobodyWaiting) {
+TEST_F(InProcessTest, RefusesReaderAfterEndAtOnce) {
   const std::string folder = NewFolder("late");
   Start(Job(folder, v1::SYNCHRONOUS), folder);
   const auto ended =

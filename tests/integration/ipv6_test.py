@@ -169,7 +169,7 @@ class Ipv6Test(unittest.TestCase):
             self.assertEqual(processes.wait_for_exit(name, PATIENCE), 0, processes.log(name)[-3000:])
         self.assertEqual(json.loads((processes.folder / 'status.json').read_text())['phase'], 'SUCCEEDED')
 
-    def test_workers_of_cpp_train_over_tls(self):
+    def test_cpp_workers_train_over_tls(self):
         processes = self.start({**self.mlp(steps=400, stepDelaySeconds=0.02), 'tls': 'TLS_ENABLED'}, self.certificates())
         for index in range(2):
             processes.start_cpp_worker(index)
@@ -177,13 +177,13 @@ class Ipv6Test(unittest.TestCase):
         self.assert_answers(processes, ['coordinator', 'ps-0', 'ps-1', 'worker-0', 'worker-1'])
         self.assert_ends(processes)
 
-    def test_workers_sum_gradients_among_each_other(self):
+    def test_workers_all_reduce_gradients(self):
         processes = self.start(self.mlp(steps=60, dense={'aggregation': 'ALL_REDUCE'}))
         for index in range(2):
             processes.start_cpp_worker(index)
         self.assert_ends(processes)
 
-    def test_workers_of_python_train(self):
+    def test_python_workers_train(self):
         processes = self.start(job_processes.base_job(
             training={'steps': 60}, parameterServer={'replicas': 2}, worker={'replicas': 2},
             optimizer={'name': 'SGD', 'learningRate': 0.05}))
@@ -214,7 +214,7 @@ class Ipv6Test(unittest.TestCase):
         self.addCleanup(stop)
         return listener.getsockname()[1]
 
-    def test_the_operator_reaches_api_server_and_coordinator_and_answers_probes(self):
+    def test_operator_reaches_api_server_and_coordinator_and_answers_probes(self):
         # The coordinator of the job that the API server has.
         job = self.mlp(steps=100000, stepDelaySeconds=0.05)
         job['parameterServer']['replicas'] = 1

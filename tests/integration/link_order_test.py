@@ -10,7 +10,7 @@ WORKER = os.path.join(os.environ.get('TEST_SRCDIR', 'bazel-bin'), 'sluice/servic
 
 class LinkOrderTest(unittest.TestCase):
 
-    def test_gloo_stands_before_a_libtorch_that_brings_its_own(self):
+    def test_gloo_is_linked_before_libtorch(self):
         # PyTorch's wheels export the symbols of another version of gloo from libtorch_cpu: whichever is first is used by all.
         output = subprocess.run(['readelf', '--dynamic', '--wide', WORKER], check=True, capture_output=True, text=True).stdout
         needed = [line.split('[')[1].rstrip(']') for line in output.splitlines() if '(NEEDED)' in line]

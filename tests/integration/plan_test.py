@@ -110,12 +110,12 @@ class PlanTest(unittest.TestCase):
                     self.assertAlmostEqual(plan / got, 1, delta=TOLERANCE)
         return planned
 
-    def test_bytes_of_a_synchronous_step(self):
+    def test_predicts_bytes_of_synchronous_step(self):
         planned = self.check(manifest())
         self.assertEqual(planned['per'], 'step')
         self.assertEqual(planned['parameters'], 784 * 64 + 64 + 64 * 10 + 10)
 
-    def test_bytes_of_compressed_gradients(self):
+    def test_predicts_bytes_of_compressed_gradients(self):
         self.check(manifest(compression={'push': 'Int8', 'pull': 'Float16'}))
 
     def language_model(self, **training):
@@ -130,13 +130,13 @@ class PlanTest(unittest.TestCase):
         self.assertEqual((table['tensor'], table['basis']), ('embedding.weight', 'RandomTokens'))
         self.assertAlmostEqual(table['touchedRows'], 4000 * (1 - (1 - 1 / 4000)**tokens), places=6)
 
-    def test_bytes_of_the_rows_that_a_step_of_random_tokens_names(self):
+    def test_predicts_row_bytes_of_synchronous_step_with_random_tokens(self):
         self.check_random_tokens(640)
 
-    def test_bytes_of_the_rows_that_an_update_of_random_tokens_names(self):
+    def test_predicts_row_bytes_of_asynchronous_update_with_random_tokens(self):
         self.check_random_tokens(1280, mode='Asynchronous')
 
-    def test_bytes_of_the_rows_of_a_text(self):
+    def test_predicts_row_bytes_from_text_data(self):
         spec = self.language_model()
         text = self.folder / 'train.txt'
         # Some words are in every line, some in few.
@@ -154,13 +154,13 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(planned['rowTables'], [])
         self.assertEqual(planned['worker']['sentBytes'], planned['parameterBytes'])
 
-    def test_bytes_of_an_update_whose_layers_the_shards_compute(self):
+    def test_predicts_bytes_of_update_under_server_execution(self):
         spec = manifest(execution='Server', mode='Asynchronous')
         spec['spec']['model']['stages'] = [{'layers': ['fc1']}, {'layers': ['fc2']}]
         planned = self.check(spec)
         self.assertEqual(planned['per'], 'update')
 
-    def test_a_model_of_the_users_own_is_planned_by_its_size(self):
+    def test_custom_model_is_planned_from_its_parameter_count(self):
         spec = manifest()
         spec['spec'].update(model={'type': 'Custom'}, data={'format': 'Custom'}, worker={'command': ['python3', 'worker.py']})
         unknown = self.plan(spec)
@@ -170,14 +170,14 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(planned['parameterBytes'], 4000000)
         self.assertEqual(planned['worker']['sentBytes'], 4000000)
 
-    def test_people_read_a_table(self):
+    def test_default_output_is_a_table(self):
         done = self.plan(manifest(), '--bandwidth', '1Gbit')
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r'50,890 parameters, 198.8 KiB')
         self.assertRegex(done.stdout, r'ps-1 +\S+ MiB +\S+ KiB')
         self.assertRegex(done.stdout, r'at 1 Gbit/s the network is busy for \S+ ms a step')
 
-    def test_what_is_wrong_is_named_before_anything_starts(self):
+    def test_errors_are_reported_before_anything_starts(self):
         spec = manifest()
         spec['spec']['model']['dimensions']['kernels'] = 3
         wrong = self.plan(spec)

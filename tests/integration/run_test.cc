@@ -250,7 +250,7 @@ class RunTest : public ::testing::Test {
   pid_t running_ = 0;
 };
 
-TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
+TEST_F(RunTest, TrainsExportsAndStartsOver) {
   WriteManifest(40, 0);
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const Json summary = Summary(output_);
@@ -278,7 +278,7 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
   EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
 }
 
-TEST_F(RunTest, AFinishedJobThatIsToTrainLongerIsRefusedContinuedOrReplacedAsItsManifestSays) {
+TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
   const auto manifest = [this](int steps, const std::string& policy) {
     WriteManifest(steps, 0);
     std::string text = ReadAll(folder_ + "/job.yaml");
@@ -325,7 +325,7 @@ TEST_F(RunTest, AFinishedJobThatIsToTrainLongerIsRefusedContinuedOrReplacedAsIts
   EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));
 }
 
-TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
+TEST_F(RunTest, CtrlCSavesCheckpointAndSameCommandResumes) {
   WriteManifest(1000, 0.05);
   StartRun();
   // Meanwhile nobody else can run it, and its state can be looked at.
@@ -350,7 +350,7 @@ TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
   EXPECT_EQ(summary["step"], 1000);
 }
 
-TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt) {
+TEST_F(RunTest, ResumesFromDamagedDirectoryAndNeverStartsOver) {
   WriteManifest(1000, 0.05);
   StartRun();
   ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 25; })) << ReadAll(run_output_);
@@ -391,7 +391,7 @@ TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt
   EXPECT_GE(summary["restoredFromStep"], 10);
 }
 
-TEST_F(RunTest, DiskThatFailsAtTheEndIsWaitedForAndSaidOnce) {
+TEST_F(RunTest, WaitsForFailingDiskAtEndAndReportsItOnce) {
   WriteManifest(60, 0.05);
   StartRun();
   ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 5; })) << ReadAll(run_output_);
@@ -418,7 +418,7 @@ TEST_F(RunTest, DiskThatFailsAtTheEndIsWaitedForAndSaidOnce) {
   EXPECT_EQ(Summary(run_output_)["outcome"], "Succeeded");
 }
 
-TEST_F(RunTest, AKilledWorkerIsReplaced) {
+TEST_F(RunTest, ReplacesKilledWorker) {
   WriteManifest(80, 0.05);
   StartRun();
   const pid_t worker = PidOf("worker-1");
@@ -431,7 +431,7 @@ TEST_F(RunTest, AKilledWorkerIsReplaced) {
   EXPECT_EQ(summary["restarts"], 1);
 }
 
-TEST_F(RunTest, ProcessesOfARunDemandItsSecretOfWhoeverLooksIntoIt) {
+TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   WriteManifest(100000, 0.05);
   StartRun();
   const std::filesystem::path secret = folder_ + "/state/example/run/secret";
@@ -459,7 +459,7 @@ TEST_F(RunTest, ProcessesOfARunDemandItsSecretOfWhoeverLooksIntoIt) {
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, TheStatusOfAReplacedWorkerIsThatOfItsReplacement) {
+TEST_F(RunTest, StatusShowsReplacementOfKilledWorker) {
   WriteManifest(100000, 0.05);
   StartRun();
   // How many workers the views had, from the first on.
@@ -483,7 +483,7 @@ TEST_F(RunTest, TheStatusOfAReplacedWorkerIsThatOfItsReplacement) {
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
+TEST_F(RunTest, RestoresKilledShardAndCoordinatorAndReportsBoth) {
   WriteManifest(150, 0.05);
   StartRun();
   const auto said = [&](const std::string& text) {
@@ -509,7 +509,7 @@ TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
   EXPECT_EQ(summary["restarts"], 2);
 }
 
-TEST_F(RunTest, AQuietRunPrintsTheMetricAloneAndAVerboseOneTheLogs) {
+TEST_F(RunTest, QuietPrintsOnlyMetricAndVerbosePrintsLogs) {
   WriteManifest(20, 0);
   const auto text = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {"run", folder_ + "/job.yaml", "--bin-dir", programs_};
@@ -535,7 +535,7 @@ TEST_F(RunTest, AQuietRunPrintsTheMetricAloneAndAVerboseOneTheLogs) {
   EXPECT_EQ(told.find("Sent gradients"), std::string::npos) << told;
 }
 
-TEST_F(RunTest, LogsAreFollowedUntilTheJobEnds) {
+TEST_F(RunTest, FollowsLogsUntilJobEnds) {
   WriteManifest(40, 0.05);
   StartRun();
   const pid_t follower = Start({"logs", "example", "--follow"});
@@ -550,7 +550,7 @@ TEST_F(RunTest, LogsAreFollowedUntilTheJobEnds) {
   }
 }
 
-TEST_F(RunTest, TwoJobsRunSideBySide) {
+TEST_F(RunTest, RunsTwoJobsSideBySide) {
   std::string manifest = absl::Substitute(kManifest, 120, 0.02);
   std::ofstream(folder_ + "/job.yaml") << manifest;
   manifest.replace(manifest.find("name: example"), 13, "name: another");
@@ -567,7 +567,7 @@ TEST_F(RunTest, TwoJobsRunSideBySide) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("another "));
 }
 
-TEST_F(RunTest, ATerminalThatGoesAwayStopsTheJobWithACheckpoint) {
+TEST_F(RunTest, ClosingTerminalStopsJobWithCheckpoint) {
   WriteManifest(100000, 0.05);
   StartRun();
   // As a terminal and its shell send it.
@@ -578,7 +578,7 @@ TEST_F(RunTest, ATerminalThatGoesAwayStopsTheJobWithACheckpoint) {
   EXPECT_NE(Summary(run_output_)["reason"], "stopped immediately") << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, AReaderOfTheOutputThatGoesAwayEndsNothing) {
+TEST_F(RunTest, SurvivesClosedOutputPipe) {
   WriteManifest(40, 0.02);
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
@@ -592,7 +592,7 @@ TEST_F(RunTest, AReaderOfTheOutputThatGoesAwayEndsNothing) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("Succeeded at step 40"));
 }
 
-TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
+TEST_F(RunTest, SecondCtrlCStopsImmediately) {
   WriteManifest(100000, 0.05);
   StartRun();
   const std::vector<pid_t> processes = Pids();
@@ -607,7 +607,7 @@ TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
   EXPECT_EQ(stopped["reason"], "stopped immediately");
 }
 
-TEST_F(RunTest, StopSavesFromElsewhereAndTheJobGoesOn) {
+TEST_F(RunTest, StopCommandSavesCheckpointAndJobResumes) {
   WriteManifest(100000, 0.05);
   StartRun();
   EXPECT_EQ(Sluice({"stop", "example"}), 0) << ReadAll(output_);
@@ -626,7 +626,7 @@ TEST_F(RunTest, StopSavesFromElsewhereAndTheJobGoesOn) {
   EXPECT_EQ(Summary(run_output_)["restoredFromStep"], step);
 }
 
-TEST_F(RunTest, AWatchShowsALineForEachVersionUntilTheJobStops) {
+TEST_F(RunTest, WatchPrintsOneLinePerVersionUntilJobStops) {
   WriteManifest(100000, 0.05);
   StartRun();
   const pid_t watch = Start({"inspect", "example", "--tensor", "weight", "--watch", "0.2"});
@@ -657,7 +657,7 @@ TEST_F(RunTest, AWatchShowsALineForEachVersionUntilTheJobStops) {
   }
 }
 
-TEST_F(RunTest, AWatchNeedsNoNumberOfSeconds) {
+TEST_F(RunTest, WatchIntervalIsOptional) {
   WriteManifest(100000, 0.05);
   StartRun();
   // The flag's neighbour is not taken for the number; Sluice() adds another flag after it.
@@ -675,7 +675,7 @@ TEST_F(RunTest, AWatchNeedsNoNumberOfSeconds) {
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, ATrainedTorchScriptModelIsExportedForPyTorchToLoad) {
+TEST_F(RunTest, ExportsTrainedTorchScriptModelForPyTorch) {
   ScriptModule module;
   module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
                     {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""}};
@@ -712,7 +712,7 @@ TEST_F(RunTest, ATrainedTorchScriptModelIsExportedForPyTorchToLoad) {
 }
 
 // A strict load_state_dict wants second names and constants.
-TEST_F(RunTest, ExportedSafetensorsHaveEveryNameOfTheStateDict) {
+TEST_F(RunTest, ExportedSafetensorsHaveEveryStateDictName) {
   ScriptModule module;
   module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
                     {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""},
@@ -748,7 +748,7 @@ def forward(self, x):
   EXPECT_THAT(ReadAll(output_), HasSubstr("state_dict.extras: its CRC32C"));
 }
 
-TEST_F(RunTest, AModuleThatReturnsItsLossTrainsWithoutOneInTheManifest) {
+TEST_F(RunTest, ModuleThatReturnsItsLossNeedsNoLossInManifest) {
   ScriptModule module;
   module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
                     {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""}};
@@ -764,7 +764,7 @@ def forward(self, x, y):
   EXPECT_GT(evaluation.at("loss"), 0);
 }
 
-TEST_F(RunTest, TheCommandOfAWorkerRunsInTheManifestsDirectory) {
+TEST_F(RunTest, WorkerCommandRunsInManifestDirectory) {
   std::filesystem::create_directory(folder_ + "/project");
   std::ofstream(folder_ + "/project/worker.sh") << "pwd >&2; exit 1\n";
   std::ofstream(folder_ + "/project/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
@@ -785,7 +785,7 @@ spec:
   EXPECT_THAT(ReadAll(output_), HasSubstr(folder_ + "/project"));
 }
 
-TEST_F(RunTest, NothingIsLeftBehindWhenTheCommandIsKilled) {
+TEST_F(RunTest, KillingRunLeavesNoProcessBehind) {
   WriteManifest(100000, 0.05);
   StartRun();
   const std::vector<pid_t> processes = Pids();
@@ -798,7 +798,7 @@ TEST_F(RunTest, NothingIsLeftBehindWhenTheCommandIsKilled) {
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, AWorkerThatCannotTrainFailsTheJobWithItsReasonAndItsLog) {
+TEST_F(RunTest, WorkerFailureFailsJobWithReasonAndLog) {
   // The model tells two classes apart.
   std::string manifest = absl::Substitute(kManifest, 40, 0);
   manifest.replace(manifest.find("classes: 2"), 10, "classes: 5");
@@ -811,7 +811,7 @@ TEST_F(RunTest, AWorkerThatCannotTrainFailsTheJobWithItsReasonAndItsLog) {
   EXPECT_FALSE(summary["logLines"].empty());
 }
 
-TEST_F(RunTest, AGradientThatIsNotFiniteIsToldOnceWithItsRemedy) {
+TEST_F(RunTest, ReportsNonFiniteGradientOnceWithRemedy) {
   std::string manifest = absl::Substitute(kManifest, 40, 0);
   for (const auto& [from, to] : std::map<std::string, std::string>{
            {"logistic", "linear"}, {"classes: 2", "classes: 0"}, {"Rate: 0.1", "Rate: 1e10"}}) {
@@ -825,7 +825,7 @@ TEST_F(RunTest, AGradientThatIsNotFiniteIsToldOnceWithItsRemedy) {
   EXPECT_THAT(parts.back(), HasSubstr("Lower the learning rate"));
 }
 
-TEST_F(RunTest, ABadManifestStartsNothing) {
+TEST_F(RunTest, InvalidManifestStartsNothing) {
   std::ofstream(folder_ + "/job.yaml") << "kind: TrainingJob\n";
   EXPECT_EQ(Sluice(RunArguments()), 2);
   EXPECT_THAT(ReadAll(output_), HasSubstr("job.yaml"));

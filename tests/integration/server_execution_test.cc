@@ -122,7 +122,7 @@ double LargestDifference(const Parameters& a, const Parameters& b) {
   return largest;
 }
 
-TEST(ServerExecutionTest, ShardsComputeForAWorkerThatSpeaksTls) {
+TEST(ServerExecutionTest, ShardsComputeLayersOverTls) {
   v1::JobSpec job = MnistNetJob(v1::TrainingSpec::SERVER, {{"conv1", "conv2"}, {"fc1", "fc2"}});
   const Parameters plain = Train(job, "plain");
   job.set_tls(v1::JobSpec::TLS_ENABLED);
@@ -130,7 +130,7 @@ TEST(ServerExecutionTest, ShardsComputeForAWorkerThatSpeaksTls) {
 }
 
 // With dropout: the generator is seeded alike, and goes from stage to stage.
-TEST(ServerExecutionTest, OneTrainerGivesTheParametersOfAWorkerThatComputesItself) {
+TEST(ServerExecutionTest, OneTrainerMatchesWorkerExecution) {
   const Parameters worker = Train(MnistNetJob(v1::TrainingSpec::WORKER, {}), "worker");
   EXPECT_LE(LargestDifference(worker, Train(MnistNetJob(v1::TrainingSpec::SERVER, {}), "one")),
             1e-9);
@@ -140,7 +140,7 @@ TEST(ServerExecutionTest, OneTrainerGivesTheParametersOfAWorkerThatComputesItsel
             1e-9);
 }
 
-TEST(ServerExecutionTest, OneTrainerGivesTheSameParametersToRoundingInFloat32) {
+TEST(ServerExecutionTest, OneTrainerMatchesWorkerExecutionInFloat32) {
   const auto job = [](v1::TrainingSpec::Execution execution, const Stages& stages) {
     v1::JobSpec spec = MnistNetJob(execution, stages);
     spec.mutable_model()->set_dtype(v1::FLOAT32);
@@ -153,7 +153,7 @@ TEST(ServerExecutionTest, OneTrainerGivesTheSameParametersToRoundingInFloat32) {
 }
 
 // Without dropout, which would depend on who computes what.
-TEST(ServerExecutionTest, SeveralTrainersGiveTheParametersOfWorkersThatComputeThemselves) {
+TEST(ServerExecutionTest, SeveralTrainersMatchWorkerExecution) {
   const std::vector<const char*> tensors = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
   for (const auto& [dtype, bound] :
        {std::make_pair(v1::FLOAT64, 1e-9), std::make_pair(v1::FLOAT32, 1e-5)}) {
@@ -173,7 +173,7 @@ TEST(ServerExecutionTest, SeveralTrainersGiveTheParametersOfWorkersThatComputeTh
   }
 }
 
-TEST(ServerExecutionTest, SeveralTrainersApplyEverySampleOnceAlsoWhenOneIsKilled) {
+TEST(ServerExecutionTest, SeveralTrainersApplyEachSampleOnceWhenOneIsKilled) {
   v1::JobSpec job = AsynchronousJob(3);
   job.mutable_training()->set_step_delay_seconds(0.05);
   JobProcesses processes({.job = job, .folder = NewFolder("asynchronous")});
@@ -200,7 +200,7 @@ void WriteRows(const std::string& path, int rows) {
     file << (i % 2 == 0 ? i : -i) << "," << i % 7 << "," << i % 2 << "\n";
 }
 
-TEST(ServerExecutionTest, AtItsTargetTheJobIsEvaluatedOnAllSamplesByTheShards) {
+TEST(ServerExecutionTest, ShardsEvaluateAllSamplesWhenTargetIsReached) {
   for (const auto tls : {v1::JobSpec::TLS_DISABLED, v1::JobSpec::TLS_ENABLED}) {
     const std::string folder = NewFolder(absl::StrCat("target-", tls));
     WriteRows(folder + "/train.csv", 400);
@@ -236,7 +236,7 @@ TEST(ServerExecutionTest, AtItsTargetTheJobIsEvaluatedOnAllSamplesByTheShards) {
   }
 }
 
-TEST(ServerExecutionTest, AGpuThatIsNotThereIsReplacedByTheCpuWithOneWarning) {
+TEST(ServerExecutionTest, UsesCpuForMissingGpuWithOneWarning) {
   v1::JobSpec job = MnistNetJob(v1::TrainingSpec::SERVER, {});
   job.mutable_model()->set_device("cuda:7");
   JobProcesses processes({.job = job, .folder = NewFolder("device")});
@@ -255,7 +255,7 @@ struct BadJob {
   std::string message;
 };
 
-TEST(ServerExecutionTest, WhatIsWrongWithTheStagesFailsTheJobBeforeItTrains) {
+TEST(ServerExecutionTest, InvalidStagesFailJobBeforeTraining) {
   const auto staged = [](const Stages& stages) {
     return MnistNetJob(v1::TrainingSpec::SERVER, stages);
   };

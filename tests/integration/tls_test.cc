@@ -93,7 +93,7 @@ absl::Status AskInPlainText(const std::string& address) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-TEST_F(TlsTest, AJobTrainsAndAClientInPlainTextIsRefused) {
+TEST_F(TlsTest, TrainsAndRefusesPlainTextClient) {
   Prepare(TlsJob(1500, 0.02), "trains");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
@@ -116,7 +116,7 @@ TEST_F(TlsTest, AJobTrainsAndAClientInPlainTextIsRefused) {
   SuspendAndExpectSuccess();
 }
 
-TEST_F(TlsTest, AReaderLooksIntoAJobWhileItTrains) {
+TEST_F(TlsTest, ReaderPullsSnapshotWhileJobTrains) {
   Prepare(TlsJob(1500, 0.02), "read");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
@@ -141,7 +141,7 @@ TEST_F(TlsTest, AReaderLooksIntoAJobWhileItTrains) {
 
 // A worker dies after the certificates, and their authority, were renewed; its next life has only
 // the new ones, and all that it connects to must have taken up theirs.
-TEST_F(TlsTest, CertificatesAreRenewedWhileItTrains) {
+TEST_F(TlsTest, RenewsCertificatesWhileJobTrains) {
   Prepare(TlsJob(1500, 0.02), "renewed");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
@@ -164,7 +164,7 @@ TEST_F(TlsTest, CertificatesAreRenewedWhileItTrains) {
   SuspendAndExpectSuccess();
 }
 
-TEST_F(TlsTest, AWorkerWithTheCertificateOfAnotherIsRefused) {
+TEST_F(TlsTest, WorkerRefusesCertificateOfOtherProcess) {
   Prepare(TlsJob(1500, 0.02), "another");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(1);
@@ -178,7 +178,7 @@ TEST_F(TlsTest, AWorkerWithTheCertificateOfAnotherIsRefused) {
               HasSubstr("that of ps 0 of default/test, but this is worker 2"));
 }
 
-TEST_F(TlsTest, ACoordinatorOfAJobWithTlsDoesNotStartWithoutACertificate) {
+TEST_F(TlsTest, CoordinatorOfTlsJobRequiresCertificate) {
   folder_ = NewFolder("without");
   processes_ = std::make_unique<JobProcesses>(
       JobProcesses::Options{.job = TlsJob(10, 0), .folder = folder_});

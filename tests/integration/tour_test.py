@@ -105,7 +105,7 @@ class Tour(unittest.TestCase):
             self.assertLess(time.monotonic(), end, f'still not: {what}')
             time.sleep(0.1)
 
-    def test_its_commands_print_what_it_shows(self):
+    def test_commands_print_what_readme_shows(self):
         (run, training), (again, finished), (status, state), (logs, log_lines) = self.shown
         log = self.folder / 'output.txt'
         with open(log, 'w', encoding='utf-8') as file:

@@ -18,7 +18,7 @@ class ScaleTest(OperatorCase):
 
     SIMULATED = scale.nodes_for(JOBS * PODS)
 
-    def test_many_jobs_at_once_get_all_their_pods_once(self):
+    def test_concurrent_jobs_get_each_pod_exactly_once(self):
         operator = self.enterContext(Operator(self.cluster, self.kubeconfig, metrics_port=scale.METRICS_PORT))
         watcher = scale.Watcher(self.cluster, self.namespace)
         rate = scale.job_pods_per_second(self.cluster, self.namespace, JOBS, PODS, watcher, seconds=300)
@@ -44,7 +44,7 @@ class ScaleTest(OperatorCase):
             f'the operator has {scale.memory_mib(operator.process.pid):.0f} MiB; '
             f'load {pathlib.Path("/proc/loadavg").read_text().split()[0]}')
 
-    def test_many_jobs_that_do_nothing_cost_next_to_nothing(self):
+    def test_idle_jobs_cost_little(self):
         operator = self.enterContext(Operator(self.cluster, self.kubeconfig, 'idle-operator'))
         mib, cores = scale.footprint(self.cluster, self.namespace, operator.process.pid, IDLE_JOBS, TRAINING_JOBS, seconds=20)
         say(f'{IDLE_JOBS} jobs of which {TRAINING_JOBS} train: {mib:.0f} MiB, {cores:.3f} cores')

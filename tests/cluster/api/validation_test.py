@@ -25,7 +25,7 @@ class ValidationTest(unittest.TestCase):
             'customresourcedefinitions', None, 'trainingjobs.sluice.dev')).get('Established') == 'True')
         wait_for('jobs can be listed', lambda: cls.api.list('trainingjobs', 'default') is not None)
 
-    def test_kubectl_refuses_each_invalid_manifest_and_names_field_and_rule(self):
+    def test_kubectl_refuses_each_invalid_manifest_with_field_and_rule(self):
         refused = [case for case in self.cases if not case['accepted'] and not case['before']]
         self.assertGreaterEqual(len(refused), 60)
         folder = self.cluster.folder / 'manifests'
@@ -47,14 +47,14 @@ class ValidationTest(unittest.TestCase):
                     self.assertIn(word, message)
         say(f'{len(refused)} invalid manifests are refused by kubectl')
 
-    def test_what_is_valid_is_taken(self):
+    def test_valid_manifests_are_accepted(self):
         valid = [case for case in self.cases if case['accepted'] and not case['before']]
         for case in valid:
             with self.subTest(case['name']):
                 self.api.request('POST', JOBS, case['manifest'], 'application/yaml')
         say(f'{len(valid)} valid manifests are taken')
 
-    def test_changes_of_what_is_fixed_are_refused(self):
+    def test_changes_of_immutable_fields_are_refused(self):
         changes = [case for case in self.cases if case['before']]
         self.assertTrue(changes)
         for case in changes:
@@ -71,7 +71,7 @@ class ValidationTest(unittest.TestCase):
                 finally:
                     self.api.delete('trainingjobs', 'default', name)
 
-    def test_every_sample_is_taken(self):
+    def test_every_sample_is_accepted(self):
         samples = sorted((ROOT / 'k8s/samples').glob('*.yaml'))
         self.assertGreaterEqual(len(samples), 15)
         jobs = 0

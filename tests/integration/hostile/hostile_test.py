@@ -65,7 +65,7 @@ def _add(name, test, tls=(False, True)):
 for _case in cases.CASES:
     _add(_case.name, lambda self, case=_case: self.attack(case), _case.tls)
 # Last, by its name.
-_add('z_jobs_that_were_attacked_end_as_if_they_had_not_been', _Attacked.end)
+_add('z_attacked_jobs_end_normally', _Attacked.end)
 
 
 if __name__ == '__main__':

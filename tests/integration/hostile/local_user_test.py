@@ -74,7 +74,7 @@ class LocalUserTest(unittest.TestCase):
 
         def read():
             self.assertIsNone(self.process.poll(), (self.folder / 'run.log').read_text())
-            found = re.search(r' listens".* port=(\d+)', log.read_text()) if log.exists() else None
+            found = re.search(r'(?:listens|Listening)".* port=(\d+)', log.read_text()) if log.exists() else None
             return found and int(found[1])
         return job_processes.JobProcesses.wait_until(read, 30, f'{name} listens')
 
@@ -94,7 +94,7 @@ class LocalUserTest(unittest.TestCase):
         job_processes.JobProcesses.wait_until(
             lambda: text.exists() and 'View installed' in text.read_text(), 60, 'training began')
 
-    def test_another_user_of_the_machine_reads_and_changes_nothing(self):
+    def test_other_local_user_reads_and_changes_nothing(self):
         self.wait_for_training()
         counts = self.attack(_NOBODY)
         self.assertFalse([what for what in counts if what.startswith('let through')], counts)
@@ -103,7 +103,7 @@ class LocalUserTest(unittest.TestCase):
         self.assertEqual(self.process.wait(120), 0, (self.folder / 'run.log').read_text())
         self.assertIn('Trained private', (self.folder / 'run.log').read_text())
 
-    def test_the_secret_is_in_no_file_and_no_command_line_that_others_may_read(self):
+    def test_secret_is_in_no_file_or_command_line_readable_by_others(self):
         self.wait_for_training()
         secrets = [path for path in (self.folder / 'state').rglob('*') if 'secret' in path.name and path.is_file()]
         self.assertTrue(secrets, [str(path) for path in (self.folder / 'state').rglob('*')])

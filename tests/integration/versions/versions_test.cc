@@ -70,7 +70,7 @@ struct Mixture {
 
 class MixtureTest : public ::testing::TestWithParam<Mixture> {};
 
-TEST_P(MixtureTest, TrainsThroughWithTheExactCounts) {
+TEST_P(MixtureTest, TrainsToTheEndWithExactCounts) {
   JobProcesses::Options options = Options(GetParam().name);
   options.coordinator_program = GetParam().coordinator;
   options.shard_program = GetParam().shard;
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(All, MixtureTest,
                                                    kLateWorker}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(VersionsTest, AWorkerWithoutACommonVersionIsRefusedAndTheJobGoesOn) {
+TEST(VersionsTest, RefusesWorkerWithoutCommonVersionAndContinues) {
   JobProcesses::Options options = Options("late");
   JobProcesses processes(options);
   StartServers(&processes);
@@ -115,7 +115,7 @@ TEST(VersionsTest, AWorkerWithoutACommonVersionIsRefusedAndTheJobGoesOn) {
   FinishAndCheck(&processes);
 }
 
-TEST(VersionsTest, AProcessWithAFlagOfANewerReleaseIsRefusedAndTheJobGoesOn) {
+TEST(VersionsTest, WorkerRefusesFlagOfNewerReleaseAndJobContinues) {
   const JobProcesses::Options options = Options("newer_flag");
   JobProcesses processes(options);
   StartServers(&processes);
@@ -129,7 +129,7 @@ TEST(VersionsTest, AProcessWithAFlagOfANewerReleaseIsRefusedAndTheJobGoesOn) {
   FinishAndCheck(&processes);
 }
 
-TEST(VersionsTest, AJobFileWithANewerFieldIsTakenAsFarAsItIsKnown) {
+TEST(VersionsTest, IgnoresAndReportsUnknownFieldOfJobFile) {
   JobProcesses::Options options = Options("newer_field");
   options.more_of_job = R"("newField": {"deep": [1, 2]}, )";
   JobProcesses processes(options);
@@ -145,7 +145,7 @@ TEST(VersionsTest, AJobFileWithANewerFieldIsTakenAsFarAsItIsKnown) {
   FinishAndCheck(&processes);
 }
 
-TEST(VersionsTest, AJobFileWithANewerValueIsRefusedByName) {
+TEST(VersionsTest, RefusesUnknownValueInJobFileByName) {
   JobProcesses::Options options = Options("newer_value");
   options.more_of_job = R"("tls": "TLS_OF_TOMORROW", )";
   JobProcesses processes(options);

@@ -1,4 +1,4 @@
-"""The Python of docs/checkpoints.md reads a checkpoint that Sluice wrote."""
+"""The Python code of docs/checkpoints.md reads a checkpoint that Sluice wrote."""
 
 import os
 import pathlib

@@ -54,7 +54,7 @@ class Commands(unittest.TestCase):
                     self.assertIn(subcommand, known)
                     options = {name for flag in flags_of(subcommand) for name in flag.split(',')}
                     self.assertLessEqual(set(flags), options)
-        self.assertGreater(seen, 10)  # or commands are not found any more
+        self.assertGreater(seen, 10)  # otherwise the pattern above finds no commands
 
     def test_readme_manifest_is_valid_and_equals_the_example(self):
         manifest = pages.fenced_blocks(pathlib.Path('README.md').read_text(), 'yaml')[0]

@@ -1,4 +1,4 @@
-// The pages' words on how pods and jobs end on a cluster, held to what is decided there.
+// The pages describe the ends of pods and jobs on a cluster as the code decides them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ std::string Page(const std::string& name) {
   return text.str();
 }
 
-// The cells of the rows of the first table below that line, without its head.
+// The cells of the rows of the first table below the line, without the table's head.
 std::vector<std::vector<std::string>> TableBelow(const std::string& page, const std::string& line) {
   std::vector<std::vector<std::string>> rows;
   const size_t at = page.find("\n" + line);
@@ -52,8 +52,7 @@ std::vector<std::vector<std::string>> TableBelow(const std::string& page, const 
   return rows;
 }
 
-// A job of one shard, which must not be lost, and one worker; what becomes of it when one has
-// ended.
+// A job with one worker and one shard, which must not be lost, after one of the two has ended.
 struct Scene {
   explicit Scene(const Slot& slot, const Exit& exit, bool was_ready = true) {
     plan.backoff_limit = 0;
@@ -127,7 +126,7 @@ TEST(FailuresPage, StatesWhetherEachEndOfPodCounts) {
     EXPECT_EQ(told[end.name], what) << end.name;
     EXPECT_EQ(worker.EndOfTheJob() == "ProcessFailed", what == "the job fails") << end.name;
     EXPECT_EQ(worker.After().worker_deaths.size(), what == "yes" ? 1u : 0u) << end.name;
-    // Where starting again may help, what was never ready is tried for ever.
+    // If a restart may help, a process that was never ready is restarted without limit.
     if (what == "yes") {
       EXPECT_EQ(Scene(kShard, end.exit, false).EndOfTheJob(), "") << end.name;
     }

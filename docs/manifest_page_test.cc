@@ -1,4 +1,4 @@
-// docs/manifest.md is what the table of fields says.
+// docs/manifest.md is up to date with the table of fields.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -14,7 +14,7 @@ TEST(ManifestPage, MatchesTableOfFields) {
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), ReferenceMarkdown())
-      << "make it anew: bazel run //docs:testing/print_manifest_reference > docs/manifest.md";
+      << "generate it again: bazel run //docs:testing/print_manifest_reference > docs/manifest.md";
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ PROGRAMS = {
 
 
 def flags_of_help(text):
-    """Flag -> default ('' if none is shown) of what --help prints."""
+    """Flag -> default ('' if none is shown), from the output of --help."""
     flags = {}
     for line in text.splitlines():
         # "  --threads INT:INT in [1 - 256]=1     threads for arithmetic"
@@ -27,7 +27,7 @@ def flags_of_help(text):
 
 
 def flags_of_page(text, heading):
-    """The same of the first table behind a line that holds `heading`."""
+    """The same, from the first table after the line that contains `heading`."""
     table = text[text.index(heading):].split('\n\n')[1]
     flags = {}
     for row in table.splitlines()[2:]:
@@ -49,7 +49,7 @@ class OperatingPage(unittest.TestCase):
                 text = subprocess.run([path, '--help'], check=True, capture_output=True,
                                       text=True).stdout
                 shown = set(flags_of_help(text))
-                # Flags that their tables name by the form that differs from the default.
+                # The tables name these flags in the form that differs from the default.
                 for flag in ('grpc-experiments', 'shared-memory'):
                     if f'--{flag}' in shown:
                         shown = shown - {f'--{flag}'} | {f'--no-{flag}'}
@@ -67,7 +67,7 @@ class OperatingPage(unittest.TestCase):
                     seen += 1
                     with self.subTest(program=program, flag=flag):
                         self.assertEqual(own.get(flag), default)
-        self.assertGreater(seen, 6)  # or the pattern above finds nothing any more
+        self.assertGreater(seen, 6)  # otherwise the pattern above finds no defaults
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Links lead somewhere, and files that are named exist."""
+"""Links in the pages lead to existing targets, and files that the pages name exist."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ class Pages(unittest.TestCase):
                 target, _, anchor = link.partition('#')
                 path = pathlib.Path(os.path.normpath(page.parent / target)) if target else page
                 with self.subTest(page=str(page), link=link):
-                    self.assertTrue(path.exists(), f'{page}: there is no {path}')
+                    self.assertTrue(path.exists(), f'{page} links to {path}, which does not exist')
                     if anchor:
                         self.assertIn(anchor, pages.anchors(path.read_text()))
 

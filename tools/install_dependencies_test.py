@@ -1,4 +1,4 @@
-"""tools/install_dependencies.sh beside stand-ins for Debian's programs."""
+"""tools/install_dependencies.sh with stand-ins for Debian's programs."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ from tools import unittest_main
 
 SCRIPT = pathlib.Path('tools/install_dependencies.sh').absolute()
 
-# Nothing is installed until apt-get has run, which enables a service, as packages do.
+# No package is installed until apt-get has run. apt-get enables a service, as packages do.
 STAND_INS = {
     'dpkg-query': 'test -e "$HERE/installed" && echo installed',
     'id': 'echo "${USER_ID:-0}"',
@@ -61,7 +61,7 @@ class InstallDependencies(unittest.TestCase):
         code, output = self.run_script()
         self.assertEqual(code, 0, output)
         self.assertIn('systemctl --quiet disable containerd.service', self.commands())
-        self.assertLess(len(output.splitlines()), 12, output)  # not a line for each package
+        self.assertLess(len(output.splitlines()), 12, output)  # not one line per package
 
     def test_user_other_than_root_goes_through_sudo(self):
         code, output = self.run_script('--run', USER_ID='1000')

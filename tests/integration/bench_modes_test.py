@@ -26,7 +26,7 @@ MANIFEST = {
             'evaluation': {'intervalSteps': 8},
         },
         'optimizer': {'name': 'SGD', 'learningRate': 0.1},
-        # So slow that evaluations come to their end while it trains.
+        # Slow enough that evaluations finish during training.
         'training': {'steps': 1000, 'globalBatchSize': 32, 'threads': 1, 'stepDelaySeconds': 0.03},
         'worker': {'replicas': 2},
     },

@@ -1,5 +1,5 @@
-// BitExact: the final parameters of a real model are the same to the bit, whatever number of
-// processes computed them and whatever happened to these.
+// BitExact: the final parameters of a real model are identical to the bit, however many processes
+// computed them and whatever happened to those processes.
 
 #include <gtest/gtest.h>
 
@@ -38,14 +38,14 @@ v1::JobSpec ConvnetJob(uint32_t workers, uint32_t shards) {
   return job;
 }
 
-// Slow enough that what is done to it is done in the middle.
+// Slow enough that a fault hits it in the middle of training.
 v1::JobSpec SlowConvnetJob(uint32_t workers, uint32_t shards) {
   v1::JobSpec job = ConvnetJob(workers, shards);
   job.mutable_training()->set_step_delay_seconds(0.05);
   return job;
 }
 
-// mnist-net, which has dropout: what is left out of a sample may hang on the sample's place alone.
+// mnist-net has dropout, which may depend on nothing but the sample's position.
 v1::JobSpec MnistNetJob(uint32_t workers, uint32_t shards) {
   v1::JobSpec job = ConvnetJob(workers, shards);
   job.mutable_model()->set_name("mnist-net");
@@ -54,7 +54,8 @@ v1::JobSpec MnistNetJob(uint32_t workers, uint32_t shards) {
   return job;
 }
 
-// A step in [first, last]: another in each run, told in the log. --gtest_random_seed=N takes N's.
+// A step in [first, last], different in each run and printed to the log; --gtest_random_seed=N
+// gives the step of seed N.
 uint64_t AnyStep(uint64_t first, uint64_t last) {
   int seed = GTEST_FLAG_GET(random_seed);
   if (seed == 0) seed = static_cast<int>(absl::ToUnixSeconds(absl::Now()) % 99999) + 1;
@@ -161,7 +162,7 @@ TEST_F(BitExactTest, KillingShardDoesNotChangeResult) {
   EXPECT_EQ(Finish(processes), Reference());
 }
 
-// Workers and shards round sums of 16-bit gradients alike.
+// Workers and shards round sums of 16-bit gradients in the same way.
 TEST_F(BitExactTest, BFloat16ResultDoesNotDependOnNumberOfProcesses) {
   const auto train = [](uint32_t workers, uint32_t shards) {
     v1::JobSpec job = ConvnetJob(workers, shards);

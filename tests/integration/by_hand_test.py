@@ -1,4 +1,5 @@
-"""The programs, started one by one as on several machines: found by MASTER_ADDR and MASTER_PORT, told apart by indices."""
+"""The programs, started one by one as on several machines: MASTER_ADDR and MASTER_PORT name the coordinator, and each process has an
+index."""
 
 import json
 import os
@@ -23,7 +24,7 @@ JOB = 'default/by-hand/'
 
 
 def manifest(steps, **training):
-    """The layers are on two servers; every trainer walks over all of the data."""
+    """The shards compute the layers, one each; every trainer goes through all of the data."""
     return {
         'apiVersion': 'sluice.dev/v1alpha1',
         'kind': 'TrainingJob',
@@ -58,7 +59,8 @@ class ByHand(unittest.TestCase):
             process.wait()
 
     def reserve_port(self):
-        """A port of 127.0.0.1 where nobody listens, and that nobody else is given meanwhile: a server that asks for it has it."""
+        """A port of 127.0.0.1 where no process listens, and which the system gives to no other process: a server that asks for it
+        gets it."""
         one = socket.socket()
         self.addCleanup(one.close)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -83,7 +85,7 @@ class ByHand(unittest.TestCase):
     def until_log(self, name, text):
         deadline = time.monotonic() + PATIENCE_S
         while text not in self.log(name):
-            self.assertLess(time.monotonic(), deadline, f'{name} does not say "{text}":\n{self.log(name)[-3000:]}')
+            self.assertLess(time.monotonic(), deadline, f'{name} has not logged "{text}":\n{self.log(name)[-3000:]}')
             time.sleep(0.05)
 
     def use(self, address, port):
@@ -113,12 +115,12 @@ class ByHand(unittest.TestCase):
     def test_programs_find_each_other_by_environment_and_train(self):
         self.render(manifest(steps=200))
         self.use('127.0.0.1', self.reserve_port())
-        # In any order: who comes first waits.
+        # In any order: the process that starts first waits.
         workers = [self.start_worker(0)]
         shards = self.start_servers()
         workers.append(self.start_worker(1))
         self.until_log('worker-1', 'Stage opened')
-        # A trainer that leaves takes no server with it; they wait for those that still train.
+        # A trainer that leaves ends no server: the servers wait for the trainers that still train.
         workers[1].send_signal(signal.SIGTERM)
         self.assertEqual(workers[1].wait(PATIENCE_S), 0, self.log('worker-1')[-3000:])
         self.assertEqual([shard.poll() for shard in shards], [None, None])
@@ -150,7 +152,7 @@ class ByHand(unittest.TestCase):
         self.assertIn(f'{data}:3: has 2 columns', json.loads((self.folder / 'status.json').read_text())['reason'])
 
     def test_missing_data_ends_sluice_run_at_once(self):
-        # The folder of images is there; only a worker finds that those for evaluation lack.
+        # The folder of images exists; only a worker finds that the images for evaluation are missing.
         folder = self.folder / 'images'
         folder.mkdir()
         (folder / 'train-images-idx3-ubyte').write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 8, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(32))

@@ -1,4 +1,4 @@
-"""What compression of gradients does to accuracy and to the bytes sent: real processes, MNIST, the command of docs/compression.md."""
+"""The effect of gradient compression on accuracy and bytes sent: real processes, MNIST, the command of docs/compression.md."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ from tools import unittest_main
 ROOT = pathlib.Path(os.environ.get('TEST_SRCDIR', '.')).absolute() / 'sluice'
 PROGRAM = ROOT / 'bench/codec_accuracy.py'
 DATA = pathlib.Path(os.environ.get('SLUICE_DATA', PROGRAM.resolve().parents[2] / 'shared' / 'data')) / 'mnist'
-# Of raw; small tensors end in blocks that are not full.
+# Upper bound of bytes relative to raw; small tensors end in partially filled blocks.
 FRACTIONS = {'None': 1, 'Float16': 0.5, 'Int8': 0.26, 'OneBit': 0.04, 'TopK 0.01': 0.03}
 
 

@@ -1,4 +1,4 @@
-"""Data that a job names by addresses: the real programs, and an HTTP server on the loopback device."""
+"""Data that a job names by URL: the real programs and an HTTP server on the loopback device."""
 
 import gzip
 import hashlib
@@ -26,14 +26,14 @@ EVALUATION = b'a,b,label\n1,2,0\n3,1,1\n'
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves what is in `files`; counts requests; sends half and waits where it is told to hold."""
+    """Serves `files` and records requests; while `hold` is not set, it sends half of a file and waits."""
 
     def __init__(self):
         super().__init__(('127.0.0.1', 0), Handler)
         self.files = {'/train.csv.gz': TRAINING, '/test.csv': EVALUATION}
         self.requests = []
         self.failures = {}  # path -> how often 503 is answered first
-        self.hold = None  # an Event; until it is set, files come half
+        self.hold = None  # an Event; until it is set, only the first half of a file is sent
         self.halfway = threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 

@@ -1,5 +1,5 @@
-// Embedding tables that travel by rows: the result is that of tables that travel whole, whatever
-// dies, and far fewer bytes do.
+// Embedding tables that are sent by rows: the result is the same as with whole tables, whichever
+// process dies, and far fewer bytes are sent.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 namespace sluice::testing {
 namespace {
 
-// A row of the table is 96 bytes, so that blocks are cut within rows.
+// A row of the table is 96 bytes, so that block boundaries fall within rows.
 v1::JobSpec LanguageJob(uint32_t workers, uint32_t shards, v1::ModelSpec::Embeddings embeddings) {
   v1::JobSpec job = BaseJob();
   job.mutable_model()->set_name("lstm-lm");
@@ -58,7 +58,7 @@ v1::JobProgress WaitForStep(JobProcesses& processes, uint64_t step) {
   return progress.value_or(v1::JobProgress());
 }
 
-// Kills a worker in the middle, and starts it again.
+// Kills a worker in the middle of training and starts it again.
 void Disturb(JobProcesses& processes) {
   WaitForStep(processes, 8);
   ASSERT_TRUE(processes.Kill("worker-1", /*report=*/true).ok());
@@ -93,7 +93,7 @@ TEST(EmbeddingRowsTest, RowsMatchDenseTablesBitForBitWhenWorkerDies) {
             whole);
 }
 
-// Six numbers of a sample choose rows, by what the module computes of them.
+// The module computes the rows that it looks up from the six numbers of a sample.
 v1::JobSpec ScriptJob(uint32_t workers, uint32_t shards, v1::ModelSpec::Embeddings embeddings) {
   constexpr int64_t kRows = 3000, kWidth = 24;
   ScriptModule module;
@@ -132,13 +132,13 @@ TEST(EmbeddingRowsTest, TorchScriptTablesTravelByRows) {
       {.job = Slow(ScriptJob(2, 2, v1::ModelSpec::ROWS)), .folder = NewFolder("script-bytes")});
   ASSERT_TRUE(processes.StartAll().ok());
   const v1::JobProgress progress = WaitForStep(processes, 20);
-  // A worker's eight samples name at most 48 rows of 3,000.
+  // The eight samples of a worker look up at most 48 of 3,000 rows.
   EXPECT_LT(progress.pulled_bytes(), progress.parameter_bytes() / 10);
   EXPECT_LT(progress.pushed_bytes(), progress.gradient_bytes() / 10);
   Finish(processes);
 }
 
-// Rows that nobody touches stay as they are under this rule, and shards do not touch them either.
+// Under Adagrad, rows that no worker touches do not change, and the shards skip them.
 TEST(EmbeddingRowsTest, UpdatingOnlyTouchedRowsMatchesDenseTablesBitForBit) {
   const auto job = [](uint32_t workers, uint32_t shards, v1::ModelSpec::Embeddings embeddings) {
     v1::JobSpec made = LanguageJob(workers, shards, embeddings);
@@ -213,10 +213,10 @@ TEST(EmbeddingRowsTest, RowsSendFewerBytesAndEvaluationReadsWholeTables) {
       [&](const v1::JobProgress& p) { return p.has_last_evaluation() && p.step() >= 20; },
       absl::Seconds(60));
   ASSERT_TRUE(evaluated.ok()) << evaluated.status();
-  // Of 3,000 words nobody knows more than the frequency, and these are random.
+  // The words are random, so the model learns no more than how often each of the 3,000 occurs.
   EXPECT_GT(evaluated->last_evaluation().loss(), 1);
   EXPECT_LT(evaluated->last_evaluation().loss(), 30);
-  // The table is three fifths of the parameters, and a batch names at most 40 of its rows.
+  // The table is three fifths of the parameters, and a batch looks up at most 40 of its rows.
   EXPECT_GT(evaluated->parameter_bytes(), 0u);
   EXPECT_LT(evaluated->pulled_bytes(), evaluated->parameter_bytes() / 2);
   EXPECT_LT(evaluated->pushed_bytes(), evaluated->gradient_bytes() / 2);

@@ -1,5 +1,5 @@
-// Real processes are killed and frozen at random while a job counts its samples; in the end every
-// sample was applied exactly once an epoch.
+// Kills and freezes real processes at random while a job counts its samples; at the end every
+// sample has been applied exactly once per epoch.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class ExactlyOnceTest : public ::testing::Test {
     WaitForStep(5);
   }
 
-  // Steps, or updates, of the attempt in progress.
+  // `step`: steps, or updates, of the current attempt.
   void WaitForStep(uint64_t step) {
     WaitFor([&](const v1::JobProgress& p) {
       return p.phase() > v1::JobProgress::TRAINING ||
@@ -59,15 +59,15 @@ class ExactlyOnceTest : public ::testing::Test {
     ASSERT_LE(last_.phase(), v1::JobProgress::TRAINING) << "too quick for the test";
   }
 
-  // The attempt after that, or a later one: on a machine that is busy, who is silent for a second
-  // is expelled.
+  // Waits for a restoration after `attempt`. It may be a later attempt than the next one: on a busy
+  // machine a process that sends nothing for a second is expelled.
   void WaitForRestoration(uint64_t attempt) {
     WaitFor([&](const v1::JobProgress& p) {
       return p.attempt() > attempt && p.phase() >= v1::JobProgress::TRAINING && p.restored();
     });
   }
 
-  // `last_` is what fulfilled the condition.
+  // Sets `last_` to the progress that met the condition.
   void WaitFor(absl::FunctionRef<bool(const v1::JobProgress&)> condition) {
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
     absl::StatusOr<v1::JobProgress> progress;
@@ -89,7 +89,7 @@ class ExactlyOnceTest : public ::testing::Test {
            (progress.ok() && progress->phase() > v1::JobProgress::TRAINING);
   }
 
-  // What a process manager does, but for those that the test has killed itself.
+  // Restarts processes as a process manager would, except those that the test itself has killed.
   void RestartWhatWouldBe() {
     if (processes_->ExitCode("coordinator") == kExitRetry) {
       const absl::Status status = processes_->StartCoordinator();
@@ -110,8 +110,8 @@ class ExactlyOnceTest : public ::testing::Test {
     }
   }
 
-  // `faults` kills (told to the coordinator or not) and freezes of random workers, as long as the
-  // job trains.
+  // Kills (reported to the coordinator or not) or freezes random workers, `faults` times or until
+  // the job no longer trains. Returns the number of faults.
   int HurtWorkers(int faults, uint32_t seed) {
     std::mt19937 random(seed);
     std::set<std::string> frozen;
@@ -169,7 +169,7 @@ TEST_F(ExactlyOnceTest, AsynchronousJobCountsEachSampleOncePerEpochThroughFiftyF
   v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   job.mutable_training()->set_global_batch_size(5);
-  // Long enough for that many.
+  // Long enough for fifty faults.
   constexpr uint64_t kManyEpochs = 3 * kEpochs;
   job.mutable_training()->set_epochs(kManyEpochs);
   Start(job, folder);
@@ -227,7 +227,7 @@ TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
     job.mutable_training()->set_mode(mode);
     Start(job, folder);
     WaitFor([&](const v1::JobProgress& p) { return p.samples() >= samples + 300; });
-    // What it had is left open.
+    // The samples that it was training stay unfinished.
     ASSERT_TRUE(processes_->Kill("worker-1", /*report=*/true).ok());
     ASSERT_TRUE(processes_->Suspend().ok());
     const auto code = processes_->WaitForExit("coordinator", absl::Seconds(60));

@@ -1,4 +1,4 @@
-// What goes wrong around a job, and what the job makes of it.
+// Failures around a job, and how the job handles them.
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -50,7 +50,7 @@ class FailuresTest : public ::testing::Test {
     return WaitFor([&](const v1::JobProgress& p) { return p.step() >= step; });
   }
 
-  // A job that lasts for as long as it is looked at ends with its last checkpoint.
+  // Suspends the job, which would train longer than any test; it must end with its last checkpoint.
   void SuspendAndExpectSuccess() {
     const absl::Status status = processes_->Suspend();
     ASSERT_TRUE(status.ok()) << status;
@@ -84,7 +84,7 @@ TEST_F(FailuresTest, ExpelsFrozenWorkerThatExitsWhenItWakes) {
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitExpelled);
   ASSERT_TRUE(processes_->StartWorker(1).ok());
-  // The new life, even if the other worker has been silent for a second meanwhile.
+  // Waits for the new process itself: the other worker may have left the view meanwhile.
   const auto pid = static_cast<uint64_t>(processes_->pid("worker-1"));
   WaitFor([&](const v1::JobProgress& p) {
     for (const v1::ProcessStatus& process : p.processes()) {
@@ -100,7 +100,7 @@ TEST_F(FailuresTest, ReportsFullDiskAndContinuesTraining) {
   job.mutable_checkpoint()->set_interval_steps(10);
   Start(job, "full");
   WaitFor([](const v1::JobProgress& p) { return p.checkpoint().has_last(); });
-  // A limit on the size of files is met like a full disk.
+  // A limit on the size of files fails writes as a full disk does.
   const rlimit none{16, RLIM_INFINITY};
   ASSERT_EQ(prlimit(processes_->pid("ps-0"), RLIMIT_FSIZE, &none, nullptr), 0);
   const v1::JobProgress failed =
@@ -182,7 +182,7 @@ TEST_F(FailuresTest, ContinuesFromCheckpointOfAnotherJob) {
   JobProcesses second({.job = job, .folder = folder});
   ASSERT_TRUE(second.StartAll().ok());
   ASSERT_EQ(second.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
-  // The same as thirty steps in one go, if not to the bit.
+  // It trained from step 20 to step 30.
   const auto manifest = FinalManifest(absl::StrCat(folder, "/checkpoints"));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->checkpoint().attempt(), 1u);
@@ -231,7 +231,7 @@ TEST_F(FailuresTest, CoordinatorAsksForRestartWhilePortIsTaken) {
   JobProcesses processes({.job = LinearJob(5, 0),
                           .folder = folder,
                           .coordinator = absl::StrCat("127.0.0.1:", ntohs(address.sin_port))});
-  // Freed once it has been tried in vain.
+  // Frees the port once the coordinator has tried it in vain.
   std::thread owner([&] {
     const absl::Time deadline = absl::Now() + absl::Seconds(15);
     while (absl::Now() < deadline && Contents(folder + "/coordinator.stderr").empty()) {
@@ -247,7 +247,7 @@ TEST_F(FailuresTest, CoordinatorAsksForRestartWhilePortIsTaken) {
 
 // ---- peers that break the contract
 
-// Sends one raw message as a frame; the status that the stream ends with.
+// Sends one raw message as a frame; returns the status that the stream ends with.
 grpc::Status SendRaw(const std::string& address,
                      const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                      const std::string& message) {
@@ -265,7 +265,7 @@ grpc::Status SendRaw(const std::string& address,
   call->Write(grpc::ByteBuffer(&slice, 1), reinterpret_cast<void*>(2));
   queue.Next(&tag, &ok);
   grpc::ByteBuffer reply;
-  do {  // whatever the shard says before it ends the stream
+  do {  // skips what the shard sends before it ends the stream
     call->Read(&reply, reinterpret_cast<void*>(3));
     queue.Next(&tag, &ok);
   } while (ok);
@@ -288,7 +288,7 @@ TEST_F(FailuresTest, RefusesGarbageAndOversizeFramesAndContinues) {
     return SendRaw(address, credentials, frame.SerializeAsString()).error_code();
   };
   EXPECT_EQ(send_large(size_t{4} << 20), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  // So large that the connection may be aborted before gRPC, which reads all of it, can refuse it.
+  // gRPC reads the whole message before it refuses it; one this large may abort the connection.
   EXPECT_THAT(send_large(size_t{64} << 20),
               AnyOf(grpc::StatusCode::RESOURCE_EXHAUSTED, grpc::StatusCode::UNAVAILABLE));
   v1::Frame no_hello;
@@ -311,7 +311,7 @@ TEST_F(FailuresTest, CoordinatorRefusesWorkerOfOtherJob) {
   Start(LinearJob(1500, 0.02), "other");
   WaitForStep(1);
   v1::JobSpec other = processes_->job();
-  // The same coordinator, another job's name.
+  // The same coordinator, but the name of another job.
   JobProcesses stranger({.job =
                              [&] {
                                v1::JobSpec job = other;

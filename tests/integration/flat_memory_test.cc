@@ -18,9 +18,9 @@ namespace sluice::testing {
 namespace {
 
 constexpr uint64_t kSteps = 10'000;
-// By then every buffer has been used and every list with a bound (events, logs) is full.
+// By this step every buffer has been used and every bounded list (events, logs) is full.
 constexpr uint64_t kSettled = 3'000;
-// Over the 7,000 steps after that; a leak of 500 bytes a step would show.
+// Allowed growth over the 7,000 steps after that; a leak of 500 bytes a step exceeds it.
 constexpr int64_t kMaxGrowthKib = 3'000;
 
 v1::JobSpec SmallJob(const std::string& folder) {

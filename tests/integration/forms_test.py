@@ -1,4 +1,4 @@
-"""The forms that well-known parameter servers have, as a user runs them: `sluice run` and the real programs."""
+"""Training forms of well-known parameter servers, run as a user does: `sluice run` and the real programs."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PATIENCE_S = 120
 
 
 def additive(name, steps, training=None, **spec):
-    """A job without learning: each update adds 1e-3 w + 1 to a vector of zeros."""
+    """A job that learns nothing: each update adds 1e-3 w + 1 to w, which begins as zeros."""
     manifest = {
         'apiVersion': 'sluice.dev/v1alpha1',
         'kind': 'TrainingJob',
@@ -70,7 +70,7 @@ class Forms(unittest.TestCase):
         expected = 0.0
         for _ in range(iterations):
             expected += workers * (1e-3 * expected + 1)
-        # On a busy machine a worker may come when the others have begun: it joins between two iterations, and there are more of those.
+        # On a busy machine a worker may start after the others have begun. It joins between two iterations, and more are needed.
         for attempt in range(3):
             output = self.train(additive(f'pool-{attempt}', workers * iterations, {
                 'mode': 'BoundedStaleness', 'boundedStaleness': {'maxStaleness': 0}, 'globalBatchSize': 1,
@@ -82,7 +82,7 @@ class Forms(unittest.TestCase):
             self.assertAlmostEqual(value, expected, delta=1e-9)
 
     def iterations_told(self, name, every, training, workers):
-        """Of which iterations a job that evaluates after every so many steps prints the accuracy."""
+        """The iterations of which a job that evaluates every `every` steps prints the accuracy."""
         manifest = additive(name, 0, training, worker={'replicas': workers}, parameterServer={'replicas': 2})
         manifest['spec'].update({
             'model': {'name': 'mlp', 'dimensions': {'hidden': 4}},
@@ -101,7 +101,7 @@ class Forms(unittest.TestCase):
         self.assertEqual(told, [1, 2, 3, 4, 5])
 
     def sharded(self, shards, steps, training, workers):
-        """Least and largest element of a vector that has blocks on every shard."""
+        """Smallest and largest element of a vector that has blocks on every shard."""
         name = f'sharded-{shards}'
         spec = {'model': {'name': 'additive', 'dimensions': {'dim': 600000, 'ramp': 1}, 'dtype': 'float64'}}  # 19 blocks of 256 KiB
         self.train(additive(name, steps, training, worker={'replicas': workers}, parameterServer={'replicas': shards}, **spec))
@@ -136,7 +136,7 @@ class Forms(unittest.TestCase):
                 refused = subprocess.run(self.run_arguments(fixed, 'json') + ['--take-over'], cwd=self.folder, capture_output=True, text=True)
                 self.assertEqual(refused.returncode, 2)
                 self.assertIn('spec.training.seed', refused.stderr)
-                self.assertIsNone(first.poll(), 'a job is not stopped for a manifest with which it could not go on')
+                self.assertIsNone(first.poll(), 'the job must not be stopped for a manifest with which it cannot continue')
                 done = subprocess.run(self.run_arguments(after, 'json') + ['--take-over'], cwd=self.folder, capture_output=True, text=True,
                                       timeout=PATIENCE_S)
                 first.stdout.read()
@@ -149,7 +149,7 @@ class Forms(unittest.TestCase):
         self.assertIn('Changed: spec.training.mode "Synchronous" -> "Asynchronous"', notes)
         self.assertGreaterEqual(max(line.get('restoredFromStep', 0) for line in lines), 5)
         expected = 0.0
-        for _ in range(steps):  # each sample once, in one mode or the other
+        for _ in range(steps):  # one update per step, in either mode
             expected += 1e-3 * expected + 1
         for value in self.trained('switched'):
             self.assertAlmostEqual(value, expected, delta=1e-9)
@@ -157,13 +157,13 @@ class Forms(unittest.TestCase):
     # ---- limits on waiting
 
     def frozen(self, process, timeouts):
-        """Events and summary of a job one of whose processes is stopped while it trains."""
+        """Messages and summary of a job; `process` is frozen while the job trains."""
         manifest = additive('frozen', 240, {'globalBatchSize': 2, 'microbatchSize': 1, 'stepDelaySeconds': 0.05},
                             worker={'replicas': 2}, parameterServer={'replicas': 1}, checkpoint={'intervalSteps': 5},
                             timeouts={'heartbeatSeconds': 0.5, 'silenceSeconds': 100, **timeouts})
         lines, stopped = [], False
         with subprocess.Popen(self.run_arguments(manifest, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as job:
-            watchdog = threading.Timer(PATIENCE_S, job.kill)  # a job that hangs says nothing
+            watchdog = threading.Timer(PATIENCE_S, job.kill)  # a job that hangs prints nothing
             watchdog.start()
             try:
                 for text in job.stdout:

@@ -1,4 +1,4 @@
-"""bench/originals.py: every workload's job file fits this version, and runs and table are right beside a stand-in for the originals."""
+"""bench/originals.py: the job file of every workload is valid, and with a stand-in for the originals, runs and table are correct."""
 
 import json
 import os

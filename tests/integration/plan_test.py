@@ -1,4 +1,4 @@
-"""What `sluice plan` tells is what a run measures."""
+"""`sluice plan` predicts the bytes that a run measures."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tools import unittest_main
 PROGRAMS = os.path.abspath('.')
 SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
 PATIENCE_S = 120
-STEPS = (300, 1000, 3000)  # measured over at least so many; over more of them, the moments of measuring count less
+STEPS = (300, 1000, 3000)  # minimum steps to measure over; with more steps, the error at both ends matters less
 TOLERANCE = 0.05
 
 
@@ -47,7 +47,7 @@ class PlanTest(unittest.TestCase):
         return subprocess.run([SLUICE, 'plan', str(path), '--bin-dir', PROGRAMS, *flags], capture_output=True, text=True)
 
     def metrics(self, process):
-        """Name -> value of one process's series without labels of their own; nothing while it does not serve."""
+        """Name -> value of one process's series without labels of their own; empty while it does not serve metrics."""
         ports = list((self.folder / 'state').glob(f'*/run/{process}.metrics-port'))
         if not ports or not ports[0].read_text().strip():
             return {}
@@ -63,7 +63,7 @@ class PlanTest(unittest.TestCase):
         return found
 
     def just_counted(self, process, counter, least):
-        """Metrics at a moment at which `counter`, which is told now and then only, is fresh, and at least so much."""
+        """The metrics just after `counter`, which is reported only now and then, has changed and is at least `least`."""
         seen = []
 
         def fresh():
@@ -75,8 +75,8 @@ class PlanTest(unittest.TestCase):
 
     def measured(self, spec, planned, counter):
         """
-        Bytes received and sent by each process for each of what `counter` counts; `planned` is what is expected, and where they
-        differ, it is measured for longer.
+        Bytes received and sent by each process per unit of `counter`. `planned` has the expected values; where they differ, the
+        measurement is repeated over more steps.
         """
         path = self.folder / 'job.yaml'
         path.write_text(json.dumps(spec))
@@ -139,7 +139,7 @@ class PlanTest(unittest.TestCase):
     def test_predicts_row_bytes_from_text_data(self):
         spec = self.language_model()
         text = self.folder / 'train.txt'
-        # Some words are in every line, some in few.
+        # Some words are in every line, others in few.
         text.write_text('\n'.join(' '.join(f'w{(i * i + j * j * j) % (20 if j % 2 else 3000)}' for j in range(20)) for i in range(2000)))
         spec['spec']['data'] = {'format': 'Text', 'source': {'path': str(text)}, 'text': {'sequenceLength': 20, 'vocabularySize': 4000}}
         table, = self.check(spec)['rowTables']

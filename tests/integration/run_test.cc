@@ -1,4 +1,4 @@
-// `sluice run` as a user has it: the real command and the real programs.
+// `sluice run` as a user runs it: the real command and the real programs.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ using Json = nlohmann::json;
 
 constexpr absl::Duration kPatience = absl::Minutes(2);
 
-// $0: optimizer steps, $1: seconds that each is slowed down by.
+// $0: optimizer steps, $1: seconds of delay per step.
 constexpr char kManifest[] = R"(apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: example}
@@ -153,7 +153,7 @@ class RunTest : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-  // In the background, until the job trains.
+  // Starts a run in the background and waits until the job trains.
   void StartRun() {
     running_ = Start(RunArguments());
     run_output_ = output_;
@@ -164,7 +164,7 @@ class RunTest : public ::testing::Test {
   }
   int FinishRun() { return Wait(std::exchange(running_, 0)); }
 
-  // Objects that a run has printed so far, of one type.
+  // The objects of one type that a run has printed so far.
   static std::vector<Json> Objects(const std::string& output, const std::string& type) {
     std::vector<Json> objects;
     std::istringstream lines(ReadAll(output));
@@ -179,7 +179,7 @@ class RunTest : public ::testing::Test {
     const std::vector<Json> progress = Objects(run_output_, "progress");
     return progress.empty() ? 0 : progress.back()["step"].get<uint64_t>();
   }
-  // Whether there is a checkpoint to go on from.
+  // Whether there is a checkpoint to resume from.
   bool Saved() const {
     const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
     const auto storage =
@@ -192,7 +192,7 @@ class RunTest : public ::testing::Test {
     ADD_FAILURE() << "no summary in\n" << ReadAll(output);
     return Json::object();
   }
-  // All five processes of the run left by themselves, and none of them twice.
+  // Each of the five processes of the run exited once, with code 0.
   void ExpectEachEndedWell() const {
     std::map<std::string, std::vector<int>> codes;
     for (const Json& process : Objects(run_output_, "process")) {
@@ -214,7 +214,7 @@ class RunTest : public ::testing::Test {
     return pid;
   }
 
-  // How often the process has written a file in vain.
+  // How many writes of a partition file have failed in the process.
   int Tries(const std::string& name) const {
     const std::string log = ReadAll(absl::StrCat(folder_, "/state/example/logs/", name, ".log"));
     int tries = 0;
@@ -223,7 +223,7 @@ class RunTest : public ::testing::Test {
     return tries;
   }
 
-  // Of all processes of the run, which live.
+  // The pids of all processes of the run, which must be running.
   std::vector<pid_t> Pids() const {
     std::vector<pid_t> pids;
     for (const char* name : {"coordinator", "ps-0", "ps-1", "worker-0", "worker-1"}) {
@@ -234,7 +234,7 @@ class RunTest : public ::testing::Test {
   }
   static void ExpectGone(const std::vector<pid_t>& pids) {
     for (const pid_t pid : pids) {
-      // A zombie that nobody reaps has ended too.
+      // A zombie that no process reaps has ended too.
       EXPECT_TRUE(WaitUntil([&] {
         const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
         return stat.empty() || stat.find(") Z ") != std::string::npos;
@@ -318,9 +318,9 @@ TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
       MakeLocalStorage(files.get(), folder_ + "/state/example/checkpoints", "test");
   const std::vector<v1::CheckpointRef> left = storage->ListCheckpoints().value();
   for (const v1::CheckpointRef& ref : left) {
-    EXPECT_EQ(ref.attempt(), 5) << "1 and 2: the first job; 3 and 4: the longer one";
+    EXPECT_EQ(ref.attempt(), 5) << "attempts 1 and 2: the first job; 3 and 4: the longer one";
   }
-  // What is there is the job's own: the same command has nothing to do.
+  // The checkpoints are now the job's own: the same command has nothing to do.
   EXPECT_EQ(Sluice(RunArguments()), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));
 }
@@ -328,7 +328,7 @@ TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
 TEST_F(RunTest, CtrlCSavesCheckpointAndSameCommandResumes) {
   WriteManifest(1000, 0.05);
   StartRun();
-  // Meanwhile nobody else can run it, and its state can be looked at.
+  // Meanwhile a second run is refused, and `sluice status` shows the job.
   EXPECT_EQ(Sluice(RunArguments()), 2);
   EXPECT_THAT(ReadAll(output_), HasSubstr(absl::StrCat("pid ", running_)));
   EXPECT_EQ(Sluice({"status", "example"}), 0);
@@ -342,7 +342,7 @@ TEST_F(RunTest, CtrlCSavesCheckpointAndSameCommandResumes) {
   const uint64_t step = stopped["step"];
   EXPECT_LT(step, 1000u);
 
-  WriteManifest(1000, 0);  // nobody has to look any more
+  WriteManifest(1000, 0);  // the test no longer has to observe it
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const Json summary = Summary(output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
@@ -360,7 +360,7 @@ TEST_F(RunTest, ResumesFromDamagedDirectoryAndNeverStartsOver) {
   const std::string store = folder_ + "/state/example/checkpoints";
   WriteManifest(1000, 0);
 
-  // Without its claims the job does not know what it is; it is refused, not begun again.
+  // Without the claims the run cannot know its attempt number: it is refused, not started over.
   std::filesystem::rename(store + "/claims", folder_ + "/claims");
   EXPECT_NE(Sluice(RunArguments()), 0) << ReadAll(output_);
   EXPECT_THAT(ReadAll(output_), HasSubstr("claims were removed"));
@@ -368,7 +368,7 @@ TEST_F(RunTest, ResumesFromDamagedDirectoryAndNeverStartsOver) {
   std::filesystem::remove_all(store + "/claims");
   std::filesystem::rename(folder_ + "/claims", store + "/claims");
 
-  // The newest checkpoint has a pipe for a manifest, which a careless reader waits for.
+  // The manifest of the newest checkpoint is a pipe, on which a careless reader would block.
   const std::string newest = absl::StrCat("attempt-0001-step-", absl::Dec(step, absl::kZeroPad12));
   const std::string manifest = absl::StrCat(store, "/", newest, "/manifest.json");
   ASSERT_TRUE(std::filesystem::remove(manifest)) << manifest;
@@ -395,14 +395,14 @@ TEST_F(RunTest, WaitsForFailingDiskAtEndAndReportsItOnce) {
   WriteManifest(60, 0.05);
   StartRun();
   ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 5; })) << ReadAll(run_output_);
-  // The disk is gone: nothing can be written at its place.
+  // The disk is gone: no file can be written in its place.
   const std::string store = folder_ + "/state/example/checkpoints";
   std::filesystem::rename(store, folder_ + "/kept");
   std::ofstream(store) << "";
   const std::string waits = "the job waits until its last checkpoint can be saved";
   ASSERT_TRUE(WaitUntil([&] { return ReadAll(run_output_).find(waits) != std::string::npos; }))
       << ReadAll(run_output_);
-  // After three tries it used to fail.
+  // It keeps trying, more than three times.
   const int before = Tries("ps-0");
   ASSERT_TRUE(WaitUntil([&] { return Tries("ps-0") >= before + 4; })) << ReadAll(run_output_);
   EXPECT_TRUE(Objects(run_output_, "summary").empty()) << ReadAll(run_output_);
@@ -441,7 +441,7 @@ TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   EXPECT_EQ(Sluice({"status", "example"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("worker-0     training"));
 
-  // As for another user, who cannot read the file, or for whom there is none.
+  // As for another user, for whom the secret is unreadable or missing.
   std::filesystem::rename(secret, kept);
   Sluice({"status", "example"});
   EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows no secret"));
@@ -451,7 +451,7 @@ TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows a wrong secret"));
   std::filesystem::rename(kept, secret);
 
-  // A process that is started later needs the secret, too.
+  // A process that is started later needs the secret too.
   const uint64_t step = LastStep();
   kill(PidOf("worker-1"), SIGKILL);
   EXPECT_TRUE(WaitUntil([&] { return LastStep() > step + 10; })) << ReadAll(run_output_);
@@ -462,7 +462,7 @@ TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
 TEST_F(RunTest, StatusShowsReplacementOfKilledWorker) {
   WriteManifest(100000, 0.05);
   StartRun();
-  // How many workers the views had, from the first on.
+  // The number of workers of each view so far.
   const auto views = [&] {
     std::vector<int> workers;
     for (const Json& event : Objects(run_output_, "event")) {
@@ -525,7 +525,7 @@ TEST_F(RunTest, QuietPrintsOnlyMetricAndVerbosePrintsLogs) {
     EXPECT_THAT(verbose, ::testing::ContainsRegex(absl::StrCat("\n", process, " +\\| ")))
         << process;
   }
-  // A line for each message that matters.
+  // --verbose logs a line for each gradient push, weight pull and closed step.
   for (const char* line : {"worker-0 .*msg=\"Sent gradients\".* step=19",
                            "worker-0 .*msg=\"Received weights\".* version=19",
                            "ps-[01] .*msg=\"Step closed\".* step=20"}) {
@@ -570,7 +570,7 @@ TEST_F(RunTest, RunsTwoJobsSideBySide) {
 TEST_F(RunTest, ClosingTerminalStopsJobWithCheckpoint) {
   WriteManifest(100000, 0.05);
   StartRun();
-  // As a terminal and its shell send it.
+  // The terminal and its shell each send one.
   kill(running_, SIGHUP);
   kill(running_, SIGHUP);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
@@ -596,7 +596,7 @@ TEST_F(RunTest, SecondCtrlCStopsImmediately) {
   WriteManifest(100000, 0.05);
   StartRun();
   const std::vector<pid_t> processes = Pids();
-  kill(PidOf("ps-0"), SIGSTOP);  // no checkpoint comes to its end
+  kill(PidOf("ps-0"), SIGSTOP);  // so that no checkpoint completes
   kill(running_, SIGINT);
   ASSERT_TRUE(WaitUntil([&] { return Objects(run_output_, "stopping").size() == 1; }));
   kill(running_, SIGINT);
@@ -651,16 +651,16 @@ TEST_F(RunTest, WatchPrintsOneLinePerVersionUntilJobStops) {
   std::istringstream lines(ReadAll(watched));
   std::string line;
   while (std::getline(lines, line)) {
-    // On standard error, of a look that met no shard: the job was at its end.
+    // Printed to standard error when a shard could not be reached because the job was ending.
     if (line.rfind("sluice: ", 0) == 0) continue;
-    EXPECT_THAT(line, HasSubstr(": weight ")) << "not one line each";
+    EXPECT_THAT(line, HasSubstr(": weight ")) << "more than one line per version";
   }
 }
 
 TEST_F(RunTest, WatchIntervalIsOptional) {
   WriteManifest(100000, 0.05);
   StartRun();
-  // The flag's neighbour is not taken for the number; Sluice() adds another flag after it.
+  // The next flag is not taken for the number of seconds; Start() adds --state-dir at the end.
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"inspect", "example", "--watch"},
         std::vector<std::string>{"inspect", "example", "--watch", "--stats"}}) {
@@ -711,7 +711,7 @@ TEST_F(RunTest, ExportsTrainedTorchScriptModelForPyTorch) {
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.pt"));
 }
 
-// A strict load_state_dict wants second names and constants.
+// A strict load_state_dict needs the second names of tied tensors, and constants.
 TEST_F(RunTest, ExportedSafetensorsHaveEveryStateDictName) {
   ScriptModule module;
   module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
@@ -738,10 +738,10 @@ def forward(self, x):
   EXPECT_EQ(by_name["mask"].other_type, "BOOL");
   EXPECT_EQ(by_name["order"].dtype, v1::INT64);
 
-  // The TorchScript export has them by itself.
+  // The TorchScript export takes these names from the module itself.
   ASSERT_EQ(Sluice({"export", "example", "-o", folder_ + "/trained.pt", "--bin-dir", programs_}), 0)
       << ReadAll(output_);
-  // What is damaged is named, and not left out.
+  // A damaged file is named, not skipped.
   const std::string extras = folder_ + "/state/example/checkpoints/state_dict.extras";
   std::ofstream(extras, std::ios::app) << "x";
   EXPECT_NE(Sluice({"export", "example", "-o", exported}), 0);
@@ -792,14 +792,14 @@ TEST_F(RunTest, KillingRunLeavesNoProcessBehind) {
   kill(running_, SIGKILL);
   FinishRun();
   ExpectGone(processes);
-  // And the lock is free: the job goes on.
+  // The lock is free: the job resumes.
   StartRun();
   kill(running_, SIGTERM);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
 TEST_F(RunTest, WorkerFailureFailsJobWithReasonAndLog) {
-  // The model tells two classes apart.
+  // The model has two classes, the data five.
   std::string manifest = absl::Substitute(kManifest, 40, 0);
   manifest.replace(manifest.find("classes: 2"), 10, "classes: 5");
   std::ofstream(folder_ + "/job.yaml") << manifest;

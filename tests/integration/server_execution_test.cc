@@ -1,5 +1,5 @@
-// Server-side execution with real processes: the layers are computed by the shards, and the result
-// is that of workers that compute themselves.
+// Server-side execution with real processes: the shards compute the layers, and the result is the
+// same as when the workers compute them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ void Finish(JobProcesses& processes) {
   ASSERT_EQ(*code, 0) << LogOf(processes, "coordinator");
 }
 
-// Where the credentials of the job's processes are; empty: it has none.
+// Writes credentials for the job's processes and returns their directory; empty without TLS.
 std::string CredentialsOf(const v1::JobSpec& job, const std::string& folder) {
   if (job.tls() != v1::JobSpec::TLS_ENABLED) return "";
   std::string folders = absl::StrCat(folder, "/tls");
@@ -92,7 +92,7 @@ std::string CredentialsOf(const v1::JobSpec& job, const std::string& folder) {
 
 using Parameters = std::vector<std::vector<double>>;
 
-// With TLS, if the job says so.
+// Trains the job, with TLS if it asks for TLS, and returns the final values of `tensors`.
 Parameters Train(const v1::JobSpec& job, const std::string& name,
                  const std::vector<const char*>& tensors = {std::begin(kMnistNetTensors),
                                                             std::end(kMnistNetTensors)}) {
@@ -129,7 +129,7 @@ TEST(ServerExecutionTest, ShardsComputeLayersOverTls) {
   EXPECT_LE(LargestDifference(plain, Train(job, "tls")), 1e-9);
 }
 
-// With dropout: the generator is seeded alike, and goes from stage to stage.
+// With dropout: the generator has the same seed and is passed from stage to stage.
 TEST(ServerExecutionTest, OneTrainerMatchesWorkerExecution) {
   const Parameters worker = Train(MnistNetJob(v1::TrainingSpec::WORKER, {}), "worker");
   EXPECT_LE(LargestDifference(worker, Train(MnistNetJob(v1::TrainingSpec::SERVER, {}), "one")),
@@ -152,7 +152,7 @@ TEST(ServerExecutionTest, OneTrainerMatchesWorkerExecutionInFloat32) {
             1e-5);
 }
 
-// Without dropout, which would depend on who computes what.
+// Without dropout, which would depend on which process computes what.
 TEST(ServerExecutionTest, SeveralTrainersMatchWorkerExecution) {
   const std::vector<const char*> tensors = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
   for (const auto& [dtype, bound] :
@@ -187,12 +187,12 @@ TEST(ServerExecutionTest, SeveralTrainersApplyEachSampleOnceWhenOneIsKilled) {
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   const auto applied = IntervalSet::FromProtos(manifest->ledger().applied());
   ASSERT_TRUE(applied.ok()) << applied.status();
-  EXPECT_EQ(applied->Count(), 60u * 8u) << "every position once, and none twice";
+  EXPECT_EQ(applied->Count(), 60u * 8u) << "each position exactly once";
   EXPECT_EQ(manifest->ledger().updates(), 60u);
   EXPECT_EQ(manifest->checkpoint().attempt(), begun->attempt()) << "nothing was restored";
 }
 
-// Two classes, told apart by a sign.
+// Two classes, distinguished by the sign of the first column.
 void WriteRows(const std::string& path, int rows) {
   std::ofstream file(path);
   file << "a,b,c\n";

@@ -38,7 +38,7 @@ class TerminalTest(unittest.TestCase):
 
     def test_progress_bar_is_redrawn_in_place_and_removed_at_end(self):
         shown = self.start(steps=40)
-        # One drawing may come in several pieces, and the processes come below the bar.
+        # A drawing may arrive in several chunks; the processes are below the bar.
         shown.read(lambda text: re.search(r'example(?s:.)*█+░+\s+\d+ %(?s:.)*ps-0 (?s:.)*worker-1 ', text))
         shown.read()
         self.assertEqual(shown.process.wait(), 0, shown.output[-2000:])
@@ -46,7 +46,7 @@ class TerminalTest(unittest.TestCase):
         self.assertNotRegex(end, '[█░]')
         self.assertNotIn('worker-1 ', end)
         self.assertIn('Trained example', end)
-        # Drawn in one place, again and again.
+        # The bar was drawn many times in one place.
         self.assertGreater(shown.output.count('█'), shown.output.count('Trained'))
         self.assertIn('\x1b[32m', shown.output)
         self.assertLessEqual(shown.widest, terminal.COLUMNS)

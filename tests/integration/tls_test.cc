@@ -1,4 +1,4 @@
-// A job whose processes speak TLS with each other, each with a certificate of its own.
+// A job whose processes use TLS, each with its own certificate.
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
@@ -26,7 +26,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// With two shards, which all speak TLS.
+// A TLS job with two shards.
 v1::JobSpec TlsJob(uint64_t steps, double delay) {
   v1::JobSpec job = LinearJob(steps, delay);
   job.set_tls(v1::JobSpec::TLS_ENABLED);
@@ -54,7 +54,7 @@ class TlsTest : public ::testing::Test {
     return files_->Read(absl::StrCat(folder_, "/", path), 1 << 20).value();
   }
 
-  // The same process's files of other credentials, trusted beside those that it had.
+  // Replaces a process's certificate and key by those in `from`, and trusts both authorities.
   void Renew(const std::string& process, const std::string& from) {
     const std::string bundle = absl::StrCat(Read("tls/ca/ca.crt"), Read(from + "/ca/ca.crt"));
     const std::string source = absl::StrCat(from, "/", process);
@@ -70,7 +70,7 @@ class TlsTest : public ::testing::Test {
     ASSERT_TRUE(progress.ok()) << progress.status();
   }
 
-  // A job that lasts for as long as it is looked at ends with its last checkpoint.
+  // Suspends the job, which would train longer than any test; it must end with its last checkpoint.
   void SuspendAndExpectSuccess() {
     const absl::Status status = processes_->Suspend();
     ASSERT_TRUE(status.ok()) << status;
@@ -105,7 +105,7 @@ TEST_F(TlsTest, TrainsAndRefusesPlainTextClient) {
     if (process.process().role() != v1::SHARD) continue;
     EXPECT_EQ(AskInPlainText(process.address()).code(), absl::StatusCode::kUnavailable);
   }
-  // It was they who refused: they live, and the job goes on.
+  // The servers refused the calls: they are still running, and the job continues.
   for (const char* process : {"coordinator", "ps-0", "ps-1"}) {
     EXPECT_TRUE(processes_->Lives(process)) << process;
   }
@@ -139,8 +139,8 @@ TEST_F(TlsTest, ReaderPullsSnapshotWhileJobTrains) {
               HasSubstr("this side speaks plain text, and the other side perhaps TLS"));
 }
 
-// A worker dies after the certificates, and their authority, were renewed; its next life has only
-// the new ones, and all that it connects to must have taken up theirs.
+// A worker dies after the certificates and their authority were renewed. Its next instance has only
+// the new ones, and the processes that it connects to must have loaded theirs.
 TEST_F(TlsTest, RenewsCertificatesWhileJobTrains) {
   Prepare(TlsJob(1500, 0.02), "renewed");
   ASSERT_TRUE(processes_->StartAll().ok());
@@ -148,7 +148,7 @@ TEST_F(TlsTest, RenewsCertificatesWhileJobTrains) {
   MakeCredentials("next");
   for (const char* process : {"coordinator", "ps-0", "ps-1"}) Renew(process, "next");
   ASSERT_TRUE(processes_->Kill("worker-1", /*report=*/true).ok());
-  // The new life knows only the new authority.
+  // The new instance knows only the new authority.
   const std::string next = folder_ + "/next/worker-1";
   const std::string own = folder_ + "/tls/worker-1";
   std::filesystem::remove_all(own);
@@ -168,7 +168,7 @@ TEST_F(TlsTest, WorkerRefusesCertificateOfOtherProcess) {
   Prepare(TlsJob(1500, 0.02), "another");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(1);
-  // By itself, before it connects.
+  // The worker refuses it itself, before it connects.
   std::filesystem::remove_all(folder_ + "/tls/worker-2");
   std::filesystem::copy(folder_ + "/tls/ps-0", folder_ + "/tls/worker-2");
   ASSERT_TRUE(processes_->StartWorker(2).ok());

@@ -35,7 +35,7 @@ absl::Status CountingEngine::SetTensorRange(Buffer buffer, uint32_t, uint64_t of
                                             const absl::Cord& bytes) {
   std::vector<double>& to = buffer == Buffer::kEvaluation ? evaluation_ : incoming_;
   if (offset + bytes.size() / sizeof(double) > to.size()) {
-    return absl::OutOfRangeError("block lies outside of the tensor");
+    return absl::OutOfRangeError("the block is outside the tensor");
   }
   char* at = reinterpret_cast<char*>(to.data() + offset);
   for (absl::string_view chunk : bytes.Chunks()) {
@@ -46,7 +46,7 @@ absl::Status CountingEngine::SetTensorRange(Buffer buffer, uint32_t, uint64_t of
 }
 
 absl::StatusOr<absl::Cord> CountingEngine::GetTensor(Buffer, uint32_t) const {
-  return absl::UnimplementedError("nobody asks a counting engine for tensors");
+  return absl::UnimplementedError("a counting engine returns no tensors");
 }
 
 absl::Status CountingEngine::Adopt() {

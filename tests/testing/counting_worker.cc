@@ -1,8 +1,5 @@
-// A worker whose model counts: element i of its one tensor is how often sample i was applied. So a
-// finished job shows by its parameters whether any sample was lost or doubled, whatever happened to
-// its processes. Everything but the model is sluice-worker's own.
-//
-// The data is a CSV file whose one feature is the sample's number.
+// A worker with a counting model (counting_engine.h). Everything but the model is that of
+// sluice-worker.
 
 #include <unistd.h>
 
@@ -37,7 +34,7 @@ int Main(int argc, char** argv) {
   app.add_option("--advertise", options.advertised_host);
   app.add_option("--index", index)->required();
   app.add_option("--threads", threads);
-  app.add_option("--slow-while", slow_while, "batches take their time only while this file exists");
+  app.add_option("--slow-while", slow_while, "batches are slow only while this file exists");
   security::TransportSecurity::Options security;
   security::AddSecurityFlags(&app, &security);
   AddProgramFlags(&app, &program);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(5);
 
-// Bazel shows it where the test fails.
+// Bazel shows the log if the test fails.
 Logger LoggerOf(absl::string_view role, uint32_t index) {
   return Logger::Create({})->With({{"role", role}, {"index", index}});
 }
@@ -154,7 +154,8 @@ absl::Status InProcessJob::WaitForEnd(coordinator::ExitReason reason, absl::Dura
   for (auto& [index, worker] : workers_) {
     const worker::WorkerProcess::Result result = worker->process->Wait();
     if (result.reason == worker::ExitReason::kFinished) continue;
-    // A job is suspended in a view without workers: who hears of that before the end may come back.
+    // A job is suspended in a view without workers: a worker that receives this view before the
+    // end of the job exits as expelled.
     const bool let_go = result.reason == worker::ExitReason::kExpelled;
     if (reason == coordinator::ExitReason::kSuspended && let_go) continue;
     return absl::InternalError(absl::StrCat("worker-", index, ": ", result.message));

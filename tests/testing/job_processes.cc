@@ -56,7 +56,7 @@ JobProcesses::JobProcesses(Options options)
   }
   if (options_.tls_folders.empty() && options_.secret_file.empty()) {
     options_.secret_file = absl::StrCat(options_.folder, "/secret");
-    // Where that fails, no process starts, and says why.
+    // If this fails, no process starts, and each reports why.
     (void)security::WriteSecretFile(options_.secret_file, security::MakeSecret());
   }
 }
@@ -108,9 +108,9 @@ absl::Status JobProcesses::TryToStartCoordinator() {
   const std::string job_file = absl::StrCat(options_.folder, "/job.json");
   std::string json;
   (void)google::protobuf::util::MessageToJsonString(options_.job, &json);
-  json.insert(1, options_.more_of_job);  // behind the brace
+  json.insert(1, options_.more_of_job);  // after the brace
   std::ofstream(job_file) << json;
-  // Its successors must be found where it was.
+  // A new coordinator must listen at its predecessor's address.
   const std::string listen =
       coordinator_address_.empty() ? std::string("127.0.0.1:0") : coordinator_address_;
   absl::Status status =
@@ -172,7 +172,7 @@ absl::Status JobProcesses::StartAll() {
 }
 
 absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::string> arguments) {
-  if (Lives(name)) return absl::FailedPreconditionError(absl::StrCat(name, " lives already"));
+  if (Lives(name)) return absl::FailedPreconditionError(absl::StrCat(name, " is already running"));
   const std::string port_file = absl::StrCat(options_.folder, "/", name, ".port");
   unlink(port_file.c_str());
   for (const std::string& flag : {std::string("--port-file"), port_file, std::string("--log-file"),
@@ -189,7 +189,7 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  // What is said before the log is open goes beside it.
+  // What the program prints before it opens its log goes to a file beside the log.
   const std::string output = absl::StrCat(options_.folder, "/", name, ".stderr");
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -265,7 +265,7 @@ absl::StatusOr<int> JobProcesses::WaitForExit(const std::string& name, absl::Dur
   const absl::Time deadline = absl::Now() + timeout;
   while (Lives(name)) {
     if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(name, " still lives"));
+      return absl::DeadlineExceededError(absl::StrCat(name, " is still running"));
     }
     absl::SleepFor(absl::Milliseconds(1));
   }

@@ -1,4 +1,4 @@
-"""The terminal that tests look at: what it shows, whatever pieces it comes in, and that it waits in vain for nothing."""
+"""The terminal for tests: its screen does not depend on how the output is split, and it never waits in vain."""
 
 import os
 import unittest

@@ -1,4 +1,4 @@
-"""The API server's own answers to manifests: the schema and its rules give the same messages as `sluice validate`."""
+"""The API server's answers to manifests: the schema and its rules give the same messages as `sluice validate`."""
 
 import json
 import re
@@ -45,14 +45,14 @@ class ValidationTest(unittest.TestCase):
                     message = self.cluster.refused('apply', '--dry-run=server', '-f', folder / f'{case["name"]}.yaml')
                 for word in case['words']:
                     self.assertIn(word, message)
-        say(f'{len(refused)} invalid manifests are refused by kubectl')
+        say(f'kubectl refuses {len(refused)} invalid manifests')
 
     def test_valid_manifests_are_accepted(self):
         valid = [case for case in self.cases if case['accepted'] and not case['before']]
         for case in valid:
             with self.subTest(case['name']):
                 self.api.request('POST', JOBS, case['manifest'], 'application/yaml')
-        say(f'{len(valid)} valid manifests are taken')
+        say(f'the API server accepts {len(valid)} valid manifests')
 
     def test_changes_of_immutable_fields_are_refused(self):
         changes = [case for case in self.cases if case['before']]
@@ -79,13 +79,13 @@ class ValidationTest(unittest.TestCase):
             with self.subTest(sample.name):
                 documents = list(yaml.safe_load_all(sample.read_text()))
                 for document in documents:
-                    if document['kind'] == 'Namespace':  # objects in it are refused without it
+                    if document['kind'] == 'Namespace':  # without it, objects in it are refused
                         self.cluster.apply(json.dumps(document))
                 said = self.cluster.kubectl('apply', '--dry-run=server', '-n', documents[-1]['metadata'].get('namespace', 'default'),
                                             '-f', sample)
                 self.assertEqual(said.count('(server dry run)'), len(documents), said)
                 jobs += said.count('trainingjob.sluice.dev/')
-        say(f'{jobs} jobs of {len(samples)} samples are taken')
+        say(f'the API server accepts {jobs} jobs of {len(samples)} samples')
         self.assertGreaterEqual(jobs, 13)
 
     def test_kubectl_explains_fields(self):

@@ -1,6 +1,6 @@
-"""Another user of the machine, beside a job of `sluice run`: it reads no model, suspends nothing, ends nothing.
+"""Another user of the machine can neither read the model of a job under `sluice run`, nor suspend or end the job.
 
-Runs as root, and makes itself another user.
+Needs root, to become another user.
 """
 
 from python.testing import requirements
@@ -44,7 +44,7 @@ class LocalUserTest(unittest.TestCase):
             raise unittest.SkipTest('only root can become another user')
 
     def setUp(self):
-        # Where anybody may look: what protects the job's files is the product's doing.
+        # A directory that every user may read: only `sluice run` itself may protect the job's files.
         self.folder = pathlib.Path(tempfile.mkdtemp(dir='/tmp'))
         self.addCleanup(shutil.rmtree, self.folder)
         self.folder.chmod(0o755)
@@ -69,7 +69,7 @@ class LocalUserTest(unittest.TestCase):
                 self.process.wait()
 
     def port(self, name):
-        """That a process says it listens on."""
+        """The port that the process has logged."""
         log = self.folder / 'state' / 'private' / 'logs' / f'{name}.log'
 
         def read():

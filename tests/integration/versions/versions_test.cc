@@ -1,5 +1,5 @@
-// Programs of two releases in one job. "Next" ones speak wire version 2 as well as 1, "late" ones
-// speak 2 only.
+// Programs of two releases in one job. The "next" ones support wire versions 1 and 2, the "late"
+// ones only 2.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ std::string EventsOf(const v1::JobProgress& progress) {
   return text;
 }
 
-// Without workers, which hold the job.
+// Starts no workers; the job waits for them.
 void StartServers(JobProcesses* processes) {
   ASSERT_TRUE(processes->StartCoordinator().ok());
   for (uint32_t shard : {0, 1}) ASSERT_TRUE(processes->StartShard(shard).ok());
@@ -65,7 +65,7 @@ void FinishAndCheck(JobProcesses* processes) {
 
 struct Mixture {
   std::string name;
-  std::string coordinator, shard, worker;  // empty: of the present release
+  std::string coordinator, shard, worker;  // program; empty: the current release
 };
 
 class MixtureTest : public ::testing::TestWithParam<Mixture> {};

@@ -38,7 +38,7 @@ class CheckpointsPage(unittest.TestCase):
         self.assertEqual(struct.unpack('<q', data), (7,))
 
     def test_weight_spans_several_files_and_has_optimizer_state(self):
-        # Otherwise the test above would prove little.
+        # Otherwise the test above would not prove much.
         files = sorted(self.folder.glob('partition-*.safetensors'))
         with_weight = [file for file in files if b'fc.weight[' in file.read_bytes()]
         self.assertGreater(len(with_weight), 1)

@@ -64,7 +64,7 @@ class AllReduceTest : public ::testing::Test {
         },
         absl::Seconds(120));
     ASSERT_TRUE(progress.ok()) << progress.status();
-    ASSERT_LE(progress->phase(), v1::JobProgress::TRAINING) << "too quick for the test";
+    ASSERT_LE(progress->phase(), v1::JobProgress::TRAINING) << "trained too fast for this test";
   }
   // Starts each expelled worker again until the job has ended, then checks the counts.
   v1::JobProgress FinishAndCheck() {
@@ -150,7 +150,7 @@ TEST_F(AllReduceTest, NewWorkerTakesPart) {
   EXPECT_NE(Contents(processes_->LogFile("worker-2")).find("View installed"), std::string::npos);
 }
 
-// All numbers of the final parameters; empty: the job failed.
+// The values of all final parameters; empty if the job failed.
 std::vector<double> FinalParameters(const v1::JobSpec& job, const std::string& folder) {
   JobProcesses processes({.job = job, .folder = folder});
   const absl::Status status = processes.StartAll();

@@ -32,7 +32,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(('127.0.0.1', 0), Handler)
         self.files = {'/train.csv.gz': TRAINING, '/test.csv': EVALUATION}
         self.requests = []
-        self.failures = {}  # path -> how often 503 is answered first
+        self.failures = {}  # path -> how many requests get status 503 first
         self.hold = None  # an Event; until it is set, only the first half of a file is sent
         self.halfway = threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()

@@ -56,7 +56,7 @@ class ExactlyOnceTest : public ::testing::Test {
 
   void WaitForCheckpoint(uint64_t step) {
     WaitFor([&](const v1::JobProgress& p) { return p.checkpoint().last().step() >= step; });
-    ASSERT_LE(last_.phase(), v1::JobProgress::TRAINING) << "too quick for the test";
+    ASSERT_LE(last_.phase(), v1::JobProgress::TRAINING) << "trained too fast for this test";
   }
 
   // Waits for a restoration after `attempt`. It may be a later attempt than the next one: on a busy

@@ -46,7 +46,7 @@ v1::JobSpec SmallJob(const std::string& folder) {
   return job;
 }
 
-// 0 if there is no such process.
+// The resident memory of a process; 0 if it does not exist.
 int64_t ResidentKib(pid_t pid) {
   std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
   for (std::string line; std::getline(status, line);) {
@@ -65,7 +65,7 @@ TEST(FlatMemoryTest, NoProcessGrowsOverTenThousandSteps) {
   JobProcesses processes({.job = SmallJob(folder), .folder = folder});
   ASSERT_TRUE(processes.StartAll().ok());
   const std::vector<std::string> names = {"coordinator", "ps-0", "ps-1", "worker-0", "worker-1"};
-  std::map<std::string, std::vector<int64_t>> sizes;  // since it settled
+  std::map<std::string, std::vector<int64_t>> sizes;  // from step kSettled on
   const auto sample = [&](const v1::JobProgress& progress) {
     if (progress.phase() > v1::JobProgress::TRAINING) return true;
     if (progress.step() < kSettled) return false;

@@ -134,13 +134,13 @@ def table():
         Schedule('coordinator frozen for good', [at(middle, STOP, COORDINATOR)]),
         Schedule('coordinator frozen for a while', [at(middle, STOP, COORDINATOR), then(CONT, COORDINATOR, after=SILENCE_S)]),
         Schedule('coordinator frozen for good while it starts', [at(('start', COORDINATOR), STOP, COORDINATOR)]),
-        # Together.
+        # Several kinds of processes.
         Schedule('shard frozen for good, then the coordinator killed', [at(middle, STOP, 'ps-0'), then(KILL, COORDINATOR, after=0.3)]),
         Schedule('worker frozen for good, then the coordinator killed', [at(middle, STOP, W[0]), then(KILL, COORDINATOR, after=0.3)]),
         Schedule('worker, shard and coordinator killed at once', [at(middle, KILL, W[0], 'ps-0', COORDINATOR)]),
         Schedule('worker, shard and coordinator frozen for good', [at(middle, STOP, W[0], 'ps-0', COORDINATOR)], shards=3),
         Schedule('all processes but the parent frozen for good', [at(middle, STOP, COORDINATOR, 'ps-0', 'ps-1', *W)]),
-        # At moments of their own.
+        # At special moments.
         Schedule('shard killed while a checkpoint is written', [at('checkpoint', KILL, 'ps-0')]),
         Schedule('shard frozen for good while a checkpoint is written', [at('checkpoint', STOP, 'ps-1')], shards=3),
         Schedule('coordinator killed while a checkpoint is written', [at('checkpoint', KILL, COORDINATOR)]),
@@ -165,7 +165,7 @@ def table():
         Schedule('SIGTERM to the coordinator', [at(middle, TERM, COORDINATOR)]),
         Schedule('SIGTERM to the coordinator at the end', [at(STEPS, TERM, COORDINATOR)]),
         Schedule('SIGTERM to all processes but the parent', [at(middle, TERM, COORDINATOR, 'ps-0', 'ps-1', *W)]),
-        # Many.
+        # Many faults.
         Schedule('eight random kills', random_acts(random.Random(8), 2, 8, [KILL])),
     ]
 

@@ -63,7 +63,7 @@ class InProcessTest : public ::testing::Test {
     const auto saved = job_->WaitFor(
         [&](const v1::JobProgress& p) { return p.checkpoint().last().step() >= step; }, kLong);
     ASSERT_TRUE(saved.ok()) << saved.status();
-    ASSERT_LE(saved->phase(), v1::JobProgress::TRAINING) << "too quick for the test";
+    ASSERT_LE(saved->phase(), v1::JobProgress::TRAINING) << "trained too fast for this test";
   }
 
   // Waits for attempt 2 or a later one: a busy machine may cause more restorations.

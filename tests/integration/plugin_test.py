@@ -51,7 +51,7 @@ class PluginTest(unittest.TestCase):
         done = self.run_job('beta1: 0.9', self.prefix / 'lib/sluice')
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         losses = [line['loss'] for line in map(json.loads, done.stdout.splitlines()) if line.get('loss') is not None]
-        self.assertLess(losses[-1], 0.6)  # of a coin: 0.69
+        self.assertLess(losses[-1], 0.6)  # guessing gives 0.69
 
     def test_missing_plugin_fails_job_before_training_with_remedy(self):
         done = self.run_job('beta1: 0.9', self.folder / 'nothing')

@@ -118,7 +118,7 @@ class RunTest : public ::testing::Test {
     std::ofstream(folder_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay);
   }
 
-  // `output`: instead of a new file, this end of a pipe.
+  // `output`: the end of a pipe that the command writes to instead of a new file.
   pid_t Start(std::vector<std::string> arguments, int output = -1) {
     output_ = absl::StrCat(folder_, "/output-", ++runs_);
     arguments.insert(arguments.begin(), programs_ + "/services/cli/sluice");
@@ -245,8 +245,8 @@ class RunTest : public ::testing::Test {
   const std::string folder_;
   const std::string programs_;
   int runs_ = 0;
-  std::string output_;      // of the newest command
-  std::string run_output_;  // of StartRun
+  std::string output_;      // path of the newest command's output
+  std::string run_output_;  // path of the output of StartRun's command
   pid_t running_ = 0;
 };
 
@@ -268,7 +268,7 @@ TEST_F(RunTest, TrainsExportsAndStartsOver) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("load_state_dict"));
   EXPECT_GT(std::filesystem::file_size(model), 0u);
 
-  // Nothing to do.
+  // The finished job has nothing left to do.
   ASSERT_EQ(Sluice(RunArguments()), 0);
   EXPECT_THAT(Objects(output_, "process"), ::testing::IsEmpty());
   EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));

@@ -34,7 +34,7 @@ constexpr absl::Duration kPoll = absl::Milliseconds(10);
 constexpr absl::Duration kStartPatience = absl::Seconds(20);
 constexpr std::chrono::seconds kCallPatience(10);
 
-// Bazel runs tests in their runfiles' root; `bazel run` too.
+// `bazel test` and `bazel run` start programs in the root of their runfiles.
 std::string RunfilesRoot() {
   const char* const source = std::getenv("TEST_SRCDIR");
   return source == nullptr ? std::string(".") : absl::StrCat(source, "/sluice");

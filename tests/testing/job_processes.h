@@ -28,7 +28,7 @@ class JobProcesses {
  public:
   struct Options {
     v1::JobSpec job;     // name is needed; uid and checkpoint directory are filled in if empty
-    std::string folder;  // for logs, port files and checkpoints; must exist
+    std::string folder;  // for logs, port files and checkpoints; must already exist
     // The worker program, relative to `programs`; empty: sluice-worker.
     std::string worker_program;
     // The shard program; empty: sluice-ps, or sluice-ps-torch if the shards compute the job's
@@ -39,8 +39,8 @@ class JobProcesses {
     // JSON members to put before the job's own in the job file: `"newField": 1,`.
     std::string more_of_job;
     std::string coordinator;  // host:port of a running coordinator; empty: use StartCoordinator
-    // Folders of credentials as security::WriteCredentialFolders makes them, one of each process's
-    // name; empty: plain text with a secret.
+    // Parent of the credential folders that security::WriteCredentialFolders makes, one for each
+    // process, with its name; empty: plain text with a secret.
     std::string tls_folders;
     // The secret file of a running coordinator; empty: a new one in the folder.
     std::string secret_file;
@@ -88,7 +88,7 @@ class JobProcesses {
   absl::StatusOr<v1::JobProgress> WaitFor(absl::FunctionRef<bool(const v1::JobProgress&)> condition,
                                           absl::Duration timeout);
 
-  // host:port; empty before it was started.
+  // host:port; empty before the coordinator has started.
   std::string coordinator_address() const { return coordinator_address_; }
   // The file with the job's secret; empty under TLS.
   const std::string& secret_file() const { return options_.secret_file; }

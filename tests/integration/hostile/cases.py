@@ -47,7 +47,7 @@ class Case:
     seconds: float = 2.0
     tls: tuple = TLS          # both if the kind of security makes a difference, else one of the two
     own_job: bool = False     # the effect is visible only at the job's end
-    samples: int = job_lib.SAMPLES  # of the job's data, and so elements of its model
+    samples: int = job_lib.SAMPLES  # number of samples in the job's data, and of elements in its model
 
     def timeouts(self):
         """Short if a member that does nothing has to be expelled; long if a flood on a busy machine must not expel any member."""
@@ -81,7 +81,7 @@ class Outcome:
 def checkpoints_go_on(job, attack, problems):
     attack.ready.wait(60)
     seen = {job.progress().checkpoint.last.step}
-    # One may have been under way.
+    # The first new one may have begun before the attack.
     while len(seen) < 3 and attack.goes_on():
         time.sleep(0.05)
         seen.add(job.progress().checkpoint.last.step)

@@ -192,7 +192,7 @@ class Floods(client.HostileClient):
         self._flood_all(lambda connection: None, chunk)
 
     def continuation_flood(self):
-        """Headers that never end."""
+        """A header block that never ends."""
         some = http2.header_block([(f'x-{i}', 'y') for i in range(1800)])[:16000]
 
         def chunk(connection, path):

@@ -115,6 +115,7 @@ TEST(FailuresPage, StatesWhetherEachEndOfPodCounts) {
       told[std::string(reason)] = row[1];
     }
   }
+
   std::set<std::string> known;
   for (const EndOfPod& end : EndsOfPods()) {
     known.insert(end.name);
@@ -131,6 +132,7 @@ TEST(FailuresPage, StatesWhetherEachEndOfPodCounts) {
       EXPECT_EQ(Scene(kShard, end.exit, false).EndOfTheJob(), "") << end.name;
     }
   }
+
   for (const auto& [name, what] : told) EXPECT_TRUE(known.count(name)) << name;
 }
 
@@ -141,6 +143,7 @@ std::set<std::string> EndsOfJobs() {
       Scene(kShard, killed).EndOfTheJob(),
       Scene(kWorker, {kExitUsage}).EndOfTheJob(),
   };
+
   Scene rule(kWorker, killed);
   rule.plan.failure_rules = {{policy::FailureRule::Action::kFailJob, {}, {137}, {}}};
   Scene failed(kWorker, killed);
@@ -154,6 +157,7 @@ std::set<std::string> EndsOfJobs() {
   many.memory.worker_deaths.assign(reconciler::ClusterLimits().max_worker_deaths, kNow);
   Scene never(kWorker, killed, /*was_ready=*/false);
   never.memory.slots[kWorker].failed_starts = 1000;
+
   for (const Scene& scene : {rule, failed, in_use, late, many, never})
     ends.insert(scene.EndOfTheJob());
   ends.erase("");

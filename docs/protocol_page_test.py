@@ -130,6 +130,7 @@ class ProtocolPage(unittest.TestCase):
         fields = fields_of_proto(proto)
         self.assertEqual(fields, {'Outer': {'kind', 'inner', 'text', 'long_name'},
                                   'Outer.Inner': {'deep'}})
+
         page = ('<!-- fields: x.proto -->\n| message | fields | sent by | what the receiver checks |\n'
                 '|---|---|---|---|\n| `Outer` | `kind`, `inner`, `gone` | A | B |\n'
                 '| `Outer.Inner` | `deep` | A | B |\n<!-- end -->')

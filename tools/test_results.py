@@ -110,6 +110,7 @@ def main(argv):
             targets = read_events(events, _read_text)
     except FileNotFoundError:
         targets = {}
+
     targets = settle(targets, asked)
     for label, target in sorted(targets.items()):
         for verdict, cases in (('FAILED', target.failed), ('skipped', target.skipped)):

@@ -205,6 +205,7 @@ TEST_F(AllReduceTest, AllWorkersSkipNonFiniteStep) {
     }
   }
   rows.close();
+
   v1::JobSpec job = LinearJob(/*steps=*/20, /*delay=*/0);
   v1::DataSpec& data = *job.mutable_data();
   data.Clear();
@@ -216,6 +217,7 @@ TEST_F(AllReduceTest, AllWorkersSkipNonFiniteStep) {
   job.mutable_training()->set_global_batch_size(12);
   job.mutable_training()->set_microbatch_size(4);
   job.mutable_training()->set_non_finite(v1::TrainingSpec::SKIP);
+
   // The bad gradient is not in the parameters.
   EXPECT_THAT(ExpectTheSameAsWithTheShardsAdding(job, 1e-5, "skipped"), Each(Lt(10)));
 }

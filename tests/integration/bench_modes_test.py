@@ -48,6 +48,7 @@ class BenchModes(unittest.TestCase):
         plot = self.folder / 'modes.svg'
         done = self.bench(MANIFEST, '--samples', '1024', '--output', 'json', '--plot', str(plot))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
         found = json.loads(done.stdout)
         modes = {mode['mode']: mode for mode in found['modes']}
         self.assertEqual(list(modes), ['Synchronous', 'BoundedStaleness', 'Asynchronous'])
@@ -59,6 +60,7 @@ class BenchModes(unittest.TestCase):
             self.assertGreater(mode['samplesPerSecond'], 0)
             self.assertIsNotNone(mode['secondsToTarget'])  # the worst final value, which all reach
             self.assertGreater(len(mode['evaluations']), 1)
+
         drawing = xml.etree.ElementTree.parse(plot)
         self.assertEqual(len(drawing.findall('.//{http://www.w3.org/2000/svg}polyline')), 6)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ['job.yaml', 'modes.svg'])

@@ -141,10 +141,12 @@ TEST_F(BitExactTest, ResumingWithOtherReplicaCountsDoesNotChangeResult) {
     ASSERT_TRUE(code.ok()) << code.status();
     ASSERT_EQ(*code, 0);
   }
+
   const auto manifest = FinalManifest(absl::StrCat(folder, "/checkpoints"));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_GE(manifest->checkpoint().step(), 15u);
   EXPECT_LT(manifest->checkpoint().step(), 60u);
+
   JobProcesses processes({.job = ConvnetJob(3, 1), .folder = folder});
   ASSERT_TRUE(processes.StartAll().ok());
   EXPECT_EQ(Finish(processes), Reference());

@@ -120,12 +120,14 @@ class ByHand(unittest.TestCase):
         shards = self.start_servers()
         workers.append(self.start_worker(1))
         self.until_log('worker-1', 'Stage opened')
+
         # A trainer that leaves ends no server: the servers wait for the trainers that still train.
         workers[1].send_signal(signal.SIGTERM)
         self.assertEqual(workers[1].wait(PATIENCE_S), 0, self.log('worker-1')[-3000:])
         self.assertEqual([shard.poll() for shard in shards], [None, None])
         for process in self.running:
             self.assertEqual(process.wait(PATIENCE_S), 0, self.log('coordinator')[-3000:])
+
         status = json.loads((self.folder / 'status.json').read_text())
         self.assertEqual(status['phase'], 'SUCCEEDED')
         self.assertEqual(int(status['samples']), 200 * 8)
@@ -157,6 +159,7 @@ class ByHand(unittest.TestCase):
         folder.mkdir()
         (folder / 'train-images-idx3-ubyte').write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 8, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(32))
         (folder / 'train-labels-idx1-ubyte').write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 8]) + bytes(8))
+
         job = manifest(steps=20)
         job['spec'].update(
             model={'name': 'mlp', 'dimensions': {'hidden': 16}},
@@ -167,6 +170,7 @@ class ByHand(unittest.TestCase):
         for program in (COORDINATOR, SHARD, WORKER, os.path.join(PROGRAMS, 'services', 'ps', 'sluice-ps')):
             if os.path.exists(program):
                 (self.folder / 'bin' / os.path.basename(program)).symlink_to(program)
+
         run = subprocess.run([SLUICE, 'run', str(self.folder / 'job.yaml'), '--bin-dir', str(self.folder / 'bin'), '--state-dir',
                               str(self.folder / 'state')], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
         self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
@@ -183,6 +187,7 @@ class ByHand(unittest.TestCase):
         self.assertIn('set MASTER_ADDR (and MASTER_PORT)', self.refused(SHARD, '--job', JOB, '--index', 0))
         self.use('127.0.0.1', 'http')
         self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*worker, '--index', 0))
+
         self.render(manifest(steps=1))
         coordinator = (COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints')
         self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*coordinator))
@@ -234,11 +239,13 @@ class ByHand(unittest.TestCase):
             (self.folder / 'job.json').rename(self.folder / f'{name}.json')
         coordinators = {name: self.start(name, COORDINATOR, '--job', self.folder / f'{name}.json', '--listen', '127.0.0.1:0',
                                          '--storage', self.folder / 'checkpoints', '--linger', 0) for name in jobs}
+
         owner = self.folder / 'checkpoints' / 'owner'
         deadline = time.monotonic() + PATIENCE_S
         while sum(coordinator.poll() is None for coordinator in coordinators.values()) > 1:
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
+
         [winner] = [name for name, coordinator in coordinators.items() if coordinator.poll() is None]
         self.assertEqual(owner.read_text().splitlines()[0], f'default/{winner}/')
         for name in set(jobs) - {winner}:

@@ -55,12 +55,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header('Location', '/train.csv.gz')
             self.end_headers()
             return None
+
         content = server.files.get(self.path)
         if content is None:
             return self.send_error(404)
         self.send_response(200)
         self.send_header('Content-Length', str(len(content)))
         self.end_headers()
+
         half = len(content) // 2
         try:
             self.wfile.write(content[:half])

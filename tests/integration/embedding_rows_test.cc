@@ -26,17 +26,20 @@ v1::JobSpec LanguageJob(uint32_t workers, uint32_t shards, v1::ModelSpec::Embedd
   job.mutable_model()->set_embeddings(embeddings);
   (*job.mutable_model()->mutable_dimensions())["embedding"] = 24;
   (*job.mutable_model()->mutable_dimensions())["hidden"] = 16;
+
   v1::DataSpec::Synthetic& data = *job.mutable_data()->mutable_synthetic();
   job.mutable_data()->set_format(v1::DataSpec::SYNTHETIC);
   data.set_samples(500);
   data.set_vocabulary(3000);
   data.add_shape(5);
+
   v1::OptimizerSpec& optimizer = *job.mutable_optimizer();
   optimizer.set_name(v1::OptimizerSpec::ADAM);
   optimizer.set_learning_rate(1e-2);
   optimizer.set_beta1(0.9);
   optimizer.set_beta2(0.999);
   optimizer.set_eps(1e-8);
+
   job.mutable_training()->set_global_batch_size(16);
   job.mutable_training()->set_microbatch_size(2);
   job.mutable_training()->set_steps(40);
@@ -107,8 +110,10 @@ def forward(self, x):
     rows = torch.remainder((x * 1000).long(), 3000)
     return torch.linear(torch.embedding(self.table, rows, -1, False, False).sum(1), self.out)
 )";
+
   const std::string path = absl::StrCat(NewFolder("script"), "/model.pt");
   WriteScript(path, module);
+
   v1::JobSpec job = LanguageJob(workers, shards, embeddings);
   job.mutable_model()->Clear();
   job.mutable_model()->set_type(v1::ModelSpec::TORCH_SCRIPT);
@@ -164,6 +169,7 @@ TEST(EmbeddingRowsTest, WithoutBitExactRowsDifferOnlyByOrderOfAdditions) {
     ASSERT_TRUE(table.ok()) << table.status();
     results.push_back(*table);
   }
+
   ASSERT_EQ(results[0].size(), 3000u * 24);
   ASSERT_EQ(results[0].size(), results[1].size());
   double largest = 0;

@@ -221,6 +221,7 @@ TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
   job.mutable_training()->set_global_batch_size(20);
   job.mutable_training()->set_max_staleness(2);
   job.mutable_training()->set_step_delay_seconds(0.02);
+
   uint64_t samples = 0;
   for (const v1::Mode mode : {v1::ASYNCHRONOUS, v1::SYNCHRONOUS, v1::BOUNDED_STALENESS,
                               v1::SYNCHRONOUS, v1::ASYNCHRONOUS}) {
@@ -233,11 +234,13 @@ TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
     const auto code = processes_->WaitForExit("coordinator", absl::Seconds(60));
     ASSERT_TRUE(code.ok()) << code.status();
     ASSERT_EQ(*code, kExitOk) << Contents(processes_->LogFile("coordinator"));
+
     const auto manifest = FinalManifest(processes_->checkpoints());
     ASSERT_TRUE(manifest.ok()) << manifest.status();
     samples = manifest->samples();
     ASSERT_LT(samples, kSamples * kEpochs);
   }
+
   job.mutable_training()->set_mode(v1::SYNCHRONOUS);
   job.mutable_training()->set_step_delay_seconds(0);
   Start(job, folder);

@@ -79,10 +79,12 @@ TEST_F(FailuresTest, ExpelsFrozenWorkerThatExitsWhenItWakes) {
   const v1::JobProgress expelled =
       WaitFor([](const v1::JobProgress& p) { return p.view().workers_size() == 1; });
   WaitForStep(expelled.step() + 5);
+
   processes_->Signal("worker-1", SIGCONT);
   const auto code = processes_->WaitForExit("worker-1", absl::Seconds(20));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitExpelled);
+
   ASSERT_TRUE(processes_->StartWorker(1).ok());
   // Waits for the new process itself: the other worker may have left the view meanwhile.
   const auto pid = static_cast<uint64_t>(processes_->pid("worker-1"));
@@ -100,6 +102,7 @@ TEST_F(FailuresTest, ReportsFullDiskAndContinuesTraining) {
   job.mutable_checkpoint()->set_interval_steps(10);
   Start(job, "full");
   WaitFor([](const v1::JobProgress& p) { return p.checkpoint().has_last(); });
+
   // A limit on the size of files fails writes as a full disk does.
   const rlimit none{16, RLIM_INFINITY};
   ASSERT_EQ(prlimit(processes_->pid("ps-0"), RLIMIT_FSIZE, &none, nullptr), 0);
@@ -107,6 +110,7 @@ TEST_F(FailuresTest, ReportsFullDiskAndContinuesTraining) {
       WaitFor([](const v1::JobProgress& p) { return !p.checkpoint().error().empty(); });
   EXPECT_EQ(failed.phase(), v1::JobProgress::TRAINING);
   WaitForStep(failed.step() + 5);
+
   const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
   ASSERT_EQ(prlimit(processes_->pid("ps-0"), RLIMIT_FSIZE, &all, nullptr), 0);
   const uint64_t last = failed.checkpoint().last().step();
@@ -122,6 +126,7 @@ TEST_F(FailuresTest, NamesDamagedCheckpointAndUsesNextOlder) {
   Start(job, "damaged");
   WaitFor([](const v1::JobProgress& p) { return p.checkpoint().last().step() >= 30; });
   ASSERT_TRUE(processes_->Kill("coordinator", /*report=*/false).ok());
+
   const auto manifest = FinalManifest(processes_->checkpoints());
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   const std::string folder =
@@ -129,12 +134,14 @@ TEST_F(FailuresTest, NamesDamagedCheckpointAndUsesNextOlder) {
                    absl::Dec(manifest->checkpoint().attempt(), absl::kZeroPad4), "-step-",
                    absl::Dec(manifest->checkpoint().step(), absl::kZeroPad12));
   std::ofstream(absl::StrCat(folder, "/", manifest->files(0).name()), std::ios::app) << "x";
+
   ASSERT_TRUE(processes_->StartCoordinator().ok());
   const v1::JobProgress restored = WaitFor([&](const v1::JobProgress& p) {
     return p.attempt() > manifest->checkpoint().attempt() && p.phase() == v1::JobProgress::TRAINING;
   });
   EXPECT_LT(restored.restored_from_step(), manifest->checkpoint().step());
   EXPECT_GE(restored.restored_from_step(), 10u);
+
   bool named = false;
   for (const v1::Event& event : restored.events()) {
     named = named || (absl::StrContains(event.message(), manifest->files(0).name()) &&
@@ -156,11 +163,13 @@ TEST_F(FailuresTest, RefusesCheckpointOfOtherModelAndNamesDifference) {
     ASSERT_TRUE(first.WaitForExit("coordinator", absl::Seconds(60)).ok());
   }
   ASSERT_TRUE(FinalManifest(absl::StrCat(folder, "/checkpoints")).ok());
+
   (*job.mutable_model()->mutable_dimensions())["out"] = 1;
   job.mutable_data()->mutable_synthetic()->clear_shape();
   job.mutable_data()->mutable_synthetic()->add_shape(17);
   JobProcesses second({.job = job, .folder = folder});
   ASSERT_TRUE(second.StartAll().ok());
+
   const auto code = second.WaitForExit("coordinator", absl::Seconds(60));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitFailed);
@@ -175,6 +184,7 @@ TEST_F(FailuresTest, ContinuesFromCheckpointOfAnotherJob) {
     ASSERT_TRUE(first.StartAll().ok());
     ASSERT_EQ(first.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
   }
+
   v1::JobSpec job = LinearJob(30, 0);
   job.set_name("second");
   job.mutable_checkpoint()->set_restore_from(absl::StrCat(first_folder, "/checkpoints"));
@@ -182,6 +192,7 @@ TEST_F(FailuresTest, ContinuesFromCheckpointOfAnotherJob) {
   JobProcesses second({.job = job, .folder = folder});
   ASSERT_TRUE(second.StartAll().ok());
   ASSERT_EQ(second.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
+
   // It trained from step 20 to step 30.
   const auto manifest = FinalManifest(absl::StrCat(folder, "/checkpoints"));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
@@ -227,10 +238,12 @@ TEST_F(FailuresTest, CoordinatorAsksForRestartWhilePortIsTaken) {
   ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(listen(taken, 1), 0);
   ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size), 0);
+
   const std::string folder = NewFolder("taken");
   JobProcesses processes({.job = LinearJob(5, 0),
                           .folder = folder,
                           .coordinator = absl::StrCat("127.0.0.1:", ntohs(address.sin_port))});
+
   // Frees the port once the coordinator has tried it in vain.
   std::thread owner([&] {
     const absl::Time deadline = absl::Now() + absl::Seconds(15);
@@ -239,6 +252,7 @@ TEST_F(FailuresTest, CoordinatorAsksForRestartWhilePortIsTaken) {
     }
     close(taken);
   });
+
   const absl::Status status = processes.StartCoordinator();
   owner.join();
   EXPECT_TRUE(status.ok()) << status;
@@ -281,6 +295,7 @@ TEST_F(FailuresTest, RefusesGarbageAndOversizeFramesAndContinues) {
   const auto credentials = processes_->credentials().value();
   EXPECT_EQ(SendRaw(address, credentials, "\xff\xff\xff garbage").error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+
   const auto send_large = [&](size_t bytes) {
     v1::Frame frame;
     frame.mutable_header()->mutable_push()->add_blocks()->set_payload_bytes(bytes);
@@ -291,10 +306,12 @@ TEST_F(FailuresTest, RefusesGarbageAndOversizeFramesAndContinues) {
   // gRPC reads the whole message before it refuses it; one this large may abort the connection.
   EXPECT_THAT(send_large(size_t{64} << 20),
               AnyOf(grpc::StatusCode::RESOURCE_EXHAUSTED, grpc::StatusCode::UNAVAILABLE));
+
   v1::Frame no_hello;
   no_hello.mutable_header()->mutable_pull();
   EXPECT_EQ(SendRaw(address, credentials, no_hello.SerializeAsString()).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+
   v1::Frame wrong_job;
   v1::Hello& hello = *wrong_job.mutable_header()->mutable_hello();
   hello.set_min_wire_version(1);
@@ -303,6 +320,7 @@ TEST_F(FailuresTest, RefusesGarbageAndOversizeFramesAndContinues) {
   hello.mutable_sender()->set_role(v1::WORKER);
   hello.mutable_sender()->set_incarnation(7);
   EXPECT_FALSE(SendRaw(address, credentials, wrong_job.SerializeAsString()).ok());
+
   const uint64_t step = Progress().step();
   EXPECT_EQ(WaitForStep(step + 10).attempt(), 1u);
 }
@@ -311,6 +329,7 @@ TEST_F(FailuresTest, CoordinatorRefusesWorkerOfOtherJob) {
   Start(LinearJob(1500, 0.02), "other");
   WaitForStep(1);
   v1::JobSpec other = processes_->job();
+
   // The same coordinator, but the name of another job.
   JobProcesses stranger({.job =
                              [&] {
@@ -321,6 +340,7 @@ TEST_F(FailuresTest, CoordinatorRefusesWorkerOfOtherJob) {
                          .folder = NewFolder("stranger"),
                          .coordinator = processes_->coordinator_address(),
                          .secret_file = processes_->secret_file()});
+
   ASSERT_TRUE(stranger.StartWorker(5).ok());
   const auto code = stranger.WaitForExit("worker-5", absl::Seconds(30));
   ASSERT_TRUE(code.ok()) << code.status();

@@ -142,12 +142,14 @@ class Forms(unittest.TestCase):
                 first.stdout.read()
             finally:
                 first.kill()
+
         self.assertEqual(first.returncode, 130)
         self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         notes = [line['message'] for line in lines if line['type'] == 'note']
         self.assertIn('Changed: spec.training.mode "Synchronous" -> "Asynchronous"', notes)
         self.assertGreaterEqual(max(line.get('restoredFromStep', 0) for line in lines), 5)
+
         expected = 0.0
         for _ in range(steps):  # one update per step, in either mode
             expected += 1e-3 * expected + 1
@@ -176,6 +178,7 @@ class Forms(unittest.TestCase):
             finally:
                 watchdog.cancel()
                 job.kill()
+
         self.assertTrue(stopped)
         summary = lines[-1]
         self.assertEqual(summary['type'], 'summary', lines[-5:])

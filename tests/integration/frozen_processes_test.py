@@ -358,6 +358,7 @@ def run_all(schedules, root, jobs):
             raise AssertionError(f'the undisturbed job ended with exit code {undisturbed.code}; see {undisturbed.folder}')
         references[shards] = undisturbed.files
         print(f'{undisturbed.schedule.name:<72} {undisturbed.seconds:5.1f} s', flush=True)
+
     bad = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for outcome in pool.map(lambda schedule: run(schedule, root), schedules):

@@ -202,6 +202,7 @@ TEST_F(InProcessTest, ReleasesVersionOfDisconnectedReader) {
     ASSERT_TRUE(opened.ok()) << opened.error_message();
   }
   EXPECT_EQ(NewReader()->Wait(&snapshot).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+
   readers.clear();
   grpc::Status opened;
   for (const absl::Time deadline = absl::Now() + kLong; absl::Now() < deadline;) {
@@ -209,6 +210,7 @@ TEST_F(InProcessTest, ReleasesVersionOfDisconnectedReader) {
     if (opened.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) break;
   }
   EXPECT_TRUE(opened.ok()) << opened.error_message();
+
   FinishAndCheck();
 }
 

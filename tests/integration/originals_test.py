@@ -42,12 +42,14 @@ class Originals(unittest.TestCase):
         python = self.folder / 'python'
         python.write_text(f'#!/bin/sh\necho \'{{"gradients_per_second": {RATE}, "seconds": {SECONDS}}}\'\n')
         python.chmod(0o755)
+
         command = [sys.executable, str(ROOT / 'bench/originals.py'), '--python', str(python), '--sluice', str(ROOT / 'services/cli/sluice'),
                    '--programs', str(ROOT), '--rounds', '1', '--quick', '--only', 'mlp', 'mlp-asynchronous', 'ray-vector', '--json', str(self.folder / 'values')]
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rows = [line for line in done.stdout.splitlines() if line.startswith('| ') and 'met' in line]
         self.assertEqual(len(rows), 3, done.stdout)  # all beat the stand-in
+
         values = json.loads((self.folder / 'values').read_text())
         self.assertEqual(values['mlp']['theirs'], [RATE])
         self.assertEqual(values['ray-vector']['theirs'], [SECONDS])

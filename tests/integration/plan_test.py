@@ -81,6 +81,7 @@ class PlanTest(unittest.TestCase):
         path = self.folder / 'job.yaml'
         path.write_text(json.dumps(spec))
         command = [SLUICE, 'run', str(path), '--bin-dir', PROGRAMS, '--state-dir', str(self.folder / 'state'), '--quiet']
+
         with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL) as job:
             try:
                 begins = {process: self.just_counted(process, counter, 5) for process in planned}

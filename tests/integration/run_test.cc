@@ -377,12 +377,14 @@ TEST_F(RunTest, ResumesFromDamagedDirectoryAndNeverStartsOver) {
   owner[3] = static_cast<char>(owner[3] ^ 1);
   std::ofstream(store + "/owner") << owner;
   std::ofstream(store + "/claims/README") << "junk";
+
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const std::string said = ReadAll(output_);
   EXPECT_THAT(said, HasSubstr(absl::StrCat("passed over: checkpoint ", newest, " is damaged")));
   EXPECT_THAT(said, HasSubstr("it is a pipe, not a file"));
   EXPECT_THAT(said, HasSubstr("owner is damaged"));
   EXPECT_THAT(said, HasSubstr("README is not a claim and is ignored"));
+
   const Json summary = Summary(output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 1000);
@@ -395,6 +397,7 @@ TEST_F(RunTest, WaitsForFailingDiskAtEndAndReportsItOnce) {
   WriteManifest(60, 0.05);
   StartRun();
   ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 5; })) << ReadAll(run_output_);
+
   // The disk is gone: no file can be written in its place.
   const std::string store = folder_ + "/state/example/checkpoints";
   std::filesystem::rename(store, folder_ + "/kept");
@@ -402,16 +405,19 @@ TEST_F(RunTest, WaitsForFailingDiskAtEndAndReportsItOnce) {
   const std::string waits = "the job waits until its last checkpoint can be saved";
   ASSERT_TRUE(WaitUntil([&] { return ReadAll(run_output_).find(waits) != std::string::npos; }))
       << ReadAll(run_output_);
+
   // It keeps trying, more than three times.
   const int before = Tries("ps-0");
   ASSERT_TRUE(WaitUntil([&] { return Tries("ps-0") >= before + 4; })) << ReadAll(run_output_);
   EXPECT_TRUE(Objects(run_output_, "summary").empty()) << ReadAll(run_output_);
+
   int told = 0;
   for (const Json& event : Objects(run_output_, "event")) {
     const std::string message = event.value("message", "");
     told += absl::StrContains(message, "ps-0: ") && absl::StrContains(message, waits);
   }
   EXPECT_LE(told, 1) << ReadAll(run_output_);
+
   std::filesystem::remove(store);
   std::filesystem::rename(folder_ + "/kept", store);
   EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
@@ -474,9 +480,11 @@ TEST_F(RunTest, StatusShowsReplacementOfKilledWorker) {
   };
   const auto two = [&] { return !views().empty() && views().back() == 2; };
   ASSERT_TRUE(WaitUntil(two)) << ReadAll(run_output_);
+
   const size_t before = views().size();
   kill(PidOf("worker-1"), SIGKILL);
   ASSERT_TRUE(WaitUntil([&] { return views().size() > before && two(); })) << ReadAll(run_output_);
+
   EXPECT_EQ(Sluice({"status", "example"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("worker-1     training"));
   kill(running_, SIGINT);
@@ -489,6 +497,7 @@ TEST_F(RunTest, RestoresKilledShardAndCoordinatorAndReportsBoth) {
   const auto said = [&](const std::string& text) {
     return ReadAll(run_output_).find(text) != std::string::npos;
   };
+
   ASSERT_TRUE(WaitUntil([&] { return Saved(); })) << ReadAll(run_output_);
   kill(PidOf("coordinator"), SIGKILL);
   ASSERT_TRUE(WaitUntil([&] {
@@ -498,10 +507,12 @@ TEST_F(RunTest, RestoresKilledShardAndCoordinatorAndReportsBoth) {
     const std::vector<Json> progress = Objects(run_output_, "progress");
     return progress.back()["attempt"] == 2 && progress.back()["phase"] == "TRAINING";
   }));
+
   kill(PidOf("ps-0"), SIGKILL);
   EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
   EXPECT_TRUE(said("; the job is restored")) << ReadAll(run_output_);
   EXPECT_TRUE(said("attempt 3: resumed from the checkpoint of attempt ")) << ReadAll(run_output_);
+
   const Json summary = Summary(run_output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 150);
@@ -517,9 +528,11 @@ TEST_F(RunTest, QuietPrintsOnlyMetricAndVerbosePrintsLogs) {
     EXPECT_EQ(Sluice(arguments), 0) << ReadAll(output_);
     return ReadAll(output_);
   };
+
   const std::string quiet = text({"--quiet"});
   EXPECT_THAT(quiet, ::testing::StartsWith("Trained example: accuracy "));
   EXPECT_EQ(std::count(quiet.begin(), quiet.end(), '\n'), 1) << quiet;
+
   const std::string verbose = text({"--fresh", "--verbose"});
   for (const char* process : {"coordinator", "ps-1", "worker-0"}) {
     EXPECT_THAT(verbose, ::testing::ContainsRegex(absl::StrCat("\n", process, " +\\| ")))
@@ -531,6 +544,7 @@ TEST_F(RunTest, QuietPrintsOnlyMetricAndVerbosePrintsLogs) {
                            "ps-[01] .*msg=\"Step closed\".* step=20"}) {
     EXPECT_THAT(verbose, ::testing::ContainsRegex(line));
   }
+
   const std::string told = text({"--fresh", "--verbose", "--log-level", "info"});
   EXPECT_EQ(told.find("Sent gradients"), std::string::npos) << told;
 }
@@ -641,13 +655,16 @@ TEST_F(RunTest, WatchPrintsOneLinePerVersionUntilJobStops) {
     }
     return found;
   };
+
   ASSERT_TRUE(WaitUntil([&] { return steps().size() >= 3; })) << ReadAll(watched);
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
   EXPECT_EQ(Wait(watch), 0) << ReadAll(watched);
+
   const std::vector<uint64_t> seen = steps();
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end())) << ReadAll(watched);
   EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end()) << ReadAll(watched);
+
   std::istringstream lines(ReadAll(watched));
   std::string line;
   while (std::getline(lines, line)) {
@@ -777,6 +794,7 @@ spec:
   training: {steps: 5, globalBatchSize: 16}
   worker: {command: [sh, worker.sh]}
 )";
+
   std::vector<std::string> arguments = RunArguments();
   for (std::string& argument : arguments) {
     if (argument == folder_ + "/job.yaml") argument = folder_ + "/project/job.yaml";

@@ -39,11 +39,13 @@ v1::JobSpec MnistNetJob(v1::TrainingSpec::Execution execution, const Stages& sta
     v1::ModelSpec::Stage& stage = *job.mutable_model()->add_stages();
     for (const std::string& layer : layers) stage.add_layers(layer);
   }
+
   v1::DataSpec& data = *job.mutable_data();
   data.set_format(v1::DataSpec::SYNTHETIC);
   data.mutable_synthetic()->set_samples(400);
   data.mutable_synthetic()->set_classes(10);
   for (const int64_t extent : {1, 28, 28}) data.mutable_synthetic()->add_shape(extent);
+
   job.mutable_optimizer()->set_learning_rate(0.03);
   job.mutable_training()->set_execution(execution);
   job.mutable_training()->set_global_batch_size(8);
@@ -205,11 +207,13 @@ TEST(ServerExecutionTest, ShardsEvaluateAllSamplesWhenTargetIsReached) {
     const std::string folder = NewFolder(absl::StrCat("target-", tls));
     WriteRows(folder + "/train.csv", 400);
     WriteRows(folder + "/test.csv", 90);
+
     v1::JobSpec job = AsynchronousJob(2);
     job.set_tls(tls);
     job.mutable_model()->Clear();
     job.mutable_model()->set_name("mlp");
     for (const char* layer : {"fc1", "fc2"}) job.mutable_model()->add_stages()->add_layers(layer);
+
     v1::DataSpec& data = *job.mutable_data();
     data.Clear();
     data.set_format(v1::DataSpec::CSV);
@@ -218,12 +222,14 @@ TEST(ServerExecutionTest, ShardsEvaluateAllSamplesWhenTargetIsReached) {
     data.mutable_evaluation()->mutable_source()->set_path(folder + "/test.csv");
     data.mutable_evaluation()->set_interval_steps(20);
     data.mutable_evaluation()->set_max_samples(30);
+
     job.mutable_optimizer()->set_learning_rate(1e-6);
     job.mutable_training()->set_steps(100000);
     v1::TrainingSpec::Target& target = *job.mutable_training()->mutable_target();
     target.set_metric("loss");
     target.set_goal("AtMost");
     target.set_value(1e9);
+
     JobProcesses processes(
         {.job = job, .folder = folder, .tls_folders = CredentialsOf(job, folder)});
     ASSERT_TRUE(processes.StartAll().ok());
@@ -261,6 +267,7 @@ TEST(ServerExecutionTest, InvalidStagesFailJobBeforeTraining) {
   };
   v1::JobSpec crowded = staged({{"conv1", "conv2"}, {"fc1", "fc2"}});
   crowded.mutable_parameter_server()->set_replicas(1);
+
   const BadJob jobs[] = {
       {"unknown", staged({{"conv1", "conv2"}, {"fc1", "fc2", "fc3"}}), "", "no layer 'fc3'"},
       {"missing", staged({{"conv1", "conv2"}, {"fc1"}}), "", "layer 'fc2'"},
@@ -271,6 +278,7 @@ TEST(ServerExecutionTest, InvalidStagesFailJobBeforeTraining) {
       {"crowded", crowded, "", "2 model.stages and 1 shards"},
       {"no-torch", staged({}), "services/ps/sluice-ps", "start sluice-ps-torch"},
   };
+
   for (const BadJob& bad : jobs) {
     SCOPED_TRACE(bad.name);
     JobProcesses processes(

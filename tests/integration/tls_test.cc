@@ -97,6 +97,7 @@ TEST_F(TlsTest, TrainsAndRefusesPlainTextClient) {
   Prepare(TlsJob(1500, 0.02), "trains");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
+
   EXPECT_EQ(AskInPlainText(processes_->coordinator_address()).code(),
             absl::StatusCode::kUnavailable);
   const auto progress = processes_->Progress();
@@ -105,6 +106,7 @@ TEST_F(TlsTest, TrainsAndRefusesPlainTextClient) {
     if (process.process().role() != v1::SHARD) continue;
     EXPECT_EQ(AskInPlainText(process.address()).code(), absl::StatusCode::kUnavailable);
   }
+
   // The servers refused the calls: they are still running, and the job continues.
   for (const char* process : {"coordinator", "ps-0", "ps-1"}) {
     EXPECT_TRUE(processes_->Lives(process)) << process;
@@ -122,11 +124,13 @@ TEST_F(TlsTest, ReaderPullsSnapshotWhileJobTrains) {
   WaitForStep(10);
   const auto progress = processes_->Progress();
   ASSERT_TRUE(progress.ok()) << progress.status();
+
   const auto reader = security::TransportSecurity::Open(
       files_.get(),
       {.directory = folder_ + "/tls/reader", .role = v1::READER, .index = 0, .refresh = {}},
       absl::Now());
   ASSERT_TRUE(reader.ok()) << reader.status();
+
   cli::SnapshotSource source;
   source.coordinator = processes_->coordinator_address();
   source.credentials = (*reader)->channel_credentials();
@@ -134,6 +138,7 @@ TEST_F(TlsTest, ReaderPullsSnapshotWhileJobTrains) {
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_GE(snapshot->version, 10u);
   EXPECT_FALSE(snapshot->tensors.empty());
+
   source.credentials = nullptr;
   EXPECT_THAT(cli::PullSnapshot(source, progress->job(), absl::Seconds(30)).status().message(),
               HasSubstr("this side speaks plain text, and the other side perhaps TLS"));
@@ -145,6 +150,7 @@ TEST_F(TlsTest, RenewsCertificatesWhileJobTrains) {
   Prepare(TlsJob(1500, 0.02), "renewed");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
+
   MakeCredentials("next");
   for (const char* process : {"coordinator", "ps-0", "ps-1"}) Renew(process, "next");
   ASSERT_TRUE(processes_->Kill("worker-1", /*report=*/true).ok());
@@ -153,6 +159,7 @@ TEST_F(TlsTest, RenewsCertificatesWhileJobTrains) {
   const std::string own = folder_ + "/tls/worker-1";
   std::filesystem::remove_all(own);
   std::filesystem::copy(next, own);
+
   ASSERT_TRUE(processes_->StartWorker(1).ok());
   const auto joined = processes_->WaitFor(
       [&](const v1::JobProgress& p) {

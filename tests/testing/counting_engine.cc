@@ -83,6 +83,7 @@ v1::JobSpec CountingJob(const std::string& folder, uint64_t samples, uint64_t ep
   std::ofstream csv(path);
   csv << "sample,label\n";
   for (uint64_t i = 0; i < samples; ++i) csv << i << "," << i % 2 << "\n";
+
   v1::JobSpec job = BaseJob();
   v1::DataSpec& data = *job.mutable_data();
   data.set_format(v1::DataSpec::CSV);
@@ -92,6 +93,7 @@ v1::JobSpec CountingJob(const std::string& folder, uint64_t samples, uint64_t ep
   (*job.mutable_model()->mutable_dimensions())["microseconds"] = 5000;
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADD);
   job.mutable_optimizer()->set_learning_rate(1);
+
   v1::TrainingSpec& training = *job.mutable_training();
   training.set_aggregation(v1::TrainingSpec::SUM);
   training.set_epochs(epochs);

@@ -28,6 +28,7 @@ int Main(int argc, char** argv) {
   uint32_t index = 0;
   int threads = 0;
   std::string slow_while;
+
   CLI::App app{"A worker that counts samples."};
   app.add_option("--job", options.core.job)->required();
   app.add_option("--coordinator", options.coordinator)->required();
@@ -39,13 +40,16 @@ int Main(int argc, char** argv) {
   security::AddSecurityFlags(&app, &security);
   AddProgramFlags(&app, &program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+
   StopRequests stop;
   absl::StatusOr<Logger> logger = BeginProgram(program);
   if (!logger.ok()) return ExitWith("counting_worker", logger.status());
   ConfigureGrpcProcess({});
+
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const auto opened = security::TransportSecurity::OpenChosen(files.get(), security, absl::Now());
   if (!opened.ok()) return ExitWith("counting_worker", opened.status());
+
   options.security = *opened;
   options.core.process.set_role(v1::WORKER);
   options.core.process.set_index(index);
@@ -55,12 +59,14 @@ int Main(int argc, char** argv) {
                                      int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     return std::make_unique<testing::CountingEngine>(job, data.samples, slow_while);
   };
+
   Metrics metrics(WorkerMetrics(), {});
   const auto process = WorkerProcess::Start(std::move(options), &metrics,
                                             logger->With({{"role", "worker"}, {"index", index}}));
   stop.SetHandler([&](int) { process->Leave("asked to stop by a signal", absl::Seconds(5)); });
   const WorkerProcess::Result result = process->Wait();
   stop.SetHandler(nullptr);
+
   switch (result.reason) {
     case ExitReason::kFinished:
     case ExitReason::kLeft:

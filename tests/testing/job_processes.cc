@@ -110,6 +110,7 @@ absl::Status JobProcesses::TryToStartCoordinator() {
   (void)google::protobuf::util::MessageToJsonString(options_.job, &json);
   json.insert(1, options_.more_of_job);  // after the brace
   std::ofstream(job_file) << json;
+
   // A new coordinator must listen at its predecessor's address.
   const std::string listen =
       coordinator_address_.empty() ? std::string("127.0.0.1:0") : coordinator_address_;
@@ -117,6 +118,7 @@ absl::Status JobProcesses::TryToStartCoordinator() {
       Spawn("coordinator", {Program("coordinator"), "--job", job_file, "--listen", listen,
                             "--status-file", absl::StrCat(options_.folder, "/status.json")});
   if (!status.ok()) return status;
+
   absl::StatusOr<int> port = ReadPort("coordinator", kStartPatience);
   if (!port.ok()) return port.status();
   coordinator_address_ = absl::StrCat("127.0.0.1:", *port);
@@ -173,6 +175,7 @@ absl::Status JobProcesses::StartAll() {
 
 absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::string> arguments) {
   if (Lives(name)) return absl::FailedPreconditionError(absl::StrCat(name, " is already running"));
+
   const std::string port_file = absl::StrCat(options_.folder, "/", name, ".port");
   unlink(port_file.c_str());
   for (const std::string& flag : {std::string("--port-file"), port_file, std::string("--log-file"),
@@ -186,9 +189,11 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
     arguments.push_back("--secret-file");
     arguments.push_back(options_.secret_file);
   }
+
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
+
   // What the program prints before it opens its log goes to a file beside the log.
   const std::string output = absl::StrCat(options_.folder, "/", name, ".stderr");
   posix_spawn_file_actions_t actions;
@@ -199,6 +204,7 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
   const int error = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", argv[0]));
+
   living_[name] = pid;
   exit_codes_.erase(name);
   return absl::OkStatus();
@@ -249,6 +255,7 @@ absl::Status JobProcesses::Kill(const std::string& name, bool report) {
   Signal(name, SIGKILL);
   absl::StatusOr<int> code = WaitForExit(name, absl::Seconds(10));
   if (!code.ok() || !report) return code.status();
+
   v1::SetDesiredRequest request;
   request.set_workers(options_.job.worker().replicas());
   request.set_shards(options_.job.parameter_server().replicas());

@@ -23,6 +23,7 @@ class ScaleTest(OperatorCase):
         operator = self.enterContext(Operator(self.cluster, self.kubeconfig, metrics_port=scale.METRICS_PORT))
         watcher = scale.Watcher(self.cluster, self.namespace)
         rate = scale.job_pods_per_second(self.cluster, self.namespace, JOBS, PODS, watcher, seconds=300)
+
         # The counts in a status are up to a second old.
         wait_for('every job trains with all its workers', lambda: all(
             conditions(job).get('Running') == conditions(job).get('Ready') == 'True' and job['status']['worker']['readyReplicas'] == PODS - 3
@@ -32,11 +33,13 @@ class ScaleTest(OperatorCase):
         for job in jobs:
             self.assertNotIn('restarts', job['status'])
         self.assertEqual((watcher.made, watcher.doubled), (JOBS * PODS, []))
+
         metrics = scale.OperatorMetrics(self.cluster)
         # A repeated create request would not make a second pod, but there is no reason to send one.
         self.assertEqual(metrics.total('sluice_operator_api_requests_total', verb='create', resource='pods', code='201'), JOBS * PODS)
         self.assertEqual(metrics.total('sluice_operator_reconcile_errors_total'), 0)
         self.assertEqual(scale.ends_of_pods(self.cluster, self.namespace), {})
+
         like = scale.pod_spec_like(self.pods('job-0', 'worker')['job-0-worker-0'])
         plain = scale.plain_pods_per_second(self.cluster, self.namespace, JOBS * PODS, like, seconds=300)
         p99 = metrics.quantile('sluice_operator_reconcile_seconds', 0.99)

@@ -32,11 +32,13 @@ class ValidationTest(unittest.TestCase):
         folder.mkdir()
         for case in refused:
             (folder / f'{case["name"]}.yaml').write_text(case['manifest'])
+
         said = self.cluster.refused('apply', '--dry-run=server', '-f', folder)
         messages = {}
         for message in re.split(r'\n(?=Error from server|error: |Error parsing|\S+\.yaml)', said):
             for name in re.findall(r'/([\w.-]+)\.yaml', message):
                 messages[name] = messages.get(name, '') + message
+
         for case in refused:
             with self.subTest(case['name']):
                 message = messages.get(case['name'], '')

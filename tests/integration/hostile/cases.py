@@ -122,6 +122,7 @@ def probes_are_answered(job, attack, problems):
         time.sleep(0.1)
     if failed:
         problems.append(f'{len(failed)} probes without an answer: {failed[0]}')
+
     try:
         # The coordinator must serve a new connection too.
         job.progress()
@@ -267,12 +268,14 @@ class Arena:
                 _look_at_the_end(job, outcome.problems)
                 self._explain(job, outcome)
             return outcome
+
         if self._shared is not None:
             trained = self._shared[0].trained()  # it trained on while other jobs were attacked
             if trained is None or trained > 0.6 * job_lib.STEPS:
                 self._end_shared()
         if self._shared is None:
             self._shared = (*self._start(case), [])
+
         job, outcome.before, attacks = self._shared
         attacks.append(case.name)
         self._attack(job, case, outcome)
@@ -302,6 +305,7 @@ class Arena:
         attempt = job.progress().attempt
         logged = {name: job.logged_bytes(name) for name in job.servers()}
         began, first = time.monotonic(), job.trained()
+
         if case.order:
             try:
                 outcome.said = {'answer': job.give_order(case.order, case.seconds + 15)}
@@ -317,6 +321,7 @@ class Arena:
                 # The pace needs at least `stretch` seconds: a short attack is repeated.
                 if case.during is not None or time.monotonic() - began >= self._stretch:
                     break
+
         outcome.during = job.pace_since(began, first)
         if case.paced and first is not None and job.trained_since(first) is False:
             outcome.problems.append(f'no step during the attack, which began at step {first:g}')
@@ -388,6 +393,7 @@ def _look_at(job, case, outcome, attempt, logged):
             problems.append(f'{name} has {job.threads(name)} threads')
         if job.logged_bytes(name) - logged[name] > job_lib.LOG_BYTES:
             problems.append(f'{name} logged {job.logged_bytes(name) - logged[name]} bytes')
+
     try:
         progress = job.progress()
     except Exception as error:

@@ -61,6 +61,7 @@ class Floods(client.HostileClient):
             connection = self.raw(self.coordinator)
             connection.send(shut)
             connections.append(connection)
+
         while time.monotonic() < deadline:
             for connection in connections:
                 try:
@@ -97,6 +98,7 @@ class Floods(client.HostileClient):
                     connection = None
                 if time.monotonic() > opened_by:
                     break
+
         print('READY', flush=True)
         time.sleep(max(0, deadline - time.monotonic()))
         for connection in connections:
@@ -117,6 +119,7 @@ class Floods(client.HostileClient):
                     self.count('opened')
                 except OSError:
                     self.count('refused')
+
         print('READY', flush=True)
         for _ in self.until_end():
             for one in open_ones:

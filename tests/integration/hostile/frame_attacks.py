@@ -144,6 +144,7 @@ class FrameAttacks(client.HostileClient):
                 version=snapshot.version, cut=snapshot.cut, partitions=[number] * 20000, request=number))) for number in owned]
             threads.append(threading.Thread(target=self._pour, daemon=True,
                                             args=(shard, (wire.READER, 0, reader), pulls, False)))
+
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -109,12 +109,14 @@ class LocalUserTest(unittest.TestCase):
         self.assertTrue(secrets, [str(path) for path in (self.folder / 'state').rglob('*')])
         for path in secrets:
             self.assertEqual(path.stat().st_mode & 0o077, 0, path)
+
         texts = [path.read_text().strip() for path in secrets]
         others = [path for path in (self.folder / 'state').rglob('*') if path.is_file() and path not in secrets]
         for path in others:
             content = path.read_bytes()
             for text in texts:
                 self.assertNotIn(text.encode(), content, path)
+
         for folder in pathlib.Path('/proc').glob('[0-9]*'):
             try:
                 line = (folder / 'cmdline').read_bytes()

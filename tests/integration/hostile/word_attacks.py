@@ -43,6 +43,7 @@ class WordAttacks(client.HostileClient):
         progress_of_view = wire.MemberMessage()
         progress_of_view.worker_progress.owing.extend(range(500000))
         progress_of_view = progress_of_view.SerializeToString()
+
         deadline = time.monotonic() + self.seconds
         while time.monotonic() < deadline:
             stream = self.join(fresh=True)
@@ -68,6 +69,7 @@ class WordAttacks(client.HostileClient):
         failure.failure.reason = long
         leave = wire.MemberMessage()
         leave.leave.reason = long
+
         for _ in self.until_end():
             for more, then in (({}, ready), (dict(address=long), leave), (dict(metrics_address=long), leave), ({}, failure)):
                 stream = self.join()

@@ -96,6 +96,7 @@ TEST(VersionsTest, RefusesWorkerWithoutCommonVersionAndContinues) {
   JobProcesses::Options options = Options("late");
   JobProcesses processes(options);
   StartServers(&processes);
+
   options.coordinator = processes.coordinator_address();
   options.secret_file = processes.secret_file();
   options.folder = NewFolder("late_worker");
@@ -105,12 +106,14 @@ TEST(VersionsTest, RefusesWorkerWithoutCommonVersionAndContinues) {
   const auto code = late.WaitForExit("worker-1", absl::Seconds(60));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitRefused);
+
   const auto told = processes.WaitFor(
       [](const v1::JobProgress& progress) {
         return absl::StrContains(EventsOf(progress), "worker-1 asks for wire version 2");
       },
       absl::Seconds(60));
   EXPECT_TRUE(told.ok()) << told.status();
+
   StartWorkers(&processes);
   FinishAndCheck(&processes);
 }

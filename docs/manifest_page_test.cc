@@ -14,7 +14,7 @@ TEST(ManifestPage, MatchesTableOfFields) {
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), ReferenceMarkdown())
-      << "generate it again: bazel run //docs:testing/print_manifest_reference > docs/manifest.md";
+      << "regenerate it: bazel run //docs:testing/print_manifest_reference > docs/manifest.md";
 }
 
 }  // namespace

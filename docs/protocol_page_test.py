@@ -10,7 +10,7 @@ from tools import unittest_main
 # a program that the command line starts writes a model's description.
 NOT_FROM_PEERS = {'job.proto', 'describe.proto'}
 
-# Files that have no table yet: remove the name when you write the table.
+# Files whose table is not written yet; remove a name together with writing its table.
 PENDING = set()
 
 COLUMNS = ['message', 'fields', 'sent by', 'what the receiver checks']

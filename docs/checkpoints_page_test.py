@@ -1,4 +1,4 @@
-"""The Python of docs/checkpoints.md reads a checkpoint that Sluice wrote."""
+"""The Python code of docs/checkpoints.md reads a checkpoint that Sluice wrote."""
 
 import os
 import pathlib
@@ -21,10 +21,10 @@ class CheckpointsPage(unittest.TestCase):
         cls.page = {}
         exec(pages.fenced_blocks(page, 'python')[0], cls.page)  # pylint: disable=exec-used
 
-    def test_the_folder_is_named_as_the_page_says(self):
+    def test_directory_has_the_name_that_the_page_shows(self):
         self.assertEqual(self.folder.name, 'attempt-0001-step-000000000007')
 
-    def test_the_snippet_reads_every_element_of_every_tensor(self):
+    def test_snippet_reads_every_element_of_every_tensor(self):
         tensors = self.page['read_checkpoint'](self.folder)
         self.assertEqual(list(tensors), ['fc.weight', 'fc.bias', 'steps'])
         dtype, shape, data = tensors['fc.weight']
@@ -37,8 +37,8 @@ class CheckpointsPage(unittest.TestCase):
         self.assertEqual((dtype, shape), ('INT64', []))
         self.assertEqual(struct.unpack('<q', data), (7,))
 
-    def test_the_weight_lies_in_more_than_one_file_and_has_optimizer_state(self):
-        # Otherwise the test above would prove little.
+    def test_weight_spans_several_files_and_has_optimizer_state(self):
+        # Otherwise the test above would not prove much.
         files = sorted(self.folder.glob('partition-*.safetensors'))
         with_weight = [file for file in files if b'fc.weight[' in file.read_bytes()]
         self.assertGreater(len(with_weight), 1)

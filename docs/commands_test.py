@@ -44,7 +44,7 @@ class Commands(unittest.TestCase):
     def setUpClass(cls):
         pages.enter_repository()
 
-    def test_every_command_that_is_shown_exists_with_its_flags(self):
+    def test_every_shown_command_exists_with_its_flags(self):
         known = subcommands()
         seen = 0
         for page in pages.pages():
@@ -54,9 +54,9 @@ class Commands(unittest.TestCase):
                     self.assertIn(subcommand, known)
                     options = {name for flag in flags_of(subcommand) for name in flag.split(',')}
                     self.assertLessEqual(set(flags), options)
-        self.assertGreater(seen, 10)  # or commands are not found any more
+        self.assertGreater(seen, 10)  # otherwise the pattern above finds no commands
 
-    def test_the_readmes_manifest_is_valid_and_the_examples(self):
+    def test_readme_manifest_is_valid_and_equals_the_example(self):
         manifest = pages.fenced_blocks(pathlib.Path('README.md').read_text(), 'yaml')[0]
         path = os.path.join(os.environ['TEST_TMPDIR'], 'job.yaml')
         pathlib.Path(path).write_text(manifest)
@@ -70,7 +70,7 @@ class Commands(unittest.TestCase):
 
         self.assertEqual(normal_form(path), normal_form('examples/fashion-mnist.yaml'))
 
-    def test_what_looks_for_commands_finds_them(self):
+    def test_command_parser_finds_commands(self):
         text = '```sh\nsluice run job.yaml --workers 4  # more\n```\n`sluice init -o x`, `sluice-ps --job`'
         self.assertEqual(list(shown_commands(text)), [('run', ['--workers']), ('init', ['-o'])])
 

@@ -1,4 +1,4 @@
-// The pages' words on how pods and jobs end on a cluster, held to what is decided there.
+// The pages describe the ends of pods and jobs on a cluster as the code decides them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ std::string Page(const std::string& name) {
   return text.str();
 }
 
-// The cells of the rows of the first table below that line, without its head.
+// The cells of the rows of the first table below the line, without the table's head.
 std::vector<std::vector<std::string>> TableBelow(const std::string& page, const std::string& line) {
   std::vector<std::vector<std::string>> rows;
   const size_t at = page.find("\n" + line);
@@ -52,8 +52,7 @@ std::vector<std::vector<std::string>> TableBelow(const std::string& page, const 
   return rows;
 }
 
-// A job of one shard, which must not be lost, and one worker; what becomes of it when one has
-// ended.
+// A job with one worker and one shard, which must not be lost, after one of the two has ended.
 struct Scene {
   explicit Scene(const Slot& slot, const Exit& exit, bool was_ready = true) {
     plan.backoff_limit = 0;
@@ -109,13 +108,14 @@ std::vector<EndOfPod> EndsOfPods() {
   return ends;
 }
 
-TEST(FailuresPage, SaysOfEachEndOfAPodWhetherItCounts) {
+TEST(FailuresPage, StatesWhetherEachEndOfPodCounts) {
   std::map<std::string, std::string> told;
   for (const auto& row : TableBelow(Page("kubernetes.md"), "Ends of pods")) {
     for (absl::string_view reason : absl::StrSplit(row[0], ", ")) {
       told[std::string(reason)] = row[1];
     }
   }
+
   std::set<std::string> known;
   for (const EndOfPod& end : EndsOfPods()) {
     known.insert(end.name);
@@ -127,11 +127,12 @@ TEST(FailuresPage, SaysOfEachEndOfAPodWhetherItCounts) {
     EXPECT_EQ(told[end.name], what) << end.name;
     EXPECT_EQ(worker.EndOfTheJob() == "ProcessFailed", what == "the job fails") << end.name;
     EXPECT_EQ(worker.After().worker_deaths.size(), what == "yes" ? 1u : 0u) << end.name;
-    // Where starting again may help, what was never ready is tried for ever.
+    // If a restart may help, a process that was never ready is restarted without limit.
     if (what == "yes") {
       EXPECT_EQ(Scene(kShard, end.exit, false).EndOfTheJob(), "") << end.name;
     }
   }
+
   for (const auto& [name, what] : told) EXPECT_TRUE(known.count(name)) << name;
 }
 
@@ -142,6 +143,7 @@ std::set<std::string> EndsOfJobs() {
       Scene(kShard, killed).EndOfTheJob(),
       Scene(kWorker, {kExitUsage}).EndOfTheJob(),
   };
+
   Scene rule(kWorker, killed);
   rule.plan.failure_rules = {{policy::FailureRule::Action::kFailJob, {}, {137}, {}}};
   Scene failed(kWorker, killed);
@@ -155,13 +157,14 @@ std::set<std::string> EndsOfJobs() {
   many.memory.worker_deaths.assign(reconciler::ClusterLimits().max_worker_deaths, kNow);
   Scene never(kWorker, killed, /*was_ready=*/false);
   never.memory.slots[kWorker].failed_starts = 1000;
+
   for (const Scene& scene : {rule, failed, in_use, late, many, never})
     ends.insert(scene.EndOfTheJob());
   ends.erase("");
   return ends;
 }
 
-TEST(FailuresPage, NamesTheEndsOfJobsAndNoOthers) {
+TEST(FailuresPage, ListsExactlyTheEndsOfJobs) {
   std::set<std::string> told;
   for (const auto& row : TableBelow(Page("kubernetes.md"), "Ends of jobs")) {
     for (absl::string_view reason : absl::StrSplit(row[0], ", ")) told.emplace(reason);

@@ -1,4 +1,4 @@
-// docs/manifest.md is what the table of fields says.
+// docs/manifest.md is up to date with the table of fields.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -9,7 +9,7 @@
 namespace sluice::api {
 namespace {
 
-TEST(ManifestPage, IsWhatTheTableOfFieldsSays) {
+TEST(ManifestPage, MatchesTableOfFields) {
   std::ifstream file("docs/manifest.md");
   std::stringstream text;
   text << file.rdbuf();

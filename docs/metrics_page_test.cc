@@ -41,7 +41,7 @@ std::string TableOf(const std::vector<MetricDescriptor>& metrics) {
   return table;
 }
 
-// What stands in the page between "<!-- table: NAME -->" and the next "<!-- end -->".
+// The text of the page between "<!-- table: NAME -->" and the next "<!-- end -->".
 std::string TableInPage(const std::string& name) {
   std::ifstream file("docs/metrics.md");
   std::stringstream text;
@@ -54,7 +54,7 @@ std::string TableInPage(const std::string& name) {
   return page.substr(from + begin.size(), to - from - begin.size());
 }
 
-// On failure the second text is what the page should hold.
+// On failure, the second text is what the page should contain.
 TEST(MetricsPage, ListsTheCoordinatorsMetrics) {
   EXPECT_EQ(TableInPage("coordinator"), TableOf(coordinator::CoordinatorMetrics()));
 }

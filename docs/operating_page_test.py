@@ -15,7 +15,7 @@ PROGRAMS = {
 
 
 def flags_of_help(text):
-    """Flag -> default ('' if none is shown) of what --help prints."""
+    """Flag -> default ('' if none is shown), from the output of --help."""
     flags = {}
     for line in text.splitlines():
         # "  --threads INT:INT in [1 - 256]=1     threads for arithmetic"
@@ -27,7 +27,7 @@ def flags_of_help(text):
 
 
 def flags_of_page(text, heading):
-    """The same of the first table behind a line that holds `heading`."""
+    """The same, from the first table after the line that contains `heading`."""
     table = text[text.index(heading):].split('\n\n')[1]
     flags = {}
     for row in table.splitlines()[2:]:
@@ -49,14 +49,14 @@ class OperatingPage(unittest.TestCase):
                 text = subprocess.run([path, '--help'], check=True, capture_output=True,
                                       text=True).stdout
                 shown = set(flags_of_help(text))
-                # Flags that their tables name by the form that differs from the default.
+                # The tables name these flags in the form that differs from the default.
                 for flag in ('grpc-experiments', 'shared-memory'):
                     if f'--{flag}' in shown:
                         shown = shown - {f'--{flag}'} | {f'--no-{flag}'}
                 own = flags_of_page(self.page, f'`{program}`:')
                 self.assertEqual(shown, set(own) | set(self.common))
 
-    def test_defaults_that_programs_show_are_those_of_the_page(self):
+    def test_page_has_the_defaults_that_programs_show(self):
         seen = 0
         for program, path in PROGRAMS.items():
             text = subprocess.run([path, '--help'], check=True, capture_output=True,
@@ -67,7 +67,7 @@ class OperatingPage(unittest.TestCase):
                     seen += 1
                     with self.subTest(program=program, flag=flag):
                         self.assertEqual(own.get(flag), default)
-        self.assertGreater(seen, 6)  # or the pattern above finds nothing any more
+        self.assertGreater(seen, 6)  # otherwise the pattern above finds no defaults
 
 
 if __name__ == '__main__':

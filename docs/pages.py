@@ -1,4 +1,4 @@
-"""What the tests of the documentation ask of a Markdown page."""
+"""Parsing of Markdown pages for the tests of the documentation."""
 
 import os
 import pathlib
@@ -6,7 +6,7 @@ import re
 
 
 def enter_repository():
-    """Goes to the root of the source tree; WORKSPACE must be among the test's data."""
+    """Changes to the root of the source tree; WORKSPACE must be in the test's data."""
     os.chdir(os.path.dirname(os.path.realpath('WORKSPACE')))
 
 
@@ -43,12 +43,12 @@ def anchors(text):
     return result
 
 
-# A path of this repository in backquotes: it has a folder, and the first one is ours.
+# The top-level folders: a path in backquotes that begins with one of them is a path of this repository.
 _FOLDERS = ('bench', 'docs', 'examples', 'helm', 'k8s', 'operator', 'proto', 'services', 'tests', 'third_party', 'tools')
 
 
 def paths(text):
-    """Paths of the repository that stand in code spans."""
+    """The paths of the repository in code spans."""
     spans = re.findall(r'`([^`\n]+)`', text)
     return sorted({span for span in spans
                    if re.fullmatch(rf'\.?/?({"|".join(_FOLDERS)})/[\w./-]*', span)})

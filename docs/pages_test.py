@@ -1,4 +1,4 @@
-"""Links lead somewhere, and files that are named exist."""
+"""Links in the pages lead to existing targets, and files that the pages name exist."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ class Pages(unittest.TestCase):
     def setUpClass(cls):
         pages.enter_repository()
 
-    def test_relative_links_lead_to_files_and_headings_that_exist(self):
+    def test_relative_links_lead_to_existing_files_and_headings(self):
         for page in pages.pages():
             for link in pages.links(page.read_text()):
                 if '://' in link or link.startswith('mailto:'):
@@ -23,18 +23,18 @@ class Pages(unittest.TestCase):
                 target, _, anchor = link.partition('#')
                 path = pathlib.Path(os.path.normpath(page.parent / target)) if target else page
                 with self.subTest(page=str(page), link=link):
-                    self.assertTrue(path.exists(), f'{page}: there is no {path}')
+                    self.assertTrue(path.exists(), f'{page} links to {path}, which does not exist')
                     if anchor:
                         self.assertIn(anchor, pages.anchors(path.read_text()))
 
-    def test_files_and_folders_that_pages_name_exist(self):
+    def test_paths_that_pages_name_exist(self):
         for page in pages.pages():
             for name in pages.paths(page.read_text()):
                 with self.subTest(page=str(page), name=name):
                     self.assertTrue(
                         pathlib.Path(name).exists(), f'{page} names {name}, which does not exist')
 
-    def test_pages_that_sources_refer_to_exist(self):
+    def test_pages_that_sources_name_exist(self):
         seen = 0
         for folder in ('operator', 'proto', 'services', 'tests'):
             for source in pathlib.Path(folder).rglob('*'):
@@ -46,19 +46,19 @@ class Pages(unittest.TestCase):
                         self.assertTrue(pathlib.Path(page).exists())
         self.assertGreater(seen, 5)
 
-    def test_every_page_of_docs_is_reached_from_the_readme(self):
+    def test_readme_links_to_every_page_of_docs(self):
         readme = set(pages.links(pathlib.Path('README.md').read_text()))
         for page in pathlib.Path('docs').glob('*.md'):
             with self.subTest(page=str(page)):
                 self.assertIn(str(page), readme)
 
-    def test_every_python_snippet_is_python(self):
+    def test_every_python_snippet_compiles(self):
         for page in pages.pages():
             for number, block in enumerate(pages.fenced_blocks(page.read_text(), 'python')):
                 with self.subTest(page=str(page), number=number):
                     compile(block, str(page), 'exec')
 
-    def test_what_looks_for_links_finds_them(self):
+    def test_link_parser_finds_links(self):
         text = 'See [a](b.md#c-d), not `[x](y)`.\n```\n[no](no.md)\n```\n## C: d\n'
         self.assertEqual(pages.links(text), ['b.md#c-d'])
         self.assertEqual(pages.anchors(text), {'c-d'})

@@ -1,4 +1,4 @@
-"""docs/protocol.md has a row for every field that a peer sends, and for no other."""
+"""docs/protocol.md has a row for every field that a peer sends, and no other rows."""
 
 import pathlib
 import re
@@ -6,8 +6,8 @@ import unittest
 
 from tools import unittest_main
 
-# Files whose messages no peer sends: the job's description is the user's (docs/manifest.md), and a
-# model's description comes from a program that the command line starts.
+# Files whose messages no peer sends: the user writes the job's description (docs/manifest.md), and
+# a program that the command line starts writes a model's description.
 NOT_FROM_PEERS = {'job.proto', 'describe.proto'}
 
 # Files whose table is not written yet; remove a name together with writing its table.
@@ -17,7 +17,7 @@ COLUMNS = ['message', 'fields', 'sent by', 'what the receiver checks']
 
 
 def fields_of_proto(text):
-    """Message -> set of its fields' names; a nested message is Outer.Inner."""
+    """Message -> set of the names of its fields; a nested message is Outer.Inner."""
     text = re.sub(r'//[^\n]*', '', text)
     messages = {}
     blocks = []  # (kind, full name) of each open brace
@@ -60,14 +60,14 @@ def table_of_page(page, proto):
 
 
 def fields_of_table(rows):
-    """(message -> fields, what is wrong with the table's form)."""
+    """(message -> fields, problems with the form of the table)."""
     problems = []
     if [cell.strip() for cell in rows[0]] != COLUMNS:
         problems.append(f'the columns are {rows[0]}, they should be {COLUMNS}')
     messages = {}
     for row in rows[2:]:
         if len(row) != len(COLUMNS) or not all(row):
-            problems.append(f'a row without {len(COLUMNS)} filled cells: {row}')
+            problems.append(f'this row does not have {len(COLUMNS)} filled cells: {row}')
             continue
         message = re.fullmatch(r'`([\w.]+)`', row[0])
         fields = re.findall(r'`(\w+)`', row[1])
@@ -82,11 +82,11 @@ def fields_of_table(rows):
 
 
 def differences(wanted, found):
-    """What a table lacks, and what it has too much, one line each."""
+    """The missing and the surplus rows of a table, one line each."""
     def flat(messages):
         return {f'{message}.{field}' for message, fields in messages.items() for field in fields}
     return ([f'{field} has no row' for field in sorted(flat(wanted) - flat(found))] +
-            [f'{field} is no field' for field in sorted(flat(found) - flat(wanted))])
+            [f'{field} is not a field' for field in sorted(flat(found) - flat(wanted))])
 
 
 class ProtocolPage(unittest.TestCase):
@@ -107,14 +107,14 @@ class ProtocolPage(unittest.TestCase):
                 found, problems = fields_of_table(rows)
                 self.assertEqual(problems + differences(fields_of_proto(text), found), [])
 
-    def test_what_is_pending_or_left_out_has_no_table(self):
+    def test_pending_and_excluded_files_have_no_table(self):
         for name in NOT_FROM_PEERS | PENDING:
             with self.subTest(proto=name):
                 self.assertIn(name, self.protos)
                 self.assertIsNone(table_of_page(self.page, name),
-                                  f'{name} has a table: take it out of PENDING')
+                                  f'{name} has a table: remove it from PENDING')
 
-    def test_a_field_without_a_row_and_a_row_without_a_field_are_found(self):
+    def test_finds_missing_and_surplus_rows(self):
         proto = '''
             // message Comment { uint64 no = 1; }
             message Outer {
@@ -130,6 +130,7 @@ class ProtocolPage(unittest.TestCase):
         fields = fields_of_proto(proto)
         self.assertEqual(fields, {'Outer': {'kind', 'inner', 'text', 'long_name'},
                                   'Outer.Inner': {'deep'}})
+
         page = ('<!-- fields: x.proto -->\n| message | fields | sent by | what the receiver checks |\n'
                 '|---|---|---|---|\n| `Outer` | `kind`, `inner`, `gone` | A | B |\n'
                 '| `Outer.Inner` | `deep` | A | B |\n<!-- end -->')
@@ -137,7 +138,7 @@ class ProtocolPage(unittest.TestCase):
         self.assertEqual(problems, [])
         self.assertEqual(differences(fields, found),
                          ['Outer.long_name has no row', 'Outer.text has no row',
-                          'Outer.gone is no field'])
+                          'Outer.gone is not a field'])
 
 
 if __name__ == '__main__':

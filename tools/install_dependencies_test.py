@@ -1,4 +1,4 @@
-"""tools/install_dependencies.sh beside stand-ins for Debian's programs."""
+"""tools/install_dependencies.sh with stand-ins for Debian's programs."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ from tools import unittest_main
 
 SCRIPT = pathlib.Path('tools/install_dependencies.sh').absolute()
 
-# Nothing is installed until apt-get has run, which enables a service, as packages do.
+# No package is installed until apt-get has run. apt-get enables a service, as packages do.
 STAND_INS = {
     'dpkg-query': 'test -e "$HERE/installed" && echo installed',
     'id': 'echo "${USER_ID:-0}"',
@@ -50,26 +50,26 @@ class InstallDependencies(unittest.TestCase):
     def commands(self):
         return (self.folder / 'commands').read_text().splitlines()
 
-    def test_what_running_needs_is_a_part_that_has_no_services_and_no_tools_of_tests(self):
+    def test_packages_to_run_include_no_services_and_no_test_tools(self):
         all_packages = set(self.run_script('--list')[1].split())
         to_run = set(self.run_script('--list', '--run')[1].split())
         self.assertLess(to_run, all_packages)
         self.assertLessEqual({'bazel-bootstrap', 'libtorch-dev', 'dataset-fashion-mnist'}, to_run)
         self.assertFalse({'containerd', 'prometheus', 'clang-tidy-14', 'golang-go', 'spin', 'libgtest-dev'} & to_run)
 
-    def test_services_that_packages_enable_are_disabled_and_no_others(self):
+    def test_only_services_that_packages_enabled_are_disabled(self):
         code, output = self.run_script()
         self.assertEqual(code, 0, output)
         self.assertIn('systemctl --quiet disable containerd.service', self.commands())
-        self.assertLess(len(output.splitlines()), 12, output)  # not a line for each package
+        self.assertLess(len(output.splitlines()), 12, output)  # not one line per package
 
-    def test_another_user_than_root_is_asked_by_sudo(self):
+    def test_user_other_than_root_goes_through_sudo(self):
         code, output = self.run_script('--run', USER_ID='1000')
         self.assertEqual(code, 0, output)
         self.assertIn('needs root: sudo may ask for your password', output)
         self.assertTrue(any(line.startswith('sudo env DEBIAN_FRONTEND=noninteractive') for line in self.commands()))
 
-    def test_nothing_is_changed_where_nothing_is_missing(self):
+    def test_nothing_is_changed_if_nothing_is_missing(self):
         (self.folder / 'installed').touch()
         code, output = self.run_script()
         self.assertEqual(code, 0, output)

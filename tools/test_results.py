@@ -1,13 +1,13 @@
-"""Counts the test cases of one `bazel test`, from what Bazel reported of that run.
+"""Counts the test cases of one `bazel test` run from Bazel's report of it.
 
     python3 tools/test_results.py EVENTS TARGETS
 
-EVENTS is the file of --build_event_json_file, TARGETS lists the test targets that were asked for, one
-per line. Prints the cases that failed, were skipped or have no result, and ends with a line
-`PASSED FAILED SKIPPED` of three numbers.
+EVENTS is the file of --build_event_json_file, TARGETS lists the requested test targets, one per line.
+Prints the cases that failed, were skipped or have no result, and ends with a line of three numbers:
+`PASSED FAILED SKIPPED`.
 
-A target of which nothing is known to have passed or failed (it did not build, or was killed) counts
-as one failed case: no run is greener for having lost its results.
+A target without results (it did not build, or was killed) counts as one failed case, so that lost
+results never make a run look better.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import xml.etree.ElementTree as ElementTree
 
 @dataclasses.dataclass
 class Target:
-    """What the run said of one test target."""
+    """The results of one test target."""
 
     status: str = 'NO_STATUS'
     passed: int = 0
@@ -53,7 +53,7 @@ def add_cases(target, xml_text):
 def read_events(lines, read_file):
     """Returns {label: Target} for every test that the events mention.
 
-    read_file gives the text of a path. Of several attempts at one shard or run the last one counts.
+    read_file returns the text of a path. Of several attempts at one shard or run, the last one counts.
     """
     targets = {}
     attempts = {}  # (label, run, shard) -> (attempt, path of its test.xml)
@@ -86,7 +86,7 @@ def read_events(lines, read_file):
 
 
 def settle(targets, asked):
-    """Makes the result of every asked-for target definite, by the rule at the top of this file."""
+    """Gives every requested target a definite result, by the rule at the top of this file."""
     for label in asked:
         target = targets.setdefault(label, Target())
         green = target.status in ('PASSED', 'FLAKY')
@@ -110,11 +110,12 @@ def main(argv):
             targets = read_events(events, _read_text)
     except FileNotFoundError:
         targets = {}
+
     targets = settle(targets, asked)
     for label, target in sorted(targets.items()):
         for verdict, cases in (('FAILED', target.failed), ('skipped', target.skipped)):
             for name, message in cases:
-                # GoogleTest's first line says only where.
+                # GoogleTest's first line has only the location.
                 short = ' | '.join(line.strip() for line in message.splitlines()[:4] if line.strip())
                 print(f'  {verdict} {label} {name}' + (f': {short[:200]}' if short else ''))
     print(

@@ -48,29 +48,29 @@ class TestResultsTest(unittest.TestCase):
     def counts(self, target):
         return (target.passed, len(target.failed), len(target.skipped))
 
-    def test_counts_cases_and_not_targets(self):
+    def test_counts_cases_not_targets(self):
         targets = read([result('//a', '/x'), summary('//a', 'FAILED')], {'/x': GTEST_XML}, ['//a'])
         self.assertEqual(self.counts(targets['//a']), (1, 1, 2))
 
-    def test_a_target_that_did_not_build_counts_as_one_failed(self):
+    def test_target_that_did_not_build_counts_as_one_failure(self):
         targets = read([], {}, ['//a'])
         self.assertEqual(self.counts(targets['//a']), (0, 1, 0))
 
-    def test_a_killed_target_with_a_green_file_counts_as_failed(self):
+    def test_killed_target_with_passing_result_counts_as_failed(self):
         targets = read([result('//a', '/x'), summary('//a', 'TIMEOUT')], {'/x': GREEN_XML}, ['//a'])
         self.assertEqual(self.counts(targets['//a']), (1, 1, 0))
 
-    def test_a_passed_target_without_any_case_counts_as_failed(self):
+    def test_passed_target_without_cases_counts_as_failed(self):
         empty = '<testsuites/>'
         targets = read([result('//a', '/x'), summary('//a', 'PASSED')], {'/x': empty}, ['//a'])
         self.assertEqual(self.counts(targets['//a']), (0, 1, 0))
 
-    def test_an_unreadable_result_counts_as_failed(self):
+    def test_unreadable_result_counts_as_failed(self):
         for files in ({}, {'/x': '<testsuites>'}):
             targets = read([result('//a', '/x'), summary('//a', 'PASSED')], files, ['//a'])
             self.assertEqual(self.counts(targets['//a']), (0, 1, 0))
 
-    def test_shards_add_up_and_of_attempts_the_last_counts(self):
+    def test_shards_add_up_and_the_last_attempt_counts(self):
         lines = [
             result('//a', '/bad', attempt=1),
             result('//a', '/good', attempt=2),

@@ -1,6 +1,6 @@
-"""unittest.main() that also writes the result of every case where Bazel looks for it (test.xml).
+"""unittest.main() that also writes the result of every case to Bazel's test.xml.
 
-Without it Bazel counts a whole Python test as one case. At the end of a test:
+Without it, Bazel counts a whole Python test as one case. At the end of a test:
 
     if __name__ == '__main__':
         unittest_main.main()
@@ -20,7 +20,7 @@ class _Result(unittest.TextTestResult):
         self._began = {}
 
     def _record(self, test, tag=None, message=''):
-        # A case whose subtests fail and one whose tearDown fails are told of more than once.
+        # A case whose subtests or tearDown fail is reported more than once.
         if self._cases.get(test.id(), (None,))[0] in ('failure', 'error'):
             return
         seconds = time.monotonic() - self._began.get(test.id(), time.monotonic())
@@ -57,7 +57,7 @@ class _Result(unittest.TextTestResult):
 
     def addUnexpectedSuccess(self, test):
         super().addUnexpectedSuccess(test)
-        self._record(test, 'failure', 'succeeded, and was expected to fail')
+        self._record(test, 'failure', 'succeeded, but was expected to fail')
 
     def stopTestRun(self):
         super().stopTestRun()

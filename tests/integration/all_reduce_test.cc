@@ -1,5 +1,5 @@
-// Real workers sum their gradients among each other; what comes out is what comes out without, to
-// the last sample, whoever dies on the way.
+// All-reduce with real workers: the workers sum their gradients themselves, and the result is the
+// same as when the shards add, to the last sample, whichever worker dies on the way.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class AllReduceTest : public ::testing::Test {
     const absl::Status status = processes_->StartAll();
     ASSERT_TRUE(status.ok()) << status;
   }
-  // The number of the last step, or nothing if the job does not answer.
+  // The number of the last step; 0 if the job does not answer.
   uint64_t Step() {
     const auto progress =
         processes_->WaitFor([](const v1::JobProgress&) { return true; }, absl::Seconds(60));
@@ -64,9 +64,9 @@ class AllReduceTest : public ::testing::Test {
         },
         absl::Seconds(120));
     ASSERT_TRUE(progress.ok()) << progress.status();
-    ASSERT_LE(progress->phase(), v1::JobProgress::TRAINING) << "too quick for the test";
+    ASSERT_LE(progress->phase(), v1::JobProgress::TRAINING) << "trained too fast for this test";
   }
-  // Starts workers again that were told to come back.
+  // Starts each expelled worker again until the job has ended, then checks the counts.
   v1::JobProgress FinishAndCheck() {
     v1::JobProgress last;
     const absl::Time deadline = absl::Now() + absl::Seconds(200);
@@ -91,16 +91,16 @@ class AllReduceTest : public ::testing::Test {
   std::unique_ptr<JobProcesses> processes_;
 };
 
-TEST_F(AllReduceTest, OneTwoAndThreeWorkersCountEachSampleOnce) {
+TEST_F(AllReduceTest, CountsEachSampleOnceWithOneTwoOrThreeWorkers) {
   for (const uint32_t workers : {1, 2, 3}) {
     const std::string folder = NewFolder(absl::StrCat("w", workers));
     v1::JobSpec job = AllReduceJob(folder, workers, 20);
-    // Nobody is expelled because the machine is busy: the groups are never renewed.
+    // No worker is expelled because the machine is busy, so the groups are never renewed.
     job.mutable_timeouts()->set_suspect(60);
     job.mutable_timeouts()->set_silence(60);
     ASSERT_NO_FATAL_FAILURE(Start(job, folder));
     const v1::JobProgress progress = FinishAndCheck();
-    // Each step pushes the gradient once, not once for each worker.
+    // Each step pushes the gradient once, not once per worker.
     EXPECT_GT(progress.pushed_bytes(), 0u);
     EXPECT_LE(progress.pushed_bytes(), 20 * kSamples * sizeof(double)) << workers;
     const std::string log = Contents(processes_->LogFile("worker-0"));
@@ -108,11 +108,11 @@ TEST_F(AllReduceTest, OneTwoAndThreeWorkersCountEachSampleOnce) {
   }
 }
 
-TEST_F(AllReduceTest, AWorkerThatIsKilledInTheMiddleCostsNoSample) {
+TEST_F(AllReduceTest, LosesNoSampleWhenWorkerIsKilled) {
   const std::string folder = NewFolder("killed");
   ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(folder, 3, 300), folder));
   ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
-  // The coordinator is told of the first, and sees the other's end by itself.
+  // The first death is reported to the coordinator; it detects the second itself.
   for (const bool report : {true, false}) {
     const uint64_t step = Step();
     ASSERT_TRUE(processes_->Kill("worker-1", report).ok());
@@ -122,7 +122,7 @@ TEST_F(AllReduceTest, AWorkerThatIsKilledInTheMiddleCostsNoSample) {
   FinishAndCheck();
 }
 
-TEST_F(AllReduceTest, AWorkerThatFreezesIsReplacedAndTheOthersGoOn) {
+TEST_F(AllReduceTest, ContinuesWithoutFrozenWorker) {
   const std::string folder = NewFolder("frozen");
   ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(folder, 3, 300), folder));
   ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
@@ -132,7 +132,7 @@ TEST_F(AllReduceTest, AWorkerThatFreezesIsReplacedAndTheOthersGoOn) {
   FinishAndCheck();
 }
 
-TEST_F(AllReduceTest, AWorkerThatJoinsTakesItsPart) {
+TEST_F(AllReduceTest, NewWorkerTakesPart) {
   const std::string folder = NewFolder("joins");
   v1::JobSpec job = AllReduceJob(folder, 2, 300);
   ASSERT_NO_FATAL_FAILURE(Start(job, folder));
@@ -141,7 +141,7 @@ TEST_F(AllReduceTest, AWorkerThatJoinsTakesItsPart) {
   desired.set_workers(3);
   desired.set_shards(2);
   ASSERT_TRUE(processes_->SetDesired(desired).ok());
-  // The others reach it by what it says.
+  // The other workers reach it at the address that it advertises.
   ASSERT_TRUE(processes_->StartWorker(2, {"--advertise", "127.0.0.2"}).ok());
   const auto three = processes_->WaitFor(
       [](const v1::JobProgress& p) { return p.view().workers_size() == 3; }, absl::Seconds(60));
@@ -150,7 +150,7 @@ TEST_F(AllReduceTest, AWorkerThatJoinsTakesItsPart) {
   EXPECT_NE(Contents(processes_->LogFile("worker-2")).find("View installed"), std::string::npos);
 }
 
-// All numbers of the final parameters; empty: the job failed.
+// The values of all final parameters; empty if the job failed.
 std::vector<double> FinalParameters(const v1::JobSpec& job, const std::string& folder) {
   JobProcesses processes({.job = job, .folder = folder});
   const absl::Status status = processes.StartAll();
@@ -170,8 +170,8 @@ std::vector<double> FinalParameters(const v1::JobSpec& job, const std::string& f
   return all;
 }
 
-// What three workers train on two shards, the shards adding and the workers: only the order of
-// additions may differ.
+// Trains with three workers and two shards, once with the shards adding and once with all-reduce:
+// only the order of additions may differ. Returns the parameters of the all-reduce run.
 std::vector<double> ExpectTheSameAsWithTheShardsAdding(v1::JobSpec job, double difference,
                                                        const std::string& folder) {
   job.mutable_parameter_server()->set_replicas(2);
@@ -185,26 +185,27 @@ std::vector<double> ExpectTheSameAsWithTheShardsAdding(v1::JobSpec job, double d
 }
 
 // A real model with several tensors.
-TEST_F(AllReduceTest, AModelIsTheSameAsWithTheShardsAddingWithClippingToo) {
+TEST_F(AllReduceTest, MatchesShardAggregationWithClipping) {
   v1::JobSpec job = LinearJob(/*steps=*/30, /*delay=*/0);
   job.mutable_model()->set_dtype(v1::FLOAT64);
   job.mutable_optimizer()->set_clip_norm(0.5);
   ExpectTheSameAsWithTheShardsAdding(job, 1e-12, "model");
 }
 
-// One sample of 240 makes a gradient that is not finite, in one step of one worker.
-TEST_F(AllReduceTest, AStepThatIsNotFiniteIsSkippedByAll) {
+// One of 240 samples gives a non-finite gradient, in one step of one worker.
+TEST_F(AllReduceTest, AllWorkersSkipNonFiniteStep) {
   const std::string folder = NewFolder("not-finite");
   std::ofstream rows(folder + "/train.csv");
   rows << "a,b,y\n";
   for (int i = 0; i < 240; ++i) {
     if (i == 100) {
-      rows << "3e38,1,3e38\n";  // its square is no float32
+      rows << "3e38,1,3e38\n";  // its square overflows float32
     } else {
       rows << i % 7 << "," << i % 5 << "," << i % 3 << "\n";
     }
   }
   rows.close();
+
   v1::JobSpec job = LinearJob(/*steps=*/20, /*delay=*/0);
   v1::DataSpec& data = *job.mutable_data();
   data.Clear();
@@ -216,7 +217,8 @@ TEST_F(AllReduceTest, AStepThatIsNotFiniteIsSkippedByAll) {
   job.mutable_training()->set_global_batch_size(12);
   job.mutable_training()->set_microbatch_size(4);
   job.mutable_training()->set_non_finite(v1::TrainingSpec::SKIP);
-  // None of it is in the parameters.
+
+  // The bad gradient is not in the parameters.
   EXPECT_THAT(ExpectTheSameAsWithTheShardsAdding(job, 1e-5, "skipped"), Each(Lt(10)));
 }
 

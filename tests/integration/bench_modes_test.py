@@ -26,7 +26,7 @@ MANIFEST = {
             'evaluation': {'intervalSteps': 8},
         },
         'optimizer': {'name': 'SGD', 'learningRate': 0.1},
-        # So slow that evaluations come to their end while it trains.
+        # Slow enough that evaluations finish during training.
         'training': {'steps': 1000, 'globalBatchSize': 32, 'threads': 1, 'stepDelaySeconds': 0.03},
         'worker': {'replicas': 2},
     },
@@ -44,10 +44,11 @@ class BenchModes(unittest.TestCase):
         command = [SLUICE, 'bench', 'modes', str(path), '--bin-dir', PROGRAMS, *flags]
         return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
 
-    def test_each_mode_trains_on_the_same_samples_and_is_told_and_drawn(self):
+    def test_each_mode_trains_on_same_samples_and_is_reported_and_plotted(self):
         plot = self.folder / 'modes.svg'
         done = self.bench(MANIFEST, '--samples', '1024', '--output', 'json', '--plot', str(plot))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
         found = json.loads(done.stdout)
         modes = {mode['mode']: mode for mode in found['modes']}
         self.assertEqual(list(modes), ['Synchronous', 'BoundedStaleness', 'Asynchronous'])
@@ -59,11 +60,12 @@ class BenchModes(unittest.TestCase):
             self.assertGreater(mode['samplesPerSecond'], 0)
             self.assertIsNotNone(mode['secondsToTarget'])  # the worst final value, which all reach
             self.assertGreater(len(mode['evaluations']), 1)
+
         drawing = xml.etree.ElementTree.parse(plot)
         self.assertEqual(len(drawing.findall('.//{http://www.w3.org/2000/svg}polyline')), 6)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ['job.yaml', 'modes.svg'])
 
-    def test_a_job_that_cannot_run_is_refused_with_the_reason(self):
+    def test_job_that_cannot_run_is_refused_with_reason(self):
         manifest = json.loads(json.dumps(MANIFEST))
         manifest['spec']['data'] = {'format': 'CSV', 'source': {'path': '/nowhere.csv'}, 'csv': {'labelColumn': 'y'}}
         done = self.bench(manifest)

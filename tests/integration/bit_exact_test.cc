@@ -1,5 +1,5 @@
-// BitExact: the final parameters of a real model are the same to the bit, whatever number of
-// processes computed them and whatever happened to these.
+// BitExact: the final parameters of a real model are identical to the bit, however many processes
+// computed them and whatever happened to those processes.
 
 #include <gtest/gtest.h>
 
@@ -38,14 +38,14 @@ v1::JobSpec ConvnetJob(uint32_t workers, uint32_t shards) {
   return job;
 }
 
-// Slow enough that what is done to it is done in the middle.
+// Slow enough that a fault hits it in the middle of training.
 v1::JobSpec SlowConvnetJob(uint32_t workers, uint32_t shards) {
   v1::JobSpec job = ConvnetJob(workers, shards);
   job.mutable_training()->set_step_delay_seconds(0.05);
   return job;
 }
 
-// mnist-net, which has dropout: what is left out of a sample may hang on the sample's place alone.
+// mnist-net has dropout, which may depend on nothing but the sample's position.
 v1::JobSpec MnistNetJob(uint32_t workers, uint32_t shards) {
   v1::JobSpec job = ConvnetJob(workers, shards);
   job.mutable_model()->set_name("mnist-net");
@@ -54,7 +54,8 @@ v1::JobSpec MnistNetJob(uint32_t workers, uint32_t shards) {
   return job;
 }
 
-// A step in [first, last]: another in each run, told in the log. --gtest_random_seed=N takes N's.
+// A step in [first, last], different in each run and printed to the log; --gtest_random_seed=N
+// gives the step of seed N.
 uint64_t AnyStep(uint64_t first, uint64_t last) {
   int seed = GTEST_FLAG_GET(random_seed);
   if (seed == 0) seed = static_cast<int>(absl::ToUnixSeconds(absl::Now()) % 99999) + 1;
@@ -99,7 +100,7 @@ class BitExactTest : public ::testing::Test {
 class BitExactSizesTest : public BitExactTest,
                           public ::testing::WithParamInterface<std::pair<uint32_t, uint32_t>> {};
 
-TEST_P(BitExactSizesTest, TheNumberOfProcessesDoesNotMatter) {
+TEST_P(BitExactSizesTest, ResultDoesNotDependOnNumberOfProcesses) {
   EXPECT_EQ(Undisturbed(GetParam().first, GetParam().second), Reference());
 }
 
@@ -113,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(WorkersAndShards, BitExactSizesTest,
                                                "Shards");
                          });
 
-TEST_F(BitExactTest, AWorkerKilledAtAnyStepDoesNotMatter) {
+TEST_F(BitExactTest, KillingWorkerAtAnyStepDoesNotChangeResult) {
   const uint64_t step = AnyStep(3, 35);
   const std::string folder = NewFolder("killed");
   JobProcesses processes({.job = SlowConvnetJob(3, 2), .folder = folder});
@@ -125,7 +126,7 @@ TEST_F(BitExactTest, AWorkerKilledAtAnyStepDoesNotMatter) {
   EXPECT_EQ(Finish(processes), Reference());
 }
 
-TEST_F(BitExactTest, CheckpointStopAndResumeOnOtherNumbersDoNotMatter) {
+TEST_F(BitExactTest, ResumingWithOtherReplicaCountsDoesNotChangeResult) {
   const std::string folder = NewFolder("resumed");
   {
     JobProcesses processes({.job = SlowConvnetJob(2, 2), .folder = folder});
@@ -140,16 +141,18 @@ TEST_F(BitExactTest, CheckpointStopAndResumeOnOtherNumbersDoNotMatter) {
     ASSERT_TRUE(code.ok()) << code.status();
     ASSERT_EQ(*code, 0);
   }
+
   const auto manifest = FinalManifest(absl::StrCat(folder, "/checkpoints"));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_GE(manifest->checkpoint().step(), 15u);
   EXPECT_LT(manifest->checkpoint().step(), 60u);
+
   JobProcesses processes({.job = ConvnetJob(3, 1), .folder = folder});
   ASSERT_TRUE(processes.StartAll().ok());
   EXPECT_EQ(Finish(processes), Reference());
 }
 
-TEST_F(BitExactTest, AShardKilledInTheMiddleDoesNotMatter) {
+TEST_F(BitExactTest, KillingShardDoesNotChangeResult) {
   const std::string folder = NewFolder("shard-killed");
   v1::JobSpec job = SlowConvnetJob(2, 2);
   job.mutable_checkpoint()->set_interval_steps(10);
@@ -161,8 +164,8 @@ TEST_F(BitExactTest, AShardKilledInTheMiddleDoesNotMatter) {
   EXPECT_EQ(Finish(processes), Reference());
 }
 
-// Workers and shards round sums of 16-bit gradients alike.
-TEST_F(BitExactTest, TheNumberOfProcessesDoesNotMatterInBFloat16Either) {
+// Workers and shards round sums of 16-bit gradients in the same way.
+TEST_F(BitExactTest, BFloat16ResultDoesNotDependOnNumberOfProcesses) {
   const auto train = [](uint32_t workers, uint32_t shards) {
     v1::JobSpec job = ConvnetJob(workers, shards);
     job.mutable_model()->set_name("mlp");
@@ -178,7 +181,7 @@ TEST_F(BitExactTest, TheNumberOfProcessesDoesNotMatterInBFloat16Either) {
   EXPECT_EQ(train(2, 2), one);
 }
 
-TEST_F(BitExactTest, TheNumberOfProcessesDoesNotMatterWithDropoutEither) {
+TEST_F(BitExactTest, DropoutResultDoesNotDependOnNumberOfProcesses) {
   const auto train = [](uint32_t workers, uint32_t shards) {
     JobProcesses processes({.job = MnistNetJob(workers, shards),
                             .folder = NewFolder(absl::StrCat("dropout-w", workers, "s", shards))});
@@ -190,7 +193,7 @@ TEST_F(BitExactTest, TheNumberOfProcessesDoesNotMatterWithDropoutEither) {
   EXPECT_EQ(train(3, 2), one);
 }
 
-TEST_F(BitExactTest, AnotherSeedGivesOtherParameters) {
+TEST_F(BitExactTest, OtherSeedChangesResult) {
   const std::string folder = NewFolder("seed");
   v1::JobSpec job = ConvnetJob(1, 1);
   job.mutable_training()->set_seed(2);

@@ -1,4 +1,5 @@
-"""The programs, started one by one as on several machines: found by MASTER_ADDR and MASTER_PORT, told apart by indices."""
+"""The programs, started one by one as on several machines: MASTER_ADDR and MASTER_PORT name the coordinator, and each process has an
+index."""
 
 import json
 import os
@@ -23,7 +24,7 @@ JOB = 'default/by-hand/'
 
 
 def manifest(steps, **training):
-    """The layers are on two servers; every trainer walks over all of the data."""
+    """The shards compute the layers, one each; every trainer goes through all of the data."""
     return {
         'apiVersion': 'sluice.dev/v1alpha1',
         'kind': 'TrainingJob',
@@ -58,7 +59,8 @@ class ByHand(unittest.TestCase):
             process.wait()
 
     def reserve_port(self):
-        """A port of 127.0.0.1 where nobody listens, and that nobody else is given meanwhile: a server that asks for it has it."""
+        """A port of 127.0.0.1 where no process listens, and which the system gives to no other process: a server that asks for it
+        gets it."""
         one = socket.socket()
         self.addCleanup(one.close)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -83,7 +85,7 @@ class ByHand(unittest.TestCase):
     def until_log(self, name, text):
         deadline = time.monotonic() + PATIENCE_S
         while text not in self.log(name):
-            self.assertLess(time.monotonic(), deadline, f'{name} does not say "{text}":\n{self.log(name)[-3000:]}')
+            self.assertLess(time.monotonic(), deadline, f'{name} has not logged "{text}":\n{self.log(name)[-3000:]}')
             time.sleep(0.05)
 
     def use(self, address, port):
@@ -110,26 +112,28 @@ class ByHand(unittest.TestCase):
                    '--status-file', self.folder / 'status.json')
         self.start('ps-0', SHARD, '--job', JOB, '--index', 0)
 
-    def test_a_job_is_trained_by_programs_that_find_each_other_by_the_environment(self):
+    def test_programs_find_each_other_by_environment_and_train(self):
         self.render(manifest(steps=200))
         self.use('127.0.0.1', self.reserve_port())
-        # In any order: who comes first waits.
+        # In any order: the process that starts first waits.
         workers = [self.start_worker(0)]
         shards = self.start_servers()
         workers.append(self.start_worker(1))
         self.until_log('worker-1', 'Stage opened')
-        # A trainer that leaves takes no server with it; they wait for those that still train.
+
+        # A trainer that leaves ends no server: the servers wait for the trainers that still train.
         workers[1].send_signal(signal.SIGTERM)
         self.assertEqual(workers[1].wait(PATIENCE_S), 0, self.log('worker-1')[-3000:])
         self.assertEqual([shard.poll() for shard in shards], [None, None])
         for process in self.running:
             self.assertEqual(process.wait(PATIENCE_S), 0, self.log('coordinator')[-3000:])
+
         status = json.loads((self.folder / 'status.json').read_text())
         self.assertEqual(status['phase'], 'SUCCEEDED')
         self.assertEqual(int(status['samples']), 200 * 8)
         self.assertTrue(status['lastEvaluation']['hasAccuracy'])
 
-    def test_a_worker_whose_data_is_not_there_leaves_and_may_come_back(self):
+    def test_worker_without_data_exits_and_may_be_restarted(self):
         data = self.folder / 'later.csv'
         self.start_all_but_the_worker_of_a_table(data)
         for life in range(2):
@@ -141,7 +145,7 @@ class ByHand(unittest.TestCase):
         self.assertEqual(self.running[0].wait(PATIENCE_S), 0, self.log('coordinator')[-3000:])
         self.assertEqual(json.loads((self.folder / 'status.json').read_text())['phase'], 'SUCCEEDED')
 
-    def test_data_that_is_there_and_no_good_fails_the_job(self):
+    def test_invalid_data_fails_job(self):
         data = self.folder / 'broken.csv'
         data.write_text('x,y,label\n1,2,0\n1,2\n')
         self.start_all_but_the_worker_of_a_table(data)
@@ -149,12 +153,13 @@ class ByHand(unittest.TestCase):
         self.assertEqual(self.running[0].wait(PATIENCE_S), 1, self.log('coordinator')[-3000:])
         self.assertIn(f'{data}:3: has 2 columns', json.loads((self.folder / 'status.json').read_text())['reason'])
 
-    def test_data_that_is_not_there_ends_a_run_of_the_command_at_once(self):
-        # The folder of images is there; only a worker finds that those for evaluation lack.
+    def test_missing_data_ends_sluice_run_at_once(self):
+        # The folder of images exists; only a worker finds that the images for evaluation are missing.
         folder = self.folder / 'images'
         folder.mkdir()
         (folder / 'train-images-idx3-ubyte').write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 8, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(32))
         (folder / 'train-labels-idx1-ubyte').write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 8]) + bytes(8))
+
         job = manifest(steps=20)
         job['spec'].update(
             model={'name': 'mlp', 'dimensions': {'hidden': 16}},
@@ -165,6 +170,7 @@ class ByHand(unittest.TestCase):
         for program in (COORDINATOR, SHARD, WORKER, os.path.join(PROGRAMS, 'services', 'ps', 'sluice-ps')):
             if os.path.exists(program):
                 (self.folder / 'bin' / os.path.basename(program)).symlink_to(program)
+
         run = subprocess.run([SLUICE, 'run', str(self.folder / 'job.yaml'), '--bin-dir', str(self.folder / 'bin'), '--state-dir',
                               str(self.folder / 'state')], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
         self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
@@ -175,12 +181,13 @@ class ByHand(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0, done.stderr)
         return done.stderr + done.stdout
 
-    def test_what_is_missing_or_wrong_is_named(self):
+    def test_missing_and_invalid_settings_are_named(self):
         worker = (WORKER, '--job', JOB)
         self.assertIn('set MASTER_ADDR (and MASTER_PORT)', self.refused(*worker, '--index', 0))
         self.assertIn('set MASTER_ADDR (and MASTER_PORT)', self.refused(SHARD, '--job', JOB, '--index', 0))
         self.use('127.0.0.1', 'http')
         self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*worker, '--index', 0))
+
         self.render(manifest(steps=1))
         coordinator = (COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints')
         self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*coordinator))
@@ -193,7 +200,7 @@ class ByHand(unittest.TestCase):
         self.use('192.0.2.1', self.reserve_port())  # not of this machine
         self.assertIn('192.0.2.1', self.refused(*coordinator))
 
-    def test_a_program_that_anybody_could_command_is_not_started_unless_that_is_said(self):
+    def test_program_without_credentials_does_not_start(self):
         del self.environment['SLUICE_SECRET_FILE']
         self.use('127.0.0.1', self.reserve_port())
         self.render(manifest(steps=1))
@@ -209,7 +216,7 @@ class ByHand(unittest.TestCase):
         self.assertIn('chmod 600', self.refused(SHARD, '--job', JOB, '--index', 0, '--secret-file', self.folder / 'open'))
         self.assertIn('more than one', self.refused(SHARD, '--job', JOB, '--index', 0, '--insecure', '--secret-file', 'x'))
 
-    def test_a_process_with_another_secret_is_told_which_file_is_wanted(self):
+    def test_process_with_wrong_secret_reports_the_right_file(self):
         self.use('127.0.0.1', self.reserve_port())
         self.render(manifest(steps=100000))
         self.start_servers()
@@ -224,7 +231,7 @@ class ByHand(unittest.TestCase):
         self.assertIn(f'a wrong secret; the processes of this job demand the one in {wanted}', self.log('worker-0'))
         self.until_log('coordinator', 'Calls refused')
 
-    def test_of_jobs_with_one_checkpoint_folder_one_trains_and_the_others_are_told(self):
+    def test_only_one_of_several_jobs_gets_a_checkpoint_directory(self):
         self.use('127.0.0.1', 0)
         jobs = ['first', 'second', 'third']
         for name in jobs:
@@ -232,11 +239,13 @@ class ByHand(unittest.TestCase):
             (self.folder / 'job.json').rename(self.folder / f'{name}.json')
         coordinators = {name: self.start(name, COORDINATOR, '--job', self.folder / f'{name}.json', '--listen', '127.0.0.1:0',
                                          '--storage', self.folder / 'checkpoints', '--linger', 0) for name in jobs}
+
         owner = self.folder / 'checkpoints' / 'owner'
         deadline = time.monotonic() + PATIENCE_S
         while sum(coordinator.poll() is None for coordinator in coordinators.values()) > 1:
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
+
         [winner] = [name for name, coordinator in coordinators.items() if coordinator.poll() is None]
         self.assertEqual(owner.read_text().splitlines()[0], f'default/{winner}/')
         for name in set(jobs) - {winner}:
@@ -244,14 +253,14 @@ class ByHand(unittest.TestCase):
             self.assertIn(f"checkpoints is job default/{winner}/'s, and this is job default/{name}/: give each job a folder of its own",
                           self.log(name))
 
-    def test_a_checkpoint_folder_that_cannot_be_written_fails_the_job_by_name(self):
+    def test_unwritable_checkpoint_directory_fails_job_by_name(self):
         self.render(manifest(steps=1))
         (self.folder / 'file').write_text('')
         self.assertRegex(self.refused(COORDINATOR, '--job', self.folder / 'job.json', '--listen', '127.0.0.1:0',
                                       '--storage', self.folder / 'file', '--linger', 0),
                          'the checkpoint storage cannot be written: .*/file')
 
-    def test_a_worker_that_finds_no_coordinator_ends_and_says_why(self):
+    def test_worker_without_coordinator_exits_with_reason(self):
         port = self.reserve_port()
         self.use('127.0.0.1', port)
         worker = self.start_worker(0, '--connect-timeout', 2)
@@ -260,7 +269,7 @@ class ByHand(unittest.TestCase):
         self.assertIn(f'no coordinator has answered at 127.0.0.1:{port} within 2s: the job has ended', log)
         self.assertEqual(log.count('Control stream closed'), 1, log)
 
-    def test_an_address_where_nobody_is_and_a_job_that_is_another_are_named(self):
+    def test_unreachable_address_and_other_job_are_named(self):
         port = self.reserve_port()
         self.use('127.0.0.1', port)
         self.start_worker(0)

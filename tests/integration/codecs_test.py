@@ -1,4 +1,4 @@
-"""What compression of gradients does to accuracy and to the bytes sent: real processes, MNIST, the command of docs/compression.md."""
+"""The effect of gradient compression on accuracy and bytes sent: real processes, MNIST, the command of docs/compression.md."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ from tools import unittest_main
 ROOT = pathlib.Path(os.environ.get('TEST_SRCDIR', '.')).absolute() / 'sluice'
 PROGRAM = ROOT / 'bench/codec_accuracy.py'
 DATA = pathlib.Path(os.environ.get('SLUICE_DATA', PROGRAM.resolve().parents[2] / 'shared' / 'data')) / 'mnist'
-# Of raw; small tensors end in blocks that are not full.
+# Upper bound of bytes relative to raw; small tensors end in partially filled blocks.
 FRACTIONS = {'None': 1, 'Float16': 0.5, 'Int8': 0.26, 'OneBit': 0.04, 'TopK 0.01': 0.03}
 
 
@@ -28,7 +28,7 @@ def rows(table):
 @unittest.skipUnless(DATA.exists(), f'MNIST is not at {DATA} (SLUICE_DATA)')
 class Codecs(unittest.TestCase):
 
-    def test_with_error_feedback_each_is_within_a_point_of_none_for_a_fraction_of_the_bytes(self):
+    def test_each_codec_with_error_feedback_loses_less_than_a_point_for_a_fraction_of_the_bytes(self):
         command = [sys.executable, str(PROGRAM), '--data', str(DATA), '--sluice', str(ROOT / 'services/cli/sluice'), '--only', *FRACTIONS]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, 'SLUICE_BIN_DIR': str(ROOT)})
         print(done.stdout)

@@ -1,4 +1,4 @@
-"""Data that a job names by addresses: the real programs, and an HTTP server on the loopback device."""
+"""Data that a job names by URL: the real programs and an HTTP server on the loopback device."""
 
 import gzip
 import hashlib
@@ -26,14 +26,14 @@ EVALUATION = b'a,b,label\n1,2,0\n3,1,1\n'
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves what is in `files`; counts requests; sends half and waits where it is told to hold."""
+    """Serves `files` and records requests; while `hold` is not set, it sends half of a file and waits."""
 
     def __init__(self):
         super().__init__(('127.0.0.1', 0), Handler)
         self.files = {'/train.csv.gz': TRAINING, '/test.csv': EVALUATION}
         self.requests = []
-        self.failures = {}  # path -> how often 503 is answered first
-        self.hold = None  # an Event; until it is set, files come half
+        self.failures = {}  # path -> how many requests get status 503 first
+        self.hold = None  # an Event; until it is set, only the first half of a file is sent
         self.halfway = threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -55,12 +55,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header('Location', '/train.csv.gz')
             self.end_headers()
             return None
+
         content = server.files.get(self.path)
         if content is None:
             return self.send_error(404)
         self.send_response(200)
         self.send_header('Content-Length', str(len(content)))
         self.end_headers()
+
         half = len(content) // 2
         try:
             self.wfile.write(content[:half])
@@ -134,7 +136,7 @@ class DataDownload(unittest.TestCase):
             self.assertIn(word, err)
         self.assertEqual(self.kept(), [])
 
-    def test_two_runs_at_once_download_once_and_a_third_finds_it(self):
+    def test_concurrent_runs_download_once_and_a_third_uses_the_cache(self):
         self.server.hold = threading.Event()
         processes = [self.start(self.command(self.manifest(name))) for name in ('one', 'two')]
         self.assertTrue(self.server.halfway.wait(PATIENCE_S))
@@ -148,27 +150,27 @@ class DataDownload(unittest.TestCase):
         self.assertEqual(len(self.server.requests), 2)
         self.assertEqual(self.kept(), ['test.csv', 'train.csv.gz'])
 
-    def test_redirects_are_followed_and_a_server_in_trouble_is_asked_again(self):
+    def test_follows_redirects_and_retries_failing_server(self):
         self.server.failures['/train.csv.gz'] = 1
         code, _, err = self.run_job(self.manifest(training=self.server.address('/moved.csv.gz', TRAINING)))
         self.assertEqual(code, 0, err)
         self.assertIn('answers 503', err)
 
-    def test_another_file_than_was_meant_is_refused(self):
+    def test_file_with_wrong_checksum_is_refused(self):
         self.refused(self.manifest(training=self.server.address('/train.csv.gz', b'other')), 'spec.data.source.path', '/train.csv.gz',
                      'SHA-256', hashlib.sha256(TRAINING).hexdigest(), hashlib.sha256(b'other').hexdigest())
 
-    def test_a_file_that_is_not_there_is_named(self):
+    def test_missing_file_is_named(self):
         self.refused(self.manifest(training=self.server.address('/nothing.csv', b'')), '/nothing.csv', '404', 'Check the address')
 
-    def test_a_server_that_is_not_there_is_named(self):
+    def test_unreachable_server_is_named(self):
         digest = hashlib.sha256(TRAINING).hexdigest()
         self.refused(self.manifest(training=f'http://127.0.0.1:1/train.csv#sha256={digest}'), 'http://127.0.0.1:1/train.csv', 'Try again')
 
-    def test_an_address_without_a_checksum_is_refused_by_the_manifests_check(self):
+    def test_manifest_validation_demands_checksum(self):
         self.refused(self.manifest(training='http://127.0.0.1:1/train.csv'), 'spec.data.source.path', '#sha256=')
 
-    def test_what_a_killed_process_left_is_not_used(self):
+    def test_partial_download_of_killed_process_is_not_used(self):
         self.server.hold = threading.Event()
         process = self.start(self.command(self.manifest()))
         self.assertTrue(self.server.halfway.wait(PATIENCE_S))
@@ -183,7 +185,7 @@ class DataDownload(unittest.TestCase):
         self.assertEqual(code, 0, out[-2000:] + err)
         self.assertEqual(self.kept(), ['test.csv', 'train.csv.gz'])
 
-    def test_an_interrupt_ends_a_download(self):
+    def test_interrupt_ends_download(self):
         self.server.hold = threading.Event()
         process = self.start(self.command(self.manifest()))
         self.assertTrue(self.server.halfway.wait(PATIENCE_S))
@@ -194,7 +196,7 @@ class DataDownload(unittest.TestCase):
         self.assertNotIn('"started"', out)
         self.assertEqual(self.kept(), [])
 
-    def test_a_worker_without_a_command_beside_it_downloads_by_itself(self):
+    def test_worker_outside_sluice_run_downloads_its_data(self):
         path = self.folder / 'job.yaml'
         path.write_text(json.dumps(self.manifest()))
         job = self.folder / 'job.json'

@@ -1,5 +1,5 @@
-// Embedding tables that travel by rows: the result is that of tables that travel whole, whatever
-// dies, and far fewer bytes do.
+// Embedding tables that are sent by rows: the result is the same as with whole tables, whichever
+// process dies, and far fewer bytes are sent.
 
 #include <gtest/gtest.h>
 
@@ -19,24 +19,27 @@
 namespace sluice::testing {
 namespace {
 
-// A row of the table is 96 bytes, so that blocks are cut within rows.
+// A row of the table is 96 bytes, so that block boundaries fall within rows.
 v1::JobSpec LanguageJob(uint32_t workers, uint32_t shards, v1::ModelSpec::Embeddings embeddings) {
   v1::JobSpec job = BaseJob();
   job.mutable_model()->set_name("lstm-lm");
   job.mutable_model()->set_embeddings(embeddings);
   (*job.mutable_model()->mutable_dimensions())["embedding"] = 24;
   (*job.mutable_model()->mutable_dimensions())["hidden"] = 16;
+
   v1::DataSpec::Synthetic& data = *job.mutable_data()->mutable_synthetic();
   job.mutable_data()->set_format(v1::DataSpec::SYNTHETIC);
   data.set_samples(500);
   data.set_vocabulary(3000);
   data.add_shape(5);
+
   v1::OptimizerSpec& optimizer = *job.mutable_optimizer();
   optimizer.set_name(v1::OptimizerSpec::ADAM);
   optimizer.set_learning_rate(1e-2);
   optimizer.set_beta1(0.9);
   optimizer.set_beta2(0.999);
   optimizer.set_eps(1e-8);
+
   job.mutable_training()->set_global_batch_size(16);
   job.mutable_training()->set_microbatch_size(2);
   job.mutable_training()->set_steps(40);
@@ -58,7 +61,7 @@ v1::JobProgress WaitForStep(JobProcesses& processes, uint64_t step) {
   return progress.value_or(v1::JobProgress());
 }
 
-// Kills a worker in the middle, and starts it again.
+// Kills a worker in the middle of training and starts it again.
 void Disturb(JobProcesses& processes) {
   WaitForStep(processes, 8);
   ASSERT_TRUE(processes.Kill("worker-1", /*report=*/true).ok());
@@ -83,7 +86,7 @@ std::vector<uint64_t> BitsAfter(v1::JobSpec job, const std::string& folder, bool
   return hashes.value_or(std::vector<uint64_t>());
 }
 
-TEST(EmbeddingRowsTest, RowsGiveTheBitsOfWholeTablesAlsoWhenAWorkerDies) {
+TEST(EmbeddingRowsTest, RowsMatchDenseTablesBitForBitWhenWorkerDies) {
   const std::vector<uint64_t> whole =
       BitsAfter(LanguageJob(2, 2, v1::ModelSpec::DENSE), "whole", /*disturbed=*/false);
   EXPECT_EQ(BitsAfter(LanguageJob(2, 2, v1::ModelSpec::ROWS), "rows", /*disturbed=*/false), whole);
@@ -93,7 +96,7 @@ TEST(EmbeddingRowsTest, RowsGiveTheBitsOfWholeTablesAlsoWhenAWorkerDies) {
             whole);
 }
 
-// Six numbers of a sample choose rows, by what the module computes of them.
+// The module computes the rows that it looks up from the six numbers of a sample.
 v1::JobSpec ScriptJob(uint32_t workers, uint32_t shards, v1::ModelSpec::Embeddings embeddings) {
   constexpr int64_t kRows = 3000, kWidth = 24;
   ScriptModule module;
@@ -107,8 +110,10 @@ def forward(self, x):
     rows = torch.remainder((x * 1000).long(), 3000)
     return torch.linear(torch.embedding(self.table, rows, -1, False, False).sum(1), self.out)
 )";
+
   const std::string path = absl::StrCat(NewFolder("script"), "/model.pt");
   WriteScript(path, module);
+
   v1::JobSpec job = LanguageJob(workers, shards, embeddings);
   job.mutable_model()->Clear();
   job.mutable_model()->set_type(v1::ModelSpec::TORCH_SCRIPT);
@@ -123,7 +128,7 @@ def forward(self, x):
   return job;
 }
 
-TEST(EmbeddingRowsTest, TablesOfATorchScriptFileTravelByRowsToo) {
+TEST(EmbeddingRowsTest, TorchScriptTablesTravelByRows) {
   const std::vector<uint64_t> whole =
       BitsAfter(ScriptJob(1, 1, v1::ModelSpec::DENSE), "script-whole", /*disturbed=*/false);
   EXPECT_EQ(BitsAfter(ScriptJob(2, 2, v1::ModelSpec::ROWS), "script-rows", /*disturbed=*/true),
@@ -132,14 +137,14 @@ TEST(EmbeddingRowsTest, TablesOfATorchScriptFileTravelByRowsToo) {
       {.job = Slow(ScriptJob(2, 2, v1::ModelSpec::ROWS)), .folder = NewFolder("script-bytes")});
   ASSERT_TRUE(processes.StartAll().ok());
   const v1::JobProgress progress = WaitForStep(processes, 20);
-  // A worker's eight samples name at most 48 rows of 3,000.
+  // The eight samples of a worker look up at most 48 of 3,000 rows.
   EXPECT_LT(progress.pulled_bytes(), progress.parameter_bytes() / 10);
   EXPECT_LT(progress.pushed_bytes(), progress.gradient_bytes() / 10);
   Finish(processes);
 }
 
-// Rows that nobody touches stay as they are under this rule, and shards do not touch them either.
-TEST(EmbeddingRowsTest, AShardThatUpdatesRowsAloneGetsTheBitsOfWholeTables) {
+// Under Adagrad, rows that no worker touches do not change, and the shards skip them.
+TEST(EmbeddingRowsTest, UpdatingOnlyTouchedRowsMatchesDenseTablesBitForBit) {
   const auto job = [](uint32_t workers, uint32_t shards, v1::ModelSpec::Embeddings embeddings) {
     v1::JobSpec made = LanguageJob(workers, shards, embeddings);
     made.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAGRAD);
@@ -151,7 +156,7 @@ TEST(EmbeddingRowsTest, AShardThatUpdatesRowsAloneGetsTheBitsOfWholeTables) {
   EXPECT_EQ(BitsAfter(job(2, 2, v1::ModelSpec::ROWS), "adagrad-rows", /*disturbed=*/true), whole);
 }
 
-TEST(EmbeddingRowsTest, WithoutBitExactTheDifferenceIsThatOfTheOrderOfAdditions) {
+TEST(EmbeddingRowsTest, WithoutBitExactRowsDifferOnlyByOrderOfAdditions) {
   std::vector<std::vector<double>> results;
   for (const auto embeddings : {v1::ModelSpec::DENSE, v1::ModelSpec::ROWS}) {
     v1::JobSpec job = LanguageJob(2, 2, embeddings);
@@ -164,6 +169,7 @@ TEST(EmbeddingRowsTest, WithoutBitExactTheDifferenceIsThatOfTheOrderOfAdditions)
     ASSERT_TRUE(table.ok()) << table.status();
     results.push_back(*table);
   }
+
   ASSERT_EQ(results[0].size(), 3000u * 24);
   ASSERT_EQ(results[0].size(), results[1].size());
   double largest = 0;
@@ -173,7 +179,7 @@ TEST(EmbeddingRowsTest, WithoutBitExactTheDifferenceIsThatOfTheOrderOfAdditions)
   EXPECT_LT(largest, 1e-6);
 }
 
-TEST(EmbeddingRowsTest, AnAsynchronousWorkerGetsTheBitsOfWholeTables) {
+TEST(EmbeddingRowsTest, AsynchronousRowsMatchDenseTablesBitForBit) {
   std::vector<std::vector<uint64_t>> results;
   for (const auto embeddings : {v1::ModelSpec::DENSE, v1::ModelSpec::ROWS}) {
     v1::JobSpec job = LanguageJob(1, 2, embeddings);
@@ -188,7 +194,7 @@ TEST(EmbeddingRowsTest, AnAsynchronousWorkerGetsTheBitsOfWholeTables) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-TEST(EmbeddingRowsTest, BoundedStalenessAppliesEverySampleOnceThoughAWorkerDies) {
+TEST(EmbeddingRowsTest, BoundedStalenessAppliesEachSampleOnceWhenWorkerDies) {
   v1::JobSpec job = Slow(LanguageJob(2, 2, v1::ModelSpec::ROWS));
   job.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
   job.mutable_training()->set_max_staleness(1);
@@ -204,7 +210,7 @@ TEST(EmbeddingRowsTest, BoundedStalenessAppliesEverySampleOnceThoughAWorkerDies)
   EXPECT_EQ(samples, 40u * 16);
 }
 
-TEST(EmbeddingRowsTest, FewerBytesTravelAndEvaluationSeesWholeTables) {
+TEST(EmbeddingRowsTest, RowsSendFewerBytesAndEvaluationReadsWholeTables) {
   v1::JobSpec job = Slow(LanguageJob(2, 2, v1::ModelSpec::ROWS));
   job.mutable_data()->mutable_evaluation()->set_interval_steps(10);
   JobProcesses processes({.job = job, .folder = NewFolder("bytes")});
@@ -213,10 +219,10 @@ TEST(EmbeddingRowsTest, FewerBytesTravelAndEvaluationSeesWholeTables) {
       [&](const v1::JobProgress& p) { return p.has_last_evaluation() && p.step() >= 20; },
       absl::Seconds(60));
   ASSERT_TRUE(evaluated.ok()) << evaluated.status();
-  // Of 3,000 words nobody knows more than the frequency, and these are random.
+  // The words are random, so the model learns no more than how often each of the 3,000 occurs.
   EXPECT_GT(evaluated->last_evaluation().loss(), 1);
   EXPECT_LT(evaluated->last_evaluation().loss(), 30);
-  // The table is three fifths of the parameters, and a batch names at most 40 of its rows.
+  // The table is three fifths of the parameters, and a batch looks up at most 40 of its rows.
   EXPECT_GT(evaluated->parameter_bytes(), 0u);
   EXPECT_LT(evaluated->pulled_bytes(), evaluated->parameter_bytes() / 2);
   EXPECT_LT(evaluated->pushed_bytes(), evaluated->gradient_bytes() / 2);

@@ -1,5 +1,5 @@
-// Real processes are killed and frozen at random while a job counts its samples; in the end every
-// sample was applied exactly once an epoch.
+// Kills and freezes real processes at random while a job counts its samples; at the end every
+// sample has been applied exactly once per epoch.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class ExactlyOnceTest : public ::testing::Test {
     WaitForStep(5);
   }
 
-  // Steps, or updates, of the attempt in progress.
+  // `step`: steps, or updates, of the current attempt.
   void WaitForStep(uint64_t step) {
     WaitFor([&](const v1::JobProgress& p) {
       return p.phase() > v1::JobProgress::TRAINING ||
@@ -56,18 +56,18 @@ class ExactlyOnceTest : public ::testing::Test {
 
   void WaitForCheckpoint(uint64_t step) {
     WaitFor([&](const v1::JobProgress& p) { return p.checkpoint().last().step() >= step; });
-    ASSERT_LE(last_.phase(), v1::JobProgress::TRAINING) << "too quick for the test";
+    ASSERT_LE(last_.phase(), v1::JobProgress::TRAINING) << "trained too fast for this test";
   }
 
-  // The attempt after that, or a later one: on a machine that is busy, who is silent for a second
-  // is expelled.
+  // Waits for a restoration after `attempt`. It may be a later attempt than the next one: on a busy
+  // machine a process that sends nothing for a second is expelled.
   void WaitForRestoration(uint64_t attempt) {
     WaitFor([&](const v1::JobProgress& p) {
       return p.attempt() > attempt && p.phase() >= v1::JobProgress::TRAINING && p.restored();
     });
   }
 
-  // `last_` is what fulfilled the condition.
+  // Sets `last_` to the progress that met the condition.
   void WaitFor(absl::FunctionRef<bool(const v1::JobProgress&)> condition) {
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
     absl::StatusOr<v1::JobProgress> progress;
@@ -89,7 +89,7 @@ class ExactlyOnceTest : public ::testing::Test {
            (progress.ok() && progress->phase() > v1::JobProgress::TRAINING);
   }
 
-  // What a process manager does, but for those that the test has killed itself.
+  // Restarts processes as a process manager would, except those that the test itself has killed.
   void RestartWhatWouldBe() {
     if (processes_->ExitCode("coordinator") == kExitRetry) {
       const absl::Status status = processes_->StartCoordinator();
@@ -110,8 +110,8 @@ class ExactlyOnceTest : public ::testing::Test {
     }
   }
 
-  // `faults` kills (told to the coordinator or not) and freezes of random workers, as long as the
-  // job trains.
+  // Kills (reported to the coordinator or not) or freezes random workers, `faults` times or until
+  // the job no longer trains. Returns the number of faults.
   int HurtWorkers(int faults, uint32_t seed) {
     std::mt19937 random(seed);
     std::set<std::string> frozen;
@@ -157,19 +157,19 @@ class ExactlyOnceTest : public ::testing::Test {
   v1::JobProgress last_;
 };
 
-TEST_F(ExactlyOnceTest, ASynchronousJobCountsEachSampleOnceAnEpochThoughItsWorkersDie) {
+TEST_F(ExactlyOnceTest, SynchronousJobCountsEachSampleOncePerEpochWhileWorkersDie) {
   const std::string folder = NewFolder("synchronous");
   Start(HurtJob(folder), folder);
   EXPECT_GT(HurtWorkers(12, 1), 3);
   FinishAndCheck();
 }
 
-TEST_F(ExactlyOnceTest, AnAsynchronousJobCountsEachSampleOnceAnEpochThoughItsWorkersDieFiftyTimes) {
+TEST_F(ExactlyOnceTest, AsynchronousJobCountsEachSampleOncePerEpochThroughFiftyFaults) {
   const std::string folder = NewFolder("asynchronous");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   job.mutable_training()->set_global_batch_size(5);
-  // Long enough for that many.
+  // Long enough for fifty faults.
   constexpr uint64_t kManyEpochs = 3 * kEpochs;
   job.mutable_training()->set_epochs(kManyEpochs);
   Start(job, folder);
@@ -177,7 +177,7 @@ TEST_F(ExactlyOnceTest, AnAsynchronousJobCountsEachSampleOnceAnEpochThoughItsWor
   FinishAndCheck(kManyEpochs);
 }
 
-TEST_F(ExactlyOnceTest, AJobOfBoundedStalenessCountsEachSampleOnceAnEpochThoughItsWorkersDie) {
+TEST_F(ExactlyOnceTest, BoundedStalenessJobCountsEachSampleOncePerEpochWhileWorkersDie) {
   const std::string folder = NewFolder("bounded");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
@@ -188,7 +188,7 @@ TEST_F(ExactlyOnceTest, AJobOfBoundedStalenessCountsEachSampleOnceAnEpochThoughI
   FinishAndCheck();
 }
 
-TEST_F(ExactlyOnceTest, AShardsDeathGoesBackToTheNewestCheckpointAndLosesNothing) {
+TEST_F(ExactlyOnceTest, KilledShardRollsBackToNewestCheckpointAndLosesNoSample) {
   const std::string folder = NewFolder("shard");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_checkpoint()->set_interval_steps(20);
@@ -201,7 +201,7 @@ TEST_F(ExactlyOnceTest, AShardsDeathGoesBackToTheNewestCheckpointAndLosesNothing
   FinishAndCheck();
 }
 
-TEST_F(ExactlyOnceTest, ACoordinatorsDeathGoesBackToTheNewestCheckpointAndLosesNothing) {
+TEST_F(ExactlyOnceTest, KilledCoordinatorRollsBackToNewestCheckpointAndLosesNoSample) {
   const std::string folder = NewFolder("coordinator");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
@@ -215,29 +215,32 @@ TEST_F(ExactlyOnceTest, ACoordinatorsDeathGoesBackToTheNewestCheckpointAndLosesN
   FinishAndCheck();
 }
 
-TEST_F(ExactlyOnceTest, AJobThatChangesItsModeOnTheWayCountsEachSampleOnceAnEpoch) {
+TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
   const std::string folder = NewFolder("modes");
   v1::JobSpec job = HurtJob(folder);
   job.mutable_training()->set_global_batch_size(20);
   job.mutable_training()->set_max_staleness(2);
   job.mutable_training()->set_step_delay_seconds(0.02);
+
   uint64_t samples = 0;
   for (const v1::Mode mode : {v1::ASYNCHRONOUS, v1::SYNCHRONOUS, v1::BOUNDED_STALENESS,
                               v1::SYNCHRONOUS, v1::ASYNCHRONOUS}) {
     job.mutable_training()->set_mode(mode);
     Start(job, folder);
     WaitFor([&](const v1::JobProgress& p) { return p.samples() >= samples + 300; });
-    // What it had is left open.
+    // The samples that it was training stay unfinished.
     ASSERT_TRUE(processes_->Kill("worker-1", /*report=*/true).ok());
     ASSERT_TRUE(processes_->Suspend().ok());
     const auto code = processes_->WaitForExit("coordinator", absl::Seconds(60));
     ASSERT_TRUE(code.ok()) << code.status();
     ASSERT_EQ(*code, kExitOk) << Contents(processes_->LogFile("coordinator"));
+
     const auto manifest = FinalManifest(processes_->checkpoints());
     ASSERT_TRUE(manifest.ok()) << manifest.status();
     samples = manifest->samples();
     ASSERT_LT(samples, kSamples * kEpochs);
   }
+
   job.mutable_training()->set_mode(v1::SYNCHRONOUS);
   job.mutable_training()->set_step_delay_seconds(0);
   Start(job, folder);

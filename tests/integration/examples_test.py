@@ -1,4 +1,4 @@
-"""Every example runs as it is in a new clone, shortened: on what Debian and the build bring along."""
+"""Every example runs, shortened, in a new clone, with only what Debian and the build provide."""
 
 import os
 import pathlib
@@ -26,7 +26,7 @@ class Examples(unittest.TestCase):
 
     def test_one_command_runs_every_example_and_prints_a_table(self):
         command = [sys.executable, str(ROOT / 'bench/examples.py'), '--sluice', str(ROOT / 'services/cli/sluice')]
-        # No data of this machine's own.
+        # No local data of this machine.
         environment = {name: value for name, value in os.environ.items() if name != 'SLUICE_DATA'}
         done = subprocess.run(command, capture_output=True, text=True, env={**environment, 'SLUICE_BIN_DIR': str(ROOT)})
         print(done.stdout)
@@ -41,7 +41,7 @@ class Examples(unittest.TestCase):
                 if metric.startswith('accuracy'):
                     self.assertGreater(float(metric.split()[1]), 15, 'of ten classes or two: nothing was learned')
 
-    def test_an_example_that_does_not_exist_is_named(self):
+    def test_unknown_example_is_named(self):
         done = subprocess.run([sys.executable, str(ROOT / 'bench/examples.py'), '--only', 'nothing'], capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertIn('there is no example nothing', done.stderr)

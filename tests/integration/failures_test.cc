@@ -1,4 +1,4 @@
-// What goes wrong around a job, and what the job makes of it.
+// Failures around a job, and how the job handles them.
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -50,7 +50,7 @@ class FailuresTest : public ::testing::Test {
     return WaitFor([&](const v1::JobProgress& p) { return p.step() >= step; });
   }
 
-  // A job that lasts for as long as it is looked at ends with its last checkpoint.
+  // Suspends the job, which would train longer than any test; it must end with its last checkpoint.
   void SuspendAndExpectSuccess() {
     const absl::Status status = processes_->Suspend();
     ASSERT_TRUE(status.ok()) << status;
@@ -70,7 +70,7 @@ class FailuresTest : public ::testing::Test {
   std::unique_ptr<JobProcesses> processes_;
 };
 
-TEST_F(FailuresTest, AFrozenWorkerIsExpelledAndDoesNoHarmWhenItWakes) {
+TEST_F(FailuresTest, ExpelsFrozenWorkerThatExitsWhenItWakes) {
   v1::JobSpec job = LinearJob(1500, 0.03);
   job.mutable_timeouts()->set_silence(3);
   Start(job, "frozen");
@@ -79,12 +79,14 @@ TEST_F(FailuresTest, AFrozenWorkerIsExpelledAndDoesNoHarmWhenItWakes) {
   const v1::JobProgress expelled =
       WaitFor([](const v1::JobProgress& p) { return p.view().workers_size() == 1; });
   WaitForStep(expelled.step() + 5);
+
   processes_->Signal("worker-1", SIGCONT);
   const auto code = processes_->WaitForExit("worker-1", absl::Seconds(20));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitExpelled);
+
   ASSERT_TRUE(processes_->StartWorker(1).ok());
-  // The new life, even if the other worker has been silent for a second meanwhile.
+  // Waits for the new process itself: the other worker may have left the view meanwhile.
   const auto pid = static_cast<uint64_t>(processes_->pid("worker-1"));
   WaitFor([&](const v1::JobProgress& p) {
     for (const v1::ProcessStatus& process : p.processes()) {
@@ -95,18 +97,20 @@ TEST_F(FailuresTest, AFrozenWorkerIsExpelledAndDoesNoHarmWhenItWakes) {
   SuspendAndExpectSuccess();
 }
 
-TEST_F(FailuresTest, ADiskThatIsFullWhileSavingIsReportedAndTrainingGoesOn) {
+TEST_F(FailuresTest, ReportsFullDiskAndContinuesTraining) {
   v1::JobSpec job = LinearJob(1500, 0.03);
   job.mutable_checkpoint()->set_interval_steps(10);
   Start(job, "full");
   WaitFor([](const v1::JobProgress& p) { return p.checkpoint().has_last(); });
-  // A limit on the size of files is met like a full disk.
+
+  // A limit on the size of files fails writes as a full disk does.
   const rlimit none{16, RLIM_INFINITY};
   ASSERT_EQ(prlimit(processes_->pid("ps-0"), RLIMIT_FSIZE, &none, nullptr), 0);
   const v1::JobProgress failed =
       WaitFor([](const v1::JobProgress& p) { return !p.checkpoint().error().empty(); });
   EXPECT_EQ(failed.phase(), v1::JobProgress::TRAINING);
   WaitForStep(failed.step() + 5);
+
   const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
   ASSERT_EQ(prlimit(processes_->pid("ps-0"), RLIMIT_FSIZE, &all, nullptr), 0);
   const uint64_t last = failed.checkpoint().last().step();
@@ -116,12 +120,13 @@ TEST_F(FailuresTest, ADiskThatIsFullWhileSavingIsReportedAndTrainingGoesOn) {
   SuspendAndExpectSuccess();
 }
 
-TEST_F(FailuresTest, ADamagedCheckpointIsNamedAndTheNextOlderIsUsed) {
+TEST_F(FailuresTest, NamesDamagedCheckpointAndUsesNextOlder) {
   v1::JobSpec job = LinearJob(1500, 0.02);
   job.mutable_checkpoint()->set_interval_steps(10);
   Start(job, "damaged");
   WaitFor([](const v1::JobProgress& p) { return p.checkpoint().last().step() >= 30; });
   ASSERT_TRUE(processes_->Kill("coordinator", /*report=*/false).ok());
+
   const auto manifest = FinalManifest(processes_->checkpoints());
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   const std::string folder =
@@ -129,12 +134,14 @@ TEST_F(FailuresTest, ADamagedCheckpointIsNamedAndTheNextOlderIsUsed) {
                    absl::Dec(manifest->checkpoint().attempt(), absl::kZeroPad4), "-step-",
                    absl::Dec(manifest->checkpoint().step(), absl::kZeroPad12));
   std::ofstream(absl::StrCat(folder, "/", manifest->files(0).name()), std::ios::app) << "x";
+
   ASSERT_TRUE(processes_->StartCoordinator().ok());
   const v1::JobProgress restored = WaitFor([&](const v1::JobProgress& p) {
     return p.attempt() > manifest->checkpoint().attempt() && p.phase() == v1::JobProgress::TRAINING;
   });
   EXPECT_LT(restored.restored_from_step(), manifest->checkpoint().step());
   EXPECT_GE(restored.restored_from_step(), 10u);
+
   bool named = false;
   for (const v1::Event& event : restored.events()) {
     named = named || (absl::StrContains(event.message(), manifest->files(0).name()) &&
@@ -143,7 +150,7 @@ TEST_F(FailuresTest, ADamagedCheckpointIsNamedAndTheNextOlderIsUsed) {
   EXPECT_TRUE(named) << restored.DebugString();
 }
 
-TEST_F(FailuresTest, AnotherModelIsRefusedByACheckpointAndSaysWhatDiffers) {
+TEST_F(FailuresTest, RefusesCheckpointOfOtherModelAndNamesDifference) {
   const std::string folder = NewFolder("differs");
   v1::JobSpec job = LinearJob(1500, 0.02);
   {
@@ -156,11 +163,13 @@ TEST_F(FailuresTest, AnotherModelIsRefusedByACheckpointAndSaysWhatDiffers) {
     ASSERT_TRUE(first.WaitForExit("coordinator", absl::Seconds(60)).ok());
   }
   ASSERT_TRUE(FinalManifest(absl::StrCat(folder, "/checkpoints")).ok());
+
   (*job.mutable_model()->mutable_dimensions())["out"] = 1;
   job.mutable_data()->mutable_synthetic()->clear_shape();
   job.mutable_data()->mutable_synthetic()->add_shape(17);
   JobProcesses second({.job = job, .folder = folder});
   ASSERT_TRUE(second.StartAll().ok());
+
   const auto code = second.WaitForExit("coordinator", absl::Seconds(60));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitFailed);
@@ -168,13 +177,14 @@ TEST_F(FailuresTest, AnotherModelIsRefusedByACheckpointAndSaysWhatDiffers) {
   EXPECT_THAT(text, HasSubstr("weight"));
 }
 
-TEST_F(FailuresTest, AJobGoesOnFromAnotherJobsCheckpoint) {
+TEST_F(FailuresTest, ContinuesFromCheckpointOfAnotherJob) {
   const std::string first_folder = NewFolder("source");
   {
     JobProcesses first({.job = LinearJob(20, 0), .folder = first_folder});
     ASSERT_TRUE(first.StartAll().ok());
     ASSERT_EQ(first.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
   }
+
   v1::JobSpec job = LinearJob(30, 0);
   job.set_name("second");
   job.mutable_checkpoint()->set_restore_from(absl::StrCat(first_folder, "/checkpoints"));
@@ -182,7 +192,8 @@ TEST_F(FailuresTest, AJobGoesOnFromAnotherJobsCheckpoint) {
   JobProcesses second({.job = job, .folder = folder});
   ASSERT_TRUE(second.StartAll().ok());
   ASSERT_EQ(second.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
-  // The same as thirty steps in one go, if not to the bit.
+
+  // It trained from step 20 to step 30.
   const auto manifest = FinalManifest(absl::StrCat(folder, "/checkpoints"));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->checkpoint().attempt(), 1u);
@@ -191,7 +202,7 @@ TEST_F(FailuresTest, AJobGoesOnFromAnotherJobsCheckpoint) {
   EXPECT_THAT(text, HasSubstr(R"("restoredFromStep":"20")"));
 }
 
-TEST_F(FailuresTest, ARestoreFromWithoutCheckpointIsRefusedAtOnce) {
+TEST_F(FailuresTest, RejectsRestoreFromWithoutCheckpoint) {
   v1::JobSpec job = LinearJob(30, 0);
   const std::string folder = NewFolder("nothing");
   job.mutable_checkpoint()->set_restore_from(absl::StrCat(folder, "/missing"));
@@ -202,7 +213,7 @@ TEST_F(FailuresTest, ARestoreFromWithoutCheckpointIsRefusedAtOnce) {
   EXPECT_THAT(text, HasSubstr("missing"));
 }
 
-TEST_F(FailuresTest, AFileThatIsNoTorchScriptFailsTheJobWithItsName) {
+TEST_F(FailuresTest, InvalidTorchScriptFileFailsJobByName) {
   const std::string folder = NewFolder("script");
   std::ofstream(absl::StrCat(folder, "/model.pt")) << "not a model";
   v1::JobSpec job = LinearJob(20, 0);
@@ -218,7 +229,7 @@ TEST_F(FailuresTest, AFileThatIsNoTorchScriptFailsTheJobWithItsName) {
   EXPECT_THAT(text, HasSubstr("model.pt"));
 }
 
-TEST_F(FailuresTest, ACoordinatorWhosePortIsTakenForAMomentAsksToBeStartedAgain) {
+TEST_F(FailuresTest, CoordinatorAsksForRestartWhilePortIsTaken) {
   const int taken = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -227,11 +238,13 @@ TEST_F(FailuresTest, ACoordinatorWhosePortIsTakenForAMomentAsksToBeStartedAgain)
   ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(listen(taken, 1), 0);
   ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size), 0);
+
   const std::string folder = NewFolder("taken");
   JobProcesses processes({.job = LinearJob(5, 0),
                           .folder = folder,
                           .coordinator = absl::StrCat("127.0.0.1:", ntohs(address.sin_port))});
-  // Freed once it has been tried in vain.
+
+  // Frees the port once the coordinator has tried it in vain.
   std::thread owner([&] {
     const absl::Time deadline = absl::Now() + absl::Seconds(15);
     while (absl::Now() < deadline && Contents(folder + "/coordinator.stderr").empty()) {
@@ -239,6 +252,7 @@ TEST_F(FailuresTest, ACoordinatorWhosePortIsTakenForAMomentAsksToBeStartedAgain)
     }
     close(taken);
   });
+
   const absl::Status status = processes.StartCoordinator();
   owner.join();
   EXPECT_TRUE(status.ok()) << status;
@@ -247,7 +261,7 @@ TEST_F(FailuresTest, ACoordinatorWhosePortIsTakenForAMomentAsksToBeStartedAgain)
 
 // ---- peers that break the contract
 
-// Sends one raw message as a frame; the status that the stream ends with.
+// Sends one raw message as a frame; returns the status that the stream ends with.
 grpc::Status SendRaw(const std::string& address,
                      const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                      const std::string& message) {
@@ -265,7 +279,7 @@ grpc::Status SendRaw(const std::string& address,
   call->Write(grpc::ByteBuffer(&slice, 1), reinterpret_cast<void*>(2));
   queue.Next(&tag, &ok);
   grpc::ByteBuffer reply;
-  do {  // whatever the shard says before it ends the stream
+  do {  // skips what the shard sends before it ends the stream
     call->Read(&reply, reinterpret_cast<void*>(3));
     queue.Next(&tag, &ok);
   } while (ok);
@@ -275,12 +289,13 @@ grpc::Status SendRaw(const std::string& address,
   return status;
 }
 
-TEST_F(FailuresTest, GarbageAndOversizeFramesAreRefusedAndTheJobGoesOn) {
+TEST_F(FailuresTest, RefusesGarbageAndOversizeFramesAndContinues) {
   Start(LinearJob(1500, 0.02), "garbage");
   const std::string address = AddressOf(v1::SHARD);
   const auto credentials = processes_->credentials().value();
   EXPECT_EQ(SendRaw(address, credentials, "\xff\xff\xff garbage").error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+
   const auto send_large = [&](size_t bytes) {
     v1::Frame frame;
     frame.mutable_header()->mutable_push()->add_blocks()->set_payload_bytes(bytes);
@@ -288,13 +303,15 @@ TEST_F(FailuresTest, GarbageAndOversizeFramesAreRefusedAndTheJobGoesOn) {
     return SendRaw(address, credentials, frame.SerializeAsString()).error_code();
   };
   EXPECT_EQ(send_large(size_t{4} << 20), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  // So large that the connection may be aborted before gRPC, which reads all of it, can refuse it.
+  // gRPC reads the whole message before it refuses it; one this large may abort the connection.
   EXPECT_THAT(send_large(size_t{64} << 20),
               AnyOf(grpc::StatusCode::RESOURCE_EXHAUSTED, grpc::StatusCode::UNAVAILABLE));
+
   v1::Frame no_hello;
   no_hello.mutable_header()->mutable_pull();
   EXPECT_EQ(SendRaw(address, credentials, no_hello.SerializeAsString()).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+
   v1::Frame wrong_job;
   v1::Hello& hello = *wrong_job.mutable_header()->mutable_hello();
   hello.set_min_wire_version(1);
@@ -303,15 +320,17 @@ TEST_F(FailuresTest, GarbageAndOversizeFramesAreRefusedAndTheJobGoesOn) {
   hello.mutable_sender()->set_role(v1::WORKER);
   hello.mutable_sender()->set_incarnation(7);
   EXPECT_FALSE(SendRaw(address, credentials, wrong_job.SerializeAsString()).ok());
+
   const uint64_t step = Progress().step();
   EXPECT_EQ(WaitForStep(step + 10).attempt(), 1u);
 }
 
-TEST_F(FailuresTest, AWorkerOfAnotherLifeOrJobIsRefusedByTheCoordinator) {
+TEST_F(FailuresTest, CoordinatorRefusesWorkerOfOtherJob) {
   Start(LinearJob(1500, 0.02), "other");
   WaitForStep(1);
   v1::JobSpec other = processes_->job();
-  // The same coordinator, another job's name.
+
+  // The same coordinator, but the name of another job.
   JobProcesses stranger({.job =
                              [&] {
                                v1::JobSpec job = other;
@@ -321,6 +340,7 @@ TEST_F(FailuresTest, AWorkerOfAnotherLifeOrJobIsRefusedByTheCoordinator) {
                          .folder = NewFolder("stranger"),
                          .coordinator = processes_->coordinator_address(),
                          .secret_file = processes_->secret_file()});
+
   ASSERT_TRUE(stranger.StartWorker(5).ok());
   const auto code = stranger.WaitForExit("worker-5", absl::Seconds(30));
   ASSERT_TRUE(code.ok()) << code.status();

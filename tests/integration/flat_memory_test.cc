@@ -18,9 +18,9 @@ namespace sluice::testing {
 namespace {
 
 constexpr uint64_t kSteps = 10'000;
-// By then every buffer has been used and every list with a bound (events, logs) is full.
+// By this step every buffer has been used and every bounded list (events, logs) is full.
 constexpr uint64_t kSettled = 3'000;
-// Over the 7,000 steps after that; a leak of 500 bytes a step would show.
+// Allowed growth over the 7,000 steps after that; a leak of 500 bytes a step exceeds it.
 constexpr int64_t kMaxGrowthKib = 3'000;
 
 v1::JobSpec SmallJob(const std::string& folder) {
@@ -28,16 +28,19 @@ v1::JobSpec SmallJob(const std::string& folder) {
   job.set_name("memory");
   job.mutable_model()->set_name("mlp");
   (*job.mutable_model()->mutable_dimensions())["hidden"] = 64;
+
   job.mutable_data()->set_format(v1::DataSpec::SYNTHETIC);
   v1::DataSpec::Synthetic& data = *job.mutable_data()->mutable_synthetic();
   data.set_samples(10'000);
   data.add_shape(64);
   data.set_classes(10);
+
   job.mutable_training()->set_global_batch_size(32);
   job.mutable_training()->set_microbatch_size(16);
   job.mutable_training()->clear_epochs();
   job.mutable_training()->set_steps(kSteps);
   job.mutable_training()->set_threads(1);
+
   job.mutable_parameter_server()->set_replicas(2);
   job.mutable_worker()->set_replicas(2);
   job.mutable_checkpoint()->set_directory(absl::StrCat(folder, "/checkpoints"));
@@ -46,7 +49,7 @@ v1::JobSpec SmallJob(const std::string& folder) {
   return job;
 }
 
-// 0 if there is no such process.
+// The resident memory of a process; 0 if it does not exist.
 int64_t ResidentKib(pid_t pid) {
   std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
   for (std::string line; std::getline(status, line);) {
@@ -64,8 +67,9 @@ TEST(FlatMemoryTest, NoProcessGrowsOverTenThousandSteps) {
   const std::string folder = NewFolder("memory");
   JobProcesses processes({.job = SmallJob(folder), .folder = folder});
   ASSERT_TRUE(processes.StartAll().ok());
+
   const std::vector<std::string> names = {"coordinator", "ps-0", "ps-1", "worker-0", "worker-1"};
-  std::map<std::string, std::vector<int64_t>> sizes;  // since it settled
+  std::map<std::string, std::vector<int64_t>> sizes;  // from step kSettled on
   const auto sample = [&](const v1::JobProgress& progress) {
     if (progress.phase() > v1::JobProgress::TRAINING) return true;
     if (progress.step() < kSettled) return false;
@@ -76,9 +80,11 @@ TEST(FlatMemoryTest, NoProcessGrowsOverTenThousandSteps) {
     }
     return false;
   };
+
   const auto end = processes.WaitFor(sample, absl::Minutes(12));
   ASSERT_TRUE(end.ok()) << end.status();
   ASSERT_NE(end->phase(), v1::JobProgress::FAILED) << end->reason();
+
   for (const std::string& name : names) {
     const std::vector<int64_t>& all = sizes[name];
     ASSERT_GE(all.size(), 20u) << "too few samples of " << name;

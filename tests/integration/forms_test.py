@@ -1,4 +1,4 @@
-"""The forms that well-known parameter servers have, as a user runs them: `sluice run` and the real programs."""
+"""Training forms of well-known parameter servers, run as a user does: `sluice run` and the real programs."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PATIENCE_S = 120
 
 
 def additive(name, steps, training=None, **spec):
-    """A job without learning: each update adds 1e-3 w + 1 to a vector of zeros."""
+    """A job that learns nothing: each update adds 1e-3 w + 1 to w, which begins as zeros."""
     manifest = {
         'apiVersion': 'sluice.dev/v1alpha1',
         'kind': 'TrainingJob',
@@ -65,12 +65,12 @@ class Forms(unittest.TestCase):
         begin, end = info['data_offsets']
         return struct.unpack(f'<{(end - begin) // 8}d', data[8 + length + begin:8 + length + end])
 
-    def test_in_a_pool_every_update_of_an_iteration_is_computed_from_the_same_snapshot(self):
+    def test_pool_computes_all_updates_of_an_iteration_from_one_snapshot(self):
         workers, iterations = 25, 5
         expected = 0.0
         for _ in range(iterations):
             expected += workers * (1e-3 * expected + 1)
-        # On a busy machine a worker may come when the others have begun: it joins between two iterations, and there are more of those.
+        # On a busy machine a worker may start after the others have begun. It joins between two iterations, and more are needed.
         for attempt in range(3):
             output = self.train(additive(f'pool-{attempt}', workers * iterations, {
                 'mode': 'BoundedStaleness', 'boundedStaleness': {'maxStaleness': 0}, 'globalBatchSize': 1,
@@ -82,7 +82,7 @@ class Forms(unittest.TestCase):
             self.assertAlmostEqual(value, expected, delta=1e-9)
 
     def iterations_told(self, name, every, training, workers):
-        """Of which iterations a job that evaluates after every so many steps prints the accuracy."""
+        """The iterations of which a job that evaluates every `every` steps prints the accuracy."""
         manifest = additive(name, 0, training, worker={'replicas': workers}, parameterServer={'replicas': 2})
         manifest['spec'].update({
             'model': {'name': 'mlp', 'dimensions': {'hidden': 4}},
@@ -91,7 +91,7 @@ class Forms(unittest.TestCase):
         })
         return [int(number) for number in re.findall(r'^Iter (\d+): accuracy is ', self.train(manifest, 'plain'), re.MULTILINE)]
 
-    def test_every_iteration_that_is_to_be_evaluated_is_and_no_other_however_fast_they_are(self):
+    def test_evaluates_exactly_the_requested_iterations(self):
         told = self.iterations_told('each', 1, {'globalBatchSize': 8, 'steps': 12}, workers=2)
         self.assertEqual(told, list(range(1, 13)))
         told = self.iterations_told('tenth', 10, {'globalBatchSize': 8, 'steps': 60}, workers=2)
@@ -101,7 +101,7 @@ class Forms(unittest.TestCase):
         self.assertEqual(told, [1, 2, 3, 4, 5])
 
     def sharded(self, shards, steps, training, workers):
-        """Least and largest element of a vector that has blocks on every shard."""
+        """Smallest and largest element of a vector that has blocks on every shard."""
         name = f'sharded-{shards}'
         spec = {'model': {'name': 'additive', 'dimensions': {'dim': 600000, 'ramp': 1}, 'dtype': 'float64'}}  # 19 blocks of 256 KiB
         self.train(additive(name, steps, training, worker={'replicas': workers}, parameterServer={'replicas': shards}, **spec))
@@ -110,7 +110,7 @@ class Forms(unittest.TestCase):
         shutil.rmtree(self.state)
         return min(values), max(values)
 
-    def test_a_synchronous_sum_is_what_is_known_in_advance_for_any_number_of_shards(self):
+    def test_synchronous_sum_is_the_known_one_for_any_number_of_shards(self):
         expected = 0.0
         for _ in range(10):
             expected += 4 * (1e-3 * expected + 1)
@@ -118,7 +118,7 @@ class Forms(unittest.TestCase):
             for value in self.sharded(shards, 10, {'globalBatchSize': 4, 'microbatchSize': 1, 'aggregation': 'Sum'}, workers=2):
                 self.assertAlmostEqual(value, expected, delta=1e-9)
 
-    def test_the_mode_of_a_running_job_is_switched_by_one_command(self):
+    def test_one_command_switches_mode_of_running_job(self):
         steps = 120
         before = additive('switched', steps, {'globalBatchSize': 2, 'stepDelaySeconds': 0.5}, worker={'replicas': 1})
         with subprocess.Popen(self.run_arguments(before, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as first:
@@ -136,20 +136,22 @@ class Forms(unittest.TestCase):
                 refused = subprocess.run(self.run_arguments(fixed, 'json') + ['--take-over'], cwd=self.folder, capture_output=True, text=True)
                 self.assertEqual(refused.returncode, 2)
                 self.assertIn('spec.training.seed', refused.stderr)
-                self.assertIsNone(first.poll(), 'a job is not stopped for a manifest with which it could not go on')
+                self.assertIsNone(first.poll(), 'the job must not be stopped for a manifest with which it cannot continue')
                 done = subprocess.run(self.run_arguments(after, 'json') + ['--take-over'], cwd=self.folder, capture_output=True, text=True,
                                       timeout=PATIENCE_S)
                 first.stdout.read()
             finally:
                 first.kill()
+
         self.assertEqual(first.returncode, 130)
         self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         notes = [line['message'] for line in lines if line['type'] == 'note']
         self.assertIn('Changed: spec.training.mode "Synchronous" -> "Asynchronous"', notes)
         self.assertGreaterEqual(max(line.get('restoredFromStep', 0) for line in lines), 5)
+
         expected = 0.0
-        for _ in range(steps):  # each sample once, in one mode or the other
+        for _ in range(steps):  # one update per step, in either mode
             expected += 1e-3 * expected + 1
         for value in self.trained('switched'):
             self.assertAlmostEqual(value, expected, delta=1e-9)
@@ -157,13 +159,13 @@ class Forms(unittest.TestCase):
     # ---- limits on waiting
 
     def frozen(self, process, timeouts):
-        """Events and summary of a job one of whose processes is stopped while it trains."""
+        """Messages and summary of a job; `process` is frozen while the job trains."""
         manifest = additive('frozen', 240, {'globalBatchSize': 2, 'microbatchSize': 1, 'stepDelaySeconds': 0.05},
                             worker={'replicas': 2}, parameterServer={'replicas': 1}, checkpoint={'intervalSteps': 5},
                             timeouts={'heartbeatSeconds': 0.5, 'silenceSeconds': 100, **timeouts})
         lines, stopped = [], False
         with subprocess.Popen(self.run_arguments(manifest, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as job:
-            watchdog = threading.Timer(PATIENCE_S, job.kill)  # a job that hangs says nothing
+            watchdog = threading.Timer(PATIENCE_S, job.kill)  # a job that hangs prints nothing
             watchdog.start()
             try:
                 for text in job.stdout:
@@ -176,6 +178,7 @@ class Forms(unittest.TestCase):
             finally:
                 watchdog.cancel()
                 job.kill()
+
         self.assertTrue(stopped)
         summary = lines[-1]
         self.assertEqual(summary['type'], 'summary', lines[-5:])
@@ -183,12 +186,12 @@ class Forms(unittest.TestCase):
         self.assertEqual(summary['step'], 240)
         return [line.get('message', '') for line in lines], summary
 
-    def test_a_worker_whose_gradients_do_not_come_is_named_and_replaced(self):
+    def test_worker_with_overdue_gradients_is_named_and_replaced(self):
         messages, summary = self.frozen('worker-1', {'gradientsSeconds': 5})
         self.assertTrue(any(re.search(r'worker-1: has sent ps-0 no gradients of step \d+ in 5s', m) for m in messages), messages)
         self.assertGreaterEqual(summary['restarts'], 1)
 
-    def test_a_shard_whose_weights_do_not_come_is_named_and_replaced(self):
+    def test_shard_with_overdue_weights_is_named_and_replaced(self):
         messages, summary = self.frozen('ps-0', {'weightsSeconds': 5})
         self.assertTrue(any(re.search(r'ps-0: owes worker-\d version \d+ for 5s', m) for m in messages), messages)
         self.assertGreaterEqual(summary['restarts'], 1)

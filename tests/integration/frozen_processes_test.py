@@ -1,8 +1,8 @@
-"""Processes that freeze, die and are asked to go: whatever happens to whom, the job ends by itself, and with the same bytes.
+"""Processes that freeze, die or receive SIGTERM: whichever processes are hit, the job ends by itself, and with the same bytes.
 
-Each schedule is a job of its own under `sluice run` (BitExact, three workers), disturbed by signals and compared byte by byte with the undisturbed
-job. All schedules of the table run; of the random ones (freezes for good among them) as many as --random says, from --seed; with --full 100 of
-them; with --only=NAME that one alone, by its name in the table or as random-SEED. CONTRIBUTING.md says how they are given.
+Each schedule is a job of its own under `sluice run` (BitExact, three workers), disturbed by signals and compared byte by byte with the
+undisturbed job. The test runs all schedules of the table, and --random random ones (permanent freezes among them) from --seed on, or 100 of
+them with --full. --only=NAME runs one alone, by its name in the table or as random-SEED. CONTRIBUTING.md shows how to pass these flags.
 """
 
 import argparse
@@ -32,8 +32,8 @@ STEPS = 60
 STEP_S = 0.02
 INTERVAL = 10  # steps between two checkpoints
 WORKERS = 3
-# Seconds within which every job ends, on a machine that has other things to do. What a schedule needs by the job's own timers is far less:
-# SILENCE + 2 s for each process that is frozen one after the other, START for one that is frozen before it registers.
+# Seconds within which every job ends on a busy machine. By the job's own timers a schedule needs far less: SILENCE + 2 s for each process
+# frozen one after the other, START for a process that is frozen before it registers.
 PATIENCE_S = 120
 SILENCE_S = 2
 START_S = 15
@@ -45,7 +45,7 @@ COORDINATOR = 'coordinator'
 
 
 def manifest(shards, long_evaluation):
-    # At its end the job evaluates all held-out samples, of which there may be so many that it takes a second or two.
+    # At its end the job evaluates all held-out samples; a long evaluation takes a second or two.
     evaluation = {'maxSamples': 500000} if long_evaluation else {'intervalSteps': 20}
     return {
         'apiVersion': 'sluice.dev/v1alpha1',
@@ -74,7 +74,7 @@ def manifest(shards, long_evaluation):
     }
 
 
-# ---- what is done, and when
+# ---- what the schedules do, and when
 
 
 @dataclasses.dataclass
@@ -82,9 +82,10 @@ class Act:
     """A signal to some processes."""
     signal: int
     names: typing.Sequence[str]
-    # How long after the moment that is waited for.
+    # Seconds after the moment in `when`.
     after: float = 0
-    # A step; 'checkpoint' (files of one are being written); ('start', name): its next life has begun; None: the act before is done.
+    # A step; 'checkpoint': files of a checkpoint are being written; ('start', name): the process's next life has begun; None: directly
+    # after the previous act.
     when: typing.Any = None
 
 
@@ -133,13 +134,13 @@ def table():
         Schedule('coordinator frozen for good', [at(middle, STOP, COORDINATOR)]),
         Schedule('coordinator frozen for a while', [at(middle, STOP, COORDINATOR), then(CONT, COORDINATOR, after=SILENCE_S)]),
         Schedule('coordinator frozen for good while it starts', [at(('start', COORDINATOR), STOP, COORDINATOR)]),
-        # Together.
+        # Several kinds of processes.
         Schedule('shard frozen for good, then the coordinator killed', [at(middle, STOP, 'ps-0'), then(KILL, COORDINATOR, after=0.3)]),
         Schedule('worker frozen for good, then the coordinator killed', [at(middle, STOP, W[0]), then(KILL, COORDINATOR, after=0.3)]),
         Schedule('worker, shard and coordinator killed at once', [at(middle, KILL, W[0], 'ps-0', COORDINATOR)]),
         Schedule('worker, shard and coordinator frozen for good', [at(middle, STOP, W[0], 'ps-0', COORDINATOR)], shards=3),
-        Schedule('everybody frozen for good', [at(middle, STOP, COORDINATOR, 'ps-0', 'ps-1', *W)]),
-        # At moments of their own.
+        Schedule('all processes but the parent frozen for good', [at(middle, STOP, COORDINATOR, 'ps-0', 'ps-1', *W)]),
+        # At special moments.
         Schedule('shard killed while a checkpoint is written', [at('checkpoint', KILL, 'ps-0')]),
         Schedule('shard frozen for good while a checkpoint is written', [at('checkpoint', STOP, 'ps-1')], shards=3),
         Schedule('coordinator killed while a checkpoint is written', [at('checkpoint', KILL, COORDINATOR)]),
@@ -163,8 +164,8 @@ def table():
         Schedule('SIGTERM to a shard at the end', [at(STEPS, TERM, 'ps-1')]),
         Schedule('SIGTERM to the coordinator', [at(middle, TERM, COORDINATOR)]),
         Schedule('SIGTERM to the coordinator at the end', [at(STEPS, TERM, COORDINATOR)]),
-        Schedule('SIGTERM to everybody but the parent', [at(middle, TERM, COORDINATOR, 'ps-0', 'ps-1', *W)]),
-        # Many.
+        Schedule('SIGTERM to all processes but the parent', [at(middle, TERM, COORDINATOR, 'ps-0', 'ps-1', *W)]),
+        # Many faults.
         Schedule('eight random kills', random_acts(random.Random(8), 2, 8, [KILL])),
     ]
 
@@ -193,7 +194,7 @@ def random_schedule(seed):
 
 
 class Run:
-    """A job under `sluice run`, and what it says."""
+    """A job under `sluice run`, and its output."""
 
     def __init__(self, folder, schedule):
         self.folder = folder
@@ -243,7 +244,7 @@ class Run:
         return self.process.poll() is not None
 
     def wait(self, deadline, condition):
-        """Whether the condition came to hold before the job ended."""
+        """Whether the condition became true before the job ended or the deadline passed."""
         with self.changed:
             while not condition():
                 if self.ended() or time.monotonic() > deadline:
@@ -256,7 +257,7 @@ class Run:
         return any('-step-' in path.name and not (path / 'manifest.json').exists() for path in self.checkpoints.glob('attempt-*'))
 
     def saving(self):
-        """The newest step of which files are written: training tells of itself every second only."""
+        """The newest step that has checkpoint files; progress itself is reported only once a second."""
         return max((int(path.name.split('-step-')[1]) for path in self.checkpoints.glob('attempt-*-step-*')), default=0)
 
     def reached(self, act, lives):
@@ -266,7 +267,7 @@ class Run:
             return self.writing
         if isinstance(act.when, tuple):
             name = act.when[1]
-            # A life that was not there when the last act was done.
+            # A life that began after the last act.
             return lambda: self.lives[name] > lives[name]
         return lambda: self.saving() >= act.when // INTERVAL * INTERVAL
 
@@ -283,7 +284,7 @@ class Run:
             if PARENT in act.names and act.signal == KILL:
                 self.codes.append(self.process.wait())
                 self.thread.join()
-                self.start()  # goes on where it was
+                self.start()  # resumes
 
     def signal(self, name, number):
         with self.changed:
@@ -328,12 +329,12 @@ class Outcome:
 
     def text(self, reference):
         if self.code is None:
-            return f'still there after {self.seconds:.0f} s'
+            return f'still running after {self.seconds:.0f} s'
         if self.code != 0:
-            return f'ended with {self.code}'
+            return f'ended with exit code {self.code}'
         if self.step != STEPS:
             return f'ended at step {self.step}'
-        return 'same bytes' if self.files == reference else 'OTHER BYTES'
+        return 'same bytes' if self.files == reference else 'DIFFERENT BYTES'
 
 
 def run(schedule, root):
@@ -354,9 +355,10 @@ def run_all(schedules, root, jobs):
     for shards in (2, 3):
         undisturbed = run(Schedule(f'undisturbed, {shards} shards', [], shards), root)
         if undisturbed.code != 0 or undisturbed.step != STEPS or not undisturbed.files:
-            raise AssertionError(f'the undisturbed job ended with {undisturbed.code}; see {undisturbed.folder}')
+            raise AssertionError(f'the undisturbed job ended with exit code {undisturbed.code}; see {undisturbed.folder}')
         references[shards] = undisturbed.files
         print(f'{undisturbed.schedule.name:<72} {undisturbed.seconds:5.1f} s', flush=True)
+
     bad = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for outcome in pool.map(lambda schedule: run(schedule, root), schedules):
@@ -389,7 +391,7 @@ ARGUMENTS.add_argument('--only', action='append')
 class FrozenProcesses(unittest.TestCase):
     arguments = ARGUMENTS.parse_args([])
 
-    def test_whoever_freezes_or_dies_the_job_ends_with_the_same_bytes(self):
+    def test_job_ends_with_same_bytes_whatever_freezes_or_dies(self):
         began = time.monotonic()
         bad = run_all(chosen(self.arguments), os.environ.get('TEST_TMPDIR'), self.arguments.jobs)
         print(f'{time.monotonic() - began:.0f} s in all')

@@ -1,6 +1,6 @@
-// The shells of coordinator, shards and workers under threads, all in one process for the
-// sanitizers' sake (exactly_once_test has the programs): jobs whose processes come and go count
-// each sample exactly once an epoch.
+// Coordinator, shards and workers as threads of one process, so that the sanitizers see all of it
+// (exactly_once_test runs the programs): jobs whose members join, leave and vanish count each
+// sample exactly once per epoch.
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
@@ -24,10 +24,10 @@ namespace {
 using ::testing::Each;
 
 constexpr uint64_t kSamples = 1200;
-// For a job in which something takes seconds on a busy machine, and is to happen while it trains.
+// For jobs in which something that takes seconds on a busy machine has to happen during training.
 constexpr uint64_t kManySamples = 4000;
 constexpr uint64_t kEpochs = 2;
-// Of a job's end, under the slowest sanitizer on a busy machine.
+// A timeout for the job's end that suffices for the slowest sanitizer on a busy machine.
 constexpr absl::Duration kLong = absl::Seconds(120);
 
 v1::JobSpec Job(const std::string& folder, v1::Mode mode, uint64_t samples = kSamples) {
@@ -38,7 +38,7 @@ v1::JobSpec Job(const std::string& folder, v1::Mode mode, uint64_t samples = kSa
   training.set_mode(mode);
   training.set_global_batch_size(10);
   if (mode == v1::BOUNDED_STALENESS) training.set_max_staleness(2);
-  // Never clips, but the shards have to agree on the norm: they talk to each other.
+  // The norm is never clipped, but the shards have to exchange it.
   if (mode == v1::SYNCHRONOUS) job.mutable_optimizer()->set_clip_norm(1e9);
   return job;
 }
@@ -63,10 +63,10 @@ class InProcessTest : public ::testing::Test {
     const auto saved = job_->WaitFor(
         [&](const v1::JobProgress& p) { return p.checkpoint().last().step() >= step; }, kLong);
     ASSERT_TRUE(saved.ok()) << saved.status();
-    ASSERT_LE(saved->phase(), v1::JobProgress::TRAINING) << "too quick for the test";
+    ASSERT_LE(saved->phase(), v1::JobProgress::TRAINING) << "trained too fast for this test";
   }
 
-  // Attempt 2, or a later one: on a machine that is busy, others may be restored too.
+  // Waits for attempt 2 or a later one: a busy machine may cause more restorations.
   void WaitForRestoration() {
     const auto restored = job_->WaitFor(
         [](const v1::JobProgress& p) {
@@ -76,7 +76,7 @@ class InProcessTest : public ::testing::Test {
     ASSERT_TRUE(restored.ok()) << restored.status();
   }
 
-  // A reader's call, which holds a version as long as this lives.
+  // A reader's call, which keeps a version pinned as long as this object exists.
   class Reader {
    public:
     Reader(v1::JobControl::StubInterface* control, uint64_t incarnation) {
@@ -89,7 +89,7 @@ class InProcessTest : public ::testing::Test {
     }
     ~Reader() { context_.TryCancel(); }
 
-    // Blocks until the version is pinned; why it is not.
+    // Blocks until the version is pinned; returns the error if it is not.
     grpc::Status Wait(v1::Snapshot* snapshot) {
       return call_->Read(snapshot) ? grpc::Status::OK : call_->Finish();
     }
@@ -117,7 +117,7 @@ class InProcessTest : public ::testing::Test {
 
 class EveryModeTest : public InProcessTest, public ::testing::WithParamInterface<v1::Mode> {};
 
-TEST_P(EveryModeTest, AWorkerLeavesAnotherVanishesNewOnesComeAndNoSampleIsLostOrDoubled) {
+TEST_P(EveryModeTest, AppliesEachSampleOnceWhileWorkersLeaveVanishAndJoin) {
   const std::string folder = NewFolder(v1::Mode_Name(GetParam()));
   Start(Job(folder, GetParam(), kManySamples), folder);
   const worker::WorkerProcess::Result left = job_->Leave(0);
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
     , EveryModeTest, ::testing::Values(v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS),
     [](const ::testing::TestParamInfo<v1::Mode>& mode) { return v1::Mode_Name(mode.param); });
 
-TEST_F(InProcessTest, AShardThatVanishesCostsOnlyWhatWasDoneSinceTheCheckpoint) {
+TEST_F(InProcessTest, LostShardRollsBackToCheckpoint) {
   const std::string folder = NewFolder("shard");
   v1::JobSpec job = Job(folder, v1::SYNCHRONOUS);
   job.mutable_checkpoint()->set_interval_steps(10);
@@ -145,7 +145,7 @@ TEST_F(InProcessTest, AShardThatVanishesCostsOnlyWhatWasDoneSinceTheCheckpoint) 
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, AShardThatVanishesBeforeThereIsACheckpointIsANewBeginning) {
+TEST_F(InProcessTest, LostShardBeforeFirstCheckpointStartsOver) {
   const std::string folder = NewFolder("birth");
   Start(Job(folder, v1::ASYNCHRONOUS), folder);
   job_->DropShard(1);
@@ -153,7 +153,7 @@ TEST_F(InProcessTest, AShardThatVanishesBeforeThereIsACheckpointIsANewBeginning)
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, ACoordinatorThatVanishesIsFollowedByAnotherAtItsAddress) {
+TEST_F(InProcessTest, NewCoordinatorTakesOverAddressOfLostOne) {
   const std::string folder = NewFolder("coordinator");
   v1::JobSpec job = Job(folder, v1::ASYNCHRONOUS);
   job.mutable_checkpoint()->set_interval_steps(20);
@@ -166,7 +166,7 @@ TEST_F(InProcessTest, ACoordinatorThatVanishesIsFollowedByAnotherAtItsAddress) {
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, ASuspendedJobGoesOnWhereItWasWithNewProcesses) {
+TEST_F(InProcessTest, SuspendedJobResumesWithNewProcesses) {
   const std::string folder = NewFolder("suspend");
   Start(Job(folder, v1::BOUNDED_STALENESS, kManySamples), folder);
   job_->Suspend();
@@ -177,7 +177,7 @@ TEST_F(InProcessTest, ASuspendedJobGoesOnWhereItWasWithNewProcesses) {
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, AVersionIsPinnedForAReaderWhileTrainingGoesOn) {
+TEST_F(InProcessTest, PinsVersionForReaderWhileTrainingContinues) {
   const std::string folder = NewFolder("snapshot");
   Start(Job(folder, v1::SYNCHRONOUS), folder);
   v1::Snapshot snapshot;
@@ -191,7 +191,7 @@ TEST_F(InProcessTest, AVersionIsPinnedForAReaderWhileTrainingGoesOn) {
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, AReaderThatIsGoneLetsGoOfItsVersion) {
+TEST_F(InProcessTest, ReleasesVersionOfDisconnectedReader) {
   const std::string folder = NewFolder("gone");
   Start(Job(folder, v1::SYNCHRONOUS, kManySamples), folder);
   std::vector<std::unique_ptr<Reader>> readers;
@@ -202,6 +202,7 @@ TEST_F(InProcessTest, AReaderThatIsGoneLetsGoOfItsVersion) {
     ASSERT_TRUE(opened.ok()) << opened.error_message();
   }
   EXPECT_EQ(NewReader()->Wait(&snapshot).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+
   readers.clear();
   grpc::Status opened;
   for (const absl::Time deadline = absl::Now() + kLong; absl::Now() < deadline;) {
@@ -209,10 +210,11 @@ TEST_F(InProcessTest, AReaderThatIsGoneLetsGoOfItsVersion) {
     if (opened.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) break;
   }
   EXPECT_TRUE(opened.ok()) << opened.error_message();
+
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, AReaderThatComesAfterTheEndIsRefusedAtOnceAndKeepsNobodyWaiting) {
+TEST_F(InProcessTest, RefusesReaderAfterEndAtOnce) {
   const std::string folder = NewFolder("late");
   Start(Job(folder, v1::SYNCHRONOUS), folder);
   const auto ended =

@@ -1,4 +1,4 @@
-"""Jobs and the operator in a network namespace that has IPv6 and no IPv4, not even 127.0.0.1."""
+"""Jobs and the operator in a network namespace with IPv6 and without IPv4, not even 127.0.0.1."""
 
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
@@ -21,14 +21,14 @@ from tools import unittest_main
 
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
-# Another address than loopback's, as a pod has it.
+# An address other than loopback, as a pod has.
 POD = 'fd00::5'
 ROOT = pathlib.Path('.').absolute()
 PATIENCE = 120  # seconds
 
 
 class Outside:
-    """A thread that stays in the network namespace in which the test began, and has IPv4."""
+    """A thread that stays in the network namespace in which the test began, which has IPv4."""
 
     def __init__(self):
         self._calls = []
@@ -43,9 +43,9 @@ class Outside:
             call()
 
     def forward(self, listener, port):
-        """Passes each connection of `listener`, which may be of any namespace, to that port of 127.0.0.1 outside."""
+        """Forwards each connection of `listener`, in whichever namespace it is, to that port of 127.0.0.1 outside."""
         with self._changed:
-            # A thread begins in the namespace of the thread that starts it.
+            # A thread starts in the namespace of the thread that starts it.
             self._calls.append(lambda: threading.Thread(target=self._accept, args=(listener, port), daemon=True).start())
             self._changed.notify()
 
@@ -70,7 +70,7 @@ class Outside:
 
 
 def enter_a_namespace_without_ipv4():
-    """Of this thread, the threads and the processes that it starts. Why not, if it cannot."""
+    """Moves this thread, and the threads and processes that it starts later. Returns the reason if that fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     user = os.getuid()
     if libc.unshare(_CLONE_NEWNET) != 0 and libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
@@ -106,7 +106,7 @@ class Job(job_processes.JobProcesses):
 
 
 def page(port, path, host='[::1]'):
-    """Code and text."""
+    """Returns the HTTP status, 0 without an answer, and the text."""
     try:
         with urllib.request.urlopen(f'http://{host}:{port}{path}', timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -169,7 +169,7 @@ class Ipv6Test(unittest.TestCase):
             self.assertEqual(processes.wait_for_exit(name, PATIENCE), 0, processes.log(name)[-3000:])
         self.assertEqual(json.loads((processes.folder / 'status.json').read_text())['phase'], 'SUCCEEDED')
 
-    def test_workers_of_cpp_train_over_tls(self):
+    def test_cpp_workers_train_over_tls(self):
         processes = self.start({**self.mlp(steps=400, stepDelaySeconds=0.02), 'tls': 'TLS_ENABLED'}, self.certificates())
         for index in range(2):
             processes.start_cpp_worker(index)
@@ -177,13 +177,13 @@ class Ipv6Test(unittest.TestCase):
         self.assert_answers(processes, ['coordinator', 'ps-0', 'ps-1', 'worker-0', 'worker-1'])
         self.assert_ends(processes)
 
-    def test_workers_sum_gradients_among_each_other(self):
+    def test_workers_all_reduce_gradients(self):
         processes = self.start(self.mlp(steps=60, dense={'aggregation': 'ALL_REDUCE'}))
         for index in range(2):
             processes.start_cpp_worker(index)
         self.assert_ends(processes)
 
-    def test_workers_of_python_train(self):
+    def test_python_workers_train(self):
         processes = self.start(job_processes.base_job(
             training={'steps': 60}, parameterServer={'replicas': 2}, worker={'replicas': 2},
             optimizer={'name': 'SGD', 'learningRate': 0.05}))
@@ -203,7 +203,7 @@ class Ipv6Test(unittest.TestCase):
             'contexts': [{'name': 'it', 'context': {'cluster': 'it', 'user': 'it'}}],
         }))
         log = open(self.folder / 'operator.log', 'w', encoding='utf-8')
-        # Where it serves pages by default.
+        # It serves its pages at the default address.
         operator = subprocess.Popen([ROOT / 'operator/sluice-operator', f'--kubeconfig={config}', '--lease-namespace=ns'],
                                     stdout=log, stderr=log)
         log.close()
@@ -214,7 +214,7 @@ class Ipv6Test(unittest.TestCase):
         self.addCleanup(stop)
         return listener.getsockname()[1]
 
-    def test_the_operator_reaches_api_server_and_coordinator_and_answers_probes(self):
+    def test_operator_reaches_api_server_and_coordinator_and_answers_probes(self):
         # The coordinator of the job that the API server has.
         job = self.mlp(steps=100000, stepDelaySeconds=0.05)
         job['parameterServer']['replicas'] = 1

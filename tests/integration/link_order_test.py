@@ -1,4 +1,4 @@
-"""Of which libraries a worker takes its symbols."""
+"""The order of the libraries that a worker is linked with."""
 import os
 import subprocess
 import unittest
@@ -10,8 +10,8 @@ WORKER = os.path.join(os.environ.get('TEST_SRCDIR', 'bazel-bin'), 'sluice/servic
 
 class LinkOrderTest(unittest.TestCase):
 
-    def test_gloo_stands_before_a_libtorch_that_brings_its_own(self):
-        # PyTorch's wheels export the symbols of another version of gloo from libtorch_cpu: whichever is first is used by all.
+    def test_gloo_is_linked_before_libtorch(self):
+        # In PyTorch's wheels, libtorch_cpu exports the symbols of another version of gloo. All callers use the library that is first.
         output = subprocess.run(['readelf', '--dynamic', '--wide', WORKER], check=True, capture_output=True, text=True).stdout
         needed = [line.split('[')[1].rstrip(']') for line in output.splitlines() if '(NEEDED)' in line]
         places = {name.split('.so')[0]: place for place, name in enumerate(needed)}

@@ -1,4 +1,4 @@
-"""bench/originals.py: every workload's job file fits this version, and runs and table are right beside a stand-in for the originals."""
+"""bench/originals.py: the job file of every workload is valid, and with a stand-in for the originals, runs and table are correct."""
 
 import json
 import os
@@ -25,7 +25,7 @@ class Originals(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
 
-    def test_every_workloads_job_is_valid_and_its_original_is_there(self):
+    def test_every_workload_has_valid_job_and_original(self):
         for name, case in originals.CASES.items():
             for quick in ({}, case.quick):
                 manifest = examples.read(ROOT / 'examples' / f'{case.example}.yaml')
@@ -38,16 +38,18 @@ class Originals(unittest.TestCase):
                     self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertTrue((ROOT / 'bench' / 'peers' / case.theirs[0]).exists(), name)
 
-    def test_each_workload_has_a_row_with_what_was_measured_on_both_sides(self):
+    def test_each_workload_has_a_row_with_both_measurements(self):
         python = self.folder / 'python'
         python.write_text(f'#!/bin/sh\necho \'{{"gradients_per_second": {RATE}, "seconds": {SECONDS}}}\'\n')
         python.chmod(0o755)
+
         command = [sys.executable, str(ROOT / 'bench/originals.py'), '--python', str(python), '--sluice', str(ROOT / 'services/cli/sluice'),
                    '--programs', str(ROOT), '--rounds', '1', '--quick', '--only', 'mlp', 'mlp-asynchronous', 'ray-vector', '--json', str(self.folder / 'values')]
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         rows = [line for line in done.stdout.splitlines() if line.startswith('| ') and 'met' in line]
         self.assertEqual(len(rows), 3, done.stdout)  # all beat the stand-in
+
         values = json.loads((self.folder / 'values').read_text())
         self.assertEqual(values['mlp']['theirs'], [RATE])
         self.assertEqual(values['ray-vector']['theirs'], [SECONDS])
@@ -57,7 +59,7 @@ class Originals(unittest.TestCase):
             expected = summary['trainingSeconds'] if per_step is None else steps * per_step / summary['trainingSeconds']
             self.assertAlmostEqual(ours, expected)
 
-    def test_an_original_that_fails_is_said_with_its_words(self):
+    def test_failing_original_is_reported_with_its_output(self):
         python = self.folder / 'python'
         python.write_text('#!/bin/sh\necho no such module >&2\nexit 1\n')
         python.chmod(0o755)

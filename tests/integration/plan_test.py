@@ -1,4 +1,4 @@
-"""What `sluice plan` tells is what a run measures."""
+"""`sluice plan` predicts the bytes that a run measures."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tools import unittest_main
 PROGRAMS = os.path.abspath('.')
 SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
 PATIENCE_S = 120
-STEPS = (300, 1000, 3000)  # measured over at least so many; over more of them, the moments of measuring count less
+STEPS = (300, 1000, 3000)  # minimum steps to measure over; with more steps, the error at both ends matters less
 TOLERANCE = 0.05
 
 
@@ -47,7 +47,7 @@ class PlanTest(unittest.TestCase):
         return subprocess.run([SLUICE, 'plan', str(path), '--bin-dir', PROGRAMS, *flags], capture_output=True, text=True)
 
     def metrics(self, process):
-        """Name -> value of one process's series without labels of their own; nothing while it does not serve."""
+        """Name -> value of one process's series without labels of their own; empty while it does not serve metrics."""
         ports = list((self.folder / 'state').glob(f'*/run/{process}.metrics-port'))
         if not ports or not ports[0].read_text().strip():
             return {}
@@ -63,7 +63,7 @@ class PlanTest(unittest.TestCase):
         return found
 
     def just_counted(self, process, counter, least):
-        """Metrics at a moment at which `counter`, which is told now and then only, is fresh, and at least so much."""
+        """The metrics just after `counter`, which is reported only now and then, has changed and is at least `least`."""
         seen = []
 
         def fresh():
@@ -75,12 +75,13 @@ class PlanTest(unittest.TestCase):
 
     def measured(self, spec, planned, counter):
         """
-        Bytes received and sent by each process for each of what `counter` counts; `planned` is what is expected, and where they
-        differ, it is measured for longer.
+        Bytes received and sent by each process per unit of `counter`. `planned` has the expected values; where they differ, the
+        measurement is repeated over more steps.
         """
         path = self.folder / 'job.yaml'
         path.write_text(json.dumps(spec))
         command = [SLUICE, 'run', str(path), '--bin-dir', PROGRAMS, '--state-dir', str(self.folder / 'state'), '--quiet']
+
         with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL) as job:
             try:
                 begins = {process: self.just_counted(process, counter, 5) for process in planned}
@@ -110,12 +111,12 @@ class PlanTest(unittest.TestCase):
                     self.assertAlmostEqual(plan / got, 1, delta=TOLERANCE)
         return planned
 
-    def test_bytes_of_a_synchronous_step(self):
+    def test_predicts_bytes_of_synchronous_step(self):
         planned = self.check(manifest())
         self.assertEqual(planned['per'], 'step')
         self.assertEqual(planned['parameters'], 784 * 64 + 64 + 64 * 10 + 10)
 
-    def test_bytes_of_compressed_gradients(self):
+    def test_predicts_bytes_of_compressed_gradients(self):
         self.check(manifest(compression={'push': 'Int8', 'pull': 'Float16'}))
 
     def language_model(self, **training):
@@ -130,16 +131,16 @@ class PlanTest(unittest.TestCase):
         self.assertEqual((table['tensor'], table['basis']), ('embedding.weight', 'RandomTokens'))
         self.assertAlmostEqual(table['touchedRows'], 4000 * (1 - (1 - 1 / 4000)**tokens), places=6)
 
-    def test_bytes_of_the_rows_that_a_step_of_random_tokens_names(self):
+    def test_predicts_row_bytes_of_synchronous_step_with_random_tokens(self):
         self.check_random_tokens(640)
 
-    def test_bytes_of_the_rows_that_an_update_of_random_tokens_names(self):
+    def test_predicts_row_bytes_of_asynchronous_update_with_random_tokens(self):
         self.check_random_tokens(1280, mode='Asynchronous')
 
-    def test_bytes_of_the_rows_of_a_text(self):
+    def test_predicts_row_bytes_from_text_data(self):
         spec = self.language_model()
         text = self.folder / 'train.txt'
-        # Some words are in every line, some in few.
+        # Some words are in every line, others in few.
         text.write_text('\n'.join(' '.join(f'w{(i * i + j * j * j) % (20 if j % 2 else 3000)}' for j in range(20)) for i in range(2000)))
         spec['spec']['data'] = {'format': 'Text', 'source': {'path': str(text)}, 'text': {'sequenceLength': 20, 'vocabularySize': 4000}}
         table, = self.check(spec)['rowTables']
@@ -154,13 +155,13 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(planned['rowTables'], [])
         self.assertEqual(planned['worker']['sentBytes'], planned['parameterBytes'])
 
-    def test_bytes_of_an_update_whose_layers_the_shards_compute(self):
+    def test_predicts_bytes_of_update_under_server_execution(self):
         spec = manifest(execution='Server', mode='Asynchronous')
         spec['spec']['model']['stages'] = [{'layers': ['fc1']}, {'layers': ['fc2']}]
         planned = self.check(spec)
         self.assertEqual(planned['per'], 'update')
 
-    def test_a_model_of_the_users_own_is_planned_by_its_size(self):
+    def test_custom_model_is_planned_from_its_parameter_count(self):
         spec = manifest()
         spec['spec'].update(model={'type': 'Custom'}, data={'format': 'Custom'}, worker={'command': ['python3', 'worker.py']})
         unknown = self.plan(spec)
@@ -170,14 +171,14 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(planned['parameterBytes'], 4000000)
         self.assertEqual(planned['worker']['sentBytes'], 4000000)
 
-    def test_people_read_a_table(self):
+    def test_default_output_is_a_table(self):
         done = self.plan(manifest(), '--bandwidth', '1Gbit')
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r'50,890 parameters, 198.8 KiB')
         self.assertRegex(done.stdout, r'ps-1 +\S+ MiB +\S+ KiB')
         self.assertRegex(done.stdout, r'at 1 Gbit/s the network is busy for \S+ ms a step')
 
-    def test_what_is_wrong_is_named_before_anything_starts(self):
+    def test_errors_are_reported_before_anything_starts(self):
         spec = manifest()
         spec['spec']['model']['dimensions']['kernels'] = 3
         wrong = self.plan(spec)

@@ -47,19 +47,19 @@ class PluginTest(unittest.TestCase):
             [_ROOT / 'services/cli/sluice', 'run', 'job.yaml', '--output', 'json'], cwd=work, capture_output=True,
             text=True, timeout=_PATIENCE, check=False, env={**os.environ, 'SLUICE_PLUGIN_PATH': str(libraries)})
 
-    def test_a_job_is_trained_by_it(self):
+    def test_plugin_trains_job(self):
         done = self.run_job('beta1: 0.9', self.prefix / 'lib/sluice')
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         losses = [line['loss'] for line in map(json.loads, done.stdout.splitlines()) if line.get('loss') is not None]
-        self.assertLess(losses[-1], 0.6)  # of a coin: 0.69
+        self.assertLess(losses[-1], 0.6)  # guessing gives 0.69
 
-    def test_without_it_the_job_fails_before_anything_is_trained_and_says_what_to_do(self):
+    def test_missing_plugin_fails_job_before_training_with_remedy(self):
         done = self.run_job('beta1: 0.9', self.folder / 'nothing')
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn('there is no liblion.so in', done.stdout + done.stderr)
         self.assertIn('SLUICE_PLUGIN_PATH', done.stdout + done.stderr)
 
-    def test_parameters_that_it_does_not_take_fail_the_job_in_its_words(self):
+    def test_unknown_parameter_fails_job_with_message_of_plugin(self):
         done = self.run_job('beta3: 0.9', self.prefix / 'lib/sluice')
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn('there is no parameter `beta3`', done.stdout + done.stderr)

@@ -1,4 +1,4 @@
-// `sluice run` as a user has it: the real command and the real programs.
+// `sluice run` as a user runs it: the real command and the real programs.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ using Json = nlohmann::json;
 
 constexpr absl::Duration kPatience = absl::Minutes(2);
 
-// $0: optimizer steps, $1: seconds that each is slowed down by.
+// $0: optimizer steps, $1: seconds of delay per step.
 constexpr char kManifest[] = R"(apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: example}
@@ -118,7 +118,7 @@ class RunTest : public ::testing::Test {
     std::ofstream(folder_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay);
   }
 
-  // `output`: instead of a new file, this end of a pipe.
+  // `output`: the end of a pipe that the command writes to instead of a new file.
   pid_t Start(std::vector<std::string> arguments, int output = -1) {
     output_ = absl::StrCat(folder_, "/output-", ++runs_);
     arguments.insert(arguments.begin(), programs_ + "/services/cli/sluice");
@@ -153,7 +153,7 @@ class RunTest : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-  // In the background, until the job trains.
+  // Starts a run in the background and waits until the job trains.
   void StartRun() {
     running_ = Start(RunArguments());
     run_output_ = output_;
@@ -164,7 +164,7 @@ class RunTest : public ::testing::Test {
   }
   int FinishRun() { return Wait(std::exchange(running_, 0)); }
 
-  // Objects that a run has printed so far, of one type.
+  // The objects of one type that a run has printed so far.
   static std::vector<Json> Objects(const std::string& output, const std::string& type) {
     std::vector<Json> objects;
     std::istringstream lines(ReadAll(output));
@@ -179,7 +179,7 @@ class RunTest : public ::testing::Test {
     const std::vector<Json> progress = Objects(run_output_, "progress");
     return progress.empty() ? 0 : progress.back()["step"].get<uint64_t>();
   }
-  // Whether there is a checkpoint to go on from.
+  // Whether there is a checkpoint to resume from.
   bool Saved() const {
     const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
     const auto storage =
@@ -192,7 +192,7 @@ class RunTest : public ::testing::Test {
     ADD_FAILURE() << "no summary in\n" << ReadAll(output);
     return Json::object();
   }
-  // All five processes of the run left by themselves, and none of them twice.
+  // Each of the five processes of the run exited once, with code 0.
   void ExpectEachEndedWell() const {
     std::map<std::string, std::vector<int>> codes;
     for (const Json& process : Objects(run_output_, "process")) {
@@ -214,7 +214,7 @@ class RunTest : public ::testing::Test {
     return pid;
   }
 
-  // How often the process has written a file in vain.
+  // How many writes of a partition file have failed in the process.
   int Tries(const std::string& name) const {
     const std::string log = ReadAll(absl::StrCat(folder_, "/state/example/logs/", name, ".log"));
     int tries = 0;
@@ -223,7 +223,7 @@ class RunTest : public ::testing::Test {
     return tries;
   }
 
-  // Of all processes of the run, which live.
+  // The pids of all processes of the run, which must be running.
   std::vector<pid_t> Pids() const {
     std::vector<pid_t> pids;
     for (const char* name : {"coordinator", "ps-0", "ps-1", "worker-0", "worker-1"}) {
@@ -234,7 +234,7 @@ class RunTest : public ::testing::Test {
   }
   static void ExpectGone(const std::vector<pid_t>& pids) {
     for (const pid_t pid : pids) {
-      // A zombie that nobody reaps has ended too.
+      // A zombie that no process reaps has ended too.
       EXPECT_TRUE(WaitUntil([&] {
         const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
         return stat.empty() || stat.find(") Z ") != std::string::npos;
@@ -245,12 +245,12 @@ class RunTest : public ::testing::Test {
   const std::string folder_;
   const std::string programs_;
   int runs_ = 0;
-  std::string output_;      // of the newest command
-  std::string run_output_;  // of StartRun
+  std::string output_;      // path of the newest command's output
+  std::string run_output_;  // path of the output of StartRun's command
   pid_t running_ = 0;
 };
 
-TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
+TEST_F(RunTest, TrainsExportsAndStartsOver) {
   WriteManifest(40, 0);
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const Json summary = Summary(output_);
@@ -268,7 +268,7 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("load_state_dict"));
   EXPECT_GT(std::filesystem::file_size(model), 0u);
 
-  // Nothing to do.
+  // The finished job has nothing left to do.
   ASSERT_EQ(Sluice(RunArguments()), 0);
   EXPECT_THAT(Objects(output_, "process"), ::testing::IsEmpty());
   EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));
@@ -278,7 +278,7 @@ TEST_F(RunTest, AJobTrainsToItsEndAndIsExportedAndStartedOver) {
   EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
 }
 
-TEST_F(RunTest, AFinishedJobThatIsToTrainLongerIsRefusedContinuedOrReplacedAsItsManifestSays) {
+TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
   const auto manifest = [this](int steps, const std::string& policy) {
     WriteManifest(steps, 0);
     std::string text = ReadAll(folder_ + "/job.yaml");
@@ -318,17 +318,17 @@ TEST_F(RunTest, AFinishedJobThatIsToTrainLongerIsRefusedContinuedOrReplacedAsIts
       MakeLocalStorage(files.get(), folder_ + "/state/example/checkpoints", "test");
   const std::vector<v1::CheckpointRef> left = storage->ListCheckpoints().value();
   for (const v1::CheckpointRef& ref : left) {
-    EXPECT_EQ(ref.attempt(), 5) << "1 and 2: the first job; 3 and 4: the longer one";
+    EXPECT_EQ(ref.attempt(), 5) << "attempts 1 and 2: the first job; 3 and 4: the longer one";
   }
-  // What is there is the job's own: the same command has nothing to do.
+  // The checkpoints are now the job's own: the same command has nothing to do.
   EXPECT_EQ(Sluice(RunArguments()), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));
 }
 
-TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
+TEST_F(RunTest, CtrlCSavesCheckpointAndSameCommandResumes) {
   WriteManifest(1000, 0.05);
   StartRun();
-  // Meanwhile nobody else can run it, and its state can be looked at.
+  // Meanwhile a second run is refused, and `sluice status` shows the job.
   EXPECT_EQ(Sluice(RunArguments()), 2);
   EXPECT_THAT(ReadAll(output_), HasSubstr(absl::StrCat("pid ", running_)));
   EXPECT_EQ(Sluice({"status", "example"}), 0);
@@ -342,7 +342,7 @@ TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
   const uint64_t step = stopped["step"];
   EXPECT_LT(step, 1000u);
 
-  WriteManifest(1000, 0);  // nobody has to look any more
+  WriteManifest(1000, 0);  // the test no longer has to observe it
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const Json summary = Summary(output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
@@ -350,7 +350,7 @@ TEST_F(RunTest, CtrlCSavesAndTheSameCommandGoesOn) {
   EXPECT_EQ(summary["step"], 1000);
 }
 
-TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt) {
+TEST_F(RunTest, ResumesFromDamagedDirectoryAndNeverStartsOver) {
   WriteManifest(1000, 0.05);
   StartRun();
   ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 25; })) << ReadAll(run_output_);
@@ -360,7 +360,7 @@ TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt
   const std::string store = folder_ + "/state/example/checkpoints";
   WriteManifest(1000, 0);
 
-  // Without its claims the job does not know what it is; it is refused, not begun again.
+  // Without the claims the run cannot know its attempt number: it is refused, not started over.
   std::filesystem::rename(store + "/claims", folder_ + "/claims");
   EXPECT_NE(Sluice(RunArguments()), 0) << ReadAll(output_);
   EXPECT_THAT(ReadAll(output_), HasSubstr("claims were removed"));
@@ -368,7 +368,7 @@ TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt
   std::filesystem::remove_all(store + "/claims");
   std::filesystem::rename(folder_ + "/claims", store + "/claims");
 
-  // The newest checkpoint has a pipe for a manifest, which a careless reader waits for.
+  // The manifest of the newest checkpoint is a pipe, on which a careless reader would block.
   const std::string newest = absl::StrCat("attempt-0001-step-", absl::Dec(step, absl::kZeroPad12));
   const std::string manifest = absl::StrCat(store, "/", newest, "/manifest.json");
   ASSERT_TRUE(std::filesystem::remove(manifest)) << manifest;
@@ -377,12 +377,14 @@ TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt
   owner[3] = static_cast<char>(owner[3] ^ 1);
   std::ofstream(store + "/owner") << owner;
   std::ofstream(store + "/claims/README") << "junk";
+
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   const std::string said = ReadAll(output_);
   EXPECT_THAT(said, HasSubstr(absl::StrCat("skipped: checkpoint ", newest, " is damaged")));
   EXPECT_THAT(said, HasSubstr("it is a pipe, not a file"));
   EXPECT_THAT(said, HasSubstr("owner is damaged"));
   EXPECT_THAT(said, HasSubstr("README is not a claim and is ignored"));
+
   const Json summary = Summary(output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 1000);
@@ -391,34 +393,38 @@ TEST_F(RunTest, DamagedFolderIsUsedAsFarAsItIsWholeAndNothingBeginsAgainBesideIt
   EXPECT_GE(summary["restoredFromStep"], 10);
 }
 
-TEST_F(RunTest, DiskThatFailsAtTheEndIsWaitedForAndSaidOnce) {
+TEST_F(RunTest, WaitsForFailingDiskAtEndAndReportsItOnce) {
   WriteManifest(60, 0.05);
   StartRun();
   ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 5; })) << ReadAll(run_output_);
-  // The disk is gone: nothing can be written at its place.
+
+  // The disk is gone: no file can be written in its place.
   const std::string store = folder_ + "/state/example/checkpoints";
   std::filesystem::rename(store, folder_ + "/kept");
   std::ofstream(store) << "";
   const std::string waits = "the job waits until its last checkpoint can be saved";
   ASSERT_TRUE(WaitUntil([&] { return ReadAll(run_output_).find(waits) != std::string::npos; }))
       << ReadAll(run_output_);
-  // After three tries it used to fail.
+
+  // It keeps trying, more than three times.
   const int before = Tries("ps-0");
   ASSERT_TRUE(WaitUntil([&] { return Tries("ps-0") >= before + 4; })) << ReadAll(run_output_);
   EXPECT_TRUE(Objects(run_output_, "summary").empty()) << ReadAll(run_output_);
+
   int told = 0;
   for (const Json& event : Objects(run_output_, "event")) {
     const std::string message = event.value("message", "");
     told += absl::StrContains(message, "ps-0: ") && absl::StrContains(message, waits);
   }
   EXPECT_LE(told, 1) << ReadAll(run_output_);
+
   std::filesystem::remove(store);
   std::filesystem::rename(folder_ + "/kept", store);
   EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
   EXPECT_EQ(Summary(run_output_)["outcome"], "Succeeded");
 }
 
-TEST_F(RunTest, AKilledWorkerIsReplaced) {
+TEST_F(RunTest, ReplacesKilledWorker) {
   WriteManifest(80, 0.05);
   StartRun();
   const pid_t worker = PidOf("worker-1");
@@ -431,7 +437,7 @@ TEST_F(RunTest, AKilledWorkerIsReplaced) {
   EXPECT_EQ(summary["restarts"], 1);
 }
 
-TEST_F(RunTest, ProcessesOfARunDemandItsSecretOfWhoeverLooksIntoIt) {
+TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   WriteManifest(100000, 0.05);
   StartRun();
   const std::filesystem::path secret = folder_ + "/state/example/run/secret";
@@ -441,7 +447,7 @@ TEST_F(RunTest, ProcessesOfARunDemandItsSecretOfWhoeverLooksIntoIt) {
   EXPECT_EQ(Sluice({"status", "example"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("worker-0     training"));
 
-  // As for another user, who cannot read the file, or for whom there is none.
+  // As for another user, for whom the secret is unreadable or missing.
   std::filesystem::rename(secret, kept);
   Sluice({"status", "example"});
   EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows no secret"));
@@ -451,7 +457,7 @@ TEST_F(RunTest, ProcessesOfARunDemandItsSecretOfWhoeverLooksIntoIt) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows a wrong secret"));
   std::filesystem::rename(kept, secret);
 
-  // A process that is started later needs the secret, too.
+  // A process that is started later needs the secret too.
   const uint64_t step = LastStep();
   kill(PidOf("worker-1"), SIGKILL);
   EXPECT_TRUE(WaitUntil([&] { return LastStep() > step + 10; })) << ReadAll(run_output_);
@@ -459,10 +465,10 @@ TEST_F(RunTest, ProcessesOfARunDemandItsSecretOfWhoeverLooksIntoIt) {
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, TheStatusOfAReplacedWorkerIsThatOfItsReplacement) {
+TEST_F(RunTest, StatusShowsReplacementOfKilledWorker) {
   WriteManifest(100000, 0.05);
   StartRun();
-  // How many workers the views had, from the first on.
+  // The number of workers of each view so far.
   const auto views = [&] {
     std::vector<int> workers;
     for (const Json& event : Objects(run_output_, "event")) {
@@ -474,21 +480,24 @@ TEST_F(RunTest, TheStatusOfAReplacedWorkerIsThatOfItsReplacement) {
   };
   const auto two = [&] { return !views().empty() && views().back() == 2; };
   ASSERT_TRUE(WaitUntil(two)) << ReadAll(run_output_);
+
   const size_t before = views().size();
   kill(PidOf("worker-1"), SIGKILL);
   ASSERT_TRUE(WaitUntil([&] { return views().size() > before && two(); })) << ReadAll(run_output_);
+
   EXPECT_EQ(Sluice({"status", "example"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("worker-1     training"));
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
+TEST_F(RunTest, RestoresKilledShardAndCoordinatorAndReportsBoth) {
   WriteManifest(150, 0.05);
   StartRun();
   const auto said = [&](const std::string& text) {
     return ReadAll(run_output_).find(text) != std::string::npos;
   };
+
   ASSERT_TRUE(WaitUntil([&] { return Saved(); })) << ReadAll(run_output_);
   kill(PidOf("coordinator"), SIGKILL);
   ASSERT_TRUE(WaitUntil([&] {
@@ -498,10 +507,12 @@ TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
     const std::vector<Json> progress = Objects(run_output_, "progress");
     return progress.back()["attempt"] == 2 && progress.back()["phase"] == "TRAINING";
   }));
+
   kill(PidOf("ps-0"), SIGKILL);
   EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
   EXPECT_TRUE(said("; the job is restored")) << ReadAll(run_output_);
   EXPECT_TRUE(said("attempt 3: resumed from the checkpoint of attempt ")) << ReadAll(run_output_);
+
   const Json summary = Summary(run_output_);
   EXPECT_EQ(summary["outcome"], "Succeeded");
   EXPECT_EQ(summary["step"], 150);
@@ -509,7 +520,7 @@ TEST_F(RunTest, AKilledShardAndAKilledCoordinatorAreRestoredAndSaid) {
   EXPECT_EQ(summary["restarts"], 2);
 }
 
-TEST_F(RunTest, AQuietRunPrintsTheMetricAloneAndAVerboseOneTheLogs) {
+TEST_F(RunTest, QuietPrintsOnlyMetricAndVerbosePrintsLogs) {
   WriteManifest(20, 0);
   const auto text = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {"run", folder_ + "/job.yaml", "--bin-dir", programs_};
@@ -517,25 +528,28 @@ TEST_F(RunTest, AQuietRunPrintsTheMetricAloneAndAVerboseOneTheLogs) {
     EXPECT_EQ(Sluice(arguments), 0) << ReadAll(output_);
     return ReadAll(output_);
   };
+
   const std::string quiet = text({"--quiet"});
   EXPECT_THAT(quiet, ::testing::StartsWith("Trained example: accuracy "));
   EXPECT_EQ(std::count(quiet.begin(), quiet.end(), '\n'), 1) << quiet;
+
   const std::string verbose = text({"--fresh", "--verbose"});
   for (const char* process : {"coordinator", "ps-1", "worker-0"}) {
     EXPECT_THAT(verbose, ::testing::ContainsRegex(absl::StrCat("\n", process, " +\\| ")))
         << process;
   }
-  // A line for each message that matters.
+  // --verbose logs a line for each gradient push, weight pull and closed step.
   for (const char* line : {"worker-0 .*msg=\"Sent gradients\".* step=19",
                            "worker-0 .*msg=\"Received weights\".* version=19",
                            "ps-[01] .*msg=\"Step closed\".* step=20"}) {
     EXPECT_THAT(verbose, ::testing::ContainsRegex(line));
   }
+
   const std::string told = text({"--fresh", "--verbose", "--log-level", "info"});
   EXPECT_EQ(told.find("Sent gradients"), std::string::npos) << told;
 }
 
-TEST_F(RunTest, LogsAreFollowedUntilTheJobEnds) {
+TEST_F(RunTest, FollowsLogsUntilJobEnds) {
   WriteManifest(40, 0.05);
   StartRun();
   const pid_t follower = Start({"logs", "example", "--follow"});
@@ -550,7 +564,7 @@ TEST_F(RunTest, LogsAreFollowedUntilTheJobEnds) {
   }
 }
 
-TEST_F(RunTest, TwoJobsRunSideBySide) {
+TEST_F(RunTest, RunsTwoJobsSideBySide) {
   std::string manifest = absl::Substitute(kManifest, 120, 0.02);
   std::ofstream(folder_ + "/job.yaml") << manifest;
   manifest.replace(manifest.find("name: example"), 13, "name: another");
@@ -567,10 +581,10 @@ TEST_F(RunTest, TwoJobsRunSideBySide) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("another "));
 }
 
-TEST_F(RunTest, ATerminalThatGoesAwayStopsTheJobWithACheckpoint) {
+TEST_F(RunTest, ClosingTerminalStopsJobWithCheckpoint) {
   WriteManifest(100000, 0.05);
   StartRun();
-  // As a terminal and its shell send it.
+  // The terminal and its shell each send one.
   kill(running_, SIGHUP);
   kill(running_, SIGHUP);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
@@ -578,7 +592,7 @@ TEST_F(RunTest, ATerminalThatGoesAwayStopsTheJobWithACheckpoint) {
   EXPECT_NE(Summary(run_output_)["reason"], "stopped immediately") << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, AReaderOfTheOutputThatGoesAwayEndsNothing) {
+TEST_F(RunTest, SurvivesClosedOutputPipe) {
   WriteManifest(40, 0.02);
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
@@ -592,11 +606,11 @@ TEST_F(RunTest, AReaderOfTheOutputThatGoesAwayEndsNothing) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("Succeeded at step 40"));
 }
 
-TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
+TEST_F(RunTest, SecondCtrlCStopsImmediately) {
   WriteManifest(100000, 0.05);
   StartRun();
   const std::vector<pid_t> processes = Pids();
-  kill(PidOf("ps-0"), SIGSTOP);  // no checkpoint comes to its end
+  kill(PidOf("ps-0"), SIGSTOP);  // so that no checkpoint completes
   kill(running_, SIGINT);
   ASSERT_TRUE(WaitUntil([&] { return Objects(run_output_, "stopping").size() == 1; }));
   kill(running_, SIGINT);
@@ -607,7 +621,7 @@ TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
   EXPECT_EQ(stopped["reason"], "stopped immediately");
 }
 
-TEST_F(RunTest, StopSavesFromElsewhereAndTheJobGoesOn) {
+TEST_F(RunTest, StopCommandSavesCheckpointAndJobResumes) {
   WriteManifest(100000, 0.05);
   StartRun();
   EXPECT_EQ(Sluice({"stop", "example"}), 0) << ReadAll(output_);
@@ -626,7 +640,7 @@ TEST_F(RunTest, StopSavesFromElsewhereAndTheJobGoesOn) {
   EXPECT_EQ(Summary(run_output_)["restoredFromStep"], step);
 }
 
-TEST_F(RunTest, AWatchShowsALineForEachVersionUntilTheJobStops) {
+TEST_F(RunTest, WatchPrintsOneLinePerVersionUntilJobStops) {
   WriteManifest(100000, 0.05);
   StartRun();
   const pid_t watch = Start({"inspect", "example", "--tensor", "weight", "--watch", "0.2"});
@@ -641,26 +655,29 @@ TEST_F(RunTest, AWatchShowsALineForEachVersionUntilTheJobStops) {
     }
     return found;
   };
+
   ASSERT_TRUE(WaitUntil([&] { return steps().size() >= 3; })) << ReadAll(watched);
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
   EXPECT_EQ(Wait(watch), 0) << ReadAll(watched);
+
   const std::vector<uint64_t> seen = steps();
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end())) << ReadAll(watched);
   EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end()) << ReadAll(watched);
+
   std::istringstream lines(ReadAll(watched));
   std::string line;
   while (std::getline(lines, line)) {
-    // On standard error, of a look that met no shard: the job was at its end.
+    // Printed to standard error when a shard could not be reached because the job was ending.
     if (line.rfind("sluice: ", 0) == 0) continue;
-    EXPECT_THAT(line, HasSubstr(": weight ")) << "not one line each";
+    EXPECT_THAT(line, HasSubstr(": weight ")) << "more than one line per version";
   }
 }
 
-TEST_F(RunTest, AWatchNeedsNoNumberOfSeconds) {
+TEST_F(RunTest, WatchIntervalIsOptional) {
   WriteManifest(100000, 0.05);
   StartRun();
-  // The flag's neighbour is not taken for the number; Sluice() adds another flag after it.
+  // The next flag is not taken for the number of seconds; Start() adds --state-dir at the end.
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"inspect", "example", "--watch"},
         std::vector<std::string>{"inspect", "example", "--watch", "--stats"}}) {
@@ -675,7 +692,7 @@ TEST_F(RunTest, AWatchNeedsNoNumberOfSeconds) {
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, ATrainedTorchScriptModelIsExportedForPyTorchToLoad) {
+TEST_F(RunTest, ExportsTrainedTorchScriptModelForPyTorch) {
   ScriptModule module;
   module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
                     {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""}};
@@ -711,8 +728,8 @@ TEST_F(RunTest, ATrainedTorchScriptModelIsExportedForPyTorchToLoad) {
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.pt"));
 }
 
-// A strict load_state_dict wants second names and constants.
-TEST_F(RunTest, ExportedSafetensorsHaveEveryNameOfTheStateDict) {
+// A strict load_state_dict needs the second names of tied tensors, and constants.
+TEST_F(RunTest, ExportedSafetensorsHaveEveryStateDictName) {
   ScriptModule module;
   module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
                     {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""},
@@ -738,17 +755,17 @@ def forward(self, x):
   EXPECT_EQ(by_name["mask"].other_type, "BOOL");
   EXPECT_EQ(by_name["order"].dtype, v1::INT64);
 
-  // The TorchScript export has them by itself.
+  // The TorchScript export takes these names from the module itself.
   ASSERT_EQ(Sluice({"export", "example", "-o", folder_ + "/trained.pt", "--bin-dir", programs_}), 0)
       << ReadAll(output_);
-  // What is damaged is named, and not left out.
+  // A damaged file is named, not skipped.
   const std::string extras = folder_ + "/state/example/checkpoints/state_dict.extras";
   std::ofstream(extras, std::ios::app) << "x";
   EXPECT_NE(Sluice({"export", "example", "-o", exported}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("state_dict.extras: its CRC32C"));
 }
 
-TEST_F(RunTest, AModuleThatReturnsItsLossTrainsWithoutOneInTheManifest) {
+TEST_F(RunTest, ModuleThatReturnsItsLossNeedsNoLossInManifest) {
   ScriptModule module;
   module.tensors = {{"weight", ScriptTensor::kParameter, {1, 2}, {1, 2}, ""},
                     {"bias", ScriptTensor::kParameter, {1}, {0.5}, ""}};
@@ -764,7 +781,7 @@ def forward(self, x, y):
   EXPECT_GT(evaluation.at("loss"), 0);
 }
 
-TEST_F(RunTest, TheCommandOfAWorkerRunsInTheManifestsDirectory) {
+TEST_F(RunTest, WorkerCommandRunsInManifestDirectory) {
   std::filesystem::create_directory(folder_ + "/project");
   std::ofstream(folder_ + "/project/worker.sh") << "pwd >&2; exit 1\n";
   std::ofstream(folder_ + "/project/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
@@ -777,6 +794,7 @@ spec:
   training: {steps: 5, globalBatchSize: 16}
   worker: {command: [sh, worker.sh]}
 )";
+
   std::vector<std::string> arguments = RunArguments();
   for (std::string& argument : arguments) {
     if (argument == folder_ + "/job.yaml") argument = folder_ + "/project/job.yaml";
@@ -785,21 +803,21 @@ spec:
   EXPECT_THAT(ReadAll(output_), HasSubstr(folder_ + "/project"));
 }
 
-TEST_F(RunTest, NothingIsLeftBehindWhenTheCommandIsKilled) {
+TEST_F(RunTest, KillingRunLeavesNoProcessBehind) {
   WriteManifest(100000, 0.05);
   StartRun();
   const std::vector<pid_t> processes = Pids();
   kill(running_, SIGKILL);
   FinishRun();
   ExpectGone(processes);
-  // And the lock is free: the job goes on.
+  // The lock is free: the job resumes.
   StartRun();
   kill(running_, SIGTERM);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
 }
 
-TEST_F(RunTest, AWorkerThatCannotTrainFailsTheJobWithItsReasonAndItsLog) {
-  // The model tells two classes apart.
+TEST_F(RunTest, WorkerFailureFailsJobWithReasonAndLog) {
+  // The model has two classes, the data five.
   std::string manifest = absl::Substitute(kManifest, 40, 0);
   manifest.replace(manifest.find("classes: 2"), 10, "classes: 5");
   std::ofstream(folder_ + "/job.yaml") << manifest;
@@ -811,7 +829,7 @@ TEST_F(RunTest, AWorkerThatCannotTrainFailsTheJobWithItsReasonAndItsLog) {
   EXPECT_FALSE(summary["logLines"].empty());
 }
 
-TEST_F(RunTest, AGradientThatIsNotFiniteIsToldOnceWithItsRemedy) {
+TEST_F(RunTest, ReportsNonFiniteGradientOnceWithRemedy) {
   std::string manifest = absl::Substitute(kManifest, 40, 0);
   for (const auto& [from, to] : std::map<std::string, std::string>{
            {"logistic", "linear"}, {"classes: 2", "classes: 0"}, {"Rate: 0.1", "Rate: 1e10"}}) {
@@ -825,7 +843,7 @@ TEST_F(RunTest, AGradientThatIsNotFiniteIsToldOnceWithItsRemedy) {
   EXPECT_THAT(parts.back(), HasSubstr("Lower the learning rate"));
 }
 
-TEST_F(RunTest, ABadManifestStartsNothing) {
+TEST_F(RunTest, InvalidManifestStartsNothing) {
   std::ofstream(folder_ + "/job.yaml") << "kind: TrainingJob\n";
   EXPECT_EQ(Sluice(RunArguments()), 2);
   EXPECT_THAT(ReadAll(output_), HasSubstr("job.yaml"));

@@ -1,5 +1,5 @@
-// Server-side execution with real processes: the layers are computed by the shards, and the result
-// is that of workers that compute themselves.
+// Server-side execution with real processes: the shards compute the layers, and the result is the
+// same as when the workers compute them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,11 +39,13 @@ v1::JobSpec MnistNetJob(v1::TrainingSpec::Execution execution, const Stages& sta
     v1::ModelSpec::Stage& stage = *job.mutable_model()->add_stages();
     for (const std::string& layer : layers) stage.add_layers(layer);
   }
+
   v1::DataSpec& data = *job.mutable_data();
   data.set_format(v1::DataSpec::SYNTHETIC);
   data.mutable_synthetic()->set_samples(400);
   data.mutable_synthetic()->set_classes(10);
   for (const int64_t extent : {1, 28, 28}) data.mutable_synthetic()->add_shape(extent);
+
   job.mutable_optimizer()->set_learning_rate(0.03);
   job.mutable_training()->set_execution(execution);
   job.mutable_training()->set_global_batch_size(8);
@@ -76,7 +78,7 @@ void Finish(JobProcesses& processes) {
   ASSERT_EQ(*code, 0) << LogOf(processes, "coordinator");
 }
 
-// Where the credentials of the job's processes are; empty: it has none.
+// Writes credentials for the job's processes and returns their directory; empty without TLS.
 std::string CredentialsOf(const v1::JobSpec& job, const std::string& folder) {
   if (job.tls() != v1::JobSpec::TLS_ENABLED) return "";
   std::string folders = absl::StrCat(folder, "/tls");
@@ -92,7 +94,7 @@ std::string CredentialsOf(const v1::JobSpec& job, const std::string& folder) {
 
 using Parameters = std::vector<std::vector<double>>;
 
-// With TLS, if the job says so.
+// Trains the job, with TLS if it asks for TLS, and returns the final values of `tensors`.
 Parameters Train(const v1::JobSpec& job, const std::string& name,
                  const std::vector<const char*>& tensors = {std::begin(kMnistNetTensors),
                                                             std::end(kMnistNetTensors)}) {
@@ -122,15 +124,15 @@ double LargestDifference(const Parameters& a, const Parameters& b) {
   return largest;
 }
 
-TEST(ServerExecutionTest, ShardsComputeForAWorkerThatSpeaksTls) {
+TEST(ServerExecutionTest, ShardsComputeLayersOverTls) {
   v1::JobSpec job = MnistNetJob(v1::TrainingSpec::SERVER, {{"conv1", "conv2"}, {"fc1", "fc2"}});
   const Parameters plain = Train(job, "plain");
   job.set_tls(v1::JobSpec::TLS_ENABLED);
   EXPECT_LE(LargestDifference(plain, Train(job, "tls")), 1e-9);
 }
 
-// With dropout: the generator is seeded alike, and goes from stage to stage.
-TEST(ServerExecutionTest, OneTrainerGivesTheParametersOfAWorkerThatComputesItself) {
+// With dropout: the generator has the same seed and is passed from stage to stage.
+TEST(ServerExecutionTest, OneTrainerMatchesWorkerExecution) {
   const Parameters worker = Train(MnistNetJob(v1::TrainingSpec::WORKER, {}), "worker");
   EXPECT_LE(LargestDifference(worker, Train(MnistNetJob(v1::TrainingSpec::SERVER, {}), "one")),
             1e-9);
@@ -140,7 +142,7 @@ TEST(ServerExecutionTest, OneTrainerGivesTheParametersOfAWorkerThatComputesItsel
             1e-9);
 }
 
-TEST(ServerExecutionTest, OneTrainerGivesTheSameParametersToRoundingInFloat32) {
+TEST(ServerExecutionTest, OneTrainerMatchesWorkerExecutionInFloat32) {
   const auto job = [](v1::TrainingSpec::Execution execution, const Stages& stages) {
     v1::JobSpec spec = MnistNetJob(execution, stages);
     spec.mutable_model()->set_dtype(v1::FLOAT32);
@@ -152,8 +154,8 @@ TEST(ServerExecutionTest, OneTrainerGivesTheSameParametersToRoundingInFloat32) {
             1e-5);
 }
 
-// Without dropout, which would depend on who computes what.
-TEST(ServerExecutionTest, SeveralTrainersGiveTheParametersOfWorkersThatComputeThemselves) {
+// Without dropout, which would depend on which process computes what.
+TEST(ServerExecutionTest, SeveralTrainersMatchWorkerExecution) {
   const std::vector<const char*> tensors = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
   for (const auto& [dtype, bound] :
        {std::make_pair(v1::FLOAT64, 1e-9), std::make_pair(v1::FLOAT32, 1e-5)}) {
@@ -173,7 +175,7 @@ TEST(ServerExecutionTest, SeveralTrainersGiveTheParametersOfWorkersThatComputeTh
   }
 }
 
-TEST(ServerExecutionTest, SeveralTrainersApplyEverySampleOnceAlsoWhenOneIsKilled) {
+TEST(ServerExecutionTest, SeveralTrainersApplyEachSampleOnceWhenOneIsKilled) {
   v1::JobSpec job = AsynchronousJob(3);
   job.mutable_training()->set_step_delay_seconds(0.05);
   JobProcesses processes({.job = job, .folder = NewFolder("asynchronous")});
@@ -187,12 +189,12 @@ TEST(ServerExecutionTest, SeveralTrainersApplyEverySampleOnceAlsoWhenOneIsKilled
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   const auto applied = IntervalSet::FromProtos(manifest->ledger().applied());
   ASSERT_TRUE(applied.ok()) << applied.status();
-  EXPECT_EQ(applied->Count(), 60u * 8u) << "every position once, and none twice";
+  EXPECT_EQ(applied->Count(), 60u * 8u) << "each position exactly once";
   EXPECT_EQ(manifest->ledger().updates(), 60u);
   EXPECT_EQ(manifest->checkpoint().attempt(), begun->attempt()) << "nothing was restored";
 }
 
-// Two classes, told apart by a sign.
+// Two classes, distinguished by the sign of the first column.
 void WriteRows(const std::string& path, int rows) {
   std::ofstream file(path);
   file << "a,b,c\n";
@@ -200,16 +202,18 @@ void WriteRows(const std::string& path, int rows) {
     file << (i % 2 == 0 ? i : -i) << "," << i % 7 << "," << i % 2 << "\n";
 }
 
-TEST(ServerExecutionTest, AtItsTargetTheJobIsEvaluatedOnAllSamplesByTheShards) {
+TEST(ServerExecutionTest, ShardsEvaluateAllSamplesWhenTargetIsReached) {
   for (const auto tls : {v1::JobSpec::TLS_DISABLED, v1::JobSpec::TLS_ENABLED}) {
     const std::string folder = NewFolder(absl::StrCat("target-", tls));
     WriteRows(folder + "/train.csv", 400);
     WriteRows(folder + "/test.csv", 90);
+
     v1::JobSpec job = AsynchronousJob(2);
     job.set_tls(tls);
     job.mutable_model()->Clear();
     job.mutable_model()->set_name("mlp");
     for (const char* layer : {"fc1", "fc2"}) job.mutable_model()->add_stages()->add_layers(layer);
+
     v1::DataSpec& data = *job.mutable_data();
     data.Clear();
     data.set_format(v1::DataSpec::CSV);
@@ -218,12 +222,14 @@ TEST(ServerExecutionTest, AtItsTargetTheJobIsEvaluatedOnAllSamplesByTheShards) {
     data.mutable_evaluation()->mutable_source()->set_path(folder + "/test.csv");
     data.mutable_evaluation()->set_interval_steps(20);
     data.mutable_evaluation()->set_max_samples(30);
+
     job.mutable_optimizer()->set_learning_rate(1e-6);
     job.mutable_training()->set_steps(100000);
     v1::TrainingSpec::Target& target = *job.mutable_training()->mutable_target();
     target.set_metric("loss");
     target.set_goal("AtMost");
     target.set_value(1e9);
+
     JobProcesses processes(
         {.job = job, .folder = folder, .tls_folders = CredentialsOf(job, folder)});
     ASSERT_TRUE(processes.StartAll().ok());
@@ -236,7 +242,7 @@ TEST(ServerExecutionTest, AtItsTargetTheJobIsEvaluatedOnAllSamplesByTheShards) {
   }
 }
 
-TEST(ServerExecutionTest, AGpuThatIsNotThereIsReplacedByTheCpuWithOneWarning) {
+TEST(ServerExecutionTest, UsesCpuForMissingGpuWithOneWarning) {
   v1::JobSpec job = MnistNetJob(v1::TrainingSpec::SERVER, {});
   job.mutable_model()->set_device("cuda:7");
   JobProcesses processes({.job = job, .folder = NewFolder("device")});
@@ -255,12 +261,13 @@ struct BadJob {
   std::string message;
 };
 
-TEST(ServerExecutionTest, WhatIsWrongWithTheStagesFailsTheJobBeforeItTrains) {
+TEST(ServerExecutionTest, InvalidStagesFailJobBeforeTraining) {
   const auto staged = [](const Stages& stages) {
     return MnistNetJob(v1::TrainingSpec::SERVER, stages);
   };
   v1::JobSpec crowded = staged({{"conv1", "conv2"}, {"fc1", "fc2"}});
   crowded.mutable_parameter_server()->set_replicas(1);
+
   const BadJob jobs[] = {
       {"unknown", staged({{"conv1", "conv2"}, {"fc1", "fc2", "fc3"}}), "", "no layer 'fc3'"},
       {"missing", staged({{"conv1", "conv2"}, {"fc1"}}), "", "layer 'fc2'"},
@@ -271,6 +278,7 @@ TEST(ServerExecutionTest, WhatIsWrongWithTheStagesFailsTheJobBeforeItTrains) {
       {"crowded", crowded, "", "2 model.stages and 1 shards"},
       {"no-torch", staged({}), "services/ps/sluice-ps", "start sluice-ps-torch"},
   };
+
   for (const BadJob& bad : jobs) {
     SCOPED_TRACE(bad.name);
     JobProcesses processes(

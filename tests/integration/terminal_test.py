@@ -36,9 +36,9 @@ class TerminalTest(unittest.TestCase):
         self.addCleanup(shown.close)
         return shown
 
-    def test_a_progress_bar_is_drawn_over_and_gone_at_the_end(self):
+    def test_progress_bar_is_redrawn_in_place_and_removed_at_end(self):
         shown = self.start(steps=40)
-        # One drawing may come in several pieces, and the processes come below the bar.
+        # A drawing may arrive in several chunks; the processes are below the bar.
         shown.read(lambda text: re.search(r'example(?s:.)*█+░+\s+\d+ %(?s:.)*ps-0 (?s:.)*worker-1 ', text))
         shown.read()
         self.assertEqual(shown.process.wait(), 0, shown.output[-2000:])
@@ -46,27 +46,27 @@ class TerminalTest(unittest.TestCase):
         self.assertNotRegex(end, '[█░]')
         self.assertNotIn('worker-1 ', end)
         self.assertIn('Trained example', end)
-        # Drawn in one place, again and again.
+        # The bar was drawn many times in one place.
         self.assertGreater(shown.output.count('█'), shown.output.count('Trained'))
         self.assertIn('\x1b[32m', shown.output)
         self.assertLessEqual(shown.widest, terminal.COLUMNS)
         self.assertEqual(shown.screen.unknown, set())
 
-    def test_without_colours_where_these_are_not_wanted(self):
+    def test_no_colors_where_none_are_wanted(self):
         shown = self.start(steps=20, NO_COLOR='1')
         shown.read()
         self.assertEqual(shown.process.wait(), 0, shown.output[-2000:])
         self.assertRegex(shown.output, '[█░]')
         self.assertNotRegex(shown.output, r'\x1b\[[0-9;]*m')
 
-    def test_plain_lines_on_a_terminal_that_can_do_no_more(self):
+    def test_dumb_terminal_gets_plain_lines(self):
         shown = self.start(steps=20, TERM='dumb')
         shown.read()
         self.assertEqual(shown.process.wait(), 0, shown.output[-2000:])
         self.assertNotIn('\x1b', shown.output)
         self.assertIn('Trained example', shown.output)
 
-    def test_ctrl_c_says_what_it_does(self):
+    def test_ctrl_c_explains_what_happens(self):
         shown = self.start(steps=100000)
         shown.read(lambda text: '█' in text or '░' in text)
         shown.process.send_signal(signal.SIGINT)

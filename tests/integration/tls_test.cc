@@ -1,4 +1,4 @@
-// A job whose processes speak TLS with each other, each with a certificate of its own.
+// A job whose processes use TLS, each with its own certificate.
 
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
@@ -26,7 +26,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// With two shards, which all speak TLS.
+// A TLS job with two shards.
 v1::JobSpec TlsJob(uint64_t steps, double delay) {
   v1::JobSpec job = LinearJob(steps, delay);
   job.set_tls(v1::JobSpec::TLS_ENABLED);
@@ -54,7 +54,7 @@ class TlsTest : public ::testing::Test {
     return files_->Read(absl::StrCat(folder_, "/", path), 1 << 20).value();
   }
 
-  // The same process's files of other credentials, trusted beside those that it had.
+  // Replaces a process's certificate and key by those in `from`, and trusts both authorities.
   void Renew(const std::string& process, const std::string& from) {
     const std::string bundle = absl::StrCat(Read("tls/ca/ca.crt"), Read(from + "/ca/ca.crt"));
     const std::string source = absl::StrCat(from, "/", process);
@@ -70,7 +70,7 @@ class TlsTest : public ::testing::Test {
     ASSERT_TRUE(progress.ok()) << progress.status();
   }
 
-  // A job that lasts for as long as it is looked at ends with its last checkpoint.
+  // Suspends the job, which would train longer than any test; it must end with its last checkpoint.
   void SuspendAndExpectSuccess() {
     const absl::Status status = processes_->Suspend();
     ASSERT_TRUE(status.ok()) << status;
@@ -93,10 +93,11 @@ absl::Status AskInPlainText(const std::string& address) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-TEST_F(TlsTest, AJobTrainsAndAClientInPlainTextIsRefused) {
+TEST_F(TlsTest, TrainsAndRefusesPlainTextClient) {
   Prepare(TlsJob(1500, 0.02), "trains");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
+
   EXPECT_EQ(AskInPlainText(processes_->coordinator_address()).code(),
             absl::StatusCode::kUnavailable);
   const auto progress = processes_->Progress();
@@ -105,7 +106,8 @@ TEST_F(TlsTest, AJobTrainsAndAClientInPlainTextIsRefused) {
     if (process.process().role() != v1::SHARD) continue;
     EXPECT_EQ(AskInPlainText(process.address()).code(), absl::StatusCode::kUnavailable);
   }
-  // It was they who refused: they live, and the job goes on.
+
+  // The servers refused the calls: they are still running, and the job continues.
   for (const char* process : {"coordinator", "ps-0", "ps-1"}) {
     EXPECT_TRUE(processes_->Lives(process)) << process;
   }
@@ -116,17 +118,19 @@ TEST_F(TlsTest, AJobTrainsAndAClientInPlainTextIsRefused) {
   SuspendAndExpectSuccess();
 }
 
-TEST_F(TlsTest, AReaderLooksIntoAJobWhileItTrains) {
+TEST_F(TlsTest, ReaderPullsSnapshotWhileJobTrains) {
   Prepare(TlsJob(1500, 0.02), "read");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
   const auto progress = processes_->Progress();
   ASSERT_TRUE(progress.ok()) << progress.status();
+
   const auto reader = security::TransportSecurity::Open(
       files_.get(),
       {.directory = folder_ + "/tls/reader", .role = v1::READER, .index = 0, .refresh = {}},
       absl::Now());
   ASSERT_TRUE(reader.ok()) << reader.status();
+
   cli::SnapshotSource source;
   source.coordinator = processes_->coordinator_address();
   source.credentials = (*reader)->channel_credentials();
@@ -134,25 +138,28 @@ TEST_F(TlsTest, AReaderLooksIntoAJobWhileItTrains) {
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_GE(snapshot->version, 10u);
   EXPECT_FALSE(snapshot->tensors.empty());
+
   source.credentials = nullptr;
   EXPECT_THAT(cli::PullSnapshot(source, progress->job(), absl::Seconds(30)).status().message(),
               HasSubstr("this side speaks plain text, and the other side perhaps TLS"));
 }
 
-// A worker dies after the certificates, and their authority, were renewed; its next life has only
-// the new ones, and all that it connects to must have taken up theirs.
-TEST_F(TlsTest, CertificatesAreRenewedWhileItTrains) {
+// A worker dies after the certificates and their authority were renewed. Its next instance has only
+// the new ones, and the processes that it connects to must have loaded theirs.
+TEST_F(TlsTest, RenewsCertificatesWhileJobTrains) {
   Prepare(TlsJob(1500, 0.02), "renewed");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(10);
+
   MakeCredentials("next");
   for (const char* process : {"coordinator", "ps-0", "ps-1"}) Renew(process, "next");
   ASSERT_TRUE(processes_->Kill("worker-1", /*report=*/true).ok());
-  // The new life knows only the new authority.
+  // The new instance knows only the new authority.
   const std::string next = folder_ + "/next/worker-1";
   const std::string own = folder_ + "/tls/worker-1";
   std::filesystem::remove_all(own);
   std::filesystem::copy(next, own);
+
   ASSERT_TRUE(processes_->StartWorker(1).ok());
   const auto joined = processes_->WaitFor(
       [&](const v1::JobProgress& p) {
@@ -164,11 +171,11 @@ TEST_F(TlsTest, CertificatesAreRenewedWhileItTrains) {
   SuspendAndExpectSuccess();
 }
 
-TEST_F(TlsTest, AWorkerWithTheCertificateOfAnotherIsRefused) {
+TEST_F(TlsTest, WorkerRefusesCertificateOfOtherProcess) {
   Prepare(TlsJob(1500, 0.02), "another");
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(1);
-  // By itself, before it connects.
+  // The worker refuses it itself, before it connects.
   std::filesystem::remove_all(folder_ + "/tls/worker-2");
   std::filesystem::copy(folder_ + "/tls/ps-0", folder_ + "/tls/worker-2");
   ASSERT_TRUE(processes_->StartWorker(2).ok());
@@ -178,7 +185,7 @@ TEST_F(TlsTest, AWorkerWithTheCertificateOfAnotherIsRefused) {
               HasSubstr("that of ps 0 of default/test, but this is worker 2"));
 }
 
-TEST_F(TlsTest, ACoordinatorOfAJobWithTlsDoesNotStartWithoutACertificate) {
+TEST_F(TlsTest, CoordinatorOfTlsJobRequiresCertificate) {
   folder_ = NewFolder("without");
   processes_ = std::make_unique<JobProcesses>(
       JobProcesses::Options{.job = TlsJob(10, 0), .folder = folder_});

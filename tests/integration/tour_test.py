@@ -1,4 +1,4 @@
-"""README's tour does what it shows: its commands, on its own manifest with fewer steps, print lines of the form that stands there."""
+"""The commands of README's tour, run on its manifest with fewer steps, print lines of the form that README shows."""
 
 import os
 import pathlib
@@ -16,12 +16,12 @@ PROGRAMS = os.path.abspath('.')
 README = os.path.abspath('README.md')
 DATA = pathlib.Path('/usr/share/datasets/fashion-mnist')
 PATIENCE_S = 240
-# What is shortened of the manifest; everything else is run as it stands in README.
+# The changes that shorten the manifest; everything else is as in README.
 SHORTER = {'epochs: 2': 'steps: 300', 'intervalSteps: 300': 'intervalSteps: 60\n      maxSamples: 500', 'intervalSteps: 500': 'intervalSteps: 100'}
 
 
 def form(line):
-    """A line without what differs from run to run."""
+    """The line without the parts that differ from run to run."""
     line = re.sub(r'time=\S+', 'time', line)
     line = re.sub(r'[█▏▎▍▌▋▊▉░]+', 'bar', line)
     line = re.sub(r'\b(?:(?:\d+h )?(?:\d+m )?\d+s|\d+\.\d+ s)\b', 'duration', line)
@@ -35,7 +35,7 @@ def forms(text):
 
 
 def shown(readme):
-    """[(command, what it prints, as far as it is shown)] of the tour."""
+    """[(command, the lines of its output that README shows)] of the tour."""
     tour = readme.split('<!-- tour -->')[1].split('<!-- end of tour -->')[0]
     result = []
     for block in pages.fenced_blocks(tour, 'console'):
@@ -46,7 +46,7 @@ def shown(readme):
 
 
 def read(path):
-    """What a file of /proc holds; nothing if its process or thread has ended."""
+    """The content of a file of /proc; empty if its process or thread has ended."""
     try:
         return path.read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -66,7 +66,7 @@ class Tour(unittest.TestCase):
 
     def setUp(self):
         if not DATA.is_dir():
-            self.skipTest(f'{DATA} is not there: install dataset-fashion-mnist')
+            self.skipTest(f'{DATA} does not exist: install dataset-fashion-mnist')
         self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
         with open(README, encoding='utf-8') as file:
             readme = file.read()
@@ -102,10 +102,10 @@ class Tour(unittest.TestCase):
     def wait_for(self, condition, what):
         end = time.monotonic() + PATIENCE_S
         while not condition():
-            self.assertLess(time.monotonic(), end, f'still not: {what}')
+            self.assertLess(time.monotonic(), end, f'timed out waiting for {what}')
             time.sleep(0.1)
 
-    def test_its_commands_print_what_it_shows(self):
+    def test_commands_print_what_readme_shows(self):
         (run, training), (again, finished), (status, state), (logs, log_lines) = self.shown
         log = self.folder / 'output.txt'
         with open(log, 'w', encoding='utf-8') as file:
@@ -116,7 +116,7 @@ class Tour(unittest.TestCase):
 
         def state_is_shown():
             nonlocal printed
-            self.assertIsNone(job.poll(), f'the job ended before its status was the one that README shows; it was:\n{printed}')
+            self.assertIsNone(job.poll(), f'the job ended before it had the status that README shows; its last status was:\n{printed}')
             if 'checkpoint at step' not in log.read_text():
                 return False
             printed = self.output(status)

@@ -35,7 +35,7 @@ absl::Status CountingEngine::SetTensorRange(Buffer buffer, uint32_t, uint64_t of
                                             const absl::Cord& bytes) {
   std::vector<double>& to = buffer == Buffer::kEvaluation ? evaluation_ : incoming_;
   if (offset + bytes.size() / sizeof(double) > to.size()) {
-    return absl::OutOfRangeError("block lies outside of the tensor");
+    return absl::OutOfRangeError("the block is outside the tensor");
   }
   char* at = reinterpret_cast<char*>(to.data() + offset);
   for (absl::string_view chunk : bytes.Chunks()) {
@@ -46,7 +46,7 @@ absl::Status CountingEngine::SetTensorRange(Buffer buffer, uint32_t, uint64_t of
 }
 
 absl::StatusOr<absl::Cord> CountingEngine::GetTensor(Buffer, uint32_t) const {
-  return absl::UnimplementedError("nobody asks a counting engine for tensors");
+  return absl::UnimplementedError("a counting engine returns no tensors");
 }
 
 absl::Status CountingEngine::Adopt() {
@@ -83,6 +83,7 @@ v1::JobSpec CountingJob(const std::string& folder, uint64_t samples, uint64_t ep
   std::ofstream csv(path);
   csv << "sample,label\n";
   for (uint64_t i = 0; i < samples; ++i) csv << i << "," << i % 2 << "\n";
+
   v1::JobSpec job = BaseJob();
   v1::DataSpec& data = *job.mutable_data();
   data.set_format(v1::DataSpec::CSV);
@@ -92,6 +93,7 @@ v1::JobSpec CountingJob(const std::string& folder, uint64_t samples, uint64_t ep
   (*job.mutable_model()->mutable_dimensions())["microseconds"] = 5000;
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADD);
   job.mutable_optimizer()->set_learning_rate(1);
+
   v1::TrainingSpec& training = *job.mutable_training();
   training.set_aggregation(v1::TrainingSpec::SUM);
   training.set_epochs(epochs);

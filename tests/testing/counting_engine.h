@@ -1,6 +1,6 @@
-// A model that counts: element i of its one tensor is how often sample i was applied. So a finished
-// job shows by its parameters whether any sample was lost or doubled, whatever happened to its
-// processes.
+// A model that counts: element i of its only tensor is how often sample i was applied. So the
+// parameters of a finished job show whether any sample was lost or applied twice, whatever happened
+// to its processes.
 
 #ifndef SLUICE_TESTS_TESTING_COUNTING_ENGINE_H_
 #define SLUICE_TESTS_TESTING_COUNTING_ENGINE_H_
@@ -15,12 +15,12 @@
 
 namespace sluice::testing {
 
-// The job's data is a CSV file whose one feature is the sample's number, its optimizer Add, its
-// aggregation Sum (CountingJob makes one).
+// The job's data is a CSV file whose only feature is the sample's number; its optimizer is Add and
+// its aggregation Sum (CountingJob makes such a job).
 class CountingEngine : public ComputeEngine {
  public:
-  // model.dimensions["microseconds"]: how long a batch takes, so that faults find something under
-  // way. `slow_while`: only as long as this file exists; empty: always.
+  // model.dimensions["microseconds"] is how long a batch takes, so that faults hit work in
+  // progress. `slow_while`: batches take that long only while this file exists; empty: always.
   CountingEngine(const v1::JobSpec& job, uint64_t samples, std::string slow_while = "");
 
   const v1::TensorTable& Describe() const override { return table_; }

@@ -1,8 +1,5 @@
-// A worker whose model counts: element i of its one tensor is how often sample i was applied. So a
-// finished job shows by its parameters whether any sample was lost or doubled, whatever happened to
-// its processes. Everything but the model is sluice-worker's own.
-//
-// The data is a CSV file whose one feature is the sample's number.
+// A worker with a counting model (counting_engine.h). Everything but the model is that of
+// sluice-worker.
 
 #include <unistd.h>
 
@@ -31,24 +28,28 @@ int Main(int argc, char** argv) {
   uint32_t index = 0;
   int threads = 0;
   std::string slow_while;
+
   CLI::App app{"A worker that counts samples."};
   app.add_option("--job", options.core.job)->required();
   app.add_option("--coordinator", options.coordinator)->required();
   app.add_option("--advertise", options.advertised_host);
   app.add_option("--index", index)->required();
   app.add_option("--threads", threads);
-  app.add_option("--slow-while", slow_while, "batches take their time only while this file exists");
+  app.add_option("--slow-while", slow_while, "batches are slow only while this file exists");
   security::TransportSecurity::Options security;
   security::AddSecurityFlags(&app, &security);
   AddProgramFlags(&app, &program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+
   StopRequests stop;
   absl::StatusOr<Logger> logger = BeginProgram(program);
   if (!logger.ok()) return ExitWith("counting_worker", logger.status());
   ConfigureGrpcProcess({});
+
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const auto opened = security::TransportSecurity::OpenChosen(files.get(), security, absl::Now());
   if (!opened.ok()) return ExitWith("counting_worker", opened.status());
+
   options.security = *opened;
   options.core.process.set_role(v1::WORKER);
   options.core.process.set_index(index);
@@ -58,12 +59,14 @@ int Main(int argc, char** argv) {
                                      int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     return std::make_unique<testing::CountingEngine>(job, data.samples, slow_while);
   };
+
   Metrics metrics(WorkerMetrics(), {});
   const auto process = WorkerProcess::Start(std::move(options), &metrics,
                                             logger->With({{"role", "worker"}, {"index", index}}));
   stop.SetHandler([&](int) { process->Leave("asked to stop by a signal", absl::Seconds(5)); });
   const WorkerProcess::Result result = process->Wait();
   stop.SetHandler(nullptr);
+
   switch (result.reason) {
     case ExitReason::kFinished:
     case ExitReason::kLeft:

@@ -15,7 +15,7 @@
 namespace sluice::testing {
 namespace {
 
-// Copies what a partition's file holds of the tensor to its place.
+// Copies the parts of the tensor that a partition's file has to their places in `to`.
 absl::Status CopyPieces(const std::string& file, const std::string& tensor,
                         std::vector<double>* to) {
   uint64_t header_bytes = 0;

@@ -1,4 +1,4 @@
-// Reads what a finished job left in its checkpoint storage.
+// Reads the final checkpoint of a finished job.
 
 #ifndef SLUICE_TESTS_TESTING_FINAL_STATE_H_
 #define SLUICE_TESTS_TESTING_FINAL_STATE_H_
@@ -11,7 +11,7 @@
 
 namespace sluice::testing {
 
-// The newest good checkpoint's manifest. NOT_FOUND if there is none.
+// The manifest of the newest usable checkpoint. NOT_FOUND if there is none.
 absl::StatusOr<v1::Manifest> FinalManifest(const std::string& checkpoints);
 
 // The parameters of a tensor of float64 or float32 in that checkpoint.

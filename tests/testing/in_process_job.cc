@@ -20,7 +20,7 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(5);
 
-// Bazel shows it where the test fails.
+// Bazel shows the log if the test fails.
 Logger LoggerOf(absl::string_view role, uint32_t index) {
   return Logger::Create({})->With({{"role", role}, {"index", index}});
 }
@@ -49,6 +49,7 @@ absl::Status InProcessJob::StartCoordinator() {
     return JoinPath(folder, CheckpointFolder(checkpoint));
   };
   if (!address_.empty()) options.address = address_;
+
   entry->storage =
       MakeLocalStorage(files_.get(), checkpoints(), absl::StrCat(options.core.incarnation));
   absl::StatusOr<std::unique_ptr<coordinator::CoordinatorServer>> server =
@@ -56,6 +57,7 @@ absl::Status InProcessJob::StartCoordinator() {
                                             &entry->metrics, LoggerOf("coordinator", 0));
   if (!server.ok()) return server.status();
   entry->server = *std::move(server);
+
   address_ = absl::StrCat("127.0.0.1:", entry->server->port());
   control_ = v1::JobControl::NewStub(MakeChannel({.address = address_}));
   coordinator_ = std::move(entry);
@@ -151,19 +153,23 @@ absl::Status InProcessJob::WaitForStep(uint64_t step) {
 absl::Status InProcessJob::WaitForEnd(coordinator::ExitReason reason, absl::Duration timeout) {
   const absl::StatusOr<v1::JobProgress> over = WaitFor(IsOver, timeout);
   if (!over.ok()) return over.status();
+
   for (auto& [index, worker] : workers_) {
     const worker::WorkerProcess::Result result = worker->process->Wait();
     if (result.reason == worker::ExitReason::kFinished) continue;
-    // A job is suspended in a view without workers: who hears of that before the end may come back.
+    // A job is suspended in a view without workers: a worker that receives this view before the
+    // end of the job exits as expelled.
     const bool let_go = result.reason == worker::ExitReason::kExpelled;
     if (reason == coordinator::ExitReason::kSuspended && let_go) continue;
     return absl::InternalError(absl::StrCat("worker-", index, ": ", result.message));
   }
+
   for (auto& [index, shard] : shards_) {
     const ps::ShardServer::Result result = shard->server->Wait();
     if (result.code == ps::kExitFinished) continue;
     return absl::InternalError(absl::StrCat("ps-", index, ": ", result.reason));
   }
+
   const coordinator::CoordinatorServer::Result result = coordinator_->server->Wait();
   workers_.clear();
   shards_.clear();

@@ -1,6 +1,6 @@
-// A job whose coordinator, shards and workers are threads of this process, on loopback: what the
-// programs are without their mains, so that a sanitizer sees all of it at once. Its workers count
-// (counting_engine.h).
+// A job whose coordinator, shards and workers are threads of this process and talk over loopback:
+// the programs without their main functions, so that a sanitizer sees all of them at once. Its
+// workers have the counting model (counting_engine.h).
 
 #ifndef SLUICE_TESTS_TESTING_IN_PROCESS_JOB_H_
 #define SLUICE_TESTS_TESTING_IN_PROCESS_JOB_H_
@@ -26,47 +26,47 @@
 
 namespace sluice::testing {
 
-// For one thread.
+// Not thread-safe.
 class InProcessJob {
  public:
   // `job` as CountingJob makes it; its checkpoints go under `folder`, which must exist.
   InProcessJob(v1::JobSpec job, const std::string& folder);
-  // Ends what still runs.
+  // Ends the processes that still run.
   ~InProcessJob();
 
   InProcessJob(const InProcessJob&) = delete;
   InProcessJob& operator=(const InProcessJob&) = delete;
 
-  // Each begins a new life (incarnation) of that process. A successor of the coordinator listens
-  // where it did.
+  // Each starts a new life (incarnation) of that process. A new coordinator listens at the address
+  // of its predecessor.
   absl::Status StartCoordinator();
   absl::Status StartShard(uint32_t index);
   void StartWorker(uint32_t index);
-  // All that the job asks for.
+  // Starts all processes of the job.
   absl::Status StartAll();
 
-  // Asks it to be let go, and waits until it is.
+  // Makes the worker ask to leave, and waits until the coordinator has let it go.
   worker::WorkerProcess::Result Leave(uint32_t worker);
-  // These end without a word to the others.
+  // These end a process without notice to the others.
   void DropWorker(uint32_t index) { workers_.erase(index); }
   void DropShard(uint32_t index) { shards_.erase(index); }
   void DropCoordinator() { coordinator_.reset(); }
-  // As SIGTERM does.
+  // Like SIGTERM.
   void Suspend() { coordinator_->server->Suspend(); }
 
-  // Through JobControl, as everyone else.
+  // Calls JobControl, as every client does.
   absl::StatusOr<v1::JobProgress> Progress();
   // Polls until `condition` holds; DEADLINE_EXCEEDED with the last progress if it does not.
   absl::StatusOr<v1::JobProgress> WaitFor(absl::FunctionRef<bool(const v1::JobProgress&)> condition,
                                           absl::Duration timeout);
-  // The number of steps, or updates; an error too if training is over before.
+  // `step`: steps, or updates. Fails if training ends before it.
   absl::Status WaitForStep(uint64_t step);
   v1::JobControl::Stub& control() { return *control_; }
-  // False: it has ended, and only still answers.
+  // False: the job has ended, and the coordinator only answers calls.
   bool CoordinatorRuns() const { return coordinator_->server->Ready().ok(); }
 
-  // Waits for the job's end, and for each process to end by itself: OK if it ended as it should
-  // when the coordinator ends for this reason. Nothing runs afterwards.
+  // Waits for the job's end and for each process to end by itself. OK if each ended as it should
+  // when the coordinator ends for this reason; then no process runs any more.
   absl::Status WaitForEnd(coordinator::ExitReason reason, absl::Duration timeout);
 
   const std::string& checkpoints() const { return job_.checkpoint().directory(); }

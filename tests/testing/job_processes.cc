@@ -34,7 +34,7 @@ constexpr absl::Duration kPoll = absl::Milliseconds(10);
 constexpr absl::Duration kStartPatience = absl::Seconds(20);
 constexpr std::chrono::seconds kCallPatience(10);
 
-// Bazel runs tests in their runfiles' root; `bazel run` too.
+// `bazel test` and `bazel run` start programs in the root of their runfiles.
 std::string RunfilesRoot() {
   const char* const source = std::getenv("TEST_SRCDIR");
   return source == nullptr ? std::string(".") : absl::StrCat(source, "/sluice");
@@ -56,7 +56,7 @@ JobProcesses::JobProcesses(Options options)
   }
   if (options_.tls_folders.empty() && options_.secret_file.empty()) {
     options_.secret_file = absl::StrCat(options_.folder, "/secret");
-    // Where that fails, no process starts, and says why.
+    // If this fails, no process starts, and each reports why.
     (void)security::WriteSecretFile(options_.secret_file, security::MakeSecret());
   }
 }
@@ -108,15 +108,17 @@ absl::Status JobProcesses::TryToStartCoordinator() {
   const std::string job_file = absl::StrCat(options_.folder, "/job.json");
   std::string json;
   (void)google::protobuf::util::MessageToJsonString(options_.job, &json);
-  json.insert(1, options_.more_of_job);  // behind the brace
+  json.insert(1, options_.more_of_job);  // after the brace
   std::ofstream(job_file) << json;
-  // Its successors must be found where it was.
+
+  // A new coordinator must listen at its predecessor's address.
   const std::string listen =
       coordinator_address_.empty() ? std::string("127.0.0.1:0") : coordinator_address_;
   absl::Status status =
       Spawn("coordinator", {Program("coordinator"), "--job", job_file, "--listen", listen,
                             "--status-file", absl::StrCat(options_.folder, "/status.json")});
   if (!status.ok()) return status;
+
   absl::StatusOr<int> port = ReadPort("coordinator", kStartPatience);
   if (!port.ok()) return port.status();
   coordinator_address_ = absl::StrCat("127.0.0.1:", *port);
@@ -172,7 +174,8 @@ absl::Status JobProcesses::StartAll() {
 }
 
 absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::string> arguments) {
-  if (Lives(name)) return absl::FailedPreconditionError(absl::StrCat(name, " lives already"));
+  if (Lives(name)) return absl::FailedPreconditionError(absl::StrCat(name, " is already running"));
+
   const std::string port_file = absl::StrCat(options_.folder, "/", name, ".port");
   unlink(port_file.c_str());
   for (const std::string& flag : {std::string("--port-file"), port_file, std::string("--log-file"),
@@ -186,10 +189,12 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
     arguments.push_back("--secret-file");
     arguments.push_back(options_.secret_file);
   }
+
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  // What is said before the log is open goes beside it.
+
+  // What the program prints before it opens its log goes to a file beside the log.
   const std::string output = absl::StrCat(options_.folder, "/", name, ".stderr");
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -199,6 +204,7 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
   const int error = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", argv[0]));
+
   living_[name] = pid;
   exit_codes_.erase(name);
   return absl::OkStatus();
@@ -249,6 +255,7 @@ absl::Status JobProcesses::Kill(const std::string& name, bool report) {
   Signal(name, SIGKILL);
   absl::StatusOr<int> code = WaitForExit(name, absl::Seconds(10));
   if (!code.ok() || !report) return code.status();
+
   v1::SetDesiredRequest request;
   request.set_workers(options_.job.worker().replicas());
   request.set_shards(options_.job.parameter_server().replicas());
@@ -265,7 +272,7 @@ absl::StatusOr<int> JobProcesses::WaitForExit(const std::string& name, absl::Dur
   const absl::Time deadline = absl::Now() + timeout;
   while (Lives(name)) {
     if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(name, " still lives"));
+      return absl::DeadlineExceededError(absl::StrCat(name, " is still running"));
     }
     absl::SleepFor(absl::Milliseconds(1));
   }

@@ -18,11 +18,13 @@ v1::JobSpec BaseJob() {
   job.mutable_training()->set_seed(1);
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   job.mutable_optimizer()->set_learning_rate(0.1);
+
   job.mutable_parameter_server()->set_replicas(1);
   job.mutable_parameter_server()->set_partitions(8);
   job.mutable_worker()->set_replicas(1);
   job.mutable_checkpoint()->set_max_to_keep(3);
   job.set_backoff_limit(100);
+
   v1::TimeoutSpec& timeouts = *job.mutable_timeouts();
   timeouts.set_heartbeat(0.5);
   timeouts.set_suspect(1);

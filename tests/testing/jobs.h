@@ -1,4 +1,4 @@
-// Jobs that several tests start from.
+// Jobs that several tests build on.
 
 #ifndef SLUICE_TESTS_TESTING_JOBS_H_
 #define SLUICE_TESTS_TESTING_JOBS_H_
@@ -10,16 +10,16 @@
 
 namespace sluice::testing {
 
-// Synchronous, one shard, one worker, SGD 0.1, short timers; model and data are the caller's.
+// Synchronous, one shard, one worker, SGD 0.1, short timers; the caller sets model and data.
 v1::JobSpec BaseJob();
 
-// A small linear regression with two workers, of `delay` seconds a step.
+// A small linear regression with two workers, slowed down by `delay` seconds per step.
 v1::JobSpec LinearJob(uint64_t steps, double delay);
 
 // A new empty folder for a test's files, under TEST_TMPDIR.
 std::string NewFolder(const std::string& name);
 
-// What a file holds; nothing if it is not there.
+// The content of a file; empty if it does not exist.
 std::string Contents(const std::string& path);
 
 }  // namespace sluice::testing

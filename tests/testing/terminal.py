@@ -1,4 +1,4 @@
-"""A terminal for programs under test: what they draw is read as a person would see it."""
+"""A terminal for programs under test: shows what a person would see of their output."""
 
 import codecs
 import fcntl
@@ -16,14 +16,14 @@ ROWS, COLUMNS = 40, 100
 
 
 class Screen:
-    """As much of a terminal as the view uses: text, line ends, cursor up, clear to the end."""
+    """The part of a terminal that `sluice run` uses: text, line ends, cursor up, clear to the end."""
 
     def __init__(self):
         self.lines = ['']
         self.row = 0
         self.column = 0
         self.unknown = set()
-        self._begun = ''  # of an escape sequence
+        self._begun = ''  # the beginning of an incomplete escape sequence
 
     def feed(self, text):
         text = self._begun + text
@@ -56,12 +56,12 @@ class Screen:
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program that runs on its own terminal."""
 
     def __init__(self, command, environment):
         self.output = ''
         self.screen = Screen()
-        self.widest = 0  # of the lines with a bar
+        self.widest = 0  # length of the longest line with a bar
         self._decoder = codecs.getincrementaldecoder('utf-8')()
         self._undrawn = []
         self.master, slave = pty.openpty()
@@ -76,7 +76,8 @@ class Terminal:
         os.close(self.master)
 
     def read(self, until=None):
-        """Until the screen shows it, or (None) the terminal is closed; an AssertionError if it is closed before it shows it."""
+        """Reads until `until(screen text)` is true, or (None) until the program closes the terminal. Raises AssertionError if it is
+        closed before `until` is true."""
         deadline = time.monotonic() + _PATIENCE
         while not self._draw(until):
             if time.monotonic() > deadline:
@@ -85,17 +86,17 @@ class Terminal:
                 continue
             try:
                 chunk = os.read(self.master, 4096)
-            except OSError:  # the last one has closed it
+            except OSError:  # the last process has closed it
                 chunk = b''
             if not chunk:
                 if until is not None:
-                    raise AssertionError(f'it never showed what was waited for:\n{self.output[-2000:]}')
+                    raise AssertionError(f'the terminal closed and never showed the expected text:\n{self.output[-2000:]}')
                 return
-            # However much has come, it is looked at each time before the cursor goes up to draw anew.
+            # However much has arrived, the screen is checked each time before the cursor moves up to redraw.
             self._undrawn += re.split(r'(?=\x1b\[[0-9]*A)', self._decoder.decode(chunk))
 
     def _draw(self, until):
-        """Draws what has come; True: as far as it shows what is waited for, and the rest next time."""
+        """Draws what has arrived. True: it stopped as soon as `until` was true, and draws the rest next time."""
         if until is not None and until(self.screen.text()):
             return True
         while self._undrawn:

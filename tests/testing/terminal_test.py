@@ -1,4 +1,4 @@
-"""The terminal that tests look at: what it shows, whatever pieces it comes in, and that it waits in vain for nothing."""
+"""The terminal for tests: its screen does not depend on how the output is split, and it never waits in vain."""
 
 import os
 import unittest
@@ -9,7 +9,7 @@ from tools import unittest_main
 
 class ScreenTest(unittest.TestCase):
 
-    def test_a_drawing_is_the_same_in_whatever_pieces_it_comes(self):
+    def test_screen_does_not_depend_on_chunk_sizes(self):
         drawing = 'first\r\n\x1b[32m██\x1b[0m rest\r\n\x1b[2A\x1b[Jagain\r\nend'
         for size in range(1, len(drawing) + 1):
             screen = terminal.Screen()
@@ -17,7 +17,7 @@ class ScreenTest(unittest.TestCase):
                 screen.feed(drawing[begin:begin + size])
             self.assertEqual((screen.text(), screen.unknown), ('again\nend', set()), size)
 
-    def test_what_it_does_not_know_is_told(self):
+    def test_unknown_escape_sequences_are_recorded(self):
         screen = terminal.Screen()
         for piece in ('a\x1b', '[2', 'Kb'):
             screen.feed(piece)
@@ -31,7 +31,7 @@ class TerminalTest(unittest.TestCase):
         self.addCleanup(shown.close)
         return shown
 
-    def test_it_is_read_until_it_shows_something_and_to_its_end(self):
+    def test_reads_until_text_is_shown_and_to_the_end(self):
         shown = self.shell('echo one; read line; echo two')
         shown.read(lambda text: 'one' in text)
         self.assertNotIn('two', shown.screen.text())
@@ -39,14 +39,14 @@ class TerminalTest(unittest.TestCase):
         shown.read()
         self.assertIn('two', shown.screen.text())
 
-    def test_what_was_drawn_over_long_ago_was_shown_too(self):
+    def test_text_that_was_overwritten_counts_as_shown(self):
         shown = self.shell(r"printf 'one\r\n\033[1A\033[Jtwo\r\n\033[1A\033[Jthree\r\n'")
         shown.process.wait()
         shown.read(lambda text: text.startswith('two'))
         shown.read()
         self.assertEqual(shown.screen.text().split(), ['three'])
 
-    def test_an_end_before_it_showed_something_is_an_error(self):
+    def test_end_before_text_is_shown_is_an_error(self):
         with self.assertRaisesRegex(AssertionError, '(?s)never showed.*one'):
             self.shell('echo one').read(lambda text: 'two' in text)
 

@@ -1,4 +1,5 @@
-"""Many jobs: ten of twenty pods each, applied at once, get every pod once; two hundred cost the operator little. scale_bench.py measures more."""
+"""Many jobs: ten of twenty pods each, applied at once, get each pod once; 200 jobs cost the operator little. scale_bench.py measures
+more."""
 
 import pathlib
 
@@ -18,12 +19,13 @@ class ScaleTest(OperatorCase):
 
     SIMULATED = scale.nodes_for(JOBS * PODS)
 
-    def test_many_jobs_at_once_get_all_their_pods_once(self):
+    def test_concurrent_jobs_get_each_pod_exactly_once(self):
         operator = self.enterContext(Operator(self.cluster, self.kubeconfig, metrics_port=scale.METRICS_PORT))
         watcher = scale.Watcher(self.cluster, self.namespace)
         rate = scale.job_pods_per_second(self.cluster, self.namespace, JOBS, PODS, watcher, seconds=300)
-        # What is counted in a status is up to a second old.
-        wait_for('every job trains, with all that it wants', lambda: all(
+
+        # The counts in a status are up to a second old.
+        wait_for('every job trains with all its workers', lambda: all(
             conditions(job).get('Running') == conditions(job).get('Ready') == 'True' and job['status']['worker']['readyReplicas'] == PODS - 3
             for job in self.api.list('trainingjobs', self.namespace)), 120)
         jobs = self.api.list('trainingjobs', self.namespace)
@@ -31,23 +33,25 @@ class ScaleTest(OperatorCase):
         for job in jobs:
             self.assertNotIn('restarts', job['status'])
         self.assertEqual((watcher.made, watcher.doubled), (JOBS * PODS, []))
+
         metrics = scale.OperatorMetrics(self.cluster)
-        # A creation that is sent twice would be found, and would not make a second pod; yet there is no reason for one.
+        # A repeated create request would not make a second pod, but there is no reason to send one.
         self.assertEqual(metrics.total('sluice_operator_api_requests_total', verb='create', resource='pods', code='201'), JOBS * PODS)
         self.assertEqual(metrics.total('sluice_operator_reconcile_errors_total'), 0)
         self.assertEqual(scale.ends_of_pods(self.cluster, self.namespace), {})
+
         like = scale.pod_spec_like(self.pods('job-0', 'worker')['job-0-worker-0'])
         plain = scale.plain_pods_per_second(self.cluster, self.namespace, JOBS * PODS, like, seconds=300)
         p99 = metrics.quantile('sluice_operator_reconcile_seconds', 0.99)
-        say(f'{rate:.0f} pods/s of jobs, {plain:.0f} pods/s of the cluster alone; reconciliations: 99 in 100 take at most {p99:.3f} s, '
-            f'a pod is made in {1000 * metrics.mean_seconds("create"):.0f} ms in the mean; '
-            f'the operator has {scale.memory_mib(operator.process.pid):.0f} MiB; '
+        say(f'{rate:.0f} pods/s for jobs, {plain:.0f} pods/s for the cluster alone; 99 % of reconciliations take at most {p99:.3f} s, '
+            f'creating a pod takes {1000 * metrics.mean_seconds("create"):.0f} ms on average; '
+            f'the operator uses {scale.memory_mib(operator.process.pid):.0f} MiB; '
             f'load {pathlib.Path("/proc/loadavg").read_text().split()[0]}')
 
-    def test_many_jobs_that_do_nothing_cost_next_to_nothing(self):
+    def test_idle_jobs_cost_little(self):
         operator = self.enterContext(Operator(self.cluster, self.kubeconfig, 'idle-operator'))
         mib, cores = scale.footprint(self.cluster, self.namespace, operator.process.pid, IDLE_JOBS, TRAINING_JOBS, seconds=20)
-        say(f'{IDLE_JOBS} jobs of which {TRAINING_JOBS} train: {mib:.0f} MiB, {cores:.3f} cores')
+        say(f'{IDLE_JOBS} jobs, {TRAINING_JOBS} of them training: {mib:.0f} MiB, {cores:.3f} cores')
         self.assertLessEqual(mib, scale.MOST_MIB)
         self.assertLessEqual(cores, scale.MOST_CORES)
 

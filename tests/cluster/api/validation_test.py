@@ -1,4 +1,4 @@
-"""The API server's own answers to manifests: the schema and its rules give the same messages as `sluice validate`."""
+"""The API server's answers to manifests: the schema and its rules give the same messages as `sluice validate`."""
 
 import json
 import re
@@ -25,18 +25,20 @@ class ValidationTest(unittest.TestCase):
             'customresourcedefinitions', None, 'trainingjobs.sluice.dev')).get('Established') == 'True')
         wait_for('jobs can be listed', lambda: cls.api.list('trainingjobs', 'default') is not None)
 
-    def test_kubectl_refuses_each_invalid_manifest_and_names_field_and_rule(self):
+    def test_kubectl_refuses_each_invalid_manifest_with_field_and_rule(self):
         refused = [case for case in self.cases if not case['accepted'] and not case['before']]
         self.assertGreaterEqual(len(refused), 60)
         folder = self.cluster.folder / 'manifests'
         folder.mkdir()
         for case in refused:
             (folder / f'{case["name"]}.yaml').write_text(case['manifest'])
+
         said = self.cluster.refused('apply', '--dry-run=server', '-f', folder)
         messages = {}
         for message in re.split(r'\n(?=Error from server|error: |Error parsing|\S+\.yaml)', said):
             for name in re.findall(r'/([\w.-]+)\.yaml', message):
                 messages[name] = messages.get(name, '') + message
+
         for case in refused:
             with self.subTest(case['name']):
                 message = messages.get(case['name'], '')
@@ -45,16 +47,16 @@ class ValidationTest(unittest.TestCase):
                     message = self.cluster.refused('apply', '--dry-run=server', '-f', folder / f'{case["name"]}.yaml')
                 for word in case['words']:
                     self.assertIn(word, message)
-        say(f'{len(refused)} invalid manifests are refused by kubectl')
+        say(f'kubectl refuses {len(refused)} invalid manifests')
 
-    def test_what_is_valid_is_taken(self):
+    def test_valid_manifests_are_accepted(self):
         valid = [case for case in self.cases if case['accepted'] and not case['before']]
         for case in valid:
             with self.subTest(case['name']):
                 self.api.request('POST', JOBS, case['manifest'], 'application/yaml')
-        say(f'{len(valid)} valid manifests are taken')
+        say(f'the API server accepts {len(valid)} valid manifests')
 
-    def test_changes_of_what_is_fixed_are_refused(self):
+    def test_changes_of_immutable_fields_are_refused(self):
         changes = [case for case in self.cases if case['before']]
         self.assertTrue(changes)
         for case in changes:
@@ -71,7 +73,7 @@ class ValidationTest(unittest.TestCase):
                 finally:
                     self.api.delete('trainingjobs', 'default', name)
 
-    def test_every_sample_is_taken(self):
+    def test_every_sample_is_accepted(self):
         samples = sorted((ROOT / 'k8s/samples').glob('*.yaml'))
         self.assertGreaterEqual(len(samples), 15)
         jobs = 0
@@ -79,13 +81,13 @@ class ValidationTest(unittest.TestCase):
             with self.subTest(sample.name):
                 documents = list(yaml.safe_load_all(sample.read_text()))
                 for document in documents:
-                    if document['kind'] == 'Namespace':  # objects in it are refused without it
+                    if document['kind'] == 'Namespace':  # without it, objects in it are refused
                         self.cluster.apply(json.dumps(document))
                 said = self.cluster.kubectl('apply', '--dry-run=server', '-n', documents[-1]['metadata'].get('namespace', 'default'),
                                             '-f', sample)
                 self.assertEqual(said.count('(server dry run)'), len(documents), said)
                 jobs += said.count('trainingjob.sluice.dev/')
-        say(f'{jobs} jobs of {len(samples)} samples are taken')
+        say(f'the API server accepts {jobs} jobs of {len(samples)} samples')
         self.assertGreaterEqual(jobs, 13)
 
     def test_kubectl_explains_fields(self):

@@ -1,8 +1,8 @@
-"""A client that means harm: one attack a run, made from proto/ and, below gRPC, by hand.
+"""A hostile client: carries out one attack per run, with messages made from proto/ or, below gRPC, by hand.
 
     attacker.py ATTACK '{"coordinator": "127.0.0.1:1234", "job": "default/test/test", "seconds": 2, ...}'
 
-The attacks are the methods of Attacker; client.py says what it has to know. The last line that it prints is what came of it, as JSON.
+The attacks are the methods of Attacker; client.py describes the settings. The last line of its output is its report, as JSON.
 """
 
 import json
@@ -20,10 +20,10 @@ from tests.integration.hostile import word_attacks
 
 class Attacker(frame_attacks.FrameAttacks, word_attacks.WordAttacks, floods.Floods):
 
-    # ---- S8, S9: those who have no business here
+    # ---- S8, S9: clients without permission
 
     def everything_without_leave(self):
-        """As one that is not of the job: reads, suspends, ends, registers. What was let through is counted as 'let through: ...'."""
+        """As a process that is not of the job: reads, suspends, registers. Calls that succeed are counted as 'let through: ...'."""
         def attempt(what, call):
             try:
                 call()
@@ -50,7 +50,7 @@ class Attacker(frame_attacks.FrameAttacks, word_attacks.WordAttacks, floods.Floo
     def _first_messages(self):
         yield 'Join', self.channel(self.coordinator, 'coordinator'), client.JOIN, self.register()
         shards = [tuple(each) for each in self.target.get('shards', [])]
-        if 'let through: GetProgress' in self.counts:  # which names the incarnations
+        if 'let through: GetProgress' in self.counts:  # its answer has the incarnations
             shards = [(each.address, each.process.incarnation) for each in self.progress().view.shards]
         for address, incarnation in shards:
             shard = wire.View().shards.add(address=address, process=wire.ProcessId(incarnation=incarnation))
@@ -73,7 +73,7 @@ def main():
     except (grpc.RpcError, OSError) as raised:
         error = f'{type(raised).__name__}: {raised}'
     print(json.dumps({'counts': attacker.counts, 'error': error}), flush=True)
-    os._exit(0)  # threads of streams that are still open must not keep it
+    os._exit(0)  # without waiting for the threads of open streams
 
 
 if __name__ == '__main__':

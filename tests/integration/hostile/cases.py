@@ -1,7 +1,7 @@
-"""The attacks of a hostile client, one by one, on jobs that must not care.
+"""The attacks of a hostile client, one by one, which must not affect the attacked jobs.
 
-An Arena starts a job, attacks it, waits until it has trained on, and lets it end. What is wrong with any of that is told as
-sentences. How fast the job trains meanwhile is measured for bench/hostile.py alone: it says nothing on a busy machine.
+An Arena starts a job, attacks it, waits until it trains on, and lets it end. It reports each problem as a sentence. The pace of
+training is measured only for bench/hostile.py: on a busy machine it means nothing.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from sluice import transport
 from sluice.protocol import wire
 from tests.integration.hostile import job as job_lib
 
-# A job trains so many steps after an attack, if it takes that many seconds: a process may have to be expelled and replaced before.
+# After an attack, a job must train STEPS_AFTER steps within PATIENCE seconds: a process may have to be expelled and replaced first.
 STEPS_AFTER = 20
 PATIENCE = 120
 
@@ -31,26 +31,26 @@ BOUNDED = {'mode': 'BOUNDED_STALENESS', 'maxStaleness': 2, 'microbatchSize': 16}
 
 @dataclasses.dataclass
 class Case:
-    number: str               # of the review
+    number: str               # the group of attacks, for bench/hostile.py --only; the headings in the attacker's files have it too
     name: str                 # of the test
-    attack: str = ''          # of attacker.Attacker
-    order: str = ''           # of member.Liar: then one of the two workers is the liar
-    certificate: str = 'worker-2'  # of the attacker; the job wants workers 0 and 1
+    attack: str = ''          # a method of attacker.Attacker
+    order: str = ''           # a method of member.Liar: then one of the two workers is the liar
+    certificate: str = 'worker-2'  # of the attacker; the job needs workers 0 and 1
     training: dict = dataclasses.field(default_factory=dict)
     changes: dict = dataclasses.field(default_factory=dict)  # of the job
-    more: dict = dataclasses.field(default_factory=dict)     # for the attacker
-    during: typing.Callable = None  # (job, attack, problems): what is done and looked at meanwhile
-    never: tuple = ()         # what the attacker must not be able to count
+    more: dict = dataclasses.field(default_factory=dict)     # further settings of the attacker
+    during: typing.Callable = None  # (job, attack, problems): acts and checks during the attack
+    never: tuple = ()         # counters of the attacker that must stay 0
     restarts: int = 0         # attempts that the attack may cost
-    paced: bool = True        # training goes on during the attack, at its pace on a quiet machine
-    flood: bool = False       # it takes all that it gets of the cores
+    paced: bool = True        # training continues during the attack, at full pace on a quiet machine
+    flood: bool = False       # the attack uses all processor time that it gets
     seconds: float = 2.0
-    tls: tuple = TLS          # both where the kind of security makes a difference, else either
-    own_job: bool = False     # what came of it is seen at the job's end only
-    samples: int = job_lib.SAMPLES  # of the job's data, and so elements of its model
+    tls: tuple = TLS          # both if the kind of security makes a difference, else one of the two
+    own_job: bool = False     # the effect is visible only at the job's end
+    samples: int = job_lib.SAMPLES  # number of samples in the job's data, and of elements in its model
 
     def timeouts(self):
-        """Short where a member that does nothing has to be expelled; long where a flood on a busy machine must expel nobody."""
+        """Short if a member that does nothing has to be expelled; long if a flood on a busy machine must not expel any member."""
         if self.alone() and not self.flood:
             return {'gradients': 8}
         return {'gradients': 40, 'suspect': 10, 'silence': 30, 'pause': 30}
@@ -64,11 +64,11 @@ class Outcome:
     case: Case
     tls: bool
     problems: list = dataclasses.field(default_factory=list)
-    before: float = 0.0       # steps a second, if they are measured
+    before: float = 0.0       # steps per second, if measured
     during: float = 0.0
     after: float = 0.0
     memory_mib: dict = dataclasses.field(default_factory=dict)
-    said: dict = dataclasses.field(default_factory=dict)  # by the attacker
+    said: dict = dataclasses.field(default_factory=dict)  # the attacker's report
 
     def record(self):
         return {'number': self.case.number, 'name': self.case.name, 'tls': self.tls, 'problems': self.problems,
@@ -76,17 +76,17 @@ class Outcome:
                 'said': self.said}
 
 
-# ---- what is done during some attacks
+# ---- acts and checks during some attacks
 
 def checkpoints_go_on(job, attack, problems):
     attack.ready.wait(60)
     seen = {job.progress().checkpoint.last.step}
-    # One may have been under way.
+    # The first new one may have begun before the attack.
     while len(seen) < 3 and attack.goes_on():
         time.sleep(0.05)
         seen.add(job.progress().checkpoint.last.step)
     if len(seen) < 3:
-        problems.append(f'checkpoints during the attack: those of steps {sorted(seen)}, at step {job.step()}')
+        problems.append(f'too few checkpoints during the attack: only of steps {sorted(seen)}, at step {job.step()}')
     attack.stop()
 
 
@@ -96,14 +96,14 @@ def a_worker_is_replaced(job, attack, problems):
     job.start_counting_worker(1)
     try:
         job.wait_for_members(2, 60)
-    except Exception as error:  # it comes too late, or the coordinator does not answer at all
-        problems.append(f'the worker that was started again does not become a member: {_brief(error)}')
+    except Exception as error:  # too late, or the coordinator does not answer
+        problems.append(f'the restarted worker did not become a member: {_brief(error)}')
         return
     before = job.trained()
     while not job.trained_since(before) and attack.goes_on():
         time.sleep(0.05)
     if not attack.goes_on():
-        problems.append('training stands still while the streams are open')
+        problems.append('training makes no progress while the streams are open')
     attack.stop()
 
 
@@ -121,9 +121,10 @@ def probes_are_answered(job, attack, problems):
             break
         time.sleep(0.1)
     if failed:
-        problems.append(f'{len(failed)} probes were not answered: {failed[0]}')
+        problems.append(f'{len(failed)} probes without an answer: {failed[0]}')
+
     try:
-        # A process that connects now is served as well.
+        # The coordinator must serve a new connection too.
         job.progress()
     except Exception as error:
         problems.append(f'the coordinator serves no new connection: {_brief(error)}')
@@ -131,14 +132,14 @@ def probes_are_answered(job, attack, problems):
 
 
 def the_place_is_given_back(job, attack, problems):
-    """The attacker sits in the place of a worker that died, until somebody notices that it does nothing."""
+    """The attacker takes the place of a dead worker while the attack lasts; then the worker must become a member again."""
     job.kill('worker-1')
     attack.wait()
     job.start_counting_worker(1)
     try:
         job.wait_for_members(2, 60)
     except Exception as error:
-        problems.append(f'the honest worker does not become a member again: {_brief(error)}')
+        problems.append(f'the honest worker did not become a member again: {_brief(error)}')
 
 
 # ---- the cases
@@ -146,70 +147,70 @@ def the_place_is_given_back(job, attack, problems):
 _CHECKPOINTS = {'checkpoint': {'intervalSteps': 10}}
 
 CASES = [
-    Case('S1', 'no_stranger_ends_a_job_by_a_push_of_a_huge_step', 'push_of_a_huge_step', seconds=1.5, tls=BOTH),
-    Case('S1', 'no_reader_ends_a_job_by_a_push_of_a_huge_step', 'push_of_a_huge_step', certificate='reader', seconds=1.5),
-    Case('S1', 'no_member_ends_a_job_by_a_push_of_a_huge_step', order='push_of_a_huge_step', paced=False),
-    Case('S2', 'no_gradient_is_taken_in_the_name_of_another', 'push_in_the_name_of_a_worker', own_job=True, tls=BOTH),
-    Case('S2', 'a_reader_closes_no_stream_of_a_worker', 'take_over_streams', certificate='reader', more={'as': 'reader'},
+    Case('S1', 'stranger_cannot_end_job_by_push_of_huge_step', 'push_of_a_huge_step', seconds=1.5, tls=BOTH),
+    Case('S1', 'reader_cannot_end_job_by_push_of_huge_step', 'push_of_a_huge_step', certificate='reader', seconds=1.5),
+    Case('S1', 'member_cannot_end_job_by_push_of_huge_step', order='push_of_a_huge_step', paced=False),
+    Case('S2', 'gradient_in_the_name_of_another_worker_is_not_applied', 'push_in_the_name_of_a_worker', own_job=True, tls=BOTH),
+    Case('S2', 'reader_cannot_close_stream_of_a_worker', 'take_over_streams', certificate='reader', more={'as': 'reader'},
          never=('taken',)),
-    Case('S2', 'a_worker_closes_no_stream_of_another', 'take_over_streams', never=('taken',), tls=BOTH),
-    Case('S3', 'no_worker_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', seconds=1.5, tls=PLAIN),
-    Case('S3', 'no_worker_in_its_place_ends_a_coordinator_by_a_newer_term', 'newer_coordinators', certificate='worker-1',
+    Case('S2', 'worker_cannot_close_stream_of_another', 'take_over_streams', never=('taken',), tls=BOTH),
+    Case('S3', 'worker_cannot_end_coordinator_by_newer_term', 'newer_coordinators', seconds=1.5, tls=PLAIN),
+    Case('S3', 'worker_in_its_place_cannot_end_coordinator_by_newer_term', 'newer_coordinators', certificate='worker-1',
          own_job=True, paced=False, more={'index': 1}, during=the_place_is_given_back, seconds=1.5),
     Case('S4', 'headers_of_a_future_view_take_bounded_memory', 'headers_of_a_future_view', tls=PLAIN),
     Case('S4', 'headers_that_a_member_sends_take_bounded_memory', order='headers_of_a_future_view', paced=False, seconds=5,
          tls=PLAIN),
-    Case('S4', 'a_pull_that_repeats_a_partition_takes_bounded_memory', 'one_partition_many_times', certificate='reader',
+    Case('S4', 'pull_that_repeats_a_partition_takes_bounded_memory', 'one_partition_many_times', certificate='reader',
          samples=320, tls=PLAIN),
     Case('S4', 'unfinished_messages_take_bounded_memory', 'unfinished_messages', flood=True, seconds=4),
     Case('S4', 'large_messages_to_the_coordinator_take_bounded_memory', 'large_messages_to_the_coordinator', tls=PLAIN),
-    Case('S5', 'a_reader_that_holds_snapshots_holds_up_no_checkpoint', 'hold_snapshots', certificate='reader',
+    Case('S5', 'reader_that_holds_snapshots_does_not_block_checkpoints', 'hold_snapshots', certificate='reader',
          changes=_CHECKPOINTS, during=checkpoints_go_on, seconds=60, tls=PLAIN),
-    Case('S6', 'streams_without_a_word_take_no_place_of_a_worker', 'silent_streams', certificate='reader',
+    Case('S6', 'silent_streams_do_not_keep_a_worker_out', 'silent_streams', certificate='reader',
          during=a_worker_is_replaced, flood=True, paced=False, own_job=True, more={'opening': 5}, seconds=60),
-    Case('S7', 'silent_connections_hold_up_no_probe', 'silent_connections', during=probes_are_answered, seconds=60, tls=PLAIN),
-    Case('S9', 'a_certificate_of_another_job_opens_nothing', 'everything_without_leave', certificate='other/worker-0'),
-    Case('S9', 'an_operator_of_another_job_commands_nothing', 'everything_without_leave', certificate='other/operator'),
-    Case('S13', 'rapid_reset_at_the_shards_harms_no_job', 'rapid_reset', flood=True, more={'only': 'shards'}, seconds=2, tls=BOTH),
-    Case('S13', 'rapid_reset_at_the_coordinator_harms_no_job', 'rapid_reset', flood=True, more={'only': 'coordinator'}, seconds=2,
+    Case('S7', 'silent_connections_do_not_block_probes', 'silent_connections', during=probes_are_answered, seconds=60, tls=PLAIN),
+    Case('S9', 'certificate_of_another_job_is_refused', 'everything_without_leave', certificate='other/worker-0'),
+    Case('S9', 'operator_of_another_job_is_refused', 'everything_without_leave', certificate='other/operator'),
+    Case('S13', 'job_survives_rapid_reset_at_shards', 'rapid_reset', flood=True, more={'only': 'shards'}, seconds=2, tls=BOTH),
+    Case('S13', 'job_survives_rapid_reset_at_coordinator', 'rapid_reset', flood=True, more={'only': 'coordinator'}, seconds=2,
          tls=BOTH),
     Case('S13', 'endless_headers_take_bounded_memory', 'continuation_flood', flood=True, tls=BOTH),
     Case('S13', 'many_small_headers_take_bounded_memory', 'many_headers', flood=True),
-    Case('S14', 'a_clock_that_nobody_reached_holds_up_nobody', 'clocks', training=BOUNDED, seconds=1.5, tls=PLAIN),
-    Case('S14', 'a_member_whose_clock_runs_ahead_holds_up_nobody', order='pulls_of_what_nobody_made', training=BOUNDED,
+    Case('S14', 'unreached_clock_does_not_block_workers', 'clocks', training=BOUNDED, seconds=1.5, tls=PLAIN),
+    Case('S14', 'member_with_a_clock_ahead_does_not_block_workers', order='pulls_of_what_nobody_made', training=BOUNDED,
          paced=False, tls=PLAIN),
-    Case('S14', 'no_update_without_samples_is_applied', 'updates_without_samples', training=ASYNCHRONOUS, seconds=1.5, tls=PLAIN),
-    Case('S14', 'no_update_without_samples_is_applied_for_a_member', order='updates_without_samples', training=ASYNCHRONOUS,
+    Case('S14', 'update_without_samples_is_not_applied', 'updates_without_samples', training=ASYNCHRONOUS, seconds=1.5, tls=PLAIN),
+    Case('S14', 'update_without_samples_by_member_is_not_applied', order='updates_without_samples', training=ASYNCHRONOUS,
          paced=False, tls=PLAIN),
-    Case('S15', 'a_stranger_beyond_the_wanted_size_joins_nothing', 'stranger', more={'register_as': 777}, never=('stayed',),
+    Case('S15', 'stranger_beyond_desired_size_cannot_join', 'stranger', more={'register_as': 777}, never=('stayed',),
          tls=PLAIN),
-    Case('S15', 'a_certificate_beyond_the_wanted_size_joins_nothing', 'stranger', never=('stayed',)),
-    Case('S15', 'a_stranger_that_lies_changes_nothing', 'stranger', more={'lies': True}, tls=PLAIN),
-    Case('S15', 'the_failure_of_a_stranger_fails_nothing', 'stranger', more={'fails': True}, seconds=1.5),
-    Case('S15', 'a_member_that_does_nothing_is_replaced', 'stranger', certificate='worker-1', own_job=True, paced=False,
+    Case('S15', 'certificate_beyond_desired_size_cannot_join', 'stranger', never=('stayed',)),
+    Case('S15', 'lies_of_a_stranger_change_nothing', 'stranger', more={'lies': True}, tls=PLAIN),
+    Case('S15', 'failure_of_a_stranger_does_not_fail_job', 'stranger', more={'fails': True}, seconds=1.5),
+    Case('S15', 'idle_member_is_replaced', 'stranger', certificate='worker-1', own_job=True, paced=False,
          more={'index': 1, 'until_expelled': True}, during=the_place_is_given_back, seconds=60),
-    Case('S15', 'a_member_that_lies_of_its_work_changes_nothing', order='lies_of_its_work', paced=False, tls=PLAIN),
-    Case('S15', 'the_failure_of_a_newcomer_fails_nothing', 'stranger', certificate='worker-1', own_job=True, paced=False,
+    Case('S15', 'lies_of_a_member_about_its_work_change_nothing', order='lies_of_its_work', paced=False, tls=PLAIN),
+    Case('S15', 'failure_of_a_newcomer_does_not_fail_job', 'stranger', certificate='worker-1', own_job=True, paced=False,
          more={'index': 1, 'fails': True}, during=the_place_is_given_back, seconds=2),
-    Case('new', 'long_words_of_a_worker_take_bounded_memory', 'long_words', certificate='worker-1', own_job=True, paced=False,
+    Case('new', 'long_strings_of_a_worker_take_bounded_memory', 'long_words', certificate='worker-1', own_job=True, paced=False,
          more={'index': 1}, during=the_place_is_given_back, seconds=3),
-    Case('new', 'answers_that_nobody_takes_take_bounded_memory', 'answers_never_read', flood=True, certificate='reader', seconds=3,
+    Case('new', 'unread_answers_take_bounded_memory', 'answers_never_read', flood=True, certificate='reader', seconds=3,
          tls=PLAIN),
-    Case('new', 'more_connections_than_files_harm_no_job', 'many_connections', flood=True, seconds=3, tls=PLAIN),
-    Case('new', 'pings_and_settings_without_end_harm_no_job', 'ping_flood', flood=True, seconds=1.5),
-    Case('new', 'data_without_bytes_harms_no_job', 'empty_data', flood=True, seconds=1.5, tls=PLAIN),
-    Case('new', 'frames_at_random_harm_no_job', 'random_frames', flood=True, seconds=1.5),
-    Case('new', 'no_stranger_expels_a_shard_by_naming_it', 'owing', seconds=1.5),
-    Case('new', 'no_member_expels_a_shard_by_naming_it', order='shards_that_owe', paced=False, tls=PLAIN),
-    Case('new', 'a_worker_that_comes_and_goes_costs_no_attempt', 'come_and_go', certificate='worker-1', own_job=True, paced=False,
+    Case('new', 'job_survives_more_connections_than_files', 'many_connections', flood=True, seconds=3, tls=PLAIN),
+    Case('new', 'job_survives_endless_pings_and_settings', 'ping_flood', flood=True, seconds=1.5),
+    Case('new', 'job_survives_empty_data_frames', 'empty_data', flood=True, seconds=1.5, tls=PLAIN),
+    Case('new', 'job_survives_random_frames', 'random_frames', flood=True, seconds=1.5),
+    Case('new', 'stranger_cannot_expel_shard_by_naming_it', 'owing', seconds=1.5),
+    Case('new', 'member_cannot_expel_shard_by_naming_it', order='shards_that_owe', paced=False, tls=PLAIN),
+    Case('new', 'worker_that_joins_and_leaves_costs_no_attempt', 'come_and_go', certificate='worker-1', own_job=True, paced=False,
          more={'index': 1}, during=the_place_is_given_back, seconds=3),
 ]
 
 
-# ---- running one
+# ---- running a case
 
 def certify(sluice, folder):
-    """Certificates of the job, and of another one by the same authority in other/."""
+    """Makes certificates for the job in `folder`, and for another job, by the same authority, in other/ there."""
     def make(job, where):
         subprocess.run([sluice, 'certificates', job, '-o', str(where), '--shards', '2', '--workers', '3'], check=True,
                        capture_output=True)
@@ -226,23 +227,23 @@ def _brief(error):
 
 
 def _let_through(case, outcome):
-    """What the attacker was granted, and must not be."""
+    """What the attacker achieved although it must not."""
     return [what for what in outcome.said.get('counts', {}) if what.startswith('let through') or what in case.never]
 
 
 class Arena:
-    """Jobs to attack, of one kind of security. Attacks that leave a job as it is share one, as long as it lasts: how those end is
-    told by `close`."""
+    """Jobs to attack, of one kind of security. Attacks that do not change a job share one as long as it lasts; `close` reports the
+    problems at the end of shared jobs."""
 
     def __init__(self, folder, tls=None, stretch=0.0):
-        """`tls`: of `certify`, or None for plain text. `stretch`: for how many seconds the pace is measured, by an attacker that
-        takes only what nobody else wants of the cores; 0: not at all."""
+        """`tls`: the directory that `certify` filled, or None for plain text. `stretch`: for how many seconds to measure the pace,
+        while the attacker gets only idle processor time; 0: no measurement."""
         self._folder = pathlib.Path(folder)
         self._tls = tls
         self._stretch = stretch
         self._shared = None  # (job, its pace, names of the attacks on it)
         self._jobs = 0
-        self._problems = []  # at the ends of shared jobs
+        self._problems = []  # of shared jobs, found at their end
 
     def _start(self, case):
         self._jobs += 1
@@ -267,24 +268,26 @@ class Arena:
                 _look_at_the_end(job, outcome.problems)
                 self._explain(job, outcome)
             return outcome
+
         if self._shared is not None:
-            trained = self._shared[0].trained()  # it went on while others were attacked
+            trained = self._shared[0].trained()  # it trained on while other jobs were attacked
             if trained is None or trained > 0.6 * job_lib.STEPS:
                 self._end_shared()
         if self._shared is None:
             self._shared = (*self._start(case), [])
+
         job, outcome.before, attacks = self._shared
         attacks.append(case.name)
         self._attack(job, case, outcome)
         if outcome.problems:
-            # The next attack finds another one.
+            # The next attack gets a new job.
             self._explain(job, outcome)
             job.__exit__()
             self._shared = None
         return outcome
 
     def close(self):
-        """What is wrong with the ends of those jobs that all attacks had left as they were."""
+        """Ends the shared job; returns the problems at the end of all shared jobs."""
         self._end_shared()
         return self._problems
 
@@ -302,6 +305,7 @@ class Arena:
         attempt = job.progress().attempt
         logged = {name: job.logged_bytes(name) for name in job.servers()}
         began, first = time.monotonic(), job.trained()
+
         if case.order:
             try:
                 outcome.said = {'answer': job.give_order(case.order, case.seconds + 15)}
@@ -314,12 +318,13 @@ class Arena:
                 if case.during is not None:
                     case.during(job, attack, outcome.problems)
                 outcome.said = attack.wait()
-                # A pace is measured over the stretch at least: a short attack is repeated.
+                # The pace needs at least `stretch` seconds: a short attack is repeated.
                 if case.during is not None or time.monotonic() - began >= self._stretch:
                     break
+
         outcome.during = job.pace_since(began, first)
         if case.paced and first is not None and job.trained_since(first) is False:
-            outcome.problems.append(f'not one step during the attack; step {first:g} was reached before')
+            outcome.problems.append(f'no step during the attack, which began at step {first:g}')
         _look_at_what_is_said(job, outcome.problems)
         _wait_until_it_trains(job, case, outcome.problems)
         if self._stretch:
@@ -329,7 +334,7 @@ class Arena:
     @staticmethod
     def _explain(job, outcome):
         if outcome.problems:
-            outcome.problems.append('the attacker: ' + json.dumps(outcome.said)[:600])
+            outcome.problems.append('report of the attacker: ' + json.dumps(outcome.said)[:600])
             outcome.problems.append('the logs:\n' + job.trail())
 
 
@@ -345,11 +350,11 @@ def _wait_until_it_trains(job, case, problems):
         elif now is not None and now >= first + STEPS_AFTER:
             return
         time.sleep(0.05)
-    problems.append(f'{STEPS_AFTER} steps more were not made after the attack: from {first} to {job.trained()}')
+    problems.append(f'the job did not train {STEPS_AFTER} steps after the attack: from step {first} to {job.trained()}')
 
 
 def _pace_afterwards(job, case, before, stretch):
-    """Once training has come to itself, for which it has some seconds: somebody may have had to be expelled."""
+    """The pace once training has recovered, for which it has 12 seconds: a member may have to be expelled first."""
     pace = 0.0
     deadline = time.monotonic() + 12
     while time.monotonic() < deadline and job.lives('coordinator'):
@@ -362,18 +367,18 @@ def _pace_afterwards(job, case, before, stretch):
 
 
 def _look_at_what_is_said(job, problems):
-    """Reports of workers are shown to people, and divide the work."""
+    """Checks the workers' reports, which are shown to users and determine how the work is divided."""
     try:
         progress = job.progress()
     except Exception:
-        return  # told later
+        return  # _look_at reports it
     for what, value in (('loss', progress.loss), ('samples_per_second', progress.samples_per_second),
                         ('compute_seconds', progress.compute_seconds), ('pushed_bytes', progress.pushed_bytes)):
         if not 0 <= value < 1e15:
-            problems.append(f'the {what} of the job are said to be {value}')
+            problems.append(f'the progress of the job has {what} {value}')
     for process in progress.processes:
         if not 0 <= process.samples_per_second < 1e9:
-            problems.append(f'{process.samples_per_second} samples a second are said of worker {process.process.index}')
+            problems.append(f'the progress has {process.samples_per_second} samples per second for worker {process.process.index}')
 
 
 def _look_at(job, case, outcome, attempt, logged):
@@ -381,13 +386,14 @@ def _look_at(job, case, outcome, attempt, logged):
     for name in job.servers():
         outcome.memory_mib[name] = job.memory_mib(name)
         if not job.lives(name):
-            problems.append(f'{name} ended with {job._living[name].poll()}')
+            problems.append(f'{name} ended with exit code {job._living[name].poll()}')
         if outcome.memory_mib[name] > job.bound_mib(name):
-            problems.append(f'{name} had {outcome.memory_mib[name]} MiB resident, over the bound of {job.bound_mib(name)}')
+            problems.append(f'{name} had {outcome.memory_mib[name]} MiB resident, over its bound of {job.bound_mib(name)} MiB')
         if job.threads(name) > job_lib.THREADS:
             problems.append(f'{name} has {job.threads(name)} threads')
         if job.logged_bytes(name) - logged[name] > job_lib.LOG_BYTES:
             problems.append(f'{name} logged {job.logged_bytes(name) - logged[name]} bytes')
+
     try:
         progress = job.progress()
     except Exception as error:
@@ -410,7 +416,7 @@ def _look_at_the_end(job, problems):
     counts, expected = job.final_counts()
     different = int(np.count_nonzero(counts != expected))
     if different:
-        problems.append(f'{different} of {len(counts)} samples do not count {expected:g} times: {counts.min()} to {counts.max()}')
+        problems.append(f'{different} of {len(counts)} samples do not count {expected:g} times but {counts.min()} to {counts.max()}')
     synchronous = job.job['training']['mode'] == 'SYNCHRONOUS'
     if synchronous and job.final_step() != job_lib.STEPS:
         problems.append(f'the job ended at step {job.final_step()} of {job_lib.STEPS}')

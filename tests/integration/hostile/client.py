@@ -1,7 +1,7 @@
-"""What an attacker is made of: streams and calls in whatever name, and bytes below gRPC.
+"""The building blocks of an attacker: streams and calls under any identity, and bytes below gRPC.
 
-It knows what a process of the job knows: where the coordinator is, the job's name, and either a certificate of the job (or
-of another one) or its secret; the rest it asks for.
+The attacker knows what a process of the job knows: the coordinator's address, the job's name, and either a certificate of this job
+or another one, or the job's secret. It asks the job for everything else.
 """
 
 import queue
@@ -24,10 +24,10 @@ _SECRET = 'sluice-secret'
 
 
 class Stream:
-    """A call of two streams of bytes: what is sent, and what came of it."""
+    """A call with a stream of bytes in each direction, and how it ended."""
 
     def __init__(self, channel, method, metadata, keep=True):
-        """`keep`: replies are read, and kept; else they stay where they are."""
+        """`keep`: replies are read and kept; otherwise they are never read."""
         self._outgoing = queue.SimpleQueue()
         self._changed = threading.Condition()
         self.replies = []
@@ -54,7 +54,7 @@ class Stream:
         return not self._call.is_active()
 
     def wait(self, condition, timeout):
-        """Whether `condition()` came to be before the stream's end, and in time."""
+        """Whether `condition()` became true within `timeout` and before the stream's end."""
         with self._changed:
             self._changed.wait_for(lambda: condition() or self.end, timeout)
             return condition()
@@ -83,8 +83,8 @@ def header(view=None, **body):
 class HostileClient:
 
     def __init__(self, target):
-        """`target`: coordinator, job, seconds, metrics (addresses); certificate (a folder) or secret, or neither; `index`, of the
-        worker that it would be."""
+        """`target`: coordinator, job, seconds, metrics (addresses); certificate (a folder) or secret, or neither; `index` of the
+        worker that it pretends to be."""
         self.coordinator = target['coordinator']
         self.job = target['job']
         self.seconds = target.get('seconds', 2.0)
@@ -98,7 +98,7 @@ class HostileClient:
         self.counts = {}
         self._lock = threading.Lock()
 
-    # ---- what it is made of
+    # ---- building blocks
 
     def count(self, what, number=1):
         with self._lock:
@@ -166,15 +166,15 @@ class HostileClient:
         return message.SerializeToString()
 
     def ready(self):
-        """What the job's workers say of their model and data."""
+        """The same description of model and data as the job's workers send."""
         message = wire.MemberMessage()
         message.ready.CopyFrom(wire.Ready(training_samples=self.target['samples']))
         message.ready.table.tensors.add(name='counts', shape=[self.target['samples']], dtype=wire.FLOAT64)
         return message.SerializeToString()
 
     def identities(self, view):
-        """(role, index, incarnation) under which it may get in: as itself or as a reader, with the incarnation of another worker or
-        one of its own; and, where certificates tell the two apart, as that very worker."""
+        """Each (role, index, incarnation) under which it may get in: as itself or as a reader, with the incarnation of another worker
+        or its own; and, with certificates, which tell the two apart, under the index of that worker."""
         for member in view.workers:
             yield wire.WORKER, self.index, member.process.incarnation
             if self.certificate:
@@ -184,7 +184,7 @@ class HostileClient:
         yield wire.READER, 0, None
 
     def say_on_each(self, frames_of):
-        """`frames_of(view, shard)`, behind a Hello, on a stream of each identity to each shard, as long as the attack lasts."""
+        """Sends a Hello and then `frames_of(view, shard)` on a stream of each identity to each shard, until the attack ends."""
         for _ in self.until_end():
             view = self.progress().view
             for role, index, incarnation in self.identities(view):
@@ -201,7 +201,7 @@ class HostileClient:
                     stream.cancel()
 
     def open_snapshot(self, reader=None, seconds=1.0, timeout=20):
-        """The answer and the call, which holds the version as long as it lives (and the coordinator lets it)."""
+        """The answer, and the call, which keeps the version pinned while it is open (and the coordinator permits it)."""
         request = wire.OpenSnapshotRequest(hold_seconds=seconds)
         request.reader.CopyFrom(wire.ProcessId(role=wire.READER, incarnation=reader or secrets.randbits(63) + 1))
         call = self.control('OpenSnapshot', request, wire.Snapshot, timeout=timeout, stream=True)

@@ -1,4 +1,4 @@
-"""Attacks below gRPC, by HTTP/2 and by connections alone, on every port."""
+"""Attacks below gRPC, with HTTP/2 frames or only connections, on every port."""
 
 import concurrent.futures
 import random
@@ -17,7 +17,7 @@ class Floods(client.HostileClient):
     # ---- S4: memory
 
     def unfinished_messages(self):
-        """Messages of which the last byte never comes: many streams on some connections."""
+        """Messages whose last byte never arrives, on many streams of a few connections."""
         deadline = time.monotonic() + self.seconds
         view = self.progress().view
         targets = [(shard.address, client.EXCHANGE, 2 << 20) for shard in view.shards] + [(self.coordinator, client.JOIN, 15 << 20)]
@@ -42,7 +42,7 @@ class Floods(client.HostileClient):
                         data = body[:1 << 16] if sent[stream] == 0 else body[5:min(5 + size - sent[stream], 1 << 16)]
                         sent[stream] += connection.send_data(stream, data, 0.02)
                 self.count('sent bytes', sum(sent.values()))
-                # They stay as they are for the rest of the attack.
+                # The messages stay unfinished for the rest of the attack.
                 time.sleep(max(0, deadline - time.monotonic()))
             except OSError:
                 self.count('connections closed')
@@ -52,7 +52,7 @@ class Floods(client.HostileClient):
             list(pool.map(one, targets * 6))
 
     def answers_never_read(self):
-        """Calls on connections that take no byte of an answer."""
+        """Calls on connections whose window leaves no room for an answer."""
         request = struct.pack('>BI', 0, 0)  # a message without fields
         shut = http2.frame(http2.SETTINGS, 0, 0, struct.pack('>HI', 4, 0))  # no window for any stream
         deadline = time.monotonic() + self.seconds
@@ -61,6 +61,7 @@ class Floods(client.HostileClient):
             connection = self.raw(self.coordinator)
             connection.send(shut)
             connections.append(connection)
+
         while time.monotonic() < deadline:
             for connection in connections:
                 try:
@@ -74,11 +75,11 @@ class Floods(client.HostileClient):
         for connection in connections:
             connection.close()
 
-    # ---- S6, S7: places taken
+    # ---- S6, S7: occupied streams and connections
 
     def silent_streams(self):
-        """Thousands of streams to each shard, and control streams, on which nothing is said: as many as can be opened in the seconds
-        `opening`, and held for the rest."""
+        """Thousands of silent streams to each shard and to the coordinator: opens as many as it can in `opening` seconds and keeps
+        them open for the rest of the attack."""
         deadline = time.monotonic() + self.seconds
         opened_by = time.monotonic() + self.target['opening']
         view = self.progress().view
@@ -97,13 +98,14 @@ class Floods(client.HostileClient):
                     connection = None
                 if time.monotonic() > opened_by:
                     break
+
         print('READY', flush=True)
         time.sleep(max(0, deadline - time.monotonic()))
         for connection in connections:
             connection.close()
 
     def silent_connections(self):
-        """To each port: connections that say nothing, and some that begin a request and never end it."""
+        """To each port: silent connections, and some that begin a request and never end it."""
         view = self.progress().view
         starts = [b'', b'GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: ', b'P', b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0']
         open_ones = []
@@ -117,6 +119,7 @@ class Floods(client.HostileClient):
                     self.count('opened')
                 except OSError:
                     self.count('refused')
+
         print('READY', flush=True)
         for _ in self.until_end():
             for one in open_ones:
@@ -127,7 +130,7 @@ class Floods(client.HostileClient):
             time.sleep(0.5)
 
     def many_connections(self):
-        """More connections than a process may have files open, to each port; they say nothing."""
+        """More silent connections to each port than a process may have open files."""
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
         deadline = time.monotonic() + self.seconds
         view = self.progress().view
@@ -144,10 +147,10 @@ class Floods(client.HostileClient):
                     break
         time.sleep(max(0, deadline - time.monotonic()))
 
-    # ---- S13
+    # ---- S13: floods of frames
 
     def _flood(self, address, prepare, chunk):
-        """`chunk(connection)` gives bytes to send, again and again; a connection that is closed is opened again."""
+        """Sends what `chunk(connection)` returns, again and again; opens a new connection when the server closes one."""
         while time.monotonic() < self._deadline:
             try:
                 connection = self.raw(address)
@@ -192,7 +195,7 @@ class Floods(client.HostileClient):
         self._flood_all(lambda connection: None, chunk)
 
     def continuation_flood(self):
-        """Headers that never end."""
+        """A header block that never ends."""
         some = http2.header_block([(f'x-{i}', 'y') for i in range(1800)])[:16000]
 
         def chunk(connection, path):
@@ -223,7 +226,7 @@ class Floods(client.HostileClient):
         self._flood_all(lambda connection: None, lambda connection, path: ping + settings)
 
     def empty_data(self):
-        """DATA frames without a byte, and messages without a byte, on one stream."""
+        """Empty DATA frames, on one stream."""
         def chunk(connection, path):
             if not hasattr(connection, 'flooded'):
                 connection.flooded = connection.open_stream(path, self.metadata())
@@ -231,7 +234,7 @@ class Floods(client.HostileClient):
         self._flood_all(lambda connection: None, chunk)
 
     def random_frames(self):
-        """HTTP/2 frames of any kind, and bytes that are none."""
+        """HTTP/2 frames of random kinds, also unknown ones, with random content."""
         generator = random.Random(self.target.get('seed', 1))
 
         def chunk(connection, path):

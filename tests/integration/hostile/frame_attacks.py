@@ -1,4 +1,4 @@
-"""Attacks on shards, by frames."""
+"""Attacks on shards, with frames."""
 
 import secrets
 import struct
@@ -12,7 +12,7 @@ from tests.integration.hostile import client
 
 class FrameAttacks(client.HostileClient):
 
-    # ---- S1: steps that nobody made
+    # ---- S1: steps that no member has reached
 
     def push_of_a_huge_step(self):
         def frames(view, shard):
@@ -23,10 +23,10 @@ class FrameAttacks(client.HostileClient):
                                                                       microbatch_count=client.HUGE)))
         self.say_on_each(frames)
 
-    # ---- S2: in another's name
+    # ---- S2: the name of another process
 
     def _gradient(self, view, shard, step, microbatches):
-        """Frames of a whole contribution, of enormous numbers."""
+        """Frames of a complete contribution with enormous values."""
         snapshot = self.layout
         position = [each.process.incarnation for each in view.shards].index(shard.process.incarnation)
         partitions = [p for p, owner in enumerate(view.owner) if owner == position]
@@ -52,7 +52,7 @@ class FrameAttacks(client.HostileClient):
             view = progress.view
             for member in view.workers:
                 for shard in view.shards:
-                    # Only a certificate tells a process apart that says it is that very worker.
+                    # Without certificates, the attacker must not use that worker's index: it could not be told apart.
                     for role, index in ((wire.WORKER, self.index),
                                         (wire.WORKER if self.certificate else wire.READER, member.process.index)):
                         stream = self.exchange(shard)
@@ -65,7 +65,7 @@ class FrameAttacks(client.HostileClient):
                         stream.cancel()
 
     def take_over_streams(self):
-        """Hello with the incarnation of each worker: a newer stream closes the one before."""
+        """Sends Hello with the incarnation of each worker: a newer stream closes the previous one."""
         view = self.progress().view
         role = wire.READER if self.target.get('as') == 'reader' else wire.WORKER
         index = 0 if role == wire.READER else self.index
@@ -89,7 +89,7 @@ class FrameAttacks(client.HostileClient):
     # ---- S4: memory
 
     def _pour(self, shard, identity, frames, keep):
-        """The frames again and again, as fast as they are taken; answers are read or left where they are."""
+        """Sends the frames again and again, as fast as the shard takes them; `keep`: answers are read."""
         role, index, incarnation = identity
         while time.monotonic() < self._deadline:
             stream = self.exchange(shard, keep, fresh=True)
@@ -115,7 +115,7 @@ class FrameAttacks(client.HostileClient):
             thread.join(self.seconds + 5)
 
     def headers_of_a_future_view(self):
-        """Frames without payload that wait for a view: their headers are what costs."""
+        """Frames without payload that wait for a view: only their headers take memory."""
         def frames(view):
             future = wire.ViewId()
             future.CopyFrom(view.id)
@@ -126,24 +126,25 @@ class FrameAttacks(client.HostileClient):
             small = frame_lib.parts(client.header(future, lease_request=wire.LeaseRequest(clock=1)))
             yield frame_lib.join([small] * 256)
         view = self.progress().view
-        # Those of other incarnations are closed by these workers' next streams.
+        # Streams under a worker's own incarnation are closed by that worker's next stream.
         fresh = [(wire.WORKER, self.index, None), (wire.WORKER, 0, None), (wire.WORKER, 1, None)]
         self._pour_on_all(view, [*fresh, next(self.identities(view))], frames)
 
     def one_partition_many_times(self):
-        """Pulls of a pinned version that name a partition thousands of times, whose answers the reader does not take."""
+        """Pulls of a pinned version that name a partition thousands of times; the reader never reads the answers."""
         reader = secrets.randbits(63) + 1
         snapshot, call = self.open_snapshot(reader, self.seconds + 5)
         view = snapshot.view
         self._deadline = time.monotonic() + self.seconds
         threads = []
         for position, shard in enumerate(view.shards):
-            # Of the partitions that hold anything, those of this shard.
+            # The nonempty partitions of this shard.
             owned = sorted({block.partition for block in snapshot.layout.blocks if view.owner[block.partition] == position})
             pulls = [frame_lib.encode(client.header(view.id, pull=wire.Pull(
                 version=snapshot.version, cut=snapshot.cut, partitions=[number] * 20000, request=number))) for number in owned]
             threads.append(threading.Thread(target=self._pour, daemon=True,
                                             args=(shard, (wire.READER, 0, reader), pulls, False)))
+
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -153,7 +154,7 @@ class FrameAttacks(client.HostileClient):
     # ---- S14: clocks and ranges
 
     def clocks(self):
-        """Asynchronous modes: what nobody reached, and samples that nobody was given."""
+        """Asynchronous modes: pulls of a clock that no worker has reached, and lease requests for it."""
         def frames(view, shard):
             del shard
             yield frame_lib.encode(client.header(view.id, pull=wire.Pull(clock=client.HUGE)))
@@ -163,7 +164,7 @@ class FrameAttacks(client.HostileClient):
     def updates_without_samples(self):
         def frames(view, shard):
             position = [each.process.incarnation for each in view.shards].index(shard.process.incarnation)
-            # A model of two blocks: partitions 0 and 1, and no others, hold anything.
+            # The model has two blocks: only partitions 0 and 1 are nonempty.
             owned = [number for number in (0, 1) if view.owner[number] == position]
             for clock in (client.HUGE, 1 << 20):
                 for samples in (wire.Range(), wire.Range(begin=client.HUGE - 1, end=client.HUGE), wire.Range(begin=5, end=1)):

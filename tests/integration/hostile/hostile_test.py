@@ -1,6 +1,6 @@
-"""Jobs of real processes under attack by a client made from proto/: each ends as if nobody had attacked it.
+"""Jobs of real processes under attack by a client made from proto/: each must end as it would without the attack.
 
-An attack is told by cases.py, and made by attacker.py (from outside) or member.py (by a worker of the job).
+cases.py lists the attacks; attacker.py (from outside) and member.py (a worker of the job) carry them out.
 """
 
 from python.testing import requirements
@@ -49,11 +49,11 @@ class _Attacked(unittest.TestCase):
 
 
 class PlainTextTest(_Attacked):
-    """The attacker knows what a worker of the job knows."""
+    """The attacker has the secret and knows what a worker of the job knows."""
 
 
 class TlsTest(_Attacked):
-    """Every process has a certificate of its own, the attacker too."""
+    """Every process has its own certificate, also the attacker."""
 
 
 def _add(name, test, tls=(False, True)):
@@ -64,8 +64,8 @@ def _add(name, test, tls=(False, True)):
 
 for _case in cases.CASES:
     _add(_case.name, lambda self, case=_case: self.attack(case), _case.tls)
-# Last, by its name.
-_add('z_jobs_that_were_attacked_end_as_if_they_had_not_been', _Attacked.end)
+# Runs last because of its name.
+_add('z_attacked_jobs_end_normally', _Attacked.end)
 
 
 if __name__ == '__main__':

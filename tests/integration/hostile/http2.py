@@ -1,4 +1,4 @@
-"""HTTP/2 by hand (RFC 9113), as far as a client needs it that does not keep its rules."""
+"""HTTP/2 by hand (RFC 9113), as far as a client that breaks its rules needs it."""
 
 import pathlib
 import select
@@ -23,7 +23,7 @@ def frame(kind, flags, stream, payload=b''):
 
 
 def _string(text):
-    """HPACK: a length with a prefix of 7 bits, then the bytes as they are."""
+    """HPACK: a length with a prefix of 7 bits, then the bytes without compression."""
     length = len(text)
     if length < 127:
         return bytes((length,)) + text
@@ -47,7 +47,7 @@ def grpc_headers(path, more=()):
 
 
 def connect(address, tls=None):
-    """A socket; through TLS with the certificate in the folder `tls`. The server's name is not looked at."""
+    """A socket; with `tls`, through TLS with the certificate in that folder. The server's name is not checked."""
     host, port = address.rsplit(':', 1)
     plain = socket.create_connection((host, int(port)), timeout=10)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -63,16 +63,16 @@ def connect(address, tls=None):
 
 
 class Connection:
-    """A connection whose frames the caller writes. What comes back is counted in `received`, by kind.
+    """A connection whose frames the caller writes. `received` counts the frames that arrive, by kind.
 
-    OSError when the server has closed it.
+    Raises OSError when the server has closed it.
     """
 
     def __init__(self, address, tls=None):
         self._socket = connect(address, tls)
         self._socket.settimeout(10)
         self._changed = threading.Condition()
-        # Held for each use of the socket: one of TLS serves one thread at a time.
+        # Held during each use of the socket: a TLS socket serves one thread at a time.
         self._socket_lock = threading.Lock()
         self._window = _INITIAL_WINDOW
         self._windows = {}
@@ -101,13 +101,13 @@ class Connection:
         return stream
 
     def open_stream(self, path, more=()):
-        """Begins a call, and says nothing on it."""
+        """Begins a call and sends no message."""
         stream = self.new_stream()
         self.send(frame(HEADERS, END_HEADERS, stream, grpc_headers(path, more)))
         return stream
 
     def send_data(self, stream, data, timeout):
-        """As much as the server gives leave for within `timeout` seconds; the number of bytes."""
+        """Sends as much as the server's windows permit within `timeout` seconds; returns the number of bytes."""
         sent = 0
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -127,7 +127,7 @@ class Connection:
         return sent
 
     def _receive(self, poller):
-        """What has come, waiting for up to a second; None: nothing, b'': the server has closed the connection."""
+        """The bytes that have arrived, waiting for up to a second; None: nothing; b'': the server has closed the connection."""
         if not poller.poll(1000):
             return None
         received = None

@@ -1,4 +1,4 @@
-"""A job of real processes that is attacked, and what must hold of it: its memory, its pace, its end."""
+"""A job of real processes under attack, and the measurements to check on it: memory, pace, outcome."""
 
 import json
 import os
@@ -19,15 +19,15 @@ from tests.python import job_processes
 
 HOSTILE = pathlib.Path(attacker.__file__).parent
 
-# What a process may have had resident at most (VmHWM), whatever its peers sent. gRPC's buffers of a coordinator have a bound of 512 MiB,
-# which messages that never end can fill (551 MiB were seen), and beside which headers are copied once more. A connection to a shard holds
-# at most 32 unfinished frames of 2 MiB, and the attacker has six.
+# Upper bound of a process's resident memory (VmHWM), whatever its peers send. A coordinator's gRPC buffers are limited to 512 MiB, which
+# unfinished messages can fill (the highest measured value is 551 MiB); copies of headers come on top. A connection to a shard has at most
+# 32 unfinished frames of 2 MiB, and the attacker has six connections.
 BOUND_MIB = {'coordinator': 1024, 'ps': 640}
-# What a process may have logged of an attack of a few seconds.
+# Upper bound of what a process logs during an attack of a few seconds.
 LOG_BYTES = 2 << 20
-# That a process may have after one.
+# Upper bound of a process's threads after an attack.
 THREADS = 200
-# A process that has grown to so many times its bound has shown enough; the machine is not to suffer for it.
+# The attack is stopped when a process has grown to this many times its bound, to protect the machine.
 _GIVE_UP = 3
 
 SAMPLES = 40000  # two blocks, so that two shards have one each
@@ -36,7 +36,7 @@ BATCH_SECONDS = 0.025
 
 
 def counting_job(folder, samples=SAMPLES, **changes):
-    """In so many steps each sample as often as any other: at the end each element of the one tensor is SAMPLES / `samples`. Two
+    """In STEPS steps each sample is used equally often: at the end each element of the only tensor is SAMPLES / `samples`. Two
     shards, two workers."""
     table = pathlib.Path(folder) / 'samples.csv'
     table.write_text('sample,label\n' + ''.join(f'{i},{i % 2}\n' for i in range(samples)))
@@ -56,8 +56,8 @@ def counting_job(folder, samples=SAMPLES, **changes):
 
 
 class AttackedJob(job_processes.JobProcesses):
-    """As long as `slow` exists, each batch of a worker takes BATCH_SECONDS: then the pace says how long training waits for
-    others, and not how fast this machine is."""
+    """While the file `slow` exists, each batch of a worker takes BATCH_SECONDS: the pace then shows how long training waits for
+    other processes, not how fast the machine is."""
 
     def __init__(self, job, folder, tls=None):
         super().__init__(job, folder, tls)
@@ -72,7 +72,7 @@ class AttackedJob(job_processes.JobProcesses):
         super().__exit__(*exception)
 
     def progress(self, timeout=30):
-        """As the operator asks, on a connection of its own that stays."""
+        """Asks as the operator does, on its own connection, which stays open."""
         if self._kept_control is None:
             self._kept_control = self._control()
         return self._kept_control._call('GetProgress', wire.GetProgressRequest(), wire.JobProgress, timeout=timeout)
@@ -93,7 +93,7 @@ class AttackedJob(job_processes.JobProcesses):
                                  str(self.answers))
 
     def give_order(self, order, timeout=60):
-        """To the hostile member; returns when it has done it."""
+        """Gives the hostile member an order; returns its answer once it is done."""
         scratch = self.folder / 'orders.new'
         scratch.write_text(order)
         scratch.rename(self.orders)
@@ -112,7 +112,7 @@ class AttackedJob(job_processes.JobProcesses):
         return self
 
     def replace_expelled_workers(self):
-        """As whoever started them would. What a flood keeps from being heard for too long is expelled."""
+        """Restarts expelled workers, as their process manager would: a flood may delay a worker's messages until it is expelled."""
         for name, process in list(self._living.items()):
             if name.startswith('worker') and process.poll() not in (None, 0):
                 self.start_counting_worker(int(name.split('-')[1]))
@@ -137,7 +137,7 @@ class AttackedJob(job_processes.JobProcesses):
     def attack(self, name, seconds=2.0, **more):
         return Attack(self, name, self.target(seconds, **more))
 
-    # ---- what it is looked at by
+    # ---- measurements
 
     def _status(self, name, field):
         try:
@@ -168,15 +168,15 @@ class AttackedJob(job_processes.JobProcesses):
         return path.stat().st_size if path.exists() else 0
 
     def step(self):
-        """Of the job; None: the coordinator does not answer in time."""
+        """The job's step; None if the coordinator does not answer in time."""
         try:
             return self.progress(timeout=3).step
         except grpc.RpcError:
             return None
 
     def trained(self):
-        """Steps (updates) made, as the coordinator knows them; where it is too busy to answer, as the shards' metrics have them,
-        a second late. None: no process answers."""
+        """The number of steps (updates), from the coordinator or, if it is too busy to answer, from the shards' metrics, which lag
+        by a second. None: no process answers."""
         step = self.step()
         if step is not None:
             return step
@@ -197,7 +197,7 @@ class AttackedJob(job_processes.JobProcesses):
         return None if now is None or before is None else now > before
 
     def pace(self, seconds):
-        """Steps (updates) a second over so many seconds; 0 where nobody answers."""
+        """Steps (updates) per second, measured over `seconds`; 0 if no process answers."""
         began, first = time.monotonic(), self.trained()
         time.sleep(seconds)
         return self.pace_since(began, first)
@@ -208,10 +208,10 @@ class AttackedJob(job_processes.JobProcesses):
             return 0.0
         return (last - first) / (ended - began)
 
-    # ---- how it ends
+    # ---- the end of the job
 
     def let_it_end(self, timeout=60):
-        """The exit codes of all processes that were not replaced, by name; -1: it lives still."""
+        """Lets the job run to its end; the exit code of each process that was not replaced, by name; -1: still running."""
         self.slow.unlink(missing_ok=True)
         deadline = time.monotonic() + timeout
         codes = {}
@@ -227,18 +227,18 @@ class AttackedJob(job_processes.JobProcesses):
         return int(manifest['checkpoint']['step'])
 
     def final_counts(self):
-        """How often each sample counts, and how often it ought to."""
+        """How often each sample was counted, and the expected number."""
         counts = checkpoint.load(self.newest_checkpoint())['counts']
         return counts, SAMPLES / len(counts)
 
     def trail(self, lines=4):
-        """The last lines of each log, for a message."""
+        """The last lines of each log, for an error message."""
         return '\n'.join(f'--- {name}\n' + '\n'.join(line[:250] for line in self.log(name).splitlines()[-lines:])
                          for name in sorted(self._living))
 
 
 class Attack:
-    """A client in a process of its own. Ended early when what it attacks has grown past all bounds."""
+    """An attacker in its own process. It is stopped early if a process that it attacks grows far beyond its bound."""
 
     def __init__(self, job, name, target):
         self._job = job
@@ -264,11 +264,11 @@ class Attack:
         return self._process.poll() is None
 
     def stop(self):
-        """It has lasted long enough."""
+        """Ends the attack early."""
         self._process.kill()
 
     def wait(self, patience=60):
-        """What it says came of it; nothing if it was stopped."""
+        """The attacker's report; empty counts if it was stopped."""
         deadline = time.monotonic() + self._seconds + patience
         while self._process.poll() is None and time.monotonic() < deadline:
             if any(self._job.memory_mib(name, peak=False) > _GIVE_UP * self._job.bound_mib(name)

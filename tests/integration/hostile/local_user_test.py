@@ -1,6 +1,6 @@
-"""Another user of the machine, beside a job of `sluice run`: it reads no model, suspends nothing, ends nothing.
+"""Another user of the machine can neither read the model of a job under `sluice run`, nor suspend or end the job.
 
-Runs as root, and makes itself another user.
+Needs root, to become another user.
 """
 
 from python.testing import requirements
@@ -44,7 +44,7 @@ class LocalUserTest(unittest.TestCase):
             raise unittest.SkipTest('only root can become another user')
 
     def setUp(self):
-        # Where anybody may look: what protects the job's files is the product's doing.
+        # A directory that every user may read: only `sluice run` itself may protect the job's files.
         self.folder = pathlib.Path(tempfile.mkdtemp(dir='/tmp'))
         self.addCleanup(shutil.rmtree, self.folder)
         self.folder.chmod(0o755)
@@ -69,12 +69,12 @@ class LocalUserTest(unittest.TestCase):
                 self.process.wait()
 
     def port(self, name):
-        """That a process says it listens on."""
+        """The port that the process has logged."""
         log = self.folder / 'state' / 'private' / 'logs' / f'{name}.log'
 
         def read():
             self.assertIsNone(self.process.poll(), (self.folder / 'run.log').read_text())
-            found = re.search(r' listens".* port=(\d+)', log.read_text()) if log.exists() else None
+            found = re.search(r'(?:listens|Listening)".* port=(\d+)', log.read_text()) if log.exists() else None
             return found and int(found[1])
         return job_processes.JobProcesses.wait_until(read, 30, f'{name} listens')
 
@@ -94,7 +94,7 @@ class LocalUserTest(unittest.TestCase):
         job_processes.JobProcesses.wait_until(
             lambda: text.exists() and 'View installed' in text.read_text(), 60, 'training began')
 
-    def test_another_user_of_the_machine_reads_and_changes_nothing(self):
+    def test_other_local_user_reads_and_changes_nothing(self):
         self.wait_for_training()
         counts = self.attack(_NOBODY)
         self.assertFalse([what for what in counts if what.startswith('let through')], counts)
@@ -103,18 +103,20 @@ class LocalUserTest(unittest.TestCase):
         self.assertEqual(self.process.wait(120), 0, (self.folder / 'run.log').read_text())
         self.assertIn('Trained private', (self.folder / 'run.log').read_text())
 
-    def test_the_secret_is_in_no_file_and_no_command_line_that_others_may_read(self):
+    def test_secret_is_in_no_file_or_command_line_readable_by_others(self):
         self.wait_for_training()
         secrets = [path for path in (self.folder / 'state').rglob('*') if 'secret' in path.name and path.is_file()]
         self.assertTrue(secrets, [str(path) for path in (self.folder / 'state').rglob('*')])
         for path in secrets:
             self.assertEqual(path.stat().st_mode & 0o077, 0, path)
+
         texts = [path.read_text().strip() for path in secrets]
         others = [path for path in (self.folder / 'state').rglob('*') if path.is_file() and path not in secrets]
         for path in others:
             content = path.read_bytes()
             for text in texts:
                 self.assertNotIn(text.encode(), content, path)
+
         for folder in pathlib.Path('/proc').glob('[0-9]*'):
             try:
                 line = (folder / 'cmdline').read_bytes()

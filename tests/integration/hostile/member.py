@@ -1,9 +1,9 @@
-"""A worker of Python that does its work, and, when told to, says what it must not: on its own streams, in its own name.
+"""A Python worker that does its work and, on orders, sends what it must not: on its own streams, under its own identity.
 
     member.py SECONDS_A_BATCH SLOW_WHILE ORDERS ANSWERS
 
-Its model counts, as tests/testing/counting_worker does. A file ORDERS that appears holds the name of what to do; the file ANSWERS
-says that it was done.
+It has the counting model of tests/testing/counting_worker. When the file ORDERS appears, it carries out the order named there, and then
+writes the result to the file ANSWERS.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ class Liar:
         self._job = job
         self._runtime = job._runtime
         self.order = None
-        # Numbers that this worker's own steps make untrue.
+        # Step numbers that the job never reaches.
         self.steps = job.spec.training.steps
 
     def _to_shards(self, view=None, only=None, **body):
@@ -42,7 +42,7 @@ class Liar:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             yield
-            time.sleep(0.1)  # a stream that was closed for it is back
+            time.sleep(0.1)  # by then a closed stream has been opened again
 
     def push_of_a_huge_step(self):
         for step in (self.steps, self.steps + 1, 1 << 40, HUGE):
@@ -50,7 +50,7 @@ class Liar:
                 self._to_shards(push=wire.Push(step=step))
 
     def samples_that_are_not_its_own(self):
-        """Says that it contributed more samples, and microbatches, than there are."""
+        """Claims to have contributed more samples and microbatches than exist."""
         for _ in self._again():
             step = self._job.progress().step
             for samples, microbatches in ((HUGE, HUGE), (1 << 40, 1), (0, 1 << 40)):
@@ -74,7 +74,6 @@ class Liar:
             for samples in (wire.Range(), wire.Range(begin=HUGE - 1, end=HUGE), wire.Range(begin=9, end=3)):
                 view = self._job.progress().view
                 for position, shard in enumerate(view.shards):
-                    # A model of two blocks: partitions 0 and 1, and no others, hold anything.
                     owned = [number for number in (0, 1) if view.owner[number] == position]
                     clock = self._runtime.core.step + 1
                     for each in (clock, clock + 1):
@@ -83,7 +82,7 @@ class Liar:
                             clock=each, complete=owned, samples=1, microbatch_count=1, apply=apply))
 
     def headers_of_a_future_view(self):
-        """Frames without payload that wait for a view: their headers are what costs."""
+        """Frames without payload that wait for a view: only their headers take memory."""
         future = self._job.progress().view.id
         future.number += 1000
         bodies = [dict(push=wire.Push(step=1, clock=1, complete=[1] * 60000)),
@@ -129,7 +128,7 @@ class Liar:
         try:
             getattr(self, orders.read_text().strip())()
             answers.write_text('done')
-        except Exception as error:  # what it is refused with is not its business
+        except Exception as error:  # a refusal is a valid answer
             answers.write_text(f'{type(error).__name__}: {error}')
 
 

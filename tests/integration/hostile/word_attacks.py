@@ -1,4 +1,4 @@
-"""Attacks on the coordinator, by what processes and readers say to it."""
+"""Attacks on the coordinator, with messages of processes and readers."""
 
 import time
 
@@ -10,7 +10,7 @@ from tests.integration.hostile import client
 
 class WordAttacks(client.HostileClient):
 
-    # ---- S3: words about terms
+    # ---- S3: messages about terms
 
     def newer_coordinators(self):
         attempt = self.progress().attempt
@@ -31,7 +31,7 @@ class WordAttacks(client.HostileClient):
     # ---- S4: memory
 
     def large_messages_to_the_coordinator(self):
-        """Registered as a worker: tables, failures and progress of many megabytes."""
+        """Registers as a worker, then sends a table and progress of many megabytes."""
         table = wire.MemberMessage()
         for i in range(200000):
             table.ready.table.tensors.add(name=f't{i}', shape=[1, 1, 1, 1, 1, 1], dtype=wire.FLOAT32)
@@ -43,6 +43,7 @@ class WordAttacks(client.HostileClient):
         progress_of_view = wire.MemberMessage()
         progress_of_view.worker_progress.owing.extend(range(500000))
         progress_of_view = progress_of_view.SerializeToString()
+
         deadline = time.monotonic() + self.seconds
         while time.monotonic() < deadline:
             stream = self.join(fresh=True)
@@ -59,7 +60,7 @@ class WordAttacks(client.HostileClient):
             stream.cancel()
 
     def long_words(self):
-        """In a place of its own: names, addresses and reasons of megabytes, each under a new incarnation."""
+        """Under its own index: names, addresses and reasons of megabytes, each under a new incarnation."""
         long = 'x' * (5 << 20)
         ready = wire.MemberMessage()
         ready.ready.training_samples = 1
@@ -68,6 +69,7 @@ class WordAttacks(client.HostileClient):
         failure.failure.reason = long
         leave = wire.MemberMessage()
         leave.leave.reason = long
+
         for _ in self.until_end():
             for more, then in (({}, ready), (dict(address=long), leave), (dict(metrics_address=long), leave), ({}, failure)):
                 stream = self.join()
@@ -77,10 +79,10 @@ class WordAttacks(client.HostileClient):
                 self.count(f'ended {stream.end[0]}' if stream.end else 'said')
                 stream.cancel()
 
-    # ---- S5: snapshots held
+    # ---- S5: pinned snapshots
 
     def hold_snapshots(self):
-        """Keeps a version pinned, and asks for the next before it lets go."""
+        """Keeps versions pinned until the attack ends, and asks for more."""
         deadline = time.monotonic() + self.seconds
         calls = []
         while time.monotonic() < deadline:
@@ -95,10 +97,11 @@ class WordAttacks(client.HostileClient):
         for call in calls:
             call.cancel()
 
-    # ---- S15: whoever joins
+    # ---- S15: processes that join
 
     def stranger(self):
-        """Registers beyond the wanted number of workers (or in a place that is free), with the job's model; heartbeats, and no work."""
+        """Registers beyond the desired number of workers (or under a free index) with the job's model; sends heartbeats and does no
+        work."""
         deadline = time.monotonic() + self.seconds
         index = self.target.get('register_as', self.index)
         while time.monotonic() < deadline:
@@ -119,7 +122,7 @@ class WordAttacks(client.HostileClient):
                     stream.send(failure.SerializeToString())
                 time.sleep(0.1)
             self.count(f'ended {stream.end[0]}' if stream.end else 'stayed' if sequence > 5 else 'no answer')
-            # A place that is taken yet is tried again.
+            # An index that is still taken is tried again.
             if self.target.get('until_expelled') and stream.end and sequence > 10:
                 return
             stream.cancel()
@@ -137,7 +140,7 @@ class WordAttacks(client.HostileClient):
         return message.SerializeToString()
 
     def owing(self):
-        """Names each shard as one that owes it a version."""
+        """Reports each shard as owing it a version."""
         for _ in self.until_end():
             progress = self.progress()
             for owed in (0, 1, progress.step, client.HUGE):

@@ -1,5 +1,5 @@
-// Programs of two releases in one job. "Next" ones speak wire version 2 as well as 1, "late" ones
-// speak 2 only.
+// Programs of two releases in one job. The "next" ones support wire versions 1 and 2, the "late"
+// ones only 2.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ std::string EventsOf(const v1::JobProgress& progress) {
   return text;
 }
 
-// Without workers, which hold the job.
+// Starts no workers; the job waits for them.
 void StartServers(JobProcesses* processes) {
   ASSERT_TRUE(processes->StartCoordinator().ok());
   for (uint32_t shard : {0, 1}) ASSERT_TRUE(processes->StartShard(shard).ok());
@@ -65,12 +65,12 @@ void FinishAndCheck(JobProcesses* processes) {
 
 struct Mixture {
   std::string name;
-  std::string coordinator, shard, worker;  // empty: of the present release
+  std::string coordinator, shard, worker;  // program; empty: the current release
 };
 
 class MixtureTest : public ::testing::TestWithParam<Mixture> {};
 
-TEST_P(MixtureTest, TrainsThroughWithTheExactCounts) {
+TEST_P(MixtureTest, TrainsToTheEndWithExactCounts) {
   JobProcesses::Options options = Options(GetParam().name);
   options.coordinator_program = GetParam().coordinator;
   options.shard_program = GetParam().shard;
@@ -92,10 +92,11 @@ INSTANTIATE_TEST_SUITE_P(All, MixtureTest,
                                                    kLateWorker}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(VersionsTest, AWorkerWithoutACommonVersionIsRefusedAndTheJobGoesOn) {
+TEST(VersionsTest, RefusesWorkerWithoutCommonVersionAndContinues) {
   JobProcesses::Options options = Options("late");
   JobProcesses processes(options);
   StartServers(&processes);
+
   options.coordinator = processes.coordinator_address();
   options.secret_file = processes.secret_file();
   options.folder = NewFolder("late_worker");
@@ -105,17 +106,19 @@ TEST(VersionsTest, AWorkerWithoutACommonVersionIsRefusedAndTheJobGoesOn) {
   const auto code = late.WaitForExit("worker-1", absl::Seconds(60));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitRefused);
+
   const auto told = processes.WaitFor(
       [](const v1::JobProgress& progress) {
         return absl::StrContains(EventsOf(progress), "worker-1 asks for wire version 2");
       },
       absl::Seconds(60));
   EXPECT_TRUE(told.ok()) << told.status();
+
   StartWorkers(&processes);
   FinishAndCheck(&processes);
 }
 
-TEST(VersionsTest, AProcessWithAFlagOfANewerReleaseIsRefusedAndTheJobGoesOn) {
+TEST(VersionsTest, WorkerRefusesFlagOfNewerReleaseAndJobContinues) {
   const JobProcesses::Options options = Options("newer_flag");
   JobProcesses processes(options);
   StartServers(&processes);
@@ -129,7 +132,7 @@ TEST(VersionsTest, AProcessWithAFlagOfANewerReleaseIsRefusedAndTheJobGoesOn) {
   FinishAndCheck(&processes);
 }
 
-TEST(VersionsTest, AJobFileWithANewerFieldIsTakenAsFarAsItIsKnown) {
+TEST(VersionsTest, IgnoresAndReportsUnknownFieldOfJobFile) {
   JobProcesses::Options options = Options("newer_field");
   options.more_of_job = R"("newField": {"deep": [1, 2]}, )";
   JobProcesses processes(options);
@@ -145,7 +148,7 @@ TEST(VersionsTest, AJobFileWithANewerFieldIsTakenAsFarAsItIsKnown) {
   FinishAndCheck(&processes);
 }
 
-TEST(VersionsTest, AJobFileWithANewerValueIsRefusedByName) {
+TEST(VersionsTest, RefusesUnknownValueInJobFileByName) {
   JobProcesses::Options options = Options("newer_value");
   options.more_of_job = R"("tls": "TLS_OF_TOMORROW", )";
   JobProcesses processes(options);

@@ -85,10 +85,11 @@ TEST_P(TakenNameTest, IsLeftAloneToldAndTakenWhenItIsFree) {
   cluster_.Pass(absl::Minutes(1));
   EXPECT_EQ(Found(), theirs);
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/NameTaken");
-  EXPECT_THAT(Told("Degraded"),
-              HasSubstr(absl::StrCat("there is a ", GetParam().type->kind, " ns/", GetParam().name,
-                                     " already, which is managed by Helm, release web; it is left "
-                                     "as it is: delete it, or give the job another name")));
+  EXPECT_THAT(
+      Told("Degraded"),
+      HasSubstr(absl::StrCat("the ", GetParam().type->kind, " ns/", GetParam().name,
+                             " already exists and is managed by Helm, release web; it is left "
+                             "as it is: delete it, or give the job another name")));
   EXPECT_THAT(cluster_.EventReasons(), Contains("NameTaken"));
   Delete(*GetParam().type, GetParam().name);
   cluster_.frozen = nullptr;

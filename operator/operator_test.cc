@@ -469,7 +469,7 @@ TEST_F(OperatorTest, APodThatAForeignFinalizerKeepsIsNamedWithTheFinalizer) {
   cluster_.Pass(absl::Seconds(6));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/HeldByFinalizer");
   EXPECT_THAT(cluster_.ConditionMessage("a", "Degraded"),
-              HasSubstr("a-worker-0: the pod is deleted, and the API server keeps it until its "
+              HasSubstr("a-worker-0: the pod was deleted, but the API server keeps it until its "
                         "finalizers are removed (kueue.x-k8s.io/managed)"));
   EXPECT_THAT(cluster_.EventReasons(), Contains("HeldByFinalizer"));
   cluster_.frozen = nullptr;

@@ -43,7 +43,7 @@ void ReadStorage(const Json& object, JobView* view) {
   }
   if (checkpoint->directory().empty()) {
     view->problem = {"StorageNeeded",
-                     "the pods of a job share the folder of its checkpoints: set "
+                     "the pods of a job share the directory of its checkpoints: set "
                      "spec.checkpoint.storage to {type: PersistentVolumeClaim, claimName: ...}"};
   }
 }
@@ -120,7 +120,7 @@ const Json& JobView::TemplateOf(v1::Role role) const {
 }
 
 bool JobView::NeedsWorkerImage(v1::Role role) const {
-  // A shard that computes has LibTorch, as a worker.
+  // A shard that computes layers needs LibTorch, as a worker does.
   return role == v1::WORKER ||
          (role == v1::SHARD && job.spec.training().execution() == v1::TrainingSpec::SERVER);
 }
@@ -160,7 +160,7 @@ bool SpeaksTls(const Json& object) {
     const std::string said = GetString(object, {part, "tls"});
     if (!said.empty()) return said == "Enabled";
   }
-  // A status that says nothing of it is that of an operator that knew no TLS.
+  // A status without the field was written by an operator without TLS support.
   return ObjectAt(object, {"status"}).empty();
 }
 

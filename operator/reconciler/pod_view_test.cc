@@ -121,7 +121,7 @@ TEST(PodViewTest, WhatKeepsAPodFromBeginningIsToldWithWhatCanBeDone) {
   EXPECT_THAT(ReadPod(Pod("worker", Waiting("ErrImagePull")))->waiting.message,
               HasSubstr("correct spec.image"));
   EXPECT_THAT(ReadPod(Pod("worker", Waiting("CreateContainerConfigError")))->waiting.message,
-              HasSubstr("make what the template names"));
+              HasSubstr("create what the template names"));
   Json unscheduled = Condition("PodScheduled", "False", "2026-01-01T00:00:01Z");
   const auto told = [&](const char* message) {
     unscheduled["message"] = message;
@@ -129,8 +129,8 @@ TEST(PodViewTest, WhatKeepsAPodFromBeginningIsToldWithWhatCanBeDone) {
                Pod("worker", {{"phase", "Pending"}, {"conditions", Json::array({unscheduled})}}))
         ->waiting.message;
   };
-  EXPECT_THAT(told("0/3 nodes are available: 3 Insufficient cpu."), HasSubstr("ask for less"));
-  EXPECT_THAT(told("persistentvolumeclaim \"data\" not found"), HasSubstr("make the claim"));
+  EXPECT_THAT(told("0/3 nodes are available: 3 Insufficient cpu."), HasSubstr("request less"));
+  EXPECT_THAT(told("persistentvolumeclaim \"data\" not found"), HasSubstr("create the claim"));
   EXPECT_THAT(told("pod has unbound immediate PersistentVolumeClaims"),
               HasSubstr("or a volume for it"));
 }

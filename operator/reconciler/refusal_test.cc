@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "create services ns/a"),
              "ObjectRefused", "names the field"},
         Case{"NameOfAnother",
-             absl::AlreadyExistsError("there is a Service ns/a already, which was made by helm"),
+             absl::AlreadyExistsError("the Service ns/a already exists and was created by helm"),
              "NameTaken", "delete it, or give the job another name"},
         Case{"Unauthorized", Answer(401, "Unauthorized", "Unauthorized"), "APIServerUnavailable",
              "operator's log", true},

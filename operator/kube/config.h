@@ -64,9 +64,9 @@ absl::StatusOr<ClientConfig> ParseKubeconfigs(const std::vector<KubeconfigFile>&
 // The files in the text of $KUBECONFIG, in order; empty if the text is empty.
 std::vector<std::string> SplitKubeconfigPath(absl::string_view value);
 
-// What a pod finds. `host` and `port` are KUBERNETES_SERVICE_HOST and _PORT; `directory` is
-// /var/run/secrets/kubernetes.io/serviceaccount, whose files are only named here, save for the
-// namespace, whose content is `default_namespace`. FailedPrecondition: not in a pod.
+// The configuration inside a pod. `host` and `port` are KUBERNETES_SERVICE_HOST and _PORT;
+// `directory` is /var/run/secrets/kubernetes.io/serviceaccount. Its files are only named here,
+// except the namespace, whose content is `default_namespace`. FailedPrecondition: not in a pod.
 absl::StatusOr<ClientConfig> InClusterConfig(absl::string_view host, absl::string_view port,
                                              absl::string_view directory,
                                              absl::string_view default_namespace);

@@ -96,7 +96,7 @@ TEST(YamlDocument, WhatIsTooDeepTooLargeOrCircularIsRefusedWithItsPlace) {
   for (size_t i = 0; i <= kMaxYamlNodes; ++i) many += "1,";
   EXPECT_THAT(FirstProblem(many + "]"), HasSubstr("more than 100000 values"));
   EXPECT_THAT(FirstProblem("a: &x [*x]"),
-              HasSubstr("f:1:8: this alias refers to what contains it"));
+              HasSubstr("f:1:8: this alias refers to a value that contains it"));
   std::string merges = "base: &b {";
   for (int i = 0; i < 900; ++i) absl::StrAppend(&merges, "k", i, ": 1, ");
   merges += "}\n";
@@ -105,7 +105,7 @@ TEST(YamlDocument, WhatIsTooDeepTooLargeOrCircularIsRefusedWithItsPlace) {
 }
 
 TEST(YamlDocument, KeysThatAreNoNamesAreRefused) {
-  EXPECT_THAT(FirstProblem("? [a]\n: 1\n"), HasSubstr("a name is wanted here"));
+  EXPECT_THAT(FirstProblem("? [a]\n: 1\n"), HasSubstr("must be a name, not a list or map"));
 }
 
 TEST(YamlDocument, AByteOrderMarkIsPassedOver) {

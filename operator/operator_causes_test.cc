@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Codes, HopelessEndTest,
                                            End{"NotFound", 127}),
                          [](const auto& info) { return info.param.test; });
 
-TEST_F(OperatorCausesTest, WorkersThatDieByTheHundredFailTheJob) {
+TEST_F(OperatorCausesTest, HundredsOfWorkerDeathsFailTheJob) {
   constexpr int kWorkers = 51;
   Train({{"spec", {{"worker", {{"replicas", kWorkers}}}}}});
   int deaths = 0;
@@ -69,7 +69,7 @@ TEST_F(OperatorCausesTest, WorkersThatDieByTheHundredFailTheJob) {
 
 // ---- Degraded
 
-TEST_F(OperatorCausesTest, ACheckpointThatCannotBeWrittenIsToldUntilOneIs) {
+TEST_F(OperatorCausesTest, ReportsFailedCheckpointsUntilOneIsWritten) {
   Train();
   cluster_.Say("a", Progress::TRAINING, 20, [](Progress* progress) {
     progress->mutable_checkpoint()->set_error("/checkpoints: No space left on device");
@@ -84,7 +84,7 @@ TEST_F(OperatorCausesTest, ACheckpointThatCannotBeWrittenIsToldUntilOneIs) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_F(OperatorCausesTest, AProcessThatIsNotBackYetIsMissing) {
+TEST_F(OperatorCausesTest, ReportsAProcessThatIsNotBackYetAsMissing) {
   Train();
   cluster_.kubelets = false;
   cluster_.DeletePod("a-worker-1");
@@ -99,7 +99,7 @@ TEST_F(OperatorCausesTest, AProcessThatIsNotBackYetIsMissing) {
 
 // ---- events
 
-TEST_F(OperatorCausesTest, TwoEndsOfDifferentCausesAreTwoEvents) {
+TEST_F(OperatorCausesTest, ExitsOfDifferentCausesAreSeparateEvents) {
   Train();
   cluster_.EndPod("a-worker-0", 137, "OOMKilled");
   ASSERT_TRUE(cluster_.Settle());
@@ -114,7 +114,7 @@ TEST_F(OperatorCausesTest, TwoEndsOfDifferentCausesAreTwoEvents) {
   EXPECT_EQ(GetString(events["Error"], {"note"}), "a-worker-1: exit code 1");
 }
 
-TEST_F(OperatorCausesTest, WhatCameFromOutsideIsNoWarning) {
+TEST_F(OperatorCausesTest, ExternalDeletionIsNotAWarning) {
   Train();
   cluster_.DeletePod("a-ps-0");
   ASSERT_TRUE(cluster_.Settle());

@@ -147,7 +147,7 @@ constexpr int kParts = 4;
 
 class OperatorCrashTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(OperatorCrashTest, KilledAtAnyWriteTheEndIsTheSame) {
+TEST_P(OperatorCrashTest, HasTheSameOutcomeAfterBeingKilledAtAnyWrite) {
   Life undisturbed(0, false);
   undisturbed.Run();
   const Json end = undisturbed.End();

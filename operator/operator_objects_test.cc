@@ -78,7 +78,7 @@ class TakenNameTest : public OperatorObjectsTest, public ::testing::WithParamInt
   Json Found() { return Get(*GetParam().type, GetParam().name); }
 };
 
-TEST_P(TakenNameTest, IsLeftAloneToldAndTakenWhenItIsFree) {
+TEST_P(TakenNameTest, KeepsTheForeignObjectReportsItAndContinuesWhenTheNameIsFree) {
   const Json theirs = MakeTheirs();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -100,7 +100,7 @@ TEST_P(TakenNameTest, IsLeftAloneToldAndTakenWhenItIsFree) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_P(TakenNameTest, OutlivesTheJob) {
+TEST_P(TakenNameTest, KeepsTheForeignObjectAfterTheJobIsDeleted) {
   const Json theirs = MakeTheirs();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -110,7 +110,7 @@ TEST_P(TakenNameTest, OutlivesTheJob) {
   EXPECT_EQ(Found(), theirs);
 }
 
-TEST_P(TakenNameTest, IsLeftAloneAlsoWhereItBearsTheJobsLabel) {
+TEST_P(TakenNameTest, KeepsAForeignObjectWithTheJobsLabel) {
   MakeTheirs();
   Merge(*GetParam().type, GetParam().name,
         {{"metadata", {{"labels", {{reconciler::kJobLabel, "a"}}}}}});
@@ -163,7 +163,7 @@ std::vector<Own> EditsOfAllKinds() {
           {&reconciler::NetworkPolicies(), "a", {{"spec", {{"ingress", nullptr}}}}}};
 }
 
-TEST_F(OperatorObjectsTest, EachRepairNamesTheStateThatItMeans) {
+TEST_F(OperatorObjectsTest, EachRepairHasAPrecondition) {
   Train();
   int repairs = 0;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
@@ -206,7 +206,7 @@ TEST_F(OperatorObjectsTest, EachRepairNamesTheStateThatItMeans) {
   }
 }
 
-TEST_F(OperatorObjectsTest, APortThatAnotherClientAddedIsRemovedOnce) {
+TEST_F(OperatorObjectsTest, RemovesAPortThatAnotherClientAddedOnce) {
   Train();
   Json ports = Get(reconciler::Services(), "a")["spec"]["ports"];
   const Json before = ports;
@@ -219,7 +219,7 @@ TEST_F(OperatorObjectsTest, APortThatAnotherClientAddedIsRemovedOnce) {
 }
 
 // A mutating webhook, or another operator that disagrees.
-TEST_F(OperatorObjectsTest, AnObjectThatIsChangedBackEachTimeIsWrittenMoreAndMoreSeldom) {
+TEST_F(OperatorObjectsTest, WritesAnObjectThatIsChangedBackLessAndLessOften) {
   Train();
   cluster_.ForgetWrites();
   for (int i = 0; i < 6 * 60; ++i) {
@@ -230,7 +230,7 @@ TEST_F(OperatorObjectsTest, AnObjectThatIsChangedBackEachTimeIsWrittenMoreAndMor
   EXPECT_LE(cluster_.Writes().size(), 12u) << "in an hour";
 }
 
-TEST_F(OperatorObjectsTest, ADeadWorkerOfARunningJobIsReplacedAlthoughAnAccessoryIsRefused) {
+TEST_F(OperatorObjectsTest, ReplacesADeadWorkerEvenIfAnAccessoryIsRefused) {
   Train();
   cluster_.on_write = [](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
@@ -248,7 +248,7 @@ TEST_F(OperatorObjectsTest, ADeadWorkerOfARunningJobIsReplacedAlthoughAnAccessor
       << "and the refusal is told";
 }
 
-TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
+TEST_F(OperatorObjectsTest, RestoresALostLabel) {
   Train();
   for (const Own& own : EditsOfAllKinds()) {
     const Json before = Get(*own.type, own.name);
@@ -260,7 +260,7 @@ TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_F(OperatorObjectsTest, ALeaderThatFrozeBeforeARepairWritesNothing) {
+TEST_F(OperatorObjectsTest, AFormerLeaderThatFrozeBeforeARepairWritesNothing) {
   Train();
   Merge(reconciler::ConfigMaps(), "a", {{"data", {{"job.json", "{}"}}}});
   const std::unique_ptr<Operator> frozen = cluster_.Another();
@@ -293,7 +293,7 @@ TEST_F(OperatorObjectsTest, ALateRepairDoesNotOverwriteAnObjectThatAnotherClient
 
 // ---- namespaces
 
-TEST(OperatorNamespacesTest, ANamespaceThatIsRefusedDoesNotStopTheOthers) {
+TEST(OperatorNamespacesTest, ARefusedNamespaceDoesNotStopTheOthers) {
   FakeCluster cluster;
   cluster.namespaces = {"ns", "gone"};
   cluster.server.SetFaultInjector([](const kube::HttpRequest& request) {
@@ -314,7 +314,7 @@ TEST(OperatorNamespacesTest, ANamespaceThatIsRefusedDoesNotStopTheOthers) {
 }
 
 // Without its pods, a job that suspends looks like one that has no coordinator any more.
-TEST(OperatorNamespacesTest, JobsWhosePodsAreNotListedYetAreLeftAlone) {
+TEST(OperatorNamespacesTest, IgnoresJobsWhosePodsAreNotListedYet) {
   FakeCluster cluster;
   cluster.namespaces = {"ns"};
   cluster.Restart();
@@ -359,7 +359,7 @@ class LastingFailureTest : public OperatorObjectsTest,
   bool fails_ = true;
 };
 
-TEST_P(LastingFailureTest, IsReportedWhenItLastsAndClearedWhenItEnds) {
+TEST_P(LastingFailureTest, IsReportedWhileItLasts) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -374,7 +374,7 @@ TEST_P(LastingFailureTest, IsReportedWhenItLastsAndClearedWhenItEnds) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_P(LastingFailureTest, IsNotReportedIfItPassesWithinMoments) {
+TEST_P(LastingFailureTest, IsNotReportedIfItIsShort) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -398,7 +398,7 @@ INSTANTIATE_TEST_SUITE_P(
         Failure{"TooManyRequests", 429, "too many requests", "APIServerUnavailable"}),
     [](const auto& info) { return info.param.test; });
 
-TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
+TEST_F(OperatorObjectsTest, AShortServerFailureHidesNoOtherProblem) {
   int code = 403;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
@@ -420,7 +420,7 @@ TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_F(OperatorObjectsTest, RefusalsThatAlternateAreNotTriedWithoutABackoff) {
+TEST_F(OperatorObjectsTest, AlternatingRefusalsHaveABackoff) {
   int tries = 0;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
@@ -438,7 +438,7 @@ TEST_F(OperatorObjectsTest, RefusalsThatAlternateAreNotTriedWithoutABackoff) {
   EXPECT_THAT(cluster_.Condition("a", "Degraded"), HasSubstr("True/"));
 }
 
-TEST_F(OperatorObjectsTest, APodWithoutItsLabelsIsToldAndIsTheJobsAgainWhenItHasThem) {
+TEST_F(OperatorObjectsTest, ReportsAPodWithoutLabelsAndAdoptsItWhenTheyAreRestored) {
   Train();
   const std::string uid = cluster_.UidOf("a-worker-0");
   Merge(reconciler::Pods(), "a-worker-0",
@@ -459,7 +459,7 @@ TEST_F(OperatorObjectsTest, APodWithoutItsLabelsIsToldAndIsTheJobsAgainWhenItHas
   EXPECT_EQ(cluster_.UidOf("a-worker-0"), uid);
 }
 
-TEST_F(OperatorObjectsTest, ARefusedTemplateIsReportedAndCanBeCorrected) {
+TEST_F(OperatorObjectsTest, ReportsARefusedTemplateUntilItIsCorrected) {
   cluster_.on_write = [](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
     if (request.method == "POST" && absl::StrContains(request.target, "/pods") &&

@@ -41,7 +41,7 @@ class OperatorManyPodsTest : public ::testing::Test {
   FakeCluster cluster_;
 };
 
-TEST_F(OperatorManyPodsTest, PodsOfARoleAreAskedForTogetherAndOnlyAfterTheRoleBefore) {
+TEST_F(OperatorManyPodsTest, CreatesPodsOfARoleConcurrentlyAndAfterThePreviousRole) {
   Mutex mutex;
   CondVar changed;
   int workers = 0;
@@ -72,7 +72,7 @@ TEST_F(OperatorManyPodsTest, PodsOfARoleAreAskedForTogetherAndOnlyAfterTheRoleBe
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
 }
 
-TEST_F(OperatorManyPodsTest, WhatWasMadeBesideARefusedPodStaysAndTheRestFollows) {
+TEST_F(OperatorManyPodsTest, KeepsPodsCreatedBesideARefusedOneAndCreatesTheRestLater) {
   std::atomic<int> asked{0};
   std::atomic<int> room{6};
   cluster_.on_write = [&](const kube::HttpRequest& request) {
@@ -107,7 +107,7 @@ TEST_F(OperatorManyPodsTest, WhatWasMadeBesideARefusedPodStaysAndTheRestFollows)
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"restarts", "total"}), 0);
 }
 
-TEST_F(OperatorManyPodsTest, AJobOfManyPodsLetsOthersHaveTheirTurnInBetween) {
+TEST_F(OperatorManyPodsTest, ALargeJobDoesNotBlockOtherJobs) {
   Mutex mutex;
   std::vector<std::string> made;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
@@ -137,7 +137,7 @@ TEST_F(OperatorManyPodsTest, AJobOfManyPodsLetsOthersHaveTheirTurnInBetween) {
   }
 }
 
-TEST_F(OperatorManyPodsTest, DeletionsOfManyPodsLetOthersHaveTheirTurnInBetween) {
+TEST_F(OperatorManyPodsTest, DeletionsOfManyPodsDoNotBlockOtherJobs) {
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"worker", {{"replicas", 100}}}}}}));
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", v1::JobProgress::TRAINING, 10);
@@ -161,7 +161,7 @@ TEST_F(OperatorManyPodsTest, DeletionsOfManyPodsLetOthersHaveTheirTurnInBetween)
   EXPECT_LE(first_of_b, 20u) << "one turn of the large job is all that the small one waits for";
 }
 
-TEST_F(OperatorManyPodsTest, PodsThatGetReadyAreLookedAtTogetherAndOneThatEndsAtOnce) {
+TEST_F(OperatorManyPodsTest, GathersReadyPodsButHandlesAnExitAtOnce) {
   cluster_.gather_pod_news = absl::Milliseconds(100);
   cluster_.Restart();
   cluster_.kubelets = false;

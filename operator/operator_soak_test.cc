@@ -92,7 +92,7 @@ class SoakTest : public ::testing::Test {
   std::vector<std::string> jobs_;
 };
 
-TEST_F(SoakTest, SixtyDaysOfAMixedFleetEndAtRest) {
+TEST_F(SoakTest, AMixedFleetIsIdleAfterSixtyDays) {
   MakeFleet();
   int64_t most_in_an_hour = 0;
   for (int day = 1; day <= kDays; ++day) {

@@ -56,7 +56,7 @@ class OperatorVersionsTest : public OperatorFixture {
   std::string Pending() { return cluster_.ConditionMessage("a", "SpecNotInEffect"); }
 };
 
-TEST_F(OperatorVersionsTest, NewDefaultImagesAreForTheNextActivation) {
+TEST_F(OperatorVersionsTest, NewDefaultImagesApplyToTheNextActivation) {
   Train();
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
   Upgrade();
@@ -81,7 +81,7 @@ TEST_F(OperatorVersionsTest, NewDefaultImagesAreForTheNextActivation) {
   EXPECT_EQ(ImageOf("a-worker-0"), "worker:2");
 }
 
-TEST_F(OperatorVersionsTest, AChangeOfModeBeginsAnActivationToo) {
+TEST_F(OperatorVersionsTest, AChangeOfModeStartsAnActivation) {
   Train();
   Upgrade();
   Patch({{"training", {{"mode", "Asynchronous"}}}});
@@ -93,7 +93,7 @@ TEST_F(OperatorVersionsTest, AChangeOfModeBeginsAnActivationToo) {
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
 }
 
-TEST_F(OperatorVersionsTest, AnImageThatNeverRanIsNotKept) {
+TEST_F(OperatorVersionsTest, AnImageThatNeverRanIsNotPinned) {
   cluster_.frozen = [](const std::string& pod) { return pod.find("worker") != std::string::npos; };
   Train();
   Upgrade();
@@ -106,7 +106,7 @@ TEST_F(OperatorVersionsTest, AnImageThatNeverRanIsNotKept) {
   EXPECT_THAT(Pending(), HasSubstr("server:2"));
 }
 
-TEST_F(OperatorVersionsTest, AnotherImageOfTheSpecIsForTheNextActivation) {
+TEST_F(OperatorVersionsTest, ANewImageInTheSpecAppliesToTheNextActivation) {
   Train({{"spec", {{"image", "mine:1"}}}});
   Upgrade();
   EXPECT_EQ(NotInEffect(), "False/AllInEffect") << "the defaults are not for this job";
@@ -144,7 +144,7 @@ TEST_F(OperatorVersionsTest, ARefusedWorkerDegradesTheJobUntilOneIsAccepted) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_F(OperatorVersionsTest, AJobOfWhichNoWorkerIsEverAcceptedFails) {
+TEST_F(OperatorVersionsTest, AJobFailsIfNoWorkerIsEverAccepted) {
   cluster_.frozen = [](const std::string& pod) { return pod.find("worker") != std::string::npos; };
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -154,7 +154,7 @@ TEST_F(OperatorVersionsTest, AJobOfWhichNoWorkerIsEverAcceptedFails) {
   EXPECT_THAT(cluster_.ConditionMessage("a", "Failed"), HasSubstr("wire version 3"));
 }
 
-TEST_F(OperatorVersionsTest, FieldsThatTheCoordinatorHasReadAlreadyAreNamedUntilItStartsAgain) {
+TEST_F(OperatorVersionsTest, NamesChangedFieldsUntilTheCoordinatorRestarts) {
   Train();
   Patch({{"worker", {{"replicas", 3}}}, {"backoffLimit", 9}});
   EXPECT_EQ(NotInEffect(), "False/AllInEffect") << "these take effect at once";

@@ -85,7 +85,7 @@ class ChildProcessesTest : public ::testing::Test {
   std::unique_ptr<ChildProcesses> children_;
 };
 
-TEST_F(ChildProcessesTest, ExitCodesAndSignalsAreTold) {
+TEST_F(ChildProcessesTest, ReportsExitCodesAndSignals) {
   const auto exits = Shell("exit 12");
   ASSERT_TRUE(exits.ok()) << exits.status();
   ChildProcesses::End end = WaitForEnd();
@@ -101,7 +101,7 @@ TEST_F(ChildProcessesTest, ExitCodesAndSignalsAreTold) {
   EXPECT_EQ(children_->living(), 0u);
 }
 
-TEST_F(ChildProcessesTest, LivesAreAppendedToTheLog) {
+TEST_F(ChildProcessesTest, AppendsLivesToTheLog) {
   for (const char* word : {"one", "two"}) {
     ASSERT_TRUE(Shell(absl::StrCat("echo ", word, "; echo error >&2"), "appended").ok());
     WaitForEnd();
@@ -109,20 +109,20 @@ TEST_F(ChildProcessesTest, LivesAreAppendedToTheLog) {
   EXPECT_EQ(ReadAll(TestFile("appended")), "one\nerror\ntwo\nerror\n");
 }
 
-TEST_F(ChildProcessesTest, AMissingProgramIsNamed) {
+TEST_F(ChildProcessesTest, NamesAMissingProgram) {
   const auto pid = children_->Start({{"/no/such/program"}, TestFile("log")});
   EXPECT_TRUE(absl::IsNotFound(pid.status())) << pid.status();
   EXPECT_THAT(pid.status().message(), HasSubstr("/no/such/program"));
   EXPECT_EQ(children_->living(), 0u);
 }
 
-TEST_F(ChildProcessesTest, ALogThatCannotBeWrittenIsNamed) {
+TEST_F(ChildProcessesTest, NamesALogThatCannotBeWritten) {
   const auto pid = children_->Start({{"/bin/true"}, "/no/such/folder/log"});
   EXPECT_FALSE(pid.ok());
   EXPECT_THAT(pid.status().message(), HasSubstr("/no/such/folder/log"));
 }
 
-TEST_F(ChildProcessesTest, AChildLeadsAGroupOfItsOwnAndReadsNothing) {
+TEST_F(ChildProcessesTest, AChildLeadsItsOwnGroupAndHasNoInput) {
   const auto pid = Shell("read line && echo read; exec sleep 1000");
   ASSERT_TRUE(pid.ok());
   EXPECT_EQ(getpgid(*pid), *pid);
@@ -148,7 +148,7 @@ TEST_F(ChildProcessesTest, SignalsThatTheParentBlocksReachTheChild) {
   pthread_sigmask(SIG_UNBLOCK, &terminate, nullptr);
 }
 
-TEST_F(ChildProcessesTest, WhatAChildStartedIsKilledWhenItEnds) {
+TEST_F(ChildProcessesTest, KillsProcessesThatAnEndedChildStarted) {
   const std::string file = TestFile("grandchild");
   ASSERT_TRUE(Shell(absl::StrCat("sleep 1000 & echo $! > ", file, "; exit 0")).ok());
   const pid_t grandchild = ReadPid(file);
@@ -163,7 +163,7 @@ TEST_F(ChildProcessesTest, WhatAChildStartedIsKilledWhenItEnds) {
       absl::Seconds(10)));
 }
 
-TEST_F(ChildProcessesTest, DestructionKillsWhatLives) {
+TEST_F(ChildProcessesTest, DestructionKillsRunningChildren) {
   const auto pid = Shell("trap '' TERM; while :; do sleep 1000; done");
   ASSERT_TRUE(pid.ok());
   children_.reset();
@@ -184,7 +184,7 @@ pid_t FindGuard() {
   return guard;
 }
 
-TEST_F(ChildProcessesTest, AFrozenGuardDelaysTheEndByItsPatienceOnly) {
+TEST_F(ChildProcessesTest, AFrozenGuardDelaysDestructionOnlyByItsTimeout) {
   ASSERT_TRUE(Shell("sleep 1000").ok());
   pid_t guard = 0;
   // Its name comes a moment after it.
@@ -218,7 +218,7 @@ TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
   EXPECT_LT(absl::Now() - killed, absl::Seconds(30));  // it does not end by itself
 }
 
-TEST_F(ChildProcessesTest, WhatChildrenStartedDiesWithTheParentEvenIfItIsKilled) {
+TEST_F(ChildProcessesTest, GrandchildrenDieWithTheParentEvenIfItIsKilled) {
   const std::string file = TestFile("left-grandchild");
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const pid_t parent = fork();

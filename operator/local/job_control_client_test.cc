@@ -128,7 +128,7 @@ TEST_F(JobControlClientTest, SendsEverythingAgainToANewLife) {
   WaitForStep(5);
 }
 
-TEST_F(JobControlClientTest, FindsACoordinatorThatCouldNotBeReachedAtFirst) {
+TEST_F(JobControlClientTest, ReachesACoordinatorThatWasUnreachableAtFirst) {
   std::string address;
   {
     BrokenListener listener;

@@ -59,7 +59,7 @@ bool IsOfClusters(absl::string_view path) {
 
 // Two lists of what a checkpoint depends on: the table's, by which changes of a manifest are
 // refused, and that of claims, by which another activation's checkpoints are judged.
-TEST(ResumeTest, AClaimRecordsTheSettingsThatAreFixedAndTheLength) {
+TEST(ResumeTest, AClaimRecordsTheFixedSettingsAndTheLength) {
   int recorded = 0;
   for (const api::Field& field : api::Fields()) {
     const bool item = absl::StrContains(field.path, "[]") || absl::StrContains(field.path, "{}");

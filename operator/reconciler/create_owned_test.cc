@@ -24,7 +24,7 @@ std::string Told(const Json& metadata) {
   return std::string(status.message());
 }
 
-TEST(NameTakenTest, NamesTheObjectAndWhoseItSeemsToBe) {
+TEST(NameTakenTest, NamesTheObjectAndItsApparentOwner) {
   EXPECT_EQ(Told(Json::object()),
             "the ConfigMap ns/a already exists and does not belong to this job");
   const Json deployment = {{"kind", "Deployment"}, {"name", "web"}, {"uid", "7"}};
@@ -39,7 +39,7 @@ TEST(NameTakenTest, NamesTheObjectAndWhoseItSeemsToBe) {
               HasSubstr("was created by kubectl-create"));
 }
 
-TEST(NameTakenTest, AnEarlierJobOfTheNameTakesItsObjectsWithIt) {
+TEST(NameTakenTest, NamesAnEarlierJobWithWhichTheObjectIsDeleted) {
   const Json earlier = {{"kind", "TrainingJob"}, {"name", "a"}, {"uid", "0"}, {"controller", true}};
   EXPECT_THAT(Told({{"ownerReferences", {earlier}}}),
               HasSubstr("belongs to an earlier TrainingJob a, with which it will be deleted"));

@@ -172,7 +172,7 @@ struct Row {
 
 class DecideJobTest : public ::testing::TestWithParam<Row> {};
 
-TEST_P(DecideJobTest, AsksForWhatTheWorldNeeds) {
+TEST_P(DecideJobTest, PlansTheExpectedActions) {
   Scene scene;
   GetParam().given(&scene);
   const Plan plan = scene.Decide();
@@ -588,7 +588,7 @@ const Row kEnds[] = {
 INSTANTIATE_TEST_SUITE_P(Ends, DecideJobTest, ::testing::ValuesIn(kEnds),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
-TEST(DecideJob, AWorkerThatWasTooManyIsNoLoss) {
+TEST(DecideJob, DoesNotCountTheExitOfASurplusWorker) {
   Scene scene;
   scene.Trains();
   scene.Spec({{"worker", {{"replicas", 1}}}});
@@ -602,7 +602,7 @@ TEST(DecideJob, AWorkerThatWasTooManyIsNoLoss) {
   EXPECT_EQ(kube::Find(plan.status, {"restarts"}), nullptr);
 }
 
-TEST(DecideJob, TheStatusListsTheNewestEightEnds) {
+TEST(DecideJob, TheStatusListsTheNewestEightExits) {
   Scene scene;
   scene.Trains();
   for (int i = 0; i < 10; ++i) {
@@ -619,7 +619,7 @@ TEST(DecideJob, TheStatusListsTheNewestEightEnds) {
   EXPECT_EQ(failures.back()["exitCode"], 32);
 }
 
-TEST(DecideJob, TheEndThatFailsTheJobIsListedAndWhatDiesOfItIsNot) {
+TEST(DecideJob, ListsTheExitThatFailsTheJobButNotItsConsequences) {
   Scene scene;
   scene.Trains();
   PodView& pod = scene.Ends(kWorker0, 2);
@@ -638,7 +638,7 @@ TEST(DecideJob, TheEndThatFailsTheJobIsListedAndWhatDiesOfItIsNot) {
   EXPECT_THAT(std::string(failures[0]["message"]), HasSubstr("row 7 is damaged"));
 }
 
-TEST(DecideJob, TheSameWorldAsksForTheSameAgain) {
+TEST(DecideJob, DecidesTheSameForAnUnchangedWorld) {
   for (const auto& rows : {std::vector<Row>(std::begin(kBeginning), std::end(kBeginning)),
                            std::vector<Row>(std::begin(kEnds), std::end(kEnds))}) {
     for (const Row& row : rows) {
@@ -656,7 +656,7 @@ TEST(DecideJob, TheSameWorldAsksForTheSameAgain) {
 
 // ---- processes that freeze and have no probes
 
-TEST(DecideJob, APodThatDoesNotRegisterWithinTheStartTimeoutIsReplaced) {
+TEST(DecideJob, ReplacesAPodThatDoesNotRegisterWithinTheStartTimeout) {
   Scene scene;
   scene.Spec({{"timeouts", {{"startSeconds", 100}}}});
   scene.Trains();
@@ -681,7 +681,7 @@ TEST(DecideJob, APodThatDoesNotRegisterWithinTheStartTimeoutIsReplaced) {
   EXPECT_EQ(plan.deletions[0].grace_seconds, 1);
 }
 
-TEST(DecideJob, APodThatStartsOrThatTheCoordinatorHasIsNotWrittenDown) {
+TEST(DecideJob, RecordsNeitherStartingNorRegisteredPods) {
   Scene scene;
   scene.Trains();
   scene.Says(v1::JobProgress::TRAINING);

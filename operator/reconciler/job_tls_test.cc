@@ -82,7 +82,7 @@ class JobTlsTest : public ::testing::Test {
   int version_ = 0;
 };
 
-TEST_F(JobTlsTest, TheAuthorityIsKeptBeforeItSignsAnything) {
+TEST_F(JobTlsTest, StoresTheAuthorityBeforeItSigns) {
   const TlsPlan first = Plan();
   ASSERT_EQ(first.writes.size(), 1u);
   EXPECT_EQ(kube::KeyOf(first.writes[0]).name, "a-tls-ca");
@@ -102,14 +102,14 @@ TEST_F(JobTlsTest, OnlyTheAuthoritysSecretHasItsKey) {
   }
 }
 
-TEST_F(JobTlsTest, ACertificateSaysRoleAndIndex) {
+TEST_F(JobTlsTest, ACertificateNamesRoleAndIndex) {
   Settle();
   const auto identity = security::IdentityOf(*tls::ReadCertificate(Worker(1)));
   ASSERT_TRUE(identity.ok()) << identity.status();
   EXPECT_EQ(identity->ToString(), "worker 1 of ns/a");
 }
 
-TEST_F(JobTlsTest, APodMountsItsOwnEntriesOnly) {
+TEST_F(JobTlsTest, APodMountsOnlyItsOwnEntries) {
   const Json volume = TlsVolume("sluice-tls", "a", {v1::WORKER, 3});
   EXPECT_EQ(kube::GetString(volume, {"secret", "secretName"}), "a-tls-worker");
   std::vector<std::string> items;
@@ -119,7 +119,7 @@ TEST_F(JobTlsTest, APodMountsItsOwnEntriesOnly) {
   EXPECT_THAT(items, ElementsAre("ca.crt>ca.crt", "3.crt>tls.crt", "3.key>tls.key"));
 }
 
-TEST_F(JobTlsTest, WhatIsThereIsLeftAlone) {
+TEST_F(JobTlsTest, KeepsValidSecrets) {
   Settle();
   now_ += 19 * kDay;
   EXPECT_THAT(Settle(), IsEmpty());
@@ -130,7 +130,7 @@ TEST_F(JobTlsTest, WhatIsThereIsLeftAlone) {
   EXPECT_EQ(Plan().expiry, kNow + kCertificateLife) << "as long as the renewal is not written";
 }
 
-TEST_F(JobTlsTest, MoreWorkersGetMoreCertificatesAndFewerKeepTheirs) {
+TEST_F(JobTlsTest, AddsCertificatesForNewWorkersAndKeepsThoseOfRemovedOnes) {
   Settle();
   const std::string before = Worker(1);
   workers_ = 3;
@@ -145,7 +145,7 @@ TEST_F(JobTlsTest, MoreWorkersGetMoreCertificatesAndFewerKeepTheirs) {
   EXPECT_EQ(Worker(2), third);
 }
 
-TEST_F(JobTlsTest, ManyWorkersAreSpreadOverSecretsThatCanHoldThem) {
+TEST_F(JobTlsTest, SpreadsManyWorkersOverSeveralSecrets) {
   workers_ = 300;
   Settle();
   EXPECT_EQ(TlsSecretName("a", v1::WORKER, 255), "a-tls-worker");
@@ -156,7 +156,7 @@ TEST_F(JobTlsTest, ManyWorkersAreSpreadOverSecretsThatCanHoldThem) {
   EXPECT_LT(live_["a-tls-worker"]->dump().size(), 1u << 20);
 }
 
-TEST_F(JobTlsTest, CertificatesAreRenewedInTheLastThirdOfTheirLife) {
+TEST_F(JobTlsTest, RenewsCertificatesInTheLastThirdOfTheirValidity) {
   Settle();
   const std::string before = Worker(0);
   now_ = Plan().look_again;
@@ -197,14 +197,14 @@ TEST_F(JobTlsTest, TheNextAuthorityIsTrustedEverywhereBeforeItSigns) {
   EXPECT_GE(bundles.size(), 4u);
 }
 
-TEST_F(JobTlsTest, SecretsThatAreGoneAreMadeAgain) {
+TEST_F(JobTlsTest, RecreatesMissingSecrets) {
   Settle();
   live_.erase("a-tls-worker");
   EXPECT_THAT(Settle(), ElementsAre("a-tls-worker"));
   EXPECT_TRUE(PeersAgree());
 }
 
-TEST_F(JobTlsTest, ALostAuthorityIsReplacedAndWhatItSignedStaysGood) {
+TEST_F(JobTlsTest, ReplacesALostAuthorityAndStillTrustsItsCertificates) {
   Settle();
   const std::string signed_before = Worker(0);
   const std::string trusted_before = Data("a-tls-worker", "ca.crt");
@@ -216,7 +216,7 @@ TEST_F(JobTlsTest, ALostAuthorityIsReplacedAndWhatItSignedStaysGood) {
   EXPECT_THAT(Data("a-tls-worker", "ca.crt"), HasSubstr(Data("a-tls-ca", "ca.crt")));
 }
 
-TEST_F(JobTlsTest, SpoiltEntriesAreReplaced) {
+TEST_F(JobTlsTest, ReplacesDamagedEntries) {
   Settle();
   const std::string other = Worker(1);
   for (const std::string& spoilt : {std::string("garbage"), other, std::string()}) {
@@ -230,7 +230,7 @@ TEST_F(JobTlsTest, SpoiltEntriesAreReplaced) {
   EXPECT_TRUE(PeersAgree());
 }
 
-TEST_F(JobTlsTest, TheOperatorShowsACertificateOfTheJob) {
+TEST_F(JobTlsTest, TheOperatorPresentsACertificateOfTheJob) {
   Settle();
   const auto credentials = IssueForOperator(job_, *live_["a-tls-ca"], now_);
   ASSERT_TRUE(credentials.ok()) << credentials.status();

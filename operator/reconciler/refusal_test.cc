@@ -28,7 +28,7 @@ struct Case {
 
 class RefusalTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(RefusalTest, IsToldByItsCauseWithWhatToDo) {
+TEST_P(RefusalTest, HasTheReasonAndAdviceOfItsCause) {
   const Case& given = GetParam();
   const Refusal refusal = RefusalOf(given.status);
   EXPECT_EQ(refusal.trouble.reason, given.reason);
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
              "APIServerUnavailable", "operator's log", true}),
     [](const auto& info) { return info.param.name; });
 
-TEST(NoRefusalTest, WhatAnotherLookAnswersIsNoTrouble) {
+TEST(NoRefusalTest, ErrorsThatARetryResolvesAreNotReported) {
   for (const absl::Status& status :
        {absl::OkStatus(),
         Answer(409, "Conflict", "Operation cannot be fulfilled on services \"a\": modified"),

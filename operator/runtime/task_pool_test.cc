@@ -36,7 +36,7 @@ class Meeting {
   int there_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-TEST(TaskPoolTest, WithoutThreadsTheCallerDoesAllInOrder) {
+TEST(TaskPoolTest, WithoutThreadsTheCallerRunsAllTasksInOrder) {
   TaskPool pool(0);
   std::vector<size_t> done;
   EXPECT_TRUE(pool.ForEach(4, 8,
@@ -49,7 +49,7 @@ TEST(TaskPoolTest, WithoutThreadsTheCallerDoesAllInOrder) {
   EXPECT_TRUE(pool.ForEach(0, 8, [](size_t) { return absl::InternalError("never"); }).ok());
 }
 
-TEST(TaskPoolTest, SeveralAreUnderWayAtATimeAndNoMoreThanMayBe) {
+TEST(TaskPoolTest, RunsTasksConcurrentlyUpToTheWidth) {
   TaskPool pool(7);
   Meeting meeting(3);
   std::atomic<int> now{0};
@@ -69,7 +69,7 @@ TEST(TaskPoolTest, SeveralAreUnderWayAtATimeAndNoMoreThanMayBe) {
   for (const auto& count : times) EXPECT_EQ(count, 1);
 }
 
-TEST(TaskPoolTest, AfterAFailureNothingFurtherBeginsAndTheLowestIsTold) {
+TEST(TaskPoolTest, StopsAfterAFailureAndReturnsTheLowest) {
   TaskPool pool(3);
   Meeting meeting(4);
   std::atomic<int> begun{0};
@@ -84,7 +84,7 @@ TEST(TaskPoolTest, AfterAFailureNothingFurtherBeginsAndTheLowestIsTold) {
   EXPECT_THAT(begun, Le(5));
 }
 
-TEST(TaskPoolTest, LoopsOfSeveralCallersGetOnBesideEachOther) {
+TEST(TaskPoolTest, LoopsOfSeveralCallersProgressConcurrently) {
   TaskPool pool(2);
   std::atomic<int> done{0};
   std::vector<std::thread> callers;

@@ -1,4 +1,4 @@
-// Each cause for which a job fails, or is not as wanted, is told by its name.
+// Each cause that fails or degrades a job is reported by its name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -125,7 +125,7 @@ TEST_F(OperatorCausesTest, ExternalDeletionIsNotAWarning) {
     EXPECT_EQ(GetString(event, {"note"}), "a-ps-0: the pod is being deleted");
     return;
   }
-  FAIL() << "no event tells of the shard";
+  FAIL() << "there is no event about the shard";
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ constexpr char kLost[] = "2026-01-01T00:00:00Z";
 
 class OperatorMeterTest : public ::testing::Test {
  protected:
-  // A status in which these conditions hold since kLost.
+  // A status in which these conditions have been true since kLost.
   static Json Status(const std::vector<std::string>& conditions,
                      const std::vector<Json>& failures = {}) {
     Json status = {{"conditions", Json::array()}, {"lastFailures", failures}};
@@ -63,7 +63,7 @@ TEST_F(OperatorMeterTest, SeriesOfAllRolesExistFromTheStart) {
 }
 
 TEST_F(OperatorMeterTest, CountsNoRecoveryWithoutALossOrBeforeItsEnd) {
-  meter_.OnStatus(job_, Status({"Degraded"}), Status({}));  // a quota, say
+  meter_.OnStatus(job_, Status({"Degraded"}), Status({}));  // because of a quota, for example
   meter_.OnStatus(job_, Status({"Degraded"}, {Failure("ps")}),
                   Status({"Degraded"}, {Failure("ps")}));
   meter_.OnStatus(job_, Status({"Degraded"}, {Failure("ps")}), Status({"Failed"}));

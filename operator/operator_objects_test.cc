@@ -1,4 +1,4 @@
-// The operator among objects of others, and of what an edit leaves of its own.
+// How the operator treats foreign objects, and edits of its own objects.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ class OperatorObjectsTest : public OperatorFixture {
   kube::HttpClient admin_{&cluster_.server, AdminOptions()};
 };
 
-// ---- of others
+// ---- foreign objects
 
 struct Name {
   std::string test;
@@ -66,7 +66,7 @@ struct Name {
 
 class TakenNameTest : public OperatorObjectsTest, public ::testing::WithParamInterface<Name> {
  protected:
-  // Somebody's, from before the job.
+  // A foreign object from before the job.
   Json MakeTheirs() {
     Json theirs = GetParam().body;
     theirs["metadata"] = {{"name", GetParam().name},
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
         Name{"Pod", &reconciler::Pods(), "a-ps-0", {{"spec", {{"nodeName", "n"}}}}}),
     [](const auto& info) { return info.param.test; });
 
-// ---- of its own
+// ---- own objects
 
 struct Own {
   const kube::ResourceType* type;
@@ -218,7 +218,7 @@ TEST_F(OperatorObjectsTest, RemovesAPortThatAnotherClientAddedOnce) {
   EXPECT_EQ(cluster_.Writes().size(), 1u);
 }
 
-// A mutating webhook, or another operator that disagrees.
+// Simulates a mutating webhook, or another operator that disagrees.
 TEST_F(OperatorObjectsTest, WritesAnObjectThatIsChangedBackLessAndLessOften) {
   Train();
   cluster_.ForgetWrites();
@@ -264,7 +264,7 @@ TEST_F(OperatorObjectsTest, AFormerLeaderThatFrozeBeforeARepairWritesNothing) {
   Train();
   Merge(reconciler::ConfigMaps(), "a", {{"data", {{"job.json", "{}"}}}});
   const std::unique_ptr<Operator> frozen = cluster_.Another();
-  frozen->SyncOnce();  // it has seen the edit, and freezes
+  frozen->SyncOnce();  // it sees the edit, and freezes
   ASSERT_TRUE(cluster_.Settle());
   const Json repaired = Get(reconciler::ConfigMaps(), "a");
   ASSERT_NE(GetString(repaired, {"data", "job.json"}), "{}");
@@ -313,7 +313,7 @@ TEST(OperatorNamespacesTest, ARefusedNamespaceDoesNotStopTheOthers) {
   EXPECT_THAT(cluster.RefusedNamespaces(), IsEmpty());
 }
 
-// Without its pods, a job that suspends looks like one that has no coordinator any more.
+// Without its pods, a suspending job looks like one whose coordinator is gone.
 TEST(OperatorNamespacesTest, IgnoresJobsWhosePodsAreNotListedYet) {
   FakeCluster cluster;
   cluster.namespaces = {"ns"};

@@ -1,4 +1,4 @@
-// The operator with jobs of many pods: how they are asked for, and how often a job is looked at.
+// The operator with jobs of many pods: how it creates them, and how often it reconciles a job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -39,7 +39,7 @@ class OperatorTest : public OperatorFixture {
   }
   Json LastFailure() { return cluster_.Status("a")["lastFailures"][0]; }
   std::string Summary() { return GetString(cluster_.Status("a"), {"summary"}); }
-  // Somebody with a kubectl.
+  // A user with kubectl.
   kube::HttpClient Admin() {
     kube::HttpClient::Options options;
     options.sleep = [](absl::Duration) {};
@@ -58,7 +58,7 @@ TEST_F(OperatorTest, CreatesAPodForEachProcessAndTheObjectsTheyNeed) {
                   "POST /api/v1/namespaces/ns/services", "POST /api/v1/namespaces/ns/services",
                   "POST /api/v1/namespaces/ns/configmaps",
                   "POST /apis/networking.k8s.io/v1/namespaces/ns/networkpolicies",
-                  "POST /api/v1/namespaces/ns/secrets",  // the authority, then by role
+                  "POST /api/v1/namespaces/ns/secrets",  // the authority, then one for each role
                   "POST /api/v1/namespaces/ns/secrets", "POST /api/v1/namespaces/ns/secrets",
                   "POST /api/v1/namespaces/ns/secrets", "POST /api/v1/namespaces/ns/secrets",
                   "POST /api/v1/namespaces/ns/pods", "POST /api/v1/namespaces/ns/pods",
@@ -108,7 +108,7 @@ TEST_F(OperatorTest, ReadsTheCoordinatorsTerminationMessageFromItsPod) {
   Train();
   cluster_.EndPod("a-coordinator", 0, "Completed",
                   R"({"phase":"SUCCEEDED","step":"100","totalSteps":"100","attempt":"1"})");
-  cluster_.Restart();  // whoever heard something else is gone
+  cluster_.Restart();  // drops the operator that received earlier reports
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Succeeded"), "True/Completed");
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"training", "step"}), 100);
@@ -120,10 +120,10 @@ struct End {
   std::string name;
   int exit_code;
   std::string container_reason;
-  Json pod_status;  // merged into the pod's
+  Json pod_status;  // merged into the pod's status
   std::string reason;
   bool counted;
-  bool outside = false;  // nothing that the process did
+  bool outside = false;  // the process did not cause it
 };
 
 class EndOfAWorkerTest : public OperatorTest, public ::testing::WithParamInterface<End> {};
@@ -210,7 +210,7 @@ TEST_F(OperatorTest, ReplacesARepeatedlyDyingWorkerWithGrowingDelays) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/ProcessesFailing");
   EXPECT_EQ(LastFailure()["message"], "exit code 1: no such file: /data/mnist");
   EXPECT_EQ(Summary(), "ProcessesFailing");
-  // Mended from outside.
+  // Repaired from outside.
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1);
@@ -312,8 +312,8 @@ TEST_F(OperatorTest, AJobFailsIfItsCoordinatorReportsFailure) {
   EXPECT_THAT(cluster_.Status("a").dump(), HasSubstr("fc1.weight is not finite"));
 }
 
-// An object that was deleted and made again has the checkpoints of the one before it; what its
-// coordinator makes of them is told as it is.
+// A job that was deleted and created again finds the checkpoints of the previous job; the operator
+// reports what its coordinator does with them.
 TEST_F(OperatorTest, ARecreatedJobAppliesItsPolicyToExistingCheckpoints) {
   struct Case {
     const char* policy;  // null: unset
@@ -373,7 +373,7 @@ TEST_F(OperatorTest, ARecreatedJobAppliesItsPolicyToExistingCheckpoints) {
 
 TEST_F(OperatorTest, ReplacesACoordinatorThatHadToLeave) {
   Train();
-  // SIGTERM: it saves a checkpoint and lets everybody go.
+  // SIGTERM: it saves a checkpoint and releases all processes.
   const std::string before = cluster_.UidOf("a-coordinator");
   cluster_.DeletePod("a-coordinator");
   cluster_.Say("a", Progress::SUSPENDED, 12);
@@ -389,7 +389,7 @@ TEST_F(OperatorTest, ReplacesACoordinatorThatHadToLeave) {
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"attempt"}), 2);
 }
 
-// The taint manager may be seen before what tells that the node is lost.
+// The taint manager's deletion may be seen before the signs that the node is lost.
 TEST_F(OperatorTest, TreatsAPodDeletedForATaintAsLostUnlessItExits) {
   struct Case {
     const char* what;
@@ -663,7 +663,7 @@ TEST_F(OperatorTest, DeletesPodsOfAnEndedJobWithRunningSidecars) {
   cluster_.Say("a", Progress::SUCCEEDED, 100);
   ASSERT_TRUE(cluster_.Settle());
   cluster_.EndPod("a-coordinator", 0);
-  // Its own container has ended, a sidecar goes on: the pod's phase is Running.
+  // Its own container has ended, a sidecar continues: the pod's phase is Running.
   for (const char* name : {"a-worker-0", "a-worker-1", "a-ps-0"}) {
     const std::string role = absl::StrContains(name, "worker") ? "worker" : "ps";
     cluster_.MergeStatus(name,
@@ -694,7 +694,7 @@ TEST_F(OperatorTest, AJobWithoutProgressFailsAtItsDeadline) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/ProgressDeadlineExceeded");
 }
 
-// ---- what only shows later
+// ---- late effects
 
 TEST_F(OperatorTest, ReportsAMissingImageUntilItIsCorrected) {
   cluster_.kubelets = false;
@@ -795,7 +795,7 @@ TEST_F(OperatorTest, IgnoresAJobOfAnotherController) {
   EXPECT_THAT(cluster_.Writes(), IsEmpty());
 }
 
-// ---- manners
+// ---- economy of writes
 
 TEST_F(OperatorTest, WritesNothingWhenNothingChanges) {
   Train();
@@ -813,7 +813,8 @@ TEST_F(OperatorTest, WritesProgressEveryFifteenSeconds) {
   cluster_.ForgetWrites();
   for (int i = 1; i <= 60; ++i) {
     cluster_.Say("a", Progress::TRAINING, 10 + i);
-    cluster_.MergeStatus("a-ps-0", {{"message", absl::StrCat(i)}});  // it is looked at each time
+    cluster_.MergeStatus("a-ps-0",
+                         {{"message", absl::StrCat(i)}});  // each change causes a reconciliation
     cluster_.Pass(absl::Seconds(1));
   }
   EXPECT_LE(cluster_.Writes().size(), 4u);
@@ -976,7 +977,7 @@ TEST_F(OperatorTest, AFormerLeaderThatWakesUpChangesNothing) {
   cluster_.clock.Advance(absl::Seconds(40));
   const std::unique_ptr<Operator> frozen = cluster_.Another();
   cluster_.EndPod("a-worker-1", 137);
-  frozen->SyncOnce();  // it has seen the death, and freezes
+  frozen->SyncOnce();  // it sees the death, and freezes
   ASSERT_TRUE(cluster_.Settle());
   const std::string replacement = cluster_.UidOf("a-worker-1");
   const int64_t version = cluster_.server.version();
@@ -1021,7 +1022,7 @@ TEST_F(OperatorTlsTest, APlainTextJobHasNoSecrets) {
 }
 
 TEST_F(OperatorTlsTest, AJobThatStartedInPlainTextKeepsIt) {
-  // Of an operator whose default it was, and of one that knew no TLS.
+  // Started by an operator with that default, or by one without TLS support.
   for (const auto& [name, status] :
        {std::pair<std::string, Json>{"a", {{"observedGeneration", 1}, {"tls", "Disabled"}}},
         {"b", {{"observedGeneration", 1}}}}) {
@@ -1064,7 +1065,7 @@ TEST_F(OperatorTlsTest, RecreatesDeletedSecrets) {
   EXPECT_NE(Certificate("ca", "ca.crt"), authority);
 }
 
-// Certificates are renewed after 20 days; those of a job that has ended are not.
+// Certificates are renewed after 20 days, except those of a job that has ended.
 TEST_F(OperatorTlsTest, AnEndedOrSuspendedJobNeedsNoReconciliations) {
   for (const bool suspended : {false, true}) {
     Train();
@@ -1137,7 +1138,7 @@ TEST_F(OperatorTest, TheRbacRulesMatchTheRequests) {
   std::set<std::string> lost;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
-    // A creation whose answer is lost is looked for.
+    // A creation whose answer is lost is looked up.
     if (request.method == "POST" && lost.insert(request.target).second) {
       fault.emplace();
       fault->after_effect = true;
@@ -1148,7 +1149,7 @@ TEST_F(OperatorTest, TheRbacRulesMatchTheRequests) {
   Train({{"spec", {{"ttlSecondsAfterFinished", 10}}}});
   for (const kube::ResourceType* type :
        {&reconciler::Services(), &reconciler::ConfigMaps(), &reconciler::DisruptionBudgets(),
-        &reconciler::NetworkPolicies()}) {  // what is edited is put right
+        &reconciler::NetworkPolicies()}) {  // edits are reverted
     const Json edit = {{"metadata", {{"labels", {{"app.kubernetes.io/instance", "x"}}}}}};
     ASSERT_TRUE(Admin().Patch(*type, {"ns", "a"}, kube::PatchKind::kMerge, edit, {}).ok());
   }
@@ -1165,9 +1166,9 @@ TEST_F(OperatorTest, TheRbacRulesMatchTheRequests) {
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Minutes(1));
   std::set<std::string> listed = VerbsOfTheList();
-  // The API server asks for this one by itself, of owner references that block deletion.
+  // The API server requires this one because of owner references that block deletion.
   EXPECT_EQ(listed.erase("trainingjobs/finalizers update"), 1u);
-  // Needed by the first list of servers without streaming lists.
+  // Needed for the first list on servers without streaming lists.
   for (const char* resource : {"trainingjobs", "pods", "services", "configmaps", "secrets",
                                "poddisruptionbudgets", "networkpolicies"}) {
     cluster_.verbs.insert(absl::StrCat(resource, " list"));
@@ -1175,7 +1176,7 @@ TEST_F(OperatorTest, TheRbacRulesMatchTheRequests) {
   EXPECT_EQ(cluster_.verbs, listed);
 }
 
-// Every field that is written is one that API servers keep.
+// Every written field must be in the schema: API servers drop other fields.
 void ExpectKnown(const api::SchemaNode& schema, const Json& value, const std::string& path) {
   if (value.is_array()) {
     ASSERT_NE(schema.item, nullptr) << path;

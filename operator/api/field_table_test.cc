@@ -26,7 +26,7 @@ Json Patched(const std::string& patch) {
   return manifest;
 }
 
-// JSON is YAML; the value of an example is YAML that JSON text may hold in one place.
+// JSON is YAML; the value of an example is YAML that JSON text may contain in one place.
 std::string WithValue(const Field& field, const std::string& value) {
   Json manifest = Patched(field.context);
   Json* at = &manifest;

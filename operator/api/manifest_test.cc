@@ -35,7 +35,7 @@ std::string With(const std::string& from, const std::string& to) {
   return absl::StrReplaceAll(ValidManifest(), {{from, to}});
 }
 
-// For files of this test.
+// A directory for files of this test.
 std::string Folder() {
   std::string folder = ::testing::TempDir();
   while (folder.back() == '/') folder.pop_back();
@@ -47,7 +47,7 @@ class InvalidManifestTest : public ::testing::TestWithParam<InvalidManifest> {};
 TEST_P(InvalidManifestTest, IsRejectedWithPlaceAndReason) {
   ASSERT_NE(GetParam().yaml, ValidManifest());
   std::string problem = ProblemsOf(GetParam().yaml);
-  // Without a file there is no "file:" in front of the place.
+  // Without a file name, no "file:" precedes the place.
   if (!problem.empty() && problem[0] == ':') problem.erase(0, 1);
   EXPECT_EQ(problem, GetParam().problem) << GetParam().yaml;
 }
@@ -157,7 +157,7 @@ TEST(Manifest, ListsClusterFieldsThatOneMachineIgnores) {
                                      "spec.worker.template", "spec.checkpoint.storage.claimName",
                                      "spec.nodeFailure.tolerationSeconds"));
   EXPECT_THAT(ClusterFields(MustParse(ValidManifest())), ::testing::IsEmpty());
-  // Its checkpoints are in the job's own folder.
+  // Its checkpoints are in the job's own directory.
   EXPECT_EQ(MustParse(kForClusters).spec.checkpoint().directory(), "");
 }
 
@@ -210,7 +210,7 @@ TEST(Manifest, ReportsProblemsInOrderUpToABound) {
 }
 
 TEST(Manifest, ChecksRulesOnlyIfTheirFieldsAreValid) {
-  // An end is missing only because its name is misspelt.
+  // The end is missing only because its name is misspelt.
   EXPECT_EQ(ParseManifest(With("steps: 100", "stpes: 100"), {}).problems.size(), 1);
 }
 
@@ -238,8 +238,8 @@ TEST(Manifest, ReadsJsonOfTheWrongShapeAsAnEmptyJob) {
   }
 }
 
-// Deletes, doubles and replaces pieces of a valid manifest at random. Whatever comes out is
-// accepted or refused with a reason; what is accepted makes the same job again.
+// Deletes, duplicates and replaces pieces of a valid manifest at random. Every result is accepted
+// or rejected with a reason; an accepted one can be converted and read back.
 TEST(Manifest, HandlesMutatedTexts) {
   const std::string pieces[] = {":",  "\n",     "  ",   "- ",   "[",     "]",    "{",    "}",
                                 "*a", "&a ",    "\"",   "'",    "#",     "|",    ">",    "---\n",
@@ -279,7 +279,7 @@ TEST(Manifest, HandlesMutatedTexts) {
     ASSERT_TRUE(google::protobuf::util::MessageDifferencer::Equals(parsed.job.spec, again.spec))
         << text;
   }
-  // Both ways are really taken.
+  // Both outcomes really occur.
   EXPECT_GT(accepted, 50);
   EXPECT_GT(refused, 2500);
 }

@@ -34,7 +34,7 @@ class HttpClientTest : public ::testing::Test {
     return options;
   }
 
-  // The next `times` calls of that method fail so.
+  // The next `times` calls with that method fail with this.
   void Fail(const std::string& method, int times, FakeApiServer::Fault fault) {
     auto left = std::make_shared<int>(times);
     server_.SetFaultInjector(
@@ -193,7 +193,7 @@ TEST_F(HttpClientTest, AClosedGateBlocksEachTryOfAWriteButNoReads) {
   EXPECT_FALSE(client_.Delete(Widgets(), {"ns", "a"}, {}).ok());
   EXPECT_THAT(server_.Writes(), SizeIs(before));
 
-  // It closes while a try waits for its retry.
+  // The gate closes while a try waits for its retry.
   gate_.status = absl::OkStatus();
   HttpClient::Options options = Options();
   options.sleep = [this](absl::Duration) {

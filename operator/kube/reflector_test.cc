@@ -22,7 +22,7 @@ using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-// What a reader of the events believes to be there.
+// A reader's state, built only from the events.
 class World : public ReflectorSink {
  public:
   void Replace(std::vector<Json> objects) override {
@@ -43,7 +43,7 @@ class World : public ReflectorSink {
   }
   std::map<std::string, std::string> there;
   int replaced = 0;
-  std::vector<std::string> texts;  // of all objects that came
+  std::vector<std::string> texts;  // of all objects that arrived
 };
 
 class ReflectorTest : public ::testing::Test {
@@ -70,7 +70,7 @@ class ReflectorTest : public ::testing::Test {
   void Delete(const std::string& name) {
     ASSERT_TRUE(client_->Delete(ConfigMaps(), {"ns", name}, {}).ok());
   }
-  // What is really there.
+  // The true state.
   std::map<std::string, std::string> Truth() {
     std::map<std::string, std::string> truth;
     const auto all = ListAll(client_.get(), ConfigMaps(), {}, 0);
@@ -111,7 +111,8 @@ TEST_F(ReflectorTest, AStreamingListDeliversAllObjectsWithoutAList) {
   EXPECT_EQ(world_.replaced, 1);
 }
 
-// What the parser and the sink hold at a time: a list of 10,000 pods must not be held unstripped.
+// The most objects that parser and sink held at a time: a list of 10,000 pods must not be held
+// unstripped.
 TEST_F(ReflectorTest, StripsEachObjectBeforeTheNextOneArrives) {
   for (const bool streaming : {true, false}) {
     size_t stripped = 0;
@@ -182,7 +183,7 @@ TEST_P(ForgottenVersionTest, ListsAgainWithoutLosingChanges) {
   Touch("b", "new");
   Create(Named("c"));
   server_->Compact();
-  ASSERT_TRUE(reflector_->Round(&cancellation_).ok());  // learns that it is too late
+  ASSERT_TRUE(reflector_->Round(&cancellation_).ok());  // learns that its version is too old
   ASSERT_TRUE(reflector_->Round(&cancellation_).ok());
   EXPECT_EQ(world_.replaced, 2);
   EXPECT_EQ(world_.there, Truth());

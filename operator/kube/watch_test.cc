@@ -70,7 +70,7 @@ TEST(WatchParserTest, RejectsTextThatIsNotAnEvent) {
 
 TEST(WatchParserTest, RejectsAnEventThatIsNestedTooDeeply) {
   WatchParser parser([](const WatchEvent& event) {
-    const Json copy = event.object;  // as a cache does
+    const Json copy = event.object;  // as a cache keeps it
     return absl::OkStatus();
   });
   const std::string nested = std::string(300'000, '[') + std::string(300'000, ']');

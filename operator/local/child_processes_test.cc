@@ -47,7 +47,7 @@ bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout) {
   return true;
 }
 
-// The first number in a file, once it is there.
+// The first number in a file, once it exists.
 pid_t ReadPid(const std::string& path) {
   int pid = 0;
   WaitUntil([&] { return absl::SimpleAtoi(ReadAll(path), &pid); }, absl::Seconds(10));
@@ -69,7 +69,7 @@ class ChildProcessesTest : public ::testing::Test {
     return children_->Start({{"/bin/sh", "-c", script}, TestFile(log)});
   }
 
-  // The next end; pid 0 if none comes.
+  // The next end; pid 0 if there is none.
   ChildProcesses::End WaitForEnd() {
     MutexLock lock(&mutex_);
     while (ends_.size() <= taken_) {
@@ -135,7 +135,7 @@ TEST_F(ChildProcessesTest, SignalsThatTheParentBlocksReachTheChild) {
   sigemptyset(&terminate);
   sigaddset(&terminate, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &terminate, nullptr);
-  // Its threads inherit the mask.
+  // The object's threads inherit the mask.
   children_ = std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
     MutexLock lock(&mutex_);
     ends_.push_back(end);
@@ -154,7 +154,7 @@ TEST_F(ChildProcessesTest, KillsProcessesThatAnEndedChildStarted) {
   const pid_t grandchild = ReadPid(file);
   ASSERT_GT(grandchild, 0);
   WaitForEnd();
-  // It may stay a zombie where nobody reaps orphans; it must not run.
+  // It may stay a zombie if no process reaps orphans, but it must not run.
   EXPECT_TRUE(WaitUntil(
       [&] {
         return IsGone(grandchild) ||
@@ -170,7 +170,7 @@ TEST_F(ChildProcessesTest, DestructionKillsRunningChildren) {
   EXPECT_TRUE(IsGone(*pid));
 }
 
-// The newest child of this process that is a guard; 0: there is none.
+// The newest child of this process that is a guard; 0 if there is none.
 pid_t FindGuard() {
   pid_t guard = 0;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -187,7 +187,7 @@ pid_t FindGuard() {
 TEST_F(ChildProcessesTest, AFrozenGuardDelaysDestructionOnlyByItsTimeout) {
   ASSERT_TRUE(Shell("sleep 1000").ok());
   pid_t guard = 0;
-  // Its name comes a moment after it.
+  // The guard sets its name a moment after it starts.
   ASSERT_TRUE(WaitUntil([&] { return (guard = FindGuard()) != 0; }, absl::Seconds(10)));
   ASSERT_EQ(kill(guard, SIGSTOP), 0);
   children_.reset();
@@ -196,7 +196,7 @@ TEST_F(ChildProcessesTest, AFrozenGuardDelaysDestructionOnlyByItsTimeout) {
 
 TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
   const std::string file = TestFile("orphan");
-  // Orphans come to this process, so that it can see them end.
+  // Makes this process the parent of orphans, so that it can see them end.
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const pid_t parent = fork();
   if (parent == 0) {
@@ -215,7 +215,7 @@ TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
   EXPECT_EQ(waitpid(parent, &status, 0), parent);
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status));
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(30));  // it does not end by itself
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(30));  // it would not end by itself
 }
 
 TEST_F(ChildProcessesTest, GrandchildrenDieWithTheParentEvenIfItIsKilled) {
@@ -234,7 +234,7 @@ TEST_F(ChildProcessesTest, GrandchildrenDieWithTheParentEvenIfItIsKilled) {
   ASSERT_FALSE(IsGone(grandchild));
   kill(parent, SIGKILL);
   EXPECT_EQ(waitpid(parent, nullptr, 0), parent);
-  // It is an orphan of this process, unless the shell saw its end before its own.
+  // It is an orphan of this process, unless the shell reaped it first.
   EXPECT_TRUE(WaitUntil(
       [&] {
         while (waitpid(-1, nullptr, WNOHANG) > 0) {

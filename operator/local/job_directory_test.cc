@@ -153,7 +153,7 @@ TEST_F(JobDirectoryTest, NamesADamagedFile) {
   EXPECT_THAT(read.status().message(), HasSubstr("job.json"));
 }
 
-// A process may print its last words in any encoding.
+// A process may print its termination message in any encoding.
 TEST_F(JobDirectoryTest, KeepsAReasonThatIsNotUtf8) {
   ASSERT_TRUE(directory_.Lock().ok());
   JobResult result;
@@ -238,7 +238,7 @@ TEST_F(JobDirectoryTest, ReadsTheLastLinesOfALog) {
     for (int i = 0; i < 20000; ++i) file << "line " << i << "\n";
   }
   EXPECT_THAT(LastLines(log, 2), ElementsAre("line 19998", "line 19999"));
-  // No half line, however many are asked for.
+  // No partial line, however many lines are requested.
   EXPECT_THAT(LastLines(log, 100000).front(), ::testing::StartsWith("line "));
   std::ofstream(log) << "only";
   EXPECT_THAT(LastLines(log, 2), ElementsAre("only"));
@@ -252,7 +252,7 @@ TEST_F(JobDirectoryTest, ReadsOnlyLinesOfTheNewestLife) {
   EXPECT_THAT(LastLines(log, 5, from), IsEmpty());
   std::ofstream(log, std::ios::app) << "second\nthird\n";
   EXPECT_THAT(LastLines(log, 5, from), ElementsAre("second", "third"));
-  // Somebody has emptied it meanwhile.
+  // The file was truncated meanwhile.
   std::ofstream(log) << "new\n";
   EXPECT_THAT(LastLines(log, 5, from), ElementsAre("new"));
 }

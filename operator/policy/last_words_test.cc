@@ -37,7 +37,7 @@ TEST(LastWordsTest, IgnoreATruncatedLine) {
   EXPECT_EQ(LastWords({R"(time=1 level=error msg="no da\)"}), "");
 }
 
-// Messages to the coordinator carry them: it could not read one that is not UTF-8.
+// Messages to the coordinator carry this text: it cannot read one that is not UTF-8.
 TEST(LastWordsTest, AreAlwaysUtf8) {
   EXPECT_EQ(LastWords({"no such file: caf\xE9"}), "no such file: caf?");
   EXPECT_EQ(LastWords({"time=1 level=error msg=\xFF"}), "?");

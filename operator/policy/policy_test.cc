@@ -24,7 +24,7 @@ constexpr Slot kShard0 = {v1::SHARD, 0};
 constexpr Slot kWorker0 = {v1::WORKER, 0};
 constexpr Slot kWorker1 = {v1::WORKER, 1};
 
-// A backend that does at once what is decided.
+// A backend that carries out decisions immediately.
 class World {
  public:
   World() {
@@ -33,7 +33,7 @@ class World {
     plan.backoff_limit = 2;
   }
 
-  // Decides, does it, and returns it.
+  // Decides, carries out the decision, and returns it.
   Decision Step() {
     Decision decision = Decide(plan, limits, observed, memory_, now);
     memory_ = decision.memory;
@@ -59,7 +59,7 @@ class World {
     }
   }
 
-  // The backend itself stood still, and with it perhaps everybody else.
+  // The backend itself was paused, and possibly all processes with it.
   void StandStill(absl::Duration time) {
     now += time;
     Forgive(time, &observed, &memory_);
@@ -150,7 +150,7 @@ TEST(PolicyTest, CountsOnlyReplacedLivesAsRestarts) {
   world.StartAll();
   world.End(kWorker0, 0, SIGKILL);
   world.Step();
-  // This one leaves just before the job's end is heard.
+  // This process leaves just before the backend receives the end of the job.
   world.End(kWorker1, kExitOk);
   world.Step();
   world.observed.phase = v1::JobProgress::SUCCEEDED;
@@ -296,7 +296,7 @@ TEST(PolicyTest, PermanentExitCodesFailTheJob) {
       Decision decision = world.Step();
       EXPECT_THAT(world.started, IsEmpty());
       if (code == kExitFailed && !(slot == kCoordinator)) {
-        // The coordinator may say more, until then.
+        // The coordinator may report more until then.
         EXPECT_FALSE(decision.memory.ending.has_value());
         EXPECT_EQ(decision.decide_again, world.now + world.limits.failed_grace);
         world.now = decision.decide_again;
@@ -344,7 +344,7 @@ TEST(PolicyTest, RestartsARefusedProcessIfItsRoleHasWorkedBefore) {
         world.started.clear();
       }
     }
-    // Another end is judged as ever.
+    // Other exits are judged as usual.
     world.End(kWorker1, kExitUsage);
     EXPECT_TRUE(world.Step().memory.ending.has_value());
   }
@@ -412,7 +412,7 @@ TEST(PolicyTest, WaitsForMissingDataWithoutCountingWithPatience) {
   world.plan.backoff_limit = 0;
   world.StartAll();
   for (int i = 0; i < 20; ++i) {
-    // Long enough for a worker that reads much before it finds that something lacks.
+    // Long enough for a worker that reads much before it finds that something is missing.
     if (i % 2 == 1) world.now += world.limits.healthy_after;
     world.End(kWorker0, kExitMissing);
     Decision decision = world.Step();
@@ -563,7 +563,7 @@ TEST(PolicyTest, StopsAProcessThatWasNeverAMemberWhenTheCoordinatorEnds) {
     Decision decision = world.Step();
     EXPECT_THAT(world.stopped, ElementsAre("stop worker-1"));
     EXPECT_FALSE(decision.finish.has_value());
-    // It does not hear the signal.
+    // It does not react to the signal.
     world.stopped.clear();
     world.End(kWorker0, kExitOk);
     world.now = world.Step().decide_again;
@@ -695,7 +695,7 @@ TEST(PolicyTest, StartsMoreWorkersAtOnce) {
   EXPECT_EQ(decision.desired_workers, 4u);
 }
 
-// ---- what clusters add
+// ---- cluster features
 
 TEST(PolicyTest, ReplacesAnExternallyStoppedProcessWithoutCountingIt) {
   World world;
@@ -726,7 +726,7 @@ TEST(PolicyTest, RetriesAFailedStartWithoutCountingWithPatience) {
     ASSERT_TRUE(world.observed.processes.at(kShard0).running);
   }
   EXPECT_FALSE(world.finished);
-  // One that was ready counts as ever.
+  // A process that was ready counts as usual.
   world.observed.processes.at(kShard0).ready = true;
   world.End(kShard0, kExitFailed);
   EXPECT_EQ(world.Step().memory.ending->code, "BackoffLimitExceeded");
@@ -767,7 +767,7 @@ TEST(PolicyTest, SuspensionDoesNotWaitForACoordinatorThatHasNotStarted) {
   EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSuspended);
 }
 
-// ---- what the job itself says
+// ---- the job's own policy
 
 FailureRule Rule(FailureRule::Action action, std::set<v1::Role> roles, std::set<int> codes,
                  std::set<std::string> reasons = {}) {
@@ -832,7 +832,7 @@ TEST(PolicyTest, RulesMatchReasonsAndIgnoreCodesOfEvictions) {
   World world;
   world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {}, {137}, {"OOMKilled"})};
   world.StartAll();
-  // Evicted: its code is not its own.
+  // Evicted: its exit code does not describe the process.
   world.End(kWorker0, 137);
   world.observed.processes.at(kWorker0).exit.cause = Cause::kOutside;
   world.observed.processes.at(kWorker0).exit.reason = "Evicted";
@@ -857,7 +857,7 @@ TEST(PolicyTest, AnExitsReasonTakesPrecedenceOverItsCode) {
   EXPECT_EQ(ExitText(exit), "OOMKilled, killed by signal 9 (Killed)");
 }
 
-// ---- processes that freeze
+// ---- frozen processes
 
 const std::vector<Slot> kEverybody = {kShard0, {v1::SHARD, 1}, kWorker0, kWorker1};
 
@@ -982,7 +982,7 @@ TEST(PolicyTest, KillsAProcessUnknownToANewCoordinatorWithoutCountingIt) {
     world.Step();
     std::vector<Slot> others = kEverybody;
     others.erase(std::find(others.begin(), others.end(), slot));
-    // Another life of the coordinator: as long as it has not answered, nobody is missing.
+    // Another life of the coordinator: until it has answered, no process is missing.
     world.Start(kCoordinator);
     world.started.clear();
     world.observed.coordinator_heard = absl::InfinitePast();
@@ -1083,7 +1083,7 @@ TEST(PolicyTest, DoesNotWaitForAnExpelledProcessAtTheEnd) {
   EXPECT_THAT(world.stopped, ElementsAre("kill worker-0"));
 }
 
-// ---- processes that are asked to go
+// ---- requested exits
 
 TEST(PolicyTest, ReplacesAProcessKilledBySigtermWithoutCountingIt) {
   for (const Exit& exit : {Exit{0, SIGTERM, ""}, Exit{128 + SIGTERM, 0, ""}}) {

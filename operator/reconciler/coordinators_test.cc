@@ -53,7 +53,7 @@ class FakeCoordinator final : public v1::JobControl::Service {
     MutexLock lock(&mutex_);
     return told_.size();
   }
-  // What it was told last, once it was told as often.
+  // The last desired state that it received, after this many calls.
   v1::SetDesiredRequest Told(size_t times) {
     MutexLock lock(&mutex_);
     const absl::Time deadline = absl::Now() + kPatience;
@@ -111,7 +111,7 @@ class CoordinatorsTest : public ::testing::Test {
       if (heard.progress != nullptr && heard.progress->step() == step) return;
       news_.WaitWithTimeout(&mutex_, absl::Milliseconds(10));
     }
-    FAIL() << "step " << step << " of " << job.ToString() << " was not heard";
+    FAIL() << "step " << step << " of " << job.ToString() << " was not received";
   }
 
   const kube::ObjectKey a_{"ns", "a"};

@@ -1,5 +1,5 @@
-// DecideJob as a table: a world, and all that is to be done about it. What becomes of a job over
-// time, with the writes in between, is in operator/operator_test.cc.
+// DecideJob as a table: a world, and the complete decision. The course of a job over time, with the
+// writes in between, is in operator/operator_test.cc.
 #include "operator/reconciler/decide.h"
 
 #include <gmock/gmock.h>
@@ -31,12 +31,13 @@ constexpr Slot kWorker1 = {v1::WORKER, 1};
 
 const absl::Time kStart = absl::FromUnixSeconds(1700000000);
 
-// A job of one shard and two workers, and its world; decisions go on from each other.
+// A job with one shard and two workers, and its world; each decision continues from the previous
+// one.
 class Scene {
  public:
   Scene() { Spec(Json::object()); }
 
-  // Merged into the spec; a new generation.
+  // Merged into the spec, as a new generation.
   void Spec(const Json& patch) {
     spec_.merge_patch(patch);
     Read();
@@ -102,13 +103,13 @@ class Scene {
     world.progress_of = Pod(kCoordinator).uid;
   }
   void Pass(absl::Duration time) { now += time; }
-  // Decides and writes the status down.
+  // Decides and stores the status.
   Plan Decide() {
     Plan plan = DecideJob(world, ClusterLimits(), now);
     world.status = plan.status;
     return plan;
   }
-  // The coordinator has saved a checkpoint, and all have left.
+  // The coordinator has saved a checkpoint, and all processes have left.
   void Suspends() {
     Says(v1::JobProgress::SUSPENDED);
     Decide();
@@ -135,7 +136,7 @@ class Scene {
   int generation_ = 0;
 };
 
-// All that a plan asks for, but the status.
+// All actions of a plan except the status.
 std::vector<std::string> Actions(const Plan& plan, absl::Time now) {
   std::vector<std::string> actions;
   for (const PodDeletion& deletion : plan.deletions) {
@@ -654,14 +655,14 @@ TEST(DecideJob, DecidesTheSameForAnUnchangedWorld) {
   }
 }
 
-// ---- processes that freeze and have no probes
+// ---- frozen processes without probes
 
 TEST(DecideJob, ReplacesAPodThatDoesNotRegisterWithinTheStartTimeout) {
   Scene scene;
   scene.Spec({{"timeouts", {{"startSeconds", 100}}}});
   scene.Trains();
   const auto says = [&] {
-    scene.Says(v1::JobProgress::TRAINING);  // of worker-1
+    scene.Says(v1::JobProgress::TRAINING);  // the report has only worker-1
     scene.progress.add_processes()->mutable_process()->set_role(v1::SHARD);
     scene.world.progress_at = scene.now;
   };

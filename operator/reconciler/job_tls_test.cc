@@ -23,7 +23,7 @@ using ::testing::Not;
 const absl::Time kNow = absl::FromUnixSeconds(1700000000);
 constexpr absl::Duration kDay = absl::Hours(24);
 
-// A cluster that keeps what plans say.
+// A cluster that stores the writes of plans.
 class JobTlsTest : public ::testing::Test {
  protected:
   JobTlsTest() {
@@ -36,7 +36,7 @@ class JobTlsTest : public ::testing::Test {
     EXPECT_TRUE(plan.ok()) << plan.status();
     return *std::move(plan);
   }
-  // Until nothing is to be done; the names of what was written.
+  // Repeats until nothing is left to do; returns the names of the written Secrets.
   std::vector<std::string> Settle() {
     std::vector<std::string> written;
     for (TlsPlan plan = Plan(); !plan.writes.empty(); plan = Plan()) {
@@ -61,7 +61,7 @@ class JobTlsTest : public ::testing::Test {
   }
   // The certificate that worker `index` mounts.
   std::string Worker(uint32_t index) { return Data("a-tls-worker", absl::StrCat(index, ".crt")); }
-  // Whether worker 0, by its own bundle, takes shard 0, and the other way round.
+  // Whether worker 0 and shard 0 trust each other with their own bundles.
   bool PeersAgree() {
     return tls::CheckTrusted(Data("a-tls-ps", "0.crt"), Data("a-tls-worker", "ca.crt"), now_)
                .ok() &&
@@ -164,7 +164,7 @@ TEST_F(JobTlsTest, RenewsCertificatesInTheLastThirdOfTheirValidity) {
               ElementsAre("a-tls-coordinator", "a-tls-ps", "a-tls-worker", "a-tls-reader"));
   EXPECT_NE(Worker(0), before);
   EXPECT_TRUE(PeersAgree());
-  workers_ = 1;  // one that is not wanted is not renewed
+  workers_ = 1;  // the surplus certificate is not renewed
   now_ = Plan().look_again;
   Settle();
   EXPECT_FALSE(Worker(0).empty());
@@ -176,11 +176,11 @@ TEST_F(JobTlsTest, TheNextAuthorityIsTrustedEverywhereBeforeItSigns) {
   const std::string old_authority = Data("a-tls-ca", "ca.crt");
   std::set<std::string> bundles;
   bool changed = false;
-  // Two years, hour by hour: whoever has the bundle of an hour ago still takes everybody.
+  // Two years, hour by hour: a process with the bundle of an hour ago still trusts all others.
   std::string bundle_before = Data("a-tls-worker", "ca.crt");
   for (const absl::Time end = kNow + 730 * kDay; now_ < end; now_ += absl::Hours(1)) {
     if (const TlsPlan plan = Plan(); plan.writes.empty()) {
-      // Nothing is due before: pass over it in one go.
+      // Nothing is due before: skip ahead.
       now_ = std::max(now_, plan.look_again - absl::Hours(1));
     }
     Settle();

@@ -74,9 +74,9 @@ TEST(ObjectsTest, PodsUseTheGivenImages) {
   EXPECT_EQ(ImagesOf(Job({{"image", "newer"}}), kDefaults).server, "newer");
 }
 
-// A pod's image may be of an older release than the operator. What a release adds goes into the job
-// file, or into variables, which older programs ignore: docs/versions.md. So this list only ever
-// gets shorter within an API version.
+// A pod's image may be of an older release than the operator. New settings of a release go into the
+// job file, or into environment variables, which older programs ignore: docs/versions.md. So this
+// list can only become shorter within an API version.
 TEST(ObjectsTest, PodsUseOnlyFlagsThatEveryReleaseKnows) {
   const auto flags = [](const Json& pod) {
     std::vector<std::string> names;

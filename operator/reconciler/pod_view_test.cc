@@ -202,7 +202,7 @@ TEST(PodViewTest, AStartedPodDoesNotWaitForVolumes) {
   EXPECT_TRUE(WaitingAt(*ReadPod(Pod("worker", status)), absl::InfiniteFuture()).empty());
 }
 
-// What a container waits for, in a pod with others that wait as they should.
+// A container that waits, in a pod with others that wait for normal reasons.
 Json WithWaiting(const char* list, const char* name, const char* reason) {
   Json status = Waiting("PodInitializing");
   Json& statuses = status[list];

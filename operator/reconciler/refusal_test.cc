@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// An answer of an API server, as kube::HttpClient hands it on.
+// An answer of an API server, as kube::HttpClient returns it.
 absl::Status Answer(int code, const std::string& reason, const std::string& message,
                     const std::string& call = "create pods ns/a-worker-0") {
   return kube::Annotate(kube::ApiError{code, reason, message, {}}.ToStatus(), call);
@@ -37,7 +37,7 @@ TEST_P(RefusalTest, HasTheReasonAndAdviceOfItsCause) {
   EXPECT_EQ(refusal.may_pass, given.may_pass);
 }
 
-// The texts are those of Kubernetes 1.34.
+// The texts are from Kubernetes 1.34.
 INSTANTIATE_TEST_SUITE_P(
     Causes, RefusalTest,
     ::testing::Values(

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Answers with what the test has laid ready, in order; Done afterwards.
+// Returns the results that the test has prepared, in order; then Done.
 class ScriptedReconciler : public Reconciler {
  public:
   Result Reconcile(const Key& key) override {

@@ -20,7 +20,7 @@ namespace {
 using kube::Json;
 using ::testing::HasSubstr;
 
-// A replica: its elector, and a client whose writes ask it.
+// A replica: its elector, and a client that checks it before each write.
 struct Replica {
   Replica(kube::FakeApiServer* server, const Clock* clock, const std::string& name)
       : plain(server, ClientOptions(nullptr)),
@@ -87,7 +87,7 @@ TEST_F(LeaderElectionTest, AFrozenLeaderMayNotWriteWhenItWakesAndHasNoEarlySucce
   clock_.Advance(absl::Seconds(9.9));
   EXPECT_TRUE(a_.CanWrite("x"));
   clock_.Advance(absl::Seconds(0.1));
-  EXPECT_FALSE(a_.CanWrite("y"));  // 5 s before anybody can follow
+  EXPECT_FALSE(a_.CanWrite("y"));  // 5 s before another replica can follow
   EXPECT_FALSE(b_.elector.Step().ok());
   clock_.Advance(absl::Seconds(4.9));
   EXPECT_FALSE(b_.elector.Step().ok());
@@ -101,7 +101,7 @@ TEST_F(LeaderElectionTest, AFrozenLeaderMayNotWriteWhenItWakesAndHasNoEarlySucce
 TEST_F(LeaderElectionTest, ACandidateMeasuresTheLeaseWithItsOwnClock) {
   ASSERT_TRUE(a_.elector.Step().ok());
   clock_.Advance(absl::Hours(1));
-  EXPECT_FALSE(b_.elector.Step().ok());  // it sees the Lease for the first time
+  EXPECT_FALSE(b_.elector.Step().ok());  // it reads the Lease for the first time
   clock_.Advance(absl::Seconds(15));
   EXPECT_TRUE(b_.elector.Step().ok());
 }

@@ -126,7 +126,7 @@ TEST_F(QueueCoreTest, MatchesAModelUnderRandomOperations) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     QueueCore core{QueueCore::Options{}};
     absl::Time now = absl::FromUnixSeconds(1000);
-    std::map<Key, bool> pending;  // the model: added, and not taken since
+    std::map<Key, bool> pending;  // the model: added and not yet taken
     std::map<Key, absl::Time> due;
     std::vector<Key> working;
     const auto fire = [&] {

@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Le;
 
-// Tasks that wait until so many of them are under way.
+// Tasks that wait until this many are running.
 class Meeting {
  public:
   explicit Meeting(int wanted) : wanted_(wanted) {}
@@ -79,8 +79,8 @@ TEST(TaskPoolTest, StopsAfterAFailureAndReturnsTheLowest) {
     return i == 0 ? absl::OkStatus() : absl::InternalError(absl::StrCat(i));
   });
   EXPECT_EQ(status.message(), "1");
-  // All four had begun when the first of them failed; the one that succeeded may have begun another
-  // before that was known.
+  // All four had started when the first of them failed; the one that succeeded may have started
+  // another task before the failure was known.
   EXPECT_THAT(begun, Le(5));
 }
 
@@ -88,7 +88,7 @@ TEST(TaskPoolTest, LoopsOfSeveralCallersProgressConcurrently) {
   TaskPool pool(2);
   std::atomic<int> done{0};
   std::vector<std::thread> callers;
-  // Each has one task at least under way at a time, whoever else does.
+  // Each loop always has at least one running task, whatever the other loops do.
   Meeting meeting(5);
   for (int c = 0; c < 5; ++c) {
     callers.emplace_back([&] {

@@ -27,7 +27,7 @@ const Json& Version() {
   return version;
 }
 
-// The schema of a path of the table; null where there is none.
+// The schema of a path of the table; null if there is none.
 const Json* SchemaAt(const std::string& path) {
   const Json* schema = &Version()["schema"]["openAPIV3Schema"];
   for (absl::string_view part : absl::StrSplit(path, '.')) {
@@ -73,7 +73,7 @@ TEST(Crd, HasEveryFieldOfTheTableWithItsDescription) {
   }
 }
 
-// CEL's cost is bounded only where sizes are.
+// CEL's cost is bounded only for values with maximum sizes.
 TEST(Crd, BoundsEveryStringListAndMap) {
   for (const Field* field : AllFields()) {
     const Json& schema = *SchemaAt(field->path);
@@ -100,7 +100,7 @@ TEST(Crd, HasEveryRuleOnceWithItsMessage) {
   }
 }
 
-// Without a default or `required`, a transition must not read what may be missing.
+// Without a default or `required`, a transition rule must not read a field that may be missing.
 TEST(Crd, RejectsChangesOfFixedFields) {
   std::set<std::string> paths;
   for (const FixedField& fixed : FixedFields()) {

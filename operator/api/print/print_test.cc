@@ -37,7 +37,7 @@ void ExpectSameJob(const TrainingJob& a, const TrainingJob& b) {
   EXPECT_EQ(a.cluster, b.cluster);
 }
 
-// Uses everything that the smallest manifest leaves out.
+// Uses every field that the smallest manifest leaves out.
 constexpr char kRich[] = R"(
 apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
@@ -231,8 +231,8 @@ TEST(ToManifestYaml, ReadsBackAsTheSameJob) {
   }
 }
 
-// A minimal manifest around the field, with `value` in its place; without the field where `value`
-// is empty.
+// A minimal manifest around the field, with `value` in its place; without the field if `value` is
+// empty.
 std::string ManifestWith(const Field& field, const std::string& value) {
   nlohmann::json manifest = MinimalManifest();
   if (!field.context.empty()) manifest.merge_patch(nlohmann::json::parse(field.context));
@@ -261,7 +261,7 @@ TEST(ToManifestYaml, LosesNoFieldOfTheTable) {
   int compared = 0;
   for (const Field& field : Fields()) {
     const ParsedManifest without = ParseManifest(ManifestWith(field, ""), {});
-    if (!without.ok()) continue;  // required, or by a rule
+    if (!without.ok()) continue;  // required, by itself or by a rule
     for (const Example& example : field.examples) {
       const std::string fallback =
           field.default_json.empty() ? "" : YamlScalar(nlohmann::json::parse(field.default_json));
@@ -300,7 +300,7 @@ TEST(ManifestTemplate, IsValidAndCommentedForEachModelAndDataFormat) {
   for (const char* model :
        {"convnet", "mnist-net", "mlp", "lstm-lm", "linear", "logistic", "additive", "my/net.pt"}) {
     for (const std::string& data : model == std::string("lstm-lm") ? words : numbers) {
-      // It predicts numbers, which images are not labelled with.
+      // This model predicts numbers, and images have no numeric labels.
       if (model == std::string("linear") && data == numbers[1]) continue;
       TemplateOptions options;
       options.name = "mine";

@@ -42,7 +42,7 @@ TEST_P(HopelessEndTest, FailsTheJobAtOnce) {
             absl::StrCat("worker-1 ended with exit code ", GetParam().exit_code, ": --shards: no"));
   EXPECT_THAT(cluster_.EventReasons(), Contains("ProcessFailed"));
   cluster_.Pass(absl::Minutes(5));
-  EXPECT_THAT(cluster_.PodNames(), ::testing::ElementsAre("a-worker-1")) << "nothing begins again";
+  EXPECT_THAT(cluster_.PodNames(), ::testing::ElementsAre("a-worker-1")) << "nothing is restarted";
 }
 
 INSTANTIATE_TEST_SUITE_P(Codes, HopelessEndTest,

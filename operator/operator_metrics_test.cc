@@ -52,7 +52,7 @@ TEST_F(OperatorMeterTest, LabelsARecoveryWithTheLostRole) {
             "sluice_operator_recovery_seconds_sum{role=\"ps\"} 12");
   EXPECT_EQ(Line("sluice_operator_recovery_seconds_count{role=\"worker\"}"),
             "sluice_operator_recovery_seconds_count{role=\"worker\"} 0")
-      << "that one was lost before, and is not what was recovered from";
+      << "that process was lost earlier and is not part of this recovery";
 }
 
 TEST_F(OperatorMeterTest, SeriesOfAllRolesExistFromTheStart) {

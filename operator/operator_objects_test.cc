@@ -245,7 +245,7 @@ TEST_F(OperatorObjectsTest, ReplacesADeadWorkerEvenIfAnAccessoryIsRefused) {
   cluster_.Pass(absl::Seconds(30));
   EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
   EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/ReplicasReady")
-      << "and the refusal is told";
+      << "and the refusal is reported";
 }
 
 TEST_F(OperatorObjectsTest, RestoresALostLabel) {

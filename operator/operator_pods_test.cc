@@ -127,7 +127,7 @@ TEST_F(OperatorManyPodsTest, ALargeJobDoesNotBlockOtherJobs) {
     }
     return at;
   };
-  EXPECT_LT(last("b-"), 30u) << "one turn of the large job is all that the small one waits for";
+  EXPECT_LT(last("b-"), 30u) << "the small job waits for at most one turn of the large one";
   EXPECT_GT(last("a-"), 60u);
   EXPECT_EQ(std::set<std::string>(made.begin(), made.end()).size(), made.size());
   EXPECT_EQ(cluster_.PodNames().size(), made.size());
@@ -158,7 +158,7 @@ TEST_F(OperatorManyPodsTest, DeletionsOfManyPodsDoNotBlockOtherJobs) {
   for (size_t i = writes.size(); i-- > 0;) {
     if (absl::StrContains(writes[i], "/trainingjobs/b/")) first_of_b = i;
   }
-  EXPECT_LE(first_of_b, 20u) << "one turn of the large job is all that the small one waits for";
+  EXPECT_LE(first_of_b, 20u) << "the small job waits for at most one turn of the large one";
 }
 
 TEST_F(OperatorManyPodsTest, GathersReadyPodsButHandlesAnExitAtOnce) {

@@ -94,7 +94,7 @@ TEST_F(OperatorTest, WritesProgressToTheStatusAndEndsTheJobOnSuccess) {
                                                                         {"accuracy", 98.531}}));
   for (const std::string& pod : cluster_.PodNames()) cluster_.EndPod(pod, 0);
   cluster_.Pass(absl::Minutes(5));
-  EXPECT_EQ(cluster_.PodNames().size(), 4u) << "pods that have ended keep their logs";
+  EXPECT_EQ(cluster_.PodNames().size(), 4u) << "ended pods keep their logs";
   for (const char* role : {"worker", "parameterServer"}) {
     EXPECT_EQ(GetInt(cluster_.Status("a"), {role, "readyReplicas"}), 0) << role;
     EXPECT_EQ(GetInt(cluster_.Status("a"), {role, "replicas"}), 0) << role;
@@ -281,7 +281,7 @@ TEST_F(OperatorTest, FailuresOfShardsUseUpTheBackoffLimit) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/BackoffLimitExceeded");
   EXPECT_EQ(Summary(), "Failed");
   cluster_.Pass(absl::Minutes(1));
-  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-ps-0")) << "those that still ran are deleted";
+  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-ps-0")) << "running pods are deleted";
   EXPECT_THAT(cluster_.EventReasons(), Contains("BackoffLimitExceeded"));
 }
 
@@ -465,7 +465,8 @@ TEST_F(OperatorTest, NamesAPodKeptByAForeignFinalizer) {
   cluster_.EndPod("a-worker-0", 137);
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Seconds(5));
-  EXPECT_NE(cluster_.Condition("a", "Degraded"), "True/HeldByFinalizer") << "most go in a moment";
+  EXPECT_NE(cluster_.Condition("a", "Degraded"), "True/HeldByFinalizer")
+      << "most finalizers are removed soon";
   cluster_.Pass(absl::Seconds(6));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/HeldByFinalizer");
   EXPECT_THAT(cluster_.ConditionMessage("a", "Degraded"),
@@ -526,7 +527,8 @@ TEST_F(OperatorTest, ReportsStepsLostByAChangeOfSize) {
   cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Minutes(10));
-  EXPECT_EQ(cluster_.PodNames().size(), 4u) << "the checkpoint is slow; nobody asked for a stop";
+  EXPECT_EQ(cluster_.PodNames().size(), 4u)
+      << "the checkpoint is slow, but no user asked for a stop";
   cluster_.Say("a", Progress::SUSPENDED, 20, [](Progress* progress) {
     progress->set_reason("suspended; no checkpoint within 1m");
   });
@@ -549,7 +551,7 @@ TEST_F(OperatorTest, SwitchesTheModeWithACheckpoint) {
   EXPECT_EQ(Summary(), "SwitchingMode");
   EXPECT_TRUE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(mode_of_config(), "SYNCHRONOUS") << "for whoever follows a coordinator that dies now";
+  EXPECT_EQ(mode_of_config(), "SYNCHRONOUS") << "for the successor of a coordinator that dies now";
   const std::string before = cluster_.UidOf("a-coordinator");
   cluster_.Say("a", Progress::SUSPENDED, 20);
   ASSERT_TRUE(cluster_.Settle());
@@ -673,8 +675,7 @@ TEST_F(OperatorTest, DeletesPodsOfAnEndedJobWithRunningSidecars) {
                             {{"name", "sidecar"}, {"state", {{"running", Json::object()}}}}}}});
   }
   cluster_.Pass(absl::Minutes(10));
-  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-coordinator"))
-      << "what runs no more keeps its logs";
+  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-coordinator")) << "ended pods keep their logs";
 }
 
 TEST_F(OperatorTest, DeadlinesFailAJob) {
@@ -805,7 +806,7 @@ TEST_F(OperatorTest, WritesNothingWhenNothingChanges) {
   EXPECT_THAT(cluster_.Writes(), IsEmpty());
   cluster_.Restart();
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_THAT(cluster_.Writes(), IsEmpty()) << "a new operator finds all as it should be";
+  EXPECT_THAT(cluster_.Writes(), IsEmpty()) << "a new operator finds nothing to change";
 }
 
 TEST_F(OperatorTest, WritesProgressEveryFifteenSeconds) {
@@ -1046,7 +1047,7 @@ TEST_F(OperatorTlsTest, RenewsCertificatesOfAnIdleJob) {
   const std::string pod = cluster_.UidOf("a-ps-0");
   for (int i = 0; i < 21; ++i) cluster_.Pass(kDay);
   EXPECT_NE(Certificate("ps", "0.crt"), before);
-  EXPECT_EQ(cluster_.UidOf("a-ps-0"), pod) << "no pod is made anew for it";
+  EXPECT_EQ(cluster_.UidOf("a-ps-0"), pod) << "no pod is re-created for it";
   EXPECT_NE(cluster_.coordinators.partners.begin()->second.credentials, credentials);
 }
 

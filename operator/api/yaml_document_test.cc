@@ -101,7 +101,7 @@ TEST(YamlDocument, RejectsDeepLargeAndCircularTextsWithTheirPlace) {
   for (int i = 0; i < 900; ++i) absl::StrAppend(&merges, "k", i, ": 1, ");
   merges += "}\n";
   for (int i = 0; i < 100; ++i) absl::StrAppend(&merges, "m", i, ": {<<: *b}\n");
-  EXPECT_THAT(FirstProblem(merges), HasSubstr("f:3:6: <<: too much is merged"));
+  EXPECT_THAT(FirstProblem(merges), HasSubstr("f:3:6: <<: merges too many names"));
 }
 
 TEST(YamlDocument, RejectsKeysThatAreNotNames) {

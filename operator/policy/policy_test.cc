@@ -335,7 +335,7 @@ TEST(PolicyTest, RestartsARefusedProcessIfItsRoleHasWorkedBefore) {
         EXPECT_EQ(decision.memory.restorations, 0u);
         EXPECT_TRUE(decision.memory.worker_deaths.empty());
         if (i > 0) {
-          EXPECT_THAT(world.started, IsEmpty()) << "later and later";
+          EXPECT_THAT(world.started, IsEmpty()) << "with growing delays";
           EXPECT_GE(decision.decide_again - world.now, world.limits.first_delay);
           world.now = decision.decide_again;
           world.Step();
@@ -779,7 +779,7 @@ TEST(PolicyTest, AFailJobRuleFailsTheJob) {
   world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {v1::WORKER}, {42})};
   world.StartAll();
   world.End(kShard0, 42);
-  EXPECT_FALSE(world.Step().memory.ending.has_value()) << "that rule is of workers";
+  EXPECT_FALSE(world.Step().memory.ending.has_value()) << "that rule is for workers";
   world.End(kWorker1, 42, 0, "no licence");
   const Decision decision = world.Step();
   ASSERT_TRUE(decision.memory.ending.has_value());

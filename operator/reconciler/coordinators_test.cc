@@ -187,7 +187,7 @@ TEST_F(CoordinatorsTest, ContinuesAfterAPause) {
   coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(1), {});
   WaitForNews(a_, 1);
   coordinators_.Pause(a_);
-  EXPECT_EQ(coordinators_.Latest(a_).progress->step(), 1u) << "what was said is kept";
+  EXPECT_EQ(coordinators_.Latest(a_).progress->step(), 1u) << "the last report is kept";
   coordinator.SetStep(2);
   coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(1), {});
   WaitForNews(a_, 2);

@@ -674,7 +674,7 @@ TEST(DecideJob, ReplacesAPodThatDoesNotRegisterWithinTheStartTimeout) {
   says();
   EXPECT_TRUE(scene.Decide().deletions.empty());
   scene.Pass(absl::Seconds(2));
-  EXPECT_TRUE(scene.Decide().deletions.empty()) << "what the coordinator said is old";
+  EXPECT_TRUE(scene.Decide().deletions.empty()) << "the coordinator's report is old";
   says();
   plan = scene.Decide();
   ASSERT_EQ(plan.deletions.size(), 1u);

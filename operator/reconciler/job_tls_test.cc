@@ -139,7 +139,7 @@ TEST_F(JobTlsTest, AddsCertificatesForNewWorkersAndKeepsThoseOfRemovedOnes) {
   const std::string third = Worker(2);
   EXPECT_FALSE(third.empty());
   workers_ = 1;
-  EXPECT_THAT(Settle(), IsEmpty()) << "pods on their way out still mount theirs";
+  EXPECT_THAT(Settle(), IsEmpty()) << "leaving pods still mount theirs";
   workers_ = 3;
   Settle();
   EXPECT_EQ(Worker(2), third);
@@ -193,7 +193,7 @@ TEST_F(JobTlsTest, TheNextAuthorityIsTrustedEverywhereBeforeItSigns) {
   }
   EXPECT_TRUE(changed);
   EXPECT_THAT(Data("a-tls-worker", "ca.crt"), Not(HasSubstr(old_authority)))
-      << "what has expired is trusted no more";
+      << "expired certificates are no longer trusted";
   EXPECT_GE(bundles.size(), 4u);
 }
 

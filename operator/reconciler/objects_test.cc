@@ -214,7 +214,7 @@ TEST(ObjectsTest, ProbesKillFrozenButNotBusyProcesses) {
       const Json& probe = usual[name];
       EXPECT_EQ(probe["httpGet"]["path"], "/healthz");
       EXPECT_EQ(probe["terminationGracePeriodSeconds"], 5)
-          << "what is frozen does not hear SIGTERM, however long the pod's own grace is";
+          << "a frozen process does not handle SIGTERM, however long its grace period";
     }
     EXPECT_EQ(usual["startupProbe"]["periodSeconds"], 5);
     EXPECT_EQ(usual["startupProbe"]["failureThreshold"], 12) << "60 s";

@@ -93,8 +93,8 @@ void AddYamlCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("twice", "    steps: 100", "    steps: 100\n    steps: 200",
                           "16:5: steps: given twice; first on line 15", true));
   cases->push_back(Change("indentation", "    steps: 100", "    steps: 100\n   seed: 1",
-                          "16:4: not valid YAML: the line is not indented as those that it stands "
-                          "among",
+                          "16:4: not valid YAML: the line is not indented like the lines around "
+                          "it",
                           true));
   cases->push_back(Change("tab", "    steps: 100", "    steps: 100\n\tseed: 1",
                           "16:1: not valid YAML: the line is indented with a tab; YAML allows only "

@@ -132,6 +132,7 @@ runtime::Informer* Operator::AddCache(kube::Client* reads, const kube::ResourceT
   informers_.push_back(std::make_unique<runtime::Informer>(std::move(options)));
   runtime::Informer* informer = informers_.back().get();
   informer->AddHandler(handler_.get());
+
   std::vector<std::string> namespaces = options_.namespaces;
   if (namespaces.empty()) namespaces.push_back("");
   for (const std::string& ns : namespaces) {
@@ -162,6 +163,7 @@ Operator::Operator(Options options, kube::Client* reads, kube::Client* writes,
   caches.secrets = AddCache(reads, reconciler::Secrets());
   caches.budgets = AddCache(reads, reconciler::DisruptionBudgets());
   caches.policies = AddCache(reads, reconciler::NetworkPolicies());
+
   reconciler::JobReconciler::Options reconciler = options_.reconciler;
   reconciler.pool = &creators_;
   reconciler_ = std::make_unique<reconciler::JobReconciler>(std::move(reconciler), writes, caches,

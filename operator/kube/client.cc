@@ -48,7 +48,8 @@ absl::StatusOr<Json> CreateOrFind(Client* client, const ResourceType& type, absl
     if (found.ok()) {
       if (is_ours(*found)) return found;
       return absl::AlreadyExistsError(
-          Annotate(last, type.resource + " " + key.ToString() + " is another's").message());
+          Annotate(last, type.resource + " " + key.ToString() + " belongs to another owner")
+              .message());
     }
     if (!absl::IsNotFound(found.status())) return found.status();
   }

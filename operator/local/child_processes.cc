@@ -71,6 +71,7 @@ absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command, const Proces
     if (null_input >= 0) close(null_input);
     return ErrorOf(error, "a process could not be started");
   }
+
   const pid_t parent = getpid();
   const pid_t pid = fork();
   const int fork_error = errno;
@@ -78,6 +79,7 @@ absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command, const Proces
   close(log);
   close(null_input);
   close(error_pipe[1]);
+
   ChildError error;
   ssize_t got = 0;
   pollfd ready = {error_pipe[0], POLLIN, 0};
@@ -92,6 +94,7 @@ absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command, const Proces
     } while (got < 0 && errno == EINTR);
   }
   close(error_pipe[0]);
+
   if (pid < 0) return ErrorOf(fork_error, "a process could not be started");
   if (polled == 0) {
     guard.Remove(pid);

@@ -306,17 +306,20 @@ void LocalJob::Start(const policy::Slot& slot) {
     }
     for (const char* what : {"port", "status.json"}) (void)files_->Remove(RunFile(slot, what));
   }
+
   earlier_incarnations_[slot].clear();
   for (const v1::ProcessStatus& status : progress_.processes()) {
     if (policy::Slot{status.process().role(), status.process().index()} == slot) {
       earlier_incarnations_[slot].insert(status.process().incarnation());
     }
   }
+
   std::error_code error;
   const uintmax_t length = std::filesystem::file_size(directory_->LogFile(slot), error);
   log_begins_[slot] = error ? 0 : length;  // no log exists before the first life
   const absl::StatusOr<pid_t> pid =
       children_->Start({ArgumentsFor(slot), directory_->LogFile(slot)});
+
   policy::ProcessObservation process;
   process.started = clock_->Now();
   if (pid.ok()) {
@@ -330,6 +333,7 @@ void LocalJob::Start(const policy::Slot& slot) {
     }
     return;
   }
+
   process.life = absl::StrCat("none.", ++lives_);
   process.running = false;
   process.ended = process.started;

@@ -165,6 +165,7 @@ class GrpcCoordinators::Impl {
       if (stopping_) return;
       garbage.swap(garbage_);
       if (!garbage.empty()) continue;
+
       const absl::Time now = absl::Now();
       absl::Time next = absl::InfiniteFuture();
       for (auto& [job, partner] : partners_) {
@@ -193,6 +194,7 @@ class GrpcCoordinators::Impl {
     call->stub = v1::JobControl::NewStub(partner->channel);
     call->context.set_deadline(std::chrono::system_clock::now() +
                                absl::ToChronoMilliseconds(options_.call_timeout));
+
     // If the gate refuses, the desired state is sent when it opens again.
     const bool allowed = options_.gate == nullptr || options_.gate->Check().ok();
     if (!partner->untold || !allowed) {
@@ -203,6 +205,7 @@ class GrpcCoordinators::Impl {
           [this, call](const grpc::Status& status) { OnAnswer(call, status.ok()); });
       return;
     }
+
     call->told = partner->desired;
     for (const PendingDeath& pending : partner->deaths) {
       if (pending.until > now) *call->told.add_deaths() = pending.death;

@@ -74,6 +74,7 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* tr
   const absl::Time now = clock_->Now();
   std::vector<PodView> views;
   std::map<std::string, Trail::Leaving> leaving;
+
   for (const runtime::ObjectPtr& pod : caches_.pods->ByIndex(kControllerIndex, uid)) {
     std::optional<PodView> view = ReadPod(*pod);
     if (!view.has_value()) continue;
@@ -90,6 +91,7 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* tr
     if (deleted != trail->deleted.end() && deleted->second.forced) view->forced = true;
     views.push_back(*std::move(view));
   }
+
   trail->leaving = std::move(leaving);  // drops the pods that are gone
   for (auto it = trail->created.begin(); it != trail->created.end();) {
     if (now - it->second.at > options_.write_lag) {
@@ -124,6 +126,7 @@ World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) c
   world.progress_at = heard.at;
   world.refused = trail->refused;
   world.images = ImagesOf(world.job, options_.pods);
+
   const PodImages images = PinnedImages(ReadRecovery(world.status), world);
   if (trail->hashes_of != world.job.generation || trail->hashed_images != images) {
     trail->hashes.clear();
@@ -147,6 +150,7 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
   // made by a former leader, is refused.
   absl::StatusOr<Json> written = client_->Update(TrainingJobs(), world.job.key, body, options);
   if (!written.ok()) return written.status();
+
   trail->superseded.push_back(kube::ResourceVersionOf(job));
   trail->written = *std::move(written);
   trail->status_written = clock_->Now();
@@ -170,6 +174,7 @@ absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObj
     const std::string name = absl::StrCat(wanted.type->resource, "/", key.name);
     const auto applied = trail->applied.find(name);
     const bool known = applied != trail->applied.end();
+
     if (live != nullptr && Covers(*live, wanted.object)) {
       if (!known) continue;
       applied->second.shown = true;
@@ -209,6 +214,7 @@ absl::Status JobReconciler::PutRight(const JobView& job, const OwnedObject& want
     found = *std::move(made);  // from an earlier attempt, or without its label
     live = &found;
   }
+
   kube::WriteOptions options;
   options.field_manager = kFieldManager;
   Json body = wanted.object;
@@ -228,6 +234,7 @@ absl::Status JobReconciler::PutRight(const JobView& job, const std::vector<Lacki
     written[i] = done.ok();
     return done;
   });
+
   const absl::Time now = clock_->Now();
   for (size_t i = 0; i < objects.size(); ++i) {
     if (!written[i]) continue;
@@ -274,6 +281,7 @@ absl::Status JobReconciler::DeletePods(const std::string& ns,
     deleted[i] = 1;
     return absl::OkStatus();
   });
+
   const absl::Time now = clock_->Now();
   for (size_t i = 0; i < deletions.size(); ++i) {
     if (!deleted[i]) continue;
@@ -315,6 +323,7 @@ absl::Status JobReconciler::CreatePods(const World& world, const PodImages& imag
       made[i] = *std::move(pod);
       return absl::OkStatus();
     });
+
     const absl::Time now = clock_->Now();
     for (size_t i = 0; i < made.size(); ++i) {
       if (made[i].object.is_null()) continue;
@@ -354,6 +363,7 @@ absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan, Trai
     deletions.resize(turn);
   }
   if (creations.size() > turn) creations.resize(turn);
+
   absl::Status status = DeletePods(world.job.key.ns, deletions, trail);
   if (!status.ok()) return status;
   status = CreatePods(world, plan.images, creations, trail);
@@ -378,6 +388,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
   const bool runs = std::any_of(world.pods.begin(), world.pods.end(),
                                 [](const PodView& pod) { return pod.begun; });
   if (!status.ok() && !runs) return status;
+
   status.Update(ApplyPods(world, plan, trail));
   if (!status.ok()) return status;
   if (plan.delete_job) {
@@ -453,6 +464,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
     trails_.erase(key);
     return Result::Done();
   }
+
   const std::shared_ptr<Trail> trail = TrailOf(key, kube::UidOf(*cached));
   const Json before = NewestJob(*cached, trail.get());
   const Heard heard = coordinators_->Latest(key);
@@ -482,6 +494,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
       job = trail->written;
     }
   }
+
   Converse(world, plan, trail.get());
   const absl::Status acted = Act(job, world, plan, trail.get());
   // The status should show the refusal at once.
@@ -490,6 +503,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   if (std::max(plan.creations.size(), plan.deletions.size()) > options_.pods_in_a_turn) {
     return Result::RequeueAfter({});
   }
+
   again = std::min(again, NextLook(*trail, plan.keep_objects));
   // A coordinator does not notify of mere progress, so the job is looked at again.
   if (plan.conversation.has_value()) again = std::min(again, now + options_.progress_interval);

@@ -213,6 +213,7 @@ class Planner {
       plan_.writes.push_back(MakeSecret(job_, name, "ca", data, secret));
       return std::move(plan_);
     }
+
     plan_.look_again = authorities_.look_again();
     bundle_ = authorities_.Bundle();
     for (const auto& [role, count] : {std::pair{v1::COORDINATOR, 1u},
@@ -257,6 +258,7 @@ class Planner {
       pair = *std::move(issued);
       renew_at = RenewAt(validity);
     }
+
     (*after)[CertificateKey(index)] = std::move(pair.certificate);
     (*after)[PrivateKeyKey(index)] = std::move(pair.private_key);
     plan_.look_again = std::min(plan_.look_again, renew_at);

@@ -132,14 +132,17 @@ JobView ReadJob(const Json& object) {
   view.uid = kube::UidOf(object);
   view.generation = GetInt(object, {"metadata", "generation"});
   view.being_deleted = kube::IsBeingDeleted(object);
+
   const Json spec = ObjectAt(object, {"spec"});
   view.coordinator_template = ObjectAt(spec, {"coordinator", "template"});
   view.shard_template = ObjectAt(spec, {"parameterServer", "template"});
   view.worker_template = ObjectAt(spec, {"worker", "template"});
+
   ReadStorage(object, &view);
   view.data.claim = GetString(spec, {"data", "source", "volume", "claimName"});
   view.data.mount_path = GetString(spec, {"data", "source", "volume", "mountPath"});
   if (view.data.mount_path.empty()) view.data.mount_path = "/data";
+
   view.failure_rules = ReadFailureRules(spec);
   view.toleration_seconds = IntOr(spec, {"nodeFailure", "tolerationSeconds"}, 10);
   view.force_delete_after =

@@ -175,6 +175,7 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
     mounts.push_back({{"name", "sluice-tls"}, {"mountPath", kTlsFolder}, {"readOnly", true}});
     volumes->push_back(TlsVolume("sluice-tls", job.key.name, slot));
   }
+
   const ClaimMount& checkpoints = job.checkpoints;
   if (slot.role != v1::WORKER && !checkpoints.claim.empty()) {
     mounts.push_back({{"name", "sluice-checkpoints"},
@@ -183,6 +184,7 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
     volumes->push_back({{"name", "sluice-checkpoints"},
                         {"persistentVolumeClaim", {{"claimName", checkpoints.claim}}}});
   }
+
   if (slot.role == v1::WORKER && !job.data.claim.empty()) {
     mounts.push_back(
         {{"name", "sluice-data"}, {"mountPath", job.data.mount_path}, {"readOnly", true}});
@@ -205,6 +207,7 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
                       {"runAsNonRoot", true},
                       {"capabilities", {{"drop", {"ALL"}}}},
                       {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
+
   const bool computes = slot.role == v1::SHARD && job.NeedsWorkerImage(slot.role);
   container["image"] = job.NeedsWorkerImage(slot.role) ? images.worker : images.server;
   container["env"] = Json::array({FieldVariable("POD_IP", "status.podIP")});
@@ -234,6 +237,7 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
     container["startupProbe"] = StartupProbe(job);
     container["livenessProbe"] = LivenessProbe(job);
   }
+
   AddMounts(job, slot, &container, volumes);
   return container;
 }
@@ -291,6 +295,7 @@ Json MergeSpec(Json ours, const Json& theirs, const std::string& container_name)
       ours[field] = it.value();
     }
   }
+
   const Json* containers = kube::Find(theirs, {"containers"});
   for (size_t i = 0; containers != nullptr && containers->is_array() && i < containers->size();
        ++i) {
@@ -458,6 +463,7 @@ Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& i
                {"securityContext", SecurityContext(defaults)},
                {"containers", Json::array({container})},
                {"volumes", std::move(volumes)}};
+
   const Json* their_spec = kube::Find(pod_template, {"spec"});
   pod["spec"] = MergeSpec(std::move(spec), their_spec == nullptr ? Json() : *their_spec, role);
   pod["metadata"]["annotations"][kTemplateHash] =

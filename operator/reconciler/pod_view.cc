@@ -303,10 +303,12 @@ std::optional<PodView> ReadPod(const Json& pod) {
     const Json* target = Condition(pod, "DisruptionTarget");
     view.tainted = IsTrue(target) && GetString(*target, {"reason"}) == kByTaint;
   }
+
   const Json* ready = Condition(pod, "Ready");
   view.ready = IsTrue(ready);
   // The node controller sets Ready to False and leaves the rest as the kubelet last reported it.
   view.node_lost = ready != nullptr && !view.ready && IsTrue(Condition(pod, "ContainersReady"));
+
   ReadContainer(pod, &view);
   const std::string phase = GetString(pod, {"status", "phase"});
   view.terminal = phase == "Failed" || phase == "Succeeded";
@@ -316,9 +318,11 @@ std::optional<PodView> ReadPod(const Json& pod) {
     view.exit.code = phase == "Failed" ? kExitRetry : kExitOk;
     view.exit.message = GetString(pod, {"status", "message"});
   }
+
   if (!view.ended) view.waiting = WaitingOf(pod, RoleName(view.slot.role), view.begun);
   if (!view.begun) ReadSlowStart(pod, &view);
   ReadSlowEnd(pod, &view);
+
   if (view.ended) {
     view.ready = false;
     if (view.ended_at == absl::InfinitePast() || view.ended_at == absl::Time()) {
@@ -337,6 +341,7 @@ std::optional<PodView> ReadPod(const Json& pod) {
   } else if (view.deletion_asked.has_value()) {
     view.exit.reason = OutsideReason(pod, view);
   }
+
   // A pod that was never ready has had the condition since before its container began.
   view.was_ready =
       view.ready || (ready != nullptr && view.begun &&

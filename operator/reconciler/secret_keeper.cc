@@ -70,6 +70,7 @@ absl::Status SecretKeeper::Keep(const JobView& job, uint32_t shards, kube::Clien
       look_again_ = std::min(look_again_, settled_until_);
       return absl::OkStatus();
     }
+
     const absl::StatusOr<TlsPlan> plan = PlanTls(job, shards, workers, live, now);
     if (!plan.ok()) return plan.status();
     // A plan that renews the authority alone reads no other certificate.
@@ -80,6 +81,7 @@ absl::Status SecretKeeper::Keep(const JobView& job, uint32_t shards, kube::Clien
       look_again_ = std::min(look_again_, settled_until_);
       return absl::OkStatus();
     }
+
     for (const Json& secret : plan->writes) {
       if (absl::Status status = Write(job, secret, client, now); !status.ok()) return status;
     }

@@ -155,7 +155,8 @@ std::vector<std::string> Actions(const Plan& plan, absl::Time now) {
     actions.push_back(absl::StrCat("desire ", desired.workers(), " workers, ", desired.shards(),
                                    " shards", desired.suspend() ? ", suspension" : ""));
     for (const auto& death : plan.conversation->deaths) {
-      actions.push_back(absl::StrCat("tell of incarnation ", death.process().incarnation()));
+      actions.push_back(
+          absl::StrCat("report death of incarnation ", death.process().incarnation()));
     }
   }
   if (plan.decide_again != absl::InfiniteFuture()) {
@@ -184,53 +185,53 @@ TEST_P(DecideJobTest, PlansTheExpectedActions) {
 const char* NameOf(const Row& row) { return row.name; }
 
 const Row kBeginning[] = {
-    {"ANewJobGetsAllAtOnce",
+    {"CreatesAllPodsOfANewJobAtOnce",
      [](Scene*) {},
      {"create coordinator", "create ps-0", "create worker-0", "create worker-1", "keep objects"},
      "Starting"},
-    {"PodsThatAreOnTheirWayAreWaitedFor",
+    {"WaitsForStartingPods",
      [](Scene* s) {
        for (const Slot& slot : {kCoordinator, kShard, kWorker0, kWorker1}) s->Pod(slot);
      },
      {"keep objects"},
      "Starting"},
-    {"WhatIsMissingIsMade",
+    {"CreatesMissingPods",
      [](Scene* s) {
        s->Trains();
        s->Gone(kWorker0);
      },
      {"create worker-0", "keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"AJobThatTrainsIsLeftAlone",
+    {"DoesNothingForATrainingJob",
      [](Scene* s) { s->Trains(); },
      {"keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"ACoordinatorWithoutAnAddressIsNotSpokenWith",
+    {"MakesNoCallsToACoordinatorWithoutAnAddress",
      [](Scene* s) {
        s->Trains();
        s->Pod(kCoordinator).ip.clear();
      },
      {"keep objects"},
      "Training"},
-    {"AJobOnItsWayOutIsLeftToTheCollectorOfGarbage",
+    {"LeavesADeletedJobToTheGarbageCollector",
      [](Scene* s) {
        s->Metadata({{"deletionTimestamp", "2026-01-01T00:00:00Z"}});
      },
      {},
      ""},
-    {"AJobOfAnotherManagerIsNotTouched",
+    {"IgnoresAJobOfAnotherController",
      [](Scene* s) {
        s->Spec({{"managedBy", "example.com/other"}});
      },
      {},
      ""},
-    {"AJobWithoutStorageGetsNothing",
+    {"CreatesNothingForAJobWithoutStorage",
      [](Scene* s) {
        s->Spec({{"checkpoint", {{"storage", nullptr}}}});
      },
      {},
      "Invalid"},
-    {"AJobThatIsMadeSuspendedGetsNothing",
+    {"CreatesNothingForAJobCreatedSuspended",
      [](Scene* s) {
        s->Spec({{"suspend", true}});
      },
@@ -241,22 +242,23 @@ INSTANTIATE_TEST_SUITE_P(Beginning, DecideJobTest, ::testing::ValuesIn(kBeginnin
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
 const Row kLosses[] = {
-    {"APodThatHasEndedMakesRoomForTheNextAtOnce",
+    {"ReplacesAnEndedPodAtOnce",
      [](Scene* s) {
        s->Trains();
        s->Ends(kWorker1, 0, 9);
      },
      {"delete a-worker-1 grace 0", "create worker-1", "keep objects", "desire 2 workers, 1 shards",
-      "tell of incarnation 77"},
+      "report death of incarnation 77"},
      "Training"},
-    {"OneWhoseOtherContainersRunHasToLeaveFirst",
+    {"DeletesAPodWithRunningSidecarsBeforeReplacingIt",
      [](Scene* s) {
        s->Trains();
        s->Ends(kWorker1, 0, 9).terminal = false;
      },
-     {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards", "tell of incarnation 77"},
+     {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards",
+      "report death of incarnation 77"},
      "Training"},
-    {"TheSecondEndInARowIsAnsweredASecondLater",
+    {"ReplacesAfterASecondExitInARowOneSecondLater",
      [](Scene* s) {
        s->Trains();
        for (int i = 0; i < 2; ++i) {
@@ -269,7 +271,7 @@ const Row kLosses[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 2s"},
      "Training"},
-    {"APodThatIsBeingDeletedIsWaitedFor",
+    {"WaitsForAPodThatIsBeingDeleted",
      [](Scene* s) {
        s->Trains();
        s->Pod(kWorker1).deletion_asked = s->now;
@@ -277,7 +279,7 @@ const Row kLosses[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 25s"},
      "Training"},
-    {"APodOfALostNodeIsForcedOutInTime",
+    {"ForceDeletesAPodOfALostNodeWhenDue",
      [](Scene* s) {
        s->Trains();
        PodView& pod = s->Pod(kWorker1);
@@ -287,7 +289,7 @@ const Row kLosses[] = {
      },
      {"delete a-worker-1 grace 0", "keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"APodIsForcedOutOnce",
+    {"ForceDeletesAPodOnce",
      [](Scene* s) {
        s->Trains();
        PodView& pod = s->Pod(kWorker1);
@@ -296,7 +298,7 @@ const Row kLosses[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"NobodyIsForcedOutWhereTheJobSaysNever",
+    {"ForceDeletesNothingIfTheJobForbidsIt",
      [](Scene* s) {
        s->Spec({{"nodeFailure", {{"forceDeleteAfterSeconds", 0}}}});
        s->Trains();
@@ -306,7 +308,7 @@ const Row kLosses[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"MoreRestorationsThanAllowedEndTheJob",
+    {"TooManyRestorationsFailTheJob",
      [](Scene* s) {
        s->Spec({{"backoffLimit", 0}});
        s->Trains();
@@ -315,7 +317,7 @@ const Row kLosses[] = {
      {"delete a-coordinator", "delete a-worker-0", "delete a-worker-1",
       "desire 2 workers, 1 shards"},
      "Failed"},
-    {"AShardThatWasEvictedCountsAgainstNothing",
+    {"DoesNotCountAnEvictedShard",
      [](Scene* s) {
        s->Spec({{"backoffLimit", 0}});
        s->Trains();
@@ -344,21 +346,21 @@ void IsPreparedForLong(Scene* s) {
 }
 
 const Row kSlowStarts[] = {
-    {"APodThatIsSlowToStartIsLookedAtInTime",
+    {"DecidesAgainWhenAPodBecomesSlow",
      [](Scene* s) {
        IsPreparedForLong(s);
        s->Pass(absl::Seconds(20));
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 40s"},
      "Starting"},
-    {"WhatKeepsItIsToldThen",
+    {"ReportsWhyAPodIsSlow",
      [](Scene* s) {
        IsPreparedForLong(s);
        s->Pass(absl::Minutes(1));
      },
      {"keep objects", "desire 2 workers, 1 shards"},
      "VolumeNotMounted"},
-    {"AndNoMoreOnceItHasBegun",
+    {"ReportsNothingOnceTheSlowPodHasBegun",
      [](Scene* s) {
        IsPreparedForLong(s);
        s->Pass(absl::Minutes(1));
@@ -372,21 +374,21 @@ INSTANTIATE_TEST_SUITE_P(SlowStarts, DecideJobTest, ::testing::ValuesIn(kSlowSta
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
 const Row kOutdated[] = {
-    {"APodThatWaitsIsMadeAnewWhereThatIsTheCure",
+    {"RecreatesAWaitingPodIfItsTemplateChanged",
      [](Scene* s) {
        WaitsForAnImage(s);
        s->world.template_hashes[kWorker1] = "h2";
      },
      {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards"},
      "ImagePullFailed"},
-    {"NotWhereItWouldBeTheSame",
+    {"KeepsAWaitingPodIfItsTemplateIsUnchanged",
      [](Scene* s) {
        WaitsForAnImage(s);
        s->world.template_hashes[kWorker1] = "h1";
      },
      {"keep objects", "desire 2 workers, 1 shards"},
      "ImagePullFailed"},
-    {"OneThatDoesNotSayWhyIsGivenHalfAMinute",
+    {"GivesAPodWithoutAReasonHalfAMinute",
      [](Scene* s) {
        WaitsForAnImage(s);
        s->Pod(kWorker1).waiting = {};
@@ -395,7 +397,7 @@ const Row kOutdated[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 20s"},
      "Starting"},
-    {"OneThatRunsStays",
+    {"KeepsARunningPodIfItsTemplateChanged",
      [](Scene* s) {
        s->Trains();
        s->world.template_hashes[kWorker1] = "h2";
@@ -407,21 +409,21 @@ INSTANTIATE_TEST_SUITE_P(Outdated, DecideJobTest, ::testing::ValuesIn(kOutdated)
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
 const Row kSizes[] = {
-    {"AWorkerMoreIsMade",
+    {"CreatesAnAdditionalWorker",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"worker", {{"replicas", 3}}}});
      },
      {"create worker-2", "keep objects", "desire 3 workers, 1 shards"},
      "Training"},
-    {"AWorkerTooManyIsAskedToLeave",
+    {"AsksASurplusWorkerToLeave",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"worker", {{"replicas", 1}}}});
      },
      {"delete a-worker-1", "keep objects", "desire 1 workers, 1 shards"},
      "Training"},
-    {"OneThatHasLeftIsRemoved",
+    {"DeletesASurplusWorkerThatHasLeft",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"worker", {{"replicas", 1}}}});
@@ -429,23 +431,23 @@ const Row kSizes[] = {
        s->Ends(kWorker1, 0);
      },
      {"delete a-worker-1 grace 0", "keep objects", "desire 1 workers, 1 shards",
-      "tell of incarnation 77"},
+      "report death of incarnation 77"},
      "Training"},
-    {"AnotherNumberOfShardsTakesACheckpoint",
+    {"SavesACheckpointForAnotherNumberOfShards",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
      },
      {"keep objects", "desire 2 workers, 1 shards, suspension"},
      "Scaling"},
-    {"AnotherModeTakesACheckpoint",
+    {"SavesACheckpointForAnotherMode",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"training", {{"mode", "Asynchronous"}}}});
      },
      {"keep objects", "desire 2 workers, 1 shards, suspension"},
      "SwitchingMode"},
-    {"AnotherBoundOfStalenessDoesToo",
+    {"SavesACheckpointForAnotherBoundOfStaleness",
      [](Scene* s) {
        s->Spec({{"training",
                  {{"mode", "BoundedStaleness"}, {"boundedStaleness", {{"maxStaleness", 2}}}}}});
@@ -454,16 +456,16 @@ const Row kSizes[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards, suspension"},
      "SwitchingMode"},
-    {"NobodyIsReplacedWhileTheCheckpointIsWritten",
+    {"ReplacesNothingWhileTheCheckpointIsWritten",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
        s->Decide();
        s->Ends(kWorker1, 1);
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension", "tell of incarnation 77"},
+     {"keep objects", "desire 2 workers, 1 shards, suspension", "report death of incarnation 77"},
      "Scaling"},
-    {"PodsOfAnActivationThatIsOverAreRemoved",
+    {"DeletesPodsOfAnEndedActivation",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
@@ -473,7 +475,7 @@ const Row kSizes[] = {
      {"delete a-coordinator grace 0", "delete a-ps-0 grace 0", "delete a-worker-0 grace 0",
       "delete a-worker-1 grace 0"},
      "Scaling"},
-    {"TheNextActivationHasTheNewSize",
+    {"StartsTheNextActivationWithTheNewSize",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 2}}}});
@@ -496,14 +498,14 @@ void Succeeds(Scene* s) {
 }
 
 const Row kEnds[] = {
-    {"ProcessesMayLeaveByThemselves",
+    {"LetsProcessesLeaveByThemselves",
      [](Scene* s) {
        s->Trains();
        s->Says(v1::JobProgress::SUCCEEDED);
      },
      {"desire 2 workers, 1 shards", "again after 10s"},
      "Succeeded"},
-    {"WhoStaysIsAskedToLeave",
+    {"AsksRemainingProcessesToLeave",
      [](Scene* s) {
        Succeeds(s);
        s->Pass(absl::Seconds(10));
@@ -511,7 +513,7 @@ const Row kEnds[] = {
      {"delete a-coordinator", "delete a-ps-0", "delete a-worker-0", "delete a-worker-1",
       "desire 2 workers, 1 shards"},
      "Succeeded"},
-    {"UnlessPodsAreToStay",
+    {"KeepsRunningPodsWithCleanPodPolicyNone",
      [](Scene* s) {
        s->Spec({{"cleanPodPolicy", "None"}});
        Succeeds(s);
@@ -519,14 +521,14 @@ const Row kEnds[] = {
      },
      {"desire 2 workers, 1 shards"},
      "Succeeded"},
-    {"EndedPodsKeepTheirLogs",
+    {"KeepsEndedPodsForTheirLogs",
      [](Scene* s) {
        Succeeds(s);
        for (PodView& pod : s->world.pods) s->Ends(pod.slot, 0);
      },
      {},
      "Succeeded"},
-    {"UnlessAllAreToGo",
+    {"DeletesEndedPodsWithCleanPodPolicyAll",
      [](Scene* s) {
        s->Spec({{"cleanPodPolicy", "All"}});
        Succeeds(s);
@@ -535,7 +537,7 @@ const Row kEnds[] = {
      {"delete a-coordinator grace 0", "delete a-ps-0 grace 0", "delete a-worker-0 grace 0",
       "delete a-worker-1 grace 0"},
      "Succeeded"},
-    {"NothingIsMadeAgainAfterTheEnd",
+    {"CreatesNothingAfterTheEnd",
      [](Scene* s) {
        Succeeds(s);
        s->world.pods.clear();
@@ -543,7 +545,7 @@ const Row kEnds[] = {
      },
      {},
      "Succeeded"},
-    {"AJobThatExpiresIsLookedAtThen",
+    {"DecidesAgainWhenAJobExpires",
      [](Scene* s) {
        s->Spec({{"ttlSecondsAfterFinished", 60}});
        Succeeds(s);
@@ -552,7 +554,7 @@ const Row kEnds[] = {
      },
      {"again after 40s"},
      "Succeeded"},
-    {"AndIsDeleted",
+    {"DeletesAnExpiredJob",
      [](Scene* s) {
        s->Spec({{"ttlSecondsAfterFinished", 60}});
        Succeeds(s);
@@ -561,7 +563,7 @@ const Row kEnds[] = {
      },
      {"delete the job"},
      "Succeeded"},
-    {"ASuspendedJobDoesNotExpire",
+    {"DoesNotExpireASuspendedJob",
      [](Scene* s) {
        s->Spec({{"ttlSecondsAfterFinished", 0}, {"suspend", true}});
        s->Decide();
@@ -569,14 +571,14 @@ const Row kEnds[] = {
      },
      {},
      "Suspended"},
-    {"AJobIsLookedAtWhenItsDeadlinesPass",
+    {"DecidesAgainWhenDeadlinesPass",
      [](Scene* s) {
        s->Spec({{"activeDeadlineSeconds", 300}, {"progressDeadlineSeconds", 1000}});
        s->Trains();
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 4m"},
      "Training"},
-    {"AJobThatMakesNoStepFails",
+    {"FailsAJobWithoutProgress",
      [](Scene* s) {
        s->Spec({{"progressDeadlineSeconds", 100}});
        s->Trains();

@@ -144,7 +144,7 @@ std::vector<MetricDescriptor> OperatorMetrics() {
 
 OperatorMeter::OperatorMeter(Metrics* metrics, const Clock* clock)
     : metrics_(metrics), clock_(clock) {
-  // A series that is there from the start shows its first change as a change.
+  // Without a series from the start, its first change would not show as a change.
   for (const MetricDescriptor& row : OperatorMetrics()) {
     if (!row.labels.empty()) continue;
     switch (row.type) {

@@ -1,9 +1,9 @@
 // Reads the manifest of a TrainingJob (sluice.dev/v1alpha1) from YAML or JSON.
 //
-// A manifest goes through four steps: from text to a tree that knows lines and columns
+// A manifest goes through three steps: from text to a tree that knows lines and columns
 // (yaml_document.h), from the tree to a checked JSON object with all defaults (validate.h, which
 // gets all knowledge of fields from field_table.h), and from JSON to the job that every process
-// receives (codec.h). An object from a Kubernetes API server has gone through the first steps there
+// receives (codec.h). An object from a Kubernetes API server has gone through the first two there
 // and starts at the last one.
 //
 // All problems of a manifest are reported at once, each with its place and the expected value.
@@ -41,8 +41,9 @@ struct ManifestSource {
 // linear in its size. Reads no files: it does not check whether data and models exist.
 struct ParsedManifest {
   TrainingJob job;  // meaningless unless ok()
-  // The fields in the text, without defaults: this is applied to a cluster, so that no user becomes
-  // the owner of fields that he did not write. Fields that an API server adds are dropped.
+  // The fields in the text, without defaults: this is applied to a cluster, so that users do
+  // not become owners of fields that they did not write. Fields that an API server adds are
+  // dropped.
   nlohmann::json written;
   std::vector<Problem> problems;
 

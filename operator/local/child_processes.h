@@ -51,8 +51,8 @@ class ChildProcesses {
 
   // Returns once the program runs or has failed to start. Errors name the program or the log file:
   // NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED (processes, memory), or UNKNOWN.
-  // DEADLINE_EXCEEDED: the child did not run the program within 10 s (it was stopped before that),
-  // and was killed.
+  // DEADLINE_EXCEEDED: the child did not run the program within 10 s (for example because it was
+  // stopped before that), and was killed.
   absl::StatusOr<pid_t> Start(const Command& command);
 
   // kill(2); SIGKILL goes to the child's whole group. No effect if the child has ended.

@@ -84,7 +84,7 @@ Trouble SchedulingTrouble(const Json& pod, const Json& scheduled) {
       "Unschedulable",
       absl::StrCat("no node takes the pod: ", message,
                    claim ? "; create the claim, or a volume for it, or correct its name in the job"
-                         : "; request less or other nodes in the template, or add nodes")};
+                         : "; request less or choose other nodes in the template, or add nodes")};
 }
 
 // `own`: this is Sluice's container; `begun`: Sluice's container is already running.

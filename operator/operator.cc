@@ -37,8 +37,9 @@ class Operator::Handler final : public runtime::InformerHandler {
     }
   }
 
-  // A pod (but the coordinator's) of which nothing has ended, and nobody wants it to. Of one whose
-  // container ended while its phase is Running, too, the container's state tells.
+  // A pod, other than the coordinator's, that is not being deleted and in which no container has
+  // ended. A container may have ended while the pod's phase is still Running, so their states are
+  // read too.
   static bool IsMereBeginning(const Json& object) {
     if (kube::GetString(object, {"kind"}) != reconciler::Pods().kind) return false;
     if (kube::IsBeingDeleted(object)) return false;
@@ -56,7 +57,7 @@ class Operator::Handler final : public runtime::InformerHandler {
   Operator* const owner_;
 };
 
-// What a reflector of one namespace brings, in a cache that has others too.
+// Puts the objects of one namespace into a cache that other namespaces share.
 class Operator::Sink final : public kube::ReflectorSink {
  public:
   Sink(std::string ns, runtime::Informer* informer) : ns_(std::move(ns)), informer_(informer) {}
@@ -83,8 +84,8 @@ class Operator::Sink final : public kube::ReflectorSink {
   bool synced() const { return synced_; }
   bool refused() const { return refused_; }
   const std::string& ns() const { return ns_; }
-  // A round that failed. A list that is refused does not come: others do not wait for it. What is
-  // in the cache stays.
+  // Notes a round that failed. If the API server refuses the list, it does not arrive, and
+  // HasSynced does not wait for it. The objects in the cache stay.
   void Note(const absl::Status& status) {
     const bool refused = absl::IsPermissionDenied(status) || absl::IsNotFound(status);
     if (!ns_.empty() && refused) refused_ = true;
@@ -97,7 +98,8 @@ class Operator::Sink final : public kube::ReflectorSink {
   std::atomic<bool> refused_{false};
 };
 
-// Keeps jobs from the reconciler of whose pods the operator may know only a part.
+// Holds back a job until all lists of its namespace have arrived: before that, the operator may
+// know only some of its pods.
 class Operator::Gate final : public runtime::Reconciler {
  public:
   Gate(const Operator* owner, runtime::Reconciler* next) : owner_(owner), next_(next) {}
@@ -130,6 +132,7 @@ runtime::Informer* Operator::AddCache(kube::Client* reads, const kube::ResourceT
   informers_.push_back(std::make_unique<runtime::Informer>(std::move(options)));
   runtime::Informer* informer = informers_.back().get();
   informer->AddHandler(handler_.get());
+
   std::vector<std::string> namespaces = options_.namespaces;
   if (namespaces.empty()) namespaces.push_back("");
   for (const std::string& ns : namespaces) {
@@ -160,6 +163,7 @@ Operator::Operator(Options options, kube::Client* reads, kube::Client* writes,
   caches.secrets = AddCache(reads, reconciler::Secrets());
   caches.budgets = AddCache(reads, reconciler::DisruptionBudgets());
   caches.policies = AddCache(reads, reconciler::NetworkPolicies());
+
   reconciler::JobReconciler::Options reconciler = options_.reconciler;
   reconciler.pool = &creators_;
   reconciler_ = std::make_unique<reconciler::JobReconciler>(std::move(reconciler), writes, caches,
@@ -190,7 +194,7 @@ bool Operator::HasSynced() const {
 }
 
 bool Operator::HasListed(const std::string& ns) const {
-  if (options_.namespaces.empty()) return true;  // waited for before the controllers start
+  if (options_.namespaces.empty()) return true;  // the controllers start only after HasSynced
   return std::all_of(sources_.begin(), sources_.end(), [&](const Source& source) {
     return source.sink->ns() != ns || source.sink->synced();
   });

@@ -1,4 +1,4 @@
-// Each cause for which a job fails, or is not as wanted, is told by its name.
+// Each cause that fails or degrades a job is reported by its name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST_P(HopelessEndTest, FailsTheJobAtOnce) {
             absl::StrCat("worker-1 ended with exit code ", GetParam().exit_code, ": --shards: no"));
   EXPECT_THAT(cluster_.EventReasons(), Contains("ProcessFailed"));
   cluster_.Pass(absl::Minutes(5));
-  EXPECT_THAT(cluster_.PodNames(), ::testing::ElementsAre("a-worker-1")) << "nothing begins again";
+  EXPECT_THAT(cluster_.PodNames(), ::testing::ElementsAre("a-worker-1")) << "nothing is restarted";
 }
 
 INSTANTIATE_TEST_SUITE_P(Codes, HopelessEndTest,
@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Codes, HopelessEndTest,
                                            End{"NotFound", 127}),
                          [](const auto& info) { return info.param.test; });
 
-TEST_F(OperatorCausesTest, WorkersThatDieByTheHundredFailTheJob) {
+TEST_F(OperatorCausesTest, HundredsOfWorkerDeathsFailTheJob) {
   constexpr int kWorkers = 51;
   Train({{"spec", {{"worker", {{"replicas", kWorkers}}}}}});
   int deaths = 0;
@@ -69,7 +69,7 @@ TEST_F(OperatorCausesTest, WorkersThatDieByTheHundredFailTheJob) {
 
 // ---- Degraded
 
-TEST_F(OperatorCausesTest, ACheckpointThatCannotBeWrittenIsToldUntilOneIs) {
+TEST_F(OperatorCausesTest, ReportsFailedCheckpointsUntilOneIsWritten) {
   Train();
   cluster_.Say("a", Progress::TRAINING, 20, [](Progress* progress) {
     progress->mutable_checkpoint()->set_error("/checkpoints: No space left on device");
@@ -84,7 +84,7 @@ TEST_F(OperatorCausesTest, ACheckpointThatCannotBeWrittenIsToldUntilOneIs) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_F(OperatorCausesTest, AProcessThatIsNotBackYetIsMissing) {
+TEST_F(OperatorCausesTest, ReportsAProcessThatIsNotBackYetAsMissing) {
   Train();
   cluster_.kubelets = false;
   cluster_.DeletePod("a-worker-1");
@@ -99,7 +99,7 @@ TEST_F(OperatorCausesTest, AProcessThatIsNotBackYetIsMissing) {
 
 // ---- events
 
-TEST_F(OperatorCausesTest, TwoEndsOfDifferentCausesAreTwoEvents) {
+TEST_F(OperatorCausesTest, ExitsOfDifferentCausesAreSeparateEvents) {
   Train();
   cluster_.EndPod("a-worker-0", 137, "OOMKilled");
   ASSERT_TRUE(cluster_.Settle());
@@ -114,7 +114,7 @@ TEST_F(OperatorCausesTest, TwoEndsOfDifferentCausesAreTwoEvents) {
   EXPECT_EQ(GetString(events["Error"], {"note"}), "a-worker-1: exit code 1");
 }
 
-TEST_F(OperatorCausesTest, WhatCameFromOutsideIsNoWarning) {
+TEST_F(OperatorCausesTest, ExternalDeletionIsNotAWarning) {
   Train();
   cluster_.DeletePod("a-ps-0");
   ASSERT_TRUE(cluster_.Settle());
@@ -125,7 +125,7 @@ TEST_F(OperatorCausesTest, WhatCameFromOutsideIsNoWarning) {
     EXPECT_EQ(GetString(event, {"note"}), "a-ps-0: the pod is being deleted");
     return;
   }
-  FAIL() << "no event tells of the shard";
+  FAIL() << "there is no event about the shard";
 }
 
 }  // namespace

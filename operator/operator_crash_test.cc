@@ -1,5 +1,5 @@
-// The operator is killed at each of its writes, before and after it has its effect, and another one
-// goes on: the end is the same, and no pod was made once more than otherwise.
+// The operator is killed at each of its writes, before and after the write takes effect, and
+// another one continues: the outcome is the same, and no pod is created more often.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -18,8 +18,8 @@ namespace {
 using kube::Json;
 using Progress = v1::JobProgress;
 
-// A life of a job with everything in it; kills the operator at its write number `kill_at` (0: not
-// at all), and lets another go on at once.
+// Runs a job with all features from start to end; kills the operator at its write number `kill_at`
+// (0: never), and starts another one at once.
 class Life {
  public:
   Life(int kill_at, bool after_effect) {
@@ -82,7 +82,7 @@ class Life {
 
   int writes() const { return writes_; }
 
-  // What must be the same however often the operator was killed.
+  // The results that must not depend on how often the operator was killed.
   Json End() {
     Json end;
     const Json status = cluster_.Status("a");
@@ -99,7 +99,7 @@ class Life {
     }
     end["restorations"] = kube::GetInt(status, {"recovery", "restorations"});
     end["pods"] = cluster_.PodNames();
-    // How often each was asked for: who follows knows of those that the dead one made.
+    // How often each was created: the next operator knows the pods that the killed one created.
     end["creations"] = pods_;
     return end;
   }
@@ -109,7 +109,7 @@ class Life {
     ASSERT_TRUE(cluster_.Settle());
     if (!cluster_.operator_dead) return;
     cluster_.Restart();
-    // What the coordinator said before, it says to the new operator too.
+    // The coordinator repeats its last report to the new operator.
     if (said_) said_();
     ASSERT_TRUE(cluster_.Settle());
   }
@@ -120,7 +120,7 @@ class Life {
   }
   void EndAll() {
     for (const std::string& pod : cluster_.PodNames()) {
-      // The coordinator's last word stays with its pod.
+      // The coordinator's termination message stays with its pod.
       const bool speaks = absl::StrContains(pod, "coordinator");
       const std::string phase =
           cluster_.coordinators.heard.begin()->second.progress->phase() == Progress::SUSPENDED
@@ -147,7 +147,7 @@ constexpr int kParts = 4;
 
 class OperatorCrashTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(OperatorCrashTest, KilledAtAnyWriteTheEndIsTheSame) {
+TEST_P(OperatorCrashTest, HasTheSameOutcomeAfterBeingKilledAtAnyWrite) {
   Life undisturbed(0, false);
   undisturbed.Run();
   const Json end = undisturbed.End();
@@ -155,7 +155,7 @@ TEST_P(OperatorCrashTest, KilledAtAnyWriteTheEndIsTheSame) {
   ASSERT_GT(undisturbed.writes(), 40);
   for (int n = 1 + GetParam(); n <= undisturbed.writes(); n += kParts) {
     SCOPED_TRACE(absl::StrCat("killed right after write ", n));
-    // Right before it is right after the one before.
+    // Killing before this write equals killing after the previous one.
     Life life(n, /*after_effect=*/true);
     life.Run();
     EXPECT_EQ(life.End(), end);
@@ -163,7 +163,7 @@ TEST_P(OperatorCrashTest, KilledAtAnyWriteTheEndIsTheSame) {
   }
 }
 
-// Parts that can run side by side.
+// Parts that can run in parallel.
 INSTANTIATE_TEST_SUITE_P(Parts, OperatorCrashTest, ::testing::Range(0, kParts));
 
 }  // namespace

@@ -24,13 +24,13 @@ const Json* Condition(const Json& status, absl::string_view type) {
   return nullptr;
 }
 
-// Of a job that may be deleted the moment it has failed: longer than the alert's window.
+// How long a failure is shown, even if its job was deleted at once: longer than the alert's window.
 constexpr absl::Duration kFailureIsShown = absl::Minutes(30);
 
 constexpr const char* kRoles[] = {"coordinator", "ps", "worker"};
 
-// Roles of the pods whose ends the status lists since then. A time in a status has whole seconds,
-// and what an end brought about is written together with it.
+// Roles of the pods in the status whose exits were listed since then. A time in a status has whole
+// seconds, and the status lists an exit in the same write as its consequences.
 std::set<std::string> RolesLostSince(const Json& status, absl::Time since) {
   std::set<std::string> roles;
   const Json* failures = kube::Find(status, {"lastFailures"});
@@ -144,7 +144,7 @@ std::vector<MetricDescriptor> OperatorMetrics() {
 
 OperatorMeter::OperatorMeter(Metrics* metrics, const Clock* clock)
     : metrics_(metrics), clock_(clock) {
-  // A series that is there from the start shows its first change as a change.
+  // Without a series from the start, its first change would not show as a change.
   for (const MetricDescriptor& row : OperatorMetrics()) {
     if (!row.labels.empty()) continue;
     switch (row.type) {
@@ -215,7 +215,7 @@ void OperatorMeter::OnStatus(const kube::ObjectKey& job, const Json& before, con
       metrics_->counter("operator_jobs_finished_total", {outcome}).Increment();
     }
   }
-  // When a condition that has just ended began to hold.
+  // When a condition that is now over had begun.
   const auto ended = [&](const char* type) -> std::optional<absl::Time> {
     const Json* was = Condition(before, type);
     if (!holds(was) || holds(Condition(after, type)) || holds(Condition(after, "Failed"))) {
@@ -239,7 +239,7 @@ void OperatorMeter::OnStatus(const kube::ObjectKey& job, const Json& before, con
   const Json* failures = kube::Find(after, {"lastFailures"});
   if (failures == nullptr || !failures->is_array()) return;
   for (const Json& failure : *failures) {
-    // The newest come first; what follows was there before.
+    // The list begins with the newest; the remaining entries were there before.
     if (old_failures != nullptr && old_failures->is_array() && !old_failures->empty() &&
         failure == old_failures->front()) {
       break;

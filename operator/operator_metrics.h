@@ -19,23 +19,23 @@ namespace sluice {
 // The table of sluice-operator's metrics.
 std::vector<MetricDescriptor> OperatorMetrics();
 
-// Keeps them. Any thread.
+// Updates these metrics. Any thread.
 class OperatorMeter final : public runtime::ControllerObserver {
  public:
-  // Both outlive this.
+  // Both arguments outlive this.
   OperatorMeter(Metrics* metrics, const Clock* clock);
 
   void OnReconciled(const runtime::Key& key, const runtime::Result& result, absl::Duration waited,
                     absl::Duration took, absl::Duration retry_in) override;
-  // As HttpClient::Options::on_call.
+  // For HttpClient::Options::on_call.
   void OnCall(const std::string& verb, const std::string& resource, int code, absl::Duration took);
-  // A status of the job was written.
+  // For JobReconciler::Options::on_status.
   void OnStatus(const kube::ObjectKey& job, const kube::Json& before, const kube::Json& after);
-  // As JobReconciler::Options::on_certificates.
+  // For JobReconciler::Options::on_certificates.
   void OnCertificates(const kube::ObjectKey& job, absl::Time expiry);
   void OnWatchError(const std::string& resource);
 
-  // What is counted now and then rather than at each change. One thread.
+  // Updates the metrics that are counted periodically rather than at each change. One thread.
   void Update(const runtime::Informer& jobs, size_t queue_depth, size_t running, bool leader,
               int64_t events_dropped, size_t namespaces_refused);
 
@@ -44,7 +44,7 @@ class OperatorMeter final : public runtime::ControllerObserver {
 
   Metrics* const metrics_;
   const Clock* const clock_;
-  // Of the thread that calls Update.
+  // Used only by the thread that calls Update.
   std::map<std::string, double> jobs_by_state_;
   std::set<std::vector<std::string>> problems_;  // label values that have a series
   Mutex mutex_;                                  // protects what follows

@@ -16,7 +16,7 @@ constexpr char kLost[] = "2026-01-01T00:00:00Z";
 
 class OperatorMeterTest : public ::testing::Test {
  protected:
-  // A status in which these conditions hold since kLost.
+  // A status in which these conditions have been true since kLost.
   static Json Status(const std::vector<std::string>& conditions,
                      const std::vector<Json>& failures = {}) {
     Json status = {{"conditions", Json::array()}, {"lastFailures", failures}};
@@ -42,7 +42,7 @@ class OperatorMeterTest : public ::testing::Test {
   OperatorMeter meter_{&metrics_, &clock_};
 };
 
-TEST_F(OperatorMeterTest, ARecoveryIsOfTheRoleThatWasLost) {
+TEST_F(OperatorMeterTest, LabelsARecoveryWithTheLostRole) {
   meter_.OnStatus(job_,
                   Status({"Degraded"}, {Failure("ps"), Failure("worker", "2025-12-31T23:00:00Z")}),
                   Status({}));
@@ -52,18 +52,18 @@ TEST_F(OperatorMeterTest, ARecoveryIsOfTheRoleThatWasLost) {
             "sluice_operator_recovery_seconds_sum{role=\"ps\"} 12");
   EXPECT_EQ(Line("sluice_operator_recovery_seconds_count{role=\"worker\"}"),
             "sluice_operator_recovery_seconds_count{role=\"worker\"} 0")
-      << "that one was lost before, and is not what was recovered from";
+      << "that process was lost earlier and is not part of this recovery";
 }
 
-TEST_F(OperatorMeterTest, SeriesOfAllRolesAreThereFromTheStart) {
+TEST_F(OperatorMeterTest, SeriesOfAllRolesExistFromTheStart) {
   for (const char* role : {"coordinator", "ps", "worker"}) {
     EXPECT_THAT(metrics_.Serialize(),
                 HasSubstr(std::string("recovery_seconds_count{role=\"") + role + "\"} 0"));
   }
 }
 
-TEST_F(OperatorMeterTest, WhatWasNoLossOrIsNotOverIsNoRecovery) {
-  meter_.OnStatus(job_, Status({"Degraded"}), Status({}));  // a quota, say
+TEST_F(OperatorMeterTest, CountsNoRecoveryWithoutALossOrBeforeItsEnd) {
+  meter_.OnStatus(job_, Status({"Degraded"}), Status({}));  // because of a quota, for example
   meter_.OnStatus(job_, Status({"Degraded"}, {Failure("ps")}),
                   Status({"Degraded"}, {Failure("ps")}));
   meter_.OnStatus(job_, Status({"Degraded"}, {Failure("ps")}), Status({"Failed"}));
@@ -71,19 +71,19 @@ TEST_F(OperatorMeterTest, WhatWasNoLossOrIsNotOverIsNoRecovery) {
             "sluice_operator_recovery_seconds_count{role=\"ps\"} 0");
 }
 
-TEST_F(OperatorMeterTest, ScalingTakesFromTheChangeToTheLastProcess) {
+TEST_F(OperatorMeterTest, MeasuresScalingFromTheChangeToTheLastProcess) {
   meter_.OnStatus(job_, Status({"Scaling"}), Status({}));
   EXPECT_EQ(Line("sluice_operator_scale_seconds_sum"), "sluice_operator_scale_seconds_sum 12");
 }
 
-TEST_F(OperatorMeterTest, AnEndIsCountedOnce) {
+TEST_F(OperatorMeterTest, CountsAnExitOnce) {
   meter_.OnStatus(job_, Status({}), Status({"Succeeded"}));
   meter_.OnStatus(job_, Status({"Succeeded"}), Status({"Succeeded"}));
   EXPECT_EQ(Line("sluice_operator_jobs_finished_total{outcome=\"Succeeded\"}"),
             "sluice_operator_jobs_finished_total{outcome=\"Succeeded\"} 1");
 }
 
-TEST_F(OperatorMeterTest, OnlyEndsOfPodsThatAreNewAreCounted) {
+TEST_F(OperatorMeterTest, CountsOnlyNewExitsOfPods) {
   meter_.OnStatus(job_, Status({}), Status({}, {Failure("worker")}));
   meter_.OnStatus(job_, Status({}, {Failure("worker")}),
                   Status({}, {Failure("worker", "2026-01-01T00:00:05Z"), Failure("worker")}));
@@ -91,7 +91,7 @@ TEST_F(OperatorMeterTest, OnlyEndsOfPodsThatAreNewAreCounted) {
             "sluice_operator_pod_failures_total{reason=\"Killed\",role=\"worker\"} 2");
 }
 
-TEST_F(OperatorMeterTest, ProblemsOfJobsAreNamedAsLongAsTheyLast) {
+TEST_F(OperatorMeterTest, ShowsProblemsOfJobsWhileTheyLast) {
   runtime::Informer jobs({});
   Json job = {{"metadata", {{"name", "a"}, {"namespace", "ns"}, {"uid", "1"}}},
               {"status", Status({"Degraded"})}};
@@ -108,7 +108,7 @@ TEST_F(OperatorMeterTest, ProblemsOfJobsAreNamedAsLongAsTheyLast) {
   EXPECT_EQ(Line(degraded), "");
 }
 
-TEST_F(OperatorMeterTest, AFailureIsShownForAWhileThoughTheJobIsDeletedAtOnce) {
+TEST_F(OperatorMeterTest, ShowsAFailureForAWhileAfterTheJobIsDeleted) {
   Json failed = Status({"Failed"});
   failed["conditions"][0]["reason"] = "TrainingFailed";
   meter_.OnStatus(job_, Status({}), failed);
@@ -123,7 +123,7 @@ TEST_F(OperatorMeterTest, AFailureIsShownForAWhileThoughTheJobIsDeletedAtOnce) {
   EXPECT_EQ(Line(series), "");
 }
 
-TEST_F(OperatorMeterTest, TheFirstExpiryOfAJobsCertificatesIsShownWhileItNeedsThem) {
+TEST_F(OperatorMeterTest, ShowsTheEarliestExpiryOfAJobsCertificatesWhileItNeedsThem) {
   const std::string series =
       "sluice_operator_job_certificate_expiry_timestamp_seconds{job_namespace=\"ns\",training_job="
       "\"a\"}";

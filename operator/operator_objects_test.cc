@@ -1,4 +1,4 @@
-// The operator among objects of others, and of what an edit leaves of its own.
+// How the operator treats foreign objects, and edits of its own objects.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ class OperatorObjectsTest : public OperatorFixture {
   kube::HttpClient admin_{&cluster_.server, AdminOptions()};
 };
 
-// ---- of others
+// ---- foreign objects
 
 struct Name {
   std::string test;
@@ -66,7 +66,7 @@ struct Name {
 
 class TakenNameTest : public OperatorObjectsTest, public ::testing::WithParamInterface<Name> {
  protected:
-  // Somebody's, from before the job.
+  // A foreign object from before the job.
   Json MakeTheirs() {
     Json theirs = GetParam().body;
     theirs["metadata"] = {{"name", GetParam().name},
@@ -78,17 +78,18 @@ class TakenNameTest : public OperatorObjectsTest, public ::testing::WithParamInt
   Json Found() { return Get(*GetParam().type, GetParam().name); }
 };
 
-TEST_P(TakenNameTest, IsLeftAloneToldAndTakenWhenItIsFree) {
+TEST_P(TakenNameTest, KeepsTheForeignObjectReportsItAndContinuesWhenTheNameIsFree) {
   const Json theirs = MakeTheirs();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Minutes(1));
   EXPECT_EQ(Found(), theirs);
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/NameTaken");
-  EXPECT_THAT(Told("Degraded"),
-              HasSubstr(absl::StrCat("there is a ", GetParam().type->kind, " ns/", GetParam().name,
-                                     " already, which is managed by Helm, release web; it is left "
-                                     "as it is: delete it, or give the job another name")));
+  EXPECT_THAT(
+      Told("Degraded"),
+      HasSubstr(absl::StrCat("the ", GetParam().type->kind, " ns/", GetParam().name,
+                             " already exists and is managed by Helm, release web; it is left "
+                             "as it is: delete it, or give the job another name")));
   EXPECT_THAT(cluster_.EventReasons(), Contains("NameTaken"));
   Delete(*GetParam().type, GetParam().name);
   cluster_.frozen = nullptr;
@@ -99,7 +100,7 @@ TEST_P(TakenNameTest, IsLeftAloneToldAndTakenWhenItIsFree) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_P(TakenNameTest, OutlivesTheJob) {
+TEST_P(TakenNameTest, KeepsTheForeignObjectAfterTheJobIsDeleted) {
   const Json theirs = MakeTheirs();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -109,7 +110,7 @@ TEST_P(TakenNameTest, OutlivesTheJob) {
   EXPECT_EQ(Found(), theirs);
 }
 
-TEST_P(TakenNameTest, IsLeftAloneAlsoWhereItBearsTheJobsLabel) {
+TEST_P(TakenNameTest, KeepsAForeignObjectWithTheJobsLabel) {
   MakeTheirs();
   Merge(*GetParam().type, GetParam().name,
         {{"metadata", {{"labels", {{reconciler::kJobLabel, "a"}}}}}});
@@ -144,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
         Name{"Pod", &reconciler::Pods(), "a-ps-0", {{"spec", {{"nodeName", "n"}}}}}),
     [](const auto& info) { return info.param.test; });
 
-// ---- of its own
+// ---- own objects
 
 struct Own {
   const kube::ResourceType* type;
@@ -162,7 +163,7 @@ std::vector<Own> EditsOfAllKinds() {
           {&reconciler::NetworkPolicies(), "a", {{"spec", {{"ingress", nullptr}}}}}};
 }
 
-TEST_F(OperatorObjectsTest, EachRepairNamesTheStateThatItMeans) {
+TEST_F(OperatorObjectsTest, EachRepairHasAPrecondition) {
   Train();
   int repairs = 0;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
@@ -205,7 +206,7 @@ TEST_F(OperatorObjectsTest, EachRepairNamesTheStateThatItMeans) {
   }
 }
 
-TEST_F(OperatorObjectsTest, APortThatAnotherClientAddedIsRemovedOnce) {
+TEST_F(OperatorObjectsTest, RemovesAPortThatAnotherClientAddedOnce) {
   Train();
   Json ports = Get(reconciler::Services(), "a")["spec"]["ports"];
   const Json before = ports;
@@ -217,8 +218,8 @@ TEST_F(OperatorObjectsTest, APortThatAnotherClientAddedIsRemovedOnce) {
   EXPECT_EQ(cluster_.Writes().size(), 1u);
 }
 
-// A mutating webhook, or another operator that disagrees.
-TEST_F(OperatorObjectsTest, AnObjectThatIsChangedBackEachTimeIsWrittenMoreAndMoreSeldom) {
+// Simulates a mutating webhook, or another operator that disagrees.
+TEST_F(OperatorObjectsTest, WritesAnObjectThatIsChangedBackLessAndLessOften) {
   Train();
   cluster_.ForgetWrites();
   for (int i = 0; i < 6 * 60; ++i) {
@@ -229,7 +230,7 @@ TEST_F(OperatorObjectsTest, AnObjectThatIsChangedBackEachTimeIsWrittenMoreAndMor
   EXPECT_LE(cluster_.Writes().size(), 12u) << "in an hour";
 }
 
-TEST_F(OperatorObjectsTest, ADeadWorkerOfARunningJobIsReplacedAlthoughAnAccessoryIsRefused) {
+TEST_F(OperatorObjectsTest, ReplacesADeadWorkerEvenIfAnAccessoryIsRefused) {
   Train();
   cluster_.on_write = [](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
@@ -244,10 +245,10 @@ TEST_F(OperatorObjectsTest, ADeadWorkerOfARunningJobIsReplacedAlthoughAnAccessor
   cluster_.Pass(absl::Seconds(30));
   EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
   EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/ReplicasReady")
-      << "and the refusal is told";
+      << "and the refusal is reported";
 }
 
-TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
+TEST_F(OperatorObjectsTest, RestoresALostLabel) {
   Train();
   for (const Own& own : EditsOfAllKinds()) {
     const Json before = Get(*own.type, own.name);
@@ -259,11 +260,11 @@ TEST_F(OperatorObjectsTest, OneThatLostItsLabelGetsItBack) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_F(OperatorObjectsTest, ALeaderThatFrozeBeforeARepairWritesNothing) {
+TEST_F(OperatorObjectsTest, AFormerLeaderThatFrozeBeforeARepairWritesNothing) {
   Train();
   Merge(reconciler::ConfigMaps(), "a", {{"data", {{"job.json", "{}"}}}});
   const std::unique_ptr<Operator> frozen = cluster_.Another();
-  frozen->SyncOnce();  // it has seen the edit, and freezes
+  frozen->SyncOnce();  // it sees the edit, and freezes
   ASSERT_TRUE(cluster_.Settle());
   const Json repaired = Get(reconciler::ConfigMaps(), "a");
   ASSERT_NE(GetString(repaired, {"data", "job.json"}), "{}");
@@ -292,7 +293,7 @@ TEST_F(OperatorObjectsTest, ALateRepairDoesNotOverwriteAnObjectThatAnotherClient
 
 // ---- namespaces
 
-TEST(OperatorNamespacesTest, ANamespaceThatIsRefusedDoesNotStopTheOthers) {
+TEST(OperatorNamespacesTest, ARefusedNamespaceDoesNotStopTheOthers) {
   FakeCluster cluster;
   cluster.namespaces = {"ns", "gone"};
   cluster.server.SetFaultInjector([](const kube::HttpRequest& request) {
@@ -312,8 +313,8 @@ TEST(OperatorNamespacesTest, ANamespaceThatIsRefusedDoesNotStopTheOthers) {
   EXPECT_THAT(cluster.RefusedNamespaces(), IsEmpty());
 }
 
-// Without its pods, a job that suspends looks like one that has no coordinator any more.
-TEST(OperatorNamespacesTest, JobsWhosePodsAreNotListedYetAreLeftAlone) {
+// Without its pods, a suspending job looks like one whose coordinator is gone.
+TEST(OperatorNamespacesTest, IgnoresJobsWhosePodsAreNotListedYet) {
   FakeCluster cluster;
   cluster.namespaces = {"ns"};
   cluster.Restart();
@@ -358,7 +359,7 @@ class LastingFailureTest : public OperatorObjectsTest,
   bool fails_ = true;
 };
 
-TEST_P(LastingFailureTest, IsReportedWhenItLastsAndClearedWhenItEnds) {
+TEST_P(LastingFailureTest, IsReportedWhileItLasts) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -373,7 +374,7 @@ TEST_P(LastingFailureTest, IsReportedWhenItLastsAndClearedWhenItEnds) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_P(LastingFailureTest, IsNotReportedIfItPassesWithinMoments) {
+TEST_P(LastingFailureTest, IsNotReportedIfItIsShort) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -397,7 +398,7 @@ INSTANTIATE_TEST_SUITE_P(
         Failure{"TooManyRequests", 429, "too many requests", "APIServerUnavailable"}),
     [](const auto& info) { return info.param.test; });
 
-TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
+TEST_F(OperatorObjectsTest, AShortServerFailureHidesNoOtherProblem) {
   int code = 403;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
@@ -419,7 +420,7 @@ TEST_F(OperatorObjectsTest, AServerThatFailsForAMomentHidesNoOtherTrouble) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_F(OperatorObjectsTest, RefusalsThatAlternateAreNotTriedWithoutABackoff) {
+TEST_F(OperatorObjectsTest, AlternatingRefusalsHaveABackoff) {
   int tries = 0;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
@@ -437,7 +438,7 @@ TEST_F(OperatorObjectsTest, RefusalsThatAlternateAreNotTriedWithoutABackoff) {
   EXPECT_THAT(cluster_.Condition("a", "Degraded"), HasSubstr("True/"));
 }
 
-TEST_F(OperatorObjectsTest, APodWithoutItsLabelsIsToldAndIsTheJobsAgainWhenItHasThem) {
+TEST_F(OperatorObjectsTest, ReportsAPodWithoutLabelsAndAdoptsItWhenTheyAreRestored) {
   Train();
   const std::string uid = cluster_.UidOf("a-worker-0");
   Merge(reconciler::Pods(), "a-worker-0",
@@ -458,7 +459,7 @@ TEST_F(OperatorObjectsTest, APodWithoutItsLabelsIsToldAndIsTheJobsAgainWhenItHas
   EXPECT_EQ(cluster_.UidOf("a-worker-0"), uid);
 }
 
-TEST_F(OperatorObjectsTest, ARefusedTemplateIsReportedAndCanBeCorrected) {
+TEST_F(OperatorObjectsTest, ReportsARefusedTemplateUntilItIsCorrected) {
   cluster_.on_write = [](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
     if (request.method == "POST" && absl::StrContains(request.target, "/pods") &&

@@ -1,4 +1,4 @@
-// The operator with jobs of many pods: how they are asked for, and how often a job is looked at.
+// The operator with jobs of many pods: how it creates them, and how often it reconciles a job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class OperatorManyPodsTest : public ::testing::Test {
   FakeCluster cluster_;
 };
 
-TEST_F(OperatorManyPodsTest, PodsOfARoleAreAskedForTogetherAndOnlyAfterTheRoleBefore) {
+TEST_F(OperatorManyPodsTest, CreatesPodsOfARoleConcurrentlyAndAfterThePreviousRole) {
   Mutex mutex;
   CondVar changed;
   int workers = 0;
@@ -72,7 +72,7 @@ TEST_F(OperatorManyPodsTest, PodsOfARoleAreAskedForTogetherAndOnlyAfterTheRoleBe
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
 }
 
-TEST_F(OperatorManyPodsTest, WhatWasMadeBesideARefusedPodStaysAndTheRestFollows) {
+TEST_F(OperatorManyPodsTest, KeepsPodsCreatedBesideARefusedOneAndCreatesTheRestLater) {
   std::atomic<int> asked{0};
   std::atomic<int> room{6};
   cluster_.on_write = [&](const kube::HttpRequest& request) {
@@ -107,7 +107,7 @@ TEST_F(OperatorManyPodsTest, WhatWasMadeBesideARefusedPodStaysAndTheRestFollows)
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"restarts", "total"}), 0);
 }
 
-TEST_F(OperatorManyPodsTest, AJobOfManyPodsLetsOthersHaveTheirTurnInBetween) {
+TEST_F(OperatorManyPodsTest, ALargeJobDoesNotBlockOtherJobs) {
   Mutex mutex;
   std::vector<std::string> made;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
@@ -127,7 +127,7 @@ TEST_F(OperatorManyPodsTest, AJobOfManyPodsLetsOthersHaveTheirTurnInBetween) {
     }
     return at;
   };
-  EXPECT_LT(last("b-"), 30u) << "one turn of the large job is all that the small one waits for";
+  EXPECT_LT(last("b-"), 30u) << "the small job waits for at most one turn of the large one";
   EXPECT_GT(last("a-"), 60u);
   EXPECT_EQ(std::set<std::string>(made.begin(), made.end()).size(), made.size());
   EXPECT_EQ(cluster_.PodNames().size(), made.size());
@@ -137,7 +137,7 @@ TEST_F(OperatorManyPodsTest, AJobOfManyPodsLetsOthersHaveTheirTurnInBetween) {
   }
 }
 
-TEST_F(OperatorManyPodsTest, DeletionsOfManyPodsLetOthersHaveTheirTurnInBetween) {
+TEST_F(OperatorManyPodsTest, DeletionsOfManyPodsDoNotBlockOtherJobs) {
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"worker", {{"replicas", 100}}}}}}));
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", v1::JobProgress::TRAINING, 10);
@@ -158,10 +158,10 @@ TEST_F(OperatorManyPodsTest, DeletionsOfManyPodsLetOthersHaveTheirTurnInBetween)
   for (size_t i = writes.size(); i-- > 0;) {
     if (absl::StrContains(writes[i], "/trainingjobs/b/")) first_of_b = i;
   }
-  EXPECT_LE(first_of_b, 20u) << "one turn of the large job is all that the small one waits for";
+  EXPECT_LE(first_of_b, 20u) << "the small job waits for at most one turn of the large one";
 }
 
-TEST_F(OperatorManyPodsTest, PodsThatGetReadyAreLookedAtTogetherAndOneThatEndsAtOnce) {
+TEST_F(OperatorManyPodsTest, GathersReadyPodsButHandlesAnExitAtOnce) {
   cluster_.gather_pod_news = absl::Milliseconds(100);
   cluster_.Restart();
   cluster_.kubelets = false;

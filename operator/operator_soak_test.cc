@@ -1,4 +1,4 @@
-// Two months of a mixed fleet on a simulated clock: what rests must cost nothing.
+// Two months of a mixed fleet on a simulated clock: idle jobs must cost nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class SoakTest : public ::testing::Test {
     ASSERT_TRUE(cluster_.Settle());
   }
 
-  // One job of each kind of rest, with certificates and without.
+  // One job of each idle kind, with certificates and without.
   void MakeFleet() {
     for (const std::string tls : {"Enabled", "Disabled"}) {
       const std::string of = tls == "Enabled" ? "tls" : "plain";
@@ -62,7 +62,8 @@ class SoakTest : public ::testing::Test {
     cluster_.Pass(absl::Minutes(20));
   }
 
-  // What others do on some days; true if the operator has to write for it.
+  // Actions of other clients on some days; returns true if the operator has to write because of
+  // them.
   bool Happens(int day) {
     kube::HttpClient::Options options;
     options.sleep = [](absl::Duration) {};
@@ -71,15 +72,15 @@ class SoakTest : public ::testing::Test {
                            const Json& body) {
       EXPECT_TRUE(admin.Patch(type, {"ns", name}, kube::PatchKind::kMerge, body, {}).ok());
     };
-    if (day % 10 == 3) {  // of a running job
+    if (day % 10 == 3) {  // a running job
       patch(reconciler::ConfigMaps(), "runs-tls", {{"data", {{"job.json", "{}"}}}});
       return true;
     }
-    if (day % 10 == 5) {  // of one that has ended
+    if (day % 10 == 5) {  // an ended job
       patch(reconciler::Services(), "succeeded-tls", {{"spec", {{"clusterIP", "10.96.0.9"}}}});
       return false;
     }
-    // An operator lives for longer than a job's certificates before they are renewed.
+    // An operator lives longer than a job's certificates do before their renewal.
     if (day == 27 || day == 57) {
       cluster_.Restart();
       EXPECT_TRUE(cluster_.Settle());
@@ -92,7 +93,7 @@ class SoakTest : public ::testing::Test {
   std::vector<std::string> jobs_;
 };
 
-TEST_F(SoakTest, SixtyDaysOfAMixedFleetEndAtRest) {
+TEST_F(SoakTest, AMixedFleetIsIdleAfterSixtyDays) {
   MakeFleet();
   int64_t most_in_an_hour = 0;
   for (int day = 1; day <= kDays; ++day) {
@@ -109,20 +110,20 @@ TEST_F(SoakTest, SixtyDaysOfAMixedFleetEndAtRest) {
       cluster_.Pass(kDay / 24);
       most_in_an_hour = std::max(most_in_an_hour, cluster_.reconciliations - before);
     }
-    // Certificates live for 30 days and are renewed after 20: those of jobs that run alone.
+    // Certificates are valid for 30 days and renewed after 20: only those of running jobs.
     const std::vector<std::string> writes = cluster_.Writes();
     EXPECT_THAT(writes, Each(HasSubstr("/secrets/runs-tls-tls"))) << "day " << day;
     if (day % 20 > 2) {
       EXPECT_THAT(writes, IsEmpty()) << "day " << day;
     }
-    if (day == 26 || day == 56) {  // of an operator that has run for long
+    if (day == 26 || day == 56) {  // after the operator has run for a long time
       const int64_t before = cluster_.reconciliations;
       for (int second = 0; second < 60; ++second) cluster_.Pass(absl::Seconds(1));
-      // Those that run are looked at four times a minute.
+      // Running jobs are reconciled four times a minute.
       EXPECT_LE(cluster_.reconciliations - before, static_cast<int64_t>(2 * jobs_.size()));
     }
   }
-  // Each job is looked at once at the resync of the hour, and those that run at their progress.
+  // Each job is reconciled at the hourly resync, and running jobs at their progress interval.
   EXPECT_LE(most_in_an_hour, static_cast<int64_t>(4 * jobs_.size()));
   for (const std::string of : {"tls", "plain"}) {
     EXPECT_EQ(cluster_.Condition("runs-" + of, "Running"), "True/Training");

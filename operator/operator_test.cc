@@ -39,7 +39,7 @@ class OperatorTest : public OperatorFixture {
   }
   Json LastFailure() { return cluster_.Status("a")["lastFailures"][0]; }
   std::string Summary() { return GetString(cluster_.Status("a"), {"summary"}); }
-  // Somebody with a kubectl.
+  // A user with kubectl.
   kube::HttpClient Admin() {
     kube::HttpClient::Options options;
     options.sleep = [](absl::Duration) {};
@@ -47,7 +47,7 @@ class OperatorTest : public OperatorFixture {
   }
 };
 
-TEST_F(OperatorTest, AJobGetsAPodForEachProcessAndAllThatTheyNeed) {
+TEST_F(OperatorTest, CreatesAPodForEachProcessAndTheObjectsTheyNeed) {
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(),
@@ -58,7 +58,7 @@ TEST_F(OperatorTest, AJobGetsAPodForEachProcessAndAllThatTheyNeed) {
                   "POST /api/v1/namespaces/ns/services", "POST /api/v1/namespaces/ns/services",
                   "POST /api/v1/namespaces/ns/configmaps",
                   "POST /apis/networking.k8s.io/v1/namespaces/ns/networkpolicies",
-                  "POST /api/v1/namespaces/ns/secrets",  // the authority, then by role
+                  "POST /api/v1/namespaces/ns/secrets",  // the authority, then one for each role
                   "POST /api/v1/namespaces/ns/secrets", "POST /api/v1/namespaces/ns/secrets",
                   "POST /api/v1/namespaces/ns/secrets", "POST /api/v1/namespaces/ns/secrets",
                   "POST /api/v1/namespaces/ns/pods", "POST /api/v1/namespaces/ns/pods",
@@ -71,7 +71,7 @@ TEST_F(OperatorTest, AJobGetsAPodForEachProcessAndAllThatTheyNeed) {
   EXPECT_EQ(Summary(), "Starting");
 }
 
-TEST_F(OperatorTest, ProgressGoesToTheStatusAndSuccessEndsTheJob) {
+TEST_F(OperatorTest, WritesProgressToTheStatusAndEndsTheJobOnSuccess) {
   Train();
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"training", "step"}), 10);
@@ -94,7 +94,7 @@ TEST_F(OperatorTest, ProgressGoesToTheStatusAndSuccessEndsTheJob) {
                                                                         {"accuracy", 98.531}}));
   for (const std::string& pod : cluster_.PodNames()) cluster_.EndPod(pod, 0);
   cluster_.Pass(absl::Minutes(5));
-  EXPECT_EQ(cluster_.PodNames().size(), 4u) << "pods that have ended keep their logs";
+  EXPECT_EQ(cluster_.PodNames().size(), 4u) << "ended pods keep their logs";
   for (const char* role : {"worker", "parameterServer"}) {
     EXPECT_EQ(GetInt(cluster_.Status("a"), {role, "readyReplicas"}), 0) << role;
     EXPECT_EQ(GetInt(cluster_.Status("a"), {role, "replicas"}), 0) << role;
@@ -104,11 +104,11 @@ TEST_F(OperatorTest, ProgressGoesToTheStatusAndSuccessEndsTheJob) {
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "Succeeded"));
 }
 
-TEST_F(OperatorTest, TheLastWordOfACoordinatorIsReadFromItsPod) {
+TEST_F(OperatorTest, ReadsTheCoordinatorsTerminationMessageFromItsPod) {
   Train();
   cluster_.EndPod("a-coordinator", 0, "Completed",
                   R"({"phase":"SUCCEEDED","step":"100","totalSteps":"100","attempt":"1"})");
-  cluster_.Restart();  // whoever heard something else is gone
+  cluster_.Restart();  // drops the operator that received earlier reports
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Succeeded"), "True/Completed");
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"training", "step"}), 100);
@@ -120,15 +120,15 @@ struct End {
   std::string name;
   int exit_code;
   std::string container_reason;
-  Json pod_status;  // merged into the pod's
+  Json pod_status;  // merged into the pod's status
   std::string reason;
   bool counted;
-  bool outside = false;  // nothing that the process did
+  bool outside = false;  // the process did not cause it
 };
 
 class EndOfAWorkerTest : public OperatorTest, public ::testing::WithParamInterface<End> {};
 
-TEST_P(EndOfAWorkerTest, BringsANewPodAtOnceAndIsToldByItsReason) {
+TEST_P(EndOfAWorkerTest, IsReplacedAtOnceAndReportedWithItsReason) {
   const End& end = GetParam();
   Train();
   const std::string before = cluster_.UidOf("a-worker-1");
@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(
         End{"Drained", 143, "Error", Disrupted("EvictionByEvictionAPI"), "Evicted", false, true}),
     [](const auto& info) { return info.param.name; });
 
-TEST_F(OperatorTest, TheCoordinatorIsToldWhichLifeHasDied) {
+TEST_F(OperatorTest, ReportsTheDeadIncarnationToTheCoordinator) {
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1, [](Progress* progress) {
@@ -196,7 +196,7 @@ TEST_F(OperatorTest, TheCoordinatorIsToldWhichLifeHasDied) {
   EXPECT_EQ(cluster_.coordinators.deaths[0].reason(), "killed by signal 9 (Killed)");
 }
 
-TEST_F(OperatorTest, AWorkerThatDiesAgainAndAgainIsMadeLaterAndLater) {
+TEST_F(OperatorTest, ReplacesARepeatedlyDyingWorkerWithGrowingDelays) {
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
   for (int i = 0; i < 3; ++i) {
@@ -210,7 +210,7 @@ TEST_F(OperatorTest, AWorkerThatDiesAgainAndAgainIsMadeLaterAndLater) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/ProcessesFailing");
   EXPECT_EQ(LastFailure()["message"], "exit code 1: no such file: /data/mnist");
   EXPECT_EQ(Summary(), "ProcessesFailing");
-  // Mended from outside.
+  // Repaired from outside.
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1);
@@ -219,7 +219,7 @@ TEST_F(OperatorTest, AWorkerThatDiesAgainAndAgainIsMadeLaterAndLater) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
-TEST_F(OperatorTest, DataThatIsNotThereIsNamedAndWaitedForUntilItIs) {
+TEST_F(OperatorTest, ReportsMissingDataAndWaitsForIt) {
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
   for (int i = 0; i < 12; ++i) {
@@ -254,7 +254,7 @@ TEST_F(OperatorTest, DataThatIsNotThereIsNamedAndWaitedForUntilItIs) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
-TEST_F(OperatorTest, ADeletedPodIsReplacedAndNotCountedAsAFailure) {
+TEST_F(OperatorTest, ReplacesADeletedPodWithoutCountingAFailure) {
   Train({{"spec", {{"backoffLimit", 0}}}});
   for (const std::string name : {"a-worker-0", "a-ps-0", "a-coordinator"}) {
     const std::string before = cluster_.UidOf(name);
@@ -269,7 +269,7 @@ TEST_F(OperatorTest, ADeletedPodIsReplacedAndNotCountedAsAFailure) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
-TEST_F(OperatorTest, ShardsThatFailUseTheBackoffLimitUp) {
+TEST_F(OperatorTest, FailuresOfShardsUseUpTheBackoffLimit) {
   Train({{"spec", {{"backoffLimit", 1}}}});
   cluster_.clock.Advance(absl::Seconds(60));
   cluster_.EndPod("a-ps-0", 137);
@@ -281,11 +281,11 @@ TEST_F(OperatorTest, ShardsThatFailUseTheBackoffLimitUp) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/BackoffLimitExceeded");
   EXPECT_EQ(Summary(), "Failed");
   cluster_.Pass(absl::Minutes(1));
-  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-ps-0")) << "those that still ran are deleted";
+  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-ps-0")) << "running pods are deleted";
   EXPECT_THAT(cluster_.EventReasons(), Contains("BackoffLimitExceeded"));
 }
 
-TEST_F(OperatorTest, AJobsOwnPolicyDecidesWhatAnEndMeans) {
+TEST_F(OperatorTest, AppliesTheJobsFailurePolicyToExits) {
   Train({{"spec",
           {{"backoffLimit", 0},
            {"failurePolicy",
@@ -303,7 +303,7 @@ TEST_F(OperatorTest, AJobsOwnPolicyDecidesWhatAnEndMeans) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/FailurePolicy");
 }
 
-TEST_F(OperatorTest, AJobThatItsCoordinatorCallsFailedHasFailed) {
+TEST_F(OperatorTest, AJobFailsIfItsCoordinatorReportsFailure) {
   Train();
   cluster_.Say("a", Progress::FAILED, 10,
                [](Progress* progress) { progress->set_reason("fc1.weight is not finite"); });
@@ -312,9 +312,9 @@ TEST_F(OperatorTest, AJobThatItsCoordinatorCallsFailedHasFailed) {
   EXPECT_THAT(cluster_.Status("a").dump(), HasSubstr("fc1.weight is not finite"));
 }
 
-// An object that was deleted and made again has the checkpoints of the one before it; what its
-// coordinator makes of them is told as it is.
-TEST_F(OperatorTest, AJobMadeAgainIsGivenItsPolicyAndSaysWhatItFound) {
+// A job that was deleted and created again finds the checkpoints of the previous job; the operator
+// reports what its coordinator does with them.
+TEST_F(OperatorTest, ARecreatedJobAppliesItsPolicyToExistingCheckpoints) {
   struct Case {
     const char* policy;  // null: unset
     Progress::Phase phase;
@@ -371,9 +371,9 @@ TEST_F(OperatorTest, AJobMadeAgainIsGivenItsPolicyAndSaysWhatItFound) {
   }
 }
 
-TEST_F(OperatorTest, ACoordinatorThatHadToLeaveIsFollowedByAnother) {
+TEST_F(OperatorTest, ReplacesACoordinatorThatHadToLeave) {
   Train();
-  // SIGTERM: it saves a checkpoint and lets everybody go.
+  // SIGTERM: it saves a checkpoint and releases all processes.
   const std::string before = cluster_.UidOf("a-coordinator");
   cluster_.DeletePod("a-coordinator");
   cluster_.Say("a", Progress::SUSPENDED, 12);
@@ -389,8 +389,8 @@ TEST_F(OperatorTest, ACoordinatorThatHadToLeaveIsFollowedByAnother) {
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"attempt"}), 2);
 }
 
-// The taint manager may be seen before what tells that the node is lost.
-TEST_F(OperatorTest, APodDeletedForATaintIsOfALostNodeUnlessItEndsByItself) {
+// The taint manager's deletion may be seen before the signs that the node is lost.
+TEST_F(OperatorTest, TreatsAPodDeletedForATaintAsLostUnlessItExits) {
   struct Case {
     const char* what;
     std::function<void()> then;
@@ -422,7 +422,7 @@ TEST_F(OperatorTest, APodDeletedForATaintIsOfALostNodeUnlessItEndsByItself) {
   }
 }
 
-TEST_F(OperatorTest, APodOfALostNodeIsForcedOutAndReplaced) {
+TEST_F(OperatorTest, ForceDeletesAndReplacesAPodOfALostNode) {
   Train();
   cluster_.frozen = [](const std::string& pod) { return pod == "a-worker-0"; };
   cluster_.SetPodCondition("a-worker-0", "Ready", "False", "NodeNotReady");
@@ -438,7 +438,7 @@ TEST_F(OperatorTest, APodOfALostNodeIsForcedOutAndReplaced) {
   EXPECT_EQ(Restarts("worker"), 1);
 }
 
-TEST_F(OperatorTest, APodHasItsGracePeriodAlthoughTheOperatorsClockIsAhead) {
+TEST_F(OperatorTest, APodHasItsGracePeriodEvenIfTheOperatorsClockIsAhead) {
   cluster_.operator_ahead = absl::Minutes(5);
   Train();
   cluster_.frozen = [](const std::string& pod) { return pod == "a-worker-0"; };
@@ -452,7 +452,7 @@ TEST_F(OperatorTest, APodHasItsGracePeriodAlthoughTheOperatorsClockIsAhead) {
   EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
 }
 
-TEST_F(OperatorTest, APodThatAForeignFinalizerKeepsIsNamedWithTheFinalizer) {
+TEST_F(OperatorTest, NamesAPodKeptByAForeignFinalizer) {
   Train();
   cluster_.frozen = [](const std::string& pod) { return pod == "a-worker-0"; };
   const auto finalizers = [&](const Json& list) {
@@ -465,11 +465,12 @@ TEST_F(OperatorTest, APodThatAForeignFinalizerKeepsIsNamedWithTheFinalizer) {
   cluster_.EndPod("a-worker-0", 137);
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Seconds(5));
-  EXPECT_NE(cluster_.Condition("a", "Degraded"), "True/HeldByFinalizer") << "most go in a moment";
+  EXPECT_NE(cluster_.Condition("a", "Degraded"), "True/HeldByFinalizer")
+      << "most finalizers are removed soon";
   cluster_.Pass(absl::Seconds(6));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/HeldByFinalizer");
   EXPECT_THAT(cluster_.ConditionMessage("a", "Degraded"),
-              HasSubstr("a-worker-0: the pod is deleted, and the API server keeps it until its "
+              HasSubstr("a-worker-0: the pod was deleted, but the API server keeps it until its "
                         "finalizers are removed (kueue.x-k8s.io/managed)"));
   EXPECT_THAT(cluster_.EventReasons(), Contains("HeldByFinalizer"));
   cluster_.frozen = nullptr;
@@ -480,7 +481,7 @@ TEST_F(OperatorTest, APodThatAForeignFinalizerKeepsIsNamedWithTheFinalizer) {
 
 // ---- sizes
 
-TEST_F(OperatorTest, WorkersAreAddedAndRemovedWhileTheJobTrains) {
+TEST_F(OperatorTest, AddsAndRemovesWorkersDuringTraining) {
   Train();
   cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 4}}}}}});
   cluster_.kubelets = false;
@@ -502,7 +503,7 @@ TEST_F(OperatorTest, WorkersAreAddedAndRemovedWhileTheJobTrains) {
       << "the second time each is a series";
 }
 
-TEST_F(OperatorTest, ShardsAreScaledThroughACheckpoint) {
+TEST_F(OperatorTest, ScalesShardsWithACheckpoint) {
   Train();
   cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
   ASSERT_TRUE(cluster_.Settle());
@@ -521,12 +522,13 @@ TEST_F(OperatorTest, ShardsAreScaledThroughACheckpoint) {
   EXPECT_THAT(cluster_.EventReasons(), Not(Contains("Suspended")));
 }
 
-TEST_F(OperatorTest, AChangeOfSizeThatCostsStepsSaysSo) {
+TEST_F(OperatorTest, ReportsStepsLostByAChangeOfSize) {
   Train();
   cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Minutes(10));
-  EXPECT_EQ(cluster_.PodNames().size(), 4u) << "the checkpoint is slow; nobody asked for a stop";
+  EXPECT_EQ(cluster_.PodNames().size(), 4u)
+      << "the checkpoint is slow, but no user asked for a stop";
   cluster_.Say("a", Progress::SUSPENDED, 20, [](Progress* progress) {
     progress->set_reason("suspended; no checkpoint within 1m");
   });
@@ -537,7 +539,7 @@ TEST_F(OperatorTest, AChangeOfSizeThatCostsStepsSaysSo) {
   EXPECT_EQ(cluster_.PodNames().size(), 6u);
 }
 
-TEST_F(OperatorTest, TheModeIsSwitchedThroughACheckpoint) {
+TEST_F(OperatorTest, SwitchesTheModeWithACheckpoint) {
   Train();
   const auto mode_of_config = [&] {
     const auto map = Admin().Get({"", "v1", "configmaps", "ConfigMap", true}, {"ns", "a"},
@@ -549,7 +551,7 @@ TEST_F(OperatorTest, TheModeIsSwitchedThroughACheckpoint) {
   EXPECT_EQ(Summary(), "SwitchingMode");
   EXPECT_TRUE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(mode_of_config(), "SYNCHRONOUS") << "for whoever follows a coordinator that dies now";
+  EXPECT_EQ(mode_of_config(), "SYNCHRONOUS") << "for the successor of a coordinator that dies now";
   const std::string before = cluster_.UidOf("a-coordinator");
   cluster_.Say("a", Progress::SUSPENDED, 20);
   ASSERT_TRUE(cluster_.Settle());
@@ -565,7 +567,7 @@ TEST_F(OperatorTest, TheModeIsSwitchedThroughACheckpoint) {
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "SwitchingMode"));
 }
 
-TEST_F(OperatorTest, AModeThatIsTakenBackBeforeTheCheckpointChangesNothing) {
+TEST_F(OperatorTest, AModeChangeRevertedBeforeTheCheckpointHasNoEffect) {
   Train();
   const std::string before = cluster_.UidOf("a-coordinator");
   cluster_.PatchJob("a", {{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
@@ -577,7 +579,7 @@ TEST_F(OperatorTest, AModeThatIsTakenBackBeforeTheCheckpointChangesNothing) {
   EXPECT_EQ(cluster_.UidOf("a-coordinator"), before);
 }
 
-TEST_F(OperatorTest, AnOperatorThatKnowsOfModesTakesAJobOfAnOlderOneAsItIs) {
+TEST_F(OperatorTest, KeepsTheModeOfAJobStartedByAnOlderOperator) {
   Train();
   Json status = cluster_.Status("a");
   status["recovery"].erase("mode");
@@ -597,7 +599,7 @@ TEST_F(OperatorTest, AnOperatorThatKnowsOfModesTakesAJobOfAnOlderOneAsItIs) {
   EXPECT_EQ(GetString(cluster_.Status("a"), {"recovery", "mode"}), "Synchronous");
 }
 
-TEST_F(OperatorTest, SuspensionSavesACheckpointAndLeavesNoPodUntilTheJobIsResumed) {
+TEST_F(OperatorTest, SuspensionSavesACheckpointAndDeletesAllPodsUntilResumed) {
   Train();
   cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
   ASSERT_TRUE(cluster_.Settle());
@@ -620,7 +622,7 @@ TEST_F(OperatorTest, SuspensionSavesACheckpointAndLeavesNoPodUntilTheJobIsResume
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "Suspended", "Resumed"));
 }
 
-TEST_F(OperatorTest, AJobThatIsMadeSuspendedHasNoPodUntilItIsNot) {
+TEST_F(OperatorTest, AJobCreatedSuspendedHasNoPodUntilResumed) {
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"suspend", true}}}}));
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(), IsEmpty());
@@ -643,7 +645,7 @@ TEST_F(OperatorTest, AJobExpiresAfterItsEnd) {
   EXPECT_THAT(cluster_.PodNames(), IsEmpty());
 }
 
-TEST_F(OperatorTest, PodsAreCleanedUpAsTheJobSays) {
+TEST_F(OperatorTest, CleansUpPodsByTheJobsPolicy) {
   for (const std::string policy : {"All", "None"}) {
     FakeCluster cluster;
     cluster.Create(FakeCluster::Job("a", {{"spec", {{"cleanPodPolicy", policy}}}}));
@@ -658,12 +660,12 @@ TEST_F(OperatorTest, PodsAreCleanedUpAsTheJobSays) {
   }
 }
 
-TEST_F(OperatorTest, PodsOfAnEndedJobWhoseOtherContainersRunAreDeleted) {
+TEST_F(OperatorTest, DeletesPodsOfAnEndedJobWithRunningSidecars) {
   Train();
   cluster_.Say("a", Progress::SUCCEEDED, 100);
   ASSERT_TRUE(cluster_.Settle());
   cluster_.EndPod("a-coordinator", 0);
-  // Its own container has ended, a sidecar goes on: the pod's phase is Running.
+  // Its own container has ended, a sidecar continues: the pod's phase is Running.
   for (const char* name : {"a-worker-0", "a-worker-1", "a-ps-0"}) {
     const std::string role = absl::StrContains(name, "worker") ? "worker" : "ps";
     cluster_.MergeStatus(name,
@@ -673,8 +675,7 @@ TEST_F(OperatorTest, PodsOfAnEndedJobWhoseOtherContainersRunAreDeleted) {
                             {{"name", "sidecar"}, {"state", {{"running", Json::object()}}}}}}});
   }
   cluster_.Pass(absl::Minutes(10));
-  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-coordinator"))
-      << "what runs no more keeps its logs";
+  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-coordinator")) << "ended pods keep their logs";
 }
 
 TEST_F(OperatorTest, DeadlinesFailAJob) {
@@ -683,7 +684,7 @@ TEST_F(OperatorTest, DeadlinesFailAJob) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/DeadlineExceeded");
 }
 
-TEST_F(OperatorTest, AJobThatMakesNoStepFailsByItsProgressDeadline) {
+TEST_F(OperatorTest, AJobWithoutProgressFailsAtItsDeadline) {
   Train({{"spec", {{"progressDeadlineSeconds", 100}}}});
   cluster_.Pass(absl::Seconds(80));
   cluster_.Say("a", Progress::TRAINING, 11);
@@ -694,9 +695,9 @@ TEST_F(OperatorTest, AJobThatMakesNoStepFailsByItsProgressDeadline) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/ProgressDeadlineExceeded");
 }
 
-// ---- what only shows later
+// ---- late effects
 
-TEST_F(OperatorTest, AMissingImageIsReportedAndFixedByAnotherOne) {
+TEST_F(OperatorTest, ReportsAMissingImageUntilItIsCorrected) {
   cluster_.kubelets = false;
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"image", "wrong:1"}}}}));
   ASSERT_TRUE(cluster_.Settle());
@@ -739,7 +740,7 @@ kube::FakeApiServer::Fault Refusal(int code, const std::string& reason,
   return fault;
 }
 
-TEST_F(OperatorTest, AnExceededQuotaIsReportedAndTheJobContinuesWhenThereIsRoom) {
+TEST_F(OperatorTest, ReportsAnExceededQuotaAndContinuesWhenThereIsRoom) {
   bool full = true;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
@@ -760,7 +761,7 @@ TEST_F(OperatorTest, AnExceededQuotaIsReportedAndTheJobContinuesWhenThereIsRoom)
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("QuotaExceeded"));
 }
 
-TEST_F(OperatorTest, ServersAreProtectedWhereAQuotaHasRoomForSomeWorkersOnly) {
+TEST_F(OperatorTest, CreatesTheDisruptionBudgetEvenIfAQuotaRefusesWorkers) {
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
     if (request.method == "POST" && absl::StrContains(request.body, "\"a-worker-1\"")) {
@@ -777,7 +778,7 @@ TEST_F(OperatorTest, ServersAreProtectedWhereAQuotaHasRoomForSomeWorkersOnly) {
       Admin().Get(reconciler::DisruptionBudgets(), {"ns", "a"}, kube::Subresource::kNone).ok());
 }
 
-TEST_F(OperatorTest, AJobWithoutStorageIsNotAcceptedUntilItHasSome) {
+TEST_F(OperatorTest, RejectsAJobUntilItHasStorage) {
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"checkpoint", {{"storage", nullptr}}}}}}));
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Accepted"), "False/StorageNeeded");
@@ -789,15 +790,15 @@ TEST_F(OperatorTest, AJobWithoutStorageIsNotAcceptedUntilItHasSome) {
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
 }
 
-TEST_F(OperatorTest, AJobOfAnotherControllerIsLeftAlone) {
+TEST_F(OperatorTest, IgnoresAJobOfAnotherController) {
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"managedBy", "example.com/other"}}}}));
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.Writes(), IsEmpty());
 }
 
-// ---- manners
+// ---- economy of writes
 
-TEST_F(OperatorTest, NothingIsWrittenWhenNothingChanges) {
+TEST_F(OperatorTest, WritesNothingWhenNothingChanges) {
   Train();
   cluster_.Pass(absl::Minutes(1));
   cluster_.ForgetWrites();
@@ -805,15 +806,16 @@ TEST_F(OperatorTest, NothingIsWrittenWhenNothingChanges) {
   EXPECT_THAT(cluster_.Writes(), IsEmpty());
   cluster_.Restart();
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_THAT(cluster_.Writes(), IsEmpty()) << "a new operator finds all as it should be";
+  EXPECT_THAT(cluster_.Writes(), IsEmpty()) << "a new operator finds nothing to change";
 }
 
-TEST_F(OperatorTest, MereProgressIsWrittenEveryFifteenSeconds) {
+TEST_F(OperatorTest, WritesProgressEveryFifteenSeconds) {
   Train();
   cluster_.ForgetWrites();
   for (int i = 1; i <= 60; ++i) {
     cluster_.Say("a", Progress::TRAINING, 10 + i);
-    cluster_.MergeStatus("a-ps-0", {{"message", absl::StrCat(i)}});  // it is looked at each time
+    cluster_.MergeStatus("a-ps-0",
+                         {{"message", absl::StrCat(i)}});  // each change causes a reconciliation
     cluster_.Pass(absl::Seconds(1));
   }
   EXPECT_LE(cluster_.Writes().size(), 4u);
@@ -821,7 +823,7 @@ TEST_F(OperatorTest, MereProgressIsWrittenEveryFifteenSeconds) {
   EXPECT_GE(GetInt(cluster_.Status("a"), {"training", "step"}), 55);
 }
 
-TEST_F(OperatorTest, AJobThatWantsNoNetworkPolicyAnyMoreHasNone) {
+TEST_F(OperatorTest, DeletesANetworkPolicyThatIsNoLongerWanted) {
   Train();
   const kube::ResourceType policies{"networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy",
                                     true};
@@ -837,7 +839,7 @@ TEST_F(OperatorTest, AJobThatWantsNoNetworkPolicyAnyMoreHasNone) {
   EXPECT_TRUE(there());
 }
 
-TEST_F(OperatorTest, AForeignNetworkPolicyStays) {
+TEST_F(OperatorTest, KeepsAForeignNetworkPolicy) {
   const kube::ResourceType policies{"networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy",
                                     true};
   ASSERT_TRUE(Admin()
@@ -848,7 +850,7 @@ TEST_F(OperatorTest, AForeignNetworkPolicyStays) {
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
 }
 
-TEST_F(OperatorTest, PodsThatBecomeReadyOneByOneAreNotWrittenOneByOne) {
+TEST_F(OperatorTest, CombinesStatusWritesWhilePodsBecomeReady) {
   std::set<std::string> ready;
   cluster_.frozen = [&](const std::string& pod) { return ready.count(pod) == 0; };
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"worker", {{"replicas", 20}}}}}}));
@@ -863,7 +865,7 @@ TEST_F(OperatorTest, PodsThatBecomeReadyOneByOneAreNotWrittenOneByOne) {
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"worker", "readyReplicas"}), 20);
 }
 
-TEST_F(OperatorTest, AStartThatTakesLongIsWrittenMoreAndMoreSeldom) {
+TEST_F(OperatorTest, WritesTheStatusOfALongStartLessAndLessOften) {
   std::set<std::string> ready;
   cluster_.frozen = [&](const std::string& pod) { return ready.count(pod) == 0; };
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"worker", {{"replicas", 120}}}}}}));
@@ -883,7 +885,7 @@ TEST_F(OperatorTest, AStartThatTakesLongIsWrittenMoreAndMoreSeldom) {
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"worker", "readyReplicas"}), 120) << "at once";
 }
 
-TEST_F(OperatorTest, EachDeletionOfAPodNamesTheLifeThatItMeans) {
+TEST_F(OperatorTest, EachDeletionOfAPodNamesItsUid) {
   int deletions = 0;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     if (request.method == "DELETE") {
@@ -903,7 +905,7 @@ TEST_F(OperatorTest, EachDeletionOfAPodNamesTheLifeThatItMeans) {
   EXPECT_GE(deletions, 2);
 }
 
-TEST_F(OperatorTest, WhatIsDeletedOrEditedIsPutRight) {
+TEST_F(OperatorTest, RestoresDeletedAndEditedObjects) {
   Train();
   kube::HttpClient admin = Admin();
   const kube::ResourceType services{"", "v1", "services", "Service", true};
@@ -918,7 +920,7 @@ TEST_F(OperatorTest, WhatIsDeletedOrEditedIsPutRight) {
   EXPECT_THAT(map->dump(), HasSubstr("mnist-net"));
 }
 
-TEST_F(OperatorTest, WhatIsDeletedBeforeItWasSeenIsMadeAgainToo) {
+TEST_F(OperatorTest, RecreatesObjectsDeletedBeforeTheyWereSeen) {
   kube::HttpClient admin = Admin();
   const kube::ResourceType services{"", "v1", "services", "Service", true};
   int made = 0;
@@ -935,7 +937,7 @@ TEST_F(OperatorTest, WhatIsDeletedBeforeItWasSeenIsMadeAgainToo) {
   EXPECT_TRUE(admin.Get(services, {"ns", "a"}, kube::Subresource::kNone).ok());
 }
 
-TEST_F(OperatorTest, FaultsOfTheServerDelayAndChangeNothing) {
+TEST_F(OperatorTest, ServerFaultsOnlyDelayAJob) {
   // Every other write meets the fault.
   const std::vector<kube::FakeApiServer::Fault> faults = {
       Refusal(500, "InternalError", "etcd"),
@@ -957,7 +959,7 @@ TEST_F(OperatorTest, FaultsOfTheServerDelayAndChangeNothing) {
   }
 }
 
-TEST_F(OperatorTest, AJobThatCannotRunDoesNotHoldUpOthers) {
+TEST_F(OperatorTest, AJobThatCannotRunDoesNotBlockOthers) {
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
     if (absl::StrContains(request.body, "bad-coordinator")) {
@@ -971,12 +973,12 @@ TEST_F(OperatorTest, AJobThatCannotRunDoesNotHoldUpOthers) {
   EXPECT_EQ(cluster_.PodNames().size(), 80u);
 }
 
-TEST_F(OperatorTest, AnOperatorThatFrozeAndWakesUpChangesNothing) {
+TEST_F(OperatorTest, AFormerLeaderThatWakesUpChangesNothing) {
   Train();
   cluster_.clock.Advance(absl::Seconds(40));
   const std::unique_ptr<Operator> frozen = cluster_.Another();
   cluster_.EndPod("a-worker-1", 137);
-  frozen->SyncOnce();  // it has seen the death, and freezes
+  frozen->SyncOnce();  // it sees the death, and freezes
   ASSERT_TRUE(cluster_.Settle());
   const std::string replacement = cluster_.UidOf("a-worker-1");
   const int64_t version = cluster_.server.version();
@@ -1003,7 +1005,7 @@ class OperatorTlsTest : public OperatorTest {
   }
 };
 
-TEST_F(OperatorTlsTest, AJobsSecretsAreMadeAndTheCoordinatorIsSpokenWithByThem) {
+TEST_F(OperatorTlsTest, CreatesSecretsAndUsesThemWithTheCoordinator) {
   Train();
   for (const char* name : {"a-tls-ca", "a-tls-coordinator", "a-tls-ps", "a-tls-worker"}) {
     EXPECT_EQ(kube::ControllerUidOf(Secret(name)), kube::UidOf(cluster_.GetJob("a"))) << name;
@@ -1013,15 +1015,15 @@ TEST_F(OperatorTlsTest, AJobsSecretsAreMadeAndTheCoordinatorIsSpokenWithByThem) 
   EXPECT_NE(cluster_.coordinators.partners.begin()->second.credentials, nullptr);
 }
 
-TEST_F(OperatorTlsTest, AJobInPlainTextHasNone) {
+TEST_F(OperatorTlsTest, APlainTextJobHasNoSecrets) {
   Train({{"spec", {{"tls", "Disabled"}}}});
   EXPECT_TRUE(Secret("a-tls-ca").is_null());
   EXPECT_EQ(GetString(cluster_.Status("a"), {"tls"}), "Disabled");
   EXPECT_EQ(cluster_.coordinators.partners.begin()->second.credentials, nullptr);
 }
 
-TEST_F(OperatorTlsTest, AJobKeepsThePlainTextThatItBeganWith) {
-  // Of an operator whose default it was, and of one that knew no TLS.
+TEST_F(OperatorTlsTest, AJobThatStartedInPlainTextKeepsIt) {
+  // Started by an operator with that default, or by one without TLS support.
   for (const auto& [name, status] :
        {std::pair<std::string, Json>{"a", {{"observedGeneration", 1}, {"tls", "Disabled"}}},
         {"b", {{"observedGeneration", 1}}}}) {
@@ -1038,18 +1040,18 @@ TEST_F(OperatorTlsTest, AJobKeepsThePlainTextThatItBeganWith) {
   EXPECT_EQ(cluster_.PodNames().size(), 8u);
 }
 
-TEST_F(OperatorTlsTest, CertificatesAreRenewedWhileNothingElseHappens) {
+TEST_F(OperatorTlsTest, RenewsCertificatesOfAnIdleJob) {
   Train();
   const std::string before = Certificate("ps", "0.crt");
   const auto credentials = cluster_.coordinators.partners.begin()->second.credentials;
   const std::string pod = cluster_.UidOf("a-ps-0");
   for (int i = 0; i < 21; ++i) cluster_.Pass(kDay);
   EXPECT_NE(Certificate("ps", "0.crt"), before);
-  EXPECT_EQ(cluster_.UidOf("a-ps-0"), pod) << "no pod is made anew for it";
+  EXPECT_EQ(cluster_.UidOf("a-ps-0"), pod) << "no pod is re-created for it";
   EXPECT_NE(cluster_.coordinators.partners.begin()->second.credentials, credentials);
 }
 
-TEST_F(OperatorTlsTest, SecretsThatAreDeletedAreMadeAgain) {
+TEST_F(OperatorTlsTest, RecreatesDeletedSecrets) {
   Train();
   const std::string authority = Certificate("ca", "ca.crt");
   const std::string before = Certificate("worker", "0.crt");
@@ -1064,8 +1066,8 @@ TEST_F(OperatorTlsTest, SecretsThatAreDeletedAreMadeAgain) {
   EXPECT_NE(Certificate("ca", "ca.crt"), authority);
 }
 
-// Certificates are renewed after 20 days; those of a job that has ended are not.
-TEST_F(OperatorTlsTest, AJobThatHasEndedOrIsSuspendedCostsNothing) {
+// Certificates are renewed after 20 days, except those of a job that has ended.
+TEST_F(OperatorTlsTest, AnEndedOrSuspendedJobNeedsNoReconciliations) {
   for (const bool suspended : {false, true}) {
     Train();
     if (suspended) {
@@ -1089,14 +1091,14 @@ TEST_F(OperatorTlsTest, AJobThatHasEndedOrIsSuspendedCostsNothing) {
   }
 }
 
-TEST_F(OperatorTlsTest, NothingIsWrittenWhileNothingChanges) {
+TEST_F(OperatorTlsTest, WritesNothingWhileNothingChanges) {
   Train();
   cluster_.ForgetWrites();
   for (int i = 0; i < 10; ++i) cluster_.Pass(absl::Minutes(20));
   EXPECT_THAT(cluster_.Writes(), IsEmpty());
 }
 
-TEST_F(OperatorTlsTest, ANewWorkerFindsItsCertificateThere) {
+TEST_F(OperatorTlsTest, TheCertificateOfANewWorkerExistsBeforeItsPod) {
   Train();
   EXPECT_TRUE(Certificate("worker", "2.crt").empty());
   bool certified = false;
@@ -1111,7 +1113,7 @@ TEST_F(OperatorTlsTest, ANewWorkerFindsItsCertificateThere) {
   EXPECT_TRUE(certified);
 }
 
-TEST_F(OperatorTlsTest, ReportsAForeignSecretAndLeavesItAlone) {
+TEST_F(OperatorTlsTest, ReportsAndKeepsAForeignSecret) {
   Json theirs = {{"apiVersion", "v1"}, {"kind", "Secret"}, {"metadata", {{"name", "a-tls-ps"}}}};
   ASSERT_TRUE(Admin().Create(reconciler::Secrets(), "ns", theirs, {}).ok());
   cluster_.Create(FakeCluster::Job("a"));
@@ -1133,11 +1135,11 @@ std::set<std::string> VerbsOfTheList() {
   return verbs;
 }
 
-TEST_F(OperatorTest, TheListOfRightsHasWhatIsAskedForAndNoMore) {
+TEST_F(OperatorTest, TheRbacRulesMatchTheRequests) {
   std::set<std::string> lost;
   cluster_.on_write = [&](const kube::HttpRequest& request) {
     std::optional<kube::FakeApiServer::Fault> fault;
-    // A creation whose answer is lost is looked for.
+    // A creation whose answer is lost is looked up.
     if (request.method == "POST" && lost.insert(request.target).second) {
       fault.emplace();
       fault->after_effect = true;
@@ -1148,7 +1150,7 @@ TEST_F(OperatorTest, TheListOfRightsHasWhatIsAskedForAndNoMore) {
   Train({{"spec", {{"ttlSecondsAfterFinished", 10}}}});
   for (const kube::ResourceType* type :
        {&reconciler::Services(), &reconciler::ConfigMaps(), &reconciler::DisruptionBudgets(),
-        &reconciler::NetworkPolicies()}) {  // what is edited is put right
+        &reconciler::NetworkPolicies()}) {  // edits are reverted
     const Json edit = {{"metadata", {{"labels", {{"app.kubernetes.io/instance", "x"}}}}}};
     ASSERT_TRUE(Admin().Patch(*type, {"ns", "a"}, kube::PatchKind::kMerge, edit, {}).ok());
   }
@@ -1165,9 +1167,9 @@ TEST_F(OperatorTest, TheListOfRightsHasWhatIsAskedForAndNoMore) {
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Minutes(1));
   std::set<std::string> listed = VerbsOfTheList();
-  // The API server asks for this one by itself, of owner references that block deletion.
+  // The API server requires this one because of owner references that block deletion.
   EXPECT_EQ(listed.erase("trainingjobs/finalizers update"), 1u);
-  // Needed by the first list of servers without streaming lists.
+  // Needed for the first list on servers without streaming lists.
   for (const char* resource : {"trainingjobs", "pods", "services", "configmaps", "secrets",
                                "poddisruptionbudgets", "networkpolicies"}) {
     cluster_.verbs.insert(absl::StrCat(resource, " list"));
@@ -1175,7 +1177,7 @@ TEST_F(OperatorTest, TheListOfRightsHasWhatIsAskedForAndNoMore) {
   EXPECT_EQ(cluster_.verbs, listed);
 }
 
-// Every field that is written is one that API servers keep.
+// Every written field must be in the schema: API servers drop other fields.
 void ExpectKnown(const api::SchemaNode& schema, const Json& value, const std::string& path) {
   if (value.is_array()) {
     ASSERT_NE(schema.item, nullptr) << path;
@@ -1190,7 +1192,7 @@ void ExpectKnown(const api::SchemaNode& schema, const Json& value, const std::st
   }
 }
 
-TEST_F(OperatorTest, TheStatusHasNoFieldThatTheSchemaLacks) {
+TEST_F(OperatorTest, EveryFieldOfTheStatusIsInTheSchema) {
   Train();
   cluster_.EndPod("a-worker-0", 137);
   cluster_.Say("a", Progress::TRAINING, 20, [](Progress* progress) {

@@ -1,4 +1,4 @@
-// A job outlives releases: of the operator, of the images, of its own manifest.
+// A job outlives releases of the operator, of the images, and of its own manifest.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using Progress = v1::JobProgress;
 
 class OperatorVersionsTest : public OperatorFixture {
  protected:
-  // `helm upgrade`: another operator, whose default images are of the next release.
+  // `helm upgrade`: another operator, whose default images are from the next release.
   void Upgrade() {
     cluster_.pod_defaults.server_image = "server:2";
     cluster_.pod_defaults.worker_image = "worker:2";
@@ -56,7 +56,7 @@ class OperatorVersionsTest : public OperatorFixture {
   std::string Pending() { return cluster_.ConditionMessage("a", "SpecNotInEffect"); }
 };
 
-TEST_F(OperatorVersionsTest, NewDefaultImagesAreForTheNextActivation) {
+TEST_F(OperatorVersionsTest, NewDefaultImagesApplyToTheNextActivation) {
   Train();
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
   Upgrade();
@@ -67,7 +67,7 @@ TEST_F(OperatorVersionsTest, NewDefaultImagesAreForTheNextActivation) {
     EndAndReplace(absl::StrCat("a-", role), 137);
     EXPECT_EQ(ImageOf(absl::StrCat("a-", role)), role == "worker-1" ? "worker:1" : "server:1");
   }
-  // Also of a pod that the job had not before.
+  // This includes pods that the job did not have before.
   Patch({{"worker", {{"replicas", 3}}}});
   EXPECT_EQ(ImageOf("a-worker-2"), "worker:1");
   cluster_.Restart();
@@ -81,7 +81,7 @@ TEST_F(OperatorVersionsTest, NewDefaultImagesAreForTheNextActivation) {
   EXPECT_EQ(ImageOf("a-worker-0"), "worker:2");
 }
 
-TEST_F(OperatorVersionsTest, AChangeOfModeBeginsAnActivationToo) {
+TEST_F(OperatorVersionsTest, AChangeOfModeStartsAnActivation) {
   Train();
   Upgrade();
   Patch({{"training", {{"mode", "Asynchronous"}}}});
@@ -93,7 +93,7 @@ TEST_F(OperatorVersionsTest, AChangeOfModeBeginsAnActivationToo) {
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
 }
 
-TEST_F(OperatorVersionsTest, AnImageThatNeverRanIsNotKept) {
+TEST_F(OperatorVersionsTest, AnImageThatNeverRanIsNotPinned) {
   cluster_.frozen = [](const std::string& pod) { return pod.find("worker") != std::string::npos; };
   Train();
   Upgrade();
@@ -106,7 +106,7 @@ TEST_F(OperatorVersionsTest, AnImageThatNeverRanIsNotKept) {
   EXPECT_THAT(Pending(), HasSubstr("server:2"));
 }
 
-TEST_F(OperatorVersionsTest, AnotherImageOfTheSpecIsForTheNextActivation) {
+TEST_F(OperatorVersionsTest, ANewImageInTheSpecAppliesToTheNextActivation) {
   Train({{"spec", {{"image", "mine:1"}}}});
   Upgrade();
   EXPECT_EQ(NotInEffect(), "False/AllInEffect") << "the defaults are not for this job";
@@ -135,7 +135,7 @@ TEST_F(OperatorVersionsTest, ARefusedWorkerDegradesTheJobUntilOneIsAccepted) {
   EXPECT_THAT(told, HasSubstr("correct spec.image"));
   EXPECT_THAT(cluster_.EventReasons(), Contains("Refused"));
   EXPECT_EQ(cluster_.Status("a")["lastFailures"][0]["counted"], false);
-  // Whatever an operator forgets when it starts, this is not among it.
+  // This is part of the state that survives a restart of the operator.
   cluster_.Restart();
   cluster_.Pass(absl::Minutes(1));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/Refused");
@@ -144,7 +144,7 @@ TEST_F(OperatorVersionsTest, ARefusedWorkerDegradesTheJobUntilOneIsAccepted) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
 }
 
-TEST_F(OperatorVersionsTest, AJobOfWhichNoWorkerIsEverAcceptedFails) {
+TEST_F(OperatorVersionsTest, AJobFailsIfNoWorkerIsEverAccepted) {
   cluster_.frozen = [](const std::string& pod) { return pod.find("worker") != std::string::npos; };
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
@@ -154,7 +154,7 @@ TEST_F(OperatorVersionsTest, AJobOfWhichNoWorkerIsEverAcceptedFails) {
   EXPECT_THAT(cluster_.ConditionMessage("a", "Failed"), HasSubstr("wire version 3"));
 }
 
-TEST_F(OperatorVersionsTest, FieldsThatTheCoordinatorHasReadAlreadyAreNamedUntilItStartsAgain) {
+TEST_F(OperatorVersionsTest, NamesChangedFieldsUntilTheCoordinatorRestarts) {
   Train();
   Patch({{"worker", {{"replicas", 3}}}, {"backoffLimit", 9}});
   EXPECT_EQ(NotInEffect(), "False/AllInEffect") << "these take effect at once";
@@ -169,12 +169,12 @@ TEST_F(OperatorVersionsTest, FieldsThatTheCoordinatorHasReadAlreadyAreNamedUntil
   EXPECT_THAT(Pending(), Not(HasSubstr("replicas")));
   EXPECT_THAT(Pending(), HasSubstr("suspend the job and resume it"));
   EXPECT_THAT(cluster_.EventReasons(), Contains("FieldsPending"));
-  // Taken back.
+  // The change is reverted.
   Patch({{"training", {{"steps", 100}}},
          {"checkpoint", {{"intervalSteps", nullptr}}},
          {"timeouts", {{"silenceSeconds", nullptr}}}});
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
-  // In effect, with the coordinator's next pod.
+  // It takes effect with the coordinator's next pod.
   Patch({{"training", {{"steps", 1000}}}});
   EXPECT_EQ(NotInEffect(), "True/FieldsPending");
   EndAndReplace("a-coordinator", 137);

@@ -16,7 +16,7 @@ ReconcileLog::ReconcileLog(Options options, std::function<void(const Line&)> wri
 
 bool ReconcileLog::IsToTell(const runtime::Key& key, const absl::Status& status) {
   const absl::Time now = clock_->Now();
-  // Whoever was told of long ago is told of again.
+  // Forgets lines older than `every`, so these jobs are logged again.
   for (auto it = told_.begin(); it != told_.end();) {
     it = now - it->second.at >= options_.every ? told_.erase(it) : std::next(it);
   }

@@ -13,16 +13,16 @@
 
 namespace sluice {
 
-// Tells of reconciliations that failed: of each job the first time, when the kind of error becomes
-// another, and once in `every`; of all jobs together at most `burst` at once and one in
-// `line_every` after that. Any thread.
+// Logs reconciliations that failed. A failure of a job is logged the first time, when the kind of
+// error changes, and once in `every`. For all jobs together, at most `burst` lines are written at
+// once, and then one in `line_every`. Any thread.
 class ReconcileLog final : public runtime::ControllerObserver {
  public:
   struct Line {
     std::string job;  // "ns/name"
     std::string why;
-    absl::Duration retry_in;  // zero: not until something changes
-    int untold = 0;           // failures, of any job, since the line before
+    absl::Duration retry_in;  // zero: no retry until something changes
+    int untold = 0;           // failures of any job since the previous line
   };
   struct Options {
     absl::Duration every = absl::Minutes(1);
@@ -30,8 +30,8 @@ class ReconcileLog final : public runtime::ControllerObserver {
     absl::Duration line_every = absl::Seconds(1);
   };
 
-  // `write` is called by whoever reconciles, several at a time, without a lock. `next` hears of
-  // everything; it and `clock` outlive this.
+  // `write` is called by the reconciling threads, possibly several at once, and without a lock.
+  // `next` is notified of every reconciliation; it and `clock` outlive this.
   ReconcileLog(Options options, std::function<void(const Line&)> write,
                runtime::ControllerObserver* next, const Clock* clock);
 

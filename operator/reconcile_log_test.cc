@@ -35,7 +35,7 @@ class ReconcileLogTest : public ::testing::Test {
       {}, [this](const ReconcileLog::Line& line) { lines_.push_back(line); }, &counter_, &clock_};
 };
 
-TEST_F(ReconcileLogTest, AFailureIsToldWithItsJobAndError) {
+TEST_F(ReconcileLogTest, LogsAFailureWithItsJobAndError) {
   Fail("a", absl::UnavailableError("create pods ns/a-ps-0: no answer"));
   ASSERT_EQ(lines_.size(), 1u);
   EXPECT_EQ(lines_[0].job, "ns/a");
@@ -43,14 +43,14 @@ TEST_F(ReconcileLogTest, AFailureIsToldWithItsJobAndError) {
   EXPECT_EQ(lines_[0].retry_in, absl::Seconds(5));
 }
 
-TEST_F(ReconcileLogTest, WhatIsNoFailureIsCountedAndNotTold) {
+TEST_F(ReconcileLogTest, DoesNotLogSuccess) {
   log_.OnReconciled({"ns", "a"}, Result::Done(), {}, {}, {});
   log_.OnReconciled({"ns", "a"}, Result::Requeue(), {}, {}, absl::Seconds(1));
   EXPECT_TRUE(lines_.empty());
   EXPECT_EQ(counter_.heard, 2);
 }
 
-TEST_F(ReconcileLogTest, APersistentFailureIsLoggedOnceAMinute) {
+TEST_F(ReconcileLogTest, LogsAPersistentFailureOnceAMinute) {
   for (int i = 0; i < 121; ++i) {
     Fail("a");
     clock_.Advance(absl::Seconds(1));
@@ -61,7 +61,7 @@ TEST_F(ReconcileLogTest, APersistentFailureIsLoggedOnceAMinute) {
   EXPECT_EQ(counter_.heard, 121);
 }
 
-TEST_F(ReconcileLogTest, AnotherErrorAndAnotherJobAreToldAtOnce) {
+TEST_F(ReconcileLogTest, LogsAnotherErrorOrJobAtOnce) {
   Fail("a");
   Fail("b");
   Fail("a", absl::PermissionDeniedError("pods is forbidden"));
@@ -69,7 +69,7 @@ TEST_F(ReconcileLogTest, AnotherErrorAndAnotherJobAreToldAtOnce) {
   EXPECT_EQ(lines_.size(), 3u);
 }
 
-TEST_F(ReconcileLogTest, AThousandJobsThatFailDoNotFillTheLog) {
+TEST_F(ReconcileLogTest, AThousandFailingJobsDoNotFloodTheLog) {
   for (int i = 0; i < 1000; ++i) Fail(absl::StrCat(i));
   EXPECT_EQ(lines_.size(), 20u);
   clock_.Advance(absl::Seconds(1));

@@ -1,4 +1,4 @@
-"""How much memory the operator takes at its start, when all objects are there already: leader and standby.
+"""Measures the memory of the operator at its start, when all objects exist already: leader and standby.
 
     bazel run //operator:restart_benchmark -- [--jobs 1000] [--pods 10000]
 
@@ -81,7 +81,7 @@ class Operator:
         return self._page('/readyz') is not None
 
     def value(self, series):
-        """The sum over its labels."""
+        """The sum over all labels."""
         page = self._page('/metrics') or ''
         return sum(float(value) for value in re.findall(rf'^{series}(?:{{[^}}]*}})? (\S+)$', page, re.MULTILINE))
 

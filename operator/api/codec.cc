@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// An object that may be missing, or of another type; then it has no fields.
+// An object that may be missing or of another type; then it has no fields.
 class View {
  public:
   explicit View(const Json* json) : json_(json) {}
@@ -182,7 +182,7 @@ void ReadOptimizer(View view, v1::OptimizerSpec* optimizer) {
   const v1::OptimizerSpec::Name name = view.Named("name", v1::OptimizerSpec::SGD);
   const bool adagrad = name == v1::OptimizerSpec::ADAGRAD;
   optimizer->set_name(name);
-  // Add has no learning rate: its updates are taken as they are.
+  // Add has no learning rate: it adds the updates unchanged.
   const double learning_rate = name == v1::OptimizerSpec::ADD ? 1 : adagrad ? 1e-2 : 1e-3;
   optimizer->set_learning_rate(view.Num("learningRate", learning_rate));
   optimizer->set_momentum(view.Num("momentum", 0));
@@ -244,7 +244,7 @@ void ReadTraining(View view, v1::TrainingSpec* training) {
   training->set_mode(view.Named("mode", v1::SYNCHRONOUS));
   training->set_max_staleness(view["boundedStaleness"].Uint("maxStaleness", 0));
   training->set_global_batch_size(view.Uint("globalBatchSize", 64));
-  // 16 microbatches: enough to balance a handful of workers of different speed.
+  // 16 microbatches: enough to balance a few workers of different speed.
   training->set_microbatch_size(
       view.Uint("microbatchSize", (training->global_batch_size() + 15) / 16));
   training->set_max_batch_size(view.Uint("maxBatchSize", 0));
@@ -313,7 +313,7 @@ std::map<std::string, std::string> ReadMap(const Json& items) {
   return result;
 }
 
-// The fields of `object` that mean something on clusters only; null where there are none.
+// The cluster-only fields of `object`; null if there are none.
 Json ClusterPart(const SchemaNode& schema, const Json& object) {
   Json part;
   for (const SchemaNode* child : schema.children) {
@@ -327,7 +327,7 @@ Json ClusterPart(const SchemaNode& schema, const Json& object) {
   return part;
 }
 
-// Adds to `paths` what `part` sets to something else than its default.
+// Adds to `paths` the fields that `part` sets to a value other than the default.
 void AppendSet(const SchemaNode& schema, const Json& part, std::vector<std::string>* paths) {
   for (const SchemaNode* child : schema.children) {
     const auto found = part.find(child->name);
@@ -569,7 +569,7 @@ TrainingJob FromJson(const Json& object) {
   ReadOptimizer(spec["optimizer"], job.spec.mutable_optimizer());
   ReadTraining(spec["training"], job.spec.mutable_training());
   if (job.spec.data().text().state() == v1::DataSpec::Text::CARRIED) {
-    // Then each batch has one sample of each stream.
+    // In this state, each batch has one sample of each stream.
     job.spec.mutable_data()->mutable_text()->set_streams(
         static_cast<uint32_t>(job.spec.training().global_batch_size()));
   }

@@ -1,5 +1,5 @@
-// The names that enumerations of the job have in a manifest. The table takes its values from here,
-// and the codec its numbers.
+// The names of enumeration values in a manifest. The table takes its values from here, and the
+// codec its numbers.
 #ifndef SLUICE_OPERATOR_API_ENUM_NAMES_H_
 #define SLUICE_OPERATOR_API_ENUM_NAMES_H_
 
@@ -143,7 +143,7 @@ std::vector<std::string> NamesOf() {
   return names;
 }
 
-// "" where `value` has no name.
+// Returns "" if `value` has no name.
 template <typename Enum>
 std::string NameOf(Enum value) {
   for (const auto& [name, candidate] : NamesOf(Enum{})) {
@@ -152,7 +152,7 @@ std::string NameOf(Enum value) {
   return "";
 }
 
-// False, with `value` unchanged, where nothing has that name.
+// Returns false, and leaves `value` unchanged, if no value has that name.
 template <typename Enum>
 bool FromName(absl::string_view name, Enum* value) {
   for (const auto& [candidate, number] : NamesOf(Enum{})) {

@@ -1,5 +1,5 @@
-// How the rows of the table are written down: Integer("spec.training.steps", "Steps to train
-// for.").Min(1).Example("1000"). Only for the files that hold rows.
+// Notation for the rows of the table: Integer("spec.training.steps", "Steps to train
+// for.").Min(1).Example("1000"). Only for files that contain rows.
 #ifndef SLUICE_OPERATOR_API_FIELD_BUILDER_H_
 #define SLUICE_OPERATOR_API_FIELD_BUILDER_H_
 
@@ -44,7 +44,7 @@ class FieldBuilder {
     field_.pattern_message = std::move(message);
     return *this;
   }
-  // A path of the file system.
+  // A path in the file system.
   FieldBuilder& Path() {
     field_.is_path = true;
     return Size(1, 4096).Pattern(
@@ -102,7 +102,7 @@ inline FieldBuilder Boolean(std::string path, std::string description) {
 std::vector<Field> ObjectAndDataFields();
 std::vector<Field> TrainingFields();
 
-// Rows that mean something on clusters only, for the tables above: `<role>.template`;
+// Cluster-only rows, for the tables above: `<role>.template`;
 void AddPodTemplate(const std::string& role, absl::string_view container,
                     std::vector<Field>* fields);
 // the coordinator's pod; the volume of `spec.data.source`; the claim of `spec.checkpoint.storage`;
@@ -118,14 +118,14 @@ void AddExecutionRules(std::vector<Rule>* rules);
 // `training.dense`;
 void AddDense(std::vector<Field>* fields);
 void AddDenseRules(std::vector<Rule>* rules);
-// `training.stragglers`; the rules of it and of `data.partitioning`.
+// `training.stragglers`, and the rules for it and for `data.partitioning`.
 void AddStragglers(std::vector<Field>* fields);
 void AddStragglerRules(std::vector<Rule>* rules);
 void AddBatchSizeRules(std::vector<Rule>* rules);
 void AddPartitioningRules(std::vector<Rule>* rules);
 // `cpu`, `cuda` or `cuda:<number>`;
 bool IsDeviceName(absl::string_view text);
-// and how a job lives and ends there.
+// and the deadlines of a job on a cluster, its cleanup, and its node failures.
 void AddClusterLimits(std::vector<Field>* fields);
 
 }  // namespace sluice::api

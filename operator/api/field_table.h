@@ -1,14 +1,14 @@
 // The one table of TrainingJob's fields and rules.
 //
-// Everything that knows the fields is made from it: the checks of `sluice run` and `sluice
+// Everything that knows the fields is generated from it: the checks of `sluice run` and `sluice
 // validate` (validate.h), the reference and `sluice explain` (print/), and the schema of the custom
-// resource. A field or value that is not built is not here. A test sends every example through the
-// checks.
+// resource. A field or value that is not implemented is not in the table. A test runs every example
+// through the checks.
 //
-// Two kinds of entries. A Field bounds one value by itself (type, range, length, pattern), as an
-// OpenAPI schema can. A Rule relates fields: once as CEL text for API servers, once as a C++
-// predicate, with examples on which both must agree. Both see the object with its defaults filled
-// in.
+// There are two kinds of entries. A Field limits one value by itself (type, range, length,
+// pattern), as an OpenAPI schema can. A Rule relates fields: as CEL text for API servers and as a
+// C++ predicate, with examples on which both must agree. Both see the object with its defaults
+// filled in.
 #ifndef SLUICE_OPERATOR_API_FIELD_TABLE_H_
 #define SLUICE_OPERATOR_API_FIELD_TABLE_H_
 
@@ -24,12 +24,12 @@ namespace sluice::api {
 
 enum class FieldType { kObject, kList, kMap, kString, kInteger, kNumber, kBoolean };
 
-// "string", "integer", ...: the names of OpenAPI; kMap is an "object" there.
+// "string", "integer", ...: the names in OpenAPI; kMap is an "object" there.
 absl::string_view FieldTypeName(FieldType type);
 
 struct Example {
   std::string yaml;
-  // Of an invalid example: a part of the problem's message.
+  // For an invalid example: a part of the problem's message.
   std::string message;
 };
 
@@ -41,9 +41,9 @@ struct Field {
   std::string since = "v0.1";
 
   bool required = false;
-  // JSON; as in a schema, it is used where the parent object is there and this is not.
+  // JSON; as in a schema, it applies if the parent object exists and this field does not.
   std::string default_json;
-  // A default that depends on other fields, in words; codec.cc fills it in.
+  // A default that depends on other fields, in words; codec.cc computes it.
   std::string implied_default;
 
   std::vector<std::string> values;  // of an enumeration; kString
@@ -57,52 +57,53 @@ struct Field {
   bool (*matches)(absl::string_view) = nullptr;  // the same as a predicate,
   std::string pattern_message;                   // and in words ("must be ...")
   std::string format;                            // of a string, as in OpenAPI: "date-time"
-  // Of kList: its items are told apart by this field of theirs.
+  // For kList: items are distinguished by this field.
   std::string item_key;
 
-  bool is_path = false;  // relative values are relative to the manifest's folder
-  // Of kObject: it may have any fields. Part of a Kubernetes object, which API servers check.
+  bool is_path = false;  // relative values are relative to the manifest's directory
+  // For kObject: it may have any fields. It is a part of a Kubernetes object, which API servers
+  // check.
   bool open = false;
-  // Means something on clusters only, as does everything below it; `sluice run` sets it aside.
+  // Only clusters use it and everything below it; `sluice run` ignores it.
   bool cluster_only = false;
-  // What a checkpoint depends on: it, and everything below it, stays as it was for the life of a
-  // job.
+  // A checkpoint depends on it: it, and everything below it, stays the same for the life of a job.
   bool fixed = false;
-  // Of a fixed field: CEL over `oldSelf`, the object that it is in. As long as that holds, API
-  // servers let it be changed still: no cluster can have begun the job.
+  // For a fixed field: CEL over `oldSelf`, the object that contains it. While that is true, API
+  // servers allow changes: no cluster can have started the job.
   std::string changeable_while;
 
-  // Other spellings that people bring along ("lr"); used for suggestions only.
+  // Other common spellings ("lr"); used for suggestions only.
   std::vector<std::string> aliases;
 
   std::vector<Example> examples;
   std::vector<Example> invalid;
-  // What the examples need around them: a JSON merge patch on a minimal manifest.
+  // The context that the examples need: a JSON merge patch on a minimal manifest.
   std::string context;
 };
 
 struct Rule {
   std::string scope;  // path of the object that is `self`
-  std::string field;  // what is blamed, relative to scope ("steps"); may be absent in the object
+  std::string
+      field;  // named by the problem, relative to scope ("steps"); may be absent in the object
   std::string cel;
-  // Called only when everything below `scope` is valid by itself.
+  // Called only if everything below `scope` is valid by itself.
   bool (*holds)(const nlohmann::json& self);
   std::string message;
   // Examples: JSON merge patches on the scope of a minimal manifest,
   std::vector<std::string> passing;
   std::vector<std::string> failing;
-  // after this patch on the whole of it.
+  // applied after this patch on the whole manifest.
   std::string context = {};
   std::string since = "v0.1";
 };
 
-// Parents before children, in the order in which people should read them.
+// Parents come before children, in the order for readers.
 const std::vector<Field>& Fields();
 const std::vector<Rule>& Rules();
-// What an operator writes about a job, below "status". Never read from manifests.
+// The fields below "status", which an operator writes. Never read from manifests.
 const std::vector<Field>& StatusFields();
 
-// The smallest manifest that is valid: what examples are tried on.
+// The smallest valid manifest: the base for examples.
 nlohmann::json MinimalManifest();
 
 // The fields as a tree.
@@ -116,15 +117,14 @@ struct SchemaNode {
 };
 const SchemaNode& Schema();
 const SchemaNode& StatusSchema();  // its only child is "status"
-// By path as in Field::path; null where there is none.
+// Finds a node by Field::path; null if there is none.
 const SchemaNode* FindSchema(absl::string_view path);
 
-// Whether the value at `path` ("spec.model.name") is one that stays as it was for the life of a
-// job.
+// Whether the value at `path` ("spec.model.name") stays the same for the life of a job.
 bool IsFixed(absl::string_view path);
 
-// Fills in the defaults of fields that `object`, which is at `schema`, lacks. As in an API server,
-// those inside of an object that is missing and has no default itself stay away.
+// Fills in the defaults of fields that `object`, which is at `schema`, does not have. As in an API
+// server, no defaults are filled in below an object that is missing and has no default itself.
 void ApplyDefaults(const SchemaNode& schema, nlohmann::json* object);
 
 }  // namespace sluice::api

@@ -26,7 +26,7 @@ Json Patched(const std::string& patch) {
   return manifest;
 }
 
-// JSON is YAML; the value of an example is YAML that JSON text may hold in one place.
+// JSON is YAML; the value of an example is YAML that JSON text may contain in one place.
 std::string WithValue(const Field& field, const std::string& value) {
   Json manifest = Patched(field.context);
   Json* at = &manifest;
@@ -49,7 +49,7 @@ std::string Text(const std::vector<Problem>& problems) {
   return text;
 }
 
-TEST(FieldTable, EveryExampleOfEveryFieldIsAccepted) {
+TEST(FieldTable, AcceptsEveryExampleOfEveryField) {
   for (const Field& field : Fields()) {
     for (const Example& example : field.examples) {
       const std::string yaml = WithValue(field, example.yaml);
@@ -58,7 +58,7 @@ TEST(FieldTable, EveryExampleOfEveryFieldIsAccepted) {
   }
 }
 
-TEST(FieldTable, EveryInvalidExampleIsRefusedWithItsMessageAndNothingElse) {
+TEST(FieldTable, RejectsEveryInvalidExampleWithOnlyItsMessage) {
   for (const Field& field : Fields()) {
     for (const Example& example : field.invalid) {
       const std::string yaml = WithValue(field, example.yaml);
@@ -70,7 +70,7 @@ TEST(FieldTable, EveryInvalidExampleIsRefusedWithItsMessageAndNothingElse) {
   }
 }
 
-TEST(FieldTable, EveryLeafIsDescribedAndHasAnExampleOrLiesInOne) {
+TEST(FieldTable, EveryFieldHasADescriptionAndEveryLeafAnExample) {
   for (const Field& field : Fields()) {
     EXPECT_FALSE(field.description.empty()) << field.path;
     EXPECT_EQ(field.description.back(), '.') << field.path;
@@ -82,7 +82,7 @@ TEST(FieldTable, EveryLeafIsDescribedAndHasAnExampleOrLiesInOne) {
   }
 }
 
-TEST(FieldTable, PathsAreDistinctAndBoundedAsASchemaNeedsThem) {
+TEST(FieldTable, PathsAreDistinctAndHaveTheBoundsOfASchema) {
   std::set<std::string> paths;
   for (const Field& field : Fields()) {
     EXPECT_TRUE(paths.insert(field.path).second) << field.path;
@@ -96,7 +96,7 @@ TEST(FieldTable, PathsAreDistinctAndBoundedAsASchemaNeedsThem) {
   }
 }
 
-TEST(FieldTable, WhatACheckpointDependsOnIsFixed) {
+TEST(FieldTable, FieldsThatCheckpointsDependOnAreFixed) {
   for (const char* path : {"spec.model.name", "spec.model.dimensions.dim", "spec.data.source.path",
                            "spec.optimizer.groups", "spec.training.globalBatchSize"}) {
     EXPECT_TRUE(IsFixed(path)) << path;
@@ -216,7 +216,7 @@ TEST_P(RuleTest, AcceptsItsPassingExamples) {
   }
 }
 
-TEST_P(RuleTest, RefusesItsFailingExamplesWithItsMessage) {
+TEST_P(RuleTest, RejectsItsFailingExamplesWithItsMessage) {
   const Rule& rule = Rules()[GetParam()];
   ASSERT_FALSE(rule.failing.empty());
   for (const std::string& example : rule.failing) {
@@ -230,7 +230,7 @@ TEST_P(RuleTest, RefusesItsFailingExamplesWithItsMessage) {
   }
 }
 
-TEST_P(RuleTest, BlamesAFieldOfTheTable) {
+TEST_P(RuleTest, NamesAFieldOfTheTable) {
   const Rule& rule = Rules()[GetParam()];
   EXPECT_NE(FindSchema(rule.scope), nullptr) << rule.scope;
   EXPECT_NE(FindSchema(rule.scope + "." + rule.field), nullptr) << rule.field;

@@ -1,4 +1,4 @@
-// Rows of the table that mean something on clusters only.
+// Rows of the table for cluster-only fields.
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -32,12 +32,12 @@ constexpr char kDnsSubdomain[] =
 constexpr char kDnsSubdomainMessage[] =
     "must be lower-case letters, digits, `-` and `.`, with a letter or digit at both ends";
 
-// A folder at which a pod can mount a volume.
+// A directory at which a pod can mount a volume.
 bool IsMountPath(absl::string_view text) {
   return text.size() > 1 && text[0] == '/' && text.back() != '/' && !absl::StrContains(text, ':');
 }
 
-// A folder that leads nowhere but down.
+// A relative directory without `..`.
 bool IsSubPath(absl::string_view text) {
   if (absl::StartsWith(text, "/")) return false;
   for (absl::string_view part : absl::StrSplit(text, '/')) {
@@ -49,7 +49,8 @@ bool IsSubPath(absl::string_view text) {
   }
   return true;
 }
-// The same: names that are not `..`, each with slashes behind it but the last, which may have none.
+// The same as a regular expression: names other than `..`, each followed by slashes, which the last
+// name may omit.
 std::string SubPathRegex() {
   constexpr char kName[] = "([.]?[A-Za-z0-9_-][A-Za-z0-9._-]*|[.]|[.][.][A-Za-z0-9._-]+)";
   return absl::StrCat("^(", kName, "/+)*", kName, "?$");

@@ -22,7 +22,7 @@ bool Reduces(const Json& training) {
   return training.contains("dense") && Is(training["dense"], "aggregation", "AllReduce");
 }
 
-// A rule of `training` for jobs that all-reduce; `good` and `bad` are fields beside `dense`.
+// A rule of `training` for jobs that use all-reduce; `good` and `bad` are fields beside `dense`.
 void AddTrainingRule(const char* field, const std::string& cel, bool (*holds)(const Json& training),
                      const std::string& message, const std::string& good, const std::string& bad,
                      std::vector<Rule>* rules) {
@@ -41,7 +41,7 @@ void AddTrainingRule(const char* field, const std::string& cel, bool (*holds)(co
        kPlainText});
 }
 
-// The same of `spec`.
+// The same for a rule of `spec`.
 void AddJobRule(const char* field, const std::string& cel, bool (*holds)(const Json& spec),
                 const std::string& message, const std::string& good, const std::string& bad,
                 std::vector<Rule>* rules) {

@@ -1,4 +1,4 @@
-// Rows and rules of where the layers are computed: server-side execution.
+// Rows and rules for where the layers are computed: server-side execution.
 #include <string>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// Slow workers (stragglers, batches by speed), and walks over the data that do not depend on
-// others.
+// Slow workers (stragglers, batch sizes by speed), and iteration over the data independently of
+// other workers.
 #include <string>
 #include <vector>
 
@@ -72,7 +72,7 @@ void AddPartitioningRules(std::vector<Rule>* rules) {
        R"({"spec":{"model":{"name":"lstm-lm"}}})"});
 }
 
-// Drop leaves it to time who is in a step: there is nothing to be the same bit by bit.
+// With Drop, timing decides which workers contribute to a step, so runs cannot be bit-identical.
 void AddStragglerRules(std::vector<Rule>* rules) {
   const std::string drop = "!has(self.stragglers) || self.stragglers.policy != 'Drop' || ";
   rules->push_back(
@@ -111,7 +111,7 @@ void AddStragglerRules(std::vector<Rule>* rules) {
        {R"({"execution":"Server","stragglers":{"policy":"Drop"}})"}});
 }
 
-// Batches by speed.
+// Batch sizes by speed.
 void AddBatchSizeRules(std::vector<Rule>* rules) {
   const std::string balanced = R"({"mode":"Asynchronous","maxBatchSize":128})";
   rules->push_back(

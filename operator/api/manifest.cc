@@ -18,14 +18,14 @@
 namespace sluice::api {
 namespace {
 
-// The kind of a document for a message; empty where it has none.
+// The kind of a document for a message; empty if it has none.
 std::string KindOf(const YamlNode& root) {
   const YamlNode::Entry* kind = root.Find("kind");
   if (kind == nullptr || kind->value->kind != YamlNode::Kind::kString) return "";
   return kind->value->text.substr(0, 64);
 }
 
-// Everything but one TrainingJob.
+// Finds documents other than one TrainingJob.
 std::vector<Problem> CheckDocuments(const std::vector<const YamlNode*>& roots) {
   if (roots.empty()) return {{Place{}, "", "the manifest is empty; `sluice init` writes one"}};
   std::vector<Problem> problems;
@@ -53,7 +53,7 @@ absl::Status FileError(const std::string& path, const std::error_code& error) {
   return absl::FailedPreconditionError(message);
 }
 
-// Of `object`, which was made from `node`, what stands in the node.
+// The part of `object`, which was made from `node`, that the node contains.
 nlohmann::json KeepWritten(const YamlNode& node, const nlohmann::json& object) {
   if (object.is_object() && node.kind == YamlNode::Kind::kMap) {
     nlohmann::json kept = nlohmann::json::object();
@@ -94,7 +94,7 @@ absl::StatusOr<std::string> ReadBounded(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) return FileError(path, std::error_code(errno, std::generic_category()));
-  // One byte more shows that there is more.
+  // One byte more than allowed shows that the file is too long.
   std::string text(kMaxManifestBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) return FileError(path, std::make_error_code(std::errc::io_error));

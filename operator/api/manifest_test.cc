@@ -35,7 +35,7 @@ std::string With(const std::string& from, const std::string& to) {
   return absl::StrReplaceAll(ValidManifest(), {{from, to}});
 }
 
-// For files of this test.
+// A directory for files of this test.
 std::string Folder() {
   std::string folder = ::testing::TempDir();
   while (folder.back() == '/') folder.pop_back();
@@ -44,10 +44,10 @@ std::string Folder() {
 
 class InvalidManifestTest : public ::testing::TestWithParam<InvalidManifest> {};
 
-TEST_P(InvalidManifestTest, IsRefusedWithPlaceAndReason) {
+TEST_P(InvalidManifestTest, IsRejectedWithPlaceAndReason) {
   ASSERT_NE(GetParam().yaml, ValidManifest());
   std::string problem = ProblemsOf(GetParam().yaml);
-  // Without a file there is no "file:" in front of the place.
+  // Without a file name, no "file:" precedes the place.
   if (!problem.empty() && problem[0] == ':') problem.erase(0, 1);
   EXPECT_EQ(problem, GetParam().problem) << GetParam().yaml;
 }
@@ -55,7 +55,7 @@ TEST_P(InvalidManifestTest, IsRefusedWithPlaceAndReason) {
 INSTANTIATE_TEST_SUITE_P(All, InvalidManifestTest, ::testing::ValuesIn(InvalidManifests()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Manifest, AMinimalOneIsFilledWithDefaults) {
+TEST(Manifest, FillsInDefaultsOfAMinimalManifest) {
   const v1::JobSpec spec = MustParse(ValidManifest()).spec;
   EXPECT_EQ(spec.name(), "job");
   EXPECT_EQ(spec.namespace_(), "default");
@@ -104,7 +104,7 @@ TEST(Manifest, IntegersMayBeWrittenAsNumbers) {
   EXPECT_EQ(MustParse(With("steps: 100", "steps: 20.0")).spec.training().steps(), 20);
 }
 
-TEST(Manifest, RelativePathsAreRelativeToTheFolderOfTheManifest) {
+TEST(Manifest, RelativePathsAreRelativeToTheDirectoryOfTheManifest) {
   const TrainingJob job = MustParse(
       absl::StrReplaceAll(With("path: /data", "path: ../data/mnist"),
                           {{"  worker:", "  checkpoint: {storage: {path: ckpt}}\n  worker:"}}),
@@ -136,7 +136,7 @@ spec:
   nodeFailure: {tolerationSeconds: 5}
 )";
 
-TEST(Manifest, WhatClustersNeedIsKeptAsItIs) {
+TEST(Manifest, KeepsClusterFieldsUnchanged) {
   const TrainingJob job = MustParse(kForClusters, "/home/me");
   EXPECT_EQ(job.cluster["worker"]["template"], nlohmann::json::parse(R"({
     "metadata": {"labels": {"team": "vision"}},
@@ -151,23 +151,23 @@ TEST(Manifest, WhatClustersNeedIsKeptAsItIs) {
   EXPECT_EQ(ToJson(job)["spec"]["checkpoint"]["storage"]["type"], "PersistentVolumeClaim");
 }
 
-TEST(Manifest, OneMachineKnowsWhatItSetsAside) {
+TEST(Manifest, ListsClusterFieldsThatOneMachineIgnores) {
   EXPECT_THAT(ClusterFields(MustParse(kForClusters)),
               ::testing::ElementsAre("spec.image", "spec.data.source.volume",
                                      "spec.worker.template", "spec.checkpoint.storage.claimName",
                                      "spec.nodeFailure.tolerationSeconds"));
   EXPECT_THAT(ClusterFields(MustParse(ValidManifest())), ::testing::IsEmpty());
-  // Its checkpoints are in the job's own folder.
+  // Its checkpoints are in the job's own directory.
   EXPECT_EQ(MustParse(kForClusters).spec.checkpoint().directory(), "");
 }
 
-TEST(Manifest, ABadNumberInAPodTemplateIsNamed) {
+TEST(Manifest, NamesAnInvalidNumberInAPodTemplate) {
   EXPECT_THAT(
       ProblemsOf(With("  worker:", "  worker:\n    template: {spec: {hostNetwork: [010]}}")),
       HasSubstr("spec.worker.template.spec.hostNetwork[0]: must be in decimal"));
 }
 
-TEST(Manifest, AJobReadBackFromAClusterIsAccepted) {
+TEST(Manifest, AcceptsAJobReadBackFromACluster) {
   const std::string yaml =
       With("  name: job",
            "  name: job\n  uid: abc\n  resourceVersion: \"5\"\n  generation: 2\n"
@@ -176,7 +176,7 @@ TEST(Manifest, AJobReadBackFromAClusterIsAccepted) {
   EXPECT_EQ(ProblemsOf(yaml), "");
 }
 
-TEST(Manifest, WhatIsWrittenIsKeptWithoutDefaultsAndWithoutWhatServersAdd) {
+TEST(Manifest, KeepsWrittenFieldsWithoutDefaultsAndServerFields) {
   const ParsedManifest parsed = ParseManifest(
       "apiVersion: sluice.dev/v1alpha1\n"
       "kind: TrainingJob\n"
@@ -199,7 +199,7 @@ TEST(Manifest, WhatIsWrittenIsKeptWithoutDefaultsAndWithoutWhatServersAdd) {
   })"));
 }
 
-TEST(Manifest, AllProblemsAreReportedInTheirOrderUpToABound) {
+TEST(Manifest, ReportsProblemsInOrderUpToABound) {
   std::string yaml = absl::StrReplaceAll(
       ValidManifest(),
       {{"name: mlp", "nam: mlp"}, {"steps: 100", "steps: x"}, {"name: SGD", "name: Sgd"}});
@@ -209,17 +209,17 @@ TEST(Manifest, AllProblemsAreReportedInTheirOrderUpToABound) {
   EXPECT_EQ(ParseManifest(yaml, {}).problems.size(), kMaxProblems);
 }
 
-TEST(Manifest, RulesWaitUntilTheirFieldsAreValid) {
-  // An end is missing only because its name is misspelt.
+TEST(Manifest, ChecksRulesOnlyIfTheirFieldsAreValid) {
+  // The end is missing only because its name is misspelt.
   EXPECT_EQ(ParseManifest(With("steps: 100", "stpes: 100"), {}).problems.size(), 1);
 }
 
-TEST(Manifest, AnOversizedTextIsRefusedUnread) {
+TEST(Manifest, RejectsAnOversizedTextWithoutParsing) {
   EXPECT_THAT(ProblemsOf(std::string(kMaxManifestBytes + 1, '[')),
               HasSubstr("at most 1048576 bytes"));
 }
 
-TEST(Manifest, JsonAndJobAreTheSameBothWays) {
+TEST(Manifest, ConvertsBetweenJsonAndJobWithoutLoss) {
   for (const char* optimizer : {"SGD", "Adagrad", "Adam", "AdamW", "Add"}) {
     const TrainingJob job = MustParse(With("SGD", optimizer));
     const TrainingJob again = FromJson(ToJson(job));
@@ -228,7 +228,7 @@ TEST(Manifest, JsonAndJobAreTheSameBothWays) {
   }
 }
 
-TEST(Manifest, JsonOfTheWrongShapeIsAnEmptyJob) {
+TEST(Manifest, ReadsJsonOfTheWrongShapeAsAnEmptyJob) {
   for (const char* text : {"null", "[]", "3", R"({"spec":[],"metadata":5})",
                            R"({"spec":{"model":{"name":3,"dimensions":[1]},"data":{"synthetic":7},
                               "optimizer":{"betas":"x","groups":{"a":1}},"training":{"steps":-5}}})"}) {
@@ -238,9 +238,9 @@ TEST(Manifest, JsonOfTheWrongShapeIsAnEmptyJob) {
   }
 }
 
-// Deletes, doubles and replaces pieces of a valid manifest at random. Whatever comes out is
-// accepted or refused with a reason; what is accepted makes the same job again.
-TEST(Manifest, MutatedTextsNeverDoHarm) {
+// Deletes, duplicates and replaces pieces of a valid manifest at random. Every result is accepted
+// or rejected with a reason; an accepted one can be converted and read back.
+TEST(Manifest, HandlesMutatedTexts) {
   const std::string pieces[] = {":",  "\n",     "  ",   "- ",   "[",     "]",    "{",    "}",
                                 "*a", "&a ",    "\"",   "'",    "#",     "|",    ">",    "---\n",
                                 "? ", "!!int ", "%",    "@",    "`",     "\t",   "\xff", "0",
@@ -279,7 +279,7 @@ TEST(Manifest, MutatedTextsNeverDoHarm) {
     ASSERT_TRUE(google::protobuf::util::MessageDifferencer::Equals(parsed.job.spec, again.spec))
         << text;
   }
-  // Both ways are really taken.
+  // Both outcomes really occur.
   EXPECT_GT(accepted, 50);
   EXPECT_GT(refused, 2500);
 }
@@ -293,7 +293,7 @@ TEST(ReadManifest, NamesFileAndPlace) {
             path + ":15:5: spec.training.stpes: unknown field; did you mean `steps`?");
 }
 
-TEST(ReadManifest, TakesRelativePathsFromTheFilesFolder) {
+TEST(ReadManifest, ResolvesRelativePathsAgainstTheFilesDirectory) {
   const std::string folder = Folder();
   std::ofstream(folder + "/good.yaml") << With("path: /data", "path: data");
   const absl::StatusOr<TrainingJob> job = ReadManifest(folder + "/good.yaml");
@@ -301,7 +301,7 @@ TEST(ReadManifest, TakesRelativePathsFromTheFilesFolder) {
   EXPECT_EQ(job->spec.data().source().path(), folder + "/data");
 }
 
-TEST(ReadManifest, TakesValuesOfFlagsInsteadUnderTheSameRules) {
+TEST(ReadManifest, AppliesTheSameRulesToValuesOfFlags) {
   const std::string folder = Folder();
   const std::string path = folder + "/flags.yaml";
   std::ofstream(path) << With("path: /data", "path: data");
@@ -320,7 +320,7 @@ TEST(ReadManifest, TakesValuesOfFlagsInsteadUnderTheSameRules) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("(with --shards 70)"));
 }
 
-TEST(ReadManifest, SaysWhatIsWrongWithTheFile) {
+TEST(ReadManifest, ReportsErrorsOfTheFile) {
   const std::string folder = Folder();
   const absl::Status missing = ReadManifest(folder + "/none.yaml").status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);

@@ -1,4 +1,4 @@
-// One thing that is wrong with a manifest, and where.
+// One problem of a manifest, and its place.
 #ifndef SLUICE_OPERATOR_API_PROBLEM_H_
 #define SLUICE_OPERATOR_API_PROBLEM_H_
 

@@ -1,5 +1,5 @@
-// Rules that relate fields. The CEL text and the predicate of a rule say the same; examples hold
-// them together.
+// Rules that relate fields. The CEL text and the predicate of a rule mean the same; examples keep
+// them consistent.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The predicates are called on objects that are valid field by field and have their defaults, so
-// that types are known.
+// Predicates are called on objects whose fields are valid by themselves and have their defaults, so
+// the types are known.
 bool Has(const Json& self, const char* name) { return self.contains(name); }
 bool Is(const Json& self, const char* name, const char* value) {
   return self.contains(name) && self.at(name) == value;
@@ -92,10 +92,10 @@ void AddModelRules(std::vector<Rule>* rules) {
                     {R"({"name":"additive"})", R"({"name":"additive","dimensions":{"in":10}})"}});
 }
 
-// An address, as services/common/web_address.h reads it, in the words of CEL: host, folders, a
-// name, perhaps a query, the checksum.
+// The CEL form of an address as services/common/web_address.h parses it: host, directories, a name,
+// optionally a query, the checksum.
 std::string AddressCel(const std::string& value) {
-  constexpr char kNot[] = "#[:space:][:cntrl:]";  // never in front of the checksum
+  constexpr char kNot[] = "#[:space:][:cntrl:]";  // not allowed before the checksum
   return absl::StrCat("!", value, ".contains('://') || ", value, ".matches('^https?://[^/?", kNot,
                       "]+/([^?", kNot, "]*/)?[^/?", kNot, "]+([?][^", kNot,
                       "]*)?#sha256=[0-9a-fA-F]{64}$')");
@@ -111,17 +111,17 @@ bool IsAddress(const Json& data) {
   return Has(data, "source") && IsWebAddress(data["source"]["path"].get<std::string>());
 }
 
-// What may be an address instead of a path.
+// The fields that may contain an address instead of a path.
 void AddAddressRules(std::vector<Rule>* rules) {
   const std::string good =
-      absl::StrCat("https://h/a.gz#sha256=", std::string(64, 'a'));  // of nothing
+      absl::StrCat("https://h/a.gz#sha256=", std::string(64, 'a'));  // not a real checksum
   const std::string context =
       R"({"spec":{"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
           "text":{"vocabulary":"/v"},"evaluation":{"source":{"path":"/e"},"intervalSteps":5}}}})";
   const auto sum_of = [](const std::string& url) {
     return absl::StrCat(url, "#sha256=", std::string(64, 'a'));
   };
-  // Slashes of a query are no folders.
+  // Slashes in a query do not separate directories.
   const std::vector<std::string> more_good = {sum_of("http://h/f?a=/"), sum_of("http://h//d/f?a")};
   const std::vector<std::string> bad = {"http://h/a.gz",         "ftp://h/a.gz#sha256=00",
                                         sum_of("http://h"),      sum_of("http://h/"),
@@ -162,7 +162,7 @@ void AddAddressRules(std::vector<Rule>* rules) {
       "");
 }
 
-// IDX data is in several files: what is beside a file of this machine is not beside an address.
+// IDX data is in several files: a local file has others beside it, an address has not.
 void AddIdxAddressRules(std::vector<Rule>* rules) {
   const std::string source =
       absl::StrCat(R"("source":{"path":"http://h/i#sha256=)", std::string(64, 'a'), R"(")");
@@ -348,7 +348,7 @@ void AddDataRules(std::vector<Rule>* rules) {
                     kCsv});
 }
 
-// Options that belong to some optimizers only; the value is one that an example may use.
+// Options that belong to some optimizers only; `value` is a valid value for examples.
 struct OptimizerOption {
   const char* name;
   std::vector<std::string> optimizers;
@@ -374,7 +374,7 @@ const std::vector<OptimizerOption>& OptimizerOptions() {
 }
 constexpr size_t kOptimizerOptions = 14;
 
-// A predicate is a plain function: one is made for each option, by its place in the list.
+// A predicate is a plain function: one is instantiated for each option, by its index in the list.
 template <size_t kIndex>
 bool OptionFits(const Json& self) {
   const OptimizerOption& option = OptimizerOptions()[kIndex];
@@ -518,7 +518,7 @@ void AddOptimizerRules(std::vector<Rule>* rules) {
        {R"({"minFactor":0.1})"}});
 }
 
-// Microbatches of a step by the default of `microbatchSize`, where that is unset.
+// The number of microbatches of a step, with the default of `microbatchSize` if it is unset.
 int64_t MicrobatchSize(const Json& training) {
   if (Has(training, "microbatchSize")) return Int(training, "microbatchSize");
   return (Int(training, "globalBatchSize") + 15) / 16;

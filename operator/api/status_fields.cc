@@ -1,4 +1,4 @@
-// What an operator writes about a job.
+// The fields of the status, which an operator writes.
 #include "operator/api/field_builder.h"
 
 namespace sluice::api {

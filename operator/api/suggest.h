@@ -1,4 +1,4 @@
-// "Did you mean": the best of some names for one that is none of them.
+// "Did you mean": finds the known name closest to an unknown one.
 #ifndef SLUICE_OPERATOR_API_SUGGEST_H_
 #define SLUICE_OPERATOR_API_SUGGEST_H_
 
@@ -9,9 +9,9 @@
 
 namespace sluice::api {
 
-// The index of the candidate that `name` most likely stands for; -1 where none is near. Case, `_`
-// and `-` do not count; otherwise as many edits (insert, delete, replace, swap of neighbours) as a
-// third of the name's length are near.
+// The index of the candidate that `name` most likely means; -1 if none is close. Case, `_` and `-`
+// do not count; otherwise a candidate is close if the number of edits (insert, delete, replace,
+// swap of neighbours) is at most a third of the name's length.
 int ClosestName(absl::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace sluice::api

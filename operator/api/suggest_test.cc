@@ -5,17 +5,17 @@
 namespace sluice::api {
 namespace {
 
-TEST(Suggest, FindsTheNearestName) {
+TEST(Suggest, FindsTheClosestName) {
   EXPECT_EQ(ClosestName("stpes", {"epochs", "steps", "seed"}), 1);
   EXPECT_EQ(ClosestName("replica", {"partitions", "replicas"}), 1);
 }
 
-TEST(Suggest, CaseAndSeparatorsDoNotCount) {
+TEST(Suggest, IgnoresCaseAndSeparators) {
   EXPECT_EQ(ClosestName("global_batch_size", {"microbatchSize", "globalBatchSize"}), 1);
   EXPECT_EQ(ClosestName("ADAM-W", {"Adam", "AdamW"}), 1);
 }
 
-TEST(Suggest, NamesThatAreFarFromAllHaveNoNeighbour) {
+TEST(Suggest, FindsNothingForANameUnlikeAllOthers) {
   EXPECT_EQ(ClosestName("resnet50", {"convnet", "mlp"}), -1);
   EXPECT_EQ(ClosestName("x", {"lr"}), -1);
   EXPECT_EQ(ClosestName("", {"lr"}), -1);

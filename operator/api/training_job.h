@@ -1,5 +1,5 @@
-// A TrainingJob as Sluice uses it: what goes to every process of the job, and what only decides
-// about processes.
+// A TrainingJob as Sluice uses it: the settings that go to every process of the job, and those that
+// only concern the management of processes.
 #ifndef SLUICE_OPERATOR_API_TRAINING_JOB_H_
 #define SLUICE_OPERATOR_API_TRAINING_JOB_H_
 
@@ -17,19 +17,18 @@ constexpr char kApiVersion[] = "sluice.dev/v1alpha1";
 constexpr char kKind[] = "TrainingJob";
 
 struct TrainingJob {
-  // With name and namespace, every default filled in. An empty `checkpoint.directory` leaves the
-  // place to the backend
-  // (`sluice run`: .sluice/<name>/checkpoints).
+  // With name and namespace, and all defaults filled in. If `checkpoint.directory` is empty, the
+  // backend chooses it (`sluice run`: .sluice/<name>/checkpoints).
   v1::JobSpec spec;
 
   std::map<std::string, std::string> labels;
   std::map<std::string, std::string> annotations;
   std::string image;  // clusters only; empty: the operator's default
   bool suspend = false;
-  // The job fails when it has been active for longer.
+  // The job fails when it has been active for longer than this.
   std::optional<int64_t> active_deadline_seconds;
-  // The part of the manifest's `spec` that only clusters know of (templates, claims, policies):
-  // those fields alone, at their places, with their defaults.
+  // The cluster-only part of the manifest's `spec` (templates, claims, policies): only those
+  // fields, at their places, with their defaults.
   nlohmann::json cluster = nlohmann::json::object();
 };
 

@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::json;
 using Kind = YamlNode::Kind;
 
-// What an API server or kubectl adds; a job read back from a cluster may have them.
+// Fields that an API server or kubectl adds; a job read back from a cluster may have them.
 constexpr absl::string_view kPassedOver[] = {
     "status",
     "metadata.creationTimestamp",
@@ -61,7 +61,7 @@ size_t CountCharacters(absl::string_view text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-// Whether `path` is `scope` or lies below it.
+// Whether `path` is `scope` or below it.
 bool IsWithin(absl::string_view path, absl::string_view scope) {
   if (!absl::StartsWith(path, scope)) return false;
   return path.size() == scope.size() || path[scope.size()] == '.' || path[scope.size()] == '[';
@@ -102,7 +102,7 @@ class Validator {
     return path.empty() ? std::string{name} : absl::StrCat(path, ".", name);
   }
 
-  // Nothing where the value has been refused.
+  // Returns nullopt if the value was rejected.
   std::optional<Json> Value(const YamlNode& node, const SchemaNode& schema,
                             const std::string& path) {
     const Field& field = *schema.field;
@@ -133,7 +133,8 @@ class Validator {
     return std::nullopt;
   }
 
-  // Of any shape; what has no value is left out, as kubectl does. Nothing after a problem.
+  // A value of any shape; empty values are left out, as kubectl does. Returns nullopt after a
+  // problem.
   std::optional<Json> AnyValue(const YamlNode& node, const std::string& path) {
     static const Field& any = *new Field;
     places_[path] = node.place;
@@ -304,7 +305,7 @@ class Validator {
     }
     if (!field.values.empty()) return EnumValue(node, field, path);
     if (absl::StrContains(node.text, '\0'))
-      return Refuse(node, path, "must not hold a NUL character");
+      return Refuse(node, path, "must not contain a NUL character");
     if (!CheckSize(node, field, path, CountCharacters(node.text))) return std::nullopt;
     if (field.matches != nullptr && !field.matches(node.text)) {
       return Refuse(node, path, absl::StrCat(field.pattern_message, "; this is ", node.Describe()));
@@ -339,7 +340,7 @@ class Validator {
       if (digits.size() > 1 && digits[0] == '0') {
         return Refuse(
             node, path,
-            absl::StrCat("must be in decimal, without zeros in front; this is ", node.Describe()));
+            absl::StrCat("must be in decimal, without leading zeros; this is ", node.Describe()));
       }
       if (!absl::SimpleAtoi(node.text, &value)) {
         return Refuse(node, path, "must be an integer of at most 64 bits");
@@ -404,7 +405,7 @@ class Validator {
     }
   }
 
-  // Where `path` stands, or else the innermost object around it that the manifest has.
+  // The place of `path`, or else of the innermost object around it that the manifest has.
   Place NearestPlace(std::string path) const {
     while (true) {
       const auto found = places_.find(path);

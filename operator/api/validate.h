@@ -18,9 +18,9 @@ struct ValidatedObject {
   std::vector<Problem> problems;
 };
 
-// All that is wrong with the TrainingJob `root`: unknown fields, types, bounds, what is missing,
-// rules across fields (each as soon as everything that it speaks of is valid by itself). What an
-// API server adds to an object (status, uid, ...) is passed over. Relative paths are joined to
+// All problems of the TrainingJob `root`: unknown fields, types, bounds, missing fields, rules
+// across fields (each one only if all the fields that it uses are valid by themselves). Fields that
+// an API server adds to an object (status, uid, ...) are ignored. Relative paths are joined to
 // `base_directory` unless that is empty.
 ValidatedObject Validate(const YamlNode& root, const std::string& base_directory);
 

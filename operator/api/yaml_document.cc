@@ -28,8 +28,7 @@ Place ToPlace(const YAML::Mark& mark) { return Place{mark.line + 1, mark.column 
 // Thrown by the builder to stop the parser; never leaves this file.
 struct StopReading : std::exception {};
 
-// Length of the UTF-8 sequence at the start of `text`; 0 where there is no valid one, or a control
-// character.
+// Length of the UTF-8 sequence at the start of `text`; 0 if it is invalid, or a control character.
 size_t ValidSequence(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -50,7 +49,7 @@ size_t ValidSequence(absl::string_view text) {
   return length;
 }
 
-// Finds the first byte that no YAML text may hold; yaml-cpp lets them through.
+// Finds the first byte that YAML does not allow; yaml-cpp accepts them.
 bool FindInvalidByte(absl::string_view text, Place* place) {
   *place = Place{1, 1};
   while (!text.empty()) {
@@ -88,7 +87,7 @@ bool IsDecimal(absl::string_view text) {
   return AllDigits(whole) && (fraction.empty() || AllDigits(fraction));
 }
 
-// The first line up to that one which is indented with a tab; 0: none.
+// The first line up to the given one that is indented with a tab; 0: none.
 int LineWithTab(absl::string_view text, int last) {
   int number = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -99,8 +98,8 @@ int LineWithTab(absl::string_view text, int last) {
   return 0;
 }
 
-// What yaml-cpp has found, in words that say what to mend. It notices most mistakes when what was
-// begun does not end as it should.
+// Translates an error of yaml-cpp into a message that says how to fix it. yaml-cpp notices most
+// mistakes only where the surrounding structure ends.
 Problem Explain(const std::string& found, Place at, absl::string_view text) {
   const auto invalid = [](Place place, absl::string_view why) {
     return Problem{place, "", absl::StrCat("not valid YAML: ", why)};
@@ -109,17 +108,17 @@ Problem Explain(const std::string& found, Place at, absl::string_view text) {
       {YAML::ErrorMsg::DOC_IN_SCALAR, "a quoted string is not closed"},
       {YAML::ErrorMsg::END_OF_SEQ_FLOW, "a `[` of this line or one above it is not closed"},
       {YAML::ErrorMsg::END_OF_MAP_FLOW, "a `{` of this line or one above it is not closed"},
-      {YAML::ErrorMsg::END_OF_MAP, "the line is not indented as those that it stands among"},
-      {YAML::ErrorMsg::END_OF_SEQ, "the line is not indented as those that it stands among"},
+      {YAML::ErrorMsg::END_OF_MAP, "the line is not indented like the lines around it"},
+      {YAML::ErrorMsg::END_OF_SEQ, "the line is not indented like the lines around it"},
       {YAML::ErrorMsg::MAP_VALUE,
        "a `:` is not allowed here: quote a value that contains one, and begin a new line for each "
        "field"},
   };
   const auto* entry = std::find_if(std::begin(known), std::end(known),
                                    [&](const auto& entry) { return found == entry.first; });
-  if (entry != std::begin(known)) {  // a quoted string may hold tabs
+  if (entry != std::begin(known)) {  // a quoted string may contain tabs
     if (const int line = LineWithTab(text, at.line); line > 0) {
-      return invalid(Place{line, 1}, "the line is indented with a tab; YAML takes only spaces");
+      return invalid(Place{line, 1}, "the line is indented with a tab; YAML allows only spaces");
     }
   }
   return invalid(at, entry == std::end(known) ? found : entry->second);
@@ -223,7 +222,7 @@ class YamlTreeBuilder : public YAML::EventHandler {
     for (const Open& open : open_) {
       if (open.node == node) node = nullptr;
     }
-    if (node == nullptr) Stop(mark, "this alias refers to what contains it");
+    if (node == nullptr) Stop(mark, "this alias refers to a value that contains it");
     Add(node, ToPlace(mark));
   }
 
@@ -290,7 +289,7 @@ class YamlTreeBuilder : public YAML::EventHandler {
 
   void Add(const YamlNode* node) { Add(node, node->place); }
 
-  // Hands a finished node to what contains it.
+  // Hands a finished node to the node that contains it.
   void Add(const YamlNode* node, Place place) {
     if (open_.empty()) {
       if (node->kind != YamlNode::Kind::kNull) document_->roots_.push_back(node);
@@ -311,7 +310,7 @@ class YamlTreeBuilder : public YAML::EventHandler {
     const YamlNode& key = *parent->key;
     parent->key = nullptr;
     if (key.kind == YamlNode::Kind::kList || key.kind == YamlNode::Kind::kMap) {
-      AddProblem(parent->key_place, "", "a name is wanted here, not a list or map");
+      AddProblem(parent->key_place, "", "must be a name, not a list or map");
       return;
     }
     if (key.text == "<<" && Merge(parent, *value)) return;
@@ -328,12 +327,12 @@ class YamlTreeBuilder : public YAML::EventHandler {
     parent->node->entries.push_back({name, parent->key_place, value});
   }
 
-  // `<<: *other`: names that the map does not have itself.
+  // `<<: *other`: adds the names that the map does not have itself.
   bool Merge(Open* parent, const YamlNode& value) {
     if (value.kind != YamlNode::Kind::kMap) return false;
     merged_ += value.entries.size();
     if (merged_ > kMaxEntries) {
-      AddProblem(parent->key_place, "<<", "too much is merged from elsewhere; write it out");
+      AddProblem(parent->key_place, "<<", "merges too many names from other maps; write them out");
       throw StopReading();
     }
     parent->merged.insert(parent->merged.end(), value.entries.begin(), value.entries.end());
@@ -345,7 +344,7 @@ class YamlTreeBuilder : public YAML::EventHandler {
     if (document_->problems_.size() >= kMaxReported) throw StopReading();
   }
 
-  // Keeps the search for names given twice, which is linear in each map, cheap.
+  // Bounds the cost of the search for duplicate names, which is linear in each map.
   static constexpr size_t kMaxEntries = 1000;
   static constexpr size_t kMaxReported = 20;
 
@@ -366,8 +365,8 @@ YamlDocument YamlDocument::Parse(absl::string_view text) {
   }
   YamlTreeBuilder builder(&document);
   try {
-    // yaml-cpp takes the end of the text for the end of a quoted string; a marker for the end of
-    // the document in there is an error.
+    // yaml-cpp accepts the end of the text as the end of a quoted string; inside a string, an
+    // end-of-document marker is an error.
     const bool ends = text.empty() || text.back() == '\n';
     std::istringstream stream{absl::StrCat(text, ends ? "" : "\n", "...\n")};
     YAML::Parser parser(stream);

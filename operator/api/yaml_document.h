@@ -1,8 +1,8 @@
-// YAML (and so JSON) text as a tree that knows where everything stood.
+// YAML (and therefore JSON) text as a tree with the place of every node.
 //
-// yaml-cpp's events are used, not its nodes: an alias stays a reference to one node (no text can
-// make the tree larger than itself), keys given twice are found, and quoted scalars can be told
-// from plain ones.
+// It uses yaml-cpp's events, not its nodes: an alias stays a reference to one node (no text can
+// make the tree larger than itself), duplicate keys are found, and quoted scalars differ from plain
+// ones.
 #ifndef SLUICE_OPERATOR_API_YAML_DOCUMENT_H_
 #define SLUICE_OPERATOR_API_YAML_DOCUMENT_H_
 
@@ -17,9 +17,9 @@
 
 namespace sluice::api {
 
-// Deeper nesting is refused; manifests need eight.
+// Deeper nesting is rejected; manifests need eight levels.
 constexpr size_t kMaxYamlDepth = 32;
-// More nodes than these in one text are refused.
+// A text with more nodes than this is rejected.
 constexpr size_t kMaxYamlNodes = 100000;
 
 struct YamlNode {
@@ -36,27 +36,29 @@ struct YamlNode {
   std::vector<const YamlNode*> items;  // kList
   std::vector<Entry> entries;          // kMap; keys are distinct, merge keys ("<<") are merged
 
-  // Null where there is none.
+  // Null if there is none.
   const Entry* Find(absl::string_view key) const;
-  // For messages: "the string \"abc\"", "the number 1.5", "a list", "a map"; long strings are cut.
+  // For messages: "the string \"abc\"", "the number 1.5", "a list", "a map"; long strings are
+  // truncated.
   std::string Describe() const;
 };
 
-// What a plain scalar means, by the rules of YAML 1.1 that Kubernetes' tools use: `yes` and `off`
-// are booleans, 010 and 0x10 are integers.
+// The meaning of a plain scalar by the rules of YAML 1.1, which Kubernetes' tools use: `yes` and
+// `off` are booleans, 010 and 0x10 are integers.
 YamlNode::Kind ResolvePlainScalar(absl::string_view text);
 
 class YamlDocument {
  public:
-  // Never throws. With problems, `roots()` holds what was read before the first that stops reading.
+  // Never throws. With problems, `roots()` has the nodes before the first problem that stopped
+  // reading.
   static YamlDocument Parse(absl::string_view text);
 
   YamlDocument(YamlDocument&&) = default;
   YamlDocument& operator=(YamlDocument&&) = default;
 
-  // The documents of the text that are not empty; owned by this.
+  // The non-empty documents of the text; owned by this.
   const std::vector<const YamlNode*>& roots() const { return roots_; }
-  // Syntax errors, keys given twice, things outside of the bounds above.
+  // Syntax errors, duplicate keys, and values outside the bounds above.
   const std::vector<Problem>& problems() const { return problems_; }
 
  private:

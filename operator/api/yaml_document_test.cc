@@ -16,7 +16,7 @@ std::string FirstProblem(const std::string& text) {
   return document.problems().empty() ? "" : document.problems()[0].ToString("f");
 }
 
-TEST(YamlDocument, KnowsThePlaceOfEveryNode) {
+TEST(YamlDocument, RecordsThePlaceOfEveryNode) {
   const YamlDocument document = YamlDocument::Parse("a: 1\nb:\n  - x\n  -  {c: 2}\n");
   ASSERT_EQ(document.roots().size(), 1);
   const YamlNode::Entry* b = document.roots()[0]->Find("b");
@@ -38,7 +38,7 @@ TEST(YamlDocument, ReadsJson) {
   EXPECT_EQ(list.items[3]->kind, Kind::kBoolean);
 }
 
-TEST(YamlDocument, PlainScalarsMeanWhatKubectlReads) {
+TEST(YamlDocument, ReadsPlainScalarsAsKubectlDoes) {
   for (const char* text : {"true", "Yes", "OFF", "no"}) {
     EXPECT_EQ(ResolvePlainScalar(text), Kind::kBoolean) << text;
   }
@@ -60,7 +60,7 @@ TEST(YamlDocument, QuotesAndTheStringTagMakeStrings) {
   for (const YamlNode* item : document.roots().at(0)->items) EXPECT_EQ(item->kind, Kind::kString);
 }
 
-TEST(YamlDocument, EmptyDocumentsDoNotCount) {
+TEST(YamlDocument, IgnoresEmptyDocuments) {
   EXPECT_EQ(YamlDocument::Parse("---\n---\na: 1\n---\n# only this\n").roots().size(), 1);
   EXPECT_TRUE(YamlDocument::Parse("").roots().empty());
 }
@@ -76,7 +76,7 @@ TEST(YamlDocument, AliasesAndMergeKeysRepeatValues) {
   EXPECT_EQ(root.Find("merged")->value->entries.size(), 2);
 }
 
-TEST(YamlDocument, ABillionLaughsStayOneNodeEach) {
+TEST(YamlDocument, ABillionLaughsCreateOneNodePerLevel) {
   std::string text = "a0: &a0 [x]\n";
   for (int i = 1; i < 30; ++i) {
     absl::StrAppend(&text, "a", i, ": &a", i, " [");
@@ -88,7 +88,7 @@ TEST(YamlDocument, ABillionLaughsStayOneNodeEach) {
   EXPECT_EQ(document.roots().size(), 1);
 }
 
-TEST(YamlDocument, WhatIsTooDeepTooLargeOrCircularIsRefusedWithItsPlace) {
+TEST(YamlDocument, RejectsDeepLargeAndCircularTextsWithTheirPlace) {
   EXPECT_THAT(FirstProblem(std::string(33, '[') + std::string(33, ']')),
               HasSubstr("f:1:33: nested deeper than 32"));
   EXPECT_THAT(FirstProblem(std::string(100000, '{')), HasSubstr("nested deeper"));
@@ -96,19 +96,19 @@ TEST(YamlDocument, WhatIsTooDeepTooLargeOrCircularIsRefusedWithItsPlace) {
   for (size_t i = 0; i <= kMaxYamlNodes; ++i) many += "1,";
   EXPECT_THAT(FirstProblem(many + "]"), HasSubstr("more than 100000 values"));
   EXPECT_THAT(FirstProblem("a: &x [*x]"),
-              HasSubstr("f:1:8: this alias refers to what contains it"));
+              HasSubstr("f:1:8: this alias refers to a value that contains it"));
   std::string merges = "base: &b {";
   for (int i = 0; i < 900; ++i) absl::StrAppend(&merges, "k", i, ": 1, ");
   merges += "}\n";
   for (int i = 0; i < 100; ++i) absl::StrAppend(&merges, "m", i, ": {<<: *b}\n");
-  EXPECT_THAT(FirstProblem(merges), HasSubstr("f:3:6: <<: too much is merged"));
+  EXPECT_THAT(FirstProblem(merges), HasSubstr("f:3:6: <<: merges too many names"));
 }
 
-TEST(YamlDocument, KeysThatAreNoNamesAreRefused) {
-  EXPECT_THAT(FirstProblem("? [a]\n: 1\n"), HasSubstr("a name is wanted here"));
+TEST(YamlDocument, RejectsKeysThatAreNotNames) {
+  EXPECT_THAT(FirstProblem("? [a]\n: 1\n"), HasSubstr("must be a name, not a list or map"));
 }
 
-TEST(YamlDocument, AByteOrderMarkIsPassedOver) {
+TEST(YamlDocument, SkipsAByteOrderMark) {
   EXPECT_EQ(YamlDocument::Parse("\xef\xbb\xbf"
                                 "a: 1")
                 .roots()

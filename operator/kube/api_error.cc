@@ -11,7 +11,7 @@ namespace sluice::kube {
 namespace {
 
 constexpr char kPayload[] = "sluice.dev/kubernetes-api-error";
-// More of a body that is no metav1.Status is not worth showing.
+// The longest quote of a body that is not a metav1.Status.
 constexpr size_t kMaxQuoted = 256;
 
 absl::StatusCode CodeFor(int code, absl::string_view reason) {
@@ -105,7 +105,7 @@ bool IsConflict(const absl::Status& status) { return absl::IsAborted(status); }
 
 bool IsExpired(const absl::Status& status) { return absl::IsOutOfRange(status); }
 
-// Also where the server itself answered that it could not: that leaves open what it has done.
+// This includes errors that the server itself reported: they do not show what it has done.
 bool IsOutcomeUnknown(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }

@@ -12,8 +12,8 @@
 
 namespace sluice::kube {
 
-// Ends blocking calls from another thread: given to calls that may block for long, which return
-// soon after Cancel with absl::StatusCode::kCancelled. Once cancelled, it stays so. Any thread.
+// Cancels blocking calls from another thread. Calls that may block for long take one, and return
+// soon after Cancel with absl::StatusCode::kCancelled. Cancellation is permanent. Any thread.
 class Cancellation {
  public:
   Cancellation() = default;
@@ -33,7 +33,7 @@ class Cancellation {
     return cancelled_;
   }
 
-  // Blocks for so long, or until cancelled; whether it is.
+  // Blocks for this long, or until cancelled; returns whether it is cancelled.
   bool WaitFor(absl::Duration timeout) const {
     const absl::Time deadline = absl::Now() + timeout;
     MutexLock lock(&mutex_);
@@ -42,8 +42,8 @@ class Cancellation {
     return cancelled_;
   }
 
-  // `callback` is called once, by Cancel or, when cancelled already, now. It must not block and
-  // must not call this object. Returns what RemoveCallback wants.
+  // `callback` is called once, by Cancel, or immediately if already cancelled. It must not block
+  // and must not call this object. Returns the argument for RemoveCallback.
   int64_t AddCallback(std::function<void()> callback) {
     MutexLock lock(&mutex_);
     if (cancelled_) callback();

@@ -36,9 +36,9 @@ absl::StatusOr<Json> CreateOrFind(Client* client, const ResourceType& type, absl
   const ObjectKey key{std::string(ns), GetString(object, {"metadata", "name"})};
   if (key.name.empty()) {
     return absl::InvalidArgumentError(
-        "an object without a name cannot be found again after a lost answer");
+        "the object needs a name: without one it cannot be found after a lost answer");
   }
-  absl::Status last = absl::InvalidArgumentError("no try was allowed");
+  absl::Status last = absl::InvalidArgumentError("the number of tries must be positive");
   for (int i = 0; i < tries; ++i) {
     absl::StatusOr<Json> created = client->Create(type, ns, object, options);
     if (created.ok()) return created;
@@ -48,7 +48,8 @@ absl::StatusOr<Json> CreateOrFind(Client* client, const ResourceType& type, absl
     if (found.ok()) {
       if (is_ours(*found)) return found;
       return absl::AlreadyExistsError(
-          Annotate(last, type.resource + " " + key.ToString() + " is another's").message());
+          Annotate(last, type.resource + " " + key.ToString() + " belongs to another owner")
+              .message());
     }
     if (!absl::IsNotFound(found.status())) return found.status();
   }

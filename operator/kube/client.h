@@ -1,4 +1,4 @@
-// The Kubernetes API as calls.
+// The Kubernetes API as function calls.
 #ifndef SLUICE_OPERATOR_KUBE_CLIENT_H_
 #define SLUICE_OPERATOR_KUBE_CLIENT_H_
 
@@ -18,7 +18,7 @@
 
 namespace sluice::kube {
 
-// A part of an object that is written by itself.
+// A part of an object that is written separately.
 enum class Subresource { kNone, kStatus, kScale };
 
 enum class PatchKind {
@@ -31,16 +31,17 @@ enum class Propagation { kDefault, kBackground, kForeground, kOrphan };
 
 struct WriteOptions {
   Subresource subresource = Subresource::kNone;
-  std::string field_manager;  // needed by kApply
+  std::string field_manager;  // required by kApply
   bool force = false;         // kApply: take over fields of other managers
-  bool dry_run = false;       // everything is checked and nothing kept
+  bool dry_run = false;       // everything is checked, nothing is stored
 };
 
 struct DeleteOptions {
-  // The object is deleted only if these hold (Aborted otherwise); empty: whatever is there.
+  // Preconditions: the object is deleted only if these match (otherwise Aborted); empty: no
+  // precondition.
   std::string uid;
   std::string resource_version;
-  std::optional<int64_t> grace_period_seconds;  // 0: at once
+  std::optional<int64_t> grace_period_seconds;  // 0: immediately
   Propagation propagation = Propagation::kDefault;
 };
 
@@ -48,8 +49,8 @@ struct ListOptions {
   std::string ns;  // empty: all
   std::string label_selector;
   std::string field_selector;
-  int64_t limit = 500;         // per page; 0: all on one
-  std::string continue_token;  // of the page before
+  int64_t limit = 500;         // per page; 0: one page
+  std::string continue_token;  // from the previous page
 };
 
 struct ListPage {
@@ -62,18 +63,18 @@ struct WatchOptions {
   std::string ns;
   std::string label_selector;
   std::string field_selector;
-  // Events after this version. Empty with `send_initial_events`: all objects first, as ADDED, then
-  // a bookmark of which EndsInitialEvents is true.
+  // Events after this version. Empty with `send_initial_events`: all objects come first, as ADDED,
+  // and then a bookmark for which EndsInitialEvents is true.
   std::string resource_version;
   bool send_initial_events = false;
-  absl::Duration timeout = absl::Minutes(5);  // the server ends the watch after so long
+  absl::Duration timeout = absl::Minutes(5);  // the server ends the watch after this time
   absl::Duration idle_timeout = absl::Seconds(150);
 };
 
-// One API server. Any thread; every call blocks, at most its implementation's timeout and retries.
-// Errors are ApiError::ToStatus of the server's answer, with the call before the message
-// ("get pods ns/name: ..."), or Unavailable and DeadlineExceeded from the connection. Not OK:
-// nothing was written, unless IsOutcomeUnknown.
+// One API server. Any thread; every call blocks, at most for the timeout and retries of the
+// implementation. Errors are ApiError::ToStatus of the server's answer, prefixed with the call
+// ("get pods ns/name: ..."), or Unavailable and DeadlineExceeded from the connection. If a call
+// returns an error, nothing was written, unless IsOutcomeUnknown.
 class Client {
  public:
   virtual ~Client() = default;
@@ -83,39 +84,40 @@ class Client {
                                    Subresource subresource) = 0;
   virtual absl::StatusOr<ListPage> List(const ResourceType& type, const ListOptions& options) = 0;
 
-  // Creates `object` in `ns`; its metadata has a name or a generateName. apiVersion and kind are
-  // filled in where they are missing. Returns what the server made of it.
+  // Creates `object` in `ns`; its metadata has a name or a generateName. A missing apiVersion or
+  // kind is filled in. Returns the object as the server stored it.
   virtual absl::StatusOr<Json> Create(const ResourceType& type, absl::string_view ns,
                                       const Json& object, const WriteOptions& options) = 0;
-  // Replaces; with a resourceVersion in `object` only what has that version.
+  // Replaces the object; if `object` has a resourceVersion, only that version.
   virtual absl::StatusOr<Json> Update(const ResourceType& type, const ObjectKey& key,
                                       const Json& object, const WriteOptions& options) = 0;
-  // kApply creates what is not there, a deleted object too, unless `body` has a metadata.uid.
+  // kApply creates an object that does not exist (even one that was deleted) unless `body` has a
+  // metadata.uid.
   virtual absl::StatusOr<Json> Patch(const ResourceType& type, const ObjectKey& key, PatchKind kind,
                                      const Json& body, const WriteOptions& options) = 0;
-  // Returns the object on its way out, or a metav1.Status.
+  // Returns the object that is being deleted, or a metav1.Status.
   virtual absl::StatusOr<Json> Delete(const ResourceType& type, const ObjectKey& key,
                                       const DeleteOptions& options) = 0;
 
   using WatchSink = std::function<absl::Status(WatchEvent)>;
-  // Blocks; calls `sink` on this thread. OK: the watch ended cleanly, go on from the last version
-  // seen. OutOfRange: that version is forgotten, list again. InvalidArgument: initial events are
-  // not supported. Unavailable and DeadlineExceeded (silence): go on from the last version.
-  // Cancelled. An error of the sink: that error.
+  // Blocks; calls `sink` on this thread. OK: the watch ended normally; continue from the last
+  // version seen. OutOfRange: the server has forgotten that version; list again. InvalidArgument:
+  // the server does not support initial events. Unavailable and DeadlineExceeded (no data for too
+  // long): continue from the last version. Cancelled. If the sink returns an error: that error.
   virtual absl::Status Watch(const ResourceType& type, const WatchOptions& options,
                              const WatchSink& sink, Cancellation* cancellation) = 0;
 };
 
-// All pages. A list whose next page has expired starts again, at most `max_restarts` times. `strip`
-// (may be null) is applied to the objects of each page before the next page is requested.
+// Returns all pages. A list whose next page has expired starts again, at most `max_restarts` times.
+// `strip` (may be null) is applied to the objects of each page before the next page is requested.
 absl::StatusOr<ListPage> ListAll(Client* client, const ResourceType& type, ListOptions options,
                                  int max_restarts,
                                  const std::function<void(Json*)>& strip = nullptr);
 
-// Creates an object with a given name, also through calls whose outcome is unknown: then it looks,
-// before it tries again, whether the object is there. `is_ours` tells whether an object found is
-// the one that an earlier try made (by the owner's uid, say). Returns the object, made now or found
-// ours. AlreadyExists: another's object has the name. At most `tries` creations.
+// Creates an object with a given name, even if the outcome of a call is unknown: then it checks
+// whether the object exists before it tries again. `is_ours` decides whether an object that exists
+// was created by an earlier try (by the owner's uid, for example). Returns the object that was
+// created or found. AlreadyExists: a foreign object has the name. At most `tries` creations.
 absl::StatusOr<Json> CreateOrFind(Client* client, const ResourceType& type, absl::string_view ns,
                                   const Json& object, const WriteOptions& options,
                                   const std::function<bool(const Json&)>& is_ours, int tries);

@@ -16,7 +16,7 @@
 namespace sluice::kube {
 namespace {
 
-// A file may hold any bytes, also as escapes; a message about it must be valid UTF-8.
+// A file may contain any bytes, even as escapes; a message about it must be valid UTF-8.
 std::string Quotable(const std::string& text) { return CleanUtf8(text, 4096); }
 
 absl::Status Wrong(absl::string_view where, absl::string_view what) {
@@ -41,7 +41,7 @@ using Documents = std::vector<Document>;
 struct Entry {
   YAML::Node node;        // the member
   std::string where;      // for messages
-  std::string directory;  // of its file
+  std::string directory;  // of the entry's file
 };
 
 absl::StatusOr<Entry> Named(const Documents& documents, const char* list, const char* member,
@@ -65,7 +65,7 @@ std::string Resolve(absl::string_view directory, const std::string& file) {
   return absl::StrCat(directory, "/", file);
 }
 
-// `key` names a file, `key`-data holds base64; the data win, as in kubectl.
+// `key` names a file, `key`-data contains base64; the data take precedence, as in kubectl.
 absl::StatusOr<Credential> ReadCredential(const YAML::Node& map, const std::string& key,
                                           absl::string_view directory, const std::string& where) {
   Credential credential;
@@ -108,7 +108,7 @@ absl::Status ReadPlugin(const YAML::Node& exec, const std::string& where,
                         absl::string_view directory, CredentialPlugin* plugin) {
   plugin->command = Text(exec, "command");
   if (plugin->command.empty()) return Wrong(where, "exec: command is missing");
-  // Without a slash it is looked for in $PATH.
+  // A command without a slash is looked up in $PATH.
   if (absl::StrContains(plugin->command, "/")) {
     plugin->command = Resolve(directory, plugin->command);
   }
@@ -131,9 +131,10 @@ absl::Status ReadUser(const YAML::Node& user, const std::string& where, absl::st
     return ReadPlugin(user["exec"], where, directory, &config->plugin);
   }
   if (user["exec"]) {
-    return Wrong(where, absl::StrCat("the credential plugin \"", Text(user["exec"], "command"),
-                                     "\" (exec) is not run; use a user with a certificate or a "
-                                     "token (`kubectl create token` makes one)"));
+    return Wrong(where,
+                 absl::StrCat("the credential plugin \"", Text(user["exec"], "command"),
+                              "\" (exec) is not supported here; use a user with a certificate or a "
+                              "token (`kubectl create token` creates one)"));
   }
   if (user["auth-provider"]) {
     return Wrong(where, "auth-provider is not supported; use a certificate or a token");
@@ -194,7 +195,7 @@ absl::StatusOr<ClientConfig> ParseKubeconfig(absl::string_view text, absl::strin
 
 absl::StatusOr<ClientConfig> ParseKubeconfigs(const std::vector<KubeconfigFile>& files,
                                               absl::string_view context, Plugins plugins) {
-  // yaml-cpp reports by exceptions, also when a node is asked for what it is not.
+  // yaml-cpp throws, also if a node has an unexpected type.
   try {
     Documents documents;
     for (const KubeconfigFile& file : files) {
@@ -218,7 +219,7 @@ absl::StatusOr<ClientConfig> InClusterConfig(absl::string_view host, absl::strin
                                              absl::string_view default_namespace) {
   if (host.empty() || port.empty()) {
     return absl::FailedPreconditionError(
-        "not inside of a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set");
+        "not inside a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set");
   }
   ClientConfig config;
   const bool ipv6 = absl::StrContains(host, ":");

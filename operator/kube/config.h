@@ -1,4 +1,4 @@
-// Which API server, and as whom: from a kubeconfig, or from inside of a pod.
+// The API server's address and the client's credentials, from a kubeconfig or from inside a pod.
 #ifndef SLUICE_OPERATOR_KUBE_CONFIG_H_
 #define SLUICE_OPERATOR_KUBE_CONFIG_H_
 
@@ -11,62 +11,62 @@
 
 namespace sluice::kube {
 
-// PEM text, or a file that holds it and may be replaced at any time; or neither.
+// PEM text, or a file that contains it and may be replaced at any time; or neither.
 struct Credential {
   std::string pem;
   std::string file;
   bool empty() const { return pem.empty() && file.empty(); }
 };
 
-// A program that makes credentials; what a kubeconfig calls `exec`.
+// A program that produces credentials; a kubeconfig calls it `exec`.
 struct CredentialPlugin {
-  std::string command;  // empty: none. A name without a slash is looked for in $PATH
+  std::string command;  // empty: none. A name without a slash is looked up in $PATH
   std::vector<std::string> args;
   std::vector<std::pair<std::string, std::string>> env;
   std::string api_version;   // of the ExecCredential
-  std::string install_hint;  // for who does not have the command
+  std::string install_hint;  // shown if the command is not installed
 };
 
 struct ClientConfig {
-  std::string server;           // "https://host:port" or with a path; no slash at its end
-  std::string tls_server_name;  // verified instead of the host, where given
+  std::string server;           // "https://host:port", possibly with a path; no trailing slash
+  std::string tls_server_name;  // verified instead of the host, unless empty
   Credential certificate_authority;
   Credential client_certificate;
   Credential client_key;
   std::string token;
   std::string token_file;   // preferred to `token`
-  CredentialPlugin plugin;  // makes token and certificate, which are then empty here
+  CredentialPlugin plugin;  // produces token and certificate, which are empty here
   bool insecure_skip_tls_verify = false;
-  // Of the context, or of the pod; "default" where none is said.
+  // The namespace of the context, or of the pod; "default" if none is set.
   std::string default_namespace = "default";
-  std::string context;  // for messages; "in-cluster" inside of a pod
+  std::string context;  // for messages; "in-cluster" inside a pod
 };
 
-// Reads the text of one kubeconfig. Relative file names in it are taken from `directory`, where the
-// file lies. `context` empty: the current one. Never throws; InvalidArgument names the place
-// ("users[2] \"ci\": ..."). Credential plugins (exec), auth providers and basic authentication are
-// refused.
+// Reads the text of one kubeconfig. Relative file names in it are relative to `directory`, which
+// contains the file. `context` empty: the current one. Never throws; InvalidArgument names the
+// place ("users[2] \"ci\": ..."). Rejects credential plugins (exec), auth providers and basic
+// authentication.
 absl::StatusOr<ClientConfig> ParseKubeconfig(absl::string_view text, absl::string_view directory,
                                              absl::string_view context);
 
 struct KubeconfigFile {
   std::string text;
-  std::string directory;  // where it lies
+  std::string directory;  // which contains the file
 };
 
-// The same for several files, as kubectl merges them: the first that names a current context, and
-// of two entries of one name the first, win. Without files: InvalidArgument. Credential plugins are
-// read where `plugins` says that the caller runs them, and refused otherwise.
+// The same for several files, merged as kubectl does: the first current context wins, and of two
+// entries with the same name the first. Without files: InvalidArgument. Credential plugins are read
+// if `plugins` says that the caller runs them, and rejected otherwise.
 enum class Plugins { kRefused, kRead };
 absl::StatusOr<ClientConfig> ParseKubeconfigs(const std::vector<KubeconfigFile>& files,
                                               absl::string_view context, Plugins plugins);
 
-// For the text of $KUBECONFIG: the files of it, in order; empty where it is empty.
+// The files in the text of $KUBECONFIG, in order; empty if the text is empty.
 std::vector<std::string> SplitKubeconfigPath(absl::string_view value);
 
-// What a pod finds. `host` and `port` are KUBERNETES_SERVICE_HOST and _PORT; `directory` is
-// /var/run/secrets/kubernetes.io/serviceaccount, whose files are only named here, save for the
-// namespace, whose content is `default_namespace`. FailedPrecondition: not in a pod.
+// The configuration inside a pod. `host` and `port` are KUBERNETES_SERVICE_HOST and _PORT;
+// `directory` is /var/run/secrets/kubernetes.io/serviceaccount. Its files are only named here,
+// except the namespace, whose content is `default_namespace`. FailedPrecondition: not in a pod.
 absl::StatusOr<ClientConfig> InClusterConfig(absl::string_view host, absl::string_view port,
                                              absl::string_view directory,
                                              absl::string_view default_namespace);

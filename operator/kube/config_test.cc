@@ -54,7 +54,7 @@ std::string ErrorOf(const std::string& text, const std::string& context) {
   return std::string(ParseKubeconfig(text, "/home/me/.kube", context).status().message());
 }
 
-TEST(KubeconfigTest, TheCurrentContextSaysClusterUserAndNamespace) {
+TEST(KubeconfigTest, CurrentContextSelectsClusterUserAndNamespace) {
   const auto config = ParseKubeconfig(Kubeconfig(), "/home/me/.kube", "");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->server, "https://127.0.0.1:6443");
@@ -65,7 +65,7 @@ TEST(KubeconfigTest, TheCurrentContextSaysClusterUserAndNamespace) {
   EXPECT_FALSE(config->insecure_skip_tls_verify);
 }
 
-TEST(KubeconfigTest, FilesAreTakenFromWhereTheKubeconfigLies) {
+TEST(KubeconfigTest, FilesAreRelativeToTheKubeconfig) {
   const auto config = ParseKubeconfig(Kubeconfig(), "/home/me/.kube", "there");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->certificate_authority.file, "/home/me/.kube/ca.crt");
@@ -74,21 +74,21 @@ TEST(KubeconfigTest, FilesAreTakenFromWhereTheKubeconfigLies) {
   EXPECT_EQ(config->default_namespace, "default");
 }
 
-TEST(KubeconfigTest, ACredentialPluginIsRefusedAndSaidWhatToDo) {
+TEST(KubeconfigTest, RejectsACredentialPluginWithAdvice) {
   const std::string error = ErrorOf(Kubeconfig(), "plugin");
   EXPECT_THAT(error, HasSubstr("users[2] \"cloud\""));
   EXPECT_THAT(error, HasSubstr("aws-iam-authenticator"));
   EXPECT_THAT(error, HasSubstr("kubectl create token"));
 }
 
-TEST(KubeconfigTest, WhatIsMissingIsNamed) {
+TEST(KubeconfigTest, NamesMissingEntries) {
   EXPECT_THAT(ErrorOf(Kubeconfig(), "nowhere"),
               HasSubstr("contexts: no entry is named \"nowhere\""));
   EXPECT_THAT(ErrorOf(Kubeconfig(), "nobody"), HasSubstr("users: no entry is named \"missing\""));
   EXPECT_THAT(ErrorOf("kind: Config", ""), HasSubstr("current-context"));
 }
 
-TEST(KubeconfigTest, DamagedTextIsAnErrorWithItsLineAndNeverACrash) {
+TEST(KubeconfigTest, ReportsTheLineOfDamagedText) {
   EXPECT_THAT(ErrorOf("a: [1,\nb: }", ""), HasSubstr("line "));
   const std::string text = Kubeconfig();
   for (size_t length = 0; length < text.size(); length += 7) {
@@ -101,7 +101,7 @@ TEST(KubeconfigTest, DamagedTextIsAnErrorWithItsLineAndNeverACrash) {
   EXPECT_FALSE(ParseKubeconfig("", "", "").ok());
 }
 
-TEST(KubeconfigTest, DataThatIsNoPemAndHalfAPairAreRefused) {
+TEST(KubeconfigTest, RejectsInvalidPemAndAnIncompleteKeyPair) {
   EXPECT_THAT(ErrorOf(absl::StrReplaceAll(Kubeconfig(), {{Pem("PRIVATE KEY"), "a*b"}}), ""),
               HasSubstr("client-key-data is not base64"));
   EXPECT_THAT(ErrorOf(absl::StrReplaceAll(Kubeconfig(), {{Pem("PRIVATE KEY"), "YWJj"}}), ""),
@@ -110,7 +110,7 @@ TEST(KubeconfigTest, DataThatIsNoPemAndHalfAPairAreRefused) {
               HasSubstr("belong together"));
 }
 
-TEST(KubeconfigTest, SkippingVerificationIsPossibleAndExcludesAnAuthority) {
+TEST(KubeconfigTest, SkippingVerificationExcludesAnAuthority) {
   const std::string insecure = absl::StrReplaceAll(
       Kubeconfig(), {{"certificate-authority: ca.crt", "insecure-skip-tls-verify: true"}});
   EXPECT_TRUE(ParseKubeconfig(insecure, "", "there")->insecure_skip_tls_verify);
@@ -120,12 +120,12 @@ TEST(KubeconfigTest, SkippingVerificationIsPossibleAndExcludesAnAuthority) {
               HasSubstr("exclude each other"));
 }
 
-TEST(KubeconfigTest, TheVariableNamesSeveralFiles) {
+TEST(KubeconfigTest, SplitsTheEnvironmentVariable) {
   EXPECT_THAT(SplitKubeconfigPath("/a:/b::"), ElementsAre("/a", "/b"));
   EXPECT_TRUE(SplitKubeconfigPath("").empty());
 }
 
-TEST(KubeconfigTest, SeveralFilesAreMergedAndTheFirstWins) {
+TEST(KubeconfigTest, MergesFilesAndTheFirstWins) {
   const KubeconfigFile choice{"current-context: there\nusers:\n- {name: robot, user: {token: t}}\n",
                               "/first"};
   const auto config = ParseKubeconfigs({choice, {Kubeconfig(), "/second"}}, "", Plugins::kRefused);
@@ -156,7 +156,7 @@ TEST(KubeconfigTest, ReadsACredentialPluginIfTheCallerRunsPlugins) {
           .ok());
 }
 
-TEST(InClusterConfigTest, TheServiceAccountsFilesAreUsed) {
+TEST(InClusterConfigTest, UsesTheServiceAccountsFiles) {
   const auto config = InClusterConfig("10.0.0.1", "443", "/var/run/secrets", "sluice-system\n");
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->server, "https://10.0.0.1:443");
@@ -166,7 +166,7 @@ TEST(InClusterConfigTest, TheServiceAccountsFilesAreUsed) {
   EXPECT_EQ(InClusterConfig("fd00::1", "443", "/d", "")->server, "https://[fd00::1]:443");
 }
 
-TEST(InClusterConfigTest, OutsideOfAPodItSaysSo) {
+TEST(InClusterConfigTest, FailsOutsideAPod) {
   EXPECT_TRUE(absl::IsFailedPrecondition(InClusterConfig("", "", "/d", "").status()));
 }
 

@@ -21,11 +21,11 @@
 namespace sluice::kube {
 namespace {
 
-// Handles that are kept for their connections; more calls than these at once open their own.
+// Handles that are kept for their connections; further concurrent calls open their own.
 constexpr size_t kMaxIdleHandles = 32;
-// How long a stream may sleep without looking at its clock.
+// How long a stream may sleep before it checks its timeouts.
 constexpr absl::Duration kPoll = absl::Seconds(1);
-// A connection whose peer has not acknowledged anything for so long is lost.
+// A connection whose peer has acknowledged nothing for this long counts as lost.
 constexpr absl::Duration kPeerLost = absl::Seconds(45);
 
 struct EasyDeleter {
@@ -41,21 +41,21 @@ using Easy = std::unique_ptr<CURL, EasyDeleter>;
 using Multi = std::unique_ptr<CURLM, MultiDeleter>;
 using Headers = std::unique_ptr<curl_slist, ListDeleter>;
 
-// One exchange: what libcurl's callbacks write to.
+// One exchange, which libcurl's callbacks fill in.
 struct Exchange {
   size_t max_body = 0;
   const Clock* clock = nullptr;
   const HttpTransport::BodySink* sink = nullptr;  // null: the body is collected
   CURL* easy = nullptr;
   HttpResponse response;
-  absl::Status status;  // of the sink, or of a bound
+  absl::Status status;  // an error of the sink, or an exceeded bound
   bool headers_done = false;
   absl::Time last_bytes;
 };
 
 int SetUserTimeout(void*, curl_socket_t socket, curlsocktype) {
   const unsigned milliseconds = absl::ToInt64Milliseconds(kPeerLost);
-  // Where it cannot be set, a stream's idle timeout still finds the loss.
+  // If the option cannot be set, a stream's idle timeout still detects the loss.
   (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
   return CURL_SOCKOPT_OK;
 }
@@ -65,7 +65,7 @@ size_t OnHeader(char* data, size_t size, size_t count, void* user) {
   exchange->last_bytes = exchange->clock->Now();
   const absl::string_view line(data, size * count);
   if (absl::StartsWith(line, "HTTP/")) {
-    exchange->response.headers.clear();  // of an answer before this one (100 Continue)
+    exchange->response.headers.clear();  // from a preliminary answer (100 Continue)
   } else if (const size_t colon = line.find(':'); colon != absl::string_view::npos) {
     std::string name = absl::AsciiStrToLower(line.substr(0, colon));
     std::string value(absl::StripAsciiWhitespace(line.substr(colon + 1)));
@@ -148,7 +148,7 @@ class CurlTransport::Impl {
     }
   }
 
-  // The URL says the name that the certificate is verified against; CONNECT_TO says where it is.
+  // The URL has the name that the certificate is verified against; CONNECT_TO has the real address.
   absl::Status SetServerName() {
     CURLU* url = curl_url();
     char* host = nullptr;
@@ -173,7 +173,7 @@ class CurlTransport::Impl {
     curl_url_cleanup(url);
     if (fine) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("no URL of an API server: ", options_.config.server));
+        absl::StrCat("not the URL of an API server: ", options_.config.server));
   }
 
  private:
@@ -217,7 +217,7 @@ class CurlTransport::Impl {
     SetPem(easy, config.certificate_authority, CURLOPT_CAINFO, CURLOPT_CAINFO_BLOB);
     SetPem(easy, config.client_certificate, CURLOPT_SSLCERT, CURLOPT_SSLCERT_BLOB);
     SetPem(easy, config.client_key, CURLOPT_SSLKEY, CURLOPT_SSLKEY_BLOB);
-    // A CA file that was replaced is seen by the next connection.
+    // The next connection uses a replaced CA file.
     curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
     curl_easy_setopt(easy, CURLOPT_SSL_SESSIONID_CACHE, 0L);
   }
@@ -233,7 +233,7 @@ class CurlTransport::Impl {
     curl_easy_setopt(easy, CURLOPT_PROXY, "");
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
-    // Probes of an idle connection, so that a lost peer is found within kPeerLost.
+    // Probes an idle connection, so that a lost peer is detected within kPeerLost.
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 15L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 10L);
@@ -290,7 +290,7 @@ class CurlTransport::Impl {
     return std::move(exchange.response);
   }
 
-  // Drives a stream: deadline to its head, silence afterwards, and cancellation.
+  // Drives a stream: the deadline for its head, then the idle timeout, and cancellation.
   absl::Status Pump(CURL* easy, const HttpRequest& request, Cancellation* cancellation,
                     const char* detail, Exchange* exchange) const {
     Multi multi(curl_multi_init());
@@ -344,7 +344,7 @@ absl::StatusOr<std::unique_ptr<CurlTransport>> CurlTransport::Make(Options optio
                                                                    FileSystem* files,
                                                                    const Clock* clock) {
   if (options.config.server.empty()) {
-    return absl::InvalidArgumentError("no API server is given");
+    return absl::InvalidArgumentError("the options name no API server");
   }
   const bool named = !options.config.tls_server_name.empty();
   auto impl = std::make_unique<Impl>(std::move(options), files, clock);

@@ -11,9 +11,9 @@
 
 namespace sluice::kube {
 
-// HTTP/1.1 by libcurl. Connections are kept between calls and are at most a few minutes old, so
-// that files of certificates that were replaced, a new CA among them, come into use; each stream
-// has a connection of its own. Redirects are not followed; the environment's proxies are not used.
+// HTTP/1.1 with libcurl. Connections are reused and closed after a few minutes, so that replaced
+// certificate files (including a new CA) come into use; each stream has its own connection.
+// Redirects are not followed; the environment's proxies are not used.
 class CurlTransport final : public HttpTransport {
  public:
   struct Options {
@@ -24,13 +24,13 @@ class CurlTransport final : public HttpTransport {
     std::string user_agent = "sluice";
   };
 
-  // InvalidArgument if the options make no sense. `files` and `clock` outlive this. Call
+  // InvalidArgument if the options are invalid. `files` and `clock` outlive this. Call
   // curl_global_init before the first thread is started, or never.
   static absl::StatusOr<std::unique_ptr<CurlTransport>> Make(Options options, FileSystem* files,
                                                              const Clock* clock);
   ~CurlTransport() override;
 
-  // A 401 is tried once more with the token read again.
+  // After a 401, retries once with a newly read token.
   absl::StatusOr<HttpResponse> Do(const HttpRequest& request) override;
   absl::StatusOr<HttpResponse> Stream(const HttpRequest& request, const BodySink& sink,
                                       Cancellation* cancellation) override;

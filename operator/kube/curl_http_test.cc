@@ -64,7 +64,7 @@ class CurlTransportTest : public ::testing::Test {
   std::unique_ptr<HttpClient> client_;
 };
 
-TEST_F(CurlTransportTest, AnObjectLivesItsLifeOverARealConnection) {
+TEST_F(CurlTransportTest, CreatesUpdatesAndDeletesOverARealConnection) {
   Start({}, {});
   Json map = Named("a");
   map["data"]["text"] = std::string(100000, 'x') + "ö";
@@ -87,7 +87,7 @@ TEST_F(CurlTransportTest, AnObjectLivesItsLifeOverARealConnection) {
       absl::IsNotFound(client_->Get(ConfigMaps(), {"ns", "a"}, Subresource::kNone).status()));
 }
 
-TEST_F(CurlTransportTest, ManyThreadsCallAtOnce) {
+TEST_F(CurlTransportTest, SupportsConcurrentCalls) {
   Start({}, {});
   std::atomic<int> made{0};
   std::vector<std::thread> threads;
@@ -104,7 +104,7 @@ TEST_F(CurlTransportTest, ManyThreadsCallAtOnce) {
   EXPECT_EQ(made, 60);
 }
 
-TEST_F(CurlTransportTest, ARotatedTokenIsReadAgainOnARefusal) {
+TEST_F(CurlTransportTest, ReadsARotatedTokenAgainAfterARefusal) {
   HttpFront::Options options;
   options.token = "first";
   Start({}, options);
@@ -120,7 +120,7 @@ TEST_F(CurlTransportTest, ARotatedTokenIsReadAgainOnARefusal) {
   EXPECT_TRUE(client_->List(ConfigMaps(), {}).ok());
 }
 
-TEST_F(CurlTransportTest, AnAnswerThatIsLateIsADeadline) {
+TEST_F(CurlTransportTest, ALateAnswerIsDeadlineExceeded) {
   HttpFront::Options options;
   options.delay = absl::Minutes(5);
   Start({}, options);
@@ -130,7 +130,7 @@ TEST_F(CurlTransportTest, AnAnswerThatIsLateIsADeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(client_->List(ConfigMaps(), {}).status()));
 }
 
-TEST_F(CurlTransportTest, AnAnswerThatIsTooLongIsRefused) {
+TEST_F(CurlTransportTest, RejectsAnAnswerThatIsTooLong) {
   Start({}, {});
   for (int i = 0; i < 3; ++i) {
     Json map = Named(absl::StrCat("m", i));
@@ -140,7 +140,7 @@ TEST_F(CurlTransportTest, AnAnswerThatIsTooLongIsRefused) {
   EXPECT_TRUE(absl::IsResourceExhausted(client_->List(ConfigMaps(), {}).status()));
 }
 
-TEST_F(CurlTransportTest, NobodyListeningIsUnavailableAndNamesTheServer) {
+TEST_F(CurlTransportTest, ConnectionRefusedIsUnavailableAndNamesTheServer) {
   ClientConfig config;
   config.server = "http://127.0.0.1:1";
   Connect(config, absl::Seconds(30));
@@ -149,7 +149,7 @@ TEST_F(CurlTransportTest, NobodyListeningIsUnavailableAndNamesTheServer) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1"));
 }
 
-TEST_F(CurlTransportTest, AWatchDeliversWhatHappensUntilItIsCancelled) {
+TEST_F(CurlTransportTest, AWatchDeliversEventsUntilItIsCancelled) {
   FakeApiServer::Options options;
   options.end_watches_when_drained = false;
   options.piece_bytes = 11;
@@ -175,7 +175,7 @@ TEST_F(CurlTransportTest, AWatchDeliversWhatHappensUntilItIsCancelled) {
   EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
 }
 
-TEST_F(CurlTransportTest, AWatchThatTheServerEndsIsClean) {
+TEST_F(CurlTransportTest, AWatchThatTheServerEndsReturnsOk) {
   Start({}, {});
   Cancellation cancellation;
   WatchOptions watch;
@@ -185,7 +185,7 @@ TEST_F(CurlTransportTest, AWatchThatTheServerEndsIsClean) {
   EXPECT_TRUE(ended.ok()) << ended;
 }
 
-TEST_F(CurlTransportTest, AWatchFromAForgottenVersionSaysSoEitherWay) {
+TEST_F(CurlTransportTest, AWatchFromAForgottenVersionIsOutOfRange) {
   for (const bool as_event : {true, false}) {
     FakeApiServer::Options options;
     options.gone_as_event = as_event;
@@ -219,7 +219,7 @@ std::vector<std::vector<int>> SettingsOfConnectionsTo(int port, const std::vecto
   return found;
 }
 
-TEST_F(CurlTransportTest, TheKernelFindsALostPeerWithin45Seconds) {
+TEST_F(CurlTransportTest, TheKernelDetectsALostPeerWithin45Seconds) {
   FakeApiServer::Options options;
   options.end_watches_when_drained = false;
   Start(options, {});
@@ -240,7 +240,7 @@ TEST_F(CurlTransportTest, TheKernelFindsALostPeerWithin45Seconds) {
   EXPECT_THAT(settings, ::testing::ElementsAre(::testing::ElementsAre(15, 10, 45000)));
 }
 
-TEST_F(CurlTransportTest, ASilentConnectionIsGivenUp) {
+TEST_F(CurlTransportTest, GivesUpASilentConnection) {
   FakeApiServer::Options options;
   options.end_watches_when_drained = false;
   Start(options, {});

@@ -1,4 +1,4 @@
-// The seam between the API client and the network.
+// The interface between the API client and the network.
 #ifndef SLUICE_OPERATOR_KUBE_HTTP_H_
 #define SLUICE_OPERATOR_KUBE_HTTP_H_
 
@@ -22,7 +22,7 @@ struct HttpRequest {
   std::string body;
   // From the start to the last byte (Do), or to the head of the answer (Stream).
   absl::Duration timeout = absl::Seconds(30);
-  // Stream: a silence longer than this is a dead connection.
+  // Stream: after this time without data, the connection counts as dead.
   absl::Duration idle_timeout = absl::Seconds(150);
 };
 
@@ -32,24 +32,24 @@ struct HttpResponse {
   std::string body;
 };
 
-// Sends requests to one API server, with its credentials. Any thread; calls run side by side.
+// Sends requests to one API server, with its credentials. Any thread; calls run concurrently.
 //
-// What the server answers, whatever its code, is a response. A status means that there is none:
-// Unavailable: not connected, cut, or TLS refused; DeadlineExceeded: too slow; ResourceExhausted:
-// a body above the transport's bound; Cancelled.
+// Every answer of the server, whatever its code, is a response. A status means that there is none.
+// Unavailable: not connected, connection broken, or TLS failed; DeadlineExceeded: too slow;
+// ResourceExhausted: a body above the transport's bound; Cancelled.
 class HttpTransport {
  public:
   virtual ~HttpTransport() = default;
 
-  // Blocks until the answer is whole, at most `request.timeout`.
+  // Blocks until the answer is complete, at most `request.timeout`.
   virtual absl::StatusOr<HttpResponse> Do(const HttpRequest& request) = 0;
 
-  // Takes a piece of the body of a 200; an error ends the stream with that error.
+  // Receives a piece of the body of a 200; an error ends the stream with that error.
   using BodySink = std::function<absl::Status(absl::string_view)>;
 
-  // Blocks until the body ends, is cut, or `cancellation` says so. Pieces of a body whose code is
-  // 200 go to `sink`, on this thread; for other codes the (bounded) body is in the response. The
-  // answer to a clean end is the response with an empty body.
+  // Blocks until the body ends, the connection breaks, or `cancellation` is cancelled. Pieces of a
+  // body whose code is 200 go to `sink`, on this thread; for other codes the (bounded) body is in
+  // the response. After a normal end, the response has an empty body.
   virtual absl::StatusOr<HttpResponse> Stream(const HttpRequest& request, const BodySink& sink,
                                               Cancellation* cancellation) = 0;
 };

@@ -42,11 +42,11 @@ Query WriteQuery(const WriteOptions& options) {
   query.Add("fieldManager", options.field_manager);
   if (options.dry_run) query.Add("dryRun", "All");
   if (options.force) query.Add("force", "true");
-  // A field that the server does not know is an error, not dropped.
+  // An unknown field is an error; the server must not drop it.
   return query.Add("fieldValidation", "Strict");
 }
 
-// Text that is not UTF-8 is replaced rather than thrown about.
+// Invalid UTF-8 is replaced; an exception must not be thrown.
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -104,7 +104,8 @@ absl::StatusOr<Json> HttpClient::Run(const Call& call) {
       }
       Json json = Json::parse(response->body, nullptr, false);
       if (json.is_object()) return json;
-      return absl::DataLossError(absl::StrCat(name, ": the API server's answer is no JSON object"));
+      return absl::DataLossError(
+          absl::StrCat(name, ": the API server's answer is not a JSON object"));
     }
     const std::optional<absl::Duration> delay =
         RetryDelay(options_.retry, response.status(), call.idempotent, tries);
@@ -139,7 +140,7 @@ absl::StatusOr<ListPage> HttpClient::List(const ResourceType& type, const ListOp
   const auto items = json->find("items");
   if (items == json->end() || !(items->is_array() || items->is_null())) {
     return absl::DataLossError(
-        absl::StrCat("list ", type.resource, ": the API server's answer is no list"));
+        absl::StrCat("list ", type.resource, ": the API server's answer is not a list"));
   }
   page.items.reserve(items->size());
   for (Json& item : *items) {

@@ -11,22 +11,23 @@
 
 namespace sluice::kube {
 
-// Client over a transport.
+// A Client on top of a transport.
 //
-// A call is tried again as RetryDelay says. Idempotent are: reads, apply, deletes and patches that
-// have a uid or resourceVersion as precondition, and updates. A repeated write whose first try had
-// its effect may come back as NotFound (delete) or Aborted (a resourceVersion that is used up): the
-// world is as wanted, and reading again shows it. Creations are never repeated: CreateOrFind.
+// A call is retried as RetryDelay says. Idempotent are: reads, applies, updates, and deletes and
+// patches with a uid or resourceVersion as precondition. A repeated write whose first try took
+// effect may return NotFound (delete) or Aborted (the resourceVersion has changed): the object is
+// as wanted, and the next read shows it. Creations are never retried: see CreateOrFind.
 class HttpClient final : public Client {
  public:
   struct Options {
     absl::Duration timeout = absl::Seconds(30);  // of one try
     RetryPolicy retry;
-    // Blocks for so long; absl::SleepFor where the product runs.
+    // Blocks for this long; absl::SleepFor in the product.
     std::function<void(absl::Duration)> sleep;
-    // Asked before each write that is sent, each try anew; null: none. Outlives this.
+    // Checked before each write is sent, retries included; null: no check. Outlives this.
     WriteGate* write_gate = nullptr;
-    // For metrics; called after each try, on the caller's thread. `code` is 0 without an answer.
+    // For metrics; called after each try, on the caller's thread. `code` is 0 if there was no
+    // answer.
     std::function<void(const std::string& verb, const std::string& resource, int code,
                        absl::Duration)>
         on_call;

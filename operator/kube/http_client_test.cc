@@ -34,7 +34,7 @@ class HttpClientTest : public ::testing::Test {
     return options;
   }
 
-  // The next `times` calls of that method fail so.
+  // The next `times` calls with that method fail with this.
   void Fail(const std::string& method, int times, FakeApiServer::Fault fault) {
     auto left = std::make_shared<int>(times);
     server_.SetFaultInjector(
@@ -68,7 +68,7 @@ class HttpClientTest : public ::testing::Test {
   };
 };
 
-TEST_F(HttpClientTest, AnObjectIsCreatedReadUpdatedAndDeleted) {
+TEST_F(HttpClientTest, CreatesReadsUpdatesAndDeletesAnObject) {
   Json map = Named("a");
   map["data"]["key"] = "value";
   const auto created = client_.Create(ConfigMaps(), "ns", map, {});
@@ -85,7 +85,7 @@ TEST_F(HttpClientTest, AnObjectIsCreatedReadUpdatedAndDeleted) {
       absl::IsNotFound(client_.Get(ConfigMaps(), {"ns", "a"}, Subresource::kNone).status()));
 }
 
-TEST_F(HttpClientTest, AnErrorSaysTheCallTheObjectAndTheServersReason) {
+TEST_F(HttpClientTest, AnErrorNamesTheCallTheObjectAndTheServersReason) {
   const absl::Status status =
       client_.Get(ConfigMaps(), {"ns", "gone"}, Subresource::kNone).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("get configmaps ns/gone: "));
@@ -103,7 +103,7 @@ TEST_F(HttpClientTest, AnUpdateOfAnOldVersionIsAConflict) {
   EXPECT_TRUE(IsConflict(client_.Update(ConfigMaps(), {"ns", "a"}, *old, {}).status()));
 }
 
-TEST_F(HttpClientTest, AListComesInPagesAndItsItemsHaveTheirKind) {
+TEST_F(HttpClientTest, ListsInPagesAndFillsInTheKindOfItems) {
   for (int i = 0; i < 7; ++i) {
     ASSERT_TRUE(client_.Create(ConfigMaps(), "ns", Named("m" + std::to_string(i)), {}).ok());
   }
@@ -120,7 +120,7 @@ TEST_F(HttpClientTest, AListComesInPagesAndItsItemsHaveTheirKind) {
   EXPECT_EQ(GetString(all->items[6], {"kind"}), "ConfigMap");
 }
 
-TEST_F(HttpClientTest, AListWhosePagesExpireStartsAgain) {
+TEST_F(HttpClientTest, RestartsAListWhosePagesExpire) {
   for (int i = 0; i < 7; ++i) {
     ASSERT_TRUE(client_.Create(ConfigMaps(), "ns", Named("m" + std::to_string(i)), {}).ok());
   }
@@ -140,20 +140,20 @@ TEST_F(HttpClientTest, AListWhosePagesExpireStartsAgain) {
   EXPECT_THAT(all->items, SizeIs(7));
 }
 
-TEST_F(HttpClientTest, AReadIsTriedAgainAndTheServersTimeIsKept) {
+TEST_F(HttpClientTest, RetriesAReadAfterTheServersDelay) {
   ASSERT_TRUE(client_.Create(ConfigMaps(), "ns", Named("a"), {}).ok());
   Fail("GET", 2, Answer(503, "2"));
   EXPECT_TRUE(client_.Get(ConfigMaps(), {"ns", "a"}, Subresource::kNone).ok());
   EXPECT_THAT(slept_, ElementsAre(absl::Seconds(2), absl::Seconds(2)));
 }
 
-TEST_F(HttpClientTest, ACreationWithAnUnknownOutcomeIsNotRepeated) {
+TEST_F(HttpClientTest, DoesNotRepeatACreationWithUnknownOutcome) {
   Fail("POST", 1, LostAnswer());
   EXPECT_TRUE(IsOutcomeUnknown(client_.Create(ConfigMaps(), "ns", Named("a"), {}).status()));
   EXPECT_THAT(server_.Writes(), SizeIs(1));
 }
 
-TEST_F(HttpClientTest, ACreationWhoseAnswerWasLostIsFoundAndNotDoubled) {
+TEST_F(HttpClientTest, FindsTheObjectOfACreationWhoseAnswerWasLost) {
   Json object = Named("a");
   object["data"]["owner"] = "me";
   Fail("POST", 1, LostAnswer());
@@ -163,7 +163,7 @@ TEST_F(HttpClientTest, ACreationWhoseAnswerWasLostIsFoundAndNotDoubled) {
   EXPECT_THAT(server_.Writes(), SizeIs(1));
 }
 
-TEST_F(HttpClientTest, ACreationThatNeverReachedTheServerIsMadeAgain) {
+TEST_F(HttpClientTest, RepeatsACreationThatNeverReachedTheServer) {
   Json object = Named("a");
   object["data"]["owner"] = "me";
   FakeApiServer::Fault cut;
@@ -173,7 +173,7 @@ TEST_F(HttpClientTest, ACreationThatNeverReachedTheServerIsMadeAgain) {
   EXPECT_THAT(server_.Writes(), SizeIs(2));
 }
 
-TEST_F(HttpClientTest, AnothersObjectOfThatNameIsNotTakenForOurs) {
+TEST_F(HttpClientTest, DoesNotAdoptAForeignObjectOfThatName) {
   ASSERT_TRUE(client_.Create(ConfigMaps(), "ns", Named("a"), {}).ok());
   Json object = Named("a");
   object["data"]["owner"] = "me";
@@ -181,7 +181,7 @@ TEST_F(HttpClientTest, AnothersObjectOfThatNameIsNotTakenForOurs) {
   EXPECT_TRUE(absl::IsAlreadyExists(made.status())) << made.status();
 }
 
-TEST_F(HttpClientTest, AClosedGateLetsReadsPassAndNoWriteAndIsAskedBeforeEachTry) {
+TEST_F(HttpClientTest, AClosedGateBlocksEachTryOfAWriteButNoReads) {
   ASSERT_TRUE(client_.Create(Widgets(), "ns", Named("a"), {}).ok());
   const size_t before = server_.Writes().size();
   gate_.status = absl::FailedPreconditionError("not the leader");
@@ -193,7 +193,7 @@ TEST_F(HttpClientTest, AClosedGateLetsReadsPassAndNoWriteAndIsAskedBeforeEachTry
   EXPECT_FALSE(client_.Delete(Widgets(), {"ns", "a"}, {}).ok());
   EXPECT_THAT(server_.Writes(), SizeIs(before));
 
-  // It closes while a try waits for its retry.
+  // The gate closes while a try waits for its retry.
   gate_.status = absl::OkStatus();
   HttpClient::Options options = Options();
   options.sleep = [this](absl::Duration) {
@@ -206,7 +206,7 @@ TEST_F(HttpClientTest, AClosedGateLetsReadsPassAndNoWriteAndIsAskedBeforeEachTry
   EXPECT_THAT(server_.Writes(), SizeIs(before + 1));
 }
 
-TEST_F(HttpClientTest, AnAnswerThatIsNoObjectIsAnErrorAndNotACrash) {
+TEST_F(HttpClientTest, RejectsAnAnswerThatIsNotAnObject) {
   FakeApiServer::Fault garbage;
   garbage.response.code = 200;
   for (const char* body : {"", "<html>", "[1]", "null", R"({"items":3})", "{}"}) {
@@ -216,7 +216,7 @@ TEST_F(HttpClientTest, AnAnswerThatIsNoObjectIsAnErrorAndNotACrash) {
   }
 }
 
-TEST_F(HttpClientTest, AnAnswerThatNestsWithoutEndIsAnErrorAndNotACrash) {
+TEST_F(HttpClientTest, RejectsAnAnswerThatIsNestedTooDeeply) {
   FakeApiServer::Fault nested;
   nested.response.code = 200;
   nested.response.body =
@@ -225,7 +225,7 @@ TEST_F(HttpClientTest, AnAnswerThatNestsWithoutEndIsAnErrorAndNotACrash) {
   EXPECT_THAT(client_.List(ConfigMaps(), {}).status().message(), HasSubstr("nested"));
 }
 
-TEST_F(HttpClientTest, ARefusalThatIsNotTextIsQuotedAsText) {
+TEST_F(HttpClientTest, QuotesABinaryRefusalAsText) {
   FakeApiServer::Fault proxy;
   proxy.response.code = 403;
   proxy.response.body = "acc\xE8s refus\xE9";
@@ -233,7 +233,7 @@ TEST_F(HttpClientTest, ARefusalThatIsNotTextIsQuotedAsText) {
   EXPECT_THAT(client_.List(ConfigMaps(), {}).status().message(), HasSubstr("acc?s refus"));
 }
 
-TEST_F(HttpClientTest, NamesCannotReachOtherPaths) {
+TEST_F(HttpClientTest, NamesCannotChangeThePath) {
   EXPECT_TRUE(absl::IsNotFound(
       client_.Get(ConfigMaps(), {"ns", "../../pods/a?x=y"}, Subresource::kNone).status()));
   EXPECT_THAT(server_.Requests(),

@@ -1,4 +1,4 @@
-// Addressing of API objects, and reading of their common fields.
+// Addresses of API objects, and access to their common fields.
 #ifndef SLUICE_OPERATOR_KUBE_OBJECT_H_
 #define SLUICE_OPERATOR_KUBE_OBJECT_H_
 
@@ -15,7 +15,7 @@ namespace sluice::kube {
 
 using Json = nlohmann::json;
 
-// One kind of object as the API server addresses it. `group` is empty for the core group.
+// A type of object as the API server addresses it. `group` is empty for the core group.
 struct ResourceType {
   std::string group;
   std::string version;
@@ -23,13 +23,13 @@ struct ResourceType {
   std::string kind;
   bool namespaced = true;
 
-  // "v1", "apps/v1": what stands in an object's apiVersion.
+  // "v1", "apps/v1": the apiVersion of the objects.
   std::string ApiVersion() const;
-  // "apps/v1/deployments": one string per type.
+  // "apps/v1/deployments": a unique string for each type.
   std::string Name() const;
 };
 
-// Which object of a type; `ns` is empty for objects of the cluster.
+// Identifies an object of a type; `ns` is empty for cluster-scoped objects.
 struct ObjectKey {
   std::string ns;
   std::string name;
@@ -49,15 +49,15 @@ struct ObjectKey {
   }
 };
 
-// "/api/v1/namespaces/ns/pods/name/status": parts that are empty are left out. Names are
-// percent-encoded, so that no name can change which object or subresource is meant.
+// "/api/v1/namespaces/ns/pods/name/status": empty parts are left out. Names are percent-encoded, so
+// no name can change which object or subresource is meant.
 std::string ResourcePath(const ResourceType& type, const ObjectKey& key,
                          absl::string_view subresource = "");
 
-// These never fail: a field that is missing or of another type reads as empty (or 0, or false), for
-// objects come from outside. `object` is not an object: all is empty.
+// These never fail, because objects come from outside: a field that is missing or of another type
+// reads as empty (or 0, or false). If `object` is not an object, everything is empty.
 //
-// The value at a path of keys; null where there is none. Lives as long as `object`.
+// The value at a path of keys; null if there is none. Valid as long as `object`.
 const Json* Find(const Json& object, std::initializer_list<absl::string_view> path);
 std::string GetString(const Json& object, std::initializer_list<absl::string_view> path);
 int64_t GetInt(const Json& object, std::initializer_list<absl::string_view> path);
@@ -67,16 +67,16 @@ std::string UidOf(const Json& object);
 std::string ResourceVersionOf(const Json& object);
 std::map<std::string, std::string> LabelsOf(const Json& object);
 bool IsBeingDeleted(const Json& object);
-// The uid of the owner that is marked as controller; empty without one.
+// The uid of the owner that is marked as controller; empty if there is none.
 std::string ControllerUidOf(const Json& object);
 
 // "2006-01-02T15:04:05Z" and "2006-01-02T15:04:05.000000Z": metav1.Time and metav1.MicroTime.
 std::string EncodeTime(absl::Time time);
 std::string EncodeMicroTime(absl::Time time);
-// Either of them; infinite past when the text is not a time.
+// Parses either format; infinite past if the text is not a time.
 absl::Time DecodeTime(absl::string_view text);
 
-// `text` with all but unreserved characters percent-encoded (RFC 3986), and back.
+// Percent-encodes all but unreserved characters (RFC 3986), and decodes.
 std::string PercentEncode(absl::string_view text);
 std::string PercentDecode(absl::string_view text);
 

@@ -8,7 +8,7 @@
 namespace sluice::kube {
 namespace {
 
-// A list that keeps expiring between its pages is asked for on one.
+// A list whose pages keep expiring is requested as one page.
 constexpr int kMaxListRestarts = 1;
 
 }  // namespace
@@ -58,7 +58,7 @@ absl::Status Reflector::OnEvent(WatchEvent event) {
       initial_.clear();
       sink_->Replace(std::move(objects));
     } else if (event.type == WatchEvent::Type::kDeleted) {
-      // What changes before the beginning has ended comes in between.
+      // Changes during the initial events arrive in between.
       initial_.erase(KeyOf(event.object));
     } else if (event.type != WatchEvent::Type::kBookmark) {
       const ObjectKey key = KeyOf(event.object);
@@ -87,7 +87,7 @@ absl::Status Reflector::Watch(Cancellation* cancellation) {
       type_, options, [this](WatchEvent event) { return OnEvent(std::move(event)); }, cancellation);
   if (Initial()) {
     initial_.clear();
-    // Refused, or ended before the beginning had: this server does not do it.
+    // Refused, or ended during the initial events: this server does not support streaming lists.
     if (absl::IsInvalidArgument(status) || status.ok()) {
       streaming_ = false;
       return absl::OkStatus();
@@ -95,7 +95,7 @@ absl::Status Reflector::Watch(Cancellation* cancellation) {
   }
   if (IsExpired(status)) {
     version_.clear();
-    // A server that forgets whatever it has just said is not asked in a tight loop.
+    // Prevents a tight loop with a server that forgets its versions at once.
     return std::exchange(expired_, true) ? status : absl::OkStatus();
   }
   return status;
@@ -122,7 +122,7 @@ void Reflector::Run(Cancellation* cancellation,
   while (!cancellation->cancelled()) {
     const absl::Status status = Round(cancellation);
     if (status.ok()) {
-      // Neither is one that ends every watch before it has said anything.
+      // Prevents a tight loop with a server that ends every watch before the first event.
       const absl::Duration pause = absl::Milliseconds(10) * (1 << std::min(quiet_rounds_, 7));
       if (cancellation->WaitFor(pause)) return;
       continue;

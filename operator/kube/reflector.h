@@ -14,13 +14,14 @@
 
 namespace sluice::kube {
 
-// Where the objects go; called on the reflector's thread.
+// Receives the objects, on the reflector's thread.
 class ReflectorSink {
  public:
   virtual ~ReflectorSink() = default;
-  // These are all objects there are now.
+  // These are all objects that exist now.
   virtual void Replace(std::vector<Json> objects) = 0;
-  // kAdded and kModified: the object is now so. kDeleted: it is gone, and was last so.
+  // kAdded and kModified: the object's new state. kDeleted: the last state of an object that is
+  // gone.
   virtual void Apply(WatchEvent event) = 0;
 };
 
@@ -34,10 +35,10 @@ class Reflector {
     std::string label_selector;
     std::string field_selector;
     int64_t page_size = 500;
-    // Get the first objects as the beginning of a watch; where the server refuses that, or never
-    // ends the beginning, lists are used from then on.
+    // Read the first objects as the beginning of a watch; if the server refuses that, or never ends
+    // the beginning, the reflector lists from then on.
     bool streaming_lists = true;
-    // The server ends watches after between once and twice as long, drawn by `random`.
+    // The server ends a watch after between one and two times this, chosen by `random`.
     absl::Duration watch_timeout = absl::Minutes(5);
     absl::Duration idle_timeout = absl::Seconds(150);
     absl::Duration initial_backoff = absl::Milliseconds(500);
@@ -56,11 +57,11 @@ class Reflector {
   // continue.
   absl::Status Round(Cancellation* cancellation);
 
-  // After a round that was not OK: how long to wait; grows, with jitter, until a round brings
-  // something again.
+  // How long to wait after a failed round. It grows, with jitter, until a round delivers something
+  // again.
   absl::Duration Delay();
 
-  // Runs rounds until cancelled, and calls `on_error` for each that failed. Blocks.
+  // Runs rounds until cancelled, and calls `on_error` for each one that failed. Blocks.
   void Run(Cancellation* cancellation, const std::function<void(const absl::Status&)>& on_error);
 
  private:
@@ -78,10 +79,10 @@ class Reflector {
   ReflectorSink* const sink_;
   bool streaming_;
   std::string version_;                // empty: list first
-  std::map<ObjectKey, Json> initial_;  // of a streaming list that has not ended
+  std::map<ObjectKey, Json> initial_;  // from a streaming list that has not ended
   absl::Duration backoff_;
-  bool expired_ = false;  // the version was too old, and nothing has come since
-  int quiet_rounds_ = 0;  // in a row
+  bool expired_ = false;  // the version was too old, and nothing has arrived since
+  int quiet_rounds_ = 0;  // without an event, in a row
 };
 
 }  // namespace sluice::kube

@@ -22,7 +22,7 @@ using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-// What a reader of the events believes to be there.
+// A reader's state, built only from the events.
 class World : public ReflectorSink {
  public:
   void Replace(std::vector<Json> objects) override {
@@ -43,7 +43,7 @@ class World : public ReflectorSink {
   }
   std::map<std::string, std::string> there;
   int replaced = 0;
-  std::vector<std::string> texts;  // of all objects that came
+  std::vector<std::string> texts;  // of all objects that arrived
 };
 
 class ReflectorTest : public ::testing::Test {
@@ -70,7 +70,7 @@ class ReflectorTest : public ::testing::Test {
   void Delete(const std::string& name) {
     ASSERT_TRUE(client_->Delete(ConfigMaps(), {"ns", name}, {}).ok());
   }
-  // What is really there.
+  // The true state.
   std::map<std::string, std::string> Truth() {
     std::map<std::string, std::string> truth;
     const auto all = ListAll(client_.get(), ConfigMaps(), {}, 0);
@@ -97,7 +97,7 @@ class ReflectorTest : public ::testing::Test {
   Cancellation cancellation_;
 };
 
-TEST_F(ReflectorTest, AStreamingListBringsEverythingWithoutAList) {
+TEST_F(ReflectorTest, AStreamingListDeliversAllObjectsWithoutAList) {
   Start({}, {});
   Create(Named("a"));
   Create(Named("b"));
@@ -111,7 +111,8 @@ TEST_F(ReflectorTest, AStreamingListBringsEverythingWithoutAList) {
   EXPECT_EQ(world_.replaced, 1);
 }
 
-// What the parser and the sink hold at a time: a list of 10,000 pods must not be held unstripped.
+// The most objects that parser and sink held at a time: a list of 10,000 pods must not be held
+// unstripped.
 TEST_F(ReflectorTest, StripsEachObjectBeforeTheNextOneArrives) {
   for (const bool streaming : {true, false}) {
     size_t stripped = 0;
@@ -144,7 +145,7 @@ TEST_F(ReflectorTest, StripsEachObjectBeforeTheNextOneArrives) {
   }
 }
 
-TEST_F(ReflectorTest, WhereStreamingListsAreRefusedItListsFromThenOn) {
+TEST_F(ReflectorTest, ListsIfTheServerRefusesStreamingLists) {
   FakeApiServer::Options options;
   options.streaming_lists = false;
   Start(options, {});
@@ -158,7 +159,7 @@ TEST_F(ReflectorTest, WhereStreamingListsAreRefusedItListsFromThenOn) {
   }
 }
 
-TEST_F(ReflectorTest, AWatchThatEndsGoesOnFromTheLastVersion) {
+TEST_F(ReflectorTest, ContinuesAnEndedWatchFromTheLastVersion) {
   Start({}, {});
   ASSERT_TRUE(reflector_->Round(&cancellation_).ok());
   for (int i = 0; i < 5; ++i) {
@@ -171,7 +172,7 @@ TEST_F(ReflectorTest, AWatchThatEndsGoesOnFromTheLastVersion) {
 
 class ForgottenVersionTest : public ReflectorTest, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(ForgottenVersionTest, AForgottenVersionIsListedAgainAndNothingIsLost) {
+TEST_P(ForgottenVersionTest, ListsAgainWithoutLosingChanges) {
   FakeApiServer::Options options;
   options.gone_as_event = GetParam();
   Start(options, {});
@@ -182,7 +183,7 @@ TEST_P(ForgottenVersionTest, AForgottenVersionIsListedAgainAndNothingIsLost) {
   Touch("b", "new");
   Create(Named("c"));
   server_->Compact();
-  ASSERT_TRUE(reflector_->Round(&cancellation_).ok());  // learns that it is too late
+  ASSERT_TRUE(reflector_->Round(&cancellation_).ok());  // learns that its version is too old
   ASSERT_TRUE(reflector_->Round(&cancellation_).ok());
   EXPECT_EQ(world_.replaced, 2);
   EXPECT_EQ(world_.there, Truth());
@@ -190,7 +191,7 @@ TEST_P(ForgottenVersionTest, AForgottenVersionIsListedAgainAndNothingIsLost) {
 
 INSTANTIATE_TEST_SUITE_P(AsEventAndAsStatus, ForgottenVersionTest, ::testing::Bool());
 
-TEST_F(ReflectorTest, ABookmarkCarriesTheVersionOverChangesOfOthers) {
+TEST_F(ReflectorTest, ABookmarkAdvancesTheVersionPastOtherChanges) {
   Reflector::Options mine;
   mine.label_selector = "mine=yes";
   FakeApiServer::Options options;
@@ -208,7 +209,7 @@ TEST_F(ReflectorTest, ABookmarkCarriesTheVersionOverChangesOfOthers) {
   EXPECT_THAT(world_.there, ElementsAre(Pair("a", ::testing::_), Pair("b", ::testing::_)));
 }
 
-TEST_F(ReflectorTest, AnObjectThatStopsMatchingIsGone) {
+TEST_F(ReflectorTest, DeletesAnObjectThatStopsMatching) {
   Reflector::Options mine;
   mine.label_selector = "mine=yes";
   Start({}, mine);
@@ -223,7 +224,7 @@ TEST_F(ReflectorTest, AnObjectThatStopsMatchingIsGone) {
   EXPECT_THAT(world_.there, IsEmpty());
 }
 
-TEST_F(ReflectorTest, WatchesThatBreakAnywhereLoseNothing) {
+TEST_F(ReflectorTest, LosesNoChangeWhereverAWatchBreaks) {
   FakeApiServer::Options options;
   options.piece_bytes = 7;
   options.history_limit = 8;
@@ -274,7 +275,7 @@ std::string Line(const std::string& type, const std::string& name, int version) 
   return Json{{"type", type}, {"object", object}}.dump() + "\n";
 }
 
-TEST_F(ReflectorTest, ChangesInsideOfAStreamingListCount) {
+TEST_F(ReflectorTest, IncludesChangesDuringAStreamingList) {
   ScriptedTransport transport(Line("ADDED", "a", 1) + Line("ADDED", "b", 2) +
                               Line("MODIFIED", "a", 5) + Line("DELETED", "b", 6) +
                               Line("BOOKMARK", "", 6) + Line("ADDED", "c", 7));
@@ -287,7 +288,7 @@ TEST_F(ReflectorTest, ChangesInsideOfAStreamingListCount) {
   EXPECT_EQ(world_.replaced, 1);
 }
 
-TEST_F(ReflectorTest, AServerThatForgetsAtOnceIsWaitedFor) {
+TEST_F(ReflectorTest, WaitsForAServerThatForgetsVersionsAtOnce) {
   Start({}, {});
   server_->SetFaultInjector([&](const HttpRequest& request) {
     std::optional<FakeApiServer::Fault> fault;
@@ -301,7 +302,7 @@ TEST_F(ReflectorTest, AServerThatForgetsAtOnceIsWaitedFor) {
   EXPECT_FALSE(reflector_->Round(&cancellation_).ok());
 }
 
-TEST_F(ReflectorTest, DelaysGrowUntilSomethingComesAgain) {
+TEST_F(ReflectorTest, DelaysGrowUntilAnEventArrives) {
   Start({}, {});
   EXPECT_EQ(reflector_->Delay(), absl::Milliseconds(375));
   EXPECT_EQ(reflector_->Delay(), absl::Milliseconds(750));
@@ -311,7 +312,7 @@ TEST_F(ReflectorTest, DelaysGrowUntilSomethingComesAgain) {
   EXPECT_EQ(reflector_->Delay(), absl::Milliseconds(375));
 }
 
-TEST_F(ReflectorTest, ACancelledReflectorAsksNothing) {
+TEST_F(ReflectorTest, SendsNoRequestAfterCancellation) {
   Start({}, {});
   cancellation_.Cancel();
   EXPECT_TRUE(absl::IsCancelled(reflector_->Round(&cancellation_)));

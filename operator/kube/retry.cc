@@ -15,7 +15,7 @@ std::optional<absl::Duration> RetryDelay(const RetryPolicy& policy, const absl::
       std::min(policy.max, policy.initial * std::exp2(std::min(tries - 1, 30)));
   if (error.has_value() && error->retry_after.has_value() &&
       (error->code == 429 || (error->code >= 500 && idempotent))) {
-    // A server that asks for more than the bound is answered by the caller's own backoff.
+    // A delay above the bound is left to the caller's own backoff.
     if (*error->retry_after > policy.max) return std::nullopt;
     return std::max(*error->retry_after, exponential);
   }

@@ -14,13 +14,14 @@ struct RetryPolicy {
   absl::Duration max = absl::Seconds(10);
 };
 
-// Whether a call that ended so is worth another try by the client itself, and after how long; pure.
-// `tries` counts those made, from 1. `idempotent`: a second effect equals the first.
+// Decides whether the client itself should retry a failed call, and after how long; pure. `tries`
+// counts the tries made, from 1. `idempotent`: carrying out the call twice has the same effect as
+// once.
 //
-// 429 with a Retry-After was not let in, so that any call may be tried again; without one it is the
-// eviction API's word on a disruption budget, and the caller's to handle. 5xx and broken
-// connections leave open what was done: idempotent calls only. 501 and every other 4xx would only
-// be repeated.
+// A 429 with a Retry-After was not carried out, so any call may be retried. A 429 without it comes
+// from the eviction API (a disruption budget): the caller handles it. After a 5xx or a broken
+// connection the effect is unknown: only idempotent calls are retried. 501 and every other 4xx
+// would only occur again.
 std::optional<absl::Duration> RetryDelay(const RetryPolicy& policy, const absl::Status& status,
                                          bool idempotent, int tries);
 

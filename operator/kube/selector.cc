@@ -12,7 +12,7 @@
 namespace sluice::kube {
 namespace {
 
-// At commas outside of parentheses.
+// Splits at commas outside parentheses.
 std::vector<absl::string_view> SplitRequirements(absl::string_view text) {
   std::vector<absl::string_view> parts;
   size_t start = 0;

@@ -15,7 +15,7 @@ namespace sluice::kube {
 class LabelSelector {
  public:
   static absl::StatusOr<LabelSelector> Parse(absl::string_view text);
-  // Empty: everything.
+  // Empty text: matches everything.
   bool Matches(const std::map<std::string, std::string>& labels) const;
 
  private:
@@ -29,7 +29,8 @@ class LabelSelector {
   std::vector<Requirement> requirements_;
 };
 
-// Field selectors: "metadata.name=a,status.phase!=Failed"; fields are read along dots.
+// Field selectors: "metadata.name=a,status.phase!=Failed"; dots separate the parts of a field's
+// path.
 class FieldSelector {
  public:
   static absl::StatusOr<FieldSelector> Parse(absl::string_view text);

@@ -22,13 +22,13 @@ TEST(LabelSelectorTest, MatchesAsTheApiServerDoes) {
   }
 }
 
-TEST(LabelSelectorTest, TextThatIsNoSelectorIsRefused) {
+TEST(LabelSelectorTest, RejectsInvalidText) {
   for (const char* selector : {"app among (a)", "a b", "app in (a", "=x"}) {
     EXPECT_FALSE(LabelSelector::Parse(selector).ok()) << selector;
   }
 }
 
-TEST(FieldSelectorTest, ReadsFieldsAlongDots) {
+TEST(FieldSelectorTest, ReadsNestedFields) {
   const Json pod = {{"metadata", {{"name", "a"}}}, {"status", {{"phase", "Running"}}}};
   EXPECT_TRUE(FieldSelector::Parse("metadata.name=a,status.phase!=Failed")->Matches(pod));
   EXPECT_FALSE(FieldSelector::Parse("metadata.name=b")->Matches(pod));

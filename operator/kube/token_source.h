@@ -12,19 +12,19 @@
 
 namespace sluice::kube {
 
-// The bearer token of a file that is replaced while it is in use (projected tokens live for an hour
-// and are rotated at 80 % of that): read again every minute, and at once after a refusal. Any
-// thread; reads the file on the caller's.
+// The bearer token in a file that is replaced while it is in use (projected tokens are valid for an
+// hour and are rotated at 80 % of that). The file is read again every minute, and at once after a
+// refusal. Any thread; reads the file on the caller's thread.
 class TokenSource {
  public:
   static constexpr absl::Duration kReadEvery = absl::Minutes(1);
   static constexpr size_t kMaxBytes = 64 << 10;
 
-  // Both outlive this.
+  // Both arguments outlive this.
   TokenSource(std::string path, FileSystem* files, const Clock* clock)
       : path_(std::move(path)), files_(files), clock_(clock) {}
 
-  // A file that cannot be read now leaves the token that was read before in use; without one, the
+  // If the file cannot be read, the previous token stays in use; if there is none, returns the
   // file's error.
   absl::StatusOr<std::string> Token() {
     MutexLock lock(&mutex_);
@@ -37,11 +37,11 @@ class TokenSource {
     }
     token_ = std::string(absl::StripAsciiWhitespace(*read));
     read_at_ = now;
-    if (token_.empty()) return absl::FailedPreconditionError(path_ + ": holds no token");
+    if (token_.empty()) return absl::FailedPreconditionError(path_ + ": contains no token");
     return token_;
   }
 
-  // The server refused `token`: the next Token() reads the file, if it is still the newest read.
+  // The server refused `token`: if it is the newest one, the next Token() reads the file again.
   void Refused(const std::string& token) {
     MutexLock lock(&mutex_);
     if (token == token_) read_at_ = absl::InfinitePast();

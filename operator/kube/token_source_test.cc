@@ -20,7 +20,7 @@ class TokenSourceTest : public ::testing::Test {
   TokenSource source_{"/token", &files_, &clock_};
 };
 
-TEST_F(TokenSourceTest, AReplacedTokenIsSeenWithinAMinute) {
+TEST_F(TokenSourceTest, ReadsAReplacedTokenWithinAMinute) {
   Write("first\n");
   EXPECT_EQ(*source_.Token(), "first");
   Write("second");
@@ -30,7 +30,7 @@ TEST_F(TokenSourceTest, AReplacedTokenIsSeenWithinAMinute) {
   EXPECT_EQ(*source_.Token(), "second");
 }
 
-TEST_F(TokenSourceTest, ARefusedTokenIsReadAgainAtOnce) {
+TEST_F(TokenSourceTest, ReadsAgainAtOnceAfterARefusal) {
   Write("first");
   EXPECT_EQ(*source_.Token(), "first");
   Write("second");
@@ -38,7 +38,7 @@ TEST_F(TokenSourceTest, ARefusedTokenIsReadAgainAtOnce) {
   EXPECT_EQ(*source_.Token(), "second");
 }
 
-TEST_F(TokenSourceTest, ARefusalOfAnOlderTokenReadsNothing) {
+TEST_F(TokenSourceTest, IgnoresTheRefusalOfAnOlderToken) {
   Write("first");
   EXPECT_EQ(*source_.Token(), "first");
   Write("second");
@@ -46,7 +46,7 @@ TEST_F(TokenSourceTest, ARefusalOfAnOlderTokenReadsNothing) {
   EXPECT_EQ(*source_.Token(), "first");
 }
 
-TEST_F(TokenSourceTest, AFileThatVanishesLeavesTheTokenInUse) {
+TEST_F(TokenSourceTest, KeepsTheTokenIfTheFileVanishes) {
   EXPECT_TRUE(absl::IsNotFound(source_.Token().status()));
   Write("first");
   EXPECT_EQ(*source_.Token(), "first");

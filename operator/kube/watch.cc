@@ -54,21 +54,20 @@ absl::Status WatchParser::Feed(absl::string_view bytes) {
 
 absl::Status WatchParser::Finish() const {
   if (absl::StripAsciiWhitespace(partial_).empty()) return absl::OkStatus();
-  return absl::UnavailableError("the watch was cut inside of an event");
+  return absl::UnavailableError("the watch broke inside an event");
 }
 
 absl::Status WatchParser::Line(absl::string_view line) {
   line = absl::StripAsciiWhitespace(line);
   if (line.empty()) return absl::OkStatus();
   if (absl::Status valid = CheckJsonText(line, kMaxObjectDepth); !valid.ok()) {
-    return absl::DataLossError(absl::StrCat("a line of a watch: ", valid.message()));
+    return absl::DataLossError(absl::StrCat("invalid watch event: ", valid.message()));
   }
   Json json = Json::parse(line.begin(), line.end(), nullptr, false);
   const Json* object = Find(json, {"object"});
   const std::string type_name = GetString(json, {"type"});
   if (object == nullptr || !object->is_object()) {
-    return absl::DataLossError(
-        absl::StrCat("a line of a watch is no event: ", TruncateUtf8(line, 128)));
+    return absl::DataLossError(absl::StrCat("not a watch event: ", TruncateUtf8(line, 128)));
   }
   if (type_name == "ERROR") {
     const int code = static_cast<int>(GetInt(*object, {"code"}));

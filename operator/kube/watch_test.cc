@@ -24,7 +24,7 @@ std::string Line(const std::string& type, const std::string& name) {
   return Json{{"type", type}, {"object", {{"metadata", {{"name", name}}}}}}.dump() + "\n";
 }
 
-TEST(WatchParserTest, EventsComeOutTheSameWhereverTheBordersOfPiecesLie) {
+TEST(WatchParserTest, ParsesTheSameEventsHoweverTheBytesAreSplit) {
   std::string bytes;
   for (int i = 0; i < 50; ++i) {
     bytes += Line(i % 3 == 0 ? "ADDED" : "MODIFIED", absl::StrCat("ö\\n\"", i));
@@ -46,7 +46,7 @@ TEST(WatchParserTest, EventsComeOutTheSameWhereverTheBordersOfPiecesLie) {
   }
 }
 
-TEST(WatchParserTest, AnErrorEventIsTheStatusThatItCarries) {
+TEST(WatchParserTest, ReturnsTheStatusInAnErrorEvent) {
   Collector collector;
   const absl::Status status = collector.parser.Feed(
       R"({"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}})"
@@ -56,7 +56,7 @@ TEST(WatchParserTest, AnErrorEventIsTheStatusThatItCarries) {
   EXPECT_EQ(ApiErrorOf(status)->message, "too old");
 }
 
-TEST(WatchParserTest, TextThatIsNoEventIsRefused) {
+TEST(WatchParserTest, RejectsTextThatIsNotAnEvent) {
   for (const char* text : {"nonsense\n", "{}\n", "[1]\n",
                            R"({"type":"ADDED","object":3})"
                            "\n",
@@ -68,9 +68,9 @@ TEST(WatchParserTest, TextThatIsNoEventIsRefused) {
   }
 }
 
-TEST(WatchParserTest, AnEventThatNestsWithoutEndIsRefused) {
+TEST(WatchParserTest, RejectsAnEventThatIsNestedTooDeeply) {
   WatchParser parser([](const WatchEvent& event) {
-    const Json copy = event.object;  // as a cache does
+    const Json copy = event.object;  // as a cache keeps it
     return absl::OkStatus();
   });
   const std::string nested = std::string(300'000, '[') + std::string(300'000, ']');
@@ -79,13 +79,13 @@ TEST(WatchParserTest, AnEventThatNestsWithoutEndIsRefused) {
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
 }
 
-TEST(WatchParserTest, ALineThatIsTooLongIsRefusedBeforeItEnds) {
+TEST(WatchParserTest, RejectsAnOverlongLineBeforeItsEnd) {
   WatchParser parser([](WatchEvent) { return absl::OkStatus(); }, 100);
   EXPECT_TRUE(parser.Feed(std::string(60, ' ')).ok());
   EXPECT_TRUE(absl::IsDataLoss(parser.Feed(std::string(60, ' '))));
 }
 
-TEST(WatchParserTest, AStreamThatEndsInsideOfAnEventWasCut) {
+TEST(WatchParserTest, ReportsAStreamThatEndsInsideAnEvent) {
   Collector collector;
   ASSERT_TRUE(collector.parser.Feed(Line("ADDED", "whole") + R"({"type":"ADD)").ok());
   EXPECT_EQ(collector.events.size(), 1u);
@@ -105,7 +105,7 @@ TEST(WatchParserTest, ABookmarkCanEndTheInitialEvents) {
   EXPECT_TRUE(EndsInitialEvents(collector.events[1]));
 }
 
-TEST(WatchParserTest, AnErrorOfTheSinkEndsTheParsing) {
+TEST(WatchParserTest, StopsAtAnErrorOfTheSink) {
   int calls = 0;
   WatchParser parser([&calls](WatchEvent) {
     ++calls;

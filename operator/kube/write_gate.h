@@ -5,11 +5,11 @@
 
 namespace sluice::kube {
 
-// Asked right before each write is sent, a retry of a write included. Any thread; must not block.
+// Checked right before each write is sent, including retries. Any thread; must not block.
 class WriteGate {
  public:
   virtual ~WriteGate() = default;
-  // Not OK: the write is not sent, and this is what its caller gets.
+  // If not OK, the write is not sent, and its caller gets this status.
   virtual absl::Status Check() = 0;
 };
 

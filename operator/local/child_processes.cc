@@ -20,13 +20,13 @@
 namespace sluice::local {
 namespace {
 
-// A child that does not run its program after this is killed. The parent waits for it.
+// A child that has not run its program after this time is killed. The parent waits for it.
 constexpr int kExecPatienceMs = 10'000;
 
-// What a child says through the pipe if it does not become the program.
+// The error that a child sends through the pipe if it cannot become the program.
 struct ChildError {
   int error = 0;
-  bool exec = false;  // else before
+  bool exec = false;  // false: before exec
 };
 
 // Between fork and exec: async-signal-safe calls only.
@@ -71,6 +71,7 @@ absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command, const Proces
     if (null_input >= 0) close(null_input);
     return ErrorOf(error, "a process could not be started");
   }
+
   const pid_t parent = getpid();
   const pid_t pid = fork();
   const int fork_error = errno;
@@ -78,6 +79,7 @@ absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command, const Proces
   close(log);
   close(null_input);
   close(error_pipe[1]);
+
   ChildError error;
   ssize_t got = 0;
   pollfd ready = {error_pipe[0], POLLIN, 0};
@@ -86,18 +88,19 @@ absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command, const Proces
     do {
       polled = poll(&ready, 1, kExecPatienceMs);
     } while (polled < 0 && errno == EINTR);
-    if (polled == 0) kill(pid, SIGKILL);  // after which the read ends
+    if (polled == 0) kill(pid, SIGKILL);  // ends the read below
     do {
       got = read(error_pipe[0], &error, sizeof(error));
     } while (got < 0 && errno == EINTR);
   }
   close(error_pipe[0]);
+
   if (pid < 0) return ErrorOf(fork_error, "a process could not be started");
   if (polled == 0) {
     guard.Remove(pid);
     waitpid(pid, nullptr, 0);
-    return absl::DeadlineExceededError(absl::StrCat(
-        command.arguments[0], " did not begin to run within ", kExecPatienceMs / 1000, " s"));
+    return absl::DeadlineExceededError(
+        absl::StrCat(command.arguments[0], " did not start within ", kExecPatienceMs / 1000, " s"));
   }
   if (got == 0) return pid;
   guard.Remove(pid);
@@ -138,7 +141,7 @@ absl::StatusOr<pid_t> ChildProcesses::Start(const Command& command) {
 
 void ChildProcesses::Signal(pid_t pid, int signal) {
   MutexLock lock(&mutex_);
-  // A child that is in the map is not reaped: the number is still its own.
+  // A child in the map is not reaped, so the pid is still its own.
   if (pid_fds_.count(pid) == 0) return;
   kill(signal == SIGKILL ? -pid : pid, signal);
 }
@@ -168,7 +171,7 @@ void ChildProcesses::Loop() {
       request->result = Spawn(*request->command, guard_);
       if (request->result.ok()) {
         const int fd = OpenPidFd(*request->result);
-        SLUICE_CHECK(fd >= 0, "no pidfd of an own child");
+        SLUICE_CHECK(fd >= 0, "cannot open a pidfd of a child");
         MutexLock lock(&mutex_);
         pid_fds_[*request->result] = fd;
         if (stopping_) kill(-*request->result, SIGKILL);
@@ -192,7 +195,7 @@ void ChildProcesses::Reap() {
     for (auto it = pid_fds_.begin(); it != pid_fds_.end();) {
       const auto [pid, fd] = *it;
       siginfo_t info = {};
-      // While the leader is not reaped, the group's number cannot be anybody else's.
+      // Until the leader is reaped, no other group can have this number.
       if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
           info.si_pid == 0) {
         ++it;

@@ -18,13 +18,14 @@
 
 namespace sluice::local {
 
-// Starts, signals and reaps children. However this process ends, they end with it: the kernel kills
-// them (PR_SET_PDEATHSIG), and a ProcessGuard what they have started. Linux ties that to the thread
-// that forked, so one thread, which lives as long as this object, starts all of them.
+// Starts, signals and reaps children. However this process ends, its children end with it: the
+// kernel kills them (PR_SET_PDEATHSIG), and a ProcessGuard kills the processes that they have
+// started. Linux ties that signal to the thread that forked, so a single thread, which lives as
+// long as this object, starts all children.
 //
-// A child is the leader of a process group of its own: the terminal's Ctrl-C does not reach it. It
-// has no standard input, and what it prints is appended to its log file. What is left of its group
-// when it ends is killed.
+// A child leads its own process group, so the terminal's Ctrl-C does not reach it. It has no
+// standard input, and its output is appended to its log file. When it ends, the rest of its group
+// is killed.
 //
 // Thread-safe.
 class ChildProcesses {
@@ -35,25 +36,26 @@ class ChildProcesses {
   };
   struct End {
     pid_t pid = 0;
-    int code = 0;    // of exit(), if signal is 0
-    int signal = 0;  // that killed it, or 0
+    int code = 0;    // exit code, if signal is 0
+    int signal = 0;  // the signal that killed it, or 0
   };
 
-  // `on_end` is called once for each child, one at a time, on a thread of this object; it may call
-  // back, except for Start.
+  // `on_end` is called once for each child, one call at a time, on a thread of this object; it may
+  // call this object, except Start.
   explicit ChildProcesses(std::function<void(const End&)> on_end);
-  // Kills what lives (SIGKILL) and waits for it. No more calls of `on_end` follow.
+  // Kills the remaining children (SIGKILL) and waits for them. `on_end` is not called any more.
   ~ChildProcesses();
 
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;
 
-  // Returns once the program runs, or cannot. Errors name the program or the log file: NOT_FOUND,
-  // PERMISSION_DENIED, RESOURCE_EXHAUSTED (processes, memory), or UNKNOWN. DEADLINE_EXCEEDED: it
-  // had not begun to run after 10 s (it was stopped that early), and was killed.
+  // Returns once the program runs or has failed to start. Errors name the program or the log file:
+  // NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED (processes, memory), or UNKNOWN.
+  // DEADLINE_EXCEEDED: the child did not run the program within 10 s (for example because it was
+  // stopped before that), and was killed.
   absl::StatusOr<pid_t> Start(const Command& command);
 
-  // kill(2); with SIGKILL the child's whole group. Nothing happens if the child has ended.
+  // kill(2); SIGKILL goes to the child's whole group. No effect if the child has ended.
   void Signal(pid_t pid, int signal);
 
   size_t living() const;
@@ -74,9 +76,9 @@ class ChildProcesses {
   const ProcessGuard guard_;
   mutable Mutex mutex_;  // protects what follows; not held while calling out or forking
   std::vector<Request*> requests_ ABSL_GUARDED_BY(mutex_);
-  std::map<pid_t, int> pid_fds_ ABSL_GUARDED_BY(mutex_);  // of the living
+  std::map<pid_t, int> pid_fds_ ABSL_GUARDED_BY(mutex_);  // of running children
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses the above
+  std::thread thread_;  // last, because it uses the members above
 };
 
 }  // namespace sluice::local

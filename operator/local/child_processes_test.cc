@@ -47,7 +47,7 @@ bool WaitUntil(const std::function<bool()>& condition, absl::Duration timeout) {
   return true;
 }
 
-// The first number in a file, once it is there.
+// The first number in a file, once it exists.
 pid_t ReadPid(const std::string& path) {
   int pid = 0;
   WaitUntil([&] { return absl::SimpleAtoi(ReadAll(path), &pid); }, absl::Seconds(10));
@@ -69,7 +69,7 @@ class ChildProcessesTest : public ::testing::Test {
     return children_->Start({{"/bin/sh", "-c", script}, TestFile(log)});
   }
 
-  // The next end; pid 0 if none comes.
+  // The next end; pid 0 if there is none.
   ChildProcesses::End WaitForEnd() {
     MutexLock lock(&mutex_);
     while (ends_.size() <= taken_) {
@@ -85,7 +85,7 @@ class ChildProcessesTest : public ::testing::Test {
   std::unique_ptr<ChildProcesses> children_;
 };
 
-TEST_F(ChildProcessesTest, ExitCodesAndSignalsAreTold) {
+TEST_F(ChildProcessesTest, ReportsExitCodesAndSignals) {
   const auto exits = Shell("exit 12");
   ASSERT_TRUE(exits.ok()) << exits.status();
   ChildProcesses::End end = WaitForEnd();
@@ -101,7 +101,7 @@ TEST_F(ChildProcessesTest, ExitCodesAndSignalsAreTold) {
   EXPECT_EQ(children_->living(), 0u);
 }
 
-TEST_F(ChildProcessesTest, LivesAreAppendedToTheLog) {
+TEST_F(ChildProcessesTest, AppendsLivesToTheLog) {
   for (const char* word : {"one", "two"}) {
     ASSERT_TRUE(Shell(absl::StrCat("echo ", word, "; echo error >&2"), "appended").ok());
     WaitForEnd();
@@ -109,20 +109,20 @@ TEST_F(ChildProcessesTest, LivesAreAppendedToTheLog) {
   EXPECT_EQ(ReadAll(TestFile("appended")), "one\nerror\ntwo\nerror\n");
 }
 
-TEST_F(ChildProcessesTest, AMissingProgramIsNamed) {
+TEST_F(ChildProcessesTest, NamesAMissingProgram) {
   const auto pid = children_->Start({{"/no/such/program"}, TestFile("log")});
   EXPECT_TRUE(absl::IsNotFound(pid.status())) << pid.status();
   EXPECT_THAT(pid.status().message(), HasSubstr("/no/such/program"));
   EXPECT_EQ(children_->living(), 0u);
 }
 
-TEST_F(ChildProcessesTest, ALogThatCannotBeWrittenIsNamed) {
+TEST_F(ChildProcessesTest, NamesALogThatCannotBeWritten) {
   const auto pid = children_->Start({{"/bin/true"}, "/no/such/folder/log"});
   EXPECT_FALSE(pid.ok());
   EXPECT_THAT(pid.status().message(), HasSubstr("/no/such/folder/log"));
 }
 
-TEST_F(ChildProcessesTest, AChildLeadsAGroupOfItsOwnAndReadsNothing) {
+TEST_F(ChildProcessesTest, AChildLeadsItsOwnGroupAndHasNoInput) {
   const auto pid = Shell("read line && echo read; exec sleep 1000");
   ASSERT_TRUE(pid.ok());
   EXPECT_EQ(getpgid(*pid), *pid);
@@ -135,7 +135,7 @@ TEST_F(ChildProcessesTest, SignalsThatTheParentBlocksReachTheChild) {
   sigemptyset(&terminate);
   sigaddset(&terminate, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &terminate, nullptr);
-  // Its threads inherit the mask.
+  // The object's threads inherit the mask.
   children_ = std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
     MutexLock lock(&mutex_);
     ends_.push_back(end);
@@ -148,13 +148,13 @@ TEST_F(ChildProcessesTest, SignalsThatTheParentBlocksReachTheChild) {
   pthread_sigmask(SIG_UNBLOCK, &terminate, nullptr);
 }
 
-TEST_F(ChildProcessesTest, WhatAChildStartedIsKilledWhenItEnds) {
+TEST_F(ChildProcessesTest, KillsProcessesThatAnEndedChildStarted) {
   const std::string file = TestFile("grandchild");
   ASSERT_TRUE(Shell(absl::StrCat("sleep 1000 & echo $! > ", file, "; exit 0")).ok());
   const pid_t grandchild = ReadPid(file);
   ASSERT_GT(grandchild, 0);
   WaitForEnd();
-  // It may stay a zombie where nobody reaps orphans; it must not run.
+  // It may stay a zombie if no process reaps orphans, but it must not run.
   EXPECT_TRUE(WaitUntil(
       [&] {
         return IsGone(grandchild) ||
@@ -163,14 +163,14 @@ TEST_F(ChildProcessesTest, WhatAChildStartedIsKilledWhenItEnds) {
       absl::Seconds(10)));
 }
 
-TEST_F(ChildProcessesTest, DestructionKillsWhatLives) {
+TEST_F(ChildProcessesTest, DestructionKillsRunningChildren) {
   const auto pid = Shell("trap '' TERM; while :; do sleep 1000; done");
   ASSERT_TRUE(pid.ok());
   children_.reset();
   EXPECT_TRUE(IsGone(*pid));
 }
 
-// The newest child of this process that is a guard; 0: there is none.
+// The newest child of this process that is a guard; 0 if there is none.
 pid_t FindGuard() {
   pid_t guard = 0;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -184,10 +184,10 @@ pid_t FindGuard() {
   return guard;
 }
 
-TEST_F(ChildProcessesTest, AFrozenGuardDelaysTheEndByItsPatienceOnly) {
+TEST_F(ChildProcessesTest, AFrozenGuardDelaysDestructionOnlyByItsTimeout) {
   ASSERT_TRUE(Shell("sleep 1000").ok());
   pid_t guard = 0;
-  // Its name comes a moment after it.
+  // The guard sets its name a moment after it starts.
   ASSERT_TRUE(WaitUntil([&] { return (guard = FindGuard()) != 0; }, absl::Seconds(10)));
   ASSERT_EQ(kill(guard, SIGSTOP), 0);
   children_.reset();
@@ -196,7 +196,7 @@ TEST_F(ChildProcessesTest, AFrozenGuardDelaysTheEndByItsPatienceOnly) {
 
 TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
   const std::string file = TestFile("orphan");
-  // Orphans come to this process, so that it can see them end.
+  // Makes this process the parent of orphans, so that it can see them end.
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const pid_t parent = fork();
   if (parent == 0) {
@@ -215,10 +215,10 @@ TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
   EXPECT_EQ(waitpid(parent, &status, 0), parent);
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status));
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(30));  // it does not end by itself
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(30));  // it would not end by itself
 }
 
-TEST_F(ChildProcessesTest, WhatChildrenStartedDiesWithTheParentEvenIfItIsKilled) {
+TEST_F(ChildProcessesTest, GrandchildrenDieWithTheParentEvenIfItIsKilled) {
   const std::string file = TestFile("left-grandchild");
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const pid_t parent = fork();
@@ -234,7 +234,7 @@ TEST_F(ChildProcessesTest, WhatChildrenStartedDiesWithTheParentEvenIfItIsKilled)
   ASSERT_FALSE(IsGone(grandchild));
   kill(parent, SIGKILL);
   EXPECT_EQ(waitpid(parent, nullptr, 0), parent);
-  // It is an orphan of this process, unless the shell saw its end before its own.
+  // It is an orphan of this process, unless the shell reaped it first.
   EXPECT_TRUE(WaitUntil(
       [&] {
         while (waitpid(-1, nullptr, WNOHANG) > 0) {

@@ -56,7 +56,8 @@ void JobControlClient::SetDesired(uint32_t workers, uint32_t shards, bool suspen
 }
 
 void JobControlClient::ReportDeath(v1::SetDesiredRequest::Death death) {
-  // A coordinator that does not listen for so long that more are lost sees them by itself.
+  // Further deaths are dropped: a coordinator that has not answered for so long detects them
+  // itself.
   constexpr int kMaxDeaths = 1000;
   MutexLock lock(&mutex_);
   if (desired_.deaths_size() >= kMaxDeaths) return;
@@ -98,7 +99,7 @@ void JobControlClient::Loop() {
     const bool heard = (!tell || Tell(stub.get(), generation)) && Ask(stub.get(), generation);
     next_poll = absl::Now() + options_.poll_interval;
     if (heard) continue;
-    // What was not heard is said again after a moment, not at once.
+    // A failed call is repeated after a delay, not immediately.
     MutexLock lock(&mutex_);
     while (!stopping_ && generation_ == generation &&
            !changed_.WaitWithDeadline(&mutex_, next_poll)) {

@@ -17,32 +17,32 @@
 
 namespace sluice::local {
 
-// Runs on a thread of its own, with a deadline on every call: a coordinator that hangs or is gone
+// Runs on its own thread, with a deadline for every call: a coordinator that hangs or is gone
 // blocks no other thread. The desired state is sent until the coordinator has acknowledged it.
 class JobControlClient {
  public:
   struct Options {
     absl::Duration poll_interval = absl::Milliseconds(200);
     absl::Duration call_timeout = absl::Seconds(1);
-    bool with_losses = false;  // of batches too
+    bool with_losses = false;  // of each batch too
     // Null: plain text without a secret.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
   };
 
-  // `on_progress` is called on the client's thread, with the events since the one before.
+  // `on_progress` is called on the client's thread, with the events since the previous call.
   JobControlClient(Options options, std::function<void(v1::JobProgress)> on_progress);
-  // Waits for a call that is under way, at most its timeout.
+  // Waits for a pending call, at most its timeout.
   ~JobControlClient();
 
   JobControlClient(const JobControlClient&) = delete;
   JobControlClient& operator=(const JobControlClient&) = delete;
 
-  // Sets the coordinator's address; empty: none. After it, everything is sent again, and events are
-  // read from the beginning.
+  // Sets the coordinator's address; empty: none. Then everything is sent again, and events are read
+  // from the beginning.
   void SetAddress(std::string address);
-  // Replaces what is wanted; deaths are not part of it.
+  // Replaces the desired state, except for deaths.
   void SetDesired(uint32_t workers, uint32_t shards, bool suspend);
-  // Said at once.
+  // Sent immediately.
   void ReportDeath(v1::SetDesiredRequest::Death death);
 
  private:

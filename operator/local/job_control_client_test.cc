@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "services/transport/grpc_server.h"
 
-// Runs where nobody but a call waits at a client's sockets (see BUILD), as in `sluice run`, which
-// has no server.
+// Runs in an environment where only calls poll the client's sockets (see BUILD), as in `sluice
+// run`, which has no server.
 
 namespace sluice::local {
 namespace {
@@ -38,7 +38,7 @@ class FakeCoordinator final : public v1::JobControl::Service {
     told_ = *request;
     return grpc::Status::OK;
   }
-  // The step is the number of workers that it was told.
+  // The step is the desired number of workers that it received.
   grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest*,
                            v1::JobProgress* progress) override {
     MutexLock lock(&mutex_);
@@ -53,7 +53,7 @@ class FakeCoordinator final : public v1::JobControl::Service {
   std::unique_ptr<GrpcServer> server_;
 };
 
-// Listens, but breaks off every connection.
+// Listens, but closes every connection.
 class BrokenListener {
  public:
   BrokenListener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -61,7 +61,7 @@ class BrokenListener {
     name.sin_family = AF_INET;
     name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof(name);
-    // The next to listen there need not wait until the connections are forgotten.
+    // The next listener need not wait until the connections are forgotten.
     const int yes = 1;
     setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     auto* const plain = reinterpret_cast<sockaddr*>(&name);
@@ -74,7 +74,7 @@ class BrokenListener {
   ~BrokenListener() { close(socket_); }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-  // Waits for a connection and breaks it off.
+  // Waits for a connection and closes it.
   void BreakOne() {
     const int connection = accept(socket_, nullptr, nullptr);
     EXPECT_GE(connection, 0);
@@ -128,14 +128,14 @@ TEST_F(JobControlClientTest, SendsEverythingAgainToANewLife) {
   WaitForStep(5);
 }
 
-TEST_F(JobControlClientTest, FindsACoordinatorThatCouldNotBeReachedAtFirst) {
+TEST_F(JobControlClientTest, ReachesACoordinatorThatWasUnreachableAtFirst) {
   std::string address;
   {
     BrokenListener listener;
     address = listener.address();
     client_.SetDesired(3, 2, /*suspend=*/false);
     client_.SetAddress(address);
-    // The second connection is sought because the first one has failed.
+    // The client opens the second connection because the first one failed.
     listener.BreakOne();
     listener.BreakOne();
   }

@@ -27,12 +27,13 @@ namespace {
 
 constexpr size_t kMaxFileBytes = size_t{4} << 20;
 
-// How long a lock may be held without its file's naming the holder: while it is taken or let go of.
+// How long a lock may be held while its file does not name the holder: during locking and
+// unlocking.
 constexpr std::chrono::milliseconds kNamelessFor(1000);
 constexpr std::chrono::milliseconds kPoll(1);
 
-// The whole file, for writing. Of all kinds of lock (flock(2), fcntl(2)) one of an open file
-// description ends with that alone and can be asked for without being taken.
+// The whole file, for writing. Only a lock of an open file description (of those in flock(2) and
+// fcntl(2)) both ends with that description alone and can be queried without being taken.
 struct flock WholeFile() {
   struct flock lock = {};
   lock.l_type = F_WRLCK;
@@ -64,7 +65,7 @@ absl::StatusOr<nlohmann::json> ReadJson(FileSystem* files, const std::string& pa
 }
 
 absl::Status WriteJson(FileSystem* files, const std::string& path, const nlohmann::json& json) {
-  // A process's last words may be in any encoding, and its paths too.
+  // The termination message of a process and its paths may be in any encoding.
   const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
   return AtomicWriteFile(files, path, absl::Cord(text + "\n"), absl::StrCat(getpid()));
 }
@@ -75,7 +76,7 @@ nlohmann::json MessageJson(const google::protobuf::Message& message) {
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-// The value if it is there and of that type.
+// The value if it exists and has that type.
 template <typename T>
 T Get(const nlohmann::json& json, const char* key, T otherwise) {
   const auto found = json.find(key);
@@ -263,7 +264,7 @@ std::vector<std::string> LastLines(const std::string& path, size_t count, uint64
   file.seekg(begin);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(text, "\n"), '\n');
-  if (begin > first && !lines.empty()) lines.erase(lines.begin());  // it may be half a line
+  if (begin > first && !lines.empty()) lines.erase(lines.begin());  // it may be incomplete
   if (lines.size() == 1 && lines[0].empty()) return {};
   if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<long>(count));
   return lines;

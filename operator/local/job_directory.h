@@ -1,11 +1,10 @@
-// The folder of a job on this machine, .sluice/<name>/:
+// The directory of a job on this machine, .sluice/<name>/:
 //
-//   lock           held (flock) and carrying the process id while `sluice run` runs the job
-//   job.json       the job as it was last started, with its uid
-//   result.json    how the last run ended
-//   logs/          one file for each process, lives appended
-//   run/           port files, the run's secret and what else only a running job needs
-//   checkpoints/   unless the job names another place
+//   lock           locked (F_OFD_SETLK) and containing the process id while `sluice run` runs the
+//   job job.json       the job as it was last started, with its uid result.json    how the last run
+//   ended logs/          one file for each process, appended to by each of its lives run/ port
+//   files, the run's secret and other files that only a running job needs checkpoints/   unless the
+//   job names another directory
 #ifndef SLUICE_OPERATOR_LOCAL_JOB_DIRECTORY_H_
 #define SLUICE_OPERATOR_LOCAL_JOB_DIRECTORY_H_
 
@@ -26,7 +25,7 @@
 
 namespace sluice::local {
 
-// How a run ended; also what is known of the job then.
+// How a run ended, and the state of the job at that time.
 struct JobResult {
   policy::Outcome outcome = policy::Outcome::kSuspended;
   std::string reason;
@@ -42,10 +41,10 @@ struct JobResult {
   double perplexity = 0;
   bool has_loss = false;
   double loss = 0;
-  std::optional<v1::Evaluation> evaluation;  // the last
+  std::optional<v1::Evaluation> evaluation;  // the last one
 };
 
-// Held until it is destroyed, or the process ends.
+// Held until this object is destroyed, or the process ends.
 class JobLock {
  public:
   ~JobLock();
@@ -60,30 +59,34 @@ class JobLock {
 
 class JobDirectory {
  public:
-  // `state_directory` is ".sluice" mostly. Touches nothing. `files` must outlive this.
+  // `state_directory` is usually ".sluice". Does not touch the file system. `files` must outlive
+  // this.
   JobDirectory(FileSystem* files, absl::string_view state_directory, absl::string_view name);
 
   const std::string& path() const { return path_; }
   std::string logs() const { return JoinPath(path_, "logs"); }
   std::string run() const { return JoinPath(path_, "run"); }
-  // Of the run's secret, which its processes and those who look into it show (mode 0600).
+  // The file with the run's secret, which its processes and clients present (mode 0600).
   std::string SecretFile() const { return JoinPath(run(), "secret"); }
   std::string checkpoints() const { return JoinPath(path_, "checkpoints"); }
   std::string LogFile(const policy::Slot& slot) const;
 
-  // Makes the folder where it is missing, and takes the lock. ABORTED, and nothing else, if another
-  // process has it, naming it; PERMISSION_DENIED and others name the folder.
+  // Creates the directory if it is missing, and takes the lock. ABORTED if and only if another
+  // process has it: the message names that process; PERMISSION_DENIED and other errors name the
+  // directory.
   absl::StatusOr<std::unique_ptr<JobLock>> Lock();
-  // The process that has the lock; none if nobody has, and then it can be taken. Asking refuses
-  // nobody.
+  // The process that has the lock; nullopt if it is free. Does not take the lock, so a concurrent
+  // Lock does not fail.
   std::optional<pid_t> LockedBy() const;
 
-  // Makes logs/ and run/, and empties run/.
+  // Creates logs/ and run/, and empties run/.
   absl::Status Prepare();
-  // Removes everything of the job but the lock, which the caller holds. Nothing outside of path().
+  // Removes all files of the job but the lock, which the caller holds. Removes nothing outside
+  // path().
   absl::Status Clear();
 
-  // With spec.uid. Read: NOT_FOUND if the job was never started; DATA_LOSS names a damaged file.
+  // The job includes spec.uid. Read: NOT_FOUND if the job was never started; DATA_LOSS names a
+  // damaged file.
   absl::Status WriteJob(const api::TrainingJob& job);
   absl::StatusOr<api::TrainingJob> ReadJob() const;
   absl::Status WriteResult(const JobResult& result);
@@ -95,15 +98,15 @@ class JobDirectory {
   const std::string path_;
 };
 
-// Names of the jobs in a state directory, sorted. Empty if there is none.
+// Names of the jobs in a state directory, sorted. Empty if the directory does not exist.
 std::vector<std::string> ListJobs(FileSystem* files, const std::string& state_directory);
 
 // "Succeeded", "Failed", "Suspended".
 absl::string_view OutcomeName(policy::Outcome outcome);
 
-// The last lines of a file, at most `count`, of at most the last 64 KiB, and only what was written
-// behind its first `from` bytes. Empty if it cannot be read. A file that is shorter than `from` was
-// begun again: all of it is new.
+// The last lines of a file, at most `count`, from at most its last 64 KiB, and only those written
+// after its first `from` bytes. Empty if the file cannot be read. A file shorter than `from` was
+// truncated: all of it is new.
 std::vector<std::string> LastLines(const std::string& path, size_t count, uint64_t from = 0);
 
 }  // namespace sluice::local

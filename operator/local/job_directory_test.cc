@@ -58,7 +58,7 @@ class JobDirectoryTest : public ::testing::Test {
   JobDirectory directory_;
 };
 
-TEST_F(JobDirectoryTest, ASecondLockIsRefusedWithTheProcessThatHoldsIt) {
+TEST_F(JobDirectoryTest, RefusesASecondLockAndNamesTheHolder) {
   auto lock = directory_.Lock();
   ASSERT_TRUE(lock.ok()) << lock.status();
   EXPECT_EQ(directory_.LockedBy(), getpid());
@@ -91,7 +91,7 @@ TEST_F(JobDirectoryTest, TheLockOfAKilledProcessIsFree) {
   EXPECT_TRUE(directory_.Lock().ok());
 }
 
-TEST_F(JobDirectoryTest, ALockThatNobodyHasCanBeTaken) {
+TEST_F(JobDirectoryTest, AFreeLockCanBeTaken) {
   for (int round = 0; round < 1000; ++round) {
     absl::Notification held;
     std::thread holder([&] {
@@ -108,7 +108,7 @@ TEST_F(JobDirectoryTest, ALockThatNobodyHasCanBeTaken) {
   }
 }
 
-TEST_F(JobDirectoryTest, AskingForTheHolderDoesNotTakeTheLock) {
+TEST_F(JobDirectoryTest, LockedByDoesNotTakeTheLock) {
   ASSERT_TRUE(directory_.Lock().ok());
   std::atomic<bool> ended = false;
   std::thread asking([&] {
@@ -123,7 +123,7 @@ TEST_F(JobDirectoryTest, AskingForTheHolderDoesNotTakeTheLock) {
   asking.join();
 }
 
-TEST_F(JobDirectoryTest, AFolderThatCannotBeMadeIsNamed) {
+TEST_F(JobDirectoryTest, NamesADirectoryThatCannotBeCreated) {
   const std::string file = absl::StrCat(state_, "-file");
   std::ofstream(file) << "not a folder";
   JobDirectory below(files_.get(), file, "example");
@@ -133,7 +133,7 @@ TEST_F(JobDirectoryTest, AFolderThatCannotBeMadeIsNamed) {
   EXPECT_THAT(lock.status().message(), HasSubstr(file));
 }
 
-TEST_F(JobDirectoryTest, AJobIsReadBackAsItWas) {
+TEST_F(JobDirectoryTest, ReadsAJobBackUnchanged) {
   ASSERT_TRUE(directory_.Lock().ok());
   EXPECT_TRUE(absl::IsNotFound(directory_.ReadJob().status()));
   api::TrainingJob job = Job();
@@ -145,7 +145,7 @@ TEST_F(JobDirectoryTest, AJobIsReadBackAsItWas) {
   EXPECT_THAT(CompareJobs(*read, job), IsEmpty());
 }
 
-TEST_F(JobDirectoryTest, ADamagedRecordIsNamed) {
+TEST_F(JobDirectoryTest, NamesADamagedFile) {
   ASSERT_TRUE(directory_.Lock().ok());
   std::ofstream(JoinPath(directory_.path(), "job.json")) << "{\"half";
   const auto read = directory_.ReadJob();
@@ -153,7 +153,7 @@ TEST_F(JobDirectoryTest, ADamagedRecordIsNamed) {
   EXPECT_THAT(read.status().message(), HasSubstr("job.json"));
 }
 
-// A process may print its last words in any encoding.
+// A process may print its termination message in any encoding.
 TEST_F(JobDirectoryTest, KeepsAReasonThatIsNotUtf8) {
   ASSERT_TRUE(directory_.Lock().ok());
   JobResult result;
@@ -165,14 +165,14 @@ TEST_F(JobDirectoryTest, KeepsAReasonThatIsNotUtf8) {
   EXPECT_THAT(read->reason, HasSubstr("no such file: caf"));
 }
 
-TEST_F(JobDirectoryTest, RefusesAFileThatNestsWithoutEnd) {
+TEST_F(JobDirectoryTest, RejectsAFileThatIsNestedTooDeeply) {
   ASSERT_TRUE(directory_.Lock().ok());
   std::ofstream(JoinPath(directory_.path(), "job.json"))
       << "{\"spec\": " << std::string(300'000, '[') << std::string(300'000, ']') << "}";
   EXPECT_THAT(directory_.ReadJob().status().message(), HasSubstr("nested"));
 }
 
-TEST_F(JobDirectoryTest, ResultsAreReadBack) {
+TEST_F(JobDirectoryTest, ReadsResultsBack) {
   ASSERT_TRUE(directory_.Lock().ok());
   JobResult result;
   result.outcome = policy::Outcome::kFailed;
@@ -222,14 +222,14 @@ TEST_F(JobDirectoryTest, ClearingRemovesEverythingButTheLock) {
   EXPECT_EQ(directory_.LockedBy(), getpid());
 }
 
-TEST_F(JobDirectoryTest, OnlyFoldersThatWereLockedOnceAreJobs) {
+TEST_F(JobDirectoryTest, ListsOnlyDirectoriesThatWereLockedOnce) {
   EXPECT_THAT(ListJobs(files_.get(), state_), IsEmpty());
   ASSERT_TRUE(directory_.Lock().ok());
   ASSERT_TRUE(files_->CreateDirectories(JoinPath(state_, "unrelated")).ok());
   EXPECT_THAT(ListJobs(files_.get(), state_), ElementsAre("example"));
 }
 
-TEST_F(JobDirectoryTest, TheLastLinesOfALogAreThoseAtItsEnd) {
+TEST_F(JobDirectoryTest, ReadsTheLastLinesOfALog) {
   ASSERT_TRUE(files_->CreateDirectories(state_).ok());
   const std::string log = JoinPath(state_, "log");
   EXPECT_THAT(LastLines(log, 5), IsEmpty());
@@ -238,13 +238,13 @@ TEST_F(JobDirectoryTest, TheLastLinesOfALogAreThoseAtItsEnd) {
     for (int i = 0; i < 20000; ++i) file << "line " << i << "\n";
   }
   EXPECT_THAT(LastLines(log, 2), ElementsAre("line 19998", "line 19999"));
-  // No half line, however many are asked for.
+  // No partial line, however many lines are requested.
   EXPECT_THAT(LastLines(log, 100000).front(), ::testing::StartsWith("line "));
   std::ofstream(log) << "only";
   EXPECT_THAT(LastLines(log, 2), ElementsAre("only"));
 }
 
-TEST_F(JobDirectoryTest, TheLastLinesOfALifeAreNotThoseOfTheLivesBefore) {
+TEST_F(JobDirectoryTest, ReadsOnlyLinesOfTheNewestLife) {
   ASSERT_TRUE(files_->CreateDirectories(state_).ok());
   const std::string log = JoinPath(state_, "log");
   std::ofstream(log) << "first\n";
@@ -252,12 +252,12 @@ TEST_F(JobDirectoryTest, TheLastLinesOfALifeAreNotThoseOfTheLivesBefore) {
   EXPECT_THAT(LastLines(log, 5, from), IsEmpty());
   std::ofstream(log, std::ios::app) << "second\nthird\n";
   EXPECT_THAT(LastLines(log, 5, from), ElementsAre("second", "third"));
-  // Somebody has emptied it meanwhile.
+  // The file was truncated meanwhile.
   std::ofstream(log) << "new\n";
   EXPECT_THAT(LastLines(log, 5, from), ElementsAre("new"));
 }
 
-TEST(ResumeTest, WhatACheckpointDoesNotDependOnMayChange) {
+TEST(ResumeTest, AllowsChangesOfFieldsThatCheckpointsDoNotDependOn) {
   const std::vector<ManifestChange> changes =
       CompareJobs(Job(), Job({{"steps: 10", "steps: 20, mode: Asynchronous"},
                               {"spec:", "spec:\n  worker: {replicas: 7}\n  backoffLimit: 9"}}));
@@ -265,7 +265,7 @@ TEST(ResumeTest, WhatACheckpointDoesNotDependOnMayChange) {
   for (const ManifestChange& change : changes) EXPECT_TRUE(change.allowed) << change.path;
 }
 
-TEST(ResumeTest, WhatACheckpointDependsOnMayNot) {
+TEST(ResumeTest, RejectsChangesOfFieldsThatCheckpointsDependOn) {
   struct Case {
     const char* from;
     const char* to;
@@ -289,7 +289,7 @@ TEST(ResumeTest, WhatACheckpointDependsOnMayNot) {
   }
 }
 
-TEST(ResumeTest, AChangeSaysBothValues) {
+TEST(ResumeTest, AChangeNamesBothValues) {
   const std::vector<ManifestChange> changes = CompareJobs(Job(), Job({{"steps: 10", "steps: 11"}}));
   ASSERT_EQ(changes.size(), 1u);
   EXPECT_EQ(changes[0].path, "spec.training.steps");

@@ -24,12 +24,12 @@ namespace sluice::local {
 namespace {
 
 constexpr policy::Slot kCoordinator = {v1::COORDINATOR, 0};
-// How often a port file is looked for while the coordinator starts.
+// How often to look for the port file while the coordinator starts.
 constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
-// A loop that comes round so much later than it wanted to stood still itself: it was stopped, or
-// the machine slept.
+// If the loop is delayed by more than this, this process itself did not run: it was stopped, or the
+// machine slept.
 constexpr absl::Duration kStoodStill = absl::Seconds(1);
-// Among which the reason of an end is looked for.
+// How many of a log's last lines are searched for the reason of an exit.
 constexpr size_t kLastWordLines = 50;
 
 policy::JobPlan PlanOf(const api::TrainingJob& job) {
@@ -37,7 +37,7 @@ policy::JobPlan PlanOf(const api::TrainingJob& job) {
   plan.shards = job.spec.parameter_server().replicas();
   plan.workers = job.spec.worker().replicas();
   plan.backoff_limit = job.spec.backoff_limit();
-  // SIGTERM to the coordinator alone is no wish to stop the job.
+  // SIGTERM to the coordinator alone does not mean that the job should stop.
   plan.outlives_coordinator = true;
   plan.watch_coordinator = true;
   policy::SetTimers(job.spec, &plan);
@@ -50,7 +50,7 @@ policy::JobPlan PlanOf(const api::TrainingJob& job) {
   return plan;
 }
 
-// A job whose processes are never silent for long need not wait long for an expelled one either.
+// If a job tolerates only short silence, an expelled process also gets less time to exit.
 policy::Limits LimitsOf(const LocalJob::Options& options) {
   policy::Limits limits = options.limits;
   if (const double silence = options.job.spec.timeouts().silence(); silence > 0) {
@@ -59,8 +59,8 @@ policy::Limits LimitsOf(const LocalJob::Options& options) {
   return limits;
 }
 
-// On a busy machine a coordinator may take a moment to answer. It is asked twice at least before it
-// is taken to be frozen.
+// On a busy machine a coordinator may take a moment to answer. It is polled at least twice before
+// it counts as frozen.
 JobControlClient::Options ControlOf(const LocalJob::Options& options, const policy::JobPlan& plan) {
   JobControlClient::Options control = options.control;
   control.call_timeout =
@@ -151,7 +151,7 @@ LocalJob::Result LocalJob::Run() {
       break;
     }
   }
-  children_.reset();  // nothing is left, or is killed now
+  children_.reset();  // kills the remaining processes
   result.progress = progress_;
   result.heard = heard_;
   result.log_begins = log_begins_;
@@ -222,7 +222,7 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   for (const v1::ProcessStatus& status : progress.processes()) {
     if (status.pid() == 0) continue;
     const policy::Slot slot = {status.process().role(), status.process().index()};
-    // Who left between two looks was a member too.
+    // A process that left between two reports was a member too.
     if (status.state() == v1::ProcessStatus::MEMBER || status.state() == v1::ProcessStatus::LEFT) {
       ready(slot, status.pid());
     }
@@ -235,9 +235,9 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   listener_->OnProgress(progress);
 }
 
-// Which processes the coordinator knows. A process is known by its id. A program of the job's own
-// may start another one, which then registers: there every incarnation counts that the coordinator
-// did not know when the program was started.
+// Reads which processes the coordinator knows. A process is identified by its pid. The user's own
+// program may start another process, which then registers: in that case every incarnation counts
+// that the coordinator did not know when the program was started.
 void LocalJob::ReadRegistrations(const v1::JobProgress& progress) {
   const bool command = options_.job.spec.worker().command_size() > 0;
   for (auto& [slot, process] : world_.processes) {
@@ -262,7 +262,7 @@ void LocalJob::ReadCoordinatorPort() {
   if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &port) || port <= 0) {
     return;
   }
-  port_ = port;  // kept over its restarts: the others come back to it
+  port_ = port;  // kept over restarts of the coordinator: other processes reconnect to it
   world_.coordinator_address = absl::StrCat("127.0.0.1:", port);
   control_->SetAddress(world_.coordinator_address);
 }
@@ -275,7 +275,7 @@ void LocalJob::ReadLastWord() {
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
   if (!google::protobuf::util::JsonStringToMessage(*text, &last, options).ok()) return;
-  last.clear_events();  // those not heard before are in its log
+  last.clear_events();  // those not received before are in the coordinator's log
   HandleProgress(last);
 }
 
@@ -306,17 +306,20 @@ void LocalJob::Start(const policy::Slot& slot) {
     }
     for (const char* what : {"port", "status.json"}) (void)files_->Remove(RunFile(slot, what));
   }
+
   earlier_incarnations_[slot].clear();
   for (const v1::ProcessStatus& status : progress_.processes()) {
     if (policy::Slot{status.process().role(), status.process().index()} == slot) {
       earlier_incarnations_[slot].insert(status.process().incarnation());
     }
   }
+
   std::error_code error;
   const uintmax_t length = std::filesystem::file_size(directory_->LogFile(slot), error);
-  log_begins_[slot] = error ? 0 : length;  // there is none before the first life
+  log_begins_[slot] = error ? 0 : length;  // no log exists before the first life
   const absl::StatusOr<pid_t> pid =
       children_->Start({ArgumentsFor(slot), directory_->LogFile(slot)});
+
   policy::ProcessObservation process;
   process.started = clock_->Now();
   if (pid.ok()) {
@@ -324,17 +327,18 @@ void LocalJob::Start(const policy::Slot& slot) {
     process.life = absl::StrCat(*pid, ".", ++lives_);
     world_.processes[slot] = process;
     listener_->OnProcessStarted(slot, *pid);
-    // The new life listens where the old one did, but has to be told everything again.
+    // The new life listens on the same port, but everything has to be sent again.
     if (slot == kCoordinator && !world_.coordinator_address.empty()) {
       control_->SetAddress(world_.coordinator_address);
     }
     return;
   }
+
   process.life = absl::StrCat("none.", ++lives_);
   process.running = false;
   process.ended = process.started;
   process.exit = {127, 0, std::string(pid.status().message())};
-  // It was killed because it did not come to run its program.
+  // It was killed because it did not start its program in time.
   if (absl::IsDeadlineExceeded(pid.status())) process.exit.signal = SIGKILL;
   world_.processes[slot] = process;
   listener_->OnProcessEnded(slot, 0, process.exit);
@@ -380,7 +384,7 @@ std::vector<std::string> LocalJob::ArgumentsFor(const policy::Slot& slot) const 
   return arguments;
 }
 
-// By env(1), which looks for the program as a shell would, and becomes it.
+// Uses env(1), which finds the program as a shell would, and becomes it.
 std::vector<std::string> LocalJob::CommandFor(const policy::Slot& slot) const {
   const v1::JobSpec& job = options_.job.spec;
   std::vector<std::string> arguments = {
@@ -390,7 +394,7 @@ std::vector<std::string> LocalJob::CommandFor(const policy::Slot& slot) const {
       absl::StrCat("SLUICE_COORDINATOR=", world_.coordinator_address),
       absl::StrCat("SLUICE_JOB=", JobIdentity(job)),
       absl::StrCat("SLUICE_WORKER_INDEX=", slot.index),
-      // The program may change its directory.
+      // The program may change its working directory.
       absl::StrCat(security::kSecretVariable, "=",
                    std::filesystem::absolute(directory_->SecretFile()).string()),
       absl::StrCat("SLUICE_CHECKPOINT_DIRECTORY=",

@@ -1,9 +1,9 @@
 // Runs a job as processes of this machine.
 //
-// Intuition. The same policy as on a cluster (operator/policy) over another backend: what is, are
-// the children and what the coordinator last said; what is done, is fork, kill and SetDesired. One
-// loop gathers, decides and acts; it never waits for the coordinator, which a thread of its own
-// speaks with.
+// It uses the same policy as on a cluster (operator/policy) with another backend: it observes the
+// children and the coordinator's last progress, and acts with fork, kill and SetDesired. One loop
+// gathers, decides and acts; it never waits for the coordinator, because a separate thread talks to
+// it.
 #ifndef SLUICE_OPERATOR_LOCAL_LOCAL_JOB_H_
 #define SLUICE_OPERATOR_LOCAL_LOCAL_JOB_H_
 
@@ -29,14 +29,14 @@
 
 namespace sluice::local {
 
-// Paths of the programs.
+// Paths of the executables.
 struct Programs {
   std::string coordinator;
   std::string shard;
   std::string worker;
 };
 
-// One slot, for those who watch.
+// One slot, for listeners.
 struct ProcessView {
   pid_t pid = 0;
   bool running = false;
@@ -44,7 +44,7 @@ struct ProcessView {
   policy::Exit exit;  // if it is not running and pid is not 0
 };
 
-// Told on the thread of Run. Calls should return soon: deaths wait meanwhile.
+// Called on the thread of Run. Calls should return soon: the handling of deaths waits for them.
 class JobListener {
  public:
   virtual ~JobListener() = default;
@@ -52,9 +52,9 @@ class JobListener {
   virtual void OnProcessEnded(const policy::Slot& slot, pid_t pid, const policy::Exit& exit) = 0;
   // With the events since the last call.
   virtual void OnProgress(const v1::JobProgress& progress) = 0;
-  // How the job ends is decided; what is told from now on follows from it. Once at most.
+  // The outcome of the job is decided; later calls are consequences of it. At most once.
   virtual void OnEnding(const policy::Ending& ending) = 0;
-  // Now and then (Options::tick_interval) and after each of the above.
+  // At intervals (Options::tick_interval), and after each of the calls above.
   virtual void OnTick(const std::map<policy::Slot, ProcessView>& processes) = 0;
 };
 
@@ -64,8 +64,9 @@ class LocalJob {
     api::TrainingJob job;  // with uid and checkpoint directory
     Programs programs;
     std::string log_level = "info";
-    int port = 0;  // of the coordinator; 0: any
-    // Where spec.worker.command runs: the manifest's directory. Empty: the one of this process.
+    int port = 0;  // the coordinator's; 0: any
+    // The working directory of spec.worker.command: the manifest's directory. Empty: that of this
+    // process.
     std::string command_directory;
     policy::Limits limits;
     absl::Duration tick_interval = absl::Milliseconds(200);
@@ -74,11 +75,11 @@ class LocalJob {
 
   struct Result {
     policy::Ending ending;
-    v1::JobProgress progress;  // the last
-    bool heard = false;        // whether there was any
+    v1::JobProgress progress;  // the last one
+    bool heard = false;        // whether there is one
     uint32_t restarts = 0;     // of all processes
     bool stopped_at_once = false;
-    // How long the log of each was when its last life began.
+    // The size of each log when the last life of its slot began.
     std::map<policy::Slot, uint64_t> log_begins;
   };
 
@@ -90,10 +91,10 @@ class LocalJob {
   LocalJob(const LocalJob&) = delete;
   LocalJob& operator=(const LocalJob&) = delete;
 
-  // Blocks until the job has ended and no process is left. Once.
+  // Blocks until the job has ended and no process is left. To be called once.
   Result Run();
 
-  // Any thread: checkpoint and end; end at once.
+  // Any thread. Suspend: save a checkpoint and end; StopNow: end immediately.
   void Suspend();
   void StopNow();
 
@@ -131,11 +132,11 @@ class LocalJob {
   policy::JobPlan plan_;
   const policy::Limits limits_;
 
-  // Of the thread of Run.
+  // Used only by the thread of Run.
   policy::Observation world_;
   policy::Memory memory_;
   std::map<policy::Slot, uint64_t> log_begins_;  // of the newest lives
-  // Known to a coordinator before the newest life in the slot began.
+  // Incarnations that a coordinator knew before the newest life of the slot began.
   std::map<policy::Slot, std::set<uint64_t>> earlier_incarnations_;
   v1::JobProgress progress_;
   bool heard_ = false;
@@ -146,7 +147,7 @@ class LocalJob {
   CondVar news_;
   Inbox inbox_ ABSL_GUARDED_BY(mutex_);
 
-  // Their threads use the above.
+  // The threads of these use the members above.
   std::unique_ptr<JobControlClient> control_;
   std::unique_ptr<ChildProcesses> children_;
 };

@@ -18,19 +18,20 @@ namespace {
 
 // More processes than a job can have: one coordinator, 1,024 shards, 1,024 workers.
 constexpr size_t kMaxGroups = 4096;
-// A frozen guard delays its parent by no more than this: a message to it is dropped, and at the end
-// it is killed.
+// A frozen guard delays its parent by at most this: a message to it is dropped, and at the end it
+// is killed.
 constexpr int kPatienceMs = 2000;
 
-// After a fork of a process with threads: async-signal-safe calls only, and no memory but this.
+// Runs after a fork of a process with threads: only async-signal-safe calls, and no memory but
+// this.
 [[noreturn]] void Guard(int socket) {
   static pid_t groups[kMaxGroups];
   size_t count = 0;
-  // What the terminal sends, or `kill` to a group, is not for it.
+  // Signals from the terminal, or from `kill` to a group, are not meant for the guard.
   setpgid(0, 0);
   for (const int ignored : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(ignored, SIG_IGN);
   prctl(PR_SET_NAME, "sluice-guard");
-  // Locks, pipes and terminals must not live on in it. The socket is moved to 0.
+  // The guard must not keep locks, pipes or terminals open. The socket is moved to 0.
   if (dup2(socket, 0) != 0) _exit(1);
   close_range(1, ~0U, 0);
   while (true) {

@@ -6,27 +6,27 @@
 
 namespace sluice::local {
 
-// A process of its own that knows this one's process groups, and kills those that are left when
-// this one is gone, however it went. The kernel ends children with their parent (PR_SET_PDEATHSIG),
-// but not what these have started: `bash -c "train & wait"`.
+// A separate process that knows this process's child groups, and kills the remaining ones when this
+// process is gone, however it ended. The kernel ends children with their parent (PR_SET_PDEATHSIG),
+// but not the processes that these have started: `bash -c "train & wait"`.
 //
-// It hangs on one end of a socket: when the last holder of the other end is gone, it acts, and
-// ends. It has nothing else open. Not thread-safe, but for Add.
+// The guard waits on one end of a socket: when the last holder of the other end is gone, it kills
+// the groups and exits. It has no other open files. Not thread-safe, except Add.
 class ProcessGuard {
  public:
-  // Forks it. Without one (no processes left) the rest does nothing.
+  // Forks the guard. If that fails (no processes left), the other calls have no effect.
   ProcessGuard();
-  // Groups that are still known are killed. Waits for it; one that is frozen is killed itself after
-  // 2 s.
+  // Groups that are still known are killed. Waits for the guard; after 2 s a frozen guard is
+  // killed.
   ~ProcessGuard();
 
   ProcessGuard(const ProcessGuard&) = delete;
   ProcessGuard& operator=(const ProcessGuard&) = delete;
 
   // Async-signal-safe: a child calls it for the group that it leads, before it becomes its program,
-  // so that there is no moment at which the group is not known.
+  // so the guard knows the group at all times.
   void Add(pid_t group) const;
-  // Before the group's leader is reaped: afterwards the number may be another's.
+  // To be called before the group's leader is reaped: afterwards another group may get the number.
   void Remove(pid_t group) const;
 
  private:

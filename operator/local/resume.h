@@ -1,4 +1,4 @@
-// What may be changed in the manifest of a job that has begun.
+// Which fields of the manifest of a started job may be changed.
 #ifndef SLUICE_OPERATOR_LOCAL_RESUME_H_
 #define SLUICE_OPERATOR_LOCAL_RESUME_H_
 
@@ -14,12 +14,12 @@ struct ManifestChange {
   std::string path;    // "spec.training.steps"
   std::string before;  // as JSON; "(unset)"
   std::string after;
-  bool allowed = false;  // the job may go on with it
+  bool allowed = false;  // the job may continue with the change
 };
 
-// Every field that differs, in the order of their names. What a checkpoint depends on (model, data,
-// optimizer, batches, seed) must stay as it was; how much is trained, by how many processes, and
-// what is watched and saved meanwhile may change.
+// Every field that differs, ordered by name. Fields that a checkpoint depends on (model, data,
+// optimizer, batches, seed) must stay the same; the length of training, the number of processes,
+// and what is watched and saved may change.
 std::vector<ManifestChange> CompareJobs(const api::TrainingJob& before,
                                         const api::TrainingJob& after);
 

@@ -1,5 +1,5 @@
-// Two lists of what a checkpoint depends on: the field table's, by which CompareJobs refuses
-// changes, and that of claims (ClaimSettings).
+// There are two lists of the fields that a checkpoint depends on: the field table's, by which
+// CompareJobs rejects changes, and that of claims (ClaimSettings).
 
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What a claim records of manifests with each value of the field that the table knows, and of one
-// without it.
+// The content of a claim for manifests with each value of the field that the table knows, and for
+// one without the field.
 std::set<std::string> SettingsOfEachValue(const api::Field& field) {
   Json manifest = api::MinimalManifest();
   if (!field.context.empty()) manifest.merge_patch(Json::parse(field.context));
@@ -37,7 +37,7 @@ std::set<std::string> SettingsOfEachValue(const api::Field& field) {
     const api::ParsedManifest parsed = api::ParseManifest(with, {"job.yaml", ""});
     EXPECT_TRUE(parsed.ok()) << with;
     settings.insert(ClaimSettings(parsed.job.spec));
-    // These need not be valid.
+    // These manifests need not be valid.
     Json job = api::ToJson(parsed.job);
     for (const std::string& value : field.values) {
       job[place] = value;
@@ -57,14 +57,15 @@ bool IsOfClusters(absl::string_view path) {
   return false;
 }
 
-// Two lists of what a checkpoint depends on: the table's, by which changes of a manifest are
-// refused, and that of claims, by which another activation's checkpoints are judged.
-TEST(ResumeTest, AClaimRecordsTheSettingsThatAreFixedAndTheLength) {
+// There are two lists of the fields that a checkpoint depends on: the table's, by which changes of
+// a manifest are rejected, and that of claims, by which checkpoints of another activation are
+// judged.
+TEST(ResumeTest, AClaimRecordsTheFixedSettingsAndTheLength) {
   int recorded = 0;
   for (const api::Field& field : api::Fields()) {
     const bool item = absl::StrContains(field.path, "[]") || absl::StrContains(field.path, "{}");
     if (field.examples.empty() || item || IsOfClusters(field.path)) continue;
-    // That is where the claim is.
+    // The claim is in that directory.
     if (absl::StartsWith(field.path, "spec.checkpoint.storage")) continue;
     const bool differs = SettingsOfEachValue(field).size() > 1;
     EXPECT_EQ(differs, api::IsFixed(field.path) || IsLengthSetting(field.path)) << field.path;

@@ -9,7 +9,7 @@
 namespace sluice::policy {
 namespace {
 
-TEST(LastWordsTest, AreTheNewestErrorOfTheLog) {
+TEST(LastWordsTest, AreTheNewestErrorInTheLog) {
   EXPECT_EQ(LastWords({"time=1 level=error msg=\"no data\"", "time=2 level=error msg=Fails role=ps",
                        "time=3 level=info msg=\"The end\""}),
             "Fails");
@@ -18,7 +18,7 @@ TEST(LastWordsTest, AreTheNewestErrorOfTheLog) {
   EXPECT_EQ(LastWords({}), "");
 }
 
-TEST(LastWordsTest, AreWhatWasLoggedWhateverIsInIt) {
+TEST(LastWordsTest, KeepAnyTextOfALoggedError) {
   const std::string said = "cannot:\n  \"a\\b\"\tcosts 5 € \x01";
   for (const std::string format : {"logfmt", "json"}) {
     const std::string path = ::testing::TempDir() + "/" + format;
@@ -32,18 +32,18 @@ TEST(LastWordsTest, AreWhatWasLoggedWhateverIsInIt) {
   }
 }
 
-TEST(LastWordsTest, ALineThatWasCutIsNone) {
+TEST(LastWordsTest, IgnoreATruncatedLine) {
   EXPECT_EQ(LastWords({"time=1 level=error msg=\"no da"}), "");
   EXPECT_EQ(LastWords({R"(time=1 level=error msg="no da\)"}), "");
 }
 
-// Messages to the coordinator carry them: it could not read one that is not UTF-8.
-TEST(LastWordsTest, AreUtf8WhateverTheProgramPrints) {
+// Messages to the coordinator carry this text: it cannot read one that is not UTF-8.
+TEST(LastWordsTest, AreAlwaysUtf8) {
   EXPECT_EQ(LastWords({"no such file: caf\xE9"}), "no such file: caf?");
   EXPECT_EQ(LastWords({"time=1 level=error msg=\xFF"}), "?");
 }
 
-TEST(LastWordsTest, OfAProgramThatCannotBeginAreItsLastLine) {
+TEST(LastWordsTest, AreTheLastLineOfAProgramThatCannotStart) {
   EXPECT_EQ(LastWords({"sluice-worker: --job: is missing"}), "--job: is missing");
   EXPECT_EQ(LastWords({"python3: No such file"}), "python3: No such file");
 }

@@ -24,7 +24,7 @@ constexpr Slot kShard0 = {v1::SHARD, 0};
 constexpr Slot kWorker0 = {v1::WORKER, 0};
 constexpr Slot kWorker1 = {v1::WORKER, 1};
 
-// A backend that does at once what is decided.
+// A backend that carries out decisions immediately.
 class World {
  public:
   World() {
@@ -33,7 +33,7 @@ class World {
     plan.backoff_limit = 2;
   }
 
-  // Decides, does it, and returns it.
+  // Decides, carries out the decision, and returns it.
   Decision Step() {
     Decision decision = Decide(plan, limits, observed, memory_, now);
     memory_ = decision.memory;
@@ -59,7 +59,7 @@ class World {
     }
   }
 
-  // The backend itself stood still, and with it perhaps everybody else.
+  // The backend itself was paused, and possibly all processes with it.
   void StandStill(absl::Duration time) {
     now += time;
     Forgive(time, &observed, &memory_);
@@ -108,7 +108,7 @@ class World {
   uint64_t pids_ = 0;
 };
 
-TEST(PolicyTest, TheCoordinatorStartsFirstAndTheOthersWhenItsAddressIsKnown) {
+TEST(PolicyTest, StartsTheCoordinatorFirstAndOthersWhenItsAddressIsKnown) {
   World world;
   world.Step();
   EXPECT_THAT(world.started, ElementsAre("coordinator"));
@@ -119,7 +119,7 @@ TEST(PolicyTest, TheCoordinatorStartsFirstAndTheOthersWhenItsAddressIsKnown) {
   EXPECT_THAT(world.started, ElementsAre("coordinator", "ps-0", "ps-1", "worker-0", "worker-1"));
 }
 
-TEST(PolicyTest, ASettledWorldIsLeftAlone) {
+TEST(PolicyTest, DoesNothingInASettledWorld) {
   World world;
   world.StartAll();
   const Decision decision = world.Step();
@@ -132,7 +132,7 @@ TEST(PolicyTest, ASettledWorldIsLeftAlone) {
   EXPECT_EQ(decision.decide_again, absl::InfiniteFuture());
 }
 
-TEST(PolicyTest, AKilledWorkerIsReportedOnceAndReplacedAtOnce) {
+TEST(PolicyTest, ReportsAKilledWorkerOnceAndReplacesItAtOnce) {
   World world;
   world.StartAll();
   const uint64_t pid = world.observed.processes.at(kWorker1).pid;
@@ -145,12 +145,12 @@ TEST(PolicyTest, AKilledWorkerIsReportedOnceAndReplacedAtOnce) {
   EXPECT_THAT(world.reported[0].reason, HasSubstr("signal 9"));
 }
 
-TEST(PolicyTest, OnlyLivesThatAreReplacedCountAsRestarts) {
+TEST(PolicyTest, CountsOnlyReplacedLivesAsRestarts) {
   World world;
   world.StartAll();
   world.End(kWorker0, 0, SIGKILL);
   world.Step();
-  // This one leaves just before the job's end is heard.
+  // This process leaves just before the backend receives the end of the job.
   world.End(kWorker1, kExitOk);
   world.Step();
   world.observed.phase = v1::JobProgress::SUCCEEDED;
@@ -159,7 +159,7 @@ TEST(PolicyTest, OnlyLivesThatAreReplacedCountAsRestarts) {
   EXPECT_EQ(decision.memory.slots.at(kWorker1).restarts, 0u);
 }
 
-TEST(PolicyTest, AStartThatIsAskedForAgainIsOneRestart) {
+TEST(PolicyTest, CountsARepeatedStartAsOneRestart) {
   World world;
   world.StartAll();
   world.End(kWorker0, 0, SIGKILL);
@@ -169,7 +169,7 @@ TEST(PolicyTest, AStartThatIsAskedForAgainIsOneRestart) {
   EXPECT_EQ(again.memory.slots.at(kWorker0).restarts, 1u);
 }
 
-TEST(PolicyTest, AProcessThatIsGoneFromTheWorldIsStartedAgain) {
+TEST(PolicyTest, RestartsAProcessThatDisappeared) {
   World world;
   world.StartAll();
   world.observed.processes.erase(kShard0);
@@ -177,7 +177,7 @@ TEST(PolicyTest, AProcessThatIsGoneFromTheWorldIsStartedAgain) {
   EXPECT_THAT(world.started, ElementsAre("ps-0"));
 }
 
-TEST(PolicyTest, DeathsInARowAreReplacedLaterAndLater) {
+TEST(PolicyTest, DelaysGrowWithDeathsInARow) {
   World world;
   world.limits.max_failed_starts = 100;
   world.StartAll();
@@ -214,7 +214,7 @@ TEST(PolicyTest, DelaysAreBounded) {
   }
 }
 
-TEST(PolicyTest, ALifeThatWasReadyEndsTheRow) {
+TEST(PolicyTest, AReadyLifeResetsTheDelay) {
   World world;
   world.StartAll();
   for (int i = 0; i < 20; ++i) {
@@ -226,7 +226,7 @@ TEST(PolicyTest, ALifeThatWasReadyEndsTheRow) {
   }
 }
 
-TEST(PolicyTest, AnExpelledProcessIsStartedAtOnceAndNotCounted) {
+TEST(PolicyTest, RestartsAnExpelledProcessAtOnceWithoutCountingIt) {
   World world;
   world.plan.backoff_limit = 0;
   world.StartAll();
@@ -240,7 +240,7 @@ TEST(PolicyTest, AnExpelledProcessIsStartedAtOnceAndNotCounted) {
   }
 }
 
-TEST(PolicyTest, AnExpelledProcessThatDoesNotExitIsKilledAndReplaced) {
+TEST(PolicyTest, KillsAndReplacesAnExpelledProcessThatDoesNotExit) {
   World world;
   world.plan.backoff_limit = 0;
   world.StartAll();
@@ -263,7 +263,7 @@ TEST(PolicyTest, AnExpelledProcessThatDoesNotExitIsKilledAndReplaced) {
   }
 }
 
-TEST(PolicyTest, AWorkerThatLeftIsReplacedAfterAMoment) {
+TEST(PolicyTest, ReplacesAWorkerThatLeftAfterAMoment) {
   World world;
   world.StartAll();
   world.End(kWorker0, kExitOk);
@@ -274,7 +274,7 @@ TEST(PolicyTest, AWorkerThatLeftIsReplacedAfterAMoment) {
   EXPECT_THAT(world.started, ElementsAre("worker-0"));
 }
 
-TEST(PolicyTest, AWorkerThatLeavesWhileTheLastCheckpointIsWrittenIsNotReplaced) {
+TEST(PolicyTest, DoesNotReplaceAWorkerThatLeavesDuringTheLastCheckpoint) {
   for (const auto phase : {v1::JobProgress::EVALUATING, v1::JobProgress::SAVING}) {
     World world;
     world.StartAll();
@@ -286,7 +286,7 @@ TEST(PolicyTest, AWorkerThatLeavesWhileTheLastCheckpointIsWrittenIsNotReplaced) 
   }
 }
 
-TEST(PolicyTest, ExitCodesThatRestartingCannotMendFailTheJob) {
+TEST(PolicyTest, PermanentExitCodesFailTheJob) {
   for (const Slot& slot : {kCoordinator, kShard0, kWorker0}) {
     for (const int code : {+kExitFailed, +kExitRefused, +kExitUsage, 126, 127}) {
       SCOPED_TRACE(absl::StrCat(SlotName(slot), " ", code));
@@ -296,7 +296,7 @@ TEST(PolicyTest, ExitCodesThatRestartingCannotMendFailTheJob) {
       Decision decision = world.Step();
       EXPECT_THAT(world.started, IsEmpty());
       if (code == kExitFailed && !(slot == kCoordinator)) {
-        // The coordinator may say more, until then.
+        // The coordinator may report more until then.
         EXPECT_FALSE(decision.memory.ending.has_value());
         EXPECT_EQ(decision.decide_again, world.now + world.limits.failed_grace);
         world.now = decision.decide_again;
@@ -318,7 +318,7 @@ TEST(PolicyTest, ExitCodesThatRestartingCannotMendFailTheJob) {
   }
 }
 
-TEST(PolicyTest, ARefusedProcessIsTriedAgainOnceItsRoleHasWorkedAndFailsNothing) {
+TEST(PolicyTest, RestartsARefusedProcessIfItsRoleHasWorkedBefore) {
   for (const bool patient : {false, true}) {
     World world;
     world.limits.patient = patient;
@@ -335,7 +335,7 @@ TEST(PolicyTest, ARefusedProcessIsTriedAgainOnceItsRoleHasWorkedAndFailsNothing)
         EXPECT_EQ(decision.memory.restorations, 0u);
         EXPECT_TRUE(decision.memory.worker_deaths.empty());
         if (i > 0) {
-          EXPECT_THAT(world.started, IsEmpty()) << "later and later";
+          EXPECT_THAT(world.started, IsEmpty()) << "with growing delays";
           EXPECT_GE(decision.decide_again - world.now, world.limits.first_delay);
           world.now = decision.decide_again;
           world.Step();
@@ -344,13 +344,13 @@ TEST(PolicyTest, ARefusedProcessIsTriedAgainOnceItsRoleHasWorkedAndFailsNothing)
         world.started.clear();
       }
     }
-    // Another end is judged as ever.
+    // Other exits are judged as usual.
     world.End(kWorker1, kExitUsage);
     EXPECT_TRUE(world.Step().memory.ending.has_value());
   }
 }
 
-TEST(PolicyTest, ARefusedProcessFailsAJobInWhichItsRoleNeverWorked) {
+TEST(PolicyTest, ARefusedProcessFailsTheJobIfItsRoleNeverWorked) {
   World world;
   world.StartAll();
   for (auto& [slot, process] : world.observed.processes) process.ready = slot.role != v1::WORKER;
@@ -360,7 +360,7 @@ TEST(PolicyTest, ARefusedProcessFailsAJobInWhichItsRoleNeverWorked) {
   EXPECT_THAT(decision.memory.ending->reason, HasSubstr("asks for wire version 3"));
 }
 
-TEST(PolicyTest, TheCoordinatorExplainsTheFailureOfAWorkerOrShard) {
+TEST(PolicyTest, UsesTheCoordinatorsReasonForAFailedWorkerOrShard) {
   for (const Slot& slot : {kShard0, kWorker0}) {
     World world;
     world.StartAll();
@@ -377,7 +377,7 @@ TEST(PolicyTest, TheCoordinatorExplainsTheFailureOfAWorkerOrShard) {
   }
 }
 
-TEST(PolicyTest, AFailureThatNoCoordinatorCanExplainAnyMoreFailsTheJobAtOnce) {
+TEST(PolicyTest, AnUnexplainedFailureFailsTheJobWhenTheCoordinatorEnds) {
   World world;
   world.StartAll();
   world.End(kWorker0, kExitFailed, 0, "no such model");
@@ -404,7 +404,7 @@ TEST(PolicyTest, MissingDataFailsTheJobAtOnceWithoutPatience) {
   EXPECT_EQ(decision.memory.ending->blamed, kWorker1);
 }
 
-TEST(PolicyTest, MissingDataIsAwaitedAndNeverCountedWithPatience) {
+TEST(PolicyTest, WaitsForMissingDataWithoutCountingWithPatience) {
   World world;
   world.limits.patient = true;
   world.limits.max_failed_starts = 2;
@@ -412,7 +412,7 @@ TEST(PolicyTest, MissingDataIsAwaitedAndNeverCountedWithPatience) {
   world.plan.backoff_limit = 0;
   world.StartAll();
   for (int i = 0; i < 20; ++i) {
-    // Long enough for a worker that reads much before it finds that something lacks.
+    // Long enough for a worker that reads much before it finds that something is missing.
     if (i % 2 == 1) world.now += world.limits.healthy_after;
     world.End(kWorker0, kExitMissing);
     Decision decision = world.Step();
@@ -428,7 +428,7 @@ TEST(PolicyTest, MissingDataIsAwaitedAndNeverCountedWithPatience) {
   EXPECT_FALSE(world.Step().memory.slots.at(kWorker0).data_missing);
 }
 
-TEST(PolicyTest, DataThatIsNotThereIsWaitedForLaterAndLater) {
+TEST(PolicyTest, RetriesMissingDataWithGrowingDelays) {
   World world;
   world.limits.patient = true;
   world.StartAll();
@@ -444,7 +444,7 @@ TEST(PolicyTest, DataThatIsNotThereIsWaitedForLaterAndLater) {
   }
 }
 
-TEST(PolicyTest, AJobsOwnRuleMayHaveDataThatIsNotThereFailIt) {
+TEST(PolicyTest, AFailureRuleMayFailTheJobForMissingData) {
   World world;
   world.limits.patient = true;
   world.plan.failure_rules = {{FailureRule::Action::kFailJob, {}, {}, {"DataMissing"}}};
@@ -482,7 +482,7 @@ TEST(PolicyTest, DeathsOfWorkersDoNotCountAgainstTheBackoffLimit) {
   EXPECT_FALSE(world.Step().memory.ending.has_value());
 }
 
-TEST(PolicyTest, AWorkerThatNeverBecomesReadyFailsTheJobInTheEnd) {
+TEST(PolicyTest, AWorkerThatNeverBecomesReadyEventuallyFailsTheJob) {
   World world;
   world.StartAll();
   for (int i = 1; i <= world.limits.max_failed_starts; ++i) {
@@ -494,7 +494,7 @@ TEST(PolicyTest, AWorkerThatNeverBecomesReadyFailsTheJobInTheEnd) {
   }
 }
 
-TEST(PolicyTest, TooManyDeathsOfWorkersWithinTheWindowFailTheJob) {
+TEST(PolicyTest, TooManyWorkerDeathsWithinTheWindowFailTheJob) {
   struct Case {
     absl::Duration apart;
     bool fails;
@@ -515,7 +515,7 @@ TEST(PolicyTest, TooManyDeathsOfWorkersWithinTheWindowFailTheJob) {
   }
 }
 
-TEST(PolicyTest, SuccessWaitsForTheProcessesToLeaveByThemselves) {
+TEST(PolicyTest, SuccessWaitsForProcessesToLeave) {
   World world;
   world.StartAll();
   world.observed.phase = v1::JobProgress::SUCCEEDED;
@@ -528,7 +528,7 @@ TEST(PolicyTest, SuccessWaitsForTheProcessesToLeaveByThemselves) {
   EXPECT_THAT(world.started, IsEmpty());
 }
 
-TEST(PolicyTest, AProcessThatDoesNotLeaveAtTheEndIsStoppedThenKilled) {
+TEST(PolicyTest, StopsThenKillsAProcessThatDoesNotLeaveAtTheEnd) {
   World world;
   world.StartAll();
   world.End(kWorker0, kExitOk);
@@ -548,7 +548,7 @@ TEST(PolicyTest, AProcessThatDoesNotLeaveAtTheEndIsStoppedThenKilled) {
   EXPECT_TRUE(world.Step().finish.has_value());
 }
 
-TEST(PolicyTest, AProcessThatWasNeverAMemberIsStoppedWhenTheCoordinatorHasEnded) {
+TEST(PolicyTest, StopsAProcessThatWasNeverAMemberWhenTheCoordinatorEnds) {
   for (const auto phase : {v1::JobProgress::FAILED, v1::JobProgress::SUSPENDED}) {
     World world;
     world.StartAll();
@@ -563,7 +563,7 @@ TEST(PolicyTest, AProcessThatWasNeverAMemberIsStoppedWhenTheCoordinatorHasEnded)
     Decision decision = world.Step();
     EXPECT_THAT(world.stopped, ElementsAre("stop worker-1"));
     EXPECT_FALSE(decision.finish.has_value());
-    // It does not hear the signal.
+    // It does not react to the signal.
     world.stopped.clear();
     world.End(kWorker0, kExitOk);
     world.now = world.Step().decide_again;
@@ -582,7 +582,7 @@ TEST(PolicyTest, ProcessesMayFinishTheirWorkAfterSuccess) {
   EXPECT_EQ(decision.decide_again, world.now + world.limits.leave_grace);
 }
 
-TEST(PolicyTest, ACoordinatorThatLeavesInOrderEndsTheJobEvenIfItsLastWordWasMissed) {
+TEST(PolicyTest, AnOrderlyCoordinatorExitEndsTheJobWithoutAFinalReport) {
   for (const bool suspend : {false, true}) {
     World world;
     world.StartAll();
@@ -594,7 +594,7 @@ TEST(PolicyTest, ACoordinatorThatLeavesInOrderEndsTheJobEvenIfItsLastWordWasMiss
   }
 }
 
-TEST(PolicyTest, NothingIsStartedAfterTheEndWhateverDies) {
+TEST(PolicyTest, StartsNothingAfterTheEnd) {
   World world;
   world.StartAll();
   world.observed.phase = v1::JobProgress::SUCCEEDED;
@@ -619,7 +619,7 @@ TEST(PolicyTest, TheCoordinatorsReasonIsTheJobsReason) {
   EXPECT_EQ(decision.memory.ending->reason, "the loss is not a number at step 7");
 }
 
-TEST(PolicyTest, SuspensionAsksTheCoordinatorAndStartsNothing) {
+TEST(PolicyTest, SuspensionGoesToTheCoordinatorAndStartsNothing) {
   World world;
   world.StartAll();
   world.plan.suspend = true;
@@ -636,7 +636,7 @@ TEST(PolicyTest, SuspensionAsksTheCoordinatorAndStartsNothing) {
   EXPECT_EQ(decision.finish->reason, "");
 }
 
-TEST(PolicyTest, SuspensionThatTakesTooLongStopsTheProcessesAndSaysSo) {
+TEST(PolicyTest, ASlowSuspensionStopsTheProcessesAndIsReported) {
   World world;
   world.StartAll();
   world.plan.suspend = true;
@@ -671,7 +671,7 @@ TEST(PolicyTest, TheActiveDeadlineFailsTheJob) {
   EXPECT_THAT(decision.memory.ending->reason, HasSubstr("activeDeadlineSeconds"));
 }
 
-TEST(PolicyTest, FewerWorkersStopTheSurplusOnce) {
+TEST(PolicyTest, StopsSurplusWorkersOnce) {
   World world;
   world.StartAll();
   world.plan.workers = 1;
@@ -686,7 +686,7 @@ TEST(PolicyTest, FewerWorkersStopTheSurplusOnce) {
   EXPECT_EQ(decision.memory.worker_deaths.size(), 0u);
 }
 
-TEST(PolicyTest, MoreWorkersAreStartedAtOnce) {
+TEST(PolicyTest, StartsMoreWorkersAtOnce) {
   World world;
   world.StartAll();
   world.plan.workers = 4;
@@ -695,9 +695,9 @@ TEST(PolicyTest, MoreWorkersAreStartedAtOnce) {
   EXPECT_EQ(decision.desired_workers, 4u);
 }
 
-// ---- what clusters add
+// ---- cluster features
 
-TEST(PolicyTest, AProcessStoppedFromOutsideIsReplacedAndNotCounted) {
+TEST(PolicyTest, ReplacesAnExternallyStoppedProcessWithoutCountingIt) {
   World world;
   world.plan.backoff_limit = 0;
   world.StartAll();
@@ -712,7 +712,7 @@ TEST(PolicyTest, AProcessStoppedFromOutsideIsReplacedAndNotCounted) {
   EXPECT_FALSE(world.finished);
 }
 
-TEST(PolicyTest, AFailedStartIsRetriedAndNotCountedWithPatience) {
+TEST(PolicyTest, RetriesAFailedStartWithoutCountingWithPatience) {
   World world;
   world.limits.patient = true;
   world.plan.backoff_limit = 0;
@@ -726,7 +726,7 @@ TEST(PolicyTest, AFailedStartIsRetriedAndNotCountedWithPatience) {
     ASSERT_TRUE(world.observed.processes.at(kShard0).running);
   }
   EXPECT_FALSE(world.finished);
-  // One that was ready counts as ever.
+  // A process that was ready counts as usual.
   world.observed.processes.at(kShard0).ready = true;
   world.End(kShard0, kExitFailed);
   EXPECT_EQ(world.Step().memory.ending->code, "BackoffLimitExceeded");
@@ -757,7 +757,7 @@ TEST(PolicyTest, AJobThatOutlivesItsCoordinatorContinuesAfterAnUnrequestedSuspen
   }
 }
 
-TEST(PolicyTest, ASuspensionDoesNotWaitForACoordinatorThatHasNotBegun) {
+TEST(PolicyTest, SuspensionDoesNotWaitForACoordinatorThatHasNotStarted) {
   World world;
   world.StartAll();
   world.observed.processes.at(kCoordinator).begun = false;
@@ -767,19 +767,19 @@ TEST(PolicyTest, ASuspensionDoesNotWaitForACoordinatorThatHasNotBegun) {
   EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSuspended);
 }
 
-// ---- what the job itself says
+// ---- the job's own policy
 
 FailureRule Rule(FailureRule::Action action, std::set<v1::Role> roles, std::set<int> codes,
                  std::set<std::string> reasons = {}) {
   return {action, std::move(roles), std::move(codes), std::move(reasons)};
 }
 
-TEST(PolicyTest, AnEndThatFailsTheJobByItsOwnPolicyEndsIt) {
+TEST(PolicyTest, AFailJobRuleFailsTheJob) {
   World world;
   world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {v1::WORKER}, {42})};
   world.StartAll();
   world.End(kShard0, 42);
-  EXPECT_FALSE(world.Step().memory.ending.has_value()) << "that rule is of workers";
+  EXPECT_FALSE(world.Step().memory.ending.has_value()) << "that rule is for workers";
   world.End(kWorker1, 42, 0, "no licence");
   const Decision decision = world.Step();
   ASSERT_TRUE(decision.memory.ending.has_value());
@@ -790,7 +790,7 @@ TEST(PolicyTest, AnEndThatFailsTheJobByItsOwnPolicyEndsIt) {
   EXPECT_EQ(decision.memory.ending->blamed, kWorker1);
 }
 
-TEST(PolicyTest, AnEndThatIsToBeIgnoredCountsAgainstNothing) {
+TEST(PolicyTest, AnIgnoreRuleCountsNothing) {
   World world;
   world.plan.backoff_limit = 0;
   world.plan.failure_rules = {Rule(FailureRule::Action::kIgnore, {}, {128 + SIGKILL})};
@@ -807,7 +807,7 @@ TEST(PolicyTest, AnEndThatIsToBeIgnoredCountsAgainstNothing) {
   EXPECT_EQ(world.Step().memory.ending->code, "BackoffLimitExceeded");
 }
 
-TEST(PolicyTest, AnEndThatWouldFailTheJobIsTriedAgainWhereThePolicySaysSo) {
+TEST(PolicyTest, ARestartRuleRestartsAfterAPermanentFailure) {
   World world;
   world.plan.failure_rules = {Rule(FailureRule::Action::kRestart, {v1::WORKER}, {kExitUsage})};
   world.StartAll();
@@ -817,7 +817,7 @@ TEST(PolicyTest, AnEndThatWouldFailTheJobIsTriedAgainWhereThePolicySaysSo) {
   EXPECT_THAT(world.started, ElementsAre("worker-0"));
 }
 
-TEST(PolicyTest, TheFirstRuleThatFitsDecides) {
+TEST(PolicyTest, TheFirstMatchingRuleDecides) {
   World world;
   world.plan.failure_rules = {Rule(FailureRule::Action::kIgnore, {v1::WORKER}, {5}),
                               Rule(FailureRule::Action::kFailJob, {}, {5})};
@@ -828,11 +828,11 @@ TEST(PolicyTest, TheFirstRuleThatFitsDecides) {
   EXPECT_TRUE(world.Step().memory.ending.has_value());
 }
 
-TEST(PolicyTest, ReasonsFitWhereCodesTellNothing) {
+TEST(PolicyTest, RulesMatchReasonsAndIgnoreCodesOfEvictions) {
   World world;
   world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {}, {137}, {"OOMKilled"})};
   world.StartAll();
-  // Evicted: its code is not its own.
+  // Evicted: its exit code does not describe the process.
   world.End(kWorker0, 137);
   world.observed.processes.at(kWorker0).exit.cause = Cause::kOutside;
   world.observed.processes.at(kWorker0).exit.reason = "Evicted";
@@ -842,7 +842,7 @@ TEST(PolicyTest, ReasonsFitWhereCodesTellNothing) {
   EXPECT_TRUE(world.Step().memory.ending.has_value());
 }
 
-TEST(PolicyTest, NoRuleIsForAProcessThatLeavesInOrder) {
+TEST(PolicyTest, NoRuleAppliesToAnOrderlyExit) {
   World world;
   world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {}, {0}, {"Completed"})};
   world.StartAll();
@@ -850,14 +850,14 @@ TEST(PolicyTest, NoRuleIsForAProcessThatLeavesInOrder) {
   EXPECT_FALSE(world.Step().memory.ending.has_value());
 }
 
-TEST(PolicyTest, AnExitsReasonGoesBeforeItsCode) {
+TEST(PolicyTest, AnExitsReasonTakesPrecedenceOverItsCode) {
   Exit exit;
   exit.signal = SIGKILL;
   exit.reason = "OOMKilled";
   EXPECT_EQ(ExitText(exit), "OOMKilled, killed by signal 9 (Killed)");
 }
 
-// ---- processes that freeze
+// ---- frozen processes
 
 const std::vector<Slot> kEverybody = {kShard0, {v1::SHARD, 1}, kWorker0, kWorker1};
 
@@ -871,7 +871,7 @@ World WatchedWorld() {
   return world;
 }
 
-TEST(PolicyTest, TimersHaveDefaultsAndAProgramOfTheJobsOwnMayStartForLonger) {
+TEST(PolicyTest, TimersHaveDefaultsAndCustomProgramsMayStartMoreSlowly) {
   JobPlan plan;
   v1::JobSpec job;
   SetTimers(job, &plan);
@@ -890,7 +890,7 @@ TEST(PolicyTest, TimersHaveDefaultsAndAProgramOfTheJobsOwnMayStartForLonger) {
   EXPECT_EQ(plan.silence_timeout, absl::Seconds(3));
 }
 
-TEST(PolicyTest, ACoordinatorThatAnswersNoMoreIsKilledAndItsReplacementCounts) {
+TEST(PolicyTest, KillsASilentCoordinatorAndCountsItsReplacement) {
   World world = WatchedWorld();
   world.StartAll();
   world.Answer(kEverybody);
@@ -909,7 +909,7 @@ TEST(PolicyTest, ACoordinatorThatAnswersNoMoreIsKilledAndItsReplacementCounts) {
   EXPECT_EQ(decision.memory.restorations, 1u);
 }
 
-TEST(PolicyTest, ACoordinatorThatNeverAnswersIsKilledWhenItsStartTakesTooLong) {
+TEST(PolicyTest, KillsACoordinatorThatDoesNotAnswerWithinTheStartTimeout) {
   World world = WatchedWorld();
   world.Step();
   world.now += world.plan.silence_timeout + absl::Seconds(1);
@@ -920,7 +920,7 @@ TEST(PolicyTest, ACoordinatorThatNeverAnswersIsKilledWhenItsStartTakesTooLong) {
   EXPECT_THAT(world.stopped, ElementsAre("kill coordinator"));
 }
 
-TEST(PolicyTest, WhereProbesWatchTheCoordinatorItIsNotKilledForItsSilence) {
+TEST(PolicyTest, DoesNotKillASilentCoordinatorThatProbesWatch) {
   World world = WatchedWorld();
   world.plan.watch_coordinator = false;
   world.StartAll();
@@ -930,7 +930,7 @@ TEST(PolicyTest, WhereProbesWatchTheCoordinatorItIsNotKilledForItsSilence) {
   EXPECT_THAT(world.stopped, IsEmpty());
 }
 
-TEST(PolicyTest, AProcessThatDoesNotRegisterAfterItsStartIsKilledAndStartedAgain) {
+TEST(PolicyTest, KillsAndRestartsAProcessThatDoesNotRegister) {
   for (const Slot& slot : {kWorker1, kShard0}) {
     World world = WatchedWorld();
     world.StartAll();
@@ -953,7 +953,7 @@ TEST(PolicyTest, AProcessThatDoesNotRegisterAfterItsStartIsKilledAndStartedAgain
   }
 }
 
-TEST(PolicyTest, AProcessThatNeverRegistersFailsTheJobInTheEndAndSaysWhy) {
+TEST(PolicyTest, AProcessThatNeverRegistersFailsTheJobWithAReason) {
   World world = WatchedWorld();
   world.plan.start_timeout = world.plan.worker_start_timeout = absl::Minutes(2);
   world.StartAll();
@@ -973,7 +973,7 @@ TEST(PolicyTest, AProcessThatNeverRegistersFailsTheJobInTheEndAndSaysWhy) {
   EXPECT_THAT(ending->reason, HasSubstr("did not register within 2m"));
 }
 
-TEST(PolicyTest, AProcessUnknownToANewCoordinatorIsKilledSoonAndNotCounted) {
+TEST(PolicyTest, KillsAProcessUnknownToANewCoordinatorWithoutCountingIt) {
   for (const Slot& slot : {kWorker1, kShard0}) {
     World world = WatchedWorld();
     world.plan.backoff_limit = 0;
@@ -982,7 +982,7 @@ TEST(PolicyTest, AProcessUnknownToANewCoordinatorIsKilledSoonAndNotCounted) {
     world.Step();
     std::vector<Slot> others = kEverybody;
     others.erase(std::find(others.begin(), others.end(), slot));
-    // Another life of the coordinator: as long as it has not answered, nobody is missing.
+    // Another life of the coordinator: until it has answered, no process is missing.
     world.Start(kCoordinator);
     world.started.clear();
     world.observed.coordinator_heard = absl::InfinitePast();
@@ -1012,7 +1012,7 @@ TEST(PolicyTest, AProcessUnknownToANewCoordinatorIsKilledSoonAndNotCounted) {
   }
 }
 
-TEST(PolicyTest, AProcessThatReturnsToTheCoordinatorInTimeIsLeftAlone) {
+TEST(PolicyTest, KeepsAProcessThatReturnsToTheCoordinatorInTime) {
   World world = WatchedWorld();
   world.StartAll();
   world.Answer(kEverybody);
@@ -1025,7 +1025,7 @@ TEST(PolicyTest, AProcessThatReturnsToTheCoordinatorInTimeIsLeftAlone) {
   EXPECT_THAT(world.stopped, IsEmpty());
 }
 
-TEST(PolicyTest, AProcessThatHasLeftMayDoMoreButNotFreeze) {
+TEST(PolicyTest, AProcessThatHasLeftMayContinueButNotFreeze) {
   World world = WatchedWorld();
   world.StartAll();
   world.Answer(kEverybody);
@@ -1044,7 +1044,7 @@ TEST(PolicyTest, AProcessThatHasLeftMayDoMoreButNotFreeze) {
   EXPECT_THAT(world.stopped, ElementsAre("kill worker-0"));
 }
 
-TEST(PolicyTest, TheTimeThatTheBackendStoodStillIsNoProcesssSilence) {
+TEST(PolicyTest, DoesNotCountTheBackendsOwnPauseAsSilence) {
   World world = WatchedWorld();
   world.StartAll();
   world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});
@@ -1058,7 +1058,7 @@ TEST(PolicyTest, TheTimeThatTheBackendStoodStillIsNoProcesssSilence) {
   EXPECT_THAT(world.stopped, IsEmpty());
 }
 
-TEST(PolicyTest, ASuspensionEndsThoughTheCoordinatorFreezes) {
+TEST(PolicyTest, SuspensionEndsEvenIfTheCoordinatorFreezes) {
   World world = WatchedWorld();
   world.StartAll();
   world.Answer(kEverybody);
@@ -1073,7 +1073,7 @@ TEST(PolicyTest, ASuspensionEndsThoughTheCoordinatorFreezes) {
   EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSuspended);
 }
 
-TEST(PolicyTest, AtTheEndAnExpelledProcessIsNotWaitedFor) {
+TEST(PolicyTest, DoesNotWaitForAnExpelledProcessAtTheEnd) {
   World world = WatchedWorld();
   world.StartAll();
   world.observed.processes.at(kWorker0).expelled_after = world.now;
@@ -1083,9 +1083,9 @@ TEST(PolicyTest, AtTheEndAnExpelledProcessIsNotWaitedFor) {
   EXPECT_THAT(world.stopped, ElementsAre("kill worker-0"));
 }
 
-// ---- processes that are asked to go
+// ---- requested exits
 
-TEST(PolicyTest, AProcessThatDiesOfSigtermIsReplacedAndCountsNowhere) {
+TEST(PolicyTest, ReplacesAProcessKilledBySigtermWithoutCountingIt) {
   for (const Exit& exit : {Exit{0, SIGTERM, ""}, Exit{128 + SIGTERM, 0, ""}}) {
     World world;
     world.plan.backoff_limit = 0;
@@ -1119,7 +1119,7 @@ TEST(PolicyTest, ReplacesAMemberThatLeftAtOnceIfTheCoordinatorReportsThatTheJobC
   EXPECT_THAT(world.started, ElementsAre("ps-0", "worker-0"));
 }
 
-TEST(PolicyTest, WhenAllWorkersHaveLeftTheLastEvaluationGetsOthers) {
+TEST(PolicyTest, StartsWorkersForTheLastEvaluationIfAllHaveLeft) {
   World world;
   world.StartAll();
   world.observed.phase = v1::JobProgress::EVALUATING;
@@ -1134,7 +1134,7 @@ TEST(PolicyTest, WhenAllWorkersHaveLeftTheLastEvaluationGetsOthers) {
   EXPECT_THAT(world.started, ::testing::IsSupersetOf({"worker-0"}));
 }
 
-TEST(PolicyTest, WhatIsSavedNeedsNoWorkers) {
+TEST(PolicyTest, NeedsNoWorkersWhileSaving) {
   World world;
   world.StartAll();
   world.observed.phase = v1::JobProgress::SAVING;

@@ -18,9 +18,9 @@ namespace {
 
 using Death = v1::SetDesiredRequest::Death;
 
-// Of one job; more are dropped: a coordinator that is told of none sees them all by itself.
+// Pending deaths of one job. More are dropped: the coordinator detects deaths itself.
 constexpr size_t kMaxDeaths = 1000;
-// How many events a progress may carry; the operator makes events of its own.
+// As events_after, it asks for a progress without events: the operator records its own.
 constexpr uint64_t kNoEvents = ~uint64_t{0};
 
 }  // namespace
@@ -97,7 +97,7 @@ class GrpcCoordinators::Impl {
     const auto found = partners_.find(job);
     if (found == partners_.end()) return;
     found->second.active = false;
-    // A job that has ended stays for weeks; its connection need not.
+    // A job may exist for weeks after its end; its connection is not needed.
     if (found->second.channel == nullptr) return;
     garbage_.push_back(std::exchange(found->second.channel, nullptr));
     changed_.SignalAll();
@@ -133,7 +133,7 @@ class GrpcCoordinators::Impl {
     bool untold = false;
     std::vector<PendingDeath> deaths;
     bool calling = false;
-    bool failing = false;  // the last call did
+    bool failing = false;  // the last call failed
     absl::Time due;
     Heard heard;
     std::string gist;
@@ -165,6 +165,7 @@ class GrpcCoordinators::Impl {
       if (stopping_) return;
       garbage.swap(garbage_);
       if (!garbage.empty()) continue;
+
       const absl::Time now = absl::Now();
       absl::Time next = absl::InfiniteFuture();
       for (auto& [job, partner] : partners_) {
@@ -193,7 +194,8 @@ class GrpcCoordinators::Impl {
     call->stub = v1::JobControl::NewStub(partner->channel);
     call->context.set_deadline(std::chrono::system_clock::now() +
                                absl::ToChronoMilliseconds(options_.call_timeout));
-    // Told later, where the gate opens again.
+
+    // If the gate refuses, the desired state is sent when it opens again.
     const bool allowed = options_.gate == nullptr || options_.gate->Check().ok();
     if (!partner->untold || !allowed) {
       call->question.set_events_after(kNoEvents);
@@ -203,6 +205,7 @@ class GrpcCoordinators::Impl {
           [this, call](const grpc::Status& status) { OnAnswer(call, status.ok()); });
       return;
     }
+
     call->told = partner->desired;
     for (const PendingDeath& pending : partner->deaths) {
       if (pending.until > now) *call->told.add_deaths() = pending.death;
@@ -215,7 +218,7 @@ class GrpcCoordinators::Impl {
         [this, call](const grpc::Status& status) { OnTold(call, status.ok()); });
   }
 
-  // Null if the partner is another by now.
+  // Null if the job's coordinator has been replaced meanwhile.
   Partner* PartnerOf(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto found = partners_.find(call.job);
     if (found == partners_.end()) return nullptr;
@@ -265,7 +268,7 @@ class GrpcCoordinators::Impl {
       }
       news = news && !stopping_;
     }
-    // The call counts as under way until then: the destructor waits for it.
+    // The call counts as pending until here, so the destructor waits for it.
     if (news) on_news_(job);
     MutexLock lock(&mutex_);
     End(call);
@@ -278,10 +281,10 @@ class GrpcCoordinators::Impl {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<kube::ObjectKey, Partner> partners_ ABSL_GUARDED_BY(mutex_);
   std::vector<Call*> calls_ ABSL_GUARDED_BY(mutex_);
-  // Calls that have ended and channels that are not used any more. The last user of a channel must
-  // not be one of gRPC's own threads, which freeing it may wait for: the loop frees them.
+  // Ended calls and unused channels. Freeing a channel may wait for gRPC's own threads, so none of
+  // them may free it: the loop does.
   std::vector<std::shared_ptr<void>> garbage_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // last: it uses the above
+  std::thread thread_;  // last, because it uses the members above
 };
 
 GrpcCoordinators::GrpcCoordinators(Options options,

@@ -53,7 +53,7 @@ class FakeCoordinator final : public v1::JobControl::Service {
     MutexLock lock(&mutex_);
     return told_.size();
   }
-  // What it was told last, once it was told as often.
+  // The last desired state that it received, after this many calls.
   v1::SetDesiredRequest Told(size_t times) {
     MutexLock lock(&mutex_);
     const absl::Time deadline = absl::Now() + kPatience;
@@ -111,7 +111,7 @@ class CoordinatorsTest : public ::testing::Test {
       if (heard.progress != nullptr && heard.progress->step() == step) return;
       news_.WaitWithTimeout(&mutex_, absl::Milliseconds(10));
     }
-    FAIL() << "step " << step << " of " << job.ToString() << " was not heard";
+    FAIL() << "step " << step << " of " << job.ToString() << " was not received";
   }
 
   const kube::ObjectKey a_{"ns", "a"};
@@ -124,7 +124,7 @@ class CoordinatorsTest : public ::testing::Test {
                                  }};
 };
 
-TEST_F(CoordinatorsTest, ACoordinatorReceivesTheDesiredStateAndIsPolled) {
+TEST_F(CoordinatorsTest, SendsTheDesiredStateAndPolls) {
   FakeCoordinator coordinator;
   coordinator.SetStep(7);
   coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(3), {});
@@ -135,7 +135,7 @@ TEST_F(CoordinatorsTest, ACoordinatorReceivesTheDesiredStateAndIsPolled) {
   WaitForNews(a_, 8);
 }
 
-TEST_F(CoordinatorsTest, AWishIsSaidOnceAndDeathsWithTheNextCall) {
+TEST_F(CoordinatorsTest, SendsDesiredStateOnceAndDeathsWithTheNextCall) {
   FakeCoordinator coordinator;
   coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(3), {});
   coordinator.Told(1);
@@ -148,7 +148,7 @@ TEST_F(CoordinatorsTest, AWishIsSaidOnceAndDeathsWithTheNextCall) {
   EXPECT_EQ(told.deaths(0).process().incarnation(), 5u);
 }
 
-TEST_F(CoordinatorsTest, ANewLifeReceivesEverythingAgain) {
+TEST_F(CoordinatorsTest, SendsEverythingAgainToANewLife) {
   FakeCoordinator first;
   coordinators_.Converse(a_, "life-1", {first.address(), nullptr}, Wish(3), {});
   first.Told(1);
@@ -160,7 +160,7 @@ TEST_F(CoordinatorsTest, ANewLifeReceivesEverythingAgain) {
   EXPECT_EQ(coordinators_.Latest(a_).life, "life-2");
 }
 
-TEST_F(CoordinatorsTest, OneThatHangsBlocksNoOther) {
+TEST_F(CoordinatorsTest, AHangingCoordinatorBlocksNoOther) {
   FakeCoordinator hung;
   hung.Hang();
   FakeCoordinator other;
@@ -172,7 +172,7 @@ TEST_F(CoordinatorsTest, OneThatHangsBlocksNoOther) {
   EXPECT_EQ(coordinators_.Latest(a_).progress, nullptr);
 }
 
-TEST_F(CoordinatorsTest, OneThatIsNotThereYetIsHeardWhenItIs) {
+TEST_F(CoordinatorsTest, ReachesACoordinatorThatStartsLater) {
   auto coordinator = std::make_unique<FakeCoordinator>();
   const std::string address = coordinator->address();
   coordinators_.Converse(a_, "life-1", {"127.0.0.1:1", nullptr}, Wish(1), {});
@@ -181,19 +181,19 @@ TEST_F(CoordinatorsTest, OneThatIsNotThereYetIsHeardWhenItIs) {
   WaitForNews(a_, 2);
 }
 
-TEST_F(CoordinatorsTest, AConversationContinuesAfterAPause) {
+TEST_F(CoordinatorsTest, ContinuesAfterAPause) {
   FakeCoordinator coordinator;
   coordinator.SetStep(1);
   coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(1), {});
   WaitForNews(a_, 1);
   coordinators_.Pause(a_);
-  EXPECT_EQ(coordinators_.Latest(a_).progress->step(), 1u) << "what was said is kept";
+  EXPECT_EQ(coordinators_.Latest(a_).progress->step(), 1u) << "the last report is kept";
   coordinator.SetStep(2);
   coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(1), {});
   WaitForNews(a_, 2);
 }
 
-TEST_F(CoordinatorsTest, AForgottenJobIsSilent) {
+TEST_F(CoordinatorsTest, MakesNoCallsForAForgottenJob) {
   FakeCoordinator coordinator;
   coordinator.SetStep(1);
   coordinators_.Converse(a_, "life-1", {coordinator.address(), nullptr}, Wish(1), {});
@@ -210,7 +210,7 @@ class Gate final : public kube::WriteGate {
   std::atomic<bool> open{false};
 };
 
-TEST_F(CoordinatorsTest, AFormerLeaderSendsNothingAndOnlyPolls) {
+TEST_F(CoordinatorsTest, AFormerLeaderOnlyPolls) {
   FakeCoordinator coordinator;
   coordinator.SetStep(1);
   Gate gate;
@@ -230,7 +230,7 @@ TEST_F(CoordinatorsTest, AFormerLeaderSendsNothingAndOnlyPolls) {
   EXPECT_EQ(told.deaths_size(), 1);
 }
 
-TEST(GistTest, GrowthOfStepsIsNoNews) {
+TEST(GistTest, GrowingStepsAreNotNews) {
   v1::JobProgress before;
   before.set_step(1);
   before.set_phase(v1::JobProgress::TRAINING);

@@ -13,7 +13,7 @@ using kube::Json;
 
 constexpr int kCreateTries = 3;
 
-// The controller, else any owner, else the tool that manages it, else whoever wrote it first.
+// Names the controller, else any owner, else the tool that manages it, else its first writer.
 std::string Whose(const Json& object, const JobView& job) {
   const Json* owners = kube::Find(object, {"metadata", "ownerReferences"});
   if (owners != nullptr && owners->is_array() && !owners->empty()) {
@@ -25,7 +25,8 @@ std::string Whose(const Json& object, const JobView& job) {
     const std::string kind = kube::GetString(*shown, {"kind"});
     const std::string name = kube::GetString(*shown, {"name"});
     if (kind == api::kKind && name == job.key.name) {
-      return absl::StrCat("belongs to an earlier ", kind, " ", name, ", with which it will go");
+      return absl::StrCat("belongs to an earlier ", kind, " ", name,
+                          ", with which it will be deleted");
     }
     return absl::StrCat("belongs to ", kind, " ", name);
   }
@@ -41,18 +42,18 @@ std::string Whose(const Json& object, const JobView& job) {
   if (fields != nullptr && fields->is_array() && !fields->empty()) {
     if (const std::string manager = kube::GetString(fields->front(), {"manager"});
         !manager.empty()) {
-      return absl::StrCat("was made by ", manager);
+      return absl::StrCat("was created by ", manager);
     }
   }
-  return "is not this job's";
+  return "does not belong to this job";
 }
 
 }  // namespace
 
 absl::Status NameTaken(const kube::ResourceType& type, const Json& found, const JobView& job) {
-  return absl::AlreadyExistsError(absl::StrCat("there is a ", type.kind, " ",
-                                               kube::KeyOf(found).ToString(), " already, which ",
-                                               Whose(found, job)));
+  return absl::AlreadyExistsError(absl::StrCat("the ", type.kind, " ",
+                                               kube::KeyOf(found).ToString(),
+                                               " already exists and ", Whose(found, job)));
 }
 
 absl::StatusOr<Json> CreateOwned(kube::Client* client, const kube::ResourceType& type,

@@ -1,4 +1,4 @@
-// Creation of a job's objects beside objects of others.
+// Creates a job's objects without touching foreign ones.
 #ifndef SLUICE_OPERATOR_RECONCILER_CREATE_OWNED_H_
 #define SLUICE_OPERATOR_RECONCILER_CREATE_OWNED_H_
 
@@ -10,13 +10,13 @@
 
 namespace sluice::reconciler {
 
-// Creates `object`, or finds the one that the job has already (kube::CreateOrFind). Whose it is,
-// its controller's uid says. ALREADY_EXISTS (NameTaken): an object that is not the job's has the
+// Creates `object`, or finds the one that the job has already (kube::CreateOrFind). The
+// controller's uid shows whose object it is. ALREADY_EXISTS (NameTaken): a foreign object has the
 // name; it is left as it is.
 absl::StatusOr<kube::Json> CreateOwned(kube::Client* client, const kube::ResourceType& type,
                                        const JobView& job, const kube::Json& object);
 
-// ALREADY_EXISTS: names the object that has the name, and whose it seems to be.
+// ALREADY_EXISTS: names the object that has the name, and its apparent owner.
 absl::Status NameTaken(const kube::ResourceType& type, const kube::Json& found, const JobView& job);
 
 }  // namespace sluice::reconciler

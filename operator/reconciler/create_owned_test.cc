@@ -24,8 +24,9 @@ std::string Told(const Json& metadata) {
   return std::string(status.message());
 }
 
-TEST(NameTakenTest, NamesTheObjectAndWhoseItSeemsToBe) {
-  EXPECT_EQ(Told(Json::object()), "there is a ConfigMap ns/a already, which is not this job's");
+TEST(NameTakenTest, NamesTheObjectAndItsApparentOwner) {
+  EXPECT_EQ(Told(Json::object()),
+            "the ConfigMap ns/a already exists and does not belong to this job");
   const Json deployment = {{"kind", "Deployment"}, {"name", "web"}, {"uid", "7"}};
   const Json set = {{"kind", "ReplicaSet"}, {"name", "web-1"}, {"uid", "8"}, {"controller", true}};
   EXPECT_THAT(Told({{"ownerReferences", {deployment}}}), HasSubstr("belongs to Deployment web"));
@@ -35,13 +36,13 @@ TEST(NameTakenTest, NamesTheObjectAndWhoseItSeemsToBe) {
                     {"annotations", {{"meta.helm.sh/release-name", "web"}}}}),
               HasSubstr("is managed by Helm, release web"));
   EXPECT_THAT(Told({{"managedFields", {{{"manager", "kubectl-create"}}}}}),
-              HasSubstr("was made by kubectl-create"));
+              HasSubstr("was created by kubectl-create"));
 }
 
-TEST(NameTakenTest, AnEarlierJobOfTheNameTakesItsObjectsWithIt) {
+TEST(NameTakenTest, NamesAnEarlierJobWithWhichTheObjectIsDeleted) {
   const Json earlier = {{"kind", "TrainingJob"}, {"name", "a"}, {"uid", "0"}, {"controller", true}};
   EXPECT_THAT(Told({{"ownerReferences", {earlier}}}),
-              HasSubstr("belongs to an earlier TrainingJob a, with which it will go"));
+              HasSubstr("belongs to an earlier TrainingJob a, with which it will be deleted"));
 }
 
 }  // namespace

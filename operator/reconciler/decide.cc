@@ -354,8 +354,7 @@ class JobDecider {
     conversation.desired.set_suspend(decision.desired_suspend);
     for (const policy::ReportDeath& death : decision.deaths) {
       if (!progress_is_new_ || Ending()) break;
-      // Identified by incarnation, which differs from the successor's. Process ids are no use: they
-      // are equal in most pods.
+      // The report names the incarnation, which differs from the successor's.
       for (const v1::ProcessStatus& process : progress_->processes()) {
         if (process.process().role() != death.slot.role ||
             process.process().index() != death.slot.index) {

@@ -1,5 +1,5 @@
-// DecideJob as a table: a world, and all that is to be done about it. What becomes of a job over
-// time, with the writes in between, is in operator/operator_test.cc.
+// DecideJob as a table: a world, and the complete decision. The course of a job over time, with the
+// writes in between, is in operator/operator_test.cc.
 #include "operator/reconciler/decide.h"
 
 #include <gmock/gmock.h>
@@ -31,12 +31,13 @@ constexpr Slot kWorker1 = {v1::WORKER, 1};
 
 const absl::Time kStart = absl::FromUnixSeconds(1700000000);
 
-// A job of one shard and two workers, and its world; decisions go on from each other.
+// A job with one shard and two workers, and its world; each decision continues from the previous
+// one.
 class Scene {
  public:
   Scene() { Spec(Json::object()); }
 
-  // Merged into the spec; a new generation.
+  // Merged into the spec, as a new generation.
   void Spec(const Json& patch) {
     spec_.merge_patch(patch);
     Read();
@@ -102,13 +103,13 @@ class Scene {
     world.progress_of = Pod(kCoordinator).uid;
   }
   void Pass(absl::Duration time) { now += time; }
-  // Decides and writes the status down.
+  // Decides and stores the status.
   Plan Decide() {
     Plan plan = DecideJob(world, ClusterLimits(), now);
     world.status = plan.status;
     return plan;
   }
-  // The coordinator has saved a checkpoint, and all have left.
+  // The coordinator has saved a checkpoint, and all processes have left.
   void Suspends() {
     Says(v1::JobProgress::SUSPENDED);
     Decide();
@@ -135,7 +136,7 @@ class Scene {
   int generation_ = 0;
 };
 
-// All that a plan asks for, but the status.
+// All actions of a plan except the status.
 std::vector<std::string> Actions(const Plan& plan, absl::Time now) {
   std::vector<std::string> actions;
   for (const PodDeletion& deletion : plan.deletions) {
@@ -154,7 +155,8 @@ std::vector<std::string> Actions(const Plan& plan, absl::Time now) {
     actions.push_back(absl::StrCat("desire ", desired.workers(), " workers, ", desired.shards(),
                                    " shards", desired.suspend() ? ", suspension" : ""));
     for (const auto& death : plan.conversation->deaths) {
-      actions.push_back(absl::StrCat("tell of incarnation ", death.process().incarnation()));
+      actions.push_back(
+          absl::StrCat("report death of incarnation ", death.process().incarnation()));
     }
   }
   if (plan.decide_again != absl::InfiniteFuture()) {
@@ -172,7 +174,7 @@ struct Row {
 
 class DecideJobTest : public ::testing::TestWithParam<Row> {};
 
-TEST_P(DecideJobTest, AsksForWhatTheWorldNeeds) {
+TEST_P(DecideJobTest, PlansTheExpectedActions) {
   Scene scene;
   GetParam().given(&scene);
   const Plan plan = scene.Decide();
@@ -183,53 +185,53 @@ TEST_P(DecideJobTest, AsksForWhatTheWorldNeeds) {
 const char* NameOf(const Row& row) { return row.name; }
 
 const Row kBeginning[] = {
-    {"ANewJobGetsAllAtOnce",
+    {"CreatesAllPodsOfANewJobAtOnce",
      [](Scene*) {},
      {"create coordinator", "create ps-0", "create worker-0", "create worker-1", "keep objects"},
      "Starting"},
-    {"PodsThatAreOnTheirWayAreWaitedFor",
+    {"WaitsForStartingPods",
      [](Scene* s) {
        for (const Slot& slot : {kCoordinator, kShard, kWorker0, kWorker1}) s->Pod(slot);
      },
      {"keep objects"},
      "Starting"},
-    {"WhatIsMissingIsMade",
+    {"CreatesMissingPods",
      [](Scene* s) {
        s->Trains();
        s->Gone(kWorker0);
      },
      {"create worker-0", "keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"AJobThatTrainsIsLeftAlone",
+    {"DoesNothingForATrainingJob",
      [](Scene* s) { s->Trains(); },
      {"keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"ACoordinatorWithoutAnAddressIsNotSpokenWith",
+    {"MakesNoCallsToACoordinatorWithoutAnAddress",
      [](Scene* s) {
        s->Trains();
        s->Pod(kCoordinator).ip.clear();
      },
      {"keep objects"},
      "Training"},
-    {"AJobOnItsWayOutIsLeftToTheCollectorOfGarbage",
+    {"LeavesADeletedJobToTheGarbageCollector",
      [](Scene* s) {
        s->Metadata({{"deletionTimestamp", "2026-01-01T00:00:00Z"}});
      },
      {},
      ""},
-    {"AJobOfAnotherManagerIsNotTouched",
+    {"IgnoresAJobOfAnotherController",
      [](Scene* s) {
        s->Spec({{"managedBy", "example.com/other"}});
      },
      {},
      ""},
-    {"AJobWithoutStorageGetsNothing",
+    {"CreatesNothingForAJobWithoutStorage",
      [](Scene* s) {
        s->Spec({{"checkpoint", {{"storage", nullptr}}}});
      },
      {},
      "Invalid"},
-    {"AJobThatIsMadeSuspendedGetsNothing",
+    {"CreatesNothingForAJobCreatedSuspended",
      [](Scene* s) {
        s->Spec({{"suspend", true}});
      },
@@ -240,22 +242,23 @@ INSTANTIATE_TEST_SUITE_P(Beginning, DecideJobTest, ::testing::ValuesIn(kBeginnin
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
 const Row kLosses[] = {
-    {"APodThatHasEndedMakesRoomForTheNextAtOnce",
+    {"ReplacesAnEndedPodAtOnce",
      [](Scene* s) {
        s->Trains();
        s->Ends(kWorker1, 0, 9);
      },
      {"delete a-worker-1 grace 0", "create worker-1", "keep objects", "desire 2 workers, 1 shards",
-      "tell of incarnation 77"},
+      "report death of incarnation 77"},
      "Training"},
-    {"OneWhoseOtherContainersRunHasToLeaveFirst",
+    {"DeletesAPodWithRunningSidecarsBeforeReplacingIt",
      [](Scene* s) {
        s->Trains();
        s->Ends(kWorker1, 0, 9).terminal = false;
      },
-     {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards", "tell of incarnation 77"},
+     {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards",
+      "report death of incarnation 77"},
      "Training"},
-    {"TheSecondEndInARowIsAnsweredASecondLater",
+    {"ReplacesAfterASecondExitInARowOneSecondLater",
      [](Scene* s) {
        s->Trains();
        for (int i = 0; i < 2; ++i) {
@@ -268,7 +271,7 @@ const Row kLosses[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 2s"},
      "Training"},
-    {"APodThatIsBeingDeletedIsWaitedFor",
+    {"WaitsForAPodThatIsBeingDeleted",
      [](Scene* s) {
        s->Trains();
        s->Pod(kWorker1).deletion_asked = s->now;
@@ -276,7 +279,7 @@ const Row kLosses[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 25s"},
      "Training"},
-    {"APodOfALostNodeIsForcedOutInTime",
+    {"ForceDeletesAPodOfALostNodeWhenDue",
      [](Scene* s) {
        s->Trains();
        PodView& pod = s->Pod(kWorker1);
@@ -286,7 +289,7 @@ const Row kLosses[] = {
      },
      {"delete a-worker-1 grace 0", "keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"APodIsForcedOutOnce",
+    {"ForceDeletesAPodOnce",
      [](Scene* s) {
        s->Trains();
        PodView& pod = s->Pod(kWorker1);
@@ -295,7 +298,7 @@ const Row kLosses[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"NobodyIsForcedOutWhereTheJobSaysNever",
+    {"ForceDeletesNothingIfTheJobForbidsIt",
      [](Scene* s) {
        s->Spec({{"nodeFailure", {{"forceDeleteAfterSeconds", 0}}}});
        s->Trains();
@@ -305,7 +308,7 @@ const Row kLosses[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards"},
      "Training"},
-    {"MoreRestorationsThanAllowedEndTheJob",
+    {"TooManyRestorationsFailTheJob",
      [](Scene* s) {
        s->Spec({{"backoffLimit", 0}});
        s->Trains();
@@ -314,7 +317,7 @@ const Row kLosses[] = {
      {"delete a-coordinator", "delete a-worker-0", "delete a-worker-1",
       "desire 2 workers, 1 shards"},
      "Failed"},
-    {"AShardThatWasEvictedCountsAgainstNothing",
+    {"DoesNotCountAnEvictedShard",
      [](Scene* s) {
        s->Spec({{"backoffLimit", 0}});
        s->Trains();
@@ -343,21 +346,21 @@ void IsPreparedForLong(Scene* s) {
 }
 
 const Row kSlowStarts[] = {
-    {"APodThatIsSlowToStartIsLookedAtInTime",
+    {"DecidesAgainWhenAPodBecomesSlow",
      [](Scene* s) {
        IsPreparedForLong(s);
        s->Pass(absl::Seconds(20));
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 40s"},
      "Starting"},
-    {"WhatKeepsItIsToldThen",
+    {"ReportsWhyAPodIsSlow",
      [](Scene* s) {
        IsPreparedForLong(s);
        s->Pass(absl::Minutes(1));
      },
      {"keep objects", "desire 2 workers, 1 shards"},
      "VolumeNotMounted"},
-    {"AndNoMoreOnceItHasBegun",
+    {"ReportsNothingOnceTheSlowPodHasBegun",
      [](Scene* s) {
        IsPreparedForLong(s);
        s->Pass(absl::Minutes(1));
@@ -371,21 +374,21 @@ INSTANTIATE_TEST_SUITE_P(SlowStarts, DecideJobTest, ::testing::ValuesIn(kSlowSta
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
 const Row kOutdated[] = {
-    {"APodThatWaitsIsMadeAnewWhereThatIsTheCure",
+    {"RecreatesAWaitingPodIfItsTemplateChanged",
      [](Scene* s) {
        WaitsForAnImage(s);
        s->world.template_hashes[kWorker1] = "h2";
      },
      {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards"},
      "ImagePullFailed"},
-    {"NotWhereItWouldBeTheSame",
+    {"KeepsAWaitingPodIfItsTemplateIsUnchanged",
      [](Scene* s) {
        WaitsForAnImage(s);
        s->world.template_hashes[kWorker1] = "h1";
      },
      {"keep objects", "desire 2 workers, 1 shards"},
      "ImagePullFailed"},
-    {"OneThatDoesNotSayWhyIsGivenHalfAMinute",
+    {"GivesAPodWithoutAReasonHalfAMinute",
      [](Scene* s) {
        WaitsForAnImage(s);
        s->Pod(kWorker1).waiting = {};
@@ -394,7 +397,7 @@ const Row kOutdated[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 20s"},
      "Starting"},
-    {"OneThatRunsStays",
+    {"KeepsARunningPodIfItsTemplateChanged",
      [](Scene* s) {
        s->Trains();
        s->world.template_hashes[kWorker1] = "h2";
@@ -406,21 +409,21 @@ INSTANTIATE_TEST_SUITE_P(Outdated, DecideJobTest, ::testing::ValuesIn(kOutdated)
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
 const Row kSizes[] = {
-    {"AWorkerMoreIsMade",
+    {"CreatesAnAdditionalWorker",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"worker", {{"replicas", 3}}}});
      },
      {"create worker-2", "keep objects", "desire 3 workers, 1 shards"},
      "Training"},
-    {"AWorkerTooManyIsAskedToLeave",
+    {"AsksASurplusWorkerToLeave",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"worker", {{"replicas", 1}}}});
      },
      {"delete a-worker-1", "keep objects", "desire 1 workers, 1 shards"},
      "Training"},
-    {"OneThatHasLeftIsRemoved",
+    {"DeletesASurplusWorkerThatHasLeft",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"worker", {{"replicas", 1}}}});
@@ -428,23 +431,23 @@ const Row kSizes[] = {
        s->Ends(kWorker1, 0);
      },
      {"delete a-worker-1 grace 0", "keep objects", "desire 1 workers, 1 shards",
-      "tell of incarnation 77"},
+      "report death of incarnation 77"},
      "Training"},
-    {"AnotherNumberOfShardsTakesACheckpoint",
+    {"SavesACheckpointForAnotherNumberOfShards",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
      },
      {"keep objects", "desire 2 workers, 1 shards, suspension"},
      "Scaling"},
-    {"AnotherModeTakesACheckpoint",
+    {"SavesACheckpointForAnotherMode",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"training", {{"mode", "Asynchronous"}}}});
      },
      {"keep objects", "desire 2 workers, 1 shards, suspension"},
      "SwitchingMode"},
-    {"AnotherBoundOfStalenessDoesToo",
+    {"SavesACheckpointForAnotherBoundOfStaleness",
      [](Scene* s) {
        s->Spec({{"training",
                  {{"mode", "BoundedStaleness"}, {"boundedStaleness", {{"maxStaleness", 2}}}}}});
@@ -453,16 +456,16 @@ const Row kSizes[] = {
      },
      {"keep objects", "desire 2 workers, 1 shards, suspension"},
      "SwitchingMode"},
-    {"NobodyIsReplacedWhileTheCheckpointIsWritten",
+    {"ReplacesNothingWhileTheCheckpointIsWritten",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
        s->Decide();
        s->Ends(kWorker1, 1);
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension", "tell of incarnation 77"},
+     {"keep objects", "desire 2 workers, 1 shards, suspension", "report death of incarnation 77"},
      "Scaling"},
-    {"PodsOfAnActivationThatIsOverAreRemoved",
+    {"DeletesPodsOfAnEndedActivation",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
@@ -472,7 +475,7 @@ const Row kSizes[] = {
      {"delete a-coordinator grace 0", "delete a-ps-0 grace 0", "delete a-worker-0 grace 0",
       "delete a-worker-1 grace 0"},
      "Scaling"},
-    {"TheNextActivationHasTheNewSize",
+    {"StartsTheNextActivationWithTheNewSize",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 2}}}});
@@ -495,14 +498,14 @@ void Succeeds(Scene* s) {
 }
 
 const Row kEnds[] = {
-    {"ProcessesMayLeaveByThemselves",
+    {"LetsProcessesLeaveByThemselves",
      [](Scene* s) {
        s->Trains();
        s->Says(v1::JobProgress::SUCCEEDED);
      },
      {"desire 2 workers, 1 shards", "again after 10s"},
      "Succeeded"},
-    {"WhoStaysIsAskedToLeave",
+    {"AsksRemainingProcessesToLeave",
      [](Scene* s) {
        Succeeds(s);
        s->Pass(absl::Seconds(10));
@@ -510,7 +513,7 @@ const Row kEnds[] = {
      {"delete a-coordinator", "delete a-ps-0", "delete a-worker-0", "delete a-worker-1",
       "desire 2 workers, 1 shards"},
      "Succeeded"},
-    {"UnlessPodsAreToStay",
+    {"KeepsRunningPodsWithCleanPodPolicyNone",
      [](Scene* s) {
        s->Spec({{"cleanPodPolicy", "None"}});
        Succeeds(s);
@@ -518,14 +521,14 @@ const Row kEnds[] = {
      },
      {"desire 2 workers, 1 shards"},
      "Succeeded"},
-    {"EndedPodsKeepTheirLogs",
+    {"KeepsEndedPodsForTheirLogs",
      [](Scene* s) {
        Succeeds(s);
        for (PodView& pod : s->world.pods) s->Ends(pod.slot, 0);
      },
      {},
      "Succeeded"},
-    {"UnlessAllAreToGo",
+    {"DeletesEndedPodsWithCleanPodPolicyAll",
      [](Scene* s) {
        s->Spec({{"cleanPodPolicy", "All"}});
        Succeeds(s);
@@ -534,7 +537,7 @@ const Row kEnds[] = {
      {"delete a-coordinator grace 0", "delete a-ps-0 grace 0", "delete a-worker-0 grace 0",
       "delete a-worker-1 grace 0"},
      "Succeeded"},
-    {"NothingIsMadeAgainAfterTheEnd",
+    {"CreatesNothingAfterTheEnd",
      [](Scene* s) {
        Succeeds(s);
        s->world.pods.clear();
@@ -542,7 +545,7 @@ const Row kEnds[] = {
      },
      {},
      "Succeeded"},
-    {"AJobThatExpiresIsLookedAtThen",
+    {"DecidesAgainWhenAJobExpires",
      [](Scene* s) {
        s->Spec({{"ttlSecondsAfterFinished", 60}});
        Succeeds(s);
@@ -551,7 +554,7 @@ const Row kEnds[] = {
      },
      {"again after 40s"},
      "Succeeded"},
-    {"AndIsDeleted",
+    {"DeletesAnExpiredJob",
      [](Scene* s) {
        s->Spec({{"ttlSecondsAfterFinished", 60}});
        Succeeds(s);
@@ -560,7 +563,7 @@ const Row kEnds[] = {
      },
      {"delete the job"},
      "Succeeded"},
-    {"ASuspendedJobDoesNotExpire",
+    {"DoesNotExpireASuspendedJob",
      [](Scene* s) {
        s->Spec({{"ttlSecondsAfterFinished", 0}, {"suspend", true}});
        s->Decide();
@@ -568,14 +571,14 @@ const Row kEnds[] = {
      },
      {},
      "Suspended"},
-    {"AJobIsLookedAtWhenItsDeadlinesPass",
+    {"DecidesAgainWhenDeadlinesPass",
      [](Scene* s) {
        s->Spec({{"activeDeadlineSeconds", 300}, {"progressDeadlineSeconds", 1000}});
        s->Trains();
      },
      {"keep objects", "desire 2 workers, 1 shards", "again after 4m"},
      "Training"},
-    {"AJobThatMakesNoStepFails",
+    {"FailsAJobWithoutProgress",
      [](Scene* s) {
        s->Spec({{"progressDeadlineSeconds", 100}});
        s->Trains();
@@ -588,7 +591,7 @@ const Row kEnds[] = {
 INSTANTIATE_TEST_SUITE_P(Ends, DecideJobTest, ::testing::ValuesIn(kEnds),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
-TEST(DecideJob, AWorkerThatWasTooManyIsNoLoss) {
+TEST(DecideJob, DoesNotCountTheExitOfASurplusWorker) {
   Scene scene;
   scene.Trains();
   scene.Spec({{"worker", {{"replicas", 1}}}});
@@ -602,7 +605,7 @@ TEST(DecideJob, AWorkerThatWasTooManyIsNoLoss) {
   EXPECT_EQ(kube::Find(plan.status, {"restarts"}), nullptr);
 }
 
-TEST(DecideJob, TheStatusListsTheNewestEightEnds) {
+TEST(DecideJob, TheStatusListsTheNewestEightExits) {
   Scene scene;
   scene.Trains();
   for (int i = 0; i < 10; ++i) {
@@ -619,7 +622,7 @@ TEST(DecideJob, TheStatusListsTheNewestEightEnds) {
   EXPECT_EQ(failures.back()["exitCode"], 32);
 }
 
-TEST(DecideJob, TheEndThatFailsTheJobIsListedAndWhatDiesOfItIsNot) {
+TEST(DecideJob, ListsTheExitThatFailsTheJobButNotItsConsequences) {
   Scene scene;
   scene.Trains();
   PodView& pod = scene.Ends(kWorker0, 2);
@@ -638,7 +641,7 @@ TEST(DecideJob, TheEndThatFailsTheJobIsListedAndWhatDiesOfItIsNot) {
   EXPECT_THAT(std::string(failures[0]["message"]), HasSubstr("row 7 is damaged"));
 }
 
-TEST(DecideJob, TheSameWorldAsksForTheSameAgain) {
+TEST(DecideJob, DecidesTheSameForAnUnchangedWorld) {
   for (const auto& rows : {std::vector<Row>(std::begin(kBeginning), std::end(kBeginning)),
                            std::vector<Row>(std::begin(kEnds), std::end(kEnds))}) {
     for (const Row& row : rows) {
@@ -654,14 +657,14 @@ TEST(DecideJob, TheSameWorldAsksForTheSameAgain) {
   }
 }
 
-// ---- processes that freeze and have no probes
+// ---- frozen processes without probes
 
-TEST(DecideJob, APodThatDoesNotRegisterWithinTheStartTimeoutIsReplaced) {
+TEST(DecideJob, ReplacesAPodThatDoesNotRegisterWithinTheStartTimeout) {
   Scene scene;
   scene.Spec({{"timeouts", {{"startSeconds", 100}}}});
   scene.Trains();
   const auto says = [&] {
-    scene.Says(v1::JobProgress::TRAINING);  // of worker-1
+    scene.Says(v1::JobProgress::TRAINING);  // the report has only worker-1
     scene.progress.add_processes()->mutable_process()->set_role(v1::SHARD);
     scene.world.progress_at = scene.now;
   };
@@ -673,7 +676,7 @@ TEST(DecideJob, APodThatDoesNotRegisterWithinTheStartTimeoutIsReplaced) {
   says();
   EXPECT_TRUE(scene.Decide().deletions.empty());
   scene.Pass(absl::Seconds(2));
-  EXPECT_TRUE(scene.Decide().deletions.empty()) << "what the coordinator said is old";
+  EXPECT_TRUE(scene.Decide().deletions.empty()) << "the coordinator's report is old";
   says();
   plan = scene.Decide();
   ASSERT_EQ(plan.deletions.size(), 1u);
@@ -681,7 +684,7 @@ TEST(DecideJob, APodThatDoesNotRegisterWithinTheStartTimeoutIsReplaced) {
   EXPECT_EQ(plan.deletions[0].grace_seconds, 1);
 }
 
-TEST(DecideJob, APodThatStartsOrThatTheCoordinatorHasIsNotWrittenDown) {
+TEST(DecideJob, RecordsNeitherStartingNorRegisteredPods) {
   Scene scene;
   scene.Trains();
   scene.Says(v1::JobProgress::TRAINING);

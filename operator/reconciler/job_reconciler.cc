@@ -44,7 +44,7 @@ std::shared_ptr<JobReconciler::Trail> JobReconciler::TrailOf(const runtime::Key&
   return trail;
 }
 
-// A cache that lags shows the job as it was before our own last writes.
+// A cache that lags shows the job as it was before the operator's own last writes.
 Json JobReconciler::NewestJob(const Json& cached, Trail* trail) const {
   const std::string version = kube::ResourceVersionOf(cached);
   const auto& old = trail->superseded;
@@ -74,6 +74,7 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* tr
   const absl::Time now = clock_->Now();
   std::vector<PodView> views;
   std::map<std::string, Trail::Leaving> leaving;
+
   for (const runtime::ObjectPtr& pod : caches_.pods->ByIndex(kControllerIndex, uid)) {
     std::optional<PodView> view = ReadPod(*pod);
     if (!view.has_value()) continue;
@@ -90,7 +91,8 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* tr
     if (deleted != trail->deleted.end() && deleted->second.forced) view->forced = true;
     views.push_back(*std::move(view));
   }
-  trail->leaving = std::move(leaving);  // without those that are gone
+
+  trail->leaving = std::move(leaving);  // drops the pods that are gone
   for (auto it = trail->created.begin(); it != trail->created.end();) {
     if (now - it->second.at > options_.write_lag) {
       it = trail->created.erase(it);
@@ -124,6 +126,7 @@ World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) c
   world.progress_at = heard.at;
   world.refused = trail->refused;
   world.images = ImagesOf(world.job, options_.pods);
+
   const PodImages images = PinnedImages(ReadRecovery(world.status), world);
   if (trail->hashes_of != world.job.generation || trail->hashed_images != images) {
     trail->hashes.clear();
@@ -143,10 +146,11 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
   body["status"] = plan.status;
   kube::WriteOptions options;
   options.subresource = kube::Subresource::kStatus;
-  // Update, and with it the job's resourceVersion: what was decided on an older state of the job,
-  // or by a leader of the past, is refused.
+  // The update carries the job's resourceVersion: a decision based on an older state of the job, or
+  // made by a former leader, is refused.
   absl::StatusOr<Json> written = client_->Update(TrainingJobs(), world.job.key, body, options);
   if (!written.ok()) return written.status();
+
   trail->superseded.push_back(kube::ResourceVersionOf(job));
   trail->written = *std::move(written);
   trail->status_written = clock_->Now();
@@ -170,10 +174,11 @@ absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObj
     const std::string name = absl::StrCat(wanted.type->resource, "/", key.name);
     const auto applied = trail->applied.find(name);
     const bool known = applied != trail->applied.end();
+
     if (live != nullptr && Covers(*live, wanted.object)) {
       if (!known) continue;
       applied->second.shown = true;
-      // It lasts.
+      // The write has lasted.
       const absl::Duration quiet = 2 * WriteLag(applied->second.times);
       if (now - applied->second.at >= quiet) trail->applied.erase(applied);
       continue;
@@ -182,7 +187,7 @@ absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObj
       return NameTaken(*wanted.type, *live, job);
     }
     if (known && applied->second.object == wanted.object) {
-      // An edit is put right at once; one that comes again and again, more and more seldom.
+      // The first edit is reverted at once; later ones with growing delays.
       const bool first_edit = applied->second.shown && applied->second.times == 1;
       if (!first_edit && now - applied->second.at < WriteLag(applied->second.times)) {
         applied->second.shown = false;
@@ -194,11 +199,11 @@ absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObj
   return PutRight(job, lacking, trail);
 }
 
-// One that is not known to be there is created, and so never takes the place of another's: the
-// caches hold what has the job's label, and do not know of others. One that is there and says
-// something else is patched in the very state that was seen: a leader of the past does no harm. It
-// is a merge patch, which replaces lists whole: a server-side apply leaves in them what another
-// client added.
+// An object that the cache does not have is created, so it never replaces a foreign object: the
+// caches hold only objects with the job's label. An object that differs is patched with the uid and
+// resourceVersion that were seen, so a former leader does no harm. The patch is a merge patch,
+// which replaces whole lists; a server-side apply would leave elements that another client has
+// added.
 absl::Status JobReconciler::PutRight(const JobView& job, const OwnedObject& wanted,
                                      const Json* live) const {
   Json found;
@@ -206,9 +211,10 @@ absl::Status JobReconciler::PutRight(const JobView& job, const OwnedObject& want
     absl::StatusOr<Json> made = CreateOwned(client_, *wanted.type, job, wanted.object);
     if (!made.ok()) return made.status();
     if (Covers(*made, wanted.object)) return absl::OkStatus();
-    found = *std::move(made);  // one of an earlier try, or without its label
+    found = *std::move(made);  // from an earlier attempt, or without its label
     live = &found;
   }
+
   kube::WriteOptions options;
   options.field_manager = kFieldManager;
   Json body = wanted.object;
@@ -219,15 +225,16 @@ absl::Status JobReconciler::PutRight(const JobView& job, const OwnedObject& want
       .status();
 }
 
-// In no order: none of them needs another one, and pods come later.
+// Several at a time: no object needs another one, and pods are created later.
 absl::Status JobReconciler::PutRight(const JobView& job, const std::vector<Lacking>& objects,
                                      Trail* trail) {
-  std::vector<char> written(objects.size(), 0);  // each by one task
+  std::vector<char> written(objects.size(), 0);  // each element is written by one task
   absl::Status status = InParallel(objects.size(), [&](size_t i) {
     absl::Status done = PutRight(job, objects[i].wanted, objects[i].live.get());
     written[i] = done.ok();
     return done;
   });
+
   const absl::Time now = clock_->Now();
   for (size_t i = 0; i < objects.size(); ++i) {
     if (!written[i]) continue;
@@ -247,7 +254,7 @@ absl::Status JobReconciler::InParallel(size_t count, const runtime::TaskPool::Ta
   return pool->ForEach(count, options_.writes_at_once, task);
 }
 
-// The NetworkPolicy of a job that wants none any more.
+// Deletes the NetworkPolicy of a job whose spec no longer wants one.
 absl::Status JobReconciler::DropPolicy(const World& world) {
   if (world.job.network_policy) return absl::OkStatus();
   const runtime::ObjectPtr live = caches_.policies->Get(world.job.key);
@@ -263,17 +270,18 @@ absl::Status JobReconciler::DropPolicy(const World& world) {
 
 absl::Status JobReconciler::DeletePods(const std::string& ns,
                                        const std::vector<PodDeletion>& deletions, Trail* trail) {
-  std::vector<char> deleted(deletions.size(), 0);  // each by one task
+  std::vector<char> deleted(deletions.size(), 0);  // each element is written by one task
   absl::Status status = InParallel(deletions.size(), [&](size_t i) {
     kube::DeleteOptions options;
     options.uid = deletions[i].uid;
     options.grace_period_seconds = deletions[i].grace_seconds;
     absl::Status done = client_->Delete(Pods(), {ns, deletions[i].name}, options).status();
-    // Gone already, or another pod has the name: what was to be deleted is not there.
+    // The pod is gone already, or another pod has its name: there is nothing to delete.
     if (!done.ok() && !absl::IsNotFound(done) && !kube::IsConflict(done)) return done;
     deleted[i] = 1;
     return absl::OkStatus();
   });
+
   const absl::Time now = clock_->Now();
   for (size_t i = 0; i < deletions.size(); ++i) {
     if (!deleted[i]) continue;
@@ -293,16 +301,17 @@ absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& worl
   const Json& labels = pod["metadata"]["labels"];
   const Json* found = kube::Find(*made, {"metadata", "labels"});
   if (found == nullptr || !Covers(*found, labels)) {
-    // The caches select by label, so they never show it.
+    // The caches select by label, so they never show this pod.
     return absl::AlreadyExistsError(absl::StrCat(
-        "the Pod ", kube::KeyOf(pod).ToString(), " belongs to this job and lacks labels (",
-        kJobLabel, ", ", kRoleLabel, ", ", kIndexLabel, "): put them back, or delete the pod"));
+        "the Pod ", kube::KeyOf(pod).ToString(), " belongs to this job but lacks labels (",
+        kJobLabel, ", ", kRoleLabel, ", ", kIndexLabel, "): restore them, or delete the pod"));
   }
   return NewPod{*std::move(made), TemplateHash(pod)};
 }
 
-// Several at a time, role by role: where a quota has room for some only, no worker takes the place
-// of a shard. What was made before (or beside) one that is refused stays, and is known.
+// Several at a time, role by role: if a quota has room for only some pods, no worker takes the
+// place of a shard. Pods created before or beside a refused one stay, and are recorded in the
+// trail.
 absl::Status JobReconciler::CreatePods(const World& world, const PodImages& images,
                                        const std::vector<policy::Slot>& slots, Trail* trail) {
   for (size_t begin = 0, end = 0; begin < slots.size(); begin = end) {
@@ -314,6 +323,7 @@ absl::Status JobReconciler::CreatePods(const World& world, const PodImages& imag
       made[i] = *std::move(pod);
       return absl::OkStatus();
     });
+
     const absl::Time now = clock_->Now();
     for (size_t i = 0; i < made.size(); ++i) {
       if (made[i].object.is_null()) continue;
@@ -332,7 +342,7 @@ absl::Status JobReconciler::ApplyAccessories(const World& world, const Plan& pla
       KeepObjects(world.job, MakeObjects(world.job, plan.shards, plan.mode), trail);
   if (status.ok()) status = DropPolicy(world);
   if (!status.ok() || !world.job.tls) return status;
-  // Those that pods mount are there before the pods.
+  // Secrets that pods mount must exist before the pods.
   status = trail->secrets.Keep(world.job, plan.shards, client_, *caches_.secrets, clock_->Now());
   if (options_.on_certificates != nullptr) {
     options_.on_certificates(world.job.key, trail->secrets.expiry());
@@ -345,7 +355,7 @@ absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan, Trai
   std::vector<PodDeletion> deletions = plan.deletions;
   std::vector<policy::Slot> creations = plan.creations;
   if (deletions.size() > turn) {
-    // The next pod of a name waits for the deletion of the one before it.
+    // The next pod of a name can be created only after the previous one is deleted.
     for (size_t i = turn; i < deletions.size(); ++i) {
       creations.erase(std::remove(creations.begin(), creations.end(), deletions[i].slot),
                       creations.end());
@@ -353,11 +363,12 @@ absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan, Trai
     deletions.resize(turn);
   }
   if (creations.size() > turn) creations.resize(turn);
+
   absl::Status status = DeletePods(world.job.key.ns, deletions, trail);
   if (!status.ok()) return status;
   status = CreatePods(world, plan.images, creations, trail);
-  // Kubernetes looks at every budget of a namespace for every news of a pod in it: it comes when
-  // there are no more pods to make, or none can be made.
+  // Kubernetes evaluates every budget of a namespace at each change of a pod in it. So the budget
+  // is created last: when no more pods are to be created, or none can be.
   if (plan.keep_objects && (plan.creations.empty() || !status.ok())) {
     status.Update(KeepObjects(world.job, {MakeDisruptionBudget(world.job, plan.shards)}, trail));
   }
@@ -372,11 +383,12 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
   } else if (options_.on_certificates != nullptr) {
     options_.on_certificates(world.job.key, absl::InfiniteFuture());
   }
-  // Before the job's first process there must be everything; a job that runs has its dead processes
-  // replaced although an accessory is refused.
+  // Before the first process of a job starts, all its objects must exist. In a running job, dead
+  // processes are replaced even if an accessory is refused.
   const bool runs = std::any_of(world.pods.begin(), world.pods.end(),
                                 [](const PodView& pod) { return pod.begun; });
   if (!status.ok() && !runs) return status;
+
   status.Update(ApplyPods(world, plan, trail));
   if (!status.ok()) return status;
   if (plan.delete_job) {
@@ -405,8 +417,8 @@ void JobReconciler::Converse(const World& world, const Plan& plan, Trail* trail)
                           conversation.deaths);
 }
 
-// Whether there is news that the status must show at once. Of refusals that alternate, one is shown
-// for a while: each status written brings the job back into the queue.
+// Returns whether the status must show a change at once. If refusals alternate, each is shown for a
+// while: every write of the status puts the job back into the queue.
 bool JobReconciler::NoteRefusal(const absl::Status& acted, Trail* trail) const {
   const absl::Time now = clock_->Now();
   Refusal refusal = RefusalOf(acted);
@@ -428,8 +440,8 @@ absl::Duration JobReconciler::WriteLag(int times) const {
   return std::min(lag, std::max(options_.write_lag, options_.longest_write_lag));
 }
 
-// When what was done, and has not been seen, is to be doubted. Of a job that keeps no objects (it
-// has ended, or is suspended) objects and certificates are left as they are.
+// When a write that the caches do not show becomes doubtful. Objects and certificates of a job that
+// keeps no objects (it has ended, or is suspended) are left as they are.
 absl::Time JobReconciler::NextLook(const Trail& trail, bool keeps_objects) const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [name, made] : trail.created) next = std::min(next, made.at + WriteLag(1));
@@ -452,6 +464,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
     trails_.erase(key);
     return Result::Done();
   }
+
   const std::shared_ptr<Trail> trail = TrailOf(key, kube::UidOf(*cached));
   const Json before = NewestJob(*cached, trail.get());
   const Heard heard = coordinators_->Latest(key);
@@ -475,26 +488,28 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
     } else {
       const absl::Status status = WriteStatus(before, world, plan, trail.get());
       if (absl::IsNotFound(status)) return Result::Done();
-      // Somebody wrote the job meanwhile: the cache will show it.
+      // Another client has written the job meanwhile: the cache will show it.
       if (kube::IsConflict(status)) return Result::Requeue();
       if (!status.ok()) return Result::Error(status);
       job = trail->written;
     }
   }
+
   Converse(world, plan, trail.get());
   const absl::Status acted = Act(job, world, plan, trail.get());
-  // What was found is to be said at once.
+  // The status should show the refusal at once.
   if (NoteRefusal(acted, trail.get())) return Result::RequeueAfter(absl::Milliseconds(20));
   if (!acted.ok()) return kube::IsConflict(acted) ? Result::Requeue() : Result::Error(acted);
   if (std::max(plan.creations.size(), plan.deletions.size()) > options_.pods_in_a_turn) {
     return Result::RequeueAfter({});
   }
+
   again = std::min(again, NextLook(*trail, plan.keep_objects));
-  // Its coordinator need not say more than that steps are made.
+  // A coordinator does not notify of mere progress, so the job is looked at again.
   if (plan.conversation.has_value()) again = std::min(again, now + options_.progress_interval);
   if (again == absl::InfiniteFuture()) return Result::Done();
   const absl::Duration rest = again - clock_->Now();
-  // A time that has passed, and stays, must not become a loop.
+  // A time that stays in the past must not cause a busy loop.
   return Result::RequeueAfter(rest > absl::ZeroDuration() ? rest : options_.shortest_rest);
 }
 

@@ -1,4 +1,4 @@
-// Makes the cluster as a TrainingJob wants it: gather, decide, write down, act.
+// Brings the cluster to the state that a TrainingJob wants: gather, decide, write the status, act.
 #ifndef SLUICE_OPERATOR_RECONCILER_JOB_RECONCILER_H_
 #define SLUICE_OPERATOR_RECONCILER_JOB_RECONCILER_H_
 
@@ -25,7 +25,7 @@
 
 namespace sluice::reconciler {
 
-// What is known of the cluster without asking. Owned objects are found by the index
+// The operator's view of the cluster, without a request. Owned objects are found by the index
 // kControllerIndex.
 struct Caches {
   runtime::Informer* jobs;
@@ -37,59 +37,62 @@ struct Caches {
   runtime::Informer* policies;
 };
 
-// Each reconciliation begins with the caches and ends with what it has written; what is kept
-// between two of one job only saves writes that caches do not show yet, and may be lost at any
-// time. Jobs do not touch each other. Any thread, one at a time for a job.
+// Each reconciliation starts from the caches and ends with its writes. The state that it keeps for
+// a job between two reconciliations only saves writes that the caches do not show yet, and may be
+// lost at any time. Jobs are independent of each other. Any thread, one call at a time for each
+// job.
 class JobReconciler final : public runtime::Reconciler {
  public:
   struct Options {
     PodDefaults pods;
     policy::Limits limits = ClusterLimits();
-    // Mere progress of training is written this often.
+    // A status that differs only in training progress is written this often.
     absl::Duration progress_interval = absl::Seconds(15);
-    // And how many pods are ready, this often; more and more seldom when that goes on for long.
+    // A status that differs only in numbers of ready pods is written this often; less and less
+    // often while such changes continue.
     absl::Duration counts_interval = absl::Seconds(5);
     absl::Duration longest_counts_interval = absl::Minutes(1);
-    // A write that the caches do not show after so long was undone by another client. A write that
-    // is undone again and again is repeated each time after twice as long.
+    // After this time without showing up in the caches, a write counts as undone by another client.
+    // A write that is undone repeatedly is repeated with doubling delays.
     absl::Duration write_lag = absl::Seconds(10);
     absl::Duration longest_write_lag = absl::Minutes(30);
-    // A job is not looked at more often than this when nothing has changed.
+    // The shortest time until the next reconciliation of a job in which nothing has changed.
     absl::Duration shortest_rest = absl::Seconds(1);
-    // What may pass by itself (an API server or a webhook that does not answer) is told when it
-    // lasts longer.
+    // A problem that may pass by itself (an API server or webhook that does not answer) is reported
+    // once it has lasted this long.
     absl::Duration patience = absl::Seconds(20);
-    // This many of a job's pods are created or deleted at a time, where `pool` has threads for it.
+    // This many of a job's pods are created or deleted concurrently, if `pool` has enough threads.
     int writes_at_once = 8;
-    // And this many in one reconciliation: the rest follows when other jobs have had their turn.
+    // This many are created or deleted in one reconciliation: the rest follows after other jobs
+    // have had their turn.
     size_t pods_in_a_turn = 16;
-    runtime::TaskPool* pool = nullptr;  // outlives the reconciler; null: one after the other
-    // Where the coordinator with this pod IP listens.
+    runtime::TaskPool* pool = nullptr;  // outlives the reconciler; null: no concurrency
+    // The address on which the coordinator with this pod IP listens.
     std::function<std::string(const std::string& ip)> control_address;
     // For metrics: each status written. May be null.
     std::function<void(const kube::ObjectKey& job, const kube::Json& before,
                        const kube::Json& after)>
         on_status;
-    // For metrics: the time at which the first certificate of the job's processes expires, each
-    // time the certificates are checked. Infinite future: the job has none, or needs none any more.
-    // May be null.
+    // For metrics: the earliest expiry of the certificates of the job's processes, each time the
+    // certificates are checked. Infinite future: the job has none, or no longer needs them. May be
+    // null.
     std::function<void(const kube::ObjectKey& job, absl::Time expiry)> on_certificates;
   };
 
-  // All outlive this.
+  // All arguments outlive this.
   JobReconciler(Options options, kube::Client* client, const Caches& caches,
                 Coordinators* coordinators, runtime::EventRecorder* events, const Clock* clock);
 
   runtime::Result Reconcile(const runtime::Key& key) override;
 
  private:
-  // What was done to a job and may not be seen in the caches yet.
+  // What was done to a job and may not show in the caches yet.
   struct Trail {
     std::string uid;
     std::vector<std::string> superseded;  // resource versions older than `written`
     kube::Json written;                   // the job after the last write of its status
     absl::Time status_written = absl::InfinitePast();
-    absl::Time transition = absl::InfinitePast();  // when one was written last
+    absl::Time transition = absl::InfinitePast();  // the last write of a kTransition
     struct Made {
       std::string uid;
       kube::Json object;
@@ -101,8 +104,9 @@ class JobReconciler final : public runtime::Reconciler {
       absl::Time at;
     };
     std::map<std::string, Removed> deleted;  // pods, by uid
-    // Pods that are being deleted, by uid. The times are of this process's clock, from when it saw
-    // the deletion: the API server's clock may differ, and no pod may be forced out early.
+    // Pods that are being deleted, by uid. The times are on this process's clock, counted from when
+    // it saw the deletion: the API server's clock may differ, and no pod may be force-deleted
+    // early.
     struct Leaving {
       absl::Time timestamp;  // metadata.deletionTimestamp
       absl::Time asked;
@@ -112,16 +116,17 @@ class JobReconciler final : public runtime::Reconciler {
     struct Applied {
       kube::Json object;
       absl::Time at;
-      int times = 1;       // in a row that it was undone
-      bool shown = false;  // by the caches, since
+      int times = 1;       // consecutive writes of this object
+      bool shown = false;  // in the caches since the write
     };
     std::map<std::string, Applied> applied;
     SecretKeeper secrets;
-    Trouble refused;                                  // what was told last
-    absl::Time refusal_shown = absl::InfinitePast();  // a change of its reason, at once
-    // All that was tried since then ended in what may pass by itself; infinite future: not so.
+    Trouble refused;                                  // the last one reported
+    absl::Time refusal_shown = absl::InfinitePast();  // a change of reason shows at once
+    // Since when every attempt has failed with an error that may pass by itself; infinite future:
+    // the last attempt has not.
     absl::Time failing_since = absl::InfiniteFuture();
-    // Of pods as they would be made by the job's spec of this generation, from these images.
+    // Hashes of the pods that the job's spec of this generation would produce, from these images.
     int64_t hashes_of = -1;
     PodImages hashed_images;
     std::map<policy::Slot, std::string> hashes;
@@ -131,10 +136,10 @@ class JobReconciler final : public runtime::Reconciler {
   kube::Json NewestJob(const kube::Json& cached, Trail* trail) const;
   World Gather(const kube::Json& job, const Heard& heard, Trail* trail) const;
   std::vector<PodView> GatherPods(const std::string& uid, Trail* trail) const;
-  // Replaces the times of the deletion of a pod.
+  // Replaces the deletion times of a pod by those on this process's clock.
   void UseOwnClock(absl::Time now, Trail* trail, PodView* pod) const;
 
-  // Each: OK, or what stood in the way.
+  // Each returns OK, or the error that prevented it.
   absl::Status WriteStatus(const kube::Json& job, const World& world, const Plan& plan,
                            Trail* trail);
   absl::Status Act(const kube::Json& job, const World& world, const Plan& plan, Trail* trail);
@@ -150,22 +155,22 @@ class JobReconciler final : public runtime::Reconciler {
                                    const policy::Slot& slot) const;
   struct Lacking {
     OwnedObject wanted;
-    runtime::ObjectPtr live;  // null: none is known
+    runtime::ObjectPtr live;  // null: the cache has none
   };
   absl::Status PutRight(const JobView& job, const std::vector<Lacking>& objects, Trail* trail);
   absl::Status PutRight(const JobView& job, const OwnedObject& wanted,
                         const kube::Json* live) const;
-  // Each task at most once, several at a time (Options::writes_at_once).
+  // Runs each task at most once, several at a time (Options::writes_at_once).
   absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
   absl::Status CreatePods(const World& world, const PodImages& images,
                           const std::vector<policy::Slot>& slots, Trail* trail);
   std::string WantedHash(const JobView& job, const policy::Slot& slot, Trail* trail) const;
   void Converse(const World& world, const Plan& plan, Trail* trail);
   bool NoteRefusal(const absl::Status& acted, Trail* trail) const;
-  // The wait after the n-th write without effect.
+  // The delay after the n-th write without effect.
   absl::Duration WriteLag(int times) const;
   absl::Status ApplyAccessories(const World& world, const Plan& plan, Trail* trail);
-  // Ends at the first refusal: the next pod would be refused alike.
+  // Stops at the first refusal: the next pod would be refused for the same reason.
   absl::Status ApplyPods(const World& world, const Plan& plan, Trail* trail);
   absl::Time NextLook(const Trail& trail, bool keeps_objects) const;
 
@@ -175,7 +180,7 @@ class JobReconciler final : public runtime::Reconciler {
   Coordinators* const coordinators_;
   runtime::EventRecorder* const events_;
   const Clock* const clock_;
-  Mutex mutex_;  // protects the map; a trail belongs to whoever reconciles its job
+  Mutex mutex_;  // protects the map; a trail is used only by the thread that reconciles its job
   std::map<runtime::Key, std::shared_ptr<Trail>> trails_ ABSL_GUARDED_BY(mutex_);
 };
 

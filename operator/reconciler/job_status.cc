@@ -22,7 +22,7 @@ using policy::Memory;
 constexpr v1::Role kRoles[] = {v1::COORDINATOR, v1::SHARD, v1::WORKER};
 constexpr const char* kOutcomes[] = {"Succeeded", "Failed", "Suspended"};
 
-// A time that may be missing, as `otherwise`.
+// Decodes a time; `otherwise` if it is missing.
 absl::Time ReadTime(const Json& object, absl::string_view name, absl::Time otherwise) {
   const absl::Time time = kube::DecodeTime(GetString(object, {name}));
   return time == absl::InfinitePast() ? otherwise : time;

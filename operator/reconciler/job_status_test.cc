@@ -9,7 +9,7 @@ using kube::Json;
 
 const absl::Time kNow = absl::FromUnixMicros(1700000000123456);
 
-TEST(JobStatusTest, WhatMustNotBeForgottenIsReadAsItWasWritten) {
+TEST(JobStatusTest, ReadsTheRecoveryStateAsItWasWritten) {
   Recovery recovery;
   recovery.shards = 3;
   recovery.sized_workers = 5;
@@ -44,7 +44,7 @@ TEST(JobStatusTest, WhatMustNotBeForgottenIsReadAsItWasWritten) {
   EXPECT_EQ(read.memory.slots.at({v1::WORKER, 4}).start_after, kNow + absl::Seconds(4));
 }
 
-TEST(JobStatusTest, NonsenseReadsAsNothing) {
+TEST(JobStatusTest, ReadsInvalidStateAsEmpty) {
   for (const char* text : {"null", "[]", "{\"recovery\":7}",
                            "{\"recovery\":{\"shards\":-3,\"processes\":[1],\"ending\":\"x\"}}",
                            "{\"recovery\":{\"processes\":{\"worker-x\":{},\"ps-\":3}}}"}) {
@@ -55,7 +55,7 @@ TEST(JobStatusTest, NonsenseReadsAsNothing) {
   }
 }
 
-TEST(JobStatusTest, AConditionKeepsItsTimeUntilItTurns) {
+TEST(JobStatusTest, AConditionKeepsItsTimeUntilItsStatusChanges) {
   Json status = Json::object();
   EXPECT_TRUE(SetCondition("Ready", false, "Starting", "", 1, kNow, &status));
   EXPECT_TRUE(SetCondition("Ready", false, "Other", "", 2, kNow + absl::Hours(1), &status));
@@ -67,7 +67,7 @@ TEST(JobStatusTest, AConditionKeepsItsTimeUntilItTurns) {
   EXPECT_EQ(status["conditions"][0]["lastTransitionTime"], kube::EncodeTime(kNow + absl::Hours(3)));
 }
 
-TEST(JobStatusTest, MereProgressIsNoTransition) {
+TEST(JobStatusTest, TrainingProgressIsNotATransition) {
   const Json before = {{"training", {{"step", 1}}}, {"attempt", 1}};
   EXPECT_EQ(CompareStatus(before, before), StatusChange::kProgress);
   EXPECT_EQ(CompareStatus(before, {{"training", {{"step", 2}}},
@@ -80,7 +80,7 @@ TEST(JobStatusTest, MereProgressIsNoTransition) {
             StatusChange::kTransition);
 }
 
-TEST(JobStatusTest, OnePodMoreThatIsReadyIsNoTransitionUnlessAConditionTurns) {
+TEST(JobStatusTest, AnotherReadyPodIsATransitionOnlyIfAConditionChanges) {
   const auto status = [](int ready, const char* condition, const char* message) {
     return Json{{"worker", {{"readyReplicas", ready}}},
                 {"parameterServer", {{"replicas", 2}}},
@@ -94,7 +94,7 @@ TEST(JobStatusTest, OnePodMoreThatIsReadyIsNoTransitionUnlessAConditionTurns) {
   EXPECT_EQ(CompareStatus(before, before), StatusChange::kProgress);
 }
 
-TEST(JobStatusTest, WhatComesWithEachPodOfAStartIsNoTransition) {
+TEST(JobStatusTest, ChangesWithEachStartingPodAreNotTransitions) {
   const Json before = {{"summary", "Starting"}, {"attempt", 1}};
   for (const char* name : {"coordinator", "images", "view"}) {
     Json after = before;

@@ -24,7 +24,7 @@ constexpr char kNext[] = "next.crt";
 constexpr char kNextKey[] = "next.key";
 constexpr char kOld[] = "old.crt";
 
-// Clocks of nodes differ a little.
+// The clocks of nodes differ slightly.
 constexpr absl::Duration kSkew = absl::Minutes(5);
 // A Secret holds 1 MiB; a certificate and its key need about 1.2 KiB.
 constexpr uint32_t kIndicesInSecret = 256;
@@ -56,7 +56,7 @@ const Json& SecretAt(const LiveSecrets& live, const std::string& name) {
   return found == live.end() ? *none : *found->second;
 }
 
-// When a third is left.
+// When a third of the validity is left.
 absl::Time RenewAt(const tls::Validity& validity) {
   return validity.until - (validity.until - validity.from) / 3;
 }
@@ -99,7 +99,7 @@ absl::StatusOr<Authority> NewAuthority(const JobView& job, absl::Time now) {
   return Authority{*std::move(pair), validity};
 }
 
-// Those of a bundle that are still good.
+// The certificates of a bundle that are still valid.
 std::vector<std::string> Living(const std::string& bundle, absl::Time now) {
   std::vector<std::string> living;
   const auto split = tls::SplitBundle(bundle);
@@ -116,7 +116,7 @@ std::vector<std::string> Living(const std::string& bundle, absl::Time now) {
 struct Authorities {
   std::optional<Authority> current;
   std::optional<Authority> next;
-  std::vector<std::string> old;  // certificates that are still trusted
+  std::vector<std::string> old;  // older certificates that are still trusted
 
   std::string Bundle() const {
     std::string bundle = current->pair.certificate;
@@ -150,7 +150,7 @@ Authorities ReadAuthorities(const Json& secret, absl::Time now) {
   return authorities;
 }
 
-// What pods trust that no living authority accounts for: of an authority that was lost.
+// Keeps trusting what pods trust but no stored authority explains: the certificates of a lost one.
 void KeepTrusting(const LiveSecrets& live, absl::Time now, Authorities* authorities) {
   for (const auto& [name, secret] : live) {
     for (const std::string& certificate : Living(At(DataOf(*secret), kBundle), now)) {
@@ -184,7 +184,7 @@ absl::Status Advance(const JobView& job, const LiveSecrets& live, absl::Time now
 
 // ---- what it signs
 
-// When the entry is to be renewed; in the past: now.
+// When the entry has to be renewed; in the past: now.
 absl::Time GoodUntil(const tls::KeyPair& pair, const security::PeerIdentity& identity,
                      const std::string& bundle, absl::Time now) {
   const absl::StatusOr<tls::Certificate> read = tls::ReadCertificate(pair.certificate);
@@ -213,6 +213,7 @@ class Planner {
       plan_.writes.push_back(MakeSecret(job_, name, "ca", data, secret));
       return std::move(plan_);
     }
+
     plan_.look_again = authorities_.look_again();
     bundle_ = authorities_.Bundle();
     for (const auto& [role, count] : {std::pair{v1::COORDINATOR, 1u},
@@ -257,13 +258,15 @@ class Planner {
       pair = *std::move(issued);
       renew_at = RenewAt(validity);
     }
+
     (*after)[CertificateKey(index)] = std::move(pair.certificate);
     (*after)[PrivateKeyKey(index)] = std::move(pair.private_key);
     plan_.look_again = std::min(plan_.look_again, renew_at);
     return absl::OkStatus();
   }
 
-  // Of processes that are not wanted any more, which may be on their way out, or come back.
+  // Keeps certificates of processes that are no longer wanted: they may still be leaving, or come
+  // back.
   void KeepSurplus(v1::Role role, uint32_t end, const Data& before, Data* after) {
     for (const auto& [key, certificate] : before) {
       absl::string_view number = key;
@@ -331,8 +334,8 @@ absl::StatusOr<OperatorCredentials> IssueForOperator(const JobView& job,
                                                      const Json& authority_secret, absl::Time now) {
   const Authorities authorities = ReadAuthorities(authority_secret, now);
   if (!authorities.current.has_value()) {
-    return absl::NotFoundError(
-        absl::StrCat("Secret ", AuthoritySecretName(job.key.name), " has no authority"));
+    return absl::NotFoundError(absl::StrCat("Secret ", AuthoritySecretName(job.key.name),
+                                            " has no certificate authority"));
   }
   const tls::Validity validity = {now - kSkew, now + kCertificateLife};
   absl::StatusOr<tls::KeyPair> pair =

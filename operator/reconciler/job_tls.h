@@ -1,14 +1,16 @@
-// The certificates of a job on a cluster: which Secrets there are to be. Pure but for keys, which
-// are random.
+// The certificates of a job on a cluster: plans which Secrets it needs. Pure except for the keys,
+// which are random.
 //
-// Intuition. `<job>-tls-ca` has the job's authority with its key; nobody but the operator mounts or
-// reads it. `<job>-tls-<role>` has the certificates of one role, one for each index (several such
-// Secrets where there are many), and each pod mounts its own entries alone. A certificate is
-// renewed when a third of its life is left, an entry that is missing, broken, expired or another's
-// at once. The authority is renewed in two steps: the next one is trusted first, in every bundle
-// (ca.crt), and signs only when kubelets have had the time to bring the bundles to all pods; what
-// the old one signed stays good until it is renewed in its own turn. Whoever loses the authority's
-// Secret gets a new one, and the bundles go on trusting the lost one until it expires.
+// `<job>-tls-ca` has the job's certificate authority with its key; only the operator reads it, and
+// no pod mounts it. `<job>-tls-<role>` has the certificates of one role, one for each index (for
+// many processes there are several such Secrets), and each pod mounts only its own entries. A
+// certificate is renewed when a third of its validity is left; an entry that is missing, damaged,
+// expired or issued to another process is replaced at once.
+//
+// The authority is renewed in two steps: first every bundle (ca.crt) trusts the next one; it signs
+// only after kubelets have had time to bring the bundles to all pods. Certificates that the old
+// authority signed stay valid until their own renewal. If the authority's Secret is lost, the
+// operator creates a new authority, and the bundles trust the lost one until it expires.
 #ifndef SLUICE_OPERATOR_RECONCILER_JOB_TLS_H_
 #define SLUICE_OPERATOR_RECONCILER_JOB_TLS_H_
 
@@ -29,47 +31,46 @@ namespace sluice::reconciler {
 
 constexpr char kTlsFolder[] = "/etc/sluice-tls";  // in pods
 
-// How long certificates live, and how long a bundle takes to reach every pod.
+// How long certificates are valid, and how long a bundle takes to reach every pod.
 constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 365);
 constexpr absl::Duration kCertificateLife = absl::Hours(24 * 30);
 constexpr absl::Duration kBundleSpread = absl::Hours(1);
 
 std::string AuthoritySecretName(const std::string& job);
-// Of the role's certificates, where that of `index` is.
+// The Secret with the certificate of `index` in that role.
 std::string TlsSecretName(const std::string& job, v1::Role role, uint32_t index);
 
-// A volume with one process's files, and nothing else of its Secret.
+// A volume with the files of one process, and nothing else of its Secret.
 kube::Json TlsVolume(const std::string& name, const std::string& job, const policy::Slot& slot);
 
 // A job's Secrets, by name.
 using LiveSecrets = std::map<std::string, std::shared_ptr<const kube::Json>>;
 
 struct TlsPlan {
-  // Objects to be written, in this order; those with a resourceVersion replace that version, the
-  // others are created. While the authority itself is to be written, that alone: what it signs
-  // follows once it is kept.
+  // Objects to write, in this order; an object with a resourceVersion replaces that version, the
+  // others are created. If the authority has to be written, the plan has only that: it signs
+  // certificates once it is stored.
   std::vector<kube::Json> writes;
   absl::Time look_again = absl::InfiniteFuture();
-  // When the first certificate expires of the processes' certificates in `live`; infinite future:
-  // none was read.
+  // The earliest expiry of the processes' certificates in `live`; infinite future: none was read.
   absl::Time expiry = absl::InfiniteFuture();
 };
 
 absl::StatusOr<TlsPlan> PlanTls(const JobView& job, uint32_t shards, uint32_t workers,
                                 const LiveSecrets& live, absl::Time now);
 
-// What one process shows the others.
+// The certificate of one process, and the bundle that it trusts.
 struct ProcessCredentials {
   std::string bundle;
   tls::KeyPair pair;
 };
-// Those of `index` in a Secret of TlsSecretName. INVALID_ARGUMENT: they are not there, or not
-// whole. UNAUTHENTICATED: not valid at `now`.
+// The credentials of `index` in a Secret named TlsSecretName. INVALID_ARGUMENT: they are missing or
+// incomplete. UNAUTHENTICATED: not valid at `now`.
 absl::StatusOr<ProcessCredentials> CredentialsIn(const kube::Json& secret, uint32_t index,
                                                  absl::Time now);
 
-// What the operator shows the job's coordinator; not kept anywhere. NOT_FOUND: there is no
-// authority.
+// The operator's credentials for the job's coordinator; they are stored nowhere. NOT_FOUND: the job
+// has no authority.
 struct OperatorCredentials {
   std::string bundle;
   tls::KeyPair pair;

@@ -23,7 +23,7 @@ using ::testing::Not;
 const absl::Time kNow = absl::FromUnixSeconds(1700000000);
 constexpr absl::Duration kDay = absl::Hours(24);
 
-// A cluster that keeps what plans say.
+// A cluster that stores the writes of plans.
 class JobTlsTest : public ::testing::Test {
  protected:
   JobTlsTest() {
@@ -36,7 +36,7 @@ class JobTlsTest : public ::testing::Test {
     EXPECT_TRUE(plan.ok()) << plan.status();
     return *std::move(plan);
   }
-  // Until nothing is to be done; the names of what was written.
+  // Repeats until nothing is left to do; returns the names of the written Secrets.
   std::vector<std::string> Settle() {
     std::vector<std::string> written;
     for (TlsPlan plan = Plan(); !plan.writes.empty(); plan = Plan()) {
@@ -61,7 +61,7 @@ class JobTlsTest : public ::testing::Test {
   }
   // The certificate that worker `index` mounts.
   std::string Worker(uint32_t index) { return Data("a-tls-worker", absl::StrCat(index, ".crt")); }
-  // Whether worker 0, by its own bundle, takes shard 0, and the other way round.
+  // Whether worker 0 and shard 0 trust each other with their own bundles.
   bool PeersAgree() {
     return tls::CheckTrusted(Data("a-tls-ps", "0.crt"), Data("a-tls-worker", "ca.crt"), now_)
                .ok() &&
@@ -82,7 +82,7 @@ class JobTlsTest : public ::testing::Test {
   int version_ = 0;
 };
 
-TEST_F(JobTlsTest, TheAuthorityIsKeptBeforeItSignsAnything) {
+TEST_F(JobTlsTest, StoresTheAuthorityBeforeItSigns) {
   const TlsPlan first = Plan();
   ASSERT_EQ(first.writes.size(), 1u);
   EXPECT_EQ(kube::KeyOf(first.writes[0]).name, "a-tls-ca");
@@ -102,14 +102,14 @@ TEST_F(JobTlsTest, OnlyTheAuthoritysSecretHasItsKey) {
   }
 }
 
-TEST_F(JobTlsTest, ACertificateSaysRoleAndIndex) {
+TEST_F(JobTlsTest, ACertificateNamesRoleAndIndex) {
   Settle();
   const auto identity = security::IdentityOf(*tls::ReadCertificate(Worker(1)));
   ASSERT_TRUE(identity.ok()) << identity.status();
   EXPECT_EQ(identity->ToString(), "worker 1 of ns/a");
 }
 
-TEST_F(JobTlsTest, APodMountsItsOwnEntriesOnly) {
+TEST_F(JobTlsTest, APodMountsOnlyItsOwnEntries) {
   const Json volume = TlsVolume("sluice-tls", "a", {v1::WORKER, 3});
   EXPECT_EQ(kube::GetString(volume, {"secret", "secretName"}), "a-tls-worker");
   std::vector<std::string> items;
@@ -119,7 +119,7 @@ TEST_F(JobTlsTest, APodMountsItsOwnEntriesOnly) {
   EXPECT_THAT(items, ElementsAre("ca.crt>ca.crt", "3.crt>tls.crt", "3.key>tls.key"));
 }
 
-TEST_F(JobTlsTest, WhatIsThereIsLeftAlone) {
+TEST_F(JobTlsTest, KeepsValidSecrets) {
   Settle();
   now_ += 19 * kDay;
   EXPECT_THAT(Settle(), IsEmpty());
@@ -130,7 +130,7 @@ TEST_F(JobTlsTest, WhatIsThereIsLeftAlone) {
   EXPECT_EQ(Plan().expiry, kNow + kCertificateLife) << "as long as the renewal is not written";
 }
 
-TEST_F(JobTlsTest, MoreWorkersGetMoreCertificatesAndFewerKeepTheirs) {
+TEST_F(JobTlsTest, AddsCertificatesForNewWorkersAndKeepsThoseOfRemovedOnes) {
   Settle();
   const std::string before = Worker(1);
   workers_ = 3;
@@ -139,13 +139,13 @@ TEST_F(JobTlsTest, MoreWorkersGetMoreCertificatesAndFewerKeepTheirs) {
   const std::string third = Worker(2);
   EXPECT_FALSE(third.empty());
   workers_ = 1;
-  EXPECT_THAT(Settle(), IsEmpty()) << "pods on their way out still mount theirs";
+  EXPECT_THAT(Settle(), IsEmpty()) << "leaving pods still mount theirs";
   workers_ = 3;
   Settle();
   EXPECT_EQ(Worker(2), third);
 }
 
-TEST_F(JobTlsTest, ManyWorkersAreSpreadOverSecretsThatCanHoldThem) {
+TEST_F(JobTlsTest, SpreadsManyWorkersOverSeveralSecrets) {
   workers_ = 300;
   Settle();
   EXPECT_EQ(TlsSecretName("a", v1::WORKER, 255), "a-tls-worker");
@@ -156,7 +156,7 @@ TEST_F(JobTlsTest, ManyWorkersAreSpreadOverSecretsThatCanHoldThem) {
   EXPECT_LT(live_["a-tls-worker"]->dump().size(), 1u << 20);
 }
 
-TEST_F(JobTlsTest, CertificatesAreRenewedInTheLastThirdOfTheirLife) {
+TEST_F(JobTlsTest, RenewsCertificatesInTheLastThirdOfTheirValidity) {
   Settle();
   const std::string before = Worker(0);
   now_ = Plan().look_again;
@@ -164,7 +164,7 @@ TEST_F(JobTlsTest, CertificatesAreRenewedInTheLastThirdOfTheirLife) {
               ElementsAre("a-tls-coordinator", "a-tls-ps", "a-tls-worker", "a-tls-reader"));
   EXPECT_NE(Worker(0), before);
   EXPECT_TRUE(PeersAgree());
-  workers_ = 1;  // one that is not wanted is not renewed
+  workers_ = 1;  // the surplus certificate is not renewed
   now_ = Plan().look_again;
   Settle();
   EXPECT_FALSE(Worker(0).empty());
@@ -176,11 +176,11 @@ TEST_F(JobTlsTest, TheNextAuthorityIsTrustedEverywhereBeforeItSigns) {
   const std::string old_authority = Data("a-tls-ca", "ca.crt");
   std::set<std::string> bundles;
   bool changed = false;
-  // Two years, hour by hour: whoever has the bundle of an hour ago still takes everybody.
+  // Two years, hour by hour: a process with the bundle of an hour ago still trusts all others.
   std::string bundle_before = Data("a-tls-worker", "ca.crt");
   for (const absl::Time end = kNow + 730 * kDay; now_ < end; now_ += absl::Hours(1)) {
     if (const TlsPlan plan = Plan(); plan.writes.empty()) {
-      // Nothing is due before: pass over it in one go.
+      // Nothing is due before: skip ahead.
       now_ = std::max(now_, plan.look_again - absl::Hours(1));
     }
     Settle();
@@ -193,18 +193,18 @@ TEST_F(JobTlsTest, TheNextAuthorityIsTrustedEverywhereBeforeItSigns) {
   }
   EXPECT_TRUE(changed);
   EXPECT_THAT(Data("a-tls-worker", "ca.crt"), Not(HasSubstr(old_authority)))
-      << "what has expired is trusted no more";
+      << "expired certificates are no longer trusted";
   EXPECT_GE(bundles.size(), 4u);
 }
 
-TEST_F(JobTlsTest, SecretsThatAreGoneAreMadeAgain) {
+TEST_F(JobTlsTest, RecreatesMissingSecrets) {
   Settle();
   live_.erase("a-tls-worker");
   EXPECT_THAT(Settle(), ElementsAre("a-tls-worker"));
   EXPECT_TRUE(PeersAgree());
 }
 
-TEST_F(JobTlsTest, ALostAuthorityIsReplacedAndWhatItSignedStaysGood) {
+TEST_F(JobTlsTest, ReplacesALostAuthorityAndStillTrustsItsCertificates) {
   Settle();
   const std::string signed_before = Worker(0);
   const std::string trusted_before = Data("a-tls-worker", "ca.crt");
@@ -216,7 +216,7 @@ TEST_F(JobTlsTest, ALostAuthorityIsReplacedAndWhatItSignedStaysGood) {
   EXPECT_THAT(Data("a-tls-worker", "ca.crt"), HasSubstr(Data("a-tls-ca", "ca.crt")));
 }
 
-TEST_F(JobTlsTest, SpoiltEntriesAreReplaced) {
+TEST_F(JobTlsTest, ReplacesDamagedEntries) {
   Settle();
   const std::string other = Worker(1);
   for (const std::string& spoilt : {std::string("garbage"), other, std::string()}) {
@@ -230,7 +230,7 @@ TEST_F(JobTlsTest, SpoiltEntriesAreReplaced) {
   EXPECT_TRUE(PeersAgree());
 }
 
-TEST_F(JobTlsTest, TheOperatorShowsACertificateOfTheJob) {
+TEST_F(JobTlsTest, TheOperatorPresentsACertificateOfTheJob) {
   Settle();
   const auto credentials = IssueForOperator(job_, *live_["a-tls-ca"], now_);
   ASSERT_TRUE(credentials.ok()) << credentials.status();

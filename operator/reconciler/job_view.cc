@@ -43,7 +43,7 @@ void ReadStorage(const Json& object, JobView* view) {
   }
   if (checkpoint->directory().empty()) {
     view->problem = {"StorageNeeded",
-                     "the pods of a job share the folder of its checkpoints: set "
+                     "the pods of a job share the directory of its checkpoints: set "
                      "spec.checkpoint.storage to {type: PersistentVolumeClaim, claimName: ...}"};
   }
 }
@@ -120,7 +120,7 @@ const Json& JobView::TemplateOf(v1::Role role) const {
 }
 
 bool JobView::NeedsWorkerImage(v1::Role role) const {
-  // A shard that computes has LibTorch, as a worker.
+  // A shard that computes layers needs LibTorch, as a worker does.
   return role == v1::WORKER ||
          (role == v1::SHARD && job.spec.training().execution() == v1::TrainingSpec::SERVER);
 }
@@ -132,14 +132,17 @@ JobView ReadJob(const Json& object) {
   view.uid = kube::UidOf(object);
   view.generation = GetInt(object, {"metadata", "generation"});
   view.being_deleted = kube::IsBeingDeleted(object);
+
   const Json spec = ObjectAt(object, {"spec"});
   view.coordinator_template = ObjectAt(spec, {"coordinator", "template"});
   view.shard_template = ObjectAt(spec, {"parameterServer", "template"});
   view.worker_template = ObjectAt(spec, {"worker", "template"});
+
   ReadStorage(object, &view);
   view.data.claim = GetString(spec, {"data", "source", "volume", "claimName"});
   view.data.mount_path = GetString(spec, {"data", "source", "volume", "mountPath"});
   if (view.data.mount_path.empty()) view.data.mount_path = "/data";
+
   view.failure_rules = ReadFailureRules(spec);
   view.toleration_seconds = IntOr(spec, {"nodeFailure", "tolerationSeconds"}, 10);
   view.force_delete_after =
@@ -160,7 +163,7 @@ bool SpeaksTls(const Json& object) {
     const std::string said = GetString(object, {part, "tls"});
     if (!said.empty()) return said == "Enabled";
   }
-  // A status that says nothing of it is that of an operator that knew no TLS.
+  // A status without the field was written by an operator without TLS support.
   return ObjectAt(object, {"status"}).empty();
 }
 

@@ -1,4 +1,4 @@
-// Names, labels, ports and paths of what a TrainingJob has on a cluster.
+// Names, labels, ports and paths of the objects of a TrainingJob on a cluster.
 #ifndef SLUICE_OPERATOR_RECONCILER_NAMES_H_
 #define SLUICE_OPERATOR_RECONCILER_NAMES_H_
 
@@ -15,7 +15,7 @@ constexpr char kJobLabel[] = "sluice.dev/training-job";
 constexpr char kRoleLabel[] = "sluice.dev/role";
 constexpr char kIndexLabel[] = "sluice.dev/index";
 constexpr char kTemplateHash[] = "sluice.dev/template-hash";  // annotation of pods
-// Annotation of coordinators' pods: the job as JSON, as it was when the pod was made.
+// Annotation of coordinators' pods: the job as JSON, as it was when the pod was created.
 constexpr char kStartedWith[] = "sluice.dev/started-with";
 constexpr char kFieldManager[] = "sluice-operator";
 constexpr char kControllerIndex[] = "controller";     // of caches, by the owner's uid
@@ -39,16 +39,16 @@ const kube::ResourceType& NetworkPolicies();
 
 // "coordinator", "ps", "worker": value of kRoleLabel, and name of the container.
 absl::string_view RoleName(v1::Role role);
-// "mnist-worker-0"; the coordinator's has no number.
+// "mnist-worker-0"; the coordinator's name has no number.
 std::string PodName(const std::string& job, const policy::Slot& slot);
-// By the labels; none for a pod of no role.
+// Reads the labels; nullopt for a pod without a role.
 std::optional<policy::Slot> SlotOf(const kube::Json& pod);
 
-// Services' names begin with a letter, jobs' may begin with a digit.
+// Names of Services begin with a letter; names of jobs may begin with a digit.
 std::string HeadlessServiceName(const std::string& job);
 std::string CoordinatorServiceName(const std::string& job);
-// "mnist-coordinator.team-a.svc:29500": an address that stays while the pod behind it is replaced,
-// so that no cached answer of a name server stands between a job and its new coordinator.
+// "mnist-coordinator.team-a.svc:29500": this address stays the same when the pod behind it is
+// replaced, so a cached DNS answer never hides the new coordinator.
 std::string CoordinatorAddress(const kube::ObjectKey& job);
 
 }  // namespace sluice::reconciler

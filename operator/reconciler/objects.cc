@@ -29,7 +29,7 @@ std::string JobIdentity(const JobView& job) {
 constexpr char kCacheVariable[] = "SLUICE_CACHE";
 constexpr char kCacheFolder[] = "/tmp/sluice-cache";
 
-// CPUs of the template's container, rounded up; 0 if it says nothing.
+// CPUs of the template's container, rounded up; 0 if it sets none.
 int Cpus(const Json& container) {
   for (const char* kind : {"limits", "requests"}) {
     const Json* value = kube::Find(container, {"resources", kind, "cpu"});
@@ -46,8 +46,8 @@ int Cpus(const Json& container) {
   return 0;
 }
 
-// The step that is under way ends, or is handed over, within this after SIGTERM; for a shard, and
-// by a coordinator, a checkpoint is saved.
+// After SIGTERM, a process has this long to end its step or hand it over, and to save a checkpoint
+// (the coordinator) or have it saved (a shard).
 int GraceSeconds(const JobView& job, v1::Role role) {
   if (role == v1::WORKER) return 15;
   const double checkpoint = job.job.spec.timeouts().suspend_checkpoint();
@@ -110,14 +110,14 @@ Json Probe(const char* path, int period, int failures) {
           {"failureThreshold", failures}};
 }
 
-// What answers no probe for so long is frozen, and SIGTERM is not heard by it either.
+// A process that answers no probe for so long is frozen, and does not handle SIGTERM either.
 Json KillingProbe(int period, int failures) {
   Json probe = Probe("/healthz", period, failures);
   probe["terminationGracePeriodSeconds"] = 5;
   return probe;
 }
 
-// Of a process that starts: it answers before it registers.
+// For a process that starts: it answers before it registers.
 Json StartupProbe(const JobView& job) {
   constexpr int kPeriod = 5;
   policy::JobPlan plan;
@@ -126,8 +126,8 @@ Json StartupProbe(const JobView& job) {
   return KillingProbe(kPeriod, std::max(1, static_cast<int>(std::ceil(seconds / kPeriod))));
 }
 
-// /healthz answers while the process comes to its events, however long a step takes. Six times in a
-// row it does not on a machine that is busy only if the process is as good as frozen.
+// /healthz answers while the process handles its events, however long a step takes. On a busy
+// machine six failures in a row mean that the process is as good as frozen.
 Json LivenessProbe(const JobView& job) {
   constexpr int kFailures = 6;
   const double silence = job.job.spec.timeouts().silence();
@@ -150,8 +150,8 @@ bool HasVariable(const Json& container, absl::string_view name) {
   });
 }
 
-// `custom`: a program of the user's, which need not serve metrics; where it does, the template says
-// at which port.
+// `custom`: the user's own program, which need not serve metrics; if it does, the template names
+// the port.
 Json Ports(v1::Role role, bool custom) {
   Json ports = Json::array();
   const auto add = [&](const char* name, int port) {
@@ -175,6 +175,7 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
     mounts.push_back({{"name", "sluice-tls"}, {"mountPath", kTlsFolder}, {"readOnly", true}});
     volumes->push_back(TlsVolume("sluice-tls", job.key.name, slot));
   }
+
   const ClaimMount& checkpoints = job.checkpoints;
   if (slot.role != v1::WORKER && !checkpoints.claim.empty()) {
     mounts.push_back({{"name", "sluice-checkpoints"},
@@ -183,6 +184,7 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
     volumes->push_back({{"name", "sluice-checkpoints"},
                         {"persistentVolumeClaim", {{"claimName", checkpoints.claim}}}});
   }
+
   if (slot.role == v1::WORKER && !job.data.claim.empty()) {
     mounts.push_back(
         {{"name", "sluice-data"}, {"mountPath", job.data.mount_path}, {"readOnly", true}});
@@ -192,7 +194,7 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
   }
 }
 
-// `theirs` is the template's container of that name.
+// `theirs` is the template's container of the same name.
 Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodImages& images,
                    const policy::Slot& slot, const Json& theirs, Json* volumes) {
   const bool custom = slot.role == v1::WORKER && job.job.spec.worker().command_size() > 0;
@@ -205,6 +207,7 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
                       {"runAsNonRoot", true},
                       {"capabilities", {{"drop", {"ALL"}}}},
                       {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
+
   const bool computes = slot.role == v1::SHARD && job.NeedsWorkerImage(slot.role);
   container["image"] = job.NeedsWorkerImage(slot.role) ? images.worker : images.server;
   container["env"] = Json::array({FieldVariable("POD_IP", "status.podIP")});
@@ -225,7 +228,7 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
     container["command"] = {
         absl::StrCat("/usr/bin/sluice-", RoleName(slot.role), computes ? "-torch" : "")};
     container["args"] = Arguments(job, defaults, slot, theirs);
-    // The root of a pod's files cannot be written.
+    // The root file system of a pod is read-only.
     if (slot.role == v1::WORKER && HasAddresses(job.job.spec.data()) &&
         !HasVariable(theirs, kCacheVariable)) {
       container["env"].push_back(Variable(kCacheVariable, kCacheFolder));
@@ -234,13 +237,14 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
     container["startupProbe"] = StartupProbe(job);
     container["livenessProbe"] = LivenessProbe(job);
   }
+
   AddMounts(job, slot, &container, volumes);
   return container;
 }
 
 // ---- merging a template
 
-// Appends what `base` has not got, by `key`.
+// Appends the items of `extra` whose `key` is not in `base`.
 void AppendMissing(const Json& extra, const char* key, Json* base) {
   if (!extra.is_array()) return;
   if (!base->is_array()) *base = Json::array();
@@ -291,6 +295,7 @@ Json MergeSpec(Json ours, const Json& theirs, const std::string& container_name)
       ours[field] = it.value();
     }
   }
+
   const Json* containers = kube::Find(theirs, {"containers"});
   for (size_t i = 0; containers != nullptr && containers->is_array() && i < containers->size();
        ++i) {
@@ -323,7 +328,7 @@ void MergeMetadata(const JobView& job, const Json& pod_template, Json* metadata)
   };
   add("labels", kube::Find(pod_template, {"metadata", "labels"}), "");
   add("annotations", kube::Find(pod_template, {"metadata", "annotations"}), "");
-  // Kueue admits plain pods by labels of theirs, which a job says once.
+  // Kueue admits plain pods by their labels; users set these once, on the job.
   const Json labels = job.job.labels;
   const Json annotations = job.job.annotations;
   add("labels", &labels, "kueue.x-k8s.io/");
@@ -355,8 +360,8 @@ Json MakeServices(const JobView& job, bool headless) {
     return Json{{"name", name}, {"port", number}, {"targetPort", number}, {"protocol", "TCP"}};
   };
   if (headless) {
-    // Nobody dials a worker, and a Service of a hundred pods is written again, whole and twice
-    // (Endpoints, EndpointSlice), for each of them that gets ready.
+    // No process connects to a worker, and for each pod that becomes ready Kubernetes rewrites all
+    // of its Service's Endpoints and EndpointSlices: with a hundred pods that is a lot.
     spec["selector"][kRoleLabel] = absl::StrCat(RoleName(v1::SHARD));
     spec["clusterIP"] = "None";
     spec["ports"] = Json::array({port("metrics", kMetricsPort)});
@@ -367,10 +372,10 @@ Json MakeServices(const JobView& job, bool headless) {
   return service;
 }
 
-// An annotation of more is left out; those of a pod may have 256 KiB in all.
+// A longer annotation is omitted; the annotations of a pod may have 256 KiB in total.
 constexpr size_t kMaxJobText = 64 << 10;
 
-// A JobSpec has no field that cannot be printed.
+// Every field of a JobSpec can be printed.
 std::string JobText(const v1::JobSpec& spec) {
   std::string json;
   (void)google::protobuf::util::MessageToJsonString(spec, &json);
@@ -380,11 +385,11 @@ std::string JobText(const v1::JobSpec& spec) {
 Json MakeConfigMap(const JobView& job, uint32_t shards, const TrainingMode& mode) {
   v1::JobSpec spec = job.job.spec;
   spec.mutable_parameter_server()->set_replicas(shards);
-  // A coordinator that dies before a change of these is followed by one that knows nothing of it.
+  // If a coordinator dies before these change, its successor does not know of the change.
   spec.mutable_training()->set_mode(mode.mode);
   spec.mutable_training()->set_max_staleness(mode.max_staleness);
   Json map = MakeOwned(ConfigMaps(), job, job.key.name);
-  // Printed again, for protobuf prints a map's entries in any order.
+  // Parsed and printed again, because protobuf prints the entries of a map in any order.
   map["data"] = {
       {kJobFile, Json::parse(JobText(spec), nullptr, /*allow_exceptions=*/false).dump(2)}};
   return map;
@@ -458,6 +463,7 @@ Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& i
                {"securityContext", SecurityContext(defaults)},
                {"containers", Json::array({container})},
                {"volumes", std::move(volumes)}};
+
   const Json* their_spec = kube::Find(pod_template, {"spec"});
   pod["spec"] = MergeSpec(std::move(spec), their_spec == nullptr ? Json() : *their_spec, role);
   pod["metadata"]["annotations"][kTemplateHash] =
@@ -482,7 +488,7 @@ std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards,
 
 OwnedObject MakeDisruptionBudget(const JobView& job, uint32_t shards) {
   Json budget = MakeOwned(DisruptionBudgets(), job, job.key.name);
-  // A process that is not ready holds up no drain: to move it may be what helps.
+  // A process that is not ready does not block a drain: moving it may be what helps.
   budget["spec"] = {
       {"minAvailable", shards},
       {"unhealthyPodEvictionPolicy", "AlwaysAllow"},

@@ -13,43 +13,43 @@
 
 namespace sluice::reconciler {
 
-// The operator's part in what pods are.
+// The operator's settings for pods.
 struct PodDefaults {
-  std::string server_image;  // of coordinators and shards,
-  std::string worker_image;  // and of workers, where spec.image is unset
+  std::string server_image;  // of coordinators and shards
+  std::string worker_image;  // of workers; both apply if spec.image is unset
   std::string log_format = "logfmt";
-  // User and group of the pods' processes, and group of their volumes; nothing: left to the
-  // platform (OpenShift gives each namespace a range of its own).
+  // User and group of the pods' processes, and group of their volumes; empty: the platform chooses
+  // (OpenShift gives each namespace its own range).
   std::optional<int64_t> run_as = 65532;
 };
 
-// Of pods of an activation that begins now.
+// The images of an activation that begins now.
 PodImages ImagesOf(const JobView& job, const PodDefaults& defaults);
 
-// The pod of a slot, of one of `images`. It is given its address, identity and threads just as
-// `sluice run` gives them to processes; where the role's template says more, that is merged into
-// it. `shards` is the number of the job's present life.
+// The pod of a slot, with one of `images`. It gets its address, identity and threads just as
+// processes get them from `sluice run`; the template of its role is merged into it.
 //
-// Its flags are those that a program of the oldest release that may be in `images` knows: what is
-// new goes into the job file or into variables, which older programs ignore (docs/versions.md).
+// It uses only flags that programs of the oldest release in use know: anything new goes into the
+// job file or into environment variables, which older programs ignore (docs/versions.md).
 kube::Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& images,
                    const policy::Slot& slot);
 
-// The annotation kTemplateHash of MakePod's pod.
+// Reads the annotation kTemplateHash of a pod that MakePod made.
 std::string TemplateHash(const kube::Json& pod);
 
 struct OwnedObject {
   const kube::ResourceType* type;
   kube::Json object;
 };
-// What is there before pods: two Services, the ConfigMap and, unless the job does without, the
-// NetworkPolicy (job_tls.h has the Secrets). In the order in which they are to be made.
+// The objects that must exist before pods: two Services, the ConfigMap and, unless the job disables
+// it, the NetworkPolicy (for the Secrets see job_tls.h). They are created in this order, several at
+// a time. `shards` is the number of shards of the current activation.
 std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards, const TrainingMode& mode);
-// The PodDisruptionBudget: a drain takes one shard, or the coordinator, at a time, and waits for it
-// to be back.
+// The PodDisruptionBudget: a drain evicts one shard, or the coordinator, at a time, and waits until
+// it is back.
 OwnedObject MakeDisruptionBudget(const JobView& job, uint32_t shards);
 
-// Whether `live` says all that `wanted` says; it may say more, as servers fill in defaults.
+// Whether `live` has every field of `wanted`; it may have more, because servers fill in defaults.
 bool Covers(const kube::Json& live, const kube::Json& wanted);
 
 }  // namespace sluice::reconciler

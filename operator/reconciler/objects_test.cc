@@ -48,7 +48,7 @@ std::vector<std::string> Arguments(const Json& pod) {
   return Container(pod)["args"].get<std::vector<std::string>>();
 }
 
-TEST(ObjectsTest, ProcessesAreTheirPodsOnly) {
+TEST(ObjectsTest, PodsRunTheProcessesOfTheirRole) {
   const Json worker = MakePod(Job(), kDefaults, kWorker);
   EXPECT_EQ(GetString(worker, {"metadata", "name"}), "a-worker-1");
   EXPECT_EQ(GetString(worker, {"spec", "restartPolicy"}), "Never");
@@ -64,7 +64,7 @@ TEST(ObjectsTest, ProcessesAreTheirPodsOnly) {
                             "--termination-file=/dev/termination-log"}));
 }
 
-TEST(ObjectsTest, PodsAreMadeFromTheImagesThatTheyAreGiven) {
+TEST(ObjectsTest, PodsUseTheGivenImages) {
   const PodImages images = {"server:0", "worker:0"};
   for (const char* image : {"", "newer"}) {
     const JobView job = Job({{"image", image}});
@@ -74,10 +74,10 @@ TEST(ObjectsTest, PodsAreMadeFromTheImagesThatTheyAreGiven) {
   EXPECT_EQ(ImagesOf(Job({{"image", "newer"}}), kDefaults).server, "newer");
 }
 
-// A pod's image may be of an older release than the operator. What a release adds goes into the job
-// file, or into variables, which older programs ignore: docs/versions.md. So this list only ever
-// gets shorter within an API version.
-TEST(ObjectsTest, PodsGetOnlyFlagsThatProgramsOfEveryReleaseKnow) {
+// A pod's image may be of an older release than the operator. New settings of a release go into the
+// job file, or into environment variables, which older programs ignore: docs/versions.md. So this
+// list can only become shorter within an API version.
+TEST(ObjectsTest, PodsUseOnlyFlagsThatEveryReleaseKnows) {
   const auto flags = [](const Json& pod) {
     std::vector<std::string> names;
     for (const std::string& argument : Arguments(pod)) {
@@ -118,7 +118,7 @@ TEST(ObjectsTest, PodsAreRestricted) {
   }
 }
 
-TEST(ObjectsTest, VolumesGoToThoseWhoNeedThem) {
+TEST(ObjectsTest, MountsVolumesOnlyWhereTheyAreNeeded) {
   const std::string worker = MakePod(Job(), kDefaults, kWorker).dump();
   EXPECT_THAT(worker, HasSubstr("\"claimName\":\"sets\""));
   EXPECT_THAT(worker, Not(HasSubstr("ckpt")));
@@ -128,7 +128,7 @@ TEST(ObjectsTest, VolumesGoToThoseWhoNeedThem) {
   EXPECT_THAT(shard, Not(HasSubstr("sets")));
 }
 
-TEST(ObjectsTest, ATemplateIsMergedIntoThePod) {
+TEST(ObjectsTest, MergesATemplateIntoThePod) {
   const Json pod = MakePod(Job(Json::parse(R"({"worker": {"template": {
       "metadata": {"labels": {"x": "y", "sluice.dev/role": "other"}},
       "spec": {"nodeSelector": {"disk": "ssd"}, "restartPolicy": "Always",
@@ -153,7 +153,7 @@ TEST(ObjectsTest, ATemplateIsMergedIntoThePod) {
   EXPECT_EQ(Container(pod)["env"].size(), 2u);
 }
 
-TEST(ObjectsTest, ACommandOfTheUsersOwnFindsTheJobByItsEnvironment) {
+TEST(ObjectsTest, ACustomCommandFindsTheJobInItsEnvironment) {
   const Json pod =
       MakePod(Job({{"worker", {{"command", {"python3", "train.py"}}}}}), kDefaults, kWorker);
   EXPECT_EQ(Container(pod)["command"], Json::array({"python3", "train.py"}));
@@ -164,7 +164,7 @@ TEST(ObjectsTest, ACommandOfTheUsersOwnFindsTheJobByItsEnvironment) {
   EXPECT_FALSE(Container(pod).contains("readinessProbe"));
 }
 
-TEST(ObjectsTest, ACommandOfTheUsersOwnHasAPortOfMetricsOnlyWhereItsTemplateSaysSo) {
+TEST(ObjectsTest, ACustomCommandHasAMetricsPortOnlyIfItsTemplateDoes) {
   const auto ports = [](const Json& worker, const policy::Slot& slot) {
     return Container(MakePod(Job({{"worker", worker}}), kDefaults, slot))["ports"].dump();
   };
@@ -178,7 +178,7 @@ TEST(ObjectsTest, ACommandOfTheUsersOwnHasAPortOfMetricsOnlyWhereItsTemplateSays
   EXPECT_THAT(ports(serves, kWorker), HasSubstr("\"containerPort\":8000"));
 }
 
-TEST(ObjectsTest, WorkersThatDownloadAreGivenAFolderForItUnlessTheyHaveOne) {
+TEST(ObjectsTest, WorkersThatDownloadGetACacheDirectoryUnlessTheySetOne) {
   const std::string address = absl::StrCat("http://h/words#sha256=", std::string(64, 'a'));
   const Json data = {{"data", {{"format", "Text"}, {"source", {{"path", address}}}}}};
   EXPECT_THAT(Container(MakePod(Job(data), kDefaults, kWorker))["env"].dump(),
@@ -207,14 +207,14 @@ TEST(ObjectsTest, ProcessesReceiveThePathsOfTheirCertificates) {
   EXPECT_THAT(Container(custom)["env"].dump(), HasSubstr("SLUICE_TLS_DIRECTORY"));
 }
 
-TEST(ObjectsTest, ProbesEndWhatIsFrozenWithinTheJobsTimersAndNotWhatIsBusy) {
+TEST(ObjectsTest, ProbesKillFrozenButNotBusyProcesses) {
   for (const policy::Slot& slot : {kCoordinator, kShard, kWorker}) {
     const Json usual = Container(MakePod(Job(), kDefaults, slot));
     for (const char* name : {"startupProbe", "livenessProbe"}) {
       const Json& probe = usual[name];
       EXPECT_EQ(probe["httpGet"]["path"], "/healthz");
       EXPECT_EQ(probe["terminationGracePeriodSeconds"], 5)
-          << "what is frozen does not hear SIGTERM, however long the pod's own grace is";
+          << "a frozen process does not handle SIGTERM, however long its grace period";
     }
     EXPECT_EQ(usual["startupProbe"]["periodSeconds"], 5);
     EXPECT_EQ(usual["startupProbe"]["failureThreshold"], 12) << "60 s";
@@ -229,7 +229,7 @@ TEST(ObjectsTest, ProbesEndWhatIsFrozenWithinTheJobsTimersAndNotWhatIsBusy) {
                    .contains("livenessProbe"));
 }
 
-TEST(ObjectsTest, AShardHasAsLongToBeSavedAsACoordinatorToSave) {
+TEST(ObjectsTest, AShardHasTheGracePeriodOfACoordinator) {
   const JobView job = Job({{"timeouts", {{"suspendCheckpointSeconds", 100}}}});
   for (const policy::Slot& slot : {kCoordinator, kShard}) {
     EXPECT_EQ(MakePod(job, kDefaults, slot)["spec"]["terminationGracePeriodSeconds"], 110);
@@ -237,13 +237,13 @@ TEST(ObjectsTest, AShardHasAsLongToBeSavedAsACoordinatorToSave) {
   EXPECT_THAT(Arguments(MakePod(job, kDefaults, kShard)), Contains("--grace=105"));
 }
 
-TEST(ObjectsTest, ThePodsHashFollowsItsSpecOnly) {
+TEST(ObjectsTest, ThePodsHashDependsOnlyOnItsSpec) {
   const std::string hash = TemplateHash(MakePod(Job(), kDefaults, kWorker));
   EXPECT_EQ(hash, TemplateHash(MakePod(Job({{"worker", {{"replicas", 9}}}}), kDefaults, kWorker)));
   EXPECT_NE(hash, TemplateHash(MakePod(Job({{"image", "other"}}), kDefaults, kWorker)));
 }
 
-TEST(ObjectsTest, OwnedObjectsSayTheSameEachTime) {
+TEST(ObjectsTest, OwnedObjectsAreDeterministic) {
   const auto first = MakeObjects(Job(), 2, kMode);
   const auto again = MakeObjects(Job(), 2, kMode);
   ASSERT_EQ(first.size(), 4u);
@@ -272,7 +272,7 @@ TEST(ObjectsTest, TheCoordinatorReadsTheSizesAndTheModeOfItsActivation) {
   EXPECT_EQ(bounded["maxStaleness"], "4");
 }
 
-TEST(ObjectsTest, OneShardOrTheCoordinatorMayBeDrainedAtATimeAndAnyWorker) {
+TEST(ObjectsTest, ADrainEvictsOneServerAtATimeAndAnyWorker) {
   const Json budget = MakeDisruptionBudget(Job(), 2).object["spec"];
   EXPECT_EQ(budget["minAvailable"], 2) << "of three: two shards and the coordinator";
   EXPECT_EQ(budget["unhealthyPodEvictionPolicy"], "AlwaysAllow");
@@ -282,7 +282,7 @@ TEST(ObjectsTest, OneShardOrTheCoordinatorMayBeDrainedAtATimeAndAnyWorker) {
           {{{"key", "sluice.dev/role"}, {"operator", "In"}, {"values", {"coordinator", "ps"}}}}));
 }
 
-TEST(ObjectsTest, OnlyMetricsAreOpenToAnybody) {
+TEST(ObjectsTest, OnlyMetricsAreOpenToAllClients) {
   const Json rules = MakeObjects(Job(), 2, kMode)[3].object["spec"]["ingress"];
   ASSERT_EQ(rules.size(), 3u);
   for (const Json& rule : rules) {
@@ -305,12 +305,12 @@ TEST(ObjectsTest, WorkersCannotWriteToTheData) {
   EXPECT_EQ(found, 1);
 }
 
-TEST(ObjectsTest, ServicesOfJobsThatBeginWithADigitBeginWithALetter) {
+TEST(ObjectsTest, ServicesOfJobsWithALeadingDigitBeginWithALetter) {
   EXPECT_EQ(HeadlessServiceName("3d"), "j3d");
   EXPECT_EQ(CoordinatorAddress({"ns", "3d"}), "j3d-coordinator.ns.svc:29500");
 }
 
-TEST(ObjectsTest, WorkersThatGetReadyChangeNoService) {
+TEST(ObjectsTest, WorkersThatBecomeReadyChangeNoService) {
   const Json worker = MakePod(Job(), kDefaults, kWorker)["metadata"]["labels"];
   const Json shard = MakePod(Job(), kDefaults, kShard)["metadata"]["labels"];
   int services = 0;
@@ -326,7 +326,7 @@ TEST(ObjectsTest, WorkersThatGetReadyChangeNoService) {
   EXPECT_EQ(of_shards, 1);
 }
 
-TEST(ObjectsTest, WhatAServerFillsInIsNoDifference) {
+TEST(ObjectsTest, FieldsThatTheServerFillsInAreNotADifference) {
   const Json wanted = {{"a", 1}, {"list", Json::array({{{"x", 1}}})}, {"none", Json::object()}};
   EXPECT_TRUE(Covers({{"a", 1}, {"b", 2}, {"list", Json::array({{{"x", 1}, {"y", 2}}})}}, wanted));
   EXPECT_FALSE(Covers({{"a", 2}, {"list", Json::array({{{"x", 1}}})}}, wanted));

@@ -9,8 +9,7 @@
 
 namespace sluice::reconciler {
 
-// An object of that name in the job's namespace with the job's labels, which goes when the job
-// goes.
+// An object of that name in the job's namespace, with the job's labels. It is deleted with the job.
 kube::Json MakeOwned(const kube::ResourceType& type, const JobView& job, const std::string& name);
 
 }  // namespace sluice::reconciler

@@ -35,7 +35,7 @@ bool IsTrue(const Json* condition) {
   return condition != nullptr && GetString(*condition, {"status"}) == "True";
 }
 
-// The statuses in one of a pod's lists of them.
+// The statuses in one of the pod's lists of container statuses.
 std::vector<const Json*> Statuses(const Json& pod, const char* list) {
   std::vector<const Json*> found;
   const Json* statuses = kube::Find(pod, {"status", list});
@@ -51,7 +51,7 @@ const Json* ContainerStatus(const Json& pod, absl::string_view name) {
   return nullptr;
 }
 
-// One of the kubelet's words for "the container is not started and will not be soon".
+// The kubelet's reasons for a container that has not started and will not start soon.
 bool IsImageTrouble(absl::string_view reason) {
   return reason == "ErrImagePull" || reason == "ImagePullBackOff" || reason == "InvalidImageName" ||
          reason == "ErrImageNeverPull" || reason == "ImageInspectError";
@@ -61,9 +61,10 @@ bool IsConfigTrouble(absl::string_view reason) {
          reason == "RunContainerError" || reason == "PreStartHookError";
 }
 
-// Mounting volumes and making the pod's network takes no longer than this where all is well.
+// In a healthy cluster, mounting volumes and setting up the pod's network takes no longer than
+// this.
 constexpr absl::Duration kSlowStart = absl::Seconds(60);
-// A controller that has a finalizer on pods removes it sooner than this where all is well.
+// In a healthy cluster, a controller removes its finalizer from a deleted pod within this time.
 constexpr absl::Duration kSlowEnd = absl::Seconds(10);
 
 Trouble SchedulingTrouble(const Json& pod, const Json& scheduled) {
@@ -74,25 +75,25 @@ Trouble SchedulingTrouble(const Json& pod, const Json& scheduled) {
     if (list != nullptr && list->is_array()) {
       for (const Json& gate : *list) gates.push_back(GetString(gate, {"name"}));
     }
-    return {"SchedulingGated",
-            absl::StrCat("the pod is held back by its scheduling gates (",
-                         absl::StrJoin(gates, ", "), ") until whoever manages them lets it go")};
+    return {"SchedulingGated", absl::StrCat("the pod is held back by its scheduling gates (",
+                                            absl::StrJoin(gates, ", "),
+                                            ") until the controllers of these gates remove them")};
   }
   const bool claim = absl::StrContains(absl::AsciiStrToLower(message), "persistentvolumeclaim");
   return {
       "Unschedulable",
       absl::StrCat("no node takes the pod: ", message,
-                   claim ? "; make the claim, or a volume for it, or correct its name in the job"
-                         : "; ask for less or for other nodes in the template, or add nodes")};
+                   claim ? "; create the claim, or a volume for it, or correct its name in the job"
+                         : "; request less or choose other nodes in the template, or add nodes")};
 }
 
-// `own`: the container is Sluice's; `begun`: Sluice's container runs already.
+// `own`: this is Sluice's container; `begun`: Sluice's container is already running.
 Trouble ContainerTrouble(const Json& status, bool own, bool begun) {
   const std::string reason = GetString(status, {"state", "waiting", "reason"});
   const std::string message = GetString(status, {"state", "waiting", "message"});
   const std::string where =
       own ? "" : absl::StrCat("container ", GetString(status, {"name"}), ": ");
-  // Whoever runs is not made anew for the sake of what runs beside it.
+  // A pod whose own container runs is not re-created because of another container.
   const char* then = begun ? "; then delete the pod" : "";
   if (IsImageTrouble(reason)) {
     return {"ImagePullFailed",
@@ -103,7 +104,7 @@ Trouble ContainerTrouble(const Json& status, bool own, bool begun) {
   if (IsConfigTrouble(reason)) {
     return {"ContainerConfigError",
             absl::StrCat(where, reason, ": ", message,
-                         "; make what the template names, or correct the template", then)};
+                         "; create what the template names, or correct the template", then)};
   }
   return {};
 }
@@ -123,7 +124,7 @@ Trouble WaitingOf(const Json& pod, absl::string_view own, bool begun) {
   return {};
 }
 
-// "secret a, claim b": what has to be there for the pod's volumes, and may not be.
+// "secret a, claim b": what the pod's volumes need, and what may be missing.
 std::string WhatVolumesNeed(const Json& pod) {
   struct Kind {
     const char* noun;
@@ -155,31 +156,33 @@ std::string WhatVolumesNeed(const Json& pod) {
   return absl::StrJoin(needed, ", ");
 }
 
-// Its kubelet has seen it, and is not done with volumes and network.
+// Whether the kubelet has seen the pod but has not finished preparing its volumes and network.
 bool IsBeingPrepared(const Json& pod) {
   const Json* prepared = Condition(pod, "PodReadyToStartContainers");
   return prepared != nullptr && !IsTrue(prepared);
 }
 
-// A kubelet says in events alone what keeps it from making a pod ready to start containers. It
-// pulls images later, and does not speak for a node that it has left.
+// A kubelet reports only in events why it cannot prepare a pod for its containers. It pulls images
+// after the preparation, so a slow pull is not reported here.
 void ReadSlowStart(const Json& pod, PodView* view) {
   const Json* scheduled = Condition(pod, "PodScheduled");
   if (!IsTrue(scheduled) || !IsBeingPrepared(pod)) return;
   view->slow_from = kube::DecodeTime(GetString(*scheduled, {"lastTransitionTime"})) + kSlowStart;
   const std::string needed = WhatVolumesNeed(pod);
-  const std::string since = absl::StrCat("node ", view->node, " could not prepare the pod for ",
-                                         absl::FormatDuration(kSlowStart), " and more: ");
+  const std::string since =
+      absl::StrCat("node ", view->node, " has been preparing the pod for more than ",
+                   absl::FormatDuration(kSlowStart), ": ");
   const std::string look =
-      absl::StrCat("; `kubectl describe pod ", view->name, "` has the kubelet's words");
+      absl::StrCat("; `kubectl describe pod ", view->name, "` shows the kubelet's messages");
   if (needed.empty()) {
-    view->slow = {"SandboxNotReady",
-                  absl::StrCat(since, "see the container runtime and network of the node", look)};
+    view->slow = {
+        "SandboxNotReady",
+        absl::StrCat(since, "check the container runtime and the network of the node", look)};
   } else {
     view->slow = {
         "VolumeNotMounted",
-        absl::StrCat(since, "see whether what its volumes need is there and can be mounted (",
-                     needed, "), and the network of the node", look)};
+        absl::StrCat(since, "check that what its volumes need exists and can be mounted (", needed,
+                     "), and check the network of the node", look)};
   }
 }
 
@@ -195,17 +198,18 @@ void ReadSlowEnd(const Json& pod, PodView* view) {
     if (name.is_string()) names.push_back(name.get<std::string>());
   }
   view->slow_from = view->gone_by + kSlowEnd;
-  view->slow = {"HeldByFinalizer",
-                absl::StrCat("the pod is deleted, and the API server keeps it until its finalizers "
-                             "are removed (",
-                             absl::StrJoin(names, ", "),
-                             "); the next pod needs its name. See the controller that sets them, "
-                             "or remove them from the pod")};
+  view->slow = {
+      "HeldByFinalizer",
+      absl::StrCat("the pod was deleted, but the API server keeps it until its finalizers "
+                   "are removed (",
+                   absl::StrJoin(names, ", "),
+                   "); the next pod needs its name. Check the controller that sets them, "
+                   "or remove them from the pod")};
 }
 
 constexpr char kByTaint[] = "DeletionByTaintManager";
 
-// Who wanted the pod gone from where it was, if anybody did; in a word.
+// Why the pod was removed from its node, in one word; empty if nothing outside removed it.
 std::string OutsideReason(const Json& pod, const PodView& view) {
   if (const Json* target = Condition(pod, "DisruptionTarget"); IsTrue(target)) {
     const std::string reason = GetString(*target, {"reason"});
@@ -219,7 +223,7 @@ std::string OutsideReason(const Json& pod, const PodView& view) {
   if (reason == "NodeShutdown" || reason == "Shutdown" || reason == "Terminated") {
     return "NodeShutdown";
   }
-  // The kubelet would not have it, though the scheduler had sent it there.
+  // The kubelet rejected the pod after the scheduler had assigned it to the node.
   if (absl::StartsWith(reason, "OutOf") || reason == "UnexpectedAdmissionError" ||
       reason == "NodeAffinity" || reason == "NodePorts" || reason == "Preempting") {
     return "NodeRefused";
@@ -244,7 +248,7 @@ void ReadTermination(const Json& terminated, PodView* view) {
   if (reason == "OOMKilled") view->exit.reason = reason;
   if (reason == "StartError" || reason == "ContainerCannotRun") view->exit.reason = "StartError";
   if (reason == "ContainerStatusUnknown" || (code == 255 && reason == "Unknown")) {
-    // Its node went away under it, and has come back.
+    // The pod's node was lost and has come back.
     view->exit.cause = policy::Cause::kOutside;
     view->exit.reason = "NodeLost";
   }
@@ -299,10 +303,12 @@ std::optional<PodView> ReadPod(const Json& pod) {
     const Json* target = Condition(pod, "DisruptionTarget");
     view.tainted = IsTrue(target) && GetString(*target, {"reason"}) == kByTaint;
   }
+
   const Json* ready = Condition(pod, "Ready");
   view.ready = IsTrue(ready);
-  // A node's controller takes Ready away and leaves the rest as the kubelet said it last.
+  // The node controller sets Ready to False and leaves the rest as the kubelet last reported it.
   view.node_lost = ready != nullptr && !view.ready && IsTrue(Condition(pod, "ContainersReady"));
+
   ReadContainer(pod, &view);
   const std::string phase = GetString(pod, {"status", "phase"});
   view.terminal = phase == "Failed" || phase == "Succeeded";
@@ -312,9 +318,11 @@ std::optional<PodView> ReadPod(const Json& pod) {
     view.exit.code = phase == "Failed" ? kExitRetry : kExitOk;
     view.exit.message = GetString(pod, {"status", "message"});
   }
+
   if (!view.ended) view.waiting = WaitingOf(pod, RoleName(view.slot.role), view.begun);
   if (!view.begun) ReadSlowStart(pod, &view);
   ReadSlowEnd(pod, &view);
+
   if (view.ended) {
     view.ready = false;
     if (view.ended_at == absl::InfinitePast() || view.ended_at == absl::Time()) {
@@ -326,13 +334,14 @@ std::optional<PodView> ReadPod(const Json& pod) {
     }
     if (view.slot.role == v1::COORDINATOR) ReadLastWord(&view);
     if (!view.last_word.has_value()) {
-      // The end of the log, where the process wrote nothing else.
+      // If the process wrote no message, Kubernetes has put the end of the log here.
       view.exit.message = policy::LastWords(
           absl::StrSplit(absl::StripTrailingAsciiWhitespace(view.exit.message), '\n'));
     }
   } else if (view.deletion_asked.has_value()) {
     view.exit.reason = OutsideReason(pod, view);
   }
+
   // A pod that was never ready has had the condition since before its container began.
   view.was_ready =
       view.ready || (ready != nullptr && view.begun &&

@@ -42,13 +42,13 @@ Json Condition(const char* type, const char* status, const char* time) {
   return {{"type", type}, {"status", status}, {"lastTransitionTime", time}, {"message", "why"}};
 }
 
-TEST(PodViewTest, APodOfNoRoleIsNone) {
+TEST(PodViewTest, IgnoresAPodWithoutARole) {
   EXPECT_FALSE(ReadPod(Pod("other", {})).has_value());
   EXPECT_FALSE(ReadPod(Json()).has_value());
   EXPECT_FALSE(ReadPod(Json::array({1})).has_value());
 }
 
-TEST(PodViewTest, TheReasonOfADeletionIsKnownWhileThePodStillRuns) {
+TEST(PodViewTest, KnowsTheReasonOfADeletionWhileThePodStillRuns) {
   Json status = {{"phase", "Running"}};
   Json target = Condition("DisruptionTarget", "True", "2026-01-01T00:00:00Z");
   for (const auto& [said, told] : std::map<std::string, std::string>{
@@ -64,7 +64,7 @@ TEST(PodViewTest, TheReasonOfADeletionIsKnownWhileThePodStillRuns) {
   }
 }
 
-TEST(PodViewTest, ASignalIsReadFromTheExitCode) {
+TEST(PodViewTest, ReadsASignalFromTheExitCode) {
   const auto pod = ReadPod(Pod("worker", Terminated("worker", {{"exitCode", 139}})));
   ASSERT_TRUE(pod.has_value());
   EXPECT_EQ(pod->slot, (policy::Slot{v1::WORKER, 3}));
@@ -73,7 +73,7 @@ TEST(PodViewTest, ASignalIsReadFromTheExitCode) {
   EXPECT_EQ(policy::ReasonOf(pod->exit), "Killed");
 }
 
-TEST(PodViewTest, TheLastWordsOfALogAreTheReason) {
+TEST(PodViewTest, UsesTheLastErrorOfALogAsTheReason) {
   const auto pod = ReadPod(
       Pod("worker",
           Terminated(
@@ -83,7 +83,7 @@ TEST(PodViewTest, TheLastWordsOfALogAreTheReason) {
   EXPECT_EQ(pod->exit.message, "no data");
 }
 
-TEST(PodViewTest, TheLastWordsOfALogInJsonAreTheReason) {
+TEST(PodViewTest, UsesTheLastErrorOfAJsonLogAsTheReason) {
   const auto message = [](const char* log) {
     return ReadPod(Pod("worker", Terminated("worker", {{"exitCode", 1}, {"message", log}})))
         ->exit.message;
@@ -95,7 +95,7 @@ TEST(PodViewTest, TheLastWordsOfALogInJsonAreTheReason) {
   EXPECT_EQ(message("{\"time\":\"1\",\"level\":\"err"), "");
 }
 
-TEST(PodViewTest, ACoordinatorsLastWordIsItsProgress) {
+TEST(PodViewTest, ReadsACoordinatorsTerminationMessageAsProgress) {
   const auto pod = ReadPod(Pod(
       "coordinator",
       Terminated("coordinator",
@@ -105,7 +105,7 @@ TEST(PodViewTest, ACoordinatorsLastWordIsItsProgress) {
   EXPECT_EQ(pod->exit.message, "NaN");
 }
 
-TEST(PodViewTest, WhatKeepsAPodFromBeginningIsNamed) {
+TEST(PodViewTest, NamesTheReasonWhyAPodDoesNotStart) {
   EXPECT_EQ(ReadPod(Pod("worker", Waiting("ErrImagePull")))->waiting.reason, "ImagePullFailed");
   EXPECT_EQ(ReadPod(Pod("worker", Waiting("CreateContainerConfigError")))->waiting.reason,
             "ContainerConfigError");
@@ -117,11 +117,11 @@ TEST(PodViewTest, WhatKeepsAPodFromBeginningIsNamed) {
   EXPECT_EQ(ReadPod(Pod("worker", pending))->waiting.reason, "Unschedulable");
 }
 
-TEST(PodViewTest, WhatKeepsAPodFromBeginningIsToldWithWhatCanBeDone) {
+TEST(PodViewTest, GivesAdviceForAPodThatDoesNotStart) {
   EXPECT_THAT(ReadPod(Pod("worker", Waiting("ErrImagePull")))->waiting.message,
               HasSubstr("correct spec.image"));
   EXPECT_THAT(ReadPod(Pod("worker", Waiting("CreateContainerConfigError")))->waiting.message,
-              HasSubstr("make what the template names"));
+              HasSubstr("create what the template names"));
   Json unscheduled = Condition("PodScheduled", "False", "2026-01-01T00:00:01Z");
   const auto told = [&](const char* message) {
     unscheduled["message"] = message;
@@ -129,8 +129,8 @@ TEST(PodViewTest, WhatKeepsAPodFromBeginningIsToldWithWhatCanBeDone) {
                Pod("worker", {{"phase", "Pending"}, {"conditions", Json::array({unscheduled})}}))
         ->waiting.message;
   };
-  EXPECT_THAT(told("0/3 nodes are available: 3 Insufficient cpu."), HasSubstr("ask for less"));
-  EXPECT_THAT(told("persistentvolumeclaim \"data\" not found"), HasSubstr("make the claim"));
+  EXPECT_THAT(told("0/3 nodes are available: 3 Insufficient cpu."), HasSubstr("request less"));
+  EXPECT_THAT(told("persistentvolumeclaim \"data\" not found"), HasSubstr("create the claim"));
   EXPECT_THAT(told("pod has unbound immediate PersistentVolumeClaims"),
               HasSubstr("or a volume for it"));
 }
@@ -146,7 +146,7 @@ Json Creating(const char* prepared) {
 const absl::Time kSlow =
     absl::FromCivil(absl::CivilSecond(2026, 1, 1, 0, 1, 5), absl::UTCTimeZone());
 
-TEST(PodViewTest, APodThatItsNodeCannotPrepareSaysAfterAMinuteWhatItsVolumesNeed) {
+TEST(PodViewTest, NamesWhatTheVolumesOfASlowPodNeedAfterAMinute) {
   Json pod = Pod("worker", Creating("False"));
   pod["spec"]["volumes"] = Json::parse(R"([
       {"name": "a", "emptyDir": {}},
@@ -167,7 +167,7 @@ TEST(PodViewTest, APodThatItsNodeCannotPrepareSaysAfterAMinuteWhatItsVolumesNeed
   EXPECT_THAT(told.message, HasSubstr("`kubectl describe pod a-worker`"));
 }
 
-TEST(PodViewTest, OfAPodThatIsPreparedLittleIsKept) {
+TEST(PodViewTest, StripsVolumesOnceThePodIsPrepared) {
   for (const char* prepared : {"True", "Unknown"}) {
     Json pod = Pod("worker", Creating(prepared));
     pod["spec"]["volumes"] = Json::array({{{"name", "a"}, {"emptyDir", Json::object()}}});
@@ -184,11 +184,11 @@ TEST(PodViewTest, OfAPodThatIsPreparedLittleIsKept) {
   EXPECT_TRUE(none.empty());
 }
 
-TEST(PodViewTest, APodWithoutSuchVolumesThatItsNodeCannotPrepareBlamesTheNode) {
+TEST(PodViewTest, NamesTheNodeOfASlowPodWithoutVolumes) {
   EXPECT_EQ(WaitingAt(*ReadPod(Pod("worker", Creating("False"))), kSlow).reason, "SandboxNotReady");
 }
 
-TEST(PodViewTest, APodThatPullsItsImageForLongHasNothingToTell) {
+TEST(PodViewTest, ReportsNothingForASlowImagePull) {
   Json status = Creating("True");
   EXPECT_TRUE(WaitingAt(*ReadPod(Pod("worker", status)), absl::InfiniteFuture()).empty());
   status["conditions"].erase(1);
@@ -196,13 +196,13 @@ TEST(PodViewTest, APodThatPullsItsImageForLongHasNothingToTell) {
       << "its kubelet has not seen it";
 }
 
-TEST(PodViewTest, APodThatHasBegunWaitsForNoVolume) {
+TEST(PodViewTest, AStartedPodDoesNotWaitForVolumes) {
   Json status = Creating("False");
   status["containerStatuses"][0]["state"] = {{"running", {{"startedAt", "2026-01-01T00:01:00Z"}}}};
   EXPECT_TRUE(WaitingAt(*ReadPod(Pod("worker", status)), absl::InfiniteFuture()).empty());
 }
 
-// What a container waits for, in a pod with others that wait as they should.
+// A container that waits, in a pod with others that wait for normal reasons.
 Json WithWaiting(const char* list, const char* name, const char* reason) {
   Json status = Waiting("PodInitializing");
   Json& statuses = status[list];
@@ -214,7 +214,7 @@ Json WithWaiting(const char* list, const char* name, const char* reason) {
   return status;
 }
 
-TEST(PodViewTest, OtherContainersOfThePodAreLookedAtToo) {
+TEST(PodViewTest, ReportsOtherContainersOfThePod) {
   for (const char* list : {"initContainerStatuses", "containerStatuses"}) {
     const auto pull = ReadPod(Pod("worker", WithWaiting(list, "other", "ImagePullBackOff")));
     EXPECT_EQ(pull->waiting.reason, "ImagePullFailed") << list;
@@ -227,7 +227,7 @@ TEST(PodViewTest, OtherContainersOfThePodAreLookedAtToo) {
   }
 }
 
-TEST(PodViewTest, AContainerThatCannotBeginBesideOneThatRunsIsToldToo) {
+TEST(PodViewTest, ReportsABlockedContainerBesideARunningOne) {
   Json status = WithWaiting("containerStatuses", "sidecar", "ErrImagePull");
   status["containerStatuses"][0]["state"] = {{"running", {{"startedAt", "2026-01-01T00:01:00Z"}}}};
   const auto pod = ReadPod(Pod("worker", status));
@@ -236,7 +236,7 @@ TEST(PodViewTest, AContainerThatCannotBeginBesideOneThatRunsIsToldToo) {
   EXPECT_THAT(pod->waiting.message, HasSubstr("then delete the pod"));
 }
 
-TEST(PodViewTest, APodThatIsHeldBackIsNotOneThatFindsNoRoom) {
+TEST(PodViewTest, DistinguishesAGatedPodFromAnUnschedulableOne) {
   Json held = Condition("PodScheduled", "False", "2026-01-01T00:00:01Z");
   held["reason"] = "SchedulingGated";
   Json pod = Pod("worker", {{"phase", "Pending"}, {"conditions", Json::array({held})}});
@@ -247,7 +247,7 @@ TEST(PodViewTest, APodThatIsHeldBackIsNotOneThatFindsNoRoom) {
   EXPECT_THAT(told.message, HasSubstr("(kueue.x-k8s.io/admission)"));
 }
 
-TEST(PodViewTest, AReadyPodWhoseNodeFellSilentIsLost) {
+TEST(PodViewTest, AReadyPodOnASilentNodeIsLost) {
   const Json status = {
       {"phase", "Running"},
       {"conditions", Json::array({Condition("Ready", "False", "2026-01-01T00:01:00Z"),
@@ -255,7 +255,7 @@ TEST(PodViewTest, AReadyPodWhoseNodeFellSilentIsLost) {
   EXPECT_TRUE(ReadPod(Pod("worker", status))->node_lost);
 }
 
-TEST(PodViewTest, AnEndedPodWasReadyIfThatChangedAfterItsStart) {
+TEST(PodViewTest, AnEndedPodWasReadyIfReadyChangedAfterItsStart) {
   Json status = Terminated("worker", {{"exitCode", 137}, {"startedAt", "2026-01-01T00:00:02Z"}});
   status["conditions"] = Json::array({Condition("Ready", "False", "2026-01-01T00:00:01Z")});
   EXPECT_FALSE(ReadPod(Pod("worker", status))->was_ready);

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// An answer of an API server, as kube::HttpClient hands it on.
+// An answer of an API server, as kube::HttpClient returns it.
 absl::Status Answer(int code, const std::string& reason, const std::string& message,
                     const std::string& call = "create pods ns/a-worker-0") {
   return kube::Annotate(kube::ApiError{code, reason, message, {}}.ToStatus(), call);
@@ -28,7 +28,7 @@ struct Case {
 
 class RefusalTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(RefusalTest, IsToldByItsCauseWithWhatToDo) {
+TEST_P(RefusalTest, HasTheReasonAndAdviceOfItsCause) {
   const Case& given = GetParam();
   const Refusal refusal = RefusalOf(given.status);
   EXPECT_EQ(refusal.trouble.reason, given.reason);
@@ -37,7 +37,7 @@ TEST_P(RefusalTest, IsToldByItsCauseWithWhatToDo) {
   EXPECT_EQ(refusal.may_pass, given.may_pass);
 }
 
-// The texts are those of Kubernetes 1.34.
+// The texts are from Kubernetes 1.34.
 INSTANTIATE_TEST_SUITE_P(
     Causes, RefusalTest,
     ::testing::Values(
@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "pods \"a-worker-0\" is forbidden: exceeded quota: small, requested: pods=1, "
                     "used: pods=2, limited: pods=2"),
              "QuotaExceeded", "raise the quota"},
-        Case{"QuotaOfWhatIsNotSaid",
+        Case{"QuotaOnResourcesNotSet",
              Answer(403, "Forbidden",
                     "pods \"a-worker-0\" is forbidden: failed quota: small: must specify "
                     "limits.cpu for: worker; limits.memory for: worker"),
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "pods \"a-worker-0\" is forbidden: error looking up service account ns/train: "
                     "serviceaccount \"train\" not found"),
              "ServiceAccountMissing", "serviceAccountName"},
-        Case{"NamespaceGoes",
+        Case{"NamespaceTerminating",
              Answer(403, "Forbidden",
                     "pods \"a-worker-0\" is forbidden: unable to create new content in namespace "
                     "ns because it is being terminated"),
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "pods \"a-worker-0\" is forbidden: ValidatingAdmissionPolicy 'labels' with "
                     "binding 'labels' denied request: every pod names its team"),
              "Forbidden", "a ValidatingAdmissionPolicy"},
-        Case{"AdmissionPolicyThatSpeaksOfQuotas",
+        Case{"AdmissionPolicyThatMentionsQuotas",
              Answer(403, "Forbidden",
                     "pods \"a-worker-0\" is forbidden: ValidatingAdmissionPolicy 'p' with binding "
                     "'p' denied request: exceeded quota: of our own"),
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
              Answer(400, "",
                     "admission webhook \"validate.example.com\" denied the request: no team"),
              "Forbidden", "an admission webhook"},
-        Case{"WebhookWithoutAWord",
+        Case{"WebhookWithoutAMessage",
              Answer(403, "Forbidden",
                     "admission webhook \"validate.example.com\" denied the request without "
                     "explanation"),
@@ -117,12 +117,12 @@ INSTANTIATE_TEST_SUITE_P(
                     "Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: "
                     "unknown field \"spec.containers[0].comand\""),
              "InvalidTemplate", "correct the template"},
-        Case{"AnotherObject",
+        Case{"ObjectOtherThanAPod",
              Answer(422, "Invalid", "Service \"a\" is invalid: spec.clusterIPs[0]: Invalid value",
                     "create services ns/a"),
              "ObjectRefused", "names the field"},
-        Case{"NameOfAnother",
-             absl::AlreadyExistsError("there is a Service ns/a already, which was made by helm"),
+        Case{"ForeignName",
+             absl::AlreadyExistsError("the Service ns/a already exists and was created by helm"),
              "NameTaken", "delete it, or give the job another name"},
         Case{"Unauthorized", Answer(401, "Unauthorized", "Unauthorized"), "APIServerUnavailable",
              "operator's log", true},
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
              "APIServerUnavailable", "operator's log", true}),
     [](const auto& info) { return info.param.name; });
 
-TEST(NoRefusalTest, WhatAnotherLookAnswersIsNoTrouble) {
+TEST(NoRefusalTest, ErrorsThatARetryResolvesAreNotReported) {
   for (const absl::Status& status :
        {absl::OkStatus(),
         Answer(409, "Conflict", "Operation cannot be fulfilled on services \"a\": modified"),

@@ -12,9 +12,9 @@ namespace {
 
 using kube::Json;
 
-// The authority, what it signs, and a look that finds nothing to do.
+// One for the authority, one for what it signs, one that finds nothing to do, and a spare one.
 constexpr int kMaxRounds = 4;
-// A write that the cache does not show after so long was undone by somebody.
+// After this time without showing up in the cache, a write counts as undone by another client.
 constexpr absl::Duration kWriteLag = absl::Seconds(10);
 
 }  // namespace
@@ -45,8 +45,8 @@ absl::Status SecretKeeper::Write(const JobView& job, const Json& secret, kube::C
   const kube::ObjectKey key = kube::KeyOf(secret);
   absl::StatusOr<Json> written;
   if (kube::ResourceVersionOf(secret).empty()) {
-    // One that a cache does not show yet is taken as it is: what another operator has made of it
-    // must not be made a second time.
+    // An existing Secret that the cache does not show yet is used as it is: another operator may
+    // have made it, and it must not be made a second time.
     written = CreateOwned(client, Secrets(), job, secret);
   } else {
     written = client->Update(Secrets(), key, secret, {});
@@ -70,6 +70,7 @@ absl::Status SecretKeeper::Keep(const JobView& job, uint32_t shards, kube::Clien
       look_again_ = std::min(look_again_, settled_until_);
       return absl::OkStatus();
     }
+
     const absl::StatusOr<TlsPlan> plan = PlanTls(job, shards, workers, live, now);
     if (!plan.ok()) return plan.status();
     // A plan that renews the authority alone reads no other certificate.
@@ -80,12 +81,13 @@ absl::Status SecretKeeper::Keep(const JobView& job, uint32_t shards, kube::Clien
       look_again_ = std::min(look_again_, settled_until_);
       return absl::OkStatus();
     }
+
     for (const Json& secret : plan->writes) {
       if (absl::Status status = Write(job, secret, client, now); !status.ok()) return status;
     }
   }
   return absl::UnavailableError(
-      absl::StrCat("the Secrets of ", job.key.ToString(), " change as fast as they are written"));
+      absl::StrCat("the Secrets of ", job.key.ToString(), " keep changing while they are written"));
 }
 
 std::shared_ptr<grpc::ChannelCredentials> SecretKeeper::ForOperator(const JobView& job,

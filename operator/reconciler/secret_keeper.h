@@ -19,26 +19,26 @@
 
 namespace sluice::reconciler {
 
-// What it keeps only saves work and may be lost at any time. One call at a time.
+// The state that it keeps only saves work, and may be lost at any time. One call at a time.
 class SecretKeeper {
  public:
-  // Makes and renews the job's Secrets, where something is to be done. Blocks for the API server.
-  // ALREADY_EXISTS: another's object has the name. A conflict (kube::IsConflict): a Secret was
-  // written meanwhile, the cache will show it.
+  // Creates and renews the job's Secrets where necessary. Blocks for the API server.
+  // ALREADY_EXISTS: a foreign object has the name. A conflict (kube::IsConflict): a Secret was
+  // written meanwhile, and the cache will show it.
   absl::Status Keep(const JobView& job, uint32_t shards, kube::Client* client,
                     const runtime::Informer& cache, absl::Time now);
 
-  // What the operator shows the job's coordinator; the same until it is renewed. Null while there
-  // is no authority.
+  // The operator's credentials for the job's coordinator; the same until they are renewed. Null
+  // while there is no authority.
   std::shared_ptr<grpc::ChannelCredentials> ForOperator(const JobView& job,
                                                         const runtime::Informer& cache,
                                                         absl::Time now);
 
-  // Keep, then, though nothing changes.
+  // When Keep should be called again even if nothing changes.
   absl::Time look_again() const { return look_again_; }
 
-  // When the first of the processes' certificates expires, as of the last Keep; infinite future:
-  // there is none.
+  // The earliest expiry of the processes' certificates, as of the last Keep; infinite future: there
+  // are none.
   absl::Time expiry() const { return expiry_; }
 
  private:
@@ -46,9 +46,9 @@ class SecretKeeper {
   absl::Status Write(const JobView& job, const kube::Json& secret, kube::Client* client,
                      absl::Time now);
 
-  // Written, and not seen in the cache yet.
+  // Secrets that were written and do not show in the cache yet.
   std::map<std::string, std::pair<runtime::ObjectPtr, absl::Time>> written_;
-  // What the last plan that wanted nothing began with; while that is so, no other is made.
+  // The state in which the last plan had nothing to do; while it is unchanged, no new plan is made.
   std::string settled_;
   absl::Time settled_until_ = absl::InfinitePast();
   absl::Time look_again_ = absl::InfiniteFuture();

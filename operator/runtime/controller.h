@@ -13,12 +13,12 @@
 
 namespace sluice::runtime {
 
-// What a reconciliation wants next.
+// The outcome of a reconciliation: when the key is reconciled next.
 struct Result {
   enum class Kind {
-    kDone,          // nothing, until something changes
+    kDone,          // not until something changes
     kRequeue,       // again, with the key's backoff
-    kRequeueAfter,  // again after `after`, but not sooner than Options::shortest_wait; no failure
+    kRequeueAfter,  // again after `after`, but not before Options::shortest_wait; no failure
     kError,         // failed with `status`: again, with the key's backoff
     kTerminal,      // failed with `status`, and a retry is useless until something changes
   };
@@ -42,8 +42,9 @@ struct Result {
 // "done", "requeue", "requeue_after", "error", "terminal_error": a label of metrics.
 const char* KindName(Result::Kind kind);
 
-// Brings the world to the state that the object of that name describes. The request is a name, not
-// an event: the reconciler finds out what has changed. Several threads, but one at a time per key.
+// Brings the world to the state that the named object describes. The request is a name, not an
+// event: the reconciler finds out what has changed. Several threads, but one at a time for each
+// key.
 class Reconciler {
  public:
   virtual ~Reconciler() = default;
@@ -54,7 +55,7 @@ class Reconciler {
 class ControllerObserver {
  public:
   virtual ~ControllerObserver() = default;
-  // `waited`: in the queue, from when the key was due. `retry_in`: zero unless it is tried again.
+  // `waited`: the time in the queue since the key was due. `retry_in`: zero if there is no retry.
   virtual void OnReconciled(const Key& key, const Result& result, absl::Duration waited,
                             absl::Duration took, absl::Duration retry_in) = 0;
 };
@@ -66,23 +67,23 @@ class Controller {
     std::string name;
     int workers = 4;
     QueueCore::Options queue;
-    // A reconciler that asks to be called sooner is called after this: no key takes a whole thread.
+    // The shortest delay of kRequeueAfter, so that one key does not occupy a whole thread.
     absl::Duration shortest_wait = absl::Milliseconds(10);
   };
 
-  // All outlive this; `observer` may be null.
+  // All arguments outlive this; `observer` may be null.
   Controller(Options options, Reconciler* reconciler, const Clock* clock,
              ControllerObserver* observer);
   ~Controller();
 
-  // Where event handlers add keys.
+  // Event handlers add keys here.
   WorkQueue* queue() { return &queue_; }
 
-  // Takes one key that is due and reconciles it on this thread; false if none is.
+  // Takes one key that is due and reconciles it on this thread; returns false if none is due.
   bool ProcessOne();
 
-  // Once. Stop (also the destructor's) waits for reconciliations that run; keys that wait are
-  // dropped.
+  // To be called once. Stop (also called by the destructor) waits for running reconciliations;
+  // waiting keys are dropped.
   void Start();
   void Stop();
 

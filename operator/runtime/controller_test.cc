@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Answers with what the test has laid ready, in order; Done afterwards.
+// Returns the results that the test has prepared, in order; then Done.
 class ScriptedReconciler : public Reconciler {
  public:
   Result Reconcile(const Key& key) override {
@@ -49,14 +49,14 @@ class ControllerTest : public ::testing::Test {
   Controller controller_{{"test", 1, {}}, &reconciler_, &clock_, &observer_};
 };
 
-TEST_F(ControllerTest, WhatIsDoneWaitsForAChange) {
+TEST_F(ControllerTest, ADoneKeyWaitsForAChange) {
   controller_.queue()->Add(a_);
   EXPECT_TRUE(controller_.ProcessOne());
   clock_.Advance(absl::Hours(10));
   EXPECT_FALSE(controller_.ProcessOne());
 }
 
-TEST_F(ControllerTest, AnErrorIsTriedAgainAfterGrowingTimesUntilItIsOver) {
+TEST_F(ControllerTest, RetriesAnErrorWithGrowingDelays) {
   reconciler_.answers = {Result::Error(absl::UnavailableError("x")), Result::Requeue(),
                          Result::Done(), Result::Error(absl::UnavailableError("y"))};
   controller_.queue()->Add(a_);
@@ -75,7 +75,7 @@ TEST_F(ControllerTest, AnErrorIsTriedAgainAfterGrowingTimesUntilItIsOver) {
                                              absl::ZeroDuration(), absl::Milliseconds(5)));
 }
 
-TEST_F(ControllerTest, GivesAKeyNoMoreThanItsShareHoweverSoonItIsAskedFor) {
+TEST_F(ControllerTest, LimitsAKeyThatRequeuesImmediately) {
   reconciler_.answers = std::deque<Result>(1000, Result::RequeueAfter(absl::ZeroDuration()));
   controller_.queue()->Add(a_);
   for (int i = 0; i < 100; ++i) {
@@ -86,7 +86,7 @@ TEST_F(ControllerTest, GivesAKeyNoMoreThanItsShareHoweverSoonItIsAskedFor) {
   EXPECT_EQ(reconciler_.names.size(), 10u) << "in 100 ms";
 }
 
-TEST_F(ControllerTest, ATerminalErrorIsNotTriedAgainUntilSomethingChanges) {
+TEST_F(ControllerTest, DoesNotRetryATerminalErrorUntilAChange) {
   reconciler_.answers = {Result::Terminal(absl::InvalidArgumentError("never"))};
   controller_.queue()->Add(a_);
   EXPECT_TRUE(controller_.ProcessOne());
@@ -96,7 +96,7 @@ TEST_F(ControllerTest, ATerminalErrorIsNotTriedAgainUntilSomethingChanges) {
   EXPECT_TRUE(controller_.ProcessOne());
 }
 
-TEST_F(ControllerTest, AWishedTimeIsKeptAndIsNoFailure) {
+TEST_F(ControllerTest, RequeuesAfterTheRequestedTimeWithoutAFailure) {
   reconciler_.answers = {Result::RequeueAfter(absl::Minutes(1))};
   controller_.queue()->Add(a_);
   EXPECT_TRUE(controller_.ProcessOne());

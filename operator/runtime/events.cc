@@ -27,7 +27,7 @@ const char* TypeName(EventRecord::Type type) {
   return type == EventRecord::Type::kNormal ? "Normal" : "Warning";
 }
 
-// At most `limit` bytes, whole characters of UTF-8.
+// Truncates to `limit` bytes, at a border between UTF-8 characters.
 std::string Cut(const std::string& text, size_t limit) {
   if (text.size() <= limit) return text;
   constexpr char kDots[] = "...";
@@ -36,7 +36,7 @@ std::string Cut(const std::string& text, size_t limit) {
   return text.substr(0, end) + kDots;
 }
 
-// A later try may mend it: everything but a refusal of this very event.
+// Whether a retry may succeed: after every error but a refusal of this particular event.
 bool IsWorthARetry(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsResourceExhausted(status) || absl::IsUnauthenticated(status);
@@ -64,7 +64,7 @@ void EventRecorder::Expire(absl::Time now) {
         series.sent_count == series.count && now >= series.last + options_.series_window;
     at = over ? series_.erase(at) : std::next(at);
   }
-  // A bucket that is full again is as good as a new one.
+  // A full bucket equals a new one.
   const absl::Duration full = options_.token_every * options_.burst;
   for (auto at = buckets_.begin(); at != buckets_.end();) {
     at = now >= at->second.at + full ? buckets_.erase(at) : std::next(at);
@@ -126,7 +126,7 @@ void EventRecorder::Record(const Json& regarding, const EventRecord& record) {
   const std::string suffix =
       absl::StrFormat(".%x%04x", absl::ToUnixMicros(now), ++last_number_ & 0xFFFF);
   series.name = kube::KeyOf(regarding).name.substr(0, kMaxName - suffix.size()) + suffix;
-  // Events of objects of the cluster live in "default".
+  // Events of cluster-scoped objects are in "default".
   series.ns = kube::KeyOf(regarding).ns.empty() ? "default" : kube::KeyOf(regarding).ns;
   series.last = now;
   series.object = MakeObject(regarding, record, series.name, series.ns, now);
@@ -141,13 +141,13 @@ absl::Status EventRecorder::SendOne(kube::Client* client, const Series& series) 
                                     ->Patch(EventType(), {series.ns, series.name},
                                             kube::PatchKind::kMerge, {{"series", repeats}}, {})
                                     .status();
-    // Events live for an hour; a series may be older.
+    // Events are deleted after an hour; a series may last longer.
     if (!absl::IsNotFound(status)) return status;
   }
   Json object = series.object;
   if (series.count > 1) object["series"] = repeats;
   const absl::Status status = client->Create(EventType(), series.ns, object, {}).status();
-  // Names are this process's own: an earlier try whose answer was lost.
+  // Only this process uses these names: the event exists from an earlier try whose answer was lost.
   return absl::IsAlreadyExists(status) ? absl::OkStatus() : status;
 }
 
@@ -158,7 +158,7 @@ absl::Status EventRecorder::Send(kube::Client* client, bool all) {
     MutexLock lock(&mutex_);
     for (const auto& [same, series] : series_) {
       if (series.sent_count == series.count) continue;
-      // The first repetition makes the series, and is shown at once.
+      // The first repetition creates the series, and is sent at once.
       if (all || series.sent_count < 2 || now >= series.sent_at + options_.series_period) {
         due.emplace_back(same, series);
       }

@@ -1,4 +1,4 @@
-// Events (events.k8s.io/v1) for people: `kubectl describe` shows them.
+// Events (events.k8s.io/v1) for users: `kubectl describe` shows them.
 #ifndef SLUICE_OPERATOR_RUNTIME_EVENTS_H_
 #define SLUICE_OPERATOR_RUNTIME_EVENTS_H_
 
@@ -15,20 +15,21 @@
 
 namespace sluice::runtime {
 
-// What an event says. Two that agree in all but `note` are one event that happened again.
+// The content of an event. Two that agree in all but `note` are repetitions of one event.
 struct EventRecord {
   enum class Type { kNormal, kWarning };
   Type type = Type::kNormal;
   std::string reason;  // "WorkerReplaced": one word, for machines; at most 128 bytes
-  std::string action;  // "ReplaceWorker": what the controller did, or would not do
-  std::string note;    // a sentence; cut at 1024 bytes
-  std::string pod;     // in the regarded object's namespace, that it is about; may be empty
+  std::string action;  // "ReplaceWorker": what the controller did, or refused to do
+  std::string note;    // a sentence; truncated to 1024 bytes
+  std::string pod;     // that it concerns, in the regarded object's namespace; may be empty
 };
 
-// Records events, and sends them when told to. An event that happens again within `series_window`
-// becomes a series: one object, whose count and last time are written at most every
-// `series_period`. Per regarded object a token bucket bounds new events: what is above is dropped
-// and counted. At most `max_pending` wait to be sent; the oldest are dropped (and counted) then.
+// Records events, and sends them when Send is called. An event that happens again within
+// `series_window` becomes a series: one object, whose count and last time are written at most every
+// `series_period`. A token bucket for each regarded object limits new events: further ones are
+// dropped and counted. At most `max_pending` wait to be sent; then the oldest are dropped (and
+// counted).
 class EventRecorder {
  public:
   struct Options {
@@ -37,7 +38,7 @@ class EventRecorder {
     absl::Duration series_window = absl::Minutes(6);
     absl::Duration series_period = absl::Minutes(1);
     double burst = 25;
-    // Events that are about a pod leave so many of them for those about the object itself.
+    // Events about pods leave this many tokens for events about the object itself.
     double reserve = 10;
     absl::Duration token_every = absl::Minutes(5);
     size_t max_pending = 1000;
@@ -49,9 +50,9 @@ class EventRecorder {
   // `regarding`: the object, with apiVersion, kind and metadata. Any thread; never blocks.
   void Record(const kube::Json& regarding, const EventRecord& record);
 
-  // Sends what is due; Flush also what is not yet (counts of series). Stops at the first call that
-  // fails for a reason that a later try may mend, and keeps the rest; a refused event is dropped.
-  // Blocks; one thread at a time.
+  // Sends the events that are due; Flush also sends those that are not yet due (counts of series).
+  // Stops at the first call that fails for a reason that a retry may overcome, and keeps the rest;
+  // a refused event is dropped. Blocks; one thread at a time.
   absl::Status SendPending(kube::Client* client);
   absl::Status Flush(kube::Client* client);
 
@@ -83,7 +84,8 @@ class EventRecorder {
   const Options options_;
   const Clock* const clock_;
   mutable Mutex mutex_;
-  std::map<std::string, Series> series_ ABSL_GUARDED_BY(mutex_);   // by what makes events the same
+  std::map<std::string, Series> series_
+      ABSL_GUARDED_BY(mutex_);  // by the fields that make events the same
   std::map<std::string, Bucket> buckets_ ABSL_GUARDED_BY(mutex_);  // by the regarded uid
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -38,7 +38,7 @@ class EventsTest : public ::testing::Test {
                               "worker 3 was killed", ""};
 };
 
-TEST_F(EventsTest, AnEventSaysWhatAboutWhichObjectAndWhen) {
+TEST_F(EventsTest, AnEventHasReasonObjectAndTime) {
   recorder_.Record(widget_, replaced_);
   Send();
   ASSERT_THAT(Events(), SizeIs(1));
@@ -55,7 +55,7 @@ TEST_F(EventsTest, AnEventSaysWhatAboutWhichObjectAndWhen) {
   EXPECT_EQ(kube::Find(event, {"series"}), nullptr);
 }
 
-TEST_F(EventsTest, WhatHappensAgainIsOneEventWithACount) {
+TEST_F(EventsTest, RepetitionsAreOneEventWithACount) {
   recorder_.Record(widget_, replaced_);
   Send();
   for (int i = 0; i < 10; ++i) {
@@ -81,7 +81,7 @@ TEST_F(EventsTest, ASeriesIsWrittenAtMostOnceInItsPeriodAndFlushedAtTheEnd) {
   EXPECT_EQ(kube::GetInt(Events()[0], {"series", "count"}), 3);
 }
 
-TEST_F(EventsTest, AfterALongPauseItIsANewEvent) {
+TEST_F(EventsTest, ARepetitionAfterALongPauseIsANewEvent) {
   recorder_.Record(widget_, replaced_);
   Send();
   clock_.Advance(absl::Minutes(7));
@@ -90,7 +90,7 @@ TEST_F(EventsTest, AfterALongPauseItIsANewEvent) {
   EXPECT_THAT(Events(), SizeIs(2));
 }
 
-TEST_F(EventsTest, AnObjectThatMakesTooManyEventsIsBoundAndOthersAreNot) {
+TEST_F(EventsTest, LimitsTheEventsOfEachObject) {
   const Json other = *client_.Create(kube::Widgets(), "ns", kube::Named("other"), {});
   for (int i = 0; i < 100; ++i) {
     recorder_.Record(widget_, {EventRecord::Type::kNormal, absl::StrCat("R", i), "A", "", ""});
@@ -101,7 +101,7 @@ TEST_F(EventsTest, AnObjectThatMakesTooManyEventsIsBoundAndOthersAreNot) {
   EXPECT_EQ(recorder_.dropped(), 75);
 }
 
-TEST_F(EventsTest, WhatHappensToTwoPodsIsTwoEvents) {
+TEST_F(EventsTest, EventsAboutTwoPodsAreSeparate) {
   EventRecord record = replaced_;
   for (const char* pod : {"w-worker-1", "w-worker-2", "w-worker-1"}) {
     record.pod = pod;
@@ -114,7 +114,7 @@ TEST_F(EventsTest, WhatHappensToTwoPodsIsTwoEvents) {
   EXPECT_EQ(kube::GetString(Events()[1], {"related", "name"}), "w-worker-2");
 }
 
-TEST_F(EventsTest, EventsOfManyPodsLeaveRoomForThoseOfTheObject) {
+TEST_F(EventsTest, EventsAboutManyPodsLeaveRoomForTheObjectsOwn) {
   for (int i = 0; i < 100; ++i) {
     EventRecord record = replaced_;
     record.pod = absl::StrCat("w-worker-", i);
@@ -126,7 +126,7 @@ TEST_F(EventsTest, EventsOfManyPodsLeaveRoomForThoseOfTheObject) {
   EXPECT_EQ(kube::GetString(Events().back(), {"reason"}), "Failed");
 }
 
-TEST_F(EventsTest, AServerThatIsAwayLosesNoEvent) {
+TEST_F(EventsTest, LosesNoEventWhileTheServerIsUnavailable) {
   server_.SetFaultInjector([](const kube::HttpRequest&) {
     kube::FakeApiServer::Fault fault;
     fault.status = absl::UnavailableError("away");
@@ -139,7 +139,7 @@ TEST_F(EventsTest, AServerThatIsAwayLosesNoEvent) {
   EXPECT_THAT(Events(), SizeIs(1));
 }
 
-TEST_F(EventsTest, AnAnswerThatWasLostMakesNoSecondEvent) {
+TEST_F(EventsTest, ALostAnswerCreatesNoSecondEvent) {
   bool lost = false;
   server_.SetFaultInjector(
       [&](const kube::HttpRequest& request) -> std::optional<kube::FakeApiServer::Fault> {
@@ -155,7 +155,7 @@ TEST_F(EventsTest, AnAnswerThatWasLostMakesNoSecondEvent) {
   EXPECT_THAT(Events(), SizeIs(1));
 }
 
-TEST_F(EventsTest, ARefusedEventIsDroppedAndTheRestIsSent) {
+TEST_F(EventsTest, DropsARefusedEventAndSendsTheRest) {
   bool refused = false;
   server_.SetFaultInjector(
       [&](const kube::HttpRequest& request) -> std::optional<kube::FakeApiServer::Fault> {
@@ -172,7 +172,7 @@ TEST_F(EventsTest, ARefusedEventIsDroppedAndTheRestIsSent) {
   EXPECT_EQ(recorder_.dropped(), 1);
 }
 
-TEST_F(EventsTest, ALongNoteIsCutBetweenCharacters) {
+TEST_F(EventsTest, TruncatesALongNoteBetweenCharacters) {
   std::string note;
   while (note.size() < 2000) note += "ö";
   recorder_.Record(widget_, {EventRecord::Type::kNormal, "R", "A", note});

@@ -136,7 +136,7 @@ void Informer::Apply(kube::WatchEvent event) {
     MutexLock lock(&mutex_);
     const bool deleted = event.type == kube::WatchEvent::Type::kDeleted;
     changes = Put(key, deleted ? nullptr : object);
-    // The event's state is newer than the cache's.
+    // The state in the event is newer than the one in the cache.
     if (deleted && !changes.empty()) changes.front().before = object;
   }
   Tell(changes);

@@ -20,22 +20,23 @@ namespace sluice::runtime {
 // Objects in a cache are shared and never changed.
 using ObjectPtr = std::shared_ptr<const kube::Json>;
 
-// What happened to an object; called on the informer's thread, outside of its lock, after the cache
-// shows it. A handler adds keys to a queue; it must not block.
+// Receives changes of objects. Called on the informer's thread, without its lock, after the cache
+// shows the change. A handler adds keys to a queue; it must not block.
 class InformerHandler {
  public:
   virtual ~InformerHandler() = default;
   virtual void OnAdd(const ObjectPtr& object) = 0;
   // A resync calls it for every object, with `before` and `after` the same.
   virtual void OnUpdate(const ObjectPtr& before, const ObjectPtr& after) = 0;
-  // `object` is the last known state, also of an object that was deleted while there was no watch.
-  // An object that was deleted and created again (another uid) is an OnDelete and an OnAdd.
+  // `object` is the last known state, even if the object was deleted while there was no watch. If
+  // an object was deleted and created again (another uid), the handler gets an OnDelete and an
+  // OnAdd.
   virtual void OnDelete(const ObjectPtr& object) = 0;
 };
 
 class Informer final : public kube::ReflectorSink {
  public:
-  // The values under which an object is found in an index.
+  // Returns the values under which an index finds an object.
   using IndexFunction = std::function<std::vector<std::string>(const kube::Json&)>;
   struct Options {
     std::map<std::string, IndexFunction> indexes;
@@ -44,16 +45,16 @@ class Informer final : public kube::ReflectorSink {
 
   explicit Informer(Options options);
 
-  // Before the first event. Outlives this.
+  // To be called before the first event. The handler outlives this.
   void AddHandler(InformerHandler* handler);
 
-  // Any thread. Null if there is none.
+  // Any thread. Null if there is no such object.
   ObjectPtr Get(const kube::ObjectKey& key) const;
-  // In the order of their keys. `ns` empty: of all namespaces.
+  // Ordered by key. `ns` empty: all namespaces.
   std::vector<ObjectPtr> List(const std::string& ns) const;
-  // The objects that `index` (one of the options') gives this value; in the order of their keys.
+  // The objects for which `index` (one in the options) has this value; ordered by key.
   std::vector<ObjectPtr> ByIndex(const std::string& index, const std::string& value) const;
-  // The first list is in the cache, and every handler has been called for it.
+  // Whether the first list is in the cache and every handler has been called for it.
   bool HasSynced() const;
   size_t size() const;
 
@@ -71,8 +72,8 @@ class Informer final : public kube::ReflectorSink {
     ObjectPtr after;   // null: deleted
   };
 
-  // Puts `after` (null: nothing) in the place of what has this key; returns what handlers must
-  // know.
+  // Replaces the object with this key by `after` (null: removes it); returns the changes to report
+  // to the handlers.
   std::vector<Change> Put(const kube::ObjectKey& key, ObjectPtr after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Index(const kube::ObjectKey& key, const kube::Json& object, bool add)
@@ -89,11 +90,11 @@ class Informer final : public kube::ReflectorSink {
   bool synced_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Drops metadata.managedFields and the annotation of `kubectl apply`: most of an object's bytes.
+// Removes metadata.managedFields and the annotation of `kubectl apply`: most of an object's bytes.
 void StripManagedFields(kube::Json* object);
 
-// Indexes by the uid of the controlling owner ("namespace" needs none: uids are unique), and by the
-// value of one label, within the namespace: "ns/value".
+// Indexes by the uid of the controlling owner (a namespace is not needed: uids are unique), and by
+// the value of one label, within the namespace: "ns/value".
 Informer::IndexFunction IndexByController();
 Informer::IndexFunction IndexByLabel(const std::string& label);
 

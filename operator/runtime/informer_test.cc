@@ -78,7 +78,7 @@ class InformerTest : public ::testing::Test {
   kube::Cancellation cancellation_;
 };
 
-TEST_F(InformerTest, HandlersHearOfEveryChangeAndTheCacheShowsIt) {
+TEST_F(InformerTest, NotifiesHandlersOfEveryChangeAfterUpdatingTheCache) {
   Create(kube::Named("a"));
   EXPECT_FALSE(informer_.HasSynced());
   Round();
@@ -95,7 +95,7 @@ TEST_F(InformerTest, HandlersHearOfEveryChangeAndTheCacheShowsIt) {
   EXPECT_THAT(informer_.List("other"), IsEmpty());
 }
 
-TEST_F(InformerTest, WhatHappenedWhileThereWasNoWatchIsToldAfterwards) {
+TEST_F(InformerTest, ReportsChangesDuringAMissingWatchAfterwards) {
   for (const char* name : {"kept", "changed", "gone", "renewed"}) Create(kube::Named(name));
   Round();
   handler_.Drain();
@@ -130,7 +130,7 @@ TEST_F(InformerTest, IndexesFollowTheObjects) {
   EXPECT_THAT(informer_.ByIndex("none", "x"), IsEmpty());
 }
 
-TEST_F(InformerTest, BytesThatNobodyReadsAreNotKept) {
+TEST_F(InformerTest, StripsUnusedFields) {
   Json object = kube::Named("a");
   object["metadata"]["managedFields"] = {{{"manager", "x"}}};
   object["metadata"]["annotations"] = {{"kubectl.kubernetes.io/last-applied-configuration", "{}"},
@@ -142,7 +142,7 @@ TEST_F(InformerTest, BytesThatNobodyReadsAreNotKept) {
   EXPECT_EQ((*cached)["metadata"]["annotations"], (Json{{"keep", "yes"}}));
 }
 
-TEST_F(InformerTest, AResyncTellsOfEverythingWhenItsTimeHasCome) {
+TEST_F(InformerTest, AResyncReportsAllObjectsWhenItIsDue) {
   Create(kube::Named("a"));
   Create(kube::Named("b"));
   Round();
@@ -157,7 +157,7 @@ TEST_F(InformerTest, AResyncTellsOfEverythingWhenItsTimeHasCome) {
   EXPECT_THAT(handler_.Drain(), ElementsAre("=a", "=b"));
 }
 
-TEST_F(InformerTest, AListThatBringsNothingNewTellsNothing) {
+TEST_F(InformerTest, AListWithoutChangesNotifiesNoHandler) {
   Create(kube::Named("a"));
   Round();
   handler_.Drain();

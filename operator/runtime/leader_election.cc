@@ -92,7 +92,7 @@ absl::Status LeaderElector::Write(Json lease, absl::Time start) {
   const absl::StatusOr<Json> written =
       create ? client_->Create(LeaseType(), options_.lease.ns, lease, {})
              : client_->Update(LeaseType(), options_.lease, lease, {});
-  // After a lost answer the next try meets a conflict, reads, and finds its own name.
+  // After a lost answer, the next attempt gets a conflict, reads the Lease, and finds its own name.
   if (!written.ok()) return written.status();
   Observe(*written, clock_->Now());
   MutexLock lock(&mutex_);
@@ -110,13 +110,13 @@ absl::Status LeaderElector::Acquire(absl::Time start) {
   if (!lease.ok()) return lease.status();
   Observe(*lease, clock_->Now());
   const std::string holder = HolderOf(*lease);
-  // The holder's own duration counts: replicas of two versions may differ.
+  // The holder's own duration applies: replicas of two versions may differ.
   const absl::Duration duration =
       std::max(options_.lease_duration,
                absl::Seconds(kube::GetInt(*lease, {"spec", "leaseDurationSeconds"})));
   if (!holder.empty() && holder != options_.identity && start < observed_at_ + duration) {
     MutexLock lock(&mutex_);
-    leads_until_ = absl::InfinitePast();  // it is certain that another leads
+    leads_until_ = absl::InfinitePast();  // another replica is known to lead
     return absl::FailedPreconditionError(
         absl::StrCat("the Lease ", options_.lease.ToString(), " is held by ", holder));
   }
@@ -130,7 +130,7 @@ absl::Status LeaderElector::Step() {
     Json lease = observed_;
     lease["spec"] = Spec(lease, start);
     const absl::Status renewed = Write(std::move(lease), start);
-    // Somebody has written or removed the Lease: look who.
+    // Another client has written or removed the Lease: read it.
     if (!kube::IsConflict(renewed) && !absl::IsNotFound(renewed)) return renewed;
   }
   return Acquire(clock_->Now());
@@ -162,12 +162,12 @@ absl::Status LeaderElector::Run(kube::Cancellation* cancellation,
   bool cancelled = false;
   while (!cancelled && IsLeader()) {
     cancelled = cancellation->WaitFor(options_.retry_period);
-    if (!cancelled) Step().IgnoreError();  // IsLeader tells
+    if (!cancelled) Step().IgnoreError();  // IsLeader has the result
   }
   on_stopped();
   if (!cancelled)
     return absl::AbortedError("leadership was lost; " + Holder() + " holds the Lease");
-  // Others wait for the Lease's end where this fails.
+  // If this fails, other replicas wait until the Lease expires.
   Release().IgnoreError();
   return absl::CancelledError("stopped");
 }

@@ -1,4 +1,4 @@
-// Which of several replicas acts, by a Lease (coordination.k8s.io/v1).
+// Elects one of several replicas as leader, with a Lease (coordination.k8s.io/v1).
 #ifndef SLUICE_OPERATOR_RUNTIME_LEADER_ELECTION_H_
 #define SLUICE_OPERATOR_RUNTIME_LEADER_ELECTION_H_
 
@@ -15,21 +15,21 @@
 
 namespace sluice::runtime {
 
-// The idea (that of client-go): a candidate takes the Lease when its record has not changed for
+// The idea is that of client-go: a candidate takes the Lease when its record has not changed for
 // `lease_duration` of the candidate's own clock; clocks are never compared, only their rates need
-// to agree. The leader renews every `retry_period`, and holds itself to be the leader for no longer
-// than `renew_deadline` after it *began* its last successful renewal. That lies before the
-// renewal's effect, which lies before any candidate saw it: so the leader stops `lease_duration` −
-// `renew_deadline` before anybody can follow it, however long it was frozen, as long as it reads
-// its clock before each write (Check).
+// to agree. The leader renews every `retry_period`, and considers itself leader for at most
+// `renew_deadline` after it *began* its last successful renewal. That is before the renewal took
+// effect, which is before any candidate saw it. So the leader stops `lease_duration` −
+// `renew_deadline` before another replica can follow it, however long it was frozen, as long as it
+// reads its clock before each write (Check).
 //
-// What this does not promise: a write that was sent right after Check may take effect late. That is
-// why each write carries a precondition of its own.
+// This does not prevent a write that was sent right after Check from taking effect late. Therefore
+// each write carries its own precondition.
 class LeaderElector final : public kube::WriteGate {
  public:
   struct Options {
     kube::ObjectKey lease;
-    // Of this process's run; never used by another (the pod's name and a random part).
+    // Identifies this run of the process; never used again (the pod's name and a random part).
     std::string identity;
     absl::Duration lease_duration = absl::Seconds(15);
     absl::Duration renew_deadline = absl::Seconds(10);
@@ -39,31 +39,31 @@ class LeaderElector final : public kube::WriteGate {
   // InvalidArgument unless lease_duration > renew_deadline > retry_period > 0.
   static absl::Status Validate(const Options& options);
 
-  // Both outlive this. The client has no gate, makes one try of a call, and its timeout is well
-  // below `renew_deadline`. The clock goes on while the process is stopped.
+  // Both arguments outlive this. The client has no gate, makes one try per call, and its timeout is
+  // well below `renew_deadline`. The clock continues while the process is stopped.
   LeaderElector(kube::Client* client, const Clock* clock, Options options);
 
-  // One try to take or renew the Lease. Blocks for at most three calls. One thread.
-  // OK: this is the leader. Otherwise what stands against it; it may still be the leader (IsLeader)
-  // until its time has run out.
+  // One attempt to take or renew the Lease. Blocks for at most three calls. One thread. OK: this
+  // process is the leader. Otherwise returns the obstacle; this process may still be the leader
+  // (IsLeader) until its time has run out.
   absl::Status Step();
 
   // Any thread; reads the clock.
   bool IsLeader() const;
-  // OK or FailedPrecondition: not the leader, or no longer sure of it.
+  // OK, or FailedPrecondition: this process is not the leader, or no longer certain to be.
   absl::Status Check() override;
-  // Who holds the Lease, as far as this knows; for messages.
+  // The holder of the Lease, as far as this process knows; for messages.
   std::string Holder() const;
 
-  // Writes no more (Check fails from now on), and lets others take the Lease at once. Same thread
-  // as Step.
+  // Stops writing (Check fails from now on), and lets other replicas take the Lease at once. Same
+  // thread as Step.
   absl::Status Release();
 
-  // Steps until it leads, calls `on_started`, renews until `cancellation` or until it leads no
-  // more, calls `on_stopped`, and releases the Lease. `on_started` must not block. After
-  // `cancellation` the Lease is still held during `on_stopped`, until its renew deadline, so that
-  // last writes are possible. Returns Cancelled, or Aborted when leadership was lost: the process
-  // should then end. Blocks; waits by real time.
+  // Steps until this process leads, calls `on_started`, renews until `cancellation` or until
+  // leadership is lost, calls `on_stopped`, and releases the Lease. `on_started` must not block.
+  // After `cancellation` the Lease is still held during `on_stopped`, until its renew deadline, so
+  // that last writes are possible. Returns Cancelled, or Aborted if leadership was lost: the
+  // process should then exit. Blocks; waits in real time.
   absl::Status Run(kube::Cancellation* cancellation, const std::function<void()>& on_started,
                    const std::function<void()>& on_stopped);
 

@@ -20,7 +20,7 @@ namespace {
 using kube::Json;
 using ::testing::HasSubstr;
 
-// A replica: its elector, and a client whose writes ask it.
+// A replica: its elector, and a client that checks it before each write.
 struct Replica {
   Replica(kube::FakeApiServer* server, const Clock* clock, const std::string& name)
       : plain(server, ClientOptions(nullptr)),
@@ -63,7 +63,7 @@ class LeaderElectionTest : public ::testing::Test {
   Replica b_{&server_, &clock_, "b"};
 };
 
-TEST_F(LeaderElectionTest, TheFirstLeadsAndTheOtherMayNotWrite) {
+TEST_F(LeaderElectionTest, TheFirstCandidateLeadsAndTheOtherMayNotWrite) {
   EXPECT_TRUE(a_.elector.Step().ok());
   EXPECT_THAT(std::string(b_.elector.Step().message()), HasSubstr("held by a"));
   EXPECT_TRUE(a_.CanWrite("x"));
@@ -71,7 +71,7 @@ TEST_F(LeaderElectionTest, TheFirstLeadsAndTheOtherMayNotWrite) {
   EXPECT_EQ(b_.elector.Holder(), "a");
 }
 
-TEST_F(LeaderElectionTest, ALeaderThatRenewsStaysTheLeader) {
+TEST_F(LeaderElectionTest, ALeaderThatRenewsKeepsLeading) {
   for (int i = 0; i < 100; ++i) {
     EXPECT_TRUE(a_.elector.Step().ok());
     EXPECT_FALSE(b_.elector.Step().ok());
@@ -81,13 +81,13 @@ TEST_F(LeaderElectionTest, ALeaderThatRenewsStaysTheLeader) {
   EXPECT_EQ(kube::GetInt(Lease(), {"spec", "leaseTransitions"}), 0);
 }
 
-TEST_F(LeaderElectionTest, AFrozenLeaderMayNotWriteWhenItWakesAndHasNotBeenFollowedTooEarly) {
+TEST_F(LeaderElectionTest, AFrozenLeaderMayNotWriteWhenItWakesAndHasNoEarlySuccessor) {
   ASSERT_TRUE(a_.elector.Step().ok());
   ASSERT_FALSE(b_.elector.Step().ok());
   clock_.Advance(absl::Seconds(9.9));
   EXPECT_TRUE(a_.CanWrite("x"));
   clock_.Advance(absl::Seconds(0.1));
-  EXPECT_FALSE(a_.CanWrite("y"));  // 5 s before anybody can follow
+  EXPECT_FALSE(a_.CanWrite("y"));  // 5 s before another replica can follow
   EXPECT_FALSE(b_.elector.Step().ok());
   clock_.Advance(absl::Seconds(4.9));
   EXPECT_FALSE(b_.elector.Step().ok());
@@ -98,15 +98,15 @@ TEST_F(LeaderElectionTest, AFrozenLeaderMayNotWriteWhenItWakesAndHasNotBeenFollo
   EXPECT_FALSE(a_.CanWrite("z"));
 }
 
-TEST_F(LeaderElectionTest, ACandidateCountsFromWhenItSawTheLeaseAndNotFromTheTimesInIt) {
+TEST_F(LeaderElectionTest, ACandidateMeasuresTheLeaseWithItsOwnClock) {
   ASSERT_TRUE(a_.elector.Step().ok());
   clock_.Advance(absl::Hours(1));
-  EXPECT_FALSE(b_.elector.Step().ok());  // it sees the Lease for the first time
+  EXPECT_FALSE(b_.elector.Step().ok());  // it reads the Lease for the first time
   clock_.Advance(absl::Seconds(15));
   EXPECT_TRUE(b_.elector.Step().ok());
 }
 
-TEST_F(LeaderElectionTest, ALeaderThatCannotRenewStopsByItself) {
+TEST_F(LeaderElectionTest, ALeaderThatCannotRenewStops) {
   ASSERT_TRUE(a_.elector.Step().ok());
   Disconnect(true);
   for (int i = 0; i < 4; ++i) {
@@ -118,7 +118,7 @@ TEST_F(LeaderElectionTest, ALeaderThatCannotRenewStopsByItself) {
   EXPECT_FALSE(a_.elector.IsLeader());
 }
 
-TEST_F(LeaderElectionTest, ARenewalWhoseAnswerWasLostIsFoundByReading) {
+TEST_F(LeaderElectionTest, ReadsTheLeaseAfterALostRenewalAnswer) {
   ASSERT_TRUE(a_.elector.Step().ok());
   int puts = 0;
   server_.SetFaultInjector(
@@ -137,7 +137,7 @@ TEST_F(LeaderElectionTest, ARenewalWhoseAnswerWasLostIsFoundByReading) {
   EXPECT_TRUE(a_.elector.IsLeader());
 }
 
-TEST_F(LeaderElectionTest, ASlowRenewalCountsFromItsBeginning) {
+TEST_F(LeaderElectionTest, ASlowRenewalCountsFromItsStart) {
   server_.SetFaultInjector(
       [&](const kube::HttpRequest& request) -> std::optional<kube::FakeApiServer::Fault> {
         if (request.method == "POST") clock_.Advance(absl::Seconds(4));
@@ -159,7 +159,7 @@ TEST_F(LeaderElectionTest, AReleasedLeaseIsTakenAtOnce) {
   EXPECT_TRUE(b_.elector.Step().ok());
 }
 
-TEST_F(LeaderElectionTest, OfTwoThatTakeAFreeLeaseAtOnceOneWins) {
+TEST_F(LeaderElectionTest, OneOfTwoConcurrentCandidatesWins) {
   ASSERT_TRUE(a_.elector.Step().ok());
   ASSERT_TRUE(a_.elector.Release().ok());
   bool between = false;
@@ -176,14 +176,14 @@ TEST_F(LeaderElectionTest, OfTwoThatTakeAFreeLeaseAtOnceOneWins) {
   EXPECT_FALSE(b_.elector.IsLeader());
 }
 
-TEST_F(LeaderElectionTest, ADeletedLeaseIsMadeAgain) {
+TEST_F(LeaderElectionTest, RecreatesADeletedLease) {
   ASSERT_TRUE(a_.elector.Step().ok());
   ASSERT_TRUE(a_.plain.Delete(kube::Leases(), {"ns", "lease"}, {}).ok());
   EXPECT_TRUE(a_.elector.Step().ok());
   EXPECT_EQ(kube::GetString(Lease(), {"spec", "holderIdentity"}), "a");
 }
 
-TEST_F(LeaderElectionTest, UnderRandomFreezesAndLostAnswersThereAreNeverTwoLeaders) {
+TEST_F(LeaderElectionTest, NeverHasTwoLeadersUnderRandomFreezesAndLostAnswers) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     kube::FakeApiServer server(&clock_, {});
     kube::RegisterTestTypes(&server);
@@ -213,7 +213,7 @@ TEST_F(LeaderElectionTest, UnderRandomFreezesAndLostAnswersThereAreNeverTwoLeade
   }
 }
 
-TEST_F(LeaderElectionTest, ItRunsUntilItIsToldToStopAndThenReleases) {
+TEST_F(LeaderElectionTest, RunsUntilCancelledAndThenReleases) {
   kube::Cancellation cancellation;
   Notification started;
   bool stopped = false;
@@ -230,7 +230,7 @@ TEST_F(LeaderElectionTest, ItRunsUntilItIsToldToStopAndThenReleases) {
   EXPECT_EQ(kube::GetString(Lease(), {"spec", "holderIdentity"}), "");
 }
 
-TEST(LeaderElectionOptionsTest, TimesThatCannotKeepThePromiseAreRefused) {
+TEST(LeaderElectionOptionsTest, RejectsUnsafeTimes) {
   LeaderElector::Options options{{"ns", "lease"}, "a"};
   EXPECT_TRUE(LeaderElector::Validate(options).ok());
   options.renew_deadline = options.lease_duration;

@@ -39,7 +39,7 @@ absl::Duration QueueCore::TakeToken(absl::Time now) {
 
 absl::Duration QueueCore::AddRateLimited(const Key& key, absl::Time now) {
   const int failures = failures_[key]++;
-  // 2^40 × the smallest backoff is beyond any bound.
+  // 2^40 × the smallest backoff exceeds any bound.
   const absl::Duration own =
       std::min(options_.max_backoff, options_.initial_backoff * std::exp2(std::min(failures, 40)));
   const absl::Duration delay = std::max(own, TakeToken(now));

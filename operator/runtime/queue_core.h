@@ -1,4 +1,4 @@
-// Which key is worked on next: the rules of the work queue, without threads.
+// Chooses the next key to work on: the logic of the work queue, without threads.
 #ifndef SLUICE_OPERATOR_RUNTIME_QUEUE_CORE_H_
 #define SLUICE_OPERATOR_RUNTIME_QUEUE_CORE_H_
 
@@ -19,51 +19,51 @@ namespace sluice::runtime {
 
 using Key = kube::ObjectKey;
 
-// Three collections, and what holds between them after every call:
-//   queue       the order in which keys wait; each of them is dirty and not processing;
-//   dirty       keys that must be worked on; a dirty key is in the queue, or processing;
-//   processing  keys that are worked on now; one that is dirty too is queued when it is done.
-// So a key is never worked on twice at a time, no Add is lost, and Adds while a key waits are one.
-// The order is first in, first out: a key that comes back at once waits behind all others. Only a
-// namespace that has its share of keys at work (Options::max_per_namespace) is passed over.
+// Three collections, and the invariants that hold after every call:
+//   queue       the order of waiting keys; each of them is dirty and not processing;
+//   dirty       keys to be worked on; a dirty key is in the queue, or processing;
+//   processing  keys being worked on; one that is also dirty is queued when it is done.
+// So no two threads work on the same key, no Add is lost, and all Adds while a key waits count as
+// one. The order is first in, first out: a key that is added again waits behind all others. Only
+// keys of a namespace that has used its share (Options::max_per_namespace) are passed over.
 //
-// Delayed keys are no part of these: each waits for its earliest time, and is then added.
-// Not thread-safe; `now` never goes back.
+// Delayed keys are in none of these: each waits for its earliest time, and is then added. Not
+// thread-safe; `now` never decreases.
 class QueueCore {
  public:
   struct Options {
-    // Failure n of a key in a row delays it by initial × 2^(n-1), at most max.
+    // The n-th failure of a key in a row delays it by initial × 2^(n-1), at most max.
     absl::Duration initial_backoff = absl::Milliseconds(5);
     absl::Duration max_backoff = absl::Minutes(5);
-    // All rate-limited additions together: a token bucket.
+    // Limits all rate-limited additions together: a token bucket.
     double tokens_per_second = 50;
     double burst = 300;
-    // Keys of one namespace that are worked on at a time; others of it wait, and keys behind them
-    // do not. 0: as many as there are.
+    // The number of keys of one namespace that are worked on at a time; further keys of that
+    // namespace wait without blocking the keys behind them. 0: no limit.
     int max_per_namespace = 0;
   };
 
   explicit QueueCore(const Options& options) : options_(options), tokens_(options.burst) {}
 
   void Add(const Key& key, absl::Time now);
-  // At once for a delay that is not positive. Of several, the earliest counts.
+  // Immediately, unless the delay is positive. Of several times, the earliest counts.
   void AddAfter(const Key& key, absl::Duration delay, absl::Time now);
-  // After the larger of the key's own backoff and the bucket's wait; returns it.
+  // After the larger of the key's own backoff and the bucket's delay; returns that.
   absl::Duration AddRateLimited(const Key& key, absl::Time now);
-  // The key's failures are over. A delay that is running is not ended by this.
+  // Resets the key's failures. A running delay does not end early.
   void Forget(const Key& key) { failures_.erase(key); }
   int Failures(const Key& key) const;
 
-  // The next key, which is processing from now on; with how long it has waited in the queue.
+  // Returns the next key, which is processing from now on, and how long it has waited in the queue.
   struct Taken {
     Key key;
     absl::Duration waited;
   };
   std::optional<Taken> Take(absl::Time now);
-  // The key, which is processing, was worked on.
+  // The work on this key, which was processing, has ended.
   void Done(const Key& key, absl::Time now);
 
-  // When the next delayed key is due; infinite future without one.
+  // When the next delayed key is due; infinite future if there is none.
   absl::Time NextDue() const;
 
   size_t depth() const { return queue_.size(); }
@@ -89,7 +89,7 @@ class QueueCore {
   std::set<std::pair<absl::Time, Key>> due_;
   absl::flat_hash_map<Key, absl::Time> due_at_;
   absl::flat_hash_map<Key, int> failures_;
-  double tokens_;  // below 0: promised to keys that wait for them
+  double tokens_;  // below 0: promised to waiting keys
   absl::Time tokens_at_ = absl::InfinitePast();
 };
 

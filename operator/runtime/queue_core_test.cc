@@ -28,13 +28,13 @@ class QueueCoreTest : public ::testing::Test {
   QueueCore core_{QueueCore::Options{}};
 };
 
-TEST_F(QueueCoreTest, ManyAdditionsOfAWaitingKeyAreOne) {
+TEST_F(QueueCoreTest, CombinesAdditionsOfAWaitingKey) {
   for (int i = 0; i < 5; ++i) core_.Add(K("a"), now_);
   EXPECT_EQ(Take(), "a");
   EXPECT_EQ(Take(), "");
 }
 
-TEST_F(QueueCoreTest, AKeyAddedWhileItIsWorkedOnWaitsUntilThatIsDone) {
+TEST_F(QueueCoreTest, AKeyAddedDuringProcessingWaitsUntilItIsDone) {
   core_.Add(K("a"), now_);
   EXPECT_EQ(Take(), "a");
   core_.Add(K("a"), now_);
@@ -45,7 +45,7 @@ TEST_F(QueueCoreTest, AKeyAddedWhileItIsWorkedOnWaitsUntilThatIsDone) {
   EXPECT_EQ(Take(), "");
 }
 
-TEST_F(QueueCoreTest, AKeyThatComesBackAtOnceStarvesNoOtherKey) {
+TEST_F(QueueCoreTest, AKeyThatIsAddedAgainAtOnceStarvesNoOther) {
   for (const char* name : {"hot", "b", "c"}) core_.Add(K(name), now_);
   std::vector<std::string> order;
   for (int i = 0; i < 5; ++i) {
@@ -56,7 +56,7 @@ TEST_F(QueueCoreTest, AKeyThatComesBackAtOnceStarvesNoOtherKey) {
   EXPECT_THAT(order, ElementsAre("hot", "b", "c", "hot", "hot"));
 }
 
-TEST_F(QueueCoreTest, ANamespaceWhoseKeysTakeLongLeavesRoomForOthers) {
+TEST_F(QueueCoreTest, ASlowNamespaceLeavesRoomForOthers) {
   QueueCore::Options options;
   options.max_per_namespace = 2;
   QueueCore core(options);
@@ -78,7 +78,7 @@ TEST_F(QueueCoreTest, ANamespaceWhoseKeysTakeLongLeavesRoomForOthers) {
   EXPECT_TRUE(core.IsConsistent());
 }
 
-TEST_F(QueueCoreTest, ADelayedKeyComesWhenItIsDueAndTheEarliestTimeCounts) {
+TEST_F(QueueCoreTest, ADelayedKeyIsTakenAtItsEarliestTime) {
   core_.AddAfter(K("a"), absl::Seconds(10), now_);
   core_.AddAfter(K("a"), absl::Seconds(5), now_);
   core_.AddAfter(K("a"), absl::Seconds(20), now_);
@@ -90,7 +90,7 @@ TEST_F(QueueCoreTest, ADelayedKeyComesWhenItIsDueAndTheEarliestTimeCounts) {
   EXPECT_EQ(core_.NextDue(), absl::InfiniteFuture());
 }
 
-TEST_F(QueueCoreTest, FailuresDoubleAKeysOwnDelayAndForgettingEndsThat) {
+TEST_F(QueueCoreTest, FailuresDoubleAKeysDelayUntilItIsForgotten) {
   EXPECT_EQ(core_.AddRateLimited(K("a"), now_), absl::Milliseconds(5));
   EXPECT_EQ(core_.AddRateLimited(K("a"), now_), absl::Milliseconds(10));
   EXPECT_EQ(core_.AddRateLimited(K("a"), now_), absl::Milliseconds(20));
@@ -102,7 +102,7 @@ TEST_F(QueueCoreTest, FailuresDoubleAKeysOwnDelayAndForgettingEndsThat) {
   EXPECT_EQ(core_.AddRateLimited(K("a"), now_), absl::Minutes(5));
 }
 
-TEST_F(QueueCoreTest, AllRateLimitedKeysTogetherAreBound) {
+TEST_F(QueueCoreTest, LimitsTheTotalRateOfRateLimitedKeys) {
   QueueCore::Options options;
   options.burst = 10;
   options.tokens_per_second = 2;
@@ -116,17 +116,17 @@ TEST_F(QueueCoreTest, AllRateLimitedKeysTogetherAreBound) {
   EXPECT_EQ(core.AddRateLimited(K("z"), now_), absl::Milliseconds(5));
 }
 
-TEST_F(QueueCoreTest, WaitingTimeCountsFromWhenAKeyWasDue) {
+TEST_F(QueueCoreTest, MeasuresWaitingTimeFromWhenAKeyWasDue) {
   core_.AddAfter(K("a"), absl::Seconds(5), now_);
   now_ += absl::Seconds(8);
   EXPECT_EQ(core_.Take(now_)->waited, absl::Seconds(3));
 }
 
-TEST_F(QueueCoreTest, AgainstAModelNoAdditionIsLostAndNoKeyIsWorkedOnTwiceAtATime) {
+TEST_F(QueueCoreTest, MatchesAModelUnderRandomOperations) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     QueueCore core{QueueCore::Options{}};
     absl::Time now = absl::FromUnixSeconds(1000);
-    std::map<Key, bool> pending;  // the model: added, and not taken since
+    std::map<Key, bool> pending;  // the model: added and not yet taken
     std::map<Key, absl::Time> due;
     std::vector<Key> working;
     const auto fire = [&] {

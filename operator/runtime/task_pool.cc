@@ -63,7 +63,7 @@ void TaskPool::RunOne(Loop* loop) {
     loop->status = std::move(status);
     loop->failed = number;
   }
-  // Whoever ran it looks for more by itself.
+  // The thread that ran the task looks for more work itself.
   loop->changed.Signal();
 }
 
@@ -71,7 +71,7 @@ TaskPool::Loop* TaskPool::NextLoop() {
   for (auto it = loops_.begin(); it != loops_.end(); ++it) {
     Loop* loop = *it;
     if (!loop->HasWork()) continue;
-    // Others come first the next time.
+    // Moves it to the end, so that other loops come first next time.
     loops_.erase(it);
     loops_.push_back(loop);
     return loop;

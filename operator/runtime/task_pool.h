@@ -1,4 +1,4 @@
-// Threads for callers that wait for many similar operations, such as calls of the API server.
+// Threads for callers that wait for many similar operations, such as calls to the API server.
 #ifndef SLUICE_OPERATOR_RUNTIME_TASK_POOL_H_
 #define SLUICE_OPERATOR_RUNTIME_TASK_POOL_H_
 
@@ -13,14 +13,14 @@
 
 namespace sluice::runtime {
 
-// Loops over numbered tasks. Several loops may run at a time, of several threads: each caller works
-// on its own, so that none waits for others, and the pool's threads help one after the other in
+// Runs loops over numbered tasks. Several threads may run loops at a time: each caller works on its
+// own loop, so that it does not wait for other loops, and the pool's threads help the loops in
 // turn. Any thread.
 class TaskPool {
  public:
   using Task = std::function<absl::Status(size_t)>;
 
-  // 0 threads: tasks run on the callers' threads only, one after the other.
+  // With 0 threads, tasks run only on the callers' threads, one at a time per caller.
   explicit TaskPool(int threads);
   // No loop may be running.
   ~TaskPool();
@@ -28,9 +28,9 @@ class TaskPool {
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
 
-  // Does task(0), ..., task(count - 1): begun in this order, at most `width` at a time. After one
-  // that fails no further one begins. Blocks until those that began have ended. OK, or the failure
-  // of the lowest number.
+  // Runs task(0), ..., task(count - 1): started in this order, at most `width` at a time. After a
+  // failure no further task starts. Blocks until all started tasks have ended. Returns OK, or the
+  // failure of the task with the lowest number.
   absl::Status ForEach(size_t count, int width, const Task& task);
 
  private:
@@ -40,22 +40,22 @@ class TaskPool {
     int width;
     size_t next = 0;
     int running = 0;
-    size_t failed = 0;  // the number that `status` is of
+    size_t failed = 0;  // the task that returned `status`
     absl::Status status;
-    CondVar changed;  // waited for by the caller
+    CondVar changed;  // the caller waits for it
 
     bool HasWork() const { return status.ok() && next < count && running < width; }
     bool Over() const { return running == 0 && (!status.ok() || next == count); }
   };
 
   void Help();
-  // One task; without the lock meanwhile.
+  // Runs one task, without the lock.
   void RunOne(Loop* loop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of those with work the one that waits longest; null: there is none.
+  // Of the loops with work, the one that has waited longest; null: there is none.
   Loop* NextLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Mutex mutex_;   // protects what follows, and the loops
-  CondVar work_;  // a loop has begun
+  Mutex mutex_;   // protects the members below, and the loops
+  CondVar work_;  // signalled when a loop begins
   std::deque<Loop*> loops_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;

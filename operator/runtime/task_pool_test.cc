@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Le;
 
-// Tasks that wait until so many of them are under way.
+// Tasks that wait until this many are running.
 class Meeting {
  public:
   explicit Meeting(int wanted) : wanted_(wanted) {}
@@ -36,7 +36,7 @@ class Meeting {
   int there_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-TEST(TaskPoolTest, WithoutThreadsTheCallerDoesAllInOrder) {
+TEST(TaskPoolTest, WithoutThreadsTheCallerRunsAllTasksInOrder) {
   TaskPool pool(0);
   std::vector<size_t> done;
   EXPECT_TRUE(pool.ForEach(4, 8,
@@ -49,7 +49,7 @@ TEST(TaskPoolTest, WithoutThreadsTheCallerDoesAllInOrder) {
   EXPECT_TRUE(pool.ForEach(0, 8, [](size_t) { return absl::InternalError("never"); }).ok());
 }
 
-TEST(TaskPoolTest, SeveralAreUnderWayAtATimeAndNoMoreThanMayBe) {
+TEST(TaskPoolTest, RunsTasksConcurrentlyUpToTheWidth) {
   TaskPool pool(7);
   Meeting meeting(3);
   std::atomic<int> now{0};
@@ -69,7 +69,7 @@ TEST(TaskPoolTest, SeveralAreUnderWayAtATimeAndNoMoreThanMayBe) {
   for (const auto& count : times) EXPECT_EQ(count, 1);
 }
 
-TEST(TaskPoolTest, AfterAFailureNothingFurtherBeginsAndTheLowestIsTold) {
+TEST(TaskPoolTest, StopsAfterAFailureAndReturnsTheLowest) {
   TaskPool pool(3);
   Meeting meeting(4);
   std::atomic<int> begun{0};
@@ -79,16 +79,16 @@ TEST(TaskPoolTest, AfterAFailureNothingFurtherBeginsAndTheLowestIsTold) {
     return i == 0 ? absl::OkStatus() : absl::InternalError(absl::StrCat(i));
   });
   EXPECT_EQ(status.message(), "1");
-  // All four had begun when the first of them failed; the one that succeeded may have begun another
-  // before that was known.
+  // All four had started when the first of them failed; the one that succeeded may have started
+  // another task before the failure was known.
   EXPECT_THAT(begun, Le(5));
 }
 
-TEST(TaskPoolTest, LoopsOfSeveralCallersGetOnBesideEachOther) {
+TEST(TaskPoolTest, LoopsOfSeveralCallersProgressConcurrently) {
   TaskPool pool(2);
   std::atomic<int> done{0};
   std::vector<std::thread> callers;
-  // Each has one task at least under way at a time, whoever else does.
+  // Each loop always has at least one running task, whatever the other loops do.
   Meeting meeting(5);
   for (int c = 0; c < 5; ++c) {
     callers.emplace_back([&] {

@@ -11,10 +11,11 @@
 
 namespace sluice::runtime {
 
-// QueueCore for many threads. Any thread; only Take blocks. Bounded by the number of distinct keys.
+// A QueueCore for many threads. Any thread; only Take blocks. Bounded by the number of distinct
+// keys.
 class WorkQueue {
  public:
-  // `clock` outlives this. A clock that is moved by hand does not wake Take: use TryTake with it.
+  // `clock` outlives this. Moving a manual clock does not wake Take: use TryTake with it.
   WorkQueue(const QueueCore::Options& options, const Clock* clock)
       : clock_(clock), core_(options) {}
 
@@ -47,20 +48,20 @@ class WorkQueue {
     return core_.Failures(key);
   }
 
-  // The next key; nothing if there is none now.
+  // Returns the next key; nullopt if none is due.
   std::optional<QueueCore::Taken> TryTake() {
     MutexLock lock(&mutex_);
     return core_.Take(clock_->Now());
   }
 
-  // Blocks for the next key; nothing after ShutDown.
+  // Blocks until there is a key; nullopt after ShutDown.
   std::optional<QueueCore::Taken> Take() {
     MutexLock lock(&mutex_);
     while (!shut_down_) {
       const absl::Time now = clock_->Now();
       std::optional<QueueCore::Taken> taken = core_.Take(now);
       if (taken.has_value()) {
-        // What became due along with it is for the others.
+        // Other threads take the keys that became due with it.
         if (core_.depth() > 0) changed_.Signal();
         return taken;
       }
@@ -74,14 +75,14 @@ class WorkQueue {
     return std::nullopt;
   }
 
-  // After each Take, when the key was worked on.
+  // To be called after each Take, when the work on the key has ended.
   void Done(const Key& key) {
     MutexLock lock(&mutex_);
     core_.Done(key, clock_->Now());
     changed_.Signal();
   }
 
-  // Take returns nothing from now on; keys that wait are dropped.
+  // Take returns nullopt from now on; waiting keys are dropped.
   void ShutDown() {
     MutexLock lock(&mutex_);
     shut_down_ = true;

@@ -11,7 +11,7 @@
 namespace sluice::runtime {
 namespace {
 
-TEST(WorkQueueTest, ManyThreadsWorkOnEachKeyAloneAndOnAllOfThem) {
+TEST(WorkQueueTest, ManyThreadsProcessAllKeysOneThreadPerKey) {
   const RealClock clock;
   WorkQueue queue({}, &clock);
   constexpr int kKeys = 20;
@@ -62,7 +62,7 @@ TEST(WorkQueueTest, ShuttingDownWakesWaitingThreads) {
   waiting.join();
 }
 
-TEST(WorkQueueTest, TheClockThatIsGivenDecidesWhatIsDue) {
+TEST(WorkQueueTest, UsesTheGivenClock) {
   FakeClock clock;
   WorkQueue queue({}, &clock);
   queue.AddAfter({"ns", "a"}, absl::Hours(1));

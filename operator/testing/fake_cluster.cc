@@ -21,7 +21,7 @@ constexpr char kNamespace[] = "ns";
 
 kube::ResourceType EventType() { return {"events.k8s.io", "v1", "events", "Event", true}; }
 
-// The operator's requests on their way to the server.
+// The operator's requests to the server.
 class Tap final : public kube::HttpTransport {
  public:
   Tap(FakeCluster* cluster, std::vector<std::string>* writes)
@@ -59,7 +59,7 @@ class Tap final : public kube::HttpTransport {
     MutexLock lock(&mutex_);
     const size_t query = std::min(request.target.find('?'), request.target.size());
     std::vector<std::string> parts = absl::StrSplit(request.target.substr(1, query - 1), '/');
-    // api/v1 or apis/group/version, then namespaces/ns where the request is for one.
+    // The path is api/v1 or apis/group/version, then namespaces/ns if the request is for one.
     parts.erase(parts.begin(), parts.begin() + (parts[0] == "api" ? 2 : 3));
     if (parts.size() > 2 && parts[0] == "namespaces") parts.erase(parts.begin(), parts.begin() + 2);
     const std::string resource =
@@ -74,7 +74,7 @@ class Tap final : public kube::HttpTransport {
   }
 
   FakeCluster* const cluster_;
-  Mutex mutex_;  // protects what is noted
+  Mutex mutex_;  // protects the recorded requests
   std::vector<std::string>* const writes_;
 };
 
@@ -114,7 +114,7 @@ FakeCluster::FakeCluster() : server(&clock, {}), admin_(&server, ClientOptions()
     server.RegisterType(FakeType{*type, false, "", "", false});
   }
   server.RegisterType(FakeType{EventType(), false, "", "", false});
-  // Watches of types of which nothing happens get on, too.
+  // Bookmarks also move watches of types without changes forward.
   server.SendBookmarks();
   transport_ = std::make_unique<Tap>(this, &writes_);
   client_ = std::make_unique<kube::HttpClient>(transport_.get(), ClientOptions());
@@ -161,7 +161,7 @@ bool FakeCluster::Settle() {
     server.CollectGarbage();
     events_->SendPending(client_.get()).IgnoreError();
     if (server.version() != version) continue;
-    // What comes back at once has had its say by now; the rest waits for time.
+    // Work that comes back at once is done by now; the rest waits for time to pass.
     if (reconciled == 0) return true;
     clock.Advance(absl::Milliseconds(10));
   }

@@ -1,5 +1,5 @@
-// A cluster for the operator's tests: an API server in memory, kubelets and coordinators that do
-// what the test says, and one clock that only the test moves. No threads.
+// A cluster for the operator's tests: an API server in memory, kubelets and coordinators controlled
+// by the test, and one clock that only the test moves. No threads.
 #ifndef SLUICE_OPERATOR_TESTING_FAKE_CLUSTER_H_
 #define SLUICE_OPERATOR_TESTING_FAKE_CLUSTER_H_
 
@@ -20,7 +20,7 @@
 
 namespace sluice {
 
-// Answers with what the test lays ready, and remembers what it was told.
+// Gives the answers that the test has prepared, and records the calls.
 class FakeCoordinators final : public reconciler::Coordinators {
  public:
   struct Partner {
@@ -39,25 +39,25 @@ class FakeCoordinators final : public reconciler::Coordinators {
 
   std::map<kube::ObjectKey, Partner> partners;
   std::map<kube::ObjectKey, reconciler::Heard> heard;
-  std::vector<v1::SetDesiredRequest::Death> deaths;  // all that were reported
+  std::vector<v1::SetDesiredRequest::Death> deaths;  // all reported deaths
 };
 
 class FakeCluster {
  public:
   FakeCluster();
 
-  // ---- the operator. Restart: it is gone, and another begins with what the API server has.
+  // ---- the operator. Restart drops it, and starts another with what the API server has.
   void Restart();
-  // Watches, reconciliations, kubelets, the collector of garbage: until nothing changes any more.
-  // Kubelets do their part if `kubelets`. False if it does not end.
+  // Runs watches, reconciliations, kubelets (if `kubelets`) and the garbage collector until nothing
+  // changes any more. Returns false if that does not end.
   bool Settle();
-  // One more operator on the same cluster, which the test moves by hand: one that froze, say.
+  // Another operator on the same cluster, which the test runs by hand: one that froze, for example.
   std::unique_ptr<Operator> Another();
   // Moves the clock, then settles.
   void Pass(absl::Duration time);
   bool HasSynced() const { return operator_->HasSynced(); }
   std::vector<std::string> RefusedNamespaces() const { return operator_->refused_namespaces(); }
-  // By the operator, ever.
+  // The number of reconciliations so far, including those before a restart.
   int64_t reconciliations = 0;
   bool kubelets = true;
 
@@ -72,11 +72,11 @@ class FakeCluster {
   std::string Condition(const std::string& name, const std::string& type);
   // Its message.
   std::string ConditionMessage(const std::string& name, const std::string& type);
-  // Makes Job(name, patch), whose coordinator then says that it trains, at step 10. False if
-  // Settle() does not end.
+  // Creates Job(name, patch), whose coordinator then reports that it trains, at step 10. Returns
+  // false if Settle() does not end.
   bool Train(const std::string& name, const kube::Json& patch = kube::Json::object());
-  // The coordinator's next words, in its present life. As with a real one, the operator is not
-  // woken by the mere growth of steps.
+  // The coordinator's next report, in its current life. As in a real cluster, growing steps alone
+  // do not wake the operator.
   void Say(const std::string& name, v1::JobProgress::Phase phase, uint64_t step,
            const std::function<void(v1::JobProgress*)>& more = nullptr);
 
@@ -84,7 +84,7 @@ class FakeCluster {
   std::vector<std::string> PodNames();
   kube::Json Pod(const std::string& name);  // null: there is none
   std::string UidOf(const std::string& name) { return kube::UidOf(Pod(name)); }
-  // Its container ends so.
+  // The pod's container ends like this.
   void EndPod(const std::string& name, int exit_code, const std::string& reason = "Error",
               const std::string& message = "");
   // As kubectl does.
@@ -93,30 +93,30 @@ class FakeCluster {
   // Sets one condition of a pod.
   void SetPodCondition(const std::string& pod, const std::string& type, const std::string& value,
                        const std::string& reason);
-  // Of pods that the kubelets leave alone: not started, not ended.
+  // For pods that the kubelets ignore: they are neither started nor ended.
   std::function<bool(const std::string& pod)> frozen;
 
   std::vector<kube::Json> Events();
   // Reasons of the events, each once, in order.
   std::vector<std::string> EventReasons();
-  // Requests of the operator that wrote (events left out), in order.
+  // The operator's write requests (without events), in order.
   std::vector<std::string> Writes();
   void ForgetWrites() { writes_.clear(); }
-  // "pods create": all that the operator asked for, as roles name it.
+  // "pods create": all of the operator's requests, as roles name them.
   std::set<std::string> verbs;
-  // Asked before each write of the operator; what it returns befalls the request.
+  // Called before each write of the operator; returns the fault of that request.
   std::function<std::optional<kube::FakeApiServer::Fault>(const kube::HttpRequest&)> on_write;
-  // True once the operator was "killed": nothing it does reaches the server any more.
+  // True once the operator was "killed": none of its requests reaches the server any more.
   bool operator_dead = false;
 
   FakeClock clock{absl::FromUnixSeconds(1700000000)};
-  // By how much the operator's clock is ahead of the API server's and the kubelets'.
+  // How far the operator's clock is ahead of the API server's and the kubelets'.
   absl::Duration operator_ahead = absl::ZeroDuration();
   kube::FakeApiServer server;
   FakeCoordinators coordinators;
   reconciler::PodDefaults pod_defaults{"server:1", "worker:1", "logfmt"};
-  // As in Operator::Options; from the next Restart on. With creators, `on_write` is called by
-  // several threads.
+  // As in Operator::Options; used from the next Restart on. With creators, several threads call
+  // `on_write`.
   int creators = 0;
   std::vector<std::string> namespaces;
   absl::Duration gather_pod_news = absl::ZeroDuration();

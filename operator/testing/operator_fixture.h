@@ -10,7 +10,7 @@ namespace sluice {
 
 class OperatorFixture : public ::testing::Test {
  protected:
-  // Makes job "a" of one shard and two workers, with `patch` merged into it, and trains it.
+  // Creates job "a" with one shard and two workers and `patch` merged into it, and lets it train.
   void Train(const kube::Json& patch = kube::Json::object()) {
     ASSERT_TRUE(cluster_.Train("a", patch));
   }

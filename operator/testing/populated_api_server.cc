@@ -1,10 +1,10 @@
-// An API server in memory with many jobs that train, for benchmarks and tests of the operator's
+// An API server in memory with many training jobs, for benchmarks and tests of the operator's
 // program.
 //
 //   populated_api_server JOBS PODS [ADDRESS]
 //
-// JOBS jobs share PODS pods, which all have the address. It prints its URL once all objects are
-// there, and ends with its standard input.
+// JOBS jobs share PODS pods, which all have the address. It prints its URL when all objects exist,
+// and ends when its standard input ends.
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -31,10 +31,10 @@ using kube::FakeType;
 using kube::Json;
 
 constexpr char kPrototype[] = "prototype";
-// Nothing listens there: the operator must not speak with strangers.
+// No process listens there: the operator must not contact other processes.
 constexpr char kNobody[] = "127.0.0.1";
-// A pod of a real cluster has 9 KB: defaults of the API server, volumes, tolerations, the status of
-// its kubelet. Those of the fake have 3 KB.
+// A pod in a real cluster has 9 KB: defaults of the API server, volumes, tolerations, the status
+// from its kubelet. Pods in the fake have 3 KB.
 constexpr int kVariables = 60;
 
 struct Kind {
@@ -53,12 +53,12 @@ kube::HttpClient::Options ClientOptions() {
   return options;
 }
 
-// One job that trains, with all that it owns.
+// A training job with all the objects that it owns.
 class Prototype {
  public:
   Prototype(int workers, const std::string& address) : admin_(&cluster_.server, ClientOptions()) {
-    // Its certificates are of its name. The copies do not use them, so that the operator does not
-    // issue new ones; the caches hold them all the same.
+    // The certificates are for the name of the prototype job. The copies do not use them, so the
+    // operator does not issue new ones; the caches still hold them.
     const Json spec = {{"worker", {{"replicas", workers}}}, {"tls", "Enabled"}};
     SLUICE_CHECK(cluster_.Train(kPrototype, {{"spec", spec}}), "the prototype does not train");
     cluster_.PatchJob(kPrototype, {{"spec", {{"tls", "Disabled"}}}});
@@ -142,7 +142,8 @@ int Serve(int jobs, int pods, const std::string& address) {
   server.RegisterType(FakeType{kube::EventType(), false, "", "", false});
   {
     kube::HttpClient admin(&server, ClientOptions());
-    const Prototype prototype(pods / jobs - 2, address);  // besides a coordinator and a shard
+    const Prototype prototype(pods / jobs - 2,
+                              address);  // in addition to a coordinator and a shard
     for (int i = 0; i < jobs; ++i) prototype.CopyTo(&admin, absl::StrFormat("job-%05d", i));
   }
   kube::HttpFront::Options front_options;

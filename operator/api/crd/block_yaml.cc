@@ -35,7 +35,7 @@ void Append(const Json& value, size_t indent, std::string* out) {
       absl::StrAppend(out, margin, "- ", Scalar(item), "\n");
       continue;
     }
-    // The first line of the item stands behind the dash.
+    // The first line of the item follows the dash.
     std::string text;
     Append(item, indent + 2, &text);
     text[indent] = '-';

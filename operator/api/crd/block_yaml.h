@@ -1,4 +1,4 @@
-// JSON as block YAML, keys in their order: for objects that people read and apply.
+// Writes JSON as block YAML, with keys in their order: for objects that people read and apply.
 #ifndef SLUICE_OPERATOR_API_CRD_BLOCK_YAML_H_
 #define SLUICE_OPERATOR_API_CRD_BLOCK_YAML_H_
 

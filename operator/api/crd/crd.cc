@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Integers without fractions, as people write them.
+// Writes integers without a fraction.
 Json Number(double value) {
   if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<int64_t>(value);
   return value;
@@ -26,7 +26,7 @@ Json CelRule(std::string rule, std::string message, const std::string& field_pat
   return json;
 }
 
-// `text` as a CEL literal in which backslashes stand for themselves.
+// `text` as a CEL literal in which backslashes are not escapes.
 std::string RawLiteral(absl::string_view text) { return absl::StrCat("r'", text, "'"); }
 
 void AddType(const SchemaNode& node, Json* schema) {
@@ -77,7 +77,7 @@ void AddBounds(const Field& field, Json* schema) {
   }
 }
 
-// Everything that is said of `node` by expressions.
+// All expressions of `node`.
 Json CelRules(const SchemaNode& node) {
   Json rules = Json::array();
   const Field& field = *node.field;
@@ -98,7 +98,8 @@ Json CelRules(const SchemaNode& node) {
   return rules;
 }
 
-// With the defaults of the fields below: expressions are tried on it as it stands here.
+// Includes the defaults of the fields below, because expressions are evaluated on the object as it
+// is here.
 Json Default(const SchemaNode& node) {
   nlohmann::json value = nlohmann::json::parse(node.field->default_json);
   if (node.field->type == FieldType::kObject) ApplyDefaults(node, &value);
@@ -134,8 +135,8 @@ Json SchemaOf(const SchemaNode& node) {
   return schema;
 }
 
-// API servers bring a schema of metadata; only the name may be bounded further, and by expressions
-// only from outside.
+// API servers have their own schema of metadata; only the name may be restricted further, and only
+// by expressions outside of metadata.
 Json RootSchema() {
   Json properties = {
       {"apiVersion", {{"description", FindSchema("apiVersion")->field->description}}},

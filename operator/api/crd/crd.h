@@ -1,9 +1,9 @@
-// The custom resource `trainingjobs.sluice.dev`, made from the table of fields.
+// The custom resource `trainingjobs.sluice.dev`, generated from the table of fields.
 //
-// What the table says of one value becomes the structural schema (types, bounds, defaults,
-// enumerations); what it says of several, or of a text's form, becomes CEL rules with the table's
-// own words; what is fixed for the life of a job becomes CEL rules on updates. So `kubectl apply`
-// refuses what `sluice validate` refuses, and says the same.
+// The table's limits of a single value become the structural schema (types, bounds, defaults,
+// enumerations); limits of several values, or of the form of a text, become CEL rules with the
+// table's own messages; fields that are fixed for the life of a job become CEL rules on updates. So
+// `kubectl apply` rejects what `sluice validate` rejects, with the same message.
 #ifndef SLUICE_OPERATOR_API_CRD_CRD_H_
 #define SLUICE_OPERATOR_API_CRD_CRD_H_
 
@@ -13,13 +13,13 @@
 
 namespace sluice::api {
 
-// The CustomResourceDefinition (apiextensions.k8s.io/v1), keys in the order in which people read.
+// The CustomResourceDefinition (apiextensions.k8s.io/v1), with keys in the order for readers.
 nlohmann::ordered_json CustomResourceDefinition();
 
 // The same as YAML.
 std::string CustomResourceDefinitionYaml();
 
-// Rules on updates: what is fixed, by the object that holds it.
+// Rules on updates: fixed fields, by the object that contains them.
 struct FixedField {
   std::string scope;  // "spec.model"
   std::string field;  // "name"

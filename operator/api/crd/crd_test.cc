@@ -27,7 +27,7 @@ const Json& Version() {
   return version;
 }
 
-// The schema of a path of the table; null where there is none.
+// The schema of a path of the table; null if there is none.
 const Json* SchemaAt(const std::string& path) {
   const Json* schema = &Version()["schema"]["openAPIV3Schema"];
   for (absl::string_view part : absl::StrSplit(path, '.')) {
@@ -55,12 +55,12 @@ std::vector<const Field*> AllFields() {
   return fields;
 }
 
-TEST(Crd, IsTheFileOfTheChart) {
+TEST(Crd, MatchesTheFileInTheChart) {
   std::ifstream file("helm/sluice/files/trainingjobs.sluice.dev.yaml");
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), CustomResourceDefinitionYaml())
-      << "make it anew: bazel run //operator/api/crd:print_crd > "
+      << "generate it again: bazel run //operator/api/crd:print_crd > "
          "helm/sluice/files/trainingjobs.sluice.dev.yaml";
 }
 
@@ -73,8 +73,8 @@ TEST(Crd, HasEveryFieldOfTheTableWithItsDescription) {
   }
 }
 
-// CEL's cost is bounded only where sizes are.
-TEST(Crd, BoundsEveryTextListAndMap) {
+// CEL's cost is bounded only for values with maximum sizes.
+TEST(Crd, BoundsEveryStringListAndMap) {
   for (const Field* field : AllFields()) {
     const Json& schema = *SchemaAt(field->path);
     if (schema["type"] == "string" && !schema.contains("enum")) {
@@ -89,7 +89,7 @@ TEST(Crd, BoundsEveryTextListAndMap) {
   }
 }
 
-TEST(Crd, HasEveryRuleOnceWithItsWords) {
+TEST(Crd, HasEveryRuleOnceWithItsMessage) {
   for (const Rule& rule : Rules()) {
     const Json* schema = SchemaAt(rule.scope);
     ASSERT_NE(schema, nullptr) << rule.scope;
@@ -100,8 +100,8 @@ TEST(Crd, HasEveryRuleOnceWithItsWords) {
   }
 }
 
-// Without a default or `required`, a transition must not read what may be missing.
-TEST(Crd, KeepsWhatIsFixedFromChanging) {
+// Without a default or `required`, a transition rule must not read a field that may be missing.
+TEST(Crd, RejectsChangesOfFixedFields) {
   std::set<std::string> paths;
   for (const FixedField& fixed : FixedFields()) {
     paths.insert(fixed.scope + "." + fixed.field);
@@ -120,7 +120,7 @@ TEST(Crd, KeepsWhatIsFixedFromChanging) {
   EXPECT_FALSE(paths.count("spec.worker.replicas"));
 }
 
-TEST(Crd, LetsWhatNoClusterCanHaveBegunWithBeGivenLater) {
+TEST(Crd, AllowsChangesOfStorageThatNoClusterCanUse) {
   for (const FixedField& fixed : FixedFields()) {
     EXPECT_EQ(absl::StrContains(fixed.cel, "!has(oldSelf.storage.path)"),
               fixed.scope + "." + fixed.field == "spec.checkpoint.storage")
@@ -128,7 +128,7 @@ TEST(Crd, LetsWhatNoClusterCanHaveBegunWithBeGivenLater) {
   }
 }
 
-TEST(Crd, ColumnsAndSubresourcesReadFieldsThatAreThere) {
+TEST(Crd, ColumnsAndSubresourcesReadExistingFields) {
   std::vector<std::string> paths;
   for (const Json& column : Version()["additionalPrinterColumns"]) {
     paths.push_back(column["jsonPath"]);
@@ -141,7 +141,7 @@ TEST(Crd, ColumnsAndSubresourcesReadFieldsThatAreThere) {
   }
 }
 
-TEST(Crd, LeavesPodTemplatesOpen) {
+TEST(Crd, AllowsAnyFieldInPodTemplates) {
   for (const char* role : {"coordinator", "parameterServer", "worker"}) {
     const Json& spec = *SchemaAt(absl::StrCat("spec.", role, ".template.spec"));
     EXPECT_EQ(spec["x-kubernetes-preserve-unknown-fields"], true);
@@ -149,7 +149,7 @@ TEST(Crd, LeavesPodTemplatesOpen) {
   }
 }
 
-TEST(BlockYaml, WritesNestedListsMapsAndEmptyOnes) {
+TEST(BlockYaml, WritesNestedAndEmptyListsAndMaps) {
   const Json value = Json::parse(
       R"({"b":[{"x":1,"y":[1,2]},["p"]],"a":{},"c":[],"d":"yes","e":"a: b","f":0.5,"g":true})");
   EXPECT_EQ(BlockYaml(value),

@@ -1,4 +1,4 @@
-// One field, like `kubectl explain`.
+// Explains one field, like `kubectl explain`.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kLineBytes = 80;
 
-// Words in lines of at most kLineBytes, each line behind `indent`.
+// Wraps words into lines of at most kLineBytes, each after `indent`.
 std::string Wrapped(absl::string_view text, absl::string_view indent) {
   std::string out;
   std::string line;
@@ -36,7 +36,7 @@ std::string Wrapped(absl::string_view text, absl::string_view indent) {
   return out;
 }
 
-// Lists and maps stand for their items.
+// Replaces a list or map by its items.
 const SchemaNode* Descend(const SchemaNode& from, const std::vector<std::string>& parts) {
   const SchemaNode* node = &from;
   for (const std::string& part : parts) {

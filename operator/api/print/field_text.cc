@@ -24,7 +24,7 @@ std::string BoundsText(const Field& field) {
         absl::StrCat(field.exclusive_minimum ? "more than " : "at least ", *field.minimum));
   }
   if (field.maximum.has_value()) {
-    // Large bounds only keep arithmetic in range; nobody needs to read them.
+    // Large bounds only keep arithmetic in range; readers do not need them.
     if (*field.maximum < 1e5) {
       bounds.push_back(
           absl::StrCat(field.exclusive_maximum ? "less than " : "at most ", *field.maximum));

@@ -1,4 +1,4 @@
-// Fields of the table in words; for the reference and for explanations.
+// Describes fields of the table in words; for the reference and for explanations.
 #ifndef SLUICE_OPERATOR_API_PRINT_FIELD_TEXT_H_
 #define SLUICE_OPERATOR_API_PRINT_FIELD_TEXT_H_
 
@@ -11,10 +11,10 @@ namespace sluice::api {
 // "integer", "list of strings", "map of integers".
 std::string TypeText(const SchemaNode& node);
 
-// "at least 1, at most 1024"; empty where everything of the type will do.
+// "at least 1, at most 1024"; empty if any value of the type is allowed.
 std::string BoundsText(const Field& field);
 
-// "64", "`Synchronous`", or in words; empty where there is no default.
+// "64", "`Synchronous`", or in words; empty if there is no default.
 std::string DefaultText(const Field& field);
 
 }  // namespace sluice::api

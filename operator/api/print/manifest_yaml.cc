@@ -43,7 +43,7 @@ void AppendValue(const Json& value, const SchemaNode& schema, const std::string&
     for (const Json& item : value) {
       std::string fields;
       AppendFields(item, *schema.item, indent + "    ", &fields);
-      // The first field stands behind the dash.
+      // The first field follows the dash.
       fields[indent.size() + 2] = '-';
       out->append(fields);
     }

@@ -1,4 +1,4 @@
-// What the command line prints about TrainingJobs: a first manifest, a job in normal form, the
+// The command line's output about TrainingJobs: a first manifest, a job in normal form, the
 // reference of all fields.
 #ifndef SLUICE_OPERATOR_API_PRINT_PRINT_H_
 #define SLUICE_OPERATOR_API_PRINT_PRINT_H_
@@ -13,23 +13,23 @@
 namespace sluice::api {
 
 struct TemplateOptions {
-  // Empty: after the data, or after the model where the data is made up.
+  // Empty: named after the data, or after the model if the data is synthetic.
   std::string name;
-  // A built-in model ("mnist-net"), or the path of a TorchScript file (anything that ends in .pt or
+  // A built-in model ("mnist-net"), or the path of a TorchScript file (any name that ends in .pt or
   // .pth).
   std::string model = "convnet";
-  // A folder with IDX files, a .csv or .txt file (also .gz), or "synthetic". Empty: the images of
-  // dataset-fashion-mnist; for a language model, "synthetic".
+  // A directory with IDX files, a .csv or .txt file (also .gz), or "synthetic". Empty: the images
+  // of dataset-fashion-mnist; for a language model, "synthetic".
   std::string data;
-  // Column to predict; wanted for CSV.
+  // The column to predict; required for CSV.
   std::string label_column;
-  // The other columns of the CSV file, where its header was read: those of numbers and those of
-  // names. Both empty: not known.
+  // The other columns of the CSV file, if its header was read: numeric ones and categorical ones.
+  // Both empty: not known.
   std::vector<std::string> numeric_columns, categorical_columns;
 };
 
-// The commented manifest of `sluice init`: short, valid, and trains as it is where the data exists.
-// INVALID_ARGUMENT for a name, model or data that no manifest could have, with the reason.
+// The commented manifest of `sluice init`: short, valid, and ready to train if the data exists.
+// INVALID_ARGUMENT, with the reason, for a name, model or data that no manifest can have.
 absl::StatusOr<std::string> ManifestTemplate(const TemplateOptions& options);
 
 // The job as a manifest with every field that has a value, defaults included, in the order of the
@@ -42,7 +42,7 @@ std::string ReferenceMarkdown();
 
 // One field ("spec.training", "training.steps", "trainingjob.spec.training") like `kubectl
 // explain`: type, description, default, rules, and the fields below it. Empty: the TrainingJob.
-// NOT_FOUND names fields of similar name.
+// NOT_FOUND names fields with similar names.
 absl::StatusOr<std::string> ExplainField(absl::string_view path);
 
 }  // namespace sluice::api

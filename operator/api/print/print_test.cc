@@ -37,7 +37,7 @@ void ExpectSameJob(const TrainingJob& a, const TrainingJob& b) {
   EXPECT_EQ(a.cluster, b.cluster);
 }
 
-// Uses everything that the smallest manifest leaves out.
+// Uses every field that the smallest manifest leaves out.
 constexpr char kRich[] = R"(
 apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
@@ -216,7 +216,7 @@ spec:
 )");
 }
 
-TEST(ToManifestYaml, FillsInWhatAMinimalManifestLeavesOpen) {
+TEST(ToManifestYaml, FillsInFieldsThatAMinimalManifestOmits) {
   const std::string text = ToManifestYaml(MustParse(ValidManifest()));
   EXPECT_THAT(text, HasSubstr("    learningRate: 0.001\n"));
   EXPECT_THAT(text, HasSubstr("    microbatchSize: 4\n"));
@@ -231,8 +231,8 @@ TEST(ToManifestYaml, ReadsBackAsTheSameJob) {
   }
 }
 
-// A minimal manifest around the field, with `value` in its place; without the field where `value`
-// is empty.
+// A minimal manifest around the field, with `value` in its place; without the field if `value` is
+// empty.
 std::string ManifestWith(const Field& field, const std::string& value) {
   nlohmann::json manifest = MinimalManifest();
   if (!field.context.empty()) manifest.merge_patch(nlohmann::json::parse(field.context));
@@ -257,11 +257,11 @@ TEST(ToManifestYaml, EveryExampleOfTheTableReadsBackAsTheSameJob) {
   }
 }
 
-TEST(ToManifestYaml, NoFieldOfTheTableIsLostOnTheWay) {
+TEST(ToManifestYaml, LosesNoFieldOfTheTable) {
   int compared = 0;
   for (const Field& field : Fields()) {
     const ParsedManifest without = ParseManifest(ManifestWith(field, ""), {});
-    if (!without.ok()) continue;  // required, or by a rule
+    if (!without.ok()) continue;  // required, by itself or by a rule
     for (const Example& example : field.examples) {
       const std::string fallback =
           field.default_json.empty() ? "" : YamlScalar(nlohmann::json::parse(field.default_json));
@@ -275,7 +275,7 @@ TEST(ToManifestYaml, NoFieldOfTheTableIsLostOnTheWay) {
   EXPECT_GT(compared, 50);
 }
 
-TEST(YamlScalar, StringsReadAsThemselves) {
+TEST(YamlScalar, StringsReadBackUnchanged) {
   EXPECT_EQ(YamlString("net.pt"), "net.pt");
   EXPECT_EQ(YamlString("/a/b-c_d"), "/a/b-c_d");
   for (const char* text :
@@ -292,7 +292,7 @@ TEST(YamlScalar, NumbersAreShortAndExact) {
   EXPECT_EQ(YamlScalar(true), "true");
 }
 
-TEST(ManifestTemplate, IsAValidCommentedManifestForEachModelAndKindOfData) {
+TEST(ManifestTemplate, IsValidAndCommentedForEachModelAndDataFormat) {
   const std::vector<std::string> numbers = {"", "/usr/share/datasets/fashion-mnist", "table.csv",
                                             "table.csv.gz", "synthetic"};
   const std::vector<std::string> words = {"", "words.txt", "words.txt.gz", "wiki.valid.tokens",
@@ -300,7 +300,7 @@ TEST(ManifestTemplate, IsAValidCommentedManifestForEachModelAndKindOfData) {
   for (const char* model :
        {"convnet", "mnist-net", "mlp", "lstm-lm", "linear", "logistic", "additive", "my/net.pt"}) {
     for (const std::string& data : model == std::string("lstm-lm") ? words : numbers) {
-      // It predicts numbers, which images are not labelled with.
+      // This model predicts numbers, and images have no numeric labels.
       if (model == std::string("linear") && data == numbers[1]) continue;
       TemplateOptions options;
       options.name = "mine";
@@ -315,7 +315,7 @@ TEST(ManifestTemplate, IsAValidCommentedManifestForEachModelAndKindOfData) {
   }
 }
 
-TEST(ManifestTemplate, NamesEveryModelAndGivesALanguageModelWords) {
+TEST(ManifestTemplate, NamesEveryModelAndGivesALanguageModelText) {
   TemplateOptions options;
   EXPECT_THAT(ManifestTemplate(options).value(),
               HasSubstr("# convnet, mnist-net, mlp, lstm-lm, linear, logistic, additive\n"));
@@ -329,7 +329,7 @@ TEST(ManifestTemplate, NamesEveryModelAndGivesALanguageModelWords) {
   EXPECT_GT(text.text().sequence_length(), 0u);
 }
 
-TEST(ManifestTemplate, GivesAModelOfNumbersNumbersToPredict) {
+TEST(ManifestTemplate, GivesARegressionModelNumbersToPredict) {
   TemplateOptions options;
   options.model = "linear";
   const v1::DataSpec made_up = MustParse(ManifestTemplate(options).value()).spec.data();
@@ -340,7 +340,7 @@ TEST(ManifestTemplate, GivesAModelOfNumbersNumbersToPredict) {
   EXPECT_TRUE(MustParse(ManifestTemplate(options).value()).spec.data().csv().regression());
 }
 
-TEST(ManifestTemplate, IsNamedAfterItsDataOrItsModel) {
+TEST(ManifestTemplate, IsNamedAfterItsDataOrModel) {
   const auto name = [](const char* model, const char* data) {
     TemplateOptions options;
     options.model = model;
@@ -358,7 +358,7 @@ TEST(ManifestTemplate, IsNamedAfterItsDataOrItsModel) {
   EXPECT_EQ(name("mlp", "..."), "job");
 }
 
-TEST(ManifestTemplate, RefusesWhatNoManifestCouldHave) {
+TEST(ManifestTemplate, RejectsOptionsThatNoManifestCanHave) {
   TemplateOptions options;
   options.name = "My Job";
   EXPECT_THAT(std::string(ManifestTemplate(options).status().message()),
@@ -397,14 +397,14 @@ TEST(ReferenceMarkdown, HasEveryFieldAndEveryRule) {
   EXPECT_THAT(text, HasSubstr("## spec.optimizer.groups[]"));
 }
 
-TEST(ReferenceMarkdown, SaysWhatMeansSomethingOnClustersOnly) {
+TEST(ReferenceMarkdown, MarksClusterOnlyFields) {
   const std::string text = ReferenceMarkdown();
   EXPECT_THAT(text, HasSubstr("| `progressDeadlineSeconds` | integer |  | *Clusters only.* A job"));
   EXPECT_THAT(text, HasSubstr("## spec.failurePolicy\n\n*Clusters only.* What the end"));
   EXPECT_THAT(text, HasSubstr("| `steps` | integer |  | Train for"));
 }
 
-TEST(ExplainField, SaysWhatKubectlExplainSays) {
+TEST(ExplainField, PrintsLikeKubectlExplain) {
   EXPECT_EQ(ExplainField("spec.training.steps").value(), R"(KIND:     TrainingJob
 VERSION:  sluice.dev/v1alpha1
 FIELD:    spec.training.steps <integer>
@@ -431,7 +431,7 @@ TEST(ExplainField, HasTheFieldsWithTheirDefaultsBeforeTheRules) {
   EXPECT_THAT(text, HasSubstr("    Default: `Synchronous`\n"));
 }
 
-TEST(ExplainField, FindsFieldsUnderTheNamesThatPeopleType) {
+TEST(ExplainField, FindsFieldsByAbbreviatedPaths) {
   const std::string wanted = ExplainField("spec.training").value();
   for (const char* path :
        {"training", "stj.spec.training", "trainingjob.spec.training", "TrainingJob.training"}) {
@@ -445,7 +445,7 @@ TEST(ExplainField, FindsFieldsUnderTheNamesThatPeopleType) {
             ExplainField("optimizer.groups.patterns").value());
 }
 
-TEST(ExplainField, NamesFieldsLikeTheOneThatIsNotThere) {
+TEST(ExplainField, NamesFieldsSimilarToAnUnknownOne) {
   const absl::Status status = ExplainField("spec.training.stpes").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("did you mean spec.training.steps?"));

@@ -11,10 +11,10 @@
 namespace sluice::api {
 namespace {
 
-// Text for a cell of a table.
+// Text for a table cell.
 std::string Cell(const std::string& text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); }
 
-// The object that holds the fields of a node: itself, or the items of a list.
+// The object that has the fields of a node: the node itself, or the items of a list.
 const SchemaNode* FieldsOf(const SchemaNode& node) {
   if (!node.children.empty()) return &node;
   return node.item != nullptr && !node.item->children.empty() ? node.item : nullptr;
@@ -24,7 +24,7 @@ void AppendRow(const SchemaNode& node, std::string* out) {
   const Field& field = *node.field;
   std::string text = absl::StrCat(field.cluster_only ? "*Clusters only.* " : "", field.description);
   const std::string bounds = BoundsText(field);
-  // The values of an enumeration are mostly explained by the description.
+  // The description usually explains the values of an enumeration.
   if (!bounds.empty()) absl::StrAppend(&text, " (", bounds, ")");
   if (!field.examples.empty()) absl::StrAppend(&text, " Example: `", field.examples[0].yaml, "`");
   const std::string fallback = field.required ? "*required*" : DefaultText(field);

@@ -59,17 +59,17 @@ bool IsText(const std::string& data) {
   return absl::EndsWith(data, ".txt") || absl::EndsWith(data, ".txt.gz");
 }
 bool IsLanguageModel(const std::string& model) { return model == "lstm-lm"; }
-// Whether it predicts a number, not a class.
+// Whether the model predicts a number, not a class.
 bool IsRegression(const std::string& model) { return model == "linear"; }
 
-// What trains as it is.
+// A manifest that can be trained without changes.
 std::string DefaultData(const std::string& model) {
   return IsLanguageModel(model) || IsRegression(model) ? "synthetic"
                                                        : "/usr/share/datasets/fashion-mnist";
 }
 
-// The last part of a path without its endings, of what a job may be called: "data/My_Table.csv.gz"
-// is "my-table".
+// The last part of a path without its extensions, as a valid name of a job: "data/My_Table.csv.gz"
+// becomes "my-table".
 std::string NameAfter(absl::string_view path) {
   while (absl::ConsumeSuffix(&path, "/")) {
   }
@@ -93,7 +93,7 @@ std::string DefaultName(const TemplateOptions& options) {
   return NameAfter(made_up ? options.model : options.data);
 }
 
-// A line with its comment at a common column.
+// A line with its comment at a fixed column.
 std::string Line(std::string text, absl::string_view comment) {
   constexpr size_t kCommentColumn = 26;
   text.resize(std::max(text.size() + 1, kCommentColumn), ' ');
@@ -119,7 +119,7 @@ std::string ListText(const std::vector<std::string>& names) {
   return absl::StrCat("[",
                       absl::StrJoin(names, ", ",
                                     [](std::string* out, const std::string& name) {
-                                      // Within brackets more has to be quoted than elsewhere.
+                                      // Inside brackets, more strings need quotes than elsewhere.
                                       out->append(nlohmann::json(name).dump());
                                     }),
                       "]");

@@ -9,7 +9,7 @@
 
 namespace sluice::api {
 
-// Plain where a string reads as itself, else in quotes; `text` is valid UTF-8.
+// Plain if the string reads as itself, else in quotes; `text` is valid UTF-8.
 std::string YamlString(absl::string_view text);
 
 // A string, number or boolean; the shortest form that reads as the same value.

@@ -23,7 +23,7 @@ Json Patched(const std::string& patch) {
   return manifest;
 }
 
-// JSON is YAML; the value is YAML that JSON text may hold in one place.
+// JSON is YAML. The value is YAML that JSON text may contain in one place.
 std::string WithValue(const Field& field, const std::string& value) {
   Json manifest = Patched(field.context);
   Json* at = &manifest;
@@ -42,7 +42,7 @@ std::string WithScope(const Rule& rule, const std::string& example) {
   return manifest.dump();
 }
 
-// How an API server begins to say what our checks say.
+// The beginnings of our messages, and an API server's words for them.
 struct Saying {
   const char* ours;
   const char* servers;
@@ -67,26 +67,26 @@ constexpr Saying kSayings[] = {
 };
 
 std::vector<std::string> ServersWords(const Problem& problem) {
-  // Whether kubectl or the server finds these first, the words differ.
+  // The words depend on whether kubectl or the server finds these first.
   if (problem.path == "apiVersion" || problem.path == "kind") return {"Training"};
   if (problem.path == "metadata.name" && (absl::StartsWith(problem.message, "is required") ||
                                           absl::StartsWith(problem.message, "must be a string"))) {
     return {"name"};
   }
-  // What every object has is decoded before any schema is asked.
+  // Fields that every object has are decoded before a schema is checked.
   if (problem.path == "metadata.name" && absl::StartsWith(problem.message, "must be a string")) {
     return {"metadata.name", "of type string"};
   }
-  // The fields of a map in the place of a list are unknown before the map is of the wrong type.
+  // The fields of a map in the place of a list are reported as unknown before the wrong type is.
   if (absl::StartsWith(problem.message, "must be a list, not a map")) return {problem.path};
   if (absl::StartsWith(problem.message, "unknown field")) {
     return {problem.path, absl::StrCat("unknown field \"", problem.path, "\"")};
   }
-  // Of maps that are not ours: kubectl refuses what is of another type.
+  // Maps outside our schema: kubectl rejects values of another type.
   if (absl::StartsWith(problem.path, "metadata.") && problem.path != "metadata.name") {
     return {problem.path.substr(problem.path.rfind('.') + 1)};
   }
-  // The server speaks of the fields of the map, which it does not know.
+  // The server reports the fields of the map, which it does not know.
   if (absl::StartsWith(problem.message, "must be a list, not a map")) return {problem.path};
   for (const Saying& saying : kSayings) {
     if (!absl::StartsWith(problem.message, saying.ours)) continue;
@@ -101,7 +101,7 @@ std::vector<std::string> ServersWords(const Problem& problem) {
   return {problem.path, problem.message.substr(0, problem.message.find("; this is"))};
 }
 
-// Empty where something else than one problem is found: such text says nothing about one field.
+// Empty unless exactly one problem is found: other text says nothing about a single field.
 std::vector<std::string> WordsFor(const std::string& manifest) {
   const YamlDocument document = YamlDocument::Parse(manifest);
   if (document.roots().size() != 1) return {};
@@ -119,7 +119,7 @@ void AddInvalidManifests(std::vector<ApiCase>* cases) {
 
 void AddFieldExamples(std::vector<ApiCase>* cases) {
   for (const Field& field : Fields()) {
-    if (field.path == "metadata.namespace") continue;  // depends on the namespaces that there are
+    if (field.path == "metadata.namespace") continue;  // depends on the existing namespaces
     const std::string name =
         absl::StrCat("field.", absl::StrReplaceAll(field.path, {{"[]", "_items"}}), ".");
     for (size_t i = 0; i < field.examples.size(); ++i) {

@@ -1,6 +1,6 @@
-// Manifests for a real API server, and what it must answer: the examples of the field table and the
-// list of invalid manifests, in one form. A server with the custom resource is held to the same
-// examples as `sluice validate`.
+// Manifests for a real API server, and the expected answers: the examples of the field table and
+// the list of invalid manifests, in one form. A server with the custom resource is tested with the
+// same examples as `sluice validate`.
 #ifndef SLUICE_OPERATOR_API_TESTING_API_CASES_H_
 #define SLUICE_OPERATOR_API_TESTING_API_CASES_H_
 
@@ -12,10 +12,10 @@ namespace sluice::api {
 struct ApiCase {
   std::string name;  // distinct: letters, digits, `_`, `-`, `.`
   std::string manifest;
-  // The job as it was before; empty: the case is a creation.
+  // The job before the change; empty: the case is a creation.
   std::string before;
   bool accepted = false;
-  // Of a refusal: all of these stand in the answer. The first is the field's path, where the server
+  // For a refusal: the answer contains all of these. The first is the field's path, if the server
   // names one.
   std::vector<std::string> words;
 };

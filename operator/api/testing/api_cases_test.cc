@@ -8,7 +8,7 @@
 namespace sluice::api {
 namespace {
 
-TEST(ApiCases, HaveDistinctNamesAndRefusalsThatSayWhat) {
+TEST(ApiCases, HaveDistinctNamesAndExpectedTextsOfRefusals) {
   std::set<std::string> names;
   for (const ApiCase& one : ApiCases()) {
     EXPECT_TRUE(names.insert(one.name).second) << one.name;
@@ -23,7 +23,7 @@ TEST(ApiCases, CoverMoreThanSixtyMistakes) {
   EXPECT_GT(accepted, 100);
 }
 
-TEST(ApiCases, TranslateOurWordsIntoTheServers) {
+TEST(ApiCases, TranslateOurMessagesIntoTheServers) {
   for (const ApiCase& one : ApiCases()) {
     if (one.name == "manifest.too_small") {
       EXPECT_THAT(one.words, ::testing::ElementsAre("spec.training.steps",

@@ -93,11 +93,11 @@ void AddYamlCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("twice", "    steps: 100", "    steps: 100\n    steps: 200",
                           "16:5: steps: given twice; first on line 15", true));
   cases->push_back(Change("indentation", "    steps: 100", "    steps: 100\n   seed: 1",
-                          "16:4: not valid YAML: the line is not indented as those that it stands "
-                          "among",
+                          "16:4: not valid YAML: the line is not indented like the lines around "
+                          "it",
                           true));
   cases->push_back(Change("tab", "    steps: 100", "    steps: 100\n\tseed: 1",
-                          "16:1: not valid YAML: the line is indented with a tab; YAML takes only "
+                          "16:1: not valid YAML: the line is indented with a tab; YAML allows only "
                           "spaces",
                           true));
   cases->push_back(Change("open_bracket", "name: job", "name: job\n  labels: [a",
@@ -133,7 +133,7 @@ void AddTypeCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("too_large_integer", "steps: 100", "steps: 99999999999999999999",
                           "15:5: spec.training.steps: must be an integer of at most 64 bits"));
   cases->push_back(Change("octal", "steps: 100", "steps: 0100",
-                          "15:5: spec.training.steps: must be in decimal, without zeros in front; "
+                          "15:5: spec.training.steps: must be in decimal, without leading zeros; "
                           "this is the number 0100",
                           true));
   cases->push_back(Change("list_for_integer", "steps: 100", "steps: [100]",

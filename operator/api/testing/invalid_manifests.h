@@ -1,5 +1,5 @@
-// Manifests with one mistake each, and what must be said about it. Local checks and API servers are
-// held to the same list.
+// Manifests with one mistake each, and the expected message. Local checks and API servers are
+// tested with the same list.
 #ifndef SLUICE_OPERATOR_API_TESTING_INVALID_MANIFESTS_H_
 #define SLUICE_OPERATOR_API_TESTING_INVALID_MANIFESTS_H_
 
@@ -13,12 +13,12 @@ struct InvalidManifest {
   std::string yaml;
   // The only problem, as "line:column: path: message".
   std::string problem;
-  // A mistake that is gone once the text is JSON, or that an API server words by itself; kubectl
-  // and not the schema refuses it.
+  // A mistake that does not exist in JSON, or that an API server reports in its own words: kubectl
+  // rejects it, not the schema.
   bool syntax = false;
 };
 
-// A valid manifest, of which each of InvalidManifests() changes one place.
+// A valid manifest; each of InvalidManifests() changes one place of it.
 std::string ValidManifest();
 std::vector<InvalidManifest> InvalidManifests();
 

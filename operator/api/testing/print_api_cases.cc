@@ -1,4 +1,4 @@
-// Prints ApiCases() as a JSON list, for programs that ask a real API server.
+// Prints ApiCases() as a JSON list, for programs that test a real API server.
 #include <iostream>
 #include <nlohmann/json.hpp>
 

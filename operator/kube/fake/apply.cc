@@ -17,7 +17,7 @@ void Leaves(const Json& value, const Json::json_pointer& at,
   for (const auto& [key, child] : value.items()) Leaves(child, at / key, leaves);
 }
 
-// These name the object; nobody owns them.
+// These fields identify the object; no manager owns them.
 bool IsIdentity(const std::string& pointer) {
   return pointer == "/apiVersion" || pointer == "/kind" || pointer == "/metadata/name" ||
          pointer == "/metadata/namespace" || pointer == "/metadata/uid" ||
@@ -34,7 +34,7 @@ bool OwnedByOther(const FieldOwners& owners, const std::string& manager, const s
   return false;
 }
 
-// Removes a leaf and the objects that it leaves empty.
+// Removes a leaf, and objects that become empty.
 void RemoveLeaf(Json::json_pointer at, Json* object) {
   while (!at.empty()) {
     const std::string key = at.back();

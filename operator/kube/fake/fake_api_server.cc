@@ -75,7 +75,7 @@ struct FakeApiServer::Watch {
   absl::Time deadline;
   int cuts = 0;
   int bookmarks = 0;
-  std::string first;  // what is sent before the changes
+  std::string first;  // sent before the changes
   bool cancelled = false;
 
   bool Matches(const Json& object) const {
@@ -93,7 +93,7 @@ struct FakeApiServer::Watch {
     return EventLine("BOOKMARK", object);
   }
 
-  // What a change is to this watch; empty: nothing.
+  // The event for this watch; empty: the change does not concern it.
   std::string LineOf(const ObjectStore::Change& change) const {
     if (change.type_name != type->type.Name()) return "";
     const bool before = change.before.has_value() && Matches(*change.before);

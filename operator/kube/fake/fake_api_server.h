@@ -15,27 +15,28 @@
 
 namespace sluice::kube {
 
-// An API server in memory. It takes the very requests of the product's client, either directly (it
-// is a transport) or behind the loopback server of http_front.h. Any thread.
+// An API server in memory. It handles the requests of the product's client, either directly (it is
+// a transport) or behind the loopback server of http_front.h. Any thread.
 class FakeApiServer final : public HttpTransport {
  public:
   struct Options {
     size_t history_limit = 1000;
-    // A watch ends cleanly as soon as it has sent what there is: tests then need no threads.
+    // A watch ends normally as soon as it has sent all existing changes, so tests need no threads.
     // Otherwise it lasts until its timeout by the clock, CutWatches, or its cancellation.
     bool end_watches_when_drained = true;
-    // A watch that starts at a forgotten version: an ERROR event in a 200 stream, or a plain 410.
+    // The answer to a watch from a forgotten version: an ERROR event in a 200 stream, or a plain
+    // 410.
     bool gone_as_event = true;
-    bool streaming_lists = true;  // else sendInitialEvents is refused with 422
-    // Sizes of the pieces in which a watch's bytes are sent; 0: an event at a time.
+    bool streaming_lists = true;  // false: refuses sendInitialEvents with 422
+    // Sizes of the pieces in which a watch's bytes are sent; 0: one event at a time.
     size_t piece_bytes = 0;
   };
 
-  // What goes wrong with one call.
+  // The fault of one call.
   struct Fault {
-    // The call has its effect, and then the fault.
+    // The call takes effect before the fault.
     bool after_effect = false;
-    // Not OK: the connection breaks with this.
+    // If not OK: the connection breaks with this status.
     absl::Status status;
     // Otherwise this is the answer.
     HttpResponse response;
@@ -44,10 +45,10 @@ class FakeApiServer final : public HttpTransport {
   // `clock` outlives this.
   FakeApiServer(const Clock* clock, Options options);
 
-  // Before the first request.
+  // To be called before the first request.
   void RegisterType(FakeType type);
 
-  // Asked for each request, outside of this object's lock; no fault where it returns nothing.
+  // Called for each request, without this object's lock; nullopt: no fault.
   using FaultInjector = std::function<std::optional<Fault>(const HttpRequest&)>;
   void SetFaultInjector(FaultInjector injector);
 
@@ -55,18 +56,18 @@ class FakeApiServer final : public HttpTransport {
   absl::StatusOr<HttpResponse> Stream(const HttpRequest& request, const BodySink& sink,
                                       Cancellation* cancellation) override;
 
-  // Ends all watches that are running: cleanly, or as a broken connection does.
+  // Ends all running watches: normally, or like a broken connection.
   void CutWatches(bool cleanly);
-  // Watches get a bookmark of the newest version: those that run now, and in drained mode each
-  // later one at its end.
+  // Sends a bookmark of the newest version to running watches and, in drained mode, to each later
+  // watch at its end.
   void SendBookmarks();
-  // History and pages of lists are forgotten, as etcd's compaction does.
+  // Forgets the history and the pages of lists, as etcd's compaction does.
   void Compact();
-  // What the controller manager does.
+  // Does the work of the controller manager.
   int CollectGarbage();
 
-  // "POST /api/v1/namespaces/ns/pods": all calls that had a method other than GET, faults included,
-  // in order.
+  // "POST /api/v1/namespaces/ns/pods": all calls with a method other than GET, including failed
+  // ones, in order.
   std::vector<std::string> Writes() const;
   // All calls, with their queries.
   std::vector<std::string> Requests() const;
@@ -90,7 +91,7 @@ class FakeApiServer final : public HttpTransport {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Json> ServeList(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StartWatch(const Route& route, Watch* watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The next bytes for the watch; sets `ended` where it ends. Blocks.
+  // The next bytes for the watch; sets `ended` if it ends. Blocks.
   absl::StatusOr<std::string> NextBytes(Watch* watch, bool* ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status SendPieces(const std::string& bytes, const BodySink& sink) const;

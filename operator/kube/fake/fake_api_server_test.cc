@@ -82,7 +82,7 @@ TEST_F(FakeApiServerTest, GenerationCountsChangesOfTheSpecAlone) {
   EXPECT_EQ(GetString(*with_spec, {"status", "phase"}), "Running");
 }
 
-TEST_F(FakeApiServerTest, AWriteThatChangesNothingMakesNoVersion) {
+TEST_F(FakeApiServerTest, AWriteWithoutChangeMakesNoVersion) {
   const Json widget = Create(Widgets(), Named("a"));
   const auto updated = client_.Update(Widgets(), {"ns", "a"}, widget, {});
   ASSERT_TRUE(updated.ok());
@@ -93,7 +93,7 @@ TEST_F(FakeApiServerTest, AWriteThatChangesNothingMakesNoVersion) {
   EXPECT_EQ(server_.version(), version);
 }
 
-TEST_F(FakeApiServerTest, AFinalizerHoldsADeletedObjectUntilItIsRemoved) {
+TEST_F(FakeApiServerTest, AFinalizerKeepsADeletedObjectUntilItIsRemoved) {
   Json widget = Named("a");
   widget["metadata"]["finalizers"] = {"example.com/keep"};
   Create(Widgets(), widget);
@@ -116,7 +116,7 @@ TEST_F(FakeApiServerTest, APodIsOnlyMarkedUntilItIsDeletedWithoutGrace) {
   EXPECT_TRUE(Get(Pods(), "p").is_null());
 }
 
-TEST_F(FakeApiServerTest, ADeletionWithAPreconditionSparesAnotherObjectOfThatName) {
+TEST_F(FakeApiServerTest, ADeletionWithAPreconditionKeepsAnotherObjectOfThatName) {
   const Json first = Create(Pods(), Named("p"));
   DeleteOptions options;
   options.grace_period_seconds = 0;
@@ -130,7 +130,7 @@ TEST_F(FakeApiServerTest, ADeletionWithAPreconditionSparesAnotherObjectOfThatNam
   EXPECT_TRUE(IsConflict(client_.Delete(Pods(), {"ns", "p"}, options).status()));
 }
 
-TEST_F(FakeApiServerTest, WhatHasLostItsOwnersIsCollected) {
+TEST_F(FakeApiServerTest, CollectsObjectsWithoutOwners) {
   const Json owner = Create(Widgets(), Named("owner"));
   Create(ConfigMaps(), Owned("map", owner));
   Create(ConfigMaps(), Named("free"));
@@ -157,7 +157,7 @@ TEST_F(FakeApiServerTest, AForegroundDeletionWaitsForItsDependents) {
   EXPECT_TRUE(Get(Widgets(), "owner").is_null());
 }
 
-TEST_F(FakeApiServerTest, AnOrphaningDeletionLeavesTheDependents) {
+TEST_F(FakeApiServerTest, AnOrphaningDeletionKeepsTheDependents) {
   const Json owner = Create(Widgets(), Named("owner"));
   Create(ConfigMaps(), Owned("map", owner));
   DeleteOptions options;
@@ -167,7 +167,7 @@ TEST_F(FakeApiServerTest, AnOrphaningDeletionLeavesTheDependents) {
   EXPECT_THAT(Get(ConfigMaps(), "map")["metadata"]["ownerReferences"], IsEmpty());
 }
 
-TEST_F(FakeApiServerTest, ApplyMakesChangesAndTakesBackWhatItSaidBefore) {
+TEST_F(FakeApiServerTest, ApplySetsFieldsAndRemovesThoseNoLongerApplied) {
   ASSERT_TRUE(Apply("a", {{"spec", {{"x", 1}, {"y", 2}}}}, "me", false).ok());
   ASSERT_TRUE(Apply("a", {{"spec", {{"z", 3}}}}, "other", false).ok());
   const auto applied = Apply("a", {{"spec", {{"x", 5}}}}, "me", false);
@@ -175,7 +175,7 @@ TEST_F(FakeApiServerTest, ApplyMakesChangesAndTakesBackWhatItSaidBefore) {
   EXPECT_EQ((*applied)["spec"], (Json{{"x", 5}, {"z", 3}}));
 }
 
-TEST_F(FakeApiServerTest, ApplyRefusesAnothersFieldUnlessForced) {
+TEST_F(FakeApiServerTest, ApplyRejectsAFieldOfAnotherManagerUnlessForced) {
   ASSERT_TRUE(Apply("a", {{"spec", {{"x", 1}}}}, "me", false).ok());
   EXPECT_TRUE(IsConflict(Apply("a", {{"spec", {{"x", 2}}}}, "other", false).status()));
   EXPECT_EQ(GetInt(Get(Widgets(), "a"), {"spec", "x"}), 1);
@@ -183,7 +183,7 @@ TEST_F(FakeApiServerTest, ApplyRefusesAnothersFieldUnlessForced) {
   EXPECT_TRUE(IsConflict(Apply("a", {{"spec", {{"x", 1}}}}, "me", false).status()));
 }
 
-TEST_F(FakeApiServerTest, ApplyMakesADeletedObjectAgainUnlessItsUidIsSaid) {
+TEST_F(FakeApiServerTest, ApplyRecreatesADeletedObjectUnlessAUidIsGiven) {
   ASSERT_TRUE(Apply("a", {{"spec", {{"x", 1}}}}, "me", false).ok());
   const std::string uid = UidOf(Get(Widgets(), "a"));
   ASSERT_TRUE(client_.Delete(Widgets(), {"ns", "a"}, {}).ok());
@@ -194,7 +194,7 @@ TEST_F(FakeApiServerTest, ApplyMakesADeletedObjectAgainUnlessItsUidIsSaid) {
   EXPECT_NE(UidOf(Get(Widgets(), "a")), uid);
 }
 
-TEST_F(FakeApiServerTest, AJsonPatchThatDoesNotFitIsRefused) {
+TEST_F(FakeApiServerTest, RejectsAJsonPatchThatDoesNotApply) {
   Create(Widgets(), Named("a"));
   const Json remove = {{{"op", "remove"}, {"path", "/spec/none"}}};
   EXPECT_TRUE(absl::IsInvalidArgument(
@@ -220,7 +220,7 @@ TEST_F(FakeApiServerTest, ScaleReadsAndWritesTheReplicas) {
   EXPECT_TRUE(absl::IsNotFound(client_.Get(Pods(), {"ns", "a"}, Subresource::kScale).status()));
 }
 
-TEST_F(FakeApiServerTest, ADryRunKeepsNothing) {
+TEST_F(FakeApiServerTest, ADryRunStoresNothing) {
   WriteOptions dry;
   dry.dry_run = true;
   ASSERT_TRUE(client_.Create(Widgets(), "ns", Named("a"), dry).ok());
@@ -233,7 +233,7 @@ TEST_F(FakeApiServerTest, GeneratedNamesDiffer) {
             KeyOf(Create(ConfigMaps(), generated)).name);
 }
 
-TEST_F(FakeApiServerTest, WhatIsWrittenIsCountedAndReadsAreNot) {
+TEST_F(FakeApiServerTest, RecordsWritesButNotReads) {
   Create(ConfigMaps(), Named("a"));
   Get(ConfigMaps(), "a");
   EXPECT_THAT(server_.Writes(), SizeIs(1));

@@ -27,7 +27,7 @@ HttpRequest ReadRequest(mg_connection* connection) {
   const mg_request_info* info = mg_get_request_info(connection);
   HttpRequest request;
   request.method = info->request_method;
-  // The path as it came: decoding is the fake's part.
+  // The encoded path: the fake decodes it.
   request.target = info->request_uri;
   if (info->query_string != nullptr) absl::StrAppend(&request.target, "?", info->query_string);
   request.content_type = HeaderOf(connection, "Content-Type");
@@ -59,7 +59,7 @@ class HttpFront::Impl {
   ~Impl() {
     cancellation_.Cancel();
     if (context_ == nullptr) return;
-    // The server's main thread looks whether it is to stop when somebody connects, and else every
+    // The server's main thread checks whether to stop when a client connects, and otherwise every
     // two seconds.
     Notification stopped;
     std::thread waker([&] {
@@ -109,7 +109,7 @@ class HttpFront::Impl {
     return 1;
   }
 
-  // A connection that says nothing.
+  // A connection that never sends anything.
   void Knock() const {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return;
@@ -165,7 +165,8 @@ class HttpFront::Impl {
         },
         &cancellation_);
     if (!response.ok()) {
-      mg_disable_connection_keep_alive(connection);  // and no last chunk: a connection that broke
+      mg_disable_connection_keep_alive(
+          connection);  // without the last chunk, like a broken connection
     } else if (response->code != 200) {
       WriteResponse(connection, *response);
     } else {

@@ -10,19 +10,19 @@
 
 namespace sluice::kube {
 
-// A FakeApiServer behind a real HTTP server on the loopback device (civetweb), for tests of what
-// lies below the transport.
+// A FakeApiServer behind a real HTTP server on the loopback device (civetweb), for tests of the
+// code below the transport.
 class HttpFront {
  public:
   struct Options {
     // Non-empty: other bearer tokens get a 401.
     std::string token;
-    // Each answer is held back so long; streams stall so before their first byte.
+    // The delay of each answer; streams are delayed by it before their first byte.
     absl::Duration delay;
-    int threads = 16;  // each watch takes one
+    int threads = 16;  // each watch occupies one
   };
 
-  // On a free port. `server` outlives this.
+  // Listens on a free port. `server` outlives this.
   static absl::StatusOr<std::unique_ptr<HttpFront>> Start(FakeApiServer* server, Options options);
   // Cancels watches, and waits for the server's threads.
   ~HttpFront();

@@ -12,7 +12,7 @@ namespace sluice::kube {
 namespace {
 
 constexpr char kForeground[] = "foregroundDeletion";
-// A patch that is tried by force may carry these; they are the server's.
+// A patch may contain these fields, but the server owns them.
 constexpr const char* kServerFields[] = {"uid", "creationTimestamp", "deletionTimestamp",
                                          "deletionGracePeriodSeconds", "generation"};
 
@@ -224,7 +224,7 @@ absl::StatusOr<Json> ObjectStore::Patch(const FakeType& type, const ObjectKey& k
     if (!status.ok()) return status;
     object.merge_patch(body);
   } else {
-    // nlohmann reports a patch that does not fit by exceptions.
+    // nlohmann reports a patch that does not apply with an exception.
     try {
       object = object.patch(body);
     } catch (const Json::exception& error) {
@@ -354,7 +354,7 @@ void ObjectStore::Orphan(const std::string& uid) {
           std::remove_if(references.begin(), references.end(),
                          [&uid](const Json& owner) { return GetString(owner, {"uid"}) == uid; }),
           references.end());
-      // Cannot fail: the entry is there, and the version in `object` is its own.
+      // Cannot fail: the entry exists, and the version in `object` is its own.
       Replace(types_.at(name), entry, std::move(object), Subresource::kNone, false).IgnoreError();
     }
   }
@@ -364,7 +364,7 @@ int ObjectStore::CollectGarbage() {
   int acted = 0;
   while (true) {
     std::map<std::string, bool> alive;  // uid → waits for its dependents
-    std::set<std::string> blocked;      // uids that have a dependent which blocks their deletion
+    std::set<std::string> blocked;      // uids with a dependent that blocks their deletion
     for (const auto& [name, objects] : objects_) {
       for (const auto& [key, entry] : objects) {
         alive[UidOf(entry.object)] =

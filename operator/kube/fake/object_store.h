@@ -19,25 +19,26 @@ namespace sluice::kube {
 
 struct FakeType {
   ResourceType type;
-  // The main path ignores status, the status path all else; generation counts spec changes.
+  // The main path ignores status, the status path everything else; generation counts changes of the
+  // spec.
   bool has_status = false;
-  // Where /scale reads and writes; empty: there is no such subresource.
+  // The fields behind /scale; empty: there is no such subresource.
   std::string scale_spec_pointer;    // "/spec/worker/replicas"
   std::string scale_status_pointer;  // "/status/worker/replicas"
-  // As pods: a deletion with a grace period (30 s if none is said) only marks the object; one with
-  // 0 removes it, which is the kubelet's part.
+  // Like pods: a deletion with a grace period (30 s by default) only marks the object; a deletion
+  // with 0 removes it, which the kubelet would do.
   bool graceful_deletion = false;
 };
 
-// Not thread-safe. Errors are ApiErrors as the real server words their codes and reasons. A write
-// that changes nothing makes no new version. Objects have no managedFields.
+// Not thread-safe. Errors are ApiErrors with the codes and reasons of the real server. A write
+// without a change makes no new version. Objects have no managedFields.
 class ObjectStore {
  public:
   struct Change {
     int64_t version;
     std::string type_name;
     WatchEvent::Type type;
-    Json object;  // after; of a deletion the last state, with the new version
+    Json object;  // after the change; for a deletion the last state, with the new version
     std::optional<Json> before;
   };
 
@@ -61,13 +62,13 @@ class ObjectStore {
   absl::StatusOr<Json> GetScale(const FakeType& type, const ObjectKey& key) const;
   absl::StatusOr<Json> SetScale(const FakeType& type, const ObjectKey& key, const Json& scale);
 
-  // One pass of the garbage collector, to its end: removes what has owners of which none is left,
-  // and objects that wait (foregroundDeletion) for dependents that are gone. Returns how many
-  // objects it removed or marked.
+  // One complete pass of the garbage collector: removes objects whose owners are all gone, and
+  // objects that waited (foregroundDeletion) for dependents that are gone. Returns the number of
+  // removed or marked objects.
   int CollectGarbage();
 
   int64_t version() const { return version_; }
-  // Changes after `version`, in order; OutOfRange (410 Expired) where they are forgotten.
+  // Changes after `version`, in order; OutOfRange (410 Expired) if they are forgotten.
   absl::StatusOr<std::vector<Change>> ChangesSince(int64_t version) const;
   // Forgets all history, as a compaction of etcd does.
   void Compact();
@@ -80,8 +81,8 @@ class ObjectStore {
   using Objects = std::map<ObjectKey, Entry>;
 
   absl::StatusOr<Objects::iterator> Find(const FakeType& type, const ObjectKey& key);
-  // Puts `object` in place of the entry's, if it differs: keeps identity, counts the generation,
-  // removes what waited for its last finalizer.
+  // Replaces the entry's object by `object`, if it differs: keeps the identity, counts the
+  // generation, and removes an object that waited for its last finalizer.
   absl::StatusOr<Json> Replace(const FakeType& type, Objects::iterator entry, Json object,
                                Subresource subresource, bool dry_run);
   Json Remove(const FakeType& type, Objects::iterator entry);
@@ -91,11 +92,11 @@ class ObjectStore {
 
   const Clock* const clock_;
   const size_t history_limit_;
-  int64_t version_ = 100;    // as in a server that has lived for a while
+  int64_t version_ = 100;    // as in a server that has run for a while
   int64_t forgotten_ = 100;  // changes up to here are not in history_
   int64_t last_uid_ = 0;
   std::map<std::string, Objects> objects_;  // by type name
-  std::map<std::string, FakeType> types_;   // of all that were created
+  std::map<std::string, FakeType> types_;   // types of all created objects
   std::deque<Change> history_;
 };
 

@@ -15,7 +15,7 @@ inline ResourceType EventType() { return {"events.k8s.io", "v1", "events", "Even
 // A custom resource with /status and /scale.
 inline ResourceType Widgets() { return {"example.com", "v1", "widgets", "Widget", true}; }
 
-// All of them, as their real selves behave; `server` has RegisterType.
+// Registers all of them with the behaviour of the real types; `server` has RegisterType.
 template <typename Server>
 void RegisterTestTypes(Server* server) {
   FakeType pods{Pods(), true, "", "", true};

@@ -271,7 +271,7 @@ class OperatorTest(OperatorCase):
         before = {resource: self.api.get(resource, self.namespace, 'job') for resource in theirs}
         self.create()
         for resource in theirs:  # in the order in which the operator makes its own
-            text = f'there is a {before[resource]["kind"]} {self.namespace}/job already, which is managed by Helm; '
+            text = f'the {before[resource]["kind"]} {self.namespace}/job already exists and is managed by Helm; '
             wait_for(f'{resource} is reported', lambda text=text: text in self.condition('Degraded').get('message', ''), 60)
             self.assertEqual(self.condition('Degraded')['reason'], 'NameTaken')
             self.assertIn('delete it, or give the job another name', self.condition('Degraded')['message'])

@@ -44,7 +44,7 @@ class TroublesTest(TrainingCase):
         job = bit_exact_job('volume', STEPS)
         job['spec']['checkpoint']['storage']['claimName'] = 'later'
         self.apply(job)
-        self.wait_until_told('volume', 'Unschedulable', '"later" not found', 'make the claim')
+        self.wait_until_told('volume', 'Unschedulable', '"later" not found', 'create the claim')
         volumes.provide(self.cluster, self.namespace, 'later')
         self.addCleanup(volumes.remove, self.cluster, self.namespace, 'later')
         claim = self.api.get('persistentvolumeclaims', self.namespace, 'checkpoints')
@@ -83,7 +83,7 @@ class TroublesTest(TrainingCase):
         job['spec']['worker']['template']['spec']['containers'][0]['env'] = [
             {'name': 'TOKEN', 'valueFrom': {'secretKeyRef': {'name': 'token', 'key': 'token'}}}]
         self.apply(job)
-        self.wait_until_told('secret', 'ContainerConfigError', '"token" not found', 'make what the template names')
+        self.wait_until_told('secret', 'ContainerConfigError', '"token" not found', 'create what the template names')
         self.kubectl('create', 'secret', 'generic', 'token', '--from-literal=token=x')
         self.assert_recovers('secret')
 

@@ -75,12 +75,12 @@ class StreamServer final : public GrpcServer::Service {
   // Sends behind everything sent before on this stream. Any thread; never blocks: what cannot be
   // handed to gRPC now is queued. On a stream that is closed, or closes meanwhile, it is dropped
   // and OnClosed tells.
-  void Send(StreamId stream, const v1::Header& header, absl::Cord payload = {});
+  void Send(StreamId stream, const v1::Header& header, const absl::Cord& payload = {});
 
   // As Send, in two steps, for whoever has more to say at once: what was queued goes out together
   // (as far as one message holds it) at the next Flush or Send of this stream, at the latest; when
   // it is enough for the other side to begin with (batching.h), earlier.
-  void Queue(StreamId stream, const v1::Header& header, absl::Cord payload = {});
+  void Queue(StreamId stream, const v1::Header& header, const absl::Cord& payload = {});
   void Flush(StreamId stream);
 
   // Ends the stream with `status` once what was sent before is through, or after a moment if the

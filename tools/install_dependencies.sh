@@ -69,6 +69,7 @@ packages_to_test() {
     python3-grpcio            # the Python package's own tests
     python3-numpy
     python3-protobuf
+    python3-setuptools        # the wheel is built and installed
     python3-yaml
     spin                      # model checking
 
@@ -83,6 +84,8 @@ packages_to_test() {
     gcc
     iptables
     jq
+    procps                    # sysctl
+    python3-pip               # Go, where the machine's is too old
     runc
     socat
     zstd                      # layers of images

@@ -392,10 +392,10 @@ StreamServer::StreamServer(Options options, StreamHandler* handler)
     : impl_(std::make_unique<Impl>(std::move(options), handler)) {}
 StreamServer::~StreamServer() = default;
 
-void StreamServer::Send(StreamId stream, const v1::Header& header, absl::Cord payload) {
+void StreamServer::Send(StreamId stream, const v1::Header& header, const absl::Cord& payload) {
   impl_->Queue(stream, header, payload, /*flush=*/true);
 }
-void StreamServer::Queue(StreamId stream, const v1::Header& header, absl::Cord payload) {
+void StreamServer::Queue(StreamId stream, const v1::Header& header, const absl::Cord& payload) {
   impl_->Queue(stream, header, payload, /*flush=*/false);
 }
 void StreamServer::Flush(StreamId stream) { impl_->Flush(stream); }

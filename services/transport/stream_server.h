@@ -75,12 +75,12 @@ class StreamServer final : public GrpcServer::Service {
   // Sends after everything sent before on this stream. Any thread; never blocks: a frame that gRPC
   // cannot take now is queued. On a stream that is closed, or closes meanwhile, the frame is
   // dropped; OnClosed reports the end of the stream.
-  void Send(StreamId stream, const v1::Header& header, absl::Cord payload = {});
+  void Send(StreamId stream, const v1::Header& header, const absl::Cord& payload = {});
 
   // As Send, in two steps, for a caller with several frames: the queued frames go out together (as
   // many as fit in one message) at the latest with the next Flush or Send of this stream, and
   // earlier when they are enough for the other side to begin with (batching.h).
-  void Queue(StreamId stream, const v1::Header& header, absl::Cord payload = {});
+  void Queue(StreamId stream, const v1::Header& header, const absl::Cord& payload = {});
   void Flush(StreamId stream);
 
   // Ends the stream with `status` once everything sent before has gone out, or after close_timeout

@@ -366,10 +366,20 @@ def run_all(schedules, root, jobs):
             print(f'{outcome.schedule.name:<72} {outcome.seconds:5.1f} s  {outcome.restarts:2} restarts  {text}', flush=True)
             if text != 'same bytes':
                 acts = ', '.join(f'{signal.Signals(a.signal).name} {"+".join(a.names)} at {a.when} + {a.after}' for a in outcome.schedule.acts)
-                bad.append(f'{outcome.schedule.name}: {text} ({acts}); see {outcome.folder}')
+                bad.append(f'{outcome.schedule.name}: {text} ({acts}); see {keep(outcome)}')
             else:
                 shutil.rmtree(outcome.folder, ignore_errors=True)
     return bad
+
+
+def keep(outcome):
+    """Where the job's files lie after the test: of those that are not large, a copy in the test's outputs where there are any."""
+    outputs = os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR')
+    if not outputs:
+        return outcome.folder
+    kept = pathlib.Path(outputs) / outcome.schedule.name.replace(' ', '-')
+    shutil.copytree(outcome.folder, kept, ignore=shutil.ignore_patterns('partition-*', 'secret*'), dirs_exist_ok=True)
+    return kept
 
 
 def chosen(arguments):

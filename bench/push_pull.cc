@@ -182,7 +182,7 @@ v1::JobSpec MakeJob(const Flags& flags) {
   job.mutable_timeouts()->set_suspect(1);
   job.mutable_timeouts()->set_silence(30);
   job.mutable_timeouts()->set_pause(30);
-  job.mutable_timeouts()->set_birth(60);
+  job.mutable_timeouts()->set_initialization(60);
   job.mutable_timeouts()->set_suspend_checkpoint(60);
   return job;
 }

@@ -57,7 +57,7 @@ void FillTimeouts(v1::TimeoutSpec* timeouts) {
   timeouts->set_suspect(1);
   timeouts->set_silence(30);
   timeouts->set_pause(30);
-  timeouts->set_birth(60);
+  timeouts->set_initialization(60);
   timeouts->set_suspend_checkpoint(60);
 }
 

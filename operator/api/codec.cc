@@ -297,7 +297,7 @@ void ReadTimeouts(View view, v1::TimeoutSpec* timeouts) {
   timeouts->set_suspect(view.Num("suspectSeconds", 0));
   timeouts->set_silence(view.Num("silenceSeconds", 0));
   timeouts->set_pause(view.Num("pauseSeconds", 0));
-  timeouts->set_birth(view.Num("birthSeconds", 0));
+  timeouts->set_initialization(view.Num("initializationSeconds", 0));
   timeouts->set_evaluation(view.Num("evaluationSeconds", 0));
   timeouts->set_suspend_checkpoint(view.Num("suspendCheckpointSeconds", 0));
   timeouts->set_weights(view.Num("weightsSeconds", 0));
@@ -620,7 +620,7 @@ Json ToJson(const TrainingJob& job) {
                       {"suspectSeconds", timeouts.suspect()},
                       {"silenceSeconds", timeouts.silence()},
                       {"pauseSeconds", timeouts.pause()},
-                      {"birthSeconds", timeouts.birth()},
+                      {"initializationSeconds", timeouts.initialization()},
                       {"evaluationSeconds", timeouts.evaluation()},
                       {"suspendCheckpointSeconds", timeouts.suspend_checkpoint()}};
   if (timeouts.weights() > 0) spec["timeouts"]["weightsSeconds"] = timeouts.weights();

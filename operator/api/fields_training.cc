@@ -583,7 +583,7 @@ void AddLimits(std::vector<Field>* fields) {
   timeout("suspectSeconds", "A worker whose connection broke has so long to return.", "1");
   timeout("silenceSeconds", "A process that gives no sign of life for so long is lost.", "5");
   timeout("pauseSeconds", "A shard that does not answer a pause for so long is lost.", "5");
-  timeout("birthSeconds",
+  timeout("initializationSeconds",
           "A worker that does not bring the initial parameters in so long is replaced.", "120");
   timeout("evaluationSeconds",
           "What a worker does not evaluate in so long is given to another one.", "600");

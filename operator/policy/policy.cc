@@ -536,7 +536,8 @@ class Decider {
   bool GoesOnWithout(const ProcessObservation& process) const {
     // Clocks of different machines cannot order the two events.
     return plan_.watch_coordinator && process.ready && world_.coordinator_heard > process.ended &&
-           (world_.phase == v1::JobProgress::STARTING || world_.phase == v1::JobProgress::BIRTH ||
+           (world_.phase == v1::JobProgress::STARTING ||
+            world_.phase == v1::JobProgress::INITIALIZING ||
             world_.phase == v1::JobProgress::TRAINING);
   }
 

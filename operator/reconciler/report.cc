@@ -347,7 +347,7 @@ class Reporter {
     if (Stopped()) return "Suspended";
     if (Suspending()) return "Suspending";
     if (!Accepted()) return job_.problem.reason;
-    if (findings_.phase == v1::JobProgress::BIRTH) return "Initializing";
+    if (findings_.phase == v1::JobProgress::INITIALIZING) return "Initializing";
     return findings_.resizing || findings_.switching ? "Restarting" : "Starting";
   }
 

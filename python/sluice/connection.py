@@ -106,7 +106,7 @@ class Connection:
                 return control.open_snapshot(incarnation, max(1.0, deadline - time.monotonic()))
             except (grpc.RpcError, StopIteration) as error:
                 phase = self.progress().phase  # JobNotFound if no process answers
-                if phase not in ('starting', 'birth', 'training'):
+                if phase not in ('starting', 'initializing', 'training'):
                     raise self._not_there(error) from None
                 if time.monotonic() > deadline:
                     raise errors.SluiceError(

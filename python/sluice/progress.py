@@ -5,7 +5,7 @@ import typing
 
 from sluice.protocol import wire
 
-_PHASES = ('starting', 'birth', 'training', 'evaluating', 'saving', 'suspended', 'succeeded',
+_PHASES = ('starting', 'initializing', 'training', 'evaluating', 'saving', 'suspended', 'succeeded',
            'failed')
 
 

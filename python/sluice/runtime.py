@@ -381,7 +381,7 @@ class Runtime:
 
     def _perform_ReadInitialTensor(self, action):
         content = self._model[3](action.tensor)
-        self._event('on_initial_tensor', action.ask, action.tensor, content, life=self._life)
+        self._event('on_initial_tensor', action.init_id, action.tensor, content, life=self._life)
 
     def _perform_StoreBlock(self, action):
         try:

@@ -188,7 +188,7 @@ def replay(core, event):
                                    event['evaluation_samples'], at)
     if kind == 'initial_tensor':
         content = array(table.tensors[event['tensor']].dtype, event['content'])
-        return core.on_initial_tensor(parsed(wire.AskId, 'ask'), event['tensor'], content, at)
+        return core.on_initial_tensor(parsed(wire.InitId, 'init_id'), event['tensor'], content, at)
     if kind == 'tensor':
         gradient = None
         if event['gradient'] is not None:

@@ -180,7 +180,7 @@ std::string PhaseText(v1::JobProgress::Phase phase) {
   switch (phase) {
     case v1::JobProgress::STARTING:
       return "starting";
-    case v1::JobProgress::BIRTH:
+    case v1::JobProgress::INITIALIZING:
       return "loading the model";
     case v1::JobProgress::TRAINING:
       return "training";
@@ -215,7 +215,7 @@ std::string ProgressLine(const JobView& view) {
   const bool begun = progress.step() > 0 || progress.phase() == v1::JobProgress::TRAINING;
   if (!view.state.empty() && !begun) return text;
   if (view.state.empty() && (progress.phase() == v1::JobProgress::STARTING ||
-                             progress.phase() == v1::JobProgress::BIRTH)) {
+                             progress.phase() == v1::JobProgress::INITIALIZING)) {
     return text;
   }
   absl::StrAppendFormat(&text, ": %s (%.0f %%), epoch %.2f", StepText(progress),

@@ -230,10 +230,10 @@ std::string LoadOn(SavedJob& saved, const FakeShard& fake) {
   const absl::Time now = absl::UnixEpoch();
   shard.OnCoordinatorConnected(now);
   v1::CoordinatorMessage message;
-  *message.mutable_registered()->mutable_term() = fake.prepare.ask().term();
+  *message.mutable_registered()->mutable_term() = fake.prepare.init_id().term();
   *message.mutable_registered()->mutable_job() = saved.spec();
   shard.OnCoordinatorMessage(message, now);
-  *message.mutable_prepare() = fake.prepare;
+  *message.mutable_prepare_state() = fake.prepare;
   shard.OnCoordinatorMessage(message, now);
   std::string wrong = "no answer";
   for (bool more = true; more;) {
@@ -244,10 +244,10 @@ std::string LoadOn(SavedJob& saved, const FakeShard& fake) {
         const std::string path =
             absl::StrCat(kStore, "/", CheckpointFolder(load->checkpoint), "/", load->file.name());
         if (!file.ok() || *file != saved.files().at(path)) return path + " has other bytes";
-        shard.OnPartitionLoaded(load->ask, load->file.partition(), std::move(file), now);
+        shard.OnPartitionLoaded(load->init_id, load->file.partition(), std::move(file), now);
         more = true;
       } else if (const auto* said = std::get_if<ps::SendToCoordinator>(&action); said != nullptr) {
-        if (said->message.has_whole()) wrong = said->message.whole().error();
+        if (said->message.has_state_ready()) wrong = said->message.state_ready().error();
       }
     }
   }
@@ -273,7 +273,7 @@ std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
     }
     return "it fails without naming the damage: " + job.exit->message;
   }
-  const v1::Prepare& prepare = job.shards[0]->prepare;
+  const v1::PrepareState& prepare = job.shards[0]->prepare;
   if (!prepare.has_checkpoint()) return "IT BEGINS AT ZERO";
   const std::string folder = CheckpointFolder(prepare.checkpoint().checkpoint());
   const auto manifest = saved.manifests().find(folder);

@@ -105,7 +105,7 @@ CoordinatorCore::Impl::Impl(CoordinatorOptions options, absl::Time now,
       wanted_workers_(options_.job.worker().replicas()),
       wanted_shards_(std::max<uint32_t>(options_.job.parameter_server().replicas(), 1)),
       mode_(options_.job.training().mode()),
-      birth_(rules),
+      init_request_(rules),
       change_(rules),
       view_since_(now),
       checkpoints_(options_.job.checkpoint().interval_steps(),
@@ -213,7 +213,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
       if (!claim_pending_) at(retry_at_);
       break;
     case Stage::kPreparing:
-      if (birth_.active()) at(birth_.deadline());
+      if (init_request_.active()) at(init_request_.deadline());
       break;
     case Stage::kRunning:
       at(change_.NextDeadline(timers_.pause));
@@ -383,8 +383,8 @@ void CoordinatorCore::Impl::OnShardMessage(Process& process, const v1::MemberMes
   }
 
   switch (message.body_case()) {
-    case v1::MemberMessage::kWhole:
-      OnWhole(process, message.whole(), now);
+    case v1::MemberMessage::kStateReady:
+      OnStateReady(process, message.state_ready(), now);
       break;
     case v1::MemberMessage::kPauseReply:
       change_.OnReply(process.incarnation(), message.pause_reply());
@@ -520,9 +520,10 @@ void CoordinatorCore::Impl::Resend(const Process& process) {
 
   if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
   if (process.id.role() == v1::WORKER) {
-    if (birth_.active() && birth_.worker() == incarnation && stage_ == Stage::kPreparing) {
+    if (init_request_.active() && init_request_.worker() == incarnation &&
+        stage_ == Stage::kPreparing) {
       v1::CoordinatorMessage message;
-      *message.mutable_birth() = BirthMessage();
+      *message.mutable_initialize() = InitializeMessage();
       Send(process, std::move(message));
     }
     if (process.ready) SendView(process);
@@ -542,7 +543,7 @@ void CoordinatorCore::Impl::Resend(const Process& process) {
 
   v1::CoordinatorMessage message;
   if (!change_.has_install()) {
-    *message.mutable_prepare() = PrepareMessage();
+    *message.mutable_prepare_state() = PrepareStateMessage();
     Send(process, message);
   }
 

@@ -8,11 +8,12 @@
 // facts after each event and starts what is due. The core does not remember *why* something is due.
 //
 // Within an attempt there is one coordinator: a new one reads the claims, claims the next attempt
-// and restores from the newest checkpoint (R11). Views and asks carry (attempt, term, number), so
-// that messages of an older coordinator that are still under way are refused (R1).
+// and restores from the newest checkpoint (R11). Views and init requests carry (attempt, term,
+// number), so that messages of an older coordinator that are still under way are refused (R1).
 //
-//   start:     ReadStorage -> shards and a worker have come -> ClaimAttempt -> Prepare (and Birth)
-//              -> Whole from all shards -> first view
+//   start:     ReadStorage -> shards and a worker have come -> ClaimAttempt -> PrepareState (and
+//   Initialize)
+//              -> StateReady from all shards -> first view
 //   each view: Pause -> PauseReply of all shards -> Install -> Installed; NewView to the workers
 //   a shard's death: the same as start, with the processes that live
 //   end:       last version committed -> last evaluation, last checkpoint -> end record -> Finish

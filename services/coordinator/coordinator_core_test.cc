@@ -165,27 +165,27 @@ TEST(CoordinatorStart, AsksAnotherWorkerIfAskedWorkerDies) {
   job.Pump();
   job.AddShard(0);
   job.AddShard(1);
-  FakeWorker& first = job.AddWorker(0, /*births=*/false);
+  FakeWorker& first = job.AddWorker(0, /*initializes=*/false);
   FakeWorker& second = job.AddWorker(1);
-  const v1::AskId ask = job.shards[0]->ask;
+  const v1::InitId init_id = job.shards[0]->init_id;
   EXPECT_EQ(first.asked, 1);
   EXPECT_EQ(second.asked, 0);
   EXPECT_EQ(job.ViewNumber(), 0);
   job.Kill(first);
   EXPECT_EQ(second.asked, 1);
-  EXPECT_LT(Compare(ask, job.shards[0]->ask), 0);
+  EXPECT_LT(Compare(init_id, job.shards[0]->init_id), 0);
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
   EXPECT_EQ(job.claims.size(), 1u) << "the same attempt: nothing was trained";
 }
 
 TEST(CoordinatorStart, AsksNextWorkerIfVersionZeroIsLate) {
   v1::JobSpec spec = FakeJob::Spec();
-  spec.mutable_timeouts()->set_birth(3);
+  spec.mutable_timeouts()->set_initialization(3);
   FakeJob job(spec);
   job.Pump();
   job.AddShard(0);
   job.AddShard(1);
-  job.AddWorker(0, /*births=*/false);
+  job.AddWorker(0, /*initializes=*/false);
   FakeWorker& second = job.AddWorker(1);
   job.Pass(absl::Seconds(2.9));
   EXPECT_EQ(second.asked, 0);
@@ -194,16 +194,16 @@ TEST(CoordinatorStart, AsksNextWorkerIfVersionZeroIsLate) {
   EXPECT_NE(job.ViewNumber(), 0);
 }
 
-TEST(CoordinatorStart, RestartsBirthAfterShardIsReplaced) {
+TEST(CoordinatorStart, RestartsInitializationAfterShardIsReplaced) {
   FakeJob job(FakeJob::Spec());
   job.Pump();
   job.AddShard(0);
   FakeShard& second = job.AddShard(1);
-  FakeWorker& worker = job.AddWorker(0, /*births=*/false);
+  FakeWorker& worker = job.AddWorker(0, /*initializes=*/false);
   job.AddWorker(1);
   job.Kill(second);
   EXPECT_EQ(job.ViewNumber(), 0);
-  worker.births = true;
+  worker.initializes = true;
   job.AddShard(1);
   EXPECT_EQ(job.core->view().id().attempt(), 1);
   EXPECT_EQ(job.core->view().shards_size(), 2);

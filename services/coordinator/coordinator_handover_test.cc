@@ -141,7 +141,7 @@ TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
   End(job, second);
 
   // ... and while the model is created.
-  FakeWorker& worker = job.AddWorker(0, /*births=*/false);
+  FakeWorker& worker = job.AddWorker(0, /*initializes=*/false);
   FakeShard& third = job.AddShard(1);
   job.Pass(absl::Seconds(3));
   ASSERT_EQ(worker.asked, 1);
@@ -149,7 +149,7 @@ TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
   AskToLeave(job, third);
   End(job, third);
   EXPECT_FALSE(job.exit.has_value());
-  worker.births = true;
+  worker.initializes = true;
   job.AddShard(1);
   job.Pass(absl::Seconds(3));
   job.AddWorker(1);

@@ -1,6 +1,6 @@
 // The implementation of CoordinatorCore. Private to this package; its sources are divided by task:
-// coordinator_core.cc (events), _start.cc (storage, claims, birth, restoration), _views.cc,
-// _cuts.cc (checkpoints, evaluation, snapshots), _handover.cc (leaving shards), _end.cc,
+// coordinator_core.cc (events), _start.cc (storage, claims, initialization, restoration),
+// _views.cc, _cuts.cc (checkpoints, evaluation, snapshots), _handover.cc (leaving shards), _end.cc,
 // _progress.cc.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
@@ -16,10 +16,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
-#include "services/coordinator/birth.h"
 #include "services/coordinator/coordinator_core.h"
 #include "services/coordinator/cut.h"
 #include "services/coordinator/evaluation.h"
+#include "services/coordinator/init_request.h"
 #include "services/coordinator/job_length.h"
 #include "services/coordinator/member_checks.h"
 #include "services/coordinator/membership.h"
@@ -143,10 +143,10 @@ class CoordinatorCore::Impl {
   std::string CheckCheckpoint() const;
   bool MakeAttempt(absl::Time now);
   void BeginFromCheckpoint(absl::Time now);
-  void Ask(absl::Time now);
-  v1::Prepare PrepareMessage() const;
-  v1::Birth BirthMessage() const;
-  void OnWhole(const Process& process, const v1::Whole& whole, absl::Time now);
+  void RequestInit(absl::Time now);
+  v1::PrepareState PrepareStateMessage() const;
+  v1::Initialize InitializeMessage() const;
+  void OnStateReady(const Process& process, const v1::StateReady& ready, absl::Time now);
   void AdvancePreparing(absl::Time now);
   void LoseShard(const std::string& why, absl::Time now);
   void Restore(const std::string& why, absl::Time now);
@@ -307,7 +307,7 @@ class CoordinatorCore::Impl {
   bool claim_pending_ = false;
   v1::Term term_;
   uint64_t highest_counter_ = 0;  // of the terms seen so far
-  uint64_t last_number_ = 0;      // of pauses and asks, over the whole term
+  uint64_t last_number_ = 0;      // of pauses and init requests, over the whole term
   uint64_t restorations_ = 0;
   std::optional<v1::CheckpointRef> unloadable_;  // a shard could not load it
   std::string unloadable_why_;
@@ -328,7 +328,7 @@ class CoordinatorCore::Impl {
   AttemptFacts facts_;
   std::vector<v1::View::Shard> shards_;
   std::optional<v1::CheckpointRef> base_;
-  Birth birth_;
+  InitRequest init_request_;
   ViewChange change_;
   v1::View view_;  // newest that was decided; empty before the first
   absl::Time view_since_;

@@ -22,9 +22,9 @@ v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
     case Stage::kClaiming:
       return v1::JobProgress::STARTING;
     case Stage::kPreparing:
-      return v1::JobProgress::BIRTH;
+      return v1::JobProgress::INITIALIZING;
     case Stage::kRunning:
-      if (!change_.has_install()) return v1::JobProgress::BIRTH;
+      if (!change_.has_install()) return v1::JobProgress::INITIALIZING;
       if (goal_ == Goal::kNone || goal_ == Goal::kHandOver) return v1::JobProgress::TRAINING;
       return cut_.has_value() && cut_->evaluation ? v1::JobProgress::EVALUATING
                                                   : v1::JobProgress::SAVING;

@@ -28,8 +28,8 @@ class CoordinatorRules {
   virtual bool ClaimAttempts() const { return true; }
   // R11: the end of the job takes the next name in the sequence of claims.
   virtual bool ClaimTheEnd() const { return true; }
-  // R12: a Whole counts only for its own ask.
-  virtual bool MatchAsks() const { return true; }
+  // R12: a StateReady counts only for its own init request.
+  virtual bool MatchInitIds() const { return true; }
   // R14: the Install names the open cut.
   virtual bool CarryCuts() const { return true; }
   // R14: a cut with a missing pin is abandoned.

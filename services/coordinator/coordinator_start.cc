@@ -244,7 +244,7 @@ void CoordinatorCore::Impl::AdvanceGathering(absl::Time now) {
   }
   look_at_ = absl::InfiniteFuture();
   if (claim_unused_) {
-    if (MakeAttempt(now)) Ask(now);
+    if (MakeAttempt(now)) RequestInit(now);
   } else {
     Claim(/*end=*/false, now);
   }
@@ -470,7 +470,7 @@ void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
        now);
 }
 
-// ---- birth
+// ---- initialization
 
 // Sets the facts of the claimed attempt, with the shards that live now. False: the job failed.
 bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
@@ -509,7 +509,7 @@ bool CoordinatorCore::Impl::MakeAttempt(absl::Time now) {
   facts_.owner = PlacePartitions(index, static_cast<uint32_t>(facts_.shards.size()));
   for (uint32_t p = 0; p < index.partitions(); ++p) facts_.empty.push_back(index.IsEmpty(p));
   committed_ = facts_.base_version;
-  birth_.Reset();
+  init_request_.Reset();
   change_.Reset(facts_.shards);
   return true;
 }
@@ -525,7 +525,7 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   owed_.clear();
   judge_leases_ = false;
   knows_model_.clear();
-  birth_.Reset();
+  init_request_.Reset();
   change_.Reset({});
   view_.Clear();
 
@@ -543,40 +543,40 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   join_at_ = unbalanced_since_ = absl::InfiniteFuture();
 }
 
-void CoordinatorCore::Impl::Ask(absl::Time now) {
+void CoordinatorCore::Impl::RequestInit(absl::Time now) {
   std::optional<uint64_t> worker;
   if (!base_.has_value()) {
     std::vector<uint64_t> candidates;
     for (const Process* ready : ReadyWorkers()) candidates.push_back(ready->incarnation());
-    worker = birth_.NextWorker(candidates);
+    worker = init_request_.NextWorker(candidates);
     if (!worker.has_value()) {
       stage_ = Stage::kGathering;
       return;
     }
   }
 
-  v1::AskId ask;
-  ask.set_attempt(attempt_);
-  *ask.mutable_term() = term_;
-  ask.set_number(NextNumber());
-  facts_.ask = ask;
-  birth_.Ask(ask, facts_.shards, worker, now + timers_.birth);
+  v1::InitId init_id;
+  init_id.set_attempt(attempt_);
+  *init_id.mutable_term() = term_;
+  init_id.set_number(NextNumber());
+  facts_.init_id = init_id;
+  init_request_.Begin(init_id, facts_.shards, worker, now + timers_.initialization);
   stage_ = Stage::kPreparing;
 
   TellAdmitted();  // before the worker is asked
   v1::CoordinatorMessage prepare;
-  *prepare.mutable_prepare() = PrepareMessage();
+  *prepare.mutable_prepare_state() = PrepareStateMessage();
   SendToShards(prepare);
   if (worker.has_value()) {
     v1::CoordinatorMessage message;
-    *message.mutable_birth() = BirthMessage();
+    *message.mutable_initialize() = InitializeMessage();
     Send(*membership_.Find(*worker), std::move(message));
   }
 }
 
-v1::Prepare CoordinatorCore::Impl::PrepareMessage() const {
-  v1::Prepare prepare;
-  *prepare.mutable_ask() = facts_.ask;
+v1::PrepareState CoordinatorCore::Impl::PrepareStateMessage() const {
+  v1::PrepareState prepare;
+  *prepare.mutable_init_id() = facts_.init_id;
   *prepare.mutable_job() = options_.job;
   *prepare.mutable_table() = model_->table();
   *prepare.mutable_layout() = layout_;
@@ -594,26 +594,26 @@ v1::Prepare CoordinatorCore::Impl::PrepareMessage() const {
   return prepare;
 }
 
-v1::Birth CoordinatorCore::Impl::BirthMessage() const {
-  v1::Birth birth;
-  *birth.mutable_ask() = facts_.ask;
-  *birth.mutable_table() = model_->table();
-  *birth.mutable_layout() = layout_;
-  *birth.mutable_shards() = {shards_.begin(), shards_.end()};
-  *birth.mutable_owner() = {facts_.owner.begin(), facts_.owner.end()};
-  return birth;
+v1::Initialize CoordinatorCore::Impl::InitializeMessage() const {
+  v1::Initialize initialize;
+  *initialize.mutable_init_id() = facts_.init_id;
+  *initialize.mutable_table() = model_->table();
+  *initialize.mutable_layout() = layout_;
+  *initialize.mutable_shards() = {shards_.begin(), shards_.end()};
+  *initialize.mutable_owner() = {facts_.owner.begin(), facts_.owner.end()};
+  return initialize;
 }
 
-void CoordinatorCore::Impl::OnWhole(const Process& process, const v1::Whole& whole,
-                                    absl::Time now) {
+void CoordinatorCore::Impl::OnStateReady(const Process& process, const v1::StateReady& ready,
+                                         absl::Time now) {
   if (stage_ != Stage::kPreparing) return;
-  if (whole.error().empty()) {
-    birth_.OnWhole(process.incarnation(), whole.ask());
+  if (ready.error().empty()) {
+    init_request_.OnStateReady(process.incarnation(), ready.init_id());
     return;
   }
-  if (!Same(whole.ask(), facts_.ask)) return;
+  if (!Same(ready.init_id(), facts_.init_id)) return;
   const std::string why =
-      absl::StrCat(ProcessName(process.id), ": ", CleanUtf8(whole.error(), kMaxReasonBytes));
+      absl::StrCat(ProcessName(process.id), ": ", CleanUtf8(ready.error(), kMaxReasonBytes));
   if (!base_.has_value()) {
     Fail(why, now);
     return;
@@ -629,22 +629,22 @@ void CoordinatorCore::Impl::AdvancePreparing(absl::Time now) {
     Leave(ExitReason::kSuspended, "suspended before training began", now);
     return;
   }
-  if (birth_.complete()) {
+  if (init_request_.complete()) {
     stage_ = Stage::kRunning;
     BeginPause(/*at_once=*/true, now);
     return;
   }
 
-  if (!birth_.worker().has_value()) return;
-  const Process* worker = membership_.Find(*birth_.worker());
+  if (!init_request_.worker().has_value()) return;
+  const Process* worker = membership_.Find(*init_request_.worker());
   if (worker == nullptr) {
     Info("the worker that creates the model is gone; asking another worker", now);
-    Ask(now);
-  } else if (birth_.deadline() <= now) {
+    RequestInit(now);
+  } else if (init_request_.deadline() <= now) {
     Warn(absl::StrCat(ProcessName(worker->id), " did not create the model in ",
-                      absl::FormatDuration(timers_.birth), "; asking the next worker"),
+                      absl::FormatDuration(timers_.initialization), "; asking the next worker"),
          now);
-    Ask(now);
+    RequestInit(now);
   }
 }
 

@@ -277,7 +277,7 @@ v1::View CoordinatorCore::Impl::MakeView(const Decision& decision,
 
   *view.mutable_shards() = {shards_.begin(), shards_.end()};
   *view.mutable_owner() = {facts_.owner.begin(), facts_.owner.end()};
-  *view.mutable_ask() = facts_.ask;
+  *view.mutable_init_id() = facts_.init_id;
   if (base_.has_value()) *view.mutable_base() = *base_;
   view.set_layout_hash(layout_hash_);
   if (decision.previous.has_value()) *view.mutable_previous() = *decision.previous;
@@ -310,9 +310,9 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
     case Decision::Outcome::kLost:
       Restore(decision.reason, now);
       return;
-    case Decision::Outcome::kNotWhole:
+    case Decision::Outcome::kNotReady:
       change_.GiveUp();
-      Ask(now);
+      RequestInit(now);
       return;
   }
 

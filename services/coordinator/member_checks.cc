@@ -203,7 +203,7 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
 }
 
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts) {
-  if (!reply.has_view()) return absl::OkStatus();  // it reports only an ask
+  if (!reply.has_view()) return absl::OkStatus();  // it reports only an init request
   if (absl::Status status = CheckNewest(reply, facts); !status.ok()) return status;
   // The state of a shard of an older attempt is not used.
   if (reply.view().attempt() != facts.attempt) return absl::OkStatus();

@@ -12,7 +12,7 @@ struct Timers {
   absl::Duration suspect;             // a process may return within this after its stream broke
   absl::Duration silence;             // a frozen process is expelled after this
   absl::Duration pause;               // a shard must answer a Pause(Now) or an Install within this
-  absl::Duration birth;               // a worker must bring version 0 within this
+  absl::Duration initialization;      // a worker must bring version 0 within this
   absl::Duration evaluation;          // a member must answer Evaluate within this
   absl::Duration suspend_checkpoint;  // the last checkpoint of a suspended job must end within this
   // At the start: wanted workers that are not ready this long after the last worker became ready,
@@ -41,7 +41,7 @@ inline Timers TimersFrom(const v1::TimeoutSpec& spec) {
   timers.suspect = seconds(spec.suspect(), 1);
   timers.silence = seconds(spec.silence(), 5);
   timers.pause = seconds(spec.pause(), 5);
-  timers.birth = seconds(spec.birth(), 120);
+  timers.initialization = seconds(spec.initialization(), 120);
   timers.evaluation = seconds(spec.evaluation(), 600);
   timers.suspend_checkpoint = seconds(spec.suspend_checkpoint(), 60);
   return timers;

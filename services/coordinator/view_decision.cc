@@ -38,19 +38,19 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
     const v1::PauseReply& reply = found->second;
     if (reply.has_view()) {
       const v1::ViewId& view = reply.view();
-      if (view.attempt() > attempt.ask.attempt() || Compare(view.term(), attempt.term) > 0) {
+      if (view.attempt() > attempt.init_id.attempt() || Compare(view.term(), attempt.term) > 0) {
         return Fail(
             Decision::Outcome::kSuperseded,
             absl::StrCat(ShardName(i), " has view ", ShortName(view), " of a newer coordinator"));
       }
-      if (view.attempt() < attempt.ask.attempt()) {
-        return Fail(Decision::Outcome::kNotWhole,
+      if (view.attempt() < attempt.init_id.attempt()) {
+        return Fail(Decision::Outcome::kNotReady,
                     absl::StrCat(ShardName(i), " is still in attempt ", view.attempt()));
       }
-    } else if (!Same(reply.whole_ask(), attempt.ask)) {
-      return Fail(
-          first ? Decision::Outcome::kNotWhole : Decision::Outcome::kLost,
-          absl::StrCat(ShardName(i), " does not hold the state of ask ", ShortName(attempt.ask)));
+    } else if (!Same(reply.ready_init_id(), attempt.init_id)) {
+      return Fail(first ? Decision::Outcome::kNotReady : Decision::Outcome::kLost,
+                  absl::StrCat(ShardName(i), " does not hold the state of init request ",
+                               ShortName(attempt.init_id)));
     }
   }
   return std::nullopt;

@@ -23,7 +23,7 @@ namespace sluice::coordinator {
 
 // Facts that do not change within an attempt (one copy of each partition, no moves).
 struct AttemptFacts {
-  v1::AskId ask;                 // the ask that brought the attempt's first state
+  v1::InitId init_id;            // the init request that brought the attempt's first state
   v1::Term term;                 // of this coordinator
   uint64_t base_version = 0;     // version of that state
   v1::Ledger base_ledger;        // asynchronous: of that state
@@ -39,7 +39,7 @@ struct Decision {
   enum class Outcome {
     kDecided,
     kLost,        // a shard lacks state that it should hold: restore
-    kNotWhole,    // before the first view, a shard does not hold the ask whole: ask again
+    kNotReady,    // before the first view, a shard does not hold the whole state: request it again
     kSuperseded,  // a reply shows a newer coordinator
   };
   Outcome outcome = Outcome::kDecided;

@@ -27,9 +27,9 @@ v1::ViewId ViewNumber(uint64_t number, uint64_t attempt = 1) {
 AttemptFacts Facts() {
   AttemptFacts facts;
   facts.term = ViewNumber(0).term();
-  facts.ask.set_attempt(1);
-  *facts.ask.mutable_term() = facts.term;
-  facts.ask.set_number(1);
+  facts.init_id.set_attempt(1);
+  *facts.init_id.mutable_term() = facts.term;
+  facts.init_id.set_number(1);
   facts.base_version = 40;
   facts.shards = {kA, kB};
   facts.owner = {0, 1, 0, 1};
@@ -52,9 +52,9 @@ v1::PauseReply InView(uint64_t number, uint64_t first_step,
   return reply;
 }
 
-v1::PauseReply Whole() {
+v1::PauseReply Ready() {
   v1::PauseReply reply;
-  *reply.mutable_whole_ask() = Facts().ask;
+  *reply.mutable_ready_init_id() = Facts().init_id;
   return reply;
 }
 
@@ -82,7 +82,7 @@ TEST(DecideSynchronous, ShardWithoutNewestViewCountsAtItsFirstStep) {
 }
 
 TEST(DecideSynchronous, IsVersionOfAskBeforeFirstView) {
-  const Decision decision = DecideSynchronous(Facts(), {{kA, Whole()}, {kB, Whole()}}, kRules);
+  const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, Ready()}}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kDecided);
   EXPECT_EQ(decision.first_step, 40);
   EXPECT_FALSE(decision.previous.has_value());
@@ -93,7 +93,7 @@ TEST(DecideSynchronous, ContinuesFromFirstViewThatOneShardMissed) {
                                               {{kA, InView(2, 40, {{0, 40}, {2, 40}})},
                                                {kB,
                                                 [] {
-                                                  v1::PauseReply reply = Whole();
+                                                  v1::PauseReply reply = Ready();
                                                   reply.add_partitions()->set_partition(1);
                                                   return reply;
                                                 }()}},
@@ -103,10 +103,10 @@ TEST(DecideSynchronous, ContinuesFromFirstViewThatOneShardMissed) {
 }
 
 TEST(DecideSynchronous, AsksAgainIfShardDoesNotHoldTheAsk) {
-  v1::PauseReply other = Whole();
-  other.mutable_whole_ask()->set_number(9);
-  const Decision decision = DecideSynchronous(Facts(), {{kA, Whole()}, {kB, other}}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kNotWhole);
+  v1::PauseReply other = Ready();
+  other.mutable_ready_init_id()->set_number(9);
+  const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, other}}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kNotReady);
   EXPECT_THAT(decision.reason, HasSubstr("ps-1"));
 }
 
@@ -276,7 +276,7 @@ TEST(DecideAsynchronous, LedgerIsThatOfCheckpointBeforeFirstView) {
   facts.base_ledger.add_applied()->set_end(640);
   facts.base_ledger.set_updates(40);
   const Decision decision =
-      DecideAsynchronous(facts, {{kA, Whole()}, {kB, Whole()}}, {}, {}, kRules);
+      DecideAsynchronous(facts, {{kA, Ready()}, {kB, Ready()}}, {}, {}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kDecided);
   EXPECT_EQ(decision.ledger.applied(0).end(), 640);
   EXPECT_EQ(decision.first_step, 40);

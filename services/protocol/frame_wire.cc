@@ -321,8 +321,8 @@ const google::protobuf::RepeatedPtrField<v1::BlockHeader>* BlocksOf(const v1::He
   switch (header.body_case()) {
     case v1::Header::kPush:
       return &header.push().blocks();
-    case v1::Header::kBirthPush:
-      return &header.birth_push().blocks();
+    case v1::Header::kInitPush:
+      return &header.init_push().blocks();
     case v1::Header::kData:
       return &header.data().blocks();
     default:

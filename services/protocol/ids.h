@@ -19,14 +19,14 @@ inline std::tuple<uint64_t, uint64_t> Order(const v1::Term& term) {
 }
 
 // Views, asks and pauses are ordered by attempt, then term, then number. The default value (no
-// view, no ask) is below all others.
+// view, no init request) is below all others.
 template <typename Id>
 std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> OrderOf(const Id& id) {
   return {id.attempt(), id.term().counter(), id.term().coordinator(), id.number()};
 }
 
 inline auto Order(const v1::ViewId& id) { return OrderOf(id); }
-inline auto Order(const v1::AskId& id) { return OrderOf(id); }
+inline auto Order(const v1::InitId& id) { return OrderOf(id); }
 inline auto Order(const v1::PauseId& id) { return OrderOf(id); }
 
 // -1, 0 or 1. Works on any two of the same type that have an Order.

@@ -136,7 +136,7 @@ absl::Status CheckSender(v1::Role role, const v1::Header& header) {
   switch (body) {
     case v1::Header::kPush:
     case v1::Header::kPull:
-    case v1::Header::kBirthPush:
+    case v1::Header::kInitPush:
     case v1::Header::kLeaseRequest:
     case v1::Header::kPermitRequest:
     case v1::Header::kApply:
@@ -159,8 +159,8 @@ size_t HeaderMemory(const v1::Header& header) {
              header.pull().rows_size() * (sizeof(v1::RowSelection) + kNestedOverhead) +
              header.pull().partitions_size() * sizeof(uint32_t) +
              (header.pull().counted_size() + header.pull().counted_from_size()) * sizeof(uint64_t);
-    case v1::Header::kBirthPush:
-      return kFixed + sizeof(v1::BirthPush) + header.birth_push().blocks_size() * kBlock;
+    case v1::Header::kInitPush:
+      return kFixed + sizeof(v1::InitPush) + header.init_push().blocks_size() * kBlock;
     case v1::Header::kNorms:
       return kFixed + sizeof(v1::Norms) +
              header.norms().partitions_size() *
@@ -487,9 +487,9 @@ absl::Status CheckCutPull(const v1::Pull& pull) {
   return absl::OkStatus();
 }
 
-absl::Status CheckBirthPush(uint64_t pusher, uint64_t sender, const v1::BirthPush& push) {
+absl::Status CheckInitPush(uint64_t pusher, uint64_t sender, const v1::InitPush& push) {
   if (pusher == 0 || pusher == sender) return absl::OkStatus();
-  return Invalid("version 0 of ask ", ShortName(push.ask()),
+  return Invalid("version 0 of init request ", ShortName(push.init_id()),
                  " is pushed by a second worker; all of it comes from one");
 }
 
@@ -583,7 +583,7 @@ absl::Status CheckProgress(const ShardState& state, uint64_t begun, const v1::In
 
 }  // namespace
 
-absl::Status CheckPrepare(const v1::Prepare& prepare) {
+absl::Status CheckPrepareState(const v1::PrepareState& prepare) {
   return CheckOwners(prepare.owner(), prepare.shards_size(), prepare.layout().partitions(),
                      "the preparation");
 }

@@ -86,13 +86,13 @@ absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& fact
 // ---------------------------------------------------------------- pinned versions, version 0
 
 absl::Status CheckCutPull(const v1::Pull& pull);
-// `pusher`: incarnation that has already pushed for this ask; 0: none.
-absl::Status CheckBirthPush(uint64_t pusher, uint64_t sender, const v1::BirthPush& push);
+// `pusher`: incarnation that has already pushed for this init request; 0: none.
+absl::Status CheckInitPush(uint64_t pusher, uint64_t sender, const v1::InitPush& push);
 
 // ---------------------------------------------------------------- the coordinator A shard obeys
 // the coordinator. A message that contradicts itself or the shard's state fails the job.
 
-absl::Status CheckPrepare(const v1::Prepare& prepare);
+absl::Status CheckPrepareState(const v1::PrepareState& prepare);
 // `begun`: the version that the attempt began with.
 absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install);
 absl::Status CheckCommitted(const ShardState& state, const v1::Committed& committed);

@@ -67,9 +67,9 @@ struct WritePartition {
 
 // Reads `folder`/`file.name` whole and reports OnPartitionLoaded.
 struct LoadPartition {
-  v1::AskId ask;
+  v1::InitId init_id;
   v1::CheckpointRef checkpoint;
-  std::string folder;  // as the coordinator named it (Prepare.checkpoint_folder)
+  std::string folder;  // as the coordinator named it (PrepareState.checkpoint_folder)
   v1::PartitionFile file;
 };
 

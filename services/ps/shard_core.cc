@@ -12,10 +12,10 @@
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/asynchronous.h"
-#include "services/ps/birth.h"
 #include "services/ps/cuts.h"
 #include "services/ps/data_sender.h"
 #include "services/ps/frame_checks.h"
+#include "services/ps/initialization.h"
 #include "services/ps/shard_state.h"
 #include "services/ps/streams.h"
 #include "services/ps/synchronous.h"
@@ -55,7 +55,7 @@ class ShardCore::Impl {
   void Register();
   void OnRegistered(const v1::Registered& message);
   void OnRefusal(const v1::Refusal& refusal);
-  void OnPrepare(const v1::Prepare& prepare);
+  void OnPrepareState(const v1::PrepareState& prepare);
   void OnPause(const v1::Pause& pause);
   void OnInstall(const v1::Install& install);
   void OnCommitted(const v1::Committed& committed);
@@ -88,7 +88,7 @@ class ShardCore::Impl {
   ShardState state;
   StreamTable streams{&state};
   DataSender sender{&state, &streams};
-  Birth birth{&state};
+  Initialization initialization{&state};
   Cuts cuts{&state, [this](PartitionContent* content) { asynchronous.FillRecords(content); }};
   Synchronous synchronous{
       &state,
@@ -187,7 +187,7 @@ void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
     failed.mutable_failure()->set_reason(state.failure);
     state.Tell(std::move(failed));
   }
-  if (!state.view.has_value()) birth.Report();
+  if (!state.view.has_value()) initialization.Report();
   if (state.view.has_value()) SayInstalled();
   cuts.Report();  // first: pins outlive the view
   if (pausing_ == Pausing::kReplied) ReplyToPause();
@@ -215,18 +215,20 @@ void ShardCore::Impl::OnRefusal(const v1::Refusal& refusal) {
   }
 }
 
-void ShardCore::Impl::OnPrepare(const v1::Prepare& prepare) {
-  if (!Accept(prepare.ask().attempt(), prepare.ask().term())) return;
+void ShardCore::Impl::OnPrepareState(const v1::PrepareState& prepare) {
+  if (!Accept(prepare.init_id().attempt(), prepare.init_id().term())) return;
   // A view of this attempt is installed, so its first state is already loaded.
-  if (state.view.has_value() && prepare.ask().attempt() <= state.view->id().attempt()) return;
-  if (birth.has_ask() && Compare(prepare.ask(), birth.ask()) < 0) return;
-  if (!birth.has_ask() || Compare(prepare.ask(), birth.ask()) > 0) DiscardAttempt();
-  birth.Prepare(prepare);
+  if (state.view.has_value() && prepare.init_id().attempt() <= state.view->id().attempt()) return;
+  if (initialization.has_init_id() && Compare(prepare.init_id(), initialization.init_id()) < 0)
+    return;
+  if (!initialization.has_init_id() || Compare(prepare.init_id(), initialization.init_id()) > 0)
+    DiscardAttempt();
+  initialization.Prepare(prepare);
   streams.SetShards(prepare.shards());
   Resume();
 }
 
-// Discards all state of an older attempt, or of an older ask.
+// Discards all state of an older attempt, or of an older init request.
 void ShardCore::Impl::DiscardAttempt() {
   for (StreamId id : streams.Ids()) streams.Find(id)->parked_pulls = 0;
   synchronous.DropParked();
@@ -289,7 +291,7 @@ v1::PauseReply ShardCore::Impl::MakePauseReply() const {
   *reply.mutable_pause() = pause_.id();
   reply.set_committed(state.committed);
   if (!state.view.has_value()) {
-    if (birth.whole()) *reply.mutable_whole_ask() = birth.ask();
+    if (initialization.ready()) *reply.mutable_ready_init_id() = initialization.init_id();
     return reply;
   }
   *reply.mutable_view() = state.view->id();
@@ -308,12 +310,12 @@ v1::PauseReply ShardCore::Impl::MakePauseReply() const {
 bool ShardCore::Impl::MayInstall(const v1::Install& install) const {
   const v1::ViewId& id = install.view().id();
   if (!state.view.has_value()) {
-    // The first view names its ask (R12).
-    if (!birth.whole()) return false;
+    // The first view names its init request (R12).
+    if (!initialization.ready()) return false;
     const bool answers =
         pausing_ != Pausing::kReplied || !install.has_pause() || Same(install.pause(), pause_.id());
     if (!answers && state.rules.FenceInstalls()) return false;
-    return Same(install.view().ask(), birth.ask()) || !state.rules.CheckAsk();
+    return Same(install.view().init_id(), initialization.init_id()) || !state.rules.CheckInitId();
   }
   if (id.attempt() != state.view->id().attempt() || Compare(id, state.view->id()) <= 0) {
     return false;
@@ -330,7 +332,7 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
     return;
   }
   if (!MayInstall(install)) return;
-  if (absl::Status fits = CheckInstall(state, birth.version(), install); !fits.ok()) {
+  if (absl::Status fits = CheckInstall(state, initialization.version(), install); !fits.ok()) {
     state.Fail(absl::StrCat(fits.message()));
     return;
   }
@@ -361,13 +363,13 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   Resume();
 }
 
-// Takes the newborn partitions at the attempt's first view. Returns an error text if the shard does
+// Takes the loaded partitions at the attempt's first view. Returns an error text if the shard does
 // not hold a partition that the view assigns to it.
 std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView& view) {
   if (!state.view.has_value()) {
-    state.partitions = birth.TakePartitions();
-    asynchronous.AdoptRecords(birth.clocks());
-    if (birth.has_checkpoint()) state.committed = birth.version();
+    state.partitions = initialization.TakePartitions();
+    asynchronous.AdoptRecords(initialization.clocks());
+    if (initialization.has_checkpoint()) state.committed = initialization.version();
   }
   for (uint32_t number : view.owned()) {
     if (state.Find(number) == nullptr) {
@@ -479,8 +481,8 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
       return OnRegistered(message.registered());
     case v1::CoordinatorMessage::kRefusal:
       return OnRefusal(message.refusal());
-    case v1::CoordinatorMessage::kPrepare:
-      return OnPrepare(message.prepare());
+    case v1::CoordinatorMessage::kPrepareState:
+      return OnPrepareState(message.prepare_state());
     case v1::CoordinatorMessage::kPause:
       return OnPause(message.pause());
     case v1::CoordinatorMessage::kInstall:
@@ -518,8 +520,8 @@ void ShardCore::Impl::OnAdmitted(const v1::Admitted& admitted) {
 absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Header& header,
                                                  const absl::Cord& payload) {
   if (stream.peer.role() == v1::READER) return OnReaderFrame(stream, header);
-  if (header.body_case() == v1::Header::kBirthPush && stream.peer.role() == v1::WORKER) {
-    return birth.OnPush(streams, stream, header.birth_push(), payload);
+  if (header.body_case() == v1::Header::kInitPush && stream.peer.role() == v1::WORKER) {
+    return initialization.OnPush(streams, stream, header.init_push(), payload);
   }
   if (!header.has_view() || header.view().attempt() == 0) {
     return absl::InvalidArgumentError("a frame without a view");
@@ -527,7 +529,8 @@ absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Heade
   if (!state.view.has_value()) {
     // A leftover frame of an abandoned attempt is dropped, so that it does not block the pushes of
     // version 0 of the next attempt behind it.
-    const bool abandoned = birth.has_ask() && header.view().attempt() < birth.ask().attempt();
+    const bool abandoned = initialization.has_init_id() &&
+                           header.view().attempt() < initialization.init_id().attempt();
     return abandoned ? Handled::kDone : Handled::kWait;
   }
   const int order = Compare(header.view(), state.view->id());
@@ -774,10 +777,10 @@ void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
   impl_->synchronous.OnShardConnected(incarnation);
 }
 
-void ShardCore::OnPartitionLoaded(const v1::AskId& ask, uint32_t partition,
+void ShardCore::OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,
                                   absl::StatusOr<absl::Cord> file, absl::Time now) {
   impl_->Step(now);
-  impl_->birth.OnLoaded(ask, partition, std::move(file));
+  impl_->initialization.OnLoaded(init_id, partition, std::move(file));
 }
 
 void ShardCore::OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint,

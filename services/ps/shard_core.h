@@ -7,9 +7,11 @@
 // (5). The core makes all decisions; the shell around it (gRPC, threads, files) only carries them
 // out.
 //
-//   stream ──frames──> StreamTable ──in order, of this view──> Birth | Synchronous | Asynchronous
+//   stream ──frames──> StreamTable ──in order, of this view──> Initialization | Synchronous |
+//   Asynchronous
 //                                                                  │            │
-//   coordinator ──> Pause/Install, asks, cuts ──> Partition (blocks, undo, accumulators, pins)
+//   coordinator ──> Pause/Install, init requests, cuts ──> Partition (blocks, undo, accumulators,
+//   pins)
 //
 // Threads: none. The shell serialises all calls; each returns when the event has been handled,
 // which for the last push of a large step includes the arithmetic of the close (run through the
@@ -85,7 +87,7 @@ class ShardCore {
 
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
   // closed by an action, is ignored. A Hello is answered once the coordinator has admitted its
-  // process (Admitted) or, for a shard, once the view or the Prepare names it.
+  // process (Admitted) or, for a shard, once the view or the PrepareState names it.
   void OnStreamOpened(StreamId stream, absl::Time now);
   void OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
                absl::Time now);
@@ -98,8 +100,8 @@ class ShardCore {
   void OnShardConnected(uint64_t incarnation, absl::Time now);
 
   // ---- files.
-  void OnPartitionLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<absl::Cord> file,
-                         absl::Time now);
+  void OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,
+                         absl::StatusOr<absl::Cord> file, absl::Time now);
   // `cut` and the checkpoint are those of the WritePartition.
   void OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint, uint32_t partition,
                           absl::StatusOr<v1::PartitionFile> written, absl::Time now);

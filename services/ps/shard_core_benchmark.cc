@@ -63,15 +63,15 @@ std::vector<Frame> StepFrames(const ShardHarness& shard) {
   return frames;
 }
 
-void BirthWithZeros(ShardHarness& shard) {
+void InitializeWithZeros(ShardHarness& shard) {
   shard.Connect();
   shard.Prepare(1);
   const StreamId stream = shard.Open(999);
   const LayoutIndex index(shard.table, shard.layout());
   for (uint32_t block = 0; block < index.blocks(); ++block) {
     v1::Header header;
-    v1::BirthPush& push = *header.mutable_birth_push();
-    *push.mutable_ask() = ShardHarness::FirstAsk(1);
+    v1::InitPush& push = *header.mutable_init_push();
+    *push.mutable_init_id() = ShardHarness::FirstInitId(1);
     push.set_partition(shard.layout().blocks(static_cast<int>(block)).partition());
     push.add_blocks()->set_block(block);
     push.mutable_blocks(0)->set_payload_bytes(index.bytes(block));
@@ -88,7 +88,7 @@ void BM_Step(benchmark::State& state) {
   shard.table.mutable_tensors()->RemoveLast();
   shard.table.mutable_tensors(0)->set_shape(0, kElements);
   shard.owner.assign(64, 0);
-  BirthWithZeros(shard);
+  InitializeWithZeros(shard);
   const StreamId stream = shard.Open(kMember);
   std::vector<Frame> frames = StepFrames(shard);
   uint64_t step = 0;

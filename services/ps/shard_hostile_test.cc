@@ -465,14 +465,14 @@ TEST_F(HostileUpdateTest, AnOrdinalFarAheadIsRefusedWhereNoPermitsAreGiven) {
 TEST_F(HostileUpdateTest, AWorkersFirstClockInALaterAttemptIsBoundedByTheJob) {
   shard.Connect();
   shard.Prepare(1, /*attempt=*/2);
-  const StreamId birth = shard.Open(999);
+  const StreamId init = shard.Open(999);
   for (uint32_t partition : {0, 1}) {
     v1::Header header;
-    *header.mutable_birth_push()->mutable_ask() = ShardHarness::FirstAsk(2);
-    header.mutable_birth_push()->set_partition(partition);
-    header.mutable_birth_push()->add_blocks()->set_block(partition);
-    header.mutable_birth_push()->mutable_blocks(0)->set_payload_bytes(partition == 0 ? 16 : 8);
-    shard.Send(birth, header, CordOf(Values(partition == 0 ? 4 : 2, 0)));
+    *header.mutable_init_push()->mutable_init_id() = ShardHarness::FirstInitId(2);
+    header.mutable_init_push()->set_partition(partition);
+    header.mutable_init_push()->add_blocks()->set_block(partition);
+    header.mutable_init_push()->mutable_blocks(0)->set_payload_bytes(partition == 0 ? 16 : 8);
+    shard.Send(init, header, CordOf(Values(partition == 0 ? 4 : 2, 0)));
   }
   shard.Pause(1, /*term=*/1, /*attempt=*/2);
   shard.Install(shard.MakeView(1, 0, {7, 8}, /*attempt=*/2));
@@ -496,8 +496,8 @@ TEST_F(HostileTest, Version0ComesFromOneWorker) {
   shard.Connect();
   shard.Prepare(1);
   v1::Header header;
-  *header.mutable_birth_push()->mutable_ask() = ShardHarness::FirstAsk(1);
-  header.mutable_birth_push()->add_blocks()->set_payload_bytes(16);
+  *header.mutable_init_push()->mutable_init_id() = ShardHarness::FirstInitId(1);
+  header.mutable_init_push()->add_blocks()->set_payload_bytes(16);
   shard.Send(shard.Open(7), header, CordOf({1, 1, 1, 1}));
   const StreamId other = shard.Open(8);
   shard.Send(other, header, CordOf({9, 9, 9, 9}));

@@ -39,8 +39,8 @@ class ShardRules {
   virtual bool KeepUndo() const { return true; }
   // A version is committed once every member has pushed its step. False: once one member has.
   virtual bool AwaitEveryHolder() const { return true; }
-  // R12: all of version 0 belongs to one ask.
-  virtual bool CheckAsk() const { return true; }
+  // R12: all of version 0 belongs to one init request.
+  virtual bool CheckInitId() const { return true; }
   // R8, asynchronous: an update whose clock was applied is acked without effect.
   virtual bool IgnoreAppliedClocks() const { return true; }
   // Asynchronous: staged updates that did not win are dropped at an Install.

@@ -448,9 +448,9 @@ class ShardServer::Impl final : public StreamHandler {
     file_thread_.Post([this, load = std::move(load)] {
       absl::StatusOr<absl::Cord> file =
           StorageOf(load.folder)->ReadFile(load.checkpoint, load.file);
-      Event([ask = load.ask, partition = load.file.partition(), file = std::move(file)](
+      Event([init_id = load.init_id, partition = load.file.partition(), file = std::move(file)](
                 ShardCore& core, absl::Time now) mutable {
-        core.OnPartitionLoaded(ask, partition, std::move(file), now);
+        core.OnPartitionLoaded(init_id, partition, std::move(file), now);
       });
     });
   }

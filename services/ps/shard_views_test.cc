@@ -1,4 +1,4 @@
-// Views, promises, births and cuts through the facade.
+// Views, promises, initialization and cuts through the facade.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -370,17 +370,17 @@ TEST_F(ViewsTest, CommittedFreesTheLastUndo) {
   EXPECT_FALSE(shard.TakePauseReplies()[0].partitions(0).has_undo());
 }
 
-// ---------------------------------------------------------------- births (R12)
+// ---------------------------------------------------------------- initialization (R12)
 
-class BirthTest : public ViewsTest {
+class InitializationTest : public ViewsTest {
  protected:
-  void PushBirth(StreamId stream, uint64_t ask, uint32_t partition, const Values& values,
-                 bool last = false, uint64_t attempt = 1) {
+  void PushInitial(StreamId stream, uint64_t init_id, uint32_t partition, const Values& values,
+                   bool last = false, uint64_t attempt = 1) {
     v1::Header header;
-    v1::BirthPush& push = *header.mutable_birth_push();
-    *push.mutable_ask() = ShardHarness::FirstAsk(1);
-    push.mutable_ask()->set_number(ask);
-    push.mutable_ask()->set_attempt(attempt);
+    v1::InitPush& push = *header.mutable_init_push();
+    *push.mutable_init_id() = ShardHarness::FirstInitId(1);
+    push.mutable_init_id()->set_number(init_id);
+    push.mutable_init_id()->set_attempt(attempt);
     push.set_partition(partition);
     push.set_last(last);
     v1::BlockHeader& block = *push.add_blocks();
@@ -388,92 +388,92 @@ class BirthTest : public ViewsTest {
     block.set_payload_bytes(values.size() * 4);
     shard.Send(stream, header, CordOf(values));
   }
-  std::vector<uint64_t> TakeWhole() {
-    std::vector<uint64_t> asks;
-    for (const v1::Whole& whole :
-         shard.TakeMessages(&v1::MemberMessage::has_whole, &v1::MemberMessage::whole)) {
-      EXPECT_EQ(whole.error(), "");
-      asks.push_back(whole.ask().number());
+  std::vector<uint64_t> TakeStateReady() {
+    std::vector<uint64_t> ids;
+    for (const v1::StateReady& ready :
+         shard.TakeMessages(&v1::MemberMessage::has_state_ready, &v1::MemberMessage::state_ready)) {
+      EXPECT_EQ(ready.error(), "");
+      ids.push_back(ready.init_id().number());
     }
-    return asks;
+    return ids;
   }
-  void InstallFirst(uint64_t ask) {
+  void InstallFirst(uint64_t init_id) {
     v1::View view = shard.MakeView(1, 0, {7, 8});
-    view.mutable_ask()->set_number(ask);
+    view.mutable_init_id()->set_number(init_id);
     shard.Pause(1);
     shard.Install(view);
   }
 };
 
-TEST_F(BirthTest, SendsWholeOnceItHoldsEveryBlockOfTheAsk) {
+TEST_F(InitializationTest, SendsStateReadyOnceItHasEveryBlock) {
   shard.Connect();
   shard.Prepare(1);
   const StreamId stream = shard.Open(7);
-  PushBirth(stream, 1, 0, {1, 2, 3, 4});
-  PushBirth(stream, 1, 0, {9, 9, 9, 9});
-  EXPECT_THAT(TakeWhole(), IsEmpty());
-  PushBirth(stream, 1, 1, {5, 6}, /*last=*/true);
-  EXPECT_THAT(TakeWhole(), ElementsAre(1));
+  PushInitial(stream, 1, 0, {1, 2, 3, 4});
+  PushInitial(stream, 1, 0, {9, 9, 9, 9});
+  EXPECT_THAT(TakeStateReady(), IsEmpty());
+  PushInitial(stream, 1, 1, {5, 6}, /*last=*/true);
+  EXPECT_THAT(TakeStateReady(), ElementsAre(1));
   const std::vector<v1::Header> frames = shard.TakeFrames(stream);
   ASSERT_THAT(frames, SizeIs(1));
-  EXPECT_EQ(frames[0].birthed().ask().number(), 1);
+  EXPECT_EQ(frames[0].initialized().init_id().number(), 1);
   InstallFirst(1);
   EXPECT_EQ(shard.Values(0), (Values{1, 2, 3, 4}));
   EXPECT_EQ(shard.Values(1), (Values{5, 6}));
 }
 
-TEST_F(BirthTest, AHigherAskDiscardsAndALowerOneIsRefused) {
+TEST_F(InitializationTest, AHigherInitIdDiscardsTheStateAndALowerOneIsRefused) {
   shard.Connect();
   shard.Prepare(1);
   const StreamId first = shard.Open(7);
-  PushBirth(first, 1, 0, {1, 1, 1, 1});
+  PushInitial(first, 1, 0, {1, 1, 1, 1});
   shard.Prepare(2);
-  PushBirth(first, 1, 1, {1, 1});
+  PushInitial(first, 1, 1, {1, 1});
   EXPECT_TRUE(shard.TakeFrames(first).at(0).has_refused());
-  EXPECT_THAT(TakeWhole(), IsEmpty());
+  EXPECT_THAT(TakeStateReady(), IsEmpty());
   const StreamId second = shard.Open(8);
-  PushBirth(second, 2, 0, {2, 2, 2, 2});
-  PushBirth(second, 2, 1, {2, 2}, true);
-  EXPECT_THAT(TakeWhole(), ElementsAre(2));
+  PushInitial(second, 2, 0, {2, 2, 2, 2});
+  PushInitial(second, 2, 1, {2, 2}, true);
+  EXPECT_THAT(TakeStateReady(), ElementsAre(2));
   shard.Prepare(1);
   InstallFirst(2);
   EXPECT_EQ(shard.Values(0), (Values{2, 2, 2, 2}));
 }
 
-TEST_F(BirthTest, APushOfAnAskThatTheShardWasNotToldOfWaits) {
+TEST_F(InitializationTest, APushWithAnUnknownInitIdWaits) {
   shard.Connect();
   const StreamId stream = shard.Open(7);
-  PushBirth(stream, 1, 0, {1, 1, 1, 1});
-  PushBirth(stream, 1, 1, {1, 1}, true);
+  PushInitial(stream, 1, 0, {1, 1, 1, 1});
+  PushInitial(stream, 1, 1, {1, 1}, true);
   EXPECT_EQ(shard.core().status().waiting_frames, 2);
   shard.Prepare(1);
-  EXPECT_THAT(TakeWhole(), ElementsAre(1));
+  EXPECT_THAT(TakeStateReady(), ElementsAre(1));
 }
 
-TEST_F(BirthTest, TheFirstViewMustBeOfTheAskThatIsHeldWhole) {
+TEST_F(InitializationTest, TheFirstViewMustNameTheInitIdOfTheLoadedState) {
   shard.Connect();
   shard.Prepare(1);
   const StreamId stream = shard.Open(7);
-  PushBirth(stream, 1, 0, {1, 1, 1, 1});
+  PushInitial(stream, 1, 0, {1, 1, 1, 1});
   InstallFirst(1);
   EXPECT_FALSE(shard.core().status().has_view) << "not whole yet";
-  PushBirth(stream, 1, 1, {1, 1}, true);
+  PushInitial(stream, 1, 1, {1, 1}, true);
   InstallFirst(2);
-  EXPECT_FALSE(shard.core().status().has_view) << "another ask's";
+  EXPECT_FALSE(shard.core().status().has_view) << "another init request's";
   InstallFirst(1);
   EXPECT_TRUE(shard.core().status().has_view);
 }
 
-TEST_F(BirthTest, ASurveyLearnsOfTheAskThatIsHeldWholeOrOfTheFirstView) {
+TEST_F(InitializationTest, ASurveyReportsTheReadyInitIdOrTheFirstView) {
   shard.Connect();
   shard.Prepare(1);
   shard.Pause(1);
-  EXPECT_FALSE(shard.TakePauseReplies().at(0).has_whole_ask());
+  EXPECT_FALSE(shard.TakePauseReplies().at(0).has_ready_init_id());
   const StreamId stream = shard.Open(7);
-  PushBirth(stream, 1, 0, {1, 1, 1, 1});
-  PushBirth(stream, 1, 1, {1, 1}, true);
+  PushInitial(stream, 1, 0, {1, 1, 1, 1});
+  PushInitial(stream, 1, 1, {1, 1}, true);
   shard.Pause(2, /*term=*/2);
-  EXPECT_EQ(shard.TakePauseReplies().at(0).whole_ask().number(), 1);
+  EXPECT_EQ(shard.TakePauseReplies().at(0).ready_init_id().number(), 1);
   v1::View view = shard.MakeView(3, 0, {7, 8});
   view.mutable_id()->mutable_term()->set_counter(3);
   view.mutable_id()->mutable_term()->set_coordinator(3);
@@ -482,44 +482,45 @@ TEST_F(BirthTest, ASurveyLearnsOfTheAskThatIsHeldWholeOrOfTheFirstView) {
   shard.Install(view);
   shard.Pause(4, /*term=*/4);
   const v1::PauseReply reply = shard.TakePauseReplies().at(0);
-  EXPECT_FALSE(reply.has_whole_ask());
+  EXPECT_FALSE(reply.has_ready_init_id());
   EXPECT_EQ(reply.newest().id().number(), 3);
 }
 
-TEST_F(BirthTest, ABirthThatBreaksTheContractEndsItsStream) {
+TEST_F(InitializationTest, AnInitializationThatBreaksTheContractEndsItsStream) {
   shard.Connect();
   shard.Prepare(1);
   StreamId stream = shard.Open(7);
-  PushBirth(stream, 1, 0, {1, 1, 1, 1}, /*last=*/true);
+  PushInitial(stream, 1, 0, {1, 1, 1, 1}, /*last=*/true);
   EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("not b[0:2]"));
   stream = shard.Open(7);
-  PushBirth(stream, 1, 0, {1, 1});
+  PushInitial(stream, 1, 0, {1, 1});
   EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("came in 8 bytes"));
 }
 
-TEST_F(BirthTest, ReportsAnImpossibleJobInsteadOfWhole) {
+TEST_F(InitializationTest, ReportsAnImpossibleJobInsteadOfStateReady) {
   shard.Connect();
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(1);
   shard.job.mutable_optimizer()->set_momentum(-1);
   shard.Prepare(1);
-  const auto whole = shard.TakeMessages(&v1::MemberMessage::has_whole, &v1::MemberMessage::whole);
-  ASSERT_THAT(whole, SizeIs(1));
-  EXPECT_THAT(whole[0].error(), HasSubstr("momentum"));
+  const auto ready =
+      shard.TakeMessages(&v1::MemberMessage::has_state_ready, &v1::MemberMessage::state_ready);
+  ASSERT_THAT(ready, SizeIs(1));
+  EXPECT_THAT(ready[0].error(), HasSubstr("momentum"));
 }
 
-TEST_F(BirthTest, AShardWithoutPartitionsIsWholeAtOnceAndStopsAtOnce) {
+TEST_F(InitializationTest, AShardWithoutPartitionsIsReadyAtOnceAndStopsAtOnce) {
   shard.owner = {1, 1};
   shard.Connect();
   shard.Prepare(1);
-  EXPECT_THAT(TakeWhole(), ElementsAre(1));
+  EXPECT_THAT(TakeStateReady(), ElementsAre(1));
   InstallFirst(1);
   shard.TakeMessages();
   shard.PauseAfter(100, 2);
   EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
 }
 
-TEST_F(BirthTest, ANewAttemptDiscardsTheOldOneAndItsFrames) {
+TEST_F(InitializationTest, ANewAttemptDiscardsTheOldOneAndItsFrames) {
   Begin();
   Step(0);
   shard.Prepare(1, /*attempt=*/2);
@@ -529,13 +530,14 @@ TEST_F(BirthTest, ANewAttemptDiscardsTheOldOneAndItsFrames) {
   shard.TakeFrames(one);
   shard.Send(one, old);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
-  EXPECT_EQ(shard.core().status().waiting_frames, 0) << "they would hold up the birth behind them";
+  EXPECT_EQ(shard.core().status().waiting_frames, 0)
+      << "they would hold up the initialization behind them";
   shard.Prepare(7, /*attempt=*/1);  // of the coordinator before
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
 }
 
-// A restoration without a checkpoint is a birth over the streams that are there.
-TEST_F(BirthTest, FramesOfTheOldAttemptDoNotKeepTheNewOnesVersionZeroWaiting) {
+// A restoration without a checkpoint is an initialization over the streams that are there.
+TEST_F(InitializationTest, FramesOfTheOldAttemptDoNotKeepTheNewOnesVersionZeroWaiting) {
   Begin();
   Step(0);
   v1::Header old = shard.HeaderOf(1);
@@ -546,9 +548,9 @@ TEST_F(BirthTest, FramesOfTheOldAttemptDoNotKeepTheNewOnesVersionZeroWaiting) {
   shard.Prepare(1, /*attempt=*/2);
   shard.TakeMessages();
   shard.Send(one, old);
-  PushBirth(one, 1, 0, {1, 2, 3, 4}, /*last=*/false, /*attempt=*/2);
-  PushBirth(one, 1, 1, {5, 6}, /*last=*/true, /*attempt=*/2);
-  EXPECT_THAT(TakeWhole(), ElementsAre(1));
+  PushInitial(one, 1, 0, {1, 2, 3, 4}, /*last=*/false, /*attempt=*/2);
+  PushInitial(one, 1, 1, {5, 6}, /*last=*/true, /*attempt=*/2);
+  EXPECT_THAT(TakeStateReady(), ElementsAre(1));
 }
 
 // ---------------------------------------------------------------- reconnecting
@@ -650,8 +652,8 @@ class CutsTest : public ViewsTest {
   // A new coordinator, which counts its cuts from 1 again, restores the files of these writes.
   void RestoreAsAttempt(uint64_t attempt, const std::vector<WritePartition>& writes) {
     v1::CoordinatorMessage message;
-    *message.mutable_prepare() = shard.MakePrepare(1, attempt);
-    v1::Manifest& manifest = *message.mutable_prepare()->mutable_checkpoint();
+    *message.mutable_prepare_state() = shard.MakePrepareState(1, attempt);
+    v1::Manifest& manifest = *message.mutable_prepare_state()->mutable_checkpoint();
     *manifest.mutable_checkpoint() = writes[0].checkpoint;
     *manifest.mutable_table() = shard.table;
     *manifest.mutable_layout() = shard.layout();
@@ -661,11 +663,11 @@ class CutsTest : public ViewsTest {
       files[write.partition] = encoded.bytes;
       *manifest.add_files() = encoded.file;
     }
-    message.mutable_prepare()->set_version(manifest.checkpoint().step());
+    message.mutable_prepare_state()->set_version(manifest.checkpoint().step());
     shard.Tell(message);
     for (const LoadPartition& load : shard.TakeActions<LoadPartition>()) {
-      shard.core().OnPartitionLoaded(load.ask, load.file.partition(), files[load.file.partition()],
-                                     shard.now);
+      shard.core().OnPartitionLoaded(load.init_id, load.file.partition(),
+                                     files[load.file.partition()], shard.now);
     }
     shard.Pause(1, 1, attempt);
     shard.Install(shard.MakeView(1, manifest.checkpoint().step(), {7, 8}, attempt));
@@ -851,19 +853,20 @@ TEST_F(CutsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
   EXPECT_EQ(written[0].name().step(), 1);
 
   v1::CoordinatorMessage message;
-  *message.mutable_prepare() = shard.MakePrepare(1, /*attempt=*/2);
-  *message.mutable_prepare()->mutable_checkpoint() = manifest;
-  message.mutable_prepare()->set_version(manifest.checkpoint().step());
+  *message.mutable_prepare_state() = shard.MakePrepareState(1, /*attempt=*/2);
+  *message.mutable_prepare_state()->mutable_checkpoint() = manifest;
+  message.mutable_prepare_state()->set_version(manifest.checkpoint().step());
   shard.Tell(message);
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));
   for (const LoadPartition& load : loads) {
-    shard.core().OnPartitionLoaded(load.ask, load.file.partition(), files[load.file.partition()],
-                                   shard.now);
+    shard.core().OnPartitionLoaded(load.init_id, load.file.partition(),
+                                   files[load.file.partition()], shard.now);
   }
-  const auto whole = shard.TakeMessages(&v1::MemberMessage::has_whole, &v1::MemberMessage::whole);
-  ASSERT_THAT(whole, SizeIs(1));
-  EXPECT_EQ(whole[0].error(), "");
+  const auto ready =
+      shard.TakeMessages(&v1::MemberMessage::has_state_ready, &v1::MemberMessage::state_ready);
+  ASSERT_THAT(ready, SizeIs(1));
+  EXPECT_EQ(ready[0].error(), "");
   v1::View view = shard.MakeView(1, 1, {7, 8}, /*attempt=*/2);
   shard.Pause(1, 1, /*attempt=*/2);
   shard.Install(view);
@@ -922,10 +925,10 @@ TEST_F(CutsTest, ReportsFailedFileWriteAndTrainingContinues) {
 TEST_F(CutsTest, ADamagedFileIsSaidByName) {
   shard.Connect();
   v1::CoordinatorMessage message;
-  *message.mutable_prepare() = shard.MakePrepare(1);
-  v1::Manifest& manifest = *message.mutable_prepare()->mutable_checkpoint();
+  *message.mutable_prepare_state() = shard.MakePrepareState(1);
+  v1::Manifest& manifest = *message.mutable_prepare_state()->mutable_checkpoint();
   *manifest.mutable_table() = shard.table;
-  *manifest.mutable_layout() = message.prepare().layout();
+  *manifest.mutable_layout() = message.prepare_state().layout();
   for (uint32_t p : {0, 1}) {
     v1::PartitionFile& file = *manifest.add_files();
     file.set_partition(p);
@@ -935,10 +938,11 @@ TEST_F(CutsTest, ADamagedFileIsSaidByName) {
   shard.Tell(message);
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));
-  shard.core().OnPartitionLoaded(loads[0].ask, 0, absl::Cord("garbage"), shard.now);
-  const auto whole = shard.TakeMessages(&v1::MemberMessage::has_whole, &v1::MemberMessage::whole);
-  ASSERT_THAT(whole, SizeIs(1));
-  EXPECT_EQ(whole[0].error(),
+  shard.core().OnPartitionLoaded(loads[0].init_id, 0, absl::Cord("garbage"), shard.now);
+  const auto ready =
+      shard.TakeMessages(&v1::MemberMessage::has_state_ready, &v1::MemberMessage::state_ready);
+  ASSERT_THAT(ready, SizeIs(1));
+  EXPECT_EQ(ready[0].error(),
             "partition-00000.safetensors is damaged: it has 7 bytes, the manifest says 100");
 }
 

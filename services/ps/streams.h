@@ -50,8 +50,8 @@ struct Stream {
 //     └── hello_timeout ──> closed  └── admission_timeout ──> closed
 //
 // A worker or reader is greeted if the coordinator's newest Admitted names exactly its role, index
-// and incarnation, a shard if the view (or, before the first, the Prepare) does. Greeted streams
-// stay open when a list changes.
+// and incarnation, a shard if the view (or, before the first, the PrepareState) does. Greeted
+// streams stay open when a list changes.
 //
 // Invariants: a frame is handled only after all frames before it in its stream; a process (role and
 // incarnation) has at most one stream, the newest (R9); a stream is closed when its bytes in flight

@@ -390,9 +390,9 @@ class WorkerProcess::Impl {
   void Perform(ReadInitialTensor& read) {
     compute_thread_.Post([this, read = std::move(read)] {
       absl::StatusOr<absl::Cord> content = trainer_->engine().InitialTensor(read.tensor);
-      Event([ask = read.ask, tensor = read.tensor, content = std::move(content)](
+      Event([init_id = read.init_id, tensor = read.tensor, content = std::move(content)](
                 WorkerCore& core, absl::Time now) mutable {
-        return core.OnInitialTensor(ask, tensor, std::move(content), now);
+        return core.OnInitialTensor(init_id, tensor, std::move(content), now);
       });
     });
   }

@@ -214,7 +214,7 @@ std::vector<FuzzTarget> CoordinatorTargets() {
        "services/coordinator/coordinator_views.cc services/coordinator/coordinator_cuts.cc "
        "services/coordinator/coordinator_end.cc services/coordinator/coordinator_progress.cc "
        "services/coordinator/membership.cc services/coordinator/evaluation.cc "
-       "services/coordinator/birth.cc services/coordinator/progress.cc "
+       "services/coordinator/init_request.cc services/coordinator/progress.cc "
        "services/coordinator/view_change.cc services/coordinator/view_decision.cc"},
   };
 }

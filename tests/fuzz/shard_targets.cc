@@ -151,10 +151,10 @@ class ShardWorld {
   // The frame parser has checked that a payload matches its header's blocks.
   absl::Cord PayloadOf(v1::Header* header) {
     uint64_t total = 0;
-    auto* blocks = header->has_push()         ? header->mutable_push()->mutable_blocks()
-                   : header->has_birth_push() ? header->mutable_birth_push()->mutable_blocks()
-                   : header->has_data()       ? header->mutable_data()->mutable_blocks()
-                                              : nullptr;
+    auto* blocks = header->has_push()        ? header->mutable_push()->mutable_blocks()
+                   : header->has_init_push() ? header->mutable_init_push()->mutable_blocks()
+                   : header->has_data()      ? header->mutable_data()->mutable_blocks()
+                                             : nullptr;
     if (blocks != nullptr) {
       for (v1::BlockHeader& block : *blocks) {
         block.set_payload_bytes(block.payload_bytes() & kMaxFuzzedBlockBytes);
@@ -258,7 +258,7 @@ class ShardWorld {
             shard_.MakeInstall(shard_.MakeView(view_, status.lowest, {7, 8}));
         break;
       default:
-        *message.mutable_prepare() = shard_.MakePrepare(++view_, 1 + bytes_->Below(2));
+        *message.mutable_prepare_state() = shard_.MakePrepareState(++view_, 1 + bytes_->Below(2));
     }
     if (hostile_coordinator_) {
       if (bytes_->Below(4) == 0) ChooseBody(bytes_, &message);
@@ -298,10 +298,10 @@ class ShardWorld {
         return shard_.core().OnPartitionWritten(
             cut, checkpoint, partition, absl::ResourceExhaustedError("disk full"), shard_.now);
       case 2:
-        return shard_.core().OnPartitionLoaded(ShardHarness::FirstAsk(1), partition,
+        return shard_.core().OnPartitionLoaded(ShardHarness::FirstInitId(1), partition,
                                                absl::Cord(bytes_->Piece()), shard_.now);
       default:
-        return shard_.core().OnPartitionLoaded(ShardHarness::FirstAsk(1), partition,
+        return shard_.core().OnPartitionLoaded(ShardHarness::FirstInitId(1), partition,
                                                absl::DataLossError("damaged"), shard_.now);
     }
   }
@@ -370,7 +370,7 @@ std::vector<FuzzTarget> ShardTargets() {
   static constexpr char kSources[] =
       "services/ps/shard_core.cc services/ps/streams.cc services/ps/synchronous.cc "
       "services/ps/asynchronous.cc services/ps/arbiter.cc services/ps/staleness.cc "
-      "services/ps/birth.cc services/ps/cuts.cc services/ps/partition.cc "
+      "services/ps/initialization.cc services/ps/cuts.cc services/ps/partition.cc "
       "services/ps/norm_exchange.cc services/ps/step_set.cc services/ps/data_sender.cc "
       "services/ps/gradient_sum.cc";
   return {

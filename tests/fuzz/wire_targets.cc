@@ -116,9 +116,9 @@ std::vector<std::string> FrameSeeds() {
   hello.mutable_hello()->set_job("default/mnist/1");
   hello.mutable_hello()->mutable_sender()->set_role(v1::WORKER);
   hello.mutable_hello()->mutable_shared_memory()->set_half_bytes(4096);
-  v1::Header birth = HeaderInView();
-  birth.mutable_birth_push()->set_last(true);
-  birth.mutable_birth_push()->add_blocks()->set_payload_bytes(4096);
+  v1::Header init = HeaderInView();
+  init.mutable_init_push()->set_last(true);
+  init.mutable_init_push()->add_blocks()->set_payload_bytes(4096);
   v1::SharedPayload place;
   place.set_offset(4096);
   place.set_bytes(4096);
@@ -127,7 +127,7 @@ std::vector<std::string> FrameSeeds() {
       std::string(EncodeFrameToCord(push, absl::Cord(std::string(16, 'x')))),
       std::string(EncodeFrameToCord(pull, absl::Cord(std::string(16, '\1')))),
       std::string(EncodeFrameToCord(hello, absl::Cord())),
-      EncodeSharedFrame(birth, place),
+      EncodeSharedFrame(init, place),
   };
   std::string batch;
   for (const std::string& frame : std::vector<std::string>(seeds.begin(), seeds.begin() + 3)) {

@@ -146,7 +146,7 @@ TEST_F(InProcessTest, LostShardRollsBackToCheckpoint) {
 }
 
 TEST_F(InProcessTest, LostShardBeforeFirstCheckpointStartsOver) {
-  const std::string folder = NewFolder("birth");
+  const std::string folder = NewFolder("initialization");
   Start(Job(folder, v1::ASYNCHRONOUS), folder);
   job_->DropShard(1);
   ASSERT_TRUE(job_->StartShard(1).ok());

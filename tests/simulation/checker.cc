@@ -445,8 +445,9 @@ void Checker::CheckUpdates(const ShardNow& now, const PartitionView& content) {
   if (it == applied_.end()) {
     std::optional<Applied> origin = Origin(content);
     if (!origin) {
-      return Fail(absl::StrCat(Where(now, content),
-                               ": begins with what is neither the birth's nor a checkpoint's"));
+      return Fail(
+          absl::StrCat(Where(now, content),
+                       ": begins with what is neither the initialization's nor a checkpoint's"));
     }
     it = applied_.emplace(key, *std::move(origin)).first;
   }

@@ -75,7 +75,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   timeouts.set_suspect(0.3);
   timeouts.set_silence(1.0);
   timeouts.set_pause(1.0);
-  timeouts.set_birth(1.0);
+  timeouts.set_initialization(1.0);
   timeouts.set_suspend_checkpoint(5);
   job.set_backoff_limit(1000);
   return scenario;

@@ -10,7 +10,8 @@ namespace sluice::simulation {
 // ---- what coordinators say
 
 void Contract::OnCoordinatorSays(const v1::CoordinatorMessage& message) {
-  if (message.has_prepare()) prepares_[message.prepare().ask().attempt()] = message.prepare();
+  if (message.has_prepare_state())
+    prepares_[message.prepare_state().init_id().attempt()] = message.prepare_state();
   if (message.has_pause()) OnPause(message.pause());
   if (message.has_install()) OnInstall(message.install());
   if (message.has_hold()) holds_[Order(message.hold().view())].insert(message.hold().version());
@@ -21,9 +22,9 @@ void Contract::OnPause(const v1::Pause& pause) {
   pauses_[Order(pause.id())] = pause;
   const auto prepare = prepares_.find(attempt);
   if (terms_.count(attempt) > 0 || prepare == prepares_.end()) return;
-  const std::set<uint64_t>& whole = whole_[Order(prepare->second.ask())];
+  const std::set<uint64_t>& ready = ready_[Order(prepare->second.init_id())];
   for (const v1::View::Shard& shard : prepare->second.shards()) {
-    if (whole.count(shard.process().incarnation()) > 0) continue;
+    if (ready.count(shard.process().incarnation()) > 0) continue;
     checker_.Fail(absl::StrCat("the first view of attempt ", attempt, " is made before ",
                                shard.address(), " holds its state whole (R12)"));
   }
@@ -85,8 +86,9 @@ void Contract::OnShardIsTold(uint64_t shard, const v1::CoordinatorMessage& messa
   if (message.has_registered()) {
     // Its attempt may be another coordinator's still.
     state.drops = IsOlder(state, message.registered().attempt(), message.registered().term());
-  } else if (message.has_prepare()) {
-    Hear(&state, message.prepare().ask().attempt(), message.prepare().ask().term());
+  } else if (message.has_prepare_state()) {
+    Hear(&state, message.prepare_state().init_id().attempt(),
+         message.prepare_state().init_id().term());
     state.promised = false;
   } else if (message.has_pause()) {
     Hear(&state, message.pause().id().attempt(), message.pause().id().term());
@@ -106,8 +108,8 @@ void Contract::OnShardSays(uint64_t shard, const v1::MemberMessage& message) {
                                state.attempt, ", term ", state.term.counter(), " (R1)"));
   }
   if (message.has_pause_reply()) OnReply(shard, message.pause_reply());
-  if (message.has_whole() && message.whole().error().empty()) {
-    whole_[Order(message.whole().ask())].insert(shard);
+  if (message.has_state_ready() && message.state_ready().error().empty()) {
+    ready_[Order(message.state_ready().init_id())].insert(shard);
   }
   if (message.has_cut_pinned()) {
     pinned_[{message.cut_pinned().view().attempt(), message.cut_pinned().cut()}].insert(shard);

@@ -221,7 +221,7 @@ bool HostileProcess::HoldersAreAwaited(const v1::ViewId& view) {
   return members > absent + 1;
 }
 
-// A step, clock or ask that a member may contribute to becomes one that it may not.
+// A step, clock or init request that a member may contribute to becomes one that it may not.
 void HostileProcess::LeaveOutOwn(v1::Header* header) {
   constexpr uint64_t kFar = 1'000'000;
   switch (header->body_case()) {
@@ -251,8 +251,8 @@ void HostileProcess::LeaveOutOwn(v1::Header* header) {
     case v1::Header::kPull:
       header->mutable_pull()->set_clock(header->pull().clock() + kFar);
       break;
-    case v1::Header::kBirthPush:
-      header->mutable_birth_push()->mutable_ask()->set_number(kFar);
+    case v1::Header::kInitPush:
+      header->mutable_init_push()->mutable_init_id()->set_number(kFar);
       break;
     default:
       break;

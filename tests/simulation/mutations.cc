@@ -59,12 +59,12 @@ void RunTwoCoordinators(Scenario& scenario) {
   scenario.kill_worker = 20;
 }
 // The worker that is asked for version 0 is slow, and another one is asked.
-void DelayBirths(Scenario& scenario) {
+void DelayInitialization(Scenario& scenario) {
   scenario.faults = 10;
   scenario.fault_spacing = 20;
   scenario.freeze_worker = 60;
   scenario.kill_shard = 10;
-  scenario.job.mutable_timeouts()->set_birth(0.01);
+  scenario.job.mutable_timeouts()->set_initialization(0.01);
   scenario.job.mutable_checkpoint()->set_interval_steps(0);
 }
 void ComeAndGo(Scenario& scenario) {
@@ -164,9 +164,9 @@ std::vector<Mutation> MakeMutations() {
       {"UncommittedVersionsAreWritten",
        {kSynchronous},
        Both(SLUICE_WITHOUT(ShardRules, WriteOnlyCommitted), KillWorkers)},
-      {"AsksAreNotCompared",
+      {"InitIdsAreNotCompared",
        {kSynchronous},
-       Both(SLUICE_WITHOUT(ShardRules, CheckAsk), FreezeWorkers)},
+       Both(SLUICE_WITHOUT(ShardRules, CheckInitId), FreezeWorkers)},
       {"OlderCoordinatorsAreObeyed",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(ShardRules, FenceTerms), RunTwoCoordinators)},
@@ -183,9 +183,9 @@ std::vector<Mutation> MakeMutations() {
       {"ExpelledWorkersAreAdmitted",
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, RefuseExpelled), FreezeWorkers)},
-      {"WholeCountsForOtherAsks",
+      {"StateReadyCountsForOtherInitIds",
        {kSynchronous},
-       Both(SLUICE_WITHOUT(CoordinatorRules, MatchAsks), DelayBirths)},
+       Both(SLUICE_WITHOUT(CoordinatorRules, MatchInitIds), DelayInitialization)},
       {"IncompleteCutsAreCarriedOn",
        {kBitExact, kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, AbandonIncompleteCuts), ComeAndGo)},

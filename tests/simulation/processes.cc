@@ -481,7 +481,7 @@ void ShardProcess::OnCoordinatorLost() {
 }
 
 void ShardProcess::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
-  if (message.has_pause() || message.has_install() || message.has_prepare()) {
+  if (message.has_pause() || message.has_install() || message.has_prepare_state()) {
     cluster_.checker().OnRelease(incarnation_);
   }
   cluster_.contract().OnShardIsTold(incarnation_, message);
@@ -740,7 +740,7 @@ void ShardProcess::On(const ps::LoadPartition& action) {
       NextFile(), [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
         self->Handle([self, action] {
           self->core_.OnPartitionLoaded(
-              action.ask, action.file.partition(),
+              action.init_id, action.file.partition(),
               self->cluster_.storage()->ReadFile(action.checkpoint, action.file),
               self->cluster_.scheduler().now());
           self->Perform();
@@ -890,7 +890,7 @@ void WorkerProcess::On(const worker::ReadInitialTensor& action) {
       [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), action] {
         self->Handle([self, action] {
           Elements3 initial = self->cluster_.model().Initial(action.tensor);
-          self->Do(self->core_.OnInitialTensor(action.ask, action.tensor, ToCord(initial),
+          self->Do(self->core_.OnInitialTensor(action.init_id, action.tensor, ToCord(initial),
                                                self->cluster_.scheduler().now()));
         });
       });

@@ -30,7 +30,7 @@ v1::JobSpec BaseJob() {
   timeouts.set_suspect(1);
   timeouts.set_silence(5);
   timeouts.set_pause(5);
-  timeouts.set_birth(60);
+  timeouts.set_initialization(60);
   timeouts.set_suspend_checkpoint(30);
   return job;
 }

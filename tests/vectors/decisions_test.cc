@@ -70,7 +70,9 @@ Json Describe(const SendToCoordinator& a) {
   return Json::array({"SendToCoordinator", Hex(a.message)});
 }
 Json Describe(const OpenModel& a) { return Json::array({"OpenModel", Hex(a.job)}); }
-Json Describe(const ReadInitialTensor& a) { return {"ReadInitialTensor", Hex(a.ask), a.tensor}; }
+Json Describe(const ReadInitialTensor& a) {
+  return {"ReadInitialTensor", Hex(a.init_id), a.tensor};
+}
 Json Describe(const StoreBlock& a) {
   return {"StoreBlock",  Name(a.buffer), a.tensor, a.offset, a.count, static_cast<int>(a.codec),
           Hex(a.payload)};
@@ -134,7 +136,7 @@ WorkerActions Replay(WorkerCore& core, const Json& event) {
                              event.at("training_samples"), event.at("evaluation_samples"), now);
   }
   if (kind == "initial_tensor") {
-    return core.OnInitialTensor(Parse<v1::AskId>(event.at("ask")), event.at("tensor"),
+    return core.OnInitialTensor(Parse<v1::InitId>(event.at("init_id")), event.at("tensor"),
                                 absl::Cord(Bytes(event.at("content"))), now);
   }
   if (kind == "tensor") {

@@ -126,7 +126,7 @@ class World:
                    message=message)
 
     def frame(self, shard, header, payload=b''):
-        if header.WhichOneof('body') not in ('hello_reply', 'birthed') and not header.HasField('view'):
+        if header.WhichOneof('body') not in ('hello_reply', 'initialized') and not header.HasField('view'):
             header.view.CopyFrom(self.view.id)
         self.event('shard_frame', {'shard': shard, 'header': header.SerializeToString().hex(),
                                    'payload': payload.hex()},
@@ -134,9 +134,9 @@ class World:
 
     def initial(self, action):
         content = self.values(action.tensor, 1)
-        self.event('initial_tensor', {'ask': action.ask.SerializeToString().hex(),
+        self.event('initial_tensor', {'init_id': action.init_id.SerializeToString().hex(),
                                       'tensor': action.tensor, 'content': content.tobytes().hex()},
-                   ask=action.ask, tensor=action.tensor, content=content)
+                   init_id=action.init_id, tensor=action.tensor, content=content)
 
     def values(self, tensor, start):
         spec = self.table.tensors[tensor]
@@ -152,13 +152,13 @@ class World:
                                    'training_samples': 1000, 'evaluation_samples': 50},
                    table=self.table, training_samples=1000, evaluation_samples=50)
 
-    def ask_for_birth(self, number):
-        birth = wire.Birth(table=self.table, layout=self.layout)
-        birth.ask.attempt, birth.ask.number = 1, number
+    def initialize(self, number):
+        initialize = wire.Initialize(table=self.table, layout=self.layout)
+        initialize.init_id.attempt, initialize.init_id.number = 1, number
         for shard in self.shards:
-            birth.shards.add(address=f'host-{shard}').process.incarnation = shard
-        birth.owner.extend(p % len(self.shards) for p in range(_PARTITIONS))
-        self.tell(birth=birth)
+            initialize.shards.add(address=f'host-{shard}').process.incarnation = shard
+        initialize.owner.extend(p % len(self.shards) for p in range(_PARTITIONS))
+        self.tell(initialize=initialize)
 
     def change_view(self, first_step, attempt=1, skip=False, member=True, others=True,
                     ranges=None):
@@ -232,8 +232,8 @@ class World:
             clock = header.permit_request.clock
             self.frame(shard, wire.Header(permit=wire.Permit(
                 clock=clock, ordinal=clock + 40, staleness=clock % 3)))
-        elif body == 'birth_push' and header.birth_push.last:
-            self.frame(shard, wire.Header(birthed=wire.Birthed(ask=header.birth_push.ask)))
+        elif body == 'init_push' and header.init_push.last:
+            self.frame(shard, wire.Header(initialized=wire.Initialized(init_id=header.init_push.init_id)))
 
     def answer_pull(self, shard, pull):
         synchronous = self.job.training.mode == wire.SYNCHRONOUS
@@ -349,15 +349,15 @@ class World:
 
 
 def lives():
-    births = World('a birth, asked twice', 1, wire.SYNCHRONOUS)
-    births.begin()
-    births.ask_for_birth(1)
-    births.ask_for_birth(2)
+    init = World('an initialization, asked twice', 1, wire.SYNCHRONOUS)
+    init.begin()
+    init.initialize(1)
+    init.initialize(2)
     for _ in range(12):
-        births.now += 0.25
-        births.connect() if births.connecting else births.answer() if births.requests else None
-    births.change_view(0)
-    yield births.live(12)
+        init.now += 0.25
+        init.connect() if init.connecting else init.answer() if init.requests else None
+    init.change_view(0)
+    yield init.live(12)
     for name, seed, options in (
             ('synchronous', 2, {'mode': wire.SYNCHRONOUS}),
             ('synchronous, one shard, float16', 3, {

@@ -203,7 +203,7 @@ spec:
     suspectSeconds: 1
     silenceSeconds: 10
     pauseSeconds: 5
-    birthSeconds: 120
+    initializationSeconds: 120
     evaluationSeconds: 600
     suspendCheckpointSeconds: 60
   suspend: true

@@ -52,7 +52,7 @@ class OpenModel:
 @dataclasses.dataclass
 class ReadInitialTensor:
     """`on_initial_tensor` follows, with a flat array."""
-    ask: object
+    init_id: object
     tensor: int
 
 

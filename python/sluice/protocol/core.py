@@ -12,10 +12,10 @@ import math
 
 from sluice.protocol import actions
 from sluice.protocol import asynchronous
-from sluice.protocol import birth as birth_lib
 from sluice.protocol import context as context_lib
 from sluice.protocol import elements
 from sluice.protocol import evaluation
+from sluice.protocol import init_pusher
 from sluice.protocol import layout as layout_lib
 from sluice.protocol import links
 from sluice.protocol import sequence
@@ -64,7 +64,7 @@ class WorkerCore:
         self._wire_version = options.wire_version  # with which it registers
         self._context = context_lib.WorkerContext(options.process.incarnation)
         self._evaluations = evaluation.EvaluationQueue(self._context)
-        self._birth = birth_lib.BirthPusher(self._context)
+        self._init_pusher = init_pusher.InitPusher(self._context)
         self._modes = {}  # key: whether the mode is synchronous
         self._mode = None  # the one of the view
         self._connected = False   # to the coordinator
@@ -143,8 +143,8 @@ class WorkerCore:
         """The model, the data or the user's program failed, and so does the job."""
         return self._handle(now, self._fail, reason)
 
-    def on_initial_tensor(self, ask, tensor, content, now):
-        return self._handle(now, self._initial_tensor, ask, tensor, content)
+    def on_initial_tensor(self, init_id, tensor, content, now):
+        return self._handle(now, self._initial_tensor, init_id, tensor, content)
 
     def on_tensor(self, compute, tensor, gradient, now):
         """A gradient of the Compute in progress: a flat array in storage type, or None for no
@@ -261,8 +261,8 @@ class WorkerCore:
             self._on_registered(message.registered)
         elif body == 'refusal':
             self._on_refusal(message.refusal)
-        elif body == 'birth':
-            self._on_birth(message.birth)
+        elif body == 'initialize':
+            self._on_initialize(message.initialize)
         elif body == 'new_view':
             self._on_new_view(message.new_view)
         elif body == 'evaluate':
@@ -314,26 +314,26 @@ class WorkerCore:
         self._context.layout = layout
         self._context.index = layout_lib.LayoutIndex(table, layout)
 
-    def _on_birth(self, birth):
+    def _on_initialize(self, initialize):
         view = self._context.view
-        if view is not None and birth.ask.attempt <= view.id.attempt:
+        if view is not None and initialize.init_id.attempt <= view.id.attempt:
             return
         try:
-            if len(birth.owner) != birth.layout.partitions or any(
-                    owner >= len(birth.shards) for owner in birth.owner):
-                raise ValueError('a birth without an owner for each partition')
-            self._set_layout(birth.table, birth.layout)
+            if len(initialize.owner) != initialize.layout.partitions or any(
+                    owner >= len(initialize.shards) for owner in initialize.owner):
+                raise ValueError('an initialization without an owner for each partition')
+            self._set_layout(initialize.table, initialize.layout)
         except ValueError as error:
             self._fail(str(error))
             return
-        if self._birth.start(birth):
+        if self._init_pusher.start(initialize):
             self._update_links()
 
-    def _initial_tensor(self, ask, tensor, content):
+    def _initial_tensor(self, init_id, tensor, content):
         if self._context.table is None or tensor >= len(self._context.table.tensors):
             return
         if self._size_fits(tensor, content):
-            self._birth.on_initial_tensor(ask, tensor, content)
+            self._init_pusher.on_initial_tensor(init_id, tensor, content)
         else:
             self._fail_size('tensor', tensor, content)
 
@@ -371,7 +371,7 @@ class WorkerCore:
             self._fail(str(error))
             return
         old, context.view = context.view, view
-        self._birth.stop()
+        self._init_pusher.stop()
         self._read_view()
         self._update_links()
         # The job continues without this life: it was expelled, or may leave. A view without members
@@ -424,8 +424,8 @@ class WorkerCore:
     def _update_links(self):
         context = self._context
         wanted = {}
-        if self._birth.active:
-            wanted.update((s.process.incarnation, s.address) for s in self._birth.birth.shards)
+        if self._init_pusher.active:
+            wanted.update((s.process.incarnation, s.address) for s in self._init_pusher.initialize.shards)
         if context.may_evaluate():
             wanted.update((s.process.incarnation, s.address) for s in context.view.shards)
         for shard, link in list(context.links.items()):
@@ -479,8 +479,8 @@ class WorkerCore:
             link.on_credit(header.credit.bytes, self._context.actions)
         elif body == 'refused':
             self._on_refused(header.refused)
-        elif body == 'birthed':
-            self._birth.on_birthed(link, header.birthed)
+        elif body == 'initialized':
+            self._init_pusher.on_initialized(link, header.initialized)
         elif self._mode is None or header.view != self._context.view.id:
             pass  # data of another view
         elif body == 'data' and header.data.cut:
@@ -489,7 +489,7 @@ class WorkerCore:
             self._mode.on_frame(link, header, payload)
 
     def _link_ready(self, link):
-        self._birth.on_link_ready(link)
+        self._init_pusher.on_link_ready(link)
         if self._mode is None:
             return
         if self._context.member:

@@ -271,7 +271,7 @@ def _parse_header(content, at):
 def blocks_of(header):
     """The block headers of a body, if it has any."""
     body = header.WhichOneof('body')
-    if body in ('push', 'birth_push', 'data'):
+    if body in ('push', 'init_push', 'data'):
         return getattr(header, body).blocks
     return ()
 

@@ -59,7 +59,7 @@ globals().update(_load(_DESCRIPTORS))
 
 
 def view_key(view_id):
-    """The sort key of ids of views, pauses and asks (R1)."""
+    """The sort key of ids of views, pauses and init requests (R1)."""
     term = view_id.term
     return (view_id.attempt, term.counter, term.coordinator, view_id.number)
 

@@ -39,7 +39,7 @@ struct Summary {
 // The values of status.summary; any other value is the reason why pods wait.
 constexpr Summary kSummaries[] = {
     {"Starting", Phase::STARTING, ""},
-    {"Initializing", Phase::BIRTH, ""},
+    {"Initializing", Phase::INITIALIZING, ""},
     {"Training", Phase::TRAINING, ""},
     {"Evaluating", Phase::EVALUATING, ""},
     {"Saving", Phase::SAVING, ""},

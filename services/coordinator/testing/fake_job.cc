@@ -52,39 +52,40 @@ std::vector<uint32_t> FakeShard::Owned() const {
   return owned;
 }
 
-void FakeShard::LoadedOrBorn() {
-  whole = true;
+void FakeShard::LoadedOrInitialized() {
+  ready = true;
   v1::MemberMessage message;
-  *message.mutable_whole()->mutable_ask() = ask;
-  message.mutable_whole()->set_error(load_error);
+  *message.mutable_state_ready()->mutable_init_id() = init_id;
+  message.mutable_state_ready()->set_error(load_error);
   Say(message);
 }
 
 void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
-  if (message.has_prepare()) {
-    ask = message.prepare().ask();
-    prepare = message.prepare();
-    whole = has_view = paused = false;
+  if (message.has_prepare_state()) {
+    init_id = message.prepare_state().init_id();
+    prepare = message.prepare_state();
+    ready = has_view = paused = false;
     after.reset();
     cut.reset();
     view.Clear();
-    version = committed = message.prepare().version();
+    version = committed = message.prepare_state().version();
     hold = 0;
     ledger = IntervalSet();
     clocks.clear();
     leases.clear();
     staged.clear();
-    for (const v1::Range& range : message.prepare().checkpoint().ledger().applied()) {
+    for (const v1::Range& range : message.prepare_state().checkpoint().ledger().applied()) {
       ledger.Add(FromProto(range));
     }
 
     // The shard's partitions before there is a view.
-    *view.mutable_shards() = message.prepare().shards();
-    *view.mutable_owner() = message.prepare().owner();
-    if (message.prepare().has_checkpoint()) LoadedOrBorn();
+    *view.mutable_shards() = message.prepare_state().shards();
+    *view.mutable_owner() = message.prepare_state().owner();
+    if (message.prepare_state().has_checkpoint()) LoadedOrInitialized();
     // Pushes that arrived before this message have waited.
     for (FakeWorker* worker : job->Workers()) {
-      if (!message.prepare().has_checkpoint() && Same(worker->pushed, ask)) LoadedOrBorn();
+      if (!message.prepare_state().has_checkpoint() && Same(worker->pushed, init_id))
+        LoadedOrInitialized();
     }
   } else if (message.has_pause()) {
     if (message.pause().now() || paused) {
@@ -187,7 +188,7 @@ void FakeShard::Reply(const v1::PauseId& pause) {
     *reply.mutable_view() = view.id();
     *reply.mutable_newest() = view;
   }
-  if (whole) *reply.mutable_whole_ask() = ask;
+  if (ready) *reply.mutable_ready_init_id() = init_id;
 
   for (uint32_t p : Owned()) {
     v1::PauseReply::PartitionState& state = *reply.add_partitions();
@@ -288,12 +289,12 @@ void FakeWorker::Announce() {
 }
 
 void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
-  if (message.has_birth()) {
+  if (message.has_initialize()) {
     ++asked;
-    if (!births) return;
-    pushed = message.birth().ask();
+    if (!initializes) return;
+    pushed = message.initialize().init_id();
     for (FakeShard* shard : job->Shards()) {
-      if (Same(shard->ask, message.birth().ask())) shard->LoadedOrBorn();
+      if (Same(shard->init_id, message.initialize().init_id())) shard->LoadedOrInitialized();
     }
   } else if (message.has_new_view()) {
     has_table = has_table || message.new_view().has_table();
@@ -375,11 +376,11 @@ void FakeJob::Scale(uint32_t wanted) {
   Pump();
 }
 
-FakeWorker& FakeJob::AddWorker(uint32_t index, bool births) {
+FakeWorker& FakeJob::AddWorker(uint32_t index, bool initializes) {
   if (index >= wanted_workers) Scale(index + 1);
   workers.push_back(std::make_unique<FakeWorker>(this, v1::WORKER, index, ++next_incarnation));
   FakeWorker& worker = *workers.back();
-  worker.births = births;
+  worker.initializes = initializes;
   v1::TensorSpec& tensor = *worker.ready.mutable_table()->add_tensors();
   tensor.set_name("w");
   tensor.add_shape(elements);
@@ -479,7 +480,7 @@ void FakeJob::CheckAdmissions(const Send& send) {
     }
   }
 
-  const bool names_shards = send.message.has_new_view() || send.message.has_birth();
+  const bool names_shards = send.message.has_new_view() || send.message.has_initialize();
   const FakeProcess* worker = OnStream(send.stream);
   if (!names_shards || worker == nullptr) return;
   for (const FakeShard* shard : Shards()) {

@@ -60,7 +60,7 @@ class FakeShard : public FakeProcess {
   v1::Register Registration() const override;
   void Announce() override {}
 
-  void LoadedOrBorn();
+  void LoadedOrInitialized();
   bool CanClose() const { return has_view && !paused && !Held(); }
   bool Held() const { return hold > 0 && version == hold; }
   void Close();  // closes a step, which commits the current version
@@ -70,9 +70,9 @@ class FakeShard : public FakeProcess {
 
   std::optional<v1::Admitted> admitted;  // newest
   v1::JobSpec job_spec;                  // as the coordinator sent it
-  v1::AskId ask;
-  v1::Prepare prepare;  // newest
-  bool whole = false;
+  v1::InitId init_id;
+  v1::PrepareState prepare;  // newest
+  bool ready = false;
   bool has_view = false;
   v1::View view;
   uint64_t version = 0;
@@ -108,13 +108,13 @@ class FakeWorker : public FakeProcess {
 
   v1::Ready ready;
   bool says_ready = true;
-  bool births = true;  // pushes version 0 when asked
+  bool initializes = true;  // pushes version 0 when asked
   bool evaluates = true;
   std::string evaluation_error;
   std::optional<v1::View> view;
   bool has_table = false;
   int asked = 0;
-  v1::AskId pushed;  // the ask for which it pushed version 0
+  v1::InitId pushed;  // the init request for which it pushed version 0
   std::vector<v1::Evaluate> evaluations;
   double seconds_per_sample = 0.001;
   uint64_t batch_size = 0;  // of the newest heartbeat's reply
@@ -129,7 +129,7 @@ class FakeJob {
   // ---- processes
   FakeShard& AddShard(uint32_t index);
   // From then on the operator wants at least index + 1 workers.
-  FakeWorker& AddWorker(uint32_t index, bool births = true);
+  FakeWorker& AddWorker(uint32_t index, bool initializes = true);
   // The operator wants this many workers.
   void Scale(uint32_t workers);
   // Starts the spec's shards and workers, and runs until there is a first view.

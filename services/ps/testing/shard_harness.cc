@@ -76,12 +76,12 @@ void ShardHarness::Tell(const v1::CoordinatorMessage& message) {
   Collect();
 }
 
-v1::Prepare ShardHarness::MakePrepare(uint64_t number, uint64_t attempt) const {
-  v1::Prepare prepare;
-  prepare.mutable_ask()->set_attempt(attempt);
-  prepare.mutable_ask()->mutable_term()->set_counter(1);
-  prepare.mutable_ask()->mutable_term()->set_coordinator(1);
-  prepare.mutable_ask()->set_number(number);
+v1::PrepareState ShardHarness::MakePrepareState(uint64_t number, uint64_t attempt) const {
+  v1::PrepareState prepare;
+  prepare.mutable_init_id()->set_attempt(attempt);
+  prepare.mutable_init_id()->mutable_term()->set_counter(1);
+  prepare.mutable_init_id()->mutable_term()->set_coordinator(1);
+  prepare.mutable_init_id()->set_number(number);
   *prepare.mutable_job() = job;
   *prepare.mutable_table() = table;
   *prepare.mutable_layout() = *MakeLayout(table, static_cast<uint32_t>(owner.size()));
@@ -94,8 +94,8 @@ v1::Prepare ShardHarness::MakePrepare(uint64_t number, uint64_t attempt) const {
 
 void ShardHarness::Prepare(uint64_t number, uint64_t attempt) {
   v1::CoordinatorMessage message;
-  *message.mutable_prepare() = MakePrepare(number, attempt);
-  layout_ = message.prepare().layout();
+  *message.mutable_prepare_state() = MakePrepareState(number, attempt);
+  layout_ = message.prepare_state().layout();
   Tell(message);
 }
 
@@ -142,17 +142,17 @@ v1::View ShardHarness::MakeView(uint64_t number, uint64_t first_step,
     shard.mutable_process()->set_incarnation(incarnation);
   }
   for (uint32_t position : owner) view.add_owner(position);
-  *view.mutable_ask() = FirstAsk(attempt);
+  *view.mutable_init_id() = FirstInitId(attempt);
   return view;
 }
 
-v1::AskId ShardHarness::FirstAsk(uint64_t attempt) {
-  v1::AskId ask;
-  ask.set_attempt(attempt);
-  ask.mutable_term()->set_counter(1);
-  ask.mutable_term()->set_coordinator(1);
-  ask.set_number(1);
-  return ask;
+v1::InitId ShardHarness::FirstInitId(uint64_t attempt) {
+  v1::InitId init_id;
+  init_id.set_attempt(attempt);
+  init_id.mutable_term()->set_counter(1);
+  init_id.mutable_term()->set_coordinator(1);
+  init_id.set_number(1);
+  return init_id;
 }
 
 v1::Install ShardHarness::MakeInstall(const v1::View& view) const {
@@ -183,8 +183,8 @@ void ShardHarness::Begin(const std::vector<uint64_t>& members) {
   for (uint32_t partition = 0; partition < owner.size(); ++partition) {
     if (owner[partition] != 0) continue;
     v1::Header header;
-    v1::BirthPush& push = *header.mutable_birth_push();
-    *push.mutable_ask() = FirstAsk(1);
+    v1::InitPush& push = *header.mutable_init_push();
+    *push.mutable_init_id() = FirstInitId(1);
     push.set_partition(partition);
     const absl::Cord payload = CordOf(partition == 0 ? w : b);
     v1::BlockHeader& block = *push.add_blocks();

@@ -34,7 +34,7 @@ class ShardHarness {
  public:
   ShardHarness();
 
-  // ---- the job; change it before Prepare
+  // ---- the job; change it before PrepareState
   v1::JobSpec job;
   v1::TensorTable table;
   ShardOptions options;
@@ -48,7 +48,7 @@ class ShardHarness {
   // ---- the coordinator. `term` is the term's counter.
   void Connect();
   void Tell(const v1::CoordinatorMessage& message);
-  v1::Prepare MakePrepare(uint64_t number, uint64_t attempt = 1) const;
+  v1::PrepareState MakePrepareState(uint64_t number, uint64_t attempt = 1) const;
   void Prepare(uint64_t number, uint64_t attempt = 1);
   void Pause(uint64_t number, uint64_t term = 1, uint64_t attempt = 1);
   void PauseAfter(uint64_t step, uint64_t number);
@@ -58,7 +58,7 @@ class ShardHarness {
   void Install(const v1::View& view);
   // Pause, then install.
   void ChangeView(uint64_t number, uint64_t first_step, const std::vector<uint64_t>& members);
-  // Prepare, push version 0 (zeros, or `w` and `b`), and install view 1 at step 0.
+  // PrepareState, push version 0 (zeros, or `w` and `b`), and install view 1 at step 0.
   void Begin(const std::vector<uint64_t>& members);
 
   // ---- workers, by incarnation. A stream sends Hello when it is opened; its process is admitted
@@ -80,8 +80,8 @@ class ShardHarness {
             v1::Range microbatches, uint64_t samples = 1, bool pull_next = true);
   void Pull(StreamId stream, uint64_t version, uint64_t request = 0);
   static v1::Range Microbatches(uint64_t begin, uint64_t end);
-  // The first ask of an attempt, which its views name.
-  static v1::AskId FirstAsk(uint64_t attempt);
+  // The first init request of an attempt, which its views name.
+  static v1::InitId FirstInitId(uint64_t attempt);
 
   // ---- results since the last Take
   std::vector<v1::Header> TakeFrames(StreamId stream);

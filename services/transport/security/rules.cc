@@ -26,7 +26,7 @@ bool IsSaidBy(Message::BodyCase body, v1::Role role) {
     case Message::kWorkerProgress:
     case Message::kEvaluationResult:
       return role == v1::WORKER;
-    case Message::kWhole:
+    case Message::kStateReady:
     case Message::kPauseReply:
     case Message::kInstalled:
     case Message::kShardProgress:

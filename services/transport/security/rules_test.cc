@@ -103,7 +103,7 @@ std::map<std::string, v1::MemberMessage> EveryMessage() {
 
 TEST(RulesTest, MemberSendsOnlyMessagesOfItsRole) {
   const std::set<std::string> of_workers = {"ready", "worker_progress", "evaluation_result"};
-  const std::set<std::string> of_shards = {"whole",          "pause_reply", "installed",
+  const std::set<std::string> of_shards = {"state_ready",    "pause_reply", "installed",
                                            "shard_progress", "cut_pinned",  "cut_written",
                                            "cut_failed"};
   const std::set<std::string> of_both = {"heartbeat", "failure", "leave"};

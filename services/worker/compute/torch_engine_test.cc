@@ -51,7 +51,7 @@ std::unique_ptr<ComputeEngine> Create(const TorchEngineOptions& options) {
 }
 
 // Version 0 as a worker would receive it.
-std::unique_ptr<ComputeEngine> CreateBorn(const TorchEngineOptions& options) {
+std::unique_ptr<ComputeEngine> CreateInitialized(const TorchEngineOptions& options) {
   std::unique_ptr<ComputeEngine> engine = Create(options);
   for (int i = 0; i < engine->Describe().tensors_size(); ++i) {
     EXPECT_TRUE(engine->SetTensorRange(Buffer::kIncoming, i, 0, *engine->InitialTensor(i)).ok());
@@ -224,7 +224,7 @@ TEST(TorchEngineTest, TheConvnetsLossMatchesTheOneComputedByHand) {
 
 TEST(TorchEngineTest, EveryGradientIsDeliveredOnceAndTheLastLayersFirst) {
   for (const char* name : {"convnet", "mnist-net", "mlp"}) {
-    const auto engine = CreateBorn(Named(name));
+    const auto engine = CreateInitialized(Named(name));
     const Batch batch = Images(4);
     RecordingSink sink;
     const BatchMetrics metrics = Gradients(*engine, Request(batch), sink);
@@ -243,7 +243,7 @@ TEST(TorchEngineTest, EveryGradientIsDeliveredOnceAndTheLastLayersFirst) {
 }
 
 TEST(TorchEngineTest, GradientsOfMicrobatchesAddUpToTheWholeBatchs) {
-  const auto engine = CreateBorn(Named("convnet"));
+  const auto engine = CreateInitialized(Named("convnet"));
   const Batch batch = Images(12);
   RecordingSink whole;
   const BatchMetrics metrics = Gradients(*engine, Request(batch), whole);
@@ -267,7 +267,7 @@ TEST(TorchEngineTest, GradientsOfMicrobatchesAddUpToTheWholeBatchs) {
 }
 
 TEST(TorchEngineTest, SeveralMicrobatchesAtOnceGiveTheSumOfTheirMeans) {
-  const auto engine = CreateBorn(Named("mlp"));
+  const auto engine = CreateInitialized(Named("mlp"));
   const Batch batch = Images(10);
   GradientRequest request = Request(batch, Reduction::kSumOfMicrobatchMeans);
   request.microbatch_size = 4;  // 4, 4, 2
@@ -287,7 +287,7 @@ TEST(TorchEngineTest, SeveralMicrobatchesAtOnceGiveTheSumOfTheirMeans) {
 }
 
 TEST(TorchEngineTest, AGradientDoesNotChangeLater) {
-  auto engine = CreateBorn(Named("mlp"));
+  auto engine = CreateInitialized(Named("mlp"));
   const Batch batch = Images(8);
   RecordingSink first;
   Gradients(*engine, Request(batch), first);
@@ -303,7 +303,7 @@ TEST(TorchEngineTest, AGradientDoesNotChangeLater) {
 }
 
 TEST(TorchEngineTest, DropoutDependsOnlyOnSeedStepAndMicrobatch) {
-  const auto engine = CreateBorn(Named("mnist-net"));
+  const auto engine = CreateInitialized(Named("mnist-net"));
   const Batch batch = Images(2);
   const auto gradient = [&](ComputeEngine& of, uint64_t step, uint64_t microbatch) {
     GradientRequest request = Request(batch);
@@ -316,12 +316,12 @@ TEST(TorchEngineTest, DropoutDependsOnlyOnSeedStepAndMicrobatch) {
   const std::vector<float> once = gradient(*engine, 5, 2);
   EXPECT_NE(gradient(*engine, 6, 2), once);
   EXPECT_NE(gradient(*engine, 5, 3), once);
-  EXPECT_EQ(gradient(*CreateBorn(Named("mnist-net")), 5, 2), once);
+  EXPECT_EQ(gradient(*CreateInitialized(Named("mnist-net")), 5, 2), once);
   EXPECT_EQ(gradient(*engine, 5, 2), once);
 }
 
 TEST(TorchEngineTest, EvaluationHasNoDropout) {
-  const auto engine = CreateBorn(Named("mnist-net"));
+  const auto engine = CreateInitialized(Named("mnist-net"));
   const Batch batch = Images(16);
   const BatchMetrics once = *engine->Evaluate(Buffer::kCurrent, batch);
   RecordingSink sink;
@@ -370,7 +370,7 @@ TEST(TorchEngineTest, EvaluatesAVersionWhileAnotherOneTrains) {
 TEST(TorchEngineTest, TheAdditiveModelsUpdateTakesNoData) {
   Batch batch;
   batch.samples = 1;
-  const auto engine = CreateBorn(Named("additive", {{"dim", 3000}}));
+  const auto engine = CreateInitialized(Named("additive", {{"dim", 3000}}));
   EXPECT_EQ(Elements(*engine->GetTensor(Buffer::kCurrent, 0))[1025], 1.0f / 1024);
   RecordingSink sink;
   const BatchMetrics metrics = Gradients(*engine, Request(batch), sink);
@@ -398,7 +398,7 @@ TEST(TorchEngineTest, TheAdditiveModelsUpdateTakesNoData) {
 TEST(TorchEngineTest, TheAdditiveModelWorksInDoublePrecision) {
   TorchEngineOptions options = Named("additive", {{"dim", 2}});
   options.model.set_dtype(v1::FLOAT64);
-  const auto engine = CreateBorn(options);
+  const auto engine = CreateInitialized(options);
   Batch batch;
   batch.samples = 1;
   RecordingSink sink;
@@ -409,7 +409,7 @@ TEST(TorchEngineTest, TheAdditiveModelWorksInDoublePrecision) {
 TEST(TorchEngineTest, LowPrecisionModelsTrain) {
   TorchEngineOptions options = Named("mlp");
   options.model.set_dtype(v1::BFLOAT16);
-  const auto engine = CreateBorn(options);
+  const auto engine = CreateInitialized(options);
   const Batch batch = Images(4);
   RecordingSink sink;
   EXPECT_NEAR(Gradients(*engine, Request(batch), sink).loss_sum / 4, std::log(10.0), 0.5);
@@ -417,7 +417,7 @@ TEST(TorchEngineTest, LowPrecisionModelsTrain) {
 }
 
 TEST(TorchEngineTest, RejectsBatchesThatDoNotFitWithTheReason) {
-  const auto engine = CreateBorn(Named("convnet"));
+  const auto engine = CreateInitialized(Named("convnet"));
   Batch unlabelled = Images(2);
   unlabelled.classes.clear();
   Batch eleven = Images(2);
@@ -517,7 +517,7 @@ TEST(TorchEngineTest, LogisticRegressionLearnsSeparableClasses) {
   spec.mutable_synthetic()->set_samples(2000);
   spec.mutable_synthetic()->add_shape(16);
   spec.mutable_synthetic()->set_classes(2);
-  const auto engine = CreateBorn(Named("logistic", {{"in", 16}}));
+  const auto engine = CreateInitialized(Named("logistic", {{"in", 16}}));
   EXPECT_GE(Train(*engine, spec, 20, 0.5), 0.99);
 }
 
@@ -528,7 +528,7 @@ TEST(TorchEngineTest, TheConvnetLearnsMnist) {
   spec.mutable_source()->set_path(FindDataFolder("mnist"));
   spec.mutable_normalize()->add_mean(0.1307);
   spec.mutable_normalize()->add_std(0.3081);
-  const auto engine = CreateBorn(Named("convnet"));
+  const auto engine = CreateInitialized(Named("convnet"));
   EXPECT_GE(Train(*engine, spec, 64, 0.1), 0.93);
 }
 

@@ -83,7 +83,7 @@ TorchEngineOptions Options(const std::string& path, const std::string& loss = "m
   return options;
 }
 
-std::unique_ptr<ComputeEngine> CreateBorn(const TorchEngineOptions& options) {
+std::unique_ptr<ComputeEngine> CreateInitialized(const TorchEngineOptions& options) {
   absl::StatusOr<std::unique_ptr<ComputeEngine>> engine = CreateTorchEngine(options);
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (!engine.ok()) return nullptr;
@@ -145,7 +145,7 @@ TEST(TorchScriptEngineTest, AModelThatChangesItsInputDoesNotChangeTheBatch) {
 def forward(self, x):
     return self.fc.forward(x.mul_(2.0))
 )";
-  const auto engine = CreateBorn(Options(Save(module)));
+  const auto engine = CreateInitialized(Options(Save(module)));
   ASSERT_NE(engine, nullptr);
   const Batch batch = Pairs({1, 2, 3, 4}, {0, 0});
   RecordingSink sink;
@@ -157,7 +157,7 @@ def forward(self, x):
 
 TEST(TorchScriptEngineTest, ParametersAndBuffersAreFoundInTheOrderOfTheStateDict) {
   EXPECT_THAT(
-      Layout(*CreateBorn(Options(Save(NormedModule())))),
+      Layout(*CreateInitialized(Options(Save(NormedModule())))),
       ElementsAre("offset PARAMETER FLOAT32", "norm.weight PARAMETER FLOAT32",
                   "norm.bias PARAMETER FLOAT32", "norm.running_mean BUFFER FLOAT32",
                   "norm.running_var BUFFER FLOAT32", "norm.num_batches_tracked COUNTER INT64",
@@ -165,7 +165,7 @@ TEST(TorchScriptEngineTest, ParametersAndBuffersAreFoundInTheOrderOfTheStateDict
 }
 
 TEST(TorchScriptEngineTest, InitialValuesAreAlwaysTheFiles) {
-  const auto engine = CreateBorn(Options(Save(LinearModule())));
+  const auto engine = CreateInitialized(Options(Save(LinearModule())));
   EXPECT_THAT(Elements(*engine->InitialTensor(0)), ElementsAre(1, 2));
   ASSERT_TRUE(engine->SetTensorRange(Buffer::kIncoming, 0, 0, BytesOf<float>({7, 8})).ok());
   ASSERT_TRUE(engine->Adopt().ok());
@@ -173,7 +173,7 @@ TEST(TorchScriptEngineTest, InitialValuesAreAlwaysTheFiles) {
 }
 
 TEST(TorchScriptEngineTest, GradientsOfTheCurrentVersionMatchThoseComputedByHand) {
-  const auto engine = CreateBorn(Options(Save(LinearModule())));
+  const auto engine = CreateInitialized(Options(Save(LinearModule())));
   const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
   // More than once: the interpreter optimises after its first runs, with profiles of the memory it
   // saw.
@@ -198,13 +198,13 @@ def loss(self, output, target):
     return torch.mean(torch.abs(output - target))
 )";
   const std::string path = Save(module);
-  const auto engine = CreateBorn(Options(path, ""));
+  const auto engine = CreateInitialized(Options(path, ""));
   const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
   RecordingSink sink;
   EXPECT_FLOAT_EQ(Gradients(*engine, Request(batch), sink).loss_sum, 0.5 + 1.5);
   EXPECT_THAT(Elements(sink.gradients[0]), ElementsAre(1 - 2, 1));
-  EXPECT_FLOAT_EQ(CreateBorn(Options(path, "mse"))->Evaluate(Buffer::kCurrent, batch)->loss_sum,
-                  2.5);
+  EXPECT_FLOAT_EQ(
+      CreateInitialized(Options(path, "mse"))->Evaluate(Buffer::kCurrent, batch)->loss_sum, 2.5);
   ExpectRefused(CreateTorchEngine(Options(Save(LinearModule()), "")).status(),
                 absl::StatusCode::kFailedPrecondition, "no method 'loss(output, target)'");
 }
@@ -220,7 +220,7 @@ def forward(self, x, y):
 }
 
 TEST(TorchScriptEngineTest, AModuleWhoseForwardTakesTheTargetReturnsTheLoss) {
-  const auto engine = CreateBorn(Options(Save(LossModule()), ""));
+  const auto engine = CreateInitialized(Options(Save(LossModule()), ""));
   ASSERT_NE(engine, nullptr);
   const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
   RecordingSink sink;
@@ -245,7 +245,7 @@ TEST(TorchScriptEngineTest, TheModuleMayHaveAnyNameInForward) {
 def forward(net, x):
     return torch.linear(x, net.weight, net.bias)
 )";
-  EXPECT_NE(CreateBorn(Options(Save(module), "mse")), nullptr);
+  EXPECT_NE(CreateInitialized(Options(Save(module), "mse")), nullptr);
 }
 
 TEST(TorchScriptEngineTest, RejectsALossThatForwardDoesNotReturn) {
@@ -256,7 +256,7 @@ TEST(TorchScriptEngineTest, RejectsALossThatForwardDoesNotReturn) {
 def forward(self, x, y):
     return torch.linear(x, self.weight, self.bias) - y
 )";
-  const auto engine = CreateBorn(Options(Save(outputs), ""));
+  const auto engine = CreateInitialized(Options(Save(outputs), ""));
   RecordingSink sink;
   const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
   ExpectRefused(engine->ComputeGradients(Request(batch), sink).status(),
@@ -271,7 +271,7 @@ def forward(self, x, y, z):
 }
 
 TEST(TorchScriptEngineTest, ChangesOfBuffersAreReportedAndUndone) {
-  const auto engine = CreateBorn(Options(Save(NormedModule())));
+  const auto engine = CreateInitialized(Options(Save(NormedModule())));
   const Batch batch = Pairs({1, 10, 3, 14, 5, 12, 7, 16}, {0, 0, 0, 0});
   for (int run = 0; run < 3; ++run) {
     RecordingSink sink;
@@ -292,7 +292,7 @@ TEST(TorchScriptEngineTest, ChangesOfBuffersAreReportedAndUndone) {
 }
 
 TEST(TorchScriptEngineTest, EvaluationUsesTheRunningStatisticsOfItsVersion) {
-  const auto engine = CreateBorn(Options(Save(NormedModule())));
+  const auto engine = CreateInitialized(Options(Save(NormedModule())));
   const Batch batch = Pairs({1, 12}, {0});
   // Normalised: (1, 2); times (1, 2), plus 0.5.
   EXPECT_NEAR(engine->Evaluate(Buffer::kCurrent, batch)->loss_sum, 5.5 * 5.5, 1e-2);
@@ -307,7 +307,7 @@ TEST(TorchScriptEngineTest, EvaluationUsesTheRunningStatisticsOfItsVersion) {
 TEST(TorchScriptEngineTest, ReportsAParameterThatTheLossDoesNotDependOn) {
   ScriptModule module = LinearModule();
   module.tensors.push_back({"unused", kParameter, {3}, {1, 2, 3}, ""});
-  const auto engine = CreateBorn(Options(Save(module)));
+  const auto engine = CreateInitialized(Options(Save(module)));
   RecordingSink sink;
   Gradients(*engine, Request(Pairs({1, 1}, {0})), sink);
   EXPECT_THAT(sink.gradients, SizeIs(2));
@@ -317,7 +317,7 @@ TEST(TorchScriptEngineTest, ReportsAParameterThatTheLossDoesNotDependOn) {
 TEST(TorchScriptEngineTest, AFrozenParameterIsStateThatIsNotTrained) {
   ScriptModule module = LinearModule();
   module.tensors[1].kind = ScriptTensor::kFrozenParameter;
-  const auto engine = CreateBorn(Options(Save(module)));
+  const auto engine = CreateInitialized(Options(Save(module)));
   EXPECT_THAT(Layout(*engine), ElementsAre("weight PARAMETER FLOAT32", "bias BUFFER FLOAT32"));
   RecordingSink sink;
   Gradients(*engine, Request(Pairs({1, 1}, {0})), sink);
@@ -333,7 +333,7 @@ TEST(TorchScriptEngineTest, ATensorWithTwoNamesIsOneTensor) {
 def forward(self, x):
     return torch.linear(x, self.first) + torch.linear(x, self.second)
 )";
-  const auto engine = CreateBorn(Options(Save(module)));
+  const auto engine = CreateInitialized(Options(Save(module)));
   EXPECT_THAT(Layout(*engine), ElementsAre("first PARAMETER FLOAT32"));
   EXPECT_THAT(engine->Extras().aliases, ElementsAre(Pair("second", "first")));
   ASSERT_TRUE(engine->SetTensorRange(Buffer::kIncoming, 0, 0, BytesOf<float>({3, 0})).ok());
@@ -350,7 +350,7 @@ TEST(TorchScriptEngineTest, OtherIntegerBuffersKeepTheFilesValues) {
 def forward(self, x):
     return torch.linear(torch.index_select(x, 1, self.order), self.weight, self.bias)
 )";
-  const auto engine = CreateBorn(Options(Save(module)));
+  const auto engine = CreateInitialized(Options(Save(module)));
   EXPECT_THAT(Layout(*engine), SizeIs(2));
   EXPECT_FLOAT_EQ(engine->Evaluate(Buffer::kCurrent, Pairs({0, 3}, {3.5}))->loss_sum, 0);
 }
@@ -359,7 +359,7 @@ TEST(TorchScriptEngineTest, ConstantsAreExtrasOfTheStateDict) {
   ScriptModule module = LinearModule();
   module.tensors.push_back({"order", ScriptTensor::kIntegerBuffer, {2}, {1, 0}, ""});
   module.tensors.push_back({"mask", ScriptTensor::kBoolBuffer, {1, 2}, {1, 0}, ""});
-  const auto engine = CreateBorn(Options(Save(module)));
+  const auto engine = CreateInitialized(Options(Save(module)));
   const StateDictExtras extras = engine->Extras();
   ASSERT_THAT(extras.constants, SizeIs(2));
   EXPECT_EQ(extras.constants[0].name, "order");
@@ -377,7 +377,7 @@ TEST(TorchScriptEngineTest, DropoutInAScriptIsSeededToo) {
 def forward(self, x):
     return torch.linear(torch.dropout(x, 0.5, bool(self.training)), self.weight, self.bias)
 )";
-  const auto engine = CreateBorn(Options(Save(module)));
+  const auto engine = CreateInitialized(Options(Save(module)));
   const Batch batch = Pairs(std::vector<float>(200, 1), std::vector<float>(100, 0));
   const auto loss = [&](uint64_t step) {
     GradientRequest request = Request(batch);
@@ -397,7 +397,7 @@ def forward(self, x):
     assert x.size(0) != 3, "three is too many"
     return torch.linear(x, self.weight, self.bias)
 )";
-  const auto engine = CreateBorn(Options(Save(module)));
+  const auto engine = CreateInitialized(Options(Save(module)));
   const Batch three = Pairs({1, 1, 1, 1, 1, 1}, {0, 0, 0});
   RecordingSink failed;
   ExpectRefused(engine->ComputeGradients(Request(three), failed).status(),
@@ -470,7 +470,7 @@ TEST(TorchScriptEngineTest, RejectsModulesThatCannotBeTrained) {
 TEST(ExportTorchScriptTest, TheFileLoadsWithTheValuesGiven) {
   const std::string source = Save(NormedModule());
   const std::string target = MakeTestFolder() + "/trained.pt";
-  const auto engine = CreateBorn(Options(source));
+  const auto engine = CreateInitialized(Options(source));
   std::vector<NamedBytes> tensors;
   for (int i = 0; i < engine->Describe().tensors_size(); ++i) {
     tensors.push_back({engine->Describe().tensors(i).name(), *engine->InitialTensor(i)});
@@ -519,7 +519,7 @@ def forward(self, x):
 TEST(TorchScriptEngineTest, AnEmbeddingTablesGradientIsTheRowsOfTheBatch) {
   const Batch batch = Pairs({0, 4, 4, 2}, {0, 0});
   for (const std::string sparse : {"False", "True"}) {
-    const auto engine = CreateBorn(Options(Save(ScoredModule(sparse))));
+    const auto engine = CreateInitialized(Options(Save(ScoredModule(sparse))));
     EXPECT_THAT(engine->RowTensors(), ElementsAre(0));
     const auto rows = engine->RowsOf(batch);
     ASSERT_TRUE(rows.ok()) << rows.status();
@@ -535,7 +535,7 @@ TEST(TorchScriptEngineTest, AnEmbeddingTablesGradientIsTheRowsOfTheBatch) {
 }
 
 TEST(TorchScriptEngineTest, RejectsARowThatATableDoesNotHave) {
-  const auto engine = CreateBorn(Options(Save(ScoredModule("False"))));
+  const auto engine = CreateInitialized(Options(Save(ScoredModule("False"))));
   for (const auto& [row, text] : {std::make_pair(5.0F, "row 5"), std::make_pair(-1.0F, "row -1")}) {
     ExpectRefused(
         engine->RowsOf(Pairs({0, row}, {0})).status(), absl::StatusCode::kInvalidArgument,
@@ -544,7 +544,7 @@ TEST(TorchScriptEngineTest, RejectsARowThatATableDoesNotHave) {
 }
 
 TEST(TorchScriptEngineTest, ABatchOfAnotherShapeNamesNoRows) {
-  const auto engine = CreateBorn(Options(Save(ScoredModule("False"))));
+  const auto engine = CreateInitialized(Options(Save(ScoredModule("False"))));
   Batch batch = Pairs({0, 1}, {0});
   batch.features.pop_back();
   ExpectRefused(engine->RowsOf(batch).status(), absl::StatusCode::kInvalidArgument,

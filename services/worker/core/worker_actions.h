@@ -66,7 +66,7 @@ struct OpenModel {
 
 // Read a tensor of version 0 (ComputeEngine::InitialTensor); OnInitialTensor follows.
 struct ReadInitialTensor {
-  v1::AskId ask;
+  v1::InitId init_id;
   uint32_t tensor = 0;
 };
 

@@ -12,8 +12,8 @@
 #include "services/protocol/layout.h"
 #include "services/protocol/wire_version.h"
 #include "services/worker/core/asynchronous_worker.h"
-#include "services/worker/core/birth_pusher.h"
 #include "services/worker/core/evaluation_queue.h"
+#include "services/worker/core/init_pusher.h"
 #include "services/worker/core/synchronous_worker.h"
 #include "services/worker/core/training_mode.h"
 #include "services/worker/core/worker_context.h"
@@ -65,7 +65,8 @@ class WorkerCore::Impl {
   void OnShardBroken(ShardId shard, const absl::Status& why);
   void OnShardConnected(ShardId shard);
   void OnModelReady(const v1::TensorTable& table, uint64_t training, uint64_t evaluation);
-  void OnInitialTensor(const v1::AskId& ask, uint32_t tensor, absl::StatusOr<absl::Cord> content);
+  void OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
+                       absl::StatusOr<absl::Cord> content);
   void SetRowTensors(std::vector<uint32_t> tensors) { context_.row_tensors = std::move(tensors); }
   void OnRows(RowsId id, absl::StatusOr<RowSelections> rows);
   void OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient);
@@ -89,7 +90,7 @@ class WorkerCore::Impl {
   void SendProgress();
   void OnRegistered(const v1::Registered& registered);
   void OnRefusal(const v1::Refusal& refusal);
-  void OnBirth(const v1::Birth& birth);
+  void OnInitialize(const v1::Initialize& initialize);
   void OnNewView(const v1::NewView& message);
   void OnFinish(const v1::Finish& finish);
   void SetLayout(const v1::TensorTable& table, const v1::Layout& layout);
@@ -106,7 +107,7 @@ class WorkerCore::Impl {
   const WorkerOptions options_;
   WorkerContext context_;
   EvaluationQueue evaluations_{&context_};
-  BirthPusher birth_{&context_};
+  InitPusher init_pusher_{&context_};
   std::unique_ptr<TrainingMode> synchronous_, asynchronous_;
   TrainingMode* mode_ = nullptr;  // one of the two: the view's
 
@@ -153,8 +154,8 @@ void WorkerCore::Impl::OnCoordinatorMessage(const v1::CoordinatorMessage& messag
       return OnRegistered(message.registered());
     case v1::CoordinatorMessage::kRefusal:
       return OnRefusal(message.refusal());
-    case v1::CoordinatorMessage::kBirth:
-      return OnBirth(message.birth());
+    case v1::CoordinatorMessage::kInitialize:
+      return OnInitialize(message.initialize());
     case v1::CoordinatorMessage::kNewView:
       return OnNewView(message.new_view());
     case v1::CoordinatorMessage::kEvaluate:
@@ -214,22 +215,24 @@ void WorkerCore::Impl::SetLayout(const v1::TensorTable& table, const v1::Layout&
   context_.index.emplace(context_.table, context_.layout);
 }
 
-void WorkerCore::Impl::OnBirth(const v1::Birth& birth) {
-  if (context_.view.has_id() && birth.ask().attempt() <= context_.view.id().attempt()) return;
-  if (absl::Status status = ValidateLayout(birth.table(), birth.layout()); !status.ok()) {
+void WorkerCore::Impl::OnInitialize(const v1::Initialize& initialize) {
+  if (context_.view.has_id() && initialize.init_id().attempt() <= context_.view.id().attempt())
+    return;
+  if (absl::Status status = ValidateLayout(initialize.table(), initialize.layout()); !status.ok()) {
     return Fail(status);
   }
-  if (birth.owner_size() != static_cast<int>(birth.layout().partitions()) ||
-      std::any_of(birth.owner().begin(), birth.owner().end(), [&](uint32_t owner) {
-        return owner >= static_cast<uint32_t>(birth.shards_size());
+  if (initialize.owner_size() != static_cast<int>(initialize.layout().partitions()) ||
+      std::any_of(initialize.owner().begin(), initialize.owner().end(), [&](uint32_t owner) {
+        return owner >= static_cast<uint32_t>(initialize.shards_size());
       })) {
-    return Fail(absl::InvalidArgumentError("a birth without an owner for each partition"));
+    return Fail(
+        absl::InvalidArgumentError("an initialization without an owner for each partition"));
   }
-  SetLayout(birth.table(), birth.layout());
-  if (birth_.Start(birth)) UpdateLinks();
+  SetLayout(initialize.table(), initialize.layout());
+  if (init_pusher_.Start(initialize)) UpdateLinks();
 }
 
-void WorkerCore::Impl::OnInitialTensor(const v1::AskId& ask, uint32_t tensor,
+void WorkerCore::Impl::OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
                                        absl::StatusOr<absl::Cord> content) {
   if (!content.ok()) return Fail(content.status());
   const v1::TensorTable& table = context_.table;
@@ -239,7 +242,7 @@ void WorkerCore::Impl::OnInitialTensor(const v1::AskId& ask, uint32_t tensor,
     return Fail(absl::InternalError(absl::StrCat("tensor ", spec.name(), " has ", content->size(),
                                                  " bytes, which does not fit its shape")));
   }
-  birth_.OnInitialTensor(ask, tensor, *std::move(content));
+  init_pusher_.OnInitialTensor(init_id, tensor, *std::move(content));
 }
 
 void WorkerCore::Impl::OnNewView(const v1::NewView& message) {
@@ -259,7 +262,7 @@ void WorkerCore::Impl::Adopt(const v1::View& view) {
   if (Compare(view.id(), context_.view.id()) <= 0 && context_.rules->CompareViews()) return;
   if (absl::Status status = CheckView(view, context_.layout); !status.ok()) return Fail(status);
   const v1::View old = std::exchange(context_.view, view);
-  birth_.Stop();
+  init_pusher_.Stop();
   ReadView();
   UpdateLinks();
   // The other members continue without this life: it was expelled, or is leaving. A view without
@@ -322,7 +325,7 @@ void WorkerCore::Impl::UpdateLinks() {
       wanted[shard.process().incarnation()] = shard.address();
     }
   };
-  if (birth_.active()) want(birth_.birth().shards());
+  if (init_pusher_.active()) want(init_pusher_.initialize().shards());
   if (context_.MayEvaluate()) want(context_.view.shards());
   for (auto it = context_.links.begin(); it != context_.links.end();) {
     it->second.DropQueue();  // frames of an older view
@@ -389,8 +392,8 @@ absl::Status WorkerCore::Impl::HandleFrame(ShardLink& link, const v1::Header& he
     case v1::Header::kRefused:
       OnRefused(link, header.refused());
       return absl::OkStatus();
-    case v1::Header::kBirthed:
-      birth_.OnBirthed(link, header.birthed());
+    case v1::Header::kInitialized:
+      init_pusher_.OnInitialized(link, header.initialized());
       return absl::OkStatus();
     default:
       break;
@@ -406,7 +409,7 @@ absl::Status WorkerCore::Impl::HandleFrame(ShardLink& link, const v1::Header& he
 }
 
 void WorkerCore::Impl::OnLinkReady(ShardLink& link) {
-  birth_.OnLinkReady(link);
+  init_pusher_.OnLinkReady(link);
   if (mode_ == nullptr) return;
   if (context_.member) mode_->OnLinkReady(link);
   if (context_.MayEvaluate()) evaluations_.OnLinkReady(link);
@@ -629,9 +632,9 @@ WorkerActions WorkerCore::OnModelReady(const v1::TensorTable& table, uint64_t tr
 WorkerActions WorkerCore::OnModelFailed(const absl::Status& status, absl::Time now) {
   return impl_->Handle(now, [&] { impl_->Fail(status); });
 }
-WorkerActions WorkerCore::OnInitialTensor(const v1::AskId& ask, uint32_t tensor,
+WorkerActions WorkerCore::OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
                                           absl::StatusOr<absl::Cord> content, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnInitialTensor(ask, tensor, std::move(content)); });
+  return impl_->Handle(now, [&] { impl_->OnInitialTensor(init_id, tensor, std::move(content)); });
 }
 WorkerActions WorkerCore::OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient,
                                      absl::Time now) {

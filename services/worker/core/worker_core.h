@@ -95,7 +95,7 @@ class WorkerCore {
   WorkerActions OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
                              uint64_t evaluation_samples, absl::Time now);
   WorkerActions OnModelFailed(const absl::Status& status, absl::Time now);
-  WorkerActions OnInitialTensor(const v1::AskId& ask, uint32_t tensor,
+  WorkerActions OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
                                 absl::StatusOr<absl::Cord> content, absl::Time now);
   // Results of the Compute in progress, in the order in which the engine reports them
   // (GradientSink). The cord's memory must not change as long as it is referred to.

@@ -1,4 +1,4 @@
-// A worker apart from training: registering, birth, evaluation, progress, leaving.
+// A worker apart from training: registering, initialization, evaluation, progress, leaving.
 #include "services/worker/core/worker_core.h"
 
 #include <vector>
@@ -20,18 +20,18 @@ std::vector<int> BodiesOf(const std::vector<v1::MemberMessage>& messages) {
   return bodies;
 }
 
-v1::CoordinatorMessage BirthMessage(const WorkerHarness& world, uint64_t number) {
+v1::CoordinatorMessage InitializeMessage(const WorkerHarness& world, uint64_t number) {
   v1::CoordinatorMessage message;
-  v1::Birth& birth = *message.mutable_birth();
-  birth.mutable_ask()->set_attempt(1);
-  birth.mutable_ask()->set_number(number);
-  *birth.mutable_table() = world.table_;
-  *birth.mutable_layout() = world.layout_;
+  v1::Initialize& initialize = *message.mutable_initialize();
+  initialize.mutable_init_id()->set_attempt(1);
+  initialize.mutable_init_id()->set_number(number);
+  *initialize.mutable_table() = world.table_;
+  *initialize.mutable_layout() = world.layout_;
   for (uint64_t shard : {kShardA, kShardB}) {
-    birth.add_shards()->mutable_process()->set_incarnation(shard);
+    initialize.add_shards()->mutable_process()->set_incarnation(shard);
   }
-  birth.add_owner(0);
-  birth.add_owner(1);
+  initialize.add_owner(0);
+  initialize.add_owner(1);
   return message;
 }
 
@@ -67,33 +67,33 @@ TEST(WorkerCoreTest, HeartbeatsFollowTheJobsInterval) {
 TEST(WorkerCoreTest, PushesVersionZeroToTheOwnersWhenAsked) {
   WorkerHarness world;
   world.Start();
-  world.Tell(BirthMessage(world, 1));
+  world.Tell(InitializeMessage(world, 1));
   world.ConnectAll();
   ASSERT_THAT(world.reads_, SizeIs(1));
-  world.Do(world.core_.OnInitialTensor(world.reads_[0].ask, 0, Number(1), world.now_));
+  world.Do(world.core_.OnInitialTensor(world.reads_[0].init_id, 0, Number(1), world.now_));
   ASSERT_THAT(world.reads_, SizeIs(2));
-  world.Do(world.core_.OnInitialTensor(world.reads_[1].ask, 1, Number(2), world.now_));
+  world.Do(world.core_.OnInitialTensor(world.reads_[1].init_id, 1, Number(2), world.now_));
   for (ShardId shard : {kShardA, kShardB}) {
     const auto frames = world.TakeSent(shard);
     ASSERT_THAT(frames, SizeIs(1));
-    EXPECT_TRUE(frames[0].header.birth_push().last());
-    EXPECT_EQ(frames[0].header.birth_push().ask().number(), 1u);
+    EXPECT_TRUE(frames[0].header.init_push().last());
+    EXPECT_EQ(frames[0].header.init_push().init_id().number(), 1u);
     EXPECT_EQ(frames[0].payload.size(), 8u);
   }
 }
 
-TEST(WorkerCoreTest, ABirthIsPushedAgainOnANewStreamUntilItIsAnswered) {
+TEST(WorkerCoreTest, AnInitializationIsPushedAgainOnANewStreamUntilItIsAnswered) {
   WorkerHarness world;
   world.Start();
-  world.Tell(BirthMessage(world, 1));
+  world.Tell(InitializeMessage(world, 1));
   world.ConnectAll();
   for (uint32_t tensor : {0u, 1u}) {
-    world.Do(world.core_.OnInitialTensor(world.reads_[0].ask, tensor, Number(1), world.now_));
+    world.Do(world.core_.OnInitialTensor(world.reads_[0].init_id, tensor, Number(1), world.now_));
   }
   world.TakeSent(kShardA);
-  v1::Header birthed;
-  *birthed.mutable_birthed()->mutable_ask() = world.reads_[0].ask;
-  world.Receive(kShardB, birthed);
+  v1::Header initialized;
+  *initialized.mutable_initialized()->mutable_init_id() = world.reads_[0].init_id;
+  world.Receive(kShardB, initialized);
   world.TakeSent(kShardB);
   for (ShardId shard : {kShardA, kShardB}) {
     world.Break(shard);
@@ -103,22 +103,22 @@ TEST(WorkerCoreTest, ABirthIsPushedAgainOnANewStreamUntilItIsAnswered) {
   EXPECT_THAT(world.TakeSent(kShardB), IsEmpty());
 }
 
-TEST(WorkerCoreTest, AnOlderAskIsIgnoredAndANewerAskRestartsTheBirth) {
+TEST(WorkerCoreTest, IgnoresAnOlderInitRequestAndRestartsForANewerOne) {
   WorkerHarness world;
   world.Start();
-  world.Tell(BirthMessage(world, 2));
-  world.Tell(BirthMessage(world, 1));
+  world.Tell(InitializeMessage(world, 2));
+  world.Tell(InitializeMessage(world, 1));
   EXPECT_THAT(world.reads_, SizeIs(1));
-  world.Tell(BirthMessage(world, 3));
+  world.Tell(InitializeMessage(world, 3));
   ASSERT_THAT(world.reads_, SizeIs(2));
-  EXPECT_EQ(world.reads_[1].ask.number(), 3u);
+  EXPECT_EQ(world.reads_[1].init_id.number(), 3u);
 }
 
 TEST(WorkerCoreTest, AnInitialTensorOfTheWrongSizeFailsTheJobAndNamesIt) {
   WorkerHarness world;
   world.Start();
-  world.Tell(BirthMessage(world, 1));
-  world.Do(world.core_.OnInitialTensor(world.reads_[0].ask, 0, absl::Cord("x"), world.now_));
+  world.Tell(InitializeMessage(world, 1));
+  world.Do(world.core_.OnInitialTensor(world.reads_[0].init_id, 0, absl::Cord("x"), world.now_));
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFailed);
   EXPECT_THAT(world.exits_[0].message, testing::HasSubstr("tensor a"));

@@ -1,4 +1,4 @@
-#include "services/ps/birth.h"
+#include "services/ps/initialization.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,23 +12,23 @@
 
 namespace sluice::ps {
 
-bool Birth::Prepare(const v1::Prepare& prepare) {
-  const int order = has_ask_ ? Compare(prepare.ask(), prepare_.ask()) : 1;
+bool Initialization::Prepare(const v1::PrepareState& prepare) {
+  const int order = has_init_id_ ? Compare(prepare.init_id(), prepare_.init_id()) : 1;
   if (order < 0) return false;
   if (order == 0) {
     Report();
     return true;
   }
   Discard();
-  has_ask_ = true;
+  has_init_id_ = true;
   prepare_ = prepare;
   if (absl::Status begun = Begin(); !begun.ok()) error_ = absl::StrCat(begun.message());
-  CheckWhole();
+  CheckReady();
   return true;
 }
 
-void Birth::Discard() {
-  newborn_.clear();
+void Initialization::Discard() {
+  initial_.clear();
   missing_.clear();
   files_.clear();
   clocks_.clear();
@@ -36,8 +36,8 @@ void Birth::Discard() {
   pusher_ = 0;
 }
 
-absl::Status Birth::Begin() {
-  if (absl::Status fits = CheckPrepare(prepare_); !fits.ok()) return fits;
+absl::Status Initialization::Begin() {
+  if (absl::Status fits = CheckPrepareState(prepare_); !fits.ok()) return fits;
   if (prepare_.job().training().execution() == v1::TrainingSpec::SERVER &&
       state_.options.references == nullptr) {
     return absl::FailedPreconditionError(
@@ -59,7 +59,7 @@ absl::Status Birth::Begin() {
   const std::vector<uint32_t> owned =
       OwnedPartitions(prepare_.shards(), prepare_.owner(), state_.self(), *state_.model);
   for (uint32_t partition : owned) {
-    newborn_[partition].blocks.resize(state_.model->BlockCount(partition));
+    initial_[partition].blocks.resize(state_.model->BlockCount(partition));
   }
   if (prepare_.has_checkpoint()) return BeginLoading(owned);
   for (uint32_t partition : owned) {
@@ -71,7 +71,7 @@ absl::Status Birth::Begin() {
   return absl::OkStatus();
 }
 
-absl::Status Birth::BeginLoading(const std::vector<uint32_t>& owned) {
+absl::Status Initialization::BeginLoading(const std::vector<uint32_t>& owned) {
   const v1::Manifest& manifest = prepare_.checkpoint();
   if (LayoutHash(manifest.table(), manifest.layout()) != state_.model->layout_hash()) {
     return absl::InvalidArgumentError("the checkpoint's tensors are not the job's");
@@ -84,26 +84,27 @@ absl::Status Birth::BeginLoading(const std::vector<uint32_t>& owned) {
           absl::StrCat("the checkpoint's manifest has no file for partition ", partition));
     }
     missing_.insert(partition);
-    state_.actions.push_back(LoadPartition{prepare_.ask(), manifest.checkpoint(),
+    state_.actions.push_back(LoadPartition{prepare_.init_id(), manifest.checkpoint(),
                                            prepare_.checkpoint_folder(), file->second});
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Handled> Birth::OnPush(StreamTable& streams, Stream& stream,
-                                      const v1::BirthPush& push, const absl::Cord& payload) {
-  const int order = has_ask_ ? Compare(push.ask(), prepare_.ask()) : 1;
-  const bool check = state_.rules.CheckAsk();
-  if (order > 0 && (check || !has_ask_)) return Handled::kWait;
+absl::StatusOr<Handled> Initialization::OnPush(StreamTable& streams, Stream& stream,
+                                               const v1::InitPush& push,
+                                               const absl::Cord& payload) {
+  const int order = has_init_id_ ? Compare(push.init_id(), prepare_.init_id()) : 1;
+  const bool check = state_.rules.CheckInitId();
+  if (order > 0 && (check || !has_init_id_)) return Handled::kWait;
   if (order < 0 && check) {
-    streams.RefuseAlways(stream, "a newer ask has replaced this one");
+    streams.RefuseAlways(stream, "a newer init request has replaced this one");
     return Handled::kDone;
   }
   if (prepare_.has_checkpoint()) {
     return absl::InvalidArgumentError(
         "this shard loads a checkpoint, so no version 0 may be pushed");
   }
-  if (absl::Status one = CheckBirthPush(pusher_, stream.incarnation(), push); !one.ok()) return one;
+  if (absl::Status one = CheckInitPush(pusher_, stream.incarnation(), push); !one.ok()) return one;
   if (absl::Status taken = Take(push, payload); !taken.ok()) return taken;
   pusher_ = stream.incarnation();
   if (push.last() && !missing_.empty() && error_.empty()) {
@@ -113,13 +114,13 @@ absl::StatusOr<Handled> Birth::OnPush(StreamTable& streams, Stream& stream,
   }
   if (push.last()) {
     v1::Header header = state_.NewHeader();
-    *header.mutable_birthed()->mutable_ask() = prepare_.ask();
+    *header.mutable_initialized()->mutable_init_id() = prepare_.init_id();
     state_.Send(stream.id, std::move(header));
   }
   return Handled::kDone;
 }
 
-absl::Status Birth::Take(const v1::BirthPush& push, const absl::Cord& payload) {
+absl::Status Initialization::Take(const v1::InitPush& push, const absl::Cord& payload) {
   if (!error_.empty()) return absl::FailedPreconditionError(error_);
   std::vector<ReceivedBlock> blocks;
   if (absl::Status split =
@@ -128,8 +129,8 @@ absl::Status Birth::Take(const v1::BirthPush& push, const absl::Cord& payload) {
     return split;
   }
   if (blocks.empty() || missing_.empty()) return absl::OkStatus();
-  const auto newborn = newborn_.find(push.partition());
-  if (newborn == newborn_.end()) {
+  const auto initial = initial_.find(push.partition());
+  if (initial == initial_.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("partition ", push.partition(), " is not owned by this shard"));
   }
@@ -147,15 +148,16 @@ absl::Status Birth::Take(const v1::BirthPush& push, const absl::Cord& payload) {
         !copied.ok()) {
       return copied;
     }
-    newborn->second.blocks[block.block - state_.model->FirstBlock(push.partition())] =
+    initial->second.blocks[block.block - state_.model->FirstBlock(push.partition())] =
         InitialBlock(std::move(parameters));
   }
-  CheckWhole();
+  CheckReady();
   return absl::OkStatus();
 }
 
-void Birth::OnLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<absl::Cord> file) {
-  if (!has_ask_ || !Same(ask, prepare_.ask()) || missing_.erase(partition) == 0) return;
+void Initialization::OnLoaded(const v1::InitId& init_id, uint32_t partition,
+                              absl::StatusOr<absl::Cord> file) {
+  if (!has_init_id_ || !Same(init_id, prepare_.init_id()) || missing_.erase(partition) == 0) return;
   if (!error_.empty()) return;
   const v1::PartitionFile& entry = files_[partition];
   const absl::StatusOr<std::shared_ptr<PartitionContent>> content =
@@ -167,32 +169,32 @@ void Birth::OnLoaded(const v1::AskId& ask, uint32_t partition, absl::StatusOr<ab
     error_ = absl::StrCat(entry.name(), " holds version ", (*content)->version, ", not ",
                           prepare_.checkpoint().checkpoint().step());
   } else {
-    newborn_[partition] = {std::move((*content)->blocks), prepare_.version()};
+    initial_[partition] = {std::move((*content)->blocks), prepare_.version()};
     clocks_.insert(clocks_.end(), (*content)->clocks.begin(), (*content)->clocks.end());
   }
-  CheckWhole();
+  CheckReady();
 }
 
-void Birth::CheckWhole() {
+void Initialization::CheckReady() {
   if (error_.empty() && !missing_.empty()) return;
   Report();
 }
 
-void Birth::Report() {
-  if (!has_ask_ || (error_.empty() && !missing_.empty())) return;
+void Initialization::Report() {
+  if (!has_init_id_ || (error_.empty() && !missing_.empty())) return;
   v1::MemberMessage message;
-  *message.mutable_whole()->mutable_ask() = prepare_.ask();
-  message.mutable_whole()->set_error(error_);
+  *message.mutable_state_ready()->mutable_init_id() = prepare_.init_id();
+  message.mutable_state_ready()->set_error(error_);
   state_.Tell(std::move(message));
 }
 
-std::vector<std::unique_ptr<Partition>> Birth::TakePartitions() {
+std::vector<std::unique_ptr<Partition>> Initialization::TakePartitions() {
   std::vector<std::unique_ptr<Partition>> partitions(state_.model->partitions());
-  for (auto& [number, newborn] : newborn_) {
-    partitions[number] = std::make_unique<Partition>(state_.model, number, newborn.version,
-                                                     std::move(newborn.blocks));
+  for (auto& [number, initial] : initial_) {
+    partitions[number] = std::make_unique<Partition>(state_.model, number, initial.version,
+                                                     std::move(initial.blocks));
   }
-  newborn_.clear();
+  initial_.clear();
   return partitions;
 }
 

@@ -1,4 +1,4 @@
-#include "services/worker/core/birth_pusher.h"
+#include "services/worker/core/init_pusher.h"
 
 #include <utility>
 
@@ -6,36 +6,36 @@
 
 namespace sluice::worker {
 
-bool BirthPusher::Start(const v1::Birth& birth) {
-  if (Compare(birth.ask(), birth_.ask()) <= 0) return false;
-  birth_ = birth;
+bool InitPusher::Start(const v1::Initialize& initialize) {
+  if (Compare(initialize.init_id(), initialize_.init_id()) <= 0) return false;
+  initialize_ = initialize;
   active_ = true;
   tensors_.clear();
   answered_.clear();
   owned_.clear();
-  for (const v1::View::Shard& shard : birth.shards()) owned_[shard.process().incarnation()];
-  for (int partition = 0; partition < birth.owner_size(); ++partition) {
+  for (const v1::View::Shard& shard : initialize.shards()) owned_[shard.process().incarnation()];
+  for (int partition = 0; partition < initialize.owner_size(); ++partition) {
     if (context_->index->IsEmpty(static_cast<uint32_t>(partition))) continue;
-    const v1::View::Shard& shard = birth.shards(static_cast<int>(birth.owner(partition)));
+    const v1::View::Shard& shard = initialize.shards(static_cast<int>(initialize.owner(partition)));
     owned_[shard.process().incarnation()].push_back(static_cast<uint32_t>(partition));
   }
-  if (birth.table().tensors_size() > 0) {
-    context_->actions.push_back(ReadInitialTensor{birth_.ask(), 0});
+  if (initialize.table().tensors_size() > 0) {
+    context_->actions.push_back(ReadInitialTensor{initialize_.init_id(), 0});
   }
   return true;
 }
 
-void BirthPusher::Stop() {
+void InitPusher::Stop() {
   active_ = false;
   tensors_.clear();
   owned_.clear();
 }
 
-void BirthPusher::OnInitialTensor(const v1::AskId& ask, uint32_t tensor, absl::Cord content) {
-  if (!active_ || !Same(ask, birth_.ask()) || tensor != tensors_.size()) return;
+void InitPusher::OnInitialTensor(const v1::InitId& init_id, uint32_t tensor, absl::Cord content) {
+  if (!active_ || !Same(init_id, initialize_.init_id()) || tensor != tensors_.size()) return;
   tensors_.push_back(std::move(content));
-  if (tensors_.size() < static_cast<size_t>(birth_.table().tensors_size())) {
-    context_->actions.push_back(ReadInitialTensor{ask, tensor + 1});
+  if (tensors_.size() < static_cast<size_t>(initialize_.table().tensors_size())) {
+    context_->actions.push_back(ReadInitialTensor{init_id, tensor + 1});
     return;
   }
   for (auto& [shard, link] : context_->links) {
@@ -43,30 +43,30 @@ void BirthPusher::OnInitialTensor(const v1::AskId& ask, uint32_t tensor, absl::C
   }
 }
 
-void BirthPusher::OnLinkReady(ShardLink& link) {
+void InitPusher::OnLinkReady(ShardLink& link) {
   if (active_) PushTo(link);
 }
 
-void BirthPusher::OnBirthed(ShardLink& link, const v1::Birthed& birthed) {
-  if (Same(birthed.ask(), birth_.ask())) answered_.insert(link.id());
+void InitPusher::OnInitialized(ShardLink& link, const v1::Initialized& initialized) {
+  if (Same(initialized.init_id(), initialize_.init_id())) answered_.insert(link.id());
 }
 
-void BirthPusher::PushTo(ShardLink& link) {
+void InitPusher::PushTo(ShardLink& link) {
   auto owned = owned_.find(link.id());
   if (owned == owned_.end() || answered_.count(link.id()) != 0) return;
-  if (tensors_.size() < static_cast<size_t>(birth_.table().tensors_size())) return;
+  if (tensors_.size() < static_cast<size_t>(initialize_.table().tensors_size())) return;
   for (size_t i = 0; i < owned->second.size(); ++i) {
     PushPartition(link, owned->second[i], i + 1 == owned->second.size());
   }
   if (owned->second.empty()) {
     v1::Header header;
-    *header.mutable_birth_push()->mutable_ask() = birth_.ask();
-    header.mutable_birth_push()->set_last(true);
+    *header.mutable_init_push()->mutable_init_id() = initialize_.init_id();
+    header.mutable_init_push()->set_last(true);
     link.Send(std::move(header), absl::Cord(), &context_->actions);
   }
 }
 
-void BirthPusher::PushPartition(ShardLink& link, uint32_t partition, bool last) {
+void InitPusher::PushPartition(ShardLink& link, uint32_t partition, bool last) {
   const std::vector<uint32_t>& blocks = context_->index->BlocksOfPartition(partition);
   v1::Header header;
   absl::Cord payload;
@@ -74,8 +74,8 @@ void BirthPusher::PushPartition(ShardLink& link, uint32_t partition, bool last) 
     const v1::Block& block = context_->layout.blocks(static_cast<int>(blocks[i]));
     const uint64_t bytes = context_->index->bytes(blocks[i]);
     const uint64_t element = bytes / block.count();
-    v1::BirthPush& push = *header.mutable_birth_push();
-    *push.mutable_ask() = birth_.ask();
+    v1::InitPush& push = *header.mutable_init_push();
+    *push.mutable_init_id() = initialize_.init_id();
     push.set_partition(partition);
     v1::BlockHeader& block_header = *push.add_blocks();
     block_header.set_block(blocks[i]);

@@ -1,6 +1,6 @@
 // Pushes version 0 to the shards when this worker is asked to (R12).
-#ifndef SLUICE_SERVICES_WORKER_CORE_BIRTH_PUSHER_H_
-#define SLUICE_SERVICES_WORKER_CORE_BIRTH_PUSHER_H_
+#ifndef SLUICE_SERVICES_WORKER_CORE_INIT_PUSHER_H_
+#define SLUICE_SERVICES_WORKER_CORE_INIT_PUSHER_H_
 
 #include <cstdint>
 #include <map>
@@ -15,22 +15,22 @@
 namespace sluice::worker {
 
 // Reads the tensors one by one, then pushes each shard's blocks on each new stream until the shard
-// has answered Birthed for this ask. A newer ask replaces an older one; the attempt's first view
-// ends the ask.
-class BirthPusher {
+// has answered Initialized for this init request. A newer init request replaces an older one; the
+// attempt's first view ends the init request.
+class InitPusher {
  public:
-  explicit BirthPusher(WorkerContext* context) : context_(context) {}
+  explicit InitPusher(WorkerContext* context) : context_(context) {}
 
-  // False: the ask is not newer than the current one. The context's table and layout must be those
-  // of the ask.
-  bool Start(const v1::Birth& birth);
+  // False: the init request is not newer than the current one. The context's table and layout must
+  // be those of the init request.
+  bool Start(const v1::Initialize& initialize);
   void Stop();
   bool active() const { return active_; }
-  const v1::Birth& birth() const { return birth_; }
+  const v1::Initialize& initialize() const { return initialize_; }
 
-  void OnInitialTensor(const v1::AskId& ask, uint32_t tensor, absl::Cord content);
+  void OnInitialTensor(const v1::InitId& init_id, uint32_t tensor, absl::Cord content);
   void OnLinkReady(ShardLink& link);
-  void OnBirthed(ShardLink& link, const v1::Birthed& birthed);
+  void OnInitialized(ShardLink& link, const v1::Initialized& initialized);
 
  private:
   void PushTo(ShardLink& link);
@@ -38,7 +38,7 @@ class BirthPusher {
 
   WorkerContext* const context_;
   bool active_ = false;
-  v1::Birth birth_;
+  v1::Initialize initialize_;
   std::vector<absl::Cord> tensors_;  // by index; read so far
   std::map<ShardId, std::vector<uint32_t>> owned_;
   std::set<ShardId> answered_;
@@ -46,4 +46,4 @@ class BirthPusher {
 
 }  // namespace sluice::worker
 
-#endif  // SLUICE_SERVICES_WORKER_CORE_BIRTH_PUSHER_H_
+#endif  // SLUICE_SERVICES_WORKER_CORE_INIT_PUSHER_H_

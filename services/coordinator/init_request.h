@@ -1,8 +1,8 @@
-// The ask that brings the attempt's first state into the shards (R12): version 0 from one worker,
-// or a checkpoint from storage.
+// The init request that brings the attempt's first state into the shards (R12): version 0 from one
+// worker, or a checkpoint from storage.
 
-#ifndef SLUICE_SERVICES_COORDINATOR_BIRTH_H_
-#define SLUICE_SERVICES_COORDINATOR_BIRTH_H_
+#ifndef SLUICE_SERVICES_COORDINATOR_INIT_REQUEST_H_
+#define SLUICE_SERVICES_COORDINATOR_INIT_REQUEST_H_
 
 #include <cstdint>
 #include <optional>
@@ -15,21 +15,22 @@
 
 namespace sluice::coordinator {
 
-class Birth {
+class InitRequest {
  public:
   // `rules` must outlive it.
-  explicit Birth(const CoordinatorRules* rules) : rules_(rules) {}
+  explicit InitRequest(const CoordinatorRules* rules) : rules_(rules) {}
 
   // Forgets which workers were asked before.
   void Reset();
 
-  // Begins an ask: all shards must report Whole. With a worker, they must do so by `deadline`.
-  void Ask(v1::AskId ask, const std::vector<uint64_t>& shards, std::optional<uint64_t> worker,
-           absl::Time deadline);
-  // False: it is of another ask, or `shard` does not take part in this one.
-  bool OnWhole(uint64_t shard, const v1::AskId& ask);
+  // Begins an init request: all shards must report StateReady. With a worker, they must do so by
+  // `deadline`.
+  void Begin(v1::InitId init_id, const std::vector<uint64_t>& shards,
+             std::optional<uint64_t> worker, absl::Time deadline);
+  // False: it is of another init request, or `shard` does not take part in this one.
+  bool OnStateReady(uint64_t shard, const v1::InitId& init_id);
 
-  const v1::AskId& ask() const { return ask_; }
+  const v1::InitId& init_id() const { return init_id_; }
   bool active() const { return active_; }
   bool complete() const { return active_ && missing_.empty(); }
   std::optional<uint64_t> worker() const { return worker_; }
@@ -42,8 +43,8 @@ class Birth {
  private:
   const CoordinatorRules* rules_;
   bool active_ = false;
-  v1::AskId ask_;
-  std::set<uint64_t> missing_;  // shards that have not sent Whole
+  v1::InitId init_id_;
+  std::set<uint64_t> missing_;  // shards that have not sent StateReady
   std::optional<uint64_t> worker_;
   absl::Time deadline_ = absl::InfiniteFuture();
   std::multiset<uint64_t> asked_;  // workers
@@ -51,4 +52,4 @@ class Birth {
 
 }  // namespace sluice::coordinator
 
-#endif  // SLUICE_SERVICES_COORDINATOR_BIRTH_H_
+#endif  // SLUICE_SERVICES_COORDINATOR_INIT_REQUEST_H_

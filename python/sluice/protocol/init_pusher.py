@@ -5,43 +5,43 @@ from sluice.protocol import frame
 from sluice.protocol import wire
 
 
-class BirthPusher:
+class InitPusher:
 
     def __init__(self, context):
         self._context = context
-        self.birth = None
+        self.initialize = None
         self.active = False
         self._tensors = []
         self._owned = {}
         self._answered = set()
 
-    def start(self, birth):
+    def start(self, initialize):
         """Returns False if it is not newer than the last one."""
-        if self.birth is not None and (
-                wire.view_key(birth.ask) <= wire.view_key(self.birth.ask)):
+        if self.initialize is not None and (
+                wire.view_key(initialize.init_id) <= wire.view_key(self.initialize.init_id)):
             return False
-        self.birth = birth
+        self.initialize = initialize
         self.active = True
         self._tensors = []
         self._answered = set()
-        self._owned = {shard.process.incarnation: [] for shard in birth.shards}
-        for partition, owner in enumerate(birth.owner):
+        self._owned = {shard.process.incarnation: [] for shard in initialize.shards}
+        for partition, owner in enumerate(initialize.owner):
             if not self._context.index.is_empty(partition):
-                self._owned[birth.shards[owner].process.incarnation].append(partition)
-        if birth.table.tensors:
-            self._context.actions.append(actions.ReadInitialTensor(birth.ask, 0))
+                self._owned[initialize.shards[owner].process.incarnation].append(partition)
+        if initialize.table.tensors:
+            self._context.actions.append(actions.ReadInitialTensor(initialize.init_id, 0))
         return True
 
     def stop(self):
         self.active = False
         self._tensors = []
 
-    def on_initial_tensor(self, ask, tensor, content):
-        if not self.active or ask != self.birth.ask or tensor != len(self._tensors):
+    def on_initial_tensor(self, init_id, tensor, content):
+        if not self.active or init_id != self.initialize.init_id or tensor != len(self._tensors):
             return
         self._tensors.append(content)
-        if len(self._tensors) < len(self.birth.table.tensors):
-            self._context.actions.append(actions.ReadInitialTensor(ask, tensor + 1))
+        if len(self._tensors) < len(self.initialize.table.tensors):
+            self._context.actions.append(actions.ReadInitialTensor(init_id, tensor + 1))
             return
         for link in self._context.links.values():
             if link.ready:
@@ -51,22 +51,22 @@ class BirthPusher:
         if self.active:
             self._push_to(link)
 
-    def on_birthed(self, link, birthed):
-        if self.birth is not None and birthed.ask == self.birth.ask:
+    def on_initialized(self, link, initialized):
+        if self.initialize is not None and initialized.init_id == self.initialize.init_id:
             self._answered.add(link.id)
 
     def _push_to(self, link):
         owned = self._owned.get(link.id)
         if owned is None or link.id in self._answered:
             return
-        if len(self._tensors) < len(self.birth.table.tensors):
+        if len(self._tensors) < len(self.initialize.table.tensors):
             return
         for partition in owned:
             self._push_partition(link, partition, last=partition == owned[-1])
         if not owned:
             header = wire.Header()
-            header.birth_push.ask.CopyFrom(self.birth.ask)
-            header.birth_push.last = True
+            header.init_push.init_id.CopyFrom(self.initialize.init_id)
+            header.init_push.last = True
             link.send(header, [], self._context.actions)
 
     def _push_partition(self, link, partition, last):
@@ -78,15 +78,15 @@ class BirthPusher:
             values = self._tensors[tensor][offset:offset + count]
             if not frames or values.nbytes > room:
                 header = wire.Header()
-                header.birth_push.ask.CopyFrom(self.birth.ask)
-                header.birth_push.partition = partition
+                header.init_push.init_id.CopyFrom(self.initialize.init_id)
+                header.init_push.partition = partition
                 frames.append((header, []))
                 room = frame.MAX_PAYLOAD_BYTES
             header, pieces = frames[-1]
-            header.birth_push.blocks.add(block=block, payload_bytes=values.nbytes)
+            header.init_push.blocks.add(block=block, payload_bytes=values.nbytes)
             pieces.append(memoryview(values).cast('B'))
             room -= values.nbytes
         if frames and last:
-            frames[-1][0].birth_push.last = True
+            frames[-1][0].init_push.last = True
         for header, pieces in frames:
             link.send(header, pieces, self._context.actions)

@@ -155,7 +155,7 @@ std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
   v1::Header pull;
   *pull.mutable_view() = snapshot.view().id();
   pull.mutable_pull()->set_version(snapshot.version());
-  pull.mutable_pull()->set_cut(snapshot.cut());
+  pull.mutable_pull()->set_snapshot_id(snapshot.snapshot_id());
   pull.mutable_pull()->set_request(1);
   stream->Send(pull);
   return stream;

@@ -132,7 +132,7 @@ TEST(CoordinatorAsync, CheckpointIsViewChangeThatNamesCut) {
   ASSERT_EQ(manifest.ledger().applied_size(), 1);
   EXPECT_EQ(manifest.ledger().applied(0).end(), 64);
   EXPECT_EQ(job.shards[0]->installs.size(), installs + 1);
-  EXPECT_EQ(job.shards[0]->installs.back().cut().step(), 2);
+  EXPECT_EQ(job.shards[0]->installs.back().snapshot().step(), 2);
 }
 
 // All members compute from one version, with an evaluation every two batches of 32.
@@ -150,7 +150,7 @@ TEST(CoordinatorAsync, MembersInStepAreHeldAtDueEvaluation) {
   EXPECT_EQ(job.shards[0]->installs.back().hold(), 64);
   for (int i = 0; i < 2; ++i) job.Update(*job.workers[i], 32);
   EXPECT_EQ(job.Progress().last_evaluation().step(), 2);
-  EXPECT_EQ(job.shards[0]->installs.back().cut().step(), 2);
+  EXPECT_EQ(job.shards[0]->installs.back().snapshot().step(), 2);
   EXPECT_EQ(job.shards[0]->installs.back().hold(), 128);
 }
 

@@ -179,7 +179,7 @@ void CoordinatorCore::Impl::AdvanceStage(absl::Time now) {
       break;
     case Stage::kRunning:
       AdvanceViews(now);
-      if (stage_ == Stage::kRunning) AdvanceCuts(now);
+      if (stage_ == Stage::kRunning) AdvanceSnapshots(now);
       if (stage_ == Stage::kRunning) AdvanceEnding(now);
       break;
     case Stage::kLeavingWorkers:
@@ -219,7 +219,8 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
       at(change_.NextDeadline(timers_.pause));
       if (Idle()) {
         at(LeasesOverdue());
-        const bool room = goal_ == Goal::kNone && (!cut_.has_value() || CutIsForReadersOnly());
+        const bool room =
+            goal_ == Goal::kNone && (!snapshot_.has_value() || SnapshotIsForReadersOnly());
         at(join_at_);
         if (unbalanced_since_ != absl::InfiniteFuture()) {
           at(std::max(unbalanced_since_, view_since_) + timers_.rebalance);
@@ -230,14 +231,14 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
         if (room && last_step_ < evaluations_.NextTime()) {
           at(evaluations_.NextTime());
         }
-        if (cut_.has_value() && hold_ > 0 && (Synchronous() || ScheduleStep() >= hold_)) {
-          at(cut_->lingers_since + timers_.hold);
+        if (snapshot_.has_value() && hold_ > 0 && (Synchronous() || ScheduleStep() >= hold_)) {
+          at(snapshot_->lingers_since + timers_.hold);
         }
       }
       if (last_step_ < final_retry_at_) at(final_retry_at_);
       if (claim_.has_value() && !claim_pending_) at(retry_at_);
       at(suspend_deadline_);
-      ForEachSnapshot([&](const SnapshotHold& hold) { at(hold.expires); });
+      ForEachReader([&](const ReaderHold& hold) { at(hold.expires); });
       if (evaluation_.has_value()) at(evaluation_->NextDeadline());
       break;
     case Stage::kLeavingWorkers:
@@ -395,14 +396,14 @@ void CoordinatorCore::Impl::OnShardMessage(Process& process, const v1::MemberMes
     case v1::MemberMessage::kShardProgress:
       OnShardProgress(process, message.shard_progress(), now);
       break;
-    case v1::MemberMessage::kCutPinned:
-      OnCutPinned(process, message.cut_pinned());
+    case v1::MemberMessage::kSnapshotPinned:
+      OnSnapshotPinned(process, message.snapshot_pinned());
       break;
-    case v1::MemberMessage::kCutWritten:
-      OnCutWritten(process, message.cut_written(), now);
+    case v1::MemberMessage::kSnapshotWritten:
+      OnSnapshotWritten(process, message.snapshot_written(), now);
       break;
-    case v1::MemberMessage::kCutFailed:
-      OnCutFailed(process, message.cut_failed(), now);
+    case v1::MemberMessage::kSnapshotFailed:
+      OnSnapshotFailed(process, message.snapshot_failed(), now);
       break;
     default:
       Breach(process.stream, "a shard does not send this message", now);
@@ -432,7 +433,7 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
   }
 
   bool is_reader = false;
-  ForEachSnapshot([&](const SnapshotHold& hold) {
+  ForEachReader([&](const ReaderHold& hold) {
     is_reader = is_reader || hold.reader.incarnation() == id.incarnation();
   });
   if (is_reader) {
@@ -503,7 +504,7 @@ v1::CoordinatorMessage CoordinatorCore::Impl::AdmittedMessage() const {
   for (const Process* worker : membership_.Living(v1::WORKER)) {
     *admitted.add_processes() = worker->id;
   }
-  ForEachSnapshot([&](const SnapshotHold& hold) { *admitted.add_processes() = hold.reader; });
+  ForEachReader([&](const ReaderHold& hold) { *admitted.add_processes() = hold.reader; });
   return message;
 }
 
@@ -554,8 +555,8 @@ void CoordinatorCore::Impl::Resend(const Process& process) {
     *message.mutable_install() = change_.install();
     Send(process, message);
   } else if (change_.has_install()) {
-    if (cut_.has_value()) {
-      *message.mutable_open_cut() = cut_->Message();
+    if (snapshot_.has_value()) {
+      *message.mutable_open_snapshot() = snapshot_->Message();
       Send(process, message);
     }
     if (Synchronous()) Send(process, HoldMessage());
@@ -657,14 +658,16 @@ ShardFacts CoordinatorCore::Impl::FactsOf(const Process& shard) const {
   return facts;
 }
 
-// Checks the reports that the core will use. Reports of another attempt, view or cut are ignored
-// later.
+// Checks the reports that the core will use. Reports of another attempt, view or snapshot are
+// ignored later.
 absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
                                                       const v1::MemberMessage& message) const {
   if (!length_.has_value() || shard_states_.count(process.incarnation()) == 0) {
     return absl::OkStatus();
   }
-  const auto of_cut = [&](const auto& report) { return IsOpenCut(report.cut(), report.name()); };
+  const auto of_snapshot = [&](const auto& report) {
+    return IsOpenSnapshot(report.snapshot_id(), report.name());
+  };
 
   switch (message.body_case()) {
     case v1::MemberMessage::kShardProgress:
@@ -673,15 +676,15 @@ absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
     case v1::MemberMessage::kPauseReply:
       if (!change_.pausing() || !Same(message.pause_reply().pause(), change_.pause().id())) break;
       return CheckPauseReply(message.pause_reply(), FactsOf(process));
-    case v1::MemberMessage::kCutPinned:
-      if (!Synchronous() || !of_cut(message.cut_pinned())) break;
-      return CheckCutPinned(message.cut_pinned(), cut_->step);
-    case v1::MemberMessage::kCutWritten:
-      if (!of_cut(message.cut_written())) break;
-      return CheckCutWritten(message.cut_written());
-    case v1::MemberMessage::kCutFailed:
-      if (!of_cut(message.cut_failed())) break;
-      return CheckCutFailed(message.cut_failed(), FactsOf(process));
+    case v1::MemberMessage::kSnapshotPinned:
+      if (!Synchronous() || !of_snapshot(message.snapshot_pinned())) break;
+      return CheckSnapshotPinned(message.snapshot_pinned(), snapshot_->step);
+    case v1::MemberMessage::kSnapshotWritten:
+      if (!of_snapshot(message.snapshot_written())) break;
+      return CheckSnapshotWritten(message.snapshot_written());
+    case v1::MemberMessage::kSnapshotFailed:
+      if (!of_snapshot(message.snapshot_failed())) break;
+      return CheckSnapshotFailed(message.snapshot_failed(), FactsOf(process));
     default:
       break;
   }
@@ -691,7 +694,7 @@ absl::Status CoordinatorCore::Impl::CheckShardMessage(const Process& process,
 CoordinatorCore::Refusals CoordinatorCore::Impl::refusals() const {
   Refusals refusals = refusals_;
   refusals.expelled = membership_.expelled();
-  refusals.snapshots = OpenSnapshots();
+  refusals.snapshots = OpenReaders();
   return refusals;
 }
 

@@ -4,8 +4,9 @@
 //
 // Intuition. Everything that the members must agree on is a view, and a view changes in one way
 // only: Pause, replies, a decision, Install. So the core is a small set of facts (the live
-// processes, the view, the progress of the shards, the open cut) and one function that looks at the
-// facts after each event and starts what is due. The core does not remember *why* something is due.
+// processes, the view, the progress of the shards, the open snapshot) and one function that looks
+// at the facts after each event and starts what is due. The core does not remember *why* something
+// is due.
 //
 // Within an attempt there is one coordinator: a new one reads the claims, claims the next attempt
 // and restores from the newest checkpoint (R11). Views and init requests carry (attempt, term,

@@ -886,14 +886,14 @@ TEST(CoordinatorRestoration, ExitsIfShardReturnsWithNewerTerm) {
 TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   FakeJob job(FakeJob::Spec());
   job.Start();
-  job.shards[0]->silent_cuts = true;
+  job.shards[0]->silent_snapshots = true;
   job.Train(20);
   EXPECT_EQ(job.Version(), 20);
   EXPECT_EQ(job.shards[0]->committed, 20) << "the shards know that the last version is committed";
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SAVING);
   EXPECT_EQ(job.claims.size(), 1u) << "no end record without the manifest";
 
-  job.shards[0]->silent_cuts = false;
+  job.shards[0]->silent_snapshots = false;
   job.Break(*job.shards[0]);
   job.Connect(*job.shards[0]);
   EXPECT_EQ(job.manifests.count({1, 20}), 1u);
@@ -1113,7 +1113,7 @@ TEST(CoordinatorEnd, SuspendThatCannotSaveIsBounded) {
   FakeJob job(spec);
   job.Start();
   job.Train(7);
-  job.shards[0]->silent_cuts = true;
+  job.shards[0]->silent_snapshots = true;
   v1::SetDesiredRequest desired;
   desired.set_suspend(true);
   job.core->OnSetDesired(desired, job.now);

@@ -49,7 +49,7 @@ void CoordinatorCore::Impl::ChooseGoal(absl::Time now) {
     suspend_deadline_ = now + timers_.suspend_checkpoint;
   }
 
-  if (goal_ != Goal::kNone) EndSnapshots(absl::UnavailableError("the job is ending"));
+  if (goal_ != Goal::kNone) EndReaders(absl::UnavailableError("the job is ending"));
 }
 
 void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
@@ -59,9 +59,9 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
   ChooseGoal(now);
   if (goal_ == Goal::kNone) return;
   if (goal_ != before) {
-    // What this makes due: a view without workers, or the last cut.
+    // What this makes due: a view without workers, or the last snapshot.
     AdvanceViews(now);
-    if (stage_ == Stage::kRunning) AdvanceCuts(now);
+    if (stage_ == Stage::kRunning) AdvanceSnapshots(now);
     if (stage_ != Stage::kRunning) return;
   }
 
@@ -81,9 +81,9 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
     return;
   }
 
-  if (!change_.has_install() || !Idle() || cut_.has_value()) return;
+  if (!change_.has_install() || !Idle() || snapshot_.has_value()) return;
   if (Stopping() && view_.workers_size() > 0) return;
-  const CutPlan missing = FinalPlan();
+  const SnapshotPlan missing = FinalPlan();
   if (missing.checkpoint || missing.evaluation) return;
 
   if (goal_ == Goal::kSuspend) {
@@ -103,8 +103,8 @@ bool CoordinatorCore::Impl::EndsWithEvaluation() const {
 }
 
 // The parts of the last checkpoint and the last evaluation that are still missing.
-CutPlan CoordinatorCore::Impl::FinalPlan() const {
-  CutPlan plan;
+SnapshotPlan CoordinatorCore::Impl::FinalPlan() const {
+  SnapshotPlan plan;
   plan.step = Synchronous() ? LowestClosed() : HighestClosed();
   const v1::CheckpointRef& last = checkpoint_status_.last();
   plan.checkpoint =
@@ -121,9 +121,9 @@ CutPlan CoordinatorCore::Impl::FinalPlan() const {
 // ---- leaving
 
 void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message, absl::Time now) {
-  EndSnapshots(absl::UnavailableError(message));
+  EndReaders(absl::UnavailableError(message));
 
-  cut_.reset();
+  snapshot_.reset();
   evaluation_.reset();
   claim_.reset();
   claim_pending_ = false;
@@ -183,7 +183,7 @@ void CoordinatorCore::Impl::AdvanceLeaving(absl::Time now) {
 }
 
 void CoordinatorCore::Impl::Supersede(const std::string& why) {
-  EndSnapshots(absl::UnavailableError(why));
+  EndReaders(absl::UnavailableError(why));
   exit_reason_ = ExitReason::kSuperseded;
   exit_message_ = why;
   stage_ = Stage::kExited;

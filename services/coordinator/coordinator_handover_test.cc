@@ -92,7 +92,7 @@ TEST(CoordinatorHandOver, AllShardsMayLeaveAtOnce) {
 
 TEST(CoordinatorHandOver, ShardThatExitsUnsavedCostsStepsButNoRestoration) {
   TrainedJob job(8, SavedEveryFiveSteps());
-  job.shards[1]->silent_cuts = true;
+  job.shards[1]->silent_snapshots = true;
   AskToLeave(job, *job.shards[0]);
   job.Kill(*job.shards[0]);
   EXPECT_FALSE(job.exit.has_value());
@@ -104,7 +104,7 @@ TEST(CoordinatorHandOver, ShardThatExitsUnsavedCostsStepsButNoRestoration) {
 
 TEST(CoordinatorHandOver, ReleasesShardIfCheckpointTakesTooLong) {
   TrainedJob job(8, SavedEveryFiveSteps());
-  job.shards[1]->silent_cuts = true;
+  job.shards[1]->silent_snapshots = true;
   AskToLeave(job, *job.shards[0]);
   job.Train(3);
   EXPECT_FALSE(job.shards[0]->finished);

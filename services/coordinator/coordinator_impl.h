@@ -1,7 +1,7 @@
 // The implementation of CoordinatorCore. Private to this package; its sources are divided by task:
 // coordinator_core.cc (events), _start.cc (storage, claims, initialization, restoration),
-// _views.cc, _cuts.cc (checkpoints, evaluation, snapshots), _handover.cc (leaving shards), _end.cc,
-// _progress.cc.
+// _views.cc, _snapshots.cc (checkpoints, evaluation, readers), _handover.cc (leaving shards),
+// _end.cc, _progress.cc.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
 #define SLUICE_SERVICES_COORDINATOR_COORDINATOR_IMPL_H_
@@ -17,13 +17,13 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "services/coordinator/coordinator_core.h"
-#include "services/coordinator/cut.h"
 #include "services/coordinator/evaluation.h"
 #include "services/coordinator/init_request.h"
 #include "services/coordinator/job_length.h"
 #include "services/coordinator/member_checks.h"
 #include "services/coordinator/membership.h"
 #include "services/coordinator/progress.h"
+#include "services/coordinator/snapshot.h"
 #include "services/coordinator/timers.h"
 #include "services/coordinator/view_change.h"
 #include "services/coordinator/view_decision.h"
@@ -178,7 +178,7 @@ class CoordinatorCore::Impl {
   uint64_t ScheduleStep() const;
   void Decide(absl::Time now);
   v1::View MakeView(const Decision& decision, const std::vector<const Process*>& members) const;
-  void CarryCut(const Decision& decision, v1::Install* install, absl::Time now);
+  void CarrySnapshot(const Decision& decision, v1::Install* install, absl::Time now);
   void SendView(const Process& worker);
   void TellCommitted();
   bool Idle() const { return !change_.pausing() && !change_.installing(); }
@@ -191,23 +191,23 @@ class CoordinatorCore::Impl {
   uint64_t Samples() const;
   uint64_t BatchSizeOf(const Process& worker) const;
 
-  // ---- cuts (coordinator_cuts.cc)
-  void AdvanceCuts(absl::Time now);
-  void PlanSynchronousCut(absl::Time now);
-  bool AsynchronousCutDue(absl::Time now) const;
-  std::optional<CutPlan> PlanNow(absl::Time now) const;
-  uint64_t EarliestCut(absl::Time now) const;
+  // ---- snapshots (coordinator_snapshots.cc)
+  void AdvanceSnapshots(absl::Time now);
+  void PlanSynchronousSnapshot(absl::Time now);
+  bool AsynchronousSnapshotDue(absl::Time now) const;
+  std::optional<SnapshotPlan> PlanNow(absl::Time now) const;
+  uint64_t EarliestSnapshot(absl::Time now) const;
   static uint64_t SamplesIn(const v1::Ledger& ledger);
-  uint64_t ScheduleStepOf(const Cut& cut) const;
+  uint64_t ScheduleStepOf(const Snapshot& snapshot) const;
   bool InStep() const;
-  bool CutLingers(absl::Time now) const;
+  bool SnapshotLingers(absl::Time now) const;
   uint64_t NextHold(uint64_t from, absl::Time now) const;
   bool HoldLapses(absl::Time now) const;
   void MoveHold(absl::Time now);
   v1::CoordinatorMessage HoldMessage() const;
-  void OpenNewCut(const CutPlan& plan, uint64_t step);
-  void ReplanSoon();  // abandons the open cut; its purposes become due again
-  void CloseCut();
+  void OpenNewSnapshot(const SnapshotPlan& plan, uint64_t step);
+  void ReplanSoon();  // abandons the open snapshot; its purposes become due again
+  void CloseSnapshot();
   void AdvanceSaving(absl::Time now);
   v1::Manifest MakeManifest(absl::Time now) const;
   std::string Arithmetic() const;
@@ -215,32 +215,34 @@ class CoordinatorCore::Impl {
   void FailCheckpoint(const std::string& why, absl::Time now);
   absl::Duration RetryDelay(int failures) const;
   void RemoveIncompletes();
-  // Whether a report is about the open cut. Each coordinator numbers cuts from 1; names are unique.
-  bool IsOpenCut(uint64_t cut, const v1::CheckpointRef& name) const;
-  std::string CheckFiles(const Process& process, const v1::CutWritten& written) const;
-  void OnCutPinned(const Process& process, const v1::CutPinned& pinned);
-  void OnCutWritten(const Process& process, const v1::CutWritten& written, absl::Time now);
-  void OnCutFailed(const Process& process, const v1::CutFailed& failed, absl::Time now);
+  // Whether a report is about the open snapshot. Each coordinator numbers snapshots from 1; names
+  // are unique.
+  bool IsOpenSnapshot(uint64_t snapshot, const v1::CheckpointRef& name) const;
+  std::string CheckFiles(const Process& process, const v1::SnapshotWritten& written) const;
+  void OnSnapshotPinned(const Process& process, const v1::SnapshotPinned& pinned);
+  void OnSnapshotWritten(const Process& process, const v1::SnapshotWritten& written,
+                         absl::Time now);
+  void OnSnapshotFailed(const Process& process, const v1::SnapshotFailed& failed, absl::Time now);
   void AdvanceEvaluation(absl::Time now);
   void FinishEvaluation(absl::Time now);
   void NoteEvaluation(v1::Evaluation result, absl::Time now);
   uint64_t EvaluationSamples() const;
-  void AdvanceSnapshots(absl::Time now);
-  void AnswerSnapshots(absl::Time now);
+  void AdvanceReaders(absl::Time now);
+  void AnswerReaders(absl::Time now);
   absl::Status CheckReader(const v1::OpenSnapshotRequest& request) const;
-  void EndSnapshot(const SnapshotHold& hold, absl::Status why);
-  void EndSnapshotsIf(absl::FunctionRef<bool(const SnapshotHold&)> which, const absl::Status& why);
-  void EndSnapshots(const absl::Status& why);
-  bool CutIsForReadersOnly() const;
+  void EndReader(const ReaderHold& hold, absl::Status why);
+  void EndReadersIf(absl::FunctionRef<bool(const ReaderHold&)> which, const absl::Status& why);
+  void EndReaders(const absl::Status& why);
+  bool SnapshotIsForReadersOnly() const;
   uint64_t ReaderLead(absl::Time now) const;
   template <typename F>
-  void ForEachSnapshot(F f) const {
-    for (const SnapshotHold& hold : snapshots_) f(hold);
-    if (!cut_.has_value()) return;
-    for (const SnapshotHold& hold : cut_->snapshots) f(hold);
+  void ForEachReader(F f) const {
+    for (const ReaderHold& hold : waiting_readers_) f(hold);
+    if (!snapshot_.has_value()) return;
+    for (const ReaderHold& hold : snapshot_->readers) f(hold);
   }
-  size_t OpenSnapshots() const {
-    return snapshots_.size() + (cut_.has_value() ? cut_->snapshots.size() : 0);
+  size_t OpenReaders() const {
+    return waiting_readers_.size() + (snapshot_.has_value() ? snapshot_->readers.size() : 0);
   }
 
   // ---- end (coordinator_end.cc)
@@ -252,7 +254,7 @@ class CoordinatorCore::Impl {
   // The version that the job ends with is evaluated on all samples.
   bool EndsWithEvaluation() const;
   std::vector<Evaluator> Evaluators() const;
-  CutPlan FinalPlan() const;
+  SnapshotPlan FinalPlan() const;
   void Leave(ExitReason reason, const std::string& message, absl::Time now);
   void Fail(const std::string& reason, absl::Time now, const std::string& code = "");
   void Supersede(const std::string& why);
@@ -346,23 +348,23 @@ class CoordinatorCore::Impl {
   absl::Time join_at_ = absl::InfiniteFuture();
   absl::Time unbalanced_since_ = absl::InfiniteFuture();
 
-  // Cuts.
+  // Snapshots.
   IntervalSchedule checkpoints_;
   IntervalSchedule evaluations_;
-  std::optional<Cut> cut_;
+  std::optional<Snapshot> snapshot_;
   // Steps of this attempt's checkpoints that were begun and not completed. Their files are removed
-  // once the next checkpoint is complete or has failed. No cut is opened until the removal is done,
-  // because it might get the same name.
+  // once the next checkpoint is complete or has failed. No snapshot is opened until the removal is
+  // done, because it might get the same name.
   std::set<uint64_t> incomplete_;  // steps
   int removals_ = 0;               // under way
-  uint64_t last_cut_ = 0;
+  uint64_t last_snapshot_ = 0;
   uint64_t last_evaluation_id_ = 0;
-  uint64_t cut_lead_ = 1;  // grows while shards report that they are past the step
+  uint64_t snapshot_lead_ = 1;  // grows while shards report that they are past the step
   std::optional<Evaluation> evaluation_;
   uint64_t hold_ = 0;  // last sent to shards: Hold, Install.hold as a step
   absl::Time evaluated_at_ =
-      absl::InfinitePast();              // a step waited while an evaluation was under way
-  std::vector<SnapshotHold> snapshots_;  // waiting for a cut
+      absl::InfinitePast();                  // a step waited while an evaluation was under way
+  std::vector<ReaderHold> waiting_readers_;  // waiting for a snapshot
   std::optional<v1::Evaluation> last_result_;
   CoordinatorCore::Refusals refusals_;
   v1::CheckpointStatus checkpoint_status_;
@@ -370,7 +372,7 @@ class CoordinatorCore::Impl {
   // The end.
   Goal goal_ = Goal::kNone;
   bool target_reached_ = false;
-  bool final_cut_open_ = false;
+  bool final_snapshot_open_ = false;
   bool final_evaluation_given_up_ = false;
   int final_failures_ = 0;                // of the last checkpoint, in a row
   std::set<std::string> final_problems_;  // reported of it, each once

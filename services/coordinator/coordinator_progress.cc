@@ -26,8 +26,8 @@ v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
     case Stage::kRunning:
       if (!change_.has_install()) return v1::JobProgress::INITIALIZING;
       if (goal_ == Goal::kNone || goal_ == Goal::kHandOver) return v1::JobProgress::TRAINING;
-      return cut_.has_value() && cut_->evaluation ? v1::JobProgress::EVALUATING
-                                                  : v1::JobProgress::SAVING;
+      return snapshot_.has_value() && snapshot_->evaluation ? v1::JobProgress::EVALUATING
+                                                            : v1::JobProgress::SAVING;
     case Stage::kLeavingWorkers:
     case Stage::kLeavingShards:
     case Stage::kExited:

@@ -30,10 +30,10 @@ class CoordinatorRules {
   virtual bool ClaimTheEnd() const { return true; }
   // R12: a StateReady counts only for its own init request.
   virtual bool MatchInitIds() const { return true; }
-  // R14: the Install names the open cut.
-  virtual bool CarryCuts() const { return true; }
-  // R14: a cut with a missing pin is abandoned.
-  virtual bool AbandonIncompleteCuts() const { return true; }
+  // R14: the Install names the open snapshot.
+  virtual bool CarrySnapshots() const { return true; }
+  // R14: a snapshot with a missing pin is abandoned.
+  virtual bool AbandonIncompleteSnapshots() const { return true; }
   // Shards are told that the last version is committed.
   virtual bool TellCommitted() const { return true; }
 };

@@ -404,7 +404,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     count("reader", now.readers, refusals_.readers);
     refusals_ = now;
     metrics_->gauge("expelled_processes").Set(static_cast<double>(now.expelled));
-    metrics_->gauge("snapshots").Set(static_cast<double>(now.snapshots));
+    metrics_->gauge("reader_snapshots").Set(static_cast<double>(now.snapshots));
     metrics_->gauge("control_waiting_bytes").Set(static_cast<double>(executor_.queued_bytes()));
   }
 

@@ -529,14 +529,14 @@ void CoordinatorCore::Impl::ForgetAttempt() {
   change_.Reset({});
   view_.Clear();
 
-  EndSnapshots(absl::UnavailableError("the job is being restored"));
-  cut_.reset();
+  EndReaders(absl::UnavailableError("the job is being restored"));
+  snapshot_.reset();
   hold_ = 0;
   incomplete_.clear();  // they are removed when the storage is read
   evaluation_.reset();
 
   goal_ = Goal::kNone;
-  final_cut_open_ = final_evaluation_given_up_ = false;
+  final_snapshot_open_ = final_evaluation_given_up_ = false;
   final_failures_ = 0;
   final_problems_.clear();
   final_retry_at_ = suspend_deadline_ = absl::InfiniteFuture();

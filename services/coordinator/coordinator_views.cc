@@ -149,7 +149,7 @@ CoordinatorCore::Impl::WantedChange CoordinatorCore::Impl::Wanted(absl::Time now
     judge_leases_ = true;
     return {true, true};
   }
-  if (!Synchronous() && (AsynchronousCutDue(now) || HoldLapses(now))) return {true, true};
+  if (!Synchronous() && (AsynchronousSnapshotDue(now) || HoldLapses(now))) return {true, true};
   const bool left =
       std::any_of(view_.workers().begin(), view_.workers().end(), [&](const auto& member) {
         return membership_.Find(member.process().incarnation())->leaving;
@@ -323,7 +323,7 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
   *install.mutable_leases() = {decision.leases.begin(), decision.leases.end()};
   *install.mutable_ledger() = decision.ledger;
   if (Synchronous()) install.set_committed(decision.first_step);
-  CarryCut(decision, &install, now);
+  CarrySnapshot(decision, &install, now);
 
   view_ = install.view();
   view_since_ = now;
@@ -369,24 +369,27 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
   }
 }
 
-// (R14) The Install names the open cut, or none; an asynchronous cut begins with the Install.
-void CoordinatorCore::Impl::CarryCut(const Decision& decision, v1::Install* install,
-                                     absl::Time now) {
-  if (cut_.has_value() && Synchronous()) {
-    if (rules_->AbandonIncompleteCuts() &&
-        !SurvivesViewChange(*cut_, decision.first_step, facts_.shards)) {
+// (R14) The Install names the open snapshot, or none; an asynchronous snapshot begins with the
+// Install.
+void CoordinatorCore::Impl::CarrySnapshot(const Decision& decision, v1::Install* install,
+                                          absl::Time now) {
+  if (snapshot_.has_value() && Synchronous()) {
+    if (rules_->AbandonIncompleteSnapshots() &&
+        !SurvivesViewChange(*snapshot_, decision.first_step, facts_.shards)) {
       ReplanSoon();
-    } else if (cut_->step > decision.first_step) {
-      cut_->pinned.clear();
-      cut_->reached = false;
+    } else if (snapshot_->step > decision.first_step) {
+      snapshot_->pinned.clear();
+      snapshot_->reached = false;
     }
   }
-  if (!Synchronous() && CutIsForReadersOnly() && AsynchronousCutDue(now)) ReplanSoon();
-  if (!cut_.has_value() && !Synchronous() && change_.has_install() && AsynchronousCutDue(now)) {
-    OpenNewCut(*PlanNow(now), decision.first_step);
-    cut_->ledger = decision.ledger;
+  if (!Synchronous() && SnapshotIsForReadersOnly() && AsynchronousSnapshotDue(now)) ReplanSoon();
+  if (!snapshot_.has_value() && !Synchronous() && change_.has_install() &&
+      AsynchronousSnapshotDue(now)) {
+    OpenNewSnapshot(*PlanNow(now), decision.first_step);
+    snapshot_->ledger = decision.ledger;
   }
-  if (cut_.has_value() && rules_->CarryCuts()) *install->mutable_cut() = cut_->Message();
+  if (snapshot_.has_value() && rules_->CarrySnapshots())
+    *install->mutable_snapshot() = snapshot_->Message();
 }
 
 void CoordinatorCore::Impl::SendView(const Process& worker) {

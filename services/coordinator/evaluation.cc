@@ -20,7 +20,7 @@ Evaluation::Evaluation(const Options& options) : options_(options) {
 v1::Evaluate Evaluation::Message(const Interval& range) const {
   v1::Evaluate message;
   message.set_evaluation(options_.id);
-  message.set_cut(options_.cut);
+  message.set_snapshot_id(options_.snapshot);
   message.set_version(options_.version);
   *message.mutable_samples() = ToProto(range);
   return message;

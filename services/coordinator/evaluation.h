@@ -30,7 +30,7 @@ class Evaluation {
  public:
   struct Options {
     uint64_t id = 0;
-    uint64_t cut = 0;
+    uint64_t snapshot = 0;
     uint64_t attempt = 0;  // results carry it, and the version
     uint64_t version = 0;
     uint64_t samples = 0;  // positions [0, samples) of the held-out data; not 0
@@ -43,7 +43,7 @@ class Evaluation {
   explicit Evaluation(const Options& options);
 
   uint64_t id() const { return options_.id; }
-  uint64_t cut() const { return options_.cut; }
+  uint64_t snapshot_id() const { return options_.snapshot; }
   uint64_t version() const { return options_.version; }
 
   // Gives the unassigned samples to evaluators; returns messages by incarnation. A worker that is

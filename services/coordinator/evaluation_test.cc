@@ -11,7 +11,7 @@ const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
 Evaluation::Options Options() {
   Evaluation::Options options;
   options.id = 4;
-  options.cut = 9;
+  options.snapshot = 9;
   options.attempt = 2;
   options.version = 100;
   options.samples = 1000;
@@ -54,7 +54,7 @@ TEST(Evaluation, IsDividedBySpeedAndSummed) {
   const auto asked = evaluation.Assign({{1, 10}, {2, 30}}, kStart);
   ASSERT_EQ(asked.size(), 2u);
   EXPECT_EQ(asked[0].second.samples().end(), 250);
-  EXPECT_EQ(asked[0].second.cut(), 9);
+  EXPECT_EQ(asked[0].second.snapshot_id(), 9);
   EXPECT_EQ(asked[0].second.version(), 100);
   EXPECT_TRUE(evaluation.Assign({{1, 10}, {2, 30}}, kStart).empty()) << "nothing is left to assign";
 

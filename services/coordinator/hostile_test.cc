@@ -44,7 +44,7 @@ struct Lie {
   std::function<void(FakeJob&, v1::MemberMessage*)> say;
 };
 
-// A job that has trained three steps; a checkpoint's cut is open at a later step.
+// A job that has trained three steps; a checkpoint's snapshot is open at a later step.
 class HostileTest : public ::testing::TestWithParam<Lie> {};
 
 TEST_P(HostileTest, IsRefusedAndJobContinues) {
@@ -97,23 +97,23 @@ std::function<void(FakeJob&, v1::MemberMessage*)> Progress(
 }
 
 std::function<void(FakeJob&, v1::MemberMessage*)> Pinned(
-    std::function<void(v1::CutPinned*)> change) {
+    std::function<void(v1::SnapshotPinned*)> change) {
   return [change](FakeJob& job, v1::MemberMessage* message) {
-    v1::CutPinned& pinned = *message->mutable_cut_pinned();
-    pinned.set_cut(job.shards[1]->cut->cut());
+    v1::SnapshotPinned& pinned = *message->mutable_snapshot_pinned();
+    pinned.set_snapshot_id(job.shards[1]->snapshot->snapshot_id());
     *pinned.mutable_view() = job.core->view().id();
-    *pinned.mutable_name() = job.shards[1]->cut->name();
+    *pinned.mutable_name() = job.shards[1]->snapshot->name();
     change(&pinned);
   };
 }
 
 std::function<void(FakeJob&, v1::MemberMessage*)> Written(
-    std::function<void(v1::CutWritten*)> change) {
+    std::function<void(v1::SnapshotWritten*)> change) {
   return [change](FakeJob& job, v1::MemberMessage* message) {
-    v1::CutWritten& written = *message->mutable_cut_written();
-    written.set_cut(job.shards[1]->cut->cut());
+    v1::SnapshotWritten& written = *message->mutable_snapshot_written();
+    written.set_snapshot_id(job.shards[1]->snapshot->snapshot_id());
     *written.mutable_view() = job.core->view().id();
-    *written.mutable_name() = job.shards[1]->cut->name();
+    *written.mutable_name() = job.shards[1]->snapshot->name();
     change(&written);
   };
 }
@@ -153,10 +153,10 @@ INSTANTIATE_TEST_SUITE_P(
             }},
         Lie{"PastAStepBeyondTheJob", v1::SHARD, v1::SYNCHRONOUS,
             [](FakeJob& job, v1::MemberMessage* message) {
-              v1::CutFailed& failed = *message->mutable_cut_failed();
-              failed.set_cut(job.shards[1]->cut->cut());
+              v1::SnapshotFailed& failed = *message->mutable_snapshot_failed();
+              failed.set_snapshot_id(job.shards[1]->snapshot->snapshot_id());
               *failed.mutable_view() = job.core->view().id();
-              *failed.mutable_name() = job.shards[1]->cut->name();
+              *failed.mutable_name() = job.shards[1]->snapshot->name();
               failed.set_past(1'000'000);
             }},
         Lie{"ShardSaysReady", v1::SHARD, v1::SYNCHRONOUS,

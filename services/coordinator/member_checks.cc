@@ -16,7 +16,7 @@ namespace sluice::coordinator {
 namespace {
 
 constexpr uint64_t kMaxClock = uint64_t{1} << 62;
-constexpr double kMaxCutSeconds = 1e6;
+constexpr double kMaxSnapshotSeconds = 1e6;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;
 constexpr size_t kMaxFileNameBytes = 256;
 // Of a worker's report.
@@ -211,25 +211,26 @@ absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& fact
   return facts.synchronous ? absl::OkStatus() : CheckRecords(reply, facts);
 }
 
-absl::Status CheckCutPinned(const v1::CutPinned& pinned, uint64_t version) {
+absl::Status CheckSnapshotPinned(const v1::SnapshotPinned& pinned, uint64_t version) {
   if (pinned.version() == version) return absl::OkStatus();
-  return Impossible("cut ", pinned.cut(), " is of version ", version, ", not ", pinned.version());
+  return Impossible("snapshot ", pinned.snapshot_id(), " is of version ", version, ", not ",
+                    pinned.version());
 }
 
-absl::Status CheckCutWritten(const v1::CutWritten& written) {
+absl::Status CheckSnapshotWritten(const v1::SnapshotWritten& written) {
   absl::Status status;
   for (const v1::PartitionFile& file : written.files()) {
     status.Update(CheckText("a file's name", file.name(), kMaxFileNameBytes));
     status.Update(AtMost("a file's bytes", file.bytes(), kMaxFileBytes, "what a file may have"));
   }
-  if (!(written.seconds() >= 0 && written.seconds() <= kMaxCutSeconds)) {
-    status.Update(
-        Impossible("seconds is ", written.seconds(), "; it should be from 0 to ", kMaxCutSeconds));
+  if (!(written.seconds() >= 0 && written.seconds() <= kMaxSnapshotSeconds)) {
+    status.Update(Impossible("seconds is ", written.seconds(), "; it should be from 0 to ",
+                             kMaxSnapshotSeconds));
   }
   return status;
 }
 
-absl::Status CheckCutFailed(const v1::CutFailed& failed, const ShardFacts& facts) {
+absl::Status CheckSnapshotFailed(const v1::SnapshotFailed& failed, const ShardFacts& facts) {
   return AtMost("past", failed.past(), LastVersion(facts), "the job's last version");
 }
 

@@ -50,11 +50,11 @@ absl::Status CheckReady(const v1::Ready& ready);
 absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFacts& facts);
 // Of the current Pause.
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts);
-// `version`: that of the open cut.
-absl::Status CheckCutPinned(const v1::CutPinned& pinned, uint64_t version);
+// `version`: that of the open snapshot.
+absl::Status CheckSnapshotPinned(const v1::SnapshotPinned& pinned, uint64_t version);
 // Does not check that the files are the shard's: if they are not, the checkpoint fails.
-absl::Status CheckCutWritten(const v1::CutWritten& written);
-absl::Status CheckCutFailed(const v1::CutFailed& failed, const ShardFacts& facts);
+absl::Status CheckSnapshotWritten(const v1::SnapshotWritten& written);
+absl::Status CheckSnapshotFailed(const v1::SnapshotFailed& failed, const ShardFacts& facts);
 // `asked`: the samples that the worker was asked to evaluate.
 absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1::Range& asked);
 absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired);

@@ -31,23 +31,16 @@ enum class Bound {
   kWaitingBytes,
   kParkedPulls,
   kParkedBytes,
-  kCuts,
+  kSnapshots,
 };
-inline constexpr size_t kBounds = static_cast<size_t>(Bound::kCuts) + 1;
+inline constexpr size_t kBounds = static_cast<size_t>(Bound::kSnapshots) + 1;
 
-inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {"max_streams",
-                                                                       "max_silent_streams",
-                                                                       "max_unadmitted_streams",
-                                                                       "max_reader_streams",
-                                                                       "max_admitted_processes",
-                                                                       "window_bytes",
-                                                                       "max_received_bytes",
-                                                                       "max_waiting_frames",
-                                                                       "max_waiting_header_bytes",
-                                                                       "max_waiting_bytes",
-                                                                       "max_parked_pulls",
-                                                                       "max_parked_bytes",
-                                                                       "max_cuts"};
+inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {
+    "max_streams",        "max_silent_streams",     "max_unadmitted_streams",
+    "max_reader_streams", "max_admitted_processes", "window_bytes",
+    "max_received_bytes", "max_waiting_frames",     "max_waiting_header_bytes",
+    "max_waiting_bytes",  "max_parked_pulls",       "max_parked_bytes",
+    "max_snapshots"};
 
 constexpr absl::string_view NameOf(Bound bound) { return kBoundNames[static_cast<size_t>(bound)]; }
 

@@ -128,12 +128,12 @@ void DataSender::SendLive(StreamId stream, uint32_t partition, uint64_t version,
   SendFrames(stream, common, *state_.model, std::move(pieces));
 }
 
-void DataSender::SendPinned(StreamId stream, const PartitionContent& content, uint64_t cut,
+void DataSender::SendPinned(StreamId stream, const PartitionContent& content, uint64_t snapshot,
                             uint64_t request) {
   v1::Data common;
   common.set_version(content.version);
   common.set_partition(content.partition);
-  common.set_cut(cut);
+  common.set_snapshot_id(snapshot);
   common.set_request(request);
   const uint32_t first = content.model->FirstBlock(content.partition);
   const uint64_t worker = Referring(stream);

@@ -42,7 +42,8 @@ class DataSender {
   // whole.
   void SendLive(StreamId stream, uint32_t partition, uint64_t version,
                 const std::vector<BlockState>& blocks, uint64_t request, const RowSelections* rows);
-  void SendPinned(StreamId stream, const PartitionContent& content, uint64_t cut, uint64_t request);
+  void SendPinned(StreamId stream, const PartitionContent& content, uint64_t snapshot,
+                  uint64_t request);
 
   // Drops the encoded blocks, because a version number may get another meaning.
   void Forget() { encoded_.clear(); }

@@ -126,7 +126,7 @@ absl::Status CheckHello(const ShardState& state, const v1::Hello& hello) {
 absl::Status CheckSender(v1::Role role, const v1::Header& header) {
   const v1::Header::BodyCase body = header.body_case();
   if (role == v1::READER) {
-    if (body == v1::Header::kPull && header.pull().cut() != 0) return absl::OkStatus();
+    if (body == v1::Header::kPull && header.pull().snapshot_id() != 0) return absl::OkStatus();
     return absl::PermissionDeniedError("a reader may pull pinned versions only");
   }
   if (role == v1::SHARD) {
@@ -479,9 +479,10 @@ absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& fact
 
 // ---------------------------------------------------------------- pinned versions, version 0
 
-absl::Status CheckCutPull(const v1::Pull& pull) {
+absl::Status CheckSnapshotPull(const v1::Pull& pull) {
   if (pull.rows_size() > 0 || pull.counted_size() > 0 || pull.counted_from_size() > 0) {
-    return Invalid("a pull of cut ", pull.cut(), " names rows or workers; cuts are whole");
+    return Invalid("a pull of snapshot ", pull.snapshot_id(),
+                   " names rows or workers; snapshots are whole");
   }
   if (HasRepetition(pull.partitions())) return Invalid("a partition is named twice in one frame");
   return absl::OkStatus();
@@ -619,12 +620,13 @@ absl::Status CheckCommitted(const ShardState& state, const v1::Committed& commit
                  " is committed; this shard has closed ", state.LowestVersion());
 }
 
-absl::Status CheckOpenCut(const ShardState& state, const v1::OpenCut& cut) {
-  if (cut.cut() == 0) return Invalid("a cut without a number");
+absl::Status CheckOpenSnapshot(const ShardState& state, const v1::OpenSnapshot& snapshot) {
+  if (snapshot.snapshot_id() == 0) return Invalid("a snapshot without a number");
   const uint64_t last = state.LastStep();
   if (state.view->synchronous() && last > 0 &&
-      cut.step() > std::max(last, state.HighestVersion())) {
-    return Invalid("cut ", cut.cut(), " is of step ", cut.step(), " of ", last);
+      snapshot.step() > std::max(last, state.HighestVersion())) {
+    return Invalid("snapshot ", snapshot.snapshot_id(), " is of step ", snapshot.step(), " of ",
+                   last);
   }
   return absl::OkStatus();
 }

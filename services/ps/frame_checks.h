@@ -85,7 +85,7 @@ absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& fact
 
 // ---------------------------------------------------------------- pinned versions, version 0
 
-absl::Status CheckCutPull(const v1::Pull& pull);
+absl::Status CheckSnapshotPull(const v1::Pull& pull);
 // `pusher`: incarnation that has already pushed for this init request; 0: none.
 absl::Status CheckInitPush(uint64_t pusher, uint64_t sender, const v1::InitPush& push);
 
@@ -96,7 +96,7 @@ absl::Status CheckPrepareState(const v1::PrepareState& prepare);
 // `begun`: the version that the attempt began with.
 absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install);
 absl::Status CheckCommitted(const ShardState& state, const v1::Committed& committed);
-absl::Status CheckOpenCut(const ShardState& state, const v1::OpenCut& cut);
+absl::Status CheckOpenSnapshot(const ShardState& state, const v1::OpenSnapshot& snapshot);
 
 }  // namespace sluice::ps
 

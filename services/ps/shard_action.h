@@ -57,10 +57,10 @@ struct DropCoordinator {
 // Encodes (EncodePartition), writes `folder`/`file_name` durably, and reports OnPartitionWritten. A
 // file that exists is not written again; the shell then reports the existing file.
 struct WritePartition {
-  uint64_t cut;
+  uint64_t snapshot;
   uint32_t partition;
   v1::CheckpointRef checkpoint;
-  std::string folder;     // as the coordinator named it (OpenCut.folder)
+  std::string folder;     // as the coordinator named it (OpenSnapshot.folder)
   std::string file_name;  // "partition-00012.safetensors"
   std::shared_ptr<const PartitionContent> content;
 };

@@ -366,7 +366,7 @@ TEST_F(AsynchronousTest, AnUpdateThatDidNotWinIsStagedAgainInTheNewView) {
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
 }
 
-TEST_F(AsynchronousTest, ACutIsPinnedAtTheInstallThatNamesIt) {
+TEST_F(AsynchronousTest, ASnapshotIsPinnedAtTheInstallThatNamesIt) {
   Begin();
   Lease(one);
   Stage(one, 1, 1);
@@ -374,12 +374,12 @@ TEST_F(AsynchronousTest, ACutIsPinnedAtTheInstallThatNamesIt) {
   shard.Pause(2);
   v1::Install install = InstallAfter(2, 1, {7, 8});
   *install.mutable_ledger()->add_applied() = ShardHarness::Microbatches(0, 4);
-  install.mutable_cut()->set_cut(5);
-  install.mutable_cut()->set_write(true);
+  install.mutable_snapshot()->set_snapshot_id(5);
+  install.mutable_snapshot()->set_write(true);
   shard.TakeMessages();
   Tell(install);
-  const auto pinned =
-      shard.TakeMessages(&v1::MemberMessage::has_cut_pinned, &v1::MemberMessage::cut_pinned);
+  const auto pinned = shard.TakeMessages(&v1::MemberMessage::has_snapshot_pinned,
+                                         &v1::MemberMessage::snapshot_pinned);
   ASSERT_THAT(pinned, SizeIs(1));
   EXPECT_EQ(pinned[0].version(), 1);
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();

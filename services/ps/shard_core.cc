@@ -12,11 +12,11 @@
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/asynchronous.h"
-#include "services/ps/cuts.h"
 #include "services/ps/data_sender.h"
 #include "services/ps/frame_checks.h"
 #include "services/ps/initialization.h"
 #include "services/ps/shard_state.h"
+#include "services/ps/snapshots.h"
 #include "services/ps/streams.h"
 #include "services/ps/synchronous.h"
 
@@ -72,7 +72,7 @@ class ShardCore::Impl {
   absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
   void OnAdmitted(const v1::Admitted& admitted);
   absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header);
-  absl::Status OnCutPull(Stream& stream, const v1::Pull& pull);
+  absl::Status OnSnapshotPull(Stream& stream, const v1::Pull& pull);
   StreamTable::Handler handler() { return handler_; }
   void Resume() { streams.Resume(handler_); }
   void Disconnected();
@@ -89,7 +89,8 @@ class ShardCore::Impl {
   StreamTable streams{&state};
   DataSender sender{&state, &streams};
   Initialization initialization{&state};
-  Cuts cuts{&state, [this](PartitionContent* content) { asynchronous.FillRecords(content); }};
+  Snapshots snapshots{&state,
+                      [this](PartitionContent* content) { asynchronous.FillRecords(content); }};
   Synchronous synchronous{
       &state,
       &streams,
@@ -189,7 +190,7 @@ void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
   }
   if (!state.view.has_value()) initialization.Report();
   if (state.view.has_value()) SayInstalled();
-  cuts.Report();  // first: pins outlive the view
+  snapshots.Report();  // first: pins outlive the view
   if (pausing_ == Pausing::kReplied) ReplyToPause();
   if (state.view.has_value()) progress_due_ = true;
 }
@@ -233,7 +234,7 @@ void ShardCore::Impl::DiscardAttempt() {
   for (StreamId id : streams.Ids()) streams.Find(id)->parked_pulls = 0;
   synchronous.DropParked();
   asynchronous.Clear();
-  cuts.Clear();
+  snapshots.Clear();
   sender.Forget();
   state.view.reset();
   state.partitions.clear();
@@ -405,7 +406,7 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
     asynchronous.OnInstalled(install);
   }
   SayInstalled();
-  cuts.OnInstalled(install.has_cut() ? &install.cut() : nullptr);
+  snapshots.OnInstalled(install.has_snapshot() ? &install.snapshot() : nullptr);
   progress_due_ = true;
 }
 
@@ -491,13 +492,13 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
       return OnCommitted(message.committed());
     case v1::CoordinatorMessage::kHold:
       return OnHold(message.hold());
-    case v1::CoordinatorMessage::kOpenCut:
-      if (state.view.has_value()) cuts.Open(message.open_cut());
+    case v1::CoordinatorMessage::kOpenSnapshot:
+      if (state.view.has_value()) snapshots.Open(message.open_snapshot());
       return;
     case v1::CoordinatorMessage::kAdmitted:
       return OnAdmitted(message.admitted());
-    case v1::CoordinatorMessage::kCloseCut:
-      return cuts.Close(message.close_cut().cut());
+    case v1::CoordinatorMessage::kCloseSnapshot:
+      return snapshots.Close(message.close_snapshot().snapshot_id());
     case v1::CoordinatorMessage::kFinish:
       return OnFinish(message.finish());
     default:
@@ -568,17 +569,17 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
 absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1::Header& header,
                                                        const absl::Cord& payload) {
   const bool is_pull = header.body_case() == v1::Header::kPull;
-  const bool of_cut = is_pull && header.pull().cut() != 0;
+  const bool of_snapshot = is_pull && header.pull().snapshot_id() != 0;
   // In a view without members, the previous members evaluate the final version.
-  const bool may_read = of_cut && state.view->members() == 0;
+  const bool may_read = of_snapshot && state.view->members() == 0;
   if (!may_read && !state.view->MemberIndex(stream.incarnation()).has_value()) {
     streams.Refuse(stream, "the sender is not a member of the view");
     return Handled::kDone;
   }
   if (!state.MayChange() && !is_pull) return Handled::kWait;
   absl::Status status;
-  if (of_cut) {
-    status = OnCutPull(stream, header.pull());
+  if (of_snapshot) {
+    status = OnSnapshotPull(stream, header.pull());
   } else if (!state.view->synchronous()) {
     status = asynchronous.OnFrame(stream, header, payload);
   } else if (is_pull) {
@@ -595,39 +596,41 @@ absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1:
 
 absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1::Header& header) {
   if (!state.view.has_value()) return Handled::kWait;
-  absl::Status status = OnCutPull(stream, header.pull());
+  absl::Status status = OnSnapshotPull(stream, header.pull());
   if (!status.ok()) return status;
   return Handled::kDone;
 }
 
-absl::Status ShardCore::Impl::OnCutPull(Stream& stream, const v1::Pull& pull) {
-  if (absl::Status fits = CheckCutPull(pull); !fits.ok()) return fits;
-  if (!cuts.IsPinned(pull.cut())) {
-    streams.RefuseAlways(stream, absl::StrCat("cut ", pull.cut(), " is not pinned"), pull.cut());
+absl::Status ShardCore::Impl::OnSnapshotPull(Stream& stream, const v1::Pull& pull) {
+  if (absl::Status fits = CheckSnapshotPull(pull); !fits.ok()) return fits;
+  if (!snapshots.IsPinned(pull.snapshot_id())) {
+    streams.RefuseAlways(stream, absl::StrCat("snapshot ", pull.snapshot_id(), " is not pinned"),
+                         pull.snapshot_id());
     return absl::OkStatus();
   }
   std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
   if (wanted.empty()) wanted = state.view->owned();
   for (uint32_t number : wanted) {
-    if (cuts.Find(pull.cut(), number) == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("cut ", pull.cut(), " has no partition ", number, " on this shard"));
+    if (snapshots.Find(pull.snapshot_id(), number) == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "snapshot ", pull.snapshot_id(), " has no partition ", number, " on this shard"));
     }
   }
   for (uint32_t number : wanted) {
-    sender.SendPinned(stream.id, *cuts.Find(pull.cut(), number), pull.cut(), pull.request());
+    sender.SendPinned(stream.id, *snapshots.Find(pull.snapshot_id(), number), pull.snapshot_id(),
+                      pull.request());
   }
   return absl::OkStatus();
 }
 
 void ShardCore::Impl::OnClosed(Partition& partition) {
-  cuts.OnVersion(partition);
+  snapshots.OnVersion(partition);
   progress_due_ = true;
   CheckAfterStep();
 }
 
 void ShardCore::Impl::OnVersionCommitted() {
-  cuts.OnCommitted();
+  snapshots.OnCommitted();
   progress_due_ = true;
 }
 
@@ -703,13 +706,13 @@ ShardStatus ShardCore::Impl::Status() const {
   status.waiting_bytes = streams.waiting_bytes();
   status.parked_pulls = streams.parked_pulls();
   status.staged_updates = asynchronous.staged();
-  status.open_cuts = cuts.size();
+  status.open_snapshots = snapshots.size();
   status.blocks_allocated = state.pool->allocated();
   status.repeated_blocks = state.repeated_blocks;
   streams.FillBounds(&status.bounds);
-  BoundUse& open_cuts = status.bounds[static_cast<size_t>(Bound::kCuts)];
-  open_cuts.limit = state.options.max_cuts;
-  open_cuts.used = cuts.size();
+  BoundUse& open_snapshots = status.bounds[static_cast<size_t>(Bound::kSnapshots)];
+  open_snapshots.limit = state.options.max_snapshots;
+  open_snapshots.used = snapshots.size();
   for (size_t bound = 0; bound < kBounds; ++bound) {
     status.bounds[bound].reached = state.reached[bound];
   }
@@ -783,11 +786,11 @@ void ShardCore::OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,
   impl_->initialization.OnLoaded(init_id, partition, std::move(file));
 }
 
-void ShardCore::OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint,
+void ShardCore::OnPartitionWritten(uint64_t snapshot, const v1::CheckpointRef& checkpoint,
                                    uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
                                    absl::Time now) {
   impl_->Step(now);
-  impl_->cuts.OnWritten(cut, checkpoint, partition, std::move(written));
+  impl_->snapshots.OnWritten(snapshot, checkpoint, partition, std::move(written));
 }
 
 void ShardCore::OnTick(absl::Time now) {

@@ -10,8 +10,8 @@
 //   stream ──frames──> StreamTable ──in order, of this view──> Initialization | Synchronous |
 //   Asynchronous
 //                                                                  │            │
-//   coordinator ──> Pause/Install, init requests, cuts ──> Partition (blocks, undo, accumulators,
-//   pins)
+//   coordinator ──> Pause/Install, init requests, snapshots ──> Partition (blocks, undo,
+//   accumulators, pins)
 //
 // Threads: none. The shell serialises all calls; each returns when the event has been handled,
 // which for the last push of a large step includes the arithmetic of the close (run through the
@@ -58,7 +58,7 @@ struct ShardStatus {
   uint64_t waiting_bytes = 0;
   size_t parked_pulls = 0;
   size_t staged_updates = 0;
-  size_t open_cuts = 0;
+  size_t open_snapshots = 0;
   size_t blocks_allocated = 0;  // from the system, since the start
   size_t repeated_blocks = 0;   // ignored (R9)
   BoundUses bounds;             // max_received_bytes is filled in by the shell
@@ -102,9 +102,10 @@ class ShardCore {
   // ---- files.
   void OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,
                          absl::StatusOr<absl::Cord> file, absl::Time now);
-  // `cut` and the checkpoint are those of the WritePartition.
-  void OnPartitionWritten(uint64_t cut, const v1::CheckpointRef& checkpoint, uint32_t partition,
-                          absl::StatusOr<v1::PartitionFile> written, absl::Time now);
+  // `snapshot` and the checkpoint are those of the WritePartition.
+  void OnPartitionWritten(uint64_t snapshot, const v1::CheckpointRef& checkpoint,
+                          uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
+                          absl::Time now);
 
   // ---- time. Call OnTick at NextTick() or soon after; earlier or more frequent calls are
   // harmless.

@@ -224,12 +224,12 @@ TEST_F(HostileTest, PullsThatContradictTheVersionsAreRefused) {
       {"an unknown partition", [](auto& h) { h.mutable_pull()->add_partitions(2); }, "partition 2"},
       {"a clock", [](auto& h) { h.mutable_pull()->set_clock(1); }, "clock 1"},
       {"counted workers", [](auto& h) { h.mutable_pull()->add_counted(7); }, "synchronous"},
-      {"rows of a cut",
+      {"rows of a snapshot",
        [](auto& h) {
-         h.mutable_pull()->set_cut(1);
+         h.mutable_pull()->set_snapshot_id(1);
          h.mutable_pull()->add_rows();
        },
-       "cuts are whole"},
+       "snapshots are whole"},
       {"more rows than the payload",
        [](auto& h) { h.mutable_pull()->add_rows()->set_count(kHuge); }, "rows of"},
   };
@@ -253,7 +253,7 @@ TEST_F(HostileTest, NormsCountOnlyOfTheShardThatOwnsThePartition) {
       {"infinite", [&](auto& h) { norm(h)->set_square_sum(INFINITY); }, "inf"},
       {"a step ahead", [](auto& h) { h.mutable_norms()->set_step(1); }, "norms of step 1"},
       {"a push", [](auto& h) { h.mutable_push(); }, "shards send norms"},
-      {"a pull", [](auto& h) { h.mutable_pull()->set_cut(1); }, "shards send norms"},
+      {"a pull", [](auto& h) { h.mutable_pull()->set_snapshot_id(1); }, "shards send norms"},
   };
   ExpectRefused(table, kOtherShardIncarnation, norms, absl::Cord(), v1::SHARD);
 }
@@ -572,16 +572,16 @@ TEST_F(HostileTest, AVersionThatTheShardHasNotClosedCannotBeCommitted) {
   EXPECT_EQ(shard.core().status().committed, 0);
 }
 
-TEST_F(HostileTest, ACutBehindTheJobsEndFailsAtOnce) {
+TEST_F(HostileTest, ASnapshotBehindTheJobsEndFailsAtOnce) {
   Begin();
   v1::CoordinatorMessage message;
-  message.mutable_open_cut()->set_cut(1);
-  message.mutable_open_cut()->set_step(101);
-  message.mutable_open_cut()->mutable_name()->set_attempt(1);
-  message.mutable_open_cut()->mutable_name()->set_step(101);
+  message.mutable_open_snapshot()->set_snapshot_id(1);
+  message.mutable_open_snapshot()->set_step(101);
+  message.mutable_open_snapshot()->mutable_name()->set_attempt(1);
+  message.mutable_open_snapshot()->mutable_name()->set_step(101);
   shard.Tell(message);
-  const auto failed =
-      shard.TakeMessages(&v1::MemberMessage::has_cut_failed, &v1::MemberMessage::cut_failed);
+  const auto failed = shard.TakeMessages(&v1::MemberMessage::has_snapshot_failed,
+                                         &v1::MemberMessage::snapshot_failed);
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_THAT(failed[0].reason(), HasSubstr("of step 101 of 100"));
   EXPECT_EQ(failed[0].name().step(), 101) << "the report names the checkpoint";

@@ -52,8 +52,8 @@ struct ShardOptions {
   // it. Most waiting answers refer to versions that are held anyway. The value is at least twice
   // what a peer may pull at once.
   uint64_t max_answer_bytes = uint64_t{4} << 30;
-  // Cuts open at the same time.
-  size_t max_cuts = 8;
+  // Snapshots open at the same time.
+  size_t max_snapshots = 8;
 
   // A stream is closed if its Hello has not come within this time.
   absl::Duration hello_timeout = absl::Seconds(5);

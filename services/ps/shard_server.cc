@@ -437,9 +437,9 @@ class ShardServer::Impl final : public StreamHandler {
       }
       absl::StatusOr<v1::PartitionFile> written =
           status.ok() ? absl::StatusOr<v1::PartitionFile>(std::move(encoded.file)) : status;
-      Event([cut = write.cut, checkpoint = write.checkpoint, partition = write.partition,
+      Event([snapshot = write.snapshot, checkpoint = write.checkpoint, partition = write.partition,
              written = std::move(written)](ShardCore& core, absl::Time now) mutable {
-        core.OnPartitionWritten(cut, checkpoint, partition, std::move(written), now);
+        core.OnPartitionWritten(snapshot, checkpoint, partition, std::move(written), now);
       });
     });
   }
@@ -506,7 +506,7 @@ class ShardServer::Impl final : public StreamHandler {
     set("waiting_bytes", static_cast<double>(status.waiting_bytes));
     set("parked_pulls", static_cast<double>(status.parked_pulls));
     set("staged_updates", static_cast<double>(status.staged_updates));
-    set("open_cuts", static_cast<double>(status.open_cuts));
+    set("open_snapshots", static_cast<double>(status.open_snapshots));
     set("blocks_allocated", static_cast<double>(status.blocks_allocated));
     set("dropped_contributions", static_cast<double>(status.dropped_contributions));
     set("repeated_blocks", static_cast<double>(status.repeated_blocks));

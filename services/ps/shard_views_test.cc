@@ -1,4 +1,4 @@
-// Views, promises, initialization and cuts through the facade.
+// Views, promises, initialization and snapshots through the facade.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -623,13 +623,13 @@ TEST_F(ViewsTest, FinishEndsTheProcess) {
   EXPECT_EQ(exits[0].code, kExitFinished);
 }
 
-// ---------------------------------------------------------------- cuts (R14)
+// ---------------------------------------------------------------- snapshots (R14)
 
-class CutsTest : public ViewsTest {
+class SnapshotsTest : public ViewsTest {
  protected:
-  v1::OpenCut Cut(uint64_t cut, uint64_t step, bool write = false) {
-    v1::OpenCut open;
-    open.set_cut(cut);
+  v1::OpenSnapshot Snapshot(uint64_t snapshot, uint64_t step, bool write = false) {
+    v1::OpenSnapshot open;
+    open.set_snapshot_id(snapshot);
     open.set_step(step);
     open.set_write(write);
     open.set_folder("somewhere");
@@ -637,19 +637,20 @@ class CutsTest : public ViewsTest {
     open.mutable_name()->set_step(step);
     return open;
   }
-  void Open(const v1::OpenCut& cut) {
+  void Open(const v1::OpenSnapshot& snapshot) {
     v1::CoordinatorMessage message;
-    *message.mutable_open_cut() = cut;
+    *message.mutable_open_snapshot() = snapshot;
     shard.Tell(message);
   }
   void Written(const WritePartition& write, absl::StatusOr<v1::PartitionFile> file) {
-    shard.core().OnPartitionWritten(write.cut, write.checkpoint, write.partition, std::move(file),
-                                    shard.now);
+    shard.core().OnPartitionWritten(write.snapshot, write.checkpoint, write.partition,
+                                    std::move(file), shard.now);
   }
-  std::vector<v1::CutWritten> TakeWritten() {
-    return shard.TakeMessages(&v1::MemberMessage::has_cut_written, &v1::MemberMessage::cut_written);
+  std::vector<v1::SnapshotWritten> TakeWritten() {
+    return shard.TakeMessages(&v1::MemberMessage::has_snapshot_written,
+                              &v1::MemberMessage::snapshot_written);
   }
-  // A new coordinator, which counts its cuts from 1 again, restores the files of these writes.
+  // A new coordinator, which counts its snapshots from 1 again, restores the files of these writes.
   void RestoreAsAttempt(uint64_t attempt, const std::vector<WritePartition>& writes) {
     v1::CoordinatorMessage message;
     *message.mutable_prepare_state() = shard.MakePrepareState(1, attempt);
@@ -674,25 +675,25 @@ class CutsTest : public ViewsTest {
   }
   std::vector<uint64_t> TakePinned() {
     std::vector<uint64_t> versions;
-    for (const auto& pinned :
-         shard.TakeMessages(&v1::MemberMessage::has_cut_pinned, &v1::MemberMessage::cut_pinned)) {
+    for (const auto& pinned : shard.TakeMessages(&v1::MemberMessage::has_snapshot_pinned,
+                                                 &v1::MemberMessage::snapshot_pinned)) {
       versions.push_back(pinned.version());
     }
     return versions;
   }
-  void ChangeView(uint64_t number, uint64_t first_step, const v1::OpenCut* cut,
+  void ChangeView(uint64_t number, uint64_t first_step, const v1::OpenSnapshot* snapshot,
                   const std::vector<uint64_t>& members = {7, 8}) {
     shard.Pause(number);
     v1::CoordinatorMessage message;
     *message.mutable_install() = shard.MakeInstall(shard.MakeView(number, first_step, members));
-    if (cut != nullptr) *message.mutable_install()->mutable_cut() = *cut;
+    if (snapshot != nullptr) *message.mutable_install()->mutable_snapshot() = *snapshot;
     shard.Tell(message);
   }
 };
 
-TEST_F(CutsTest, ACutIsPinnedAtItsStepAndReportedOnceThatIsCommitted) {
+TEST_F(SnapshotsTest, ASnapshotIsPinnedAtItsStepAndReportedOnceThatIsCommitted) {
   Begin();
-  Open(Cut(1, 1));
+  Open(Snapshot(1, 1));
   Step(0);
   EXPECT_THAT(TakePinned(), IsEmpty()) << "step 1 may still be taken back";
   PushOne(1, 0);
@@ -703,7 +704,7 @@ TEST_F(CutsTest, ACutIsPinnedAtItsStepAndReportedOnceThatIsCommitted) {
   Step(2);
   shard.TakeFrames(two);
   v1::Header pull = shard.HeaderOf(1);
-  pull.mutable_pull()->set_cut(1);
+  pull.mutable_pull()->set_snapshot_id(1);
   shard.Send(two, pull);
   EXPECT_THAT(shard.TakeData(two),
               UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 1)), Pair(Pair(1, 1), Values(2, 1))));
@@ -713,62 +714,62 @@ TEST_F(CutsTest, ACutIsPinnedAtItsStepAndReportedOnceThatIsCommitted) {
   EXPECT_THAT(shard.TakeData(reader), SizeIs(2)) << "readers know no view";
 }
 
-TEST_F(CutsTest, InAViewWithoutMembersWorkersMayPullOnlyCuts) {
+TEST_F(SnapshotsTest, InAViewWithoutMembersWorkersMayPullOnlySnapshots) {
   Begin();
   Step(0);
-  const v1::OpenCut cut = Cut(1, 1);
-  ChangeView(2, 1, &cut, {});
+  const v1::OpenSnapshot snapshot = Snapshot(1, 1);
+  ChangeView(2, 1, &snapshot, {});
   EXPECT_THAT(TakePinned(), ElementsAre(1));
   shard.TakeFrames(one);
   v1::Header pull = shard.HeaderOf(2);
-  pull.mutable_pull()->set_cut(1);
+  pull.mutable_pull()->set_snapshot_id(1);
   shard.Send(one, pull);
   EXPECT_THAT(shard.TakeData(one), SizeIs(2));
-  pull.mutable_pull()->clear_cut();
+  pull.mutable_pull()->clear_snapshot_id();
   pull.mutable_pull()->set_version(1);
   shard.Send(one, pull);
   EXPECT_THAT(shard.TakeData(one), IsEmpty());
 }
 
-TEST_F(CutsTest, RefusesCutPullOfANonMember) {
+TEST_F(SnapshotsTest, RefusesSnapshotPullOfANonMember) {
   Begin();
   Step(0);
-  const v1::OpenCut cut = Cut(1, 1);
-  ChangeView(2, 1, &cut, {8});
+  const v1::OpenSnapshot snapshot = Snapshot(1, 1);
+  ChangeView(2, 1, &snapshot, {8});
   shard.TakeFrames(one);
   v1::Header pull = shard.HeaderOf(2);
-  pull.mutable_pull()->set_cut(1);
+  pull.mutable_pull()->set_snapshot_id(1);
   shard.Send(one, pull);
   EXPECT_THAT(shard.TakeData(one), IsEmpty());
 }
 
-TEST_F(CutsTest, AShardPastTheStepSaysSo) {
+TEST_F(SnapshotsTest, AShardPastTheStepSaysSo) {
   Begin();
   Step(0);
   Step(1);
   PushOne(2, 0);
   PushTwo(2, 1);
-  Open(Cut(1, 1));
-  const auto failed =
-      shard.TakeMessages(&v1::MemberMessage::has_cut_failed, &v1::MemberMessage::cut_failed);
+  Open(Snapshot(1, 1));
+  const auto failed = shard.TakeMessages(&v1::MemberMessage::has_snapshot_failed,
+                                         &v1::MemberMessage::snapshot_failed);
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_EQ(failed[0].past(), 2);
 }
 
-TEST_F(CutsTest, ACutMayStillPinTheVersionBefore) {
+TEST_F(SnapshotsTest, ASnapshotMayStillPinTheVersionBefore) {
   Begin();
   Step(0);
   Close(1, 0);
-  Open(Cut(1, 1));
+  Open(Snapshot(1, 1));
   EXPECT_THAT(TakePinned(), ElementsAre(1));
 }
 
-TEST_F(CutsTest, AFallBackDropsThePinButNotTheRequestThatTheInstallNames) {
+TEST_F(SnapshotsTest, AFallBackDropsThePinButNotTheRequestThatTheInstallNames) {
   Begin();
-  const v1::OpenCut cut = Cut(1, 1);
-  Open(cut);
+  const v1::OpenSnapshot snapshot = Snapshot(1, 1);
+  Open(snapshot);
   Step(0);
-  ChangeView(2, 0, &cut);
+  ChangeView(2, 0, &snapshot);
   EXPECT_THAT(TakePinned(), IsEmpty());
   shard.Push(one, 0, 0, Values(4, 5), kMicrobatches(0, 2));
   shard.Push(two, 0, 0, Values(4, 5), kMicrobatches(2, 4));
@@ -777,55 +778,56 @@ TEST_F(CutsTest, AFallBackDropsThePinButNotTheRequestThatTheInstallNames) {
   EXPECT_THAT(TakePinned(), ElementsAre(1));
   shard.TakeFrames(one);
   v1::Header pull = shard.HeaderOf(2);
-  pull.mutable_pull()->set_cut(1);
+  pull.mutable_pull()->set_snapshot_id(1);
   shard.Send(one, pull);
   EXPECT_THAT(shard.TakeData(one),
               UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 5)), Pair(Pair(1, 1), Values(2, 1))));
 }
 
-TEST_F(CutsTest, FallBackDropsPinsOfTheVersionThatItTakesBack) {
+TEST_F(SnapshotsTest, FallBackDropsPinsOfTheVersionThatItTakesBack) {
   Begin();
-  const v1::OpenCut cut = Cut(1, 1);
-  Open(cut);
+  const v1::OpenSnapshot snapshot = Snapshot(1, 1);
+  Open(snapshot);
   Step(0);
   const std::weak_ptr<const Block> pinned = shard.core().Content(0)->blocks.front().parameters;
   ASSERT_FALSE(pinned.expired());
-  ChangeView(2, 0, &cut);
+  ChangeView(2, 0, &snapshot);
   shard.TakeFrames(one);
   shard.TakeFrames(two);
   EXPECT_TRUE(pinned.expired());
 }
 
-TEST_F(CutsTest, AnInstallThatNamesNoCutDropsThemAll) {
+TEST_F(SnapshotsTest, AnInstallThatNamesNoSnapshotDropsThemAll) {
   Begin();
-  Open(Cut(1, 1));
+  Open(Snapshot(1, 1));
   ChangeView(2, 0, nullptr);
   Step(0);
   Step(1);
   EXPECT_THAT(TakePinned(), IsEmpty());
-  EXPECT_EQ(shard.core().status().open_cuts, 0);
+  EXPECT_EQ(shard.core().status().open_snapshots, 0);
   v1::Header pull = shard.HeaderOf(2);
-  pull.mutable_pull()->set_cut(1);
+  pull.mutable_pull()->set_snapshot_id(1);
   shard.TakeFrames(one);
   shard.Send(one, pull);
-  EXPECT_THAT(shard.TakeFrames(one).at(0).refused().reason(), HasSubstr("cut 1 is not pinned"));
+  EXPECT_THAT(shard.TakeFrames(one).at(0).refused().reason(),
+              HasSubstr("snapshot 1 is not pinned"));
 }
 
-TEST_F(CutsTest, AnInstallAtTheCutsStepPinsItThere) {
+TEST_F(SnapshotsTest, AnInstallAtTheSnapshotsStepPinsItThere) {
   Begin();
-  const v1::OpenCut cut = Cut(1, 1);
-  Open(cut);
+  const v1::OpenSnapshot snapshot = Snapshot(1, 1);
+  Open(snapshot);
   Step(0);
-  ChangeView(2, 1, &cut);
+  ChangeView(2, 1, &snapshot);
   EXPECT_THAT(TakePinned(), ElementsAre(1)) << "a view's first step is committed";
 }
 
-TEST_F(CutsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
+TEST_F(SnapshotsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(1);
   shard.job.mutable_optimizer()->set_momentum(1);
   Begin();
-  Open(Cut(1, 1, /*write=*/true));
+  Open(Snapshot(1, 1, /*write=*/true));
   Step(0);
   EXPECT_THAT(shard.TakeActions<WritePartition>(), IsEmpty());
   Step(1);
@@ -845,8 +847,8 @@ TEST_F(CutsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
     *manifest.add_files() = encoded.file;
     Written(write, encoded.file);
   }
-  const auto written =
-      shard.TakeMessages(&v1::MemberMessage::has_cut_written, &v1::MemberMessage::cut_written);
+  const auto written = shard.TakeMessages(&v1::MemberMessage::has_snapshot_written,
+                                          &v1::MemberMessage::snapshot_written);
   ASSERT_THAT(written, SizeIs(1));
   EXPECT_THAT(written[0].files(), SizeIs(2));
   EXPECT_EQ(written[0].name().attempt(), 1);
@@ -876,13 +878,13 @@ TEST_F(CutsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
   EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "with its momentum";
 }
 
-TEST_F(CutsTest, LateWriteOfAnEarlierAttemptCountsForNoCutOfThisOne) {
+TEST_F(SnapshotsTest, LateWriteOfAnEarlierAttemptCountsForNoSnapshotOfThisOne) {
   Begin();
-  Open(Cut(1, 0, /*write=*/true));
+  Open(Snapshot(1, 0, /*write=*/true));
   const std::vector<WritePartition> slow = shard.TakeActions<WritePartition>();
   ASSERT_THAT(slow, SizeIs(2));
   RestoreAsAttempt(2, slow);
-  v1::OpenCut again = Cut(1, 0, /*write=*/true);
+  v1::OpenSnapshot again = Snapshot(1, 0, /*write=*/true);
   again.mutable_name()->set_attempt(2);
   Open(again);
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
@@ -892,22 +894,22 @@ TEST_F(CutsTest, LateWriteOfAnEarlierAttemptCountsForNoCutOfThisOne) {
   EXPECT_THAT(TakeWritten(), IsEmpty()) << "the files of attempt 2 are not there";
   for (const WritePartition& write : slow) Written(write, absl::UnavailableError("it failed"));
   for (const WritePartition& write : writes) Written(write, EncodePartition(*write.content).file);
-  const std::vector<v1::CutWritten> written = TakeWritten();
+  const std::vector<v1::SnapshotWritten> written = TakeWritten();
   ASSERT_THAT(written, SizeIs(1));
   EXPECT_EQ(written[0].name().attempt(), 2);
   EXPECT_EQ(written[0].name().step(), 0);
 }
 
-TEST_F(CutsTest, ReportsFailedFileWriteAndTrainingContinues) {
+TEST_F(SnapshotsTest, ReportsFailedFileWriteAndTrainingContinues) {
   Begin();
-  Open(Cut(1, 0, /*write=*/true));
+  Open(Snapshot(1, 0, /*write=*/true));
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
   ASSERT_THAT(writes, SizeIs(2));
   for (const WritePartition& write : writes) {
     Written(write, absl::ResourceExhaustedError("disk full"));
   }
-  const auto failed =
-      shard.TakeMessages(&v1::MemberMessage::has_cut_failed, &v1::MemberMessage::cut_failed);
+  const auto failed = shard.TakeMessages(&v1::MemberMessage::has_snapshot_failed,
+                                         &v1::MemberMessage::snapshot_failed);
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_EQ(failed[0].reason(), "disk full");
   EXPECT_EQ(failed[0].past(), 0);
@@ -916,13 +918,13 @@ TEST_F(CutsTest, ReportsFailedFileWriteAndTrainingContinues) {
   // What could not be saved can be evaluated.
   const StreamId reader = shard.Open(60, v1::READER);
   v1::Header pull = shard.HeaderOf(1);
-  pull.mutable_pull()->set_cut(1);
+  pull.mutable_pull()->set_snapshot_id(1);
   shard.Send(reader, pull);
   EXPECT_THAT(shard.TakeData(reader), UnorderedElementsAre(Pair(Pair(0, 0), Values{0, 0, 0, 0}),
                                                            Pair(Pair(1, 0), Values{0, 0})));
 }
 
-TEST_F(CutsTest, ADamagedFileIsSaidByName) {
+TEST_F(SnapshotsTest, ADamagedFileIsSaidByName) {
   shard.Connect();
   v1::CoordinatorMessage message;
   *message.mutable_prepare_state() = shard.MakePrepareState(1);

@@ -311,14 +311,14 @@ void StreamTable::Refuse(Stream& stream, const std::string& reason) {
   RefuseAlways(stream, reason);
 }
 
-void StreamTable::RefuseAlways(Stream& stream, const std::string& reason, uint64_t cut) {
+void StreamTable::RefuseAlways(Stream& stream, const std::string& reason, uint64_t snapshot) {
   v1::Header header = state_.NewHeader();
   if (state_.view.has_value()) {
     *header.mutable_refused()->mutable_newest() = state_.view->proto();
     stream.refused_with = state_.view->id();
   }
   header.mutable_refused()->set_reason(reason);
-  header.mutable_refused()->set_cut(cut);
+  header.mutable_refused()->set_snapshot_id(snapshot);
   state_.Send(stream.id, std::move(header));
 }
 

@@ -96,7 +96,7 @@ class StreamTable {
   // Informs the peer that its message is not of the newest view; once per stream and view.
   void Refuse(Stream& stream, const std::string& reason);
   // The same, also if the peer was informed before.
-  void RefuseAlways(Stream& stream, const std::string& reason, uint64_t cut = 0);
+  void RefuseAlways(Stream& stream, const std::string& reason, uint64_t snapshot = 0);
 
   size_t size() const { return streams_.size(); }
   size_t waiting_frames() const { return waiting_frames_; }

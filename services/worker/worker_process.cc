@@ -298,7 +298,7 @@ class WorkerProcess::Impl {
   void NoteAnswer(Shard& shard, const v1::Header& header, absl::Time now) {
     if (!shard.pushed) return;
     const bool answers = header.has_staged() || header.has_applied() ||
-                         (header.has_data() && header.data().cut() == 0 &&
+                         (header.has_data() && header.data().snapshot_id() == 0 &&
                           header.data().partition() == shard.pushed->partition);
     if (!answers) return;
     push_latency_.Observe(absl::ToDoubleSeconds(now - shard.pushed->at));

@@ -211,7 +211,7 @@ std::vector<FuzzTarget> CoordinatorTargets() {
   return {
       {"coordinator", RunCoordinator, CoordinatorSeeds, 1024,
        "services/coordinator/coordinator_core.cc services/coordinator/coordinator_start.cc "
-       "services/coordinator/coordinator_views.cc services/coordinator/coordinator_cuts.cc "
+       "services/coordinator/coordinator_views.cc services/coordinator/coordinator_snapshots.cc "
        "services/coordinator/coordinator_end.cc services/coordinator/coordinator_progress.cc "
        "services/coordinator/membership.cc services/coordinator/evaluation.cc "
        "services/coordinator/init_request.cc services/coordinator/progress.cc "

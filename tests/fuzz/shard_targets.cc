@@ -79,7 +79,7 @@ class ShardWorld {
     shard_.options.max_waiting_bytes = 16384;
     shard_.options.max_parked_pulls = 16;
     shard_.options.max_parked_bytes = 4096;
-    shard_.options.max_cuts = 2;
+    shard_.options.max_snapshots = 2;
     shard_.options.max_staged_bytes = 4096;
     shard_.options.max_idle_bytes = 1 << 16;
     shard_.Begin({7, 8});
@@ -245,13 +245,13 @@ class ShardWorld {
         message.mutable_hold()->set_version(status.lowest + bytes_->Below(3));
         break;
       case 2:
-        message.mutable_open_cut()->set_cut(1 + bytes_->Below(4));
-        message.mutable_open_cut()->set_step(status.lowest + bytes_->Below(3));
-        message.mutable_open_cut()->set_write(bytes_->Below(2) == 1);
-        message.mutable_open_cut()->set_folder("cut");
+        message.mutable_open_snapshot()->set_snapshot_id(1 + bytes_->Below(4));
+        message.mutable_open_snapshot()->set_step(status.lowest + bytes_->Below(3));
+        message.mutable_open_snapshot()->set_write(bytes_->Below(2) == 1);
+        message.mutable_open_snapshot()->set_folder("snapshot");
         break;
       case 3:
-        message.mutable_close_cut()->set_cut(1 + bytes_->Below(4));
+        message.mutable_close_snapshot()->set_snapshot_id(1 + bytes_->Below(4));
         break;
       case 4:
         *message.mutable_install() =
@@ -285,18 +285,18 @@ class ShardWorld {
   }
 
   void Files() {
-    const uint64_t cut = bytes_->Below(4);
+    const uint64_t snapshot = bytes_->Below(4);
     const auto partition = static_cast<uint32_t>(bytes_->Below(3));
     v1::CheckpointRef checkpoint;
     checkpoint.set_attempt(1);
     checkpoint.set_step(bytes_->Below(4));
     switch (bytes_->Below(4)) {
       case 0:
-        return shard_.core().OnPartitionWritten(cut, checkpoint, partition, v1::PartitionFile(),
-                                                shard_.now);
+        return shard_.core().OnPartitionWritten(snapshot, checkpoint, partition,
+                                                v1::PartitionFile(), shard_.now);
       case 1:
         return shard_.core().OnPartitionWritten(
-            cut, checkpoint, partition, absl::ResourceExhaustedError("disk full"), shard_.now);
+            snapshot, checkpoint, partition, absl::ResourceExhaustedError("disk full"), shard_.now);
       case 2:
         return shard_.core().OnPartitionLoaded(ShardHarness::FirstInitId(1), partition,
                                                absl::Cord(bytes_->Piece()), shard_.now);
@@ -370,7 +370,7 @@ std::vector<FuzzTarget> ShardTargets() {
   static constexpr char kSources[] =
       "services/ps/shard_core.cc services/ps/streams.cc services/ps/synchronous.cc "
       "services/ps/asynchronous.cc services/ps/arbiter.cc services/ps/staleness.cc "
-      "services/ps/initialization.cc services/ps/cuts.cc services/ps/partition.cc "
+      "services/ps/initialization.cc services/ps/snapshots.cc services/ps/partition.cc "
       "services/ps/norm_exchange.cc services/ps/step_set.cc services/ps/data_sender.cc "
       "services/ps/gradient_sum.cc";
   return {

@@ -35,9 +35,10 @@ void Contract::OnInstall(const v1::Install& install) {
   CheckTerm(view.id());
   holds_[Order(view.id())].insert(install.hold());
   const std::set<uint64_t>& replied = replied_[Order(install.pause())];
-  const std::set<uint64_t>& pinned = pinned_[{view.id().attempt(), install.cut().cut()}];
-  const bool late = view.mode() == v1::SYNCHRONOUS && install.cut().cut() != 0 &&
-                    install.cut().step() < view.first_step();
+  const std::set<uint64_t>& pinned =
+      pinned_[{view.id().attempt(), install.snapshot().snapshot_id()}];
+  const bool late = view.mode() == v1::SYNCHRONOUS && install.snapshot().snapshot_id() != 0 &&
+                    install.snapshot().step() < view.first_step();
   for (const v1::View::Shard& shard : view.shards()) {
     const uint64_t incarnation = shard.process().incarnation();
     if (replied.count(incarnation) == 0) {
@@ -46,8 +47,8 @@ void Contract::OnInstall(const v1::Install& install) {
     }
     if (late && pinned.count(incarnation) == 0) {
       checker_.Fail(absl::StrCat("view ", ShortName(view.id()), ", which begins at step ",
-                                 view.first_step(), ", names the cut of step ",
-                                 install.cut().step(), ", of which ", shard.address(),
+                                 view.first_step(), ", names the snapshot of step ",
+                                 install.snapshot().step(), ", of which ", shard.address(),
                                  " has no pin (R14)"));
     }
   }
@@ -111,11 +112,13 @@ void Contract::OnShardSays(uint64_t shard, const v1::MemberMessage& message) {
   if (message.has_state_ready() && message.state_ready().error().empty()) {
     ready_[Order(message.state_ready().init_id())].insert(shard);
   }
-  if (message.has_cut_pinned()) {
-    pinned_[{message.cut_pinned().view().attempt(), message.cut_pinned().cut()}].insert(shard);
+  if (message.has_snapshot_pinned()) {
+    pinned_[{message.snapshot_pinned().view().attempt(), message.snapshot_pinned().snapshot_id()}]
+        .insert(shard);
   }
-  if (message.has_cut_written()) {
-    pinned_[{message.cut_written().view().attempt(), message.cut_written().cut()}].insert(shard);
+  if (message.has_snapshot_written()) {
+    pinned_[{message.snapshot_written().view().attempt(), message.snapshot_written().snapshot_id()}]
+        .insert(shard);
   }
 }
 

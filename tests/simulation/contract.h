@@ -10,7 +10,7 @@
 //   - an Install follows the replies of all shards of its view to the Pause that it names (R1)
 //   - an AfterStep is answered once all partitions are one past the step, or are held (R5)
 //   - the first Pause of an attempt follows StateReady of all shards for the newest request (R12)
-//   - an Install names no cut if some shard has not pinned the cut below it (R14)
+//   - an Install names no snapshot if some shard has not pinned the snapshot below it (R14)
 #ifndef SLUICE_TESTS_SIMULATION_CONTRACT_H_
 #define SLUICE_TESTS_SIMULATION_CONTRACT_H_
 
@@ -62,7 +62,8 @@ class Contract {
   std::map<Id, std::set<uint64_t>> holds_;         // by view
   std::map<uint64_t, v1::PrepareState> prepares_;  // by attempt: the newest
   std::map<uint64_t, v1::Term> terms_;             // by attempt that has a view
-  std::map<std::pair<uint64_t, uint64_t>, std::set<uint64_t>> pinned_;  // by attempt, cut: shards
+  std::map<std::pair<uint64_t, uint64_t>, std::set<uint64_t>>
+      pinned_;  // by attempt, snapshot: shards
   std::map<uint64_t, Shard> shards_;
 };
 

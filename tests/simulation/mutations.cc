@@ -105,11 +105,11 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 //   ShardRules::FenceInstalls: ViewsTest.LaterPauseIsAnsweredAgainAndOnlyItsInstallCounts
 //
 // A pin that outlives a fall-back costs memory for one version of a partition until the partition
-// closes the step again, which replaces the pin; and a cut is reported and written only after its
-// version is committed, that is, after every partition has closed the step again. No message and no
-// file shows that the block was held.
+// closes the step again, which replaces the pin; and a snapshot is reported and written only after
+// its version is committed, that is, after every partition has closed the step again. No message
+// and no file shows that the block was held.
 //   ShardRules::DropPinsAtFallBack:
-//     CutsTest.FallBackDropsPinsOfTheVersionThatItTakesBack
+//     SnapshotsTest.FallBackDropsPinsOfTheVersionThatItTakesBack
 //
 // A version that a worker holds whole is never taken back, so it is the same in each later view.
 // What a worker holds of a version in part may be of a version that was taken back, but only where
@@ -186,9 +186,9 @@ std::vector<Mutation> MakeMutations() {
       {"StateReadyCountsForOtherInitIds",
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, MatchInitIds), DelayInitialization)},
-      {"IncompleteCutsAreCarriedOn",
+      {"IncompleteSnapshotsAreCarriedOn",
        {kBitExact, kSynchronous},
-       Both(SLUICE_WITHOUT(CoordinatorRules, AbandonIncompleteCuts), ComeAndGo)},
+       Both(SLUICE_WITHOUT(CoordinatorRules, AbandonIncompleteSnapshots), ComeAndGo)},
       {"CoordinatorWaitsForAfterStep",
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, NowOverrides), ComeAndGo)},
@@ -204,9 +204,9 @@ std::vector<Mutation> MakeMutations() {
       {"TheEndIsNotClaimed",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, ClaimTheEnd), ReplaceCoordinators)},
-      {"InstallsNameNoCut",
+      {"InstallsNameNoSnapshot",
        {kSynchronous, kAsynchronous},
-       Both(SLUICE_WITHOUT(CoordinatorRules, CarryCuts), ComeAndGo)},
+       Both(SLUICE_WITHOUT(CoordinatorRules, CarrySnapshots), ComeAndGo)},
       {"TheLastVersionIsNotCommitted",
        {kSynchronous},
        SLUICE_WITHOUT(CoordinatorRules, TellCommitted)},

@@ -509,7 +509,7 @@ void ShardProcess::OnFrame(const StreamRef& stream, const v1::Header& header,
 }
 
 void ShardProcess::NotePull(const StreamRef& stream, const v1::Header& header) {
-  if (header.has_pull() && header.pull().cut() == 0) {
+  if (header.has_pull() && header.pull().snapshot_id() == 0) {
     pull_clock_[stream->id] = header.pull().clock();
   }
 }
@@ -584,7 +584,7 @@ void ShardProcess::CheckAnswer(const ps::SendFrame& action) {
   if (clock == pull_clock_.end()) return;
   // Data count only from a shard other than the arbiter; the arbiter sends a PullAnswer before its
   // data.
-  const bool data = action.header.has_data() && action.header.data().cut() == 0 &&
+  const bool data = action.header.has_data() && action.header.data().snapshot_id() == 0 &&
                     action.header.data().partition() != 0 && action.header.data().request() != 0;
   const bool arbiter = core_.Content(0) != nullptr;
   if (action.header.has_pull_answer() || (data && !arbiter)) {
@@ -718,7 +718,7 @@ void ShardProcess::On(const ps::WritePartition& action) {
         self->Handle([self, action] {
           if (self->cluster_.DiskFails()) {
             self->cluster_.Trace("a partition cannot be written");
-            self->core_.OnPartitionWritten(action.cut, action.checkpoint, action.partition,
+            self->core_.OnPartitionWritten(action.snapshot, action.checkpoint, action.partition,
                                            absl::ResourceExhaustedError("no space left on device"),
                                            self->cluster_.scheduler().now());
             self->Perform();
@@ -728,7 +728,7 @@ void ShardProcess::On(const ps::WritePartition& action) {
           v1::PartitionFile file = encoded.file;
           (void)self->cluster_.storage()->WriteFile(action.checkpoint, file.name(), encoded.bytes);
           self->cluster_.checker().OnFile(action.checkpoint, ViewOf(*action.content));
-          self->core_.OnPartitionWritten(action.cut, action.checkpoint, action.partition, file,
+          self->core_.OnPartitionWritten(action.snapshot, action.checkpoint, action.partition, file,
                                          self->cluster_.scheduler().now());
           self->Perform();
         });

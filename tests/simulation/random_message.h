@@ -2,8 +2,8 @@
 //
 // Intuition. A value that no process has ever sent is refused by the first comparison; a value that
 // another process has just sent gets further. So half of the numbers are from seen messages
-// (incarnations, versions, clocks, cuts) or next to such a number; the others are small, at the
-// limits of their types, or arbitrary.
+// (incarnations, versions, clocks, snapshots) or next to such a number; the others are small, at
+// the limits of their types, or arbitrary.
 #ifndef SLUICE_TESTS_SIMULATION_RANDOM_MESSAGE_H_
 #define SLUICE_TESTS_SIMULATION_RANDOM_MESSAGE_H_
 

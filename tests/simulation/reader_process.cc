@@ -68,7 +68,7 @@ void ReaderProcess::Open(const v1::View::Shard& shard) {
         hello.mutable_sender()->set_incarnation(self->incarnation_);
         hello.set_shard_incarnation(shard.process().incarnation());
         v1::Header pull;
-        pull.mutable_pull()->set_cut(self->snapshot_.cut());
+        pull.mutable_pull()->set_snapshot_id(self->snapshot_.snapshot_id());
         for (const v1::Header& frame : {header, pull}) {
           self->cluster_.network().ToServer(stream, [stream, frame] {
             static_cast<ShardProcess*>(stream->server.process.get())
@@ -81,7 +81,7 @@ void ReaderProcess::Open(const v1::View::Shard& shard) {
 
 void ReaderProcess::OnFrame(const StreamRef&, const v1::Header& header, const absl::Cord& payload) {
   if (header.has_refused()) return Close();  // the snapshot has ended
-  if (!header.has_data() || header.data().cut() != snapshot_.cut()) return;
+  if (!header.has_data() || header.data().snapshot_id() != snapshot_.snapshot_id()) return;
   Take(header.data(), payload);
   if (header.data().last()) missing_.erase(header.data().partition());
   if (!missing_.empty()) return;

@@ -172,8 +172,8 @@ class World:
             if skip:
                 view.previous.number += 1
         if ranges is None:
-            cut = self.random.randint(0, _MICROBATCHES)
-            ranges = [(0, cut), (cut, _MICROBATCHES)]
+            middle = self.random.randint(0, _MICROBATCHES)
+            ranges = [(0, middle), (middle, _MICROBATCHES)]
             self.random.shuffle(ranges)
         for incarnation, (begin, end) in zip((_SELF, _OTHER), ranges):
             if not (member if incarnation == _SELF else others):
@@ -241,15 +241,15 @@ class World:
             self.frame(shard, wire.Header(pull_answer=wire.PullAnswer(
                 request=pull.request, clock=pull.clock, counted=[_SELF, _OTHER],
                 counted_from=[2, 1])))
-        version = pull.version if synchronous or pull.cut else self.version
-        self.send_data(shard, list(pull.partitions), version, pull.request, pull.cut)
+        version = pull.version if synchronous or pull.snapshot_id else self.version
+        self.send_data(shard, list(pull.partitions), version, pull.request, pull.snapshot_id)
 
-    def send_data(self, shard, partitions, version, request=0, cut=0):
+    def send_data(self, shard, partitions, version, request=0, snapshot_id=0):
         index = layout_lib.LayoutIndex(self.table, self.layout)
         for partition in partitions:
             payload = b''
             data = wire.Data(version=version, partition=partition, last=True, request=request,
-                             cut=cut)
+                             snapshot_id=snapshot_id)
             for block in index.blocks_of_partition[partition]:
                 tensor, offset, count, _ = index.blocks[block]
                 content = self.values(tensor, version)[offset:offset + count].tobytes()
@@ -334,9 +334,9 @@ class World:
                 self.change_view(max(0, self.core.step - turn % 2), skip=chance < 0.04,
                                  attempt=self.view.id.attempt if self.view is not None else 1)
             elif chance < 0.085 and self.view is not None:
-                cut = turn + 1
+                snapshot_id = turn + 1
                 self.tell(evaluate=wire.Evaluate(
-                    evaluation=cut, cut=cut, version=self.core.step + cut % 2,
+                    evaluation=snapshot_id, snapshot_id=snapshot_id, version=self.core.step + snapshot_id % 2,
                     samples=wire.Range(begin=0, end=10)))
             elif self.batch_sizes and chance < 0.3:
                 self.tell(heartbeat_reply=wire.HeartbeatReply(
@@ -424,7 +424,7 @@ def lives():
     suspended.live(10)
     suspended.change_view(suspended.core.step, member=False, others=False)
     # As at a target: the previous member evaluates the final version.
-    suspended.tell(evaluate=wire.Evaluate(evaluation=1, cut=1, version=suspended.core.step + 1,
+    suspended.tell(evaluate=wire.Evaluate(evaluation=1, snapshot_id=1, version=suspended.core.step + 1,
                                           samples=wire.Range(begin=0, end=10)))
     for _ in range(10):
         suspended.now += 0.25

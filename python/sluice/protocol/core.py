@@ -483,7 +483,7 @@ class WorkerCore:
             self._init_pusher.on_initialized(link, header.initialized)
         elif self._mode is None or header.view != self._context.view.id:
             pass  # data of another view
-        elif body == 'data' and header.data.cut:
+        elif body == 'data' and header.data.snapshot_id:
             self._evaluations.on_data(header.data, payload)
         else:
             self._mode.on_frame(link, header, payload)
@@ -501,8 +501,8 @@ class WorkerCore:
         view = self._context.view
         if view is None or wire.view_key(refused.newest.id) > wire.view_key(view.id):
             self._adopt(refused.newest)
-        elif refused.cut:
-            self._evaluations.on_pull_refused(refused.cut, refused.reason)
+        elif refused.snapshot_id:
+            self._evaluations.on_pull_refused(refused.snapshot_id, refused.reason)
 
     # ---- model and compute
 

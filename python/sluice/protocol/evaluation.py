@@ -1,7 +1,7 @@
 """Evaluations that the coordinator gave to this worker.
 
 If the current buffer has the wanted version, it is evaluated there; otherwise the version is pulled
-by its cut into the evaluation buffer, one cut at a time.
+by its snapshot into the evaluation buffer, one snapshot at a time.
 """
 
 from sluice.protocol import actions
@@ -20,7 +20,7 @@ class EvaluationQueue:
         self._running = {}
         self._results = []
         self._receiver = receive.VersionReceiver(actions.Buffer.EVALUATION)
-        self._cut = 0  # in the evaluation buffer, or being pulled into it; 0: none
+        self._snapshot_id = 0  # in the evaluation buffer, or being pulled into it; 0: none
 
     def add(self, request):
         view = self._context.view
@@ -44,7 +44,7 @@ class EvaluationQueue:
 
     def on_view(self, same_attempt):
         # In this view the version may be pinned again, and partitions may have other owners.
-        self._cut = 0
+        self._snapshot_id = 0
         if same_attempt and self._context.may_evaluate():
             return
         for asked in self._waiting:
@@ -52,21 +52,21 @@ class EvaluationQueue:
         self._waiting = []
 
     def on_link_ready(self, link):
-        if self._cut and not self._receiver.is_whole():
+        if self._snapshot_id and not self._receiver.is_whole():
             self._pull_from(link)
 
     def on_data(self, data, payload):
-        if self._cut and data.cut == self._cut:
+        if self._snapshot_id and data.snapshot_id == self._snapshot_id:
             self._receiver.accept(data, payload, self._context.actions)
 
-    def on_pull_refused(self, cut, reason):
-        """A shard does not have the cut, or no longer has it."""
-        if self._cut != cut or self._receiver.is_whole():
+    def on_pull_refused(self, snapshot_id, reason):
+        """A shard does not have the snapshot, or no longer has it."""
+        if self._snapshot_id != snapshot_id or self._receiver.is_whole():
             return
-        for asked in [a for a in self._waiting if a[0].cut == self._cut]:
+        for asked in [a for a in self._waiting if a[0].snapshot_id == self._snapshot_id]:
             self._fail(asked, reason)
             self._waiting.remove(asked)
-        self._cut = 0
+        self._snapshot_id = 0
 
     def on_evaluated(self, compute, result):
         asked = self._running.pop(compute, None)
@@ -87,15 +87,15 @@ class EvaluationQueue:
             request, _ = asked
             if current_version is not None and current_version == request.version:
                 self._issue(asked, actions.Buffer.CURRENT)
-            elif self._cut and self._cut == request.cut and self._receiver.is_whole():
+            elif self._snapshot_id and self._snapshot_id == request.snapshot_id and self._receiver.is_whole():
                 self._issue(asked, actions.Buffer.EVALUATION)
             else:
                 still.append(asked)
         self._waiting = still
-        # The buffer is free for another cut once no evaluation reads or waits for the current one.
-        wanted = self._cut and any(request.cut == self._cut for request, _ in still)
+        # The buffer is free for another snapshot once no evaluation reads or waits for the current one.
+        wanted = self._snapshot_id and any(request.snapshot_id == self._snapshot_id for request, _ in still)
         if still and not wanted and not self._running:
-            self._start_pull(still[0][0].cut)
+            self._start_pull(still[0][0].snapshot_id)
 
     def take_results(self):
         results, self._results = self._results, []
@@ -120,8 +120,8 @@ class EvaluationQueue:
         answer.error = reason
         self._results.append(answer)
 
-    def _start_pull(self, cut):
-        self._cut = cut
+    def _start_pull(self, snapshot_id):
+        self._snapshot_id = snapshot_id
         self._receiver.reset(self._context.index)
         for link in self._context.links.values():
             if link.ready:
@@ -134,5 +134,5 @@ class EvaluationQueue:
                 self._receiver.forget_partial(partition)
                 partitions.append(partition)
         if partitions:
-            header = wire.Header(pull=wire.Pull(cut=self._cut, partitions=partitions))
+            header = wire.Header(pull=wire.Pull(snapshot_id=self._snapshot_id, partitions=partitions))
             self._context.send(link, header)

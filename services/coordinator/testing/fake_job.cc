@@ -66,7 +66,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     prepare = message.prepare_state();
     ready = has_view = paused = false;
     after.reset();
-    cut.reset();
+    snapshot.reset();
     view.Clear();
     version = committed = message.prepare_state().version();
     hold = 0;
@@ -112,7 +112,8 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
       EXPECT_TRUE(version == view.first_step() || version == view.first_step() + 1)
           << version << " " << view.first_step();
     }
-    if (version > view.first_step() && pinned && cut->step() == version) pinned = reported = false;
+    if (version > view.first_step() && pinned && snapshot->step() == version)
+      pinned = reported = false;
     version = view.first_step();
     hold = view.mode() == v1::SYNCHRONOUS ? install.hold() : 0;
 
@@ -127,9 +128,10 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     staged.clear();
     leases.assign(install.leases().begin(), install.leases().end());
 
-    if (cut.has_value() && cut->cut() != install.cut().cut()) cut.reset();
-    if (install.cut().cut() != 0 && !cut.has_value()) {
-      cut = install.cut();
+    if (snapshot.has_value() && snapshot->snapshot_id() != install.snapshot().snapshot_id())
+      snapshot.reset();
+    if (install.snapshot().snapshot_id() != 0 && !snapshot.has_value()) {
+      snapshot = install.snapshot();
       pinned = reported = written = false;
     }
 
@@ -137,26 +139,26 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     *installed.mutable_installed()->mutable_view() = view.id();
     Say(installed);
     Commit(version);
-    CheckCut();
+    CheckSnapshot();
   } else if (message.has_committed()) {
     if (Same(message.committed().view(), view.id())) Commit(message.committed().version());
-    CheckCut();
-  } else if (message.has_open_cut()) {
-    if (cut.has_value() && cut->cut() == message.open_cut().cut()) {
+    CheckSnapshot();
+  } else if (message.has_open_snapshot()) {
+    if (snapshot.has_value() && snapshot->snapshot_id() == message.open_snapshot().snapshot_id()) {
       reported = written = false;  // reports again
-    } else if (version > message.open_cut().step()) {
+    } else if (version > message.open_snapshot().step()) {
       v1::MemberMessage past;
-      past.mutable_cut_failed()->set_cut(message.open_cut().cut());
-      *past.mutable_cut_failed()->mutable_view() = view.id();
-      past.mutable_cut_failed()->set_past(version);
-      *past.mutable_cut_failed()->mutable_name() = message.open_cut().name();
+      past.mutable_snapshot_failed()->set_snapshot_id(message.open_snapshot().snapshot_id());
+      *past.mutable_snapshot_failed()->mutable_view() = view.id();
+      past.mutable_snapshot_failed()->set_past(version);
+      *past.mutable_snapshot_failed()->mutable_name() = message.open_snapshot().name();
       Say(past);
       return;
     } else {
-      cut = message.open_cut();
+      snapshot = message.open_snapshot();
       pinned = reported = written = false;
     }
-    CheckCut();
+    CheckSnapshot();
   } else if (message.has_hold()) {
     if (!has_view || !Same(message.hold().view(), view.id())) return;
     hold = message.hold().version();
@@ -165,8 +167,9 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     job_spec = message.registered().job();
   } else if (message.has_admitted()) {
     admitted = message.admitted();
-  } else if (message.has_close_cut()) {
-    if (cut.has_value() && cut->cut() == message.close_cut().cut()) cut.reset();
+  } else if (message.has_close_snapshot()) {
+    if (snapshot.has_value() && snapshot->snapshot_id() == message.close_snapshot().snapshot_id())
+      snapshot.reset();
   } else if (message.has_finish()) {
     finished = true;
     v1::MemberMessage leave;
@@ -219,13 +222,13 @@ void FakeShard::Close() {
   Commit(version);
   ++version;
   SayProgress();
-  CheckCut();
+  CheckSnapshot();
   CheckAfter();
 }
 
 void FakeShard::Commit(uint64_t to) {
   committed = std::max(committed, to);
-  CheckCut();
+  CheckSnapshot();
 }
 
 void FakeShard::SayProgress() {
@@ -239,33 +242,33 @@ void FakeShard::SayProgress() {
   Say(message);
 }
 
-void FakeShard::CheckCut() {
-  if (!cut.has_value() || silent_cuts || frozen) return;
+void FakeShard::CheckSnapshot() {
+  if (!snapshot.has_value() || silent_snapshots || frozen) return;
   const bool synchronous = view.mode() == v1::SYNCHRONOUS;
-  if (version == cut->step()) pinned = true;
-  if (!pinned || (synchronous && committed < cut->step())) return;
+  if (version == snapshot->step()) pinned = true;
+  if (!pinned || (synchronous && committed < snapshot->step())) return;
   v1::MemberMessage message;
   if (!reported) {
     reported = true;
-    message.mutable_cut_pinned()->set_cut(cut->cut());
-    *message.mutable_cut_pinned()->mutable_view() = view.id();
-    message.mutable_cut_pinned()->set_version(cut->step());
-    *message.mutable_cut_pinned()->mutable_name() = cut->name();
+    message.mutable_snapshot_pinned()->set_snapshot_id(snapshot->snapshot_id());
+    *message.mutable_snapshot_pinned()->mutable_view() = view.id();
+    message.mutable_snapshot_pinned()->set_version(snapshot->step());
+    *message.mutable_snapshot_pinned()->mutable_name() = snapshot->name();
     Say(message);
   }
 
-  if (!cut->write() || written) return;
+  if (!snapshot->write() || written) return;
   written = true;
   if (disk_full) {
-    message.mutable_cut_failed()->set_cut(cut->cut());
-    *message.mutable_cut_failed()->mutable_view() = view.id();
-    message.mutable_cut_failed()->set_reason("no space left on device");
-    *message.mutable_cut_failed()->mutable_name() = cut->name();
+    message.mutable_snapshot_failed()->set_snapshot_id(snapshot->snapshot_id());
+    *message.mutable_snapshot_failed()->mutable_view() = view.id();
+    message.mutable_snapshot_failed()->set_reason("no space left on device");
+    *message.mutable_snapshot_failed()->mutable_name() = snapshot->name();
   } else {
-    v1::CutWritten& done = *message.mutable_cut_written();
-    done.set_cut(cut->cut());
+    v1::SnapshotWritten& done = *message.mutable_snapshot_written();
+    done.set_snapshot_id(snapshot->snapshot_id());
     *done.mutable_view() = view.id();
-    *done.mutable_name() = cut->name();
+    *done.mutable_name() = snapshot->name();
     for (uint32_t p : Owned()) {
       done.add_files()->set_partition(p);
       v1::PartitionFile& file = *done.mutable_files(done.files_size() - 1);
@@ -275,7 +278,7 @@ void FakeShard::CheckCut() {
       file.set_name(absl::StrCat("partition-", p));
       file.set_crc32c(Crc32c(content));
       // If this fails, the manifest cannot be written.
-      (void)job->storage->WriteFile(cut->name(), file.name(), absl::Cord(content));
+      (void)job->storage->WriteFile(snapshot->name(), file.name(), absl::Cord(content));
     }
   }
   Say(message);

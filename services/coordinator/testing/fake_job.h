@@ -81,10 +81,10 @@ class FakeShard : public FakeProcess {
   bool paused = false;
   std::optional<v1::Pause> after;  // a Pause whose step is not reached yet
   v1::PauseId answered;
-  std::optional<v1::OpenCut> cut;
+  std::optional<v1::OpenSnapshot> snapshot;
   bool pinned = false, reported = false, written = false;
   bool disk_full = false;
-  bool silent_cuts = false;  // pins nothing, writes nothing
+  bool silent_snapshots = false;  // pins nothing, writes nothing
   bool drop_installs = false;
   std::string load_error;
   // Asynchronous.
@@ -97,7 +97,7 @@ class FakeShard : public FakeProcess {
  private:
   void Reply(const v1::PauseId& pause);
   void CheckAfter();
-  void CheckCut();
+  void CheckSnapshot();
 };
 
 class FakeWorker : public FakeProcess {

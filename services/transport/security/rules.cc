@@ -30,9 +30,9 @@ bool IsSaidBy(Message::BodyCase body, v1::Role role) {
     case Message::kPauseReply:
     case Message::kInstalled:
     case Message::kShardProgress:
-    case Message::kCutPinned:
-    case Message::kCutWritten:
-    case Message::kCutFailed:
+    case Message::kSnapshotPinned:
+    case Message::kSnapshotWritten:
+    case Message::kSnapshotFailed:
       return role == v1::SHARD;
     case Message::BODY_NOT_SET:
       break;

@@ -103,9 +103,9 @@ std::map<std::string, v1::MemberMessage> EveryMessage() {
 
 TEST(RulesTest, MemberSendsOnlyMessagesOfItsRole) {
   const std::set<std::string> of_workers = {"ready", "worker_progress", "evaluation_result"};
-  const std::set<std::string> of_shards = {"state_ready",    "pause_reply", "installed",
-                                           "shard_progress", "cut_pinned",  "cut_written",
-                                           "cut_failed"};
+  const std::set<std::string> of_shards = {"state_ready",    "pause_reply",     "installed",
+                                           "shard_progress", "snapshot_pinned", "snapshot_written",
+                                           "snapshot_failed"};
   const std::set<std::string> of_both = {"heartbeat", "failure", "leave"};
   auto messages = EveryMessage();
   EXPECT_EQ(messages.size(), of_workers.size() + of_shards.size() + of_both.size() + 1);

@@ -29,33 +29,33 @@ void EvaluationQueue::Add(const v1::Evaluate& request) {
 }
 
 void EvaluationQueue::OnView(bool same_attempt) {
-  // In this view the cut may have been pinned again, and partitions have other owners.
-  cut_ = 0;
+  // In this view the snapshot may have been pinned again, and partitions have other owners.
+  snapshot_ = 0;
   if (same_attempt && context_->MayEvaluate()) return;
   for (const Asked& asked : waiting_) Fail(asked, "the version is gone: the view has changed");
   waiting_.clear();
 }
 
 void EvaluationQueue::OnLinkReady(ShardLink& link) {
-  if (cut_ != 0 && !receiver_.IsWhole()) PullFrom(link);
+  if (snapshot_ != 0 && !receiver_.IsWhole()) PullFrom(link);
 }
 
 absl::Status EvaluationQueue::OnData(const v1::Data& data, const absl::Cord& payload) {
-  if (cut_ == 0 || data.cut() != cut_) return absl::OkStatus();
+  if (snapshot_ == 0 || data.snapshot_id() != snapshot_) return absl::OkStatus();
   return receiver_.Accept(data, payload, &context_->actions);
 }
 
-void EvaluationQueue::OnPullRefused(uint64_t cut, const std::string& reason) {
-  if (cut_ != cut || receiver_.IsWhole()) return;
+void EvaluationQueue::OnPullRefused(uint64_t snapshot, const std::string& reason) {
+  if (snapshot_ != snapshot || receiver_.IsWhole()) return;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
-    if (it->request.cut() == cut_) {
+    if (it->request.snapshot_id() == snapshot_) {
       Fail(*it, reason);
       it = waiting_.erase(it);
     } else {
       ++it;
     }
   }
-  cut_ = 0;
+  snapshot_ = 0;
 }
 
 bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
@@ -78,7 +78,7 @@ void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (current_version && *current_version == it->request.version()) {
       Issue(*it, ComputeEngine::Buffer::kCurrent);
-    } else if (cut_ == it->request.cut() && cut_ != 0 && receiver_.IsWhole()) {
+    } else if (snapshot_ == it->request.snapshot_id() && snapshot_ != 0 && receiver_.IsWhole()) {
       Issue(*it, ComputeEngine::Buffer::kEvaluation);
     } else {
       ++it;
@@ -86,11 +86,13 @@ void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
     }
     it = waiting_.erase(it);
   }
-  // The buffer is free for another cut once no evaluation reads or waits for its cut.
+  // The buffer is free for another snapshot once no evaluation reads or waits for its snapshot.
   const bool wanted =
-      cut_ != 0 && std::any_of(waiting_.begin(), waiting_.end(),
-                               [&](const Asked& asked) { return asked.request.cut() == cut_; });
-  if (!waiting_.empty() && !wanted && running_.empty()) StartPull(waiting_.front().request.cut());
+      snapshot_ != 0 && std::any_of(waiting_.begin(), waiting_.end(), [&](const Asked& asked) {
+        return asked.request.snapshot_id() == snapshot_;
+      });
+  if (!waiting_.empty() && !wanted && running_.empty())
+    StartPull(waiting_.front().request.snapshot_id());
 }
 
 std::vector<v1::EvaluationResult> EvaluationQueue::TakeResults() {
@@ -121,8 +123,8 @@ void EvaluationQueue::Fail(const Asked& asked, const std::string& reason) {
   results_.push_back(std::move(answer));
 }
 
-void EvaluationQueue::StartPull(uint64_t cut) {
-  cut_ = cut;
+void EvaluationQueue::StartPull(uint64_t snapshot) {
+  snapshot_ = snapshot;
   receiver_.Reset(&context_->layout, &*context_->index, context_->ByReference());
   for (auto& [shard, link] : context_->links) {
     if (link.ready()) PullFrom(link);
@@ -134,7 +136,7 @@ void EvaluationQueue::PullFrom(ShardLink& link) {
   if (owned == context_->owned.end()) return;
   v1::Header header;
   v1::Pull& pull = *header.mutable_pull();
-  pull.set_cut(cut_);
+  pull.set_snapshot_id(snapshot_);
   for (uint32_t partition : owned->second) {
     if (receiver_.IsWhole(partition)) continue;
     receiver_.ForgetPartial(partition);

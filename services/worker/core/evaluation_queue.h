@@ -19,8 +19,9 @@
 namespace sluice::worker {
 
 // If the current buffer holds the requested version, it is evaluated there. Otherwise the version
-// is pulled by its cut into the evaluation buffer, one cut at a time. Results are kept until they
-// can be sent. At most kMaxWaiting evaluations wait; further ones are answered with an error.
+// is pulled by its snapshot into the evaluation buffer, one snapshot at a time. Results are kept
+// until they can be sent. At most kMaxWaiting evaluations wait; further ones are answered with an
+// error.
 class EvaluationQueue {
  public:
   static constexpr size_t kMaxWaiting = 1024;
@@ -30,10 +31,10 @@ class EvaluationQueue {
   void Add(const v1::Evaluate& request);
   void OnView(bool same_attempt);
   void OnLinkReady(ShardLink& link);
-  // Data with a cut.
+  // Data with a snapshot.
   absl::Status OnData(const v1::Data& data, const absl::Cord& payload);
-  // The shard does not have the cut (any more).
-  void OnPullRefused(uint64_t cut, const std::string& reason);
+  // The shard does not have the snapshot (any more).
+  void OnPullRefused(uint64_t snapshot, const std::string& reason);
   // False: the id does not belong to an evaluation.
   bool OnEvaluated(ComputeId id, const ComputeResult& result);
 
@@ -52,7 +53,7 @@ class EvaluationQueue {
   void Issue(const Asked& asked, ComputeEngine::Buffer buffer);
   void Fail(const Asked& asked, const std::string& reason);
   static v1::EvaluationResult AnswerTo(const Asked& asked);
-  void StartPull(uint64_t cut);
+  void StartPull(uint64_t snapshot);
   void PullFrom(ShardLink& link);
 
   WorkerContext* const context_;
@@ -60,7 +61,7 @@ class EvaluationQueue {
   std::map<ComputeId, Asked> running_;
   std::vector<v1::EvaluationResult> results_;
   VersionReceiver receiver_{ComputeEngine::Buffer::kEvaluation};
-  uint64_t cut_ = 0;  // in the evaluation buffer, or on the way there; 0: none
+  uint64_t snapshot_ = 0;  // in the evaluation buffer, or on the way there; 0: none
 };
 
 }  // namespace sluice::worker

@@ -267,14 +267,14 @@ TEST_F(RowWorkerTest, RowsInAJobOfWholeTablesBreakTheStream) {
 TEST_F(RowWorkerTest, AVersionIsEvaluatedWhole) {
   BeginStep();
   v1::CoordinatorMessage message;
-  message.mutable_evaluate()->set_cut(3);
+  message.mutable_evaluate()->set_snapshot_id(3);
   message.mutable_evaluate()->set_version(5);
   message.mutable_evaluate()->mutable_samples()->set_end(10);
   world_->Tell(message);
   EXPECT_THAT(world_->evaluations_, IsEmpty());
   const auto pulls = TakePulls(kShardA);
   ASSERT_THAT(pulls, SizeIs(1));
-  EXPECT_EQ(pulls[0].header.pull().cut(), 3u);
+  EXPECT_EQ(pulls[0].header.pull().snapshot_id(), 3u);
   EXPECT_THAT(pulls[0].header.pull().rows(), IsEmpty());
 }
 

@@ -402,7 +402,7 @@ absl::Status WorkerCore::Impl::HandleFrame(ShardLink& link, const v1::Header& he
   if (!Same(header.view(), context_.view.id()) && context_.rules->IgnoreDataOfOtherViews()) {
     return absl::OkStatus();
   }
-  if (header.body_case() == v1::Header::kData && header.data().cut() != 0) {
+  if (header.body_case() == v1::Header::kData && header.data().snapshot_id() != 0) {
     return evaluations_.OnData(header.data(), payload);
   }
   return mode_->OnFrame(link, header, payload);
@@ -418,7 +418,8 @@ void WorkerCore::Impl::OnLinkReady(ShardLink& link) {
 void WorkerCore::Impl::OnRefused(ShardLink& link, const v1::Refused& refused) {
   (void)link;
   if (Compare(refused.newest().id(), context_.view.id()) > 0) return Adopt(refused.newest());
-  if (refused.cut() != 0) evaluations_.OnPullRefused(refused.cut(), refused.reason());
+  if (refused.snapshot_id() != 0)
+    evaluations_.OnPullRefused(refused.snapshot_id(), refused.reason());
 }
 
 // ---- model and compute

@@ -137,18 +137,18 @@ class EvaluationTest : public testing::Test {
     world_.TakeSent(kShardA);
     world_.told_.clear();
   }
-  void Ask(uint64_t evaluation, uint64_t version, uint64_t cut) {
+  void Ask(uint64_t evaluation, uint64_t version, uint64_t snapshot) {
     v1::CoordinatorMessage message;
     message.mutable_evaluate()->set_evaluation(evaluation);
     message.mutable_evaluate()->set_version(version);
-    message.mutable_evaluate()->set_cut(cut);
+    message.mutable_evaluate()->set_snapshot_id(snapshot);
     message.mutable_evaluate()->mutable_samples()->set_end(10);
     world_.Tell(message);
   }
-  void Send(uint64_t cut, uint32_t partition, ShardId shard) {
+  void Send(uint64_t snapshot, uint32_t partition, ShardId shard) {
     v1::Header header;
     v1::Data& data = *header.mutable_data();
-    data.set_cut(cut);
+    data.set_snapshot_id(snapshot);
     data.set_version(4);
     data.set_partition(partition);
     data.set_last(true);
@@ -161,7 +161,7 @@ class EvaluationTest : public testing::Test {
 };
 
 TEST_F(EvaluationTest, TheCurrentVersionIsEvaluatedInPlaceBeforeTheNextStep) {
-  Ask(1, /*version=*/5, /*cut=*/9);
+  Ask(1, /*version=*/5, /*snapshot=*/9);
   ASSERT_THAT(world_.evaluations_, SizeIs(1));
   EXPECT_EQ(world_.evaluations_[0].buffer, ComputeEngine::Buffer::kCurrent);
   world_.FinishAllComputes();
@@ -183,12 +183,12 @@ TEST_F(EvaluationTest, TheCurrentVersionIsEvaluatedInPlaceBeforeTheNextStep) {
   EXPECT_EQ(answer.name().step(), 5u);
 }
 
-TEST_F(EvaluationTest, AnotherVersionIsPulledByItsCutIntoTheEvaluationBuffer) {
-  Ask(1, /*version=*/4, /*cut=*/9);
+TEST_F(EvaluationTest, AnotherVersionIsPulledByItsSnapshotIntoTheEvaluationBuffer) {
+  Ask(1, /*version=*/4, /*snapshot=*/9);
   EXPECT_THAT(world_.evaluations_, IsEmpty());
   const auto sent = world_.TakeSent(kShardA);
   ASSERT_THAT(sent, SizeIs(1));
-  EXPECT_EQ(sent[0].header.pull().cut(), 9u);
+  EXPECT_EQ(sent[0].header.pull().snapshot_id(), 9u);
   Send(9, 0, kShardA);
   Send(9, 1, kShardB);
   ASSERT_THAT(world_.evaluations_, SizeIs(1));
@@ -199,10 +199,10 @@ TEST_F(EvaluationTest, AnotherVersionIsPulledByItsCutIntoTheEvaluationBuffer) {
 // How training ends at a target.
 TEST_F(EvaluationTest, InAViewWithoutMembersAFormerMemberEvaluates) {
   world_.Install(world_.MakeView(2, 5, {}, 1));
-  Ask(1, /*version=*/4, /*cut=*/9);
+  Ask(1, /*version=*/4, /*snapshot=*/9);
   const auto sent = world_.TakeSent(kShardA);
   ASSERT_THAT(sent, SizeIs(1));
-  EXPECT_EQ(sent[0].header.pull().cut(), 9u);
+  EXPECT_EQ(sent[0].header.pull().snapshot_id(), 9u);
   EXPECT_EQ(sent[0].header.view().number(), 2u);
   Send(9, 0, kShardA);
   Send(9, 1, kShardB);
@@ -211,13 +211,13 @@ TEST_F(EvaluationTest, InAViewWithoutMembersAFormerMemberEvaluates) {
 }
 
 TEST_F(EvaluationTest, AViewWithoutMembersCancelsNoEvaluation) {
-  Ask(1, /*version=*/4, /*cut=*/9);
+  Ask(1, /*version=*/4, /*snapshot=*/9);
   world_.Install(world_.MakeView(2, 5, {}, 1));
   world_.TakeSent(kShardA);
   EXPECT_THAT(world_.told_, IsEmpty()) << "it is not refused";
 }
 
-TEST_F(EvaluationTest, MorePiecesOfOneCutPullItOnce) {
+TEST_F(EvaluationTest, MorePiecesOfOneSnapshotPullItOnce) {
   Ask(1, 4, 9);
   Ask(2, 4, 9);
   EXPECT_THAT(world_.TakeSent(kShardA), SizeIs(1));
@@ -226,18 +226,18 @@ TEST_F(EvaluationTest, MorePiecesOfOneCutPullItOnce) {
   EXPECT_THAT(world_.evaluations_, SizeIs(2));
 }
 
-TEST_F(EvaluationTest, ACutThatIsGoneIsAnsweredWithTheReason) {
+TEST_F(EvaluationTest, ASnapshotThatIsGoneIsAnsweredWithTheReason) {
   Ask(1, 4, 9);
   v1::Header header;
   *header.mutable_refused()->mutable_newest() = world_.view_;
   header.mutable_refused()->set_reason("an older frame");
   world_.Receive(kShardA, header);
   EXPECT_THAT(world_.told_, IsEmpty());
-  header.mutable_refused()->set_reason("no cut 9");
-  header.mutable_refused()->set_cut(9);
+  header.mutable_refused()->set_reason("no snapshot 9");
+  header.mutable_refused()->set_snapshot_id(9);
   world_.Receive(kShardA, header);
   ASSERT_THAT(world_.told_, SizeIs(1));
-  EXPECT_EQ(world_.told_[0].evaluation_result().error(), "no cut 9");
+  EXPECT_EQ(world_.told_[0].evaluation_result().error(), "no snapshot 9");
 }
 
 // ---- the end

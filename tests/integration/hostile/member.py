@@ -60,7 +60,7 @@ class Liar:
     def pulls_of_what_nobody_made(self):
         for _ in self._again():
             self._to_shards(pull=wire.Pull(version=HUGE, clock=HUGE, request=HUGE))
-            self._to_shards(pull=wire.Pull(version=1, cut=HUGE))
+            self._to_shards(pull=wire.Pull(version=1, snapshot_id=HUGE))
             self._to_shards(pull=wire.Pull(clock=1 << 40, counted=[1, 2, 3], counted_from=[HUGE] * 3))
 
     def leases_and_permits(self):

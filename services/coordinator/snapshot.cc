@@ -1,4 +1,4 @@
-#include "services/coordinator/cut.h"
+#include "services/coordinator/snapshot.h"
 
 #include <algorithm>
 
@@ -30,12 +30,12 @@ absl::Time IntervalSchedule::NextTime() const {
   return done_time_ + time_;
 }
 
-std::optional<CutPlan> PlanCut(const IntervalSchedule& checkpoints,
-                               const IntervalSchedule& evaluations, uint64_t earliest, uint64_t end,
-                               absl::Time now) {
+std::optional<SnapshotPlan> PlanSnapshot(const IntervalSchedule& checkpoints,
+                                         const IntervalSchedule& evaluations, uint64_t earliest,
+                                         uint64_t end, absl::Time now) {
   const std::optional<uint64_t> checkpoint = checkpoints.NextStep(earliest, now);
   const std::optional<uint64_t> evaluation = evaluations.NextStep(earliest, now);
-  CutPlan plan;
+  SnapshotPlan plan;
   plan.step = std::min(checkpoint.value_or(end), evaluation.value_or(end));
   if (plan.step >= end) return std::nullopt;
   plan.checkpoint = checkpoint == plan.step;
@@ -43,20 +43,20 @@ std::optional<CutPlan> PlanCut(const IntervalSchedule& checkpoints,
   return plan;
 }
 
-bool Cut::PinnedBy(const std::vector<uint64_t>& shards) const {
+bool Snapshot::PinnedBy(const std::vector<uint64_t>& shards) const {
   return std::all_of(shards.begin(), shards.end(), [this](uint64_t shard) {
     return pinned.count(shard) > 0 || written.count(shard) > 0;
   });
 }
 
-bool Cut::WrittenBy(const std::vector<uint64_t>& shards) const {
+bool Snapshot::WrittenBy(const std::vector<uint64_t>& shards) const {
   return std::all_of(shards.begin(), shards.end(),
                      [this](uint64_t shard) { return written.count(shard) > 0; });
 }
 
-v1::OpenCut Cut::Message() const {
-  v1::OpenCut message;
-  message.set_cut(id);
+v1::OpenSnapshot Snapshot::Message() const {
+  v1::OpenSnapshot message;
+  message.set_snapshot_id(id);
   message.set_step(step);
   message.set_write(write);
   message.set_folder(folder);
@@ -64,8 +64,9 @@ v1::OpenCut Cut::Message() const {
   return message;
 }
 
-bool SurvivesViewChange(const Cut& cut, uint64_t first_step, const std::vector<uint64_t>& shards) {
-  return cut.step >= first_step || cut.PinnedBy(shards);
+bool SurvivesViewChange(const Snapshot& snapshot, uint64_t first_step,
+                        const std::vector<uint64_t>& shards) {
+  return snapshot.step >= first_step || snapshot.PinnedBy(shards);
 }
 
 }  // namespace sluice::coordinator

@@ -89,7 +89,7 @@ TEST(CoordinatorCheckpoints, FallBackDropsPinButKeepsCut) {
   ASSERT_TRUE(job.shards[0]->pinned);
   job.Kill(*job.workers[0]);
   EXPECT_EQ(job.core->view().first_step(), 4);
-  EXPECT_EQ(job.shards[0]->installs.back().cut().step(), 5);
+  EXPECT_EQ(job.shards[0]->installs.back().snapshot().step(), 5);
   EXPECT_FALSE(job.shards[0]->pinned);
   job.Train(2);
   EXPECT_THAT(SavedSteps(job), ElementsAre(5));
@@ -98,12 +98,12 @@ TEST(CoordinatorCheckpoints, FallBackDropsPinButKeepsCut) {
 TEST(CoordinatorCheckpoints, CutWithMissingPinIsReplacedByLaterStep) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
-  job.shards[1]->silent_cuts = true;
+  job.shards[1]->silent_snapshots = true;
   job.Train(7);
-  job.shards[1]->silent_cuts = false;
+  job.shards[1]->silent_snapshots = false;
   job.Kill(*job.workers[0]);
   EXPECT_EQ(job.core->view().first_step(), 7);
-  EXPECT_FALSE(job.shards[0]->installs.back().has_cut());
+  EXPECT_FALSE(job.shards[0]->installs.back().has_snapshot());
   job.Train(5);
   ASSERT_EQ(job.manifests.size(), 1u);
   EXPECT_GT(SavedSteps(job)[0], 7);
@@ -199,11 +199,11 @@ TEST(CoordinatorCheckpoints, EndRecordWaitsForDisk) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-// A shard's reports on the open cut, with the name of another attempt or step.
+// A shard's reports on the open snapshot, with the name of another attempt or step.
 v1::MemberMessage WrittenReport(const FakeShard& shard, uint64_t attempt, uint64_t step) {
   v1::MemberMessage message;
-  v1::CutWritten& written = *message.mutable_cut_written();
-  written.set_cut(shard.cut->cut());
+  v1::SnapshotWritten& written = *message.mutable_snapshot_written();
+  written.set_snapshot_id(shard.snapshot->snapshot_id());
   *written.mutable_view() = shard.view.id();
   written.mutable_name()->set_attempt(attempt);
   written.mutable_name()->set_step(step);
@@ -218,12 +218,12 @@ TEST(CoordinatorCheckpoints, IgnoresReportOfAnotherAttemptOrStep) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
-  job.RestartCoordinator();  // numbers its cuts from 1 again
-  for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
+  job.RestartCoordinator();  // numbers its snapshots from 1 again
+  for (FakeShard* shard : job.Shards()) shard->silent_snapshots = true;
   job.Train(6);
-  ASSERT_TRUE(job.shards[0]->cut.has_value());
+  ASSERT_TRUE(job.shards[0]->snapshot.has_value());
 
-  const v1::CheckpointRef name = job.shards[0]->cut->name();
+  const v1::CheckpointRef name = job.shards[0]->snapshot->name();
   ASSERT_EQ(name.attempt(), 2);
   for (FakeShard* shard : job.Shards()) {
     for (auto [attempt, step] : {std::make_pair(name.attempt() - 1, name.step()),
@@ -231,11 +231,11 @@ TEST(CoordinatorCheckpoints, IgnoresReportOfAnotherAttemptOrStep) {
                                  std::make_pair(uint64_t{0}, uint64_t{0})}) {
       shard->Say(WrittenReport(*shard, attempt, step));
       v1::MemberMessage failed;
-      failed.mutable_cut_failed()->set_cut(shard->cut->cut());
-      *failed.mutable_cut_failed()->mutable_view() = shard->view.id();
-      failed.mutable_cut_failed()->mutable_name()->set_attempt(attempt);
-      failed.mutable_cut_failed()->mutable_name()->set_step(step);
-      failed.mutable_cut_failed()->set_reason("of long ago");
+      failed.mutable_snapshot_failed()->set_snapshot_id(shard->snapshot->snapshot_id());
+      *failed.mutable_snapshot_failed()->mutable_view() = shard->view.id();
+      failed.mutable_snapshot_failed()->mutable_name()->set_attempt(attempt);
+      failed.mutable_snapshot_failed()->mutable_name()->set_step(step);
+      failed.mutable_snapshot_failed()->set_reason("of long ago");
       shard->Say(failed);
     }
   }
@@ -253,12 +253,12 @@ TEST(CoordinatorCheckpoints, IgnoresReportOfAnotherAttemptOrStep) {
 TEST(CoordinatorCheckpoints, FileOfForeignPartitionFailsCheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
-  for (FakeShard* shard : job.Shards()) shard->silent_cuts = true;
+  for (FakeShard* shard : job.Shards()) shard->silent_snapshots = true;
   job.Train(6);
   FakeShard& liar = *job.shards[0];
-  ASSERT_TRUE(liar.cut.has_value());
-  v1::MemberMessage report = WrittenReport(liar, 1, liar.cut->step());
-  report.mutable_cut_written()->mutable_files(0)->set_partition(job.shards[1]->Owned()[0]);
+  ASSERT_TRUE(liar.snapshot.has_value());
+  v1::MemberMessage report = WrittenReport(liar, 1, liar.snapshot->step());
+  report.mutable_snapshot_written()->mutable_files(0)->set_partition(job.shards[1]->Owned()[0]);
   liar.Say(report);
   job.Pump();
   EXPECT_TRUE(job.HasEvent("does not own"));
@@ -292,9 +292,9 @@ TEST(CoordinatorCheckpoints, FilesOfFailedCheckpointAreRemovedAtOnce) {
 TEST(CoordinatorCheckpoints, FilesOfAbandonedCheckpointAreRemovedWithTheNext) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
-  job.shards[1]->silent_cuts = true;
+  job.shards[1]->silent_snapshots = true;
   job.Train(7);
-  job.shards[1]->silent_cuts = false;
+  job.shards[1]->silent_snapshots = false;
   job.Kill(*job.workers[0]);
   EXPECT_THAT(job.removed, IsEmpty());
   job.Train(5);
@@ -372,7 +372,7 @@ TEST(CoordinatorEvaluation, MembersShareHeldOutSamplesAtOneVersion) {
   EXPECT_DOUBLE_EQ(result.accuracy(), 5);
   EXPECT_DOUBLE_EQ(result.epoch(), 0.05);
   EXPECT_TRUE(job.HasEvent("evaluation at step 5: loss 0.5000, accuracy 5.00 %"));
-  EXPECT_FALSE(job.shards[0]->cut.has_value() && job.shards[0]->cut->step() == 5)
+  EXPECT_FALSE(job.shards[0]->snapshot.has_value() && job.shards[0]->snapshot->step() == 5)
       << "the pin is released";
 }
 
@@ -461,7 +461,7 @@ TEST(CoordinatorEvaluation, ReturningShardGetsHoldAgain) {
   job.Start();
   job.Train(4);
   FakeShard& shard = *job.shards[0];
-  EXPECT_EQ(shard.hold, 9) << "the cut of 6 is open";
+  EXPECT_EQ(shard.hold, 9) << "the snapshot of 6 is open";
   job.Break(shard);
   shard.hold = 0;
   job.Connect(shard);
@@ -528,13 +528,13 @@ TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
 
   while (other.version < other.hold) job.CloseOn(job.Shards());
   const uint64_t missed = other.hold;
-  ASSERT_TRUE(other.cut.has_value());
+  ASSERT_TRUE(other.snapshot.has_value());
   // One partition of the shard has closed the step. The others have received the hold, and stop.
   v1::MemberMessage past;
-  past.mutable_cut_failed()->set_cut(other.cut->cut());
-  *past.mutable_cut_failed()->mutable_view() = late.view.id();
-  past.mutable_cut_failed()->set_past(missed + 1);
-  *past.mutable_cut_failed()->mutable_name() = other.cut->name();
+  past.mutable_snapshot_failed()->set_snapshot_id(other.snapshot->snapshot_id());
+  *past.mutable_snapshot_failed()->mutable_view() = late.view.id();
+  past.mutable_snapshot_failed()->set_past(missed + 1);
+  *past.mutable_snapshot_failed()->mutable_name() = other.snapshot->name();
   late.waiting.clear();
   late.hold = missed;
   late.frozen = false;
@@ -833,9 +833,9 @@ TEST(CoordinatorSnapshots, PinCommittedVersionUntilReaderEndsItsCall) {
   ASSERT_TRUE(job.snapshots[0].snapshot.ok());
   EXPECT_GE(job.snapshots[0].snapshot->version(), 3);
   EXPECT_EQ(job.snapshots[0].snapshot->table().tensors_size(), 1);
-  ASSERT_TRUE(job.shards[0]->cut.has_value());
+  ASSERT_TRUE(job.shards[0]->snapshot.has_value());
   job.EndSnapshot(41);
-  EXPECT_FALSE(job.shards[0]->cut.has_value());
+  EXPECT_FALSE(job.shards[0]->snapshot.has_value());
 }
 
 TEST(CoordinatorSnapshots, EndWhenTheirTimeIsOver) {
@@ -846,7 +846,7 @@ TEST(CoordinatorSnapshots, EndWhenTheirTimeIsOver) {
   job.Train(4);
   ASSERT_EQ(job.snapshots.size(), 1u);
   job.Pass(absl::Seconds(2));
-  EXPECT_FALSE(job.shards[0]->cut.has_value());
+  EXPECT_FALSE(job.shards[0]->snapshot.has_value());
   ASSERT_EQ(job.snapshots.size(), 2u);
   EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kDeadlineExceeded);
 }
@@ -968,13 +968,13 @@ TEST(CoordinatorSnapshots, DoNotWaitForCheckpointPinnedOnlyByShardWithoutBlocks)
     EXPECT_LE(status.partitions(), 1) << "three of the job's four partitions are empty";
   }
   ASSERT_NE(without_data, nullptr);
-  ASSERT_TRUE(without_data->cut.has_value());
+  ASSERT_TRUE(without_data->snapshot.has_value());
 
   v1::MemberMessage message;
-  v1::CutPinned& pinned = *message.mutable_cut_pinned();
-  pinned.set_cut(without_data->cut->cut());
+  v1::SnapshotPinned& pinned = *message.mutable_snapshot_pinned();
+  pinned.set_snapshot_id(without_data->snapshot->snapshot_id());
   *pinned.mutable_view() = job.core->view().id();
-  *pinned.mutable_name() = without_data->cut->name();
+  *pinned.mutable_name() = without_data->snapshot->name();
   pinned.set_version(15);
   without_data->Say(message);
   job.Pump();
@@ -1062,7 +1062,7 @@ TEST(CoordinatorSnapshots, EndWhenTheJobIsRestored) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.OpenSnapshot(1);  // waits
-  job.shards[0]->silent_cuts = true;
+  job.shards[0]->silent_snapshots = true;
   job.Train(1);
   job.Kill(*job.shards[1]);
   ASSERT_EQ(job.snapshots.size(), 1u);
@@ -1079,13 +1079,13 @@ TEST(CoordinatorSnapshots, ReaderDoesNotWaitForNextCheckpointBecauseOfShardWitho
   job.Start();
   job.Train(2);
 
-  // The shard without blocks reports at once that it has pinned the cut of step 50.
-  ASSERT_TRUE(job.shards[1]->cut.has_value());
+  // The shard without blocks reports at once that it has pinned the snapshot of step 50.
+  ASSERT_TRUE(job.shards[1]->snapshot.has_value());
   v1::MemberMessage pinned;
-  pinned.mutable_cut_pinned()->set_cut(job.shards[1]->cut->cut());
-  *pinned.mutable_cut_pinned()->mutable_view() = job.core->view().id();
-  pinned.mutable_cut_pinned()->set_version(50);
-  *pinned.mutable_cut_pinned()->mutable_name() = job.shards[1]->cut->name();
+  pinned.mutable_snapshot_pinned()->set_snapshot_id(job.shards[1]->snapshot->snapshot_id());
+  *pinned.mutable_snapshot_pinned()->mutable_view() = job.core->view().id();
+  pinned.mutable_snapshot_pinned()->set_version(50);
+  *pinned.mutable_snapshot_pinned()->mutable_name() = job.shards[1]->snapshot->name();
   job.shards[1]->Say(pinned);
   job.Pump();
   job.OpenSnapshot(1);

@@ -1,12 +1,12 @@
-// When versions are saved and evaluated, and the one cut that is open at a time.
+// When versions are saved and evaluated, and the one snapshot that is open at a time.
 //
-// Intuition: a cut pins one version on all shards. Several purposes (a checkpoint, an evaluation, a
-// reader that inspects the job) may share one cut. Steps that are known in advance are announced as
-// early as possible, so that no shard is past them; a cut that is due by time gets the next step
-// that all shards can still reach.
+// Intuition: a snapshot pins one version on all shards. Several purposes (a checkpoint, an
+// evaluation, a reader that inspects the job) may share one snapshot. Steps that are known in
+// advance are announced as early as possible, so that no shard is past them; a snapshot that is due
+// by time gets the next step that all shards can still reach.
 
-#ifndef SLUICE_SERVICES_COORDINATOR_CUT_H_
-#define SLUICE_SERVICES_COORDINATOR_CUT_H_
+#ifndef SLUICE_SERVICES_COORDINATOR_SNAPSHOT_H_
+#define SLUICE_SERVICES_COORDINATOR_SNAPSHOT_H_
 
 #include <cstdint>
 #include <map>
@@ -45,20 +45,20 @@ class IntervalSchedule {
   absl::Time done_time_ = absl::InfiniteFuture();
 };
 
-struct CutPlan {
+struct SnapshotPlan {
   uint64_t step = 0;
   bool checkpoint = false;
   bool evaluation = false;
 };
 
-// The next cut to announce, if any. `earliest`: the lowest step that no shard is past. Steps at or
-// past `end` are saved and evaluated at the end of the job.
-std::optional<CutPlan> PlanCut(const IntervalSchedule& checkpoints,
-                               const IntervalSchedule& evaluations, uint64_t earliest, uint64_t end,
-                               absl::Time now);
+// The next snapshot to announce, if any. `earliest`: the lowest step that no shard is past. Steps
+// at or past `end` are saved and evaluated at the end of the job.
+std::optional<SnapshotPlan> PlanSnapshot(const IntervalSchedule& checkpoints,
+                                         const IntervalSchedule& evaluations, uint64_t earliest,
+                                         uint64_t end, absl::Time now);
 
 // A reader's open call.
-struct SnapshotHold {
+struct ReaderHold {
   uint64_t request = 0;
   v1::ProcessId reader;
   absl::Duration hold;    // how long a pinned version is held
@@ -66,8 +66,8 @@ struct SnapshotHold {
   absl::Time expires;     // not answered: when the request fails; answered: when the hold ends
 };
 
-// An open cut.
-struct Cut {
+// An open snapshot.
+struct Snapshot {
   enum class Saving {
     kNo,             // not a checkpoint, or no longer one
     kCollecting,     // files are being written
@@ -84,7 +84,7 @@ struct Cut {
 
   Saving saving = Saving::kNo;
   bool evaluation = false;  // still to be done
-  std::vector<SnapshotHold> snapshots;
+  std::vector<ReaderHold> readers;
 
   std::set<uint64_t> pinned;  // shards that reported it
   bool reached = false;       // a shard that owns blocks has pinned it; other shards pin at once
@@ -97,16 +97,17 @@ struct Cut {
   bool InUseByJob() const {
     return (saving != Saving::kNo && saving != Saving::kDone) || evaluation;
   }
-  bool InUse() const { return InUseByJob() || !snapshots.empty(); }
+  bool InUse() const { return InUseByJob() || !readers.empty(); }
   bool PinnedBy(const std::vector<uint64_t>& shards) const;
   bool WrittenBy(const std::vector<uint64_t>& shards) const;
-  v1::OpenCut Message() const;
+  v1::OpenSnapshot Message() const;
 };
 
-// (R14) Whether the cut stays open over a view change of a synchronous job to first step m. Pins of
-// versions above m are dropped by the shards; they pin again at the cut's step.
-bool SurvivesViewChange(const Cut& cut, uint64_t first_step, const std::vector<uint64_t>& shards);
+// (R14) Whether the snapshot stays open over a view change of a synchronous job to first step m.
+// Pins of versions above m are dropped by the shards; they pin again at the snapshot's step.
+bool SurvivesViewChange(const Snapshot& snapshot, uint64_t first_step,
+                        const std::vector<uint64_t>& shards);
 
 }  // namespace sluice::coordinator
 
-#endif  // SLUICE_SERVICES_COORDINATOR_CUT_H_
+#endif  // SLUICE_SERVICES_COORDINATOR_SNAPSHOT_H_

@@ -1,4 +1,4 @@
-// The open cut and its purposes: checkpoints, evaluation, snapshots.
+// The open snapshot and its purposes: checkpoints, evaluation, readers.
 
 #include <algorithm>
 #include <cmath>
@@ -22,15 +22,15 @@ namespace {
 constexpr uint32_t kManifestFormatVersion = 2;
 constexpr absl::Duration kMaxFinalRetry = absl::Seconds(30);
 constexpr size_t kMaxFinalProblems = 64;  // reported of one last checkpoint
-constexpr uint64_t kMaxCutLead = 1 << 20;
+constexpr uint64_t kMaxSnapshotLead = 1 << 20;
 
 // Readers. A hold is at most this long; a version must be pinned within kSnapshotWait.
 constexpr double kMinSnapshotHoldSeconds = 1;
 constexpr double kMaxSnapshotHoldSeconds = 600;
 constexpr absl::Duration kSnapshotWait = absl::Seconds(30);
 constexpr size_t kMaxSnapshots = 16;  // waiting and pinned
-// A reader's cut makes room this long before the step of a checkpoint or an evaluation, so that the
-// shards learn of the next cut in time.
+// A reader's snapshot makes room this long before the step of a checkpoint or an evaluation, so
+// that the shards learn of the next snapshot in time.
 constexpr absl::Duration kReaderNotice = absl::Milliseconds(500);
 
 // Whether samples are sequences of tokens: then a loss is reported as perplexity.
@@ -65,29 +65,31 @@ bool TargetReached(const v1::TrainingSpec::Target& target, const v1::Evaluation&
 
 }  // namespace
 
-void CoordinatorCore::Impl::AdvanceCuts(absl::Time now) {
-  AdvanceSnapshots(now);
-  if (cut_.has_value()) {
+void CoordinatorCore::Impl::AdvanceSnapshots(absl::Time now) {
+  AdvanceReaders(now);
+  if (snapshot_.has_value()) {
     AdvanceSaving(now);
     if (stage_ != Stage::kRunning) return;
     AdvanceEvaluation(now);
-    AnswerSnapshots(now);
-    if (cut_.has_value() && !cut_->InUse()) {
-      CloseCut();
-      if (!Synchronous()) AdvanceViews(now);  // may make a view, with which the next cut begins
+    AnswerReaders(now);
+    if (snapshot_.has_value() && !snapshot_->InUse()) {
+      CloseSnapshot();
+      if (!Synchronous())
+        AdvanceViews(now);  // may make a view, with which the next snapshot begins
       if (stage_ != Stage::kRunning) return;
     }
   }
 
-  if (cut_.has_value()) {
-    const bool evaluating = cut_->evaluation && cut_->PinnedBy(facts_.shards);
-    const bool lingers = cut_->reached && !evaluating && cut_->InUseByJob();
-    cut_->lingers_since = lingers ? std::min(cut_->lingers_since, now) : absl::InfiniteFuture();
+  if (snapshot_.has_value()) {
+    const bool evaluating = snapshot_->evaluation && snapshot_->PinnedBy(facts_.shards);
+    const bool lingers = snapshot_->reached && !evaluating && snapshot_->InUseByJob();
+    snapshot_->lingers_since =
+        lingers ? std::min(snapshot_->lingers_since, now) : absl::InfiniteFuture();
   }
 
   if (Synchronous() && change_.has_install() && Idle()) {
-    PlanSynchronousCut(now);
-    // After the cut: the shards wait until they know of it.
+    PlanSynchronousSnapshot(now);
+    // After the snapshot: the shards wait until they know of it.
     MoveHold(now);
   }
 }
@@ -99,8 +101,8 @@ uint64_t CoordinatorCore::Impl::ScheduleStep() const {
   return Synchronous() ? LowestClosed() : length_->BatchesIn(Samples());
 }
 
-uint64_t CoordinatorCore::Impl::ScheduleStepOf(const Cut& cut) const {
-  return Synchronous() ? cut.step : length_->BatchesIn(SamplesIn(cut.ledger));
+uint64_t CoordinatorCore::Impl::ScheduleStepOf(const Snapshot& snapshot) const {
+  return Synchronous() ? snapshot.step : length_->BatchesIn(SamplesIn(snapshot.ledger));
 }
 
 uint64_t CoordinatorCore::Impl::SamplesIn(const v1::Ledger& ledger) {
@@ -115,24 +117,25 @@ bool CoordinatorCore::Impl::InStep() const {
          (mode_ == v1::BOUNDED_STALENESS && options_.job.training().max_staleness() == 0);
 }
 
-// Whether the open cut has served only a checkpoint for longer than training is held for it.
-bool CoordinatorCore::Impl::CutLingers(absl::Time now) const {
-  return cut_.has_value() && now >= cut_->lingers_since + timers_.hold;
+// Whether the open snapshot has served only a checkpoint for longer than training is held for it.
+bool CoordinatorCore::Impl::SnapshotLingers(absl::Time now) const {
+  return snapshot_.has_value() && now >= snapshot_->lingers_since + timers_.hold;
 }
 
-// The first version, not below `from`, that is due for evaluation and is not the open cut's; 0:
-// none.
+// The first version, not below `from`, that is due for evaluation and is not the open snapshot's;
+// 0: none.
 uint64_t CoordinatorCore::Impl::NextHold(uint64_t from, absl::Time now) const {
   if (!InStep() || goal_ != Goal::kNone || EvaluationSamples() == 0) return 0;
-  if (CutLingers(now)) return 0;
-  if (cut_.has_value() && cut_->evaluation) from = std::max(from, ScheduleStepOf(*cut_) + 1);
+  if (SnapshotLingers(now)) return 0;
+  if (snapshot_.has_value() && snapshot_->evaluation)
+    from = std::max(from, ScheduleStepOf(*snapshot_) + 1);
   const uint64_t due = evaluations_.NextMultiple(from);
   return due < length_->total_steps() ? due : 0;
 }
 
 void CoordinatorCore::Impl::MoveHold(absl::Time now) {
   const bool holds = hold_ > 0 && HighestClosed() <= hold_;
-  const uint64_t hold = NextHold(holds ? HighestClosed() : EarliestCut(now), now);
+  const uint64_t hold = NextHold(holds ? HighestClosed() : EarliestSnapshot(now), now);
   if (hold == hold_) return;
   hold_ = hold;
   SendToShards(HoldMessage());
@@ -140,7 +143,7 @@ void CoordinatorCore::Impl::MoveHold(absl::Time now) {
 
 // Asynchronous: only a view moves the hold, and training has reached it.
 bool CoordinatorCore::Impl::HoldLapses(absl::Time now) const {
-  return hold_ > 0 && ScheduleStep() >= hold_ && CutLingers(now);
+  return hold_ > 0 && ScheduleStep() >= hold_ && SnapshotLingers(now);
 }
 
 v1::CoordinatorMessage CoordinatorCore::Impl::HoldMessage() const {
@@ -151,30 +154,30 @@ v1::CoordinatorMessage CoordinatorCore::Impl::HoldMessage() const {
 }
 
 // The lowest step that no shard is past when a message about it arrives.
-uint64_t CoordinatorCore::Impl::EarliestCut(absl::Time now) const {
+uint64_t CoordinatorCore::Impl::EarliestSnapshot(absl::Time now) const {
   if (!Synchronous()) return ScheduleStep();
   if (view_.workers_size() == 0 || goal_ != Goal::kNone) return LowestClosed();
   const uint64_t earliest =
-      std::min(HighestClosed() + std::max(cut_lead_, StepsIn(kControlDelay, now) + 1),
+      std::min(HighestClosed() + std::max(snapshot_lead_, StepsIn(kControlDelay, now) + 1),
                length_->total_steps());
   return hold_ >= HighestClosed() && hold_ > 0 ? std::min(earliest, hold_) : earliest;
 }
 
-std::optional<CutPlan> CoordinatorCore::Impl::PlanNow(absl::Time now) const {
+std::optional<SnapshotPlan> CoordinatorCore::Impl::PlanNow(absl::Time now) const {
   if (goal_ != Goal::kNone) {
     if (removals_ > 0) return std::nullopt;
-    const CutPlan last = FinalPlan();
+    const SnapshotPlan last = FinalPlan();
     if (final_retry_at_ > now && final_retry_at_ != absl::InfiniteFuture()) return std::nullopt;
-    return last.checkpoint || last.evaluation ? std::optional<CutPlan>(last) : std::nullopt;
+    return last.checkpoint || last.evaluation ? std::optional<SnapshotPlan>(last) : std::nullopt;
   }
   static const IntervalSchedule kNever(0, absl::ZeroDuration());
-  const uint64_t earliest = EarliestCut(now);
+  const uint64_t earliest = EarliestSnapshot(now);
   // While files are removed, no files of the same name may be written.
-  std::optional<CutPlan> plan = PlanCut(removals_ > 0 ? kNever : checkpoints_,
-                                        EvaluationSamples() > 0 ? evaluations_ : kNever, earliest,
-                                        length_->total_steps(), now);
+  std::optional<SnapshotPlan> plan = PlanSnapshot(removals_ > 0 ? kNever : checkpoints_,
+                                                  EvaluationSamples() > 0 ? evaluations_ : kNever,
+                                                  earliest, length_->total_steps(), now);
   const bool near = plan.has_value() && plan->step <= earliest + ReaderLead(now);
-  if (!snapshots_.empty() && !near) plan = CutPlan{earliest, false, false};
+  if (!waiting_readers_.empty() && !near) plan = SnapshotPlan{earliest, false, false};
   return plan;
 }
 
@@ -183,90 +186,93 @@ uint64_t CoordinatorCore::Impl::ReaderLead(absl::Time now) const {
   return Synchronous() ? StepsIn(kReaderNotice, now) : 0;
 }
 
-bool CoordinatorCore::Impl::CutIsForReadersOnly() const {
-  return goal_ == Goal::kNone && cut_.has_value() && !cut_->InUseByJob() &&
-         !cut_->snapshots.empty();
+bool CoordinatorCore::Impl::SnapshotIsForReadersOnly() const {
+  return goal_ == Goal::kNone && snapshot_.has_value() && !snapshot_->InUseByJob() &&
+         !snapshot_->readers.empty();
 }
 
-void CoordinatorCore::Impl::PlanSynchronousCut(absl::Time now) {
-  const std::optional<CutPlan> plan = PlanNow(now);
+void CoordinatorCore::Impl::PlanSynchronousSnapshot(absl::Time now) {
+  const std::optional<SnapshotPlan> plan = PlanNow(now);
   if (!plan.has_value()) return;
-  if (cut_.has_value()) {
-    if (final_cut_open_) return;
+  if (snapshot_.has_value()) {
+    if (final_snapshot_open_) return;
     if (goal_ == Goal::kComplete && evaluation_.has_value()) return;
-    // A reader's cut makes room for a due cut of the job.
-    const bool due =
-        (plan->checkpoint || plan->evaluation) && plan->step <= EarliestCut(now) + ReaderLead(now);
-    const bool makes_room = CutIsForReadersOnly() && due;
-    // A cut that no shard has reached makes room for a cut that is due before it.
-    if (goal_ == Goal::kNone && !makes_room && (cut_->reached || plan->step >= cut_->step)) return;
-    CloseCut();
+    // A reader's snapshot makes room for a due snapshot of the job.
+    const bool due = (plan->checkpoint || plan->evaluation) &&
+                     plan->step <= EarliestSnapshot(now) + ReaderLead(now);
+    const bool makes_room = SnapshotIsForReadersOnly() && due;
+    // A snapshot that no shard has reached makes room for a snapshot that is due before it.
+    if (goal_ == Goal::kNone && !makes_room &&
+        (snapshot_->reached || plan->step >= snapshot_->step))
+      return;
+    CloseSnapshot();
   }
-  OpenNewCut(*plan, plan->step);
+  OpenNewSnapshot(*plan, plan->step);
   v1::CoordinatorMessage message;
-  *message.mutable_open_cut() = cut_->Message();
+  *message.mutable_open_snapshot() = snapshot_->Message();
   SendToShards(message);
 }
 
-// An asynchronous cut is made by a view change, and is therefore due only once its step is reached.
-bool CoordinatorCore::Impl::AsynchronousCutDue(absl::Time now) const {
-  if (cut_.has_value() && !CutIsForReadersOnly()) return false;
-  const std::optional<CutPlan> plan = PlanNow(now);
+// An asynchronous snapshot is made by a view change, and is therefore due only once its step is
+// reached.
+bool CoordinatorCore::Impl::AsynchronousSnapshotDue(absl::Time now) const {
+  if (snapshot_.has_value() && !SnapshotIsForReadersOnly()) return false;
+  const std::optional<SnapshotPlan> plan = PlanNow(now);
   if (!plan.has_value()) return false;
   const bool for_readers = !plan->checkpoint && !plan->evaluation;
-  if (cut_.has_value() && for_readers) return false;
+  if (snapshot_.has_value() && for_readers) return false;
   return goal_ != Goal::kNone || plan->step <= ScheduleStep();
 }
 
-void CoordinatorCore::Impl::OpenNewCut(const CutPlan& plan, uint64_t step) {
-  Cut cut;
-  cut.id = ++last_cut_;
-  cut.step = step;
-  cut.name.set_attempt(attempt_);
-  cut.name.set_step(step);
-  cut.write = plan.checkpoint;
-  cut.saving = plan.checkpoint ? Cut::Saving::kCollecting : Cut::Saving::kNo;
+void CoordinatorCore::Impl::OpenNewSnapshot(const SnapshotPlan& plan, uint64_t step) {
+  Snapshot snapshot;
+  snapshot.id = ++last_snapshot_;
+  snapshot.step = step;
+  snapshot.name.set_attempt(attempt_);
+  snapshot.name.set_step(step);
+  snapshot.write = plan.checkpoint;
+  snapshot.saving = plan.checkpoint ? Snapshot::Saving::kCollecting : Snapshot::Saving::kNo;
   if (plan.checkpoint) incomplete_.insert(step);
-  if (plan.checkpoint) cut.folder = options_.checkpoint_folder(cut.name);
-  cut.evaluation = plan.evaluation;
-  if (goal_ == Goal::kNone) cut.snapshots = {snapshots_.begin(), snapshots_.end()};
-  if (goal_ == Goal::kNone) snapshots_.clear();
-  final_cut_open_ = goal_ != Goal::kNone;
-  cut_ = std::move(cut);
+  if (plan.checkpoint) snapshot.folder = options_.checkpoint_folder(snapshot.name);
+  snapshot.evaluation = plan.evaluation;
+  if (goal_ == Goal::kNone) snapshot.readers = {waiting_readers_.begin(), waiting_readers_.end()};
+  if (goal_ == Goal::kNone) waiting_readers_.clear();
+  final_snapshot_open_ = goal_ != Goal::kNone;
+  snapshot_ = std::move(snapshot);
 }
 
 void CoordinatorCore::Impl::ReplanSoon() {
-  for (const SnapshotHold& hold : cut_->snapshots) {
+  for (const ReaderHold& hold : snapshot_->readers) {
     if (hold.answered) {
-      EndSnapshot(hold, absl::AbortedError(absl::StrCat(
-                            "the snapshot of version ", cut_->step,
-                            " made room for a checkpoint or an evaluation; open another one")));
+      EndReader(hold, absl::AbortedError(absl::StrCat(
+                          "the snapshot of version ", snapshot_->step,
+                          " made room for a checkpoint or an evaluation; open another one")));
     } else {
-      snapshots_.push_back(hold);
+      waiting_readers_.push_back(hold);
     }
   }
-  cut_.reset();
+  snapshot_.reset();
   evaluation_.reset();
-  final_cut_open_ = false;
+  final_snapshot_open_ = false;
 }
 
-void CoordinatorCore::Impl::CloseCut() {
+void CoordinatorCore::Impl::CloseSnapshot() {
   v1::CoordinatorMessage message;
-  message.mutable_close_cut()->set_cut(cut_->id);
+  message.mutable_close_snapshot()->set_snapshot_id(snapshot_->id);
   SendToShards(message);
   ReplanSoon();
 }
 
 // ---- reports of shards
 
-bool CoordinatorCore::Impl::IsOpenCut(uint64_t cut, const v1::CheckpointRef& name) const {
-  return cut_.has_value() && cut == cut_->id && name.attempt() == cut_->name.attempt() &&
-         name.step() == cut_->name.step();
+bool CoordinatorCore::Impl::IsOpenSnapshot(uint64_t snapshot, const v1::CheckpointRef& name) const {
+  return snapshot_.has_value() && snapshot == snapshot_->id &&
+         name.attempt() == snapshot_->name.attempt() && name.step() == snapshot_->name.step();
 }
 
 // Empty: the shard may have written these.
 std::string CoordinatorCore::Impl::CheckFiles(const Process& process,
-                                              const v1::CutWritten& written) const {
+                                              const v1::SnapshotWritten& written) const {
   std::set<uint32_t> seen;
   for (const v1::PartitionFile& file : written.files()) {
     const uint32_t p = file.partition();
@@ -280,29 +286,30 @@ std::string CoordinatorCore::Impl::CheckFiles(const Process& process,
   return "";
 }
 
-void CoordinatorCore::Impl::OnCutPinned(const Process& process, const v1::CutPinned& pinned) {
-  if (!IsOpenCut(pinned.cut(), pinned.name())) return;
-  cut_->pinned.insert(process.incarnation());
-  cut_->reached = cut_->reached || OwnsBlocks(process.incarnation());
-  cut_lead_ = 1;
+void CoordinatorCore::Impl::OnSnapshotPinned(const Process& process,
+                                             const v1::SnapshotPinned& pinned) {
+  if (!IsOpenSnapshot(pinned.snapshot_id(), pinned.name())) return;
+  snapshot_->pinned.insert(process.incarnation());
+  snapshot_->reached = snapshot_->reached || OwnsBlocks(process.incarnation());
+  snapshot_lead_ = 1;
 }
 
-void CoordinatorCore::Impl::OnCutWritten(const Process& process, const v1::CutWritten& written,
-                                         absl::Time now) {
-  if (!IsOpenCut(written.cut(), written.name())) return;
-  if (cut_->saving != Cut::Saving::kCollecting) return;
+void CoordinatorCore::Impl::OnSnapshotWritten(const Process& process,
+                                              const v1::SnapshotWritten& written, absl::Time now) {
+  if (!IsOpenSnapshot(written.snapshot_id(), written.name())) return;
+  if (snapshot_->saving != Snapshot::Saving::kCollecting) return;
   if (const std::string wrong = CheckFiles(process, written); !wrong.empty()) {
     FailCheckpoint(wrong, now);
     return;
   }
-  cut_->reached = true;
-  cut_->written[process.incarnation()] = {written.files().begin(), written.files().end()};
-  cut_->seconds = std::max(cut_->seconds, written.seconds());
+  snapshot_->reached = true;
+  snapshot_->written[process.incarnation()] = {written.files().begin(), written.files().end()};
+  snapshot_->seconds = std::max(snapshot_->seconds, written.seconds());
 }
 
-void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFailed& failed,
-                                        absl::Time now) {
-  if (!IsOpenCut(failed.cut(), failed.name())) return;
+void CoordinatorCore::Impl::OnSnapshotFailed(const Process& process,
+                                             const v1::SnapshotFailed& failed, absl::Time now) {
+  if (!IsOpenSnapshot(failed.snapshot_id(), failed.name())) return;
   if (failed.past() == 0) {
     FailCheckpoint(
         absl::StrCat(ProcessName(process.id), ": ", CleanUtf8(failed.reason(), kMaxReasonBytes)),
@@ -314,20 +321,21 @@ void CoordinatorCore::Impl::OnCutFailed(const Process& process, const v1::CutFai
     // behind, and `closed` is the lowest version, from which the committed one follows.
     state->second.closed = std::max(state->second.closed, failed.past() - 1);
   }
-  cut_lead_ = std::min(cut_lead_ * 2, kMaxCutLead);
+  snapshot_lead_ = std::min(snapshot_lead_ * 2, kMaxSnapshotLead);
   if (hold_ > 0 && failed.past() > hold_) {  // too late for some shards; release the others too
     hold_ = 0;
     SendToShards(HoldMessage());
   }
-  CloseCut();
+  CloseSnapshot();
 }
 
 // ---- checkpoints
 
 void CoordinatorCore::Impl::AdvanceSaving(absl::Time now) {
-  if (cut_->saving != Cut::Saving::kCollecting || !cut_->WrittenBy(facts_.shards)) return;
+  if (snapshot_->saving != Snapshot::Saving::kCollecting || !snapshot_->WrittenBy(facts_.shards))
+    return;
   std::vector<bool> saved(facts_.owner.size());
-  for (const auto& [shard, files] : cut_->written) {
+  for (const auto& [shard, files] : snapshot_->written) {
     for (const v1::PartitionFile& file : files) {
       if (file.partition() < saved.size()) saved[file.partition()] = true;
     }
@@ -337,7 +345,7 @@ void CoordinatorCore::Impl::AdvanceSaving(absl::Time now) {
     FailCheckpoint(absl::StrCat("no shard wrote partition ", p), now);
     return;
   }
-  cut_->saving = Cut::Saving::kCheckingClaim;
+  snapshot_->saving = Snapshot::Saving::kCheckingClaim;
   actions_.push_back(ReadClaims{});
 }
 
@@ -346,8 +354,8 @@ void CoordinatorCore::Impl::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> 
   Step(now);
   if (looking_) {
     OnClaimsSeen(claims, now);
-  } else if (stage_ == Stage::kRunning && cut_.has_value() &&
-             cut_->saving == Cut::Saving::kCheckingClaim) {
+  } else if (stage_ == Stage::kRunning && snapshot_.has_value() &&
+             snapshot_->saving == Snapshot::Saving::kCheckingClaim) {
     if (!claims.ok()) {
       FailCheckpoint(absl::StrCat("the claims cannot be read: ", claims.status().message()), now);
     } else {
@@ -357,7 +365,7 @@ void CoordinatorCore::Impl::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> 
         Supersede(absl::StrCat("attempt ", highest, " was claimed by another coordinator"));
         return;
       }
-      cut_->saving = Cut::Saving::kWriting;
+      snapshot_->saving = Snapshot::Saving::kWriting;
       actions_.push_back(WriteManifest{MakeManifest(now)});
     }
   }
@@ -369,15 +377,15 @@ v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
   v1::Manifest manifest;
   manifest.set_format_version(kManifestFormatVersion);
   manifest.set_job(JobName(options_.job));
-  *manifest.mutable_checkpoint() = cut_->name;
+  *manifest.mutable_checkpoint() = snapshot_->name;
   if (base_.has_value()) *manifest.mutable_parent() = *base_;
   manifest.set_mode(mode_);
 
   if (Synchronous()) {
-    manifest.set_samples(length_->SamplesAt(cut_->step));
+    manifest.set_samples(length_->SamplesAt(snapshot_->step));
   } else {
-    *manifest.mutable_ledger() = cut_->ledger;
-    manifest.set_samples(SamplesIn(cut_->ledger));
+    *manifest.mutable_ledger() = snapshot_->ledger;
+    manifest.set_samples(SamplesIn(snapshot_->ledger));
   }
 
   manifest.set_seed(options_.job.training().seed());
@@ -385,7 +393,7 @@ v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
   *manifest.mutable_table() = model_->table();
   *manifest.mutable_layout() = layout_;
 
-  for (const auto& [shard, files] : cut_->written) {
+  for (const auto& [shard, files] : snapshot_->written) {
     for (const v1::PartitionFile& file : files) *manifest.add_files() = file;
   }
   std::sort(manifest.mutable_files()->begin(), manifest.mutable_files()->end(),
@@ -417,8 +425,10 @@ std::string CoordinatorCore::Impl::Arithmetic() const {
 void CoordinatorCore::Impl::OnManifestWritten(const v1::CheckpointRef& checkpoint,
                                               const absl::Status& status, absl::Time now) {
   Step(now);
-  if (stage_ == Stage::kRunning && cut_.has_value() && cut_->saving == Cut::Saving::kWriting &&
-      cut_->name.attempt() == checkpoint.attempt() && cut_->name.step() == checkpoint.step()) {
+  if (stage_ == Stage::kRunning && snapshot_.has_value() &&
+      snapshot_->saving == Snapshot::Saving::kWriting &&
+      snapshot_->name.attempt() == checkpoint.attempt() &&
+      snapshot_->name.step() == checkpoint.step()) {
     if (!status.ok()) {
       FailCheckpoint(absl::StrCat("the manifest cannot be written: ", status.message()), now);
     } else {
@@ -429,35 +439,35 @@ void CoordinatorCore::Impl::OnManifestWritten(const v1::CheckpointRef& checkpoin
 }
 
 void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
-  cut_->saving = Cut::Saving::kDone;
+  snapshot_->saving = Snapshot::Saving::kDone;
 
   uint64_t bytes = 0;
-  for (const auto& [shard, files] : cut_->written) {
+  for (const auto& [shard, files] : snapshot_->written) {
     for (const v1::PartitionFile& file : files) bytes += file.bytes();
   }
 
-  *checkpoint_status_.mutable_last() = cut_->name;
-  checkpoint_status_.set_folder(cut_->folder);
+  *checkpoint_status_.mutable_last() = snapshot_->name;
+  checkpoint_status_.set_folder(snapshot_->folder);
   checkpoint_status_.set_bytes(bytes);
-  checkpoint_status_.set_seconds(cut_->seconds);
+  checkpoint_status_.set_seconds(snapshot_->seconds);
   checkpoint_status_.clear_error();
-  checkpoints_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
+  checkpoints_.Done(Synchronous() ? snapshot_->step : ScheduleStep(), now);
   final_failures_ = 0;
   final_problems_.clear();
 
   events_.Add(v1::Event::CHECKPOINT,
-              absl::StrFormat("checkpoint at step %d saved (%s)", cut_->step, SizeText(bytes)),
+              absl::StrFormat("checkpoint at step %d saved (%s)", snapshot_->step, SizeText(bytes)),
               now);
 
-  incomplete_.erase(cut_->step);
+  incomplete_.erase(snapshot_->step);
   RemoveIncompletes();
   incomplete_.clear();  // each shard writes in order, so no shard writes one of them any more
 
-  storage_.checkpoints.push_back(cut_->name);
+  storage_.checkpoints.push_back(snapshot_->name);
   std::vector<v1::CheckpointRef> unneeded =
       ReplacedCheckpoints(options_.job, storage_.claims, storage_.checkpoints);
   for (v1::CheckpointRef& old :
-       Superseded(storage_.checkpoints, cut_->name, options_.job.checkpoint().max_to_keep())) {
+       Superseded(storage_.checkpoints, snapshot_->name, options_.job.checkpoint().max_to_keep())) {
     const auto same = [&](const v1::CheckpointRef& ref) {
       return ref.attempt() == old.attempt() && ref.step() == old.step();
     };
@@ -495,20 +505,21 @@ void CoordinatorCore::Impl::OnIncompleteRemoved(absl::Time now) {
 // Training continues. The job does not end without its last checkpoint: it waits for the disk, for
 // as long as the user lets it.
 void CoordinatorCore::Impl::FailCheckpoint(const std::string& why, absl::Time now) {
-  if (cut_->write && cut_->saving == Cut::Saving::kNo) return;  // another shard has reported it
+  if (snapshot_->write && snapshot_->saving == Snapshot::Saving::kNo)
+    return;  // another shard has reported it
   checkpoint_status_.set_error(why);
-  if (!final_cut_open_ ||
+  if (!final_snapshot_open_ ||
       (final_problems_.size() < kMaxFinalProblems && final_problems_.insert(why).second)) {
     Warn(absl::StrCat(
-             "no checkpoint at step ", cut_->step, ": ", why,
-             final_cut_open_ ? "; the job waits until its last checkpoint can be saved" : ""),
+             "no checkpoint at step ", snapshot_->step, ": ", why,
+             final_snapshot_open_ ? "; the job waits until its last checkpoint can be saved" : ""),
          now);
   }
-  checkpoints_.Done(Synchronous() ? cut_->step : ScheduleStep(), now);
-  cut_->saving = Cut::Saving::kNo;
-  cut_->written.clear();
+  checkpoints_.Done(Synchronous() ? snapshot_->step : ScheduleStep(), now);
+  snapshot_->saving = Snapshot::Saving::kNo;
+  snapshot_->written.clear();
   RemoveIncompletes();
-  if (!final_cut_open_) return;
+  if (!final_snapshot_open_) return;
   final_retry_at_ = now + RetryDelay(++final_failures_);
 }
 
@@ -527,14 +538,14 @@ uint64_t CoordinatorCore::Impl::EvaluationSamples() const {
 }
 
 void CoordinatorCore::Impl::AdvanceEvaluation(absl::Time now) {
-  if (!cut_->evaluation) return;
+  if (!snapshot_->evaluation) return;
   if (!evaluation_.has_value()) {
-    if (!cut_->PinnedBy(facts_.shards)) return;
+    if (!snapshot_->PinnedBy(facts_.shards)) return;
     Evaluation::Options options;
     options.id = ++last_evaluation_id_;
-    options.cut = cut_->id;
+    options.snapshot = snapshot_->id;
     options.attempt = attempt_;
-    options.version = cut_->step;
+    options.version = snapshot_->step;
     options.samples = EvaluationSamples();
     if (EndsWithEvaluation()) {
       options.first = options.samples;
@@ -583,23 +594,24 @@ std::vector<Evaluator> CoordinatorCore::Impl::Evaluators() const {
 void CoordinatorCore::Impl::FinishEvaluation(absl::Time now) {
   const Evaluation evaluation = *std::move(evaluation_);
   evaluation_.reset();
-  cut_->evaluation = false;
-  evaluations_.Done(InStep() ? ScheduleStepOf(*cut_) : ScheduleStep(), now);
+  snapshot_->evaluation = false;
+  evaluations_.Done(InStep() ? ScheduleStepOf(*snapshot_) : ScheduleStep(), now);
 
   if (evaluation.failed()) {
-    Warn(absl::StrCat("no evaluation at step ", cut_->step, ": ", evaluation.last_error()), now);
-    final_evaluation_given_up_ = final_cut_open_;
+    Warn(absl::StrCat("no evaluation at step ", snapshot_->step, ": ", evaluation.last_error()),
+         now);
+    final_evaluation_given_up_ = final_snapshot_open_;
     return;
   }
 
   const bool classification = IsClassification(options_.job);
-  const bool told = last_result_.has_value() && last_result_->step() == cut_->step;
+  const bool told = last_result_.has_value() && last_result_->step() == snapshot_->step;
   if (evaluation.has_first() && !told) {
     NoteEvaluation(evaluation.FirstResult(classification, now), now);
   }
 
   v1::Evaluation result = evaluation.Result(classification, now);
-  result.set_final(final_cut_open_ && EndsWithEvaluation());
+  result.set_final(final_snapshot_open_ && EndsWithEvaluation());
   NoteEvaluation(std::move(result), now);
 
   if (goal_ == Goal::kNone && TargetReached(options_.job.training().target(), *last_result_)) {
@@ -614,7 +626,7 @@ void CoordinatorCore::Impl::NoteEvaluation(v1::Evaluation result, absl::Time now
     result.set_has_perplexity(true);
     result.set_perplexity(perplexity);
   }
-  const uint64_t samples = Synchronous() ? length_->SamplesAt(cut_->step) : Samples();
+  const uint64_t samples = Synchronous() ? length_->SamplesAt(snapshot_->step) : Samples();
   result.set_epoch(length_->EpochsIn(samples));
   std::string message =
       absl::StrFormat("evaluation at step %d: loss %.4f", result.step(), result.loss());
@@ -641,31 +653,31 @@ void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
     return;
   }
 
-  const auto before = [&](const SnapshotHold& hold) {
+  const auto before = [&](const ReaderHold& hold) {
     return hold.reader.incarnation() == snapshot.reader().incarnation();
   };
-  EndSnapshotsIf(before, absl::AbortedError("the reader has opened another snapshot"));
+  EndReadersIf(before, absl::AbortedError("the reader has opened another snapshot"));
 
   if (stage_ != Stage::kRunning || goal_ != Goal::kNone) {
     actions_.push_back(
         AnswerSnapshot{request, absl::UnavailableError("the job is not training; try again")});
-  } else if (OpenSnapshots() >= kMaxSnapshots) {
+  } else if (OpenReaders() >= kMaxSnapshots) {
     ++refusals_.readers;
     actions_.push_back(AnswerSnapshot{
         request, absl::ResourceExhaustedError(absl::StrCat(
-                     OpenSnapshots(),
+                     OpenReaders(),
                      " snapshots are open, which is the limit (kMaxSnapshots): try again "
                      "when a reader has ended"))});
   } else {
     const double seconds = snapshot.hold_seconds();
     const bool limited = seconds > 0 && seconds < kMaxSnapshotHoldSeconds;
-    SnapshotHold hold;
+    ReaderHold hold;
     hold.request = request;
     hold.reader = snapshot.reader();
     hold.hold = absl::Seconds(limited ? std::max(seconds, kMinSnapshotHoldSeconds)
                                       : kMaxSnapshotHoldSeconds);
     hold.expires = now + kSnapshotWait;
-    snapshots_.push_back(std::move(hold));
+    waiting_readers_.push_back(std::move(hold));
     ++reader_changes_;
     TellAdmitted();  // before the reader learns of the shards
   }
@@ -692,32 +704,33 @@ absl::Status CoordinatorCore::Impl::CheckReader(const v1::OpenSnapshotRequest& r
 void CoordinatorCore::Impl::OnSnapshotCallEnded(uint64_t request, absl::Time now) {
   Step(now);
   // The call has ended, so the answer is dropped.
-  EndSnapshotsIf([&](const SnapshotHold& hold) { return hold.request == request; },
-                 absl::CancelledError("the reader ended the call"));
+  EndReadersIf([&](const ReaderHold& hold) { return hold.request == request; },
+               absl::CancelledError("the reader ended the call"));
   Advance(now);
 }
 
-void CoordinatorCore::Impl::AdvanceSnapshots(absl::Time now) {
-  EndSnapshotsIf([&](const SnapshotHold& hold) { return !hold.answered && hold.expires <= now; },
-                 absl::DeadlineExceededError(absl::StrCat("no version could be pinned within ",
-                                                          absl::FormatDuration(kSnapshotWait))));
-  EndSnapshotsIf([&](const SnapshotHold& hold) { return hold.answered && hold.expires <= now; },
-                 absl::DeadlineExceededError("the snapshot has reached its hold time"));
-  // A reader that comes while a pinned cut is open shares it.
-  if (!cut_.has_value() || goal_ != Goal::kNone || !cut_->PinnedBy(facts_.shards)) return;
-  cut_->snapshots.insert(cut_->snapshots.end(), snapshots_.begin(), snapshots_.end());
-  snapshots_.clear();
+void CoordinatorCore::Impl::AdvanceReaders(absl::Time now) {
+  EndReadersIf([&](const ReaderHold& hold) { return !hold.answered && hold.expires <= now; },
+               absl::DeadlineExceededError(absl::StrCat("no version could be pinned within ",
+                                                        absl::FormatDuration(kSnapshotWait))));
+  EndReadersIf([&](const ReaderHold& hold) { return hold.answered && hold.expires <= now; },
+               absl::DeadlineExceededError("the snapshot has reached its hold time"));
+  // A reader that comes while a pinned snapshot is open shares it.
+  if (!snapshot_.has_value() || goal_ != Goal::kNone || !snapshot_->PinnedBy(facts_.shards)) return;
+  snapshot_->readers.insert(snapshot_->readers.end(), waiting_readers_.begin(),
+                            waiting_readers_.end());
+  waiting_readers_.clear();
 }
 
-void CoordinatorCore::Impl::AnswerSnapshots(absl::Time now) {
-  if (!cut_.has_value() || !cut_->PinnedBy(facts_.shards)) return;
-  for (SnapshotHold& hold : cut_->snapshots) {
+void CoordinatorCore::Impl::AnswerReaders(absl::Time now) {
+  if (!snapshot_.has_value() || !snapshot_->PinnedBy(facts_.shards)) return;
+  for (ReaderHold& hold : snapshot_->readers) {
     if (hold.answered) continue;
     hold.answered = true;
     hold.expires = now + hold.hold;
     v1::Snapshot snapshot;
-    snapshot.set_cut(cut_->id);
-    snapshot.set_version(cut_->step);
+    snapshot.set_snapshot_id(snapshot_->id);
+    snapshot.set_version(snapshot_->step);
     *snapshot.mutable_view() = view_;
     *snapshot.mutable_table() = model_->table();
     *snapshot.mutable_layout() = layout_;
@@ -725,24 +738,24 @@ void CoordinatorCore::Impl::AnswerSnapshots(absl::Time now) {
   }
 }
 
-void CoordinatorCore::Impl::EndSnapshot(const SnapshotHold& hold, absl::Status why) {
+void CoordinatorCore::Impl::EndReader(const ReaderHold& hold, absl::Status why) {
   ++reader_changes_;
   actions_.push_back(AnswerSnapshot{hold.request, std::move(why)});
 }
 
-void CoordinatorCore::Impl::EndSnapshotsIf(absl::FunctionRef<bool(const SnapshotHold&)> which,
-                                           const absl::Status& why) {
-  const auto end_in = [&](std::vector<SnapshotHold>* holds) {
+void CoordinatorCore::Impl::EndReadersIf(absl::FunctionRef<bool(const ReaderHold&)> which,
+                                         const absl::Status& why) {
+  const auto end_in = [&](std::vector<ReaderHold>* holds) {
     const auto kept = std::stable_partition(holds->begin(), holds->end(), std::not_fn(which));
-    for (auto hold = kept; hold != holds->end(); ++hold) EndSnapshot(*hold, why);
+    for (auto hold = kept; hold != holds->end(); ++hold) EndReader(*hold, why);
     holds->erase(kept, holds->end());
   };
-  end_in(&snapshots_);
-  if (cut_.has_value()) end_in(&cut_->snapshots);
+  end_in(&waiting_readers_);
+  if (snapshot_.has_value()) end_in(&snapshot_->readers);
 }
 
-void CoordinatorCore::Impl::EndSnapshots(const absl::Status& why) {
-  EndSnapshotsIf([](const SnapshotHold&) { return true; }, why);
+void CoordinatorCore::Impl::EndReaders(const absl::Status& why) {
+  EndReadersIf([](const ReaderHold&) { return true; }, why);
 }
 
 }  // namespace sluice::coordinator

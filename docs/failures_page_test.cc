@@ -20,11 +20,11 @@ namespace sluice {
 namespace {
 
 using policy::Exit;
-using policy::Slot;
+using policy::Replica;
 
 const absl::Time kNow = absl::FromUnixSeconds(1700000000);
-constexpr Slot kShard = {v1::SHARD, 0};
-constexpr Slot kWorker = {v1::WORKER, 0};
+constexpr Replica kShard = {v1::SHARD, 0};
+constexpr Replica kWorker = {v1::WORKER, 0};
 
 std::string Page(const std::string& name) {
   std::ifstream file("docs/" + name);
@@ -54,25 +54,25 @@ std::vector<std::vector<std::string>> TableBelow(const std::string& page, const 
 
 // A job with one worker and one shard, which must not be lost, after one of the two has ended.
 struct Scene {
-  explicit Scene(const Slot& slot, const Exit& exit, bool was_ready = true) {
+  explicit Scene(const Replica& replica, const Exit& exit, bool was_ready = true) {
     plan.backoff_limit = 0;
-    for (const Slot& one : {Slot{v1::COORDINATOR, 0}, kShard, kWorker}) {
+    for (const Replica& one : {Replica{v1::COORDINATOR, 0}, kShard, kWorker}) {
       policy::ProcessObservation& process = world.processes[one];
-      process.life = policy::SlotName(one);
+      process.instance = policy::ReplicaName(one);
       process.started = kNow - absl::Seconds(was_ready ? 60 : 1);
       process.ready = was_ready;
     }
     world.coordinator_address = "a:1";
-    world.processes[slot].running = false;
-    world.processes[slot].exit = exit;
-    world.processes[slot].ended = kNow;
+    world.processes[replica].running = false;
+    world.processes[replica].exit = exit;
+    world.processes[replica].ended = kNow;
   }
   policy::Memory After() const {
     return policy::Decide(plan, reconciler::ClusterLimits(), world, memory, kNow).memory;
   }
   std::string EndOfTheJob() const {
     const policy::Memory after = After();
-    return after.ending.has_value() ? after.ending->code : "";
+    return after.outcome.has_value() ? after.outcome->code : "";
   }
 
   policy::JobPlan plan;
@@ -156,7 +156,7 @@ std::set<std::string> EndsOfJobs() {
   Scene many(kWorker, killed);
   many.memory.worker_deaths.assign(reconciler::ClusterLimits().max_worker_deaths, kNow);
   Scene never(kWorker, killed, /*was_ready=*/false);
-  never.memory.slots[kWorker].failed_starts = 1000;
+  never.memory.replicas[kWorker].failed_starts = 1000;
 
   for (const Scene& scene : {rule, failed, in_use, late, many, never})
     ends.insert(scene.EndOfTheJob());

@@ -43,8 +43,8 @@ class Operator::Handler final : public runtime::InformerHandler {
   static bool IsMereBeginning(const Json& object) {
     if (kube::GetString(object, {"kind"}) != reconciler::Pods().kind) return false;
     if (kube::IsBeingDeleted(object)) return false;
-    const std::optional<policy::Slot> slot = reconciler::SlotOf(object);
-    if (!slot.has_value() || slot->role == v1::COORDINATOR) return false;
+    const std::optional<policy::Replica> replica = reconciler::ReplicaOf(object);
+    if (!replica.has_value() || replica->role == v1::COORDINATOR) return false;
     const std::string phase = kube::GetString(object, {"status", "phase"});
     if (!phase.empty() && phase != "Pending" && phase != "Running") return false;
     const Json* containers = kube::Find(object, {"status", "containerStatuses"});

@@ -117,7 +117,7 @@ TEST_F(JobControlClientTest, SendsTheDesiredStateAndReceivesTheProgress) {
   WaitForStep(4);
 }
 
-TEST_F(JobControlClientTest, SendsEverythingAgainToANewLife) {
+TEST_F(JobControlClientTest, SendsEverythingAgainToANewInstance) {
   FakeCoordinator first;
   client_.SetAddress(first.address());
   client_.SetDesired(3, 2, /*suspend=*/false);

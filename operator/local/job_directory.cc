@@ -99,8 +99,8 @@ JobDirectory::JobDirectory(FileSystem* files, absl::string_view state_directory,
                            absl::string_view name)
     : files_(files), path_(JoinPath(state_directory, name)) {}
 
-std::string JobDirectory::LogFile(const policy::Slot& slot) const {
-  return JoinPath(logs(), absl::StrCat(policy::SlotName(slot), ".log"));
+std::string JobDirectory::LogFile(const policy::Replica& replica) const {
+  return JoinPath(logs(), absl::StrCat(policy::ReplicaName(replica), ".log"));
 }
 
 absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
@@ -205,7 +205,7 @@ absl::StatusOr<JobResult> JobDirectory::ReadResult() const {
   if (!json.ok()) return json.status();
   JobResult result;
   const std::string outcome = Get<std::string>(*json, "outcome", "");
-  for (const auto candidate : {policy::Outcome::kSucceeded, policy::Outcome::kFailed}) {
+  for (const auto candidate : {policy::OutcomeKind::kSucceeded, policy::OutcomeKind::kFailed}) {
     if (outcome == OutcomeName(candidate)) result.outcome = candidate;
   }
   result.reason = Get<std::string>(*json, "reason", "");
@@ -241,13 +241,13 @@ std::vector<std::string> ListJobs(FileSystem* files, const std::string& state_di
   return jobs;
 }
 
-absl::string_view OutcomeName(policy::Outcome outcome) {
+absl::string_view OutcomeName(policy::OutcomeKind outcome) {
   switch (outcome) {
-    case policy::Outcome::kSucceeded:
+    case policy::OutcomeKind::kSucceeded:
       return "Succeeded";
-    case policy::Outcome::kFailed:
+    case policy::OutcomeKind::kFailed:
       return "Failed";
-    case policy::Outcome::kSuspended:
+    case policy::OutcomeKind::kSuspended:
       return "Suspended";
   }
   return "Unknown";

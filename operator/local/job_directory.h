@@ -2,7 +2,7 @@
 //
 //   lock           locked (F_OFD_SETLK) and containing the process id while `sluice run` runs the
 //   job job.json       the job as it was last started, with its uid result.json    how the last run
-//   ended logs/          one file for each process, appended to by each of its lives run/ port
+//   ended logs/          one file for each process, appended to by each of its instances run/ port
 //   files, the run's secret and other files that only a running job needs checkpoints/   unless the
 //   job names another directory
 #ifndef SLUICE_OPERATOR_LOCAL_JOB_DIRECTORY_H_
@@ -27,7 +27,7 @@ namespace sluice::local {
 
 // How a run ended, and the state of the job at that time.
 struct JobResult {
-  policy::Outcome outcome = policy::Outcome::kSuspended;
+  policy::OutcomeKind outcome = policy::OutcomeKind::kSuspended;
   std::string reason;
   std::string time;  // RFC 3339
   uint64_t step = 0;
@@ -69,7 +69,7 @@ class JobDirectory {
   // The file with the run's secret, which its processes and clients present (mode 0600).
   std::string SecretFile() const { return JoinPath(run(), "secret"); }
   std::string checkpoints() const { return JoinPath(path_, "checkpoints"); }
-  std::string LogFile(const policy::Slot& slot) const;
+  std::string LogFile(const policy::Replica& replica) const;
 
   // Creates the directory if it is missing, and takes the lock. ABORTED if and only if another
   // process has it: the message names that process; PERMISSION_DENIED and other errors name the
@@ -102,7 +102,7 @@ class JobDirectory {
 std::vector<std::string> ListJobs(FileSystem* files, const std::string& state_directory);
 
 // "Succeeded", "Failed", "Suspended".
-absl::string_view OutcomeName(policy::Outcome outcome);
+absl::string_view OutcomeName(policy::OutcomeKind outcome);
 
 // The last lines of a file, at most `count`, from at most its last 64 KiB, and only those written
 // after its first `from` bytes. Empty if the file cannot be read. A file shorter than `from` was

@@ -157,7 +157,7 @@ TEST_F(JobDirectoryTest, NamesADamagedFile) {
 TEST_F(JobDirectoryTest, KeepsAReasonThatIsNotUtf8) {
   ASSERT_TRUE(directory_.Lock().ok());
   JobResult result;
-  result.outcome = policy::Outcome::kFailed;
+  result.outcome = policy::OutcomeKind::kFailed;
   result.reason = "no such file: caf\xe9";
   ASSERT_TRUE(directory_.WriteResult(result).ok());
   const auto read = directory_.ReadResult();
@@ -175,7 +175,7 @@ TEST_F(JobDirectoryTest, RejectsAFileThatIsNestedTooDeeply) {
 TEST_F(JobDirectoryTest, ReadsResultsBack) {
   ASSERT_TRUE(directory_.Lock().ok());
   JobResult result;
-  result.outcome = policy::Outcome::kFailed;
+  result.outcome = policy::OutcomeKind::kFailed;
   result.reason = "the disk is full";
   result.step = 7;
   result.has_accuracy = true;
@@ -191,7 +191,7 @@ TEST_F(JobDirectoryTest, ReadsResultsBack) {
   ASSERT_TRUE(directory_.WriteResult(result).ok());
   const auto read = directory_.ReadResult();
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->outcome, policy::Outcome::kFailed);
+  EXPECT_EQ(read->outcome, policy::OutcomeKind::kFailed);
   EXPECT_EQ(read->reason, "the disk is full");
   EXPECT_EQ(read->step, 7u);
   EXPECT_DOUBLE_EQ(read->accuracy, 98.5);

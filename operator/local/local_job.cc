@@ -15,7 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "operator/policy/last_words.h"
+#include "operator/policy/reason_from_log.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/job_secret.h"
 #include "services/transport/security/transport_security.h"
@@ -23,14 +23,14 @@
 namespace sluice::local {
 namespace {
 
-constexpr policy::Slot kCoordinator = {v1::COORDINATOR, 0};
+constexpr policy::Replica kCoordinator = {v1::COORDINATOR, 0};
 // How often to look for the port file while the coordinator starts.
 constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
 // If the loop is delayed by more than this, this process itself did not run: it was stopped, or the
 // machine slept.
 constexpr absl::Duration kStoodStill = absl::Seconds(1);
 // How many of a log's last lines are searched for the reason of an exit.
-constexpr size_t kLastWordLines = 50;
+constexpr size_t kReasonLines = 50;
 
 policy::JobPlan PlanOf(const api::TrainingJob& job) {
   policy::JobPlan plan;
@@ -122,18 +122,18 @@ LocalJob::Result LocalJob::Run() {
   absl::Status prepared = WriteJobFile();
   if (prepared.ok()) prepared = security::WriteSecretFile(directory_->SecretFile(), secret_);
   if (!prepared.ok()) {
-    result.ending.reason = std::string(prepared.message());
+    result.outcome.reason = std::string(prepared.message());
     return result;
   }
   while (true) {
     const absl::Time now = clock_->Now();
     policy::Decision decision = policy::Decide(plan_, limits_, world_, memory_, now);
-    const bool decided = decision.memory.ending.has_value() && !memory_.ending.has_value();
+    const bool decided = decision.memory.outcome.has_value() && !memory_.outcome.has_value();
     Apply(decision);
-    if (decided) listener_->OnEnding(*memory_.ending);
+    if (decided) listener_->OnOutcome(*memory_.outcome);
     listener_->OnTick(View());
     if (decision.finish.has_value()) {
-      result.ending = *decision.finish;
+      result.outcome = *decision.finish;
       break;
     }
     absl::Time until = std::min(decision.decide_again, now + options_.tick_interval);
@@ -146,8 +146,8 @@ LocalJob::Result LocalJob::Run() {
     Handle(inbox);
     if (stop_now) {
       result.stopped_at_once = true;
-      result.ending.outcome = policy::Outcome::kSuspended;
-      result.ending.reason = "stopped immediately";
+      result.outcome.kind = policy::OutcomeKind::kSuspended;
+      result.outcome.reason = "stopped immediately";
       break;
     }
   }
@@ -155,7 +155,7 @@ LocalJob::Result LocalJob::Run() {
   result.progress = progress_;
   result.heard = heard_;
   result.log_begins = log_begins_;
-  for (const auto& [slot, kept] : memory_.slots) result.restarts += kept.restarts;
+  for (const auto& [replica, kept] : memory_.replicas) result.restarts += kept.restarts;
   return result;
 }
 
@@ -188,17 +188,17 @@ void LocalJob::Handle(const Inbox& inbox) {
 }
 
 void LocalJob::HandleEnd(const ChildProcesses::End& end) {
-  for (auto& [slot, process] : world_.processes) {
+  for (auto& [replica, process] : world_.processes) {
     if (process.pid != static_cast<uint64_t>(end.pid) || !process.running) continue;
     process.running = false;
     process.ended = clock_->Now();
     process.exit = {end.code, end.signal, ""};
     if (end.signal == 0 && end.code != 0) {
-      process.exit.message = policy::LastWords(
-          LastLines(directory_->LogFile(slot), kLastWordLines, log_begins_[slot]));
+      process.exit.message = policy::ReasonFromLog(
+          LastLines(directory_->LogFile(replica), kReasonLines, log_begins_[replica]));
     }
-    if (slot == kCoordinator) ReadLastWord();
-    listener_->OnProcessEnded(slot, end.pid, process.exit);
+    if (replica == kCoordinator) ReadFinalProgress();
+    listener_->OnProcessEnded(replica, end.pid, process.exit);
     return;
   }
 }
@@ -212,8 +212,8 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   world_.phase_reason = progress.reason();
   world_.phase_code = progress.reason_code();
   ReadRegistrations(progress);
-  const auto ready = [&](const policy::Slot& slot, uint64_t pid) {
-    const auto found = world_.processes.find(slot);
+  const auto ready = [&](const policy::Replica& replica, uint64_t pid) {
+    const auto found = world_.processes.find(replica);
     if (found != world_.processes.end() && (pid == 0 || found->second.pid == pid)) {
       found->second.ready = true;
     }
@@ -221,13 +221,13 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   ready(kCoordinator, 0);
   for (const v1::ProcessStatus& status : progress.processes()) {
     if (status.pid() == 0) continue;
-    const policy::Slot slot = {status.process().role(), status.process().index()};
+    const policy::Replica replica = {status.process().role(), status.process().index()};
     // A process that left between two reports was a member too.
     if (status.state() == v1::ProcessStatus::MEMBER || status.state() == v1::ProcessStatus::LEFT) {
-      ready(slot, status.pid());
+      ready(replica, status.pid());
     }
     if (status.state() == v1::ProcessStatus::EXPELLED) {
-      const auto found = world_.processes.find(slot);
+      const auto found = world_.processes.find(replica);
       if (found == world_.processes.end() || found->second.pid != status.pid()) continue;
       found->second.expelled_after = clock_->Now() - absl::Seconds(status.seconds_since_heard());
     }
@@ -240,14 +240,15 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
 // that the coordinator did not know when the program was started.
 void LocalJob::ReadRegistrations(const v1::JobProgress& progress) {
   const bool command = options_.job.spec.worker().command_size() > 0;
-  for (auto& [slot, process] : world_.processes) {
-    if (slot == kCoordinator) continue;
+  for (auto& [replica, process] : world_.processes) {
+    if (replica == kCoordinator) continue;
     process.registration = policy::Registration::kMissing;
     for (const v1::ProcessStatus& status : progress.processes()) {
-      if (!(policy::Slot{status.process().role(), status.process().index()} == slot)) continue;
+      if (!(policy::Replica{status.process().role(), status.process().index()} == replica))
+        continue;
       const bool own = status.pid() == process.pid ||
-                       (command && slot.role == v1::WORKER &&
-                        earlier_incarnations_[slot].count(status.process().incarnation()) == 0);
+                       (command && replica.role == v1::WORKER &&
+                        earlier_incarnations_[replica].count(status.process().incarnation()) == 0);
       if (!own || status.state() == v1::ProcessStatus::EXPELLED) continue;
       process.registration = status.state() == v1::ProcessStatus::LEFT
                                  ? policy::Registration::kLeft
@@ -267,7 +268,7 @@ void LocalJob::ReadCoordinatorPort() {
   control_->SetAddress(world_.coordinator_address);
 }
 
-void LocalJob::ReadLastWord() {
+void LocalJob::ReadFinalProgress() {
   const absl::StatusOr<std::string> text =
       files_->Read(RunFile(kCoordinator, "status.json"), 64 << 20);
   if (!text.ok()) return;
@@ -284,67 +285,67 @@ void LocalJob::Apply(const policy::Decision& decision) {
   control_->SetDesired(decision.desired_workers, decision.desired_shards, decision.desired_suspend);
   for (const policy::ReportDeath& death : decision.deaths) {
     v1::SetDesiredRequest::Death report;
-    report.mutable_process()->set_role(death.slot.role);
-    report.mutable_process()->set_index(death.slot.index);
+    report.mutable_process()->set_role(death.replica.role);
+    report.mutable_process()->set_index(death.replica.index);
     report.set_pid(death.pid);
     report.set_reason(death.reason);
     control_->ReportDeath(std::move(report));
   }
   for (const policy::StopProcess& stop : decision.stops) {
-    const auto found = world_.processes.find(stop.slot);
-    if (found == world_.processes.end() || found->second.life != stop.life) continue;
+    const auto found = world_.processes.find(stop.replica);
+    if (found == world_.processes.end() || found->second.instance != stop.instance) continue;
     children_->Signal(static_cast<pid_t>(found->second.pid), stop.kill ? SIGKILL : SIGTERM);
   }
-  for (const policy::StartProcess& start : decision.starts) Start(start.slot);
+  for (const policy::StartProcess& start : decision.starts) Start(start.replica);
 }
 
-void LocalJob::Start(const policy::Slot& slot) {
-  if (slot == kCoordinator) {
+void LocalJob::Start(const policy::Replica& replica) {
+  if (replica == kCoordinator) {
     world_.coordinator_heard = absl::InfinitePast();
     for (auto& [other, process] : world_.processes) {
       process.registration = policy::Registration::kUnknown;
     }
-    for (const char* what : {"port", "status.json"}) (void)files_->Remove(RunFile(slot, what));
+    for (const char* what : {"port", "status.json"}) (void)files_->Remove(RunFile(replica, what));
   }
 
-  earlier_incarnations_[slot].clear();
+  earlier_incarnations_[replica].clear();
   for (const v1::ProcessStatus& status : progress_.processes()) {
-    if (policy::Slot{status.process().role(), status.process().index()} == slot) {
-      earlier_incarnations_[slot].insert(status.process().incarnation());
+    if (policy::Replica{status.process().role(), status.process().index()} == replica) {
+      earlier_incarnations_[replica].insert(status.process().incarnation());
     }
   }
 
   std::error_code error;
-  const uintmax_t length = std::filesystem::file_size(directory_->LogFile(slot), error);
-  log_begins_[slot] = error ? 0 : length;  // no log exists before the first life
+  const uintmax_t length = std::filesystem::file_size(directory_->LogFile(replica), error);
+  log_begins_[replica] = error ? 0 : length;  // no log exists before the first instance
   const absl::StatusOr<pid_t> pid =
-      children_->Start({ArgumentsFor(slot), directory_->LogFile(slot)});
+      children_->Start({ArgumentsFor(replica), directory_->LogFile(replica)});
 
   policy::ProcessObservation process;
   process.started = clock_->Now();
   if (pid.ok()) {
     process.pid = static_cast<uint64_t>(*pid);
-    process.life = absl::StrCat(*pid, ".", ++lives_);
-    world_.processes[slot] = process;
-    listener_->OnProcessStarted(slot, *pid);
-    // The new life listens on the same port, but everything has to be sent again.
-    if (slot == kCoordinator && !world_.coordinator_address.empty()) {
+    process.instance = absl::StrCat(*pid, ".", ++instances_);
+    world_.processes[replica] = process;
+    listener_->OnProcessStarted(replica, *pid);
+    // The new instance listens on the same port, but everything has to be sent again.
+    if (replica == kCoordinator && !world_.coordinator_address.empty()) {
       control_->SetAddress(world_.coordinator_address);
     }
     return;
   }
 
-  process.life = absl::StrCat("none.", ++lives_);
+  process.instance = absl::StrCat("none.", ++instances_);
   process.running = false;
   process.ended = process.started;
   process.exit = {127, 0, std::string(pid.status().message())};
   // It was killed because it did not start its program in time.
   if (absl::IsDeadlineExceeded(pid.status())) process.exit.signal = SIGKILL;
-  world_.processes[slot] = process;
-  listener_->OnProcessEnded(slot, 0, process.exit);
+  world_.processes[replica] = process;
+  listener_->OnProcessEnded(replica, 0, process.exit);
 }
 
-std::vector<std::string> LocalJob::ArgumentsFor(const policy::Slot& slot) const {
+std::vector<std::string> LocalJob::ArgumentsFor(const policy::Replica& replica) const {
   const v1::JobSpec& job = options_.job.spec;
   std::vector<std::string> arguments;
   const auto add = [&](std::string flag, std::string value) {
@@ -352,40 +353,40 @@ std::vector<std::string> LocalJob::ArgumentsFor(const policy::Slot& slot) const 
     arguments.push_back(std::move(value));
   };
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  switch (slot.role) {
+  switch (replica.role) {
     case v1::COORDINATOR:
       arguments.push_back(options_.programs.coordinator);
       add("--job", JoinPath(directory_->run(), "job.json"));
       add("--listen", absl::StrCat("127.0.0.1:", port_));
       add("--storage", job.checkpoint().directory());
-      add("--port-file", RunFile(slot, "port"));
-      add("--status-file", RunFile(slot, "status.json"));
+      add("--port-file", RunFile(replica, "port"));
+      add("--status-file", RunFile(replica, "status.json"));
       break;
     case v1::SHARD:
       arguments.push_back(options_.programs.shard);
       add("--threads", absl::StrCat(std::max(1u, cores / (plan_.shards + plan_.workers))));
       break;
     default:
-      if (job.worker().command_size() > 0) return CommandFor(slot);
+      if (job.worker().command_size() > 0) return CommandFor(replica);
       arguments.push_back(options_.programs.worker);
       add("--threads", absl::StrCat(WorkerThreads()));
       break;
   }
-  if (slot.role != v1::COORDINATOR) {
+  if (replica.role != v1::COORDINATOR) {
     add("--job", JobIdentity(job));
     add("--coordinator", world_.coordinator_address);
-    add("--index", absl::StrCat(slot.index));
+    add("--index", absl::StrCat(replica.index));
   }
   add("--secret-file", directory_->SecretFile());
   add("--metrics-address", "127.0.0.1:0");
-  add("--metrics-port-file", RunFile(slot, "metrics-port"));
+  add("--metrics-port-file", RunFile(replica, "metrics-port"));
   add("--log-level", options_.log_level);
   add("--parent", absl::StrCat(getpid()));
   return arguments;
 }
 
 // Uses env(1), which finds the program as a shell would, and becomes it.
-std::vector<std::string> LocalJob::CommandFor(const policy::Slot& slot) const {
+std::vector<std::string> LocalJob::CommandFor(const policy::Replica& replica) const {
   const v1::JobSpec& job = options_.job.spec;
   std::vector<std::string> arguments = {
       "/usr/bin/env",
@@ -393,7 +394,7 @@ std::vector<std::string> LocalJob::CommandFor(const policy::Slot& slot) const {
       security::kDirectoryVariable,
       absl::StrCat("SLUICE_COORDINATOR=", world_.coordinator_address),
       absl::StrCat("SLUICE_JOB=", JobIdentity(job)),
-      absl::StrCat("SLUICE_WORKER_INDEX=", slot.index),
+      absl::StrCat("SLUICE_WORKER_INDEX=", replica.index),
       // The program may change its working directory.
       absl::StrCat(security::kSecretVariable, "=",
                    std::filesystem::absolute(directory_->SecretFile()).string()),
@@ -417,18 +418,18 @@ int LocalJob::WorkerThreads() const {
       std::max(1u, std::thread::hardware_concurrency() / std::max(1u, plan_.workers)));
 }
 
-std::map<policy::Slot, ProcessView> LocalJob::View() const {
-  std::map<policy::Slot, ProcessView> view;
-  for (const auto& [slot, process] : world_.processes) {
-    const auto kept = memory_.slots.find(slot);
-    view[slot] = {static_cast<pid_t>(process.pid), process.running,
-                  kept == memory_.slots.end() ? 0 : kept->second.restarts, process.exit};
+std::map<policy::Replica, ProcessView> LocalJob::View() const {
+  std::map<policy::Replica, ProcessView> view;
+  for (const auto& [replica, process] : world_.processes) {
+    const auto kept = memory_.replicas.find(replica);
+    view[replica] = {static_cast<pid_t>(process.pid), process.running,
+                     kept == memory_.replicas.end() ? 0 : kept->second.restarts, process.exit};
   }
   return view;
 }
 
-std::string LocalJob::RunFile(const policy::Slot& slot, const char* what) const {
-  return JoinPath(directory_->run(), absl::StrCat(policy::SlotName(slot), ".", what));
+std::string LocalJob::RunFile(const policy::Replica& replica, const char* what) const {
+  return JoinPath(directory_->run(), absl::StrCat(policy::ReplicaName(replica), ".", what));
 }
 
 }  // namespace sluice::local

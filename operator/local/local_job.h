@@ -36,7 +36,7 @@ struct Programs {
   std::string worker;
 };
 
-// One slot, for listeners.
+// One replica, for listeners.
 struct ProcessView {
   pid_t pid = 0;
   bool running = false;
@@ -48,14 +48,15 @@ struct ProcessView {
 class JobListener {
  public:
   virtual ~JobListener() = default;
-  virtual void OnProcessStarted(const policy::Slot& slot, pid_t pid) = 0;
-  virtual void OnProcessEnded(const policy::Slot& slot, pid_t pid, const policy::Exit& exit) = 0;
+  virtual void OnProcessStarted(const policy::Replica& replica, pid_t pid) = 0;
+  virtual void OnProcessEnded(const policy::Replica& replica, pid_t pid,
+                              const policy::Exit& exit) = 0;
   // With the events since the last call.
   virtual void OnProgress(const v1::JobProgress& progress) = 0;
   // The outcome of the job is decided; later calls are consequences of it. At most once.
-  virtual void OnEnding(const policy::Ending& ending) = 0;
+  virtual void OnOutcome(const policy::Outcome& outcome) = 0;
   // At intervals (Options::tick_interval), and after each of the calls above.
-  virtual void OnTick(const std::map<policy::Slot, ProcessView>& processes) = 0;
+  virtual void OnTick(const std::map<policy::Replica, ProcessView>& processes) = 0;
 };
 
 class LocalJob {
@@ -74,13 +75,13 @@ class LocalJob {
   };
 
   struct Result {
-    policy::Ending ending;
+    policy::Outcome outcome;
     v1::JobProgress progress;  // the last one
     bool heard = false;        // whether there is one
     uint32_t restarts = 0;     // of all processes
     bool stopped_at_once = false;
-    // The size of each log when the last life of its slot began.
-    std::map<policy::Slot, uint64_t> log_begins;
+    // The size of each log when the last instance of its replica began.
+    std::map<policy::Replica, uint64_t> log_begins;
   };
 
   // `directory` is prepared and locked. It, `files`, `listener` and `clock` must outlive the job.
@@ -114,14 +115,14 @@ class LocalJob {
   void HandleProgress(const v1::JobProgress& progress);
   void ReadRegistrations(const v1::JobProgress& progress);
   void ReadCoordinatorPort();
-  void ReadLastWord();
+  void ReadFinalProgress();
   void Apply(const policy::Decision& decision);
-  void Start(const policy::Slot& slot);
-  std::vector<std::string> ArgumentsFor(const policy::Slot& slot) const;
-  std::vector<std::string> CommandFor(const policy::Slot& slot) const;
+  void Start(const policy::Replica& replica);
+  std::vector<std::string> ArgumentsFor(const policy::Replica& replica) const;
+  std::vector<std::string> CommandFor(const policy::Replica& replica) const;
   int WorkerThreads() const;
-  std::map<policy::Slot, ProcessView> View() const;
-  std::string RunFile(const policy::Slot& slot, const char* what) const;
+  std::map<policy::Replica, ProcessView> View() const;
+  std::string RunFile(const policy::Replica& replica, const char* what) const;
 
   const Options options_;
   FileSystem* const files_;
@@ -135,12 +136,12 @@ class LocalJob {
   // Used only by the thread of Run.
   policy::Observation world_;
   policy::Memory memory_;
-  std::map<policy::Slot, uint64_t> log_begins_;  // of the newest lives
-  // Incarnations that a coordinator knew before the newest life of the slot began.
-  std::map<policy::Slot, std::set<uint64_t>> earlier_incarnations_;
+  std::map<policy::Replica, uint64_t> log_begins_;  // of the newest instances
+  // Incarnations that a coordinator knew before the newest instance of the replica began.
+  std::map<policy::Replica, std::set<uint64_t>> earlier_incarnations_;
   v1::JobProgress progress_;
   bool heard_ = false;
-  uint64_t lives_ = 0;
+  uint64_t instances_ = 0;
   int port_ = 0;
 
   Mutex mutex_;

@@ -59,11 +59,11 @@ Verdict Judge(const Exit& exit) {
 int ExitCode(const Exit& exit) { return exit.signal != 0 ? 128 + exit.signal : exit.code; }
 
 // The job's rule for this exit; null: none.
-const FailureRule* RuleFor(const JobPlan& plan, const Slot& slot, const Exit& exit) {
+const FailureRule* RuleFor(const JobPlan& plan, const Replica& replica, const Exit& exit) {
   const bool itself = exit.cause == Cause::kItself;
   if (itself && ExitCode(exit) == kExitOk) return nullptr;
   for (const FailureRule& rule : plan.failure_rules) {
-    if (!rule.roles.empty() && rule.roles.count(slot.role) == 0) continue;
+    if (!rule.roles.empty() && rule.roles.count(replica.role) == 0) continue;
     // The exit code of a process that was stopped from outside means nothing.
     if ((itself && rule.exit_codes.count(ExitCode(exit)) > 0) ||
         rule.reasons.count(ReasonOf(exit)) > 0) {
@@ -93,15 +93,15 @@ class Decider {
 
   Decision Run() {
     if (memory_.active_since == absl::InfiniteFuture()) memory_.active_since = now_;
-    for (const auto& [slot, process] : world_.processes) {
-      if (process.ready) memory_.worked.insert(slot.role);
+    for (const auto& [replica, process] : world_.processes) {
+      if (process.ready) memory_.worked.insert(replica.role);
     }
     HandleExits();
     HandlePhase();
     HandleUnexplained();
     HandleSuspend();
     HandleDeadline();
-    if (memory_.ending.has_value()) {
+    if (memory_.outcome.has_value()) {
       StopAll();
     } else {
       KillExpelled();
@@ -116,65 +116,69 @@ class Decider {
   }
 
  private:
-  void End(Outcome outcome, std::string code, std::string reason, std::optional<Slot> blamed,
+  void End(OutcomeKind kind, std::string code, std::string reason, std::optional<Replica> blamed,
            absl::Duration leave_grace) {
-    if (memory_.ending.has_value()) return;
-    memory_.ending = Ending{outcome, std::move(code), std::move(reason), blamed, now_, leave_grace};
+    if (memory_.outcome.has_value()) return;
+    memory_.outcome = Outcome{kind, std::move(code), std::move(reason), blamed, now_, leave_grace};
   }
 
-  void Fail(std::string code, std::string reason, std::optional<Slot> blamed) {
-    End(Outcome::kFailed, std::move(code), std::move(reason), blamed, absl::ZeroDuration());
+  void Fail(std::string code, std::string reason, std::optional<Replica> blamed) {
+    End(OutcomeKind::kFailed, std::move(code), std::move(reason), blamed, absl::ZeroDuration());
   }
-  void Succeed() { End(Outcome::kSucceeded, "Completed", "", std::nullopt, limits_.leave_grace); }
+  void Succeed() {
+    End(OutcomeKind::kSucceeded, "Completed", "", std::nullopt, limits_.leave_grace);
+  }
   void Suspended(std::string reason, absl::Duration leave_grace) {
-    End(Outcome::kSuspended, "Suspended", std::move(reason), std::nullopt, leave_grace);
+    End(OutcomeKind::kSuspended, "Suspended", std::move(reason), std::nullopt, leave_grace);
   }
 
   void AgainBy(absl::Time time) { decision_.decide_again = std::min(decision_.decide_again, time); }
 
-  bool Running(const Slot& slot) const {
-    const auto found = world_.processes.find(slot);
+  bool Running(const Replica& replica) const {
+    const auto found = world_.processes.find(replica);
     return found != world_.processes.end() && found->second.running;
   }
 
-  bool Wanted(const Slot& slot) const {
-    return slot.role == v1::COORDINATOR || slot.role == v1::SHARD || slot.index < plan_.workers;
+  bool Wanted(const Replica& replica) const {
+    return replica.role == v1::COORDINATOR || replica.role == v1::SHARD ||
+           replica.index < plan_.workers;
   }
 
   void HandleExits() {
-    for (const auto& [slot, process] : world_.processes) {
-      Memory::SlotMemory& kept = memory_.slots[slot];
-      if (process.running || kept.handled_life == process.life) continue;
-      kept.handled_life = process.life;
-      if (slot.role != v1::COORDINATOR) {
-        decision_.deaths.push_back({slot, process.pid, ExitText(process.exit)});
+    for (const auto& [replica, process] : world_.processes) {
+      Memory::ReplicaMemory& kept = memory_.replicas[replica];
+      if (process.running || kept.handled_instance == process.instance) continue;
+      kept.handled_instance = process.instance;
+      if (replica.role != v1::COORDINATOR) {
+        decision_.deaths.push_back({replica, process.pid, ExitText(process.exit)});
       }
       // A process that exits because of the job's end does not affect the outcome.
-      if (memory_.ending.has_value()) continue;
-      HandleExit(slot, process, &kept);
+      if (memory_.outcome.has_value()) continue;
+      HandleExit(replica, process, &kept);
     }
   }
 
-  void HandleExit(const Slot& slot, const ProcessObservation& process, Memory::SlotMemory* kept) {
+  void HandleExit(const Replica& replica, const ProcessObservation& process,
+                  Memory::ReplicaMemory* kept) {
     const bool healthy =
-        !KilledBeforeItRegistered(slot, process) &&
+        !KilledBeforeItRegistered(replica, process) &&
         (process.ready || process.ended - process.started >= limits_.healthy_after);
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
     kept->data_missing = kept->refused = false;
 
-    const FailureRule* rule = RuleFor(plan_, slot, process.exit);
+    const FailureRule* rule = RuleFor(plan_, replica, process.exit);
     if (rule != nullptr && rule->action == FailureRule::Action::kFailJob) {
       Fail("FailurePolicy",
-           WithMessage(absl::StrCat(SlotName(slot), " ended with ", ExitText(process.exit),
+           WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(process.exit),
                                     ", which fails the job by its failurePolicy"),
                        process.exit),
-           slot);
+           replica);
       return;
     }
 
-    switch (JudgeOf(slot, process)) {
+    switch (JudgeOf(replica, process)) {
       case Verdict::kLeft:
-        if (slot.role == v1::COORDINATOR) {
+        if (replica.role == v1::COORDINATOR) {
           CoordinatorLeft();
         } else {
           kept->start_after = now_ + limits_.left_delay;
@@ -186,125 +190,125 @@ class Decider {
         return;
       case Verdict::kWaits:
         if (!limits_.patient) {
-          Fail("DataMissing", WithMessage(SlotName(slot), process.exit), slot);
+          Fail("DataMissing", WithMessage(ReplicaName(replica), process.exit), replica);
           return;
         }
         kept->data_missing = true;
         Delay(kept);
         return;
       case Verdict::kRefused:
-        if (memory_.worked.count(slot.role) == 0) {
-          Hopeless(slot, process.exit);
+        if (memory_.worked.count(replica.role) == 0) {
+          Hopeless(replica, process.exit);
           return;
         }
         kept->refused = true;
         Delay(kept);
         return;
       case Verdict::kHopeless:
-        Hopeless(slot, process.exit);
+        Hopeless(replica, process.exit);
         return;
       case Verdict::kDeath:
         break;
     }
 
-    if (!Wanted(slot) || plan_.suspend) return;
+    if (!Wanted(replica) || plan_.suspend) return;
     if (!healthy) ++kept->failed_starts;
     Delay(kept);
-    if (healthy || !limits_.patient) CountDeath(slot, process, *kept);
+    if (healthy || !limits_.patient) CountDeath(replica, process, *kept);
   }
 
   // The coordinator's own reason says more. A failing worker or shard reports its error to the
   // coordinator before it exits, so the coordinator's reason may arrive a moment later.
-  void Hopeless(const Slot& slot, const Exit& exit) {
+  void Hopeless(const Replica& replica, const Exit& exit) {
     if (world_.phase == v1::JobProgress::FAILED) return;
-    Ending ending = {
-        Outcome::kFailed,
+    Outcome outcome = {
+        OutcomeKind::kFailed,
         "ProcessFailed",
-        WithMessage(absl::StrCat(SlotName(slot), " ended with ", ExitText(exit)), exit),
-        slot,
+        WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(exit)), exit),
+        replica,
         now_,
         absl::ZeroDuration()};
-    const bool told = slot.role != v1::COORDINATOR && exit.code == kExitFailed;
+    const bool told = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
     if (!told || !Running({v1::COORDINATOR, 0})) {
-      memory_.ending = std::move(ending);
+      memory_.outcome = std::move(outcome);
     } else if (!memory_.unexplained.has_value()) {
-      memory_.unexplained = std::move(ending);
+      memory_.unexplained = std::move(outcome);
     }
   }
 
   void HandleUnexplained() {
-    if (!memory_.unexplained.has_value() || memory_.ending.has_value()) return;
+    if (!memory_.unexplained.has_value() || memory_.outcome.has_value()) return;
     const absl::Time patience = memory_.unexplained->since + limits_.failed_grace;
     if (Running({v1::COORDINATOR, 0}) && now_ < patience) {
       AgainBy(patience);
       return;
     }
-    memory_.ending = memory_.unexplained;
-    memory_.ending->since = now_;
+    memory_.outcome = memory_.unexplained;
+    memory_.outcome->since = now_;
   }
 
-  Verdict JudgeOf(const Slot& slot, const ProcessObservation& process) const {
-    if (const FailureRule* rule = RuleFor(plan_, slot, process.exit); rule != nullptr) {
+  Verdict JudgeOf(const Replica& replica, const ProcessObservation& process) const {
+    if (const FailureRule* rule = RuleFor(plan_, replica, process.exit); rule != nullptr) {
       return rule->action == FailureRule::Action::kIgnore ? Verdict::kAgain : Verdict::kDeath;
     }
     // A registered worker or shard that was killed counts as if it had learned of its expulsion and
     // exited. A coordinator, or a process that never registered, has died like any other.
-    if (slot.role != v1::COORDINATOR && WasKilled(slot, process) &&
-        !KilledBeforeItRegistered(slot, process)) {
+    if (replica.role != v1::COORDINATOR && WasKilled(replica, process) &&
+        !KilledBeforeItRegistered(replica, process)) {
       return Verdict::kAgain;
     }
     const Verdict verdict = Judge(process.exit);
     if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
     // Only the coordinator declares that the job has failed.
-    const bool spoken = slot.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
+    const bool spoken = replica.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
     return process.exit.code == kExitFailed && !spoken ? Verdict::kDeath : verdict;
   }
 
-  bool WasKilled(const Slot& slot, const ProcessObservation& process) const {
-    const auto killed = memory_.killed.find(slot);
-    return killed != memory_.killed.end() && killed->second == process.life;
+  bool WasKilled(const Replica& replica, const ProcessObservation& process) const {
+    const auto killed = memory_.killed.find(replica);
+    return killed != memory_.killed.end() && killed->second == process.instance;
   }
 
-  bool KilledBeforeItRegistered(const Slot& slot, const ProcessObservation& process) const {
-    if (slot.role == v1::COORDINATOR || !WasKilled(slot, process)) return false;
-    const auto kept = memory_.slots.find(slot);
+  bool KilledBeforeItRegistered(const Replica& replica, const ProcessObservation& process) const {
+    if (replica.role == v1::COORDINATOR || !WasKilled(replica, process)) return false;
+    const auto kept = memory_.replicas.find(replica);
     return !process.ready && process.expelled_after == absl::InfiniteFuture() &&
-           (kept == memory_.slots.end() || kept->second.registered_life != process.life);
+           (kept == memory_.replicas.end() || kept->second.registered_instance != process.instance);
   }
 
   // The text of an exit for messages.
-  std::string LastText(const Slot& slot, const ProcessObservation& process) const {
-    if (!WasKilled(slot, process)) return WithMessage(ExitText(process.exit), process.exit);
-    if (slot.role == v1::COORDINATOR) {
+  std::string LastText(const Replica& replica, const ProcessObservation& process) const {
+    if (!WasKilled(replica, process)) return WithMessage(ExitText(process.exit), process.exit);
+    if (replica.role == v1::COORDINATOR) {
       return absl::StrCat("it did not answer (", ExitText(process.exit), ")");
     }
-    return absl::StrCat("it did not register within ", absl::FormatDuration(StartTimeout(slot)),
+    return absl::StrCat("it did not register within ", absl::FormatDuration(StartTimeout(replica)),
                         " of its start (", ExitText(process.exit), ")");
   }
 
-  void Delay(Memory::SlotMemory* kept) {
+  void Delay(Memory::ReplicaMemory* kept) {
     const int row = kept->failures_in_row++;
     absl::Duration delay = row == 0 ? absl::ZeroDuration() : limits_.first_delay;
     for (int i = 1; i < row && delay < limits_.max_delay; ++i) delay *= 2;
     kept->start_after = now_ + std::min(delay, limits_.max_delay);
   }
 
-  void CountDeath(const Slot& slot, const ProcessObservation& process,
-                  const Memory::SlotMemory& kept) {
-    const std::string last = LastText(slot, process);
+  void CountDeath(const Replica& replica, const ProcessObservation& process,
+                  const Memory::ReplicaMemory& kept) {
+    const std::string last = LastText(replica, process);
     if (kept.failed_starts >= limits_.max_failed_starts) {
       Fail("NeverReady",
-           absl::StrCat(SlotName(slot), " ended ", kept.failed_starts,
+           absl::StrCat(ReplicaName(replica), " ended ", kept.failed_starts,
                         " times in a row before it was ready; the last time: ", last),
-           slot);
+           replica);
       return;
     }
-    if (slot.role != v1::WORKER) {
+    if (replica.role != v1::WORKER) {
       if (++memory_.restorations > plan_.backoff_limit) {
         Fail("BackoffLimitExceeded",
-             absl::StrCat(SlotName(slot), " died (", last, ") and the job's backoffLimit of ",
+             absl::StrCat(ReplicaName(replica), " died (", last, ") and the job's backoffLimit of ",
                           plan_.backoff_limit, " restorations is used up"),
-             slot);
+             replica);
       }
       return;
     }
@@ -314,9 +318,9 @@ class Decider {
     if (static_cast<int>(deaths.size()) > limits_.max_worker_deaths) {
       Fail("TooManyWorkerFailures",
            absl::StrCat(deaths.size(), " workers died within ",
-                        absl::FormatDuration(limits_.worker_window), "; the last, ", SlotName(slot),
-                        ": ", last),
-           slot);
+                        absl::FormatDuration(limits_.worker_window), "; the last, ",
+                        ReplicaName(replica), ": ", last),
+           replica);
     }
   }
 
@@ -344,13 +348,14 @@ class Decider {
         if (world_.phase_code.empty()) {
           Succeed();
         } else {
-          End(Outcome::kSucceeded, world_.phase_code, world_.phase_reason, std::nullopt,
+          End(OutcomeKind::kSucceeded, world_.phase_code, world_.phase_reason, std::nullopt,
               limits_.leave_grace);
         }
         break;
       case v1::JobProgress::FAILED:
-        // The coordinator has informed every process; it still serves its last word for a moment.
-        End(Outcome::kFailed, world_.phase_code.empty() ? "TrainingFailed" : world_.phase_code,
+        // The coordinator has informed every process; it still serves its termination message for a
+        // moment.
+        End(OutcomeKind::kFailed, world_.phase_code.empty() ? "TrainingFailed" : world_.phase_code,
             world_.phase_reason.empty() ? "the coordinator gave no reason" : world_.phase_reason,
             std::nullopt, limits_.failed_grace);
         break;
@@ -369,7 +374,7 @@ class Decider {
       memory_.suspending_since = absl::InfiniteFuture();
       return;
     }
-    if (memory_.ending.has_value()) return;
+    if (memory_.outcome.has_value()) return;
     if (memory_.suspending_since == absl::InfiniteFuture()) memory_.suspending_since = now_;
     const auto coordinator = world_.processes.find({v1::COORDINATOR, 0});
     if (!Running({v1::COORDINATOR, 0}) || !coordinator->second.begun) {
@@ -387,7 +392,7 @@ class Decider {
   }
 
   void HandleDeadline() {
-    if (!plan_.active_deadline.has_value() || memory_.ending.has_value()) return;
+    if (!plan_.active_deadline.has_value() || memory_.outcome.has_value()) return;
     const absl::Time deadline = memory_.active_since + *plan_.active_deadline;
     if (now_ >= deadline) {
       Fail("DeadlineExceeded",
@@ -399,44 +404,44 @@ class Decider {
     AgainBy(deadline);
   }
 
-  void Stop(const Slot& slot, const ProcessObservation& process, bool kill) {
-    std::string& sent = kill ? memory_.killed[slot] : memory_.terminated[slot];
-    if (sent == process.life) return;
-    sent = process.life;
-    decision_.stops.push_back({slot, process.life, kill});
+  void Stop(const Replica& replica, const ProcessObservation& process, bool kill) {
+    std::string& sent = kill ? memory_.killed[replica] : memory_.terminated[replica];
+    if (sent == process.instance) return;
+    sent = process.instance;
+    decision_.stops.push_back({replica, process.instance, kill});
   }
 
   // Until when a process may exit by itself.
   absl::Time LeaveBy(const ProcessObservation& process) const {
-    const absl::Time by = memory_.ending->since + memory_.ending->leave_grace;
+    const absl::Time by = memory_.outcome->since + memory_.outcome->leave_grace;
     const auto coordinator = world_.processes.find({v1::COORDINATOR, 0});
     // A user's own program may have more to do after training has succeeded, and it is not known
     // whether a process that a script started was a member.
-    if (process.ready || memory_.ending->outcome == Outcome::kSucceeded ||
+    if (process.ready || memory_.outcome->kind == OutcomeKind::kSucceeded ||
         coordinator == world_.processes.end() || coordinator->second.running) {
       return by;
     }
     // The process would only look for the coordinator, which has ended.
-    return std::min(by, std::max(memory_.ending->since, coordinator->second.ended));
+    return std::min(by, std::max(memory_.outcome->since, coordinator->second.ended));
   }
 
   void StopAll() {
     bool any = false;
-    for (const auto& [slot, process] : world_.processes) {
+    for (const auto& [replica, process] : world_.processes) {
       if (!process.running) continue;
       any = true;
       const absl::Time terminate = LeaveBy(process);
       const absl::Time kill = std::min(terminate + limits_.stop_grace, FrozenAt(process));
       if (now_ >= kill) {
-        Stop(slot, process, /*kill=*/true);
+        Stop(replica, process, /*kill=*/true);
       } else if (now_ >= terminate) {
-        Stop(slot, process, /*kill=*/false);
+        Stop(replica, process, /*kill=*/false);
         AgainBy(kill);
       } else {
         AgainBy(std::min(terminate, kill));
       }
     }
-    if (!any) decision_.finish = memory_.ending;
+    if (!any) decision_.finish = memory_.outcome;
   }
 
   // When an expelled process is assumed to be frozen.
@@ -444,30 +449,30 @@ class Decider {
     return process.expelled_after + limits_.expelled_grace;
   }
 
-  void KillAt(absl::Time at, const Slot& slot, const ProcessObservation& process) {
+  void KillAt(absl::Time at, const Replica& replica, const ProcessObservation& process) {
     if (at == absl::InfiniteFuture()) return;
     if (now_ >= at) {
-      Stop(slot, process, /*kill=*/true);
+      Stop(replica, process, /*kill=*/true);
     } else {
       AgainBy(at);
     }
   }
 
   void KillExpelled() {
-    for (const auto& [slot, process] : world_.processes) {
-      if (process.running) KillAt(FrozenAt(process), slot, process);
+    for (const auto& [replica, process] : world_.processes) {
+      if (process.running) KillAt(FrozenAt(process), replica, process);
     }
   }
 
   // Kills frozen processes that no coordinator expels: the coordinator itself, and processes that
   // the current coordinator does not know.
   void KillSilent() {
-    for (const auto& [slot, process] : world_.processes) {
+    for (const auto& [replica, process] : world_.processes) {
       if (!process.running || !process.begun) continue;
-      if (slot.role == v1::COORDINATOR) {
-        KillAt(CoordinatorSilentAt(process), slot, process);
+      if (replica.role == v1::COORDINATOR) {
+        KillAt(CoordinatorSilentAt(process), replica, process);
       } else {
-        KillMissing(slot, process);
+        KillMissing(replica, process);
       }
     }
   }
@@ -478,30 +483,32 @@ class Decider {
     return world_.coordinator_heard + plan_.silence_timeout;
   }
 
-  absl::Duration StartTimeout(const Slot& slot) const {
-    return slot.role == v1::WORKER ? plan_.worker_start_timeout : plan_.start_timeout;
+  absl::Duration StartTimeout(const Replica& replica) const {
+    return replica.role == v1::WORKER ? plan_.worker_start_timeout : plan_.start_timeout;
   }
 
-  void KillMissing(const Slot& slot, const ProcessObservation& process) {
-    Memory::SlotMemory& kept = memory_.slots[slot];
+  void KillMissing(const Replica& replica, const ProcessObservation& process) {
+    Memory::ReplicaMemory& kept = memory_.replicas[replica];
     if (process.registration == Registration::kUnknown ||
         process.registration == Registration::kRegistered) {
-      if (process.registration == Registration::kRegistered) kept.registered_life = process.life;
-      kept.missing_life.clear();
+      if (process.registration == Registration::kRegistered)
+        kept.registered_instance = process.instance;
+      kept.missing_instance.clear();
       kept.missing_since = absl::InfiniteFuture();
       return;
     }
-    if (kept.missing_life != process.life) {
-      kept.missing_life = process.life;
+    if (kept.missing_instance != process.instance) {
+      kept.missing_instance = process.instance;
       kept.missing_since = std::max(world_.coordinator_heard, process.started);
     }
-    const bool lost =
-        process.registration == Registration::kMissing && kept.registered_life == process.life;
-    const absl::Time at = kept.missing_since + (lost ? plan_.silence_timeout : StartTimeout(slot));
+    const bool lost = process.registration == Registration::kMissing &&
+                      kept.registered_instance == process.instance;
+    const absl::Time at =
+        kept.missing_since + (lost ? plan_.silence_timeout : StartTimeout(replica));
     // Only an answer of the coordinator from after that time proves that the process is missing; an
     // older one does not.
     if (world_.coordinator_heard >= at) {
-      Stop(slot, process, /*kill=*/true);
+      Stop(replica, process, /*kill=*/true);
     } else if (now_ < at) {
       AgainBy(at);
     }
@@ -510,8 +517,8 @@ class Decider {
   // Surplus workers return their work and leave. Shards hold state and could leave only after the
   // coordinator has moved it, which is not implemented.
   void StopSurplus() {
-    for (const auto& [slot, process] : world_.processes) {
-      if (process.running && !Wanted(slot)) Stop(slot, process, /*kill=*/false);
+    for (const auto& [replica, process] : world_.processes) {
+      if (process.running && !Wanted(replica)) Stop(replica, process, /*kill=*/false);
     }
   }
 
@@ -541,22 +548,22 @@ class Decider {
             world_.phase == v1::JobProgress::TRAINING);
   }
 
-  void StartIfMissing(const Slot& slot) {
-    if (Running(slot)) return;
-    Memory::SlotMemory& kept = memory_.slots[slot];
-    const auto found = world_.processes.find(slot);
+  void StartIfMissing(const Replica& replica) {
+    if (Running(replica)) return;
+    Memory::ReplicaMemory& kept = memory_.replicas[replica];
+    const auto found = world_.processes.find(replica);
     const bool left =
         found != world_.processes.end() && Judge(found->second.exit) == Verdict::kLeft;
-    if (left && slot.role == v1::WORKER && !WorkersNeeded()) return;
+    if (left && replica.role == v1::WORKER && !WorkersNeeded()) return;
     if (now_ < kept.start_after && !(left && GoesOnWithout(found->second))) {
       AgainBy(kept.start_after);
       return;
     }
-    if (found != world_.processes.end() && kept.replaced_life != found->second.life) {
-      kept.replaced_life = found->second.life;
+    if (found != world_.processes.end() && kept.replaced_instance != found->second.instance) {
+      kept.replaced_instance = found->second.instance;
       ++kept.restarts;
     }
-    decision_.starts.push_back({slot});
+    decision_.starts.push_back({replica});
   }
 
   const JobPlan& plan_;
@@ -569,9 +576,9 @@ class Decider {
 
 }  // namespace
 
-std::string SlotName(const Slot& slot) {
-  if (slot.role == v1::COORDINATOR) return "coordinator";
-  return absl::StrCat(slot.role == v1::SHARD ? "ps-" : "worker-", slot.index);
+std::string ReplicaName(const Replica& replica) {
+  if (replica.role == v1::COORDINATOR) return "coordinator";
+  return absl::StrCat(replica.role == v1::SHARD ? "ps-" : "worker-", replica.index);
 }
 
 std::string ExitText(const Exit& exit) {
@@ -601,8 +608,8 @@ std::string ReasonOf(const Exit& exit) {
   }
 }
 
-bool IsFailure(const JobPlan& plan, const Slot& slot, const Exit& exit) {
-  if (const FailureRule* rule = RuleFor(plan, slot, exit); rule != nullptr) {
+bool IsFailure(const JobPlan& plan, const Replica& replica, const Exit& exit) {
+  if (const FailureRule* rule = RuleFor(plan, replica, exit); rule != nullptr) {
     return rule->action != FailureRule::Action::kIgnore;
   }
   const Verdict verdict = Judge(exit);
@@ -622,13 +629,13 @@ void SetTimers(const v1::JobSpec& job, JobPlan* plan) {
 
 void Forgive(absl::Duration stood_still, Observation* world, Memory* memory) {
   world->coordinator_heard += stood_still;
-  for (auto& [slot, process] : world->processes) {
+  for (auto& [replica, process] : world->processes) {
     if (!process.running) continue;
     process.started += stood_still;
     process.expelled_after += stood_still;
   }
-  for (auto& [slot, kept] : memory->slots) kept.missing_since += stood_still;
-  if (memory->ending.has_value()) memory->ending->since += stood_still;
+  for (auto& [replica, kept] : memory->replicas) kept.missing_since += stood_still;
+  if (memory->outcome.has_value()) memory->outcome->since += stood_still;
   if (memory->unexplained.has_value()) memory->unexplained->since += stood_still;
   memory->suspending_since += stood_still;
 }

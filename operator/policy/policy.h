@@ -8,8 +8,8 @@
 // between calls is in Memory, plain data that the backend keeps and may persist.
 //
 //   start      The coordinator starts first; shards and workers start once its address is known.
-//   death      The coordinator is informed at once. A new life fills the slot at once, or after a
-//              growing delay if the slot fails repeatedly.
+//   death      The coordinator is informed at once. A new instance replaces it at once, or after a
+//              growing delay if the replica fails repeatedly.
 //   frozen     Two kinds of processes are killed, which counts as a death: a coordinator that stops
 //              answering, and a process that has been missing from an answering coordinator's list
 //              for too long.
@@ -40,21 +40,21 @@
 
 namespace sluice::policy {
 
-// A role and an index. One process at a time fills a slot.
-struct Slot {
+// A role and an index. One process at a time is the replica.
+struct Replica {
   v1::Role role = v1::COORDINATOR;  // COORDINATOR, SHARD or WORKER
   uint32_t index = 0;
 
-  friend bool operator<(const Slot& a, const Slot& b) {
+  friend bool operator<(const Replica& a, const Replica& b) {
     return std::tie(a.role, a.index) < std::tie(b.role, b.index);
   }
-  friend bool operator==(const Slot& a, const Slot& b) {
+  friend bool operator==(const Replica& a, const Replica& b) {
     return a.role == b.role && a.index == b.index;
   }
 };
 
 // "coordinator", "ps-0", "worker-1".
-std::string SlotName(const Slot& slot);
+std::string ReplicaName(const Replica& replica);
 
 // A rule of the job's failurePolicy. Rules take precedence over the built-in verdicts.
 struct FailureRule {
@@ -103,14 +103,14 @@ void SetTimers(const v1::JobSpec& job, JobPlan* plan);
 
 // Delays, failure limits and grace periods of a backend.
 struct Limits {
-  // Delay before the second restart of a slot in a row of failures. The first restart has no delay;
-  // from the third on the delay doubles each time.
+  // Delay before the second restart of a replica in a row of failures. The first restart has no
+  // delay; from the third on the delay doubles each time.
   absl::Duration first_delay = absl::Seconds(1);
   // Upper bound of the delay.
   absl::Duration max_delay = absl::Seconds(30);
-  // A life that was ready, or ran for this long, ends the row of failures.
+  // An instance that was ready, or ran for this long, ends the row of failures.
   absl::Duration healthy_after = absl::Seconds(30);
-  // The job fails when this many lives of one slot in a row ended without having been ready.
+  // The job fails when this many instances of one replica in a row ended without having been ready.
   int max_failed_starts = 5;
   // The job fails when more workers than this died within worker_window.
   int max_worker_deaths = 200;
@@ -138,13 +138,13 @@ struct Limits {
   absl::Duration stop_grace = absl::Seconds(5);
 };
 
-// What ended a life.
+// What ended an instance.
 enum class Cause {
   kItself,   // the process; code and signal say how
   kOutside,  // a deletion, an eviction or a lost node; not the fault of the process
 };
 
-// How a life ended.
+// How an instance ended.
 struct Exit {
   int code = 0;         // exit code, if signal is 0
   int signal = 0;       // the signal that killed the process; 0: none
@@ -155,15 +155,16 @@ struct Exit {
 
 // Whether a process is registered with the coordinator.
 enum class Registration {
-  kUnknown,     // the coordinator's current life has not answered yet, or the backend cannot tell
-  kMissing,     // the process has not registered, or was expelled
-  kLeft,        // the process has announced that it leaves
+  kUnknown,  // the coordinator's current instance has not answered yet, or the backend cannot tell
+  kMissing,  // the process has not registered, or was expelled
+  kLeft,     // the process has announced that it leaves
   kRegistered,  // the process is registered
 };
 
-// The newest life in a slot.
+// The newest instance in a replica.
 struct ProcessObservation {
-  std::string life;  // distinguishes lives of one slot (pid and count, pod uid); never empty
+  std::string
+      instance;      // distinguishes instances of one replica (pid and count, pod uid); never empty
   uint64_t pid = 0;  // 0: unknown
   absl::Time started;
   bool ready = false;  // it is or was a member
@@ -180,69 +181,69 @@ struct ProcessObservation {
 };
 
 struct Observation {
-  std::map<Slot, ProcessObservation> processes;
+  std::map<Replica, ProcessObservation> processes;
   // The coordinator's address for shards and workers; empty: not known yet.
   std::string coordinator_address;
   // The newest phase that the coordinator of this activation reported; STARTING if none.
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
   std::string phase_reason;
   std::string phase_code;  // JobProgress.reason_code
-  // When the coordinator's current life last answered; InfinitePast: never, or not known.
+  // When the coordinator's current instance last answered; InfinitePast: never, or not known.
   absl::Time coordinator_heard = absl::InfinitePast();
 };
 
-enum class Outcome { kSucceeded, kFailed, kSuspended };
+enum class OutcomeKind { kSucceeded, kFailed, kSuspended };
 
-struct Ending {
-  Outcome outcome = Outcome::kFailed;
-  std::string code;            // CamelCase reason: "BackoffLimitExceeded"
-  std::string reason;          // one sentence; after a success only if nothing was trained
-  std::optional<Slot> blamed;  // the slot whose log has the details
+struct Outcome {
+  OutcomeKind kind = OutcomeKind::kFailed;
+  std::string code;               // CamelCase reason: "BackoffLimitExceeded"
+  std::string reason;             // one sentence; after a success only if nothing was trained
+  std::optional<Replica> blamed;  // the replica whose log has the details
   absl::Time since;
   absl::Duration leave_grace;  // before SIGTERM
 };
 
 // State that a backend keeps between calls, unchanged.
 struct Memory {
-  struct SlotMemory {
-    std::string handled_life;   // the last life whose end was handled
-    int failures_in_row = 0;    // determines the restart delay
-    int failed_starts = 0;      // lives in a row that ended without having been ready
-    bool data_missing = false;  // the last life of the row did not find its data
-    bool refused = false;       // the coordinator refused the last life of the row
+  struct ReplicaMemory {
+    std::string handled_instance;  // the last instance whose end was handled
+    int failures_in_row = 0;       // determines the restart delay
+    int failed_starts = 0;         // instances in a row that ended without having been ready
+    bool data_missing = false;     // the last instance of the row did not find its data
+    bool refused = false;          // the coordinator refused the last instance of the row
     absl::Time start_after = absl::InfinitePast();
-    std::string replaced_life;    // the last life for which a replacement was started
-    uint32_t restarts = 0;        // number of lives that were replaced
-    std::string registered_life;  // the last life that was registered with a coordinator
-    // The life that is missing at the answering coordinator, and since when.
-    std::string missing_life;
+    std::string replaced_instance;    // the last instance for which a replacement was started
+    uint32_t restarts = 0;            // number of instances that were replaced
+    std::string registered_instance;  // the last instance that was registered with a coordinator
+    // The instance that is missing at the answering coordinator, and since when.
+    std::string missing_instance;
     absl::Time missing_since = absl::InfiniteFuture();
   };
-  std::map<Slot, SlotMemory> slots;
+  std::map<Replica, ReplicaMemory> replicas;
   absl::Time active_since = absl::InfiniteFuture();  // time of the first call
   absl::Time suspending_since = absl::InfiniteFuture();
   std::set<v1::Role> worked;             // roles of which a process was ever ready in this job
   uint32_t restorations = 0;             // deaths of shards and coordinators
   std::deque<absl::Time> worker_deaths;  // within the window
-  std::optional<Ending> ending;
+  std::optional<Outcome> outcome;
   // The failure of a worker or shard. It ends the job unless the coordinator soon gives a reason.
-  std::optional<Ending> unexplained;
-  std::map<Slot, std::string> terminated;  // the life that was sent SIGTERM
-  std::map<Slot, std::string> killed;      // the life that was sent SIGKILL
+  std::optional<Outcome> unexplained;
+  std::map<Replica, std::string> terminated;  // the instance that was sent SIGTERM
+  std::map<Replica, std::string> killed;      // the instance that was sent SIGKILL
 };
 
-// Decide repeats it until it observes the slot's new life. The backend reports a start that failed
-// permanently as a life that ended with exit code 127.
+// Decide repeats it until it observes the replica's new instance. The backend reports a start that
+// failed permanently as an instance that ended with exit code 127.
 struct StartProcess {
-  Slot slot;
+  Replica replica;
 };
 struct StopProcess {
-  Slot slot;
-  std::string life;
+  Replica replica;
+  std::string instance;
   bool kill = false;  // SIGKILL rather than SIGTERM
 };
 struct ReportDeath {
-  Slot slot;
+  Replica replica;
   uint64_t pid = 0;
   std::string reason;  // "killed by SIGKILL"
 };
@@ -257,7 +258,7 @@ struct Decision {
   uint32_t desired_shards = 0;
   bool desired_suspend = false;
   // Set when the job has ended and no process is left. Final.
-  std::optional<Ending> finish;
+  std::optional<Outcome> finish;
   Memory memory;
   // Call Decide again when the observation changes, and no later than this.
   absl::Time decide_again = absl::InfiniteFuture();
@@ -279,7 +280,7 @@ std::string ExitText(const Exit& exit);
 std::string ReasonOf(const Exit& exit);
 
 // Whether an exit counts as a failure, by the job's failure rules or by default.
-bool IsFailure(const JobPlan& plan, const Slot& slot, const Exit& exit);
+bool IsFailure(const JobPlan& plan, const Replica& replica, const Exit& exit);
 
 }  // namespace sluice::policy
 

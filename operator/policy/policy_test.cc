@@ -19,10 +19,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
-constexpr Slot kShard0 = {v1::SHARD, 0};
-constexpr Slot kWorker0 = {v1::WORKER, 0};
-constexpr Slot kWorker1 = {v1::WORKER, 1};
+constexpr Replica kCoordinator = {v1::COORDINATOR, 0};
+constexpr Replica kShard0 = {v1::SHARD, 0};
+constexpr Replica kWorker0 = {v1::WORKER, 0};
+constexpr Replica kWorker1 = {v1::WORKER, 1};
 
 // A backend that carries out decisions immediately.
 class World {
@@ -38,23 +38,23 @@ class World {
     Decision decision = Decide(plan, limits, observed, memory_, now);
     memory_ = decision.memory;
     for (const StartProcess& start : decision.starts) {
-      EXPECT_FALSE(finished) << "started after the end: " << SlotName(start.slot);
-      Start(start.slot);
+      EXPECT_FALSE(finished) << "started after the end: " << ReplicaName(start.replica);
+      Start(start.replica);
     }
     for (const ReportDeath& death : decision.deaths) reported.push_back(death);
     for (const StopProcess& stop : decision.stops) {
-      stopped.push_back(absl::StrCat(stop.kill ? "kill " : "stop ", SlotName(stop.slot)));
+      stopped.push_back(absl::StrCat(stop.kill ? "kill " : "stop ", ReplicaName(stop.replica)));
     }
     if (decision.finish.has_value()) finished = true;
     return decision;
   }
 
   // The coordinator answers, and knows these processes.
-  void Answer(const std::vector<Slot>& registered) {
+  void Answer(const std::vector<Replica>& registered) {
     observed.coordinator_heard = now;
-    for (auto& [slot, process] : observed.processes) {
-      if (slot.role == v1::COORDINATOR) continue;
-      const bool known = std::count(registered.begin(), registered.end(), slot) > 0;
+    for (auto& [replica, process] : observed.processes) {
+      if (replica.role == v1::COORDINATOR) continue;
+      const bool known = std::count(registered.begin(), registered.end(), replica) > 0;
       process.registration = known ? Registration::kRegistered : Registration::kMissing;
     }
   }
@@ -65,13 +65,13 @@ class World {
     Forgive(time, &observed, &memory_);
   }
 
-  void Start(const Slot& slot) {
-    started.push_back(SlotName(slot));
+  void Start(const Replica& replica) {
+    started.push_back(ReplicaName(replica));
     ProcessObservation process;
     process.pid = ++pids_;
-    process.life = absl::StrCat("life-", pids_);
+    process.instance = absl::StrCat("instance-", pids_);
     process.started = now;
-    observed.processes[slot] = process;
+    observed.processes[replica] = process;
   }
 
   void StartAll() {
@@ -81,16 +81,16 @@ class World {
     started.clear();
   }
 
-  void End(const Slot& slot, int code, int signal = 0, std::string message = "") {
-    ProcessObservation& process = observed.processes.at(slot);
+  void End(const Replica& replica, int code, int signal = 0, std::string message = "") {
+    ProcessObservation& process = observed.processes.at(replica);
     process.running = false;
     process.ended = now;
     process.exit = {code, signal, std::move(message)};
   }
 
   void EndAll() {
-    for (auto& [slot, process] : observed.processes) {
-      if (process.running) End(slot, kExitOk);
+    for (auto& [replica, process] : observed.processes) {
+      if (process.running) End(replica, kExitOk);
     }
   }
 
@@ -155,8 +155,8 @@ TEST(PolicyTest, CountsOnlyReplacedLivesAsRestarts) {
   world.Step();
   world.observed.phase = v1::JobProgress::SUCCEEDED;
   const Decision decision = world.Step();
-  EXPECT_EQ(decision.memory.slots.at(kWorker0).restarts, 1u);
-  EXPECT_EQ(decision.memory.slots.at(kWorker1).restarts, 0u);
+  EXPECT_EQ(decision.memory.replicas.at(kWorker0).restarts, 1u);
+  EXPECT_EQ(decision.memory.replicas.at(kWorker1).restarts, 0u);
 }
 
 TEST(PolicyTest, CountsARepeatedStartAsOneRestart) {
@@ -166,7 +166,7 @@ TEST(PolicyTest, CountsARepeatedStartAsOneRestart) {
   Memory memory = Decide(world.plan, world.limits, world.observed, {}, world.now).memory;
   const Decision again = Decide(world.plan, world.limits, world.observed, memory, world.now);
   ASSERT_EQ(again.starts.size(), 1u);
-  EXPECT_EQ(again.memory.slots.at(kWorker0).restarts, 1u);
+  EXPECT_EQ(again.memory.replicas.at(kWorker0).restarts, 1u);
 }
 
 TEST(PolicyTest, RestartsAProcessThatDisappeared) {
@@ -230,12 +230,12 @@ TEST(PolicyTest, RestartsAnExpelledProcessAtOnceWithoutCountingIt) {
   World world;
   world.plan.backoff_limit = 0;
   world.StartAll();
-  for (const Slot& slot : {kWorker0, kShard0}) {
+  for (const Replica& replica : {kWorker0, kShard0}) {
     world.started.clear();
-    world.End(slot, kExitExpelled);
+    world.End(replica, kExitExpelled);
     const Decision decision = world.Step();
-    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
-    EXPECT_FALSE(decision.memory.ending.has_value());
+    EXPECT_THAT(world.started, ElementsAre(ReplicaName(replica)));
+    EXPECT_FALSE(decision.memory.outcome.has_value());
     EXPECT_EQ(decision.memory.restorations, 0u);
   }
 }
@@ -244,21 +244,21 @@ TEST(PolicyTest, KillsAndReplacesAnExpelledProcessThatDoesNotExit) {
   World world;
   world.plan.backoff_limit = 0;
   world.StartAll();
-  for (const Slot& slot : {kWorker0, kShard0}) {
+  for (const Replica& replica : {kWorker0, kShard0}) {
     world.started.clear();
     world.stopped.clear();
-    world.observed.processes.at(slot).expelled_after = world.now;
+    world.observed.processes.at(replica).expelled_after = world.now;
     EXPECT_EQ(world.Step().decide_again, world.now + world.limits.expelled_grace);
     EXPECT_THAT(world.stopped, IsEmpty());
     world.now += world.limits.expelled_grace;
     world.Step();
     world.Step();
-    EXPECT_THAT(world.stopped, ElementsAre(absl::StrCat("kill ", SlotName(slot))));
+    EXPECT_THAT(world.stopped, ElementsAre(absl::StrCat("kill ", ReplicaName(replica))));
     EXPECT_THAT(world.started, IsEmpty());
-    world.End(slot, 0, SIGKILL);
+    world.End(replica, 0, SIGKILL);
     const Decision decision = world.Step();
-    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
-    EXPECT_FALSE(decision.memory.ending.has_value());
+    EXPECT_THAT(world.started, ElementsAre(ReplicaName(replica)));
+    EXPECT_FALSE(decision.memory.outcome.has_value());
     EXPECT_EQ(decision.memory.restorations, 0u);
   }
 }
@@ -287,33 +287,33 @@ TEST(PolicyTest, DoesNotReplaceAWorkerThatLeavesDuringTheLastCheckpoint) {
 }
 
 TEST(PolicyTest, PermanentExitCodesFailTheJob) {
-  for (const Slot& slot : {kCoordinator, kShard0, kWorker0}) {
+  for (const Replica& replica : {kCoordinator, kShard0, kWorker0}) {
     for (const int code : {+kExitFailed, +kExitRefused, +kExitUsage, 126, 127}) {
-      SCOPED_TRACE(absl::StrCat(SlotName(slot), " ", code));
+      SCOPED_TRACE(absl::StrCat(ReplicaName(replica), " ", code));
       World world;
       world.StartAll();
-      world.End(slot, code, 0, "no such model");
+      world.End(replica, code, 0, "no such model");
       Decision decision = world.Step();
       EXPECT_THAT(world.started, IsEmpty());
-      if (code == kExitFailed && !(slot == kCoordinator)) {
+      if (code == kExitFailed && !(replica == kCoordinator)) {
         // The coordinator may report more until then.
-        EXPECT_FALSE(decision.memory.ending.has_value());
+        EXPECT_FALSE(decision.memory.outcome.has_value());
         EXPECT_EQ(decision.decide_again, world.now + world.limits.failed_grace);
         world.now = decision.decide_again;
         decision = world.Step();
         EXPECT_THAT(world.started, IsEmpty());
       }
-      ASSERT_TRUE(decision.memory.ending.has_value());
-      EXPECT_EQ(decision.memory.ending->outcome, Outcome::kFailed);
-      EXPECT_THAT(decision.memory.ending->reason, HasSubstr(SlotName(slot)));
-      EXPECT_THAT(decision.memory.ending->reason, HasSubstr("no such model"));
-      EXPECT_EQ(decision.memory.ending->blamed, slot);
-      EXPECT_THAT(world.stopped, Contains(slot == kWorker0 ? "stop ps-0" : "stop worker-0"));
+      ASSERT_TRUE(decision.memory.outcome.has_value());
+      EXPECT_EQ(decision.memory.outcome->kind, OutcomeKind::kFailed);
+      EXPECT_THAT(decision.memory.outcome->reason, HasSubstr(ReplicaName(replica)));
+      EXPECT_THAT(decision.memory.outcome->reason, HasSubstr("no such model"));
+      EXPECT_EQ(decision.memory.outcome->blamed, replica);
+      EXPECT_THAT(world.stopped, Contains(replica == kWorker0 ? "stop ps-0" : "stop worker-0"));
       EXPECT_FALSE(decision.finish.has_value());
       world.EndAll();
       decision = world.Step();
       ASSERT_TRUE(decision.finish.has_value());
-      EXPECT_EQ(decision.finish->outcome, Outcome::kFailed);
+      EXPECT_EQ(decision.finish->kind, OutcomeKind::kFailed);
     }
   }
 }
@@ -323,15 +323,15 @@ TEST(PolicyTest, RestartsARefusedProcessIfItsRoleHasWorkedBefore) {
     World world;
     world.limits.patient = patient;
     world.StartAll();
-    for (auto& [slot, process] : world.observed.processes) process.ready = true;
+    for (auto& [replica, process] : world.observed.processes) process.ready = true;
     world.Step();
-    for (const Slot& slot : {kCoordinator, kShard0, kWorker0}) {
-      SCOPED_TRACE(SlotName(slot));
+    for (const Replica& replica : {kCoordinator, kShard0, kWorker0}) {
+      SCOPED_TRACE(ReplicaName(replica));
       for (int i = 0; i < 8; ++i) {
-        world.End(slot, kExitRefused, 0, "asks for wire version 3");
+        world.End(replica, kExitRefused, 0, "asks for wire version 3");
         const Decision decision = world.Step();
-        EXPECT_FALSE(decision.memory.ending.has_value());
-        EXPECT_TRUE(decision.memory.slots.at(slot).refused);
+        EXPECT_FALSE(decision.memory.outcome.has_value());
+        EXPECT_TRUE(decision.memory.replicas.at(replica).refused);
         EXPECT_EQ(decision.memory.restorations, 0u);
         EXPECT_TRUE(decision.memory.worker_deaths.empty());
         if (i > 0) {
@@ -340,39 +340,40 @@ TEST(PolicyTest, RestartsARefusedProcessIfItsRoleHasWorkedBefore) {
           world.now = decision.decide_again;
           world.Step();
         }
-        EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
+        EXPECT_THAT(world.started, ElementsAre(ReplicaName(replica)));
         world.started.clear();
       }
     }
     // Other exits are judged as usual.
     world.End(kWorker1, kExitUsage);
-    EXPECT_TRUE(world.Step().memory.ending.has_value());
+    EXPECT_TRUE(world.Step().memory.outcome.has_value());
   }
 }
 
 TEST(PolicyTest, ARefusedProcessFailsTheJobIfItsRoleNeverWorked) {
   World world;
   world.StartAll();
-  for (auto& [slot, process] : world.observed.processes) process.ready = slot.role != v1::WORKER;
+  for (auto& [replica, process] : world.observed.processes)
+    process.ready = replica.role != v1::WORKER;
   world.End(kWorker0, kExitRefused, 0, "asks for wire version 3");
   const Decision decision = world.Step();
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("asks for wire version 3"));
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_THAT(decision.memory.outcome->reason, HasSubstr("asks for wire version 3"));
 }
 
 TEST(PolicyTest, UsesTheCoordinatorsReasonForAFailedWorkerOrShard) {
-  for (const Slot& slot : {kShard0, kWorker0}) {
+  for (const Replica& replica : {kShard0, kWorker0}) {
     World world;
     world.StartAll();
-    world.End(slot, kExitFailed, 0, "something");
-    EXPECT_FALSE(world.Step().memory.ending.has_value());
+    world.End(replica, kExitFailed, 0, "something");
+    EXPECT_FALSE(world.Step().memory.outcome.has_value());
     world.now += world.limits.failed_grace / 2;
     world.observed.phase = v1::JobProgress::FAILED;
     world.observed.phase_reason = "worker-0: the label 5 is none of 2 classes";
     const Decision decision = world.Step();
-    ASSERT_TRUE(decision.memory.ending.has_value());
-    EXPECT_EQ(decision.memory.ending->code, "TrainingFailed");
-    EXPECT_EQ(decision.memory.ending->reason, "worker-0: the label 5 is none of 2 classes");
+    ASSERT_TRUE(decision.memory.outcome.has_value());
+    EXPECT_EQ(decision.memory.outcome->code, "TrainingFailed");
+    EXPECT_EQ(decision.memory.outcome->reason, "worker-0: the label 5 is none of 2 classes");
     EXPECT_THAT(world.started, IsEmpty());
   }
 }
@@ -381,15 +382,15 @@ TEST(PolicyTest, AnUnexplainedFailureFailsTheJobWhenTheCoordinatorEnds) {
   World world;
   world.StartAll();
   world.End(kWorker0, kExitFailed, 0, "no such model");
-  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  EXPECT_FALSE(world.Step().memory.outcome.has_value());
   world.now += absl::Seconds(1);
   world.End(kCoordinator, kExitOk);
   const Decision decision = world.Step();
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kFailed);
-  EXPECT_EQ(decision.memory.ending->reason, "worker-0 ended with exit code 1: no such model");
-  EXPECT_EQ(decision.memory.ending->since, world.now);
-  EXPECT_EQ(decision.memory.ending->blamed, kWorker0);
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->kind, OutcomeKind::kFailed);
+  EXPECT_EQ(decision.memory.outcome->reason, "worker-0 ended with exit code 1: no such model");
+  EXPECT_EQ(decision.memory.outcome->since, world.now);
+  EXPECT_EQ(decision.memory.outcome->blamed, kWorker0);
 }
 
 TEST(PolicyTest, MissingDataFailsTheJobAtOnceWithoutPatience) {
@@ -398,10 +399,10 @@ TEST(PolicyTest, MissingDataFailsTheJobAtOnceWithoutPatience) {
   world.End(kWorker1, kExitMissing, 0, "/data/mnist: no such file or folder");
   const Decision decision = world.Step();
   EXPECT_THAT(world.started, IsEmpty());
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_EQ(decision.memory.ending->code, "DataMissing");
-  EXPECT_EQ(decision.memory.ending->reason, "worker-1: /data/mnist: no such file or folder");
-  EXPECT_EQ(decision.memory.ending->blamed, kWorker1);
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->code, "DataMissing");
+  EXPECT_EQ(decision.memory.outcome->reason, "worker-1: /data/mnist: no such file or folder");
+  EXPECT_EQ(decision.memory.outcome->blamed, kWorker1);
 }
 
 TEST(PolicyTest, WaitsForMissingDataWithoutCountingWithPatience) {
@@ -416,8 +417,8 @@ TEST(PolicyTest, WaitsForMissingDataWithoutCountingWithPatience) {
     if (i % 2 == 1) world.now += world.limits.healthy_after;
     world.End(kWorker0, kExitMissing);
     Decision decision = world.Step();
-    EXPECT_FALSE(decision.memory.ending.has_value()) << i;
-    EXPECT_TRUE(decision.memory.slots.at(kWorker0).data_missing);
+    EXPECT_FALSE(decision.memory.outcome.has_value()) << i;
+    EXPECT_TRUE(decision.memory.replicas.at(kWorker0).data_missing);
     EXPECT_THAT(decision.memory.worker_deaths, IsEmpty());
     world.now += world.limits.max_delay;
     decision = world.Step();
@@ -425,7 +426,7 @@ TEST(PolicyTest, WaitsForMissingDataWithoutCountingWithPatience) {
   }
   EXPECT_FALSE(IsFailure(world.plan, kWorker0, {kExitMissing, 0, "", Cause::kItself, ""}));
   world.End(kWorker0, 0, SIGSEGV);
-  EXPECT_FALSE(world.Step().memory.slots.at(kWorker0).data_missing);
+  EXPECT_FALSE(world.Step().memory.replicas.at(kWorker0).data_missing);
 }
 
 TEST(PolicyTest, RetriesMissingDataWithGrowingDelays) {
@@ -451,27 +452,27 @@ TEST(PolicyTest, AFailureRuleMayFailTheJobForMissingData) {
   world.StartAll();
   world.End(kWorker0, kExitMissing);
   const Decision decision = world.Step();
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_EQ(decision.memory.ending->code, "FailurePolicy");
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->code, "FailurePolicy");
 }
 
 TEST(PolicyTest, DeathsOfShardsAndCoordinatorsCountAgainstTheBackoffLimit) {
   World world;
   world.plan.backoff_limit = 2;
   world.StartAll();
-  for (const Slot& slot : {kShard0, kCoordinator}) {
-    world.observed.processes.at(slot).ready = true;
-    world.End(slot, 0, SIGKILL);
+  for (const Replica& replica : {kShard0, kCoordinator}) {
+    world.observed.processes.at(replica).ready = true;
+    world.End(replica, 0, SIGKILL);
     world.started.clear();
     world.Step();
-    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
+    EXPECT_THAT(world.started, ElementsAre(ReplicaName(replica)));
   }
   world.End(kShard0, 0, SIGSEGV);
   const Decision decision = world.Step();
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kFailed);
-  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("backoffLimit of 2"));
-  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("ps-0"));
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->kind, OutcomeKind::kFailed);
+  EXPECT_THAT(decision.memory.outcome->reason, HasSubstr("backoffLimit of 2"));
+  EXPECT_THAT(decision.memory.outcome->reason, HasSubstr("ps-0"));
 }
 
 TEST(PolicyTest, DeathsOfWorkersDoNotCountAgainstTheBackoffLimit) {
@@ -479,7 +480,7 @@ TEST(PolicyTest, DeathsOfWorkersDoNotCountAgainstTheBackoffLimit) {
   world.plan.backoff_limit = 0;
   world.StartAll();
   world.End(kWorker0, 0, SIGKILL);
-  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  EXPECT_FALSE(world.Step().memory.outcome.has_value());
 }
 
 TEST(PolicyTest, AWorkerThatNeverBecomesReadyEventuallyFailsTheJob) {
@@ -488,9 +489,9 @@ TEST(PolicyTest, AWorkerThatNeverBecomesReadyEventuallyFailsTheJob) {
   for (int i = 1; i <= world.limits.max_failed_starts; ++i) {
     world.End(kWorker0, 0, SIGSEGV);
     const Decision decision = world.Step();
-    EXPECT_EQ(decision.memory.ending.has_value(), i == world.limits.max_failed_starts);
+    EXPECT_EQ(decision.memory.outcome.has_value(), i == world.limits.max_failed_starts);
     world.now += absl::Seconds(10);
-    if (!decision.memory.ending.has_value()) world.Step();
+    if (!decision.memory.outcome.has_value()) world.Step();
   }
 }
 
@@ -508,7 +509,7 @@ TEST(PolicyTest, TooManyWorkerDeathsWithinTheWindowFailTheJob) {
     for (int i = 0; i < 12 && !failed; ++i) {
       world.observed.processes.at(kWorker0).ready = true;
       world.End(kWorker0, 0, SIGKILL);
-      failed = world.Step().memory.ending.has_value();
+      failed = world.Step().memory.outcome.has_value();
       world.now += c.apart;
     }
     EXPECT_EQ(failed, c.fails);
@@ -524,7 +525,7 @@ TEST(PolicyTest, SuccessWaitsForProcessesToLeave) {
   world.EndAll();
   const Decision decision = world.Step();
   ASSERT_TRUE(decision.finish.has_value());
-  EXPECT_EQ(decision.finish->outcome, Outcome::kSucceeded);
+  EXPECT_EQ(decision.finish->kind, OutcomeKind::kSucceeded);
   EXPECT_THAT(world.started, IsEmpty());
 }
 
@@ -590,7 +591,7 @@ TEST(PolicyTest, AnOrderlyCoordinatorExitEndsTheJobWithoutAFinalReport) {
     world.EndAll();
     const Decision decision = world.Step();
     ASSERT_TRUE(decision.finish.has_value());
-    EXPECT_EQ(decision.finish->outcome, suspend ? Outcome::kSuspended : Outcome::kSucceeded);
+    EXPECT_EQ(decision.finish->kind, suspend ? OutcomeKind::kSuspended : OutcomeKind::kSucceeded);
   }
 }
 
@@ -605,7 +606,7 @@ TEST(PolicyTest, StartsNothingAfterTheEnd) {
   world.now += absl::Hours(1);
   const Decision decision = world.Step();
   EXPECT_THAT(world.started, IsEmpty());
-  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSucceeded);
+  EXPECT_EQ(decision.memory.outcome->kind, OutcomeKind::kSucceeded);
 }
 
 TEST(PolicyTest, TheCoordinatorsReasonIsTheJobsReason) {
@@ -615,8 +616,8 @@ TEST(PolicyTest, TheCoordinatorsReasonIsTheJobsReason) {
   world.observed.phase_reason = "the loss is not a number at step 7";
   world.End(kCoordinator, kExitFailed);
   const Decision decision = world.Step();
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_EQ(decision.memory.ending->reason, "the loss is not a number at step 7");
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->reason, "the loss is not a number at step 7");
 }
 
 TEST(PolicyTest, SuspensionGoesToTheCoordinatorAndStartsNothing) {
@@ -632,7 +633,7 @@ TEST(PolicyTest, SuspensionGoesToTheCoordinatorAndStartsNothing) {
   world.EndAll();
   decision = world.Step();
   ASSERT_TRUE(decision.finish.has_value());
-  EXPECT_EQ(decision.finish->outcome, Outcome::kSuspended);
+  EXPECT_EQ(decision.finish->kind, OutcomeKind::kSuspended);
   EXPECT_EQ(decision.finish->reason, "");
 }
 
@@ -646,7 +647,7 @@ TEST(PolicyTest, ASlowSuspensionStopsTheProcessesAndIsReported) {
   world.now = decision.decide_again;
   decision = world.Step();
   EXPECT_THAT(world.stopped, Contains("stop worker-0"));
-  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("20s"));
+  EXPECT_THAT(decision.memory.outcome->reason, HasSubstr("20s"));
 }
 
 TEST(PolicyTest, SuspensionWithoutACoordinatorDoesNotWait) {
@@ -655,7 +656,7 @@ TEST(PolicyTest, SuspensionWithoutACoordinatorDoesNotWait) {
   const Decision decision = world.Step();
   EXPECT_THAT(world.started, IsEmpty());
   ASSERT_TRUE(decision.finish.has_value());
-  EXPECT_EQ(decision.finish->outcome, Outcome::kSuspended);
+  EXPECT_EQ(decision.finish->kind, OutcomeKind::kSuspended);
 }
 
 TEST(PolicyTest, TheActiveDeadlineFailsTheJob) {
@@ -666,9 +667,9 @@ TEST(PolicyTest, TheActiveDeadlineFailsTheJob) {
   EXPECT_EQ(decision.decide_again, absl::UnixEpoch() + absl::Seconds(100));
   world.now = decision.decide_again;
   decision = world.Step();
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kFailed);
-  EXPECT_THAT(decision.memory.ending->reason, HasSubstr("activeDeadlineSeconds"));
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->kind, OutcomeKind::kFailed);
+  EXPECT_THAT(decision.memory.outcome->reason, HasSubstr("activeDeadlineSeconds"));
 }
 
 TEST(PolicyTest, StopsSurplusWorkersOnce) {
@@ -701,11 +702,11 @@ TEST(PolicyTest, ReplacesAnExternallyStoppedProcessWithoutCountingIt) {
   World world;
   world.plan.backoff_limit = 0;
   world.StartAll();
-  for (const Slot& slot : {kShard0, kWorker0, kCoordinator}) {
-    world.observed.processes.at(slot).ready = true;
-    world.End(slot, kExitFailed);
-    world.observed.processes.at(slot).exit.cause = Cause::kOutside;
-    EXPECT_FALSE(IsFailure(world.plan, slot, world.observed.processes.at(slot).exit));
+  for (const Replica& replica : {kShard0, kWorker0, kCoordinator}) {
+    world.observed.processes.at(replica).ready = true;
+    world.End(replica, kExitFailed);
+    world.observed.processes.at(replica).exit.cause = Cause::kOutside;
+    EXPECT_FALSE(IsFailure(world.plan, replica, world.observed.processes.at(replica).exit));
   }
   world.Step();
   EXPECT_THAT(world.started, ElementsAre("coordinator", "ps-0", "worker-0"));
@@ -729,7 +730,7 @@ TEST(PolicyTest, RetriesAFailedStartWithoutCountingWithPatience) {
   // A process that was ready counts as usual.
   world.observed.processes.at(kShard0).ready = true;
   world.End(kShard0, kExitFailed);
-  EXPECT_EQ(world.Step().memory.ending->code, "BackoffLimitExceeded");
+  EXPECT_EQ(world.Step().memory.outcome->code, "BackoffLimitExceeded");
 }
 
 TEST(PolicyTest, OnlyTheCoordinatorsReportFailsTheJobWithPatience) {
@@ -737,11 +738,11 @@ TEST(PolicyTest, OnlyTheCoordinatorsReportFailsTheJobWithPatience) {
   world.limits.patient = true;
   world.StartAll();
   world.End(kCoordinator, kExitFailed, 0, "the storage is gone");
-  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  EXPECT_FALSE(world.Step().memory.outcome.has_value());
   world.observed.phase = v1::JobProgress::FAILED;
   world.observed.phase_reason = "NaN";
   world.End(kCoordinator, kExitFailed);
-  EXPECT_EQ(world.Step().memory.ending->code, "TrainingFailed");
+  EXPECT_EQ(world.Step().memory.outcome->code, "TrainingFailed");
 }
 
 TEST(PolicyTest, AJobThatOutlivesItsCoordinatorContinuesAfterAnUnrequestedSuspension) {
@@ -752,7 +753,7 @@ TEST(PolicyTest, AJobThatOutlivesItsCoordinatorContinuesAfterAnUnrequestedSuspen
     world.observed.phase = v1::JobProgress::SUSPENDED;
     world.End(kCoordinator, kExitOk);
     const Decision decision = world.Step();
-    EXPECT_EQ(decision.memory.ending.has_value(), !outlives);
+    EXPECT_EQ(decision.memory.outcome.has_value(), !outlives);
     EXPECT_EQ(world.started.size(), outlives ? 1u : 0u);
   }
 }
@@ -763,8 +764,8 @@ TEST(PolicyTest, SuspensionDoesNotWaitForACoordinatorThatHasNotStarted) {
   world.observed.processes.at(kCoordinator).begun = false;
   world.plan.suspend = true;
   const Decision decision = world.Step();
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSuspended);
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->kind, OutcomeKind::kSuspended);
 }
 
 // ---- the job's own policy
@@ -779,15 +780,15 @@ TEST(PolicyTest, AFailJobRuleFailsTheJob) {
   world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {v1::WORKER}, {42})};
   world.StartAll();
   world.End(kShard0, 42);
-  EXPECT_FALSE(world.Step().memory.ending.has_value()) << "that rule is for workers";
+  EXPECT_FALSE(world.Step().memory.outcome.has_value()) << "that rule is for workers";
   world.End(kWorker1, 42, 0, "no licence");
   const Decision decision = world.Step();
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_EQ(decision.memory.ending->code, "FailurePolicy");
-  EXPECT_EQ(decision.memory.ending->reason,
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->code, "FailurePolicy");
+  EXPECT_EQ(decision.memory.outcome->reason,
             "worker-1 ended with exit code 42, which fails the job by its failurePolicy: no "
             "licence");
-  EXPECT_EQ(decision.memory.ending->blamed, kWorker1);
+  EXPECT_EQ(decision.memory.outcome->blamed, kWorker1);
 }
 
 TEST(PolicyTest, AnIgnoreRuleCountsNothing) {
@@ -804,7 +805,7 @@ TEST(PolicyTest, AnIgnoreRuleCountsNothing) {
   }
   world.observed.processes.at(kShard0).ready = true;
   world.End(kShard0, 0, SIGSEGV);
-  EXPECT_EQ(world.Step().memory.ending->code, "BackoffLimitExceeded");
+  EXPECT_EQ(world.Step().memory.outcome->code, "BackoffLimitExceeded");
 }
 
 TEST(PolicyTest, ARestartRuleRestartsAfterAPermanentFailure) {
@@ -813,7 +814,7 @@ TEST(PolicyTest, ARestartRuleRestartsAfterAPermanentFailure) {
   world.StartAll();
   world.End(kWorker0, kExitUsage);
   EXPECT_TRUE(IsFailure(world.plan, kWorker0, world.observed.processes.at(kWorker0).exit));
-  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  EXPECT_FALSE(world.Step().memory.outcome.has_value());
   EXPECT_THAT(world.started, ElementsAre("worker-0"));
 }
 
@@ -823,9 +824,9 @@ TEST(PolicyTest, TheFirstMatchingRuleDecides) {
                               Rule(FailureRule::Action::kFailJob, {}, {5})};
   world.StartAll();
   world.End(kWorker0, 5);
-  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  EXPECT_FALSE(world.Step().memory.outcome.has_value());
   world.End(kShard0, 5);
-  EXPECT_TRUE(world.Step().memory.ending.has_value());
+  EXPECT_TRUE(world.Step().memory.outcome.has_value());
 }
 
 TEST(PolicyTest, RulesMatchReasonsAndIgnoreCodesOfEvictions) {
@@ -836,10 +837,10 @@ TEST(PolicyTest, RulesMatchReasonsAndIgnoreCodesOfEvictions) {
   world.End(kWorker0, 137);
   world.observed.processes.at(kWorker0).exit.cause = Cause::kOutside;
   world.observed.processes.at(kWorker0).exit.reason = "Evicted";
-  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  EXPECT_FALSE(world.Step().memory.outcome.has_value());
   world.End(kWorker0, 1);
   world.observed.processes.at(kWorker0).exit.reason = "OOMKilled";
-  EXPECT_TRUE(world.Step().memory.ending.has_value());
+  EXPECT_TRUE(world.Step().memory.outcome.has_value());
 }
 
 TEST(PolicyTest, NoRuleAppliesToAnOrderlyExit) {
@@ -847,7 +848,7 @@ TEST(PolicyTest, NoRuleAppliesToAnOrderlyExit) {
   world.plan.failure_rules = {Rule(FailureRule::Action::kFailJob, {}, {0}, {"Completed"})};
   world.StartAll();
   world.End(kWorker0, 0);
-  EXPECT_FALSE(world.Step().memory.ending.has_value());
+  EXPECT_FALSE(world.Step().memory.outcome.has_value());
 }
 
 TEST(PolicyTest, AnExitsReasonTakesPrecedenceOverItsCode) {
@@ -859,7 +860,7 @@ TEST(PolicyTest, AnExitsReasonTakesPrecedenceOverItsCode) {
 
 // ---- frozen processes
 
-const std::vector<Slot> kEverybody = {kShard0, {v1::SHARD, 1}, kWorker0, kWorker1};
+const std::vector<Replica> kEverybody = {kShard0, {v1::SHARD, 1}, kWorker0, kWorker1};
 
 World WatchedWorld() {
   World world;
@@ -931,11 +932,11 @@ TEST(PolicyTest, DoesNotKillASilentCoordinatorThatProbesWatch) {
 }
 
 TEST(PolicyTest, KillsAndRestartsAProcessThatDoesNotRegister) {
-  for (const Slot& slot : {kWorker1, kShard0}) {
+  for (const Replica& replica : {kWorker1, kShard0}) {
     World world = WatchedWorld();
     world.StartAll();
-    std::vector<Slot> others = kEverybody;
-    others.erase(std::find(others.begin(), others.end(), slot));
+    std::vector<Replica> others = kEverybody;
+    others.erase(std::find(others.begin(), others.end(), replica));
     const absl::Time start = world.now;
     for (; world.now < start + world.plan.start_timeout; world.now += absl::Seconds(1)) {
       world.Answer(others);
@@ -945,11 +946,11 @@ TEST(PolicyTest, KillsAndRestartsAProcessThatDoesNotRegister) {
     world.Answer(others);
     world.Step();
     world.Step();
-    EXPECT_THAT(world.stopped, ElementsAre("kill " + SlotName(slot)));
-    world.End(slot, 0, SIGKILL);
+    EXPECT_THAT(world.stopped, ElementsAre("kill " + ReplicaName(replica)));
+    world.End(replica, 0, SIGKILL);
     const Decision decision = world.Step();
-    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
-    EXPECT_EQ(decision.memory.slots.at(slot).failed_starts, 1);
+    EXPECT_THAT(world.started, ElementsAre(ReplicaName(replica)));
+    EXPECT_EQ(decision.memory.replicas.at(replica).failed_starts, 1);
   }
 }
 
@@ -957,32 +958,32 @@ TEST(PolicyTest, AProcessThatNeverRegistersFailsTheJobWithAReason) {
   World world = WatchedWorld();
   world.plan.start_timeout = world.plan.worker_start_timeout = absl::Minutes(2);
   world.StartAll();
-  std::optional<Ending> ending;
-  for (int i = 0; i < 100 && !ending.has_value(); ++i) {
+  std::optional<Outcome> outcome;
+  for (int i = 0; i < 100 && !outcome.has_value(); ++i) {
     world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});
-    ending = world.Step().memory.ending;
-    if (ending.has_value()) break;
+    outcome = world.Step().memory.outcome;
+    if (outcome.has_value()) break;
     for (const std::string& stopped : std::exchange(world.stopped, {})) {
       ASSERT_EQ(stopped, "kill worker-1");
       world.End(kWorker1, 0, SIGKILL);
     }
     world.now += absl::Seconds(30);
   }
-  ASSERT_TRUE(ending.has_value());
-  EXPECT_EQ(ending->code, "NeverReady");
-  EXPECT_THAT(ending->reason, HasSubstr("did not register within 2m"));
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(outcome->code, "NeverReady");
+  EXPECT_THAT(outcome->reason, HasSubstr("did not register within 2m"));
 }
 
 TEST(PolicyTest, KillsAProcessUnknownToANewCoordinatorWithoutCountingIt) {
-  for (const Slot& slot : {kWorker1, kShard0}) {
+  for (const Replica& replica : {kWorker1, kShard0}) {
     World world = WatchedWorld();
     world.plan.backoff_limit = 0;
     world.StartAll();
     world.Answer(kEverybody);
     world.Step();
-    std::vector<Slot> others = kEverybody;
-    others.erase(std::find(others.begin(), others.end(), slot));
-    // Another life of the coordinator: until it has answered, no process is missing.
+    std::vector<Replica> others = kEverybody;
+    others.erase(std::find(others.begin(), others.end(), replica));
+    // Another instance of the coordinator: until it has answered, no process is missing.
     world.Start(kCoordinator);
     world.started.clear();
     world.observed.coordinator_heard = absl::InfinitePast();
@@ -1003,11 +1004,11 @@ TEST(PolicyTest, KillsAProcessUnknownToANewCoordinatorWithoutCountingIt) {
     EXPECT_THAT(world.stopped, IsEmpty()) << "the coordinator has to say so";
     world.Answer(others);
     world.Step();
-    EXPECT_THAT(world.stopped, ElementsAre("kill " + SlotName(slot)));
-    world.End(slot, 0, SIGKILL);
+    EXPECT_THAT(world.stopped, ElementsAre("kill " + ReplicaName(replica)));
+    world.End(replica, 0, SIGKILL);
     const Decision decision = world.Step();
-    EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
-    EXPECT_FALSE(decision.memory.ending.has_value());
+    EXPECT_THAT(world.started, ElementsAre(ReplicaName(replica)));
+    EXPECT_FALSE(decision.memory.outcome.has_value());
     EXPECT_EQ(decision.memory.restorations, 0u);
   }
 }
@@ -1018,7 +1019,7 @@ TEST(PolicyTest, KeepsAProcessThatReturnsToTheCoordinatorInTime) {
   world.Answer(kEverybody);
   world.Step();
   for (int i = 0; i < 10; ++i) {
-    world.Answer(i % 2 == 0 ? std::vector<Slot>{kShard0} : kEverybody);
+    world.Answer(i % 2 == 0 ? std::vector<Replica>{kShard0} : kEverybody);
     world.Step();
     world.now += absl::Seconds(3);
   }
@@ -1069,8 +1070,8 @@ TEST(PolicyTest, SuspensionEndsEvenIfTheCoordinatorFreezes) {
   EXPECT_THAT(world.stopped, ElementsAre("kill coordinator"));
   world.End(kCoordinator, 0, SIGKILL);
   const Decision decision = world.Step();
-  ASSERT_TRUE(decision.memory.ending.has_value());
-  EXPECT_EQ(decision.memory.ending->outcome, Outcome::kSuspended);
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->kind, OutcomeKind::kSuspended);
 }
 
 TEST(PolicyTest, DoesNotWaitForAnExpelledProcessAtTheEnd) {
@@ -1092,12 +1093,12 @@ TEST(PolicyTest, ReplacesAProcessKilledBySigtermWithoutCountingIt) {
     world.limits.max_failed_starts = 1;
     world.limits.max_worker_deaths = 0;
     world.StartAll();
-    for (const Slot& slot : {kWorker0, kShard0, kCoordinator}) {
+    for (const Replica& replica : {kWorker0, kShard0, kCoordinator}) {
       world.started.clear();
-      world.End(slot, exit.code, exit.signal);
+      world.End(replica, exit.code, exit.signal);
       const Decision decision = world.Step();
-      EXPECT_THAT(world.started, ElementsAre(SlotName(slot)));
-      EXPECT_FALSE(decision.memory.ending.has_value()) << SlotName(slot);
+      EXPECT_THAT(world.started, ElementsAre(ReplicaName(replica)));
+      EXPECT_FALSE(decision.memory.outcome.has_value()) << ReplicaName(replica);
     }
   }
 }
@@ -1106,7 +1107,7 @@ TEST(PolicyTest, ReplacesAMemberThatLeftAtOnceIfTheCoordinatorReportsThatTheJobC
   World world = WatchedWorld();
   world.StartAll();
   world.observed.phase = v1::JobProgress::TRAINING;
-  for (auto& [slot, process] : world.observed.processes) process.ready = true;
+  for (auto& [replica, process] : world.observed.processes) process.ready = true;
   world.Answer(kEverybody);
   world.now += absl::Milliseconds(10);
   world.End(kWorker0, kExitOk);

@@ -63,11 +63,12 @@ class GrpcCoordinators::Impl {
     garbage.swap(garbage_);  // freed after the lock
   }
 
-  void Converse(const kube::ObjectKey& job, const std::string& life, const ControlAddress& address,
-                const v1::SetDesiredRequest& desired, std::vector<Death> deaths) {
+  void Converse(const kube::ObjectKey& job, const std::string& instance,
+                const ControlAddress& address, const v1::SetDesiredRequest& desired,
+                std::vector<Death> deaths) {
     MutexLock lock(&mutex_);
     Partner& partner = partners_[job];
-    if (partner.life != life || partner.address.host_and_port != address.host_and_port) {
+    if (partner.instance != instance || partner.address.host_and_port != address.host_and_port) {
       partner.deaths.clear();
       partner.untold = true;
       partner.due = absl::Now();
@@ -75,7 +76,7 @@ class GrpcCoordinators::Impl {
     } else if (partner.channel == nullptr || partner.address.credentials != address.credentials) {
       OpenChannel(&partner, address);  // after a pause, or with renewed credentials
     }
-    partner.life = life;
+    partner.instance = instance;
     partner.active = true;
     const std::string wish = desired.SerializeAsString();
     if (partner.wish != wish) {
@@ -124,7 +125,7 @@ class GrpcCoordinators::Impl {
     absl::Time until;
   };
   struct Partner {
-    std::string life;
+    std::string instance;
     ControlAddress address;
     std::shared_ptr<grpc::Channel> channel;
     bool active = false;
@@ -140,7 +141,7 @@ class GrpcCoordinators::Impl {
   };
   struct Call {
     kube::ObjectKey job;
-    std::string life;
+    std::string instance;
     std::unique_ptr<v1::JobControl::Stub> stub;
     grpc::ClientContext context;
     v1::SetDesiredRequest told;
@@ -190,7 +191,7 @@ class GrpcCoordinators::Impl {
     auto* call = new Call;
     calls_.push_back(call);
     call->job = job;
-    call->life = partner->life;
+    call->instance = partner->instance;
     call->stub = v1::JobControl::NewStub(partner->channel);
     call->context.set_deadline(std::chrono::system_clock::now() +
                                absl::ToChronoMilliseconds(options_.call_timeout));
@@ -224,7 +225,7 @@ class GrpcCoordinators::Impl {
     if (found == partners_.end()) return nullptr;
     Partner* partner = &found->second;
     partner->calling = false;
-    return partner->life == call.life ? partner : nullptr;
+    return partner->instance == call.instance ? partner : nullptr;
   }
 
   void End(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -260,9 +261,10 @@ class GrpcCoordinators::Impl {
         partner->due = absl::Now() + options_.poll_interval;
         if (answered) {
           std::string gist = Gist(call->answer);
-          news = partner->heard.life != call->life || gist != partner->gist;
+          news = partner->heard.instance != call->instance || gist != partner->gist;
           partner->gist = std::move(gist);
-          partner->heard = {call->life, std::make_shared<v1::JobProgress>(std::move(call->answer)),
+          partner->heard = {call->instance,
+                            std::make_shared<v1::JobProgress>(std::move(call->answer)),
                             absl::Now()};
         }
       }
@@ -292,10 +294,10 @@ GrpcCoordinators::GrpcCoordinators(Options options,
     : impl_(std::make_unique<Impl>(options, std::move(on_news))) {}
 GrpcCoordinators::~GrpcCoordinators() = default;
 
-void GrpcCoordinators::Converse(const kube::ObjectKey& job, const std::string& life,
+void GrpcCoordinators::Converse(const kube::ObjectKey& job, const std::string& instance,
                                 const ControlAddress& address, const v1::SetDesiredRequest& desired,
                                 std::vector<Death> deaths) {
-  impl_->Converse(job, life, address, desired, std::move(deaths));
+  impl_->Converse(job, instance, address, desired, std::move(deaths));
 }
 void GrpcCoordinators::Pause(const kube::ObjectKey& job) { impl_->Pause(job); }
 void GrpcCoordinators::Forget(const kube::ObjectKey& job) { impl_->Forget(job); }

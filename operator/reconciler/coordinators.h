@@ -22,7 +22,7 @@ struct ControlAddress {
 };
 
 struct Heard {
-  std::string life;                                 // the coordinator's life that reported
+  std::string instance;                             // the coordinator's instance that reported
   std::shared_ptr<const v1::JobProgress> progress;  // null: no report yet
   absl::Time at = absl::InfinitePast();             // when the report arrived
 };
@@ -31,10 +31,10 @@ struct Heard {
 class Coordinators {
  public:
   virtual ~Coordinators() = default;
-  // Sets the life and address of the job's coordinator. `desired` is sent until the coordinator has
-  // received it, and its progress is polled. Each death is reported once; deaths that cannot be
+  // Sets the instance and address of the job's coordinator. `desired` is sent until the coordinator
+  // has received it, and its progress is polled. Each death is reported once; deaths that cannot be
   // delivered soon are dropped, because the coordinator detects them itself.
-  virtual void Converse(const kube::ObjectKey& job, const std::string& life,
+  virtual void Converse(const kube::ObjectKey& job, const std::string& instance,
                         const ControlAddress& address, const v1::SetDesiredRequest& desired,
                         std::vector<v1::SetDesiredRequest::Death> deaths) = 0;
   // Stops the calls to the job's coordinator; its last report is kept.
@@ -63,8 +63,8 @@ class GrpcCoordinators final : public Coordinators {
   // Cancels pending calls and waits for them.
   ~GrpcCoordinators() override;
 
-  void Converse(const kube::ObjectKey& job, const std::string& life, const ControlAddress& address,
-                const v1::SetDesiredRequest& desired,
+  void Converse(const kube::ObjectKey& job, const std::string& instance,
+                const ControlAddress& address, const v1::SetDesiredRequest& desired,
                 std::vector<v1::SetDesiredRequest::Death> deaths) override;
   void Pause(const kube::ObjectKey& job) override;
   void Forget(const kube::ObjectKey& job) override;

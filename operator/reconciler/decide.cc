@@ -12,9 +12,9 @@ namespace sluice::reconciler {
 namespace {
 
 using kube::Json;
-using policy::Slot;
+using policy::Replica;
 
-constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
+constexpr Replica kCoordinator = {v1::COORDINATOR, 0};
 // A pod that waits this long without a known reason is re-created if its template has changed.
 constexpr absl::Duration kLongWait = absl::Seconds(30);
 // A pod that has run for less than this may still be registering; it does not count as missing.
@@ -28,7 +28,7 @@ class JobDecider {
       : world_(world), job_(world.job), limits_(limits), now_(now) {
     plan_.status = world.status.is_object() ? world.status : Json(Json::object());
     recovery_ = ReadRecovery(plan_.status);
-    for (const PodView& pod : world.pods) pods_[pod.slot] = &pod;
+    for (const PodView& pod : world.pods) pods_[pod.replica] = &pod;
   }
 
   Plan Run() {
@@ -52,7 +52,7 @@ class JobDecider {
     stopped_ = decision.finish.has_value();
 
     TellLostSteps(before);
-    if (switching_ && before.suspending_since == absl::InfiniteFuture() && !before.ending) {
+    if (switching_ && before.suspending_since == absl::InfiniteFuture() && !before.outcome) {
       Tell("SwitchingMode", "Switch",
            absl::StrCat(ModeName(recovery_.mode.mode), " -> ", ModeName(wanted_mode_.mode),
                         ": the job saves a checkpoint and continues in the new mode"));
@@ -73,20 +73,20 @@ class JobDecider {
  private:
   void AgainBy(absl::Time time) { plan_.decide_again = std::min(plan_.decide_again, time); }
 
-  const PodView* PodAt(const Slot& slot) const {
-    const auto found = pods_.find(slot);
+  const PodView* PodAt(const Replica& replica) const {
+    const auto found = pods_.find(replica);
     return found == pods_.end() ? nullptr : found->second;
   }
 
-  bool Ending() const { return recovery_.memory.ending.has_value(); }
+  bool HasOutcome() const { return recovery_.memory.outcome.has_value(); }
   bool Suspended() const {
-    return Ending() && recovery_.memory.ending->outcome == policy::Outcome::kSuspended;
+    return HasOutcome() && recovery_.memory.outcome->kind == policy::OutcomeKind::kSuspended;
   }
 
-  // Whether a slot should be filled while the job runs.
-  bool Wanted(const Slot& slot) const {
-    if (slot.role == v1::COORDINATOR) return true;
-    return slot.index < (slot.role == v1::SHARD ? policy_plan_.shards : policy_plan_.workers);
+  // Whether a replica should be filled while the job runs.
+  bool Wanted(const Replica& replica) const {
+    if (replica.role == v1::COORDINATOR) return true;
+    return replica.index < (replica.role == v1::SHARD ? policy_plan_.shards : policy_plan_.workers);
   }
 
   // Begins an activation if one is due, and sets the plan of the policy.
@@ -111,7 +111,7 @@ class JobDecider {
     // An older operator that did not record modes has created the job as the spec says.
     const bool known = recovery_.mode.mode != v1::MODE_UNSPECIFIED;
     if (recovery_.shards != 0 && !known) recovery_.mode = wanted_mode_;
-    if (!Ending()) recovery_.images = PinnedImages(recovery_, world_);
+    if (!HasOutcome()) recovery_.images = PinnedImages(recovery_, world_);
     policy_plan_.shards = std::max<uint32_t>(recovery_.shards, 1);
     policy_plan_.workers = job_.job.spec.worker().replicas();
     policy_plan_.backoff_limit = job_.job.spec.backoff_limit();
@@ -124,7 +124,7 @@ class JobDecider {
       policy_plan_.suspend_timeout = absl::Seconds(seconds) + absl::Seconds(5);
     }
     policy::SetTimers(job_.job.spec, &policy_plan_);
-    // The coordinator's reports do not distinguish a pod from the previous pod of the same slot.
+    // The coordinator's reports do not distinguish a pod from the previous pod of the same replica.
     policy_plan_.silence_timeout =
         std::max(policy_plan_.silence_timeout, policy_plan_.start_timeout);
     const bool goes_on = !job_.job.suspend && recovery_.shards != 0;
@@ -139,10 +139,10 @@ class JobDecider {
   }
 
   void ObserveWorld() {
-    for (const auto& [slot, pod] : pods_) {
+    for (const auto& [replica, pod] : pods_) {
       if (now_ < pod->slow_from) AgainBy(pod->slow_from);
-      observation_.processes[slot] = Observe(*pod);
-      if (pod->deletion_asked.has_value()) recovery_.memory.terminated[slot] = pod->uid;
+      observation_.processes[replica] = Observe(*pod);
+      if (pod->deletion_asked.has_value()) recovery_.memory.terminated[replica] = pod->uid;
     }
     observation_.coordinator_address = CoordinatorAddress(job_.key);
     progress_ = world_.progress;
@@ -155,16 +155,17 @@ class JobDecider {
       observation_.phase_code = progress_->reason_code();
       ObserveRegistrations();
     }
-    if (coordinator->last_word.has_value()) {
-      observation_.phase = coordinator->last_word->phase();
-      observation_.phase_reason = coordinator->last_word->reason();
-      observation_.phase_code = coordinator->last_word->reason_code();
-      // The last word is newer than every report that was received.
-      progress_ = &*coordinator->last_word;
+    if (coordinator->final_progress.has_value()) {
+      observation_.phase = coordinator->final_progress->phase();
+      observation_.phase_reason = coordinator->final_progress->reason();
+      observation_.phase_code = coordinator->final_progress->reason_code();
+      // The termination message is newer than every report that was received.
+      progress_ = &*coordinator->final_progress;
       progress_is_new_ = true;
     }
-    unheard_ = !progress_is_new_ && !coordinator->ended && recovery_.heard_life == coordinator->uid;
-    if (progress_is_new_) recovery_.heard_life = coordinator->uid;
+    unheard_ =
+        !progress_is_new_ && !coordinator->ended && recovery_.progress_instance == coordinator->uid;
+    if (progress_is_new_) recovery_.progress_instance = coordinator->uid;
   }
 
   // Which pods have a live process that is registered with the coordinator. Probes find most frozen
@@ -172,14 +173,15 @@ class JobDecider {
   void ObserveRegistrations() {
     observation_.coordinator_heard = world_.progress_at;
     for (auto& entry : observation_.processes) {
-      const Slot& slot = entry.first;
-      const PodView& pod = *pods_.at(slot);
-      if (slot == kCoordinator || !pod.begun || pod.ended || pod.deletion_asked.has_value()) {
+      const Replica& replica = entry.first;
+      const PodView& pod = *pods_.at(replica);
+      if (replica == kCoordinator || !pod.begun || pod.ended || pod.deletion_asked.has_value()) {
         continue;
       }
       const auto& listed = progress_->processes();
       const bool registered = std::any_of(listed.begin(), listed.end(), [&](const auto& status) {
-        return status.process().role() == slot.role && status.process().index() == slot.index &&
+        return status.process().role() == replica.role &&
+               status.process().index() == replica.index &&
                status.state() != v1::ProcessStatus::LEFT &&
                status.state() != v1::ProcessStatus::EXPELLED;
       });
@@ -194,21 +196,21 @@ class JobDecider {
   // Handles pods that were deleted from outside. Their exits are not failures, but replacing them
   // counts as a restart.
   void HandleDeletions() {
-    if (Ending() || policy_plan_.suspend) return;
-    for (const auto& [slot, pod] : pods_) {
-      if (!pod->deletion_asked.has_value() || !Wanted(slot)) continue;
-      policy::Memory::SlotMemory& kept = recovery_.memory.slots[slot];
-      if (kept.replaced_life == pod->uid) continue;
+    if (HasOutcome() || policy_plan_.suspend) return;
+    for (const auto& [replica, pod] : pods_) {
+      if (!pod->deletion_asked.has_value() || !Wanted(replica)) continue;
+      policy::Memory::ReplicaMemory& kept = recovery_.memory.replicas[replica];
+      if (kept.replaced_instance == pod->uid) continue;
       if (pod->tainted && !pod->ended && !pod->node_lost && now_ < pod->gone_by) {
         // Evicted or lost: the reason becomes known later. The successor cannot be created before
         // the name is free anyway.
         AgainBy(pod->gone_by);
         continue;
       }
-      kept.replaced_life = pod->uid;
+      kept.replaced_instance = pod->uid;
       ++kept.restarts;
-      if (kept.handled_life == pod->uid) continue;
-      kept.handled_life = pod->uid;
+      if (kept.handled_instance == pod->uid) continue;
+      kept.handled_instance = pod->uid;
       policy::Exit exit = pod->exit;
       exit.cause = policy::Cause::kOutside;
       if (exit.reason.empty()) exit.reason = pod->node_lost ? "NodeLost" : "Deleted";
@@ -218,7 +220,7 @@ class JobDecider {
 
   void HandleProgressDeadline() {
     const policy::Memory& memory = recovery_.memory;
-    if (!job_.progress_deadline.has_value() || Ending() || policy_plan_.suspend) return;
+    if (!job_.progress_deadline.has_value() || HasOutcome() || policy_plan_.suspend) return;
     absl::Time last = memory.active_since == absl::InfiniteFuture() ? now_ : memory.active_since;
     const int64_t told = kube::GetInt(plan_.status, {"training", "step"});
     if (progress_is_new_ && static_cast<int64_t>(progress_->step()) > told) last = now_;
@@ -229,8 +231,8 @@ class JobDecider {
       AgainBy(deadline);
       return;
     }
-    recovery_.memory.ending = policy::Ending{
-        policy::Outcome::kFailed,
+    recovery_.memory.outcome = policy::Outcome{
+        policy::OutcomeKind::kFailed,
         "ProgressDeadlineExceeded",
         absl::StrCat("the job completed no step for ",
                      absl::FormatDuration(*job_.progress_deadline), " (progressDeadlineSeconds)"),
@@ -240,33 +242,34 @@ class JobDecider {
   }
 
   void CountEnds(const policy::Memory& before) {
-    for (const auto& [slot, kept] : recovery_.memory.slots) {
-      const auto was = before.slots.find(slot);
-      const std::string& known = was == before.slots.end() ? "" : was->second.handled_life;
-      const PodView* pod = PodAt(slot);
-      if (pod == nullptr || kept.handled_life == known || kept.handled_life != pod->uid) continue;
+    for (const auto& [replica, kept] : recovery_.memory.replicas) {
+      const auto was = before.replicas.find(replica);
+      const std::string& known = was == before.replicas.end() ? "" : was->second.handled_instance;
+      const PodView* pod = PodAt(replica);
+      if (pod == nullptr || kept.handled_instance == known || kept.handled_instance != pod->uid)
+        continue;
       const bool left =
           pod->exit.cause == policy::Cause::kItself && pod->exit.code == 0 && pod->exit.signal == 0;
       // The exit of a surplus pod is not a loss, nor is an exit caused by the end of the job.
-      const bool ended_it = Ending() && !before.ending.has_value() &&
-                            recovery_.memory.ending->outcome == policy::Outcome::kFailed &&
-                            recovery_.memory.ending->blamed == slot;
-      if (left || (Ending() && !ended_it) || !Wanted(slot)) continue;
+      const bool ended_it = HasOutcome() && !before.outcome.has_value() &&
+                            recovery_.memory.outcome->kind == policy::OutcomeKind::kFailed &&
+                            recovery_.memory.outcome->blamed == replica;
+      if (left || (HasOutcome() && !ended_it) || !Wanted(replica)) continue;
       const bool healthy = pod->was_ready || pod->ended_at - pod->started >= limits_.healthy_after;
       ends_.push_back(
-          {pod, pod->exit, policy::IsFailure(policy_plan_, slot, pod->exit) && healthy});
+          {pod, pod->exit, policy::IsFailure(policy_plan_, replica, pod->exit) && healthy});
     }
   }
 
   void CountRestarts() {
-    for (auto& [slot, kept] : recovery_.memory.slots) {
-      if (kept.restarts > 0) restarts_[slot.role] += static_cast<int>(kept.restarts);
+    for (auto& [replica, kept] : recovery_.memory.replicas) {
+      if (kept.restarts > 0) restarts_[replica.role] += static_cast<int>(kept.restarts);
       kept.restarts = 0;
     }
   }
 
   void Delete(const PodView& pod, std::optional<int64_t> grace) {
-    plan_.deletions.push_back({pod.name, pod.uid, grace, pod.slot});
+    plan_.deletions.push_back({pod.name, pod.uid, grace, pod.replica});
   }
   // A pod without running containers needs no grace period.
   static std::optional<int64_t> GraceOf(const PodView& pod) {
@@ -275,21 +278,21 @@ class JobDecider {
   }
 
   void Act(const policy::Decision& decision) {
-    const bool over = Ending() && !Suspended();
+    const bool over = HasOutcome() && !Suspended();
     for (const policy::StopProcess& stop : decision.stops) {
-      const PodView* pod = PodAt(stop.slot);
-      if (pod == nullptr || pod->uid != stop.life) continue;
+      const PodView* pod = PodAt(stop.replica);
+      if (pod == nullptr || pod->uid != stop.instance) continue;
       if (over && job_.clean_pod_policy == CleanPodPolicy::kNone) continue;
       Delete(*pod, stop.kill ? std::optional<int64_t>(kKillGraceSeconds) : std::nullopt);
     }
     for (const policy::StartProcess& start : decision.starts) {
-      const PodView* pod = PodAt(start.slot);
+      const PodView* pod = PodAt(start.replica);
       if (pod == nullptr) {
-        plan_.creations.push_back(start.slot);
+        plan_.creations.push_back(start.replica);
       } else if (!pod->deletion_asked.has_value()) {
         Delete(*pod, GraceOf(*pod));
         // A pod whose other containers still run must be gone before it can be replaced.
-        if (pod->terminal) plan_.creations.push_back(start.slot);
+        if (pod->terminal) plan_.creations.push_back(start.replica);
       }
     }
   }
@@ -311,18 +314,18 @@ class JobDecider {
 
   // Re-creates pods that never began and whose template has changed: the change may fix the cause.
   void ReplaceOutdated() {
-    if (Ending()) return;
+    if (HasOutcome()) return;
     for (const PodView& pod : world_.pods) {
-      if (pod.begun || pod.deletion_asked.has_value() || !Wanted(pod.slot)) continue;
-      const auto wanted = world_.template_hashes.find(pod.slot);
+      if (pod.begun || pod.deletion_asked.has_value() || !Wanted(pod.replica)) continue;
+      const auto wanted = world_.template_hashes.find(pod.replica);
       if (wanted == world_.template_hashes.end() || wanted->second == pod.template_hash) continue;
       const absl::Time due = pod.waiting.empty() ? pod.created + kLongWait : now_;
       if (now_ < due) {
         AgainBy(due);
         continue;
       }
-      policy::Memory::SlotMemory& kept = recovery_.memory.slots[pod.slot];
-      kept.replaced_life = kept.handled_life = pod.uid;
+      policy::Memory::ReplicaMemory& kept = recovery_.memory.replicas[pod.replica];
+      kept.replaced_instance = kept.handled_instance = pod.uid;
       Delete(pod, std::nullopt);
     }
   }
@@ -333,7 +336,7 @@ class JobDecider {
     const bool running = stopped_ && job_.clean_pod_policy == CleanPodPolicy::kRunning;
     for (const PodView& pod : world_.pods) {
       if (!pod.ended || pod.deletion_asked.has_value()) continue;
-      const bool surplus = !Ending() && !Wanted(pod.slot);
+      const bool surplus = !HasOutcome() && !Wanted(pod.replica);
       // Other containers may outlive a pod's process.
       if (all || surplus || (running && !pod.terminal)) Delete(pod, GraceOf(pod));
     }
@@ -347,17 +350,17 @@ class JobDecider {
       return;
     }
     Plan::Conversation conversation;
-    conversation.life = coordinator->uid;
+    conversation.instance = coordinator->uid;
     conversation.ip = coordinator->ip;
     conversation.desired.set_workers(decision.desired_workers);
     conversation.desired.set_shards(decision.desired_shards);
     conversation.desired.set_suspend(decision.desired_suspend);
     for (const policy::ReportDeath& death : decision.deaths) {
-      if (!progress_is_new_ || Ending()) break;
+      if (!progress_is_new_ || HasOutcome()) break;
       // The report names the incarnation, which differs from the successor's.
       for (const v1::ProcessStatus& process : progress_->processes()) {
-        if (process.process().role() != death.slot.role ||
-            process.process().index() != death.slot.index) {
+        if (process.process().role() != death.replica.role ||
+            process.process().index() != death.replica.index) {
           continue;
         }
         v1::SetDesiredRequest::Death report;
@@ -373,32 +376,32 @@ class JobDecider {
   void ForgetHealed() {
     policy::Memory& memory = recovery_.memory;
     // Exits after the end of the job have no effect.
-    if (Ending()) memory.slots.clear();
-    for (auto it = memory.slots.begin(); it != memory.slots.end();) {
-      policy::Memory::SlotMemory& kept = it->second;
+    if (HasOutcome()) memory.replicas.clear();
+    for (auto it = memory.replicas.begin(); it != memory.replicas.end();) {
+      policy::Memory::ReplicaMemory& kept = it->second;
       const PodView* pod = PodAt(it->first);
       if (pod != nullptr && pod->ready) {
         kept.failures_in_row = kept.failed_starts = 0;
         kept.data_missing = kept.refused = false;
       }
       if (kept.start_after <= now_) kept.start_after = absl::InfinitePast();
-      if (pod == nullptr || kept.handled_life != pod->uid) kept.handled_life.clear();
-      if (pod == nullptr || kept.replaced_life != pod->uid) kept.replaced_life.clear();
-      if (pod == nullptr || kept.missing_life != pod->uid) kept.missing_life.clear();
+      if (pod == nullptr || kept.handled_instance != pod->uid) kept.handled_instance.clear();
+      if (pod == nullptr || kept.replaced_instance != pod->uid) kept.replaced_instance.clear();
+      if (pod == nullptr || kept.missing_instance != pod->uid) kept.missing_instance.clear();
       const bool gone = pod == nullptr && !Wanted(it->first);
-      const bool empty = kept.handled_life.empty() && kept.replaced_life.empty() &&
+      const bool empty = kept.handled_instance.empty() && kept.replaced_instance.empty() &&
                          kept.failures_in_row == 0 && kept.failed_starts == 0 &&
-                         kept.missing_life.empty() && kept.start_after == absl::InfinitePast();
-      it = gone || empty ? memory.slots.erase(it) : std::next(it);
+                         kept.missing_instance.empty() && kept.start_after == absl::InfinitePast();
+      it = gone || empty ? memory.replicas.erase(it) : std::next(it);
     }
     std::deque<absl::Time>& deaths = memory.worker_deaths;
     while (!deaths.empty() && now_ - deaths.front() > limits_.worker_window) deaths.pop_front();
-    if (Ending()) return;
+    if (HasOutcome()) return;
     uint32_t ready = 0;
     bool surplus = false;
-    for (const auto& [slot, pod] : pods_) {
-      if (slot.role != v1::WORKER) continue;
-      if (!Wanted(slot)) {
+    for (const auto& [replica, pod] : pods_) {
+      if (replica.role != v1::WORKER) continue;
+      if (!Wanted(replica)) {
         surplus = true;
       } else if (pod->ready) {
         ++ready;
@@ -414,8 +417,8 @@ class JobDecider {
 
   // The job was stopped to change its size or mode, and saved no checkpoint.
   void TellLostSteps(const policy::Memory& before) {
-    if (job_.job.suspend || before.ending.has_value() || !Suspended()) return;
-    const std::string& why = recovery_.memory.ending->reason;
+    if (job_.job.suspend || before.outcome.has_value() || !Suspended()) return;
+    const std::string& why = recovery_.memory.outcome->reason;
     if (why.empty() || !(resizing_ || switching_)) return;
     Tell("CheckpointFailed", resizing_ ? "Scale" : "Switch",
          absl::StrCat("no checkpoint was saved before the change (", why,
@@ -429,7 +432,7 @@ class JobDecider {
     plan_.shards = policy_plan_.shards;
     plan_.mode = recovery_.mode;
     plan_.images = recovery_.images;
-    plan_.keep_objects = accepted && !Ending() && recovery_.shards != 0;
+    plan_.keep_objects = accepted && !HasOutcome() && recovery_.shards != 0;
     Findings findings;
     findings.world = &world_;
     findings.recovery = &recovery_;
@@ -450,7 +453,7 @@ class JobDecider {
   }
 
   void ExpireJob() {
-    if (!job_.ttl_after_finished.has_value() || !Ending() || Suspended()) return;
+    if (!job_.ttl_after_finished.has_value() || !HasOutcome() || Suspended()) return;
     const absl::Time end = kube::DecodeTime(kube::GetString(plan_.status, {"completionTime"}));
     if (end == absl::InfinitePast()) return;
     const absl::Time due = end + *job_.ttl_after_finished;
@@ -467,7 +470,7 @@ class JobDecider {
   const absl::Time now_;
   Plan plan_;
   Recovery recovery_;
-  std::map<Slot, const PodView*> pods_;
+  std::map<Replica, const PodView*> pods_;
   policy::JobPlan policy_plan_;
   policy::Observation observation_;
   const v1::JobProgress* progress_ = nullptr;
@@ -492,10 +495,10 @@ policy::Limits ClusterLimits() {
 }
 
 PodImages PinnedImages(const Recovery& recovery, const World& world) {
-  bool server_ran = !recovery.heard_life.empty();
+  bool server_ran = !recovery.progress_instance.empty();
   bool worker_ran = recovery.sized_workers > 0;
   for (const PodView& pod : world.pods) {
-    if (pod.begun) (world.job.NeedsWorkerImage(pod.slot.role) ? worker_ran : server_ran) = true;
+    if (pod.begun) (world.job.NeedsWorkerImage(pod.replica.role) ? worker_ran : server_ran) = true;
   }
   PodImages images = recovery.images;
   if (!server_ran || images.server.empty()) images.server = world.images.server;

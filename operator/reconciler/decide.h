@@ -1,11 +1,11 @@
 // Decides the actions for a TrainingJob. Pure: the whole world in, actions out.
 //
 // Intuition. operator/policy decides which processes a job should have and how it ends, as for
-// `sluice run`. This file translates between processes and pods: a pod is a life, and a pod that
-// has ended is deleted before the next one of its name is created. It also handles what happens
-// only on a cluster: users and the cluster delete or evict pods, nodes become unreachable, and the
-// operator restarts while the job runs. It writes the status, which holds everything that must be
-// remembered (job_status.h).
+// `sluice run`. This file translates between processes and pods: a pod is an instance, and a pod
+// that has ended is deleted before the next one of its name is created. It also handles what
+// happens only on a cluster: users and the cluster delete or evict pods, nodes become unreachable,
+// and the operator restarts while the job runs. It writes the status, which holds everything that
+// must be remembered (job_status.h).
 #ifndef SLUICE_OPERATOR_RECONCILER_DECIDE_H_
 #define SLUICE_OPERATOR_RECONCILER_DECIDE_H_
 
@@ -34,21 +34,21 @@ struct World {
   PodImages images;   // the images with which an activation would begin now
   kube::Json status;  // as last written
   std::vector<PodView> pods;
-  // The coordinator's last report, and the life that sent it (uid of its pod); null: none yet.
+  // The coordinator's last report, and the instance that sent it (uid of its pod); null: none yet.
   const v1::JobProgress* progress = nullptr;
   std::string progress_of;
   absl::Time progress_at = absl::InfinitePast();  // when it was received
   // Why the API server refused the last creation; empty: it did not.
   Trouble refused;
-  // Hashes of the pods as they would be created now, by slot; for pods that have not begun.
-  std::map<policy::Slot, std::string> template_hashes;
+  // Hashes of the pods as they would be created now, by replica; for pods that have not begun.
+  std::map<policy::Replica, std::string> template_hashes;
 };
 
 struct PodDeletion {
   std::string name;
   std::string uid;
   std::optional<int64_t> grace_seconds;  // nullopt: the pod's own grace period
-  policy::Slot slot;
+  policy::Replica replica;
 };
 
 struct Plan {
@@ -62,14 +62,15 @@ struct Plan {
   TrainingMode mode;    // of this activation
   PodImages images;     // of this activation
   std::vector<PodDeletion> deletions;
-  std::vector<policy::Slot> creations;  // after the deletion of the same slot, if there is one
+  std::vector<policy::Replica>
+      creations;  // after the deletion of the same replica, if there is one
   bool delete_job = false;
   // Recorded once the status is written.
   std::vector<runtime::EventRecord> events;
 
   // The request to the coordinator; nullopt: no coordinator is running.
   struct Conversation {
-    std::string life;  // uid of the coordinator's pod
+    std::string instance;  // uid of the coordinator's pod
     std::string ip;
     v1::SetDesiredRequest desired;  // without deaths
     std::vector<v1::SetDesiredRequest::Death> deaths;

@@ -18,16 +18,16 @@ namespace {
 
 using kube::GetString;
 using kube::Json;
-using policy::Slot;
+using policy::Replica;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Phase = v1::JobProgress::Phase;
 
-constexpr Slot kCoordinator = {v1::COORDINATOR, 0};
-constexpr Slot kShard = {v1::SHARD, 0};
-constexpr Slot kWorker0 = {v1::WORKER, 0};
-constexpr Slot kWorker1 = {v1::WORKER, 1};
+constexpr Replica kCoordinator = {v1::COORDINATOR, 0};
+constexpr Replica kShard = {v1::SHARD, 0};
+constexpr Replica kWorker0 = {v1::WORKER, 0};
+constexpr Replica kWorker1 = {v1::WORKER, 1};
 
 const absl::Time kStart = absl::FromUnixSeconds(1700000000);
 
@@ -47,27 +47,27 @@ class Scene {
     Read();
   }
 
-  PodView& Pod(const Slot& slot) {
+  PodView& Pod(const Replica& replica) {
     for (PodView& pod : world.pods) {
-      if (pod.slot == slot) return pod;
+      if (pod.replica == replica) return pod;
     }
     PodView pod;
-    pod.slot = slot;
-    pod.name = PodName("a", slot);
+    pod.replica = replica;
+    pod.name = PodName("a", replica);
     pod.uid = absl::StrCat("uid-", ++pods_);
     pod.created = pod.started = now;
     pod.template_hash = "h1";
     world.pods.push_back(std::move(pod));
     return world.pods.back();
   }
-  PodView& Runs(const Slot& slot) {
-    PodView& pod = Pod(slot);
+  PodView& Runs(const Replica& replica) {
+    PodView& pod = Pod(replica);
     pod.begun = pod.ready = pod.was_ready = true;
     pod.ip = "10.0.0.1";
     return pod;
   }
-  PodView& Ends(const Slot& slot, int code, int signal = 0) {
-    PodView& pod = Pod(slot);
+  PodView& Ends(const Replica& replica, int code, int signal = 0) {
+    PodView& pod = Pod(replica);
     pod.ended = pod.terminal = true;
     pod.ready = false;
     pod.ended_at = now;
@@ -75,9 +75,9 @@ class Scene {
     pod.exit.signal = signal;
     return pod;
   }
-  void Gone(const Slot& slot) {
+  void Gone(const Replica& replica) {
     for (auto it = world.pods.begin(); it != world.pods.end(); ++it) {
-      if (it->slot == slot) {
+      if (it->replica == replica) {
         world.pods.erase(it);
         return;
       }
@@ -86,7 +86,7 @@ class Scene {
   // The whole job runs and trains, and the operator has seen it.
   void Trains() {
     Decide();
-    for (const Slot& slot : {kCoordinator, kShard, kWorker0, kWorker1}) Runs(slot);
+    for (const Replica& replica : {kCoordinator, kShard, kWorker0, kWorker1}) Runs(replica);
     Says(v1::JobProgress::TRAINING);
     Decide();
     Pass(absl::Minutes(1));
@@ -113,7 +113,7 @@ class Scene {
   void Suspends() {
     Says(v1::JobProgress::SUSPENDED);
     Decide();
-    for (PodView& pod : world.pods) Ends(pod.slot, 0);
+    for (PodView& pod : world.pods) Ends(pod.replica, 0);
   }
 
   World world;
@@ -145,8 +145,8 @@ std::vector<std::string> Actions(const Plan& plan, absl::Time now) {
                                        ? absl::StrCat(" grace ", *deletion.grace_seconds)
                                        : ""));
   }
-  for (const Slot& slot : plan.creations) {
-    actions.push_back(absl::StrCat("create ", policy::SlotName(slot)));
+  for (const Replica& replica : plan.creations) {
+    actions.push_back(absl::StrCat("create ", policy::ReplicaName(replica)));
   }
   if (plan.delete_job) actions.push_back("delete the job");
   if (plan.keep_objects) actions.push_back("keep objects");
@@ -191,7 +191,7 @@ const Row kBeginning[] = {
      "Starting"},
     {"WaitsForStartingPods",
      [](Scene* s) {
-       for (const Slot& slot : {kCoordinator, kShard, kWorker0, kWorker1}) s->Pod(slot);
+       for (const Replica& replica : {kCoordinator, kShard, kWorker0, kWorker1}) s->Pod(replica);
      },
      {"keep objects"},
      "Starting"},
@@ -333,14 +333,14 @@ INSTANTIATE_TEST_SUITE_P(Losses, DecideJobTest, ::testing::ValuesIn(kLosses),
 
 void WaitsForAnImage(Scene* s) {
   s->Decide();
-  for (const Slot& slot : {kCoordinator, kShard, kWorker0}) s->Runs(slot);
+  for (const Replica& replica : {kCoordinator, kShard, kWorker0}) s->Runs(replica);
   s->Pod(kWorker1).waiting = {"ImagePullFailed", "no such image"};
 }
 
 // Its volumes are not mounted.
 void IsPreparedForLong(Scene* s) {
   s->Decide();
-  for (const Slot& slot : {kCoordinator, kShard, kWorker0}) s->Runs(slot);
+  for (const Replica& replica : {kCoordinator, kShard, kWorker0}) s->Runs(replica);
   s->Pod(kWorker1).slow = {"VolumeNotMounted", "no secret"};
   s->Pod(kWorker1).slow_from = s->now + absl::Minutes(1);
 }
@@ -524,7 +524,7 @@ const Row kEnds[] = {
     {"KeepsEndedPodsForTheirLogs",
      [](Scene* s) {
        Succeeds(s);
-       for (PodView& pod : s->world.pods) s->Ends(pod.slot, 0);
+       for (PodView& pod : s->world.pods) s->Ends(pod.replica, 0);
      },
      {},
      "Succeeded"},
@@ -532,7 +532,7 @@ const Row kEnds[] = {
      [](Scene* s) {
        s->Spec({{"cleanPodPolicy", "All"}});
        Succeeds(s);
-       for (PodView& pod : s->world.pods) s->Ends(pod.slot, 0);
+       for (PodView& pod : s->world.pods) s->Ends(pod.replica, 0);
      },
      {"delete a-coordinator grace 0", "delete a-ps-0 grace 0", "delete a-worker-0 grace 0",
       "delete a-worker-1 grace 0"},
@@ -680,7 +680,7 @@ TEST(DecideJob, ReplacesAPodThatDoesNotRegisterWithinTheStartTimeout) {
   says();
   plan = scene.Decide();
   ASSERT_EQ(plan.deletions.size(), 1u);
-  EXPECT_EQ(plan.deletions[0].slot, kWorker0);
+  EXPECT_EQ(plan.deletions[0].replica, kWorker0);
   EXPECT_EQ(plan.deletions[0].grace_seconds, 1);
 }
 
@@ -688,10 +688,10 @@ TEST(DecideJob, RecordsNeitherStartingNorRegisteredPods) {
   Scene scene;
   scene.Trains();
   scene.Says(v1::JobProgress::TRAINING);
-  for (const Slot& slot : {kShard, kWorker0}) {
+  for (const Replica& replica : {kShard, kWorker0}) {
     v1::ProcessStatus& status = *scene.progress.add_processes();
-    status.mutable_process()->set_role(slot.role);
-    status.mutable_process()->set_index(slot.index);
+    status.mutable_process()->set_role(replica.role);
+    status.mutable_process()->set_index(replica.index);
   }
   scene.world.progress_at = scene.now;
   Plan plan = scene.Decide();

@@ -109,10 +109,10 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* tr
   return views;
 }
 
-std::string JobReconciler::WantedHash(const JobView& job, const policy::Slot& slot,
+std::string JobReconciler::WantedHash(const JobView& job, const policy::Replica& replica,
                                       Trail* trail) const {
-  std::string& hash = trail->hashes[slot];
-  if (hash.empty()) hash = TemplateHash(MakePod(job, options_.pods, trail->hashed_images, slot));
+  std::string& hash = trail->hashes[replica];
+  if (hash.empty()) hash = TemplateHash(MakePod(job, options_.pods, trail->hashed_images, replica));
   return hash;
 }
 
@@ -122,7 +122,7 @@ World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) c
   world.status = StatusOf(job);
   world.pods = GatherPods(world.job.uid, trail);
   world.progress = heard.progress.get();
-  world.progress_of = heard.life;
+  world.progress_of = heard.instance;
   world.progress_at = heard.at;
   world.refused = trail->refused;
   world.images = ImagesOf(world.job, options_.pods);
@@ -135,7 +135,7 @@ World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) c
   }
   for (const PodView& pod : world.pods) {
     if (pod.begun || pod.deletion_asked.has_value()) continue;
-    world.template_hashes[pod.slot] = WantedHash(world.job, pod.slot, trail);
+    world.template_hashes[pod.replica] = WantedHash(world.job, pod.replica, trail);
   }
   return world;
 }
@@ -292,10 +292,9 @@ absl::Status JobReconciler::DeletePods(const std::string& ns,
   return status;
 }
 
-absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& world,
-                                                               const PodImages& images,
-                                                               const policy::Slot& slot) const {
-  const Json pod = MakePod(world.job, options_.pods, images, slot);
+absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(
+    const World& world, const PodImages& images, const policy::Replica& replica) const {
+  const Json pod = MakePod(world.job, options_.pods, images, replica);
   absl::StatusOr<Json> made = CreateOwned(client_, Pods(), world.job, pod);
   if (!made.ok()) return made.status();
   const Json& labels = pod["metadata"]["labels"];
@@ -313,12 +312,12 @@ absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(const World& worl
 // place of a shard. Pods created before or beside a refused one stay, and are recorded in the
 // trail.
 absl::Status JobReconciler::CreatePods(const World& world, const PodImages& images,
-                                       const std::vector<policy::Slot>& slots, Trail* trail) {
-  for (size_t begin = 0, end = 0; begin < slots.size(); begin = end) {
-    while (end < slots.size() && slots[end].role == slots[begin].role) ++end;
+                                       const std::vector<policy::Replica>& replicas, Trail* trail) {
+  for (size_t begin = 0, end = 0; begin < replicas.size(); begin = end) {
+    while (end < replicas.size() && replicas[end].role == replicas[begin].role) ++end;
     std::vector<NewPod> made(end - begin);
     absl::Status status = InParallel(made.size(), [&](size_t i) {
-      absl::StatusOr<NewPod> pod = CreatePod(world, images, slots[begin + i]);
+      absl::StatusOr<NewPod> pod = CreatePod(world, images, replicas[begin + i]);
       if (!pod.ok()) return pod.status();
       made[i] = *std::move(pod);
       return absl::OkStatus();
@@ -327,9 +326,9 @@ absl::Status JobReconciler::CreatePods(const World& world, const PodImages& imag
     const absl::Time now = clock_->Now();
     for (size_t i = 0; i < made.size(); ++i) {
       if (made[i].object.is_null()) continue;
-      trail->hashes[slots[begin + i]] = std::move(made[i].template_hash);
+      trail->hashes[replicas[begin + i]] = std::move(made[i].template_hash);
       const std::string uid = kube::UidOf(made[i].object);
-      trail->created[PodName(world.job.key.name, slots[begin + i])] = {
+      trail->created[PodName(world.job.key.name, replicas[begin + i])] = {
           uid, std::move(made[i].object), now};
     }
     if (!status.ok()) return status;
@@ -353,11 +352,11 @@ absl::Status JobReconciler::ApplyAccessories(const World& world, const Plan& pla
 absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan, Trail* trail) {
   const size_t turn = options_.pods_in_a_turn;
   std::vector<PodDeletion> deletions = plan.deletions;
-  std::vector<policy::Slot> creations = plan.creations;
+  std::vector<policy::Replica> creations = plan.creations;
   if (deletions.size() > turn) {
     // The next pod of a name can be created only after the previous one is deleted.
     for (size_t i = turn; i < deletions.size(); ++i) {
-      creations.erase(std::remove(creations.begin(), creations.end(), deletions[i].slot),
+      creations.erase(std::remove(creations.begin(), creations.end(), deletions[i].replica),
                       creations.end());
     }
     deletions.resize(turn);
@@ -413,7 +412,7 @@ void JobReconciler::Converse(const World& world, const Plan& plan, Trail* trail)
   }
   const Plan::Conversation& conversation = *plan.conversation;
   address.host_and_port = options_.control_address(conversation.ip);
-  coordinators_->Converse(world.job.key, conversation.life, address, conversation.desired,
+  coordinators_->Converse(world.job.key, conversation.instance, address, conversation.desired,
                           conversation.deaths);
 }
 

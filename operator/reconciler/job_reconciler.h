@@ -129,7 +129,7 @@ class JobReconciler final : public runtime::Reconciler {
     // Hashes of the pods that the job's spec of this generation would produce, from these images.
     int64_t hashes_of = -1;
     PodImages hashed_images;
-    std::map<policy::Slot, std::string> hashes;
+    std::map<policy::Replica, std::string> hashes;
   };
 
   std::shared_ptr<Trail> TrailOf(const runtime::Key& key, const std::string& uid);
@@ -152,7 +152,7 @@ class JobReconciler final : public runtime::Reconciler {
     std::string template_hash;
   };
   absl::StatusOr<NewPod> CreatePod(const World& world, const PodImages& images,
-                                   const policy::Slot& slot) const;
+                                   const policy::Replica& replica) const;
   struct Lacking {
     OwnedObject wanted;
     runtime::ObjectPtr live;  // null: the cache has none
@@ -163,8 +163,8 @@ class JobReconciler final : public runtime::Reconciler {
   // Runs each task at most once, several at a time (Options::writes_at_once).
   absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
   absl::Status CreatePods(const World& world, const PodImages& images,
-                          const std::vector<policy::Slot>& slots, Trail* trail);
-  std::string WantedHash(const JobView& job, const policy::Slot& slot, Trail* trail) const;
+                          const std::vector<policy::Replica>& replicas, Trail* trail);
+  std::string WantedHash(const JobView& job, const policy::Replica& replica, Trail* trail) const;
   void Converse(const World& world, const Plan& plan, Trail* trail);
   bool NoteRefusal(const absl::Status& acted, Trail* trail) const;
   // The delay after the n-th write without effect.

@@ -45,70 +45,70 @@ uint32_t ReadCount(const Json& object, absl::string_view name) {
   return static_cast<uint32_t>(std::clamp<int64_t>(GetInt(object, {name}), 0, 1 << 30));
 }
 
-Memory::SlotMemory ReadSlot(const Json& from) {
-  Memory::SlotMemory slot;
-  slot.handled_life = GetString(from, {"handled"});
-  slot.replaced_life = GetString(from, {"replaced"});
-  slot.failures_in_row = static_cast<int>(ReadCount(from, "failuresInRow"));
-  slot.failed_starts = static_cast<int>(ReadCount(from, "failedStarts"));
+Memory::ReplicaMemory ReadSlot(const Json& from) {
+  Memory::ReplicaMemory replica;
+  replica.handled_instance = GetString(from, {"handled"});
+  replica.replaced_instance = GetString(from, {"replaced"});
+  replica.failures_in_row = static_cast<int>(ReadCount(from, "failuresInRow"));
+  replica.failed_starts = static_cast<int>(ReadCount(from, "failedStarts"));
   const Json* missing = kube::Find(from, {"dataMissing"});
-  slot.data_missing = missing != nullptr && *missing == true;
+  replica.data_missing = missing != nullptr && *missing == true;
   const Json* refused = kube::Find(from, {"refused"});
-  slot.refused = refused != nullptr && *refused == true;
-  slot.start_after = ReadTime(from, "startAfter", absl::InfinitePast());
-  slot.missing_life = GetString(from, {"missing"});
-  slot.missing_since = ReadTime(from, "missingSince", absl::InfiniteFuture());
-  return slot;
+  replica.refused = refused != nullptr && *refused == true;
+  replica.start_after = ReadTime(from, "startAfter", absl::InfinitePast());
+  replica.missing_instance = GetString(from, {"missing"});
+  replica.missing_since = ReadTime(from, "missingSince", absl::InfiniteFuture());
+  return replica;
 }
 
-Json WriteSlot(const Memory::SlotMemory& slot) {
+Json WriteSlot(const Memory::ReplicaMemory& replica) {
   Json to = Json::object();
-  WriteText("handled", slot.handled_life, &to);
-  WriteText("replaced", slot.replaced_life, &to);
-  WriteCount("failuresInRow", slot.failures_in_row, &to);
-  WriteCount("failedStarts", slot.failed_starts, &to);
-  if (slot.data_missing) to["dataMissing"] = true;
-  if (slot.refused) to["refused"] = true;
-  WriteTime("startAfter", slot.start_after, &to);
-  if (!slot.missing_life.empty()) {
-    WriteText("missing", slot.missing_life, &to);
-    WriteTime("missingSince", slot.missing_since, &to);
+  WriteText("handled", replica.handled_instance, &to);
+  WriteText("replaced", replica.replaced_instance, &to);
+  WriteCount("failuresInRow", replica.failures_in_row, &to);
+  WriteCount("failedStarts", replica.failed_starts, &to);
+  if (replica.data_missing) to["dataMissing"] = true;
+  if (replica.refused) to["refused"] = true;
+  WriteTime("startAfter", replica.start_after, &to);
+  if (!replica.missing_instance.empty()) {
+    WriteText("missing", replica.missing_instance, &to);
+    WriteTime("missingSince", replica.missing_since, &to);
   }
   return to;
 }
 
-std::optional<policy::Ending> ReadEnding(const Json& from) {
-  const std::string outcome = GetString(from, {"outcome"});
-  const auto found = std::find(std::begin(kOutcomes), std::end(kOutcomes), outcome);
+std::optional<policy::Outcome> ReadOutcome(const Json& from) {
+  const std::string kind = GetString(from, {"kind"});
+  const auto found = std::find(std::begin(kOutcomes), std::end(kOutcomes), kind);
   if (found == std::end(kOutcomes)) return std::nullopt;
-  policy::Ending ending;
-  ending.outcome = static_cast<policy::Outcome>(found - std::begin(kOutcomes));
-  ending.code = GetString(from, {"code"});
-  ending.reason = GetString(from, {"reason"});
-  ending.since = ReadTime(from, "since", absl::InfinitePast());
-  ending.leave_grace = absl::Seconds(GetInt(from, {"leaveSeconds"}));
-  return ending;
+  policy::Outcome outcome;
+  outcome.kind = static_cast<policy::OutcomeKind>(found - std::begin(kOutcomes));
+  outcome.code = GetString(from, {"code"});
+  outcome.reason = GetString(from, {"reason"});
+  outcome.since = ReadTime(from, "since", absl::InfinitePast());
+  outcome.leave_grace = absl::Seconds(GetInt(from, {"leaveSeconds"}));
+  return outcome;
 }
 
-Json WriteEnding(const policy::Ending& ending) {
-  Json to = {{"outcome", kOutcomes[static_cast<int>(ending.outcome)]}};
-  WriteText("code", ending.code, &to);
-  WriteText("reason", ending.reason, &to);
-  WriteTime("since", ending.since, &to);
-  WriteCount("leaveSeconds", absl::ToInt64Seconds(ending.leave_grace), &to);
+Json WriteOutcome(const policy::Outcome& outcome) {
+  Json to = {{"kind", kOutcomes[static_cast<int>(outcome.kind)]}};
+  WriteText("code", outcome.code, &to);
+  WriteText("reason", outcome.reason, &to);
+  WriteTime("since", outcome.since, &to);
+  WriteCount("leaveSeconds", absl::ToInt64Seconds(outcome.leave_grace), &to);
   return to;
 }
 
 }  // namespace
 
-bool ParseSlotName(absl::string_view name, policy::Slot* slot) {
+bool ParseReplicaName(absl::string_view name, policy::Replica* replica) {
   if (name == "coordinator") {
-    *slot = {v1::COORDINATOR, 0};
+    *replica = {v1::COORDINATOR, 0};
     return true;
   }
-  slot->role = absl::StartsWith(name, "ps-") ? v1::SHARD : v1::WORKER;
+  replica->role = absl::StartsWith(name, "ps-") ? v1::SHARD : v1::WORKER;
   if (!absl::ConsumePrefix(&name, "ps-") && !absl::ConsumePrefix(&name, "worker-")) return false;
-  return absl::SimpleAtoi(name, &slot->index);
+  return absl::SimpleAtoi(name, &replica->index);
 }
 
 Recovery ReadRecovery(const Json& status) {
@@ -120,7 +120,7 @@ Recovery ReadRecovery(const Json& status) {
   recovery.mode.mode = ParseMode(GetString(from, {"mode"}));
   recovery.mode.max_staleness = ReadCount(from, "maxStaleness");
   recovery.sized_workers = ReadCount(from, "sizedWorkers");
-  recovery.heard_life = GetString(from, {"heardLife"});
+  recovery.progress_instance = GetString(from, {"progressInstance"});
   recovery.images.server = GetString(from, {"images", "server"});
   recovery.images.worker = GetString(from, {"images", "worker"});
   for (const v1::Role role : kRoles) {
@@ -136,14 +136,14 @@ Recovery ReadRecovery(const Json& status) {
   const uint32_t failures = std::min<uint32_t>(ReadCount(from, "workerFailures"), 10000);
   memory.worker_deaths.assign(failures,
                               ReadTime(from, "workerFailuresSince", absl::InfinitePast()));
-  if (const Json* ending = kube::Find(from, {"ending"}); ending != nullptr) {
-    memory.ending = ReadEnding(*ending);
+  if (const Json* outcome = kube::Find(from, {"outcome"}); outcome != nullptr) {
+    memory.outcome = ReadOutcome(*outcome);
   }
   const Json* processes = kube::Find(from, {"processes"});
   if (processes == nullptr || !processes->is_object()) return recovery;
   for (auto it = processes->begin(); it != processes->end(); ++it) {
-    policy::Slot slot;
-    if (ParseSlotName(it.key(), &slot)) memory.slots[slot] = ReadSlot(it.value());
+    policy::Replica replica;
+    if (ParseReplicaName(it.key(), &replica)) memory.replicas[replica] = ReadSlot(it.value());
   }
   return recovery;
 }
@@ -155,7 +155,7 @@ Json WriteRecovery(const Recovery& recovery) {
   WriteText("mode", ModeName(recovery.mode.mode), &to);
   WriteCount("maxStaleness", static_cast<int64_t>(recovery.mode.max_staleness), &to);
   WriteCount("sizedWorkers", recovery.sized_workers, &to);
-  WriteText("heardLife", recovery.heard_life, &to);
+  WriteText("progressInstance", recovery.progress_instance, &to);
   if (recovery.shards != 0) {
     to["images"] = {{"server", recovery.images.server}, {"worker", recovery.images.worker}};
   }
@@ -167,11 +167,11 @@ Json WriteRecovery(const Recovery& recovery) {
     WriteCount("workerFailures", static_cast<int64_t>(memory.worker_deaths.size()), &to);
     WriteTime("workerFailuresSince", memory.worker_deaths.front(), &to);
   }
-  if (memory.ending.has_value()) to["ending"] = WriteEnding(*memory.ending);
+  if (memory.outcome.has_value()) to["outcome"] = WriteOutcome(*memory.outcome);
   Json processes = Json::object();
-  for (const auto& [slot, kept] : memory.slots) {
+  for (const auto& [replica, kept] : memory.replicas) {
     Json entry = WriteSlot(kept);
-    if (!entry.empty()) processes[policy::SlotName(slot)] = std::move(entry);
+    if (!entry.empty()) processes[policy::ReplicaName(replica)] = std::move(entry);
   }
   if (!processes.empty()) to["processes"] = std::move(processes);
   return to;

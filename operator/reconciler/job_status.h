@@ -12,16 +12,17 @@
 //                      already name others
 //   worked             roles of which a process was ever ready, in any activation
 //   sizedWorkers       the last number of workers that were all ready (0: not yet)
-//   heardLife          the last life of the coordinator that reported: with it, an operator that
+//   progressInstance   the last instance of the coordinator that reported: with it, an operator
+//   that
 //                      has just started does not report a running job as idle
 //   suspendingSince    when the operator began to wait for the checkpoint of a suspension
 //   restorations       counted against backoffLimit
 //   workerFailures, workerFailuresSince   counted against the limit within a window. Only the
 //                      count and the time of the oldest are kept, so after a restart of the
 //                      operator failures may be forgotten too early, but never too late
-//   ending             outcome, code, reason, since, leaveSeconds: the end that is in progress, or
+//   outcome            kind, code, reason, since, leaveSeconds: the end that is in progress, or
 //                      was reached
-//   processes          by slot, only where needed: the pods whose exit was handled and that were
+//   processes          by replica, only where needed: the pods whose exit was handled and that were
 //                      replaced; failures in a row, and whether the reason was missing data or a
 //                      refusal by the coordinator; when to start again; the pod that is missing at
 //                      the coordinator, and since when
@@ -45,14 +46,14 @@ struct Recovery {
   TrainingMode mode;    // unspecified: not active yet, or an older operator wrote the status
   PodImages images;     // empty in the same cases
   uint32_t sized_workers = 0;
-  std::string heard_life;
+  std::string progress_instance;
 };
 
 Recovery ReadRecovery(const kube::Json& status);
 kube::Json WriteRecovery(const Recovery& recovery);
 
-// Parses "worker-3" into a slot; false if it is not a slot name.
-bool ParseSlotName(absl::string_view name, policy::Slot* slot);
+// Parses "worker-3" into a replica; false if it is not a replica name.
+bool ParseReplicaName(absl::string_view name, policy::Replica* replica);
 
 // Sets the condition of that type. lastTransitionTime changes only if the status changes. Returns
 // whether the status or the reason has changed.

@@ -13,45 +13,45 @@ TEST(JobStatusTest, ReadsTheRecoveryStateAsItWasWritten) {
   Recovery recovery;
   recovery.shards = 3;
   recovery.sized_workers = 5;
-  recovery.heard_life = "uid";
+  recovery.progress_instance = "uid";
   recovery.memory.active_since = kNow;
   recovery.memory.suspending_since = kNow + absl::Seconds(1);
   recovery.memory.restorations = 2;
   recovery.memory.worker_deaths = {kNow, kNow + absl::Seconds(9)};
-  recovery.memory.ending =
-      policy::Ending{policy::Outcome::kFailed, "Code", "why", std::nullopt, kNow, absl::Seconds(7)};
-  policy::Memory::SlotMemory& slot = recovery.memory.slots[{v1::WORKER, 4}];
-  slot.handled_life = "a";
-  slot.replaced_life = "b";
-  slot.failures_in_row = 3;
-  slot.failed_starts = 2;
-  slot.start_after = kNow + absl::Seconds(4);
+  recovery.memory.outcome = policy::Outcome{
+      policy::OutcomeKind::kFailed, "Code", "why", std::nullopt, kNow, absl::Seconds(7)};
+  policy::Memory::ReplicaMemory& replica = recovery.memory.replicas[{v1::WORKER, 4}];
+  replica.handled_instance = "a";
+  replica.replaced_instance = "b";
+  replica.failures_in_row = 3;
+  replica.failed_starts = 2;
+  replica.start_after = kNow + absl::Seconds(4);
   const Json written = WriteRecovery(recovery);
   EXPECT_EQ(WriteRecovery(ReadRecovery({{"recovery", written}}))["processes"],
             written["processes"]);
   const Recovery read = ReadRecovery({{"recovery", written}});
   EXPECT_EQ(read.shards, 3u);
   EXPECT_EQ(read.sized_workers, 5u);
-  EXPECT_EQ(read.heard_life, "uid");
+  EXPECT_EQ(read.progress_instance, "uid");
   EXPECT_EQ(read.memory.active_since, kNow);
   EXPECT_EQ(read.memory.suspending_since, kNow + absl::Seconds(1));
   EXPECT_EQ(read.memory.restorations, 2u);
   EXPECT_EQ(read.memory.worker_deaths.size(), 2u);
-  ASSERT_TRUE(read.memory.ending.has_value());
-  EXPECT_EQ(read.memory.ending->outcome, policy::Outcome::kFailed);
-  EXPECT_EQ(read.memory.ending->reason, "why");
-  EXPECT_EQ(read.memory.ending->leave_grace, absl::Seconds(7));
-  EXPECT_EQ(read.memory.slots.at({v1::WORKER, 4}).start_after, kNow + absl::Seconds(4));
+  ASSERT_TRUE(read.memory.outcome.has_value());
+  EXPECT_EQ(read.memory.outcome->kind, policy::OutcomeKind::kFailed);
+  EXPECT_EQ(read.memory.outcome->reason, "why");
+  EXPECT_EQ(read.memory.outcome->leave_grace, absl::Seconds(7));
+  EXPECT_EQ(read.memory.replicas.at({v1::WORKER, 4}).start_after, kNow + absl::Seconds(4));
 }
 
 TEST(JobStatusTest, ReadsInvalidStateAsEmpty) {
   for (const char* text : {"null", "[]", "{\"recovery\":7}",
-                           "{\"recovery\":{\"shards\":-3,\"processes\":[1],\"ending\":\"x\"}}",
+                           "{\"recovery\":{\"shards\":-3,\"processes\":[1],\"outcome\":\"x\"}}",
                            "{\"recovery\":{\"processes\":{\"worker-x\":{},\"ps-\":3}}}"}) {
     const Recovery read = ReadRecovery(Json::parse(text));
     EXPECT_EQ(read.shards, 0u) << text;
-    EXPECT_FALSE(read.memory.ending.has_value()) << text;
-    EXPECT_TRUE(read.memory.slots.empty()) << text;
+    EXPECT_FALSE(read.memory.outcome.has_value()) << text;
+    EXPECT_TRUE(read.memory.replicas.empty()) << text;
   }
 }
 

@@ -300,17 +300,17 @@ std::string TlsSecretName(const std::string& job, v1::Role role, uint32_t index)
                       block == 0 ? "" : absl::StrCat("-", block));
 }
 
-Json TlsVolume(const std::string& name, const std::string& job, const policy::Slot& slot) {
+Json TlsVolume(const std::string& name, const std::string& job, const policy::Replica& replica) {
   const auto item = [](const std::string& key, const char* path) {
     return Json{{"key", key}, {"path", path}};
   };
-  return {
-      {"name", name},
-      {"secret",
-       {{"secretName", TlsSecretName(job, slot.role, slot.index)},
-        {"defaultMode", 0440},
-        {"items", Json::array({item(kBundle, "ca.crt"), item(CertificateKey(slot.index), "tls.crt"),
-                               item(PrivateKeyKey(slot.index), "tls.key")})}}}};
+  return {{"name", name},
+          {"secret",
+           {{"secretName", TlsSecretName(job, replica.role, replica.index)},
+            {"defaultMode", 0440},
+            {"items",
+             Json::array({item(kBundle, "ca.crt"), item(CertificateKey(replica.index), "tls.crt"),
+                          item(PrivateKeyKey(replica.index), "tls.key")})}}}};
 }
 
 absl::StatusOr<TlsPlan> PlanTls(const JobView& job, uint32_t shards, uint32_t workers,

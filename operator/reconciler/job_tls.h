@@ -41,7 +41,8 @@ std::string AuthoritySecretName(const std::string& job);
 std::string TlsSecretName(const std::string& job, v1::Role role, uint32_t index);
 
 // A volume with the files of one process, and nothing else of its Secret.
-kube::Json TlsVolume(const std::string& name, const std::string& job, const policy::Slot& slot);
+kube::Json TlsVolume(const std::string& name, const std::string& job,
+                     const policy::Replica& replica);
 
 // A job's Secrets, by name.
 using LiveSecrets = std::map<std::string, std::shared_ptr<const kube::Json>>;

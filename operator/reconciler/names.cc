@@ -53,19 +53,19 @@ absl::string_view RoleName(v1::Role role) {
   }
 }
 
-std::string PodName(const std::string& job, const policy::Slot& slot) {
-  return absl::StrCat(job, "-", policy::SlotName(slot));
+std::string PodName(const std::string& job, const policy::Replica& replica) {
+  return absl::StrCat(job, "-", policy::ReplicaName(replica));
 }
 
-std::optional<policy::Slot> SlotOf(const kube::Json& pod) {
+std::optional<policy::Replica> ReplicaOf(const kube::Json& pod) {
   const std::string role = kube::GetString(pod, {"metadata", "labels", kRoleLabel});
-  if (role == RoleName(v1::COORDINATOR)) return policy::Slot{v1::COORDINATOR, 0};
+  if (role == RoleName(v1::COORDINATOR)) return policy::Replica{v1::COORDINATOR, 0};
   uint32_t index = 0;
   if (!absl::SimpleAtoi(kube::GetString(pod, {"metadata", "labels", kIndexLabel}), &index)) {
     return std::nullopt;
   }
-  if (role == RoleName(v1::SHARD)) return policy::Slot{v1::SHARD, index};
-  if (role == RoleName(v1::WORKER)) return policy::Slot{v1::WORKER, index};
+  if (role == RoleName(v1::SHARD)) return policy::Replica{v1::SHARD, index};
+  if (role == RoleName(v1::WORKER)) return policy::Replica{v1::WORKER, index};
   return std::nullopt;
 }
 

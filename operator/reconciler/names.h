@@ -40,9 +40,9 @@ const kube::ResourceType& NetworkPolicies();
 // "coordinator", "ps", "worker": value of kRoleLabel, and name of the container.
 absl::string_view RoleName(v1::Role role);
 // "mnist-worker-0"; the coordinator's name has no number.
-std::string PodName(const std::string& job, const policy::Slot& slot);
+std::string PodName(const std::string& job, const policy::Replica& replica);
 // Reads the labels; nullopt for a pod without a role.
-std::optional<policy::Slot> SlotOf(const kube::Json& pod);
+std::optional<policy::Replica> ReplicaOf(const kube::Json& pod);
 
 // Names of Services begin with a letter; names of jobs may begin with a digit.
 std::string HeadlessServiceName(const std::string& job);

@@ -60,13 +60,13 @@ int WorkerThreads(const JobView& job, const Json& container) {
   return training.bit_exact() ? 1 : Cpus(container);
 }
 
-Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot,
+Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Replica& replica,
                const Json& container) {
   Json arguments = Json::array();
   const auto add = [&](const char* flag, const std::string& value) {
     arguments.push_back(absl::StrCat(flag, "=", value));
   };
-  if (slot.role == v1::COORDINATOR) {
+  if (replica.role == v1::COORDINATOR) {
     add("--job", absl::StrCat(kConfigFolder, "/", kJobFile));
     add("--listen", absl::StrCat("0.0.0.0:", kCoordinatorPort));
     add("--storage", job.job.spec.checkpoint().directory());
@@ -74,17 +74,17 @@ Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Sl
   } else {
     add("--job", JobIdentity(job));
     add("--coordinator", CoordinatorAddress(job.key));
-    add("--index", absl::StrCat(slot.index));
+    add("--index", absl::StrCat(replica.index));
   }
-  if (slot.role == v1::SHARD) {
+  if (replica.role == v1::SHARD) {
     add("--listen", absl::StrCat("0.0.0.0:", kShardPort));
     add("--advertise", "$(POD_IP)");
     add("--threads", absl::StrCat(std::max(1, Cpus(container))));
-    add("--grace", absl::StrCat(GraceSeconds(job, slot.role) - 5));
+    add("--grace", absl::StrCat(GraceSeconds(job, replica.role) - 5));
   }
-  if (slot.role == v1::WORKER) {
+  if (replica.role == v1::WORKER) {
     add("--threads", absl::StrCat(WorkerThreads(job, container)));
-    add("--grace", absl::StrCat(GraceSeconds(job, slot.role) - 5));
+    add("--grace", absl::StrCat(GraceSeconds(job, replica.role) - 5));
   }
   if (job.tls) {
     add("--tls-directory", kTlsFolder);
@@ -163,21 +163,21 @@ Json Ports(v1::Role role, bool custom) {
   return ports;
 }
 
-void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Json* volumes) {
+void AddMounts(const JobView& job, const policy::Replica& replica, Json* container, Json* volumes) {
   Json& mounts = (*container)["volumeMounts"];
   mounts = Json::array({{{"name", "sluice-tmp"}, {"mountPath", "/tmp"}}});
   volumes->push_back({{"name", "sluice-tmp"}, {"emptyDir", Json::object()}});
-  if (slot.role == v1::COORDINATOR) {
+  if (replica.role == v1::COORDINATOR) {
     mounts.push_back({{"name", "sluice-job"}, {"mountPath", kConfigFolder}, {"readOnly", true}});
     volumes->push_back({{"name", "sluice-job"}, {"configMap", {{"name", job.key.name}}}});
   }
   if (job.tls) {
     mounts.push_back({{"name", "sluice-tls"}, {"mountPath", kTlsFolder}, {"readOnly", true}});
-    volumes->push_back(TlsVolume("sluice-tls", job.key.name, slot));
+    volumes->push_back(TlsVolume("sluice-tls", job.key.name, replica));
   }
 
   const ClaimMount& checkpoints = job.checkpoints;
-  if (slot.role != v1::WORKER && !checkpoints.claim.empty()) {
+  if (replica.role != v1::WORKER && !checkpoints.claim.empty()) {
     mounts.push_back({{"name", "sluice-checkpoints"},
                       {"mountPath", checkpoints.mount_path},
                       {"subPath", checkpoints.sub_path}});
@@ -185,7 +185,7 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
                         {"persistentVolumeClaim", {{"claimName", checkpoints.claim}}}});
   }
 
-  if (slot.role == v1::WORKER && !job.data.claim.empty()) {
+  if (replica.role == v1::WORKER && !job.data.claim.empty()) {
     mounts.push_back(
         {{"name", "sluice-data"}, {"mountPath", job.data.mount_path}, {"readOnly", true}});
     volumes->push_back(
@@ -196,10 +196,10 @@ void AddMounts(const JobView& job, const policy::Slot& slot, Json* container, Js
 
 // `theirs` is the template's container of the same name.
 Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodImages& images,
-                   const policy::Slot& slot, const Json& theirs, Json* volumes) {
-  const bool custom = slot.role == v1::WORKER && job.job.spec.worker().command_size() > 0;
-  Json container = {{"name", absl::StrCat(RoleName(slot.role))},
-                    {"ports", Ports(slot.role, custom)},
+                   const policy::Replica& replica, const Json& theirs, Json* volumes) {
+  const bool custom = replica.role == v1::WORKER && job.job.spec.worker().command_size() > 0;
+  Json container = {{"name", absl::StrCat(RoleName(replica.role))},
+                    {"ports", Ports(replica.role, custom)},
                     {"terminationMessagePolicy", "FallbackToLogsOnError"},
                     {"securityContext",
                      {{"allowPrivilegeEscalation", false},
@@ -208,8 +208,8 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
                       {"capabilities", {{"drop", {"ALL"}}}},
                       {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
 
-  const bool computes = slot.role == v1::SHARD && job.NeedsWorkerImage(slot.role);
-  container["image"] = job.NeedsWorkerImage(slot.role) ? images.worker : images.server;
+  const bool computes = replica.role == v1::SHARD && job.NeedsWorkerImage(replica.role);
+  container["image"] = job.NeedsWorkerImage(replica.role) ? images.worker : images.server;
   container["env"] = Json::array({FieldVariable("POD_IP", "status.podIP")});
   if (custom) {
     container["command"] = Json::array();
@@ -219,17 +219,17 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
     Json& env = container["env"];
     env.push_back(Variable("SLUICE_COORDINATOR", CoordinatorAddress(job.key)));
     env.push_back(Variable("SLUICE_JOB", JobIdentity(job)));
-    env.push_back(Variable("SLUICE_WORKER_INDEX", absl::StrCat(slot.index)));
+    env.push_back(Variable("SLUICE_WORKER_INDEX", absl::StrCat(replica.index)));
     env.push_back(
         Variable("SLUICE_THREADS", absl::StrCat(std::max(1, WorkerThreads(job, theirs)))));
     env.push_back(Variable("PYTHONUNBUFFERED", "1"));
     if (job.tls) env.push_back(Variable("SLUICE_TLS_DIRECTORY", kTlsFolder));
   } else {
     container["command"] = {
-        absl::StrCat("/usr/bin/sluice-", RoleName(slot.role), computes ? "-torch" : "")};
-    container["args"] = Arguments(job, defaults, slot, theirs);
+        absl::StrCat("/usr/bin/sluice-", RoleName(replica.role), computes ? "-torch" : "")};
+    container["args"] = Arguments(job, defaults, replica, theirs);
     // The root file system of a pod is read-only.
-    if (slot.role == v1::WORKER && HasAddresses(job.job.spec.data()) &&
+    if (replica.role == v1::WORKER && HasAddresses(job.job.spec.data()) &&
         !HasVariable(theirs, kCacheVariable)) {
       container["env"].push_back(Variable(kCacheVariable, kCacheFolder));
     }
@@ -238,7 +238,7 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
     container["livenessProbe"] = LivenessProbe(job);
   }
 
-  AddMounts(job, slot, &container, volumes);
+  AddMounts(job, replica, &container, volumes);
   return container;
 }
 
@@ -438,27 +438,27 @@ PodImages ImagesOf(const JobView& job, const PodDefaults& defaults) {
 }
 
 Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& images,
-             const policy::Slot& slot) {
-  const Json& pod_template = job.TemplateOf(slot.role);
-  const std::string role(RoleName(slot.role));
-  const std::string name = PodName(job.key.name, slot);
+             const policy::Replica& replica) {
+  const Json& pod_template = job.TemplateOf(replica.role);
+  const std::string role(RoleName(replica.role));
+  const std::string name = PodName(job.key.name, replica);
   Json pod = MakeOwned(Pods(), job, name);
   Json& labels = pod["metadata"]["labels"];
   labels["app.kubernetes.io/component"] = role;
   labels[kRoleLabel] = role;
-  labels[kIndexLabel] = absl::StrCat(slot.index);
+  labels[kIndexLabel] = absl::StrCat(replica.index);
   MergeMetadata(job, pod_template, &pod["metadata"]);
 
   Json volumes = Json::array();
   const Json theirs = TemplateContainer(pod_template, role);
   const Json container =
-      MergeContainer(MakeContainer(job, defaults, images, slot, theirs, &volumes), theirs);
+      MergeContainer(MakeContainer(job, defaults, images, replica, theirs, &volumes), theirs);
   Json spec = {{"restartPolicy", "Never"},
                {"hostname", name},
                {"subdomain", HeadlessServiceName(job.key.name)},
                {"automountServiceAccountToken", false},
                {"enableServiceLinks", false},
-               {"terminationGracePeriodSeconds", GraceSeconds(job, slot.role)},
+               {"terminationGracePeriodSeconds", GraceSeconds(job, replica.role)},
                {"tolerations", Tolerations(job)},
                {"securityContext", SecurityContext(defaults)},
                {"containers", Json::array({container})},
@@ -468,7 +468,7 @@ Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& i
   pod["spec"] = MergeSpec(std::move(spec), their_spec == nullptr ? Json() : *their_spec, role);
   pod["metadata"]["annotations"][kTemplateHash] =
       absl::StrFormat("%08x", Crc32c(pod["spec"].dump()));
-  if (slot.role == v1::COORDINATOR) {
+  if (replica.role == v1::COORDINATOR) {
     std::string text = JobText(job.job.spec);
     if (text.size() <= kMaxJobText) {
       pod["metadata"]["annotations"][kStartedWith] = std::move(text);

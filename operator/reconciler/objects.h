@@ -26,13 +26,13 @@ struct PodDefaults {
 // The images of an activation that begins now.
 PodImages ImagesOf(const JobView& job, const PodDefaults& defaults);
 
-// The pod of a slot, with one of `images`. It gets its address, identity and threads just as
+// The pod of a replica, with one of `images`. It gets its address, identity and threads just as
 // processes get them from `sluice run`; the template of its role is merged into it.
 //
 // It uses only flags that programs of the oldest release in use know: anything new goes into the
 // job file or into environment variables, which older programs ignore (docs/versions.md).
 kube::Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& images,
-                   const policy::Slot& slot);
+                   const policy::Replica& replica);
 
 // Reads the annotation kTemplateHash of a pod that MakePod made.
 std::string TemplateHash(const kube::Json& pod);

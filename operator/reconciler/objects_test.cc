@@ -22,9 +22,9 @@ using ::testing::Not;
 
 const PodDefaults kDefaults = {"server:1", "worker:1", "logfmt"};
 const TrainingMode kMode = {v1::SYNCHRONOUS, 0};
-constexpr policy::Slot kWorker = {v1::WORKER, 1};
-constexpr policy::Slot kShard = {v1::SHARD, 0};
-constexpr policy::Slot kCoordinator = {v1::COORDINATOR, 0};
+constexpr policy::Replica kWorker = {v1::WORKER, 1};
+constexpr policy::Replica kShard = {v1::SHARD, 0};
+constexpr policy::Replica kCoordinator = {v1::COORDINATOR, 0};
 
 JobView Job(const Json& spec_patch = Json::object()) {
   Json job = Json::parse(R"({
@@ -38,8 +38,8 @@ JobView Job(const Json& spec_patch = Json::object()) {
   return ReadJob(job);
 }
 
-Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Slot& slot) {
-  return MakePod(job, defaults, ImagesOf(job, defaults), slot);
+Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Replica& replica) {
+  return MakePod(job, defaults, ImagesOf(job, defaults), replica);
 }
 
 Json Container(const Json& pod) { return pod["spec"]["containers"][0]; }
@@ -98,8 +98,8 @@ TEST(ObjectsTest, PodsUseOnlyFlagsThatEveryReleaseKnows) {
 }
 
 TEST(ObjectsTest, PodsAreRestricted) {
-  for (const policy::Slot& slot : {kCoordinator, kShard, kWorker}) {
-    const Json pod = MakePod(Job(), kDefaults, slot);
+  for (const policy::Replica& replica : {kCoordinator, kShard, kWorker}) {
+    const Json pod = MakePod(Job(), kDefaults, replica);
     const Json context = Container(pod)["securityContext"];
     EXPECT_EQ(context["runAsNonRoot"], true);
     EXPECT_EQ(context["allowPrivilegeEscalation"], false);
@@ -110,7 +110,7 @@ TEST(ObjectsTest, PodsAreRestricted) {
     EXPECT_EQ(pod["spec"]["securityContext"]["runAsUser"], 65532);
     PodDefaults platform = kDefaults;
     platform.run_as.reset();
-    const Json theirs = MakePod(Job(), platform, slot)["spec"]["securityContext"];
+    const Json theirs = MakePod(Job(), platform, replica)["spec"]["securityContext"];
     EXPECT_EQ(theirs["runAsNonRoot"], true);
     for (const char* field : {"runAsUser", "runAsGroup", "fsGroup"}) {
       EXPECT_FALSE(theirs.contains(field)) << field;
@@ -165,8 +165,8 @@ TEST(ObjectsTest, ACustomCommandFindsTheJobInItsEnvironment) {
 }
 
 TEST(ObjectsTest, ACustomCommandHasAMetricsPortOnlyIfItsTemplateDoes) {
-  const auto ports = [](const Json& worker, const policy::Slot& slot) {
-    return Container(MakePod(Job({{"worker", worker}}), kDefaults, slot))["ports"].dump();
+  const auto ports = [](const Json& worker, const policy::Replica& replica) {
+    return Container(MakePod(Job({{"worker", worker}}), kDefaults, replica))["ports"].dump();
   };
   const Json command = {{"command", {"python3", "train.py"}}};
   EXPECT_EQ(ports(command, kWorker), "[]");
@@ -194,13 +194,14 @@ TEST(ObjectsTest, WorkersThatDownloadGetACacheDirectoryUnlessTheySetOne) {
 }
 
 TEST(ObjectsTest, ProcessesReceiveThePathsOfTheirCertificates) {
-  for (const policy::Slot& slot : {kCoordinator, kShard, kWorker}) {
-    const Json pod = MakePod(Job(), kDefaults, slot);
+  for (const policy::Replica& replica : {kCoordinator, kShard, kWorker}) {
+    const Json pod = MakePod(Job(), kDefaults, replica);
     EXPECT_THAT(Arguments(pod), Contains("--tls-directory=/etc/sluice-tls"));
     EXPECT_THAT(pod.dump(),
-                HasSubstr("\"secretName\":\"a-tls-" + std::string(RoleName(slot.role)) + "\""));
+                HasSubstr("\"secretName\":\"a-tls-" + std::string(RoleName(replica.role)) + "\""));
     EXPECT_THAT(pod.dump(), Not(HasSubstr("a-tls-ca")));
-    EXPECT_THAT(MakePod(Job({{"tls", "Disabled"}}), kDefaults, slot).dump(), Not(HasSubstr("tls")));
+    EXPECT_THAT(MakePod(Job({{"tls", "Disabled"}}), kDefaults, replica).dump(),
+                Not(HasSubstr("tls")));
   }
   const Json custom =
       MakePod(Job({{"worker", {{"command", {"python3", "train.py"}}}}}), kDefaults, kWorker);
@@ -208,8 +209,8 @@ TEST(ObjectsTest, ProcessesReceiveThePathsOfTheirCertificates) {
 }
 
 TEST(ObjectsTest, ProbesKillFrozenButNotBusyProcesses) {
-  for (const policy::Slot& slot : {kCoordinator, kShard, kWorker}) {
-    const Json usual = Container(MakePod(Job(), kDefaults, slot));
+  for (const policy::Replica& replica : {kCoordinator, kShard, kWorker}) {
+    const Json usual = Container(MakePod(Job(), kDefaults, replica));
     for (const char* name : {"startupProbe", "livenessProbe"}) {
       const Json& probe = usual[name];
       EXPECT_EQ(probe["httpGet"]["path"], "/healthz");
@@ -220,8 +221,9 @@ TEST(ObjectsTest, ProbesKillFrozenButNotBusyProcesses) {
     EXPECT_EQ(usual["startupProbe"]["failureThreshold"], 12) << "60 s";
     EXPECT_EQ(usual["livenessProbe"]["periodSeconds"], 5);
     EXPECT_EQ(usual["livenessProbe"]["failureThreshold"], 6) << "30 s";
-    const Json patient = Container(MakePod(
-        Job({{"timeouts", {{"silenceSeconds", 12.5}, {"startSeconds", 301}}}}), kDefaults, slot));
+    const Json patient =
+        Container(MakePod(Job({{"timeouts", {{"silenceSeconds", 12.5}, {"startSeconds", 301}}}}),
+                          kDefaults, replica));
     EXPECT_EQ(patient["startupProbe"]["failureThreshold"], 61);
     EXPECT_EQ(patient["livenessProbe"]["periodSeconds"], 13);
   }
@@ -231,8 +233,8 @@ TEST(ObjectsTest, ProbesKillFrozenButNotBusyProcesses) {
 
 TEST(ObjectsTest, AShardHasTheGracePeriodOfACoordinator) {
   const JobView job = Job({{"timeouts", {{"suspendCheckpointSeconds", 100}}}});
-  for (const policy::Slot& slot : {kCoordinator, kShard}) {
-    EXPECT_EQ(MakePod(job, kDefaults, slot)["spec"]["terminationGracePeriodSeconds"], 110);
+  for (const policy::Replica& replica : {kCoordinator, kShard}) {
+    EXPECT_EQ(MakePod(job, kDefaults, replica)["spec"]["terminationGracePeriodSeconds"], 110);
   }
   EXPECT_THAT(Arguments(MakePod(job, kDefaults, kShard)), Contains("--grace=105"));
 }

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "operator/policy/last_words.h"
+#include "operator/policy/reason_from_log.h"
 #include "operator/reconciler/names.h"
 #include "services/common/exit_code.h"
 
@@ -254,7 +254,7 @@ void ReadTermination(const Json& terminated, PodView* view) {
   }
 }
 
-void ReadLastWord(PodView* view) {
+void ReadFinalProgress(PodView* view) {
   v1::JobProgress progress;
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
@@ -262,11 +262,11 @@ void ReadLastWord(PodView* view) {
   if (message.empty() || message[0] != '{') return;
   if (!google::protobuf::util::JsonStringToMessage(message, &progress, options).ok()) return;
   view->exit.message = progress.reason();
-  view->last_word = std::move(progress);
+  view->final_progress = std::move(progress);
 }
 
 void ReadContainer(const Json& pod, PodView* view) {
-  const absl::string_view name = RoleName(view->slot.role);
+  const absl::string_view name = RoleName(view->replica.role);
   const Json* status = ContainerStatus(pod, name);
   view->started = view->created;
   if (status == nullptr) return;
@@ -284,10 +284,10 @@ void ReadContainer(const Json& pod, PodView* view) {
 }  // namespace
 
 std::optional<PodView> ReadPod(const Json& pod) {
-  const std::optional<policy::Slot> slot = SlotOf(pod);
-  if (!slot.has_value()) return std::nullopt;
+  const std::optional<policy::Replica> replica = ReplicaOf(pod);
+  if (!replica.has_value()) return std::nullopt;
   PodView view;
-  view.slot = *slot;
+  view.replica = *replica;
   view.name = kube::KeyOf(pod).name;
   view.uid = kube::UidOf(pod);
   view.node = GetString(pod, {"spec", "nodeName"});
@@ -319,7 +319,7 @@ std::optional<PodView> ReadPod(const Json& pod) {
     view.exit.message = GetString(pod, {"status", "message"});
   }
 
-  if (!view.ended) view.waiting = WaitingOf(pod, RoleName(view.slot.role), view.begun);
+  if (!view.ended) view.waiting = WaitingOf(pod, RoleName(view.replica.role), view.begun);
   if (!view.begun) ReadSlowStart(pod, &view);
   ReadSlowEnd(pod, &view);
 
@@ -332,10 +332,10 @@ std::optional<PodView> ReadPod(const Json& pod) {
       view.exit.cause = policy::Cause::kOutside;
       view.exit.reason = std::move(reason);
     }
-    if (view.slot.role == v1::COORDINATOR) ReadLastWord(&view);
-    if (!view.last_word.has_value()) {
+    if (view.replica.role == v1::COORDINATOR) ReadFinalProgress(&view);
+    if (!view.final_progress.has_value()) {
       // If the process wrote no message, Kubernetes has put the end of the log here.
-      view.exit.message = policy::LastWords(
+      view.exit.message = policy::ReasonFromLog(
           absl::StrSplit(absl::StripTrailingAsciiWhitespace(view.exit.message), '\n'));
     }
   } else if (view.deletion_asked.has_value()) {
@@ -368,7 +368,7 @@ const Trouble& WaitingAt(const PodView& pod, absl::Time now) {
 
 policy::ProcessObservation Observe(const PodView& pod) {
   policy::ProcessObservation process;
-  process.life = pod.uid;
+  process.instance = pod.uid;
   process.started = pod.started;
   process.ready = pod.was_ready;
   process.begun = pod.begun;

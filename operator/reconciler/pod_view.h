@@ -19,9 +19,9 @@ struct Trouble {
   bool empty() const { return reason.empty(); }
 };
 
-// A pod is one life: its containers are never restarted.
+// A pod is one instance: its containers are never restarted.
 struct PodView {
-  policy::Slot slot;
+  policy::Replica replica;
   std::string name;
   std::string uid;
   std::string node;
@@ -47,8 +47,8 @@ struct PodView {
   bool terminal = false;
   absl::Time ended_at;
   policy::Exit exit;
-  // A coordinator's last word, from its termination message.
-  std::optional<v1::JobProgress> last_word;
+  // The coordinator's final progress, from its termination message.
+  std::optional<v1::JobProgress> final_progress;
 
   // When its deletion was requested, and when the pod should be gone.
   std::optional<absl::Time> deletion_asked;

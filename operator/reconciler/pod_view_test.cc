@@ -67,7 +67,7 @@ TEST(PodViewTest, KnowsTheReasonOfADeletionWhileThePodStillRuns) {
 TEST(PodViewTest, ReadsASignalFromTheExitCode) {
   const auto pod = ReadPod(Pod("worker", Terminated("worker", {{"exitCode", 139}})));
   ASSERT_TRUE(pod.has_value());
-  EXPECT_EQ(pod->slot, (policy::Slot{v1::WORKER, 3}));
+  EXPECT_EQ(pod->replica, (policy::Replica{v1::WORKER, 3}));
   EXPECT_TRUE(pod->ended);
   EXPECT_EQ(pod->exit.signal, 11);
   EXPECT_EQ(policy::ReasonOf(pod->exit), "Killed");
@@ -100,8 +100,8 @@ TEST(PodViewTest, ReadsACoordinatorsTerminationMessageAsProgress) {
       "coordinator",
       Terminated("coordinator",
                  {{"exitCode", 1}, {"message", R"({"phase":"FAILED","reason":"NaN","x":1})"}})));
-  ASSERT_TRUE(pod->last_word.has_value());
-  EXPECT_EQ(pod->last_word->phase(), v1::JobProgress::FAILED);
+  ASSERT_TRUE(pod->final_progress.has_value());
+  EXPECT_EQ(pod->final_progress->phase(), v1::JobProgress::FAILED);
   EXPECT_EQ(pod->exit.message, "NaN");
 }
 

@@ -113,15 +113,15 @@ class Reporter {
 
  private:
   bool Accepted() const { return job_.problem.empty() || recovery_.shards != 0; }
-  const std::optional<policy::Ending>& Ending() const { return recovery_.memory.ending; }
-  bool EndedAs(policy::Outcome outcome) const {
-    return Ending().has_value() && Ending()->outcome == outcome;
+  const std::optional<policy::Outcome>& Outcome() const { return recovery_.memory.outcome; }
+  bool EndedAs(policy::OutcomeKind outcome) const {
+    return Outcome().has_value() && Outcome()->kind == outcome;
   }
   bool Over() const {
-    return EndedAs(policy::Outcome::kSucceeded) || EndedAs(policy::Outcome::kFailed);
+    return EndedAs(policy::OutcomeKind::kSucceeded) || EndedAs(policy::OutcomeKind::kFailed);
   }
   bool Stopped() const {
-    return findings_.stopped && EndedAs(policy::Outcome::kSuspended) && !findings_.resizing &&
+    return findings_.stopped && EndedAs(policy::OutcomeKind::kSuspended) && !findings_.resizing &&
            !findings_.switching;
   }
   bool Suspending() const { return job_.job.suspend && !Over() && !Stopped(); }
@@ -136,32 +136,32 @@ class Reporter {
         {type, std::move(reason), std::move(action), std::move(note), std::move(pod)});
   }
 
-  bool Wanted(const policy::Slot& slot) const {
-    if (slot.role == v1::COORDINATOR) return true;
-    return slot.index < (slot.role == v1::SHARD ? recovery_.shards : findings_.workers);
+  bool Wanted(const policy::Replica& replica) const {
+    if (replica.role == v1::COORDINATOR) return true;
+    return replica.index < (replica.role == v1::SHARD ? recovery_.shards : findings_.workers);
   }
 
-  // Finds the slots without a ready pod, and the reasons.
+  // Finds the replicas without a ready pod, and the reasons.
   void Sort() {
-    std::map<policy::Slot, const PodView*> pods;
-    for (const PodView& pod : world_.pods) pods[pod.slot] = &pod;
-    const auto look = [&](const policy::Slot& slot) {
-      const auto found = pods.find(slot);
+    std::map<policy::Replica, const PodView*> pods;
+    for (const PodView& pod : world_.pods) pods[pod.replica] = &pod;
+    const auto look = [&](const policy::Replica& replica) {
+      const auto found = pods.find(replica);
       const PodView* pod = found == pods.end() ? nullptr : found->second;
       if (pod != nullptr && pod->ready && !pod->deletion_asked.has_value()) return;
-      missing_.push_back(policy::SlotName(slot));
+      missing_.push_back(policy::ReplicaName(replica));
       if (pod != nullptr && waiting_.empty()) {
         const Trouble& waiting = WaitingAt(*pod, findings_.now);
         if (!waiting.empty()) {
           waiting_ = {waiting.reason, absl::StrCat(pod->name, ": ", waiting.message)};
         }
       }
-      const auto kept = recovery_.memory.slots.find(slot);
-      if (kept == recovery_.memory.slots.end() || kept->second.failures_in_row == 0) return;
-      if (kept->second.data_missing) without_data_.push_back(policy::SlotName(slot));
-      if (kept->second.refused) refused_.push_back(policy::SlotName(slot));
+      const auto kept = recovery_.memory.replicas.find(replica);
+      if (kept == recovery_.memory.replicas.end() || kept->second.failures_in_row == 0) return;
+      if (kept->second.data_missing) without_data_.push_back(policy::ReplicaName(replica));
+      if (kept->second.refused) refused_.push_back(policy::ReplicaName(replica));
       failing_.push_back(
-          absl::StrCat(policy::SlotName(slot), " (", kept->second.failures_in_row, ")"));
+          absl::StrCat(policy::ReplicaName(replica), " (", kept->second.failures_in_row, ")"));
     };
     if (recovery_.shards == 0) return;
     look({v1::COORDINATOR, 0});
@@ -180,11 +180,11 @@ class Reporter {
     int64_t shards = 0, shards_ready = 0, workers = 0, workers_ready = 0;
     Json images = Json::object();
     for (const PodView& pod : world_.pods) {
-      if (!pod.image_id.empty()) images[std::string(RoleName(pod.slot.role))] = pod.image_id;
+      if (!pod.image_id.empty()) images[std::string(RoleName(pod.replica.role))] = pod.image_id;
       if (pod.ended || pod.deletion_asked.has_value()) continue;
-      if (pod.slot.role == v1::SHARD) ++shards, shards_ready += pod.ready;
-      if (pod.slot.role == v1::WORKER) ++workers, workers_ready += pod.ready;
-      if (pod.slot.role == v1::COORDINATOR) coordinator_ready_ = pod.ready;
+      if (pod.replica.role == v1::SHARD) ++shards, shards_ready += pod.ready;
+      if (pod.replica.role == v1::WORKER) ++workers, workers_ready += pod.ready;
+      if (pod.replica.role == v1::COORDINATOR) coordinator_ready_ = pod.ready;
     }
     status_["parameterServer"] = {
         {"replicas", shards}, {"readyReplicas", shards_ready}, {"movingPartitions", 0}};
@@ -278,8 +278,8 @@ class Reporter {
     if (message.empty()) message = "the pod is being deleted";
     message = TruncateUtf8(message, 1000);
     Json failure = {{"time", kube::EncodeTime(findings_.now)},
-                    {"role", std::string(RoleName(pod.slot.role))},
-                    {"index", pod.slot.index},
+                    {"role", std::string(RoleName(pod.replica.role))},
+                    {"index", pod.replica.index},
                     {"pod", pod.name},
                     {"reason", reason},
                     {"message", message},
@@ -293,9 +293,9 @@ class Reporter {
     failures.insert(failures.begin(), std::move(failure));
     while (failures.size() > kMaxFailures) failures.erase(failures.size() - 1);
     // The condition has an event of its own.
-    if (reason == kDataMissing || reason == kRefused || Ending().has_value()) return;
+    if (reason == kDataMissing || reason == kRefused || Outcome().has_value()) return;
     Tell(end.exit.cause == policy::Cause::kOutside ? Type::kNormal : Type::kWarning, reason,
-         absl::StrCat("Replace", RoleWord(pod.slot.role)), absl::StrCat(pod.name, ": ", message),
+         absl::StrCat("Replace", RoleWord(pod.replica.role)), absl::StrCat(pod.name, ": ", message),
          pod.name);
   }
 
@@ -316,7 +316,7 @@ class Reporter {
     const bool active = findings_.phase == Progress::TRAINING ||
                         findings_.phase == Progress::EVALUATING ||
                         findings_.phase == Progress::SAVING;
-    if (active && !Ending().has_value()) {
+    if (active && !Outcome().has_value()) {
       const char* reason = findings_.phase == Progress::TRAINING     ? "Training"
                            : findings_.phase == Progress::EVALUATING ? "Evaluating"
                                                                      : "Saving";
@@ -327,11 +327,11 @@ class Reporter {
              absl::StrCat("training continues from step ", findings_.progress->step(), ", attempt ",
                           findings_.progress->attempt()));
       }
-    } else if (!findings_.unheard || Ending().has_value()) {
+    } else if (!findings_.unheard || Outcome().has_value()) {
       Set("Running", false, NotRunning(), "");
     }
     if (Stopped()) {
-      const std::string message = Ending()->reason.empty() ? "" : Ending()->reason;
+      const std::string message = Outcome()->reason.empty() ? "" : Outcome()->reason;
       if (Set("Suspended", true, "Suspended", message)) {
         Tell(Type::kNormal, "Suspended", "Suspend",
              message.empty() ? "a checkpoint is saved and all pods are gone" : message);
@@ -343,7 +343,7 @@ class Reporter {
   }
 
   std::string NotRunning() const {
-    if (Over()) return Ending()->outcome == policy::Outcome::kSucceeded ? "Succeeded" : "Failed";
+    if (Over()) return Outcome()->kind == policy::OutcomeKind::kSucceeded ? "Succeeded" : "Failed";
     if (Stopped()) return "Suspended";
     if (Suspending()) return "Suspending";
     if (!Accepted()) return job_.problem.reason;
@@ -360,7 +360,7 @@ class Reporter {
       message =
           absl::StrCat(recovery_.shards, " -> ", shards,
                        " shards: the job saves a checkpoint and continues with the new number");
-    } else if (!Ending().has_value() && sized != 0 && sized != findings_.workers) {
+    } else if (!Outcome().has_value() && sized != 0 && sized != findings_.workers) {
       reason = "ScalingWorkers";
       message = absl::StrCat(sized, " -> ", findings_.workers, " workers");
     }
@@ -368,14 +368,14 @@ class Reporter {
     const bool was = HasCondition(status_, "Scaling");
     if (Set("Scaling", scaling, reason, message) && scaling) {
       Tell(Type::kNormal, reason, "Scale", message);
-    } else if (was && !scaling && !Ending().has_value()) {
+    } else if (was && !scaling && !Outcome().has_value()) {
       Tell(Type::kNormal, "Scaled", "Scale",
            absl::StrCat(recovery_.shards, " shards and ", findings_.workers, " workers"));
     }
   }
 
   void Health() {
-    const bool idle = Ending().has_value() || !Accepted() || recovery_.shards == 0;
+    const bool idle = Outcome().has_value() || !Accepted() || recovery_.shards == 0;
     if (idle) {
       Set("Ready", false, NotRunning(), "");
       Set("Degraded", false, "ReplicasReady", "");
@@ -424,7 +424,7 @@ class Reporter {
   void Pending() {
     std::vector<std::string> fields;
     std::string message;
-    const bool active = Accepted() && !Ending().has_value() && recovery_.shards != 0;
+    const bool active = Accepted() && !Outcome().has_value() && recovery_.shards != 0;
     const bool other_images = active && recovery_.images != world_.images;
     if (active) {
       fields = FieldsPending();
@@ -461,7 +461,7 @@ class Reporter {
   std::vector<std::string> FieldsPending() const {
     std::vector<std::string> fields;
     for (const PodView& pod : world_.pods) {
-      if (pod.slot.role != v1::COORDINATOR || !pod.begun || pod.ended) continue;
+      if (pod.replica.role != v1::COORDINATOR || !pod.begun || pod.ended) continue;
       v1::JobSpec running;
       google::protobuf::util::JsonParseOptions options;
       options.ignore_unknown_fields = true;
@@ -492,11 +492,11 @@ class Reporter {
   }
 
   void End() {
-    const bool succeeded = EndedAs(policy::Outcome::kSucceeded);
-    const bool failed = EndedAs(policy::Outcome::kFailed);
-    const std::string message = Ending().has_value() ? Ending()->reason : "";
+    const bool succeeded = EndedAs(policy::OutcomeKind::kSucceeded);
+    const bool failed = EndedAs(policy::OutcomeKind::kFailed);
+    const std::string message = Outcome().has_value() ? Outcome()->reason : "";
     const std::string reason =
-        Ending().has_value() && !Ending()->code.empty() ? Ending()->code : "Ended";
+        Outcome().has_value() && !Outcome()->code.empty() ? Outcome()->code : "Ended";
     const bool news = !HasCondition(status_, "Succeeded") && !HasCondition(status_, "Failed");
     const bool trained = reason != kNothingTrained;
     Set("Succeeded", succeeded,
@@ -527,8 +527,8 @@ class Reporter {
 
   std::string Summary() const {
     if (!Accepted()) return "Invalid";
-    if (EndedAs(policy::Outcome::kSucceeded)) return "Succeeded";
-    if (EndedAs(policy::Outcome::kFailed)) return "Failed";
+    if (EndedAs(policy::OutcomeKind::kSucceeded)) return "Succeeded";
+    if (EndedAs(policy::OutcomeKind::kFailed)) return "Failed";
     if (Stopped()) return "Suspended";
     if (Suspending()) return "Suspending";
     if (findings_.resizing) return "Scaling";

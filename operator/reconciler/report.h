@@ -24,10 +24,10 @@ struct HandledEnd {
 struct Findings {
   const World* world = nullptr;
   const Recovery* recovery = nullptr;  // to be written
-  // Of the coordinator's current life; STARTING if it has reported nothing.
+  // Of the coordinator's current instance; STARTING if it has reported nothing.
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
-  const v1::JobProgress* progress = nullptr;  // the newest, of any life; null: none
-  bool progress_is_new = false;               // `progress` is of the current life
+  const v1::JobProgress* progress = nullptr;  // the newest, of any instance; null: none
+  bool progress_is_new = false;               // `progress` is of the current instance
   bool unheard = false;    // this operator has no report of the coordinator; a previous one had
   uint32_t workers = 0;    // desired
   bool resizing = false;   // stopping, to continue with another number of shards

@@ -86,12 +86,12 @@ kube::HttpClient::Options ClientOptions() {
 
 }  // namespace
 
-void FakeCoordinators::Converse(const kube::ObjectKey& job, const std::string& life,
+void FakeCoordinators::Converse(const kube::ObjectKey& job, const std::string& instance,
                                 const reconciler::ControlAddress& address,
                                 const v1::SetDesiredRequest& desired,
                                 std::vector<v1::SetDesiredRequest::Death> reported) {
   Partner& partner = partners[job];
-  partner.life = life;
+  partner.instance = instance;
   partner.address = address.host_and_port;
   partner.credentials = address.credentials;
   partner.desired = desired;

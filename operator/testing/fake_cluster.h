@@ -24,13 +24,13 @@ namespace sluice {
 class FakeCoordinators final : public reconciler::Coordinators {
  public:
   struct Partner {
-    std::string life;
+    std::string instance;
     std::string address;
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plain text
     v1::SetDesiredRequest desired;
     std::vector<v1::SetDesiredRequest::Death> deaths;
   };
-  void Converse(const kube::ObjectKey& job, const std::string& life,
+  void Converse(const kube::ObjectKey& job, const std::string& instance,
                 const reconciler::ControlAddress& address, const v1::SetDesiredRequest& desired,
                 std::vector<v1::SetDesiredRequest::Death> deaths) override;
   void Pause(const kube::ObjectKey& job) override { partners.erase(job); }
@@ -75,8 +75,8 @@ class FakeCluster {
   // Creates Job(name, patch), whose coordinator then reports that it trains, at step 10. Returns
   // false if Settle() does not end.
   bool Train(const std::string& name, const kube::Json& patch = kube::Json::object());
-  // The coordinator's next report, in its current life. As in a real cluster, growing steps alone
-  // do not wake the operator.
+  // The coordinator's next report, in its current instance. As in a real cluster, growing steps
+  // alone do not wake the operator.
   void Say(const std::string& name, v1::JobProgress::Phase phase, uint64_t step,
            const std::function<void(v1::JobProgress*)>& more = nullptr);
 

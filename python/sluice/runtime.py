@@ -75,10 +75,10 @@ class TensorBuffers:
 
 
 class Work:
-    """A Compute or EvaluateSamples of one life of the process."""
+    """A Compute or EvaluateSamples of one instance of the process."""
 
-    def __init__(self, life, request):
-        self.life = life
+    def __init__(self, instance, request):
+        self.instance = instance
         self.request = request
         self.cancelled = False
 
@@ -98,7 +98,7 @@ class Runtime:
         self._changed = threading.Condition(self._lock)  # there is work, or the worker has ended
         self._timer = threading.Condition(self._lock)
         self._timer_until = 0.0  # when the timer wakes up
-        self._life = 0
+        self._instance = 0
         self._core = None
         self._events = collections.deque()
         self._running = False
@@ -114,7 +114,7 @@ class Runtime:
         self._duplicate_since = None
         self._coordinator = transport.CoordinatorStream(
             address, self._on_connected, self._on_message, self._on_broken, tls)
-        self._begin_life()
+        self._begin_instance()
 
     def start(self):
         self._coordinator.start()
@@ -176,7 +176,7 @@ class Runtime:
     def give_tensors(self, work, tensors):
         """`tensors`: (index, flat array or None) in any order. Any thread."""
         if tensors:
-            self._event('on_tensors', work.request.id, tensors, life=work.life)
+            self._event('on_tensors', work.request.id, tensors, instance=work.instance)
 
     def finish_compute(self, work, result):
         self._finish('on_computed', work, result)
@@ -186,9 +186,9 @@ class Runtime:
 
     def _finish(self, event, work, result):
         with self._lock:
-            if work.life == self._life:
+            if work.instance == self._instance:
                 self._given.pop(work.request.id, None)
-        self._event(event, work.request.id, result, life=work.life)
+        self._event(event, work.request.id, result, instance=work.instance)
 
     def fail(self, reason):
         self._event('on_failed', reason)
@@ -244,11 +244,11 @@ class Runtime:
             raise errors.NonFiniteGradient(end.message)
         raise errors.JobFailed(end.message)
 
-    # ---- the core and its lives
+    # ---- the core and its instances
 
-    def _begin_life(self):
+    def _begin_instance(self):
         """A new incarnation: the first, or after an expulsion (R7)."""
-        self._life += 1
+        self._instance += 1
         process = wire.ProcessId(role=wire.WORKER, index=self.index,
                                  incarnation=secrets.randbits(64) or 1)
         self._core = core_lib.WorkerCore(core_lib.Options(
@@ -258,17 +258,17 @@ class Runtime:
         if self._busy:
             self._core.on_adoptable(False, time.monotonic())
 
-    def _event(self, name, *arguments, life=None):
-        """Any thread. An event of an older life is dropped."""
+    def _event(self, name, *arguments, instance=None):
+        """Any thread. An event of an older instance is dropped."""
         with self._lock:
-            self._events.append((name, arguments, life))
+            self._events.append((name, arguments, instance))
             if self._running:
                 return  # the thread that is running actions carries them out, in order
             self._running = True
             try:
                 while self._events:
-                    name, arguments, life = self._events.popleft()
-                    if self._ended is None and life in (None, self._life):
+                    name, arguments, instance = self._events.popleft()
+                    if self._ended is None and instance in (None, self._instance):
                         event = getattr(self._core, name)
                         for action in event(*arguments, time.monotonic()):
                             self._perform(action)
@@ -315,7 +315,7 @@ class Runtime:
         self._event('on_coordinator_broken')
 
     def _connect(self, shard, address):
-        life = self._life
+        instance = self._instance
         stream = None
 
         def is_present():
@@ -325,19 +325,19 @@ class Runtime:
             with self._lock:
                 if is_present():
                     self._core.on_sent(max(each.sent_at for each in self._streams.values()))
-                    self._event('on_shard_frames', shard, frames, life=life)
+                    self._event('on_shard_frames', shard, frames, instance=instance)
 
         def on_broken(why):
             del why
             with self._lock:
                 if is_present():
                     del self._streams[shard]
-                    self._event('on_shard_broken', shard, life=life)
+                    self._event('on_shard_broken', shard, instance=instance)
 
         stream = transport.FrameStream(address, on_frames, on_broken, self.tls,
                                        self._shared_memory)
         self._streams[shard] = stream
-        self._event('on_shard_connected', shard, life=life)
+        self._event('on_shard_connected', shard, instance=instance)
 
     def _close_streams(self):
         for stream in self._streams.values():
@@ -377,25 +377,25 @@ class Runtime:
         self._duplicate_since = None
         if self._model is not None:
             table, training, evaluation, _ = self._model
-            self._event('on_model_ready', table, training, evaluation, life=self._life)
+            self._event('on_model_ready', table, training, evaluation, instance=self._instance)
 
     def _perform_ReadInitialTensor(self, action):
         content = self._model[3](action.tensor)
-        self._event('on_initial_tensor', action.init_id, action.tensor, content, life=self._life)
+        self._event('on_initial_tensor', action.init_id, action.tensor, content, instance=self._instance)
 
     def _perform_StoreBlock(self, action):
         try:
             self.buffers.store(action)
         except ValueError as error:
             self._event('on_failed', f'a received block cannot be stored: {error}',
-                        life=self._life)
+                        instance=self._instance)
 
     def _perform_AdoptVersion(self, action):
         del action
         self.buffers.swap()
 
     def _perform_Compute(self, action):
-        work = Work(self._life, action)
+        work = Work(self._instance, action)
         self._given[action.id] = work
         self._work.append(work)
 
@@ -412,13 +412,13 @@ class Runtime:
     def _answer_cancelled(self, work):
         self._given.pop(work.request.id, None)
         self._event('on_computed', work.request.id, core_lib.ComputeResult(cancelled=True),
-                    life=work.life)
+                    instance=work.instance)
 
     def _perform_Exit(self, action):
         self._close_streams()
         if action.reason is actions.ExitReason.EXPELLED and not self._leaving:
             if self._may_come_back(action):
-                self._begin_life()
+                self._begin_instance()
                 self._coordinator.reconnect()
                 return
         self._ended = action

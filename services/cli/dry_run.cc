@@ -45,7 +45,7 @@ Plan PlanOf(const Environment& environment, const RunFlags& flags, const api::Tr
   }
   plan.changes = local::CompareJobs(*before, job);
   const auto result = directory.ReadResult();
-  const bool finished = result.ok() && result->outcome == policy::Outcome::kSucceeded;
+  const bool finished = result.ok() && result->outcome == policy::OutcomeKind::kSucceeded;
   plan.state = finished ? "finished" : "resumes";
   if (finished && ChangeLength(plan.changes)) {
     const auto existing = JudgeStorage(job.spec, directory, environment.files);

@@ -50,24 +50,24 @@ const char* KindName(v1::Event::Kind kind) {
   }
 }
 
-const char* OutcomeName(policy::Outcome outcome) {
+const char* OutcomeName(policy::OutcomeKind outcome) {
   switch (outcome) {
-    case policy::Outcome::kSucceeded:
+    case policy::OutcomeKind::kSucceeded:
       return "Succeeded";
-    case policy::Outcome::kSuspended:
+    case policy::OutcomeKind::kSuspended:
       return "Suspended";
-    case policy::Outcome::kFailed:
+    case policy::OutcomeKind::kFailed:
       break;
   }
   return "Failed";
 }
 
-Json LifeJson(const ProcessLife& life) {
-  Json json = {{"type", "process"}, {"name", policy::SlotName(life.slot)}};
-  if (life.pod.empty()) {
-    json["pid"] = life.pid;
+Json InstanceJson(const ProcessInstance& instance) {
+  Json json = {{"type", "process"}, {"name", policy::ReplicaName(instance.replica)}};
+  if (instance.pod.empty()) {
+    json["pid"] = instance.pid;
   } else {
-    json["pod"] = life.pod;
+    json["pod"] = instance.pod;
   }
   return json;
 }
@@ -90,14 +90,14 @@ class JsonDisplay final : public RunDisplay {
     Write({{"type", "detached"}, {"next", how}});
   }
 
-  void OnProcessStarted(const ProcessLife& life) override {
-    Json json = LifeJson(life);
+  void OnProcessStarted(const ProcessInstance& instance) override {
+    Json json = InstanceJson(instance);
     json["state"] = "started";
     Write(std::move(json));
   }
 
-  void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) override {
-    Json json = LifeJson(life);
+  void OnProcessEnded(const ProcessInstance& instance, const policy::Exit& exit) override {
+    Json json = InstanceJson(instance);
     json["state"] = "ended";
     json[exit.signal != 0 ? "signal" : "exitCode"] = exit.signal != 0 ? exit.signal : exit.code;
     if (!exit.reason.empty()) json["reason"] = exit.reason;
@@ -126,7 +126,7 @@ class JsonDisplay final : public RunDisplay {
     Write(std::move(json));
   }
 
-  void OnTick(const std::map<policy::Slot, ProcessState>&) override {}
+  void OnTick(const std::map<policy::Replica, ProcessState>&) override {}
 
   void OnLogLine(absl::string_view process, absl::string_view line) override {
     Write({{"type", "log"}, {"name", std::string(process)}, {"line", std::string(line)}});
@@ -138,9 +138,9 @@ class JsonDisplay final : public RunDisplay {
     Json json = ProgressJson(progress);
     json["type"] = "summary";
     json["job"] = facts.name;
-    json["outcome"] = OutcomeName(facts.result.ending.outcome);
+    json["outcome"] = OutcomeName(facts.result.outcome.kind);
     json["exitCode"] = exit_code;
-    json["reason"] = facts.result.ending.reason;
+    json["reason"] = facts.result.outcome.reason;
     json["seconds"] = absl::ToDoubleSeconds(facts.elapsed);
     json["trainingSeconds"] = progress.training_seconds();
     json["restarts"] = facts.result.restarts;
@@ -170,8 +170,8 @@ class JsonDisplay final : public RunDisplay {
     if (progress.checkpoint().has_last()) json["checkpoint"] = progress.checkpoint().folder();
 
     json["logs"] = facts.logs;
-    if (facts.result.ending.blamed.has_value()) {
-      json["process"] = policy::SlotName(*facts.result.ending.blamed);
+    if (facts.result.outcome.blamed.has_value()) {
+      json["process"] = policy::ReplicaName(*facts.result.outcome.blamed);
     }
     if (!log_lines.empty()) json["logLines"] = log_lines;
     Write(std::move(json));

@@ -9,12 +9,12 @@ namespace {
 
 using Tone = ProcessState::Tone;
 
-// The coordinator's status of a process, if it is the life that runs here.
-const v1::ProcessStatus* FindStatus(const v1::JobProgress* progress, const policy::Slot& slot,
+// The coordinator's status of a process, if it is the instance that runs here.
+const v1::ProcessStatus* FindStatus(const v1::JobProgress* progress, const policy::Replica& replica,
                                     pid_t pid) {
   if (progress == nullptr) return nullptr;
   for (const v1::ProcessStatus& status : progress->processes()) {
-    if (status.process().role() == slot.role && status.process().index() == slot.index &&
+    if (status.process().role() == replica.role && status.process().index() == replica.index &&
         (status.pid() == 0 || status.pid() == static_cast<uint64_t>(pid))) {
       return &status;
     }
@@ -22,8 +22,8 @@ const v1::ProcessStatus* FindStatus(const v1::JobProgress* progress, const polic
   return nullptr;
 }
 
-std::string MemberText(const policy::Slot& slot, const v1::ProcessStatus& status) {
-  std::string text = slot.role == v1::SHARD ? "serving" : "training";
+std::string MemberText(const policy::Replica& replica, const v1::ProcessStatus& status) {
+  std::string text = replica.role == v1::SHARD ? "serving" : "training";
   if (status.partitions() > 0) {
     absl::StrAppend(&text, ", ", CountedText(status.partitions(), "partition"));
   }
@@ -36,19 +36,19 @@ std::string MemberText(const policy::Slot& slot, const v1::ProcessStatus& status
   return text;
 }
 
-// Whether the life is over, as far as the coordinator knows.
+// Whether the instance is over, as far as the coordinator knows.
 bool IsDeparted(const v1::ProcessStatus& status) {
   return status.state() == v1::ProcessStatus::LEFT || status.state() == v1::ProcessStatus::EXPELLED;
 }
 
-ProcessState ReportedState(const policy::Slot& slot, const v1::ProcessStatus& status) {
+ProcessState ReportedState(const policy::Replica& replica, const v1::ProcessStatus& status) {
   switch (status.state()) {
     case v1::ProcessStatus::CONNECTING:
       return {"connecting", Tone::kWaiting};
     case v1::ProcessStatus::STANDBY:
       return {"waiting to join", Tone::kWaiting};
     case v1::ProcessStatus::MEMBER:
-      return {MemberText(slot, status), Tone::kGood};
+      return {MemberText(replica, status), Tone::kGood};
     case v1::ProcessStatus::SUSPECT:
       return {"not responding", Tone::kBad};
     case v1::ProcessStatus::LEFT:
@@ -60,43 +60,44 @@ ProcessState ReportedState(const policy::Slot& slot, const v1::ProcessStatus& st
   }
 }
 
-ProcessState StateOf(const v1::JobProgress* progress, const policy::Slot& slot,
+ProcessState StateOf(const v1::JobProgress* progress, const policy::Replica& replica,
                      const local::ProcessView& process) {
   if (!process.running) {
     const bool left = process.exit.signal == 0 && process.exit.code == 0;
     if (left) return {"finished", Tone::kDone};
     return {policy::ExitText(process.exit), Tone::kBad};
   }
-  if (slot.role == v1::COORDINATOR) {
+  if (replica.role == v1::COORDINATOR) {
     return progress != nullptr ? ProcessState{"running", Tone::kGood}
                                : ProcessState{"starting", Tone::kWaiting};
   }
-  const v1::ProcessStatus* status = FindStatus(progress, slot, process.pid);
+  const v1::ProcessStatus* status = FindStatus(progress, replica, process.pid);
   if (status == nullptr) return {"starting", Tone::kWaiting};
   if (status->state() == v1::ProcessStatus::LEFT) return {"leaving", Tone::kDone};
-  return ReportedState(slot, *status);
+  return ReportedState(replica, *status);
 }
 
 }  // namespace
 
-std::map<policy::Slot, ProcessState> LocalProcessStates(
-    const std::map<policy::Slot, local::ProcessView>& processes, const v1::JobProgress* progress) {
-  std::map<policy::Slot, ProcessState> states;
-  for (const auto& [slot, process] : processes) {
-    ProcessState state = StateOf(progress, slot, process);
+std::map<policy::Replica, ProcessState> LocalProcessStates(
+    const std::map<policy::Replica, local::ProcessView>& processes,
+    const v1::JobProgress* progress) {
+  std::map<policy::Replica, ProcessState> states;
+  for (const auto& [replica, process] : processes) {
+    ProcessState state = StateOf(progress, replica, process);
     state.restarts = process.restarts;
-    states[slot] = std::move(state);
+    states[replica] = std::move(state);
   }
   return states;
 }
 
-std::map<policy::Slot, ProcessState> ReportedProcessStates(const v1::JobProgress& progress) {
-  std::map<policy::Slot, ProcessState> living;
-  std::map<policy::Slot, ProcessState>
-      departed;  // the last life of each slot: older ones come first
+std::map<policy::Replica, ProcessState> ReportedProcessStates(const v1::JobProgress& progress) {
+  std::map<policy::Replica, ProcessState> living;
+  std::map<policy::Replica, ProcessState>
+      departed;  // the last instance of each replica: older ones come first
   for (const v1::ProcessStatus& status : progress.processes()) {
-    const policy::Slot slot = {status.process().role(), status.process().index()};
-    (IsDeparted(status) ? departed : living)[slot] = ReportedState(slot, status);
+    const policy::Replica replica = {status.process().role(), status.process().index()};
+    (IsDeparted(status) ? departed : living)[replica] = ReportedState(replica, status);
   }
   living.merge(departed);
   return living;

@@ -12,12 +12,14 @@ namespace sluice::cli {
 
 // Describes the processes of a job on this machine, from the children's states and the
 // coordinator's last progress (null: none yet).
-std::map<policy::Slot, ProcessState> LocalProcessStates(
-    const std::map<policy::Slot, local::ProcessView>& processes, const v1::JobProgress* progress);
+std::map<policy::Replica, ProcessState> LocalProcessStates(
+    const std::map<policy::Replica, local::ProcessView>& processes,
+    const v1::JobProgress* progress);
 
 // The same for a caller that is not the processes' parent: from the coordinator's progress alone. A
-// slot has the state of its current life; if it has none, that of the last one that departed.
-std::map<policy::Slot, ProcessState> ReportedProcessStates(const v1::JobProgress& progress);
+// replica has the state of its current instance; if it has none, that of the last one that
+// departed.
+std::map<policy::Replica, ProcessState> ReportedProcessStates(const v1::JobProgress& progress);
 
 }  // namespace sluice::cli
 

@@ -33,11 +33,11 @@ TEST(LocalStatesTest, CombinesCoordinatorStatusAndChildStates) {
   progress.mutable_processes(1)->set_batch_size(16);
   AddProcess(&progress, v1::WORKER, 1, 1, v1::ProcessStatus::SUSPECT);
   AddProcess(&progress, v1::WORKER, 4, 15, v1::ProcessStatus::SUSPECT);
-  std::map<policy::Slot, local::ProcessView> processes;
+  std::map<policy::Replica, local::ProcessView> processes;
   processes[{v1::COORDINATOR, 0}] = Running(10);
   processes[{v1::SHARD, 0}] = Running(11);
   processes[{v1::WORKER, 0}] = Running(12, 1);
-  processes[{v1::WORKER, 1}] = Running(13);  // not the life in the coordinator's progress
+  processes[{v1::WORKER, 1}] = Running(13);  // not the instance in the coordinator's progress
   processes[{v1::WORKER, 2}].pid = 14;
   processes[{v1::WORKER, 2}].exit.signal = SIGKILL;
   processes[{v1::WORKER, 3}].pid = 14;

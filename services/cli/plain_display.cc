@@ -31,8 +31,8 @@ class PlainDisplay final : public RunDisplay {
     if (std::exchange(stopping_, true)) return;
     *environment_.err << "Saving a checkpoint and stopping" << std::endl;
   }
-  void OnProcessStarted(const ProcessLife&) override {}
-  void OnProcessEnded(const ProcessLife&, const policy::Exit&) override {}
+  void OnProcessStarted(const ProcessInstance&) override {}
+  void OnProcessEnded(const ProcessInstance&, const policy::Exit&) override {}
 
   void OnProgress(const v1::JobProgress& progress, const std::string&) override {
     for (const v1::Event& event : progress.events()) {
@@ -58,7 +58,7 @@ class PlainDisplay final : public RunDisplay {
     Print(PrefixedLine(process, line, environment_.color));
   }
 
-  void OnTick(const std::map<policy::Slot, ProcessState>&) override {}
+  void OnTick(const std::map<policy::Replica, ProcessState>&) override {}
 
   void Detached(const std::vector<std::string>& how) override {
     for (const std::string& line : how) *environment_.err << line << "\n";
@@ -67,13 +67,13 @@ class PlainDisplay final : public RunDisplay {
 
   void Finish(const SummaryFacts& facts, int, const std::vector<std::string>& log_lines) override {
     const v1::JobProgress& progress = facts.result.progress;
-    if (facts.result.ending.outcome != policy::Outcome::kSucceeded) {
-      const policy::Ending& ending = facts.result.ending;
-      for (const std::string& line : ContextOf(ending.reason, log_lines)) {
+    if (facts.result.outcome.kind != policy::OutcomeKind::kSucceeded) {
+      const policy::Outcome& outcome = facts.result.outcome;
+      for (const std::string& line : ContextOf(outcome.reason, log_lines)) {
         *environment_.err << "  " << line << "\n";
       }
       *environment_.err << "sluice: job " << facts.name << ": " << EndText(facts.result) << "\n";
-      const std::string remedy = RemedyFor(ending.reason);
+      const std::string remedy = RemedyFor(outcome.reason);
       if (!remedy.empty()) *environment_.err << remedy << ".\n";
       environment_.err->flush();
       return;
@@ -97,10 +97,10 @@ class PlainDisplay final : public RunDisplay {
   }
 
   static std::string EndText(const RunResult& result) {
-    if (result.ending.outcome != policy::Outcome::kSuspended) return result.ending.reason;
+    if (result.outcome.kind != policy::OutcomeKind::kSuspended) return result.outcome.reason;
     std::string text = "suspended";
     if (result.heard) absl::StrAppend(&text, " at step ", CountText(result.progress.step()));
-    if (!result.ending.reason.empty()) absl::StrAppend(&text, " (", result.ending.reason, ")");
+    if (!result.outcome.reason.empty()) absl::StrAppend(&text, " (", result.outcome.reason, ")");
     return text;
   }
 

@@ -24,7 +24,7 @@ class PlainDisplayTest : public ::testing::Test {
   SummaryFacts Facts() {
     SummaryFacts facts;
     facts.name = "job";
-    facts.result.ending.outcome = policy::Outcome::kSucceeded;
+    facts.result.outcome.kind = policy::OutcomeKind::kSucceeded;
     facts.result.progress = progress;
     facts.result.progress.set_training_seconds(4.204);
     return facts;
@@ -101,11 +101,12 @@ TEST_F(PlainDisplayTest, WarningsAndFailuresGoToStandardError) {
   warning.set_message("ps-0 is lost");
   display->OnProgress(progress, "");
   SummaryFacts facts = Facts();
-  facts.result.ending.outcome = policy::Outcome::kFailed;
-  facts.result.ending.reason = "no memory";
-  display->Finish(facts, 1, {"last words"});
+  facts.result.outcome.kind = policy::OutcomeKind::kFailed;
+  facts.result.outcome.reason = "no memory";
+  display->Finish(facts, 1, {"termination message"});
   EXPECT_EQ(out.str(), "");
-  EXPECT_EQ(err.str(), "Warning: ps-0 is lost\n  last words\nsluice: job job: no memory\n");
+  EXPECT_EQ(err.str(),
+            "Warning: ps-0 is lost\n  termination message\nsluice: job job: no memory\n");
 }
 
 TEST_F(PlainDisplayTest, PrintsTrainingLossWithoutEvaluation) {
@@ -121,11 +122,11 @@ TEST_F(PlainDisplayTest, ReportsStopOnceAndItsStep) {
   display->Stopping();
   display->Stopping();
   SummaryFacts facts = Facts();
-  facts.result.ending.outcome = policy::Outcome::kSuspended;
+  facts.result.outcome.kind = policy::OutcomeKind::kSuspended;
   facts.result.heard = true;
   facts.result.progress.set_step(1234);
   display->Finish(facts, 130, {});
-  facts.result.ending.reason = "stopped immediately";
+  facts.result.outcome.reason = "stopped immediately";
   display->Finish(facts, 130, {});
   EXPECT_EQ(out.str(), "");
   EXPECT_EQ(err.str(),

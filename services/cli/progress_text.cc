@@ -245,12 +245,12 @@ std::vector<std::string> LiveLines(const JobView& view, int columns, bool color,
     lines.push_back(absl::StrCat("  ", metrics));
   }
   size_t listed = 0;
-  for (const auto& [slot, process] : view.processes) {
+  for (const auto& [replica, process] : view.processes) {
     if (++listed > kMaxProcessLines) {
       lines.push_back(absl::StrCat("  and ", view.processes.size() - kMaxProcessLines, " more"));
       break;
     }
-    std::string line = absl::StrFormat("  %-12s %s", policy::SlotName(slot),
+    std::string line = absl::StrFormat("  %-12s %s", policy::ReplicaName(replica),
                                        Painted(process.text, PaintOf(process.tone), color));
     if (process.restarts > 0) {
       absl::StrAppend(&line, " (restarted ",
@@ -370,18 +370,18 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
   std::vector<std::string> lines;
   const std::string metric = FinalMetric(progress);
   std::string head;
-  switch (facts.result.ending.outcome) {
-    case policy::Outcome::kSucceeded:
+  switch (facts.result.outcome.kind) {
+    case policy::OutcomeKind::kSucceeded:
       head = absl::StrCat("Trained ", facts.name, ": ", metric, metric.empty() ? "" : " after ");
       break;
-    case policy::Outcome::kSuspended:
+    case policy::OutcomeKind::kSuspended:
       head = absl::StrCat("Stopped ", facts.name, " at ");
       break;
-    case policy::Outcome::kFailed:
+    case policy::OutcomeKind::kFailed:
       head = absl::StrCat("Failed: ", facts.name, " at ");
       break;
   }
-  if (facts.result.ending.outcome == policy::Outcome::kSucceeded) {
+  if (facts.result.outcome.kind == policy::OutcomeKind::kSucceeded) {
     absl::StrAppend(&head, CountText(progress.step()), " steps");
   } else {
     absl::StrAppend(&head, StepText(progress));
@@ -419,7 +419,7 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
       absl::StrAppend(&checkpoint, " (", BytesText(progress.checkpoint().bytes()), ")");
     }
     add("checkpoint", checkpoint);
-    if (facts.result.ending.outcome == policy::Outcome::kSucceeded &&
+    if (facts.result.outcome.kind == policy::OutcomeKind::kSucceeded &&
         !facts.export_command.empty()) {
       add("model", facts.export_command);
     }

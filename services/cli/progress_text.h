@@ -50,7 +50,7 @@ struct JobView {
   v1::JobProgress progress;
   // Replaces the phase's word if more is known ("waiting: Unschedulable").
   std::string state;
-  std::map<policy::Slot, ProcessState> processes;
+  std::map<policy::Replica, ProcessState> processes;
   bool stopping = false;
 };
 
@@ -75,7 +75,7 @@ std::string RemedyFor(absl::string_view reason);
 
 // How a run ended, on this machine or on a cluster.
 struct RunResult {
-  policy::Ending ending;
+  policy::Outcome outcome;
   v1::JobProgress progress;  // the last progress
   bool heard = false;        // whether there was any progress
   uint32_t restarts = 0;     // of all processes

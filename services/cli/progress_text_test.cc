@@ -225,7 +225,7 @@ TEST(SummaryTest, TrainedJobShowsItsMetricAndExportCommand) {
   facts.samples = 120000;
   facts.result.heard = true;
   facts.result.restarts = 1;
-  facts.result.ending.outcome = policy::Outcome::kSucceeded;
+  facts.result.outcome.kind = policy::OutcomeKind::kSucceeded;
   v1::JobProgress& progress = facts.result.progress;
   progress = Training();
   progress.set_step(1876);
@@ -242,7 +242,7 @@ TEST(SummaryTest, TrainedJobShowsItsMetricAndExportCommand) {
   EXPECT_THAT(lines, Contains(HasSubstr("75 % compute")));
   EXPECT_THAT(lines, Contains("  samples/s    2,000"));
   EXPECT_THAT(lines, Contains("  model        sluice export demo -o demo.safetensors"));
-  facts.result.ending.outcome = policy::Outcome::kSuspended;
+  facts.result.outcome.kind = policy::OutcomeKind::kSuspended;
   progress.set_step(900);
   EXPECT_EQ(SummaryLines(facts)[0], "Stopped demo at step 900 of 1,876 (2.00 epochs)");
 }

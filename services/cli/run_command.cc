@@ -44,12 +44,13 @@ class Listener final : public local::JobListener {
   Listener(RunDisplay* display, const Clock* clock, std::optional<LogFollower> logs)
       : display_(display), clock_(clock), logs_(std::move(logs)) {}
 
-  void OnProcessStarted(const policy::Slot& slot, pid_t pid) override {
-    display_->OnProcessStarted({slot, pid, ""});
+  void OnProcessStarted(const policy::Replica& replica, pid_t pid) override {
+    display_->OnProcessStarted({replica, pid, ""});
   }
-  void OnProcessEnded(const policy::Slot& slot, pid_t pid, const policy::Exit& exit) override {
-    display_->OnProcessEnded({slot, pid, ""}, exit);
-    slots_.insert(slot);
+  void OnProcessEnded(const policy::Replica& replica, pid_t pid,
+                      const policy::Exit& exit) override {
+    display_->OnProcessEnded({replica, pid, ""}, exit);
+    replicas_.insert(replica);
   }
   void OnProgress(const v1::JobProgress& progress) override {
     if (progress.phase() == v1::JobProgress::TRAINING || training_.has_value()) {
@@ -60,8 +61,8 @@ class Listener final : public local::JobListener {
     progress_ = progress;
     display_->OnProgress(progress, "");
   }
-  void OnEnding(const policy::Ending& ending) override { display_->Ending(ending.outcome); }
-  void OnTick(const std::map<policy::Slot, local::ProcessView>& processes) override {
+  void OnOutcome(const policy::Outcome& outcome) override { display_->OnOutcome(outcome.kind); }
+  void OnTick(const std::map<policy::Replica, local::ProcessView>& processes) override {
     // Ctrl-C is shown by the thread that draws.
     if (stopping_) display_->Stopping();
     if (logs_.has_value()) {
@@ -83,9 +84,9 @@ class Listener final : public local::JobListener {
 
   // The process whose log explains the failure: the one that the reason names ("worker-0: ..."),
   // else the coordinator.
-  policy::Slot Blamed(absl::string_view reason) const {
-    for (const policy::Slot& slot : slots_) {
-      if (absl::StartsWith(reason, absl::StrCat(policy::SlotName(slot), ":"))) return slot;
+  policy::Replica Blamed(absl::string_view reason) const {
+    for (const policy::Replica& replica : replicas_) {
+      if (absl::StartsWith(reason, absl::StrCat(policy::ReplicaName(replica), ":"))) return replica;
     }
     return {v1::COORDINATOR, 0};
   }
@@ -102,16 +103,16 @@ class Listener final : public local::JobListener {
   std::optional<v1::JobProgress> progress_;  // the last
   std::atomic<bool> stopping_{false};
   std::optional<std::pair<Mark, Mark>> training_;  // first and newest progress
-  std::set<policy::Slot> slots_;                   // of processes that have ended
+  std::set<policy::Replica> replicas_;             // of processes that have ended
 };
 
-int ExitCodeOf(policy::Outcome outcome) {
+int ExitCodeOf(policy::OutcomeKind outcome) {
   switch (outcome) {
-    case policy::Outcome::kSucceeded:
+    case policy::OutcomeKind::kSucceeded:
       return kExitOk;
-    case policy::Outcome::kSuspended:
+    case policy::OutcomeKind::kSuspended:
       return kExitInterrupted;
-    case policy::Outcome::kFailed:
+    case policy::OutcomeKind::kFailed:
       break;
   }
   return kExitFailed;
@@ -145,7 +146,7 @@ std::unique_ptr<RunDisplay> MakeDisplay(const Environment& environment, const Ru
 
 // Prints one sentence and, with JSON, also the summary that readers expect last.
 int SayNothingRuns(const Environment& environment, const RunFlags& flags, const std::string& name,
-                   const std::string& text, policy::Outcome outcome,
+                   const std::string& text, policy::OutcomeKind outcome,
                    const v1::JobProgress& progress, const std::string& logs = "") {
   DisplayOptions options;
   options.job = name;
@@ -158,7 +159,7 @@ int SayNothingRuns(const Environment& environment, const RunFlags& flags, const 
   if (flags.output == "json") {
     SummaryFacts facts;
     facts.name = name;
-    facts.result.ending.outcome = outcome;
+    facts.result.outcome.kind = outcome;
     facts.result.progress = progress;
     facts.logs = logs;
     display->Finish(facts, kExitOk, {});
@@ -198,14 +199,14 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
     progress.mutable_checkpoint()->set_folder(
         JoinPath(folder, CheckpointFolder(point->manifest.checkpoint())));
   }
-  return SayNothingRuns(environment, flags, name, text, policy::Outcome::kSucceeded, progress,
+  return SayNothingRuns(environment, flags, name, text, policy::OutcomeKind::kSucceeded, progress,
                         directory.logs());
 }
 
 local::JobResult ResultOf(const RunResult& result, absl::Time now) {
   local::JobResult kept;
-  kept.outcome = result.ending.outcome;
-  kept.reason = result.ending.reason;
+  kept.outcome = result.outcome.kind;
+  kept.reason = result.outcome.reason;
   kept.time = absl::FormatTime(absl::RFC3339_sec, now, absl::UTCTimeZone());
   kept.step = result.progress.step();
   kept.total_steps = result.progress.total_steps();
@@ -258,7 +259,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   facts.name = name;
   facts.logs = directory->logs();
   facts.export_command = absl::StrCat("sluice export ", name, " -o ", name, ".safetensors");
-  std::map<policy::Slot, uint64_t> log_begins;
+  std::map<policy::Replica, uint64_t> log_begins;
   {
     local::LocalJob job(std::move(options), environment.files, directory, &listener,
                         environment.clock);
@@ -271,7 +272,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
       }
     });
     local::LocalJob::Result result = job.Run();
-    facts.result = {result.ending, result.progress, result.heard, result.restarts};
+    facts.result = {result.outcome, result.progress, result.heard, result.restarts};
     log_begins = std::move(result.log_begins);
     environment.set_interrupt_handler(nullptr);
   }
@@ -279,13 +280,13 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
   const absl::Time now = environment.clock->Now();
   facts.elapsed = now - start;
   listener.FillIn(&facts);
-  policy::Ending& ending = facts.result.ending;
-  const int code = ExitCodeOf(ending.outcome);
+  policy::Outcome& outcome = facts.result.outcome;
+  const int code = ExitCodeOf(outcome.kind);
   std::vector<std::string> log_lines;
-  if (ending.outcome == policy::Outcome::kFailed) {
-    if (!ending.blamed.has_value()) ending.blamed = listener.Blamed(ending.reason);
-    log_lines = local::LastLines(directory->LogFile(*ending.blamed), kFailureLogLines,
-                                 log_begins[*ending.blamed]);
+  if (outcome.kind == policy::OutcomeKind::kFailed) {
+    if (!outcome.blamed.has_value()) outcome.blamed = listener.Blamed(outcome.reason);
+    log_lines = local::LastLines(directory->LogFile(*outcome.blamed), kFailureLogLines,
+                                 log_begins[*outcome.blamed]);
   }
 
   if (absl::Status status = directory->WriteResult(ResultOf(facts.result, now)); !status.ok()) {
@@ -339,7 +340,7 @@ int Run(const Environment& environment, const RunFlags& flags) {
     return SayNothingRuns(
         environment, flags, job->spec.name(),
         absl::StrCat("Job ", job->spec.name(), " is suspended (spec.suspend): nothing runs"),
-        policy::Outcome::kSuspended, v1::JobProgress());
+        policy::OutcomeKind::kSuspended, v1::JobProgress());
   }
 
   const absl::StatusOr<local::Programs> programs =

@@ -19,9 +19,9 @@
 
 namespace sluice::cli {
 
-// One life of a process: a child of this process, or a pod.
-struct ProcessLife {
-  policy::Slot slot;
+// One instance of a process: a child of this process, or a pod.
+struct ProcessInstance {
+  policy::Replica replica;
   pid_t pid = 0;    // 0: it is a pod
   std::string pod;  // empty: it is a process of this machine
 };
@@ -30,20 +30,20 @@ struct ProcessLife {
 class RunDisplay {
  public:
   virtual ~RunDisplay() = default;
-  virtual void OnProcessStarted(const ProcessLife& life) = 0;
-  virtual void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) = 0;
+  virtual void OnProcessStarted(const ProcessInstance& instance) = 0;
+  virtual void OnProcessEnded(const ProcessInstance& instance, const policy::Exit& exit) = 0;
   // `progress` has the events since the last call. `state` replaces the phase's word, as in
   // JobView.
   virtual void OnProgress(const v1::JobProgress& progress, const std::string& state) = 0;
   virtual void OnLogLine(absl::string_view process, absl::string_view line) = 0;
   // Called regularly, and after each of the calls above.
-  virtual void OnTick(const std::map<policy::Slot, ProcessState>& processes) = 0;
+  virtual void OnTick(const std::map<policy::Replica, ProcessState>& processes) = 0;
   // Shows a sentence.
   virtual void Note(absl::string_view text) = 0;
   // The job was asked to stop; shown until it has stopped.
   virtual void Stopping() = 0;
   // How the job ends is decided; calls until Finish are consequences of it.
-  virtual void Ending(policy::Outcome) {}
+  virtual void OnOutcome(policy::OutcomeKind) {}
   // The job continues and is no longer followed. `how`: lines that say what the user can do now.
   virtual void Detached(const std::vector<std::string>& how) = 0;
   // The job has ended. `log_lines`: the last log lines of the process to blame.

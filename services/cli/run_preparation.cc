@@ -170,7 +170,7 @@ absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
 bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
                 FileSystem* files) {
   const absl::StatusOr<local::JobResult> result = directory.ReadResult();
-  if (result.ok() && result->outcome == policy::Outcome::kSucceeded) return true;
+  if (result.ok() && result->outcome == policy::OutcomeKind::kSucceeded) return true;
   const std::string& own = before.spec.checkpoint().directory();
   const absl::StatusOr<bool> holds =
       HoldsCheckpoint(own.empty() ? directory.checkpoints() : own, files);
@@ -286,7 +286,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
     absl::Status refused = Refuse(job, *directory, run.changes);
     const bool trained = HasTrained(*before, *directory, files);
     const absl::StatusOr<local::JobResult> result = directory->ReadResult();
-    const bool finished = result.ok() && result->outcome == policy::Outcome::kSucceeded;
+    const bool finished = result.ok() && result->outcome == policy::OutcomeKind::kSucceeded;
     another = trained && (!refused.ok() || (finished && ChangeLength(run.changes)));
     if (another) {
       if (!refused.ok() && !WantsExisting(job.spec.checkpoint())) return refused;

@@ -40,21 +40,21 @@ class TextDisplay final : public RunDisplay {
     Print("Saving a checkpoint and stopping (press Ctrl-C again to stop immediately)");
   }
 
-  void Ending(policy::Outcome outcome) override {
+  void OnOutcome(policy::OutcomeKind outcome) override {
     ending_ = true;
-    failed_ = outcome == policy::Outcome::kFailed;
+    failed_ = outcome == policy::OutcomeKind::kFailed;
   }
 
-  void OnProcessStarted(const ProcessLife&) override {}
+  void OnProcessStarted(const ProcessInstance&) override {}
 
-  void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) override {
+  void OnProcessEnded(const ProcessInstance& instance, const policy::Exit& exit) override {
     // The operator's events report the ends of pods in more detail.
-    if (!life.pod.empty()) return;
-    const policy::Slot& slot = life.slot;
+    if (!instance.pod.empty()) return;
+    const policy::Replica& replica = instance.replica;
     if (exit.signal == 0 && exit.code == kExitOk) {
-      if (!ending_ && ++left_[slot] == kLeftOften) {
+      if (!ending_ && ++left_[replica] == kLeftOften) {
         Note(absl::StrCat(
-            policy::SlotName(slot), " has exited with code 0 ", kLeftOften,
+            policy::ReplicaName(replica), " has exited with code 0 ", kLeftOften,
             " times before the job's end, and was restarted each time. A program should stay in "
             "its loop until the job ends; `sluice stop` ends a job early."));
       }
@@ -64,11 +64,12 @@ class TextDisplay final : public RunDisplay {
     if (ending_ && (exit.signal == 0 || exit.signal == SIGTERM || exit.signal == SIGKILL)) return;
     if (exit.signal == 0 && exit.code == kExitExpelled) {
       if (!view_.stopping) {
-        Note(absl::StrCat(policy::SlotName(slot), " was expelled from the job and is restarted"));
+        Note(absl::StrCat(policy::ReplicaName(replica),
+                          " was expelled from the job and is restarted"));
       }
       return;
     }
-    const std::string name = policy::SlotName(slot);
+    const std::string name = policy::ReplicaName(replica);
     std::string text = policy::ExitText(exit);
     last_end_ = absl::StrCat(name, ": ", text);
     if (last_warning_ == last_end_) return;
@@ -91,7 +92,7 @@ class TextDisplay final : public RunDisplay {
     Print(PrefixedLine(process, line, environment_.color));
   }
 
-  void OnTick(const std::map<policy::Slot, ProcessState>& processes) override {
+  void OnTick(const std::map<policy::Replica, ProcessState>& processes) override {
     view_.processes = processes;
     const absl::Time now = environment_.clock->Now();
     if (live_) {
@@ -127,22 +128,22 @@ class TextDisplay final : public RunDisplay {
     for (const std::string& line : lines) *environment_.out << line << "\n";
     environment_.out->flush();
 
-    const policy::Ending& ending = facts.result.ending;
-    if (ending.outcome == policy::Outcome::kFailed) {
-      const std::vector<std::string> context = ContextOf(ending.reason, log_lines);
+    const policy::Outcome& outcome = facts.result.outcome;
+    if (outcome.kind == policy::OutcomeKind::kFailed) {
+      const std::vector<std::string> context = ContextOf(outcome.reason, log_lines);
       if (!context.empty()) {
         *environment_.err << "Last log lines of "
-                          << (ending.blamed.has_value() ? policy::SlotName(*ending.blamed)
-                                                        : "coordinator")
+                          << (outcome.blamed.has_value() ? policy::ReplicaName(*outcome.blamed)
+                                                         : "coordinator")
                           << ":\n";
         for (const std::string& line : context) *environment_.err << "  " << line << "\n";
       }
-      *environment_.err << "sluice: job " << facts.name << " failed: " << ending.reason << "\n";
-      const std::string remedy = RemedyFor(ending.reason);
+      *environment_.err << "sluice: job " << facts.name << " failed: " << outcome.reason << "\n";
+      const std::string remedy = RemedyFor(outcome.reason);
       if (!remedy.empty()) *environment_.err << remedy << ".\n";
-    } else if (ending.outcome == policy::Outcome::kSuspended) {
-      if (!ending.reason.empty()) {
-        *environment_.err << "sluice: " << ending.reason
+    } else if (outcome.kind == policy::OutcomeKind::kSuspended) {
+      if (!outcome.reason.empty()) {
+        *environment_.err << "sluice: " << outcome.reason
                           << "; work since the last checkpoint is redone on resume\n";
       }
       *environment_.err << "Run the same command to resume.\n";
@@ -206,7 +207,7 @@ class TextDisplay final : public RunDisplay {
   bool live_;
   JobView view_;
   bool ending_ = false;
-  std::map<policy::Slot, int> left_;  // how often each process has exited with code 0
+  std::map<policy::Replica, int> left_;  // how often each process has exited with code 0
   bool failed_ = false;
   std::vector<int> drawn_;  // widths of the lines that are drawn now
   // The last process that ended, "worker-1: killed by signal 9 (Killed)", and the coordinator's

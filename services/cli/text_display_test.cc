@@ -47,7 +47,7 @@ class TextDisplayTest : public ::testing::Test {
 TEST_F(TextDisplayTest, FailingJobShowsOnlyItsCause) {
   Tell("training goes on");
   End(v1::WORKER, 13);
-  display->Ending(policy::Outcome::kFailed);
+  display->OnOutcome(policy::OutcomeKind::kFailed);
   Tell("suspended before training began");
   End(v1::SHARD, 1);
   End(v1::COORDINATOR, 0, SIGTERM);
@@ -74,9 +74,9 @@ TEST_F(TextDisplayTest, ShowsAFailureOnceWithItsRemedy) {
   EXPECT_EQ(out.str(), "");
   SummaryFacts facts;
   facts.name = "job";
-  facts.result.ending.outcome = policy::Outcome::kFailed;
-  facts.result.ending.reason = reason;
-  facts.result.ending.blamed = policy::Slot{v1::SHARD, 0};
+  facts.result.outcome.kind = policy::OutcomeKind::kFailed;
+  facts.result.outcome.reason = reason;
+  facts.result.outcome.blamed = policy::Replica{v1::SHARD, 0};
   display->Finish(facts, 1,
                   {"time=1 level=info msg=\"Control stream closed\" role=ps",
                    "time=1 level=error msg=\"the gradient is not finite\" role=ps"});
@@ -93,7 +93,7 @@ TEST_F(TextDisplayTest, ErasesTheWholeViewInANarrowedTerminal) {
   environment.live = true;
   environment.columns = [&] { return columns; };
   display = MakeTextDisplay(environment, {});
-  std::map<policy::Slot, ProcessState> processes;
+  std::map<policy::Replica, ProcessState> processes;
   processes[{v1::WORKER, 0}].text = std::string(100, 'x');  // cut to 80
   display->OnTick(processes);                               // a header line and this line
   out.str("");
@@ -103,7 +103,7 @@ TEST_F(TextDisplayTest, ErasesTheWholeViewInANarrowedTerminal) {
 }
 
 TEST_F(TextDisplayTest, StoppedJobShowsTheCoordinatorsMessage) {
-  display->Ending(policy::Outcome::kSuspended);
+  display->OnOutcome(policy::OutcomeKind::kSuspended);
   Tell("suspended before training began");
   End(v1::SHARD, 1);
   EXPECT_EQ(out.str(), "suspended before training began\n");

@@ -20,7 +20,7 @@ namespace sluice {
 // lives as long as it does.
 absl::Status DieWithParent(pid_t expected_parent);
 
-// A random number that identifies one life of a process; never 0, from the kernel's generator.
+// A random number that identifies one instance of a process; never 0, from the kernel's generator.
 uint64_t RandomIncarnation();
 
 // Writes the port as decimal text, atomically, for the parent that started the process with port 0.

@@ -113,7 +113,7 @@ absl::Status CheckHello(const ShardState& state, const v1::Hello& hello) {
         "this shard serves job '", state.options.identity.job(), "', not '", hello.job(), "'"));
   }
   if (hello.shard_incarnation() != state.self()) {
-    return absl::NotFoundError("the Hello names another life of this shard");
+    return absl::NotFoundError("the Hello names another instance of this shard");
   }
   const v1::Role role = hello.sender().role();
   if (role != v1::WORKER && role != v1::SHARD && role != v1::READER) {

@@ -334,8 +334,8 @@ class ShardServer::Impl final : public StreamHandler {
 
   void OpenPeer(Peer& peer) {
     const uint64_t incarnation = peer.process.incarnation();
-    const uint64_t life = ++peer_lives_;
-    lives_[incarnation] = life;
+    const uint64_t connection = ++last_connection_;
+    connections_[incarnation] = connection;
     peer.retry_at = absl::InfiniteFuture();
     peer.connected = false;
     StreamClient::Options options;
@@ -344,23 +344,23 @@ class ShardServer::Impl final : public StreamHandler {
     options.credentials = security::ChannelCredentialsOf(options_.security);
     peer.stream = StreamClient::Connect(
         options, {.on_frames =
-                      [this, incarnation, life](const std::vector<DecodedFrame>& frames) {
+                      [this, incarnation, connection](const std::vector<DecodedFrame>& frames) {
                         if (!frames.front().header.has_hello_reply()) return;
-                        Event([this, incarnation, life](ShardCore& core, absl::Time now) {
-                          OnPeerConnected(incarnation, life, core, now);
+                        Event([this, incarnation, connection](ShardCore& core, absl::Time now) {
+                          OnPeerConnected(incarnation, connection, core, now);
                         });
                       },
                   .on_broken =
-                      [this, incarnation, life](absl::Status why) {
-                        Event([this, incarnation, life, why](ShardCore&, absl::Time now) {
-                          OnPeerBroken(incarnation, life, why, now);
+                      [this, incarnation, connection](absl::Status why) {
+                        Event([this, incarnation, connection, why](ShardCore&, absl::Time now) {
+                          OnPeerBroken(incarnation, connection, why, now);
                         });
                       }});
     peer.stream->Send(core_->MakeHello(peer.process));
   }
 
-  void OnPeerConnected(uint64_t incarnation, uint64_t life, ShardCore& core, absl::Time now) {
-    if (lives_[incarnation] != life) return;
+  void OnPeerConnected(uint64_t incarnation, uint64_t connection, ShardCore& core, absl::Time now) {
+    if (connections_[incarnation] != connection) return;
     Peer& peer = peers_[incarnation];
     peer.connected = true;
     peer.backoff.Reset();
@@ -369,16 +369,18 @@ class ShardServer::Impl final : public StreamHandler {
     core.OnShardConnected(incarnation, now);
   }
 
-  void OnPeerBroken(uint64_t incarnation, uint64_t life, const absl::Status& why, absl::Time now) {
-    if (lives_[incarnation] != life) return;
+  void OnPeerBroken(uint64_t incarnation, uint64_t connection, const absl::Status& why,
+                    absl::Time now) {
+    if (connections_[incarnation] != connection) return;
     logger_.Info("Stream to another shard broke", {{"why", why.ToString()}});
     Peer& peer = peers_[incarnation];
     // This may run in the stream's own callback, which must not destroy the stream.
     file_thread_.Post([stream = std::move(peer.stream)] {});
     peer.connected = false;
-    if (absl::IsNotFound(why)) {  // another life of the shard answers, so this one will not return
+    if (absl::IsNotFound(
+            why)) {  // another instance of the shard answers, so this one will not return
       peers_.erase(incarnation);
-      lives_.erase(incarnation);
+      connections_.erase(incarnation);
       return;
     }
     peer.retry_at = now + peer.backoff.Next(random_);
@@ -411,7 +413,7 @@ class ShardServer::Impl final : public StreamHandler {
     executor_.Run([&] {
       for (auto& [incarnation, peer] : peers_) streams.push_back(std::move(peer.stream));
       peers_.clear();
-      lives_.clear();
+      connections_.clear();
       taken.Notify();
     });
     taken.Wait();
@@ -541,9 +543,9 @@ class ShardServer::Impl final : public StreamHandler {
   uint64_t told_step_ = 0;  // by TellSteps
   // Streams with frames that wait for FlushStreams.
   absl::flat_hash_set<StreamId> queued_;
-  std::map<uint64_t, Peer> peers_;      // by incarnation
-  std::map<uint64_t, uint64_t> lives_;  // number of our current stream to that peer
-  uint64_t peer_lives_ = 0;
+  std::map<uint64_t, Peer> peers_;            // by incarnation
+  std::map<uint64_t, uint64_t> connections_;  // number of our current connection to that peer
+  uint64_t last_connection_ = 0;
   absl::BitGen random_;
   absl::Time last_publication_ = absl::InfinitePast();
   int logged_closes_ = 0;  // since the last publication

@@ -566,12 +566,12 @@ TEST(StreamTest, RefusesClientThatSendsOversizeMessageAndServesOthers) {
 TEST(StreamTest, CloseDeliversEarlierFramesAndStatus) {
   TestServer server([](StreamServer* streams, StreamId stream, const DecodedFrame&) {
     for (uint64_t i = 0; i < 50; ++i) streams->Send(stream, PullHeader(i));
-    streams->Close(stream, absl::NotFoundError("another life answers here"));
+    streams->Close(stream, absl::NotFoundError("another instance answers here"));
     streams->Send(stream, PullHeader(1000));
   });
   TestClient client(server.address());
   client->Send(PullHeader(0));
-  EXPECT_EQ(client.WaitForBreak(), absl::NotFoundError("another life answers here"));
+  EXPECT_EQ(client.WaitForBreak(), absl::NotFoundError("another instance answers here"));
   EXPECT_THAT(client.events().Now().frames, SizeIs(50));
   EXPECT_EQ(server.WaitForClose(server.WaitForStream()).code(), absl::StatusCode::kNotFound);
 }

@@ -121,7 +121,7 @@ class WorkerProcess::Impl {
 
  private:
   struct Shard {
-    uint64_t life = 0;  // number of this stream among all streams of the process
+    uint64_t connection = 0;  // number of this stream among all streams of the process
     std::unique_ptr<StreamClient> stream;
     struct Pushed {
       absl::Time at;
@@ -205,9 +205,9 @@ class WorkerProcess::Impl {
 
   void Perform(ConnectShard& connect) {
     const ShardId shard = connect.shard;
-    const uint64_t life = ++last_life_;
+    const uint64_t connection = ++last_connection_;
     Shard& entry = shards_[shard];
-    entry.life = life;
+    entry.connection = connection;
 
     StreamClient::Options options;
     options.address = connect.address;
@@ -223,35 +223,35 @@ class WorkerProcess::Impl {
 
     entry.stream = StreamClient::Connect(
         options, {.on_frames =
-                      [this, shard, life](std::vector<DecodedFrame> frames) {
-                        OnFrames(shard, life, std::move(frames));
+                      [this, shard, connection](std::vector<DecodedFrame> frames) {
+                        OnFrames(shard, connection, std::move(frames));
                       },
                   .on_broken =
-                      [this, shard, life](absl::Status why) {
-                        Event([this, shard, life, why](WorkerCore& core, absl::Time now) {
-                          if (!IsPresent(shard, life)) return WorkerActions();
+                      [this, shard, connection](absl::Status why) {
+                        Event([this, shard, connection, why](WorkerCore& core, absl::Time now) {
+                          if (!IsPresent(shard, connection)) return WorkerActions();
                           logger_.Info("Shard stream closed", {{"why", why.ToString()}});
                           Retire(shard);
                           return core.OnShardBroken(shard, why, now);
                         });
                       }});
 
-    Event([this, shard, life](WorkerCore& core, absl::Time now) {
-      if (!IsPresent(shard, life)) return WorkerActions();
+    Event([this, shard, connection](WorkerCore& core, absl::Time now) {
+      if (!IsPresent(shard, connection)) return WorkerActions();
       return core.OnShardConnected(shard, now);
     });
   }
-  void OnFrames(ShardId shard, uint64_t life, std::vector<DecodedFrame> frames) {
+  void OnFrames(ShardId shard, uint64_t connection, std::vector<DecodedFrame> frames) {
     frames_received_.Increment(static_cast<double>(frames.size()));
     for (const DecodedFrame& frame : frames) {
       bytes_received_.Increment(static_cast<double>(frame.payload.size()));
     }
-    executor_.Run([this, shard, life, frames = std::move(frames)]() mutable {
+    executor_.Run([this, shard, connection, frames = std::move(frames)]() mutable {
       if (ended_.HasBeenNotified()) return;
       const absl::Time now = clock_.Now();
       TellWhatWasSent();
       for (DecodedFrame& frame : frames) {
-        if (!IsPresent(shard, life)) break;
+        if (!IsPresent(shard, connection)) break;
         NoteAnswer(shards_[shard], frame.header, now);
         if (!PerformAll(core_.OnShardFrame(shard, frame.header, std::move(frame.payload), now))) {
           break;
@@ -316,9 +316,9 @@ class WorkerProcess::Impl {
     link_->Send(std::move(send.message));
   }
 
-  bool IsPresent(ShardId shard, uint64_t life) const {
+  bool IsPresent(ShardId shard, uint64_t connection) const {
     const auto it = shards_.find(shard);
-    return it != shards_.end() && it->second.life == life;
+    return it != shards_.end() && it->second.connection == connection;
   }
 
   // A stream must not be destroyed by its own callback, which may be the caller.
@@ -602,7 +602,7 @@ class WorkerProcess::Impl {
   // Used by the executor's tasks only.
   WorkerCore core_;
   std::map<ShardId, Shard> shards_;
-  uint64_t last_life_ = 0;
+  uint64_t last_connection_ = 0;
   std::unique_ptr<Reducer> reducer_;  // null: not needed so far
   absl::Time reduce_began_;
   uint64_t reduced_bytes_ = 0;  // sent to other workers, as counted

@@ -17,7 +17,7 @@
 #include "operator/api/training_job.h"
 #include "operator/api/yaml_document.h"
 #include "operator/local/job_directory.h"
-#include "operator/policy/last_words.h"
+#include "operator/policy/reason_from_log.h"
 #include "proto/describe.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
@@ -233,15 +233,15 @@ std::vector<std::string> JobDirectorySeeds() {
 }
 
 // The last lines of a process's log.
-bool RunLastWords(absl::string_view input) {
+bool RunReasonFromLog(absl::string_view input) {
   std::vector<std::string> lines;
   while (!input.empty()) {
     const size_t end = std::min(input.find('\n'), input.size());
     lines.emplace_back(input.substr(0, end));
     input.remove_prefix(std::min(end + 1, input.size()));
   }
-  const std::string words = policy::LastWords(lines);
-  SLUICE_CHECK(IsUtf8(words), "messages can hold last words");
+  const std::string words = policy::ReasonFromLog(lines);
+  SLUICE_CHECK(IsUtf8(words), "messages can hold the reason");
   return !words.empty();
 }
 
@@ -309,7 +309,7 @@ std::vector<FuzzTarget> JobTargets() {
       {"bandwidth", RunBandwidth, nullptr, 64, "services/cli/plan.cc"},
       {"job_directory", RunJobDirectory, JobDirectorySeeds, 4096,
        "operator/local/job_directory.cc"},
-      {"last_words", RunLastWords, nullptr, 2048, "operator/policy/last_words.cc"},
+      {"reason_from_log", RunReasonFromLog, nullptr, 2048, "operator/policy/reason_from_log.cc"},
       {"address", RunAddress, nullptr, 512,
        "services/common/web_address.cc services/transport/endpoint.cc "
        "services/transport/security/identity.cc"},

@@ -136,7 +136,7 @@ class ByHand(unittest.TestCase):
     def test_worker_without_data_exits_and_may_be_restarted(self):
         data = self.folder / 'later.csv'
         self.start_all_but_the_worker_of_a_table(data)
-        for life in range(2):
+        for instance in range(2):
             self.assertEqual(self.start_worker(0).wait(PATIENCE_S), 13, self.log('worker-0')[-3000:])
             self.assertIn(f'{data}: ', self.log('worker-0'))
         data.write_text('x,y,label\n' + ''.join(f'{i},{-i},{i % 2}\n' for i in range(64)))

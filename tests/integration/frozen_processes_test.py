@@ -84,7 +84,7 @@ class Act:
     names: typing.Sequence[str]
     # Seconds after the moment in `when`.
     after: float = 0
-    # A step; 'checkpoint': files of a checkpoint are being written; ('start', name): the process's next life has begun; None: directly
+    # A step; 'checkpoint': files of a checkpoint are being written; ('start', name): the process's next instance has begun; None: directly
     # after the previous act.
     when: typing.Any = None
 
@@ -200,7 +200,7 @@ class Run:
         self.folder = folder
         self.schedule = schedule
         self.pids = {}
-        self.lives = collections.Counter()
+        self.instances = collections.Counter()
         self.summary = None
         self.codes = []
         self.changed = threading.Condition()
@@ -231,7 +231,7 @@ class Run:
                 with self.changed:
                     if entry['type'] == 'process' and entry['state'] == 'started':
                         self.pids[entry['name']] = entry['pid']
-                        self.lives[entry['name']] += 1
+                        self.instances[entry['name']] += 1
                     elif entry['type'] == 'process':
                         self.pids.pop(entry['name'], None)
                     elif entry['type'] == 'summary':
@@ -260,25 +260,25 @@ class Run:
         """The newest step that has checkpoint files; progress itself is reported only once a second."""
         return max((int(path.name.split('-step-')[1]) for path in self.checkpoints.glob('attempt-*-step-*')), default=0)
 
-    def reached(self, act, lives):
+    def reached(self, act, instances):
         if act.when is None:
             return lambda: True
         if act.when == 'checkpoint':
             return self.writing
         if isinstance(act.when, tuple):
             name = act.when[1]
-            # A life that began after the last act.
-            return lambda: self.lives[name] > lives[name]
+            # An instance that began after the last act.
+            return lambda: self.instances[name] > instances[name]
         return lambda: self.saving() >= act.when // INTERVAL * INTERVAL
 
     def disturb(self, deadline):
-        lives = collections.Counter()
+        instances = collections.Counter()
         for act in self.schedule.acts:
-            if not self.wait(deadline, self.reached(act, lives)):
+            if not self.wait(deadline, self.reached(act, instances)):
                 return
             steps = act.when % INTERVAL if isinstance(act.when, int) else 0
             time.sleep(act.after + steps * STEP_S)
-            lives = collections.Counter(self.lives)
+            instances = collections.Counter(self.instances)
             for name in act.names:
                 self.signal(name, act.signal)
             if PARENT in act.names and act.signal == KILL:

@@ -37,8 +37,8 @@ class InProcessJob {
   InProcessJob(const InProcessJob&) = delete;
   InProcessJob& operator=(const InProcessJob&) = delete;
 
-  // Each starts a new life (incarnation) of that process. A new coordinator listens at the address
-  // of its predecessor.
+  // Each starts a new instance (incarnation) of that process. A new coordinator listens at the
+  // address of its predecessor.
   absl::Status StartCoordinator();
   absl::Status StartShard(uint32_t index);
   void StartWorker(uint32_t index);

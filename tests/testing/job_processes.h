@@ -69,7 +69,7 @@ class JobProcesses {
   absl::Status StartAll();
 
   bool Lives(const std::string& name);
-  // The exit code (or 128 + signal) of the process's newest life; nullopt if it has not ended.
+  // The exit code (or 128 + signal) of the process's newest instance; nullopt if it has not ended.
   std::optional<int> ExitCode(const std::string& name);
   pid_t pid(const std::string& name) const;
   // Sends the signal.

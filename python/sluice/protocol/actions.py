@@ -45,7 +45,7 @@ class SendToCoordinator:
 
 @dataclasses.dataclass
 class OpenModel:
-    """`on_model_ready` or `on_failed` follows. At most once in a life."""
+    """`on_model_ready` or `on_failed` follows. At most once in an instance."""
     job: object
 
 

@@ -28,7 +28,7 @@ _DEFAULT_HEARTBEAT = 0.5
 
 @dataclasses.dataclass
 class Options:
-    process: object  # ProcessId: role WORKER, index, and an incarnation that is new in every life
+    process: object  # ProcessId: role WORKER, index, and an incarnation that is new in every instance
     job: str         # "<namespace>/<name>/<uid>"
     host: str = ''
     pid: int = 0
@@ -374,7 +374,7 @@ class WorkerCore:
         self._init_pusher.stop()
         self._read_view()
         self._update_links()
-        # The job continues without this life: it was expelled, or may leave. A view without members
+        # The job continues without this instance: it was expelled, or may leave. A view without members
         # means that training ends: the previous members wait for Finish.
         left_out = self._was_member and not context.member
         if left_out and (view.workers or self._leave_reason is not None):

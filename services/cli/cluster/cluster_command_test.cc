@@ -620,10 +620,10 @@ TEST_F(ClusterCommandTest, ReadsLogsFromPods) {
 
 TEST_F(ClusterCommandTest, FollowedLogsIncludeNewPods) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
-  logs_ = {{"mnist-worker-0", "of the first life"}, {"mnist-worker-1", "of another"}};
+  logs_ = {{"mnist-worker-0", "of the first instance"}, {"mnist-worker-1", "of another"}};
   AddPod("worker-0", "worker", "0");
   Start({"logs", "mnist", "--cluster", "--follow"});
-  ASSERT_TRUE(out_->WaitFor("worker-0    | of the first life\n"));
+  ASSERT_TRUE(out_->WaitFor("worker-0    | of the first instance\n"));
   ASSERT_TRUE(admin_->Delete(reconciler::Pods(), {"team", "mnist-worker-0"}, {}).ok());
   AddPod("worker-0", "worker", "0");
   AddPod("worker-1", "worker", "1");

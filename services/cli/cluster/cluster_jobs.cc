@@ -25,7 +25,7 @@ using PodViews = std::map<std::string, reconciler::PodView>;
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 // How long to wait for the logs of a job that has ended.
-constexpr absl::Duration kLastWords = absl::Seconds(5);
+constexpr absl::Duration kFinalLogs = absl::Seconds(5);
 constexpr int kListRestarts = 3;
 constexpr size_t kMaxFailuresShown = 3;
 constexpr size_t kMaxNamed = 20;
@@ -43,8 +43,8 @@ PodViews ReadPods(const std::vector<Json>& pods, const std::string& uid) {
 }
 
 bool HasEnded(const Json& job) {
-  const std::optional<policy::Ending> ending = EndingOf(job);
-  return ending.has_value() && ending->outcome != policy::Outcome::kSuspended;
+  const std::optional<policy::Outcome> outcome = OutcomeOf(job);
+  return outcome.has_value() && outcome->kind != policy::OutcomeKind::kSuspended;
 }
 
 // Forwards ports of a job's pods, each on first use.
@@ -87,21 +87,22 @@ class ClusterAccess final : public Jobs::Access {
     const absl::StatusOr<Json> job =
         client_->Get(reconciler::TrainingJobs(), key_, kube::Subresource::kNone);
     if (absl::IsNotFound(job.status())) return false;
-    return !job.ok() || (kube::UidOf(*job) == uid_ && !EndingOf(*job).has_value());
+    return !job.ok() || (kube::UidOf(*job) == uid_ && !OutcomeOf(*job).has_value());
   }
 
  private:
-  absl::StatusOr<std::string> Forward(const policy::Slot& slot) {
-    const auto found = forwards_.find(slot);
+  absl::StatusOr<std::string> Forward(const policy::Replica& replica) {
+    const auto found = forwards_.find(replica);
     if (found != forwards_.end()) return found->second->address();
     PortForward::Options options;
     options.kubectl = kubectl_;
     options.flags = flags_;
-    options.pod = {key_.ns, reconciler::PodName(key_.name, slot)};
-    options.port = slot.role == v1::SHARD ? reconciler::kShardPort : reconciler::kCoordinatorPort;
+    options.pod = {key_.ns, reconciler::PodName(key_.name, replica)};
+    options.port =
+        replica.role == v1::SHARD ? reconciler::kShardPort : reconciler::kCoordinatorPort;
     absl::StatusOr<std::unique_ptr<PortForward>> forward = PortForward::Start(options);
     if (!forward.ok()) return forward.status();
-    return (forwards_[slot] = *std::move(forward))->address();
+    return (forwards_[replica] = *std::move(forward))->address();
   }
 
   kube::Client* const client_;
@@ -110,7 +111,7 @@ class ClusterAccess final : public Jobs::Access {
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;  // null: plain text
   const kube::ObjectKey key_;
   const std::string uid_;
-  std::map<policy::Slot, std::unique_ptr<PortForward>> forwards_;
+  std::map<policy::Replica, std::unique_ptr<PortForward>> forwards_;
 };
 
 class ClusterJobs final : public Jobs {
@@ -166,7 +167,7 @@ class ClusterJobs final : public Jobs {
       if (news.job_listed) {
         over = news.job.is_null() || kube::UidOf(news.job) != uid || HasEnded(news.job);
         // The pods of an ended job may be kept.
-        if (over) end = std::min(end, absl::Now() + kLastWords);
+        if (over) end = std::min(end, absl::Now() + kFinalLogs);
       }
       for (const auto& [resource, status] : news.troubles) {
         if (absl::IsPermissionDenied(status) && resource == "pods") {
@@ -206,7 +207,7 @@ class ClusterJobs final : public Jobs {
       if (news.job_listed && (news.job.is_null() || kube::UidOf(news.job) != kube::UidOf(*job))) {
         return absl::StrCat(name, ": it was deleted");
       }
-      if (news.job_listed && EndingOf(news.job).has_value()) {
+      if (news.job_listed && OutcomeOf(news.job).has_value()) {
         return absl::StrCat(name, ": ", StateLine(news.job));
       }
       if (absl::Now() >= deadline) {
@@ -220,7 +221,7 @@ class ClusterJobs final : public Jobs {
   absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {
     const absl::StatusOr<Json> job = Find(name);
     if (!job.ok()) return job.status();
-    if (const auto ending = EndingOf(*job); ending.has_value()) {
+    if (const auto outcome = OutcomeOf(*job); outcome.has_value()) {
       const std::string location = GetString(*job, {"status", "checkpoint", "location"});
       return absl::FailedPreconditionError(absl::StrCat(
           "job ", name, " is not running (", StateLine(*job), ")",
@@ -283,8 +284,8 @@ class ClusterJobs final : public Jobs {
   }
 
   static void AddTroubles(const Json& job, std::vector<std::string>* lines) {
-    if (const auto ending = EndingOf(job); ending.has_value() && !ending->reason.empty()) {
-      lines->push_back(absl::StrCat("  ", ending->reason));
+    if (const auto outcome = OutcomeOf(job); outcome.has_value() && !outcome->reason.empty()) {
+      lines->push_back(absl::StrCat("  ", outcome->reason));
     }
     const Json* status = kube::Find(job, {"status"});
     const Json* degraded =

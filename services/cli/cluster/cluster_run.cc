@@ -103,11 +103,11 @@ const char* ChangeText(AppliedJob::Change change, bool dry_run) {
   return "already exists, unchanged";
 }
 
-SummaryFacts FactsOf(const Json& job, const policy::Ending& ending, const ClusterRunFlags& flags,
+SummaryFacts FactsOf(const Json& job, const policy::Outcome& outcome, const ClusterRunFlags& flags,
                      const kube::ObjectKey& key, absl::Time now) {
   SummaryFacts facts;
   facts.name = key.name;
-  facts.result.ending = ending;
+  facts.result.outcome = outcome;
   facts.result.progress = ProgressOf(job);
   facts.result.heard = HasProgress(job);
   facts.result.restarts = RestartsOf(job);
@@ -116,13 +116,13 @@ SummaryFacts FactsOf(const Json& job, const policy::Ending& ending, const Cluste
   return facts;
 }
 
-int ExitCodeOf(policy::Outcome outcome) {
+int ExitCodeOf(policy::OutcomeKind outcome) {
   switch (outcome) {
-    case policy::Outcome::kSucceeded:
+    case policy::OutcomeKind::kSucceeded:
       return kExitOk;
-    case policy::Outcome::kSuspended:
+    case policy::OutcomeKind::kSuspended:
       return kExitInterrupted;
-    case policy::Outcome::kFailed:
+    case policy::OutcomeKind::kFailed:
       break;
   }
   return kExitFailed;
@@ -130,9 +130,9 @@ int ExitCodeOf(policy::Outcome outcome) {
 
 // Reports a job that had ended before it was applied again.
 int SayEnded(const Environment& environment, const ClusterRunFlags& flags,
-             const kube::ObjectKey& key, const Json& job, const policy::Ending& ending,
+             const kube::ObjectKey& key, const Json& job, const policy::Outcome& outcome,
              RunDisplay* display) {
-  const bool succeeded = ending.outcome == policy::Outcome::kSucceeded;
+  const bool succeeded = outcome.kind == policy::OutcomeKind::kSucceeded;
   const std::string text =
       absl::StrCat("Job ", key.name, " has already ended: ", StateLine(job),
                    "; there is nothing to do. To start over, run kubectl delete stj ", key.name,
@@ -142,9 +142,9 @@ int SayEnded(const Environment& environment, const ClusterRunFlags& flags,
   } else {
     *environment.err << "sluice: " << text << "\n";
   }
-  const int code = ExitCodeOf(ending.outcome);
+  const int code = ExitCodeOf(outcome.kind);
   if (flags.output == "json") {
-    display->Finish(FactsOf(job, ending, flags, key, environment.clock->Now()), code, {});
+    display->Finish(FactsOf(job, outcome, flags, key, environment.clock->Now()), code, {});
   }
   return code;
 }
@@ -174,19 +174,19 @@ class Following {
       interrupted_ = true;
       watch_.Wake();
     });
-    while (!follower_.ending().has_value() && !interrupted_) {
+    while (!follower_.outcome().has_value() && !interrupted_) {
       follower_.Take(watch_.Wait(kTick), environment_.clock->Now());
       ShowLogs();
     }
     environment_.set_interrupt_handler(nullptr);
-    if (!follower_.ending().has_value()) {
+    if (!follower_.outcome().has_value()) {
       std::vector<std::string> lines = NextSteps(flags_, key_);
       lines.insert(lines.begin(), absl::StrCat("Detached. Job ", key_.name,
                                                " continues in namespace ", key_.ns, "."));
       display_->Detached(lines);
       return kExitInterrupted;
     }
-    return Finish(*follower_.ending());
+    return Finish(*follower_.outcome());
   }
 
  private:
@@ -210,18 +210,18 @@ class Following {
     }
   }
 
-  int Finish(policy::Ending ending) {
-    const int code = ExitCodeOf(ending.outcome);
+  int Finish(policy::Outcome outcome) {
+    const int code = ExitCodeOf(outcome.kind);
     std::vector<std::string> log_lines;
-    if (ending.outcome == policy::Outcome::kFailed && ending.code != "Deleted") {
-      if (!ending.blamed.has_value()) ending.blamed = policy::Slot{v1::COORDINATOR, 0};
+    if (outcome.kind == policy::OutcomeKind::kFailed && outcome.code != "Deleted") {
+      if (!outcome.blamed.has_value()) outcome.blamed = policy::Replica{v1::COORDINATOR, 0};
       const absl::StatusOr<std::vector<std::string>> tail = TailOfPod(
-          connection_.transport.get(), {key_.ns, reconciler::PodName(key_.name, *ending.blamed)},
-          std::string(reconciler::RoleName(ending.blamed->role)), kFailureLogLines);
+          connection_.transport.get(), {key_.ns, reconciler::PodName(key_.name, *outcome.blamed)},
+          std::string(reconciler::RoleName(outcome.blamed->role)), kFailureLogLines);
       // The pod and its log may already be deleted.
       if (tail.ok()) log_lines = *tail;
     }
-    display_->Finish(FactsOf(follower_.job(), ending, flags_, key_, environment_.clock->Now()),
+    display_->Finish(FactsOf(follower_.job(), outcome, flags_, key_, environment_.clock->Now()),
                      code, log_lines);
     return code;
   }
@@ -249,9 +249,9 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
       : flags.output == "plain" ? MakePlainDisplay(environment, options)
                                 : MakeTextDisplay(environment, options);
 
-  const std::optional<policy::Ending> ending = EndingOf(applied.job);
-  const bool over = ending.has_value() && ending->outcome != policy::Outcome::kSuspended;
-  if (over) return SayEnded(environment, flags, key, applied.job, *ending, display.get());
+  const std::optional<policy::Outcome> outcome = OutcomeOf(applied.job);
+  const bool over = outcome.has_value() && outcome->kind != policy::OutcomeKind::kSuspended;
+  if (over) return SayEnded(environment, flags, key, applied.job, *outcome, display.get());
   display->Note(absl::StrCat("Job ", key.name, " in namespace ", key.ns, " of context ",
                              connection.config.context, " ",
                              ChangeText(applied.change, flags.dry_run)));

@@ -15,7 +15,7 @@ JobFollower::JobFollower(Options options, RunDisplay* display)
     : options_(std::move(options)), display_(display) {}
 
 void JobFollower::Take(JobNews news, absl::Time now) {
-  if (ending_.has_value()) return;
+  if (outcome_.has_value()) return;
   TakeTroubles(news.troubles);
   if (news.pods.has_value()) TakePods(*news.pods);
   v1::JobProgress progress;
@@ -37,20 +37,21 @@ void JobFollower::Take(JobNews news, absl::Time now) {
     display_->OnProgress(progress, ViewOf(job_, {}).state);
   }
   LookForOperator(now);
-  display_->OnTick(job_.is_null() ? std::map<policy::Slot, ProcessState>() : StatesOf(pods_, job_));
+  display_->OnTick(job_.is_null() ? std::map<policy::Replica, ProcessState>()
+                                  : StatesOf(pods_, job_));
 }
 
 void JobFollower::TakeJob(Json job) {
   if (job.is_null() || kube::UidOf(job) != options_.uid) {
-    ending_.emplace();
-    ending_->outcome = policy::Outcome::kFailed;
-    ending_->code = "Deleted";
-    ending_->reason =
+    outcome_.emplace();
+    outcome_->kind = policy::OutcomeKind::kFailed;
+    outcome_->code = "Deleted";
+    outcome_->reason =
         job.is_null() ? "it was deleted" : "it was deleted, and another job has its name";
     return;
   }
   job_ = std::move(job);
-  ending_ = EndingOf(job_);
+  outcome_ = OutcomeOf(job_);
 }
 
 void JobFollower::TakePods(const std::vector<Json>& pods) {
@@ -61,12 +62,12 @@ void JobFollower::TakePods(const std::vector<Json>& pods) {
     if (!view.has_value()) continue;
     const auto found = pods_.find(view->name);
     const bool same = found != pods_.end() && found->second.uid == view->uid;
-    const ProcessLife life{view->slot, 0, view->name};
+    const ProcessInstance instance{view->replica, 0, view->name};
     // The state in which following began is no news.
     const bool tell = pods_known_ || options_.is_new;
-    if (tell && view->begun && !(same && found->second.begun)) display_->OnProcessStarted(life);
+    if (tell && view->begun && !(same && found->second.begun)) display_->OnProcessStarted(instance);
     if (tell && view->ended && !(same && found->second.ended)) {
-      display_->OnProcessEnded(life, view->exit);
+      display_->OnProcessEnded(instance, view->exit);
     }
     const std::string name = view->name;
     now.emplace(name, *std::move(view));

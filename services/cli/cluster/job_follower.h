@@ -37,7 +37,7 @@ class JobFollower {
   void Take(JobNews news, absl::Time now);
 
   // How the job ended, once it has; a deleted job has failed, with that reason.
-  const std::optional<policy::Ending>& ending() const { return ending_; }
+  const std::optional<policy::Outcome>& outcome() const { return outcome_; }
   // The newest version; null before the first news.
   const kube::Json& job() const { return job_; }
   const std::map<std::string, reconciler::PodView>& pods() const { return pods_; }  // by name
@@ -61,7 +61,7 @@ class JobFollower {
   std::set<std::string> seen_events_;     // uids; an API server forgets events after an hour
   std::vector<v1::Event> untold_;         // to be shown with the job
   std::optional<uint64_t> evaluated_at_;  // the step of the evaluation shown last
-  std::optional<policy::Ending> ending_;
+  std::optional<policy::Outcome> outcome_;
 };
 
 }  // namespace sluice::cli

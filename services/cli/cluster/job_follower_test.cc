@@ -21,11 +21,11 @@ constexpr char kUid[] = "job-uid";
 // Records the calls of a display as lines.
 class FakeDisplay final : public RunDisplay {
  public:
-  void OnProcessStarted(const ProcessLife& life) override {
-    heard.push_back(absl::StrCat("started ", life.pod));
+  void OnProcessStarted(const ProcessInstance& instance) override {
+    heard.push_back(absl::StrCat("started ", instance.pod));
   }
-  void OnProcessEnded(const ProcessLife& life, const policy::Exit& exit) override {
-    heard.push_back(absl::StrCat("ended ", life.pod, ": ", policy::ExitText(exit)));
+  void OnProcessEnded(const ProcessInstance& instance, const policy::Exit& exit) override {
+    heard.push_back(absl::StrCat("ended ", instance.pod, ": ", policy::ExitText(exit)));
   }
   void OnProgress(const v1::JobProgress& now, const std::string& words) override {
     progress = now;
@@ -33,7 +33,7 @@ class FakeDisplay final : public RunDisplay {
     for (const v1::Event& event : now.events()) heard.push_back(event.message());
   }
   void OnLogLine(absl::string_view, absl::string_view) override {}
-  void OnTick(const std::map<policy::Slot, ProcessState>& now) override { processes = now; }
+  void OnTick(const std::map<policy::Replica, ProcessState>& now) override { processes = now; }
   void Note(absl::string_view text) override { heard.push_back(absl::StrCat("note: ", text)); }
   void Stopping() override {}
   void Detached(const std::vector<std::string>&) override {}
@@ -42,7 +42,7 @@ class FakeDisplay final : public RunDisplay {
   std::vector<std::string> heard;
   v1::JobProgress progress;
   std::string state;
-  std::map<policy::Slot, ProcessState> processes;
+  std::map<policy::Replica, ProcessState> processes;
 };
 
 Json Condition(const std::string& type, const std::string& reason, const std::string& message) {
@@ -134,7 +134,7 @@ TEST_F(JobFollowerTest, StatusBecomesProgress) {
   EXPECT_EQ(display_.progress.attempt(), 2u);
   EXPECT_EQ(display_.progress.total_samples(), 64000u);
   EXPECT_EQ(display_.state, "");
-  EXPECT_FALSE(follower_->ending().has_value());
+  EXPECT_FALSE(follower_->outcome().has_value());
 }
 
 TEST_F(JobFollowerTest, StateShowsWhatPodsWaitFor) {
@@ -197,48 +197,48 @@ TEST_F(JobFollowerTest, IgnoresPodsOfEarlierJobOfTheSameName) {
 
 TEST_F(JobFollowerTest, SucceededJobHasEnded) {
   TellJob(Job("Succeeded", 1000, {Condition("Succeeded", "Completed", "")}));
-  ASSERT_TRUE(follower_->ending().has_value());
-  EXPECT_EQ(follower_->ending()->outcome, policy::Outcome::kSucceeded);
+  ASSERT_TRUE(follower_->outcome().has_value());
+  EXPECT_EQ(follower_->outcome()->kind, policy::OutcomeKind::kSucceeded);
 }
 
 TEST_F(JobFollowerTest, FailureHasReasonAndBlamedProcess) {
   Json job = Job("Failed", 10, {Condition("Failed", "NeverReady", "worker-1 never became ready")});
   job["status"]["lastFailures"] = {{{"pod", "mnist-worker-1"}}};
   TellJob(job);
-  ASSERT_TRUE(follower_->ending().has_value());
-  EXPECT_EQ(follower_->ending()->outcome, policy::Outcome::kFailed);
-  EXPECT_EQ(follower_->ending()->code, "NeverReady");
-  EXPECT_EQ(follower_->ending()->reason, "worker-1 never became ready");
-  EXPECT_EQ(policy::SlotName(*follower_->ending()->blamed), "worker-1");
+  ASSERT_TRUE(follower_->outcome().has_value());
+  EXPECT_EQ(follower_->outcome()->kind, policy::OutcomeKind::kFailed);
+  EXPECT_EQ(follower_->outcome()->code, "NeverReady");
+  EXPECT_EQ(follower_->outcome()->reason, "worker-1 never became ready");
+  EXPECT_EQ(policy::ReplicaName(*follower_->outcome()->blamed), "worker-1");
 }
 
 TEST_F(JobFollowerTest, SuspendedJobHasEndedOnceNothingRuns) {
   Json job = Job("Suspending", 10);
   job["spec"]["suspend"] = true;
   TellJob(job);
-  EXPECT_FALSE(follower_->ending().has_value());
+  EXPECT_FALSE(follower_->outcome().has_value());
   EXPECT_EQ(display_.state, "checkpointing and suspending");
   job["status"]["conditions"].push_back(Condition("Suspended", "Suspended", ""));
   TellJob(job);
-  ASSERT_TRUE(follower_->ending().has_value());
-  EXPECT_EQ(follower_->ending()->outcome, policy::Outcome::kSuspended);
+  ASSERT_TRUE(follower_->outcome().has_value());
+  EXPECT_EQ(follower_->outcome()->kind, policy::OutcomeKind::kSuspended);
 }
 
 TEST_F(JobFollowerTest, OldSuspendedConditionDoesNotEndResumedJob) {
   TellJob(Job("Suspended", 10, {Condition("Suspended", "Suspended", "")}));
-  EXPECT_FALSE(follower_->ending().has_value());
+  EXPECT_FALSE(follower_->outcome().has_value());
 }
 
 TEST_F(JobFollowerTest, DeletionOrReplacementEndsTheJob) {
   TellJob(Job("Training", 10));
   TellJob(Json());
-  ASSERT_TRUE(follower_->ending().has_value());
-  EXPECT_EQ(follower_->ending()->reason, "it was deleted");
+  ASSERT_TRUE(follower_->outcome().has_value());
+  EXPECT_EQ(follower_->outcome()->reason, "it was deleted");
   JobFollower::Options options;
   options.uid = "another";
   follower_.emplace(options, &display_);
   TellJob(Job("Training", 10));
-  EXPECT_THAT(follower_->ending()->reason, HasSubstr("another job has its name"));
+  EXPECT_THAT(follower_->outcome()->reason, HasSubstr("another job has its name"));
 }
 
 TEST_F(JobFollowerTest, WarnsOnceAboutMissingOperator) {
@@ -276,7 +276,7 @@ TEST_F(JobFollowerTest, ReportsWatchThatBreaksAndRecovers) {
   follower_->Take(std::move(news), now_);
   EXPECT_THAT(display_.heard, ElementsAre(HasSubstr("connection refused"),
                                           HasSubstr("reports trainingjobs again")));
-  EXPECT_FALSE(follower_->ending().has_value());
+  EXPECT_FALSE(follower_->outcome().has_value());
 }
 
 TEST_F(FollowerOfAnOldJobTest, DoesNotShowEarlierEvents) {
@@ -298,7 +298,7 @@ TEST(JobTextTest, ToleratesMalformedObjects) {
        {Json(), Json::array(), Json("text"), Json({{"status", 1}}),
         Json({{"status", {{"training", "x"}, {"conditions", 3}, {"lastFailures", {1, 2}}}},
               {"spec", {{"suspend", "yes"}}}})}) {
-    EXPECT_FALSE(EndingOf(job).has_value());
+    EXPECT_FALSE(OutcomeOf(job).has_value());
     EXPECT_EQ(ProgressOf(job).step(), 0u);
     EXPECT_FALSE(StateLine(job).empty());
   }

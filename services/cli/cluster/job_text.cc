@@ -144,36 +144,36 @@ std::string StateWordsOf(const Json& job) {
   return words;
 }
 
-std::optional<policy::Ending> EndingOf(const Json& job) {
-  policy::Ending ending;
+std::optional<policy::Outcome> OutcomeOf(const Json& job) {
+  policy::Outcome outcome;
   if (HasCondition(job, "Succeeded")) {
-    ending.outcome = policy::Outcome::kSucceeded;
-    return ending;
+    outcome.kind = policy::OutcomeKind::kSucceeded;
+    return outcome;
   }
   if (HasCondition(job, "Failed")) {
-    ending.outcome = policy::Outcome::kFailed;
-    ending.code = MessageOf(job, "Failed", "reason");
-    ending.reason = MessageOf(job, "Failed", "message");
-    if (ending.reason.empty()) ending.reason = ending.code;
+    outcome.kind = policy::OutcomeKind::kFailed;
+    outcome.code = MessageOf(job, "Failed", "reason");
+    outcome.reason = MessageOf(job, "Failed", "message");
+    if (outcome.reason.empty()) outcome.reason = outcome.code;
     const Json* failures = kube::Find(job, {"status", "lastFailures"});
     if (failures != nullptr && failures->is_array() && !failures->empty()) {
       const Json& last = failures->front();
-      policy::Slot slot;
+      policy::Replica replica;
       const std::string name = GetString(last, {"pod"});
       absl::string_view process = name;
       if (absl::ConsumePrefix(&process, absl::StrCat(kube::KeyOf(job).name, "-")) &&
-          reconciler::ParseSlotName(process, &slot)) {
-        ending.blamed = slot;
+          reconciler::ParseReplicaName(process, &replica)) {
+        outcome.blamed = replica;
       }
     }
-    return ending;
+    return outcome;
   }
   const Json* wanted = kube::Find(job, {"spec", "suspend"});
   const bool suspended = wanted != nullptr && wanted->is_boolean() && wanted->get<bool>();
   if (!suspended || !HasCondition(job, "Suspended")) return std::nullopt;
-  ending.outcome = policy::Outcome::kSuspended;
-  ending.reason = MessageOf(job, "Suspended", "message");
-  return ending;
+  outcome.kind = policy::OutcomeKind::kSuspended;
+  outcome.reason = MessageOf(job, "Suspended", "message");
+  return outcome;
 }
 
 uint32_t RestartsOf(const Json& job) {
@@ -205,22 +205,22 @@ ProcessState StateOf(const reconciler::PodView& pod, bool training) {
   }
   const std::string at = pod.node.empty() ? "" : absl::StrCat(" on ", pod.node);
   if (!pod.ready) return {absl::StrCat("starting", at), Tone::kWaiting};
-  const char* word = pod.slot.role == v1::SHARD                ? "serving"
-                     : pod.slot.role == v1::WORKER && training ? "training"
-                                                               : "running";
+  const char* word = pod.replica.role == v1::SHARD                ? "serving"
+                     : pod.replica.role == v1::WORKER && training ? "training"
+                                                                  : "running";
   return {absl::StrCat(word, at), Tone::kGood};
 }
 
-std::map<policy::Slot, ProcessState> StatesOf(
+std::map<policy::Replica, ProcessState> StatesOf(
     const std::map<std::string, reconciler::PodView>& pods, const Json& job) {
   const bool training = ProgressOf(job).phase() == Phase::TRAINING;
-  std::map<policy::Slot, const reconciler::PodView*> newest;
+  std::map<policy::Replica, const reconciler::PodView*> newest;
   for (const auto& [name, pod] : pods) {
-    const reconciler::PodView*& there = newest[pod.slot];
+    const reconciler::PodView*& there = newest[pod.replica];
     if (there == nullptr || there->created < pod.created) there = &pod;
   }
-  std::map<policy::Slot, ProcessState> states;
-  for (const auto& [slot, pod] : newest) states[slot] = StateOf(*pod, training);
+  std::map<policy::Replica, ProcessState> states;
+  for (const auto& [replica, pod] : newest) states[replica] = StateOf(*pod, training);
   return states;
 }
 
@@ -237,8 +237,8 @@ JobView ViewOf(const Json& job, const std::map<std::string, reconciler::PodView>
 
 std::string StateLine(const Json& job) {
   const JobView view = ViewOf(job, {});
-  const std::optional<policy::Ending> ending = EndingOf(job);
-  if (!ending.has_value()) return ProgressLine(view);
+  const std::optional<policy::Outcome> outcome = OutcomeOf(job);
+  if (!outcome.has_value()) return ProgressLine(view);
   std::string text = GetString(job, {"status", "summary"});
   if (text.empty()) text = PhaseText(view.progress.phase());
   if (view.heard) {
@@ -249,7 +249,7 @@ std::string StateLine(const Json& job) {
   }
   const std::string metric = GetString(job, {"status", "training", "metric"});
   if (!metric.empty()) absl::StrAppend(&text, ", ", metric);
-  if (!ending->reason.empty()) absl::StrAppend(&text, ": ", ending->reason);
+  if (!outcome->reason.empty()) absl::StrAppend(&text, ": ", outcome->reason);
   return text;
 }
 

@@ -23,15 +23,15 @@ bool HasProgress(const kube::Json& job);
 std::string StateWordsOf(const kube::Json& job);
 // How it ended: succeeded, failed, or suspended with nothing running; nullopt while it is in
 // progress.
-std::optional<policy::Ending> EndingOf(const kube::Json& job);
+std::optional<policy::Outcome> OutcomeOf(const kube::Json& job);
 uint32_t RestartsOf(const kube::Json& job);
 // From its first acceptance to its end (or `now`).
 absl::Duration ElapsedOf(const kube::Json& job, absl::Time now);
 
 // The pod's state in words. `training`: whether the job is training.
 ProcessState StateOf(const reconciler::PodView& pod, bool training);
-// By slot; if a slot has two pods, the newer one.
-std::map<policy::Slot, ProcessState> StatesOf(
+// By replica; if a replica has two pods, the newer one.
+std::map<policy::Replica, ProcessState> StatesOf(
     const std::map<std::string, reconciler::PodView>& pods, const kube::Json& job);
 
 // "training: step 300 of 2,000 (15 %), ...", or how it ended: one line of a list of jobs.

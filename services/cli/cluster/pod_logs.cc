@@ -127,7 +127,7 @@ void PodLogs::SetPods(const std::map<std::string, reconciler::PodView>& pods) {
   }
   const absl::Time now = absl::Now();
   for (const auto& [name, pod] : pods) {
-    if (!options_.process.empty() && options_.process != policy::SlotName(pod.slot)) continue;
+    if (!options_.process.empty() && options_.process != policy::ReplicaName(pod.replica)) continue;
     if (!pod.begun) continue;
     const auto known = readers_.find(pod.uid);
     const bool cut = known != readers_.end() && known->second.done && options_.follow &&
@@ -151,16 +151,16 @@ void PodLogs::Start(const reconciler::PodView& pod, size_t tail, Reader* reader)
   reader->done = false;
   const kube::ObjectKey key{options_.ns, pod.name};
   reader->thread =
-      std::thread([this, uid = pod.uid, key, slot = pod.slot, tail, lines = reader->lines] {
-        Read(uid, key, slot, tail, lines.get());
+      std::thread([this, uid = pod.uid, key, replica = pod.replica, tail, lines = reader->lines] {
+        Read(uid, key, replica, tail, lines.get());
       });
 }
 
-void PodLogs::Read(const std::string& uid, const kube::ObjectKey& pod, const policy::Slot& slot,
-                   size_t tail, TimedLines* lines) {
+void PodLogs::Read(const std::string& uid, const kube::ObjectKey& pod,
+                   const policy::Replica& replica, size_t tail, TimedLines* lines) {
   for (int failures = 0; failures < kMaxFailures && !cancellation_.cancelled();) {
     bool answered = false;
-    const absl::Status status = ReadOnce(pod, slot, tail, lines, &answered);
+    const absl::Status status = ReadOnce(pod, replica, tail, lines, &answered);
     if (status.ok() || absl::IsCancelled(status) || absl::IsNotFound(status)) break;
     const bool final = absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status);
     failures = answered ? 1 : failures + 1;
@@ -179,11 +179,11 @@ void PodLogs::Read(const std::string& uid, const kube::ObjectKey& pod, const pol
   changed_.SignalAll();
 }
 
-absl::Status PodLogs::ReadOnce(const kube::ObjectKey& pod, const policy::Slot& slot, size_t tail,
-                               TimedLines* lines, bool* answered) {
+absl::Status PodLogs::ReadOnce(const kube::ObjectKey& pod, const policy::Replica& replica,
+                               size_t tail, TimedLines* lines, bool* answered) {
   kube::HttpRequest request;
   request.method = "GET";
-  request.target = absl::StrCat(LogTarget(pod, reconciler::RoleName(slot.role)),
+  request.target = absl::StrCat(LogTarget(pod, reconciler::RoleName(replica.role)),
                                 "&timestamps=true&follow=", options_.follow ? "true" : "false");
   if (!lines->last_time().empty()) {
     absl::StrAppend(&request.target, "&sinceTime=", kube::PercentEncode(lines->last_time()));
@@ -193,7 +193,7 @@ absl::Status PodLogs::ReadOnce(const kube::ObjectKey& pod, const policy::Slot& s
   // A process may log nothing for hours, and the response's head arrives with its first line.
   request.timeout = options_.follow ? absl::InfiniteDuration() : absl::Seconds(30);
   request.idle_timeout = request.timeout;
-  const std::string process = policy::SlotName(slot);
+  const std::string process = policy::ReplicaName(replica);
   const auto on_line = [&](absl::string_view line) { Add(process, line); };
   const absl::StatusOr<kube::HttpResponse> response = transport_->Stream(
       request,

@@ -101,9 +101,9 @@ class PodLogs {
 
   void Start(const reconciler::PodView& pod, size_t tail, Reader* reader)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Read(const std::string& uid, const kube::ObjectKey& pod, const policy::Slot& slot,
+  void Read(const std::string& uid, const kube::ObjectKey& pod, const policy::Replica& replica,
             size_t tail, TimedLines* lines);
-  absl::Status ReadOnce(const kube::ObjectKey& pod, const policy::Slot& slot, size_t tail,
+  absl::Status ReadOnce(const kube::ObjectKey& pod, const policy::Replica& replica, size_t tail,
                         TimedLines* lines, bool* answered);
   void Add(const std::string& process, absl::string_view line);
   void AddProblem(std::string text);

@@ -45,10 +45,10 @@ TEST_F(TimedLinesTest, ReopenedStreamNeitherRepeatsNorLosesLines) {
 }
 
 TEST_F(TimedLinesTest, UnterminatedLastLineIsReportedAtTheEnd) {
-  Feed("2026-01-01T00:00:00Z last words");
+  Feed("2026-01-01T00:00:00Z termination message");
   EXPECT_THAT(heard_, IsEmpty());
   End(true);
-  EXPECT_THAT(heard_, ElementsAre("last words"));
+  EXPECT_THAT(heard_, ElementsAre("termination message"));
 }
 
 TEST_F(TimedLinesTest, PassesOnTextWithoutTimestamp) {

@@ -313,7 +313,7 @@ TEST_F(SynchronousTest, AnOlderViewChangesNothing) {
   EXPECT_EQ(world_->core_.view().id().number(), 2u);
 }
 
-TEST_F(SynchronousTest, AViewWithoutTheWorkerEndsThisLife) {
+TEST_F(SynchronousTest, AViewWithoutTheWorkerEndsThisInstance) {
   BeginStep();
   world_->Install(world_->MakeView(2, 5, {{kOther, {{0, 8}}}}, 1));
   ASSERT_THAT(world_->exits_, SizeIs(1));

@@ -19,7 +19,7 @@
 
 namespace sluice::worker {
 
-// A shard, by incarnation: another life of the same index is another shard.
+// A shard, by incarnation: another instance of the same index is another shard.
 using ShardId = uint64_t;
 
 // Identifies a FindRows. Never used twice in a process.

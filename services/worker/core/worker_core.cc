@@ -265,9 +265,9 @@ void WorkerCore::Impl::Adopt(const v1::View& view) {
   init_pusher_.Stop();
   ReadView();
   UpdateLinks();
-  // The other members continue without this life: it was expelled, or is leaving. A view without
-  // members is how training ends (at a target, for a suspension): its former members wait for
-  // Finish; one that was in fact expelled is refused when it registers.
+  // The other members continue without this instance: it was expelled, or is leaving. A view
+  // without members is how training ends (at a target, for a suspension): its former members wait
+  // for Finish; one that was in fact expelled is refused when it registers.
   const bool left_out = was_member_ && !context_.member;
   if (left_out && (view.workers_size() > 0 || leave_reason_)) {
     return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled,

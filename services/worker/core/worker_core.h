@@ -35,7 +35,7 @@
 namespace sluice::worker {
 
 struct WorkerOptions {
-  v1::ProcessId process;  // role WORKER, index, incarnation: a new incarnation in every life
+  v1::ProcessId process;  // role WORKER, index, incarnation: a new incarnation in every instance
   std::string job;        // "<namespace>/<name>/<uid>"
   std::string host;
   uint64_t pid = 0;
@@ -57,7 +57,7 @@ struct WorkerStatus {
   std::string view;  // "1.1.7"; empty: none
   bool member = false;
   uint64_t step = 0;     // synchronous: the version in use; asynchronous: the last clock applied
-  uint64_t samples = 0;  // in updates that were sent, in this life
+  uint64_t samples = 0;  // in updates that were sent, in this instance
   uint64_t recomputed_samples = 0;  // computed again because of a view change
   uint64_t queued_bytes = 0;        // of payload that waits for credit
   uint64_t pending_computes = 0;

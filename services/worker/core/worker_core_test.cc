@@ -301,7 +301,7 @@ TEST(WorkerCoreTest, ALeaveThatTakesTooLongEndsAtItsGrace) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
-TEST(WorkerCoreTest, AnExpelledLifeEndsSoThatAnotherCanStart) {
+TEST(WorkerCoreTest, AnExpelledInstanceEndsSoThatAnotherCanStart) {
   WorkerHarness world;
   world.Start();
   v1::CoordinatorMessage message;

@@ -96,7 +96,7 @@ class CliTest(OperatorCase):
         self.wait_for_pods()
         self.wait_for_condition('Running')
         self.coordinators.say(phase='FAILED', reason='the loss is not a number')
-        wait_for('the operator knows', lambda: self.job()['status']['recovery'].get('ending'))
+        wait_for('the operator knows', lambda: self.job()['status']['recovery'].get('outcome'))
         for pod in self.pods():
             self.end_pod(pod, 1)
         self.assertEqual(process.wait(60), 1)

@@ -161,7 +161,7 @@ class OperatorCase(unittest.TestCase):
     def finish(self, name='job'):
         """Ends training: coordinators report success, and all processes exit."""
         self.coordinators.say(phase='SUCCEEDED', step=1000)
-        wait_for('the operator knows', lambda: self.job(name)['status']['recovery'].get('ending'))
+        wait_for('the operator knows', lambda: self.job(name)['status']['recovery'].get('outcome'))
         for pod in self.pods(name):
             self.end_pod(pod, 0)
 
@@ -175,12 +175,12 @@ class OperatorCase(unittest.TestCase):
         there = {}
         for _, kind, pod in history.changes():
             uid, metadata = pod['metadata']['uid'], pod['metadata']
-            slot = (metadata['labels'].get(JOB_LABEL), metadata['labels'].get('sluice.dev/role'),
+            replica = (metadata['labels'].get(JOB_LABEL), metadata['labels'].get('sluice.dev/role'),
                     metadata['labels'].get('sluice.dev/index'))
             if kind == 'DELETED':
                 there.pop(uid, None)
                 continue
-            there[uid] = slot
+            there[uid] = replica
             self.assertEqual(len(there), len(set(there.values())), f'a second pod of {slot}')
 
     def owned(self, name='job'):

@@ -79,7 +79,7 @@ class OperatorTest(OperatorCase):
     def test_a_failed_job_reports_the_reason_and_stays_failed(self):
         self.start()
         self.coordinators.say(phase='FAILED', reason='the loss is not a number')
-        wait_for('the operator knows', lambda: self.job()['status']['recovery'].get('ending'))
+        wait_for('the operator knows', lambda: self.job()['status']['recovery'].get('outcome'))
         for pod in self.pods():
             self.end_pod(pod, 1)
         failed = self.wait_for_condition('Failed')

@@ -48,7 +48,7 @@ class Watcher(threading.Thread):
         self._path = path_of('pods', namespace)
         self._version = self._client.request('GET', self._path)['metadata']['resourceVersion']
         self._lock = threading.Lock()
-        self._slots = {}  # uid -> slot
+        self._replicas = {}  # uid -> slot
         self._running = {}  # uid -> when
         self.made = 0
         self.doubled = []
@@ -75,16 +75,16 @@ class Watcher(threading.Thread):
         metadata = pod['metadata']
         self._version = metadata['resourceVersion']
         uid = metadata['uid']
-        slot = tuple(metadata['labels'].get(label) for label in (JOB_LABEL, 'sluice.dev/role', 'sluice.dev/index'))
+        replica = tuple(metadata['labels'].get(label) for label in (JOB_LABEL, 'sluice.dev/role', 'sluice.dev/index'))
         with self._lock:
             if change['type'] == 'DELETED':
-                self._slots.pop(uid, None)
+                self._replicas.pop(uid, None)
                 return
-            if uid not in self._slots:
+            if uid not in self._replicas:
                 self.made += 1
-                if slot[0] and slot in self._slots.values():
-                    self.doubled.append(slot)
-                self._slots[uid] = slot
+                if replica[0] and replica in self._replicas.values():
+                    self.doubled.append(replica)
+                self._replicas[uid] = replica
             if uid not in self._running and conditions(pod).get('Ready') == 'True':
                 self._running[uid] = time.monotonic()
 

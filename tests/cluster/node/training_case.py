@@ -169,11 +169,11 @@ class TrainingCase(NodeCase):
         self.assertLessEqual(took, own_start + seconds * slowness, f'{slowness:.1f} processes want each core')
 
     def first_contribution(self, pod, before, seconds=90):
-        """Waits for the first step of the pod's next life; returns its time."""
-        def next_life():
+        """Waits for the first step of the pod's next instance; returns its time."""
+        def next_instance():
             found = self.pod(pod)
             return found if found and found['metadata']['uid'] != before else None
-        wait_for(f'{pod} has a successor', next_life, seconds, every=0.05)
+        wait_for(f'{pod} has a successor', next_instance, seconds, every=0.05)
         wait_for(f'the new {pod} contributes', lambda: (self.metric(pod, 'sluice_steps_total') or 0) > 0, seconds, every=0.05)
         return time.monotonic()
 

@@ -1,4 +1,4 @@
-#include "operator/policy/last_words.h"
+#include "operator/policy/reason_from_log.h"
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -44,7 +44,7 @@ constexpr size_t kMaxBytes = 4096;
 
 constexpr char kJsonLine[] = R"({"time":)";
 
-std::string BytesOfLastWords(const std::vector<std::string>& lines) {
+std::string BytesOfReason(const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const bool json = absl::StartsWith(*line, kJsonLine);
@@ -65,8 +65,8 @@ std::string BytesOfLastWords(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-std::string LastWords(const std::vector<std::string>& lines) {
-  return CleanUtf8(BytesOfLastWords(lines), kMaxBytes);
+std::string ReasonFromLog(const std::vector<std::string>& lines) {
+  return CleanUtf8(BytesOfReason(lines), kMaxBytes);
 }
 
 }  // namespace sluice::policy

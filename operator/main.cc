@@ -137,10 +137,10 @@ class Process {
         ClientOptions(&meter_, clock, flags.leader_elect ? elector_.get() : nullptr));
     events_ = std::make_unique<runtime::EventRecorder>(
         runtime::EventRecorder::Options{reconciler::kManagedBy, election_.identity}, clock);
-    reconciler::GrpcCoordinators::Options conversations;
-    conversations.gate = flags.leader_elect ? elector_.get() : nullptr;
+    reconciler::GrpcCoordinators::Options sync_options;
+    sync_options.gate = flags.leader_elect ? elector_.get() : nullptr;
     coordinators_ = std::make_unique<reconciler::GrpcCoordinators>(
-        conversations, [this](const kube::ObjectKey& job) { operator_->Enqueue(job); });
+        sync_options, [this](const kube::ObjectKey& job) { operator_->Enqueue(job); });
     operator_ =
         std::make_unique<Operator>(OperatorOptions(), reads_.get(), writes_.get(),
                                    coordinators_.get(), events_.get(), clock, &reconcile_log_);

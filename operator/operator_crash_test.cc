@@ -123,10 +123,11 @@ class Life {
       // The coordinator's termination message stays with its pod.
       const bool speaks = absl::StrContains(pod, "coordinator");
       const std::string phase =
-          cluster_.coordinators.heard.begin()->second.progress->phase() == Progress::SUSPENDED
+          cluster_.coordinators.last_progress.begin()->second.progress->phase() ==
+                  Progress::SUSPENDED
               ? "SUSPENDED"
               : "SUCCEEDED";
-      const auto step = cluster_.coordinators.heard.begin()->second.progress->step();
+      const auto step = cluster_.coordinators.last_progress.begin()->second.progress->step();
       cluster_.EndPod(pod, 0, "Completed",
                       speaks ? absl::StrCat("{\"phase\":\"", phase, "\",\"step\":\"", step,
                                             "\",\"totalSteps\":\"100\",\"attempt\":\"1\"}")
@@ -134,7 +135,7 @@ class Life {
     }
     Settle();
     said_ = nullptr;
-    cluster_.coordinators.heard.clear();
+    cluster_.coordinators.last_progress.clear();
   }
 
   FakeCluster cluster_;

@@ -87,7 +87,7 @@ std::vector<MetricDescriptor> OperatorMetrics() {
        quick},
       {"operator_watch_errors_total",
        Type::kCounter,
-       "Watches that ended with an error, by resource; each is begun anew.",
+       "Watches that ended with an error, by resource; each is begun again.",
        {"resource"},
        {}},
       {"operator_events_dropped",

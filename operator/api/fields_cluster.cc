@@ -242,7 +242,7 @@ void AddClusterLimits(std::vector<Field>* fields) {
                         .ClusterOnly()
                         .Default("{}"));
   fields->push_back(Integer("spec.nodeFailure.tolerationSeconds",
-                            "Its pods are given up, and made anew elsewhere, so long after the "
+                            "Its pods are given up, and re-created elsewhere, so long after the "
                             "node was found not to answer.")
                         .Default("10")
                         .Min(0)

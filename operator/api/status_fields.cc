@@ -75,7 +75,7 @@ void AddProgress(std::vector<Field>* fields) {
 }
 
 void AddFailures(std::vector<Field>* fields) {
-  fields->push_back(Object("status.restarts", "Pods that were made anew, by role."));
+  fields->push_back(Object("status.restarts", "Pods that were re-created, by role."));
   fields->push_back(Count("status.restarts.total", "All together."));
   fields->push_back(Count("status.restarts.coordinator", "Coordinators."));
   fields->push_back(Count("status.restarts.parameterServer", "Shards."));

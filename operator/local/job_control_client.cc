@@ -96,9 +96,9 @@ void JobControlClient::Loop() {
       channel_generation = generation;
     }
     const std::unique_ptr<v1::JobControl::Stub> stub = v1::JobControl::NewStub(channel->Get());
-    const bool heard = (!tell || Tell(stub.get(), generation)) && Ask(stub.get(), generation);
+    const bool answered = (!tell || Tell(stub.get(), generation)) && Ask(stub.get(), generation);
     next_poll = absl::Now() + options_.poll_interval;
-    if (heard) continue;
+    if (answered) continue;
     // A failed call is repeated after a delay, not immediately.
     MutexLock lock(&mutex_);
     while (!stopping_ && generation_ == generation &&

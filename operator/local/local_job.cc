@@ -153,7 +153,7 @@ LocalJob::Result LocalJob::Run() {
   }
   children_.reset();  // kills the remaining processes
   result.progress = progress_;
-  result.heard = heard_;
+  result.has_progress = has_progress_;
   result.log_begins = log_begins_;
   for (const auto& [replica, kept] : memory_.replicas) result.restarts += kept.restarts;
   return result;
@@ -181,7 +181,7 @@ void LocalJob::Handle(const Inbox& inbox) {
   if (inbox.suspend) plan_.suspend = true;
   for (const v1::JobProgress& progress : inbox.progress) {
     HandleProgress(progress);
-    world_.coordinator_heard = clock_->Now();
+    world_.last_progress_at = clock_->Now();
   }
   for (const ChildProcesses::End& end : inbox.ends) HandleEnd(end);
   if (world_.coordinator_address.empty()) ReadCoordinatorPort();
@@ -207,7 +207,7 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   progress_ = progress;
   progress_.clear_events();
   progress_.clear_losses();
-  heard_ = true;
+  has_progress_ = true;
   world_.phase = progress.phase();
   world_.phase_reason = progress.reason();
   world_.phase_code = progress.reason_code();
@@ -229,7 +229,8 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
     if (status.state() == v1::ProcessStatus::EXPELLED) {
       const auto found = world_.processes.find(replica);
       if (found == world_.processes.end() || found->second.pid != status.pid()) continue;
-      found->second.expelled_after = clock_->Now() - absl::Seconds(status.seconds_since_heard());
+      found->second.expelled_after =
+          clock_->Now() - absl::Seconds(status.seconds_since_last_message());
     }
   }
   listener_->OnProgress(progress);
@@ -301,7 +302,7 @@ void LocalJob::Apply(const policy::Decision& decision) {
 
 void LocalJob::Start(const policy::Replica& replica) {
   if (replica == kCoordinator) {
-    world_.coordinator_heard = absl::InfinitePast();
+    world_.last_progress_at = absl::InfinitePast();
     for (auto& [other, process] : world_.processes) {
       process.registration = policy::Registration::kUnknown;
     }

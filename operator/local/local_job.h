@@ -76,9 +76,9 @@ class LocalJob {
 
   struct Result {
     policy::Outcome outcome;
-    v1::JobProgress progress;  // the last one
-    bool heard = false;        // whether there is one
-    uint32_t restarts = 0;     // of all processes
+    v1::JobProgress progress;   // the last one
+    bool has_progress = false;  // whether there is one
+    uint32_t restarts = 0;      // of all processes
     bool stopped_at_once = false;
     // The size of each log when the last instance of its replica began.
     std::map<policy::Replica, uint64_t> log_begins;
@@ -140,7 +140,7 @@ class LocalJob {
   // Incarnations that a coordinator knew before the newest instance of the replica began.
   std::map<policy::Replica, std::set<uint64_t>> earlier_incarnations_;
   v1::JobProgress progress_;
-  bool heard_ = false;
+  bool has_progress_ = false;
   uint64_t instances_ = 0;
   int port_ = 0;
 

@@ -479,8 +479,8 @@ class Decider {
 
   absl::Time CoordinatorSilentAt(const ProcessObservation& process) const {
     if (!plan_.watch_coordinator) return absl::InfiniteFuture();
-    if (world_.coordinator_heard < process.started) return process.started + plan_.start_timeout;
-    return world_.coordinator_heard + plan_.silence_timeout;
+    if (world_.last_progress_at < process.started) return process.started + plan_.start_timeout;
+    return world_.last_progress_at + plan_.silence_timeout;
   }
 
   absl::Duration StartTimeout(const Replica& replica) const {
@@ -499,7 +499,7 @@ class Decider {
     }
     if (kept.missing_instance != process.instance) {
       kept.missing_instance = process.instance;
-      kept.missing_since = std::max(world_.coordinator_heard, process.started);
+      kept.missing_since = std::max(world_.last_progress_at, process.started);
     }
     const bool lost = process.registration == Registration::kMissing &&
                       kept.registered_instance == process.instance;
@@ -507,7 +507,7 @@ class Decider {
         kept.missing_since + (lost ? plan_.silence_timeout : StartTimeout(replica));
     // Only an answer of the coordinator from after that time proves that the process is missing; an
     // older one does not.
-    if (world_.coordinator_heard >= at) {
+    if (world_.last_progress_at >= at) {
       Stop(replica, process, /*kill=*/true);
     } else if (now_ < at) {
       AgainBy(at);
@@ -542,7 +542,7 @@ class Decider {
   // Whether the coordinator has reported, since this member left, that the job continues.
   bool GoesOnWithout(const ProcessObservation& process) const {
     // Clocks of different machines cannot order the two events.
-    return plan_.watch_coordinator && process.ready && world_.coordinator_heard > process.ended &&
+    return plan_.watch_coordinator && process.ready && world_.last_progress_at > process.ended &&
            (world_.phase == v1::JobProgress::STARTING ||
             world_.phase == v1::JobProgress::INITIALIZING ||
             world_.phase == v1::JobProgress::TRAINING);
@@ -628,7 +628,7 @@ void SetTimers(const v1::JobSpec& job, JobPlan* plan) {
 }
 
 void Forgive(absl::Duration stood_still, Observation* world, Memory* memory) {
-  world->coordinator_heard += stood_still;
+  world->last_progress_at += stood_still;
   for (auto& [replica, process] : world->processes) {
     if (!process.running) continue;
     process.started += stood_still;

@@ -94,7 +94,7 @@ struct JobPlan {
   // A process that was registered is killed after it has been missing at the answering coordinator
   // for this long. A coordinator is killed this long after its last answer.
   absl::Duration silence_timeout = absl::InfiniteDuration();
-  // Whether the backend itself watches the coordinator (Observation::coordinator_heard).
+  // Whether the backend itself watches the coordinator (Observation::last_progress_at).
   bool watch_coordinator = false;
 };
 
@@ -173,7 +173,7 @@ struct ProcessObservation {
   bool running = true;
   // If the coordinator has expelled the process: when it last heard from it. Else InfiniteFuture.
   absl::Time expelled_after = absl::InfiniteFuture();
-  // As of Observation::coordinator_heard. Not set for the coordinator itself.
+  // As of Observation::last_progress_at. Not set for the coordinator itself.
   Registration registration = Registration::kUnknown;
   // Set if the process is not running.
   Exit exit;
@@ -189,7 +189,7 @@ struct Observation {
   std::string phase_reason;
   std::string phase_code;  // JobProgress.reason_code
   // When the coordinator's current instance last answered; InfinitePast: never, or not known.
-  absl::Time coordinator_heard = absl::InfinitePast();
+  absl::Time last_progress_at = absl::InfinitePast();
 };
 
 enum class OutcomeKind { kSucceeded, kFailed, kSuspended };

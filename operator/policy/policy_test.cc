@@ -51,7 +51,7 @@ class World {
 
   // The coordinator answers, and knows these processes.
   void Answer(const std::vector<Replica>& registered) {
-    observed.coordinator_heard = now;
+    observed.last_progress_at = now;
     for (auto& [replica, process] : observed.processes) {
       if (replica.role == v1::COORDINATOR) continue;
       const bool known = std::count(registered.begin(), registered.end(), replica) > 0;
@@ -986,7 +986,7 @@ TEST(PolicyTest, KillsAProcessUnknownToANewCoordinatorWithoutCountingIt) {
     // Another instance of the coordinator: until it has answered, no process is missing.
     world.Start(kCoordinator);
     world.started.clear();
-    world.observed.coordinator_heard = absl::InfinitePast();
+    world.observed.last_progress_at = absl::InfinitePast();
     for (auto& [other, process] : world.observed.processes) {
       process.registration = Registration::kUnknown;
     }

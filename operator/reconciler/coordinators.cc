@@ -63,9 +63,8 @@ class GrpcCoordinators::Impl {
     garbage.swap(garbage_);  // freed after the lock
   }
 
-  void Converse(const kube::ObjectKey& job, const std::string& instance,
-                const ControlAddress& address, const v1::SetDesiredRequest& desired,
-                std::vector<Death> deaths) {
+  void Sync(const kube::ObjectKey& job, const std::string& instance, const ControlAddress& address,
+            const v1::SetDesiredRequest& desired, std::vector<Death> deaths) {
     MutexLock lock(&mutex_);
     Partner& partner = partners_[job];
     if (partner.instance != instance || partner.address.host_and_port != address.host_and_port) {
@@ -113,10 +112,10 @@ class GrpcCoordinators::Impl {
     changed_.SignalAll();
   }
 
-  Heard Latest(const kube::ObjectKey& job) const {
+  LastProgress Latest(const kube::ObjectKey& job) const {
     MutexLock lock(&mutex_);
     const auto found = partners_.find(job);
-    return found == partners_.end() ? Heard() : found->second.heard;
+    return found == partners_.end() ? LastProgress() : found->second.last_progress;
   }
 
  private:
@@ -136,7 +135,7 @@ class GrpcCoordinators::Impl {
     bool calling = false;
     bool failing = false;  // the last call failed
     absl::Time due;
-    Heard heard;
+    LastProgress last_progress;
     std::string gist;
   };
   struct Call {
@@ -234,13 +233,13 @@ class GrpcCoordinators::Impl {
     changed_.SignalAll();
   }
 
-  void OnTold(Call* call, bool heard) {
+  void OnTold(Call* call, bool answered) {
     internal::AfterGrpc(call);
     MutexLock lock(&mutex_);
     if (Partner* partner = PartnerOf(*call); partner != nullptr) {
-      partner->failing = !heard;
-      partner->due = heard ? absl::Now() : absl::Now() + options_.poll_interval;
-      if (!heard) {
+      partner->failing = !answered;
+      partner->due = answered ? absl::Now() : absl::Now() + options_.poll_interval;
+      if (!answered) {
         partner->untold = true;
         for (const Death& death : call->told.deaths()) {
           partner->deaths.push_back({death, absl::Now() + options_.deaths_last / 2});
@@ -261,11 +260,11 @@ class GrpcCoordinators::Impl {
         partner->due = absl::Now() + options_.poll_interval;
         if (answered) {
           std::string gist = Gist(call->answer);
-          news = partner->heard.instance != call->instance || gist != partner->gist;
+          news = partner->last_progress.instance != call->instance || gist != partner->gist;
           partner->gist = std::move(gist);
-          partner->heard = {call->instance,
-                            std::make_shared<v1::JobProgress>(std::move(call->answer)),
-                            absl::Now()};
+          partner->last_progress = {call->instance,
+                                    std::make_shared<v1::JobProgress>(std::move(call->answer)),
+                                    absl::Now()};
         }
       }
       news = news && !stopping_;
@@ -294,13 +293,15 @@ GrpcCoordinators::GrpcCoordinators(Options options,
     : impl_(std::make_unique<Impl>(options, std::move(on_news))) {}
 GrpcCoordinators::~GrpcCoordinators() = default;
 
-void GrpcCoordinators::Converse(const kube::ObjectKey& job, const std::string& instance,
-                                const ControlAddress& address, const v1::SetDesiredRequest& desired,
-                                std::vector<Death> deaths) {
-  impl_->Converse(job, instance, address, desired, std::move(deaths));
+void GrpcCoordinators::Sync(const kube::ObjectKey& job, const std::string& instance,
+                            const ControlAddress& address, const v1::SetDesiredRequest& desired,
+                            std::vector<Death> deaths) {
+  impl_->Sync(job, instance, address, desired, std::move(deaths));
 }
 void GrpcCoordinators::Pause(const kube::ObjectKey& job) { impl_->Pause(job); }
 void GrpcCoordinators::Forget(const kube::ObjectKey& job) { impl_->Forget(job); }
-Heard GrpcCoordinators::Latest(const kube::ObjectKey& job) const { return impl_->Latest(job); }
+LastProgress GrpcCoordinators::Latest(const kube::ObjectKey& job) const {
+  return impl_->Latest(job);
+}
 
 }  // namespace sluice::reconciler

@@ -21,7 +21,7 @@ struct ControlAddress {
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plain text
 };
 
-struct Heard {
+struct LastProgress {
   std::string instance;                             // the coordinator's instance that reported
   std::shared_ptr<const v1::JobProgress> progress;  // null: no report yet
   absl::Time at = absl::InfinitePast();             // when the report arrived
@@ -34,13 +34,13 @@ class Coordinators {
   // Sets the instance and address of the job's coordinator. `desired` is sent until the coordinator
   // has received it, and its progress is polled. Each death is reported once; deaths that cannot be
   // delivered soon are dropped, because the coordinator detects them itself.
-  virtual void Converse(const kube::ObjectKey& job, const std::string& instance,
-                        const ControlAddress& address, const v1::SetDesiredRequest& desired,
-                        std::vector<v1::SetDesiredRequest::Death> deaths) = 0;
+  virtual void Sync(const kube::ObjectKey& job, const std::string& instance,
+                    const ControlAddress& address, const v1::SetDesiredRequest& desired,
+                    std::vector<v1::SetDesiredRequest::Death> deaths) = 0;
   // Stops the calls to the job's coordinator; its last report is kept.
   virtual void Pause(const kube::ObjectKey& job) = 0;
   virtual void Forget(const kube::ObjectKey& job) = 0;
-  virtual Heard Latest(const kube::ObjectKey& job) const = 0;
+  virtual LastProgress Latest(const kube::ObjectKey& job) const = 0;
 };
 
 // Over gRPC. All calls are asynchronous and have deadlines, so that a coordinator that hangs blocks
@@ -63,12 +63,12 @@ class GrpcCoordinators final : public Coordinators {
   // Cancels pending calls and waits for them.
   ~GrpcCoordinators() override;
 
-  void Converse(const kube::ObjectKey& job, const std::string& instance,
-                const ControlAddress& address, const v1::SetDesiredRequest& desired,
-                std::vector<v1::SetDesiredRequest::Death> deaths) override;
+  void Sync(const kube::ObjectKey& job, const std::string& instance, const ControlAddress& address,
+            const v1::SetDesiredRequest& desired,
+            std::vector<v1::SetDesiredRequest::Death> deaths) override;
   void Pause(const kube::ObjectKey& job) override;
   void Forget(const kube::ObjectKey& job) override;
-  Heard Latest(const kube::ObjectKey& job) const override;
+  LastProgress Latest(const kube::ObjectKey& job) const override;
 
  private:
   class Impl;

@@ -107,8 +107,8 @@ class CoordinatorsTest : public ::testing::Test {
     MutexLock lock(&mutex_);
     const absl::Time deadline = absl::Now() + kPatience;
     while (absl::Now() < deadline) {
-      const Heard heard = coordinators_.Latest(job);
-      if (heard.progress != nullptr && heard.progress->step() == step) return;
+      const LastProgress last_progress = coordinators_.Latest(job);
+      if (last_progress.progress != nullptr && last_progress.progress->step() == step) return;
       news_.WaitWithTimeout(&mutex_, absl::Milliseconds(10));
     }
     FAIL() << "step " << step << " of " << job.ToString() << " was not received";
@@ -127,7 +127,7 @@ class CoordinatorsTest : public ::testing::Test {
 TEST_F(CoordinatorsTest, SendsTheDesiredStateAndPolls) {
   FakeCoordinator coordinator;
   coordinator.SetStep(7);
-  coordinators_.Converse(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
+  coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
   EXPECT_EQ(coordinator.Told(1).workers(), 3u);
   WaitForNews(a_, 7);
   EXPECT_EQ(coordinators_.Latest(a_).instance, "instance-1");
@@ -137,12 +137,12 @@ TEST_F(CoordinatorsTest, SendsTheDesiredStateAndPolls) {
 
 TEST_F(CoordinatorsTest, SendsDesiredStateOnceAndDeathsWithTheNextCall) {
   FakeCoordinator coordinator;
-  coordinators_.Converse(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
+  coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
   coordinator.Told(1);
-  coordinators_.Converse(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
+  coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
   v1::SetDesiredRequest::Death death;
   death.mutable_process()->set_incarnation(5);
-  coordinators_.Converse(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {death});
+  coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {death});
   const v1::SetDesiredRequest told = coordinator.Told(2);
   ASSERT_EQ(told.deaths_size(), 1);
   EXPECT_EQ(told.deaths(0).process().incarnation(), 5u);
@@ -150,11 +150,11 @@ TEST_F(CoordinatorsTest, SendsDesiredStateOnceAndDeathsWithTheNextCall) {
 
 TEST_F(CoordinatorsTest, SendsEverythingAgainToANewInstance) {
   FakeCoordinator first;
-  coordinators_.Converse(a_, "instance-1", {first.address(), nullptr}, Wish(3), {});
+  coordinators_.Sync(a_, "instance-1", {first.address(), nullptr}, Wish(3), {});
   first.Told(1);
   FakeCoordinator second;
   second.SetStep(9);
-  coordinators_.Converse(a_, "instance-2", {second.address(), nullptr}, Wish(3), {});
+  coordinators_.Sync(a_, "instance-2", {second.address(), nullptr}, Wish(3), {});
   EXPECT_EQ(second.Told(1).workers(), 3u);
   WaitForNews(a_, 9);
   EXPECT_EQ(coordinators_.Latest(a_).instance, "instance-2");
@@ -165,9 +165,9 @@ TEST_F(CoordinatorsTest, AHangingCoordinatorBlocksNoOther) {
   hung.Hang();
   FakeCoordinator other;
   other.SetStep(4);
-  coordinators_.Converse(a_, "instance-1", {hung.address(), nullptr}, Wish(1), {});
+  coordinators_.Sync(a_, "instance-1", {hung.address(), nullptr}, Wish(1), {});
   hung.Told(1);
-  coordinators_.Converse(b_, "instance-1", {other.address(), nullptr}, Wish(1), {});
+  coordinators_.Sync(b_, "instance-1", {other.address(), nullptr}, Wish(1), {});
   WaitForNews(b_, 4);
   EXPECT_EQ(coordinators_.Latest(a_).progress, nullptr);
 }
@@ -175,8 +175,8 @@ TEST_F(CoordinatorsTest, AHangingCoordinatorBlocksNoOther) {
 TEST_F(CoordinatorsTest, ReachesACoordinatorThatStartsLater) {
   auto coordinator = std::make_unique<FakeCoordinator>();
   const std::string address = coordinator->address();
-  coordinators_.Converse(a_, "instance-1", {"127.0.0.1:1", nullptr}, Wish(1), {});
-  coordinators_.Converse(a_, "instance-1", {address, nullptr}, Wish(1), {});
+  coordinators_.Sync(a_, "instance-1", {"127.0.0.1:1", nullptr}, Wish(1), {});
+  coordinators_.Sync(a_, "instance-1", {address, nullptr}, Wish(1), {});
   coordinator->SetStep(2);
   WaitForNews(a_, 2);
 }
@@ -184,19 +184,19 @@ TEST_F(CoordinatorsTest, ReachesACoordinatorThatStartsLater) {
 TEST_F(CoordinatorsTest, ContinuesAfterAPause) {
   FakeCoordinator coordinator;
   coordinator.SetStep(1);
-  coordinators_.Converse(a_, "instance-1", {coordinator.address(), nullptr}, Wish(1), {});
+  coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(1), {});
   WaitForNews(a_, 1);
   coordinators_.Pause(a_);
   EXPECT_EQ(coordinators_.Latest(a_).progress->step(), 1u) << "the last report is kept";
   coordinator.SetStep(2);
-  coordinators_.Converse(a_, "instance-1", {coordinator.address(), nullptr}, Wish(1), {});
+  coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(1), {});
   WaitForNews(a_, 2);
 }
 
 TEST_F(CoordinatorsTest, MakesNoCallsForAForgottenJob) {
   FakeCoordinator coordinator;
   coordinator.SetStep(1);
-  coordinators_.Converse(a_, "instance-1", {coordinator.address(), nullptr}, Wish(1), {});
+  coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(1), {});
   WaitForNews(a_, 1);
   coordinators_.Forget(a_);
   EXPECT_EQ(coordinators_.Latest(a_).progress, nullptr);
@@ -219,7 +219,7 @@ TEST_F(CoordinatorsTest, AFormerLeaderOnlyPolls) {
   GrpcCoordinators frozen(options, [](const kube::ObjectKey&) {});
   v1::SetDesiredRequest::Death death;
   death.mutable_process()->set_incarnation(5);
-  frozen.Converse(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {death});
+  frozen.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {death});
   const absl::Time deadline = absl::Now() + kPatience;
   while (coordinator.Asked() < 3 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_GE(coordinator.Asked(), 3);

@@ -64,7 +64,7 @@ class JobDecider {
     ForceStuck();
     ReplaceOutdated();
     CleanUp();
-    Converse(decision);
+    PlanSync(decision);
     ForgetHealed();
     Finish();
     return std::move(plan_);
@@ -163,7 +163,7 @@ class JobDecider {
       progress_ = &*coordinator->final_progress;
       progress_is_new_ = true;
     }
-    unheard_ =
+    unsynced_ =
         !progress_is_new_ && !coordinator->ended && recovery_.progress_instance == coordinator->uid;
     if (progress_is_new_) recovery_.progress_instance = coordinator->uid;
   }
@@ -171,7 +171,7 @@ class JobDecider {
   // Which pods have a live process that is registered with the coordinator. Probes find most frozen
   // processes sooner; this also finds frozen user programs, which need not have probes.
   void ObserveRegistrations() {
-    observation_.coordinator_heard = world_.progress_at;
+    observation_.last_progress_at = world_.progress_at;
     for (auto& entry : observation_.processes) {
       const Replica& replica = entry.first;
       const PodView& pod = *pods_.at(replica);
@@ -343,18 +343,18 @@ class JobDecider {
     if (Suspended() && !world_.pods.empty()) stopped_ = false;
   }
 
-  void Converse(const policy::Decision& decision) {
+  void PlanSync(const policy::Decision& decision) {
     const PodView* coordinator = PodAt(kCoordinator);
     if (coordinator == nullptr || !coordinator->begun || coordinator->ended ||
         coordinator->ip.empty()) {
       return;
     }
-    Plan::Conversation conversation;
-    conversation.instance = coordinator->uid;
-    conversation.ip = coordinator->ip;
-    conversation.desired.set_workers(decision.desired_workers);
-    conversation.desired.set_shards(decision.desired_shards);
-    conversation.desired.set_suspend(decision.desired_suspend);
+    Plan::CoordinatorSync sync;
+    sync.instance = coordinator->uid;
+    sync.ip = coordinator->ip;
+    sync.desired.set_workers(decision.desired_workers);
+    sync.desired.set_shards(decision.desired_shards);
+    sync.desired.set_suspend(decision.desired_suspend);
     for (const policy::ReportDeath& death : decision.deaths) {
       if (!progress_is_new_ || HasOutcome()) break;
       // The report names the incarnation, which differs from the successor's.
@@ -366,10 +366,10 @@ class JobDecider {
         v1::SetDesiredRequest::Death report;
         *report.mutable_process() = process.process();
         report.set_reason(death.reason);
-        conversation.deaths.push_back(std::move(report));
+        sync.deaths.push_back(std::move(report));
       }
     }
-    plan_.conversation = std::move(conversation);
+    plan_.sync = std::move(sync);
   }
 
   // Drops memory that is no longer needed.
@@ -439,7 +439,7 @@ class JobDecider {
     findings.phase = observation_.phase;
     findings.progress = progress_;
     findings.progress_is_new = progress_is_new_;
-    findings.unheard = unheard_;
+    findings.unsynced = unsynced_;
     findings.workers = job_.job.spec.worker().replicas();
     findings.resizing = resizing_;
     findings.switching = switching_;
@@ -475,7 +475,7 @@ class JobDecider {
   policy::Observation observation_;
   const v1::JobProgress* progress_ = nullptr;
   bool progress_is_new_ = false;
-  bool unheard_ = false;
+  bool unsynced_ = false;
   TrainingMode wanted_mode_;
   bool resizing_ = false;   // to another number of shards
   bool switching_ = false;  // to another mode

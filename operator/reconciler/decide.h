@@ -69,13 +69,13 @@ struct Plan {
   std::vector<runtime::EventRecord> events;
 
   // The request to the coordinator; nullopt: no coordinator is running.
-  struct Conversation {
+  struct CoordinatorSync {
     std::string instance;  // uid of the coordinator's pod
     std::string ip;
     v1::SetDesiredRequest desired;  // without deaths
     std::vector<v1::SetDesiredRequest::Death> deaths;
   };
-  std::optional<Conversation> conversation;
+  std::optional<CoordinatorSync> sync;
 
   // Decide again when something has changed, and no later than this.
   absl::Time decide_again = absl::InfiniteFuture();

@@ -150,11 +150,11 @@ std::vector<std::string> Actions(const Plan& plan, absl::Time now) {
   }
   if (plan.delete_job) actions.push_back("delete the job");
   if (plan.keep_objects) actions.push_back("keep objects");
-  if (plan.conversation.has_value()) {
-    const v1::SetDesiredRequest& desired = plan.conversation->desired;
+  if (plan.sync.has_value()) {
+    const v1::SetDesiredRequest& desired = plan.sync->desired;
     actions.push_back(absl::StrCat("desire ", desired.workers(), " workers, ", desired.shards(),
                                    " shards", desired.suspend() ? ", suspension" : ""));
-    for (const auto& death : plan.conversation->deaths) {
+    for (const auto& death : plan.sync->deaths) {
       actions.push_back(
           absl::StrCat("report death of incarnation ", death.process().incarnation()));
     }

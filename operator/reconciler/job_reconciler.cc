@@ -33,33 +33,33 @@ JobReconciler::JobReconciler(Options options, kube::Client* client, const Caches
       events_(events),
       clock_(clock) {}
 
-std::shared_ptr<JobReconciler::Trail> JobReconciler::TrailOf(const runtime::Key& key,
-                                                             const std::string& uid) {
+std::shared_ptr<JobReconciler::Expectations> JobReconciler::ExpectationsOf(const runtime::Key& key,
+                                                                           const std::string& uid) {
   MutexLock lock(&mutex_);
-  std::shared_ptr<Trail>& trail = trails_[key];
-  if (trail == nullptr || trail->uid != uid) {
-    trail = std::make_shared<Trail>();
-    trail->uid = uid;
+  std::shared_ptr<Expectations>& expectations = expectations_[key];
+  if (expectations == nullptr || expectations->uid != uid) {
+    expectations = std::make_shared<Expectations>();
+    expectations->uid = uid;
   }
-  return trail;
+  return expectations;
 }
 
 // A cache that lags shows the job as it was before the operator's own last writes.
-Json JobReconciler::NewestJob(const Json& cached, Trail* trail) const {
+Json JobReconciler::NewestJob(const Json& cached, Expectations* expectations) const {
   const std::string version = kube::ResourceVersionOf(cached);
-  const auto& old = trail->superseded;
-  if (std::find(old.begin(), old.end(), version) != old.end()) return trail->written;
-  trail->superseded.clear();
-  trail->written = Json();
+  const auto& old = expectations->superseded;
+  if (std::find(old.begin(), old.end(), version) != old.end()) return expectations->written;
+  expectations->superseded.clear();
+  expectations->written = Json();
   return cached;
 }
 
-void JobReconciler::UseOwnClock(absl::Time now, Trail* trail, PodView* pod) const {
+void JobReconciler::UseOwnClock(absl::Time now, Expectations* expectations, PodView* pod) const {
   const absl::Time timestamp = pod->gone_by;
   const absl::Time gone_by = now + (timestamp - *pod->deletion_asked);
   const auto [found, is_new] =
-      trail->leaving.try_emplace(pod->uid, Trail::Leaving{timestamp, now, gone_by});
-  Trail::Leaving& leaving = found->second;
+      expectations->leaving.try_emplace(pod->uid, Expectations::Leaving{timestamp, now, gone_by});
+  Expectations::Leaving& leaving = found->second;
   // A second deletion has shortened the grace period.
   if (leaving.timestamp != timestamp) {
     leaving.timestamp = timestamp;
@@ -70,32 +70,33 @@ void JobReconciler::UseOwnClock(absl::Time now, Trail* trail, PodView* pod) cons
   pod->slow_from += leaving.gone_by - timestamp;
 }
 
-std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* trail) const {
+std::vector<PodView> JobReconciler::GatherPods(const std::string& uid,
+                                               Expectations* expectations) const {
   const absl::Time now = clock_->Now();
   std::vector<PodView> views;
-  std::map<std::string, Trail::Leaving> leaving;
+  std::map<std::string, Expectations::Leaving> leaving;
 
   for (const runtime::ObjectPtr& pod : caches_.pods->ByIndex(kControllerIndex, uid)) {
     std::optional<PodView> view = ReadPod(*pod);
     if (!view.has_value()) continue;
-    trail->created.erase(view->name);
-    const auto deleted = trail->deleted.find(view->uid);
+    expectations->created.erase(view->name);
+    const auto deleted = expectations->deleted.find(view->uid);
     if (view->deletion_asked.has_value()) {
-      UseOwnClock(now, trail, &*view);
-      leaving.insert(trail->leaving.extract(view->uid));
+      UseOwnClock(now, expectations, &*view);
+      leaving.insert(expectations->leaving.extract(view->uid));
     }
-    if (deleted != trail->deleted.end() && !view->deletion_asked.has_value()) {
+    if (deleted != expectations->deleted.end() && !view->deletion_asked.has_value()) {
       view->deletion_asked = deleted->second.at;
       view->gone_by = deleted->second.at;
     }
-    if (deleted != trail->deleted.end() && deleted->second.forced) view->forced = true;
+    if (deleted != expectations->deleted.end() && deleted->second.forced) view->forced = true;
     views.push_back(*std::move(view));
   }
 
-  trail->leaving = std::move(leaving);  // drops the pods that are gone
-  for (auto it = trail->created.begin(); it != trail->created.end();) {
+  expectations->leaving = std::move(leaving);  // drops the pods that are gone
+  for (auto it = expectations->created.begin(); it != expectations->created.end();) {
     if (now - it->second.at > options_.write_lag) {
-      it = trail->created.erase(it);
+      it = expectations->created.erase(it);
       continue;
     }
     if (std::optional<PodView> view = ReadPod(it->second.object); view.has_value()) {
@@ -103,45 +104,47 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid, Trail* tr
     }
     ++it;
   }
-  for (auto it = trail->deleted.begin(); it != trail->deleted.end();) {
-    it = now - it->second.at > options_.write_lag ? trail->deleted.erase(it) : std::next(it);
+  for (auto it = expectations->deleted.begin(); it != expectations->deleted.end();) {
+    it = now - it->second.at > options_.write_lag ? expectations->deleted.erase(it) : std::next(it);
   }
   return views;
 }
 
 std::string JobReconciler::WantedHash(const JobView& job, const policy::Replica& replica,
-                                      Trail* trail) const {
-  std::string& hash = trail->hashes[replica];
-  if (hash.empty()) hash = TemplateHash(MakePod(job, options_.pods, trail->hashed_images, replica));
+                                      Expectations* expectations) const {
+  std::string& hash = expectations->hashes[replica];
+  if (hash.empty())
+    hash = TemplateHash(MakePod(job, options_.pods, expectations->hashed_images, replica));
   return hash;
 }
 
-World JobReconciler::Gather(const Json& job, const Heard& heard, Trail* trail) const {
+World JobReconciler::Gather(const Json& job, const LastProgress& last_progress,
+                            Expectations* expectations) const {
   World world;
   world.job = ReadJob(job);
   world.status = StatusOf(job);
-  world.pods = GatherPods(world.job.uid, trail);
-  world.progress = heard.progress.get();
-  world.progress_of = heard.instance;
-  world.progress_at = heard.at;
-  world.refused = trail->refused;
+  world.pods = GatherPods(world.job.uid, expectations);
+  world.progress = last_progress.progress.get();
+  world.progress_of = last_progress.instance;
+  world.progress_at = last_progress.at;
+  world.refused = expectations->refused;
   world.images = ImagesOf(world.job, options_.pods);
 
   const PodImages images = PinnedImages(ReadRecovery(world.status), world);
-  if (trail->hashes_of != world.job.generation || trail->hashed_images != images) {
-    trail->hashes.clear();
-    trail->hashes_of = world.job.generation;
-    trail->hashed_images = images;
+  if (expectations->hashes_of != world.job.generation || expectations->hashed_images != images) {
+    expectations->hashes.clear();
+    expectations->hashes_of = world.job.generation;
+    expectations->hashed_images = images;
   }
   for (const PodView& pod : world.pods) {
     if (pod.begun || pod.deletion_asked.has_value()) continue;
-    world.template_hashes[pod.replica] = WantedHash(world.job, pod.replica, trail);
+    world.template_hashes[pod.replica] = WantedHash(world.job, pod.replica, expectations);
   }
   return world;
 }
 
 absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, const Plan& plan,
-                                        Trail* trail) {
+                                        Expectations* expectations) {
   Json body = job;
   body["status"] = plan.status;
   kube::WriteOptions options;
@@ -151,19 +154,20 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
   absl::StatusOr<Json> written = client_->Update(TrainingJobs(), world.job.key, body, options);
   if (!written.ok()) return written.status();
 
-  trail->superseded.push_back(kube::ResourceVersionOf(job));
-  trail->written = *std::move(written);
-  trail->status_written = clock_->Now();
-  if (plan.change == StatusChange::kTransition) trail->transition = trail->status_written;
+  expectations->superseded.push_back(kube::ResourceVersionOf(job));
+  expectations->written = *std::move(written);
+  expectations->status_written = clock_->Now();
+  if (plan.change == StatusChange::kTransition)
+    expectations->transition = expectations->status_written;
   if (options_.on_status != nullptr) options_.on_status(world.job.key, world.status, plan.status);
   for (const runtime::EventRecord& event : plan.events) events_->Record(job, event);
   return absl::OkStatus();
 }
 
-absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObject> objects,
-                                        Trail* trail) {
+absl::Status JobReconciler::EnsureObjects(const JobView& job, std::vector<OwnedObject> objects,
+                                          Expectations* expectations) {
   const absl::Time now = clock_->Now();
-  std::vector<Lacking> lacking;
+  std::vector<Missing> missing;
   for (OwnedObject& wanted : objects) {
     const kube::ObjectKey key = kube::KeyOf(wanted.object);
     const runtime::Informer* cache = wanted.type == &Services()            ? caches_.services
@@ -172,15 +176,15 @@ absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObj
                                                                            : caches_.policies;
     const runtime::ObjectPtr live = cache->Get(key);
     const std::string name = absl::StrCat(wanted.type->resource, "/", key.name);
-    const auto applied = trail->applied.find(name);
-    const bool known = applied != trail->applied.end();
+    const auto applied = expectations->applied.find(name);
+    const bool known = applied != expectations->applied.end();
 
     if (live != nullptr && Covers(*live, wanted.object)) {
       if (!known) continue;
       applied->second.shown = true;
       // The write has lasted.
       const absl::Duration quiet = 2 * WriteLag(applied->second.times);
-      if (now - applied->second.at >= quiet) trail->applied.erase(applied);
+      if (now - applied->second.at >= quiet) expectations->applied.erase(applied);
       continue;
     }
     if (live != nullptr && kube::ControllerUidOf(*live) != job.uid) {
@@ -194,9 +198,9 @@ absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObj
         continue;
       }
     }
-    lacking.push_back({std::move(wanted), live});
+    missing.push_back({std::move(wanted), live});
   }
-  return PutRight(job, lacking, trail);
+  return ApplyObjects(job, missing, expectations);
 }
 
 // An object that the cache does not have is created, so it never replaces a foreign object: the
@@ -204,8 +208,8 @@ absl::Status JobReconciler::KeepObjects(const JobView& job, std::vector<OwnedObj
 // resourceVersion that were seen, so a former leader does no harm. The patch is a merge patch,
 // which replaces whole lists; a server-side apply would leave elements that another client has
 // added.
-absl::Status JobReconciler::PutRight(const JobView& job, const OwnedObject& wanted,
-                                     const Json* live) const {
+absl::Status JobReconciler::ApplyObjects(const JobView& job, const OwnedObject& wanted,
+                                         const Json* live) const {
   Json found;
   if (live == nullptr) {
     absl::StatusOr<Json> made = CreateOwned(client_, *wanted.type, job, wanted.object);
@@ -226,11 +230,11 @@ absl::Status JobReconciler::PutRight(const JobView& job, const OwnedObject& want
 }
 
 // Several at a time: no object needs another one, and pods are created later.
-absl::Status JobReconciler::PutRight(const JobView& job, const std::vector<Lacking>& objects,
-                                     Trail* trail) {
+absl::Status JobReconciler::ApplyObjects(const JobView& job, const std::vector<Missing>& objects,
+                                         Expectations* expectations) {
   std::vector<char> written(objects.size(), 0);  // each element is written by one task
   absl::Status status = InParallel(objects.size(), [&](size_t i) {
-    absl::Status done = PutRight(job, objects[i].wanted, objects[i].live.get());
+    absl::Status done = ApplyObjects(job, objects[i].wanted, objects[i].live.get());
     written[i] = done.ok();
     return done;
   });
@@ -241,7 +245,7 @@ absl::Status JobReconciler::PutRight(const JobView& job, const std::vector<Lacki
     const OwnedObject& wanted = objects[i].wanted;
     const std::string name = kube::KeyOf(wanted.object).name;
     const auto [applied, is_new] =
-        trail->applied.try_emplace(absl::StrCat(wanted.type->resource, "/", name));
+        expectations->applied.try_emplace(absl::StrCat(wanted.type->resource, "/", name));
     const bool repeated = !is_new && applied->second.object == wanted.object;
     applied->second = {wanted.object, now, repeated ? applied->second.times + 1 : 1, false};
   }
@@ -269,7 +273,8 @@ absl::Status JobReconciler::DropPolicy(const World& world) {
 }
 
 absl::Status JobReconciler::DeletePods(const std::string& ns,
-                                       const std::vector<PodDeletion>& deletions, Trail* trail) {
+                                       const std::vector<PodDeletion>& deletions,
+                                       Expectations* expectations) {
   std::vector<char> deleted(deletions.size(), 0);  // each element is written by one task
   absl::Status status = InParallel(deletions.size(), [&](size_t i) {
     kube::DeleteOptions options;
@@ -286,8 +291,8 @@ absl::Status JobReconciler::DeletePods(const std::string& ns,
   for (size_t i = 0; i < deletions.size(); ++i) {
     if (!deleted[i]) continue;
     const bool forced = deletions[i].grace_seconds == 0;
-    trail->deleted[deletions[i].uid] = {forced, now};
-    trail->created.erase(deletions[i].name);
+    expectations->deleted[deletions[i].uid] = {forced, now};
+    expectations->created.erase(deletions[i].name);
   }
   return status;
 }
@@ -310,9 +315,10 @@ absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(
 
 // Several at a time, role by role: if a quota has room for only some pods, no worker takes the
 // place of a shard. Pods created before or beside a refused one stay, and are recorded in the
-// trail.
+// expectations.
 absl::Status JobReconciler::CreatePods(const World& world, const PodImages& images,
-                                       const std::vector<policy::Replica>& replicas, Trail* trail) {
+                                       const std::vector<policy::Replica>& replicas,
+                                       Expectations* expectations) {
   for (size_t begin = 0, end = 0; begin < replicas.size(); begin = end) {
     while (end < replicas.size() && replicas[end].role == replicas[begin].role) ++end;
     std::vector<NewPod> made(end - begin);
@@ -326,9 +332,9 @@ absl::Status JobReconciler::CreatePods(const World& world, const PodImages& imag
     const absl::Time now = clock_->Now();
     for (size_t i = 0; i < made.size(); ++i) {
       if (made[i].object.is_null()) continue;
-      trail->hashes[replicas[begin + i]] = std::move(made[i].template_hash);
+      expectations->hashes[replicas[begin + i]] = std::move(made[i].template_hash);
       const std::string uid = kube::UidOf(made[i].object);
-      trail->created[PodName(world.job.key.name, replicas[begin + i])] = {
+      expectations->created[PodName(world.job.key.name, replicas[begin + i])] = {
           uid, std::move(made[i].object), now};
     }
     if (!status.ok()) return status;
@@ -336,20 +342,23 @@ absl::Status JobReconciler::CreatePods(const World& world, const PodImages& imag
   return absl::OkStatus();
 }
 
-absl::Status JobReconciler::ApplyAccessories(const World& world, const Plan& plan, Trail* trail) {
+absl::Status JobReconciler::ApplyAccessories(const World& world, const Plan& plan,
+                                             Expectations* expectations) {
   absl::Status status =
-      KeepObjects(world.job, MakeObjects(world.job, plan.shards, plan.mode), trail);
+      EnsureObjects(world.job, MakeObjects(world.job, plan.shards, plan.mode), expectations);
   if (status.ok()) status = DropPolicy(world);
   if (!status.ok() || !world.job.tls) return status;
   // Secrets that pods mount must exist before the pods.
-  status = trail->secrets.Keep(world.job, plan.shards, client_, *caches_.secrets, clock_->Now());
+  status = expectations->secrets.Ensure(world.job, plan.shards, client_, *caches_.secrets,
+                                        clock_->Now());
   if (options_.on_certificates != nullptr) {
-    options_.on_certificates(world.job.key, trail->secrets.expiry());
+    options_.on_certificates(world.job.key, expectations->secrets.expiry());
   }
   return status;
 }
 
-absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan, Trail* trail) {
+absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan,
+                                      Expectations* expectations) {
   const size_t turn = options_.pods_in_a_turn;
   std::vector<PodDeletion> deletions = plan.deletions;
   std::vector<policy::Replica> creations = plan.creations;
@@ -363,22 +372,23 @@ absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan, Trai
   }
   if (creations.size() > turn) creations.resize(turn);
 
-  absl::Status status = DeletePods(world.job.key.ns, deletions, trail);
+  absl::Status status = DeletePods(world.job.key.ns, deletions, expectations);
   if (!status.ok()) return status;
-  status = CreatePods(world, plan.images, creations, trail);
+  status = CreatePods(world, plan.images, creations, expectations);
   // Kubernetes evaluates every budget of a namespace at each change of a pod in it. So the budget
   // is created last: when no more pods are to be created, or none can be.
   if (plan.keep_objects && (plan.creations.empty() || !status.ok())) {
-    status.Update(KeepObjects(world.job, {MakeDisruptionBudget(world.job, plan.shards)}, trail));
+    status.Update(
+        EnsureObjects(world.job, {MakeDisruptionBudget(world.job, plan.shards)}, expectations));
   }
   return status;
 }
 
 absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan& plan,
-                                Trail* trail) {
+                                Expectations* expectations) {
   absl::Status status;
   if (plan.keep_objects) {
-    status = ApplyAccessories(world, plan, trail);
+    status = ApplyAccessories(world, plan, expectations);
   } else if (options_.on_certificates != nullptr) {
     options_.on_certificates(world.job.key, absl::InfiniteFuture());
   }
@@ -388,7 +398,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
                                 [](const PodView& pod) { return pod.begun; });
   if (!status.ok() && !runs) return status;
 
-  status.Update(ApplyPods(world, plan, trail));
+  status.Update(ApplyPods(world, plan, expectations));
   if (!status.ok()) return status;
   if (plan.delete_job) {
     kube::DeleteOptions options;
@@ -401,36 +411,37 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
   return absl::OkStatus();
 }
 
-void JobReconciler::Converse(const World& world, const Plan& plan, Trail* trail) {
+void JobReconciler::SyncCoordinator(const World& world, const Plan& plan,
+                                    Expectations* expectations) {
   ControlAddress address;
-  if (plan.conversation.has_value() && world.job.tls) {
-    address.credentials = trail->secrets.ForOperator(world.job, *caches_.secrets, clock_->Now());
+  if (plan.sync.has_value() && world.job.tls) {
+    address.credentials =
+        expectations->secrets.ForOperator(world.job, *caches_.secrets, clock_->Now());
   }
-  if (!plan.conversation.has_value() || (world.job.tls && address.credentials == nullptr)) {
+  if (!plan.sync.has_value() || (world.job.tls && address.credentials == nullptr)) {
     coordinators_->Pause(world.job.key);
     return;
   }
-  const Plan::Conversation& conversation = *plan.conversation;
-  address.host_and_port = options_.control_address(conversation.ip);
-  coordinators_->Converse(world.job.key, conversation.instance, address, conversation.desired,
-                          conversation.deaths);
+  const Plan::CoordinatorSync& sync = *plan.sync;
+  address.host_and_port = options_.control_address(sync.ip);
+  coordinators_->Sync(world.job.key, sync.instance, address, sync.desired, sync.deaths);
 }
 
 // Returns whether the status must show a change at once. If refusals alternate, each is shown for a
 // while: every write of the status puts the job back into the queue.
-bool JobReconciler::NoteRefusal(const absl::Status& acted, Trail* trail) const {
+bool JobReconciler::NoteRefusal(const absl::Status& acted, Expectations* expectations) const {
   const absl::Time now = clock_->Now();
   Refusal refusal = RefusalOf(acted);
   if (!refusal.may_pass) {
-    trail->failing_since = absl::InfiniteFuture();
+    expectations->failing_since = absl::InfiniteFuture();
   } else {
-    trail->failing_since = std::min(trail->failing_since, now);
-    if (now - trail->failing_since < options_.patience) return false;
+    expectations->failing_since = std::min(expectations->failing_since, now);
+    if (now - expectations->failing_since < options_.patience) return false;
   }
-  const bool news = refusal.trouble.reason != trail->refused.reason;
-  if (news && !acted.ok() && now - trail->refusal_shown < options_.write_lag) return false;
-  trail->refused = std::move(refusal.trouble);
-  if (news && !acted.ok()) trail->refusal_shown = now;
+  const bool news = refusal.trouble.reason != expectations->refused.reason;
+  if (news && !acted.ok() && now - expectations->refusal_shown < options_.write_lag) return false;
+  expectations->refused = std::move(refusal.trouble);
+  if (news && !acted.ok()) expectations->refusal_shown = now;
   return news;
 }
 
@@ -441,15 +452,17 @@ absl::Duration JobReconciler::WriteLag(int times) const {
 
 // When a write that the caches do not show becomes doubtful. Objects and certificates of a job that
 // keeps no objects (it has ended, or is suspended) are left as they are.
-absl::Time JobReconciler::NextLook(const Trail& trail, bool keeps_objects) const {
+absl::Time JobReconciler::NextLook(const Expectations& expectations, bool keeps_objects) const {
   absl::Time next = absl::InfiniteFuture();
-  for (const auto& [name, made] : trail.created) next = std::min(next, made.at + WriteLag(1));
-  for (const auto& [uid, removed] : trail.deleted) next = std::min(next, removed.at + WriteLag(1));
+  for (const auto& [name, made] : expectations.created)
+    next = std::min(next, made.at + WriteLag(1));
+  for (const auto& [uid, removed] : expectations.deleted)
+    next = std::min(next, removed.at + WriteLag(1));
   if (!keeps_objects) return next + absl::Milliseconds(1);
-  for (const auto& [name, applied] : trail.applied) {
+  for (const auto& [name, applied] : expectations.applied) {
     if (!applied.shown) next = std::min(next, applied.at + WriteLag(applied.times));
   }
-  return std::min(next + absl::Milliseconds(1), trail.secrets.look_again());
+  return std::min(next + absl::Milliseconds(1), expectations.secrets.look_again());
 }
 
 Result JobReconciler::Reconcile(const runtime::Key& key) {
@@ -460,52 +473,52 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
       options_.on_certificates(key, absl::InfiniteFuture());
     }
     MutexLock lock(&mutex_);
-    trails_.erase(key);
+    expectations_.erase(key);
     return Result::Done();
   }
 
-  const std::shared_ptr<Trail> trail = TrailOf(key, kube::UidOf(*cached));
-  const Json before = NewestJob(*cached, trail.get());
-  const Heard heard = coordinators_->Latest(key);
-  const World world = Gather(before, heard, trail.get());
+  const std::shared_ptr<Expectations> expectations = ExpectationsOf(key, kube::UidOf(*cached));
+  const Json before = NewestJob(*cached, expectations.get());
+  const LastProgress last_progress = coordinators_->Latest(key);
+  const World world = Gather(before, last_progress, expectations.get());
   const absl::Time now = clock_->Now();
   const Plan plan = DecideJob(world, options_.limits, now);
 
   absl::Time again = plan.decide_again;
   Json job = before;
   if (plan.status != world.status) {
-    const absl::Duration counts_interval =
-        std::clamp(trail->status_written - trail->transition, options_.counts_interval,
-                   std::max(options_.counts_interval, options_.longest_counts_interval));
+    const absl::Duration counts_interval = std::clamp(
+        expectations->status_written - expectations->transition, options_.counts_interval,
+        std::max(options_.counts_interval, options_.longest_counts_interval));
     const absl::Duration interval = plan.change == StatusChange::kTransition ? absl::ZeroDuration()
                                     : plan.change == StatusChange::kCounts
                                         ? counts_interval
                                         : options_.progress_interval;
-    const absl::Time allowed = trail->status_written + interval;
+    const absl::Time allowed = expectations->status_written + interval;
     if (now < allowed) {
       again = std::min(again, allowed);
     } else {
-      const absl::Status status = WriteStatus(before, world, plan, trail.get());
+      const absl::Status status = WriteStatus(before, world, plan, expectations.get());
       if (absl::IsNotFound(status)) return Result::Done();
       // Another client has written the job meanwhile: the cache will show it.
       if (kube::IsConflict(status)) return Result::Requeue();
       if (!status.ok()) return Result::Error(status);
-      job = trail->written;
+      job = expectations->written;
     }
   }
 
-  Converse(world, plan, trail.get());
-  const absl::Status acted = Act(job, world, plan, trail.get());
+  SyncCoordinator(world, plan, expectations.get());
+  const absl::Status acted = Act(job, world, plan, expectations.get());
   // The status should show the refusal at once.
-  if (NoteRefusal(acted, trail.get())) return Result::RequeueAfter(absl::Milliseconds(20));
+  if (NoteRefusal(acted, expectations.get())) return Result::RequeueAfter(absl::Milliseconds(20));
   if (!acted.ok()) return kube::IsConflict(acted) ? Result::Requeue() : Result::Error(acted);
   if (std::max(plan.creations.size(), plan.deletions.size()) > options_.pods_in_a_turn) {
     return Result::RequeueAfter({});
   }
 
-  again = std::min(again, NextLook(*trail, plan.keep_objects));
+  again = std::min(again, NextLook(*expectations, plan.keep_objects));
   // A coordinator does not notify of mere progress, so the job is looked at again.
-  if (plan.conversation.has_value()) again = std::min(again, now + options_.progress_interval);
+  if (plan.sync.has_value()) again = std::min(again, now + options_.progress_interval);
   if (again == absl::InfiniteFuture()) return Result::Done();
   const absl::Duration rest = again - clock_->Now();
   // A time that stays in the past must not cause a busy loop.

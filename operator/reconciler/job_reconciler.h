@@ -87,7 +87,7 @@ class JobReconciler final : public runtime::Reconciler {
 
  private:
   // What was done to a job and may not show in the caches yet.
-  struct Trail {
+  struct Expectations {
     std::string uid;
     std::vector<std::string> superseded;  // resource versions older than `written`
     kube::Json written;                   // the job after the last write of its status
@@ -132,47 +132,52 @@ class JobReconciler final : public runtime::Reconciler {
     std::map<policy::Replica, std::string> hashes;
   };
 
-  std::shared_ptr<Trail> TrailOf(const runtime::Key& key, const std::string& uid);
-  kube::Json NewestJob(const kube::Json& cached, Trail* trail) const;
-  World Gather(const kube::Json& job, const Heard& heard, Trail* trail) const;
-  std::vector<PodView> GatherPods(const std::string& uid, Trail* trail) const;
+  std::shared_ptr<Expectations> ExpectationsOf(const runtime::Key& key, const std::string& uid);
+  kube::Json NewestJob(const kube::Json& cached, Expectations* expectations) const;
+  World Gather(const kube::Json& job, const LastProgress& last_progress,
+               Expectations* expectations) const;
+  std::vector<PodView> GatherPods(const std::string& uid, Expectations* expectations) const;
   // Replaces the deletion times of a pod by those on this process's clock.
-  void UseOwnClock(absl::Time now, Trail* trail, PodView* pod) const;
+  void UseOwnClock(absl::Time now, Expectations* expectations, PodView* pod) const;
 
   // Each returns OK, or the error that prevented it.
   absl::Status WriteStatus(const kube::Json& job, const World& world, const Plan& plan,
-                           Trail* trail);
-  absl::Status Act(const kube::Json& job, const World& world, const Plan& plan, Trail* trail);
-  absl::Status KeepObjects(const JobView& job, std::vector<OwnedObject> objects, Trail* trail);
+                           Expectations* expectations);
+  absl::Status Act(const kube::Json& job, const World& world, const Plan& plan,
+                   Expectations* expectations);
+  absl::Status EnsureObjects(const JobView& job, std::vector<OwnedObject> objects,
+                             Expectations* expectations);
   absl::Status DropPolicy(const World& world);
   absl::Status DeletePods(const std::string& ns, const std::vector<PodDeletion>& deletions,
-                          Trail* trail);
+                          Expectations* expectations);
   struct NewPod {
     kube::Json object;
     std::string template_hash;
   };
   absl::StatusOr<NewPod> CreatePod(const World& world, const PodImages& images,
                                    const policy::Replica& replica) const;
-  struct Lacking {
+  struct Missing {
     OwnedObject wanted;
     runtime::ObjectPtr live;  // null: the cache has none
   };
-  absl::Status PutRight(const JobView& job, const std::vector<Lacking>& objects, Trail* trail);
-  absl::Status PutRight(const JobView& job, const OwnedObject& wanted,
-                        const kube::Json* live) const;
+  absl::Status ApplyObjects(const JobView& job, const std::vector<Missing>& objects,
+                            Expectations* expectations);
+  absl::Status ApplyObjects(const JobView& job, const OwnedObject& wanted,
+                            const kube::Json* live) const;
   // Runs each task at most once, several at a time (Options::writes_at_once).
   absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
   absl::Status CreatePods(const World& world, const PodImages& images,
-                          const std::vector<policy::Replica>& replicas, Trail* trail);
-  std::string WantedHash(const JobView& job, const policy::Replica& replica, Trail* trail) const;
-  void Converse(const World& world, const Plan& plan, Trail* trail);
-  bool NoteRefusal(const absl::Status& acted, Trail* trail) const;
+                          const std::vector<policy::Replica>& replicas, Expectations* expectations);
+  std::string WantedHash(const JobView& job, const policy::Replica& replica,
+                         Expectations* expectations) const;
+  void SyncCoordinator(const World& world, const Plan& plan, Expectations* expectations);
+  bool NoteRefusal(const absl::Status& acted, Expectations* expectations) const;
   // The delay after the n-th write without effect.
   absl::Duration WriteLag(int times) const;
-  absl::Status ApplyAccessories(const World& world, const Plan& plan, Trail* trail);
+  absl::Status ApplyAccessories(const World& world, const Plan& plan, Expectations* expectations);
   // Stops at the first refusal: the next pod would be refused for the same reason.
-  absl::Status ApplyPods(const World& world, const Plan& plan, Trail* trail);
-  absl::Time NextLook(const Trail& trail, bool keeps_objects) const;
+  absl::Status ApplyPods(const World& world, const Plan& plan, Expectations* expectations);
+  absl::Time NextLook(const Expectations& expectations, bool keeps_objects) const;
 
   const Options options_;
   kube::Client* const client_;
@@ -180,8 +185,9 @@ class JobReconciler final : public runtime::Reconciler {
   Coordinators* const coordinators_;
   runtime::EventRecorder* const events_;
   const Clock* const clock_;
-  Mutex mutex_;  // protects the map; a trail is used only by the thread that reconciles its job
-  std::map<runtime::Key, std::shared_ptr<Trail>> trails_ ABSL_GUARDED_BY(mutex_);
+  Mutex
+      mutex_;  // protects the map; expectations is used only by the thread that reconciles its job
+  std::map<runtime::Key, std::shared_ptr<Expectations>> expectations_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::reconciler

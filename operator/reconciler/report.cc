@@ -327,7 +327,7 @@ class Reporter {
              absl::StrCat("training continues from step ", findings_.progress->step(), ", attempt ",
                           findings_.progress->attempt()));
       }
-    } else if (!findings_.unheard || Outcome().has_value()) {
+    } else if (!findings_.unsynced || Outcome().has_value()) {
       Set("Running", false, NotRunning(), "");
     }
     if (Stopped()) {

@@ -28,7 +28,7 @@ struct Findings {
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
   const v1::JobProgress* progress = nullptr;  // the newest, of any instance; null: none
   bool progress_is_new = false;               // `progress` is of the current instance
-  bool unheard = false;    // this operator has no report of the coordinator; a previous one had
+  bool unsynced = false;   // this operator has no report of the coordinator; a previous one had
   uint32_t workers = 0;    // desired
   bool resizing = false;   // stopping, to continue with another number of shards
   bool switching = false;  // stopping, to continue in another mode

@@ -56,8 +56,8 @@ absl::Status SecretKeeper::Write(const JobView& job, const Json& secret, kube::C
   return absl::OkStatus();
 }
 
-absl::Status SecretKeeper::Keep(const JobView& job, uint32_t shards, kube::Client* client,
-                                const runtime::Informer& cache, absl::Time now) {
+absl::Status SecretKeeper::Ensure(const JobView& job, uint32_t shards, kube::Client* client,
+                                  const runtime::Informer& cache, absl::Time now) {
   const uint32_t workers = job.job.spec.worker().replicas();
   for (int round = 0; round < kMaxRounds; ++round) {
     const LiveSecrets live = Gather(job, cache, now);

@@ -25,8 +25,8 @@ class SecretKeeper {
   // Creates and renews the job's Secrets where necessary. Blocks for the API server.
   // ALREADY_EXISTS: a foreign object has the name. A conflict (kube::IsConflict): a Secret was
   // written meanwhile, and the cache will show it.
-  absl::Status Keep(const JobView& job, uint32_t shards, kube::Client* client,
-                    const runtime::Informer& cache, absl::Time now);
+  absl::Status Ensure(const JobView& job, uint32_t shards, kube::Client* client,
+                      const runtime::Informer& cache, absl::Time now);
 
   // The operator's credentials for the job's coordinator; the same until they are renewed. Null
   // while there is no authority.

@@ -86,10 +86,10 @@ kube::HttpClient::Options ClientOptions() {
 
 }  // namespace
 
-void FakeCoordinators::Converse(const kube::ObjectKey& job, const std::string& instance,
-                                const reconciler::ControlAddress& address,
-                                const v1::SetDesiredRequest& desired,
-                                std::vector<v1::SetDesiredRequest::Death> reported) {
+void FakeCoordinators::Sync(const kube::ObjectKey& job, const std::string& instance,
+                            const reconciler::ControlAddress& address,
+                            const v1::SetDesiredRequest& desired,
+                            std::vector<v1::SetDesiredRequest::Death> reported) {
   Partner& partner = partners[job];
   partner.instance = instance;
   partner.address = address.host_and_port;
@@ -98,9 +98,9 @@ void FakeCoordinators::Converse(const kube::ObjectKey& job, const std::string& i
   deaths.insert(deaths.end(), reported.begin(), reported.end());
 }
 
-reconciler::Heard FakeCoordinators::Latest(const kube::ObjectKey& job) const {
-  const auto found = heard.find(job);
-  return found == heard.end() ? reconciler::Heard() : found->second;
+reconciler::LastProgress FakeCoordinators::Latest(const kube::ObjectKey& job) const {
+  const auto found = last_progress.find(job);
+  return found == last_progress.end() ? reconciler::LastProgress() : found->second;
 }
 
 FakeCluster::FakeCluster() : server(&clock, {}), admin_(&server, ClientOptions()) {
@@ -124,7 +124,7 @@ FakeCluster::FakeCluster() : server(&clock, {}), admin_(&server, ClientOptions()
 void FakeCluster::Restart() {
   operator_dead = false;
   coordinators.partners.clear();
-  coordinators.heard.clear();
+  coordinators.last_progress.clear();
   operator_.reset();
   events_ = std::make_unique<runtime::EventRecorder>(
       runtime::EventRecorder::Options{reconciler::kManagedBy, "test"}, &operator_clock_);
@@ -248,10 +248,10 @@ void FakeCluster::Say(const std::string& name, v1::JobProgress::Phase phase, uin
   progress->set_attempt(1);
   if (more != nullptr) more(progress.get());
   const kube::ObjectKey key = {kNamespace, name};
-  const auto before = coordinators.heard.find(key);
-  const bool news = before == coordinators.heard.end() ||
+  const auto before = coordinators.last_progress.find(key);
+  const bool news = before == coordinators.last_progress.end() ||
                     reconciler::Gist(*before->second.progress) != reconciler::Gist(*progress);
-  coordinators.heard[key] = {UidOf(name + "-coordinator"), std::move(progress)};
+  coordinators.last_progress[key] = {UidOf(name + "-coordinator"), std::move(progress)};
   if (news) operator_->Enqueue(key);
 }
 

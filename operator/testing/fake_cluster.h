@@ -30,15 +30,17 @@ class FakeCoordinators final : public reconciler::Coordinators {
     v1::SetDesiredRequest desired;
     std::vector<v1::SetDesiredRequest::Death> deaths;
   };
-  void Converse(const kube::ObjectKey& job, const std::string& instance,
-                const reconciler::ControlAddress& address, const v1::SetDesiredRequest& desired,
-                std::vector<v1::SetDesiredRequest::Death> deaths) override;
+  void Sync(const kube::ObjectKey& job, const std::string& instance,
+            const reconciler::ControlAddress& address, const v1::SetDesiredRequest& desired,
+            std::vector<v1::SetDesiredRequest::Death> deaths) override;
   void Pause(const kube::ObjectKey& job) override { partners.erase(job); }
-  void Forget(const kube::ObjectKey& job) override { partners.erase(job), heard.erase(job); }
-  reconciler::Heard Latest(const kube::ObjectKey& job) const override;
+  void Forget(const kube::ObjectKey& job) override {
+    partners.erase(job), last_progress.erase(job);
+  }
+  reconciler::LastProgress Latest(const kube::ObjectKey& job) const override;
 
   std::map<kube::ObjectKey, Partner> partners;
-  std::map<kube::ObjectKey, reconciler::Heard> heard;
+  std::map<kube::ObjectKey, reconciler::LastProgress> last_progress;
   std::vector<v1::SetDesiredRequest::Death> deaths;  // all reported deaths
 };
 

@@ -92,7 +92,7 @@ class LocalJobs final : public Jobs {
       if (const auto pid = directory.LockedBy(); pid.has_value()) {
         const absl::StatusOr<v1::JobProgress> progress = ReadProgress(files_, directory);
         JobView view;
-        view.heard = progress.ok();
+        view.has_progress = progress.ok();
         if (progress.ok()) view.progress = *progress;
         text = absl::StrCat(ProgressLine(view), " (process ", *pid, ")");
       }
@@ -137,9 +137,9 @@ class LocalJobs final : public Jobs {
     const absl::StatusOr<local::JobDirectory> directory = Find(name);
     if (!directory.ok()) return directory.status();
     LogFollower follower(directory->logs(), options.process, options.tail);
-    bool heard = true;
+    bool more = true;
     const auto pass = [&](absl::string_view process, absl::string_view line) {
-      heard = heard && sink(process, line);
+      more = more && sink(process, line);
     };
     follower.Poll(pass);
     if (!follower.found() && !options.follow) {
@@ -149,7 +149,7 @@ class LocalJobs final : public Jobs {
     }
     // Follows until the job's end, and reads once more for the last lines.
     bool runs = options.follow;
-    while (runs && heard) {
+    while (runs && more) {
       std::this_thread::sleep_for(kPoll);
       runs = directory->LockedBy().has_value();
       follower.Poll(pass);
@@ -218,7 +218,7 @@ class LocalJobs final : public Jobs {
   static JobView ViewOf(const std::string& name, const v1::JobProgress& progress) {
     JobView view;
     view.name = name;
-    view.heard = true;
+    view.has_progress = true;
     view.progress = progress;
     view.processes = ReportedProcessStates(progress);
     return view;

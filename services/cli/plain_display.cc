@@ -99,7 +99,7 @@ class PlainDisplay final : public RunDisplay {
   static std::string EndText(const RunResult& result) {
     if (result.outcome.kind != policy::OutcomeKind::kSuspended) return result.outcome.reason;
     std::string text = "suspended";
-    if (result.heard) absl::StrAppend(&text, " at step ", CountText(result.progress.step()));
+    if (result.has_progress) absl::StrAppend(&text, " at step ", CountText(result.progress.step()));
     if (!result.outcome.reason.empty()) absl::StrAppend(&text, " (", result.outcome.reason, ")");
     return text;
   }

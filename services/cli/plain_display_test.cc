@@ -123,7 +123,7 @@ TEST_F(PlainDisplayTest, ReportsStopOnceAndItsStep) {
   display->Stopping();
   SummaryFacts facts = Facts();
   facts.result.outcome.kind = policy::OutcomeKind::kSuspended;
-  facts.result.heard = true;
+  facts.result.has_progress = true;
   facts.result.progress.set_step(1234);
   display->Finish(facts, 130, {});
   facts.result.outcome.reason = "stopped immediately";

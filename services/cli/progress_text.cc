@@ -73,7 +73,7 @@ const char* PaintOf(ProcessState::Tone tone) {
 // The state in words: the phase, unless more is known.
 std::string StateOf(const JobView& view) {
   if (!view.state.empty()) return view.state;
-  if (!view.heard) return "starting";
+  if (!view.has_progress) return "starting";
   std::string text = PhaseText(view.progress.phase());
   if (view.progress.phase() == v1::JobProgress::TRAINING && view.progress.has_evaluating_step()) {
     absl::StrAppend(&text, ", evaluating step ", CountText(view.progress.evaluating_step()));
@@ -210,7 +210,7 @@ absl::Duration TimeLeft(const v1::JobProgress& progress) {
 
 std::string ProgressLine(const JobView& view) {
   std::string text = StateOf(view);
-  if (!view.heard) return text;
+  if (!view.has_progress) return text;
   const v1::JobProgress& progress = view.progress;
   const bool begun = progress.step() > 0 || progress.phase() == v1::JobProgress::TRAINING;
   if (!view.state.empty() && !begun) return text;
@@ -230,11 +230,11 @@ std::vector<std::string> LiveLines(const JobView& view, int columns, bool color,
   const v1::JobProgress& progress = view.progress;
   const std::string phase = view.stopping ? "saving a checkpoint and stopping" : StateOf(view);
   std::string head = absl::StrCat(Painted(view.name, kBold, color), "  ", phase);
-  if (view.heard && progress.total_samples() > 0) {
+  if (view.has_progress && progress.total_samples() > 0) {
     absl::StrAppendFormat(&head, "  %s  epoch %.2f", StepText(progress), progress.epoch());
   }
   lines.push_back(std::move(head));
-  if (view.heard) {
+  if (view.has_progress) {
     lines.push_back(BarLine(progress, columns, color, unicode));
     std::string metrics = MetricsText(progress);
     const v1::Evaluation& evaluation = progress.last_evaluation();

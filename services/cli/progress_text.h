@@ -46,7 +46,7 @@ struct ProcessState {
 
 struct JobView {
   std::string name;
-  bool heard = false;  // whether `progress` is valid
+  bool has_progress = false;  // whether `progress` is valid
   v1::JobProgress progress;
   // Replaces the phase's word if more is known ("waiting: Unschedulable").
   std::string state;
@@ -76,9 +76,9 @@ std::string RemedyFor(absl::string_view reason);
 // How a run ended, on this machine or on a cluster.
 struct RunResult {
   policy::Outcome outcome;
-  v1::JobProgress progress;  // the last progress
-  bool heard = false;        // whether there was any progress
-  uint32_t restarts = 0;     // of all processes
+  v1::JobProgress progress;   // the last progress
+  bool has_progress = false;  // whether there was any progress
+  uint32_t restarts = 0;      // of all processes
 };
 
 struct SummaryFacts {

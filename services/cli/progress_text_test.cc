@@ -111,7 +111,7 @@ TEST(ProgressTextTest, EvaluationIsOneLine) {
 TEST(ProgressTextTest, ProgressLineShowsTheStep) {
   JobView view;
   EXPECT_EQ(ProgressLine(view), "starting");
-  view.heard = true;
+  view.has_progress = true;
   view.progress = Training();
   EXPECT_EQ(ProgressLine(view),
             "training: step 1,163 of 1,876 (62 %), epoch 1.24, loss 0.0712, 1,000 samples/s, "
@@ -134,7 +134,7 @@ TEST(ProgressTextTest, TimeLeftIsUnknownWithoutASpeed) {
 TEST(LiveLinesTest, ListsEveryProcessWithItsState) {
   JobView view;
   view.name = "demo";
-  view.heard = true;
+  view.has_progress = true;
   view.progress = Training();
   view.processes[{v1::COORDINATOR, 0}] = Running();
   view.processes[{v1::WORKER, 0}] = {"training, 512 samples/s", ProcessState::Tone::kGood, 1};
@@ -152,7 +152,7 @@ TEST(LiveLinesTest, StateReplacesThePhase) {
   view.state = "waits: Unschedulable";
   EXPECT_EQ(LiveLines(view, 80, false)[0], "demo  waits: Unschedulable");
   EXPECT_EQ(ProgressLine(view), "waits: Unschedulable");
-  view.heard = true;
+  view.has_progress = true;
   EXPECT_EQ(ProgressLine(view), "waits: Unschedulable");
   view.progress = Training();
   view.state = "recovering";
@@ -162,7 +162,7 @@ TEST(LiveLinesTest, StateReplacesThePhase) {
 TEST(LiveLinesTest, NoLineIsWiderThanTheTerminal) {
   JobView view;
   view.name = "a-job-with-a-rather-long-name-that-does-not-fit";
-  view.heard = true;
+  view.has_progress = true;
   view.progress = Training();
   view.processes[{v1::COORDINATOR, 0}] = Running(100);
   for (const int columns : {20, 33, 80, 300}) {
@@ -177,7 +177,7 @@ TEST(LiveLinesTest, NoLineIsWiderThanTheTerminal) {
 TEST(LiveLinesTest, UsesColoursOnlyIfRequested) {
   JobView view;
   view.name = "demo";
-  view.heard = true;
+  view.has_progress = true;
   view.progress = Training();
   view.processes[{v1::COORDINATOR, 0}] = Running();
   EXPECT_THAT(absl::StrJoin(LiveLines(view, 80, false), "\n"), Not(HasSubstr("\x1b")));
@@ -186,7 +186,7 @@ TEST(LiveLinesTest, UsesColoursOnlyIfRequested) {
 
 TEST(LiveLinesTest, DrawsAsciiBarWithoutUnicode) {
   JobView view;
-  view.heard = true;
+  view.has_progress = true;
   view.progress = Training();
   EXPECT_THAT(LiveLines(view, 80, false, /*unicode=*/true)[1], HasSubstr("█"));
   const std::string bar = LiveLines(view, 80, false, /*unicode=*/false)[1];
@@ -223,7 +223,7 @@ TEST(SummaryTest, TrainedJobShowsItsMetricAndExportCommand) {
   facts.elapsed = absl::Seconds(97);
   facts.training_time = absl::Seconds(60);
   facts.samples = 120000;
-  facts.result.heard = true;
+  facts.result.has_progress = true;
   facts.result.restarts = 1;
   facts.result.outcome.kind = policy::OutcomeKind::kSucceeded;
   v1::JobProgress& progress = facts.result.progress;

@@ -272,7 +272,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
       }
     });
     local::LocalJob::Result result = job.Run();
-    facts.result = {result.outcome, result.progress, result.heard, result.restarts};
+    facts.result = {result.outcome, result.progress, result.has_progress, result.restarts};
     log_begins = std::move(result.log_begins);
     environment.set_interrupt_handler(nullptr);
   }

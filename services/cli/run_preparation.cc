@@ -88,7 +88,7 @@ absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh
 
 // Removes the job's old state, except for checkpoints that it continues from or replaces. `before`:
 // the job as it was started earlier, without training anything.
-absl::Status BeginAnew(const api::TrainingJob& job, const absl::StatusOr<api::TrainingJob>& before,
+absl::Status StartOver(const api::TrainingJob& job, const absl::StatusOr<api::TrainingJob>& before,
                        ExistingJob::Kind existing, local::JobDirectory* directory,
                        FileSystem* files) {
   const std::string& folder = job.spec.checkpoint().directory();
@@ -277,7 +277,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   run.lock = *std::move(lock);
   absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
   if (!fresh) before = directory->ReadJob();
-  bool anew = !before.ok();
+  bool start_over = !before.ok();
   bool another =
       !before.ok();  // another activation than the one that began here, if any: it gets a new uid
   ExistingJob existing;
@@ -304,8 +304,8 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
       run.finished = *result;
       return run;
     }
-    anew = !trained && !refused.ok();
-    run.resumed = !anew && existing.kind != ExistingJob::Kind::kReplace;
+    start_over = !trained && !refused.ok();
+    run.resumed = !start_over && existing.kind != ExistingJob::Kind::kReplace;
   } else if (!absl::IsNotFound(before.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat(before.status().message(),
@@ -317,8 +317,8 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
     run.resumed = existing.kind == ExistingJob::Kind::kResume;
   }
   if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
-  if (anew) {
-    absl::Status status = BeginAnew(job, before, existing.kind, directory, files);
+  if (start_over) {
+    absl::Status status = StartOver(job, before, existing.kind, directory, files);
     if (!status.ok()) return status;
   }
   run.job.spec.set_uid(another ? NewUid() : before->spec.uid());

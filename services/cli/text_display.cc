@@ -81,7 +81,7 @@ class TextDisplay final : public RunDisplay {
     fresh_ = true;
     view_.progress = progress;
     view_.state = state;
-    view_.heard = true;
+    view_.has_progress = true;
     for (const v1::Event& event : progress.events()) {
       // Finish prints the reason of a failure.
       if (!IsReasonOfFailure(event, progress)) ShowEvent(event);
@@ -122,7 +122,7 @@ class TextDisplay final : public RunDisplay {
     Erase();
     live_ = false;
     std::vector<std::string> lines;
-    if (facts.result.heard) lines = SummaryLines(facts);
+    if (facts.result.has_progress) lines = SummaryLines(facts);
     // A quiet run prints only the first line, which has the metric.
     if (options_.quiet && lines.size() > 1) lines.resize(1);
     for (const std::string& line : lines) *environment_.out << line << "\n";

@@ -326,7 +326,7 @@ void CoordinatorCore::Impl::OnMessage(StreamId stream, const v1::MemberMessage& 
                                       absl::Time now) {
   Step(now);
   if (stage_ == Stage::kExited) return;
-  membership_.Heard(stream, now);
+  membership_.OnMessage(stream, now);
   Process* process = membership_.OnStream(stream);
 
   if (message.has_register_()) {
@@ -769,7 +769,7 @@ void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgr
     const Process* const shard = membership_.Find(incarnation);
     if (found == shard_states_.end() || shard == nullptr) continue;
 
-    const bool silent = now >= shard->heard + limit;
+    const bool silent = now >= shard->last_message + limit;
     const bool has_it = found->second.closed >= progress.owed_version();
     std::map<uint64_t, absl::Time>& owed = owed_[incarnation];
     const auto [entry, first] = owed.try_emplace(worker.incarnation(), now);

@@ -109,7 +109,7 @@ void CoordinatorCore::Impl::AddProcesses(v1::JobProgress* progress, absl::Time n
     status.set_address(process.address);
     status.set_pid(process.pid);
     status.set_metrics_address(process.metrics_address);
-    status.set_seconds_since_heard(absl::ToDoubleSeconds(now - process.heard));
+    status.set_seconds_since_last_message(absl::ToDoubleSeconds(now - process.last_message));
     return &status;
   };
 

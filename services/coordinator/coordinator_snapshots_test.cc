@@ -486,15 +486,15 @@ TEST(CoordinatorEvaluation, ShardThatMissedMovedHoldDoesNotBlockViewChange) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   TrainWithoutEvaluating(job);
-  FakeShard& heard = *job.shards[0];
+  FakeShard& informed = *job.shards[0];
   FakeShard& deaf = *job.shards[1];
   job.Break(deaf);
   LetEvaluate(job);
-  EXPECT_EQ(heard.hold, 9);
+  EXPECT_EQ(informed.hold, 9);
   EXPECT_EQ(deaf.hold, 6);
 
-  job.CloseOn({&heard});
-  EXPECT_EQ(heard.version, 7);
+  job.CloseOn({&informed});
+  EXPECT_EQ(informed.version, 7);
   job.AddWorker(2);
   job.Pass(absl::Milliseconds(200));
   job.Connect(deaf);  // it learns of the view change first

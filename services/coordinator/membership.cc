@@ -127,7 +127,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
   process.metrics_address = request.metrics_address();
   process.pid = request.pid();
   process.stream = stream;
-  process.heard = now;
+  process.last_message = now;
   process.broken = absl::InfiniteFuture();
   process.answered = false;
   by_stream_[stream] = id.incarnation();
@@ -153,20 +153,20 @@ const Process* Membership::Find(uint64_t incarnation) const {
   return const_cast<Membership*>(this)->Find(incarnation);
 }
 
-void Membership::Heard(StreamId stream, absl::Time now) {
-  if (Process* process = OnStream(stream); process != nullptr) process->heard = now;
+void Membership::OnMessage(StreamId stream, absl::Time now) {
+  if (Process* process = OnStream(stream); process != nullptr) process->last_message = now;
 }
 
 void Membership::Answered(uint64_t incarnation, absl::Time now) {
   Process* process = Find(incarnation);
   if (process == nullptr) return;
   process->answered = true;
-  process->heard = now;
+  process->last_message = now;
 }
 
 absl::Time Membership::Overdue(const Process& process) const {
   if (process.suspect()) return process.broken + options_.suspect;
-  return process.answered ? process.heard + options_.silence : absl::InfiniteFuture();
+  return process.answered ? process.last_message + options_.silence : absl::InfiniteFuture();
 }
 
 Process* Membership::Disconnected(StreamId stream, absl::Time now) {
@@ -250,7 +250,7 @@ std::vector<StreamId> Membership::TakeOverdueStreams(absl::Time now) {
 
 void Membership::Forgive(absl::Duration late) {
   for (auto& [incarnation, process] : living_) {
-    process.heard += late;
+    process.last_message += late;
     if (process.suspect()) process.broken += late;
   }
   for (auto& [stream, since] : registering_) since += late;

@@ -35,7 +35,7 @@ struct Process {
   std::string metrics_address;
   uint64_t pid = 0;
   StreamId stream = 0;  // 0: suspect
-  absl::Time heard;
+  absl::Time last_message;
   absl::Time broken = absl::InfiniteFuture();  // when it lost its stream
   absl::Time ready_since = absl::InfiniteFuture();
   bool ready = false;       // workers: model and data are open
@@ -107,7 +107,7 @@ class Membership {
   Process* Find(uint64_t incarnation);
   const Process* Find(uint64_t incarnation) const;
 
-  void Heard(StreamId stream, absl::Time now);
+  void OnMessage(StreamId stream, absl::Time now);
   // The process's registration was answered: from now on it must send heartbeats.
   void Answered(uint64_t incarnation, absl::Time now);
   // The process becomes suspect. Null if no process is registered on the stream, or it has a newer

@@ -138,7 +138,7 @@ TEST(Membership, ExpelsSilentProcessAfterTimeoutSinceLastMessage) {
   Membership members(Options());
   members.Register(1, Request(v1::SHARD, 0, 7), kStart);
   members.Answered(7, kStart);
-  members.Heard(1, kStart + absl::Seconds(3));
+  members.OnMessage(1, kStart + absl::Seconds(3));
   EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Seconds(7.9)).empty());
   const auto expelled = members.ExpelOverdue(kStart + absl::Seconds(8));
   ASSERT_EQ(expelled.size(), 1u);

@@ -41,7 +41,7 @@ UpdateFacts Asynchronous::FactsOf(uint64_t worker) const {
   UpdateFacts facts;
   facts.applied = AppliedClock(worker);
   const uint64_t recorded = std::max(facts.applied, arbiter_.ClockOf(worker));
-  facts.highest_clock = HighestClock(state_, recorded, heard_.count(worker) > 0);
+  facts.highest_clock = HighestClock(state_, recorded, reported_.count(worker) > 0);
   facts.holds_lease = arbiter_.HoldsLease(worker);
   facts.permit = arbiter_.PermitOf(worker);
   const auto staged = staged_.find(worker);
@@ -340,7 +340,7 @@ absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull, const ab
 // Records the clock that the worker has sent.
 void Asynchronous::Hear(uint64_t worker, uint64_t clock) {
   arbiter_.Reached(worker, clock);
-  heard_.insert(worker);
+  reported_.insert(worker);
 }
 
 // R13.
@@ -540,7 +540,7 @@ void Asynchronous::Clear() {
   staged_.clear();
   pulled_.clear();
   ledger_ = IntervalSet();
-  heard_.clear();
+  reported_.clear();
   arbiter_ = Arbiter(&state_.rules);
   progressed_.clear();
   parked_.clear();

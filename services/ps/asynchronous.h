@@ -121,7 +121,7 @@ class Asynchronous {
   std::map<uint64_t, v1::ClockRecord> clocks_;  // by incarnation: applied here
   std::map<uint64_t, Staged> staged_;           // by incarnation; members only
   IntervalSet ledger_;                          // samples applied here
-  std::set<uint64_t> heard_;  // workers that have sent their clock in this attempt
+  std::set<uint64_t> reported_;  // workers that have sent their clock in this attempt
   Arbiter arbiter_;  // leases and permits only on the arbiter; every worker's clock on all shards
   // On the arbiter, by lease holder: when it got its lease, or last applied an update under it.
   std::map<uint64_t, absl::Time> progressed_;

@@ -321,10 +321,10 @@ absl::Status CheckStepSet(const ShardState& state, uint64_t sender, const v1::St
 
 // ---------------------------------------------------------------- asynchronous training
 
-uint64_t HighestClock(const ShardState& state, uint64_t recorded, bool heard) {
+uint64_t HighestClock(const ShardState& state, uint64_t recorded, bool reported) {
   const uint64_t next = SaturatingSum(recorded, 1);
   const uint64_t attempt = state.view->id().attempt();
-  if (state.view->is_arbiter() && (heard || attempt <= 1)) return next;
+  if (state.view->is_arbiter() && (reported || attempt <= 1)) return next;
   // Each attempt applies each sample once, and an update has at least one. One below the highest
   // number, so that a clock plus one is a valid clock.
   const uint64_t possible = SaturatingProduct(attempt, state.TotalSamples());

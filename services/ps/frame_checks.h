@@ -69,7 +69,7 @@ struct UpdateFacts {
 // its clock is bounded by the number of updates that the job's attempts can have made. The same
 // bound holds on the other shards, which do not record the clock to which the arbiter raised a
 // worker.
-uint64_t HighestClock(const ShardState& state, uint64_t recorded, bool heard);
+uint64_t HighestClock(const ShardState& state, uint64_t recorded, bool reported);
 
 absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
                              const v1::Push& push);

@@ -111,13 +111,13 @@ class CoordinatorLink::Impl {
       broken_ = false;
       why_ = absl::OkStatus();
     }
-    heard_ = false;
+    received_ = false;
     auto stream = std::make_unique<Stream>(
         MessageStreamOptions(), options_.loop,
         [this](auto* context, auto* queue) { return stub_->PrepareAsyncJoin(context, queue); },
         Stream::Callbacks{.on_message =
                               [this](v1::CoordinatorMessage message) {
-                                heard_ = true;
+                                received_ = true;
                                 if (message.has_heartbeat_reply()) {
                                   NoteReply(message.heartbeat_reply().sequence());
                                 }
@@ -125,7 +125,7 @@ class CoordinatorLink::Impl {
                               },
                           .on_broken =
                               [this](absl::Status why) {
-                                if (!heard_) {
+                                if (!received_) {
                                   why = security::ExplainHandshake(
                                       why, security::SpeaksTls(options_.credentials), "");
                                 }
@@ -186,7 +186,7 @@ class CoordinatorLink::Impl {
 
   // Whether anything has arrived on the current stream. Used only by its callbacks, which end
   // before the next stream begins.
-  bool heard_ = false;
+  bool received_ = false;
 
   Mutex mutex_;  // protects what follows; not held while calling out
   CondVar changed_;

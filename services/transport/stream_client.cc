@@ -64,19 +64,19 @@ class StreamClient::Impl {
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);
     }
-    heard_ = true;
+    received_ = true;
     callbacks_.on_frames(*std::move(frames));
     return absl::OkStatus();
   }
 
   void OnBroken(const absl::Status& why) {
-    callbacks_.on_broken(heard_ ? why : security::ExplainHandshake(why, tls_, ""));
+    callbacks_.on_broken(received_ ? why : security::ExplainHandshake(why, tls_, ""));
   }
 
   const std::unique_ptr<EventLoop> own_loop_;
   const FrameLimits limits_;
   const bool tls_;
-  bool heard_ = false;  // anything arrived from the server; used only on the loop's thread
+  bool received_ = false;  // anything arrived from the server; used only on the loop's thread
   const Callbacks callbacks_;
   grpc::GenericStub stub_;
   internal::Batching batching_;

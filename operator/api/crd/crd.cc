@@ -172,7 +172,7 @@ Json Columns() {
           Column("Metric", "string", "The last evaluation.", ".status.training.metric"),
           Column("PS", "integer", "Shards that serve.", ".status.parameterServer.readyReplicas"),
           Column("Workers", "integer", "Workers that train.", ".status.worker.readyReplicas"),
-          Column("Restarts", "integer", "Pods made anew.", ".status.restarts.total"),
+          Column("Restarts", "integer", "Pods re-created.", ".status.restarts.total"),
           Column("Steps", "integer", "Steps at the end.", ".status.training.totalSteps", 1),
           Column("Loss", "number", "Mean loss of recent steps.", ".status.training.loss", 1),
           Column("Samples/s", "number", "Samples applied in a second.",
@@ -238,7 +238,7 @@ nlohmann::ordered_json CustomResourceDefinition() {
 
 std::string CustomResourceDefinitionYaml() {
   return absl::StrCat(
-      "# Made from operator/api's table of fields; a test compares it. Anew:\n"
+      "# Made from operator/api's table of fields; a test compares it. To generate it again:\n"
       "#   bazel run //operator/api/crd:print_crd > "
       "helm/sluice/files/trainingjobs.sluice.dev.yaml\n",
       BlockYaml(CustomResourceDefinition()));

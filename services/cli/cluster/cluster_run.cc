@@ -109,7 +109,7 @@ SummaryFacts FactsOf(const Json& job, const policy::Outcome& outcome, const Clus
   facts.name = key.name;
   facts.result.outcome = outcome;
   facts.result.progress = ProgressOf(job);
-  facts.result.heard = HasProgress(job);
+  facts.result.has_progress = HasProgress(job);
   facts.result.restarts = RestartsOf(job);
   facts.elapsed = ElapsedOf(job, now);
   facts.logs = CommandText("logs", key.name, flags, key.ns);

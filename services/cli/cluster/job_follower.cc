@@ -120,8 +120,10 @@ void JobFollower::TakeTroubles(const std::map<std::string, absl::Status>& troubl
 }
 
 void JobFollower::LookForOperator(absl::Time now) {
-  const bool unheard = !job_.is_null() && kube::Find(job_, {"status", "conditions"}) == nullptr;
-  if (!unheard || told_of_operator_ || now < options_.begin + options_.operator_patience) return;
+  const bool not_accepted =
+      !job_.is_null() && kube::Find(job_, {"status", "conditions"}) == nullptr;
+  if (!not_accepted || told_of_operator_ || now < options_.begin + options_.operator_patience)
+    return;
   told_of_operator_ = true;
   display_->Note(absl::StrCat(
       "Warning: no operator has accepted the job yet. Is one running (kubectl get pods "

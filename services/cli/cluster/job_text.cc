@@ -227,10 +227,10 @@ std::map<policy::Replica, ProcessState> StatesOf(
 JobView ViewOf(const Json& job, const std::map<std::string, reconciler::PodView>& pods) {
   JobView view;
   view.name = kube::KeyOf(job).name;
-  view.heard = HasProgress(job);
+  view.has_progress = HasProgress(job);
   view.progress = ProgressOf(job);
   view.state = StateWordsOf(job);
-  if (view.state.empty() && !view.heard) view.state = PhaseText(view.progress.phase());
+  if (view.state.empty() && !view.has_progress) view.state = PhaseText(view.progress.phase());
   view.processes = StatesOf(pods, job);
   return view;
 }
@@ -241,7 +241,7 @@ std::string StateLine(const Json& job) {
   if (!outcome.has_value()) return ProgressLine(view);
   std::string text = GetString(job, {"status", "summary"});
   if (text.empty()) text = PhaseText(view.progress.phase());
-  if (view.heard) {
+  if (view.has_progress) {
     absl::StrAppend(&text, " at step ", CountText(view.progress.step()));
     if (view.progress.total_steps() > 0) {
       absl::StrAppend(&text, " of ", CountText(view.progress.total_steps()));

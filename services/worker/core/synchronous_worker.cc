@@ -249,8 +249,8 @@ void SynchronousWorker::Assign() {
   for (auto it = computing_.begin(); it != computing_.end();) {
     // A range that is to be computed again was forgotten, with what this computation reported of
     // it: the computation's outcome is irrelevant to what is held.
-    const bool anew = std::find(ranges.begin(), ranges.end(), it->second) != ranges.end();
-    if (gradients_->Wants(it->second) && !anew) {
+    const bool again = std::find(ranges.begin(), ranges.end(), it->second) != ranges.end();
+    if (gradients_->Wants(it->second) && !again) {
       ++it;
     } else {
       context_->actions.push_back(CancelCompute{it->first});

@@ -36,15 +36,15 @@ spec:
 """
 
 
-def train(sluice, folder, **values):
+def train(sluice, directory, **values):
     """Runs one job to its end; returns (accuracy in percent, seconds)."""
-    path = os.path.join(folder, values["name"] + ".yaml")
+    path = os.path.join(directory, values["name"] + ".yaml")
     with open(path, "w", encoding="utf-8") as file:
         file.write(MANIFEST.format(**values))
     begin = time.monotonic()
     run = subprocess.run(
         [sluice, "run", path, "--output", "json"],
-        cwd=folder,
+        cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         check=False,
@@ -66,7 +66,7 @@ def train(sluice, folder, **values):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = os.path.dirname(os.path.abspath(__file__))
-    parser.add_argument("--data", required=True, help="folder with MNIST's four IDX files")
+    parser.add_argument("--data", required=True, help="directory with MNIST's four IDX files")
     parser.add_argument("--sluice", default=os.path.join(here, "../bazel-bin/services/cli/sluice"))
     parser.add_argument("--epochs", type=int, default=5, help="of convnet")
     parser.add_argument("--seeds", type=int, default=3, help="runs of convnet in each mode")
@@ -75,10 +75,10 @@ def main():
     common = {"data": os.path.abspath(arguments.data)}
     adam = "{name: Adam, learningRate: 1e-3}"
     rows = []
-    with tempfile.TemporaryDirectory(prefix="sluice-accuracy-") as folder:
+    with tempfile.TemporaryDirectory(prefix="sluice-accuracy-") as directory:
         if not arguments.skip_mnist_net:
             accuracy, seconds = train(
-                arguments.sluice, folder, name="mnist-net", model="mnist-net", mode="Synchronous", batch=64,
+                arguments.sluice, directory, name="mnist-net", model="mnist-net", mode="Synchronous", batch=64,
                 epochs=2, seed=1, optimizer=adam, extra="", **common)
             rows.append(("mnist-net, 2 epochs", "Synchronous", [accuracy], [seconds]))
             print(rows[-1], flush=True)
@@ -89,7 +89,7 @@ def main():
         ]
         for mode, batch, extra in modes:
             results = [
-                train(arguments.sluice, folder, name=f"convnet-{mode.lower()}-{seed}", model="convnet", mode=mode,
+                train(arguments.sluice, directory, name=f"convnet-{mode.lower()}-{seed}", model="convnet", mode=mode,
                       batch=batch, epochs=arguments.epochs, seed=seed, optimizer=adam, extra=extra, **common)
                 for seed in range(1, arguments.seeds + 1)
             ]

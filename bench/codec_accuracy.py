@@ -57,12 +57,12 @@ def manifest(options, compression):
 
 
 def train(options, compression):
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "job.yaml"
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "job.yaml"
         path.write_text(json.dumps(manifest(options, compression)))  # JSON is YAML
         done = subprocess.run(
             [str(options.sluice), "run", str(path), "--output", "json"],
-            cwd=folder,
+            cwd=directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

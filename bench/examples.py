@@ -82,7 +82,7 @@ def place_files(spec, example, options):
     for place in (data.get("source"), data.get("evaluation", {}).get("source"), spec["model"]):
         if not place or "path" not in place:
             continue
-        built = options.sluice.absolute().parents[2]  # the folder bazel-bin under any name
+        built = options.sluice.absolute().parents[2]  # the directory bazel-bin under any name
         path = example.parent / place["path"].replace("../bazel-bin", str(built))
         if not path.exists():
             return place["path"]
@@ -91,11 +91,11 @@ def place_files(spec, example, options):
 
 
 def run(name, manifest, options):
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "job.yaml"
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "job.yaml"
         path.write_text(json.dumps(manifest))
         command = [str(options.sluice), "run", str(path), "--output", "json"]
-        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=options.timeout)
+        done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=options.timeout)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     summary = next((line for line in lines if line["type"] == "summary"), None)
     if done.returncode != 0 or summary is None:

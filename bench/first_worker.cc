@@ -12,18 +12,18 @@
 
 namespace sluice::bench {
 
-absl::Status InNewFolder(const std::string& benchmark,
-                         absl::FunctionRef<absl::Status(const std::string& folder)> run) {
-  const std::string folder =
+absl::Status InNewDirectory(const std::string& benchmark,
+                            absl::FunctionRef<absl::Status(const std::string& directory)> run) {
+  const std::string directory =
       (std::filesystem::temp_directory_path() / absl::StrCat("sluice-", benchmark, "-", getpid()))
           .string();
-  std::filesystem::create_directories(folder);
-  absl::Status status = run(folder);
+  std::filesystem::create_directories(directory);
+  absl::Status status = run(directory);
   if (status.ok()) {
-    std::filesystem::remove_all(folder);
+    std::filesystem::remove_all(directory);
     return status;
   }
-  return absl::Status(status.code(), absl::StrCat(status.message(), "; logs are in ", folder));
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; logs are in ", directory));
 }
 
 worker::WorkerProcess::Options FirstWorkerOptions(const testing::JobProcesses& processes) {

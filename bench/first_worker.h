@@ -1,5 +1,5 @@
-// Shared by the benchmarks of real jobs: processes in their own folder, and this process as one of
-// the job's workers, so that it can observe the steps.
+// Shared by the benchmarks of real jobs: processes in their own directory, and this process as one
+// of the job's workers, so that it can observe the steps.
 
 #ifndef SLUICE_BENCH_FIRST_WORKER_H_
 #define SLUICE_BENCH_FIRST_WORKER_H_
@@ -13,9 +13,10 @@
 
 namespace sluice::bench {
 
-// Calls `run` with a new folder and removes it on success; an error names the folder of the logs.
-absl::Status InNewFolder(const std::string& benchmark,
-                         absl::FunctionRef<absl::Status(const std::string& folder)> run);
+// Calls `run` with a new directory and removes it on success; an error names the directory of the
+// logs.
+absl::Status InNewDirectory(const std::string& benchmark,
+                            absl::FunctionRef<absl::Status(const std::string& directory)> run);
 
 // Options that make this process the job's worker 0, computing with one thread; the caller sets
 // make_engine.

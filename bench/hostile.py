@@ -32,9 +32,9 @@ from tests.integration.hostile import cases
 from tests.python import job_processes
 
 
-def _open_arena(folder, tls, options, sluice):
-    certificates = cases.certify(sluice, folder / 'tls') if tls else None
-    return cases.Arena(folder, certificates, options.stretch)
+def _open_arena(directory, tls, options, sluice):
+    certificates = cases.certify(sluice, directory / 'tls') if tls else None
+    return cases.Arena(directory, certificates, options.stretch)
 
 
 def _measure(case, tls, options, sluice, shared):
@@ -42,8 +42,8 @@ def _measure(case, tls, options, sluice, shared):
         return [shared.run(case) for _ in range(options.rounds)]
     outcomes = []
     for _ in range(options.rounds):
-        with tempfile.TemporaryDirectory() as folder:
-            arena = _open_arena(pathlib.Path(folder), tls, options, sluice)
+        with tempfile.TemporaryDirectory() as directory:
+            arena = _open_arena(pathlib.Path(directory), tls, options, sluice)
             outcome = arena.run(case)
             outcome.problems += arena.close()
             outcomes.append(outcome)
@@ -77,8 +77,8 @@ def main():
             continue
         wanted = [case for case in cases.CASES if tls in case.tls and _is_wanted(case, options.only)
                   and not (options.quick and not tls and True in case.tls and not options.plain)]
-        with tempfile.TemporaryDirectory() as folder:
-            shared = _open_arena(pathlib.Path(folder), tls, options, sluice) if options.quick else None
+        with tempfile.TemporaryDirectory() as directory:
+            shared = _open_arena(pathlib.Path(directory), tls, options, sluice) if options.quick else None
             for case in wanted:
                 wrong += _tell(case, tls, _measure(case, tls, options, sluice, shared), options)
             for problem in shared.close() if shared else ():

@@ -153,7 +153,7 @@ int Main(int argc, char** argv) {
   flags.job.shards = 0;
   CLI::App app{"Measures the gradients per second of training without parameter servers."};
   app.add_option("--model", flags.job.model)->required();
-  app.add_option("--data", flags.job.data, "folder with the image models' IDX files");
+  app.add_option("--data", flags.job.data, "directory with the image models' IDX files");
   app.add_option("--steps", flags.job.steps, "number of measured steps")->capture_default_str();
   app.add_option("--warmup", flags.warmup, "number of steps before them")->capture_default_str();
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;

@@ -10,7 +10,7 @@ prints a table.
 Rounds alternate between theirs and ours, so that a busy machine affects both; the table has
 medians, and Sluice's ratio (of rates, or of seconds). The originals' programs are in bench/peers/;
 ours are the job files of examples/, run by bazel-bin/services/cli/sluice. Rates exclude the start
-of processes on both sides. A second table splits the workers' time. --programs names a folder of
+of processes on both sides. A second table splits the workers' time. --programs names a directory of
 other programs, such as a sluice-worker with the originals' LibTorch (LIBTORCH=pip,
 CONTRIBUTING.md).
 """
@@ -101,13 +101,13 @@ def run_ours(case, options):
         examples.set_field(manifest["spec"], "data.normalize", {"mean": [0.1307], "std": [0.3081]})
     if missing := examples.place_files(manifest["spec"], path, options):
         sys.exit(f"{path.name}: {missing} does not exist")
-    with tempfile.TemporaryDirectory() as folder:
-        job = pathlib.Path(folder) / "job.yaml"
+    with tempfile.TemporaryDirectory() as directory:
+        job = pathlib.Path(directory) / "job.yaml"
         job.write_text(json.dumps(manifest))
         command = [*prefix(options), str(options.sluice), "run", str(job), "--output", "json", "--quiet"]
         if options.programs:
             command += ["--bin-dir", str(options.programs)]
-        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=options.timeout)
+        done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=options.timeout)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     summary = next((line for line in lines if line["type"] == "summary"), None)
     if done.returncode != 0 or summary is None:
@@ -144,9 +144,9 @@ def main():
     parser.add_argument("--quick", action="store_true", help="ours shortened")
     parser.add_argument("--priority", action="store_true", help="run both sides with `chrt -r 10`")
     beside = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
-    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path(os.environ.get("SLUICE_DATA", beside)), help="folder with mnist/")
+    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path(os.environ.get("SLUICE_DATA", beside)), help="directory with mnist/")
     parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "bazel-bin" / "services" / "cli" / "sluice")
-    parser.add_argument("--programs", type=pathlib.Path, help="folder of sluice-coordinator, sluice-ps and sluice-worker")
+    parser.add_argument("--programs", type=pathlib.Path, help="directory of sluice-coordinator, sluice-ps and sluice-worker")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one run")
     parser.add_argument("--json", type=pathlib.Path, help="also write all values to this file")
     options = parser.parse_args()

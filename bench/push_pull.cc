@@ -26,7 +26,7 @@
 #include "services/common/program.h"
 #include "services/protocol/layout.h"
 #include "services/transport/grpc_settings.h"
-#include "services/transport/security/credential_folders.h"
+#include "services/transport/security/credential_directories.h"
 #include "services/transport/security/transport_security.h"
 #include "services/worker/worker_process.h"
 #include "tests/testing/job_processes.h"
@@ -187,15 +187,15 @@ v1::JobSpec MakeJob(const Flags& flags) {
   return job;
 }
 
-absl::Status RunIn(const Flags& flags, const std::string& folder) {
+absl::Status RunIn(const Flags& flags, const std::string& directory) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  std::string tls_folders;
+  std::string tls_directories;
   security::TransportSecurity::Options own_credentials;
   if (flags.tls) {
-    tls_folders = folder + "/tls";
-    own_credentials.directory = tls_folders + "/worker-0";
-    const auto made = security::WriteCredentialFolders(
-        files.get(), tls_folders, {.job = "default/push-pull", .shards = flags.shards},
+    tls_directories = directory + "/tls";
+    own_credentials.directory = tls_directories + "/worker-0";
+    const auto made = security::WriteCredentialDirectories(
+        files.get(), tls_directories, {.job = "default/push-pull", .shards = flags.shards},
         absl::Now());
     if (!made.ok()) return made.status();
   }
@@ -204,8 +204,8 @@ absl::Status RunIn(const Flags& flags, const std::string& folder) {
   if (!security.ok()) return security.status();
   testing::JobProcesses::Options job;
   job.job = MakeJob(flags);
-  job.folder = folder;
-  job.tls_folders = tls_folders;
+  job.directory = directory;
+  job.tls_directories = tls_directories;
   job.programs = flags.programs;
   testing::JobProcesses processes(std::move(job));
   if (absl::Status status = processes.StartCoordinator(); !status.ok()) return status;
@@ -265,11 +265,12 @@ int Main(int argc, char** argv) {
   app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
                "between worker and shard (default: yes)");
   app.add_flag("--tls", flags.tls, "encrypt, with a certificate for each process");
-  app.add_option("--programs", flags.programs, "folder that contains services/ps/sluice-ps, ...");
+  app.add_option("--programs", flags.programs,
+                 "directory that contains services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});
-  const absl::Status status = bench::InNewFolder(
-      "push-pull", [&](const std::string& folder) { return RunIn(flags, folder); });
+  const absl::Status status = bench::InNewDirectory(
+      "push-pull", [&](const std::string& directory) { return RunIn(flags, directory); });
   return status.ok() ? 0 : ExitWith("push_pull", status);
 }
 

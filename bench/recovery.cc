@@ -83,9 +83,9 @@ struct Recovery {
 
 class Rig {
  public:
-  Rig(const Flags& flags, const std::string& folder)
-      : processes_({.job = MakeJob(flags, folder),
-                    .folder = folder,
+  Rig(const Flags& flags, const std::string& directory)
+      : processes_({.job = MakeJob(flags, directory),
+                    .directory = directory,
                     .worker_program = "tests/testing/counting_worker",
                     .programs = flags.programs}) {}
 
@@ -132,8 +132,8 @@ class Rig {
  private:
   static constexpr uint64_t kBatch = 32;
 
-  static v1::JobSpec MakeJob(const Flags& flags, const std::string& folder) {
-    v1::JobSpec job = testing::CountingJob(folder, /*samples=*/4096, /*epochs=*/1 << 20);
+  static v1::JobSpec MakeJob(const Flags& flags, const std::string& directory) {
+    v1::JobSpec job = testing::CountingJob(directory, /*samples=*/4096, /*epochs=*/1 << 20);
     job.mutable_training()->set_global_batch_size(kBatch);
     job.mutable_training()->set_microbatch_size(2);
     job.mutable_worker()->set_replicas(2);
@@ -169,8 +169,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-absl::Status RunIn(const Flags& flags, const std::string& folder) {
-  Rig rig(flags, folder);
+absl::Status RunIn(const Flags& flags, const std::string& directory) {
+  Rig rig(flags, directory);
   if (absl::Status status = rig.Start(); !status.ok()) return status;
   std::vector<double> pauses[2];
   std::vector<double> replacements[2];
@@ -204,11 +204,12 @@ int Main(int argc, char** argv) {
   app.add_option("--rounds", flags.rounds)->capture_default_str()->check(CLI::Range(1, 1000));
   app.add_option("--suspect-seconds", flags.suspect_seconds, "timeouts.suspectSeconds of the job")
       ->capture_default_str();
-  app.add_option("--programs", flags.programs, "folder that contains services/ps/sluice-ps, ...");
+  app.add_option("--programs", flags.programs,
+                 "directory that contains services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});
-  const absl::Status status = bench::InNewFolder(
-      "recovery", [&](const std::string& folder) { return RunIn(flags, folder); });
+  const absl::Status status = bench::InNewDirectory(
+      "recovery", [&](const std::string& directory) { return RunIn(flags, directory); });
   return status.ok() ? 0 : ExitWith("recovery", status);
 }
 

@@ -242,8 +242,8 @@ def main():
     parser.add_argument("--check", action="store_true", help="exit code 1 if an aim was missed")
     parser.add_argument("--python", help="a Python that has torch and numpy, for the peers (default: python3, if it has)")
     parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--data", default=os.environ.get("FASHION_MNIST", FASHION_MNIST), help="folder with IDX images")
-    parser.add_argument("--programs", type=pathlib.Path, help="folder with built programs (default: builds them)")
+    parser.add_argument("--data", default=os.environ.get("FASHION_MNIST", FASHION_MNIST), help="directory with IDX images")
+    parser.add_argument("--programs", type=pathlib.Path, help="directory with built programs (default: builds them)")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=pathlib.Path, help="also write all values to this file")
     options = parser.parse_args()
@@ -256,7 +256,7 @@ def main():
     options.programs = options.programs.resolve()
     wanted = options.only or ["push-pull", "rows", "recovery", *MODELS]
     if set(wanted) & set(WITH_DATA) and not os.path.isdir(options.data):
-        sys.exit(f"no folder {options.data}: install dataset-fashion-mnist, or name one with --data")
+        sys.exit(f"no directory {options.data}: install dataset-fashion-mnist, or name one with --data")
 
     runner = Runner(options)
     divide = 10 if options.quick else 1

@@ -85,12 +85,13 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job
   return CreateTorchEngine(options);
 }
 
-absl::Status RunIn(const Flags& flags, const std::string& folder) {
+absl::Status RunIn(const Flags& flags, const std::string& directory) {
   TrainingJobOptions job_options = flags.job;
   job_options.steps += flags.warmup;
   const absl::StatusOr<v1::JobSpec> job = MakeTrainingJob(job_options);
   if (!job.ok()) return job.status();
-  testing::JobProcesses processes({.job = *job, .folder = folder, .programs = flags.programs});
+  testing::JobProcesses processes(
+      {.job = *job, .directory = directory, .programs = flags.programs});
   if (absl::Status status = processes.StartCoordinator(); !status.ok()) return status;
   for (uint32_t i = 0; i < flags.job.shards; ++i) {
     if (absl::Status status = processes.StartShard(i); !status.ok()) return status;
@@ -133,17 +134,18 @@ int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app{"Measures the gradients per second of a synchronous job."};
   app.add_option("--model", flags.job.model)->required();
-  app.add_option("--data", flags.job.data, "folder with the image models' IDX files");
+  app.add_option("--data", flags.job.data, "directory with the image models' IDX files");
   app.add_option("--workers", flags.job.workers)->capture_default_str();
   app.add_option("--shards", flags.job.shards)->capture_default_str();
   app.add_option("--partitions", flags.job.partitions)->capture_default_str();
   app.add_option("--steps", flags.job.steps, "number of measured steps")->capture_default_str();
   app.add_option("--warmup", flags.warmup, "number of steps before them")->capture_default_str();
-  app.add_option("--programs", flags.programs, "folder that contains services/ps/sluice-ps, ...");
+  app.add_option("--programs", flags.programs,
+                 "directory that contains services/ps/sluice-ps, ...");
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   ConfigureGrpcProcess({});
-  const absl::Status status =
-      InNewFolder("training", [&](const std::string& folder) { return RunIn(flags, folder); });
+  const absl::Status status = InNewDirectory(
+      "training", [&](const std::string& directory) { return RunIn(flags, directory); });
   return status.ok() ? 0 : ExitWith("training", status);
 }
 

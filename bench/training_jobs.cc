@@ -39,10 +39,10 @@ const ModelJob* Find(const std::string& name) {
   return nullptr;
 }
 
-void FillData(const ModelJob& model, const std::string& folder, v1::DataSpec* data) {
+void FillData(const ModelJob& model, const std::string& directory, v1::DataSpec* data) {
   if (model.images) {
     data->set_format(v1::DataSpec::IDX);
-    data->mutable_source()->set_path(folder);
+    data->mutable_source()->set_path(directory);
     return;
   }
   data->set_format(v1::DataSpec::SYNTHETIC);

@@ -17,7 +17,7 @@ namespace sluice::bench {
 
 struct TrainingJobOptions {
   std::string model;
-  std::string data;  // folder with the image models' IDX files
+  std::string data;  // directory with the image models' IDX files
   uint32_t workers = 1;
   uint32_t shards = 1;
   uint32_t partitions = kDefaultPartitions;

@@ -16,16 +16,16 @@ class CheckpointsPage(unittest.TestCase):
     def setUpClass(cls):
         storage = os.path.join(os.environ['TEST_TMPDIR'], 'storage')
         subprocess.run(['docs/testing/write_checkpoint', storage], check=True)
-        (cls.folder,) = pathlib.Path(storage).glob('attempt-*')
+        (cls.directory,) = pathlib.Path(storage).glob('attempt-*')
         page = pathlib.Path('docs/checkpoints.md').read_text()
         cls.page = {}
         exec(pages.fenced_blocks(page, 'python')[0], cls.page)  # pylint: disable=exec-used
 
     def test_directory_has_the_name_that_the_page_shows(self):
-        self.assertEqual(self.folder.name, 'attempt-0001-step-000000000007')
+        self.assertEqual(self.directory.name, 'attempt-0001-step-000000000007')
 
     def test_snippet_reads_every_element_of_every_tensor(self):
-        tensors = self.page['read_checkpoint'](self.folder)
+        tensors = self.page['read_checkpoint'](self.directory)
         self.assertEqual(list(tensors), ['fc.weight', 'fc.bias', 'steps'])
         dtype, shape, data = tensors['fc.weight']
         self.assertEqual((dtype, shape), ('FLOAT32', [1120, 100]))
@@ -39,7 +39,7 @@ class CheckpointsPage(unittest.TestCase):
 
     def test_weight_spans_several_files_and_has_optimizer_state(self):
         # Otherwise the test above would not prove much.
-        files = sorted(self.folder.glob('partition-*.safetensors'))
+        files = sorted(self.directory.glob('partition-*.safetensors'))
         with_weight = [file for file in files if b'fc.weight[' in file.read_bytes()]
         self.assertGreater(len(with_weight), 1)
         self.assertIn(b'/momentum_buffer', with_weight[0].read_bytes())

@@ -150,7 +150,7 @@ std::set<std::string> EndsOfJobs() {
   failed.world.phase = v1::JobProgress::FAILED;
   Scene in_use(kWorker, killed);
   in_use.world.phase = v1::JobProgress::FAILED;
-  in_use.world.phase_code = "CheckpointFolderInUse";
+  in_use.world.phase_code = "CheckpointDirectoryInUse";
   Scene late(kWorker, killed);
   late.plan.active_deadline = absl::ZeroDuration();
   Scene many(kWorker, killed);

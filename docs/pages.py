@@ -43,12 +43,12 @@ def anchors(text):
     return result
 
 
-# The top-level folders: a path in backquotes that begins with one of them is a path of this repository.
-_FOLDERS = ('bench', 'docs', 'examples', 'helm', 'k8s', 'operator', 'proto', 'services', 'tests', 'third_party', 'tools')
+# The top-level directories: a path in backquotes that begins with one of them is a path of this repository.
+_DIRECTORIES = ('bench', 'docs', 'examples', 'helm', 'k8s', 'operator', 'proto', 'services', 'tests', 'third_party', 'tools')
 
 
 def paths(text):
     """The paths of the repository in code spans."""
     spans = re.findall(r'`([^`\n]+)`', text)
     return sorted({span for span in spans
-                   if re.fullmatch(rf'\.?/?({"|".join(_FOLDERS)})/[\w./-]*', span)})
+                   if re.fullmatch(rf'\.?/?({"|".join(_DIRECTORIES)})/[\w./-]*', span)})

@@ -36,8 +36,8 @@ class Pages(unittest.TestCase):
 
     def test_pages_that_sources_name_exist(self):
         seen = 0
-        for folder in ('operator', 'proto', 'services', 'tests'):
-            for source in pathlib.Path(folder).rglob('*'):
+        for directory in ('operator', 'proto', 'services', 'tests'):
+            for source in pathlib.Path(directory).rglob('*'):
                 if source.suffix not in ('.h', '.cc', '.proto'):
                     continue
                 for page in re.findall(r'\bdocs/[\w-]+\.md', source.read_text()):

@@ -1,4 +1,4 @@
-"""Writes what two of the examples need and no Debian package has: `make_data.py FOLDER`.
+"""Writes what two of the examples need and no Debian package has: `make_data.py DIRECTORY`.
 
 adult/train.csv and adult/test.csv are made-up people in the columns of the UCI Adult census data, for adult-csv.yaml; net.pt is a small network as a
 TorchScript file, for torchscript.yaml. torchscript.yaml says how PyTorch writes such a file; here a few lines do, because PyTorch for Python is not
@@ -121,11 +121,11 @@ def write_net(path, chance):
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1])
+    directory = pathlib.Path(sys.argv[1])
     chance = random.Random(1)
-    write_people(folder / "adult" / "train.csv", 6000, chance)
-    write_people(folder / "adult" / "test.csv", 2000, chance)
-    write_net(folder / "net.pt", chance)
+    write_people(directory / "adult" / "train.csv", 6000, chance)
+    write_people(directory / "adult" / "test.csv", 2000, chance)
+    write_net(directory / "net.pt", chance)
 
 
 if __name__ == "__main__":

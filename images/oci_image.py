@@ -2,10 +2,10 @@
 """Packs programs and files as an OCI image, without a registry, a daemon or a base image.
 
     oci_image.py --output x.tar --reference localhost/x:1 [--program SOURCE[:PATH]]... [--copy SOURCE:PATH]...
-                 [--tree FOLDER[:PATH]]... [--link TARGET:PATH]... [--env NAME=VALUE]... [--user UID[:GID]] -- ENTRYPOINT...
-    oci_image.py --rootfs FOLDER [--program …]…       only the files, into a folder: what the Dockerfile copies
+                 [--tree DIRECTORY[:PATH]]... [--link TARGET:PATH]... [--env NAME=VALUE]... [--user UID[:GID]] -- ENTRYPOINT...
+    oci_image.py --rootfs DIRECTORY [--program …]…       only the files, into a directory: what the Dockerfile copies
 
-A program comes with the shared libraries that it needs. Libraries and base folders make one layer, the rest another: images
+A program comes with the shared libraries that it needs. Libraries and base directories make one layer, the rest another: images
 with the same libraries share that layer. Times are 0 and owners are root, so the same files give the same image.
 
 The archive is an OCI layout, which `ctr images import`, `podman load`, `skopeo copy oci-archive:…` and `docker load` (from
@@ -33,17 +33,17 @@ MANIFEST_TYPE = 'application/vnd.oci.image.manifest.v1+json'
 
 
 class Layer:
-    """A tar archive in which folders come before what is in them, and each path comes once."""
+    """A tar archive in which directories come before what is in them, and each path comes once."""
 
     def __init__(self):
         self._file = tempfile.TemporaryFile()
         self._tar = tarfile.open(fileobj=self._file, mode='w', format=tarfile.GNU_FORMAT)
         self._paths = set()
 
-    def folder(self, path, mode=0o755):
+    def directory(self, path, mode=0o755):
         path = path.strip('/')
         if path and path not in self._paths:
-            self._folders_above(path)
+            self._directories_above(path)
             self._paths.add(path)
             entry = tarfile.TarInfo(path)
             entry.type = tarfile.DIRTYPE
@@ -53,7 +53,7 @@ class Layer:
     def file(self, path, content, mode):
         path = path.strip('/')
         if path not in self._paths:
-            self._folders_above(path)
+            self._directories_above(path)
             self._paths.add(path)
             entry = tarfile.TarInfo(path)
             entry.size = len(content)
@@ -63,7 +63,7 @@ class Layer:
     def link(self, target, path):
         path = path.strip('/')
         if path not in self._paths:
-            self._folders_above(path)
+            self._directories_above(path)
             self._paths.add(path)
             entry = tarfile.TarInfo(path)
             entry.type = tarfile.SYMTYPE
@@ -71,10 +71,10 @@ class Layer:
             entry.mode = 0o777
             self._tar.addfile(entry)
 
-    def _folders_above(self, path):
+    def _directories_above(self, path):
         parts = path.split('/')[:-1]
         for count in range(1, len(parts) + 1):
-            self.folder('/'.join(parts[:count]))
+            self.directory('/'.join(parts[:count]))
 
     def bytes(self):
         """The whole archive; nothing can be added any more. Empty if nothing was."""
@@ -94,11 +94,11 @@ class Files:
         self._stand_ins = os.path.realpath(stand_ins) if stand_ins else ''
         self._strip = strip
         for path in ('usr', 'usr/lib', 'usr/lib64', 'usr/bin', 'etc'):
-            self.libraries.folder(path)
+            self.libraries.directory(path)
         # As Debian has it: the loader is named by /lib64, libraries may be by /lib.
         self.libraries.link('usr/lib', 'lib')
         self.libraries.link('usr/lib64', 'lib64')
-        self.libraries.folder('tmp', 0o1777)
+        self.libraries.directory('tmp', 0o1777)
         self.libraries.file('etc/passwd', PASSWD, 0o644)
         self.libraries.file('etc/group', GROUP, 0o644)
         self.libraries.file('etc/nsswitch.conf', NSSWITCH, 0o644)
@@ -111,10 +111,10 @@ class Files:
         if 'not found' in told:
             sys.exit(f'{program} needs libraries that are not here:\n{told}')
         for library in sorted(set(re.findall(r'(?:=> )?(/\S+) \(0x', told))):  # none of a static program
-            folder = os.path.realpath(os.path.dirname(library))
-            if folder == self._stand_ins:
-                folder = LIBRARIES
-            self.libraries.file(f'{folder}/{os.path.basename(library)}', self._content(os.path.realpath(library)), 0o755)
+            directory = os.path.realpath(os.path.dirname(library))
+            if directory == self._stand_ins:
+                directory = LIBRARIES
+            self.libraries.file(f'{directory}/{os.path.basename(library)}', self._content(os.path.realpath(library)), 0o755)
 
     def add_program(self, source, path):
         source = os.path.realpath(source)
@@ -125,12 +125,12 @@ class Files:
         self.rest.file(path, self._content(source), os.stat(source).st_mode & 0o755)
 
     def add_tree(self, source, path):
-        """A folder with all below it, and the libraries that extension modules in it need."""
-        for folder, folders, files in sorted(os.walk(source)):
-            folders[:] = sorted(name for name in folders if name != '__pycache__')
-            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        """A directory with all below it, and the libraries that extension modules in it need."""
+        for directory, directories, files in sorted(os.walk(source)):
+            directories[:] = sorted(name for name in directories if name != '__pycache__')
+            links = [name for name in directories if os.path.islink(os.path.join(directory, name))]
             for name in sorted(files + links):
-                here = os.path.join(folder, name)
+                here = os.path.join(directory, name)
                 there = os.path.normpath(f'{path}/{os.path.relpath(here, source)}')
                 if os.path.islink(here) and not os.path.isabs(os.readlink(here)):
                     self.rest.link(os.readlink(here), there)
@@ -222,12 +222,12 @@ def parsed_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--output', help='the archive to write')
     parser.add_argument('--reference', help='name:tag of the image')
-    parser.add_argument('--rootfs', help='write the files into this folder instead')
+    parser.add_argument('--rootfs', help='write the files into this directory instead')
     for name in ('--program', '--copy', '--tree', '--link', '--env', '--label'):
         parser.add_argument(name, action='append', default=[])
     parser.add_argument('--user', default='')
     parser.add_argument('--compress', default='none', choices=['none', 'gzip', 'zstd'])
-    parser.add_argument('--stand-ins', default='', help='a folder of libraries that are taken before the system\'s')
+    parser.add_argument('--stand-ins', default='', help='a directory of libraries that are taken before the system\'s')
     parser.add_argument('--strip', action='store_true', help='without symbols')
     parser.add_argument('entrypoint', nargs='*')
     arguments = parser.parse_args()

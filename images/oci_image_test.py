@@ -19,13 +19,13 @@ from tools import unittest_main
 class OciImageTest(unittest.TestCase):
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
 
     def pack(self, name, *arguments):
         """The blobs of an image by digest, and its manifest."""
-        archive = self.folder / name
+        archive = self.directory / name
         subprocess.run([sys.executable, oci_image.__file__, '--output', archive, '--reference', 'localhost/x:1', *arguments],
                        check=True, stdout=subprocess.DEVNULL)
         blobs = {}
@@ -50,7 +50,7 @@ class OciImageTest(unittest.TestCase):
     def test_the_same_files_give_the_same_image(self):
         for name in ('one.tar', 'two.tar'):
             self.pack(name, '--program', '/usr/bin/env', '--', '/usr/bin/env')
-        self.assertEqual((self.folder / 'one.tar').read_bytes(), (self.folder / 'two.tar').read_bytes())
+        self.assertEqual((self.directory / 'one.tar').read_bytes(), (self.directory / 'two.tar').read_bytes())
 
     def test_a_program_comes_with_the_libraries_that_it_needs(self):
         files = self.files(*self.pack('x.tar', '--program', '/usr/bin/env'))
@@ -71,11 +71,11 @@ class OciImageTest(unittest.TestCase):
                     for layer in manifest['layers']]
         self.assertEqual(config['rootfs']['diff_ids'], unpacked)
 
-    def test_folders_come_before_what_is_in_them(self):
-        tree = self.folder / 'tree/a/b'
+    def test_directories_come_before_what_is_in_them(self):
+        tree = self.directory / 'tree/a/b'
         tree.mkdir(parents=True)
         (tree / 'c').write_text('text')
-        blobs, manifest = self.pack('x.tar', '--tree', f'{self.folder}/tree:/opt')
+        blobs, manifest = self.pack('x.tar', '--tree', f'{self.directory}/tree:/opt')
         seen = set()
         for layer in manifest['layers']:
             with tarfile.open(fileobj=io.BytesIO(blobs[layer['digest']])) as tar:
@@ -86,13 +86,13 @@ class OciImageTest(unittest.TestCase):
         self.assertIn('opt/a/b/c', seen)
 
     def test_a_missing_library_is_an_error(self):
-        broken = self.folder / 'broken'
-        library = self.folder / 'libgone.so'
+        broken = self.directory / 'broken'
+        library = self.directory / 'libgone.so'
         subprocess.run(['gcc', '-shared', '-Wl,-soname,libgone.so', '-o', library, '-xc', '/dev/null'], check=True)
         subprocess.run(['gcc', '-o', broken, '-Wl,--no-as-needed', '-xc', '-', '-xnone', library], input=b'int main() { return 0; }',
                        check=True)
         library.unlink()
-        done = subprocess.run([sys.executable, oci_image.__file__, '--output', self.folder / 'x.tar', '--reference', 'x:1',
+        done = subprocess.run([sys.executable, oci_image.__file__, '--output', self.directory / 'x.tar', '--reference', 'x:1',
                                '--program', broken], capture_output=True, text=True, check=False)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn('libgone.so', done.stderr)

@@ -88,8 +88,9 @@ absl::StatusOr<kube::ClientConfig> FindServer(const Flags& flags, const Environm
   const absl::StatusOr<std::string> text = files->Read(path, kMaxBytes);
   if (!text.ok()) return text.status();
   const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash);
-  absl::StatusOr<kube::ClientConfig> config = kube::ParseKubeconfig(*text, folder, flags.context);
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash);
+  absl::StatusOr<kube::ClientConfig> config =
+      kube::ParseKubeconfig(*text, directory, flags.context);
   if (!config.ok()) {
     return absl::Status(config.status().code(),
                         absl::StrCat(path, ": ", config.status().message()));

@@ -325,14 +325,14 @@ TEST_F(OperatorTest, ARecreatedJobAppliesItsPolicyToExistingCheckpoints) {
     const char* in_use;
   };
   const Case cases[] = {
-      {nullptr, Progress::FAILED, "CheckpointFolderInUse",
-       "the checkpoint folder holds job ns/a/1, which finished after step 100", "False/Failed",
-       "True/CheckpointFolderInUse", "True/OtherCheckpoints"},
-      {"Fail", Progress::FAILED, "CheckpointFolderInUse",
-       "the checkpoint folder holds job ns/a/1, which has not finished", "False/Failed",
-       "True/CheckpointFolderInUse", "True/OtherCheckpoints"},
+      {nullptr, Progress::FAILED, "CheckpointDirectoryInUse",
+       "the checkpoint directory holds job ns/a/1, which finished after step 100", "False/Failed",
+       "True/CheckpointDirectoryInUse", "True/OtherCheckpoints"},
+      {"Fail", Progress::FAILED, "CheckpointDirectoryInUse",
+       "the checkpoint directory holds job ns/a/1, which has not finished", "False/Failed",
+       "True/CheckpointDirectoryInUse", "True/OtherCheckpoints"},
       {"Resume", Progress::SUCCEEDED, "NothingTrained",
-       "the checkpoint folder holds job ns/a/1; nothing was trained", "True/NothingTrained",
+       "the checkpoint directory holds job ns/a/1; nothing was trained", "True/NothingTrained",
        "False/NotFailed", ""},
       {"Replace", Progress::SUCCEEDED, "", "training is complete", "True/Completed",
        "False/NotFailed", ""},
@@ -354,7 +354,7 @@ TEST_F(OperatorTest, ARecreatedJobAppliesItsPolicyToExistingCheckpoints) {
     Json patch = Json::object();
     if (one.policy != nullptr) patch["spec"]["checkpoint"]["onExisting"] = one.policy;
     ASSERT_TRUE(cluster.Train("a", patch));
-    EXPECT_EQ(cluster.Condition("a", "CheckpointFolderInUse"), "");
+    EXPECT_EQ(cluster.Condition("a", "CheckpointDirectoryInUse"), "");
     cluster.Say("a", one.phase, 0, [&](Progress* progress) {
       progress->set_reason(one.reason);
       progress->set_reason_code(one.code);
@@ -362,10 +362,10 @@ TEST_F(OperatorTest, ARecreatedJobAppliesItsPolicyToExistingCheckpoints) {
     ASSERT_TRUE(cluster.Settle());
     EXPECT_EQ(cluster.Condition("a", "Succeeded"), one.succeeded);
     EXPECT_EQ(cluster.Condition("a", "Failed"), one.failed);
-    EXPECT_EQ(cluster.Condition("a", "CheckpointFolderInUse"), one.in_use);
+    EXPECT_EQ(cluster.Condition("a", "CheckpointDirectoryInUse"), one.in_use);
     if (*one.code == '\0') continue;
     const bool failed = one.phase == Progress::FAILED;
-    EXPECT_EQ(cluster.ConditionMessage("a", failed ? "CheckpointFolderInUse" : "Succeeded"),
+    EXPECT_EQ(cluster.ConditionMessage("a", failed ? "CheckpointDirectoryInUse" : "Succeeded"),
               one.reason);
     EXPECT_THAT(cluster.EventReasons(), ::testing::Contains(one.code));
   }
@@ -1201,7 +1201,7 @@ TEST_F(OperatorTest, EveryFieldOfTheStatusIsInTheSchema) {
     progress->set_loss(0.25);
     progress->set_restored(true);
     progress->mutable_checkpoint()->mutable_last()->set_step(5);
-    progress->mutable_checkpoint()->set_folder("/x");
+    progress->mutable_checkpoint()->set_directory("/x");
     progress->mutable_checkpoint()->set_bytes(1);
     progress->mutable_view()->mutable_id()->set_attempt(1);
   });

@@ -99,20 +99,20 @@ def main():
     parser.add_argument('--pods', type=int, default=10000, help='of all jobs together')
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(process(API_SERVER, str(arguments.jobs), str(arguments.pods),
                                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         url = server.stdout.readline().strip()
         if not url:
             sys.exit('the API server did not start')
-        config = folder / 'kubeconfig'
+        config = directory / 'kubeconfig'
         config.write_text(json.dumps({
             'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'it',
             'clusters': [{'name': 'it', 'cluster': {'server': url}}],
             'users': [{'name': 'it', 'user': {}}],
             'contexts': [{'name': 'it', 'context': {'cluster': 'it', 'user': 'it'}}],
         }), encoding='utf-8')
-        log = stack.enter_context(open(folder / 'log', 'w', encoding='utf-8'))
+        log = stack.enter_context(open(directory / 'log', 'w', encoding='utf-8'))
         limit = limit_mib()
         enough = True
         for role in ('leader', 'standby'):

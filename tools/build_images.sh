@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # Builds the container images without a registry, a daemon or a base image.
 #
-#   tools/build_images.sh [--output FOLDER] [--programs FOLDER] [--tag TAG] [--prefix NAME] [--torch FOLDER] [IMAGE...]
+#   tools/build_images.sh [--output DIRECTORY] [--programs DIRECTORY] [--tag TAG] [--prefix NAME] [--torch DIRECTORY] [IMAGE...]
 #
 #   sluice-operator       the operator
 #   sluice-server         coordinator, shards and the command line; no LibTorch
 #   sluice-worker         all of these, and the worker
 #   sluice-worker-python  the same, and Python with numpy, gRPC and the package sluice
 #
-# Without an IMAGE, builds all of them. Each becomes FOLDER/IMAGE.tar, an OCI layout (docs/images.md
+# Without an IMAGE, builds all of them. Each becomes DIRECTORY/IMAGE.tar, an OCI layout (docs/images.md
 # explains how to load and push it).
 #
-#   --output FOLDER    the output folder (default: images/out, which git ignores)
-#   --programs FOLDER  the folder of the programs (default: Bazel builds them)
+#   --output DIRECTORY    the output directory (default: images/out, which git ignores)
+#   --programs DIRECTORY  the directory of the programs (default: Bazel builds them)
 #   --tag TAG          default: the version
 #   --prefix NAME      prefix of the image's name (default: localhost/)
-#   --torch FOLDER     a folder with pip's torch, for sluice-worker-python (`pip install --target FOLDER torch`)
-#   --rootfs           write the folder IMAGE/ with the image's files instead of an archive; images/Dockerfile copies it
+#   --torch DIRECTORY     a directory with pip's torch, for sluice-worker-python (`pip install --target DIRECTORY torch`)
+#   --rootfs           write the directory IMAGE/ with the image's files instead of an archive; images/Dockerfile copies it
 set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
@@ -138,11 +138,11 @@ main() {
   local wanted=() image
   while (($#)); do
     case $1 in
-      --output) output=$(realpath -m "${2:?--output needs a folder}") && shift ;;
-      --programs) programs=$(realpath "${2:?--programs needs a folder}") && shift ;;
+      --output) output=$(realpath -m "${2:?--output needs a directory}") && shift ;;
+      --programs) programs=$(realpath "${2:?--programs needs a directory}") && shift ;;
       --tag) tag=${2:?--tag needs a tag} && shift ;;
       --prefix) prefix=${2?--prefix needs a name} && shift ;;
-      --torch) torch=$(realpath "${2:?--torch needs a folder}") && shift ;;
+      --torch) torch=$(realpath "${2:?--torch needs a directory}") && shift ;;
       --rootfs) rootfs=true ;;
       -h | --help) usage && exit 0 ;;
       -*) die "unknown flag '$1' (--help says more)" ;;

@@ -1,4 +1,4 @@
-# Shared by the scripts in this folder; sourced, never run.
+# Shared by the scripts in this directory; sourced, never run.
 # shellcheck shell=bash
 
 # Not every CI runner sets it, and compilers keep their caches there.

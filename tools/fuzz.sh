@@ -49,14 +49,14 @@ build_fuzzer() {
   echo "$(bazel info --config="$1" --ui_event_filters=-info bazel-bin 2>/dev/null)/tests/fuzz/fuzzer"
 }
 
-# The read-only input folders of a target.
+# The read-only input directories of a target.
 read_only_inputs() {
-  local name=$1 folder
+  local name=$1 directory
   mkdir -p "$work/made/$name"
   "$fuzzer" --write-seeds="$name" "$work/made/$name"
   echo "$work/made/$name"
-  for folder in "tests/fuzz/seeds/$name" "tests/fuzz/findings/$name"; do
-    if [[ -d $folder ]]; then echo "$folder"; fi
+  for directory in "tests/fuzz/seeds/$name" "tests/fuzz/findings/$name"; do
+    if [[ -d $directory ]]; then echo "$directory"; fi
   done
 }
 
@@ -71,12 +71,12 @@ run_fuzzer() {
 # Fuzzes one target for so many seconds; writes its table row to $work/NAME.row, everything else to
 # $work/NAME.log.
 fuzz_one() {
-  local name=$1 time=$2 corpus=$cache/corpus/$1 findings=$cache/findings/$1 status=0 folders found
+  local name=$1 time=$2 corpus=$cache/corpus/$1 findings=$cache/findings/$1 status=0 directories found
   if $fresh; then corpus=$work/corpus/$name; fi
   mkdir -p "$corpus" "$findings"
-  mapfile -t folders < <(read_only_inputs "$name")
+  mapfile -t directories < <(read_only_inputs "$name")
   run_fuzzer "$name" -max_total_time="$time" -reload=0 -print_final_stats=1 -artifact_prefix="$findings/" \
-    "$corpus" "${folders[@]}" >"$work/$name.log" 2>&1 || status=$?
+    "$corpus" "${directories[@]}" >"$work/$name.log" 2>&1 || status=$?
   awk -v name="$name" -v status=$status '
     / cov: / { for (i = 1; i < NF; ++i) if ($i == "cov:") cov = $(i + 1); else if ($i == "ft:") features = $(i + 1) }
     /^stat::number_of_executed_units:/ { runs = $2 }
@@ -123,12 +123,12 @@ fuzz() {
 
 # The lines of each source of each target that the target's own inputs reach.
 coverage() {
-  local name folders sources
+  local name directories sources
   printf '  %-18s %-52s %6s %s\n' target source lines reached
   for name in "${wanted[@]}"; do
-    mapfile -t folders < <(read_only_inputs "$name")
+    mapfile -t directories < <(read_only_inputs "$name")
     mkdir -p "$cache/corpus/$name"
-    LLVM_PROFILE_FILE=$work/$name.raw run_fuzzer "$name" -runs=0 "$cache/corpus/$name" "${folders[@]}" \
+    LLVM_PROFILE_FILE=$work/$name.raw run_fuzzer "$name" -runs=0 "$cache/corpus/$name" "${directories[@]}" \
       >"$work/$name.log" 2>&1 || { tail -n 5 "$work/$name.log" && die "$name: an input fails; fuzz it first"; }
     llvm-profdata-14 merge -o "$work/$name.profile" "$work/$name.raw"
     rm "$work/$name.raw"

@@ -28,27 +28,27 @@ for i in $(seq 120); do echo "Setting up package-$i (1.0) ..."; done''',
 class InstallDependencies(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
-        self.wants = self.folder / 'units' / 'multi-user.target.wants'
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        self.wants = self.directory / 'units' / 'multi-user.target.wants'
         self.wants.mkdir(parents=True)
         (self.wants / 'cron.service').symlink_to('/lib/cron.service')
-        (self.folder / 'bin').mkdir()
+        (self.directory / 'bin').mkdir()
         for name, text in STAND_INS.items():
             self.stand_in(name, text)
 
     def stand_in(self, name, text):
-        path = self.folder / 'bin' / name
+        path = self.directory / 'bin' / name
         path.write_text(f'#!/bin/sh\n{text}\n')
         path.chmod(0o755)
 
     def run_script(self, *arguments, **environment):
         done = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, env={
-            **os.environ, 'PATH': f'{self.folder / "bin"}:/usr/bin:/bin', 'HERE': str(self.folder), 'HOME': str(self.folder),
-            'SLUICE_TEST_UNITS': str(self.folder / 'units'), **environment})
+            **os.environ, 'PATH': f'{self.directory / "bin"}:/usr/bin:/bin', 'HERE': str(self.directory), 'HOME': str(self.directory),
+            'SLUICE_TEST_UNITS': str(self.directory / 'units'), **environment})
         return done.returncode, done.stdout + done.stderr
 
     def commands(self):
-        return (self.folder / 'commands').read_text().splitlines()
+        return (self.directory / 'commands').read_text().splitlines()
 
     def test_packages_to_run_include_no_services_and_no_test_tools(self):
         all_packages = set(self.run_script('--list')[1].split())
@@ -70,10 +70,10 @@ class InstallDependencies(unittest.TestCase):
         self.assertTrue(any(line.startswith('sudo env DEBIAN_FRONTEND=noninteractive') for line in self.commands()))
 
     def test_nothing_is_changed_if_nothing_is_missing(self):
-        (self.folder / 'installed').touch()
+        (self.directory / 'installed').touch()
         code, output = self.run_script()
         self.assertEqual(code, 0, output)
-        self.assertFalse((self.folder / 'commands').exists())
+        self.assertFalse((self.directory / 'commands').exists())
 
 
 if __name__ == '__main__':

@@ -16,12 +16,12 @@ from torchvision import datasets, transforms  # noqa: E402
 EVALUATED = 1024  # the originals' evaluation stops after this many
 
 
-def unpack(folder):
-    """Makes a folder that torchvision reads, from IDX files (.gz or not)."""
+def unpack(directory):
+    """Makes a directory that torchvision reads, from IDX files (.gz or not)."""
     root = pathlib.Path(tempfile.mkdtemp(prefix="originals-mnist-"))
     raw = root / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    for path in pathlib.Path(folder).iterdir():
+    for path in pathlib.Path(directory).iterdir():
         if "-ubyte" not in path.name:
             continue
         content = path.read_bytes()

@@ -93,7 +93,7 @@ def queue_form(a, root):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--form", choices=("queues", "pool"), required=True)
-    parser.add_argument("--data", required=True, help="folder with MNIST's IDX files")
+    parser.add_argument("--data", required=True, help="directory with MNIST's IDX files")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--batch", type=int, default=128)

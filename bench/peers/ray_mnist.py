@@ -62,7 +62,7 @@ def train(a, server, workers, evaluate):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=("synchronous", "asynchronous"), required=True)
-    parser.add_argument("--data", required=True, help="folder with MNIST's IDX files")
+    parser.add_argument("--data", required=True, help="directory with MNIST's IDX files")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--evaluate-every", type=int, default=10, help="0: not")

@@ -93,7 +93,7 @@ def alone(a):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trainers", type=int, default=1)
-    parser.add_argument("--data", required=True, help="folder with MNIST's IDX files")
+    parser.add_argument("--data", required=True, help="directory with MNIST's IDX files")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--batch", type=int, default=32)

@@ -41,9 +41,9 @@ def idx(path):
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(extents)
 
 
-def load(folder, part):
-    images = torch.from_numpy(idx(folder / f'{part}-images-idx3-ubyte.gz').astype(np.float32) / 255)
-    labels = torch.from_numpy(idx(folder / f'{part}-labels-idx1-ubyte.gz').astype(np.int64))
+def load(directory, part):
+    images = torch.from_numpy(idx(directory / f'{part}-images-idx3-ubyte.gz').astype(np.float32) / 255)
+    labels = torch.from_numpy(idx(directory / f'{part}-labels-idx1-ubyte.gz').astype(np.int64))
     return (images.unsqueeze(1) - 0.1307) / 0.3081, labels
 
 
@@ -111,7 +111,7 @@ def train(options, codec, settings, data):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--data', type=pathlib.Path, required=True, help='folder of the four files of MNIST, .gz')
+    parser.add_argument('--data', type=pathlib.Path, required=True, help='directory of the four files of MNIST, .gz')
     parser.add_argument('--model', choices=('convnet', 'mlp'), default='convnet')
     parser.add_argument('--steps', type=int, default=1876)
     parser.add_argument('--batch', type=int, default=64)

@@ -1,7 +1,7 @@
 // Writes a small checkpoint with the code of the real programs, for a test of what the pages say of
 // the format.
 //
-//   write_checkpoint FOLDER
+//   write_checkpoint DIRECTORY
 //
 // Element i of `fc.weight` (70 x 100, float32) is i, that of `fc.bias` (70, float64) is 0.5 * i;
 // `steps` is a counter at 7. Three partitions, so that the weight lies in several files.
@@ -66,7 +66,7 @@ BlockState MakeBlock(const BlockInfo& info, BlockPool& pool) {
   return state;
 }
 
-absl::Status Write(const std::string& folder) {
+absl::Status Write(const std::string& directory) {
   v1::JobSpec job;
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   job.mutable_optimizer()->set_learning_rate(0.1);
@@ -84,7 +84,8 @@ absl::Status Write(const std::string& folder) {
   if (!model.ok()) return model.status();
 
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(files.get(), folder, "test");
+  const std::unique_ptr<CheckpointStorage> storage =
+      MakeLocalStorage(files.get(), directory, "test");
   const std::shared_ptr<BlockPool> pool = BlockPool::Create(/*max_idle_bytes=*/0);
   for (uint32_t partition : (*model)->filled()) {
     PartitionContent content;
@@ -109,7 +110,7 @@ absl::Status Write(const std::string& folder) {
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    std::fprintf(stderr, "usage: write_checkpoint FOLDER\n");
+    std::fprintf(stderr, "usage: write_checkpoint DIRECTORY\n");
     return 2;
   }
   const absl::Status status = sluice::ps::Write(argv[1]);

@@ -110,7 +110,7 @@ void AddDataVolume(std::vector<Field>* fields) {
                         .Example("datasets")
                         .Invalid("My_Data", "must be lower-case letters"));
   fields->push_back(
-      String(path + ".mountPath", "The folder at which it is mounted; `path` lies in it.")
+      String(path + ".mountPath", "The directory at which it is mounted; `path` lies in it.")
           .Default(R"("/data")")
           .Size(2, 4096)
           .Pattern("^/[^:]*[^:/]$", IsMountPath,
@@ -132,20 +132,22 @@ void AddCheckpointClaim(std::vector<Field>* fields) {
           .Example("checkpoints")
           .Invalid("Checkpoints", "must be lower-case letters"));
   fields->push_back(
-      String(path + ".subPath",
-             "PersistentVolumeClaim: the folder in the claim, which is made where it is missing.")
+      String(
+          path + ".subPath",
+          "PersistentVolumeClaim: the directory in the claim, which is made where it is missing.")
           .ClusterOnly()
           .Implied("`<namespace>/<name>`")
           .Size(1, 1024)
-          .Pattern(SubPathRegex(), IsSubPath,
-                   "must be a relative path of letters, digits, `-`, `_` and `.`, without a folder "
-                   "`..`")
+          .Pattern(
+              SubPathRegex(), IsSubPath,
+              "must be a relative path of letters, digits, `-`, `_` and `.`, without a directory "
+              "`..`")
           .Context(kClaim)
           .Example("team-a/mnist")
           .Example("team-a/v1..2/.hidden/")
           .Invalid("/team-a", "must be a relative path")
-          .Invalid("..", "without a folder `..`")
-          .Invalid("team-a/../team-b", "without a folder `..`")
+          .Invalid("..", "without a directory `..`")
+          .Invalid("team-a/../team-b", "without a directory `..`")
           .Invalid("team a", "must be a relative path"));
 }
 

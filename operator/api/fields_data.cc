@@ -166,10 +166,11 @@ void AddDataBasics(std::vector<Field>* fields) {
   fields->push_back(
       Object("spec.data.source", "Where the data is. For IDX, CSV and Text.").Fixed());
   fields->push_back(
-      String("spec.data.source.path",
-             "A file, or a folder that holds files of the usual names (`train-images-idx3-ubyte`, "
-             "`train-labels-idx1-ubyte`, with or without .gz), or the address of a file with its "
-             "checksum, https://HOST/FILE#sha256=CHECKSUM, which is downloaded once per machine.")
+      String(
+          "spec.data.source.path",
+          "A file, or a directory that holds files of the usual names (`train-images-idx3-ubyte`, "
+          "`train-labels-idx1-ubyte`, with or without .gz), or the address of a file with its "
+          "checksum, https://HOST/FILE#sha256=CHECKSUM, which is downloaded once per machine.")
           .Required()
           .Path()
           .Example("/usr/share/datasets/fashion-mnist")
@@ -396,12 +397,13 @@ void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
                            "evaluated once, at the end; without this object, never."));
   fields->push_back(Object("spec.data.evaluation.source",
                            "Where the samples are, in the format of the training data. IDX, unset: "
-                           "in the folder of the training data, by their usual names.")
+                           "in the directory of the training data, by their usual names.")
                         .Context(kEvaluated));
   fields->push_back(
-      String("spec.data.evaluation.source.path",
-             "A file, or a folder that holds files of the usual names (`t10k-images-idx3-ubyte`, "
-             "`t10k-labels-idx1-ubyte`, with or without .gz).")
+      String(
+          "spec.data.evaluation.source.path",
+          "A file, or a directory that holds files of the usual names (`t10k-images-idx3-ubyte`, "
+          "`t10k-labels-idx1-ubyte`, with or without .gz).")
           .Required()
           .Path()
           .Context(kEvaluated)

@@ -502,18 +502,20 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
           .FixedUnless("oldSelf.storage.type == 'Local' && !has(oldSelf.storage.path)")
           .Default("{}"));
   fields->push_back(
-      String("spec.checkpoint.storage.type",
-             "`Local`: a folder of the file system. `PersistentVolumeClaim`: a claim of the job's "
-             "namespace, which all of its pods mount; on one machine the job's own folder.")
+      String(
+          "spec.checkpoint.storage.type",
+          "`Local`: a directory of the file system. `PersistentVolumeClaim`: a claim of the job's "
+          "namespace, which all of its pods mount; on one machine the job's own directory.")
           .Default(R"("Local")")
           .OneOf({"Local", "PersistentVolumeClaim"})
           .Example("Local")
           .Invalid("S3", "must be one of Local, PersistentVolumeClaim"));
   fields->push_back(
-      String("spec.checkpoint.storage.path",
-             "Local: the folder, which is made where it is missing. All processes of the job must "
-             "reach it.")
-          .Implied("in the job's own folder, `.sluice/<name>/checkpoints`")
+      String(
+          "spec.checkpoint.storage.path",
+          "Local: the directory, which is made where it is missing. All processes of the job must "
+          "reach it.")
+          .Implied("in the job's own directory, `.sluice/<name>/checkpoints`")
           .Path()
           .Example("/var/lib/checkpoints/fashion-mnist")
           .Invalid("~/checkpoints", "are not expanded"));
@@ -537,7 +539,7 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Example("5")
                         .Invalid("0", "at least 1"));
   fields->push_back(String("spec.checkpoint.restoreFrom",
-                           "Begin with the newest checkpoint in this folder of another job, in "
+                           "Begin with the newest checkpoint in this directory of another job, in "
                            "place of random parameters.")
                         .Fixed()
                         .Path()

@@ -36,10 +36,10 @@ std::string With(const std::string& from, const std::string& to) {
 }
 
 // A directory for files of this test.
-std::string Folder() {
-  std::string folder = ::testing::TempDir();
-  while (folder.back() == '/') folder.pop_back();
-  return folder;
+std::string Directory() {
+  std::string directory = ::testing::TempDir();
+  while (directory.back() == '/') directory.pop_back();
+  return directory;
 }
 
 class InvalidManifestTest : public ::testing::TestWithParam<InvalidManifest> {};
@@ -285,7 +285,7 @@ TEST(Manifest, HandlesMutatedTexts) {
 }
 
 TEST(ReadManifest, NamesFileAndPlace) {
-  const std::string path = Folder() + "/bad.yaml";
+  const std::string path = Directory() + "/bad.yaml";
   std::ofstream(path) << With("steps: 100", "stpes: 100");
   const absl::Status status = ReadManifest(path).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -294,16 +294,16 @@ TEST(ReadManifest, NamesFileAndPlace) {
 }
 
 TEST(ReadManifest, ResolvesRelativePathsAgainstTheFilesDirectory) {
-  const std::string folder = Folder();
-  std::ofstream(folder + "/good.yaml") << With("path: /data", "path: data");
-  const absl::StatusOr<TrainingJob> job = ReadManifest(folder + "/good.yaml");
+  const std::string directory = Directory();
+  std::ofstream(directory + "/good.yaml") << With("path: /data", "path: data");
+  const absl::StatusOr<TrainingJob> job = ReadManifest(directory + "/good.yaml");
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(job->spec.data().source().path(), folder + "/data");
+  EXPECT_EQ(job->spec.data().source().path(), directory + "/data");
 }
 
 TEST(ReadManifest, AppliesTheSameRulesToValuesOfFlags) {
-  const std::string folder = Folder();
-  const std::string path = folder + "/flags.yaml";
+  const std::string directory = Directory();
+  const std::string path = directory + "/flags.yaml";
   std::ofstream(path) << With("path: /data", "path: data");
   const std::vector<Override> three = {{"--shards 3", "spec.parameterServer.replicas", 3},
                                        {"--workers 5", "spec.worker.replicas", 5}};
@@ -311,7 +311,7 @@ TEST(ReadManifest, AppliesTheSameRulesToValuesOfFlags) {
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->spec.parameter_server().replicas(), 3u);
   EXPECT_EQ(job->spec.worker().replicas(), 5u);
-  EXPECT_EQ(job->spec.data().source().path(), folder + "/data");
+  EXPECT_EQ(job->spec.data().source().path(), directory + "/data");
 
   const std::vector<Override> many = {{"--shards 70", "spec.parameterServer.replicas", 70}};
   const absl::Status refused = ReadManifest(path, many).status();
@@ -321,11 +321,11 @@ TEST(ReadManifest, AppliesTheSameRulesToValuesOfFlags) {
 }
 
 TEST(ReadManifest, ReportsErrorsOfTheFile) {
-  const std::string folder = Folder();
-  const absl::Status missing = ReadManifest(folder + "/none.yaml").status();
+  const std::string directory = Directory();
+  const absl::Status missing = ReadManifest(directory + "/none.yaml").status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.message()), HasSubstr("none.yaml: No such file"));
-  EXPECT_THAT(std::string(ReadManifest(folder).status().message()), HasSubstr("is a directory"));
+  EXPECT_THAT(std::string(ReadManifest(directory).status().message()), HasSubstr("is a directory"));
 }
 
 }  // namespace

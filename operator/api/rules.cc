@@ -927,7 +927,7 @@ void AddClusterRules(std::vector<Rule>* rules) {
        [](const Json& self) {
          return Is(self, "type", "PersistentVolumeClaim") || !Has(self, "subPath");
        },
-       "`subPath` is for `type: PersistentVolumeClaim`; a Local folder is chosen by `path`",
+       "`subPath` is for `type: PersistentVolumeClaim`; a Local directory is chosen by `path`",
        {R"({"type":"PersistentVolumeClaim","claimName":"c","subPath":"a/b"})"},
        {R"({"subPath":"a/b"})"}});
   rules->push_back(
@@ -935,7 +935,7 @@ void AddClusterRules(std::vector<Rule>* rules) {
        "path",
        "self.type == 'Local' || !has(self.path)",
        [](const Json& self) { return Is(self, "type", "Local") || !Has(self, "path"); },
-       "`path` is for `type: Local`; the folder in a claim is chosen by `subPath`",
+       "`path` is for `type: Local`; the directory in a claim is chosen by `subPath`",
        {R"({"path":"/ckpt"})"},
        {R"({"type":"PersistentVolumeClaim","claimName":"c","path":"/ckpt"})"}});
 }

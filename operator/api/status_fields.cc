@@ -17,7 +17,7 @@ void AddConditions(std::vector<Field>* fields) {
   fields->push_back(
       List("status.conditions",
            "The job's conditions: Accepted, Ready, Running, Scaling, Degraded, Suspended, "
-           "SpecNotInEffect, CheckpointFolderInUse, Succeeded, Failed.")
+           "SpecNotInEffect, CheckpointDirectoryInUse, Succeeded, Failed.")
           .Size(0, 16)
           .ItemKey("type"));
   fields->push_back(Object("status.conditions[]", "One condition."));

@@ -117,9 +117,9 @@ TEST_F(ChildProcessesTest, NamesAMissingProgram) {
 }
 
 TEST_F(ChildProcessesTest, NamesALogThatCannotBeWritten) {
-  const auto pid = children_->Start({{"/bin/true"}, "/no/such/folder/log"});
+  const auto pid = children_->Start({{"/bin/true"}, "/no/such/directory/log"});
   EXPECT_FALSE(pid.ok());
-  EXPECT_THAT(pid.status().message(), HasSubstr("/no/such/folder/log"));
+  EXPECT_THAT(pid.status().message(), HasSubstr("/no/such/directory/log"));
 }
 
 TEST_F(ChildProcessesTest, AChildLeadsItsOwnGroupAndHasNoInput) {

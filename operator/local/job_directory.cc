@@ -148,8 +148,8 @@ absl::Status JobDirectory::Prepare() {
   std::error_code error;
   std::filesystem::remove_all(run(), error);
   if (error) return absl::ErrnoToStatus(error.value(), run());
-  for (const std::string& folder : {logs(), run()}) {
-    if (absl::Status status = files_->CreateDirectories(folder); !status.ok()) return status;
+  for (const std::string& directory : {logs(), run()}) {
+    if (absl::Status status = files_->CreateDirectories(directory); !status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -125,7 +125,7 @@ TEST_F(JobDirectoryTest, LockedByDoesNotTakeTheLock) {
 
 TEST_F(JobDirectoryTest, NamesADirectoryThatCannotBeCreated) {
   const std::string file = absl::StrCat(state_, "-file");
-  std::ofstream(file) << "not a folder";
+  std::ofstream(file) << "not a directory";
   JobDirectory below(files_.get(), file, "example");
   const auto lock = below.Lock();
   EXPECT_FALSE(lock.ok());

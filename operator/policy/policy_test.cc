@@ -396,12 +396,12 @@ TEST(PolicyTest, AnUnexplainedFailureFailsTheJobWhenTheCoordinatorEnds) {
 TEST(PolicyTest, MissingDataFailsTheJobAtOnceWithoutPatience) {
   World world;
   world.StartAll();
-  world.End(kWorker1, kExitMissing, 0, "/data/mnist: no such file or folder");
+  world.End(kWorker1, kExitMissing, 0, "/data/mnist: no such file or directory");
   const Decision decision = world.Step();
   EXPECT_THAT(world.started, IsEmpty());
   ASSERT_TRUE(decision.memory.outcome.has_value());
   EXPECT_EQ(decision.memory.outcome->code, "DataMissing");
-  EXPECT_EQ(decision.memory.outcome->reason, "worker-1: /data/mnist: no such file or folder");
+  EXPECT_EQ(decision.memory.outcome->reason, "worker-1: /data/mnist: no such file or directory");
   EXPECT_EQ(decision.memory.outcome->blamed, kWorker1);
 }
 
@@ -719,7 +719,7 @@ TEST(PolicyTest, RetriesAFailedStartWithoutCountingWithPatience) {
   world.plan.backoff_limit = 0;
   world.StartAll();
   for (int i = 0; i < 20; ++i) {
-    world.End(kShard0, kExitFailed, 0, "no such folder");
+    world.End(kShard0, kExitFailed, 0, "no such directory");
     world.observed.processes.at(kShard0).ended = world.observed.processes.at(kShard0).started;
     world.Step();
     world.now += absl::Minutes(1);

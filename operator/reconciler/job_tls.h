@@ -29,7 +29,7 @@
 
 namespace sluice::reconciler {
 
-constexpr char kTlsFolder[] = "/etc/sluice-tls";  // in pods
+constexpr char kTlsDirectory[] = "/etc/sluice-tls";  // in pods
 
 // How long certificates are valid, and how long a bundle takes to reach every pod.
 constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 365);

@@ -38,8 +38,8 @@ void ReadStorage(const Json& object, JobView* view) {
     if (view->checkpoints.sub_path.empty()) {
       view->checkpoints.sub_path = absl::StrCat(view->key.ns, "/", view->key.name);
     }
-    view->checkpoints.mount_path = kCheckpointFolder;
-    checkpoint->set_directory(kCheckpointFolder);
+    view->checkpoints.mount_path = kCheckpointDirectory;
+    checkpoint->set_directory(kCheckpointDirectory);
   }
   if (checkpoint->directory().empty()) {
     view->problem = {"StorageNeeded",

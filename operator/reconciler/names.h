@@ -25,9 +25,9 @@ constexpr int kCoordinatorPort = 29500;
 constexpr int kShardPort = 29501;
 constexpr int kMetricsPort = 9090;
 
-constexpr char kConfigFolder[] = "/etc/sluice";
+constexpr char kConfigDirectory[] = "/etc/sluice";
 constexpr char kJobFile[] = "job.json";
-constexpr char kCheckpointFolder[] = "/var/lib/sluice/checkpoints";
+constexpr char kCheckpointDirectory[] = "/var/lib/sluice/checkpoints";
 
 const kube::ResourceType& TrainingJobs();
 const kube::ResourceType& Pods();

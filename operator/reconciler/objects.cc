@@ -27,7 +27,7 @@ std::string JobIdentity(const JobView& job) {
 // ---- the container
 
 constexpr char kCacheVariable[] = "SLUICE_CACHE";
-constexpr char kCacheFolder[] = "/tmp/sluice-cache";
+constexpr char kCacheDirectory[] = "/tmp/sluice-cache";
 
 // CPUs of the template's container, rounded up; 0 if it sets none.
 int Cpus(const Json& container) {
@@ -67,7 +67,7 @@ Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Re
     arguments.push_back(absl::StrCat(flag, "=", value));
   };
   if (replica.role == v1::COORDINATOR) {
-    add("--job", absl::StrCat(kConfigFolder, "/", kJobFile));
+    add("--job", absl::StrCat(kConfigDirectory, "/", kJobFile));
     add("--listen", absl::StrCat("0.0.0.0:", kCoordinatorPort));
     add("--storage", job.job.spec.checkpoint().directory());
     add("--termination-file", "/dev/termination-log");
@@ -87,7 +87,7 @@ Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Re
     add("--grace", absl::StrCat(GraceSeconds(job, replica.role) - 5));
   }
   if (job.tls) {
-    add("--tls-directory", kTlsFolder);
+    add("--tls-directory", kTlsDirectory);
   } else {
     arguments.push_back("--insecure");
   }
@@ -168,11 +168,11 @@ void AddMounts(const JobView& job, const policy::Replica& replica, Json* contain
   mounts = Json::array({{{"name", "sluice-tmp"}, {"mountPath", "/tmp"}}});
   volumes->push_back({{"name", "sluice-tmp"}, {"emptyDir", Json::object()}});
   if (replica.role == v1::COORDINATOR) {
-    mounts.push_back({{"name", "sluice-job"}, {"mountPath", kConfigFolder}, {"readOnly", true}});
+    mounts.push_back({{"name", "sluice-job"}, {"mountPath", kConfigDirectory}, {"readOnly", true}});
     volumes->push_back({{"name", "sluice-job"}, {"configMap", {{"name", job.key.name}}}});
   }
   if (job.tls) {
-    mounts.push_back({{"name", "sluice-tls"}, {"mountPath", kTlsFolder}, {"readOnly", true}});
+    mounts.push_back({{"name", "sluice-tls"}, {"mountPath", kTlsDirectory}, {"readOnly", true}});
     volumes->push_back(TlsVolume("sluice-tls", job.key.name, replica));
   }
 
@@ -223,7 +223,7 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
     env.push_back(
         Variable("SLUICE_THREADS", absl::StrCat(std::max(1, WorkerThreads(job, theirs)))));
     env.push_back(Variable("PYTHONUNBUFFERED", "1"));
-    if (job.tls) env.push_back(Variable("SLUICE_TLS_DIRECTORY", kTlsFolder));
+    if (job.tls) env.push_back(Variable("SLUICE_TLS_DIRECTORY", kTlsDirectory));
   } else {
     container["command"] = {
         absl::StrCat("/usr/bin/sluice-", RoleName(replica.role), computes ? "-torch" : "")};
@@ -231,7 +231,7 @@ Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodIma
     // The root file system of a pod is read-only.
     if (replica.role == v1::WORKER && HasAddresses(job.job.spec.data()) &&
         !HasVariable(theirs, kCacheVariable)) {
-      container["env"].push_back(Variable(kCacheVariable, kCacheFolder));
+      container["env"].push_back(Variable(kCacheVariable, kCacheDirectory));
     }
     container["readinessProbe"] = Probe("/readyz", 2, 1);
     container["startupProbe"] = StartupProbe(job);

@@ -134,7 +134,7 @@ std::string WhatVolumesNeed(const Json& pod) {
   const Kind kinds[] = {{"secret", "secret", "secretName"},
                         {"config map", "configMap", "name"},
                         {"claim", "persistentVolumeClaim", "claimName"},
-                        {"folder of the node", "hostPath", "path"},
+                        {"directory of the node", "hostPath", "path"},
                         {"CSI driver", "csi", "driver"},
                         {"NFS server", "nfs", "server"},
                         {"secret", "secret", "name"}};  // of a projected volume

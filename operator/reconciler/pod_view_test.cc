@@ -162,8 +162,9 @@ TEST(PodViewTest, NamesWhatTheVolumesOfASlowPodNeedAfterAMinute) {
   const Trouble told = WaitingAt(*view, kSlow);
   EXPECT_EQ(told.reason, "VolumeNotMounted");
   EXPECT_THAT(told.message, HasSubstr("node n1"));
-  EXPECT_THAT(told.message, HasSubstr("(secret token, config map settings, claim data, folder of "
-                                      "the node /mnt/x, secret inner, config map more)"));
+  EXPECT_THAT(told.message,
+              HasSubstr("(secret token, config map settings, claim data, directory of "
+                        "the node /mnt/x, secret inner, config map more)"));
   EXPECT_THAT(told.message, HasSubstr("`kubectl describe pod a-worker`"));
 }
 

@@ -244,10 +244,10 @@ class Reporter {
     const v1::CheckpointStatus& checkpoint = progress->checkpoint();
     if (checkpoint.has_last()) {
       Json& to = status_["checkpoint"];
-      const bool is_new = !to.is_object() || to.value("location", "") != checkpoint.folder();
+      const bool is_new = !to.is_object() || to.value("location", "") != checkpoint.directory();
       if (!to.is_object()) to = Json::object();
       to["step"] = checkpoint.last().step();
-      to["location"] = checkpoint.folder();
+      to["location"] = checkpoint.directory();
       if (checkpoint.bytes() > 0) to["bytes"] = checkpoint.bytes();
       if (is_new) to["time"] = kube::EncodeTime(findings_.now);
     }
@@ -505,9 +505,9 @@ class Reporter {
                    : kNothingTrained,
         succeeded ? message : "");
     Set("Failed", failed, failed ? reason : "NotFailed", failed ? message : "");
-    const bool in_use = failed && reason == kCheckpointFolderInUse;
-    if (in_use || FindCondition(status_, kCheckpointFolderInUse) != nullptr) {
-      Set(kCheckpointFolderInUse, in_use, in_use ? "OtherCheckpoints" : "NotInUse",
+    const bool in_use = failed && reason == kCheckpointDirectoryInUse;
+    if (in_use || FindCondition(status_, kCheckpointDirectoryInUse) != nullptr) {
+      Set(kCheckpointDirectoryInUse, in_use, in_use ? "OtherCheckpoints" : "NotInUse",
           in_use ? message : "");
     }
     if (!succeeded && !failed) return;

@@ -1,4 +1,4 @@
-"""Reads what a job saved: a checkpoint, a folder of checkpoints, or a file of `sluice export`.
+"""Reads what a job saved: a checkpoint, a directory of checkpoints, or a file of `sluice export`.
 
 docs/checkpoints.md describes the formats.
 """
@@ -33,29 +33,29 @@ def load(path: types.Path, *, torch: bool = False) -> typing.Dict[str, typing.An
     """Returns name -> tensor of the model's state_dict: the trained tensors, then second names of
     tied tensors and constant buffers.
 
-    `path` is a checkpoint's folder, a folder of checkpoints (the newest is used), a job's folder
+    `path` is a checkpoint's directory, a directory of checkpoints (the newest is used), a job's directory
     (.sluice/<name>), or a .safetensors file of `sluice export`. The tensors are numpy arrays
     (bfloat16 as float32); with torch=True they are torch tensors of their own types, ready for
     `module.load_state_dict`. Raises FileNotFoundError, or SluiceError naming the damaged file. A
-    damaged checkpoint in a folder of checkpoints is skipped with a warning.
+    damaged checkpoint in a directory of checkpoints is skipped with a warning.
     """
     path = pathlib.Path(path)
     if path.is_file():
         return _load_safetensors(path, torch)
     problems = []
-    for folder in _checkpoint_folders(path):
+    for directory in _checkpoint_directories(path):
         try:
-            return _load_checkpoint(folder, torch)
+            return _load_checkpoint(directory, torch)
         except (errors.SluiceError, FileNotFoundError) as error:
-            if folder == path:
+            if directory == path:
                 raise
             problems.append(str(error))
             warnings.warn(f'checkpoint skipped: {error}', stacklevel=2)
     raise errors.SluiceError(f'{path} contains no intact checkpoint: ' + '; '.join(problems))
 
 
-def _load_checkpoint(folder, torch):
-    manifest = _read_manifest(folder / 'manifest.json')
+def _load_checkpoint(directory, torch):
+    manifest = _read_manifest(directory / 'manifest.json')
     try:
         flats = {}
         for spec in manifest['table']['tensors']:
@@ -66,23 +66,23 @@ def _load_checkpoint(folder, torch):
         files = [(file['name'], int(file.get('bytes', 0)), int(file.get('crc32c', 0)))
                  for file in manifest.get('files', [])]
     except (KeyError, TypeError, ValueError, MemoryError) as error:
-        raise errors.SluiceError(f'{folder}/manifest.json contradicts itself: {error!r}') from error
+        raise errors.SluiceError(f'{directory}/manifest.json contradicts itself: {error!r}') from error
     filled = {name: 0 for name in flats}
     for name, size, crc in files:
         if not name or '/' in name:
-            raise errors.SluiceError(f"{folder}/manifest.json: '{name}' is not a valid file name")
-        content = _read_file(folder / name, _MAX_FILE_BYTES)
+            raise errors.SluiceError(f"{directory}/manifest.json: '{name}' is not a valid file name")
+        content = _read_file(directory / name, _MAX_FILE_BYTES)
         if len(content) != size or checksum.crc32c(content) != crc:
-            raise errors.SluiceError(f'{folder / name} is damaged: its size or its CRC32C is not '
+            raise errors.SluiceError(f'{directory / name} is damaged: its size or its CRC32C is not '
                                      "the manifest's")
-        _read_partition(folder / name, content, flats, filled)
+        _read_partition(directory / name, content, flats, filled)
     for name, (_, _, flat) in flats.items():
         if filled[name] != flat.size:
-            raise errors.SluiceError(f"{folder}: {filled[name]} of {flat.size} elements of "
+            raise errors.SluiceError(f"{directory}: {filled[name]} of {flat.size} elements of "
                                      f"'{name}' are there")
     state = {name: tensors.shaped(flat, dtype, shape, torch)
              for name, (dtype, shape, flat) in flats.items()}
-    _add_extras(folder.absolute().parent / extras.NAME, state, torch)
+    _add_extras(directory.absolute().parent / extras.NAME, state, torch)
     return state
 
 
@@ -106,8 +106,8 @@ def _add_extras(path, state, torch):
         state[name] = state[first]
 
 
-def _checkpoint_folders(path):
-    """The manifest files: the one of a checkpoint, or those of a folder, newest first."""
+def _checkpoint_directories(path):
+    """The manifest files: the one of a checkpoint, or those of a directory, newest first."""
     if (path / 'manifest.json').exists():
         return [path]
     for storage in (path, path / 'checkpoints'):
@@ -115,7 +115,7 @@ def _checkpoint_folders(path):
         if found:
             return [manifest.parent for manifest in found]
     raise FileNotFoundError(
-        f'{path} contains no checkpoint: there is no manifest.json in it, nor in a folder '
+        f'{path} contains no checkpoint: there is no manifest.json in it, nor in a directory '
         'attempt-*. Give a checkpoint, its storage, or .sluice/<job>')
 
 

@@ -33,7 +33,7 @@ def connect(name_or_address: str, state_directory: types.Path = '.sluice',
     """Connects to a running job: one of this machine by its name, or any by its coordinator's
     host:port.
 
-    `tls_directory` (or SLUICE_TLS_DIRECTORY): folder of a reader's certificate, if the job uses
+    `tls_directory` (or SLUICE_TLS_DIRECTORY): directory of a reader's certificate, if the job uses
     TLS. `secret_file` (or SLUICE_SECRET_FILE): file with the run's secret, if the job requires one;
     for a job of this machine it is found automatically. `shared_memory`: as in sluice.join.
     """

@@ -29,7 +29,7 @@ class Result:
     accuracy: typing.Optional[float]        # percent, from the last evaluation
     evaluation_loss: typing.Optional[float]
     seconds: float
-    checkpoint: str                          # folder of the newest checkpoint
+    checkpoint: str                          # directory of the newest checkpoint
     metrics: dict
 
     def load(self, *, torch: bool = False) -> typing.Dict[str, typing.Any]:
@@ -126,9 +126,9 @@ def _read(process, notes, shown, on_progress):
 def _environment():
     """An environment in which `python3` is the calling interpreter: a notebook's is rarely the
     first on the PATH."""
-    folder = os.path.dirname(sys.executable or '')
+    directory = os.path.dirname(sys.executable or '')
     path = os.environ.get('PATH', os.defpath)
-    return {**os.environ, 'PATH': os.pathsep.join([folder, path]) if folder else path}
+    return {**os.environ, 'PATH': os.pathsep.join([directory, path]) if directory else path}
 
 
 def _progress_of(entry):

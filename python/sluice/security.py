@@ -16,7 +16,7 @@ _FILES = ('ca.crt', 'tls.key', 'tls.crt')
 
 
 class TlsDirectory:
-    """A folder with ca.crt, tls.crt and tls.key, as in `sluice certificates` or a job's pod.
+    """A directory with ca.crt, tls.crt and tls.key, as in `sluice certificates` or a job's pod.
 
     It is read for each connection, because certificates are renewed while programs run.
     """
@@ -35,7 +35,7 @@ class TlsDirectory:
             if self._last is not None:
                 return self._last  # the files are being replaced
             raise errors.UsageError(
-                f'{self._path} is not a folder of TLS credentials ({error}): it must contain '
+                f'{self._path} is not a directory of TLS credentials ({error}): it must contain '
                 f'ca.crt, tls.crt and tls.key. Set it with tls_directory= or {VARIABLE}') from None
         self._last = grpc.ssl_channel_credentials(authority, key, chain)
         return self._last
@@ -48,7 +48,7 @@ class TlsDirectory:
 class SecretFile:
     """The file with a run's secret: connections are plain text, and each call carries the secret.
 
-    `sluice run` creates it in the job's folder for the processes that it starts.
+    `sluice run` creates it in the job's directory for the processes that it starts.
     """
 
     encrypted = False

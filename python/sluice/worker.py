@@ -33,7 +33,7 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
     Missing arguments are taken from the environment that `sluice run` and the operator set:
     SLUICE_COORDINATOR (host:port), SLUICE_JOB (namespace/name/uid), SLUICE_WORKER_INDEX and
     SLUICE_SECRET_FILE (the file with the run's secret) or, if the job uses TLS,
-    SLUICE_TLS_DIRECTORY (the folder of this worker's certificate). The job's name may be omitted:
+    SLUICE_TLS_DIRECTORY (the directory of this worker's certificate). The job's name may be omitted:
     the coordinator reports it. Blocks until the job has answered, at most `timeout` seconds; then
     raises JobNotFound.
 

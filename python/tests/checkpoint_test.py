@@ -56,25 +56,25 @@ class CheckpointTest(unittest.TestCase):
 
     def save(self, step, version=2):
         """A tensor of eight times the step's number."""
-        folder = self.storage / f'attempt-0001-step-{step:012d}'
-        folder.mkdir()
+        directory = self.storage / f'attempt-0001-step-{step:012d}'
+        directory.mkdir()
         data = np.full(8, step, dtype='<f4').tobytes()
         content = _safetensors(
             {'__metadata__': {}, 'w[0:8]': {'dtype': 'F32', 'shape': [8], 'data_offsets': [0, 32]}},
             data)
-        (folder / 'partition-00000.safetensors').write_bytes(content)
+        (directory / 'partition-00000.safetensors').write_bytes(content)
         manifest = {'format_version': version,
                     'table': {'tensors': [{'name': 'w', 'shape': ['8'], 'dtype': 'FLOAT32'}]},
                     'files': [{'name': 'partition-00000.safetensors', 'bytes': str(len(content)),
                                'crc32c': checksum.crc32c(content)}]}
         text = json.dumps(manifest, indent=1).encode()
         if version == 1:
-            (folder / 'manifest.json').write_bytes(text + b'\n')
+            (directory / 'manifest.json').write_bytes(text + b'\n')
         else:
             body = text.removesuffix(b'\n}')
             crc = b'%08x' % checksum.crc32c(body)
-            (folder / 'manifest.json').write_bytes(body + b',\n "crc32c": "' + crc + b'"\n}\n')
-        return folder
+            (directory / 'manifest.json').write_bytes(body + b',\n "crc32c": "' + crc + b'"\n}\n')
+        return directory
 
     def load_all(self, path):
         with warnings.catch_warnings(record=True) as said:
@@ -87,28 +87,28 @@ class CheckpointTest(unittest.TestCase):
             self.assertEqual(self.load_all(self.save(step, version)), (step, []))
 
     def test_extras_have_second_names_and_constants(self):
-        folder = self.save(1)
+        directory = self.save(1)
         mask = np.array([True, False])
         extras.keep(str(self.storage), 0, {'tied': 'w'}, {'mask': ('BOOL', mask, (2,)),
                                                           'none': ('I32', mask[:0], (0, 3))})
-        for path in (folder, self.storage):
+        for path in (directory, self.storage):
             state = sluice.checkpoint.load(path)
             self.assertEqual(list(state), ['w', 'mask', 'none', 'tied'])
             np.testing.assert_array_equal(state['tied'], state['w'])
             np.testing.assert_array_equal(state['mask'], mask)
             self.assertEqual((state['none'].dtype, state['none'].shape), (np.int32, (0, 3)))
         extras.keep(str(self.storage), 0, {}, {})  # extras of another model
-        self.assertEqual(list(sluice.checkpoint.load(folder)), ['w'])
+        self.assertEqual(list(sluice.checkpoint.load(directory)), ['w'])
         extras.keep(str(self.storage / 'nowhere'), 0, {'tied': 'w'}, {})
 
     def test_rejects_extras_of_another_model(self):
-        folder = self.save(1)
+        directory = self.save(1)
         path = self.storage / extras.NAME
         for aliases, constants in (({'tied': 'v'}, {}), ({'w': 'w'}, {}),
                                    ({}, {'w': ('U8', np.zeros(1, np.uint8), (1,))})):
             extras.keep(str(self.storage), 0, aliases, constants)
             with self.assertRaisesRegex(errors.SluiceError, 'of another model'):
-                sluice.checkpoint.load(folder)
+                sluice.checkpoint.load(directory)
         extras.keep(str(self.storage), 0, {'tied': 'w'}, {})
         whole = path.read_bytes()
         for bit in range(0, 8 * len(whole), 5):
@@ -116,7 +116,7 @@ class CheckpointTest(unittest.TestCase):
             damaged[bit // 8] ^= 1 << bit % 8
             path.write_bytes(damaged)
             with self.assertRaisesRegex(errors.SluiceError, 'state_dict.extras'):
-                sluice.checkpoint.load(folder)
+                sluice.checkpoint.load(directory)
 
     def test_every_flipped_bit_warns_and_loads_the_older_checkpoint(self):
         self.save(1)
@@ -135,8 +135,8 @@ class CheckpointTest(unittest.TestCase):
         self.assertEqual(self.load_all(self.storage), (2, []))
 
     def test_explicitly_named_damaged_checkpoint_is_an_error(self):
-        folder = self.save(1)
-        for size in range(0, (folder / 'manifest.json').stat().st_size, 5):
+        directory = self.save(1)
+        for size in range(0, (directory / 'manifest.json').stat().st_size, 5):
             os.truncate(self.save(size + 2) / 'manifest.json', size)
             with self.assertRaises(errors.SluiceError):
                 sluice.checkpoint.load(self.storage / f'attempt-0001-step-{size + 2:012d}')
@@ -151,24 +151,24 @@ class CheckpointTest(unittest.TestCase):
         self.assertIn('step-000000000002', str(raised.exception))
 
     def test_rejects_non_files_immediately(self):
-        folder = self.save(1)
-        path = folder / 'partition-00000.safetensors'
+        directory = self.save(1)
+        path = directory / 'partition-00000.safetensors'
         for make in (os.mkfifo, os.mkdir):
             if path.exists():
                 path.rmdir() if path.is_dir() else path.unlink()
             make(path)
             with self.assertRaisesRegex(errors.SluiceError, 'partition-00000'):
-                sluice.checkpoint.load(folder)
+                sluice.checkpoint.load(directory)
 
     def test_rejects_deep_nesting(self):
         path = self.storage / 'model.safetensors'
         path.write_bytes(_safetensors(b'[' * 200000 + b']' * 200000, b''))
         with self.assertRaises(errors.SluiceError):
             sluice.checkpoint.load(path)
-        folder = self.save(1)
-        (folder / 'manifest.json').write_bytes(b'[' * 200000)
+        directory = self.save(1)
+        (directory / 'manifest.json').write_bytes(b'[' * 200000)
         with self.assertRaises(errors.SluiceError):
-            sluice.checkpoint.load(folder)
+            sluice.checkpoint.load(directory)
 
 
 if __name__ == '__main__':

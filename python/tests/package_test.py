@@ -14,8 +14,8 @@ requirements.need('setuptools')
 from tools import unittest_main
 
 
-def setup(folder, *arguments):
-    done = subprocess.run([sys.executable, 'setup.py', '-q', *arguments], cwd=folder, text=True,
+def setup(directory, *arguments):
+    done = subprocess.run([sys.executable, 'setup.py', '-q', *arguments], cwd=directory, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode != 0:
         raise AssertionError(done.stdout)

@@ -87,15 +87,15 @@ struct Found {
 };
 
 std::string FoundText(const v1::JobSpec& job, const Found& found) {
-  const std::string& folder = job.checkpoint().directory();
+  const std::string& directory = job.checkpoint().directory();
   const std::string at =
       found.checkpoint.has_value()
           ? absl::StrCat(found.finished ? " after step " : "; its newest checkpoint is of step ",
                          found.checkpoint->step())
           : "";
 
-  std::string text = absl::StrCat("the checkpoint folder", folder.empty() ? "" : " ", folder,
-                                  " holds job ", found.job);
+  std::string text = absl::StrCat("the checkpoint directory", directory.empty() ? "" : " ",
+                                  directory, " holds job ", found.job);
   if (found.finished) {
     absl::StrAppend(&text, ", which finished", at, found.time.empty() ? "" : " at ", found.time);
   } else {
@@ -130,7 +130,7 @@ std::string Advice(const Found& found) {
       "complete)");
   return absl::StrCat(
       ". Nothing was trained or changed. Set checkpoint.onExisting: ", absl::StrJoin(ways, ", or "),
-      "; or give this job a folder of its own (checkpoint.storage)");
+      "; or give this job a directory of its own (checkpoint.storage)");
 }
 
 ExistingJob Judge(const v1::JobSpec& job, const Found& found) {
@@ -211,16 +211,16 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   if (other == name || other.empty()) return {};
   if (!IsSameJob(other, name)) {
     return {Kind::kRefused,
-            absl::StrCat("the checkpoint folder ", job.checkpoint().directory(), " is job ", other,
-                         "'s, and this is job ", name,
-                         ": give each job a folder of its own; to begin with another job's "
+            absl::StrCat("the checkpoint directory ", job.checkpoint().directory(), " is job ",
+                         other, "'s, and this is job ", name,
+                         ": give each job a directory of its own; to begin with another job's "
                          "checkpoint, name it in checkpoint.restoreFrom")};
   }
 
   const bool replaced = std::any_of(claims.begin(), claims.end(),
                                     [&](const v1::Claim& claim) { return claim.job() == name; });
   if (replaced) {
-    return {Kind::kRefused, absl::StrCat("job ", other, " has taken over the checkpoint folder",
+    return {Kind::kRefused, absl::StrCat("job ", other, " has taken over the checkpoint directory",
                                          job.checkpoint().directory().empty() ? "" : " ",
                                          job.checkpoint().directory(), " of this job, ", name)};
   }
@@ -288,11 +288,11 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
                 });
 
   if (of_unknown_job) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the job that wrote these checkpoints is unknown: ",
-                     absl::StrJoin(opened.point.damaged, "; "),
-                     ". Restore the damaged files from a copy, or remove the folder to train from "
-                     "the beginning"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job that wrote these checkpoints is unknown: ",
+        absl::StrJoin(opened.point.damaged, "; "),
+        ". Restore the damaged files from a copy, or remove the directory to train from "
+        "the beginning"));
   }
 
   if (opened.existing.kind == Kind::kReplace) {

@@ -20,7 +20,7 @@
 namespace sluice {
 
 // Reason codes of a job's outcome (JobProgress.reason_code).
-inline constexpr char kCheckpointFolderInUse[] = "CheckpointFolderInUse";
+inline constexpr char kCheckpointDirectoryInUse[] = "CheckpointDirectoryInUse";
 inline constexpr char kNothingTrained[] = "NothingTrained";
 
 // "<namespace>/<name>/<uid>".

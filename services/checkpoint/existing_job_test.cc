@@ -89,7 +89,7 @@ class ExistingJobTest : public ::testing::Test {
   v1::CheckpointRef parent_;  // of the next claim
 };
 
-TEST_F(ExistingJobTest, SilentlyUsesEmptyFolderAndOwnCheckpoints) {
+TEST_F(ExistingJobTest, SilentlyUsesEmptyDirectoryAndOwnCheckpoints) {
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME,
                             v1::CheckpointSpec::FAIL, v1::CheckpointSpec::REPLACE}) {
     EXPECT_EQ(Judge(Job("u1", policy)).kind, Kind::kNone);
@@ -122,7 +122,7 @@ TEST_F(ExistingJobTest, ResumesUnfinishedJobWithSameSettingsByDefault) {
   EXPECT_EQ(refused.kind, Kind::kRefused);
   EXPECT_THAT(
       refused.message,
-      AllOf(HasSubstr("the checkpoint folder /store holds job default/exact/u1, which has "
+      AllOf(HasSubstr("the checkpoint directory /store holds job default/exact/u1, which has "
                       "not finished; its newest checkpoint is of step 100"),
             HasSubstr("its settings are those of this job"),
             HasSubstr("Set checkpoint.onExisting: Resume to continue from it, or Replace")));
@@ -208,7 +208,7 @@ TEST_F(ExistingJobTest, ReplacedJobDoesNotReplaceItsReplacement) {
 TEST_F(ExistingJobTest, OnlyReplaceStartsOverBesideDamagedCheckpoints) {
   Train(/*finished=*/false);
   const std::string manifest =
-      absl::StrCat("/store/", CheckpointFolder(Ref(1, 100)), "/manifest.json");
+      absl::StrCat("/store/", CheckpointDirectory(Ref(1, 100)), "/manifest.json");
   ASSERT_TRUE(AtomicWriteFile(&files_, manifest, absl::Cord("{}"), "t").ok());
   for (const auto policy :
        {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME, v1::CheckpointSpec::FAIL}) {
@@ -233,12 +233,12 @@ TEST_F(ExistingJobTest, ReplacingJobWithDamagedFirstClaimNeverContinuesFromOldJo
   ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000003.json", absl::Cord("{}"), "t").ok());
   EXPECT_EQ(Judge(job).kind, Kind::kNone) << "its own checkpoint is whole";
   const std::string manifest =
-      absl::StrCat("/store/", CheckpointFolder(Ref(3, 10)), "/manifest.json");
+      absl::StrCat("/store/", CheckpointDirectory(Ref(3, 10)), "/manifest.json");
   ASSERT_TRUE(AtomicWriteFile(&files_, manifest, absl::Cord("{}"), "t").ok());
   const auto opened = ReadForJob(*storage_, job);
   EXPECT_THAT(std::string(opened.status().message()),
               AllOf(HasSubstr("the job that wrote these checkpoints is unknown"),
-                    HasSubstr("claims/000003.json"), HasSubstr(CheckpointFolder(Ref(3, 10)))));
+                    HasSubstr("claims/000003.json"), HasSubstr(CheckpointDirectory(Ref(3, 10)))));
 }
 
 TEST_F(ExistingJobTest, ClaimsWithoutCheckpointDoNotBindOtherJobs) {

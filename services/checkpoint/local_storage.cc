@@ -37,21 +37,21 @@ bool IsDamage(const absl::Status& status) {
 
 class LocalStorage final : public CheckpointStorage {
  public:
-  LocalStorage(FileSystem* files, std::string folder, std::string writer)
-      : files_(files), folder_(std::move(folder)), writer_(std::move(writer)) {}
+  LocalStorage(FileSystem* files, std::string directory, std::string writer)
+      : files_(files), directory_(std::move(directory)), writer_(std::move(writer)) {}
 
   absl::Status Probe() override {
-    if (absl::Status status = files_->CreateDirectories(ClaimsFolder()); !status.ok()) {
+    if (absl::Status status = files_->CreateDirectories(ClaimsDirectory()); !status.ok()) {
       return status;
     }
-    const std::string path = JoinPath(folder_, absl::StrCat(".probe-", writer_));
+    const std::string path = JoinPath(directory_, absl::StrCat(".probe-", writer_));
     absl::Status status = AtomicWriteFile(files_, path, absl::Cord("sluice"), Suffix());
     if (status.ok()) status = files_->Remove(path);
     return status;
   }
 
   absl::Status Own(const std::string& job) override {
-    const std::string path = JoinPath(folder_, kOwner);
+    const std::string path = JoinPath(directory_, kOwner);
     absl::StatusOr<std::string> owner = ReadOwner();
 
     if (absl::IsNotFound(owner.status())) {
@@ -65,13 +65,13 @@ class LocalStorage final : public CheckpointStorage {
     }
 
     if (IsDamage(owner.status())) {
-      // Only the owner writes checkpoints into a folder, so their manifests name it as well.
+      // Only the owner writes checkpoints into a directory, so their manifests name it as well.
       const absl::Status damage = owner.status();
       owner = JobOfNewestManifest();
       if (owner.ok() && owner->empty()) {
         return absl::DataLossError(absl::StrCat(
-            damage.message(), ". No checkpoint names the owner of this folder; if it is job ", job,
-            "'s, remove ", path));
+            damage.message(), ". No checkpoint names the owner of this directory; if it is job ",
+            job, "'s, remove ", path));
       }
       if (owner.ok() && IsSameJob(*owner, job)) {
         // If it cannot be rewritten, it is found damaged again next time.
@@ -82,18 +82,19 @@ class LocalStorage final : public CheckpointStorage {
     if (!owner.ok()) return owner.status();
     if (IsSameJob(*owner, job)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
-        "the checkpoint folder ", folder_, " is job ", *owner, "'s, and this is job ", job,
-        ": give each job a folder of its own; to begin with another job's checkpoint, name it in "
+        "the checkpoint directory ", directory_, " is job ", *owner, "'s, and this is job ", job,
+        ": give each job a directory of its own; to begin with another job's checkpoint, name it "
+        "in "
         "checkpoint.restoreFrom"));
   }
 
   absl::Status CreateClaim(const v1::Claim& claim) override {
-    if (absl::Status status = files_->CreateDirectories(ClaimsFolder()); !status.ok()) {
+    if (absl::Status status = files_->CreateDirectories(ClaimsDirectory()); !status.ok()) {
       return status;
     }
     if (claim.has_parent()) {
       // The process that wrote the parent may have died before the parent's manifest was durable.
-      const absl::Status status = files_->SyncDirectory(Folder(claim.parent()));
+      const absl::Status status = files_->SyncDirectory(Directory(claim.parent()));
       if (!status.ok() && !absl::IsNotFound(status)) return status;
     }
     return ExclusiveCreateFile(files_, ClaimPath(claim.attempt()), absl::Cord(ClaimToJson(claim)),
@@ -147,7 +148,7 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() override {
     std::vector<v1::CheckpointRef> checkpoints;
-    absl::Status status = ForEachFolder([&](const v1::CheckpointRef& ref, bool has_manifest) {
+    absl::Status status = ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_manifest) {
       if (has_manifest) checkpoints.push_back(ref);
       return absl::OkStatus();
     });
@@ -156,7 +157,7 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::StatusOr<v1::Manifest> ReadManifest(const v1::CheckpointRef& ref) override {
-    const std::string path = JoinPath(Folder(ref), kManifest);
+    const std::string path = JoinPath(Directory(ref), kManifest);
     absl::StatusOr<std::string> text = files_->Read(path, kMaxManifestBytes);
     if (!text.ok()) return text.status();
     absl::StatusOr<v1::Manifest> manifest = ManifestFromJson(*text);
@@ -164,7 +165,7 @@ class LocalStorage final : public CheckpointStorage {
     if (manifest->checkpoint().attempt() != ref.attempt() ||
         manifest->checkpoint().step() != ref.step()) {
       return absl::DataLossError(absl::StrCat(
-          path, ": is of ", CheckpointFolder(manifest->checkpoint()), ", unlike its folder"));
+          path, ": is of ", CheckpointDirectory(manifest->checkpoint()), ", unlike its directory"));
     }
     return manifest;
   }
@@ -172,14 +173,14 @@ class LocalStorage final : public CheckpointStorage {
   absl::Status WriteManifest(const v1::Manifest& manifest) override {
     // The shards' reports are compared with the existing files, so that a manifest never names
     // missing ones. If shards write to their own disks (pods without a shared volume) there is no
-    // folder.
-    absl::StatusOr<bool> shared = files_->Exists(Folder(manifest.checkpoint()));
+    // directory.
+    absl::StatusOr<bool> shared = files_->Exists(Directory(manifest.checkpoint()));
     if (!shared.ok()) return shared.status();
     if (!*shared) {
       return WriteFile(manifest.checkpoint(), kManifest, absl::Cord(ManifestToJson(manifest)));
     }
     for (const v1::PartitionFile& file : manifest.files()) {
-      const std::string path = JoinPath(Folder(manifest.checkpoint()), file.name());
+      const std::string path = JoinPath(Directory(manifest.checkpoint()), file.name());
       const absl::StatusOr<uint64_t> size = files_->Size(path);
       if (absl::IsUnavailable(size.status())) return size.status();
       if (size.ok() && *size == file.bytes()) continue;
@@ -192,20 +193,20 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::Status WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
                          const absl::Cord& content) override {
-    const std::string folder = Folder(ref);
-    if (absl::Status status = files_->CreateDirectories(folder); !status.ok()) return status;
-    return AtomicWriteFile(files_, JoinPath(folder, name), content, Suffix());
+    const std::string directory = Directory(ref);
+    if (absl::Status status = files_->CreateDirectories(directory); !status.ok()) return status;
+    return AtomicWriteFile(files_, JoinPath(directory, name), content, Suffix());
   }
 
   absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
                                       const v1::PartitionFile& file) override {
     // The name comes from a file that may have been edited.
     if (file.name().empty() || absl::StrContains(file.name(), '/')) {
-      return absl::DataLossError(absl::StrCat(CheckpointFolder(ref), ": '", file.name(),
+      return absl::DataLossError(absl::StrCat(CheckpointDirectory(ref), ": '", file.name(),
                                               "' is not the name of a file in it"));
     }
 
-    const std::string path = JoinPath(Folder(ref), file.name());
+    const std::string path = JoinPath(Directory(ref), file.name());
     absl::StatusOr<std::string> content =
         files_->Read(path, std::min(file.bytes(), kMaxPartitionFileBytes));
     if (absl::IsResourceExhausted(content.status())) {
@@ -226,37 +227,37 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status Remove(const v1::CheckpointRef& ref) override {
-    const std::string folder = Folder(ref);
-    absl::Status status = files_->Remove(JoinPath(folder, kManifest));
+    const std::string directory = Directory(ref);
+    absl::Status status = files_->Remove(JoinPath(directory, kManifest));
     if (!status.ok() && !absl::IsNotFound(status)) return status;
     // The manifest must be durably gone before the files are removed.
-    if (status.ok()) status = files_->SyncDirectory(folder);
+    if (status.ok()) status = files_->SyncDirectory(directory);
     if (!status.ok() && !absl::IsNotFound(status)) return status;
-    return RemoveFolder(folder);
+    return RemoveDirectory(directory);
   }
 
   absl::Status RemoveIncomplete(uint64_t attempt) override {
-    return ForEachFolder([&](const v1::CheckpointRef& ref, bool has_manifest) {
+    return ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_manifest) {
       if (has_manifest || ref.attempt() >= attempt) return absl::OkStatus();
-      return RemoveFolder(Folder(ref));
+      return RemoveDirectory(Directory(ref));
     });
   }
 
   absl::Status SetVocabularyAside() override {
-    const std::string path = JoinPath(folder_, kVocabulary);
+    const std::string path = JoinPath(directory_, kVocabulary);
     absl::Status status = files_->Rename(path, path + ".replaced");
-    if (status.ok()) status = files_->SyncDirectory(folder_);
+    if (status.ok()) status = files_->SyncDirectory(directory_);
     return absl::IsNotFound(status) ? absl::OkStatus() : status;
   }
 
  private:
-  std::string ClaimsFolder() const { return JoinPath(folder_, kClaims); }
+  std::string ClaimsDirectory() const { return JoinPath(directory_, kClaims); }
   static std::string ClaimName(uint64_t attempt) { return absl::StrFormat("%06d.json", attempt); }
   std::string ClaimPath(uint64_t attempt) const {
-    return JoinPath(ClaimsFolder(), ClaimName(attempt));
+    return JoinPath(ClaimsDirectory(), ClaimName(attempt));
   }
-  std::string Folder(const v1::CheckpointRef& ref) const {
-    return JoinPath(folder_, CheckpointFolder(ref));
+  std::string Directory(const v1::CheckpointRef& ref) const {
+    return JoinPath(directory_, CheckpointDirectory(ref));
   }
   // Several threads of one process write at once.
   std::string Suffix() { return absl::StrCat(writer_, "-", next_suffix_.fetch_add(1)); }
@@ -264,7 +265,7 @@ class LocalStorage final : public CheckpointStorage {
   // Attempts of all files that are named like claims, ascending. Other files are ignored; sentences
   // about them are added to `junk` unless it is null.
   absl::StatusOr<std::vector<uint64_t>> ListClaims(std::vector<std::string>* junk) {
-    absl::StatusOr<std::vector<std::string>> names = ListIfThere(ClaimsFolder());
+    absl::StatusOr<std::vector<std::string>> names = ListIfThere(ClaimsDirectory());
     if (!names.ok()) return names.status();
     std::vector<uint64_t> attempts;
     for (const std::string& name : *names) {
@@ -274,7 +275,7 @@ class LocalStorage final : public CheckpointStorage {
         attempts.push_back(attempt);
       } else if (junk != nullptr && !absl::StrContains(name, ".json.tmp-")) {
         junk->push_back(
-            absl::StrCat(JoinPath(ClaimsFolder(), name), " is not a claim and is ignored"));
+            absl::StrCat(JoinPath(ClaimsDirectory(), name), " is not a claim and is ignored"));
       }
     }
     std::sort(attempts.begin(), attempts.end());
@@ -317,7 +318,7 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::StatusOr<std::string> ReadOwner() {
-    const std::string path = JoinPath(folder_, kOwner);
+    const std::string path = JoinPath(directory_, kOwner);
     absl::StatusOr<std::string> text = files_->Read(path, kMaxOwnerBytes);
     if (!text.ok()) return text.status();
     const std::string job = text->substr(0, text->find('\n'));
@@ -342,54 +343,54 @@ class LocalStorage final : public CheckpointStorage {
     }
     if (checkpoints->empty()) return "";
     return absl::DataLossError(absl::StrCat(
-        folder_, " holds ", checkpoints->size(),
+        directory_, " holds ", checkpoints->size(),
         " checkpoints, but neither a file 'owner' nor a manifest that names their job"));
   }
 
-  absl::StatusOr<std::vector<std::string>> ListIfThere(const std::string& folder) {
-    absl::StatusOr<std::vector<std::string>> names = files_->List(folder);
+  absl::StatusOr<std::vector<std::string>> ListIfThere(const std::string& directory) {
+    absl::StatusOr<std::vector<std::string>> names = files_->List(directory);
     if (absl::IsNotFound(names.status())) return std::vector<std::string>();
     return names;
   }
 
-  // Calls `visit` for each checkpoint folder, ascending, until it fails.
+  // Calls `visit` for each checkpoint directory, ascending, until it fails.
   template <typename Visit>
-  absl::Status ForEachFolder(Visit visit) {
-    absl::StatusOr<std::vector<std::string>> names = ListIfThere(folder_);
+  absl::Status ForEachDirectory(Visit visit) {
+    absl::StatusOr<std::vector<std::string>> names = ListIfThere(directory_);
     if (!names.ok()) return names.status();
     for (const std::string& name : *names) {
-      absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointFolder(name);
+      absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(name);
       if (!ref.ok()) continue;  // not ours
       absl::StatusOr<bool> has_manifest =
-          files_->Exists(JoinPath(JoinPath(folder_, name), kManifest));
+          files_->Exists(JoinPath(JoinPath(directory_, name), kManifest));
       if (!has_manifest.ok()) return has_manifest.status();
       if (absl::Status status = visit(*ref, *has_manifest); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
-  absl::Status RemoveFolder(const std::string& folder) {
-    absl::StatusOr<std::vector<std::string>> names = ListIfThere(folder);
+  absl::Status RemoveDirectory(const std::string& directory) {
+    absl::StatusOr<std::vector<std::string>> names = ListIfThere(directory);
     if (!names.ok()) return names.status();
     for (const std::string& name : *names) {
-      absl::Status status = files_->Remove(JoinPath(folder, name));
+      absl::Status status = files_->Remove(JoinPath(directory, name));
       if (!status.ok() && !absl::IsNotFound(status)) return status;
     }
-    absl::Status status = files_->RemoveDirectory(folder);
+    absl::Status status = files_->RemoveDirectory(directory);
     return absl::IsNotFound(status) ? absl::OkStatus() : status;
   }
 
   FileSystem* const files_;
-  const std::string folder_;
+  const std::string directory_;
   const std::string writer_;
   std::atomic<uint64_t> next_suffix_{0};
 };
 
 }  // namespace
 
-std::unique_ptr<CheckpointStorage> MakeLocalStorage(FileSystem* files, std::string folder,
+std::unique_ptr<CheckpointStorage> MakeLocalStorage(FileSystem* files, std::string directory,
                                                     std::string writer) {
-  return std::make_unique<LocalStorage>(files, std::move(folder), std::move(writer));
+  return std::make_unique<LocalStorage>(files, std::move(directory), std::move(writer));
 }
 
 }  // namespace sluice

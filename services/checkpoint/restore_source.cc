@@ -14,29 +14,30 @@ absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::st
   absl::string_view trimmed = path;
   while (trimmed.size() > 1 && absl::ConsumeSuffix(&trimmed, "/")) {
   }
-  const std::string folder(trimmed);
+  const std::string directory(trimmed);
 
   RestoreSource source;
-  if (absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointFolder(FileNameOf(folder)); ref.ok()) {
-    const auto storage = MakeLocalStorage(files, DirectoryOf(folder), "restore");
+  if (absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(FileNameOf(directory));
+      ref.ok()) {
+    const auto storage = MakeLocalStorage(files, DirectoryOf(directory), "restore");
     absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(*storage, *ref);
     if (!manifest.ok()) return manifest.status();
-    source.folder = folder;
+    source.directory = directory;
     source.manifest = *std::move(manifest);
     return source;
   }
 
-  const auto storage = MakeLocalStorage(files, folder, "restore");
+  const auto storage = MakeLocalStorage(files, directory, "restore");
   absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage);
   if (!point.ok()) return point.status();
   if (!point->found) {
     return absl::NotFoundError(absl::StrCat(
-        folder,
-        " holds no whole checkpoint; give a job's checkpoint folder or one checkpoint in it",
+        directory,
+        " holds no whole checkpoint; give a job's checkpoint directory or one checkpoint in it",
         point->damaged.empty() ? "" : ": ", absl::StrJoin(point->damaged, "; ")));
   }
 
-  source.folder = JoinPath(folder, CheckpointFolder(point->manifest.checkpoint()));
+  source.directory = JoinPath(directory, CheckpointDirectory(point->manifest.checkpoint()));
   source.manifest = std::move(point->manifest);
   source.damaged = std::move(point->damaged);
   return source;

@@ -13,13 +13,13 @@
 namespace sluice {
 
 struct RestoreSource {
-  std::string folder;  // of the checkpoint
+  std::string directory;  // of the checkpoint
   v1::Manifest manifest;
   std::vector<std::string> damaged;  // one sentence for each better one that was skipped
 };
 
-// `path` is a checkpoint's folder (returns this checkpoint or an error) or a job's storage (returns
-// its best whole checkpoint). Reads all files of the checkpoint. NOT_FOUND: `path` has no
+// `path` is a checkpoint's directory (returns this checkpoint or an error) or a job's storage
+// (returns its best whole checkpoint). Reads all files of the checkpoint. NOT_FOUND: `path` has no
 // checkpoint; the message names the path. DATA_LOSS: the named checkpoint is damaged.
 absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::string& path);
 

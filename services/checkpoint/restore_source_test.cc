@@ -45,16 +45,17 @@ TEST_F(RestoreSourceTest, UsesBestCheckpointOfStorage) {
   const auto source = FindRestoreSource(&files_, "/a/checkpoints/");
   ASSERT_TRUE(source.ok()) << source.status();
   EXPECT_EQ(source->manifest.checkpoint().step(), 20u);
-  EXPECT_EQ(source->folder, "/a/checkpoints/attempt-0001-step-000000000020");
+  EXPECT_EQ(source->directory, "/a/checkpoints/attempt-0001-step-000000000020");
 }
 
 TEST_F(RestoreSourceTest, UsesOnlyNamedCheckpoint) {
   Save(10);
   Save(20);
-  const std::string folder = "/a/checkpoints/attempt-0001-step-000000000010";
-  EXPECT_EQ(FindRestoreSource(&files_, folder)->manifest.checkpoint().step(), 10u);
-  ASSERT_TRUE(AtomicWriteFile(&files_, absl::StrCat(folder, "/p"), absl::Cord("y"), "test").ok());
-  EXPECT_EQ(FindRestoreSource(&files_, folder).status().code(), absl::StatusCode::kDataLoss);
+  const std::string directory = "/a/checkpoints/attempt-0001-step-000000000010";
+  EXPECT_EQ(FindRestoreSource(&files_, directory)->manifest.checkpoint().step(), 10u);
+  ASSERT_TRUE(
+      AtomicWriteFile(&files_, absl::StrCat(directory, "/p"), absl::Cord("y"), "test").ok());
+  EXPECT_EQ(FindRestoreSource(&files_, directory).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(RestoreSourceTest, NamesAndSkipsDamagedCheckpoints) {

@@ -126,12 +126,12 @@ absl::Status CheckFiles(CheckpointStorage& storage, const v1::Manifest& manifest
 
 }  // namespace
 
-std::string CheckpointFolder(const v1::CheckpointRef& ref) {
+std::string CheckpointDirectory(const v1::CheckpointRef& ref) {
   return absl::StrFormat("attempt-%04d-step-%012d", ref.attempt(), ref.step());
 }
 
-absl::StatusOr<v1::CheckpointRef> ParseCheckpointFolder(absl::string_view folder) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(folder, '-');
+absl::StatusOr<v1::CheckpointRef> ParseCheckpointDirectory(absl::string_view directory) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(directory, '-');
   v1::CheckpointRef ref;
   uint64_t attempt = 0;
   uint64_t step = 0;
@@ -139,9 +139,9 @@ absl::StatusOr<v1::CheckpointRef> ParseCheckpointFolder(absl::string_view folder
       absl::SimpleAtoi(parts[1], &attempt) && absl::SimpleAtoi(parts[3], &step)) {
     ref.set_attempt(attempt);
     ref.set_step(step);
-    if (CheckpointFolder(ref) == folder) return ref;
+    if (CheckpointDirectory(ref) == directory) return ref;
   }
-  return absl::InvalidArgumentError(absl::StrCat("'", folder, "' is not a checkpoint's name"));
+  return absl::InvalidArgumentError(absl::StrCat("'", directory, "' is not a checkpoint's name"));
 }
 
 namespace {
@@ -242,8 +242,8 @@ absl::Status CheckFileList(const v1::Manifest& manifest) {
   for (const v1::PartitionFile& file : manifest.files()) {
     if (file.name().empty() || absl::StrContains(file.name(), '/') ||
         !names.insert(file.name()).second) {
-      return absl::DataLossError(
-          absl::StrCat("'", file.name(), "' is not a file name in its folder, or is listed twice"));
+      return absl::DataLossError(absl::StrCat(
+          "'", file.name(), "' is not a file name in its directory, or is listed twice"));
     }
     if (!partitions.insert(file.partition()).second) {
       return absl::DataLossError(absl::StrCat("it has two files of partition ", file.partition()));
@@ -306,8 +306,9 @@ std::string JoinSentences(const std::vector<std::string>& sentences) {
 }
 
 constexpr char kAdvice[] =
-    ". Restore missing or damaged files from a copy, begin a job with a folder of its own from "
-    "another checkpoint (checkpoint.restoreFrom), or remove the folder to train from the beginning";
+    ". Restore missing or damaged files from a copy, begin a job with a directory of its own from "
+    "another checkpoint (checkpoint.restoreFrom), or remove the directory to train from the "
+    "beginning";
 
 // Called if no checkpoint can be used: OK if there is really nothing to begin with.
 absl::Status CheckEmpty(const std::vector<v1::Claim>& claims, size_t checkpoints, bool candidates,
@@ -326,7 +327,7 @@ absl::Status CheckEmpty(const std::vector<v1::Claim>& claims, size_t checkpoints
         "the job has no checkpoint that can be used, and ",
         IsDamaged(claim) ? absl::StrCat("it is not known how attempt ", claim.attempt(), " began")
                          : absl::StrCat("attempt ", claim.attempt(), " began with ",
-                                        CheckpointFolder(claim.parent())),
+                                        CheckpointDirectory(claim.parent())),
         JoinSentences(point.damaged), kAdvice));
   }
   return absl::OkStatus();
@@ -353,7 +354,7 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
   for (const v1::CheckpointRef& ref : *checkpoints) {
     if (ref.attempt() <= highest) continue;
     *changed = true;
-    return absl::FailedPreconditionError(absl::StrCat("there is ", CheckpointFolder(ref),
+    return absl::FailedPreconditionError(absl::StrCat("there is ", CheckpointDirectory(ref),
                                                       ", and no claim of attempt ", ref.attempt(),
                                                       ": claims were removed", kAdvice));
   }
@@ -372,7 +373,7 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
     *changed = *changed || absl::IsNotFound(storage.ReadManifest(ref).status());
     point.passed_over.push_back(ref);
     point.damaged.push_back(
-        absl::StrCat("checkpoint ", CheckpointFolder(ref), " is damaged: ", status.message()));
+        absl::StrCat("checkpoint ", CheckpointDirectory(ref), " is damaged: ", status.message()));
   }
 
   const bool any = !candidates.empty();
@@ -382,7 +383,7 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
   }
 
   for (const v1::CheckpointRef& ref : *checkpoints) {
-    point.damaged.push_back(absl::StrCat("checkpoint ", CheckpointFolder(ref),
+    point.damaged.push_back(absl::StrCat("checkpoint ", CheckpointDirectory(ref),
                                          " is not used: attempt ", highest,
                                          " was begun without it"));
   }

@@ -1,11 +1,11 @@
 // Stores a job's claims, manifests and partition files (docs/checkpoints.md).
 //
-//   owner                                  exclusive create: the folder's job, with a checksum
+//   owner                                  exclusive create: the directory's job, with a checksum
 //   claims/000001.json                     exclusive create: the claim of attempt 1 (R11); the last
 //                                          one may be the end record
 //   attempt-0001-step-000000000500/        one checkpoint
 //       partition-00000.safetensors ...
-//       manifest.json                      written last: a folder without one is no checkpoint
+//       manifest.json                      written last: a directory without one is no checkpoint
 //
 // Intuition: a storage has only two operations that matter. Exclusive create decides between
 // coordinators that do not know of each other. The manifest is written after all files that it
@@ -41,9 +41,9 @@ inline constexpr uint32_t kClaimFormatVersion = 3;
 inline constexpr uint64_t kMaxMissingClaims = 1000;
 
 // "attempt-0001-step-000000000500"; sorts by attempt, then step, as text.
-std::string CheckpointFolder(const v1::CheckpointRef& ref);
-// INVALID_ARGUMENT if `folder` is not such a name.
-absl::StatusOr<v1::CheckpointRef> ParseCheckpointFolder(absl::string_view folder);
+std::string CheckpointDirectory(const v1::CheckpointRef& ref);
+// INVALID_ARGUMENT if `directory` is not such a name.
+absl::StatusOr<v1::CheckpointRef> ParseCheckpointDirectory(absl::string_view directory);
 
 // Thread-safe. Calls block until the medium answers. Errors name the file; NOT_FOUND,
 // ALREADY_EXISTS, RESOURCE_EXHAUSTED (full), PERMISSION_DENIED, DATA_LOSS (damaged), else
@@ -52,7 +52,7 @@ class CheckpointStorage {
  public:
   virtual ~CheckpointStorage() = default;
 
-  // Checks that the storage can be written: creates missing folders, then creates and removes a
+  // Checks that the storage can be written: creates missing directories, then creates and removes a
   // file.
   virtual absl::Status Probe() = 0;
 
@@ -81,7 +81,7 @@ class CheckpointStorage {
   // Also checks that the manifest is of `ref`.
   virtual absl::StatusOr<v1::Manifest> ReadManifest(const v1::CheckpointRef& ref) = 0;
   // Durable when it returns. FAILED_PRECONDITION, and nothing is written, if the checkpoint's
-  // folder exists but lacks a file that the manifest names, or the file has another size.
+  // directory exists but lacks a file that the manifest names, or the file has another size.
   virtual absl::Status WriteManifest(const v1::Manifest& manifest) = 0;
 
   // Writes one file of a checkpoint that has no manifest yet; durable when it returns. An existing
@@ -95,7 +95,7 @@ class CheckpointStorage {
   // Removes the manifest first, so that a half-removed checkpoint does not count as one. OK if
   // there is none.
   virtual absl::Status Remove(const v1::CheckpointRef& ref) = 0;
-  // Removes folders without a manifest that belong to attempts below `attempt`.
+  // Removes directories without a manifest that belong to attempts below `attempt`.
   virtual absl::Status RemoveIncomplete(uint64_t attempt) = 0;
 
   // Renames the vocabulary that workers keep beside the checkpoints, so that a job that replaces

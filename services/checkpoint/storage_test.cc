@@ -101,14 +101,14 @@ TEST(RestoreCandidatesTest, ParentThatIsNotOlderEndsSearch) {
   EXPECT_THAT(RestoreCandidates({MakeClaim(1, Ref(1, 5))}, {Ref(2, 1)}), IsEmpty());
 }
 
-TEST(CheckpointFolderTest, NamesSortLikeTheirNumbersAndParseBack) {
-  EXPECT_EQ(CheckpointFolder(Ref(1, 500)), "attempt-0001-step-000000000500");
-  EXPECT_LT(CheckpointFolder(Ref(9, 99)), CheckpointFolder(Ref(10, 1)));
-  const auto ref = ParseCheckpointFolder("attempt-12345-step-1234567890123");
+TEST(CheckpointDirectoryTest, NamesSortLikeTheirNumbersAndParseBack) {
+  EXPECT_EQ(CheckpointDirectory(Ref(1, 500)), "attempt-0001-step-000000000500");
+  EXPECT_LT(CheckpointDirectory(Ref(9, 99)), CheckpointDirectory(Ref(10, 1)));
+  const auto ref = ParseCheckpointDirectory("attempt-12345-step-1234567890123");
   ASSERT_TRUE(ref.ok());
   EXPECT_EQ(ref->step(), 1234567890123u);
   for (const char* bad : {"", "claims", "attempt-1-step-2", "attempt-0001-step-00000000050x"}) {
-    EXPECT_FALSE(ParseCheckpointFolder(bad).ok()) << bad;
+    EXPECT_FALSE(ParseCheckpointDirectory(bad).ok()) << bad;
   }
 }
 
@@ -131,7 +131,7 @@ class LocalStorageTest : public ::testing::Test {
   }
 
   std::string Path(const v1::CheckpointRef& ref, const std::string& name) {
-    return absl::StrCat("/store/", CheckpointFolder(ref), "/", name);
+    return absl::StrCat("/store/", CheckpointDirectory(ref), "/", name);
   }
   void Overwrite(const std::string& path, const std::string& content) {
     ASSERT_TRUE(AtomicWriteFile(&files_, path, absl::Cord(content), "test").ok());
@@ -178,7 +178,7 @@ TEST_F(LocalStorageTest, ParentIsDurableBeforeItsClaim) {
   ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
   const int last = files_.operations() - before - 1;
 
-  // Again, but the process dies when everything except the folder is synced.
+  // Again, but the process dies when everything except the directory is synced.
   ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   ASSERT_TRUE(
       storage_->WriteFile(Ref(1, 10), manifest.files(0).name(), absl::Cord("content")).ok());
@@ -191,7 +191,7 @@ TEST_F(LocalStorageTest, ParentIsDurableBeforeItsClaim) {
   EXPECT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
 }
 
-TEST_F(LocalStorageTest, FolderWithoutManifestIsNotACheckpoint) {
+TEST_F(LocalStorageTest, DirectoryWithoutManifestIsNotACheckpoint) {
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok());
   EXPECT_THAT(*storage_->ListCheckpoints(), IsEmpty());
   Save(Ref(1, 10), "x");
@@ -263,7 +263,7 @@ TEST_F(LocalStorageTest, NamesDamagedCheckpointAndUsesNextOlder) {
                                           HasSubstr("CRC32C")));
 }
 
-TEST_F(LocalStorageTest, RejectsManifestOfAnotherFolder) {
+TEST_F(LocalStorageTest, RejectsManifestOfAnotherDirectory) {
   Save(Ref(1, 10), "x");
   const auto text = files_.Read(Path(Ref(1, 10), "manifest.json"), 1 << 20);
   ASSERT_TRUE(text.ok());
@@ -272,7 +272,7 @@ TEST_F(LocalStorageTest, RejectsManifestOfAnotherFolder) {
   EXPECT_EQ(storage_->ReadManifest(Ref(1, 11)).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(LocalStorageTest, FileNamesOfManifestCannotLeaveItsFolder) {
+TEST_F(LocalStorageTest, FileNamesOfManifestCannotLeaveItsDirectory) {
   v1::PartitionFile file;
   file.set_name("../secret");
   EXPECT_EQ(storage_->ReadFile(Ref(1, 1), file).status().code(), absl::StatusCode::kDataLoss);
@@ -297,7 +297,7 @@ TEST_F(LocalStorageTest, NamesDamagedAndMissingClaimsByAttempt) {
   EXPECT_THAT(damaged, ElementsAre(false, true, true, true, false));
   EXPECT_THAT(storage_->FindDamage(),
               ElementsAre(HasSubstr("000002.json"), HasSubstr("000003.json is missing"),
-                          HasSubstr("000004.json: it is a folder")));
+                          HasSubstr("000004.json: it is a directory")));
 
   Save(Ref(1, 10), "x");
   Save(Ref(2, 20), "x");
@@ -554,7 +554,7 @@ TEST_F(LocalStorageTest, RemovesLeftoversOfOlderAttemptsAndKeepsCheckpoints) {
   EXPECT_TRUE(*files_.Exists("/store/attempt-0002-step-000000000030"));
 }
 
-TEST_F(LocalStorageTest, RefusesStorageOfAnotherJobWithBothNamesAndFolder) {
+TEST_F(LocalStorageTest, RefusesStorageOfAnotherJobWithBothNamesAndDirectory) {
   ASSERT_TRUE(storage_->Probe().ok());
   EXPECT_TRUE(storage_->Own("team/first/u1").ok());
   EXPECT_TRUE(storage_->Own("team/first/u1").ok()) << "the job returns";
@@ -629,7 +629,7 @@ TEST_F(LocalStorageTest, RepairsDamagedOwnerFromCheckpoints) {
   }
 }
 
-TEST_F(LocalStorageTest, ProbeLeavesOnlyFolders) {
+TEST_F(LocalStorageTest, ProbeLeavesOnlyDirectories) {
   ASSERT_TRUE(storage_->Probe().ok());
   EXPECT_THAT(*files_.List("/store"), ElementsAre("claims"));
 }

@@ -35,11 +35,11 @@ struct BenchFlags {
   ModeOptions options;
 };
 
-// Runs the job in one mode, with its state in `folder`. An error has the run's own message.
+// Runs the job in one mode, with its state in `directory`. An error has the run's own message.
 absl::StatusOr<ModeRun> RunMode(const Environment& environment, const BenchFlags& flags,
                                 const nlohmann::json& job, const std::string& mode,
-                                const std::string& folder) {
-  const std::string file = JoinPath(folder, absl::StrCat(mode, ".json"));
+                                const std::string& directory) {
+  const std::string file = JoinPath(directory, absl::StrCat(mode, ".json"));
   absl::Status written =
       AtomicWriteFile(environment.files, file,
                       absl::Cord(ManifestForMode(job, mode, flags.options).dump(2)), "bench");
@@ -51,7 +51,7 @@ absl::StatusOr<ModeRun> RunMode(const Environment& environment, const BenchFlags
   inner.out = &out;
   inner.err = &err;
   std::vector<std::string> arguments = {
-      "run", file, "--output", "json", "--state-dir", JoinPath(folder, mode), "--quiet"};
+      "run", file, "--output", "json", "--state-dir", JoinPath(directory, mode), "--quiet"};
   if (!flags.program_directory.empty()) {
     arguments.insert(arguments.end(), {"--bin-dir", flags.program_directory});
   }
@@ -95,13 +95,13 @@ int BenchModes(const Environment& environment, const BenchFlags& flags) {
   }
   // Each run saves its checkpoints in its own state directory.
   job->spec.mutable_checkpoint()->clear_directory();
-  const auto folder = TemporaryDirectory::Make("sluice-bench");
-  if (!folder.ok()) return Complain(environment, folder.status());
+  const auto directory = TemporaryDirectory::Make("sluice-bench");
+  if (!directory.ok()) return Complain(environment, directory.status());
   std::vector<ModeRun> runs;
   for (const char* mode : kModes) {
     *environment.err << mode << " trains" << std::endl;
     absl::StatusOr<ModeRun> run =
-        RunMode(environment, flags, api::ToJson(*job), mode, (*folder)->path());
+        RunMode(environment, flags, api::ToJson(*job), mode, (*directory)->path());
     if (absl::IsCancelled(run.status())) return kExitInterrupted;
     if (!run.ok()) return Complain(environment, run.status());
     runs.push_back(*std::move(run));
@@ -145,7 +145,7 @@ void AddBenchCommand(CLI::App* app, const Environment& environment, Action* acti
       ->capture_default_str();
   bench->add_option("--plot", flags->plot, "file to draw the metric into, as SVG");
   bench->add_option("--bin-dir", flags->program_directory,
-                    "folder of the programs (default: beside sluice; SLUICE_BIN_DIR)");
+                    "directory of the programs (default: beside sluice; SLUICE_BIN_DIR)");
   bench->callback([=, &environment] {
     *action = [=, &environment] { return BenchModes(environment, *flags); };
   });

@@ -7,29 +7,29 @@
 #include "absl/strings/str_cat.h"
 #include "services/cli/command.h"
 #include "services/common/exit_code.h"
-#include "services/transport/security/credential_folders.h"
+#include "services/transport/security/credential_directories.h"
 
 namespace sluice::cli {
 namespace {
 
 struct CertificateFlags {
-  security::CredentialFoldersOptions folders;
+  security::CredentialDirectoriesOptions directories;
   std::string output = "tls";
   int days = 90;
 };
 
 int MakeCertificates(const Environment& environment, CertificateFlags flags) {
-  if (!absl::StrContains(flags.folders.job, '/')) {
-    flags.folders.job = absl::StrCat("default/", flags.folders.job);
+  if (!absl::StrContains(flags.directories.job, '/')) {
+    flags.directories.job = absl::StrCat("default/", flags.directories.job);
   }
-  flags.folders.valid = absl::Hours(24 * flags.days);
-  const absl::StatusOr<std::vector<std::string>> written = security::WriteCredentialFolders(
-      environment.files, flags.output, flags.folders, environment.clock->Now());
+  flags.directories.valid = absl::Hours(24 * flags.days);
+  const absl::StatusOr<std::vector<std::string>> written = security::WriteCredentialDirectories(
+      environment.files, flags.output, flags.directories, environment.clock->Now());
   if (!written.ok()) return Complain(environment, written.status());
-  *environment.out << "Wrote certificates of " << flags.folders.job << ", valid for " << flags.days
-                   << " days:\n";
-  for (const std::string& folder : *written) *environment.out << "  " << folder << "\n";
-  *environment.out << "Give each process only its own folder: --tls-directory FOLDER\n";
+  *environment.out << "Wrote certificates of " << flags.directories.job << ", valid for "
+                   << flags.days << " days:\n";
+  for (const std::string& directory : *written) *environment.out << "  " << directory << "\n";
+  *environment.out << "Give each process only its own directory: --tls-directory DIRECTORY\n";
   return kExitOk;
 }
 
@@ -43,13 +43,14 @@ void AddCertificateCommand(CLI::App* app, const Environment& environment, Action
                           "  sluice certificates my-job -o tls --shards 2 --workers 4\n\n"
                           "The same command renews them, also while the job runs, and keeps the "
                           "authority in tls/ca.\n");
-  command->add_option("JOB", flags->folders.job, "the job: name, or namespace/name")->required();
-  command->add_option("-o,--output", flags->output, "the folder to write into")
+  command->add_option("JOB", flags->directories.job, "the job: name, or namespace/name")
+      ->required();
+  command->add_option("-o,--output", flags->output, "the directory to write into")
       ->capture_default_str();
-  command->add_option("--shards", flags->folders.shards, "how many shards")
+  command->add_option("--shards", flags->directories.shards, "how many shards")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  command->add_option("--workers", flags->folders.workers, "how many workers")
+  command->add_option("--workers", flags->directories.workers, "how many workers")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
   command->add_option("--days", flags->days, "number of days that they are valid")

@@ -51,7 +51,7 @@ struct CheckpointFlags {
 
 // A checkpoint, and the model of the job that wrote it.
 struct Found {
-  std::string folder;  // of the checkpoint
+  std::string directory;  // of the checkpoint
   std::unique_ptr<CheckpointStorage> storage;
   v1::Manifest manifest;
   absl::StatusOr<std::vector<SafetensorsArray>> tensors;
@@ -60,8 +60,8 @@ struct Found {
 };
 
 std::unique_ptr<CheckpointStorage> OpenStorage(const Environment& environment,
-                                               const std::string& folder) {
-  return MakeLocalStorage(environment.files, folder, absl::StrCat("cli-", getpid()));
+                                               const std::string& directory) {
+  return MakeLocalStorage(environment.files, directory, absl::StrCat("cli-", getpid()));
 }
 
 bool Exists(const Environment& environment, const std::string& path) {
@@ -69,30 +69,30 @@ bool Exists(const Environment& environment, const std::string& path) {
   return exists.ok() && *exists;
 }
 
-absl::StatusOr<Found> NewestIn(const Environment& environment, const std::string& folder) {
+absl::StatusOr<Found> NewestIn(const Environment& environment, const std::string& directory) {
   Found found;
-  found.storage = OpenStorage(environment, folder);
+  found.storage = OpenStorage(environment, directory);
   absl::StatusOr<NewestCheckpoint> newest = ReadNewestCheckpoint(*found.storage);
   if (!newest.ok()) {
     return absl::Status(newest.status().code(),
-                        absl::StrCat(folder, ": ", newest.status().message()));
+                        absl::StrCat(directory, ": ", newest.status().message()));
   }
   found.manifest = std::move(newest->point.manifest);
   found.damaged = std::move(newest->point.damaged);
   found.tensors = std::move(newest->tensors);
-  found.folder = JoinPath(folder, CheckpointFolder(found.manifest.checkpoint()));
+  found.directory = JoinPath(directory, CheckpointDirectory(found.manifest.checkpoint()));
   return found;
 }
 
-// The target is a checkpoint's folder, a folder of checkpoints, or the name of a job.
+// The target is a checkpoint's directory, a directory of checkpoints, or the name of a job.
 absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
   std::string target = flags.target;
   while (target.size() > 1 && absl::EndsWith(target, "/")) target.pop_back();
   if (Exists(environment, JoinPath(target, "manifest.json"))) {
-    const absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointFolder(FileNameOf(target));
+    const absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(FileNameOf(target));
     if (!ref.ok()) return ref.status();
     Found found;
-    found.folder = target;
+    found.directory = target;
     found.storage = OpenStorage(environment, DirectoryOf(target));
     absl::StatusOr<v1::Manifest> manifest = found.storage->ReadManifest(*ref);
     if (!manifest.ok()) return manifest.status();
@@ -105,7 +105,7 @@ absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const Check
   const absl::StatusOr<api::TrainingJob> job = directory.ReadJob();
   if (!job.ok()) {
     return absl::NotFoundError(absl::StrCat(
-        flags.target, " is neither a checkpoint's folder nor a job in ", flags.state_directory));
+        flags.target, " is neither a checkpoint's directory nor a job in ", flags.state_directory));
   }
   const std::string& chosen = job->spec.checkpoint().directory();
   absl::StatusOr<Found> found =
@@ -161,7 +161,7 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   const v1::Manifest& manifest = found->manifest;
   std::ostream& out = *environment.out;
   for (const std::string& damaged : found->damaged) out << "skipped: " << damaged << "\n";
-  out << "checkpoint  " << found->folder << "\n"
+  out << "checkpoint  " << found->directory << "\n"
       << "job         " << manifest.job() << "\n"
       << "step        " << CountText(manifest.checkpoint().step()) << " of attempt "
       << manifest.checkpoint().attempt() << ", " << CountText(manifest.samples()) << " samples\n"
@@ -334,8 +334,8 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
   absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found->tensors;
   if (!tensors.ok()) return Complain(environment, tensors.status());
   // A TorchScript file already contains the second names of tied tensors and the constants.
-  if (!*script && !found->folder.empty()) {
-    const absl::Status added = AddStateDictExtras(environment, found->folder, &*tensors);
+  if (!*script && !found->directory.empty()) {
+    const absl::Status added = AddStateDictExtras(environment, found->directory, &*tensors);
     if (!added.ok()) return Complain(environment, added);
   }
   const absl::Cord file =
@@ -356,7 +356,7 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
   if (*script) {
     *environment.out << "  import torch\n  model = torch.jit.load(\"" << flags.output << "\")\n";
   } else {
-    const bool running = found->folder.empty();
+    const bool running = found->directory.empty();
     *environment.out << "  from safetensors.torch import load_file\n  model.load_state_dict("
                      << "load_file(\"" << flags.output << "\")" << (running ? ", strict=False" : "")
                      << ")\n";
@@ -381,7 +381,7 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       "  sluice inspect fashion-mnist --tensor fc1.weight --watch\n"
       "  sluice inspect fashion-mnist --cluster --stats\n"
       "  sluice inspect .sluice/fashion-mnist/checkpoints/attempt-0001-step-000000000500\n");
-  inspect->add_option("TARGET", flags->target, "a checkpoint's folder, or a job's name")
+  inspect->add_option("TARGET", flags->target, "a checkpoint's directory, or a job's name")
       ->required();
   inspect->add_option("--tensor", flags->tensor, "one tensor only, with its first values");
   inspect->add_flag("--stats", flags->stats, "minimum, maximum, mean, deviation of each tensor");
@@ -413,7 +413,7 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       "  sluice export my-net -o trained.pt\n\n"
       "On a cluster it writes the parameters of a running job, each tied tensor\n"
       "under its first name.\n");
-  exporter->add_option("SOURCE", flags->target, "a checkpoint's folder, or a job's name")
+  exporter->add_option("SOURCE", flags->target, "a checkpoint's directory, or a job's name")
       ->required();
   exporter->add_option("-o,--output", flags->output, "the file to write")->required();
   exporter
@@ -423,7 +423,7 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       ->check(CLI::IsMember({"safetensors", "torchscript"}));
   exporter->add_option("--model", flags->model,
                        "the TorchScript file whose parameters are replaced (default: the job's)");
-  exporter->add_option("--bin-dir", flags->program_directory, "folder of sluice-worker");
+  exporter->add_option("--bin-dir", flags->program_directory, "directory of sluice-worker");
   AddStateDirectory(exporter, &flags->state_directory);
   AddClusterFlags(exporter, &flags->cluster);
   exporter->callback(

@@ -111,7 +111,7 @@ int Complain(const Environment& environment, const absl::Status& status) {
 }
 
 void AddStateDirectory(CLI::App* command, std::string* state_directory) {
-  command->add_option("--state-dir", *state_directory, "folder of the jobs' states and logs")
+  command->add_option("--state-dir", *state_directory, "directory of the jobs' states and logs")
       ->capture_default_str();
 }
 

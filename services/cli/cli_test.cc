@@ -62,21 +62,21 @@ spec:
 class CliTest : public ::testing::Test {
  protected:
   CliTest()
-      : folder_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name())),
+      : directory_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
+                                ::testing::UnitTest::GetInstance()->current_test_info()->name())),
         files_(MakeRealFileSystem()) {
-    std::filesystem::create_directories(folder_ + "/bin");
+    std::filesystem::create_directories(directory_ + "/bin");
     Write("job.yaml", kManifest);
   }
 
   void Write(const std::string& name, const std::string& text) {
-    std::ofstream(folder_ + "/" + name) << text;
+    std::ofstream(directory_ + "/" + name) << text;
   }
 
   // Writes a program of the job that runs this shell script.
   void WriteProgram(const std::string& name, const std::string& script) {
     Write("bin/" + name, absl::StrCat("#!/bin/sh\n", script, "\n"));
-    chmod(absl::StrCat(folder_, "/bin/", name).c_str(), 0755);
+    chmod(absl::StrCat(directory_, "/bin/", name).c_str(), 0755);
   }
   void WritePrograms(const std::string& coordinator) {
     WriteProgram("sluice-coordinator", coordinator);
@@ -93,7 +93,7 @@ class CliTest : public ::testing::Test {
     environment.out = out != nullptr ? out : &out_;
     environment.reader_gone = [this] { return reader_gone_; };
     environment.err = &err_;
-    environment.program_directories = {folder_ + "/bin"};
+    environment.program_directories = {directory_ + "/bin"};
     environment.data_directory = data_directory_;
     environment.files = files_.get();
     environment.clock = &clock_;
@@ -101,21 +101,21 @@ class CliTest : public ::testing::Test {
   }
   // Runs the job with the test's state directory.
   int RunJob(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"run", folder_ + "/job.yaml", "--state-dir", State()});
+    arguments.insert(arguments.begin(), {"run", directory_ + "/job.yaml", "--state-dir", State()});
     return Run(std::move(arguments));
   }
-  std::string State() const { return folder_ + "/state"; }
+  std::string State() const { return directory_ + "/state"; }
   // Makes the job look as if it had trained up to a checkpoint.
   std::string WriteCheckpoint() {
-    const std::string folder = State() + "/example/checkpoints/attempt-0001-step-000000000005";
-    std::filesystem::create_directories(folder);
-    std::ofstream(folder + "/manifest.json") << "{}";
-    return folder + "/manifest.json";
+    const std::string directory = State() + "/example/checkpoints/attempt-0001-step-000000000005";
+    std::filesystem::create_directories(directory);
+    std::ofstream(directory + "/manifest.json") << "{}";
+    return directory + "/manifest.json";
   }
   // Writes the checkpoints of a finished job with the same name and another uid.
-  void WriteFinished(const std::string& folder, uint64_t step) {
-    const auto storage = MakeLocalStorage(files_.get(), folder, "test");
-    v1::JobSpec job = api::ReadManifest(folder_ + "/job.yaml", {})->spec;
+  void WriteFinished(const std::string& directory, uint64_t step) {
+    const auto storage = MakeLocalStorage(files_.get(), directory, "test");
+    v1::JobSpec job = api::ReadManifest(directory_ + "/job.yaml", {})->spec;
     job.mutable_training()->set_steps(step);
     job.set_uid("earlier");
     v1::Claim claim;
@@ -141,7 +141,7 @@ class CliTest : public ::testing::Test {
     return objects;
   }
 
-  const std::string folder_;
+  const std::string directory_;
   const std::unique_ptr<FileSystem> files_;
   std::string data_directory_;
   bool reader_gone_ = false;
@@ -172,9 +172,9 @@ TEST_F(CliTest, SuggestsTheNearestCommandOrFlag) {
   EXPECT_EQ(err_.str(),
             "sluice: there is no command rnu; did you mean run? (`sluice --help` lists the "
             "commands)\n");
-  EXPECT_EQ(Run({"run", "--wrokers", "3", folder_ + "/job.yaml"}), 2);
+  EXPECT_EQ(Run({"run", "--wrokers", "3", directory_ + "/job.yaml"}), 2);
   EXPECT_EQ(err_.str(), "sluice: run: there is no flag --wrokers; did you mean --workers?\n");
-  EXPECT_EQ(Run({"run", "--wrokers=3", folder_ + "/job.yaml"}), 2);
+  EXPECT_EQ(Run({"run", "--wrokers=3", directory_ + "/job.yaml"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("did you mean --workers?"));
   EXPECT_EQ(Run({"--versoin"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("did you mean --version?"));
@@ -193,11 +193,11 @@ TEST_F(CliTest, ListsCommandsWithoutArguments) {
 
 // Fails like a full disk.
 TEST_F(CliTest, FailsIfOutputCannotBeWritten) {
-  const std::vector<std::vector<std::string>> printing = {{"render", folder_ + "/job.yaml"},
+  const std::vector<std::vector<std::string>> printing = {{"render", directory_ + "/job.yaml"},
                                                           {"explain"},
                                                           {"init"},
                                                           {"status", "--state-dir", State()},
-                                                          {"validate", folder_ + "/job.yaml"}};
+                                                          {"validate", directory_ + "/job.yaml"}};
   for (const auto& arguments : printing) {
     std::ofstream full("/dev/full");
     EXPECT_EQ(Run(arguments, &full), 1) << arguments[0];
@@ -210,17 +210,17 @@ TEST_F(CliTest, FailsIfOutputCannotBeWritten) {
 }
 
 TEST_F(CliTest, AcceptsParametersWithSuffix) {
-  EXPECT_EQ(Run({"plan", folder_ + "/job.yaml", "--parameters", "lots"}), 2);
+  EXPECT_EQ(Run({"plan", directory_ + "/job.yaml", "--parameters", "lots"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("\"lots\" is not a number of parameters; write for example "
                                     "12000000, 12k or 1.5M"));
   Write("job.yaml", kCustomManifest);
-  EXPECT_EQ(Run({"plan", folder_ + "/job.yaml", "--parameters", "12k"}), 0) << err_.str();
+  EXPECT_EQ(Run({"plan", directory_ + "/job.yaml", "--parameters", "12k"}), 0) << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("12,000 parameters"));
 }
 
 TEST_F(CliTest, InitReadsColumnsOfTable) {
   Write("table.csv", "age,city,income\n31,Rome,high\n45,Oslo,low\n");
-  const std::string table = folder_ + "/table.csv";
+  const std::string table = directory_ + "/table.csv";
   EXPECT_EQ(Run({"init", "--model", "logistic", "--data", table}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("name the column to predict with --label-column"));
   EXPECT_EQ(Run({"init", "--model", "logistic", "--data", table, "--label-column", "incomme"}), 2);
@@ -237,9 +237,9 @@ TEST_F(CliTest, InitReadsColumnsOfTable) {
 
 TEST_F(CliTest, ValidateReportsMissingFiles) {
   Write("job.yaml", kIdxManifest);
-  EXPECT_EQ(Run({"validate", folder_ + "/job.yaml"}), 0);
-  EXPECT_THAT(err_.str(), HasSubstr("Note: spec.data.source.path: " + folder_ +
-                                    "/data/digits: no such file or folder on this machine"));
+  EXPECT_EQ(Run({"validate", directory_ + "/job.yaml"}), 0);
+  EXPECT_THAT(err_.str(), HasSubstr("Note: spec.data.source.path: " + directory_ +
+                                    "/data/digits: no such file or directory on this machine"));
   in_.str("kind: Trainingjob\n");
   EXPECT_EQ(Run({"validate", "-"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("standard input:1:1: kind: must be TrainingJob"));
@@ -267,7 +267,7 @@ TEST_F(CliTest, HelpAndVersionSucceed) {
 }
 
 TEST_F(CliTest, InitWritesValidManifestAndNeverOverwrites) {
-  const std::string file = folder_ + "/first.yaml";
+  const std::string file = directory_ + "/first.yaml";
   EXPECT_EQ(Run({"init", "-o", file}), 0);
   EXPECT_EQ(Run({"validate", file}), 0) << err_.str();
   EXPECT_NE(Run({"init", "-o", file}), 0);
@@ -277,15 +277,15 @@ TEST_F(CliTest, InitWritesValidManifestAndNeverOverwrites) {
 TEST_F(CliTest, RejectsBadManifestWithFileLineAndCode2) {
   Write("bad.yaml", std::string(kManifest) + "  trainign: {}\n");
   for (const char* command : {"validate", "render", "run"}) {
-    EXPECT_EQ(Run({command, folder_ + "/bad.yaml"}), 2) << command;
+    EXPECT_EQ(Run({command, directory_ + "/bad.yaml"}), 2) << command;
     EXPECT_THAT(err_.str(), HasSubstr("bad.yaml:9:3: spec.trainign")) << command;
   }
-  EXPECT_EQ(Run({"run", folder_ + "/missing.yaml"}), 2);
+  EXPECT_EQ(Run({"run", directory_ + "/missing.yaml"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("missing.yaml"));
 }
 
 TEST_F(CliTest, RenderPrintsJobAsJson) {
-  EXPECT_EQ(Run({"render", folder_ + "/job.yaml"}), 0);
+  EXPECT_EQ(Run({"render", directory_ + "/job.yaml"}), 0);
   const nlohmann::json job = nlohmann::json::parse(out_.str());
   EXPECT_EQ(job["name"], "example");
   EXPECT_EQ(job["training"]["steps"], "10");
@@ -305,10 +305,10 @@ TEST_F(CliTest, DryRunIsRefusedLikeTheRun) {
   Write("job.yaml", kIdxManifest);
   EXPECT_EQ(RunJob({"--dry-run", "--workers", "1", "--shards", "1"}), 2);
   EXPECT_THAT(out_.str(), HasSubstr("Job example would be refused\n  1 coordinator  "));
-  EXPECT_THAT(out_.str(), HasSubstr("\n  1 shard        " + folder_));
-  EXPECT_THAT(out_.str(), HasSubstr("\n  1 worker       " + folder_));
-  EXPECT_THAT(out_.str(), HasSubstr("  missing        spec.data.source.path: " + folder_ +
-                                    "/data/digits: no such file or folder\n"));
+  EXPECT_THAT(out_.str(), HasSubstr("\n  1 shard        " + directory_));
+  EXPECT_THAT(out_.str(), HasSubstr("\n  1 worker       " + directory_));
+  EXPECT_THAT(out_.str(), HasSubstr("  missing        spec.data.source.path: " + directory_ +
+                                    "/data/digits: no such file or directory\n"));
   EXPECT_EQ(RunJob({"--dry-run", "--output", "json"}), 2);
   EXPECT_EQ(Objects()[0]["exitCode"], 2);
   EXPECT_THAT(Objects()[0]["missing"].get<std::string>(), HasSubstr("/data/digits"));
@@ -456,8 +456,8 @@ TEST_F(CliTest, FreshRemovesNothingIfDataIsMissing) {
   const std::string checkpoint = WriteCheckpoint();
   Write("job.yaml", kIdxManifest);
   EXPECT_EQ(RunJob({"--fresh"}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("spec.data.source.path: " + folder_ +
-                                    "/data/digits: no such file or folder"));
+  EXPECT_THAT(err_.str(), HasSubstr("spec.data.source.path: " + directory_ +
+                                    "/data/digits: no such file or directory"));
   EXPECT_TRUE(std::filesystem::exists(checkpoint));
   Write("job.yaml", kManifest);
   EXPECT_EQ(RunJob({"--dry-run"}), 0);
@@ -468,18 +468,20 @@ TEST_F(CliTest, RefusedNewJobLeavesNoFiles) {
   WritePrograms("exit 1");
   Write("job.yaml", kIdxManifest);
   EXPECT_EQ(RunJob({}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("/data/digits: no such file or folder"));
+  EXPECT_THAT(err_.str(), HasSubstr("/data/digits: no such file or directory"));
   EXPECT_FALSE(std::filesystem::exists(State()));
-  Write("job.yaml", absl::StrCat(kManifest, "  checkpoint: {restoreFrom: ", folder_, "/none}\n"));
-  EXPECT_EQ(RunJob({"--fresh"}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("/none: no such file or folder"));
-  WriteFinished(folder_ + "/kept", 10);
   Write("job.yaml",
-        absl::StrCat(kManifest, "  checkpoint: {storage: {path: ", folder_, "/kept}}\n"));
+        absl::StrCat(kManifest, "  checkpoint: {restoreFrom: ", directory_, "/none}\n"));
+  EXPECT_EQ(RunJob({"--fresh"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("/none: no such file or directory"));
+  WriteFinished(directory_ + "/kept", 10);
+  Write("job.yaml",
+        absl::StrCat(kManifest, "  checkpoint: {storage: {path: ", directory_, "/kept}}\n"));
   EXPECT_EQ(RunJob({}), 2);
-  EXPECT_THAT(err_.str(), HasSubstr("CheckpointFolderInUse: the checkpoint folder " + folder_ +
-                                    "/kept holds job default/example/earlier, which finished "
-                                    "after step 10"));
+  EXPECT_THAT(err_.str(),
+              HasSubstr("CheckpointDirectoryInUse: the checkpoint directory " + directory_ +
+                        "/kept holds job default/example/earlier, which finished "
+                        "after step 10"));
   EXPECT_FALSE(std::filesystem::exists(State()));
 }
 
@@ -499,10 +501,10 @@ TEST_F(CliTest, KeepsCheckpointsOfUnknownJob) {
 TEST_F(CliTest, ReportsDataUsedFromDataDirectory) {
   WritePrograms("exit 1");
   Write("job.yaml", kIdxManifest);
-  data_directory_ = folder_ + "/kept";
+  data_directory_ = directory_ + "/kept";
   std::filesystem::create_directories(data_directory_ + "/digits");
   EXPECT_EQ(RunJob({}), 1);
-  EXPECT_THAT(err_.str(), HasSubstr("Note: spec.data.source.path: " + folder_ +
+  EXPECT_THAT(err_.str(), HasSubstr("Note: spec.data.source.path: " + directory_ +
                                     "/data/digits does not exist; using " + data_directory_ +
                                     "/digits (SLUICE_DATA)"));
   EXPECT_THAT(err_.str(), HasSubstr("failed: coordinator"));
@@ -574,7 +576,7 @@ TEST_F(CliTest, FinishedJobWithMoreStepsNeedsOnExisting) {
   EXPECT_EQ(RunJob({}), 1);
   Write("state/example/result.json", R"({"outcome":"Succeeded","step":10,"totalSteps":10})");
   const std::string claims = State() + "/example/checkpoints/claims";
-  const std::string begun = State() + "/example/job.json", first = folder_ + "/first.json";
+  const std::string begun = State() + "/example/job.json", first = directory_ + "/first.json";
   std::filesystem::copy_file(begun, first);
   WriteFinished(State() + "/example/checkpoints", 10);
   std::string longer = kManifest;
@@ -582,7 +584,7 @@ TEST_F(CliTest, FinishedJobWithMoreStepsNeedsOnExisting) {
   for (const char* policy : {"", "  checkpoint: {onExisting: Fail}\n"}) {
     Write("job.yaml", longer + policy);
     EXPECT_EQ(RunJob({"--dry-run"}), 2);
-    EXPECT_THAT(out_.str(), HasSubstr("in use         CheckpointFolderInUse"));
+    EXPECT_THAT(out_.str(), HasSubstr("in use         CheckpointDirectoryInUse"));
     EXPECT_EQ(RunJob({}), 2);
     EXPECT_THAT(err_.str(), HasSubstr("which finished after step 10"));
     EXPECT_THAT(err_.str(), HasSubstr("spec.training.steps 10 -> 20"));
@@ -616,14 +618,14 @@ TEST_F(CliTest, RejectsFreshOfRunningJobBeforeAnyRemoval) {
 }
 
 TEST_F(CliTest, ExportDerivesFormatFromExtension) {
-  EXPECT_EQ(Run({"export", "example", "-o", folder_ + "/model.foo", "--state-dir", State()}), 2);
+  EXPECT_EQ(Run({"export", "example", "-o", directory_ + "/model.foo", "--state-dir", State()}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("model.foo"));
   EXPECT_THAT(err_.str(), HasSubstr(".safetensors"));
   EXPECT_THAT(err_.str(), HasSubstr(".pth"));
-  EXPECT_EQ(Run({"export", "example", "-o", folder_ + "/model.foo", "--format", "safetensors",
+  EXPECT_EQ(Run({"export", "example", "-o", directory_ + "/model.foo", "--format", "safetensors",
                  "--state-dir", State()}),
             2);
-  EXPECT_THAT(err_.str(), HasSubstr("neither a checkpoint's folder nor a job"));
+  EXPECT_THAT(err_.str(), HasSubstr("neither a checkpoint's directory nor a job"));
 }
 
 TEST_F(CliTest, RejectsLogsOfTwoProcesses) {
@@ -647,15 +649,16 @@ TEST_F(CliTest, UnknownJobErrorListsExistingJobs) {
     EXPECT_THAT(err_.str(), HasSubstr("there are: example")) << command;
   }
   EXPECT_EQ(Run({"inspect", "other", "--state-dir", State()}), 2);
-  EXPECT_EQ(Run({"export", "other", "-o", folder_ + "/x.pt", "--state-dir", State()}), 2);
+  EXPECT_EQ(Run({"export", "other", "-o", directory_ + "/x.pt", "--state-dir", State()}), 2);
 }
 
-TEST_F(CliTest, ReportsUnwritableStateFolder) {
+TEST_F(CliTest, ReportsUnwritableStateDirectory) {
   WritePrograms("exit 1");
-  Write("state", "a file, not a folder");
+  Write("state", "a file, not a directory");
   EXPECT_EQ(RunJob({}), 2);
-  EXPECT_EQ(err_.str(), "sluice: cannot make the folder " + State() +
-                            "/example: Not a directory; choose another folder with --state-dir\n");
+  EXPECT_EQ(err_.str(),
+            "sluice: cannot make the directory " + State() +
+                "/example: Not a directory; choose another directory with --state-dir\n");
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ std::string ZshValue(Value value, const std::vector<std::string>& choices) {
     case Value::kJob:
       return ":job:_sluice_jobs";
     case Value::kJobOrFile:
-      return ":job or folder:_sluice_jobs_or_files";
+      return ":job or directory:_sluice_jobs_or_files";
   }
   return "";
 }
@@ -220,7 +220,7 @@ _sluice() {
 
 std::string ZshCompletion(const std::vector<CommandCompletion>& commands) {
   std::string text = R"sh(#compdef sluice
-# Completion of sluice for zsh: source <(sluice completion zsh), or as _sluice in a folder of $fpath
+# Completion of sluice for zsh: source <(sluice completion zsh), or as _sluice in a directory of $fpath
 _sluice_jobs() {
   local -a jobs
   jobs=(${(f)"$(command ls .sluice 2>/dev/null)"})

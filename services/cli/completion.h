@@ -15,8 +15,8 @@ enum class Value {
   kAny,     // nothing can be proposed: a number, a name
   kChoice,  // one of a few words
   kFile,
-  kJob,        // a job of this folder's .sluice
-  kJobOrFile,  // a job, or a checkpoint's folder
+  kJob,        // a job of this directory's .sluice
+  kJobOrFile,  // a job, or a checkpoint's directory
 };
 
 struct FlagCompletion {

@@ -44,19 +44,19 @@ std::string Script(const std::string& shell) {
 class CompletionTest : public ::testing::Test {
  protected:
   CompletionTest()
-      : folder_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::create_directories(folder_ + "/.sluice/clothes");
-    std::filesystem::create_directories(folder_ + "/.sluice/digits");
-    std::ofstream(folder_ + "/job.yaml") << "kind: TrainingJob\n";
-    std::ofstream(folder_ + "/completion.bash") << Script("bash");
+      : directory_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
+                                ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    std::filesystem::create_directories(directory_ + "/.sluice/clothes");
+    std::filesystem::create_directories(directory_ + "/.sluice/digits");
+    std::ofstream(directory_ + "/job.yaml") << "kind: TrainingJob\n";
+    std::ofstream(directory_ + "/completion.bash") << Script("bash");
   }
 
-  // Runs shell commands in the test's folder and returns the lines that they print.
+  // Runs shell commands in the test's directory and returns the lines that they print.
   std::vector<std::string> Shell(const std::string& command, int* code = nullptr) {
-    std::ofstream(folder_ + "/script") << "cd " << folder_ << "\n" << command << "\n";
+    std::ofstream(directory_ + "/script") << "cd " << directory_ << "\n" << command << "\n";
     FILE* pipe =
-        popen(absl::StrCat("bash --norc --noprofile ", folder_, "/script 2>&1").c_str(), "r");
+        popen(absl::StrCat("bash --norc --noprofile ", directory_, "/script 2>&1").c_str(), "r");
     std::string text;
     char buffer[4096];
     while (const size_t size = fread(buffer, 1, sizeof(buffer), pipe)) text.append(buffer, size);
@@ -73,7 +73,7 @@ class CompletionTest : public ::testing::Test {
         "\n_sluice\n[ ${#COMPREPLY[@]} -eq 0 ] || printf '%s\\n' \"${COMPREPLY[@]}\""));
   }
 
-  const std::string folder_;
+  const std::string directory_;
 };
 
 TEST_F(CompletionTest, BashParsesTheScript) {
@@ -132,7 +132,7 @@ TEST_F(CompletionTest, OtherShellsParseTheirScripts) {
     Shell(absl::StrCat("command -v ", shell), &code);
     if (code != 0) continue;
     any = true;
-    std::ofstream(folder_ + "/completion." + shell) << Script(shell);
+    std::ofstream(directory_ + "/completion." + shell) << Script(shell);
     EXPECT_THAT(Shell(absl::StrCat(shell, " -n completion.", shell), &code), IsEmpty());
     EXPECT_EQ(code, 0) << shell;
   }

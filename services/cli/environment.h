@@ -42,11 +42,11 @@ struct Environment {
   std::function<bool()> reader_gone = [] { return false; };
   // The terminal's width in characters; it may change.
   std::function<int()> columns = [] { return 80; };
-  // Folders that may contain a job's programs, in order of preference.
+  // Directories that may contain a job's programs, in order of preference.
   std::vector<std::string> program_directories;
-  // $SLUICE_DATA: folder of data that is not beside its manifest; may be empty.
+  // $SLUICE_DATA: directory of data that is not beside its manifest; may be empty.
   std::string data_directory;
-  // The folder of downloads, and the client; null: data at addresses is refused.
+  // The directory of downloads, and the client; null: data at addresses is refused.
   std::string cache_directory;
   HttpGet* http = nullptr;
   FileSystem* files = nullptr;

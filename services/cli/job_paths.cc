@@ -35,19 +35,19 @@ bool Exists(FileSystem* files, const std::string& path) {
   return !exists.ok() || *exists;
 }
 
-// The folder shared/data beside the nearest repository; empty: there is none.
-std::string SharedDataBeside(fs::path folder, FileSystem* files) {
-  for (; !folder.empty(); folder = folder.parent_path()) {
-    if (Exists(files, (folder / ".git").string())) {
-      return (folder.parent_path() / "shared" / "data").string();
+// The directory shared/data beside the nearest repository; empty: there is none.
+std::string SharedDataBeside(fs::path directory, FileSystem* files) {
+  for (; !directory.empty(); directory = directory.parent_path()) {
+    if (Exists(files, (directory / ".git").string())) {
+      return (directory.parent_path() / "shared" / "data").string();
     }
-    if (folder == folder.parent_path()) break;
+    if (directory == directory.parent_path()) break;
   }
   return "";
 }
 
 struct Place {
-  std::string folder;  // empty: there is none
+  std::string directory;  // empty: there is none
   const char* name;
 };
 
@@ -56,10 +56,10 @@ std::optional<std::pair<std::string, const char*>> FindIn(absl::Span<const Place
                                                           absl::string_view relative,
                                                           FileSystem* files) {
   for (const Place& place : places) {
-    if (place.folder.empty()) continue;
+    if (place.directory.empty()) continue;
     for (absl::string_view path : {relative, absl::StripPrefix(relative, "data/")}) {
       std::error_code error;
-      const std::string candidate = fs::absolute(JoinPath(place.folder, path), error).string();
+      const std::string candidate = fs::absolute(JoinPath(place.directory, path), error).string();
       if (!error && Exists(files, candidate)) return std::make_pair(candidate, place.name);
     }
   }
@@ -77,7 +77,7 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
   const Place places[] = {{data_directory, "SLUICE_DATA"},
                           {SharedDataBeside(base, files), "beside the repository"}};
   for (const DataPath& named : DataPaths(job->mutable_data())) {
-    // The path was joined to the manifest's folder when it was read.
+    // The path was joined to the manifest's directory when it was read.
     const std::string relative = fs::path(*named.path).lexically_relative(base).string();
     if (named.path->empty() || IsWebAddress(*named.path) || relative.empty() ||
         absl::StartsWith(relative, "..") || Exists(files, *named.path)) {
@@ -103,26 +103,26 @@ absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
   for (const DataPath& named : paths) {
     if (named.path->empty() || IsWebAddress(*named.path) || Exists(files, *named.path)) continue;
     return absl::NotFoundError(
-        absl::StrCat(named.field, ": ", *named.path, ": no such file or folder"));
+        absl::StrCat(named.field, ": ", *named.path, ": no such file or directory"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> NewestCheckpoint(const std::string& folder, FileSystem* files) {
+absl::StatusOr<std::string> NewestCheckpoint(const std::string& directory, FileSystem* files) {
   const std::unique_ptr<CheckpointStorage> storage =
-      MakeLocalStorage(files, folder, absl::StrCat("cli-", getpid()));
+      MakeLocalStorage(files, directory, absl::StrCat("cli-", getpid()));
   const absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage->ListCheckpoints();
   if (!checkpoints.ok()) return checkpoints.status();
   if (checkpoints->empty()) return std::string();
   const auto older = [](const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
     return std::make_pair(a.attempt(), a.step()) < std::make_pair(b.attempt(), b.step());
   };
-  return JoinPath(
-      folder, CheckpointFolder(*std::max_element(checkpoints->begin(), checkpoints->end(), older)));
+  return JoinPath(directory, CheckpointDirectory(*std::max_element(checkpoints->begin(),
+                                                                   checkpoints->end(), older)));
 }
 
-absl::StatusOr<bool> HoldsCheckpoint(const std::string& folder, FileSystem* files) {
-  const absl::StatusOr<std::string> newest = NewestCheckpoint(folder, files);
+absl::StatusOr<bool> HoldsCheckpoint(const std::string& directory, FileSystem* files) {
+  const absl::StatusOr<std::string> newest = NewestCheckpoint(directory, files);
   if (!newest.ok()) return newest.status();
   return !newest->empty();
 }

@@ -1,4 +1,4 @@
-// Finds the files and folders that a job reads.
+// Finds the files and directories that a job reads.
 #ifndef SLUICE_SERVICES_CLI_JOB_PATHS_H_
 #define SLUICE_SERVICES_CLI_JOB_PATHS_H_
 
@@ -16,7 +16,8 @@ namespace sluice::cli {
 // may serve many checkouts. FindData looks for it, by the same path and by that without a leading
 // "data/",
 //   1. in `data_directory` ($SLUICE_DATA) unless that is empty;
-//   2. in shared/data beside the repository (the nearest folder with a .git) that the manifest is
+//   2. in shared/data beside the repository (the nearest directory with a .git) that the manifest
+//   is
 //      in.
 // It changes the paths of the data that it finds. Returns a sentence for each of them that names
 // the path in use. `manifest` is the file's path. Paths of data that is not found stay unchanged.
@@ -28,13 +29,13 @@ std::vector<std::string> FindData(const std::string& manifest, const std::string
 // addresses (DownloadData) are not checked.
 absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files);
 
-// The folder of the newest checkpoint in a folder of checkpoints; empty: there is none. Errors of
-// the file system.
-absl::StatusOr<std::string> NewestCheckpoint(const std::string& folder, FileSystem* files);
+// The directory of the newest checkpoint in a directory of checkpoints; empty: there is none.
+// Errors of the file system.
+absl::StatusOr<std::string> NewestCheckpoint(const std::string& directory, FileSystem* files);
 
-// Whether a folder of checkpoints contains one, i.e. the job has trained. Errors of the file
+// Whether a directory of checkpoints contains one, i.e. the job has trained. Errors of the file
 // system.
-absl::StatusOr<bool> HoldsCheckpoint(const std::string& folder, FileSystem* files);
+absl::StatusOr<bool> HoldsCheckpoint(const std::string& directory, FileSystem* files);
 
 }  // namespace sluice::cli
 

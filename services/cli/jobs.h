@@ -1,4 +1,4 @@
-// The jobs of one place (a folder of this machine, or a namespace of a cluster), behind one
+// The jobs of one place (a directory of this machine, or a namespace of a cluster), behind one
 // interface for the commands that show and stop jobs.
 #ifndef SLUICE_SERVICES_CLI_JOBS_H_
 #define SLUICE_SERVICES_CLI_JOBS_H_

@@ -167,7 +167,7 @@ class JsonDisplay final : public RunDisplay {
     if (progress.has_last_evaluation()) {
       json["evaluation"] = EvaluationJson(progress.last_evaluation());
     }
-    if (progress.checkpoint().has_last()) json["checkpoint"] = progress.checkpoint().folder();
+    if (progress.checkpoint().has_last()) json["checkpoint"] = progress.checkpoint().directory();
 
     json["logs"] = facts.logs;
     if (facts.result.outcome.blamed.has_value()) {

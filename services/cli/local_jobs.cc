@@ -28,8 +28,8 @@ std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
   if (result.ok() && !result->time.empty()) lines.push_back("  ended: " + result->time);
   if (job.ok()) {
     const std::string& chosen = job->spec.checkpoint().directory();
-    const std::string folder = chosen.empty() ? directory.checkpoints() : chosen;
-    const absl::StatusOr<std::string> newest = NewestCheckpoint(folder, files);
+    const std::string checkpoint_directory = chosen.empty() ? directory.checkpoints() : chosen;
+    const absl::StatusOr<std::string> newest = NewestCheckpoint(checkpoint_directory, files);
     if (newest.ok() && !newest->empty()) {
       lines.push_back("  newest checkpoint: " + *newest);
       lines.push_back(absl::StrCat("  model: sluice export ", name, " -o ", name, ".safetensors"));
@@ -127,7 +127,7 @@ class LocalJobs final : public Jobs {
     add("pulled", PulledText(*progress));
     add("staleness", StalenessText(*progress));
     if (progress->checkpoint().has_last()) {
-      add("newest checkpoint", progress->checkpoint().folder());
+      add("newest checkpoint", progress->checkpoint().directory());
     }
     return details;
   }

@@ -33,10 +33,10 @@ size_t OffsetOfLast(const std::string& path, size_t lines) {
   return begins.empty() ? offset : begins.front();
 }
 
-std::vector<std::string> ProcessesIn(const std::string& folder) {
+std::vector<std::string> ProcessesIn(const std::string& directory) {
   std::vector<std::string> processes;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     if (entry.path().extension() == kExtension) processes.push_back(entry.path().stem().string());
   }
   std::sort(processes.begin(), processes.end());
@@ -45,13 +45,13 @@ std::vector<std::string> ProcessesIn(const std::string& folder) {
 
 }  // namespace
 
-LogFollower::LogFollower(std::string folder, std::string process, size_t lines_before)
-    : folder_(std::move(folder)), process_(std::move(process)), lines_before_(lines_before) {}
+LogFollower::LogFollower(std::string directory, std::string process, size_t lines_before)
+    : directory_(std::move(directory)), process_(std::move(process)), lines_before_(lines_before) {}
 
 void LogFollower::Poll(const OnLine& on_line) {
-  for (const std::string& process : ProcessesIn(folder_)) {
+  for (const std::string& process : ProcessesIn(directory_)) {
     if (!process_.empty() && process != process_) continue;
-    const std::string path = (std::filesystem::path(folder_) / (process + kExtension)).string();
+    const std::string path = (std::filesystem::path(directory_) / (process + kExtension)).string();
     const auto [file, is_new] = files_.try_emplace(process);
     if (is_new && first_ && lines_before_ != kAll) {
       file->second.offset = OffsetOfLast(path, lines_before_);

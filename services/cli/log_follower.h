@@ -21,9 +21,9 @@ class LogFollower {
 
   static constexpr size_t kAll = std::numeric_limits<size_t>::max();
 
-  // Follows <folder>/*.log, or only <folder>/<process>.log. Of lines that exist at the start, only
-  // the last `lines_before` of each file are reported.
-  LogFollower(std::string folder, std::string process, size_t lines_before);
+  // Follows <directory>/*.log, or only <directory>/<process>.log. Of lines that exist at the start,
+  // only the last `lines_before` of each file are reported.
+  LogFollower(std::string directory, std::string process, size_t lines_before);
 
   // Reports all complete lines since the last call.
   void Poll(const OnLine& on_line);
@@ -39,7 +39,7 @@ class LogFollower {
 
   void PollFile(const std::string& path, File* file, const OnLine& on_line);
 
-  const std::string folder_;
+  const std::string directory_;
   const std::string process_;
   size_t lines_before_;
   bool first_ = true;

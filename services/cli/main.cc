@@ -55,7 +55,7 @@ bool ReaderGone() {
   return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
 
-// SLUICE_BIN_DIR, this program's folder, and the folders of Bazel's bazel-bin around it.
+// SLUICE_BIN_DIR, this program's directory, and the directories of Bazel's bazel-bin around it.
 std::vector<std::string> ProgramDirectories() {
   std::vector<std::string> directories;
   if (const std::string chosen = VariableOr("SLUICE_BIN_DIR", ""); !chosen.empty()) {

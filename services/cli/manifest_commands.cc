@@ -34,7 +34,7 @@ struct InitFlags {
   std::string output;
 };
 
-// The path at which the manifest will look for the given data: relative to its own folder.
+// The path at which the manifest will look for the given data: relative to its own directory.
 std::string DataPath(const InitFlags& flags) {
   const std::string& data = flags.content.data;
   const bool file = !flags.output.empty() && flags.output != "-";
@@ -131,7 +131,7 @@ int Init(const Environment& environment, InitFlags flags) {
   return kExitOk;
 }
 
-// `-` is standard input; relative paths are then relative to the current folder.
+// `-` is standard input; relative paths are then relative to the current directory.
 absl::StatusOr<api::TrainingJob> ReadJob(const Environment& environment, const std::string& file) {
   if (file != "-") return api::ReadManifest(file);
   std::string text(api::kMaxManifestBytes + 1, '\0');
@@ -199,7 +199,7 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
                    "a built-in model, or a TorchScript file (.pt)")
       ->capture_default_str();
   init->add_option("--data", init_flags->content.data,
-                   "a folder with IDX files, a .csv or .txt file, or `synthetic` (default: "
+                   "a directory with IDX files, a .csv or .txt file, or `synthetic` (default: "
                    "/usr/share/datasets/fashion-mnist; for lstm-lm: synthetic)");
   init->add_option("--label-column", init_flags->content.label_column,
                    "the column of a CSV file to predict");

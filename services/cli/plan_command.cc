@@ -44,10 +44,10 @@ int Describe(const Environment& environment, const PlanFlags& flags, const v1::J
                                          : std::vector<std::string>{flags.program_directory},
                                      {v1::WORKER});
   if (!programs.ok()) return Complain(environment, programs.status());
-  const auto folder = TemporaryDirectory::Make("sluice-plan");
-  if (!folder.ok()) return Complain(environment, folder.status());
-  const std::string job_file = JoinPath((*folder)->path(), "job.json");
-  const std::string described_file = JoinPath((*folder)->path(), "described");
+  const auto directory = TemporaryDirectory::Make("sluice-plan");
+  if (!directory.ok()) return Complain(environment, directory.status());
+  const std::string job_file = JoinPath((*directory)->path(), "job.json");
+  const std::string described_file = JoinPath((*directory)->path(), "described");
   const absl::Status written =
       AtomicWriteFile(environment.files, job_file, absl::Cord(JobSpecToJson(job)), "plan");
   if (!written.ok()) return Complain(environment, written);
@@ -171,7 +171,7 @@ void AddPlanCommand(CLI::App* app, const Environment& environment, Action* actio
       ->type_name("COUNT");
   AddStateDirectory(plan, &flags->state_directory);
   plan->add_option("--bin-dir", flags->program_directory,
-                   "folder of sluice-worker (default: beside sluice; SLUICE_BIN_DIR)");
+                   "directory of sluice-worker (default: beside sluice; SLUICE_BIN_DIR)");
   plan->callback(
       [=, &environment] { *action = [=, &environment] { return RunPlan(environment, *flags); }; });
 }

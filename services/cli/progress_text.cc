@@ -414,7 +414,7 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
   }
   if (progress.skipped_steps() > 0) add("skipped", CountedText(progress.skipped_steps(), "step"));
   if (progress.checkpoint().has_last()) {
-    std::string checkpoint = progress.checkpoint().folder();
+    std::string checkpoint = progress.checkpoint().directory();
     if (progress.checkpoint().bytes() > 0) {
       absl::StrAppend(&checkpoint, " (", BytesText(progress.checkpoint().bytes()), ")");
     }

@@ -87,7 +87,7 @@ struct SummaryFacts {
   absl::Duration elapsed;        // from start to end
   absl::Duration training_time;  // the part of it in which
   uint64_t samples = 0;          // this many samples were trained on
-  std::string logs;              // their folder, or a command that shows them
+  std::string logs;              // their directory, or a command that shows them
   std::string export_command;    // writes the trained model; empty: there is none
 };
 

@@ -235,7 +235,7 @@ TEST(SummaryTest, TrainedJobShowsItsMetricAndExportCommand) {
   progress.set_compute_seconds(3);
   progress.set_wait_seconds(1);
   progress.mutable_checkpoint()->mutable_last()->set_step(1876);
-  progress.mutable_checkpoint()->set_folder("folder");
+  progress.mutable_checkpoint()->set_directory("directory");
   const std::vector<std::string> lines = SummaryLines(facts);
   EXPECT_EQ(lines[0], "Trained demo: accuracy 98.61 % after 1,876 steps (2.00 epochs)");
   EXPECT_THAT(lines, Contains(HasSubstr("1m 37s")));

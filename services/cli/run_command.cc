@@ -192,12 +192,13 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
     *progress.mutable_last_evaluation() = *run.finished->evaluation;
   }
   const std::string& named = run.job.spec.checkpoint().directory();
-  const std::string folder = named.empty() ? directory.checkpoints() : named;
-  const auto storage = MakeLocalStorage(environment.files, folder, absl::StrCat("cli-", getpid()));
+  const std::string checkpoint_directory = named.empty() ? directory.checkpoints() : named;
+  const auto storage =
+      MakeLocalStorage(environment.files, checkpoint_directory, absl::StrCat("cli-", getpid()));
   if (const auto point = FindRestorePoint(*storage); point.ok() && point->found) {
     *progress.mutable_checkpoint()->mutable_last() = point->manifest.checkpoint();
-    progress.mutable_checkpoint()->set_folder(
-        JoinPath(folder, CheckpointFolder(point->manifest.checkpoint())));
+    progress.mutable_checkpoint()->set_directory(
+        JoinPath(checkpoint_directory, CheckpointDirectory(point->manifest.checkpoint())));
   }
   return SayNothingRuns(environment, flags, name, text, policy::OutcomeKind::kSucceeded, progress,
                         directory.logs());
@@ -443,7 +444,7 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
                   "log level of the processes (default: info; with --verbose debug)")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
   run->add_option("--bin-dir", flags->program_directory,
-                  "folder of sluice-coordinator, sluice-ps and sluice-worker (default: beside "
+                  "directory of sluice-coordinator, sluice-ps and sluice-worker (default: beside "
                   "sluice; SLUICE_BIN_DIR)");
   AddStateDirectory(run, &flags->state_directory);
   AddClusterFlags(run, &cluster->cluster);

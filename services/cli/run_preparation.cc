@@ -57,13 +57,13 @@ bool WantsExisting(const v1::CheckpointSpec& checkpoint) {
 // Refuses checkpoints without the record of their job: neither their job nor whether this manifest
 // fits them is known.
 absl::Status CheckNothingIsOrphaned(const local::JobDirectory& directory, FileSystem* files) {
-  const std::string folder = directory.checkpoints();
-  const absl::StatusOr<bool> holds = HoldsCheckpoint(folder, files);
+  const std::string checkpoint_directory = directory.checkpoints();
+  const absl::StatusOr<bool> holds = HoldsCheckpoint(checkpoint_directory, files);
   if (!holds.ok()) return holds.status();
   if (!*holds) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      folder, " holds checkpoints, and ", directory.path(),
-      "/job.json, the record of their job, is missing. Move the folder away to keep them "
+      checkpoint_directory, " holds checkpoints, and ", directory.path(),
+      "/job.json, the record of their job, is missing. Move the directory away to keep them "
       "(spec.checkpoint.restoreFrom starts from one), set spec.checkpoint.onExisting: Resume to "
       "continue from them, or use --fresh to remove them and start over."));
 }
@@ -81,7 +81,7 @@ absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh
     }
   }
   v1::JobSpec spec = job.spec;
-  // A folder that the manifest names is not emptied.
+  // A directory that the manifest names is not emptied.
   if (fresh) spec.mutable_checkpoint()->set_on_existing(v1::CheckpointSpec::REPLACE);
   return JudgeStorage(spec, directory, files);
 }
@@ -91,13 +91,14 @@ absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh
 absl::Status StartOver(const api::TrainingJob& job, const absl::StatusOr<api::TrainingJob>& before,
                        ExistingJob::Kind existing, local::JobDirectory* directory,
                        FileSystem* files) {
-  const std::string& folder = job.spec.checkpoint().directory();
-  if (before.ok() && !folder.empty() && before->spec.checkpoint().directory() == folder) {
+  const std::string& checkpoint_directory = job.spec.checkpoint().directory();
+  if (before.ok() && !checkpoint_directory.empty() &&
+      before->spec.checkpoint().directory() == checkpoint_directory) {
     // The claims stay. The vocabulary is removed, since the text may be a different one.
-    absl::Status status = files->Remove(JoinPath(folder, "vocabulary.txt"));
+    absl::Status status = files->Remove(JoinPath(checkpoint_directory, "vocabulary.txt"));
     if (!status.ok() && !absl::IsNotFound(status)) return status;
   }
-  const bool needed = folder.empty() && existing != ExistingJob::Kind::kNone;
+  const bool needed = checkpoint_directory.empty() && existing != ExistingJob::Kind::kNone;
   return needed ? absl::OkStatus() : directory->Clear();
 }
 
@@ -112,7 +113,7 @@ absl::Status CheckBeginning(const api::TrainingJob& job, bool fresh,
 struct Program {
   v1::Role role;
   const char* name;
-  const char* folder;  // in Bazel's bazel-bin
+  const char* directory;  // in Bazel's bazel-bin
   std::string local::Programs::*path;
 };
 
@@ -133,7 +134,7 @@ absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& director
     for (const std::string& directory : directories) {
       for (const std::string& path :
            {JoinPath(directory, program.name),
-            JoinPath(JoinPath(directory, program.folder), program.name)}) {
+            JoinPath(JoinPath(directory, program.directory), program.name)}) {
         if ((found.*program.path).empty() && access(path.c_str(), X_OK) == 0) {
           found.*program.path = path;
         }
@@ -142,7 +143,7 @@ absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& director
     if ((found.*program.path).empty()) {
       return absl::NotFoundError(absl::StrCat(
           "the program ", program.name, " is missing; searched ", absl::StrJoin(directories, ", "),
-          ". Build it, or name its folder with --bin-dir or SLUICE_BIN_DIR."));
+          ". Build it, or name its directory with --bin-dir or SLUICE_BIN_DIR."));
     }
   }
   return found;
@@ -249,7 +250,7 @@ absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
   }
   if (opened->existing.kind == ExistingJob::Kind::kRefused) {
     return absl::FailedPreconditionError(
-        absl::StrCat(kCheckpointFolderInUse, ": ", opened->existing.message));
+        absl::StrCat(kCheckpointDirectoryInUse, ": ", opened->existing.message));
   }
   return opened->existing;
 }
@@ -272,7 +273,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   if (!lock.ok()) {
     return absl::Status(
         lock.status().code(),
-        absl::StrCat(lock.status().message(), "; choose another folder with --state-dir"));
+        absl::StrCat(lock.status().message(), "; choose another directory with --state-dir"));
   }
   run.lock = *std::move(lock);
   absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");

@@ -47,7 +47,7 @@ bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& direc
                 FileSystem* files);
 
 // The programs of these roles; the other paths stay empty. NOT_FOUND names the missing program and
-// the folders that were searched.
+// the directories that were searched.
 absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
                                              absl::Span<const v1::Role> roles);
 
@@ -87,7 +87,7 @@ absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory
 // Takes the lock, removes the old state if requested, compares the manifest with the one the job
 // began with, and records it. A job that has trained nothing yet accepts any change.
 // FAILED_PRECONDITION: the job is already running; or the manifest has changed (the message names
-// each field); or the checkpoint folder belongs to an earlier life of the job, or contains
+// each field); or the checkpoint directory belongs to an earlier life of the job, or contains
 // checkpoints of an unknown job. NOT_FOUND: one of its inputs does not exist. Nothing is changed on
 // errors.
 absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,

@@ -102,7 +102,7 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
   auto flags = std::make_shared<StateFlags>();
   CLI::App* status = app->add_subcommand(
       "status",
-      "Show the jobs of this folder, or of a cluster's namespace; or one in detail\n\n"
+      "Show the jobs of this directory, or of a cluster's namespace; or one in detail\n\n"
       "  sluice status\n"
       "  sluice status fashion-mnist\n"
       "  sluice status --cluster --namespace vision\n");

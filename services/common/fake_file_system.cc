@@ -10,12 +10,12 @@ namespace sluice {
 namespace {
 
 absl::Status Missing(const std::string& path) {
-  return absl::NotFoundError(absl::StrCat(path, ": no such file or folder"));
+  return absl::NotFoundError(absl::StrCat(path, ": no such file or directory"));
 }
 
 absl::Status NotAFile(const std::string& path) {
   return absl::FailedPreconditionError(
-      absl::StrCat("cannot read ", path, ": it is a folder, not a file"));
+      absl::StrCat("cannot read ", path, ": it is a directory, not a file"));
 }
 
 absl::Status There(const std::string& path) {
@@ -126,7 +126,7 @@ absl::Status FakeFileSystem::Remove(const std::string& path) {
 absl::Status FakeFileSystem::CreateDirectories(const std::string& path) {
   MutexLock lock(&mutex_);
   for (std::string part = path; directories_.count(part) == 0; part = DirectoryOf(part)) {
-    if (names_.count(part) > 0) return absl::FailedPreconditionError(part + ": is not a folder");
+    if (names_.count(part) > 0) return absl::FailedPreconditionError(part + ": is not a directory");
     if (absl::Status status = Change(part); !status.ok()) return status;
     directories_.insert(part);
   }
@@ -140,7 +140,7 @@ absl::Status FakeFileSystem::RemoveDirectory(const std::string& path) {
   const auto inside = [&](const std::string& name) { return absl::StartsWith(name, prefix); };
   if (std::any_of(directories_.begin(), directories_.end(), inside) ||
       std::any_of(names_.begin(), names_.end(), [&](const auto& n) { return inside(n.first); })) {
-    return absl::FailedPreconditionError(path + ": the folder is not empty");
+    return absl::FailedPreconditionError(path + ": the directory is not empty");
   }
   if (absl::Status status = Change(path); !status.ok()) return status;
   directories_.erase(path);

@@ -15,13 +15,13 @@
 namespace sluice {
 
 // A file system in memory that loses unsynced data in a power cut and fails on request. "/" exists;
-// a file's folder must exist. Any thread.
+// a file's directory must exist. Any thread.
 class FakeFileSystem final : public FileSystem {
  public:
   FakeFileSystem();
 
-  // Keeps only synced data: contents by Sync of the file, names by SyncDirectory of their folder.
-  // Open files lose their unsynced content and can no longer be written.
+  // Keeps only synced data: contents by Sync of the file, names by SyncDirectory of their
+  // directory. Open files lose their unsynced content and can no longer be written.
   void CutPower();
 
   // How many bytes all files together may have; a write beyond it fails with RESOURCE_EXHAUSTED

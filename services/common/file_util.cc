@@ -60,7 +60,7 @@ auto RetryOnInterrupt(const Call& call) {
 // FAILED_PRECONDITION, with the kind of file, unless it is a regular file.
 absl::Status CheckRegular(const struct stat& info, absl::string_view path) {
   if (S_ISREG(info.st_mode)) return absl::OkStatus();
-  const char* kind = S_ISDIR(info.st_mode)    ? "a folder"
+  const char* kind = S_ISDIR(info.st_mode)    ? "a directory"
                      : S_ISFIFO(info.st_mode) ? "a pipe"
                      : S_ISSOCK(info.st_mode) ? "a socket"
                                               : "a device";
@@ -166,30 +166,30 @@ class RealFileSystem final : public FileSystem {
     if (errno == EEXIST) {
       struct stat info;
       if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return absl::OkStatus();
-      return ErrnoStatus(ENOTDIR, "make the folder", path);
+      return ErrnoStatus(ENOTDIR, "make the directory", path);
     }
-    if (errno != ENOENT) return ErrnoStatus(errno, "make the folder", path);
+    if (errno != ENOENT) return ErrnoStatus(errno, "make the directory", path);
     if (absl::Status parent = CreateDirectories(DirectoryOf(path)); !parent.ok()) return parent;
     // Another process may have made it meanwhile.
     if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
-      return ErrnoStatus(errno, "make the folder", path);
+      return ErrnoStatus(errno, "make the directory", path);
     }
     return SyncDirectory(DirectoryOf(path));
   }
 
   absl::Status RemoveDirectory(const std::string& path) override {
     if (rmdir(path.c_str()) == 0) return absl::OkStatus();
-    return ErrnoStatus(errno, "remove the folder", path);
+    return ErrnoStatus(errno, "remove the directory", path);
   }
 
   absl::Status SyncDirectory(const std::string& path) override {
     const Descriptor directory(
         RetryOnInterrupt([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-    if (directory.get() < 0) return ErrnoStatus(errno, "open the folder", path);
+    if (directory.get() < 0) return ErrnoStatus(errno, "open the directory", path);
     if (RetryOnInterrupt([&] { return fsync(directory.get()); }) == 0) return absl::OkStatus();
     // Some network file systems lack this operation and do not need it.
     if (errno == EINVAL) return absl::OkStatus();
-    return ErrnoStatus(errno, "sync the folder", path);
+    return ErrnoStatus(errno, "sync the directory", path);
   }
 
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {

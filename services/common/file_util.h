@@ -37,7 +37,7 @@ class FileSystem {
                                                                bool exclusive) = 0;
   // The whole file, to which `path` may be a symbolic link. RESOURCE_EXHAUSTED if it is longer than
   // `max_bytes`, without reading more than that. FAILED_PRECONDITION, at once, if it is not a
-  // regular file but a pipe, a device, a socket or a folder.
+  // regular file but a pipe, a device, a socket or a directory.
   virtual absl::StatusOr<std::string> Read(const std::string& path, size_t max_bytes) = 0;
   // Replaces `to` if it exists.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
@@ -45,13 +45,14 @@ class FileSystem {
   // succeeds.
   virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
-  // Makes the folder and its parents; OK if it exists. The new names are durable.
+  // Makes the directory and its parents; OK if it exists. The new names are durable.
   virtual absl::Status CreateDirectories(const std::string& path) = 0;
-  // Removes an empty folder.
+  // Removes an empty directory.
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;
-  // Names that were made, replaced or removed in the folder before are durable when this returns.
+  // Names that were made, replaced or removed in the directory before are durable when this
+  // returns.
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
-  // Names in a folder, sorted, without . and ..
+  // Names in a directory, sorted, without . and ..
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
   virtual absl::StatusOr<bool> Exists(const std::string& path) = 0;
   // The size of a regular file; FAILED_PRECONDITION if it is not one.
@@ -61,7 +62,7 @@ class FileSystem {
 // The machine's file system.
 std::unique_ptr<FileSystem> MakeRealFileSystem();
 
-// The folder of a path ("." if it has none) and its last part.
+// The directory of a path ("." if it has none) and its last part.
 std::string DirectoryOf(absl::string_view path);
 std::string FileNameOf(absl::string_view path);
 std::string JoinPath(absl::string_view directory, absl::string_view name);

@@ -47,11 +47,13 @@ TEST(RealFileSystemTest, RefusesToReadOtherKindsOfFilesAndNamesTheKind) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const std::string root = NewDirectory();
   ASSERT_EQ(mkfifo(JoinPath(root, "pipe").c_str(), 0600), 0);
-  ASSERT_EQ(mkdir(JoinPath(root, "folder").c_str(), 0700), 0);
+  ASSERT_EQ(mkdir(JoinPath(root, "directory").c_str(), 0700), 0);
   ASSERT_EQ(symlink("/dev/zero", JoinPath(root, "device").c_str()), 0);
   ASSERT_EQ(symlink("loop", JoinPath(root, "loop").c_str()), 0);
-  const std::pair<const char*, const char*> kinds[] = {
-      {"pipe", "a pipe"}, {"folder", "a folder"}, {"device", "a device"}, {"loop", "symbolic"}};
+  const std::pair<const char*, const char*> kinds[] = {{"pipe", "a pipe"},
+                                                       {"directory", "a directory"},
+                                                       {"device", "a device"},
+                                                       {"loop", "symbolic"}};
   for (const auto& [name, kind] : kinds) {
     for (const absl::Status& status : {files->Read(JoinPath(root, name), kMany).status(),
                                        files->Size(JoinPath(root, name)).status()}) {
@@ -62,13 +64,14 @@ TEST(RealFileSystemTest, RefusesToReadOtherKindsOfFilesAndNamesTheKind) {
   }
 }
 
-TEST(RealFileSystemTest, ReadsThroughSymbolicLinksOfFilesAndFolders) {
+TEST(RealFileSystemTest, ReadsThroughSymbolicLinksOfFilesAndDirectories) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const std::string root = NewDirectory();
-  ASSERT_EQ(mkdir(JoinPath(root, "folder").c_str(), 0700), 0);
-  ASSERT_TRUE(AtomicWriteFile(files.get(), JoinPath(root, "folder/f"), absl::Cord("x"), "1").ok());
-  ASSERT_EQ(symlink("folder", JoinPath(root, "link").c_str()), 0);
-  ASSERT_EQ(symlink("folder/f", JoinPath(root, "file").c_str()), 0);
+  ASSERT_EQ(mkdir(JoinPath(root, "directory").c_str(), 0700), 0);
+  ASSERT_TRUE(
+      AtomicWriteFile(files.get(), JoinPath(root, "directory/f"), absl::Cord("x"), "1").ok());
+  ASSERT_EQ(symlink("directory", JoinPath(root, "link").c_str()), 0);
+  ASSERT_EQ(symlink("directory/f", JoinPath(root, "file").c_str()), 0);
   EXPECT_EQ(*files->Read(JoinPath(root, "link/f"), kMany), "x");
   EXPECT_EQ(*files->Read(JoinPath(root, "file"), kMany), "x");
 }
@@ -142,7 +145,8 @@ TEST_P(FileSystemTest, ErrorsNamePath) {
   const auto missing = files_->Read(Path("missing"), kMany);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr(Path("missing")));
-  EXPECT_EQ(files_->Create(Path("no/folder"), false).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(files_->Create(Path("no/directory"), false).status().code(),
+            absl::StatusCode::kNotFound);
   EXPECT_EQ(files_->Remove(Path("missing")).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(files_->List(Path("missing")).status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(*files_->Exists(Path("missing")));
@@ -158,7 +162,7 @@ TEST_P(FileSystemTest, ErrorOfWriteNamesRequestedFile) {
   }
 }
 
-TEST_P(FileSystemTest, MakesFoldersWithParentsAndRemovesEmptyOnes) {
+TEST_P(FileSystemTest, MakesDirectoriesWithParentsAndRemovesEmptyOnes) {
   ASSERT_TRUE(files_->CreateDirectories(Path("a/b/c")).ok());
   ASSERT_TRUE(files_->CreateDirectories(Path("a/b/c")).ok());
   ASSERT_TRUE(AtomicWriteFile(files_.get(), Path("a/b/f"), absl::Cord("x"), "1").ok());

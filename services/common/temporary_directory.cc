@@ -15,10 +15,10 @@ absl::StatusOr<std::unique_ptr<TemporaryDirectory>> TemporaryDirectory::Make(
     absl::string_view prefix) {
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-  if (error) return absl::ErrnoToStatus(error.value(), "$TMPDIR is not a folder");
+  if (error) return absl::ErrnoToStatus(error.value(), "$TMPDIR is not a directory");
   std::string path = absl::StrCat((parent / std::string(prefix)).string(), "-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a folder in ", parent.string()));
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a directory in ", parent.string()));
   }
   return absl::WrapUnique(new TemporaryDirectory(std::move(path)));
 }

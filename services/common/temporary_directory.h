@@ -10,12 +10,12 @@
 
 namespace sluice {
 
-// A folder under $TMPDIR (default /tmp) that no other process uses, not even one with the same id
-// in another container, and that only its user may read. The destructor removes it with its
+// A directory under $TMPDIR (default /tmp) that no other process uses, not even one with the same
+// id in another container, and that only its user may read. The destructor removes it with its
 // content.
 class TemporaryDirectory {
  public:
-  // The folder's name begins with `prefix`. An error names the parent folder.
+  // The directory's name begins with `prefix`. An error names the parent directory.
   static absl::StatusOr<std::unique_ptr<TemporaryDirectory>> Make(absl::string_view prefix);
 
   ~TemporaryDirectory();

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(TemporaryDirectoryTest, TwoInOneProcessAreDifferentFoldersRemovedWithContent) {
+TEST(TemporaryDirectoryTest, TwoInOneProcessAreDifferentDirectoriesRemovedWithContent) {
   std::string first_path;
   {
     const auto first = TemporaryDirectory::Make("sluice-test");
@@ -31,7 +31,7 @@ TEST(TemporaryDirectoryTest, TwoInOneProcessAreDifferentFoldersRemovedWithConten
   EXPECT_FALSE(std::filesystem::exists(first_path));
 }
 
-TEST(TemporaryDirectoryTest, ErrorNamesParentFolder) {
+TEST(TemporaryDirectoryTest, ErrorNamesParentDirectory) {
   const char* const set = getenv("TMPDIR");
   const std::optional<std::string> was =
       set == nullptr ? std::nullopt : std::optional<std::string>(set);

@@ -20,7 +20,7 @@ bool IsHexadecimal(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isxdigit(c); });
 }
 
-// The file name in a URL without scheme: host/folder/name?query.
+// The file name in a URL without scheme: host/directory/name?query.
 std::string NameIn(absl::string_view place) {
   place = place.substr(0, place.find('?'));
   std::string name(place.substr(place.rfind('/') + 1));
@@ -28,7 +28,7 @@ std::string NameIn(absl::string_view place) {
     if (!absl::ascii_isalnum(c) && !absl::StrContains("-_.+", c)) c = '_';
   }
   if (name.size() > kMaxName) name = name.substr(name.size() - kMaxName);
-  // Data must not be in a hidden file, nor be named like the folder itself.
+  // Data must not be in a hidden file, nor be named like the directory itself.
   return absl::StartsWith(name, ".") ? absl::StrCat("_", name) : name;
 }
 

@@ -35,7 +35,7 @@ TEST(WebAddressTest, ParsesUrlChecksumAndName) {
   EXPECT_EQ(address->file_name, "train-images.gz");
 }
 
-TEST(WebAddressTest, SlashesInQueryAreNotFolders) {
+TEST(WebAddressTest, SlashesInQueryAreNotDirectories) {
   EXPECT_EQ(ParseWebAddress(With("http://h/f?a=/"))->file_name, "f");
 }
 
@@ -45,7 +45,7 @@ TEST(WebAddressTest, ChecksumsAreComparedInLowerCase) {
   EXPECT_EQ(address->sha256, std::string(64, 'f'));
 }
 
-TEST(WebAddressTest, NameStaysInItsFolder) {
+TEST(WebAddressTest, NameStaysInItsDirectory) {
   EXPECT_EQ(ParseWebAddress(With("http://h/a/.."))->file_name, "_..");
   EXPECT_EQ(ParseWebAddress(With("http://h/%2e%2e"))->file_name, "_2e_2e");
   EXPECT_EQ(ParseWebAddress(With("http://h/" + std::string(500, 'x')))->file_name.size(), 200u);
@@ -65,8 +65,8 @@ TEST(WebAddressTest, ErrorNamesProblem) {
       {With("http:///f"), "names no host or no file"},
       {With("http://h?a=/f"), "names no host or no file"},
       {With("http://h/"), "names no file"},
-      {With("http://h/folder/?a=f"), "names no file"},
-      {With("http://h/folder/"), "names no file"},
+      {With("http://h/directory/?a=f"), "names no file"},
+      {With("http://h/directory/"), "names no file"},
       {With("http://h/a b"), "has a space"},
   };
   for (const auto& c : cases) {

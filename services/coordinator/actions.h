@@ -27,9 +27,9 @@ struct StorageContents {
   // attempt, else that claim's parent, and so on.
   bool has_newest = false;
   v1::Manifest newest;
-  // Empty: `newest` is in the job's own storage. Otherwise the folder of another job's checkpoint
-  // (checkpoint.restoreFrom), with which a job without own checkpoints begins.
-  std::string foreign_folder;
+  // Empty: `newest` is in the job's own storage. Otherwise the directory of another job's
+  // checkpoint (checkpoint.restoreFrom), with which a job without own checkpoints begins.
+  std::string foreign_directory;
   std::vector<v1::CheckpointRef> checkpoints;  // that have a manifest and were not skipped
   // One sentence for each better checkpoint that was skipped, and for each other damaged file.
   std::vector<std::string> damaged;

@@ -1,6 +1,6 @@
-// Jobs whose checkpoint folder is damaged while no process runs.
+// Jobs whose checkpoint directory is damaged while no process runs.
 //
-// The code of the shards and of the storage writes a folder as two attempts leave it. The test
+// The code of the shards and of the storage writes a directory as two attempts leave it. The test
 // flips bits and truncates files; then storage, coordinator and shards restore the job. Each time
 // they use the exact bytes of the newest whole checkpoint, or use an older checkpoint and report
 // that, or the job fails and names the damage. No other outcome is allowed.
@@ -69,7 +69,7 @@ v1::JobSpec SpecOf(const ModeOfJob& mode) {
   return spec;
 }
 
-// The folder of a job of two attempts. The second began with the newest checkpoint of the first.
+// The directory of a job of two attempts. The second began with the newest checkpoint of the first.
 class SavedJob {
  public:
   explicit SavedJob(const ModeOfJob& mode) : spec_(SpecOf(mode)), mode_(mode.mode) {
@@ -163,16 +163,16 @@ class SavedJob {
     *manifest.mutable_layout() = layout_;
     manifest.set_time("2026-11-01T10:00:01.5+00:00");
     manifest.set_loss(0.25);
-    const std::string folder = absl::StrCat(kStore, "/", CheckpointFolder(ref), "/");
+    const std::string directory = absl::StrCat(kStore, "/", CheckpointDirectory(ref), "/");
     for (const uint32_t partition : model_->filled()) {
       const ps::EncodedPartition encoded = ps::EncodePartition(ContentOf(partition, ref.step()));
       EXPECT_TRUE(storage_->WriteFile(ref, encoded.file.name(), encoded.bytes).ok());
       *manifest.add_files() = encoded.file;
-      Remember(folder + encoded.file.name());
+      Remember(directory + encoded.file.name());
     }
     EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
-    Remember(folder + "manifest.json");
-    manifests_[CheckpointFolder(ref)] = manifest;
+    Remember(directory + "manifest.json");
+    manifests_[CheckpointDirectory(ref)] = manifest;
   }
 
   void Remember(const std::string& path) { whole_[path] = *files_.Read(path, kMaxFileBytes); }
@@ -186,7 +186,7 @@ class SavedJob {
   FakeFileSystem files_;
   std::unique_ptr<CheckpointStorage> storage_ = MakeLocalStorage(&files_, kStore, "test");
   std::map<std::string, std::string> whole_;
-  std::map<std::string, v1::Manifest> manifests_;  // by folder
+  std::map<std::string, v1::Manifest> manifests_;  // by directory
 };
 
 std::string KindOf(const std::string& path) {
@@ -241,8 +241,8 @@ std::string LoadOn(SavedJob& saved, const FakeShard& fake) {
     for (ps::ShardAction& action : shard.TakeActions()) {
       if (const auto* load = std::get_if<ps::LoadPartition>(&action); load != nullptr) {
         absl::StatusOr<absl::Cord> file = saved.storage().ReadFile(load->checkpoint, load->file);
-        const std::string path =
-            absl::StrCat(kStore, "/", CheckpointFolder(load->checkpoint), "/", load->file.name());
+        const std::string path = absl::StrCat(kStore, "/", CheckpointDirectory(load->checkpoint),
+                                              "/", load->file.name());
         if (!file.ok() || *file != saved.files().at(path)) return path + " has other bytes";
         shard.OnPartitionLoaded(load->init_id, load->file.partition(), std::move(file), now);
         more = true;
@@ -260,11 +260,11 @@ std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
   job.read_storage = [&] { return OpenStorage(saved.storage(), saved.spec(), nullptr); };
   job.Start();
   const std::string events = absl::StrJoin(job.Events(), "\n");
-  // Messages name a checkpoint by its folder: reading stops at the first damage.
+  // Messages name a checkpoint by its directory: reading stops at the first damage.
   const auto names = [&](const std::string& text, const std::string& path) {
-    const std::string folder = FileNameOf(DirectoryOf(path));
-    const bool of_checkpoint = absl::StartsWith(folder, "attempt");
-    return absl::StrContains(text, of_checkpoint ? folder : "/" + FileNameOf(path));
+    const std::string directory = FileNameOf(DirectoryOf(path));
+    const bool of_checkpoint = absl::StartsWith(directory, "attempt");
+    return absl::StrContains(text, of_checkpoint ? directory : "/" + FileNameOf(path));
   };
   if (job.exit.has_value()) {
     if (job.exit->reason != ExitReason::kFailed) return "it ends: " + job.exit->message;
@@ -275,8 +275,8 @@ std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
   }
   const v1::PrepareState& prepare = job.shards[0]->prepare;
   if (!prepare.has_checkpoint()) return "IT BEGINS AT ZERO";
-  const std::string folder = CheckpointFolder(prepare.checkpoint().checkpoint());
-  const auto manifest = saved.manifests().find(folder);
+  const std::string directory = CheckpointDirectory(prepare.checkpoint().checkpoint());
+  const auto manifest = saved.manifests().find(directory);
   if (manifest == saved.manifests().end() ||
       manifest->second.SerializeAsString() != prepare.checkpoint().SerializeAsString()) {
     return absl::StrCat("ANOTHER MANIFEST: ", prepare.checkpoint().ShortDebugString());
@@ -287,10 +287,11 @@ std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
   for (const std::string& path : damaged) {
     const std::string of = FileNameOf(DirectoryOf(path));
     // Checkpoints older than the used one are not read. A truncated owner may still be valid.
-    const bool read = KindOf(path) == "claim" || (of > folder && absl::StartsWith(of, "attempt"));
+    const bool read =
+        KindOf(path) == "claim" || (of > directory && absl::StartsWith(of, "attempt"));
     if (read && !names(events, path)) return absl::StrCat("NOT NAMED: ", path, " in\n", events);
   }
-  if (folder == saved.manifests().rbegin()->first) return kSame;
+  if (directory == saved.manifests().rbegin()->first) return kSame;
   return absl::StrContains(events, "skipped: ") ? kOlder : "OLDER, NOT REPORTED";
 }
 
@@ -299,7 +300,7 @@ class CheckpointDamageTest : public ::testing::TestWithParam<ModeOfJob> {};
 INSTANTIATE_TEST_SUITE_P(AllModes, CheckpointDamageTest, ::testing::ValuesIn(kModes),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(CheckpointDamageTest, RestoresNewestCheckpointOfWholeFolder) {
+TEST_P(CheckpointDamageTest, RestoresNewestCheckpointOfWholeDirectory) {
   SavedJob saved(GetParam());
   EXPECT_EQ(Restore(saved, {}), kSame);
 }
@@ -340,8 +341,8 @@ TEST_P(CheckpointDamageTest, ReportsFlippedBitsAndTruncationsAndNeverStartsAtZer
 
 TEST_P(CheckpointDamageTest, FailsWithAdviceIfNoCheckpointIsWhole) {
   SavedJob saved(GetParam());
-  for (const auto& [folder, manifest] : saved.manifests()) {
-    saved.Write(absl::StrCat(kStore, "/", folder, "/manifest.json"), "{");
+  for (const auto& [directory, manifest] : saved.manifests()) {
+    saved.Write(absl::StrCat(kStore, "/", directory, "/manifest.json"), "{");
   }
   FakeJob job(saved.spec());
   job.read_storage = [&] { return OpenStorage(saved.storage(), saved.spec(), nullptr); };

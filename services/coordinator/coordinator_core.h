@@ -50,8 +50,8 @@ struct CoordinatorOptions {
   uint64_t incarnation = 0;  // of this coordinator; random, not 0
   // Found at the start; they become events of the job.
   std::vector<std::string> warnings;
-  // Name of a checkpoint's folder in the storage (services/checkpoint).
-  std::function<std::string(const v1::CheckpointRef&)> checkpoint_folder;
+  // Name of a checkpoint's directory in the storage (services/checkpoint).
+  std::function<std::string(const v1::CheckpointRef&)> checkpoint_directory;
   std::string build;  // recorded in manifests
   std::string isa;    // recorded in manifests
 };

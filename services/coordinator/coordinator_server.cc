@@ -338,7 +338,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(WriteManifest& write) {
     storage_thread_.Post([this, manifest = std::move(write.manifest)] {
       const absl::Status status = storage_->WriteManifest(manifest);
-      logger_.Info("Manifest written", {{"checkpoint", CheckpointFolder(manifest.checkpoint())},
+      logger_.Info("Manifest written", {{"checkpoint", CheckpointDirectory(manifest.checkpoint())},
                                         {"status", status.ToString()}});
       Event([checkpoint = manifest.checkpoint(), status](CoordinatorCore& core, absl::Time now) {
         core.OnManifestWritten(checkpoint, status, now);
@@ -346,13 +346,14 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     });
   }
   void Perform(DeleteCheckpoint& remove) {
-    storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint),
-                          attempt = remove.attempt] {
-      const absl::Status status = RemoveReplaced(*storage_, checkpoint, attempt);
-      if (status.ok()) return;
-      logger_.Warning("Old checkpoint could not be removed",
-                      {{"checkpoint", CheckpointFolder(checkpoint)}, {"why", status.ToString()}});
-    });
+    storage_thread_.Post(
+        [this, checkpoint = std::move(remove.checkpoint), attempt = remove.attempt] {
+          const absl::Status status = RemoveReplaced(*storage_, checkpoint, attempt);
+          if (status.ok()) return;
+          logger_.Warning(
+              "Old checkpoint could not be removed",
+              {{"checkpoint", CheckpointDirectory(checkpoint)}, {"why", status.ToString()}});
+        });
   }
   void Perform(RemoveIncomplete& remove) {
     storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint)] {
@@ -360,8 +361,9 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       const bool incomplete = absl::IsNotFound(storage_->ReadManifest(checkpoint).status());
       const absl::Status status = incomplete ? storage_->Remove(checkpoint) : absl::OkStatus();
       if (!status.ok()) {
-        logger_.Warning("Abandoned checkpoint could not be removed",
-                        {{"checkpoint", CheckpointFolder(checkpoint)}, {"why", status.ToString()}});
+        logger_.Warning(
+            "Abandoned checkpoint could not be removed",
+            {{"checkpoint", CheckpointDirectory(checkpoint)}, {"why", status.ToString()}});
       }
       Event([](CoordinatorCore& core, absl::Time now) { core.OnIncompleteRemoved(now); });
     });

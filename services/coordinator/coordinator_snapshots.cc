@@ -233,7 +233,7 @@ void CoordinatorCore::Impl::OpenNewSnapshot(const SnapshotPlan& plan, uint64_t s
   snapshot.write = plan.checkpoint;
   snapshot.saving = plan.checkpoint ? Snapshot::Saving::kCollecting : Snapshot::Saving::kNo;
   if (plan.checkpoint) incomplete_.insert(step);
-  if (plan.checkpoint) snapshot.folder = options_.checkpoint_folder(snapshot.name);
+  if (plan.checkpoint) snapshot.directory = options_.checkpoint_directory(snapshot.name);
   snapshot.evaluation = plan.evaluation;
   if (goal_ == Goal::kNone) snapshot.readers = {waiting_readers_.begin(), waiting_readers_.end()};
   if (goal_ == Goal::kNone) waiting_readers_.clear();
@@ -447,7 +447,7 @@ void CoordinatorCore::Impl::FinishCheckpoint(absl::Time now) {
   }
 
   *checkpoint_status_.mutable_last() = snapshot_->name;
-  checkpoint_status_.set_folder(snapshot_->folder);
+  checkpoint_status_.set_directory(snapshot_->directory);
   checkpoint_status_.set_bytes(bytes);
   checkpoint_status_.set_seconds(snapshot_->seconds);
   checkpoint_status_.clear_error();

@@ -99,7 +99,7 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
   }
   const ExistingJob& existing = storage_.existing;
   if (existing.kind == ExistingJob::Kind::kRefused) {
-    Fail(existing.message, now, kCheckpointFolderInUse);
+    Fail(existing.message, now, kCheckpointDirectoryInUse);
     return;
   }
 
@@ -281,7 +281,7 @@ void CoordinatorCore::Impl::Claim(bool end, absl::Time now) {
     claim.set_end(true);
   } else {
     // Another job's checkpoint is not a parent: parents are looked up in this job's storage.
-    if (storage_.has_newest && storage_.foreign_folder.empty()) {
+    if (storage_.has_newest && storage_.foreign_directory.empty()) {
       *claim.mutable_parent() = storage_.newest.checkpoint();
     }
     stage_ = Stage::kClaiming;
@@ -584,9 +584,9 @@ v1::PrepareState CoordinatorCore::Impl::PrepareStateMessage() const {
   *prepare.mutable_owner() = {facts_.owner.begin(), facts_.owner.end()};
   if (base_.has_value()) {
     *prepare.mutable_checkpoint() = storage_.newest;
-    prepare.set_checkpoint_folder(storage_.foreign_folder.empty()
-                                      ? options_.checkpoint_folder(*base_)
-                                      : storage_.foreign_folder);
+    prepare.set_checkpoint_directory(storage_.foreign_directory.empty()
+                                         ? options_.checkpoint_directory(*base_)
+                                         : storage_.foreign_directory);
   }
   prepare.set_training_samples(model_->training_samples());
   prepare.set_version(facts_.base_version);

@@ -106,20 +106,20 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   const v1::JobSpec* const job = &job_file->job;
   const Logger logger = base_logger.With({{"job", job->name()}, {"role", "coordinator"}});
   const uint64_t incarnation = RandomIncarnation();
-  const std::string storage_folder =
+  const std::string storage_directory =
       flags.storage.empty() ? job->checkpoint().directory() : flags.storage;
-  if (storage_folder.empty()) {
+  if (storage_directory.empty()) {
     return absl::InvalidArgumentError(
         "no checkpoint storage: set --storage or the job's checkpoint directory");
   }
 
   const std::unique_ptr<CheckpointStorage> storage =
-      MakeLocalStorage(files.get(), storage_folder, absl::StrCat(incarnation));
+      MakeLocalStorage(files.get(), storage_directory, absl::StrCat(incarnation));
   Metrics metrics(coordinator::CoordinatorMetrics(), {{"training_job", job->name()}});
 
   if (job->tls() == v1::JobSpec::TLS_ENABLED && flags.security.directory.empty()) {
     return absl::InvalidArgumentError(
-        "the job has tls: Enabled: set --tls-directory, the folder of the coordinator's "
+        "the job has tls: Enabled: set --tls-directory, the directory of the coordinator's "
         "certificate");
   }
   security::TransportSecurity::Options own_security = flags.security;
@@ -143,8 +143,8 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.security = *security;
   options.core.job = *job;
   options.core.incarnation = incarnation;
-  options.core.checkpoint_folder = [storage_folder](const v1::CheckpointRef& ref) {
-    return JoinPath(storage_folder, CheckpointFolder(ref));
+  options.core.checkpoint_directory = [storage_directory](const v1::CheckpointRef& ref) {
+    return JoinPath(storage_directory, CheckpointDirectory(ref));
   };
   options.core.build = std::string(Version());
   options.core.isa = absl::StrCat(BuildDescription(), ", ", BestInstructionSet());
@@ -207,8 +207,9 @@ int Main(int argc, char** argv) {
   app.add_option("--listen", flags.address,
                  "host:port to listen on (port 0: any; default: MASTER_ADDR and MASTER_PORT, else "
                  "127.0.0.1:0)");
-  app.add_option("--storage", flags.storage,
-                 "folder for claims and checkpoints, seen by all processes (default: the job's)");
+  app.add_option(
+      "--storage", flags.storage,
+      "directory for claims and checkpoints, seen by all processes (default: the job's)");
   app.add_option("--status-file", flags.status_file,
                  "write the job's last progress to this file at the end (JSON)");
   app.add_option("--termination-file", flags.termination_file,

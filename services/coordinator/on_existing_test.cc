@@ -59,13 +59,13 @@ void RunFirst(FakeFileSystem* files, bool to_its_end) {
   ASSERT_EQ(first.job().exit.has_value(), to_its_end);
 }
 
-std::vector<std::string> Folders(CheckpointStorage& storage) {
-  std::vector<std::string> folders;
+std::vector<std::string> Directories(CheckpointStorage& storage) {
+  std::vector<std::string> directories;
   const std::vector<v1::CheckpointRef> checkpoints = storage.ListCheckpoints().value();
   for (const v1::CheckpointRef& ref : checkpoints) {
-    folders.push_back(CheckpointFolder(ref));
+    directories.push_back(CheckpointDirectory(ref));
   }
-  return folders;
+  return directories;
 }
 
 TEST(OnExisting, ReportsFinishedJobOfSameNameAndLeavesItUnchanged) {
@@ -73,7 +73,7 @@ TEST(OnExisting, ReportsFinishedJobOfSameNameAndLeavesItUnchanged) {
     FakeFileSystem files;
     RunFirst(&files, /*to_its_end=*/true);
     StoredJob again(&files, Spec("u2", policy, 40));
-    const std::vector<std::string> before = Folders(again.storage());
+    const std::vector<std::string> before = Directories(again.storage());
     FakeJob& job = again.Run();
     ASSERT_TRUE(job.exit.has_value());
     EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
@@ -82,8 +82,8 @@ TEST(OnExisting, ReportsFinishedJobOfSameNameAndLeavesItUnchanged) {
                       HasSubstr("spec.training.steps 20 -> 40"),
                       HasSubstr("Set checkpoint.onExisting: Resume")));
     EXPECT_EQ(job.Progress().phase(), v1::JobProgress::FAILED);
-    EXPECT_EQ(job.Progress().reason_code(), kCheckpointFolderInUse);
-    EXPECT_EQ(Folders(again.storage()), before);
+    EXPECT_EQ(job.Progress().reason_code(), kCheckpointDirectoryInUse);
+    EXPECT_EQ(Directories(again.storage()), before);
     EXPECT_EQ(again.storage().ReadClaims()->size(), 2u);
   }
 }

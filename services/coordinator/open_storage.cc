@@ -49,12 +49,12 @@ absl::StatusOr<StorageContents> ReadContents(
     if (!source.ok()) return source.status();
     contents.has_newest = true;
     contents.newest = std::move(source->manifest);
-    contents.foreign_folder = std::move(source->folder);
+    contents.foreign_directory = std::move(source->directory);
     for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
   }
 
   if (!contents.claims.empty()) {
-    // Folders of older attempts without a manifest can never become checkpoints.
+    // Directories of older attempts without a manifest can never become checkpoints.
     (void)storage.RemoveIncomplete(contents.claims.back().attempt());
   }
   return contents;

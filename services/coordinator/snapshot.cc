@@ -59,7 +59,7 @@ v1::OpenSnapshot Snapshot::Message() const {
   message.set_snapshot_id(id);
   message.set_step(step);
   message.set_write(write);
-  message.set_folder(folder);
+  message.set_directory(directory);
   *message.mutable_name() = name;
   return message;
 }

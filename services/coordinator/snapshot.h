@@ -79,7 +79,7 @@ struct Snapshot {
   uint64_t id = 0;
   uint64_t step = 0;  // the version that is pinned
   v1::CheckpointRef name;
-  std::string folder;
+  std::string directory;
   bool write = false;  // as it was opened
 
   Saving saving = Saving::kNo;

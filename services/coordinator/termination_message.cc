@@ -25,7 +25,7 @@ std::string TerminationMessage(v1::JobProgress progress) {
       v1::CheckpointStatus& checkpoint = *progress.mutable_checkpoint();
       checkpoint.set_error(TruncateUtf8(checkpoint.error(), most));
       // A truncated path is useless.
-      if (checkpoint.folder().size() > most) checkpoint.clear_folder();
+      if (checkpoint.directory().size() > most) checkpoint.clear_directory();
     }
     json.clear();
     (void)google::protobuf::util::MessageToJsonString(progress, &json);

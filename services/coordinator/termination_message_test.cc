@@ -20,7 +20,7 @@ TEST(TerminationMessageTest, ReportsOutcomeWithoutProcesses) {
   progress.set_phase(v1::JobProgress::FAILED);
   progress.set_reason("the loss is not finite");
   progress.set_step(41);
-  progress.mutable_checkpoint()->set_folder("/checkpoints/a1");
+  progress.mutable_checkpoint()->set_directory("/checkpoints/a1");
   progress.mutable_view()->mutable_id()->set_number(7);
   for (int i = 0; i < 1000; ++i) {
     progress.mutable_view()->add_workers();
@@ -32,7 +32,7 @@ TEST(TerminationMessageTest, ReportsOutcomeWithoutProcesses) {
   EXPECT_EQ(read.phase(), v1::JobProgress::FAILED);
   EXPECT_EQ(read.reason(), "the loss is not finite");
   EXPECT_EQ(read.step(), 41u);
-  EXPECT_EQ(read.checkpoint().folder(), "/checkpoints/a1");
+  EXPECT_EQ(read.checkpoint().directory(), "/checkpoints/a1");
   EXPECT_EQ(read.view().id().number(), 7u);
   EXPECT_EQ(read.view().workers_size() + read.processes_size() + read.events_size(), 0);
 }
@@ -45,7 +45,7 @@ TEST(TerminationMessageTest, FitsForAnyTexts) {
     progress.set_phase(v1::JobProgress::FAILED);
     progress.set_reason(long_text);
     progress.mutable_checkpoint()->set_error(long_text);
-    progress.mutable_checkpoint()->set_folder("/" + std::string(3000, 'f'));
+    progress.mutable_checkpoint()->set_directory("/" + std::string(3000, 'f'));
     const std::string message = TerminationMessage(progress);
     EXPECT_LE(message.size(), kMaxTerminationBytes);
     const v1::JobProgress read = Read(message);

@@ -59,7 +59,7 @@ bool IsTransient(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-// For errors of the cache's own folder, as opposed to the network's.
+// For errors of the cache's own directory, as opposed to the network's.
 absl::Status OfDirectory(const absl::Status& status, const std::string& url) {
   return absl::Status(status.code(), absl::StrCat(url, " cannot be stored: ", status.message(),
                                                   ". Set SLUICE_CACHE to a writable directory"));
@@ -77,10 +77,10 @@ absl::StatusOr<std::string> DownloadCache::Fetch(const WebAddress& address) {
                      " cannot be stored: there is no home directory; set SLUICE_CACHE to "
                      "a directory for downloads"));
   }
-  const std::string folder = JoinPath(options_.directory, address.sha256);
-  std::string file = JoinPath(folder, address.file_name);
+  const std::string directory = JoinPath(options_.directory, address.sha256);
+  std::string file = JoinPath(directory, address.file_name);
   if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
-  if (absl::Status status = files_->CreateDirectories(folder); !status.ok()) {
+  if (absl::Status status = files_->CreateDirectories(directory); !status.ok()) {
     return OfDirectory(status, address.url);
   }
   const absl::StatusOr<LockHandle> lock = Lock(address, file);

@@ -16,7 +16,8 @@
 
 namespace sluice {
 
-// A folder of files, each in a folder that is named by its checksum: <directory>/<sha256>/<name>.
+// A directory of files, each in a directory that is named by its checksum:
+// <directory>/<sha256>/<name>.
 //
 // A file gets its name when it is complete and synced, and its checksum is right: a file with its
 // name can be used by any process at any time. Until then it is <name>.part, which only the holder
@@ -44,9 +45,9 @@ class DownloadCache {
   // The path of the file, which is downloaded unless it exists. Blocks during the download, by this
   // or another process. Not by two threads at once.
   //
-  // FailedPrecondition: there is no folder. DataLoss: the file at the address has another checksum.
-  // ResourceExhausted: the disk is full. Otherwise the errors of HttpGet::Get and FileSystem. Each
-  // message names the URL and what the user can do.
+  // FailedPrecondition: there is no directory. DataLoss: the file at the address has another
+  // checksum. ResourceExhausted: the disk is full. Otherwise the errors of HttpGet::Get and
+  // FileSystem. Each message names the URL and what the user can do.
   absl::StatusOr<std::string> Fetch(const WebAddress& address);
 
  private:

@@ -85,7 +85,7 @@ absl::Status Initialization::BeginLoading(const std::vector<uint32_t>& owned) {
     }
     missing_.insert(partition);
     state_.actions.push_back(LoadPartition{prepare_.init_id(), manifest.checkpoint(),
-                                           prepare_.checkpoint_folder(), file->second});
+                                           prepare_.checkpoint_directory(), file->second});
   }
   return absl::OkStatus();
 }

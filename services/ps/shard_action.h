@@ -54,22 +54,23 @@ struct DropCoordinator {
   std::string reason;
 };
 
-// Encodes (EncodePartition), writes `folder`/`file_name` durably, and reports OnPartitionWritten. A
-// file that exists is not written again; the shell then reports the existing file.
+// Encodes (EncodePartition), writes `directory`/`file_name` durably, and reports
+// OnPartitionWritten. A file that exists is not written again; the shell then reports the existing
+// file.
 struct WritePartition {
   uint64_t snapshot;
   uint32_t partition;
   v1::CheckpointRef checkpoint;
-  std::string folder;     // as the coordinator named it (OpenSnapshot.folder)
+  std::string directory;  // as the coordinator named it (OpenSnapshot.directory)
   std::string file_name;  // "partition-00012.safetensors"
   std::shared_ptr<const PartitionContent> content;
 };
 
-// Reads `folder`/`file.name` whole and reports OnPartitionLoaded.
+// Reads `directory`/`file.name` whole and reports OnPartitionLoaded.
 struct LoadPartition {
   v1::InitId init_id;
   v1::CheckpointRef checkpoint;
-  std::string folder;  // as the coordinator named it (PrepareState.checkpoint_folder)
+  std::string directory;  // as the coordinator named it (PrepareState.checkpoint_directory)
   v1::PartitionFile file;
 };
 

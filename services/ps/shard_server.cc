@@ -419,8 +419,8 @@ class ShardServer::Impl final : public StreamHandler {
     taken.Wait();
   }
 
-  std::unique_ptr<CheckpointStorage> StorageOf(const std::string& checkpoint_folder) const {
-    return MakeLocalStorage(files_, DirectoryOf(checkpoint_folder),
+  std::unique_ptr<CheckpointStorage> StorageOf(const std::string& checkpoint_directory) const {
+    return MakeLocalStorage(files_, DirectoryOf(checkpoint_directory),
                             absl::StrCat(options_.core.identity.process().incarnation()));
   }
 
@@ -429,7 +429,7 @@ class ShardServer::Impl final : public StreamHandler {
       const absl::Time begin = absl::Now();
       EncodedPartition encoded = EncodePartition(*write.content);
       const absl::Status status =
-          StorageOf(write.folder)->WriteFile(write.checkpoint, write.file_name, encoded.bytes);
+          StorageOf(write.directory)->WriteFile(write.checkpoint, write.file_name, encoded.bytes);
       if (status.ok()) {
         checkpoint_bytes_.Increment(static_cast<double>(encoded.file.bytes()));
         checkpoint_seconds_.Observe(absl::ToDoubleSeconds(absl::Now() - begin));
@@ -449,7 +449,7 @@ class ShardServer::Impl final : public StreamHandler {
   void Perform(LoadPartition& load) {
     file_thread_.Post([this, load = std::move(load)] {
       absl::StatusOr<absl::Cord> file =
-          StorageOf(load.folder)->ReadFile(load.checkpoint, load.file);
+          StorageOf(load.directory)->ReadFile(load.checkpoint, load.file);
       Event([init_id = load.init_id, partition = load.file.partition(), file = std::move(file)](
                 ShardCore& core, absl::Time now) mutable {
         core.OnPartitionLoaded(init_id, partition, std::move(file), now);

@@ -632,7 +632,7 @@ class SnapshotsTest : public ViewsTest {
     open.set_snapshot_id(snapshot);
     open.set_step(step);
     open.set_write(write);
-    open.set_folder("somewhere");
+    open.set_directory("somewhere");
     open.mutable_name()->set_attempt(1);
     open.mutable_name()->set_step(step);
     return open;
@@ -841,7 +841,7 @@ TEST_F(SnapshotsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
   *manifest.mutable_layout() = shard.layout();
   std::map<uint32_t, absl::Cord> files;
   for (const WritePartition& write : writes) {
-    EXPECT_EQ(write.folder, "somewhere");
+    EXPECT_EQ(write.directory, "somewhere");
     const EncodedPartition encoded = EncodePartition(*write.content);
     files[write.partition] = encoded.bytes;
     *manifest.add_files() = encoded.file;

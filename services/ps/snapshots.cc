@@ -90,7 +90,7 @@ void Snapshots::Advance(Snapshot& snapshot) {
   for (const auto& [number, content] : snapshot.pins) {
     snapshot.unwritten.insert(number);
     state_.actions.push_back(WritePartition{snapshot.request.snapshot_id(), number,
-                                            snapshot.request.name(), snapshot.request.folder(),
+                                            snapshot.request.name(), snapshot.request.directory(),
                                             PartitionFileName(number), content});
   }
   if (snapshot.unwritten.empty()) SayWritten(snapshot);

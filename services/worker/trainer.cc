@@ -39,16 +39,16 @@ uint64_t EvaluationBatchOf(const DatasetInfo& info) {
 }
 
 // Stores the vocabulary next to the checkpoints, so that it can be found with them. A worker that
-// does not see the checkpoints' folder takes the words from the training text.
+// does not see the checkpoints' directory takes the words from the training text.
 absl::Status KeepVocabularyOf(v1::JobSpec* job) {
   constexpr char kName[] = "vocabulary.txt";
   const std::filesystem::path directory = job->checkpoint().directory();
   const std::filesystem::path origin = job->checkpoint().restore_from();
   std::error_code error;
-  // The other job's folder, or one checkpoint in it.
-  for (const std::filesystem::path& folder : {origin, origin.parent_path()}) {
-    if (origin.empty() || !std::filesystem::exists(folder / kName, error)) continue;
-    absl::Status status = KeepVocabulary(folder / kName, job->mutable_data());
+  // The other job's directory, or one checkpoint in it.
+  for (const std::filesystem::path& candidate : {origin, origin.parent_path()}) {
+    if (origin.empty() || !std::filesystem::exists(candidate / kName, error)) continue;
+    absl::Status status = KeepVocabulary(candidate / kName, job->mutable_data());
     if (!status.ok()) return status;
     break;
   }

@@ -49,16 +49,16 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEmptyEngine(const v1::JobSpec
   return std::make_unique<EmptyEngine>();
 }
 
-// Three images to train on and two to evaluate on, in one folder under their usual names.
+// Three images to train on and two to evaluate on, in one directory under their usual names.
 v1::JobSpec JobWithImages() {
-  const std::string folder = MakeTestFolder();
-  WriteTestFile(folder, "train-images-idx3-ubyte", IdxOfBytes({3, 1, 1}, {1, 2, 3}));
-  WriteTestFile(folder, "train-labels-idx1-ubyte", IdxOfBytes({3}, {0, 1, 0}));
-  WriteTestFile(folder, "t10k-images-idx3-ubyte", IdxOfBytes({2, 1, 1}, {4, 5}));
-  WriteTestFile(folder, "t10k-labels-idx1-ubyte", IdxOfBytes({2}, {1, 0}));
+  const std::string directory = MakeTestDirectory();
+  WriteTestFile(directory, "train-images-idx3-ubyte", IdxOfBytes({3, 1, 1}, {1, 2, 3}));
+  WriteTestFile(directory, "train-labels-idx1-ubyte", IdxOfBytes({3}, {0, 1, 0}));
+  WriteTestFile(directory, "t10k-images-idx3-ubyte", IdxOfBytes({2, 1, 1}, {4, 5}));
+  WriteTestFile(directory, "t10k-labels-idx1-ubyte", IdxOfBytes({2}, {1, 0}));
   v1::JobSpec job;
   job.mutable_data()->set_format(v1::DataSpec::IDX);
-  job.mutable_data()->mutable_source()->set_path(folder);
+  job.mutable_data()->mutable_source()->set_path(directory);
   return job;
 }
 
@@ -77,12 +77,12 @@ TEST(Trainer, ALabelThatTheModelCannotOutputIsNamedByFileAndRow) {
   v1::JobSpec job = JobWithImages();
   job.mutable_model()->set_name("convnet");
   EXPECT_TRUE(Trainer::Open(job, 0, 1, MakeClassifier).ok());
-  const std::string folder = job.data().source().path();
-  WriteTestFile(folder, "train-labels-idx1-ubyte", IdxOfBytes({3}, {0, 3, 2}));
+  const std::string directory = job.data().source().path();
+  WriteTestFile(directory, "train-labels-idx1-ubyte", IdxOfBytes({3}, {0, 3, 2}));
   const absl::Status refused = Trainer::Open(job, 0, 1, MakeClassifier).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
   EXPECT_EQ(refused.message(),
-            folder +
+            directory +
                 "/train-labels-idx1-ubyte: row 1: label 3 is not in [0, 3), the classes that "
                 "convnet distinguishes");
 }
@@ -100,7 +100,7 @@ v1::JobSpec JobWithText(const std::string& checkpoints, const std::string& text)
   v1::JobSpec job;
   job.mutable_data()->set_format(v1::DataSpec::TEXT);
   job.mutable_data()->mutable_source()->set_path(
-      WriteTestFile(MakeTestFolder(), "train.txt", text));
+      WriteTestFile(MakeTestDirectory(), "train.txt", text));
   job.mutable_data()->mutable_text()->set_sequence_length(2);
   job.mutable_data()->mutable_text()->set_vocabulary_size(100);
   job.mutable_checkpoint()->set_directory(checkpoints);
@@ -116,21 +116,21 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> NoteWords(const v1::JobSpec&,
 }
 
 TEST(Trainer, TheWordsOfATextAreStoredNextToItsCheckpoints) {
-  const std::string folder = MakeTestFolder();
-  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 0, 1, NoteWords).ok());
+  const std::string directory = MakeTestDirectory();
+  ASSERT_TRUE(Trainer::Open(JobWithText(directory, "a b c\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 5);
-  std::ifstream file(folder + "/vocabulary.txt");
+  std::ifstream file(directory + "/vocabulary.txt");
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "<unk>\n<eos>\na\nb\nc\n");
   // The text has changed.
-  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c d e f\n"), 0, 1, NoteWords).ok());
+  ASSERT_TRUE(Trainer::Open(JobWithText(directory, "a b c d e f\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 5);
 }
 
 TEST(Trainer, ExtrasOfTheStateDictAreStoredNextToTheCheckpoints) {
   v1::JobSpec job = JobWithImages();
-  const std::string folder = MakeTestFolder();
-  const std::string path = folder + "/" + kStateDictExtrasFile;
-  job.mutable_checkpoint()->set_directory(folder);
+  const std::string directory = MakeTestDirectory();
+  const std::string path = directory + "/" + kStateDictExtrasFile;
+  job.mutable_checkpoint()->set_directory(directory);
   StateDictExtras extras;
   const auto make = [&](const v1::JobSpec&, const DatasetInfo&, int) {
     return absl::StatusOr<std::unique_ptr<ComputeEngine>>(
@@ -154,11 +154,11 @@ TEST(Trainer, ExtrasOfTheStateDictAreStoredNextToTheCheckpoints) {
 }
 
 TEST(Trainer, AJobThatStartsFromAnotherJobsCheckpointHasItsWords) {
-  const std::string folder = MakeTestFolder();
-  ASSERT_TRUE(Trainer::Open(JobWithText(folder, "a b c\n"), 0, 1, NoteWords).ok());
+  const std::string directory = MakeTestDirectory();
+  ASSERT_TRUE(Trainer::Open(JobWithText(directory, "a b c\n"), 0, 1, NoteWords).ok());
   for (const char* origin : {"", "/attempt-0001-step-000000000005"}) {
-    v1::JobSpec job = JobWithText(MakeTestFolder(), "a b c d e f\n");
-    job.mutable_checkpoint()->set_restore_from(folder + origin);
+    v1::JobSpec job = JobWithText(MakeTestDirectory(), "a b c d e f\n");
+    job.mutable_checkpoint()->set_restore_from(directory + origin);
     ASSERT_TRUE(Trainer::Open(job, 0, 1, NoteWords).ok());
     EXPECT_EQ(words_seen, 5) << origin;
   }
@@ -331,7 +331,7 @@ TEST(Trainer, AJobWithoutEvaluationReadsNoHeldOutData) {
 
 TEST(Trainer, EvaluationDataThatIsMissingIsNamed) {
   v1::JobSpec job = JobWithImages();
-  const std::string empty = MakeTestFolder();
+  const std::string empty = MakeTestDirectory();
   job.mutable_data()->mutable_evaluation()->mutable_source()->set_path(empty);
   const auto trainer = Trainer::Open(job, /*index=*/0, /*threads=*/1, MakeEmptyEngine);
   ASSERT_FALSE(trainer.ok());

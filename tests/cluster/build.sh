@@ -67,8 +67,8 @@ linker_flags() {
   esac
 }
 
-compile() { # NAME FOLDER: puts the program somewhere in FOLDER
-  local name=$1 folder=$2 flags version=${VERSIONS[$1]} module package
+compile() { # NAME DIRECTORY: puts the program somewhere in DIRECTORY
+  local name=$1 directory=$2 flags version=${VERSIONS[$1]} module package
   flags=$(linker_flags "$name")
   case $name in
     etcd | kubernetes) module=$name package=. ;;
@@ -76,13 +76,13 @@ compile() { # NAME FOLDER: puts the program somewhere in FOLDER
     helm) module=tools package=helm.sh/helm/v3/cmd/helm ;;
     coredns) module=tools package=./coredns ;;
     kwok)
-      GOBIN=$folder "$go" install -trimpath -ldflags "$flags" "sigs.k8s.io/kwok/cmd/kwok@$version"
+      GOBIN=$directory "$go" install -trimpath -ldflags "$flags" "sigs.k8s.io/kwok/cmd/kwok@$version"
       return ;;
   esac
   cd "$HERE/go/$module"
   # The program reports this version, but go.mod decides which sources it is built from.
   grep -qE "/$name(/[^ ]*)? $version( |\$)" go.mod || die "$PWD/go.mod has another version of $name than $version"
-  "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$folder/$name" "$package"
+  "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$directory/$name" "$package"
 }
 
 build() {

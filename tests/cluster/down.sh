@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # down.sh [all | nodes | node N | process NAME...]: ends only processes that the other scripts started.
 #
-# The state in the cluster's folder is kept, and a later up continues with it; PURGE=1 removes it.
+# The state in the cluster's directory is kept, and a later up continues with it; PURGE=1 removes it.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -30,9 +30,9 @@ down_node() {
 }
 
 down_nodes() {
-  local folder
-  for folder in "$RUN"/n[0-9]; do
-    if [[ -d $folder ]]; then down_node "${folder##*/n}"; fi
+  local directory
+  for directory in "$RUN"/n[0-9]; do
+    if [[ -d $directory ]]; then down_node "${directory##*/n}"; fi
   done
 }
 

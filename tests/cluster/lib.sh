@@ -1,7 +1,7 @@
-# Settings and helpers of the scripts in this folder; sourced, never run.
+# Settings and helpers of the scripts in this directory; sourced, never run.
 # shellcheck shell=bash
 #
-# A cluster has its own network namespaces, cgroups and folder, all named after CLUSTER_NAME, so that several can run
+# A cluster has its own network namespaces, cgroups and directory, all named after CLUSTER_NAME, so that several can run
 # side by side. Each started process is recorded with its start time, and only recorded processes are ever ended.
 #
 # shellcheck disable=SC2034 # used by the scripts that source this
@@ -37,7 +37,7 @@ die() {
   exit 1
 }
 
-make_run_folder() { mkdir -p "$RUN" "$PKI" "$LOG" "$PIDS" "$RUN/images"; }
+make_run_directory() { mkdir -p "$RUN" "$PKI" "$LOG" "$PIDS" "$RUN/images"; }
 
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.1f", b - a }'; }
@@ -113,8 +113,8 @@ in_control_plane() { nsenter --net="/run/netns/$CP_NS" -- "$@"; }
 
 # Every cgroup v1 hierarchy of this machine.
 cgroup_hierarchies() {
-  local folder
-  for folder in /sys/fs/cgroup/*/; do
-    [[ $(basename "$folder") == unified || ! -f ${folder}cgroup.procs ]] || printf '%s\n' "$folder"
+  local directory
+  for directory in /sys/fs/cgroup/*/; do
+    [[ $(basename "$directory") == unified || ! -f ${directory}cgroup.procs ]] || printf '%s\n' "$directory"
   done
 }

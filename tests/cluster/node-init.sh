@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # The first process of a node, in mount, host name, IPC, process and network namespaces of its own: gives the node its own
-# copies of the folders that containerd, CNI and the kubelet use. Started by up-node.sh.
+# copies of the directories that containerd, CNI and the kubelet use. Started by up-node.sh.
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
-folder=$RUN/n$1
+directory=$RUN/n$1
 hostname "$NAME-n$1"
 
 own() {
-  mkdir -p "$folder/$1" "$2"
-  mount --bind "$folder/$1" "$2"
+  mkdir -p "$directory/$1" "$2"
+  mount --bind "$directory/$1" "$2"
 }
 own containerd /var/lib/containerd
 own run-containerd /run/containerd
@@ -23,15 +23,15 @@ own run-netns /run/netns
 
 # The kubelet requires these values, and would set them for the whole machine, so present them to
 # it.
-mkdir -p "$folder/sysctl"
+mkdir -p "$directory/sysctl"
 pretend() {
-  echo "$2" >"$folder/sysctl/${1//\//_}"
-  mount --bind "$folder/sysctl/${1//\//_}" "/proc/sys/$1"
+  echo "$2" >"$directory/sysctl/${1//\//_}"
+  mount --bind "$directory/sysctl/${1//\//_}" "/proc/sys/$1"
 }
 pretend vm/overcommit_memory 1
 pretend kernel/panic 10
 pretend kernel/panic_on_oops 1
 
 mount --make-rshared /
-touch "$folder/init-ready"
+touch "$directory/init-ready"
 exec catatonit -P

@@ -6,7 +6,7 @@
 set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
-make_run_folder
+make_run_directory
 cd "$PKI"
 
 authority() { # FILE NAME

@@ -7,7 +7,7 @@ set -euo pipefail
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 began=$(now)
-make_run_folder
+make_run_directory
 "$HERE/pki.sh"
 
 up_fabric() {

@@ -7,10 +7,10 @@ source "$(dirname "$0")/lib.sh"
 number=${1:?up-node.sh needs a number}
 ((number >= 1 && number <= MAX_NODES)) || die "a cluster has nodes 1 to $MAX_NODES"
 node=$NAME-n$number
-folder=$RUN/n$number
+directory=$RUN/n$number
 address=$FABRIC.$((10 + number))
 pods=$PODS.$number.0/24
-ctr=(ctr -a "$folder/run-containerd/containerd.sock" -n k8s.io)
+ctr=(ctr -a "$directory/run-containerd/containerd.sock" -n k8s.io)
 began=$(now)
 [[ -e /run/netns/$CP_NS ]] || die "there is no control plane; run up-control-plane.sh first"
 "$HERE/pki.sh" node "$number"
@@ -44,21 +44,21 @@ up_cgroups() {
 }
 
 up_init() {
-  mkdir -p "$folder/etc-containerd" "$folder/etc-cni/net.d" "$folder/kubelet"
+  mkdir -p "$directory/etc-containerd" "$directory/etc-cni/net.d" "$directory/kubelet"
   alive "n$number-init" >/dev/null && return
   # Remove what a reboot would clear.
-  rm -rf "$folder/init-ready" "$folder/run-containerd" "$folder/run-netns"
+  rm -rf "$directory/init-ready" "$directory/run-containerd" "$directory/run-netns"
   CLUSTER_NAME=$NAME CLUSTER_DIR=$RUN setsid nsenter --net="/run/netns/$node" \
     unshare --mount --uts --ipc --pid --fork --kill-child --mount-proc "$HERE/node-init.sh" "$number" \
     >>"$LOG/n$number-init.log" 2>&1 </dev/null &
   local outer=$!
-  wait_until 10 "the first process of node $number runs" test -e "$folder/init-ready"
+  wait_until 10 "the first process of node $number runs" test -e "$directory/init-ready"
   record "n$number-init" "$(tr -d ' ' <"/proc/$outer/task/$outer/children")"
 }
 
 up_containerd() {
   # This machine may lack CAP_SYS_RESOURCE, without which OOM scores cannot be lowered.
-  cat >"$folder/etc-containerd/config.toml" <<END
+  cat >"$directory/etc-containerd/config.toml" <<END
 version = 2
 oom_score = 0
 disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper"]
@@ -77,7 +77,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         SystemdCgroup = false
 END
-  cat >"$folder/etc-cni/net.d/10-bridge.conflist" <<END
+  cat >"$directory/etc-cni/net.d/10-bridge.conflist" <<END
 {"cniVersion": "1.0.0", "name": "$NAME", "plugins": [
  {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
   "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
@@ -119,8 +119,8 @@ END
 up_kubelet() {
   local more
   read -ra more <<<"${KUBELET_FLAGS:-}"
-  echo "# no upstream resolver" >"$folder/kubelet/resolv.conf"
-  kubelet_config >"$folder/kubelet/config.yaml"
+  echo "# no upstream resolver" >"$directory/kubelet/resolv.conf"
+  kubelet_config >"$directory/kubelet/config.yaml"
   alive "n$number-kubelet" >/dev/null || start_inside "n$number-kubelet" "$(alive "n$number-init")" "$BIN/kubelet" \
     --config=/var/lib/kubelet/config.yaml --kubeconfig="$RUN/$node.kubeconfig" --hostname-override="$node" \
     --node-ip="$address" --root-dir=/var/lib/kubelet --cert-dir=/var/lib/kubelet/pki "${more[@]}"
@@ -131,7 +131,7 @@ up_kubelet() {
 up_proxy() {
   alive "n$number-proxy" >/dev/null && return
   # Written only here: kube-proxy exits when its file is rewritten.
-  cat >"$folder/kube-proxy.yaml" <<END
+  cat >"$directory/kube-proxy.yaml" <<END
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 clientConnection: {kubeconfig: $RUN/proxy.kubeconfig}
@@ -142,7 +142,7 @@ oomScoreAdj: 0
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 iptables: {minSyncPeriod: 200ms}
 END
-  start_inside "n$number-proxy" "$(alive "n$number-init")" "$BIN/kube-proxy" --config="$folder/kube-proxy.yaml"
+  start_inside "n$number-proxy" "$(alive "n$number-init")" "$BIN/kube-proxy" --config="$directory/kube-proxy.yaml"
 }
 
 up_network

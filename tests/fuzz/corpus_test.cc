@@ -21,10 +21,10 @@ namespace {
 // How many changed inputs to try for each seed.
 constexpr int kChanges = 200;
 
-std::vector<std::string> FilesOf(const std::string& folder) {
+std::vector<std::string> FilesOf(const std::string& directory) {
   std::vector<std::filesystem::path> paths;
-  if (std::filesystem::is_directory(folder)) {
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  if (std::filesystem::is_directory(directory)) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
       paths.push_back(entry.path());
     }
   }

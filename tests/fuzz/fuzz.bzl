@@ -5,7 +5,7 @@ def fuzz_targets(name, test, deps):
 
     Args:
       name: libFuzzer's program; needs --config=fuzz, so that `//...` leaves it out.
-      test: runs the seeds, and the inputs in the folders seeds and findings.
+      test: runs the seeds, and the inputs in the directories seeds and findings.
       deps: libraries that define the tables of fuzz_target.h.
     """
     native.cc_binary(

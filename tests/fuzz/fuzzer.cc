@@ -1,7 +1,7 @@
 // libFuzzer's program. tools/fuzz.sh runs it; by hand:
 //
 //   fuzzer --list                         the targets, one line each: name, longest input, sources
-//   fuzzer --write-seeds=NAME FOLDER      writes the encoders' seeds, one file each
+//   fuzzer --write-seeds=NAME DIRECTORY      writes the encoders' seeds, one file each
 //   fuzzer --target=NAME [libFuzzer's arguments]
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
@@ -31,11 +31,11 @@ const FuzzTarget& Named(const std::vector<FuzzTarget>& all, absl::string_view na
   std::exit(2);
 }
 
-[[noreturn]] void WriteSeeds(const FuzzTarget& target, const std::string& folder) {
+[[noreturn]] void WriteSeeds(const FuzzTarget& target, const std::string& directory) {
   int number = 0;
   if (target.seeds != nullptr) {
     for (const std::string& seed : target.seeds()) {
-      std::ofstream(absl::StrCat(folder, "/made-", number++), std::ios::binary) << seed;
+      std::ofstream(absl::StrCat(directory, "/made-", number++), std::ios::binary) << seed;
     }
   }
   std::exit(0);

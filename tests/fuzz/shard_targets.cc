@@ -248,7 +248,7 @@ class ShardWorld {
         message.mutable_open_snapshot()->set_snapshot_id(1 + bytes_->Below(4));
         message.mutable_open_snapshot()->set_step(status.lowest + bytes_->Below(3));
         message.mutable_open_snapshot()->set_write(bytes_->Below(2) == 1);
-        message.mutable_open_snapshot()->set_folder("snapshot");
+        message.mutable_open_snapshot()->set_directory("snapshot");
         break;
       case 3:
         message.mutable_close_snapshot()->set_snapshot_id(1 + bytes_->Below(4));

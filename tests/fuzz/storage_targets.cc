@@ -287,7 +287,7 @@ void Damage(ByteSource* bytes, std::map<std::string, std::string>* files) {
 }
 
 // An input is a list of changes that damage the files.
-bool RunCheckpointFolder(absl::string_view input) {
+bool RunCheckpointDirectory(absl::string_view input) {
   static const auto& whole = *new std::map<std::string, std::string>(WholeStorage());
   ByteSource bytes(input);
   std::map<std::string, std::string> files = whole;
@@ -312,7 +312,7 @@ bool RunCheckpointFolder(absl::string_view input) {
   return owned;
 }
 
-std::vector<std::string> CheckpointFolderSeeds() { return {""}; }
+std::vector<std::string> CheckpointDirectorySeeds() { return {""}; }
 
 }  // namespace
 
@@ -327,7 +327,8 @@ std::vector<FuzzTarget> StorageTargets() {
       {"checkpoint_index", RunCheckpointIndex, CheckpointIndexSeeds, 8192,
        "services/checkpoint/storage.cc"},
       {"claim", RunClaim, ClaimSeeds, 2048, "services/checkpoint/storage.cc"},
-      {"checkpoint_folder", RunCheckpointFolder, CheckpointFolderSeeds, 1024, kStorageSources},
+      {"checkpoint_directory", RunCheckpointDirectory, CheckpointDirectorySeeds, 1024,
+       kStorageSources},
   };
 }
 

@@ -29,8 +29,8 @@ using ::testing::Pointwise;
 // Several blocks, so that each worker sums some of them.
 constexpr uint64_t kSamples = 120000;
 
-v1::JobSpec AllReduceJob(const std::string& folder, uint32_t workers, uint64_t steps_per_epoch) {
-  v1::JobSpec job = CountingJob(folder, kSamples, /*epochs=*/1);
+v1::JobSpec AllReduceJob(const std::string& directory, uint32_t workers, uint64_t steps_per_epoch) {
+  v1::JobSpec job = CountingJob(directory, kSamples, /*epochs=*/1);
   job.mutable_training()->set_global_batch_size(kSamples / steps_per_epoch);
   job.mutable_training()->set_microbatch_size(kSamples / steps_per_epoch / 8);
   job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
@@ -44,9 +44,9 @@ v1::JobSpec AllReduceJob(const std::string& folder, uint32_t workers, uint64_t s
 
 class AllReduceTest : public ::testing::Test {
  protected:
-  void Start(const v1::JobSpec& job, const std::string& folder) {
+  void Start(const v1::JobSpec& job, const std::string& directory) {
     processes_ = std::make_unique<JobProcesses>(JobProcesses::Options{
-        .job = job, .folder = folder, .worker_program = "tests/testing/counting_worker"});
+        .job = job, .directory = directory, .worker_program = "tests/testing/counting_worker"});
     const absl::Status status = processes_->StartAll();
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -93,12 +93,12 @@ class AllReduceTest : public ::testing::Test {
 
 TEST_F(AllReduceTest, CountsEachSampleOnceWithOneTwoOrThreeWorkers) {
   for (const uint32_t workers : {1, 2, 3}) {
-    const std::string folder = NewFolder(absl::StrCat("w", workers));
-    v1::JobSpec job = AllReduceJob(folder, workers, 20);
+    const std::string directory = NewDirectory(absl::StrCat("w", workers));
+    v1::JobSpec job = AllReduceJob(directory, workers, 20);
     // No worker is expelled because the machine is busy, so the groups are never renewed.
     job.mutable_timeouts()->set_suspect(60);
     job.mutable_timeouts()->set_silence(60);
-    ASSERT_NO_FATAL_FAILURE(Start(job, folder));
+    ASSERT_NO_FATAL_FAILURE(Start(job, directory));
     const v1::JobProgress progress = FinishAndCheck();
     // Each step pushes the gradient once, not once per worker.
     EXPECT_GT(progress.pushed_bytes(), 0u);
@@ -109,8 +109,8 @@ TEST_F(AllReduceTest, CountsEachSampleOnceWithOneTwoOrThreeWorkers) {
 }
 
 TEST_F(AllReduceTest, LosesNoSampleWhenWorkerIsKilled) {
-  const std::string folder = NewFolder("killed");
-  ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(folder, 3, 300), folder));
+  const std::string directory = NewDirectory("killed");
+  ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(directory, 3, 300), directory));
   ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
   // The first death is reported to the coordinator; it detects the second itself.
   for (const bool report : {true, false}) {
@@ -123,8 +123,8 @@ TEST_F(AllReduceTest, LosesNoSampleWhenWorkerIsKilled) {
 }
 
 TEST_F(AllReduceTest, ContinuesWithoutFrozenWorker) {
-  const std::string folder = NewFolder("frozen");
-  ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(folder, 3, 300), folder));
+  const std::string directory = NewDirectory("frozen");
+  ASSERT_NO_FATAL_FAILURE(Start(AllReduceJob(directory, 3, 300), directory));
   ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
   processes_->Signal("worker-2", SIGSTOP);
   ASSERT_NO_FATAL_FAILURE(WaitForStep(Step() + 20));
@@ -133,9 +133,9 @@ TEST_F(AllReduceTest, ContinuesWithoutFrozenWorker) {
 }
 
 TEST_F(AllReduceTest, NewWorkerTakesPart) {
-  const std::string folder = NewFolder("joins");
-  v1::JobSpec job = AllReduceJob(folder, 2, 300);
-  ASSERT_NO_FATAL_FAILURE(Start(job, folder));
+  const std::string directory = NewDirectory("joins");
+  v1::JobSpec job = AllReduceJob(directory, 2, 300);
+  ASSERT_NO_FATAL_FAILURE(Start(job, directory));
   ASSERT_NO_FATAL_FAILURE(WaitForStep(10));
   v1::SetDesiredRequest desired;
   desired.set_workers(3);
@@ -151,8 +151,8 @@ TEST_F(AllReduceTest, NewWorkerTakesPart) {
 }
 
 // The values of all final parameters; empty if the job failed.
-std::vector<double> FinalParameters(const v1::JobSpec& job, const std::string& folder) {
-  JobProcesses processes({.job = job, .folder = folder});
+std::vector<double> FinalParameters(const v1::JobSpec& job, const std::string& directory) {
+  JobProcesses processes({.job = job, .directory = directory});
   const absl::Status status = processes.StartAll();
   EXPECT_TRUE(status.ok()) << status;
   const auto code = processes.WaitForExit("coordinator", absl::Seconds(120));
@@ -173,12 +173,12 @@ std::vector<double> FinalParameters(const v1::JobSpec& job, const std::string& f
 // Trains with three workers and two shards, once with the shards adding and once with all-reduce:
 // only the order of additions may differ. Returns the parameters of the all-reduce run.
 std::vector<double> ExpectTheSameAsWithTheShardsAdding(v1::JobSpec job, double difference,
-                                                       const std::string& folder) {
+                                                       const std::string& directory) {
   job.mutable_parameter_server()->set_replicas(2);
   job.mutable_worker()->set_replicas(3);
-  const std::vector<double> pushed = FinalParameters(job, NewFolder(folder + "-pushed"));
+  const std::vector<double> pushed = FinalParameters(job, NewDirectory(directory + "-pushed"));
   job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);
-  const std::vector<double> reduced = FinalParameters(job, NewFolder(folder + "-reduced"));
+  const std::vector<double> reduced = FinalParameters(job, NewDirectory(directory + "-reduced"));
   EXPECT_FALSE(pushed.empty());
   EXPECT_THAT(reduced, Pointwise(DoubleNear(difference), pushed));
   return reduced;
@@ -194,8 +194,8 @@ TEST_F(AllReduceTest, MatchesShardAggregationWithClipping) {
 
 // One of 240 samples gives a non-finite gradient, in one step of one worker.
 TEST_F(AllReduceTest, AllWorkersSkipNonFiniteStep) {
-  const std::string folder = NewFolder("not-finite");
-  std::ofstream rows(folder + "/train.csv");
+  const std::string directory = NewDirectory("not-finite");
+  std::ofstream rows(directory + "/train.csv");
   rows << "a,b,y\n";
   for (int i = 0; i < 240; ++i) {
     if (i == 100) {
@@ -210,7 +210,7 @@ TEST_F(AllReduceTest, AllWorkersSkipNonFiniteStep) {
   v1::DataSpec& data = *job.mutable_data();
   data.Clear();
   data.set_format(v1::DataSpec::CSV);
-  data.mutable_source()->set_path(folder + "/train.csv");
+  data.mutable_source()->set_path(directory + "/train.csv");
   data.mutable_csv()->set_label_column("y");
   data.mutable_csv()->set_regression(true);
   job.mutable_optimizer()->set_learning_rate(0.01);

@@ -36,16 +36,16 @@ MANIFEST = {
 class BenchModes(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
 
     def bench(self, manifest, *flags):
-        path = self.folder / 'job.yaml'
+        path = self.directory / 'job.yaml'
         path.write_text(json.dumps(manifest))
         command = [SLUICE, 'bench', 'modes', str(path), '--bin-dir', PROGRAMS, *flags]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
+        return subprocess.run(command, cwd=self.directory, capture_output=True, text=True, timeout=PATIENCE_S)
 
     def test_each_mode_trains_on_same_samples_and_is_reported_and_plotted(self):
-        plot = self.folder / 'modes.svg'
+        plot = self.directory / 'modes.svg'
         done = self.bench(MANIFEST, '--samples', '1024', '--output', 'json', '--plot', str(plot))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
@@ -63,7 +63,7 @@ class BenchModes(unittest.TestCase):
 
         drawing = xml.etree.ElementTree.parse(plot)
         self.assertEqual(len(drawing.findall('.//{http://www.w3.org/2000/svg}polyline')), 6)
-        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ['job.yaml', 'modes.svg'])
+        self.assertEqual(sorted(path.name for path in self.directory.iterdir()), ['job.yaml', 'modes.svg'])
 
     def test_job_that_cannot_run_is_refused_with_reason(self):
         manifest = json.loads(json.dumps(MANIFEST))

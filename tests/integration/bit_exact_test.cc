@@ -78,8 +78,8 @@ class BitExactTest : public ::testing::Test {
   }
 
   static std::vector<uint64_t> Undisturbed(uint32_t workers, uint32_t shards) {
-    const std::string folder = NewFolder(absl::StrCat("w", workers, "s", shards));
-    JobProcesses processes({.job = ConvnetJob(workers, shards), .folder = folder});
+    const std::string directory = NewDirectory(absl::StrCat("w", workers, "s", shards));
+    JobProcesses processes({.job = ConvnetJob(workers, shards), .directory = directory});
     const absl::Status status = processes.StartAll();
     EXPECT_TRUE(status.ok()) << status;
     return Finish(processes);
@@ -116,8 +116,8 @@ INSTANTIATE_TEST_SUITE_P(WorkersAndShards, BitExactSizesTest,
 
 TEST_F(BitExactTest, KillingWorkerAtAnyStepDoesNotChangeResult) {
   const uint64_t step = AnyStep(3, 35);
-  const std::string folder = NewFolder("killed");
-  JobProcesses processes({.job = SlowConvnetJob(3, 2), .folder = folder});
+  const std::string directory = NewDirectory("killed");
+  JobProcesses processes({.job = SlowConvnetJob(3, 2), .directory = directory});
   ASSERT_TRUE(processes.StartAll().ok());
   WaitForStep(processes, step);
   ASSERT_TRUE(processes.Kill("worker-1", /*report=*/true).ok());
@@ -127,9 +127,9 @@ TEST_F(BitExactTest, KillingWorkerAtAnyStepDoesNotChangeResult) {
 }
 
 TEST_F(BitExactTest, ResumingWithOtherReplicaCountsDoesNotChangeResult) {
-  const std::string folder = NewFolder("resumed");
+  const std::string directory = NewDirectory("resumed");
   {
-    JobProcesses processes({.job = SlowConvnetJob(2, 2), .folder = folder});
+    JobProcesses processes({.job = SlowConvnetJob(2, 2), .directory = directory});
     ASSERT_TRUE(processes.StartAll().ok());
     WaitForStep(processes, 15);
     v1::SetDesiredRequest suspend;
@@ -142,21 +142,21 @@ TEST_F(BitExactTest, ResumingWithOtherReplicaCountsDoesNotChangeResult) {
     ASSERT_EQ(*code, 0);
   }
 
-  const auto manifest = FinalManifest(absl::StrCat(folder, "/checkpoints"));
+  const auto manifest = FinalManifest(absl::StrCat(directory, "/checkpoints"));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_GE(manifest->checkpoint().step(), 15u);
   EXPECT_LT(manifest->checkpoint().step(), 60u);
 
-  JobProcesses processes({.job = ConvnetJob(3, 1), .folder = folder});
+  JobProcesses processes({.job = ConvnetJob(3, 1), .directory = directory});
   ASSERT_TRUE(processes.StartAll().ok());
   EXPECT_EQ(Finish(processes), Reference());
 }
 
 TEST_F(BitExactTest, KillingShardDoesNotChangeResult) {
-  const std::string folder = NewFolder("shard-killed");
+  const std::string directory = NewDirectory("shard-killed");
   v1::JobSpec job = SlowConvnetJob(2, 2);
   job.mutable_checkpoint()->set_interval_steps(10);
-  JobProcesses processes({.job = job, .folder = folder});
+  JobProcesses processes({.job = job, .directory = directory});
   ASSERT_TRUE(processes.StartAll().ok());
   WaitForStep(processes, 25);
   ASSERT_TRUE(processes.Kill("ps-0", /*report=*/true).ok());
@@ -171,7 +171,7 @@ TEST_F(BitExactTest, BFloat16ResultDoesNotDependOnNumberOfProcesses) {
     job.mutable_model()->set_name("mlp");
     job.mutable_model()->set_dtype(v1::BFLOAT16);
     JobProcesses processes(
-        {.job = job, .folder = NewFolder(absl::StrCat("bfloat16-w", workers, "s", shards))});
+        {.job = job, .directory = NewDirectory(absl::StrCat("bfloat16-w", workers, "s", shards))});
     const absl::Status status = processes.StartAll();
     EXPECT_TRUE(status.ok()) << status;
     return Finish(processes);
@@ -183,8 +183,9 @@ TEST_F(BitExactTest, BFloat16ResultDoesNotDependOnNumberOfProcesses) {
 
 TEST_F(BitExactTest, DropoutResultDoesNotDependOnNumberOfProcesses) {
   const auto train = [](uint32_t workers, uint32_t shards) {
-    JobProcesses processes({.job = MnistNetJob(workers, shards),
-                            .folder = NewFolder(absl::StrCat("dropout-w", workers, "s", shards))});
+    JobProcesses processes(
+        {.job = MnistNetJob(workers, shards),
+         .directory = NewDirectory(absl::StrCat("dropout-w", workers, "s", shards))});
     const absl::Status status = processes.StartAll();
     EXPECT_TRUE(status.ok()) << status;
     return Finish(processes);
@@ -194,10 +195,10 @@ TEST_F(BitExactTest, DropoutResultDoesNotDependOnNumberOfProcesses) {
 }
 
 TEST_F(BitExactTest, OtherSeedChangesResult) {
-  const std::string folder = NewFolder("seed");
+  const std::string directory = NewDirectory("seed");
   v1::JobSpec job = ConvnetJob(1, 1);
   job.mutable_training()->set_seed(2);
-  JobProcesses processes({.job = job, .folder = folder});
+  JobProcesses processes({.job = job, .directory = directory});
   ASSERT_TRUE(processes.StartAll().ok());
   EXPECT_NE(Finish(processes), Reference());
 }

@@ -45,8 +45,8 @@ def manifest(steps, **training):
 class ByHand(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
-        secret = self.folder / 'secret'
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        secret = self.directory / 'secret'
         secret.touch(mode=0o600)
         secret.write_text(secrets.token_hex(32) + '\n')
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith('MASTER_')}
@@ -68,19 +68,19 @@ class ByHand(unittest.TestCase):
         return one.getsockname()[1]
 
     def render(self, job):
-        (self.folder / 'job.yaml').write_text(json.dumps(job))
-        rendered = subprocess.run([SLUICE, 'render', str(self.folder / 'job.yaml')], capture_output=True, text=True, check=True)
-        (self.folder / 'job.json').write_text(rendered.stdout)
+        (self.directory / 'job.yaml').write_text(json.dumps(job))
+        rendered = subprocess.run([SLUICE, 'render', str(self.directory / 'job.yaml')], capture_output=True, text=True, check=True)
+        (self.directory / 'job.json').write_text(rendered.stdout)
 
     def start(self, name, *command):
-        log = open(self.folder / f'{name}.log', 'w')
+        log = open(self.directory / f'{name}.log', 'w')
         process = subprocess.Popen([str(part) for part in command], env=self.environment, stdout=log, stderr=subprocess.STDOUT)
         log.close()
         self.running.append(process)
         return process
 
     def log(self, name):
-        return (self.folder / f'{name}.log').read_text()
+        return (self.directory / f'{name}.log').read_text()
 
     def until_log(self, name, text):
         deadline = time.monotonic() + PATIENCE_S
@@ -92,8 +92,8 @@ class ByHand(unittest.TestCase):
         self.environment.update(MASTER_ADDR=address, MASTER_PORT=str(port))
 
     def start_servers(self):
-        self.start('coordinator', COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints',
-                   '--status-file', self.folder / 'status.json')
+        self.start('coordinator', COORDINATOR, '--job', self.directory / 'job.json', '--storage', self.directory / 'checkpoints',
+                   '--status-file', self.directory / 'status.json')
         return [self.start(f'ps-{i}', SHARD, '--job', JOB, '--index', i) for i in range(2)]
 
     def start_worker(self, index, *flags):
@@ -108,8 +108,8 @@ class ByHand(unittest.TestCase):
             worker={'replicas': 1}, parameterServer={'replicas': 1})
         self.render(job)
         self.use('127.0.0.1', self.reserve_port())
-        self.start('coordinator', COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints',
-                   '--status-file', self.folder / 'status.json')
+        self.start('coordinator', COORDINATOR, '--job', self.directory / 'job.json', '--storage', self.directory / 'checkpoints',
+                   '--status-file', self.directory / 'status.json')
         self.start('ps-0', SHARD, '--job', JOB, '--index', 0)
 
     def test_programs_find_each_other_by_environment_and_train(self):
@@ -128,13 +128,13 @@ class ByHand(unittest.TestCase):
         for process in self.running:
             self.assertEqual(process.wait(PATIENCE_S), 0, self.log('coordinator')[-3000:])
 
-        status = json.loads((self.folder / 'status.json').read_text())
+        status = json.loads((self.directory / 'status.json').read_text())
         self.assertEqual(status['phase'], 'SUCCEEDED')
         self.assertEqual(int(status['samples']), 200 * 8)
         self.assertTrue(status['lastEvaluation']['hasAccuracy'])
 
     def test_worker_without_data_exits_and_may_be_restarted(self):
-        data = self.folder / 'later.csv'
+        data = self.directory / 'later.csv'
         self.start_all_but_the_worker_of_a_table(data)
         for instance in range(2):
             self.assertEqual(self.start_worker(0).wait(PATIENCE_S), 13, self.log('worker-0')[-3000:])
@@ -143,36 +143,36 @@ class ByHand(unittest.TestCase):
         self.start_worker(0)
         self.assertEqual(self.running[-1].wait(PATIENCE_S), 0, self.log('worker-0')[-3000:])
         self.assertEqual(self.running[0].wait(PATIENCE_S), 0, self.log('coordinator')[-3000:])
-        self.assertEqual(json.loads((self.folder / 'status.json').read_text())['phase'], 'SUCCEEDED')
+        self.assertEqual(json.loads((self.directory / 'status.json').read_text())['phase'], 'SUCCEEDED')
 
     def test_invalid_data_fails_job(self):
-        data = self.folder / 'broken.csv'
+        data = self.directory / 'broken.csv'
         data.write_text('x,y,label\n1,2,0\n1,2\n')
         self.start_all_but_the_worker_of_a_table(data)
         self.assertEqual(self.start_worker(0).wait(PATIENCE_S), 1, self.log('worker-0')[-3000:])
         self.assertEqual(self.running[0].wait(PATIENCE_S), 1, self.log('coordinator')[-3000:])
-        self.assertIn(f'{data}:3: has 2 columns', json.loads((self.folder / 'status.json').read_text())['reason'])
+        self.assertIn(f'{data}:3: has 2 columns', json.loads((self.directory / 'status.json').read_text())['reason'])
 
     def test_missing_data_ends_sluice_run_at_once(self):
-        # The folder of images exists; only a worker finds that the images for evaluation are missing.
-        folder = self.folder / 'images'
-        folder.mkdir()
-        (folder / 'train-images-idx3-ubyte').write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 8, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(32))
-        (folder / 'train-labels-idx1-ubyte').write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 8]) + bytes(8))
+        # The directory of images exists; only a worker finds that the images for evaluation are missing.
+        directory = self.directory / 'images'
+        directory.mkdir()
+        (directory / 'train-images-idx3-ubyte').write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 8, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(32))
+        (directory / 'train-labels-idx1-ubyte').write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 8]) + bytes(8))
 
         job = manifest(steps=20)
         job['spec'].update(
             model={'name': 'mlp', 'dimensions': {'hidden': 16}},
-            data={'format': 'IDX', 'source': {'path': str(folder)}, 'evaluation': {'intervalSteps': 5}},
+            data={'format': 'IDX', 'source': {'path': str(directory)}, 'evaluation': {'intervalSteps': 5}},
             training={'steps': 20, 'globalBatchSize': 8, 'threads': 1})
-        (self.folder / 'job.yaml').write_text(json.dumps(job))
-        (self.folder / 'bin').mkdir()
+        (self.directory / 'job.yaml').write_text(json.dumps(job))
+        (self.directory / 'bin').mkdir()
         for program in (COORDINATOR, SHARD, WORKER, os.path.join(PROGRAMS, 'services', 'ps', 'sluice-ps')):
             if os.path.exists(program):
-                (self.folder / 'bin' / os.path.basename(program)).symlink_to(program)
+                (self.directory / 'bin' / os.path.basename(program)).symlink_to(program)
 
-        run = subprocess.run([SLUICE, 'run', str(self.folder / 'job.yaml'), '--bin-dir', str(self.folder / 'bin'), '--state-dir',
-                              str(self.folder / 'state')], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        run = subprocess.run([SLUICE, 'run', str(self.directory / 'job.yaml'), '--bin-dir', str(self.directory / 'bin'), '--state-dir',
+                              str(self.directory / 'state')], env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
         self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
         self.assertRegex(run.stderr, 'job by-hand failed: worker-[01]: .*/images/t10k-images-idx3-ubyte')
 
@@ -189,7 +189,7 @@ class ByHand(unittest.TestCase):
         self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*worker, '--index', 0))
 
         self.render(manifest(steps=1))
-        coordinator = (COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints')
+        coordinator = (COORDINATOR, '--job', self.directory / 'job.json', '--storage', self.directory / 'checkpoints')
         self.assertIn("MASTER_PORT has 'http' for a port", self.refused(*coordinator))
         self.use('127.0.0.1:29500', 29500)
         self.assertIn("MASTER_ADDR is '127.0.0.1:29500'", self.refused(*worker, '--index', 0))
@@ -204,16 +204,16 @@ class ByHand(unittest.TestCase):
         del self.environment['SLUICE_SECRET_FILE']
         self.use('127.0.0.1', self.reserve_port())
         self.render(manifest(steps=1))
-        for command in ((COORDINATOR, '--job', self.folder / 'job.json', '--storage', self.folder / 'checkpoints'),
+        for command in ((COORDINATOR, '--job', self.directory / 'job.json', '--storage', self.directory / 'checkpoints'),
                         (SHARD, '--job', JOB, '--index', 0), (WORKER, '--job', JOB, '--index', 0)):
             done = subprocess.run([str(part) for part in command], env=self.environment, capture_output=True, text=True,
                                   timeout=PATIENCE_S)
             self.assertEqual(done.returncode, 2, done.stderr)
             for flag in ('--tls-directory', '--secret-file', '--insecure'):
                 self.assertIn(flag, done.stderr)
-        (self.folder / 'open').write_text(secrets.token_hex(32))
-        (self.folder / 'open').chmod(0o644)
-        self.assertIn('chmod 600', self.refused(SHARD, '--job', JOB, '--index', 0, '--secret-file', self.folder / 'open'))
+        (self.directory / 'open').write_text(secrets.token_hex(32))
+        (self.directory / 'open').chmod(0o644)
+        self.assertIn('chmod 600', self.refused(SHARD, '--job', JOB, '--index', 0, '--secret-file', self.directory / 'open'))
         self.assertIn('more than one', self.refused(SHARD, '--job', JOB, '--index', 0, '--insecure', '--secret-file', 'x'))
 
     def test_process_with_wrong_secret_reports_the_right_file(self):
@@ -222,7 +222,7 @@ class ByHand(unittest.TestCase):
         self.start_servers()
         self.until_log('coordinator', 'Listening')
         wanted = self.environment['SLUICE_SECRET_FILE']
-        other = self.folder / 'other'
+        other = self.directory / 'other'
         other.touch(mode=0o600)
         other.write_text(secrets.token_hex(32))
         self.environment['SLUICE_SECRET_FILE'] = str(other)
@@ -236,11 +236,11 @@ class ByHand(unittest.TestCase):
         jobs = ['first', 'second', 'third']
         for name in jobs:
             self.render({**manifest(steps=100000), 'metadata': {'name': name}})
-            (self.folder / 'job.json').rename(self.folder / f'{name}.json')
-        coordinators = {name: self.start(name, COORDINATOR, '--job', self.folder / f'{name}.json', '--listen', '127.0.0.1:0',
-                                         '--storage', self.folder / 'checkpoints', '--linger', 0) for name in jobs}
+            (self.directory / 'job.json').rename(self.directory / f'{name}.json')
+        coordinators = {name: self.start(name, COORDINATOR, '--job', self.directory / f'{name}.json', '--listen', '127.0.0.1:0',
+                                         '--storage', self.directory / 'checkpoints', '--linger', 0) for name in jobs}
 
-        owner = self.folder / 'checkpoints' / 'owner'
+        owner = self.directory / 'checkpoints' / 'owner'
         deadline = time.monotonic() + PATIENCE_S
         while sum(coordinator.poll() is None for coordinator in coordinators.values()) > 1:
             self.assertLess(time.monotonic(), deadline)
@@ -250,14 +250,14 @@ class ByHand(unittest.TestCase):
         self.assertEqual(owner.read_text().splitlines()[0], f'default/{winner}/')
         for name in set(jobs) - {winner}:
             self.assertEqual(coordinators[name].returncode, 1, self.log(name))
-            self.assertIn(f"checkpoints is job default/{winner}/'s, and this is job default/{name}/: give each job a folder of its own",
+            self.assertIn(f"checkpoints is job default/{winner}/'s, and this is job default/{name}/: give each job a directory of its own",
                           self.log(name))
 
     def test_unwritable_checkpoint_directory_fails_job_by_name(self):
         self.render(manifest(steps=1))
-        (self.folder / 'file').write_text('')
-        self.assertRegex(self.refused(COORDINATOR, '--job', self.folder / 'job.json', '--listen', '127.0.0.1:0',
-                                      '--storage', self.folder / 'file', '--linger', 0),
+        (self.directory / 'file').write_text('')
+        self.assertRegex(self.refused(COORDINATOR, '--job', self.directory / 'job.json', '--listen', '127.0.0.1:0',
+                                      '--storage', self.directory / 'file', '--linger', 0),
                          'the checkpoint storage cannot be written: .*/file')
 
     def test_worker_without_coordinator_exits_with_reason(self):

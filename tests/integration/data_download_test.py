@@ -82,8 +82,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class DataDownload(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
-        self.cache = self.folder / 'cache'
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        self.cache = self.directory / 'cache'
         self.server = Server()
         self.addCleanup(self.server.server_close)
         self.addCleanup(self.server.shutdown)
@@ -108,13 +108,13 @@ class DataDownload(unittest.TestCase):
         }
 
     def command(self, manifest):
-        path = self.folder / f'{manifest["metadata"]["name"]}.json'
+        path = self.directory / f'{manifest["metadata"]["name"]}.json'
         path.write_text(json.dumps(manifest))
-        return [SLUICE, 'run', str(path), '--output', 'json', '--bin-dir', PROGRAMS, '--state-dir', str(self.folder / 'state')]
+        return [SLUICE, 'run', str(path), '--output', 'json', '--bin-dir', PROGRAMS, '--state-dir', str(self.directory / 'state')]
 
     def start(self, command):
         environment = {**os.environ, 'SLUICE_CACHE': str(self.cache)}
-        process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, cwd=self.directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.kill)
         return process
 
@@ -197,11 +197,11 @@ class DataDownload(unittest.TestCase):
         self.assertEqual(self.kept(), [])
 
     def test_worker_outside_sluice_run_downloads_its_data(self):
-        path = self.folder / 'job.yaml'
+        path = self.directory / 'job.yaml'
         path.write_text(json.dumps(self.manifest()))
-        job = self.folder / 'job.json'
+        job = self.directory / 'job.json'
         job.write_text(subprocess.run([SLUICE, 'render', str(path)], check=True, capture_output=True, text=True).stdout)
-        ready = self.folder / 'ready'
+        ready = self.directory / 'ready'
         code, _, err = self.finish(self.start([WORKER, 'describe', '--job', str(job), '--output', str(ready)]))
         self.assertEqual(code, 0, err)
         self.assertTrue(ready.exists())

@@ -74,9 +74,10 @@ v1::JobSpec Slow(v1::JobSpec job) {
   return job;
 }
 
-std::vector<uint64_t> BitsAfter(v1::JobSpec job, const std::string& folder, bool disturbed) {
+std::vector<uint64_t> BitsAfter(v1::JobSpec job, const std::string& directory, bool disturbed) {
   job.mutable_training()->set_bit_exact(true);
-  JobProcesses processes({.job = disturbed ? Slow(job) : job, .folder = NewFolder(folder)});
+  JobProcesses processes(
+      {.job = disturbed ? Slow(job) : job, .directory = NewDirectory(directory)});
   const absl::Status started = processes.StartAll();
   EXPECT_TRUE(started.ok()) << started;
   if (disturbed) Disturb(processes);
@@ -111,7 +112,7 @@ def forward(self, x):
     return torch.linear(torch.embedding(self.table, rows, -1, False, False).sum(1), self.out)
 )";
 
-  const std::string path = absl::StrCat(NewFolder("script"), "/model.pt");
+  const std::string path = absl::StrCat(NewDirectory("script"), "/model.pt");
   WriteScript(path, module);
 
   v1::JobSpec job = LanguageJob(workers, shards, embeddings);
@@ -133,8 +134,8 @@ TEST(EmbeddingRowsTest, TorchScriptTablesTravelByRows) {
       BitsAfter(ScriptJob(1, 1, v1::ModelSpec::DENSE), "script-whole", /*disturbed=*/false);
   EXPECT_EQ(BitsAfter(ScriptJob(2, 2, v1::ModelSpec::ROWS), "script-rows", /*disturbed=*/true),
             whole);
-  JobProcesses processes(
-      {.job = Slow(ScriptJob(2, 2, v1::ModelSpec::ROWS)), .folder = NewFolder("script-bytes")});
+  JobProcesses processes({.job = Slow(ScriptJob(2, 2, v1::ModelSpec::ROWS)),
+                          .directory = NewDirectory("script-bytes")});
   ASSERT_TRUE(processes.StartAll().ok());
   const v1::JobProgress progress = WaitForStep(processes, 20);
   // The eight samples of a worker look up at most 48 of 3,000 rows.
@@ -161,7 +162,8 @@ TEST(EmbeddingRowsTest, WithoutBitExactRowsDifferOnlyByOrderOfAdditions) {
   for (const auto embeddings : {v1::ModelSpec::DENSE, v1::ModelSpec::ROWS}) {
     v1::JobSpec job = LanguageJob(2, 2, embeddings);
     job.mutable_model()->set_dtype(v1::FLOAT64);
-    JobProcesses processes({.job = Slow(job), .folder = NewFolder(absl::StrCat("f", embeddings))});
+    JobProcesses processes(
+        {.job = Slow(job), .directory = NewDirectory(absl::StrCat("f", embeddings))});
     ASSERT_TRUE(processes.StartAll().ok());
     if (embeddings == v1::ModelSpec::ROWS) Disturb(processes);
     Finish(processes);
@@ -184,7 +186,7 @@ TEST(EmbeddingRowsTest, AsynchronousRowsMatchDenseTablesBitForBit) {
   for (const auto embeddings : {v1::ModelSpec::DENSE, v1::ModelSpec::ROWS}) {
     v1::JobSpec job = LanguageJob(1, 2, embeddings);
     job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
-    JobProcesses processes({.job = job, .folder = NewFolder(absl::StrCat("a", embeddings))});
+    JobProcesses processes({.job = job, .directory = NewDirectory(absl::StrCat("a", embeddings))});
     ASSERT_TRUE(processes.StartAll().ok());
     Finish(processes);
     const auto hashes = FinalStateHashes(processes.checkpoints());
@@ -198,7 +200,7 @@ TEST(EmbeddingRowsTest, BoundedStalenessAppliesEachSampleOnceWhenWorkerDies) {
   v1::JobSpec job = Slow(LanguageJob(2, 2, v1::ModelSpec::ROWS));
   job.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
   job.mutable_training()->set_max_staleness(1);
-  JobProcesses processes({.job = job, .folder = NewFolder("bounded")});
+  JobProcesses processes({.job = job, .directory = NewDirectory("bounded")});
   ASSERT_TRUE(processes.StartAll().ok());
   Disturb(processes);
   Finish(processes);
@@ -213,7 +215,7 @@ TEST(EmbeddingRowsTest, BoundedStalenessAppliesEachSampleOnceWhenWorkerDies) {
 TEST(EmbeddingRowsTest, RowsSendFewerBytesAndEvaluationReadsWholeTables) {
   v1::JobSpec job = Slow(LanguageJob(2, 2, v1::ModelSpec::ROWS));
   job.mutable_data()->mutable_evaluation()->set_interval_steps(10);
-  JobProcesses processes({.job = job, .folder = NewFolder("bytes")});
+  JobProcesses processes({.job = job, .directory = NewDirectory("bytes")});
   ASSERT_TRUE(processes.StartAll().ok());
   const auto evaluated = processes.WaitFor(
       [&](const v1::JobProgress& p) { return p.has_last_evaluation() && p.step() >= 20; },
@@ -230,8 +232,8 @@ TEST(EmbeddingRowsTest, RowsSendFewerBytesAndEvaluationReadsWholeTables) {
 }
 
 TEST(EmbeddingRowsTest, DenseTablesTravelWhole) {
-  JobProcesses processes(
-      {.job = Slow(LanguageJob(2, 2, v1::ModelSpec::DENSE)), .folder = NewFolder("dense-bytes")});
+  JobProcesses processes({.job = Slow(LanguageJob(2, 2, v1::ModelSpec::DENSE)),
+                          .directory = NewDirectory("dense-bytes")});
   ASSERT_TRUE(processes.StartAll().ok());
   const v1::JobProgress progress = WaitForStep(processes, 20);
   EXPECT_GT(progress.parameter_bytes(), 0u);

@@ -26,8 +26,8 @@ using ::testing::Each;
 constexpr uint64_t kSamples = 6000;
 constexpr uint64_t kEpochs = 2;
 
-v1::JobSpec HurtJob(const std::string& folder) {
-  v1::JobSpec job = CountingJob(folder, kSamples, kEpochs);
+v1::JobSpec HurtJob(const std::string& directory) {
+  v1::JobSpec job = CountingJob(directory, kSamples, kEpochs);
   job.mutable_parameter_server()->set_replicas(2);
   job.mutable_worker()->set_replicas(3);
   job.mutable_timeouts()->set_heartbeat(0.2);
@@ -38,9 +38,9 @@ v1::JobSpec HurtJob(const std::string& folder) {
 
 class ExactlyOnceTest : public ::testing::Test {
  protected:
-  void Start(const v1::JobSpec& job, const std::string& folder) {
+  void Start(const v1::JobSpec& job, const std::string& directory) {
     processes_ = std::make_unique<JobProcesses>(JobProcesses::Options{
-        .job = job, .folder = folder, .worker_program = "tests/testing/counting_worker"});
+        .job = job, .directory = directory, .worker_program = "tests/testing/counting_worker"});
     const absl::Status status = processes_->StartAll();
     ASSERT_TRUE(status.ok()) << status;
     WaitForStep(5);
@@ -158,41 +158,41 @@ class ExactlyOnceTest : public ::testing::Test {
 };
 
 TEST_F(ExactlyOnceTest, SynchronousJobCountsEachSampleOncePerEpochWhileWorkersDie) {
-  const std::string folder = NewFolder("synchronous");
-  Start(HurtJob(folder), folder);
+  const std::string directory = NewDirectory("synchronous");
+  Start(HurtJob(directory), directory);
   EXPECT_GT(HurtWorkers(12, 1), 3);
   FinishAndCheck();
 }
 
 TEST_F(ExactlyOnceTest, AsynchronousJobCountsEachSampleOncePerEpochThroughFiftyFaults) {
-  const std::string folder = NewFolder("asynchronous");
-  v1::JobSpec job = HurtJob(folder);
+  const std::string directory = NewDirectory("asynchronous");
+  v1::JobSpec job = HurtJob(directory);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   job.mutable_training()->set_global_batch_size(5);
   // Long enough for fifty faults.
   constexpr uint64_t kManyEpochs = 3 * kEpochs;
   job.mutable_training()->set_epochs(kManyEpochs);
-  Start(job, folder);
+  Start(job, directory);
   EXPECT_EQ(HurtWorkers(50, 2), 50);
   FinishAndCheck(kManyEpochs);
 }
 
 TEST_F(ExactlyOnceTest, BoundedStalenessJobCountsEachSampleOncePerEpochWhileWorkersDie) {
-  const std::string folder = NewFolder("bounded");
-  v1::JobSpec job = HurtJob(folder);
+  const std::string directory = NewDirectory("bounded");
+  v1::JobSpec job = HurtJob(directory);
   job.mutable_training()->set_mode(v1::BOUNDED_STALENESS);
   job.mutable_training()->set_max_staleness(2);
   job.mutable_training()->set_global_batch_size(10);
-  Start(job, folder);
+  Start(job, directory);
   EXPECT_GT(HurtWorkers(12, 3), 3);
   FinishAndCheck();
 }
 
 TEST_F(ExactlyOnceTest, KilledShardRollsBackToNewestCheckpointAndLosesNoSample) {
-  const std::string folder = NewFolder("shard");
-  v1::JobSpec job = HurtJob(folder);
+  const std::string directory = NewDirectory("shard");
+  v1::JobSpec job = HurtJob(directory);
   job.mutable_checkpoint()->set_interval_steps(20);
-  Start(job, folder);
+  Start(job, directory);
   ASSERT_NO_FATAL_FAILURE(WaitForCheckpoint(20));
   ASSERT_TRUE(processes_->Kill("ps-1", /*report=*/true).ok());
   ASSERT_TRUE(processes_->StartShard(1).ok());
@@ -202,12 +202,12 @@ TEST_F(ExactlyOnceTest, KilledShardRollsBackToNewestCheckpointAndLosesNoSample) 
 }
 
 TEST_F(ExactlyOnceTest, KilledCoordinatorRollsBackToNewestCheckpointAndLosesNoSample) {
-  const std::string folder = NewFolder("coordinator");
-  v1::JobSpec job = HurtJob(folder);
+  const std::string directory = NewDirectory("coordinator");
+  v1::JobSpec job = HurtJob(directory);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   job.mutable_training()->set_global_batch_size(5);
   job.mutable_checkpoint()->set_interval_steps(100);
-  Start(job, folder);
+  Start(job, directory);
   ASSERT_NO_FATAL_FAILURE(WaitForCheckpoint(100));
   ASSERT_TRUE(processes_->Kill("coordinator", /*report=*/false).ok());
   ASSERT_TRUE(processes_->StartCoordinator().ok());
@@ -216,8 +216,8 @@ TEST_F(ExactlyOnceTest, KilledCoordinatorRollsBackToNewestCheckpointAndLosesNoSa
 }
 
 TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
-  const std::string folder = NewFolder("modes");
-  v1::JobSpec job = HurtJob(folder);
+  const std::string directory = NewDirectory("modes");
+  v1::JobSpec job = HurtJob(directory);
   job.mutable_training()->set_global_batch_size(20);
   job.mutable_training()->set_max_staleness(2);
   job.mutable_training()->set_step_delay_seconds(0.02);
@@ -226,7 +226,7 @@ TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
   for (const v1::Mode mode : {v1::ASYNCHRONOUS, v1::SYNCHRONOUS, v1::BOUNDED_STALENESS,
                               v1::SYNCHRONOUS, v1::ASYNCHRONOUS}) {
     job.mutable_training()->set_mode(mode);
-    Start(job, folder);
+    Start(job, directory);
     WaitFor([&](const v1::JobProgress& p) { return p.samples() >= samples + 300; });
     // The samples that it was training stay unfinished.
     ASSERT_TRUE(processes_->Kill("worker-1", /*report=*/true).ok());
@@ -243,7 +243,7 @@ TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
 
   job.mutable_training()->set_mode(v1::SYNCHRONOUS);
   job.mutable_training()->set_step_delay_seconds(0);
-  Start(job, folder);
+  Start(job, directory);
   FinishAndCheck();
 }
 

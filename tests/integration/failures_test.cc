@@ -33,7 +33,7 @@ class FailuresTest : public ::testing::Test {
  protected:
   void Start(const v1::JobSpec& job, const std::string& name) {
     processes_ = std::make_unique<JobProcesses>(
-        JobProcesses::Options{.job = job, .folder = NewFolder(name)});
+        JobProcesses::Options{.job = job, .directory = NewDirectory(name)});
     const absl::Status status = processes_->StartAll();
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -129,11 +129,11 @@ TEST_F(FailuresTest, NamesDamagedCheckpointAndUsesNextOlder) {
 
   const auto manifest = FinalManifest(processes_->checkpoints());
   ASSERT_TRUE(manifest.ok()) << manifest.status();
-  const std::string folder =
+  const std::string directory =
       absl::StrCat(processes_->checkpoints(), "/attempt-",
                    absl::Dec(manifest->checkpoint().attempt(), absl::kZeroPad4), "-step-",
                    absl::Dec(manifest->checkpoint().step(), absl::kZeroPad12));
-  std::ofstream(absl::StrCat(folder, "/", manifest->files(0).name()), std::ios::app) << "x";
+  std::ofstream(absl::StrCat(directory, "/", manifest->files(0).name()), std::ios::app) << "x";
 
   ASSERT_TRUE(processes_->StartCoordinator().ok());
   const v1::JobProgress restored = WaitFor([&](const v1::JobProgress& p) {
@@ -151,10 +151,10 @@ TEST_F(FailuresTest, NamesDamagedCheckpointAndUsesNextOlder) {
 }
 
 TEST_F(FailuresTest, RefusesCheckpointOfOtherModelAndNamesDifference) {
-  const std::string folder = NewFolder("differs");
+  const std::string directory = NewDirectory("differs");
   v1::JobSpec job = LinearJob(1500, 0.02);
   {
-    JobProcesses first({.job = job, .folder = folder});
+    JobProcesses first({.job = job, .directory = directory});
     ASSERT_TRUE(first.StartAll().ok());
     const auto progress =
         first.WaitFor([](const v1::JobProgress& p) { return p.step() >= 3; }, absl::Seconds(60));
@@ -162,70 +162,70 @@ TEST_F(FailuresTest, RefusesCheckpointOfOtherModelAndNamesDifference) {
     ASSERT_TRUE(first.Suspend().ok());
     ASSERT_TRUE(first.WaitForExit("coordinator", absl::Seconds(60)).ok());
   }
-  ASSERT_TRUE(FinalManifest(absl::StrCat(folder, "/checkpoints")).ok());
+  ASSERT_TRUE(FinalManifest(absl::StrCat(directory, "/checkpoints")).ok());
 
   (*job.mutable_model()->mutable_dimensions())["out"] = 1;
   job.mutable_data()->mutable_synthetic()->clear_shape();
   job.mutable_data()->mutable_synthetic()->add_shape(17);
-  JobProcesses second({.job = job, .folder = folder});
+  JobProcesses second({.job = job, .directory = directory});
   ASSERT_TRUE(second.StartAll().ok());
 
   const auto code = second.WaitForExit("coordinator", absl::Seconds(60));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitFailed);
-  const std::string text = Contents(absl::StrCat(folder, "/status.json"));
+  const std::string text = Contents(absl::StrCat(directory, "/status.json"));
   EXPECT_THAT(text, HasSubstr("weight"));
 }
 
 TEST_F(FailuresTest, ContinuesFromCheckpointOfAnotherJob) {
-  const std::string first_folder = NewFolder("source");
+  const std::string first_directory = NewDirectory("source");
   {
-    JobProcesses first({.job = LinearJob(20, 0), .folder = first_folder});
+    JobProcesses first({.job = LinearJob(20, 0), .directory = first_directory});
     ASSERT_TRUE(first.StartAll().ok());
     ASSERT_EQ(first.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
   }
 
   v1::JobSpec job = LinearJob(30, 0);
   job.set_name("second");
-  job.mutable_checkpoint()->set_restore_from(absl::StrCat(first_folder, "/checkpoints"));
-  const std::string folder = NewFolder("restored");
-  JobProcesses second({.job = job, .folder = folder});
+  job.mutable_checkpoint()->set_restore_from(absl::StrCat(first_directory, "/checkpoints"));
+  const std::string directory = NewDirectory("restored");
+  JobProcesses second({.job = job, .directory = directory});
   ASSERT_TRUE(second.StartAll().ok());
   ASSERT_EQ(second.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
 
   // It trained from step 20 to step 30.
-  const auto manifest = FinalManifest(absl::StrCat(folder, "/checkpoints"));
+  const auto manifest = FinalManifest(absl::StrCat(directory, "/checkpoints"));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->checkpoint().attempt(), 1u);
   EXPECT_EQ(manifest->checkpoint().step(), 30u);
-  const std::string text = Contents(absl::StrCat(folder, "/status.json"));
+  const std::string text = Contents(absl::StrCat(directory, "/status.json"));
   EXPECT_THAT(text, HasSubstr(R"("restoredFromStep":"20")"));
 }
 
 TEST_F(FailuresTest, RejectsRestoreFromWithoutCheckpoint) {
   v1::JobSpec job = LinearJob(30, 0);
-  const std::string folder = NewFolder("nothing");
-  job.mutable_checkpoint()->set_restore_from(absl::StrCat(folder, "/missing"));
-  JobProcesses processes({.job = job, .folder = folder});
+  const std::string directory = NewDirectory("nothing");
+  job.mutable_checkpoint()->set_restore_from(absl::StrCat(directory, "/missing"));
+  JobProcesses processes({.job = job, .directory = directory});
   EXPECT_FALSE(processes.StartCoordinator().ok());
-  const std::string text = Contents(absl::StrCat(folder, "/coordinator.stderr"));
+  const std::string text = Contents(absl::StrCat(directory, "/coordinator.stderr"));
   EXPECT_THAT(text, HasSubstr("checkpoint.restoreFrom"));
   EXPECT_THAT(text, HasSubstr("missing"));
 }
 
 TEST_F(FailuresTest, InvalidTorchScriptFileFailsJobByName) {
-  const std::string folder = NewFolder("script");
-  std::ofstream(absl::StrCat(folder, "/model.pt")) << "not a model";
+  const std::string directory = NewDirectory("script");
+  std::ofstream(absl::StrCat(directory, "/model.pt")) << "not a model";
   v1::JobSpec job = LinearJob(20, 0);
   job.mutable_model()->set_type(v1::ModelSpec::TORCH_SCRIPT);
-  job.mutable_model()->set_path(absl::StrCat(folder, "/model.pt"));
+  job.mutable_model()->set_path(absl::StrCat(directory, "/model.pt"));
   job.set_loss("mse");
-  JobProcesses processes({.job = job, .folder = folder});
+  JobProcesses processes({.job = job, .directory = directory});
   ASSERT_TRUE(processes.StartAll().ok());
   const auto code = processes.WaitForExit("coordinator", absl::Seconds(60));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitFailed);
-  const std::string text = Contents(absl::StrCat(folder, "/status.json"));
+  const std::string text = Contents(absl::StrCat(directory, "/status.json"));
   EXPECT_THAT(text, HasSubstr("model.pt"));
 }
 
@@ -239,15 +239,15 @@ TEST_F(FailuresTest, CoordinatorAsksForRestartWhilePortIsTaken) {
   ASSERT_EQ(listen(taken, 1), 0);
   ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size), 0);
 
-  const std::string folder = NewFolder("taken");
+  const std::string directory = NewDirectory("taken");
   JobProcesses processes({.job = LinearJob(5, 0),
-                          .folder = folder,
+                          .directory = directory,
                           .coordinator = absl::StrCat("127.0.0.1:", ntohs(address.sin_port))});
 
   // Frees the port once the coordinator has tried it in vain.
   std::thread owner([&] {
     const absl::Time deadline = absl::Now() + absl::Seconds(15);
-    while (absl::Now() < deadline && Contents(folder + "/coordinator.stderr").empty()) {
+    while (absl::Now() < deadline && Contents(directory + "/coordinator.stderr").empty()) {
       absl::SleepFor(absl::Milliseconds(10));
     }
     close(taken);
@@ -256,7 +256,7 @@ TEST_F(FailuresTest, CoordinatorAsksForRestartWhilePortIsTaken) {
   const absl::Status status = processes.StartCoordinator();
   owner.join();
   EXPECT_TRUE(status.ok()) << status;
-  EXPECT_THAT(Contents(folder + "/coordinator.stderr"), HasSubstr("sluice-coordinator"));
+  EXPECT_THAT(Contents(directory + "/coordinator.stderr"), HasSubstr("sluice-coordinator"));
 }
 
 // ---- peers that break the contract
@@ -337,7 +337,7 @@ TEST_F(FailuresTest, CoordinatorRefusesWorkerOfOtherJob) {
                                job.set_uid("another");
                                return job;
                              }(),
-                         .folder = NewFolder("stranger"),
+                         .directory = NewDirectory("stranger"),
                          .coordinator = processes_->coordinator_address(),
                          .secret_file = processes_->secret_file()});
 

@@ -23,7 +23,7 @@ constexpr uint64_t kSettled = 3'000;
 // Allowed growth over the 7,000 steps after that; a leak of 500 bytes a step exceeds it.
 constexpr int64_t kMaxGrowthKib = 3'000;
 
-v1::JobSpec SmallJob(const std::string& folder) {
+v1::JobSpec SmallJob(const std::string& directory) {
   v1::JobSpec job = BaseJob();
   job.set_name("memory");
   job.mutable_model()->set_name("mlp");
@@ -43,7 +43,7 @@ v1::JobSpec SmallJob(const std::string& folder) {
 
   job.mutable_parameter_server()->set_replicas(2);
   job.mutable_worker()->set_replicas(2);
-  job.mutable_checkpoint()->set_directory(absl::StrCat(folder, "/checkpoints"));
+  job.mutable_checkpoint()->set_directory(absl::StrCat(directory, "/checkpoints"));
   job.mutable_checkpoint()->set_interval_steps(1'000);
   job.mutable_checkpoint()->set_max_to_keep(2);
   return job;
@@ -64,8 +64,8 @@ int64_t Median(std::vector<int64_t> values) {
 }
 
 TEST(FlatMemoryTest, NoProcessGrowsOverTenThousandSteps) {
-  const std::string folder = NewFolder("memory");
-  JobProcesses processes({.job = SmallJob(folder), .folder = folder});
+  const std::string directory = NewDirectory("memory");
+  JobProcesses processes({.job = SmallJob(directory), .directory = directory});
   ASSERT_TRUE(processes.StartAll().ok());
 
   const std::vector<std::string> names = {"coordinator", "ps-0", "ps-1", "worker-0", "worker-1"};

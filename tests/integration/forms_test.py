@@ -39,24 +39,24 @@ def additive(name, steps, training=None, **spec):
 class Forms(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
-        self.state = self.folder / 'state'
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        self.state = self.directory / 'state'
 
     def command(self, *arguments):
         return [SLUICE, *map(str, arguments), '--state-dir', str(self.state)]
 
     def run_arguments(self, manifest, output):
-        path = self.folder / 'job.yaml'
+        path = self.directory / 'job.yaml'
         path.write_text(json.dumps(manifest))
         return self.command('run', path, '--output', output, '--bin-dir', PROGRAMS)
 
     def train(self, manifest, output='json'):
-        done = subprocess.run(self.run_arguments(manifest, output), cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
+        done = subprocess.run(self.run_arguments(manifest, output), cwd=self.directory, capture_output=True, text=True, timeout=PATIENCE_S)
         self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
         return done.stdout
 
     def trained(self, name, tensor='w'):
-        path = self.folder / 'model.safetensors'
+        path = self.directory / 'model.safetensors'
         subprocess.run(self.command('export', name, '-o', path), check=True, capture_output=True)
         data = path.read_bytes()
         (length,) = struct.unpack('<Q', data[:8])
@@ -121,23 +121,23 @@ class Forms(unittest.TestCase):
     def test_one_command_switches_mode_of_running_job(self):
         steps = 120
         before = additive('switched', steps, {'globalBatchSize': 2, 'stepDelaySeconds': 0.5}, worker={'replicas': 1})
-        with subprocess.Popen(self.run_arguments(before, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as first:
+        with subprocess.Popen(self.run_arguments(before, 'json'), cwd=self.directory, stdout=subprocess.PIPE, text=True) as first:
             try:
                 for text in first.stdout:
                     line = json.loads(text)
                     if line['type'] == 'progress' and line.get('step', 0) >= 5:
                         break
                 after = additive('switched', steps, {'globalBatchSize': 2, 'mode': 'Asynchronous'}, worker={'replicas': 1})
-                refused = subprocess.run(self.run_arguments(after, 'json'), cwd=self.folder, capture_output=True, text=True)
+                refused = subprocess.run(self.run_arguments(after, 'json'), cwd=self.directory, capture_output=True, text=True)
                 self.assertEqual(refused.returncode, 2)
                 self.assertIn('--take-over', refused.stderr)
                 fixed = json.loads(json.dumps(after))
                 fixed['spec']['training']['seed'] = 5
-                refused = subprocess.run(self.run_arguments(fixed, 'json') + ['--take-over'], cwd=self.folder, capture_output=True, text=True)
+                refused = subprocess.run(self.run_arguments(fixed, 'json') + ['--take-over'], cwd=self.directory, capture_output=True, text=True)
                 self.assertEqual(refused.returncode, 2)
                 self.assertIn('spec.training.seed', refused.stderr)
                 self.assertIsNone(first.poll(), 'the job must not be stopped for a manifest with which it cannot continue')
-                done = subprocess.run(self.run_arguments(after, 'json') + ['--take-over'], cwd=self.folder, capture_output=True, text=True,
+                done = subprocess.run(self.run_arguments(after, 'json') + ['--take-over'], cwd=self.directory, capture_output=True, text=True,
                                       timeout=PATIENCE_S)
                 first.stdout.read()
             finally:
@@ -164,7 +164,7 @@ class Forms(unittest.TestCase):
                             worker={'replicas': 2}, parameterServer={'replicas': 1}, checkpoint={'intervalSteps': 5},
                             timeouts={'heartbeatSeconds': 0.5, 'silenceSeconds': 100, **timeouts})
         lines, stopped = [], False
-        with subprocess.Popen(self.run_arguments(manifest, 'json'), cwd=self.folder, stdout=subprocess.PIPE, text=True) as job:
+        with subprocess.Popen(self.run_arguments(manifest, 'json'), cwd=self.directory, stdout=subprocess.PIPE, text=True) as job:
             watchdog = threading.Timer(PATIENCE_S, job.kill)  # a job that hangs prints nothing
             watchdog.start()
             try:

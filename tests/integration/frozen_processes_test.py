@@ -196,8 +196,8 @@ def random_schedule(seed):
 class Run:
     """A job under `sluice run`, and its output."""
 
-    def __init__(self, folder, schedule):
-        self.folder = folder
+    def __init__(self, directory, schedule):
+        self.directory = directory
         self.schedule = schedule
         self.pids = {}
         self.instances = collections.Counter()
@@ -206,16 +206,16 @@ class Run:
         self.changed = threading.Condition()
         self.process = None
         self.thread = None
-        (folder / 'job.yaml').write_text(json.dumps(manifest(schedule.shards, schedule.long_evaluation)))
+        (directory / 'job.yaml').write_text(json.dumps(manifest(schedule.shards, schedule.long_evaluation)))
 
     @property
     def checkpoints(self):
-        return self.folder / 'state' / 'frozen' / 'checkpoints'
+        return self.directory / 'state' / 'frozen' / 'checkpoints'
 
     def start(self):
-        output = open(self.folder / 'stderr', 'ab')
+        output = open(self.directory / 'stderr', 'ab')
         self.process = subprocess.Popen(
-            [SLUICE, 'run', 'job.yaml', '--output', 'json', '--bin-dir', PROGRAMS, '--state-dir', 'state'], cwd=self.folder,
+            [SLUICE, 'run', 'job.yaml', '--output', 'json', '--bin-dir', PROGRAMS, '--state-dir', 'state'], cwd=self.directory,
             stdout=subprocess.PIPE, stderr=output, text=True, start_new_session=True)
         output.close()
         self.pids[PARENT] = self.process.pid
@@ -223,7 +223,7 @@ class Run:
         self.thread.start()
 
     def read(self, process):
-        with open(self.folder / 'output', 'a') as log:
+        with open(self.directory / 'output', 'a') as log:
             for line in process.stdout:
                 log.write(line)
                 log.flush()
@@ -324,7 +324,7 @@ class Outcome:
     code: typing.Optional[int]
     step: typing.Optional[int]
     files: dict
-    folder: pathlib.Path
+    directory: pathlib.Path
     restarts: int
 
     def text(self, reference):
@@ -338,8 +338,8 @@ class Outcome:
 
 
 def run(schedule, root):
-    folder = pathlib.Path(tempfile.mkdtemp(dir=root, prefix='job-'))
-    job = Run(folder, schedule)
+    directory = pathlib.Path(tempfile.mkdtemp(dir=root, prefix='job-'))
+    job = Run(directory, schedule)
     began = time.monotonic()
     deadline = began + PATIENCE_S
     job.start()
@@ -347,7 +347,7 @@ def run(schedule, root):
     code = job.end(deadline)
     step, files = job.files()
     restarts = job.summary['restarts'] if job.summary else -1
-    return Outcome(schedule, time.monotonic() - began, code, step, files, folder, restarts)
+    return Outcome(schedule, time.monotonic() - began, code, step, files, directory, restarts)
 
 
 def run_all(schedules, root, jobs):
@@ -355,7 +355,7 @@ def run_all(schedules, root, jobs):
     for shards in (2, 3):
         undisturbed = run(Schedule(f'undisturbed, {shards} shards', [], shards), root)
         if undisturbed.code != 0 or undisturbed.step != STEPS or not undisturbed.files:
-            raise AssertionError(f'the undisturbed job ended with exit code {undisturbed.code}; see {undisturbed.folder}')
+            raise AssertionError(f'the undisturbed job ended with exit code {undisturbed.code}; see {undisturbed.directory}')
         references[shards] = undisturbed.files
         print(f'{undisturbed.schedule.name:<72} {undisturbed.seconds:5.1f} s', flush=True)
 
@@ -368,7 +368,7 @@ def run_all(schedules, root, jobs):
                 acts = ', '.join(f'{signal.Signals(a.signal).name} {"+".join(a.names)} at {a.when} + {a.after}' for a in outcome.schedule.acts)
                 bad.append(f'{outcome.schedule.name}: {text} ({acts}); see {keep(outcome)}')
             else:
-                shutil.rmtree(outcome.folder, ignore_errors=True)
+                shutil.rmtree(outcome.directory, ignore_errors=True)
     return bad
 
 
@@ -376,9 +376,9 @@ def keep(outcome):
     """Where the job's files lie after the test: of those that are not large, a copy in the test's outputs where there are any."""
     outputs = os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR')
     if not outputs:
-        return outcome.folder
+        return outcome.directory
     kept = pathlib.Path(outputs) / outcome.schedule.name.replace(' ', '-')
-    shutil.copytree(outcome.folder, kept, ignore=shutil.ignore_patterns('partition-*', 'secret*'), dirs_exist_ok=True)
+    shutil.copytree(outcome.directory, kept, ignore=shutil.ignore_patterns('partition-*', 'secret*'), dirs_exist_ok=True)
     return kept
 
 

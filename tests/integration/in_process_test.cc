@@ -30,8 +30,8 @@ constexpr uint64_t kEpochs = 2;
 // A timeout for the job's end that suffices for the slowest sanitizer on a busy machine.
 constexpr absl::Duration kLong = absl::Seconds(120);
 
-v1::JobSpec Job(const std::string& folder, v1::Mode mode, uint64_t samples = kSamples) {
-  v1::JobSpec job = CountingJob(folder, samples, kEpochs);
+v1::JobSpec Job(const std::string& directory, v1::Mode mode, uint64_t samples = kSamples) {
+  v1::JobSpec job = CountingJob(directory, samples, kEpochs);
   job.mutable_parameter_server()->set_replicas(2);
   job.mutable_worker()->set_replicas(2);
   v1::TrainingSpec& training = *job.mutable_training();
@@ -47,8 +47,8 @@ class InProcessTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { ConfigureGrpcProcess({}); }
 
-  void Start(const v1::JobSpec& job, const std::string& folder) {
-    job_ = std::make_unique<InProcessJob>(job, folder);
+  void Start(const v1::JobSpec& job, const std::string& directory) {
+    job_ = std::make_unique<InProcessJob>(job, directory);
     const absl::Status status = job_->StartAll();
     ASSERT_TRUE(status.ok()) << status;
     WaitForStep(10);
@@ -118,8 +118,8 @@ class InProcessTest : public ::testing::Test {
 class EveryModeTest : public InProcessTest, public ::testing::WithParamInterface<v1::Mode> {};
 
 TEST_P(EveryModeTest, AppliesEachSampleOnceWhileWorkersLeaveVanishAndJoin) {
-  const std::string folder = NewFolder(v1::Mode_Name(GetParam()));
-  Start(Job(folder, GetParam(), kManySamples), folder);
+  const std::string directory = NewDirectory(v1::Mode_Name(GetParam()));
+  Start(Job(directory, GetParam(), kManySamples), directory);
   const worker::WorkerProcess::Result left = job_->Leave(0);
   EXPECT_EQ(left.reason, worker::ExitReason::kLeft) << left.message;
   job_->StartWorker(0);
@@ -134,10 +134,10 @@ INSTANTIATE_TEST_SUITE_P(
     [](const ::testing::TestParamInfo<v1::Mode>& mode) { return v1::Mode_Name(mode.param); });
 
 TEST_F(InProcessTest, LostShardRollsBackToCheckpoint) {
-  const std::string folder = NewFolder("shard");
-  v1::JobSpec job = Job(folder, v1::SYNCHRONOUS);
+  const std::string directory = NewDirectory("shard");
+  v1::JobSpec job = Job(directory, v1::SYNCHRONOUS);
   job.mutable_checkpoint()->set_interval_steps(10);
-  Start(job, folder);
+  Start(job, directory);
   ASSERT_NO_FATAL_FAILURE(WaitForCheckpoint(10));
   job_->DropShard(1);
   ASSERT_TRUE(job_->StartShard(1).ok());
@@ -146,18 +146,18 @@ TEST_F(InProcessTest, LostShardRollsBackToCheckpoint) {
 }
 
 TEST_F(InProcessTest, LostShardBeforeFirstCheckpointStartsOver) {
-  const std::string folder = NewFolder("initialization");
-  Start(Job(folder, v1::ASYNCHRONOUS), folder);
+  const std::string directory = NewDirectory("initialization");
+  Start(Job(directory, v1::ASYNCHRONOUS), directory);
   job_->DropShard(1);
   ASSERT_TRUE(job_->StartShard(1).ok());
   FinishAndCheck();
 }
 
 TEST_F(InProcessTest, NewCoordinatorTakesOverAddressOfLostOne) {
-  const std::string folder = NewFolder("coordinator");
-  v1::JobSpec job = Job(folder, v1::ASYNCHRONOUS);
+  const std::string directory = NewDirectory("coordinator");
+  v1::JobSpec job = Job(directory, v1::ASYNCHRONOUS);
   job.mutable_checkpoint()->set_interval_steps(20);
-  Start(job, folder);
+  Start(job, directory);
   ASSERT_NO_FATAL_FAILURE(WaitForCheckpoint(20));
   job_->DropCoordinator();
   const absl::Status started = job_->StartCoordinator();
@@ -167,8 +167,8 @@ TEST_F(InProcessTest, NewCoordinatorTakesOverAddressOfLostOne) {
 }
 
 TEST_F(InProcessTest, SuspendedJobResumesWithNewProcesses) {
-  const std::string folder = NewFolder("suspend");
-  Start(Job(folder, v1::BOUNDED_STALENESS, kManySamples), folder);
+  const std::string directory = NewDirectory("suspend");
+  Start(Job(directory, v1::BOUNDED_STALENESS, kManySamples), directory);
   job_->Suspend();
   const absl::Status suspended = job_->WaitForEnd(coordinator::ExitReason::kSuspended, kLong);
   ASSERT_TRUE(suspended.ok()) << suspended;
@@ -178,8 +178,8 @@ TEST_F(InProcessTest, SuspendedJobResumesWithNewProcesses) {
 }
 
 TEST_F(InProcessTest, PinsVersionForReaderWhileTrainingContinues) {
-  const std::string folder = NewFolder("snapshot");
-  Start(Job(folder, v1::SYNCHRONOUS), folder);
+  const std::string directory = NewDirectory("snapshot");
+  Start(Job(directory, v1::SYNCHRONOUS), directory);
   v1::Snapshot snapshot;
   std::unique_ptr<Reader> reader = NewReader();
   const grpc::Status opened = reader->Wait(&snapshot);
@@ -192,8 +192,8 @@ TEST_F(InProcessTest, PinsVersionForReaderWhileTrainingContinues) {
 }
 
 TEST_F(InProcessTest, ReleasesVersionOfDisconnectedReader) {
-  const std::string folder = NewFolder("gone");
-  Start(Job(folder, v1::SYNCHRONOUS, kManySamples), folder);
+  const std::string directory = NewDirectory("gone");
+  Start(Job(directory, v1::SYNCHRONOUS, kManySamples), directory);
   std::vector<std::unique_ptr<Reader>> readers;
   v1::Snapshot snapshot;
   for (int i = 0; i < 16; ++i) {
@@ -215,8 +215,8 @@ TEST_F(InProcessTest, ReleasesVersionOfDisconnectedReader) {
 }
 
 TEST_F(InProcessTest, RefusesReaderAfterEndAtOnce) {
-  const std::string folder = NewFolder("late");
-  Start(Job(folder, v1::SYNCHRONOUS), folder);
+  const std::string directory = NewDirectory("late");
+  Start(Job(directory, v1::SYNCHRONOUS), directory);
   const auto ended =
       job_->WaitFor([&](const v1::JobProgress&) { return !job_->CoordinatorRuns(); }, kLong);
   ASSERT_TRUE(ended.ok()) << ended.status();

@@ -92,7 +92,7 @@ class Job(job_processes.JobProcesses):
 
     def _spawn(self, name, arguments):
         super()._spawn(name, [*arguments, '--metrics-address', '[::]:0', '--metrics-port-file',
-                              str(self.folder / f'{name}.metrics')])
+                              str(self.directory / f'{name}.metrics')])
 
     def page(self, name, path):
         port = self.wait_until(lambda: self._metrics_port(name), PATIENCE, f'{name} serves metrics')
@@ -100,7 +100,7 @@ class Job(job_processes.JobProcesses):
 
     def _metrics_port(self, name):
         try:
-            return int((self.folder / f'{name}.metrics').read_text())
+            return int((self.directory / f'{name}.metrics').read_text())
         except (FileNotFoundError, ValueError):
             return None
 
@@ -136,16 +136,16 @@ class Ipv6Test(unittest.TestCase):
         cls.api_server.wait()
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
 
     def start(self, job, tls=None):
-        processes = Job(job, self.folder / 'job', tls, host=POD)
+        processes = Job(job, self.directory / 'job', tls, host=POD)
         self.addCleanup(processes.__exit__)
         processes.start()
         return processes
 
     def certificates(self):
-        tls = self.folder / 'tls'
+        tls = self.directory / 'tls'
         command = [str(ROOT / 'services/cli/sluice'), 'certificates', 'test', '-o', str(tls), '--shards', '2', '--workers', '2']
         subprocess.run(command, check=True, capture_output=True)
         return tls
@@ -167,7 +167,7 @@ class Ipv6Test(unittest.TestCase):
     def assert_ends(self, processes):
         for name in ('worker-0', 'worker-1', 'coordinator', 'ps-0', 'ps-1'):
             self.assertEqual(processes.wait_for_exit(name, PATIENCE), 0, processes.log(name)[-3000:])
-        self.assertEqual(json.loads((processes.folder / 'status.json').read_text())['phase'], 'SUCCEEDED')
+        self.assertEqual(json.loads((processes.directory / 'status.json').read_text())['phase'], 'SUCCEEDED')
 
     def test_cpp_workers_train_over_tls(self):
         processes = self.start({**self.mlp(steps=400, stepDelaySeconds=0.02), 'tls': 'TLS_ENABLED'}, self.certificates())
@@ -195,14 +195,14 @@ class Ipv6Test(unittest.TestCase):
         listener = socket.create_server(('::1', 0), family=socket.AF_INET6)
         self.addCleanup(listener.close)
         self.outside.forward(listener, self.api_port)
-        config = self.folder / 'kubeconfig'
+        config = self.directory / 'kubeconfig'
         config.write_text(json.dumps({
             'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'it',
             'clusters': [{'name': 'it', 'cluster': {'server': f'http://[::1]:{listener.getsockname()[1]}'}}],
             'users': [{'name': 'it', 'user': {}}],
             'contexts': [{'name': 'it', 'context': {'cluster': 'it', 'user': 'it'}}],
         }))
-        log = open(self.folder / 'operator.log', 'w', encoding='utf-8')
+        log = open(self.directory / 'operator.log', 'w', encoding='utf-8')
         # It serves its pages at the default address.
         operator = subprocess.Popen([ROOT / 'operator/sluice-operator', f'--kubeconfig={config}', '--lease-namespace=ns'],
                                     stdout=log, stderr=log)
@@ -218,8 +218,8 @@ class Ipv6Test(unittest.TestCase):
         # The coordinator of the job that the API server has.
         job = self.mlp(steps=100000, stepDelaySeconds=0.05)
         job['parameterServer']['replicas'] = 1
-        job_file = self.folder / 'job.json'
-        job['checkpoint']['directory'] = str(self.folder / 'checkpoints')
+        job_file = self.directory / 'job.json'
+        job['checkpoint']['directory'] = str(self.directory / 'checkpoints')
         job_file.write_text(json.dumps(job))
         name = f'{job["namespace"]}/{job["name"]}/{job["uid"]}'
         address = f'[{POD}]:29500'
@@ -227,7 +227,7 @@ class Ipv6Test(unittest.TestCase):
                     ['ps', '--job', name, '--coordinator', address, '--index', '0', '--listen', '0.0.0.0:0', '--advertise', POD]]
         programs += [['worker', '--job', name, '--coordinator', address, '--index', str(i), '--threads', '1'] for i in range(2)]
         for role, *arguments in programs:
-            with open(self.folder / 'job.log', 'a', encoding='utf-8') as log:
+            with open(self.directory / 'job.log', 'a', encoding='utf-8') as log:
                 process = subprocess.Popen([job_processes.program(role), *map(str, arguments), '--insecure', '--parent',
                                             str(os.getpid())], stdout=log, stderr=log)
             self.addCleanup(process.wait)
@@ -240,7 +240,7 @@ class Ipv6Test(unittest.TestCase):
         before = step()
 
         def logs():
-            return ''.join((self.folder / f'{log}.log').read_text()[-3000:] for log in ('operator', 'job'))
+            return ''.join((self.directory / f'{log}.log').read_text()[-3000:] for log in ('operator', 'job'))
         try:
             job_processes.JobProcesses.wait_until(lambda: step() not in (0, before), PATIENCE,
                                                   'the operator shows the steps of the coordinator')

@@ -39,16 +39,16 @@ def manifest(**training):
 class PlanTest(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
 
     def plan(self, spec, *flags):
-        path = self.folder / 'job.yaml'
+        path = self.directory / 'job.yaml'
         path.write_text(json.dumps(spec))
         return subprocess.run([SLUICE, 'plan', str(path), '--bin-dir', PROGRAMS, *flags], capture_output=True, text=True)
 
     def metrics(self, process):
         """Name -> value of one process's series without labels of their own; empty while it does not serve metrics."""
-        ports = list((self.folder / 'state').glob(f'*/run/{process}.metrics-port'))
+        ports = list((self.directory / 'state').glob(f'*/run/{process}.metrics-port'))
         if not ports or not ports[0].read_text().strip():
             return {}
         with urllib.request.urlopen(f'http://127.0.0.1:{ports[0].read_text().strip()}/metrics', timeout=10) as reply:
@@ -78,11 +78,11 @@ class PlanTest(unittest.TestCase):
         Bytes received and sent by each process per unit of `counter`. `planned` has the expected values; where they differ, the
         measurement is repeated over more steps.
         """
-        path = self.folder / 'job.yaml'
+        path = self.directory / 'job.yaml'
         path.write_text(json.dumps(spec))
-        command = [SLUICE, 'run', str(path), '--bin-dir', PROGRAMS, '--state-dir', str(self.folder / 'state'), '--quiet']
+        command = [SLUICE, 'run', str(path), '--bin-dir', PROGRAMS, '--state-dir', str(self.directory / 'state'), '--quiet']
 
-        with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL) as job:
+        with subprocess.Popen(command, cwd=self.directory, stdout=subprocess.DEVNULL) as job:
             try:
                 begins = {process: self.just_counted(process, counter, 5) for process in planned}
                 found = {}
@@ -139,7 +139,7 @@ class PlanTest(unittest.TestCase):
 
     def test_predicts_row_bytes_from_text_data(self):
         spec = self.language_model()
-        text = self.folder / 'train.txt'
+        text = self.directory / 'train.txt'
         # Some words are in every line, others in few.
         text.write_text('\n'.join(' '.join(f'w{(i * i + j * j * j) % (20 if j % 2 else 3000)}' for j in range(20)) for i in range(2000)))
         spec['spec']['data'] = {'format': 'Text', 'source': {'path': str(text)}, 'text': {'sequenceLength': 20, 'vocabularySize': 4000}}

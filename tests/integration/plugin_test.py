@@ -31,17 +31,17 @@ class PluginTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        cls.prefix = cls.folder / 'prefix'
+        cls.directory = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.prefix = cls.directory / 'prefix'
         shutil.copytree(_ROOT / 'include/sluice', cls.prefix / 'include/sluice')
-        source = cls.folder / 'lion'
+        source = cls.directory / 'lion'
         source.mkdir()
         for name in ('lion.cc', 'Makefile'):
             shutil.copy(_ROOT / 'examples/plugins/lion' / name, source)
         subprocess.run(['make', '-C', source, 'install', f'PREFIX={cls.prefix}'], check=True)
 
     def run_job(self, parameters, libraries):
-        work = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        work = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
         (work / 'job.yaml').write_text(_MANIFEST % parameters)
         return subprocess.run(
             [_ROOT / 'services/cli/sluice', 'run', 'job.yaml', '--output', 'json'], cwd=work, capture_output=True,
@@ -54,7 +54,7 @@ class PluginTest(unittest.TestCase):
         self.assertLess(losses[-1], 0.6)  # guessing gives 0.69
 
     def test_missing_plugin_fails_job_before_training_with_remedy(self):
-        done = self.run_job('beta1: 0.9', self.folder / 'nothing')
+        done = self.run_job('beta1: 0.9', self.directory / 'nothing')
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn('there is no liblion.so in', done.stdout + done.stderr)
         self.assertIn('SLUICE_PLUGIN_PATH', done.stdout + done.stderr)

@@ -97,10 +97,10 @@ std::string ReadAll(const std::string& path) {
 class RunTest : public ::testing::Test {
  protected:
   RunTest()
-      : folder_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name())),
+      : directory_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
+                                ::testing::UnitTest::GetInstance()->current_test_info()->name())),
         programs_(absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"))) {
-    std::filesystem::create_directories(folder_);
+    std::filesystem::create_directories(directory_);
   }
   ~RunTest() override {
     if (running_ > 0) {
@@ -111,18 +111,18 @@ class RunTest : public ::testing::Test {
 
   // A job that trains the module on samples of two numbers.
   void WriteScriptJob(const ScriptModule& module, int steps, const std::string& more) {
-    WriteScript(folder_ + "/net.pt", module);
-    std::ofstream(folder_ + "/job.yaml") << absl::Substitute(kScriptManifest, steps, more);
+    WriteScript(directory_ + "/net.pt", module);
+    std::ofstream(directory_ + "/job.yaml") << absl::Substitute(kScriptManifest, steps, more);
   }
   void WriteManifest(int steps, double delay) {
-    std::ofstream(folder_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay);
+    std::ofstream(directory_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay);
   }
 
   // `output`: the end of a pipe that the command writes to instead of a new file.
   pid_t Start(std::vector<std::string> arguments, int output = -1) {
-    output_ = absl::StrCat(folder_, "/output-", ++runs_);
+    output_ = absl::StrCat(directory_, "/output-", ++runs_);
     arguments.insert(arguments.begin(), programs_ + "/services/cli/sluice");
-    arguments.insert(arguments.end(), {"--state-dir", folder_ + "/state"});
+    arguments.insert(arguments.end(), {"--state-dir", directory_ + "/state"});
     std::vector<char*> raw;
     for (std::string& argument : arguments) raw.push_back(argument.data());
     raw.push_back(nullptr);
@@ -148,8 +148,8 @@ class RunTest : public ::testing::Test {
   int Sluice(std::vector<std::string> arguments) { return Wait(Start(std::move(arguments))); }
 
   std::vector<std::string> RunArguments(std::vector<std::string> more = {}) const {
-    std::vector<std::string> arguments = {"run",  folder_ + "/job.yaml", "--output",
-                                          "json", "--bin-dir",           programs_};
+    std::vector<std::string> arguments = {
+        "run", directory_ + "/job.yaml", "--output", "json", "--bin-dir", programs_};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -183,7 +183,7 @@ class RunTest : public ::testing::Test {
   bool Saved() const {
     const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
     const auto storage =
-        MakeLocalStorage(files.get(), folder_ + "/state/example/checkpoints", "test");
+        MakeLocalStorage(files.get(), directory_ + "/state/example/checkpoints", "test");
     return ReadNewestCheckpoint(*storage).ok();
   }
   Json Summary(const std::string& output) const {
@@ -216,7 +216,7 @@ class RunTest : public ::testing::Test {
 
   // How many writes of a partition file have failed in the process.
   int Tries(const std::string& name) const {
-    const std::string log = ReadAll(absl::StrCat(folder_, "/state/example/logs/", name, ".log"));
+    const std::string log = ReadAll(absl::StrCat(directory_, "/state/example/logs/", name, ".log"));
     int tries = 0;
     constexpr char kFailed[] = "Partition write failed";
     for (size_t at = 0; (at = log.find(kFailed, at)) != std::string::npos; ++at) ++tries;
@@ -242,7 +242,7 @@ class RunTest : public ::testing::Test {
     }
   }
 
-  const std::string folder_;
+  const std::string directory_;
   const std::string programs_;
   int runs_ = 0;
   std::string output_;      // path of the newest command's output
@@ -263,7 +263,7 @@ TEST_F(RunTest, TrainsExportsAndStartsOver) {
   ASSERT_EQ(Sluice({"inspect", "example", "--stats"}), 0) << ReadAll(output_);
   EXPECT_THAT(ReadAll(output_), HasSubstr("all intact"));
   EXPECT_THAT(ReadAll(output_), HasSubstr("training    Synchronous, "));
-  const std::string model = folder_ + "/model.safetensors";
+  const std::string model = directory_ + "/model.safetensors";
   ASSERT_EQ(Sluice({"export", "example", "-o", model}), 0) << ReadAll(output_);
   EXPECT_THAT(ReadAll(output_), HasSubstr("load_state_dict"));
   EXPECT_GT(std::filesystem::file_size(model), 0u);
@@ -281,7 +281,7 @@ TEST_F(RunTest, TrainsExportsAndStartsOver) {
 TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
   const auto manifest = [this](int steps, const std::string& policy) {
     WriteManifest(steps, 0);
-    std::string text = ReadAll(folder_ + "/job.yaml");
+    std::string text = ReadAll(directory_ + "/job.yaml");
     const std::string interval = "{intervalSteps: 10}";
     const size_t at = text.find(interval);
     ASSERT_NE(at, std::string::npos);
@@ -289,14 +289,14 @@ TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
       text.replace(at, interval.size(),
                    absl::StrCat("{intervalSteps: 10, onExisting: ", policy, "}"));
     }
-    std::ofstream(folder_ + "/job.yaml") << text;
+    std::ofstream(directory_ + "/job.yaml") << text;
   };
   manifest(20, "");
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
   for (const char* policy : {"", "Fail"}) {
     manifest(40, policy);
     EXPECT_EQ(Sluice(RunArguments()), 2) << policy;
-    EXPECT_THAT(ReadAll(output_), HasSubstr("CheckpointFolderInUse: the checkpoint folder"));
+    EXPECT_THAT(ReadAll(output_), HasSubstr("CheckpointDirectoryInUse: the checkpoint directory"));
     EXPECT_THAT(ReadAll(output_), HasSubstr("which finished after step 20"));
     EXPECT_THAT(ReadAll(output_), HasSubstr("spec.training.steps 20 -> 40"));
   }
@@ -315,7 +315,7 @@ TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
   EXPECT_FALSE(Summary(output_).contains("restoredFromStep"));
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const auto storage =
-      MakeLocalStorage(files.get(), folder_ + "/state/example/checkpoints", "test");
+      MakeLocalStorage(files.get(), directory_ + "/state/example/checkpoints", "test");
   const std::vector<v1::CheckpointRef> left = storage->ListCheckpoints().value();
   for (const v1::CheckpointRef& ref : left) {
     EXPECT_EQ(ref.attempt(), 5) << "attempts 1 and 2: the first job; 3 and 4: the longer one";
@@ -357,16 +357,16 @@ TEST_F(RunTest, ResumesFromDamagedDirectoryAndNeverStartsOver) {
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
   const uint64_t step = Summary(run_output_)["step"];
-  const std::string store = folder_ + "/state/example/checkpoints";
+  const std::string store = directory_ + "/state/example/checkpoints";
   WriteManifest(1000, 0);
 
   // Without the claims the run cannot know its attempt number: it is refused, not started over.
-  std::filesystem::rename(store + "/claims", folder_ + "/claims");
+  std::filesystem::rename(store + "/claims", directory_ + "/claims");
   EXPECT_NE(Sluice(RunArguments()), 0) << ReadAll(output_);
   EXPECT_THAT(ReadAll(output_), HasSubstr("claims were removed"));
   EXPECT_THAT(ReadAll(output_), HasSubstr("restoreFrom"));
   std::filesystem::remove_all(store + "/claims");
-  std::filesystem::rename(folder_ + "/claims", store + "/claims");
+  std::filesystem::rename(directory_ + "/claims", store + "/claims");
 
   // The manifest of the newest checkpoint is a pipe, on which a careless reader would block.
   const std::string newest = absl::StrCat("attempt-0001-step-", absl::Dec(step, absl::kZeroPad12));
@@ -399,8 +399,8 @@ TEST_F(RunTest, WaitsForFailingDiskAtEndAndReportsItOnce) {
   ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 5; })) << ReadAll(run_output_);
 
   // The disk is gone: no file can be written in its place.
-  const std::string store = folder_ + "/state/example/checkpoints";
-  std::filesystem::rename(store, folder_ + "/kept");
+  const std::string store = directory_ + "/state/example/checkpoints";
+  std::filesystem::rename(store, directory_ + "/kept");
   std::ofstream(store) << "";
   const std::string waits = "the job waits until its last checkpoint can be saved";
   ASSERT_TRUE(WaitUntil([&] { return ReadAll(run_output_).find(waits) != std::string::npos; }))
@@ -419,7 +419,7 @@ TEST_F(RunTest, WaitsForFailingDiskAtEndAndReportsItOnce) {
   EXPECT_LE(told, 1) << ReadAll(run_output_);
 
   std::filesystem::remove(store);
-  std::filesystem::rename(folder_ + "/kept", store);
+  std::filesystem::rename(directory_ + "/kept", store);
   EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
   EXPECT_EQ(Summary(run_output_)["outcome"], "Succeeded");
 }
@@ -440,8 +440,8 @@ TEST_F(RunTest, ReplacesKilledWorker) {
 TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   WriteManifest(100000, 0.05);
   StartRun();
-  const std::filesystem::path secret = folder_ + "/state/example/run/secret";
-  const std::string kept = folder_ + "/kept";
+  const std::filesystem::path secret = directory_ + "/state/example/run/secret";
+  const std::string kept = directory_ + "/kept";
   EXPECT_EQ(std::filesystem::status(secret).permissions(),
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   EXPECT_EQ(Sluice({"status", "example"}), 0);
@@ -523,7 +523,7 @@ TEST_F(RunTest, RestoresKilledShardAndCoordinatorAndReportsBoth) {
 TEST_F(RunTest, QuietPrintsOnlyMetricAndVerbosePrintsLogs) {
   WriteManifest(20, 0);
   const auto text = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"run", folder_ + "/job.yaml", "--bin-dir", programs_};
+    std::vector<std::string> arguments = {"run", directory_ + "/job.yaml", "--bin-dir", programs_};
     arguments.insert(arguments.end(), more.begin(), more.end());
     EXPECT_EQ(Sluice(arguments), 0) << ReadAll(output_);
     return ReadAll(output_);
@@ -558,7 +558,7 @@ TEST_F(RunTest, FollowsLogsUntilJobEnds) {
   EXPECT_EQ(Wait(follower), 0) << ReadAll(followed);
   for (const std::string process : {"coordinator", "ps-0", "worker-1"}) {
     const std::vector<std::string> last =
-        local::LastLines(absl::StrCat(folder_, "/state/example/logs/", process, ".log"), 1);
+        local::LastLines(absl::StrCat(directory_, "/state/example/logs/", process, ".log"), 1);
     ASSERT_EQ(last.size(), 1u);
     EXPECT_THAT(ReadAll(followed), HasSubstr(last[0])) << process;
   }
@@ -566,12 +566,12 @@ TEST_F(RunTest, FollowsLogsUntilJobEnds) {
 
 TEST_F(RunTest, RunsTwoJobsSideBySide) {
   std::string manifest = absl::Substitute(kManifest, 120, 0.02);
-  std::ofstream(folder_ + "/job.yaml") << manifest;
+  std::ofstream(directory_ + "/job.yaml") << manifest;
   manifest.replace(manifest.find("name: example"), 13, "name: another");
-  std::ofstream(folder_ + "/another.yaml") << manifest;
+  std::ofstream(directory_ + "/another.yaml") << manifest;
   StartRun();
-  EXPECT_EQ(Sluice({"run", folder_ + "/another.yaml", "--output", "json", "--bin-dir", programs_}),
-            0)
+  EXPECT_EQ(
+      Sluice({"run", directory_ + "/another.yaml", "--output", "json", "--bin-dir", programs_}), 0)
       << ReadAll(output_);
   EXPECT_EQ(Summary(output_)["step"], 120);
   EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
@@ -699,7 +699,7 @@ TEST_F(RunTest, ExportsTrainedTorchScriptModelForPyTorch) {
   module.source = "def forward(self, x):\n    return torch.linear(x, self.weight, self.bias)\n";
   WriteScriptJob(module, 20, "loss: binaryCrossEntropyWithLogits");
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
-  const std::string trained = folder_ + "/trained.model";
+  const std::string trained = directory_ + "/trained.model";
   ASSERT_EQ(Sluice({"export", "example", "-o", trained, "--format", "torchscript", "--bin-dir",
                     programs_}),
             0)
@@ -708,7 +708,7 @@ TEST_F(RunTest, ExportsTrainedTorchScriptModelForPyTorch) {
 
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const auto storage =
-      MakeLocalStorage(files.get(), folder_ + "/state/example/checkpoints", "test");
+      MakeLocalStorage(files.get(), directory_ + "/state/example/checkpoints", "test");
   const auto newest = ReadNewestCheckpoint(*storage);
   ASSERT_TRUE(newest.ok()) << newest.status();
   float parameters[3] = {};
@@ -721,11 +721,11 @@ TEST_F(RunTest, ExportsTrainedTorchScriptModelForPyTorch) {
   EXPECT_THAT(RunScript(trained, row),
               ElementsAre(FloatNear(3 * parameters[0] - parameters[1] + parameters[2], 1e-5f)));
 
-  EXPECT_NE(Sluice({"export", "example", "-o", folder_ + "/x.pt", "--model", "missing.pt",
+  EXPECT_NE(Sluice({"export", "example", "-o", directory_ + "/x.pt", "--model", "missing.pt",
                     "--bin-dir", programs_}),
             0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("missing.pt"));
-  EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.pt"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/x.pt"));
 }
 
 // A strict load_state_dict needs the second names of tied tensors, and constants.
@@ -743,7 +743,7 @@ def forward(self, x):
 )";
   WriteScriptJob(module, 5, "loss: binaryCrossEntropyWithLogits");
   ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
-  const std::string exported = folder_ + "/trained.safetensors";
+  const std::string exported = directory_ + "/trained.safetensors";
   ASSERT_EQ(Sluice({"export", "example", "-o", exported}), 0) << ReadAll(output_);
   const auto arrays = ReadSafetensors(absl::Cord(ReadAll(exported)));
   ASSERT_TRUE(arrays.ok()) << arrays.status();
@@ -756,10 +756,11 @@ def forward(self, x):
   EXPECT_EQ(by_name["order"].dtype, v1::INT64);
 
   // The TorchScript export takes these names from the module itself.
-  ASSERT_EQ(Sluice({"export", "example", "-o", folder_ + "/trained.pt", "--bin-dir", programs_}), 0)
+  ASSERT_EQ(Sluice({"export", "example", "-o", directory_ + "/trained.pt", "--bin-dir", programs_}),
+            0)
       << ReadAll(output_);
   // A damaged file is named, not skipped.
-  const std::string extras = folder_ + "/state/example/checkpoints/state_dict.extras";
+  const std::string extras = directory_ + "/state/example/checkpoints/state_dict.extras";
   std::ofstream(extras, std::ios::app) << "x";
   EXPECT_NE(Sluice({"export", "example", "-o", exported}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("state_dict.extras: its CRC32C"));
@@ -782,9 +783,9 @@ def forward(self, x, y):
 }
 
 TEST_F(RunTest, WorkerCommandRunsInManifestDirectory) {
-  std::filesystem::create_directory(folder_ + "/project");
-  std::ofstream(folder_ + "/project/worker.sh") << "pwd >&2; exit 1\n";
-  std::ofstream(folder_ + "/project/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
+  std::filesystem::create_directory(directory_ + "/project");
+  std::ofstream(directory_ + "/project/worker.sh") << "pwd >&2; exit 1\n";
+  std::ofstream(directory_ + "/project/job.yaml") << R"(apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: example}
 spec:
@@ -797,10 +798,10 @@ spec:
 
   std::vector<std::string> arguments = RunArguments();
   for (std::string& argument : arguments) {
-    if (argument == folder_ + "/job.yaml") argument = folder_ + "/project/job.yaml";
+    if (argument == directory_ + "/job.yaml") argument = directory_ + "/project/job.yaml";
   }
   ASSERT_EQ(Sluice(arguments), 1) << ReadAll(output_);
-  EXPECT_THAT(ReadAll(output_), HasSubstr(folder_ + "/project"));
+  EXPECT_THAT(ReadAll(output_), HasSubstr(directory_ + "/project"));
 }
 
 TEST_F(RunTest, KillingRunLeavesNoProcessBehind) {
@@ -820,7 +821,7 @@ TEST_F(RunTest, WorkerFailureFailsJobWithReasonAndLog) {
   // The model has two classes, the data five.
   std::string manifest = absl::Substitute(kManifest, 40, 0);
   manifest.replace(manifest.find("classes: 2"), 10, "classes: 5");
-  std::ofstream(folder_ + "/job.yaml") << manifest;
+  std::ofstream(directory_ + "/job.yaml") << manifest;
   EXPECT_EQ(Sluice(RunArguments()), 1);
   const Json summary = Summary(output_);
   EXPECT_EQ(summary["outcome"], "Failed");
@@ -835,8 +836,8 @@ TEST_F(RunTest, ReportsNonFiniteGradientOnceWithRemedy) {
            {"logistic", "linear"}, {"classes: 2", "classes: 0"}, {"Rate: 0.1", "Rate: 1e10"}}) {
     manifest.replace(manifest.find(from), from.size(), to);
   }
-  std::ofstream(folder_ + "/job.yaml") << manifest;
-  EXPECT_EQ(Sluice({"run", folder_ + "/job.yaml", "--bin-dir", programs_}), 1);
+  std::ofstream(directory_ + "/job.yaml") << manifest;
+  EXPECT_EQ(Sluice({"run", directory_ + "/job.yaml", "--bin-dir", programs_}), 1);
   const std::string told = ReadAll(output_);
   const std::vector<std::string> parts = absl::StrSplit(told, "is not finite");
   EXPECT_EQ(parts.size(), 2u) << told;
@@ -844,10 +845,10 @@ TEST_F(RunTest, ReportsNonFiniteGradientOnceWithRemedy) {
 }
 
 TEST_F(RunTest, InvalidManifestStartsNothing) {
-  std::ofstream(folder_ + "/job.yaml") << "kind: TrainingJob\n";
+  std::ofstream(directory_ + "/job.yaml") << "kind: TrainingJob\n";
   EXPECT_EQ(Sluice(RunArguments()), 2);
   EXPECT_THAT(ReadAll(output_), HasSubstr("job.yaml"));
-  EXPECT_FALSE(std::filesystem::exists(folder_ + "/state"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/state"));
 }
 
 }  // namespace

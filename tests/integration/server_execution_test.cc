@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "services/common/file_util.h"
 #include "services/protocol/interval_set.h"
-#include "services/transport/security/credential_folders.h"
+#include "services/transport/security/credential_directories.h"
 #include "tests/testing/final_state.h"
 #include "tests/testing/job_processes.h"
 #include "tests/testing/jobs.h"
@@ -79,17 +79,17 @@ void Finish(JobProcesses& processes) {
 }
 
 // Writes credentials for the job's processes and returns their directory; empty without TLS.
-std::string CredentialsOf(const v1::JobSpec& job, const std::string& folder) {
+std::string CredentialsOf(const v1::JobSpec& job, const std::string& directory) {
   if (job.tls() != v1::JobSpec::TLS_ENABLED) return "";
-  std::string folders = absl::StrCat(folder, "/tls");
-  const auto made =
-      security::WriteCredentialFolders(MakeRealFileSystem().get(), folders,
-                                       {.job = "default/test",
-                                        .shards = job.parameter_server().replicas(),
-                                        .workers = std::max<uint32_t>(1, job.worker().replicas())},
-                                       absl::Now());
+  std::string directories = absl::StrCat(directory, "/tls");
+  const auto made = security::WriteCredentialDirectories(
+      MakeRealFileSystem().get(), directories,
+      {.job = "default/test",
+       .shards = job.parameter_server().replicas(),
+       .workers = std::max<uint32_t>(1, job.worker().replicas())},
+      absl::Now());
   EXPECT_TRUE(made.ok()) << made.status();
-  return folders;
+  return directories;
 }
 
 using Parameters = std::vector<std::vector<double>>;
@@ -98,8 +98,9 @@ using Parameters = std::vector<std::vector<double>>;
 Parameters Train(const v1::JobSpec& job, const std::string& name,
                  const std::vector<const char*>& tensors = {std::begin(kMnistNetTensors),
                                                             std::end(kMnistNetTensors)}) {
-  const std::string folder = NewFolder(name);
-  JobProcesses processes({.job = job, .folder = folder, .tls_folders = CredentialsOf(job, folder)});
+  const std::string directory = NewDirectory(name);
+  JobProcesses processes(
+      {.job = job, .directory = directory, .tls_directories = CredentialsOf(job, directory)});
   const absl::Status status = processes.StartAll();
   EXPECT_TRUE(status.ok()) << status;
   Finish(processes);
@@ -178,7 +179,7 @@ TEST(ServerExecutionTest, SeveralTrainersMatchWorkerExecution) {
 TEST(ServerExecutionTest, SeveralTrainersApplyEachSampleOnceWhenOneIsKilled) {
   v1::JobSpec job = AsynchronousJob(3);
   job.mutable_training()->set_step_delay_seconds(0.05);
-  JobProcesses processes({.job = job, .folder = NewFolder("asynchronous")});
+  JobProcesses processes({.job = job, .directory = NewDirectory("asynchronous")});
   ASSERT_TRUE(processes.StartAll().ok());
   const auto begun = processes.WaitFor([](const v1::JobProgress& p) { return p.step() >= 10; },
                                        absl::Seconds(120));
@@ -204,9 +205,9 @@ void WriteRows(const std::string& path, int rows) {
 
 TEST(ServerExecutionTest, ShardsEvaluateAllSamplesWhenTargetIsReached) {
   for (const auto tls : {v1::JobSpec::TLS_DISABLED, v1::JobSpec::TLS_ENABLED}) {
-    const std::string folder = NewFolder(absl::StrCat("target-", tls));
-    WriteRows(folder + "/train.csv", 400);
-    WriteRows(folder + "/test.csv", 90);
+    const std::string directory = NewDirectory(absl::StrCat("target-", tls));
+    WriteRows(directory + "/train.csv", 400);
+    WriteRows(directory + "/test.csv", 90);
 
     v1::JobSpec job = AsynchronousJob(2);
     job.set_tls(tls);
@@ -217,9 +218,9 @@ TEST(ServerExecutionTest, ShardsEvaluateAllSamplesWhenTargetIsReached) {
     v1::DataSpec& data = *job.mutable_data();
     data.Clear();
     data.set_format(v1::DataSpec::CSV);
-    data.mutable_source()->set_path(folder + "/train.csv");
+    data.mutable_source()->set_path(directory + "/train.csv");
     data.mutable_csv()->set_label_column("c");
-    data.mutable_evaluation()->mutable_source()->set_path(folder + "/test.csv");
+    data.mutable_evaluation()->mutable_source()->set_path(directory + "/test.csv");
     data.mutable_evaluation()->set_interval_steps(20);
     data.mutable_evaluation()->set_max_samples(30);
 
@@ -231,7 +232,7 @@ TEST(ServerExecutionTest, ShardsEvaluateAllSamplesWhenTargetIsReached) {
     target.set_value(1e9);
 
     JobProcesses processes(
-        {.job = job, .folder = folder, .tls_folders = CredentialsOf(job, folder)});
+        {.job = job, .directory = directory, .tls_directories = CredentialsOf(job, directory)});
     ASSERT_TRUE(processes.StartAll().ok());
     const auto ended = processes.WaitFor(
         [](const v1::JobProgress& p) { return p.phase() == v1::JobProgress::SUCCEEDED; },
@@ -245,7 +246,7 @@ TEST(ServerExecutionTest, ShardsEvaluateAllSamplesWhenTargetIsReached) {
 TEST(ServerExecutionTest, UsesCpuForMissingGpuWithOneWarning) {
   v1::JobSpec job = MnistNetJob(v1::TrainingSpec::SERVER, {});
   job.mutable_model()->set_device("cuda:7");
-  JobProcesses processes({.job = job, .folder = NewFolder("device")});
+  JobProcesses processes({.job = job, .directory = NewDirectory("device")});
   ASSERT_TRUE(processes.StartAll().ok());
   Finish(processes);
   const std::string log = LogOf(processes, "ps-0");
@@ -282,7 +283,7 @@ TEST(ServerExecutionTest, InvalidStagesFailJobBeforeTraining) {
   for (const BadJob& bad : jobs) {
     SCOPED_TRACE(bad.name);
     JobProcesses processes(
-        {.job = bad.job, .folder = NewFolder(bad.name), .shard_program = bad.shard_program});
+        {.job = bad.job, .directory = NewDirectory(bad.name), .shard_program = bad.shard_program});
     ASSERT_TRUE(processes.StartAll().ok());
     const auto code = processes.WaitForExit("coordinator", absl::Seconds(60));
     ASSERT_TRUE(code.ok()) << code.status();

@@ -28,11 +28,11 @@ spec:
 class TerminalTest(unittest.TestCase):
 
     def start(self, steps, **environment):
-        folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
-        (folder / 'job.yaml').write_text(_MANIFEST % steps)
+        directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        (directory / 'job.yaml').write_text(_MANIFEST % steps)
         own = {name: value for name, value in os.environ.items() if name != 'NO_COLOR'}
-        shown = terminal.Terminal([_ROOT / 'services/cli/sluice', 'run', folder / 'job.yaml', '--bin-dir', _ROOT, '--state-dir',
-                                   folder / 'state'], {**own, 'TERM': 'xterm', 'LANG': 'C.UTF-8', **environment})
+        shown = terminal.Terminal([_ROOT / 'services/cli/sluice', 'run', directory / 'job.yaml', '--bin-dir', _ROOT, '--state-dir',
+                                   directory / 'state'], {**own, 'TERM': 'xterm', 'LANG': 'C.UTF-8', **environment})
         self.addCleanup(shown.close)
         return shown
 

@@ -16,7 +16,7 @@
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/transport/grpc_settings.h"
-#include "services/transport/security/credential_folders.h"
+#include "services/transport/security/credential_directories.h"
 #include "services/transport/security/transport_security.h"
 #include "tests/testing/job_processes.h"
 #include "tests/testing/jobs.h"
@@ -37,29 +37,29 @@ v1::JobSpec TlsJob(uint64_t steps, double delay) {
 class TlsTest : public ::testing::Test {
  protected:
   void Prepare(const v1::JobSpec& job, const std::string& name) {
-    folder_ = NewFolder(name);
+    directory_ = NewDirectory(name);
     MakeCredentials("tls");
-    processes_ = std::make_unique<JobProcesses>(
-        JobProcesses::Options{.job = job, .folder = folder_, .tls_folders = folder_ + "/tls"});
+    processes_ = std::make_unique<JobProcesses>(JobProcesses::Options{
+        .job = job, .directory = directory_, .tls_directories = directory_ + "/tls"});
   }
 
   void MakeCredentials(const std::string& name) {
-    const auto made = security::WriteCredentialFolders(
-        files_.get(), absl::StrCat(folder_, "/", name),
+    const auto made = security::WriteCredentialDirectories(
+        files_.get(), absl::StrCat(directory_, "/", name),
         {.job = "default/test", .shards = 2, .workers = 3}, absl::Now());
     ASSERT_TRUE(made.ok()) << made.status();
   }
 
   std::string Read(const std::string& path) {
-    return files_->Read(absl::StrCat(folder_, "/", path), 1 << 20).value();
+    return files_->Read(absl::StrCat(directory_, "/", path), 1 << 20).value();
   }
 
   // Replaces a process's certificate and key by those in `from`, and trusts both authorities.
   void Renew(const std::string& process, const std::string& from) {
     const std::string bundle = absl::StrCat(Read("tls/ca/ca.crt"), Read(from + "/ca/ca.crt"));
     const std::string source = absl::StrCat(from, "/", process);
-    ASSERT_TRUE(security::WriteCredentialFolder(
-                    files_.get(), absl::StrCat(folder_, "/tls/", process), bundle,
+    ASSERT_TRUE(security::WriteCredentialDirectory(
+                    files_.get(), absl::StrCat(directory_, "/tls/", process), bundle,
                     {Read(source + "/tls.crt"), Read(source + "/tls.key")})
                     .ok());
   }
@@ -80,7 +80,7 @@ class TlsTest : public ::testing::Test {
   }
 
   const std::unique_ptr<FileSystem> files_ = MakeRealFileSystem();
-  std::string folder_;
+  std::string directory_;
   std::unique_ptr<JobProcesses> processes_;
 };
 
@@ -127,7 +127,7 @@ TEST_F(TlsTest, ReaderPullsSnapshotWhileJobTrains) {
 
   const auto reader = security::TransportSecurity::Open(
       files_.get(),
-      {.directory = folder_ + "/tls/reader", .role = v1::READER, .index = 0, .refresh = {}},
+      {.directory = directory_ + "/tls/reader", .role = v1::READER, .index = 0, .refresh = {}},
       absl::Now());
   ASSERT_TRUE(reader.ok()) << reader.status();
 
@@ -155,8 +155,8 @@ TEST_F(TlsTest, RenewsCertificatesWhileJobTrains) {
   for (const char* process : {"coordinator", "ps-0", "ps-1"}) Renew(process, "next");
   ASSERT_TRUE(processes_->Kill("worker-1", /*report=*/true).ok());
   // The new instance knows only the new authority.
-  const std::string next = folder_ + "/next/worker-1";
-  const std::string own = folder_ + "/tls/worker-1";
+  const std::string next = directory_ + "/next/worker-1";
+  const std::string own = directory_ + "/tls/worker-1";
   std::filesystem::remove_all(own);
   std::filesystem::copy(next, own);
 
@@ -176,21 +176,21 @@ TEST_F(TlsTest, WorkerRefusesCertificateOfOtherProcess) {
   ASSERT_TRUE(processes_->StartAll().ok());
   WaitForStep(1);
   // The worker refuses it itself, before it connects.
-  std::filesystem::remove_all(folder_ + "/tls/worker-2");
-  std::filesystem::copy(folder_ + "/tls/ps-0", folder_ + "/tls/worker-2");
+  std::filesystem::remove_all(directory_ + "/tls/worker-2");
+  std::filesystem::copy(directory_ + "/tls/ps-0", directory_ + "/tls/worker-2");
   ASSERT_TRUE(processes_->StartWorker(2).ok());
   const auto code = processes_->WaitForExit("worker-2", absl::Seconds(30));
   EXPECT_EQ(code.value_or(-1), kExitUsage);
-  EXPECT_THAT(Contents(folder_ + "/worker-2.stderr"),
+  EXPECT_THAT(Contents(directory_ + "/worker-2.stderr"),
               HasSubstr("that of ps 0 of default/test, but this is worker 2"));
 }
 
 TEST_F(TlsTest, CoordinatorOfTlsJobRequiresCertificate) {
-  folder_ = NewFolder("without");
+  directory_ = NewDirectory("without");
   processes_ = std::make_unique<JobProcesses>(
-      JobProcesses::Options{.job = TlsJob(10, 0), .folder = folder_});
+      JobProcesses::Options{.job = TlsJob(10, 0), .directory = directory_});
   EXPECT_FALSE(processes_->StartCoordinator().ok());
-  EXPECT_THAT(Contents(folder_ + "/coordinator.stderr"), HasSubstr("give --tls-directory"));
+  EXPECT_THAT(Contents(directory_ + "/coordinator.stderr"), HasSubstr("give --tls-directory"));
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ class Tour(unittest.TestCase):
     def setUp(self):
         if not DATA.is_dir():
             self.skipTest(f'{DATA} does not exist: install dataset-fashion-mnist')
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ['TEST_TMPDIR']))
         with open(README, encoding='utf-8') as file:
             readme = file.read()
         self.shown = shown(readme)
@@ -75,8 +75,8 @@ class Tour(unittest.TestCase):
         for long, short in SHORTER.items():
             self.assertIn(long, manifest)
             manifest = manifest.replace(long, short)
-        (self.folder / 'examples').mkdir()
-        (self.folder / 'examples' / 'fashion-mnist.yaml').write_text(manifest)
+        (self.directory / 'examples').mkdir()
+        (self.directory / 'examples' / 'fashion-mnist.yaml').write_text(manifest)
 
     def arguments(self, command):
         words = command.split()
@@ -85,7 +85,7 @@ class Tour(unittest.TestCase):
         return words + (['--bin-dir', PROGRAMS] if words[1] == 'run' else [])
 
     def output(self, command):
-        done = subprocess.run(self.arguments(command), cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S,
+        done = subprocess.run(self.arguments(command), cwd=self.directory, capture_output=True, text=True, timeout=PATIENCE_S,
                               env={**os.environ, 'LANG': 'C.UTF-8'})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
@@ -107,9 +107,9 @@ class Tour(unittest.TestCase):
 
     def test_commands_print_what_readme_shows(self):
         (run, training), (again, finished), (status, state), (logs, log_lines) = self.shown
-        log = self.folder / 'output.txt'
+        log = self.directory / 'output.txt'
         with open(log, 'w', encoding='utf-8') as file:
-            job = subprocess.Popen(self.arguments(run), cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
+            job = subprocess.Popen(self.arguments(run), cwd=self.directory, stdout=file, stderr=subprocess.STDOUT)
         self.addCleanup(lambda: job.poll() is None and (job.send_signal(signal.SIGINT), job.wait()))
 
         printed = ''

@@ -41,20 +41,20 @@ class JobTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        (cls.folder / 'bin').mkdir()
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = pathlib.Path(directory.name)
+        (cls.directory / 'bin').mkdir()
         for program in ('sluice-coordinator', 'sluice-ps', 'sluice-worker'):
-            (cls.folder / 'bin' / program).symlink_to(find(program))
-        (cls.folder / 'job.yaml').write_text(MANIFEST)
-        cls.log = open(cls.folder / 'run.log', 'wb')
+            (cls.directory / 'bin' / program).symlink_to(find(program))
+        (cls.directory / 'job.yaml').write_text(MANIFEST)
+        cls.log = open(cls.directory / 'run.log', 'wb')
         cls.addClassCleanup(cls.log.close)
         cls.job = subprocess.Popen(
-            [find('sluice'), 'run', str(cls.folder / 'job.yaml'), '--state-dir', str(cls.folder / 'state'),
-             '--bin-dir', str(cls.folder / 'bin')], stdout=cls.log, stderr=cls.log, stdin=subprocess.DEVNULL)
+            [find('sluice'), 'run', str(cls.directory / 'job.yaml'), '--state-dir', str(cls.directory / 'state'),
+             '--bin-dir', str(cls.directory / 'bin')], stdout=cls.log, stderr=cls.log, stdin=subprocess.DEVNULL)
         cls.addClassCleanup(cls.end_job)
-        cls.prometheus = cls.enterClassContext(prometheus.Prometheus(cls.folder / 'prometheus'))
+        cls.prometheus = cls.enterClassContext(prometheus.Prometheus(cls.directory / 'prometheus'))
         cls.prometheus.wait_for('all processes serve metrics', cls.find_targets, 120)
         cls.prometheus.wait_for('a checkpoint and an evaluation are there', lambda: cls.prometheus.query(
             'max(sluice_checkpoint_step) > 0 and on () max(sluice_evaluation_loss) > 0'), 120)
@@ -73,11 +73,11 @@ class JobTest(unittest.TestCase):
     @classmethod
     def find_targets(cls):
         if cls.job.poll() is not None:
-            raise AssertionError('the job has ended: ' + (cls.folder / 'run.log').read_text()[-2000:])
+            raise AssertionError('the job has ended: ' + (cls.directory / 'run.log').read_text()[-2000:])
         targets = {}
         for job, names in PROCESSES.items():
             for name in names:
-                ports = list((cls.folder / 'state').glob(f'*/run/{name}.metrics-port'))
+                ports = list((cls.directory / 'state').glob(f'*/run/{name}.metrics-port'))
                 if not ports or not ports[0].read_text().strip():
                     return False
                 targets.setdefault(job, []).append(f'127.0.0.1:{ports[0].read_text().strip()}')

@@ -22,31 +22,31 @@ def program():
 
 
 class Prometheus:
-    """`with Prometheus(folder) as prometheus:`; targets may change while it runs."""
+    """`with Prometheus(directory) as prometheus:`; targets may change while it runs."""
 
-    def __init__(self, folder):
-        self.folder = pathlib.Path(folder)
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
         with socket.socket() as free:
             free.bind(('127.0.0.1', 0))
             self.address = f'127.0.0.1:{free.getsockname()[1]}'
         self._process = None
 
     def __enter__(self):
-        (self.folder / 'rules').mkdir(parents=True)
+        (self.directory / 'rules').mkdir(parents=True)
         for path in (CHART / 'files/rules').glob('*.yaml'):
             # A test must not wait for half a minute.
             text = path.read_text().replace('interval: 30s', 'interval: 1s')
-            (self.folder / 'rules' / path.name).write_text(text)
+            (self.directory / 'rules' / path.name).write_text(text)
         self.set_targets({})
-        (self.folder / 'prometheus.yml').write_text(json.dumps({
+        (self.directory / 'prometheus.yml').write_text(json.dumps({
             'global': {'scrape_interval': '1s', 'evaluation_interval': '1s'},
-            'rule_files': [str(self.folder / 'rules/*.yaml')],
+            'rule_files': [str(self.directory / 'rules/*.yaml')],
             'scrape_configs': [{'job_name': 'sluice', 'file_sd_configs': [
-                {'files': [str(self.folder / 'targets.json')], 'refresh_interval': '1s'}]}],
+                {'files': [str(self.directory / 'targets.json')], 'refresh_interval': '1s'}]}],
         }))
-        with open(self.folder / 'prometheus.log', 'wb') as log:
+        with open(self.directory / 'prometheus.log', 'wb') as log:
             self._process = subprocess.Popen(
-                [program(), f'--config.file={self.folder}/prometheus.yml', f'--storage.tsdb.path={self.folder}/data',
+                [program(), f'--config.file={self.directory}/prometheus.yml', f'--storage.tsdb.path={self.directory}/data',
                  f'--web.listen-address={self.address}', f'--web.console.templates={(CHART / "files/consoles").absolute()}',
                  '--log.level=warn'], stdout=log, stderr=log)
         self.wait_for('Prometheus is ready', lambda: self.get('/-/ready') is not None)
@@ -64,8 +64,8 @@ class Prometheus:
         """Sets the targets, from the label `job` to addresses."""
         text = json.dumps([{'targets': sorted(addresses), 'labels': {'job': job, 'namespace': 'default'}}
                            for job, addresses in targets.items()])
-        (self.folder / 'targets.new').write_text(text)
-        (self.folder / 'targets.new').rename(self.folder / 'targets.json')
+        (self.directory / 'targets.new').write_text(text)
+        (self.directory / 'targets.new').rename(self.directory / 'targets.json')
 
     def get(self, path):
         """The answer's text; None if there is none."""
@@ -88,7 +88,7 @@ class Prometheus:
         deadline = time.monotonic() + seconds
         while not look():
             if self._process.poll() is not None:
-                raise AssertionError('Prometheus has ended: ' + (self.folder / 'prometheus.log').read_text()[-2000:])
+                raise AssertionError('Prometheus has ended: ' + (self.directory / 'prometheus.log').read_text()[-2000:])
             if time.monotonic() > deadline:
                 raise AssertionError(f'after {seconds} s still not: {what}')
             time.sleep(0.2)

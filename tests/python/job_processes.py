@@ -50,15 +50,15 @@ def program(role):
 
 class JobProcesses:
 
-    def __init__(self, job, folder, tls=None, host='127.0.0.1'):
-        """`tls`: the folder of `sluice certificates`; None: plain text with a secret. `host`: the
+    def __init__(self, job, directory, tls=None, host='127.0.0.1'):
+        """`tls`: the directory of `sluice certificates`; None: plain text with a secret. `host`: the
         address that the servers listen on, without brackets."""
         self._tls = pathlib.Path(tls) if tls else None
         self._host = f'[{host}]' if ':' in host else host
         self.job = job
-        self.folder = pathlib.Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.secret_file = self.folder / 'secret'
+        self.directory = pathlib.Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.secret_file = self.directory / 'secret'
         self.secret_file.unlink(missing_ok=True)
         self.secret_file.touch(mode=0o600)
         self.secret_file.write_text(secrets.token_hex(32) + '\n')
@@ -66,7 +66,7 @@ class JobProcesses:
         os.environ.pop('SLUICE_SECRET_FILE', None)
         if not self._tls:
             os.environ['SLUICE_SECRET_FILE'] = str(self.secret_file)
-        job['checkpoint'].setdefault('directory', str(self.folder / 'checkpoints'))
+        job['checkpoint'].setdefault('directory', str(self.directory / 'checkpoints'))
         self.address = None
         self._living = {}
 
@@ -90,11 +90,11 @@ class JobProcesses:
         return max(self.checkpoints.glob('attempt-*/manifest.json')).parent
 
     def start(self, shards=None):
-        job_file = self.folder / 'job.json'
+        job_file = self.directory / 'job.json'
         job_file.write_text(json.dumps(self.job))
         self._spawn('coordinator', [program('coordinator'), '--job', str(job_file), '--listen',
                                     f'{self._host}:0', '--status-file',
-                                    str(self.folder / 'status.json')])
+                                    str(self.directory / 'status.json')])
         self.address = f'{self._host}:{self._read_port("coordinator")}'
         for index in range(shards or self.job['parameterServer']['replicas']):
             self.start_shard(index)
@@ -110,7 +110,7 @@ class JobProcesses:
 
     def start_python_worker(self, index, script, *arguments, **environment):
         """Starts a Python program, in the interpreter that runs the test."""
-        log = self.folder / f'worker-{index}.log'
+        log = self.directory / f'worker-{index}.log'
         environment = {
             **os.environ, 'SLUICE_COORDINATOR': self.address, 'SLUICE_JOB': self.name,
             'SLUICE_WORKER_INDEX': str(index), 'SLUICE_THREADS': '1',
@@ -128,22 +128,22 @@ class JobProcesses:
         return ['--job', self.name, '--coordinator', self.address, '--index', str(index)]
 
     def _spawn(self, name, arguments):
-        port_file = self.folder / f'{name}.port'
+        port_file = self.directory / f'{name}.port'
         port_file.unlink(missing_ok=True)
         if self._tls:
             arguments = arguments + ['--tls-directory', str(self._tls / name)]
         else:
             arguments = arguments + ['--secret-file', str(self.secret_file)]
-        with open(self.folder / f'{name}.stderr', 'ab') as output:
+        with open(self.directory / f'{name}.stderr', 'ab') as output:
             self._living[name] = subprocess.Popen(
                 arguments + ['--port-file', str(port_file), '--log-file',
-                             str(self.folder / f'{name}.log'), '--parent', str(os.getpid())],
+                             str(self.directory / f'{name}.log'), '--parent', str(os.getpid())],
                 stderr=output)
 
     def _read_port(self, name):
         def read():
             try:
-                return int((self.folder / f'{name}.port').read_text())
+                return int((self.directory / f'{name}.port').read_text())
             except (FileNotFoundError, ValueError):
                 return None
         return self.wait_until(read, 20, f'{name} listens')
@@ -182,7 +182,7 @@ class JobProcesses:
 
     def log(self, name):
         for suffix in ('.log', '.stderr'):
-            path = self.folder / (name + suffix)
+            path = self.directory / (name + suffix)
             if path.exists() and path.stat().st_size:
                 return path.read_text(errors='replace')
         return ''

@@ -25,7 +25,7 @@ from tools import unittest_main
 _WORKER = quadratic_worker.__file__
 
 
-def folder(test):
+def directory(test):
     return tempfile.mkdtemp(prefix=f'{test.id().rpartition(".")[2][:20]}-',
                             dir=os.environ.get('TEST_TMPDIR'))
 
@@ -46,9 +46,9 @@ class NumpyWorkers(unittest.TestCase):
             parameterServer={'replicas': shards}, worker={'replicas': workers},
             optimizer={'name': 'SGD', 'learningRate': 0.05},
             data={'evaluation': {'intervalSteps': steps // 2}})
-        with job_processes.JobProcesses(job, folder(self)) as processes:
+        with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
-            slow = processes.folder / 'slow'
+            slow = processes.directory / 'slow'
             if disturb is not None:
                 slow.touch()
             for index in range(workers):
@@ -68,7 +68,7 @@ class NumpyWorkers(unittest.TestCase):
             processes.wait_for_step(processes.progress().step + 3)
             killed = processes.incarnations()[1]
             processes.kill('worker-1')
-            processes.start_python_worker(1, _WORKER, '0.2', str(processes.folder / 'slow'))
+            processes.start_python_worker(1, _WORKER, '0.2', str(processes.directory / 'slow'))
             processes.wait_until(lambda: processes.incarnations().get(1, killed) != killed, 60,
                                  'the killed worker is replaced')
 
@@ -105,7 +105,7 @@ class NumpyWorkers(unittest.TestCase):
         job = job_processes.base_job(
             training={'steps': 100000}, worker={'replicas': 2},
             timeouts={'heartbeat': 0.1, 'suspect': 0.5, 'silence': 1, 'pause': 2})
-        with job_processes.JobProcesses(job, folder(self)) as processes:
+        with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
             for index in range(2):
                 processes.start_python_worker(index, _WORKER, '0.01')
@@ -121,7 +121,7 @@ class NumpyWorkers(unittest.TestCase):
 
     def test_sigterm_hands_over_the_work_and_exits_with_success(self):
         job = job_processes.base_job(training={'steps': 100000}, worker={'replicas': 2})
-        with job_processes.JobProcesses(job, folder(self)) as processes:
+        with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
             for index in range(2):
                 processes.start_python_worker(index, _WORKER, '0.01')
@@ -150,7 +150,7 @@ class NumpyWorkers(unittest.TestCase):
 
     def test_a_nan_fails_the_job_and_names_the_tensor_and_a_remedy(self):
         job = job_processes.base_job(training={'steps': 10})
-        with job_processes.JobProcesses(job, folder(self)) as processes:
+        with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
             joined = sluice.join(processes.address, index=0)
             self.assertEqual(joined.name, processes.name)
@@ -240,7 +240,7 @@ class Errors(unittest.TestCase):
 
     def start(self, **changes):
         job = job_processes.base_job(**changes)
-        processes = job_processes.JobProcesses(job, folder(self)).start()
+        processes = job_processes.JobProcesses(job, directory(self)).start()
         self.addCleanup(processes.__exit__)
         return processes
 

@@ -69,20 +69,20 @@ with sluice.Worker(sluice.join(), {{'w': np.ones(1)}}, loss) as worker:
 class Run(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
         os.environ['SLUICE_BINARY'] = str(_ROOT / 'services/cli/sluice')
         os.environ['SLUICE_BIN_DIR'] = str(_ROOT)
         os.environ['PYTHONPATH'] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
 
     def manifest(self, steps=150, command=None, delay=0):
-        path = self.folder / 'job.yaml'
+        path = self.directory / 'job.yaml'
         command = command or [sys.executable, str(_WORKER)]
         path.write_text(_MANIFEST.format(steps=steps, command=command, delay=delay))
         return path
 
     def run_job(self, *arguments, **options):
         return sluice.run(self.manifest(*arguments, **options), display=False,
-                          state_directory=self.folder / 'state')
+                          state_directory=self.directory / 'state')
 
     def test_run_trains_a_job_and_load_reads_its_parameters(self):
         result = self.run_job()
@@ -91,11 +91,11 @@ class Run(unittest.TestCase):
         self.assertLess(result.evaluation_loss, 1e-3)
         tensors = result.load()
         np.testing.assert_allclose(tensors['w'], [1, 2, 3, 4, 5], atol=1e-2)
-        again = sluice.load(self.folder / 'state' / 'quadratic')
+        again = sluice.load(self.directory / 'state' / 'quadratic')
         np.testing.assert_array_equal(again['w'], tensors['w'])
-        exported = self.folder / 'w.safetensors'
+        exported = self.directory / 'w.safetensors'
         subprocess.run([os.environ['SLUICE_BINARY'], 'export', 'quadratic', '-o', exported,
-                        '--state-dir', self.folder / 'state'], check=True)
+                        '--state-dir', self.directory / 'state'], check=True)
         self.assertEqual(list(sluice.load(exported)), list(tensors))
         np.testing.assert_array_equal(sluice.load(exported)['w'], tensors['w'])
 
@@ -109,29 +109,29 @@ class Run(unittest.TestCase):
         np.testing.assert_array_equal(again.load()['w'], first.load()['w'])
 
     def test_a_program_runs_in_the_directory_of_its_manifest(self):
-        (self.folder / 'train.py').write_text(_WORKER.read_text())
+        (self.directory / 'train.py').write_text(_WORKER.read_text())
         result = self.run_job(steps=5, command=[sys.executable, 'train.py'])
         self.assertEqual(result.step, 5)
 
     def test_a_program_without_evaluation_data_gets_an_error(self):
         result = self.run_job(steps=5, command=[sys.executable, '-c', _NO_EVALUATION])
         self.assertIsNone(result.evaluation_loss)
-        log = (self.folder / 'state/quadratic/logs/worker-0.log').read_text()
+        log = (self.directory / 'state/quadratic/logs/worker-0.log').read_text()
         self.assertEqual(log.count('was given no evaluation dataset: nothing is evaluated'), 1)
 
     def test_a_program_that_leaves_its_loop_is_reported(self):
         # The second incarnation stays.
-        program = _LEAVES.format(marker=str(self.folder / 'left'))
+        program = _LEAVES.format(marker=str(self.directory / 'left'))
         result = self.run_job(steps=60, command=[sys.executable, '-c', program])
         self.assertEqual(result.step, 60)
         logs = ''.join(path.read_text() for path in
-                       (self.folder / 'state/quadratic/logs').glob('worker-*.log'))
+                       (self.directory / 'state/quadratic/logs').glob('worker-*.log'))
         self.assertIn('left its loop before the end of the job', logs)
         self.assertIn('sluice stop quadratic', logs)
 
     def test_an_interrupted_job_continues_where_it_stopped(self):
         manifest = self.manifest(steps=150, delay=0.02)
-        state = self.folder / 'state'
+        state = self.directory / 'state'
         interrupted = []
 
         def interrupt(entry):
@@ -154,7 +154,7 @@ class Run(unittest.TestCase):
             self.run_job(command=program)
 
     def test_python3_in_a_manifest_is_the_calling_interpreter(self):
-        python = self.folder / 'python3'
+        python = self.directory / 'python3'
         python.write_text('#!/bin/sh\necho "the one of the notebook: $*" >&2; exit 1\n')
         python.chmod(0o755)
         with mock.patch.object(sys, 'executable', str(python)):
@@ -173,7 +173,7 @@ class Run(unittest.TestCase):
             self.run_job(command=['no-such-program'])
 
     def test_an_invalid_manifest_is_reported_with_its_problems(self):
-        path = self.folder / 'bad.yaml'
+        path = self.directory / 'bad.yaml'
         path.write_text(self.manifest().read_text().replace('SGD', 'SGDD'))
         with self.assertRaisesRegex(sluice.UsageError, 'spec.optimizer.name'):
             sluice.run(path, display=False)
@@ -187,7 +187,7 @@ class Run(unittest.TestCase):
                 return
             read.done = True
             try:
-                connection = sluice.connect('quadratic', self.folder / 'state')
+                connection = sluice.connect('quadratic', self.directory / 'state')
                 progress = connection.progress()
                 self.assertIn('training', repr(progress))
                 self.assertIn('<div', progress._repr_html_())
@@ -204,13 +204,13 @@ class Run(unittest.TestCase):
 
         read.done = False
         sluice.run(self.manifest(steps=300, delay=0.02), display=False, on_progress=read,
-                   state_directory=self.folder / 'state')
+                   state_directory=self.directory / 'state')
         self.assertTrue(read.done)
         self.assertEqual(failures, [])
 
     def test_connect_waits_for_a_job_that_does_not_train_yet(self):
         job = job_processes.base_job(training={'steps': 100000})
-        with job_processes.JobProcesses(job, self.folder / 'job') as processes:
+        with job_processes.JobProcesses(job, self.directory / 'job') as processes:
             processes.start()
             connection = sluice.connect(processes.address)
             with self.assertRaisesRegex(sluice.SluiceError, 'no tensors within 0.1 s.*starting'):
@@ -220,14 +220,14 @@ class Run(unittest.TestCase):
 
     def test_no_job_of_that_name(self):
         with self.assertRaisesRegex(sluice.JobNotFound, "no running job 'other'"):
-            sluice.connect('other', self.folder / 'state')
+            sluice.connect('other', self.directory / 'state')
         with self.assertRaisesRegex(sluice.JobNotFound, 'sluice.load'):
             sluice.connect('127.0.0.1:9')
 
     def test_a_missing_checkpoint_and_a_damaged_one(self):
         with self.assertRaisesRegex(FileNotFoundError, 'no manifest.json'):
-            sluice.load(self.folder)
-        bad = self.folder / 'bad.safetensors'
+            sluice.load(self.directory)
+        bad = self.directory / 'bad.safetensors'
         bad.write_bytes(b'\x05\0\0\0\0\0\0\0nonsense')
         with self.assertRaisesRegex(sluice.SluiceError, 'bad.safetensors'):
             sluice.load(bad)

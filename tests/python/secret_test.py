@@ -20,10 +20,10 @@ from tools import unittest_main
 class Secret(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
 
     def write(self, name, text):
-        path = self.folder / name
+        path = self.directory / name
         path.write_text(text)
         return path
 
@@ -31,7 +31,7 @@ class Secret(unittest.TestCase):
         job = job_processes.base_job(
             training={'steps': 100000}, parameterServer={'replicas': 2}, worker={'replicas': 1},
             optimizer={'name': 'SGD', 'learningRate': 0.05})
-        processes = job_processes.JobProcesses(job, self.folder / 'job')
+        processes = job_processes.JobProcesses(job, self.directory / 'job')
         self.addCleanup(processes.__exit__)
         processes.start()
         processes.start_python_worker(0, quadratic_worker.__file__, '0.02')
@@ -56,9 +56,9 @@ class Secret(unittest.TestCase):
             other = self.write('other', 'z' * 64)
             self.assertEqual(security.find(secret_file=other).metadata()[0][1], 'z' * 64)
             with self.assertRaisesRegex(errors.UsageError, 'ca.crt'):
-                security.find(self.folder)
+                security.find(self.directory)
             with self.assertRaisesRegex(errors.UsageError, 'not both'):
-                security.find(self.folder, secret)
+                security.find(self.directory, secret)
 
     def test_a_file_without_a_secret_is_named(self):
         for text in ('', 'a b\x01', 'x' * 1000, '\u00e9' * 64):
@@ -66,7 +66,7 @@ class Secret(unittest.TestCase):
             with self.assertRaisesRegex(errors.UsageError, str(path)):
                 security.SecretFile(path)
         with self.assertRaisesRegex(errors.UsageError, 'nowhere'):
-            security.SecretFile(self.folder / 'nowhere')
+            security.SecretFile(self.directory / 'nowhere')
 
 
 if __name__ == '__main__':

@@ -57,21 +57,21 @@ def held_out(elements, classes):
 class JobTest(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
-        self.state = self.folder / 'state'
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        self.state = self.directory / 'state'
         os.environ['SLUICE_BINARY'] = _SLUICE
         os.environ['SLUICE_BIN_DIR'] = str(_ROOT)
         os.environ['PYTHONPATH'] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
 
     def train(self, model, shape=None, classes=0, data=None, loss='', worker='{replicas: 2}'):
-        path = self.folder / 'job.yaml'
+        path = self.directory / 'job.yaml'
         data = data or _SYNTHETIC.format(shape=shape, classes=classes)
         path.write_text(_MANIFEST.format(model=model, data=data, worker=worker,
                                          loss=f'loss: {loss}' if loss else ''))
         return sluice.run(path, display=False, state_directory=self.state)
 
     def export(self, name):
-        path = self.folder / name
+        path = self.directory / name
         subprocess.run([_SLUICE, 'export', 'job', '-o', path, '--state-dir', self.state,
                         '--bin-dir', _ROOT], check=True, stdout=subprocess.DEVNULL)
         return path
@@ -112,7 +112,7 @@ class BuiltInModels(JobTest):
     def test_linear(self):
         for name in ('train', 'test'):
             rows = [f'{i},{(7 * i) % 5},{2 * i + 1}' for i in range(40)]
-            (self.folder / f'{name}.csv').write_text('a,b,y\n' + '\n'.join(rows) + '\n')
+            (self.directory / f'{name}.csv').write_text('a,b,y\n' + '\n'.join(rows) + '\n')
         result = self.train('{name: linear}', data='''
     format: CSV
     source: {path: train.csv}
@@ -208,7 +208,7 @@ class TorchScriptModels(JobTest):
 
     def save(self, module):
         torch.manual_seed(2)
-        torch.jit.script(module()).save(str(self.folder / 'net.pt'))
+        torch.jit.script(module()).save(str(self.directory / 'net.pt'))
 
     def check(self, module, loss='crossEntropy'):
         self.save(module)
@@ -252,7 +252,7 @@ class TorchScriptModels(JobTest):
             self.train('{type: TorchScript, path: net.pt}', [6], 6, loss='crossEntropy')
 
     def test_files_that_are_not_modules_are_refused_with_their_kind(self):
-        path = self.folder / 'net.pt'
+        path = self.directory / 'net.pt'
         for write, message in (
                 (lambda: path.write_text('import torch'), 'is not a TorchScript file'),
                 (lambda: torch.save(Tied().state_dict(), path),

@@ -26,8 +26,8 @@ from tools import unittest_main
 class Tls(unittest.TestCase):
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
-        self.tls = self.folder / 'tls'
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        self.tls = self.directory / 'tls'
         self.certify()
 
     def certify(self, *arguments):
@@ -39,7 +39,7 @@ class Tls(unittest.TestCase):
         job = job_processes.base_job(
             tls='TLS_ENABLED', training={'steps': steps}, parameterServer={'replicas': 2},
             worker={'replicas': 2}, optimizer={'name': 'SGD', 'learningRate': 0.05})
-        processes = job_processes.JobProcesses(job, self.folder / 'job', self.tls)
+        processes = job_processes.JobProcesses(job, self.directory / 'job', self.tls)
         self.addCleanup(processes.__exit__)
         processes.start()
         for index in range(2):
@@ -82,9 +82,9 @@ class Tls(unittest.TestCase):
             sluice.connect(processes.address)  # in plain text
         processes.wait_for_step(processes.progress().step + 5)
 
-    def test_a_folder_without_credentials_is_named(self):
+    def test_a_directory_without_credentials_is_named(self):
         with self.assertRaisesRegex(errors.UsageError, 'it must contain ca.crt'):
-            security.TlsDirectory(self.folder / 'nowhere')
+            security.TlsDirectory(self.directory / 'nowhere')
 
 
 if __name__ == '__main__':

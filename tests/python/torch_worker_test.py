@@ -33,13 +33,13 @@ def setUpModule():
     torch.set_num_threads(1)  # several threads that wait for each other are slow on a busy machine
 
 
-def folder():
+def directory():
     return tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR'))
 
 
 def train(job, start, disturb=None):
     """The final tensors of a job; `start` starts its workers."""
-    with job_processes.JobProcesses(job, folder()) as processes:
+    with job_processes.JobProcesses(job, directory()) as processes:
         processes.start()
         start(processes)
         if disturb is not None:
@@ -95,7 +95,7 @@ class BesideCpp(unittest.TestCase):
 
     def train_mixed(self, **training):
         """The tensors of a job with a worker of each kind, and the LibTorch of the C++ one."""
-        with job_processes.JobProcesses(self.job(2, **training), folder()) as processes:
+        with job_processes.JobProcesses(self.job(2, **training), directory()) as processes:
             processes.start()
             processes.start_python_worker(1, _MLP)  # takes longer
             processes.wait_for_members(1)
@@ -158,16 +158,16 @@ class Examples(unittest.TestCase):
 
     def setUp(self):
         root = pathlib.Path(job_processes.program('ps')).parents[2].absolute()
-        self.folder = pathlib.Path(folder())
-        shutil.copytree('examples/python', self.folder / 'python')
-        (self.folder / 'bin').mkdir()
-        (self.folder / 'bin' / 'python3').symlink_to(sys.executable)
+        self.directory = pathlib.Path(directory())
+        shutil.copytree('examples/python', self.directory / 'python')
+        (self.directory / 'bin').mkdir()
+        (self.directory / 'bin' / 'python3').symlink_to(sys.executable)
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
         self.enterContext(mock.patch.dict(os.environ, {
-            'PATH': f'{self.folder / "bin"}:{os.environ["PATH"]}', 'PYTHONPATH': paths,
+            'PATH': f'{self.directory / "bin"}:{os.environ["PATH"]}', 'PYTHONPATH': paths,
             'SLUICE_BINARY': str(root / 'services/cli/sluice'), 'SLUICE_BIN_DIR': str(root)}))
         before = os.getcwd()
-        os.chdir(self.folder / 'python')
+        os.chdir(self.directory / 'python')
         self.addCleanup(os.chdir, before)
 
     def test_the_cells_of_the_notebook_run_a_job_and_load_its_parameters(self):

@@ -269,7 +269,7 @@ void Cluster::CheckOnlyOwnIsLeft() {
   const std::vector<v1::CheckpointRef> checkpoints = (*storage_)->ListCheckpoints().value();
   for (const v1::CheckpointRef& ref : checkpoints) {
     if (ref.attempt() >= first_attempt_) continue;
-    checker_.Fail(absl::StrCat(CheckpointFolder(ref), " of the earlier job is left at the end"));
+    checker_.Fail(absl::StrCat(CheckpointDirectory(ref), " of the earlier job is left at the end"));
   }
 }
 

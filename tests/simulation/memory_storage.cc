@@ -9,13 +9,13 @@
 namespace sluice::simulation {
 namespace {
 
-constexpr char kFolder[] = "/store";
+constexpr char kDirectory[] = "/store";
 constexpr char kClaims[] = "/store/claims";
 constexpr char kOwner[] = "/store/owner";
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
 std::string PathOf(const v1::CheckpointRef& ref, const std::string& name) {
-  return absl::StrCat(kFolder, "/", CheckpointFolder(ref), "/", name);
+  return absl::StrCat(kDirectory, "/", CheckpointDirectory(ref), "/", name);
 }
 
 // 0: it is not a claim.
@@ -28,7 +28,7 @@ uint64_t AttemptOfClaim(const std::string& path) {
 
 }  // namespace
 
-MemoryStorage::MemoryStorage() : storage_(MakeLocalStorage(&disk_, kFolder, "writer")) {}
+MemoryStorage::MemoryStorage() : storage_(MakeLocalStorage(&disk_, kDirectory, "writer")) {}
 
 std::optional<std::string> MemoryStorage::Read(const std::string& path) {
   absl::StatusOr<std::string> content = disk_.Read(path, kMaxFileBytes);
@@ -135,8 +135,8 @@ std::vector<MemoryStorage::DamagedFile> MemoryStorage::Damaged() {
 }
 
 bool MemoryStorage::Names(const std::string& sentence, const std::string& path) {
-  const std::string folder = FileNameOf(DirectoryOf(path));
-  if (absl::StartsWith(folder, "attempt-")) return absl::StrContains(sentence, folder);
+  const std::string directory = FileNameOf(DirectoryOf(path));
+  if (absl::StartsWith(directory, "attempt-")) return absl::StrContains(sentence, directory);
   if (absl::StrContains(sentence, path)) return true;
   // Without its claim, an attempt is known only from its checkpoints.
   const uint64_t attempt = AttemptOfClaim(path);

@@ -67,7 +67,7 @@ CoordinatorProcess::CoordinatorProcess(Cluster* cluster, uint64_t incarnation)
             coordinator::CoordinatorOptions options;
             options.job = cluster->scenario().job;
             options.incarnation = incarnation;
-            options.checkpoint_folder = CheckpointFolder;
+            options.checkpoint_directory = CheckpointDirectory;
             return options;
           }(),
           cluster->scheduler().now(), cluster->scenario().coordinator_rules) {}
@@ -260,15 +260,15 @@ void CoordinatorProcess::CheckContents(const coordinator::StorageContents& conte
     if (ReadWholeCheckpoint(*storage, ref).ok()) {
       // A damaged claim's parent is not known; then a newer checkpoint may be used.
       if (claims_are_whole || used < KeyOf(ref)) {
-        cluster_.checker().Fail(absl::StrCat(CheckpointFolder(contents.newest.checkpoint()),
-                                             " is used, though ", CheckpointFolder(ref),
+        cluster_.checker().Fail(absl::StrCat(CheckpointDirectory(contents.newest.checkpoint()),
+                                             " is used, though ", CheckpointDirectory(ref),
                                              " is whole"));
       }
       break;
     }
-    if (!is_named(absl::StrCat(CheckpointFolder(ref), "/manifest.json"))) {
+    if (!is_named(absl::StrCat(CheckpointDirectory(ref), "/manifest.json"))) {
       cluster_.checker().Fail(
-          absl::StrCat(CheckpointFolder(ref), " is passed over, and nothing says so"));
+          absl::StrCat(CheckpointDirectory(ref), " is passed over, and nothing says so"));
     }
   }
 }
@@ -325,7 +325,7 @@ void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
       });
       return;
     }
-    // Where a newer attempt has removed the folder as incomplete, an older coordinator writes a
+    // Where a newer attempt has removed the directory as incomplete, an older coordinator writes a
     // manifest alone, of a checkpoint with which no attempt begins.
     const std::vector<v1::Claim> claims = cluster_.storage()->ReadClaims().value();
     const bool newest =
@@ -333,12 +333,12 @@ void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
     for (const v1::PartitionFile& file : manifest.files()) {
       if (!newest || cluster_.storage().HasFile(manifest.checkpoint(), file.name())) continue;
       cluster_.checker().Fail(absl::StrCat("the manifest of ",
-                                           CheckpointFolder(manifest.checkpoint()), " names ",
+                                           CheckpointDirectory(manifest.checkpoint()), " names ",
                                            file.name(), ", which is not there"));
     }
     absl::Status status;
     OnDisk([&] { status = cluster_.storage()->WriteManifest(manifest); });
-    cluster_.Trace(absl::StrCat("manifest ", CheckpointFolder(manifest.checkpoint())));
+    cluster_.Trace(absl::StrCat("manifest ", CheckpointDirectory(manifest.checkpoint())));
     cluster_.checker().OnManifest(manifest);
     if (!alive()) return;
     if (newest && !status.ok()) cluster_.checker().Fail(std::string(status.message()));

@@ -78,8 +78,8 @@ absl::StatusOr<BatchMetrics> CountingEngine::Evaluate(Buffer, const Batch& batch
   return metrics;
 }
 
-v1::JobSpec CountingJob(const std::string& folder, uint64_t samples, uint64_t epochs) {
-  const std::string path = absl::StrCat(folder, "/samples.csv");
+v1::JobSpec CountingJob(const std::string& directory, uint64_t samples, uint64_t epochs) {
+  const std::string path = absl::StrCat(directory, "/samples.csv");
   std::ofstream csv(path);
   csv << "sample,label\n";
   for (uint64_t i = 0; i < samples; ++i) csv << i << "," << i % 2 << "\n";

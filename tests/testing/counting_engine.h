@@ -42,8 +42,8 @@ class CountingEngine : public ComputeEngine {
   std::vector<double> evaluation_;
 };
 
-// A synchronous job of `epochs` epochs over `samples` samples; writes its data to `folder`.
-v1::JobSpec CountingJob(const std::string& folder, uint64_t samples, uint64_t epochs);
+// A synchronous job of `epochs` epochs over `samples` samples; writes its data to `directory`.
+v1::JobSpec CountingJob(const std::string& directory, uint64_t samples, uint64_t epochs);
 
 }  // namespace sluice::testing
 

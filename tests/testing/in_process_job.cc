@@ -31,11 +31,11 @@ bool IsOver(const v1::JobProgress& progress) {
 
 }  // namespace
 
-InProcessJob::InProcessJob(v1::JobSpec job, const std::string& folder)
+InProcessJob::InProcessJob(v1::JobSpec job, const std::string& directory)
     : job_(std::move(job)), files_(MakeRealFileSystem()) {
   job_.set_namespace_("default");
   job_.set_uid("test");
-  job_.mutable_checkpoint()->set_directory(absl::StrCat(folder, "/checkpoints"));
+  job_.mutable_checkpoint()->set_directory(absl::StrCat(directory, "/checkpoints"));
 }
 
 InProcessJob::~InProcessJob() = default;
@@ -45,8 +45,9 @@ absl::Status InProcessJob::StartCoordinator() {
   coordinator::CoordinatorServer::Options options;
   options.core.job = job_;
   options.core.incarnation = RandomIncarnation();
-  options.core.checkpoint_folder = [folder = checkpoints()](const v1::CheckpointRef& checkpoint) {
-    return JoinPath(folder, CheckpointFolder(checkpoint));
+  options.core.checkpoint_directory = [directory =
+                                           checkpoints()](const v1::CheckpointRef& checkpoint) {
+    return JoinPath(directory, CheckpointDirectory(checkpoint));
   };
   if (!address_.empty()) options.address = address_;
 

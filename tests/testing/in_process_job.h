@@ -29,8 +29,8 @@ namespace sluice::testing {
 // Not thread-safe.
 class InProcessJob {
  public:
-  // `job` as CountingJob makes it; its checkpoints go under `folder`, which must exist.
-  InProcessJob(v1::JobSpec job, const std::string& folder);
+  // `job` as CountingJob makes it; its checkpoints go under `directory`, which must exist.
+  InProcessJob(v1::JobSpec job, const std::string& directory);
   // Ends the processes that still run.
   ~InProcessJob();
 

@@ -52,10 +52,10 @@ JobProcesses::JobProcesses(Options options)
   if (job.namespace_().empty()) job.set_namespace_("default");
   if (job.uid().empty()) job.set_uid("test");
   if (job.checkpoint().directory().empty()) {
-    job.mutable_checkpoint()->set_directory(absl::StrCat(options_.folder, "/checkpoints"));
+    job.mutable_checkpoint()->set_directory(absl::StrCat(options_.directory, "/checkpoints"));
   }
-  if (options_.tls_folders.empty() && options_.secret_file.empty()) {
-    options_.secret_file = absl::StrCat(options_.folder, "/secret");
+  if (options_.tls_directories.empty() && options_.secret_file.empty()) {
+    options_.secret_file = absl::StrCat(options_.directory, "/secret");
     // If this fails, no process starts, and each reports why.
     (void)security::WriteSecretFile(options_.secret_file, security::MakeSecret());
   }
@@ -73,7 +73,7 @@ std::string JobProcesses::JobName() const {
 }
 
 std::string JobProcesses::LogFile(const std::string& name) const {
-  return absl::StrCat(options_.folder, "/", name, ".log");
+  return absl::StrCat(options_.directory, "/", name, ".log");
 }
 
 std::string JobProcesses::Program(const std::string& role) const {
@@ -105,7 +105,7 @@ absl::Status JobProcesses::StartCoordinator() {
 }
 
 absl::Status JobProcesses::TryToStartCoordinator() {
-  const std::string job_file = absl::StrCat(options_.folder, "/job.json");
+  const std::string job_file = absl::StrCat(options_.directory, "/job.json");
   std::string json;
   (void)google::protobuf::util::MessageToJsonString(options_.job, &json);
   json.insert(1, options_.more_of_job);  // after the brace
@@ -116,7 +116,7 @@ absl::Status JobProcesses::TryToStartCoordinator() {
       coordinator_address_.empty() ? std::string("127.0.0.1:0") : coordinator_address_;
   absl::Status status =
       Spawn("coordinator", {Program("coordinator"), "--job", job_file, "--listen", listen,
-                            "--status-file", absl::StrCat(options_.folder, "/status.json")});
+                            "--status-file", absl::StrCat(options_.directory, "/status.json")});
   if (!status.ok()) return status;
 
   absl::StatusOr<int> port = ReadPort("coordinator", kStartPatience);
@@ -128,8 +128,8 @@ absl::Status JobProcesses::TryToStartCoordinator() {
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> JobProcesses::credentials() const {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   security::TransportSecurity::Options options{.secret_file = options_.secret_file};
-  if (!options_.tls_folders.empty()) {
-    options.directory = absl::StrCat(options_.tls_folders, "/operator");
+  if (!options_.tls_directories.empty()) {
+    options.directory = absl::StrCat(options_.tls_directories, "/operator");
   }
   const auto security = security::TransportSecurity::OpenIfAny(files.get(), options, absl::Now());
   if (!security.ok()) return security.status();
@@ -176,15 +176,15 @@ absl::Status JobProcesses::StartAll() {
 absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::string> arguments) {
   if (Lives(name)) return absl::FailedPreconditionError(absl::StrCat(name, " is already running"));
 
-  const std::string port_file = absl::StrCat(options_.folder, "/", name, ".port");
+  const std::string port_file = absl::StrCat(options_.directory, "/", name, ".port");
   unlink(port_file.c_str());
   for (const std::string& flag : {std::string("--port-file"), port_file, std::string("--log-file"),
                                   LogFile(name), std::string("--parent"), absl::StrCat(getpid())}) {
     arguments.push_back(flag);
   }
-  if (!options_.tls_folders.empty()) {
+  if (!options_.tls_directories.empty()) {
     arguments.push_back("--tls-directory");
-    arguments.push_back(absl::StrCat(options_.tls_folders, "/", name));
+    arguments.push_back(absl::StrCat(options_.tls_directories, "/", name));
   } else {
     arguments.push_back("--secret-file");
     arguments.push_back(options_.secret_file);
@@ -195,7 +195,7 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
   argv.push_back(nullptr);
 
   // What the program prints before it opens its log goes to a file beside the log.
-  const std::string output = absl::StrCat(options_.folder, "/", name, ".stderr");
+  const std::string output = absl::StrCat(options_.directory, "/", name, ".stderr");
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 2, output.c_str(), O_CREAT | O_APPEND | O_WRONLY,
@@ -213,7 +213,7 @@ absl::Status JobProcesses::Spawn(const std::string& name, std::vector<std::strin
 absl::StatusOr<int> JobProcesses::ReadPort(const std::string& name, absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   while (absl::Now() < deadline) {
-    std::ifstream file(absl::StrCat(options_.folder, "/", name, ".port"));
+    std::ifstream file(absl::StrCat(options_.directory, "/", name, ".port"));
     int port = 0;
     if (file >> port) return port;
     if (!Lives(name)) {

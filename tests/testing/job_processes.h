@@ -27,8 +27,8 @@ namespace sluice::testing {
 class JobProcesses {
  public:
   struct Options {
-    v1::JobSpec job;     // name is needed; uid and checkpoint directory are filled in if empty
-    std::string folder;  // for logs, port files and checkpoints; must already exist
+    v1::JobSpec job;        // name is needed; uid and checkpoint directory are filled in if empty
+    std::string directory;  // for logs, port files and checkpoints; must already exist
     // The worker program, relative to `programs`; empty: sluice-worker.
     std::string worker_program;
     // The shard program; empty: sluice-ps, or sluice-ps-torch if the shards compute the job's
@@ -39,13 +39,13 @@ class JobProcesses {
     // JSON members to put before the job's own in the job file: `"newField": 1,`.
     std::string more_of_job;
     std::string coordinator;  // host:port of a running coordinator; empty: use StartCoordinator
-    // Parent of the credential folders that security::WriteCredentialFolders makes, one for each
-    // process, with its name; empty: plain text with a secret.
-    std::string tls_folders;
-    // The secret file of a running coordinator; empty: a new one in the folder.
+    // Parent of the credential directories that security::WriteCredentialDirectories makes, one for
+    // each process, with its name; empty: plain text with a secret.
+    std::string tls_directories;
+    // The secret file of a running coordinator; empty: a new one in the directory.
     std::string secret_file;
-    std::string programs;  // folder that holds services/coordinator/sluice-coordinator, ...; empty:
-                           // Bazel's runfiles
+    std::string programs;  // directory that holds services/coordinator/sluice-coordinator, ...;
+                           // empty: Bazel's runfiles
   };
 
   explicit JobProcesses(Options options);

@@ -52,13 +52,13 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::string NewFolder(const std::string& name) {
+std::string NewDirectory(const std::string& name) {
   const char* const root = std::getenv("TEST_TMPDIR");
-  std::string folder = absl::StrCat(
+  std::string directory = absl::StrCat(
       root != nullptr ? root : std::filesystem::temp_directory_path().string(), "/", name);
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  return directory;
 }
 
 }  // namespace sluice::testing

@@ -16,8 +16,8 @@ v1::JobSpec BaseJob();
 // A small linear regression with two workers, slowed down by `delay` seconds per step.
 v1::JobSpec LinearJob(uint64_t steps, double delay);
 
-// A new empty folder for a test's files, under TEST_TMPDIR.
-std::string NewFolder(const std::string& name);
+// A new empty directory for a test's files, under TEST_TMPDIR.
+std::string NewDirectory(const std::string& name);
 
 // The content of a file; empty if it does not exist.
 std::string Contents(const std::string& path);

@@ -61,7 +61,8 @@ std::string ReferenceMarkdown() {
       "# TrainingJob (", kApiVersion, ")\n\n",
       "All fields of a manifest, made from the table that checks it. Relative paths are relative "
       "to "
-      "the manifest's folder; `~` and variables of the environment are not expanded. Times are in "
+      "the manifest's directory; `~` and variables of the environment are not expanded. Times are "
+      "in "
       "seconds. *Clusters only* marks what means something on clusters alone, with all below it: "
       "`sluice run` sets it aside.\n\n");
   AppendSection(Schema(), &text);

@@ -190,7 +190,7 @@ std::string DataSection(const TemplateOptions& options) {
   return absl::StrCat(
       "  data:\n", Line("    format: IDX", "MNIST-style IDX files; others: CSV, Text, Synthetic"),
       "    source:\n      path: ", YamlString(options.data), "\n",
-      Line("    evaluation:", "on the test images of the same folder"),
+      Line("    evaluation:", "on the test images of the same directory"),
       "      intervalSteps: 200\n");
 }
 
@@ -216,7 +216,7 @@ absl::StatusOr<std::string> ManifestTemplate(const TemplateOptions& wanted) {
     if (absl::EndsWith(options.data, ending)) {
       return absl::InvalidArgumentError(
           absl::StrCat(options.data, ": ", ending,
-                       " files cannot be read; data is a folder with IDX files, a "
+                       " files cannot be read; data is a directory with IDX files, a "
                        ".csv or .txt file (also .gz), or `synthetic`"));
     }
   }

@@ -177,16 +177,16 @@ void AddUpdates(std::vector<ApiCase>* cases) {
       R"({"spec":{"checkpoint":{"storage":{"type":"PersistentVolumeClaim","claimName":"c"}}}})";
   const char* const other_claim =
       R"({"spec":{"checkpoint":{"storage":{"type":"PersistentVolumeClaim","claimName":"d"}}}})";
-  const char* const folder = R"({"spec":{"checkpoint":{"storage":{"path":"/ckpt"}}}})";
+  const char* const directory = R"({"spec":{"checkpoint":{"storage":{"path":"/ckpt"}}}})";
   const std::vector<std::string> fixed_storage = {"spec.checkpoint.storage",
                                                   "fixed for the life of a job"};
   update("claim_to_another", claim, other_claim, fixed_storage);
-  update("claim_to_folder", claim, folder, fixed_storage);
+  update("claim_to_directory", claim, directory, fixed_storage);
   update("claim_taken_away", claim, "", fixed_storage);
-  update("folder_to_claim", folder, claim, fixed_storage);
-  update("folder_taken_away", folder, "", fixed_storage);
+  update("directory_to_claim", directory, claim, fixed_storage);
+  update("directory_taken_away", directory, "", fixed_storage);
   update("claim_given_later", "", claim, {});
-  update("folder_given_later", "", folder, {});
+  update("directory_given_later", "", directory, {});
   update("manager", "", R"({"spec":{"managedBy":"example.com/other"}})",
          {"spec.managedBy", "fixed for the life of a job"});
   update("nothing", "", "", {});

@@ -138,10 +138,10 @@ class Transport final : public kube::HttpTransport {
 class ClusterCommandTest : public ::testing::Test {
  protected:
   ClusterCommandTest()
-      : folder_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name())),
+      : directory_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
+                                ::testing::UnitTest::GetInstance()->current_test_info()->name())),
         files_(MakeRealFileSystem()) {
-    std::filesystem::create_directories(folder_);
+    std::filesystem::create_directories(directory_);
     Write("job.yaml", kManifest);
     Write("kubeconfig", kKubeconfig);
     MakeServer(true);
@@ -173,7 +173,7 @@ class ClusterCommandTest : public ::testing::Test {
   static kube::ResourceType Events() { return {"", "v1", "events", "Event", true}; }
 
   void Write(const std::string& name, const std::string& text) {
-    std::ofstream(folder_ + "/" + name) << text;
+    std::ofstream(directory_ + "/" + name) << text;
   }
 
   Environment MakeEnvironment() {
@@ -181,7 +181,7 @@ class ClusterCommandTest : public ::testing::Test {
     environment.in = &in_;
     environment.files = files_.get();
     environment.clock = &clock_;
-    environment.cluster.kubeconfig = folder_ + "/kubeconfig";
+    environment.cluster.kubeconfig = directory_ + "/kubeconfig";
     environment.cluster.connect = [this](const kube::ClientConfig& config)
         -> absl::StatusOr<std::unique_ptr<kube::HttpTransport>> {
       EXPECT_EQ(config.server, "https://api.test:6443");
@@ -213,7 +213,7 @@ class ClusterCommandTest : public ::testing::Test {
     });
   }
   void StartJob(std::vector<std::string> more = {}) {
-    more.insert(more.begin(), {"run", "--cluster", folder_ + "/job.yaml"});
+    more.insert(more.begin(), {"run", "--cluster", directory_ + "/job.yaml"});
     Start(more);
   }
   int RunJob(std::vector<std::string> more = {}) {
@@ -302,7 +302,7 @@ class ClusterCommandTest : public ::testing::Test {
     });
   }
 
-  const std::string folder_;
+  const std::string directory_;
   const std::unique_ptr<FileSystem> files_;
   const RealClock clock_;
   std::unique_ptr<kube::FakeApiServer> server_;
@@ -359,7 +359,7 @@ TEST_F(ClusterCommandTest, CtrlCDetachesAndTheJobContinues) {
   Interrupt();
   EXPECT_EQ(Wait(), 130);
   EXPECT_THAT(Err(), HasSubstr("Job mnist continues in namespace team"));
-  EXPECT_THAT(Err(), HasSubstr("sluice run " + folder_ + "/job.yaml --cluster"));
+  EXPECT_THAT(Err(), HasSubstr("sluice run " + directory_ + "/job.yaml --cluster"));
   EXPECT_THAT(Err(), HasSubstr("sluice stop mnist --cluster --namespace team"));
   EXPECT_THAT(Err(), HasSubstr("kubectl delete stj mnist -n team"));
   EXPECT_THAT(Job()["spec"].value("suspend", false), false);
@@ -488,7 +488,7 @@ TEST_F(ClusterCommandTest, ForbiddenSuggestsTheRoleToAskFor) {
 TEST_F(ClusterCommandTest, MissingCrdSuggestsInstallation) {
   MakeServer(false);
   for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"run", "--cluster", folder_ + "/job.yaml"},
+       {std::vector<std::string>{"run", "--cluster", directory_ + "/job.yaml"},
         {"status", "--cluster"},
         {"logs", "mnist", "--cluster"},
         {"stop", "mnist", "--cluster"}}) {
@@ -508,10 +508,10 @@ TEST_F(ClusterCommandTest, UnreachableServerFailsWithItsAddress) {
 }
 
 TEST_F(ClusterCommandTest, RequiresKubeconfig) {
-  std::filesystem::remove(folder_ + "/kubeconfig");
+  std::filesystem::remove(directory_ + "/kubeconfig");
   EXPECT_EQ(RunJob(), 2);
   EXPECT_THAT(Err(), HasSubstr("no cluster is configured"));
-  EXPECT_EQ(RunJob({"--kubeconfig", folder_ + "/other"}), 2);
+  EXPECT_EQ(RunJob({"--kubeconfig", directory_ + "/other"}), 2);
   EXPECT_THAT(Err(), HasSubstr("other"));
   Write("kubeconfig", kKubeconfig);
   EXPECT_EQ(RunJob({"--context", "nowhere"}), 2);
@@ -668,7 +668,7 @@ TEST_F(ClusterCommandTest, RequiresKubectlToReachARunningJob) {
   Json status = StatusOf("Succeeded", 1000, "Succeeded");
   status["checkpoint"]["location"] = "/var/lib/sluice/checkpoints/attempt-1";
   SetStatus(status);
-  EXPECT_EQ(Run({"export", "mnist", "--cluster", "-o", folder_ + "/x.pt"}), 2);
+  EXPECT_EQ(Run({"export", "mnist", "--cluster", "-o", directory_ + "/x.pt"}), 2);
   EXPECT_THAT(Err(), HasSubstr("is not running"));
   EXPECT_THAT(Err(), HasSubstr("/var/lib/sluice/checkpoints/attempt-1"));
 }

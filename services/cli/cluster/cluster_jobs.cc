@@ -229,7 +229,7 @@ class ClusterJobs final : public Jobs {
               ? ""
               : absl::StrCat("; its newest checkpoint is ", location,
                              " on the job's volume: copy it from a pod that mounts the volume "
-                             "(kubectl cp), then sluice export the folder")));
+                             "(kubectl cp), then sluice export the directory")));
     }
     absl::StatusOr<std::string> kubectl = FindKubectl(environment_.cluster.path);
     if (!kubectl.ok()) return kubectl.status();

@@ -36,11 +36,11 @@ class OneTokenTransport final : public kube::HttpTransport {
 class CredentialPluginTest : public ::testing::Test {
  protected:
   CredentialPluginTest()
-      : folder_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::create_directories(folder_);
+      : directory_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
+                                ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    std::filesystem::create_directories(directory_);
     config_.server = "https://api.test";
-    config_.plugin.command = folder_ + "/plugin";
+    config_.plugin.command = directory_ + "/plugin";
     config_.plugin.api_version = "client.authentication.k8s.io/v1";
   }
 
@@ -52,7 +52,7 @@ class CredentialPluginTest : public ::testing::Test {
     return absl::StrCat(R"(echo '{"kind": "ExecCredential", "status": )", status, "}'");
   }
 
-  const std::string folder_;
+  const std::string directory_;
   kube::ClientConfig config_;
 };
 
@@ -73,10 +73,10 @@ TEST_F(CredentialPluginTest, AcceptsTokenOrCertificate) {
 TEST_F(CredentialPluginTest, PassesArgumentsVariablesAndApiVersion) {
   config_.plugin.args = {"token", "prod"};
   config_.plugin.env = {{"PROFILE", "me"}};
-  WritePlugin(absl::StrCat("echo \"$@ $PROFILE $KUBERNETES_EXEC_INFO ${PATH:+path}\" > ", folder_,
-                           "/seen; ", Print(R"({"token": "abc"})")));
+  WritePlugin(absl::StrCat("echo \"$@ $PROFILE $KUBERNETES_EXEC_INFO ${PATH:+path}\" > ",
+                           directory_, "/seen; ", Print(R"({"token": "abc"})")));
   ASSERT_TRUE(RunCredentialPlugin(config_).ok());
-  std::ifstream file(folder_ + "/seen");
+  std::ifstream file(directory_ + "/seen");
   const std::string seen{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(seen, HasSubstr("token prod me {"));
   EXPECT_THAT(seen, HasSubstr(R"("apiVersion":"client.authentication.k8s.io/v1")"));
@@ -103,8 +103,8 @@ TEST_F(CredentialPluginTest, ReportsPluginErrors) {
 
 TEST_F(CredentialPluginTest, RejectedCredentialsAreRenewedOnce) {
   WritePlugin(
-      absl::StrCat("echo run >> ", folder_, "/runs; ",
-                   Print(absl::StrCat("{\"token\": \"'$(wc -l < ", folder_, "/runs)'\"}"))));
+      absl::StrCat("echo run >> ", directory_, "/runs; ",
+                   Print(absl::StrCat("{\"token\": \"'$(wc -l < ", directory_, "/runs)'\"}"))));
   int connections = 0;
   // The token of the first run expires.
   bool expired = false;

@@ -118,7 +118,7 @@ v1::JobProgress ProgressOf(const Json& job) {
     if (Has(*from, {"location"})) {
       v1::CheckpointStatus* checkpoint = progress.mutable_checkpoint();
       checkpoint->mutable_last()->set_step(Count(*from, {"step"}));
-      checkpoint->set_folder(GetString(*from, {"location"}));
+      checkpoint->set_directory(GetString(*from, {"location"}));
       checkpoint->set_bytes(Count(*from, {"bytes"}));
     }
     progress.set_restored(Has(*from, {"restoredFromStep"}));

@@ -25,8 +25,8 @@ constexpr char kOpen[] = "Forwarding from 127.0.0.1:";
 }  // namespace
 
 absl::StatusOr<std::string> FindKubectl(const std::string& path) {
-  for (absl::string_view folder : absl::StrSplit(path, ':', absl::SkipEmpty())) {
-    std::string file = JoinPath(folder, "kubectl");
+  for (absl::string_view directory : absl::StrSplit(path, ':', absl::SkipEmpty())) {
+    std::string file = JoinPath(directory, "kubectl");
     if (access(file.c_str(), X_OK) == 0) return file;
   }
   return absl::FailedPreconditionError(

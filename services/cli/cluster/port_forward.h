@@ -17,7 +17,7 @@
 
 namespace sluice::cli {
 
-// Finds kubectl in the folders of `path` (as in $PATH). FAILED_PRECONDITION: it is in none.
+// Finds kubectl in the directories of `path` (as in $PATH). FAILED_PRECONDITION: it is in none.
 absl::StatusOr<std::string> FindKubectl(const std::string& path);
 
 class PortForward {

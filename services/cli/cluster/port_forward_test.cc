@@ -22,30 +22,30 @@ using ::testing::HasSubstr;
 class PortForwardTest : public ::testing::Test {
  protected:
   PortForwardTest()
-      : folder_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::create_directories(folder_);
-    options_.kubectl = folder_ + "/kubectl";
+      : directory_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
+                                ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    std::filesystem::create_directories(directory_);
+    options_.kubectl = directory_ + "/kubectl";
     options_.flags = {"--context", "here"};
     options_.pod = {"team", "mnist-coordinator"};
     options_.port = 29500;
   }
 
   void WriteKubectl(const std::string& script) {
-    std::ofstream(folder_ + "/kubectl") << "#!/bin/sh\n" << script << "\n";
+    std::ofstream(directory_ + "/kubectl") << "#!/bin/sh\n" << script << "\n";
     chmod(options_.kubectl.c_str(), 0755);
   }
   std::string Read(const std::string& name) const {
-    std::ifstream file(folder_ + "/" + name);
+    std::ifstream file(directory_ + "/" + name);
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  const std::string folder_;
+  const std::string directory_;
   PortForward::Options options_;
 };
 
 TEST_F(PortForwardTest, KubectlOpensThePortAndEndsWithTheObject) {
-  WriteKubectl(absl::StrCat("echo \"$@\" > ", folder_, "/arguments; echo $$ > ", folder_,
+  WriteKubectl(absl::StrCat("echo \"$@\" > ", directory_, "/arguments; echo $$ > ", directory_,
                             "/pid; echo 'Forwarding from 127.0.0.1:41234 -> 29500'; "
                             "exec sleep 1000"));
   pid_t pid = 0;
@@ -76,9 +76,9 @@ TEST_F(PortForwardTest, TimesOutIfKubectlOpensNoPort) {
 }
 
 TEST_F(PortForwardTest, FindsKubectlInPath) {
-  EXPECT_THAT(FindKubectl(folder_).status().message(), HasSubstr("kubectl is not in PATH"));
+  EXPECT_THAT(FindKubectl(directory_).status().message(), HasSubstr("kubectl is not in PATH"));
   WriteKubectl("exit 0");
-  EXPECT_EQ(*FindKubectl("/nowhere:" + folder_), folder_ + "/kubectl");
+  EXPECT_EQ(*FindKubectl("/nowhere:" + directory_), directory_ + "/kubectl");
 }
 
 }  // namespace

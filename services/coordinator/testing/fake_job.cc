@@ -359,7 +359,7 @@ v1::JobSpec FakeJob::Spec() {
 FakeJob::FakeJob(v1::JobSpec job) : spec(std::move(job)), wanted_workers(spec.worker().replicas()) {
   options.job = spec;
   options.incarnation = 7;
-  options.checkpoint_folder = [](const v1::CheckpointRef& ref) {
+  options.checkpoint_directory = [](const v1::CheckpointRef& ref) {
     return absl::StrCat("a", ref.attempt(), "s", ref.step());
   };
   core = std::make_unique<CoordinatorCore>(options, now);

@@ -22,11 +22,11 @@ using ::testing::HasSubstr;
 class PluginTest : public testing::Test {
  protected:
   PluginTest() {
-    folder_ = testing::TempDir() + "/broken";
-    std::filesystem::create_directories(folder_);
-    std::ofstream(folder_ + "/libtext.so") << "this is not a library";
+    directory_ = testing::TempDir() + "/broken";
+    std::filesystem::create_directories(directory_);
+    std::ofstream(directory_ + "/libtext.so") << "this is not a library";
     const std::string path =
-        absl::StrCat("examples/plugins/lion:services/ps/optimizer/testing:", folder_);
+        absl::StrCat("examples/plugins/lion:services/ps/optimizer/testing:", directory_);
     setenv("SLUICE_PLUGIN_PATH", path.c_str(), 1);
   }
 
@@ -45,7 +45,7 @@ class PluginTest : public testing::Test {
     return absl::StrCat(optimizer.status().message());
   }
 
-  std::string folder_;
+  std::string directory_;
 };
 
 template <typename T>

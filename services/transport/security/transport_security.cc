@@ -71,7 +71,7 @@ absl::StatusOr<PeerIdentity> CheckIdentity(const std::string& path, const std::s
   if (!options.job.empty()) absl::StrAppend(&self, " of ", options.job);
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": the certificate is that of ", identity->ToString(), ", but this is ",
-                   self, "; give --tls-directory the folder of its own certificate"));
+                   self, "; give --tls-directory the directory of its own certificate"));
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open
     if (text.ok()) return text;
     return absl::Status(
         text.status().code(),
-        absl::StrCat(text.status().message(), "; the folder of --tls-directory must hold ",
+        absl::StrCat(text.status().message(), "; the directory of --tls-directory must hold ",
                      kAuthorityFile, ", ", kCertificateFile, " and ", kKeyFile));
   };
   const absl::StatusOr<std::string> bundle = read(kAuthorityFile);

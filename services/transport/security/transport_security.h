@@ -6,8 +6,8 @@
 // one authority has issued both.
 //
 // Changed certificate files are read again, so that certificates can be renewed while processes
-// run: open connections stay, new ones use the new files. Replace all files of a folder at once, by
-// pointing a symbolic link at a new folder (as a Secret's volume does).
+// run: open connections stay, new ones use the new files. Replace all files of a directory at once,
+// by pointing a symbolic link at a new directory (as a Secret's volume does).
 #ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_TRANSPORT_SECURITY_H_
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_TRANSPORT_SECURITY_H_
 
@@ -34,14 +34,14 @@ class AuthContext;
 
 namespace sluice::security {
 
-// Names of the files in a folder of credentials.
+// Names of the files in a directory of credentials.
 inline constexpr char kAuthorityFile[] = "ca.crt";  // one or more authorities
 inline constexpr char kCertificateFile[] = "tls.crt";
 inline constexpr char kKeyFile[] = "tls.key";
 
 // Help of the programs' flag --tls-directory, and its environment variable.
 inline constexpr char kDirectoryHelp[] =
-    "use TLS with the job's other processes: a folder with ca.crt, tls.crt and tls.key, as "
+    "use TLS with the job's other processes: a directory with ca.crt, tls.crt and tls.key, as "
     "`sluice certificates` makes them; changed files are read again";
 inline constexpr char kDirectoryVariable[] = "SLUICE_TLS_DIRECTORY";
 // The same for their flag --secret-file.

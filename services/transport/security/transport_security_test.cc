@@ -24,7 +24,7 @@
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
-#include "services/transport/security/credential_folders.h"
+#include "services/transport/security/credential_directories.h"
 #include "services/transport/security/handshake.h"
 #include "services/transport/security/job_secret.h"
 #include "services/transport/testing/watched.h"
@@ -74,26 +74,26 @@ class TransportSecurityTest : public ::testing::Test {
   }
 
   void Make(const std::string& name, absl::Time now = absl::Now()) {
-    const auto made = WriteCredentialFolders(files_.get(), root_ / name,
-                                             {.job = "default/mnist", .shards = 2}, now);
+    const auto made = WriteCredentialDirectories(files_.get(), root_ / name,
+                                                 {.job = "default/mnist", .shards = 2}, now);
     ASSERT_TRUE(made.ok()) << made.status();
   }
 
   absl::StatusOr<std::shared_ptr<const TransportSecurity>> Open(
-      const std::string& folder, v1::Role role, std::optional<uint32_t> index = {}) {
+      const std::string& directory, v1::Role role, std::optional<uint32_t> index = {}) {
     return TransportSecurity::Open(
         files_.get(),
-        {.directory = root_ / folder, .role = role, .index = index, .refresh = absl::Seconds(1)},
+        {.directory = root_ / directory, .role = role, .index = index, .refresh = absl::Seconds(1)},
         absl::Now());
   }
-  std::shared_ptr<const TransportSecurity> MustOpen(const std::string& folder) {
-    auto opened = Open(folder, v1::ROLE_UNSPECIFIED);
+  std::shared_ptr<const TransportSecurity> MustOpen(const std::string& directory) {
+    auto opened = Open(directory, v1::ROLE_UNSPECIFIED);
     EXPECT_TRUE(opened.ok()) << opened.status();
     return opened.ok() ? *std::move(opened) : nullptr;
   }
 
-  void Serve(const std::string& folder) {
-    const auto security = folder.empty() ? nullptr : MustOpen(folder);
+  void Serve(const std::string& directory) {
+    const auto security = directory.empty() ? nullptr : MustOpen(directory);
     auto server = GrpcServer::Start(
         {.credentials = ServerCredentialsOf(security), .grace = absl::Milliseconds(200)},
         {&generated_});
@@ -162,14 +162,14 @@ class TransportSecurityTest : public ::testing::Test {
                 AllOf(SizeIs(Ge(2)), Each(HasSubstr(host_ == "[::1]" ? "ipv6:[::1]:" : "ipv4:"))));
   }
 
-  absl::StatusOr<std::string> AskAs(const std::string& folder) {
-    return Ask(*Dial(ChannelCredentialsOf(folder.empty() ? nullptr : MustOpen(folder))));
+  absl::StatusOr<std::string> AskAs(const std::string& directory) {
+    return Ask(*Dial(ChannelCredentialsOf(directory.empty() ? nullptr : MustOpen(directory))));
   }
 
   // Without the checks of Open, which a peer may omit.
-  std::shared_ptr<const TransportSecurity> Unchecked(const std::string& folder) {
+  std::shared_ptr<const TransportSecurity> Unchecked(const std::string& directory) {
     const auto read = [&](const char* name) {
-      return files_->Read(root_ / folder / name, 1 << 20).value();
+      return files_->Read(root_ / directory / name, 1 << 20).value();
     };
     return TransportSecurity::FromMemory(read(kAuthorityFile),
                                          {read(kCertificateFile), read(kKeyFile)});
@@ -179,7 +179,7 @@ class TransportSecurityTest : public ::testing::Test {
     return {files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value(),
             files_->Read(root_ / "job/ca/ca.key", 1 << 20).value()};
   }
-  // Issued by the authority in the folder "job", for any subject.
+  // Issued by the authority in the directory "job", for any subject.
   tls::KeyPair Issued(const tls::Subject& subject) {
     return tls::Issue(Authority(), subject,
                       {absl::Now() - absl::Hours(1), absl::Now() + absl::Hours(1)})
@@ -237,8 +237,8 @@ TEST_F(TransportSecurityTest, BothSidesIdentifyEachOtherByCertificate) {
 
 TEST_F(TransportSecurityTest, RefusesCallNotAllowedForRole) {
   Serve("job/coordinator");
-  const auto set_desired = [&](const std::string& folder) {
-    const auto stub = Dial(ChannelCredentialsOf(MustOpen(folder)));
+  const auto set_desired = [&](const std::string& directory) {
+    const auto stub = Dial(ChannelCredentialsOf(MustOpen(directory)));
     grpc::ClientContext context;
     v1::SetDesiredResponse response;
     return FromGrpcStatus(stub->SetDesired(&context, {}, &response));
@@ -312,9 +312,9 @@ TEST_F(TransportSecurityTest, RefusesCertificateWithoutJob) {
       Ask(*Dial(TrustsAnyServer(Authority().certificate, nameless))).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
   EXPECT_THAT(status.message(), HasSubstr("does not say which process"));
-  ASSERT_TRUE(
-      WriteCredentialFolder(files_.get(), root_ / "job/worker-0", Authority().certificate, nameless)
-          .ok());
+  ASSERT_TRUE(WriteCredentialDirectory(files_.get(), root_ / "job/worker-0",
+                                       Authority().certificate, nameless)
+                  .ok());
   EXPECT_EQ(Open("job/worker-0", v1::WORKER, 0).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
@@ -430,9 +430,9 @@ TEST_F(TransportSecurityTest, RefusesExpiredCertificateOfPeerAndOwn) {
                                   files_->Read(root_ / "job/ca/ca.key", 1 << 20).value()};
   const auto expired = tls::Issue(authority, SubjectOf({"default/mnist", v1::WORKER, 0}),
                                   {absl::Now() - absl::Hours(2), absl::Now() - absl::Hours(1)});
-  ASSERT_TRUE(
-      WriteCredentialFolder(files_.get(), root_ / "job/worker-0", authority.certificate, *expired)
-          .ok());
+  ASSERT_TRUE(WriteCredentialDirectory(files_.get(), root_ / "job/worker-0", authority.certificate,
+                                       *expired)
+                  .ok());
   Serve("job/coordinator");
   EXPECT_FALSE(Ask(*Dial(Unchecked("job/worker-0")->channel_credentials())).ok());
   const absl::Status status = Open("job/worker-0", v1::WORKER, 0).status();
@@ -466,7 +466,7 @@ TEST_F(TransportSecurityTest, ProcessDoesNotStartWithCertificateOfAnotherProcess
   EXPECT_THAT(Open("job/ps-1", v1::SHARD, 0).status().message(),
               HasSubstr("is that of ps 1 of default/mnist, but this is ps 0"));
   EXPECT_THAT(Open("job/reader", v1::WORKER, 0).status().message(),
-              HasSubstr("give --tls-directory the folder of its own certificate"));
+              HasSubstr("give --tls-directory the directory of its own certificate"));
 }
 
 TEST_F(TransportSecurityTest, ProcessDoesNotStartWithInconsistentFiles) {
@@ -490,9 +490,9 @@ TEST_F(TransportSecurityTest, NewConnectionsUseRenewedFilesAndOldOnesStay) {
   ASSERT_FALSE(AskAs("next/worker-0").ok());
   const auto read = [&](const char* path) { return files_->Read(root_ / path, 1 << 20).value(); };
   const tls::KeyPair renewed = {read("next/coordinator/tls.crt"), read("next/coordinator/tls.key")};
-  ASSERT_TRUE(WriteCredentialFolder(files_.get(), root_ / "job/coordinator",
-                                    absl::StrCat(read("job/ca/ca.crt"), read("next/ca/ca.crt")),
-                                    renewed)
+  ASSERT_TRUE(WriteCredentialDirectory(files_.get(), root_ / "job/coordinator",
+                                       absl::StrCat(read("job/ca/ca.crt"), read("next/ca/ca.crt")),
+                                       renewed)
                   .ok());
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   absl::StatusOr<std::string> answer = absl::UnavailableError("not asked");
@@ -507,16 +507,16 @@ TEST_F(TransportSecurityTest, ReusesAuthorityUnlessItExpiresTooEarly) {
   Make("job");
   EXPECT_EQ(files_->Read(root_ / "job/ca/ca.crt", 1 << 20).value(), before);
   EXPECT_NE(files_->Read(root_ / "job/ps-0/tls.crt", 1 << 20).value(), leaf);
-  const auto late = WriteCredentialFolders(files_.get(), root_ / "job", {.job = "default/mnist"},
-                                           absl::Now() + absl::Hours(24 * 300));
+  const auto late = WriteCredentialDirectories(
+      files_.get(), root_ / "job", {.job = "default/mnist"}, absl::Now() + absl::Hours(24 * 300));
   EXPECT_THAT(late.status().message(), HasSubstr("the authority ends on"));
 }
 
 TEST_F(TransportSecurityTest, OnlyOwnerMayReadKeys) {
   using std::filesystem::perms;
   const perms others = perms::group_all | perms::others_all;
-  for (const char* folder : {"job/ca", "job/worker-0", "job/operator"}) {
-    EXPECT_EQ(std::filesystem::status(root_ / folder).permissions() & others, perms::none);
+  for (const char* directory : {"job/ca", "job/worker-0", "job/operator"}) {
+    EXPECT_EQ(std::filesystem::status(root_ / directory).permissions() & others, perms::none);
   }
 }
 

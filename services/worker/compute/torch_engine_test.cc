@@ -525,7 +525,7 @@ TEST(TorchEngineTest, TheConvnetLearnsMnist) {
   SLUICE_SKIP_WITHOUT_DATA("mnist");
   v1::DataSpec spec;
   spec.set_format(v1::DataSpec::IDX);
-  spec.mutable_source()->set_path(FindDataFolder("mnist"));
+  spec.mutable_source()->set_path(FindDataDirectory("mnist"));
   spec.mutable_normalize()->add_mean(0.1307);
   spec.mutable_normalize()->add_std(0.3081);
   const auto engine = CreateInitialized(Named("convnet"));

@@ -70,7 +70,7 @@ def forward(self, x):
 }
 
 std::string Save(const ScriptModule& module) {
-  std::string path = MakeTestFolder() + "/model.pt";
+  std::string path = MakeTestDirectory() + "/model.pt";
   WriteScript(path, module);
   return path;
 }
@@ -411,15 +411,15 @@ def forward(self, x):
 }
 
 TEST(TorchScriptEngineTest, RejectsFilesThatAreNotModulesByName) {
-  const std::string folder = MakeTestFolder();
-  ExpectFileRefused(folder + "/missing.pt", absl::StatusCode::kNotFound, "cannot be read");
-  ExpectFileRefused(folder, absl::StatusCode::kInvalidArgument, "is not a file");
+  const std::string directory = MakeTestDirectory();
+  ExpectFileRefused(directory + "/missing.pt", absl::StatusCode::kNotFound, "cannot be read");
+  ExpectFileRefused(directory, absl::StatusCode::kInvalidArgument, "is not a file");
   for (const char* content : {"", "PK\3\4", "import torch\n"}) {
-    ExpectFileRefused(WriteTestFile(folder, "text.pt", content), absl::StatusCode::kInvalidArgument,
-                      "is not a TorchScript file");
+    ExpectFileRefused(WriteTestFile(directory, "text.pt", content),
+                      absl::StatusCode::kInvalidArgument, "is not a TorchScript file");
   }
-  WriteTensorFile(folder + "/tensor.pt");
-  ExpectFileRefused(folder + "/tensor.pt", absl::StatusCode::kInvalidArgument,
+  WriteTensorFile(directory + "/tensor.pt");
+  ExpectFileRefused(directory + "/tensor.pt", absl::StatusCode::kInvalidArgument,
                     "it looks like torch.save of a state_dict");
   const std::string truncated = Save(LinearModule());
   std::filesystem::resize_file(truncated, std::filesystem::file_size(truncated) / 2);
@@ -469,7 +469,7 @@ TEST(TorchScriptEngineTest, RejectsModulesThatCannotBeTrained) {
 
 TEST(ExportTorchScriptTest, TheFileLoadsWithTheValuesGiven) {
   const std::string source = Save(NormedModule());
-  const std::string target = MakeTestFolder() + "/trained.pt";
+  const std::string target = MakeTestDirectory() + "/trained.pt";
   const auto engine = CreateInitialized(Options(source));
   std::vector<NamedBytes> tensors;
   for (int i = 0; i < engine->Describe().tensors_size(); ++i) {
@@ -484,7 +484,7 @@ TEST(ExportTorchScriptTest, TheFileLoadsWithTheValuesGiven) {
 
 TEST(ExportTorchScriptTest, NamesTensorsThatDoNotFitAndWritesNothing) {
   const std::string source = Save(LinearModule());
-  const std::string target = MakeTestFolder() + "/trained.pt";
+  const std::string target = MakeTestDirectory() + "/trained.pt";
   const NamedBytes weight = {"weight", BytesOf<float>({1, 2})};
   const NamedBytes bias = {"bias", BytesOf<float>({1})};
   const struct {

@@ -36,20 +36,20 @@ v1::DataSpec CsvSpec(const std::string& path) {
 }
 
 v1::DataSpec CsvOf(const std::string& content) {
-  return CsvSpec(WriteTestFile(MakeTestFolder(), "people.csv", content));
+  return CsvSpec(WriteTestFile(MakeTestDirectory(), "people.csv", content));
 }
 
 v1::DataSpec NumbersOf(const std::string& content, const std::string& label) {
   v1::DataSpec spec;
   spec.set_format(v1::DataSpec::CSV);
-  spec.mutable_source()->set_path(WriteTestFile(MakeTestFolder(), "numbers.csv", content));
+  spec.mutable_source()->set_path(WriteTestFile(MakeTestDirectory(), "numbers.csv", content));
   spec.mutable_csv()->set_label_column(label);
   return spec;
 }
 
 void EvaluateOn(v1::DataSpec& spec, const std::string& content) {
   spec.mutable_evaluation()->mutable_source()->set_path(
-      WriteTestFile(MakeTestFolder(), "held_out.csv", content));
+      WriteTestFile(MakeTestDirectory(), "held_out.csv", content));
 }
 
 std::unique_ptr<Dataset> Open(const v1::DataSpec& spec, Split split = Split::kTraining) {
@@ -161,7 +161,7 @@ TEST(CsvDatasetTest, MaxSamplesKeepsTheFirstRowsAndLearnsOnlyFromThem) {
 
 TEST(CsvDatasetTest, ACompressedFileWithOtherDelimitersIsRead) {
   v1::DataSpec spec = NumbersOf("", "y");
-  spec.mutable_source()->set_path(WriteTestFile(MakeTestFolder(), "n.csv.gz", "x;y\n1;0\n"));
+  spec.mutable_source()->set_path(WriteTestFile(MakeTestDirectory(), "n.csv.gz", "x;y\n1;0\n"));
   spec.mutable_csv()->set_delimiter(";");
   EXPECT_THAT(ReadAll(spec).features, ElementsAre(1));
 }
@@ -218,7 +218,7 @@ TEST(CsvDatasetTest, ReadsTheAdultDataSet) {
   SLUICE_SKIP_WITHOUT_DATA("adult");
   v1::DataSpec spec;
   spec.set_format(v1::DataSpec::CSV);
-  spec.mutable_source()->set_path(FindDataFolder("adult") + "/adult.csv.gz");
+  spec.mutable_source()->set_path(FindDataDirectory("adult") + "/adult.csv.gz");
   spec.mutable_csv()->set_label_column("income-per-year");
   spec.mutable_csv()->set_standardize(true);
   for (const char* name :

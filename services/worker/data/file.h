@@ -12,7 +12,7 @@ namespace sluice {
 inline constexpr uint64_t kMaxFileBytes = uint64_t{16} << 30;
 
 // The content of a file; of a gzip file (recognized by its content, not by its name) the
-// decompressed content. NotFound, PermissionDenied, InvalidArgument (a folder), DataLoss
+// decompressed content. NotFound, PermissionDenied, InvalidArgument (a directory), DataLoss
 // (truncated, wrong checksum); messages begin with the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 

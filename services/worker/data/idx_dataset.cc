@@ -30,7 +30,7 @@ struct IdxFiles {
   std::string labels;
 };
 
-bool IsFolder(const std::string& path) {
+bool IsDirectory(const std::string& path) {
   struct stat info;
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
@@ -50,15 +50,15 @@ absl::StatusOr<std::string> FirstThatExists(const std::vector<std::string>& cand
       absl::StrCat(field, ": none of these files exists: ", absl::StrJoin(candidates, ", ")));
 }
 
-absl::StatusOr<std::string> FindInFolder(const std::string& folder, Split split,
-                                         absl::string_view what, absl::string_view rank,
-                                         absl::string_view field) {
+absl::StatusOr<std::string> FindInDirectory(const std::string& directory, Split split,
+                                            absl::string_view what, absl::string_view rank,
+                                            absl::string_view field) {
   const absl::string_view set = split == Split::kTraining ? "train" : "t10k";
   std::vector<std::string> candidates;
   for (const char* separator : {"-", "."}) {
     for (const char* ending : {"", ".gz"}) {
       candidates.push_back(
-          absl::StrCat(folder, "/", set, "-", what, separator, rank, "-ubyte", ending));
+          absl::StrCat(directory, "/", set, "-", what, separator, rank, "-ubyte", ending));
     }
   }
   return FirstThatExists(candidates, field);
@@ -92,18 +92,18 @@ absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
     return absl::InvalidArgumentError(absl::StrCat(field, ".path is not set"));
   }
   if (!Exists(source.path())) {
-    return absl::NotFoundError(absl::StrCat(source.path(), ": no such file or folder"));
+    return absl::NotFoundError(absl::StrCat(source.path(), ": no such file or directory"));
   }
 
   IdxFiles files;
-  if (IsFolder(source.path())) {
+  if (IsDirectory(source.path())) {
     absl::StatusOr<std::string> samples =
-        FindInFolder(source.path(), split, "images", "idx3", field);
+        FindInDirectory(source.path(), split, "images", "idx3", field);
     if (!samples.ok()) return samples.status();
     files.samples = *std::move(samples);
   } else if (borrowed) {
     return absl::InvalidArgumentError(
-        "data.evaluation.source.path is not set, and data.source.path is not a folder in which "
+        "data.evaluation.source.path is not set, and data.source.path is not a directory in which "
         "evaluation data could be found");
   } else {
     files.samples = source.path();
@@ -114,8 +114,8 @@ absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
     return files;
   }
   absl::StatusOr<std::string> labels =
-      IsFolder(source.path()) ? FindInFolder(source.path(), split, "labels", "idx1", field)
-                              : FindLabelsBeside(files.samples, field);
+      IsDirectory(source.path()) ? FindInDirectory(source.path(), split, "labels", "idx1", field)
+                                 : FindLabelsBeside(files.samples, field);
   if (!labels.ok()) return labels.status();
   files.labels = *std::move(labels);
   return files;

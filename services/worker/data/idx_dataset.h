@@ -1,6 +1,6 @@
 // Images (or anything else with a fixed shape) and labels in two IDX files.
 //
-// In a folder, the files are found by the names of the MNIST database, `train-images-idx3-ubyte`
+// In a directory, the files are found by the names of the MNIST database, `train-images-idx3-ubyte`
 // and `train-labels-idx1-ubyte` for training and `t10k-...` for evaluation, each also with ".gz"
 // and with "images.idx3" instead of "images-idx3". For a single file, the labels are next to it
 // under its name with "labels" for "images" and "idx1" for "idx3", unless the job names them.
@@ -20,7 +20,7 @@
 
 namespace sluice {
 
-// See OpenDataset. Without evaluation.source, evaluation data is expected in the folder of the
+// See OpenDataset. Without evaluation.source, evaluation data is expected in the directory of the
 // training data.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxDataset(const v1::DataSpec& spec, Split split);
 

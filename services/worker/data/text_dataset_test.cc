@@ -39,7 +39,7 @@ v1::DataSpec TextIn(const std::string& path, uint32_t length) {
 }
 
 v1::DataSpec TextOf(const std::string& content, uint32_t length) {
-  return TextIn(WriteTestFile(MakeTestFolder(), "train.txt", content), length);
+  return TextIn(WriteTestFile(MakeTestDirectory(), "train.txt", content), length);
 }
 
 v1::DataSpec CarriedIn(uint32_t streams, v1::DataSpec spec) {
@@ -51,7 +51,7 @@ v1::DataSpec CarriedIn(uint32_t streams, v1::DataSpec spec) {
 
 void EvaluateOn(v1::DataSpec& spec, const std::string& content) {
   spec.mutable_evaluation()->mutable_source()->set_path(
-      WriteTestFile(MakeTestFolder(), "test.txt", content));
+      WriteTestFile(MakeTestDirectory(), "test.txt", content));
 }
 
 std::unique_ptr<Dataset> Open(const v1::DataSpec& spec, Split split = Split::kTraining) {
@@ -83,7 +83,7 @@ TEST(TextDataset, ASampleIsSuccessiveTokensLabelledWithTheNextTokens) {
 
 TEST(TextDataset, CompressedTextIsTheSame) {
   v1::DataSpec spec =
-      TextIn(WriteTestFile(MakeTestFolder(), "train.txt.gz", kLetters), /*length=*/4);
+      TextIn(WriteTestFile(MakeTestDirectory(), "train.txt.gz", kLetters), /*length=*/4);
   EXPECT_EQ(Open(spec)->info().samples, 3u);
 }
 
@@ -134,7 +134,7 @@ TEST(TextDataset, MaxSamplesTakesTheFirst) {
 TEST(TextDataset, AVocabularyFileSetsTheWords) {
   v1::DataSpec spec = TextOf(kLetters, 2);
   spec.mutable_text()->set_vocabulary(
-      WriteTestFile(MakeTestFolder(), "words.txt", "<unk>\n<eos>\nc\na\n"));
+      WriteTestFile(MakeTestDirectory(), "words.txt", "<unk>\n<eos>\nc\na\n"));
   const std::unique_ptr<Dataset> text = Open(spec);
   EXPECT_EQ(text->info().outputs, 4);
   EXPECT_THAT(text->Read({0, 1})->tokens, ElementsAre(3, kUnknownToken, 2, kUnknownToken));
@@ -167,8 +167,8 @@ TEST(TextDataset, CarriedStateRequiresTheOrderOfTheText) {
 }
 
 TEST(KeepVocabularyTest, AResumedJobKeepsItsWords) {
-  const std::string kept = absl::StrCat(MakeTestFolder(), "/vocabulary.txt");
-  const std::string text = WriteTestFile(MakeTestFolder(), "train.txt", kLetters);
+  const std::string kept = absl::StrCat(MakeTestDirectory(), "/vocabulary.txt");
+  const std::string text = WriteTestFile(MakeTestDirectory(), "train.txt", kLetters);
   v1::DataSpec first = TextIn(text, 2);
   ASSERT_TRUE(KeepVocabulary(kept, &first).ok());
   EXPECT_EQ(first.text().vocabulary(), kept);
@@ -180,12 +180,12 @@ TEST(KeepVocabularyTest, AResumedJobKeepsItsWords) {
 }
 
 TEST(KeepVocabularyTest, RejectsAnotherVocabularyThanTheModels) {
-  const std::string kept = absl::StrCat(MakeTestFolder(), "/vocabulary.txt");
+  const std::string kept = absl::StrCat(MakeTestDirectory(), "/vocabulary.txt");
   v1::DataSpec spec = TextOf(kLetters, 2);
   ASSERT_TRUE(KeepVocabulary(kept, &spec).ok());
   v1::DataSpec other = TextOf(kLetters, 2);
   other.mutable_text()->set_vocabulary(
-      WriteTestFile(MakeTestFolder(), "words.txt", "<unk>\n<eos>\nc\na\n"));
+      WriteTestFile(MakeTestDirectory(), "words.txt", "<unk>\n<eos>\nc\na\n"));
   const absl::Status status = KeepVocabulary(kept, &other);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
@@ -198,7 +198,7 @@ TEST(KeepVocabularyTest, WorkersThatStartAtOnceWriteItCompletely) {
   v1::DataSpec spec = TextOf(words, 2);
   spec.mutable_text()->set_vocabulary_size(30000);
   for (int round = 0; round < 5; ++round) {
-    const std::string kept = absl::StrCat(MakeTestFolder(), "/vocabulary.txt");
+    const std::string kept = absl::StrCat(MakeTestDirectory(), "/vocabulary.txt");
     std::vector<std::thread> workers;
     for (int worker = 0; worker < 4; ++worker) {
       workers.emplace_back([&kept, own = spec]() mutable {

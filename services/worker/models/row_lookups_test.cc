@@ -43,7 +43,7 @@ ScriptModule Module(const std::string& body) {
 }
 
 std::unique_ptr<Model> Load(const ScriptModule& module) {
-  const std::string path = MakeTestFolder() + "/model.pt";
+  const std::string path = MakeTestDirectory() + "/model.pt";
   WriteScript(path, module);
   absl::StatusOr<std::unique_ptr<Model>> model = LoadTorchScriptModel(path, at::kCPU);
   EXPECT_TRUE(model.ok()) << model.status();

@@ -32,7 +32,7 @@ class ChartTest(unittest.TestCase):
     def setUpClass(cls):
         cls.cluster = cls.enterClassContext(Cluster(simulated=2))
         cls.api = cls.cluster.api
-        cls.values = cls.cluster.folder / 'values.yaml'
+        cls.values = cls.cluster.directory / 'values.yaml'
         cls.values.write_text(ON_SIMULATED_NODES)
 
     def install(self, *values):

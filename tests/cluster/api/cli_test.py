@@ -22,9 +22,9 @@ class CliTest(OperatorCase):
 
     def setUp(self):
         super().setUp()
-        self.manifest = self.cluster.folder / f'{self.namespace}.yaml'
+        self.manifest = self.cluster.directory / f'{self.namespace}.yaml'
         self.write()
-        self.output = self.cluster.folder / f'{self.namespace}.out'
+        self.output = self.cluster.directory / f'{self.namespace}.out'
 
     def write(self, **spec):
         self.manifest.write_text(json.dumps(training_job('job', self.namespace, **spec)))
@@ -155,7 +155,7 @@ class CliTest(OperatorCase):
         token = self.cluster.kubectl('create', 'token', 'default', '-n', self.namespace).strip()
         config = json.loads(self.cluster.kubectl('config', 'view', '--raw', '-o', 'json'))
         config['users'] = [{'name': config['users'][0]['name'], 'user': {'token': token}}]
-        path = self.cluster.folder / f'{self.namespace}.kubeconfig'
+        path = self.cluster.directory / f'{self.namespace}.kubeconfig'
         path.write_text(json.dumps(config))
         code, shown = self.sluice('run', '--cluster', self.manifest, kubeconfig=str(path))
         self.assertEqual(code, 2, shown)

@@ -63,7 +63,7 @@ class OperatorCase(unittest.TestCase):
         for job in self.api.list('trainingjobs', self.namespace):
             print(json.dumps(job.get('status'), indent=1))
         print(self.cluster.kubectl('get', 'pods', '-n', self.namespace, '-o', 'wide'))
-        for log in sorted((self.cluster.folder / 'log').glob('*operator*.log')):
+        for log in sorted((self.cluster.directory / 'log').glob('*operator*.log')):
             print(f'--- {log.name}', *log.read_text(errors='replace').splitlines()[-25:], sep='\n', flush=True)
 
     @contextlib.contextmanager

@@ -224,16 +224,16 @@ class ProcessorTime:
     """CPU time of a cluster's programs, by name; more reliable than a clock on a machine with other work."""
 
     def __init__(self, cluster):
-        self._folder = str(cluster.folder)
+        self._directory = str(cluster.directory)
         self._before = self._now()
 
     def _now(self):
         times = collections.Counter()
-        for folder in pathlib.Path('/proc').glob('[0-9]*'):
+        for directory in pathlib.Path('/proc').glob('[0-9]*'):
             try:
-                command = (folder / 'cmdline').read_bytes().decode(errors='replace').split('\0')
-                if self._folder in ' '.join(command[1:]):
-                    times[pathlib.Path(command[0]).name] += cpu_seconds(folder.name)
+                command = (directory / 'cmdline').read_bytes().decode(errors='replace').split('\0')
+                if self._directory in ' '.join(command[1:]):
+                    times[pathlib.Path(command[0]).name] += cpu_seconds(directory.name)
             except OSError:
                 continue  # it has ended
         return times

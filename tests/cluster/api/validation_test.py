@@ -28,12 +28,12 @@ class ValidationTest(unittest.TestCase):
     def test_kubectl_refuses_each_invalid_manifest_with_field_and_rule(self):
         refused = [case for case in self.cases if not case['accepted'] and not case['before']]
         self.assertGreaterEqual(len(refused), 60)
-        folder = self.cluster.folder / 'manifests'
-        folder.mkdir()
+        directory = self.cluster.directory / 'manifests'
+        directory.mkdir()
         for case in refused:
-            (folder / f'{case["name"]}.yaml').write_text(case['manifest'])
+            (directory / f'{case["name"]}.yaml').write_text(case['manifest'])
 
-        said = self.cluster.refused('apply', '--dry-run=server', '-f', folder)
+        said = self.cluster.refused('apply', '--dry-run=server', '-f', directory)
         messages = {}
         for message in re.split(r'\n(?=Error from server|error: |Error parsing|\S+\.yaml)', said):
             for name in re.findall(r'/([\w.-]+)\.yaml', message):
@@ -44,7 +44,7 @@ class ValidationTest(unittest.TestCase):
                 message = messages.get(case['name'], '')
                 if any(word not in message for word in case['words']):
                     # Not every message names its file.
-                    message = self.cluster.refused('apply', '--dry-run=server', '-f', folder / f'{case["name"]}.yaml')
+                    message = self.cluster.refused('apply', '--dry-run=server', '-f', directory / f'{case["name"]}.yaml')
                 for word in case['words']:
                     self.assertIn(word, message)
         say(f'kubectl refuses {len(refused)} invalid manifests')

@@ -85,12 +85,12 @@ class InstallTest(unittest.TestCase):
         self.assertEqual(replicas(), 2)
         self.api.delete('trainingjobs', 'default', 'stays')
 
-    def run_operator(self, folder):
+    def run_operator(self, directory):
         """Runs the program itself, outside the cluster; returns the address of its metrics."""
         with socket.socket() as free:
             free.bind(('127.0.0.1', 0))
             address = f'127.0.0.1:{free.getsockname()[1]}'
-        log = open(folder / 'operator.log', 'wb')
+        log = open(directory / 'operator.log', 'wb')
         self.addCleanup(log.close)
         process = subprocess.Popen(
             [ROOT / 'operator/sluice-operator', '--kubeconfig', self.cluster.kubeconfig, '--namespaces', 'default',
@@ -107,10 +107,10 @@ class InstallTest(unittest.TestCase):
 
     @unittest.skipIf(prometheus.program() is None, 'Debian\'s package prometheus is not there')
     def test_every_query_about_the_operator_finds_data(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        address = self.run_operator(pathlib.Path(folder.name))
-        with prometheus.Prometheus(pathlib.Path(folder.name) / 'prometheus') as server:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        address = self.run_operator(pathlib.Path(directory.name))
+        with prometheus.Prometheus(pathlib.Path(directory.name) / 'prometheus') as server:
             server.set_targets({'sluice-operator': [address]})
             server.wait_for('the operator leads', lambda: server.query('sluice_operator_leader == 1'), 60)
             # One job whose pod is deleted, one that does not end in time.

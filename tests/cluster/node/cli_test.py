@@ -13,7 +13,7 @@ from tools import unittest_main
 class CliTest(NodeCase):
 
     def start(self, *arguments):
-        path = self.cluster.folder / f'{arguments[0]}.out'
+        path = self.cluster.directory / f'{arguments[0]}.out'
         with open(path, 'w', encoding='utf-8') as output:
             process = subprocess.Popen([images.program('sluice'), *map(str, arguments)], stdout=output,
                                        stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=self.cluster.environment)
@@ -32,7 +32,7 @@ class CliTest(NodeCase):
 
     def test_run_follows_the_first_sample_to_its_end(self):
         # It must last until it has been inspected, on any machine.
-        manifest = self.cluster.folder / 'first-job.yaml'
+        manifest = self.cluster.directory / 'first-job.yaml'
         manifest.write_text((SAMPLES / 'first-job.yaml').read_text().replace('steps: 2000', 'steps: 2000\n    stepDelaySeconds: 0.03'))
         run, shown = self.start('run', manifest, '--namespace', self.namespace)
         wait_for('there is a job', lambda: self.job('first-job') or run.poll() is not None)
@@ -43,7 +43,7 @@ class CliTest(NodeCase):
         inspected = self.sluice('inspect', 'first-job', '-n', self.namespace, '--stats')
         say(inspected.strip())
         self.assertRegex(inspected, r'first-job \(running\) at step [\d,]+')
-        path = self.cluster.folder / 'first-job.safetensors'
+        path = self.cluster.directory / 'first-job.safetensors'
         self.sluice('export', 'first-job', '-n', self.namespace, '-o', path)
         self.assertGreater(path.stat().st_size, 100000)
         self.kubectl('delete', 'pod', 'first-job-worker-1', '--wait=false')

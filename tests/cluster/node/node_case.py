@@ -35,9 +35,9 @@ class NodeCase(unittest.TestCase):
     def setUp(self):
         self.namespace = self.enterContext(
             self.cluster.namespace({'pod-security.kubernetes.io/enforce': 'restricted'}))
-        self.folders = {}
+        self.directories = {}
         for claim in ('datasets', 'checkpoints'):
-            self.folders[claim] = volumes.provide(self.cluster, self.namespace, claim)
+            self.directories[claim] = volumes.provide(self.cluster, self.namespace, claim)
             self.addCleanup(volumes.remove, self.cluster, self.namespace, claim)
         self.kubectl('apply', '-f', SAMPLES / 'claims.yaml')
         for claim in ('datasets', 'checkpoints'):

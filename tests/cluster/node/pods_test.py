@@ -96,7 +96,7 @@ class PodsTest(unittest.TestCase):
                 self.assertRegex(self.logs(program), r'\d+\.\d+\.\d+')
 
     def test_a_job_of_pods_on_two_nodes_trains_to_its_end(self):
-        manifest = self.cluster.folder / 'job.yaml'
+        manifest = self.cluster.directory / 'job.yaml'
         manifest.write_text(JOB % self.namespace)
         job = run([images.program('sluice'), 'render', manifest])
         self.api.create('configmaps', {'metadata': {'name': 'job'}, 'data': {'job.json': job}}, self.namespace)
@@ -111,7 +111,7 @@ class PodsTest(unittest.TestCase):
         storage = ('storage', '/checkpoints', {'emptyDir': {}})
         coordinator = f'coordinator.{self.namespace}.svc:29500'
         nodes = [f'{self.cluster.name}-n1', f'{self.cluster.name}-n2']
-        # The storage is a folder of one node here, so the pods that need it are on that node.
+        # The storage is a directory of one node here, so the pods that need it are on that node.
         self.api.create('pods', pod(
             'coordinator', 'sluice-server',
             ['/usr/bin/sluice-coordinator', '--job', '/etc/sluice/job.json', '--listen', '0.0.0.0:29500', '--storage',

@@ -88,9 +88,9 @@ class TrainingCase(NodeCase):
 
     def parameters(self, job):
         """The final parameters: their table and their bytes."""
-        folder = next(self.folders['checkpoints'].rglob(f'{job}/attempt-*')).parent
-        newest = sorted(folder.glob('attempt-*'), key=lambda one: int(one.name.rpartition('-')[2]))[-1]
-        file = self.cluster.folder / f'{self.namespace}-{job}.safetensors'
+        directory = next(self.directories['checkpoints'].rglob(f'{job}/attempt-*')).parent
+        newest = sorted(directory.glob('attempt-*'), key=lambda one: int(one.name.rpartition('-')[2]))[-1]
+        file = self.cluster.directory / f'{self.namespace}-{job}.safetensors'
         run([images.program('sluice'), 'export', newest, '-o', file])
         content = file.read_bytes()
         begin = 8 + int.from_bytes(content[:8], 'little')
@@ -110,16 +110,16 @@ class TrainingCase(NodeCase):
 
     def wrap_workers(self, job):
         """Lets a test end workers of this job with exit code 1."""
-        folder = self.folders['datasets']
-        shutil.copy('/bin/busybox', folder / 'busybox')
-        (folder / 'run.sh').write_text(WRAPPER)
+        directory = self.directories['datasets']
+        shutil.copy('/bin/busybox', directory / 'busybox')
+        (directory / 'run.sh').write_text(WRAPPER)
         spec = job['spec']['worker']['template']['spec']
         spec['volumes'] = [{'name': 'wrapper', 'persistentVolumeClaim': {'claimName': 'datasets'}}]
         spec['containers'][0]['volumeMounts'] = [{'name': 'wrapper', 'mountPath': '/wrapper'}]
         spec['containers'][0]['command'] = ['/wrapper/busybox', 'sh', '/wrapper/run.sh', '/usr/bin/sluice-worker']
 
     def end_with_1(self, pod):
-        (self.folders['datasets'] / f'fail-{pod}').touch()
+        (self.directories['datasets'] / f'fail-{pod}').touch()
 
     def container(self, pod):
         return self.pod(pod)['status']['containerStatuses'][0]['containerID'].rpartition('/')[2]
@@ -127,7 +127,7 @@ class TrainingCase(NodeCase):
     def kill_inside(self, pod, signal):
         """Kills the pod's process by a signal, from the node."""
         node = int(self.pod(pod)['spec']['nodeName'].rpartition('n')[2])
-        socket = self.cluster.folder / f'n{node}/run-containerd/containerd.sock'
+        socket = self.cluster.directory / f'n{node}/run-containerd/containerd.sock'
         run(['ctr', '-a', socket, '-n', 'k8s.io', 'tasks', 'kill', '-s', signal, self.container(pod)])
 
     @contextlib.contextmanager

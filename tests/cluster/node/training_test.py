@@ -32,7 +32,7 @@ class TrainingTest(NodeCase):
     def test_the_mnist_sample_trains_to_its_accuracy(self):
         source, threshold, name = volumes.handwritten_digits()
         say(f'{name} from {source}; at least {threshold} % are expected')
-        volumes.copy_images(source, self.folders['datasets'] / 'mnist')
+        volumes.copy_images(source, self.directories['datasets'] / 'mnist')
         self.sample('mnist.yaml')
         wait_for('it trains', lambda: self.status('mnist').get('summary') == 'Training', 120)
         # The kubelet notices a second later than the job that a container runs, and has no logs of

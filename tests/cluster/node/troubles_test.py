@@ -54,22 +54,22 @@ class TroublesTest(TrainingCase):
 
     def test_missing_data(self):
         self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
-        self.wait_until_told('mnist', 'DataMissing', '/data/mnist: no such file or folder', 'put it there')
+        self.wait_until_told('mnist', 'DataMissing', '/data/mnist: no such file or directory', 'put it there')
         self.assertEqual(self.status('mnist')['summary'], 'DataMissing')
         self.assertEqual(self.status('mnist')['lastFailures'][0]['exitCode'], 13)
         self.assertFalse(self.status('mnist')['lastFailures'][0]['counted'])
-        folder = self.folders['datasets'] / 'mnist'
-        volumes.copy_images(volumes.FASHION, folder.with_name('being-copied'))
-        folder.with_name('being-copied').rename(folder)
+        directory = self.directories['datasets'] / 'mnist'
+        volumes.copy_images(volumes.FASHION, directory.with_name('being-copied'))
+        directory.with_name('being-copied').rename(directory)
         self.assert_recovers('mnist')
         self.assertEqual(self.status('mnist')['training']['step'], 10)
 
     def test_bad_data_fails_the_job_and_is_named(self):
         # The coordinator reports a worker's error in reading its data, as on one machine, and the
         # job ends.
-        folder = self.folders['datasets'] / 'mnist'
-        volumes.copy_images(volumes.FASHION, folder)
-        labels = next(folder.glob('train-labels*'))
+        directory = self.directories['datasets'] / 'mnist'
+        volumes.copy_images(volumes.FASHION, directory)
+        labels = next(directory.glob('train-labels*'))
         labels.write_bytes(labels.read_bytes()[:1000])
         self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
         self.kubectl('wait', 'stj/mnist', '--for=condition=Failed', '--timeout=120s', timeout=130)
@@ -106,7 +106,7 @@ class TroublesTest(TrainingCase):
         return manifest
 
     def test_a_job_starts_from_the_result_of_another(self):
-        volumes.copy_images(volumes.FASHION, self.folders['datasets'] / 'mnist')
+        volumes.copy_images(volumes.FASHION, self.directories['datasets'] / 'mnist')
         self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
         self.wait_until_succeeded('mnist')
         self.kubectl('apply', '-f', '-', stdin=self.edited('restored.yaml', ('epochs: 5', 'steps: 15'), NO_EVALUATION))

@@ -1,4 +1,4 @@
-"""A separate cluster for a test program, started by the scripts in the parent folder, and removed completely at its end."""
+"""A separate cluster for a test program, started by the scripts in the parent directory, and removed completely at its end."""
 
 import contextlib
 import itertools
@@ -82,17 +82,17 @@ def _free_ports():
 
 def _end_abandoned():
     """Ends clusters of killed tests, which no other process would end."""
-    for folder in pathlib.Path(tempfile.gettempdir()).glob('sluice-cluster-t*'):
-        owner = folder / 'owner'
+    for directory in pathlib.Path(tempfile.gettempdir()).glob('sluice-cluster-t*'):
+        owner = directory / 'owner'
         try:
             pid, began = owner.read_text().split()
         except (OSError, ValueError):
             continue
         if _start_time(pid) != began:
-            say(f'ending the cluster of a test that is gone: {folder}')
-            name = folder.name[len('sluice-cluster-'):]
+            say(f'ending the cluster of a test that is gone: {directory}')
+            name = directory.name[len('sluice-cluster-'):]
             subprocess.run([SCRIPTS / 'down.sh', 'all'], check=False, stdout=subprocess.DEVNULL,
-                           env={**os.environ, 'CLUSTER_NAME': name, 'CLUSTER_DIR': str(folder), 'PURGE': '1'})
+                           env={**os.environ, 'CLUSTER_NAME': name, 'CLUSTER_DIR': str(directory), 'PURGE': '1'})
 
 
 def _start_time(pid):
@@ -115,30 +115,30 @@ class Cluster:
         self.name = 't' + os.urandom(2).hex()
         self.nodes = nodes
         self._simulated = simulated
-        self.folder = pathlib.Path(tempfile.gettempdir()) / f'sluice-cluster-{self.name}'
+        self.directory = pathlib.Path(tempfile.gettempdir()) / f'sluice-cluster-{self.name}'
         self._images = images
         self.port = _free_ports()
-        self.kubeconfig = self.folder / 'admin.kubeconfig'
+        self.kubeconfig = self.directory / 'admin.kubeconfig'
         self.environment = {
             **os.environ,
             **(flags or {}),
             'CLUSTER_NAME': self.name,
-            'CLUSTER_DIR': str(self.folder),
+            'CLUSTER_DIR': str(self.directory),
             'CLUSTER_CACHE': str(CACHE),
             'CLUSTER_API_PORT': str(self.port),
             'KUBECONFIG': str(self.kubeconfig),
-            'HOME': str(self.folder),  # kubectl's and Helm's own caches
+            'HOME': str(self.directory),  # kubectl's and Helm's own caches
             'PATH': f'{CACHE}/bin:{os.environ.get("PATH", "")}:/usr/sbin:/sbin:/usr/bin:/bin',
         }
         self.api = None
 
     def __enter__(self):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by SIGTERM'))
-        self.folder.mkdir(mode=0o711)
-        (self.folder / 'owner').write_text(f'{os.getpid()} {_start_time(os.getpid())}')
-        (self.folder / 'images').mkdir()
+        self.directory.mkdir(mode=0o711)
+        (self.directory / 'owner').write_text(f'{os.getpid()} {_start_time(os.getpid())}')
+        (self.directory / 'images').mkdir()
         for archive in self._images:
-            (self.folder / 'images' / pathlib.Path(archive).name).symlink_to(archive)
+            (self.directory / 'images' / pathlib.Path(archive).name).symlink_to(archive)
         try:
             self.script('up.sh', self.nodes, self._simulated, timeout=400)
         except BaseException:
@@ -150,7 +150,7 @@ class Cluster:
 
     def __exit__(self, kind, value, traceback):
         if os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR'):
-            shutil.copytree(self.folder / 'log', pathlib.Path(os.environ['TEST_UNDECLARED_OUTPUTS_DIR']) / 'log',
+            shutil.copytree(self.directory / 'log', pathlib.Path(os.environ['TEST_UNDECLARED_OUTPUTS_DIR']) / 'log',
                             dirs_exist_ok=True)
         self.down()
 
@@ -164,7 +164,7 @@ class Cluster:
             say(f'  {name}: {line.split(" ", 1)[-1]}')
 
     def show_logs(self):
-        for log in sorted((self.folder / 'log').glob('*.log')):
+        for log in sorted((self.directory / 'log').glob('*.log')):
             lines = log.read_text(errors='replace').splitlines()[-8:]
             print('\n'.join([f'--- {log.name}', *lines]), flush=True)
 
@@ -187,7 +187,7 @@ class Cluster:
 
     def client(self, port=None):
         """Another connection as administrator; each connection is for one thread."""
-        pki = self.folder / 'pki'
+        pki = self.directory / 'pki'
         return api_client.ApiClient('127.0.0.1', port or self.port, pki / 'ca.crt', pki / 'admin.crt', pki / 'admin.key')
 
     def kubectl(self, *arguments, stdin=None, timeout=120):
@@ -222,12 +222,12 @@ class Cluster:
 
     def process(self, name):
         """The process id of a part of the cluster, such as `apiserver` or `n1-kubelet`."""
-        return int((self.folder / 'pid' / name).read_text().split()[0])
+        return int((self.directory / 'pid' / name).read_text().split()[0])
 
     def writes(self, user='', since=0):
         """The audit log's writes whose user name contains `user`, from the given position on."""
         found = []
-        with open(self.folder / 'log/audit.log', encoding='utf-8') as file:
+        with open(self.directory / 'log/audit.log', encoding='utf-8') as file:
             file.seek(since)
             for line in file:
                 if line.endswith('\n'):
@@ -237,7 +237,7 @@ class Cluster:
         return found
 
     def audit_position(self):
-        return (self.folder / 'log/audit.log').stat().st_size
+        return (self.directory / 'log/audit.log').stat().st_size
 
 
 def conditions(value):

@@ -1,8 +1,8 @@
 """Coordinators of simulated pods: one server that answers at the address of every simulated pod.
 
-    python3 -m tests.cluster.testing.fake_job_control FOLDER
+    python3 -m tests.cluster.testing.fake_job_control DIRECTORY
 
-It runs in the control plane's network namespace, where all addresses of simulated pods are made local. In FOLDER:
+It runs in the control plane's network namespace, where all addresses of simulated pods are made local. In DIRECTORY:
 
     jobs.json     the coordinators' answers: {"default": {...}, "10.245.0.7": {...}}, each a JobProgress as JSON, and
                   "hang": true (does not answer)
@@ -28,8 +28,8 @@ PORT = 29500
 
 class Server:
 
-    def __init__(self, folder):
-        self._folder = pathlib.Path(folder)
+    def __init__(self, directory):
+        self._directory = pathlib.Path(directory)
         self._lock = threading.Lock()
         self._desired = {}  # address -> the newest SetDesiredRequest
 
@@ -38,7 +38,7 @@ class Server:
         return context._rpc_event.call_details.host.decode().rpartition(':')[0]  # pylint: disable=protected-access
 
     def _said(self, address):
-        jobs = json.loads((self._folder / 'jobs.json').read_text())
+        jobs = json.loads((self._directory / 'jobs.json').read_text())
         return dict(jobs.get(address, jobs['default']))
 
     def set_desired(self, request, context):
@@ -47,7 +47,7 @@ class Server:
             context.abort(grpc.StatusCode.UNAVAILABLE, 'this coordinator hangs')
         with self._lock:
             self._desired[address] = request
-            with open(self._folder / 'calls.jsonl', 'a', encoding='utf-8') as calls:
+            with open(self._directory / 'calls.jsonl', 'a', encoding='utf-8') as calls:
                 calls.write(json.dumps({
                     'time': time.time(), 'address': address, 'workers': request.workers, 'shards': request.shards,
                     'suspend': request.suspend, 'deaths': [json_format.MessageToDict(death) for death in request.deaths],

@@ -79,7 +79,7 @@ class FaultProxy:
         self._answers = {}  # path and query of a list -> the first answer to it
 
     def __enter__(self):
-        pki = self._cluster.folder / 'pki'
+        pki = self._cluster.directory / 'pki'
         listener = namespaces.listener_inside(f'/run/netns/{self._cluster.name}-cp')
         self.url = f'https://127.0.0.1:{listener.getsockname()[1]}'
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -36,30 +36,30 @@ def build(*images):
     present = {name: program(name) for name in _PROGRAMS if program(name).exists()}
     for file in [*present.values(), cluster.ROOT / 'images/oci_image.py', cluster.ROOT / 'tools/build_images.sh']:
         content.update(file.read_bytes())
-    folder = cluster.CACHE / 'built-images' / content.hexdigest()[:16]
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    directory = cluster.CACHE / 'built-images' / content.hexdigest()[:16]
+    directory.parent.mkdir(parents=True, exist_ok=True)
     with open(cluster.CACHE / 'built-images.lock', 'w', encoding='ascii') as lock:
         # If two tests start together, one makes them and the other waits.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _make(folder, present, images)
-        os.utime(folder)
-        _remove_old(folder.parent)
-    return [folder / f'{image}.tar' for image in images]
+        _make(directory, present, images)
+        os.utime(directory)
+        _remove_old(directory.parent)
+    return [directory / f'{image}.tar' for image in images]
 
 
-def _make(folder, present, images):
-    wanted = [image for image in images if not (folder / f'{image}.tar').exists()]
+def _make(directory, present, images):
+    wanted = [image for image in images if not (directory / f'{image}.tar').exists()]
     if wanted:
         with tempfile.TemporaryDirectory() as programs:
             for name, path in present.items():
                 (pathlib.Path(programs) / name).symlink_to(path)
-            for line in cluster.run([cluster.ROOT / 'tools/build_images.sh', '--programs', programs, '--output', folder,
+            for line in cluster.run([cluster.ROOT / 'tools/build_images.sh', '--programs', programs, '--output', directory,
                                      '--tag', TAG, '--prefix', PREFIX, *wanted], timeout=300).splitlines():
                 cluster.say('  ' + line.split('] ', 1)[-1])
 
 
-def _remove_old(folder):
-    for old in sorted(folder.iterdir(), key=lambda one: one.stat().st_mtime)[:-_KEPT]:
+def _remove_old(directory):
+    for old in sorted(directory.iterdir(), key=lambda one: one.stat().st_mtime)[:-_KEPT]:
         for archive in old.iterdir():
             archive.unlink(missing_ok=True)
         old.rmdir()

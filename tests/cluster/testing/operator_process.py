@@ -34,12 +34,12 @@ def install_chart(cluster, *values):
 
 def kubeconfig(cluster, name, server, token):
     """Writes a kubeconfig with a token, for use inside the control plane's network namespace."""
-    path = cluster.folder / f'{name}.kubeconfig'
+    path = cluster.directory / f'{name}.kubeconfig'
     path.write_text(json.dumps({
         'apiVersion': 'v1',
         'kind': 'Config',
         'clusters': [{'name': 'test', 'cluster': {
-            'server': server, 'certificate-authority': str(cluster.folder / 'pki/ca.crt')}}],
+            'server': server, 'certificate-authority': str(cluster.directory / 'pki/ca.crt')}}],
         'users': [{'name': 'operator', 'user': {'token': token}}],
         'contexts': [{'name': 'test', 'context': {'cluster': 'test', 'user': 'operator'}}],
         'current-context': 'test',
@@ -57,18 +57,18 @@ class Coordinators:
 
     def __init__(self, cluster):
         self._cluster = cluster
-        self._folder = cluster.folder / 'coordinators'
+        self._directory = cluster.directory / 'coordinators'
         self._said = {'default': dict(TRAINING)}
 
     def __enter__(self):
-        self._folder.mkdir()
+        self._directory.mkdir()
         self._write()
         clusters.run(['ip', '-n', f'{self._cluster.name}-cp', 'route', 'replace', 'local', SIMULATED_PODS, 'dev', 'lo'])
         path = os.pathsep.join([str(clusters.ROOT), str(clusters.ROOT / 'tests/cluster/testing/wire')])
-        self._log = open(self._cluster.folder / 'log/coordinators.log', 'w', encoding='utf-8')
+        self._log = open(self._cluster.directory / 'log/coordinators.log', 'w', encoding='utf-8')
         self._process = subprocess.Popen(
             inside_control_plane(self._cluster, [
-                sys.executable, '-m', 'tests.cluster.testing.fake_job_control', self._folder]),
+                sys.executable, '-m', 'tests.cluster.testing.fake_job_control', self._directory]),
             env={**os.environ, 'PYTHONPATH': path}, cwd=clusters.ROOT, stdout=self._log, stderr=self._log)
         log = pathlib.Path(self._log.name)
         clusters.wait_for('the coordinators listen', lambda: 'listening' in log.read_text() or self._process.poll(), 30)
@@ -80,9 +80,9 @@ class Coordinators:
         self._log.close()
 
     def _write(self):
-        new = self._folder / 'jobs.json.new'
+        new = self._directory / 'jobs.json.new'
         new.write_text(json.dumps(self._said))
-        new.rename(self._folder / 'jobs.json')
+        new.rename(self._directory / 'jobs.json')
 
     def say(self, address='default', **progress):
         """Changes the answers of one coordinator (by its pod's address), or of all others."""
@@ -96,7 +96,7 @@ class Coordinators:
     def calls(self, address=None):
         """The calls to coordinators, oldest first."""
         try:
-            lines = (self._folder / 'calls.jsonl').read_text().splitlines()
+            lines = (self._directory / 'calls.jsonl').read_text().splitlines()
         except FileNotFoundError:
             return []
         calls = [json.loads(line) for line in lines]
@@ -128,12 +128,12 @@ class Operator:
 
     def start(self):
         if self._log is None:
-            self._log = open(self._cluster.folder / f'log/{self._identity}.log', 'a', encoding='utf-8')
+            self._log = open(self._cluster.directory / f'log/{self._identity}.log', 'a', encoding='utf-8')
         # nsenter becomes the operator, so signals reach it.
         self.process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log)
 
     def log(self):
-        return (self._cluster.folder / f'log/{self._identity}.log').read_text(errors='replace')
+        return (self._cluster.directory / f'log/{self._identity}.log').read_text(errors='replace')
 
     def running(self):
         return self.process is not None and self.process.poll() is None

@@ -1,4 +1,4 @@
-"""Volumes that all nodes of a test cluster share, which are folders of this machine."""
+"""Volumes that all nodes of a test cluster share, which are directories of this machine."""
 
 import gzip
 import os
@@ -11,10 +11,10 @@ FASHION = pathlib.Path('/usr/share/datasets/fashion-mnist')
 
 
 def provide(cluster, namespace, claim, size='10Gi'):
-    """Makes a volume for the claim of that name, which may be made later; returns the volume's folder."""
-    folder = cluster.folder / 'volumes' / namespace / claim
-    folder.mkdir(parents=True)
-    folder.chmod(0o777)  # pods run as a different user
+    """Makes a volume for the claim of that name, which may be made later; returns the volume's directory."""
+    directory = cluster.directory / 'volumes' / namespace / claim
+    directory.mkdir(parents=True)
+    directory.chmod(0o777)  # pods run as a different user
     cluster.apply({
         'apiVersion': 'v1',
         'kind': 'PersistentVolume',
@@ -23,10 +23,10 @@ def provide(cluster, namespace, claim, size='10Gi'):
             'capacity': {'storage': size},
             'accessModes': ['ReadWriteMany'],
             'claimRef': {'namespace': namespace, 'name': claim},
-            'hostPath': {'path': str(folder)},
+            'hostPath': {'path': str(directory)},
         },
     })
-    return folder
+    return directory
 
 
 def remove(cluster, namespace, claim):
@@ -39,15 +39,15 @@ def wait_until_bound(cluster, namespace, claim):
 
 
 def handwritten_digits():
-    """The folder of MNIST's files, the least accuracy after two epochs, and the data's name.
+    """The directory of MNIST's files, the least accuracy after two epochs, and the data's name.
 
     Without MNIST on this machine it is Fashion-MNIST, whose pictures are harder.
     """
     beside = (ROOT / 'WORKSPACE').resolve().parent.parent / 'shared/data'
     for root in (os.environ.get('SLUICE_DATA'), beside):
-        folder = pathlib.Path(root or '/nonexistent') / 'mnist'
-        if (folder / 'train-images-idx3-ubyte.gz').exists():
-            return folder, 98.5, 'MNIST'
+        directory = pathlib.Path(root or '/nonexistent') / 'mnist'
+        if (directory / 'train-images-idx3-ubyte.gz').exists():
+            return directory, 98.5, 'MNIST'
     return FASHION, 87.0, 'Fashion-MNIST'
 
 

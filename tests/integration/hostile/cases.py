@@ -209,17 +209,17 @@ CASES = [
 
 # ---- running a case
 
-def certify(sluice, folder):
-    """Makes certificates for the job in `folder`, and for another job, by the same authority, in other/ there."""
+def certify(sluice, directory):
+    """Makes certificates for the job in `directory`, and for another job, by the same authority, in other/ there."""
     def make(job, where):
         subprocess.run([sluice, 'certificates', job, '-o', str(where), '--shards', '2', '--workers', '3'], check=True,
                        capture_output=True)
-    make('test', folder)
-    other = folder / 'other'
+    make('test', directory)
+    other = directory / 'other'
     other.mkdir()
-    shutil.copytree(folder / 'ca', other / 'ca')
+    shutil.copytree(directory / 'ca', other / 'ca')
     make('other', other)
-    return folder
+    return directory
 
 
 def _brief(error):
@@ -235,10 +235,10 @@ class Arena:
     """Jobs to attack, of one kind of security. Attacks that do not change a job share one as long as it lasts; `close` reports the
     problems at the end of shared jobs."""
 
-    def __init__(self, folder, tls=None, stretch=0.0):
+    def __init__(self, directory, tls=None, stretch=0.0):
         """`tls`: the directory that `certify` filled, or None for plain text. `stretch`: for how many seconds to measure the pace,
         while the attacker gets only idle processor time; 0: no measurement."""
-        self._folder = pathlib.Path(folder)
+        self._directory = pathlib.Path(directory)
         self._tls = tls
         self._stretch = stretch
         self._shared = None  # (job, its pace, names of the attacks on it)
@@ -247,11 +247,11 @@ class Arena:
 
     def _start(self, case):
         self._jobs += 1
-        folder = self._folder / f'{self._jobs}'
-        folder.mkdir()
-        spec = job_lib.counting_job(folder, case.samples, training=case.training, **case.changes,
+        directory = self._directory / f'{self._jobs}'
+        directory.mkdir()
+        spec = job_lib.counting_job(directory, case.samples, training=case.training, **case.changes,
                                     timeouts=case.timeouts(), **({'tls': 'TLS_ENABLED'} if self._tls else {}))
-        job = job_lib.AttackedJob(spec, folder / 'job', self._tls)
+        job = job_lib.AttackedJob(spec, directory / 'job', self._tls)
         try:
             job.start_all(hostile_member=bool(case.order))
             return job, job.pace(self._stretch) if self._stretch else 0.0

@@ -83,7 +83,7 @@ def header(view=None, **body):
 class HostileClient:
 
     def __init__(self, target):
-        """`target`: coordinator, job, seconds, metrics (addresses); certificate (a folder) or secret, or neither; `index` of the
+        """`target`: coordinator, job, seconds, metrics (addresses); certificate (a directory) or secret, or neither; `index` of the
         worker that it pretends to be."""
         self.coordinator = target['coordinator']
         self.job = target['job']

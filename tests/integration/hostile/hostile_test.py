@@ -24,10 +24,10 @@ class _Attacked(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
+        cls.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
         if cls is TlsTest:
-            cls.tls = cases.certify(_SLUICE, cls.folder / 'tls')
-        cls.arena = cases.Arena(cls.folder, cls.tls)
+            cls.tls = cases.certify(_SLUICE, cls.directory / 'tls')
+        cls.arena = cases.Arena(cls.directory, cls.tls)
 
     @classmethod
     def tearDownClass(cls):

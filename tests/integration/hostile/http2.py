@@ -47,17 +47,17 @@ def grpc_headers(path, more=()):
 
 
 def connect(address, tls=None):
-    """A socket; with `tls`, through TLS with the certificate in that folder. The server's name is not checked."""
+    """A socket; with `tls`, through TLS with the certificate in that directory. The server's name is not checked."""
     host, port = address.rsplit(':', 1)
     plain = socket.create_connection((host, int(port)), timeout=10)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if tls is None:
         return plain
-    folder = pathlib.Path(tls)
+    directory = pathlib.Path(tls)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.load_verify_locations(folder / 'ca.crt')
-    context.load_cert_chain(folder / 'tls.crt', folder / 'tls.key')
+    context.load_verify_locations(directory / 'ca.crt')
+    context.load_cert_chain(directory / 'tls.crt', directory / 'tls.key')
     context.set_alpn_protocols(['h2'])
     return context.wrap_socket(plain, server_hostname='sluice.internal')
 

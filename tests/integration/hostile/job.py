@@ -35,10 +35,10 @@ STEPS = 1250
 BATCH_SECONDS = 0.025
 
 
-def counting_job(folder, samples=SAMPLES, **changes):
+def counting_job(directory, samples=SAMPLES, **changes):
     """In STEPS steps each sample is used equally often: at the end each element of the only tensor is SAMPLES / `samples`. Two
     shards, two workers."""
-    table = pathlib.Path(folder) / 'samples.csv'
+    table = pathlib.Path(directory) / 'samples.csv'
     table.write_text('sample,label\n' + ''.join(f'{i},{i % 2}\n' for i in range(samples)))
     job = job_processes.base_job(
         data={'format': 'CSV', 'source': {'path': str(table)},
@@ -59,9 +59,9 @@ class AttackedJob(job_processes.JobProcesses):
     """While the file `slow` exists, each batch of a worker takes BATCH_SECONDS: the pace then shows how long training waits for
     other processes, not how fast the machine is."""
 
-    def __init__(self, job, folder, tls=None):
-        super().__init__(job, folder, tls)
-        self.slow = self.folder / 'slow'
+    def __init__(self, job, directory, tls=None):
+        super().__init__(job, directory, tls)
+        self.slow = self.directory / 'slow'
         self.slow.touch()
         self.pids = {}
         self._kept_control = None
@@ -79,7 +79,7 @@ class AttackedJob(job_processes.JobProcesses):
 
     def _spawn(self, name, arguments):
         arguments = [*arguments, '--metrics-address', '127.0.0.1:0', '--metrics-port-file',
-                     str(self.folder / f'{name}.metrics-port')]
+                     str(self.directory / f'{name}.metrics-port')]
         super()._spawn(name, arguments)
         self.pids[name] = self._living[name].pid
 
@@ -88,13 +88,13 @@ class AttackedJob(job_processes.JobProcesses):
         self._spawn(f'worker-{index}', [str(program), *self._flags(index), '--slow-while', str(self.slow)])
 
     def start_hostile_member(self, index):
-        self.orders, self.answers = self.folder / 'orders', self.folder / 'answers'
+        self.orders, self.answers = self.directory / 'orders', self.directory / 'answers'
         self.start_python_worker(index, str(HOSTILE / 'member.py'), str(BATCH_SECONDS), str(self.slow), str(self.orders),
                                  str(self.answers))
 
     def give_order(self, order, timeout=60):
         """Gives the hostile member an order; returns its answer once it is done."""
-        scratch = self.folder / 'orders.new'
+        scratch = self.directory / 'orders.new'
         scratch.write_text(order)
         scratch.rename(self.orders)
         self.wait_until(self.answers.exists, timeout, f'the member has done: {order}')
@@ -120,7 +120,7 @@ class AttackedJob(job_processes.JobProcesses):
     # ---- what an attacker may know
 
     def metrics_addresses(self):
-        return [f'127.0.0.1:{int((self.folder / f"{name}.metrics-port").read_text())}'
+        return [f'127.0.0.1:{int((self.directory / f"{name}.metrics-port").read_text())}'
                 for name in ('coordinator', 'ps-0', 'ps-1')]
 
     def target(self, seconds, certificate=None, **more):
@@ -164,7 +164,7 @@ class AttackedJob(job_processes.JobProcesses):
         return BOUND_MIB[name.split('-')[0]]
 
     def logged_bytes(self, name):
-        path = self.folder / f'{name}.log'
+        path = self.directory / f'{name}.log'
         return path.stat().st_size if path.exists() else 0
 
     def step(self):

@@ -45,19 +45,19 @@ class LocalUserTest(unittest.TestCase):
 
     def setUp(self):
         # A directory that every user may read: only `sluice run` itself may protect the job's files.
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir='/tmp'))
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.folder.chmod(0o755)
-        (self.folder / 'job.yaml').write_text(_MANIFEST % 400)
-        log = open(self.folder / 'run.log', 'w')
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir='/tmp'))
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.directory.chmod(0o755)
+        (self.directory / 'job.yaml').write_text(_MANIFEST % 400)
+        log = open(self.directory / 'run.log', 'w')
         self.addCleanup(log.close)
         previous = os.umask(0o022)
         self.process = subprocess.Popen(
-            [_SLUICE, 'run', str(self.folder / 'job.yaml'), '--bin-dir', str(_ROOT), '--state-dir', str(self.folder / 'state')],
-            stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+            [_SLUICE, 'run', str(self.directory / 'job.yaml'), '--bin-dir', str(_ROOT), '--state-dir', str(self.directory / 'state')],
+            stdout=log, stderr=subprocess.STDOUT, cwd=self.directory)
         os.umask(previous)
         self.addCleanup(self.end)
-        self.run_folder = self.folder / 'state' / 'private' / 'run'
+        self.run_directory = self.directory / 'state' / 'private' / 'run'
 
     def end(self):
         if self.process.poll() is None:
@@ -70,16 +70,16 @@ class LocalUserTest(unittest.TestCase):
 
     def port(self, name):
         """The port that the process has logged."""
-        log = self.folder / 'state' / 'private' / 'logs' / f'{name}.log'
+        log = self.directory / 'state' / 'private' / 'logs' / f'{name}.log'
 
         def read():
-            self.assertIsNone(self.process.poll(), (self.folder / 'run.log').read_text())
+            self.assertIsNone(self.process.poll(), (self.directory / 'run.log').read_text())
             found = re.search(r'(?:listens|Listening)".* port=(\d+)', log.read_text()) if log.exists() else None
             return found and int(found[1])
         return job_processes.JobProcesses.wait_until(read, 30, f'{name} listens')
 
     def attack(self, user):
-        uid = json.loads((self.run_folder / 'job.json').read_text()).get('uid', '')
+        uid = json.loads((self.run_directory / 'job.json').read_text()).get('uid', '')
         target = {'coordinator': f'127.0.0.1:{self.port("coordinator")}', 'job': f'default/private/{uid}', 'seconds': 1,
                   'samples': 512, 'shards': [[f'127.0.0.1:{self.port(f"ps-{i}")}', 1] for i in range(2)],
                   **({'user': user} if user else {})}
@@ -90,7 +90,7 @@ class LocalUserTest(unittest.TestCase):
         return json.loads(done.stdout.splitlines()[-1])['counts']
 
     def wait_for_training(self):
-        text = pathlib.Path(self.folder / 'state' / 'private' / 'logs' / 'ps-0.log')
+        text = pathlib.Path(self.directory / 'state' / 'private' / 'logs' / 'ps-0.log')
         job_processes.JobProcesses.wait_until(
             lambda: text.exists() and 'View installed' in text.read_text(), 60, 'training began')
 
@@ -100,30 +100,30 @@ class LocalUserTest(unittest.TestCase):
         self.assertFalse([what for what in counts if what.startswith('let through')], counts)
         for what in ('OpenSnapshot', 'SetDesired', 'Join', 'GetProgress', 'Exchange as 4'):
             self.assertTrue(any(each.startswith(f'refused {what}') for each in counts), counts)
-        self.assertEqual(self.process.wait(120), 0, (self.folder / 'run.log').read_text())
-        self.assertIn('Trained private', (self.folder / 'run.log').read_text())
+        self.assertEqual(self.process.wait(120), 0, (self.directory / 'run.log').read_text())
+        self.assertIn('Trained private', (self.directory / 'run.log').read_text())
 
     def test_secret_is_in_no_file_or_command_line_readable_by_others(self):
         self.wait_for_training()
-        secrets = [path for path in (self.folder / 'state').rglob('*') if 'secret' in path.name and path.is_file()]
-        self.assertTrue(secrets, [str(path) for path in (self.folder / 'state').rglob('*')])
+        secrets = [path for path in (self.directory / 'state').rglob('*') if 'secret' in path.name and path.is_file()]
+        self.assertTrue(secrets, [str(path) for path in (self.directory / 'state').rglob('*')])
         for path in secrets:
             self.assertEqual(path.stat().st_mode & 0o077, 0, path)
 
         texts = [path.read_text().strip() for path in secrets]
-        others = [path for path in (self.folder / 'state').rglob('*') if path.is_file() and path not in secrets]
+        others = [path for path in (self.directory / 'state').rglob('*') if path.is_file() and path not in secrets]
         for path in others:
             content = path.read_bytes()
             for text in texts:
                 self.assertNotIn(text.encode(), content, path)
 
-        for folder in pathlib.Path('/proc').glob('[0-9]*'):
+        for directory in pathlib.Path('/proc').glob('[0-9]*'):
             try:
-                line = (folder / 'cmdline').read_bytes()
+                line = (directory / 'cmdline').read_bytes()
             except OSError:
                 continue
             for text in texts:
-                self.assertNotIn(text.encode(), line, folder)
+                self.assertNotIn(text.encode(), line, directory)
 
 
 if __name__ == '__main__':

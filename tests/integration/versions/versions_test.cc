@@ -31,11 +31,11 @@ constexpr char kNextWorker[] = "tests/testing/next_counting_worker";
 constexpr char kLateWorker[] = "tests/testing/late_counting_worker";
 
 JobProcesses::Options Options(const std::string& name) {
-  const std::string folder = NewFolder(name);
-  v1::JobSpec job = CountingJob(folder, kSamples, kEpochs);
+  const std::string directory = NewDirectory(name);
+  v1::JobSpec job = CountingJob(directory, kSamples, kEpochs);
   job.mutable_parameter_server()->set_replicas(2);
   job.mutable_worker()->set_replicas(2);
-  return {.job = std::move(job), .folder = folder, .worker_program = kWorker};
+  return {.job = std::move(job), .directory = directory, .worker_program = kWorker};
 }
 
 std::string EventsOf(const v1::JobProgress& progress) {
@@ -99,7 +99,7 @@ TEST(VersionsTest, RefusesWorkerWithoutCommonVersionAndContinues) {
 
   options.coordinator = processes.coordinator_address();
   options.secret_file = processes.secret_file();
-  options.folder = NewFolder("late_worker");
+  options.directory = NewDirectory("late_worker");
   options.worker_program = kLateWorker;
   JobProcesses late(options);
   ASSERT_TRUE(late.StartWorker(1).ok());
@@ -126,7 +126,7 @@ TEST(VersionsTest, WorkerRefusesFlagOfNewerReleaseAndJobContinues) {
   const auto code = processes.WaitForExit("worker-1", absl::Seconds(60));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitRefused);
-  EXPECT_THAT(Contents(absl::StrCat(options.folder, "/worker-1.stderr")),
+  EXPECT_THAT(Contents(absl::StrCat(options.directory, "/worker-1.stderr")),
               HasSubstr("--flag-of-a-newer-release"));
   StartWorkers(&processes);
   FinishAndCheck(&processes);
@@ -154,7 +154,7 @@ TEST(VersionsTest, RefusesUnknownValueInJobFileByName) {
   JobProcesses processes(options);
   EXPECT_FALSE(processes.StartCoordinator().ok());
   EXPECT_EQ(processes.ExitCode("coordinator"), kExitRefused);
-  EXPECT_THAT(Contents(absl::StrCat(options.folder, "/coordinator.stderr")),
+  EXPECT_THAT(Contents(absl::StrCat(options.directory, "/coordinator.stderr")),
               HasSubstr(R"(tls: "TLS_OF_TOMORROW" is not a value that this release knows)"));
 }
 

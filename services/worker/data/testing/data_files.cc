@@ -13,17 +13,17 @@
 
 namespace sluice {
 
-std::string MakeTestFolder() {
+std::string MakeTestDirectory() {
   static std::atomic<int> number{0};
-  std::string folder = absl::StrCat(::testing::TempDir(), "/data", number++);
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
+  std::string directory = absl::StrCat(::testing::TempDir(), "/data", number++);
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  return directory;
 }
 
-std::string WriteTestFile(const std::string& folder, const std::string& name,
+std::string WriteTestFile(const std::string& directory, const std::string& name,
                           absl::string_view content) {
-  std::string path = absl::StrCat(folder, "/", name);
+  std::string path = absl::StrCat(directory, "/", name);
   if (absl::EndsWith(name, ".gz")) {
     gzFile file = gzopen(path.c_str(), "wb");
     EXPECT_EQ(gzwrite(file, content.data(), content.size()), static_cast<int>(content.size()));
@@ -50,7 +50,7 @@ std::string IdxOfBytes(const std::vector<uint32_t>& dimensions,
   return IdxHeader(0x08, dimensions) + std::string(values.begin(), values.end());
 }
 
-std::string FindDataFolder(absl::string_view name) {
+std::string FindDataDirectory(absl::string_view name) {
   std::vector<std::filesystem::path> roots;
   if (const char* variable = std::getenv("SLUICE_DATA")) roots.emplace_back(variable);
   // A test runs among links to the sources; these point into the repository.
@@ -59,8 +59,8 @@ std::string FindDataFolder(absl::string_view name) {
   if (!error) roots.push_back(workspace.parent_path() / "../shared/data");
   roots.emplace_back("/usr/share/datasets");
   for (const std::filesystem::path& root : roots) {
-    const std::filesystem::path folder = root / std::filesystem::path(name.begin(), name.end());
-    if (std::filesystem::is_directory(folder, error)) return folder;
+    const std::filesystem::path directory = root / std::filesystem::path(name.begin(), name.end());
+    if (std::filesystem::is_directory(directory, error)) return directory;
   }
   return "";
 }

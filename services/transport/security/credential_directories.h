@@ -1,6 +1,6 @@
-// Folders of credentials for processes that are started by hand, with their own authority.
-#ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_FOLDERS_H_
-#define SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_FOLDERS_H_
+// Directories of credentials for processes that are started by hand, with their own authority.
+#ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_DIRECTORIES_H_
+#define SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_DIRECTORIES_H_
 
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace sluice::security {
 
-struct CredentialFoldersOptions {
+struct CredentialDirectoriesOptions {
   std::string job;  // namespace/name
   uint32_t shards = 1;
   uint32_t workers = 1;
@@ -25,15 +25,15 @@ struct CredentialFoldersOptions {
 // ca.crt, tls.crt and tls.key, and the authority itself in /ca (ca.crt, ca.key), which no process
 // needs. An existing authority is used again if it is valid for as long as the certificates, so
 // that certificates can be renewed while processes run; one that expires earlier is an error. Only
-// their owner can read the keys. Returns the folders. Blocks for the disk.
-absl::StatusOr<std::vector<std::string>> WriteCredentialFolders(
-    FileSystem* files, const std::string& directory, const CredentialFoldersOptions& options,
+// their owner can read the keys. Returns the directories. Blocks for the disk.
+absl::StatusOr<std::vector<std::string>> WriteCredentialDirectories(
+    FileSystem* files, const std::string& directory, const CredentialDirectoriesOptions& options,
     absl::Time now);
 
-// Writes one such folder.
-absl::Status WriteCredentialFolder(FileSystem* files, const std::string& folder,
-                                   const std::string& bundle, const tls::KeyPair& pair);
+// Writes one such directory.
+absl::Status WriteCredentialDirectory(FileSystem* files, const std::string& target,
+                                      const std::string& bundle, const tls::KeyPair& pair);
 
 }  // namespace sluice::security
 
-#endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_FOLDERS_H_
+#endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_CREDENTIAL_DIRECTORIES_H_

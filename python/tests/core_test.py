@@ -143,7 +143,7 @@ class Trees(unittest.TestCase):
             leaves = [leaves[i] + leaves[i + 1] for i in range(0, len(leaves), 2)]
         return leaves[0]
 
-    def test_units_are_sums_of_the_fixed_tree_after_any_assignments(self):
+    def test_partial_sums_follow_the_fixed_tree_after_any_assignments(self):
         chance = random.Random(4)
         table = wire.TensorTable(tensors=[wire.TensorSpec(name='w', shape=[3],
                                                           dtype=wire.FLOAT32)])
@@ -163,10 +163,10 @@ class Trees(unittest.TestCase):
             for key in todo:
                 held.resolve(key, 0, leaves[key[0]])
             self.assertTrue(held.is_complete())
-            self.assertEqual(held.units, gradients.maximal_subtrees([(begin, end)]))
-            for unit in held.units:
-                np.testing.assert_array_equal(held.get(unit, 0),
-                                              self.tree_sum(list(leaves[unit[0]:unit[1]])))
+            self.assertEqual(held.partial_sums, gradients.maximal_subtrees([(begin, end)]))
+            for partial_sum in held.partial_sums:
+                np.testing.assert_array_equal(held.get(partial_sum, 0),
+                                              self.tree_sum(list(leaves[partial_sum[0]:partial_sum[1]])))
 
     def test_sum_with_a_missing_gradient_is_the_other_one(self):
         table = wire.TensorTable(tensors=[wire.TensorSpec(name='w', shape=[1],

@@ -147,11 +147,11 @@ v1::JobSpec Together() {
 TEST(CoordinatorAsync, MembersInStepAreHeldAtDueEvaluation) {
   FakeJob job(Together());
   job.Start();
-  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64);
+  EXPECT_EQ(job.shards[0]->installs.back().barrier(), 64);
   for (int i = 0; i < 2; ++i) job.Update(*job.workers[i], 32);
   EXPECT_EQ(job.Progress().last_evaluation().step(), 2);
   EXPECT_EQ(job.shards[0]->installs.back().snapshot().step(), 2);
-  EXPECT_EQ(job.shards[0]->installs.back().hold(), 128);
+  EXPECT_EQ(job.shards[0]->installs.back().barrier(), 128);
 }
 
 TEST(CoordinatorAsync, MembersInStepDoNotWaitForReader) {
@@ -162,7 +162,7 @@ TEST(CoordinatorAsync, MembersInStepDoNotWaitForReader) {
   ASSERT_TRUE(job.snapshots[0].snapshot.ok());
   for (int i = 0; i < 2; ++i) job.Update(*job.workers[i], 32);
   EXPECT_EQ(job.Progress().last_evaluation().step(), 2);
-  EXPECT_EQ(job.shards[0]->installs.back().hold(), 128);
+  EXPECT_EQ(job.shards[0]->installs.back().barrier(), 128);
   ASSERT_EQ(job.snapshots.size(), 2u);
   EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kAborted);
 }
@@ -190,7 +190,7 @@ TEST(CoordinatorAsync, ReaderThatTrainingDoesNotWaitForMovesNoHold) {
   job.Start();
   job.OpenSnapshot(1, 60);
   job.Pass(absl::Seconds(20));
-  EXPECT_EQ(job.shards[0]->installs.back().hold(), 64) << "training has not reached it";
+  EXPECT_EQ(job.shards[0]->installs.back().barrier(), 64) << "training has not reached it";
   EXPECT_GT(job.core->NextDeadline(), job.now);
 }
 

@@ -231,8 +231,9 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
         if (room && last_step_ < evaluations_.NextTime()) {
           at(evaluations_.NextTime());
         }
-        if (snapshot_.has_value() && hold_ > 0 && (Synchronous() || ScheduleStep() >= hold_)) {
-          at(snapshot_->lingers_since + timers_.hold);
+        if (snapshot_.has_value() && barrier_ > 0 &&
+            (Synchronous() || ScheduleStep() >= barrier_)) {
+          at(snapshot_->lingers_since + timers_.barrier);
         }
       }
       if (last_step_ < final_retry_at_) at(final_retry_at_);
@@ -559,7 +560,7 @@ void CoordinatorCore::Impl::Resend(const Process& process) {
       *message.mutable_open_snapshot() = snapshot_->Message();
       Send(process, message);
     }
-    if (Synchronous()) Send(process, HoldMessage());
+    if (Synchronous()) Send(process, BarrierMessage());
     if (Synchronous() && committed_ >= length_->total_steps()) {
       *message.mutable_committed()->mutable_view() = view_.id();
       message.mutable_committed()->set_version(committed_);

@@ -201,10 +201,10 @@ class CoordinatorCore::Impl {
   uint64_t ScheduleStepOf(const Snapshot& snapshot) const;
   bool InStep() const;
   bool SnapshotLingers(absl::Time now) const;
-  uint64_t NextHold(uint64_t from, absl::Time now) const;
-  bool HoldLapses(absl::Time now) const;
-  void MoveHold(absl::Time now);
-  v1::CoordinatorMessage HoldMessage() const;
+  uint64_t NextBarrier(uint64_t from, absl::Time now) const;
+  bool BarrierLapses(absl::Time now) const;
+  void MoveBarrier(absl::Time now);
+  v1::CoordinatorMessage BarrierMessage() const;
   void OpenNewSnapshot(const SnapshotPlan& plan, uint64_t step);
   void ReplanSoon();  // abandons the open snapshot; its purposes become due again
   void CloseSnapshot();
@@ -361,7 +361,7 @@ class CoordinatorCore::Impl {
   uint64_t last_evaluation_id_ = 0;
   uint64_t snapshot_lead_ = 1;  // grows while shards report that they are past the step
   std::optional<Evaluation> evaluation_;
-  uint64_t hold_ = 0;  // last sent to shards: Hold, Install.hold as a step
+  uint64_t barrier_ = 0;  // last sent to shards: Barrier, Install.barrier as a step
   absl::Time evaluated_at_ =
       absl::InfinitePast();                  // a step waited while an evaluation was under way
   std::vector<ReaderHold> waiting_readers_;  // waiting for a snapshot

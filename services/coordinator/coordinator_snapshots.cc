@@ -24,7 +24,7 @@ constexpr absl::Duration kMaxFinalRetry = absl::Seconds(30);
 constexpr size_t kMaxFinalProblems = 64;  // reported of one last checkpoint
 constexpr uint64_t kMaxSnapshotLead = 1 << 20;
 
-// Readers. A hold is at most this long; a version must be pinned within kSnapshotWait.
+// Readers. A snapshot is held for at most this long; a version must be pinned within kSnapshotWait.
 constexpr double kMinSnapshotHoldSeconds = 1;
 constexpr double kMaxSnapshotHoldSeconds = 600;
 constexpr absl::Duration kSnapshotWait = absl::Seconds(30);
@@ -90,7 +90,7 @@ void CoordinatorCore::Impl::AdvanceSnapshots(absl::Time now) {
   if (Synchronous() && change_.has_install() && Idle()) {
     PlanSynchronousSnapshot(now);
     // After the snapshot: the shards wait until they know of it.
-    MoveHold(now);
+    MoveBarrier(now);
   }
 }
 
@@ -119,12 +119,12 @@ bool CoordinatorCore::Impl::InStep() const {
 
 // Whether the open snapshot has served only a checkpoint for longer than training is held for it.
 bool CoordinatorCore::Impl::SnapshotLingers(absl::Time now) const {
-  return snapshot_.has_value() && now >= snapshot_->lingers_since + timers_.hold;
+  return snapshot_.has_value() && now >= snapshot_->lingers_since + timers_.barrier;
 }
 
 // The first version, not below `from`, that is due for evaluation and is not the open snapshot's;
 // 0: none.
-uint64_t CoordinatorCore::Impl::NextHold(uint64_t from, absl::Time now) const {
+uint64_t CoordinatorCore::Impl::NextBarrier(uint64_t from, absl::Time now) const {
   if (!InStep() || goal_ != Goal::kNone || EvaluationSamples() == 0) return 0;
   if (SnapshotLingers(now)) return 0;
   if (snapshot_.has_value() && snapshot_->evaluation)
@@ -133,23 +133,23 @@ uint64_t CoordinatorCore::Impl::NextHold(uint64_t from, absl::Time now) const {
   return due < length_->total_steps() ? due : 0;
 }
 
-void CoordinatorCore::Impl::MoveHold(absl::Time now) {
-  const bool holds = hold_ > 0 && HighestClosed() <= hold_;
-  const uint64_t hold = NextHold(holds ? HighestClosed() : EarliestSnapshot(now), now);
-  if (hold == hold_) return;
-  hold_ = hold;
-  SendToShards(HoldMessage());
+void CoordinatorCore::Impl::MoveBarrier(absl::Time now) {
+  const bool holds = barrier_ > 0 && HighestClosed() <= barrier_;
+  const uint64_t barrier = NextBarrier(holds ? HighestClosed() : EarliestSnapshot(now), now);
+  if (barrier == barrier_) return;
+  barrier_ = barrier;
+  SendToShards(BarrierMessage());
 }
 
-// Asynchronous: only a view moves the hold, and training has reached it.
-bool CoordinatorCore::Impl::HoldLapses(absl::Time now) const {
-  return hold_ > 0 && ScheduleStep() >= hold_ && SnapshotLingers(now);
+// Asynchronous: only a view moves the barrier, and training has reached it.
+bool CoordinatorCore::Impl::BarrierLapses(absl::Time now) const {
+  return barrier_ > 0 && ScheduleStep() >= barrier_ && SnapshotLingers(now);
 }
 
-v1::CoordinatorMessage CoordinatorCore::Impl::HoldMessage() const {
+v1::CoordinatorMessage CoordinatorCore::Impl::BarrierMessage() const {
   v1::CoordinatorMessage message;
-  *message.mutable_hold()->mutable_view() = view_.id();
-  message.mutable_hold()->set_version(hold_);
+  *message.mutable_barrier()->mutable_view() = view_.id();
+  message.mutable_barrier()->set_version(barrier_);
   return message;
 }
 
@@ -160,7 +160,7 @@ uint64_t CoordinatorCore::Impl::EarliestSnapshot(absl::Time now) const {
   const uint64_t earliest =
       std::min(HighestClosed() + std::max(snapshot_lead_, StepsIn(kControlDelay, now) + 1),
                length_->total_steps());
-  return hold_ >= HighestClosed() && hold_ > 0 ? std::min(earliest, hold_) : earliest;
+  return barrier_ >= HighestClosed() && barrier_ > 0 ? std::min(earliest, barrier_) : earliest;
 }
 
 std::optional<SnapshotPlan> CoordinatorCore::Impl::PlanNow(absl::Time now) const {
@@ -322,9 +322,10 @@ void CoordinatorCore::Impl::OnSnapshotFailed(const Process& process,
     state->second.closed = std::max(state->second.closed, failed.past() - 1);
   }
   snapshot_lead_ = std::min(snapshot_lead_ * 2, kMaxSnapshotLead);
-  if (hold_ > 0 && failed.past() > hold_) {  // too late for some shards; release the others too
-    hold_ = 0;
-    SendToShards(HoldMessage());
+  if (barrier_ > 0 &&
+      failed.past() > barrier_) {  // too late for some shards; release the others too
+    barrier_ = 0;
+    SendToShards(BarrierMessage());
   }
   CloseSnapshot();
 }
@@ -714,7 +715,7 @@ void CoordinatorCore::Impl::AdvanceReaders(absl::Time now) {
                absl::DeadlineExceededError(absl::StrCat("no version could be pinned within ",
                                                         absl::FormatDuration(kSnapshotWait))));
   EndReadersIf([&](const ReaderHold& hold) { return hold.answered && hold.expires <= now; },
-               absl::DeadlineExceededError("the snapshot has reached its hold time"));
+               absl::DeadlineExceededError("the snapshot has reached its barrier time"));
   // A reader that comes while a pinned snapshot is open shares it.
   if (!snapshot_.has_value() || goal_ != Goal::kNone || !snapshot_->PinnedBy(facts_.shards)) return;
   snapshot_->readers.insert(snapshot_->readers.end(), waiting_readers_.begin(),

@@ -461,12 +461,12 @@ TEST(CoordinatorEvaluation, ReturningShardGetsHoldAgain) {
   job.Start();
   job.Train(4);
   FakeShard& shard = *job.shards[0];
-  EXPECT_EQ(shard.hold, 9) << "the snapshot of 6 is open";
+  EXPECT_EQ(shard.barrier, 9) << "the snapshot of 6 is open";
   job.Break(shard);
-  shard.hold = 0;
+  shard.barrier = 0;
   job.Connect(shard);
   job.Pass(absl::Milliseconds(100));
-  EXPECT_EQ(shard.hold, 9);
+  EXPECT_EQ(shard.barrier, 9);
 }
 
 TEST(CoordinatorEvaluation, TrainingDoesNotWaitLongForSlowStorage) {
@@ -490,8 +490,8 @@ TEST(CoordinatorEvaluation, ShardThatMissedMovedHoldDoesNotBlockViewChange) {
   FakeShard& deaf = *job.shards[1];
   job.Break(deaf);
   LetEvaluate(job);
-  EXPECT_EQ(informed.hold, 9);
-  EXPECT_EQ(deaf.hold, 6);
+  EXPECT_EQ(informed.barrier, 9);
+  EXPECT_EQ(deaf.barrier, 6);
 
   job.CloseOn({&informed});
   EXPECT_EQ(informed.version, 7);
@@ -523,25 +523,25 @@ TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
   saved.set_step(3);
   job.core->OnManifestWritten(saved, absl::OkStatus(), job.now);
   job.Pump();
-  ASSERT_GT(other.hold, 6);
-  ASSERT_EQ(late.hold, 0);
+  ASSERT_GT(other.barrier, 6);
+  ASSERT_EQ(late.barrier, 0);
 
-  while (other.version < other.hold) job.CloseOn(job.Shards());
-  const uint64_t missed = other.hold;
+  while (other.version < other.barrier) job.CloseOn(job.Shards());
+  const uint64_t missed = other.barrier;
   ASSERT_TRUE(other.snapshot.has_value());
-  // One partition of the shard has closed the step. The others have received the hold, and stop.
+  // One partition of the shard has closed the step. The others have received the barrier, and stop.
   v1::MemberMessage past;
   past.mutable_snapshot_failed()->set_snapshot_id(other.snapshot->snapshot_id());
   *past.mutable_snapshot_failed()->mutable_view() = late.view.id();
   past.mutable_snapshot_failed()->set_past(missed + 1);
   *past.mutable_snapshot_failed()->mutable_name() = other.snapshot->name();
   late.waiting.clear();
-  late.hold = missed;
+  late.barrier = missed;
   late.frozen = false;
   late.Say(past);
   job.Pump();
-  EXPECT_NE(late.hold, missed);
-  EXPECT_NE(other.hold, missed);
+  EXPECT_NE(late.barrier, missed);
+  EXPECT_NE(other.barrier, missed);
 
   job.Train(10);
   EXPECT_GT(job.Version(), missed + 5);

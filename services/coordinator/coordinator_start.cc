@@ -531,7 +531,7 @@ void CoordinatorCore::Impl::ForgetAttempt() {
 
   EndReaders(absl::UnavailableError("the job is being restored"));
   snapshot_.reset();
-  hold_ = 0;
+  barrier_ = 0;
   incomplete_.clear();  // they are removed when the storage is read
   evaluation_.reset();
 

@@ -149,7 +149,7 @@ CoordinatorCore::Impl::WantedChange CoordinatorCore::Impl::Wanted(absl::Time now
     judge_leases_ = true;
     return {true, true};
   }
-  if (!Synchronous() && (AsynchronousSnapshotDue(now) || HoldLapses(now))) return {true, true};
+  if (!Synchronous() && (AsynchronousSnapshotDue(now) || BarrierLapses(now))) return {true, true};
   const bool left =
       std::any_of(view_.workers().begin(), view_.workers().end(), [&](const auto& member) {
         return membership_.Find(member.process().incarnation())->leaving;
@@ -351,8 +351,8 @@ void CoordinatorCore::Impl::Decide(absl::Time now) {
                    view_.workers_size(), " workers and ", view_.shards_size(), " shards"),
       now);
   // All shards are at the first step, so any version from here on can be held exactly.
-  hold_ = NextHold(ScheduleStep(), now);
-  install.set_hold(Synchronous() ? hold_ : length_->SamplesOfBatches(hold_));
+  barrier_ = NextBarrier(ScheduleStep(), now);
+  install.set_barrier(Synchronous() ? barrier_ : length_->SamplesOfBatches(barrier_));
 
   v1::CoordinatorMessage message;
   *message.mutable_install() = install;

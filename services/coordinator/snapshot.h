@@ -63,7 +63,7 @@ struct ReaderHold {
   v1::ProcessId reader;
   absl::Duration hold;    // how long a pinned version is held
   bool answered = false;  // the reader knows the pinned version
-  absl::Time expires;     // not answered: when the request fails; answered: when the hold ends
+  absl::Time expires;     // not answered: when the request fails; answered: when its time ends
 };
 
 // An open snapshot.

@@ -30,7 +30,7 @@ struct Timers {
   absl::Duration rebalance = absl::Seconds(5);
   // Training waits at a version that is due for evaluation while another version is evaluated; for
   // a slow checkpoint or a reader it waits at most this long.
-  absl::Duration hold = absl::Seconds(10);
+  absl::Duration barrier = absl::Seconds(10);
 };
 
 inline Timers TimersFrom(const v1::TimeoutSpec& spec) {

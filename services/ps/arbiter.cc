@@ -67,7 +67,7 @@ uint64_t Arbiter::RaisedClock(uint64_t worker) const {
 
 // As long as requested, but short enough that all members have work until near the end.
 std::optional<Interval> Arbiter::Grant(uint64_t worker, uint64_t wished) {
-  const uint64_t end = std::min(limits_.total_samples, limits_.hold);
+  const uint64_t end = std::min(limits_.total_samples, limits_.barrier);
   const uint64_t left = end - std::min(end, taken_.Count());
   const uint64_t share = left / (2 * std::max<uint64_t>(1, members_));
   const uint64_t update = std::max<uint64_t>(1, limits_.update_samples);

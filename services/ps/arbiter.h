@@ -28,7 +28,7 @@ class Arbiter {
     uint64_t total_samples = 0;  // positions of the job's sample sequence
     // Positions from here on are leased only in a later view; a worker that requests one waits for
     // that view.
-    uint64_t hold = std::numeric_limits<uint64_t>::max();
+    uint64_t barrier = std::numeric_limits<uint64_t>::max();
     uint64_t update_samples = 1;  // per update
     size_t permits = 1;
     // Bounded staleness with a bound of 0: all members compute an update from the same version,
@@ -96,7 +96,7 @@ class Arbiter {
     uint64_t base_version = 0;
   };
 
-  bool IsDone() const { return leases_.empty() && limits_.hold >= limits_.total_samples; }
+  bool IsDone() const { return leases_.empty() && limits_.barrier >= limits_.total_samples; }
   std::optional<Interval> Grant(uint64_t worker, uint64_t wished);
   uint64_t RaisedClock(uint64_t worker) const;
   v1::Lease MakeLease(uint64_t worker, const Interval& samples) const;

@@ -161,8 +161,8 @@ TEST_F(ArbiterTest, ALeaseOfAnOlderViewIsCountedFromTheClockThatItsHolderBringsA
   EXPECT_EQ(arbiter.ClockAtLease(2), 7);
 }
 
-TEST_F(ArbiterTest, SamplesBehindAHoldAreLeasedInALaterView) {
-  limits.hold = 8;
+TEST_F(ArbiterTest, SamplesBehindABarrierAreLeasedInALaterView) {
+  limits.barrier = 8;
   Reset(12, 2);
   arbiter.RequestLease(1, 0, 0);
   EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{4, 8}));
@@ -172,7 +172,7 @@ TEST_F(ArbiterTest, SamplesBehindAHoldAreLeasedInALaterView) {
   EXPECT_TRUE(arbiter.RequestLease(2, 0, 1).wait())
       << "nobody holds a lease, but it is not the end";
   EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty());
-  limits.hold = 12;
+  limits.barrier = 12;
   IntervalSet applied;
   applied.Add({0, 8});
   Reset(12, 2, applied);

@@ -526,7 +526,7 @@ Arbiter::Limits Asynchronous::ArbiterLimits() const {
   if (state_.last_position != 0) {
     limits.total_samples = std::min(limits.total_samples, state_.last_position);
   }
-  if (state_.hold != 0) limits.hold = state_.hold;
+  if (state_.barrier != 0) limits.barrier = state_.barrier;
   limits.update_samples = training.global_batch_size();
   limits.together =
       state_.view->proto().mode() == v1::BOUNDED_STALENESS && training.max_staleness() == 0;
@@ -589,7 +589,7 @@ std::vector<uint64_t> Asynchronous::Awaited() const {
 }
 
 bool Asynchronous::IsHeld() const {
-  return !state_.view->synchronous() && state_.hold != 0 && ledger_.Count() >= state_.hold;
+  return !state_.view->synchronous() && state_.barrier != 0 && ledger_.Count() >= state_.barrier;
 }
 
 void Asynchronous::FillProgress(v1::ShardProgress* progress) const {

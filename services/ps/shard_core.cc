@@ -59,7 +59,7 @@ class ShardCore::Impl {
   void OnPause(const v1::Pause& pause);
   void OnInstall(const v1::Install& install);
   void OnCommitted(const v1::Committed& committed);
-  void OnHold(const v1::Hold& hold);
+  void OnBarrier(const v1::Barrier& barrier);
   void OnFinish(const v1::Finish& finish);
   void Leave(std::string reason, absl::Duration grace);
   void Dispatch(const v1::CoordinatorMessage& message);
@@ -240,7 +240,7 @@ void ShardCore::Impl::DiscardAttempt() {
   state.partitions.clear();
   state.frozen = false;
   state.committed = 0;
-  state.hold = 0;
+  state.barrier = 0;
   state.updates = 0;
   state.failure.clear();
   pausing_ = Pausing::kNo;
@@ -267,10 +267,10 @@ void ShardCore::Impl::OnPause(const v1::Pause& pause) {
 }
 
 // R5: the shard has stopped once every partition is one past the step, or once none can continue
-// because of a hold, which the coordinator moves only after the view change.
+// because of a barrier, which the coordinator moves only after the view change.
 void ShardCore::Impl::CheckAfterStep() {
   if (pausing_ != Pausing::kWaiting) return;
-  if (state.hold > 0 && state.LowestVersion() == state.hold) {
+  if (state.barrier > 0 && state.LowestVersion() == state.barrier) {
     ReplyToPause();
     return;
   }
@@ -398,7 +398,7 @@ bool ShardCore::Impl::FallBackTo(uint64_t first_step) {
 
 void ShardCore::Impl::FinishInstall(const v1::Install& install) {
   RetainReferences();
-  state.hold = install.hold();
+  state.barrier = install.barrier();
   if (state.view->synchronous()) {
     synchronous.OnInstalled();
     state.committed = std::max({state.committed, install.committed(), install.view().first_step()});
@@ -437,12 +437,12 @@ void ShardCore::Impl::OnCommitted(const v1::Committed& committed) {
   synchronous.Commit(committed.version());
 }
 
-void ShardCore::Impl::OnHold(const v1::Hold& hold) {
-  if (!state.view.has_value() || !Same(hold.view(), state.view->id())) return;
+void ShardCore::Impl::OnBarrier(const v1::Barrier& barrier) {
+  if (!state.view.has_value() || !Same(barrier.view(), state.view->id())) return;
   if (!state.view->synchronous()) return;
-  state.hold = hold.version();
+  state.barrier = barrier.version();
   CheckAfterStep();
-  synchronous.OnHoldMoved();
+  synchronous.OnBarrierMoved();
 }
 
 void ShardCore::Impl::OnFinish(const v1::Finish& finish) {
@@ -490,8 +490,8 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
       return OnInstall(message.install());
     case v1::CoordinatorMessage::kCommitted:
       return OnCommitted(message.committed());
-    case v1::CoordinatorMessage::kHold:
-      return OnHold(message.hold());
+    case v1::CoordinatorMessage::kBarrier:
+      return OnBarrier(message.barrier());
     case v1::CoordinatorMessage::kOpenSnapshot:
       if (state.view.has_value()) snapshots.Open(message.open_snapshot());
       return;

@@ -97,7 +97,8 @@ struct ShardState {
   std::vector<std::unique_ptr<Partition>> partitions;  // by number; null: not owned, or empty
   bool frozen = false;                                 // R2
   uint64_t committed = 0;
-  uint64_t hold = 0;  // no step is closed at this version; asynchronous: leases end here; 0: none
+  uint64_t barrier =
+      0;  // no step is closed at this version; asynchronous: leases end here; 0: none
   uint64_t steps_skipped = 0;
   uint64_t dropped_contributions =
       0;                 // owner of partition 0: contributions missing from committed steps

@@ -265,36 +265,36 @@ TEST_F(ViewsTest, NowOverridesAWaitingAfterStep) {
 
 // ---------------------------------------------------------------- holds
 
-v1::CoordinatorMessage HoldAt(uint64_t version, const v1::View& view) {
+v1::CoordinatorMessage BarrierAt(uint64_t version, const v1::View& view) {
   v1::CoordinatorMessage message;
-  *message.mutable_hold()->mutable_view() = view.id();
-  message.mutable_hold()->set_version(version);
+  *message.mutable_barrier()->mutable_view() = view.id();
+  message.mutable_barrier()->set_version(version);
   return message;
 }
 
-TEST_F(ViewsTest, NoStepIsClosedAtAHoldUntilItMoves) {
+TEST_F(ViewsTest, NoStepIsClosedAtABarrierUntilItMoves) {
   Begin();
   const v1::View view = shard.MakeView(1, 0, {7, 8});
-  shard.Tell(HoldAt(1, view));
+  shard.Tell(BarrierAt(1, view));
   Step(0);
   Step(1);
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Version(1), 1);
-  shard.Tell(HoldAt(2, view));
+  shard.Tell(BarrierAt(2, view));
   EXPECT_EQ(shard.Version(0), 2) << "what came meanwhile is not lost";
   EXPECT_EQ(shard.Version(1), 2);
   Step(2);
   EXPECT_EQ(shard.Version(0), 2);
-  shard.Tell(HoldAt(0, view));
+  shard.Tell(BarrierAt(0, view));
   EXPECT_EQ(shard.Version(0), 3);
 }
 
-TEST_F(ViewsTest, AnInstallNamesTheFirstHoldOfItsView) {
+TEST_F(ViewsTest, AnInstallNamesTheFirstBarrierOfItsView) {
   Begin();
   shard.Pause(2);
   v1::CoordinatorMessage message;
   *message.mutable_install() = shard.MakeInstall(shard.MakeView(2, 0, {7, 8}));
-  message.mutable_install()->set_hold(1);
+  message.mutable_install()->set_barrier(1);
   shard.Tell(message);
   Step(0);
   Step(1);
@@ -304,18 +304,18 @@ TEST_F(ViewsTest, AnInstallNamesTheFirstHoldOfItsView) {
   EXPECT_EQ(shard.Version(0), 2) << "and one that names none ends it";
 }
 
-TEST_F(ViewsTest, IgnoresHoldOfAnOlderView) {
+TEST_F(ViewsTest, IgnoresBarrierOfAnOlderView) {
   Begin();
   const v1::View old = shard.MakeView(1, 0, {7, 8});
   shard.ChangeView(2, 0, {7, 8});
-  shard.Tell(HoldAt(0, old));
+  shard.Tell(BarrierAt(0, old));
   Step(0);
   EXPECT_EQ(shard.Version(0), 1);
 }
 
 TEST_F(ViewsTest, AfterStepIsAnsweredWhereTheShardIsHeldBeforeIt) {
   Begin();
-  shard.Tell(HoldAt(1, shard.MakeView(1, 0, {7, 8})));
+  shard.Tell(BarrierAt(1, shard.MakeView(1, 0, {7, 8})));
   shard.PauseAfter(4, 2);
   EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
   Close(0, 0);

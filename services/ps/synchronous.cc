@@ -204,7 +204,7 @@ void Synchronous::OnInstalled() {
 
 void Synchronous::TryClose(Partition& partition) {
   if (!state_.MayChange()) return;
-  if (state_.hold > 0 && partition.version() == state_.hold) return;
+  if (state_.barrier > 0 && partition.version() == state_.barrier) return;
   const bool measured = NeedsNorms(state_.job) && norms_.HasOwn(partition.id());
   if (!measured && !IsWhole(partition)) return;
   if (!NeedsNorms(state_.job)) {

@@ -62,7 +62,7 @@ class Synchronous {
   std::vector<StreamId> ParkedStreams() const;
 
   // state.hold has changed.
-  void OnHoldMoved() { TryCloseAll(); }
+  void OnBarrierMoved() { TryCloseAll(); }
 
   // Version `version` is committed on all shards, so its undo is no longer needed.
   void Commit(uint64_t version);

@@ -241,8 +241,8 @@ class ShardWorld {
         message.mutable_committed()->set_version(status.lowest);
         break;
       case 1:
-        *message.mutable_hold()->mutable_view() = status.view;
-        message.mutable_hold()->set_version(status.lowest + bytes_->Below(3));
+        *message.mutable_barrier()->mutable_view() = status.view;
+        message.mutable_barrier()->set_version(status.lowest + bytes_->Below(3));
         break;
       case 2:
         message.mutable_open_snapshot()->set_snapshot_id(1 + bytes_->Below(4));

@@ -14,7 +14,8 @@ void Contract::OnCoordinatorSays(const v1::CoordinatorMessage& message) {
     prepares_[message.prepare_state().init_id().attempt()] = message.prepare_state();
   if (message.has_pause()) OnPause(message.pause());
   if (message.has_install()) OnInstall(message.install());
-  if (message.has_hold()) holds_[Order(message.hold().view())].insert(message.hold().version());
+  if (message.has_barrier())
+    barriers_[Order(message.barrier().view())].insert(message.barrier().version());
 }
 
 void Contract::OnPause(const v1::Pause& pause) {
@@ -33,7 +34,7 @@ void Contract::OnPause(const v1::Pause& pause) {
 void Contract::OnInstall(const v1::Install& install) {
   const v1::View& view = install.view();
   CheckTerm(view.id());
-  holds_[Order(view.id())].insert(install.hold());
+  barriers_[Order(view.id())].insert(install.barrier());
   const std::set<uint64_t>& replied = replied_[Order(install.pause())];
   const std::set<uint64_t>& pinned =
       pinned_[{view.id().attempt(), install.snapshot().snapshot_id()}];
@@ -138,7 +139,7 @@ void Contract::CheckAfterStep(const v1::Pause& pause, const v1::PauseReply& repl
   const auto lowest =
       std::min_element(reply.partitions().begin(), reply.partitions().end(),
                        [](const auto& a, const auto& b) { return a.version() < b.version(); });
-  const bool held = holds_[Order(reply.view())].count(lowest->version()) > 0;
+  const bool held = barriers_[Order(reply.view())].count(lowest->version()) > 0;
   if (lowest->version() > pause.after_step() || held) return;
   checker_.Fail(absl::StrCat("a shard stops after step ", pause.after_step(),
                              " while its partition ", lowest->partition(), " stands at version ",

@@ -330,9 +330,9 @@ class AsynchronousWorker:
         update = self._update
         if update is None or update.computing != compute:
             return
-        unit = update.gradients.resolve(_WHOLE_UPDATE, tensor, gradient)
-        if unit is not None:
-            self._push.on_resolved(unit, tensor)
+        partial_sum = update.gradients.resolve(_WHOLE_UPDATE, tensor, gradient)
+        if partial_sum is not None:
+            self._push.on_resolved(partial_sum, tensor)
 
     def on_computed(self, compute, result):
         update = self._update

@@ -25,7 +25,7 @@ class GradientEncoder:
         self._residuals = {}  # of blocks
         # Of the step in progress.
         self._next_residuals = {}
-        self._encoded = {}  # (unit, block) -> payload
+        self._encoded = {}  # (partial sum, block) -> payload
 
     def codec_of(self, tensor):
         """The codec of this tensor's gradient; changes of buffers are sent raw."""
@@ -39,9 +39,9 @@ class GradientEncoder:
             return True
         return codec_lib.is_elementwise(codec) and not self._feedback
 
-    def encode(self, unit, block, dtype, values):
-        """The payload of a block of a unit's gradient; repeated calls return the same payload."""
-        key = (unit, block)
+    def encode(self, partial_sum, block, dtype, values):
+        """The payload of a block of a partial sum's gradient; repeated calls return the same payload."""
+        key = (partial_sum, block)
         payload = self._encoded.get(key)
         if payload is None:
             payload = self._encode(block, dtype, values)

@@ -1,9 +1,9 @@
 """The gradients of one step that a worker holds, by microbatches.
 
-Intuition: services/worker/core/step_gradients.h, which this follows. A worker pushes a few *units*
+Intuition: services/worker/core/step_gradients.h, which this follows. A worker pushes a few *partial sums*
 per step, sums over contiguous microbatches: those computed as one batch or, with BitExact, the
 maximal complete subtrees of its assignment in the binary tree over the step's microbatches.
-`assign` keeps the units that are completely inside the new assignment.
+`assign` keeps the partial sums that are completely inside the new assignment.
 """
 
 from sluice.protocol import elements
@@ -33,7 +33,7 @@ class StepGradients:
         # The shards advance counters themselves.
         self._counters = [tensor.kind == wire.COUNTER for tensor in table.tensors]
         self._tree = tree
-        self.units = []
+        self.partial_sums = []
         self._nodes = {}  # (begin, end) -> [gradient, None or UNRESOLVED of each tensor]
 
     def assign(self, assignment):
@@ -43,12 +43,12 @@ class StepGradients:
     def wants(self, computed):
         return computed in self._nodes
 
-    def get(self, unit, tensor):
-        node = self._nodes.get(unit)
+    def get(self, partial_sum, tensor):
+        node = self._nodes.get(partial_sum)
         return UNRESOLVED if node is None else node[tensor]
 
     def resolve(self, computed, tensor, gradient):
-        """Adds a tensor's gradient (None: it has none). Returns the unit that now has the tensor,
+        """Adds a tensor's gradient (None: it has none). Returns the partial sum that now has the tensor,
         if any."""
         node = self._nodes.get(computed)
         if node is None or node[tensor] is not UNRESOLVED:
@@ -57,8 +57,8 @@ class StepGradients:
         return self._merge_up(computed, tensor)
 
     def is_complete(self):
-        return all(unit in self._nodes and self._is_whole(self._nodes[unit])
-                   for unit in self.units)
+        return all(partial_sum in self._nodes and self._is_whole(self._nodes[partial_sum])
+                   for partial_sum in self.partial_sums)
 
     @staticmethod
     def _is_whole(node):
@@ -80,14 +80,14 @@ class StepGradients:
         compute = rest.ranges()
         for key in compute:
             self._new_node(key)
-        self.units = sorted(self._nodes)
+        self.partial_sums = sorted(self._nodes)
         return compute
 
     def _assign_tree(self, assignment):
-        self.units = maximal_subtrees(assignment)
-        rest = intervals.IntervalSet(self.units)
+        self.partial_sums = maximal_subtrees(assignment)
+        rest = intervals.IntervalSet(self.partial_sums)
         for key in sorted(self._nodes):
-            if not self._inside_unit(key):
+            if not self._inside_partial_sum(key):
                 del self._nodes[key]
             elif key[1] - key[0] == 1 or self._is_whole(self._nodes[key]):
                 # Any other node is a sum whose halves are both kept, so they cover it.
@@ -95,23 +95,23 @@ class StepGradients:
         compute = [(leaf, leaf + 1) for begin, end in rest.ranges() for leaf in range(begin, end)]
         for key in compute:
             self._new_node(key)
-        # Kept nodes may have become siblings within a larger unit.
+        # Kept nodes may have become siblings within a larger partial sum.
         for key in sorted(self._nodes, key=lambda key: (key[1] - key[0], key)):
             for tensor in range(len(self._dtypes)):
                 self._merge_up(key, tensor)
         return compute
 
-    def _inside_unit(self, key):
-        return any(begin <= key[0] and key[1] <= end for begin, end in self.units)
+    def _inside_partial_sum(self, key):
+        return any(begin <= key[0] and key[1] <= end for begin, end in self.partial_sums)
 
     def _merge_up(self, key, tensor):
-        """Sums a tensor upwards while both halves are present. Returns the unit that it reaches, if
+        """Sums a tensor upwards while both halves are present. Returns the partial sum that it reaches, if
         any."""
         while True:
             node = self._nodes.get(key)
             if node is None or node[tensor] is UNRESOLVED:
                 return None
-            if key in self.units:
+            if key in self.partial_sums:
                 return key
             if not self._tree:
                 return None

@@ -35,8 +35,8 @@ class _Partition:
     __slots__ = ('unresolved', 'pending', 'pending_bytes', 'named', 'closed')
 
     def __init__(self, closed=False):
-        self.unresolved = 0  # (unit, block) pairs
-        self.pending = {}    # unit -> blocks
+        self.unresolved = 0  # (partial sum, block) pairs
+        self.pending = {}    # partial sum -> blocks
         self.pending_bytes = 0
         self.named = False
         self.closed = closed
@@ -100,18 +100,18 @@ class PushSender:
         """The partition needs nothing more."""
         self._state[partition].closed = True
 
-    def on_resolved(self, unit, tensor):
+    def on_resolved(self, partial_sum, tensor):
         if not self.active:
             return
         index = self._context.index
-        has_gradient = self._gradients.get(unit, tensor) is not None
+        has_gradient = self._gradients.get(partial_sum, tensor) is not None
         self._changed = True
         for block in index.blocks_of_tensor[tensor]:
             state = self._state[index.blocks[block][3]]
             if state.unresolved:
                 state.unresolved -= 1
             if has_gradient:
-                state.pending.setdefault(unit, []).append(block)
+                state.pending.setdefault(partial_sum, []).append(block)
                 state.pending_bytes += index.bytes[block]
 
     def flush(self):
@@ -137,13 +137,13 @@ class PushSender:
     def _reset(self, partition):
         index = self._context.index
         state = _Partition(self._state[partition].closed)
-        for unit in self._gradients.units:
+        for partial_sum in self._gradients.partial_sums:
             for block in index.blocks_of_partition[partition]:
-                gradient = self._gradients.get(unit, index.blocks[block][0])
+                gradient = self._gradients.get(partial_sum, index.blocks[block][0])
                 if gradient is gradients_lib.UNRESOLVED:
                     state.unresolved += 1
                 elif gradient is not None:
-                    state.pending.setdefault(unit, []).append(block)
+                    state.pending.setdefault(partial_sum, []).append(block)
                     state.pending_bytes += index.bytes[block]
         self._state[partition] = state
 
@@ -195,21 +195,21 @@ class PushSender:
 
     def _append_frames(self, partition, frames):
         state = self._state[partition]
-        # By unit, each in the order of the layout, which is fastest for the shard.
-        for unit in sorted(state.pending):
-            self._append_unit(partition, unit, sorted(state.pending[unit]), frames)
+        # By partial sum, each in the order of the layout, which is fastest for the shard.
+        for partial_sum in sorted(state.pending):
+            self._append_unit(partition, partial_sum, sorted(state.pending[partial_sum]), frames)
         state.pending = {}
         state.pending_bytes = 0
 
-    def _append_unit(self, partition, unit, blocks, frames):
+    def _append_unit(self, partition, partial_sum, blocks, frames):
         plan = self._plan(partition, tuple(blocks))
         if plan is None:
-            self._append_block_by_block(partition, unit, blocks, frames)
+            self._append_block_by_block(partition, partial_sum, blocks, frames)
             return
         for planned in plan.frames:
             header, pieces = self._new_frame(planned.push)
-            header.push.microbatches.begin, header.push.microbatches.end = unit
-            pieces.extend(self._pieces_of_runs(unit, planned.runs))
+            header.push.microbatches.begin, header.push.microbatches.end = partial_sum
+            pieces.extend(self._pieces_of_runs(partial_sum, planned.runs))
             frames.append((header, pieces))
         self._context.progress.pushed_bytes += plan.payload_bytes
         self._context.progress.gradient_bytes += plan.gradient_bytes
@@ -248,7 +248,7 @@ class PushSender:
         return _Plan([_FramePlan(push, index.runs(taken)) for push, taken in frames],
                      payload_bytes, sum(index.bytes[block] for block in blocks))
 
-    def _append_block_by_block(self, partition, unit, blocks, frames):
+    def _append_block_by_block(self, partition, partial_sum, blocks, frames):
         index = self._context.index
         pushed = 0
         room = -1
@@ -256,18 +256,18 @@ class PushSender:
         for block in blocks:
             tensor, offset, count, _ = index.blocks[block]
             codec = self._codecs[tensor]
-            values = self._gradients.get(unit, tensor)[offset:offset + count]
+            values = self._gradients.get(partial_sum, tensor)[offset:offset + count]
             if self.encoder.by_pieces(codec):
                 payload = _bytes(codec_lib.encode(codec, index.dtypes[tensor], values))
             else:
-                payload = self.encoder.encode(unit, block, index.dtypes[tensor], values)
+                payload = self.encoder.encode(partial_sum, block, index.dtypes[tensor], values)
             size = len(payload)
             if size > room:
                 room = frame.MAX_PAYLOAD_BYTES
                 frames.append(self._new_frame())
                 push, pieces = frames[-1][0].push, frames[-1][1]
                 push.partition = partition
-                push.microbatches.begin, push.microbatches.end = unit
+                push.microbatches.begin, push.microbatches.end = partial_sum
             push.blocks.add(block=block, payload_bytes=size, codec=codec)
             pieces.append(payload)
             room -= size
@@ -275,12 +275,12 @@ class PushSender:
         self._context.progress.pushed_bytes += pushed
         self._context.progress.gradient_bytes += sum(index.bytes[block] for block in blocks)
 
-    def _pieces_of_runs(self, unit, runs):
+    def _pieces_of_runs(self, partial_sum, runs):
         """The payload of a frame; adjacent blocks of a tensor stay one piece."""
         memory = {}
         for tensor, begin, end in runs:
             codec = self._codecs[tensor]
-            gradient = self._gradients.get(unit, tensor)
+            gradient = self._gradients.get(partial_sum, tensor)
             if codec == wire.CODEC_RAW:
                 if tensor not in memory:
                     memory[tensor] = _bytes(gradient)

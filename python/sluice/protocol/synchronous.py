@@ -29,7 +29,7 @@ class SynchronousWorker:
         self._assigned = False
         self._gradients = None
         self._computing = {}
-        self._results = {}  # of the units that are held, by first microbatch
+        self._results = {}  # of the partial sums that are held, by first microbatch
         self._push = push_lib.PushSender(context)
         self._times = times_lib.StepTimes()  # of the step in progress
         self._owed_since = math.inf  # since when it has only waited for data
@@ -77,7 +77,7 @@ class SynchronousWorker:
             # included.
             self._push.encoder.commit()
         else:
-            # The shards dropped the sums; the contribution is encoded again, in new units.
+            # The shards dropped the sums; the contribution is encoded again, in new partial sums.
             self._push.encoder.rollback()
 
     def _keep_or_drop_versions(self, old):
@@ -276,9 +276,9 @@ class SynchronousWorker:
         computed = self._computing.get(compute)
         if computed is None:
             return
-        unit = self._gradients.resolve(computed, tensor, gradient)
-        if unit is not None:
-            self._push.on_resolved(unit, tensor)
+        partial_sum = self._gradients.resolve(computed, tensor, gradient)
+        if partial_sum is not None:
+            self._push.on_resolved(partial_sum, tensor)
 
     def on_computed(self, compute, result):
         computed = self._computing.get(compute)

@@ -69,7 +69,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     snapshot.reset();
     view.Clear();
     version = committed = message.prepare_state().version();
-    hold = 0;
+    barrier = 0;
     ledger = IntervalSet();
     clocks.clear();
     leases.clear();
@@ -115,7 +115,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     if (version > view.first_step() && pinned && snapshot->step() == version)
       pinned = reported = false;
     version = view.first_step();
-    hold = view.mode() == v1::SYNCHRONOUS ? install.hold() : 0;
+    barrier = view.mode() == v1::SYNCHRONOUS ? install.barrier() : 0;
 
     for (const v1::ClockRecord& record : install.clocks()) {
       if (clocks[record.worker()].clock() < record.clock()) {
@@ -159,9 +159,9 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
       pinned = reported = written = false;
     }
     CheckSnapshot();
-  } else if (message.has_hold()) {
-    if (!has_view || !Same(message.hold().view(), view.id())) return;
-    hold = message.hold().version();
+  } else if (message.has_barrier()) {
+    if (!has_view || !Same(message.barrier().view(), view.id())) return;
+    barrier = message.barrier().version();
     CheckAfter();
   } else if (message.has_registered()) {
     job_spec = message.registered().job();

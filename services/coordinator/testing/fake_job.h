@@ -62,7 +62,7 @@ class FakeShard : public FakeProcess {
 
   void LoadedOrInitialized();
   bool CanClose() const { return has_view && !paused && !Held(); }
-  bool Held() const { return hold > 0 && version == hold; }
+  bool Held() const { return barrier > 0 && version == barrier; }
   void Close();  // closes a step, which commits the current version
   void Commit(uint64_t version);
   void SayProgress();
@@ -77,7 +77,7 @@ class FakeShard : public FakeProcess {
   v1::View view;
   uint64_t version = 0;
   uint64_t committed = 0;
-  uint64_t hold = 0;  // synchronous: no step is closed at this version
+  uint64_t barrier = 0;  // synchronous: no step is closed at this version
   bool paused = false;
   std::optional<v1::Pause> after;  // a Pause whose step is not reached yet
   v1::PauseId answered;

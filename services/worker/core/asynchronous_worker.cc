@@ -341,9 +341,9 @@ void AsynchronousWorker::FinishUpdate() {
 absl::Status AsynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
                                           std::optional<Gradient> gradient) {
   if (!update_ || update_->computing != id) return absl::OkStatus();
-  auto unit = update_->gradients.Resolve(kWholeUpdate, tensor, std::move(gradient));
-  if (!unit.ok()) return unit.status();
-  if (unit->has_value()) push_.OnResolved(**unit, tensor);
+  auto partial_sum = update_->gradients.Resolve(kWholeUpdate, tensor, std::move(gradient));
+  if (!partial_sum.ok()) return partial_sum.status();
+  if (partial_sum->has_value()) push_.OnResolved(**partial_sum, tensor);
   return absl::OkStatus();
 }
 

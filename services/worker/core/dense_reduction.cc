@@ -68,9 +68,9 @@ void DenseReduction::Start(const StepGradients* gradients, uint64_t step) {
   gradients_ = gradients;
   step_ = step;
   state_ = State::kCollecting;
-  for (const MicrobatchRange& unit : gradients->units()) {
+  for (const MicrobatchRange& partial_sum : gradients->partial_sums()) {
     for (uint32_t tensor : plan_->tensors) {
-      if (!gradients->Get(unit, tensor).resolved) ++unresolved_;
+      if (!gradients->Get(partial_sum, tensor).resolved) ++unresolved_;
     }
   }
 }
@@ -86,11 +86,11 @@ void DenseReduction::OnResolved(uint32_t tensor) {
   if (state_ == State::kCollecting && Covers(tensor) && unresolved_ > 0) --unresolved_;
 }
 
-std::optional<absl::Cord> DenseReduction::SumOfUnits(uint32_t tensor) const {
+std::optional<absl::Cord> DenseReduction::SumOfPartialSums(uint32_t tensor) const {
   const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(tensor));
   std::optional<Gradient> sum;
-  for (const MicrobatchRange& unit : gradients_->units()) {
-    const std::optional<Gradient>& gradient = gradients_->Get(unit, tensor).gradient;
+  for (const MicrobatchRange& partial_sum : gradients_->partial_sums()) {
+    const std::optional<Gradient>& gradient = gradients_->Get(partial_sum, tensor).gradient;
     if (!gradient) continue;
     if (!sum) {
       sum = gradient;
@@ -108,7 +108,7 @@ void DenseReduction::Proceed() {
   if (state_ != State::kCollecting || unresolved_ > 0) return;
   ReduceGradients reduce;
   reduce.step = step_;
-  for (uint32_t tensor : plan_->tensors) reduce.gradients.push_back(SumOfUnits(tensor));
+  for (uint32_t tensor : plan_->tensors) reduce.gradients.push_back(SumOfPartialSums(tensor));
   state_ = State::kReducing;
   context_->actions.push_back(std::move(reduce));
 }

@@ -45,7 +45,7 @@ class DenseReduction {
   // The gradients of a step start to arrive (again). They must stay until Stop or the next Start.
   void Start(const StepGradients* gradients, uint64_t step);
   void Stop();
-  // A unit's tensor is resolved.
+  // A partial sum's tensor is resolved.
   void OnResolved(uint32_t tensor);
   // Gives the gradients to the group once they are all there.
   void Proceed();
@@ -67,7 +67,7 @@ class DenseReduction {
  private:
   enum class State { kIdle, kCollecting, kReducing, kDone, kBroken };
 
-  std::optional<absl::Cord> SumOfUnits(uint32_t tensor) const;
+  std::optional<absl::Cord> SumOfPartialSums(uint32_t tensor) const;
 
   WorkerContext* const context_;
   std::shared_ptr<const ReductionPlan> plan_;  // null: not active
@@ -77,7 +77,7 @@ class DenseReduction {
   State state_ = State::kIdle;
   const StepGradients* gradients_ = nullptr;
   uint64_t step_ = 0;
-  uint64_t unresolved_ = 0;  // (unit, covered tensor) pairs
+  uint64_t unresolved_ = 0;  // (partial sum, covered tensor) pairs
   ReducedPart part_;
 };
 

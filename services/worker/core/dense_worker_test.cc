@@ -158,7 +158,7 @@ TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAgainInItsOwnGroup) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 80 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, GradientsOfSeveralUnitsAreAddedBeforeTheReduction) {
+TEST_F(DenseWorkerTest, SeveralPartialSumsAreAddedBeforeTheReduction) {
   BeginStep();
   world_.FinishAllComputes(3);
   // It keeps [0, 4), and computes [4, 6) for a member that has gone.

@@ -73,7 +73,7 @@ GradientEncoder::GradientEncoder(const v1::TrainingSpec& training)
       error_feedback_(training.compression().error_feedback()),
       by_reference_(training.execution() == v1::TrainingSpec::SERVER) {}
 
-EncodedBlock GradientEncoder::Encode(const MicrobatchRange& unit, uint32_t number,
+EncodedBlock GradientEncoder::Encode(const MicrobatchRange& partial_sum, uint32_t number,
                                      const v1::Block& block, const v1::TensorSpec& tensor,
                                      const Gradient& gradient, bool as_rows) {
   EncodedBlock raw;
@@ -89,7 +89,7 @@ EncodedBlock GradientEncoder::Encode(const MicrobatchRange& unit, uint32_t numbe
       !codec_->Supports(tensor.dtype()).ok()) {
     return raw;
   }
-  const Key key{unit.begin, unit.end, number};
+  const Key key{partial_sum.begin, partial_sum.end, number};
   if (const auto found = encoded_.find(key); found != encoded_.end()) return found->second;
   // Aligned for every element type.
   std::vector<uint64_t> values((raw.payload.size() + 7) / 8);

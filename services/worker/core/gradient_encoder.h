@@ -48,13 +48,13 @@ class GradientEncoder {
   // cut.
   explicit GradientEncoder(const v1::TrainingSpec& training);
 
-  // A block of a unit's gradient of `tensor`; `number` is its index in the layout, `gradient` is
-  // the whole tensor's. A gradient of rows is sent as rows, whatever the job's codec, if `as_rows`
-  // is set and rows are smaller than the whole block: nothing is dropped, so it has no residual.
-  // Raw blocks refer to the gradient's memory. Units of one step that share a block pass its
-  // residual on in the order in which they are first encoded. Buffers are always sent raw: their
-  // changes are no gradients, and nothing would make up for an error.
-  EncodedBlock Encode(const MicrobatchRange& unit, uint32_t number, const v1::Block& block,
+  // A block of a partial sum's gradient of `tensor`; `number` is its index in the layout,
+  // `gradient` is the whole tensor's. A gradient of rows is sent as rows, whatever the job's codec,
+  // if `as_rows` is set and rows are smaller than the whole block: nothing is dropped, so it has no
+  // residual. Raw blocks refer to the gradient's memory. Partial sums of one step that share a
+  // block pass its residual on in the order in which they are first encoded. Buffers are always
+  // sent raw: their changes are no gradients, and nothing would make up for an error.
+  EncodedBlock Encode(const MicrobatchRange& partial_sum, uint32_t number, const v1::Block& block,
                       const v1::TensorSpec& tensor, const Gradient& gradient, bool as_rows);
 
   void Commit();

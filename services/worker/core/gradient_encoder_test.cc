@@ -13,8 +13,8 @@ namespace {
 
 using Floats = std::vector<float>;
 
-constexpr MicrobatchRange kUnit = {0, 4};
-constexpr MicrobatchRange kOtherUnit = {4, 6};
+constexpr MicrobatchRange kPartialSum = {0, 4};
+constexpr MicrobatchRange kOtherPartialSum = {4, 6};
 
 absl::Cord CordOf(const Floats& values) {
   return absl::Cord(
@@ -32,11 +32,12 @@ class GradientEncoderTest : public testing::Test {
     tensor_.set_dtype(v1::FLOAT32);
   }
 
-  EncodedBlock Encode(const Floats& gradient, const MicrobatchRange& unit = kUnit,
+  EncodedBlock Encode(const Floats& gradient, const MicrobatchRange& partial_sum = kPartialSum,
                       uint32_t number = 3) {
     v1::Block block;
     block.set_count(gradient.size());
-    return encoder_->Encode(unit, number, block, tensor_, CordOf(gradient), /*as_rows=*/false);
+    return encoder_->Encode(partial_sum, number, block, tensor_, CordOf(gradient),
+                            /*as_rows=*/false);
   }
 
   Floats Decoded(const EncodedBlock& encoded, size_t count) {
@@ -46,8 +47,9 @@ class GradientEncoderTest : public testing::Test {
     EXPECT_TRUE(status.ok()) << status;
     return values;
   }
-  Floats Sent(const Floats& gradient, const MicrobatchRange& unit = kUnit, uint32_t number = 3) {
-    return Decoded(Encode(gradient, unit, number), gradient.size());
+  Floats Sent(const Floats& gradient, const MicrobatchRange& partial_sum = kPartialSum,
+              uint32_t number = 3) {
+    return Decoded(Encode(gradient, partial_sum, number), gradient.size());
   }
 
   v1::TrainingSpec training_;
@@ -62,7 +64,7 @@ TEST_F(GradientEncoderTest, SendsAReferenceUnchangedForEachBlock) {
   block.set_offset(1000);
   block.set_count(500);
   const EncodedBlock encoded =
-      encoder_->Encode(kUnit, 3, block, tensor_, absl::Cord("reference"), /*as_rows=*/false);
+      encoder_->Encode(kPartialSum, 3, block, tensor_, absl::Cord("reference"), /*as_rows=*/false);
   EXPECT_EQ(encoded.codec, v1::CODEC_RAW);
   EXPECT_EQ(encoded.payload, "reference");
 }
@@ -108,19 +110,19 @@ TEST_F(GradientEncoderTest, ARolledBackContributionLeavesTheResidualsUnchanged) 
   EXPECT_EQ(Sent({0, 0, 0, 0}), (Floats{0, 0, 0, 3}));
 }
 
-TEST_F(GradientEncoderTest, UnitsOfAStepPassTheResidualOn) {
+TEST_F(GradientEncoderTest, PartialSumsOfAStepPassTheResidualOn) {
   Begin(v1::CODEC_TOP_K, true);
   EXPECT_EQ(Sent({1, 4, 2, 3}), (Floats{0, 4, 0, 0}));
-  EXPECT_EQ(Sent({1, 0, 0, 0}, kOtherUnit), (Floats{0, 0, 0, 3}));
+  EXPECT_EQ(Sent({1, 0, 0, 0}, kOtherPartialSum), (Floats{0, 0, 0, 3}));
   encoder_->Commit();
   EXPECT_EQ(Sent({1, 0, 0, 0}), (Floats{3, 0, 0, 0}));
 }
 
 TEST_F(GradientEncoderTest, BlocksHaveTheirOwnResiduals) {
   Begin(v1::CODEC_TOP_K, true);
-  Sent({1, 4, 2, 3}, kUnit, 3);
+  Sent({1, 4, 2, 3}, kPartialSum, 3);
   encoder_->Commit();
-  EXPECT_EQ(Sent({0, 1, 0, 0}, kUnit, 4), (Floats{0, 1, 0, 0}));
+  EXPECT_EQ(Sent({0, 1, 0, 0}, kPartialSum, 4), (Floats{0, 1, 0, 0}));
 }
 
 TEST_F(GradientEncoderTest, AnotherAttemptBeginsWithoutResiduals) {
@@ -155,7 +157,7 @@ TEST_F(GradientEncoderTest, Float64GradientsHaveResidualsToo) {
     const absl::Cord gradient(
         absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 8));
     const EncodedBlock encoded =
-        encoder_->Encode(kUnit, 0, block, tensor_, gradient, /*as_rows=*/false);
+        encoder_->Encode(kPartialSum, 0, block, tensor_, gradient, /*as_rows=*/false);
     EXPECT_TRUE((*FindCodec(encoded.codec))->Decode(encoded.payload, absl::MakeSpan(values)).ok());
     return values;
   };

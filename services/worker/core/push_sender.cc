@@ -26,15 +26,15 @@ void PushSender::ResetPartition(uint32_t partition) {
   state = Partition();
   state.closed = closed;
 
-  for (const MicrobatchRange& unit : gradients_->units()) {
+  for (const MicrobatchRange& partial_sum : gradients_->partial_sums()) {
     for (uint32_t block : context_->index->BlocksOfPartition(partition)) {
       if (IsReduced(block)) continue;
       const auto& tensor =
-          gradients_->Get(unit, context_->layout.blocks(static_cast<int>(block)).tensor());
+          gradients_->Get(partial_sum, context_->layout.blocks(static_cast<int>(block)).tensor());
       if (!tensor.resolved) {
         ++state.unresolved;
       } else if (tensor.gradient) {
-        state.pending.push_back({unit, block});
+        state.pending.push_back({partial_sum, block});
         state.pending_bytes += BytesOf(*tensor.gradient, block);
       }
     }
@@ -56,12 +56,12 @@ bool PushSender::IsReduced(uint32_t block) const {
          reduction_->Covers(context_->layout.blocks(static_cast<int>(block)).tensor());
 }
 
-// A sum is pushed as if it belonged to the first unit: a block is identified by member, unit and
-// number.
+// A sum is pushed as if it belonged to the first partial sum: a block is identified by member,
+// partial sum and number.
 void PushSender::AddSum(uint32_t block) {
   if (reduction_->Sum(block) == nullptr) return;
   Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
-  state.pending.push_back({gradients_->units().front(), block});
+  state.pending.push_back({gradients_->partial_sums().front(), block});
   state.pending_bytes += context_->index->bytes(block);
 }
 
@@ -82,14 +82,14 @@ uint64_t PushSender::BytesOf(const Gradient& gradient, uint32_t block) const {
   return std::min<uint64_t>(whole, gradient.values.size());
 }
 
-void PushSender::OnResolved(const MicrobatchRange& unit, uint32_t tensor) {
+void PushSender::OnResolved(const MicrobatchRange& partial_sum, uint32_t tensor) {
   if (!active() || (reduction_ != nullptr && reduction_->Covers(tensor))) return;
-  const std::optional<Gradient>& gradient = gradients_->Get(unit, tensor).gradient;
+  const std::optional<Gradient>& gradient = gradients_->Get(partial_sum, tensor).gradient;
   for (uint32_t block : context_->index->BlocksOfTensor(tensor)) {
     Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
     if (state.unresolved > 0) --state.unresolved;
     if (!gradient) continue;
-    state.pending.push_back({unit, block});
+    state.pending.push_back({partial_sum, block});
     state.pending_bytes += BytesOf(*gradient, block);
   }
 }
@@ -160,31 +160,32 @@ PushSender::Frame PushSender::NewFrame() const {
 
 void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Frame>* frames) {
   Partition& state = state_[partition];
-  // By unit, each in the order of the layout: the order that suits a shard best.
+  // By partial sum, each in the order of the layout: the order that suits a shard best.
   std::sort(state.pending.begin(), state.pending.end(), [](const Pending& a, const Pending& b) {
-    return std::make_pair(a.unit.begin, a.block) < std::make_pair(b.unit.begin, b.block);
+    return std::make_pair(a.partial_sum.begin, a.block) <
+           std::make_pair(b.partial_sum.begin, b.block);
   });
 
-  const MicrobatchRange* unit = nullptr;
+  const MicrobatchRange* partial_sum = nullptr;
   for (const Pending& pending : state.pending) {
     const v1::Block& block = context_->layout.blocks(static_cast<int>(pending.block));
     EncodedBlock encoded;
     if (IsReduced(pending.block)) {
       encoded.payload = *reduction_->Sum(pending.block);
     } else {
-      const auto& tensor = gradients_->Get(pending.unit, block.tensor());
+      const auto& tensor = gradients_->Get(pending.partial_sum, block.tensor());
       const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(block.tensor()));
-      encoded =
-          encoder_.Encode(pending.unit, pending.block, block, spec, *tensor.gradient, as_rows);
+      encoded = encoder_.Encode(pending.partial_sum, pending.block, block, spec, *tensor.gradient,
+                                as_rows);
     }
 
-    if (unit == nullptr || !(*unit == pending.unit) ||
+    if (partial_sum == nullptr || !(*partial_sum == pending.partial_sum) ||
         frames->back().payload.size() + encoded.payload.size() > kMaxFramePayloadBytes) {
-      unit = &pending.unit;
+      partial_sum = &pending.partial_sum;
       frames->push_back(NewFrame());
       v1::Push& push = *frames->back().header.mutable_push();
       push.set_partition(partition);
-      *push.mutable_microbatches() = ToProto(Interval{unit->begin, unit->end});
+      *push.mutable_microbatches() = ToProto(Interval{partial_sum->begin, partial_sum->end});
     }
 
     v1::WorkerProgress& progress = context_->progress;

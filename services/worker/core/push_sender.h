@@ -48,8 +48,8 @@ class PushSender {
   // The mode reports to it the fate of the contributions that are sent here.
   GradientEncoder& encoder() { return encoder_; }
 
-  // A unit's tensor is resolved.
-  void OnResolved(const MicrobatchRange& unit, uint32_t tensor);
+  // A partial sum's tensor is resolved.
+  void OnResolved(const MicrobatchRange& partial_sum, uint32_t tensor);
   // The sums of the reduction are ready.
   void OnReduced();
   // Everything that was sent to this shard has to be sent again.
@@ -66,11 +66,11 @@ class PushSender {
   static constexpr uint64_t kEagerBytes = uint64_t{1} << 18;
 
   struct Pending {
-    MicrobatchRange unit;
+    MicrobatchRange partial_sum;
     uint32_t block;
   };
   struct Partition {
-    uint64_t unresolved = 0;  // (unit, block) pairs
+    uint64_t unresolved = 0;  // (partial sum, block) pairs
     std::vector<Pending> pending;
     uint64_t pending_bytes = 0;
     bool named = false;

@@ -63,20 +63,21 @@ std::vector<MicrobatchRange> StepGradients::AssignRanges(
     compute.push_back({range.begin, range.end});
     MakeNode({range.begin, range.end});
   }
-  units_.clear();
-  for (const auto& [key, node] : nodes_) units_.push_back({key.first, key.second});
+  partial_sums_.clear();
+  for (const auto& [key, node] : nodes_) partial_sums_.push_back({key.first, key.second});
   return compute;
 }
 
 std::vector<MicrobatchRange> StepGradients::AssignTree(
     const std::vector<MicrobatchRange>& assignment) {
-  units_ = MaximalSubtrees(assignment);
+  partial_sums_ = MaximalSubtrees(assignment);
   IntervalSet rest;
-  for (const MicrobatchRange& unit : units_) rest.Add(Interval{unit.begin, unit.end});
+  for (const MicrobatchRange& partial_sum : partial_sums_)
+    rest.Add(Interval{partial_sum.begin, partial_sum.end});
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     const Interval range{it->first.first, it->first.second};
-    const bool usable =
-        IsInsideUnit(it->first) || (!rules_->UseOnlyContainedGradients() && rest.Intersects(range));
+    const bool usable = IsInsidePartialSum(it->first) ||
+                        (!rules_->UseOnlyContainedGradients() && rest.Intersects(range));
     if (!usable) {
       it = nodes_.erase(it);
       continue;
@@ -84,7 +85,7 @@ std::vector<MicrobatchRange> StepGradients::AssignTree(
     // A node that is not whole is a microbatch in progress, or a sum whose halves are both kept as
     // well: they cover it.
     if (it->second.IsWhole() || range.size() == 1) rest.Remove(range);
-    if (!IsInsideUnit(it->first)) units_.push_back({range.begin, range.end});
+    if (!IsInsidePartialSum(it->first)) partial_sums_.push_back({range.begin, range.end});
     ++it;
   }
   std::vector<MicrobatchRange> compute;
@@ -94,7 +95,7 @@ std::vector<MicrobatchRange> StepGradients::AssignTree(
       MakeNode({leaf, leaf + 1});
     }
   }
-  // Kept nodes may now be siblings within a larger unit.
+  // Kept nodes may now be siblings within a larger partial sum.
   std::vector<NodeKey> keys;
   for (const auto& [key, node] : nodes_) keys.push_back(key);
   std::stable_sort(keys.begin(), keys.end(), [](const NodeKey& a, const NodeKey& b) {
@@ -118,10 +119,10 @@ absl::StatusOr<std::optional<MicrobatchRange>> StepGradients::Resolve(
   state.resolved = true;
   state.gradient = std::move(gradient);
   --it->second.unresolved;
-  auto unit = MergeUp(it->first, tensor);
-  if (!unit.ok()) return unit.status();
-  if (!unit->has_value()) return std::nullopt;
-  return MicrobatchRange{(*unit)->first, (*unit)->second};
+  auto partial_sum = MergeUp(it->first, tensor);
+  if (!partial_sum.ok()) return partial_sum.status();
+  if (!partial_sum->has_value()) return std::nullopt;
+  return MicrobatchRange{(*partial_sum)->first, (*partial_sum)->second};
 }
 
 absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(NodeKey key,
@@ -129,7 +130,7 @@ absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(Nod
   while (true) {
     auto it = nodes_.find(key);
     if (it == nodes_.end() || !it->second.tensors[tensor].resolved) return std::nullopt;
-    if (IsUnit(key)) return key;
+    if (IsPartialSum(key)) return key;
     if (!tree_) return std::nullopt;
     const uint64_t size = key.second - key.first;
     const bool is_left = (key.first / size) % 2 == 0;
@@ -166,29 +167,31 @@ void StepGradients::DropInside(const NodeKey& key) {
   }
 }
 
-const StepGradients::TensorState& StepGradients::Get(const MicrobatchRange& unit,
+const StepGradients::TensorState& StepGradients::Get(const MicrobatchRange& partial_sum,
                                                      uint32_t tensor) const {
   static const TensorState* const kUnresolved = new TensorState();
-  auto it = nodes_.find(Key(unit));
+  auto it = nodes_.find(Key(partial_sum));
   return it == nodes_.end() ? *kUnresolved : it->second.tensors[tensor];
 }
 
 bool StepGradients::IsComplete() const {
-  return std::all_of(units_.begin(), units_.end(), [&](const MicrobatchRange& unit) {
-    auto it = nodes_.find(Key(unit));
-    return it != nodes_.end() && it->second.IsWhole();
-  });
+  return std::all_of(partial_sums_.begin(), partial_sums_.end(),
+                     [&](const MicrobatchRange& partial_sum) {
+                       auto it = nodes_.find(Key(partial_sum));
+                       return it != nodes_.end() && it->second.IsWhole();
+                     });
 }
 
-bool StepGradients::IsUnit(const NodeKey& key) const {
-  return std::any_of(units_.begin(), units_.end(),
-                     [&](const MicrobatchRange& unit) { return Key(unit) == key; });
+bool StepGradients::IsPartialSum(const NodeKey& key) const {
+  return std::any_of(partial_sums_.begin(), partial_sums_.end(),
+                     [&](const MicrobatchRange& partial_sum) { return Key(partial_sum) == key; });
 }
 
-bool StepGradients::IsInsideUnit(const NodeKey& key) const {
-  return std::any_of(units_.begin(), units_.end(), [&](const MicrobatchRange& unit) {
-    return unit.begin <= key.first && key.second <= unit.end;
-  });
+bool StepGradients::IsInsidePartialSum(const NodeKey& key) const {
+  return std::any_of(partial_sums_.begin(), partial_sums_.end(),
+                     [&](const MicrobatchRange& partial_sum) {
+                       return partial_sum.begin <= key.first && key.second <= partial_sum.end;
+                     });
 }
 
 StepGradients::Node& StepGradients::MakeNode(const NodeKey& key) {

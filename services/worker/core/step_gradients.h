@@ -1,11 +1,12 @@
 // The gradients of one step that a worker holds, by microbatches.
 //
-// Intuition. A worker pushes its part of a step as a few *units*: sums over contiguous
-// microbatches. Normally a unit is what was computed as one batch. With BitExact (docs/protocol.md
-// 7) units are the maximal complete subtrees of its assignment in the fixed binary tree over the
-// step's microbatches (a power of two); each microbatch is computed by itself, and a node is the
-// sum of its two children. Sums are computed here, tensor by tensor, as soon as both halves are
-// available, so that a unit's tensor can be pushed while backward still runs.
+// Intuition. A worker pushes its part of a step as a few *partial sums*: sums over contiguous
+// microbatches. Normally a partial sum is what was computed as one batch. With BitExact
+// (docs/protocol.md 7) partial sums are the maximal complete subtrees of its assignment in the
+// fixed binary tree over the step's microbatches (a power of two); each microbatch is computed by
+// itself, and a node is the sum of its two children. Sums are computed here, tensor by tensor, as
+// soon as both halves are available, so that a partial sum's tensor can be pushed while backward
+// still runs.
 //
 // When the view changes, Assign keeps the nodes that are wholly inside the new assignment and
 // returns what remains to be computed. A node that is partly outside is never used again: it would
@@ -38,7 +39,7 @@ std::vector<MicrobatchRange> MaximalSubtrees(const std::vector<MicrobatchRange>&
 
 class StepGradients {
  public:
-  // A tensor of a unit: unresolved, without a gradient, or with a gradient.
+  // A tensor of a partial sum: unresolved, without a gradient, or with a gradient.
   struct TensorState {
     bool resolved = false;
     std::optional<Gradient> gradient;
@@ -55,18 +56,18 @@ class StepGradients {
   // Whether a range that Assign returned is still wanted.
   bool Wants(const MicrobatchRange& computed) const { return nodes_.count(Key(computed)) != 0; }
 
-  // Resolves `tensor` of a computed range in the units that contain it: none or one. Called for
-  // each tensor; nullopt: no gradient. A range that is not wanted and a tensor that is resolved are
-  // ignored. Returns the unit in which the tensor is now resolved, if any.
+  // Resolves `tensor` of a computed range in the partial sums that contain it: none or one. Called
+  // for each tensor; nullopt: no gradient. A range that is not wanted and a tensor that is resolved
+  // are ignored. Returns the partial sum in which the tensor is now resolved, if any.
   absl::StatusOr<std::optional<MicrobatchRange>> Resolve(const MicrobatchRange& computed,
                                                          uint32_t tensor,
                                                          std::optional<Gradient> gradient);
 
   // Ascending, disjoint; together the assignment.
-  const std::vector<MicrobatchRange>& units() const { return units_; }
-  const TensorState& Get(const MicrobatchRange& unit, uint32_t tensor) const;
+  const std::vector<MicrobatchRange>& partial_sums() const { return partial_sums_; }
+  const TensorState& Get(const MicrobatchRange& partial_sum, uint32_t tensor) const;
 
-  // Whether every tensor of every unit is resolved.
+  // Whether every tensor of every partial sum is resolved.
   bool IsComplete() const;
 
  private:
@@ -78,11 +79,11 @@ class StepGradients {
   };
 
   static NodeKey Key(const MicrobatchRange& range) { return {range.begin, range.end}; }
-  bool IsUnit(const NodeKey& key) const;
-  bool IsInsideUnit(const NodeKey& key) const;
+  bool IsPartialSum(const NodeKey& key) const;
+  bool IsInsidePartialSum(const NodeKey& key) const;
   Node& MakeNode(const NodeKey& key);
-  // Sums a tensor upwards while both halves are available; returns the unit that it reaches, if
-  // any.
+  // Sums a tensor upwards while both halves are available; returns the partial sum that it reaches,
+  // if any.
   absl::StatusOr<std::optional<NodeKey>> MergeUp(NodeKey key, uint32_t tensor);
   void DropInside(const NodeKey& key);
   std::vector<MicrobatchRange> AssignTree(const std::vector<MicrobatchRange>& assignment);
@@ -91,7 +92,7 @@ class StepGradients {
   const v1::TensorTable* table_;
   const bool tree_;
   const WorkerRules* rules_;
-  std::vector<MicrobatchRange> units_;
+  std::vector<MicrobatchRange> partial_sums_;
   std::map<NodeKey, Node> nodes_;
 };
 

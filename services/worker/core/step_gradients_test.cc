@@ -76,13 +76,13 @@ TEST(MaximalSubtreesTest, OneRangeHasAtMostTwiceTheLogarithmOfTheTree) {
   }
 }
 
-TEST_F(StepGradientsTest, ContiguousMicrobatchesAreOneUnit) {
+TEST_F(StepGradientsTest, ContiguousMicrobatchesAreOnePartialSum) {
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   EXPECT_THAT(gradients.Assign({Range(0, 3), Range(5, 6)}), ElementsAre(Range(0, 3), Range(5, 6)));
-  EXPECT_THAT(gradients.units(), ElementsAre(Range(0, 3), Range(5, 6)));
+  EXPECT_THAT(gradients.partial_sums(), ElementsAre(Range(0, 3), Range(5, 6)));
 }
 
-TEST_F(StepGradientsTest, AUnitIsCompleteWhenEveryTensorIsResolved) {
+TEST_F(StepGradientsTest, APartialSumIsCompleteWhenEveryTensorIsResolved) {
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 2)}));
   EXPECT_TRUE(gradients.IsComplete());
@@ -93,10 +93,10 @@ TEST_F(StepGradientsTest, ANewAssignmentThatContainsTheOldOneKeepsItAndComputesT
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   Compute(gradients, gradients.Assign({Range(2, 4)}));
   EXPECT_THAT(gradients.Assign({Range(0, 6)}), ElementsAre(Range(0, 2), Range(4, 6)));
-  EXPECT_THAT(gradients.units(), ElementsAre(Range(0, 2), Range(2, 4), Range(4, 6)));
+  EXPECT_THAT(gradients.partial_sums(), ElementsAre(Range(0, 2), Range(2, 4), Range(4, 6)));
 }
 
-TEST_F(StepGradientsTest, AUnitPartlyOutsideTheNewAssignmentIsComputedAgain) {
+TEST_F(StepGradientsTest, APartialSumPartlyOutsideTheNewAssignmentIsComputedAgain) {
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 4)}));
   EXPECT_THAT(gradients.Assign({Range(0, 3)}), ElementsAre(Range(0, 3)));
@@ -116,7 +116,7 @@ TEST_F(StepGradientsTest, WithATreeEveryMicrobatchIsComputedByItselfAndSummedUpw
   const auto leaves = gradients.Assign({Range(0, 3)});
   EXPECT_THAT(leaves, ElementsAre(Range(0, 1), Range(1, 2), Range(2, 3)));
   Compute(gradients, leaves);
-  EXPECT_THAT(gradients.units(), ElementsAre(Range(0, 2), Range(2, 3)));
+  EXPECT_THAT(gradients.partial_sums(), ElementsAre(Range(0, 2), Range(2, 3)));
   EXPECT_EQ(ValueOf(gradients.Get(Range(0, 2), 0).gradient->values), 3);
   EXPECT_EQ(ValueOf(gradients.Get(Range(2, 3), 0).gradient->values), 4);
 }
@@ -158,13 +158,13 @@ TEST_F(StepGradientsTest, ASubtreePartlyOutsideTheNewAssignmentIsNeverSent) {
   StepGradients gradients(&table_, /*tree=*/true, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 4)}));
   EXPECT_THAT(gradients.Assign({Range(1, 4)}), ElementsAre(Range(1, 2), Range(2, 3), Range(3, 4)));
-  EXPECT_THAT(gradients.units(), ElementsAre(Range(1, 2), Range(2, 4)));
+  EXPECT_THAT(gradients.partial_sums(), ElementsAre(Range(1, 2), Range(2, 4)));
 }
 
-// The rule of the model (protocol/tree.cpp): over all pairs and triples of assignments, units are
-// exactly the maximal subtrees of the newest one, each holds its own microbatches once, and nothing
-// is computed that was held whole inside it.
-TEST_F(StepGradientsTest, OverAllSuccessiveAssignmentsEveryUnitHoldsItsMicrobatchesOnce) {
+// The rule of the model (protocol/tree.cpp): over all pairs and triples of assignments, partial
+// sums are exactly the maximal subtrees of the newest one, each holds its own microbatches once,
+// and nothing is computed that was held whole inside it.
+TEST_F(StepGradientsTest, OverAllSuccessiveAssignmentsEveryPartialSumHasItsMicrobatchesOnce) {
   constexpr uint64_t kMicrobatches = 8;
   std::vector<MicrobatchRange> assignments;
   for (uint64_t begin = 0; begin < kMicrobatches; ++begin) {
@@ -180,22 +180,22 @@ TEST_F(StepGradientsTest, OverAllSuccessiveAssignmentsEveryUnitHoldsItsMicrobatc
         leaves.resize(std::min(done, leaves.size()));
         Compute(gradients, leaves);
         std::vector<MicrobatchRange> held;
-        for (const MicrobatchRange& unit : gradients.units()) {
-          if (gradients.Get(unit, 0).resolved) held.push_back(unit);
+        for (const MicrobatchRange& partial_sum : gradients.partial_sums()) {
+          if (gradients.Get(partial_sum, 0).resolved) held.push_back(partial_sum);
         }
         const auto rest = gradients.Assign({second});
         for (const MicrobatchRange& leaf : rest) {
-          for (const MicrobatchRange& unit : held) {
-            const bool inside = second.begin <= unit.begin && unit.end <= second.end;
-            EXPECT_FALSE(inside && unit.begin <= leaf.begin && leaf.end <= unit.end);
+          for (const MicrobatchRange& partial_sum : held) {
+            const bool inside = second.begin <= partial_sum.begin && partial_sum.end <= second.end;
+            EXPECT_FALSE(inside && partial_sum.begin <= leaf.begin && leaf.end <= partial_sum.end);
           }
         }
         Compute(gradients, rest);
         Compute(gradients, pending);  // those in progress; unwanted ranges are ignored
-        EXPECT_EQ(gradients.units(), MaximalSubtrees({second}));
+        EXPECT_EQ(gradients.partial_sums(), MaximalSubtrees({second}));
         ASSERT_TRUE(gradients.IsComplete());
-        for (const MicrobatchRange& unit : gradients.units()) {
-          EXPECT_EQ(ValueOf(gradients.Get(unit, 0).gradient->values), Bits(unit));
+        for (const MicrobatchRange& partial_sum : gradients.partial_sums()) {
+          EXPECT_EQ(ValueOf(gradients.Get(partial_sum, 0).gradient->values), Bits(partial_sum));
         }
       }
     }

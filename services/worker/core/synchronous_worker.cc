@@ -48,7 +48,7 @@ void SynchronousWorker::SettleResiduals(const v1::View& old) {
     // A step closes only with the contribution of each member, so this worker's is in it.
     push_.encoder().Commit();
   } else {
-    // The sums were dropped; the contribution is encoded again, by new units.
+    // The sums were dropped; the contribution is encoded again, by new partial sums.
     push_.encoder().Rollback();
   }
 }
@@ -318,11 +318,11 @@ absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
                                          std::optional<Gradient> gradient) {
   auto it = computing_.find(id);
   if (it == computing_.end()) return absl::OkStatus();
-  auto unit = gradients_->Resolve(it->second, tensor, std::move(gradient));
-  if (!unit.ok()) return unit.status();
-  if (unit->has_value()) {
+  auto partial_sum = gradients_->Resolve(it->second, tensor, std::move(gradient));
+  if (!partial_sum.ok()) return partial_sum.status();
+  if (partial_sum->has_value()) {
     reduction_.OnResolved(tensor);
-    push_.OnResolved(**unit, tensor);
+    push_.OnResolved(**partial_sum, tensor);
   }
   return absl::OkStatus();
 }

@@ -180,7 +180,7 @@ v1::JobSpec MakeJob(const Flags& flags) {
   job.mutable_worker()->set_replicas(1);
   job.mutable_timeouts()->set_heartbeat(1);
   job.mutable_timeouts()->set_suspect(1);
-  job.mutable_timeouts()->set_silence(30);
+  job.mutable_timeouts()->set_heartbeat_timeout(30);
   job.mutable_timeouts()->set_pause(30);
   job.mutable_timeouts()->set_initialization(60);
   job.mutable_timeouts()->set_suspend_checkpoint(60);

@@ -55,7 +55,7 @@ void FillData(const ModelJob& model, const std::string& directory, v1::DataSpec*
 void FillTimeouts(v1::TimeoutSpec* timeouts) {
   timeouts->set_heartbeat(1);
   timeouts->set_suspect(1);
-  timeouts->set_silence(30);
+  timeouts->set_heartbeat_timeout(30);
   timeouts->set_pause(30);
   timeouts->set_initialization(60);
   timeouts->set_suspend_checkpoint(60);

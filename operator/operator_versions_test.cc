@@ -160,10 +160,10 @@ TEST_F(OperatorVersionsTest, NamesChangedFieldsUntilTheCoordinatorRestarts) {
   EXPECT_EQ(NotInEffect(), "False/AllInEffect") << "these take effect at once";
   Patch({{"training", {{"steps", 1000}}},
          {"checkpoint", {{"intervalSteps", 50}}},
-         {"timeouts", {{"silenceSeconds", 9}}}});
+         {"timeouts", {{"heartbeatTimeoutSeconds", 9}}}});
   EXPECT_EQ(NotInEffect(), "True/FieldsPending");
-  for (const char* field :
-       {"spec.training.steps", "spec.checkpoint.intervalSteps", "spec.timeouts.silenceSeconds"}) {
+  for (const char* field : {"spec.training.steps", "spec.checkpoint.intervalSteps",
+                            "spec.timeouts.heartbeatTimeoutSeconds"}) {
     EXPECT_THAT(Pending(), HasSubstr(field));
   }
   EXPECT_THAT(Pending(), Not(HasSubstr("replicas")));
@@ -172,7 +172,7 @@ TEST_F(OperatorVersionsTest, NamesChangedFieldsUntilTheCoordinatorRestarts) {
   // The change is reverted.
   Patch({{"training", {{"steps", 100}}},
          {"checkpoint", {{"intervalSteps", nullptr}}},
-         {"timeouts", {{"silenceSeconds", nullptr}}}});
+         {"timeouts", {{"heartbeatTimeoutSeconds", nullptr}}}});
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
   // It takes effect with the coordinator's next pod.
   Patch({{"training", {{"steps", 1000}}}});

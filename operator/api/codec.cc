@@ -295,7 +295,7 @@ void ReadCheckpoint(View view, v1::CheckpointSpec* checkpoint) {
 void ReadTimeouts(View view, v1::TimeoutSpec* timeouts) {
   timeouts->set_heartbeat(view.Num("heartbeatSeconds", 0));
   timeouts->set_suspect(view.Num("suspectSeconds", 0));
-  timeouts->set_silence(view.Num("silenceSeconds", 0));
+  timeouts->set_heartbeat_timeout(view.Num("heartbeatTimeoutSeconds", 0));
   timeouts->set_pause(view.Num("pauseSeconds", 0));
   timeouts->set_initialization(view.Num("initializationSeconds", 0));
   timeouts->set_evaluation(view.Num("evaluationSeconds", 0));
@@ -618,7 +618,7 @@ Json ToJson(const TrainingJob& job) {
   const v1::TimeoutSpec& timeouts = job.spec.timeouts();
   spec["timeouts"] = {{"heartbeatSeconds", timeouts.heartbeat()},
                       {"suspectSeconds", timeouts.suspect()},
-                      {"silenceSeconds", timeouts.silence()},
+                      {"heartbeatTimeoutSeconds", timeouts.heartbeat_timeout()},
                       {"pauseSeconds", timeouts.pause()},
                       {"initializationSeconds", timeouts.initialization()},
                       {"evaluationSeconds", timeouts.evaluation()},

@@ -583,7 +583,8 @@ void AddLimits(std::vector<Field>* fields) {
   };
   timeout("heartbeatSeconds", "Time between two signs of life of a process.", "0.5");
   timeout("suspectSeconds", "A worker whose connection broke has so long to return.", "1");
-  timeout("silenceSeconds", "A process that gives no sign of life for so long is lost.", "5");
+  timeout("heartbeatTimeoutSeconds", "A process that gives no sign of life for so long is lost.",
+          "5");
   timeout("pauseSeconds", "A shard that does not answer a pause for so long is lost.", "5");
   timeout("initializationSeconds",
           "A worker that does not bring the initial parameters in so long is replaced.", "120");

@@ -75,7 +75,7 @@ TEST(Manifest, FillsInDefaultsOfAMinimalManifest) {
   EXPECT_EQ(spec.checkpoint().interval_seconds(), 300);
   EXPECT_EQ(spec.checkpoint().max_to_keep(), 3);
   EXPECT_EQ(spec.timeouts().suspect(), 1);
-  EXPECT_EQ(spec.timeouts().silence(), 5);
+  EXPECT_EQ(spec.timeouts().heartbeat_timeout(), 5);
   EXPECT_EQ(spec.backoff_limit(), 6);
 }
 

@@ -994,24 +994,26 @@ void AddJobRules(std::vector<Rule>* rules) {
                     "at most one of `intervalSteps` and `intervalSeconds` may be given",
                     {R"({"intervalSteps":10})"},
                     {R"({"intervalSteps":10,"intervalSeconds":10})"}});
-  rules->push_back({"spec.timeouts",
-                    "heartbeatSeconds",
-                    "self.heartbeatSeconds * 2.0 <= self.silenceSeconds",
-                    [](const Json& self) {
-                      return Num(self, "heartbeatSeconds") * 2.0 <= Num(self, "silenceSeconds");
-                    },
-                    "`heartbeatSeconds` must be at most half of `silenceSeconds`, or every process "
-                    "would seem lost",
-                    {R"({"heartbeatSeconds":1})"},
-                    {R"({"heartbeatSeconds":3})"}});
   rules->push_back(
       {"spec.timeouts",
-       "suspectSeconds",
-       "self.suspectSeconds <= self.silenceSeconds",
-       [](const Json& self) { return Num(self, "suspectSeconds") <= Num(self, "silenceSeconds"); },
-       "`suspectSeconds` must be at most `silenceSeconds`",
-       {R"({"suspectSeconds":2})"},
-       {R"({"suspectSeconds":6})"}});
+       "heartbeatSeconds",
+       "self.heartbeatSeconds * 2.0 <= self.heartbeatTimeoutSeconds",
+       [](const Json& self) {
+         return Num(self, "heartbeatSeconds") * 2.0 <= Num(self, "heartbeatTimeoutSeconds");
+       },
+       "`heartbeatSeconds` must be at most half of `heartbeatTimeoutSeconds`, or every process "
+       "would seem lost",
+       {R"({"heartbeatSeconds":1})"},
+       {R"({"heartbeatSeconds":3})"}});
+  rules->push_back({"spec.timeouts",
+                    "suspectSeconds",
+                    "self.suspectSeconds <= self.heartbeatTimeoutSeconds",
+                    [](const Json& self) {
+                      return Num(self, "suspectSeconds") <= Num(self, "heartbeatTimeoutSeconds");
+                    },
+                    "`suspectSeconds` must be at most `heartbeatTimeoutSeconds`",
+                    {R"({"suspectSeconds":2})"},
+                    {R"({"suspectSeconds":6})"}});
 }
 
 }  // namespace

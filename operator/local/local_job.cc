@@ -53,8 +53,9 @@ policy::JobPlan PlanOf(const api::TrainingJob& job) {
 // If a job tolerates only short silence, an expelled process also gets less time to exit.
 policy::Limits LimitsOf(const LocalJob::Options& options) {
   policy::Limits limits = options.limits;
-  if (const double silence = options.job.spec.timeouts().silence(); silence > 0) {
-    limits.expelled_grace = std::min(limits.expelled_grace, absl::Seconds(silence));
+  if (const double heartbeat_timeout = options.job.spec.timeouts().heartbeat_timeout();
+      heartbeat_timeout > 0) {
+    limits.expelled_grace = std::min(limits.expelled_grace, absl::Seconds(heartbeat_timeout));
   }
   return limits;
 }
@@ -64,7 +65,7 @@ policy::Limits LimitsOf(const LocalJob::Options& options) {
 JobControlClient::Options ControlOf(const LocalJob::Options& options, const policy::JobPlan& plan) {
   JobControlClient::Options control = options.control;
   control.call_timeout =
-      std::max(control.call_timeout, std::min(plan.silence_timeout / 2, absl::Seconds(5)));
+      std::max(control.call_timeout, std::min(plan.heartbeat_timeout / 2, absl::Seconds(5)));
   return control;
 }
 

@@ -12,9 +12,9 @@
 namespace sluice::policy {
 namespace {
 
-// Added to TimeoutSpec.silence, for the latency of an answer and for a busy machine.
-constexpr absl::Duration kSilenceMargin = absl::Seconds(2);
-constexpr double kDefaultSilence = 5;
+// Added to TimeoutSpec.heartbeat_timeout, for the latency of an answer and for a busy machine.
+constexpr absl::Duration kHeartbeatTimeoutMargin = absl::Seconds(2);
+constexpr double kDefaultHeartbeatTimeout = 5;
 constexpr double kDefaultStart = 60;
 // A user's own program may need much time before it registers.
 constexpr double kDefaultCommandStart = 600;
@@ -480,7 +480,7 @@ class Decider {
   absl::Time CoordinatorSilentAt(const ProcessObservation& process) const {
     if (!plan_.watch_coordinator) return absl::InfiniteFuture();
     if (world_.last_progress_at < process.started) return process.started + plan_.start_timeout;
-    return world_.last_progress_at + plan_.silence_timeout;
+    return world_.last_progress_at + plan_.heartbeat_timeout;
   }
 
   absl::Duration StartTimeout(const Replica& replica) const {
@@ -504,7 +504,7 @@ class Decider {
     const bool lost = process.registration == Registration::kMissing &&
                       kept.registered_instance == process.instance;
     const absl::Time at =
-        kept.missing_since + (lost ? plan_.silence_timeout : StartTimeout(replica));
+        kept.missing_since + (lost ? plan_.heartbeat_timeout : StartTimeout(replica));
     // Only an answer of the coordinator from after that time proves that the process is missing; an
     // older one does not.
     if (world_.last_progress_at >= at) {
@@ -624,7 +624,8 @@ void SetTimers(const v1::JobSpec& job, JobPlan* plan) {
   plan->start_timeout = seconds(timeouts.start(), kDefaultStart);
   plan->worker_start_timeout = seconds(
       timeouts.start(), job.worker().command_size() > 0 ? kDefaultCommandStart : kDefaultStart);
-  plan->silence_timeout = seconds(timeouts.silence(), kDefaultSilence) + kSilenceMargin;
+  plan->heartbeat_timeout =
+      seconds(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) + kHeartbeatTimeoutMargin;
 }
 
 void Forgive(absl::Duration stood_still, Observation* world, Memory* memory) {

@@ -93,7 +93,7 @@ struct JobPlan {
   absl::Duration worker_start_timeout = absl::InfiniteDuration();
   // A process that was registered is killed after it has been missing at the answering coordinator
   // for this long. A coordinator is killed this long after its last answer.
-  absl::Duration silence_timeout = absl::InfiniteDuration();
+  absl::Duration heartbeat_timeout = absl::InfiniteDuration();
   // Whether the backend itself watches the coordinator (Observation::last_progress_at).
   bool watch_coordinator = false;
 };

@@ -865,7 +865,7 @@ const std::vector<Replica> kEverybody = {kShard0, {v1::SHARD, 1}, kWorker0, kWor
 World WatchedWorld() {
   World world;
   v1::JobSpec job;
-  job.mutable_timeouts()->set_silence(3);
+  job.mutable_timeouts()->set_heartbeat_timeout(3);
   job.mutable_timeouts()->set_start(20);
   SetTimers(job, &world.plan);
   world.plan.watch_coordinator = true;
@@ -876,7 +876,7 @@ TEST(PolicyTest, TimersHaveDefaultsAndCustomProgramsMayStartMoreSlowly) {
   JobPlan plan;
   v1::JobSpec job;
   SetTimers(job, &plan);
-  EXPECT_EQ(plan.silence_timeout, absl::Seconds(7));
+  EXPECT_EQ(plan.heartbeat_timeout, absl::Seconds(7));
   EXPECT_EQ(plan.start_timeout, absl::Seconds(60));
   EXPECT_EQ(plan.worker_start_timeout, absl::Seconds(60));
   job.mutable_worker()->add_command("train");
@@ -884,19 +884,19 @@ TEST(PolicyTest, TimersHaveDefaultsAndCustomProgramsMayStartMoreSlowly) {
   EXPECT_EQ(plan.start_timeout, absl::Seconds(60));
   EXPECT_EQ(plan.worker_start_timeout, absl::Minutes(10));
   job.mutable_timeouts()->set_start(7);
-  job.mutable_timeouts()->set_silence(1);
+  job.mutable_timeouts()->set_heartbeat_timeout(1);
   SetTimers(job, &plan);
   EXPECT_EQ(plan.start_timeout, absl::Seconds(7));
   EXPECT_EQ(plan.worker_start_timeout, absl::Seconds(7));
-  EXPECT_EQ(plan.silence_timeout, absl::Seconds(3));
+  EXPECT_EQ(plan.heartbeat_timeout, absl::Seconds(3));
 }
 
 TEST(PolicyTest, KillsASilentCoordinatorAndCountsItsReplacement) {
   World world = WatchedWorld();
   world.StartAll();
   world.Answer(kEverybody);
-  EXPECT_EQ(world.Step().decide_again, world.now + world.plan.silence_timeout);
-  world.now += world.plan.silence_timeout - absl::Milliseconds(1);
+  EXPECT_EQ(world.Step().decide_again, world.now + world.plan.heartbeat_timeout);
+  world.now += world.plan.heartbeat_timeout - absl::Milliseconds(1);
   world.Step();
   EXPECT_THAT(world.stopped, IsEmpty());
   world.now += absl::Milliseconds(1);
@@ -913,7 +913,7 @@ TEST(PolicyTest, KillsASilentCoordinatorAndCountsItsReplacement) {
 TEST(PolicyTest, KillsACoordinatorThatDoesNotAnswerWithinTheStartTimeout) {
   World world = WatchedWorld();
   world.Step();
-  world.now += world.plan.silence_timeout + absl::Seconds(1);
+  world.now += world.plan.heartbeat_timeout + absl::Seconds(1);
   world.Step();
   EXPECT_THAT(world.stopped, IsEmpty()) << "it may still start";
   world.now += world.plan.start_timeout;
@@ -995,7 +995,7 @@ TEST(PolicyTest, KillsAProcessUnknownToANewCoordinatorWithoutCountingIt) {
     EXPECT_THAT(world.stopped, IsEmpty());
     world.Answer(others);
     world.Step();
-    world.now += world.plan.silence_timeout - absl::Milliseconds(1);
+    world.now += world.plan.heartbeat_timeout - absl::Milliseconds(1);
     world.Answer(others);
     world.Step();
     EXPECT_THAT(world.stopped, IsEmpty());
@@ -1037,7 +1037,7 @@ TEST(PolicyTest, AProcessThatHasLeftMayContinueButNotFreeze) {
     world.Step();
   };
   left();
-  world.now += world.plan.silence_timeout;
+  world.now += world.plan.heartbeat_timeout;
   left();
   EXPECT_THAT(world.stopped, IsEmpty());
   world.now += world.plan.start_timeout;
@@ -1065,7 +1065,7 @@ TEST(PolicyTest, SuspensionEndsEvenIfTheCoordinatorFreezes) {
   world.Answer(kEverybody);
   world.plan.suspend = true;
   world.Step();
-  world.now += world.plan.silence_timeout;
+  world.now += world.plan.heartbeat_timeout;
   world.Step();
   EXPECT_THAT(world.stopped, ElementsAre("kill coordinator"));
   world.End(kCoordinator, 0, SIGKILL);

@@ -125,8 +125,8 @@ class JobDecider {
     }
     policy::SetTimers(job_.job.spec, &policy_plan_);
     // The coordinator's reports do not distinguish a pod from the previous pod of the same replica.
-    policy_plan_.silence_timeout =
-        std::max(policy_plan_.silence_timeout, policy_plan_.start_timeout);
+    policy_plan_.heartbeat_timeout =
+        std::max(policy_plan_.heartbeat_timeout, policy_plan_.start_timeout);
     const bool goes_on = !job_.job.suspend && recovery_.shards != 0;
     resizing_ = goes_on && recovery_.shards != wanted_shards;
     switching_ = goes_on && recovery_.mode != wanted_mode_;

@@ -130,8 +130,9 @@ Json StartupProbe(const JobView& job) {
 // machine six failures in a row mean that the process is as good as frozen.
 Json LivenessProbe(const JobView& job) {
   constexpr int kFailures = 6;
-  const double silence = job.job.spec.timeouts().silence();
-  return KillingProbe(static_cast<int>(std::clamp(std::ceil(silence), 5.0, 60.0)), kFailures);
+  const double heartbeat_timeout = job.job.spec.timeouts().heartbeat_timeout();
+  return KillingProbe(static_cast<int>(std::clamp(std::ceil(heartbeat_timeout), 5.0, 60.0)),
+                      kFailures);
 }
 
 // Whether workers download data.

@@ -221,9 +221,9 @@ TEST(ObjectsTest, ProbesKillFrozenButNotBusyProcesses) {
     EXPECT_EQ(usual["startupProbe"]["failureThreshold"], 12) << "60 s";
     EXPECT_EQ(usual["livenessProbe"]["periodSeconds"], 5);
     EXPECT_EQ(usual["livenessProbe"]["failureThreshold"], 6) << "30 s";
-    const Json patient =
-        Container(MakePod(Job({{"timeouts", {{"silenceSeconds", 12.5}, {"startSeconds", 301}}}}),
-                          kDefaults, replica));
+    const Json patient = Container(
+        MakePod(Job({{"timeouts", {{"heartbeatTimeoutSeconds", 12.5}, {"startSeconds", 301}}}}),
+                kDefaults, replica));
     EXPECT_EQ(patient["startupProbe"]["failureThreshold"], 61);
     EXPECT_EQ(patient["livenessProbe"]["periodSeconds"], 13);
   }

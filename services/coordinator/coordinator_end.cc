@@ -136,7 +136,7 @@ void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message,
   }
 
   stage_ = Stage::kLeavingWorkers;
-  leave_deadline_ = now + timers_.silence;
+  leave_deadline_ = now + timers_.heartbeat_timeout;
   if (reason == ExitReason::kFailed) {
     Warn(exit_message_, now);
   } else {
@@ -173,7 +173,7 @@ void CoordinatorCore::Impl::AdvanceLeaving(absl::Time now) {
     const bool linger = linger_until_ > now;
     if (!late && (linger || !membership_.LivingAndConnected(v1::WORKER).empty())) return;
     stage_ = Stage::kLeavingShards;
-    leave_deadline_ = now + timers_.silence;
+    leave_deadline_ = now + timers_.heartbeat_timeout;
     for (const Process* shard : membership_.Living(v1::SHARD)) SendFinish(*shard);
     return;
   }

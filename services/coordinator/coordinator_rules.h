@@ -21,7 +21,7 @@ class CoordinatorRules {
   // R7: an expelled incarnation is refused.
   virtual bool RefuseExpelled() const { return true; }
   // R2: the view starts at the lowest version; no: at the highest.
-  virtual bool FallBackToLowest() const { return true; }
+  virtual bool RollBackToLowest() const { return true; }
   // R8: applied samples are removed from the leases that are kept.
   virtual bool KeepLeases() const { return true; }
   // R11: an attempt is claimed before it begins.

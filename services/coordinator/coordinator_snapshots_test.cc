@@ -81,7 +81,7 @@ TEST(CoordinatorCheckpoints, ParentIsKeptUntilAttemptHasItsOwn) {
   EXPECT_EQ(job.manifests.at({2, 10}).parent().step(), 5);
 }
 
-TEST(CoordinatorCheckpoints, FallBackDropsPinButKeepsCut) {
+TEST(CoordinatorCheckpoints, RollBackDropsPinButKeepsCut) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);

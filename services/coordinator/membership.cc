@@ -166,7 +166,8 @@ void Membership::Answered(uint64_t incarnation, absl::Time now) {
 
 absl::Time Membership::Overdue(const Process& process) const {
   if (process.suspect()) return process.broken + options_.suspect;
-  return process.answered ? process.last_message + options_.silence : absl::InfiniteFuture();
+  return process.answered ? process.last_message + options_.heartbeat_timeout
+                          : absl::InfiniteFuture();
 }
 
 Process* Membership::Disconnected(StreamId stream, absl::Time now) {
@@ -225,10 +226,11 @@ std::vector<Departure> Membership::ExpelOverdue(absl::Time now) {
   for (const auto& [incarnation, process] : living_) {
     if (Overdue(process) > now) continue;
     overdue.emplace_back(
-        incarnation, process.suspect() ? absl::StrCat("its connection broke and did not return in ",
-                                                      absl::FormatDuration(options_.suspect))
-                                       : absl::StrCat("sent nothing for ",
-                                                      absl::FormatDuration(options_.silence)));
+        incarnation,
+        process.suspect()
+            ? absl::StrCat("its connection broke and did not return in ",
+                           absl::FormatDuration(options_.suspect))
+            : absl::StrCat("sent nothing for ", absl::FormatDuration(options_.heartbeat_timeout)));
   }
   std::sort(overdue.begin(), overdue.end());
   std::vector<Departure> departures;
@@ -241,7 +243,7 @@ std::vector<Departure> Membership::ExpelOverdue(absl::Time now) {
 std::vector<StreamId> Membership::TakeOverdueStreams(absl::Time now) {
   std::vector<StreamId> overdue;
   for (const auto& [stream, since] : registering_) {
-    if (since + options_.silence <= now) overdue.push_back(stream);
+    if (since + options_.heartbeat_timeout <= now) overdue.push_back(stream);
   }
   std::sort(overdue.begin(), overdue.end());
   for (StreamId stream : overdue) registering_.erase(stream);
@@ -282,7 +284,7 @@ absl::Time Membership::NextDeadline() const {
     deadline = std::min(deadline, Overdue(process));
   }
   for (const auto& [stream, since] : registering_) {
-    deadline = std::min(deadline, since + options_.silence);
+    deadline = std::min(deadline, since + options_.heartbeat_timeout);
   }
   return deadline;
 }

@@ -63,7 +63,7 @@ class Membership {
     std::string job;
     WireVersions wire_versions = SpokenWireVersions();
     absl::Duration suspect;
-    absl::Duration silence;
+    absl::Duration heartbeat_timeout;
     bool refuse_expelled = true;  // R7
     // Processes of each role that the job wants; see SetWanted.
     uint64_t workers = 0;

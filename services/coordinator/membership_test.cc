@@ -15,7 +15,7 @@ Membership::Options Options() {
   Membership::Options options;
   options.job = "ns/job/uid";
   options.suspect = absl::Seconds(1);
-  options.silence = absl::Seconds(5);
+  options.heartbeat_timeout = absl::Seconds(5);
   options.workers = options.shards = 16;
   return options;
 }

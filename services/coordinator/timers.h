@@ -10,7 +10,7 @@ namespace sluice::coordinator {
 
 struct Timers {
   absl::Duration suspect;             // a process may return within this after its stream broke
-  absl::Duration silence;             // a frozen process is expelled after this
+  absl::Duration heartbeat_timeout;   // a frozen process is expelled after this
   absl::Duration pause;               // a shard must answer a Pause(Now) or an Install within this
   absl::Duration initialization;      // a worker must bring version 0 within this
   absl::Duration evaluation;          // a member must answer Evaluate within this
@@ -39,7 +39,7 @@ inline Timers TimersFrom(const v1::TimeoutSpec& spec) {
   };
   Timers timers;
   timers.suspect = seconds(spec.suspect(), 1);
-  timers.silence = seconds(spec.silence(), 5);
+  timers.heartbeat_timeout = seconds(spec.heartbeat_timeout(), 5);
   timers.pause = seconds(spec.pause(), 5);
   timers.initialization = seconds(spec.initialization(), 120);
   timers.evaluation = seconds(spec.evaluation(), 600);

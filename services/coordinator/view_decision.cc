@@ -67,7 +67,7 @@ const v1::PauseReply* Newest(const PauseReplies& replies) {
 }
 
 // Checks that every partition can reach the version: a partition one version ahead uses its undo.
-std::optional<std::string> CheckFallBack(const AttemptFacts& attempt, const PauseReplies& replies,
+std::optional<std::string> CheckRollBack(const AttemptFacts& attempt, const PauseReplies& replies,
                                          uint64_t version) {
   for (size_t i = 0; i < attempt.shards.size(); ++i) {
     for (const auto& state : replies.at(attempt.shards[i]).partitions()) {
@@ -171,8 +171,8 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
 
   // If all partitions are empty, there is no lowest version.
   if (lowest > highest) lowest = highest = newest->newest().first_step();
-  decision.first_step = rules.FallBackToLowest() ? lowest : highest;
-  if (std::optional<std::string> stuck = CheckFallBack(attempt, replies, decision.first_step);
+  decision.first_step = rules.RollBackToLowest() ? lowest : highest;
+  if (std::optional<std::string> stuck = CheckRollBack(attempt, replies, decision.first_step);
       stuck.has_value()) {
     return Fail(Decision::Outcome::kLost, *std::move(stuck));
   }

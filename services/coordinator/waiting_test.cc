@@ -16,7 +16,7 @@ class WaitingTest : public ::testing::Test {
   }
   static v1::JobSpec Spec() {
     v1::JobSpec spec = FakeJob::Spec();
-    spec.mutable_timeouts()->set_silence(100);
+    spec.mutable_timeouts()->set_heartbeat_timeout(100);
     spec.mutable_timeouts()->set_gradients(15);
     spec.mutable_timeouts()->set_weights(35);
     return spec;

@@ -103,7 +103,7 @@ absl::Status CurlGet::Get(const std::string& url, const Sink& sink,
       static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));  // NOLINT
   curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_TIME,
-                   static_cast<long>(absl::ToInt64Seconds(options_.silence)));  // NOLINT
+                   static_cast<long>(absl::ToInt64Seconds(options_.idle_timeout)));  // NOLINT
   curl_easy_setopt(easy.get(), CURLOPT_USERAGENT, options_.user_agent.c_str());
   curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, detail);
   curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, OnBody);

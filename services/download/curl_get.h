@@ -16,7 +16,7 @@ class CurlGet final : public HttpGet {
   struct Options {
     absl::Duration connect_timeout = absl::Seconds(15);
     // A request fails if the server sends nothing for so long; whole seconds.
-    absl::Duration silence = absl::Seconds(60);
+    absl::Duration idle_timeout = absl::Seconds(60);
     std::string user_agent = "sluice";
   };
 

@@ -302,8 +302,8 @@ void Partition::DropUndo() {
   undo_.reset();
 }
 
-void Partition::FallBack() {
-  SLUICE_CHECK(undo_.has_value(), "a fall-back needs the previous version");
+void Partition::RollBack() {
+  SLUICE_CHECK(undo_.has_value(), "a rollback needs the previous version");
   blocks_ = *std::move(undo_);
   undo_.reset();
   row_versions_.assign(blocks_.size(), RowVersions());

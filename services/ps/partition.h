@@ -44,7 +44,7 @@ struct ReceivedBlock {
 //
 //   contributions ──Add──> sums ──Close──> version v + 1 ; v becomes the undo
 //                                          undo ──DropUndo──> gone   (v + 1 is committed)
-//                                          v + 1 ──FallBack──> v     (a view change took it back)
+//                                          v + 1 ──RollBack──> v     (a view change took it back)
 //
 // Has no notion of views; members are numbers. Not thread-safe.
 class Partition {
@@ -123,7 +123,7 @@ class Partition {
 
   void DropUndo();
   // Returns to the previous version. Requires an undo.
-  void FallBack();
+  void RollBack();
 
  private:
   struct Received {

@@ -247,7 +247,7 @@ TEST(PartitionRowsTest, StepsByRowsHaveTheBitsOfWholeSteps) {
                 BytesOf(*whole.partition().At(version - 1)));
       const bool undone = random.Below(5) == 0;
       for (Table* table : {&rows, &whole}) {
-        undone ? table->partition().FallBack() : table->partition().DropUndo();
+        undone ? table->partition().RollBack() : table->partition().DropUndo();
       }
       for (const auto& [content, bytes] : pinned) ASSERT_EQ(BytesOf(content->blocks), bytes);
     }

@@ -115,7 +115,7 @@ class ShardCore::Impl {
   bool MayInstall(const v1::Install& install) const;
   bool IsAnnounced(const v1::ViewId& later) const;
   std::optional<std::string> AdoptPartitions(const InstalledView& view);
-  bool FallBackTo(uint64_t first_step);
+  bool RollBackTo(uint64_t first_step);
   void FinishInstall(const v1::Install& install);
   void RetainReferences();
   void OnClosed(Partition& partition);
@@ -352,7 +352,7 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   state.view = std::move(view);
   state.frozen = false;
   pausing_ = Pausing::kNo;
-  if (state.view->synchronous() && !FallBackTo(install.view().first_step())) return;
+  if (state.view->synchronous() && !RollBackTo(install.view().first_step())) return;
   FinishInstall(install);
   streams.SetShards(install.view().shards());
   for (StreamId stream : parked) {
@@ -382,10 +382,10 @@ std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView&
 }
 
 // Brings all partitions to the view's first step; a partition one past it returns by its undo.
-bool ShardCore::Impl::FallBackTo(uint64_t first_step) {
+bool ShardCore::Impl::RollBackTo(uint64_t first_step) {
   for (uint32_t number : state.view->owned()) {
     Partition& partition = *state.partitions[number];
-    if (partition.version() == first_step + 1 && partition.has_undo()) partition.FallBack();
+    if (partition.version() == first_step + 1 && partition.has_undo()) partition.RollBack();
     if (partition.version() != first_step) {
       state.Fail(absl::StrCat("view ", ShortName(state.view->id()), " begins at step ", first_step,
                               ", partition ", number, " is at ", partition.version()));

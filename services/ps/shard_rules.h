@@ -57,8 +57,8 @@ class ShardRules {
   virtual bool WakeParkedPulls() const { return true; }
   // R14: a pin is reported and written only once its version is committed.
   virtual bool WriteOnlyCommitted() const { return true; }
-  // R14: a fall-back drops pins of the version that it takes back.
-  virtual bool DropPinsAtFallBack() const { return true; }
+  // R14: a rollback drops pins of the version that it takes back.
+  virtual bool DropPinsAtRollBack() const { return true; }
 };
 
 }  // namespace sluice::ps

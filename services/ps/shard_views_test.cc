@@ -324,9 +324,9 @@ TEST_F(ViewsTest, AfterStepIsAnsweredWhereTheShardIsHeldBeforeIt) {
   EXPECT_THAT(RepliedVersions(), ElementsAre(1, 1));
 }
 
-// ---------------------------------------------------------------- falling back
+// ---------------------------------------------------------------- rolling back
 
-TEST_F(ViewsTest, PartitionsThatAreAheadFallBackToTheViewsFirstStep) {
+TEST_F(ViewsTest, PartitionsThatAreAheadRollBackToTheViewsFirstStep) {
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(1);
   shard.job.mutable_optimizer()->set_momentum(1);
@@ -344,10 +344,10 @@ TEST_F(ViewsTest, PartitionsThatAreAheadFallBackToTheViewsFirstStep) {
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Values(0), (Values{-1, -1, -1, -1}));
   Close(1, 0);
-  EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "the momentum fell back too";
+  EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "the momentum rolled back too";
 }
 
-TEST_F(ViewsTest, AFallBackThatIsImpossibleFailsTheJob) {
+TEST_F(ViewsTest, ARollbackThatIsImpossibleFailsTheJob) {
   Begin();
   Step(0);
   Step(1);
@@ -764,7 +764,7 @@ TEST_F(SnapshotsTest, ASnapshotMayStillPinTheVersionBefore) {
   EXPECT_THAT(TakePinned(), ElementsAre(1));
 }
 
-TEST_F(SnapshotsTest, AFallBackDropsThePinButNotTheRequestThatTheInstallNames) {
+TEST_F(SnapshotsTest, ARollbackDropsThePinButNotTheRequestThatTheInstallNames) {
   Begin();
   const v1::OpenSnapshot snapshot = Snapshot(1, 1);
   Open(snapshot);
@@ -784,7 +784,7 @@ TEST_F(SnapshotsTest, AFallBackDropsThePinButNotTheRequestThatTheInstallNames) {
               UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 5)), Pair(Pair(1, 1), Values(2, 1))));
 }
 
-TEST_F(SnapshotsTest, FallBackDropsPinsOfTheVersionThatItTakesBack) {
+TEST_F(SnapshotsTest, RollbackDropsPinsOfTheVersionThatItTakesBack) {
   Begin();
   const v1::OpenSnapshot snapshot = Snapshot(1, 1);
   Open(snapshot);

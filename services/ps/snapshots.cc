@@ -118,7 +118,7 @@ void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
     Advance(snapshot);
     return;
   }
-  if (state_.rules.DropPinsAtFallBack() &&
+  if (state_.rules.DropPinsAtRollBack() &&
       snapshot.request.step() > state_.view->proto().first_step()) {
     snapshot.pins.clear();
   }

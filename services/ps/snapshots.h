@@ -25,7 +25,7 @@ namespace sluice::ps {
 //   Open ──(each partition reaches the step)──> pinned ──(step committed)──> SnapshotPinned [->
 //   files]
 //
-// A pin is a set of references to blocks, so training continues meanwhile. A fall-back drops the
+// A pin is a set of references to blocks, so training continues meanwhile. A rollback drops the
 // pins of the version that it takes back, but keeps the request if the Install names it again.
 class Snapshots {
  public:

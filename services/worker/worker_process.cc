@@ -480,7 +480,7 @@ class WorkerProcess::Impl {
             OnReduced(view, step, std::move(part));
           }});
     }
-    reducer_->Join(join.view, std::move(join.plan), join.silence);
+    reducer_->Join(join.view, std::move(join.plan), join.idle_timeout);
   }
   void Perform(LeaveGroup&) { reducer_->Leave(); }
   void Perform(ReduceGradients& reduce) {

@@ -38,7 +38,7 @@ v1::JobSpec AllReduceJob(const std::string& directory, uint32_t workers, uint64_
   job.mutable_worker()->set_replicas(workers);
   job.mutable_timeouts()->set_heartbeat(0.2);
   job.mutable_timeouts()->set_suspect(0.3);
-  job.mutable_timeouts()->set_silence(2);
+  job.mutable_timeouts()->set_heartbeat_timeout(2);
   return job;
 }
 
@@ -97,7 +97,7 @@ TEST_F(AllReduceTest, CountsEachSampleOnceWithOneTwoOrThreeWorkers) {
     v1::JobSpec job = AllReduceJob(directory, workers, 20);
     // No worker is expelled because the machine is busy, so the groups are never renewed.
     job.mutable_timeouts()->set_suspect(60);
-    job.mutable_timeouts()->set_silence(60);
+    job.mutable_timeouts()->set_heartbeat_timeout(60);
     ASSERT_NO_FATAL_FAILURE(Start(job, directory));
     const v1::JobProgress progress = FinishAndCheck();
     // Each step pushes the gradient once, not once per worker.

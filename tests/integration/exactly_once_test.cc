@@ -32,7 +32,7 @@ v1::JobSpec HurtJob(const std::string& directory) {
   job.mutable_worker()->set_replicas(3);
   job.mutable_timeouts()->set_heartbeat(0.2);
   job.mutable_timeouts()->set_suspect(0.3);
-  job.mutable_timeouts()->set_silence(1);
+  job.mutable_timeouts()->set_heartbeat_timeout(1);
   return job;
 }
 

@@ -72,7 +72,7 @@ class FailuresTest : public ::testing::Test {
 
 TEST_F(FailuresTest, ExpelsFrozenWorkerThatExitsWhenItWakes) {
   v1::JobSpec job = LinearJob(1500, 0.03);
-  job.mutable_timeouts()->set_silence(3);
+  job.mutable_timeouts()->set_heartbeat_timeout(3);
   Start(job, "frozen");
   WaitFor([](const v1::JobProgress& p) { return p.view().workers_size() == 2 && p.step() >= 3; });
   processes_->Signal("worker-1", SIGSTOP);

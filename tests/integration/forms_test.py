@@ -162,7 +162,7 @@ class Forms(unittest.TestCase):
         """Messages and summary of a job; `process` is frozen while the job trains."""
         manifest = additive('frozen', 240, {'globalBatchSize': 2, 'microbatchSize': 1, 'stepDelaySeconds': 0.05},
                             worker={'replicas': 2}, parameterServer={'replicas': 1}, checkpoint={'intervalSteps': 5},
-                            timeouts={'heartbeatSeconds': 0.5, 'silenceSeconds': 100, **timeouts})
+                            timeouts={'heartbeatSeconds': 0.5, 'heartbeatTimeoutSeconds': 100, **timeouts})
         lines, stopped = [], False
         with subprocess.Popen(self.run_arguments(manifest, 'json'), cwd=self.directory, stdout=subprocess.PIPE, text=True) as job:
             watchdog = threading.Timer(PATIENCE_S, job.kill)  # a job that hangs prints nothing

@@ -67,7 +67,7 @@ def manifest(shards, long_evaluation):
             'checkpoint': {'intervalSteps': INTERVAL},
             'backoffLimit': 100,
             'timeouts': {
-                'heartbeatSeconds': 0.2, 'suspectSeconds': 0.5, 'silenceSeconds': SILENCE_S, 'pauseSeconds': 2, 'evaluationSeconds': 20,
+                'heartbeatSeconds': 0.2, 'suspectSeconds': 0.5, 'heartbeatTimeoutSeconds': SILENCE_S, 'pauseSeconds': 2, 'evaluationSeconds': 20,
                 'suspendCheckpointSeconds': 10, 'startSeconds': START_S,
             },
         },
@@ -115,7 +115,7 @@ def table():
         Schedule('workers killed one after the other', [at(10, KILL, W[0]), at(20, KILL, W[1]), at(30, KILL, W[2])]),
         Schedule('worker frozen for good', [at(middle, STOP, W[1])]),
         Schedule('worker frozen for a moment', [at(middle, STOP, W[1]), then(CONT, W[1], after=0.5)], shards=3),
-        Schedule('worker frozen for longer than its silence', [at(middle, STOP, W[1]), then(CONT, W[1], after=SILENCE_S + 1)]),
+        Schedule('worker frozen for longer than its heartbeat timeout', [at(middle, STOP, W[1]), then(CONT, W[1], after=SILENCE_S + 1)]),
         Schedule('all workers frozen for good', [at(middle, STOP, *W)]),
         Schedule('worker frozen for good while it starts', [at(('start', W[2]), STOP, W[2])]),
         Schedule('worker frozen for good a moment after its start', [at(('start', W[0]), STOP, W[0], after=0.7)]),
@@ -125,7 +125,7 @@ def table():
         Schedule('shard killed', [at(middle, KILL, 'ps-0')]),
         Schedule('all shards killed at once', [at(middle, KILL, 'ps-0', 'ps-1', 'ps-2')], shards=3),
         Schedule('shard frozen for good', [at(middle, STOP, 'ps-1')]),
-        Schedule('shard frozen for longer than its silence', [at(middle, STOP, 'ps-1'), then(CONT, 'ps-1', after=SILENCE_S + 1)], shards=3),
+        Schedule('shard frozen for longer than its heartbeat timeout', [at(middle, STOP, 'ps-1'), then(CONT, 'ps-1', after=SILENCE_S + 1)], shards=3),
         Schedule('all shards frozen for good', [at(middle, STOP, 'ps-0', 'ps-1')]),
         Schedule('shard frozen for good while it starts', [at(('start', 'ps-1'), STOP, 'ps-1')]),
         # The coordinator.

@@ -25,7 +25,7 @@ def base_job(**changes):
         'worker': {'replicas': 1},
         'checkpoint': {'maxToKeep': 3},
         'backoffLimit': 100,
-        'timeouts': {'heartbeat': 0.5, 'suspect': 1, 'silence': 5, 'pause': 5, 'initialization': 60,
+        'timeouts': {'heartbeat': 0.5, 'suspect': 1, 'heartbeat_timeout': 5, 'pause': 5, 'initialization': 60,
                      'suspendCheckpoint': 30},
     }
     for field, value in changes.items():

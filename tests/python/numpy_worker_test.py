@@ -104,7 +104,7 @@ class NumpyWorkers(unittest.TestCase):
     def test_a_frozen_and_expelled_worker_returns_as_a_new_incarnation(self):
         job = job_processes.base_job(
             training={'steps': 100000}, worker={'replicas': 2},
-            timeouts={'heartbeat': 0.1, 'suspect': 0.5, 'silence': 1, 'pause': 2})
+            timeouts={'heartbeat': 0.1, 'suspect': 0.5, 'heartbeat_timeout': 1, 'pause': 2})
         with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
             for index in range(2):

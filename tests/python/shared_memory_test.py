@@ -189,7 +189,7 @@ class Jobs(unittest.TestCase):
         self.assertEqual([in_use(shard) for shard in shards], [(0, 1), (0, 1)])
 
     def test_a_frozen_worker_does_not_block_others(self):
-        processes = self.start(steps=100000, worker={'replicas': 2}, timeouts={'silence': 1})
+        processes = self.start(steps=100000, worker={'replicas': 2}, timeouts={'heartbeat_timeout': 1})
         for index in range(2):
             processes.start_python_worker(index, '-c', _PROGRAM)
         processes.wait_for_members(2)

@@ -73,7 +73,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   v1::TimeoutSpec& timeouts = *job.mutable_timeouts();
   timeouts.set_heartbeat(options.batches_by_speed ? 0.02 : 0.2);
   timeouts.set_suspect(0.3);
-  timeouts.set_silence(1.0);
+  timeouts.set_heartbeat_timeout(1.0);
   timeouts.set_pause(1.0);
   timeouts.set_initialization(1.0);
   timeouts.set_suspend_checkpoint(5);

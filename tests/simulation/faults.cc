@@ -337,7 +337,7 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 // Of the coordinator, to a question; of a process, to register, and to exit once it is expelled.
-// Longer than the job's own timers: timeouts.silence and timeouts.pause are 1 s.
+// Longer than the job's own timers: timeouts.heartbeat_timeout and timeouts.pause are 1 s.
 constexpr absl::Duration kCoordinatorAnswers = absl::Seconds(3);
 constexpr absl::Duration kRegisters = absl::Seconds(4);
 constexpr absl::Duration kExits = absl::Seconds(1);

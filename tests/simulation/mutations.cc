@@ -104,12 +104,12 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 // Install before the next Pause, and after a broken stream only what holds now.
 //   ShardRules::FenceInstalls: ViewsTest.LaterPauseIsAnsweredAgainAndOnlyItsInstallCounts
 //
-// A pin that outlives a fall-back costs memory for one version of a partition until the partition
+// A pin that outlives a rollback costs memory for one version of a partition until the partition
 // closes the step again, which replaces the pin; and a snapshot is reported and written only after
 // its version is committed, that is, after every partition has closed the step again. No message
 // and no file shows that the block was held.
-//   ShardRules::DropPinsAtFallBack:
-//     SnapshotsTest.FallBackDropsPinsOfTheVersionThatItTakesBack
+//   ShardRules::DropPinsAtRollBack:
+//     SnapshotsTest.RollbackDropsPinsOfTheVersionThatItTakesBack
 //
 // A version that a worker holds whole is never taken back, so it is the same in each later view.
 // What a worker holds of a version in part may be of a version that was taken back, but only where
@@ -194,7 +194,7 @@ std::vector<Mutation> MakeMutations() {
        Both(SLUICE_WITHOUT(CoordinatorRules, NowOverrides), ComeAndGo)},
       {"TheHighestVersionWins",
        {kSynchronous},
-       Both(SLUICE_WITHOUT(CoordinatorRules, FallBackToLowest), KillWorkers)},
+       Both(SLUICE_WITHOUT(CoordinatorRules, RollBackToLowest), KillWorkers)},
       {"LeasesKeepWhatWasApplied",
        {kAsynchronous, kBounded},
        Both(SLUICE_WITHOUT(CoordinatorRules, KeepLeases), KillWorkers)},

@@ -28,7 +28,7 @@ v1::JobSpec BaseJob() {
   v1::TimeoutSpec& timeouts = *job.mutable_timeouts();
   timeouts.set_heartbeat(0.5);
   timeouts.set_suspect(1);
-  timeouts.set_silence(5);
+  timeouts.set_heartbeat_timeout(5);
   timeouts.set_pause(5);
   timeouts.set_initialization(60);
   timeouts.set_suspend_checkpoint(30);

@@ -90,7 +90,7 @@ spec:
     template: {spec: {nodeSelector: {disk: fast}}}
   checkpoint: {storage: {path: ckpt}, intervalSteps: 100, maxToKeep: 2, restoreFrom: ../other}
   backoffLimit: 0
-  timeouts: {silenceSeconds: 10}
+  timeouts: {heartbeatTimeoutSeconds: 10}
   suspend: true
   activeDeadlineSeconds: 3600
 )";
@@ -201,7 +201,7 @@ spec:
   timeouts:
     heartbeatSeconds: 0.5
     suspectSeconds: 1
-    silenceSeconds: 10
+    heartbeatTimeoutSeconds: 10
     pauseSeconds: 5
     initializationSeconds: 120
     evaluationSeconds: 600

@@ -263,10 +263,10 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("torchscript_without_path", "name: mlp", "type: TorchScript",
                           "6:3: spec.model.path: a TorchScript model needs `path`, the file that "
                           "torch.jit.save wrote"));
-  cases->push_back(Change("rare_heartbeats",
-                          "  worker:", "  timeouts: {heartbeatSeconds: 4}\n  worker:",
-                          "18:14: spec.timeouts.heartbeatSeconds: `heartbeatSeconds` must be at "
-                          "most half of `silenceSeconds`, or every process would seem lost"));
+  cases->push_back(
+      Change("rare_heartbeats", "  worker:", "  timeouts: {heartbeatSeconds: 4}\n  worker:",
+             "18:14: spec.timeouts.heartbeatSeconds: `heartbeatSeconds` must be at "
+             "most half of `heartbeatTimeoutSeconds`, or every process would seem lost"));
 }
 
 }  // namespace

@@ -53,16 +53,17 @@ bool Set(int socket, int level, int option, int64_t value) {
   return setsockopt(socket, level, option, &number, sizeof(number)) == 0;
 }
 
-bool Bound(int socket, absl::Duration silence) {
-  return Set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, absl::ToInt64Milliseconds(silence)) &&
+bool Bound(int socket, absl::Duration idle_timeout) {
+  return Set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, absl::ToInt64Milliseconds(idle_timeout)) &&
          Set(socket, SOL_SOCKET, SO_KEEPALIVE, 1) &&
-         Set(socket, IPPROTO_TCP, TCP_KEEPIDLE, absl::ToInt64Seconds(silence / 4)) &&
-         Set(socket, IPPROTO_TCP, TCP_KEEPINTVL, absl::ToInt64Seconds(silence / 4));
+         Set(socket, IPPROTO_TCP, TCP_KEEPIDLE, absl::ToInt64Seconds(idle_timeout / 4)) &&
+         Set(socket, IPPROTO_TCP, TCP_KEEPINTVL, absl::ToInt64Seconds(idle_timeout / 4));
 }
 
 }  // namespace
 
-absl::Status EndWhenSilent(const std::vector<Connection>& connections, absl::Duration silence) {
+absl::Status EndWhenSilent(const std::vector<Connection>& connections,
+                           absl::Duration idle_timeout) {
   std::vector<bool> bound(connections.size(), false);
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
@@ -73,7 +74,7 @@ absl::Status EndWhenSilent(const std::vector<Connection>& connections, absl::Dur
     const std::string own = NameOf(socket, getsockname);
     for (size_t i = 0; i < connections.size(); ++i) {
       if (own != KeyOf(connections[i].own) && peer != KeyOf(connections[i].peer)) continue;
-      if (!Bound(socket, silence)) {
+      if (!Bound(socket, idle_timeout)) {
         return absl::ErrnoToStatus(errno, "a connection among workers cannot be set up");
       }
       bound[i] = true;

@@ -21,7 +21,7 @@ struct Connection {
 // during a transfer or not: a network that drops packets reports nothing, and gloo waits. Finds the
 // connections among the process's open sockets. UNAVAILABLE: one was not found there, or could not
 // be set.
-absl::Status EndWhenSilent(const std::vector<Connection>& connections, absl::Duration silence);
+absl::Status EndWhenSilent(const std::vector<Connection>& connections, absl::Duration idle_timeout);
 
 }  // namespace sluice::worker
 

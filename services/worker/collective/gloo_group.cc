@@ -172,7 +172,7 @@ class GlooGroup::Impl {
           ->connect(std::vector<char>(address.begin(), address.end()));
       connections.push_back({own[other], address});
     }
-    absl::Status bounded = EndWhenSilent(connections, options_.silence);
+    absl::Status bounded = EndWhenSilent(connections, options_.idle_timeout);
     if (!bounded.ok()) return bounded;
     MutexLock lock(&mutex_);
     for (uint32_t other = 0; other < all.size(); ++other) {

@@ -52,7 +52,7 @@ class GlooGroup {
     absl::Duration connect_timeout = absl::Seconds(10);
     // A connection whose peer acknowledges nothing for this long counts as broken. (A member that
     // computes for a long time still acknowledges.)
-    absl::Duration silence = absl::Seconds(10);
+    absl::Duration idle_timeout = absl::Seconds(10);
   };
 
   // Starts to connect, on a thread of its own. Requires that SIGPIPE is ignored.

@@ -46,8 +46,8 @@ absl::Cord Filled(int64_t elements, double value) {
 // Members of one view in one process.
 class Members {
  public:
-  explicit Members(size_t count, absl::Duration silence = absl::Milliseconds(7654))
-      : silence_(silence), layout_(*MakeLayout(table_, 16)), groups_(count) {
+  explicit Members(size_t count, absl::Duration idle_timeout = absl::Milliseconds(7654))
+      : idle_timeout_(idle_timeout), layout_(*MakeLayout(table_, 16)), groups_(count) {
     signal(SIGPIPE, SIG_IGN);
     std::vector<uint64_t> incarnations;
     for (size_t i = 0; i < count; ++i) incarnations.push_back(100 + i);
@@ -70,7 +70,7 @@ class Members {
       changed_.SignalAll();
     };
     options.connect_timeout = absl::Seconds(10);
-    options.silence = silence_;
+    options.idle_timeout = idle_timeout_;
     groups_[rank] = std::make_unique<GlooGroup>(std::move(options));
   }
   void StartAll() {
@@ -132,7 +132,7 @@ class Members {
     return all;
   }
 
-  const absl::Duration silence_;
+  const absl::Duration idle_timeout_;
   const v1::TensorTable table_ = Table();
   const v1::Layout layout_;
   std::vector<std::shared_ptr<ReductionPlan>> plans_;
@@ -248,7 +248,7 @@ TEST(GlooGroupTest, ADroppingNetworkIsAnErrorForWaitingAndForComputingMembers) {
     GTEST_SKIP() << "this process may have no network namespace of its own";
   }
   ASSERT_TRUE(SetLoopback(true));
-  Members members(2, /*silence=*/absl::Seconds(2));
+  Members members(2, /*idle_timeout=*/absl::Seconds(2));
   members.StartAll();
   members.Reduce(0, 1, 1);
   members.Reduce(1, 1, 1);

@@ -46,7 +46,7 @@ class Reducer::Impl {
   ~Impl() { Leave(); }
 
   void Join(const v1::ViewId& view, std::shared_ptr<const ReductionPlan> plan,
-            absl::Duration silence) {
+            absl::Duration idle_timeout) {
     Leave();
     if (stub_ == nullptr) {
       stub_ = v1::Rendezvous::NewStub(MakeChannel({.address = options_.coordinator,
@@ -72,7 +72,7 @@ class Reducer::Impl {
     group.done = [done = options_.done, view](uint64_t step, absl::StatusOr<ReducedPart> part) {
       done(view, step, std::move(part));
     };
-    group.silence = silence;
+    group.idle_timeout = idle_timeout;
     group_ = std::make_unique<GlooGroup>(std::move(group));
   }
 
@@ -102,8 +102,8 @@ class Reducer::Impl {
 Reducer::Reducer(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Reducer::~Reducer() = default;
 void Reducer::Join(const v1::ViewId& view, std::shared_ptr<const ReductionPlan> plan,
-                   absl::Duration silence) {
-  impl_->Join(view, std::move(plan), silence);
+                   absl::Duration idle_timeout) {
+  impl_->Join(view, std::move(plan), idle_timeout);
 }
 void Reducer::Leave() { impl_->Leave(); }
 void Reducer::Reduce(uint64_t step, DenseGradients gradients) {

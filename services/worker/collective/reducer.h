@@ -45,9 +45,9 @@ class Reducer {
 
   // The functions below are for one thread at a time; none blocks.
 
-  // Joins the group of a view and leaves the group before. `silence`: GlooGroup::Options.
+  // Joins the group of a view and leaves the group before. `idle_timeout`: GlooGroup::Options.
   void Join(const v1::ViewId& view, std::shared_ptr<const ReductionPlan> plan,
-            absl::Duration silence);
+            absl::Duration idle_timeout);
   void Leave();
   // In the current group; does nothing without one.
   void Reduce(uint64_t step, DenseGradients gradients);

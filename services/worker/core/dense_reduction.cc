@@ -11,7 +11,7 @@ namespace sluice::worker {
 namespace {
 
 // The coordinator's default, for jobs that do not set it.
-constexpr double kDefaultSilence = 5;
+constexpr double kDefaultHeartbeatTimeout = 5;
 constexpr double kDefaultPause = 5;
 constexpr double kDefaultSuspect = 1;
 
@@ -58,8 +58,9 @@ void DenseReduction::OnView() {
   plan_ = std::make_shared<const ReductionPlan>(MakeReductionPlan(
       context_->table, context_->layout, std::move(tensors), std::move(members), *rank));
   for (size_t i = 0; i < plan_->own().pieces.size(); ++i) own_[plan_->own().pieces[i].block] = i;
-  const absl::Duration silence = Or(context_->job.timeouts().silence(), kDefaultSilence);
-  context_->actions.push_back(JoinGroup{context_->view.id(), plan_, silence});
+  const absl::Duration heartbeat_timeout =
+      Or(context_->job.timeouts().heartbeat_timeout(), kDefaultHeartbeatTimeout);
+  context_->actions.push_back(JoinGroup{context_->view.id(), plan_, heartbeat_timeout});
 }
 
 void DenseReduction::Start(const StepGradients* gradients, uint64_t step) {
@@ -130,9 +131,9 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
   state_ = State::kBroken;
   const v1::TimeoutSpec& timeouts = context_->job.timeouts();
   const absl::Duration suspect = Or(timeouts.suspect(), kDefaultSuspect);
-  context_->give_up_at = context_->now + Or(timeouts.silence(), kDefaultSilence) +
-                         Or(timeouts.pause(), kDefaultPause) +
-                         plan_->rank * (suspect + absl::Seconds(1));
+  context_->give_up_at =
+      context_->now + Or(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) +
+      Or(timeouts.pause(), kDefaultPause) + plan_->rank * (suspect + absl::Seconds(1));
   context_->give_up_reason = absl::StrCat(
       "step ", step, " of view ", ShortName(view),
       ": gradients could not be summed among the workers, and no new view was installed: ",

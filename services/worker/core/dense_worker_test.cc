@@ -216,7 +216,7 @@ TEST_F(DenseWorkerTest, ABrokenGroupWaitsForTheNextView) {
 }
 
 TEST_F(DenseWorkerTest, WithoutANewViewWorkersRestartInOrderOfRank) {
-  world_.job_.mutable_timeouts()->set_silence(4);
+  world_.job_.mutable_timeouts()->set_heartbeat_timeout(4);
   world_.job_.mutable_timeouts()->set_pause(3);
   world_.job_.mutable_timeouts()->set_suspect(0.5);
   const auto ends_after = [&](bool first) {

@@ -228,7 +228,7 @@ TEST_F(SynchronousTest, PartsOfTheNextVersionFromAnOlderViewAreDropped) {
   world_->ReceiveData(kShardA, 6, 0, 6);
   world_->TakeSent(kShardA);
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
-  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // it fell back: it needs the gradient again
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // it rolled back: it needs the gradient again
   world_->ReceiveData(kShardB, 6, 1, 6);
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->ReceiveData(kShardA, 6, 0, 6);

@@ -126,7 +126,7 @@ struct EvaluateSamples {
 struct JoinGroup {
   v1::ViewId view;
   std::shared_ptr<const ReductionPlan> plan;
-  absl::Duration silence;  // after which a connection with a silent peer is broken
+  absl::Duration idle_timeout;  // after which a connection with a silent peer is broken
 };
 
 struct LeaveGroup {};

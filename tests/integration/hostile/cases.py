@@ -53,7 +53,7 @@ class Case:
         """Short if a member that does nothing has to be expelled; long if a flood on a busy machine must not expel any member."""
         if self.alone() and not self.flood:
             return {'gradients': 8}
-        return {'gradients': 40, 'suspect': 10, 'silence': 30, 'pause': 30}
+        return {'gradients': 40, 'suspect': 10, 'heartbeat_timeout': 30, 'pause': 30}
 
     def alone(self):
         return self.own_job or bool(self.order or self.training or self.changes) or self.samples != job_lib.SAMPLES

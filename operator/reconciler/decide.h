@@ -39,7 +39,7 @@ struct World {
   std::string progress_of;
   absl::Time progress_at = absl::InfinitePast();  // when it was received
   // Why the API server refused the last creation; empty: it did not.
-  Trouble refused;
+  Problem refused;
   // Hashes of the pods as they would be created now, by replica; for pods that have not begun.
   std::map<policy::Replica, std::string> template_hashes;
 };

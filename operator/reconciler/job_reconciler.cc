@@ -438,9 +438,9 @@ bool JobReconciler::NoteRefusal(const absl::Status& acted, Expectations* expecta
     expectations->failing_since = std::min(expectations->failing_since, now);
     if (now - expectations->failing_since < options_.patience) return false;
   }
-  const bool news = refusal.trouble.reason != expectations->refused.reason;
+  const bool news = refusal.problem.reason != expectations->refused.reason;
   if (news && !acted.ok() && now - expectations->refusal_shown < options_.write_lag) return false;
-  expectations->refused = std::move(refusal.trouble);
+  expectations->refused = std::move(refusal.problem);
   if (news && !acted.ok()) expectations->refusal_shown = now;
   return news;
 }

@@ -121,7 +121,7 @@ class JobReconciler final : public runtime::Reconciler {
     };
     std::map<std::string, Applied> applied;
     SecretKeeper secrets;
-    Trouble refused;                                  // the last one reported
+    Problem refused;                                  // the last one reported
     absl::Time refusal_shown = absl::InfinitePast();  // a change of reason shows at once
     // Since when every attempt has failed with an error that may pass by itself; infinite future:
     // the last attempt has not.

@@ -85,7 +85,7 @@ struct JobView {
   bool managed_by_another = false;
 
   // Why the job cannot run on a cluster as it is, and what to do about it.
-  Trouble problem;
+  Problem problem;
 };
 
 // `object` is from the API server. Never fails, whatever it contains.

@@ -52,11 +52,11 @@ const Json* ContainerStatus(const Json& pod, absl::string_view name) {
 }
 
 // The kubelet's reasons for a container that has not started and will not start soon.
-bool IsImageTrouble(absl::string_view reason) {
+bool IsImageProblem(absl::string_view reason) {
   return reason == "ErrImagePull" || reason == "ImagePullBackOff" || reason == "InvalidImageName" ||
          reason == "ErrImageNeverPull" || reason == "ImageInspectError";
 }
-bool IsConfigTrouble(absl::string_view reason) {
+bool IsConfigProblem(absl::string_view reason) {
   return reason == "CreateContainerConfigError" || reason == "CreateContainerError" ||
          reason == "RunContainerError" || reason == "PreStartHookError";
 }
@@ -67,7 +67,7 @@ constexpr absl::Duration kSlowStart = absl::Seconds(60);
 // In a healthy cluster, a controller removes its finalizer from a deleted pod within this time.
 constexpr absl::Duration kSlowEnd = absl::Seconds(10);
 
-Trouble SchedulingTrouble(const Json& pod, const Json& scheduled) {
+Problem SchedulingProblem(const Json& pod, const Json& scheduled) {
   const std::string message = GetString(scheduled, {"message"});
   if (GetString(scheduled, {"reason"}) == "SchedulingGated") {
     std::vector<std::string> gates;
@@ -88,20 +88,20 @@ Trouble SchedulingTrouble(const Json& pod, const Json& scheduled) {
 }
 
 // `own`: this is Sluice's container; `begun`: Sluice's container is already running.
-Trouble ContainerTrouble(const Json& status, bool own, bool begun) {
+Problem ContainerProblem(const Json& status, bool own, bool begun) {
   const std::string reason = GetString(status, {"state", "waiting", "reason"});
   const std::string message = GetString(status, {"state", "waiting", "message"});
   const std::string where =
       own ? "" : absl::StrCat("container ", GetString(status, {"name"}), ": ");
   // A pod whose own container runs is not re-created because of another container.
   const char* then = begun ? "; then delete the pod" : "";
-  if (IsImageTrouble(reason)) {
+  if (IsImageProblem(reason)) {
     return {"ImagePullFailed",
             absl::StrCat(where, "image ", GetString(status, {"image"}), ": ", reason, ": ", message,
                          "; correct ", own ? "spec.image" : "the image in the template of the role",
                          ", or give the pods imagePullSecrets", then)};
   }
-  if (IsConfigTrouble(reason)) {
+  if (IsConfigProblem(reason)) {
     return {"ContainerConfigError",
             absl::StrCat(where, reason, ": ", message,
                          "; create what the template names, or correct the template", then)};
@@ -109,16 +109,16 @@ Trouble ContainerTrouble(const Json& status, bool own, bool begun) {
   return {};
 }
 
-Trouble WaitingOf(const Json& pod, absl::string_view own, bool begun) {
+Problem WaitingOf(const Json& pod, absl::string_view own, bool begun) {
   const Json* scheduled = Condition(pod, "PodScheduled");
   if (scheduled != nullptr && GetString(*scheduled, {"status"}) == "False") {
-    return SchedulingTrouble(pod, *scheduled);
+    return SchedulingProblem(pod, *scheduled);
   }
   for (const char* list : {"initContainerStatuses", "containerStatuses"}) {
     for (const Json* status : Statuses(pod, list)) {
       const bool is_own = list[0] == 'c' && GetString(*status, {"name"}) == own;
-      Trouble trouble = ContainerTrouble(*status, is_own, begun);
-      if (!trouble.empty()) return trouble;
+      Problem problem = ContainerProblem(*status, is_own, begun);
+      if (!problem.empty()) return problem;
     }
   }
   return {};
@@ -362,7 +362,7 @@ void StripPod(Json* pod) {
   *found = std::move(spec);
 }
 
-const Trouble& WaitingAt(const PodView& pod, absl::Time now) {
+const Problem& WaitingAt(const PodView& pod, absl::Time now) {
   return pod.waiting.empty() && now >= pod.slow_from ? pod.slow : pod.waiting;
 }
 

@@ -13,7 +13,7 @@
 namespace sluice::reconciler {
 
 // What blocks the job: a CamelCase reason and a message.
-struct Trouble {
+struct Problem {
   std::string reason;
   std::string message;
   bool empty() const { return reason.empty(); }
@@ -35,10 +35,10 @@ struct PodView {
   absl::Time started;  // start of the container, or of the pod if the container has not begun
   bool ready = false;
   bool was_ready = false;  // ready at some time, as far as an ended pod shows it
-  Trouble waiting;         // why some containers do not begin, if users should know it
+  Problem waiting;         // why some containers do not begin, if users should know it
   // The reason from `slow_from` on, unless `waiting` has one: the pod still has not begun, or still
   // exists although it was deleted. See WaitingAt.
-  Trouble slow;
+  Problem slow;
   absl::Time slow_from = absl::InfiniteFuture();
 
   // Sluice's container has ended (others may still run), or the whole pod has.
@@ -68,7 +68,7 @@ std::optional<PodView> ReadPod(const kube::Json& pod);
 void StripPod(kube::Json* pod);
 
 // Why a pod does not begin, or still exists: `waiting`, or `slow` from `slow_from` on.
-const Trouble& WaitingAt(const PodView& pod, absl::Time now);
+const Problem& WaitingAt(const PodView& pod, absl::Time now);
 
 policy::ProcessObservation Observe(const PodView& pod);
 

@@ -159,7 +159,7 @@ TEST(PodViewTest, NamesWhatTheVolumesOfASlowPodNeedAfterAMinute) {
   StripPod(&pod);
   const auto view = ReadPod(pod);
   EXPECT_TRUE(WaitingAt(*view, kSlow - absl::Seconds(1)).empty());
-  const Trouble told = WaitingAt(*view, kSlow);
+  const Problem told = WaitingAt(*view, kSlow);
   EXPECT_EQ(told.reason, "VolumeNotMounted");
   EXPECT_THAT(told.message, HasSubstr("node n1"));
   EXPECT_THAT(told.message,
@@ -243,7 +243,7 @@ TEST(PodViewTest, DistinguishesAGatedPodFromAnUnschedulableOne) {
   Json pod = Pod("worker", {{"phase", "Pending"}, {"conditions", Json::array({held})}});
   pod["spec"]["schedulingGates"] = Json::array({{{"name", "kueue.x-k8s.io/admission"}}});
   StripPod(&pod);
-  const Trouble told = ReadPod(pod)->waiting;
+  const Problem told = ReadPod(pod)->waiting;
   EXPECT_EQ(told.reason, "SchedulingGated");
   EXPECT_THAT(told.message, HasSubstr("(kueue.x-k8s.io/admission)"));
 }

@@ -8,7 +8,7 @@
 namespace sluice::reconciler {
 
 struct Refusal {
-  Trouble trouble;  // its message says what to do
+  Problem problem;  // its message says what to do
   // It often resolves itself within moments, and should be reported only when it lasts.
   bool may_pass = false;
 };

@@ -31,9 +31,9 @@ class RefusalTest : public ::testing::TestWithParam<Case> {};
 TEST_P(RefusalTest, HasTheReasonAndAdviceOfItsCause) {
   const Case& given = GetParam();
   const Refusal refusal = RefusalOf(given.status);
-  EXPECT_EQ(refusal.trouble.reason, given.reason);
-  EXPECT_THAT(refusal.trouble.message, HasSubstr(std::string(given.status.message())));
-  EXPECT_THAT(refusal.trouble.message, HasSubstr(given.advice));
+  EXPECT_EQ(refusal.problem.reason, given.reason);
+  EXPECT_THAT(refusal.problem.message, HasSubstr(std::string(given.status.message())));
+  EXPECT_THAT(refusal.problem.message, HasSubstr(given.advice));
   EXPECT_EQ(refusal.may_pass, given.may_pass);
 }
 
@@ -144,7 +144,7 @@ TEST(NoRefusalTest, ErrorsThatARetryResolvesAreNotReported) {
        {absl::OkStatus(),
         Answer(409, "Conflict", "Operation cannot be fulfilled on services \"a\": modified"),
         absl::FailedPreconditionError("not the leader"), absl::CancelledError("stopping")}) {
-    EXPECT_TRUE(RefusalOf(status).trouble.empty()) << status;
+    EXPECT_TRUE(RefusalOf(status).problem.empty()) << status;
   }
 }
 

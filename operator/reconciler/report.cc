@@ -151,7 +151,7 @@ class Reporter {
       if (pod != nullptr && pod->ready && !pod->deletion_asked.has_value()) return;
       missing_.push_back(policy::ReplicaName(replica));
       if (pod != nullptr && waiting_.empty()) {
-        const Trouble& waiting = WaitingAt(*pod, findings_.now);
+        const Problem& waiting = WaitingAt(*pod, findings_.now);
         if (!waiting.empty()) {
           waiting_ = {waiting.reason, absl::StrCat(pod->name, ": ", waiting.message)};
         }
@@ -381,41 +381,41 @@ class Reporter {
       Set("Degraded", false, "ReplicasReady", "");
       return;
     }
-    Trouble trouble = world_.refused.empty() ? waiting_ : world_.refused;
+    Problem problem = world_.refused.empty() ? waiting_ : world_.refused;
     if (missing_.empty()) {
       Set("Ready", true, "AllReady", "");
     } else {
-      Set("Ready", false, trouble.empty() ? "NotAllReady" : trouble.reason,
+      Set("Ready", false, problem.empty() ? "NotAllReady" : problem.reason,
           absl::StrCat("not ready: ", Names(missing_)));
     }
-    if (trouble.empty() && !without_data_.empty()) {
-      trouble = {kDataMissing, absl::StrCat("waiting for data: ", Names(without_data_),
+    if (problem.empty() && !without_data_.empty()) {
+      problem = {kDataMissing, absl::StrCat("waiting for data: ", Names(without_data_),
                                             LastFailure(kDataMissing))};
     }
-    if (trouble.empty() && !refused_.empty()) {
-      trouble = {kRefused,
+    if (problem.empty() && !refused_.empty()) {
+      problem = {kRefused,
                  absl::StrCat("refused by the coordinator, restarted after 1 s, 2 s, ... 30 s: ",
                               Names(refused_), LastFailure(kRefused))};
     }
-    if (trouble.empty() && !failing_.empty()) {
-      trouble = {"ProcessesFailing",
+    if (problem.empty() && !failing_.empty()) {
+      problem = {"ProcessesFailing",
                  absl::StrCat("failing (failures in a row): ", Names(failing_), LastFailure())};
     }
-    if (trouble.empty() && recovery_.sized_workers > 0 && !missing_.empty()) {
-      trouble = {"ProcessesMissing", absl::StrCat("not ready: ", Names(missing_))};
+    if (problem.empty() && recovery_.sized_workers > 0 && !missing_.empty()) {
+      problem = {"ProcessesMissing", absl::StrCat("not ready: ", Names(missing_))};
     }
     const v1::JobProgress* progress = findings_.progress;
-    if (trouble.empty() && progress != nullptr && findings_.progress_is_new &&
+    if (problem.empty() && progress != nullptr && findings_.progress_is_new &&
         !progress->checkpoint().error().empty()) {
-      trouble = {"CheckpointFailed", progress->checkpoint().error()};
+      problem = {"CheckpointFailed", progress->checkpoint().error()};
     }
-    const bool degraded = !trouble.empty();
+    const bool degraded = !problem.empty();
     const bool changed =
-        Set("Degraded", degraded, degraded ? trouble.reason : "ReplicasReady", trouble.message);
+        Set("Degraded", degraded, degraded ? problem.reason : "ReplicasReady", problem.message);
     // Exits of pods have events of their own.
-    const bool told = trouble.reason == "ProcessesFailing" || trouble.reason == "ProcessesMissing";
+    const bool told = problem.reason == "ProcessesFailing" || problem.reason == "ProcessesMissing";
     if (changed && degraded && !told) {
-      Tell(Type::kWarning, trouble.reason, "Reconcile", trouble.message);
+      Tell(Type::kWarning, problem.reason, "Reconcile", problem.message);
     }
   }
 
@@ -554,7 +554,7 @@ class Reporter {
   std::vector<std::string> failing_;
   std::vector<std::string> without_data_;
   std::vector<std::string> refused_;
-  Trouble waiting_;
+  Problem waiting_;
   bool coordinator_ready_ = false;
 };
 

@@ -48,7 +48,7 @@ struct Scenario {
   uint32_t kill_worker = 4, freeze_worker = 3, cut_stream = 6, cut_process = 2, leave = 1, join = 1,
            kill_shard = 1, freeze_shard = 2, kill_coordinator = 1, freeze_coordinator = 1,
            replace_coordinator = 1;
-  // Only if a trouble requests it (troubles.h).
+  // Only if a problem requests it (problems.h).
   uint32_t freeze_for_good = 0, damage = 0, damage_record = 0, snapshot = 0, suspend = 0,
            leave_all = 0, leave_shard = 0, leave_coordinator = 0, two_coordinators = 0,
            crash_at_write = 0, break_group = 0;

@@ -205,7 +205,7 @@ void Cluster::FreezeSome(v1::Role role) {
   scheduler_.After(time, [process] { process->Thaw(); });
 }
 
-// ---- faults of troubles
+// ---- faults of problems
 
 // Freezes a process of any role, alone or with the death of another process, at once or as soon as
 // it is started.

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/mutations.h"
-#include "tests/simulation/troubles.h"
+#include "tests/simulation/problems.h"
 
 ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
@@ -23,7 +23,7 @@ ABSL_FLAG(bool, trace, false, "tell on standard error what happens");
 ABSL_FLAG(bool, messages, false, "tell all messages as well");
 ABSL_FLAG(std::string, mutation, "", "a deliberate bug (mutations.cc) to run with");
 ABSL_FLAG(std::string, with, "",
-          "troubles that each seed has besides, by commas: strangers, liars, frozen, readers, "
+          "problems that each seed has besides, by commas: strangers, liars, frozen, readers, "
           "slow_disk, disk_errors, damage, damaged_records, crashes_at_write, replaced_jobs, "
           "suspensions, leave_all, leave_shards, leave_coordinators, broken_groups, "
           "two_coordinators, timers_first, large");
@@ -39,7 +39,7 @@ namespace sluice::simulation {
 namespace {
 
 absl::Status Adapt(Scenario* scenario) {
-  if (absl::Status status = AddTroubles(absl::GetFlag(FLAGS_with), scenario); !status.ok()) {
+  if (absl::Status status = AddProblems(absl::GetFlag(FLAGS_with), scenario); !status.ok()) {
     return status;
   }
   scenario->coordinator_freezes_are_harmless = absl::GetFlag(FLAGS_harmless);

@@ -140,7 +140,7 @@ class ClusterJobs final : public Jobs {
     if (!pods.ok()) {
       details.lines.push_back(absl::StrCat("  its pods cannot be read: ", pods.status().message()));
     }
-    AddTroubles(*job, &details.lines);
+    AddProblems(*job, &details.lines);
     return details;
   }
 
@@ -169,7 +169,7 @@ class ClusterJobs final : public Jobs {
         // The pods of an ended job may be kept.
         if (over) end = std::min(end, absl::Now() + kFinalLogs);
       }
-      for (const auto& [resource, status] : news.troubles) {
+      for (const auto& [resource, status] : news.problems) {
         if (absl::IsPermissionDenied(status) && resource == "pods") {
           return Explain(status, connection_);
         }
@@ -283,7 +283,7 @@ class ClusterJobs final : public Jobs {
     return ReadPods(page->items, kube::UidOf(job));
   }
 
-  static void AddTroubles(const Json& job, std::vector<std::string>* lines) {
+  static void AddProblems(const Json& job, std::vector<std::string>* lines) {
     if (const auto outcome = OutcomeOf(job); outcome.has_value() && !outcome->reason.empty()) {
       lines->push_back(absl::StrCat("  ", outcome->reason));
     }

@@ -16,7 +16,7 @@ JobFollower::JobFollower(Options options, RunDisplay* display)
 
 void JobFollower::Take(JobNews news, absl::Time now) {
   if (outcome_.has_value()) return;
-  TakeTroubles(news.troubles);
+  TakeProblems(news.problems);
   if (news.pods.has_value()) TakePods(*news.pods);
   v1::JobProgress progress;
   if (news.job_listed) TakeJob(std::move(news.job));
@@ -104,8 +104,8 @@ bool JobFollower::NewEvaluation(v1::Event* shown) {
   return true;
 }
 
-void JobFollower::TakeTroubles(const std::map<std::string, absl::Status>& troubles) {
-  for (const auto& [resource, status] : troubles) {
+void JobFollower::TakeProblems(const std::map<std::string, absl::Status>& problems) {
+  for (const auto& [resource, status] : problems) {
     if (status.ok()) {
       display_->Note(absl::StrCat("The API server reports ", resource, " again"));
     } else if (absl::IsPermissionDenied(status)) {

@@ -47,7 +47,7 @@ class JobFollower {
   void TakePods(const std::vector<kube::Json>& pods);
   // Returns true if the event is to be shown now.
   bool TakeEvent(const kube::Json& event, v1::Event* shown);
-  void TakeTroubles(const std::map<std::string, absl::Status>& troubles);
+  void TakeProblems(const std::map<std::string, absl::Status>& problems);
   // Returns true for an evaluation that was not shown yet.
   bool NewEvaluation(v1::Event* shown);
   void LookForOperator(absl::Time now);

@@ -255,7 +255,7 @@ TEST_F(JobFollowerTest, WarnsOnceAboutMissingOperator) {
 
 TEST_F(JobFollowerTest, NamesUnreadableResourcesAndShowsTheRest) {
   JobNews news;
-  news.troubles["events"] = kube::ApiError{
+  news.problems["events"] = kube::ApiError{
       403,
       "Forbidden",
       "User \"ann\" cannot list resource \"events\"",
@@ -269,10 +269,10 @@ TEST_F(JobFollowerTest, NamesUnreadableResourcesAndShowsTheRest) {
 
 TEST_F(JobFollowerTest, ReportsWatchThatBreaksAndRecovers) {
   JobNews news;
-  news.troubles["trainingjobs"] = absl::UnavailableError("connection refused");
+  news.problems["trainingjobs"] = absl::UnavailableError("connection refused");
   follower_->Take(std::move(news), now_);
   news = JobNews();
-  news.troubles["trainingjobs"] = absl::OkStatus();
+  news.problems["trainingjobs"] = absl::OkStatus();
   follower_->Take(std::move(news), now_);
   EXPECT_THAT(display_.heard, ElementsAre(HasSubstr("connection refused"),
                                           HasSubstr("reports trainingjobs again")));

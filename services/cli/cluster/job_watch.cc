@@ -39,7 +39,7 @@ class JobWatch::Sink final : public kube::ReflectorSink {
   Sink(JobWatch* watch, std::string name) : watch_(watch), name_(std::move(name)) {}
 
   void Replace(std::vector<Json> objects) override {
-    watch_->SetTrouble(name_, absl::OkStatus());
+    watch_->SetProblem(name_, absl::OkStatus());
     MutexLock lock(&watch_->mutex_);
     JobNews& news = watch_->news_;
     if (name_ == "trainingjobs") {
@@ -64,7 +64,7 @@ class JobWatch::Sink final : public kube::ReflectorSink {
   }
 
   void Apply(WatchEvent event) override {
-    watch_->SetTrouble(name_, absl::OkStatus());
+    watch_->SetProblem(name_, absl::OkStatus());
     MutexLock lock(&watch_->mutex_);
     const bool gone = event.type == WatchEvent::Type::kDeleted;
     if (name_ == "trainingjobs") {
@@ -131,22 +131,22 @@ void JobWatch::Start(const std::string& name, kube::ResourceType type,
   kube::Reflector* const reflector = reflectors_.back().get();
   threads_.emplace_back([this, name, reflector] {
     reflector->Run(&cancellation_,
-                   [this, name](const absl::Status& status) { SetTrouble(name, status); });
+                   [this, name](const absl::Status& status) { SetProblem(name, status); });
   });
 }
 
-void JobWatch::SetTrouble(const std::string& name, const absl::Status& status) {
+void JobWatch::SetProblem(const std::string& name, const absl::Status& status) {
   MutexLock lock(&mutex_);
-  const auto known = troubles_.find(name);
+  const auto known = problems_.find(name);
   if (status.ok()) {
-    if (known == troubles_.end()) return;
-    troubles_.erase(known);
+    if (known == problems_.end()) return;
+    problems_.erase(known);
   } else {
-    const bool same = known != troubles_.end() && known->second.code() == status.code();
+    const bool same = known != problems_.end() && known->second.code() == status.code();
     if (same) return;
-    troubles_[name] = status;
+    problems_[name] = status;
   }
-  news_.troubles[name] = status;
+  news_.problems[name] = status;
   changed_.SignalAll();
 }
 

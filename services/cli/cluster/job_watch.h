@@ -27,11 +27,11 @@ struct JobNews {
   std::vector<kube::Json> old_events;           // from before the watch, oldest first
   std::vector<kube::Json> events;               // since then: new or repeated
   // Watches that broke ("pods", "events", "trainingjobs"), each with the error; OK: it works again.
-  std::map<std::string, absl::Status> troubles;
+  std::map<std::string, absl::Status> problems;
 
   bool empty() const {
     return !job_listed && !pods.has_value() && old_events.empty() && events.empty() &&
-           troubles.empty();
+           problems.empty();
   }
 };
 
@@ -54,7 +54,7 @@ class JobWatch {
  private:
   class Sink;
   void Start(const std::string& name, kube::ResourceType type, kube::Reflector::Options options);
-  void SetTrouble(const std::string& name, const absl::Status& status);
+  void SetProblem(const std::string& name, const absl::Status& status);
 
   kube::Client* const client_;
   kube::Cancellation cancellation_;
@@ -64,7 +64,7 @@ class JobWatch {
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<kube::ObjectKey, kube::Json> pods_ ABSL_GUARDED_BY(mutex_);
   bool events_listed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<std::string, absl::Status> troubles_ ABSL_GUARDED_BY(mutex_);  // the current ones
+  std::map<std::string, absl::Status> problems_ ABSL_GUARDED_BY(mutex_);  // the current ones
   std::vector<std::unique_ptr<Sink>> sinks_;
   std::vector<std::unique_ptr<kube::Reflector>> reflectors_;
   std::vector<std::thread> threads_;

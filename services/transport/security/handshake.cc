@@ -18,7 +18,7 @@ bool SaysAny(const std::string& text, std::initializer_list<absl::string_view> w
 
 }  // namespace
 
-std::optional<HandshakeTrouble> FindHandshakeTrouble(const absl::Status& status, bool tls) {
+std::optional<HandshakeProblem> FindHandshakeProblem(const absl::Status& status, bool tls) {
   if (!absl::IsUnavailable(status)) return std::nullopt;
   const std::string text = absl::AsciiStrToLower(status.message());
   if (!tls) {
@@ -27,28 +27,28 @@ std::optional<HandshakeTrouble> FindHandshakeTrouble(const absl::Status& status,
     if (!SaysAny(text, {"socket closed", "connection reset by peer", "broken pipe"})) {
       return std::nullopt;
     }
-    return HandshakeTrouble{"this side speaks plain text, and the other side perhaps TLS",
+    return HandshakeProblem{"this side speaks plain text, and the other side perhaps TLS",
                             "if the job uses TLS, give this process --tls-directory too"};
   }
   if (SaysAny(text, {"wrong version number"})) {
-    return HandshakeTrouble{"the other side speaks plain text, and this side TLS",
+    return HandshakeProblem{"the other side speaks plain text, and this side TLS",
                             "give the other process --tls-directory too, or this one none"};
   }
   if (SaysAny(text, {"certificate verify failed", "certificate_verify_failed"})) {
-    return HandshakeTrouble{
+    return HandshakeProblem{
         "the other side's certificate was not issued by this job's authority, or has expired",
         "compare ca.crt on both sides, and renew tls.crt"};
   }
   if (SaysAny(text, {"not one of job"})) {
-    return HandshakeTrouble{"the other side's certificate belongs to another job",
+    return HandshakeProblem{"the other side's certificate belongs to another job",
                             "compare the addresses and the --tls-directory of both sides"};
   }
   if (SaysAny(text, {"hostname verification", "is not in peer certificate"})) {
-    return HandshakeTrouble{"the other side's certificate belongs to another role",
+    return HandshakeProblem{"the other side's certificate belongs to another role",
                             "give the other process --tls-directory with its own certificate"};
   }
   if (SaysAny(text, {"handshake", "socket closed", "connection reset by peer"})) {
-    return HandshakeTrouble{
+    return HandshakeProblem{
         "the TLS handshake failed: perhaps this side's certificate was refused",
         "the other side's log names the reason; compare both sides' --tls-directory"};
   }
@@ -56,11 +56,11 @@ std::optional<HandshakeTrouble> FindHandshakeTrouble(const absl::Status& status,
 }
 
 absl::Status ExplainHandshake(const absl::Status& status, bool tls, absl::string_view help) {
-  const std::optional<HandshakeTrouble> trouble = FindHandshakeTrouble(status, tls);
-  if (!trouble.has_value()) return status;
+  const std::optional<HandshakeProblem> problem = FindHandshakeProblem(status, tls);
+  if (!problem.has_value()) return status;
   return absl::Status(status.code(),
-                      absl::StrCat(status.message(), " (", trouble->fact, "; ",
-                                   help.empty() ? absl::string_view(trouble->help) : help, ")"));
+                      absl::StrCat(status.message(), " (", problem->fact, "; ",
+                                   help.empty() ? absl::string_view(problem->help) : help, ")"));
 }
 
 }  // namespace sluice::security

@@ -11,17 +11,17 @@
 
 namespace sluice::security {
 
-struct HandshakeTrouble {
+struct HandshakeProblem {
   std::string fact;  // "the other side speaks plain text, and this side TLS"
   std::string help;  // for processes with --tls-directory
 };
 
 // For a connection that broke before anything arrived from the other side; `tls`: this side speaks
 // TLS. None: there was another cause.
-std::optional<HandshakeTrouble> FindHandshakeTrouble(const absl::Status& status, bool tls);
+std::optional<HandshakeProblem> FindHandshakeProblem(const absl::Status& status, bool tls);
 
-// Appends the fact and the help to the status's message, where there is such a trouble. `help`,
-// unless empty, replaces the trouble's own.
+// Appends the fact and the help to the status's message, where there is such a problem. `help`,
+// unless empty, replaces the problem's own.
 absl::Status ExplainHandshake(const absl::Status& status, bool tls, absl::string_view help);
 
 }  // namespace sluice::security

@@ -9,8 +9,8 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string FactOf(const absl::Status& status, bool tls) {
-  const std::optional<HandshakeTrouble> trouble = FindHandshakeTrouble(status, tls);
-  return trouble.has_value() ? trouble->fact : "";
+  const std::optional<HandshakeProblem> problem = FindHandshakeProblem(status, tls);
+  return problem.has_value() ? problem->fact : "";
 }
 
 TEST(HandshakeTest, ExplainsTlsOnOneSideOnly) {

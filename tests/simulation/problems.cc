@@ -1,4 +1,4 @@
-#include "tests/simulation/troubles.h"
+#include "tests/simulation/problems.h"
 
 #include <algorithm>
 #include <map>
@@ -62,8 +62,8 @@ void ReplaceEarlierJob(Scenario* scenario) {
 
 }  // namespace
 
-const std::vector<Trouble>& Troubles() {
-  static const auto* const troubles = new std::vector<Trouble>{
+const std::vector<Problem>& Problems() {
+  static const auto* const problems = new std::vector<Problem>{
       {"strangers", "readers, and workers that the job does not want, send whatever they like",
        [](Scenario* s) { s->strangers = 2; }, [](const Outcome& o) { return o.lies > 20; }},
       {"liars", "members do their work and send whatever they like beside it",
@@ -154,17 +154,17 @@ const std::vector<Trouble>& Troubles() {
        [](Scenario* s) { s->timers_first = true; }, nullptr},
       {"large", "more shards, workers and partitions", MakeLarge, nullptr},
   };
-  return *troubles;
+  return *problems;
 }
 
-absl::Status AddTroubles(absl::string_view names, Scenario* scenario) {
+absl::Status AddProblems(absl::string_view names, Scenario* scenario) {
   for (absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
-    const auto trouble = std::find_if(Troubles().begin(), Troubles().end(),
-                                      [&](const Trouble& t) { return t.name == name; });
-    if (trouble == Troubles().end()) {
-      return absl::InvalidArgumentError(absl::StrCat("there is no trouble \"", name, "\""));
+    const auto problem = std::find_if(Problems().begin(), Problems().end(),
+                                      [&](const Problem& t) { return t.name == name; });
+    if (problem == Problems().end()) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no problem \"", name, "\""));
     }
-    trouble->apply(scenario);
+    problem->apply(scenario);
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
-// Troubles that a simulated job may have in addition to the faults of every seed. Each has a name
+// Problems that a simulated job may have in addition to the faults of every seed. Each has a name
 // for the simulator's command line (--with=hostile,damage).
-#ifndef SLUICE_TESTS_SIMULATION_TROUBLES_H_
-#define SLUICE_TESTS_SIMULATION_TROUBLES_H_
+#ifndef SLUICE_TESTS_SIMULATION_PROBLEMS_H_
+#define SLUICE_TESTS_SIMULATION_PROBLEMS_H_
 
 #include <functional>
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace sluice::simulation {
 
-struct Trouble {
+struct Problem {
   std::string name;
   std::string what;  // for --help
   std::function<void(Scenario*)> apply;
@@ -21,13 +21,13 @@ struct Trouble {
   std::function<bool(const Outcome&)> seen;
 };
 
-const std::vector<Trouble>& Troubles();
+const std::vector<Problem>& Problems();
 
-// Names separated by commas. INVALID_ARGUMENT names the word that is not a trouble.
-absl::Status AddTroubles(absl::string_view names, Scenario* scenario);
+// Names separated by commas. INVALID_ARGUMENT names the word that is not a problem.
+absl::Status AddProblems(absl::string_view names, Scenario* scenario);
 // "kill_worker=10,join=2": these kinds of fault, with these weights, and no others.
 absl::Status SetFaults(absl::string_view weights, Scenario* scenario);
 
 }  // namespace sluice::simulation
 
-#endif  // SLUICE_TESTS_SIMULATION_TROUBLES_H_
+#endif  // SLUICE_TESTS_SIMULATION_PROBLEMS_H_

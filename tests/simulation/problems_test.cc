@@ -1,5 +1,5 @@
-// Whole jobs under each trouble, by seed. A failure prints the command that replays it.
-#include "tests/simulation/troubles.h"
+// Whole jobs under each problem, by seed. A failure prints the command that replays it.
+#include "tests/simulation/problems.h"
 
 #include <cstdint>
 #include <string>
@@ -31,9 +31,9 @@ const std::vector<Mode>& Modes() {
   return *modes;
 }
 
-class TroubleTest : public testing::TestWithParam<Trouble> {};
+class ProblemTest : public testing::TestWithParam<Problem> {};
 
-TEST_P(TroubleTest, EveryJobFinishesExactly) {
+TEST_P(ProblemTest, EveryJobFinishesExactly) {
   uint64_t seen = 0;
   for (const Mode& mode : Modes()) {
     for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
@@ -53,20 +53,20 @@ TEST_P(TroubleTest, EveryJobFinishesExactly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Troubles, TroubleTest, testing::ValuesIn(Troubles()),
-                         [](const testing::TestParamInfo<Trouble>& info) {
+INSTANTIATE_TEST_SUITE_P(Problems, ProblemTest, testing::ValuesIn(Problems()),
+                         [](const testing::TestParamInfo<Problem>& info) {
                            return info.param.name;
                          });
 
 // A shard that had left an older coordinator, and had no other yet, was taken to speak to it.
-TEST(TroubleTest, ASeedThatOnceFailed) {
+TEST(ProblemTest, ASeedThatOnceFailed) {
   Scenario scenario = MakeScenario(427, {v1::ASYNCHRONOUS, false});
-  ASSERT_TRUE(AddTroubles("leave_shards,two_coordinators,liars", &scenario).ok());
+  ASSERT_TRUE(AddProblems("leave_shards,two_coordinators,liars", &scenario).ok());
   EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
 }
 
 // What a coordinator did not hear because it was frozen is held against no shard.
-TEST(TroubleTest, ACoordinatorThatFreezesAndThawsCostsNoAttempt) {
+TEST(ProblemTest, ACoordinatorThatFreezesAndThawsCostsNoAttempt) {
   for (const Mode& mode : Modes()) {
     for (const bool timers_first : {false, true}) {
       for (uint64_t seed = 1; seed <= 100; ++seed) {
@@ -89,10 +89,10 @@ TEST(TroubleTest, ACoordinatorThatFreezesAndThawsCostsNoAttempt) {
   }
 }
 
-TEST(TroubleTest, AnUnknownTroubleOrFaultIsNamed) {
+TEST(ProblemTest, AnUnknownProblemOrFaultIsNamed) {
   Scenario scenario;
-  EXPECT_EQ(AddTroubles("frozen,nonsense", &scenario).message(),
-            "there is no trouble \"nonsense\"");
+  EXPECT_EQ(AddProblems("frozen,nonsense", &scenario).message(),
+            "there is no problem \"nonsense\"");
   EXPECT_EQ(SetFaults("kill_worker=3,sing=1", &scenario).message(),
             "\"sing=1\" is not the weight of a kind of fault: name=number");
   EXPECT_TRUE(SetFaults("kill_worker=3", &scenario).ok());

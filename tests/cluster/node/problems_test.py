@@ -10,7 +10,7 @@ STEPS = 200
 NO_EVALUATION = ('    evaluation:\n      intervalSteps: 300\n', '')
 
 
-class TroublesTest(TrainingCase):
+class ProblemsTest(TrainingCase):
 
     def condition(self, job, kind):
         return next((one for one in self.status(job).get('conditions', []) if one['type'] == kind), {})

@@ -130,7 +130,8 @@ absl::Status CheckSender(v1::Role role, const v1::Header& header) {
     return absl::PermissionDeniedError("a reader may pull pinned versions only");
   }
   if (role == v1::SHARD) {
-    if (body == v1::Header::kNorms || body == v1::Header::kStepSet) return absl::OkStatus();
+    if (body == v1::Header::kNorms || body == v1::Header::kStepParticipants)
+      return absl::OkStatus();
     return Invalid("shards send norms and steps' sets only");
   }
   switch (body) {
@@ -165,8 +166,9 @@ size_t HeaderMemory(const v1::Header& header) {
       return kFixed + sizeof(v1::Norms) +
              header.norms().partitions_size() *
                  (sizeof(v1::Norms::PartitionNorm) + kNestedOverhead);
-    case v1::Header::kStepSet:
-      return kFixed + sizeof(v1::StepSet) + header.step_set().members_size() * sizeof(uint64_t);
+    case v1::Header::kStepParticipants:
+      return kFixed + sizeof(v1::StepParticipants) +
+             header.step_participants().members_size() * sizeof(uint64_t);
     case v1::Header::kLeaseRequest:
     case v1::Header::kPermitRequest:
     case v1::Header::kApply:
@@ -294,7 +296,8 @@ absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
   return absl::OkStatus();
 }
 
-absl::Status CheckStepSet(const ShardState& state, uint64_t sender, const v1::StepSet& set) {
+absl::Status CheckStepParticipants(const ShardState& state, uint64_t sender,
+                                   const v1::StepParticipants& set) {
   const v1::View& view = state.view->proto();
   const bool decides =
       view.owner_size() > 0 && view.owner(0) < static_cast<uint32_t>(view.shards_size()) &&

@@ -45,7 +45,8 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull);
 // `sender` is the incarnation of a shard of the view; `step` is that of the receiver.
 absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
                         const v1::Norms& norms);
-absl::Status CheckStepSet(const ShardState& state, uint64_t sender, const v1::StepSet& set);
+absl::Status CheckStepParticipants(const ShardState& state, uint64_t sender,
+                                   const v1::StepParticipants& set);
 
 // ---------------------------------------------------------------- asynchronous training
 

@@ -559,9 +559,10 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
   }
   if (!state.MayChange()) return Handled::kWait;
   if (!state.view->synchronous()) return absl::InvalidArgumentError("this view has no steps");
-  absl::Status taken = header.has_norms()
-                           ? synchronous.OnNorms(stream.incarnation(), header.norms())
-                           : synchronous.OnStepSet(stream.incarnation(), header.step_set());
+  absl::Status taken =
+      header.has_norms()
+          ? synchronous.OnNorms(stream.incarnation(), header.norms())
+          : synchronous.OnStepParticipants(stream.incarnation(), header.step_participants());
   if (!taken.ok()) return taken;
   return Handled::kDone;
 }

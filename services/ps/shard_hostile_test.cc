@@ -264,7 +264,7 @@ TEST_F(HostileTest, AStepsSetCountsOnlyOfTheOwnerOfPartition0) {
   training.mutable_stragglers()->set_backup(1);
   Begin();
   v1::Header set = NewHeader();
-  set.mutable_step_set()->add_members(7);
+  set.mutable_step_participants()->add_members(7);
   ExpectRefused({{"of another shard", [](auto&) {}, "does not own partition 0", kDenied}},
                 kOtherShardIncarnation, set, absl::Cord(), v1::SHARD);
 }

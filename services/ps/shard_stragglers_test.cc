@@ -45,17 +45,17 @@ class StragglersTest : public ::testing::Test {
   void PushAll(size_t member, uint64_t step, float value) {
     for (uint32_t partition : {0, 1}) Push(member, step, partition, value);
   }
-  std::vector<v1::StepSet> TakeSets() {
-    std::vector<v1::StepSet> sets;
+  std::vector<v1::StepParticipants> TakeSets() {
+    std::vector<v1::StepParticipants> sets;
     for (const SendToShard& action : shard.TakeActions<SendToShard>()) {
-      if (action.header.has_step_set()) sets.push_back(action.header.step_set());
+      if (action.header.has_step_participants()) sets.push_back(action.header.step_participants());
     }
     return sets;
   }
   void SendSet(uint64_t step, const std::vector<uint64_t>& members) {
     v1::Header header = shard.HeaderOf(1);
-    header.mutable_step_set()->set_step(step);
-    for (uint64_t member : members) header.mutable_step_set()->add_members(member);
+    header.mutable_step_participants()->set_step(step);
+    for (uint64_t member : members) header.mutable_step_participants()->add_members(member);
     shard.Send(other, header);
   }
   // The shard owns partition 1 only; the other one decides.
@@ -171,7 +171,7 @@ TEST_F(StragglersTest, TheOwnerOfPartitionZeroTellsTheOtherShardsAndTellsThemAga
   Begin();
   Push(0, 0, 0, 1);
   Push(2, 0, 0, 1);
-  const std::vector<v1::StepSet> sets = TakeSets();
+  const std::vector<v1::StepParticipants> sets = TakeSets();
   ASSERT_THAT(sets, SizeIs(1));
   EXPECT_EQ(sets[0].step(), 0);
   EXPECT_THAT(sets[0].members(), ElementsAre(7, 9));

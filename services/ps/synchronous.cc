@@ -267,11 +267,11 @@ absl::Status Synchronous::OnNorms(uint64_t sender, const v1::Norms& norms) {
   return absl::OkStatus();
 }
 
-absl::Status Synchronous::OnStepSet(uint64_t sender, const v1::StepSet& set) {
+absl::Status Synchronous::OnStepParticipants(uint64_t sender, const v1::StepParticipants& set) {
   if (!set_.active()) return absl::InvalidArgumentError("no stragglers are dropped in this job");
   if (state_.view->owned().empty()) return absl::OkStatus();
-  if (absl::Status fits = CheckStepSet(state_, sender, set); !fits.ok()) return fits;
-  set_.OnStepSet(set);
+  if (absl::Status fits = CheckStepParticipants(state_, sender, set); !fits.ok()) return fits;
+  set_.OnStepParticipants(set);
   TryCloseAll();
   return absl::OkStatus();
 }

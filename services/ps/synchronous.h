@@ -14,7 +14,7 @@
 #include "services/ps/data_sender.h"
 #include "services/ps/norm_exchange.h"
 #include "services/ps/shard_state.h"
-#include "services/ps/step_set.h"
+#include "services/ps/step_participants.h"
 #include "services/ps/streams.h"
 
 namespace sluice::ps {
@@ -24,7 +24,7 @@ namespace sluice::ps {
 //
 // A partition closes by itself, unless the step requires a number that spans shards
 // (norm_exchange.h): then all close together, once every partition of the job is measured. Where
-// stragglers are dropped, a partition closes with the step's set (step_set.h).
+// stragglers are dropped, a partition closes with the step's set (step_participants.h).
 //
 // The caller has checked view, membership and promise: the frames are of the installed view and
 // from a member, and the shard's state may change.
@@ -43,7 +43,7 @@ class Synchronous {
   absl::Status OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload);
   // `sender`: the sending shard's incarnation.
   absl::Status OnNorms(uint64_t sender, const v1::Norms& norms);
-  absl::Status OnStepSet(uint64_t sender, const v1::StepSet& set);
+  absl::Status OnStepParticipants(uint64_t sender, const v1::StepParticipants& set);
 
   // Incarnations of the members whose contribution to the current step is overdue
   // (timeouts.gradients). None once the job's last step is closed.
@@ -102,7 +102,7 @@ class Synchronous {
   const Events events_;
   std::vector<uint64_t> held_;  // by member: the newest step of this view that it has pushed
   NormExchange norms_;
-  StepSet set_;
+  StepParticipants set_;
   // The step of the lowest partition, and since when the shard has waited for its contributions.
   uint64_t awaited_step_ = 0;
   absl::Time awaited_since_ = absl::InfiniteFuture();

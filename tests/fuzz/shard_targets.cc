@@ -371,7 +371,7 @@ std::vector<FuzzTarget> ShardTargets() {
       "services/ps/shard_core.cc services/ps/streams.cc services/ps/synchronous.cc "
       "services/ps/asynchronous.cc services/ps/arbiter.cc services/ps/staleness.cc "
       "services/ps/initialization.cc services/ps/snapshots.cc services/ps/partition.cc "
-      "services/ps/norm_exchange.cc services/ps/step_set.cc services/ps/data_sender.cc "
+      "services/ps/norm_exchange.cc services/ps/step_participants.cc services/ps/data_sender.cc "
       "services/ps/gradient_sum.cc";
   return {
       {"shard", RunShard, ShardSeeds, 1024, kSources},

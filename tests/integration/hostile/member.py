@@ -94,7 +94,7 @@ class Liar:
 
     def words_of_a_shard(self):
         for _ in self._again():
-            self._to_shards(step_set=wire.StepSet(step=HUGE, members=[1]))
+            self._to_shards(step_participants=wire.StepParticipants(step=HUGE, members=[1]))
             norms = wire.Norms(step=HUGE)
             norms.partitions.add(partition=0, square_sum=1e300)
             self._to_shards(norms=norms)

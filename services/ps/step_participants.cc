@@ -1,29 +1,29 @@
-#include "services/ps/step_set.h"
+#include "services/ps/step_participants.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace sluice::ps {
 
-bool StepSet::active() const {
+bool StepParticipants::active() const {
   return state_.job.training().stragglers().policy() == v1::TrainingSpec::Stragglers::DROP;
 }
 
-void StepSet::Reset(uint64_t step) {
+void StepParticipants::Reset(uint64_t step) {
   OnCommitted(step);
   members_.reset();
   dropped_ = 0;
 }
 
-void StepSet::OnCommitted(uint64_t version) {
+void StepParticipants::OnCommitted(uint64_t version) {
   if (step_ < version) state_.dropped_contributions += std::exchange(dropped_, 0);
 }
 
 // A member does not count if it has no microbatches, or only microbatches beyond the epoch's end:
 // it has no contribution to wait for or to drop.
 template <typename Complete>
-std::optional<std::vector<size_t>> StepSet::Choose(const Partition& partition,
-                                                   Complete complete) const {
+std::optional<std::vector<size_t>> StepParticipants::Choose(const Partition& partition,
+                                                            Complete complete) const {
   std::vector<size_t> chosen;
   uint64_t expected = 0;
   uint64_t arrived = 0;
@@ -42,7 +42,7 @@ std::optional<std::vector<size_t>> StepSet::Choose(const Partition& partition,
   return chosen;
 }
 
-bool StepSet::Decide() {
+bool StepParticipants::Decide() {
   if (!state_.view->is_arbiter() || state_.view->owned().empty()) return false;
   const uint64_t step = state_.LowestVersion();
   if (members_.has_value() && step_ == step) return false;
@@ -69,25 +69,25 @@ bool StepSet::Decide() {
   return true;
 }
 
-void StepSet::SendTo(const v1::View::Shard& shard) {
+void StepParticipants::SendTo(const v1::View::Shard& shard) {
   SendToShard action;
   action.shard = shard.process();
   action.address = shard.address();
   action.header = state_.NewHeader();
-  v1::StepSet& body = *action.header.mutable_step_set();
+  v1::StepParticipants& body = *action.header.mutable_step_participants();
   body.set_step(step_);
   for (size_t member : *members_) body.add_members(state_.view->MemberIncarnation(member));
   state_.actions.push_back(std::move(action));
 }
 
-void StepSet::OnShardConnected(uint64_t incarnation) {
+void StepParticipants::OnShardConnected(uint64_t incarnation) {
   if (!state_.view.has_value() || !state_.view->is_arbiter() || !members_.has_value()) return;
   for (const v1::View::Shard& shard : state_.view->proto().shards()) {
     if (shard.process().incarnation() == incarnation) SendTo(shard);
   }
 }
 
-void StepSet::OnStepSet(const v1::StepSet& set) {
+void StepParticipants::OnStepParticipants(const v1::StepParticipants& set) {
   if (set.step() < state_.LowestVersion()) return;
   std::vector<size_t> members;
   members.reserve(set.members_size());
@@ -99,12 +99,12 @@ void StepSet::OnStepSet(const v1::StepSet& set) {
   step_ = set.step();
 }
 
-bool StepSet::Waits(uint64_t step, size_t member) const {
+bool StepParticipants::Waits(uint64_t step, size_t member) const {
   return !members_.has_value() || step_ != step ||
          std::binary_search(members_->begin(), members_->end(), member);
 }
 
-const std::vector<size_t>* StepSet::Of(const Partition& partition) {
+const std::vector<size_t>* StepParticipants::Of(const Partition& partition) {
   if (!state_.rules.AgreeOnSet()) {
     std::optional<std::vector<size_t>> own =
         Choose(partition, [&](size_t member) { return partition.HasCompleted(member); });

@@ -1,5 +1,5 @@
-#ifndef SLUICE_SERVICES_PS_STEP_SET_H_
-#define SLUICE_SERVICES_PS_STEP_SET_H_
+#ifndef SLUICE_SERVICES_PS_STEP_PARTICIPANTS_H_
+#define SLUICE_SERVICES_PS_STEP_PARTICIPANTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -22,9 +22,9 @@ namespace sluice::ps {
 // The decision may be lost with a stream, so it is sent again to a shard that connects. Only the
 // newest is needed: no member pushes step s + 1 before all partitions have closed s, so the set of
 // s + 1 cannot be decided while a shard is missing that of s.
-class StepSet {
+class StepParticipants {
  public:
-  explicit StepSet(ShardState* state) : state_(*state) {}
+  explicit StepParticipants(ShardState* state) : state_(*state) {}
 
   // Whether the job drops stragglers at all. The other functions are only for such jobs.
   bool active() const;
@@ -36,8 +36,8 @@ class StepSet {
 
   // On the owner of partition 0: decides the current step if it can be decided now. True if it was.
   bool Decide();
-  // A decision of the owner of partition 0; it has passed CheckStepSet.
-  void OnStepSet(const v1::StepSet& set);
+  // A decision of the owner of partition 0; it has passed CheckStepParticipants.
+  void OnStepParticipants(const v1::StepParticipants& set);
   void OnShardConnected(uint64_t incarnation);
 
   // Whether the step may still be waiting for the member: the member is in the set, or the set is
@@ -61,4 +61,4 @@ class StepSet {
 
 }  // namespace sluice::ps
 
-#endif  // SLUICE_SERVICES_PS_STEP_SET_H_
+#endif  // SLUICE_SERVICES_PS_STEP_PARTICIPANTS_H_

@@ -229,7 +229,7 @@ class WorkerProcess::Impl {
                   .on_broken =
                       [this, shard, connection](absl::Status why) {
                         Event([this, shard, connection, why](WorkerCore& core, absl::Time now) {
-                          if (!IsPresent(shard, connection)) return WorkerActions();
+                          if (!IsCurrent(shard, connection)) return WorkerActions();
                           logger_.Info("Shard stream closed", {{"why", why.ToString()}});
                           Retire(shard);
                           return core.OnShardBroken(shard, why, now);
@@ -237,7 +237,7 @@ class WorkerProcess::Impl {
                       }});
 
     Event([this, shard, connection](WorkerCore& core, absl::Time now) {
-      if (!IsPresent(shard, connection)) return WorkerActions();
+      if (!IsCurrent(shard, connection)) return WorkerActions();
       return core.OnShardConnected(shard, now);
     });
   }
@@ -251,7 +251,7 @@ class WorkerProcess::Impl {
       const absl::Time now = clock_.Now();
       TellWhatWasSent();
       for (DecodedFrame& frame : frames) {
-        if (!IsPresent(shard, connection)) break;
+        if (!IsCurrent(shard, connection)) break;
         NoteAnswer(shards_[shard], frame.header, now);
         if (!PerformAll(core_.OnShardFrame(shard, frame.header, std::move(frame.payload), now))) {
           break;
@@ -316,7 +316,7 @@ class WorkerProcess::Impl {
     link_->Send(std::move(send.message));
   }
 
-  bool IsPresent(ShardId shard, uint64_t connection) const {
+  bool IsCurrent(ShardId shard, uint64_t connection) const {
     const auto it = shards_.find(shard);
     return it != shards_.end() && it->second.connection == connection;
   }

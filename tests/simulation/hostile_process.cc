@@ -195,7 +195,7 @@ v1::Header HostileProcess::MakeFrame() {
     header = recorded[random.Below(recorded.size())];
     if (!random.OneIn(4)) cluster_.seen().Change(&header);
   }
-  // Mostly of the present view: others are refused before anything is looked at.
+  // Mostly of the current view: others are refused before anything is looked at.
   if (!recorded.empty() && !random.OneIn(4)) *header.mutable_view() = recorded.back().view();
   return header;
 }

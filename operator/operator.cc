@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "operator/reconciler/names.h"
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/pod_status.h"
 
 namespace sluice {
 

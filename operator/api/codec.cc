@@ -15,12 +15,12 @@ namespace {
 using Json = nlohmann::json;
 
 // An object that may be missing or of another type; then it has no fields.
-class View {
+class JsonCursor {
  public:
-  explicit View(const Json* json) : json_(json) {}
+  explicit JsonCursor(const Json* json) : json_(json) {}
 
   bool Has(const char* name) const { return Find(name) != nullptr; }
-  View operator[](const char* name) const { return View(Find(name)); }
+  JsonCursor operator[](const char* name) const { return JsonCursor(Find(name)); }
 
   std::string Str(const char* name) const {
     const Json* value = Find(name);
@@ -83,79 +83,80 @@ void ReadNumbers(const Json& items, Repeated* out) {
   }
 }
 
-void ReadModel(View view, v1::ModelSpec* model) {
-  model->set_type(view.Named("type", v1::ModelSpec::BUILTIN));
-  model->set_name(view.Str("name"));
-  model->set_path(view.Str("path"));
-  const Json& dimensions = view.Items("dimensions");
+void ReadModel(JsonCursor cursor, v1::ModelSpec* model) {
+  model->set_type(cursor.Named("type", v1::ModelSpec::BUILTIN));
+  model->set_name(cursor.Str("name"));
+  model->set_path(cursor.Str("path"));
+  const Json& dimensions = cursor.Items("dimensions");
   for (auto it = dimensions.begin(); dimensions.is_object() && it != dimensions.end(); ++it) {
-    (*model->mutable_dimensions())[it.key()] = static_cast<int64_t>(View::ToUint(it.value(), 0));
+    (*model->mutable_dimensions())[it.key()] =
+        static_cast<int64_t>(JsonCursor::ToUint(it.value(), 0));
   }
-  model->set_dtype(view.Named("dtype", v1::DATA_TYPE_UNSPECIFIED));
-  model->set_device(view.Str("device"));
-  model->set_embeddings(view.Named("embeddings", v1::ModelSpec::ROWS));
-  for (const Json& item : view.Items("stages")) {
-    const View from(&item);
+  model->set_dtype(cursor.Named("dtype", v1::DATA_TYPE_UNSPECIFIED));
+  model->set_device(cursor.Str("device"));
+  model->set_embeddings(cursor.Named("embeddings", v1::ModelSpec::ROWS));
+  for (const Json& item : cursor.Items("stages")) {
+    const JsonCursor from(&item);
     v1::ModelSpec::Stage* stage = model->add_stages();
     ReadStrings(from.Items("layers"), stage->mutable_layers());
     stage->set_device(from.Str("device"));
   }
 }
 
-void ReadSource(View view, v1::DataSource* source) {
-  source->set_path(view.Str("path"));
-  source->set_labels(view.Str("labels"));
+void ReadSource(JsonCursor cursor, v1::DataSource* source) {
+  source->set_path(cursor.Str("path"));
+  source->set_labels(cursor.Str("labels"));
 }
 
-void ReadCsv(View view, v1::DataSpec::Csv* csv) {
-  csv->set_label_column(view.Str("labelColumn"));
-  ReadStrings(view.Items("categoricalColumns"), csv->mutable_categorical_columns());
-  ReadStrings(view.Items("numericColumns"), csv->mutable_numeric_columns());
-  csv->set_no_header(!view.Bool("header", true));
-  csv->set_delimiter(view.Str("delimiter"));
-  csv->set_categories(view.Named("categories", v1::DataSpec::Csv::ONE_HOT));
-  csv->set_standardize(view.Bool("standardize", false));
-  csv->set_regression(view.Bool("regression", false));
+void ReadCsv(JsonCursor cursor, v1::DataSpec::Csv* csv) {
+  csv->set_label_column(cursor.Str("labelColumn"));
+  ReadStrings(cursor.Items("categoricalColumns"), csv->mutable_categorical_columns());
+  ReadStrings(cursor.Items("numericColumns"), csv->mutable_numeric_columns());
+  csv->set_no_header(!cursor.Bool("header", true));
+  csv->set_delimiter(cursor.Str("delimiter"));
+  csv->set_categories(cursor.Named("categories", v1::DataSpec::Csv::ONE_HOT));
+  csv->set_standardize(cursor.Bool("standardize", false));
+  csv->set_regression(cursor.Bool("regression", false));
 }
 
-void ReadSynthetic(View view, v1::DataSpec::Synthetic* synthetic) {
-  synthetic->set_samples(view.Uint("samples", 0));
-  for (const Json& size : view.Items("shape")) {
-    synthetic->add_shape(static_cast<int64_t>(View::ToUint(size, 0)));
+void ReadSynthetic(JsonCursor cursor, v1::DataSpec::Synthetic* synthetic) {
+  synthetic->set_samples(cursor.Uint("samples", 0));
+  for (const Json& size : cursor.Items("shape")) {
+    synthetic->add_shape(static_cast<int64_t>(JsonCursor::ToUint(size, 0)));
   }
-  synthetic->set_classes(static_cast<uint32_t>(view.Uint("classes", 0)));
-  synthetic->set_seed(view.Uint("seed", 0));
-  synthetic->set_vocabulary(static_cast<uint32_t>(view.Uint("vocabulary", 0)));
+  synthetic->set_classes(static_cast<uint32_t>(cursor.Uint("classes", 0)));
+  synthetic->set_seed(cursor.Uint("seed", 0));
+  synthetic->set_vocabulary(static_cast<uint32_t>(cursor.Uint("vocabulary", 0)));
 }
 
-void ReadText(View view, v1::DataSpec::Text* text) {
-  text->set_sequence_length(static_cast<uint32_t>(view.Uint("sequenceLength", 35)));
-  text->set_vocabulary_size(static_cast<uint32_t>(view.Uint("vocabularySize", 10000)));
-  text->set_vocabulary(view.Str("vocabulary"));
-  text->set_state(view.Named("state", v1::DataSpec::Text::ZERO));
+void ReadText(JsonCursor cursor, v1::DataSpec::Text* text) {
+  text->set_sequence_length(static_cast<uint32_t>(cursor.Uint("sequenceLength", 35)));
+  text->set_vocabulary_size(static_cast<uint32_t>(cursor.Uint("vocabularySize", 10000)));
+  text->set_vocabulary(cursor.Str("vocabulary"));
+  text->set_state(cursor.Named("state", v1::DataSpec::Text::ZERO));
 }
 
-void ReadData(View view, v1::DataSpec* data) {
-  data->set_format(view.Named("format", v1::DataSpec::SYNTHETIC));
-  if (view.Has("source")) ReadSource(view["source"], data->mutable_source());
-  if (view.Has("normalize")) {
-    ReadNumbers(view["normalize"].Items("mean"), data->mutable_normalize()->mutable_mean());
-    ReadNumbers(view["normalize"].Items("std"), data->mutable_normalize()->mutable_std());
+void ReadData(JsonCursor cursor, v1::DataSpec* data) {
+  data->set_format(cursor.Named("format", v1::DataSpec::SYNTHETIC));
+  if (cursor.Has("source")) ReadSource(cursor["source"], data->mutable_source());
+  if (cursor.Has("normalize")) {
+    ReadNumbers(cursor["normalize"].Items("mean"), data->mutable_normalize()->mutable_mean());
+    ReadNumbers(cursor["normalize"].Items("std"), data->mutable_normalize()->mutable_std());
   }
-  if (view.Has("csv")) ReadCsv(view["csv"], data->mutable_csv());
-  if (data->format() == v1::DataSpec::TEXT) ReadText(view["text"], data->mutable_text());
+  if (cursor.Has("csv")) ReadCsv(cursor["csv"], data->mutable_csv());
+  if (data->format() == v1::DataSpec::TEXT) ReadText(cursor["text"], data->mutable_text());
   if (data->format() == v1::DataSpec::SYNTHETIC) {
-    Json synthetic = view.Has("synthetic") ? view.Items("synthetic") : Json::object();
+    Json synthetic = cursor.Has("synthetic") ? cursor.Items("synthetic") : Json::object();
     if (!synthetic.is_object()) synthetic = Json::object();
     ApplyDefaults(*FindSchema("spec.data.synthetic"), &synthetic);
-    ReadSynthetic(View(&synthetic), data->mutable_synthetic());
+    ReadSynthetic(JsonCursor(&synthetic), data->mutable_synthetic());
   }
-  data->set_partitioning(view.Named("partitioning", v1::DataSpec::SHARED));
-  data->set_no_shuffle(!view.Bool("shuffle", true));
-  data->set_max_samples(view.Uint("maxSamples", 0));
-  data->set_classes(static_cast<uint32_t>(view.Uint("classes", 0)));
-  if (view.Has("evaluation")) {
-    const View from = view["evaluation"];
+  data->set_partitioning(cursor.Named("partitioning", v1::DataSpec::SHARED));
+  data->set_no_shuffle(!cursor.Bool("shuffle", true));
+  data->set_max_samples(cursor.Uint("maxSamples", 0));
+  data->set_classes(static_cast<uint32_t>(cursor.Uint("classes", 0)));
+  if (cursor.Has("evaluation")) {
+    const JsonCursor from = cursor["evaluation"];
     v1::DataSpec::Evaluation* evaluation = data->mutable_evaluation();
     if (from.Has("source")) ReadSource(from["source"], evaluation->mutable_source());
     evaluation->set_interval_steps(from.Uint("intervalSteps", 0));
@@ -164,13 +165,13 @@ void ReadData(View view, v1::DataSpec* data) {
   }
 }
 
-void ReadSchedule(View view, v1::Schedule* schedule) {
-  schedule->set_type(view.Named("type", v1::Schedule::CONSTANT));
-  schedule->set_warmup_steps(view.Uint("warmupSteps", 0));
-  schedule->set_step_size(view.Uint("stepSize", 0));
-  if (schedule->type() == v1::Schedule::STEP) schedule->set_gamma(view.Num("gamma", 0.1));
-  schedule->set_total_steps(view.Uint("totalSteps", 0));
-  schedule->set_min_factor(view.Num("minFactor", 0));
+void ReadSchedule(JsonCursor cursor, v1::Schedule* schedule) {
+  schedule->set_type(cursor.Named("type", v1::Schedule::CONSTANT));
+  schedule->set_warmup_steps(cursor.Uint("warmupSteps", 0));
+  schedule->set_step_size(cursor.Uint("stepSize", 0));
+  if (schedule->type() == v1::Schedule::STEP) schedule->set_gamma(cursor.Num("gamma", 0.1));
+  schedule->set_total_steps(cursor.Uint("totalSteps", 0));
+  schedule->set_min_factor(cursor.Num("minFactor", 0));
 }
 
 bool IsAdam(v1::OptimizerSpec::Name name) {
@@ -178,40 +179,40 @@ bool IsAdam(v1::OptimizerSpec::Name name) {
 }
 
 // The defaults are those of PyTorch 2.
-void ReadOptimizer(View view, v1::OptimizerSpec* optimizer) {
-  const v1::OptimizerSpec::Name name = view.Named("name", v1::OptimizerSpec::SGD);
+void ReadOptimizer(JsonCursor cursor, v1::OptimizerSpec* optimizer) {
+  const v1::OptimizerSpec::Name name = cursor.Named("name", v1::OptimizerSpec::SGD);
   const bool adagrad = name == v1::OptimizerSpec::ADAGRAD;
   optimizer->set_name(name);
   // Add has no learning rate: it adds the updates unchanged.
   const double learning_rate = name == v1::OptimizerSpec::ADD ? 1 : adagrad ? 1e-2 : 1e-3;
-  optimizer->set_learning_rate(view.Num("learningRate", learning_rate));
-  optimizer->set_momentum(view.Num("momentum", 0));
-  optimizer->set_dampening(view.Num("dampening", 0));
-  optimizer->set_nesterov(view.Bool("nesterov", false));
+  optimizer->set_learning_rate(cursor.Num("learningRate", learning_rate));
+  optimizer->set_momentum(cursor.Num("momentum", 0));
+  optimizer->set_dampening(cursor.Num("dampening", 0));
+  optimizer->set_nesterov(cursor.Bool("nesterov", false));
   optimizer->set_weight_decay(
-      view.Num("weightDecay", name == v1::OptimizerSpec::ADAM_W ? 1e-2 : 0));
+      cursor.Num("weightDecay", name == v1::OptimizerSpec::ADAM_W ? 1e-2 : 0));
   if (IsAdam(name)) {
-    const Json& betas = view.Items("betas");
+    const Json& betas = cursor.Items("betas");
     const bool given =
         betas.is_array() && betas.size() == 2 && betas[0].is_number() && betas[1].is_number();
     optimizer->set_beta1(given ? betas[0].get<double>() : 0.9);
     optimizer->set_beta2(given ? betas[1].get<double>() : 0.999);
   }
-  if (IsAdam(name) || adagrad) optimizer->set_eps(view.Num("eps", adagrad ? 1e-10 : 1e-8));
-  optimizer->set_lr_decay(view.Num("lrDecay", 0));
-  optimizer->set_initial_accumulator_value(view.Num("initialAccumulatorValue", 0));
-  optimizer->set_amsgrad(view.Bool("amsgrad", false));
-  if (view.Has("schedule")) ReadSchedule(view["schedule"], optimizer->mutable_schedule());
-  optimizer->set_clip_norm(view.Num("clipNorm", 0));
+  if (IsAdam(name) || adagrad) optimizer->set_eps(cursor.Num("eps", adagrad ? 1e-10 : 1e-8));
+  optimizer->set_lr_decay(cursor.Num("lrDecay", 0));
+  optimizer->set_initial_accumulator_value(cursor.Num("initialAccumulatorValue", 0));
+  optimizer->set_amsgrad(cursor.Bool("amsgrad", false));
+  if (cursor.Has("schedule")) ReadSchedule(cursor["schedule"], optimizer->mutable_schedule());
+  optimizer->set_clip_norm(cursor.Num("clipNorm", 0));
   if (name == v1::OptimizerSpec::PLUGIN) {
-    optimizer->set_library(view.Str("library"));
-    const Json& parameters = view.Items("parameters");
+    optimizer->set_library(cursor.Str("library"));
+    const Json& parameters = cursor.Items("parameters");
     for (auto it = parameters.begin(); parameters.is_object() && it != parameters.end(); ++it) {
       if (it->is_number()) (*optimizer->mutable_parameters())[it.key()] = it->get<double>();
     }
   }
-  for (const Json& item : view.Items("groups")) {
-    const View from(&item);
+  for (const Json& item : cursor.Items("groups")) {
+    const JsonCursor from(&item);
     v1::OptimizerSpec::Group* group = optimizer->add_groups();
     ReadStrings(from.Items("patterns"), group->mutable_patterns());
     if (from.Has("learningRate")) group->set_learning_rate(from.Num("learningRate", 0));
@@ -220,89 +221,89 @@ void ReadOptimizer(View view, v1::OptimizerSpec* optimizer) {
   }
 }
 
-void ReadCompression(View view, v1::TrainingSpec* training) {
-  const v1::Codec push = view.Named("push", v1::CODEC_RAW);
+void ReadCompression(JsonCursor cursor, v1::TrainingSpec* training) {
+  const v1::Codec push = cursor.Named("push", v1::CODEC_RAW);
   training->set_push_codec(push);
-  training->set_pull_codec(view.Named("pull", v1::CODEC_RAW));
+  training->set_pull_codec(cursor.Named("pull", v1::CODEC_RAW));
   v1::TrainingSpec::Compression* compression = training->mutable_compression();
-  if (push == v1::CODEC_TOP_K) compression->set_fraction(view.Num("fraction", 0.01));
-  if (push == v1::CODEC_SIGN_THRESHOLD) compression->set_threshold(view.Num("threshold", 1));
+  if (push == v1::CODEC_TOP_K) compression->set_fraction(cursor.Num("fraction", 0.01));
+  if (push == v1::CODEC_SIGN_THRESHOLD) compression->set_threshold(cursor.Num("threshold", 1));
   const bool needs_it =
       push == v1::CODEC_TOP_K || push == v1::CODEC_INT8 || push == v1::CODEC_ONE_BIT;
-  compression->set_error_feedback(view.Bool("errorFeedback", needs_it));
+  compression->set_error_feedback(cursor.Bool("errorFeedback", needs_it));
 }
 
-void ReadStaleness(View view, v1::TrainingSpec::Staleness* staleness) {
+void ReadStaleness(JsonCursor cursor, v1::TrainingSpec::Staleness* staleness) {
   using Staleness = v1::TrainingSpec::Staleness;
-  const Staleness::Rule rule = view.Named("name", Staleness::NONE);
+  const Staleness::Rule rule = cursor.Named("name", Staleness::NONE);
   staleness->set_rule(rule);
-  if (rule == Staleness::DAMPED) staleness->set_factor(view.Num("factor", 0.1));
-  if (rule == Staleness::DELAY_COMPENSATION) staleness->set_lambda(view.Num("lambda", 0.04));
+  if (rule == Staleness::DAMPED) staleness->set_factor(cursor.Num("factor", 0.1));
+  if (rule == Staleness::DELAY_COMPENSATION) staleness->set_lambda(cursor.Num("lambda", 0.04));
 }
 
-void ReadTraining(View view, v1::TrainingSpec* training) {
-  training->set_mode(view.Named("mode", v1::SYNCHRONOUS));
-  training->set_max_staleness(view["boundedStaleness"].Uint("maxStaleness", 0));
-  training->set_global_batch_size(view.Uint("globalBatchSize", 64));
+void ReadTraining(JsonCursor cursor, v1::TrainingSpec* training) {
+  training->set_mode(cursor.Named("mode", v1::SYNCHRONOUS));
+  training->set_max_staleness(cursor["boundedStaleness"].Uint("maxStaleness", 0));
+  training->set_global_batch_size(cursor.Uint("globalBatchSize", 64));
   // 16 microbatches: enough to balance a few workers of different speed.
   training->set_microbatch_size(
-      view.Uint("microbatchSize", (training->global_batch_size() + 15) / 16));
-  training->set_max_batch_size(view.Uint("maxBatchSize", 0));
+      cursor.Uint("microbatchSize", (training->global_batch_size() + 15) / 16));
+  training->set_max_batch_size(cursor.Uint("maxBatchSize", 0));
   if (training->max_batch_size() > 0) {
-    training->set_min_batch_size(view.Uint("minBatchSize", 1));
+    training->set_min_batch_size(cursor.Uint("minBatchSize", 1));
   }
-  training->set_steps(view.Uint("steps", 0));
-  training->set_epochs(view.Uint("epochs", 0));
-  training->set_seed(view.Uint("seed", 0));
-  training->set_bit_exact(view.Str("determinism") == "BitExact");
-  training->set_aggregation(view.Named("aggregation", v1::TrainingSpec::MEAN));
-  training->set_non_finite(view.Named("nonFinite", v1::TrainingSpec::FAIL));
-  training->set_execution(view.Named("execution", v1::TrainingSpec::WORKER));
-  training->set_verify_gradients(view.Bool("verifyGradients", false));
-  ReadCompression(view["compression"], training);
-  ReadStaleness(view["stalenessRule"], training->mutable_staleness());
-  if (view.Has("stragglers")) {
-    const View from = view["stragglers"];
+  training->set_steps(cursor.Uint("steps", 0));
+  training->set_epochs(cursor.Uint("epochs", 0));
+  training->set_seed(cursor.Uint("seed", 0));
+  training->set_bit_exact(cursor.Str("determinism") == "BitExact");
+  training->set_aggregation(cursor.Named("aggregation", v1::TrainingSpec::MEAN));
+  training->set_non_finite(cursor.Named("nonFinite", v1::TrainingSpec::FAIL));
+  training->set_execution(cursor.Named("execution", v1::TrainingSpec::WORKER));
+  training->set_verify_gradients(cursor.Bool("verifyGradients", false));
+  ReadCompression(cursor["compression"], training);
+  ReadStaleness(cursor["stalenessRule"], training->mutable_staleness());
+  if (cursor.Has("stragglers")) {
+    const JsonCursor from = cursor["stragglers"];
     using Stragglers = v1::TrainingSpec::Stragglers;
     training->mutable_stragglers()->set_policy(from.Named("policy", Stragglers::WAIT));
     training->mutable_stragglers()->set_backup(static_cast<uint32_t>(from.Uint("backup", 1)));
   }
-  if (view.Has("dense")) {
+  if (cursor.Has("dense")) {
     using Dense = v1::TrainingSpec::Dense;
     training->mutable_dense()->set_aggregation(
-        view["dense"].Named("aggregation", Dense::PARAMETER_SERVER));
+        cursor["dense"].Named("aggregation", Dense::PARAMETER_SERVER));
   }
-  training->set_threads(static_cast<uint32_t>(view.Uint("threads", 0)));
-  training->set_step_delay_seconds(view.Num("stepDelaySeconds", 0));
-  if (view.Has("target")) {
-    const View target = view["target"];
+  training->set_threads(static_cast<uint32_t>(cursor.Uint("threads", 0)));
+  training->set_step_delay_seconds(cursor.Num("stepDelaySeconds", 0));
+  if (cursor.Has("target")) {
+    const JsonCursor target = cursor["target"];
     training->mutable_target()->set_metric(target.Str("metric"));
     training->mutable_target()->set_goal(target.Str("goal"));
     training->mutable_target()->set_value(target.Num("value", 0));
   }
 }
 
-void ReadCheckpoint(View view, v1::CheckpointSpec* checkpoint) {
-  checkpoint->set_directory(view["storage"].Str("path"));
-  checkpoint->set_interval_steps(view.Uint("intervalSteps", 0));
+void ReadCheckpoint(JsonCursor cursor, v1::CheckpointSpec* checkpoint) {
+  checkpoint->set_directory(cursor["storage"].Str("path"));
+  checkpoint->set_interval_steps(cursor.Uint("intervalSteps", 0));
   checkpoint->set_interval_seconds(
-      view.Num("intervalSeconds", checkpoint->interval_steps() == 0 ? 300 : 0));
-  checkpoint->set_max_to_keep(static_cast<uint32_t>(view.Uint("maxToKeep", 3)));
-  checkpoint->set_restore_from(view.Str("restoreFrom"));
-  checkpoint->set_on_existing(view.Named("onExisting", v1::CheckpointSpec::UNSET));
+      cursor.Num("intervalSeconds", checkpoint->interval_steps() == 0 ? 300 : 0));
+  checkpoint->set_max_to_keep(static_cast<uint32_t>(cursor.Uint("maxToKeep", 3)));
+  checkpoint->set_restore_from(cursor.Str("restoreFrom"));
+  checkpoint->set_on_existing(cursor.Named("onExisting", v1::CheckpointSpec::UNSET));
 }
 
-void ReadTimeouts(View view, v1::TimeoutSpec* timeouts) {
-  timeouts->set_heartbeat(view.Num("heartbeatSeconds", 0));
-  timeouts->set_suspect(view.Num("suspectSeconds", 0));
-  timeouts->set_heartbeat_timeout(view.Num("heartbeatTimeoutSeconds", 0));
-  timeouts->set_pause(view.Num("pauseSeconds", 0));
-  timeouts->set_initialization(view.Num("initializationSeconds", 0));
-  timeouts->set_evaluation(view.Num("evaluationSeconds", 0));
-  timeouts->set_suspend_checkpoint(view.Num("suspendCheckpointSeconds", 0));
-  timeouts->set_weights(view.Num("weightsSeconds", 0));
-  timeouts->set_gradients(view.Num("gradientsSeconds", 0));
-  timeouts->set_start(view.Num("startSeconds", 0));
+void ReadTimeouts(JsonCursor cursor, v1::TimeoutSpec* timeouts) {
+  timeouts->set_heartbeat(cursor.Num("heartbeatSeconds", 0));
+  timeouts->set_suspect(cursor.Num("suspectSeconds", 0));
+  timeouts->set_heartbeat_timeout(cursor.Num("heartbeatTimeoutSeconds", 0));
+  timeouts->set_pause(cursor.Num("pauseSeconds", 0));
+  timeouts->set_initialization(cursor.Num("initializationSeconds", 0));
+  timeouts->set_evaluation(cursor.Num("evaluationSeconds", 0));
+  timeouts->set_suspend_checkpoint(cursor.Num("suspendCheckpointSeconds", 0));
+  timeouts->set_weights(cursor.Num("weightsSeconds", 0));
+  timeouts->set_gradients(cursor.Num("gradientsSeconds", 0));
+  timeouts->set_start(cursor.Num("startSeconds", 0));
 }
 
 std::map<std::string, std::string> ReadMap(const Json& items) {
@@ -555,9 +556,9 @@ Json WriteCheckpoint(const v1::CheckpointSpec& checkpoint) {
 
 TrainingJob FromJson(const Json& object) {
   TrainingJob job;
-  const View root(&object);
-  const View metadata = root["metadata"];
-  const View spec = root["spec"];
+  const JsonCursor root(&object);
+  const JsonCursor metadata = root["metadata"];
+  const JsonCursor spec = root["spec"];
   job.spec.set_name(metadata.Str("name"));
   job.spec.set_namespace_(metadata.Str("namespace"));
   job.spec.set_uid(metadata.Str("uid"));
@@ -573,7 +574,7 @@ TrainingJob FromJson(const Json& object) {
     job.spec.mutable_data()->mutable_text()->set_streams(
         static_cast<uint32_t>(job.spec.training().global_batch_size()));
   }
-  const View server = spec["parameterServer"];
+  const JsonCursor server = spec["parameterServer"];
   job.spec.mutable_parameter_server()->set_replicas(
       static_cast<uint32_t>(server.Uint("replicas", 1)));
   job.spec.mutable_parameter_server()->set_partitions(

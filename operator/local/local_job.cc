@@ -420,8 +420,8 @@ int LocalJob::WorkerThreads() const {
       std::max(1u, std::thread::hardware_concurrency() / std::max(1u, plan_.workers)));
 }
 
-std::map<policy::Replica, ProcessView> LocalJob::View() const {
-  std::map<policy::Replica, ProcessView> view;
+std::map<policy::Replica, ProcessInfo> LocalJob::View() const {
+  std::map<policy::Replica, ProcessInfo> view;
   for (const auto& [replica, process] : world_.processes) {
     const auto kept = memory_.replicas.find(replica);
     view[replica] = {static_cast<pid_t>(process.pid), process.running,

@@ -37,7 +37,7 @@ struct Programs {
 };
 
 // One replica, for listeners.
-struct ProcessView {
+struct ProcessInfo {
   pid_t pid = 0;
   bool running = false;
   uint32_t restarts = 0;
@@ -56,7 +56,7 @@ class JobListener {
   // The outcome of the job is decided; later calls are consequences of it. At most once.
   virtual void OnOutcome(const policy::Outcome& outcome) = 0;
   // At intervals (Options::tick_interval), and after each of the calls above.
-  virtual void OnTick(const std::map<policy::Replica, ProcessView>& processes) = 0;
+  virtual void OnTick(const std::map<policy::Replica, ProcessInfo>& processes) = 0;
 };
 
 class LocalJob {
@@ -121,7 +121,7 @@ class LocalJob {
   std::vector<std::string> ArgumentsFor(const policy::Replica& replica) const;
   std::vector<std::string> CommandFor(const policy::Replica& replica) const;
   int WorkerThreads() const;
-  std::map<policy::Replica, ProcessView> View() const;
+  std::map<policy::Replica, ProcessInfo> View() const;
   std::string RunFile(const policy::Replica& replica, const char* what) const;
 
   const Options options_;

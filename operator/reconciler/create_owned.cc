@@ -14,7 +14,7 @@ using kube::Json;
 constexpr int kCreateTries = 3;
 
 // Names the controller, else any owner, else the tool that manages it, else its first writer.
-std::string Whose(const Json& object, const JobView& job) {
+std::string Whose(const Json& object, const ObservedJob& job) {
   const Json* owners = kube::Find(object, {"metadata", "ownerReferences"});
   if (owners != nullptr && owners->is_array() && !owners->empty()) {
     const std::string controller = kube::ControllerUidOf(object);
@@ -50,14 +50,14 @@ std::string Whose(const Json& object, const JobView& job) {
 
 }  // namespace
 
-absl::Status NameTaken(const kube::ResourceType& type, const Json& found, const JobView& job) {
+absl::Status NameTaken(const kube::ResourceType& type, const Json& found, const ObservedJob& job) {
   return absl::AlreadyExistsError(absl::StrCat("the ", type.kind, " ",
                                                kube::KeyOf(found).ToString(),
                                                " already exists and ", Whose(found, job)));
 }
 
 absl::StatusOr<Json> CreateOwned(kube::Client* client, const kube::ResourceType& type,
-                                 const JobView& job, const Json& object) {
+                                 const ObservedJob& job, const Json& object) {
   kube::WriteOptions options;
   options.field_manager = kFieldManager;
   Json theirs;

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "operator/kube/client.h"
 #include "operator/kube/object.h"
-#include "operator/reconciler/job_view.h"
+#include "operator/reconciler/observed_job.h"
 
 namespace sluice::reconciler {
 
@@ -14,10 +14,11 @@ namespace sluice::reconciler {
 // controller's uid shows whose object it is. ALREADY_EXISTS (NameTaken): a foreign object has the
 // name; it is left as it is.
 absl::StatusOr<kube::Json> CreateOwned(kube::Client* client, const kube::ResourceType& type,
-                                       const JobView& job, const kube::Json& object);
+                                       const ObservedJob& job, const kube::Json& object);
 
 // ALREADY_EXISTS: names the object that has the name, and its apparent owner.
-absl::Status NameTaken(const kube::ResourceType& type, const kube::Json& found, const JobView& job);
+absl::Status NameTaken(const kube::ResourceType& type, const kube::Json& found,
+                       const ObservedJob& job);
 
 }  // namespace sluice::reconciler
 

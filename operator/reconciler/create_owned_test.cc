@@ -14,7 +14,7 @@ using kube::Json;
 using ::testing::HasSubstr;
 
 std::string Told(const Json& metadata) {
-  JobView job;
+  ObservedJob job;
   job.key = {"ns", "a"};
   job.uid = "1";
   Json found = {{"metadata", {{"name", "a"}, {"namespace", "ns"}}}};

@@ -28,7 +28,7 @@ class JobDecider {
       : world_(world), job_(world.job), limits_(limits), now_(now) {
     plan_.status = world.status.is_object() ? world.status : Json(Json::object());
     recovery_ = ReadRecovery(plan_.status);
-    for (const PodView& pod : world.pods) pods_[pod.replica] = &pod;
+    for (const PodStatus& pod : world.pods) pods_[pod.replica] = &pod;
   }
 
   Plan Run() {
@@ -73,7 +73,7 @@ class JobDecider {
  private:
   void AgainBy(absl::Time time) { plan_.decide_again = std::min(plan_.decide_again, time); }
 
-  const PodView* PodAt(const Replica& replica) const {
+  const PodStatus* PodAt(const Replica& replica) const {
     const auto found = pods_.find(replica);
     return found == pods_.end() ? nullptr : found->second;
   }
@@ -146,7 +146,7 @@ class JobDecider {
     }
     observation_.coordinator_address = CoordinatorAddress(job_.key);
     progress_ = world_.progress;
-    const PodView* coordinator = PodAt(kCoordinator);
+    const PodStatus* coordinator = PodAt(kCoordinator);
     if (coordinator == nullptr) return;
     progress_is_new_ = progress_ != nullptr && world_.progress_of == coordinator->uid;
     if (progress_is_new_) {
@@ -174,7 +174,7 @@ class JobDecider {
     observation_.last_progress_at = world_.progress_at;
     for (auto& entry : observation_.processes) {
       const Replica& replica = entry.first;
-      const PodView& pod = *pods_.at(replica);
+      const PodStatus& pod = *pods_.at(replica);
       if (replica == kCoordinator || !pod.begun || pod.ended || pod.deletion_asked.has_value()) {
         continue;
       }
@@ -245,7 +245,7 @@ class JobDecider {
     for (const auto& [replica, kept] : recovery_.memory.replicas) {
       const auto was = before.replicas.find(replica);
       const std::string& known = was == before.replicas.end() ? "" : was->second.handled_instance;
-      const PodView* pod = PodAt(replica);
+      const PodStatus* pod = PodAt(replica);
       if (pod == nullptr || kept.handled_instance == known || kept.handled_instance != pod->uid)
         continue;
       const bool left =
@@ -268,11 +268,11 @@ class JobDecider {
     }
   }
 
-  void Delete(const PodView& pod, std::optional<int64_t> grace) {
+  void Delete(const PodStatus& pod, std::optional<int64_t> grace) {
     plan_.deletions.push_back({pod.name, pod.uid, grace, pod.replica});
   }
   // A pod without running containers needs no grace period.
-  static std::optional<int64_t> GraceOf(const PodView& pod) {
+  static std::optional<int64_t> GraceOf(const PodStatus& pod) {
     if (pod.terminal) return 0;
     return std::nullopt;
   }
@@ -280,13 +280,13 @@ class JobDecider {
   void Act(const policy::Decision& decision) {
     const bool over = HasOutcome() && !Suspended();
     for (const policy::StopProcess& stop : decision.stops) {
-      const PodView* pod = PodAt(stop.replica);
+      const PodStatus* pod = PodAt(stop.replica);
       if (pod == nullptr || pod->uid != stop.instance) continue;
       if (over && job_.clean_pod_policy == CleanPodPolicy::kNone) continue;
       Delete(*pod, stop.kill ? std::optional<int64_t>(kKillGraceSeconds) : std::nullopt);
     }
     for (const policy::StartProcess& start : decision.starts) {
-      const PodView* pod = PodAt(start.replica);
+      const PodStatus* pod = PodAt(start.replica);
       if (pod == nullptr) {
         plan_.creations.push_back(start.replica);
       } else if (!pod->deletion_asked.has_value()) {
@@ -300,7 +300,7 @@ class JobDecider {
   // Force-deletes pods whose deletion is overdue because their nodes do not answer.
   void ForceStuck() {
     if (job_.force_delete_after == absl::ZeroDuration()) return;
-    for (const PodView& pod : world_.pods) {
+    for (const PodStatus& pod : world_.pods) {
       if (!pod.deletion_asked.has_value() || pod.forced) continue;
       const absl::Time due =
           (pod.node_lost ? *pod.deletion_asked : pod.gone_by) + job_.force_delete_after;
@@ -315,7 +315,7 @@ class JobDecider {
   // Re-creates pods that never began and whose template has changed: the change may fix the cause.
   void ReplaceOutdated() {
     if (HasOutcome()) return;
-    for (const PodView& pod : world_.pods) {
+    for (const PodStatus& pod : world_.pods) {
       if (pod.begun || pod.deletion_asked.has_value() || !Wanted(pod.replica)) continue;
       const auto wanted = world_.template_hashes.find(pod.replica);
       if (wanted == world_.template_hashes.end() || wanted->second == pod.template_hash) continue;
@@ -334,7 +334,7 @@ class JobDecider {
   void CleanUp() {
     const bool all = Suspended() || (stopped_ && job_.clean_pod_policy == CleanPodPolicy::kAll);
     const bool running = stopped_ && job_.clean_pod_policy == CleanPodPolicy::kRunning;
-    for (const PodView& pod : world_.pods) {
+    for (const PodStatus& pod : world_.pods) {
       if (!pod.ended || pod.deletion_asked.has_value()) continue;
       const bool surplus = !HasOutcome() && !Wanted(pod.replica);
       // Other containers may outlive a pod's process.
@@ -344,7 +344,7 @@ class JobDecider {
   }
 
   void PlanSync(const policy::Decision& decision) {
-    const PodView* coordinator = PodAt(kCoordinator);
+    const PodStatus* coordinator = PodAt(kCoordinator);
     if (coordinator == nullptr || !coordinator->begun || coordinator->ended ||
         coordinator->ip.empty()) {
       return;
@@ -379,7 +379,7 @@ class JobDecider {
     if (HasOutcome()) memory.replicas.clear();
     for (auto it = memory.replicas.begin(); it != memory.replicas.end();) {
       policy::Memory::ReplicaMemory& kept = it->second;
-      const PodView* pod = PodAt(it->first);
+      const PodStatus* pod = PodAt(it->first);
       if (pod != nullptr && pod->ready) {
         kept.failures_in_row = kept.failed_starts = 0;
         kept.data_missing = kept.refused = false;
@@ -465,12 +465,12 @@ class JobDecider {
   }
 
   const World& world_;
-  const JobView& job_;
+  const ObservedJob& job_;
   const policy::Limits& limits_;
   const absl::Time now_;
   Plan plan_;
   Recovery recovery_;
-  std::map<Replica, const PodView*> pods_;
+  std::map<Replica, const PodStatus*> pods_;
   policy::JobPlan policy_plan_;
   policy::Observation observation_;
   const v1::JobProgress* progress_ = nullptr;
@@ -497,7 +497,7 @@ policy::Limits ClusterLimits() {
 PodImages PinnedImages(const Recovery& recovery, const World& world) {
   bool server_ran = !recovery.progress_instance.empty();
   bool worker_ran = recovery.sized_workers > 0;
-  for (const PodView& pod : world.pods) {
+  for (const PodStatus& pod : world.pods) {
     if (pod.begun) (world.job.NeedsWorkerImage(pod.replica.role) ? worker_ran : server_ran) = true;
   }
   PodImages images = recovery.images;

@@ -18,8 +18,8 @@
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
 #include "operator/reconciler/job_status.h"
-#include "operator/reconciler/job_view.h"
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/observed_job.h"
+#include "operator/reconciler/pod_status.h"
 #include "operator/runtime/events.h"
 #include "proto/jobcontrol.pb.h"
 
@@ -30,10 +30,10 @@ namespace sluice::reconciler {
 policy::Limits ClusterLimits();
 
 struct World {
-  JobView job;
+  ObservedJob job;
   PodImages images;   // the images with which an activation would begin now
   kube::Json status;  // as last written
-  std::vector<PodView> pods;
+  std::vector<PodStatus> pods;
   // The coordinator's last report, and the instance that sent it (uid of its pod); null: none yet.
   const v1::JobProgress* progress = nullptr;
   std::string progress_of;

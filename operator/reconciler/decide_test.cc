@@ -47,11 +47,11 @@ class Scene {
     Read();
   }
 
-  PodView& Pod(const Replica& replica) {
-    for (PodView& pod : world.pods) {
+  PodStatus& Pod(const Replica& replica) {
+    for (PodStatus& pod : world.pods) {
       if (pod.replica == replica) return pod;
     }
-    PodView pod;
+    PodStatus pod;
     pod.replica = replica;
     pod.name = PodName("a", replica);
     pod.uid = absl::StrCat("uid-", ++pods_);
@@ -60,14 +60,14 @@ class Scene {
     world.pods.push_back(std::move(pod));
     return world.pods.back();
   }
-  PodView& Runs(const Replica& replica) {
-    PodView& pod = Pod(replica);
+  PodStatus& Runs(const Replica& replica) {
+    PodStatus& pod = Pod(replica);
     pod.begun = pod.ready = pod.was_ready = true;
     pod.ip = "10.0.0.1";
     return pod;
   }
-  PodView& Ends(const Replica& replica, int code, int signal = 0) {
-    PodView& pod = Pod(replica);
+  PodStatus& Ends(const Replica& replica, int code, int signal = 0) {
+    PodStatus& pod = Pod(replica);
     pod.ended = pod.terminal = true;
     pod.ready = false;
     pod.ended_at = now;
@@ -113,7 +113,7 @@ class Scene {
   void Suspends() {
     Says(v1::JobProgress::SUSPENDED);
     Decide();
-    for (PodView& pod : world.pods) Ends(pod.replica, 0);
+    for (PodStatus& pod : world.pods) Ends(pod.replica, 0);
   }
 
   World world;
@@ -282,7 +282,7 @@ const Row kLosses[] = {
     {"ForceDeletesAPodOfALostNodeWhenDue",
      [](Scene* s) {
        s->Trains();
-       PodView& pod = s->Pod(kWorker1);
+       PodStatus& pod = s->Pod(kWorker1);
        pod.node_lost = true;
        pod.deletion_asked = s->now - absl::Seconds(10);
        pod.gone_by = s->now + absl::Seconds(15);
@@ -292,7 +292,7 @@ const Row kLosses[] = {
     {"ForceDeletesAPodOnce",
      [](Scene* s) {
        s->Trains();
-       PodView& pod = s->Pod(kWorker1);
+       PodStatus& pod = s->Pod(kWorker1);
        pod.node_lost = pod.forced = true;
        pod.deletion_asked = pod.gone_by = s->now - absl::Seconds(100);
      },
@@ -302,7 +302,7 @@ const Row kLosses[] = {
      [](Scene* s) {
        s->Spec({{"nodeFailure", {{"forceDeleteAfterSeconds", 0}}}});
        s->Trains();
-       PodView& pod = s->Pod(kWorker1);
+       PodStatus& pod = s->Pod(kWorker1);
        pod.node_lost = true;
        pod.deletion_asked = pod.gone_by = s->now - absl::Seconds(100);
      },
@@ -321,7 +321,7 @@ const Row kLosses[] = {
      [](Scene* s) {
        s->Spec({{"backoffLimit", 0}});
        s->Trains();
-       PodView& pod = s->Ends(kShard, 137);
+       PodStatus& pod = s->Ends(kShard, 137);
        pod.exit.cause = policy::Cause::kOutside;
        pod.exit.reason = "Evicted";
      },
@@ -524,7 +524,7 @@ const Row kEnds[] = {
     {"KeepsEndedPodsForTheirLogs",
      [](Scene* s) {
        Succeeds(s);
-       for (PodView& pod : s->world.pods) s->Ends(pod.replica, 0);
+       for (PodStatus& pod : s->world.pods) s->Ends(pod.replica, 0);
      },
      {},
      "Succeeded"},
@@ -532,7 +532,7 @@ const Row kEnds[] = {
      [](Scene* s) {
        s->Spec({{"cleanPodPolicy", "All"}});
        Succeeds(s);
-       for (PodView& pod : s->world.pods) s->Ends(pod.replica, 0);
+       for (PodStatus& pod : s->world.pods) s->Ends(pod.replica, 0);
      },
      {"delete a-coordinator grace 0", "delete a-ps-0 grace 0", "delete a-worker-0 grace 0",
       "delete a-worker-1 grace 0"},
@@ -597,7 +597,7 @@ TEST(DecideJob, DoesNotCountTheExitOfASurplusWorker) {
   scene.Spec({{"worker", {{"replicas", 1}}}});
   scene.Decide();
   scene.Pod(kWorker1).deletion_asked = scene.now;
-  PodView& pod = scene.Ends(kWorker1, 0);
+  PodStatus& pod = scene.Ends(kWorker1, 0);
   pod.exit.cause = policy::Cause::kOutside;
   pod.exit.reason = "Deleted";
   const Plan plan = scene.Decide();
@@ -625,7 +625,7 @@ TEST(DecideJob, TheStatusListsTheNewestEightExits) {
 TEST(DecideJob, ListsTheExitThatFailsTheJobButNotItsConsequences) {
   Scene scene;
   scene.Trains();
-  PodView& pod = scene.Ends(kWorker0, 2);
+  PodStatus& pod = scene.Ends(kWorker0, 2);
   pod.exit.message = "spec.data: row 7 is damaged";
   const Plan plan = scene.Decide();
   for (const auto& event : plan.events) {

@@ -54,7 +54,7 @@ Json JobReconciler::NewestJob(const Json& cached, Expectations* expectations) co
   return cached;
 }
 
-void JobReconciler::UseOwnClock(absl::Time now, Expectations* expectations, PodView* pod) const {
+void JobReconciler::UseOwnClock(absl::Time now, Expectations* expectations, PodStatus* pod) const {
   const absl::Time timestamp = pod->gone_by;
   const absl::Time gone_by = now + (timestamp - *pod->deletion_asked);
   const auto [found, is_new] =
@@ -70,14 +70,14 @@ void JobReconciler::UseOwnClock(absl::Time now, Expectations* expectations, PodV
   pod->slow_from += leaving.gone_by - timestamp;
 }
 
-std::vector<PodView> JobReconciler::GatherPods(const std::string& uid,
-                                               Expectations* expectations) const {
+std::vector<PodStatus> JobReconciler::GatherPods(const std::string& uid,
+                                                 Expectations* expectations) const {
   const absl::Time now = clock_->Now();
-  std::vector<PodView> views;
+  std::vector<PodStatus> views;
   std::map<std::string, Expectations::Leaving> leaving;
 
   for (const runtime::ObjectPtr& pod : caches_.pods->ByIndex(kControllerIndex, uid)) {
-    std::optional<PodView> view = ReadPod(*pod);
+    std::optional<PodStatus> view = ReadPod(*pod);
     if (!view.has_value()) continue;
     expectations->created.erase(view->name);
     const auto deleted = expectations->deleted.find(view->uid);
@@ -99,7 +99,7 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid,
       it = expectations->created.erase(it);
       continue;
     }
-    if (std::optional<PodView> view = ReadPod(it->second.object); view.has_value()) {
+    if (std::optional<PodStatus> view = ReadPod(it->second.object); view.has_value()) {
       views.push_back(*std::move(view));
     }
     ++it;
@@ -110,7 +110,7 @@ std::vector<PodView> JobReconciler::GatherPods(const std::string& uid,
   return views;
 }
 
-std::string JobReconciler::WantedHash(const JobView& job, const policy::Replica& replica,
+std::string JobReconciler::WantedHash(const ObservedJob& job, const policy::Replica& replica,
                                       Expectations* expectations) const {
   std::string& hash = expectations->hashes[replica];
   if (hash.empty())
@@ -136,7 +136,7 @@ World JobReconciler::Gather(const Json& job, const LastProgress& last_progress,
     expectations->hashes_of = world.job.generation;
     expectations->hashed_images = images;
   }
-  for (const PodView& pod : world.pods) {
+  for (const PodStatus& pod : world.pods) {
     if (pod.begun || pod.deletion_asked.has_value()) continue;
     world.template_hashes[pod.replica] = WantedHash(world.job, pod.replica, expectations);
   }
@@ -164,7 +164,7 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, con
   return absl::OkStatus();
 }
 
-absl::Status JobReconciler::EnsureObjects(const JobView& job, std::vector<OwnedObject> objects,
+absl::Status JobReconciler::EnsureObjects(const ObservedJob& job, std::vector<OwnedObject> objects,
                                           Expectations* expectations) {
   const absl::Time now = clock_->Now();
   std::vector<Missing> missing;
@@ -208,7 +208,7 @@ absl::Status JobReconciler::EnsureObjects(const JobView& job, std::vector<OwnedO
 // resourceVersion that were seen, so a former leader does no harm. The patch is a merge patch,
 // which replaces whole lists; a server-side apply would leave elements that another client has
 // added.
-absl::Status JobReconciler::ApplyObjects(const JobView& job, const OwnedObject& wanted,
+absl::Status JobReconciler::ApplyObjects(const ObservedJob& job, const OwnedObject& wanted,
                                          const Json* live) const {
   Json found;
   if (live == nullptr) {
@@ -230,7 +230,8 @@ absl::Status JobReconciler::ApplyObjects(const JobView& job, const OwnedObject& 
 }
 
 // Several at a time: no object needs another one, and pods are created later.
-absl::Status JobReconciler::ApplyObjects(const JobView& job, const std::vector<Missing>& objects,
+absl::Status JobReconciler::ApplyObjects(const ObservedJob& job,
+                                         const std::vector<Missing>& objects,
                                          Expectations* expectations) {
   std::vector<char> written(objects.size(), 0);  // each element is written by one task
   absl::Status status = InParallel(objects.size(), [&](size_t i) {
@@ -395,7 +396,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
   // Before the first process of a job starts, all its objects must exist. In a running job, dead
   // processes are replaced even if an accessory is refused.
   const bool runs = std::any_of(world.pods.begin(), world.pods.end(),
-                                [](const PodView& pod) { return pod.begun; });
+                                [](const PodStatus& pod) { return pod.begun; });
   if (!status.ok() && !runs) return status;
 
   status.Update(ApplyPods(world, plan, expectations));

@@ -136,16 +136,16 @@ class JobReconciler final : public runtime::Reconciler {
   kube::Json NewestJob(const kube::Json& cached, Expectations* expectations) const;
   World Gather(const kube::Json& job, const LastProgress& last_progress,
                Expectations* expectations) const;
-  std::vector<PodView> GatherPods(const std::string& uid, Expectations* expectations) const;
+  std::vector<PodStatus> GatherPods(const std::string& uid, Expectations* expectations) const;
   // Replaces the deletion times of a pod by those on this process's clock.
-  void UseOwnClock(absl::Time now, Expectations* expectations, PodView* pod) const;
+  void UseOwnClock(absl::Time now, Expectations* expectations, PodStatus* pod) const;
 
   // Each returns OK, or the error that prevented it.
   absl::Status WriteStatus(const kube::Json& job, const World& world, const Plan& plan,
                            Expectations* expectations);
   absl::Status Act(const kube::Json& job, const World& world, const Plan& plan,
                    Expectations* expectations);
-  absl::Status EnsureObjects(const JobView& job, std::vector<OwnedObject> objects,
+  absl::Status EnsureObjects(const ObservedJob& job, std::vector<OwnedObject> objects,
                              Expectations* expectations);
   absl::Status DropPolicy(const World& world);
   absl::Status DeletePods(const std::string& ns, const std::vector<PodDeletion>& deletions,
@@ -160,15 +160,15 @@ class JobReconciler final : public runtime::Reconciler {
     OwnedObject wanted;
     runtime::ObjectPtr live;  // null: the cache has none
   };
-  absl::Status ApplyObjects(const JobView& job, const std::vector<Missing>& objects,
+  absl::Status ApplyObjects(const ObservedJob& job, const std::vector<Missing>& objects,
                             Expectations* expectations);
-  absl::Status ApplyObjects(const JobView& job, const OwnedObject& wanted,
+  absl::Status ApplyObjects(const ObservedJob& job, const OwnedObject& wanted,
                             const kube::Json* live) const;
   // Runs each task at most once, several at a time (Options::writes_at_once).
   absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
   absl::Status CreatePods(const World& world, const PodImages& images,
                           const std::vector<policy::Replica>& replicas, Expectations* expectations);
-  std::string WantedHash(const JobView& job, const policy::Replica& replica,
+  std::string WantedHash(const ObservedJob& job, const policy::Replica& replica,
                          Expectations* expectations) const;
   void SyncCoordinator(const World& world, const Plan& plan, Expectations* expectations);
   bool NoteRefusal(const absl::Status& acted, Expectations* expectations) const;

@@ -35,7 +35,7 @@
 #include "absl/time/time.h"
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
-#include "operator/reconciler/job_view.h"
+#include "operator/reconciler/observed_job.h"
 
 namespace sluice::reconciler {
 

@@ -61,7 +61,7 @@ absl::Time RenewAt(const tls::Validity& validity) {
   return validity.until - (validity.until - validity.from) / 3;
 }
 
-Json MakeSecret(const JobView& job, const std::string& name, absl::string_view role,
+Json MakeSecret(const ObservedJob& job, const std::string& name, absl::string_view role,
                 const Data& data, const Json& live) {
   Json secret = MakeOwned(Secrets(), job, name);
   secret["metadata"]["labels"]["app.kubernetes.io/component"] = std::string(role);
@@ -91,7 +91,7 @@ std::optional<Authority> ReadAuthority(const Data& data, const char* certificate
   return authority;
 }
 
-absl::StatusOr<Authority> NewAuthority(const JobView& job, absl::Time now) {
+absl::StatusOr<Authority> NewAuthority(const ObservedJob& job, absl::Time now) {
   const tls::Validity validity = {now - kSkew, now + kAuthorityLife};
   absl::StatusOr<tls::KeyPair> pair =
       tls::MakeAuthority(absl::StrCat("sluice ", job.key.ToString()), validity);
@@ -160,7 +160,7 @@ void KeepTrusting(const LiveSecrets& live, absl::Time now, Authorities* authorit
   }
 }
 
-absl::Status Advance(const JobView& job, const LiveSecrets& live, absl::Time now,
+absl::Status Advance(const ObservedJob& job, const LiveSecrets& live, absl::Time now,
                      Authorities* authorities) {
   if (!authorities->current.has_value()) {
     KeepTrusting(live, now, authorities);
@@ -199,7 +199,7 @@ absl::Time GoodUntil(const tls::KeyPair& pair, const security::PeerIdentity& ide
 
 class Planner {
  public:
-  Planner(const JobView& job, const LiveSecrets& live, absl::Time now)
+  Planner(const ObservedJob& job, const LiveSecrets& live, absl::Time now)
       : job_(job), live_(live), now_(now) {}
 
   absl::StatusOr<TlsPlan> Run(uint32_t shards, uint32_t workers) {
@@ -282,7 +282,7 @@ class Planner {
     }
   }
 
-  const JobView& job_;
+  const ObservedJob& job_;
   const LiveSecrets& live_;
   const absl::Time now_;
   Authorities authorities_;
@@ -313,7 +313,7 @@ Json TlsVolume(const std::string& name, const std::string& job, const policy::Re
                           item(PrivateKeyKey(replica.index), "tls.key")})}}}};
 }
 
-absl::StatusOr<TlsPlan> PlanTls(const JobView& job, uint32_t shards, uint32_t workers,
+absl::StatusOr<TlsPlan> PlanTls(const ObservedJob& job, uint32_t shards, uint32_t workers,
                                 const LiveSecrets& live, absl::Time now) {
   return Planner(job, live, now).Run(shards, workers);
 }
@@ -330,7 +330,7 @@ absl::StatusOr<ProcessCredentials> CredentialsIn(const Json& secret, uint32_t in
   return credentials;
 }
 
-absl::StatusOr<OperatorCredentials> IssueForOperator(const JobView& job,
+absl::StatusOr<OperatorCredentials> IssueForOperator(const ObservedJob& job,
                                                      const Json& authority_secret, absl::Time now) {
   const Authorities authorities = ReadAuthorities(authority_secret, now);
   if (!authorities.current.has_value()) {

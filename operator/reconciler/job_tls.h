@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
-#include "operator/reconciler/job_view.h"
+#include "operator/reconciler/observed_job.h"
 #include "services/common/tls/certificates.h"
 
 namespace sluice::reconciler {
@@ -57,7 +57,7 @@ struct TlsPlan {
   absl::Time expiry = absl::InfiniteFuture();
 };
 
-absl::StatusOr<TlsPlan> PlanTls(const JobView& job, uint32_t shards, uint32_t workers,
+absl::StatusOr<TlsPlan> PlanTls(const ObservedJob& job, uint32_t shards, uint32_t workers,
                                 const LiveSecrets& live, absl::Time now);
 
 // The certificate of one process, and the bundle that it trusts.
@@ -77,7 +77,7 @@ struct OperatorCredentials {
   tls::KeyPair pair;
   absl::Time renew_at;
 };
-absl::StatusOr<OperatorCredentials> IssueForOperator(const JobView& job,
+absl::StatusOr<OperatorCredentials> IssueForOperator(const ObservedJob& job,
                                                      const kube::Json& authority_secret,
                                                      absl::Time now);
 

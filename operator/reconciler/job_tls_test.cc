@@ -74,7 +74,7 @@ class JobTlsTest : public ::testing::Test {
     live_[secret] = std::make_shared<const Json>(std::move(changed));
   }
 
-  JobView job_;
+  ObservedJob job_;
   uint32_t shards_ = 1;
   uint32_t workers_ = 2;
   LiveSecrets live_;

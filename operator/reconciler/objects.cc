@@ -20,7 +20,7 @@ namespace {
 
 using kube::Json;
 
-std::string JobIdentity(const JobView& job) {
+std::string JobIdentity(const ObservedJob& job) {
   return absl::StrCat(job.key.ns, "/", job.key.name, "/", job.uid);
 }
 
@@ -48,19 +48,19 @@ int Cpus(const Json& container) {
 
 // After SIGTERM, a process has this long to end its step or hand it over, and to save a checkpoint
 // (the coordinator) or have it saved (a shard).
-int GraceSeconds(const JobView& job, v1::Role role) {
+int GraceSeconds(const ObservedJob& job, v1::Role role) {
   if (role == v1::WORKER) return 15;
   const double checkpoint = job.job.spec.timeouts().suspend_checkpoint();
   return 10 + static_cast<int>(std::clamp(checkpoint, 1.0, 3600.0));
 }
 
-int WorkerThreads(const JobView& job, const Json& container) {
+int WorkerThreads(const ObservedJob& job, const Json& container) {
   const v1::TrainingSpec& training = job.job.spec.training();
   if (training.threads() > 0) return static_cast<int>(training.threads());
   return training.bit_exact() ? 1 : Cpus(container);
 }
 
-Json Arguments(const JobView& job, const PodDefaults& defaults, const policy::Replica& replica,
+Json Arguments(const ObservedJob& job, const PodDefaults& defaults, const policy::Replica& replica,
                const Json& container) {
   Json arguments = Json::array();
   const auto add = [&](const char* flag, const std::string& value) {
@@ -118,7 +118,7 @@ Json KillingProbe(int period, int failures) {
 }
 
 // For a process that starts: it answers before it registers.
-Json StartupProbe(const JobView& job) {
+Json StartupProbe(const ObservedJob& job) {
   constexpr int kPeriod = 5;
   policy::JobPlan plan;
   policy::SetTimers(job.job.spec, &plan);
@@ -128,7 +128,7 @@ Json StartupProbe(const JobView& job) {
 
 // /healthz answers while the process handles its events, however long a step takes. On a busy
 // machine six failures in a row mean that the process is as good as frozen.
-Json LivenessProbe(const JobView& job) {
+Json LivenessProbe(const ObservedJob& job) {
   constexpr int kFailures = 6;
   const double heartbeat_timeout = job.job.spec.timeouts().heartbeat_timeout();
   return KillingProbe(static_cast<int>(std::clamp(std::ceil(heartbeat_timeout), 5.0, 60.0)),
@@ -164,7 +164,8 @@ Json Ports(v1::Role role, bool custom) {
   return ports;
 }
 
-void AddMounts(const JobView& job, const policy::Replica& replica, Json* container, Json* volumes) {
+void AddMounts(const ObservedJob& job, const policy::Replica& replica, Json* container,
+               Json* volumes) {
   Json& mounts = (*container)["volumeMounts"];
   mounts = Json::array({{{"name", "sluice-tmp"}, {"mountPath", "/tmp"}}});
   volumes->push_back({{"name", "sluice-tmp"}, {"emptyDir", Json::object()}});
@@ -196,7 +197,7 @@ void AddMounts(const JobView& job, const policy::Replica& replica, Json* contain
 }
 
 // `theirs` is the template's container of the same name.
-Json MakeContainer(const JobView& job, const PodDefaults& defaults, const PodImages& images,
+Json MakeContainer(const ObservedJob& job, const PodDefaults& defaults, const PodImages& images,
                    const policy::Replica& replica, const Json& theirs, Json* volumes) {
   const bool custom = replica.role == v1::WORKER && job.job.spec.worker().command_size() > 0;
   Json container = {{"name", absl::StrCat(RoleName(replica.role))},
@@ -317,7 +318,7 @@ Json TemplateContainer(const Json& pod_template, absl::string_view name) {
   return Json();
 }
 
-void MergeMetadata(const JobView& job, const Json& pod_template, Json* metadata) {
+void MergeMetadata(const ObservedJob& job, const Json& pod_template, Json* metadata) {
   const auto add = [&](const char* field, const Json* extra, const char* prefix) {
     if (extra == nullptr || !extra->is_object()) return;
     for (auto it = extra->begin(); it != extra->end(); ++it) {
@@ -336,7 +337,7 @@ void MergeMetadata(const JobView& job, const Json& pod_template, Json* metadata)
   add("annotations", &annotations, "kueue.x-k8s.io/");
 }
 
-Json Tolerations(const JobView& job) {
+Json Tolerations(const ObservedJob& job) {
   Json tolerations = Json::array();
   for (const char* taint : {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}) {
     tolerations.push_back({{"key", taint},
@@ -349,7 +350,7 @@ Json Tolerations(const JobView& job) {
 
 // ---- the rest
 
-Json MakeServices(const JobView& job, bool headless) {
+Json MakeServices(const ObservedJob& job, bool headless) {
   Json service = MakeOwned(
       Services(), job,
       headless ? HeadlessServiceName(job.key.name) : CoordinatorServiceName(job.key.name));
@@ -383,7 +384,7 @@ std::string JobText(const v1::JobSpec& spec) {
   return json;
 }
 
-Json MakeConfigMap(const JobView& job, uint32_t shards, const TrainingMode& mode) {
+Json MakeConfigMap(const ObservedJob& job, uint32_t shards, const TrainingMode& mode) {
   v1::JobSpec spec = job.job.spec;
   spec.mutable_parameter_server()->set_replicas(shards);
   // If a coordinator dies before these change, its successor does not know of the change.
@@ -396,7 +397,7 @@ Json MakeConfigMap(const JobView& job, uint32_t shards, const TrainingMode& mode
   return map;
 }
 
-Json MakeNetworkPolicy(const JobView& job) {
+Json MakeNetworkPolicy(const ObservedJob& job) {
   Json policy = MakeOwned(NetworkPolicies(), job, job.key.name);
   const Json own = {{"podSelector", {{"matchLabels", {{kJobLabel, job.key.name}}}}}};
   const Json the_operator = {
@@ -433,12 +434,12 @@ std::string TemplateHash(const Json& pod) {
   return kube::GetString(pod, {"metadata", "annotations", kTemplateHash});
 }
 
-PodImages ImagesOf(const JobView& job, const PodDefaults& defaults) {
+PodImages ImagesOf(const ObservedJob& job, const PodDefaults& defaults) {
   if (!job.job.image.empty()) return {job.job.image, job.job.image};
   return {defaults.server_image, defaults.worker_image};
 }
 
-Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& images,
+Json MakePod(const ObservedJob& job, const PodDefaults& defaults, const PodImages& images,
              const policy::Replica& replica) {
   const Json& pod_template = job.TemplateOf(replica.role);
   const std::string role(RoleName(replica.role));
@@ -478,7 +479,7 @@ Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& i
   return pod;
 }
 
-std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards,
+std::vector<OwnedObject> MakeObjects(const ObservedJob& job, uint32_t shards,
                                      const TrainingMode& mode) {
   std::vector<OwnedObject> objects = {{&Services(), MakeServices(job, /*headless=*/false)},
                                       {&Services(), MakeServices(job, /*headless=*/true)},
@@ -487,7 +488,7 @@ std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards,
   return objects;
 }
 
-OwnedObject MakeDisruptionBudget(const JobView& job, uint32_t shards) {
+OwnedObject MakeDisruptionBudget(const ObservedJob& job, uint32_t shards) {
   Json budget = MakeOwned(DisruptionBudgets(), job, job.key.name);
   // A process that is not ready does not block a drain: moving it may be what helps.
   budget["spec"] = {

@@ -9,7 +9,7 @@
 
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
-#include "operator/reconciler/job_view.h"
+#include "operator/reconciler/observed_job.h"
 
 namespace sluice::reconciler {
 
@@ -24,14 +24,14 @@ struct PodDefaults {
 };
 
 // The images of an activation that begins now.
-PodImages ImagesOf(const JobView& job, const PodDefaults& defaults);
+PodImages ImagesOf(const ObservedJob& job, const PodDefaults& defaults);
 
 // The pod of a replica, with one of `images`. It gets its address, identity and threads just as
 // processes get them from `sluice run`; the template of its role is merged into it.
 //
 // It uses only flags that programs of the oldest release in use know: anything new goes into the
 // job file or into environment variables, which older programs ignore (docs/versions.md).
-kube::Json MakePod(const JobView& job, const PodDefaults& defaults, const PodImages& images,
+kube::Json MakePod(const ObservedJob& job, const PodDefaults& defaults, const PodImages& images,
                    const policy::Replica& replica);
 
 // Reads the annotation kTemplateHash of a pod that MakePod made.
@@ -44,10 +44,11 @@ struct OwnedObject {
 // The objects that must exist before pods: two Services, the ConfigMap and, unless the job disables
 // it, the NetworkPolicy (for the Secrets see job_tls.h). They are created in this order, several at
 // a time. `shards` is the number of shards of the current activation.
-std::vector<OwnedObject> MakeObjects(const JobView& job, uint32_t shards, const TrainingMode& mode);
+std::vector<OwnedObject> MakeObjects(const ObservedJob& job, uint32_t shards,
+                                     const TrainingMode& mode);
 // The PodDisruptionBudget: a drain evicts one shard, or the coordinator, at a time, and waits until
 // it is back.
-OwnedObject MakeDisruptionBudget(const JobView& job, uint32_t shards);
+OwnedObject MakeDisruptionBudget(const ObservedJob& job, uint32_t shards);
 
 // Whether `live` has every field of `wanted`; it may have more, because servers fill in defaults.
 bool Covers(const kube::Json& live, const kube::Json& wanted);

@@ -26,7 +26,7 @@ constexpr policy::Replica kWorker = {v1::WORKER, 1};
 constexpr policy::Replica kShard = {v1::SHARD, 0};
 constexpr policy::Replica kCoordinator = {v1::COORDINATOR, 0};
 
-JobView Job(const Json& spec_patch = Json::object()) {
+ObservedJob Job(const Json& spec_patch = Json::object()) {
   Json job = Json::parse(R"({
     "metadata": {"name": "a", "namespace": "ns", "uid": "u-1",
                  "labels": {"kueue.x-k8s.io/queue-name": "q", "team": "t"}},
@@ -38,7 +38,7 @@ JobView Job(const Json& spec_patch = Json::object()) {
   return ReadJob(job);
 }
 
-Json MakePod(const JobView& job, const PodDefaults& defaults, const policy::Replica& replica) {
+Json MakePod(const ObservedJob& job, const PodDefaults& defaults, const policy::Replica& replica) {
   return MakePod(job, defaults, ImagesOf(job, defaults), replica);
 }
 
@@ -67,7 +67,7 @@ TEST(ObjectsTest, PodsRunTheProcessesOfTheirRole) {
 TEST(ObjectsTest, PodsUseTheGivenImages) {
   const PodImages images = {"server:0", "worker:0"};
   for (const char* image : {"", "newer"}) {
-    const JobView job = Job({{"image", image}});
+    const ObservedJob job = Job({{"image", image}});
     EXPECT_EQ(Container(MakePod(job, kDefaults, images, kShard))["image"], "server:0");
     EXPECT_EQ(Container(MakePod(job, kDefaults, images, kWorker))["image"], "worker:0");
   }
@@ -232,7 +232,7 @@ TEST(ObjectsTest, ProbesKillFrozenButNotBusyProcesses) {
 }
 
 TEST(ObjectsTest, AShardHasTheGracePeriodOfACoordinator) {
-  const JobView job = Job({{"timeouts", {{"suspendCheckpointSeconds", 100}}}});
+  const ObservedJob job = Job({{"timeouts", {{"suspendCheckpointSeconds", 100}}}});
   for (const policy::Replica& replica : {kCoordinator, kShard}) {
     EXPECT_EQ(MakePod(job, kDefaults, replica)["spec"]["terminationGracePeriodSeconds"], 110);
   }
@@ -260,7 +260,7 @@ TEST(ObjectsTest, OwnedObjectsAreDeterministic) {
 }
 
 TEST(ObjectsTest, TheCoordinatorReadsTheSizesAndTheModeOfItsActivation) {
-  const JobView job = Job(
+  const ObservedJob job = Job(
       {{"parameterServer", {{"replicas", 3}}},
        {"training", {{"mode", "BoundedStaleness"}, {"boundedStaleness", {{"maxStaleness", 4}}}}}});
   const auto job_file = [&](const TrainingMode& mode) {

@@ -8,7 +8,7 @@ namespace {
 
 using kube::Json;
 
-Json OwnerReference(const JobView& job) {
+Json OwnerReference(const ObservedJob& job) {
   return {{"apiVersion", api::kApiVersion},
           {"kind", api::kKind},
           {"name", job.key.name},
@@ -17,14 +17,14 @@ Json OwnerReference(const JobView& job) {
           {"blockOwnerDeletion", true}};
 }
 
-Json Labels(const JobView& job) {
+Json Labels(const ObservedJob& job) {
   return {{"app.kubernetes.io/name", "sluice"},
           {"app.kubernetes.io/instance", job.key.name},
           {"app.kubernetes.io/managed-by", kFieldManager},
           {kJobLabel, job.key.name}};
 }
 
-Json Metadata(const JobView& job, const std::string& name) {
+Json Metadata(const ObservedJob& job, const std::string& name) {
   return {{"name", name},
           {"namespace", job.key.ns},
           {"labels", Labels(job)},
@@ -33,7 +33,7 @@ Json Metadata(const JobView& job, const std::string& name) {
 
 }  // namespace
 
-Json MakeOwned(const kube::ResourceType& type, const JobView& job, const std::string& name) {
+Json MakeOwned(const kube::ResourceType& type, const ObservedJob& job, const std::string& name) {
   return {
       {"apiVersion", type.ApiVersion()}, {"kind", type.kind}, {"metadata", Metadata(job, name)}};
 }

@@ -5,12 +5,13 @@
 #include <string>
 
 #include "operator/kube/object.h"
-#include "operator/reconciler/job_view.h"
+#include "operator/reconciler/observed_job.h"
 
 namespace sluice::reconciler {
 
 // An object of that name in the job's namespace, with the job's labels. It is deleted with the job.
-kube::Json MakeOwned(const kube::ResourceType& type, const JobView& job, const std::string& name);
+kube::Json MakeOwned(const kube::ResourceType& type, const ObservedJob& job,
+                     const std::string& name);
 
 }  // namespace sluice::reconciler
 

@@ -3,7 +3,7 @@
 #define SLUICE_OPERATOR_RECONCILER_REFUSAL_H_
 
 #include "absl/status/status.h"
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/pod_status.h"
 
 namespace sluice::reconciler {
 

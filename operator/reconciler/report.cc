@@ -143,11 +143,11 @@ class Reporter {
 
   // Finds the replicas without a ready pod, and the reasons.
   void Sort() {
-    std::map<policy::Replica, const PodView*> pods;
-    for (const PodView& pod : world_.pods) pods[pod.replica] = &pod;
+    std::map<policy::Replica, const PodStatus*> pods;
+    for (const PodStatus& pod : world_.pods) pods[pod.replica] = &pod;
     const auto look = [&](const policy::Replica& replica) {
       const auto found = pods.find(replica);
-      const PodView* pod = found == pods.end() ? nullptr : found->second;
+      const PodStatus* pod = found == pods.end() ? nullptr : found->second;
       if (pod != nullptr && pod->ready && !pod->deletion_asked.has_value()) return;
       missing_.push_back(policy::ReplicaName(replica));
       if (pod != nullptr && waiting_.empty()) {
@@ -179,7 +179,7 @@ class Reporter {
   void Sizes() {
     int64_t shards = 0, shards_ready = 0, workers = 0, workers_ready = 0;
     Json images = Json::object();
-    for (const PodView& pod : world_.pods) {
+    for (const PodStatus& pod : world_.pods) {
       if (!pod.image_id.empty()) images[std::string(RoleName(pod.replica.role))] = pod.image_id;
       if (pod.ended || pod.deletion_asked.has_value()) continue;
       if (pod.replica.role == v1::SHARD) ++shards, shards_ready += pod.ready;
@@ -266,7 +266,7 @@ class Reporter {
   }
 
   void AddFailure(const HandledEnd& end) {
-    const PodView& pod = *end.pod;
+    const PodStatus& pod = *end.pod;
     const std::string reason = policy::ReasonOf(end.exit);
     std::string message;
     if (end.exit.cause == policy::Cause::kItself || pod.ended) {
@@ -460,7 +460,7 @@ class Reporter {
   // Fields of the spec that changed after the coordinator had read them.
   std::vector<std::string> FieldsPending() const {
     std::vector<std::string> fields;
-    for (const PodView& pod : world_.pods) {
+    for (const PodStatus& pod : world_.pods) {
       if (pod.replica.role != v1::COORDINATOR || !pod.begun || pod.ended) continue;
       v1::JobSpec running;
       google::protobuf::util::JsonParseOptions options;
@@ -546,7 +546,7 @@ class Reporter {
 
   const Findings& findings_;
   const World& world_;
-  const JobView& job_;
+  const ObservedJob& job_;
   const Recovery& recovery_;
   Json& status_;
   std::vector<EventRecord>* const events_;

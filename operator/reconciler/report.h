@@ -16,7 +16,7 @@ namespace sluice::reconciler {
 
 // The exit of a pod that this reconciliation has handled.
 struct HandledEnd {
-  const PodView* pod;
+  const PodStatus* pod;
   policy::Exit exit;
   bool counted = false;
 };

@@ -19,7 +19,7 @@ constexpr absl::Duration kWriteLag = absl::Seconds(10);
 
 }  // namespace
 
-LiveSecrets SecretKeeper::Gather(const JobView& job, const runtime::Informer& cache,
+LiveSecrets SecretKeeper::Gather(const ObservedJob& job, const runtime::Informer& cache,
                                  absl::Time now) {
   LiveSecrets live;
   for (const runtime::ObjectPtr& secret : cache.ByIndex(kControllerIndex, job.uid)) {
@@ -40,7 +40,7 @@ LiveSecrets SecretKeeper::Gather(const JobView& job, const runtime::Informer& ca
   return live;
 }
 
-absl::Status SecretKeeper::Write(const JobView& job, const Json& secret, kube::Client* client,
+absl::Status SecretKeeper::Write(const ObservedJob& job, const Json& secret, kube::Client* client,
                                  absl::Time now) {
   const kube::ObjectKey key = kube::KeyOf(secret);
   absl::StatusOr<Json> written;
@@ -56,7 +56,7 @@ absl::Status SecretKeeper::Write(const JobView& job, const Json& secret, kube::C
   return absl::OkStatus();
 }
 
-absl::Status SecretKeeper::Ensure(const JobView& job, uint32_t shards, kube::Client* client,
+absl::Status SecretKeeper::Ensure(const ObservedJob& job, uint32_t shards, kube::Client* client,
                                   const runtime::Informer& cache, absl::Time now) {
   const uint32_t workers = job.job.spec.worker().replicas();
   for (int round = 0; round < kMaxRounds; ++round) {
@@ -90,7 +90,7 @@ absl::Status SecretKeeper::Ensure(const JobView& job, uint32_t shards, kube::Cli
       absl::StrCat("the Secrets of ", job.key.ToString(), " keep changing while they are written"));
 }
 
-std::shared_ptr<grpc::ChannelCredentials> SecretKeeper::ForOperator(const JobView& job,
+std::shared_ptr<grpc::ChannelCredentials> SecretKeeper::ForOperator(const ObservedJob& job,
                                                                     const runtime::Informer& cache,
                                                                     absl::Time now) {
   const LiveSecrets live = Gather(job, cache, now);

@@ -14,7 +14,7 @@
 #include "operator/kube/client.h"
 #include "operator/kube/object.h"
 #include "operator/reconciler/job_tls.h"
-#include "operator/reconciler/job_view.h"
+#include "operator/reconciler/observed_job.h"
 #include "operator/runtime/informer.h"
 
 namespace sluice::reconciler {
@@ -25,12 +25,12 @@ class SecretKeeper {
   // Creates and renews the job's Secrets where necessary. Blocks for the API server.
   // ALREADY_EXISTS: a foreign object has the name. A conflict (kube::IsConflict): a Secret was
   // written meanwhile, and the cache will show it.
-  absl::Status Ensure(const JobView& job, uint32_t shards, kube::Client* client,
+  absl::Status Ensure(const ObservedJob& job, uint32_t shards, kube::Client* client,
                       const runtime::Informer& cache, absl::Time now);
 
   // The operator's credentials for the job's coordinator; the same until they are renewed. Null
   // while there is no authority.
-  std::shared_ptr<grpc::ChannelCredentials> ForOperator(const JobView& job,
+  std::shared_ptr<grpc::ChannelCredentials> ForOperator(const ObservedJob& job,
                                                         const runtime::Informer& cache,
                                                         absl::Time now);
 
@@ -42,8 +42,8 @@ class SecretKeeper {
   absl::Time expiry() const { return expiry_; }
 
  private:
-  LiveSecrets Gather(const JobView& job, const runtime::Informer& cache, absl::Time now);
-  absl::Status Write(const JobView& job, const kube::Json& secret, kube::Client* client,
+  LiveSecrets Gather(const ObservedJob& job, const runtime::Informer& cache, absl::Time now);
+  absl::Status Write(const ObservedJob& job, const kube::Json& secret, kube::Client* client,
                      absl::Time now);
 
   // Secrets that were written and do not show in the cache yet.

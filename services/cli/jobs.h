@@ -35,7 +35,7 @@ class Jobs {
   virtual absl::StatusOr<std::vector<Line>> List() = 0;
 
   struct Details {
-    std::optional<JobView> view;     // of a running job
+    std::optional<JobSummary> view;  // of a running job
     std::vector<std::string> lines;  // further lines to print
   };
   virtual absl::StatusOr<Details> Describe(const std::string& name) = 0;

@@ -91,7 +91,7 @@ class LocalJobs final : public Jobs {
       std::string text = ResultText(directory);
       if (const auto pid = directory.LockedBy(); pid.has_value()) {
         const absl::StatusOr<v1::JobProgress> progress = ReadProgress(files_, directory);
-        JobView view;
+        JobSummary view;
         view.has_progress = progress.ok();
         if (progress.ok()) view.progress = *progress;
         text = absl::StrCat(ProgressLine(view), " (process ", *pid, ")");
@@ -215,8 +215,8 @@ class LocalJobs final : public Jobs {
                      known.empty() ? "there are no jobs" : "there are: ", known));
   }
 
-  static JobView ViewOf(const std::string& name, const v1::JobProgress& progress) {
-    JobView view;
+  static JobSummary ViewOf(const std::string& name, const v1::JobProgress& progress) {
+    JobSummary view;
     view.name = name;
     view.has_progress = true;
     view.progress = progress;

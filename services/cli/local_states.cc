@@ -61,7 +61,7 @@ ProcessState ReportedState(const policy::Replica& replica, const v1::ProcessStat
 }
 
 ProcessState StateOf(const v1::JobProgress* progress, const policy::Replica& replica,
-                     const local::ProcessView& process) {
+                     const local::ProcessInfo& process) {
   if (!process.running) {
     const bool left = process.exit.signal == 0 && process.exit.code == 0;
     if (left) return {"finished", Tone::kDone};
@@ -80,7 +80,7 @@ ProcessState StateOf(const v1::JobProgress* progress, const policy::Replica& rep
 }  // namespace
 
 std::map<policy::Replica, ProcessState> LocalProcessStates(
-    const std::map<policy::Replica, local::ProcessView>& processes,
+    const std::map<policy::Replica, local::ProcessInfo>& processes,
     const v1::JobProgress* progress) {
   std::map<policy::Replica, ProcessState> states;
   for (const auto& [replica, process] : processes) {

@@ -13,7 +13,7 @@ namespace sluice::cli {
 // Describes the processes of a job on this machine, from the children's states and the
 // coordinator's last progress (null: none yet).
 std::map<policy::Replica, ProcessState> LocalProcessStates(
-    const std::map<policy::Replica, local::ProcessView>& processes,
+    const std::map<policy::Replica, local::ProcessInfo>& processes,
     const v1::JobProgress* progress);
 
 // The same for a caller that is not the processes' parent: from the coordinator's progress alone. A

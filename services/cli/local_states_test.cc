@@ -17,8 +17,8 @@ v1::ProcessStatus* AddProcess(v1::JobProgress* progress, v1::Role role, uint32_t
   return status;
 }
 
-local::ProcessView Running(pid_t pid, uint32_t restarts = 0) {
-  local::ProcessView view;
+local::ProcessInfo Running(pid_t pid, uint32_t restarts = 0) {
+  local::ProcessInfo view;
   view.pid = pid;
   view.running = true;
   view.restarts = restarts;
@@ -33,7 +33,7 @@ TEST(LocalStatesTest, CombinesCoordinatorStatusAndChildStates) {
   progress.mutable_processes(1)->set_batch_size(16);
   AddProcess(&progress, v1::WORKER, 1, 1, v1::ProcessStatus::SUSPECT);
   AddProcess(&progress, v1::WORKER, 4, 15, v1::ProcessStatus::SUSPECT);
-  std::map<policy::Replica, local::ProcessView> processes;
+  std::map<policy::Replica, local::ProcessInfo> processes;
   processes[{v1::COORDINATOR, 0}] = Running(10);
   processes[{v1::SHARD, 0}] = Running(11);
   processes[{v1::WORKER, 0}] = Running(12, 1);

@@ -71,7 +71,7 @@ const char* PaintOf(ProcessState::Tone tone) {
 }
 
 // The state in words: the phase, unless more is known.
-std::string StateOf(const JobView& view) {
+std::string StateOf(const JobSummary& view) {
   if (!view.state.empty()) return view.state;
   if (!view.has_progress) return "starting";
   std::string text = PhaseText(view.progress.phase());
@@ -208,7 +208,7 @@ absl::Duration TimeLeft(const v1::JobProgress& progress) {
                        progress.samples_per_second());
 }
 
-std::string ProgressLine(const JobView& view) {
+std::string ProgressLine(const JobSummary& view) {
   std::string text = StateOf(view);
   if (!view.has_progress) return text;
   const v1::JobProgress& progress = view.progress;
@@ -225,7 +225,7 @@ std::string ProgressLine(const JobView& view) {
   return text;
 }
 
-std::vector<std::string> LiveLines(const JobView& view, int columns, bool color, bool unicode) {
+std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool color, bool unicode) {
   std::vector<std::string> lines;
   const v1::JobProgress& progress = view.progress;
   const std::string phase = view.stopping ? "saving a checkpoint and stopping" : StateOf(view);

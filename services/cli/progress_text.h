@@ -44,7 +44,7 @@ struct ProcessState {
   uint32_t restarts = 0;
 };
 
-struct JobView {
+struct JobSummary {
   std::string name;
   bool has_progress = false;  // whether `progress` is valid
   v1::JobProgress progress;
@@ -55,11 +55,11 @@ struct JobView {
 };
 
 // "training: step 300 of 1,876 (16 %), epoch 0.32, loss 0.412, 1,234 samples/s, 1m 37s left"
-std::string ProgressLine(const JobView& view);
+std::string ProgressLine(const JobSummary& view);
 
 // The lines of the live view, each at most `columns` characters wide (colours not counted).
 // `unicode`: whether the bar may use block characters.
-std::vector<std::string> LiveLines(const JobView& view, int columns, bool color,
+std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool color,
                                    bool unicode = true);
 
 // Cuts to so many characters (UTF-8 code points; escape sequences do not count).

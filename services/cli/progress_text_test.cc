@@ -109,7 +109,7 @@ TEST(ProgressTextTest, EvaluationIsOneLine) {
 }
 
 TEST(ProgressTextTest, ProgressLineShowsTheStep) {
-  JobView view;
+  JobSummary view;
   EXPECT_EQ(ProgressLine(view), "starting");
   view.has_progress = true;
   view.progress = Training();
@@ -132,7 +132,7 @@ TEST(ProgressTextTest, TimeLeftIsUnknownWithoutASpeed) {
 }
 
 TEST(LiveLinesTest, ListsEveryProcessWithItsState) {
-  JobView view;
+  JobSummary view;
   view.name = "demo";
   view.has_progress = true;
   view.progress = Training();
@@ -147,7 +147,7 @@ TEST(LiveLinesTest, ListsEveryProcessWithItsState) {
 }
 
 TEST(LiveLinesTest, StateReplacesThePhase) {
-  JobView view;
+  JobSummary view;
   view.name = "demo";
   view.state = "waits: Unschedulable";
   EXPECT_EQ(LiveLines(view, 80, false)[0], "demo  waits: Unschedulable");
@@ -160,7 +160,7 @@ TEST(LiveLinesTest, StateReplacesThePhase) {
 }
 
 TEST(LiveLinesTest, NoLineIsWiderThanTheTerminal) {
-  JobView view;
+  JobSummary view;
   view.name = "a-job-with-a-rather-long-name-that-does-not-fit";
   view.has_progress = true;
   view.progress = Training();
@@ -175,7 +175,7 @@ TEST(LiveLinesTest, NoLineIsWiderThanTheTerminal) {
 }
 
 TEST(LiveLinesTest, UsesColoursOnlyIfRequested) {
-  JobView view;
+  JobSummary view;
   view.name = "demo";
   view.has_progress = true;
   view.progress = Training();
@@ -185,7 +185,7 @@ TEST(LiveLinesTest, UsesColoursOnlyIfRequested) {
 }
 
 TEST(LiveLinesTest, DrawsAsciiBarWithoutUnicode) {
-  JobView view;
+  JobSummary view;
   view.has_progress = true;
   view.progress = Training();
   EXPECT_THAT(LiveLines(view, 80, false, /*unicode=*/true)[1], HasSubstr("█"));
@@ -201,7 +201,7 @@ TEST(LiveLinesTest, WidthCountsVisibleCharacters) {
 }
 
 TEST(LiveLinesTest, CountsProcessesBeyondTheLimit) {
-  JobView view;
+  JobSummary view;
   for (uint32_t i = 0; i < 100; ++i) view.processes[{v1::WORKER, i}] = Running();
   const std::vector<std::string> lines = LiveLines(view, 80, false);
   EXPECT_LT(lines.size(), 20u);

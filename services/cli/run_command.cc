@@ -62,7 +62,7 @@ class Listener final : public local::JobListener {
     display_->OnProgress(progress, "");
   }
   void OnOutcome(const policy::Outcome& outcome) override { display_->OnOutcome(outcome.kind); }
-  void OnTick(const std::map<policy::Replica, local::ProcessView>& processes) override {
+  void OnTick(const std::map<policy::Replica, local::ProcessInfo>& processes) override {
     // Ctrl-C is shown by the thread that draws.
     if (stopping_) display_->Stopping();
     if (logs_.has_value()) {

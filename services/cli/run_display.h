@@ -33,7 +33,7 @@ class RunDisplay {
   virtual void OnProcessStarted(const ProcessInstance& instance) = 0;
   virtual void OnProcessEnded(const ProcessInstance& instance, const policy::Exit& exit) = 0;
   // `progress` has the events since the last call. `state` replaces the phase's word, as in
-  // JobView.
+  // JobSummary.
   virtual void OnProgress(const v1::JobProgress& progress, const std::string& state) = 0;
   virtual void OnLogLine(absl::string_view process, absl::string_view line) = 0;
   // Called regularly, and after each of the calls above.

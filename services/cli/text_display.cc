@@ -205,7 +205,7 @@ class TextDisplay final : public RunDisplay {
   const Environment& environment_;
   DisplayOptions options_;
   bool live_;
-  JobView view_;
+  JobSummary view_;
   bool ending_ = false;
   std::map<policy::Replica, int> left_;  // how often each process has exited with code 0
   bool failed_ = false;

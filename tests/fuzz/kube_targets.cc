@@ -16,7 +16,7 @@
 #include "operator/kube/object.h"
 #include "operator/kube/selector.h"
 #include "operator/kube/watch.h"
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/pod_status.h"
 #include "services/common/check.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -178,7 +178,7 @@ std::vector<FuzzTarget> KubeTargets() {
       {"answer", RunAnswer, nullptr, 4096,
        "operator/kube/http_client.cc operator/kube/api_error.cc operator/kube/watch.cc"},
       {"object", RunObject, nullptr, 8192,
-       "operator/kube/object.cc operator/reconciler/pod_view.cc"},
+       "operator/kube/object.cc operator/reconciler/pod_status.cc"},
       {"selector", RunSelector, nullptr, 512, "operator/kube/selector.cc operator/kube/object.cc"},
   };
 }

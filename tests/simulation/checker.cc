@@ -35,20 +35,20 @@ uint32_t Checker::TensorOf(uint32_t partition, size_t place) const {
   return layout_.blocks(static_cast<int>(index_.BlocksOfPartition(partition)[place])).tensor();
 }
 
-bool Checker::IsSilent(const PartitionView& content) const {
+bool Checker::IsSilent(const PartitionFacts& content) const {
   for (size_t i = 0; i < content.blocks.size(); ++i) {
     if (!model_.IsSilent(TensorOf(content.partition, i))) return false;
   }
   return true;
 }
 
-Checker::Tags Checker::TagsOf(const PartitionView& content) {
+Checker::Tags Checker::TagsOf(const PartitionFacts& content) {
   Tags tags;
   for (const Elements3& block : content.blocks) tags.push_back(block[1]);
   return tags;
 }
 
-std::string Checker::Where(const ShardNow& now, const PartitionView& content) const {
+std::string Checker::Where(const ShardNow& now, const PartitionFacts& content) const {
   return absl::StrCat("partition ", content.partition, " on shard ", now.incarnation % 1000,
                       " in view ", ShortName(now.view), " at version ", content.version);
 }
@@ -71,7 +71,7 @@ size_t Checker::MembersOf(const v1::ViewId& view) const {
 
 void Checker::OnPauseReply(const ShardNow& now) {
   std::string state;
-  for (const PartitionView& content : now.partitions) {
+  for (const PartitionFacts& content : now.partitions) {
     absl::StrAppend(&state, content.partition, ":", content.version, ";");
     for (const Elements3& block : content.blocks) {
       absl::StrAppend(&state, block[0], ",", block[1], ";");
@@ -101,7 +101,7 @@ void Checker::CheckOwner(const ShardNow& now, uint32_t partition) {
 
 void Checker::OnShard(const ShardNow& now) {
   CheckPromise(now);
-  for (const PartitionView& content : now.partitions) {
+  for (const PartitionFacts& content : now.partitions) {
     CheckOwner(now, content.partition);
     if (synchronous()) {
       CheckVersion(now, content);
@@ -113,7 +113,7 @@ void Checker::OnShard(const ShardNow& now) {
   if (!synchronous() && last_view_[now.incarnation] != Order(now.view)) {
     // The first event in this view: the Install has just been carried out.
     last_view_[now.incarnation] = Order(now.view);
-    for (const PartitionView& content : now.partitions) {
+    for (const PartitionFacts& content : now.partitions) {
       if (IsSilent(content)) continue;
       const Applied& applied = applied_[{now.view.attempt(), now.incarnation, content.partition}];
       const auto [it, added] = at_install_.emplace(Order(now.view), applied.updates);
@@ -128,7 +128,7 @@ void Checker::OnShard(const ShardNow& now) {
 
 // ---- synchronous
 
-void Checker::CheckVersion(const ShardNow& now, const PartitionView& content) {
+void Checker::CheckVersion(const ShardNow& now, const PartitionFacts& content) {
   if (drops_stragglers()) {
     CheckSet(now, content);
   } else {
@@ -151,7 +151,7 @@ void Checker::CheckVersion(const ShardNow& now, const PartitionView& content) {
   }
 }
 
-void Checker::CheckElements(const ShardNow& now, const PartitionView& content) {
+void Checker::CheckElements(const ShardNow& now, const PartitionFacts& content) {
   for (size_t i = 0; i < content.blocks.size(); ++i) {
     const uint32_t tensor = TensorOf(content.partition, i);
     const Elements3& block = content.blocks[i];
@@ -205,7 +205,7 @@ const std::vector<PositionRange>* Checker::SetOf(uint64_t step, double tags) {
   return nullptr;
 }
 
-void Checker::CheckSet(const ShardNow& now, const PartitionView& content) {
+void Checker::CheckSet(const ShardNow& now, const PartitionFacts& content) {
   const uint64_t attempt = now.view.attempt();
   const uint64_t version = content.version;
   std::vector<Elements3>& known = contents_[{attempt, content.partition, version}];
@@ -254,7 +254,7 @@ bool Checker::IsVersionOfOneHistory(const std::vector<Elements3>& tensors) const
     bool same = true;
     for (uint32_t partition = 0; partition < index_.partitions() && same; ++partition) {
       if (index_.IsEmpty(partition)) continue;
-      PartitionView content;
+      PartitionFacts content;
       for (uint32_t block : index_.BlocksOfPartition(partition)) {
         content.blocks.push_back(tensors[layout_.blocks(static_cast<int>(block)).tensor()]);
       }
@@ -312,7 +312,7 @@ void Checker::OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
                                    const std::vector<Elements3>& tensors) {
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     if (index_.IsEmpty(partition)) continue;
-    PartitionView content;
+    PartitionFacts content;
     bool whole = true;
     for (uint32_t block : index_.BlocksOfPartition(partition)) {
       const uint32_t tensor = layout_.blocks(static_cast<int>(block)).tensor();
@@ -357,7 +357,7 @@ void Checker::OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Element
   if (synchronous()) return OnEvaluate(tensors);
   std::optional<std::set<double>> updates;
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
-    PartitionView content;
+    PartitionFacts content;
     content.partition = partition;
     for (uint32_t block : index_.BlocksOfPartition(partition)) {
       content.blocks.push_back(tensors[layout_.blocks(static_cast<int>(block)).tensor()]);
@@ -376,7 +376,7 @@ void Checker::OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Element
 
 void Checker::OnUpdate(double tag, const PositionRange& positions) { updates_[tag] = {positions}; }
 
-std::optional<Checker::Applied> Checker::Origin(const PartitionView& content) const {
+std::optional<Checker::Applied> Checker::Origin(const PartitionFacts& content) const {
   Applied applied;
   bool initial = true;
   for (size_t i = 0; i < content.blocks.size(); ++i) {
@@ -401,7 +401,7 @@ bool Checker::Apply(double tag, Applied* applied) {
   return true;
 }
 
-bool Checker::Explain(const ShardNow& now, const PartitionView& content, Applied* applied) {
+bool Checker::Explain(const ShardNow& now, const PartitionFacts& content, Applied* applied) {
   size_t loud = 0;
   while (loud < content.blocks.size() && model_.IsSilent(TensorOf(content.partition, loud))) ++loud;
   if (loud == content.blocks.size()) return content.blocks == applied->content;
@@ -439,7 +439,7 @@ bool Checker::Explain(const ShardNow& now, const PartitionView& content, Applied
   return true;
 }
 
-void Checker::CheckUpdates(const ShardNow& now, const PartitionView& content) {
+void Checker::CheckUpdates(const ShardNow& now, const PartitionFacts& content) {
   const auto key = std::make_tuple(now.view.attempt(), now.incarnation, content.partition);
   auto it = applied_.find(key);
   if (it == applied_.end()) {
@@ -512,7 +512,7 @@ void Checker::CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clo
 std::set<uint64_t> Checker::LeaseHolders(const ShardNow& arbiter, const v1::View& view) {
   std::set<uint64_t> holders;
   const auto loud = std::find_if(arbiter.partitions.begin(), arbiter.partitions.end(),
-                                 [this](const PartitionView& p) { return !IsSilent(p); });
+                                 [this](const PartitionFacts& p) { return !IsSilent(p); });
   if (loud == arbiter.partitions.end()) return holders;
   const Applied& applied = applied_[{arbiter.view.attempt(), arbiter.incarnation, loud->partition}];
   for (const v1::View::Member& member : view.workers()) {
@@ -525,14 +525,14 @@ std::set<uint64_t> Checker::LeaseHolders(const ShardNow& arbiter, const v1::View
 
 // ---- checkpoints and the end
 
-void Checker::OnFile(const v1::CheckpointRef& ref, const PartitionView& content) {
+void Checker::OnFile(const v1::CheckpointRef& ref, const PartitionFacts& content) {
   const RefKey key = {ref.attempt(), ref.step()};
   files_[key][content.partition] = content;
 }
 
 void Checker::OnManifest(const v1::Manifest& manifest) {
   const RefKey key = {manifest.checkpoint().attempt(), manifest.checkpoint().step()};
-  const std::map<uint32_t, PartitionView>& files = files_[key];
+  const std::map<uint32_t, PartitionFacts>& files = files_[key];
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     if (index_.IsEmpty(partition)) continue;
     auto file = files.find(partition);

@@ -40,7 +40,7 @@
 namespace sluice::simulation {
 
 // The content of a partition: one element of the vector per block, in the layout's order.
-struct PartitionView {
+struct PartitionFacts {
   uint32_t partition = 0;
   uint64_t version = 0;
   std::vector<Elements3> blocks;
@@ -68,7 +68,7 @@ class Checker {
     uint64_t incarnation = 0;
     v1::ViewId view;
     uint64_t committed = 0;
-    std::vector<PartitionView> partitions;
+    std::vector<PartitionFacts> partitions;
     // Asynchronous, by worker: the clock of its last update, and that update's samples.
     std::map<uint64_t, uint64_t> clocks;
     std::map<uint64_t, PositionRange> last_samples;
@@ -93,7 +93,7 @@ class Checker {
   void OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worker, uint64_t clock);
 
   // Checkpoints. A file is noted when it is written, judged when a manifest names it.
-  void OnFile(const v1::CheckpointRef& ref, const PartitionView& content);
+  void OnFile(const v1::CheckpointRef& ref, const PartitionFacts& content);
   void OnManifest(const v1::Manifest& manifest);
   // The job has succeeded.
   void OnEnd(uint64_t total, const std::optional<v1::Manifest>& newest);
@@ -119,26 +119,26 @@ class Checker {
   }
   uint32_t TensorOf(uint32_t partition, size_t place) const;
   // Whether none of its elements ever changes.
-  bool IsSilent(const PartitionView& content) const;
-  static Tags TagsOf(const PartitionView& content);
-  std::string Where(const ShardNow& now, const PartitionView& content) const;
+  bool IsSilent(const PartitionFacts& content) const;
+  static Tags TagsOf(const PartitionFacts& content);
+  std::string Where(const ShardNow& now, const PartitionFacts& content) const;
 
   void CheckPromise(const ShardNow& now);
   void CheckOwner(const ShardNow& now, uint32_t partition);
-  void CheckVersion(const ShardNow& now, const PartitionView& content);
-  void CheckElements(const ShardNow& now, const PartitionView& content);
-  void CheckSet(const ShardNow& now, const PartitionView& content);
+  void CheckVersion(const ShardNow& now, const PartitionFacts& content);
+  void CheckElements(const ShardNow& now, const PartitionFacts& content);
+  void CheckSet(const ShardNow& now, const PartitionFacts& content);
   // The contributions to a step whose tags add up to this sum; null if there are none.
   const std::vector<PositionRange>* SetOf(uint64_t step, double tags);
   bool IsVersionOfOneHistory(const std::vector<Elements3>& tensors) const;
   void CheckLineage(const ViewKey& view, uint32_t partition, uint64_t version, const Tags& tags,
                     const std::string& who);
   void CheckCommitted(const ShardNow& now);
-  void CheckUpdates(const ShardNow& now, const PartitionView& content);
+  void CheckUpdates(const ShardNow& now, const PartitionFacts& content);
   void CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clock);
   std::set<uint64_t> LeaseHolders(const ShardNow& arbiter, const v1::View& view);
-  std::optional<Applied> Origin(const PartitionView& content) const;
-  bool Explain(const ShardNow& now, const PartitionView& content, Applied* applied);
+  std::optional<Applied> Origin(const PartitionFacts& content) const;
+  bool Explain(const ShardNow& now, const PartitionFacts& content, Applied* applied);
   bool Apply(double tag, Applied* applied);
 
   ToyModel& model_;
@@ -177,7 +177,7 @@ class Checker {
   // The arbiter's answers: to a worker, in a view, to a clock: with whom counted.
   std::map<std::tuple<uint64_t, ViewKey, uint64_t>, std::set<uint64_t>> answers_;
 
-  std::map<RefKey, std::map<uint32_t, PartitionView>> files_;
+  std::map<RefKey, std::map<uint32_t, PartitionFacts>> files_;
   // Every content that a partition has ever had; a restored partition must begin with one of them.
   std::map<std::pair<uint32_t, std::vector<Elements3>>, Applied> history_;
 };

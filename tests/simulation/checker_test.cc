@@ -34,7 +34,7 @@ class CheckerTest : public testing::Test {
     now_.incarnation = 77;
     now_.view.set_attempt(1);
     now_.view.set_number(1);
-    PartitionView& content = now_.partitions.emplace_back();
+    PartitionFacts& content = now_.partitions.emplace_back();
     for (uint32_t tensor = 0; tensor < 2; ++tensor) {
       content.blocks.push_back(model_.Initial(tensor));
     }

@@ -32,8 +32,8 @@ std::pair<uint64_t, uint64_t> KeyOf(const v1::CheckpointRef& ref) {
   return {ref.attempt(), ref.step()};
 }
 
-PartitionView ViewOf(const ps::PartitionContent& content) {
-  PartitionView view;
+PartitionFacts ViewOf(const ps::PartitionContent& content) {
+  PartitionFacts view;
   view.partition = content.partition;
   view.version = content.version;
   for (const ps::BlockState& block : content.blocks) {

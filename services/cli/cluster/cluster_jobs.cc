@@ -21,7 +21,7 @@ namespace {
 
 using kube::GetString;
 using kube::Json;
-using PodViews = std::map<std::string, reconciler::PodView>;
+using PodStatuses = std::map<std::string, reconciler::PodStatus>;
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 // How long to wait for the logs of a job that has ended.
@@ -30,11 +30,11 @@ constexpr int kListRestarts = 3;
 constexpr size_t kMaxFailuresShown = 3;
 constexpr size_t kMaxNamed = 20;
 
-PodViews ReadPods(const std::vector<Json>& pods, const std::string& uid) {
-  PodViews views;
+PodStatuses ReadPods(const std::vector<Json>& pods, const std::string& uid) {
+  PodStatuses views;
   for (const Json& pod : pods) {
     if (kube::ControllerUidOf(pod) != uid) continue;
-    std::optional<reconciler::PodView> view = reconciler::ReadPod(pod);
+    std::optional<reconciler::PodStatus> view = reconciler::ReadPod(pod);
     if (!view.has_value()) continue;
     const std::string name = view->name;
     views.emplace(name, *std::move(view));
@@ -134,9 +134,9 @@ class ClusterJobs final : public Jobs {
   absl::StatusOr<Details> Describe(const std::string& name) override {
     const absl::StatusOr<Json> job = Find(name);
     if (!job.ok()) return job.status();
-    const absl::StatusOr<PodViews> pods = Pods(*job);
+    const absl::StatusOr<PodStatuses> pods = Pods(*job);
     Details details;
-    details.view = ViewOf(*job, pods.ok() ? *pods : PodViews());
+    details.view = ViewOf(*job, pods.ok() ? *pods : PodStatuses());
     if (!pods.ok()) {
       details.lines.push_back(absl::StrCat("  its pods cannot be read: ", pods.status().message()));
     }
@@ -157,7 +157,7 @@ class ClusterJobs final : public Jobs {
     if (!log_options.follow) return ReadLogs(*job, options, sink, &logs);
     JobWatch watch(connection_.client.get(), kube::KeyOf(*job));
     const std::string uid = kube::UidOf(*job);
-    PodViews pods;
+    PodStatuses pods;
     bool known = false;
     absl::Time end = absl::InfiniteFuture();
     for (bool over = false; !(over && logs.Idle()) && absl::Now() < end;) {
@@ -276,7 +276,7 @@ class ClusterJobs final : public Jobs {
                      known.empty() ? "there are no jobs" : "there are: ", known));
   }
 
-  absl::StatusOr<PodViews> Pods(const Json& job) {
+  absl::StatusOr<PodStatuses> Pods(const Json& job) {
     const absl::StatusOr<kube::ListPage> page = ListAll(
         reconciler::Pods(), absl::StrCat(reconciler::kJobLabel, "=", kube::KeyOf(job).name));
     if (!page.ok()) return page.status();
@@ -326,7 +326,7 @@ class ClusterJobs final : public Jobs {
 
   absl::Status ReadLogs(const Json& job, const LogOptions& options, const LogSink& sink,
                         PodLogs* logs) {
-    const absl::StatusOr<PodViews> pods = Pods(job);
+    const absl::StatusOr<PodStatuses> pods = Pods(job);
     if (!pods.ok()) return pods.status();
     logs->SetPods(*pods);
     if (!logs->found()) {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "operator/kube/api_error.h"
 #include "operator/reconciler/job_tls.h"
-#include "operator/reconciler/job_view.h"
 #include "operator/reconciler/names.h"
+#include "operator/reconciler/observed_job.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::cli {

@@ -55,10 +55,10 @@ void JobFollower::TakeJob(Json job) {
 }
 
 void JobFollower::TakePods(const std::vector<Json>& pods) {
-  std::map<std::string, reconciler::PodView> now;
+  std::map<std::string, reconciler::PodStatus> now;
   for (const Json& pod : pods) {
     if (kube::ControllerUidOf(pod) != options_.uid) continue;
-    std::optional<reconciler::PodView> view = reconciler::ReadPod(pod);
+    std::optional<reconciler::PodStatus> view = reconciler::ReadPod(pod);
     if (!view.has_value()) continue;
     const auto found = pods_.find(view->name);
     const bool same = found != pods_.end() && found->second.uid == view->uid;

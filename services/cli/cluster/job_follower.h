@@ -12,7 +12,7 @@
 
 #include "absl/time/time.h"
 #include "operator/kube/object.h"
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/pod_status.h"
 #include "services/cli/cluster/job_watch.h"
 #include "services/cli/progress_text.h"
 #include "services/cli/run_display.h"
@@ -40,7 +40,7 @@ class JobFollower {
   const std::optional<policy::Outcome>& outcome() const { return outcome_; }
   // The newest version; null before the first news.
   const kube::Json& job() const { return job_; }
-  const std::map<std::string, reconciler::PodView>& pods() const { return pods_; }  // by name
+  const std::map<std::string, reconciler::PodStatus>& pods() const { return pods_; }  // by name
 
  private:
   void TakeJob(kube::Json job);
@@ -55,7 +55,7 @@ class JobFollower {
   const Options options_;
   RunDisplay* const display_;
   kube::Json job_;
-  std::map<std::string, reconciler::PodView> pods_;
+  std::map<std::string, reconciler::PodStatus> pods_;
   bool pods_known_ = false;
   bool told_of_operator_ = false;
   std::set<std::string> seen_events_;     // uids; an API server forgets events after an hour

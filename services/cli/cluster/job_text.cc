@@ -188,7 +188,7 @@ absl::Duration ElapsedOf(const Json& job, absl::Time now) {
   return std::max(absl::ZeroDuration(), (end == absl::InfinitePast() ? now : end) - start);
 }
 
-ProcessState StateOf(const reconciler::PodView& pod, bool training) {
+ProcessState StateOf(const reconciler::PodStatus& pod, bool training) {
   if (pod.ended) {
     const bool fine =
         pod.exit.code == 0 && pod.exit.signal == 0 && pod.exit.cause == policy::Cause::kItself;
@@ -212,11 +212,11 @@ ProcessState StateOf(const reconciler::PodView& pod, bool training) {
 }
 
 std::map<policy::Replica, ProcessState> StatesOf(
-    const std::map<std::string, reconciler::PodView>& pods, const Json& job) {
+    const std::map<std::string, reconciler::PodStatus>& pods, const Json& job) {
   const bool training = ProgressOf(job).phase() == Phase::TRAINING;
-  std::map<policy::Replica, const reconciler::PodView*> newest;
+  std::map<policy::Replica, const reconciler::PodStatus*> newest;
   for (const auto& [name, pod] : pods) {
-    const reconciler::PodView*& there = newest[pod.replica];
+    const reconciler::PodStatus*& there = newest[pod.replica];
     if (there == nullptr || there->created < pod.created) there = &pod;
   }
   std::map<policy::Replica, ProcessState> states;
@@ -224,8 +224,8 @@ std::map<policy::Replica, ProcessState> StatesOf(
   return states;
 }
 
-JobView ViewOf(const Json& job, const std::map<std::string, reconciler::PodView>& pods) {
-  JobView view;
+JobSummary ViewOf(const Json& job, const std::map<std::string, reconciler::PodStatus>& pods) {
+  JobSummary view;
   view.name = kube::KeyOf(job).name;
   view.has_progress = HasProgress(job);
   view.progress = ProgressOf(job);
@@ -236,7 +236,7 @@ JobView ViewOf(const Json& job, const std::map<std::string, reconciler::PodView>
 }
 
 std::string StateLine(const Json& job) {
-  const JobView view = ViewOf(job, {});
+  const JobSummary view = ViewOf(job, {});
   const std::optional<policy::Outcome> outcome = OutcomeOf(job);
   if (!outcome.has_value()) return ProgressLine(view);
   std::string text = GetString(job, {"status", "summary"});

@@ -9,7 +9,7 @@
 
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/pod_status.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/cli/progress_text.h"
 
@@ -19,7 +19,7 @@ namespace sluice::cli {
 v1::JobProgress ProgressOf(const kube::Json& job);
 // Whether the status has progress.
 bool HasProgress(const kube::Json& job);
-// The state in words, if it says more than ProgressOf's phase; usually empty. See JobView.
+// The state in words, if it says more than ProgressOf's phase; usually empty. See JobSummary.
 std::string StateWordsOf(const kube::Json& job);
 // How it ended: succeeded, failed, or suspended with nothing running; nullopt while it is in
 // progress.
@@ -29,16 +29,16 @@ uint32_t RestartsOf(const kube::Json& job);
 absl::Duration ElapsedOf(const kube::Json& job, absl::Time now);
 
 // The pod's state in words. `training`: whether the job is training.
-ProcessState StateOf(const reconciler::PodView& pod, bool training);
+ProcessState StateOf(const reconciler::PodStatus& pod, bool training);
 // By replica; if a replica has two pods, the newer one.
 std::map<policy::Replica, ProcessState> StatesOf(
-    const std::map<std::string, reconciler::PodView>& pods, const kube::Json& job);
+    const std::map<std::string, reconciler::PodStatus>& pods, const kube::Json& job);
 
 // "training: step 300 of 2,000 (15 %), ...", or how it ended: one line of a list of jobs.
 std::string StateLine(const kube::Json& job);
 
 // `job` for the live view.
-JobView ViewOf(const kube::Json& job, const std::map<std::string, reconciler::PodView>& pods);
+JobSummary ViewOf(const kube::Json& job, const std::map<std::string, reconciler::PodStatus>& pods);
 
 }  // namespace sluice::cli
 

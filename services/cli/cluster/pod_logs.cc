@@ -117,7 +117,7 @@ PodLogs::~PodLogs() {
   }
 }
 
-void PodLogs::SetPods(const std::map<std::string, reconciler::PodView>& pods) {
+void PodLogs::SetPods(const std::map<std::string, reconciler::PodStatus>& pods) {
   const bool first = std::exchange(first_, false);
   MutexLock lock(&mutex_);
   size_t running = 0;
@@ -146,7 +146,7 @@ void PodLogs::SetPods(const std::map<std::string, reconciler::PodView>& pods) {
   }
 }
 
-void PodLogs::Start(const reconciler::PodView& pod, size_t tail, Reader* reader) {
+void PodLogs::Start(const reconciler::PodStatus& pod, size_t tail, Reader* reader) {
   if (reader->lines == nullptr) reader->lines = std::make_shared<TimedLines>();
   reader->done = false;
   const kube::ObjectKey key{options_.ns, pod.name};

@@ -19,7 +19,7 @@
 #include "operator/kube/cancellation.h"
 #include "operator/kube/http.h"
 #include "operator/kube/object.h"
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/pod_status.h"
 #include "services/common/mutex.h"
 
 namespace sluice::cli {
@@ -82,7 +82,7 @@ class PodLogs {
   ~PodLogs();
 
   // Sets the job's current pods. Call it again from time to time.
-  void SetPods(const std::map<std::string, reconciler::PodView>& pods);
+  void SetPods(const std::map<std::string, reconciler::PodStatus>& pods);
   // Returns the lines read since the last call; `problems` gets each log that cannot be read, once
   // per pod.
   std::vector<LogLine> Take(std::vector<std::string>* problems);
@@ -99,7 +99,7 @@ class PodLogs {
     absl::Time ended;
   };
 
-  void Start(const reconciler::PodView& pod, size_t tail, Reader* reader)
+  void Start(const reconciler::PodStatus& pod, size_t tail, Reader* reader)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Read(const std::string& uid, const kube::ObjectKey& pod, const policy::Replica& replica,
             size_t tail, TimedLines* lines);

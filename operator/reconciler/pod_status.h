@@ -1,6 +1,6 @@
 // A job's pod, as DecideJob needs it.
-#ifndef SLUICE_OPERATOR_RECONCILER_POD_VIEW_H_
-#define SLUICE_OPERATOR_RECONCILER_POD_VIEW_H_
+#ifndef SLUICE_OPERATOR_RECONCILER_POD_STATUS_H_
+#define SLUICE_OPERATOR_RECONCILER_POD_STATUS_H_
 
 #include <optional>
 #include <string>
@@ -20,7 +20,7 @@ struct Problem {
 };
 
 // A pod is one instance: its containers are never restarted.
-struct PodView {
+struct PodStatus {
   policy::Replica replica;
   std::string name;
   std::string uid;
@@ -62,16 +62,16 @@ struct PodView {
 };
 
 // Returns nullopt for a pod without a role. Never fails, whatever the pod contains.
-std::optional<PodView> ReadPod(const kube::Json& pod);
+std::optional<PodStatus> ReadPod(const kube::Json& pod);
 
 // Removes the fields that ReadPod does not read: most of a pod's bytes.
 void StripPod(kube::Json* pod);
 
 // Why a pod does not begin, or still exists: `waiting`, or `slow` from `slow_from` on.
-const Problem& WaitingAt(const PodView& pod, absl::Time now);
+const Problem& WaitingAt(const PodStatus& pod, absl::Time now);
 
-policy::ProcessObservation Observe(const PodView& pod);
+policy::ProcessObservation Observe(const PodStatus& pod);
 
 }  // namespace sluice::reconciler
 
-#endif  // SLUICE_OPERATOR_RECONCILER_POD_VIEW_H_
+#endif  // SLUICE_OPERATOR_RECONCILER_POD_STATUS_H_

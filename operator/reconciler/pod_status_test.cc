@@ -1,4 +1,4 @@
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/pod_status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,13 +42,13 @@ Json Condition(const char* type, const char* status, const char* time) {
   return {{"type", type}, {"status", status}, {"lastTransitionTime", time}, {"message", "why"}};
 }
 
-TEST(PodViewTest, IgnoresAPodWithoutARole) {
+TEST(PodStatusTest, IgnoresAPodWithoutARole) {
   EXPECT_FALSE(ReadPod(Pod("other", {})).has_value());
   EXPECT_FALSE(ReadPod(Json()).has_value());
   EXPECT_FALSE(ReadPod(Json::array({1})).has_value());
 }
 
-TEST(PodViewTest, KnowsTheReasonOfADeletionWhileThePodStillRuns) {
+TEST(PodStatusTest, KnowsTheReasonOfADeletionWhileThePodStillRuns) {
   Json status = {{"phase", "Running"}};
   Json target = Condition("DisruptionTarget", "True", "2026-01-01T00:00:00Z");
   for (const auto& [said, told] : std::map<std::string, std::string>{
@@ -64,7 +64,7 @@ TEST(PodViewTest, KnowsTheReasonOfADeletionWhileThePodStillRuns) {
   }
 }
 
-TEST(PodViewTest, ReadsASignalFromTheExitCode) {
+TEST(PodStatusTest, ReadsASignalFromTheExitCode) {
   const auto pod = ReadPod(Pod("worker", Terminated("worker", {{"exitCode", 139}})));
   ASSERT_TRUE(pod.has_value());
   EXPECT_EQ(pod->replica, (policy::Replica{v1::WORKER, 3}));
@@ -73,7 +73,7 @@ TEST(PodViewTest, ReadsASignalFromTheExitCode) {
   EXPECT_EQ(policy::ReasonOf(pod->exit), "Killed");
 }
 
-TEST(PodViewTest, UsesTheLastErrorOfALogAsTheReason) {
+TEST(PodStatusTest, UsesTheLastErrorOfALogAsTheReason) {
   const auto pod = ReadPod(
       Pod("worker",
           Terminated(
@@ -83,7 +83,7 @@ TEST(PodViewTest, UsesTheLastErrorOfALogAsTheReason) {
   EXPECT_EQ(pod->exit.message, "no data");
 }
 
-TEST(PodViewTest, UsesTheLastErrorOfAJsonLogAsTheReason) {
+TEST(PodStatusTest, UsesTheLastErrorOfAJsonLogAsTheReason) {
   const auto message = [](const char* log) {
     return ReadPod(Pod("worker", Terminated("worker", {{"exitCode", 1}, {"message", log}})))
         ->exit.message;
@@ -95,7 +95,7 @@ TEST(PodViewTest, UsesTheLastErrorOfAJsonLogAsTheReason) {
   EXPECT_EQ(message("{\"time\":\"1\",\"level\":\"err"), "");
 }
 
-TEST(PodViewTest, ReadsACoordinatorsTerminationMessageAsProgress) {
+TEST(PodStatusTest, ReadsACoordinatorsTerminationMessageAsProgress) {
   const auto pod = ReadPod(Pod(
       "coordinator",
       Terminated("coordinator",
@@ -105,7 +105,7 @@ TEST(PodViewTest, ReadsACoordinatorsTerminationMessageAsProgress) {
   EXPECT_EQ(pod->exit.message, "NaN");
 }
 
-TEST(PodViewTest, NamesTheReasonWhyAPodDoesNotStart) {
+TEST(PodStatusTest, NamesTheReasonWhyAPodDoesNotStart) {
   EXPECT_EQ(ReadPod(Pod("worker", Waiting("ErrImagePull")))->waiting.reason, "ImagePullFailed");
   EXPECT_EQ(ReadPod(Pod("worker", Waiting("CreateContainerConfigError")))->waiting.reason,
             "ContainerConfigError");
@@ -117,7 +117,7 @@ TEST(PodViewTest, NamesTheReasonWhyAPodDoesNotStart) {
   EXPECT_EQ(ReadPod(Pod("worker", pending))->waiting.reason, "Unschedulable");
 }
 
-TEST(PodViewTest, GivesAdviceForAPodThatDoesNotStart) {
+TEST(PodStatusTest, GivesAdviceForAPodThatDoesNotStart) {
   EXPECT_THAT(ReadPod(Pod("worker", Waiting("ErrImagePull")))->waiting.message,
               HasSubstr("correct spec.image"));
   EXPECT_THAT(ReadPod(Pod("worker", Waiting("CreateContainerConfigError")))->waiting.message,
@@ -146,7 +146,7 @@ Json Creating(const char* prepared) {
 const absl::Time kSlow =
     absl::FromCivil(absl::CivilSecond(2026, 1, 1, 0, 1, 5), absl::UTCTimeZone());
 
-TEST(PodViewTest, NamesWhatTheVolumesOfASlowPodNeedAfterAMinute) {
+TEST(PodStatusTest, NamesWhatTheVolumesOfASlowPodNeedAfterAMinute) {
   Json pod = Pod("worker", Creating("False"));
   pod["spec"]["volumes"] = Json::parse(R"([
       {"name": "a", "emptyDir": {}},
@@ -168,7 +168,7 @@ TEST(PodViewTest, NamesWhatTheVolumesOfASlowPodNeedAfterAMinute) {
   EXPECT_THAT(told.message, HasSubstr("`kubectl describe pod a-worker`"));
 }
 
-TEST(PodViewTest, StripsVolumesOnceThePodIsPrepared) {
+TEST(PodStatusTest, StripsVolumesOnceThePodIsPrepared) {
   for (const char* prepared : {"True", "Unknown"}) {
     Json pod = Pod("worker", Creating(prepared));
     pod["spec"]["volumes"] = Json::array({{{"name", "a"}, {"emptyDir", Json::object()}}});
@@ -185,11 +185,11 @@ TEST(PodViewTest, StripsVolumesOnceThePodIsPrepared) {
   EXPECT_TRUE(none.empty());
 }
 
-TEST(PodViewTest, NamesTheNodeOfASlowPodWithoutVolumes) {
+TEST(PodStatusTest, NamesTheNodeOfASlowPodWithoutVolumes) {
   EXPECT_EQ(WaitingAt(*ReadPod(Pod("worker", Creating("False"))), kSlow).reason, "SandboxNotReady");
 }
 
-TEST(PodViewTest, ReportsNothingForASlowImagePull) {
+TEST(PodStatusTest, ReportsNothingForASlowImagePull) {
   Json status = Creating("True");
   EXPECT_TRUE(WaitingAt(*ReadPod(Pod("worker", status)), absl::InfiniteFuture()).empty());
   status["conditions"].erase(1);
@@ -197,7 +197,7 @@ TEST(PodViewTest, ReportsNothingForASlowImagePull) {
       << "its kubelet has not seen it";
 }
 
-TEST(PodViewTest, AStartedPodDoesNotWaitForVolumes) {
+TEST(PodStatusTest, AStartedPodDoesNotWaitForVolumes) {
   Json status = Creating("False");
   status["containerStatuses"][0]["state"] = {{"running", {{"startedAt", "2026-01-01T00:01:00Z"}}}};
   EXPECT_TRUE(WaitingAt(*ReadPod(Pod("worker", status)), absl::InfiniteFuture()).empty());
@@ -215,7 +215,7 @@ Json WithWaiting(const char* list, const char* name, const char* reason) {
   return status;
 }
 
-TEST(PodViewTest, ReportsOtherContainersOfThePod) {
+TEST(PodStatusTest, ReportsOtherContainersOfThePod) {
   for (const char* list : {"initContainerStatuses", "containerStatuses"}) {
     const auto pull = ReadPod(Pod("worker", WithWaiting(list, "other", "ImagePullBackOff")));
     EXPECT_EQ(pull->waiting.reason, "ImagePullFailed") << list;
@@ -228,7 +228,7 @@ TEST(PodViewTest, ReportsOtherContainersOfThePod) {
   }
 }
 
-TEST(PodViewTest, ReportsABlockedContainerBesideARunningOne) {
+TEST(PodStatusTest, ReportsABlockedContainerBesideARunningOne) {
   Json status = WithWaiting("containerStatuses", "sidecar", "ErrImagePull");
   status["containerStatuses"][0]["state"] = {{"running", {{"startedAt", "2026-01-01T00:01:00Z"}}}};
   const auto pod = ReadPod(Pod("worker", status));
@@ -237,7 +237,7 @@ TEST(PodViewTest, ReportsABlockedContainerBesideARunningOne) {
   EXPECT_THAT(pod->waiting.message, HasSubstr("then delete the pod"));
 }
 
-TEST(PodViewTest, DistinguishesAGatedPodFromAnUnschedulableOne) {
+TEST(PodStatusTest, DistinguishesAGatedPodFromAnUnschedulableOne) {
   Json held = Condition("PodScheduled", "False", "2026-01-01T00:00:01Z");
   held["reason"] = "SchedulingGated";
   Json pod = Pod("worker", {{"phase", "Pending"}, {"conditions", Json::array({held})}});
@@ -248,7 +248,7 @@ TEST(PodViewTest, DistinguishesAGatedPodFromAnUnschedulableOne) {
   EXPECT_THAT(told.message, HasSubstr("(kueue.x-k8s.io/admission)"));
 }
 
-TEST(PodViewTest, AReadyPodOnASilentNodeIsLost) {
+TEST(PodStatusTest, AReadyPodOnASilentNodeIsLost) {
   const Json status = {
       {"phase", "Running"},
       {"conditions", Json::array({Condition("Ready", "False", "2026-01-01T00:01:00Z"),
@@ -256,7 +256,7 @@ TEST(PodViewTest, AReadyPodOnASilentNodeIsLost) {
   EXPECT_TRUE(ReadPod(Pod("worker", status))->node_lost);
 }
 
-TEST(PodViewTest, AnEndedPodWasReadyIfReadyChangedAfterItsStart) {
+TEST(PodStatusTest, AnEndedPodWasReadyIfReadyChangedAfterItsStart) {
   Json status = Terminated("worker", {{"exitCode", 137}, {"startedAt", "2026-01-01T00:00:02Z"}});
   status["conditions"] = Json::array({Condition("Ready", "False", "2026-01-01T00:00:01Z")});
   EXPECT_FALSE(ReadPod(Pod("worker", status))->was_ready);

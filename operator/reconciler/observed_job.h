@@ -1,7 +1,7 @@
 // A TrainingJob as the reconciler reads it: the fields of every backend (api::TrainingJob), and
 // those that only clusters use.
-#ifndef SLUICE_OPERATOR_RECONCILER_JOB_VIEW_H_
-#define SLUICE_OPERATOR_RECONCILER_JOB_VIEW_H_
+#ifndef SLUICE_OPERATOR_RECONCILER_OBSERVED_JOB_H_
+#define SLUICE_OPERATOR_RECONCILER_OBSERVED_JOB_H_
 
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,7 @@
 #include "operator/api/training_job.h"
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/pod_status.h"
 #include "proto/frame.pb.h"
 
 namespace sluice::reconciler {
@@ -56,7 +56,7 @@ struct PodImages {
   friend bool operator!=(const PodImages& a, const PodImages& b) { return !(a == b); }
 };
 
-struct JobView {
+struct ObservedJob {
   api::TrainingJob job;  // checkpoint.directory is where the pods see it
   kube::ObjectKey key;
   std::string uid;
@@ -89,7 +89,7 @@ struct JobView {
 };
 
 // `object` is from the API server. Never fails, whatever it contains.
-JobView ReadJob(const kube::Json& object);
+ObservedJob ReadJob(const kube::Json& object);
 
 // Whether the job's processes use TLS: as spec.tls says; if it is unset, as the status says; if
 // there is no status yet, yes. So a job keeps the setting with which it began, even if another
@@ -98,4 +98,4 @@ bool SpeaksTls(const kube::Json& object);
 
 }  // namespace sluice::reconciler
 
-#endif  // SLUICE_OPERATOR_RECONCILER_JOB_VIEW_H_
+#endif  // SLUICE_OPERATOR_RECONCILER_OBSERVED_JOB_H_

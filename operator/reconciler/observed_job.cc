@@ -1,4 +1,4 @@
-#include "operator/reconciler/job_view.h"
+#include "operator/reconciler/observed_job.h"
 
 #include "absl/strings/str_cat.h"
 #include "operator/api/codec.h"
@@ -29,7 +29,7 @@ int64_t IntOr(const Json& object, std::initializer_list<absl::string_view> path,
   return found != nullptr && found->is_number_integer() ? found->get<int64_t>() : otherwise;
 }
 
-void ReadStorage(const Json& object, JobView* view) {
+void ReadStorage(const Json& object, ObservedJob* view) {
   const Json storage = ObjectAt(object, {"spec", "checkpoint", "storage"});
   v1::CheckpointSpec* checkpoint = view->job.spec.mutable_checkpoint();
   if (GetString(storage, {"type"}) == "PersistentVolumeClaim") {
@@ -108,7 +108,7 @@ v1::Mode ParseMode(const std::string& name) {
   return v1::MODE_UNSPECIFIED;
 }
 
-const Json& JobView::TemplateOf(v1::Role role) const {
+const Json& ObservedJob::TemplateOf(v1::Role role) const {
   switch (role) {
     case v1::COORDINATOR:
       return coordinator_template;
@@ -119,14 +119,14 @@ const Json& JobView::TemplateOf(v1::Role role) const {
   }
 }
 
-bool JobView::NeedsWorkerImage(v1::Role role) const {
+bool ObservedJob::NeedsWorkerImage(v1::Role role) const {
   // A shard that computes layers needs LibTorch, as a worker does.
   return role == v1::WORKER ||
          (role == v1::SHARD && job.spec.training().execution() == v1::TrainingSpec::SERVER);
 }
 
-JobView ReadJob(const Json& object) {
-  JobView view;
+ObservedJob ReadJob(const Json& object) {
+  ObservedJob view;
   view.job = api::FromJson(object);
   view.key = kube::KeyOf(object);
   view.uid = kube::UidOf(object);

@@ -1,4 +1,4 @@
-#include "operator/reconciler/pod_view.h"
+#include "operator/reconciler/pod_status.h"
 
 #include <google/protobuf/util/json_util.h>
 
@@ -164,7 +164,7 @@ bool IsBeingPrepared(const Json& pod) {
 
 // A kubelet reports only in events why it cannot prepare a pod for its containers. It pulls images
 // after the preparation, so a slow pull is not reported here.
-void ReadSlowStart(const Json& pod, PodView* view) {
+void ReadSlowStart(const Json& pod, PodStatus* view) {
   const Json* scheduled = Condition(pod, "PodScheduled");
   if (!IsTrue(scheduled) || !IsBeingPrepared(pod)) return;
   view->slow_from = kube::DecodeTime(GetString(*scheduled, {"lastTransitionTime"})) + kSlowStart;
@@ -187,7 +187,7 @@ void ReadSlowStart(const Json& pod, PodView* view) {
 }
 
 // The API server keeps a deleted pod until its last finalizer is removed.
-void ReadSlowEnd(const Json& pod, PodView* view) {
+void ReadSlowEnd(const Json& pod, PodStatus* view) {
   const Json* finalizers = kube::Find(pod, {"metadata", "finalizers"});
   if (!view->deletion_asked.has_value() || finalizers == nullptr || !finalizers->is_array() ||
       finalizers->empty()) {
@@ -210,7 +210,7 @@ void ReadSlowEnd(const Json& pod, PodView* view) {
 constexpr char kByTaint[] = "DeletionByTaintManager";
 
 // Why the pod was removed from its node, in one word; empty if nothing outside removed it.
-std::string OutsideReason(const Json& pod, const PodView& view) {
+std::string OutsideReason(const Json& pod, const PodStatus& view) {
   if (const Json* target = Condition(pod, "DisruptionTarget"); IsTrue(target)) {
     const std::string reason = GetString(*target, {"reason"});
     if (reason == "PreemptionByScheduler") return "Preempted";
@@ -232,7 +232,7 @@ std::string OutsideReason(const Json& pod, const PodView& view) {
   return view.deletion_asked.has_value() ? "Deleted" : "";
 }
 
-void ReadTermination(const Json& terminated, PodView* view) {
+void ReadTermination(const Json& terminated, PodStatus* view) {
   view->ended = true;
   view->ended_at = kube::DecodeTime(GetString(terminated, {"finishedAt"}));
   const int code = static_cast<int>(GetInt(terminated, {"exitCode"}));
@@ -254,7 +254,7 @@ void ReadTermination(const Json& terminated, PodView* view) {
   }
 }
 
-void ReadFinalProgress(PodView* view) {
+void ReadFinalProgress(PodStatus* view) {
   v1::JobProgress progress;
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
@@ -265,7 +265,7 @@ void ReadFinalProgress(PodView* view) {
   view->final_progress = std::move(progress);
 }
 
-void ReadContainer(const Json& pod, PodView* view) {
+void ReadContainer(const Json& pod, PodStatus* view) {
   const absl::string_view name = RoleName(view->replica.role);
   const Json* status = ContainerStatus(pod, name);
   view->started = view->created;
@@ -283,10 +283,10 @@ void ReadContainer(const Json& pod, PodView* view) {
 
 }  // namespace
 
-std::optional<PodView> ReadPod(const Json& pod) {
+std::optional<PodStatus> ReadPod(const Json& pod) {
   const std::optional<policy::Replica> replica = ReplicaOf(pod);
   if (!replica.has_value()) return std::nullopt;
-  PodView view;
+  PodStatus view;
   view.replica = *replica;
   view.name = kube::KeyOf(pod).name;
   view.uid = kube::UidOf(pod);
@@ -362,11 +362,11 @@ void StripPod(Json* pod) {
   *found = std::move(spec);
 }
 
-const Problem& WaitingAt(const PodView& pod, absl::Time now) {
+const Problem& WaitingAt(const PodStatus& pod, absl::Time now) {
   return pod.waiting.empty() && now >= pod.slow_from ? pod.slow : pod.waiting;
 }
 
-policy::ProcessObservation Observe(const PodView& pod) {
+policy::ProcessObservation Observe(const PodStatus& pod) {
   policy::ProcessObservation process;
   process.instance = pod.uid;
   process.started = pod.started;

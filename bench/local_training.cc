@@ -53,7 +53,7 @@ class Trainer {
     if (!model.ok()) return model.status();
     auto order = SampleOrder::Create({.samples = info.samples, .seed = job.training().seed()});
     if (!order.ok()) return order.status();
-    auto plan = StepPlan::Create(
+    auto plan = StepSchedule::Create(
         {info.samples, job.training().global_batch_size(), job.training().microbatch_size()});
     if (!plan.ok()) return plan.status();
     return Trainer(*std::move(data), *std::move(model), *order, *plan, job.optimizer());
@@ -90,7 +90,7 @@ class Trainer {
 
  private:
   Trainer(std::unique_ptr<Dataset> data, std::unique_ptr<Model> model, SampleOrder order,
-          StepPlan plan, const v1::OptimizerSpec& optimizer)
+          StepSchedule plan, const v1::OptimizerSpec& optimizer)
       : data_(std::move(data)), model_(std::move(model)), order_(order), plan_(plan) {
     std::vector<at::Tensor> parameters;
     for (size_t i = 0; i < model_->tensors().size(); ++i) {
@@ -123,7 +123,7 @@ class Trainer {
   std::unique_ptr<Dataset> data_;
   std::unique_ptr<Model> model_;
   SampleOrder order_;
-  StepPlan plan_;
+  StepSchedule plan_;
   LossKind loss_ = LossKind::kNone;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<float> update_;

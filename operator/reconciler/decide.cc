@@ -31,7 +31,7 @@ class JobDecider {
     for (const PodStatus& pod : world.pods) pods_[pod.replica] = &pod;
   }
 
-  Plan Run() {
+  ReconcilePlan Run() {
     // Owned objects are deleted with the job. Jobs managed by another controller are left alone.
     if (job_.being_deleted || job_.managed_by_another) return std::move(plan_);
     if (!job_.problem.empty() && recovery_.shards == 0) {
@@ -349,7 +349,7 @@ class JobDecider {
         coordinator->ip.empty()) {
       return;
     }
-    Plan::CoordinatorSync sync;
+    ReconcilePlan::CoordinatorSync sync;
     sync.instance = coordinator->uid;
     sync.ip = coordinator->ip;
     sync.desired.set_workers(decision.desired_workers);
@@ -468,7 +468,7 @@ class JobDecider {
   const ObservedJob& job_;
   const policy::Limits& limits_;
   const absl::Time now_;
-  Plan plan_;
+  ReconcilePlan plan_;
   Recovery recovery_;
   std::map<Replica, const PodStatus*> pods_;
   policy::JobPlan policy_plan_;
@@ -506,7 +506,7 @@ PodImages PinnedImages(const Recovery& recovery, const World& world) {
   return images;
 }
 
-Plan DecideJob(const World& world, const policy::Limits& limits, absl::Time now) {
+ReconcilePlan DecideJob(const World& world, const policy::Limits& limits, absl::Time now) {
   return JobDecider(world, limits, now).Run();
 }
 

@@ -51,7 +51,7 @@ struct PodDeletion {
   policy::Replica replica;
 };
 
-struct Plan {
+struct ReconcilePlan {
   // Written before anything else is done; not written if it equals the world's status.
   kube::Json status;
   // Whether the write may be delayed.
@@ -86,7 +86,7 @@ struct Plan {
 PodImages PinnedImages(const Recovery& recovery, const World& world);
 
 // `now` must not decrease from call to call.
-Plan DecideJob(const World& world, const policy::Limits& limits, absl::Time now);
+ReconcilePlan DecideJob(const World& world, const policy::Limits& limits, absl::Time now);
 
 }  // namespace sluice::reconciler
 

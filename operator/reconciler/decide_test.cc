@@ -104,8 +104,8 @@ class Scene {
   }
   void Pass(absl::Duration time) { now += time; }
   // Decides and stores the status.
-  Plan Decide() {
-    Plan plan = DecideJob(world, ClusterLimits(), now);
+  ReconcilePlan Decide() {
+    ReconcilePlan plan = DecideJob(world, ClusterLimits(), now);
     world.status = plan.status;
     return plan;
   }
@@ -137,7 +137,7 @@ class Scene {
 };
 
 // All actions of a plan except the status.
-std::vector<std::string> Actions(const Plan& plan, absl::Time now) {
+std::vector<std::string> Actions(const ReconcilePlan& plan, absl::Time now) {
   std::vector<std::string> actions;
   for (const PodDeletion& deletion : plan.deletions) {
     actions.push_back(absl::StrCat("delete ", deletion.name,
@@ -177,7 +177,7 @@ class DecideJobTest : public ::testing::TestWithParam<Row> {};
 TEST_P(DecideJobTest, PlansTheExpectedActions) {
   Scene scene;
   GetParam().given(&scene);
-  const Plan plan = scene.Decide();
+  const ReconcilePlan plan = scene.Decide();
   EXPECT_THAT(Actions(plan, scene.now), ElementsAreArray(GetParam().actions));
   EXPECT_EQ(GetString(plan.status, {"summary"}), GetParam().summary);
 }
@@ -600,7 +600,7 @@ TEST(DecideJob, DoesNotCountTheExitOfASurplusWorker) {
   PodStatus& pod = scene.Ends(kWorker1, 0);
   pod.exit.cause = policy::Cause::kOutside;
   pod.exit.reason = "Deleted";
-  const Plan plan = scene.Decide();
+  const ReconcilePlan plan = scene.Decide();
   EXPECT_EQ(kube::Find(plan.status, {"lastFailures"}), nullptr) << plan.status.dump();
   EXPECT_EQ(kube::Find(plan.status, {"restarts"}), nullptr);
 }
@@ -627,7 +627,7 @@ TEST(DecideJob, ListsTheExitThatFailsTheJobButNotItsConsequences) {
   scene.Trains();
   PodStatus& pod = scene.Ends(kWorker0, 2);
   pod.exit.message = "spec.data: row 7 is damaged";
-  const Plan plan = scene.Decide();
+  const ReconcilePlan plan = scene.Decide();
   for (const auto& event : plan.events) {
     EXPECT_THAT(event.action, Not(HasSubstr("Replace"))) << event.note;
   }
@@ -647,8 +647,8 @@ TEST(DecideJob, DecidesTheSameForAnUnchangedWorld) {
     for (const Row& row : rows) {
       Scene scene;
       row.given(&scene);
-      const Plan first = scene.Decide();
-      const Plan second = scene.Decide();
+      const ReconcilePlan first = scene.Decide();
+      const ReconcilePlan second = scene.Decide();
       EXPECT_EQ(second.status, first.status) << row.name;
       EXPECT_EQ(second.delete_job, first.delete_job) << row.name;
       EXPECT_EQ(second.creations.size(), first.creations.size()) << row.name;
@@ -669,7 +669,7 @@ TEST(DecideJob, ReplacesAPodThatDoesNotRegisterWithinTheStartTimeout) {
     scene.world.progress_at = scene.now;
   };
   says();
-  Plan plan = scene.Decide();
+  ReconcilePlan plan = scene.Decide();
   EXPECT_TRUE(plan.deletions.empty());
   EXPECT_EQ(plan.decide_again, scene.now + absl::Seconds(100));
   scene.Pass(absl::Seconds(99));
@@ -694,7 +694,7 @@ TEST(DecideJob, RecordsNeitherStartingNorRegisteredPods) {
     status.mutable_process()->set_index(replica.index);
   }
   scene.world.progress_at = scene.now;
-  Plan plan = scene.Decide();
+  ReconcilePlan plan = scene.Decide();
   EXPECT_THAT(plan.status.dump(), Not(HasSubstr("missing")));
   EXPECT_EQ(plan.decide_again, absl::InfiniteFuture());
   scene.Gone(kWorker0);

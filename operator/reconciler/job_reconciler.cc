@@ -143,8 +143,8 @@ World JobReconciler::Gather(const Json& job, const LastProgress& last_progress,
   return world;
 }
 
-absl::Status JobReconciler::WriteStatus(const Json& job, const World& world, const Plan& plan,
-                                        Expectations* expectations) {
+absl::Status JobReconciler::WriteStatus(const Json& job, const World& world,
+                                        const ReconcilePlan& plan, Expectations* expectations) {
   Json body = job;
   body["status"] = plan.status;
   kube::WriteOptions options;
@@ -343,7 +343,7 @@ absl::Status JobReconciler::CreatePods(const World& world, const PodImages& imag
   return absl::OkStatus();
 }
 
-absl::Status JobReconciler::ApplyAccessories(const World& world, const Plan& plan,
+absl::Status JobReconciler::ApplyAccessories(const World& world, const ReconcilePlan& plan,
                                              Expectations* expectations) {
   absl::Status status =
       EnsureObjects(world.job, MakeObjects(world.job, plan.shards, plan.mode), expectations);
@@ -358,7 +358,7 @@ absl::Status JobReconciler::ApplyAccessories(const World& world, const Plan& pla
   return status;
 }
 
-absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan,
+absl::Status JobReconciler::ApplyPods(const World& world, const ReconcilePlan& plan,
                                       Expectations* expectations) {
   const size_t turn = options_.pods_in_a_turn;
   std::vector<PodDeletion> deletions = plan.deletions;
@@ -385,7 +385,7 @@ absl::Status JobReconciler::ApplyPods(const World& world, const Plan& plan,
   return status;
 }
 
-absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan& plan,
+absl::Status JobReconciler::Act(const Json& job, const World& world, const ReconcilePlan& plan,
                                 Expectations* expectations) {
   absl::Status status;
   if (plan.keep_objects) {
@@ -412,7 +412,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Plan&
   return absl::OkStatus();
 }
 
-void JobReconciler::SyncCoordinator(const World& world, const Plan& plan,
+void JobReconciler::SyncCoordinator(const World& world, const ReconcilePlan& plan,
                                     Expectations* expectations) {
   ControlAddress address;
   if (plan.sync.has_value() && world.job.tls) {
@@ -423,7 +423,7 @@ void JobReconciler::SyncCoordinator(const World& world, const Plan& plan,
     coordinators_->Pause(world.job.key);
     return;
   }
-  const Plan::CoordinatorSync& sync = *plan.sync;
+  const ReconcilePlan::CoordinatorSync& sync = *plan.sync;
   address.host_and_port = options_.control_address(sync.ip);
   coordinators_->Sync(world.job.key, sync.instance, address, sync.desired, sync.deaths);
 }
@@ -483,7 +483,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   const LastProgress last_progress = coordinators_->Latest(key);
   const World world = Gather(before, last_progress, expectations.get());
   const absl::Time now = clock_->Now();
-  const Plan plan = DecideJob(world, options_.limits, now);
+  const ReconcilePlan plan = DecideJob(world, options_.limits, now);
 
   absl::Time again = plan.decide_again;
   Json job = before;

@@ -141,9 +141,9 @@ class JobReconciler final : public runtime::Reconciler {
   void UseOwnClock(absl::Time now, Expectations* expectations, PodStatus* pod) const;
 
   // Each returns OK, or the error that prevented it.
-  absl::Status WriteStatus(const kube::Json& job, const World& world, const Plan& plan,
+  absl::Status WriteStatus(const kube::Json& job, const World& world, const ReconcilePlan& plan,
                            Expectations* expectations);
-  absl::Status Act(const kube::Json& job, const World& world, const Plan& plan,
+  absl::Status Act(const kube::Json& job, const World& world, const ReconcilePlan& plan,
                    Expectations* expectations);
   absl::Status EnsureObjects(const ObservedJob& job, std::vector<OwnedObject> objects,
                              Expectations* expectations);
@@ -170,13 +170,14 @@ class JobReconciler final : public runtime::Reconciler {
                           const std::vector<policy::Replica>& replicas, Expectations* expectations);
   std::string WantedHash(const ObservedJob& job, const policy::Replica& replica,
                          Expectations* expectations) const;
-  void SyncCoordinator(const World& world, const Plan& plan, Expectations* expectations);
+  void SyncCoordinator(const World& world, const ReconcilePlan& plan, Expectations* expectations);
   bool NoteRefusal(const absl::Status& acted, Expectations* expectations) const;
   // The delay after the n-th write without effect.
   absl::Duration WriteLag(int times) const;
-  absl::Status ApplyAccessories(const World& world, const Plan& plan, Expectations* expectations);
+  absl::Status ApplyAccessories(const World& world, const ReconcilePlan& plan,
+                                Expectations* expectations);
   // Stops at the first refusal: the next pod would be refused for the same reason.
-  absl::Status ApplyPods(const World& world, const Plan& plan, Expectations* expectations);
+  absl::Status ApplyPods(const World& world, const ReconcilePlan& plan, Expectations* expectations);
   absl::Time NextLook(const Expectations& expectations, bool keeps_objects) const;
 
   const Options options_;

@@ -31,7 +31,7 @@ class JobTlsTest : public ::testing::Test {
     job_.uid = "u-1";
   }
 
-  TlsPlan Plan() {
+  TlsPlan ReconcilePlan() {
     absl::StatusOr<TlsPlan> plan = PlanTls(job_, shards_, workers_, live_, now_);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return *std::move(plan);
@@ -39,7 +39,7 @@ class JobTlsTest : public ::testing::Test {
   // Repeats until nothing is left to do; returns the names of the written Secrets.
   std::vector<std::string> Settle() {
     std::vector<std::string> written;
-    for (TlsPlan plan = Plan(); !plan.writes.empty(); plan = Plan()) {
+    for (TlsPlan plan = ReconcilePlan(); !plan.writes.empty(); plan = ReconcilePlan()) {
       for (Json& secret : plan.writes) {
         const std::string name = kube::KeyOf(secret).name;
         const bool there = live_.count(name) > 0;
@@ -83,7 +83,7 @@ class JobTlsTest : public ::testing::Test {
 };
 
 TEST_F(JobTlsTest, StoresTheAuthorityBeforeItSigns) {
-  const TlsPlan first = Plan();
+  const TlsPlan first = ReconcilePlan();
   ASSERT_EQ(first.writes.size(), 1u);
   EXPECT_EQ(kube::KeyOf(first.writes[0]).name, "a-tls-ca");
   EXPECT_EQ(kube::ControllerUidOf(first.writes[0]), "u-1");
@@ -123,11 +123,13 @@ TEST_F(JobTlsTest, KeepsValidSecrets) {
   Settle();
   now_ += 19 * kDay;
   EXPECT_THAT(Settle(), IsEmpty());
-  EXPECT_EQ(Plan().look_again, kNow + kCertificateLife - (kCertificateLife + absl::Minutes(5)) / 3);
-  EXPECT_EQ(Plan().expiry, kNow + kCertificateLife);
+  EXPECT_EQ(ReconcilePlan().look_again,
+            kNow + kCertificateLife - (kCertificateLife + absl::Minutes(5)) / 3);
+  EXPECT_EQ(ReconcilePlan().expiry, kNow + kCertificateLife);
   now_ = kNow + kCertificateLife - kDay;
-  EXPECT_FALSE(Plan().writes.empty());
-  EXPECT_EQ(Plan().expiry, kNow + kCertificateLife) << "as long as the renewal is not written";
+  EXPECT_FALSE(ReconcilePlan().writes.empty());
+  EXPECT_EQ(ReconcilePlan().expiry, kNow + kCertificateLife)
+      << "as long as the renewal is not written";
 }
 
 TEST_F(JobTlsTest, AddsCertificatesForNewWorkersAndKeepsThoseOfRemovedOnes) {
@@ -159,13 +161,13 @@ TEST_F(JobTlsTest, SpreadsManyWorkersOverSeveralSecrets) {
 TEST_F(JobTlsTest, RenewsCertificatesInTheLastThirdOfTheirValidity) {
   Settle();
   const std::string before = Worker(0);
-  now_ = Plan().look_again;
+  now_ = ReconcilePlan().look_again;
   EXPECT_THAT(Settle(),
               ElementsAre("a-tls-coordinator", "a-tls-ps", "a-tls-worker", "a-tls-reader"));
   EXPECT_NE(Worker(0), before);
   EXPECT_TRUE(PeersAgree());
   workers_ = 1;  // the surplus certificate is not renewed
-  now_ = Plan().look_again;
+  now_ = ReconcilePlan().look_again;
   Settle();
   EXPECT_FALSE(Worker(0).empty());
   EXPECT_TRUE(Worker(1).empty());
@@ -179,7 +181,7 @@ TEST_F(JobTlsTest, TheNextAuthorityIsTrustedEverywhereBeforeItSigns) {
   // Two years, hour by hour: a process with the bundle of an hour ago still trusts all others.
   std::string bundle_before = Data("a-tls-worker", "ca.crt");
   for (const absl::Time end = kNow + 730 * kDay; now_ < end; now_ += absl::Hours(1)) {
-    if (const TlsPlan plan = Plan(); plan.writes.empty()) {
+    if (const TlsPlan plan = ReconcilePlan(); plan.writes.empty()) {
       // Nothing is due before: skip ahead.
       now_ = std::max(now_, plan.look_again - absl::Hours(1));
     }

@@ -43,7 +43,7 @@ class Values(unittest.TestCase):
 
     def test_steps_match_the_file(self):
         for row in section('plans'):
-            plan = sequence.StepPlan(row['samples'], row['batch'], row['microbatch'])
+            plan = sequence.StepSchedule(row['samples'], row['batch'], row['microbatch'])
             self.assertEqual(plan.steps_per_epoch(), row['steps_per_epoch'])
             self.assertEqual(plan.microbatches_per_step(), row['microbatches_per_step'])
             for step in row['steps']:

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Plan {
+struct DryRunPlan {
   const char* state = "new";  // "new", "running", "finished", "resumes"
   std::optional<pid_t> pid;   // the running job's `sluice run`, if there is one
   std::vector<local::ManifestChange> changes;
@@ -28,9 +28,9 @@ struct Plan {
   bool refused() const { return changed || !missing.empty() || !in_use.empty(); }
 };
 
-Plan PlanOf(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job,
-            const local::JobDirectory& directory) {
-  Plan plan;
+DryRunPlan PlanOf(const Environment& environment, const RunFlags& flags,
+                  const api::TrainingJob& job, const local::JobDirectory& directory) {
+  DryRunPlan plan;
   plan.pid = directory.LockedBy();
   if (plan.pid.has_value()) {
     plan.state = "running";
@@ -67,7 +67,7 @@ std::string CountedText(uint32_t count, const char* noun) {
   return absl::StrFormat("%-15s", absl::StrCat(count, " ", noun, count == 1 ? "" : "s"));
 }
 
-std::string HeadText(const Plan& plan) {
+std::string HeadText(const DryRunPlan& plan) {
   if (plan.pid.has_value()) return "is already running";
   if (plan.refused()) return "would be refused";
   const std::string state = plan.state;
@@ -75,7 +75,7 @@ std::string HeadText(const Plan& plan) {
   return state == "new" ? "would start" : "would resume";
 }
 
-std::string StateText(const Plan& plan) {
+std::string StateText(const DryRunPlan& plan) {
   if (plan.pid.has_value()) return absl::StrCat("already running, pid ", *plan.pid);
   const std::string state = plan.state;
   return state == "finished"  ? "has finished; nothing to do"
@@ -84,7 +84,7 @@ std::string StateText(const Plan& plan) {
 }
 
 Json PlanJson(const api::TrainingJob& job, const local::Programs& programs,
-              const local::JobDirectory& directory, const Plan& plan) {
+              const local::JobDirectory& directory, const DryRunPlan& plan) {
   Json worker = programs.worker;
   if (job.spec.worker().command_size() > 0) {
     worker = std::vector<std::string>(job.spec.worker().command().begin(),
@@ -121,7 +121,7 @@ Json PlanJson(const api::TrainingJob& job, const local::Programs& programs,
 int DryRun(const Environment& environment, const RunFlags& flags, const api::TrainingJob& job,
            const local::Programs& programs) {
   const local::JobDirectory directory(environment.files, flags.state_directory, job.spec.name());
-  const Plan plan = PlanOf(environment, flags, job, directory);
+  const DryRunPlan plan = PlanOf(environment, flags, job, directory);
   const int code = plan.refused() ? kExitUsage : kExitOk;
   std::ostream& out = *environment.out;
   if (flags.output == "json") {

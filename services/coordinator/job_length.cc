@@ -12,12 +12,12 @@ constexpr uint64_t kMaxJobSamples = uint64_t{1} << 60;
 
 absl::StatusOr<JobLength> JobLength::Create(const v1::JobSpec& job, uint64_t training_samples) {
   const v1::TrainingSpec& training = job.training();
-  StepPlan::Options options;
+  StepSchedule::Options options;
   options.samples = training_samples;
   options.global_batch_size = training.global_batch_size();
   options.microbatch_size =
       training.microbatch_size() > 0 ? training.microbatch_size() : training.global_batch_size();
-  absl::StatusOr<StepPlan> plan = StepPlan::Create(options);
+  absl::StatusOr<StepSchedule> plan = StepSchedule::Create(options);
   if (!plan.ok()) return plan.status();
 
   if ((training.steps() == 0) == (training.epochs() == 0)) {

@@ -37,10 +37,10 @@ class JobLength {
   }
 
  private:
-  JobLength(StepPlan plan, uint64_t batch, uint64_t training_samples)
+  JobLength(StepSchedule plan, uint64_t batch, uint64_t training_samples)
       : plan_(plan), batch_(batch), training_samples_(training_samples) {}
 
-  StepPlan plan_;
+  StepSchedule plan_;
   uint64_t batch_;
   uint64_t training_samples_;
   uint64_t total_steps_ = 0;

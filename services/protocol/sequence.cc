@@ -75,35 +75,35 @@ std::vector<uint64_t> SampleOrder::IndicesOf(PositionRange positions) const {
   return indices;
 }
 
-absl::StatusOr<StepPlan> StepPlan::Create(const Options& options) {
+absl::StatusOr<StepSchedule> StepSchedule::Create(const Options& options) {
   const std::pair<const char*, uint64_t> fields[] = {{"number of samples", options.samples},
                                                      {"globalBatchSize", options.global_batch_size},
                                                      {"microbatchSize", options.microbatch_size}};
   for (const auto& [name, value] : fields) {
     if (absl::Status status = CheckRange(name, value); !status.ok()) return status;
   }
-  return StepPlan(options);
+  return StepSchedule(options);
 }
 
-uint64_t StepPlan::StepsPerEpoch() const {
+uint64_t StepSchedule::StepsPerEpoch() const {
   return DivideRoundingUp(options_.samples, options_.global_batch_size);
 }
 
-uint64_t StepPlan::StepsOfEpochs(uint64_t epochs) const {
+uint64_t StepSchedule::StepsOfEpochs(uint64_t epochs) const {
   constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
   const uint64_t steps = StepsPerEpoch();
   return epochs > kMax / steps ? kMax : epochs * steps;
 }
 
-uint64_t StepPlan::MicrobatchesPerStep() const {
+uint64_t StepSchedule::MicrobatchesPerStep() const {
   return DivideRoundingUp(options_.global_batch_size, options_.microbatch_size);
 }
 
-uint64_t StepPlan::MicrobatchesOfStep(uint64_t step) const {
+uint64_t StepSchedule::MicrobatchesOfStep(uint64_t step) const {
   return DivideRoundingUp(PositionsOf(step).size(), options_.microbatch_size);
 }
 
-PositionRange StepPlan::PositionsOf(uint64_t step) const {
+PositionRange StepSchedule::PositionsOf(uint64_t step) const {
   const uint64_t steps = StepsPerEpoch();
   const uint64_t epoch_begin = step / steps * options_.samples;
   const uint64_t begin = step % steps * options_.global_batch_size;
@@ -111,12 +111,12 @@ PositionRange StepPlan::PositionsOf(uint64_t step) const {
   return {epoch_begin + begin, epoch_begin + end};
 }
 
-uint64_t StepPlan::StepFrom(uint64_t position) const {
+uint64_t StepSchedule::StepFrom(uint64_t position) const {
   return position / options_.samples * StepsPerEpoch() +
          DivideRoundingUp(position % options_.samples, options_.global_batch_size);
 }
 
-PositionRange StepPlan::PositionsOf(uint64_t step, PositionRange microbatches) const {
+PositionRange StepSchedule::PositionsOf(uint64_t step, PositionRange microbatches) const {
   const PositionRange batch = PositionsOf(step);
   // Borders past the last microbatch are all the same; bounding the number first keeps the product
   // from overflowing.

@@ -87,7 +87,7 @@ class SampleOrder {
 // one takes the remaining samples, so that every sample is in exactly one step of an epoch. A
 // step's samples are divided into microbatches of microbatch_size; the last may be smaller, and
 // those past the end of a smaller step are empty. Copyable.
-class StepPlan {
+class StepSchedule {
  public:
   struct Options {
     uint64_t samples = 0;
@@ -96,7 +96,7 @@ class StepPlan {
   };
 
   // InvalidArgument, naming the field, unless all are in [1, kMaxSamples].
-  static absl::StatusOr<StepPlan> Create(const Options& options);
+  static absl::StatusOr<StepSchedule> Create(const Options& options);
 
   uint64_t StepsPerEpoch() const;
   uint64_t EpochOf(uint64_t step) const { return step / StepsPerEpoch(); }
@@ -120,7 +120,7 @@ class StepPlan {
   PositionRange PositionsOf(uint64_t step, PositionRange microbatches) const;
 
  private:
-  explicit StepPlan(const Options& options) : options_(options) {}
+  explicit StepSchedule(const Options& options) : options_(options) {}
 
   Options options_;
 };

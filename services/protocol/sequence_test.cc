@@ -90,12 +90,12 @@ TEST(SampleOrderTest, RejectsImpossibleSizes) {
             absl::StatusCode::kInvalidArgument);
 }
 
-StepPlan Plan(uint64_t samples, uint64_t batch, uint64_t microbatch) {
-  return *StepPlan::Create({samples, batch, microbatch});
+StepSchedule Plan(uint64_t samples, uint64_t batch, uint64_t microbatch) {
+  return *StepSchedule::Create({samples, batch, microbatch});
 }
 
 TEST(StepPlanTest, LastStepOfEpochTakesRemainingSamples) {
-  const StepPlan plan = Plan(10, 4, 2);
+  const StepSchedule plan = Plan(10, 4, 2);
   EXPECT_EQ(plan.StepsPerEpoch(), 3u);
   EXPECT_EQ(plan.PositionsOf(0), (PositionRange{0, 4}));
   EXPECT_EQ(plan.PositionsOf(2), (PositionRange{8, 10}));
@@ -108,7 +108,7 @@ TEST(StepPlanTest, StepsAndMicrobatchesCoverEveryPositionOnceInOrder) {
   for (uint64_t samples : {1, 7, 64, 100}) {
     for (uint64_t batch : {1, 3, 16, 64, 128}) {
       for (uint64_t microbatch : {1, 4, 5, 200}) {
-        const StepPlan plan = Plan(samples, batch, microbatch);
+        const StepSchedule plan = Plan(samples, batch, microbatch);
         uint64_t next = 0;
         for (uint64_t step = 0; step < plan.StepsOfEpochs(3); ++step) {
           uint64_t filled = 0;
@@ -130,7 +130,7 @@ TEST(StepPlanTest, StepsAndMicrobatchesCoverEveryPositionOnceInOrder) {
 }
 
 TEST(StepPlanTest, MicrobatchesPastEndOfSmallerStepAreEmpty) {
-  const StepPlan plan = Plan(10, 8, 2);
+  const StepSchedule plan = Plan(10, 8, 2);
   EXPECT_EQ(plan.MicrobatchesPerStep(), 4u);
   EXPECT_EQ(plan.MicrobatchesOfStep(1), 1u);
   EXPECT_EQ(plan.PositionsOf(1, {0, 4}), (PositionRange{8, 10}));
@@ -139,7 +139,7 @@ TEST(StepPlanTest, MicrobatchesPastEndOfSmallerStepAreEmpty) {
 }
 
 TEST(StepPlanTest, BatchLargerThanDataIsWholeEpoch) {
-  const StepPlan plan = Plan(10, 64, 4);
+  const StepSchedule plan = Plan(10, 64, 4);
   EXPECT_EQ(plan.StepsPerEpoch(), 1u);
   EXPECT_EQ(plan.PositionsOf(1), (PositionRange{10, 20}));
   EXPECT_EQ(plan.MicrobatchesOfStep(0), 3u);
@@ -151,16 +151,16 @@ TEST(StepPlanTest, NumberOfStepsSaturates) {
 }
 
 TEST(StepPlanTest, ErrorNamesField) {
-  EXPECT_THAT(std::string(StepPlan::Create({10, 0, 1}).status().message()),
+  EXPECT_THAT(std::string(StepSchedule::Create({10, 0, 1}).status().message()),
               HasSubstr("globalBatchSize is 0"));
-  EXPECT_THAT(std::string(StepPlan::Create({10, 1, 0}).status().message()),
+  EXPECT_THAT(std::string(StepSchedule::Create({10, 1, 0}).status().message()),
               HasSubstr("microbatchSize is 0"));
-  EXPECT_THAT(std::string(StepPlan::Create({0, 1, 1}).status().message()),
+  EXPECT_THAT(std::string(StepSchedule::Create({0, 1, 1}).status().message()),
               HasSubstr("number of samples is 0"));
 }
 
 TEST(StepPlanTest, FindsFirstStepThatBeginsAtOrAfterPosition) {
-  const auto plan = StepPlan::Create({/*samples=*/10, /*global_batch_size=*/4, 2});
+  const auto plan = StepSchedule::Create({/*samples=*/10, /*global_batch_size=*/4, 2});
   ASSERT_TRUE(plan.ok());
   for (uint64_t position = 0; position < 30; ++position) {
     const uint64_t step = plan->StepFrom(position);

@@ -206,7 +206,7 @@ absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1:
 // The sender must contribute exactly the microbatches that the view assigns to it.
 absl::Status CheckContribution(const ShardState& state, size_t member, const v1::Push& push) {
   if (!state.plan.has_value()) return absl::OkStatus();
-  const StepPlan& plan = *state.plan;
+  const StepSchedule& plan = *state.plan;
   const uint64_t of_step = plan.MicrobatchesOfStep(push.step());
   uint64_t samples = 0;
   uint64_t microbatches = 0;

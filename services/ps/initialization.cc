@@ -50,10 +50,10 @@ absl::Status Initialization::Begin() {
   state_.model = *std::move(model);
   state_.job = prepare_.job();
   state_.training_samples = prepare_.training_samples();
-  absl::StatusOr<StepPlan> plan =
-      StepPlan::Create({state_.training_samples, state_.job.training().global_batch_size(),
-                        state_.job.training().microbatch_size()});
-  state_.plan = plan.ok() ? std::optional<StepPlan>(*std::move(plan)) : std::nullopt;
+  absl::StatusOr<StepSchedule> plan =
+      StepSchedule::Create({state_.training_samples, state_.job.training().global_batch_size(),
+                            state_.job.training().microbatch_size()});
+  state_.plan = plan.ok() ? std::optional<StepSchedule>(*std::move(plan)) : std::nullopt;
   state_.last_position = prepare_.last_position();
   state_.pool->Trim();
   const std::vector<uint32_t> owned =

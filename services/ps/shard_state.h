@@ -89,8 +89,8 @@ struct ShardState {
 
   v1::JobSpec job;
   uint64_t training_samples = 0;
-  std::optional<StepPlan> plan;  // unset: the job does not define microbatches
-  uint64_t last_position = 0;    // PrepareState.last_position
+  std::optional<StepSchedule> plan;  // unset: the job does not define microbatches
+  uint64_t last_position = 0;        // PrepareState.last_position
   std::shared_ptr<const ShardModel> model;
 
   std::optional<InstalledView> view;

@@ -143,7 +143,7 @@ class BesideCpp(unittest.TestCase):
         model = mlp_worker.Mlp(20, 32, 10, training['seed'])
         x, y = mlp_worker.make_data(data['samples'], 20, 10, 0).tensors
         order = sequence.SampleOrder(data['samples'], training['seed'])
-        plan = sequence.StepPlan(data['samples'], training['globalBatchSize'],
+        plan = sequence.StepSchedule(data['samples'], training['globalBatchSize'],
                                  training['microbatchSize'])
         optimizer = torch.optim.SGD(model.parameters(), job['optimizer']['learningRate'])
         for step in range(training['steps']):

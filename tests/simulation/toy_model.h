@@ -41,7 +41,7 @@ class ToyModel {
            const v1::TrainingSpec& training);
 
   const v1::TensorTable& table() const { return table_; }
-  const StepPlan& plan() const { return plan_; }
+  const StepSchedule& plan() const { return plan_; }
   uint64_t samples() const { return samples_; }
 
   Elements3 Initial(uint32_t tensor) const;
@@ -71,7 +71,7 @@ class ToyModel {
   const bool rows_;
   const bool bit_exact_;
   v1::TensorTable table_;
-  StepPlan plan_;
+  StepSchedule plan_;
   std::map<uint32_t, std::vector<std::pair<double, double>>> expected_;  // tensor -> by version
 };
 

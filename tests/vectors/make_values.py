@@ -36,7 +36,7 @@ def orders():
 
 def plans():
     for samples, batch, microbatch in ((100, 32, 8), (7, 32, 4), (1000, 10, 3), (64, 64, 64)):
-        plan = sequence.StepPlan(samples, batch, microbatch)
+        plan = sequence.StepSchedule(samples, batch, microbatch)
         steps = []
         for step in (0, 1, plan.steps_per_epoch() - 1, plan.steps_per_epoch(), 1000):
             steps.append([step, *plan.positions_of_step(step), plan.microbatches_of_step(step),

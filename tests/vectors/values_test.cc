@@ -58,9 +58,9 @@ TEST(ValueVectorsTest, SamplesStandWhereTheFileSays) {
 
 TEST(ValueVectorsTest, StepsAreCutAsTheFileSays) {
   for (const Json& row : Section("plans")) {
-    const auto plan = StepPlan::Create({.samples = row.at("samples"),
-                                        .global_batch_size = row.at("batch"),
-                                        .microbatch_size = row.at("microbatch")});
+    const auto plan = StepSchedule::Create({.samples = row.at("samples"),
+                                            .global_batch_size = row.at("batch"),
+                                            .microbatch_size = row.at("microbatch")});
     ASSERT_TRUE(plan.ok());
     EXPECT_EQ(plan->StepsPerEpoch(), row.at("steps_per_epoch"));
     EXPECT_EQ(plan->MicrobatchesPerStep(), row.at("microbatches_per_step"));

@@ -510,7 +510,7 @@ class WorkerCore:
         training = self._context.job.training
         try:
             layout_lib.validate_table(table)
-            self._context.plan = sequence.StepPlan(
+            self._context.plan = sequence.StepSchedule(
                 training_samples, training.global_batch_size, training.microbatch_size)
         except ValueError as error:
             self._fail(str(error))

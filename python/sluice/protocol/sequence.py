@@ -117,7 +117,7 @@ class SampleOrder:
         return out
 
 
-class StepPlan:
+class StepSchedule:
     """The steps of a synchronous job, their microbatches, and the positions of these."""
 
     def __init__(self, samples, global_batch_size, microbatch_size):

@@ -33,7 +33,7 @@ struct WorkerContext {
   v1::TensorTable table;
   v1::Layout layout;
   std::optional<LayoutIndex> index;  // set together with table and layout
-  std::optional<StepPlan> plan;
+  std::optional<StepSchedule> plan;
 
   uint64_t batch_size = 0;  // HeartbeatReply.batch_size
 

@@ -427,7 +427,7 @@ void WorkerCore::Impl::OnRefused(ShardLink& link, const v1::Refused& refused) {
 void WorkerCore::Impl::OnModelReady(const v1::TensorTable& table, uint64_t training,
                                     uint64_t evaluation) {
   const v1::TrainingSpec& spec = context_.job.training();
-  auto plan = StepPlan::Create({training, spec.global_batch_size(), spec.microbatch_size()});
+  auto plan = StepSchedule::Create({training, spec.global_batch_size(), spec.microbatch_size()});
   if (!plan.ok()) return Fail(plan.status());
   context_.plan = *plan;
   context_.training_samples = training;

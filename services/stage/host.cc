@@ -63,16 +63,16 @@ absl::Status Exceeded(absl::string_view bound, size_t limit) {
 
 }  // namespace
 
-class Host::Slot {
+class Host::ComputeLock {
  public:
-  explicit Slot(Host* host) : host_(*host) {
+  explicit ComputeLock(Host* host) : host_(*host) {
     MutexLock lock(&host_.mutex_);
     while (host_.computing_ >= host_.options_.max_computing) {
       host_.computing_changed_.Wait(&host_.mutex_);
     }
     ++host_.computing_;
   }
-  ~Slot() {
+  ~ComputeLock() {
     {
       MutexLock lock(&host_.mutex_);
       --host_.computing_;
@@ -80,8 +80,8 @@ class Host::Slot {
     host_.computing_changed_.Signal();
   }
 
-  Slot(const Slot&) = delete;
-  Slot& operator=(const Slot&) = delete;
+  ComputeLock(const ComputeLock&) = delete;
+  ComputeLock& operator=(const ComputeLock&) = delete;
 
  private:
   Host& host_;
@@ -298,7 +298,7 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
   input.microbatches = std::max<uint64_t>(1, request.microbatches());
   absl::StatusOr<Layers::Output> output = absl::UnknownError("");
   {
-    const Slot slot(this);
+    const ComputeLock lock(this);
     output = (*layers)->Forward(input);
   }
   if (!output.ok()) return output.status();
@@ -351,7 +351,7 @@ absl::StatusOr<v1::BackwardReply> Host::Backward(const v1::BackwardRequest& requ
   const std::unique_ptr<ForwardPass> pass = std::move((*context)->pass);
   absl::StatusOr<ForwardPass::Result> result = absl::UnknownError("");
   {
-    const Slot slot(this);
+    const ComputeLock lock(this);
     result = pass->Backward(request.gradient());
   }
   if (!result.ok()) return result.status();

@@ -100,7 +100,7 @@ class Host final : public ps::References {
   };
 
   // A permission to compute; callers without one wait.
-  class Slot;
+  class ComputeLock;
 
   absl::StatusOr<Worker*> FindWorker(uint64_t incarnation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<Layers>> BeginForward(const v1::ForwardRequest& request,

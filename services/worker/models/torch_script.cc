@@ -24,14 +24,14 @@ namespace sluice {
 namespace {
 
 // The attribute of a (sub)module that holds a tensor.
-struct Slot {
+struct TensorAttribute {
   torch::jit::Module owner;
   std::string attribute;
 };
 
 struct Discovered {
   std::vector<ModelTensor> tensors;
-  std::vector<Slot> slots;  // of the tensors
+  std::vector<TensorAttribute> places;  // of the tensors
   StateDictExtras extras;
 };
 
@@ -107,7 +107,7 @@ absl::Status AddTensor(const torch::jit::Module& owner, const std::string& prefi
     return absl::OkStatus();
   }
   found.tensors.push_back({name, kind, value});
-  found.slots.push_back({owner, attribute});
+  found.places.push_back({owner, attribute});
   return absl::OkStatus();
 }
 
@@ -230,10 +230,10 @@ class TorchScriptModel final : public Model {
   void SetTraining(bool training) override { module_.train(training); }
 
   at::Tensor TakeBuffer(size_t tensor) override {
-    Slot& slot = found_.slots[tensor];
+    TensorAttribute& place = found_.places[tensor];
     const at::Tensor& handle = found_.tensors[tensor].value;
-    at::Tensor value = slot.owner.attr(slot.attribute).toTensor();
-    if (!value.is_same(handle)) slot.owner.setattr(slot.attribute, handle);
+    at::Tensor value = place.owner.attr(place.attribute).toTensor();
+    if (!value.is_same(handle)) place.owner.setattr(place.attribute, handle);
     return value;
   }
 

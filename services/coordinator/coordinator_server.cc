@@ -24,7 +24,7 @@
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/message_stream.h"
-#include "services/transport/security/rules.h"
+#include "services/transport/security/access_policy.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::coordinator {

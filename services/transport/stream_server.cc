@@ -20,7 +20,7 @@
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
 #include "services/transport/payload_sharing.h"
-#include "services/transport/security/rules.h"
+#include "services/transport/security/access_policy.h"
 #include "services/transport/security/transport_security.h"
 #include "services/transport/tsan.h"
 

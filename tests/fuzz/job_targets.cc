@@ -300,7 +300,7 @@ std::vector<FuzzTarget> JobTargets() {
   return {
       {"yaml", RunYaml, nullptr, 4096, "operator/api/yaml_document.cc"},
       {"manifest", RunManifest, ManifestSeeds, 8192,
-       "operator/api/manifest.cc operator/api/validate.cc operator/api/rules.cc "
+       "operator/api/manifest.cc operator/api/validate.cc operator/api/validations.cc "
        "operator/api/codec.cc operator/api/suggest.cc operator/api/print/manifest_yaml.cc "
        "operator/api/print/yaml_scalar.cc"},
       {"job_object", RunJobObject, JobObjectSeeds, 8192, "operator/api/codec.cc"},

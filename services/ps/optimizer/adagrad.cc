@@ -13,7 +13,7 @@
 #include "proto/job.pb.h"
 #include "services/common/arithmetic/vectorize.h"
 #include "services/ps/optimizer/optimizer.h"
-#include "services/ps/optimizer/rules.h"
+#include "services/ps/optimizer/registry.h"
 
 #ifndef SLUICE_SERVICES_PS_OPTIMIZER_ADAGRAD_ONCE_
 #define SLUICE_SERVICES_PS_OPTIMIZER_ADAGRAD_ONCE_

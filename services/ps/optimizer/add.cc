@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "services/common/arithmetic/vectorize.h"
 #include "services/ps/optimizer/optimizer.h"
-#include "services/ps/optimizer/rules.h"
+#include "services/ps/optimizer/registry.h"
 
 // clang-format off
 #undef HWY_TARGET_INCLUDE

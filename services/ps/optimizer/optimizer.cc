@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/kernels.h"
 #include "services/common/check.h"
-#include "services/ps/optimizer/rules.h"
+#include "services/ps/optimizer/registry.h"
 
 namespace sluice {
 namespace {

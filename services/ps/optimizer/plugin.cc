@@ -20,7 +20,7 @@
 #include "include/sluice/optimizer_plugin.h"
 #include "proto/job.pb.h"
 #include "services/ps/optimizer/optimizer.h"
-#include "services/ps/optimizer/rules.h"
+#include "services/ps/optimizer/registry.h"
 
 namespace sluice::optimizer_internal {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/transport/security/access_policy.h"
 #include "services/transport/security/job_secret.h"
-#include "services/transport/security/rules.h"
 
 namespace sluice::security {
 namespace {

@@ -4,8 +4,8 @@
 // be able to harm anything but the worker's own contributions: a worker may join, push, pull and
 // read, and never resize, suspend, pause or install. An rpc that is not in the table is refused to
 // every role.
-#ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_RULES_H_
-#define SLUICE_SERVICES_TRANSPORT_SECURITY_RULES_H_
+#ifndef SLUICE_SERVICES_TRANSPORT_SECURITY_ACCESS_POLICY_H_
+#define SLUICE_SERVICES_TRANSPORT_SECURITY_ACCESS_POLICY_H_
 
 #include <optional>
 #include <string>
@@ -44,4 +44,4 @@ absl::Status MayRead(const std::optional<PeerIdentity>& peer, const v1::ProcessI
 
 }  // namespace sluice::security
 
-#endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_RULES_H_
+#endif  // SLUICE_SERVICES_TRANSPORT_SECURITY_ACCESS_POLICY_H_

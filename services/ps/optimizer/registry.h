@@ -1,5 +1,5 @@
-#ifndef SLUICE_SERVICES_PS_OPTIMIZER_RULES_H_
-#define SLUICE_SERVICES_PS_OPTIMIZER_RULES_H_
+#ifndef SLUICE_SERVICES_PS_OPTIMIZER_REGISTRY_H_
+#define SLUICE_SERVICES_PS_OPTIMIZER_REGISTRY_H_
 
 #include <memory>
 
@@ -21,4 +21,4 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakePlugin(const v1::OptimizerSpec& s
 
 }  // namespace sluice::optimizer_internal
 
-#endif  // SLUICE_SERVICES_PS_OPTIMIZER_RULES_H_
+#endif  // SLUICE_SERVICES_PS_OPTIMIZER_REGISTRY_H_

@@ -1,4 +1,4 @@
-#include "services/transport/security/rules.h"
+#include "services/transport/security/access_policy.h"
 
 #include <algorithm>
 

@@ -148,7 +148,7 @@ void CoordinatorCore::Impl::Step(absl::Time now) {
 }
 
 void CoordinatorCore::Impl::Advance(absl::Time now) {
-  if (stage_ == Stage::kExited) return;
+  if (phase_ == Phase::kExited) return;
   for (StreamId stream : membership_.TakeOverdueStreams(now)) {
     actions_.push_back(
         CloseStream{stream, absl::DeadlineExceededError("no process registered on the stream")});
@@ -156,38 +156,38 @@ void CoordinatorCore::Impl::Advance(absl::Time now) {
   for (const Departure& departure : membership_.ExpelOverdue(now)) OnGone(departure, now);
   TellAdmitted();
 
-  Stage before;
+  Phase before;
   do {
-    before = stage_;
+    before = phase_;
     AdvanceStage(now);
-  } while (stage_ != before && stage_ != Stage::kExited);
+  } while (phase_ != before && phase_ != Phase::kExited);
   TellAdmitted();
 }
 
 void CoordinatorCore::Impl::AdvanceStage(absl::Time now) {
-  switch (stage_) {
-    case Stage::kReading:
+  switch (phase_) {
+    case Phase::kReading:
       if (!storage_pending_ && retry_at_ <= now) ReadStorageAgain(now);
       break;
-    case Stage::kGathering:
+    case Phase::kGathering:
       AdvanceGathering(now);
       break;
-    case Stage::kClaiming:
+    case Phase::kClaiming:
       if (!claim_pending_ && retry_at_ <= now) Claim(/*end=*/false, now);
       break;
-    case Stage::kPreparing:
+    case Phase::kPreparing:
       AdvancePreparing(now);
       break;
-    case Stage::kRunning:
+    case Phase::kRunning:
       AdvanceViews(now);
-      if (stage_ == Stage::kRunning) AdvanceSnapshots(now);
-      if (stage_ == Stage::kRunning) AdvanceEnding(now);
+      if (phase_ == Phase::kRunning) AdvanceSnapshots(now);
+      if (phase_ == Phase::kRunning) AdvanceEnding(now);
       break;
-    case Stage::kLeavingWorkers:
-    case Stage::kLeavingShards:
+    case Phase::kLeavingWorkers:
+    case Phase::kLeavingShards:
       AdvanceLeaving(now);
       break;
-    case Stage::kExited:
+    case Phase::kExited:
       break;
   }
 }
@@ -198,25 +198,25 @@ void CoordinatorCore::Impl::OnTick(absl::Time now) {
 }
 
 absl::Time CoordinatorCore::Impl::NextDeadline() const {
-  if (stage_ == Stage::kExited) return absl::InfiniteFuture();
+  if (phase_ == Phase::kExited) return absl::InfiniteFuture();
   absl::Time deadline = membership_.NextDeadline();
   const auto at = [&](absl::Time time) { deadline = std::min(deadline, time); };
 
-  switch (stage_) {
-    case Stage::kReading:
+  switch (phase_) {
+    case Phase::kReading:
       if (!storage_pending_) at(retry_at_);
       break;
-    case Stage::kGathering:
+    case Phase::kGathering:
       at(gather_at_);
       if (!looking_) at(look_at_);
       break;
-    case Stage::kClaiming:
+    case Phase::kClaiming:
       if (!claim_pending_) at(retry_at_);
       break;
-    case Stage::kPreparing:
+    case Phase::kPreparing:
       if (init_request_.active()) at(init_request_.deadline());
       break;
-    case Stage::kRunning:
+    case Phase::kRunning:
       at(change_.NextDeadline(timers_.pause));
       if (Idle()) {
         at(LeasesOverdue());
@@ -243,12 +243,12 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
       ForEachReader([&](const ReaderHold& hold) { at(hold.expires); });
       if (evaluation_.has_value()) at(evaluation_->NextDeadline());
       break;
-    case Stage::kLeavingWorkers:
-    case Stage::kLeavingShards:
+    case Phase::kLeavingWorkers:
+    case Phase::kLeavingShards:
       at(leave_deadline_);
       if (last_step_ < linger_until_) at(linger_until_);
       break;
-    case Stage::kExited:
+    case Phase::kExited:
       break;
   }
 
@@ -259,7 +259,7 @@ absl::Time CoordinatorCore::Impl::NextDeadline() const {
 
 void CoordinatorCore::Impl::OnConnected(StreamId stream, absl::Time now) {
   Step(now);
-  if (stage_ != Stage::kExited && !membership_.Connected(stream, now)) {
+  if (phase_ != Phase::kExited && !membership_.Connected(stream, now)) {
     ++refusals_.registrations;
     actions_.push_back(CloseStream{
         stream, absl::ResourceExhaustedError(absl::StrCat(
@@ -327,7 +327,7 @@ void CoordinatorCore::Impl::SendToShards(const v1::CoordinatorMessage& message) 
 void CoordinatorCore::Impl::OnMessage(StreamId stream, const v1::MemberMessage& message,
                                       absl::Time now) {
   Step(now);
-  if (stage_ == Stage::kExited) return;
+  if (phase_ == Phase::kExited) return;
   membership_.OnMessage(stream, now);
   Process* process = membership_.OnStream(stream);
 
@@ -471,7 +471,7 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
 
   // Workers run user code: their reports are not trusted for terms and attempts.
   if (id.role() == v1::SHARD && request.has_newest_view()) NoteTerm(request.newest_view(), now);
-  if (stage_ == Stage::kExited) return;
+  if (phase_ == Phase::kExited) return;
   if (id.role() == v1::SHARD && request.has_newest_view()) {
     change_.OnInstalled(id.incarnation(), request.newest_view());
   }
@@ -491,7 +491,7 @@ void CoordinatorCore::Impl::OnRegister(StreamId stream, const v1::Register& requ
 // opens a data stream, so none is sent before; the first list then names all workers that have
 // registered.
 void CoordinatorCore::Impl::TellAdmitted() {
-  if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
+  if (phase_ != Phase::kPreparing && phase_ != Phase::kRunning) return;
   if (admitted_changes_ == membership_.changes() + reader_changes_) return;
   admitted_changes_ = membership_.changes() + reader_changes_;
   const v1::CoordinatorMessage message = AdmittedMessage();
@@ -515,16 +515,16 @@ v1::CoordinatorMessage CoordinatorCore::Impl::AdmittedMessage() const {
 void CoordinatorCore::Impl::Resend(const Process& process) {
   const uint64_t incarnation = process.incarnation();
 
-  if (stage_ == Stage::kLeavingShards ||
-      (stage_ == Stage::kLeavingWorkers && process.id.role() == v1::WORKER)) {
+  if (phase_ == Phase::kLeavingShards ||
+      (phase_ == Phase::kLeavingWorkers && process.id.role() == v1::WORKER)) {
     SendFinish(process);
     return;
   }
 
-  if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
+  if (phase_ != Phase::kPreparing && phase_ != Phase::kRunning) return;
   if (process.id.role() == v1::WORKER) {
     if (init_request_.active() && init_request_.worker() == incarnation &&
-        stage_ == Stage::kPreparing) {
+        phase_ == Phase::kPreparing) {
       v1::CoordinatorMessage message;
       *message.mutable_initialize() = InitializeMessage();
       Send(process, std::move(message));
@@ -587,7 +587,7 @@ void CoordinatorCore::Impl::OnReady(Process& process, const v1::Ready& ready, ab
     process.ready = true;
     process.ready_since = now;
   }
-  if (stage_ == Stage::kRunning) SendView(process);
+  if (phase_ == Phase::kRunning) SendView(process);
 }
 
 // A process reports that the job cannot be trained. The failure of a process that was never needed
@@ -795,7 +795,7 @@ void CoordinatorCore::Impl::OnOwing(const Process& worker, const v1::WorkerProgr
 void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
   const Process& process = departure.process;
   meter_.Forget(process.incarnation());
-  if (Leaving() || stage_ == Stage::kExited) return;
+  if (Leaving() || phase_ == Phase::kExited) return;
 
   const std::string what = departure.expelled
                                ? absl::StrCat(ProcessName(process.id), ": ", departure.reason)
@@ -810,7 +810,7 @@ void CoordinatorCore::Impl::OnGone(const Departure& departure, absl::Time now) {
   }
 
   if (!HoldsState(process.incarnation())) return;
-  if (stage_ != Stage::kPreparing && stage_ != Stage::kRunning) return;
+  if (phase_ != Phase::kPreparing && phase_ != Phase::kRunning) return;
   if (process.leaving || !departure.expelled) {
     GoOnWithout(what, now);
   } else {

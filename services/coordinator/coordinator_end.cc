@@ -61,8 +61,8 @@ void CoordinatorCore::Impl::AdvanceEnding(absl::Time now) {
   if (goal_ != before) {
     // What this makes due: a view without workers, or the last snapshot.
     AdvanceViews(now);
-    if (stage_ == Stage::kRunning) AdvanceSnapshots(now);
-    if (stage_ != Stage::kRunning) return;
+    if (phase_ == Phase::kRunning) AdvanceSnapshots(now);
+    if (phase_ != Phase::kRunning) return;
   }
 
   if (goal_ == Goal::kSuspend && suspend_deadline_ <= now) {
@@ -135,7 +135,7 @@ void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message,
                     absl::StrJoin(refused_models_, ", "));
   }
 
-  stage_ = Stage::kLeavingWorkers;
+  phase_ = Phase::kLeavingWorkers;
   leave_deadline_ = now + timers_.heartbeat_timeout;
   if (reason == ExitReason::kFailed) {
     Warn(exit_message_, now);
@@ -154,7 +154,7 @@ void CoordinatorCore::Impl::Leave(ExitReason reason, const std::string& message,
 
 void CoordinatorCore::Impl::Fail(const std::string& reason, absl::Time now,
                                  const std::string& code) {
-  if (Leaving() || stage_ == Stage::kExited) return;
+  if (Leaving() || phase_ == Phase::kExited) return;
   reason_code_ = code;
   Leave(ExitReason::kFailed, reason, now);
 }
@@ -169,16 +169,16 @@ void CoordinatorCore::Impl::SendFinish(const Process& process) {
 void CoordinatorCore::Impl::AdvanceLeaving(absl::Time now) {
   const bool late = leave_deadline_ <= now;
   if (!late && membership_.registering() > 0) return;  // a process that is about to register
-  if (stage_ == Stage::kLeavingWorkers) {
+  if (phase_ == Phase::kLeavingWorkers) {
     const bool linger = linger_until_ > now;
     if (!late && (linger || !membership_.LivingAndConnected(v1::WORKER).empty())) return;
-    stage_ = Stage::kLeavingShards;
+    phase_ = Phase::kLeavingShards;
     leave_deadline_ = now + timers_.heartbeat_timeout;
     for (const Process* shard : membership_.Living(v1::SHARD)) SendFinish(*shard);
     return;
   }
   if (!late && !membership_.LivingAndConnected(v1::SHARD).empty()) return;
-  stage_ = Stage::kExited;
+  phase_ = Phase::kExited;
   actions_.push_back(Exit{exit_reason_, exit_message_});
 }
 
@@ -186,7 +186,7 @@ void CoordinatorCore::Impl::Supersede(const std::string& why) {
   EndReaders(absl::UnavailableError(why));
   exit_reason_ = ExitReason::kSuperseded;
   exit_message_ = why;
-  stage_ = Stage::kExited;
+  phase_ = Phase::kExited;
   actions_.push_back(Exit{exit_reason_, exit_message_});
 }
 

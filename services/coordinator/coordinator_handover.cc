@@ -19,7 +19,7 @@ bool CoordinatorCore::Impl::HoldsState(uint64_t incarnation) const {
 
 // Whether the shard must wait until its state is saved.
 bool CoordinatorCore::Impl::AsksToLeave(Process& process, absl::Time now) {
-  const bool trains = stage_ == Stage::kRunning && change_.has_install();
+  const bool trains = phase_ == Phase::kRunning && change_.has_install();
   if (process.id.role() != v1::SHARD || !trains || !HoldsState(process.incarnation())) {
     return false;
   }
@@ -70,7 +70,7 @@ void CoordinatorCore::Impl::GoOnWithout(const std::string& why, absl::Time now) 
   } else {
     // Nothing was trained in this attempt: it begins again with the shards that come.
     ForgetAttempt();
-    stage_ = Stage::kGathering;
+    phase_ = Phase::kGathering;
   }
 }
 

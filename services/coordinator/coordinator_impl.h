@@ -70,7 +70,7 @@ class CoordinatorCore::Impl {
   // kRunning -> kGathering (the job loses a shard or the asked worker before the first view);
   // kPreparing, kRunning -> kReading (restoration); any -> kLeavingWorkers -> kLeavingShards ->
   // kExited; any -> kExited (superseded).
-  enum class Stage {
+  enum class Phase {
     kReading,         // the storage's contents
     kGathering,       // until shards and a worker have come
     kClaiming,        // the next attempt
@@ -261,7 +261,7 @@ class CoordinatorCore::Impl {
   void AdvanceLeaving(absl::Time now);
   void SendFinish(const Process& process);
   bool Leaving() const {
-    return stage_ == Stage::kLeavingWorkers || stage_ == Stage::kLeavingShards;
+    return phase_ == Phase::kLeavingWorkers || phase_ == Phase::kLeavingShards;
   }
 
   // ---- progress (coordinator_progress.cc)
@@ -279,7 +279,7 @@ class CoordinatorCore::Impl {
   const CoordinatorRules* const rules_;
   const Timers timers_;
   std::vector<Action> actions_;
-  Stage stage_ = Stage::kReading;
+  Phase phase_ = Phase::kReading;
   Membership membership_;
   EventLog events_;
   TrainingMeter meter_;

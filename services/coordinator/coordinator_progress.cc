@@ -16,21 +16,21 @@ void CoordinatorCore::Impl::Warn(std::string message, absl::Time now) {
 }
 
 v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
-  switch (stage_) {
-    case Stage::kReading:
-    case Stage::kGathering:
-    case Stage::kClaiming:
+  switch (phase_) {
+    case Phase::kReading:
+    case Phase::kGathering:
+    case Phase::kClaiming:
       return v1::JobProgress::STARTING;
-    case Stage::kPreparing:
+    case Phase::kPreparing:
       return v1::JobProgress::INITIALIZING;
-    case Stage::kRunning:
+    case Phase::kRunning:
       if (!change_.has_install()) return v1::JobProgress::INITIALIZING;
       if (goal_ == Goal::kNone || goal_ == Goal::kHandOver) return v1::JobProgress::TRAINING;
       return snapshot_.has_value() && snapshot_->evaluation ? v1::JobProgress::EVALUATING
                                                             : v1::JobProgress::SAVING;
-    case Stage::kLeavingWorkers:
-    case Stage::kLeavingShards:
-    case Stage::kExited:
+    case Phase::kLeavingWorkers:
+    case Phase::kLeavingShards:
+    case Phase::kExited:
       break;
   }
 
@@ -53,7 +53,7 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
   progress.set_phase(CurrentPhase());
   progress.set_job(JobName(options_.job));
 
-  if (Leaving() || stage_ == Stage::kExited) {
+  if (Leaving() || phase_ == Phase::kExited) {
     progress.set_reason(exit_message_);
     progress.set_reason_code(reason_code_);
   }

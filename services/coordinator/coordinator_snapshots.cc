@@ -69,14 +69,14 @@ void CoordinatorCore::Impl::AdvanceSnapshots(absl::Time now) {
   AdvanceReaders(now);
   if (snapshot_.has_value()) {
     AdvanceSaving(now);
-    if (stage_ != Stage::kRunning) return;
+    if (phase_ != Phase::kRunning) return;
     AdvanceEvaluation(now);
     AnswerReaders(now);
     if (snapshot_.has_value() && !snapshot_->InUse()) {
       CloseSnapshot();
       if (!Synchronous())
         AdvanceViews(now);  // may make a view, with which the next snapshot begins
-      if (stage_ != Stage::kRunning) return;
+      if (phase_ != Phase::kRunning) return;
     }
   }
 
@@ -355,7 +355,7 @@ void CoordinatorCore::Impl::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> 
   Step(now);
   if (looking_) {
     OnClaimsSeen(claims, now);
-  } else if (stage_ == Stage::kRunning && snapshot_.has_value() &&
+  } else if (phase_ == Phase::kRunning && snapshot_.has_value() &&
              snapshot_->saving == Snapshot::Saving::kCheckingClaim) {
     if (!claims.ok()) {
       FailCheckpoint(absl::StrCat("the claims cannot be read: ", claims.status().message()), now);
@@ -426,7 +426,7 @@ std::string CoordinatorCore::Impl::Arithmetic() const {
 void CoordinatorCore::Impl::OnManifestWritten(const v1::CheckpointRef& checkpoint,
                                               const absl::Status& status, absl::Time now) {
   Step(now);
-  if (stage_ == Stage::kRunning && snapshot_.has_value() &&
+  if (phase_ == Phase::kRunning && snapshot_.has_value() &&
       snapshot_->saving == Snapshot::Saving::kWriting &&
       snapshot_->name.attempt() == checkpoint.attempt() &&
       snapshot_->name.step() == checkpoint.step()) {
@@ -659,7 +659,7 @@ void CoordinatorCore::Impl::OnOpenSnapshot(uint64_t request,
   };
   EndReadersIf(before, absl::AbortedError("the reader has opened another snapshot"));
 
-  if (stage_ != Stage::kRunning || goal_ != Goal::kNone) {
+  if (phase_ != Phase::kRunning || goal_ != Goal::kNone) {
     actions_.push_back(
         AnswerSnapshot{request, absl::UnavailableError("the job is not training; try again")});
   } else if (OpenReaders() >= kMaxSnapshots) {

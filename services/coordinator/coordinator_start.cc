@@ -77,7 +77,7 @@ void CoordinatorCore::Impl::ReadStorageAgain(absl::Time) {
 void CoordinatorCore::Impl::OnStorageRead(absl::StatusOr<StorageContents> contents,
                                           absl::Time now) {
   Step(now);
-  if (stage_ == Stage::kReading && storage_pending_) {
+  if (phase_ == Phase::kReading && storage_pending_) {
     storage_pending_ = false;
     if (contents.ok()) {
       storage_errors_ = 0;
@@ -157,7 +157,7 @@ void CoordinatorCore::Impl::AcceptStorage(StorageContents contents, absl::Time n
 
   if (existing.kind == ExistingJob::Kind::kReplace) Warn(existing.message, now);
   if (existing.kind == ExistingJob::Kind::kResume) Info(existing.message, now);
-  stage_ = Stage::kGathering;
+  phase_ = Phase::kGathering;
   if (!first) return;
   for (v1::Role role : {v1::SHARD, v1::WORKER}) {
     for (const Process* process : membership_.LivingAndConnected(role)) {
@@ -189,8 +189,8 @@ void CoordinatorCore::Impl::NoteTerm(const v1::ViewId& seen, absl::Time now) {
     }
     // Another coordinator may have claimed that attempt meanwhile, or its claim was lost.
     const bool news = shards_attempt_ > highest_claim_ && shards_attempt_ > shards_attempt_at_read_;
-    if (stage_ == Stage::kGathering && news) {
-      stage_ = Stage::kReading;
+    if (phase_ == Phase::kGathering && news) {
+      phase_ = Phase::kReading;
       ReadStorageAgain(now);
     }
   } else if (Compare(seen.term(), term_) > 0) {
@@ -263,12 +263,12 @@ void CoordinatorCore::Impl::LookAtClaims(absl::Time now) {
 void CoordinatorCore::Impl::OnClaimsSeen(const absl::StatusOr<std::vector<v1::Claim>>& claims,
                                          absl::Time now) {
   looking_ = false;
-  if (stage_ != Stage::kGathering || !claims.ok()) return;  // looks again later
+  if (phase_ != Phase::kGathering || !claims.ok()) return;  // looks again later
   const bool news = std::any_of(claims->begin(), claims->end(), [&](const v1::Claim& claim) {
     return claim.attempt() > highest_claim_;
   });
   if (!news) return;
-  stage_ = Stage::kReading;
+  phase_ = Phase::kReading;
   ReadStorageAgain(now);
 }
 
@@ -284,7 +284,7 @@ void CoordinatorCore::Impl::Claim(bool end, absl::Time now) {
     if (storage_.has_newest && storage_.foreign_directory.empty()) {
       *claim.mutable_parent() = storage_.newest.checkpoint();
     }
-    stage_ = Stage::kClaiming;
+    phase_ = Phase::kClaiming;
   }
 
   claim.set_job(JobName(options_.job));
@@ -306,7 +306,7 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
                                           absl::Time now) {
   Step(now);
   if (!claim_.has_value() || !claim_pending_ || claim_->attempt() != attempt || Leaving() ||
-      stage_ == Stage::kExited) {
+      phase_ == Phase::kExited) {
     return;
   }
   claim_pending_ = false;
@@ -339,7 +339,7 @@ void CoordinatorCore::Impl::OnClaimResult(uint64_t attempt, const absl::Status& 
     }
     claim_unused_ = true;
     claim_.reset();
-    stage_ = Stage::kGathering;
+    phase_ = Phase::kGathering;
   }
   Advance(now);
 }
@@ -550,7 +550,7 @@ void CoordinatorCore::Impl::RequestInit(absl::Time now) {
     for (const Process* ready : ReadyWorkers()) candidates.push_back(ready->incarnation());
     worker = init_request_.NextWorker(candidates);
     if (!worker.has_value()) {
-      stage_ = Stage::kGathering;
+      phase_ = Phase::kGathering;
       return;
     }
   }
@@ -561,7 +561,7 @@ void CoordinatorCore::Impl::RequestInit(absl::Time now) {
   init_id.set_number(NextNumber());
   facts_.init_id = init_id;
   init_request_.Begin(init_id, facts_.shards, worker, now + timers_.initialization);
-  stage_ = Stage::kPreparing;
+  phase_ = Phase::kPreparing;
 
   TellAdmitted();  // before the worker is asked
   v1::CoordinatorMessage prepare;
@@ -606,7 +606,7 @@ v1::Initialize CoordinatorCore::Impl::InitializeMessage() const {
 
 void CoordinatorCore::Impl::OnStateReady(const Process& process, const v1::StateReady& ready,
                                          absl::Time now) {
-  if (stage_ != Stage::kPreparing) return;
+  if (phase_ != Phase::kPreparing) return;
   if (ready.error().empty()) {
     init_request_.OnStateReady(process.incarnation(), ready.init_id());
     return;
@@ -630,7 +630,7 @@ void CoordinatorCore::Impl::AdvancePreparing(absl::Time now) {
     return;
   }
   if (init_request_.complete()) {
-    stage_ = Stage::kRunning;
+    phase_ = Phase::kRunning;
     BeginPause(/*at_once=*/true, now);
     return;
   }
@@ -656,7 +656,7 @@ void CoordinatorCore::Impl::LoseShard(const std::string& why, absl::Time now) {
   } else if (SpendRestoration(why, now)) {
     // Nothing was trained in this attempt: it begins again with the shards that come.
     ForgetAttempt();
-    stage_ = Stage::kGathering;
+    phase_ = Phase::kGathering;
   }
 }
 
@@ -669,7 +669,7 @@ void CoordinatorCore::Impl::BeginNextAttempt(absl::Time now) {
   ForgetAttempt();
   claim_unused_ = false;
   claim_.reset();
-  stage_ = Stage::kReading;
+  phase_ = Phase::kReading;
   ReadStorageAgain(now);
 }
 

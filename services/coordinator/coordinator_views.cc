@@ -68,11 +68,11 @@ void CoordinatorCore::Impl::AdvanceViews(absl::Time now) {
         departure.has_value()) {
       OnGone(*departure, now);
     }
-    if (stage_ != Stage::kRunning) return;
+    if (phase_ != Phase::kRunning) return;
   }
 
   if (change_.AllReplied()) Decide(now);
-  if (stage_ != Stage::kRunning) return;
+  if (phase_ != Phase::kRunning) return;
   if (change_.pausing()) {
     // (R5) Step k cannot be closed any more if a member of the view is dead, or if a shard is held
     // at a version before it and has stopped there (other shards may be past that version).

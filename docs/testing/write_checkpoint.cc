@@ -71,16 +71,16 @@ absl::Status Write(const std::string& directory) {
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   job.mutable_optimizer()->set_learning_rate(0.1);
   job.mutable_optimizer()->set_momentum(0.9);
-  v1::Manifest manifest;
-  manifest.set_format_version(kCheckpointFormatVersion);
-  manifest.mutable_checkpoint()->set_attempt(1);
-  manifest.mutable_checkpoint()->set_step(kStep);
-  *manifest.mutable_table() = MakeTable();
-  absl::StatusOr<v1::Layout> layout = MakeLayout(manifest.table(), 3);
+  v1::CheckpointIndex checkpoint_index;
+  checkpoint_index.set_format_version(kCheckpointFormatVersion);
+  checkpoint_index.mutable_checkpoint()->set_attempt(1);
+  checkpoint_index.mutable_checkpoint()->set_step(kStep);
+  *checkpoint_index.mutable_table() = MakeTable();
+  absl::StatusOr<v1::Layout> layout = MakeLayout(checkpoint_index.table(), 3);
   if (!layout.ok()) return layout.status();
-  *manifest.mutable_layout() = *layout;
+  *checkpoint_index.mutable_layout() = *layout;
   absl::StatusOr<std::shared_ptr<const ShardModel>> model =
-      ShardModel::Create(job, manifest.table(), *layout);
+      ShardModel::Create(job, checkpoint_index.table(), *layout);
   if (!model.ok()) return model.status();
 
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
@@ -98,11 +98,11 @@ absl::Status Write(const std::string& directory) {
     }
     const EncodedPartition encoded = EncodePartition(content);
     absl::Status written =
-        storage->WriteFile(manifest.checkpoint(), encoded.file.name(), encoded.bytes);
+        storage->WriteFile(checkpoint_index.checkpoint(), encoded.file.name(), encoded.bytes);
     if (!written.ok()) return written;
-    *manifest.add_files() = encoded.file;
+    *checkpoint_index.add_files() = encoded.file;
   }
-  return storage->WriteManifest(manifest);
+  return storage->WriteCheckpointIndex(checkpoint_index);
 }
 
 }  // namespace

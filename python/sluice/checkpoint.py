@@ -55,16 +55,16 @@ def load(path: types.Path, *, torch: bool = False) -> typing.Dict[str, typing.An
 
 
 def _load_checkpoint(directory, torch):
-    manifest = _read_manifest(directory / 'manifest.json')
+    checkpoint_index = _read_checkpoint_index(directory / 'manifest.json')
     try:
         flats = {}
-        for spec in manifest['table']['tensors']:
+        for spec in checkpoint_index['table']['tensors']:
             dtype = tensors.dtype_of_name(spec['dtype'])
             shape = [int(extent) for extent in spec.get('shape', [])]
             flats[spec['name']] = (dtype, shape,
                                    np.zeros(math.prod(shape), dtype=elements.STORAGE[dtype]))
         files = [(file['name'], int(file.get('bytes', 0)), int(file.get('crc32c', 0)))
-                 for file in manifest.get('files', [])]
+                 for file in checkpoint_index.get('files', [])]
     except (KeyError, TypeError, ValueError, MemoryError) as error:
         raise errors.SluiceError(f'{directory}/manifest.json contradicts itself: {error!r}') from error
     filled = {name: 0 for name in flats}
@@ -113,7 +113,7 @@ def _checkpoint_directories(path):
     for storage in (path, path / 'checkpoints'):
         found = sorted(storage.glob('attempt-*/manifest.json'), reverse=True)
         if found:
-            return [manifest.parent for manifest in found]
+            return [checkpoint_index.parent for checkpoint_index in found]
     raise FileNotFoundError(
         f'{path} contains no checkpoint: there is no manifest.json in it, nor in a directory '
         'attempt-*. Give a checkpoint, its storage, or .sluice/<job>')
@@ -137,14 +137,14 @@ def _read_file(path, max_bytes):
         return file.read(info.st_size)
 
 
-def _read_manifest(path):
+def _read_checkpoint_index(path):
     content = _read_file(path, _MAX_MANIFEST_BYTES)
     found = _CHECKSUM.search(content)
     if found and int(found[1], 16) != checksum.crc32c(content[:found.start()]):
         raise errors.SluiceError(f'{path} is damaged: its CRC32C does not match')
     try:
-        manifest = json.loads(content)
-        version = int(manifest['format_version'])
+        checkpoint_index = json.loads(content)
+        version = int(checkpoint_index['format_version'])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise errors.SluiceError(f'{path} is not a manifest: {error!r}') from error
     if version > _FORMAT_VERSION:
@@ -152,7 +152,7 @@ def _read_manifest(path):
                                  f'{_FORMAT_VERSION}')
     if (version >= 2) != bool(found):
         raise errors.SluiceError(f'{path} is damaged: its checksum is missing')
-    return manifest
+    return checkpoint_index
 
 
 def _header(path, content):

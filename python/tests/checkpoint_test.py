@@ -63,11 +63,11 @@ class CheckpointTest(unittest.TestCase):
             {'__metadata__': {}, 'w[0:8]': {'dtype': 'F32', 'shape': [8], 'data_offsets': [0, 32]}},
             data)
         (directory / 'partition-00000.safetensors').write_bytes(content)
-        manifest = {'format_version': version,
+        checkpoint_index = {'format_version': version,
                     'table': {'tensors': [{'name': 'w', 'shape': ['8'], 'dtype': 'FLOAT32'}]},
                     'files': [{'name': 'partition-00000.safetensors', 'bytes': str(len(content)),
                                'crc32c': checksum.crc32c(content)}]}
-        text = json.dumps(manifest, indent=1).encode()
+        text = json.dumps(checkpoint_index, indent=1).encode()
         if version == 1:
             (directory / 'manifest.json').write_bytes(text + b'\n')
         else:

@@ -63,26 +63,28 @@ absl::StatusOr<std::vector<SafetensorsArray>> TensorAssembler::Take() {
   return arrays;
 }
 
-absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(CheckpointStorage& storage,
-                                                                    const v1::Manifest& manifest) {
+absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(
+    CheckpointStorage& storage, const v1::CheckpointIndex& checkpoint_index) {
   absl::StatusOr<TensorAssembler> assembler =
-      TensorAssembler::Create(manifest.table(), manifest.layout());
+      TensorAssembler::Create(checkpoint_index.table(), checkpoint_index.layout());
   if (!assembler.ok()) return absl::DataLossError(assembler.status().message());
 
   // As docs/checkpoints.md names the arrays.
   std::map<std::string, uint32_t> blocks;
-  for (int i = 0; i < manifest.layout().blocks_size(); ++i) {
-    const v1::Block& block = manifest.layout().blocks(i);
-    const std::string& tensor = manifest.table().tensors(static_cast<int>(block.tensor())).name();
+  for (int i = 0; i < checkpoint_index.layout().blocks_size(); ++i) {
+    const v1::Block& block = checkpoint_index.layout().blocks(i);
+    const std::string& tensor =
+        checkpoint_index.table().tensors(static_cast<int>(block.tensor())).name();
     blocks[absl::StrCat(tensor, "[", block.offset(), ":", block.offset() + block.count(), "]")] =
         static_cast<uint32_t>(i);
   }
 
-  for (const v1::PartitionFile& file : manifest.files()) {
+  for (const v1::PartitionFile& file : checkpoint_index.files()) {
     const auto damaged = [&](const absl::Status& status) {
       return absl::DataLossError(absl::StrCat(file.name(), ": ", status.message()));
     };
-    const absl::StatusOr<absl::Cord> content = storage.ReadFile(manifest.checkpoint(), file);
+    const absl::StatusOr<absl::Cord> content =
+        storage.ReadFile(checkpoint_index.checkpoint(), file);
     if (!content.ok()) return content.status();
     const absl::StatusOr<std::vector<SafetensorsArray>> arrays = ReadSafetensors(*content);
     if (!arrays.ok()) return damaged(arrays.status());
@@ -107,10 +109,10 @@ absl::StatusOr<NewestCheckpoint> ReadNewestCheckpoint(CheckpointStorage& storage
       return absl::NotFoundError(text);
     }
     absl::StatusOr<std::vector<SafetensorsArray>> tensors =
-        ReadCheckpointTensors(storage, point->manifest);
+        ReadCheckpointTensors(storage, point->checkpoint_index);
     if (tensors.ok()) return NewestCheckpoint{*std::move(point), *std::move(tensors)};
-    const bool deleted =
-        absl::IsNotFound(storage.ReadManifest(point->manifest.checkpoint()).status());
+    const bool deleted = absl::IsNotFound(
+        storage.ReadCheckpointIndex(point->checkpoint_index.checkpoint()).status());
     if (!deleted || look == kMaxLooks) return tensors.status();
   }
 }

@@ -37,8 +37,8 @@ class TensorAssembler {
 };
 
 // Every tensor of the table. DATA_LOSS names the damaged file and what is wrong with it.
-absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(CheckpointStorage& storage,
-                                                                    const v1::Manifest& manifest);
+absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(
+    CheckpointStorage& storage, const v1::CheckpointIndex& checkpoint_index);
 
 struct NewestCheckpoint {
   RestorePoint point;

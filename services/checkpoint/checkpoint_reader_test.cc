@@ -19,16 +19,16 @@ class CheckpointReaderTest : public ::testing::Test {
  protected:
   CheckpointReaderTest() : storage_(MakeLocalStorage(&files_, "/job", "test")) {
     EXPECT_TRUE(storage_->Probe().ok());
-    manifest_.set_format_version(kCheckpointFormatVersion);
-    manifest_.mutable_checkpoint()->set_attempt(1);
-    manifest_.mutable_checkpoint()->set_step(7);
+    checkpoint_index_.set_format_version(kCheckpointFormatVersion);
+    checkpoint_index_.mutable_checkpoint()->set_attempt(1);
+    checkpoint_index_.mutable_checkpoint()->set_step(7);
     AddTensor("fc.weight", {100, 70}, v1::FLOAT32);
     AddTensor("count", {}, v1::INT64);
-    *manifest_.mutable_layout() = *MakeLayout(manifest_.table(), 3);
+    *checkpoint_index_.mutable_layout() = *MakeLayout(checkpoint_index_.table(), 3);
   }
 
   void AddTensor(const std::string& name, const std::vector<int64_t>& shape, v1::DataType dtype) {
-    v1::TensorSpec* tensor = manifest_.mutable_table()->add_tensors();
+    v1::TensorSpec* tensor = checkpoint_index_.mutable_table()->add_tensors();
     tensor->set_name(name);
     for (const int64_t extent : shape) tensor->add_shape(extent);
     tensor->set_dtype(dtype);
@@ -51,9 +51,10 @@ class CheckpointReaderTest : public ::testing::Test {
   void WriteFiles(const std::string& left_out = "") {
     for (uint32_t partition = 0; partition < 3; ++partition) {
       std::vector<SafetensorsArray> arrays;
-      for (const v1::Block& block : manifest_.layout().blocks()) {
+      for (const v1::Block& block : checkpoint_index_.layout().blocks()) {
         if (block.partition() != partition) continue;
-        const v1::TensorSpec& tensor = manifest_.table().tensors(static_cast<int>(block.tensor()));
+        const v1::TensorSpec& tensor =
+            checkpoint_index_.table().tensors(static_cast<int>(block.tensor()));
         if (tensor.name() == left_out) continue;
         const uint64_t size = tensor.dtype() == v1::INT64 ? 8 : 4;
         const std::string name = absl::StrCat(tensor.name(), "[", block.offset(), ":",
@@ -64,27 +65,27 @@ class CheckpointReaderTest : public ::testing::Test {
         arrays.push_back({name + "/exp_avg", tensor.dtype(), shape, bytes});
       }
       const absl::Cord content = WriteSafetensors(arrays, {{"format", "sluice-partition-1"}});
-      v1::PartitionFile* file = manifest_.add_files();
+      v1::PartitionFile* file = checkpoint_index_.add_files();
       file->set_partition(partition);
       file->set_name(absl::StrCat("partition-", partition, ".safetensors"));
       file->set_bytes(content.size());
       file->set_crc32c(Crc32c(content));
-      ASSERT_TRUE(storage_->WriteFile(manifest_.checkpoint(), file->name(), content).ok());
+      ASSERT_TRUE(storage_->WriteFile(checkpoint_index_.checkpoint(), file->name(), content).ok());
     }
   }
 
   FakeFileSystem files_;
   std::unique_ptr<CheckpointStorage> storage_;
-  v1::Manifest manifest_;
+  v1::CheckpointIndex checkpoint_index_;
 };
 
 TEST_F(CheckpointReaderTest, AssemblesTensorsFromTheirBlocks) {
   WriteFiles();
-  const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
+  const auto tensors = ReadCheckpointTensors(*storage_, checkpoint_index_);
   ASSERT_TRUE(tensors.ok()) << tensors.status();
   ASSERT_EQ(tensors->size(), 2u);
   for (int i = 0; i < 2; ++i) {
-    const v1::TensorSpec& tensor = manifest_.table().tensors(i);
+    const v1::TensorSpec& tensor = checkpoint_index_.table().tensors(i);
     const SafetensorsArray& array = (*tensors)[static_cast<size_t>(i)];
     EXPECT_EQ(array.name, tensor.name());
     EXPECT_EQ(array.bytes, Content(tensor));
@@ -94,13 +95,14 @@ TEST_F(CheckpointReaderTest, AssemblesTensorsFromTheirBlocks) {
 // A storage whose job replaces its only checkpoint when file number `when` is read.
 class BusyStorage final : public CheckpointStorage {
  public:
-  BusyStorage(CheckpointStorage* storage, int when, v1::Manifest old, v1::Manifest next)
+  BusyStorage(CheckpointStorage* storage, int when, v1::CheckpointIndex old,
+              v1::CheckpointIndex next)
       : storage_(storage), when_(when), old_(std::move(old)), next_(std::move(next)) {}
 
   absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
                                       const v1::PartitionFile& file) override {
     if (when_-- == 0) {
-      EXPECT_TRUE(storage_->WriteManifest(next_).ok());
+      EXPECT_TRUE(storage_->WriteCheckpointIndex(next_).ok());
       EXPECT_TRUE(storage_->Remove(old_.checkpoint()).ok());
     }
     return storage_->ReadFile(ref, file);
@@ -112,11 +114,11 @@ class BusyStorage final : public CheckpointStorage {
   absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() override {
     return storage_->ListCheckpoints();
   }
-  absl::StatusOr<v1::Manifest> ReadManifest(const v1::CheckpointRef& ref) override {
-    return storage_->ReadManifest(ref);
+  absl::StatusOr<v1::CheckpointIndex> ReadCheckpointIndex(const v1::CheckpointRef& ref) override {
+    return storage_->ReadCheckpointIndex(ref);
   }
-  absl::Status WriteManifest(const v1::Manifest& manifest) override {
-    return storage_->WriteManifest(manifest);
+  absl::Status WriteCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) override {
+    return storage_->WriteCheckpointIndex(checkpoint_index);
   }
   absl::Status WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
                          const absl::Cord& content) override {
@@ -130,8 +132,8 @@ class BusyStorage final : public CheckpointStorage {
  private:
   CheckpointStorage* const storage_;
   int when_;
-  const v1::Manifest old_;
-  const v1::Manifest next_;
+  const v1::CheckpointIndex old_;
+  const v1::CheckpointIndex next_;
 };
 
 TEST_F(CheckpointReaderTest, ReadsReplacementIfCheckpointIsReplacedDuringRead) {
@@ -142,17 +144,18 @@ TEST_F(CheckpointReaderTest, ReadsReplacementIfCheckpointIsReplacedDuringRead) {
 
   // Three files are read to find the checkpoint, and three for its tensors.
   for (int when = 0; when < 6; ++when) {
-    manifest_.clear_files();
+    checkpoint_index_.clear_files();
     WriteFiles();
-    ASSERT_TRUE(storage_->WriteManifest(manifest_).ok());
-    const v1::Manifest old = manifest_;
-    manifest_.clear_files();
-    manifest_.mutable_checkpoint()->set_step(old.checkpoint().step() + 1);
+    ASSERT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index_).ok());
+    const v1::CheckpointIndex old = checkpoint_index_;
+    checkpoint_index_.clear_files();
+    checkpoint_index_.mutable_checkpoint()->set_step(old.checkpoint().step() + 1);
     WriteFiles();
-    BusyStorage busy(storage_.get(), when, old, manifest_);
+    BusyStorage busy(storage_.get(), when, old, checkpoint_index_);
     const auto newest = ReadNewestCheckpoint(busy);
     ASSERT_TRUE(newest.ok()) << when << " " << newest.status();
-    EXPECT_EQ(newest->point.manifest.checkpoint().step(), manifest_.checkpoint().step());
+    EXPECT_EQ(newest->point.checkpoint_index.checkpoint().step(),
+              checkpoint_index_.checkpoint().step());
     EXPECT_EQ(newest->tensors.size(), 2u);
     EXPECT_TRUE(newest->point.damaged.empty());
   }
@@ -161,29 +164,29 @@ TEST_F(CheckpointReaderTest, ReadsReplacementIfCheckpointIsReplacedDuringRead) {
 TEST_F(CheckpointReaderTest, NamesDamagedFile) {
   WriteFiles();
   ASSERT_TRUE(storage_
-                  ->WriteFile(manifest_.checkpoint(), manifest_.files(1).name(),
+                  ->WriteFile(checkpoint_index_.checkpoint(), checkpoint_index_.files(1).name(),
                               absl::Cord("something else"))
                   .ok());
-  const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
+  const auto tensors = ReadCheckpointTensors(*storage_, checkpoint_index_);
   EXPECT_TRUE(absl::IsDataLoss(tensors.status())) << tensors.status();
   EXPECT_THAT(tensors.status().message(), HasSubstr("partition-1"));
 }
 
 TEST_F(CheckpointReaderTest, NamesMissingPart) {
   WriteFiles("count");
-  const auto tensors = ReadCheckpointTensors(*storage_, manifest_);
+  const auto tensors = ReadCheckpointTensors(*storage_, checkpoint_index_);
   EXPECT_TRUE(absl::IsDataLoss(tensors.status())) << tensors.status();
   EXPECT_THAT(tensors.status().message(), HasSubstr("count"));
 }
 
 TEST_F(CheckpointReaderTest, RejectsLayoutThatDoesNotFitTable) {
   WriteFiles();
-  manifest_.mutable_layout()->mutable_blocks(0)->set_count(1);
-  EXPECT_TRUE(absl::IsDataLoss(ReadCheckpointTensors(*storage_, manifest_).status()));
+  checkpoint_index_.mutable_layout()->mutable_blocks(0)->set_count(1);
+  EXPECT_TRUE(absl::IsDataLoss(ReadCheckpointTensors(*storage_, checkpoint_index_).status()));
 }
 
 TEST_F(CheckpointReaderTest, RejectsWrongNumberOrSizeOfBlocks) {
-  auto assembler = TensorAssembler::Create(manifest_.table(), manifest_.layout());
+  auto assembler = TensorAssembler::Create(checkpoint_index_.table(), checkpoint_index_.layout());
   ASSERT_TRUE(assembler.ok());
   EXPECT_TRUE(absl::IsInvalidArgument(assembler->Add(1000, absl::Cord("1234"))));
   EXPECT_TRUE(absl::IsInvalidArgument(assembler->Add(0, absl::Cord("123"))));

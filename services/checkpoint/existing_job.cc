@@ -207,7 +207,7 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   const v1::Claim& newest = claims.back();
   const std::string name = FullJobName(job);
   // Claims of older versions, and damaged ones, do not name their job.
-  const std::string other = newest.job().empty() ? point.manifest.job() : newest.job();
+  const std::string other = newest.job().empty() ? point.checkpoint_index.job() : newest.job();
   if (other == name || other.empty()) return {};
   if (!IsSameJob(other, name)) {
     return {Kind::kRefused,
@@ -233,7 +233,7 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   found.job = other;
   found.finished = newest.end();
   found.time = newest.time();
-  if (point.found) found.checkpoint = point.manifest.checkpoint();
+  if (point.found) found.checkpoint = point.checkpoint_index.checkpoint();
 
   const Json before = ParseSettings(newest.settings());
   const Json after = ParseSettings(ClaimSettings(job));
@@ -276,15 +276,15 @@ absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::J
 
   // A damaged claim may be this job's own, of checkpoints that are damaged too. Then it is unknown
   // whether the next candidate was replaced.
-  const bool others =
-      !opened.point.manifest.job().empty() && opened.point.manifest.job() != FullJobName(job);
+  const bool others = !opened.point.checkpoint_index.job().empty() &&
+                      opened.point.checkpoint_index.job() != FullJobName(job);
   const bool of_unknown_job =
       opened.existing.kind == Kind::kReplace
           ? IsDamaged(opened.claims.back()) && !opened.point.passed_over.empty()
           : job.checkpoint().on_existing() == v1::CheckpointSpec::REPLACE && others &&
                 std::any_of(opened.claims.begin(), opened.claims.end(), [&](const auto& claim) {
                   return IsDamaged(claim) &&
-                         claim.attempt() > opened.point.manifest.checkpoint().attempt();
+                         claim.attempt() > opened.point.checkpoint_index.checkpoint().attempt();
                 });
 
   if (of_unknown_job) {

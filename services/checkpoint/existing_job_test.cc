@@ -60,14 +60,14 @@ class ExistingJobTest : public ::testing::Test {
   void Save(const v1::JobSpec& job, const v1::CheckpointRef& ref) {
     const std::string content = "values";
     ASSERT_TRUE(storage_->WriteFile(ref, "partition-00000.safetensors", absl::Cord(content)).ok());
-    v1::Manifest manifest;
-    manifest.set_job(FullJobName(job));
-    *manifest.mutable_checkpoint() = ref;
-    v1::PartitionFile& file = *manifest.add_files();
+    v1::CheckpointIndex checkpoint_index;
+    checkpoint_index.set_job(FullJobName(job));
+    *checkpoint_index.mutable_checkpoint() = ref;
+    v1::PartitionFile& file = *checkpoint_index.add_files();
     file.set_name("partition-00000.safetensors");
     file.set_bytes(content.size());
     file.set_crc32c(Crc32c(content));
-    ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
+    ASSERT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
   }
 
   // Job u1 has trained, to its end if `finished`.
@@ -207,9 +207,9 @@ TEST_F(ExistingJobTest, ReplacedJobDoesNotReplaceItsReplacement) {
 
 TEST_F(ExistingJobTest, OnlyReplaceStartsOverBesideDamagedCheckpoints) {
   Train(/*finished=*/false);
-  const std::string manifest =
+  const std::string checkpoint_index =
       absl::StrCat("/store/", CheckpointDirectory(Ref(1, 100)), "/manifest.json");
-  ASSERT_TRUE(AtomicWriteFile(&files_, manifest, absl::Cord("{}"), "t").ok());
+  ASSERT_TRUE(AtomicWriteFile(&files_, checkpoint_index, absl::Cord("{}"), "t").ok());
   for (const auto policy :
        {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME, v1::CheckpointSpec::FAIL}) {
     const auto opened = ReadForJob(*storage_, Job("u2", policy));
@@ -232,9 +232,9 @@ TEST_F(ExistingJobTest, ReplacingJobWithDamagedFirstClaimNeverContinuesFromOldJo
   Claim(job);
   ASSERT_TRUE(AtomicWriteFile(&files_, "/store/claims/000003.json", absl::Cord("{}"), "t").ok());
   EXPECT_EQ(Judge(job).kind, Kind::kNone) << "its own checkpoint is whole";
-  const std::string manifest =
+  const std::string checkpoint_index =
       absl::StrCat("/store/", CheckpointDirectory(Ref(3, 10)), "/manifest.json");
-  ASSERT_TRUE(AtomicWriteFile(&files_, manifest, absl::Cord("{}"), "t").ok());
+  ASSERT_TRUE(AtomicWriteFile(&files_, checkpoint_index, absl::Cord("{}"), "t").ok());
   const auto opened = ReadForJob(*storage_, job);
   EXPECT_THAT(std::string(opened.status().message()),
               AllOf(HasSubstr("the job that wrote these checkpoints is unknown"),
@@ -255,7 +255,7 @@ TEST_F(ExistingJobTest, SettingsThatAreNotJsonAreUnknown) {
     claim.set_settings(settings);
     RestorePoint point;
     point.found = true;
-    *point.manifest.mutable_checkpoint() = Ref(1, 100);
+    *point.checkpoint_index.mutable_checkpoint() = Ref(1, 100);
     EXPECT_EQ(JudgeExisting(Job("u2"), {claim}, point).kind, Kind::kRefused) << settings;
   }
 }

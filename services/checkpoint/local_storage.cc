@@ -21,7 +21,7 @@ constexpr char kManifest[] = "manifest.json";
 constexpr char kVocabulary[] = "vocabulary.txt";  // as services/worker/trainer.cc names it
 constexpr size_t kMaxOwnerBytes = 4 << 10;
 constexpr size_t kMaxClaimBytes = 64 << 10;
-constexpr size_t kMaxManifestBytes = 256 << 20;
+constexpr size_t kMaxCheckpointIndexBytes = 256 << 20;
 constexpr size_t kMaxSentences = 20;  // about damage in claims/
 constexpr uint64_t kMaxPartitionFileBytes = uint64_t{64} << 30;
 
@@ -55,7 +55,7 @@ class LocalStorage final : public CheckpointStorage {
     absl::StatusOr<std::string> owner = ReadOwner();
 
     if (absl::IsNotFound(owner.status())) {
-      owner = JobOfNewestManifest();
+      owner = JobOfNewestCheckpointIndex();
       if (owner.ok() && (owner->empty() || IsSameJob(*owner, job))) {
         absl::Status status =
             ExclusiveCreateFile(files_, path, absl::Cord(OwnerText(job)), Suffix());
@@ -67,7 +67,7 @@ class LocalStorage final : public CheckpointStorage {
     if (IsDamage(owner.status())) {
       // Only the owner writes checkpoints into a directory, so their manifests name it as well.
       const absl::Status damage = owner.status();
-      owner = JobOfNewestManifest();
+      owner = JobOfNewestCheckpointIndex();
       if (owner.ok() && owner->empty()) {
         return absl::DataLossError(absl::StrCat(
             damage.message(), ". No checkpoint names the owner of this directory; if it is job ",
@@ -148,39 +148,42 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() override {
     std::vector<v1::CheckpointRef> checkpoints;
-    absl::Status status = ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_manifest) {
-      if (has_manifest) checkpoints.push_back(ref);
-      return absl::OkStatus();
-    });
+    absl::Status status =
+        ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_checkpoint_index) {
+          if (has_checkpoint_index) checkpoints.push_back(ref);
+          return absl::OkStatus();
+        });
     if (!status.ok()) return status;
     return checkpoints;
   }
 
-  absl::StatusOr<v1::Manifest> ReadManifest(const v1::CheckpointRef& ref) override {
+  absl::StatusOr<v1::CheckpointIndex> ReadCheckpointIndex(const v1::CheckpointRef& ref) override {
     const std::string path = JoinPath(Directory(ref), kManifest);
-    absl::StatusOr<std::string> text = files_->Read(path, kMaxManifestBytes);
+    absl::StatusOr<std::string> text = files_->Read(path, kMaxCheckpointIndexBytes);
     if (!text.ok()) return text.status();
-    absl::StatusOr<v1::Manifest> manifest = ManifestFromJson(*text);
-    if (!manifest.ok()) return Annotate(manifest.status(), path);
-    if (manifest->checkpoint().attempt() != ref.attempt() ||
-        manifest->checkpoint().step() != ref.step()) {
-      return absl::DataLossError(absl::StrCat(
-          path, ": is of ", CheckpointDirectory(manifest->checkpoint()), ", unlike its directory"));
+    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = CheckpointIndexFromJson(*text);
+    if (!checkpoint_index.ok()) return Annotate(checkpoint_index.status(), path);
+    if (checkpoint_index->checkpoint().attempt() != ref.attempt() ||
+        checkpoint_index->checkpoint().step() != ref.step()) {
+      return absl::DataLossError(absl::StrCat(path, ": is of ",
+                                              CheckpointDirectory(checkpoint_index->checkpoint()),
+                                              ", unlike its directory"));
     }
-    return manifest;
+    return checkpoint_index;
   }
 
-  absl::Status WriteManifest(const v1::Manifest& manifest) override {
+  absl::Status WriteCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) override {
     // The shards' reports are compared with the existing files, so that a manifest never names
     // missing ones. If shards write to their own disks (pods without a shared volume) there is no
     // directory.
-    absl::StatusOr<bool> shared = files_->Exists(Directory(manifest.checkpoint()));
+    absl::StatusOr<bool> shared = files_->Exists(Directory(checkpoint_index.checkpoint()));
     if (!shared.ok()) return shared.status();
     if (!*shared) {
-      return WriteFile(manifest.checkpoint(), kManifest, absl::Cord(ManifestToJson(manifest)));
+      return WriteFile(checkpoint_index.checkpoint(), kManifest,
+                       absl::Cord(CheckpointIndexToJson(checkpoint_index)));
     }
-    for (const v1::PartitionFile& file : manifest.files()) {
-      const std::string path = JoinPath(Directory(manifest.checkpoint()), file.name());
+    for (const v1::PartitionFile& file : checkpoint_index.files()) {
+      const std::string path = JoinPath(Directory(checkpoint_index.checkpoint()), file.name());
       const absl::StatusOr<uint64_t> size = files_->Size(path);
       if (absl::IsUnavailable(size.status())) return size.status();
       if (size.ok() && *size == file.bytes()) continue;
@@ -188,7 +191,8 @@ class LocalStorage final : public CheckpointStorage {
           path, " was written with ", file.bytes(), " bytes, and now ",
           size.ok() ? absl::StrCat("it has ", *size) : std::string(size.status().message())));
     }
-    return WriteFile(manifest.checkpoint(), kManifest, absl::Cord(ManifestToJson(manifest)));
+    return WriteFile(checkpoint_index.checkpoint(), kManifest,
+                     absl::Cord(CheckpointIndexToJson(checkpoint_index)));
   }
 
   absl::Status WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
@@ -237,8 +241,8 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status RemoveIncomplete(uint64_t attempt) override {
-    return ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_manifest) {
-      if (has_manifest || ref.attempt() >= attempt) return absl::OkStatus();
+    return ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_checkpoint_index) {
+      if (has_checkpoint_index || ref.attempt() >= attempt) return absl::OkStatus();
       return RemoveDirectory(Directory(ref));
     });
   }
@@ -331,14 +335,14 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   // The job of the newest manifest that can be read; empty if there is none.
-  absl::StatusOr<std::string> JobOfNewestManifest() {
+  absl::StatusOr<std::string> JobOfNewestCheckpointIndex() {
     absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = ListCheckpoints();
     if (!checkpoints.ok()) return checkpoints.status();
     for (auto ref = checkpoints->rbegin(); ref != checkpoints->rend(); ++ref) {
-      const absl::StatusOr<v1::Manifest> manifest = ReadManifest(*ref);
-      if (manifest.ok()) return manifest->job();
-      if (!IsDamage(manifest.status()) && !absl::IsNotFound(manifest.status())) {
-        return manifest.status();
+      const absl::StatusOr<v1::CheckpointIndex> checkpoint_index = ReadCheckpointIndex(*ref);
+      if (checkpoint_index.ok()) return checkpoint_index->job();
+      if (!IsDamage(checkpoint_index.status()) && !absl::IsNotFound(checkpoint_index.status())) {
+        return checkpoint_index.status();
       }
     }
     if (checkpoints->empty()) return "";
@@ -361,10 +365,10 @@ class LocalStorage final : public CheckpointStorage {
     for (const std::string& name : *names) {
       absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(name);
       if (!ref.ok()) continue;  // not ours
-      absl::StatusOr<bool> has_manifest =
+      absl::StatusOr<bool> has_checkpoint_index =
           files_->Exists(JoinPath(JoinPath(directory_, name), kManifest));
-      if (!has_manifest.ok()) return has_manifest.status();
-      if (absl::Status status = visit(*ref, *has_manifest); !status.ok()) return status;
+      if (!has_checkpoint_index.ok()) return has_checkpoint_index.status();
+      if (absl::Status status = visit(*ref, *has_checkpoint_index); !status.ok()) return status;
     }
     return absl::OkStatus();
   }

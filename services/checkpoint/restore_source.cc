@@ -20,10 +20,10 @@ absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::st
   if (absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(FileNameOf(directory));
       ref.ok()) {
     const auto storage = MakeLocalStorage(files, DirectoryOf(directory), "restore");
-    absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(*storage, *ref);
-    if (!manifest.ok()) return manifest.status();
+    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = ReadWholeCheckpoint(*storage, *ref);
+    if (!checkpoint_index.ok()) return checkpoint_index.status();
     source.directory = directory;
-    source.manifest = *std::move(manifest);
+    source.checkpoint_index = *std::move(checkpoint_index);
     return source;
   }
 
@@ -37,8 +37,8 @@ absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::st
         point->damaged.empty() ? "" : ": ", absl::StrJoin(point->damaged, "; ")));
   }
 
-  source.directory = JoinPath(directory, CheckpointDirectory(point->manifest.checkpoint()));
-  source.manifest = std::move(point->manifest);
+  source.directory = JoinPath(directory, CheckpointDirectory(point->checkpoint_index.checkpoint()));
+  source.checkpoint_index = std::move(point->checkpoint_index);
   source.damaged = std::move(point->damaged);
   return source;
 }

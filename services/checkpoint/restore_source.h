@@ -14,7 +14,7 @@ namespace sluice {
 
 struct RestoreSource {
   std::string directory;  // of the checkpoint
-  v1::Manifest manifest;
+  v1::CheckpointIndex checkpoint_index;
   std::vector<std::string> damaged;  // one sentence for each better one that was skipped
 };
 

@@ -23,16 +23,16 @@ class RestoreSourceTest : public ::testing::Test {
     EXPECT_TRUE(storage_->CreateClaim(claim).ok());
   }
   void Save(uint64_t step) {
-    v1::Manifest manifest;
-    manifest.set_format_version(kCheckpointFormatVersion);
-    manifest.mutable_checkpoint()->set_attempt(1);
-    manifest.mutable_checkpoint()->set_step(step);
-    v1::PartitionFile& file = *manifest.add_files();
+    v1::CheckpointIndex checkpoint_index;
+    checkpoint_index.set_format_version(kCheckpointFormatVersion);
+    checkpoint_index.mutable_checkpoint()->set_attempt(1);
+    checkpoint_index.mutable_checkpoint()->set_step(step);
+    v1::PartitionFile& file = *checkpoint_index.add_files();
     file.set_name("p");
     file.set_bytes(1);
     file.set_crc32c(Crc32c("x"));
-    EXPECT_TRUE(storage_->WriteFile(manifest.checkpoint(), "p", absl::Cord("x")).ok());
-    EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
+    EXPECT_TRUE(storage_->WriteFile(checkpoint_index.checkpoint(), "p", absl::Cord("x")).ok());
+    EXPECT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
   }
 
   FakeFileSystem files_;
@@ -44,7 +44,7 @@ TEST_F(RestoreSourceTest, UsesBestCheckpointOfStorage) {
   Save(20);
   const auto source = FindRestoreSource(&files_, "/a/checkpoints/");
   ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_EQ(source->manifest.checkpoint().step(), 20u);
+  EXPECT_EQ(source->checkpoint_index.checkpoint().step(), 20u);
   EXPECT_EQ(source->directory, "/a/checkpoints/attempt-0001-step-000000000020");
 }
 
@@ -52,7 +52,7 @@ TEST_F(RestoreSourceTest, UsesOnlyNamedCheckpoint) {
   Save(10);
   Save(20);
   const std::string directory = "/a/checkpoints/attempt-0001-step-000000000010";
-  EXPECT_EQ(FindRestoreSource(&files_, directory)->manifest.checkpoint().step(), 10u);
+  EXPECT_EQ(FindRestoreSource(&files_, directory)->checkpoint_index.checkpoint().step(), 10u);
   ASSERT_TRUE(
       AtomicWriteFile(&files_, absl::StrCat(directory, "/p"), absl::Cord("y"), "test").ok());
   EXPECT_EQ(FindRestoreSource(&files_, directory).status().code(), absl::StatusCode::kDataLoss);
@@ -66,7 +66,7 @@ TEST_F(RestoreSourceTest, NamesAndSkipsDamagedCheckpoints) {
                   .ok());
   const auto source = FindRestoreSource(&files_, "/a/checkpoints");
   ASSERT_TRUE(source.ok());
-  EXPECT_EQ(source->manifest.checkpoint().step(), 10u);
+  EXPECT_EQ(source->checkpoint_index.checkpoint().step(), 10u);
   EXPECT_THAT(source->damaged, SizeIs(1));
 }
 

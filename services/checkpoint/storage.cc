@@ -115,9 +115,9 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
   return message;
 }
 
-absl::Status CheckFiles(CheckpointStorage& storage, const v1::Manifest& manifest) {
-  for (const v1::PartitionFile& file : manifest.files()) {
-    if (auto content = storage.ReadFile(manifest.checkpoint(), file); !content.ok()) {
+absl::Status CheckFiles(CheckpointStorage& storage, const v1::CheckpointIndex& checkpoint_index) {
+  for (const v1::PartitionFile& file : checkpoint_index.files()) {
+    if (auto content = storage.ReadFile(checkpoint_index.checkpoint(), file); !content.ok()) {
       return content.status();
     }
   }
@@ -236,10 +236,10 @@ namespace {
 // More samples than a job can have, so that sums do not overflow.
 constexpr uint64_t kMaxSamples = uint64_t{1} << 62;
 
-absl::Status CheckFileList(const v1::Manifest& manifest) {
+absl::Status CheckFileList(const v1::CheckpointIndex& checkpoint_index) {
   std::set<std::string> names;
   std::set<uint32_t> partitions;
-  for (const v1::PartitionFile& file : manifest.files()) {
+  for (const v1::PartitionFile& file : checkpoint_index.files()) {
     if (file.name().empty() || absl::StrContains(file.name(), '/') ||
         !names.insert(file.name()).second) {
       return absl::DataLossError(absl::StrCat(
@@ -251,18 +251,19 @@ absl::Status CheckFileList(const v1::Manifest& manifest) {
   }
 
   // Only tests have manifests without tensors.
-  if (manifest.table().tensors().empty() && manifest.layout().blocks().empty()) {
+  if (checkpoint_index.table().tensors().empty() && checkpoint_index.layout().blocks().empty()) {
     return absl::OkStatus();
   }
 
-  if (absl::Status valid = ValidateTable(manifest.table()); !valid.ok()) {
+  if (absl::Status valid = ValidateTable(checkpoint_index.table()); !valid.ok()) {
     return absl::DataLossError(valid.message());
   }
-  if (absl::Status valid = ValidateLayout(manifest.table(), manifest.layout()); !valid.ok()) {
+  if (absl::Status valid = ValidateLayout(checkpoint_index.table(), checkpoint_index.layout());
+      !valid.ok()) {
     return absl::DataLossError(valid.message());
   }
 
-  const LayoutIndex index(manifest.table(), manifest.layout());
+  const LayoutIndex index(checkpoint_index.table(), checkpoint_index.layout());
   for (uint32_t p = 0; p < index.partitions(); ++p) {
     if (index.IsEmpty(p) || partitions.count(p) > 0) continue;
     return absl::DataLossError(absl::StrCat("it has no file of partition ", p));
@@ -275,28 +276,30 @@ absl::Status CheckFileList(const v1::Manifest& manifest) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPosition(const v1::Manifest& manifest) {
-  if (!v1::Mode_IsValid(manifest.mode())) {
-    return absl::DataLossError(absl::StrCat(manifest.mode(), " is not a mode"));
+absl::Status CheckPosition(const v1::CheckpointIndex& checkpoint_index) {
+  if (!v1::Mode_IsValid(checkpoint_index.mode())) {
+    return absl::DataLossError(absl::StrCat(checkpoint_index.mode(), " is not a mode"));
   }
-  if (manifest.samples() > kMaxSamples || manifest.checkpoint().step() > kMaxSamples) {
+  if (checkpoint_index.samples() > kMaxSamples ||
+      checkpoint_index.checkpoint().step() > kMaxSamples) {
     return absl::DataLossError("its samples or its step are more than a job can have");
   }
 
   // Its parent may be of another job, whose attempts have other numbers.
-  if (!manifest.has_ledger()) return absl::OkStatus();
-  const absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(manifest.ledger().applied());
+  if (!checkpoint_index.has_ledger()) return absl::OkStatus();
+  const absl::StatusOr<IntervalSet> applied =
+      IntervalSet::FromProtos(checkpoint_index.ledger().applied());
   if (!applied.ok()) return absl::DataLossError(applied.status().message());
   if (!applied->empty() && applied->Intervals().back().end > kMaxSamples) {
     return absl::DataLossError("its ledger names samples that no job has");
   }
 
-  if (applied->Count() != manifest.samples() ||
-      manifest.ledger().updates() != manifest.checkpoint().step()) {
-    return absl::DataLossError(absl::StrCat("its ledger has ", applied->Count(), " samples and ",
-                                            manifest.ledger().updates(),
-                                            " updates, and the checkpoint ", manifest.samples(),
-                                            " and ", manifest.checkpoint().step()));
+  if (applied->Count() != checkpoint_index.samples() ||
+      checkpoint_index.ledger().updates() != checkpoint_index.checkpoint().step()) {
+    return absl::DataLossError(
+        absl::StrCat("its ledger has ", applied->Count(), " samples and ",
+                     checkpoint_index.ledger().updates(), " updates, and the checkpoint ",
+                     checkpoint_index.samples(), " and ", checkpoint_index.checkpoint().step()));
   }
   return absl::OkStatus();
 }
@@ -361,16 +364,16 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
 
   const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(*claims, *checkpoints);
   for (const v1::CheckpointRef& ref : candidates) {
-    absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(storage, ref);
-    const absl::Status& status = manifest.status();
+    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = ReadWholeCheckpoint(storage, ref);
+    const absl::Status& status = checkpoint_index.status();
     if (status.ok()) {
       point.found = true;
-      point.manifest = *std::move(manifest);
+      point.checkpoint_index = *std::move(checkpoint_index);
       return point;
     }
     if (IsUnreachable(status)) return status;
     // When a checkpoint is deleted, its manifest is removed first.
-    *changed = *changed || absl::IsNotFound(storage.ReadManifest(ref).status());
+    *changed = *changed || absl::IsNotFound(storage.ReadCheckpointIndex(ref).status());
     point.passed_over.push_back(ref);
     point.damaged.push_back(
         absl::StrCat("checkpoint ", CheckpointDirectory(ref), " is damaged: ", status.message()));
@@ -392,20 +395,20 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
 
 }  // namespace
 
-absl::Status CheckManifest(const v1::Manifest& manifest) {
-  absl::Status status = CheckFileList(manifest);
-  if (status.ok()) status = CheckPosition(manifest);
+absl::Status ValidateCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
+  absl::Status status = CheckFileList(checkpoint_index);
+  if (status.ok()) status = CheckPosition(checkpoint_index);
   if (status.ok()) return status;
   return absl::DataLossError(absl::StrCat("its manifest contradicts itself: ", status.message()));
 }
 
-absl::StatusOr<v1::Manifest> ReadWholeCheckpoint(CheckpointStorage& storage,
-                                                 const v1::CheckpointRef& ref) {
-  absl::StatusOr<v1::Manifest> manifest = storage.ReadManifest(ref);
-  if (!manifest.ok()) return manifest;
-  if (absl::Status status = CheckManifest(*manifest); !status.ok()) return status;
-  if (absl::Status status = CheckFiles(storage, *manifest); !status.ok()) return status;
-  return manifest;
+absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& storage,
+                                                        const v1::CheckpointRef& ref) {
+  absl::StatusOr<v1::CheckpointIndex> checkpoint_index = storage.ReadCheckpointIndex(ref);
+  if (!checkpoint_index.ok()) return checkpoint_index;
+  if (absl::Status status = ValidateCheckpointIndex(*checkpoint_index); !status.ok()) return status;
+  if (absl::Status status = CheckFiles(storage, *checkpoint_index); !status.ok()) return status;
+  return checkpoint_index;
 }
 
 absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
@@ -416,10 +419,12 @@ absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
   }
 }
 
-std::string ManifestToJson(const v1::Manifest& manifest) { return ToJson(manifest); }
+std::string CheckpointIndexToJson(const v1::CheckpointIndex& checkpoint_index) {
+  return ToJson(checkpoint_index);
+}
 
-absl::StatusOr<v1::Manifest> ManifestFromJson(absl::string_view json) {
-  return FromJson<v1::Manifest>(json, "manifest");
+absl::StatusOr<v1::CheckpointIndex> CheckpointIndexFromJson(absl::string_view json) {
+  return FromJson<v1::CheckpointIndex>(json, "manifest");
 }
 
 std::string ClaimToJson(const v1::Claim& claim) { return ToJson(claim); }

@@ -79,10 +79,10 @@ class CheckpointStorage {
   // manifests.
   virtual absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() = 0;
   // Also checks that the manifest is of `ref`.
-  virtual absl::StatusOr<v1::Manifest> ReadManifest(const v1::CheckpointRef& ref) = 0;
+  virtual absl::StatusOr<v1::CheckpointIndex> ReadCheckpointIndex(const v1::CheckpointRef& ref) = 0;
   // Durable when it returns. FAILED_PRECONDITION, and nothing is written, if the checkpoint's
   // directory exists but lacks a file that the manifest names, or the file has another size.
-  virtual absl::Status WriteManifest(const v1::Manifest& manifest) = 0;
+  virtual absl::Status WriteCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) = 0;
 
   // Writes one file of a checkpoint that has no manifest yet; durable when it returns. An existing
   // file is replaced atomically.
@@ -129,7 +129,7 @@ inline constexpr int kMaxLooks = 5;
 
 struct RestorePoint {
   bool found = false;
-  v1::Manifest manifest;
+  v1::CheckpointIndex checkpoint_index;
   // One sentence for each better candidate that was skipped, and each damaged claim.
   std::vector<std::string> damaged;
   std::vector<v1::CheckpointRef> passed_over;  // the skipped candidates
@@ -137,12 +137,12 @@ struct RestorePoint {
 
 // Checks that a manifest's values (tables, layouts, files, ledgers) agree with each other;
 // DATA_LOSS names those that do not. Reads nothing but the manifest.
-absl::Status CheckManifest(const v1::Manifest& manifest);
+absl::Status ValidateCheckpointIndex(const v1::CheckpointIndex& checkpoint_index);
 
 // The manifest of checkpoint `ref`, if it and every file are whole; DATA_LOSS or NOT_FOUND
 // otherwise.
-absl::StatusOr<v1::Manifest> ReadWholeCheckpoint(CheckpointStorage& storage,
-                                                 const v1::CheckpointRef& ref);
+absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& storage,
+                                                        const v1::CheckpointRef& ref);
 
 // The best candidate of which the manifest and every file are whole. Reads all of its files. A
 // candidate that is deleted meanwhile (a job that trains has replaced it) is not damaged: the
@@ -156,8 +156,8 @@ absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage);
 // member is "crc32c", over all bytes before the comma that precedes it. DATA_LOSS on text that is
 // not such JSON, does not match its checksum, or has a field that its version does not have;
 // UNIMPLEMENTED if it is of a newer version.
-std::string ManifestToJson(const v1::Manifest& manifest);
-absl::StatusOr<v1::Manifest> ManifestFromJson(absl::string_view json);
+std::string CheckpointIndexToJson(const v1::CheckpointIndex& checkpoint_index);
+absl::StatusOr<v1::CheckpointIndex> CheckpointIndexFromJson(absl::string_view json);
 std::string ClaimToJson(const v1::Claim& claim);
 absl::StatusOr<v1::Claim> ClaimFromJson(absl::string_view json);
 

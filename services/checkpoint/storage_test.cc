@@ -115,19 +115,19 @@ TEST(CheckpointDirectoryTest, NamesSortLikeTheirNumbersAndParseBack) {
 class LocalStorageTest : public ::testing::Test {
  protected:
   // A checkpoint of one file.
-  v1::Manifest Save(const v1::CheckpointRef& ref, const std::string& content,
-                    const std::string& job = "") {
+  v1::CheckpointIndex Save(const v1::CheckpointRef& ref, const std::string& content,
+                           const std::string& job = "") {
     EXPECT_TRUE(storage_->WriteFile(ref, "partition-00000.safetensors", absl::Cord(content)).ok());
-    v1::Manifest manifest;
-    manifest.set_format_version(kCheckpointFormatVersion);
-    manifest.set_job(job);
-    *manifest.mutable_checkpoint() = ref;
-    v1::PartitionFile& file = *manifest.add_files();
+    v1::CheckpointIndex checkpoint_index;
+    checkpoint_index.set_format_version(kCheckpointFormatVersion);
+    checkpoint_index.set_job(job);
+    *checkpoint_index.mutable_checkpoint() = ref;
+    v1::PartitionFile& file = *checkpoint_index.add_files();
     file.set_name("partition-00000.safetensors");
     file.set_bytes(content.size());
     file.set_crc32c(Crc32c(content));
-    EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
-    return manifest;
+    EXPECT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
+    return checkpoint_index;
   }
 
   std::string Path(const v1::CheckpointRef& ref, const std::string& name) {
@@ -169,21 +169,23 @@ TEST_F(LocalStorageTest, EmptyStorageReportsNothing) {
 TEST_F(LocalStorageTest, ParentIsDurableBeforeItsClaim) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "content");
-  const v1::Manifest manifest = *storage_->ReadManifest(Ref(1, 10));
+  const v1::CheckpointIndex checkpoint_index = *storage_->ReadCheckpointIndex(Ref(1, 10));
   ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   ASSERT_TRUE(
-      storage_->WriteFile(Ref(1, 10), manifest.files(0).name(), absl::Cord("content")).ok());
+      storage_->WriteFile(Ref(1, 10), checkpoint_index.files(0).name(), absl::Cord("content"))
+          .ok());
 
   const int before = files_.operations();
-  ASSERT_TRUE(storage_->WriteManifest(manifest).ok());
+  ASSERT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
   const int last = files_.operations() - before - 1;
 
   // Again, but the process dies when everything except the directory is synced.
   ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
   ASSERT_TRUE(
-      storage_->WriteFile(Ref(1, 10), manifest.files(0).name(), absl::Cord("content")).ok());
+      storage_->WriteFile(Ref(1, 10), checkpoint_index.files(0).name(), absl::Cord("content"))
+          .ok());
   files_.FailAfter(last);
-  ASSERT_FALSE(storage_->WriteManifest(manifest).ok());
+  ASSERT_FALSE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
   files_.FailNever();
   ASSERT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(2, Ref(1, 10))).ok());
@@ -205,7 +207,7 @@ TEST_F(LocalStorageTest, CompleteCheckpointSurvivesPowerLoss) {
   const auto point = FindRestorePoint(*storage_);
   ASSERT_TRUE(point.ok()) << point.status();
   ASSERT_TRUE(point->found);
-  EXPECT_EQ(*storage_->ReadFile(Ref(1, 10), point->manifest.files(0)), "content");
+  EXPECT_EQ(*storage_->ReadFile(Ref(1, 10), point->checkpoint_index.files(0)), "content");
 }
 
 TEST_F(LocalStorageTest, CrashAtAnyWriteLeavesWholeCheckpointOrNone) {
@@ -213,15 +215,15 @@ TEST_F(LocalStorageTest, CrashAtAnyWriteLeavesWholeCheckpointOrNone) {
   Save(Ref(1, 10), "older");
   for (int operation = 0;; ++operation) {
     files_.FailAfter(operation);
-    v1::Manifest manifest;
-    manifest.set_format_version(kCheckpointFormatVersion);
-    *manifest.mutable_checkpoint() = Ref(1, 20);
-    v1::PartitionFile& file = *manifest.add_files();
+    v1::CheckpointIndex checkpoint_index;
+    checkpoint_index.set_format_version(kCheckpointFormatVersion);
+    *checkpoint_index.mutable_checkpoint() = Ref(1, 20);
+    v1::PartitionFile& file = *checkpoint_index.add_files();
     file.set_name("p");
     file.set_bytes(5);
     file.set_crc32c(Crc32c("newer"));
     absl::Status status = storage_->WriteFile(Ref(1, 20), "p", absl::Cord("newer"));
-    if (status.ok()) status = storage_->WriteManifest(manifest);
+    if (status.ok()) status = storage_->WriteCheckpointIndex(checkpoint_index);
     files_.FailNever();
     files_.CutPower();
     const auto point = FindRestorePoint(*storage_);
@@ -229,7 +231,7 @@ TEST_F(LocalStorageTest, CrashAtAnyWriteLeavesWholeCheckpointOrNone) {
     ASSERT_TRUE(point->found);
     EXPECT_THAT(point->damaged, IsEmpty()) << "crash at operation " << operation;
     if (status.ok()) {
-      EXPECT_EQ(point->manifest.checkpoint().step(), 20u);
+      EXPECT_EQ(point->checkpoint_index.checkpoint().step(), 20u);
       break;
     }
     ASSERT_TRUE(storage_->Remove(Ref(1, 20)).ok());
@@ -243,7 +245,7 @@ TEST_F(LocalStorageTest, ReportsFullDiskAndChangesNothing) {
   EXPECT_EQ(storage_->WriteFile(Ref(1, 20), "p", absl::Cord(std::string(4096, 'x'))).code(),
             absl::StatusCode::kResourceExhausted);
   files_.SetCapacity(1 << 20);
-  EXPECT_EQ(FindRestorePoint(*storage_)->manifest.checkpoint().step(), 10u);
+  EXPECT_EQ(FindRestorePoint(*storage_)->checkpoint_index.checkpoint().step(), 10u);
 }
 
 TEST_F(LocalStorageTest, NamesDamagedCheckpointAndUsesNextOlder) {
@@ -258,7 +260,7 @@ TEST_F(LocalStorageTest, NamesDamagedCheckpointAndUsesNextOlder) {
   const auto point = FindRestorePoint(*storage_);
   ASSERT_TRUE(point.ok()) << point.status();
   ASSERT_TRUE(point->found);
-  EXPECT_EQ(point->manifest.checkpoint().step(), 10u);
+  EXPECT_EQ(point->checkpoint_index.checkpoint().step(), 10u);
   EXPECT_THAT(point->damaged, ElementsAre(HasSubstr("step-000000000040"), HasSubstr("3 bytes"),
                                           HasSubstr("CRC32C")));
 }
@@ -269,7 +271,7 @@ TEST_F(LocalStorageTest, RejectsManifestOfAnotherDirectory) {
   ASSERT_TRUE(text.ok());
   ASSERT_TRUE(files_.CreateDirectories("/store/attempt-0001-step-000000000011").ok());
   Overwrite(Path(Ref(1, 11), "manifest.json"), *text);
-  EXPECT_EQ(storage_->ReadManifest(Ref(1, 11)).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(storage_->ReadCheckpointIndex(Ref(1, 11)).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(LocalStorageTest, FileNamesOfManifestCannotLeaveItsDirectory) {
@@ -372,11 +374,11 @@ TEST_F(LocalStorageTest, TriesAttemptOfDamagedClaimThenTheOneBelow) {
   Overwrite("/store/claims/000002.json", "");
   auto point = FindRestorePoint(*storage_);
   ASSERT_TRUE(point.ok()) << point.status();
-  EXPECT_EQ(point->manifest.checkpoint().step(), 10u);
+  EXPECT_EQ(point->checkpoint_index.checkpoint().step(), 10u);
   EXPECT_THAT(point->damaged, ElementsAre(HasSubstr("000002.json")));
   Save(Ref(2, 20), "x");
   point = FindRestorePoint(*storage_);
-  EXPECT_EQ(point->manifest.checkpoint().step(), 20u);
+  EXPECT_EQ(point->checkpoint_index.checkpoint().step(), 20u);
   EXPECT_EQ(RemoveReplaced(*storage_, Ref(1, 10), 1).code(), absl::StatusCode::kFailedPrecondition)
       << "a damaged claim is a claim";
 }
@@ -456,7 +458,7 @@ TEST_F(OldFormatTest, IsReadAndUsed) {
   ASSERT_TRUE(point.ok()) << point.status();
   ASSERT_TRUE(point->found) << absl::StrJoin(point->damaged, "; ");
   EXPECT_THAT(point->damaged, IsEmpty());
-  EXPECT_EQ(point->manifest.ledger().applied(0).end(), 40u);
+  EXPECT_EQ(point->checkpoint_index.ledger().applied(0).end(), 40u);
 }
 
 TEST_F(OldFormatTest, RenamedKeyOrContradictoryValuesAreDamage) {
@@ -497,32 +499,34 @@ TEST(ChecksumTest, DetectsEveryFlippedBitAndTruncationOfClaimAndManifest) {
 
 TEST(ChecksumTest, RejectsDeepNestingBeforeParsing) {
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
-  const absl::Status status = ManifestFromJson(deep).status();
+  const absl::Status status = CheckpointIndexFromJson(deep).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("nested deeper"));
 }
 
 TEST_F(LocalStorageTest, WritesManifestOnlyIfItsFilesExist) {
-  v1::Manifest manifest;
-  *manifest.mutable_checkpoint() = Ref(1, 10);
-  v1::PartitionFile& file = *manifest.add_files();
+  v1::CheckpointIndex checkpoint_index;
+  *checkpoint_index.mutable_checkpoint() = Ref(1, 10);
+  v1::PartitionFile& file = *checkpoint_index.add_files();
   file.set_name("p");
   file.set_bytes(5);
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "other", absl::Cord("x")).ok());
-  EXPECT_EQ(storage_->WriteManifest(manifest).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(storage_->WriteCheckpointIndex(checkpoint_index).code(),
+            absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "p", absl::Cord("four")).ok());
-  EXPECT_THAT(storage_->WriteManifest(manifest).message(), HasSubstr("5 bytes, and now it has 4"));
+  EXPECT_THAT(storage_->WriteCheckpointIndex(checkpoint_index).message(),
+              HasSubstr("5 bytes, and now it has 4"));
   EXPECT_THAT(*storage_->ListCheckpoints(), IsEmpty());
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "p", absl::Cord("fives")).ok());
-  EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
+  EXPECT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
 }
 
 // Like pods without a shared volume.
 TEST_F(LocalStorageTest, WritesManifestIfShardsWriteToTheirOwnDisks) {
-  v1::Manifest manifest;
-  *manifest.mutable_checkpoint() = Ref(1, 10);
-  manifest.add_files()->set_name("p");
-  EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
+  v1::CheckpointIndex checkpoint_index;
+  *checkpoint_index.mutable_checkpoint() = Ref(1, 10);
+  checkpoint_index.add_files()->set_name("p");
+  EXPECT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
   EXPECT_EQ(storage_->ListCheckpoints()->size(), 1u);
 }
 

@@ -53,7 +53,7 @@ struct CheckpointFlags {
 struct Found {
   std::string directory;  // of the checkpoint
   std::unique_ptr<CheckpointStorage> storage;
-  v1::Manifest manifest;
+  v1::CheckpointIndex checkpoint_index;
   absl::StatusOr<std::vector<SafetensorsArray>> tensors;
   std::vector<std::string> damaged;  // newer checkpoints that were skipped
   std::string model;                 // the job's TorchScript file, if it has one
@@ -77,10 +77,10 @@ absl::StatusOr<Found> NewestIn(const Environment& environment, const std::string
     return absl::Status(newest.status().code(),
                         absl::StrCat(directory, ": ", newest.status().message()));
   }
-  found.manifest = std::move(newest->point.manifest);
+  found.checkpoint_index = std::move(newest->point.checkpoint_index);
   found.damaged = std::move(newest->point.damaged);
   found.tensors = std::move(newest->tensors);
-  found.directory = JoinPath(directory, CheckpointDirectory(found.manifest.checkpoint()));
+  found.directory = JoinPath(directory, CheckpointDirectory(found.checkpoint_index.checkpoint()));
   return found;
 }
 
@@ -94,10 +94,10 @@ absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const Check
     Found found;
     found.directory = target;
     found.storage = OpenStorage(environment, DirectoryOf(target));
-    absl::StatusOr<v1::Manifest> manifest = found.storage->ReadManifest(*ref);
-    if (!manifest.ok()) return manifest.status();
-    found.manifest = *std::move(manifest);
-    found.tensors = ReadCheckpointTensors(*found.storage, found.manifest);
+    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = found.storage->ReadCheckpointIndex(*ref);
+    if (!checkpoint_index.ok()) return checkpoint_index.status();
+    found.checkpoint_index = *std::move(checkpoint_index);
+    found.tensors = ReadCheckpointTensors(*found.storage, found.checkpoint_index);
     return found;
   }
   if (Exists(environment, JoinPath(target, "claims"))) return NewestIn(environment, target);
@@ -158,27 +158,30 @@ std::string OptimizerText(const std::string& written) {
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
   absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
   if (!found.ok()) return Complain(environment, found.status());
-  const v1::Manifest& manifest = found->manifest;
+  const v1::CheckpointIndex& checkpoint_index = found->checkpoint_index;
   std::ostream& out = *environment.out;
   for (const std::string& damaged : found->damaged) out << "skipped: " << damaged << "\n";
   out << "checkpoint  " << found->directory << "\n"
-      << "job         " << manifest.job() << "\n"
-      << "step        " << CountText(manifest.checkpoint().step()) << " of attempt "
-      << manifest.checkpoint().attempt() << ", " << CountText(manifest.samples()) << " samples\n"
-      << "written     " << manifest.time() << " by " << manifest.isa() << "\n"
-      << "training    " << ModeText(manifest.mode()) << ", " << OptimizerText(manifest.optimizer())
-      << ", seed " << manifest.seed() << ", loss " << LossText(manifest.loss()) << "\n";
+      << "job         " << checkpoint_index.job() << "\n"
+      << "step        " << CountText(checkpoint_index.checkpoint().step()) << " of attempt "
+      << checkpoint_index.checkpoint().attempt() << ", " << CountText(checkpoint_index.samples())
+      << " samples\n"
+      << "written     " << checkpoint_index.time() << " by " << checkpoint_index.isa() << "\n"
+      << "training    " << ModeText(checkpoint_index.mode()) << ", "
+      << OptimizerText(checkpoint_index.optimizer()) << ", seed " << checkpoint_index.seed()
+      << ", loss " << LossText(checkpoint_index.loss()) << "\n";
   uint64_t bytes = 0;
   int bad = 0;
-  for (const v1::PartitionFile& file : manifest.files()) {
+  for (const v1::PartitionFile& file : checkpoint_index.files()) {
     bytes += file.bytes();
     if (found->tensors.ok()) continue;
-    const absl::Status status = found->storage->ReadFile(manifest.checkpoint(), file).status();
+    const absl::Status status =
+        found->storage->ReadFile(checkpoint_index.checkpoint(), file).status();
     if (status.ok()) continue;
     ++bad;
     out << "damaged     " << status.message() << "\n";
   }
-  out << "files       " << manifest.files_size() << ", " << BytesText(bytes)
+  out << "files       " << checkpoint_index.files_size() << ", " << BytesText(bytes)
       << (bad == 0 ? ", all intact" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
   if (bad > 0) return kExitFailed;
   if (!found->tensors.ok()) return Complain(environment, found->tensors.status());
@@ -291,8 +294,8 @@ absl::StatusOr<Found> FindRunning(const Environment& environment, const Checkpoi
   absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs->get(), flags.target, &access);
   if (!snapshot.ok()) return snapshot.status();
   Found found;
-  found.manifest.set_job(access->Identity());
-  found.manifest.mutable_checkpoint()->set_step(snapshot->version);
+  found.checkpoint_index.set_job(access->Identity());
+  found.checkpoint_index.mutable_checkpoint()->set_step(snapshot->version);
   found.tensors = std::move(snapshot->tensors);
   return found;
 }
@@ -338,10 +341,10 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
     const absl::Status added = AddStateDictExtras(environment, found->directory, &*tensors);
     if (!added.ok()) return Complain(environment, added);
   }
-  const absl::Cord file =
-      WriteSafetensors(*tensors, {{"format", "pt"},
-                                  {"job", found->manifest.job()},
-                                  {"step", absl::StrCat(found->manifest.checkpoint().step())}});
+  const absl::Cord file = WriteSafetensors(
+      *tensors, {{"format", "pt"},
+                 {"job", found->checkpoint_index.job()},
+                 {"step", absl::StrCat(found->checkpoint_index.checkpoint().step())}});
   if (*script) {
     const int code = ExportTorchScript(environment, flags,
                                        flags.model.empty() ? found->model : flags.model, file);
@@ -352,7 +355,7 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
     if (!status.ok()) return Complain(environment, status);
   }
   *environment.out << "Wrote " << flags.output << ": " << tensors->size() << " tensors of step "
-                   << CountText(found->manifest.checkpoint().step()) << ". In Python:\n\n";
+                   << CountText(found->checkpoint_index.checkpoint().step()) << ". In Python:\n\n";
   if (*script) {
     *environment.out << "  import torch\n  model = torch.jit.load(\"" << flags.output << "\")\n";
   } else {

@@ -123,11 +123,11 @@ class CliTest : public ::testing::Test {
     claim.set_job(FullJobName(job));
     claim.set_settings(ClaimSettings(job));
     ASSERT_TRUE(storage->CreateClaim(claim).ok());
-    v1::Manifest manifest;
+    v1::CheckpointIndex manifest;
     manifest.set_job(FullJobName(job));
     manifest.mutable_checkpoint()->set_attempt(1);
     manifest.mutable_checkpoint()->set_step(step);
-    ASSERT_TRUE(storage->WriteManifest(manifest).ok());
+    ASSERT_TRUE(storage->WriteCheckpointIndex(manifest).ok());
     claim.set_attempt(2);
     claim.set_end(true);
     ASSERT_TRUE(storage->CreateClaim(claim).ok());

@@ -26,7 +26,7 @@ struct StorageContents {
   // The checkpoint that the next attempt begins with: the newest good one of the highest claimed
   // attempt, else that claim's parent, and so on.
   bool has_newest = false;
-  v1::Manifest newest;
+  v1::CheckpointIndex newest;
   // Empty: `newest` is in the job's own storage. Otherwise the directory of another job's
   // checkpoint (checkpoint.restoreFrom), with which a job without own checkpoints begins.
   std::string foreign_directory;
@@ -69,9 +69,9 @@ struct ClaimAttempt {
 // Answered by OnClaimsRead.
 struct ReadClaims {};
 
-// Durable before it is answered by OnManifestWritten.
-struct WriteManifest {
-  v1::Manifest manifest;
+// Durable before it is answered by OnCheckpointIndexWritten.
+struct WriteCheckpointIndex {
+  v1::CheckpointIndex checkpoint_index;
 };
 
 // Not answered; a failure is only logged. The shell calls RemoveReplaced.
@@ -99,8 +99,9 @@ struct Exit {
   std::string message;  // one sentence
 };
 
-using Action = std::variant<Send, CloseStream, ReadStorage, ClaimAttempt, ReadClaims, WriteManifest,
-                            DeleteCheckpoint, RemoveIncomplete, AnswerSnapshot, Exit>;
+using Action =
+    std::variant<Send, CloseStream, ReadStorage, ClaimAttempt, ReadClaims, WriteCheckpointIndex,
+                 DeleteCheckpoint, RemoveIncomplete, AnswerSnapshot, Exit>;
 
 }  // namespace sluice::coordinator
 

@@ -98,7 +98,9 @@ class SavedJob {
   CheckpointStorage& storage() { return *storage_; }
   // Path -> undamaged content.
   const std::map<std::string, std::string>& files() const { return whole_; }
-  const std::map<std::string, v1::Manifest>& manifests() const { return manifests_; }
+  const std::map<std::string, v1::CheckpointIndex>& checkpoint_indexes() const {
+    return checkpoint_indexes_;
+  }
   void Write(const std::string& path, const std::string& content) {
     ASSERT_TRUE(AtomicWriteFile(&files_, path, absl::Cord(content), "test").ok());
   }
@@ -143,36 +145,36 @@ class SavedJob {
   }
 
   void Save(const v1::CheckpointRef& ref, const v1::CheckpointRef* parent) {
-    v1::Manifest manifest;
-    manifest.set_format_version(kCheckpointFormatVersion);
-    manifest.set_job(kJob);
-    *manifest.mutable_checkpoint() = ref;
-    if (parent != nullptr) *manifest.mutable_parent() = *parent;
-    manifest.set_mode(mode_);
-    manifest.set_samples(mode_ == v1::SYNCHRONOUS ? 32 * ref.step() : 24 * ref.step());
+    v1::CheckpointIndex checkpoint_index;
+    checkpoint_index.set_format_version(kCheckpointFormatVersion);
+    checkpoint_index.set_job(kJob);
+    *checkpoint_index.mutable_checkpoint() = ref;
+    if (parent != nullptr) *checkpoint_index.mutable_parent() = *parent;
+    checkpoint_index.set_mode(mode_);
+    checkpoint_index.set_samples(mode_ == v1::SYNCHRONOUS ? 32 * ref.step() : 24 * ref.step());
     if (mode_ != v1::SYNCHRONOUS) {
-      v1::Ledger& ledger = *manifest.mutable_ledger();  // with a hole
+      v1::Ledger& ledger = *checkpoint_index.mutable_ledger();  // with a hole
       ledger.add_applied()->set_end(20 * ref.step());
       v1::Range& behind = *ledger.add_applied();
       behind.set_begin(20 * ref.step() + 4);
       behind.set_end(24 * ref.step() + 4);
       ledger.set_updates(ref.step());
     }
-    manifest.set_optimizer("SGD");
-    *manifest.mutable_table() = table_;
-    *manifest.mutable_layout() = layout_;
-    manifest.set_time("2026-11-01T10:00:01.5+00:00");
-    manifest.set_loss(0.25);
+    checkpoint_index.set_optimizer("SGD");
+    *checkpoint_index.mutable_table() = table_;
+    *checkpoint_index.mutable_layout() = layout_;
+    checkpoint_index.set_time("2026-11-01T10:00:01.5+00:00");
+    checkpoint_index.set_loss(0.25);
     const std::string directory = absl::StrCat(kStore, "/", CheckpointDirectory(ref), "/");
     for (const uint32_t partition : model_->filled()) {
       const ps::EncodedPartition encoded = ps::EncodePartition(ContentOf(partition, ref.step()));
       EXPECT_TRUE(storage_->WriteFile(ref, encoded.file.name(), encoded.bytes).ok());
-      *manifest.add_files() = encoded.file;
+      *checkpoint_index.add_files() = encoded.file;
       Remember(directory + encoded.file.name());
     }
-    EXPECT_TRUE(storage_->WriteManifest(manifest).ok());
+    EXPECT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
     Remember(directory + "manifest.json");
-    manifests_[CheckpointDirectory(ref)] = manifest;
+    checkpoint_indexes_[CheckpointDirectory(ref)] = checkpoint_index;
   }
 
   void Remember(const std::string& path) { whole_[path] = *files_.Read(path, kMaxFileBytes); }
@@ -186,7 +188,7 @@ class SavedJob {
   FakeFileSystem files_;
   std::unique_ptr<CheckpointStorage> storage_ = MakeLocalStorage(&files_, kStore, "test");
   std::map<std::string, std::string> whole_;
-  std::map<std::string, v1::Manifest> manifests_;  // by directory
+  std::map<std::string, v1::CheckpointIndex> checkpoint_indexes_;  // by directory
 };
 
 std::string KindOf(const std::string& path) {
@@ -276,9 +278,9 @@ std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
   const v1::PrepareState& prepare = job.shards[0]->prepare;
   if (!prepare.has_checkpoint()) return "IT BEGINS AT ZERO";
   const std::string directory = CheckpointDirectory(prepare.checkpoint().checkpoint());
-  const auto manifest = saved.manifests().find(directory);
-  if (manifest == saved.manifests().end() ||
-      manifest->second.SerializeAsString() != prepare.checkpoint().SerializeAsString()) {
+  const auto checkpoint_index = saved.checkpoint_indexes().find(directory);
+  if (checkpoint_index == saved.checkpoint_indexes().end() ||
+      checkpoint_index->second.SerializeAsString() != prepare.checkpoint().SerializeAsString()) {
     return absl::StrCat("ANOTHER MANIFEST: ", prepare.checkpoint().ShortDebugString());
   }
   for (const auto& shard : job.shards) {
@@ -291,7 +293,7 @@ std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
         KindOf(path) == "claim" || (of > directory && absl::StartsWith(of, "attempt"));
     if (read && !names(events, path)) return absl::StrCat("NOT NAMED: ", path, " in\n", events);
   }
-  if (directory == saved.manifests().rbegin()->first) return kSame;
+  if (directory == saved.checkpoint_indexes().rbegin()->first) return kSame;
   return absl::StrContains(events, "skipped: ") ? kOlder : "OLDER, NOT REPORTED";
 }
 
@@ -341,7 +343,7 @@ TEST_P(CheckpointDamageTest, ReportsFlippedBitsAndTruncationsAndNeverStartsAtZer
 
 TEST_P(CheckpointDamageTest, FailsWithAdviceIfNoCheckpointIsWhole) {
   SavedJob saved(GetParam());
-  for (const auto& [directory, manifest] : saved.manifests()) {
+  for (const auto& [directory, checkpoint_index] : saved.checkpoint_indexes()) {
     saved.Write(absl::StrCat(kStore, "/", directory, "/manifest.json"), "{");
   }
   FakeJob job(saved.spec());

@@ -125,12 +125,12 @@ TEST(CoordinatorAsync, CheckpointIsViewChangeThatNamesCut) {
   job.Start();
   const size_t installs = job.shards[0]->installs.size();
   for (int i = 0; i < 3; ++i) job.Update(*job.workers[i % 2], 32);
-  ASSERT_EQ(job.manifests.count({1, 2}), 1u);
-  const v1::Manifest& manifest = job.manifests.at({1, 2});
-  EXPECT_EQ(manifest.samples(), 64);
-  EXPECT_EQ(manifest.ledger().updates(), 2);
-  ASSERT_EQ(manifest.ledger().applied_size(), 1);
-  EXPECT_EQ(manifest.ledger().applied(0).end(), 64);
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 2}), 1u);
+  const v1::CheckpointIndex& checkpoint_index = job.checkpoint_indexes.at({1, 2});
+  EXPECT_EQ(checkpoint_index.samples(), 64);
+  EXPECT_EQ(checkpoint_index.ledger().updates(), 2);
+  ASSERT_EQ(checkpoint_index.ledger().applied_size(), 1);
+  EXPECT_EQ(checkpoint_index.ledger().applied(0).end(), 64);
   EXPECT_EQ(job.shards[0]->installs.size(), installs + 1);
   EXPECT_EQ(job.shards[0]->installs.back().snapshot().step(), 2);
 }
@@ -181,7 +181,7 @@ TEST(CoordinatorAsync, MakesCheckpointsWhileReaderOpensSnapshotsInARow) {
   }
   EXPECT_GT(call, 2u);
   std::vector<uint64_t> saved;
-  for (const auto& [name, manifest] : job.manifests) saved.push_back(name.second);
+  for (const auto& [name, checkpoint_index] : job.checkpoint_indexes) saved.push_back(name.second);
   EXPECT_THAT(saved, ::testing::ElementsAre(2, 4, 6, 8));
 }
 
@@ -219,7 +219,7 @@ TEST(CoordinatorAsync, EndsWhenEverySampleIsAppliedOnce) {
   job.Update(*job.workers[0], 32);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
-  EXPECT_EQ(job.manifests.count({1, 10}), 1u);
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 10}), 1u);
   EXPECT_EQ(job.Progress().last_evaluation().step(), 10);
   EXPECT_EQ(job.Progress().samples(), 320);
 }
@@ -234,7 +234,7 @@ TEST(CoordinatorAsync, SuspendSavesAllAppliedSamples) {
   job.Pump();
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
-  EXPECT_EQ(job.manifests.count({1, 1}), 1u);
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 1}), 1u);
 }
 
 TEST(CoordinatorAsync, RestoresIfUpdateAppliedByOneShardIsLostOnAnother) {
@@ -290,8 +290,8 @@ TEST(CoordinatorModes, LedgerWithoutHolesBecomesStep) {
   job.Start();
   for (int i = 0; i < 6; ++i) job.Update(*job.workers[0], 16);
   job.Pass(absl::Seconds(1));
-  ASSERT_EQ(job.manifests.size(), 1u);
-  ASSERT_EQ(job.manifests.begin()->second.checkpoint().step(), 6u) << "updates";
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
+  ASSERT_EQ(job.checkpoint_indexes.begin()->second.checkpoint().step(), 6u) << "updates";
   ContinueIn(job, v1::SYNCHRONOUS);
   EXPECT_EQ(job.core->view().mode(), v1::SYNCHRONOUS);
   EXPECT_EQ(job.core->view().first_step(), 3u) << "six updates of half a batch";
@@ -309,7 +309,7 @@ TEST(CoordinatorModes, TrainsHolesOfLedgerAsynchronouslyFirst) {
   job.Update(*job.workers[0], 32, {}, /*from=*/16);  // [16, 48)
   job.Update(*job.workers[0], 32, {}, /*from=*/64);  // [64, 96)
   job.Pass(absl::Seconds(1));
-  ASSERT_EQ(job.manifests.size(), 1u);
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
 
   ContinueIn(job, v1::SYNCHRONOUS);
   EXPECT_EQ(job.claims.size(), 2u);
@@ -349,7 +349,7 @@ TEST(CoordinatorModes, JobSuspendedBetweenModesContinuesWithOpenSamples) {
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
 
-  const v1::Manifest& last = job.manifests.rbegin()->second;
+  const v1::CheckpointIndex& last = job.checkpoint_indexes.rbegin()->second;
   EXPECT_EQ(last.mode(), v1::ASYNCHRONOUS);
   EXPECT_EQ(last.samples(), 80u);
 }

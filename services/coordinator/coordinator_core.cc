@@ -62,9 +62,9 @@ void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status
 void CoordinatorCore::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now) {
   impl_->OnClaimsRead(std::move(claims), now);
 }
-void CoordinatorCore::OnManifestWritten(const v1::CheckpointRef& checkpoint,
-                                        const absl::Status& status, absl::Time now) {
-  impl_->OnManifestWritten(checkpoint, status, now);
+void CoordinatorCore::OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint,
+                                               const absl::Status& status, absl::Time now) {
+  impl_->OnCheckpointIndexWritten(checkpoint, status, now);
 }
 void CoordinatorCore::OnIncompleteRemoved(absl::Time now) { impl_->OnIncompleteRemoved(now); }
 void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {

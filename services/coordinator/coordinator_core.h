@@ -87,8 +87,8 @@ class CoordinatorCore {
   // Answer to ReadClaims.
   void OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now);
   // Answer to WriteManifest.
-  void OnManifestWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
-                         absl::Time now);
+  void OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
+                                absl::Time now);
   // Answer to RemoveIncomplete.
   void OnIncompleteRemoved(absl::Time now);
 

@@ -253,7 +253,7 @@ TEST(CoordinatorStart, OneWorkerCannotImposeAnotherModel) {
   job.Pass(absl::Seconds(3));
   job.Train(5);
   ASSERT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
-  ASSERT_FALSE(job.manifests.empty());
+  ASSERT_FALSE(job.checkpoint_indexes.empty());
 
   job.elements = 7;
   job.AddWorker(0);
@@ -377,7 +377,7 @@ TEST(CoordinatorStart, WarnsBitExactJobOfCheckpointOfOtherArithmetic) {
       job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
       job.Start();
       job.Train(6);
-      EXPECT_EQ(job.manifests.at({1, 5}).isa(),
+      EXPECT_EQ(job.checkpoint_indexes.at({1, 5}).isa(),
                 bit_exact ? "sluice 1, AVX2, threads of a worker: 1" : "sluice 1, AVX2");
       if (!same) job.options.isa = "sluice 1, AVX3";
       job.RestartCoordinator();
@@ -721,7 +721,7 @@ TEST(CoordinatorRestoration, ShardDeathBeginsAttemptFromNewestCheckpoint) {
   FakeJob job(spec);
   job.Start();
   job.Train(8);
-  ASSERT_EQ(job.manifests.count({1, 5}), 1u);
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 5}), 1u);
 
   job.Kill(*job.shards[0]);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
@@ -741,7 +741,7 @@ TEST(CoordinatorRestoration, ShardDeathBeginsAttemptFromNewestCheckpoint) {
 
   job.Train(6);
   EXPECT_EQ(job.Version(), 11);
-  EXPECT_EQ(job.manifests.count({2, 10}), 1u);
+  EXPECT_EQ(job.checkpoint_indexes.count({2, 10}), 1u);
 }
 
 TEST(CoordinatorRestoration, StartsNewModelWithoutCheckpoint) {
@@ -818,7 +818,7 @@ TEST(CoordinatorRestoration, NamesDamagedCheckpointAndUsesOlder) {
   FakeJob job(spec);
   job.Start();
   job.Train(9);
-  ASSERT_EQ(job.manifests.count({1, 8}), 1u);
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 8}), 1u);
   job.damaged.insert({1, 8});
   job.Kill(*job.shards[0]);
   job.AddShard(0);
@@ -841,14 +841,14 @@ TEST(CoordinatorRestoration, FailsIfShardCannotLoadCheckpointThatStorageAccepts)
 
 TEST(CoordinatorRestoration, FailsWithDifferenceIfCheckpointIsOfAnotherModel) {
   FakeJob job(FakeJob::Spec());
-  v1::Manifest manifest;
-  manifest.mutable_checkpoint()->set_attempt(1);
-  manifest.mutable_checkpoint()->set_step(3);
-  manifest.set_mode(v1::SYNCHRONOUS);
-  v1::TensorSpec& tensor = *manifest.mutable_table()->add_tensors();
+  v1::CheckpointIndex checkpoint_index;
+  checkpoint_index.mutable_checkpoint()->set_attempt(1);
+  checkpoint_index.mutable_checkpoint()->set_step(3);
+  checkpoint_index.set_mode(v1::SYNCHRONOUS);
+  v1::TensorSpec& tensor = *checkpoint_index.mutable_table()->add_tensors();
   tensor.set_name("v");
   tensor.set_dtype(v1::FLOAT32);
-  job.manifests[{1, 3}] = manifest;
+  job.checkpoint_indexes[{1, 3}] = checkpoint_index;
   job.claims.emplace_back().set_attempt(1);
   job.Start();
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::FAILED);
@@ -896,7 +896,7 @@ TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   job.shards[0]->silent_snapshots = false;
   job.Break(*job.shards[0]);
   job.Connect(*job.shards[0]);
-  EXPECT_EQ(job.manifests.count({1, 20}), 1u);
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 20}), 1u);
   ASSERT_EQ(job.claims.size(), 2u);
   EXPECT_TRUE(job.claims[1].end());
   EXPECT_EQ(job.claims[1].attempt(), 2);
@@ -988,14 +988,14 @@ TEST(CoordinatorEnd, WaitingCoordinatorContinuesFromAnotherCoordinatorsCheckpoin
 
   // A new coordinator reads an empty storage, as if another coordinator had done all of that later.
   const std::vector<v1::Claim> claims = std::exchange(job.claims, {});
-  const auto manifests = std::exchange(job.manifests, {});
+  const auto checkpoint_indexes = std::exchange(job.checkpoint_indexes, {});
   for (FakeShard* shard : job.Shards()) job.Break(*shard);
   for (FakeWorker* worker : job.Workers()) job.Break(*worker);
   ++job.options.incarnation;
   job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
   job.Pump();
   job.claims = claims;
-  job.manifests = manifests;
+  job.checkpoint_indexes = checkpoint_indexes;
   job.Pass(absl::Seconds(3));
   for (FakeShard* shard : job.Shards()) job.Connect(*shard);
   for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
@@ -1058,7 +1058,8 @@ TEST(CoordinatorEnd, EarlierClaimOfLaterCoordinatorWinsOverEnd) {
   job.Train(1);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
-  EXPECT_EQ(job.manifests.count({1, 20}), 0u) << "claims are read again before the manifest";
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 20}), 0u)
+      << "claims are read again before the manifest";
 }
 
 TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndReleasesAll) {
@@ -1069,11 +1070,11 @@ TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndReleasesAll) {
   desired.set_suspend(true);
   job.core->OnSetDesired(desired, job.now);
   job.Pump();
-  EXPECT_EQ(job.manifests.size(), 0u);
+  EXPECT_EQ(job.checkpoint_indexes.size(), 0u);
 
   job.Train(4);
-  ASSERT_EQ(job.manifests.size(), 1u);
-  const uint64_t step = job.manifests.begin()->first.second;
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
+  const uint64_t step = job.checkpoint_indexes.begin()->first.second;
   EXPECT_EQ(step, job.Version()) << "all trained steps are saved";
   EXPECT_GE(step, 8);
   ASSERT_TRUE(job.exit.has_value());
@@ -1095,7 +1096,7 @@ TEST(CoordinatorEnd, SuspendedJobContinuesAtSameStep) {
 
   FakeJob resumed(FakeJob::Spec());
   resumed.claims = job.claims;
-  resumed.manifests = job.manifests;
+  resumed.checkpoint_indexes = job.checkpoint_indexes;
   resumed.spec.mutable_parameter_server()->set_replicas(3);
   resumed.options.job = resumed.spec;
   resumed.core = std::make_unique<CoordinatorCore>(resumed.options, resumed.now);

@@ -54,8 +54,8 @@ TEST(CoordinatorHandOver, ReleasesLeavingShardOnceItsStateIsSaved) {
 
   job.Train(4);
   ASSERT_TRUE(leaving.finished);
-  ASSERT_EQ(job.manifests.size(), 1u);
-  const uint64_t step = job.manifests.begin()->first.second;
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
+  const uint64_t step = job.checkpoint_indexes.begin()->first.second;
   EXPECT_EQ(step, job.Version()) << "all trained steps are saved";
   EXPECT_GE(step, 8);
   EXPECT_FALSE(job.shards[1]->finished);
@@ -80,8 +80,8 @@ TEST(CoordinatorHandOver, AllShardsMayLeaveAtOnce) {
     ASSERT_TRUE(shard->finished);
     End(job, *shard);
   }
-  ASSERT_EQ(job.manifests.size(), 1u);
-  const uint64_t step = job.manifests.begin()->first.second;
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
+  const uint64_t step = job.checkpoint_indexes.begin()->first.second;
   job.AddShard(0);
   job.AddShard(1);
   EXPECT_EQ(job.core->view().first_step(), step);
@@ -129,7 +129,7 @@ TEST(CoordinatorHandOver, FullDiskDoesNotFailJobOfLeavingShard) {
   job.shards[1]->disk_full = false;
   job.Pass(absl::Seconds(10));  // with growing delays between retries
   EXPECT_TRUE(job.shards[0]->finished);
-  EXPECT_EQ(job.manifests.size(), 1u);
+  EXPECT_EQ(job.checkpoint_indexes.size(), 1u);
 }
 
 TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
@@ -167,20 +167,20 @@ TEST(CoordinatorHandOver, SuspensionDuringHandOverSuspendsJob) {
   job.Train(4);
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
-  EXPECT_EQ(job.manifests.size(), 1u);
+  EXPECT_EQ(job.checkpoint_indexes.size(), 1u);
 }
 
 TEST(CoordinatorHandOver, AtEndOfJobLeavingShardEndsWithOthers) {
   TrainedJob job(19);
-  job.hold_manifest = true;
+  job.hold_checkpoint_index = true;
   job.Train(1);
   AskToLeave(job, *job.shards[0]);
   EXPECT_FALSE(job.shards[0]->finished);
-  job.hold_manifest = false;
+  job.hold_checkpoint_index = false;
   v1::CheckpointRef last;
   last.set_attempt(1);
   last.set_step(20);
-  job.core->OnManifestWritten(last, absl::OkStatus(), job.now);
+  job.core->OnCheckpointIndexWritten(last, absl::OkStatus(), job.now);
   job.Pump();
   job.Pass(absl::Seconds(1));
   ASSERT_TRUE(job.exit.has_value());

@@ -42,8 +42,8 @@ class CoordinatorCore::Impl {
   void OnDisconnected(StreamId stream, absl::Time now);
   void OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now);
   void OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now);
-  void OnManifestWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
-                         absl::Time now);
+  void OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
+                                absl::Time now);
   void OnIncompleteRemoved(absl::Time now);
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   void OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot, absl::Time now);
@@ -209,7 +209,7 @@ class CoordinatorCore::Impl {
   void ReplanSoon();  // abandons the open snapshot; its purposes become due again
   void CloseSnapshot();
   void AdvanceSaving(absl::Time now);
-  v1::Manifest MakeManifest(absl::Time now) const;
+  v1::CheckpointIndex MakeCheckpointIndex(absl::Time now) const;
   std::string Arithmetic() const;
   void FinishCheckpoint(absl::Time now);
   void FailCheckpoint(const std::string& why, absl::Time now);

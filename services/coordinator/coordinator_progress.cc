@@ -71,10 +71,12 @@ v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& re
     progress.set_epoch(length_->EpochsIn(progress.samples()));
   } else if (storage_.has_newest) {
     // Training will continue here.
-    const v1::Manifest& manifest = storage_.newest;
-    progress.set_step(base_.has_value() ? facts_.base_version : manifest.checkpoint().step());
-    progress.set_samples(IsSynchronous(manifest.mode()) ? manifest.samples()
-                                                        : SamplesIn(manifest.ledger()));
+    const v1::CheckpointIndex& checkpoint_index = storage_.newest;
+    progress.set_step(base_.has_value() ? facts_.base_version
+                                        : checkpoint_index.checkpoint().step());
+    progress.set_samples(IsSynchronous(checkpoint_index.mode())
+                             ? checkpoint_index.samples()
+                             : SamplesIn(checkpoint_index.ledger()));
     if (length_.has_value()) progress.set_epoch(length_->EpochsIn(progress.samples()));
   }
 

@@ -40,7 +40,7 @@ class RandomSchedule {
     EXPECT_TRUE(job_.claims.back().end());
     for (size_t i = 0; i < job_.claims.size(); ++i) EXPECT_EQ(job_.claims[i].attempt(), i + 1);
     const uint64_t attempt = job_.claims.back().attempt() - 1;
-    EXPECT_EQ(job_.manifests.count({attempt, job_.Version()}), 1u);
+    EXPECT_EQ(job_.checkpoint_indexes.count({attempt, job_.Version()}), 1u);
     EXPECT_EQ(job_.Progress().samples(), job_.Progress().total_samples());
   }
 

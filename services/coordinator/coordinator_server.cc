@@ -335,13 +335,15 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       });
     });
   }
-  void Perform(WriteManifest& write) {
-    storage_thread_.Post([this, manifest = std::move(write.manifest)] {
-      const absl::Status status = storage_->WriteManifest(manifest);
-      logger_.Info("Manifest written", {{"checkpoint", CheckpointDirectory(manifest.checkpoint())},
-                                        {"status", status.ToString()}});
-      Event([checkpoint = manifest.checkpoint(), status](CoordinatorCore& core, absl::Time now) {
-        core.OnManifestWritten(checkpoint, status, now);
+  void Perform(WriteCheckpointIndex& write) {
+    storage_thread_.Post([this, checkpoint_index = std::move(write.checkpoint_index)] {
+      const absl::Status status = storage_->WriteCheckpointIndex(checkpoint_index);
+      logger_.Info("Manifest written",
+                   {{"checkpoint", CheckpointDirectory(checkpoint_index.checkpoint())},
+                    {"status", status.ToString()}});
+      Event([checkpoint = checkpoint_index.checkpoint(), status](CoordinatorCore& core,
+                                                                 absl::Time now) {
+        core.OnCheckpointIndexWritten(checkpoint, status, now);
       });
     });
   }
@@ -358,7 +360,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void Perform(RemoveIncomplete& remove) {
     storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint)] {
       // The write of its manifest may have failed after the manifest was in place.
-      const bool incomplete = absl::IsNotFound(storage_->ReadManifest(checkpoint).status());
+      const bool incomplete = absl::IsNotFound(storage_->ReadCheckpointIndex(checkpoint).status());
       const absl::Status status = incomplete ? storage_->Remove(checkpoint) : absl::OkStatus();
       if (!status.ok()) {
         logger_.Warning(

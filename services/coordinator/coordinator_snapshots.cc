@@ -19,7 +19,7 @@
 namespace sluice::coordinator {
 namespace {
 
-constexpr uint32_t kManifestFormatVersion = 2;
+constexpr uint32_t kCheckpointIndexFormatVersion = 2;
 constexpr absl::Duration kMaxFinalRetry = absl::Seconds(30);
 constexpr size_t kMaxFinalProblems = 64;  // reported of one last checkpoint
 constexpr uint64_t kMaxSnapshotLead = 1 << 20;
@@ -367,51 +367,51 @@ void CoordinatorCore::Impl::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> 
         return;
       }
       snapshot_->saving = Snapshot::Saving::kWriting;
-      actions_.push_back(WriteManifest{MakeManifest(now)});
+      actions_.push_back(WriteCheckpointIndex{MakeCheckpointIndex(now)});
     }
   }
 
   Advance(now);
 }
 
-v1::Manifest CoordinatorCore::Impl::MakeManifest(absl::Time now) const {
-  v1::Manifest manifest;
-  manifest.set_format_version(kManifestFormatVersion);
-  manifest.set_job(JobName(options_.job));
-  *manifest.mutable_checkpoint() = snapshot_->name;
-  if (base_.has_value()) *manifest.mutable_parent() = *base_;
-  manifest.set_mode(mode_);
+v1::CheckpointIndex CoordinatorCore::Impl::MakeCheckpointIndex(absl::Time now) const {
+  v1::CheckpointIndex checkpoint_index;
+  checkpoint_index.set_format_version(kCheckpointIndexFormatVersion);
+  checkpoint_index.set_job(JobName(options_.job));
+  *checkpoint_index.mutable_checkpoint() = snapshot_->name;
+  if (base_.has_value()) *checkpoint_index.mutable_parent() = *base_;
+  checkpoint_index.set_mode(mode_);
 
   if (Synchronous()) {
-    manifest.set_samples(length_->SamplesAt(snapshot_->step));
+    checkpoint_index.set_samples(length_->SamplesAt(snapshot_->step));
   } else {
-    *manifest.mutable_ledger() = snapshot_->ledger;
-    manifest.set_samples(SamplesIn(snapshot_->ledger));
+    *checkpoint_index.mutable_ledger() = snapshot_->ledger;
+    checkpoint_index.set_samples(SamplesIn(snapshot_->ledger));
   }
 
-  manifest.set_seed(options_.job.training().seed());
-  manifest.set_optimizer(OptimizerName(options_.job.optimizer()));
-  *manifest.mutable_table() = model_->table();
-  *manifest.mutable_layout() = layout_;
+  checkpoint_index.set_seed(options_.job.training().seed());
+  checkpoint_index.set_optimizer(OptimizerName(options_.job.optimizer()));
+  *checkpoint_index.mutable_table() = model_->table();
+  *checkpoint_index.mutable_layout() = layout_;
 
   for (const auto& [shard, files] : snapshot_->written) {
-    for (const v1::PartitionFile& file : files) *manifest.add_files() = file;
+    for (const v1::PartitionFile& file : files) *checkpoint_index.add_files() = file;
   }
-  std::sort(manifest.mutable_files()->begin(), manifest.mutable_files()->end(),
+  std::sort(checkpoint_index.mutable_files()->begin(), checkpoint_index.mutable_files()->end(),
             [](const auto& a, const auto& b) { return a.partition() < b.partition(); });
 
-  manifest.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
-  manifest.set_build(options_.build);
-  manifest.set_isa(Arithmetic());
-  if (meter_.has_loss()) manifest.set_loss(meter_.loss());
+  checkpoint_index.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
+  checkpoint_index.set_build(options_.build);
+  checkpoint_index.set_isa(Arithmetic());
+  if (meter_.has_loss()) checkpoint_index.set_loss(meter_.loss());
 
   if (last_result_.has_value()) {
-    manifest.set_has_metric(true);
-    manifest.set_metric(last_result_->has_accuracy()     ? last_result_->accuracy()
-                        : last_result_->has_perplexity() ? last_result_->perplexity()
-                                                         : last_result_->loss());
+    checkpoint_index.set_has_metric(true);
+    checkpoint_index.set_metric(last_result_->has_accuracy()     ? last_result_->accuracy()
+                                : last_result_->has_perplexity() ? last_result_->perplexity()
+                                                                 : last_result_->loss());
   }
-  return manifest;
+  return checkpoint_index;
 }
 
 // What the bits of a synchronous job depend on, as far as the coordinator knows. It does not know
@@ -423,8 +423,8 @@ std::string CoordinatorCore::Impl::Arithmetic() const {
   return absl::StrCat(options_.isa, ", threads of a worker: ", threads);
 }
 
-void CoordinatorCore::Impl::OnManifestWritten(const v1::CheckpointRef& checkpoint,
-                                              const absl::Status& status, absl::Time now) {
+void CoordinatorCore::Impl::OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint,
+                                                     const absl::Status& status, absl::Time now) {
   Step(now);
   if (phase_ == Phase::kRunning && snapshot_.has_value() &&
       snapshot_->saving == Snapshot::Saving::kWriting &&

@@ -31,7 +31,7 @@ v1::JobSpec EvaluateEvery(uint64_t steps) {
 
 std::vector<uint64_t> SavedSteps(const FakeJob& job) {
   std::vector<uint64_t> steps;
-  for (const auto& [key, manifest] : job.manifests) steps.push_back(key.second);
+  for (const auto& [key, checkpoint_index] : job.checkpoint_indexes) steps.push_back(key.second);
   return steps;
 }
 
@@ -43,14 +43,14 @@ TEST(CoordinatorCheckpoints, AreMadeEveryNStepsAndNewestAreKept) {
   job.Train(20);
   EXPECT_THAT(SavedSteps(job), ElementsAre(5, 10, 15, 20));
   EXPECT_THAT(job.deleted, ElementsAre(std::make_pair(1, 5), std::make_pair(1, 10)));
-  const v1::Manifest& manifest = job.manifests.at({1, 10});
-  EXPECT_EQ(manifest.job(), "default/digits/u1");
-  EXPECT_EQ(manifest.samples(), 320);
-  EXPECT_FALSE(manifest.has_parent());
-  EXPECT_EQ(manifest.layout().partitions(), 4);
-  EXPECT_EQ(manifest.files_size(), 4);
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(manifest.files(i).partition(), i);
-  EXPECT_NEAR(manifest.loss(), 0.25, 1e-9);
+  const v1::CheckpointIndex& checkpoint_index = job.checkpoint_indexes.at({1, 10});
+  EXPECT_EQ(checkpoint_index.job(), "default/digits/u1");
+  EXPECT_EQ(checkpoint_index.samples(), 320);
+  EXPECT_FALSE(checkpoint_index.has_parent());
+  EXPECT_EQ(checkpoint_index.layout().partitions(), 4);
+  EXPECT_EQ(checkpoint_index.files_size(), 4);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(checkpoint_index.files(i).partition(), i);
+  EXPECT_NEAR(checkpoint_index.loss(), 0.25, 1e-9);
   EXPECT_EQ(job.Progress().checkpoint().last().step(), 20);
   EXPECT_EQ(job.Progress().checkpoint().bytes(), 4000);
 }
@@ -61,8 +61,8 @@ TEST(CoordinatorCheckpoints, AreMadeEveryNSeconds) {
   FakeJob job(spec);
   job.Start();
   job.Train(19);
-  EXPECT_GE(job.manifests.size(), 2u);
-  EXPECT_LE(job.manifests.size(), 3u);
+  EXPECT_GE(job.checkpoint_indexes.size(), 2u);
+  EXPECT_LE(job.checkpoint_indexes.size(), 3u);
 }
 
 TEST(CoordinatorCheckpoints, ParentIsKeptUntilAttemptHasItsOwn) {
@@ -78,7 +78,7 @@ TEST(CoordinatorCheckpoints, ParentIsKeptUntilAttemptHasItsOwn) {
   EXPECT_TRUE(job.deleted.empty());
   job.Train(3);
   EXPECT_THAT(job.deleted, ElementsAre(std::make_pair(1, 5)));
-  EXPECT_EQ(job.manifests.at({2, 10}).parent().step(), 5);
+  EXPECT_EQ(job.checkpoint_indexes.at({2, 10}).parent().step(), 5);
 }
 
 TEST(CoordinatorCheckpoints, RollBackDropsPinButKeepsCut) {
@@ -105,7 +105,7 @@ TEST(CoordinatorCheckpoints, CutWithMissingPinIsReplacedByLaterStep) {
   EXPECT_EQ(job.core->view().first_step(), 7);
   EXPECT_FALSE(job.shards[0]->installs.back().has_snapshot());
   job.Train(5);
-  ASSERT_EQ(job.manifests.size(), 1u);
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
   EXPECT_GT(SavedSteps(job)[0], 7);
 }
 
@@ -121,7 +121,7 @@ TEST(CoordinatorCheckpoints, ShardPastTheStepGetsLaterStep) {
   job.shards[0]->frozen = job.shards[1]->frozen = false;
   job.Pump();
   job.Train(3);
-  ASSERT_EQ(job.manifests.size(), 1u);
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
   EXPECT_GE(SavedSteps(job)[0], 10);
 }
 
@@ -131,7 +131,7 @@ TEST(CoordinatorCheckpoints, ReportsFullDiskAndContinuesTraining) {
   job.shards[1]->disk_full = true;
   job.Train(7);
   EXPECT_EQ(job.Version(), 7);
-  EXPECT_TRUE(job.manifests.empty());
+  EXPECT_TRUE(job.checkpoint_indexes.empty());
   EXPECT_THAT(job.Progress().checkpoint().error(), HasSubstr("no space left on device"));
   EXPECT_TRUE(job.HasEvent("no checkpoint at step 5: ps-1: no space left on device"));
   job.shards[1]->disk_full = false;
@@ -298,7 +298,7 @@ TEST(CoordinatorCheckpoints, FilesOfAbandonedCheckpointAreRemovedWithTheNext) {
   job.Kill(*job.workers[0]);
   EXPECT_THAT(job.removed, IsEmpty());
   job.Train(5);
-  ASSERT_EQ(job.manifests.size(), 1u);
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
   EXPECT_THAT(job.removed, Contains(std::make_pair(1, 5)));
   EXPECT_THAT(job.removed, Not(Contains(std::make_pair(1, SavedSteps(job)[0]))));
 }
@@ -323,11 +323,11 @@ TEST(CoordinatorCheckpoints, NoneBeginsWhileFilesOfItsNameMayBeRemoved) {
 TEST(CoordinatorCheckpoints, FailedWriteOfManifestIsNotACheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
-  job.manifest_error = absl::ResourceExhaustedError("disk full");
+  job.checkpoint_index_error = absl::ResourceExhaustedError("disk full");
   job.Train(7);
-  EXPECT_TRUE(job.manifests.empty());
+  EXPECT_TRUE(job.checkpoint_indexes.empty());
   EXPECT_FALSE(job.Progress().checkpoint().has_last());
-  job.manifest_error = absl::OkStatus();
+  job.checkpoint_index_error = absl::OkStatus();
   job.Train(4);
   EXPECT_THAT(SavedSteps(job), ElementsAre(10));
 }
@@ -335,15 +335,15 @@ TEST(CoordinatorCheckpoints, FailedWriteOfManifestIsNotACheckpoint) {
 TEST(CoordinatorCheckpoints, WorkerDeathDuringWriteKeepsCheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
-  job.hold_manifest = true;
+  job.hold_checkpoint_index = true;
   job.Train(6);
   job.Kill(*job.workers[0]);
   job.Train(1);
-  job.hold_manifest = false;
+  job.hold_checkpoint_index = false;
   v1::CheckpointRef ref;
   ref.set_attempt(1);
   ref.set_step(5);
-  job.core->OnManifestWritten(ref, absl::OkStatus(), job.now);
+  job.core->OnCheckpointIndexWritten(ref, absl::OkStatus(), job.now);
   job.Pump();
   EXPECT_EQ(job.Progress().checkpoint().last().step(), 5);
 }
@@ -474,7 +474,7 @@ TEST(CoordinatorEvaluation, TrainingDoesNotWaitLongForSlowStorage) {
   spec.mutable_checkpoint()->set_interval_steps(4);
   FakeJob job(spec);
   job.Start();
-  job.hold_manifest = true;
+  job.hold_checkpoint_index = true;
   job.Train(20);
   EXPECT_EQ(job.Version(), 8) << "4 is being saved, and 8 is due for evaluation";
   job.Train(100);  // 10 s
@@ -510,18 +510,18 @@ TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
   spec.mutable_checkpoint()->set_interval_steps(3);
   FakeJob job(spec);
   job.Start();
-  job.hold_manifest = true;
+  job.hold_checkpoint_index = true;
   for (int i = 0; job.Version() < 6 && i < 200; ++i) job.Train();
   ASSERT_EQ(job.Version(), 6) << "the storage has held training for the maximum time";
 
   FakeShard& late = *job.shards[0];
   FakeShard& other = *job.shards[1];
   late.frozen = true;
-  job.hold_manifest = false;
+  job.hold_checkpoint_index = false;
   v1::CheckpointRef saved;
   saved.set_attempt(1);
   saved.set_step(3);
-  job.core->OnManifestWritten(saved, absl::OkStatus(), job.now);
+  job.core->OnCheckpointIndexWritten(saved, absl::OkStatus(), job.now);
   job.Pump();
   ASSERT_GT(other.barrier, 6);
   ASSERT_EQ(late.barrier, 0);
@@ -567,7 +567,7 @@ TEST(CoordinatorEvaluation, EvaluatesDueVersionThatAttemptBeginsWith) {
   job.Start();
   for (FakeWorker* worker : job.Workers()) worker->evaluates = false;
   job.Train(6);
-  ASSERT_EQ(job.manifests.count({1, 5}), 1u);
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 5}), 1u);
   EXPECT_THAT(EvaluatedSteps(job), IsEmpty());
 
   for (FakeWorker* worker : job.Workers()) worker->evaluates = true;
@@ -814,7 +814,7 @@ TEST(CoordinatorEvaluation, JobEndsWhenTargetIsReached) {
   EXPECT_THAT(job.exit->message, HasSubstr("target"));
   EXPECT_EQ(job.Progress().last_evaluation().step(), job.Version());
   EXPECT_TRUE(job.Progress().last_evaluation().final());
-  ASSERT_EQ(job.manifests.size(), 1u);
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
   EXPECT_EQ(SavedSteps(job)[0], job.Version());
   EXPECT_LT(job.Version(), 20);
   EXPECT_TRUE(job.claims.back().end());
@@ -939,7 +939,7 @@ TEST(CoordinatorSnapshots, CheckpointDueByTimeDoesNotWaitForReader) {
   job.Start();
   job.OpenSnapshot(41);
   job.Train(35);
-  EXPECT_EQ(job.manifests.size(), 1u);
+  EXPECT_EQ(job.checkpoint_indexes.size(), 1u);
 }
 
 TEST(CoordinatorSnapshots, ShareCutOfNearCheckpoint) {

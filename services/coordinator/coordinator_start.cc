@@ -410,16 +410,17 @@ void CoordinatorCore::Impl::OnOtherModel(Process& worker, const std::string& dif
 // yet.
 std::string CoordinatorCore::Impl::CheckCheckpoint() const {
   if (!storage_.has_newest || !model_.has_value()) return "";
-  const v1::Manifest& manifest = storage_.newest;
-  const std::string name = CheckpointName(manifest.checkpoint());
-  if (const std::string difference = Difference(manifest.table(), model_->table());
+  const v1::CheckpointIndex& checkpoint_index = storage_.newest;
+  const std::string name = CheckpointName(checkpoint_index.checkpoint());
+  if (const std::string difference = Difference(checkpoint_index.table(), model_->table());
       !difference.empty()) {
     return absl::StrCat("the model differs from that of ", name, ": ", difference);
   }
-  if (absl::Status valid = ValidateLayout(manifest.table(), manifest.layout()); !valid.ok()) {
+  if (absl::Status valid = ValidateLayout(checkpoint_index.table(), checkpoint_index.layout());
+      !valid.ok()) {
     return absl::StrCat(name, " has no valid layout: ", valid.message());
   }
-  if (absl::Status valid = IntervalSet::FromProtos(manifest.ledger().applied()).status();
+  if (absl::Status valid = IntervalSet::FromProtos(checkpoint_index.ledger().applied()).status();
       !valid.ok()) {
     return absl::StrCat(name, " has no valid ledger: ", valid.message());
   }
@@ -432,27 +433,27 @@ std::string CoordinatorCore::Impl::CheckCheckpoint() const {
 // has holes, this attempt trains asynchronously on the open samples up to the next step, and the
 // attempt after it is synchronous.
 void CoordinatorCore::Impl::BeginFromCheckpoint(absl::Time now) {
-  const v1::Manifest& manifest = storage_.newest;
-  base_ = manifest.checkpoint();
+  const v1::CheckpointIndex& checkpoint_index = storage_.newest;
+  base_ = checkpoint_index.checkpoint();
   facts_.base_version = base_->step();
-  facts_.base_ledger = manifest.ledger();
-  if (options_.job.training().bit_exact() && manifest.isa() != Arithmetic()) {
-    Warn(absl::StrCat("BitExact: ", CheckpointName(*base_), " is of ", manifest.isa(),
+  facts_.base_ledger = checkpoint_index.ledger();
+  if (options_.job.training().bit_exact() && checkpoint_index.isa() != Arithmetic()) {
+    Warn(absl::StrCat("BitExact: ", CheckpointName(*base_), " is of ", checkpoint_index.isa(),
                       ", and training continues with ", Arithmetic(), ": bits may differ"),
          now);
   }
 
-  if (IsSynchronous(manifest.mode()) == Synchronous()) return;
-  if (IsSynchronous(manifest.mode())) {
-    if (manifest.samples() > 0) {
-      *facts_.base_ledger.add_applied() = ToProto(Interval{0, manifest.samples()});
+  if (IsSynchronous(checkpoint_index.mode()) == Synchronous()) return;
+  if (IsSynchronous(checkpoint_index.mode())) {
+    if (checkpoint_index.samples() > 0) {
+      *facts_.base_ledger.add_applied() = ToProto(Interval{0, checkpoint_index.samples()});
     }
     facts_.base_ledger.set_updates(base_->step());
     Info(absl::StrCat("training continues asynchronously after step ", base_->step()), now);
     return;
   }
 
-  IntervalSet applied = *IntervalSet::FromProtos(manifest.ledger().applied());
+  IntervalSet applied = *IntervalSet::FromProtos(checkpoint_index.ledger().applied());
   const uint64_t end = applied.empty() ? 0 : applied.Intervals().back().end;
   const uint64_t step = length_->StepFrom(end);
   if (applied.Count() == length_->SamplesAt(step)) {

@@ -207,8 +207,8 @@ TEST(OnExisting, ReplaceSurvivesCrashAtEveryWrite) {
     EXPECT_TRUE(claims.back().end());
     const absl::StatusOr<RestorePoint> point = FindRestorePoint(after.storage());
     ASSERT_TRUE(point.ok() && point->found) << point.status();
-    EXPECT_EQ(point->manifest.checkpoint().step(), 30u);
-    EXPECT_EQ(point->manifest.job(), "default/digits/u2");
+    EXPECT_EQ(point->checkpoint_index.checkpoint().step(), 30u);
+    EXPECT_EQ(point->checkpoint_index.job(), "default/digits/u2");
     if (finished) break;
     ++crashes;
   }

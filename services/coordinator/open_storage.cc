@@ -26,7 +26,7 @@ absl::StatusOr<StorageContents> ReadContents(
 
   RestorePoint& point = opened->point;
   contents.has_newest = point.found;
-  contents.newest = std::move(point.manifest);
+  contents.newest = std::move(point.checkpoint_index);
   contents.damaged = std::move(point.damaged);
 
   if (contents.existing.kind == ExistingJob::Kind::kRefused) return contents;
@@ -48,7 +48,7 @@ absl::StatusOr<StorageContents> ReadContents(
     absl::StatusOr<RestoreSource> source = restore_source();
     if (!source.ok()) return source.status();
     contents.has_newest = true;
-    contents.newest = std::move(source->manifest);
+    contents.newest = std::move(source->checkpoint_index);
     contents.foreign_directory = std::move(source->directory);
     for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
   }

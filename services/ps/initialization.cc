@@ -72,11 +72,12 @@ absl::Status Initialization::Begin() {
 }
 
 absl::Status Initialization::BeginLoading(const std::vector<uint32_t>& owned) {
-  const v1::Manifest& manifest = prepare_.checkpoint();
-  if (LayoutHash(manifest.table(), manifest.layout()) != state_.model->layout_hash()) {
+  const v1::CheckpointIndex& checkpoint_index = prepare_.checkpoint();
+  if (LayoutHash(checkpoint_index.table(), checkpoint_index.layout()) !=
+      state_.model->layout_hash()) {
     return absl::InvalidArgumentError("the checkpoint's tensors are not the job's");
   }
-  for (const v1::PartitionFile& file : manifest.files()) files_[file.partition()] = file;
+  for (const v1::PartitionFile& file : checkpoint_index.files()) files_[file.partition()] = file;
   for (uint32_t partition : owned) {
     const auto file = files_.find(partition);
     if (file == files_.end()) {
@@ -84,7 +85,7 @@ absl::Status Initialization::BeginLoading(const std::vector<uint32_t>& owned) {
           absl::StrCat("the checkpoint's manifest has no file for partition ", partition));
     }
     missing_.insert(partition);
-    state_.actions.push_back(LoadPartition{prepare_.init_id(), manifest.checkpoint(),
+    state_.actions.push_back(LoadPartition{prepare_.init_id(), checkpoint_index.checkpoint(),
                                            prepare_.checkpoint_directory(), file->second});
   }
   return absl::OkStatus();

@@ -654,24 +654,24 @@ class SnapshotsTest : public ViewsTest {
   void RestoreAsAttempt(uint64_t attempt, const std::vector<WritePartition>& writes) {
     v1::CoordinatorMessage message;
     *message.mutable_prepare_state() = shard.MakePrepareState(1, attempt);
-    v1::Manifest& manifest = *message.mutable_prepare_state()->mutable_checkpoint();
-    *manifest.mutable_checkpoint() = writes[0].checkpoint;
-    *manifest.mutable_table() = shard.table;
-    *manifest.mutable_layout() = shard.layout();
+    v1::CheckpointIndex& checkpoint_index = *message.mutable_prepare_state()->mutable_checkpoint();
+    *checkpoint_index.mutable_checkpoint() = writes[0].checkpoint;
+    *checkpoint_index.mutable_table() = shard.table;
+    *checkpoint_index.mutable_layout() = shard.layout();
     std::map<uint32_t, absl::Cord> files;
     for (const WritePartition& write : writes) {
       const EncodedPartition encoded = EncodePartition(*write.content);
       files[write.partition] = encoded.bytes;
-      *manifest.add_files() = encoded.file;
+      *checkpoint_index.add_files() = encoded.file;
     }
-    message.mutable_prepare_state()->set_version(manifest.checkpoint().step());
+    message.mutable_prepare_state()->set_version(checkpoint_index.checkpoint().step());
     shard.Tell(message);
     for (const LoadPartition& load : shard.TakeActions<LoadPartition>()) {
       shard.core().OnPartitionLoaded(load.init_id, load.file.partition(),
                                      files[load.file.partition()], shard.now);
     }
     shard.Pause(1, 1, attempt);
-    shard.Install(shard.MakeView(1, manifest.checkpoint().step(), {7, 8}, attempt));
+    shard.Install(shard.MakeView(1, checkpoint_index.checkpoint().step(), {7, 8}, attempt));
   }
   std::vector<uint64_t> TakePinned() {
     std::vector<uint64_t> versions;
@@ -834,17 +834,17 @@ TEST_F(SnapshotsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
   ASSERT_THAT(writes, SizeIs(2));
   shard.TakeMessages();
-  v1::Manifest manifest;
-  manifest.mutable_checkpoint()->set_attempt(1);
-  manifest.mutable_checkpoint()->set_step(1);
-  *manifest.mutable_table() = shard.table;
-  *manifest.mutable_layout() = shard.layout();
+  v1::CheckpointIndex checkpoint_index;
+  checkpoint_index.mutable_checkpoint()->set_attempt(1);
+  checkpoint_index.mutable_checkpoint()->set_step(1);
+  *checkpoint_index.mutable_table() = shard.table;
+  *checkpoint_index.mutable_layout() = shard.layout();
   std::map<uint32_t, absl::Cord> files;
   for (const WritePartition& write : writes) {
     EXPECT_EQ(write.directory, "somewhere");
     const EncodedPartition encoded = EncodePartition(*write.content);
     files[write.partition] = encoded.bytes;
-    *manifest.add_files() = encoded.file;
+    *checkpoint_index.add_files() = encoded.file;
     Written(write, encoded.file);
   }
   const auto written = shard.TakeMessages(&v1::MemberMessage::has_snapshot_written,
@@ -856,8 +856,8 @@ TEST_F(SnapshotsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
 
   v1::CoordinatorMessage message;
   *message.mutable_prepare_state() = shard.MakePrepareState(1, /*attempt=*/2);
-  *message.mutable_prepare_state()->mutable_checkpoint() = manifest;
-  message.mutable_prepare_state()->set_version(manifest.checkpoint().step());
+  *message.mutable_prepare_state()->mutable_checkpoint() = checkpoint_index;
+  message.mutable_prepare_state()->set_version(checkpoint_index.checkpoint().step());
   shard.Tell(message);
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));
@@ -928,11 +928,11 @@ TEST_F(SnapshotsTest, ADamagedFileIsSaidByName) {
   shard.Connect();
   v1::CoordinatorMessage message;
   *message.mutable_prepare_state() = shard.MakePrepareState(1);
-  v1::Manifest& manifest = *message.mutable_prepare_state()->mutable_checkpoint();
-  *manifest.mutable_table() = shard.table;
-  *manifest.mutable_layout() = message.prepare_state().layout();
+  v1::CheckpointIndex& checkpoint_index = *message.mutable_prepare_state()->mutable_checkpoint();
+  *checkpoint_index.mutable_table() = shard.table;
+  *checkpoint_index.mutable_layout() = message.prepare_state().layout();
   for (uint32_t p : {0, 1}) {
-    v1::PartitionFile& file = *manifest.add_files();
+    v1::PartitionFile& file = *checkpoint_index.add_files();
     file.set_partition(p);
     file.set_name(PartitionFileName(p));
     file.set_bytes(100);

@@ -171,7 +171,7 @@ class CoordinatorWorld {
     ref.set_step(bytes_->Below(16));
     switch (bytes_->Below(4)) {
       case 0:
-        return job_.core->OnManifestWritten(ref, absl::OkStatus(), job_.now);
+        return job_.core->OnCheckpointIndexWritten(ref, absl::OkStatus(), job_.now);
       case 1:
         return job_.core->OnClaimResult(bytes_->Below(4), absl::UnavailableError("disk"), job_.now);
       case 2:

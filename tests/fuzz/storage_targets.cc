@@ -133,23 +133,23 @@ std::vector<std::string> PartitionFileSeeds() {
 
 // ---------------------------------------------------------------- manifests and claims
 
-v1::Manifest SmallManifest(uint64_t step) {
+v1::CheckpointIndex SmallCheckpointIndex(uint64_t step) {
   const ps::EncodedPartition partition = SmallPartition(true);
-  v1::Manifest manifest;
-  manifest.set_format_version(kCheckpointFormatVersion);
-  manifest.set_job("default/test/1");
-  manifest.mutable_checkpoint()->set_attempt(1);
-  manifest.mutable_checkpoint()->set_step(step);
-  manifest.set_mode(v1::ASYNCHRONOUS);
-  manifest.set_samples(68);
-  manifest.mutable_ledger()->add_applied()->set_end(68);
-  manifest.mutable_ledger()->set_updates(step);
-  manifest.set_optimizer("Adam");
-  *manifest.mutable_table() = SmallModel()->table();
-  *manifest.mutable_layout() = SmallModel()->layout();
-  *manifest.add_files() = partition.file;
-  manifest.set_time("2026-01-01T00:00:00Z");
-  return manifest;
+  v1::CheckpointIndex checkpoint_index;
+  checkpoint_index.set_format_version(kCheckpointFormatVersion);
+  checkpoint_index.set_job("default/test/1");
+  checkpoint_index.mutable_checkpoint()->set_attempt(1);
+  checkpoint_index.mutable_checkpoint()->set_step(step);
+  checkpoint_index.set_mode(v1::ASYNCHRONOUS);
+  checkpoint_index.set_samples(68);
+  checkpoint_index.mutable_ledger()->add_applied()->set_end(68);
+  checkpoint_index.mutable_ledger()->set_updates(step);
+  checkpoint_index.set_optimizer("Adam");
+  *checkpoint_index.mutable_table() = SmallModel()->table();
+  *checkpoint_index.mutable_layout() = SmallModel()->layout();
+  *checkpoint_index.add_files() = partition.file;
+  checkpoint_index.set_time("2026-01-01T00:00:00Z");
+  return checkpoint_index;
 }
 
 v1::Claim SmallClaim(uint64_t attempt) {
@@ -179,14 +179,15 @@ std::string WithChecksum(absl::string_view text) {
 }
 
 bool CheckCheckpointIndex(absl::string_view text) {
-  absl::StatusOr<v1::Manifest> manifest = ManifestFromJson(text);
-  if (!CheckedOk(manifest.status())) return false;
-  manifest->set_format_version(kCheckpointFormatVersion);
-  const absl::StatusOr<v1::Manifest> again = ManifestFromJson(ManifestToJson(*manifest));
+  absl::StatusOr<v1::CheckpointIndex> checkpoint_index = CheckpointIndexFromJson(text);
+  if (!CheckedOk(checkpoint_index.status())) return false;
+  checkpoint_index->set_format_version(kCheckpointFormatVersion);
+  const absl::StatusOr<v1::CheckpointIndex> again =
+      CheckpointIndexFromJson(CheckpointIndexToJson(*checkpoint_index));
   SLUICE_CHECK(again.ok(), "a manifest that was read can be written");
-  SLUICE_CHECK(again->SerializeAsString() == manifest->SerializeAsString(),
+  SLUICE_CHECK(again->SerializeAsString() == checkpoint_index->SerializeAsString(),
                "manifests survive a round trip");
-  (void)CheckedOk(CheckManifest(*manifest));
+  (void)CheckedOk(ValidateCheckpointIndex(*checkpoint_index));
   return true;
 }
 
@@ -195,7 +196,9 @@ bool RunCheckpointIndex(absl::string_view input) {
   return CheckCheckpointIndex(WithChecksum(input)) || accepted;
 }
 
-std::vector<std::string> CheckpointIndexSeeds() { return {ManifestToJson(SmallManifest(17))}; }
+std::vector<std::string> CheckpointIndexSeeds() {
+  return {CheckpointIndexToJson(SmallCheckpointIndex(17))};
+}
 
 bool CheckClaim(absl::string_view text) {
   absl::StatusOr<v1::Claim> claim = ClaimFromJson(text);
@@ -232,13 +235,13 @@ std::map<std::string, std::string> WholeStorage() {
     SLUICE_CHECK(storage->CreateClaim(SmallClaim(attempt)).ok(), "the claim is new");
   }
   for (uint64_t step : {10, 17}) {
-    const v1::Manifest manifest = SmallManifest(step);
-    SLUICE_CHECK(
-        storage
-            ->WriteFile(manifest.checkpoint(), manifest.files(0).name(), SmallPartition(true).bytes)
-            .ok(),
-        "the file is written");
-    SLUICE_CHECK(storage->WriteManifest(manifest).ok(), "the manifest is written");
+    const v1::CheckpointIndex checkpoint_index = SmallCheckpointIndex(step);
+    SLUICE_CHECK(storage
+                     ->WriteFile(checkpoint_index.checkpoint(), checkpoint_index.files(0).name(),
+                                 SmallPartition(true).bytes)
+                     .ok(),
+                 "the file is written");
+    SLUICE_CHECK(storage->WriteCheckpointIndex(checkpoint_index).ok(), "the manifest is written");
   }
   const auto keep = [&](const std::string& path) {
     const absl::StatusOr<std::string> content = disk.Read(path, 1 << 20);

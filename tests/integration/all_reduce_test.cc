@@ -158,7 +158,7 @@ std::vector<double> FinalParameters(const v1::JobSpec& job, const std::string& d
   const auto code = processes.WaitForExit("coordinator", absl::Seconds(120));
   EXPECT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(code.value_or(-1), 0) << Contents(processes.LogFile("coordinator"));
-  const auto manifest = FinalManifest(processes.checkpoints());
+  const auto manifest = FinalCheckpointIndex(processes.checkpoints());
   EXPECT_TRUE(manifest.ok()) << manifest.status();
   std::vector<double> all;
   if (!manifest.ok()) return all;

@@ -142,7 +142,7 @@ TEST_F(BitExactTest, ResumingWithOtherReplicaCountsDoesNotChangeResult) {
     ASSERT_EQ(*code, 0);
   }
 
-  const auto manifest = FinalManifest(absl::StrCat(directory, "/checkpoints"));
+  const auto manifest = FinalCheckpointIndex(absl::StrCat(directory, "/checkpoints"));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_GE(manifest->checkpoint().step(), 15u);
   EXPECT_LT(manifest->checkpoint().step(), 60u);

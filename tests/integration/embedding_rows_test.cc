@@ -204,7 +204,7 @@ TEST(EmbeddingRowsTest, BoundedStalenessAppliesEachSampleOnceWhenWorkerDies) {
   ASSERT_TRUE(processes.StartAll().ok());
   Disturb(processes);
   Finish(processes);
-  const auto manifest = FinalManifest(processes.checkpoints());
+  const auto manifest = FinalCheckpointIndex(processes.checkpoints());
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   uint64_t samples = 0;
   for (const v1::Range& range : manifest->ledger().applied())

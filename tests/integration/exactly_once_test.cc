@@ -235,7 +235,7 @@ TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
     ASSERT_TRUE(code.ok()) << code.status();
     ASSERT_EQ(*code, kExitOk) << Contents(processes_->LogFile("coordinator"));
 
-    const auto manifest = FinalManifest(processes_->checkpoints());
+    const auto manifest = FinalCheckpointIndex(processes_->checkpoints());
     ASSERT_TRUE(manifest.ok()) << manifest.status();
     samples = manifest->samples();
     ASSERT_LT(samples, kSamples * kEpochs);

@@ -127,7 +127,7 @@ TEST_F(FailuresTest, NamesDamagedCheckpointAndUsesNextOlder) {
   WaitFor([](const v1::JobProgress& p) { return p.checkpoint().last().step() >= 30; });
   ASSERT_TRUE(processes_->Kill("coordinator", /*report=*/false).ok());
 
-  const auto manifest = FinalManifest(processes_->checkpoints());
+  const auto manifest = FinalCheckpointIndex(processes_->checkpoints());
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   const std::string directory =
       absl::StrCat(processes_->checkpoints(), "/attempt-",
@@ -162,7 +162,7 @@ TEST_F(FailuresTest, RefusesCheckpointOfOtherModelAndNamesDifference) {
     ASSERT_TRUE(first.Suspend().ok());
     ASSERT_TRUE(first.WaitForExit("coordinator", absl::Seconds(60)).ok());
   }
-  ASSERT_TRUE(FinalManifest(absl::StrCat(directory, "/checkpoints")).ok());
+  ASSERT_TRUE(FinalCheckpointIndex(absl::StrCat(directory, "/checkpoints")).ok());
 
   (*job.mutable_model()->mutable_dimensions())["out"] = 1;
   job.mutable_data()->mutable_synthetic()->clear_shape();
@@ -194,7 +194,7 @@ TEST_F(FailuresTest, ContinuesFromCheckpointOfAnotherJob) {
   ASSERT_EQ(second.WaitForExit("coordinator", absl::Seconds(60)).value_or(-1), kExitOk);
 
   // It trained from step 20 to step 30.
-  const auto manifest = FinalManifest(absl::StrCat(directory, "/checkpoints"));
+  const auto manifest = FinalCheckpointIndex(absl::StrCat(directory, "/checkpoints"));
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->checkpoint().attempt(), 1u);
   EXPECT_EQ(manifest->checkpoint().step(), 30u);

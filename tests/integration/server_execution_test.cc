@@ -186,7 +186,7 @@ TEST(ServerExecutionTest, SeveralTrainersApplyEachSampleOnceWhenOneIsKilled) {
   ASSERT_TRUE(begun.ok()) << begun.status();
   ASSERT_TRUE(processes.Kill("worker-1", /*report=*/true).ok());
   Finish(processes);
-  const auto manifest = FinalManifest(processes.checkpoints());
+  const auto manifest = FinalCheckpointIndex(processes.checkpoints());
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   const auto applied = IntervalSet::FromProtos(manifest->ledger().applied());
   ASSERT_TRUE(applied.ok()) << applied.status();

@@ -530,8 +530,9 @@ void Checker::OnFile(const v1::CheckpointRef& ref, const PartitionFacts& content
   files_[key][content.partition] = content;
 }
 
-void Checker::OnManifest(const v1::Manifest& manifest) {
-  const RefKey key = {manifest.checkpoint().attempt(), manifest.checkpoint().step()};
+void Checker::OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
+  const RefKey key = {checkpoint_index.checkpoint().attempt(),
+                      checkpoint_index.checkpoint().step()};
   const std::map<uint32_t, PartitionFacts>& files = files_[key];
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     if (index_.IsEmpty(partition)) continue;
@@ -545,7 +546,7 @@ void Checker::OnManifest(const v1::Manifest& manifest) {
         const uint32_t tensor = TensorOf(partition, i);
         if (model_.IsSilent(tensor)) continue;
         double expected = model_.Initial(tensor)[0];
-        for (const v1::Range& range : manifest.ledger().applied()) {
+        for (const v1::Range& range : checkpoint_index.ledger().applied()) {
           expected += model_.SumOf({range.begin(), range.end()}, tensor);
         }
         if (file->second.blocks[i][0] != expected) {
@@ -573,7 +574,7 @@ void Checker::OnManifest(const v1::Manifest& manifest) {
   }
 }
 
-void Checker::OnEnd(uint64_t total, const std::optional<v1::Manifest>& newest) {
+void Checker::OnEnd(uint64_t total, const std::optional<v1::CheckpointIndex>& newest) {
   if (!newest) return Fail("the job ended without a checkpoint");
   if (synchronous()) {
     if (newest->checkpoint().step() != total) {

@@ -94,9 +94,9 @@ class Checker {
 
   // Checkpoints. A file is noted when it is written, judged when a manifest names it.
   void OnFile(const v1::CheckpointRef& ref, const PartitionFacts& content);
-  void OnManifest(const v1::Manifest& manifest);
+  void OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index);
   // The job has succeeded.
-  void OnEnd(uint64_t total, const std::optional<v1::Manifest>& newest);
+  void OnEnd(uint64_t total, const std::optional<v1::CheckpointIndex>& newest);
 
  private:
   using ViewKey = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;

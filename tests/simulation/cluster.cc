@@ -237,12 +237,12 @@ Outcome Cluster::Run() {
   if (!checker_.failed()) {
     const auto length = coordinator::JobLength::Create(scenario_.job, scenario_.samples);
     const bool synchronous = scenario_.job.training().mode() == v1::SYNCHRONOUS;
-    std::optional<v1::Manifest> newest;
+    std::optional<v1::CheckpointIndex> newest;
     if (!storage_->Damaged().empty()) {
       newest = storage_->NewestAsWritten();
     } else if (absl::StatusOr<RestorePoint> whole = FindRestorePoint(**storage_);
                whole.ok() && whole->found) {
-      newest = whole->manifest;
+      newest = whole->checkpoint_index;
     }
     CheckOnlyOwnIsLeft();
     checker_.OnEnd(synchronous ? length->total_steps() : length->total_samples(), newest);

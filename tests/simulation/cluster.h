@@ -237,8 +237,8 @@ class Cluster {
   uint32_t faults_left_;
   uint64_t next_fault_ = 0;  // event number
   absl::Time calm_since_ = absl::InfiniteFuture();
-  const uint64_t first_attempt_;                // behind those of an earlier job
-  const std::optional<v1::Manifest> replaced_;  // that job's newest
+  const uint64_t first_attempt_;                       // behind those of an earlier job
+  const std::optional<v1::CheckpointIndex> replaced_;  // that job's newest
   bool finished_ = false;
   bool suspending_ = false;
   std::vector<std::string> mended_;  // paths of files that were damaged, and are as written

@@ -55,16 +55,16 @@ bool MemoryStorage::HasFile(const v1::CheckpointRef& ref, const std::string& nam
 // ---- damage
 
 std::string MemoryStorage::DamageCheckpoint(Random* random) {
-  std::vector<v1::Manifest> whole;
+  std::vector<v1::CheckpointIndex> whole;
   const std::vector<v1::CheckpointRef> candidates =
       RestoreCandidates(*storage_->ReadClaims(), *storage_->ListCheckpoints());
   for (const v1::CheckpointRef& ref : candidates) {
-    absl::StatusOr<v1::Manifest> manifest = ReadWholeCheckpoint(*storage_, ref);
-    if (manifest.ok()) whole.push_back(*std::move(manifest));
+    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = ReadWholeCheckpoint(*storage_, ref);
+    if (checkpoint_index.ok()) whole.push_back(*std::move(checkpoint_index));
   }
   if (whole.size() < 2) return "";
   // The newest one most often, because a restoration reads it.
-  const v1::Manifest& pick = whole[random->OneIn(3) ? random->Below(whole.size()) : 0];
+  const v1::CheckpointIndex& pick = whole[random->OneIn(3) ? random->Below(whole.size()) : 0];
   if (pick.files().empty() || random->OneIn(2)) {
     return DamageFile(PathOf(pick.checkpoint(), "manifest.json"), /*may_remove=*/false, random);
   }
@@ -177,12 +177,12 @@ std::vector<v1::CheckpointRef> MemoryStorage::CandidatesAsWritten() {
   return candidates;
 }
 
-std::optional<v1::Manifest> MemoryStorage::NewestAsWritten() {
-  std::optional<v1::Manifest> newest;
+std::optional<v1::CheckpointIndex> MemoryStorage::NewestAsWritten() {
+  std::optional<v1::CheckpointIndex> newest;
   WithFilesAsWritten([&] {
     const std::vector<v1::CheckpointRef> candidates =
         RestoreCandidates(*storage_->ReadClaims(), *storage_->ListCheckpoints());
-    if (!candidates.empty()) newest = *storage_->ReadManifest(candidates.front());
+    if (!candidates.empty()) newest = *storage_->ReadCheckpointIndex(candidates.front());
   });
   return newest;
 }

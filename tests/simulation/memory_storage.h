@@ -48,7 +48,7 @@ class MemoryStorage {
   // The checkpoints to restore from, best first, and the best manifest: as written, regardless of
   // later damage.
   std::vector<v1::CheckpointRef> CandidatesAsWritten();
-  std::optional<v1::Manifest> NewestAsWritten();
+  std::optional<v1::CheckpointIndex> NewestAsWritten();
 
   bool HasFile(const v1::CheckpointRef& ref, const std::string& name);
 

@@ -311,16 +311,17 @@ void CoordinatorProcess::On(const coordinator::ReadClaims&) {
   });
 }
 
-void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
-  After([this, manifest = action.manifest] {
+void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
+  After([this, checkpoint_index = action.checkpoint_index] {
     if (cluster_.DiskFails()) {
       // It may be there all the same.
-      if (cluster_.random().OneIn(2)) (void)cluster_.storage()->WriteManifest(manifest);
+      if (cluster_.random().OneIn(2))
+        (void)cluster_.storage()->WriteCheckpointIndex(checkpoint_index);
       cluster_.Trace("a manifest cannot be written");
-      After([this, manifest] {
-        core_.OnManifestWritten(manifest.checkpoint(),
-                                absl::ResourceExhaustedError("no space left on device"),
-                                cluster_.scheduler().now());
+      After([this, checkpoint_index] {
+        core_.OnCheckpointIndexWritten(checkpoint_index.checkpoint(),
+                                       absl::ResourceExhaustedError("no space left on device"),
+                                       cluster_.scheduler().now());
         Perform();
       });
       return;
@@ -329,21 +330,23 @@ void CoordinatorProcess::On(const coordinator::WriteManifest& action) {
     // manifest alone, of a checkpoint with which no attempt begins.
     const std::vector<v1::Claim> claims = cluster_.storage()->ReadClaims().value();
     const bool newest =
-        claims.empty() || claims.back().attempt() <= manifest.checkpoint().attempt();
-    for (const v1::PartitionFile& file : manifest.files()) {
-      if (!newest || cluster_.storage().HasFile(manifest.checkpoint(), file.name())) continue;
+        claims.empty() || claims.back().attempt() <= checkpoint_index.checkpoint().attempt();
+    for (const v1::PartitionFile& file : checkpoint_index.files()) {
+      if (!newest || cluster_.storage().HasFile(checkpoint_index.checkpoint(), file.name()))
+        continue;
       cluster_.checker().Fail(absl::StrCat("the manifest of ",
-                                           CheckpointDirectory(manifest.checkpoint()), " names ",
-                                           file.name(), ", which is not there"));
+                                           CheckpointDirectory(checkpoint_index.checkpoint()),
+                                           " names ", file.name(), ", which is not there"));
     }
     absl::Status status;
-    OnDisk([&] { status = cluster_.storage()->WriteManifest(manifest); });
-    cluster_.Trace(absl::StrCat("manifest ", CheckpointDirectory(manifest.checkpoint())));
-    cluster_.checker().OnManifest(manifest);
+    OnDisk([&] { status = cluster_.storage()->WriteCheckpointIndex(checkpoint_index); });
+    cluster_.Trace(absl::StrCat("manifest ", CheckpointDirectory(checkpoint_index.checkpoint())));
+    cluster_.checker().OnCheckpointIndex(checkpoint_index);
     if (!alive()) return;
     if (newest && !status.ok()) cluster_.checker().Fail(std::string(status.message()));
-    After([this, manifest, status] {
-      core_.OnManifestWritten(manifest.checkpoint(), status, cluster_.scheduler().now());
+    After([this, checkpoint_index, status] {
+      core_.OnCheckpointIndexWritten(checkpoint_index.checkpoint(), status,
+                                     cluster_.scheduler().now());
       Perform();
     });
   });
@@ -355,7 +358,7 @@ void CoordinatorProcess::On(const coordinator::DeleteCheckpoint& action) {
 
 void CoordinatorProcess::On(const coordinator::RemoveIncomplete& action) {
   After([this, checkpoint = action.checkpoint] {
-    if (absl::IsNotFound(cluster_.storage()->ReadManifest(checkpoint).status())) {
+    if (absl::IsNotFound(cluster_.storage()->ReadCheckpointIndex(checkpoint).status())) {
       OnDisk([&] { (void)cluster_.storage()->Remove(checkpoint); });
     }
     After([this] {
@@ -377,7 +380,7 @@ void CoordinatorProcess::On(const coordinator::AnswerSnapshot& action) {
 void CoordinatorProcess::On(const coordinator::Exit& action) {
   // Nothing is lost by a suspension for which there was time to save.
   if (action.reason == coordinator::ExitReason::kSuspended && action.message == "suspended") {
-    const std::optional<v1::Manifest> newest = cluster_.storage().NewestAsWritten();
+    const std::optional<v1::CheckpointIndex> newest = cluster_.storage().NewestAsWritten();
     const uint64_t step = Progress().step();
     if (!newest.has_value() || newest->checkpoint().step() < step) {
       cluster_.checker().Fail(

@@ -73,7 +73,7 @@ class CoordinatorProcess : public Process {
   void On(const coordinator::ReadStorage& action);
   void On(const coordinator::ClaimAttempt& action);
   void On(const coordinator::ReadClaims& action);
-  void On(const coordinator::WriteManifest& action);
+  void On(const coordinator::WriteCheckpointIndex& action);
   void On(const coordinator::DeleteCheckpoint& action);
   void On(const coordinator::RemoveIncomplete& action);
   void On(const coordinator::AnswerSnapshot& action);

@@ -47,21 +47,21 @@ absl::Status CopyPieces(const std::string& file, const std::string& tensor,
 
 }  // namespace
 
-absl::StatusOr<v1::Manifest> FinalManifest(const std::string& checkpoints) {
+absl::StatusOr<v1::CheckpointIndex> FinalCheckpointIndex(const std::string& checkpoints) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const auto storage = MakeLocalStorage(files.get(), checkpoints, "test");
   absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage);
   if (!point.ok()) return point.status();
   if (!point->found) return absl::NotFoundError(absl::StrCat("no checkpoint in ", checkpoints));
-  return point->manifest;
+  return point->checkpoint_index;
 }
 
 absl::StatusOr<std::vector<double>> FinalTensor(const std::string& checkpoints,
                                                 const std::string& tensor) {
-  absl::StatusOr<v1::Manifest> manifest = FinalManifest(checkpoints);
-  if (!manifest.ok()) return manifest.status();
+  absl::StatusOr<v1::CheckpointIndex> checkpoint_index = FinalCheckpointIndex(checkpoints);
+  if (!checkpoint_index.ok()) return checkpoint_index.status();
   uint64_t elements = 0;
-  for (const v1::TensorSpec& spec : manifest->table().tensors()) {
+  for (const v1::TensorSpec& spec : checkpoint_index->table().tensors()) {
     if (spec.name() != tensor) continue;
     elements = 1;
     for (const int64_t extent : spec.shape()) elements *= static_cast<uint64_t>(extent);
@@ -70,8 +70,8 @@ absl::StatusOr<std::vector<double>> FinalTensor(const std::string& checkpoints,
   std::vector<double> values(elements, -1);
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const auto storage = MakeLocalStorage(files.get(), checkpoints, "test");
-  for (const v1::PartitionFile& file : manifest->files()) {
-    absl::StatusOr<absl::Cord> content = storage->ReadFile(manifest->checkpoint(), file);
+  for (const v1::PartitionFile& file : checkpoint_index->files()) {
+    absl::StatusOr<absl::Cord> content = storage->ReadFile(checkpoint_index->checkpoint(), file);
     if (!content.ok()) return content.status();
     absl::Status status = CopyPieces(std::string(*content), tensor, &values);
     if (!status.ok()) return status;
@@ -80,10 +80,10 @@ absl::StatusOr<std::vector<double>> FinalTensor(const std::string& checkpoints,
 }
 
 absl::StatusOr<std::vector<uint64_t>> FinalStateHashes(const std::string& checkpoints) {
-  absl::StatusOr<v1::Manifest> manifest = FinalManifest(checkpoints);
-  if (!manifest.ok()) return manifest.status();
-  std::vector<uint64_t> hashes(manifest->layout().partitions(), 0);
-  for (const v1::PartitionFile& file : manifest->files()) {
+  absl::StatusOr<v1::CheckpointIndex> checkpoint_index = FinalCheckpointIndex(checkpoints);
+  if (!checkpoint_index.ok()) return checkpoint_index.status();
+  std::vector<uint64_t> hashes(checkpoint_index->layout().partitions(), 0);
+  for (const v1::PartitionFile& file : checkpoint_index->files()) {
     hashes[file.partition()] = file.state_hash();
   }
   return hashes;

@@ -12,7 +12,7 @@
 namespace sluice::testing {
 
 // The manifest of the newest usable checkpoint. NOT_FOUND if there is none.
-absl::StatusOr<v1::Manifest> FinalManifest(const std::string& checkpoints);
+absl::StatusOr<v1::CheckpointIndex> FinalCheckpointIndex(const std::string& checkpoints);
 
 // The parameters of a tensor of float64 or float32 in that checkpoint.
 absl::StatusOr<std::vector<double>> FinalTensor(const std::string& checkpoints,

@@ -460,7 +460,7 @@ StorageContents FakeJob::Contents() const {
   StorageContents contents;
   contents.claims = claims;
   // R11, if each claim's parent was the newest checkpoint at the time of the claim.
-  for (auto it = manifests.rbegin(); it != manifests.rend(); ++it) {
+  for (auto it = checkpoint_indexes.rbegin(); it != checkpoint_indexes.rend(); ++it) {
     if (deleted.count(it->first) > 0) continue;
     contents.checkpoints.push_back(it->second.checkpoint());
     if (damaged.count(it->first) > 0) {
@@ -532,15 +532,17 @@ void FakeJob::Perform(Action& action) {
     } else {
       core->OnClaimsRead(claims, now);
     }
-  } else if (auto* write = std::get_if<WriteManifest>(&action)) {
-    if (hold_manifest) return;
-    const v1::CheckpointRef ref = write->manifest.checkpoint();
+  } else if (auto* write = std::get_if<WriteCheckpointIndex>(&action)) {
+    if (hold_checkpoint_index) return;
+    const v1::CheckpointRef ref = write->checkpoint_index.checkpoint();
     if (storage != nullptr) {
-      core->OnManifestWritten(ref, storage->WriteManifest(write->manifest), now);
+      core->OnCheckpointIndexWritten(ref, storage->WriteCheckpointIndex(write->checkpoint_index),
+                                     now);
       return;
     }
-    if (manifest_error.ok()) manifests[{ref.attempt(), ref.step()}] = write->manifest;
-    core->OnManifestWritten(ref, manifest_error, now);
+    if (checkpoint_index_error.ok())
+      checkpoint_indexes[{ref.attempt(), ref.step()}] = write->checkpoint_index;
+    core->OnCheckpointIndexWritten(ref, checkpoint_index_error, now);
   } else if (auto* remove = std::get_if<DeleteCheckpoint>(&action)) {
     deleted.insert({remove->checkpoint.attempt(), remove->checkpoint.step()});
     if (storage != nullptr) {
@@ -549,7 +551,7 @@ void FakeJob::Perform(Action& action) {
   } else if (auto* incomplete = std::get_if<RemoveIncomplete>(&action)) {
     removed.emplace_back(incomplete->checkpoint.attempt(), incomplete->checkpoint.step());
     if (storage != nullptr &&
-        absl::IsNotFound(storage->ReadManifest(incomplete->checkpoint).status())) {
+        absl::IsNotFound(storage->ReadCheckpointIndex(incomplete->checkpoint).status())) {
       (void)storage->Remove(incomplete->checkpoint);
     }
     if (!hold_removals) core->OnIncompleteRemoved(now);

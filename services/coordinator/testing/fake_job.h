@@ -188,12 +188,12 @@ class FakeJob {
   CheckpointStorage* storage = nullptr;
   std::function<absl::StatusOr<StorageContents>()> read_storage;  // null: from the fields below
   std::vector<v1::Claim> claims;
-  std::map<std::pair<uint64_t, uint64_t>, v1::Manifest> manifests;
+  std::map<std::pair<uint64_t, uint64_t>, v1::CheckpointIndex> checkpoint_indexes;
   std::set<std::pair<uint64_t, uint64_t>> damaged;
   std::set<std::pair<uint64_t, uint64_t>> deleted;
   std::vector<std::pair<uint64_t, uint64_t>> removed;  // incomplete checkpoints, in order
-  absl::Status storage_error, manifest_error, claim_error;
-  bool hold_manifest = false;
+  absl::Status storage_error, checkpoint_index_error, claim_error;
+  bool hold_checkpoint_index = false;
   bool hold_storage = false;  // a read ends when the test answers it
   bool heartbeats = true;     // members send heartbeats
   bool hold_removals = false;

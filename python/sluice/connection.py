@@ -174,7 +174,8 @@ class _Reader:
                     min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION,
                     job=job, shard_incarnation=shard.process.incarnation,
                     sender=wire.ProcessId(role=wire.READER, incarnation=self._incarnation))
-                pull = wire.Pull(version=self._snapshot.version, snapshot_id=self._snapshot.snapshot_id, request=1)
+                pull = wire.Pull(version=self._snapshot.version, request=1,
+                                 snapshot_id=self._snapshot.snapshot_id)
                 view = self._snapshot.view.id
                 stream.send([(wire.Header(view=view, hello=hello), []),
                              (wire.Header(view=view, pull=pull), [])])

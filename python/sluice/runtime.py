@@ -381,7 +381,8 @@ class Runtime:
 
     def _perform_ReadInitialTensor(self, action):
         content = self._model[3](action.tensor)
-        self._event('on_initial_tensor', action.init_id, action.tensor, content, instance=self._instance)
+        self._event('on_initial_tensor', action.init_id, action.tensor, content,
+                    instance=self._instance)
 
     def _perform_StoreBlock(self, action):
         try:

@@ -336,8 +336,8 @@ class World:
             elif chance < 0.085 and self.view is not None:
                 snapshot_id = turn + 1
                 self.tell(evaluate=wire.Evaluate(
-                    evaluation=snapshot_id, snapshot_id=snapshot_id, version=self.core.step + snapshot_id % 2,
-                    samples=wire.Range(begin=0, end=10)))
+                    evaluation=snapshot_id, snapshot_id=snapshot_id,
+                    version=self.core.step + snapshot_id % 2, samples=wire.Range(begin=0, end=10)))
             elif self.batch_sizes and chance < 0.3:
                 self.tell(heartbeat_reply=wire.HeartbeatReply(
                     sequence=turn, batch_size=self.random.choice(self.batch_sizes)))

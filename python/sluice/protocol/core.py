@@ -28,7 +28,7 @@ _DEFAULT_HEARTBEAT = 0.5
 
 @dataclasses.dataclass
 class Options:
-    process: object  # ProcessId: role WORKER, index, and an incarnation that is new in every instance
+    process: object  # ProcessId: role WORKER, index, and the incarnation of this instance
     job: str         # "<namespace>/<name>/<uid>"
     host: str = ''
     pid: int = 0
@@ -374,8 +374,8 @@ class WorkerCore:
         self._init_pusher.stop()
         self._read_view()
         self._update_links()
-        # The job continues without this instance: it was expelled, or may leave. A view without members
-        # means that training ends: the previous members wait for Finish.
+        # The job continues without this instance: it was expelled, or may leave. A view without
+        # members means that training ends: the previous members wait for Finish.
         left_out = self._was_member and not context.member
         if left_out and (view.workers or self._leave_reason is not None):
             self._exit(
@@ -425,7 +425,8 @@ class WorkerCore:
         context = self._context
         wanted = {}
         if self._init_pusher.active:
-            wanted.update((s.process.incarnation, s.address) for s in self._init_pusher.initialize.shards)
+            shards = self._init_pusher.initialize.shards
+            wanted.update((s.process.incarnation, s.address) for s in shards)
         if context.may_evaluate():
             wanted.update((s.process.incarnation, s.address) for s in context.view.shards)
         for shard, link in list(context.links.items()):

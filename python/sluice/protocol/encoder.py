@@ -40,7 +40,7 @@ class GradientEncoder:
         return codec_lib.is_elementwise(codec) and not self._feedback
 
     def encode(self, partial_sum, block, dtype, values):
-        """The payload of a block of a partial sum's gradient; repeated calls return the same payload."""
+        """The payload of a block of a partial sum's gradient; the same in repeated calls."""
         key = (partial_sum, block)
         payload = self._encoded.get(key)
         if payload is None:

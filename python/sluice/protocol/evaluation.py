@@ -87,13 +87,16 @@ class EvaluationQueue:
             request, _ = asked
             if current_version is not None and current_version == request.version:
                 self._issue(asked, actions.Buffer.CURRENT)
-            elif self._snapshot_id and self._snapshot_id == request.snapshot_id and self._receiver.is_whole():
+            elif (self._snapshot_id and self._snapshot_id == request.snapshot_id
+                  and self._receiver.is_whole()):
                 self._issue(asked, actions.Buffer.EVALUATION)
             else:
                 still.append(asked)
         self._waiting = still
-        # The buffer is free for another snapshot once no evaluation reads or waits for the current one.
-        wanted = self._snapshot_id and any(request.snapshot_id == self._snapshot_id for request, _ in still)
+        # The buffer is free for another snapshot once no evaluation reads or waits for the
+        # current one.
+        wanted = self._snapshot_id and any(
+            request.snapshot_id == self._snapshot_id for request, _ in still)
         if still and not wanted and not self._running:
             self._start_pull(still[0][0].snapshot_id)
 
@@ -134,5 +137,6 @@ class EvaluationQueue:
                 self._receiver.forget_partial(partition)
                 partitions.append(partition)
         if partitions:
-            header = wire.Header(pull=wire.Pull(snapshot_id=self._snapshot_id, partitions=partitions))
+            header = wire.Header(
+                pull=wire.Pull(snapshot_id=self._snapshot_id, partitions=partitions))
             self._context.send(link, header)

@@ -1,7 +1,7 @@
 """The gradients of one step that a worker holds, by microbatches.
 
-Intuition: services/worker/core/step_gradients.h, which this follows. A worker pushes a few *partial sums*
-per step, sums over contiguous microbatches: those computed as one batch or, with BitExact, the
+Intuition: services/worker/core/step_gradients.h, which this follows. A worker pushes a few *partial
+sums* per step, sums over contiguous microbatches: those computed as one batch or, with BitExact, the
 maximal complete subtrees of its assignment in the binary tree over the step's microbatches.
 `assign` keeps the partial sums that are completely inside the new assignment.
 """
@@ -48,8 +48,8 @@ class StepGradients:
         return UNRESOLVED if node is None else node[tensor]
 
     def resolve(self, computed, tensor, gradient):
-        """Adds a tensor's gradient (None: it has none). Returns the partial sum that now has the tensor,
-        if any."""
+        """Adds a tensor's gradient (None: it has none). Returns the partial sum that now has the
+        tensor, if any."""
         node = self._nodes.get(computed)
         if node is None or node[tensor] is not UNRESOLVED:
             return None
@@ -105,8 +105,8 @@ class StepGradients:
         return any(begin <= key[0] and key[1] <= end for begin, end in self.partial_sums)
 
     def _merge_up(self, key, tensor):
-        """Sums a tensor upwards while both halves are present. Returns the partial sum that it reaches, if
-        any."""
+        """Sums a tensor upwards while both halves are present. Returns the partial sum that it
+        reaches, if any."""
         while True:
             node = self._nodes.get(key)
             if node is None or node[tensor] is UNRESOLVED:

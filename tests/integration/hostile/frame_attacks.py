@@ -141,7 +141,8 @@ class FrameAttacks(client.HostileClient):
             # The nonempty partitions of this shard.
             owned = sorted({block.partition for block in snapshot.layout.blocks if view.owner[block.partition] == position})
             pulls = [frame_lib.encode(client.header(view.id, pull=wire.Pull(
-                version=snapshot.version, snapshot_id=snapshot.snapshot_id, partitions=[number] * 20000, request=number))) for number in owned]
+                version=snapshot.version, snapshot_id=snapshot.snapshot_id,
+                partitions=[number] * 20000, request=number))) for number in owned]
             threads.append(threading.Thread(target=self._pour, daemon=True,
                                             args=(shard, (wire.READER, 0, reader), pulls, False)))
 

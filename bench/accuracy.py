@@ -67,7 +67,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--data", required=True, help="directory with MNIST's four IDX files")
-    parser.add_argument("--sluice", default=os.path.join(here, "../bazel-bin/services/cli/sluice"))
+    parser.add_argument("--sluice", default=os.path.join(here, "../bazel-bin/cli/sluice"))
     parser.add_argument("--epochs", type=int, default=5, help="of convnet")
     parser.add_argument("--seeds", type=int, default=3, help="runs of convnet in each mode")
     parser.add_argument("--skip-mnist-net", action="store_true")

@@ -5,7 +5,7 @@
     bench/codec_accuracy.py --data data/mnist --only None TopK --steps 200
 
 `convnet` on MNIST, 2 workers, 2 shards, the same seed for all, so each step has the same samples.
-Runs bazel-bin/services/cli/sluice, which must be built first.
+Runs bazel-bin/cli/sluice, which must be built first.
 """
 import argparse
 import json
@@ -76,7 +76,7 @@ def train(options, compression):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=lambda text: pathlib.Path(text).resolve(), required=True, help="the four IDX files")
-    parser.add_argument("--sluice", type=lambda text: pathlib.Path(text).resolve(), default=ROOT / "bazel-bin/services/cli/sluice")
+    parser.add_argument("--sluice", type=lambda text: pathlib.Path(text).resolve(), default=ROOT / "bazel-bin/cli/sluice")
     parser.add_argument("--model", default="convnet")
     parser.add_argument("--steps", type=int, default=1876)
     parser.add_argument("--seed", type=int, default=1)

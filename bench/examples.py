@@ -6,7 +6,7 @@ seconds.
     bench/examples.py --only pool queues       some
     bench/examples.py --long                   without shortening
 
-Runs bazel-bin/services/cli/sluice; build it, //examples and //examples/plugins/lion:liblion.so
+Runs bazel-bin/cli/sluice; build it, //examples and //examples/plugins/lion:liblion.so
 first. A gradient is one worker's contribution: a synchronous step has one per worker, an
 asynchronous update has one. Gradients/s are measured over the coordinator's training time; seconds
 are from the command's start to its end.
@@ -82,7 +82,7 @@ def place_files(spec, example, options):
     for place in (data.get("source"), data.get("evaluation", {}).get("source"), spec["model"]):
         if not place or "path" not in place:
             continue
-        built = options.sluice.absolute().parents[2]  # the directory bazel-bin under any name
+        built = options.sluice.absolute().parents[1]  # the directory bazel-bin under any name
         path = example.parent / place["path"].replace("../bazel-bin", str(built))
         if not path.exists():
             return place["path"]
@@ -121,11 +121,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="names of examples; default: all")
     parser.add_argument("--long", action="store_true", help="do not shorten")
-    parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "bazel-bin" / "services" / "cli" / "sluice")
+    parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "bazel-bin" / "cli" / "sluice")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one example")
     options = parser.parse_args()
     # The optimizer `lion`, built beside the command.
-    built = options.sluice.absolute().parents[2] / "examples" / "plugins" / "lion"
+    built = options.sluice.absolute().parents[1] / "examples" / "plugins" / "lion"
     os.environ["SLUICE_PLUGIN_PATH"] = f"{built}:{os.environ.get('SLUICE_PLUGIN_PATH', '')}"
     examples = {path.stem: path for path in sorted((ROOT / "examples").glob("*.yaml"))}
     unknown = set(options.only or []) - set(examples)

@@ -69,7 +69,7 @@ def main():
     options = parser.parse_args()
     # The runfiles, if Bazel has put the programs beside this file.
     os.environ.setdefault('SLUICE_PROGRAMS', str(pathlib.Path(__file__).absolute().parent.parent))
-    sluice = str(pathlib.Path(job_processes.program('cli')).with_name('sluice'))
+    sluice = str(pathlib.Path(job_processes.program('ps')).parents[2] / 'cli/sluice')
     print('| attack | | steps/s before | during | after | coordinator, MiB | shards, MiB | |\n|---|---|---|---|---|---|---|---|')
     wrong = 0
     for tls in (True, False):

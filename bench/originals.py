@@ -9,7 +9,7 @@ prints a table.
 
 Rounds alternate between theirs and ours, so that a busy machine affects both; the table has
 medians, and Sluice's ratio (of rates, or of seconds). The originals' programs are in bench/peers/;
-ours are the job files of examples/, run by bazel-bin/services/cli/sluice. Rates exclude the start
+ours are the job files of examples/, run by bazel-bin/cli/sluice. Rates exclude the start
 of processes on both sides. A second table splits the workers' time. --programs names a directory of
 other programs, such as a sluice-worker with the originals' LibTorch (LIBTORCH=pip,
 CONTRIBUTING.md).
@@ -145,7 +145,7 @@ def main():
     parser.add_argument("--priority", action="store_true", help="run both sides with `chrt -r 10`")
     beside = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path(os.environ.get("SLUICE_DATA", beside)), help="directory with mnist/")
-    parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "bazel-bin" / "services" / "cli" / "sluice")
+    parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "bazel-bin" / "cli" / "sluice")
     parser.add_argument("--programs", type=pathlib.Path, help="directory of sluice-coordinator, sluice-ps and sluice-worker")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one run")
     parser.add_argument("--json", type=pathlib.Path, help="also write all values to this file")

@@ -9,7 +9,7 @@ import unittest
 from docs import pages
 from tools import unittest_main
 
-SLUICE = os.path.abspath('services/cli/sluice')
+SLUICE = os.path.abspath('cli/sluice')
 
 
 def help_of(*command):

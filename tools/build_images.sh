@@ -28,7 +28,7 @@ declare -rA TARGETS=(
   [sluice-ps]=//services/ps:sluice-ps
   [sluice-ps-torch]=//services/stage:sluice-ps-torch
   [sluice-worker]=//services/worker:sluice-worker
-  [sluice]=//services/cli:sluice
+  [sluice]=//cli:sluice
 )
 readonly SERVER=(sluice-coordinator sluice-ps sluice)
 # Python's packages and the dependencies of the package sluice.

@@ -16,11 +16,11 @@ cd "$(repository_root)"
 say "installing missing packages"
 tools/install_dependencies.sh --run
 say "building sluice (a first build takes several minutes)"
-quiet_bazel build //services/cli:sluice //examples //examples/plugins/lion:liblion.so
+quiet_bazel build //cli:sluice //examples //examples/plugins/lion:liblion.so
 built=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
 # For examples/lion.yaml.
 export SLUICE_PLUGIN_PATH=${SLUICE_PLUGIN_PATH:-$built/examples/plugins/lion}
 
 if (($# == 0)); then set -- examples/fashion-mnist.yaml; fi
 say "training: sluice run $*"
-exec "$built/services/cli/sluice" run "$@"
+exec "$built/cli/sluice" run "$@"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "operator/local/resume.h"
+#include "operator/api/resume.h"
 #include "operator/reconciler/names.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/common/utf8.h"
@@ -472,7 +472,7 @@ class Reporter {
       api::TrainingJob before, after;
       before.spec = std::move(running);
       after.spec = job_.job.spec;
-      for (local::ManifestChange& change : local::CompareJobs(before, after)) {
+      for (api::ManifestChange& change : api::CompareJobs(before, after)) {
         if (!TakesEffectAtOnce(change.path)) fields.push_back(std::move(change.path));
       }
     }

@@ -77,7 +77,7 @@ def _find_binary(binary):
     found = shutil.which(os.fspath(binary))
     if found is None:
         raise FileNotFoundError(
-            f'there is no program {binary}: build it (bazel build //services/cli:sluice) and put '
+            f'there is no program {binary}: build it (bazel build //cli:sluice) and put '
             'it on the PATH, or set $SLUICE_BINARY')
     return found
 

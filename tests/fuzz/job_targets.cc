@@ -11,17 +11,17 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "cli/local/job_directory.h"
+#include "cli/plan.h"
 #include "operator/api/codec.h"
 #include "operator/api/manifest.h"
 #include "operator/api/print/print.h"
 #include "operator/api/training_job.h"
 #include "operator/api/yaml_document.h"
-#include "operator/local/job_directory.h"
 #include "operator/policy/reason_from_log.h"
 #include "proto/describe.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
-#include "services/cli/plan.h"
 #include "services/common/check.h"
 #include "services/common/fake_file_system.h"
 #include "services/common/file_util.h"
@@ -305,10 +305,9 @@ std::vector<FuzzTarget> JobTargets() {
        "operator/api/print/yaml_scalar.cc"},
       {"job_object", RunJobObject, JobObjectSeeds, 8192, "operator/api/codec.cc"},
       {"job_spec", RunJobSpec, JobSpecSeeds, 4096, ""},
-      {"description", RunDescription, DescriptionSeeds, 2048, "services/cli/plan.cc"},
-      {"bandwidth", RunBandwidth, nullptr, 64, "services/cli/plan.cc"},
-      {"job_directory", RunJobDirectory, JobDirectorySeeds, 4096,
-       "operator/local/job_directory.cc"},
+      {"description", RunDescription, DescriptionSeeds, 2048, "cli/plan.cc"},
+      {"bandwidth", RunBandwidth, nullptr, 64, "cli/plan.cc"},
+      {"job_directory", RunJobDirectory, JobDirectorySeeds, 4096, "cli/local/job_directory.cc"},
       {"reason_from_log", RunReasonFromLog, nullptr, 2048, "operator/policy/reason_from_log.cc"},
       {"address", RunAddress, nullptr, 512,
        "services/common/web_address.cc services/transport/endpoint.cc "

@@ -11,7 +11,7 @@ import xml.etree.ElementTree
 from tools import unittest_main
 
 PROGRAMS = os.path.abspath('.')
-SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+SLUICE = os.path.join(PROGRAMS, 'cli', 'sluice')
 PATIENCE_S = 240
 
 MANIFEST = {

@@ -15,7 +15,7 @@ import unittest
 from tools import unittest_main
 
 PROGRAMS = os.path.abspath('.')
-SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+SLUICE = os.path.join(PROGRAMS, 'cli', 'sluice')
 COORDINATOR = os.path.join(PROGRAMS, 'services', 'coordinator', 'sluice-coordinator')
 SHARD = os.path.join(PROGRAMS, 'services', 'stage', 'sluice-ps-torch')
 WORKER = os.path.join(PROGRAMS, 'services', 'worker', 'sluice-worker')

@@ -29,7 +29,7 @@ def rows(table):
 class Codecs(unittest.TestCase):
 
     def test_each_codec_with_error_feedback_loses_less_than_a_point_for_a_fraction_of_the_bytes(self):
-        command = [sys.executable, str(PROGRAM), '--data', str(DATA), '--sluice', str(ROOT / 'services/cli/sluice'), '--only', *FRACTIONS]
+        command = [sys.executable, str(PROGRAM), '--data', str(DATA), '--sluice', str(ROOT / 'cli/sluice'), '--only', *FRACTIONS]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, 'SLUICE_BIN_DIR': str(ROOT)})
         print(done.stdout)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -16,7 +16,7 @@ import unittest
 from tools import unittest_main
 
 PROGRAMS = os.path.abspath('.')
-SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+SLUICE = os.path.join(PROGRAMS, 'cli', 'sluice')
 WORKER = os.path.join(PROGRAMS, 'services', 'worker', 'sluice-worker')
 PATIENCE_S = 120
 

@@ -25,7 +25,7 @@ def rows(table):
 class Examples(unittest.TestCase):
 
     def test_one_command_runs_every_example_and_prints_a_table(self):
-        command = [sys.executable, str(ROOT / 'bench/examples.py'), '--sluice', str(ROOT / 'services/cli/sluice')]
+        command = [sys.executable, str(ROOT / 'bench/examples.py'), '--sluice', str(ROOT / 'cli/sluice')]
         # No local data of this machine.
         environment = {name: value for name, value in os.environ.items() if name != 'SLUICE_DATA'}
         done = subprocess.run(command, capture_output=True, text=True, env={**environment, 'SLUICE_BIN_DIR': str(ROOT)})

@@ -15,7 +15,7 @@ import unittest
 from tools import unittest_main
 
 PROGRAMS = os.path.abspath('.')
-SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+SLUICE = os.path.join(PROGRAMS, 'cli', 'sluice')
 PATIENCE_S = 120
 
 

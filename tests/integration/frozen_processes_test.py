@@ -26,7 +26,7 @@ import unittest
 from tools import unittest_main
 
 PROGRAMS = os.environ.get('SLUICE_TEST_PROGRAMS', os.path.abspath('.'))
-SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+SLUICE = os.path.join(PROGRAMS, 'cli', 'sluice')
 
 STEPS = 60
 STEP_S = 0.02

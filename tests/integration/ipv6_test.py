@@ -146,7 +146,7 @@ class Ipv6Test(unittest.TestCase):
 
     def certificates(self):
         tls = self.directory / 'tls'
-        command = [str(ROOT / 'services/cli/sluice'), 'certificates', 'test', '-o', str(tls), '--shards', '2', '--workers', '2']
+        command = [str(ROOT / 'cli/sluice'), 'certificates', 'test', '-o', str(tls), '--shards', '2', '--workers', '2']
         subprocess.run(command, check=True, capture_output=True)
         return tls
 

@@ -33,7 +33,7 @@ class Originals(unittest.TestCase):
                     examples.set_field(manifest['spec'], field, value)
                 path = self.directory / f'{name}.yaml'
                 path.write_text(json.dumps(manifest))
-                done = subprocess.run([ROOT / 'services/cli/sluice', 'validate', path], capture_output=True, text=True)
+                done = subprocess.run([ROOT / 'cli/sluice', 'validate', path], capture_output=True, text=True)
                 with self.subTest(workload=name, quick=bool(quick)):
                     self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertTrue((ROOT / 'bench' / 'peers' / case.theirs[0]).exists(), name)
@@ -43,7 +43,7 @@ class Originals(unittest.TestCase):
         python.write_text(f'#!/bin/sh\necho \'{{"gradients_per_second": {RATE}, "seconds": {SECONDS}}}\'\n')
         python.chmod(0o755)
 
-        command = [sys.executable, str(ROOT / 'bench/originals.py'), '--python', str(python), '--sluice', str(ROOT / 'services/cli/sluice'),
+        command = [sys.executable, str(ROOT / 'bench/originals.py'), '--python', str(python), '--sluice', str(ROOT / 'cli/sluice'),
                    '--programs', str(ROOT), '--rounds', '1', '--quick', '--only', 'mlp', 'mlp-asynchronous', 'ray-vector', '--json', str(self.directory / 'values')]
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

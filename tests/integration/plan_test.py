@@ -14,7 +14,7 @@ import urllib.request
 from tools import unittest_main
 
 PROGRAMS = os.path.abspath('.')
-SLUICE = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+SLUICE = os.path.join(PROGRAMS, 'cli', 'sluice')
 PATIENCE_S = 120
 STEPS = (300, 1000, 3000)  # minimum steps to measure over; with more steps, the error at both ends matters less
 TOLERANCE = 0.05

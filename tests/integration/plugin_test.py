@@ -44,7 +44,7 @@ class PluginTest(unittest.TestCase):
         work = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
         (work / 'job.yaml').write_text(_MANIFEST % parameters)
         return subprocess.run(
-            [_ROOT / 'services/cli/sluice', 'run', 'job.yaml', '--output', 'json'], cwd=work, capture_output=True,
+            [_ROOT / 'cli/sluice', 'run', 'job.yaml', '--output', 'json'], cwd=work, capture_output=True,
             text=True, timeout=_PATIENCE, check=False, env={**os.environ, 'SLUICE_PLUGIN_PATH': str(libraries)})
 
     def test_plugin_trains_job(self):

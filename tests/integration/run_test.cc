@@ -27,7 +27,7 @@
 #include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "operator/local/job_directory.h"
+#include "cli/local/job_directory.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/safetensors.h"
@@ -121,7 +121,7 @@ class RunTest : public ::testing::Test {
   // `output`: the end of a pipe that the command writes to instead of a new file.
   pid_t Start(std::vector<std::string> arguments, int output = -1) {
     output_ = absl::StrCat(directory_, "/output-", ++runs_);
-    arguments.insert(arguments.begin(), programs_ + "/services/cli/sluice");
+    arguments.insert(arguments.begin(), programs_ + "/cli/sluice");
     arguments.insert(arguments.end(), {"--state-dir", directory_ + "/state"});
     std::vector<char*> raw;
     for (std::string& argument : arguments) raw.push_back(argument.data());

@@ -31,7 +31,7 @@ class TerminalTest(unittest.TestCase):
         directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
         (directory / 'job.yaml').write_text(_MANIFEST % steps)
         own = {name: value for name, value in os.environ.items() if name != 'NO_COLOR'}
-        shown = terminal.Terminal([_ROOT / 'services/cli/sluice', 'run', directory / 'job.yaml', '--bin-dir', _ROOT, '--state-dir',
+        shown = terminal.Terminal([_ROOT / 'cli/sluice', 'run', directory / 'job.yaml', '--bin-dir', _ROOT, '--state-dir',
                                    directory / 'state'], {**own, 'TERM': 'xterm', 'LANG': 'C.UTF-8', **environment})
         self.addCleanup(shown.close)
         return shown

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/running_snapshot.h"
 #include "proto/jobcontrol.grpc.pb.h"
-#include "services/cli/running_snapshot.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/transport/grpc_settings.h"

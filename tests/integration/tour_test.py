@@ -81,7 +81,7 @@ class Tour(unittest.TestCase):
     def arguments(self, command):
         words = command.split()
         self.assertEqual(words[0], 'sluice')
-        words[0] = os.path.join(PROGRAMS, 'services', 'cli', 'sluice')
+        words[0] = os.path.join(PROGRAMS, 'cli', 'sluice')
         return words + (['--bin-dir', PROGRAMS] if words[1] == 'run' else [])
 
     def output(self, command):

@@ -33,7 +33,7 @@ PROCESSES = {'sluice-coordinator': ['coordinator'], 'sluice-ps': ['ps-0', 'ps-1'
 
 
 def find(program):
-    return str(next(pathlib.Path('services').rglob(program)).absolute())
+    return str(next(path for folder in ('cli', 'services') for path in pathlib.Path(folder).rglob(program)).absolute())
 
 
 @unittest.skipIf(prometheus.program() is None, 'Debian\'s package prometheus is not there')

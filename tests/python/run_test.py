@@ -70,7 +70,7 @@ class Run(unittest.TestCase):
 
     def setUp(self):
         self.directory = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR')))
-        os.environ['SLUICE_BINARY'] = str(_ROOT / 'services/cli/sluice')
+        os.environ['SLUICE_BINARY'] = str(_ROOT / 'cli/sluice')
         os.environ['SLUICE_BIN_DIR'] = str(_ROOT)
         os.environ['PYTHONPATH'] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
 

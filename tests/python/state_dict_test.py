@@ -22,7 +22,7 @@ from tests.python import mlp_worker
 from tools import unittest_main
 
 _ROOT = pathlib.Path(job_processes.program('ps')).parents[2].absolute()
-_SLUICE = str(_ROOT / 'services/cli/sluice')
+_SLUICE = str(_ROOT / 'cli/sluice')
 _SAMPLES = 200
 _HELD_OUT = 20
 

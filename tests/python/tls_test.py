@@ -31,7 +31,7 @@ class Tls(unittest.TestCase):
         self.certify()
 
     def certify(self, *arguments):
-        command = [str(pathlib.Path(job_processes.program('cli')).with_name('sluice')), 'certificates',
+        command = [str(pathlib.Path(job_processes.program('ps')).parents[2] / 'cli/sluice'), 'certificates',
                    'test', '-o', str(self.tls), '--shards', '2', '--workers', '2', *arguments]
         return subprocess.run(command, check=True, capture_output=True, encoding='utf-8').stdout
 

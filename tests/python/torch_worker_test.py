@@ -165,7 +165,7 @@ class Examples(unittest.TestCase):
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
         self.enterContext(mock.patch.dict(os.environ, {
             'PATH': f'{self.directory / "bin"}:{os.environ["PATH"]}', 'PYTHONPATH': paths,
-            'SLUICE_BINARY': str(root / 'services/cli/sluice'), 'SLUICE_BIN_DIR': str(root)}))
+            'SLUICE_BINARY': str(root / 'cli/sluice'), 'SLUICE_BIN_DIR': str(root)}))
         before = os.getcwd()
         os.chdir(self.directory / 'python')
         self.addCleanup(os.chdir, before)

@@ -11,7 +11,7 @@ from tests.cluster.testing import cluster
 TAG = 'test'
 PREFIX = 'localhost/'
 _PROGRAMS = {
-    'sluice': 'services/cli/sluice',
+    'sluice': 'cli/sluice',
     'sluice-coordinator': 'services/coordinator/sluice-coordinator',
     'sluice-operator': 'operator/sluice-operator',
     'sluice-ps': 'services/ps/sluice-ps',

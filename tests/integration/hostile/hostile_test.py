@@ -16,7 +16,7 @@ from tests.integration.hostile import cases
 from tests.python import job_processes
 from tools import unittest_main
 
-_SLUICE = str(pathlib.Path(job_processes.program('cli')).with_name('sluice'))
+_SLUICE = str(pathlib.Path(job_processes.program('ps')).parents[2] / 'cli/sluice')
 
 
 class _Attacked(unittest.TestCase):

@@ -21,8 +21,8 @@ from tests.python import job_processes
 from tools import unittest_main
 
 _NOBODY = 65534
-_SLUICE = str(pathlib.Path(job_processes.program('cli')).with_name('sluice'))
-_ROOT = pathlib.Path(_SLUICE).parents[2]
+_SLUICE = str(pathlib.Path(job_processes.program('ps')).parents[2] / 'cli/sluice')
+_ROOT = pathlib.Path(_SLUICE).parents[1]
 _MANIFEST = """apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: private}

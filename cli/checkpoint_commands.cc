@@ -1,0 +1,436 @@
+// inspect, export.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/command.h"
+#include "cli/jobs.h"
+#include "cli/local/job_directory.h"
+#include "cli/progress_text.h"
+#include "cli/run_preparation.h"
+#include "cli/run_program.h"
+#include "cli/running_snapshot.h"
+#include "cli/tensor_text.h"
+#include "operator/api/enum_names.h"
+#include "services/checkpoint/checkpoint_reader.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/checkpoint/state_dict_extras.h"
+#include "services/common/exit_code.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr size_t kMaxExtrasBytes = size_t{64} << 30;
+constexpr size_t kValuesShown = 64;
+constexpr size_t kValuesWatched = 10;
+constexpr double kWatchSeconds = 1;  // default interval of --watch
+constexpr absl::Duration kSnapshotTimeout = absl::Seconds(30);
+
+struct CheckpointFlags {
+  std::string state_directory = ".sluice";
+  ClusterFlags cluster;
+  std::string target;
+  std::string tensor;
+  std::string output;
+  std::string format;
+  std::string model;
+  std::string program_directory;
+  double watch_seconds = 0;
+  bool stats = false;
+};
+
+// A checkpoint, and the model of the job that wrote it.
+struct Found {
+  std::string directory;  // of the checkpoint
+  std::unique_ptr<CheckpointStorage> storage;
+  v1::CheckpointIndex checkpoint_index;
+  absl::StatusOr<std::vector<SafetensorsArray>> tensors;
+  std::vector<std::string> damaged;  // newer checkpoints that were skipped
+  std::string model;                 // the job's TorchScript file, if it has one
+};
+
+std::unique_ptr<CheckpointStorage> OpenStorage(const Environment& environment,
+                                               const std::string& directory) {
+  return MakeLocalStorage(environment.files, directory, absl::StrCat("cli-", getpid()));
+}
+
+bool Exists(const Environment& environment, const std::string& path) {
+  const absl::StatusOr<bool> exists = environment.files->Exists(path);
+  return exists.ok() && *exists;
+}
+
+absl::StatusOr<Found> NewestIn(const Environment& environment, const std::string& directory) {
+  Found found;
+  found.storage = OpenStorage(environment, directory);
+  absl::StatusOr<NewestCheckpoint> newest = ReadNewestCheckpoint(*found.storage);
+  if (!newest.ok()) {
+    return absl::Status(newest.status().code(),
+                        absl::StrCat(directory, ": ", newest.status().message()));
+  }
+  found.checkpoint_index = std::move(newest->point.checkpoint_index);
+  found.damaged = std::move(newest->point.damaged);
+  found.tensors = std::move(newest->tensors);
+  found.directory = JoinPath(directory, CheckpointDirectory(found.checkpoint_index.checkpoint()));
+  return found;
+}
+
+// The target is a checkpoint's directory, a directory of checkpoints, or the name of a job.
+absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
+  std::string target = flags.target;
+  while (target.size() > 1 && absl::EndsWith(target, "/")) target.pop_back();
+  if (Exists(environment, JoinPath(target, "manifest.json"))) {
+    const absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(FileNameOf(target));
+    if (!ref.ok()) return ref.status();
+    Found found;
+    found.directory = target;
+    found.storage = OpenStorage(environment, DirectoryOf(target));
+    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = found.storage->ReadCheckpointIndex(*ref);
+    if (!checkpoint_index.ok()) return checkpoint_index.status();
+    found.checkpoint_index = *std::move(checkpoint_index);
+    found.tensors = ReadCheckpointTensors(*found.storage, found.checkpoint_index);
+    return found;
+  }
+  if (Exists(environment, JoinPath(target, "claims"))) return NewestIn(environment, target);
+  const local::JobDirectory directory(environment.files, flags.state_directory, target);
+  const absl::StatusOr<api::TrainingJob> job = directory.ReadJob();
+  if (!job.ok()) {
+    return absl::NotFoundError(absl::StrCat(
+        flags.target, " is neither a checkpoint's directory nor a job in ", flags.state_directory));
+  }
+  const std::string& chosen = job->spec.checkpoint().directory();
+  absl::StatusOr<Found> found =
+      NewestIn(environment, chosen.empty() ? directory.checkpoints() : chosen);
+  if (found.ok()) found->model = job->spec.model().path();
+  return found;
+}
+
+absl::Status KeepOnly(const std::string& name, std::vector<SafetensorsArray>* tensors) {
+  if (name.empty()) return absl::OkStatus();
+  std::string known;
+  for (const SafetensorsArray& tensor : *tensors) absl::StrAppend(&known, "\n  ", tensor.name);
+  tensors->erase(std::remove_if(tensors->begin(), tensors->end(),
+                                [&](const SafetensorsArray& t) { return t.name != name; }),
+                 tensors->end());
+  if (!tensors->empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("there is no tensor ", name, "; there are:", known));
+}
+
+void PrintTensors(const Environment& environment, const CheckpointFlags& flags,
+                  const std::vector<SafetensorsArray>& tensors,
+                  const std::map<std::string, std::string>& owners) {
+  const bool one = !flags.tensor.empty();
+  for (const std::string& line : TensorTableLines(tensors, flags.stats || one, owners)) {
+    *environment.out << line << "\n";
+  }
+  if (!one) return;
+  for (const std::string& line : ValueLines(tensors[0], kValuesShown)) {
+    *environment.out << line << "\n";
+  }
+}
+
+// The name that manifests use.
+std::string ModeText(v1::Mode mode) {
+  for (const auto& [name, value] : api::NamesOf(mode)) {
+    if (value == mode) return name;
+  }
+  return v1::Mode_Name(mode);
+}
+
+std::string OptimizerText(const std::string& written) {
+  v1::OptimizerSpec::Name optimizer;
+  if (!v1::OptimizerSpec::Name_Parse(written, &optimizer)) return written;
+  for (const auto& [name, value] : api::NamesOf(optimizer)) {
+    if (value == optimizer) return name;
+  }
+  return written;
+}
+
+int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
+  absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
+  if (!found.ok()) return Complain(environment, found.status());
+  const v1::CheckpointIndex& checkpoint_index = found->checkpoint_index;
+  std::ostream& out = *environment.out;
+  for (const std::string& damaged : found->damaged) out << "skipped: " << damaged << "\n";
+  out << "checkpoint  " << found->directory << "\n"
+      << "job         " << checkpoint_index.job() << "\n"
+      << "step        " << CountText(checkpoint_index.checkpoint().step()) << " of attempt "
+      << checkpoint_index.checkpoint().attempt() << ", " << CountText(checkpoint_index.samples())
+      << " samples\n"
+      << "written     " << checkpoint_index.time() << " by " << checkpoint_index.isa() << "\n"
+      << "training    " << ModeText(checkpoint_index.mode()) << ", "
+      << OptimizerText(checkpoint_index.optimizer()) << ", seed " << checkpoint_index.seed()
+      << ", loss " << LossText(checkpoint_index.loss()) << "\n";
+  uint64_t bytes = 0;
+  int bad = 0;
+  for (const v1::PartitionFile& file : checkpoint_index.files()) {
+    bytes += file.bytes();
+    if (found->tensors.ok()) continue;
+    const absl::Status status =
+        found->storage->ReadFile(checkpoint_index.checkpoint(), file).status();
+    if (status.ok()) continue;
+    ++bad;
+    out << "damaged     " << status.message() << "\n";
+  }
+  out << "files       " << checkpoint_index.files_size() << ", " << BytesText(bytes)
+      << (bad == 0 ? ", all intact" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
+  if (bad > 0) return kExitFailed;
+  if (!found->tensors.ok()) return Complain(environment, found->tensors.status());
+  if (absl::Status s = KeepOnly(flags.tensor, &*found->tensors); !s.ok())
+    return Complain(environment, s);
+  PrintTensors(environment, flags, *found->tensors, /*owners=*/{});
+  return kExitOk;
+}
+
+// Reads one snapshot; the access is kept for the next.
+absl::StatusOr<RunningSnapshot> PullFrom(Jobs* jobs, const std::string& name,
+                                         std::unique_ptr<Jobs::Access>* access) {
+  if (*access == nullptr) {
+    absl::StatusOr<std::unique_ptr<Jobs::Access>> reached = jobs->Reach(name);
+    if (!reached.ok()) return reached.status();
+    *access = *std::move(reached);
+  }
+  absl::StatusOr<RunningSnapshot> snapshot =
+      PullSnapshot((*access)->Source(), (*access)->Identity(), kSnapshotTimeout);
+  // The job's processes may have been replaced by the next time.
+  if (!snapshot.ok()) access->reset();
+  return snapshot;
+}
+
+void PrintSnapshot(const Environment& environment, const CheckpointFlags& flags,
+                   const RunningSnapshot& snapshot) {
+  std::ostream& out = *environment.out;
+  out << flags.target << " (running) at step " << CountText(snapshot.version);
+  if (flags.watch_seconds > 0 && !flags.stats) {
+    out << ": " << WatchText(snapshot.tensors, kValuesWatched) << "\n";
+  } else {
+    out << "\n";
+    PrintTensors(environment, flags, snapshot.tensors, snapshot.owners);
+  }
+  out.flush();
+}
+
+int InspectRunning(const Environment& environment, const CheckpointFlags& flags, Jobs* jobs) {
+  std::unique_ptr<Jobs::Access> access;
+  const bool watch = flags.watch_seconds > 0;
+  std::optional<uint64_t> shown;  // the step that was printed last
+  absl::Status told;              // the last error that was printed
+  for (bool again = false;; again = true) {
+    absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs, flags.target, &access);
+    // With --watch, the end of the job is not a failure.
+    if (again && absl::IsFailedPrecondition(snapshot.status())) return kExitOk;
+    if (!snapshot.ok()) {
+      if (!watch || absl::IsFailedPrecondition(snapshot.status()) ||
+          absl::IsNotFound(snapshot.status())) {
+        return Complain(environment, snapshot.status());
+      }
+      if (std::exchange(told, snapshot.status()) != snapshot.status()) {
+        *environment.err << "sluice: " << snapshot.status().message() << "\n";
+      }
+    } else {
+      told = absl::OkStatus();
+      if (absl::Status s = KeepOnly(flags.tensor, &snapshot->tensors); !s.ok()) {
+        return Complain(environment, s);
+      }
+      // Each version is printed once.
+      if (std::exchange(shown, snapshot->version) != snapshot->version) {
+        PrintSnapshot(environment, flags, *snapshot);
+      }
+    }
+    if (!watch) return kExitOk;
+    std::this_thread::sleep_for(absl::ToChronoMilliseconds(absl::Seconds(flags.watch_seconds)));
+    if (access != nullptr && !access->Running()) return kExitOk;
+  }
+}
+
+int Inspect(const Environment& environment, const CheckpointFlags& flags) {
+  const absl::StatusOr<std::unique_ptr<Jobs>> jobs =
+      FindJobs(environment, flags.state_directory, flags.cluster);
+  if (!jobs.ok()) return Complain(environment, jobs.status());
+  if (flags.cluster.wanted()) return InspectRunning(environment, flags, jobs->get());
+  const local::JobDirectory directory(environment.files, flags.state_directory, flags.target);
+  if (directory.LockedBy().has_value()) return InspectRunning(environment, flags, jobs->get());
+  return InspectCheckpoint(environment, flags);
+}
+
+int ExportTorchScript(const Environment& environment, const CheckpointFlags& flags,
+                      const std::string& model, const absl::Cord& tensors) {
+  if (model.empty()) {
+    return Complain(environment, absl::InvalidArgumentError(
+                                     "TorchScript is for jobs with a TorchScript model; name its "
+                                     "file with --model, or export safetensors"));
+  }
+  const auto programs = FindPrograms(flags.program_directory.empty()
+                                         ? environment.program_directories
+                                         : std::vector<std::string>{flags.program_directory},
+                                     {v1::WORKER});
+  if (!programs.ok()) return Complain(environment, programs.status());
+  const std::string temporary = absl::StrCat(flags.output, ".tensors-", getpid());
+  const absl::Status status =
+      AtomicWriteFile(environment.files, temporary, tensors, absl::StrCat(getpid()));
+  if (!status.ok()) return Complain(environment, status);
+  environment.out->flush();
+  const int code = RunProgram({programs->worker, "export-torchscript", "--model", model,
+                               "--tensors", temporary, "--output", flags.output});
+  (void)environment.files->Remove(temporary);
+  return code;
+}
+
+// The parameters of a job that runs on a cluster, in the form that a checkpoint has.
+absl::StatusOr<Found> FindRunning(const Environment& environment, const CheckpointFlags& flags) {
+  const absl::StatusOr<std::unique_ptr<Jobs>> jobs =
+      FindJobs(environment, flags.state_directory, flags.cluster);
+  if (!jobs.ok()) return jobs.status();
+  std::unique_ptr<Jobs::Access> access;
+  absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs->get(), flags.target, &access);
+  if (!snapshot.ok()) return snapshot.status();
+  Found found;
+  found.checkpoint_index.set_job(access->Identity());
+  found.checkpoint_index.mutable_checkpoint()->set_step(snapshot->version);
+  found.tensors = std::move(snapshot->tensors);
+  return found;
+}
+
+// Adds the entries of the model's state_dict that are not trained, as the workers wrote them.
+absl::Status AddStateDictExtras(const Environment& environment, const std::string& checkpoint,
+                                std::vector<SafetensorsArray>* tensors) {
+  const std::string path = JoinPath(DirectoryOf(checkpoint), kStateDictExtrasFile);
+  const absl::StatusOr<std::string> content = environment.files->Read(path, kMaxExtrasBytes);
+  if (absl::IsNotFound(content.status())) return absl::OkStatus();
+  if (!content.ok()) return content.status();
+  const absl::StatusOr<StateDictExtras> extras = ReadStateDictExtras(absl::Cord(*content));
+  absl::Status added = extras.ok() ? AddExtras(*extras, tensors) : extras.status();
+  if (added.ok()) return added;
+  return absl::DataLossError(absl::StrCat(
+      path, ": ", added.message(), "; without this file, export writes only the trained tensors"));
+}
+
+// The format to write: --format, or what the file's extension implies.
+absl::StatusOr<bool> IsTorchScript(const CheckpointFlags& flags) {
+  if (!flags.format.empty()) return flags.format == "torchscript";
+  if (absl::EndsWith(flags.output, ".safetensors")) return false;
+  if (absl::EndsWith(flags.output, ".pt") || absl::EndsWith(flags.output, ".pth")) return true;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flags.output,
+                   ": the extension does not name a format; use .safetensors, .pt or .pth "
+                   "(TorchScript), or set --format"));
+}
+
+int Export(const Environment& environment, const CheckpointFlags& flags) {
+  const absl::StatusOr<bool> script = IsTorchScript(flags);
+  if (!script.ok()) return Complain(environment, script.status());
+  absl::StatusOr<Found> found =
+      flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags);
+  if (!found.ok()) return Complain(environment, found.status());
+  for (const std::string& damaged : found->damaged) {
+    *environment.err << "sluice: skipped: " << damaged << "\n";
+  }
+  absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found->tensors;
+  if (!tensors.ok()) return Complain(environment, tensors.status());
+  // A TorchScript file already contains the second names of tied tensors and the constants.
+  if (!*script && !found->directory.empty()) {
+    const absl::Status added = AddStateDictExtras(environment, found->directory, &*tensors);
+    if (!added.ok()) return Complain(environment, added);
+  }
+  const absl::Cord file = WriteSafetensors(
+      *tensors, {{"format", "pt"},
+                 {"job", found->checkpoint_index.job()},
+                 {"step", absl::StrCat(found->checkpoint_index.checkpoint().step())}});
+  if (*script) {
+    const int code = ExportTorchScript(environment, flags,
+                                       flags.model.empty() ? found->model : flags.model, file);
+    if (code != kExitOk) return code;
+  } else {
+    const absl::Status status =
+        AtomicWriteFile(environment.files, flags.output, file, absl::StrCat(getpid()));
+    if (!status.ok()) return Complain(environment, status);
+  }
+  *environment.out << "Wrote " << flags.output << ": " << tensors->size() << " tensors of step "
+                   << CountText(found->checkpoint_index.checkpoint().step()) << ". In Python:\n\n";
+  if (*script) {
+    *environment.out << "  import torch\n  model = torch.jit.load(\"" << flags.output << "\")\n";
+  } else {
+    const bool running = found->directory.empty();
+    *environment.out << "  from safetensors.torch import load_file\n  model.load_state_dict("
+                     << "load_file(\"" << flags.output << "\")" << (running ? ", strict=False" : "")
+                     << ")\n";
+    if (running) {
+      *environment.out << "\nstrict=False: the shards of a running job store each tied tensor "
+                          "under its first name only, and no constant buffers.\n";
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action) {
+  auto flags = std::make_shared<CheckpointFlags>();
+  CLI::App* inspect = app->add_subcommand(
+      "inspect",
+      "Show the contents of a checkpoint, or the parameters of a running job and the shards that "
+      "own "
+      "them\n\n"
+      "  sluice inspect fashion-mnist --stats\n"
+      "  sluice inspect fashion-mnist --tensor fc1.weight --watch\n"
+      "  sluice inspect fashion-mnist --cluster --stats\n"
+      "  sluice inspect .sluice/fashion-mnist/checkpoints/attempt-0001-step-000000000500\n");
+  inspect->add_option("TARGET", flags->target, "a checkpoint's directory, or a job's name")
+      ->required();
+  inspect->add_option("--tensor", flags->tensor, "one tensor only, with its first values");
+  inspect->add_flag("--stats", flags->stats, "minimum, maximum, mean, deviation of each tensor");
+  inspect
+      ->add_option_function<std::string>(
+          "--watch",
+          [flags](const std::string& seconds) {
+            flags->watch_seconds = kWatchSeconds;
+            if (seconds.empty()) return;
+            if (!absl::SimpleAtod(seconds, &flags->watch_seconds) || !(flags->watch_seconds > 0)) {
+              throw CLI::ValidationError("--watch", seconds + " is not a number of seconds");
+            }
+          },
+          "for a running job: print one line per new version, checking every so many seconds "
+          "(default 1); with "
+          "--stats, its table")
+      ->expected(0, 1)
+      ->type_name("SECONDS");
+  AddStateDirectory(inspect, &flags->state_directory);
+  AddClusterFlags(inspect, &flags->cluster);
+  inspect->callback(
+      [=, &environment] { *action = [=, &environment] { return Inspect(environment, *flags); }; });
+
+  CLI::App* exporter = app->add_subcommand(
+      "export",
+      "Write a checkpoint's model for PyTorch, and print how to load it\n\n"
+      "  sluice export fashion-mnist -o model.safetensors\n"
+      "  sluice export fashion-mnist --cluster -o model.safetensors\n"
+      "  sluice export my-net -o trained.pt\n\n"
+      "On a cluster it writes the parameters of a running job, each tied tensor\n"
+      "under its first name.\n");
+  exporter->add_option("SOURCE", flags->target, "a checkpoint's directory, or a job's name")
+      ->required();
+  exporter->add_option("-o,--output", flags->output, "the file to write")->required();
+  exporter
+      ->add_option(
+          "--format", flags->format,
+          "safetensors, or torchscript (default: by the file's name, .safetensors, .pt or .pth)")
+      ->check(CLI::IsMember({"safetensors", "torchscript"}));
+  exporter->add_option("--model", flags->model,
+                       "the TorchScript file whose parameters are replaced (default: the job's)");
+  exporter->add_option("--bin-dir", flags->program_directory, "directory of sluice-worker");
+  AddStateDirectory(exporter, &flags->state_directory);
+  AddClusterFlags(exporter, &flags->cluster);
+  exporter->callback(
+      [=, &environment] { *action = [=, &environment] { return Export(environment, *flags); }; });
+}
+
+}  // namespace sluice::cli

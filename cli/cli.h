@@ -1,0 +1,18 @@
+// The command `sluice`.
+#ifndef SLUICE_CLI_CLI_H_
+#define SLUICE_CLI_CLI_H_
+
+#include <string>
+#include <vector>
+
+#include "cli/environment.h"
+
+namespace sluice::cli {
+
+// Runs one command line (without the program's name) and returns the exit code: 0; 1 for a failure;
+// 2 for wrong arguments, a bad manifest or a refused request; 130 for an interrupted run.
+int RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_CLI_CLI_H_

@@ -1,0 +1,79 @@
+// The jobs of one place (a directory of this machine, or a namespace of a cluster), behind one
+// interface for the commands that show and stop jobs.
+#ifndef SLUICE_CLI_JOBS_H_
+#define SLUICE_CLI_JOBS_H_
+
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cli/progress_text.h"
+#include "cli/running_snapshot.h"
+
+namespace sluice::cli {
+
+// Not thread-safe. An error of code NOT_FOUND names the jobs that exist.
+class Jobs {
+ public:
+  virtual ~Jobs() = default;
+
+  // "namespace team of context here", ".sluice".
+  virtual std::string Place() const = 0;
+
+  struct Line {
+    std::string name;
+    std::string state;  // "training: step 300 of 1,876 (16 %), ..."
+  };
+  virtual absl::StatusOr<std::vector<Line>> List() = 0;
+
+  struct Details {
+    std::optional<JobSummary> view;  // of a running job
+    std::vector<std::string> lines;  // further lines to print
+  };
+  virtual absl::StatusOr<Details> Describe(const std::string& name) = 0;
+
+  struct LogOptions {
+    std::string process;                               // "worker-1"; empty: all
+    size_t tail = std::numeric_limits<size_t>::max();  // of each process, how many earlier lines
+    bool follow = false;                               // until the job ends
+  };
+  // Takes a line; returns false to stop.
+  using LogSink = std::function<bool(absl::string_view process, absl::string_view line)>;
+  // NOT_FOUND also if no process has a log.
+  virtual absl::Status Logs(const std::string& name, const LogOptions& options,
+                            const LogSink& sink) = 0;
+
+  struct StopOptions {
+    bool now = false;  // without a checkpoint
+    absl::Duration timeout = absl::Minutes(2);
+  };
+  // Has the job save a checkpoint and stop, and waits until it has. Calls `say` to report progress.
+  // Returns the job's final state. DEADLINE_EXCEEDED: it is still running.
+  virtual absl::StatusOr<std::string> Stop(const std::string& name, const StopOptions& options,
+                                           const std::function<void(const std::string&)>& say) = 0;
+
+  // Access to the processes of a running job, for the life of this object.
+  class Access {
+   public:
+    virtual ~Access() = default;
+    // Namespace/name/uid.
+    virtual std::string Identity() const = 0;
+    virtual SnapshotSource Source() = 0;
+    // Whether the job is still running.
+    virtual bool Running() = 0;
+  };
+  // FAILED_PRECONDITION: it is not running.
+  virtual absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) = 0;
+};
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_CLI_JOBS_H_

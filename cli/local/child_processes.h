@@ -1,0 +1,86 @@
+// The processes that a job's backend starts on this machine.
+#ifndef SLUICE_CLI_LOCAL_CHILD_PROCESSES_H_
+#define SLUICE_CLI_LOCAL_CHILD_PROCESSES_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/local/process_guard.h"
+#include "services/common/mutex.h"
+#include "services/common/notification.h"
+
+namespace sluice::local {
+
+// Starts, signals and reaps children. However this process ends, its children end with it: the
+// kernel kills them (PR_SET_PDEATHSIG), and a ProcessGuard kills the processes that they have
+// started. Linux ties that signal to the thread that forked, so a single thread, which lives as
+// long as this object, starts all children.
+//
+// A child leads its own process group, so the terminal's Ctrl-C does not reach it. It has no
+// standard input, and its output is appended to its log file. When it ends, the rest of its group
+// is killed.
+//
+// Thread-safe.
+class ChildProcesses {
+ public:
+  struct Command {
+    std::vector<std::string> arguments;  // the first is the path of the program
+    std::string log_file;
+  };
+  struct End {
+    pid_t pid = 0;
+    int code = 0;    // exit code, if signal is 0
+    int signal = 0;  // the signal that killed it, or 0
+  };
+
+  // `on_end` is called once for each child, one call at a time, on a thread of this object; it may
+  // call this object, except Start.
+  explicit ChildProcesses(std::function<void(const End&)> on_end);
+  // Kills the remaining children (SIGKILL) and waits for them. `on_end` is not called any more.
+  ~ChildProcesses();
+
+  ChildProcesses(const ChildProcesses&) = delete;
+  ChildProcesses& operator=(const ChildProcesses&) = delete;
+
+  // Returns once the program runs or has failed to start. Errors name the program or the log file:
+  // NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED (processes, memory), or UNKNOWN.
+  // DEADLINE_EXCEEDED: the child did not run the program within 10 s (for example because it was
+  // stopped before that), and was killed.
+  absl::StatusOr<pid_t> Start(const Command& command);
+
+  // kill(2); SIGKILL goes to the child's whole group. No effect if the child has ended.
+  void Signal(pid_t pid, int signal);
+
+  size_t living() const;
+
+ private:
+  struct Request {
+    const Command* command;
+    absl::StatusOr<pid_t> result = absl::UnknownError("not started");
+    Notification done;
+  };
+
+  void Loop();
+  void Reap();
+  void Wake();
+
+  const std::function<void(const End&)> on_end_;
+  int wake_fd_ = -1;
+  const ProcessGuard guard_;
+  mutable Mutex mutex_;  // protects what follows; not held while calling out or forking
+  std::vector<Request*> requests_ ABSL_GUARDED_BY(mutex_);
+  std::map<pid_t, int> pid_fds_ ABSL_GUARDED_BY(mutex_);  // of running children
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last, because it uses the members above
+};
+
+}  // namespace sluice::local
+
+#endif  // SLUICE_CLI_LOCAL_CHILD_PROCESSES_H_

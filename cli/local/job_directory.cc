@@ -1,0 +1,273 @@
+#include "cli/local/job_directory.h"
+
+#include <fcntl.h>
+#include <google/protobuf/util/json_util.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "operator/api/codec.h"
+#include "services/common/json_text.h"
+
+namespace sluice::local {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{4} << 20;
+
+// How long a lock may be held while its file does not name the holder: during locking and
+// unlocking.
+constexpr std::chrono::milliseconds kNamelessFor(1000);
+constexpr std::chrono::milliseconds kPoll(1);
+
+// The whole file, for writing. Only a lock of an open file description (of those in flock(2) and
+// fcntl(2)) both ends with that description alone and can be queried without being taken.
+struct flock WholeFile() {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+bool IsLocked(int fd) {
+  struct flock lock = WholeFile();
+  lock.l_type = F_RDLCK;
+  return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+std::string ReadLockText(int fd) {
+  char text[32];
+  const ssize_t got = pread(fd, text, sizeof(text), 0);
+  return got > 0 ? std::string(absl::StripAsciiWhitespace({text, static_cast<size_t>(got)})) : "";
+}
+
+absl::StatusOr<nlohmann::json> ReadJson(FileSystem* files, const std::string& path) {
+  absl::StatusOr<std::string> text = files->Read(path, kMaxFileBytes);
+  if (!text.ok()) return text.status();
+  if (absl::Status valid = CheckJsonText(*text, kMaxObjectDepth); !valid.ok()) {
+    return absl::DataLossError(absl::StrCat(path, " is damaged: ", valid.message()));
+  }
+  nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::DataLossError(absl::StrCat(path, " is damaged"));
+  return json;
+}
+
+absl::Status WriteJson(FileSystem* files, const std::string& path, const nlohmann::json& json) {
+  // The termination message of a process and its paths may be in any encoding.
+  const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+  return AtomicWriteFile(files, path, absl::Cord(text + "\n"), absl::StrCat(getpid()));
+}
+
+nlohmann::json MessageJson(const google::protobuf::Message& message) {
+  std::string text;
+  (void)google::protobuf::util::MessageToJsonString(message, &text);
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+// The value if it exists and has that type.
+template <typename T>
+T Get(const nlohmann::json& json, const char* key, T otherwise) {
+  const auto found = json.find(key);
+  if (found == json.end()) return otherwise;
+  if constexpr (std::is_same_v<T, std::string>) {
+    return found->is_string() ? found->template get<T>() : otherwise;
+  } else {
+    return found->is_number() ? found->template get<T>() : otherwise;
+  }
+}
+
+}  // namespace
+
+JobLock::~JobLock() {
+  (void)!ftruncate(fd_, 0);
+  close(fd_);
+}
+
+JobDirectory::JobDirectory(FileSystem* files, absl::string_view state_directory,
+                           absl::string_view name)
+    : files_(files), path_(JoinPath(state_directory, name)) {}
+
+std::string JobDirectory::LogFile(const policy::Replica& replica) const {
+  return JoinPath(logs(), absl::StrCat(policy::ReplicaName(replica), ".log"));
+}
+
+absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
+  if (absl::Status status = files_->CreateDirectories(path_); !status.ok()) return status;
+  const std::string file = JoinPath(path_, "lock");
+  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return absl::ErrnoToStatus(errno, file);
+  if (struct flock lock = WholeFile(); fcntl(fd, F_OFD_SETLK, &lock) != 0) {
+    const int error = errno;
+    const std::string holder = ReadLockText(fd);
+    close(fd);
+    if (error != EAGAIN && error != EACCES) return absl::ErrnoToStatus(error, file);
+    return absl::AbortedError(
+        absl::StrCat("the job in ", path_, " is already running",
+                     holder.empty() ? "" : absl::StrCat(" (pid ", holder, ")")));
+  }
+  const std::string own = absl::StrCat(getpid(), "\n");
+  if (ftruncate(fd, 0) != 0 ||
+      pwrite(fd, own.data(), own.size(), 0) != static_cast<ssize_t>(own.size())) {
+    const int error = errno;
+    close(fd);
+    return absl::ErrnoToStatus(error, file);
+  }
+  return std::unique_ptr<JobLock>(new JobLock(fd));
+}
+
+std::optional<pid_t> JobDirectory::LockedBy() const {
+  const int fd = open(JoinPath(path_, "lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  std::optional<pid_t> holder;
+  const auto deadline = std::chrono::steady_clock::now() + kNamelessFor;
+  while (!holder.has_value() && IsLocked(fd) && std::chrono::steady_clock::now() < deadline) {
+    int pid = 0;
+    if (absl::SimpleAtoi(ReadLockText(fd), &pid)) {
+      holder = pid;
+    } else {
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+  close(fd);
+  return holder;
+}
+
+absl::Status JobDirectory::Prepare() {
+  std::error_code error;
+  std::filesystem::remove_all(run(), error);
+  if (error) return absl::ErrnoToStatus(error.value(), run());
+  for (const std::string& directory : {logs(), run()}) {
+    if (absl::Status status = files_->CreateDirectories(directory); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobDirectory::Clear() {
+  for (const char* name : {"result.json", "job.json", "run", "logs", "checkpoints"}) {
+    const std::string path = JoinPath(path_, name);
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) return absl::ErrnoToStatus(error.value(), path);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobDirectory::WriteJob(const api::TrainingJob& job) {
+  nlohmann::json object = api::ToJson(job);
+  object["metadata"]["uid"] = job.spec.uid();
+  return WriteJson(files_, JoinPath(path_, "job.json"), object);
+}
+
+absl::StatusOr<api::TrainingJob> JobDirectory::ReadJob() const {
+  const std::string path = JoinPath(path_, "job.json");
+  absl::StatusOr<nlohmann::json> json = ReadJson(files_, path);
+  if (!json.ok()) return json.status();
+  api::TrainingJob job = api::FromJson(*json);
+  if (job.spec.uid().empty()) return absl::DataLossError(absl::StrCat(path, " has no uid"));
+  return job;
+}
+
+absl::Status JobDirectory::WriteResult(const JobResult& result) {
+  nlohmann::json json = {{"outcome", OutcomeName(result.outcome)},
+                         {"reason", result.reason},
+                         {"time", result.time},
+                         {"step", result.step},
+                         {"totalSteps", result.total_steps},
+                         {"samples", result.samples},
+                         {"totalSamples", result.total_samples},
+                         {"epoch", result.epoch}};
+  if (result.has_accuracy) json["accuracy"] = result.accuracy;
+  if (result.has_perplexity) json["perplexity"] = result.perplexity;
+  if (result.has_loss) json["loss"] = result.loss;
+  if (result.evaluation.has_value()) json["evaluation"] = MessageJson(*result.evaluation);
+  return WriteJson(files_, JoinPath(path_, "result.json"), json);
+}
+
+absl::Status JobDirectory::RemoveResult() {
+  const absl::Status status = files_->Remove(JoinPath(path_, "result.json"));
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
+}
+
+absl::StatusOr<JobResult> JobDirectory::ReadResult() const {
+  absl::StatusOr<nlohmann::json> json = ReadJson(files_, JoinPath(path_, "result.json"));
+  if (!json.ok()) return json.status();
+  JobResult result;
+  const std::string outcome = Get<std::string>(*json, "outcome", "");
+  for (const auto candidate : {policy::OutcomeKind::kSucceeded, policy::OutcomeKind::kFailed}) {
+    if (outcome == OutcomeName(candidate)) result.outcome = candidate;
+  }
+  result.reason = Get<std::string>(*json, "reason", "");
+  result.time = Get<std::string>(*json, "time", "");
+  result.step = Get<uint64_t>(*json, "step", 0);
+  result.total_steps = Get<uint64_t>(*json, "totalSteps", 0);
+  result.samples = Get<uint64_t>(*json, "samples", 0);
+  result.total_samples = Get<uint64_t>(*json, "totalSamples", 0);
+  result.epoch = Get<double>(*json, "epoch", 0);
+  result.has_accuracy = json->contains("accuracy");
+  result.accuracy = Get<double>(*json, "accuracy", 0);
+  result.has_perplexity = json->contains("perplexity");
+  result.perplexity = Get<double>(*json, "perplexity", 0);
+  result.has_loss = json->contains("loss");
+  result.loss = Get<double>(*json, "loss", 0);
+  if (const auto found = json->find("evaluation"); found != json->end()) {
+    v1::Evaluation evaluation;
+    if (google::protobuf::util::JsonStringToMessage(found->dump(), &evaluation).ok()) {
+      result.evaluation = std::move(evaluation);
+    }
+  }
+  return result;
+}
+
+std::vector<std::string> ListJobs(FileSystem* files, const std::string& state_directory) {
+  std::vector<std::string> jobs;
+  const absl::StatusOr<std::vector<std::string>> names = files->List(state_directory);
+  if (!names.ok()) return jobs;
+  for (const std::string& name : *names) {
+    const auto exists = files->Exists(JoinPath(JoinPath(state_directory, name), "lock"));
+    if (exists.ok() && *exists) jobs.push_back(name);
+  }
+  return jobs;
+}
+
+absl::string_view OutcomeName(policy::OutcomeKind outcome) {
+  switch (outcome) {
+    case policy::OutcomeKind::kSucceeded:
+      return "Succeeded";
+    case policy::OutcomeKind::kFailed:
+      return "Failed";
+    case policy::OutcomeKind::kSuspended:
+      return "Suspended";
+  }
+  return "Unknown";
+}
+
+std::vector<std::string> LastLines(const std::string& path, size_t count, uint64_t from) {
+  constexpr std::streamoff kMaxBytes = 64 << 10;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  const std::streamoff size = file.tellg();
+  const auto first = from > static_cast<uint64_t>(size) ? 0 : static_cast<std::streamoff>(from);
+  const std::streamoff begin = std::max(first, size - kMaxBytes);
+  std::string text(static_cast<size_t>(size - begin), '\0');
+  file.seekg(begin);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(text, "\n"), '\n');
+  if (begin > first && !lines.empty()) lines.erase(lines.begin());  // it may be incomplete
+  if (lines.size() == 1 && lines[0].empty()) return {};
+  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<long>(count));
+  return lines;
+}
+
+}  // namespace sluice::local

@@ -1,0 +1,114 @@
+// The directory of a job on this machine, .sluice/<name>/:
+//
+//   lock           locked (F_OFD_SETLK) and containing the process id while `sluice run` runs the
+//   job job.json       the job as it was last started, with its uid result.json    how the last run
+//   ended logs/          one file for each process, appended to by each of its instances run/ port
+//   files, the run's secret and other files that only a running job needs checkpoints/   unless the
+//   job names another directory
+#ifndef SLUICE_CLI_LOCAL_JOB_DIRECTORY_H_
+#define SLUICE_CLI_LOCAL_JOB_DIRECTORY_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "operator/api/training_job.h"
+#include "operator/policy/policy.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/common/file_util.h"
+
+namespace sluice::local {
+
+// How a run ended, and the state of the job at that time.
+struct JobResult {
+  policy::OutcomeKind outcome = policy::OutcomeKind::kSuspended;
+  std::string reason;
+  std::string time;  // RFC 3339
+  uint64_t step = 0;
+  uint64_t total_steps = 0;
+  uint64_t samples = 0;
+  uint64_t total_samples = 0;
+  double epoch = 0;
+  bool has_accuracy = false;
+  double accuracy = 0;  // percent
+  bool has_perplexity = false;
+  double perplexity = 0;
+  bool has_loss = false;
+  double loss = 0;
+  std::optional<v1::Evaluation> evaluation;  // the last one
+};
+
+// Held until this object is destroyed, or the process ends.
+class JobLock {
+ public:
+  ~JobLock();
+  JobLock(const JobLock&) = delete;
+  JobLock& operator=(const JobLock&) = delete;
+
+ private:
+  friend class JobDirectory;
+  explicit JobLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+class JobDirectory {
+ public:
+  // `state_directory` is usually ".sluice". Does not touch the file system. `files` must outlive
+  // this.
+  JobDirectory(FileSystem* files, absl::string_view state_directory, absl::string_view name);
+
+  const std::string& path() const { return path_; }
+  std::string logs() const { return JoinPath(path_, "logs"); }
+  std::string run() const { return JoinPath(path_, "run"); }
+  // The file with the run's secret, which its processes and clients present (mode 0600).
+  std::string SecretFile() const { return JoinPath(run(), "secret"); }
+  std::string checkpoints() const { return JoinPath(path_, "checkpoints"); }
+  std::string LogFile(const policy::Replica& replica) const;
+
+  // Creates the directory if it is missing, and takes the lock. ABORTED if and only if another
+  // process has it: the message names that process; PERMISSION_DENIED and other errors name the
+  // directory.
+  absl::StatusOr<std::unique_ptr<JobLock>> Lock();
+  // The process that has the lock; nullopt if it is free. Does not take the lock, so a concurrent
+  // Lock does not fail.
+  std::optional<pid_t> LockedBy() const;
+
+  // Creates logs/ and run/, and empties run/.
+  absl::Status Prepare();
+  // Removes all files of the job but the lock, which the caller holds. Removes nothing outside
+  // path().
+  absl::Status Clear();
+
+  // The job includes spec.uid. Read: NOT_FOUND if the job was never started; DATA_LOSS names a
+  // damaged file.
+  absl::Status WriteJob(const api::TrainingJob& job);
+  absl::StatusOr<api::TrainingJob> ReadJob() const;
+  absl::Status WriteResult(const JobResult& result);
+  absl::Status RemoveResult();
+  absl::StatusOr<JobResult> ReadResult() const;
+
+ private:
+  FileSystem* const files_;
+  const std::string path_;
+};
+
+// Names of the jobs in a state directory, sorted. Empty if the directory does not exist.
+std::vector<std::string> ListJobs(FileSystem* files, const std::string& state_directory);
+
+// "Succeeded", "Failed", "Suspended".
+absl::string_view OutcomeName(policy::OutcomeKind outcome);
+
+// The last lines of a file, at most `count`, from at most its last 64 KiB, and only those written
+// after its first `from` bytes. Empty if the file cannot be read. A file shorter than `from` was
+// truncated: all of it is new.
+std::vector<std::string> LastLines(const std::string& path, size_t count, uint64_t from = 0);
+
+}  // namespace sluice::local
+
+#endif  // SLUICE_CLI_LOCAL_JOB_DIRECTORY_H_

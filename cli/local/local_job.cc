@@ -1,0 +1,437 @@
+#include "cli/local/local_job.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "operator/policy/reason_from_log.h"
+#include "services/transport/security/gated_credentials.h"
+#include "services/transport/security/job_secret.h"
+#include "services/transport/security/transport_security.h"
+
+namespace sluice::local {
+namespace {
+
+constexpr policy::Replica kCoordinator = {v1::COORDINATOR, 0};
+// How often to look for the port file while the coordinator starts.
+constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
+// If the loop is delayed by more than this, this process itself did not run: it was stopped, or the
+// machine slept.
+constexpr absl::Duration kStoodStill = absl::Seconds(1);
+// How many of a log's last lines are searched for the reason of an exit.
+constexpr size_t kReasonLines = 50;
+
+policy::JobPlan PlanOf(const api::TrainingJob& job) {
+  policy::JobPlan plan;
+  plan.shards = job.spec.parameter_server().replicas();
+  plan.workers = job.spec.worker().replicas();
+  plan.backoff_limit = job.spec.backoff_limit();
+  // SIGTERM to the coordinator alone does not mean that the job should stop.
+  plan.outlives_coordinator = true;
+  plan.watch_coordinator = true;
+  policy::SetTimers(job.spec, &plan);
+  if (job.active_deadline_seconds.has_value()) {
+    plan.active_deadline = absl::Seconds(*job.active_deadline_seconds);
+  }
+  if (const double seconds = job.spec.timeouts().suspend_checkpoint(); seconds > 0) {
+    plan.suspend_timeout = absl::Seconds(seconds) + absl::Seconds(5);
+  }
+  return plan;
+}
+
+// If a job tolerates only short silence, an expelled process also gets less time to exit.
+policy::Limits LimitsOf(const LocalJob::Options& options) {
+  policy::Limits limits = options.limits;
+  if (const double heartbeat_timeout = options.job.spec.timeouts().heartbeat_timeout();
+      heartbeat_timeout > 0) {
+    limits.expelled_grace = std::min(limits.expelled_grace, absl::Seconds(heartbeat_timeout));
+  }
+  return limits;
+}
+
+// On a busy machine a coordinator may take a moment to answer. It is polled at least twice before
+// it counts as frozen.
+JobControlClient::Options ControlOf(const LocalJob::Options& options, const policy::JobPlan& plan) {
+  JobControlClient::Options control = options.control;
+  control.call_timeout =
+      std::max(control.call_timeout, std::min(plan.heartbeat_timeout / 2, absl::Seconds(5)));
+  return control;
+}
+
+std::string JobIdentity(const v1::JobSpec& job) {
+  return absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
+}
+
+}  // namespace
+
+LocalJob::LocalJob(Options options, FileSystem* files, JobDirectory* directory,
+                   JobListener* listener, const Clock* clock)
+    : options_(std::move(options)),
+      files_(files),
+      directory_(directory),
+      listener_(listener),
+      clock_(clock),
+      secret_(security::MakeSecret()),
+      plan_(PlanOf(options_.job)),
+      limits_(LimitsOf(options_)),
+      port_(options_.port) {
+  JobControlClient::Options control = ControlOf(options_, plan_);
+  control.credentials = security::SecretChannelCredentials(secret_);
+  control_ =
+      std::make_unique<JobControlClient>(std::move(control), [this](v1::JobProgress progress) {
+        MutexLock lock(&mutex_);
+        inbox_.progress.push_back(std::move(progress));
+        news_.SignalAll();
+      });
+  children_ = std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
+    MutexLock lock(&mutex_);
+    inbox_.ends.push_back(end);
+    news_.SignalAll();
+  });
+}
+
+LocalJob::~LocalJob() {
+  children_.reset();
+  control_.reset();
+}
+
+void LocalJob::Suspend() {
+  MutexLock lock(&mutex_);
+  inbox_.suspend = true;
+  news_.SignalAll();
+}
+
+void LocalJob::StopNow() {
+  MutexLock lock(&mutex_);
+  inbox_.stop_now = true;
+  news_.SignalAll();
+}
+
+LocalJob::Result LocalJob::Run() {
+  Result result;
+  absl::Status prepared = WriteJobFile();
+  if (prepared.ok()) prepared = security::WriteSecretFile(directory_->SecretFile(), secret_);
+  if (!prepared.ok()) {
+    result.outcome.reason = std::string(prepared.message());
+    return result;
+  }
+  while (true) {
+    const absl::Time now = clock_->Now();
+    policy::Decision decision = policy::Decide(plan_, limits_, world_, memory_, now);
+    const bool decided = decision.memory.outcome.has_value() && !memory_.outcome.has_value();
+    Apply(decision);
+    if (decided) listener_->OnOutcome(*memory_.outcome);
+    listener_->OnTick(View());
+    if (decision.finish.has_value()) {
+      result.outcome = *decision.finish;
+      break;
+    }
+    absl::Time until = std::min(decision.decide_again, now + options_.tick_interval);
+    if (world_.coordinator_address.empty()) until = std::min(until, now + kPortPoll);
+    const Inbox inbox = WaitForNews(until);
+    if (const absl::Duration late = clock_->Now() - until; late > kStoodStill) {
+      policy::Forgive(late, &world_, &memory_);
+    }
+    const bool stop_now = inbox.stop_now;
+    Handle(inbox);
+    if (stop_now) {
+      result.stopped_at_once = true;
+      result.outcome.kind = policy::OutcomeKind::kSuspended;
+      result.outcome.reason = "stopped immediately";
+      break;
+    }
+  }
+  children_.reset();  // kills the remaining processes
+  result.progress = progress_;
+  result.has_progress = has_progress_;
+  result.log_begins = log_begins_;
+  for (const auto& [replica, kept] : memory_.replicas) result.restarts += kept.restarts;
+  return result;
+}
+
+absl::Status LocalJob::WriteJobFile() {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  std::string json;
+  const auto status =
+      google::protobuf::util::MessageToJsonString(options_.job.spec, &json, options);
+  if (!status.ok()) return absl::InternalError(status.ToString());
+  return AtomicWriteFile(files_, JoinPath(directory_->run(), "job.json"), absl::Cord(json), "run");
+}
+
+LocalJob::Inbox LocalJob::WaitForNews(absl::Time until) {
+  const absl::Time deadline = absl::Now() + (until - clock_->Now());
+  MutexLock lock(&mutex_);
+  while (inbox_.empty() && !news_.WaitWithDeadline(&mutex_, deadline)) {
+  }
+  return std::exchange(inbox_, Inbox());
+}
+
+void LocalJob::Handle(const Inbox& inbox) {
+  if (inbox.suspend) plan_.suspend = true;
+  for (const v1::JobProgress& progress : inbox.progress) {
+    HandleProgress(progress);
+    world_.last_progress_at = clock_->Now();
+  }
+  for (const ChildProcesses::End& end : inbox.ends) HandleEnd(end);
+  if (world_.coordinator_address.empty()) ReadCoordinatorPort();
+}
+
+void LocalJob::HandleEnd(const ChildProcesses::End& end) {
+  for (auto& [replica, process] : world_.processes) {
+    if (process.pid != static_cast<uint64_t>(end.pid) || !process.running) continue;
+    process.running = false;
+    process.ended = clock_->Now();
+    process.exit = {end.code, end.signal, ""};
+    if (end.signal == 0 && end.code != 0) {
+      process.exit.message = policy::ReasonFromLog(
+          LastLines(directory_->LogFile(replica), kReasonLines, log_begins_[replica]));
+    }
+    if (replica == kCoordinator) ReadFinalProgress();
+    listener_->OnProcessEnded(replica, end.pid, process.exit);
+    return;
+  }
+}
+
+void LocalJob::HandleProgress(const v1::JobProgress& progress) {
+  progress_ = progress;
+  progress_.clear_events();
+  progress_.clear_losses();
+  has_progress_ = true;
+  world_.phase = progress.phase();
+  world_.phase_reason = progress.reason();
+  world_.phase_code = progress.reason_code();
+  ReadRegistrations(progress);
+  const auto ready = [&](const policy::Replica& replica, uint64_t pid) {
+    const auto found = world_.processes.find(replica);
+    if (found != world_.processes.end() && (pid == 0 || found->second.pid == pid)) {
+      found->second.ready = true;
+    }
+  };
+  ready(kCoordinator, 0);
+  for (const v1::ProcessStatus& status : progress.processes()) {
+    if (status.pid() == 0) continue;
+    const policy::Replica replica = {status.process().role(), status.process().index()};
+    // A process that left between two reports was a member too.
+    if (status.state() == v1::ProcessStatus::MEMBER || status.state() == v1::ProcessStatus::LEFT) {
+      ready(replica, status.pid());
+    }
+    if (status.state() == v1::ProcessStatus::EXPELLED) {
+      const auto found = world_.processes.find(replica);
+      if (found == world_.processes.end() || found->second.pid != status.pid()) continue;
+      found->second.expelled_after =
+          clock_->Now() - absl::Seconds(status.seconds_since_last_message());
+    }
+  }
+  listener_->OnProgress(progress);
+}
+
+// Reads which processes the coordinator knows. A process is identified by its pid. The user's own
+// program may start another process, which then registers: in that case every incarnation counts
+// that the coordinator did not know when the program was started.
+void LocalJob::ReadRegistrations(const v1::JobProgress& progress) {
+  const bool command = options_.job.spec.worker().command_size() > 0;
+  for (auto& [replica, process] : world_.processes) {
+    if (replica == kCoordinator) continue;
+    process.registration = policy::Registration::kMissing;
+    for (const v1::ProcessStatus& status : progress.processes()) {
+      if (!(policy::Replica{status.process().role(), status.process().index()} == replica))
+        continue;
+      const bool own = status.pid() == process.pid ||
+                       (command && replica.role == v1::WORKER &&
+                        earlier_incarnations_[replica].count(status.process().incarnation()) == 0);
+      if (!own || status.state() == v1::ProcessStatus::EXPELLED) continue;
+      process.registration = status.state() == v1::ProcessStatus::LEFT
+                                 ? policy::Registration::kLeft
+                                 : policy::Registration::kRegistered;
+    }
+  }
+}
+
+void LocalJob::ReadCoordinatorPort() {
+  const absl::StatusOr<std::string> text = files_->Read(RunFile(kCoordinator, "port"), 64);
+  int port = 0;
+  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &port) || port <= 0) {
+    return;
+  }
+  port_ = port;  // kept over restarts of the coordinator: other processes reconnect to it
+  world_.coordinator_address = absl::StrCat("127.0.0.1:", port);
+  control_->SetAddress(world_.coordinator_address);
+}
+
+void LocalJob::ReadFinalProgress() {
+  const absl::StatusOr<std::string> text =
+      files_->Read(RunFile(kCoordinator, "status.json"), 64 << 20);
+  if (!text.ok()) return;
+  v1::JobProgress last;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  if (!google::protobuf::util::JsonStringToMessage(*text, &last, options).ok()) return;
+  last.clear_events();  // those not received before are in the coordinator's log
+  HandleProgress(last);
+}
+
+void LocalJob::Apply(const policy::Decision& decision) {
+  memory_ = decision.memory;
+  control_->SetDesired(decision.desired_workers, decision.desired_shards, decision.desired_suspend);
+  for (const policy::ReportDeath& death : decision.deaths) {
+    v1::SetDesiredRequest::Death report;
+    report.mutable_process()->set_role(death.replica.role);
+    report.mutable_process()->set_index(death.replica.index);
+    report.set_pid(death.pid);
+    report.set_reason(death.reason);
+    control_->ReportDeath(std::move(report));
+  }
+  for (const policy::StopProcess& stop : decision.stops) {
+    const auto found = world_.processes.find(stop.replica);
+    if (found == world_.processes.end() || found->second.instance != stop.instance) continue;
+    children_->Signal(static_cast<pid_t>(found->second.pid), stop.kill ? SIGKILL : SIGTERM);
+  }
+  for (const policy::StartProcess& start : decision.starts) Start(start.replica);
+}
+
+void LocalJob::Start(const policy::Replica& replica) {
+  if (replica == kCoordinator) {
+    world_.last_progress_at = absl::InfinitePast();
+    for (auto& [other, process] : world_.processes) {
+      process.registration = policy::Registration::kUnknown;
+    }
+    for (const char* what : {"port", "status.json"}) (void)files_->Remove(RunFile(replica, what));
+  }
+
+  earlier_incarnations_[replica].clear();
+  for (const v1::ProcessStatus& status : progress_.processes()) {
+    if (policy::Replica{status.process().role(), status.process().index()} == replica) {
+      earlier_incarnations_[replica].insert(status.process().incarnation());
+    }
+  }
+
+  std::error_code error;
+  const uintmax_t length = std::filesystem::file_size(directory_->LogFile(replica), error);
+  log_begins_[replica] = error ? 0 : length;  // no log exists before the first instance
+  const absl::StatusOr<pid_t> pid =
+      children_->Start({ArgumentsFor(replica), directory_->LogFile(replica)});
+
+  policy::ProcessObservation process;
+  process.started = clock_->Now();
+  if (pid.ok()) {
+    process.pid = static_cast<uint64_t>(*pid);
+    process.instance = absl::StrCat(*pid, ".", ++instances_);
+    world_.processes[replica] = process;
+    listener_->OnProcessStarted(replica, *pid);
+    // The new instance listens on the same port, but everything has to be sent again.
+    if (replica == kCoordinator && !world_.coordinator_address.empty()) {
+      control_->SetAddress(world_.coordinator_address);
+    }
+    return;
+  }
+
+  process.instance = absl::StrCat("none.", ++instances_);
+  process.running = false;
+  process.ended = process.started;
+  process.exit = {127, 0, std::string(pid.status().message())};
+  // It was killed because it did not start its program in time.
+  if (absl::IsDeadlineExceeded(pid.status())) process.exit.signal = SIGKILL;
+  world_.processes[replica] = process;
+  listener_->OnProcessEnded(replica, 0, process.exit);
+}
+
+std::vector<std::string> LocalJob::ArgumentsFor(const policy::Replica& replica) const {
+  const v1::JobSpec& job = options_.job.spec;
+  std::vector<std::string> arguments;
+  const auto add = [&](std::string flag, std::string value) {
+    arguments.push_back(std::move(flag));
+    arguments.push_back(std::move(value));
+  };
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  switch (replica.role) {
+    case v1::COORDINATOR:
+      arguments.push_back(options_.programs.coordinator);
+      add("--job", JoinPath(directory_->run(), "job.json"));
+      add("--listen", absl::StrCat("127.0.0.1:", port_));
+      add("--storage", job.checkpoint().directory());
+      add("--port-file", RunFile(replica, "port"));
+      add("--status-file", RunFile(replica, "status.json"));
+      break;
+    case v1::SHARD:
+      arguments.push_back(options_.programs.shard);
+      add("--threads", absl::StrCat(std::max(1u, cores / (plan_.shards + plan_.workers))));
+      break;
+    default:
+      if (job.worker().command_size() > 0) return CommandFor(replica);
+      arguments.push_back(options_.programs.worker);
+      add("--threads", absl::StrCat(WorkerThreads()));
+      break;
+  }
+  if (replica.role != v1::COORDINATOR) {
+    add("--job", JobIdentity(job));
+    add("--coordinator", world_.coordinator_address);
+    add("--index", absl::StrCat(replica.index));
+  }
+  add("--secret-file", directory_->SecretFile());
+  add("--metrics-address", "127.0.0.1:0");
+  add("--metrics-port-file", RunFile(replica, "metrics-port"));
+  add("--log-level", options_.log_level);
+  add("--parent", absl::StrCat(getpid()));
+  return arguments;
+}
+
+// Uses env(1), which finds the program as a shell would, and becomes it.
+std::vector<std::string> LocalJob::CommandFor(const policy::Replica& replica) const {
+  const v1::JobSpec& job = options_.job.spec;
+  std::vector<std::string> arguments = {
+      "/usr/bin/env",
+      "-u",
+      security::kDirectoryVariable,
+      absl::StrCat("SLUICE_COORDINATOR=", world_.coordinator_address),
+      absl::StrCat("SLUICE_JOB=", JobIdentity(job)),
+      absl::StrCat("SLUICE_WORKER_INDEX=", replica.index),
+      // The program may change its working directory.
+      absl::StrCat(security::kSecretVariable, "=",
+                   std::filesystem::absolute(directory_->SecretFile()).string()),
+      absl::StrCat("SLUICE_CHECKPOINT_DIRECTORY=",
+                   std::filesystem::absolute(job.checkpoint().directory()).string()),
+      absl::StrCat("SLUICE_THREADS=", WorkerThreads()),
+      "PYTHONUNBUFFERED=1",
+  };
+  if (!options_.command_directory.empty()) {
+    arguments.insert(arguments.begin() + 1, absl::StrCat("--chdir=", options_.command_directory));
+  }
+  arguments.insert(arguments.end(), job.worker().command().begin(), job.worker().command().end());
+  return arguments;
+}
+
+int LocalJob::WorkerThreads() const {
+  const v1::TrainingSpec& training = options_.job.spec.training();
+  if (training.threads() > 0) return static_cast<int>(training.threads());
+  if (training.bit_exact()) return 1;
+  return static_cast<int>(
+      std::max(1u, std::thread::hardware_concurrency() / std::max(1u, plan_.workers)));
+}
+
+std::map<policy::Replica, ProcessInfo> LocalJob::View() const {
+  std::map<policy::Replica, ProcessInfo> view;
+  for (const auto& [replica, process] : world_.processes) {
+    const auto kept = memory_.replicas.find(replica);
+    view[replica] = {static_cast<pid_t>(process.pid), process.running,
+                     kept == memory_.replicas.end() ? 0 : kept->second.restarts, process.exit};
+  }
+  return view;
+}
+
+std::string LocalJob::RunFile(const policy::Replica& replica, const char* what) const {
+  return JoinPath(directory_->run(), absl::StrCat(policy::ReplicaName(replica), ".", what));
+}
+
+}  // namespace sluice::local

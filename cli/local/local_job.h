@@ -1,0 +1,158 @@
+// Runs a job as processes of this machine.
+//
+// It uses the same policy as on a cluster (operator/policy) with another backend: it observes the
+// children and the coordinator's last progress, and acts with fork, kill and SetDesired. One loop
+// gathers, decides and acts; it never waits for the coordinator, because a separate thread talks to
+// it.
+#ifndef SLUICE_CLI_LOCAL_LOCAL_JOB_H_
+#define SLUICE_CLI_LOCAL_LOCAL_JOB_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "cli/local/child_processes.h"
+#include "cli/local/job_control_client.h"
+#include "cli/local/job_directory.h"
+#include "operator/api/training_job.h"
+#include "operator/policy/policy.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/common/clock.h"
+#include "services/common/mutex.h"
+
+namespace sluice::local {
+
+// Paths of the executables.
+struct Programs {
+  std::string coordinator;
+  std::string shard;
+  std::string worker;
+};
+
+// One replica, for listeners.
+struct ProcessInfo {
+  pid_t pid = 0;
+  bool running = false;
+  uint32_t restarts = 0;
+  policy::Exit exit;  // if it is not running and pid is not 0
+};
+
+// Called on the thread of Run. Calls should return soon: the handling of deaths waits for them.
+class JobListener {
+ public:
+  virtual ~JobListener() = default;
+  virtual void OnProcessStarted(const policy::Replica& replica, pid_t pid) = 0;
+  virtual void OnProcessEnded(const policy::Replica& replica, pid_t pid,
+                              const policy::Exit& exit) = 0;
+  // With the events since the last call.
+  virtual void OnProgress(const v1::JobProgress& progress) = 0;
+  // The outcome of the job is decided; later calls are consequences of it. At most once.
+  virtual void OnOutcome(const policy::Outcome& outcome) = 0;
+  // At intervals (Options::tick_interval), and after each of the calls above.
+  virtual void OnTick(const std::map<policy::Replica, ProcessInfo>& processes) = 0;
+};
+
+class LocalJob {
+ public:
+  struct Options {
+    api::TrainingJob job;  // with uid and checkpoint directory
+    Programs programs;
+    std::string log_level = "info";
+    int port = 0;  // the coordinator's; 0: any
+    // The working directory of spec.worker.command: the manifest's directory. Empty: that of this
+    // process.
+    std::string command_directory;
+    policy::Limits limits;
+    absl::Duration tick_interval = absl::Milliseconds(200);
+    JobControlClient::Options control;
+  };
+
+  struct Result {
+    policy::Outcome outcome;
+    v1::JobProgress progress;   // the last one
+    bool has_progress = false;  // whether there is one
+    uint32_t restarts = 0;      // of all processes
+    bool stopped_at_once = false;
+    // The size of each log when the last instance of its replica began.
+    std::map<policy::Replica, uint64_t> log_begins;
+  };
+
+  // `directory` is prepared and locked. It, `files`, `listener` and `clock` must outlive the job.
+  LocalJob(Options options, FileSystem* files, JobDirectory* directory, JobListener* listener,
+           const Clock* clock);
+  ~LocalJob();
+
+  LocalJob(const LocalJob&) = delete;
+  LocalJob& operator=(const LocalJob&) = delete;
+
+  // Blocks until the job has ended and no process is left. To be called once.
+  Result Run();
+
+  // Any thread. Suspend: save a checkpoint and end; StopNow: end immediately.
+  void Suspend();
+  void StopNow();
+
+ private:
+  struct Inbox {
+    std::vector<ChildProcesses::End> ends;
+    std::vector<v1::JobProgress> progress;
+    bool suspend = false;
+    bool stop_now = false;
+    bool empty() const { return ends.empty() && progress.empty() && !suspend && !stop_now; }
+  };
+
+  absl::Status WriteJobFile();
+  Inbox WaitForNews(absl::Time until);
+  void Handle(const Inbox& inbox);
+  void HandleEnd(const ChildProcesses::End& end);
+  void HandleProgress(const v1::JobProgress& progress);
+  void ReadRegistrations(const v1::JobProgress& progress);
+  void ReadCoordinatorPort();
+  void ReadFinalProgress();
+  void Apply(const policy::Decision& decision);
+  void Start(const policy::Replica& replica);
+  std::vector<std::string> ArgumentsFor(const policy::Replica& replica) const;
+  std::vector<std::string> CommandFor(const policy::Replica& replica) const;
+  int WorkerThreads() const;
+  std::map<policy::Replica, ProcessInfo> View() const;
+  std::string RunFile(const policy::Replica& replica, const char* what) const;
+
+  const Options options_;
+  FileSystem* const files_;
+  JobDirectory* const directory_;
+  JobListener* const listener_;
+  const Clock* const clock_;
+  const std::string secret_;  // of this run
+  policy::JobPlan plan_;
+  const policy::Limits limits_;
+
+  // Used only by the thread of Run.
+  policy::Observation world_;
+  policy::Memory memory_;
+  std::map<policy::Replica, uint64_t> log_begins_;  // of the newest instances
+  // Incarnations that a coordinator knew before the newest instance of the replica began.
+  std::map<policy::Replica, std::set<uint64_t>> earlier_incarnations_;
+  v1::JobProgress progress_;
+  bool has_progress_ = false;
+  uint64_t instances_ = 0;
+  int port_ = 0;
+
+  Mutex mutex_;
+  CondVar news_;
+  Inbox inbox_ ABSL_GUARDED_BY(mutex_);
+
+  // The threads of these use the members above.
+  std::unique_ptr<JobControlClient> control_;
+  std::unique_ptr<ChildProcesses> children_;
+};
+
+}  // namespace sluice::local
+
+#endif  // SLUICE_CLI_LOCAL_LOCAL_JOB_H_

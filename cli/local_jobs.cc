@@ -1,0 +1,239 @@
+#include "cli/local_jobs.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/job_paths.h"
+#include "cli/local/job_directory.h"
+#include "cli/local_states.h"
+#include "cli/log_follower.h"
+#include "cli/running_job.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll{100};
+
+// Lines about the files of a job that is not running.
+std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
+                                     const local::JobDirectory& directory) {
+  std::vector<std::string> lines;
+  const auto result = directory.ReadResult();
+  const auto job = directory.ReadJob();
+  if (result.ok() && !result->time.empty()) lines.push_back("  ended: " + result->time);
+  if (job.ok()) {
+    const std::string& chosen = job->spec.checkpoint().directory();
+    const std::string checkpoint_directory = chosen.empty() ? directory.checkpoints() : chosen;
+    const absl::StatusOr<std::string> newest = NewestCheckpoint(checkpoint_directory, files);
+    if (newest.ok() && !newest->empty()) {
+      lines.push_back("  newest checkpoint: " + *newest);
+      lines.push_back(absl::StrCat("  model: sluice export ", name, " -o ", name, ".safetensors"));
+    }
+  }
+  if (result.ok() || job.ok()) lines.push_back("  logs: " + directory.logs());
+  return lines;
+}
+
+std::string ResultText(const local::JobDirectory& directory) {
+  const auto result = directory.ReadResult();
+  if (!result.ok()) {
+    return absl::IsNotFound(directory.ReadJob().status()) ? "not started" : "not finished";
+  }
+  std::string text(local::OutcomeName(result->outcome));
+  absl::StrAppend(&text, " at step ", CountText(result->step));
+  if (result->total_steps > 0) absl::StrAppend(&text, " of ", CountText(result->total_steps));
+  if (result->has_accuracy) absl::StrAppend(&text, ", accuracy ", PercentText(result->accuracy));
+  if (result->has_perplexity) {
+    absl::StrAppend(&text, ", perplexity ", PerplexityText(result->perplexity));
+  }
+  if (!result->reason.empty()) absl::StrAppend(&text, ": ", result->reason);
+  return text;
+}
+
+class LocalAccess final : public Jobs::Access {
+ public:
+  LocalAccess(local::JobDirectory directory, std::string identity, std::string coordinator,
+              std::shared_ptr<grpc::ChannelCredentials> credentials)
+      : directory_(std::move(directory)),
+        identity_(std::move(identity)),
+        coordinator_(std::move(coordinator)),
+        credentials_(std::move(credentials)) {}
+
+  std::string Identity() const override { return identity_; }
+  SnapshotSource Source() override { return {coordinator_, nullptr, credentials_, ""}; }
+  bool Running() override { return directory_.LockedBy().has_value(); }
+
+ private:
+  const local::JobDirectory directory_;
+  const std::string identity_;
+  const std::string coordinator_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+};
+
+class LocalJobs final : public Jobs {
+ public:
+  LocalJobs(const Environment& environment, std::string state_directory)
+      : environment_(environment),
+        files_(environment.files),
+        state_directory_(std::move(state_directory)) {}
+
+  std::string Place() const override { return state_directory_; }
+
+  absl::StatusOr<std::vector<Line>> List() override {
+    std::vector<Line> lines;
+    for (const std::string& name : local::ListJobs(files_, state_directory_)) {
+      const local::JobDirectory directory(files_, state_directory_, name);
+      std::string text = ResultText(directory);
+      if (const auto pid = directory.LockedBy(); pid.has_value()) {
+        const absl::StatusOr<v1::JobProgress> progress = ReadProgress(files_, directory);
+        JobSummary view;
+        view.has_progress = progress.ok();
+        if (progress.ok()) view.progress = *progress;
+        text = absl::StrCat(ProgressLine(view), " (process ", *pid, ")");
+      }
+      lines.push_back({name, std::move(text)});
+    }
+    return lines;
+  }
+
+  absl::StatusOr<Details> Describe(const std::string& name) override {
+    const absl::StatusOr<local::JobDirectory> directory = Find(name);
+    if (!directory.ok()) return directory.status();
+    Details details;
+    const auto pid = directory->LockedBy();
+    if (!pid.has_value()) {
+      details.lines = ResultLines(files_, name, *directory);
+      details.lines.insert(details.lines.begin(), absl::StrCat(name, ": ", ResultText(*directory)));
+      return details;
+    }
+    const absl::StatusOr<v1::JobProgress> progress = ReadProgress(files_, *directory);
+    if (!progress.ok()) {
+      details.lines = {
+          absl::StrCat(name, ": running (process ", *pid,
+                       "); its coordinator is not responding: ", progress.status().message())};
+      return details;
+    }
+    details.view = ViewOf(name, *progress);
+    const auto add = [&details](const char* what, const std::string& text) {
+      if (!text.empty()) details.lines.push_back(absl::StrCat("  ", what, ": ", text));
+    };
+    add("of the workers' time", TimeSplitText(*progress));
+    add("pushed", PushedText(*progress));
+    add("pulled", PulledText(*progress));
+    add("staleness", StalenessText(*progress));
+    if (progress->checkpoint().has_last()) {
+      add("newest checkpoint", progress->checkpoint().directory());
+    }
+    return details;
+  }
+
+  absl::Status Logs(const std::string& name, const LogOptions& options,
+                    const LogSink& sink) override {
+    const absl::StatusOr<local::JobDirectory> directory = Find(name);
+    if (!directory.ok()) return directory.status();
+    LogFollower follower(directory->logs(), options.process, options.tail);
+    bool more = true;
+    const auto pass = [&](absl::string_view process, absl::string_view line) {
+      more = more && sink(process, line);
+    };
+    follower.Poll(pass);
+    if (!follower.found() && !options.follow) {
+      return absl::NotFoundError(
+          absl::StrCat("no log of ", options.process.empty() ? "any process" : options.process,
+                       " in ", directory->logs()));
+    }
+    // Follows until the job's end, and reads once more for the last lines.
+    bool runs = options.follow;
+    while (runs && more) {
+      std::this_thread::sleep_for(kPoll);
+      runs = directory->LockedBy().has_value();
+      follower.Poll(pass);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Stop(const std::string& name, const StopOptions& options,
+                                   const std::function<void(const std::string&)>& say) override {
+    const absl::StatusOr<local::JobDirectory> directory = Find(name);
+    if (!directory.ok()) return directory.status();
+    const auto pid = directory->LockedBy();
+    if (!pid.has_value()) return absl::StrCat("Job ", name, " is not running");
+    say(absl::StrCat("Stopping ", name, " (process ", *pid, ")",
+                     options.now ? "" : " after saving a checkpoint"));
+    if (kill(*pid, SIGTERM) != 0 && errno == EPERM) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("process ", *pid, ", which runs job ", name,
+                       ", belongs to another user; only the user who started the job may stop it"));
+    }
+    const absl::Time deadline = environment_.clock->Now() + options.timeout;
+    while (directory->LockedBy() == pid) {
+      if (environment_.clock->Now() >= deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("job ", name, " is still running; --now stops it without a checkpoint"));
+      }
+      std::this_thread::sleep_for(kPoll);
+      // Two signals in quick succession may be merged into one.
+      if (options.now) kill(*pid, SIGTERM);
+    }
+    return absl::StrCat(name, ": ", ResultText(*directory));
+  }
+
+  absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {
+    const absl::StatusOr<local::JobDirectory> directory = Find(name);
+    if (!directory.ok()) return directory.status();
+    if (!directory->LockedBy().has_value()) {
+      return absl::FailedPreconditionError(absl::StrCat("job ", name, " is not running"));
+    }
+    const absl::StatusOr<api::TrainingJob> job = directory->ReadJob();
+    if (!job.ok()) return job.status();
+    const absl::StatusOr<std::string> address = CoordinatorAddress(files_, *directory);
+    if (!address.ok()) return absl::UnavailableError("the job is still starting");
+    absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
+        RunCredentials(files_, *directory);
+    if (!credentials.ok()) return credentials.status();
+    return std::make_unique<LocalAccess>(
+        *directory,
+        absl::StrCat(job->spec.namespace_(), "/", job->spec.name(), "/", job->spec.uid()), *address,
+        *std::move(credentials));
+  }
+
+ private:
+  absl::StatusOr<local::JobDirectory> Find(const std::string& name) const {
+    const std::vector<std::string> jobs = local::ListJobs(files_, state_directory_);
+    if (std::find(jobs.begin(), jobs.end(), name) != jobs.end()) {
+      return local::JobDirectory(files_, state_directory_, name);
+    }
+    std::string known;
+    for (const std::string& job : jobs) absl::StrAppend(&known, known.empty() ? "" : ", ", job);
+    return absl::NotFoundError(
+        absl::StrCat("there is no job ", name, " in ", state_directory_, "; ",
+                     known.empty() ? "there are no jobs" : "there are: ", known));
+  }
+
+  static JobSummary ViewOf(const std::string& name, const v1::JobProgress& progress) {
+    JobSummary view;
+    view.name = name;
+    view.has_progress = true;
+    view.progress = progress;
+    view.processes = ReportedProcessStates(progress);
+    return view;
+  }
+
+  const Environment& environment_;
+  FileSystem* const files_;
+  const std::string state_directory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Jobs> MakeLocalJobs(const Environment& environment,
+                                    const std::string& state_directory) {
+  return std::make_unique<LocalJobs>(environment, state_directory);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,179 @@
+// sluice plan
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "cli/command.h"
+#include "cli/job_json.h"
+#include "cli/job_paths.h"
+#include "cli/local/job_directory.h"
+#include "cli/plan.h"
+#include "cli/run_preparation.h"
+#include "cli/run_program.h"
+#include "operator/api/manifest.h"
+#include "proto/describe.pb.h"
+#include "services/checkpoint/restore_source.h"
+#include "services/common/exit_code.h"
+#include "services/common/file_util.h"
+#include "services/common/temporary_directory.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr size_t kMaxDescriptionBytes = size_t{64} << 20;
+
+struct PlanFlags {
+  std::string manifest;
+  std::string bandwidth = "10Gbit";
+  std::string output = "text";
+  std::string program_directory;
+  std::string state_directory = ".sluice";
+  uint64_t parameters = 0;
+};
+
+// sluice-worker's description of the job's model and data. If the code is not kExitOk, it has
+// printed the errors to standard error.
+int Describe(const Environment& environment, const PlanFlags& flags, const v1::JobSpec& job,
+             v1::Description* description) {
+  const auto programs = FindPrograms(flags.program_directory.empty()
+                                         ? environment.program_directories
+                                         : std::vector<std::string>{flags.program_directory},
+                                     {v1::WORKER});
+  if (!programs.ok()) return Complain(environment, programs.status());
+  const auto directory = TemporaryDirectory::Make("sluice-plan");
+  if (!directory.ok()) return Complain(environment, directory.status());
+  const std::string job_file = JoinPath((*directory)->path(), "job.json");
+  const std::string described_file = JoinPath((*directory)->path(), "described");
+  const absl::Status written =
+      AtomicWriteFile(environment.files, job_file, absl::Cord(JobSpecToJson(job)), "plan");
+  if (!written.ok()) return Complain(environment, written);
+  environment.out->flush();
+  const int code =
+      RunProgram({programs->worker, "describe", "--job", job_file, "--output", described_file});
+  if (code != kExitOk) return code;
+  const absl::StatusOr<std::string> bytes =
+      environment.files->Read(described_file, kMaxDescriptionBytes);
+  if (!bytes.ok()) return Complain(environment, bytes.status());
+  if (!description->ParseFromString(*bytes)) {
+    return Complain(environment,
+                    absl::InternalError("sluice-worker describes the model incorrectly"));
+  }
+  return kExitOk;
+}
+
+// The tensors of a Custom model, which only its own program knows: those of the job's newest
+// checkpoint, of the checkpoint that it restores from, or one tensor with the number of parameters
+// that the user gives.
+absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, const PlanFlags& flags,
+                                            const v1::JobSpec& job) {
+  if (flags.parameters > 0) {
+    v1::TensorTable table;
+    v1::TensorSpec& tensor = *table.add_tensors();
+    tensor.set_name("parameters");
+    tensor.add_shape(static_cast<int64_t>(flags.parameters));
+    const bool known = job.model().dtype() != v1::DATA_TYPE_UNSPECIFIED;
+    tensor.set_dtype(known ? job.model().dtype() : v1::FLOAT32);
+    tensor.set_kind(v1::PARAMETER);
+    return table;
+  }
+  const local::JobDirectory directory(environment.files, flags.state_directory, job.name());
+  const std::string& own = job.checkpoint().directory();
+  for (const std::string& path :
+       {own.empty() ? directory.checkpoints() : own, job.checkpoint().restore_from()}) {
+    if (path.empty()) continue;
+    const absl::StatusOr<RestoreSource> source = FindRestoreSource(environment.files, path);
+    if (source.ok()) return source->manifest.table();
+    if (!absl::IsNotFound(source.status())) return source.status();
+  }
+  return absl::InvalidArgumentError(
+      "only its own program knows a Custom model, and the job has no checkpoint yet; give its "
+      "number of parameters with --parameters");
+}
+
+int RunPlan(const Environment& environment, const PlanFlags& flags) {
+  const absl::StatusOr<double> bandwidth = ParseBandwidth(flags.bandwidth);
+  if (!bandwidth.ok()) {
+    Complain(environment, bandwidth.status());
+    return kExitUsage;
+  }
+  absl::StatusOr<api::TrainingJob> job = api::ReadManifest(flags.manifest);
+  if (!job.ok()) {
+    *environment.err << job.status().message() << "\n";
+    return kExitUsage;
+  }
+  for (const std::string& taken :
+       FindData(flags.manifest, environment.data_directory, environment.files, &job->spec)) {
+    *environment.err << "Note: " << taken << "\n";
+  }
+  v1::Description description;
+  if (job->spec.model().type() == v1::ModelSpec::CUSTOM) {
+    absl::StatusOr<v1::TensorTable> table = CustomTable(environment, flags, job->spec);
+    if (!table.ok()) {
+      Complain(environment, table.status());
+      return kExitUsage;
+    }
+    *description.mutable_ready()->mutable_table() = *std::move(table);
+  } else if (const int code = Describe(environment, flags, job->spec, &description);
+             code != kExitOk) {
+    return code;
+  }
+  std::vector<StageTraffic> stages;
+  for (const v1::Description::Stage& stage : description.stages()) {
+    stages.push_back({stage.input_bytes(), stage.output_bytes()});
+  }
+  const absl::StatusOr<std::vector<RowTraffic>> rows = RowTrafficOf(job->spec, description);
+  if (!rows.ok()) return Complain(environment, rows.status());
+  const absl::StatusOr<Plan> plan = MakePlan(job->spec, description.ready().table(), stages, *rows);
+  if (!plan.ok()) return Complain(environment, plan.status());
+  if (flags.output == "json") {
+    *environment.out << PlanJson(*plan, *bandwidth) << "\n";
+    return kExitOk;
+  }
+  for (const std::string& line : PlanLines(*plan, *bandwidth)) *environment.out << line << "\n";
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App* app, const Environment& environment, Action* action) {
+  auto flags = std::make_shared<PlanFlags>();
+  CLI::App* plan = app->add_subcommand("plan",
+                                       "Estimate a job's memory and network use\n\n"
+                                       "  sluice plan job.yaml\n"
+                                       "  sluice plan job.yaml --bandwidth 1Gbit\n\n"
+                                       "Opens the model and the data, and starts nothing else. A "
+                                       "Custom model's size is that of the job's "
+                                       "newest\n"
+                                       "checkpoint, or --parameters.\n");
+  plan->add_option("FILE", flags->manifest, "the manifest")->required();
+  plan->add_option("--bandwidth", flags->bandwidth,
+                   "bandwidth of each process's link, in each direction")
+      ->capture_default_str();
+  plan->add_option("--output", flags->output, "text, or json: one object")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  plan->add_option_function<std::string>(
+          "--parameters",
+          [flags](const std::string& text) {
+            const absl::StatusOr<uint64_t> count = ParseCount(text);
+            if (!count.ok()) {
+              throw CLI::ValidationError("--parameters", std::string(count.status().message()));
+            }
+            flags->parameters = *count;
+          },
+          "number of parameters of a Custom model without a checkpoint (12000000, 12k, 1.5M), "
+          "all "
+          "of model.dtype")
+      ->type_name("COUNT");
+  AddStateDirectory(plan, &flags->state_directory);
+  plan->add_option("--bin-dir", flags->program_directory,
+                   "directory of sluice-worker (default: beside sluice; SLUICE_BIN_DIR)");
+  plan->callback(
+      [=, &environment] { *action = [=, &environment] { return RunPlan(environment, *flags); }; });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,336 @@
+#include "cli/run_preparation.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/job_paths.h"
+#include "operator/api/manifest.h"
+#include "services/checkpoint/local_storage.h"
+#include "services/common/process.h"
+
+namespace sluice::cli {
+namespace {
+
+// The bound in the field table (spec.worker.replicas, spec.parameterServer.replicas).
+constexpr uint32_t kMaxReplicas = 1024;
+
+std::string NewUid() {
+  return absl::StrCat(absl::Hex(RandomIncarnation(), absl::kZeroPad16), "-",
+                      absl::Hex(RandomIncarnation(), absl::kZeroPad16));
+}
+
+absl::Status CheckReplicas(const char* flag, std::optional<uint32_t> value) {
+  if (!value.has_value() || (*value >= 1 && *value <= kMaxReplicas)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " must be between 1 and ", kMaxReplicas, ", not ", *value));
+}
+
+absl::Status Refuse(const api::TrainingJob& job, const local::JobDirectory& directory,
+                    const std::vector<api::ManifestChange>& changes) {
+  std::string refused;
+  for (const api::ManifestChange& change : changes) {
+    if (change.allowed) continue;
+    absl::StrAppend(&refused, "\n  ", change.path, ": ", change.before, " -> ", change.after);
+  }
+  if (refused.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "job ", job.spec.name(), " was started with different settings (", directory.path(),
+      "):", refused,
+      "\nUndo the change; or use --fresh to start over, which deletes the existing checkpoints; or "
+      "set spec.checkpoint.onExisting: Replace, which deletes them when there is a new one."));
+}
+
+bool WantsExisting(const v1::CheckpointSpec& checkpoint) {
+  return checkpoint.on_existing() == v1::CheckpointSpec::RESUME ||
+         checkpoint.on_existing() == v1::CheckpointSpec::REPLACE;
+}
+
+// Refuses checkpoints without the record of their job: neither their job nor whether this manifest
+// fits them is known.
+absl::Status CheckNothingIsOrphaned(const local::JobDirectory& directory, FileSystem* files) {
+  const std::string checkpoint_directory = directory.checkpoints();
+  const absl::StatusOr<bool> holds = HoldsCheckpoint(checkpoint_directory, files);
+  if (!holds.ok()) return holds.status();
+  if (!*holds) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      checkpoint_directory, " holds checkpoints, and ", directory.path(),
+      "/job.json, the record of their job, is missing. Move the directory away to keep them "
+      "(spec.checkpoint.restoreFrom starts from one), set spec.checkpoint.onExisting: Resume to "
+      "continue from them, or use --fresh to remove them and start over."));
+}
+
+// What a new job finds in its checkpoint storage. FAILED_PRECONDITION: it may not use the storage.
+absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh,
+                                         const local::JobDirectory& directory, FileSystem* files) {
+  const v1::CheckpointSpec& checkpoint = job.spec.checkpoint();
+  if (checkpoint.directory().empty()) {
+    if (fresh) return ExistingJob();  // it will be removed
+    if (!WantsExisting(checkpoint)) {
+      absl::Status orphaned = CheckNothingIsOrphaned(directory, files);
+      if (!orphaned.ok()) return orphaned;
+      return ExistingJob();
+    }
+  }
+  v1::JobSpec spec = job.spec;
+  // A directory that the manifest names is not emptied.
+  if (fresh) spec.mutable_checkpoint()->set_on_existing(v1::CheckpointSpec::REPLACE);
+  return JudgeStorage(spec, directory, files);
+}
+
+// Removes the job's old state, except for checkpoints that it continues from or replaces. `before`:
+// the job as it was started earlier, without training anything.
+absl::Status StartOver(const api::TrainingJob& job, const absl::StatusOr<api::TrainingJob>& before,
+                       ExistingJob::Kind existing, local::JobDirectory* directory,
+                       FileSystem* files) {
+  const std::string& checkpoint_directory = job.spec.checkpoint().directory();
+  if (before.ok() && !checkpoint_directory.empty() &&
+      before->spec.checkpoint().directory() == checkpoint_directory) {
+    // The claims stay. The vocabulary is removed, since the text may be a different one.
+    absl::Status status = files->Remove(JoinPath(checkpoint_directory, "vocabulary.txt"));
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+  }
+  const bool needed = checkpoint_directory.empty() && existing != ExistingJob::Kind::kNone;
+  return needed ? absl::OkStatus() : directory->Clear();
+}
+
+// Why a job that is new, or starts over, is refused. These checks need no lock, so a refused job
+// leaves no lock file behind.
+absl::Status CheckBeginning(const api::TrainingJob& job, bool fresh,
+                            const local::JobDirectory& directory, FileSystem* files) {
+  if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
+  return CheckStorage(job, fresh, directory, files).status();
+}
+
+struct Program {
+  v1::Role role;
+  const char* name;
+  const char* directory;  // in Bazel's bazel-bin
+  std::string local::Programs::*path;
+};
+
+constexpr Program kPrograms[] = {
+    {v1::COORDINATOR, "sluice-coordinator", "services/coordinator", &local::Programs::coordinator},
+    {v1::SHARD, "sluice-ps", "services/ps", &local::Programs::shard},
+    {v1::WORKER, "sluice-worker", "services/worker", &local::Programs::worker},
+};
+constexpr Program kComputingShard = {v1::SHARD, "sluice-ps-torch", "services/stage",
+                                     &local::Programs::shard};
+
+absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& directories,
+                                        absl::Span<const v1::Role> roles,
+                                        absl::Span<const Program> programs) {
+  local::Programs found;
+  for (const Program& program : programs) {
+    if (std::find(roles.begin(), roles.end(), program.role) == roles.end()) continue;
+    for (const std::string& directory : directories) {
+      for (const std::string& path :
+           {JoinPath(directory, program.name),
+            JoinPath(JoinPath(directory, program.directory), program.name)}) {
+        if ((found.*program.path).empty() && access(path.c_str(), X_OK) == 0) {
+          found.*program.path = path;
+        }
+      }
+    }
+    if ((found.*program.path).empty()) {
+      return absl::NotFoundError(absl::StrCat(
+          "the program ", program.name, " is missing; searched ", absl::StrJoin(directories, ", "),
+          ". Build it, or name its directory with --bin-dir or SLUICE_BIN_DIR."));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
+  for (const absl::Status& status :
+       {CheckReplicas("--workers", flags.workers), CheckReplicas("--shards", flags.shards)}) {
+    if (!status.ok()) return status;
+  }
+  std::vector<api::Override> overrides;
+  if (flags.workers.has_value()) {
+    overrides.push_back(
+        {absl::StrCat("--workers ", *flags.workers), "spec.worker.replicas", *flags.workers});
+  }
+  if (flags.shards.has_value()) {
+    overrides.push_back(
+        {absl::StrCat("--shards ", *flags.shards), "spec.parameterServer.replicas", *flags.shards});
+  }
+  return api::ReadManifest(flags.manifest, overrides);
+}
+
+bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
+                FileSystem* files) {
+  const absl::StatusOr<local::JobResult> result = directory.ReadResult();
+  if (result.ok() && result->outcome == policy::OutcomeKind::kSucceeded) return true;
+  const std::string& own = before.spec.checkpoint().directory();
+  const absl::StatusOr<bool> holds =
+      HoldsCheckpoint(own.empty() ? directory.checkpoints() : own, files);
+  return !holds.ok() || *holds;
+}
+
+std::vector<v1::Role> RolesOf(const v1::JobSpec& job) {
+  if (job.worker().command_size() > 0) return {v1::COORDINATOR, v1::SHARD};
+  return {v1::COORDINATOR, v1::SHARD, v1::WORKER};
+}
+
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+                                             absl::Span<const v1::Role> roles) {
+  return FindAll(directories, roles, kPrograms);
+}
+
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+                                             const v1::JobSpec& job) {
+  std::vector<Program> programs(std::begin(kPrograms), std::end(kPrograms));
+  if (job.training().execution() == v1::TrainingSpec::SERVER) {
+    for (Program& program : programs) {
+      if (program.role == v1::SHARD) program = kComputingShard;
+    }
+  }
+  return FindAll(directories, RolesOf(job), programs);
+}
+
+absl::Status CheckPortIsFree(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::ErrnoToStatus(errno, "socket");
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  // Like gRPC, treats a port that was used a moment ago as free.
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const bool ok = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+                  listen(fd, 1) == 0;
+  const int error = errno;
+  close(fd);
+  if (ok) return absl::OkStatus();
+  if (error == EADDRINUSE) {
+    return absl::UnavailableError(absl::StrCat(
+        "port ", port,
+        " is in use by another process; choose another port with --port, or omit the flag"));
+  }
+  return absl::ErrnoToStatus(error, absl::StrCat("port ", port));
+}
+
+absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory& directory) {
+  const absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
+  if (!before.ok()) return before.status();
+  return Refuse(job, directory, api::CompareJobs(*before, job));
+}
+
+bool ChangeLength(const std::vector<api::ManifestChange>& changes) {
+  return std::any_of(changes.begin(), changes.end(), [](const api::ManifestChange& change) {
+    return IsLengthSetting(change.path);
+  });
+}
+
+absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
+                                         const local::JobDirectory& directory, FileSystem* files) {
+  v1::JobSpec spec = job;
+  spec.set_uid(NewUid());
+  if (spec.checkpoint().directory().empty()) {
+    spec.mutable_checkpoint()->set_directory(directory.checkpoints());
+  }
+  const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(
+      files, spec.checkpoint().directory(), absl::StrCat("cli-", RandomIncarnation()));
+  absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage, spec);
+  if (!opened.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(spec.checkpoint().directory(), ": ", opened.status().message()));
+  }
+  if (opened->existing.kind == ExistingJob::Kind::kRefused) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kCheckpointDirectoryInUse, ": ", opened->existing.message));
+  }
+  return opened->existing;
+}
+
+absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
+                                       local::JobDirectory* directory, FileSystem* files) {
+  PreparedRun run;
+  run.job = job;
+  if (!directory->LockedBy().has_value() && absl::IsNotFound(directory->ReadJob().status())) {
+    const absl::Status refused = CheckBeginning(job, fresh, *directory, files);
+    if (!refused.ok()) return refused;
+  }
+  absl::StatusOr<std::unique_ptr<local::JobLock>> lock = directory->Lock();
+  if (absl::IsAborted(lock.status())) {
+    const std::string help =
+        fresh ? absl::StrCat("; `sluice stop ", job.spec.name(), "` stops it")
+              : "; --take-over checkpoints and stops it, then continues with this manifest";
+    return absl::FailedPreconditionError(absl::StrCat(lock.status().message(), help));
+  }
+  if (!lock.ok()) {
+    return absl::Status(
+        lock.status().code(),
+        absl::StrCat(lock.status().message(), "; choose another directory with --state-dir"));
+  }
+  run.lock = *std::move(lock);
+  absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
+  if (!fresh) before = directory->ReadJob();
+  bool start_over = !before.ok();
+  bool another =
+      !before.ok();  // another activation than the one that began here, if any: it gets a new uid
+  ExistingJob existing;
+  if (before.ok()) {
+    run.changes = api::CompareJobs(*before, job);
+    absl::Status refused = Refuse(job, *directory, run.changes);
+    const bool trained = HasTrained(*before, *directory, files);
+    const absl::StatusOr<local::JobResult> result = directory->ReadResult();
+    const bool finished = result.ok() && result->outcome == policy::OutcomeKind::kSucceeded;
+    another = trained && (!refused.ok() || (finished && ChangeLength(run.changes)));
+    if (another) {
+      if (!refused.ok() && !WantsExisting(job.spec.checkpoint())) return refused;
+      absl::StatusOr<ExistingJob> judged = JudgeStorage(job.spec, *directory, files);
+      if (!judged.ok()) return judged.status();
+      existing = *std::move(judged);
+      if (existing.kind == ExistingJob::Kind::kNone) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("job ", job.spec.name(),
+                         " has already trained, and its checkpoints are gone; use --fresh to start "
+                         "over"));
+      }
+    }
+    if (finished && (!another || existing.kind == ExistingJob::Kind::kFinished)) {
+      run.finished = *result;
+      return run;
+    }
+    start_over = !trained && !refused.ok();
+    run.resumed = !start_over && existing.kind != ExistingJob::Kind::kReplace;
+  } else if (!absl::IsNotFound(before.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(before.status().message(),
+                     "; use --fresh to start over, which deletes the existing checkpoints"));
+  } else {
+    absl::StatusOr<ExistingJob> judged = CheckStorage(job, fresh, *directory, files);
+    if (!judged.ok()) return judged.status();
+    existing = *std::move(judged);
+    run.resumed = existing.kind == ExistingJob::Kind::kResume;
+  }
+  if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
+  if (start_over) {
+    absl::Status status = StartOver(job, before, existing.kind, directory, files);
+    if (!status.ok()) return status;
+  }
+  run.job.spec.set_uid(another ? NewUid() : before->spec.uid());
+  if (absl::Status status = directory->Prepare(); !status.ok()) return status;
+  if (absl::Status status = directory->WriteJob(run.job); !status.ok()) return status;
+  if (absl::Status status = directory->RemoveResult(); !status.ok()) return status;
+  v1::CheckpointSpec& checkpoint = *run.job.spec.mutable_checkpoint();
+  if (checkpoint.directory().empty()) checkpoint.set_directory(directory->checkpoints());
+  // Only this start replaces: the same command without --fresh continues.
+  if (fresh) checkpoint.set_on_existing(v1::CheckpointSpec::REPLACE);
+  return run;
+}
+
+}  // namespace sluice::cli

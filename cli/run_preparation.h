@@ -1,0 +1,98 @@
+// Checks and preparations before a job's processes start.
+#ifndef SLUICE_CLI_RUN_PREPARATION_H_
+#define SLUICE_CLI_RUN_PREPARATION_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cli/environment.h"
+#include "cli/local/job_directory.h"
+#include "cli/local/local_job.h"
+#include "operator/api/resume.h"
+#include "operator/api/training_job.h"
+#include "proto/frame.pb.h"
+#include "proto/job.pb.h"
+#include "services/checkpoint/existing_job.h"
+
+namespace sluice::cli {
+
+struct RunFlags {
+  std::string manifest;
+  std::string state_directory = ".sluice";
+  std::string program_directory;  // empty: the environment's
+  std::string output = "text";
+  std::string log_level;  // empty: debug with `verbose`, else info
+  std::optional<uint32_t> workers;
+  std::optional<uint32_t> shards;
+  int port = 0;
+  bool fresh = false;
+  bool yes = false;
+  bool take_over = false;
+  bool dry_run = false;
+  bool quiet = false;
+  bool verbose = false;
+};
+
+// The manifest with the flags' changes. INVALID_ARGUMENT with every problem.
+absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
+
+// Whether the started job `before` has anything that a changed manifest would make worthless: a
+// checkpoint, or the result of a finished training. Anything that cannot be read counts.
+bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
+                FileSystem* files);
+
+// The programs of these roles; the other paths stay empty. NOT_FOUND names the missing program and
+// the directories that were searched.
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+                                             absl::Span<const v1::Role> roles);
+
+// The programs of a job. If the shards compute its layers (training.execution: Server), theirs is
+// sluice-ps-torch.
+absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+                                             const v1::JobSpec& job);
+
+// The roles whose programs a job needs: a job whose worker is its own command needs neither
+// sluice-worker nor LibTorch.
+std::vector<v1::Role> RolesOf(const v1::JobSpec& job);
+
+// ALREADY_EXISTS if another process listens on the port, or this user may not use it.
+absl::Status CheckPortIsFree(int port);
+
+// Whether the job's length of training changed.
+bool ChangeLength(const std::vector<api::ManifestChange>& changes);
+
+// What the checkpoint storage contains for a job that did not write it. FAILED_PRECONDITION, with
+// the coordinator's message: the job may not use it.
+absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
+                                         const local::JobDirectory& directory, FileSystem* files);
+
+struct PreparedRun {
+  api::TrainingJob job;  // with uid and checkpoint directory
+  std::unique_ptr<local::JobLock> lock;
+  bool resumed = false;
+  std::vector<api::ManifestChange> changes;  // accepted changes
+  // Set if the job has already finished and nothing is to be done.
+  std::optional<local::JobResult> finished;
+};
+
+// Whether the started job may continue with this manifest: FAILED_PRECONDITION names each field
+// that may not change.
+absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory& directory);
+
+// Takes the lock, removes the old state if requested, compares the manifest with the one the job
+// began with, and records it. A job that has trained nothing yet accepts any change.
+// FAILED_PRECONDITION: the job is already running; or the manifest has changed (the message names
+// each field); or the checkpoint directory belongs to an earlier life of the job, or contains
+// checkpoints of an unknown job. NOT_FOUND: one of its inputs does not exist. Nothing is changed on
+// errors.
+absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
+                                       local::JobDirectory* directory, FileSystem* files);
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_CLI_RUN_PREPARATION_H_

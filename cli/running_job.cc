@@ -1,0 +1,55 @@
+#include "cli/running_job.h"
+
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "proto/jobcontrol.grpc.pb.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/security/transport_security.h"
+
+namespace sluice::cli {
+
+absl::StatusOr<std::string> CoordinatorAddress(FileSystem* files,
+                                               const local::JobDirectory& directory) {
+  const absl::StatusOr<std::string> text =
+      files->Read(JoinPath(directory.run(), "coordinator.port"), 64);
+  if (!text.ok()) return text.status();
+  return absl::StrCat("127.0.0.1:", absl::StripAsciiWhitespace(*text));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> RunCredentials(
+    FileSystem* files, const local::JobDirectory& directory) {
+  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
+      security::TransportSecurity::Open(files, {.secret_file = directory.SecretFile()},
+                                        absl::Now());
+  if (absl::IsNotFound(security.status())) return nullptr;
+  if (!security.ok()) return security.status();
+  return (*security)->channel_credentials();
+}
+
+absl::StatusOr<v1::JobProgress> ReadProgress(FileSystem* files,
+                                             const local::JobDirectory& directory) {
+  const absl::StatusOr<std::string> address = CoordinatorAddress(files, directory);
+  if (!address.ok()) return address.status();
+  const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
+      RunCredentials(files, directory);
+  if (!credentials.ok()) return credentials.status();
+  const std::unique_ptr<v1::JobControl::Stub> stub =
+      v1::JobControl::NewStub(MakeChannel({.address = *address, .credentials = *credentials}));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::GetProgressRequest request;
+  request.set_events_after(UINT64_MAX);
+  v1::JobProgress progress;
+  const grpc::Status status = stub->GetProgress(&context, request, &progress);
+  if (!status.ok()) return absl::UnavailableError(status.error_message());
+  return progress;
+}
+
+}  // namespace sluice::cli

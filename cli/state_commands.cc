@@ -1,0 +1,138 @@
+// status, logs and stop, for jobs of this machine or of a cluster.
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/command.h"
+#include "cli/jobs.h"
+#include "cli/log_follower.h"
+#include "cli/progress_text.h"
+#include "services/common/exit_code.h"
+#include "services/common/number_range.h"
+
+namespace sluice::cli {
+namespace {
+
+struct StateFlags {
+  std::string state_directory = ".sluice";
+  ClusterFlags cluster;
+  std::string name;
+  std::string process;
+  std::string role;
+  size_t tail = LogFollower::kAll;
+  bool follow = false;
+  bool now = false;
+  double timeout_seconds = 120;
+};
+
+int StatusOfAll(const Environment& environment, Jobs* jobs) {
+  const absl::StatusOr<std::vector<Jobs::Line>> lines = jobs->List();
+  if (!lines.ok()) return Complain(environment, lines.status());
+  if (lines->empty()) *environment.out << "No jobs in " << jobs->Place() << "\n";
+  for (const Jobs::Line& line : *lines) {
+    *environment.out << absl::StreamFormat("%-24s %s\n", line.name, line.state);
+  }
+  return kExitOk;
+}
+
+int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
+  if (flags.name.empty()) return StatusOfAll(environment, jobs);
+  const absl::StatusOr<Jobs::Details> details = jobs->Describe(flags.name);
+  if (!details.ok()) return Complain(environment, details.status());
+  if (details->view.has_value()) {
+    for (const std::string& line :
+         LiveLines(*details->view, environment.columns(), environment.color, environment.unicode)) {
+      *environment.out << line << "\n";
+    }
+  }
+  for (const std::string& line : details->lines) *environment.out << line << "\n";
+  return kExitOk;
+}
+
+int Logs(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
+  if (!flags.process.empty() && !flags.role.empty()) {
+    return Complain(environment, absl::InvalidArgumentError(absl::StrCat(
+                                     "PROCESS (", flags.process, ") and --role (", flags.role,
+                                     ") mean the same; give only one of them")));
+  }
+  Jobs::LogOptions options;
+  options.process = flags.process.empty() ? flags.role : flags.process;
+  options.tail = flags.tail;
+  options.follow = flags.follow;
+  const absl::Status status =
+      jobs->Logs(flags.name, options, [&](absl::string_view process, absl::string_view line) {
+        *environment.out << PrefixedLine(process, line, environment.color) << "\n";
+        if (flags.follow) environment.out->flush();
+        return environment.out->good();
+      });
+  return status.ok() ? kExitOk : Complain(environment, status);
+}
+
+int Stop(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
+  Jobs::StopOptions options;
+  options.now = flags.now;
+  options.timeout = absl::Seconds(flags.timeout_seconds);
+  const absl::StatusOr<std::string> end = jobs->Stop(
+      flags.name, options, [&](const std::string& text) { *environment.out << text << std::endl; });
+  if (!end.ok()) return Complain(environment, end.status());
+  *environment.out << *end << "\n";
+  return kExitOk;
+}
+
+using Command = int (*)(const Environment&, const StateFlags&, Jobs*);
+
+void AddStateCommand(CLI::App* command, const Environment& environment,
+                     const std::shared_ptr<StateFlags>& flags, Command run, Action* action) {
+  AddStateDirectory(command, &flags->state_directory);
+  AddClusterFlags(command, &flags->cluster);
+  command->callback([=, &environment] {
+    *action = [=, &environment] {
+      const absl::StatusOr<std::unique_ptr<Jobs>> jobs =
+          FindJobs(environment, flags->state_directory, flags->cluster);
+      if (!jobs.ok()) return Complain(environment, jobs.status());
+      return run(environment, *flags, jobs->get());
+    };
+  });
+}
+
+}  // namespace
+
+void AddStateCommands(CLI::App* app, const Environment& environment, Action* action) {
+  auto flags = std::make_shared<StateFlags>();
+  CLI::App* status = app->add_subcommand(
+      "status",
+      "Show the jobs of this directory, or of a cluster's namespace; or one in detail\n\n"
+      "  sluice status\n"
+      "  sluice status fashion-mnist\n"
+      "  sluice status --cluster --namespace vision\n");
+  status->add_option("NAME", flags->name, "a job's name");
+  AddStateCommand(status, environment, flags, Status, action);
+
+  CLI::App* logs = app->add_subcommand("logs",
+                                       "Show the logs of a job's processes\n\n"
+                                       "  sluice logs fashion-mnist --follow\n"
+                                       "  sluice logs fashion-mnist worker-0 --tail 50\n"
+                                       "  sluice logs fashion-mnist --cluster -f\n");
+  logs->add_option("NAME", flags->name, "a job's name")->required();
+  logs->add_option("PROCESS", flags->process, "one process only: coordinator, ps-0, worker-1");
+  logs->add_option("--role", flags->role, "the same as PROCESS");
+  logs->add_flag("-f,--follow", flags->follow, "follow until the job ends");
+  logs->add_option("--tail", flags->tail, "only the last lines of each process")
+      ->check(NumberBetween<uint64_t>(0, 1'000'000'000));
+  AddStateCommand(logs, environment, flags, Logs, action);
+
+  CLI::App* stop =
+      app->add_subcommand("stop",
+                          "Checkpoint and stop a job; `sluice run` with its manifest resumes it\n\n"
+                          "  sluice stop fashion-mnist\n"
+                          "  sluice stop fashion-mnist --cluster\n");
+  stop->add_option("NAME", flags->name, "a job's name")->required();
+  stop->add_flag("--now", flags->now, "stop without saving a checkpoint (only on this machine)");
+  stop->add_option("--timeout", flags->timeout_seconds, "seconds to wait until it has stopped")
+      ->capture_default_str()
+      ->check(NumberBetween(0.0, 7.0 * 24 * 3600));
+  AddStateCommand(stop, environment, flags, Stop, action);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,78 @@
+// There are two lists of the fields that a checkpoint depends on: the field table's, by which
+// CompareJobs rejects changes, and that of claims (ClaimSettings).
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "operator/api/codec.h"
+#include "operator/api/field_table.h"
+#include "operator/api/manifest.h"
+#include "services/checkpoint/existing_job.h"
+
+namespace sluice::api {
+namespace {
+
+using Json = nlohmann::json;
+
+// The content of a claim for manifests with each value of the field that the table knows, and for
+// one without the field.
+std::set<std::string> SettingsOfEachValue(const Field& field) {
+  Json manifest = MinimalManifest();
+  if (!field.context.empty()) manifest.merge_patch(Json::parse(field.context));
+  const Json::json_pointer place(absl::StrCat("/", absl::StrReplaceAll(field.path, {{".", "/"}})));
+  manifest[place] = "@here@";
+  const std::string text = manifest.dump();
+  const std::string here = "\"@here@\"";
+  std::set<std::string> settings;
+  for (const Example& example : field.examples) {
+    std::string with = text;
+    // JSON is YAML, and so is JSON with YAML's values in it.
+    with.replace(with.find(here), here.size(), example.yaml);
+    const ParsedManifest parsed = ParseManifest(with, {"job.yaml", ""});
+    EXPECT_TRUE(parsed.ok()) << with;
+    settings.insert(ClaimSettings(parsed.job.spec));
+    // These manifests need not be valid.
+    Json job = ToJson(parsed.job);
+    for (const std::string& value : field.values) {
+      job[place] = value;
+      settings.insert(ClaimSettings(FromJson(job).spec));
+    }
+    if (job.contains(place)) job[place.parent_pointer()].erase(place.back());
+    settings.insert(ClaimSettings(FromJson(job).spec));
+  }
+  return settings;
+}
+
+bool IsOfClusters(absl::string_view path) {
+  for (size_t end = path.size(); end != absl::string_view::npos; end = path.rfind('.', end - 1)) {
+    const SchemaNode* node = FindSchema(path.substr(0, end));
+    if (node != nullptr && node->field->cluster_only) return true;
+  }
+  return false;
+}
+
+// There are two lists of the fields that a checkpoint depends on: the table's, by which changes of
+// a manifest are rejected, and that of claims, by which checkpoints of another activation are
+// judged.
+TEST(ResumeTest, AClaimRecordsTheFixedSettingsAndTheLength) {
+  int recorded = 0;
+  for (const Field& field : Fields()) {
+    const bool item = absl::StrContains(field.path, "[]") || absl::StrContains(field.path, "{}");
+    if (field.examples.empty() || item || IsOfClusters(field.path)) continue;
+    // The claim is in that directory.
+    if (absl::StartsWith(field.path, "spec.checkpoint.storage")) continue;
+    const bool differs = SettingsOfEachValue(field).size() > 1;
+    EXPECT_EQ(differs, IsFixed(field.path) || IsLengthSetting(field.path)) << field.path;
+    recorded += differs;
+  }
+  EXPECT_GT(recorded, 40);
+}
+
+}  // namespace
+}  // namespace sluice::api

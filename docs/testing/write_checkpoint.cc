@@ -20,11 +20,11 @@
 #include "services/checkpoint/storage.h"
 #include "services/common/file_util.h"
 #include "services/protocol/layout.h"
-#include "services/ps/block.h"
-#include "services/ps/block_update.h"
-#include "services/ps/partition.h"
-#include "services/ps/partition_file.h"
-#include "services/ps/shard_model.h"
+#include "services/ps/core/block.h"
+#include "services/ps/core/block_update.h"
+#include "services/ps/core/partition.h"
+#include "services/ps/core/partition_file.h"
+#include "services/ps/core/shard_model.h"
 
 namespace sluice::ps {
 namespace {

@@ -18,7 +18,7 @@
 #include "services/checkpoint/storage.h"
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
-#include "services/coordinator/coordinator_core.h"
+#include "services/coordinator/core/coordinator_core.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::coordinator {

@@ -13,7 +13,7 @@
 #include "services/common/file_util.h"
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
-#include "services/ps/shard_core.h"
+#include "services/ps/core/shard_core.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/security/transport_security.h"
 

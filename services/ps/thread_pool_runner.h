@@ -7,7 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "services/common/mutex.h"
-#include "services/ps/parallel.h"
+#include "services/ps/core/parallel.h"
 
 namespace sluice::ps {
 

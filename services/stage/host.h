@@ -2,7 +2,7 @@
 // their contexts.
 //
 // Intuition. To the shard's core, this keeps the blocks that would otherwise go to a worker, and
-// provides the blocks of a worker's gradients (services/ps/references.h). To workers it is the
+// provides the blocks of a worker's gradients (services/ps/core/references.h). To workers it is the
 // service Stage. The rest is bookkeeping by worker. A block is kept from the Data that named it
 // until the worker reports that it has forgotten it. A context is kept from its forward pass until
 // the worker has forgotten it. Everything of a worker is dropped when a view is installed in which
@@ -30,7 +30,7 @@
 #include "proto/control.pb.h"
 #include "proto/stage.pb.h"
 #include "services/common/mutex.h"
-#include "services/ps/references.h"
+#include "services/ps/core/references.h"
 #include "services/stage/layers.h"
 #include "services/transport/security/identity.h"
 

@@ -13,8 +13,8 @@
 #include "proto/control.pb.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/common/check.h"
-#include "services/coordinator/coordinator_core.h"
-#include "services/coordinator/testing/fake_job.h"
+#include "services/coordinator/core/coordinator_core.h"
+#include "services/coordinator/core/testing/fake_job.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/message_change.h"
@@ -210,12 +210,15 @@ std::vector<std::string> CoordinatorSeeds() {
 std::vector<FuzzTarget> CoordinatorTargets() {
   return {
       {"coordinator", RunCoordinator, CoordinatorSeeds, 1024,
-       "services/coordinator/coordinator_core.cc services/coordinator/coordinator_start.cc "
-       "services/coordinator/coordinator_views.cc services/coordinator/coordinator_snapshots.cc "
-       "services/coordinator/coordinator_end.cc services/coordinator/coordinator_progress.cc "
-       "services/coordinator/membership.cc services/coordinator/evaluation.cc "
-       "services/coordinator/init_request.cc services/coordinator/progress.cc "
-       "services/coordinator/view_change.cc services/coordinator/view_decision.cc"},
+       "services/coordinator/core/coordinator_core.cc "
+       "services/coordinator/core/coordinator_start.cc "
+       "services/coordinator/core/coordinator_views.cc "
+       "services/coordinator/core/coordinator_snapshots.cc "
+       "services/coordinator/core/coordinator_end.cc "
+       "services/coordinator/core/coordinator_progress.cc "
+       "services/coordinator/core/membership.cc services/coordinator/core/evaluation.cc "
+       "services/coordinator/core/init_request.cc services/coordinator/core/progress.cc "
+       "services/coordinator/core/view_change.cc services/coordinator/core/view_decision.cc"},
   };
 }
 

@@ -16,10 +16,10 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/common/check.h"
-#include "services/ps/bounds.h"
-#include "services/ps/shard_action.h"
-#include "services/ps/shard_core.h"
-#include "services/ps/testing/shard_harness.h"
+#include "services/ps/core/bounds.h"
+#include "services/ps/core/shard_action.h"
+#include "services/ps/core/shard_core.h"
+#include "services/ps/core/testing/shard_harness.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/message_change.h"
@@ -368,11 +368,13 @@ std::vector<std::string> ShardSeeds() {
 
 std::vector<FuzzTarget> ShardTargets() {
   static constexpr char kSources[] =
-      "services/ps/shard_core.cc services/ps/streams.cc services/ps/synchronous.cc "
-      "services/ps/asynchronous.cc services/ps/arbiter.cc services/ps/staleness.cc "
-      "services/ps/initialization.cc services/ps/snapshots.cc services/ps/partition.cc "
-      "services/ps/norm_exchange.cc services/ps/step_participants.cc services/ps/data_sender.cc "
-      "services/ps/gradient_sum.cc";
+      "services/ps/core/shard_core.cc services/ps/core/streams.cc services/ps/core/synchronous.cc "
+      "services/ps/core/asynchronous.cc services/ps/core/arbiter.cc services/ps/core/staleness.cc "
+      "services/ps/core/initialization.cc services/ps/core/snapshots.cc "
+      "services/ps/core/partition.cc "
+      "services/ps/core/norm_exchange.cc services/ps/core/step_participants.cc "
+      "services/ps/core/data_sender.cc "
+      "services/ps/core/gradient_sum.cc";
   return {
       {"shard", RunShard, ShardSeeds, 1024, kSources},
       {"shard_coordinator", RunShardCoordinator, ShardSeeds, 1024, kSources},

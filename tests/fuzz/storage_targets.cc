@@ -23,9 +23,9 @@
 #include "services/common/fake_file_system.h"
 #include "services/common/file_util.h"
 #include "services/protocol/layout.h"
-#include "services/ps/block.h"
-#include "services/ps/partition_file.h"
-#include "services/ps/shard_model.h"
+#include "services/ps/core/block.h"
+#include "services/ps/core/partition_file.h"
+#include "services/ps/core/shard_model.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/status_check.h"
@@ -326,7 +326,7 @@ std::vector<FuzzTarget> StorageTargets() {
   return {
       {"safetensors", RunSafetensors, SafetensorsSeeds, 4096, "services/checkpoint/safetensors.cc"},
       {"partition_file", RunPartitionFile, PartitionFileSeeds, 4096,
-       "services/ps/partition_file.cc"},
+       "services/ps/core/partition_file.cc"},
       {"checkpoint_index", RunCheckpointIndex, CheckpointIndexSeeds, 8192,
        "services/checkpoint/storage.cc"},
       {"claim", RunClaim, ClaimSeeds, 2048, "services/checkpoint/storage.cc"},

@@ -21,7 +21,7 @@
 #include "proto/model.pb.h"
 #include "services/common/check.h"
 #include "services/common/page_server.h"
-#include "services/coordinator/model_difference.h"
+#include "services/coordinator/core/model_difference.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
@@ -391,7 +391,7 @@ std::vector<FuzzTarget> WireTargets() {
       {"page_request", RunPageRequest, PageRequestSeeds, 4096, "services/common/page_server.cc"},
       {"layout", RunLayout, LayoutSeeds, 4096,
        "services/protocol/layout.cc services/protocol/stages.cc "
-       "services/coordinator/model_difference.cc"},
+       "services/coordinator/core/model_difference.cc"},
   };
 }
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "services/coordinator/job_length.h"
+#include "services/coordinator/core/job_length.h"
 #include "services/protocol/layout.h"
 #include "tests/simulation/hostile_process.h"
 #include "tests/simulation/processes.h"

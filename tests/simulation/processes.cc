@@ -10,8 +10,8 @@
 #include "services/coordinator/open_storage.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/row_selection.h"
-#include "services/ps/bounds.h"
-#include "services/ps/partition_file.h"
+#include "services/ps/core/bounds.h"
+#include "services/ps/core/partition_file.h"
 
 namespace sluice::simulation {
 namespace {

@@ -10,8 +10,8 @@ from tools import unittest_main
 
 _ROOT = os.path.dirname(os.path.realpath('WORKSPACE'))
 _RULES = {
-    'ShardRules': 'services/ps/shard_rules.h',
-    'CoordinatorRules': 'services/coordinator/coordinator_rules.h',
+    'ShardRules': 'services/ps/core/shard_rules.h',
+    'CoordinatorRules': 'services/coordinator/core/coordinator_rules.h',
     'WorkerRules': 'services/worker/core/worker_rules.h',
 }
 

@@ -10,7 +10,7 @@
 #include "services/checkpoint/local_storage.h"
 #include "services/common/logging.h"
 #include "services/common/process.h"
-#include "services/ps/shard_action.h"
+#include "services/ps/core/shard_action.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 #include "tests/testing/counting_engine.h"

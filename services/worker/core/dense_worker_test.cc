@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/worker/collective/reduction_plan.h"
-#include "services/worker/core/worker_test_harness.h"
+#include "services/worker/core/testing/worker_test_harness.h"
 
 namespace sluice::worker {
 namespace {

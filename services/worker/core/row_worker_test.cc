@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/row_selection.h"
-#include "services/worker/core/worker_test_harness.h"
+#include "services/worker/core/testing/worker_test_harness.h"
 
 namespace sluice::worker {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "services/worker/core/worker_test_harness.h"
+#include "services/worker/core/testing/worker_test_harness.h"
 
 namespace sluice::worker {
 namespace {

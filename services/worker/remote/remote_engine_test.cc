@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/stages.h"
-#include "services/ps/shard_model.h"
+#include "services/ps/core/shard_model.h"
 #include "services/stage/host.h"
 #include "services/stage/layers.h"
 #include "services/worker/compute/testing/recording_sink.h"

@@ -1,0 +1,34 @@
+// Which worker computes which microbatches of a step.
+//
+// Intuition: each worker gets a contiguous range (it computes it as one batch), proportional to its
+// measured speed. Every member gets at least one microbatch, because a member without work only
+// adds a message to each step. With BitExact a range is sent as the roots of its maximal subtrees,
+// so borders are moved to multiples of a power of two where that costs little balance.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_ASSIGNMENT_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_ASSIGNMENT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "services/protocol/interval_set.h"
+
+namespace sluice::coordinator {
+
+// Cuts [0, total) into one range per weight, in order. Weights that are not positive count as the
+// mean of the others. Each range has at least one element if `total` allows it, and differs from
+// its share by less than one (by more where `aligned` moves it). Without weights there are no
+// ranges.
+std::vector<Interval> Apportion(uint64_t total, const std::vector<double>& weights, bool aligned);
+
+// The time of a step with these ranges, divided by its time with the ranges that Apportion would
+// return now: 1 = equally good. Also 1 if a speed is unknown.
+double Imbalance(const std::vector<Interval>& ranges, const std::vector<double>& speeds,
+                 bool aligned);
+
+// Above this imbalance the work is divided again, after Timers.rebalance.
+inline constexpr double kRebalanceThreshold = 1.2;
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_ASSIGNMENT_H_

@@ -1,0 +1,43 @@
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_COORDINATOR_RULES_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_COORDINATOR_RULES_H_
+
+namespace sluice::coordinator {
+
+// The rules of the protocol that the coordinator follows, each as a question that the code asks
+// where the rule decides. In every shipped program every answer is yes. A simulator derives from
+// this class, answers one question with no, and must then find the resulting error. A rule whose
+// violation cannot show in a simulated job has a unit test that fails without the rule;
+// tests/simulation/mutations.cc names the test.
+class CoordinatorRules {
+ public:
+  virtual ~CoordinatorRules() = default;
+
+  // R1: a term's counter is above all counters that were seen.
+  virtual bool TakeHigherTerm() const { return true; }
+  // R1: a reply counts only for its own Pause.
+  virtual bool MatchReplies() const { return true; }
+  // R5: if a member dies while an AfterStep is pending, a Pause(Now) begins.
+  virtual bool NowOverrides() const { return true; }
+  // R7: an expelled incarnation is refused.
+  virtual bool RefuseExpelled() const { return true; }
+  // R2: the view starts at the lowest version; no: at the highest.
+  virtual bool RollBackToLowest() const { return true; }
+  // R8: applied samples are removed from the leases that are kept.
+  virtual bool KeepLeases() const { return true; }
+  // R11: an attempt is claimed before it begins.
+  virtual bool ClaimAttempts() const { return true; }
+  // R11: the end of the job takes the next name in the sequence of claims.
+  virtual bool ClaimTheEnd() const { return true; }
+  // R12: a StateReady counts only for its own init request.
+  virtual bool MatchInitIds() const { return true; }
+  // R14: the Install names the open snapshot.
+  virtual bool CarrySnapshots() const { return true; }
+  // R14: a snapshot with a missing pin is abandoned.
+  virtual bool AbandonIncompleteSnapshots() const { return true; }
+  // Shards are told that the last version is committed.
+  virtual bool TellCommitted() const { return true; }
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_COORDINATOR_RULES_H_

@@ -1,0 +1,52 @@
+// The length of a job in steps and in samples, and conversions between the two.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_JOB_LENGTH_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_JOB_LENGTH_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "proto/job.pb.h"
+#include "services/protocol/sequence.h"
+
+namespace sluice::coordinator {
+
+inline bool IsSynchronous(v1::Mode mode) {
+  return mode != v1::ASYNCHRONOUS && mode != v1::BOUNDED_STALENESS;
+}
+
+class JobLength {
+ public:
+  // INVALID_ARGUMENT names the field of the job that is out of range.
+  static absl::StatusOr<JobLength> Create(const v1::JobSpec& job, uint64_t training_samples);
+
+  // Synchronous: steps; asynchronous: the global batches that the samples make.
+  uint64_t total_steps() const { return total_steps_; }
+  uint64_t total_samples() const { return total_samples_; }
+  uint64_t microbatches() const { return plan_.MicrobatchesPerStep(); }
+
+  // Synchronous: samples in the steps before `step`.
+  uint64_t SamplesAt(uint64_t step) const { return plan_.PositionsOf(step).begin; }
+  // The first step that begins after at least this many samples.
+  uint64_t StepFrom(uint64_t samples) const { return plan_.StepFrom(samples); }
+  // Asynchronous: whole global batches, which schedules count as steps.
+  uint64_t BatchesIn(uint64_t samples) const { return samples / batch_; }
+  uint64_t SamplesOfBatches(uint64_t batches) const { return batches * batch_; }
+  double EpochsIn(uint64_t samples) const {
+    return static_cast<double>(samples) / static_cast<double>(training_samples_);
+  }
+
+ private:
+  JobLength(StepSchedule plan, uint64_t batch, uint64_t training_samples)
+      : plan_(plan), batch_(batch), training_samples_(training_samples) {}
+
+  StepSchedule plan_;
+  uint64_t batch_;
+  uint64_t training_samples_;
+  uint64_t total_steps_ = 0;
+  uint64_t total_samples_ = 0;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_JOB_LENGTH_H_

@@ -1,0 +1,59 @@
+#include "services/coordinator/core/job_length.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::JobSpec Spec(v1::Mode mode, uint64_t steps, uint64_t epochs) {
+  v1::JobSpec spec;
+  spec.mutable_training()->set_mode(mode);
+  spec.mutable_training()->set_global_batch_size(32);
+  spec.mutable_training()->set_microbatch_size(8);
+  spec.mutable_training()->set_steps(steps);
+  spec.mutable_training()->set_epochs(epochs);
+  return spec;
+}
+
+TEST(JobLength, SynchronousEpochsEndWithSmallerStep) {
+  const auto length = JobLength::Create(Spec(v1::SYNCHRONOUS, 0, 2), 100);
+  ASSERT_TRUE(length.ok());
+  EXPECT_EQ(length->total_steps(), 8);
+  EXPECT_EQ(length->total_samples(), 200);
+  EXPECT_EQ(length->microbatches(), 4);
+  EXPECT_EQ(length->SamplesAt(4), 100);
+  EXPECT_DOUBLE_EQ(length->EpochsIn(150), 1.5);
+}
+
+TEST(JobLength, SynchronousStepsAreUsedAsGiven) {
+  const auto length = JobLength::Create(Spec(v1::SYNCHRONOUS, 5, 0), 100);
+  EXPECT_EQ(length->total_steps(), 5);
+  EXPECT_EQ(length->total_samples(), 132);
+}
+
+TEST(JobLength, AsynchronousJobsCountSamples) {
+  const auto steps = JobLength::Create(Spec(v1::ASYNCHRONOUS, 5, 0), 100);
+  EXPECT_EQ(steps->total_samples(), 160);
+  EXPECT_EQ(steps->BatchesIn(95), 2);
+  const auto epochs = JobLength::Create(Spec(v1::BOUNDED_STALENESS, 0, 3), 100);
+  EXPECT_EQ(epochs->total_samples(), 300);
+  EXPECT_EQ(epochs->total_steps(), 10);
+}
+
+TEST(JobLength, StepIsOneMicrobatchWithoutMicrobatchSize) {
+  v1::JobSpec spec = Spec(v1::SYNCHRONOUS, 5, 0);
+  spec.mutable_training()->set_microbatch_size(0);
+  EXPECT_EQ(JobLength::Create(spec, 100)->microbatches(), 1);
+}
+
+TEST(JobLength, NamesWrongField) {
+  EXPECT_THAT(JobLength::Create(Spec(v1::SYNCHRONOUS, 5, 5), 100).status().message(),
+              HasSubstr("exactly one of training.steps (5) and training.epochs (5)"));
+  EXPECT_FALSE(JobLength::Create(Spec(v1::SYNCHRONOUS, 5, 0), 0).ok());
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

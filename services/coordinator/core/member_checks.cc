@@ -1,0 +1,321 @@
+#include "services/coordinator/core/member_checks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/interval_set.h"
+
+namespace sluice::coordinator {
+namespace {
+
+constexpr uint64_t kMaxClock = uint64_t{1} << 62;
+constexpr double kMaxSnapshotSeconds = 1e6;
+constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;
+constexpr size_t kMaxFileNameBytes = 256;
+// Of a worker's report.
+constexpr uint64_t kMaxReportCount = uint64_t{1} << 48;  // bytes, samples
+constexpr double kMaxTimesElapsed = 8;                   // threads and buffers overlap
+constexpr absl::Duration kReportSlack = absl::Seconds(1);
+
+// The most correct predictions in this many samples. A sample may be a sequence of tokens, each
+// predicted.
+bool CanBeCorrect(double correct, uint64_t samples) {
+  constexpr double kMaxOfASample = 1 << 24;
+  return correct >= 0 && correct <= static_cast<double>(samples) * kMaxOfASample;
+}
+
+template <typename... Args>
+absl::Status Impossible(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+absl::Status AtMost(const char* field, uint64_t value, uint64_t limit, const char* what) {
+  if (value <= limit) return absl::OkStatus();
+  return Impossible(field, " is ", value, ", past ", what, ", ", limit);
+}
+
+absl::Status CheckText(const char* field, const std::string& text, size_t max_bytes) {
+  if (text.size() > max_bytes) {
+    return Impossible(field, " has ", text.size(), " bytes; at most ", max_bytes, " may be");
+  }
+  if (!IsUtf8(text)) return Impossible(field, " is not UTF-8");
+  return absl::OkStatus();
+}
+
+bool Owns(const ShardFacts& facts, uint32_t partition) {
+  return std::binary_search(facts.owned.begin(), facts.owned.end(), partition);
+}
+
+// Synchronous: a version. Asynchronous: updates, of which each covers at least one sample.
+uint64_t LastVersion(const ShardFacts& facts) {
+  return facts.synchronous ? facts.total_steps : facts.first_version + facts.total_samples;
+}
+
+absl::Status CheckRange(const char* field, const v1::Range& range, const ShardFacts& facts) {
+  if (range.begin() > range.end() || range.end() > facts.total_samples) {
+    return Impossible(field, " is [", range.begin(), ", ", range.end(), "); the job has ",
+                      facts.total_samples, " samples");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLedger(const v1::Ledger& ledger, const ShardFacts& facts) {
+  const absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(ledger.applied());
+  if (!applied.ok()) return Impossible("ledger: ", applied.status().message());
+  if (!applied->empty() && applied->Intervals().back().end > facts.total_samples) {
+    return Impossible("ledger ends at ", applied->Intervals().back().end, "; the job has ",
+                      facts.total_samples, " samples");
+  }
+  return AtMost("ledger.updates", ledger.updates(), LastVersion(facts), "the job's last update");
+}
+
+// The view that the shard reports must be one that this coordinator made, unchanged. A view of
+// another attempt or coordinator is judged by the decision.
+absl::Status CheckNewest(const v1::PauseReply& reply, const ShardFacts& facts) {
+  const v1::ViewId& id = reply.view();
+  if (id.attempt() >= kMaxTerm || id.term().counter() >= kMaxTerm) {
+    return Impossible("view ", ShortName(id), " is past the last possible one");
+  }
+  if (!Same(reply.newest().id(), id)) {
+    return Impossible("newest is view ", ShortName(reply.newest().id()), ", not ", ShortName(id));
+  }
+  if (id.attempt() != facts.attempt || Compare(id.term(), facts.term) != 0) return absl::OkStatus();
+  const auto made = facts.installs->find(id.number());
+  if (made == facts.installs->end()) return Impossible("there is no view ", ShortName(id));
+  if (reply.newest().first_step() != made->second.view().first_step()) {
+    return Impossible("view ", ShortName(id), " begins at step ", made->second.view().first_step(),
+                      ", not ", reply.newest().first_step());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckVersions(const v1::PauseReply& reply, const ShardFacts& facts) {
+  std::set<uint32_t> named;
+  uint64_t lowest = LastVersion(facts);
+  for (const v1::PauseReply::PartitionState& state : reply.partitions()) {
+    // A shard may report anything about partitions without blocks.
+    if (!Owns(facts, state.partition())) continue;
+    if (!named.insert(state.partition()).second) {
+      return Impossible("partition ", state.partition(), " is named twice");
+    }
+    if (absl::Status status = AtMost("a partition's version", state.version(), LastVersion(facts),
+                                     "the job's last one");
+        !status.ok()) {
+      return status;
+    }
+    lowest = std::min(lowest, state.version());
+  }
+  if (!facts.synchronous) return absl::OkStatus();
+  return AtMost("committed", reply.committed(), lowest, "the shard's lowest version");
+}
+
+absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) {
+  absl::flat_hash_set<uint64_t> workers;
+  for (const v1::ClockRecord& record : reply.clocks()) {
+    if (!workers.insert(record.worker()).second) {
+      return Impossible("clocks name worker ", record.worker(), " twice");
+    }
+    if (absl::Status status = CheckRange("a clock's samples", record.samples(), facts);
+        !status.ok()) {
+      return status;
+    }
+    // An incarnation's clock counts across all attempts of its lifetime.
+    if (absl::Status status = AtMost("a clock", record.clock(), kMaxClock, "the last possible one");
+        !status.ok()) {
+      return status;
+    }
+  }
+
+  workers.clear();
+  for (const v1::StagedUpdate& staged : reply.staged()) {
+    if (!workers.insert(staged.worker()).second) {
+      return Impossible("staged names worker ", staged.worker(), " twice");
+    }
+  }
+
+  for (const v1::LeaseRecord& lease : reply.leases()) {
+    if (absl::Status status = CheckRange("a lease", lease.samples(), facts); !status.ok()) {
+      return status;
+    }
+  }
+  return CheckLedger(reply.ledger(), facts);
+}
+
+}  // namespace
+
+// ---- both
+
+absl::Status CheckRegister(const v1::Register& request) {
+  absl::Status status = CheckText("address", request.address(), kMaxAddressBytes);
+  status.Update(CheckText("host", request.host(), kMaxAddressBytes));
+  status.Update(CheckText("metrics_address", request.metrics_address(), kMaxAddressBytes));
+  status.Update(CheckText("job", request.job(), kMaxAddressBytes));
+  const v1::ViewId& view = request.newest_view();
+  if (view.attempt() >= kMaxTerm || view.term().counter() >= kMaxTerm) {
+    status.Update(Impossible("newest_view ", ShortName(view), " is past the last possible one"));
+  }
+  return status;
+}
+
+absl::Status CheckReady(const v1::Ready& ready) {
+  absl::Status status = AtMost("training_samples", ready.training_samples(), kMaxDataSamples,
+                               "what a data set may have");
+  status.Update(AtMost("evaluation_samples", ready.evaluation_samples(), kMaxDataSamples,
+                       "what a data set may have"));
+  for (const v1::TensorSpec& tensor : ready.table().tensors()) {
+    if (!IsUtf8(tensor.name())) {
+      status.Update(Impossible("a tensor's name, \"", CleanUtf8(tensor.name(), kMaxAddressBytes),
+                               "\", is not UTF-8"));
+    }
+    // A refusal that names a difference quotes both names, and is kept as an event.
+    status.Update(CheckText("a tensor's name", tensor.name(), kMaxTensorNameBytes));
+    if (tensor.shape_size() > kMaxTensorDimensions) {
+      status.Update(Impossible("a tensor has ", tensor.shape_size(), " dimensions; at most ",
+                               kMaxTensorDimensions, " may be"));
+    }
+  }
+  return status;
+}
+
+// ---- shards
+
+absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFacts& facts) {
+  absl::Status status =
+      AtMost("closed", progress.closed(), LastVersion(facts), "the job's last version");
+  status.Update(AtMost("samples", progress.samples(), facts.total_samples, "the job's samples"));
+  if (facts.synchronous) {
+    status.Update(AtMost("committed", progress.committed(),
+                         facts.owned.empty() ? facts.total_steps : progress.closed(),
+                         "what the shard has closed"));
+  }
+  // Counts of a process may span several attempts.
+  status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the most"));
+  status.Update(AtMost("dropped_contributions", progress.dropped_contributions(), kMaxReportCount,
+                       "the most"));
+  return status;
+}
+
+absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts) {
+  if (!reply.has_view()) return absl::OkStatus();  // it reports only an init request
+  if (absl::Status status = CheckNewest(reply, facts); !status.ok()) return status;
+  // The state of a shard of an older attempt is not used.
+  if (reply.view().attempt() != facts.attempt) return absl::OkStatus();
+  if (absl::Status status = CheckVersions(reply, facts); !status.ok()) return status;
+  return facts.synchronous ? absl::OkStatus() : CheckRecords(reply, facts);
+}
+
+absl::Status CheckSnapshotPinned(const v1::SnapshotPinned& pinned, uint64_t version) {
+  if (pinned.version() == version) return absl::OkStatus();
+  return Impossible("snapshot ", pinned.snapshot_id(), " is of version ", version, ", not ",
+                    pinned.version());
+}
+
+absl::Status CheckSnapshotWritten(const v1::SnapshotWritten& written) {
+  absl::Status status;
+  for (const v1::PartitionFile& file : written.files()) {
+    status.Update(CheckText("a file's name", file.name(), kMaxFileNameBytes));
+    status.Update(AtMost("a file's bytes", file.bytes(), kMaxFileBytes, "what a file may have"));
+  }
+  if (!(written.seconds() >= 0 && written.seconds() <= kMaxSnapshotSeconds)) {
+    status.Update(Impossible("seconds is ", written.seconds(), "; it should be from 0 to ",
+                             kMaxSnapshotSeconds));
+  }
+  return status;
+}
+
+absl::Status CheckSnapshotFailed(const v1::SnapshotFailed& failed, const ShardFacts& facts) {
+  return AtMost("past", failed.past(), LastVersion(facts), "the job's last version");
+}
+
+// ---- workers
+
+absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1::Range& asked) {
+  const uint64_t samples = asked.end() - asked.begin();
+  if (result.count() != samples) {
+    return Impossible("count is ", result.count(), " for ", samples, " samples");
+  }
+  if (!CanBeCorrect(result.correct(), samples)) {
+    return Impossible("correct is ", result.correct(), " of ", samples, " samples");
+  }
+  const double most = std::numeric_limits<float>::max() * static_cast<double>(samples);
+  if (!(std::abs(result.loss_sum()) <= most)) {
+    return Impossible("the loss of ", samples, " samples is ", result.loss_sum(),
+                      ": it is not finite, or too large");
+  }
+  return absl::OkStatus();
+}
+
+int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) {
+  int left_out = 0;
+  auto* const steps = progress->mutable_steps();
+  const auto impossible = [&](const v1::WorkerProgress::Step& step) {
+    const uint64_t last = facts.synchronous ? facts.total_steps : kMaxClock;
+    return step.step() > last || step.samples() > facts.largest_step ||
+           step.staleness() > facts.total_samples;
+  };
+
+  const auto kept = std::remove_if(steps->begin(), steps->end(), impossible);
+  left_out += static_cast<int>(steps->end() - kept);
+  steps->erase(kept, steps->end());
+
+  for (v1::WorkerProgress::Step& step : *steps) {
+    const auto samples = static_cast<double>(step.samples());
+    const double most = std::numeric_limits<float>::max() * samples;
+    // A loss that is not finite is possible: training has diverged. It is not counted later.
+    if (std::isfinite(step.loss_sum()) && std::abs(step.loss_sum()) > most) {
+      step.set_loss_sum(std::numeric_limits<double>::quiet_NaN());
+      ++left_out;
+    }
+    if (!CanBeCorrect(step.correct(), step.samples())) {
+      step.set_correct(0);
+      ++left_out;
+    }
+  }
+
+  const double most_seconds =
+      kMaxTimesElapsed *
+      absl::ToDoubleSeconds(std::max(facts.elapsed, absl::ZeroDuration()) + kReportSlack);
+  const auto seconds = [&](double value) {
+    if (value >= 0 && value <= most_seconds) return value;
+    ++left_out;
+    return value > most_seconds ? most_seconds : 0.0;
+  };
+  progress->set_data_seconds(seconds(progress->data_seconds()));
+  progress->set_compute_seconds(seconds(progress->compute_seconds()));
+  progress->set_push_seconds(seconds(progress->push_seconds()));
+  progress->set_wait_seconds(seconds(progress->wait_seconds()));
+  progress->set_pull_seconds(seconds(progress->pull_seconds()));
+
+  const auto count = [&](uint64_t value) {
+    if (value <= kMaxReportCount) return value;
+    ++left_out;
+    return uint64_t{0};
+  };
+  progress->set_recomputed_samples(count(progress->recomputed_samples()));
+  progress->set_pushed_bytes(count(progress->pushed_bytes()));
+  progress->set_gradient_bytes(count(progress->gradient_bytes()));
+  progress->set_pulled_bytes(count(progress->pulled_bytes()));
+  progress->set_parameter_bytes(count(progress->parameter_bytes()));
+  return left_out;
+}
+
+// ---- the operator
+
+absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired) {
+  absl::Status status = AtMost("workers", desired.workers(), kMaxWantedProcesses, "the most");
+  status.Update(AtMost("shards", desired.shards(), kMaxWantedProcesses, "the most"));
+  if (desired.deaths_size() > kMaxDeaths) {
+    status.Update(Impossible(desired.deaths_size(), " deaths; at most ", kMaxDeaths,
+                             " may be reported at once"));
+  }
+  return status;
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,292 @@
+#include "services/coordinator/core/membership.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+namespace {
+
+v1::Refusal Refuse(v1::Refusal::Code code, std::string reason) {
+  v1::Refusal refusal;
+  refusal.set_code(code);
+  refusal.set_reason(std::move(reason));
+  return refusal;
+}
+
+constexpr size_t kMaxReasonBytes = 4096;  // of a death
+
+bool SamePlace(const v1::ProcessId& a, const v1::ProcessId& b) {
+  return a.role() == b.role() && a.index() == b.index();
+}
+
+}  // namespace
+
+void Membership::SetWanted(uint64_t workers, uint64_t shards) {
+  options_.workers = workers;
+  options_.shards = shards;
+}
+
+bool Membership::Connected(StreamId stream, absl::Time now) {
+  if (registering_.size() >= kMaxRegistering) return false;
+  registering_[stream] = now;
+  return true;
+}
+
+std::string Membership::CheckRoom(const v1::ProcessId& id) const {
+  const uint64_t wanted = id.role() == v1::SHARD ? options_.shards : options_.workers;
+  if (id.index() >= wanted) {
+    return absl::StrCat("the job wants ", wanted, id.role() == v1::SHARD ? " shards" : " workers",
+                        ", and ", ProcessName(id), " is not one of them: it may register when the ",
+                        "job is scaled");
+  }
+  const auto expelled = expelled_of_place_.find({id.role(), id.index()});
+  if (expelled != expelled_of_place_.end() && expelled->second >= kMaxExpelledOfPlace) {
+    return absl::StrCat(expelled->second, " processes have ended as ", ProcessName(id),
+                        ", and no more are admitted (kMaxExpelledOfPlace) until the job has "
+                        "another coordinator");
+  }
+  return "";
+}
+
+std::optional<v1::Refusal> Membership::Check(const v1::Register& request) const {
+  if (request.job() != options_.job) {
+    return Refuse(v1::Refusal::WRONG_JOB, absl::StrCat("this is the coordinator of job ",
+                                                       options_.job, ", not ", request.job()));
+  }
+  if (const WireVersions& spoken = options_.wire_versions;
+      !spoken.Contains(request.wire_version())) {
+    return Refuse(
+        v1::Refusal::WIRE_VERSION,
+        absl::StrCat(ProcessName(request.process()), " asks for wire version ",
+                     request.wire_version(), "; this coordinator speaks ", spoken.oldest, " to ",
+                     spoken.newest, ". If it speaks no other version, start it from the ",
+                     "coordinator's release"));
+  }
+  if (options_.refuse_expelled && expelled_.contains(request.process().incarnation())) {
+    return Refuse(v1::Refusal::EXPELLED, "this incarnation was expelled; register with a new one");
+  }
+  return std::nullopt;
+}
+
+Membership::Admission Membership::Register(StreamId stream, const v1::Register& request,
+                                           absl::Time now) {
+  Admission admission;
+  registering_.erase(stream);
+  if (std::optional<v1::Refusal> refusal = Check(request); refusal.has_value()) {
+    admission.refusal = *std::move(refusal);
+    return admission;
+  }
+
+  const v1::ProcessId& id = request.process();
+  auto known = living_.find(id.incarnation());
+
+  if (known != living_.end()) {
+    if (!SamePlace(known->second.id, id)) {
+      admission.refusal = Refuse(v1::Refusal::DUPLICATE,
+                                 absl::StrCat("this incarnation is ", ProcessName(known->second.id),
+                                              ", not ", ProcessName(id)));
+      return admission;
+    }
+    admission.kind = Admission::Kind::kReturned;
+    admission.closed_stream = known->second.stream;
+    by_stream_.erase(known->second.stream);
+  } else {
+    if (std::string why = CheckRoom(id); !why.empty()) {
+      admission.kind = Admission::Kind::kLater;
+      admission.why = std::move(why);
+      return admission;
+    }
+
+    for (const auto& [incarnation, process] : living_) {
+      if (!SamePlace(process.id, id)) continue;
+      if (!process.suspect()) {
+        admission.refusal =
+            Refuse(v1::Refusal::DUPLICATE,
+                   absl::StrCat("another live process is ", ProcessName(id), " (process id ",
+                                process.pid, " on ", process.host, ")"));
+        return admission;
+      }
+      // A parent starts no second process before the first one has ended.
+      admission.displaced = Remove(incarnation, /*expelled=*/true, "replaced by a new process");
+      break;
+    }
+    admission.kind = Admission::Kind::kNew;
+    ++changes_;
+  }
+
+  Process& process = living_[id.incarnation()];
+  if (admission.kind == Admission::Kind::kNew) process.reported = now;
+  process.id = id;
+  process.address = request.address();
+  process.host = request.host();
+  process.metrics_address = request.metrics_address();
+  process.pid = request.pid();
+  process.stream = stream;
+  process.last_message = now;
+  process.broken = absl::InfiniteFuture();
+  process.answered = false;
+  by_stream_[stream] = id.incarnation();
+
+  return admission;
+}
+
+Process* Membership::OnStream(StreamId stream) {
+  const auto found = by_stream_.find(stream);
+  return found == by_stream_.end() ? nullptr : Find(found->second);
+}
+
+const Process* Membership::OnStream(StreamId stream) const {
+  return const_cast<Membership*>(this)->OnStream(stream);
+}
+
+Process* Membership::Find(uint64_t incarnation) {
+  const auto found = living_.find(incarnation);
+  return found == living_.end() ? nullptr : &found->second;
+}
+
+const Process* Membership::Find(uint64_t incarnation) const {
+  return const_cast<Membership*>(this)->Find(incarnation);
+}
+
+void Membership::OnMessage(StreamId stream, absl::Time now) {
+  if (Process* process = OnStream(stream); process != nullptr) process->last_message = now;
+}
+
+void Membership::Answered(uint64_t incarnation, absl::Time now) {
+  Process* process = Find(incarnation);
+  if (process == nullptr) return;
+  process->answered = true;
+  process->last_message = now;
+}
+
+absl::Time Membership::Overdue(const Process& process) const {
+  if (process.suspect()) return process.broken + options_.suspect;
+  return process.answered ? process.last_message + options_.heartbeat_timeout
+                          : absl::InfiniteFuture();
+}
+
+Process* Membership::Disconnected(StreamId stream, absl::Time now) {
+  registering_.erase(stream);
+  Process* process = OnStream(stream);
+  if (process == nullptr) return nullptr;
+  by_stream_.erase(stream);
+  process->stream = 0;
+  process->broken = now;
+  return process;
+}
+
+void Membership::RememberExpelled(const v1::ProcessId& id) {
+  if (expelled_.insert(id.incarnation()).second) ++expelled_of_place_[{id.role(), id.index()}];
+}
+
+Departure Membership::Remove(uint64_t incarnation, bool expelled, std::string reason) {
+  auto node = living_.extract(incarnation);
+  ++changes_;
+  Departure departure{std::move(node.mapped()), expelled, std::move(reason)};
+  by_stream_.erase(departure.process.stream);
+  // An incarnation that left must not register again either.
+  RememberExpelled(departure.process.id);
+  departures_.push_back(departure);
+  if (departures_.size() > kMaxDepartures) departures_.pop_front();
+  return departure;
+}
+
+std::optional<Departure> Membership::Leave(uint64_t incarnation) {
+  if (Find(incarnation) == nullptr) return std::nullopt;
+  return Remove(incarnation, /*expelled=*/false, "left");
+}
+
+std::optional<Departure> Membership::Expel(uint64_t incarnation, std::string reason) {
+  if (Find(incarnation) == nullptr) return std::nullopt;
+  return Remove(incarnation, /*expelled=*/true, std::move(reason));
+}
+
+std::optional<Departure> Membership::ReportDeath(const v1::SetDesiredRequest::Death& death) {
+  const v1::ProcessId& id = death.process();
+  const std::string reason =
+      death.reason().empty() ? "died" : CleanUtf8(death.reason(), kMaxReasonBytes);
+  if (id.incarnation() != 0) {
+    std::optional<Departure> departure = Expel(id.incarnation(), reason);
+    RememberExpelled(id);
+    return departure;
+  }
+  for (const auto& [incarnation, process] : living_) {
+    if (SamePlace(process.id, id) && process.pid == death.pid()) return Expel(incarnation, reason);
+  }
+  return std::nullopt;
+}
+
+std::vector<Departure> Membership::ExpelOverdue(absl::Time now) {
+  std::vector<std::pair<uint64_t, std::string>> overdue;
+  for (const auto& [incarnation, process] : living_) {
+    if (Overdue(process) > now) continue;
+    overdue.emplace_back(
+        incarnation,
+        process.suspect()
+            ? absl::StrCat("its connection broke and did not return in ",
+                           absl::FormatDuration(options_.suspect))
+            : absl::StrCat("sent nothing for ", absl::FormatDuration(options_.heartbeat_timeout)));
+  }
+  std::sort(overdue.begin(), overdue.end());
+  std::vector<Departure> departures;
+  for (auto& [incarnation, reason] : overdue) {
+    departures.push_back(Remove(incarnation, /*expelled=*/true, std::move(reason)));
+  }
+  return departures;
+}
+
+std::vector<StreamId> Membership::TakeOverdueStreams(absl::Time now) {
+  std::vector<StreamId> overdue;
+  for (const auto& [stream, since] : registering_) {
+    if (since + options_.heartbeat_timeout <= now) overdue.push_back(stream);
+  }
+  std::sort(overdue.begin(), overdue.end());
+  for (StreamId stream : overdue) registering_.erase(stream);
+  return overdue;
+}
+
+void Membership::Forgive(absl::Duration late) {
+  for (auto& [incarnation, process] : living_) {
+    process.last_message += late;
+    if (process.suspect()) process.broken += late;
+  }
+  for (auto& [stream, since] : registering_) since += late;
+}
+
+std::vector<const Process*> Membership::Living(v1::Role role) const {
+  std::vector<const Process*> processes;
+  for (const auto& [incarnation, process] : living_) {
+    if (process.id.role() == role) processes.push_back(&process);
+  }
+  std::sort(processes.begin(), processes.end(), [](const Process* a, const Process* b) {
+    return std::make_tuple(a->id.index(), a->incarnation()) <
+           std::make_tuple(b->id.index(), b->incarnation());
+  });
+  return processes;
+}
+
+std::vector<const Process*> Membership::LivingAndConnected(v1::Role role) const {
+  std::vector<const Process*> processes = Living(role);
+  processes.erase(std::remove_if(processes.begin(), processes.end(),
+                                 [](const Process* process) { return process->suspect(); }),
+                  processes.end());
+  return processes;
+}
+
+absl::Time Membership::NextDeadline() const {
+  absl::Time deadline = absl::InfiniteFuture();
+  for (const auto& [incarnation, process] : living_) {
+    deadline = std::min(deadline, Overdue(process));
+  }
+  for (const auto& [stream, since] : registering_) {
+    deadline = std::min(deadline, since + options_.heartbeat_timeout);
+  }
+  return deadline;
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,76 @@
+#include "services/coordinator/core/view_change.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+
+void ViewChange::Reset(std::vector<uint64_t> shards) {
+  shards_ = std::move(shards);
+  pausing_ = false;
+  replies_.clear();
+  installs_.clear();
+  uninstalled_.clear();
+}
+
+const v1::Pause& ViewChange::Begin(v1::Pause pause, absl::Time now) {
+  pause_ = std::move(pause);
+  pausing_ = true;
+  paused_at_ = now;
+  replies_.clear();
+  return pause_;
+}
+
+bool ViewChange::OnReply(uint64_t shard, const v1::PauseReply& reply) {
+  if (!pausing_) return false;
+  if (rules_->MatchReplies() && !Same(reply.pause(), pause_.id())) return false;
+  if (std::find(shards_.begin(), shards_.end(), shard) == shards_.end()) return false;
+  replies_[shard] = reply;
+  return true;
+}
+
+void ViewChange::Decide(v1::Install install, absl::Time now) {
+  pausing_ = false;
+  replies_.clear();
+  const uint64_t number = install.view().id().number();
+  installs_[number] = std::move(install);
+  uninstalled_ = {shards_.begin(), shards_.end()};
+  installed_at_ = now;
+}
+
+bool ViewChange::OnInstalled(uint64_t shard, const v1::ViewId& view) {
+  if (installs_.empty() || !Same(view, install().view().id())) return false;
+  if (uninstalled_.erase(shard) == 0) return false;
+  // No shard can be in an older view any more.
+  if (uninstalled_.empty()) installs_.erase(installs_.begin(), std::prev(installs_.end()));
+  return true;
+}
+
+std::vector<uint64_t> ViewChange::Overdue(absl::Time now, absl::Duration timeout) const {
+  std::vector<uint64_t> overdue;
+  if (pausing_) {
+    if (!pause_.now() || paused_at_ + timeout > now) return overdue;
+    for (uint64_t shard : shards_) {
+      if (replies_.count(shard) == 0) overdue.push_back(shard);
+    }
+  } else if (installing() && installed_at_ + timeout <= now) {
+    overdue.assign(uninstalled_.begin(), uninstalled_.end());
+  }
+  return overdue;
+}
+
+void ViewChange::Forgive(absl::Duration late) {
+  paused_at_ += late;
+  installed_at_ += late;
+}
+
+absl::Time ViewChange::NextDeadline(absl::Duration timeout) const {
+  if (pausing_) {
+    return pause_.now() && !AllReplied() ? paused_at_ + timeout : absl::InfiniteFuture();
+  }
+  return installing() ? installed_at_ + timeout : absl::InfiniteFuture();
+}
+
+}  // namespace sluice::coordinator

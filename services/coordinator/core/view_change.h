@@ -1,0 +1,76 @@
+// One change of the view at a time: Pause, replies, Install, Installed.
+//
+// Intuition: every Pause has a new number, and a reply counts only for its own Pause (R1), so a
+// change can always be restarted: a Now simply overrides a pending Pause (R5). Once the Install is
+// sent, the next change may begin; shards get both in order on their streams.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_VIEW_CHANGE_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_VIEW_CHANGE_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "services/coordinator/core/coordinator_rules.h"
+#include "services/coordinator/core/view_decision.h"
+
+namespace sluice::coordinator {
+
+class ViewChange {
+ public:
+  // `rules` must outlive it.
+  explicit ViewChange(const CoordinatorRules* rules) : rules_(rules) {}
+
+  // Forgets everything: an attempt begins with these shards (incarnations).
+  void Reset(std::vector<uint64_t> shards);
+
+  // Returns the Pause to send to all shards. Replies to earlier ones no longer count.
+  const v1::Pause& Begin(v1::Pause pause, absl::Time now);
+  // False: the reply is not to the current Pause.
+  bool OnReply(uint64_t shard, const v1::PauseReply& reply);
+
+  // A Pause was sent, and replies are missing or no decision was made yet.
+  bool pausing() const { return pausing_; }
+  bool AllReplied() const { return pausing_ && replies_.size() == shards_.size(); }
+  const v1::Pause& pause() const { return pause_; }
+  const PauseReplies& replies() const { return replies_; }
+
+  // Records the decision, which is to be sent to all shards.
+  void Decide(v1::Install install, absl::Time now);
+  // Forgets the Pause: no decision can be made.
+  void GiveUp() { pausing_ = false; }
+  // False: not the newest view, or not a shard of the attempt.
+  bool OnInstalled(uint64_t shard, const v1::ViewId& view);
+  bool installing() const { return !uninstalled_.empty(); }
+  bool HasInstalled(uint64_t shard) const { return uninstalled_.count(shard) == 0; }
+  // The newest decision; meaningful once there is one in this attempt.
+  const v1::Install& install() const { return installs_.rbegin()->second; }
+  bool has_install() const { return !installs_.empty(); }
+  // Installs of this attempt by view number, as far back as a shard may need them.
+  const std::map<uint64_t, v1::Install>& installs() const { return installs_; }
+
+  // Shards that have owed an answer (a reply to a Pause(Now), or Installed) for `timeout` or
+  // longer.
+  std::vector<uint64_t> Overdue(absl::Time now, absl::Duration timeout) const;
+  absl::Time NextDeadline(absl::Duration timeout) const;
+  // The time for which the coordinator itself was frozen does not count against any answer.
+  void Forgive(absl::Duration late);
+
+ private:
+  const CoordinatorRules* rules_;
+  std::vector<uint64_t> shards_;
+  bool pausing_ = false;
+  v1::Pause pause_;
+  absl::Time paused_at_;
+  PauseReplies replies_;
+  std::map<uint64_t, v1::Install> installs_;
+  std::set<uint64_t> uninstalled_;  // shards that have not sent Installed of the newest view
+  absl::Time installed_at_;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_VIEW_CHANGE_H_

@@ -1,0 +1,67 @@
+// Decides what a view change keeps: a pure function of the shards' replies to one Pause
+// (docs/protocol.md 7.5, 8.4).
+//
+// Synchronous: m, the lowest version of all partitions. Versions differ by at most one, and a
+// partition at m + 1 still has m. Asynchronous: each worker's highest clock that any shard has
+// applied; shards that are one behind have that update staged, because Apply is sent only after all
+// acks.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_VIEW_DECISION_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_VIEW_DECISION_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "proto/control.pb.h"
+#include "services/coordinator/core/coordinator_rules.h"
+
+namespace sluice::coordinator {
+
+// Facts that do not change within an attempt (one copy of each partition, no moves).
+struct AttemptFacts {
+  v1::InitId init_id;            // the init request that brought the attempt's first state
+  v1::Term term;                 // of this coordinator
+  uint64_t base_version = 0;     // version of that state
+  v1::Ledger base_ledger;        // asynchronous: of that state
+  std::vector<uint64_t> shards;  // incarnations; position = View.shards
+  std::vector<uint32_t> owner;   // partition -> position
+  std::vector<bool> empty;       // partitions without blocks, which are never named
+};
+
+// Replies of all of `shards`, by incarnation.
+using PauseReplies = std::map<uint64_t, v1::PauseReply>;
+
+struct Decision {
+  enum class Outcome {
+    kDecided,
+    kLost,        // a shard lacks state that it should hold: restore
+    kNotReady,    // before the first view, a shard does not hold the whole state: request it again
+    kSuperseded,  // a reply shows a newer coordinator
+  };
+  Outcome outcome = Outcome::kDecided;
+  std::string reason;                  // unless kDecided
+  std::optional<v1::ViewId> previous;  // the newest view of the replies; none: it is the first
+  uint64_t first_step = 0;  // synchronous: m; asynchronous: updates applied after the install
+  // Asynchronous, see Install.
+  std::vector<v1::ClockRecord> clocks;
+  std::vector<v1::LeaseRecord> leases;
+  v1::Ledger ledger;
+};
+
+Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& replies,
+                           const CoordinatorRules& rules);
+
+// `members`: incarnations in both the old and the new view; other workers lose their leases.
+// `installs`: those of this attempt, by view number; needed for shards that missed a view.
+Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& replies,
+                            const absl::flat_hash_set<uint64_t>& members,
+                            const std::map<uint64_t, v1::Install>& installs,
+                            const CoordinatorRules& rules);
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_VIEW_DECISION_H_

@@ -1,0 +1,286 @@
+#include "services/coordinator/core/view_decision.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::coordinator {
+namespace {
+
+using Outcome = Decision::Outcome;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kA = 11;
+constexpr uint64_t kB = 12;
+constexpr uint64_t kWorker = 21;
+const CoordinatorRules kRules;
+
+v1::ViewId ViewNumber(uint64_t number, uint64_t attempt = 1) {
+  v1::ViewId id;
+  id.set_attempt(attempt);
+  id.mutable_term()->set_counter(3);
+  id.mutable_term()->set_coordinator(5);
+  id.set_number(number);
+  return id;
+}
+
+// Partitions 0 and 2 at shard A, 1 at B; partition 3 at B is empty.
+AttemptFacts Facts() {
+  AttemptFacts facts;
+  facts.term = ViewNumber(0).term();
+  facts.init_id.set_attempt(1);
+  *facts.init_id.mutable_term() = facts.term;
+  facts.init_id.set_number(1);
+  facts.base_version = 40;
+  facts.shards = {kA, kB};
+  facts.owner = {0, 1, 0, 1};
+  facts.empty = {false, false, false, true};
+  return facts;
+}
+
+v1::PauseReply InView(uint64_t number, uint64_t first_step,
+                      std::vector<std::pair<uint32_t, uint64_t>> versions) {
+  v1::PauseReply reply;
+  *reply.mutable_view() = ViewNumber(number);
+  *reply.mutable_newest()->mutable_id() = ViewNumber(number);
+  reply.mutable_newest()->set_first_step(first_step);
+  for (const auto& [partition, version] : versions) {
+    reply.add_partitions()->set_partition(partition);
+    v1::PauseReply::PartitionState& state = *reply.mutable_partitions(reply.partitions_size() - 1);
+    state.set_version(version);
+    state.set_has_undo(version > first_step);
+  }
+  return reply;
+}
+
+v1::PauseReply Ready() {
+  v1::PauseReply reply;
+  *reply.mutable_ready_init_id() = Facts().init_id;
+  return reply;
+}
+
+TEST(DecideSynchronous, LowestVersionOfAllPartitionsWins) {
+  struct Case {
+    uint64_t p0, p1, p2, expected;
+  };
+  for (const Case& c :
+       {Case{7, 7, 7, 7}, Case{8, 7, 7, 7}, Case{8, 8, 7, 7}, Case{7, 8, 8, 7}, Case{8, 8, 8, 8}}) {
+    const Decision decision = DecideSynchronous(
+        Facts(), {{kA, InView(4, 5, {{0, c.p0}, {2, c.p2}})}, {kB, InView(4, 5, {{1, c.p1}})}},
+        kRules);
+    EXPECT_EQ(decision.outcome, Outcome::kDecided);
+    EXPECT_EQ(decision.first_step, c.expected);
+    EXPECT_EQ(decision.previous->number(), 4);
+  }
+}
+
+TEST(DecideSynchronous, ShardWithoutNewestViewCountsAtItsFirstStep) {
+  // B has version 9 in view 4. View 5 began at 8, so B would have fallen back.
+  const Decision decision = DecideSynchronous(
+      Facts(), {{kA, InView(5, 8, {{0, 9}, {2, 9}})}, {kB, InView(4, 5, {{1, 9}})}}, kRules);
+  EXPECT_EQ(decision.first_step, 8);
+  EXPECT_EQ(decision.previous->number(), 5);
+}
+
+TEST(DecideSynchronous, IsVersionOfAskBeforeFirstView) {
+  const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, Ready()}}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kDecided);
+  EXPECT_EQ(decision.first_step, 40);
+  EXPECT_FALSE(decision.previous.has_value());
+}
+
+TEST(DecideSynchronous, ContinuesFromFirstViewThatOneShardMissed) {
+  const Decision decision = DecideSynchronous(Facts(),
+                                              {{kA, InView(2, 40, {{0, 40}, {2, 40}})},
+                                               {kB,
+                                                [] {
+                                                  v1::PauseReply reply = Ready();
+                                                  reply.add_partitions()->set_partition(1);
+                                                  return reply;
+                                                }()}},
+                                              kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kDecided);
+  EXPECT_EQ(decision.first_step, 40);
+}
+
+TEST(DecideSynchronous, AsksAgainIfShardDoesNotHoldTheAsk) {
+  v1::PauseReply other = Ready();
+  other.mutable_ready_init_id()->set_number(9);
+  const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, other}}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kNotReady);
+  EXPECT_THAT(decision.reason, HasSubstr("ps-1"));
+}
+
+TEST(DecideSynchronous, MissingReplyOrPartitionIsALoss) {
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}}, kRules).outcome,
+            Outcome::kLost);
+  const Decision decision = DecideSynchronous(
+      Facts(), {{kA, InView(4, 5, {{0, 7}})}, {kB, InView(4, 5, {{1, 7}})}}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.reason, "ps-0 does not hold partition 2");
+}
+
+TEST(DecideSynchronous, VersionThatShardCannotReturnToIsALoss) {
+  v1::PauseReply ahead = InView(4, 5, {{0, 8}, {2, 7}});
+  const v1::PauseReply other = InView(4, 5, {{1, 7}});
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules).outcome,
+            Outcome::kDecided);
+  ahead.mutable_partitions(0)->set_has_undo(false);
+  Decision decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.reason, "ps-0 cannot return partition 0 from version 8 to 7");
+  ahead.mutable_partitions(0)->set_has_undo(true);
+  ahead.mutable_partitions(0)->set_version(9);
+  decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost);
+}
+
+TEST(DecideSynchronous, ViewOfNewerCoordinatorSupersedesThisOne) {
+  v1::PauseReply newer = InView(1, 7, {{1, 7}});
+  newer.mutable_view()->mutable_term()->set_counter(4);
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, newer}}, kRules)
+                .outcome,
+            Outcome::kSuperseded);
+  newer = InView(1, 7, {{1, 7}});
+  newer.mutable_view()->set_attempt(2);
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, newer}}, kRules)
+                .outcome,
+            Outcome::kSuperseded);
+}
+
+// ---- asynchronous
+
+void AddClock(v1::PauseReply* reply, uint64_t worker, uint64_t clock, uint64_t begin,
+              uint64_t end) {
+  v1::ClockRecord& record = *reply->add_clocks();
+  record.set_worker(worker);
+  record.set_clock(clock);
+  record.mutable_samples()->set_begin(begin);
+  record.mutable_samples()->set_end(end);
+  record.set_square_sum(0.5);
+}
+
+void AddApplied(v1::PauseReply* reply, uint64_t end, uint64_t updates) {
+  reply->mutable_ledger()->add_applied()->set_end(end);
+  reply->mutable_ledger()->set_updates(updates);
+}
+
+void AddLease(v1::PauseReply* reply, uint64_t worker, uint64_t begin, uint64_t end) {
+  v1::LeaseRecord& record = *reply->add_leases();
+  record.set_worker(worker);
+  record.mutable_samples()->set_begin(begin);
+  record.mutable_samples()->set_end(end);
+}
+
+struct Pair {
+  v1::PauseReply a = InView(4, 0, {});
+  v1::PauseReply b = InView(4, 0, {});
+};
+
+TEST(DecideAsynchronous, HighestClockWinsIfOthersHaveItStaged) {
+  Pair replies;
+  AddClock(&replies.a, kWorker, 2, 32, 64);
+  AddApplied(&replies.a, 64, 2);
+  AddClock(&replies.b, kWorker, 1, 0, 32);
+  AddApplied(&replies.b, 32, 1);
+  replies.b.add_staged()->set_worker(kWorker);
+  replies.b.mutable_staged(0)->set_clock(2);
+  const Decision decision =
+      DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}}, {kWorker}, {}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided);
+  ASSERT_EQ(decision.clocks.size(), 1u);
+  EXPECT_EQ(decision.clocks[0].clock(), 2);
+  EXPECT_EQ(decision.clocks[0].square_sum(), 0.5) << "the whole record is passed on";
+  EXPECT_EQ(decision.ledger.updates(), 2);
+  EXPECT_EQ(decision.ledger.applied(0).end(), 64);
+  EXPECT_EQ(decision.first_step, 2);
+}
+
+TEST(DecideAsynchronous, UpdatesAheadOnDifferentShardsBothWin) {
+  Pair replies;
+  AddClock(&replies.a, 21, 1, 0, 32);
+  AddApplied(&replies.a, 32, 1);
+  replies.a.add_staged()->set_worker(22);
+  replies.a.mutable_staged(0)->set_clock(1);
+  AddClock(&replies.b, 22, 1, 32, 64);
+  replies.b.mutable_ledger()->add_applied()->set_begin(32);
+  replies.b.mutable_ledger()->mutable_applied(0)->set_end(64);
+  replies.b.mutable_ledger()->set_updates(1);
+  replies.b.add_staged()->set_worker(21);
+  replies.b.mutable_staged(0)->set_clock(1);
+  const Decision decision =
+      DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}}, {}, {}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided);
+  EXPECT_EQ(decision.clocks.size(), 2u);
+  EXPECT_EQ(decision.ledger.updates(), 2);
+  EXPECT_EQ(decision.ledger.applied(0).end(), 64);
+}
+
+TEST(DecideAsynchronous, UpdateThatShardNeverHeldIsALoss) {
+  Pair replies;
+  AddClock(&replies.a, kWorker, 1, 0, 32);
+  AddApplied(&replies.a, 32, 1);
+  const Decision decision =
+      DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}}, {}, {}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_THAT(decision.reason, HasSubstr("ps-1 neither applied nor staged"));
+}
+
+TEST(DecideAsynchronous, ShardNeedsNoRecordOfUpdateInCheckpoint) {
+  AttemptFacts facts = Facts();
+  v1::Range& restored = *facts.base_ledger.add_applied();
+  restored.set_begin(0);
+  restored.set_end(32);
+  facts.base_ledger.set_updates(1);
+  Pair replies;
+  AddClock(&replies.a, kWorker, 1, 0, 32);
+  AddApplied(&replies.a, 32, 1);
+  AddApplied(&replies.b, 32, 1);
+  const Decision decision =
+      DecideAsynchronous(facts, {{kA, replies.a}, {kB, replies.b}}, {}, {}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  EXPECT_EQ(decision.ledger.updates(), 1);
+}
+
+TEST(DecideAsynchronous, MembersKeepUnappliedPartsOfTheirLeases) {
+  Pair replies;
+  AddApplied(&replies.a, 40, 1);
+  AddApplied(&replies.b, 40, 1);
+  AddLease(&replies.a, 21, 32, 64);
+  AddLease(&replies.a, 22, 64, 96);
+  AddLease(&replies.a, 23, 0, 32);  // all applied
+  const Decision decision =
+      DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}}, {21, 23}, {}, kRules);
+  ASSERT_EQ(decision.leases.size(), 1u);
+  EXPECT_EQ(decision.leases[0].worker(), 21);
+  EXPECT_EQ(decision.leases[0].samples().begin(), 40);
+  EXPECT_EQ(decision.leases[0].samples().end(), 64);
+}
+
+TEST(DecideAsynchronous, InstallAnswersForArbiterThatMissedNewestView) {
+  Pair replies;
+  replies.b = InView(5, 0, {});
+  AddLease(&replies.a, 21, 0, 32);  // of view 4
+  v1::Install install;
+  *install.mutable_view()->mutable_id() = ViewNumber(5);
+  v1::LeaseRecord& record = *install.add_leases();
+  record.set_worker(22);
+  record.mutable_samples()->set_end(16);
+  const Decision decision = DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}},
+                                               {21, 22}, {{5, install}}, kRules);
+  ASSERT_EQ(decision.leases.size(), 1u);
+  EXPECT_EQ(decision.leases[0].worker(), 22);
+}
+
+TEST(DecideAsynchronous, LedgerIsThatOfCheckpointBeforeFirstView) {
+  AttemptFacts facts = Facts();
+  facts.base_ledger.add_applied()->set_end(640);
+  facts.base_ledger.set_updates(40);
+  const Decision decision =
+      DecideAsynchronous(facts, {{kA, Ready()}, {kB, Ready()}}, {}, {}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kDecided);
+  EXPECT_EQ(decision.ledger.applied(0).end(), 640);
+  EXPECT_EQ(decision.first_step, 40);
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

@@ -1,0 +1,200 @@
+#include "services/ps/core/arbiter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace sluice::ps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class ArbiterTest : public ::testing::Test {
+ protected:
+  void Reset(uint64_t total, size_t members, const IntervalSet& applied = {},
+             const std::map<uint64_t, IntervalSet>& leases = {}, uint64_t ordinal = 0) {
+    limits.total_samples = total;
+    limits.update_samples = 4;
+    limits.permits = 2;
+    arbiter.Reset(limits, members, applied, leases, ordinal);
+  }
+  static Interval Samples(const v1::Lease& lease) { return FromProto(lease.samples()); }
+
+  const ShardRules rules{};
+  Arbiter::Limits limits;
+  Arbiter arbiter{&rules};
+};
+
+TEST_F(ArbiterTest, EverySampleIsLeasedOnceAndTheLastLeaseIsShort) {
+  Reset(10, 1);
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 0)), (Interval{0, 4}));
+  EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{4, 8}));
+  EXPECT_EQ(Samples(arbiter.RequestLease(3, 0, 0)), (Interval{8, 10}));
+  EXPECT_TRUE(arbiter.RequestLease(4, 0, 0).wait());
+}
+
+TEST_F(ArbiterTest, NeverLeasesAppliedOrLeasedSamplesAgainAfterViewChange) {
+  IntervalSet applied;
+  applied.Add({0, 4});
+  IntervalSet rest;
+  rest.Add({6, 8});
+  Reset(12, 2, applied, {{1, rest}});
+  EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{4, 6})) << "of a member that is gone";
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 0)), (Interval{6, 8}));
+  EXPECT_EQ(Samples(arbiter.RequestLease(3, 0, 0)), (Interval{8, 12}));
+}
+
+TEST_F(ArbiterTest, ALeaseShrinksWithItsUpdatesAndEndsWithTheLast) {
+  Reset(100, 1);
+  arbiter.RequestLease(1, 8, 0);
+  EXPECT_TRUE(arbiter.Covers(1, {0, 4}));
+  arbiter.OnApplied(1, 1, {0, 4});
+  EXPECT_FALSE(arbiter.Covers(1, {0, 4}));
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 8, 1)), (Interval{4, 8}));
+  arbiter.OnApplied(1, 2, {4, 8});
+  EXPECT_FALSE(arbiter.HoldsLease(1));
+}
+
+TEST_F(ArbiterTest, AtTheEndEverybodyIsDoneAtOnce) {
+  Reset(8, 2);
+  arbiter.RequestLease(1, 0, 0);
+  arbiter.RequestLease(2, 0, 0);
+  arbiter.OnApplied(1, 1, {0, 4});
+  EXPECT_TRUE(arbiter.RequestLease(1, 0, 1).wait());
+  EXPECT_TRUE(arbiter.RequestLease(1, 0, 1).wait());
+  EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty());
+  arbiter.OnApplied(2, 1, {4, 8});
+  const std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers();
+  ASSERT_THAT(answers, SizeIs(1)) << "once, however often it asked";
+  EXPECT_TRUE(answers[0].lease->done());
+  EXPECT_TRUE(arbiter.RequestLease(2, 0, 1).done());
+}
+
+TEST_F(ArbiterTest, PermitsAreGivenInTheOrderOfAskingUpToTheirNumber) {
+  Reset(100, 3, {}, {}, /*ordinal=*/5);
+  arbiter.RequestPermit(1, 1, 0);
+  arbiter.RequestPermit(2, 1, 0);
+  arbiter.RequestPermit(3, 1, 0);
+  std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers();
+  ASSERT_THAT(answers, SizeIs(2));
+  EXPECT_EQ(answers[0].permit->ordinal(), 5);
+  EXPECT_EQ(answers[0].permit->staleness(), 5);
+  EXPECT_EQ(answers[1].permit->staleness(), 6) << "the other is not applied yet, and counts";
+  EXPECT_EQ(answers[1].worker, 2);
+  EXPECT_THAT(arbiter.Waiting(), ElementsAre(3));
+  arbiter.OnApplied(2, 1, {});
+  answers = arbiter.TakeAnswers();
+  ASSERT_THAT(answers, SizeIs(1));
+  EXPECT_EQ(answers[0].worker, 3);
+  EXPECT_EQ(answers[0].permit->ordinal(), 7);
+}
+
+TEST_F(ArbiterTest, OnlyLeaseHoldersHoldAPullUp) {
+  Reset(1000, 2);
+  EXPECT_TRUE(arbiter.MayPull(1, 100, 0));
+  arbiter.RequestLease(2, 0, 3);
+  EXPECT_TRUE(arbiter.MayPull(1, 5, 2));
+  EXPECT_FALSE(arbiter.MayPull(1, 6, 2));
+  EXPECT_TRUE(arbiter.MayPull(2, 100, 0)) << "nobody waits for itself";
+  arbiter.OnApplied(2, 4, {0, 4});
+  EXPECT_TRUE(arbiter.MayPull(1, 6, 2));
+}
+
+TEST_F(ArbiterTest, ANewLeaseHolderIsRaisedToTheLowestOfTheOthersElseToTheHighestKnown) {
+  Reset(1000, 3);
+  arbiter.RequestLease(1, 0, 7);
+  arbiter.RequestLease(2, 0, 9);
+  EXPECT_EQ(arbiter.RequestLease(3, 0, 0).clock(), 7);
+  EXPECT_EQ(arbiter.ClockOf(2), 9) << "nobody goes back";
+  Reset(1000, 3);
+  EXPECT_EQ(arbiter.RequestLease(4, 0, 0).clock(), 9);
+}
+
+TEST_F(ArbiterTest, MembersThatComputeTogetherBeginTogether) {
+  limits.together = true;
+  Reset(1000, 2);
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 400, 0)), (Interval{0, 4})) << "an update at a time";
+  EXPECT_FALSE(arbiter.MayPull(1, 0, 0)) << "the other has not asked yet";
+  arbiter.RequestLease(2, 400, 0);
+  EXPECT_TRUE(arbiter.MayPull(1, 0, 0));
+  arbiter.OnApplied(1, 1, {0, 4});
+  arbiter.OnApplied(2, 1, {4, 8});
+  arbiter.RequestLease(1, 400, 1);
+  EXPECT_FALSE(arbiter.MayPull(1, 1, 0)) << "nor for the second update";
+  Reset(1000, 1, {}, arbiter.leases());
+  EXPECT_TRUE(arbiter.MayPull(1, 1, 0)) << "one that is gone is not waited for";
+}
+
+TEST_F(ArbiterTest, MembersThatComputeTogetherApplyNothingBeforeAllHavePulled) {
+  limits.together = true;
+  Reset(1000, 3);
+  for (const uint64_t worker : {1, 2, 3}) arbiter.RequestLease(worker, 0, 0);
+  arbiter.RequestPermit(1, 1, 0);
+  arbiter.RequestPermit(2, 1, 0);
+  EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty()) << "the third would see what they apply";
+  arbiter.RequestPermit(3, 1, 0);
+  EXPECT_THAT(arbiter.TakeAnswers(), SizeIs(2));
+  arbiter.OnApplied(1, 1, {0, 4});
+  arbiter.RequestLease(1, 0, 1);
+  EXPECT_THAT(arbiter.TakeAnswers(), SizeIs(1)) << "of the first update, which the first has done";
+}
+
+TEST_F(ArbiterTest, MembersThatComputeTogetherDoNotWaitForMemberWithoutSamples) {
+  limits.together = true;
+  Reset(4, 2);
+  arbiter.RequestLease(1, 0, 0);
+  EXPECT_FALSE(arbiter.MayPull(1, 0, 0));
+  EXPECT_TRUE(arbiter.RequestLease(2, 0, 0).wait());
+  EXPECT_TRUE(arbiter.MayPull(1, 0, 0));
+}
+
+TEST_F(ArbiterTest, ALeaseOfAnOlderViewIsCountedFromTheClockThatItsHolderBringsAlong) {
+  Reset(1000, 2);
+  arbiter.Reached(1, 7);
+  arbiter.RequestLease(1, 0, 7);
+  arbiter.RequestLease(2, 0, 0);  // raised to 7, which no other shard knows
+  EXPECT_EQ(arbiter.ClockAtLease(2), 7);
+  Reset(1000, 2, {}, arbiter.leases());
+  EXPECT_EQ(arbiter.ClockAtLease(2), 7);
+}
+
+TEST_F(ArbiterTest, SamplesBehindABarrierAreLeasedInALaterView) {
+  limits.barrier = 8;
+  Reset(12, 2);
+  arbiter.RequestLease(1, 0, 0);
+  EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{4, 8}));
+  arbiter.OnApplied(1, 1, {0, 4});
+  EXPECT_TRUE(arbiter.RequestLease(1, 0, 1).wait());
+  arbiter.OnApplied(2, 1, {4, 8});
+  EXPECT_TRUE(arbiter.RequestLease(2, 0, 1).wait())
+      << "nobody holds a lease, but it is not the end";
+  EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty());
+  limits.barrier = 12;
+  IntervalSet applied;
+  applied.Add({0, 8});
+  Reset(12, 2, applied);
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 1)), (Interval{8, 12}));
+}
+
+TEST_F(ArbiterTest, StalenessCountsUpdatesPermittedSinceThePullEvenIfNotApplied) {
+  Reset(100, 2);
+  arbiter.RequestPermit(1, 1, 0);
+  arbiter.RequestPermit(2, 1, 0);
+  const std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers();
+  ASSERT_THAT(answers, SizeIs(2));
+  EXPECT_EQ(answers[0].permit->staleness(), 0);
+  EXPECT_EQ(answers[1].permit->staleness(), 1);
+}
+
+TEST(TotalSamplesTest, ComesFromStepsOrEpochsAndSaturates) {
+  EXPECT_EQ(TotalSamples(10, 64, 0, 1000), 640);
+  EXPECT_EQ(TotalSamples(0, 64, 3, 1000), 3000);
+  EXPECT_EQ(TotalSamples(uint64_t{1} << 60, 64, 0, 1), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(TotalSamples(0, 64, 0, 1000), 0);
+}
+
+}  // namespace
+}  // namespace sluice::ps

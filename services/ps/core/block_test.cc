@@ -1,0 +1,88 @@
+#include "services/ps/core/block.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace sluice::ps {
+namespace {
+
+TEST(BlockPoolTest, ABlockComesBackWhenItsLastReferenceEnds) {
+  const auto pool = BlockPool::Create(1 << 20);
+  MutableBlockRef block = pool->Take(4096);
+  const Block* const address = block.get();
+  BlockRef other = block;
+  block.reset();
+  EXPECT_NE(pool->Take(4096).get(), address) << "it is still referred to";
+  other.reset();
+  const MutableBlockRef first = pool->Take(4096);
+  const MutableBlockRef second = pool->Take(4096);
+  EXPECT_TRUE(first.get() == address || second.get() == address);
+  EXPECT_EQ(pool->allocated(), 2);
+}
+
+TEST(BlockPoolTest, ASteadyStateTakesNothingFromTheSystem) {
+  const auto pool = BlockPool::Create(1 << 20);
+  BlockRef current = pool->Take(1000);
+  for (int step = 0; step < 1000; ++step) current = pool->Take(1000);
+  EXPECT_EQ(pool->allocated(), 2);
+}
+
+TEST(BlockPoolTest, BlocksOfAnotherSizeAreNotMixedUp) {
+  const auto pool = BlockPool::Create(1 << 20);
+  pool->Take(100).reset();
+  EXPECT_EQ(pool->Take(200)->size(), 200);
+  EXPECT_EQ(pool->Take(100)->size(), 100);
+}
+
+TEST(BlockPoolTest, IdleBytesAreBounded) {
+  const auto pool = BlockPool::Create(250);
+  std::vector<MutableBlockRef> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(pool->Take(100));
+  blocks.clear();
+  EXPECT_EQ(pool->idle_bytes(), 200);
+  pool->Trim();
+  EXPECT_EQ(pool->idle_bytes(), 0);
+}
+
+TEST(BlockPoolTest, BlocksAreAlignedForVectorInstructions) {
+  const auto pool = BlockPool::Create(1 << 20);
+  for (size_t size : {0, 1, 12, 100, 4096}) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(pool->Take(size)->bytes().data()) % 64, 0) << size;
+  }
+}
+
+TEST(BlockPoolTest, ACordOverABlockKeepsItAndCopiesNothing) {
+  auto pool = BlockPool::Create(1 << 20);
+  MutableBlockRef block = pool->Take(10000);
+  std::fill(block->mutable_bytes().begin(), block->mutable_bytes().end(), 'x');
+  const char* const data = block->bytes().data();
+  absl::Cord cord = CordOver(std::move(block));
+  EXPECT_EQ(pool->idle_bytes(), 0);
+  EXPECT_EQ(cord, std::string(10000, 'x'));
+  EXPECT_EQ(cord.TryFlat()->data(), data);
+  cord.Clear();
+  EXPECT_EQ(pool->idle_bytes(), 10000);
+}
+
+TEST(BlockPoolTest, ReferencesMayEndOnAnyThreadAndOutliveThePoolsOwner) {
+  auto pool = BlockPool::Create(1 << 20);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([block = pool->Take(64), pool]() mutable {
+      for (int i = 0; i < 1000; ++i) block = pool->Take(64);
+    });
+  }
+  absl::Cord late = CordOver(pool->Take(64));
+  pool.reset();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(late.size(), 64);
+}
+
+}  // namespace
+}  // namespace sluice::ps

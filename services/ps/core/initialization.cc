@@ -1,0 +1,202 @@
+#include "services/ps/core/initialization.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/arithmetic/cord_reader.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/layout.h"
+#include "services/ps/core/frame_checks.h"
+#include "services/ps/core/partition_file.h"
+
+namespace sluice::ps {
+
+bool Initialization::Prepare(const v1::PrepareState& prepare) {
+  const int order = has_init_id_ ? Compare(prepare.init_id(), prepare_.init_id()) : 1;
+  if (order < 0) return false;
+  if (order == 0) {
+    Report();
+    return true;
+  }
+  Discard();
+  has_init_id_ = true;
+  prepare_ = prepare;
+  if (absl::Status begun = Begin(); !begun.ok()) error_ = absl::StrCat(begun.message());
+  CheckReady();
+  return true;
+}
+
+void Initialization::Discard() {
+  initial_.clear();
+  missing_.clear();
+  files_.clear();
+  clocks_.clear();
+  error_.clear();
+  pusher_ = 0;
+}
+
+absl::Status Initialization::Begin() {
+  if (absl::Status fits = CheckPrepareState(prepare_); !fits.ok()) return fits;
+  if (prepare_.job().training().execution() == v1::TrainingSpec::SERVER &&
+      state_.options.references == nullptr) {
+    return absl::FailedPreconditionError(
+        "the job's layers are computed by its shards (training.execution: Server), and this shard "
+        "has no LibTorch: start sluice-ps-torch instead of sluice-ps");
+  }
+  absl::StatusOr<std::shared_ptr<const ShardModel>> model =
+      ShardModel::Create(prepare_.job(), prepare_.table(), prepare_.layout());
+  if (!model.ok()) return model.status();
+  state_.model = *std::move(model);
+  state_.job = prepare_.job();
+  state_.training_samples = prepare_.training_samples();
+  absl::StatusOr<StepSchedule> plan =
+      StepSchedule::Create({state_.training_samples, state_.job.training().global_batch_size(),
+                            state_.job.training().microbatch_size()});
+  state_.plan = plan.ok() ? std::optional<StepSchedule>(*std::move(plan)) : std::nullopt;
+  state_.last_position = prepare_.last_position();
+  state_.pool->Trim();
+  const std::vector<uint32_t> owned =
+      OwnedPartitions(prepare_.shards(), prepare_.owner(), state_.self(), *state_.model);
+  for (uint32_t partition : owned) {
+    initial_[partition].blocks.resize(state_.model->BlockCount(partition));
+  }
+  if (prepare_.has_checkpoint()) return BeginLoading(owned);
+  for (uint32_t partition : owned) {
+    for (uint32_t b = state_.model->FirstBlock(partition);
+         b < state_.model->FirstBlock(partition + 1); ++b) {
+      missing_.insert(b);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Initialization::BeginLoading(const std::vector<uint32_t>& owned) {
+  const v1::CheckpointIndex& checkpoint_index = prepare_.checkpoint();
+  if (LayoutHash(checkpoint_index.table(), checkpoint_index.layout()) !=
+      state_.model->layout_hash()) {
+    return absl::InvalidArgumentError("the checkpoint's tensors are not the job's");
+  }
+  for (const v1::PartitionFile& file : checkpoint_index.files()) files_[file.partition()] = file;
+  for (uint32_t partition : owned) {
+    const auto file = files_.find(partition);
+    if (file == files_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the checkpoint's manifest has no file for partition ", partition));
+    }
+    missing_.insert(partition);
+    state_.actions.push_back(LoadPartition{prepare_.init_id(), checkpoint_index.checkpoint(),
+                                           prepare_.checkpoint_directory(), file->second});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Handled> Initialization::OnPush(StreamTable& streams, Stream& stream,
+                                               const v1::InitPush& push,
+                                               const absl::Cord& payload) {
+  const int order = has_init_id_ ? Compare(push.init_id(), prepare_.init_id()) : 1;
+  const bool check = state_.rules.CheckInitId();
+  if (order > 0 && (check || !has_init_id_)) return Handled::kWait;
+  if (order < 0 && check) {
+    streams.RefuseAlways(stream, "a newer init request has replaced this one");
+    return Handled::kDone;
+  }
+  if (prepare_.has_checkpoint()) {
+    return absl::InvalidArgumentError(
+        "this shard loads a checkpoint, so no version 0 may be pushed");
+  }
+  if (absl::Status one = CheckInitPush(pusher_, stream.incarnation(), push); !one.ok()) return one;
+  if (absl::Status taken = Take(push, payload); !taken.ok()) return taken;
+  pusher_ = stream.incarnation();
+  if (push.last() && !missing_.empty() && error_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the last push of version 0 has arrived, but not block ",
+                     state_.model->BlockName(state_.model->block(*missing_.begin()))));
+  }
+  if (push.last()) {
+    v1::Header header = state_.NewHeader();
+    *header.mutable_initialized()->mutable_init_id() = prepare_.init_id();
+    state_.Send(stream.id, std::move(header));
+  }
+  return Handled::kDone;
+}
+
+absl::Status Initialization::Take(const v1::InitPush& push, const absl::Cord& payload) {
+  if (!error_.empty()) return absl::FailedPreconditionError(error_);
+  std::vector<ReceivedBlock> blocks;
+  if (absl::Status split =
+          SplitPayload(*state_.model, push.partition(), push.blocks(), payload, &blocks);
+      !split.ok()) {
+    return split;
+  }
+  if (blocks.empty() || missing_.empty()) return absl::OkStatus();
+  const auto initial = initial_.find(push.partition());
+  if (initial == initial_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("partition ", push.partition(), " is not owned by this shard"));
+  }
+  for (const ReceivedBlock& block : blocks) {
+    if (block.codec == v1::CODEC_RAW) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(state_.model->BlockName(state_.model->block(block.block)),
+                     " must be pushed unencoded (CODEC_RAW)"));
+  }
+  for (const ReceivedBlock& block : blocks) {
+    const BlockInfo& info = state_.model->block(block.block);
+    if (missing_.erase(block.block) == 0) continue;
+    MutableBlockRef parameters = state_.pool->Take(info.bytes);
+    if (absl::Status copied = CopyPayload(block.payload, parameters->mutable_bytes());
+        !copied.ok()) {
+      return copied;
+    }
+    initial->second.blocks[block.block - state_.model->FirstBlock(push.partition())] =
+        InitialBlock(std::move(parameters));
+  }
+  CheckReady();
+  return absl::OkStatus();
+}
+
+void Initialization::OnLoaded(const v1::InitId& init_id, uint32_t partition,
+                              absl::StatusOr<absl::Cord> file) {
+  if (!has_init_id_ || !Same(init_id, prepare_.init_id()) || missing_.erase(partition) == 0) return;
+  if (!error_.empty()) return;
+  const v1::PartitionFile& entry = files_[partition];
+  const absl::StatusOr<std::shared_ptr<PartitionContent>> content =
+      file.ok() ? DecodePartition(state_.model, entry, *file, *state_.pool)
+                : absl::StatusOr<std::shared_ptr<PartitionContent>>(file.status());
+  if (!content.ok()) {
+    error_ = absl::StrCat(content.status().message());
+  } else if ((*content)->version != prepare_.checkpoint().checkpoint().step()) {
+    error_ = absl::StrCat(entry.name(), " holds version ", (*content)->version, ", not ",
+                          prepare_.checkpoint().checkpoint().step());
+  } else {
+    initial_[partition] = {std::move((*content)->blocks), prepare_.version()};
+    clocks_.insert(clocks_.end(), (*content)->clocks.begin(), (*content)->clocks.end());
+  }
+  CheckReady();
+}
+
+void Initialization::CheckReady() {
+  if (error_.empty() && !missing_.empty()) return;
+  Report();
+}
+
+void Initialization::Report() {
+  if (!has_init_id_ || (error_.empty() && !missing_.empty())) return;
+  v1::MemberMessage message;
+  *message.mutable_state_ready()->mutable_init_id() = prepare_.init_id();
+  message.mutable_state_ready()->set_error(error_);
+  state_.Tell(std::move(message));
+}
+
+std::vector<std::unique_ptr<Partition>> Initialization::TakePartitions() {
+  std::vector<std::unique_ptr<Partition>> partitions(state_.model->partitions());
+  for (auto& [number, initial] : initial_) {
+    partitions[number] = std::make_unique<Partition>(state_.model, number, initial.version,
+                                                     std::move(initial.blocks));
+  }
+  initial_.clear();
+  return partitions;
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,86 @@
+#include "services/ps/core/norm_exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace sluice::ps {
+
+bool NeedsNorms(const v1::JobSpec& job) {
+  return job.optimizer().clip_norm() > 0 || job.training().non_finite() == v1::TrainingSpec::SKIP;
+}
+
+double ClipFactor(double max_norm, double square_sum) {
+  if (max_norm <= 0) return 1;
+  return std::min(1.0, max_norm / (std::sqrt(square_sum) + 1e-6));
+}
+
+void NormExchange::Reset(uint64_t step) {
+  step_ = step;
+  known_.clear();
+  own_.clear();
+  own_before_.clear();
+}
+
+void NormExchange::Advance() {
+  ++step_;
+  known_.clear();
+  own_before_ = std::move(own_);
+  own_.clear();
+}
+
+void NormExchange::AddOwn(uint32_t partition, const GradientNorm& norm) {
+  known_[partition] = norm;
+  own_[partition] = norm;
+  for (const v1::View::Shard& shard : state_.view->proto().shards()) {
+    if (shard.process().incarnation() == state_.self()) continue;
+    SendTo(shard, step_, {{partition, norm}});
+  }
+}
+
+void NormExchange::SendTo(const v1::View::Shard& shard, uint64_t step,
+                          const std::map<uint32_t, GradientNorm>& norms) {
+  if (norms.empty()) return;
+  SendToShard action;
+  action.shard = shard.process();
+  action.address = shard.address();
+  action.header = state_.NewHeader();
+  v1::Norms& body = *action.header.mutable_norms();
+  body.set_step(step);
+  for (const auto& [partition, norm] : norms) {
+    v1::Norms::PartitionNorm& entry = *body.add_partitions();
+    entry.set_partition(partition);
+    entry.set_square_sum(norm.square_sum);
+    entry.set_non_finite(norm.non_finite);
+  }
+  state_.actions.push_back(std::move(action));
+}
+
+void NormExchange::OnShardConnected(uint64_t incarnation) {
+  if (!state_.view.has_value()) return;
+  for (const v1::View::Shard& shard : state_.view->proto().shards()) {
+    if (shard.process().incarnation() != incarnation) continue;
+    if (step_ > 0) SendTo(shard, step_ - 1, own_before_);
+    SendTo(shard, step_, own_);
+  }
+}
+
+void NormExchange::OnNorms(const v1::Norms& norms) {
+  if (norms.step() < step_) return;
+  for (const v1::Norms::PartitionNorm& entry : norms.partitions()) {
+    known_[entry.partition()] = {entry.square_sum(), entry.non_finite()};
+  }
+}
+
+bool NormExchange::IsComplete() const { return known_.size() == state_.model->filled().size(); }
+
+GradientNorm NormExchange::Combined() const {
+  GradientNorm combined;
+  for (const auto& [partition, norm] : known_) {
+    combined.square_sum += norm.square_sum;
+    combined.non_finite = combined.non_finite || norm.non_finite;
+  }
+  return combined;
+}
+
+}  // namespace sluice::ps

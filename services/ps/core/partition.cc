@@ -1,0 +1,313 @@
+#include "services/ps/core/partition.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/check.h"
+
+namespace sluice::ps {
+namespace {
+
+std::string RangeName(const Interval& range) {
+  return absl::StrCat("[", range.begin, ", ", range.end, ")");
+}
+
+}  // namespace
+
+Partition::Partition(std::shared_ptr<const ShardModel> model, uint32_t id, uint64_t version,
+                     std::vector<BlockState> blocks)
+    : model_(std::move(model)),
+      id_(id),
+      first_block_(model_->FirstBlock(id)),
+      version_(version),
+      blocks_(std::move(blocks)),
+      row_versions_(blocks_.size()),
+      sums_(blocks_.size()),
+      received_(blocks_.size()) {
+  SLUICE_CHECK(blocks_.size() == model_->BlockCount(id), "a partition is held whole");
+}
+
+const std::vector<BlockState>* Partition::At(uint64_t version) const {
+  if (version == version_) return &blocks_;
+  if (version + 1 == version_ && undo_.has_value()) return &*undo_;
+  return nullptr;
+}
+
+std::shared_ptr<PartitionContent> Partition::Pin(uint64_t version) const {
+  const std::vector<BlockState>* const blocks = At(version);
+  if (blocks == nullptr) return nullptr;
+  auto content = std::make_shared<PartitionContent>();
+  content->model = model_;
+  content->partition = id_;
+  content->version = version;
+  content->blocks = *blocks;
+  return content;
+}
+
+void Partition::Reset(size_t members, bool selective) {
+  for (GradientSum& sum : sums_) sum.Clear();
+  selective_ = selective;
+  sums_of_.clear();
+  if (selective) sums_of_.assign(members, std::vector<GradientSum>(blocks_.size()));
+  for (auto& received : received_) received.clear();
+  members_.assign(members, Member());
+  completions_ = 0;
+}
+
+absl::StatusOr<bool> Partition::IsNew(const Source& source, const ReceivedBlock& block) const {
+  const size_t place = block.block - first_block_;
+  const BlockInfo& info = Info(place);
+  if (info.kind == v1::COUNTER) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nothing can be pushed to counter '", model_->TensorName(info), "'"));
+  }
+  if (members_[source.member].dropped) return false;
+  if (source.allow_repeats) return true;
+  for (const Received& before : received_[place]) {
+    if (before.member != source.member) continue;
+    if (before.microbatches == source.microbatches) return false;
+    if (before.microbatches.begin < source.microbatches.end &&
+        source.microbatches.begin < before.microbatches.end) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "microbatches ", RangeName(source.microbatches), " of ", model_->BlockName(info),
+          " overlap ", RangeName(before.microbatches), ", which came before"));
+    }
+  }
+  if (members_[source.member].complete) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        model_->BlockName(info), " comes after partition ", id_, " was said to be complete"));
+  }
+  return true;
+}
+
+absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, BlockPool& pool) {
+  const size_t place = block.block - first_block_;
+  const BlockInfo& info = Info(place);
+  GradientSum& sum = selective_ ? sums_of_[source.member][place] : sums_[place];
+  absl::Status added =
+      source.tree_node ? sum.AddNode(info, block.codec, block.payload, source.microbatches.begin,
+                                     source.microbatches.size(), pool)
+                       : sum.Add(info, block.codec, block.payload, pool);
+  if (!added.ok()) {
+    return absl::Status(added.code(), absl::StrCat(model_->BlockName(info), ": ", added.message()));
+  }
+  received_[place].push_back({source.member, source.microbatches});
+  return absl::OkStatus();
+}
+
+absl::Status Partition::Complete(size_t member, uint64_t samples, uint64_t microbatches,
+                                 bool by_set) {
+  Member& m = members_[member];
+  if (m.dropped) return absl::OkStatus();
+  if (m.complete && by_set) {
+    if (m.samples == samples && m.microbatches == microbatches) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "partition ", id_, " was complete with ", m.samples, " samples in ", m.microbatches,
+        " microbatches and is now with ", samples, " in ", microbatches));
+  }
+  m.complete = true;
+  m.samples = samples;
+  m.microbatches = microbatches;
+  ++completions_;
+  return absl::OkStatus();
+}
+
+bool Partition::IsComplete(bool by_set) const {
+  if (members_.empty()) return false;
+  if (!by_set) return completions_ >= members_.size();
+  return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.complete; });
+}
+
+bool Partition::IsComplete(const std::vector<size_t>& members) const {
+  return std::all_of(members.begin(), members.end(),
+                     [this](size_t member) { return members_[member].complete; });
+}
+
+absl::Status Partition::Select(const std::vector<size_t>& members, BlockPool& pool,
+                               ParallelRunner& runner) {
+  for (size_t member = 0; member < members_.size(); ++member) {
+    if (std::find(members.begin(), members.end(), member) != members.end()) continue;
+    members_[member] = Member();
+    members_[member].dropped = true;
+  }
+  std::vector<absl::Status> statuses(blocks_.size());
+  runner.Run(blocks_.size(), [&](size_t place) {
+    for (size_t member : members) {
+      statuses[place] = sums_[place].Merge(Info(place), &sums_of_[member][place], pool);
+      if (!statuses[place].ok()) return;
+    }
+  });
+  sums_of_.assign(members_.size(), std::vector<GradientSum>(blocks_.size()));
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+uint64_t Partition::samples() const {
+  uint64_t sum = 0;
+  for (const Member& member : members_) sum += member.samples;
+  return sum;
+}
+
+uint64_t Partition::microbatches() const {
+  uint64_t sum = 0;
+  for (const Member& member : members_) sum += member.microbatches;
+  return sum;
+}
+
+absl::Status Partition::MeasureSums(double gradient_scale, std::vector<GradientSum>* sums,
+                                    BlockPool& pool, ParallelRunner& runner, GradientNorm* norm,
+                                    std::optional<uint32_t>* offender) const {
+  std::vector<GradientNorm> norms(sums->size());
+  std::vector<absl::Status> statuses(sums->size());
+  runner.Run(sums->size(), [&](size_t place) {
+    GradientSum& gradient = (*sums)[place];
+    if (gradient.empty()) return;
+    Sum sum;
+    absl::Status& status = statuses[place];
+    status = gradient.Take(Info(place), pool, &sum);
+    if (status.ok()) {
+      status = MeasureGradient(Info(place), gradient_scale, &sum, pool, &norms[place]);
+    }
+    gradient.Put(std::move(sum));
+  });
+  *norm = GradientNorm();
+  for (size_t place = 0; place < norms.size(); ++place) {
+    if (!statuses[place].ok()) return statuses[place];
+    norm->square_sum += norms[place].square_sum;
+    if (norms[place].non_finite && !norm->non_finite) {
+      norm->non_finite = true;
+      *offender = first_block_ + static_cast<uint32_t>(place);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Partition::Measure(double gradient_scale, BlockPool& pool, ParallelRunner& runner,
+                                GradientNorm* norm, std::optional<uint32_t>* offender) {
+  return MeasureSums(gradient_scale, &sums_, pool, runner, norm, offender);
+}
+
+void Partition::Begin(size_t place, Keep keep, const UpdateArguments& arguments,
+                      const BlockRef& base, GradientSum* gradient, BlockPool& pool,
+                      Writing* writing) const {
+  const BlockInfo& info = Info(place);
+  const BlockState& now = blocks_[place];
+  const RowVersions& versions = row_versions_[place];
+  writing->touched = !gradient->empty();
+  if (writing->touched) writing->status = gradient->Take(info, pool, &writing->sum);
+  if (!writing->status.ok()) return;
+  if (writing->touched && versions.settled && MayUpdateRows(info, arguments, writing->sum)) {
+    writing->rows = writing->sum.rows->parts;
+    std::optional<WritableBlock> target;
+    const size_t slots = model_->group(info).optimizer->slots().size();
+    if (keep == Keep::kNothing) target = WritableIfOwned(now, slots);
+    if (keep == Keep::kUndo && versions.earlier.has_value()) {
+      target = WritableIfOwned(versions.earlier->state, slots);
+    }
+    if (target.has_value()) {
+      writing->by_rows = true;
+      writing->target = *std::move(target);
+      writing->status = CheckRows(info, arguments, *writing->sum.rows);
+      return;
+    }
+  }
+  writing->status = UpdateBlock(*model_, info, arguments, now, base,
+                                writing->touched ? &writing->sum : nullptr, pool, &writing->next);
+}
+
+absl::Status Partition::Write(Keep keep, const UpdateArguments& arguments,
+                              const std::vector<BlockRef>* base, std::vector<GradientSum>* sums,
+                              BlockPool& pool, ParallelRunner& runner,
+                              std::vector<Writing>* writings) const {
+  writings->resize(blocks_.size());
+  runner.Run(blocks_.size(), [&](size_t place) {
+    Begin(place, keep, arguments, base != nullptr ? (*base)[place] : nullptr, &(*sums)[place], pool,
+          &(*writings)[place]);
+  });
+  for (size_t place = 0; place < writings->size(); ++place) {
+    const absl::Status& status = (*writings)[place].status;
+    if (status.ok()) continue;
+    return absl::Status(status.code(),
+                        absl::StrCat(model_->BlockName(Info(place)), ": ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<BlockState> Partition::Finish(Keep keep, const UpdateArguments& arguments,
+                                          ParallelRunner& runner, std::vector<Writing>* writings) {
+  runner.Run(blocks_.size(), [&](size_t place) {
+    Writing& writing = (*writings)[place];
+    RowVersions& versions = row_versions_[place];
+    if (writing.by_rows) {
+      const bool in_place = keep == Keep::kNothing;
+      writing.next = UpdateRows(*model_, Info(place), arguments, blocks_[place], writing.target,
+                                in_place ? absl::Span<const RowPart>() : versions.earlier->behind,
+                                *writing.sum.rows);
+    }
+    // If the block does not change, the undo will be the same block.
+    versions.changed.reset();
+    if (!writing.touched) return;
+    versions.settled = true;
+    versions.earlier.reset();
+    if (keep == Keep::kUndo) versions.changed = std::move(writing.rows);
+  });
+  std::vector<BlockState> next;
+  next.reserve(writings->size());
+  for (Writing& writing : *writings) next.push_back(std::move(writing.next));
+  return next;
+}
+
+void Partition::Advance(std::vector<BlockState> next) {
+  undo_ = std::move(blocks_);
+  blocks_ = std::move(next);
+  ++version_;
+  Reset(members_.size(), selective_);
+}
+
+absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,
+                              ParallelRunner& runner) {
+  std::vector<Writing> writings;
+  absl::Status written = Write(Keep::kUndo, arguments, nullptr, &sums_, pool, runner, &writings);
+  if (!written.ok()) return written;
+  Advance(Finish(Keep::kUndo, arguments, runner, &writings));
+  return absl::OkStatus();
+}
+
+void Partition::CloseUnchanged() {
+  for (RowVersions& versions : row_versions_) versions.changed.reset();
+  Advance(blocks_);
+}
+
+absl::Status Partition::Apply(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
+                              std::vector<GradientSum>* sums, BlockPool& pool,
+                              ParallelRunner& runner) {
+  std::vector<Writing> writings;
+  absl::Status written = Write(Keep::kNothing, arguments, base, sums, pool, runner, &writings);
+  if (!written.ok()) return written;
+  blocks_ = Finish(Keep::kNothing, arguments, runner, &writings);
+  return absl::OkStatus();
+}
+
+void Partition::DropUndo() {
+  if (!undo_.has_value()) return;
+  for (size_t place = 0; place < blocks_.size(); ++place) {
+    RowVersions& versions = row_versions_[place];
+    if (!versions.changed.has_value()) continue;
+    versions.earlier = EarlierBlock{std::move((*undo_)[place]), *std::move(versions.changed)};
+    versions.changed.reset();
+  }
+  undo_.reset();
+}
+
+void Partition::RollBack() {
+  SLUICE_CHECK(undo_.has_value(), "a rollback needs the previous version");
+  blocks_ = *std::move(undo_);
+  undo_.reset();
+  row_versions_.assign(blocks_.size(), RowVersions());
+  --version_;
+}
+
+}  // namespace sluice::ps

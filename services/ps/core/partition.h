@@ -1,0 +1,190 @@
+#ifndef SLUICE_SERVICES_PS_CORE_PARTITION_H_
+#define SLUICE_SERVICES_PS_CORE_PARTITION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/protocol/interval_set.h"
+#include "services/ps/core/block.h"
+#include "services/ps/core/block_update.h"
+#include "services/ps/core/gradient_sum.h"
+#include "services/ps/core/parallel.h"
+#include "services/ps/core/shard_model.h"
+
+namespace sluice::ps {
+
+// One version of a partition. Immutable; shares its blocks.
+struct PartitionContent {
+  std::shared_ptr<const ShardModel> model;
+  uint32_t partition = 0;
+  uint64_t version = 0;  // synchronous: steps closed; asynchronous: updates applied
+  std::vector<BlockState> blocks;
+  // Asynchronous: the shard's records, which are saved with every partition.
+  std::vector<v1::ClockRecord> clocks;
+};
+
+// A block's gradient as received in a frame. `block` is an index into the layout.
+struct ReceivedBlock {
+  uint32_t block = 0;
+  v1::Codec codec = v1::CODEC_RAW;
+  absl::Cord payload;
+};
+
+// A partition that this shard owns: its current version, the previous one while it may be needed,
+// and the contributions to the next one.
+//
+//   contributions ──Add──> sums ──Close──> version v + 1 ; v becomes the undo
+//                                          undo ──DropUndo──> gone   (v + 1 is committed)
+//                                          v + 1 ──RollBack──> v     (a view change took it back)
+//
+// Has no notion of views; members are numbers. Not thread-safe.
+class Partition {
+ public:
+  Partition(std::shared_ptr<const ShardModel> model, uint32_t id, uint64_t version,
+            std::vector<BlockState> blocks);
+
+  uint32_t id() const { return id_; }
+  uint64_t version() const { return version_; }
+  bool has_undo() const { return undo_.has_value(); }
+  const std::vector<BlockState>& blocks() const { return blocks_; }
+  // Null unless that version is there.
+  const std::vector<BlockState>* At(uint64_t version) const;
+  // Null unless that version is there.
+  std::shared_ptr<PartitionContent> Pin(uint64_t version) const;
+
+  // ---- contributions
+
+  // Drops all contributions; the next version requires the contributions of all `members` members
+  // (0: it never completes). `selective`: contributions are kept per member, and some members are
+  // chosen before the close (Select).
+  void Reset(size_t members, bool selective = false);
+  size_t members() const { return members_.size(); }
+
+  struct Source {
+    size_t member = 0;
+    Interval microbatches;
+    bool tree_node = false;      // BitExact
+    bool allow_repeats = false;  // true only in the simulator
+  };
+  // Whether the block must be added; false if (member, microbatches, block) is a repetition (R9).
+  // INVALID_ARGUMENT for a block that is not allowed: a COUNTER, a block after the member's
+  // completion, microbatches that overlap others of the member.
+  absl::StatusOr<bool> IsNew(const Source& source, const ReceivedBlock& block) const;
+  // Adds a block that is new. INVALID_ARGUMENT, with nothing changed, if its payload does not fit.
+  absl::Status Add(const Source& source, const ReceivedBlock& block, BlockPool& pool);
+
+  // The member has contributed all of its microbatches; repetitions have no effect.
+  // INVALID_ARGUMENT if a repetition differs from the first.
+  absl::Status Complete(size_t member, uint64_t samples, uint64_t microbatches, bool by_set);
+  bool IsComplete(bool by_set) const;
+  bool HasCompleted(size_t member) const { return members_[member].complete; }
+  // Whether all of `members` (numbers) have contributed everything.
+  bool IsComplete(const std::vector<size_t>& members) const;
+  // Selective: sums the contributions of `members`, in their order. The other members'
+  // contributions to this version, also later ones, are dropped.
+  absl::Status Select(const std::vector<size_t>& members, BlockPool& pool, ParallelRunner& runner);
+  uint64_t SamplesOf(size_t member) const { return members_[member].samples; }
+  uint64_t samples() const;
+  uint64_t microbatches() const;
+
+  // ---- the next version
+
+  // The norms of the contributions; blocks in order, so that the sum has the same bits everywhere.
+  // `offender` is the first block that is not finite.
+  absl::Status Measure(double gradient_scale, BlockPool& pool, ParallelRunner& runner,
+                       GradientNorm* norm, std::optional<uint32_t>* offender);
+
+  // Writes the next version from the contributions and drops them. OUT_OF_RANGE if a gradient is
+  // not finite (see UpdateBlock), naming tensor and elements; the version is then unchanged, and
+  // the contributions are lost.
+  absl::Status Close(const UpdateArguments& arguments, BlockPool& pool, ParallelRunner& runner);
+
+  // Makes the next version equal to this one: parameters, state and counters are unchanged.
+  void CloseUnchanged();
+
+  // Asynchronous: the same for an update whose sums the caller holds, without undo. `sums` has one
+  // element for each block of the partition. `base`: this partition's blocks as the update's sender
+  // had them; null if not known.
+  absl::Status Apply(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
+                     std::vector<GradientSum>* sums, BlockPool& pool, ParallelRunner& runner);
+  absl::Status MeasureSums(double gradient_scale, std::vector<GradientSum>* sums, BlockPool& pool,
+                           ParallelRunner& runner, GradientNorm* norm,
+                           std::optional<uint32_t>* offender) const;
+  void SetVersion(uint64_t version) { version_ = version; }
+
+  void DropUndo();
+  // Returns to the previous version. Requires an undo.
+  void RollBack();
+
+ private:
+  struct Received {
+    size_t member;
+    Interval microbatches;
+  };
+  struct Member {
+    bool complete = false;
+    bool dropped = false;  // not chosen by Select
+    uint64_t samples = 0;
+    uint64_t microbatches = 0;
+  };
+
+  // What is kept to update a block by its rows (block_update.h).
+  struct RowVersions {
+    bool settled = false;  // the optimizer has written every element of the current version
+    std::optional<EarlierBlock> earlier;
+    // The rows in which the current version and the undo differ. Unset: not known, or they are
+    // equal.
+    std::optional<std::vector<RowPart>> changed;
+  };
+  // One block's way to the next version.
+  struct Writing {
+    bool touched = false;
+    bool by_rows = false;
+    Sum sum;                                   // by_rows: the sum still to be added
+    WritableBlock target;                      // by_rows: the block to write to
+    std::optional<std::vector<RowPart>> rows;  // that differ afterwards; unset: perhaps all
+    BlockState next;
+    absl::Status status;
+  };
+  enum class Keep { kUndo, kNothing };
+
+  const BlockInfo& Info(size_t place) const { return model_->block(first_block_ + place); }
+  // Writes the new blocks that do not overwrite the current version, and checks the others. Finish
+  // then completes the next version and cannot fail.
+  absl::Status Write(Keep keep, const UpdateArguments& arguments, const std::vector<BlockRef>* base,
+                     std::vector<GradientSum>* sums, BlockPool& pool, ParallelRunner& runner,
+                     std::vector<Writing>* writings) const;
+  void Begin(size_t place, Keep keep, const UpdateArguments& arguments, const BlockRef& base,
+             GradientSum* gradient, BlockPool& pool, Writing* writing) const;
+  std::vector<BlockState> Finish(Keep keep, const UpdateArguments& arguments,
+                                 ParallelRunner& runner, std::vector<Writing>* writings);
+  void Advance(std::vector<BlockState> next);
+
+  const std::shared_ptr<const ShardModel> model_;
+  const uint32_t id_;
+  const uint32_t first_block_;
+  uint64_t version_;
+  std::vector<BlockState> blocks_;
+  std::optional<std::vector<BlockState>> undo_;
+  std::vector<RowVersions> row_versions_;
+
+  std::vector<GradientSum> sums_;
+  bool selective_ = false;
+  std::vector<std::vector<GradientSum>> sums_of_;           // selective: by member
+  std::vector<absl::InlinedVector<Received, 2>> received_;  // of each block
+  std::vector<Member> members_;
+  size_t completions_ = 0;
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_PARTITION_H_

@@ -1,0 +1,819 @@
+#include "services/ps/core/shard_core.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/wire_version.h"
+#include "services/ps/core/asynchronous.h"
+#include "services/ps/core/data_sender.h"
+#include "services/ps/core/frame_checks.h"
+#include "services/ps/core/initialization.h"
+#include "services/ps/core/shard_state.h"
+#include "services/ps/core/snapshots.h"
+#include "services/ps/core/streams.h"
+#include "services/ps/core/synchronous.h"
+
+namespace sluice::ps {
+namespace {
+
+constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(1);
+// A shard whose tick is later than this was stopped. Same value as the coordinator's.
+constexpr absl::Duration kLate = absl::Milliseconds(250);
+
+// (attempt, term) of a coordinator's message, in the order in which they are compared (R1).
+struct Authority {
+  uint64_t attempt = 0;
+  v1::Term term;
+};
+
+bool IsOlder(const Authority& known, uint64_t attempt, const v1::Term& term) {
+  if (attempt != known.attempt) return attempt < known.attempt;
+  if (term.counter() != known.term.counter()) return term.counter() < known.term.counter();
+  return known.term.counter() > 0 && term.coordinator() != known.term.coordinator();
+}
+
+}  // namespace
+
+// The dispatcher: decides which part handles an event, and whether it may do so now (views,
+// promises). It implements view changes; the parts implement training within a view.
+class ShardCore::Impl {
+ public:
+  Impl(ShardOptions options, ParallelRunner* parallel, const ShardRules* rules)
+      : state(std::move(options), parallel, rules) {
+    if (state.options.references != nullptr)
+      state.options.references->Begin(state.options.identity);
+  }
+
+  // ---- coordinator
+  void Register();
+  void OnRegistered(const v1::Registered& message);
+  void OnRefusal(const v1::Refusal& refusal);
+  void OnPrepareState(const v1::PrepareState& prepare);
+  void OnPause(const v1::Pause& pause);
+  void OnInstall(const v1::Install& install);
+  void OnCommitted(const v1::Committed& committed);
+  void OnBarrier(const v1::Barrier& barrier);
+  void OnFinish(const v1::Finish& finish);
+  void Leave(std::string reason, absl::Duration grace);
+  void Dispatch(const v1::CoordinatorMessage& message);
+
+  // ---- streams
+  absl::StatusOr<Handled> OnFrame(Stream& stream, const v1::Header& header,
+                                  const absl::Cord& payload);
+  absl::StatusOr<Handled> OnMemberFrame(Stream& stream, const v1::Header& header,
+                                        const absl::Cord& payload);
+  absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
+  void OnAdmitted(const v1::Admitted& admitted);
+  absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header);
+  absl::Status OnSnapshotPull(Stream& stream, const v1::Pull& pull);
+  StreamTable::Handler handler() { return handler_; }
+  void Resume() { streams.Resume(handler_); }
+  void Disconnected();
+
+  // ---- time Sets the time of the next event.
+  void Step(absl::Time now);
+  void OnTick();
+  void SendProgress();
+  absl::Time NextTick() const;
+
+  ShardStatus Status() const;
+
+  ShardState state;
+  StreamTable streams{&state};
+  DataSender sender{&state, &streams};
+  Initialization initialization{&state};
+  Snapshots snapshots{&state,
+                      [this](PartitionContent* content) { asynchronous.FillRecords(content); }};
+  Synchronous synchronous{
+      &state,
+      &streams,
+      &sender,
+      {[this](Partition& partition) { OnClosed(partition); }, [this] { OnVersionCommitted(); }}};
+  Asynchronous asynchronous{&state, &streams, &sender, [this] { progress_due_ = true; }};
+
+ private:
+  // The Pause in progress, if any.
+  enum class Pausing {
+    kNo,
+    kWaiting,  // AfterStep: the step is not reached yet
+    kReplied,  // R2: a promise
+  };
+
+  bool Hears(uint64_t attempt, const v1::Term& term);
+  bool Accept(uint64_t attempt, const v1::Term& term);
+  void DiscardAttempt();
+  void CheckAfterStep();
+  void ReplyToPause();
+  v1::PauseReply MakePauseReply() const;
+  bool MayInstall(const v1::Install& install) const;
+  bool IsAnnounced(const v1::ViewId& later) const;
+  std::optional<std::string> AdoptPartitions(const InstalledView& view);
+  bool RollBackTo(uint64_t first_step);
+  void FinishInstall(const v1::Install& install);
+  void RetainReferences();
+  void OnClosed(Partition& partition);
+  void OnVersionCommitted();
+  void SayInstalled();
+
+  const std::function<absl::StatusOr<Handled>(Stream&, const v1::Header&, const absl::Cord&)>
+      handler_ = [this](Stream& stream, const v1::Header& header, const absl::Cord& payload) {
+        return OnFrame(stream, header, payload);
+      };
+
+  Authority authority_;
+  bool connected_ = false;
+  uint32_t wire_version_ = SpokenWireVersions().newest;  // with which it registers
+  Pausing pausing_ = Pausing::kNo;
+  v1::Pause pause_;
+
+  absl::Duration heartbeat_ = kDefaultHeartbeat;
+  absl::Time next_heartbeat_ = absl::InfiniteFuture();
+  uint64_t heartbeats_ = 0;
+  std::optional<std::string> leave_reason_;
+  absl::Time leave_until_ = absl::InfiniteFuture();
+  bool progress_due_ = false;
+  absl::Time next_progress_ = absl::InfinitePast();
+};
+
+// ---------------------------------------------------------------- coordinator
+
+void ShardCore::Impl::Register() {
+  connected_ = true;
+  v1::MemberMessage message;
+  *message.mutable_register_() = state.options.identity;
+  message.mutable_register_()->set_wire_version(wire_version_);
+  if (state.view.has_value()) {
+    *message.mutable_register_()->mutable_newest_view() = state.view->id();
+  }
+  state.Tell(std::move(message));
+  next_heartbeat_ = state.now + heartbeat_;
+}
+
+// Whether a coordinator's message is accepted: a coordinator of an older attempt or term is dropped
+// (R1).
+bool ShardCore::Impl::Hears(uint64_t attempt, const v1::Term& term) {
+  if (!IsOlder(authority_, attempt, term) || !state.rules.FenceTerms()) return true;
+  state.actions.push_back(
+      DropCoordinator{absl::StrCat("attempt ", attempt, ", term ", term.counter(),
+                                   " of this coordinator is over: this shard knows attempt ",
+                                   authority_.attempt, ", term ", authority_.term.counter())});
+  return false;
+}
+
+// The same, and the shard adopts an attempt and term that are not older.
+bool ShardCore::Impl::Accept(uint64_t attempt, const v1::Term& term) {
+  if (!Hears(attempt, term)) return false;
+  if (!IsOlder(authority_, attempt, term)) authority_ = {attempt, term};
+  return true;
+}
+
+void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
+  // A coordinator answers before it has claimed an attempt. If it dies then, the storage has no
+  // record of its term, and the next coordinator takes the same term.
+  if (!Hears(message.attempt(), message.term())) return;
+  if (message.job().timeouts().heartbeat() > 0) {
+    heartbeat_ = absl::Seconds(message.job().timeouts().heartbeat());
+    next_heartbeat_ = std::min(next_heartbeat_, state.now + heartbeat_);
+  }
+  // Sends again what may have been lost with the previous connection.
+  if (!state.failure.empty()) {
+    v1::MemberMessage failed;
+    failed.mutable_failure()->set_reason(state.failure);
+    state.Tell(std::move(failed));
+  }
+  if (!state.view.has_value()) initialization.Report();
+  if (state.view.has_value()) SayInstalled();
+  snapshots.Report();  // first: pins outlive the view
+  if (pausing_ == Pausing::kReplied) ReplyToPause();
+  if (state.view.has_value()) progress_due_ = true;
+}
+
+void ShardCore::Impl::OnRefusal(const v1::Refusal& refusal) {
+  switch (refusal.code()) {
+    case v1::Refusal::FINISHED:
+      state.actions.push_back(ExitProcess{kExitFinished, refusal.reason()});
+      return;
+    case v1::Refusal::EXPELLED:
+    case v1::Refusal::DUPLICATE:
+      state.actions.push_back(ExitProcess{kExitReplaced, refusal.reason()});
+      return;
+    case v1::Refusal::WIRE_VERSION:
+      if (wire_version_ > SpokenWireVersions().oldest) {
+        // The coordinator closes the stream. The next stream begins with an older version.
+        --wire_version_;
+        return;
+      }
+      [[fallthrough]];
+    default:
+      state.actions.push_back(ExitProcess{kExitNotAccepted, refusal.reason()});
+  }
+}
+
+void ShardCore::Impl::OnPrepareState(const v1::PrepareState& prepare) {
+  if (!Accept(prepare.init_id().attempt(), prepare.init_id().term())) return;
+  // A view of this attempt is installed, so its first state is already loaded.
+  if (state.view.has_value() && prepare.init_id().attempt() <= state.view->id().attempt()) return;
+  if (initialization.has_init_id() && Compare(prepare.init_id(), initialization.init_id()) < 0)
+    return;
+  if (!initialization.has_init_id() || Compare(prepare.init_id(), initialization.init_id()) > 0)
+    DiscardAttempt();
+  initialization.Prepare(prepare);
+  streams.SetShards(prepare.shards());
+  Resume();
+}
+
+// Discards all state of an older attempt, or of an older init request.
+void ShardCore::Impl::DiscardAttempt() {
+  for (StreamId id : streams.Ids()) streams.Find(id)->parked_pulls = 0;
+  synchronous.DropParked();
+  asynchronous.Clear();
+  snapshots.Clear();
+  sender.Forget();
+  state.view.reset();
+  state.partitions.clear();
+  state.frozen = false;
+  state.committed = 0;
+  state.barrier = 0;
+  state.updates = 0;
+  state.failure.clear();
+  pausing_ = Pausing::kNo;
+}
+
+void ShardCore::Impl::OnPause(const v1::Pause& pause) {
+  if (!Accept(pause.id().attempt(), pause.id().term())) return;
+  if (pausing_ != Pausing::kNo && Compare(pause.id(), pause_.id()) < 0) return;
+  // The view with this Pause's number is already installed.
+  if (state.view.has_value() && OrderOf(pause.id()) <= OrderOf(state.view->id())) return;
+  const bool overrides = pause.now() && pausing_ == Pausing::kWaiting;
+  if (overrides && !state.rules.NowOverrides()) return;
+  const bool replied = pausing_ == Pausing::kReplied;
+  pause_ = pause;
+  // A promise is not withdrawn for an AfterStep; the Pause is answered at once.
+  const bool at_once = replied || pause.now() || !state.view.has_value() ||
+                       !state.view->synchronous() || !state.failure.empty();
+  if (at_once) {
+    ReplyToPause();
+    return;
+  }
+  pausing_ = Pausing::kWaiting;
+  CheckAfterStep();
+}
+
+// R5: the shard has stopped once every partition is one past the step, or once none can continue
+// because of a barrier, which the coordinator moves only after the view change.
+void ShardCore::Impl::CheckAfterStep() {
+  if (pausing_ != Pausing::kWaiting) return;
+  if (state.barrier > 0 && state.LowestVersion() == state.barrier) {
+    ReplyToPause();
+    return;
+  }
+  const uint64_t reached =
+      state.rules.WaitForEveryPartition() ? state.LowestVersion() : state.HighestVersion();
+  if (state.view->owned().empty() || reached >= pause_.after_step() + 1) ReplyToPause();
+}
+
+void ShardCore::Impl::ReplyToPause() {
+  pausing_ = Pausing::kReplied;
+  state.frozen = true;
+  v1::MemberMessage message;
+  *message.mutable_pause_reply() = MakePauseReply();
+  state.Tell(std::move(message));
+}
+
+v1::PauseReply ShardCore::Impl::MakePauseReply() const {
+  v1::PauseReply reply;
+  *reply.mutable_pause() = pause_.id();
+  reply.set_committed(state.committed);
+  if (!state.view.has_value()) {
+    if (initialization.ready()) *reply.mutable_ready_init_id() = initialization.init_id();
+    return reply;
+  }
+  *reply.mutable_view() = state.view->id();
+  *reply.mutable_newest() = state.view->proto();
+  for (uint32_t number : state.view->owned()) {
+    const Partition& partition = *state.partitions[number];
+    v1::PauseReply::PartitionState& entry = *reply.add_partitions();
+    entry.set_partition(number);
+    entry.set_version(partition.version());
+    entry.set_has_undo(partition.has_undo());
+  }
+  if (!state.view->synchronous()) asynchronous.FillPauseReply(&reply);
+  return reply;
+}
+
+bool ShardCore::Impl::MayInstall(const v1::Install& install) const {
+  const v1::ViewId& id = install.view().id();
+  if (!state.view.has_value()) {
+    // The first view names its init request (R12).
+    if (!initialization.ready()) return false;
+    const bool answers =
+        pausing_ != Pausing::kReplied || !install.has_pause() || Same(install.pause(), pause_.id());
+    if (!answers && state.rules.FenceInstalls()) return false;
+    return Same(install.view().init_id(), initialization.init_id()) || !state.rules.CheckInitId();
+  }
+  if (id.attempt() != state.view->id().attempt() || Compare(id, state.view->id()) <= 0) {
+    return false;
+  }
+  if (!state.rules.FenceInstalls()) return true;
+  return pausing_ == Pausing::kReplied && Same(install.pause(), pause_.id());
+}
+
+void ShardCore::Impl::OnInstall(const v1::Install& install) {
+  const v1::ViewId& id = install.view().id();
+  if (!Accept(id.attempt(), id.term())) return;
+  if (state.view.has_value() && Same(id, state.view->id())) {
+    SayInstalled();
+    return;
+  }
+  if (!MayInstall(install)) return;
+  if (absl::Status fits = CheckInstall(state, initialization.version(), install); !fits.ok()) {
+    state.Fail(absl::StrCat(fits.message()));
+    return;
+  }
+  InstalledView view(install.view(), state.self(), *state.model);
+  if (std::optional<std::string> wrong = AdoptPartitions(view); wrong.has_value()) {
+    state.Fail(*std::move(wrong));
+    return;
+  }
+  std::vector<StreamId> parked = synchronous.ParkedStreams();
+  const std::vector<StreamId> more = asynchronous.ParkedStreams();
+  parked.insert(parked.end(), more.begin(), more.end());
+  synchronous.DropParked();
+  asynchronous.DropParked();
+  sender.Forget();
+
+  state.view = std::move(view);
+  state.frozen = false;
+  pausing_ = Pausing::kNo;
+  if (state.view->synchronous() && !RollBackTo(install.view().first_step())) return;
+  FinishInstall(install);
+  streams.SetShards(install.view().shards());
+  for (StreamId stream : parked) {
+    Stream* const waiting = streams.Find(stream);
+    if (waiting == nullptr) continue;
+    waiting->parked_pulls = 0;
+    streams.Refuse(*waiting, "a new view");
+  }
+  Resume();
+}
+
+// Takes the loaded partitions at the attempt's first view. Returns an error text if the shard does
+// not hold a partition that the view assigns to it.
+std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView& view) {
+  if (!state.view.has_value()) {
+    state.partitions = initialization.TakePartitions();
+    asynchronous.AdoptRecords(initialization.clocks());
+    if (initialization.has_checkpoint()) state.committed = initialization.version();
+  }
+  for (uint32_t number : view.owned()) {
+    if (state.Find(number) == nullptr) {
+      return absl::StrCat("view ", ShortName(view.id()), " gives partition ", number,
+                          " to a shard that does not hold it");
+    }
+  }
+  return std::nullopt;
+}
+
+// Brings all partitions to the view's first step; a partition one past it returns by its undo.
+bool ShardCore::Impl::RollBackTo(uint64_t first_step) {
+  for (uint32_t number : state.view->owned()) {
+    Partition& partition = *state.partitions[number];
+    if (partition.version() == first_step + 1 && partition.has_undo()) partition.RollBack();
+    if (partition.version() != first_step) {
+      state.Fail(absl::StrCat("view ", ShortName(state.view->id()), " begins at step ", first_step,
+                              ", partition ", number, " is at ", partition.version()));
+      return false;
+    }
+    partition.DropUndo();
+  }
+  return true;
+}
+
+void ShardCore::Impl::FinishInstall(const v1::Install& install) {
+  RetainReferences();
+  state.barrier = install.barrier();
+  if (state.view->synchronous()) {
+    synchronous.OnInstalled();
+    state.committed = std::max({state.committed, install.committed(), install.view().first_step()});
+  } else {
+    asynchronous.OnInstalled(install);
+  }
+  SayInstalled();
+  snapshots.OnInstalled(install.has_snapshot() ? &install.snapshot() : nullptr);
+  progress_due_ = true;
+}
+
+// Drops the references of workers that are no longer members. In a view without members, the
+// previous members evaluate the final version, so they keep theirs.
+void ShardCore::Impl::RetainReferences() {
+  if (state.options.references == nullptr || state.view->members() == 0) return;
+  std::vector<v1::ProcessId> members;
+  for (const v1::View::Member& worker : state.view->proto().workers()) {
+    members.push_back(worker.process());
+  }
+  state.options.references->Retain(members);
+}
+
+void ShardCore::Impl::SayInstalled() {
+  v1::MemberMessage message;
+  *message.mutable_installed()->mutable_view() = state.view->id();
+  state.Tell(std::move(message));
+}
+
+void ShardCore::Impl::OnCommitted(const v1::Committed& committed) {
+  if (!state.view.has_value() || !Same(committed.view(), state.view->id())) return;
+  if (!state.MayChange() || !state.view->synchronous()) return;
+  if (absl::Status fits = CheckCommitted(state, committed); !fits.ok()) {
+    state.Fail(absl::StrCat(fits.message()));
+    return;
+  }
+  synchronous.Commit(committed.version());
+}
+
+void ShardCore::Impl::OnBarrier(const v1::Barrier& barrier) {
+  if (!state.view.has_value() || !Same(barrier.view(), state.view->id())) return;
+  if (!state.view->synchronous()) return;
+  state.barrier = barrier.version();
+  CheckAfterStep();
+  synchronous.OnBarrierMoved();
+}
+
+void ShardCore::Impl::OnFinish(const v1::Finish& finish) {
+  v1::MemberMessage leave;
+  leave.mutable_leave()->set_reason(finish.reason());
+  state.Tell(std::move(leave));
+  state.actions.push_back(
+      ExitProcess{finish.succeeded() ? kExitFinished : kExitFailed, finish.reason()});
+}
+
+// The coordinator saves the shard's state and answers with Finish. If there is no coordinator, or
+// it ends the stream, it no longer needs the shard: the next coordinator begins with the newest
+// checkpoint.
+void ShardCore::Impl::Leave(std::string reason, absl::Duration grace) {
+  if (leave_reason_.has_value()) return;
+  leave_reason_ = std::move(reason);
+  leave_until_ = state.now + grace;
+  if (!connected_) {
+    state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
+    return;
+  }
+  v1::MemberMessage message;
+  message.mutable_leave()->set_reason(*leave_reason_);
+  state.Tell(std::move(message));
+}
+
+void ShardCore::Impl::Disconnected() {
+  connected_ = false;
+  if (leave_reason_.has_value()) {
+    state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
+  }
+}
+
+void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
+  switch (message.body_case()) {
+    case v1::CoordinatorMessage::kRegistered:
+      return OnRegistered(message.registered());
+    case v1::CoordinatorMessage::kRefusal:
+      return OnRefusal(message.refusal());
+    case v1::CoordinatorMessage::kPrepareState:
+      return OnPrepareState(message.prepare_state());
+    case v1::CoordinatorMessage::kPause:
+      return OnPause(message.pause());
+    case v1::CoordinatorMessage::kInstall:
+      return OnInstall(message.install());
+    case v1::CoordinatorMessage::kCommitted:
+      return OnCommitted(message.committed());
+    case v1::CoordinatorMessage::kBarrier:
+      return OnBarrier(message.barrier());
+    case v1::CoordinatorMessage::kOpenSnapshot:
+      if (state.view.has_value()) snapshots.Open(message.open_snapshot());
+      return;
+    case v1::CoordinatorMessage::kAdmitted:
+      return OnAdmitted(message.admitted());
+    case v1::CoordinatorMessage::kCloseSnapshot:
+      return snapshots.Close(message.close_snapshot().snapshot_id());
+    case v1::CoordinatorMessage::kFinish:
+      return OnFinish(message.finish());
+    default:
+      return;  // HeartbeatReply, and messages for workers
+  }
+}
+
+// ---------------------------------------------------------------- streams
+
+// The coordinator makes a view only when each of its shards has replied to the Pause of its id.
+bool ShardCore::Impl::IsAnnounced(const v1::ViewId& later) const {
+  return OrderOf(later) <= OrderOf(pause_.id()) || !state.rules.FenceInstalls();
+}
+
+void ShardCore::Impl::OnAdmitted(const v1::Admitted& admitted) {
+  streams.SetAdmitted(admitted);
+  Resume();
+}
+
+absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Header& header,
+                                                 const absl::Cord& payload) {
+  if (stream.peer.role() == v1::READER) return OnReaderFrame(stream, header);
+  if (header.body_case() == v1::Header::kInitPush && stream.peer.role() == v1::WORKER) {
+    return initialization.OnPush(streams, stream, header.init_push(), payload);
+  }
+  if (!header.has_view() || header.view().attempt() == 0) {
+    return absl::InvalidArgumentError("a frame without a view");
+  }
+  if (!state.view.has_value()) {
+    // A leftover frame of an abandoned attempt is dropped, so that it does not block the pushes of
+    // version 0 of the next attempt behind it.
+    const bool abandoned = initialization.has_init_id() &&
+                           header.view().attempt() < initialization.init_id().attempt();
+    return abandoned ? Handled::kDone : Handled::kWait;
+  }
+  const int order = Compare(header.view(), state.view->id());
+  if (order > 0 && !IsAnnounced(header.view())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("view ", header.view().number(), " of attempt ", header.view().attempt(),
+                     " is ahead of this shard, which has seen neither its Install nor its Pause; "
+                     "the newest view here is ",
+                     state.view->id().number(), " of attempt ", state.view->id().attempt()));
+  }
+  if (order > 0) return Handled::kWait;
+  if (order < 0 && state.rules.RefuseOlderViews()) {
+    if (stream.peer.role() == v1::WORKER)
+      streams.Refuse(stream, "the view is older than the newest");
+    return Handled::kDone;
+  }
+  return stream.peer.role() == v1::SHARD ? OnShardFrame(stream, header)
+                                         : OnMemberFrame(stream, header, payload);
+}
+
+absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
+                                                      const v1::Header& header) {
+  if (!state.view->HasShard(stream.incarnation())) {
+    return absl::PermissionDeniedError("the sender is not a shard of the view");
+  }
+  if (!state.MayChange()) return Handled::kWait;
+  if (!state.view->synchronous()) return absl::InvalidArgumentError("this view has no steps");
+  absl::Status taken =
+      header.has_norms()
+          ? synchronous.OnNorms(stream.incarnation(), header.norms())
+          : synchronous.OnStepParticipants(stream.incarnation(), header.step_participants());
+  if (!taken.ok()) return taken;
+  return Handled::kDone;
+}
+
+absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1::Header& header,
+                                                       const absl::Cord& payload) {
+  const bool is_pull = header.body_case() == v1::Header::kPull;
+  const bool of_snapshot = is_pull && header.pull().snapshot_id() != 0;
+  // In a view without members, the previous members evaluate the final version.
+  const bool may_read = of_snapshot && state.view->members() == 0;
+  if (!may_read && !state.view->MemberIndex(stream.incarnation()).has_value()) {
+    streams.Refuse(stream, "the sender is not a member of the view");
+    return Handled::kDone;
+  }
+  if (!state.MayChange() && !is_pull) return Handled::kWait;
+  absl::Status status;
+  if (of_snapshot) {
+    status = OnSnapshotPull(stream, header.pull());
+  } else if (!state.view->synchronous()) {
+    status = asynchronous.OnFrame(stream, header, payload);
+  } else if (is_pull) {
+    status = synchronous.OnPull(stream, header.pull(), payload);
+  } else if (header.body_case() == v1::Header::kPush) {
+    status = synchronous.OnPush(stream, header.push(), payload);
+  } else {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("frame ", header.body_case(), " is not for a shard in synchronous training"));
+  }
+  if (!status.ok()) return status;
+  return Handled::kDone;
+}
+
+absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1::Header& header) {
+  if (!state.view.has_value()) return Handled::kWait;
+  absl::Status status = OnSnapshotPull(stream, header.pull());
+  if (!status.ok()) return status;
+  return Handled::kDone;
+}
+
+absl::Status ShardCore::Impl::OnSnapshotPull(Stream& stream, const v1::Pull& pull) {
+  if (absl::Status fits = CheckSnapshotPull(pull); !fits.ok()) return fits;
+  if (!snapshots.IsPinned(pull.snapshot_id())) {
+    streams.RefuseAlways(stream, absl::StrCat("snapshot ", pull.snapshot_id(), " is not pinned"),
+                         pull.snapshot_id());
+    return absl::OkStatus();
+  }
+  std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
+  if (wanted.empty()) wanted = state.view->owned();
+  for (uint32_t number : wanted) {
+    if (snapshots.Find(pull.snapshot_id(), number) == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "snapshot ", pull.snapshot_id(), " has no partition ", number, " on this shard"));
+    }
+  }
+  for (uint32_t number : wanted) {
+    sender.SendPinned(stream.id, *snapshots.Find(pull.snapshot_id(), number), pull.snapshot_id(),
+                      pull.request());
+  }
+  return absl::OkStatus();
+}
+
+void ShardCore::Impl::OnClosed(Partition& partition) {
+  snapshots.OnVersion(partition);
+  progress_due_ = true;
+  CheckAfterStep();
+}
+
+void ShardCore::Impl::OnVersionCommitted() {
+  snapshots.OnCommitted();
+  progress_due_ = true;
+}
+
+// ---------------------------------------------------------------- time
+
+void ShardCore::Impl::SendProgress() {
+  if (!progress_due_ || !connected_ || !state.view.has_value()) return;
+  const uint64_t last = state.job.training().steps();
+  const bool at_end = last > 0 && state.LowestVersion() >= last;
+  if (state.now < next_progress_ && !at_end && !asynchronous.IsHeld()) return;
+  progress_due_ = false;
+  next_progress_ = state.now + state.options.progress_interval;
+  v1::MemberMessage message;
+  v1::ShardProgress& progress = *message.mutable_shard_progress();
+  *progress.mutable_view() = state.view->id();
+  progress.set_closed(state.LowestVersion());
+  progress.set_committed(state.committed);
+  progress.set_skipped_steps(state.steps_skipped);
+  progress.set_dropped_contributions(state.dropped_contributions);
+  if (state.view->synchronous()) {
+    for (uint64_t worker : synchronous.Awaited()) progress.add_awaited(worker);
+  }
+  asynchronous.FillProgress(&progress);
+  state.Tell(std::move(message));
+}
+
+void ShardCore::Impl::Step(absl::Time now) {
+  // While this process was stopped, the workers' messages waited unread, so that time does not
+  // count against the workers.
+  const absl::Time since = std::max(NextTick(), state.now);
+  if (now - since > kLate) synchronous.Forgive(now - since);
+  state.now = now;
+}
+
+void ShardCore::Impl::OnTick() {
+  if (state.now >= leave_until_) {
+    state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
+    return;
+  }
+  streams.Expire();
+  if (!connected_ || state.now < next_heartbeat_) return;
+  next_heartbeat_ = state.now + heartbeat_;
+  if (state.view.has_value()) {
+    const bool awaits = state.view->synchronous() ? !synchronous.Awaited().empty()
+                                                  : !asynchronous.Awaited().empty();
+    if (awaits) progress_due_ = true;
+  }
+  v1::MemberMessage message;
+  message.mutable_heartbeat()->set_sequence(++heartbeats_);
+  state.Tell(std::move(message));
+}
+
+absl::Time ShardCore::Impl::NextTick() const {
+  const absl::Time expiry = streams.NextExpiry();
+  if (!connected_) return expiry;
+  const absl::Time next = std::min({expiry, next_heartbeat_, leave_until_});
+  return progress_due_ && state.view.has_value() ? std::min(next, next_progress_) : next;
+}
+
+ShardStatus ShardCore::Impl::Status() const {
+  ShardStatus status;
+  status.has_view = state.view.has_value();
+  if (status.has_view) status.view = state.view->id();
+  status.frozen = state.frozen;
+  status.lowest = state.LowestVersion();
+  status.highest = state.HighestVersion();
+  status.committed = state.committed;
+  status.steps_skipped = state.steps_skipped;
+  status.dropped_contributions = state.dropped_contributions;
+  status.updates_applied = state.updates;
+  status.streams = streams.size();
+  status.waiting_frames = streams.waiting_frames();
+  status.waiting_bytes = streams.waiting_bytes();
+  status.parked_pulls = streams.parked_pulls();
+  status.staged_updates = asynchronous.staged();
+  status.open_snapshots = snapshots.size();
+  status.blocks_allocated = state.pool->allocated();
+  status.repeated_blocks = state.repeated_blocks;
+  streams.FillBounds(&status.bounds);
+  BoundUse& open_snapshots = status.bounds[static_cast<size_t>(Bound::kSnapshots)];
+  open_snapshots.limit = state.options.max_snapshots;
+  open_snapshots.used = snapshots.size();
+  for (size_t bound = 0; bound < kBounds; ++bound) {
+    status.bounds[bound].reached = state.reached[bound];
+  }
+  return status;
+}
+
+// ---------------------------------------------------------------- ShardCore
+
+ShardCore::ShardCore(ShardOptions options, ParallelRunner* parallel, const ShardRules* rules)
+    : impl_(std::make_unique<Impl>(std::move(options), parallel, rules)) {}
+
+ShardCore::~ShardCore() = default;
+
+void ShardCore::OnCoordinatorConnected(absl::Time now) {
+  impl_->Step(now);
+  impl_->Register();
+}
+
+void ShardCore::OnCoordinatorLost(absl::Time now) {
+  impl_->Step(now);
+  impl_->Disconnected();
+}
+
+void ShardCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now) {
+  impl_->Step(now);
+  impl_->Dispatch(message);
+  impl_->SendProgress();
+}
+
+void ShardCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
+  impl_->Step(now);
+  impl_->Leave(std::move(reason), grace);
+}
+
+void ShardCore::OnStreamOpened(StreamId stream, absl::Time now) {
+  impl_->Step(now);
+  impl_->streams.Open(stream);
+}
+
+void ShardCore::OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
+                        absl::Time now) {
+  impl_->Step(now);
+  impl_->streams.Receive(stream, header, payload, impl_->handler());
+  impl_->SendProgress();
+}
+
+void ShardCore::OnStreamClosed(StreamId stream, absl::Time now) {
+  impl_->Step(now);
+  impl_->streams.Forget(stream);
+}
+
+v1::Header ShardCore::MakeHello(const v1::ProcessId& shard) const {
+  v1::Header header = impl_->state.NewHeader();
+  v1::Hello& hello = *header.mutable_hello();
+  hello.set_min_wire_version(SpokenWireVersions().oldest);
+  hello.set_max_wire_version(SpokenWireVersions().newest);
+  hello.set_job(impl_->state.options.identity.job());
+  *hello.mutable_sender() = impl_->state.options.identity.process();
+  hello.set_shard_incarnation(shard.incarnation());
+  return header;
+}
+
+void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
+  impl_->Step(now);
+  impl_->synchronous.OnShardConnected(incarnation);
+}
+
+void ShardCore::OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,
+                                  absl::StatusOr<absl::Cord> file, absl::Time now) {
+  impl_->Step(now);
+  impl_->initialization.OnLoaded(init_id, partition, std::move(file));
+}
+
+void ShardCore::OnPartitionWritten(uint64_t snapshot, const v1::CheckpointRef& checkpoint,
+                                   uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
+                                   absl::Time now) {
+  impl_->Step(now);
+  impl_->snapshots.OnWritten(snapshot, checkpoint, partition, std::move(written));
+}
+
+void ShardCore::OnTick(absl::Time now) {
+  impl_->Step(now);
+  impl_->OnTick();
+  impl_->SendProgress();
+}
+
+absl::Time ShardCore::NextTick() const { return impl_->NextTick(); }
+
+std::vector<ShardAction> ShardCore::TakeActions() {
+  return std::exchange(impl_->state.actions, {});
+}
+
+ShardStatus ShardCore::status() const { return impl_->Status(); }
+
+std::shared_ptr<const PartitionContent> ShardCore::Content(uint32_t partition) const {
+  const Partition* const held = impl_->state.Find(partition);
+  if (held == nullptr) return nullptr;
+  std::shared_ptr<PartitionContent> content = held->Pin(held->version());
+  if (!impl_->state.view->synchronous()) impl_->asynchronous.FillRecords(content.get());
+  return content;
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,131 @@
+// The shard's protocol as a state machine: events and the time in, actions out.
+//
+// Intuition. A shard owns partitions of the job's state. Workers push contributions on their
+// streams. When all members of a partition are complete, it closes its step: it writes the next
+// version and answers the pulls that wait for it (docs/protocol.md 7). In asynchronous training an
+// update is staged and applied whole (8). The coordinator changes the view by Pause and Install
+// (5). The core makes all decisions; the shell around it (gRPC, threads, files) only carries them
+// out.
+//
+//   stream ──frames──> StreamTable ──in order, of this view──> Initialization | Synchronous |
+//   Asynchronous
+//                                                                  │            │
+//   coordinator ──> Pause/Install, init requests, snapshots ──> Partition (blocks, undo,
+//   accumulators, pins)
+//
+// Threads: none. The shell serialises all calls; each returns when the event has been handled,
+// which for the last push of a large step includes the arithmetic of the close (run through the
+// ParallelRunner). Payloads are Cords and keep their memory alive themselves.
+//
+// Peers are not trusted: a frame that violates the protocol changes nothing and ends its stream
+// with a status that says what was wrong. Every queue has a bound (ShardOptions).
+#ifndef SLUICE_SERVICES_PS_CORE_SHARD_CORE_H_
+#define SLUICE_SERVICES_PS_CORE_SHARD_CORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/ps/core/bounds.h"
+#include "services/ps/core/parallel.h"
+#include "services/ps/core/shard_action.h"
+#include "services/ps/core/shard_options.h"
+#include "services/ps/core/shard_rules.h"
+
+namespace sluice::ps {
+
+// For metrics, health checks, tests and the simulator.
+struct ShardStatus {
+  bool has_view = false;
+  v1::ViewId view;
+  bool frozen = false;  // between a PauseReply and its Install
+  uint64_t lowest = 0;  // lowest version over the owned partitions
+  uint64_t highest = 0;
+  uint64_t committed = 0;
+  uint64_t steps_skipped = 0;
+  uint64_t dropped_contributions = 0;  // owner of partition 0
+  uint64_t updates_applied = 0;        // asynchronous
+  size_t streams = 0;
+  size_t waiting_frames = 0;
+  uint64_t waiting_bytes = 0;
+  size_t parked_pulls = 0;
+  size_t staged_updates = 0;
+  size_t open_snapshots = 0;
+  size_t blocks_allocated = 0;  // from the system, since the start
+  size_t repeated_blocks = 0;   // ignored (R9)
+  BoundUses bounds;             // max_received_bytes is filled in by the shell
+};
+
+class ShardCore {
+ public:
+  // `rules` and `parallel` must outlive the core; null: all rules, the calling thread.
+  explicit ShardCore(ShardOptions options, ParallelRunner* parallel = nullptr,
+                     const ShardRules* rules = nullptr);
+  ~ShardCore();
+
+  ShardCore(const ShardCore&) = delete;
+  ShardCore& operator=(const ShardCore&) = delete;
+
+  // ---- the coordinator's stream. Registers on every connection; requests of the coordinator are
+  // answered on the newest one.
+  void OnCoordinatorConnected(absl::Time now);
+  void OnCoordinatorLost(absl::Time now);
+  void OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
+
+  // Asks the coordinator for permission to leave. The coordinator first saves a checkpoint from
+  // which the job continues. The shard exits with kExitFinished then, or when `grace` is over; at
+  // once if it has no connection to a coordinator. Further calls have no effect.
+  void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
+
+  // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
+  // closed by an action, is ignored. A Hello is answered once the coordinator has admitted its
+  // process (Admitted) or, for a shard, once the view or the PrepareState names it.
+  void OnStreamOpened(StreamId stream, absl::Time now);
+  void OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
+               absl::Time now);
+  void OnStreamClosed(StreamId stream, absl::Time now);
+
+  // ---- our own streams to other shards. MakeHello returns the first frame of such a stream.
+  // OnShardConnected reports that the peer has answered it (HelloReply); the core then sends the
+  // messages again that may have been lost.
+  v1::Header MakeHello(const v1::ProcessId& shard) const;
+  void OnShardConnected(uint64_t incarnation, absl::Time now);
+
+  // ---- files.
+  void OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,
+                         absl::StatusOr<absl::Cord> file, absl::Time now);
+  // `snapshot` and the checkpoint are those of the WritePartition.
+  void OnPartitionWritten(uint64_t snapshot, const v1::CheckpointRef& checkpoint,
+                          uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
+                          absl::Time now);
+
+  // ---- time. Call OnTick at NextTick() or soon after; earlier or more frequent calls are
+  // harmless.
+  void OnTick(absl::Time now);
+  absl::Time NextTick() const;
+
+  // The actions requested since the last call, in order.
+  std::vector<ShardAction> TakeActions();
+
+  ShardStatus status() const;
+
+  // The current content of an owned partition (asynchronous: with the shard's clocks), for tests
+  // and the simulator's invariants; null if the shard does not hold the partition.
+  std::shared_ptr<const PartitionContent> Content(uint32_t partition) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_SHARD_CORE_H_

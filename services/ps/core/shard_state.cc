@@ -1,0 +1,187 @@
+#include "services/ps/core/shard_state.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "services/protocol/codec/codec.h"
+#include "services/ps/core/arbiter.h"
+
+namespace sluice::ps {
+std::vector<uint32_t> OwnedPartitions(
+    const google::protobuf::RepeatedPtrField<v1::View::Shard>& shards,
+    const google::protobuf::RepeatedField<uint32_t>& owner, uint64_t self,
+    const ShardModel& model) {
+  std::vector<uint32_t> owned;
+  for (uint32_t partition : model.filled()) {
+    if (partition >= static_cast<uint32_t>(owner.size())) break;
+    const uint32_t position = owner[static_cast<int>(partition)];
+    if (position >= static_cast<uint32_t>(shards.size())) continue;
+    if (shards[static_cast<int>(position)].process().incarnation() == self) {
+      owned.push_back(partition);
+    }
+  }
+  return owned;
+}
+
+InstalledView::InstalledView(v1::View view, uint64_t self, const ShardModel& model)
+    : view_(std::move(view)) {
+  for (const v1::View::Member& member : view_.workers()) {
+    member_index_[member.process().incarnation()] = assigned_.size();
+    IntervalSet assigned;
+    for (const v1::Range& range : member.microbatches()) {
+      assigned.Add(FromProto(range));
+      microbatches_ = std::max(microbatches_, range.end());
+    }
+    assigned_.push_back(std::move(assigned));
+  }
+  owned_ = OwnedPartitions(view_.shards(), view_.owner(), self, model);
+  is_arbiter_ = view_.owner_size() > 0 &&
+                view_.owner(0) < static_cast<uint32_t>(view_.shards_size()) &&
+                view_.shards(static_cast<int>(view_.owner(0))).process().incarnation() == self;
+}
+
+std::optional<size_t> InstalledView::MemberIndex(uint64_t incarnation) const {
+  const auto found = member_index_.find(incarnation);
+  if (found == member_index_.end()) return std::nullopt;
+  return found->second;
+}
+
+bool InstalledView::Owns(uint32_t partition) const {
+  return std::binary_search(owned_.begin(), owned_.end(), partition);
+}
+
+bool InstalledView::HasShard(uint64_t incarnation) const {
+  return std::any_of(
+      view_.shards().begin(), view_.shards().end(),
+      [&](const v1::View::Shard& shard) { return shard.process().incarnation() == incarnation; });
+}
+
+ShardState::ShardState(ShardOptions given, ParallelRunner* runner, const ShardRules* kept)
+    : options(std::move(given)),
+      parallel(runner != nullptr ? *runner : calling_thread_),
+      rules(kept != nullptr ? *kept : all_rules_),
+      pool(BlockPool::Create(options.max_idle_bytes)) {}
+
+uint64_t ShardState::LowestVersion() const {
+  if (!view.has_value()) return 0;
+  if (!view->synchronous()) return updates;
+  uint64_t lowest = std::numeric_limits<uint64_t>::max();
+  for (uint32_t p : view->owned()) lowest = std::min(lowest, partitions[p]->version());
+  return view->owned().empty() ? view->proto().first_step() : lowest;
+}
+
+uint64_t ShardState::HighestVersion() const {
+  if (!view.has_value()) return 0;
+  if (!view->synchronous()) return updates;
+  uint64_t highest = view->proto().first_step();
+  for (uint32_t p : view->owned()) highest = std::max(highest, partitions[p]->version());
+  return highest;
+}
+
+uint64_t ShardState::LastStep() const {
+  const v1::TrainingSpec& training = job.training();
+  if (training.steps() > 0) return training.steps();
+  return plan.has_value() ? plan->StepsOfEpochs(training.epochs()) : 0;
+}
+
+uint64_t ShardState::TotalSamples() const {
+  return sluice::ps::TotalSamples(job.training().steps(), job.training().global_batch_size(),
+                                  job.training().epochs(), training_samples);
+}
+
+v1::Header ShardState::NewHeader() const {
+  v1::Header header;
+  if (view.has_value()) *header.mutable_view() = view->id();
+  return header;
+}
+
+void ShardState::Fail(std::string reason) {
+  if (!failure.empty()) return;
+  failure = std::move(reason);
+  v1::MemberMessage message;
+  message.mutable_failure()->set_reason(failure);
+  Tell(std::move(message));
+}
+
+absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
+                          const google::protobuf::RepeatedPtrField<v1::BlockHeader>& headers,
+                          const absl::Cord& payload, std::vector<ReceivedBlock>* blocks) {
+  if (!headers.empty() && partition >= model.partitions()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no partition ", partition));
+  }
+  blocks->reserve(headers.size());
+  absl::flat_hash_set<uint32_t> seen;
+  size_t at = 0;
+  for (const v1::BlockHeader& header : headers) {
+    if (header.block() < model.FirstBlock(partition) ||
+        header.block() >= model.FirstBlock(partition + 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("block ", header.block(), " is not of partition ", partition));
+    }
+    const BlockInfo& info = model.block(header.block());
+    const auto fail = [&](absl::string_view what) {
+      return absl::InvalidArgumentError(absl::StrCat(model.BlockName(info), " ", what));
+    };
+    if (!seen.insert(header.block()).second) return fail("occurs twice in one frame");
+    const uint64_t bytes = header.payload_bytes();
+    if (header.codec() == v1::CODEC_RAW && bytes != info.bytes) {
+      return fail(absl::StrCat("came in ", bytes, " bytes; it has ", info.bytes));
+    }
+    if (payload.size() - at < bytes) {
+      return fail(absl::StrCat("ends after the payload's ", payload.size(), " bytes"));
+    }
+    blocks->push_back({header.block(), header.codec(), payload.Subcord(at, bytes)});
+    at += bytes;
+    if (header.codec() == v1::CODEC_RAW) continue;
+    const absl::StatusOr<const Codec*> codec = FindCodec(header.codec());
+    if (!codec.ok()) return fail(absl::StrCat("came with codec ", header.codec(), ": unknown"));
+    absl::Status valid = (*codec)->Validate(blocks->back().payload, info.dtype, info.count);
+    if (!valid.ok()) return fail(valid.message());
+  }
+  if (at != payload.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the payload has ", payload.size(), " bytes, its blocks are ", at));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push& push,
+                       const absl::Cord& payload, std::vector<ReceivedBlock>* blocks) {
+  const ShardModel& model = *state.model;
+  if (!state.ByReference()) {
+    return SplitPayload(model, push.partition(), push.blocks(), payload, blocks);
+  }
+  google::protobuf::RepeatedPtrField<v1::BlockHeader> headers;
+  absl::Cord contents;
+  size_t at = 0;
+  if (!push.blocks().empty() && push.partition() >= model.partitions()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no partition ", push.partition()));
+  }
+  uint32_t next = 0;  // rejects a block that occurs twice
+  for (const v1::BlockHeader& header : push.blocks()) {
+    if (header.block() < std::max(next, model.FirstBlock(push.partition())) ||
+        header.block() >= model.FirstBlock(push.partition() + 1)) {
+      return absl::InvalidArgumentError(absl::StrCat("block ", header.block(),
+                                                     " is not of partition ", push.partition(),
+                                                     ", or not after the previous block"));
+    }
+    next = header.block() + 1;
+    if (payload.size() - at < header.payload_bytes()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a reference ends after the payload's ", payload.size(), " bytes"));
+    }
+    absl::StatusOr<absl::Cord> content = state.options.references->Find(
+        worker, model, model.block(header.block()), payload.Subcord(at, header.payload_bytes()));
+    if (!content.ok()) return content.status();
+    at += header.payload_bytes();
+    v1::BlockHeader& found = *headers.Add();
+    found.set_block(header.block());
+    found.set_payload_bytes(content->size());
+    contents.Append(*std::move(content));
+  }
+  return SplitPayload(model, push.partition(), headers, contents, blocks);
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,358 @@
+#include "services/ps/core/streams.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/wire_version.h"
+#include "services/ps/core/frame_checks.h"
+
+namespace sluice::ps {
+
+void StreamTable::Open(StreamId id) {
+  const ShardOptions& options = state_.options;
+  const bool many_silent = silent_.size() >= options.max_silent_streams;
+  const Bound bound = many_silent ? Bound::kSilentStreams : Bound::kStreams;
+  if (many_silent || streams_.size() >= options.max_streams) {
+    if (silent_.empty()) {
+      state_.actions.push_back(
+          CloseStream{id, state_.Full(bound, absl::StrCat("this shard serves at most ",
+                                                          options.max_streams, " streams"))});
+      return;
+    }
+    Close(silent_.begin()->second,
+          state_.Full(bound, "a stream without a Hello was closed to make room for a new one"));
+  }
+  Entry& entry = streams_[id];
+  entry.stream.id = id;
+  entry.deadline = state_.now + options.hello_timeout;
+  silent_.insert({entry.deadline, id});
+}
+
+void StreamTable::SetAdmitted(const v1::Admitted& admitted) {
+  admitted_.clear();
+  for (const v1::ProcessId& process : admitted.processes()) {
+    const bool known = process.role() == v1::WORKER || process.role() == v1::READER;
+    if (!known || process.incarnation() == 0) continue;
+    if (admitted_.size() >= state_.options.max_admitted_processes) {
+      ++state_.reached[static_cast<size_t>(Bound::kAdmittedProcesses)];
+      break;
+    }
+    admitted_[PeerKey{process.role(), process.incarnation()}] = process.index();
+  }
+  GreetAdmitted();
+}
+
+void StreamTable::SetShards(const google::protobuf::RepeatedPtrField<v1::View::Shard>& prepared) {
+  prepared_shards_.clear();
+  for (const v1::View::Shard& shard : prepared) prepared_shards_.push_back(shard.process());
+  GreetAdmitted();
+}
+
+void StreamTable::GreetAdmitted() {
+  const Deadlines waiting = unadmitted_;
+  for (const auto& [deadline, id] : waiting) {
+    const auto found = streams_.find(id);
+    if (found == streams_.end()) continue;  // closed by a newer stream of the same process
+    Entry& entry = found->second;
+    absl::StatusOr<bool> admitted = Admits(entry.stream.peer);
+    if (admitted.ok() && !*admitted) continue;
+    absl::Status greeted = admitted.ok() ? Greet(entry) : admitted.status();
+    if (!greeted.ok()) Close(id, std::move(greeted));
+  }
+}
+
+void StreamTable::Expire() {
+  while (!silent_.empty() && silent_.begin()->first <= state_.now) {
+    Close(silent_.begin()->second, absl::DeadlineExceededError(absl::StrCat(
+                                       "hello_timeout: no Hello within ",
+                                       absl::FormatDuration(state_.options.hello_timeout))));
+  }
+  while (!unadmitted_.empty() && unadmitted_.begin()->first <= state_.now) {
+    const StreamId id = unadmitted_.begin()->second;
+    const v1::ProcessId& peer = streams_.at(id).stream.peer;
+    Close(id, absl::PermissionDeniedError(absl::StrCat(
+                  ProcessName(peer), " with incarnation ", absl::Hex(peer.incarnation()),
+                  " is not one that the coordinator has admitted (admission_timeout: ",
+                  absl::FormatDuration(state_.options.admission_timeout), ")")));
+  }
+}
+
+absl::Time StreamTable::NextExpiry() const {
+  absl::Time next = absl::InfiniteFuture();
+  if (!silent_.empty()) next = silent_.begin()->first;
+  if (!unadmitted_.empty()) next = std::min(next, unadmitted_.begin()->first);
+  return next;
+}
+
+Stream* StreamTable::Find(StreamId id) {
+  const auto found = streams_.find(id);
+  return found == streams_.end() ? nullptr : &found->second.stream;
+}
+
+Stream* StreamTable::FindWorker(uint64_t incarnation) {
+  const auto found = newest_.find(PeerKey{v1::WORKER, incarnation});
+  return found == newest_.end() ? nullptr : Find(found->second);
+}
+
+std::vector<StreamId> StreamTable::Ids() const {
+  std::vector<StreamId> ids;
+  for (const auto& [id, entry] : streams_) {
+    if (entry.stream.greeted) ids.push_back(id);
+  }
+  return ids;
+}
+
+absl::Status StreamTable::OnHello(Entry& entry, const v1::Hello& hello, const absl::Cord& payload) {
+  if (entry.said_hello) return absl::InvalidArgumentError("a second Hello on one stream");
+  if (absl::Status fits = CheckHello(state_, hello); !fits.ok()) return fits;
+  if (!payload.empty()) return absl::InvalidArgumentError("a Hello with a payload");
+  entry.said_hello = true;
+  entry.wire_version = std::min(SpokenWireVersions().newest, hello.max_wire_version());
+  entry.stream.peer.set_role(hello.sender().role());
+  entry.stream.peer.set_index(hello.sender().index());
+  entry.stream.peer.set_incarnation(hello.sender().incarnation());
+  silent_.erase({entry.deadline, entry.stream.id});
+  const absl::StatusOr<bool> admitted = Admits(entry.stream.peer);
+  if (!admitted.ok()) return admitted.status();
+  if (*admitted) return Greet(entry);
+  if (unadmitted_.size() >= state_.options.max_unadmitted_streams) {
+    return state_.Full(Bound::kUnadmittedStreams,
+                       "too many processes wait for the coordinator to admit them");
+  }
+  entry.deadline = state_.now + state_.options.admission_timeout;
+  unadmitted_.insert({entry.deadline, entry.stream.id});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> StreamTable::Admits(const v1::ProcessId& process) const {
+  if (process.role() != v1::SHARD) {
+    const auto found = admitted_.find(PeerKey{process.role(), process.incarnation()});
+    return found != admitted_.end() && found->second == process.index();
+  }
+  const auto same = [&](const v1::ProcessId& shard) {
+    return shard.incarnation() == process.incarnation() && shard.index() == process.index();
+  };
+  if (!state_.view.has_value()) {
+    return std::any_of(prepared_shards_.begin(), prepared_shards_.end(), same);
+  }
+  const auto& shards = state_.view->proto().shards();
+  if (std::any_of(shards.begin(), shards.end(),
+                  [&](const v1::View::Shard& shard) { return same(shard.process()); })) {
+    return true;
+  }
+  return absl::PermissionDeniedError("the sender is not a shard of the view");
+}
+
+absl::Status StreamTable::Greet(Entry& entry) {
+  unadmitted_.erase({entry.deadline, entry.stream.id});
+  const PeerKey key{entry.stream.peer.role(), entry.stream.incarnation()};
+  if (const auto old = newest_.find(key); old != newest_.end()) {
+    Close(old->second, absl::AbortedError("the peer has opened a newer stream"));
+  }
+  if (key.first == v1::READER && readers_ >= state_.options.max_reader_streams) {
+    return state_.Full(
+        Bound::kReaderStreams,
+        absl::StrCat("this shard serves at most ", state_.options.max_reader_streams, " readers"));
+  }
+  newest_[key] = entry.stream.id;
+  if (key.first == v1::READER) ++readers_;
+  entry.stream.greeted = true;
+  v1::Header reply = state_.NewHeader();
+  v1::HelloReply& body = *reply.mutable_hello_reply();
+  body.set_wire_version(entry.wire_version);
+  *body.mutable_shard() = state_.options.identity.process();
+  body.set_window_bytes(state_.options.window_bytes);
+  body.set_takes_rows(!state_.ByReference());
+  state_.Send(entry.stream.id, std::move(reply));
+  return absl::OkStatus();
+}
+
+// Whether the frame is allowed on its stream at all.
+absl::Status StreamTable::Accept(Entry& entry, const v1::Header& header,
+                                 const absl::Cord& payload) {
+  entry.unreturned += payload.size();
+  if (entry.unreturned > state_.options.window_bytes) {
+    return state_.Full(Bound::kWindowBytes, absl::StrCat("the peer has ", entry.unreturned,
+                                                         " bytes in flight; its window is ",
+                                                         state_.options.window_bytes));
+  }
+  if (header.body_case() == v1::Header::kHello) return OnHello(entry, header.hello(), payload);
+  if (!entry.said_hello) return absl::InvalidArgumentError("the first frame must be a Hello");
+  return CheckSender(entry.stream.peer.role(), header);
+}
+
+// Appends a frame to the waiting frames of its stream.
+absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload) {
+  // A few bytes of a payload would keep the whole received message in memory.
+  constexpr size_t kCopiedPayload = 16 << 10;
+  const ShardOptions& options = state_.options;
+  if (entry.waiting.size() >= options.max_waiting_frames) {
+    return state_.Full(Bound::kWaitingFrames,
+                       absl::StrCat("more than ", options.max_waiting_frames, " frames wait"));
+  }
+  Waiting kept;
+  kept.header_bytes = header.SpaceUsedLong();
+  if (entry.waiting_header_bytes + kept.header_bytes > options.max_waiting_header_bytes) {
+    return state_.Full(Bound::kWaitingHeaderBytes,
+                       absl::StrCat("headers of waiting frames take more than ",
+                                    options.max_waiting_header_bytes, " bytes"));
+  }
+  const bool member = entry.stream.greeted && state_.view.has_value() &&
+                      entry.stream.peer.role() != v1::READER &&
+                      (state_.view->MemberIndex(entry.stream.incarnation()).has_value() ||
+                       entry.stream.peer.role() == v1::SHARD);
+  if (!member) {
+    kept.shared_bytes = kept.header_bytes + payload.size();
+    if (shared_waiting_bytes_ + kept.shared_bytes > options.max_waiting_bytes) {
+      return state_.Full(Bound::kWaitingBytes,
+                         absl::StrCat("frames of peers that are not members take more than ",
+                                      options.max_waiting_bytes, " bytes"));
+    }
+  }
+  kept.header = header;
+  kept.payload = payload.size() <= kCopiedPayload ? absl::Cord(std::string(payload)) : payload;
+  ++waiting_frames_;
+  waiting_bytes_ += payload.size();
+  shared_waiting_bytes_ += kept.shared_bytes;
+  entry.waiting_header_bytes += kept.header_bytes;
+  entry.waiting.push_back(std::move(kept));
+  return absl::OkStatus();
+}
+
+void StreamTable::DropFirst(Entry& entry) {
+  const Waiting& first = entry.waiting.front();
+  --waiting_frames_;
+  waiting_bytes_ -= first.payload.size();
+  shared_waiting_bytes_ -= first.shared_bytes;
+  entry.waiting_header_bytes -= first.header_bytes;
+  entry.waiting.pop_front();
+}
+
+void StreamTable::Receive(StreamId id, const v1::Header& header, const absl::Cord& payload,
+                          Handler handler) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  Entry& entry = found->second;
+  if (absl::Status accepted = Accept(entry, header, payload); !accepted.ok()) {
+    Close(id, std::move(accepted));
+    return;
+  }
+  if (header.body_case() == v1::Header::kHello) return;
+  if (entry.stream.greeted && entry.waiting.empty()) {
+    const absl::StatusOr<Handled> handled = handler(entry.stream, header, payload);
+    if (!handled.ok()) {
+      Close(id, handled.status());
+      return;
+    }
+    // The handler may have closed the stream.
+    if (*handled == Handled::kDone) {
+      if (streams_.count(id) > 0) GiveBack(entry, payload.size());
+      return;
+    }
+  }
+  if (absl::Status kept = Keep(entry, header, payload); !kept.ok()) Close(id, std::move(kept));
+}
+
+void StreamTable::Resume(Handler handler) {
+  for (const StreamId id : Ids()) {
+    for (;;) {
+      const auto found = streams_.find(id);
+      if (found == streams_.end() || found->second.waiting.empty()) break;
+      Entry& entry = found->second;
+      const Waiting& head = entry.waiting.front();
+      const absl::StatusOr<Handled> handled = handler(entry.stream, head.header, head.payload);
+      if (!handled.ok()) {
+        Close(id, handled.status());
+        break;
+      }
+      if (*handled == Handled::kWait) break;
+      if (streams_.count(id) == 0) break;
+      const uint64_t bytes = head.payload.size();
+      DropFirst(entry);
+      GiveBack(entry, bytes);
+    }
+  }
+}
+
+void StreamTable::GiveBack(Entry& entry, uint64_t bytes) {
+  entry.due += bytes;
+  if (entry.due == 0 || entry.due < state_.options.window_bytes / 8) return;
+  v1::Header header = state_.NewHeader();
+  header.mutable_credit()->set_bytes(entry.due);
+  entry.unreturned -= entry.due;
+  entry.due = 0;
+  state_.Send(entry.stream.id, std::move(header));
+}
+
+void StreamTable::Close(StreamId id, absl::Status status) {
+  if (streams_.count(id) == 0) return;
+  Erase(id);
+  state_.actions.push_back(CloseStream{id, std::move(status)});
+}
+
+void StreamTable::Erase(StreamId id) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  Entry& entry = found->second;
+  while (!entry.waiting.empty()) DropFirst(entry);
+  silent_.erase({entry.deadline, id});
+  unadmitted_.erase({entry.deadline, id});
+  if (entry.stream.greeted) {
+    if (entry.stream.peer.role() == v1::READER) --readers_;
+    newest_.erase(PeerKey{entry.stream.peer.role(), entry.stream.incarnation()});
+  }
+  streams_.erase(found);
+}
+
+void StreamTable::Refuse(Stream& stream, const std::string& reason) {
+  if (state_.view.has_value() && Same(stream.refused_with, state_.view->id())) return;
+  RefuseAlways(stream, reason);
+}
+
+void StreamTable::RefuseAlways(Stream& stream, const std::string& reason, uint64_t snapshot) {
+  v1::Header header = state_.NewHeader();
+  if (state_.view.has_value()) {
+    *header.mutable_refused()->mutable_newest() = state_.view->proto();
+    stream.refused_with = state_.view->id();
+  }
+  header.mutable_refused()->set_reason(reason);
+  header.mutable_refused()->set_snapshot_id(snapshot);
+  state_.Send(stream.id, std::move(header));
+}
+
+size_t StreamTable::parked_pulls() const {
+  size_t sum = 0;
+  for (const auto& [id, entry] : streams_) sum += entry.stream.parked_pulls;
+  return sum;
+}
+
+void StreamTable::FillBounds(BoundUses* uses) const {
+  const ShardOptions& options = state_.options;
+  const auto set = [uses](Bound bound, uint64_t limit, uint64_t used) {
+    BoundUse& use = (*uses)[static_cast<size_t>(bound)];
+    use.limit = limit;
+    use.used = std::max(use.used, used);
+  };
+  set(Bound::kStreams, options.max_streams, streams_.size());
+  set(Bound::kSilentStreams, options.max_silent_streams, silent_.size());
+  set(Bound::kUnadmittedStreams, options.max_unadmitted_streams, unadmitted_.size());
+  set(Bound::kReaderStreams, options.max_reader_streams, readers_);
+  set(Bound::kAdmittedProcesses, options.max_admitted_processes, admitted_.size());
+  set(Bound::kWaitingBytes, options.max_waiting_bytes, shared_waiting_bytes_);
+  set(Bound::kWindowBytes, options.window_bytes, 0);
+  set(Bound::kWaitingFrames, options.max_waiting_frames, 0);
+  set(Bound::kWaitingHeaderBytes, options.max_waiting_header_bytes, 0);
+  set(Bound::kParkedPulls, options.max_parked_pulls, 0);
+  set(Bound::kParkedBytes, options.max_parked_bytes, 0);
+  for (const auto& [id, entry] : streams_) {
+    set(Bound::kWindowBytes, options.window_bytes, entry.unreturned);
+    set(Bound::kWaitingFrames, options.max_waiting_frames, entry.waiting.size());
+    set(Bound::kWaitingHeaderBytes, options.max_waiting_header_bytes, entry.waiting_header_bytes);
+    set(Bound::kParkedPulls, options.max_parked_pulls, entry.stream.parked_pulls);
+    set(Bound::kParkedBytes, options.max_parked_bytes, *entry.stream.parked_bytes);
+  }
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,155 @@
+#ifndef SLUICE_SERVICES_PS_CORE_STREAMS_H_
+#define SLUICE_SERVICES_PS_CORE_STREAMS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "google/protobuf/repeated_ptr_field.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/ps/core/bounds.h"
+#include "services/ps/core/shard_state.h"
+
+namespace sluice::ps {
+
+// What a handler did with a frame.
+enum class Handled {
+  kDone,
+  kWait,  // not yet: it stays at the head of its stream and blocks the frames behind it
+};
+
+// An accepted stream.
+struct Stream {
+  StreamId id = 0;
+  bool greeted = false;  // the peer's Hello has been answered
+  v1::ProcessId peer;
+  size_t parked_pulls = 0;
+  // Memory of those pulls and of the rows they name; outlives the stream.
+  std::shared_ptr<uint64_t> parked_bytes = std::make_shared<uint64_t>(0);
+  v1::ViewId refused_with;  // newest view sent with a refusal on this stream; unset: none
+
+  uint64_t incarnation() const { return peer.incarnation(); }
+};
+
+// The accepted streams: the process behind each, the order of frames, and credit.
+//
+//   opened ──Hello──> [not admitted: waits] ──HelloReply──> greeted
+//     └── hello_timeout ──> closed  └── admission_timeout ──> closed
+//
+// A worker or reader is greeted if the coordinator's newest Admitted names exactly its role, index
+// and incarnation, a shard if the view (or, before the first, the PrepareState) does. Greeted
+// streams stay open when a list changes.
+//
+// Invariants: a frame is handled only after all frames before it in its stream; a process (role and
+// incarnation) has at most one stream, the newest (R9); a stream is closed when its bytes in flight
+// or waiting exceed its window, or its waiting frames exceed another bound of ShardOptions; credit
+// for a payload is given back once the payload is handled.
+class StreamTable {
+ public:
+  // An error ends the stream with that status.
+  using Handler = absl::FunctionRef<absl::StatusOr<Handled>(Stream&, const v1::Header&,
+                                                            const absl::Cord& payload)>;
+
+  explicit StreamTable(ShardState* state) : state_(*state) {}
+
+  void Open(StreamId id);
+  // Replaces the list of the workers and readers that may open a stream. Greets the streams that it
+  // admits; call Resume afterwards.
+  void SetAdmitted(const v1::Admitted& admitted);
+  // Like SetAdmitted, for shards: their list may have changed. `prepared` is used while there is no
+  // view.
+  void SetShards(const google::protobuf::RepeatedPtrField<v1::View::Shard>& prepared);
+  // Null if the stream is unknown or was closed.
+  Stream* Find(StreamId id);
+  // The newest stream of a worker; null if there is none.
+  Stream* FindWorker(uint64_t incarnation);
+  // Ids of all greeted streams, ascending.
+  std::vector<StreamId> Ids() const;
+
+  // Takes a frame in its stream's order. Hello is handled here, all other frames by the handler.
+  void Receive(StreamId id, const v1::Header& header, const absl::Cord& payload, Handler handler);
+  // Continues the streams whose frames waited.
+  void Resume(Handler handler);
+
+  // Closed by this shard.
+  void Close(StreamId id, absl::Status status);
+  // Closed by the peer or the network.
+  void Forget(StreamId id) { Erase(id); }
+  // Closes streams whose time to say Hello, or to be admitted, is over.
+  void Expire();
+  // The next time at which Expire has something to do.
+  absl::Time NextExpiry() const;
+
+  // Informs the peer that its message is not of the newest view; once per stream and view.
+  void Refuse(Stream& stream, const std::string& reason);
+  // The same, also if the peer was informed before.
+  void RefuseAlways(Stream& stream, const std::string& reason, uint64_t snapshot = 0);
+
+  size_t size() const { return streams_.size(); }
+  size_t waiting_frames() const { return waiting_frames_; }
+  uint64_t waiting_bytes() const { return waiting_bytes_; }
+  size_t parked_pulls() const;
+  // Fills in the use of the bounds and their limits.
+  void FillBounds(BoundUses* uses) const;
+
+ private:
+  using Deadlines = std::set<std::pair<absl::Time, StreamId>>;
+  using PeerKey = std::pair<v1::Role, uint64_t>;  // role, incarnation
+
+  struct Waiting {
+    v1::Header header;
+    absl::Cord payload;
+    uint64_t header_bytes = 0;  // in memory
+    uint64_t shared_bytes = 0;  // counted against max_waiting_bytes
+  };
+  struct Entry {
+    Stream stream;
+    bool said_hello = false;
+    uint32_t wire_version = 0;  // of its HelloReply
+    absl::Time deadline;        // for its Hello, then for its admission
+    std::deque<Waiting> waiting;
+    uint64_t waiting_header_bytes = 0;
+    uint64_t unreturned = 0;  // received and not yet given back as credit
+    uint64_t due = 0;         // handled and not yet given back
+  };
+
+  absl::Status OnHello(Entry& entry, const v1::Hello& hello, const absl::Cord& payload);
+  // Whether the process may open a stream now. PERMISSION_DENIED if it never may.
+  absl::StatusOr<bool> Admits(const v1::ProcessId& process) const;
+  absl::Status Greet(Entry& entry);
+  void GreetAdmitted();
+  absl::Status Accept(Entry& entry, const v1::Header& header, const absl::Cord& payload);
+  absl::Status Keep(Entry& entry, const v1::Header& header, const absl::Cord& payload);
+  void DropFirst(Entry& entry);
+  void GiveBack(Entry& entry, uint64_t bytes);
+  void Erase(StreamId id);
+
+  ShardState& state_;
+  std::map<StreamId, Entry> streams_;
+  absl::flat_hash_map<PeerKey, StreamId> newest_;    // greeted
+  absl::flat_hash_map<PeerKey, uint32_t> admitted_;  // workers and readers -> index
+  std::vector<v1::ProcessId> prepared_shards_;
+  Deadlines silent_;      // streams without a Hello
+  Deadlines unadmitted_;  // streams whose Hello waits
+  size_t readers_ = 0;    // greeted
+  size_t waiting_frames_ = 0;
+  uint64_t waiting_bytes_ = 0;         // payload
+  uint64_t shared_waiting_bytes_ = 0;  // against max_waiting_bytes
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_STREAMS_H_

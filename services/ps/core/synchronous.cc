@@ -1,0 +1,345 @@
+#include "services/ps/core/synchronous.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "services/ps/core/frame_checks.h"
+
+namespace sluice::ps {
+
+Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* sender, Events events)
+    : state_(*state),
+      streams_(*streams),
+      sender_(*sender),
+      events_(std::move(events)),
+      norms_(state),
+      set_(state) {}
+
+absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
+  const size_t member = *state_.view->MemberIndex(stream.incarnation());
+  // Everything is checked before anything changes.
+  if (absl::Status fits = CheckStepPush(state_, member, push); !fits.ok()) return fits;
+  std::vector<ReceivedBlock> blocks;
+  if (absl::Status split = SplitPush(state_, stream.incarnation(), push, payload, &blocks);
+      !split.ok()) {
+    return split;
+  }
+  const Partition::Source source = SourceOf(member, push);
+  const absl::StatusOr<std::vector<const ReceivedBlock*>> fresh = FreshOf(source, push, blocks);
+  if (!fresh.ok()) return fresh.status();
+  state_.repeated_blocks += blocks.size() - fresh->size();
+  NoteHolder(member, push.step());
+  if (absl::Status taken = Contribute(source, push, *fresh); !taken.ok()) return taken;
+  if (push.pull_next()) {
+    for (uint32_t number : push.complete()) {
+      absl::Status wanted = Want(stream, *state_.Find(number), push.step() + 1, 0, nullptr);
+      if (!wanted.ok()) return wanted;
+    }
+  }
+  if (push.complete_size() > 0 && set_.active() && set_.Decide()) TryCloseAll();
+  for (uint32_t number : push.complete()) TryClose(*state_.Find(number));
+  return absl::OkStatus();
+}
+
+// A member that pushes a step holds every partition at that step, so every shard has closed the
+// previous step. This shard cannot check that, and a single member may be wrong. So a version is
+// committed only when all members have pushed its step; with stragglers dropped, all but the number
+// that a step may close without. Until then its undo is kept, and a view change can take the
+// version back.
+void Synchronous::NoteHolder(size_t member, uint64_t step) {
+  if (step <= held_[member]) return;
+  held_[member] = step;
+  std::vector<uint64_t> held = held_;
+  size_t absent = 0;
+  if (set_.active()) absent = state_.job.training().stragglers().backup();
+  if (!state_.rules.AwaitEveryHolder()) absent = held.size();
+  absent = std::min(absent, held.size() - 1);
+  std::nth_element(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(absent), held.end());
+  if (held[absent] > state_.committed) Commit(held[absent]);
+}
+
+Partition::Source Synchronous::SourceOf(size_t member, const v1::Push& push) const {
+  Partition::Source source;
+  source.member = member;
+  source.microbatches = FromProto(push.microbatches());
+  source.tree_node = state_.job.training().bit_exact();
+  source.allow_repeats = !state_.rules.IgnoreRepeatedBlocks();
+  return source;
+}
+
+absl::StatusOr<std::vector<const ReceivedBlock*>> Synchronous::FreshOf(
+    const Partition::Source& source, const v1::Push& push,
+    const std::vector<ReceivedBlock>& blocks) const {
+  std::vector<const ReceivedBlock*> fresh;
+  fresh.reserve(blocks.size());
+  for (const ReceivedBlock& block : blocks) {
+    const Partition& partition = *state_.Find(push.partition());
+    // The step has closed: the sender repeats blocks because it cannot know whether they arrived.
+    absl::StatusOr<bool> is_new = false;
+    if (push.step() == partition.version()) is_new = partition.IsNew(source, block);
+    if (!is_new.ok()) return is_new.status();
+    if (*is_new) fresh.push_back(&block);
+  }
+  return fresh;
+}
+
+absl::Status Synchronous::Contribute(const Partition::Source& source, const v1::Push& push,
+                                     const std::vector<const ReceivedBlock*>& fresh) {
+  for (const ReceivedBlock* block : fresh) {
+    absl::Status added = state_.Find(push.partition())->Add(source, *block, *state_.pool);
+    if (!added.ok()) return added;
+  }
+  for (uint32_t number : push.complete()) {
+    Partition& partition = *state_.Find(number);
+    if (push.step() != partition.version()) continue;
+    absl::Status completed = partition.Complete(source.member, push.samples(),
+                                                push.microbatch_count(), state_.rules.CloseBySet());
+    if (!completed.ok()) return completed;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Synchronous::OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload) {
+  if (absl::Status fits = CheckVersionPull(state_, pull); !fits.ok()) return fits;
+  absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, stream, pull, payload);
+  if (!rows.ok()) return rows.status();
+  std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
+  if (wanted.empty()) wanted = state_.view->owned();
+  for (uint32_t number : wanted) {
+    absl::Status taken = Want(stream, *state_.Find(number), pull.version(), pull.request(), *rows);
+    if (!taken.ok()) return taken;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint64_t version,
+                               uint64_t request, const SharedSelections& rows) {
+  if (const std::vector<BlockState>* blocks = partition.At(version); blocks != nullptr) {
+    sender_.SendLive(stream.id, partition.id(), version, *blocks, request, rows.get());
+    return absl::OkStatus();
+  }
+  if (version < partition.version() && set_.active()) {
+    // A member whose contribution was dropped may be any number of steps behind; it continues with
+    // the current version. The rows that it named belong to the old step.
+    sender_.SendLive(stream.id, partition.id(), partition.version(), partition.blocks(), request,
+                     nullptr);
+    return absl::OkStatus();
+  }
+  if (version < partition.version()) {
+    streams_.RefuseAlways(stream, absl::StrCat("version ", version, " of partition ",
+                                               partition.id(), " is not there any more"));
+    return absl::OkStatus();
+  }
+  std::vector<Parked>& parked = parked_[partition.id()];
+  parked.erase(std::remove_if(parked.begin(), parked.end(),
+                              [&](const Parked& p) { return streams_.Find(p.stream) == nullptr; }),
+               parked.end());
+  for (const Parked& p : parked) {
+    if (p.stream == stream.id && p.version == version && p.request == request) {
+      return absl::OkStatus();
+    }
+  }
+  if (stream.parked_pulls >= state_.options.max_parked_pulls) {
+    return state_.Full(
+        Bound::kParkedPulls,
+        absl::StrCat("more than ", state_.options.max_parked_pulls, " pulls wait on one stream"));
+  }
+  ++stream.parked_pulls;
+  parked.push_back({stream.id, version, request, rows});
+  return absl::OkStatus();
+}
+
+void Synchronous::AnswerParked(const Partition& partition) {
+  std::vector<Parked>& parked = parked_[partition.id()];
+  std::vector<Parked> later;
+  for (const Parked& p : parked) {
+    Stream* const stream = streams_.Find(p.stream);
+    if (stream == nullptr) continue;
+    const std::vector<BlockState>* const blocks = partition.At(p.version);
+    if (blocks == nullptr) {
+      later.push_back(p);
+      continue;
+    }
+    --stream->parked_pulls;
+    sender_.SendLive(p.stream, partition.id(), p.version, *blocks, p.request, p.rows.get());
+  }
+  parked = std::move(later);
+}
+
+std::vector<StreamId> Synchronous::ParkedStreams() const {
+  std::set<StreamId> streams;
+  for (const auto& [partition, parked] : parked_) {
+    for (const Parked& p : parked) streams.insert(p.stream);
+  }
+  return {streams.begin(), streams.end()};
+}
+
+void Synchronous::Commit(uint64_t version) {
+  for (uint32_t number : state_.view->owned()) {
+    Partition& partition = *state_.partitions[number];
+    if (partition.version() == version) partition.DropUndo();
+  }
+  if (version <= state_.committed) return;
+  state_.committed = version;
+  set_.OnCommitted(version);
+  events_.committed();
+}
+
+void Synchronous::OnInstalled() {
+  for (uint32_t number : state_.view->owned()) {
+    if (state_.rules.DropAccumulators() ||
+        state_.partitions[number]->members() != state_.view->members()) {
+      state_.partitions[number]->Reset(state_.view->members(), set_.active());
+    }
+  }
+  held_.assign(state_.view->members(), 0);
+  norms_.Reset(state_.view->proto().first_step());
+  set_.Reset(state_.view->proto().first_step());
+  awaited_step_ = state_.view->proto().first_step();
+  awaited_since_ = state_.now;
+}
+
+void Synchronous::TryClose(Partition& partition) {
+  if (!state_.MayChange()) return;
+  if (state_.barrier > 0 && partition.version() == state_.barrier) return;
+  const bool measured = NeedsNorms(state_.job) && norms_.HasOwn(partition.id());
+  if (!measured && !IsWhole(partition)) return;
+  if (!NeedsNorms(state_.job)) {
+    Close(partition, Arguments(partition));
+    return;
+  }
+  if (!measured && !Measure(partition)) return;
+  TryCloseTogether();
+}
+
+void Synchronous::TryCloseAll() {
+  for (uint32_t number : state_.view->owned()) TryClose(*state_.partitions[number]);
+}
+
+bool Synchronous::IsWhole(Partition& partition) {
+  if (!set_.active()) return partition.IsComplete(state_.rules.CloseBySet());
+  const std::vector<size_t>* const members = set_.Of(partition);
+  if (members == nullptr || !partition.IsComplete(*members)) return false;
+  absl::Status selected = partition.Select(*members, *state_.pool, state_.parallel);
+  if (!selected.ok()) state_.Fail(absl::StrCat(selected.message()));
+  return selected.ok();
+}
+
+UpdateArguments Synchronous::Arguments(const Partition& partition) const {
+  UpdateArguments arguments;
+  arguments.schedule_step = partition.version();
+  const uint64_t samples = partition.samples();
+  if (state_.job.training().aggregation() == v1::TrainingSpec::MEAN && samples > 0) {
+    arguments.gradient_scale = 1.0 / static_cast<double>(samples);
+  }
+  const uint64_t microbatches = partition.microbatches();
+  if (microbatches > 0) arguments.buffer_scale = 1.0 / static_cast<double>(microbatches);
+  arguments.check_finite = state_.job.training().non_finite() == v1::TrainingSpec::FAIL;
+  return arguments;
+}
+
+bool Synchronous::Measure(Partition& partition) {
+  GradientNorm norm;
+  std::optional<uint32_t> offender;
+  absl::Status measured = partition.Measure(Arguments(partition).gradient_scale, *state_.pool,
+                                            state_.parallel, &norm, &offender);
+  if (!measured.ok()) {
+    state_.Fail(absl::StrCat(measured.message()));
+    return false;
+  }
+  if (norm.non_finite && state_.job.training().non_finite() == v1::TrainingSpec::FAIL) {
+    state_.Fail(absl::StrCat("step ", partition.version(), ": ",
+                             state_.model->BlockName(state_.model->block(*offender)),
+                             ": the gradient is not finite"));
+  }
+  norms_.AddOwn(partition.id(), norm);
+  return true;
+}
+
+absl::Status Synchronous::OnNorms(uint64_t sender, const v1::Norms& norms) {
+  if (state_.view->owned().empty()) return absl::OkStatus();
+  if (absl::Status fits = CheckNorms(state_, sender, norms_.step(), norms); !fits.ok()) return fits;
+  norms_.OnNorms(norms);
+  if (NeedsNorms(state_.job)) TryCloseTogether();
+  return absl::OkStatus();
+}
+
+absl::Status Synchronous::OnStepParticipants(uint64_t sender, const v1::StepParticipants& set) {
+  if (!set_.active()) return absl::InvalidArgumentError("no stragglers are dropped in this job");
+  if (state_.view->owned().empty()) return absl::OkStatus();
+  if (absl::Status fits = CheckStepParticipants(state_, sender, set); !fits.ok()) return fits;
+  set_.OnStepParticipants(set);
+  TryCloseAll();
+  return absl::OkStatus();
+}
+
+void Synchronous::OnShardConnected(uint64_t incarnation) {
+  norms_.OnShardConnected(incarnation);
+  if (set_.active()) set_.OnShardConnected(incarnation);
+}
+
+void Synchronous::TryCloseTogether() {
+  if (!state_.MayChange() || !norms_.IsComplete()) return;
+  const GradientNorm combined = norms_.Combined();
+  const bool skip = combined.non_finite;
+  if (skip && state_.job.training().non_finite() == v1::TrainingSpec::FAIL) return;
+  const double factor = ClipFactor(state_.job.optimizer().clip_norm(), combined.square_sum);
+  norms_.Advance();
+  if (skip) ++state_.steps_skipped;
+  for (uint32_t number : state_.view->owned()) {
+    Partition& partition = *state_.partitions[number];
+    if (skip) {
+      partition.CloseUnchanged();
+      AfterClose(partition);
+      continue;
+    }
+    UpdateArguments arguments = Arguments(partition);
+    arguments.gradient_scale *= factor;
+    arguments.check_finite = false;
+    Close(partition, arguments);
+  }
+}
+
+void Synchronous::Close(Partition& partition, const UpdateArguments& arguments) {
+  const uint64_t step = partition.version();
+  absl::Status closed = partition.Close(arguments, *state_.pool, state_.parallel);
+  if (!closed.ok()) {
+    state_.Fail(absl::StrCat("step ", step, ": ", closed.message()));
+    return;
+  }
+  AfterClose(partition);
+}
+
+std::vector<uint64_t> Synchronous::Awaited() const {
+  const double limit = state_.job.timeouts().gradients();
+  std::vector<uint64_t> awaited;
+  if (limit <= 0 || !state_.MayChange() || state_.view->owned().empty()) return awaited;
+  if (state_.now < awaited_since_ + absl::Seconds(limit) || awaited_step_ >= state_.LastStep()) {
+    return awaited;
+  }
+  for (size_t member = 0; member < state_.view->members(); ++member) {
+    const bool complete =
+        std::all_of(state_.view->owned().begin(), state_.view->owned().end(), [&](uint32_t number) {
+          const Partition& partition = *state_.partitions[number];
+          return partition.version() > awaited_step_ || partition.HasCompleted(member);
+        });
+    const bool wanted = !set_.active() || set_.Waits(awaited_step_, member);
+    if (!complete && wanted) awaited.push_back(state_.view->MemberIncarnation(member));
+  }
+  return awaited;
+}
+
+void Synchronous::AfterClose(Partition& partition) {
+  if (state_.job.timeouts().gradients() > 0 && state_.LowestVersion() > awaited_step_) {
+    awaited_step_ = state_.LowestVersion();
+    awaited_since_ = state_.now;
+  }
+  if (!state_.rules.KeepUndo()) partition.DropUndo();
+  AnswerParked(partition);
+  events_.closed(partition);
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,114 @@
+#ifndef SLUICE_SERVICES_PS_CORE_SYNCHRONOUS_H_
+#define SLUICE_SERVICES_PS_CORE_SYNCHRONOUS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/frame.pb.h"
+#include "services/ps/core/data_sender.h"
+#include "services/ps/core/norm_exchange.h"
+#include "services/ps/core/shard_state.h"
+#include "services/ps/core/step_participants.h"
+#include "services/ps/core/streams.h"
+
+namespace sluice::ps {
+
+// Synchronous training (docs/protocol.md 7): workers push contributions, partitions close by the
+// set of members, and pulls of the next version wait for the close.
+//
+// A partition closes by itself, unless the step requires a number that spans shards
+// (norm_exchange.h): then all close together, once every partition of the job is measured. Where
+// stragglers are dropped, a partition closes with the step's set (step_participants.h).
+//
+// The caller has checked view, membership and promise: the frames are of the installed view and
+// from a member, and the shard's state may change.
+class Synchronous {
+ public:
+  // `closed` is called with the partition after each close, `committed` whenever `state.committed`
+  // has risen.
+  struct Events {
+    std::function<void(Partition&)> closed;
+    std::function<void()> committed;
+  };
+  Synchronous(ShardState* state, StreamTable* streams, DataSender* sender, Events events);
+
+  // An error ends the stream.
+  absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
+  absl::Status OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload);
+  // `sender`: the sending shard's incarnation.
+  absl::Status OnNorms(uint64_t sender, const v1::Norms& norms);
+  absl::Status OnStepParticipants(uint64_t sender, const v1::StepParticipants& set);
+
+  // Incarnations of the members whose contribution to the current step is overdue
+  // (timeouts.gradients). None once the job's last step is closed.
+  std::vector<uint64_t> Awaited() const;
+  // The shard did not run for this long; the members are not to blame.
+  void Forgive(absl::Duration late) { awaited_since_ += late; }
+
+  // Another shard is reachable (again) and may have missed earlier messages.
+  void OnShardConnected(uint64_t incarnation);
+
+  // All owned partitions are at the view's first step, which is committed; parked pulls have been
+  // answered.
+  void OnInstalled();
+  void DropParked() { parked_.clear(); }
+  // Streams that wait for a version, once each.
+  std::vector<StreamId> ParkedStreams() const;
+
+  // state.hold has changed.
+  void OnBarrierMoved() { TryCloseAll(); }
+
+  // Version `version` is committed on all shards, so its undo is no longer needed.
+  void Commit(uint64_t version);
+
+ private:
+  struct Parked {
+    StreamId stream = 0;
+    uint64_t version = 0;
+    uint64_t request = 0;
+    SharedSelections rows;
+  };
+
+  void NoteHolder(size_t member, uint64_t step);
+  Partition::Source SourceOf(size_t member, const v1::Push& push) const;
+  // The blocks that are not repetitions.
+  absl::StatusOr<std::vector<const ReceivedBlock*>> FreshOf(
+      const Partition::Source& source, const v1::Push& push,
+      const std::vector<ReceivedBlock>& blocks) const;
+  absl::Status Contribute(const Partition::Source& source, const v1::Push& push,
+                          const std::vector<const ReceivedBlock*>& fresh);
+  absl::Status Want(Stream& stream, const Partition& partition, uint64_t version, uint64_t request,
+                    const SharedSelections& rows);
+  void TryClose(Partition& partition);
+  void TryCloseAll();
+  // Whether the partition's contributions are exactly those that its next version consists of.
+  bool IsWhole(Partition& partition);
+  void TryCloseTogether();
+  UpdateArguments Arguments(const Partition& partition) const;
+  bool Measure(Partition& partition);
+  void Close(Partition& partition, const UpdateArguments& arguments);
+  void AfterClose(Partition& partition);
+  void AnswerParked(const Partition& partition);
+
+  ShardState& state_;
+  StreamTable& streams_;
+  DataSender& sender_;
+  const Events events_;
+  std::vector<uint64_t> held_;  // by member: the newest step of this view that it has pushed
+  NormExchange norms_;
+  StepParticipants set_;
+  // The step of the lowest partition, and since when the shard has waited for its contributions.
+  uint64_t awaited_step_ = 0;
+  absl::Time awaited_since_ = absl::InfiniteFuture();
+  std::map<uint32_t, std::vector<Parked>> parked_;  // by partition
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_SYNCHRONOUS_H_

@@ -24,7 +24,7 @@
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/common/mutex.h"
 #include "services/common/serial_executor.h"
-#include "services/protocol/frame_wire.h"
+#include "services/transport/frame_wire.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/stream_client.h"

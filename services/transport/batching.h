@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "proto/frame.pb.h"
-#include "services/protocol/frame.h"
-#include "services/protocol/frame_wire.h"
+#include "services/transport/frame.h"
+#include "services/transport/frame_wire.h"
 
 namespace sluice::internal {
 

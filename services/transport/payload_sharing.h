@@ -11,8 +11,8 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 #include "proto/frame.pb.h"
-#include "services/protocol/frame.h"
-#include "services/protocol/frame_wire.h"
+#include "services/transport/frame.h"
+#include "services/transport/frame_wire.h"
 #include "services/transport/shared_memory.h"
 
 namespace sluice::internal {

@@ -13,7 +13,7 @@
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
 #include "services/common/mutex.h"
-#include "services/protocol/frame_wire.h"
+#include "services/transport/frame_wire.h"
 
 namespace sluice {
 

@@ -6,10 +6,10 @@
 
 #include <utility>
 
-#include "services/protocol/frame.h"
 #include "services/transport/batching.h"
 #include "services/transport/client_stream.h"
 #include "services/transport/event_loop.h"
+#include "services/transport/frame.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/payload_sharing.h"
 #include "services/transport/security/gated_credentials.h"

@@ -14,8 +14,8 @@
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "proto/frame.pb.h"
-#include "services/protocol/frame_wire.h"
 #include "services/transport/event_loop.h"
+#include "services/transport/frame_wire.h"
 
 namespace sluice {
 

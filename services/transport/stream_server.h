@@ -12,8 +12,8 @@
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "proto/frame.pb.h"
-#include "services/protocol/frame_wire.h"
 #include "services/transport/event_loop.h"
+#include "services/transport/frame_wire.h"
 #include "services/transport/grpc_server.h"
 
 namespace sluice {

@@ -25,11 +25,11 @@
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
-#include "services/protocol/frame.h"
-#include "services/protocol/frame_wire.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/row_selection.h"
 #include "services/protocol/stages.h"
+#include "services/transport/frame.h"
+#include "services/transport/frame_wire.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/status_check.h"
@@ -380,7 +380,7 @@ std::vector<std::string> PageRequestSeeds() {
 std::vector<FuzzTarget> WireTargets() {
   return {
       {"frame", RunFrame, FrameSeeds, 8192,
-       "services/protocol/frame_wire.cc services/protocol/frame.cc"},
+       "services/transport/frame_wire.cc services/transport/frame.cc"},
       {"codec", RunCodec, CodecSeeds, 8192,
        "services/protocol/codec/codec.cc services/protocol/codec/checks.cc "
        "services/protocol/codec/float_codec.cc services/protocol/codec/half_precision.cc "

@@ -3,7 +3,7 @@
 A message is one frame, or a batch of several. A payload may be in shared memory: then only its
 place is sent.
 
-services/protocol/frame_wire.h is the C++ counterpart.
+services/transport/frame_wire.h is the C++ counterpart.
 """
 
 from sluice.protocol import wire

@@ -1,5 +1,5 @@
-#ifndef SLUICE_SERVICES_PROTOCOL_FRAME_WIRE_H_
-#define SLUICE_SERVICES_PROTOCOL_FRAME_WIRE_H_
+#ifndef SLUICE_SERVICES_TRANSPORT_FRAME_WIRE_H_
+#define SLUICE_SERVICES_TRANSPORT_FRAME_WIRE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -96,4 +96,4 @@ absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes);
 
 }  // namespace sluice
 
-#endif  // SLUICE_SERVICES_PROTOCOL_FRAME_WIRE_H_
+#endif  // SLUICE_SERVICES_TRANSPORT_FRAME_WIRE_H_

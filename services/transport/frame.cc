@@ -1,4 +1,4 @@
-#include "services/protocol/frame.h"
+#include "services/transport/frame.h"
 
 #include <grpc/slice.h>
 

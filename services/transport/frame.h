@@ -1,5 +1,5 @@
-#ifndef SLUICE_SERVICES_PROTOCOL_FRAME_H_
-#define SLUICE_SERVICES_PROTOCOL_FRAME_H_
+#ifndef SLUICE_SERVICES_TRANSPORT_FRAME_H_
+#define SLUICE_SERVICES_TRANSPORT_FRAME_H_
 
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
-#include "services/protocol/frame_wire.h"
+#include "services/transport/frame_wire.h"
 
 namespace sluice {
 
@@ -51,4 +51,4 @@ absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const grpc::ByteBuffer& m
 
 }  // namespace sluice
 
-#endif  // SLUICE_SERVICES_PROTOCOL_FRAME_H_
+#endif  // SLUICE_SERVICES_TRANSPORT_FRAME_H_

@@ -1,4 +1,4 @@
-#include "services/protocol/frame.h"
+#include "services/transport/frame.h"
 
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "services/protocol/frame_wire.h"
+#include "services/transport/frame_wire.h"
 
 #include <google/protobuf/io/coded_stream.h>
 

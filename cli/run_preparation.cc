@@ -122,7 +122,7 @@ constexpr Program kPrograms[] = {
     {v1::SHARD, "sluice-ps", "services/ps", &local::Programs::shard},
     {v1::WORKER, "sluice-worker", "services/worker", &local::Programs::worker},
 };
-constexpr Program kComputingShard = {v1::SHARD, "sluice-ps-torch", "services/stage",
+constexpr Program kComputingShard = {v1::SHARD, "sluice-ps-torch", "services/execution/shard",
                                      &local::Programs::shard};
 
 absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& directories,

@@ -26,7 +26,7 @@ declare -rA TARGETS=(
   [sluice-operator]=//operator:sluice-operator
   [sluice-coordinator]=//services/coordinator:sluice-coordinator
   [sluice-ps]=//services/ps:sluice-ps
-  [sluice-ps-torch]=//services/stage:sluice-ps-torch
+  [sluice-ps-torch]=//services/execution/shard:sluice-ps-torch
   [sluice-worker]=//services/worker:sluice-worker
   [sluice]=//cli:sluice
 )

@@ -8,7 +8,7 @@
 
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
-#include "services/ps/core/references.h"
+#include "services/execution/references.h"
 #include "services/transport/grpc_server.h"
 
 namespace sluice::ps {

@@ -15,8 +15,8 @@
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/program.h"
+#include "services/execution/worker/stage_sizes.h"
 #include "services/worker/data/dataset.h"
-#include "services/worker/remote/stage_sizes.h"
 #include "services/worker/trainer.h"
 
 namespace sluice::worker {

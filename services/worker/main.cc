@@ -21,6 +21,8 @@
 #include "services/download/curl_get.h"
 #include "services/download/download_cache.h"
 #include "services/download/job_data.h"
+#include "services/execution/worker/remote_engine.h"
+#include "services/execution/worker/stage_channel.h"
 #include "services/protocol/ids.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
@@ -29,8 +31,6 @@
 #include "services/worker/compute/torch_engine.h"
 #include "services/worker/describe.h"
 #include "services/worker/export.h"
-#include "services/worker/remote/remote_engine.h"
-#include "services/worker/remote/stage_channel.h"
 #include "services/worker/worker_process.h"
 
 namespace sluice::worker {

@@ -17,7 +17,7 @@ from tools import unittest_main
 PROGRAMS = os.path.abspath('.')
 SLUICE = os.path.join(PROGRAMS, 'cli', 'sluice')
 COORDINATOR = os.path.join(PROGRAMS, 'services', 'coordinator', 'sluice-coordinator')
-SHARD = os.path.join(PROGRAMS, 'services', 'stage', 'sluice-ps-torch')
+SHARD = os.path.join(PROGRAMS, 'services', 'execution', 'shard', 'sluice-ps-torch')
 WORKER = os.path.join(PROGRAMS, 'services', 'worker', 'sluice-worker')
 PATIENCE_S = 120
 JOB = 'default/by-hand/'

@@ -88,7 +88,7 @@ std::string JobProcesses::Program(const std::string& role) const {
     return absl::StrCat(root, "/", options_.shard_program);
   }
   if (role == "ps" && options_.job.training().execution() == v1::TrainingSpec::SERVER) {
-    return absl::StrCat(root, "/services/stage/sluice-ps-torch");
+    return absl::StrCat(root, "/services/execution/shard/sluice-ps-torch");
   }
   return absl::StrCat(root, "/services/", role, "/sluice-", role);
 }

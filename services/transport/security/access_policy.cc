@@ -51,7 +51,7 @@ const std::vector<RpcRule>& RpcRules() {
       {"/sluice.v1.JobControl/OpenSnapshot", {v1::WORKER, v1::READER}},
       {"/sluice.v1.Rendezvous/Meet", {v1::WORKER}},
       {"/sluice.v1.ParameterServer/Exchange", {v1::SHARD, v1::WORKER, v1::READER}},
-      // Each worker only for its own contexts: services/stage/host.h.
+      // Each worker only for its own contexts: services/execution/shard/host.h.
       {"/sluice.v1.Stage/Open", {v1::WORKER}},
       {"/sluice.v1.Stage/Forward", {v1::WORKER}},
       {"/sluice.v1.Stage/Backward", {v1::WORKER}},

@@ -15,7 +15,7 @@ _PROGRAMS = {
     'sluice-coordinator': 'services/coordinator/sluice-coordinator',
     'sluice-operator': 'operator/sluice-operator',
     'sluice-ps': 'services/ps/sluice-ps',
-    'sluice-ps-torch': 'services/stage/sluice-ps-torch',
+    'sluice-ps-torch': 'services/execution/shard/sluice-ps-torch',
     'sluice-worker': 'services/worker/sluice-worker',
 }
 _KEPT = 4  # sets of archives to keep; more than the number of tests that run at once

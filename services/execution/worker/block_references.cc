@@ -1,4 +1,4 @@
-#include "services/worker/remote/block_references.h"
+#include "services/execution/worker/block_references.h"
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-#include "services/worker/remote/remote_engine.h"
+#include "services/execution/worker/remote_engine.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -13,13 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/mutex.h"
 #include "services/common/splitmix64.h"
+#include "services/execution/worker/block_references.h"
 #include "services/protocol/stages.h"
 #include "services/worker/compute/objective.h"
 #include "services/worker/compute/torch_engine.h"
 #include "services/worker/compute/torch_support.h"
 #include "services/worker/models/model.h"
 #include "services/worker/models/stage_tensor.h"
-#include "services/worker/remote/block_references.h"
 
 namespace sluice {
 namespace {

@@ -1,6 +1,6 @@
 // A worker's connection to the service Stage of one shard.
-#ifndef SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_
-#define SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_
+#ifndef SLUICE_SERVICES_EXECUTION_WORKER_STAGE_CHANNEL_H_
+#define SLUICE_SERVICES_EXECUTION_WORKER_STAGE_CHANNEL_H_
 
 #include <grpcpp/security/credentials.h>
 
@@ -39,4 +39,4 @@ std::unique_ptr<StageChannel> ConnectStage(const std::string& address,
 
 }  // namespace sluice
 
-#endif  // SLUICE_SERVICES_WORKER_REMOTE_STAGE_CHANNEL_H_
+#endif  // SLUICE_SERVICES_EXECUTION_WORKER_STAGE_CHANNEL_H_

@@ -1,8 +1,8 @@
-#include "services/stage/service.h"
+#include "services/execution/shard/service.h"
 
 #include <utility>
 
-#include "services/stage/payload.h"
+#include "services/execution/payload.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/security/transport_security.h"
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "services/common/metrics.h"
+#include "services/execution/shard/host.h"
+#include "services/execution/shard/layers.h"
+#include "services/execution/shard/service.h"
+#include "services/execution/stage_limits.h"
 #include "services/ps/shard_extension.h"
-#include "services/stage/host.h"
-#include "services/stage/layers.h"
-#include "services/stage/service.h"
-#include "services/stage/stage_limits.h"
 #include "services/transport/grpc_server.h"
 
 namespace sluice::stage {

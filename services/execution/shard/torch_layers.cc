@@ -19,7 +19,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/mutex.h"
-#include "services/stage/layers.h"
+#include "services/execution/shard/layers.h"
 #include "services/worker/compute/torch_support.h"
 #include "services/worker/models/dropout.h"
 #include "services/worker/models/model.h"

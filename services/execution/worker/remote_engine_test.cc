@@ -1,6 +1,6 @@
 // The engine over the shards' layers, compared with a local engine: hosts with LibTorch in this
 // process take the place of shards.
-#include "services/worker/remote/remote_engine.h"
+#include "services/execution/worker/remote_engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,15 +16,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "services/execution/shard/host.h"
+#include "services/execution/shard/layers.h"
+#include "services/execution/worker/stage_sizes.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/stages.h"
 #include "services/ps/core/shard_model.h"
-#include "services/stage/host.h"
-#include "services/stage/layers.h"
 #include "services/worker/compute/testing/recording_sink.h"
 #include "services/worker/compute/torch_engine.h"
 #include "services/worker/data/batch.h"
-#include "services/worker/remote/stage_sizes.h"
 
 namespace sluice {
 namespace {

@@ -1,7 +1,7 @@
 // The seam between the contexts of server-side execution and the library that differentiates: what
 // a stage's layers can do. No LibTorch.
-#ifndef SLUICE_SERVICES_STAGE_LAYERS_H_
-#define SLUICE_SERVICES_STAGE_LAYERS_H_
+#ifndef SLUICE_SERVICES_EXECUTION_SHARD_LAYERS_H_
+#define SLUICE_SERVICES_EXECUTION_SHARD_LAYERS_H_
 
 #include <cstdint>
 #include <functional>
@@ -83,4 +83,4 @@ absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageReque
 
 }  // namespace sluice::stage
 
-#endif  // SLUICE_SERVICES_STAGE_LAYERS_H_
+#endif  // SLUICE_SERVICES_EXECUTION_SHARD_LAYERS_H_

@@ -1,4 +1,4 @@
-#include "services/worker/remote/stage_sizes.h"
+#include "services/execution/worker/stage_sizes.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

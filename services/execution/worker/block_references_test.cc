@@ -1,4 +1,4 @@
-#include "services/worker/remote/block_references.h"
+#include "services/execution/worker/block_references.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

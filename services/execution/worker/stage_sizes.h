@@ -1,6 +1,6 @@
 // How many bytes the stages of a model exchange when the shards compute its layers.
-#ifndef SLUICE_SERVICES_WORKER_REMOTE_STAGE_SIZES_H_
-#define SLUICE_SERVICES_WORKER_REMOTE_STAGE_SIZES_H_
+#ifndef SLUICE_SERVICES_EXECUTION_WORKER_STAGE_SIZES_H_
+#define SLUICE_SERVICES_EXECUTION_WORKER_STAGE_SIZES_H_
 
 #include <cstdint>
 #include <vector>
@@ -24,4 +24,4 @@ absl::StatusOr<std::vector<StageSizes>> MeasureStages(const v1::JobSpec& job,
 
 }  // namespace sluice
 
-#endif  // SLUICE_SERVICES_WORKER_REMOTE_STAGE_SIZES_H_
+#endif  // SLUICE_SERVICES_EXECUTION_WORKER_STAGE_SIZES_H_

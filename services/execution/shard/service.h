@@ -1,13 +1,13 @@
 // The gRPC service Stage over a Host.
-#ifndef SLUICE_SERVICES_STAGE_SERVICE_H_
-#define SLUICE_SERVICES_STAGE_SERVICE_H_
+#ifndef SLUICE_SERVICES_EXECUTION_SHARD_SERVICE_H_
+#define SLUICE_SERVICES_EXECUTION_SHARD_SERVICE_H_
 
 #include <cstdint>
 #include <functional>
 #include <utility>
 
 #include "proto/stage.grpc.pb.h"
-#include "services/stage/host.h"
+#include "services/execution/shard/host.h"
 
 namespace sluice::stage {
 
@@ -42,4 +42,4 @@ class StageService final : public v1::Stage::Service {
 
 }  // namespace sluice::stage
 
-#endif  // SLUICE_SERVICES_STAGE_SERVICE_H_
+#endif  // SLUICE_SERVICES_EXECUTION_SHARD_SERVICE_H_

@@ -2,15 +2,15 @@
 // their contexts.
 //
 // Intuition. To the shard's core, this keeps the blocks that would otherwise go to a worker, and
-// provides the blocks of a worker's gradients (services/ps/core/references.h). To workers it is the
-// service Stage. The rest is bookkeeping by worker. A block is kept from the Data that named it
+// provides the blocks of a worker's gradients (services/execution/references.h). To workers it is
+// the service Stage. The rest is bookkeeping by worker. A block is kept from the Data that named it
 // until the worker reports that it has forgotten it. A context is kept from its forward pass until
 // the worker has forgotten it. Everything of a worker is dropped when a view is installed in which
 // it is not a member. So nothing here needs a clock.
 //
 //   context:   Forward -> graph;   Backward -> gradients, no graph;   forgotten
-#ifndef SLUICE_SERVICES_STAGE_HOST_H_
-#define SLUICE_SERVICES_STAGE_HOST_H_
+#ifndef SLUICE_SERVICES_EXECUTION_SHARD_HOST_H_
+#define SLUICE_SERVICES_EXECUTION_SHARD_HOST_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +30,9 @@
 #include "proto/control.pb.h"
 #include "proto/stage.pb.h"
 #include "services/common/mutex.h"
-#include "services/ps/core/references.h"
-#include "services/stage/layers.h"
+#include "services/execution/references.h"
+#include "services/execution/shard/layers.h"
+#include "services/ps/core/shard_model.h"
 #include "services/transport/security/identity.h"
 
 namespace sluice::stage {
@@ -123,4 +124,4 @@ class Host final : public ps::References {
 
 }  // namespace sluice::stage
 
-#endif  // SLUICE_SERVICES_STAGE_HOST_H_
+#endif  // SLUICE_SERVICES_EXECUTION_SHARD_HOST_H_

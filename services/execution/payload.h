@@ -1,6 +1,6 @@
 // How many bytes of tensors a message of the service Stage carries, for its metrics.
-#ifndef SLUICE_SERVICES_STAGE_PAYLOAD_H_
-#define SLUICE_SERVICES_STAGE_PAYLOAD_H_
+#ifndef SLUICE_SERVICES_EXECUTION_PAYLOAD_H_
+#define SLUICE_SERVICES_EXECUTION_PAYLOAD_H_
 
 #include <cstdint>
 
@@ -27,4 +27,4 @@ inline uint64_t PayloadOf(const v1::ContextGradientsReply& reply) {
 
 }  // namespace sluice::stage
 
-#endif  // SLUICE_SERVICES_STAGE_PAYLOAD_H_
+#endif  // SLUICE_SERVICES_EXECUTION_PAYLOAD_H_

@@ -8,8 +8,8 @@
 // Only this engine knows which block references and contexts are still in use, and it reports them
 // with every forward pass. The shard then forgets blocks that no buffer references, and contexts of
 // which the core holds no gradient any more.
-#ifndef SLUICE_SERVICES_WORKER_REMOTE_REMOTE_ENGINE_H_
-#define SLUICE_SERVICES_WORKER_REMOTE_REMOTE_ENGINE_H_
+#ifndef SLUICE_SERVICES_EXECUTION_WORKER_REMOTE_ENGINE_H_
+#define SLUICE_SERVICES_EXECUTION_WORKER_REMOTE_ENGINE_H_
 
 #include <cstdint>
 #include <functional>
@@ -19,8 +19,8 @@
 
 #include "absl/status/statusor.h"
 #include "proto/job.pb.h"
+#include "services/execution/worker/stage_channel.h"
 #include "services/worker/compute/compute_engine.h"
-#include "services/worker/remote/stage_channel.h"
 
 namespace sluice {
 
@@ -48,4 +48,4 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOp
 
 }  // namespace sluice
 
-#endif  // SLUICE_SERVICES_WORKER_REMOTE_REMOTE_ENGINE_H_
+#endif  // SLUICE_SERVICES_EXECUTION_WORKER_REMOTE_ENGINE_H_

@@ -6,8 +6,8 @@
 // the block to this class and sends the worker a *reference* of a few bytes. The worker pushes
 // references too, and the core looks up the blocks behind them here. All rules of the protocol are
 // about frames, so they hold unchanged.
-#ifndef SLUICE_SERVICES_PS_CORE_REFERENCES_H_
-#define SLUICE_SERVICES_PS_CORE_REFERENCES_H_
+#ifndef SLUICE_SERVICES_EXECUTION_REFERENCES_H_
+#define SLUICE_SERVICES_EXECUTION_REFERENCES_H_
 
 #include <cstdint>
 
@@ -16,9 +16,11 @@
 #include "absl/types/span.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
-#include "services/ps/core/shard_model.h"
 
 namespace sluice::ps {
+
+class ShardModel;
+struct BlockInfo;
 
 // Called by the core, one call at a time. Calls return quickly. `worker` is an incarnation.
 class References {
@@ -45,4 +47,4 @@ class References {
 
 }  // namespace sluice::ps
 
-#endif  // SLUICE_SERVICES_PS_CORE_REFERENCES_H_
+#endif  // SLUICE_SERVICES_EXECUTION_REFERENCES_H_

@@ -1,4 +1,4 @@
-#include "services/stage/host.h"
+#include "services/execution/shard/host.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-#ifndef SLUICE_SERVICES_STAGE_STAGE_LIMITS_H_
-#define SLUICE_SERVICES_STAGE_STAGE_LIMITS_H_
+#ifndef SLUICE_SERVICES_EXECUTION_STAGE_LIMITS_H_
+#define SLUICE_SERVICES_EXECUTION_STAGE_LIMITS_H_
 
 #include <cstddef>
 
@@ -10,4 +10,4 @@ inline constexpr size_t kMaxStageMessageBytes = size_t{512} << 20;
 
 }  // namespace sluice::stage
 
-#endif  // SLUICE_SERVICES_STAGE_STAGE_LIMITS_H_
+#endif  // SLUICE_SERVICES_EXECUTION_STAGE_LIMITS_H_

@@ -1,4 +1,4 @@
-#include "services/worker/remote/stage_channel.h"
+#include "services/execution/worker/stage_channel.h"
 
 #include <grpcpp/client_context.h>
 
@@ -6,8 +6,8 @@
 
 #include "absl/time/clock.h"
 #include "proto/stage.grpc.pb.h"
-#include "services/stage/payload.h"
-#include "services/stage/stage_limits.h"
+#include "services/execution/payload.h"
+#include "services/execution/stage_limits.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 

@@ -1,6 +1,6 @@
 // The references in a remote engine's buffers: which shard's block each part of a tensor is.
-#ifndef SLUICE_SERVICES_WORKER_REMOTE_BLOCK_REFERENCES_H_
-#define SLUICE_SERVICES_WORKER_REMOTE_BLOCK_REFERENCES_H_
+#ifndef SLUICE_SERVICES_EXECUTION_WORKER_BLOCK_REFERENCES_H_
+#define SLUICE_SERVICES_EXECUTION_WORKER_BLOCK_REFERENCES_H_
 
 #include <array>
 #include <cstddef>
@@ -56,4 +56,4 @@ class BlockReferences {
 
 }  // namespace sluice
 
-#endif  // SLUICE_SERVICES_WORKER_REMOTE_BLOCK_REFERENCES_H_
+#endif  // SLUICE_SERVICES_EXECUTION_WORKER_BLOCK_REFERENCES_H_

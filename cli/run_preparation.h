@@ -15,7 +15,7 @@
 #include "cli/local/local_job.h"
 #include "operator/api/resume.h"
 #include "operator/api/training_job.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "services/checkpoint/existing_job.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/checkpoint/safetensors.h"
 
 namespace sluice::cli {

@@ -6,10 +6,10 @@
         name = "control_cc_proto",
         srcs = ["control.proto"],
         grpc = True,
-        deps = [":frame_cc_proto"],
+        deps = [":common_cc_proto"],
     )
 
-Imports are relative to the repository's root (`import "proto/frame.proto";`), and so are the
+Imports are relative to the repository's root (`import "proto/common.proto";`), and so are the
 generated headers (`#include "proto/control.pb.h"`, `"proto/control.grpc.pb.h"`). A dependency is
 named by its C++ target, in the same package or another.
 """

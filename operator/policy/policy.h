@@ -34,7 +34,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "proto/jobcontrol.pb.h"
 

@@ -13,7 +13,7 @@
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
 #include "operator/reconciler/pod_status.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 
 namespace sluice::reconciler {
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 
 namespace sluice {
 

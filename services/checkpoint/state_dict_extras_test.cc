@@ -6,7 +6,7 @@
 #include "absl/strings/cord.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/checkpoint/safetensors.h"
 
 namespace sluice {

@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/types/span.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
-#include "proto/frame.pb.h"
 
 namespace sluice::ps {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/common/arithmetic/half.h"
 
 namespace sluice {

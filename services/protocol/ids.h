@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "absl/strings/string_view.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
-#include "proto/frame.pb.h"
 
 namespace sluice {
 

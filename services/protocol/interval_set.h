@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "google/protobuf/repeated_ptr_field.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 
 namespace sluice {
 

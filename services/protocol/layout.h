@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "proto/model.pb.h"
 
 namespace sluice {

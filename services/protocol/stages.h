@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 

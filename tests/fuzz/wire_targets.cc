@@ -16,6 +16,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/model.pb.h"

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "proto/checkpoint.pb.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"

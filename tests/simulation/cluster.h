@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "google/protobuf/message.h"
+#include "proto/common.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "proto/jobcontrol.pb.h"

@@ -20,8 +20,8 @@
 #include <tuple>
 #include <utility>
 
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
-#include "proto/frame.pb.h"
 #include "tests/simulation/checker.h"
 
 namespace sluice::simulation {

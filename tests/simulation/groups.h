@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/worker/collective/reduction_plan.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/scheduler.h"

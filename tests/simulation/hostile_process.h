@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "tests/simulation/processes.h"

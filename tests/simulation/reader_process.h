@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/common.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/jobcontrol.pb.h"
 #include "tests/simulation/processes.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 
 namespace sluice::coordinator {
 

@@ -17,8 +17,8 @@
 
 #include "absl/time/time.h"
 #include "proto/checkpoint.pb.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
-#include "proto/frame.pb.h"
 
 namespace sluice::coordinator {
 

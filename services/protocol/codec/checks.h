@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/protocol/codec/codec.h"
 
 namespace sluice {

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/types/span.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/protocol/elements.h"
 
 namespace sluice {

@@ -26,7 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/types/span.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/protocol/codec/codec.h"
 
 namespace sluice {

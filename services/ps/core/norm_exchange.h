@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 
+#include "proto/common.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/block_update.h"
 #include "services/ps/core/shard_state.h"

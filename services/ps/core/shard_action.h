@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "proto/checkpoint.pb.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 

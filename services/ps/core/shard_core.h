@@ -32,6 +32,7 @@
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "proto/checkpoint.pb.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/bounds.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 #include "services/ps/optimizer/groups.h"

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "proto/common.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/shard_state.h"
 

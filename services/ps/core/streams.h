@@ -18,6 +18,7 @@
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "google/protobuf/repeated_ptr_field.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/ps/core/bounds.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/common.pb.h"
 #include "proto/frame.pb.h"
 
 namespace sluice::security {

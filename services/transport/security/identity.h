@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/common/tls/certificates.h"
 
 namespace sluice::security {

@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/common/file_util.h"
 #include "services/common/tls/certificates.h"
 #include "services/transport/security/call_gate.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "proto/model.pb.h"
 
 namespace sluice::worker {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/types/span.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 
 namespace sluice {
 

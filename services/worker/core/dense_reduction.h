@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "services/worker/collective/reduction_plan.h"
 #include "services/worker/core/step_gradients.h"
 #include "services/worker/core/worker_context.h"

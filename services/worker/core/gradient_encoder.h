@@ -26,7 +26,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/types/span.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 #include "services/protocol/codec/codec.h"

@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
-#include "proto/frame.pb.h"
+#include "proto/common.pb.h"
 
 namespace sluice::worker {
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
+#include "proto/common.pb.h"
 #include "proto/frame.pb.h"
 #include "services/protocol/row_selection.h"
 #include "services/worker/collective/reduction_plan.h"

@@ -11,6 +11,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/model.pb.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "services/coordinator/core/job_length.h"
+#include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
 #include "tests/simulation/hostile_process.h"
 #include "tests/simulation/processes.h"
@@ -235,7 +235,7 @@ Outcome Cluster::Run() {
     if (scheduler_.events() > kMaxEvents) checker_.Fail("too many events");
   }
   if (!checker_.failed()) {
-    const auto length = coordinator::JobLength::Create(scenario_.job, scenario_.samples);
+    const auto length = JobLength::Create(scenario_.job, scenario_.samples);
     const bool synchronous = scenario_.job.training().mode() == v1::SYNCHRONOUS;
     std::optional<v1::CheckpointIndex> newest;
     if (!storage_->Damaged().empty()) {

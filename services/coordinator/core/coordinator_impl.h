@@ -19,7 +19,6 @@
 #include "services/coordinator/core/coordinator_core.h"
 #include "services/coordinator/core/evaluation.h"
 #include "services/coordinator/core/init_request.h"
-#include "services/coordinator/core/job_length.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/membership.h"
 #include "services/coordinator/core/progress.h"
@@ -27,6 +26,7 @@
 #include "services/coordinator/core/timers.h"
 #include "services/coordinator/core/view_change.h"
 #include "services/coordinator/core/view_decision.h"
+#include "services/protocol/job_length.h"
 
 namespace sluice::coordinator {
 

@@ -1,23 +1,8 @@
 #include "services/ps/core/arbiter.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace sluice::ps {
-namespace {
-
-uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
-  return a != 0 && b > std::numeric_limits<uint64_t>::max() / a
-             ? std::numeric_limits<uint64_t>::max()
-             : a * b;
-}
-
-}  // namespace
-
-uint64_t TotalSamples(uint64_t steps, uint64_t global_batch, uint64_t epochs, uint64_t samples) {
-  return steps > 0 ? SaturatingProduct(steps, global_batch) : SaturatingProduct(epochs, samples);
-}
-
 void Arbiter::Reset(const Limits& limits, size_t members, const IntervalSet& applied,
                     const std::map<uint64_t, IntervalSet>& leases, uint64_t next_ordinal) {
   limits_ = limits;

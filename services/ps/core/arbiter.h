@@ -115,9 +115,6 @@ class Arbiter {
   uint64_t next_ordinal_ = 0;
 };
 
-// Samples of the whole job: steps x global batch, or epochs x samples; saturates.
-uint64_t TotalSamples(uint64_t steps, uint64_t global_batch, uint64_t epochs, uint64_t samples);
-
 }  // namespace sluice::ps
 
 #endif  // SLUICE_SERVICES_PS_CORE_ARBITER_H_

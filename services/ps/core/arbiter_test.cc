@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-
 namespace sluice::ps {
 namespace {
 
@@ -187,13 +185,6 @@ TEST_F(ArbiterTest, StalenessCountsUpdatesPermittedSinceThePullEvenIfNotApplied)
   ASSERT_THAT(answers, SizeIs(2));
   EXPECT_EQ(answers[0].permit->staleness(), 0);
   EXPECT_EQ(answers[1].permit->staleness(), 1);
-}
-
-TEST(TotalSamplesTest, ComesFromStepsOrEpochsAndSaturates) {
-  EXPECT_EQ(TotalSamples(10, 64, 0, 1000), 640);
-  EXPECT_EQ(TotalSamples(0, 64, 3, 1000), 3000);
-  EXPECT_EQ(TotalSamples(uint64_t{1} << 60, 64, 0, 1), std::numeric_limits<uint64_t>::max());
-  EXPECT_EQ(TotalSamples(0, 64, 0, 1000), 0);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/partition_file.h"
@@ -51,8 +52,7 @@ absl::Status Initialization::Begin() {
   state_.job = prepare_.job();
   state_.training_samples = prepare_.training_samples();
   absl::StatusOr<StepSchedule> plan =
-      StepSchedule::Create({state_.training_samples, state_.job.training().global_batch_size(),
-                            state_.job.training().microbatch_size()});
+      StepScheduleOf(state_.job.training(), state_.training_samples);
   state_.plan = plan.ok() ? std::optional<StepSchedule>(*std::move(plan)) : std::nullopt;
   state_.last_position = prepare_.last_position();
   state_.pool->Trim();

@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "services/protocol/codec/codec.h"
-#include "services/ps/core/arbiter.h"
+#include "services/protocol/job_length.h"
 
 namespace sluice::ps {
 std::vector<uint32_t> OwnedPartitions(
@@ -80,15 +80,10 @@ uint64_t ShardState::HighestVersion() const {
   return highest;
 }
 
-uint64_t ShardState::LastStep() const {
-  const v1::TrainingSpec& training = job.training();
-  if (training.steps() > 0) return training.steps();
-  return plan.has_value() ? plan->StepsOfEpochs(training.epochs()) : 0;
-}
+uint64_t ShardState::LastStep() const { return TotalSteps(job.training(), plan); }
 
 uint64_t ShardState::TotalSamples() const {
-  return sluice::ps::TotalSamples(job.training().steps(), job.training().global_batch_size(),
-                                  job.training().epochs(), training_samples);
+  return sluice::TotalSamples(job.training(), training_samples);
 }
 
 v1::Header ShardState::NewHeader() const {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "services/protocol/ids.h"
+#include "services/protocol/job_length.h"
 
 namespace sluice::worker {
 SynchronousWorker::SynchronousWorker(WorkerContext* context)
@@ -14,9 +15,7 @@ SynchronousWorker::SynchronousWorker(WorkerContext* context)
       push_(context) {}
 
 uint64_t SynchronousWorker::LastStep() const {
-  const v1::TrainingSpec& training = context_->job.training();
-  return training.steps() != 0 ? training.steps()
-                               : context_->plan->StepsOfEpochs(training.epochs());
+  return TotalSteps(context_->job.training(), context_->plan);
 }
 
 void SynchronousWorker::OnView(const v1::View& old) {

@@ -9,6 +9,7 @@
 #include "services/common/utf8.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/wire_version.h"
 #include "services/worker/core/asynchronous_worker.h"
@@ -426,8 +427,7 @@ void WorkerCore::Impl::OnRefused(ShardLink& link, const v1::Refused& refused) {
 
 void WorkerCore::Impl::OnModelReady(const v1::TensorTable& table, uint64_t training,
                                     uint64_t evaluation) {
-  const v1::TrainingSpec& spec = context_.job.training();
-  auto plan = StepSchedule::Create({training, spec.global_batch_size(), spec.microbatch_size()});
+  absl::StatusOr<StepSchedule> plan = StepScheduleOf(context_.job.training(), training);
   if (!plan.ok()) return Fail(plan.status());
   context_.plan = *plan;
   context_.training_samples = training;

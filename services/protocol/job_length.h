@@ -1,19 +1,30 @@
 // The length of a job in steps and in samples, and conversions between the two.
 
-#ifndef SLUICE_SERVICES_COORDINATOR_CORE_JOB_LENGTH_H_
-#define SLUICE_SERVICES_COORDINATOR_CORE_JOB_LENGTH_H_
+#ifndef SLUICE_SERVICES_PROTOCOL_JOB_LENGTH_H_
+#define SLUICE_SERVICES_PROTOCOL_JOB_LENGTH_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "proto/job.pb.h"
 #include "services/protocol/sequence.h"
 
-namespace sluice::coordinator {
+namespace sluice {
 
 inline bool IsSynchronous(v1::Mode mode) {
   return mode != v1::ASYNCHRONOUS && mode != v1::BOUNDED_STALENESS;
 }
+
+// A job's steps as microbatches. InvalidArgument, naming the field, where the job defines none.
+absl::StatusOr<StepSchedule> StepScheduleOf(const v1::TrainingSpec& training,
+                                            uint64_t training_samples);
+
+// The steps of a synchronous job. Without a plan the length of epochs is not known: 0.
+uint64_t TotalSteps(const v1::TrainingSpec& training, const std::optional<StepSchedule>& plan);
+
+// The samples of an asynchronous job: its global batches, or its epochs; saturates.
+uint64_t TotalSamples(const v1::TrainingSpec& training, uint64_t training_samples);
 
 class JobLength {
  public:
@@ -47,6 +58,6 @@ class JobLength {
   uint64_t total_samples_ = 0;
 };
 
-}  // namespace sluice::coordinator
+}  // namespace sluice
 
-#endif  // SLUICE_SERVICES_COORDINATOR_CORE_JOB_LENGTH_H_
+#endif  // SLUICE_SERVICES_PROTOCOL_JOB_LENGTH_H_

@@ -1,9 +1,12 @@
-#include "services/coordinator/core/job_length.h"
+#include "services/protocol/job_length.h"
+
+#include <limits>
+#include <optional>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace sluice::coordinator {
+namespace sluice {
 namespace {
 
 using ::testing::HasSubstr;
@@ -55,5 +58,22 @@ TEST(JobLength, NamesWrongField) {
   EXPECT_FALSE(JobLength::Create(Spec(v1::SYNCHRONOUS, 5, 0), 0).ok());
 }
 
+TEST(TotalStepsTest, AreNotKnownForEpochsWithoutAPlan) {
+  EXPECT_EQ(TotalSteps(Spec(v1::SYNCHRONOUS, 5, 0).training(), std::nullopt), 5);
+  EXPECT_EQ(TotalSteps(Spec(v1::SYNCHRONOUS, 0, 2).training(), std::nullopt), 0);
+  const v1::JobSpec epochs = Spec(v1::SYNCHRONOUS, 0, 2);
+  const auto plan = StepScheduleOf(epochs.training(), 100);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(TotalSteps(epochs.training(), *plan), 8);
+}
+
+TEST(TotalSamplesTest, ComesFromStepsOrEpochsAndSaturates) {
+  constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+  EXPECT_EQ(TotalSamples(Spec(v1::ASYNCHRONOUS, 10, 0).training(), 1000), 320);
+  EXPECT_EQ(TotalSamples(Spec(v1::ASYNCHRONOUS, 0, 3).training(), 1000), 3000);
+  EXPECT_EQ(TotalSamples(Spec(v1::ASYNCHRONOUS, uint64_t{1} << 60, 0).training(), 1), kMax);
+  EXPECT_EQ(TotalSamples(Spec(v1::ASYNCHRONOUS, 0, 0).training(), 1000), 0);
+}
+
 }  // namespace
-}  // namespace sluice::coordinator
+}  // namespace sluice

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/cluster/connection.h"
-#include "cli/environment.h"
-#include "cli/jobs.h"
+#include "cli/common/environment.h"
+#include "cli/common/jobs.h"
 
 namespace sluice::cli {
 

@@ -2,7 +2,7 @@
 #define SLUICE_CLI_DATA_DOWNLOAD_H_
 
 #include "absl/status/status.h"
-#include "cli/environment.h"
+#include "cli/common/environment.h"
 #include "proto/job.pb.h"
 
 namespace sluice::cli {

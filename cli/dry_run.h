@@ -2,7 +2,7 @@
 #ifndef SLUICE_CLI_DRY_RUN_H_
 #define SLUICE_CLI_DRY_RUN_H_
 
-#include "cli/environment.h"
+#include "cli/common/environment.h"
 #include "cli/local/local_job.h"
 #include "cli/run_preparation.h"
 #include "operator/api/training_job.h"

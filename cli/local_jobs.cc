@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/common/log_follower.h"
 #include "cli/job_paths.h"
 #include "cli/local/job_directory.h"
 #include "cli/local_states.h"
-#include "cli/log_follower.h"
 #include "cli/running_job.h"
 
 namespace sluice::cli {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "cli/environment.h"
-#include "cli/jobs.h"
+#include "cli/common/environment.h"
+#include "cli/common/jobs.h"
 
 namespace sluice::cli {
 

@@ -3,8 +3,8 @@
 
 #include <map>
 
+#include "cli/common/progress_text.h"
 #include "cli/local/local_job.h"
-#include "cli/progress_text.h"
 #include "operator/policy/policy.h"
 #include "proto/jobcontrol.pb.h"
 

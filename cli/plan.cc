@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/progress_text.h"
+#include "cli/common/progress_text.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"

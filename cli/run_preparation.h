@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "cli/environment.h"
+#include "cli/common/environment.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
 #include "operator/api/resume.h"

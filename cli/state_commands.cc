@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/command.h"
-#include "cli/jobs.h"
-#include "cli/log_follower.h"
-#include "cli/progress_text.h"
+#include "cli/common/jobs.h"
+#include "cli/common/log_follower.h"
+#include "cli/common/progress_text.h"
 #include "services/common/exit_code.h"
 #include "services/common/number_range.h"
 

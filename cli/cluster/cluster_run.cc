@@ -12,7 +12,7 @@
 #include "cli/cluster/job_text.h"
 #include "cli/cluster/job_watch.h"
 #include "cli/cluster/pod_logs.h"
-#include "cli/run_display.h"
+#include "cli/common/run_display.h"
 #include "operator/api/manifest.h"
 #include "operator/kube/api_error.h"
 #include "operator/reconciler/names.h"

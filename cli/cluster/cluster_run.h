@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/cluster/connection.h"
-#include "cli/environment.h"
+#include "cli/common/environment.h"
 #include "operator/kube/object.h"
 
 namespace sluice::cli {

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cli/environment.h"
+#include "cli/common/environment.h"
 #include "operator/kube/client.h"
 #include "operator/kube/config.h"
 #include "operator/kube/http.h"

@@ -12,8 +12,8 @@
 
 #include "absl/time/time.h"
 #include "cli/cluster/job_watch.h"
-#include "cli/progress_text.h"
-#include "cli/run_display.h"
+#include "cli/common/progress_text.h"
+#include "cli/common/run_display.h"
 #include "operator/kube/object.h"
 #include "operator/reconciler/pod_status.h"
 

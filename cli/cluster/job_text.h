@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/progress_text.h"
+#include "cli/common/progress_text.h"
 #include "operator/kube/object.h"
 #include "operator/policy/policy.h"
 #include "operator/reconciler/pod_status.h"

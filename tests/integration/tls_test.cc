@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cli/running_snapshot.h"
+#include "cli/common/running_snapshot.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"

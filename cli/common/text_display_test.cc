@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "cli/run_display.h"
+#include "cli/common/run_display.h"
 #include "gtest/gtest.h"
 
 namespace sluice::cli {

@@ -1,6 +1,6 @@
 #include <sstream>
 
-#include "cli/run_display.h"
+#include "cli/common/run_display.h"
 #include "gtest/gtest.h"
 
 namespace sluice::cli {

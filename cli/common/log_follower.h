@@ -1,6 +1,6 @@
 // Reads lines that are appended to a job's log files.
-#ifndef SLUICE_CLI_LOG_FOLLOWER_H_
-#define SLUICE_CLI_LOG_FOLLOWER_H_
+#ifndef SLUICE_CLI_COMMON_LOG_FOLLOWER_H_
+#define SLUICE_CLI_COMMON_LOG_FOLLOWER_H_
 
 #include <cstddef>
 #include <functional>
@@ -55,4 +55,4 @@ std::string PrefixedLine(absl::string_view process, absl::string_view line, bool
 
 }  // namespace sluice::cli
 
-#endif  // SLUICE_CLI_LOG_FOLLOWER_H_
+#endif  // SLUICE_CLI_COMMON_LOG_FOLLOWER_H_

@@ -1,6 +1,6 @@
 // What a user sees of `sluice run`.
-#ifndef SLUICE_CLI_RUN_DISPLAY_H_
-#define SLUICE_CLI_RUN_DISPLAY_H_
+#ifndef SLUICE_CLI_COMMON_RUN_DISPLAY_H_
+#define SLUICE_CLI_COMMON_RUN_DISPLAY_H_
 
 #include <sys/types.h>
 
@@ -12,8 +12,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "cli/environment.h"
-#include "cli/progress_text.h"
+#include "cli/common/environment.h"
+#include "cli/common/progress_text.h"
 #include "operator/policy/policy.h"
 #include "proto/jobcontrol.pb.h"
 
@@ -75,4 +75,4 @@ std::unique_ptr<RunDisplay> MakePlainDisplay(const Environment& environment,
 
 }  // namespace sluice::cli
 
-#endif  // SLUICE_CLI_RUN_DISPLAY_H_
+#endif  // SLUICE_CLI_COMMON_RUN_DISPLAY_H_

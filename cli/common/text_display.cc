@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/log_follower.h"
-#include "cli/run_display.h"
+#include "cli/common/log_follower.h"
+#include "cli/common/run_display.h"
 #include "services/common/exit_code.h"
 
 namespace sluice::cli {

@@ -1,6 +1,6 @@
 // What `sluice` takes from its process: main or a test fills it in.
-#ifndef SLUICE_CLI_ENVIRONMENT_H_
-#define SLUICE_CLI_ENVIRONMENT_H_
+#ifndef SLUICE_CLI_COMMON_ENVIRONMENT_H_
+#define SLUICE_CLI_COMMON_ENVIRONMENT_H_
 
 #include <functional>
 #include <iostream>
@@ -60,4 +60,4 @@ struct Environment {
 
 }  // namespace sluice::cli
 
-#endif  // SLUICE_CLI_ENVIRONMENT_H_
+#endif  // SLUICE_CLI_COMMON_ENVIRONMENT_H_

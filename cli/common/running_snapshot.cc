@@ -1,4 +1,4 @@
-#include "cli/running_snapshot.h"
+#include "cli/common/running_snapshot.h"
 
 #include <grpcpp/client_context.h>
 

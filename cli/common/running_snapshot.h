@@ -1,6 +1,6 @@
 // Reads the tensors of a running job, all at one committed version.
-#ifndef SLUICE_CLI_RUNNING_SNAPSHOT_H_
-#define SLUICE_CLI_RUNNING_SNAPSHOT_H_
+#ifndef SLUICE_CLI_COMMON_RUNNING_SNAPSHOT_H_
+#define SLUICE_CLI_COMMON_RUNNING_SNAPSHOT_H_
 
 #include <grpcpp/security/credentials.h>
 
@@ -46,4 +46,4 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
 
 }  // namespace sluice::cli
 
-#endif  // SLUICE_CLI_RUNNING_SNAPSHOT_H_
+#endif  // SLUICE_CLI_COMMON_RUNNING_SNAPSHOT_H_

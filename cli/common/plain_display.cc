@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/log_follower.h"
-#include "cli/run_display.h"
+#include "cli/common/log_follower.h"
+#include "cli/common/run_display.h"
 
 namespace sluice::cli {
 namespace {

@@ -1,7 +1,7 @@
 // The jobs of one place (a directory of this machine, or a namespace of a cluster), behind one
 // interface for the commands that show and stop jobs.
-#ifndef SLUICE_CLI_JOBS_H_
-#define SLUICE_CLI_JOBS_H_
+#ifndef SLUICE_CLI_COMMON_JOBS_H_
+#define SLUICE_CLI_COMMON_JOBS_H_
 
 #include <cstddef>
 #include <functional>
@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "cli/progress_text.h"
-#include "cli/running_snapshot.h"
+#include "cli/common/progress_text.h"
+#include "cli/common/running_snapshot.h"
 
 namespace sluice::cli {
 
@@ -76,4 +76,4 @@ class Jobs {
 
 }  // namespace sluice::cli
 
-#endif  // SLUICE_CLI_JOBS_H_
+#endif  // SLUICE_CLI_COMMON_JOBS_H_

@@ -1,4 +1,4 @@
-#include "cli/progress_text.h"
+#include "cli/common/progress_text.h"
 
 #include <algorithm>
 #include <cmath>

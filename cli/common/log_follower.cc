@@ -1,4 +1,4 @@
-#include "cli/log_follower.h"
+#include "cli/common/log_follower.h"
 
 #include <algorithm>
 #include <deque>

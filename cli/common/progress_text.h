@@ -1,6 +1,6 @@
 // Describes a running job in words. Pure.
-#ifndef SLUICE_CLI_PROGRESS_TEXT_H_
-#define SLUICE_CLI_PROGRESS_TEXT_H_
+#ifndef SLUICE_CLI_COMMON_PROGRESS_TEXT_H_
+#define SLUICE_CLI_COMMON_PROGRESS_TEXT_H_
 
 #include <map>
 #include <string>
@@ -107,4 +107,4 @@ std::string StalenessText(const v1::JobProgress& progress);
 
 }  // namespace sluice::cli
 
-#endif  // SLUICE_CLI_PROGRESS_TEXT_H_
+#endif  // SLUICE_CLI_COMMON_PROGRESS_TEXT_H_

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/run_display.h"
+#include "cli/common/run_display.h"
 
 namespace sluice::cli {
 namespace {

@@ -4,7 +4,7 @@
 #   tools/test.sh [--tier TIER]... [--config CONFIG] [--base REV] [--no-install]
 #
 # The tiers, in this order:
-#   verify       tools/verify.sh: formatting, lint, lock annotations
+#   verify       tools/verify.sh: formatting, dependencies, lint, lock annotations
 #   unit         every test that is not under //tests, and the inputs of //tests/fuzz
 #   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk
 #   fuzz         tools/fuzz.sh: every parser of external input, one minute in total; each target is one case

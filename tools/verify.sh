@@ -7,6 +7,7 @@
 #   format         C++ and .proto files are as clang-format writes them
 #   shell          shellcheck finds nothing in the scripts
 #   build-files    BUILD and .bzl files are as buildifier writes them
+#   dependencies   packages depend on each other as docs/architecture.md says
 #   size           no tracked file is over 1 MiB
 #   thread-safety  clang finds nothing wrong with the locking of libraries and programs that do not link LibTorch
 #   tidy           clang-tidy finds nothing in the C++ files changed since REV
@@ -27,7 +28,7 @@ source "$(dirname "$0")/common.sh"
 
 # buildifier has no Debian package; it is a Go program, pinned here and built once per machine.
 readonly BUILDIFIER_VERSION=v0.0.0-20240918101019-be1c24cc9a44
-readonly CHECKS=(format shell build-files size thread-safety tidy)
+readonly CHECKS=(format shell build-files dependencies size thread-safety tidy)
 readonly MAX_BYTES=$((1024 * 1024))
 
 fix=false
@@ -115,6 +116,8 @@ check_build_files() {
     "$buildifier" -mode=check "${list[@]}"
   fi
 }
+
+check_dependencies() { python3 tools/dependencies.py; }
 
 check_size() {
   local large

@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+"""Checks the rules of dependency of docs/architecture.md: tools/dependencies.py [ROOT].
+
+Reads BUILD files and sources; builds nothing. Looks at the product only: tests, and what is testonly, may depend on
+everything. Prints a line for each violation, which names the file and the rule, and exits with 1 if there is one.
+
+An exception needs a reason, and is an error once nothing needs it.
+"""
+import ast
+import pathlib
+import re
+import sys
+
+TRANSPORT = ['services/transport', 'services/transport/security']
+# What the packages below a path may depend on, in the order of the layers. The longest path counts.
+LAYERS = {
+    'include': [],
+    'proto': [],
+    'services/common': [],
+    'services/protocol': ['proto', 'services/common'],
+    'services/transport/security': ['proto', 'services/common'],
+    'services/transport': ['proto', 'services/common', 'services/protocol', 'services/transport/security'],
+    'services/checkpoint': ['proto', 'services/common', 'services/protocol'],
+    'services/download': ['proto', 'services/common'],
+    'services/execution': ['proto'],
+    'services/coordinator/core': ['proto', 'services/common', 'services/protocol', 'services/checkpoint'],
+    'services/coordinator': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT,
+                             'services/coordinator/core'],
+    'services/ps/optimizer': ['include', 'proto', 'services/common'],
+    'services/ps/core': ['proto', 'services/common', 'services/protocol', 'services/execution', 'services/ps/optimizer'],
+    'services/ps': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT,
+                    'services/execution', 'services/ps/core'],
+    'services/worker/data': ['proto', 'services/common', 'services/protocol'],
+    'services/worker/models': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/worker/data'],
+    'services/worker/compute': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/worker/data',
+                                'services/worker/models'],
+    'services/worker/collective': ['proto', 'services/common', 'services/protocol', *TRANSPORT],
+    'services/worker/core': ['proto', 'services/common', 'services/protocol', 'services/worker/collective',
+                             'services/worker/compute'],
+    'services/execution/worker': ['proto', 'services/common', 'services/protocol', *TRANSPORT,
+                                  'services/execution', 'services/worker/compute', 'services/worker/models'],
+    'services/worker': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/download',
+                        *TRANSPORT, 'services/execution/worker', 'services/worker/collective',
+                        'services/worker/compute', 'services/worker/core', 'services/worker/data'],
+    'services/execution/shard': ['proto', 'services/common', 'services/protocol', *TRANSPORT,
+                                 'services/execution', 'services/ps', 'services/ps/core', 'services/worker/compute',
+                                 'services/worker/models'],
+    'operator/api': ['proto', 'services/common'],
+    'operator/policy': ['proto', 'services/common'],
+    'operator/kube': ['services/common'],
+    'operator/runtime': ['services/common', 'operator/kube'],
+    'operator/reconciler': ['proto', 'services/common', 'services/checkpoint', *TRANSPORT, 'operator/api',
+                            'operator/policy', 'operator/kube', 'operator/runtime'],
+    'operator': ['services/common', *TRANSPORT, 'operator/kube', 'operator/reconciler', 'operator/runtime'],
+    'cli': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/download',
+            *TRANSPORT, 'services/ps/optimizer', 'services/worker/data', 'operator/api', 'operator/policy',
+            'operator/kube', 'operator/reconciler'],
+}
+# Without a rule: they use the product, which does not use them.
+FREE = ('bench', 'docs', 'examples', 'helm', 'images', 'k8s', 'python', 'tests', 'third_party', 'tools')
+
+ROLES = ('services/coordinator', 'services/ps', 'services/worker')
+CORES = ('services/coordinator/core', 'services/ps/core', 'services/ps/optimizer', 'services/worker/core',
+         'operator/policy')
+TORCH = ('services/worker/compute', 'services/worker/models', 'services/execution/worker', 'services/execution/shard')
+# What must not reach LibTorch through any of its dependencies.
+WITHOUT_TORCH = ('//services/ps:sluice-ps', '//services/coordinator:sluice-coordinator', '//cli:sluice',
+                 '//operator:sluice-operator', '//services/worker/core:worker_core', '//services/execution/shard:host')
+GRPC = ('services/transport', 'services/coordinator', 'services/ps', 'services/worker', 'services/execution/shard',
+        'services/execution/worker', 'operator/reconciler', 'cli')
+
+# (rule, file): reason.
+EXCEPTIONS = {
+    ('core', 'services/ps/optimizer/plugin.cc'): 'a library of the user is found and opened where the job names it',
+    ('environment', 'services/ps/optimizer/plugin.cc'): 'SLUICE_OPTIMIZER_PATH, read when a job names a library',
+    ('environment', 'services/transport/endpoint.cc'): 'MASTER_ADDR and MASTER_PORT, the same for three mains',
+    ('environment', 'services/transport/security/security_flags.cc'): 'defaults of flags, the same for three mains',
+    ('environment', 'services/transport/grpc_settings.cc'): 'gRPC takes its settings from the environment',
+    ('environment', 'cli/cluster/credential_plugin.cc'): 'a child process is given this environment',
+    ('environment', 'cli/run_program.cc'): 'a child process is given this environment',
+    ('files', 'services/ps/optimizer/plugin.cc'): 'looks for libraries, which the loader opens',
+    ('files', 'services/transport/grpc_settings.cc'): 'reads the limit of memory in /sys',
+    ('files', 'services/transport/security/job_secret.cc'): 'a secret is created for its owner alone',
+    ('files', 'services/transport/shared_memory.cc'): 'opens memory of another process in /proc',
+    ('files', 'services/worker/collective/connection_options.cc'): 'lists its own sockets in /proc',
+    ('files', 'services/worker/data/file.cc'): 'compressed input is read by zlib',
+    ('files', 'services/worker/data/text_dataset.cc'): 'asks whether an input is there',
+    ('files', 'services/worker/models/torch_script.cc'): "LibTorch writes the user's model",
+    ('files', 'services/worker/trainer.cc'): "asks whether the user's directories are there",
+    ('files', 'services/download/download_cache.cc'): 'locks between processes',
+    ('files', 'operator/api/manifest.cc'): "reads the user's file, which no test loses",
+    ('files', 'cli/cluster/port_forward.cc'): 'redirects a child process',
+    ('files', 'cli/common/log_follower.cc'): 'reads logs while they grow',
+    ('files', 'cli/local/child_processes.cc'): 'redirects a child process',
+    ('files', 'cli/local/job_directory.cc'): 'locks between processes, and reads the end of a log',
+    ('files', 'cli/local/local_job.cc'): 'the size of a log',
+    ('files', 'cli/main.cc'): 'the path of this program',
+    ('files', 'cli/manifest_commands.cc'): "reads the user's file",
+    ('clock', 'services/transport/connection_guard.cc'): 'the time of a thread, not the clock',
+    ('clock', 'cli/local/job_control_client.cc'): 'the deadline of a call',
+    ('clock', 'cli/local/job_directory.cc'): 'waits for another process, under a lock of the file system',
+    ('clock', 'cli/running_job.cc'): 'the deadline of a call',
+    ('clock', 'operator/reconciler/coordinators.cc'): 'the deadline of a call',
+    ('clock', 'services/worker/collective/reducer.cc'): 'the deadline of a call',
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include ([<"][^>"]+)[>"]', re.M)
+CORE = re.compile(r'\babsl::Now\(|\b\w+_clock::now\(|\bclock_gettime\(|\bstd::this_thread\b|\bstd::(?:j?thread|async)\b|'
+                  r'\bstd::(?:[io]?fstream|filesystem)\b|\bfopen\(|\bdlopen\(|\bgetenv\(|\bsocket\(|\bstd::random_device\b')
+CORE_INCLUDES = ('<thread', '<fstream', '<filesystem', '<dlfcn.h', '<sys/', '"services/common/clock.h',
+                 '"services/common/file_util.h', '"services/common/serial_executor.h', '"services/common/deadline_timer.h',
+                 '"services/common/logging.h', '"services/transport/', '<grpc')
+FILES = re.compile(r'\bstd::[io]?fstream\b|\b(?:fopen|gzopen)\(|\bfilesystem::(?:exists|create_\w+|remove\w*|rename|copy\w*|'
+                   r'directory_iterator|recursive_directory_iterator|file_size|is_\w+|space|status|canonical|read_symlink)\(|'
+                   r'(?<![\w.>:])(?:::)?(?:open|openat|creat|unlink|mkdir|rmdir|rename)\(|\bstd::(?:rename|remove)\(\w+\.c_str')
+CLOCK = re.compile(r'\b(?:steady|system|high_resolution)_clock::now\(|\b(?:clock_gettime|gettimeofday)\(|[^\w.]time\(nullptr\)')
+MUTEX = re.compile(r'\bstd::(?:\w+_)?mutex\b|\babsl::Mutex\b')
+ENVIRONMENT = re.compile(r'\b(?:secure_)?getenv\(|\bsetenv\(|\benviron\b')
+
+
+class Rule:
+    """A rule of a BUILD file: label, package, sources, labels of its dependencies."""
+
+    def __init__(self, call, package):
+        self.package = package
+        self.values = {keyword.arg: [node.value for node in ast.walk(keyword.value)
+                                     if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+                       for keyword in call.keywords}
+        self.kind = getattr(call.func, 'id', '')
+        self.label = f'//{package}:{"".join(self.values.get("name", []))}'
+        self.product = 'testonly' not in self.values and not self.kind.endswith('_test')
+        self.dependencies = [absolute(label, package) for label in self.values.get('deps', [])]
+        # Sources of another package are a dependency too.
+        self.dependencies += [label for label in self.values.get('srcs', []) + self.values.get('hdrs', [])
+                              if label.startswith('//')]
+        self.files = [name for attribute in ('srcs', 'hdrs') for name in self.values.get(attribute, [])
+                      if not name.startswith(('//', ':', '@'))]
+
+
+def absolute(label, package):
+    if label.startswith(':'):
+        return f'//{package}{label}'
+    return label if ':' in label else f'{label}:{label.rsplit("/", 1)[-1]}'
+
+
+def package_of(label):
+    return label.split('//')[-1].split(':')[0]
+
+
+def below(package, paths):
+    return any(package == path or package.startswith(path + '/') for path in paths)
+
+
+def layer_of(package):
+    """The longest path of LAYERS that the package is below, or None."""
+    found = [path for path in LAYERS if below(package, [path])]
+    return max(found, key=len) if found else None
+
+
+def without_comments(text):
+    """The code, without comments and strings."""
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', '', text, flags=re.S)
+
+
+def read_rules(root):
+    rules = []
+    for build in sorted(root.rglob('BUILD')):
+        package = build.parent.relative_to(root).as_posix().lstrip('.')
+        if package.startswith(('third_party', 'bazel-', '.')) or any(part.startswith('bazel-') for part in build.parts):
+            continue
+        for statement in ast.parse(build.read_text()).body:
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                rule = Rule(statement.value, package)
+                if 'name' in rule.values and rule.kind != 'package':
+                    rules.append(rule)
+    return rules
+
+
+class Check:
+
+    def __init__(self, root, exceptions):
+        self.root = root
+        self.rules = [rule for rule in read_rules(root) if rule.product]
+        self.exceptions = exceptions
+        self.used = set()
+        self.problems = []
+
+    def report(self, rule, file, text):
+        if (rule, file) in self.exceptions:
+            self.used.add((rule, file))
+        else:
+            self.problems.append(f'{file}: {rule}: {text}')
+
+    def run(self):
+        self.check_packages()
+        self.check_circles()
+        self.check_torch()
+        self.check_sources()
+        for rule, file in sorted(set(self.exceptions) - self.used):
+            self.problems.append(f'{file}: {rule}: an exception that nothing needs: take it out of tools/dependencies.py')
+        return self.problems
+
+    def check_packages(self):
+        """Layers, roles, and the operator's general parts."""
+        for rule in self.rules:
+            for label in rule.dependencies:
+                self.check_edge(f'{rule.package}/BUILD', rule.package, package_of(label), f'{rule.label} depends on {label}')
+
+    def check_edge(self, file, package, used, text):
+        if package == used or below(package, FREE):
+            return
+        if below(used, ['third_party']) or not used:
+            return
+        own = layer_of(package)
+        if own is None:
+            self.report('layers', file, f'{package} has no place in LAYERS of tools/dependencies.py')
+            return
+        if below(used, FREE):
+            self.report('layers', file, f'{text}, which is not the product')
+            return
+        if layer_of(used) in LAYERS[own] + [own]:
+            return
+        if below(package, ROLES) and below(used, ROLES):
+            mine = next(role for role in ROLES if below(package, [role]))
+            if not below(used, [mine]):
+                self.report('roles', file, f'{text}: a role depends on no other role')
+                return
+        if below(package, ('operator/kube', 'operator/runtime')):
+            self.report('operator', file, f'{text}: these packages know nothing of TrainingJobs')
+            return
+        self.report('layers', file, f'{text}; {own} may use {", ".join(LAYERS[own]) or "nothing"}')
+
+    def check_circles(self):
+        edges = {}
+        for rule in self.rules:
+            for label in rule.dependencies:
+                used = package_of(label)
+                if used != rule.package and not below(used, ['third_party']):
+                    edges.setdefault(rule.package, set()).add(used)
+        state = {}
+
+        def visit(package, trail):
+            if state.get(package) == 'done':
+                return
+            if package in trail:
+                circle = trail[trail.index(package):] + [package]
+                self.report('circles', f'{package}/BUILD', ' -> '.join(circle))
+                return
+            for used in sorted(edges.get(package, ())):
+                visit(used, trail + [package])
+            state[package] = 'done'
+
+        for package in sorted(edges):
+            visit(package, [])
+
+    def check_torch(self):
+        by_label = {rule.label: rule for rule in self.rules}
+        torch = '//third_party:torch'
+        for rule in self.rules:
+            if torch in rule.dependencies and not below(rule.package, TORCH + FREE):
+                self.report('libtorch', f'{rule.package}/BUILD', f'{rule.label} links LibTorch')
+        for label in WITHOUT_TORCH:
+            trail = {label: None}
+            todo = [label]
+            while todo:
+                current = todo.pop()
+                for used in by_label[current].dependencies if current in by_label else []:
+                    if used not in trail:
+                        trail[used] = current
+                        todo.append(used)
+            if torch in trail:
+                path, at = [], torch
+                while at is not None:
+                    path.append(at)
+                    at = trail[at]
+                self.report('libtorch', f'{package_of(label)}/BUILD', ' <- '.join(path))
+
+    def check_sources(self):
+        for rule in self.rules:
+            if below(rule.package, FREE):
+                continue
+            for name in rule.files:
+                path = self.root / rule.package / name
+                if path.suffix in ('.cc', '.h') and path.is_file():
+                    self.check_source(f'{rule.package}/{name}', rule.package, path.read_text())
+
+    def check_source(self, file, package, text):
+        includes = INCLUDE.findall(text)
+        code = without_comments(text)
+        for include in includes:
+            if include[0] == '"' and '/' in include:
+                used = include[1:].rsplit('/', 1)[0]
+                # A directory of a package without a BUILD file of its own belongs to the package above.
+                while used and not (self.root / used / 'BUILD').is_file():
+                    used = used.rpartition('/')[0]
+                if used:
+                    self.check_edge(file, package, used, f'includes {include[1:]}')
+            if (include.startswith(('<grpc', '"grpc')) or include.endswith('.grpc.pb.h')):
+                if not below(package, GRPC) or below(package, CORES):
+                    self.report('grpc', file, f'includes {include[1:]}')
+            if package == 'operator/kube' or package == 'operator/runtime':
+                if include.startswith('"proto/'):
+                    self.report('operator', file, f'includes {include[1:]}')
+        if below(package, CORES):
+            for include in includes:
+                if include.startswith(CORE_INCLUDES):
+                    self.report('core', file, f'includes {include[1:]}: a core has no clock, thread, file or socket')
+            for found in sorted(set(CORE.findall(code))):
+                self.report('core', file, f'{found.rstrip("(")}: a core has no clock, thread, file, socket or randomness')
+        if not below(package, ['services/common']):
+            for rule, pattern, text in (
+                    ('files', FILES, 'files are reached through services/common/file_util.h'),
+                    ('clock', CLOCK, 'clocks are read through services/common/clock.h'),
+                    ('mutex', MUTEX, 'mutexes are those of services/common/mutex.h')):
+                match = pattern.search(code)
+                if match:
+                    self.report(rule, file, f'{match[0].strip().rstrip("(")}: {text}')
+        match = ENVIRONMENT.search(code)
+        if match and not file.endswith('/main.cc'):
+            self.report('environment', file, f'{match[0].rstrip("(")}: the environment is read in main only')
+
+
+def check(root, exceptions=None):
+    """The violations below a root, a line each."""
+    return sorted(set(Check(pathlib.Path(root), EXCEPTIONS if exceptions is None else exceptions).run()))
+
+
+def main(arguments):
+    problems = check(arguments[0] if arguments else pathlib.Path(__file__).resolve().parent.parent)
+    for problem in problems:
+        print('  ' + problem)
+    if problems:
+        print('The rules are in docs/architecture.md, "Rules of dependency".')
+    return 1 if problems else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

@@ -36,7 +36,7 @@ class Pages(unittest.TestCase):
 
     def test_pages_that_sources_name_exist(self):
         seen = 0
-        for directory in ('operator', 'proto', 'services', 'tests'):
+        for directory in ('cli', 'operator', 'proto', 'services', 'tests'):
             for source in pathlib.Path(directory).rglob('*'):
                 if source.suffix not in ('.h', '.cc', '.proto'):
                     continue

@@ -1,4 +1,4 @@
-"""Writes what two of the examples need and no Debian package has: `make_data.py DIRECTORY`.
+"""Writes the data of two examples that no Debian package has: `make_data.py DIRECTORY`.
 
 adult/train.csv and adult/test.csv are made-up people in the columns of the UCI Adult census data, for adult-csv.yaml; net.pt is a small network as a
 TorchScript file, for torchscript.yaml. torchscript.yaml says how PyTorch writes such a file; here a few lines do, because PyTorch for Python is not

@@ -150,11 +150,11 @@ void AddCheckpointClaim(std::vector<Field>* fields) {
           .Invalid("team a", "must be a relative path"));
 }
 
-void AddReplicaBounds(const std::string& role, const std::string& whom,
+void AddReplicaBounds(const std::string& role, const std::string& processes,
                       std::vector<Field>* fields) {
   for (const bool least : {true, false}) {
     fields->push_back(Integer(role + (least ? ".minReplicas" : ".maxReplicas"),
-                              absl::StrCat(least ? "The fewest " : "The most ", whom,
+                              absl::StrCat(least ? "The fewest " : "The most ", processes,
                                            " that the job may have. A change beyond this, by a "
                                            "user or an autoscaler, is refused. Unset: no bound."))
                           .ClusterOnly()

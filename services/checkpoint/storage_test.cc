@@ -612,7 +612,7 @@ TEST_F(LocalStorageTest, StorageOfOlderVersionBelongsToJobOfNewestReadableManife
 
 TEST_F(LocalStorageTest, UnreadableOwnerIsAnError) {
   ASSERT_TRUE(storage_->Probe().ok());
-  Overwrite("/store/owner", "somebody");
+  Overwrite("/store/owner", "not an owner file");
   EXPECT_EQ(storage_->Own("team/first/u1").code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(storage_->Own("team/first/u1").message(), HasSubstr("/store/owner"));
 }

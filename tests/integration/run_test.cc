@@ -447,7 +447,7 @@ TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   EXPECT_EQ(Sluice({"status", "example"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("worker-0     training"));
 
-  // As for another user, for whom the secret is unreadable or missing.
+  // Without the secret, as for a user that may not read it, `status` names the file.
   std::filesystem::rename(secret, kept);
   Sluice({"status", "example"});
   EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows no secret"));

@@ -418,7 +418,7 @@ def lives():
     finish.live(10)
     finish.tell(finish=wire.Finish(succeeded=False, reason='a reason'))
     yield finish.life
-    suspended = World('a view of nobody, and the end', 12, wire.SYNCHRONOUS)
+    suspended = World('an empty view, and the end', 12, wire.SYNCHRONOUS)
     suspended.begin()
     suspended.change_view(0)
     suspended.live(10)

@@ -265,7 +265,7 @@ TEST_F(LocalStorageTest, NamesDamagedCheckpointAndUsesNextOlder) {
                                           HasSubstr("CRC32C")));
 }
 
-TEST_F(LocalStorageTest, RejectsManifestOfAnotherDirectory) {
+TEST_F(LocalStorageTest, RejectsIndexOfAnotherDirectory) {
   Save(Ref(1, 10), "x");
   const auto text = files_.Read(Path(Ref(1, 10), "manifest.json"), 1 << 20);
   ASSERT_TRUE(text.ok());
@@ -522,7 +522,7 @@ TEST_F(LocalStorageTest, WritesManifestOnlyIfItsFilesExist) {
 }
 
 // Like pods without a shared volume.
-TEST_F(LocalStorageTest, WritesManifestIfShardsWriteToTheirOwnDisks) {
+TEST_F(LocalStorageTest, WritesIndexIfShardsWriteToTheirOwnDisks) {
   v1::CheckpointIndex checkpoint_index;
   *checkpoint_index.mutable_checkpoint() = Ref(1, 10);
   checkpoint_index.add_files()->set_name("p");

@@ -158,7 +158,7 @@ WorkerActions Replay(WorkerCore& core, const Json& event) {
   return core.OnTick(now);
 }
 
-TEST(DecisionVectorsTest, TheCoreDoesWhatEveryLifeInTheFileSays) {
+TEST(DecisionVectorsTest, TheCoreDecidesAsInEveryCaseOfTheFile) {
   std::ifstream file("tests/vectors/decisions.json");
   const Json lives = Json::parse(file);
   ASSERT_GE(lives.size(), 5u);

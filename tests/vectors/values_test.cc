@@ -1,4 +1,4 @@
-// C++ computes what values.json says. The same file is read by the tests of the Python package.
+// C++ computes the values of values.json. The tests of the Python package read the same file.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ Json Section(const std::string& name) {
   return rows;
 }
 
-// Whatever its elements are, aligned.
+// The bytes in memory that is aligned for any type of element.
 std::vector<uint64_t> Aligned(const std::string& bytes) {
   std::vector<uint64_t> memory(bytes.size() / 8 + 1);
   std::memcpy(memory.data(), bytes.data(), bytes.size());
@@ -130,7 +130,7 @@ std::unique_ptr<const Codec> MakeCodecOf(const Json& row) {
   return *std::move(codec);
 }
 
-// The numbers that these bytes are; every NaN is one.
+// The numbers that these bytes encode; every NaN is replaced by the same number.
 std::vector<double> Numbers(v1::DataType dtype, const std::string& bytes) {
   const std::vector<uint64_t> memory = Aligned(bytes);
   const ConstElements elements(dtype, memory.data(), bytes.size() / ElementBytes(dtype));
@@ -241,7 +241,7 @@ TEST(ValueVectorsTest, BatchesContainTheFramesOfTheFile) {
   }
 }
 
-// Each place holds zeros.
+// Shared memory that is zero everywhere. Records the last place that was taken.
 class ZerosEverywhere final : public SharedPayloads {
  public:
   absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) override {

@@ -107,10 +107,10 @@ class Files:
         environment = dict(os.environ)
         if self._stand_ins:
             environment['LD_LIBRARY_PATH'] = self._stand_ins
-        told = subprocess.run(['ldd', program], capture_output=True, text=True, env=environment).stdout
-        if 'not found' in told:
-            sys.exit(f'{program} needs libraries that are not here:\n{told}')
-        for library in sorted(set(re.findall(r'(?:=> )?(/\S+) \(0x', told))):  # none of a static program
+        libraries = subprocess.run(['ldd', program], capture_output=True, text=True, env=environment).stdout
+        if 'not found' in libraries:
+            sys.exit(f'{program} needs libraries that are not here:\n{libraries}')
+        for library in sorted(set(re.findall(r'(?:=> )?(/\S+) \(0x', libraries))):  # none of a static program
             directory = os.path.realpath(os.path.dirname(library))
             if directory == self._stand_ins:
                 directory = LIBRARIES

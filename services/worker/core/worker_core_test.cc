@@ -312,9 +312,9 @@ TEST(WorkerCoreTest, AnExpelledInstanceEndsSoThatAnotherCanStart) {
   EXPECT_THAT(world.core_.OnTick(world.now_), IsEmpty());
 }
 
-class ViewOfNobodyTest : public testing::TestWithParam<v1::Mode> {};
+class EmptyViewTest : public testing::TestWithParam<v1::Mode> {};
 
-TEST_P(ViewOfNobodyTest, EndsTrainingAndTheWorkerWaitsForFinish) {
+TEST_P(EmptyViewTest, EndsTrainingAndTheWorkerWaitsForFinish) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -332,7 +332,7 @@ TEST_P(ViewOfNobodyTest, EndsTrainingAndTheWorkerWaitsForFinish) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
 }
 
-TEST_P(ViewOfNobodyTest, IsNotTheEndForAnAttemptThatIsRestoredAfterIt) {
+TEST_P(EmptyViewTest, IsNotTheEndForAnAttemptThatIsRestoredAfterIt) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -345,7 +345,7 @@ TEST_P(ViewOfNobodyTest, IsNotTheEndForAnAttemptThatIsRestoredAfterIt) {
   EXPECT_THAT(world.TakeSent(kShardA), testing::Not(IsEmpty()));
 }
 
-TEST_P(ViewOfNobodyTest, ReleasesALeavingWorker) {
+TEST_P(EmptyViewTest, ReleasesALeavingWorker) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -355,7 +355,7 @@ TEST_P(ViewOfNobodyTest, ReleasesALeavingWorker) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, ViewOfNobodyTest,
+INSTANTIATE_TEST_SUITE_P(Modes, EmptyViewTest,
                          testing::Values(v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS));
 
 TEST(WorkerCoreTest, AnAttemptInAnotherModeStartsFreshAndClocksContinue) {

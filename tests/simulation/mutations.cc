@@ -109,7 +109,7 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 // its version is committed, that is, after every partition has closed the step again. No message
 // and no file shows that the block was held.
 //   ShardRules::DropPinsAtRollBack:
-//     SnapshotsTest.RollbackDropsPinsOfTheVersionThatItTakesBack
+//     SnapshotsTest.RollbackReleasesPinnedVersion
 //
 // A version that a worker holds whole is never taken back, so it is the same in each later view.
 // What a worker holds of a version in part may be of a version that was taken back, but only where

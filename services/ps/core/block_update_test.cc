@@ -79,7 +79,7 @@ class BlockUpdateTest : public ::testing::Test {
   BlockState now;
 };
 
-TEST_F(BlockUpdateTest, EveryFloatingPointTypeIsUpdated) {
+TEST_F(BlockUpdateTest, UpdatesEveryFloatingPointType) {
   Make(v1::FLOAT64, 3);
   EXPECT_THAT(Update(SumOf<double>({1, 2, 3})).parameters->As<double>(), ElementsAre(1, 2, 3));
   Make(v1::FLOAT32, 3);
@@ -92,7 +92,7 @@ TEST_F(BlockUpdateTest, EveryFloatingPointTypeIsUpdated) {
   EXPECT_THAT(Update(SumOf<Float16>({three, three})).parameters->As<Float16>(), Each(three));
 }
 
-TEST_F(BlockUpdateTest, TheResultDoesNotDependOnTheSlicesThatTheGradientCameIn) {
+TEST_F(BlockUpdateTest, ResultDoesNotDependOnHowTheGradientIsSliced) {
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
   job.mutable_optimizer()->set_learning_rate(0.1);
   job.mutable_optimizer()->set_beta1(0.9);
@@ -127,7 +127,7 @@ TEST_F(BlockUpdateTest, OptimizerStateStartsAtItsInitialValues) {
   EXPECT_EQ(next.count, 1);
 }
 
-TEST_F(BlockUpdateTest, TheVersionBeforeIsUntouchedAndWithoutAGradientShared) {
+TEST_F(BlockUpdateTest, KeepsPreviousVersionAndSharesItWithoutGradient) {
   Make(v1::FLOAT32, 2);
   const BlockState next = Update(SumOf<float>({1, 1}));
   EXPECT_THAT(now.parameters->As<float>(), Each(0));
@@ -170,7 +170,7 @@ TEST_F(BlockUpdateTest, FindsNonFiniteGradientInAnyPosition) {
   }
 }
 
-TEST_F(BlockUpdateTest, NormsAreOfScaledParameterGradientsAndOfNoBuffers) {
+TEST_F(BlockUpdateTest, NormCoversScaledParameterGradientsAndNoBuffers) {
   Make(v1::FLOAT32, 2);
   GradientNorm norm;
   Sum sum = SumOf<float>({3, 4});
@@ -179,7 +179,7 @@ TEST_F(BlockUpdateTest, NormsAreOfScaledParameterGradientsAndOfNoBuffers) {
   Make(v1::FLOAT32, 2, v1::BUFFER);
   sum = SumOf<float>({3, 4});
   ASSERT_TRUE(MeasureGradient(info, 0.5, &sum, *pool, &norm).ok());
-  EXPECT_EQ(norm.square_sum, 6.25) << "left as it was";
+  EXPECT_EQ(norm.square_sum, 6.25) << "the norm of a buffer is not added";
 }
 
 TEST_F(BlockUpdateTest, BuffersOfEveryTypeChangeByTheirScaledSum) {
@@ -196,7 +196,7 @@ TEST_F(BlockUpdateTest, BuffersOfEveryTypeChangeByTheirScaledSum) {
 
 // ---------------------------------------------------------------- sums
 
-TEST_F(BlockUpdateTest, TheFirstContributionIsKeptAsItCameAndTheSecondAddedToABlock) {
+TEST_F(BlockUpdateTest, KeepsFirstContributionAsReceivedAndAddsTheSecondInABlock) {
   Make(v1::FLOAT32, 2);
   const size_t allocated = pool->allocated();
   GradientSum gradient;
@@ -209,7 +209,7 @@ TEST_F(BlockUpdateTest, TheFirstContributionIsKeptAsItCameAndTheSecondAddedToABl
   EXPECT_THAT(sum.block->As<float>(), ElementsAre(11, 22));
 }
 
-TEST_F(BlockUpdateTest, SiblingsAreMergedAsSoonAsBothAreThere) {
+TEST_F(BlockUpdateTest, MergesSiblingsWhenBothHaveArrived) {
   Make(v1::FLOAT32, 1);
   GradientSum gradient;
   for (uint64_t begin : {0, 2, 3, 6, 7, 5}) {
@@ -222,7 +222,7 @@ TEST_F(BlockUpdateTest, SiblingsAreMergedAsSoonAsBothAreThere) {
   EXPECT_EQ(gradient.nodes(), 1);
 }
 
-TEST_F(BlockUpdateTest, AContributionOfTheWrongSizeChangesNothing) {
+TEST_F(BlockUpdateTest, ContributionOfWrongSizeChangesNothing) {
   Make(v1::FLOAT32, 2);
   GradientSum gradient;
   EXPECT_FALSE(gradient.Add(info, v1::CODEC_RAW, CordOf<float>({1}), *pool).ok());

@@ -76,7 +76,7 @@ class PartitionFileTest : public ::testing::Test {
     return DecodePartition(model, encoded.file, bytes, *pool);
   }
 
-  // As a file whose size and checksum are right.
+  // Decodes `bytes` as a file with the correct size and checksum.
   absl::StatusOr<std::shared_ptr<PartitionContent>> DecodeAs(std::string bytes) {
     v1::PartitionFile file = encoded.file;
     file.set_bytes(bytes.size());
@@ -113,7 +113,7 @@ TEST_F(PartitionFileTest, ReadsBackWrittenPartitionBitForBit) {
   EXPECT_EQ((*read)->clocks[0].samples().end(), 12);
 }
 
-TEST_F(PartitionFileTest, ItIsASafetensorsFile) {
+TEST_F(PartitionFileTest, IsASafetensorsFile) {
   const std::string bytes(encoded.bytes);
   uint64_t length = 0;
   memcpy(&length, bytes.data(), sizeof(length));
@@ -124,7 +124,7 @@ TEST_F(PartitionFileTest, ItIsASafetensorsFile) {
   for (const auto& [name, entry] : header.items()) {
     names.push_back(name);
     if (name == "__metadata__") {
-      for (const auto& value : entry) EXPECT_TRUE(value.is_string()) << "the format wants texts";
+      for (const auto& value : entry) EXPECT_TRUE(value.is_string()) << "must be a string";
     } else {
       end = std::max(end, entry["data_offsets"][1].get<uint64_t>());
     }
@@ -144,7 +144,7 @@ TEST_F(PartitionFileTest, EncodingCopiesNoBlock) {
   EXPECT_EQ(again.bytes, encoded.bytes) << "the same content gives the same file";
 }
 
-TEST_F(PartitionFileTest, AnyFlippedByteIsFound) {
+TEST_F(PartitionFileTest, DetectsAnyFlippedByte) {
   for (size_t at = 0; at < encoded.bytes.size(); at += 997) {
     std::string bytes(encoded.bytes);
     bytes[at] = static_cast<char>(bytes[at] ^ 1);
@@ -184,7 +184,7 @@ TEST_F(PartitionFileTest, ErrorNamesDamagedFileAndItsDamage) {
   EXPECT_THAT(std::string(DecodeAs(bit).status().message()), HasSubstr("content hashes to"));
 }
 
-// Which a parser, a comparison or a printer that recurses does not survive.
+// Recursive parsers, comparisons and printers overflow the stack on deep nesting.
 TEST_F(PartitionFileTest, HeaderThatIsNestedDeeplyOrNotUtf8IsDamaged) {
   const std::string bytes(encoded.bytes);
   uint64_t length = 0;
@@ -205,13 +205,13 @@ TEST_F(PartitionFileTest, HeaderThatIsNestedDeeplyOrNotUtf8IsDamaged) {
   }
 }
 
-TEST_F(PartitionFileTest, AFileOfAnotherModelIsRefused) {
+TEST_F(PartitionFileTest, RefusesFileOfAnotherModel) {
   table.mutable_tensors(1)->set_name("fc2.bias");
   model = *ShardModel::Create(job, table, *MakeLayout(table, 1));
   EXPECT_EQ(Decode(encoded.bytes).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(PartitionFileTest, TheStateHashTellsContentsApart) {
+TEST_F(PartitionFileTest, StateHashDiffersForDifferentContents) {
   const uint64_t before = StateHash(content);
   content.blocks[0].count = 18;
   EXPECT_NE(StateHash(content), before);

@@ -1,4 +1,4 @@
-// Updating a table by its rows, beside updating all of it.
+// Updates of a table by rows give the same bits as updates of the whole table.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ v1::OptimizerSpec Spec(v1::OptimizerSpec::Name name) {
   return spec;
 }
 
-// One table, of several blocks, in one partition; what is contributed to it goes by rows or whole.
+// One table of several blocks in one partition. Contributions are added by rows or whole.
 class Table {
  public:
   Table(const v1::OptimizerSpec& optimizer, v1::DataType dtype, bool by_rows)
@@ -98,7 +98,8 @@ class Table {
   Partition& partition() { return *partition_; }
   BlockPool& pool() { return *pool_; }
 
-  // Microbatch `member`, of as many members; `tree`: as a node of the tree.
+  // Adds a contribution of this member to its only microbatch, `member`. `tree`: as a node of the
+  // tree.
   void Add(size_t member, const Contribution& given, bool tree) {
     for (size_t i = 0; i < model_->blocks(); ++i) {
       Partition::Source source;
@@ -219,8 +220,8 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// Steps, undone steps, commits and pins in any order.
-TEST(PartitionRowsTest, StepsByRowsHaveTheBitsOfWholeSteps) {
+// Steps, rollbacks, commits and pins in random order.
+TEST(PartitionRowsTest, StepsByRowsEqualWholeStepsBitForBit) {
   for (const Case& c : Cases()) {
     Table rows(c.optimizer, c.dtype, true);
     Table whole(c.optimizer, c.dtype, false);
@@ -254,7 +255,7 @@ TEST(PartitionRowsTest, StepsByRowsHaveTheBitsOfWholeSteps) {
   }
 }
 
-TEST(PartitionRowsTest, AsynchronousUpdatesByRowsHaveTheBitsOfWholeUpdates) {
+TEST(PartitionRowsTest, AsynchronousUpdatesByRowsEqualWholeUpdatesBitForBit) {
   for (const Case& c : Cases()) {
     if (c.tree) continue;
     Table rows(c.optimizer, c.dtype, true);
@@ -284,8 +285,8 @@ void Step(Table& table, RandomGradients& random) {
   table.partition().DropUndo();
 }
 
-// With nothing idle, whatever else is written would be taken from the system.
-TEST(PartitionRowsTest, TwoVersionsTakeTurnsWhereRowsCanBeUpdatedByThemselves) {
+// The pool has no idle blocks, so any further block would be a new allocation.
+TEST(PartitionRowsTest, AlternatesBetweenTwoVersionsIfRowsAreIndependent) {
   for (const auto name : {v1::OptimizerSpec::SGD, v1::OptimizerSpec::ADAGRAD,
                           v1::OptimizerSpec::ADD, v1::OptimizerSpec::ADAM}) {
     Table table(Spec(name), v1::FLOAT32, true);
@@ -302,7 +303,7 @@ TEST(PartitionRowsTest, TwoVersionsTakeTurnsWhereRowsCanBeUpdatedByThemselves) {
   }
 }
 
-TEST(PartitionRowsTest, AsynchronousRowsAreUpdatedInPlace) {
+TEST(PartitionRowsTest, UpdatesAsynchronousRowsInPlace) {
   Table table(Spec(v1::OptimizerSpec::SGD), v1::FLOAT32, true);
   RandomGradients random(3);
   ASSERT_TRUE(table.Apply({random.Next(20)}).ok());
@@ -314,7 +315,7 @@ TEST(PartitionRowsTest, AsynchronousRowsAreUpdatedInPlace) {
   EXPECT_EQ(table.pool().allocated(), allocated);
 }
 
-TEST(PartitionRowsTest, ANumberThatIsNotFiniteChangesNothing) {
+TEST(PartitionRowsTest, NonFiniteValueChangesNothing) {
   for (const bool asynchronous : {false, true}) {
     Table table(Spec(v1::OptimizerSpec::SGD), v1::FLOAT32, true);
     RandomGradients random(3);
@@ -326,7 +327,7 @@ TEST(PartitionRowsTest, ANumberThatIsNotFiniteChangesNothing) {
       }
     }
     const std::string before = BytesOf(table.partition().blocks());
-    // The last block is refused; the others come before it.
+    // Only the last block is refused; the blocks before it are valid.
     Contribution bad;
     bad.rows = {0, kRows / 2, kRows - 1};
     bad.values.assign(3 * kRowElements, 1);
@@ -345,8 +346,8 @@ TEST(PartitionRowsTest, ANumberThatIsNotFiniteChangesNothing) {
   }
 }
 
-// A peer may say anything: rows of another width than those before.
-TEST(PartitionRowsTest, ContributionsThatCutABlockDifferentlyAreAddedAsBlocks) {
+// A hostile peer may send rows of a different width than before.
+TEST(PartitionRowsTest, AddsContributionsWithDifferentRowWidthsAsBlocks) {
   Table table(Spec(v1::OptimizerSpec::ADD), v1::FLOAT32, true);
   const BlockInfo info = [] {
     BlockInfo made;

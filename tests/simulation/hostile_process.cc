@@ -74,13 +74,14 @@ void HostileProcess::OpenData() {
         stream->on_frame = [self](const v1::Header& header, const absl::Cord&) {
           self->cluster_.seen().Learn(header);
         };
-        // Some streams stay without a Hello.
+        // Some streams never get a Hello.
         if (!self->cluster_.random().OneIn(6)) self->Send(stream, self->MakeHello(*shard));
       },
       [] {});
 }
 
-// For as long as it can be had. The coordinator compares the role with the certificate's.
+// Requests a snapshot and never ends the call. The coordinator compares the role with the
+// certificate's.
 void HostileProcess::OpenSnapshot() {
   std::shared_ptr<CoordinatorProcess> coordinator = cluster_.coordinator();
   if (coordinator == nullptr) return;
@@ -145,7 +146,7 @@ void HostileProcess::Say(const StreamRef& stream, v1::MemberMessage message) {
     message.mutable_register_()->mutable_process()->set_role(role_);
     message.mutable_register_()->mutable_process()->set_index(index_);
   }
-  // Of a member: its own word, which holds.
+  // A member may leave, fail and report ready, so a false message of these kinds would count.
   if (liar_ && (message.has_leave() || message.has_failure() || message.has_ready())) return;
   ++cluster_.outcome().lies;
   cluster_.TraceMessage(name(), "coordinator", message);
@@ -154,7 +155,7 @@ void HostileProcess::Say(const StreamRef& stream, v1::MemberMessage message) {
   });
 }
 
-// ---- what is sent
+// ---- messages
 
 uint64_t HostileProcess::OwnIncarnation() {
   if (!liar_) return incarnation_;
@@ -195,7 +196,7 @@ v1::Header HostileProcess::MakeFrame() {
     header = recorded[random.Below(recorded.size())];
     if (!random.OneIn(4)) cluster_.seen().Change(&header);
   }
-  // Mostly of the current view: others are refused before anything is looked at.
+  // Mostly of the current view: shards refuse frames of other views before they check the content.
   if (!recorded.empty() && !random.OneIn(4)) *header.mutable_view() = recorded.back().view();
   return header;
 }

@@ -124,7 +124,7 @@ void RandomMessage::Invent(Message* message, int depth) {
       if (!random_.OneIn(6)) Set(message, field, depth);
       continue;
     }
-    // Now and then very many.
+    // Sometimes very many elements.
     const uint64_t count = random_.OneIn(40) && depth < 2 ? 400 : random_.Below(4);
     for (uint64_t j = 0; j < count; ++j) Add(message, field, depth);
   }
@@ -154,7 +154,7 @@ void RandomMessage::Change(Message* message) {
       Set(message, field, 0);
     }
   }
-  // And one that was not set.
+  // Sometimes sets one field that was not set.
   const google::protobuf::Descriptor& type = *message->GetDescriptor();
   if (type.field_count() == 0 || !random_.OneIn(8)) return;
   const FieldDescriptor* const field =

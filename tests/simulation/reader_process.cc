@@ -101,7 +101,7 @@ void ReaderProcess::Take(const v1::Data& data, const absl::Cord& payload) {
 
 void ReaderProcess::Close() {
   if (!alive()) return;
-  // Its call ends with it, also when it is killed.
+  // The call ends when the reader ends.
   cluster_.scheduler().After(
       cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(5)),
       [asked = asked_, call = call_] {

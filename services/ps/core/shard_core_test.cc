@@ -504,7 +504,7 @@ TEST_F(SynchronousTest, InvalidPushClosesItsStreamAndChangesNothing) {
        "block 77"},
       {"wrong size",
        [](auto& h, auto&) { h.mutable_push()->mutable_blocks(0)->set_payload_bytes(12); },
-       "w[0:4] came in 12 bytes; it has 16"},
+       "w[0:4] arrived with 12 bytes; it has 16"},
       {"short payload", [](auto&, auto& p) { p.RemoveSuffix(1); }, "ends after"},
       {"long payload", [](auto&, auto& p) { p.Append("x"); }, "has 17 bytes"},
       {"twice in a frame",
@@ -556,7 +556,8 @@ TEST_F(SynchronousTest, RefusesOverlappingMicrobatchesAndBlocksAfterCompletion) 
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("overlap [0, 1)"));
   shard.Push(two, 0, 0, {1, 1, 1, 1}, kMicrobatches(2, 3));
   shard.Push(two, 0, 0, {1, 1, 1, 1}, kMicrobatches(3, 4));
-  EXPECT_THAT(std::string(shard.StatusOf(two).message()), HasSubstr("said to be complete"));
+  EXPECT_THAT(std::string(shard.StatusOf(two).message()),
+              HasSubstr("after the completion of partition 0"));
 }
 
 TEST_F(SynchronousTest, RefusesInvalidHello) {

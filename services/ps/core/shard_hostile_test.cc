@@ -400,7 +400,7 @@ TEST_F(HostileUpdateTest, RefusesApplyThatCallsNonFiniteUpdateFinite) {
   shard.Send(one, MakePush(1), CordOf({1, 1}));
   v1::Header apply = MakeApply();
   apply.mutable_apply()->set_square_sum(1);
-  ExpectRefused({{"finite", [](auto&) {}, "is not on this shard"}}, 7, apply);
+  ExpectRefused({{"finite", [](auto&) {}, "is not finite on this shard"}}, 7, apply);
 }
 
 TEST_F(HostileUpdateTest, RefusesPermitRequestWithoutLeaseOrOfFutureVersion) {

@@ -494,7 +494,7 @@ TEST_F(InitializationTest, ClosesStreamOfInvalidInitialization) {
   EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("not b[0:2]"));
   stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1});
-  EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("came in 8 bytes"));
+  EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("arrived with 8 bytes"));
 }
 
 TEST_F(InitializationTest, StateReadyReportsErrorOfImpossibleJob) {

@@ -117,7 +117,7 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 // without this worker (stragglers dropped), in a view that the worker learned of neither from the
 // coordinator nor from any shard, and the next view begins with this step. In that case the members
 // close the next step before the worker has pulled the rest, and the worker skips to that step.
-//   WorkerRules::DropAllIfSkipped: SynchronousTest.AWorkerThatSkippedAViewDropsEverything
+//   WorkerRules::DropAllIfSkipped: SynchronousTest.WorkerThatSkippedViewDropsEverything
 std::vector<Mutation> MakeMutations() {
   return {
       // Shards.

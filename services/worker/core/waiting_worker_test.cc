@@ -42,7 +42,7 @@ class WaitingTest : public testing::Test {
   WorkerHarness world_;
 };
 
-TEST_F(WaitingTest, ContinuesAtTheVersionThatItReceivesAndPullsTheRest) {
+TEST_F(WaitingTest, ContinuesAtReceivedVersionAndPullsTheRest) {
   BeginStep();
   world_.FinishAllComputes();
   world_.TakeSent(kShardA);
@@ -58,7 +58,7 @@ TEST_F(WaitingTest, ContinuesAtTheVersionThatItReceivesAndPullsTheRest) {
   EXPECT_THAT(world_.Positions(), ElementsAre(Pair(72, 76)));
 }
 
-TEST_F(WaitingTest, ContinuesAtALaterVersionIfThatVersionIsGoneToo) {
+TEST_F(WaitingTest, ContinuesAtLaterVersionIfThatVersionIsGoneToo) {
   BeginStep();
   world_.FinishAllComputes();
   world_.ReceiveData(kShardA, 9, 0, 1);
@@ -84,7 +84,7 @@ TEST_F(WaitingTest, CancelsAndDoesNotPushItsComputation) {
   EXPECT_THAT(world_.adopted_, ElementsAre(5, 9));
 }
 
-TEST_F(WaitingTest, ALaterVersionMeansNothingIfStragglersAreNotDropped) {
+TEST_F(WaitingTest, IgnoresLaterVersionIfStragglersAreNotDropped) {
   world_.job_.mutable_training()->clear_stragglers();
   BeginStep();
   world_.FinishAllComputes();
@@ -92,7 +92,7 @@ TEST_F(WaitingTest, ALaterVersionMeansNothingIfStragglersAreNotDropped) {
   EXPECT_THAT(world_.adopted_, ElementsAre(5));
 }
 
-TEST_F(WaitingTest, ReportsShardsThatOweAVersionForTooLong) {
+TEST_F(WaitingTest, ReportsShardsWhoseVersionIsOverdue) {
   BeginStep();
   world_.FinishAllComputes();
   world_.Advance(absl::Seconds(34));
@@ -105,7 +105,7 @@ TEST_F(WaitingTest, ReportsShardsThatOweAVersionForTooLong) {
   EXPECT_EQ(Owing()[0].owed_version(), 6u);
 }
 
-TEST_F(WaitingTest, NoShardOwesAVersionWhileTheWorkerComputes) {
+TEST_F(WaitingTest, ReportsNoShardWhileTheWorkerComputes) {
   BeginStep();
   world_.Advance(absl::Seconds(100));
   EXPECT_THAT(Owing(), IsEmpty());

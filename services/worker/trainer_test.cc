@@ -142,7 +142,7 @@ TEST(Trainer, ExtrasOfTheStateDictAreStoredNextToTheCheckpoints) {
     return ReadStateDictExtras(absl::Cord(content));
   };
   ASSERT_TRUE(Trainer::Open(job, 0, 1, make).ok());
-  EXPECT_FALSE(std::ifstream(path).good()) << "there are none";
+  EXPECT_FALSE(std::ifstream(path).good()) << "the model has no extras";
   extras.aliases = {{"head.weight", "tokens.weight"}};
   ASSERT_TRUE(Trainer::Open(job, 0, 1, make).ok());
   EXPECT_EQ(stored()->aliases, extras.aliases);

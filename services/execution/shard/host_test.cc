@@ -240,7 +240,7 @@ TEST_F(HostTest, DropsWhatTheWorkerHasForgotten) {
   const uint64_t second = Hold(kWorker, 2).handle();
   ASSERT_TRUE(Open(kWorker).ok());
   Forward(ForwardOf(kWorker, 1, second, 5));
-  EXPECT_EQ(host_.status().blocks, 1u) << "the first is in no buffer any more";
+  EXPECT_EQ(host_.status().blocks, 1u) << "the first block is in no buffer";
   EXPECT_EQ(host_.Forward(ForwardOf(kWorker, 2, first, 5)).status().code(),
             absl::StatusCode::kNotFound);
   const uint64_t third = Hold(kWorker, 3).handle();

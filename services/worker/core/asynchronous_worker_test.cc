@@ -313,7 +313,7 @@ TEST_F(AsynchronousTest, InNewViewUnansweredUpdateRestartsAtItsPermitWithSameClo
   GivePermit(1);
   EXPECT_THAT(world_->TakePushes(kShardB), SizeIs(1));
   Stage(kShardA, 1);
-  EXPECT_THAT(Kinds(kShardB), IsEmpty());  // acks of the older view do not count
+  EXPECT_THAT(Kinds(kShardB), IsEmpty());  // answers of the older view do not count
   Stage(kShardB, 1);
   EXPECT_THAT(Kinds(kShardB), ElementsAre("apply"));
 }
@@ -446,7 +446,7 @@ TEST_F(AsynchronousErrorFeedbackTest, PushesUpdateAgainWithTheSameBytes) {
   EXPECT_EQ(Pushed(), 2050);
   InstallNext(2);
   GivePermit(2);
-  EXPECT_EQ(Pushed(), 2050) << "in the next view too";
+  EXPECT_EQ(Pushed(), 2050) << "the same bytes in the next view";
   ApplyEverywhere(2);
   BeginNext(3);
   EXPECT_EQ(Pushed(), 2048) << "2049 - 1";
@@ -507,13 +507,13 @@ TEST_F(AsynchronousTest, SplitsTimeOfUpdateIntoPushWaitAndPull) {
   world_->Advance(absl::Seconds(5));
   Stage(kShardA, 1);
   Stage(kShardB, 1);
-  world_->core_.OnSent(computed + absl::Seconds(1));  // of the pushes
+  world_->core_.OnSent(computed + absl::Seconds(1));  // the pushes
   world_->Advance(absl::Seconds(2));
-  world_->core_.OnSent(world_->now_);  // of the Applies
+  world_->core_.OnSent(world_->now_);  // the Applies
   Applied(kShardA, 1);
   Applied(kShardB, 1);
   world_->Advance(absl::Seconds(3));
-  world_->core_.OnSent(world_->now_);  // of later frames
+  world_->core_.OnSent(world_->now_);  // later frames
   world_->ReceiveData(kShardA, 4, 0, 4);
   world_->Advance(absl::Seconds(4));
   world_->ReceiveData(kShardB, 4, 1, 4);

@@ -89,7 +89,7 @@ TEST_F(DenseWorkerTest, PushesOnlyItsOwnPartOfTheSum) {
   world_.ConnectAll();
   Forget();
   world_.ReceiveVersion(5);
-  // Nothing of the other member's part will be pushed, which is announced at once.
+  // The worker pushes nothing of the other member's part and announces this immediately.
   EXPECT_THAT(Pushed(OtherShard()), ElementsAre("complete 4"));
   world_.FinishAllComputes(3);
   ASSERT_THAT(world_.reduces_, SizeIs(1));
@@ -125,7 +125,7 @@ TEST_F(DenseWorkerTest, PushesTheSameSumAgainOnNewStream) {
   world_.Break(OwnShard());
   world_.Connect(OwnShard());
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
-  EXPECT_THAT(world_.reduces_, SizeIs(1)) << "not summed again: the other members have continued";
+  EXPECT_THAT(world_.reduces_, SizeIs(1)) << "no second sum: the other members have continued";
 }
 
 TEST_F(DenseWorkerTest, PushesSumOnNewStreamIfStreamBrokeBeforeTheSumWasReady) {
@@ -161,7 +161,7 @@ TEST_F(DenseWorkerTest, NewViewSumsKeptGradientsAgainInItsOwnGroup) {
 TEST_F(DenseWorkerTest, AddsPartialSumsBeforeTheReduction) {
   BeginStep();
   world_.FinishAllComputes(3);
-  // It keeps [0, 4), and computes [4, 6) for a member that has gone.
+  // The worker keeps [0, 4) and computes [4, 6) for a former member.
   world_.Install(world_.MakeView(2, 5, {{kSelf, {{0, 6}}}, {kThird, {{6, 8}}}}, 1));
   ASSERT_THAT(world_.computes_, SizeIs(1));
   ASSERT_THAT(world_.reduces_, SizeIs(1));

@@ -43,7 +43,7 @@ class RowWorkerTest : public testing::Test {
     world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
     world_->ConnectAll();
   }
-  // ... and holds version 5, of whose table it has row 3, and computes.
+  // ... and has pulled version 5, with row 3 of the table, and computes.
   void BeginStep(bool bit_exact = false) {
     Begin(bit_exact);
     AnswerRows({3});
@@ -303,7 +303,7 @@ TEST_F(RowWorkerTest, AsynchronousWorkerPullsTheRowsOfItsLease) {
   world_->Start();
   world_->Install(world_->MakeView(1, 0, {{kSelf, {}}}, 0));
   world_->ConnectAll();
-  EXPECT_THAT(TakePulls(kShardA), IsEmpty()) << "it is unknown what will be computed";
+  EXPECT_THAT(TakePulls(kShardA), IsEmpty()) << "the samples of the next update are unknown";
   v1::Header lease;
   lease.mutable_lease()->mutable_samples()->set_end(16);
   world_->Receive(kShardA, lease);

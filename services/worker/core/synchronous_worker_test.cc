@@ -113,7 +113,7 @@ TEST_F(SynchronousTest, NextVersionStartsTheNextStep) {
 
 TEST_F(SynchronousTest, EarlyPartitionOfNextVersionWaitsForTheComputation) {
   BeginStep();
-  world_->ReceiveVersion(6);  // from the other member's work; ours is no longer needed
+  world_->ReceiveVersion(6);  // closed by the other member; this worker's result is not needed
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->computes_.clear();
   ComputeResult result;
@@ -228,7 +228,7 @@ TEST_F(SynchronousTest, DropsPartsOfNextVersionFromOlderView) {
   world_->ReceiveData(kShardA, 6, 0, 6);
   world_->TakeSent(kShardA);
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
-  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // it rolled back: it needs the gradient again
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // the shard rolled back and needs it again
   world_->ReceiveData(kShardB, 6, 1, 6);
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->ReceiveData(kShardA, 6, 0, 6);
@@ -364,7 +364,7 @@ TEST_F(SynchronousTest, BitExactSendsOneRootForMergedAssignment) {
   EXPECT_EQ(std::abs(ValueOf(frames[0].payload)), 8);
 }
 
-// Its gradients are in a sum of the older assignment, which the new assignment cannot use.
+// The microbatch's gradients are in a sum of the older assignment that the new one cannot use.
 TEST_F(SynchronousTest, IgnoresLateResultOfRecomputedMicrobatch) {
   BeginStep(/*bit_exact=*/true);
   std::vector<ComputeId> ids;
@@ -407,7 +407,7 @@ TEST_F(SynchronousTest, SendsGradientsInTheJobsCodec) {
 
 // ---- error feedback
 
-// What was pushed to shard A, of the float16 values in its frames.
+// The float16 values in the frames pushed to shard A.
 std::vector<float> HalvesOf(const std::vector<SendFrame>& frames) {
   std::vector<float> values;
   for (const SendFrame& frame : frames) {
@@ -463,7 +463,7 @@ TEST_F(ErrorFeedbackTest, StepRestartedByViewChangeAddsResidualOnce) {
   world_->Install(world_->MakeView(2, 6, {{kSelf, {{0, 4}}}}, 1));
   EXPECT_THAT(HalvesOf(world_->TakeSent(kShardA)), ElementsAre(2050));
   world_->ReceiveVersion(7);
-  EXPECT_THAT(Pushed(2048), ElementsAre(2048)) << "nothing is left";
+  EXPECT_THAT(Pushed(2048), ElementsAre(2048)) << "no residual is left";
 }
 
 TEST_F(ErrorFeedbackTest, StepClosedBeforeNewViewKeepsItsResidual) {

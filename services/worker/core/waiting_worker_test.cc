@@ -48,7 +48,7 @@ TEST_F(WaitingTest, ContinuesAtReceivedVersionAndPullsTheRest) {
   world_.TakeSent(kShardA);
   world_.TakeSent(kShardB);
   world_.ReceiveData(kShardA, 9, 0, 1);
-  EXPECT_THAT(world_.TakeSent(kShardA), IsEmpty()) << "that partition has arrived";
+  EXPECT_THAT(world_.TakeSent(kShardA), IsEmpty()) << "partition 0 has arrived";
   const std::vector<SendFrame> sent = world_.TakeSent(kShardB);
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].header.pull().version(), 9u);
@@ -75,7 +75,7 @@ TEST_F(WaitingTest, CancelsAndDoesNotPushItsComputation) {
   BeginStep();
   world_.ReceiveVersion(9);
   EXPECT_THAT(world_.cancelled_, SizeIs(1));
-  EXPECT_THAT(world_.adopted_, ElementsAre(5)) << "the buffer is still computed on";
+  EXPECT_THAT(world_.adopted_, ElementsAre(5)) << "a computation still uses the buffer";
   const ComputeId id = world_.computes_.begin()->first;
   world_.computes_.clear();
   world_.Do(world_.core_.OnGradient(id, 0, Number(1), world_.now_));

@@ -1,4 +1,4 @@
-// A worker apart from training: registering, initialization, evaluation, progress, leaving.
+// A worker's tasks besides training: registration, initialization, evaluation, progress, leaving.
 #include "services/worker/core/worker_core.h"
 
 #include <vector>
@@ -166,7 +166,7 @@ TEST_F(EvaluationTest, EvaluatesCurrentVersionInPlaceBeforeTheNextStep) {
   EXPECT_EQ(world_.evaluations_[0].buffer, ComputeEngine::Buffer::kCurrent);
   world_.FinishAllComputes();
   world_.ReceiveVersion(6);
-  EXPECT_THAT(world_.adopted_, ElementsAre(5));  // it is still being read
+  EXPECT_THAT(world_.adopted_, ElementsAre(5));  // the evaluation still reads version 5
   ComputeResult result;
   result.loss_sum = 2.5;
   result.samples = 10;
@@ -214,7 +214,7 @@ TEST_F(EvaluationTest, ViewWithoutMembersCancelsNoEvaluation) {
   Ask(1, /*version=*/4, /*snapshot=*/9);
   world_.Install(world_.MakeView(2, 5, {}, 1));
   world_.TakeSent(kShardA);
-  EXPECT_THAT(world_.told_, IsEmpty()) << "it is not refused";
+  EXPECT_THAT(world_.told_, IsEmpty()) << "the request is not refused";
 }
 
 TEST_F(EvaluationTest, SeveralEvaluationsOfOneSnapshotPullItOnce) {
@@ -270,7 +270,7 @@ TEST(WorkerCoreTest, LeavingMemberContinuesUntilViewWithoutIt) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
-// A shard that computes its layers has dropped the worker already, or is gone.
+// Server-side execution: a shard has already dropped the worker, or the shard is gone.
 TEST(WorkerCoreTest, MemberUnknownToItsShardsIsExpelledUnlessLeaving) {
   for (bool leaves : {false, true}) {
     WorkerHarness world;

@@ -109,6 +109,7 @@ void Checker::OnShard(const ShardNow& now) {
       CheckUpdates(now, content);
     }
   }
+
   if (synchronous()) CheckCommitted(now);
   if (!synchronous() && last_view_[now.incarnation] != Order(now.view)) {
     // The first event in this view: the shard has just handled the Install.
@@ -136,15 +137,18 @@ void Checker::CheckVersion(const ShardNow& now, const PartitionFacts& content) {
     CheckElements(now, content);
   }
   if (failed()) return;
+
   const Tags tags = TagsOf(content);
   const uint64_t attempt = now.view.attempt();
   CheckLineage(Order(now.view), content.partition, content.version, tags,
                absl::StrCat("shard ", now.incarnation % 1000));
   last_[{attempt, content.partition, content.version}] = tags;
+
   auto truth = truth_.find({attempt, content.partition, content.version});
   if (truth != truth_.end() && truth->second != tags) {
     Fail(absl::StrCat(Where(now, content), ": a committed version has changed"));
   }
+
   auto committed = committed_.find(attempt);
   if (committed != committed_.end() && content.version < committed->second) {
     Fail(absl::StrCat(Where(now, content), ": rolled back below the committed version ",
@@ -178,12 +182,14 @@ void Checker::OnContribution(double tag, uint64_t step, const PositionRange& pos
 const std::vector<PositionRange>* Checker::SetOf(uint64_t step, double tags) {
   const auto [it, added] = found_sets_.try_emplace({step, tags});
   if (!added) return it->second ? &*it->second : nullptr;
+
   // Splits the contributions in two halves. For each sum of the second half, looks for the
   // remainder among the sums of the first half.
   std::vector<std::pair<double, PositionRange>> all(contributions_[step].begin(),
                                                     contributions_[step].end());
   if (all.size() > 36) Fail("the checker cannot handle this many contributions to one step");
   const size_t half = all.size() / 2;
+
   const auto sum_of = [&](size_t from, uint64_t chosen) {
     double sum = 0;
     for (size_t i = from; chosen != 0; ++i, chosen >>= 1) {
@@ -191,9 +197,11 @@ const std::vector<PositionRange>* Checker::SetOf(uint64_t step, double tags) {
     }
     return sum;
   };
+
   std::map<double, uint64_t> sums;
   for (uint64_t chosen = 0; chosen < uint64_t{1} << half; ++chosen)
     sums[sum_of(0, chosen)] = chosen;
+
   for (uint64_t chosen = 0; chosen < uint64_t{1} << (all.size() - half); ++chosen) {
     const auto rest = sums.find(tags - sum_of(half, chosen));
     if (rest == sums.end()) continue;
@@ -214,6 +222,7 @@ void Checker::CheckSet(const ShardNow& now, const PartitionFacts& content) {
   if (known == content.blocks) return;
   known = content.blocks;
   if (version == 0) return CheckElements(now, content);
+
   const auto before = contents_.find({attempt, content.partition, version - 1});
   if (before == contents_.end()) return;  // restored
   const uint64_t step = version - 1;
@@ -228,16 +237,19 @@ void Checker::CheckSet(const ShardNow& now, const PartitionFacts& content) {
       }
       continue;
     }
+
     const auto [set, first] = sets_.emplace(std::make_pair(Order(now.view), step), tags);
     if (!first && set->second != tags) {
       return Fail(absl::StrCat(Where(now, content), ": another partition closed step ", step,
                                " with a different set of contributions"));
     }
+
     const std::vector<PositionRange>* const ranges = SetOf(step, tags);
     if (ranges == nullptr) {
       return Fail(absl::StrCat(Where(now, content),
                                ": the change is not a sum of contributions to step ", step));
     }
+
     double expected = 0;
     IntervalSet samples;
     for (const PositionRange& range : *ranges) {
@@ -248,6 +260,7 @@ void Checker::CheckSet(const ShardNow& now, const PartitionFacts& content) {
       samples.Add(Interval{range.begin, range.end});
       expected += model_.SumOf(range, tensor);
     }
+
     if (sum != expected) {
       return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
                                " is not the sum of the participants' samples"));
@@ -288,9 +301,11 @@ void Checker::CheckCommitted(const ShardNow& now) {
   uint64_t& committed = committed_[attempt];
   if (now.committed <= committed) return;
   committed = now.committed;
+
   // A view begins with a committed version, even if some shards have not installed the view.
   auto view = known_views_.find(Order(now.view));
   const bool first = view != known_views_.end() && view->second.first_step() == committed;
+
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     if (index_.IsEmpty(partition)) continue;
     auto it = last_.find({attempt, partition, committed});
@@ -362,6 +377,7 @@ void Checker::OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Element
     return;
   }
   if (synchronous()) return OnEvaluate(tensors);
+
   std::optional<std::set<double>> updates;
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     PartitionFacts content;
@@ -369,6 +385,7 @@ void Checker::OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Element
     for (uint32_t block : index_.BlocksOfPartition(partition)) {
       content.blocks.push_back(tensors[layout_.blocks(static_cast<int>(block)).tensor()]);
     }
+
     if (content.blocks.empty() || IsSilent(content)) continue;
     const std::optional<Applied> applied = Origin(content);
     if (!applied) return Fail("a reader's snapshot holds a content that never existed");
@@ -412,6 +429,7 @@ bool Checker::Explain(const ShardNow& now, const PartitionFacts& content, Applie
   size_t loud = 0;
   while (loud < content.blocks.size() && model_.IsSilent(TensorOf(content.partition, loud))) ++loud;
   if (loud == content.blocks.size()) return content.blocks == applied->content;
+
   double rest = content.blocks[loud][1] - applied->content[loud][1];
   std::vector<double> found;
   if (updates_.count(rest) != 0) {
@@ -428,6 +446,7 @@ bool Checker::Explain(const ShardNow& now, const PartitionFacts& content, Applie
     }
     if (!Choose(open, 0, rest, &found)) return false;
   }
+
   for (double tag : found) {
     if (!Apply(tag, applied)) return true;  // reported
     for (size_t i = 0; i < content.blocks.size(); ++i) {
@@ -437,6 +456,7 @@ bool Checker::Explain(const ShardNow& now, const PartitionFacts& content, Applie
       applied->content[i][1] += tag;
     }
   }
+
   for (size_t i = 0; i < content.blocks.size(); ++i) {
     if (content.blocks[i][0] != applied->content[i][0] ||
         content.blocks[i][1] != applied->content[i][1]) {
@@ -458,6 +478,7 @@ void Checker::CheckUpdates(const ShardNow& now, const PartitionFacts& content) {
     }
     it = applied_.emplace(key, *std::move(origin)).first;
   }
+
   const bool same = std::equal(
       content.blocks.begin(), content.blocks.end(), it->second.content.begin(),
       [](const Elements3& a, const Elements3& b) { return a[0] == b[0] && a[1] == b[1]; });
@@ -483,6 +504,7 @@ void Checker::OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worke
   if (job_.training().mode() != v1::BOUNDED_STALENESS) return;
   auto view = known_views_.find(Order(shard.view));
   if (shard.view.attempt() != lease_attempt_ || view == known_views_.end()) return;
+
   const auto answer = std::make_tuple(worker, Order(shard.view), clock);
   if (arbiter) {
     answers_[answer] = LeaseHolders(shard, view->second);
@@ -490,6 +512,7 @@ void Checker::OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worke
     return Fail(absl::StrCat("shard ", shard.incarnation % 1000, " answers clock ", clock,
                              " before the arbiter does (R13)"));
   }
+
   for (const v1::View::Member& member : view->second.workers()) {
     const uint64_t other = member.process().incarnation();
     if (other == worker || answers_[answer].count(other) == 0) continue;
@@ -542,6 +565,7 @@ void Checker::OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
   const RefKey key = {checkpoint_index.checkpoint().attempt(),
                       checkpoint_index.checkpoint().step()};
   const std::map<uint32_t, PartitionFacts>& files = files_[key];
+
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     if (index_.IsEmpty(partition)) continue;
     auto file = files.find(partition);
@@ -549,6 +573,7 @@ void Checker::OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
       return Fail(
           absl::StrCat("the manifest of step ", key.second, " lacks partition ", partition));
     }
+
     if (!synchronous()) {
       for (size_t i = 0; i < file->second.blocks.size(); ++i) {
         const uint32_t tensor = TensorOf(partition, i);
@@ -564,16 +589,19 @@ void Checker::OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
       }
       continue;
     }
+
     if (file->second.version != key.second) {
       return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
                                " has version ", file->second.version));
     }
+
     for (size_t i = 0; i < file->second.blocks.size() && !drops_stragglers(); ++i) {
       if (file->second.blocks[i][0] != model_.ExpectedSum(key.second, TensorOf(partition, i))) {
         return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
                                  " does not have the content of that version"));
       }
     }
+
     auto truth = truth_.find({key.first, partition, key.second});
     if (truth != truth_.end() && truth->second != TagsOf(file->second)) {
       return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,

@@ -38,6 +38,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   job.set_name("job");
   job.set_namespace_("default");
   job.set_uid("uid");
+
   v1::TrainingSpec& training = *job.mutable_training();
   training.set_mode(options.mode);
   training.set_bit_exact(options.bit_exact);
@@ -48,6 +49,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   training.set_global_batch_size(training.microbatch_size() * microbatches);
   training.set_steps(5 + random.Below(25));
   training.set_max_staleness(random.Below(4));
+
   if (options.drop_stragglers) {
     training.mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
     training.mutable_stragglers()->set_backup(1 + scenario.workers / 3);
@@ -60,8 +62,10 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
     training.set_max_batch_size(3 * training.global_batch_size());
     training.set_steps(4 * training.steps());  // until speeds are known
   }
+
   // Skipping makes the shards exchange norms before each close.
   training.set_non_finite(random.OneIn(4) ? v1::TrainingSpec::SKIP : v1::TrainingSpec::FAIL);
+
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADD);
   job.mutable_parameter_server()->set_replicas(scenario.shards);
   job.mutable_parameter_server()->set_partitions(1 + static_cast<uint32_t>(random.Below(6)));
@@ -70,6 +74,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   job.mutable_checkpoint()->set_interval_steps(1 + random.Below(5));
   job.mutable_checkpoint()->set_max_to_keep(2 + static_cast<uint32_t>(random.Below(2)));
   job.mutable_data()->mutable_evaluation()->set_interval_steps(random.Below(6));
+
   v1::TimeoutSpec& timeouts = *job.mutable_timeouts();
   timeouts.set_heartbeat(options.batches_by_speed ? 0.02 : 0.2);
   timeouts.set_suspect(0.3);
@@ -203,12 +208,14 @@ Outcome Cluster::Run() {
   if (faults_left_ == 0) calm_since_ = scheduler_.now();
   StartHostile();
   if (watched()) Watch();
+
   const absl::Time begin = scheduler_.now();
   v1::ViewId view;
   absl::Duration patience = kPatience;
   if (scenario_.liars > 0) patience += kLiesFor;
   // A restoration and a checkpoint read and write each partition.
   patience += scenario_.slow_disk * 4 * scenario_.job.parameter_server().partitions();
+
   while (!finished_ && !checker_.failed()) {
     if (!scheduler_.RunOne()) {
       checker_.Fail("no events are left, and the job has not finished");
@@ -222,6 +229,7 @@ Outcome Cluster::Run() {
                          coordinator_->view().first_step(), ", ",
                          coordinator_->view().workers_size(), " workers"));
     }
+
     if (scenario_.deleted_after > 0 && scheduler_.events() > scenario_.deleted_after) {
       outcome_.failure = checker_.failure();
       return outcome_;
@@ -234,6 +242,7 @@ Outcome Cluster::Run() {
     }
     if (scheduler_.events() > kMaxEvents) checker_.Fail("too many events");
   }
+
   if (!checker_.failed()) {
     const auto length = JobLength::Create(scenario_.job, scenario_.samples);
     const bool synchronous = scenario_.job.training().mode() == v1::SYNCHRONOUS;
@@ -247,6 +256,7 @@ Outcome Cluster::Run() {
     CheckOnlyOwnIsLeft();
     checker_.OnEnd(synchronous ? length->total_steps() : length->total_samples(), newest);
   }
+
   outcome_.failure = checker_.failure();
   outcome_.events = scheduler_.events();
   outcome_.simulated = scheduler_.now() - begin;

@@ -38,8 +38,10 @@ void Contract::OnInstall(const v1::Install& install) {
   const std::set<uint64_t>& replied = replied_[Order(install.pause())];
   const std::set<uint64_t>& pinned =
       pinned_[{view.id().attempt(), install.snapshot().snapshot_id()}];
+
   const bool late = view.mode() == v1::SYNCHRONOUS && install.snapshot().snapshot_id() != 0 &&
                     install.snapshot().step() < view.first_step();
+
   for (const v1::View::Shard& shard : view.shards()) {
     const uint64_t incarnation = shard.process().incarnation();
     if (replied.count(incarnation) == 0) {
@@ -110,6 +112,7 @@ void Contract::OnShardSays(uint64_t shard, const v1::MemberMessage& message) {
                      " sends a message to a coordinator that is older than that of attempt ",
                      state.attempt, ", term ", state.term.counter(), " (R1)"));
   }
+
   if (message.has_pause_reply()) OnReply(shard, message.pause_reply());
   if (message.has_state_ready() && message.state_ready().error().empty()) {
     ready_[Order(message.state_ready().init_id())].insert(shard);

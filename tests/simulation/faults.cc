@@ -27,11 +27,13 @@ void Cluster::MaybeFault() {
 
 void Cluster::DoFault() {
   const Scenario& s = scenario_;
+
   struct Kind {
     uint32_t weight;
     bool of_workers;  // harms no other process
     std::function<void()> fault;
   };
+
   const std::vector<Kind> kinds = {
       {s.kill_worker, true, [this] { KillWorker(); }},
       {s.freeze_worker, true, [this] { FreezeSome(v1::WORKER); }},
@@ -99,9 +101,11 @@ void Cluster::DoFault() {
          if (groups_.Break()) Trace("the connections among workers break");
        }},
   };
+
   uint64_t all = 0;
   for (const Kind& kind : kinds) all += kind.weight;
   if (all == 0) return;
+
   uint64_t pick = random_.Below(all);
   for (const Kind& kind : kinds) {
     if (pick < kind.weight) {
@@ -176,6 +180,7 @@ void Cluster::ReplaceCoordinator() {
   if (old == nullptr || old->frozen()) return;
   Trace("the coordinator freezes and is replaced");
   old->Freeze();
+
   scheduler_.After(random_.Between(absl::Milliseconds(1), absl::Seconds(1)),
                    [old] { old->Thaw(); });
   scheduler_.After(random_.Between(absl::Seconds(1), absl::Seconds(3)), [this, old] {
@@ -184,6 +189,7 @@ void Cluster::ReplaceCoordinator() {
     old->Die();
     network_.CutAll(*old);
   });
+
   // Half of the time the members notice late: they still have their streams to it.
   if (random_.OneIn(2)) network_.CutAll(*old);
   coordinator_ = nullptr;
@@ -222,6 +228,7 @@ void Cluster::FreezeForGood() {
     Trace(absl::StrCat(v1::Role_Name(role), " freezes for good"));
     process->FreezeForGood();
   }
+
   if (random_.OneIn(2)) return;
   const v1::Role other = roles[random_.Below(3)];
   scheduler_.After(random_.Between(absl::ZeroDuration(), absl::Milliseconds(400)), [this, other] {
@@ -349,6 +356,7 @@ void Cluster::Watch() {
   scheduler_.After(kLook, [this] {
     if (!finished_) Watch();
   });
+
   if (coordinator_ == nullptr) return;
   if (scheduler_.now() > coordinator_answered_ + kCoordinatorAnswers) {
     Trace("the coordinator does not answer its parent");
@@ -356,6 +364,7 @@ void Cluster::Watch() {
     KillCoordinator();
     return;
   }
+
   const auto travel = [this] {
     return random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
   };

@@ -33,12 +33,14 @@ void HostileProcess::Act() {
     for (const StreamRef& stream : control_) cluster_.network().CloseByClient(stream);
     return;
   }
+
   Random& random = cluster_.random();
   cluster_.scheduler().After(
       random.Between(absl::Microseconds(200), absl::Milliseconds(liar_ ? 60 : 20)),
       [self = std::static_pointer_cast<HostileProcess>(shared_from_this())] {
         self->Handle([self] { self->Act(); });
       });
+
   const uint64_t kind = random.Below(100);
   if (kind < 8 || data_.empty()) {
     OpenData();
@@ -110,6 +112,7 @@ void HostileProcess::OpenControl() {
           self->control_.erase(std::remove(self->control_.begin(), self->control_.end(), stream),
                                self->control_.end());
         };
+
         if (self->cluster_.random().OneIn(6)) return;
         v1::MemberMessage message;
         v1::Register& request = *message.mutable_register_();
@@ -233,6 +236,7 @@ void HostileProcess::LeaveOutOwn(v1::Header* header) {
         header->mutable_push()->clear_complete();
         header->mutable_push()->set_step(header->push().step() + cluster_.random().Below(2));
         break;
+
       }
       header->mutable_push()->set_step(header->push().step() + kFar);
       header->mutable_push()->set_clock(header->push().clock() + kFar);

@@ -92,10 +92,12 @@ int main(int argc, char** argv) {
       {"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},
       {"rowsbounded", {v1::BOUNDED_STALENESS, false, false, true}},
   };
+
   const uint64_t first = absl::GetFlag(FLAGS_first);
   const Cluster::Tracing tracing = absl::GetFlag(FLAGS_messages) ? Cluster::Tracing::kMessages
                                    : absl::GetFlag(FLAGS_trace)  ? Cluster::Tracing::kEvents
                                                                  : Cluster::Tracing::kNone;
+
   const Mutation* mutation = nullptr;
   for (const Mutation& one : Mutations()) {
     if (one.name == absl::GetFlag(FLAGS_mutation)) mutation = &one;
@@ -104,6 +106,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "there is no mutation \"%s\"\n", absl::GetFlag(FLAGS_mutation).c_str());
     return 2;
   }
+
   uint64_t failures = 0;
   bool known = false;
   for (const auto& [name, options] : modes) {
@@ -130,11 +133,13 @@ int main(int argc, char** argv) {
                   static_cast<unsigned long long>(seed), OtherFlags().c_str());
       if (!absl::GetFlag(FLAGS_keep_going)) return 1;
     }
+
     std::printf("%s: %llu seeds, %llu events, %llu faults, %llu views\n", name.c_str(),
                 static_cast<unsigned long long>(absl::GetFlag(FLAGS_seeds)),
                 static_cast<unsigned long long>(events), static_cast<unsigned long long>(faults),
                 static_cast<unsigned long long>(views));
   }
+
   if (!known) {
     std::fprintf(stderr, "there is no mode \"%s\"\n", absl::GetFlag(FLAGS_mode).c_str());
     return 2;

@@ -82,11 +82,13 @@ std::string MemoryStorage::DamageRecord(Random* random) {
       if (absl::EndsWith(name, ".json")) paths.push_back(absl::StrCat(kClaims, "/", name));
     }
   }
+
   if (paths.empty()) return "";
   // Most often the newest claim, because a restoration begins with it.
   const std::string& path =
       paths[random->OneIn(2) ? random->Below(paths.size()) : paths.size() - 1];
   if (damage_.count(path) > 0) return "";
+
   // Once all shards that knew the newest attempt are gone and its claim is removed, only a
   // checkpoint of the attempt shows that it existed.
   const std::vector<v1::CheckpointRef> checkpoints = storage_->ListCheckpoints().value();
@@ -104,6 +106,7 @@ std::string MemoryStorage::DamageFile(const std::string& path, bool may_remove, 
     damage_[path] = {written, std::nullopt};
     return absl::StrCat(path, " is removed");
   }
+
   std::string content = written;
   const size_t at = random->Below(content.size());
   const bool cut = random->OneIn(3);
@@ -112,6 +115,7 @@ std::string MemoryStorage::DamageFile(const std::string& path, bool may_remove, 
   } else {
     content[at] = static_cast<char>(content[at] ^ 1 << random->Below(8));
   }
+
   Write(path, content);
   damage_[path] = {written, content};
   return absl::StrCat(path, cut ? " is truncated at byte " : " has a flipped bit in byte ", at);

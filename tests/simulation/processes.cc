@@ -340,12 +340,14 @@ void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
                                            CheckpointDirectory(checkpoint_index.checkpoint()),
                                            " names ", file.name(), ", which does not exist"));
     }
+
     absl::Status status;
     OnDisk([&] { status = cluster_.storage()->WriteCheckpointIndex(checkpoint_index); });
     cluster_.Trace(absl::StrCat("manifest ", CheckpointDirectory(checkpoint_index.checkpoint())));
     cluster_.checker().OnCheckpointIndex(checkpoint_index);
     if (!alive()) return;
     if (newest && !status.ok()) cluster_.checker().Fail(std::string(status.message()));
+
     After([this, checkpoint_index, status] {
       core_.OnCheckpointIndexWritten(checkpoint_index.checkpoint(), status,
                                      cluster_.scheduler().now());
@@ -405,6 +407,7 @@ void Member::LookForCoordinator() {
       });
     });
   };
+
   cluster_.network().Open(
       self, [self] { return self->cluster_.FindCoordinator(); },
       [](const StreamRef& stream) {
@@ -642,6 +645,7 @@ void ShardProcess::OpenPeer(uint64_t incarnation) {
       });
     });
   };
+
   cluster_.network().Open(
       self, [self, address = peer.address] { return self->cluster_.FindShard(address); },
       [](const StreamRef& stream) {
@@ -671,6 +675,7 @@ void ShardProcess::OpenPeer(uint64_t incarnation) {
           self->core_.OnShardConnected(incarnation, self->cluster_.scheduler().now());
           self->Perform();
         };
+
         self->cluster_.network().ToServer(stream,
                                           [stream, hello = self->core_.MakeHello(peer.process)] {
                                             static_cast<ShardProcess*>(stream->server.process.get())
@@ -729,6 +734,7 @@ void ShardProcess::On(const ps::WritePartition& action) {
             self->Perform();
             return;
           }
+
           const ps::EncodedPartition encoded = ps::EncodePartition(*action.content);
           v1::PartitionFile file = encoded.file;
           (void)self->cluster_.storage()->WriteFile(action.checkpoint, file.name(), encoded.bytes);
@@ -822,6 +828,7 @@ void WorkerProcess::On(const worker::ConnectShard& action) {
     self->Do(self->core_.OnShardBroken(shard, absl::UnavailableError("broken"),
                                        self->cluster_.scheduler().now()));
   };
+
   cluster_.network().Open(
       self, [self, address = action.address] { return self->cluster_.FindShard(address); },
       [](const StreamRef& stream) {
@@ -1013,6 +1020,7 @@ void WorkerProcess::Gradient(size_t place, double tag) {
   const auto tensor = static_cast<uint32_t>(current_.size() - 1 - place);
   const absl::Time now = cluster_.scheduler().now();
   ToyModel& model = cluster_.model();
+
   if (model.IsSilent(tensor)) {
     Do(core_.OnNoGradient(compute.id, tensor, now));
   } else {
@@ -1021,6 +1029,7 @@ void WorkerProcess::Gradient(size_t place, double tag) {
     Do(table ? core_.OnRowGradient(compute.id, tensor, {0}, std::move(gradient), now)
              : core_.OnGradient(compute.id, tensor, std::move(gradient), now));
   }
+
   if (!alive()) return;
   cluster_.scheduler().After(
       cluster_.random().Between(absl::Microseconds(20), absl::Microseconds(400)),

@@ -24,6 +24,7 @@ void RandomMessage::Learn(const Message& message) {
     if (numbers_.size() < kMaxNumbers) numbers_.push_back(0);
     numbers_[next_++ % kMaxNumbers] = number;
   };
+
   for (const FieldDescriptor* field : fields) {
     const bool repeated = field->is_repeated();
     const int size = repeated ? reflection.FieldSize(message, field) : 1;
@@ -154,6 +155,7 @@ void RandomMessage::Change(Message* message) {
       Set(message, field, 0);
     }
   }
+
   // Sometimes sets one field that was not set.
   const google::protobuf::Descriptor& type = *message->GetDescriptor();
   if (type.field_count() == 0 || !random_.OneIn(8)) return;

@@ -58,6 +58,7 @@ void ReaderProcess::Open(const v1::View::Shard& shard) {
         stream->on_frame = [self, stream](const v1::Header& header, const absl::Cord& payload) {
           self->OnFrame(stream, header, payload);
         };
+
         v1::Header header;
         v1::Hello& hello = *header.mutable_hello();
         hello.set_min_wire_version(1);
@@ -67,6 +68,7 @@ void ReaderProcess::Open(const v1::View::Shard& shard) {
         hello.mutable_sender()->set_index(self->index_);
         hello.mutable_sender()->set_incarnation(self->incarnation_);
         hello.set_shard_incarnation(shard.process().incarnation());
+
         v1::Header pull;
         pull.mutable_pull()->set_snapshot_id(self->snapshot_.snapshot_id());
         for (const v1::Header& frame : {header, pull}) {

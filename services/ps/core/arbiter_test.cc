@@ -77,6 +77,7 @@ TEST_F(ArbiterTest, GrantsPermitsInOrderOfRequestUpToTheLimit) {
   arbiter.RequestPermit(1, 1, 0);
   arbiter.RequestPermit(2, 1, 0);
   arbiter.RequestPermit(3, 1, 0);
+
   std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers();
   ASSERT_THAT(answers, SizeIs(2));
   EXPECT_EQ(answers[0].permit->ordinal(), 5);
@@ -85,6 +86,7 @@ TEST_F(ArbiterTest, GrantsPermitsInOrderOfRequestUpToTheLimit) {
       << "the first update counts although it is not applied";
   EXPECT_EQ(answers[1].worker, 2);
   EXPECT_THAT(arbiter.Waiting(), ElementsAre(3));
+
   arbiter.OnApplied(2, 1, {});
   answers = arbiter.TakeAnswers();
   ASSERT_THAT(answers, SizeIs(1));

@@ -98,10 +98,12 @@ TEST_F(BlockUpdateTest, ResultDoesNotDependOnHowTheGradientIsSliced) {
   job.mutable_optimizer()->set_beta1(0.9);
   job.mutable_optimizer()->set_beta2(0.99);
   job.mutable_optimizer()->set_eps(1e-8);
+
   constexpr int kCount = 4001;
   Make(v1::FLOAT32, kCount);
   std::vector<float> values(kCount);
   for (int i = 0; i < kCount; ++i) values[i] = std::sin(static_cast<float>(i));
+
   const BlockState whole = Update(SumOf(values));
   for (size_t size : {1, 3, 7, 64, 1000, 8191}) {
     Sum sum;
@@ -111,6 +113,7 @@ TEST_F(BlockUpdateTest, ResultDoesNotDependOnHowTheGradientIsSliced) {
     EXPECT_EQ(chopped.slots[0]->bytes(), whole.slots[0]->bytes());
     EXPECT_EQ(chopped.slots[1]->bytes(), whole.slots[1]->bytes());
   }
+
   Sum block = SumOf(values);
   ASSERT_TRUE(Materialize(info, *pool, &block).ok());
   EXPECT_EQ(Update(std::move(block)).parameters->bytes(), whole.parameters->bytes());
@@ -162,6 +165,7 @@ TEST_F(BlockUpdateTest, FindsNonFiniteGradientInAnyPosition) {
       EXPECT_EQ(UpdateBlock(*model, info, arguments, now, nullptr, &sum, *pool, &next).code(),
                 absl::StatusCode::kOutOfRange);
       EXPECT_EQ(next.parameters, nullptr);
+
       GradientNorm norm;
       sum = SumOf(values);
       ASSERT_TRUE(MeasureGradient(info, 1, &sum, *pool, &norm).ok());

@@ -29,21 +29,25 @@ class PartitionFileTest : public ::testing::Test {
     job.mutable_optimizer()->set_beta1(0.9);
     job.mutable_optimizer()->set_beta2(0.999);
     job.mutable_optimizer()->set_eps(1e-8);
+
     AddTensor("fc1.weight", {512, 256}, v1::FLOAT32, v1::PARAMETER);
     AddTensor("fc1.bias", {5}, v1::BFLOAT16, v1::PARAMETER);
     AddTensor("bn.running_mean", {3}, v1::FLOAT64, v1::BUFFER);
     AddTensor("bn.num_batches_tracked", {}, v1::INT64, v1::COUNTER);
+
     model = *ShardModel::Create(job, table, *MakeLayout(table, 1));
     content.model = model;
     content.version = 17;
     for (size_t i = 0; i < model->blocks(); ++i) {
       content.blocks.push_back(Filled(model->block(i), /*updated=*/i != 1));
     }
+
     v1::ClockRecord& record = content.clocks.emplace_back();
     record.set_worker(0xfedcba9876543210);
     record.set_clock(3);
     record.mutable_samples()->set_begin(8);
     record.mutable_samples()->set_end(12);
+
     encoded = EncodePartition(content);
   }
 
@@ -98,6 +102,7 @@ TEST_F(PartitionFileTest, ReadsBackWrittenPartitionBitForBit) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ((*read)->version, 17);
   EXPECT_EQ(StateHash(**read), StateHash(content));
+
   for (size_t i = 0; i < content.blocks.size(); ++i) {
     EXPECT_EQ((*read)->blocks[i].count, content.blocks[i].count);
     EXPECT_EQ((*read)->blocks[i].parameters->bytes(), content.blocks[i].parameters->bytes());
@@ -107,6 +112,7 @@ TEST_F(PartitionFileTest, ReadsBackWrittenPartitionBitForBit) {
       EXPECT_EQ((*read)->blocks[i].slots[s]->bytes(), content.blocks[i].slots[s]->bytes());
     }
   }
+
   ASSERT_THAT((*read)->clocks, SizeIs(1));
   EXPECT_EQ((*read)->clocks[0].worker(), 0xfedcba9876543210);
   EXPECT_EQ((*read)->clocks[0].clock(), 3);
@@ -119,6 +125,7 @@ TEST_F(PartitionFileTest, IsASafetensorsFile) {
   memcpy(&length, bytes.data(), sizeof(length));
   EXPECT_EQ((8 + length) % 8, 0);
   const nlohmann::json header = nlohmann::json::parse(bytes.substr(8, length));
+
   std::vector<std::string> names;
   uint64_t end = 0;
   for (const auto& [name, entry] : header.items()) {
@@ -129,6 +136,7 @@ TEST_F(PartitionFileTest, IsASafetensorsFile) {
       end = std::max(end, entry["data_offsets"][1].get<uint64_t>());
     }
   }
+
   EXPECT_EQ(8 + length + end, bytes.size());
   EXPECT_THAT(names, IsSupersetOf({"fc1.weight[0:65536]", "fc1.weight[65536:131072]",
                                    "fc1.weight[0:65536]/exp_avg", "fc1.bias[0:5]",
@@ -173,12 +181,14 @@ TEST_F(PartitionFileTest, ErrorNamesDamagedFileAndItsDamage) {
       {bytes.substr(0, bytes.size() - 1), "ends within"},
       {bytes + "x", "longer than its arrays"},
   };
+
   for (const auto& [damaged, says] : table) {
     const absl::Status status = DecodeAs(damaged).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << says;
     EXPECT_THAT(std::string(status.message()), HasSubstr("partition-00000.safetensors"));
     EXPECT_THAT(std::string(status.message()), HasSubstr(says));
   }
+
   std::string bit = bytes;
   bit.back() = static_cast<char>(bit.back() ^ 1);
   EXPECT_THAT(std::string(DecodeAs(bit).status().message()), HasSubstr("content hashes to"));
@@ -191,10 +201,12 @@ TEST_F(PartitionFileTest, HeaderThatIsNestedDeeplyOrNotUtf8IsDamaged) {
   memcpy(&length, bytes.data(), sizeof(length));
   const std::string header = bytes.substr(8, length);
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+
   const std::pair<std::string, std::string> edits[] = {
       {"{\"fc1.bias[0:5]\": " + deep + "}", "nested deeper"},
       {header.substr(0, header.rfind('}')) + ", \"more\": " + deep + "}", "nested deeper"},
       {absl::StrReplaceAll(header, {{"fc1.bias", "fc1.b\xE9s"}}), "not UTF-8"}};
+
   for (const auto& [text, message] : edits) {
     const uint64_t size = text.size();
     std::string file(reinterpret_cast<const char*>(&size), sizeof(size));

@@ -137,6 +137,7 @@ class Table {
   ReceivedBlock BlockOf(size_t index, const Contribution& given) const {
     const BlockInfo& info = model_->block(index);
     const RowCut cut{kRowElements, info.offset, info.count};
+
     ReceivedBlock block;
     block.block = static_cast<uint32_t>(index);
     const size_t row_bytes = kRowElements * ElementBytes(dtype_);
@@ -146,6 +147,7 @@ class Table {
     block.codec = v1::CODEC_ROWS;
     block.payload = EncodeRows(cut, rows, dtype_,
                                [&](size_t i) { return bytes.data() + (first + i) * row_bytes; });
+
     if (by_rows_) return block;
     std::string whole(info.bytes, '\0');
     EXPECT_TRUE((*FindCodec(v1::CODEC_ROWS))
@@ -227,6 +229,7 @@ TEST(PartitionRowsTest, StepsByRowsEqualWholeStepsBitForBit) {
     Table whole(c.optimizer, c.dtype, false);
     RandomGradients random(static_cast<uint32_t>(c.dtype) * 10 + c.optimizer.name());
     std::vector<std::pair<std::shared_ptr<PartitionContent>, std::string>> pinned;
+
     for (int step = 0; step < 60; ++step) {
       const size_t members = 1 + random.Below(kMicrobatches);
       for (Table* table : {&rows, &whole}) table->partition().Reset(members);
@@ -235,9 +238,11 @@ TEST(PartitionRowsTest, StepsByRowsEqualWholeStepsBitForBit) {
         const Contribution given = random.Next(random.Below(10) == 0 ? kRows / 2 : 60);
         for (Table* table : {&rows, &whole}) table->Add(member, given, c.tree);
       }
+
       for (Table* table : {&rows, &whole}) ASSERT_TRUE(table->Close().ok());
       ASSERT_EQ(BytesOf(rows.partition().blocks()), BytesOf(whole.partition().blocks()))
           << v1::OptimizerSpec::Name_Name(c.optimizer.name()) << " step " << step;
+
       const uint64_t version = rows.partition().version();
       if (random.Below(6) == 0) {
         const auto content = rows.partition().Pin(version - random.Below(2));
@@ -246,6 +251,7 @@ TEST(PartitionRowsTest, StepsByRowsEqualWholeStepsBitForBit) {
       if (random.Below(6) == 0 && !pinned.empty()) pinned.erase(pinned.begin());
       ASSERT_EQ(BytesOf(*rows.partition().At(version - 1)),
                 BytesOf(*whole.partition().At(version - 1)));
+
       const bool undone = random.Below(5) == 0;
       for (Table* table : {&rows, &whole}) {
         undone ? table->partition().RollBack() : table->partition().DropUndo();
@@ -262,12 +268,14 @@ TEST(PartitionRowsTest, AsynchronousUpdatesByRowsEqualWholeUpdatesBitForBit) {
     Table whole(c.optimizer, c.dtype, false);
     RandomGradients random(static_cast<uint32_t>(c.dtype) * 10 + c.optimizer.name());
     std::vector<std::pair<std::shared_ptr<PartitionContent>, std::string>> pinned;
+
     for (int update = 0; update < 30; ++update) {
       std::vector<Contribution> given;
       for (size_t i = random.Below(3); i > 0; --i) given.push_back(random.Next(60));
       for (Table* table : {&rows, &whole}) ASSERT_TRUE(table->Apply(given).ok());
       ASSERT_EQ(BytesOf(rows.partition().blocks()), BytesOf(whole.partition().blocks()))
           << v1::OptimizerSpec::Name_Name(c.optimizer.name()) << " update " << update;
+
       if (random.Below(6) == 0) {
         const auto content = rows.partition().Pin(0);
         pinned.emplace_back(content, BytesOf(content->blocks));
@@ -326,12 +334,14 @@ TEST(PartitionRowsTest, NonFiniteValueChangesNothing) {
         Step(table, random);
       }
     }
+
     const std::string before = BytesOf(table.partition().blocks());
     // Only the last block is refused; the blocks before it are valid.
     Contribution bad;
     bad.rows = {0, kRows / 2, kRows - 1};
     bad.values.assign(3 * kRowElements, 1);
     bad.values.back() = std::numeric_limits<double>::quiet_NaN();
+
     absl::Status refused;
     if (asynchronous) {
       refused = table.Apply({bad});
@@ -340,6 +350,7 @@ TEST(PartitionRowsTest, NonFiniteValueChangesNothing) {
       table.Add(0, bad, false);
       refused = table.Close();
     }
+
     EXPECT_TRUE(absl::IsOutOfRange(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("table["));
     EXPECT_EQ(BytesOf(table.partition().blocks()), before);

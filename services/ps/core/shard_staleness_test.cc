@@ -161,6 +161,7 @@ TEST_F(StalenessRuleTest, DelayCompensationUsesTheScaledGradient) {
   Pull(one);
   Pull(two);
   Update(one, 1, 0);
+
   const uint64_t clock = ++clocks_[two];
   Permit(two, clock, 0);
   for (uint32_t partition : {0, 1}) {  // the sum over 4 samples
@@ -169,12 +170,14 @@ TEST_F(StalenessRuleTest, DelayCompensationUsesTheScaledGradient) {
     header.mutable_push()->set_ordinal(ordinals_[two]);
     shard.Send(two, header, CordOf(std::vector<float>(partition == 0 ? 4 : 2, 4)));
   }
+
   v1::Header header = NewHeader();
   header.mutable_apply()->set_clock(clock);
   header.mutable_apply()->set_ordinal(ordinals_[two]);
   *header.mutable_apply()->mutable_samples() =
       ShardHarness::Microbatches(next_[two], next_[two] + 4);
   shard.Send(two, header);
+
   EXPECT_FLOAT_EQ(Value(), -0.5f - 0.5f * (1 - 0.5f));
 }
 
@@ -194,6 +197,7 @@ TEST_F(StalenessRuleTest, InstallAppliesWinningUpdateWithItsStaleness) {
   Pull(two);
   Update(one, 1, 0);
   Stage(two, 1, 1);
+
   shard.Pause(3);
   v1::Install install = shard.MakeInstall(shard.MakeView(3, kUpdates + 2, {7}));
   v1::ClockRecord& winner = *install.add_clocks();
@@ -201,6 +205,7 @@ TEST_F(StalenessRuleTest, InstallAppliesWinningUpdateWithItsStaleness) {
   winner.set_clock(1);
   winner.set_staleness(1);
   *winner.mutable_samples() = ShardHarness::Microbatches(next_[two], next_[two] + 1);
+
   v1::CoordinatorMessage message;
   *message.mutable_install() = install;
   shard.Tell(message);

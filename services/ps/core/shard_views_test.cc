@@ -330,9 +330,11 @@ TEST_F(ViewsTest, RollsBackPartitionsAheadOfTheViewsFirstStep) {
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(1);
   shard.job.mutable_optimizer()->set_momentum(1);
+
   Begin();
   Step(0);
   Close(1, 0);
+
   shard.Pause(2);
   const std::vector<v1::PauseReply> replies = shard.TakePauseReplies();
   ASSERT_THAT(replies, SizeIs(1));
@@ -340,6 +342,7 @@ TEST_F(ViewsTest, RollsBackPartitionsAheadOfTheViewsFirstStep) {
   EXPECT_EQ(replies[0].partitions(0).version(), 2);
   EXPECT_EQ(replies[0].partitions(1).version(), 1);
   EXPECT_EQ(replies[0].committed(), 1);
+
   shard.Install(shard.MakeView(2, 1, {7, 8}));
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Values(0), (Values{-1, -1, -1, -1}));
@@ -469,17 +472,20 @@ TEST_F(InitializationTest, PauseReplyReportsReadyInitIdOrNewestView) {
   shard.Prepare(1);
   shard.Pause(1);
   EXPECT_FALSE(shard.TakePauseReplies().at(0).has_ready_init_id());
+
   const StreamId stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1, 1, 1});
   PushInitial(stream, 1, 1, {1, 1}, true);
   shard.Pause(2, /*term=*/2);
   EXPECT_EQ(shard.TakePauseReplies().at(0).ready_init_id().number(), 1);
+
   v1::View view = shard.MakeView(3, 0, {7, 8});
   view.mutable_id()->mutable_term()->set_counter(3);
   view.mutable_id()->mutable_term()->set_coordinator(3);
   shard.Pause(3, /*term=*/3);
   shard.TakeMessages();
   shard.Install(view);
+
   shard.Pause(4, /*term=*/4);
   const v1::PauseReply reply = shard.TakePauseReplies().at(0);
   EXPECT_FALSE(reply.has_ready_init_id());
@@ -561,6 +567,7 @@ TEST_F(ViewsTest, ResendsUnacknowledgedMessagesAfterReconnect) {
   shard.TakeMessages();
   shard.core().OnCoordinatorLost(shard.now);
   shard.Connect();
+
   bool registered = false;
   bool replied = false;
   for (const v1::MemberMessage& message : shard.TakeMessages()) {
@@ -570,6 +577,7 @@ TEST_F(ViewsTest, ResendsUnacknowledgedMessagesAfterReconnect) {
     }
     if (message.has_pause_reply()) replied = message.pause_reply().pause().number() == 2;
   }
+
   EXPECT_TRUE(registered);
   EXPECT_TRUE(replied);
 }
@@ -581,6 +589,7 @@ TEST_F(ViewsTest, HeartbeatsAndProgressFollowTheClock) {
   shard.core().OnTick(shard.now);
   shard.TakeMessages();
   EXPECT_EQ(shard.core().NextTick(), shard.now + absl::Milliseconds(500));
+
   Step(0);
   shard.TakeMessages();
   Step(1);
@@ -588,6 +597,7 @@ TEST_F(ViewsTest, HeartbeatsAndProgressFollowTheClock) {
                                  &v1::MemberMessage::shard_progress),
               IsEmpty())
       << "at most one report in 100 ms";
+
   shard.now = shard.core().NextTick();
   shard.core().OnTick(shard.now);
   const auto progress = shard.TakeMessages(&v1::MemberMessage::has_shard_progress,
@@ -595,6 +605,7 @@ TEST_F(ViewsTest, HeartbeatsAndProgressFollowTheClock) {
   ASSERT_THAT(progress, SizeIs(1));
   EXPECT_EQ(progress[0].closed(), 2);
   EXPECT_EQ(progress[0].committed(), 1);
+
   shard.now += absl::Milliseconds(500);
   shard.core().OnTick(shard.now);
   EXPECT_THAT(shard.TakeMessages(&v1::MemberMessage::has_heartbeat, &v1::MemberMessage::heartbeat),
@@ -658,18 +669,21 @@ class SnapshotsTest : public ViewsTest {
     *checkpoint_index.mutable_checkpoint() = writes[0].checkpoint;
     *checkpoint_index.mutable_table() = shard.table;
     *checkpoint_index.mutable_layout() = shard.layout();
+
     std::map<uint32_t, absl::Cord> files;
     for (const WritePartition& write : writes) {
       const EncodedPartition encoded = EncodePartition(*write.content);
       files[write.partition] = encoded.bytes;
       *checkpoint_index.add_files() = encoded.file;
     }
+
     message.mutable_prepare_state()->set_version(checkpoint_index.checkpoint().step());
     shard.Tell(message);
     for (const LoadPartition& load : shard.TakeActions<LoadPartition>()) {
       shard.core().OnPartitionLoaded(load.init_id, load.file.partition(),
                                      files[load.file.partition()], shard.now);
     }
+
     shard.Pause(1, 1, attempt);
     shard.Install(shard.MakeView(1, checkpoint_index.checkpoint().step(), {7, 8}, attempt));
   }
@@ -696,10 +710,12 @@ TEST_F(SnapshotsTest, PinsSnapshotAtItsStepAndReportsItWhenCommitted) {
   Open(Snapshot(1, 1));
   Step(0);
   EXPECT_THAT(TakePinned(), IsEmpty()) << "step 1 may still be rolled back";
+
   PushOne(1, 0);
   EXPECT_THAT(TakePinned(), IsEmpty()) << "one member's push is not enough";
   PushTwo(1, 0);
   EXPECT_THAT(TakePinned(), ElementsAre(1));
+
   Close(1, 1);
   Step(2);
   shard.TakeFrames(two);
@@ -708,6 +724,7 @@ TEST_F(SnapshotsTest, PinsSnapshotAtItsStepAndReportsItWhenCommitted) {
   shard.Send(two, pull);
   EXPECT_THAT(shard.TakeData(two),
               UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 1)), Pair(Pair(1, 1), Values(2, 1))));
+
   const StreamId reader = shard.Open(60, v1::READER);
   pull.clear_view();
   shard.Send(reader, pull);
@@ -771,11 +788,13 @@ TEST_F(SnapshotsTest, RollbackDropsPinAndKeepsSnapshotNamedByInstall) {
   Step(0);
   ChangeView(2, 0, &snapshot);
   EXPECT_THAT(TakePinned(), IsEmpty());
+
   shard.Push(one, 0, 0, Values(4, 5), kMicrobatches(0, 2));
   shard.Push(two, 0, 0, Values(4, 5), kMicrobatches(2, 4));
   Close(0, 1);
   Step(1);
   EXPECT_THAT(TakePinned(), ElementsAre(1));
+
   shard.TakeFrames(one);
   v1::Header pull = shard.HeaderOf(2);
   pull.mutable_pull()->set_snapshot_id(1);
@@ -827,6 +846,7 @@ TEST_F(SnapshotsTest, WritesCheckpointByPartitionAndLoadsIt) {
   shard.job.mutable_optimizer()->set_learning_rate(1);
   shard.job.mutable_optimizer()->set_momentum(1);
   Begin();
+
   Open(Snapshot(1, 1, /*write=*/true));
   Step(0);
   EXPECT_THAT(shard.TakeActions<WritePartition>(), IsEmpty());
@@ -834,11 +854,13 @@ TEST_F(SnapshotsTest, WritesCheckpointByPartitionAndLoadsIt) {
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
   ASSERT_THAT(writes, SizeIs(2));
   shard.TakeMessages();
+
   v1::CheckpointIndex checkpoint_index;
   checkpoint_index.mutable_checkpoint()->set_attempt(1);
   checkpoint_index.mutable_checkpoint()->set_step(1);
   *checkpoint_index.mutable_table() = shard.table;
   *checkpoint_index.mutable_layout() = shard.layout();
+
   std::map<uint32_t, absl::Cord> files;
   for (const WritePartition& write : writes) {
     EXPECT_EQ(write.directory, "somewhere");
@@ -847,6 +869,7 @@ TEST_F(SnapshotsTest, WritesCheckpointByPartitionAndLoadsIt) {
     *checkpoint_index.add_files() = encoded.file;
     Written(write, encoded.file);
   }
+
   const auto written = shard.TakeMessages(&v1::MemberMessage::has_snapshot_written,
                                           &v1::MemberMessage::snapshot_written);
   ASSERT_THAT(written, SizeIs(1));
@@ -859,16 +882,19 @@ TEST_F(SnapshotsTest, WritesCheckpointByPartitionAndLoadsIt) {
   *message.mutable_prepare_state()->mutable_checkpoint() = checkpoint_index;
   message.mutable_prepare_state()->set_version(checkpoint_index.checkpoint().step());
   shard.Tell(message);
+
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));
   for (const LoadPartition& load : loads) {
     shard.core().OnPartitionLoaded(load.init_id, load.file.partition(),
                                    files[load.file.partition()], shard.now);
   }
+
   const auto ready =
       shard.TakeMessages(&v1::MemberMessage::has_state_ready, &v1::MemberMessage::state_ready);
   ASSERT_THAT(ready, SizeIs(1));
   EXPECT_EQ(ready[0].error(), "");
+
   v1::View view = shard.MakeView(1, 1, {7, 8}, /*attempt=*/2);
   shard.Pause(1, 1, /*attempt=*/2);
   shard.Install(view);
@@ -884,16 +910,20 @@ TEST_F(SnapshotsTest, IgnoresLateWriteOfEarlierAttempt) {
   const std::vector<WritePartition> slow = shard.TakeActions<WritePartition>();
   ASSERT_THAT(slow, SizeIs(2));
   RestoreAsAttempt(2, slow);
+
   v1::OpenSnapshot again = Snapshot(1, 0, /*write=*/true);
   again.mutable_name()->set_attempt(2);
   Open(again);
+
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
   ASSERT_THAT(writes, SizeIs(2));
   shard.TakeMessages();
+
   for (const WritePartition& write : slow) Written(write, EncodePartition(*write.content).file);
   EXPECT_THAT(TakeWritten(), IsEmpty()) << "the files of attempt 2 are not written";
   for (const WritePartition& write : slow) Written(write, absl::UnavailableError("it failed"));
   for (const WritePartition& write : writes) Written(write, EncodePartition(*write.content).file);
+
   const std::vector<v1::SnapshotWritten> written = TakeWritten();
   ASSERT_THAT(written, SizeIs(1));
   EXPECT_EQ(written[0].name().attempt(), 2);
@@ -908,13 +938,16 @@ TEST_F(SnapshotsTest, ReportsFailedFileWriteAndTrainingContinues) {
   for (const WritePartition& write : writes) {
     Written(write, absl::ResourceExhaustedError("disk full"));
   }
+
   const auto failed = shard.TakeMessages(&v1::MemberMessage::has_snapshot_failed,
                                          &v1::MemberMessage::snapshot_failed);
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_EQ(failed[0].reason(), "disk full");
   EXPECT_EQ(failed[0].past(), 0);
+
   Step(0);
   EXPECT_EQ(shard.Version(0), 1);
+
   // The snapshot can still be evaluated.
   const StreamId reader = shard.Open(60, v1::READER);
   v1::Header pull = shard.HeaderOf(1);
@@ -931,16 +964,19 @@ TEST_F(SnapshotsTest, NamesDamagedFile) {
   v1::CheckpointIndex& checkpoint_index = *message.mutable_prepare_state()->mutable_checkpoint();
   *checkpoint_index.mutable_table() = shard.table;
   *checkpoint_index.mutable_layout() = message.prepare_state().layout();
+
   for (uint32_t p : {0, 1}) {
     v1::PartitionFile& file = *checkpoint_index.add_files();
     file.set_partition(p);
     file.set_name(PartitionFileName(p));
     file.set_bytes(100);
   }
+
   shard.Tell(message);
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));
   shard.core().OnPartitionLoaded(loads[0].init_id, 0, absl::Cord("garbage"), shard.now);
+
   const auto ready =
       shard.TakeMessages(&v1::MemberMessage::has_state_ready, &v1::MemberMessage::state_ready);
   ASSERT_THAT(ready, SizeIs(1));

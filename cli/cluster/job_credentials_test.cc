@@ -144,9 +144,9 @@ TEST_F(JobCredentialsTest, ReportsThatOneSideUsesPlainText) {
   const auto credentials = ReaderCredentials(connection_, Job(), now_);
   ASSERT_TRUE(credentials.ok()) << credentials.status();
   EXPECT_THAT(Pull(Serve(false), *credentials).status().message(),
-              HasSubstr("(the other side speaks plain text, and this side TLS; look into its "));
+              HasSubstr("(the other side uses plain text, and this side uses TLS; look into its "));
   EXPECT_THAT(Pull(Serve(true), nullptr).status().message(),
-              HasSubstr("(this side speaks plain text, and the other side perhaps TLS; look into"));
+              HasSubstr("(this side uses plain text; the other side may use TLS; look into"));
 }
 
 TEST_F(JobCredentialsTest, ForbiddenSecretErrorShowsRequiredRole) {

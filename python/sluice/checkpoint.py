@@ -67,6 +67,7 @@ def _load_checkpoint(directory, torch):
                  for file in checkpoint_index.get('files', [])]
     except (KeyError, TypeError, ValueError, MemoryError) as error:
         raise errors.SluiceError(f'{directory}/manifest.json contradicts itself: {error!r}') from error
+
     filled = {name: 0 for name in flats}
     for name, size, crc in files:
         if not name or '/' in name:
@@ -76,10 +77,12 @@ def _load_checkpoint(directory, torch):
             raise errors.SluiceError(f'{directory / name} is damaged: its size or its CRC32C is not '
                                      "the index's")
         _read_partition(directory / name, content, flats, filled)
+
     for name, (_, _, flat) in flats.items():
         if filled[name] != flat.size:
             raise errors.SluiceError(f"{directory}: {filled[name]} of {flat.size} elements of "
                                      f"'{name}' are there")
+
     state = {name: tensors.shaped(flat, dtype, shape, torch)
              for name, (dtype, shape, flat) in flats.items()}
     _add_extras(directory.absolute().parent / extras.NAME, state, torch)

@@ -182,6 +182,7 @@ class LocalStorage final : public CheckpointStorage {
       return WriteFile(checkpoint_index.checkpoint(), kManifest,
                        absl::Cord(CheckpointIndexToJson(checkpoint_index)));
     }
+
     for (const v1::PartitionFile& file : checkpoint_index.files()) {
       const std::string path = JoinPath(Directory(checkpoint_index.checkpoint()), file.name());
       const absl::StatusOr<uint64_t> size = files_->Size(path);
@@ -191,6 +192,7 @@ class LocalStorage final : public CheckpointStorage {
           path, " was written with ", file.bytes(), " bytes, and now ",
           size.ok() ? absl::StrCat("it has ", *size) : std::string(size.status().message())));
     }
+
     return WriteFile(checkpoint_index.checkpoint(), kManifest,
                      absl::Cord(CheckpointIndexToJson(checkpoint_index)));
   }
@@ -271,6 +273,7 @@ class LocalStorage final : public CheckpointStorage {
   absl::StatusOr<std::vector<uint64_t>> ListClaims(std::vector<std::string>* junk) {
     absl::StatusOr<std::vector<std::string>> names = ListIfThere(ClaimsDirectory());
     if (!names.ok()) return names.status();
+
     std::vector<uint64_t> attempts;
     for (const std::string& name : *names) {
       uint64_t attempt = 0;
@@ -282,6 +285,7 @@ class LocalStorage final : public CheckpointStorage {
             absl::StrCat(JoinPath(ClaimsDirectory(), name), " is not a claim and is ignored"));
       }
     }
+
     std::sort(attempts.begin(), attempts.end());
     if (!attempts.empty() && attempts.back() - attempts.size() > kMaxMissingClaims) {
       return absl::FailedPreconditionError(

@@ -35,7 +35,7 @@ class Coordinator final : public v1::JobControl::Service {
   grpc::Status OpenSnapshot(grpc::ServerContext* context, const v1::OpenSnapshotRequest*,
                             grpc::ServerWriter<v1::Snapshot>* writer) override {
     const auto peer = security::PeerOf(*context->auth_context());
-    asked_by = peer.has_value() ? peer->ToString() : "anybody";
+    asked_by = peer.has_value() ? peer->ToString() : "no certificate";
     v1::Snapshot snapshot;
     snapshot.set_version(500);
     snapshot.mutable_layout()->set_partitions(1);

@@ -153,7 +153,7 @@ TEST(Trainer, ExtrasOfTheStateDictAreStoredNextToTheCheckpoints) {
   EXPECT_TRUE(Trainer::Open(job, 0, 1, make).ok());
 }
 
-TEST(Trainer, JobThatStartsFromAnotherJobsCheckpointHasItsWords) {
+TEST(Trainer, AJobThatStartsFromAnotherJobsCheckpointUsesItsVocabulary) {
   const std::string directory = MakeTestDirectory();
   ASSERT_TRUE(Trainer::Open(JobWithText(directory, "a b c\n"), 0, 1, NoteWords).ok());
   for (const char* origin : {"", "/attempt-0001-step-000000000005"}) {
@@ -224,7 +224,7 @@ TEST(Trainer, RowsOfSamplesAreTheirWordsEachOnce) {
   EXPECT_TRUE(std::is_sorted(all->at(0).begin(), all->at(0).end()));
 }
 
-TEST(Trainer, WorkerWithItsOwnOrderDoesNotKnowItsRowsInAdvance) {
+TEST(Trainer, PerWorkerPartitioningSendsNoRows) {
   v1::JobSpec job = JobWithText("", "a b c d a b c d e\n");
   job.mutable_data()->set_partitioning(v1::DataSpec::PER_WORKER);
   const auto trainer = Trainer::Open(job, 0, 1, MakeTable);

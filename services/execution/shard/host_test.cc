@@ -235,7 +235,7 @@ TEST_F(HostTest, EvaluationKeepsNoContext) {
   EXPECT_EQ(host_.status().contexts, 0u);
 }
 
-TEST_F(HostTest, DropsWhatTheWorkerHasForgotten) {
+TEST_F(HostTest, DropsBlocksThatTheWorkerHasReleased) {
   const uint64_t first = Hold(kWorker, 1).handle();
   const uint64_t second = Hold(kWorker, 2).handle();
   ASSERT_TRUE(Open(kWorker).ok());

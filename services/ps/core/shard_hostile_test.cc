@@ -688,9 +688,9 @@ TEST_F(HostileTest, ReaderCannotCloseStreamOfWorker) {
 
 TEST_F(HostileTest, OpenStreamsRemainWhenAdmittedProcessesChange) {
   Begin();
-  v1::CoordinatorMessage nobody;
-  nobody.mutable_admitted();
-  shard.Tell(nobody);
+  v1::CoordinatorMessage admitted;
+  admitted.mutable_admitted();
+  shard.Tell(admitted);
   Step(0, 1);
   EXPECT_EQ(shard.Version(0), 1);
   shard.admits = false;

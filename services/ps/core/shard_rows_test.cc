@@ -183,7 +183,7 @@ TEST_F(RowsTest, ClosesStreamOfInvalidSelection) {
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("row 20 of 'w'"));
   Pull(two, 0, {{1, {0}}});
   EXPECT_THAT(std::string(shard.StatusOf(two).message()),
-              HasSubstr("rows of 'b' are wanted, which is not a matrix"));
+              HasSubstr("rows of 'b' are requested, but the tensor is not a matrix"));
 }
 
 TEST_F(RowsTest, InvalidRowsCloseTheirStreamAndChangeNothing) {

@@ -328,7 +328,7 @@ TEST_F(LocalStorageTest, ClaimFarAboveOthersIsAnErrorWithAdvice) {
   const absl::Status status = FindRestorePoint(*storage_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("18446744073709551615.json"));
-  EXPECT_THAT(status.message(), HasSubstr("Remove it"));
+  EXPECT_THAT(status.message(), HasSubstr("Remove this claim"));
 }
 
 TEST_F(LocalStorageTest, CheckpointsWithoutClaimsAreAnErrorWithAdvice) {

@@ -497,7 +497,7 @@ TEST_F(InitializationTest, ClosesStreamOfInvalidInitialization) {
   shard.Prepare(1);
   StreamId stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1, 1, 1}, /*last=*/true);
-  EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("not b[0:2]"));
+  EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("not block b[0:2]"));
   stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1});
   EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("arrived with 8 bytes"));

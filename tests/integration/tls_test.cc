@@ -190,7 +190,7 @@ TEST_F(TlsTest, CoordinatorOfTlsJobRequiresCertificate) {
   processes_ = std::make_unique<JobProcesses>(
       JobProcesses::Options{.job = TlsJob(10, 0), .directory = directory_});
   EXPECT_FALSE(processes_->StartCoordinator().ok());
-  EXPECT_THAT(Contents(directory_ + "/coordinator.stderr"), HasSubstr("give --tls-directory"));
+  EXPECT_THAT(Contents(directory_ + "/coordinator.stderr"), HasSubstr("set --tls-directory"));
 }
 
 }  // namespace

@@ -1,0 +1,74 @@
+#include "services/coordinator/core/facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "services/coordinator/core/training_mode.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+namespace {
+
+// Default of timeouts.gradients.
+constexpr double kDefaultGradientsSeconds = 600;
+
+CoordinatorOptions WithDefaults(CoordinatorOptions options) {
+  // Shards cannot tell which worker an all-reduce waits for.
+  const bool all_reduce =
+      options.job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE;
+  if (options.job.timeouts().gradients() <= 0 && !all_reduce) {
+    options.job.mutable_timeouts()->set_gradients(kDefaultGradientsSeconds);
+  }
+  return options;
+}
+
+}  // namespace
+
+Facts::Facts(CoordinatorOptions given, const CoordinatorRules* given_rules, absl::Time now)
+    : options(WithDefaults(std::move(given))),
+      rules(*given_rules),
+      timers(TimersFrom(job().timeouts())),
+      newest_event(now),
+      wanted_workers(job().worker().replicas()),
+      wanted_shards(std::max<uint32_t>(job().parameter_server().replicas(), 1)),
+      members({FullJobName(job()), SpokenWireVersions(), timers.suspect, timers.heartbeat_timeout,
+               rules.RefuseExpelled(), wanted_workers, wanted_shards}),
+      meter(20 * std::max<uint64_t>(job().training().global_batch_size(), 1)),
+      training(attempt, given_rules, now),
+      synchronous_(MakeSynchronousMode(*this)),
+      asynchronous_(MakeAsynchronousMode(*this)),
+      bounded_staleness_(MakeBoundedStalenessMode(*this)) {
+  attempt.mode = job().training().mode();
+  attempt.term.set_coordinator(options.incarnation);
+}
+
+Facts::~Facts() = default;
+
+const TrainingMode& Facts::mode() const {
+  if (IsSynchronous(attempt.mode)) return *synchronous_;
+  return attempt.mode == v1::BOUNDED_STALENESS ? *bounded_staleness_ : *asynchronous_;
+}
+
+std::vector<const Process*> Facts::ReadyWorkers() const {
+  std::vector<const Process*> workers = members.LivingAndConnected(v1::WORKER);
+  workers.erase(std::remove_if(workers.begin(), workers.end(),
+                               [](const Process* w) { return !w->ready || w->leaving; }),
+                workers.end());
+  return workers;
+}
+
+uint64_t Facts::StepsIn(absl::Duration time, absl::Time now) const {
+  const double batch =
+      static_cast<double>(std::max<uint64_t>(job().training().global_batch_size(), 1));
+  const double steps = meter.SamplesPerSecond(now) / batch * absl::ToDoubleSeconds(time);
+  return static_cast<uint64_t>(std::clamp(std::floor(steps), 0.0, 1e6));
+}
+
+uint64_t Facts::EvaluationSamples() const {
+  const uint64_t limit = job().data().evaluation().max_samples();
+  const uint64_t samples = attempt.model->evaluation_samples();
+  return limit == 0 ? samples : std::min(limit, samples);
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,76 @@
+// What the parts of the coordinator's core read of the job and of each other. A part has a const
+// reference to all facts; each fact is written at one place, which its comment names.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_FACTS_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_FACTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/job.pb.h"
+#include "services/coordinator/core/actions.h"
+#include "services/coordinator/core/attempt.h"
+#include "services/coordinator/core/coordinator_options.h"
+#include "services/coordinator/core/coordinator_rules.h"
+#include "services/coordinator/core/membership.h"
+#include "services/coordinator/core/phase.h"
+#include "services/coordinator/core/progress.h"
+#include "services/coordinator/core/timers.h"
+#include "services/coordinator/core/training.h"
+
+namespace sluice::coordinator {
+
+class TrainingMode;
+
+struct Facts {
+  Facts(CoordinatorOptions options, const CoordinatorRules* rules, absl::Time now);
+  ~Facts();
+  Facts(const Facts&) = delete;
+  Facts& operator=(const Facts&) = delete;
+
+  const CoordinatorOptions options;  // timeouts.gradients has its default
+  const CoordinatorRules& rules;
+  const Timers timers;
+  const v1::JobSpec& job() const { return options.job; }
+
+  // ---- written by the core itself
+
+  Phase phase = Phase::kReading;
+  absl::Time newest_event;  // when the newest event came
+  // SetDesired
+  uint64_t wanted_workers;
+  uint64_t wanted_shards;
+  bool suspend = false;
+  Membership members;
+  TrainingMeter meter;
+
+  // ---- written by a part
+
+  StorageContents storage;  // Claims: as the storage was read last
+  Attempt attempt;          // Claims: number, term; ModelCheck: model, length; Initialization: the rest
+  Training training;        // Views; reports of shards: the core
+  Goal goal = Goal::kNone;  // Ending
+
+  // ---- derived
+
+  // How the attempt trains.
+  const TrainingMode& mode() const;
+  // The connected workers that could be members.
+  std::vector<const Process*> ReadyWorkers() const;
+  // How many steps shards may close in this time.
+  uint64_t StepsIn(absl::Duration time, absl::Time now) const;
+  // How many held-out samples are evaluated while the job trains; at the end all are. Requires the
+  // attempt's model.
+  uint64_t EvaluationSamples() const;
+
+ private:
+  const std::unique_ptr<const TrainingMode> synchronous_;
+  const std::unique_ptr<const TrainingMode> asynchronous_;
+  const std::unique_ptr<const TrainingMode> bounded_staleness_;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_FACTS_H_

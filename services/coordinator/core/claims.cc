@@ -91,8 +91,7 @@ Verdict Claims::Accept(StorageContents contents, absl::Time now) {
   // (R11) A coordinator may claim the attempt after its own, but not the one after a later
   // coordinator's attempt.
   if (attempt_.number != 0 && highest_ > attempt_.number && facts_.rules.ClaimAttempts()) {
-    return Verdict::Superseded(
-        absl::StrCat("another coordinator has claimed attempt ", highest_));
+    return Verdict::Superseded(absl::StrCat("another coordinator has claimed attempt ", highest_));
   }
   if (unloadable_.has_value() && storage_.has_newest &&
       SameCheckpoint(*unloadable_, storage_.newest.checkpoint())) {
@@ -116,10 +115,10 @@ void Claims::CountClaims(absl::Time now) {
   // An attempt's number is never claimed twice: processes of the first attempt would accept the
   // messages of the second.
   if (shards_attempt_at_read_ > highest_ && shards_attempt_at_read_ - highest_ <= kMaxLostClaims) {
-    output_.Warn(absl::StrCat("a shard knows attempt ", shards_attempt_at_read_,
-                              ", and the newest claim is of attempt ", highest_,
-                              ": claims were removed"),
-                 now);
+    output_.Warn(
+        absl::StrCat("a shard knows attempt ", shards_attempt_at_read_,
+                     ", and the newest claim is of attempt ", highest_, ": claims were removed"),
+        now);
     highest_ = shards_attempt_at_read_;
   }
 }

@@ -72,13 +72,13 @@ class Claims {
   // Requests the claim of the next attempt, or of the end. False: no claim is needed, and it
   // counts as made (a simulator leaves out R11): the core calls OnClaimResult.
   bool Claim(bool end, absl::Time now);
-  // The claim that is wanted or under way was requested, and has no result yet.
+  // A claim of this attempt was requested, and has no result yet.
   bool Awaits(uint64_t attempt) const {
     return claim_.has_value() && pending_ && claim_->attempt() == attempt;
   }
   uint64_t requested() const { return claim_->attempt(); }
   bool for_end() const { return claim_->end(); }
-  // Requires Awaits. An error of kContinue is tried again.
+  // Requires Awaits. Where an error gives kContinue, the claim is tried again.
   Verdict OnClaimResult(const absl::Status& status, absl::Time now);
   // The claim of an attempt, or of the end, that failed before is due again.
   bool RetryDue(absl::Time now) const { return !pending_ && retry_at_ <= now; }

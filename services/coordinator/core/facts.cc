@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
 
@@ -69,6 +70,13 @@ uint64_t Facts::EvaluationSamples() const {
   const uint64_t limit = job().data().evaluation().max_samples();
   const uint64_t samples = attempt.model->evaluation_samples();
   return limit == 0 ? samples : std::min(limit, samples);
+}
+
+std::string Facts::Arithmetic() const {
+  const v1::TrainingSpec& spec = job().training();
+  const uint32_t threads = spec.threads() == 0 && spec.bit_exact() ? 1 : spec.threads();
+  if (threads == 0) return options.isa;
+  return absl::StrCat(options.isa, ", threads of a worker: ", threads);
 }
 
 }  // namespace sluice::coordinator

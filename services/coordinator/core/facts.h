@@ -6,10 +6,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "proto/job.pb.h"
+#include "proto/jobcontrol.pb.h"
 #include "services/coordinator/core/actions.h"
 #include "services/coordinator/core/attempt.h"
 #include "services/coordinator/core/coordinator_options.h"
@@ -49,9 +52,10 @@ struct Facts {
   // ---- written by a part
 
   StorageContents storage;  // Claims: as the storage was read last
-  Attempt attempt;          // Claims: number, term; ModelCheck: model, length; Initialization: the rest
-  Training training;        // Views; reports of shards: the core
-  Goal goal = Goal::kNone;  // Ending
+  Attempt attempt;    // Claims: number, term; ModelCheck: model, length; Initialization: the rest
+  Training training;  // Views; reports of shards: the core
+  Goal goal = Goal::kNone;                        // Ending
+  std::optional<v1::Evaluation> last_evaluation;  // Evaluations: the newest result
 
   // ---- derived
 
@@ -64,6 +68,9 @@ struct Facts {
   // How many held-out samples are evaluated while the job trains; at the end all are. Requires the
   // attempt's model.
   uint64_t EvaluationSamples() const;
+  // What the bits of a synchronous job depend on, as far as the coordinator knows. It does not know
+  // the thread counts that workers choose themselves.
+  std::string Arithmetic() const;
 
  private:
   const std::unique_ptr<const TrainingMode> synchronous_;

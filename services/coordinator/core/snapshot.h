@@ -84,6 +84,7 @@ struct Snapshot {
 
   Saving saving = Saving::kNo;
   bool evaluation = false;  // still to be done
+  bool final = false;  // opened after training had ended: of the version that the job ends with
   std::vector<ReaderHold> readers;
 
   std::set<uint64_t> pinned;  // shards that reported it

@@ -41,8 +41,8 @@ class Synchronous final : public TrainingMode {
   // A member has at least one microbatch; further workers are standbys.
   size_t MostMembers() const override { return attempt().length->microbatches(); }
   void DivideWork(const std::vector<double>& speeds, v1::View* view) const override {
-    const std::vector<Interval> ranges = Apportion(attempt().length->microbatches(), speeds,
-                                                   facts_.job().training().bit_exact());
+    const std::vector<Interval> ranges =
+        Apportion(attempt().length->microbatches(), speeds, facts_.job().training().bit_exact());
     for (size_t i = 0; i < ranges.size(); ++i) {
       *view->mutable_workers(static_cast<int>(i))->add_microbatches() = ToProto(ranges[i]);
     }

@@ -27,6 +27,9 @@ namespace sluice::coordinator {
 
 class TrainingMode;
 
+// A shard's report is about this old, and an answer takes about this long to reach the shard.
+inline constexpr absl::Duration kControlDelay = absl::Milliseconds(200);
+
 struct Facts {
   Facts(CoordinatorOptions options, const CoordinatorRules* rules, absl::Time now);
   ~Facts();

@@ -8,12 +8,6 @@
 #include "services/protocol/interval_set.h"
 
 namespace sluice::coordinator {
-namespace {
-
-// A shard's report is about this old, and an answer takes about this long to reach the shard.
-constexpr absl::Duration kControlDelay = absl::Milliseconds(200);
-
-}  // namespace
 
 void Views::Forget() {
   knows_model_.clear();
@@ -256,6 +250,7 @@ v1::CoordinatorMessage Views::CommittedMessage() const {
 }
 
 absl::Time Views::NextDeadline() const {
+  if (facts_.phase != Phase::kRunning) return absl::InfiniteFuture();
   absl::Time deadline = training_.change().NextDeadline(facts_.timers.pause);
   if (!training_.idle()) return deadline;
   deadline = std::min(deadline, join_at_);

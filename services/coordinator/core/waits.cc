@@ -83,4 +83,9 @@ absl::Time Waits::LeasesOverdue(bool evaluating) const {
   return applied_at_ + absl::Seconds(limit);
 }
 
+absl::Time Waits::NextDeadline(bool evaluating) const {
+  const bool counts = facts_.phase == Phase::kRunning && facts_.training.idle();
+  return counts ? LeasesOverdue(evaluating) : absl::InfiniteFuture();
+}
+
 }  // namespace sluice::coordinator

@@ -45,9 +45,10 @@ class Waits {
   std::optional<Expulsion> OnOwing(const Process& worker, const v1::WorkerProgress& progress,
                                    absl::Time now);
 
-  // Asynchronous: the time by which a sample must be applied while workers hold leases. It counts
-  // only while no change of the view is under way.
+  // Asynchronous: the time by which a sample must be applied while workers hold leases.
   absl::Time LeasesOverdue(bool evaluating) const;
+  // The same while it counts: no change of the view is under way.
+  absl::Time NextDeadline(bool evaluating) const;
 
  private:
   const Facts& facts_;

@@ -64,8 +64,8 @@ bool Ending::Late(absl::Time now) const {
 
 Ending::Step Ending::Next(bool saved, absl::Time now) {
   if (Late(now)) {
-    const std::string why = absl::StrCat(
-        "no checkpoint within ", absl::FormatDuration(facts_.timers.suspend_checkpoint));
+    const std::string why = absl::StrCat("no checkpoint within ",
+                                         absl::FormatDuration(facts_.timers.suspend_checkpoint));
     if (goal_ == Goal::kSuspend) {
       output_.Warn(absl::StrCat("suspended without a new checkpoint: ", why), now);
       return Step::kLeaveSuspended;
@@ -101,8 +101,8 @@ void Ending::BeginLeaving(ExitReason reason, const std::string& message, const s
   message_ = message;
   code_ = code;
   if (!refused.empty()) {
-    absl::StrAppend(&message_, "; refused for another model or other data: ",
-                    absl::StrJoin(refused, ", "));
+    absl::StrAppend(&message_,
+                    "; refused for another model or other data: ", absl::StrJoin(refused, ", "));
   }
 
   leave_deadline_ = now + facts_.timers.heartbeat_timeout;

@@ -147,6 +147,14 @@ void Readers::ForEach(absl::FunctionRef<void(const ReaderHold&)> f) const {
   for (const ReaderHold& hold : snapshot_->readers) f(hold);
 }
 
+bool Readers::Has(uint64_t incarnation) const {
+  bool found = false;
+  ForEach([&](const ReaderHold& hold) {
+    found = found || hold.reader.incarnation() == incarnation;
+  });
+  return found;
+}
+
 size_t Readers::size() const {
   return waiting_.size() + (snapshot_.has_value() ? snapshot_->readers.size() : 0);
 }

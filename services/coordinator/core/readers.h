@@ -49,6 +49,7 @@ class Readers {
   void EndAll(const absl::Status& why);
 
   void ForEach(absl::FunctionRef<void(const ReaderHold&)> f) const;
+  bool Has(uint64_t incarnation) const;
   size_t size() const;
   // Grows with each reader that comes or ends.
   uint64_t changes() const { return changes_; }

@@ -497,7 +497,7 @@ void CoordinatorCore::AdvanceEnding(absl::Time now) {
     if (!Is(Phase::kRunning)) return;
   }
 
-  bool saved = training.has_view() && training.idle() && !snapshots_.open().has_value() &&
+  bool saved = training.has_view() && training.idle() && !snapshots_.current().has_value() &&
                !(StopsTraining(facts_.goal) && training.view().workers_size() > 0);
   if (saved) {
     const SnapshotPlan missing = snapshots_.Missing();

@@ -314,7 +314,7 @@ absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
       return CheckPauseReply(message.pause_reply(), FactsOf(process));
     case v1::MemberMessage::kSnapshotPinned:
       if (!facts_.mode().synchronous() || !of_snapshot(message.snapshot_pinned())) break;
-      return CheckSnapshotPinned(message.snapshot_pinned(), snapshots_.open()->step);
+      return CheckSnapshotPinned(message.snapshot_pinned(), snapshots_.current()->step);
     case v1::MemberMessage::kSnapshotWritten:
       if (!of_snapshot(message.snapshot_written())) break;
       return CheckSnapshotWritten(message.snapshot_written());

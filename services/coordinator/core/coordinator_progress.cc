@@ -30,7 +30,7 @@ v1::JobProgress::Phase CoordinatorCore::ShownPhase() const {
       if (facts_.goal == Goal::kNone || facts_.goal == Goal::kHandOver) {
         return v1::JobProgress::TRAINING;
       }
-      return snapshots_.open().has_value() && snapshots_.open()->evaluation
+      return snapshots_.current().has_value() && snapshots_.current()->evaluation
                  ? v1::JobProgress::EVALUATING
                  : v1::JobProgress::SAVING;
     case Phase::kLeavingWorkers:

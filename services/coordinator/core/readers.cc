@@ -149,9 +149,8 @@ void Readers::ForEach(absl::FunctionRef<void(const ReaderHold&)> f) const {
 
 bool Readers::Has(uint64_t incarnation) const {
   bool found = false;
-  ForEach([&](const ReaderHold& hold) {
-    found = found || hold.reader.incarnation() == incarnation;
-  });
+  ForEach(
+      [&](const ReaderHold& hold) { found = found || hold.reader.incarnation() == incarnation; });
   return found;
 }
 

@@ -44,7 +44,7 @@ class Snapshots {
   const Checkpoints& checkpoints() const { return checkpoints_; }
   Evaluations& evaluations() { return evaluations_; }
   const Evaluations& evaluations() const { return evaluations_; }
-  const std::optional<Snapshot>& open() const { return snapshot_; }
+  const std::optional<Snapshot>& current() const { return snapshot_; }
 
   // The attempt is over: readers learn why.
   void Forget(const absl::Status& why);

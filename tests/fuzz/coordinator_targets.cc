@@ -213,7 +213,7 @@ std::vector<FuzzTarget> CoordinatorTargets() {
        "services/coordinator/core/coordinator_core.cc "
        "services/coordinator/core/coordinator_messages.cc "
        "services/coordinator/core/coordinator_progress.cc "
-       "services/coordinator/core/attempt.cc services/coordinator/core/checkpoint_check.cc "
+       "services/coordinator/core/attempt.cc "
        "services/coordinator/core/checkpoints.cc services/coordinator/core/claims.cc "
        "services/coordinator/core/ending.cc services/coordinator/core/evaluation.cc "
        "services/coordinator/core/evaluations.cc services/coordinator/core/facts.cc "

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/existing_job.h"
-#include "services/coordinator/core/checkpoint_check.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
@@ -97,7 +96,7 @@ Verdict Claims::Accept(StorageContents contents, absl::Time now) {
       SameCheckpoint(*unloadable_, storage_.newest.checkpoint())) {
     return Verdict::Failed(unloadable_why_);
   }
-  if (std::string wrong = CheckCheckpoint(storage_, attempt_.model); !wrong.empty()) {
+  if (std::string wrong = facts_.CheckCheckpoint(); !wrong.empty()) {
     return Verdict::Failed(std::move(wrong));
   }
 

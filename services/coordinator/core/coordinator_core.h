@@ -48,7 +48,6 @@
 #include "proto/jobcontrol.pb.h"
 #include "services/coordinator/core/actions.h"
 #include "services/coordinator/core/claims.h"
-#include "services/coordinator/core/coordinator_options.h"
 #include "services/coordinator/core/coordinator_rules.h"
 #include "services/coordinator/core/ending.h"
 #include "services/coordinator/core/facts.h"

@@ -4,9 +4,14 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "proto/checkpoint.pb.h"
+#include "services/coordinator/core/model_difference.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/interval_set.h"
+#include "services/protocol/layout.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -77,6 +82,30 @@ std::string Facts::Arithmetic() const {
   const uint32_t threads = spec.threads() == 0 && spec.bit_exact() ? 1 : spec.threads();
   if (threads == 0) return options.isa;
   return absl::StrCat(options.isa, ", threads of a worker: ", threads);
+}
+
+std::string CheckpointName(const v1::CheckpointRef& checkpoint) {
+  return absl::StrCat("the checkpoint of attempt ", checkpoint.attempt(), ", step ",
+                      checkpoint.step());
+}
+
+std::string Facts::CheckCheckpoint() const {
+  if (!storage.has_newest || !attempt.model.has_value()) return "";
+  const v1::CheckpointIndex& checkpoint_index = storage.newest;
+  const std::string name = CheckpointName(checkpoint_index.checkpoint());
+  if (const std::string difference = Difference(checkpoint_index.table(), attempt.model->table());
+      !difference.empty()) {
+    return absl::StrCat("the model differs from that of ", name, ": ", difference);
+  }
+  if (absl::Status valid = ValidateLayout(checkpoint_index.table(), checkpoint_index.layout());
+      !valid.ok()) {
+    return absl::StrCat(name, " has no valid layout: ", valid.message());
+  }
+  if (absl::Status valid = IntervalSet::FromProtos(checkpoint_index.ledger().applied()).status();
+      !valid.ok()) {
+    return absl::StrCat(name, " has no valid ledger: ", valid.message());
+  }
+  return "";
 }
 
 }  // namespace sluice::coordinator

@@ -5,17 +5,18 @@
 #define SLUICE_SERVICES_COORDINATOR_CORE_FACTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/coordinator/core/actions.h"
 #include "services/coordinator/core/attempt.h"
-#include "services/coordinator/core/coordinator_options.h"
 #include "services/coordinator/core/coordinator_rules.h"
 #include "services/coordinator/core/membership.h"
 #include "services/coordinator/core/phase.h"
@@ -26,6 +27,17 @@
 namespace sluice::coordinator {
 
 class TrainingMode;
+
+struct CoordinatorOptions {
+  v1::JobSpec job;
+  uint64_t incarnation = 0;  // of this coordinator; random, not 0
+  // Found at the start; they become events of the job.
+  std::vector<std::string> warnings;
+  // Name of a checkpoint's directory in the storage (services/checkpoint).
+  std::function<std::string(const v1::CheckpointRef&)> checkpoint_directory;
+  std::string build;  // recorded in manifests
+  std::string isa;    // recorded in manifests
+};
 
 // A shard's report is about this old, and an answer takes about this long to reach the shard.
 inline constexpr absl::Duration kControlDelay = absl::Milliseconds(200);
@@ -71,6 +83,9 @@ struct Facts {
   // How many held-out samples are evaluated while the job trains; at the end all are. Requires the
   // attempt's model.
   uint64_t EvaluationSamples() const;
+  // Why the newest checkpoint does not fit the model. Empty: it fits, or one of the two is not
+  // known yet.
+  std::string CheckCheckpoint() const;
   // What the bits of a synchronous job depend on, as far as the coordinator knows. It does not know
   // the thread counts that workers choose themselves.
   std::string Arithmetic() const;
@@ -80,6 +95,9 @@ struct Facts {
   const std::unique_ptr<const TrainingMode> asynchronous_;
   const std::unique_ptr<const TrainingMode> bounded_staleness_;
 };
+
+// As messages name it.
+std::string CheckpointName(const v1::CheckpointRef& checkpoint);
 
 }  // namespace sluice::coordinator
 

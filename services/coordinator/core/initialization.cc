@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/utf8.h"
-#include "services/coordinator/core/checkpoint_check.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"

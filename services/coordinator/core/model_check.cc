@@ -5,7 +5,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "services/coordinator/core/checkpoint_check.h"
 #include "services/coordinator/core/codec_check.h"
 #include "services/coordinator/core/model_difference.h"
 #include "services/protocol/ids.h"
@@ -47,7 +46,7 @@ Verdict ModelCheck::Accept(const v1::Ready& ready, absl::Time now) {
   attempt_.model = ready;
   attempt_.length = *length;
   confirmed_ = facts_.storage.has_newest;
-  if (std::string wrong = CheckCheckpoint(facts_.storage, attempt_.model); !wrong.empty()) {
+  if (std::string wrong = facts_.CheckCheckpoint(); !wrong.empty()) {
     return Verdict::Failed(std::move(wrong));
   }
   if (facts_.job().data().has_evaluation() && ready.evaluation_samples() == 0) {

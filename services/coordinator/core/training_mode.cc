@@ -14,7 +14,7 @@ namespace {
 
 class Synchronous final : public TrainingMode {
  public:
-  explicit Synchronous(const Facts& facts) : facts_(facts) {}
+  using TrainingMode::TrainingMode;
 
   bool synchronous() const override { return true; }
   bool InStep() const override { return true; }
@@ -61,17 +61,11 @@ class Synchronous final : public TrainingMode {
     return attempt().length->SamplesAt(snapshot.step);
   }
   uint64_t DoneStepOf(const Snapshot& snapshot) const override { return snapshot.step; }
-
- private:
-  const Attempt& attempt() const { return facts_.attempt; }
-  const Training& training() const { return facts_.training; }
-
-  const Facts& facts_;
 };
 
 class Asynchronous : public TrainingMode {
  public:
-  explicit Asynchronous(const Facts& facts) : facts_(facts) {}
+  using TrainingMode::TrainingMode;
 
   bool synchronous() const override { return false; }
   bool InStep() const override { return false; }
@@ -134,20 +128,13 @@ class Asynchronous : public TrainingMode {
     }
     return clocks;
   }
-  const Facts& facts() const { return facts_; }
-
- private:
-  const Attempt& attempt() const { return facts_.attempt; }
-  const Training& training() const { return facts_.training; }
-
-  const Facts& facts_;
 };
 
 class BoundedStaleness final : public Asynchronous {
  public:
   using Asynchronous::Asynchronous;
 
-  bool InStep() const override { return facts().job().training().max_staleness() == 0; }
+  bool InStep() const override { return facts_.job().training().max_staleness() == 0; }
 
   // Faster workers may be waiting for the slowest: only the slowest are idle.
   std::vector<uint64_t> IdleLeaseholders() const override {

@@ -24,6 +24,8 @@ namespace sluice::coordinator {
 
 class TrainingMode {
  public:
+  // `facts` must outlive the mode.
+  explicit TrainingMode(const Facts& facts) : facts_(facts) {}
   virtual ~TrainingMode() = default;
 
   // Whether the members compute each step together. If not, they work through leases, each view
@@ -71,9 +73,14 @@ class TrainingMode {
   virtual uint64_t SamplesOf(const Snapshot& snapshot) const = 0;
   // The step at which a checkpoint that completes or fails now counts as done.
   virtual uint64_t DoneStepOf(const Snapshot& snapshot) const = 0;
+
+ protected:
+  const Attempt& attempt() const { return facts_.attempt; }
+  const Training& training() const { return facts_.training; }
+
+  const Facts& facts_;
 };
 
-// `facts` must outlive the mode.
 std::unique_ptr<TrainingMode> MakeSynchronousMode(const Facts& facts);
 std::unique_ptr<TrainingMode> MakeAsynchronousMode(const Facts& facts);
 std::unique_ptr<TrainingMode> MakeBoundedStalenessMode(const Facts& facts);

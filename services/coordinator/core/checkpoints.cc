@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "services/checkpoint/existing_job.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/retention.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
@@ -58,6 +59,7 @@ bool Checkpoints::Has(uint64_t version) const {
 void Checkpoints::Begin() {
   snapshot_->saving = Snapshot::Saving::kCollecting;
   snapshot_->directory = facts_.options.checkpoint_directory(snapshot_->name);
+  SLUICE_DCHECK(!removing(), "no file of the same name is being removed");
   incomplete_.insert(snapshot_->step);
 }
 
@@ -116,6 +118,7 @@ bool Checkpoints::ChecksClaim() const {
 
 Verdict Checkpoints::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
                                   absl::Time now) {
+  SLUICE_DCHECK(ChecksClaim(), "the claims were read for a checkpoint");
   if (!claims.ok()) {
     Fail(absl::StrCat("the claims cannot be read: ", claims.status().message()), now);
     return Verdict::Continue();
@@ -182,6 +185,8 @@ void Checkpoints::OnIndexWritten(const v1::CheckpointRef& checkpoint, const absl
 }
 
 void Checkpoints::Finish(absl::Time now) {
+  SLUICE_DCHECK(snapshot_->WrittenBy(facts_.attempt.facts.shards),
+                "a complete checkpoint was written by all shards");
   snapshot_->saving = Snapshot::Saving::kDone;
 
   uint64_t bytes = 0;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/existing_job.h"
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
@@ -190,6 +191,7 @@ bool Claims::Claim(bool end, absl::Time now) {
 }
 
 Verdict Claims::OnClaimResult(const absl::Status& status, absl::Time now) {
+  SLUICE_DCHECK(claim_.has_value() && pending_, "a result is that of the claim under way");
   pending_ = false;
   const uint64_t attempt = claim_->attempt();
 
@@ -210,6 +212,7 @@ Verdict Claims::OnClaimResult(const absl::Status& status, absl::Time now) {
     return Verdict::Continue();
   }
 
+  SLUICE_DCHECK(attempt > attempt_.number, "an attempt's number is never claimed twice");
   errors_ = 0;
   attempt_.number = highest_ = attempt;
   storage_.claims.push_back(*claim_);

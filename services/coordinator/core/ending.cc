@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/training_mode.h"
 
 namespace sluice::coordinator {
@@ -63,6 +64,7 @@ bool Ending::Late(absl::Time now) const {
 }
 
 Ending::Step Ending::Next(bool saved, absl::Time now) {
+  SLUICE_DCHECK(goal_ != Goal::kNone, "training ends for a reason");
   if (Late(now)) {
     const std::string why = absl::StrCat("no checkpoint within ",
                                          absl::FormatDuration(facts_.timers.suspend_checkpoint));
@@ -97,6 +99,7 @@ std::string Ending::SuspendedMessage(absl::Time now) const {
 
 void Ending::BeginLeaving(ExitReason reason, const std::string& message, const std::string& code,
                           const std::set<std::string>& refused, absl::Time now) {
+  SLUICE_DCHECK(facts_.phase == Phase::kLeavingWorkers, "workers leave before shards");
   reason_ = reason;
   message_ = message;
   code_ = code;

@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/training_mode.h"
 
 namespace sluice::coordinator {
@@ -122,6 +123,8 @@ void Evaluations::ResendTo(const Process& worker) {
 }
 
 void Evaluations::Finish(absl::Time now) {
+  SLUICE_DCHECK(snapshot_->evaluation && evaluation_->snapshot_id() == snapshot_->id,
+                "the evaluation is of the open snapshot");
   const Evaluation evaluation = *std::move(evaluation_);
   evaluation_.reset();
   snapshot_->evaluation = false;

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/training_mode.h"
@@ -69,6 +70,8 @@ bool Initialization::Gathered(absl::Time now) {
 }
 
 absl::Status Initialization::BeginAttempt(absl::Time now) {
+  SLUICE_DCHECK(attempt_.shards.empty() && attempt_.model.has_value(),
+                "the attempt before is forgotten, and the model is known");
   const v1::TensorTable& table = attempt_.model->table();
   if (facts_.storage.has_newest) {
     attempt_.layout = facts_.storage.newest.layout();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/training_mode.h"
@@ -172,6 +173,7 @@ bool Snapshots::AsynchronousDue(absl::Time now) const {
 // ---- opening and closing
 
 void Snapshots::OpenNew(const SnapshotPlan& plan, uint64_t step) {
+  SLUICE_DCHECK(!snapshot_.has_value(), "one snapshot is open at a time");
   Snapshot& snapshot = snapshot_.emplace();
   snapshot.id = ++last_id_;
   snapshot.step = step;

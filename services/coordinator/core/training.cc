@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "services/common/check.h"
+
 namespace sluice::coordinator {
 
 void Training::Begin() {
+  SLUICE_DCHECK(shards_.empty() && !has_view(), "the attempt before is forgotten");
   for (const uint64_t shard : attempt_.facts.shards) shards_[shard] = {};
   committed_ = attempt_.facts.base_version;
   change_.Reset(attempt_.facts.shards);
@@ -24,6 +27,7 @@ bool Training::IsMember(uint64_t incarnation) const {
 }
 
 void Training::OnView(const v1::View& view, uint64_t samples, absl::Time now) {
+  SLUICE_DCHECK(change_.AllReplied(), "a view is decided once all shards have replied");
   view_ = view;
   view_since_ = now;
   committed_ = std::max(committed_, view.first_step());

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/common/check.h"
 #include "services/coordinator/core/assignment.h"
 #include "services/coordinator/core/training_mode.h"
+#include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
 
 namespace sluice::coordinator {
@@ -18,6 +20,8 @@ void Views::Forget() {
 // ---- when
 
 Views::Change Views::Wanted(const Needs& needs, absl::Time now) {
+  SLUICE_DCHECK(training_.has_view() && !training_.change().pausing(),
+                "a view is compared with the processes only while no Pause is pending");
   if (HasDeadMember()) return {true, true};
   if (!training_.idle()) return {};
 
@@ -54,6 +58,7 @@ bool Views::HasLeavingMember() const {
 // version before it and has stopped there (other shards may be past that version).
 bool Views::IsStuck() const {
   const ViewChange& change = training_.change();
+  SLUICE_DCHECK(change.pausing(), "a Pause is pending");
   if (change.pause().now() || !facts_.rules.NowOverrides()) return false;
   if (HasDeadMember()) return true;
 
@@ -184,6 +189,8 @@ v1::Install Views::MakeInstall(const Decision& decision) const {
 }
 
 void Views::Adopt(const v1::Install& install, absl::Time now) {
+  SLUICE_DCHECK(!training_.has_view() || Compare(training_.view().id(), install.view().id()) < 0,
+                "a view's id is above those of all views before it");
   training_.OnView(install.view(), SamplesIn(install.ledger()), now);
   unbalanced_since_ = absl::InfiniteFuture();
 }

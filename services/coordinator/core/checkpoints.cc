@@ -180,7 +180,7 @@ void Checkpoints::OnIndexWritten(const v1::CheckpointRef& checkpoint, const absl
   if (status.ok()) {
     Finish(now);
   } else {
-    Fail(absl::StrCat("the manifest cannot be written: ", status.message()), now);
+    Fail(absl::StrCat("the checkpoint index cannot be written: ", status.message()), now);
   }
 }
 

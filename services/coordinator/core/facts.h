@@ -35,8 +35,8 @@ struct CoordinatorOptions {
   std::vector<std::string> warnings;
   // Name of a checkpoint's directory in the storage (services/checkpoint).
   std::function<std::string(const v1::CheckpointRef&)> checkpoint_directory;
-  std::string build;  // recorded in manifests
-  std::string isa;    // recorded in manifests
+  std::string build;  // recorded in checkpoint indexes
+  std::string isa;    // recorded in checkpoint indexes
 };
 
 // A shard's report is about this old, and an answer takes about this long to reach the shard.

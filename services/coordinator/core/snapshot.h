@@ -71,8 +71,8 @@ struct Snapshot {
   enum class Saving {
     kNo,             // not a checkpoint, or no longer one
     kCollecting,     // files are being written
-    kCheckingClaim,  // (R11) the claims are read before the manifest
-    kWriting,        // the manifest
+    kCheckingClaim,  // (R11) the claims are read before the index is written
+    kWriting,        // the checkpoint index
     kDone,
   };
 

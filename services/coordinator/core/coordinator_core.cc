@@ -228,7 +228,8 @@ void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status
   Advance(now);
 }
 
-void CoordinatorCore::OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now) {
+void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
+                                   absl::Time now) {
   Step(now);
   if (claims_.looking()) {
     if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();

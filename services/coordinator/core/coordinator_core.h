@@ -91,8 +91,8 @@ class CoordinatorCore {
   // Answer to ClaimAttempt: OK, ALREADY_EXISTS (lost), or another error (tried again).
   void OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now);
   // Answer to ReadClaims.
-  void OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now);
-  // Answer to WriteManifest.
+  void OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now);
+  // Answer to WriteCheckpointIndex.
   void OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
                                 absl::Time now);
   // Answer to RemoveIncomplete.

@@ -96,14 +96,14 @@ void CoordinatorCore::Advance(absl::Time now) {
     output_.Close(stream, absl::DeadlineExceededError("no process registered on the stream"));
   }
   for (const Departure& departure : facts_.members.ExpelOverdue(now)) OnGone(departure, now);
-  TellAdmitted();
+  SendAdmitted();
 
   Phase before;
   do {
     before = facts_.phase;
     AdvancePhase(now);
   } while (!Is(before) && !Is(Phase::kExited));
-  TellAdmitted();
+  SendAdmitted();
 }
 
 void CoordinatorCore::AdvancePhase(absl::Time now) {
@@ -271,7 +271,7 @@ void CoordinatorCore::RequestInit(absl::Time now) {
     return;
   }
   Transition(facts_.phase, Phase::kPreparing);
-  TellAdmitted();  // before the worker is asked
+  SendAdmitted();  // before the worker is asked
   initialization_.SendRequest();
 }
 
@@ -312,7 +312,7 @@ void CoordinatorCore::LoseShard(const std::string& why, absl::Time now) {
 }
 
 // A shard of the attempt left before its state was saved, or there was nothing to save.
-void CoordinatorCore::GoOnWithout(const std::string& why, absl::Time now) {
+void CoordinatorCore::ContinueWithout(const std::string& why, absl::Time now) {
   output_.Info(absl::StrCat(why, "; the job continues with another shard"), now);
   if (facts_.training.has_view()) {
     BeginNextAttempt(now);
@@ -395,7 +395,7 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
   }
   const Views::Change change = views_.Wanted(needs, now);
   if (change.wanted && (change.at_once || training.idle())) BeginPause(change.at_once, now);
-  if (training.idle()) views_.TellCommitted();
+  if (training.idle()) views_.SendCommitted();
 }
 
 void CoordinatorCore::BeginPause(bool at_once, absl::Time now) {
@@ -466,7 +466,7 @@ void CoordinatorCore::OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotReq
                                      absl::Time now) {
   Step(now);
   // The shards learn of the reader before the reader learns of the shards.
-  if (snapshots_.readers().OnOpen(request, snapshot, now)) TellAdmitted();
+  if (snapshots_.readers().OnOpen(request, snapshot, now)) SendAdmitted();
   Advance(now);
 }
 

@@ -170,7 +170,7 @@ class CoordinatorCore {
   void Install(const Decision& decision, absl::Time now);
 
   void LoseShard(const std::string& why, absl::Time now);
-  void GoOnWithout(const std::string& why, absl::Time now);
+  void ContinueWithout(const std::string& why, absl::Time now);
   void Restore(const std::string& why, absl::Time now);
   bool SpendRestoration(const std::string& why, absl::Time now);
   void ForgetAttempt();
@@ -196,7 +196,7 @@ class CoordinatorCore {
   void OnSnapshotFailed(const Process& process, const v1::SnapshotFailed& failed, absl::Time now);
   void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);
   bool FailureEndsJob(const Process& process) const;
-  void OnWorkerProgress(Process& process, const v1::WorkerProgress& said, absl::Time now);
+  void OnWorkerProgress(Process& process, const v1::WorkerProgress& report, absl::Time now);
   // OK: the message is valid, or will be ignored.
   absl::Status CheckShardMessage(const Process& process, const v1::MemberMessage& message) const;
   ShardFacts FactsOf(const Process& shard) const;
@@ -208,7 +208,7 @@ class CoordinatorCore {
   void AnswerRegistration(const Process& process, absl::Time now);
   void Resend(const Process& process);
   void ResendToShard(const Process& shard);
-  void TellAdmitted();
+  void SendAdmitted();
   v1::CoordinatorMessage AdmittedMessage() const;
 
   // ---- progress (coordinator_progress.cc)

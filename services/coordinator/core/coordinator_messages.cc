@@ -107,7 +107,7 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
 
   // Sent before the worker learns the shards' addresses: shards refuse a worker that they do not
   // know.
-  TellAdmitted();
+  SendAdmitted();
 
   const Process& process = *facts_.members.Find(id.incarnation());
   if (claims_.known()) {
@@ -153,7 +153,7 @@ void CoordinatorCore::AnswerRegistration(const Process& process, absl::Time now)
 // Sends the list to all registered shards if it has changed. Until an attempt begins no process
 // opens a data stream, so none is sent before; the first list then names all workers that have
 // registered.
-void CoordinatorCore::TellAdmitted() {
+void CoordinatorCore::SendAdmitted() {
   if (!HasAttempt()) return;
   const uint64_t changes = facts_.members.changes() + snapshots_.readers().changes();
   if (admitted_changes_ == changes) return;
@@ -384,10 +384,10 @@ void CoordinatorCore::OnStateReady(const Process& process, const v1::StateReady&
 // ---- progress
 
 // Figures for people, from members only. Impossible figures are dropped.
-void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgress& said,
+void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgress& report,
                                        absl::Time now) {
   if (!process.was_member || !facts_.attempt.length.has_value()) return;
-  v1::WorkerProgress progress = said;
+  v1::WorkerProgress progress = report;
   const v1::TrainingSpec& training = facts_.job().training();
   WorkerFacts facts;
   facts.synchronous = facts_.mode().synchronous();
@@ -508,7 +508,7 @@ void CoordinatorCore::OnGone(const Departure& departure, absl::Time now) {
 
   if (!HasAttempt() || !facts_.attempt.HasShard(process.incarnation())) return;
   if (process.leaving || !departure.expelled) {
-    GoOnWithout(what, now);
+    ContinueWithout(what, now);
   } else {
     LoseShard(what, now);
   }

@@ -33,7 +33,7 @@ class EndingTest : public ::testing::Test {
   Ending ending_{facts_, &facts_.goal, &output_};
 };
 
-TEST_F(EndingTest, TrainingGoesOnWithoutAReasonToEnd) {
+TEST_F(EndingTest, TrainingContinuesWithoutAReasonToEnd) {
   ending_.ChooseGoal({}, kStart);
   EXPECT_EQ(facts_.goal, Goal::kNone);
   EXPECT_EQ(ending_.NextDeadline(), absl::InfiniteFuture());

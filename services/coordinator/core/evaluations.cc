@@ -140,8 +140,8 @@ void Evaluations::Finish(absl::Time now) {
   }
 
   const bool classification = IsClassification(facts_.job());
-  const bool told = last_result_.has_value() && last_result_->step() == snapshot_->step;
-  if (evaluation.has_first() && !told) Note(evaluation.FirstResult(classification, now), now);
+  const bool reported = last_result_.has_value() && last_result_->step() == snapshot_->step;
+  if (evaluation.has_first() && !reported) Note(evaluation.FirstResult(classification, now), now);
 
   v1::Evaluation result = evaluation.Result(classification, now);
   result.set_final(snapshot_->final && EndsWithEvaluation(facts_.goal));

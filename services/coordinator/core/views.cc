@@ -232,7 +232,7 @@ bool Views::ResendChange(const Process& shard) {
   return true;
 }
 
-void Views::TellCommitted() {
+void Views::SendCommitted() {
   const uint64_t last = facts_.attempt.length->total_steps();
   if (!facts_.mode().synchronous() || training_.committed() >= last ||
       training_.LowestClosed() < last || !facts_.rules.TellCommitted()) {

@@ -71,7 +71,7 @@ class Views {
   // Sends a shard again the Pause or the Install that it has not answered. False: there is none.
   bool ResendChange(const Process& shard);
   // Tells the shards that the last version is committed, once all of them have closed it.
-  void TellCommitted();
+  void SendCommitted();
   void ResendCommitted(const Process& shard);
 
   absl::Time NextDeadline() const;

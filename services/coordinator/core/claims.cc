@@ -72,9 +72,9 @@ Verdict Claims::Accept(StorageContents contents, absl::Time now) {
 
   CountClaims(now);
   // A job that was made longer begins another attempt after the end record.
-  const bool goes_on =
+  const bool continues =
       existing.kind == ExistingJob::Kind::kResume || existing.kind == ExistingJob::Kind::kReplace;
-  const bool ended = !storage_.claims.empty() && storage_.claims.back().end() && !goes_on;
+  const bool ended = !storage_.claims.empty() && storage_.claims.back().end() && !continues;
 
   if (!known_) {
     known_ = true;

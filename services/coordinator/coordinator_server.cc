@@ -330,8 +330,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
   void Perform(ReadClaims&) {
     storage_thread_.Post([this] {
-      Event([claims = storage_->ReadClaims()](CoordinatorCore& core, absl::Time now) mutable {
-        core.OnClaimsRead(std::move(claims), now);
+      Event([claims = storage_->ReadClaims()](CoordinatorCore& core, absl::Time now) {
+        core.OnClaimsRead(claims, now);
       });
     });
   }

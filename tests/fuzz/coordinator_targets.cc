@@ -211,14 +211,19 @@ std::vector<FuzzTarget> CoordinatorTargets() {
   return {
       {"coordinator", RunCoordinator, CoordinatorSeeds, 1024,
        "services/coordinator/core/coordinator_core.cc "
-       "services/coordinator/core/coordinator_start.cc "
-       "services/coordinator/core/coordinator_views.cc "
-       "services/coordinator/core/coordinator_snapshots.cc "
-       "services/coordinator/core/coordinator_end.cc "
+       "services/coordinator/core/coordinator_messages.cc "
        "services/coordinator/core/coordinator_progress.cc "
-       "services/coordinator/core/membership.cc services/coordinator/core/evaluation.cc "
-       "services/coordinator/core/init_request.cc services/coordinator/core/progress.cc "
-       "services/coordinator/core/view_change.cc services/coordinator/core/view_decision.cc"},
+       "services/coordinator/core/attempt.cc "
+       "services/coordinator/core/checkpoints.cc services/coordinator/core/claims.cc "
+       "services/coordinator/core/ending.cc services/coordinator/core/evaluation.cc "
+       "services/coordinator/core/evaluations.cc services/coordinator/core/facts.cc "
+       "services/coordinator/core/init_request.cc "
+       "services/coordinator/core/initialization.cc services/coordinator/core/membership.cc "
+       "services/coordinator/core/model_check.cc services/coordinator/core/progress.cc "
+       "services/coordinator/core/readers.cc services/coordinator/core/snapshots.cc "
+       "services/coordinator/core/training.cc services/coordinator/core/training_mode.cc "
+       "services/coordinator/core/view_change.cc services/coordinator/core/view_decision.cc "
+       "services/coordinator/core/views.cc services/coordinator/core/waits.cc"},
   };
 }
 

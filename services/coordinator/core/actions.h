@@ -30,7 +30,7 @@ struct StorageContents {
   // Empty: `newest` is in the job's own storage. Otherwise the directory of another job's
   // checkpoint (checkpoint.restoreFrom), with which a job without own checkpoints begins.
   std::string foreign_directory;
-  std::vector<v1::CheckpointRef> checkpoints;  // that have a manifest and were not skipped
+  std::vector<v1::CheckpointRef> checkpoints;  // that have an index and were not skipped
   // One sentence for each better checkpoint that was skipped, and for each other damaged file.
   std::vector<std::string> damaged;
   // Whether the job may use the storage. Replaced checkpoints are never `newest`.
@@ -80,7 +80,7 @@ struct DeleteCheckpoint {
   uint64_t attempt = 0;  // of the checkpoint that replaced it
 };
 
-// Removes the files of an abandoned checkpoint, unless it has a manifest after all. Answered by
+// Removes the files of an abandoned checkpoint, unless it has an index after all. Answered by
 // OnIncompleteRemoved, also if it failed; a failure is only logged.
 struct RemoveIncomplete {
   v1::CheckpointRef checkpoint;

@@ -8,6 +8,14 @@
 // at the facts after each event and starts what is due. The core does not remember *why* something
 // is due.
 //
+// The core itself is a dispatcher. Its parts have the state and do the work, each for one task:
+// claims.h (the storage, attempts, terms), model_check.h, initialization.h (an attempt's
+// beginning), views.h, waits.h (members that are too slow), snapshots.h (with readers.h,
+// checkpoints.h and evaluations.h), ending.h. They read each other's results as Facts (facts.h), do
+// not call each other, and return what concerns the whole job as a Verdict. training_mode.h has
+// what differs between synchronous and asynchronous training. The core passes events to the parts
+// in a fixed order, changes the phase (phase.h), and admits and expels processes.
+//
 // Within an attempt there is one coordinator: a new one reads the claims, claims the next attempt
 // and restores from the newest checkpoint (R11). Views and init requests carry (attempt, term,
 // number), so that messages of an older coordinator that are still under way are refused (R1).
@@ -27,8 +35,6 @@
 #define SLUICE_SERVICES_COORDINATOR_CORE_COORDINATOR_CORE_H_
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,20 +46,23 @@
 #include "proto/job.pb.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/coordinator/core/actions.h"
+#include "services/coordinator/core/claims.h"
 #include "services/coordinator/core/coordinator_rules.h"
+#include "services/coordinator/core/ending.h"
+#include "services/coordinator/core/facts.h"
+#include "services/coordinator/core/initialization.h"
+#include "services/coordinator/core/member_checks.h"
+#include "services/coordinator/core/membership.h"
+#include "services/coordinator/core/model_check.h"
+#include "services/coordinator/core/output.h"
+#include "services/coordinator/core/phase.h"
+#include "services/coordinator/core/progress.h"
+#include "services/coordinator/core/snapshots.h"
+#include "services/coordinator/core/verdict.h"
+#include "services/coordinator/core/views.h"
+#include "services/coordinator/core/waits.h"
 
 namespace sluice::coordinator {
-
-struct CoordinatorOptions {
-  v1::JobSpec job;
-  uint64_t incarnation = 0;  // of this coordinator; random, not 0
-  // Found at the start; they become events of the job.
-  std::vector<std::string> warnings;
-  // Name of a checkpoint's directory in the storage (services/checkpoint).
-  std::function<std::string(const v1::CheckpointRef&)> checkpoint_directory;
-  std::string build;  // recorded in manifests
-  std::string isa;    // recorded in manifests
-};
 
 // "<namespace>/<name>/<uid>", as members name the job.
 std::string JobName(const v1::JobSpec& job);
@@ -64,8 +73,6 @@ class CoordinatorCore {
   // null: all rules.
   CoordinatorCore(CoordinatorOptions options, absl::Time now,
                   const CoordinatorRules* rules = nullptr);
-  ~CoordinatorCore();
-
   CoordinatorCore(const CoordinatorCore&) = delete;
   CoordinatorCore& operator=(const CoordinatorCore&) = delete;
 
@@ -84,8 +91,8 @@ class CoordinatorCore {
   // Answer to ClaimAttempt: OK, ALREADY_EXISTS (lost), or another error (tried again).
   void OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now);
   // Answer to ReadClaims.
-  void OnClaimsRead(absl::StatusOr<std::vector<v1::Claim>> claims, absl::Time now);
-  // Answer to WriteManifest.
+  void OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now);
+  // Answer to WriteCheckpointIndex.
   void OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
                                 absl::Time now);
   // Answer to RemoveIncomplete.
@@ -104,7 +111,7 @@ class CoordinatorCore {
 
   // ---- actions
 
-  std::vector<Action> TakeActions();
+  std::vector<Action> TakeActions() { return output_.TakeActions(); }
   // InfiniteFuture: none.
   absl::Time NextDeadline() const;
 
@@ -124,11 +131,105 @@ class CoordinatorCore {
   };
   Refusals refusals() const;
   // The newest view that was decided; empty before the first one of an attempt.
-  const v1::View& view() const;
+  const v1::View& view() const { return facts_.training.view(); }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // A process that violates the contract this many times is expelled.
+  static constexpr int kMaxBreaches = 3;
+
+  // ---- time and phases
+
+  void Step(absl::Time now);     // begins an event
+  void Advance(absl::Time now);  // ends it: starts what is due
+  void AdvancePhase(absl::Time now);
+  void AdvanceGathering(absl::Time now);
+  void AdvancePreparing(absl::Time now);
+  void AdvanceViews(absl::Time now);
+  void AdvanceSnapshots(absl::Time now);
+  void AdvanceEnding(absl::Time now);
+  void AdvanceLeaving(absl::Time now);
+
+  // The only place where the phase changes; phase.h has the legal moves.
+  void Transition(Phase from, Phase to);
+  bool Is(Phase phase) const { return facts_.phase == phase; }
+  bool Leaving() const { return Is(Phase::kLeavingWorkers) || Is(Phase::kLeavingShards); }
+  // Whether an attempt has shards.
+  bool HasAttempt() const { return Is(Phase::kPreparing) || Is(Phase::kRunning); }
+
+  // ---- what concerns several parts
+
+  // False: the verdict was carried out, and ends what the caller was about.
+  bool CarryOut(const Verdict& verdict, absl::Time now);
+  void ReadStorageAgain();
+  void Claim(bool end, absl::Time now);
+  bool SuspendBeforeTraining(absl::Time now);
+  void BeginAttempt(absl::Time now);
+  void RequestInit(absl::Time now);
+  void BeginPause(bool at_once, absl::Time now);
+  void Decide(absl::Time now);
+  void Install(const Decision& decision, absl::Time now);
+
+  void LoseShard(const std::string& why, absl::Time now);
+  void ContinueWithout(const std::string& why, absl::Time now);
+  void Restore(const std::string& why, absl::Time now);
+  bool SpendRestoration(const std::string& why, absl::Time now);
+  void ForgetAttempt();
+  void BeginNextAttempt(absl::Time now);
+  void ReleaseLeavingShards(absl::Time now);
+
+  void Leave(ExitReason reason, const std::string& message, absl::Time now,
+             const std::string& code = "");
+  void Fail(const std::string& why, absl::Time now, const std::string& code = "");
+  void Supersede(const std::string& why);
+
+  // ---- messages (coordinator_messages.cc)
+
+  void OnRegister(StreamId stream, const v1::Register& request, absl::Time now);
+  bool RefuseByCore(StreamId stream, const v1::ProcessId& id, absl::Time now);
+  void OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::Time now);
+  void OnWorkerMessage(Process& process, const v1::MemberMessage& message, absl::Time now);
+  void OnShardMessage(Process& process, const v1::MemberMessage& message, absl::Time now);
+  void OnReady(Process& process, const v1::Ready& ready, absl::Time now);
+  void OnStateReady(const Process& process, const v1::StateReady& ready, absl::Time now);
+  void OnLeave(Process& process, absl::Time now);
+  void OnShardProgress(const Process& process, const v1::ShardProgress& progress, absl::Time now);
+  void OnSnapshotFailed(const Process& process, const v1::SnapshotFailed& failed, absl::Time now);
+  void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);
+  bool FailureEndsJob(const Process& process) const;
+  void OnWorkerProgress(Process& process, const v1::WorkerProgress& report, absl::Time now);
+  // OK: the message is valid, or will be ignored.
+  absl::Status CheckShardMessage(const Process& process, const v1::MemberMessage& message) const;
+  ShardFacts FactsOf(const Process& shard) const;
+
+  void OnGone(const Departure& departure, absl::Time now);
+  void Expel(uint64_t incarnation, const std::string& why, absl::Time now);
+  void Breach(StreamId stream, const std::string& what, absl::Time now);
+  void Refuse(StreamId stream, v1::Refusal refusal);
+  void AnswerRegistration(const Process& process, absl::Time now);
+  void Resend(const Process& process);
+  void ResendToShard(const Process& shard);
+  void SendAdmitted();
+  v1::CoordinatorMessage AdmittedMessage() const;
+
+  // ---- progress (coordinator_progress.cc)
+
+  v1::JobProgress::Phase ShownPhase() const;
+  void AddProgress(v1::JobProgress* progress) const;
+  void AddProcesses(v1::JobProgress* progress, absl::Time now) const;
+
+  Facts facts_;
+  Output output_;
+  Claims claims_;
+  ModelCheck model_;
+  Initialization initialization_;
+  Views views_;
+  Waits waits_;
+  Snapshots snapshots_;
+  Ending ending_;
+  BatchLosses losses_;
+  uint64_t restorations_ = 0;
+  uint64_t admitted_changes_ = 0;  // of the members and readers that shards were sent
+  Refusals refusals_;              // messages, figures and registrations
 };
 
 }  // namespace sluice::coordinator

@@ -3,20 +3,22 @@
 #include <algorithm>
 #include <utility>
 
-#include "services/coordinator/core/coordinator_impl.h"
+#include "services/coordinator/core/coordinator_core.h"
+#include "services/coordinator/core/training_mode.h"
+#include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
 
-void CoordinatorCore::Impl::Info(std::string message, absl::Time now) {
-  events_.Add(v1::Event::INFO, std::move(message), now);
+CoordinatorCore::Refusals CoordinatorCore::refusals() const {
+  Refusals refusals = refusals_;
+  refusals.readers = snapshots_.readers().refused();
+  refusals.expelled = facts_.members.expelled();
+  refusals.snapshots = snapshots_.readers().size();
+  return refusals;
 }
 
-void CoordinatorCore::Impl::Warn(std::string message, absl::Time now) {
-  events_.Add(v1::Event::WARNING, std::move(message), now);
-}
-
-v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
-  switch (phase_) {
+v1::JobProgress::Phase CoordinatorCore::ShownPhase() const {
+  switch (facts_.phase) {
     case Phase::kReading:
     case Phase::kGathering:
     case Phase::kClaiming:
@@ -24,17 +26,20 @@ v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
     case Phase::kPreparing:
       return v1::JobProgress::INITIALIZING;
     case Phase::kRunning:
-      if (!change_.has_install()) return v1::JobProgress::INITIALIZING;
-      if (goal_ == Goal::kNone || goal_ == Goal::kHandOver) return v1::JobProgress::TRAINING;
-      return snapshot_.has_value() && snapshot_->evaluation ? v1::JobProgress::EVALUATING
-                                                            : v1::JobProgress::SAVING;
+      if (!facts_.training.has_view()) return v1::JobProgress::INITIALIZING;
+      if (facts_.goal == Goal::kNone || facts_.goal == Goal::kHandOver) {
+        return v1::JobProgress::TRAINING;
+      }
+      return snapshots_.current().has_value() && snapshots_.current()->evaluation
+                 ? v1::JobProgress::EVALUATING
+                 : v1::JobProgress::SAVING;
     case Phase::kLeavingWorkers:
     case Phase::kLeavingShards:
     case Phase::kExited:
       break;
   }
 
-  switch (exit_reason_) {
+  switch (ending_.reason()) {
     case ExitReason::kSucceeded:
       return v1::JobProgress::SUCCEEDED;
     case ExitReason::kSuspended:
@@ -47,64 +52,78 @@ v1::JobProgress::Phase CoordinatorCore::Impl::CurrentPhase() const {
   return v1::JobProgress::STARTING;
 }
 
-v1::JobProgress CoordinatorCore::Impl::Progress(const v1::GetProgressRequest& request,
-                                                absl::Time now) const {
+v1::JobProgress CoordinatorCore::Progress(uint64_t events_after, absl::Time now) const {
+  v1::GetProgressRequest request;
+  request.set_events_after(events_after);
+  return Progress(request, now);
+}
+
+v1::JobProgress CoordinatorCore::Progress(const v1::GetProgressRequest& request,
+                                          absl::Time now) const {
   v1::JobProgress progress;
-  progress.set_phase(CurrentPhase());
-  progress.set_job(JobName(options_.job));
+  progress.set_phase(ShownPhase());
+  progress.set_job(JobName(facts_.job()));
 
-  if (Leaving() || phase_ == Phase::kExited) {
-    progress.set_reason(exit_message_);
-    progress.set_reason_code(reason_code_);
+  if (Leaving() || Is(Phase::kExited)) {
+    progress.set_reason(ending_.message());
+    progress.set_reason_code(ending_.code());
   }
 
-  if (view_.has_id()) *progress.mutable_view() = view_;
-  progress.set_attempt(attempt_);
-  if (length_.has_value()) {
-    progress.set_total_steps(length_->total_steps());
-    progress.set_total_samples(length_->total_samples());
+  AddProgress(&progress);
+  facts_.meter.CopyTo(&progress);
+  progress.set_samples_per_second(facts_.meter.SamplesPerSecond(now));
+  const Evaluations& evaluations = snapshots_.evaluations();
+  if (facts_.last_evaluation.has_value()) {
+    *progress.mutable_last_evaluation() = *facts_.last_evaluation;
   }
+  if (evaluations.running()) progress.set_evaluating_step(evaluations.version());
+  *progress.mutable_checkpoint() = snapshots_.checkpoints().status();
 
-  if (length_.has_value() && change_.has_install()) {
-    progress.set_step(Synchronous() ? committed_ : HighestClosed());
-    progress.set_samples(Synchronous() ? length_->SamplesAt(committed_) : Samples());
-    progress.set_epoch(length_->EpochsIn(progress.samples()));
-  } else if (storage_.has_newest) {
-    // Training will continue here.
-    const v1::CheckpointIndex& checkpoint_index = storage_.newest;
-    progress.set_step(base_.has_value() ? facts_.base_version
-                                        : checkpoint_index.checkpoint().step());
-    progress.set_samples(IsSynchronous(checkpoint_index.mode())
-                             ? checkpoint_index.samples()
-                             : SamplesIn(checkpoint_index.ledger()));
-    if (length_.has_value()) progress.set_epoch(length_->EpochsIn(progress.samples()));
-  }
-
-  meter_.CopyTo(&progress);
-  progress.set_samples_per_second(meter_.SamplesPerSecond(now));
-  if (last_result_.has_value()) *progress.mutable_last_evaluation() = *last_result_;
-  if (evaluation_.has_value()) progress.set_evaluating_step(evaluation_->version());
-  *progress.mutable_checkpoint() = checkpoint_status_;
-
-  if (base_.has_value()) {
+  if (facts_.attempt.base.has_value()) {
     progress.set_restored(true);
-    progress.set_restored_from_step(base_->step());
+    progress.set_restored_from_step(facts_.attempt.base->step());
   }
-
-  uint64_t skipped = 0;
-  for (const auto& [shard, state] : shard_states_) skipped = std::max(skipped, state.skipped);
-  progress.set_skipped_steps(skipped);
-  for (const auto& [shard, state] : shard_states_) {
-    progress.set_dropped_contributions(std::max(progress.dropped_contributions(), state.dropped));
+  for (const auto& [id, shard] : facts_.training.shards()) {
+    progress.set_skipped_steps(std::max(progress.skipped_steps(), shard.skipped));
+    progress.set_dropped_contributions(std::max(progress.dropped_contributions(), shard.dropped));
   }
 
   AddProcesses(&progress, now);
-  events_.CopyTo(request.events_after(), &progress);
+  output_.events().CopyTo(request.events_after(), &progress);
   if (request.with_losses()) losses_.CopyTo(request.losses_after(), &progress);
   return progress;
 }
 
-void CoordinatorCore::Impl::AddProcesses(v1::JobProgress* progress, absl::Time now) const {
+// How far the job has come. Before an attempt's first view: the checkpoint with which training will
+// continue.
+void CoordinatorCore::AddProgress(v1::JobProgress* progress) const {
+  const Attempt& attempt = facts_.attempt;
+  const v1::View& current = facts_.training.view();
+  if (current.has_id()) *progress->mutable_view() = current;
+  progress->set_attempt(attempt.number);
+  if (attempt.length.has_value()) {
+    progress->set_total_steps(attempt.length->total_steps());
+    progress->set_total_samples(attempt.length->total_samples());
+  }
+
+  if (attempt.length.has_value() && facts_.training.has_view()) {
+    progress->set_step(facts_.mode().ShownStep());
+    progress->set_samples(facts_.mode().ShownSamples());
+    progress->set_epoch(attempt.length->EpochsIn(progress->samples()));
+  } else if (facts_.storage.has_newest) {
+    const v1::CheckpointIndex& index = facts_.storage.newest;
+    progress->set_step(attempt.base.has_value() ? attempt.facts.base_version
+                                                : index.checkpoint().step());
+    progress->set_samples(IsSynchronous(index.mode()) ? index.samples()
+                                                      : SamplesIn(index.ledger()));
+    if (attempt.length.has_value()) {
+      progress->set_epoch(attempt.length->EpochsIn(progress->samples()));
+    }
+  }
+}
+
+void CoordinatorCore::AddProcesses(v1::JobProgress* progress, absl::Time now) const {
+  const v1::View& view = facts_.training.view();
   const auto add = [&](const Process& process) {
     v1::ProcessStatus& status = *progress->add_processes();
     *status.mutable_process() = process.id;
@@ -116,17 +135,18 @@ void CoordinatorCore::Impl::AddProcesses(v1::JobProgress* progress, absl::Time n
   };
 
   for (v1::Role role : {v1::SHARD, v1::WORKER}) {
-    for (const Process* process : membership_.Living(role)) {
+    for (const Process* process : facts_.members.Living(role)) {
       v1::ProcessStatus* status = add(*process);
       bool member = false;
 
-      for (int i = 0; i < view_.shards_size(); ++i) {
-        if (view_.shards(i).process().incarnation() != process->incarnation()) continue;
+      for (int i = 0; i < view.shards_size(); ++i) {
+        if (view.shards(i).process().incarnation() != process->incarnation()) continue;
         member = true;
-        status->set_partitions(PartitionsWithBlocks(process->incarnation()));
+        status->set_partitions(static_cast<uint32_t>(
+            facts_.attempt.PartitionsWithBlocks(process->incarnation()).size()));
       }
 
-      for (const auto& worker : view_.workers()) {
+      for (const auto& worker : view.workers()) {
         if (worker.process().incarnation() != process->incarnation()) continue;
         member = true;
         uint64_t microbatches = 0;
@@ -134,17 +154,17 @@ void CoordinatorCore::Impl::AddProcesses(v1::JobProgress* progress, absl::Time n
           microbatches += range.end() - range.begin();
         }
         status->set_microbatches(microbatches);
-        status->set_batch_size(BatchSizeOf(*process));
+        status->set_batch_size(facts_.mode().BatchSizeOf(*process));
       }
 
-      status->set_samples_per_second(meter_.SpeedOf(process->incarnation()));
+      status->set_samples_per_second(facts_.meter.SpeedOf(process->incarnation()));
       status->set_state(process->suspect() ? v1::ProcessStatus::SUSPECT
                         : member           ? v1::ProcessStatus::MEMBER
                                            : v1::ProcessStatus::STANDBY);
     }
   }
 
-  for (const Departure& departure : membership_.departures()) {
+  for (const Departure& departure : facts_.members.departures()) {
     add(departure.process)
         ->set_state(departure.expelled ? v1::ProcessStatus::EXPELLED : v1::ProcessStatus::LEFT);
   }

@@ -8,9 +8,9 @@
 
 namespace sluice::coordinator {
 
-// The checkpoints that may be deleted now that `current` has a manifest: all of its own and older
+// The checkpoints that may be deleted now that `current` has an index: all of its own and older
 // attempts except the newest `keep` (0: all are kept). `current` is always kept. Call it only after
-// the running attempt has written a manifest of its own: from then on no coordinator restores from
+// the running attempt has written an index of its own: from then on no coordinator restores from
 // its parent (R11).
 std::vector<v1::CheckpointRef> Superseded(std::vector<v1::CheckpointRef> checkpoints,
                                           const v1::CheckpointRef& current, uint64_t keep);

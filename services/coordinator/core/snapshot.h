@@ -71,8 +71,8 @@ struct Snapshot {
   enum class Saving {
     kNo,             // not a checkpoint, or no longer one
     kCollecting,     // files are being written
-    kCheckingClaim,  // (R11) the claims are read before the manifest
-    kWriting,        // the manifest
+    kCheckingClaim,  // (R11) the claims are read before the index is written
+    kWriting,        // the checkpoint index
     kDone,
   };
 
@@ -84,6 +84,7 @@ struct Snapshot {
 
   Saving saving = Saving::kNo;
   bool evaluation = false;  // still to be done
+  bool final = false;  // opened after training had ended: of the version that the job ends with
   std::vector<ReaderHold> readers;
 
   std::set<uint64_t> pinned;  // shards that reported it

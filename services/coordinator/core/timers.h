@@ -3,6 +3,8 @@
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_TIMERS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_TIMERS_H_
 
+#include <algorithm>
+
 #include "absl/time/time.h"
 #include "proto/job.pb.h"
 
@@ -31,6 +33,12 @@ struct Timers {
   // Training waits at a version that is due for evaluation while another version is evaluated; for
   // a slow checkpoint or a reader it waits at most this long.
   absl::Duration barrier = absl::Seconds(10);
+
+  // What the job cannot end without, its last checkpoint and the record of its end, is tried again
+  // this long after so many failures in a row.
+  absl::Duration RetryDelay(int failures) const {
+    return std::min(storage_retry * (1 << std::min(failures - 1, 10)), absl::Seconds(30));
+  }
 };
 
 inline Timers TimersFrom(const v1::TimeoutSpec& spec) {

@@ -277,7 +277,7 @@ void FakeShard::CheckSnapshot() {
       const std::string content(file.bytes(), 'x');
       file.set_name(absl::StrCat("partition-", p));
       file.set_crc32c(Crc32c(content));
-      // If this fails, the manifest cannot be written.
+      // If this fails, the checkpoint index cannot be written.
       (void)job->storage->WriteFile(snapshot->name(), file.name(), absl::Cord(content));
     }
   }

@@ -1,0 +1,282 @@
+#include "services/coordinator/core/checkpoints.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "services/checkpoint/existing_job.h"
+#include "services/common/check.h"
+#include "services/coordinator/core/retention.h"
+#include "services/coordinator/core/training_mode.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+namespace {
+
+constexpr uint32_t kCheckpointIndexFormatVersion = 2;
+constexpr size_t kMaxFinalProblems = 64;  // reported of one last checkpoint
+
+std::string SizeText(uint64_t bytes) {
+  const double kib = static_cast<double>(bytes) / 1024;
+  return kib < 1024 ? absl::StrFormat("%.1f KiB", kib) : absl::StrFormat("%.1f MiB", kib / 1024);
+}
+
+std::string OptimizerName(const v1::OptimizerSpec& optimizer) {
+  return v1::OptimizerSpec::Name_Name(optimizer.name());
+}
+
+bool SameCheckpoint(const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
+  return a.attempt() == b.attempt() && a.step() == b.step();
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const Facts& facts, std::optional<Snapshot>* open, Output* output)
+    : facts_(facts),
+      snapshot_(*open),
+      output_(*output),
+      schedule_(facts.job().checkpoint().interval_steps(),
+                absl::Seconds(facts.job().checkpoint().interval_seconds())) {}
+
+void Checkpoints::Forget() {
+  incomplete_.clear();  // they are removed when the storage is read
+  final_failures_ = 0;
+  final_problems_.clear();
+  final_retry_at_ = absl::InfiniteFuture();
+}
+
+void Checkpoints::OnRemoved() { removals_ = std::max(removals_ - 1, 0); }
+
+bool Checkpoints::Has(uint64_t version) const {
+  return status_.has_last() && status_.last().attempt() == facts_.attempt.number &&
+         status_.last().step() == version;
+}
+
+// ---- the open snapshot
+
+void Checkpoints::Begin() {
+  snapshot_->saving = Snapshot::Saving::kCollecting;
+  snapshot_->directory = facts_.options.checkpoint_directory(snapshot_->name);
+  SLUICE_DCHECK(!removing(), "no file of the same name is being removed");
+  incomplete_.insert(snapshot_->step);
+}
+
+// Empty: the shard may have written these.
+std::string Checkpoints::CheckFiles(const Process& shard,
+                                    const v1::SnapshotWritten& written) const {
+  const AttemptFacts& facts = facts_.attempt.facts;
+  std::set<uint32_t> seen;
+  for (const v1::PartitionFile& file : written.files()) {
+    const uint32_t p = file.partition();
+    if (p < facts.owner.size() && seen.insert(p).second &&
+        facts.shards[facts.owner[p]] == shard.incarnation()) {
+      continue;
+    }
+    return absl::StrCat(ProcessName(shard.id), " reports a file of partition ", p,
+                        ", which it does not own or has reported already");
+  }
+  return "";
+}
+
+void Checkpoints::OnWritten(const Process& shard, const v1::SnapshotWritten& written,
+                            absl::Time now) {
+  if (snapshot_->saving != Snapshot::Saving::kCollecting) return;
+  if (const std::string wrong = CheckFiles(shard, written); !wrong.empty()) {
+    Fail(wrong, now);
+    return;
+  }
+  snapshot_->reached = true;
+  snapshot_->written[shard.incarnation()] = {written.files().begin(), written.files().end()};
+  snapshot_->seconds = std::max(snapshot_->seconds, written.seconds());
+}
+
+void Checkpoints::Advance(absl::Time now) {
+  const AttemptFacts& facts = facts_.attempt.facts;
+  if (snapshot_->saving != Snapshot::Saving::kCollecting || !snapshot_->WrittenBy(facts.shards)) {
+    return;
+  }
+  std::vector<bool> saved(facts.owner.size());
+  for (const auto& [shard, files] : snapshot_->written) {
+    for (const v1::PartitionFile& file : files) {
+      if (file.partition() < saved.size()) saved[file.partition()] = true;
+    }
+  }
+  for (size_t p = 0; p < saved.size(); ++p) {
+    if (saved[p] || facts.empty[p]) continue;
+    Fail(absl::StrCat("no shard wrote partition ", p), now);
+    return;
+  }
+  snapshot_->saving = Snapshot::Saving::kCheckingClaim;
+  output_.Add(ReadClaims{});
+}
+
+bool Checkpoints::ChecksClaim() const {
+  return snapshot_.has_value() && snapshot_->saving == Snapshot::Saving::kCheckingClaim;
+}
+
+Verdict Checkpoints::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
+                                  absl::Time now) {
+  SLUICE_DCHECK(ChecksClaim(), "the claims were read for a checkpoint");
+  if (!claims.ok()) {
+    Fail(absl::StrCat("the claims cannot be read: ", claims.status().message()), now);
+    return Verdict::Continue();
+  }
+  uint64_t highest = 0;
+  for (const v1::Claim& claim : *claims) highest = std::max(highest, claim.attempt());
+  if (highest > facts_.attempt.number && facts_.rules.ClaimAttempts()) {
+    return Verdict::Superseded(
+        absl::StrCat("attempt ", highest, " was claimed by another coordinator"));
+  }
+  snapshot_->saving = Snapshot::Saving::kWriting;
+  output_.Add(WriteCheckpointIndex{MakeIndex(now)});
+  return Verdict::Continue();
+}
+
+v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
+  const Attempt& attempt = facts_.attempt;
+  v1::CheckpointIndex index;
+  index.set_format_version(kCheckpointIndexFormatVersion);
+  index.set_job(FullJobName(facts_.job()));
+  *index.mutable_checkpoint() = snapshot_->name;
+  if (attempt.base.has_value()) *index.mutable_parent() = *attempt.base;
+  index.set_mode(attempt.mode);
+  if (!facts_.mode().synchronous()) *index.mutable_ledger() = snapshot_->ledger;
+  index.set_samples(facts_.mode().SamplesOf(*snapshot_));
+
+  index.set_seed(facts_.job().training().seed());
+  index.set_optimizer(OptimizerName(facts_.job().optimizer()));
+  *index.mutable_table() = attempt.model->table();
+  *index.mutable_layout() = attempt.layout;
+
+  for (const auto& [shard, files] : snapshot_->written) {
+    for (const v1::PartitionFile& file : files) *index.add_files() = file;
+  }
+  std::sort(index.mutable_files()->begin(), index.mutable_files()->end(),
+            [](const auto& a, const auto& b) { return a.partition() < b.partition(); });
+
+  index.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
+  index.set_build(facts_.options.build);
+  index.set_isa(facts_.Arithmetic());
+  if (facts_.meter.has_loss()) index.set_loss(facts_.meter.loss());
+
+  if (facts_.last_evaluation.has_value()) {
+    const v1::Evaluation& evaluation = *facts_.last_evaluation;
+    index.set_has_metric(true);
+    index.set_metric(evaluation.has_accuracy()     ? evaluation.accuracy()
+                     : evaluation.has_perplexity() ? evaluation.perplexity()
+                                                   : evaluation.loss());
+  }
+  return index;
+}
+
+void Checkpoints::OnIndexWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
+                                 absl::Time now) {
+  if (!snapshot_.has_value() || snapshot_->saving != Snapshot::Saving::kWriting ||
+      !SameCheckpoint(snapshot_->name, checkpoint)) {
+    return;
+  }
+  if (status.ok()) {
+    Finish(now);
+  } else {
+    Fail(absl::StrCat("the checkpoint index cannot be written: ", status.message()), now);
+  }
+}
+
+void Checkpoints::Finish(absl::Time now) {
+  SLUICE_DCHECK(snapshot_->WrittenBy(facts_.attempt.facts.shards),
+                "a complete checkpoint was written by all shards");
+  snapshot_->saving = Snapshot::Saving::kDone;
+
+  uint64_t bytes = 0;
+  for (const auto& [shard, files] : snapshot_->written) {
+    for (const v1::PartitionFile& file : files) bytes += file.bytes();
+  }
+
+  *status_.mutable_last() = snapshot_->name;
+  status_.set_directory(snapshot_->directory);
+  status_.set_bytes(bytes);
+  status_.set_seconds(snapshot_->seconds);
+  status_.clear_error();
+  schedule_.Done(facts_.mode().DoneStepOf(*snapshot_), now);
+  final_failures_ = 0;
+  final_problems_.clear();
+
+  output_.events().Add(
+      v1::Event::CHECKPOINT,
+      absl::StrFormat("checkpoint at step %d saved (%s)", snapshot_->step, SizeText(bytes)), now);
+
+  incomplete_.erase(snapshot_->step);
+  RemoveIncompletes();
+  incomplete_.clear();  // each shard writes in order, so no shard writes one of them any more
+  stored_.push_back(snapshot_->name);
+  RemoveReplaced();
+}
+
+void Checkpoints::RemoveReplaced() {
+  std::vector<v1::CheckpointRef> unneeded =
+      ReplacedCheckpoints(facts_.job(), facts_.storage.claims, stored_);
+  for (v1::CheckpointRef& old :
+       Superseded(stored_, snapshot_->name, facts_.job().checkpoint().max_to_keep())) {
+    const bool known = std::any_of(unneeded.begin(), unneeded.end(),
+                                   [&](const auto& other) { return SameCheckpoint(other, old); });
+    if (!known) unneeded.push_back(std::move(old));
+  }
+
+  for (const v1::CheckpointRef& old : unneeded) {
+    output_.Add(DeleteCheckpoint{old, facts_.attempt.number});
+    stored_.erase(std::remove_if(stored_.begin(), stored_.end(),
+                                 [&](const auto& other) { return SameCheckpoint(other, old); }),
+                  stored_.end());
+  }
+}
+
+// Shards may still be writing: files that arrive later are removed at the next call.
+void Checkpoints::RemoveIncompletes() {
+  for (const uint64_t step : incomplete_) {
+    RemoveIncomplete remove;
+    remove.checkpoint.set_attempt(facts_.attempt.number);
+    remove.checkpoint.set_step(step);
+    output_.Add(std::move(remove));
+    ++removals_;
+  }
+}
+
+void Checkpoints::Fail(const std::string& why, absl::Time now) {
+  if (snapshot_->write && snapshot_->saving == Snapshot::Saving::kNo) {
+    return;  // another shard has reported it
+  }
+  status_.set_error(why);
+  if (!snapshot_->final ||
+      (final_problems_.size() < kMaxFinalProblems && final_problems_.insert(why).second)) {
+    output_.Warn(
+        absl::StrCat(
+            "no checkpoint at step ", snapshot_->step, ": ", why,
+            snapshot_->final ? "; the job waits until its last checkpoint can be saved" : ""),
+        now);
+  }
+  schedule_.Done(facts_.mode().DoneStepOf(*snapshot_), now);
+  snapshot_->saving = Snapshot::Saving::kNo;
+  snapshot_->written.clear();
+  RemoveIncompletes();
+  if (snapshot_->final) final_retry_at_ = now + facts_.timers.RetryDelay(++final_failures_);
+}
+
+// ---- the end of the job
+
+void Checkpoints::OnEndRecord(const absl::Status& status, absl::Time now) {
+  if (status.ok()) {
+    status_.clear_error();
+    return;
+  }
+  const std::string why = absl::StrCat("the end cannot be recorded: ", status.message());
+  if (status_.error() != why) output_.Warn(why + "; the job waits until it can", now);
+  status_.set_error(why);
+}
+
+absl::Time Checkpoints::NextDeadline() const {
+  return facts_.newest_event < final_retry_at_ ? final_retry_at_ : absl::InfiniteFuture();
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,109 @@
+// The checkpoints of an attempt: collects the shards' reports on the files of the open snapshot,
+// writes the checkpoint index, and removes what is replaced or was never completed.
+//
+//   Collecting -> (all shards have written) CheckingClaim -> Writing -> Done
+//   any of them -> No: the checkpoint has failed
+//
+// (R11) Before the index is written the claims are read: a later coordinator may have claimed an
+// attempt. If a checkpoint fails while the job trains, training continues, and the schedule counts
+// it as done. The job does not end without its last checkpoint: that is tried again for as long as
+// the user lets the job wait for its disk.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_CHECKPOINTS_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_CHECKPOINTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/control.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/coordinator/core/facts.h"
+#include "services/coordinator/core/output.h"
+#include "services/coordinator/core/snapshot.h"
+#include "services/coordinator/core/verdict.h"
+
+namespace sluice::coordinator {
+
+class Checkpoints {
+ public:
+  // `open` is the open snapshot; only what it says about saving is changed here. All must outlive
+  // it.
+  Checkpoints(const Facts& facts, std::optional<Snapshot>* open, Output* output);
+
+  // The attempt begins with the storage as it was read last.
+  void BeginAttempt() { stored_ = facts_.storage.checkpoints; }
+  // The attempt is over.
+  void Forget();
+
+  // ---- the schedule
+
+  IntervalSchedule& schedule() { return schedule_; }
+  const IntervalSchedule& schedule() const { return schedule_; }
+  // Files are being removed: no checkpoint may begin, because it might get the same name.
+  bool removing() const { return removals_ > 0; }
+  void OnRemoved();
+  // The attempt has a checkpoint of this version.
+  bool Has(uint64_t version) const;
+
+  // ---- the open snapshot
+
+  // The snapshot was opened as a checkpoint.
+  void Begin();
+  void Advance(absl::Time now);
+  void OnWritten(const Process& shard, const v1::SnapshotWritten& written, absl::Time now);
+  bool ChecksClaim() const;
+  // Requires ChecksClaim.
+  Verdict OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now);
+  void OnIndexWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
+                      absl::Time now);
+  void Fail(const std::string& why, absl::Time now);
+
+  // ---- the end of the job
+
+  // The last checkpoint has failed, and was not completed since.
+  bool LastFails() const { return final_failures_ > 0; }
+  // It is due again only later.
+  bool LastWaits(absl::Time now) const {
+    return final_retry_at_ > now && final_retry_at_ != absl::InfiniteFuture();
+  }
+  void RetryLastNow() { final_retry_at_ = absl::InfiniteFuture(); }
+  // Whether the end of the job could be recorded.
+  void OnEndRecord(const absl::Status& status, absl::Time now);
+
+  const v1::CheckpointStatus& status() const { return status_; }
+  absl::Time NextDeadline() const;
+
+ private:
+  v1::CheckpointIndex MakeIndex(absl::Time now) const;
+  void Finish(absl::Time now);
+  void RemoveReplaced();
+  void RemoveIncompletes();
+  std::string CheckFiles(const Process& shard, const v1::SnapshotWritten& written) const;
+
+  const Facts& facts_;
+  std::optional<Snapshot>& snapshot_;
+  Output& output_;
+  IntervalSchedule schedule_;
+  std::vector<v1::CheckpointRef> stored_;  // complete
+  // Steps of this attempt's checkpoints that were begun and not completed. Their files are removed
+  // once the next checkpoint is complete or has failed. No snapshot is opened until the removal is
+  // done, because it might get the same name.
+  std::set<uint64_t> incomplete_;
+  int removals_ = 0;  // under way
+  v1::CheckpointStatus status_;
+  // Of the last checkpoint.
+  int final_failures_ = 0;                // in a row
+  std::set<std::string> final_problems_;  // reported, each once
+  absl::Time final_retry_at_ = absl::InfiniteFuture();
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_CHECKPOINTS_H_

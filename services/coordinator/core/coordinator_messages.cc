@@ -1,0 +1,517 @@
+// The coordinator's control streams: registration, members' messages, departures.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/utf8.h"
+#include "services/coordinator/core/coordinator_core.h"
+#include "services/coordinator/core/member_checks.h"
+#include "services/coordinator/core/training_mode.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+
+// ---- streams
+
+void CoordinatorCore::OnConnected(StreamId stream, absl::Time now) {
+  Step(now);
+  if (!Is(Phase::kExited) && !facts_.members.Connected(stream, now)) {
+    ++refusals_.registrations;
+    output_.Close(stream, absl::ResourceExhaustedError(absl::StrCat(
+                              "on ", Membership::kMaxRegistering,
+                              " streams no process has registered yet (kMaxRegistering): try "
+                              "again")));
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::OnDisconnected(StreamId stream, absl::Time now) {
+  Step(now);
+  views_.OnStreamClosed(stream);
+  if (Process* process = facts_.members.Disconnected(stream, now); process != nullptr) {
+    const uint64_t incarnation = process->incarnation();
+    // The process was leaving, or had been sent Finish: it has left.
+    const bool needed =
+        facts_.training.IsMember(incarnation) || facts_.attempt.HasShard(incarnation);
+    if (Leaving() || (process->leaving && !needed)) {
+      facts_.members.Leave(incarnation);
+    } else if (process->leaving) {
+      OnGone(*facts_.members.Leave(incarnation), now);
+    }
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::Breach(StreamId stream, const std::string& what, absl::Time now) {
+  ++refusals_.messages;
+  output_.Close(stream, absl::InvalidArgumentError(what));
+  Process* process = facts_.members.Disconnected(stream, now);
+  if (process == nullptr) return;
+  const std::string name = ProcessName(process->id);
+  if (++process->breaches < kMaxBreaches) {
+    output_.Warn(absl::StrCat("a message of ", name, " is refused: ", what), now);
+    return;
+  }
+  Expel(process->incarnation(), absl::StrCat("broke the protocol ", kMaxBreaches, " times: ", what),
+        now);
+}
+
+void CoordinatorCore::Refuse(StreamId stream, v1::Refusal refusal) {
+  ++refusals_.registrations;
+  absl::Status status = absl::PermissionDeniedError(refusal.reason());
+  v1::CoordinatorMessage message;
+  *message.mutable_refusal() = std::move(refusal);
+  output_.Add(Send{stream, std::move(message)});
+  output_.Close(stream, std::move(status));
+}
+
+// ---- registration
+
+void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, absl::Time now) {
+  const v1::ProcessId& id = request.process();
+  if ((id.role() != v1::SHARD && id.role() != v1::WORKER) || id.incarnation() == 0) {
+    Breach(stream, "only shards and workers register, with an incarnation that is not 0", now);
+    return;
+  }
+  if (absl::Status valid = CheckRegister(request); !valid.ok()) {
+    Breach(stream, std::string(valid.message()), now);
+    return;
+  }
+  if (RefuseByCore(stream, id, now)) return;
+
+  Membership::Admission admission = facts_.members.Register(stream, request, now);
+  if (admission.displaced.has_value()) OnGone(*admission.displaced, now);
+
+  if (admission.kind == Membership::Admission::Kind::kRefused) {
+    if (admission.refusal.code() == v1::Refusal::WIRE_VERSION) {
+      output_.Warn(admission.refusal.reason(), now);
+    }
+    Refuse(stream, std::move(admission.refusal));
+    return;
+  }
+  if (admission.kind == Membership::Admission::Kind::kLater) {
+    ++refusals_.registrations;
+    output_.Close(stream, absl::UnavailableError(admission.why));
+    return;
+  }
+  if (admission.closed_stream != 0) {
+    output_.Close(admission.closed_stream, absl::AbortedError("replaced by a newer stream"));
+  }
+
+  // Workers run user code: their reports are not trusted for terms and attempts.
+  if (id.role() == v1::SHARD && request.has_newest_view()) {
+    OnViewSeen(id.incarnation(), request.newest_view(), now);
+    if (Is(Phase::kExited)) return;
+  }
+
+  // Sent before the worker learns the shards' addresses: shards refuse a worker that they do not
+  // know.
+  SendAdmitted();
+
+  const Process& process = *facts_.members.Find(id.incarnation());
+  if (claims_.known()) {
+    AnswerRegistration(process, now);
+    Resend(process);
+  }
+}
+
+// Whether the process may not register for a reason that membership does not know.
+bool CoordinatorCore::RefuseByCore(StreamId stream, const v1::ProcessId& id, absl::Time now) {
+  v1::Refusal refusal;
+  if (Leaving() && facts_.members.Find(id.incarnation()) == nullptr) {
+    refusal.set_code(v1::Refusal::FINISHED);
+    refusal.set_reason(ending_.message());
+  } else if (snapshots_.readers().Has(id.incarnation())) {
+    refusal.set_code(v1::Refusal::DUPLICATE);
+    refusal.set_reason("this incarnation is a reader's");
+  } else {
+    return false;
+  }
+  facts_.members.Disconnected(stream, now);
+  Refuse(stream, std::move(refusal));
+  return true;
+}
+
+void CoordinatorCore::OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::Time now) {
+  if (!CarryOut(claims_.OnViewSeen(seen), now)) return;
+  if (Is(Phase::kGathering) && claims_.MissesAttempt()) ReadStorageAgain();
+  facts_.training.change().OnInstalled(shard, seen);
+}
+
+void CoordinatorCore::AnswerRegistration(const Process& process, absl::Time now) {
+  facts_.members.Answered(process.incarnation(), now);
+  v1::CoordinatorMessage message;
+  v1::Registered& registered = *message.mutable_registered();
+  *registered.mutable_term() = facts_.attempt.term;
+  *registered.mutable_job() = facts_.job();
+  registered.set_attempt(claims_.highest());
+  output_.Send(process, std::move(message));
+  if (process.id.role() == v1::SHARD) output_.Send(process, AdmittedMessage());
+}
+
+// Sends the list to all registered shards if it has changed. Until an attempt begins no process
+// opens a data stream, so none is sent before; the first list then names all workers that have
+// registered.
+void CoordinatorCore::SendAdmitted() {
+  if (!HasAttempt()) return;
+  const uint64_t changes = facts_.members.changes() + snapshots_.readers().changes();
+  if (admitted_changes_ == changes) return;
+  admitted_changes_ = changes;
+  const v1::CoordinatorMessage message = AdmittedMessage();
+  for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
+    if (shard->answered) output_.Send(*shard, message);
+  }
+}
+
+v1::CoordinatorMessage CoordinatorCore::AdmittedMessage() const {
+  v1::CoordinatorMessage message;
+  v1::Admitted& admitted = *message.mutable_admitted();
+  for (const Process* worker : facts_.members.Living(v1::WORKER)) {
+    *admitted.add_processes() = worker->id;
+  }
+  snapshots_.readers().ForEach(
+      [&](const ReaderHold& hold) { *admitted.add_processes() = hold.reader; });
+  return message;
+}
+
+// Sends what the process may have missed while it had no stream. All these messages may be
+// repeated.
+void CoordinatorCore::Resend(const Process& process) {
+  const bool worker = process.id.role() == v1::WORKER;
+  if (Is(Phase::kLeavingShards) || (Is(Phase::kLeavingWorkers) && worker)) {
+    ending_.SendFinish(process);
+    return;
+  }
+
+  if (!HasAttempt()) return;
+  if (worker) {
+    if (Is(Phase::kPreparing)) initialization_.ResendToWorker(process);
+    if (process.ready) views_.SendView(process);
+    snapshots_.evaluations().ResendTo(process);
+  } else if (facts_.attempt.HasShard(process.incarnation())) {
+    ResendToShard(process);
+  }
+}
+
+void CoordinatorCore::ResendToShard(const Process& shard) {
+  if (!facts_.training.has_view()) initialization_.ResendToShard(shard);
+  if (views_.ResendChange(shard) || !facts_.training.has_view()) return;
+  snapshots_.ResendTo(shard);
+  views_.ResendCommitted(shard);
+}
+
+// ---- messages
+
+void CoordinatorCore::OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now) {
+  Step(now);
+  if (Is(Phase::kExited)) return;
+  facts_.members.OnMessage(stream, now);
+  Process* process = facts_.members.OnStream(stream);
+
+  if (message.has_register_()) {
+    if (process != nullptr) {
+      Breach(stream, "Register is the first message of a stream, and no other", now);
+    } else {
+      OnRegister(stream, message.register_(), now);
+    }
+  } else if (process == nullptr) {
+    // This includes messages that were under way when the process was expelled.
+    output_.Close(stream, absl::FailedPreconditionError("the first message must be Register"));
+  } else if (message.has_heartbeat()) {
+    v1::CoordinatorMessage reply;
+    reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
+    reply.mutable_heartbeat_reply()->set_batch_size(facts_.mode().BatchSizeOf(*process));
+    output_.Send(*process, std::move(reply));
+  } else if (message.has_failure()) {
+    OnFailure(*process, message.failure(), now);
+  } else if (message.has_leave()) {
+    OnLeave(*process, now);
+  } else if (process->id.role() == v1::WORKER) {
+    OnWorkerMessage(*process, message, now);
+  } else {
+    OnShardMessage(*process, message, now);
+  }
+
+  Advance(now);
+}
+
+void CoordinatorCore::OnWorkerMessage(Process& process, const v1::MemberMessage& message,
+                                      absl::Time now) {
+  switch (message.body_case()) {
+    case v1::MemberMessage::kReady:
+      OnReady(process, message.ready(), now);
+      break;
+    case v1::MemberMessage::kWorkerProgress:
+      OnWorkerProgress(process, message.worker_progress(), now);
+      break;
+    case v1::MemberMessage::kEvaluationResult:
+      snapshots_.evaluations().OnResult(process.incarnation(), message.evaluation_result());
+      break;
+    default:
+      Breach(process.stream, "a worker does not send this message", now);
+  }
+}
+
+void CoordinatorCore::OnShardMessage(Process& process, const v1::MemberMessage& message,
+                                     absl::Time now) {
+  if (absl::Status valid = CheckShardMessage(process, message); !valid.ok()) {
+    Breach(process.stream, std::string(valid.message()), now);
+    return;
+  }
+
+  ViewChange& change = facts_.training.change();
+  switch (message.body_case()) {
+    case v1::MemberMessage::kStateReady:
+      OnStateReady(process, message.state_ready(), now);
+      break;
+    case v1::MemberMessage::kPauseReply:
+      change.OnReply(process.incarnation(), message.pause_reply());
+      break;
+    case v1::MemberMessage::kInstalled:
+      change.OnInstalled(process.incarnation(), message.installed().view());
+      break;
+    case v1::MemberMessage::kShardProgress:
+      OnShardProgress(process, message.shard_progress(), now);
+      break;
+    case v1::MemberMessage::kSnapshotPinned:
+      snapshots_.OnPinned(process, message.snapshot_pinned());
+      break;
+    case v1::MemberMessage::kSnapshotWritten:
+      snapshots_.OnWritten(process, message.snapshot_written(), now);
+      break;
+    case v1::MemberMessage::kSnapshotFailed:
+      OnSnapshotFailed(process, message.snapshot_failed(), now);
+      break;
+    default:
+      Breach(process.stream, "a shard does not send this message", now);
+  }
+}
+
+// Checks the reports that the core will use. Reports of another attempt, view or snapshot are
+// ignored later.
+absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
+                                                const v1::MemberMessage& message) const {
+  const Training& training = facts_.training;
+  if (!facts_.attempt.length.has_value() || training.shards().count(process.incarnation()) == 0) {
+    return absl::OkStatus();
+  }
+  const auto of_snapshot = [&](const auto& report) {
+    return snapshots_.IsOpen(report.snapshot_id(), report.name());
+  };
+
+  switch (message.body_case()) {
+    case v1::MemberMessage::kShardProgress:
+      if (!training.has_view() || !Same(message.shard_progress().view(), training.view().id())) {
+        break;
+      }
+      return CheckShardProgress(message.shard_progress(), FactsOf(process));
+    case v1::MemberMessage::kPauseReply:
+      if (!training.change().pausing() ||
+          !Same(message.pause_reply().pause(), training.change().pause().id())) {
+        break;
+      }
+      return CheckPauseReply(message.pause_reply(), FactsOf(process));
+    case v1::MemberMessage::kSnapshotPinned:
+      if (!facts_.mode().synchronous() || !of_snapshot(message.snapshot_pinned())) break;
+      return CheckSnapshotPinned(message.snapshot_pinned(), snapshots_.current()->step);
+    case v1::MemberMessage::kSnapshotWritten:
+      if (!of_snapshot(message.snapshot_written())) break;
+      return CheckSnapshotWritten(message.snapshot_written());
+    case v1::MemberMessage::kSnapshotFailed:
+      if (!of_snapshot(message.snapshot_failed())) break;
+      return CheckSnapshotFailed(message.snapshot_failed(), FactsOf(process));
+    default:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+ShardFacts CoordinatorCore::FactsOf(const Process& shard) const {
+  const Attempt& attempt = facts_.attempt;
+  ShardFacts facts;
+  facts.synchronous = facts_.mode().synchronous();
+  facts.total_steps = attempt.LastStep();
+  facts.total_samples = attempt.LastSample();
+  facts.first_version = attempt.facts.base_version;
+  facts.owned = attempt.PartitionsWithBlocks(shard.incarnation());
+  facts.installs = &facts_.training.change().installs();
+  facts.attempt = attempt.number;
+  facts.term = attempt.term;
+  return facts;
+}
+
+// ---- the beginning of an attempt
+
+void CoordinatorCore::OnReady(Process& process, const v1::Ready& ready, absl::Time now) {
+  if (Leaving()) return;
+  if (absl::Status valid = CheckReady(ready); !valid.ok()) {
+    Breach(process.stream, std::string(valid.message()), now);
+    return;
+  }
+
+  std::string difference;
+  if (!CarryOut(model_.OnReady(process.id, ready, &difference, now), now)) return;
+  if (!difference.empty()) {
+    v1::Refusal refusal;
+    refusal.set_code(v1::Refusal::MODEL_DIFFERS);
+    refusal.set_reason(absl::StrCat("model or data differ from the job's: ", difference));
+    const Departure departure =
+        *facts_.members.Expel(process.incarnation(), refusal.reason());  // ends `process`
+    Refuse(departure.process.stream, std::move(refusal));
+    OnGone(departure, now);
+    return;
+  }
+
+  if (!process.ready) {
+    process.ready = true;
+    process.ready_since = now;
+  }
+  if (Is(Phase::kRunning)) views_.SendView(process);
+}
+
+void CoordinatorCore::OnStateReady(const Process& process, const v1::StateReady& ready,
+                                   absl::Time now) {
+  if (!Is(Phase::kPreparing)) return;
+  const Verdict verdict = initialization_.OnStateReady(process, ready);
+  // Reading the storage again finds the damage and an older checkpoint; if not, the job fails.
+  if (verdict.kind == Verdict::Kind::kRestore) {
+    claims_.OnUnloadable(*facts_.attempt.base, verdict.why);
+  }
+  (void)CarryOut(verdict, now);
+}
+
+// ---- progress
+
+// Figures for people, from members only. Impossible figures are dropped.
+void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgress& report,
+                                       absl::Time now) {
+  if (!process.was_member || !facts_.attempt.length.has_value()) return;
+  v1::WorkerProgress progress = report;
+  const v1::TrainingSpec& training = facts_.job().training();
+  WorkerFacts facts;
+  facts.synchronous = facts_.mode().synchronous();
+  facts.total_steps = facts_.attempt.LastStep();
+  facts.total_samples = facts_.attempt.LastSample();
+  facts.largest_step = std::max(training.global_batch_size(), training.max_batch_size());
+  facts.elapsed = now - process.reported;
+  process.reported = now;
+  refusals_.figures += KeepPossibleFigures(&progress, facts);
+  facts_.meter.OnWorkerProgress(process.incarnation(), progress);
+  losses_.OnWorkerProgress(process.id.index(), facts.synchronous, progress);
+  if (progress.owing_size() == 0) return;
+  if (const auto overdue = waits_.OnOwing(process, progress, now); overdue.has_value()) {
+    Expel(overdue->incarnation, overdue->why, now);
+  }
+}
+
+void CoordinatorCore::OnShardProgress(const Process& process, const v1::ShardProgress& progress,
+                                      absl::Time now) {
+  Training& training = facts_.training;
+  if (!training.has_view() || !Same(progress.view(), training.view().id())) return;
+  const TrainingMode& mode = facts_.mode();
+  const uint64_t samples_before = mode.Samples();
+  if (!training.OnProgress(process.incarnation(), progress)) return;
+  if (mode.synchronous()) training.RaiseCommitted(progress.committed());
+
+  const bool evaluating = snapshots_.evaluations().running();
+  const uint64_t samples = mode.Samples();
+  facts_.meter.OnSamples(samples, now);
+  if (samples > samples_before || evaluating) waits_.OnApplied(now);
+  if (progress.awaited_size() == 0) return;
+  for (const Waits::Expulsion& overdue : waits_.OnAwaited(process, progress, evaluating, now)) {
+    Expel(overdue.incarnation, overdue.why, now);
+  }
+}
+
+void CoordinatorCore::OnSnapshotFailed(const Process& process, const v1::SnapshotFailed& failed,
+                                       absl::Time now) {
+  if (!snapshots_.IsOpen(failed.snapshot_id(), failed.name())) return;
+  // `past` is the highest version of its partitions. Its other partitions may be one version
+  // behind, and `closed` is the lowest version, from which the committed one follows.
+  if (failed.past() > 0) facts_.training.RaiseClosed(process.incarnation(), failed.past() - 1);
+  snapshots_.OnFailed(process, failed, now);
+}
+
+// ---- departures
+
+// A process reports that the job cannot be trained. The failure of a process that was never needed
+// fails only that process.
+void CoordinatorCore::OnFailure(Process& process, const v1::Failure& failure, absl::Time now) {
+  if (Leaving()) return;
+  const std::string reason = CleanUtf8(failure.reason(), kMaxReasonBytes);
+  if (FailureEndsJob(process)) {
+    Fail(absl::StrCat(ProcessName(process.id), ": ", reason), now);
+    return;
+  }
+  Expel(process.incarnation(), absl::StrCat("failed: ", reason), now);
+}
+
+bool CoordinatorCore::FailureEndsJob(const Process& process) const {
+  if (process.id.role() == v1::SHARD) {
+    return facts_.attempt.facts.shards.empty() || facts_.attempt.HasShard(process.incarnation());
+  }
+  const std::vector<const Process*> ready = facts_.ReadyWorkers();
+  const bool alone = std::all_of(ready.begin(), ready.end(), [&](const Process* worker) {
+    return worker->incarnation() == process.incarnation();
+  });
+  return process.was_member || alone;
+}
+
+void CoordinatorCore::OnLeave(Process& process, absl::Time now) {
+  const uint64_t incarnation = process.incarnation();
+  const bool worker = process.id.role() == v1::WORKER;
+  if (worker && !Leaving() && facts_.training.IsMember(incarnation)) {
+    // The worker continues until there is a view without it.
+    process.leaving = true;
+    return;
+  }
+
+  // The shard waits until its state is saved.
+  const bool trains = Is(Phase::kRunning) && facts_.training.has_view();
+  if (!worker && trains && facts_.attempt.HasShard(incarnation)) {
+    if (!process.leaving) {
+      output_.Info(
+          absl::StrCat(ProcessName(process.id), " asks to leave: the job saves a checkpoint"), now);
+    }
+    process.leaving = true;
+    return;
+  }
+
+  const StreamId stream = process.stream;
+  const Departure departure = *facts_.members.Leave(incarnation);  // ends `process`
+  output_.Close(stream, absl::OkStatus());
+  if (!Leaving()) OnGone(departure, now);
+}
+
+void CoordinatorCore::Expel(uint64_t incarnation, const std::string& why, absl::Time now) {
+  if (std::optional<Departure> departure = facts_.members.Expel(incarnation, why);
+      departure.has_value()) {
+    OnGone(*departure, now);
+  }
+}
+
+void CoordinatorCore::OnGone(const Departure& departure, absl::Time now) {
+  const Process& process = departure.process;
+  facts_.meter.Forget(process.incarnation());
+  if (Leaving() || Is(Phase::kExited)) return;
+
+  const std::string what = departure.expelled
+                               ? absl::StrCat(ProcessName(process.id), ": ", departure.reason)
+                               : absl::StrCat(ProcessName(process.id), " left");
+  if (departure.expelled) {
+    output_.Warn(what, now);
+    if (!process.suspect()) output_.Close(process.stream, absl::AbortedError(departure.reason));
+  } else {
+    output_.Info(what, now);
+  }
+
+  if (!HasAttempt() || !facts_.attempt.HasShard(process.incarnation())) return;
+  if (process.leaving || !departure.expelled) {
+    ContinueWithout(what, now);
+  } else {
+    LoseShard(what, now);
+  }
+}
+
+}  // namespace sluice::coordinator

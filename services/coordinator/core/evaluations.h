@@ -1,0 +1,76 @@
+// The evaluations of a job: when they are due, the one that is under way, and its result.
+//
+// Members evaluate a version that all shards have pinned. While the job trains they evaluate the
+// first `maxSamples` held-out samples; the version that the job ends with is evaluated on all of
+// them.
+//
+// It writes Facts::last_evaluation.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_EVALUATIONS_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_EVALUATIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/coordinator/core/evaluation.h"
+#include "services/coordinator/core/facts.h"
+#include "services/coordinator/core/output.h"
+#include "services/coordinator/core/snapshot.h"
+
+namespace sluice::coordinator {
+
+class Evaluations {
+ public:
+  // `open` is the open snapshot; only whether it is still to be evaluated is changed here. All must
+  // outlive it.
+  Evaluations(const Facts& facts, std::optional<Snapshot>* open,
+              std::optional<v1::Evaluation>* last_result, Output* output);
+
+  // The attempt is over.
+  void Forget();
+  // Its snapshot is gone.
+  void Abandon() { evaluation_.reset(); }
+
+  IntervalSchedule& schedule() { return schedule_; }
+  const IntervalSchedule& schedule() const { return schedule_; }
+
+  // Begins the evaluation of the open snapshot once it is pinned, gives samples to members, and
+  // notes the result.
+  void Advance(absl::Time now);
+  void OnResult(uint64_t worker, const v1::EvaluationResult& result);
+  void ResendTo(const Process& worker);
+
+  bool running() const { return evaluation_.has_value(); }
+  // Requires running().
+  uint64_t version() const { return evaluation_->version(); }
+  // training.target was reached while the job trained.
+  bool target_reached() const { return target_reached_; }
+  // The version that the job ends with needs no evaluation (any more).
+  bool FinalDone(uint64_t version) const;
+
+  absl::Time NextDeadline() const;
+
+ private:
+  void Begin(absl::Time now);
+  void Finish(absl::Time now);
+  void Note(v1::Evaluation result, absl::Time now);
+  std::vector<Evaluator> Evaluators() const;
+
+  const Facts& facts_;
+  std::optional<Snapshot>& snapshot_;
+  std::optional<v1::Evaluation>& last_result_;
+  Output& output_;
+  IntervalSchedule schedule_;
+  std::optional<Evaluation> evaluation_;
+  uint64_t last_id_ = 0;
+  bool target_reached_ = false;
+  bool final_given_up_ = false;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_EVALUATIONS_H_

@@ -1,0 +1,111 @@
+#include "services/coordinator/core/facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "proto/checkpoint.pb.h"
+#include "services/coordinator/core/model_difference.h"
+#include "services/coordinator/core/training_mode.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/interval_set.h"
+#include "services/protocol/layout.h"
+
+namespace sluice::coordinator {
+namespace {
+
+// Default of timeouts.gradients.
+constexpr double kDefaultGradientsSeconds = 600;
+
+CoordinatorOptions WithDefaults(CoordinatorOptions options) {
+  // Shards cannot tell which worker an all-reduce waits for.
+  const bool all_reduce =
+      options.job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE;
+  if (options.job.timeouts().gradients() <= 0 && !all_reduce) {
+    options.job.mutable_timeouts()->set_gradients(kDefaultGradientsSeconds);
+  }
+  return options;
+}
+
+}  // namespace
+
+Facts::Facts(CoordinatorOptions given, const CoordinatorRules* given_rules, absl::Time now)
+    : options(WithDefaults(std::move(given))),
+      rules(*given_rules),
+      timers(TimersFrom(job().timeouts())),
+      newest_event(now),
+      wanted_workers(job().worker().replicas()),
+      wanted_shards(std::max<uint32_t>(job().parameter_server().replicas(), 1)),
+      members({FullJobName(job()), SpokenWireVersions(), timers.suspect, timers.heartbeat_timeout,
+               rules.RefuseExpelled(), wanted_workers, wanted_shards}),
+      meter(20 * std::max<uint64_t>(job().training().global_batch_size(), 1)),
+      training(attempt, given_rules, now),
+      synchronous_(MakeSynchronousMode(*this)),
+      asynchronous_(MakeAsynchronousMode(*this)),
+      bounded_staleness_(MakeBoundedStalenessMode(*this)) {
+  attempt.mode = job().training().mode();
+  attempt.term.set_coordinator(options.incarnation);
+}
+
+Facts::~Facts() = default;
+
+const TrainingMode& Facts::mode() const {
+  if (IsSynchronous(attempt.mode)) return *synchronous_;
+  return attempt.mode == v1::BOUNDED_STALENESS ? *bounded_staleness_ : *asynchronous_;
+}
+
+std::vector<const Process*> Facts::ReadyWorkers() const {
+  std::vector<const Process*> workers = members.LivingAndConnected(v1::WORKER);
+  workers.erase(std::remove_if(workers.begin(), workers.end(),
+                               [](const Process* w) { return !w->ready || w->leaving; }),
+                workers.end());
+  return workers;
+}
+
+uint64_t Facts::StepsIn(absl::Duration time, absl::Time now) const {
+  const double batch =
+      static_cast<double>(std::max<uint64_t>(job().training().global_batch_size(), 1));
+  const double steps = meter.SamplesPerSecond(now) / batch * absl::ToDoubleSeconds(time);
+  return static_cast<uint64_t>(std::clamp(std::floor(steps), 0.0, 1e6));
+}
+
+uint64_t Facts::EvaluationSamples() const {
+  const uint64_t limit = job().data().evaluation().max_samples();
+  const uint64_t samples = attempt.model->evaluation_samples();
+  return limit == 0 ? samples : std::min(limit, samples);
+}
+
+std::string Facts::Arithmetic() const {
+  const v1::TrainingSpec& spec = job().training();
+  const uint32_t threads = spec.threads() == 0 && spec.bit_exact() ? 1 : spec.threads();
+  if (threads == 0) return options.isa;
+  return absl::StrCat(options.isa, ", threads of a worker: ", threads);
+}
+
+std::string CheckpointName(const v1::CheckpointRef& checkpoint) {
+  return absl::StrCat("the checkpoint of attempt ", checkpoint.attempt(), ", step ",
+                      checkpoint.step());
+}
+
+std::string Facts::CheckCheckpoint() const {
+  if (!storage.has_newest || !attempt.model.has_value()) return "";
+  const v1::CheckpointIndex& checkpoint_index = storage.newest;
+  const std::string name = CheckpointName(checkpoint_index.checkpoint());
+  if (const std::string difference = Difference(checkpoint_index.table(), attempt.model->table());
+      !difference.empty()) {
+    return absl::StrCat("the model differs from that of ", name, ": ", difference);
+  }
+  if (absl::Status valid = ValidateLayout(checkpoint_index.table(), checkpoint_index.layout());
+      !valid.ok()) {
+    return absl::StrCat(name, " has no valid layout: ", valid.message());
+  }
+  if (absl::Status valid = IntervalSet::FromProtos(checkpoint_index.ledger().applied()).status();
+      !valid.ok()) {
+    return absl::StrCat(name, " has no valid ledger: ", valid.message());
+  }
+  return "";
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,104 @@
+// What the parts of the coordinator's core read of the job and of each other. A part has a const
+// reference to all facts; each fact is written at one place, which its comment names.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_FACTS_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_FACTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/common.pb.h"
+#include "proto/job.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "services/coordinator/core/actions.h"
+#include "services/coordinator/core/attempt.h"
+#include "services/coordinator/core/coordinator_rules.h"
+#include "services/coordinator/core/membership.h"
+#include "services/coordinator/core/phase.h"
+#include "services/coordinator/core/progress.h"
+#include "services/coordinator/core/timers.h"
+#include "services/coordinator/core/training.h"
+
+namespace sluice::coordinator {
+
+class TrainingMode;
+
+struct CoordinatorOptions {
+  v1::JobSpec job;
+  uint64_t incarnation = 0;  // of this coordinator; random, not 0
+  // Found at the start; they become events of the job.
+  std::vector<std::string> warnings;
+  // Name of a checkpoint's directory in the storage (services/checkpoint).
+  std::function<std::string(const v1::CheckpointRef&)> checkpoint_directory;
+  std::string build;  // recorded in checkpoint indexes
+  std::string isa;    // recorded in checkpoint indexes
+};
+
+// A shard's report is about this old, and an answer takes about this long to reach the shard.
+inline constexpr absl::Duration kControlDelay = absl::Milliseconds(200);
+
+struct Facts {
+  Facts(CoordinatorOptions options, const CoordinatorRules* rules, absl::Time now);
+  ~Facts();
+  Facts(const Facts&) = delete;
+  Facts& operator=(const Facts&) = delete;
+
+  const CoordinatorOptions options;  // timeouts.gradients has its default
+  const CoordinatorRules& rules;
+  const Timers timers;
+  const v1::JobSpec& job() const { return options.job; }
+
+  // ---- written by the core itself
+
+  Phase phase = Phase::kReading;
+  absl::Time newest_event;  // when the newest event came
+  // SetDesired
+  uint64_t wanted_workers;
+  uint64_t wanted_shards;
+  bool suspend = false;
+  Membership members;
+  TrainingMeter meter;
+
+  // ---- written by a part
+
+  StorageContents storage;  // Claims: as the storage was read last
+  Attempt attempt;    // Claims: number, term; ModelCheck: model, length; Initialization: the rest
+  Training training;  // Views; reports of shards: the core
+  Goal goal = Goal::kNone;                        // Ending
+  std::optional<v1::Evaluation> last_evaluation;  // Evaluations: the newest result
+
+  // ---- derived
+
+  // How the attempt trains.
+  const TrainingMode& mode() const;
+  // The connected workers that could be members.
+  std::vector<const Process*> ReadyWorkers() const;
+  // How many steps shards may close in this time.
+  uint64_t StepsIn(absl::Duration time, absl::Time now) const;
+  // How many held-out samples are evaluated while the job trains; at the end all are. Requires the
+  // attempt's model.
+  uint64_t EvaluationSamples() const;
+  // Why the newest checkpoint does not fit the model. Empty: it fits, or one of the two is not
+  // known yet.
+  std::string CheckCheckpoint() const;
+  // What the bits of a synchronous job depend on, as far as the coordinator knows. It does not know
+  // the thread counts that workers choose themselves.
+  std::string Arithmetic() const;
+
+ private:
+  const std::unique_ptr<const TrainingMode> synchronous_;
+  const std::unique_ptr<const TrainingMode> asynchronous_;
+  const std::unique_ptr<const TrainingMode> bounded_staleness_;
+};
+
+// As messages name it.
+std::string CheckpointName(const v1::CheckpointRef& checkpoint);
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_FACTS_H_

@@ -1,0 +1,266 @@
+#include "services/coordinator/core/initialization.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "services/common/check.h"
+#include "services/common/utf8.h"
+#include "services/coordinator/core/member_checks.h"
+#include "services/coordinator/core/training_mode.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/interval_set.h"
+#include "services/protocol/layout.h"
+#include "services/protocol/stages.h"
+
+namespace sluice::coordinator {
+namespace {
+
+uint32_t PartitionsOf(const v1::JobSpec& job) {
+  const uint32_t partitions = job.parameter_server().partitions();
+  return partitions == 0 ? kDefaultPartitions : partitions;
+}
+
+bool ComputedByShards(const v1::JobSpec& job) {
+  return job.training().execution() == v1::TrainingSpec::SERVER;
+}
+
+absl::StatusOr<v1::Layout> LayoutOf(const v1::JobSpec& job, const v1::TensorTable& table) {
+  if (!ComputedByShards(job)) return MakeLayout(table, PartitionsOf(job));
+  const uint32_t stages = StageCount(job.model());
+  const uint32_t shards = std::max<uint32_t>(job.parameter_server().replicas(), 1);
+  if (stages > shards) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job has ", stages, " model.stages and ", shards,
+                     " shards: there should be a shard for each stage"));
+  }
+  return MakeStagedLayout(table, job.model(), PartitionsOf(job));
+}
+
+}  // namespace
+
+// ---- the attempt
+
+bool Initialization::Gathered(absl::Time now) {
+  gather_at_ = absl::InfiniteFuture();
+  uint64_t shards = 0;
+  for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
+    if (shard->id.index() < facts_.wanted_shards) ++shards;
+  }
+  const std::vector<const Process*> workers = facts_.ReadyWorkers();
+  if (shards < facts_.wanted_shards || workers.empty()) return false;
+  if (workers.size() >= facts_.wanted_workers) return true;
+
+  absl::Time first = absl::InfiniteFuture();
+  absl::Time newest = absl::InfinitePast();
+  for (const Process* worker : workers) {
+    first = std::min(first, worker->ready_since);
+    newest = std::max(newest, worker->ready_since);
+  }
+  const absl::Time until =
+      std::min(newest + facts_.timers.gather, first + facts_.timers.gather_all);
+  if (until <= now) return true;
+  gather_at_ = until;
+  return false;
+}
+
+absl::Status Initialization::BeginAttempt(absl::Time now) {
+  SLUICE_DCHECK(attempt_.shards.empty() && attempt_.model.has_value(),
+                "the attempt before is forgotten, and the model is known");
+  const v1::TensorTable& table = attempt_.model->table();
+  if (facts_.storage.has_newest) {
+    attempt_.layout = facts_.storage.newest.layout();
+    if (ComputedByShards(facts_.job())) {
+      absl::Status staged = CheckStagedLayout(table, facts_.job().model(), attempt_.layout);
+      if (!staged.ok()) return staged;
+    }
+    BeginFromCheckpoint(now);
+  } else {
+    absl::StatusOr<v1::Layout> layout = LayoutOf(facts_.job(), table);
+    if (!layout.ok()) return layout.status();
+    attempt_.layout = *std::move(layout);
+  }
+  attempt_.layout_hash = LayoutHash(table, attempt_.layout);
+
+  AttemptFacts& facts = attempt_.facts;
+  for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
+    if (shard->id.index() >= facts_.wanted_shards) continue;
+    v1::View::Shard& entry = attempt_.shards.emplace_back();
+    *entry.mutable_process() = shard->id;
+    entry.set_address(shard->address);
+    facts.shards.push_back(shard->incarnation());
+  }
+
+  const LayoutIndex index(table, attempt_.layout);
+  facts.term = attempt_.term;
+  facts.owner = PlacePartitions(index, static_cast<uint32_t>(facts.shards.size()));
+  for (uint32_t p = 0; p < index.partitions(); ++p) facts.empty.push_back(index.IsEmpty(p));
+  request_.Reset();
+  return absl::OkStatus();
+}
+
+// Translates the checkpoint's state into this attempt's mode. A synchronous job's step and an
+// asynchronous job's ledger both describe which samples were trained on, and agree as long as the
+// ledger has no holes: the samples of a step are the positions up to the step's end. If the ledger
+// has holes, this attempt trains asynchronously on the open samples up to the next step, and the
+// attempt after it is synchronous.
+void Initialization::BeginFromCheckpoint(absl::Time now) {
+  const v1::CheckpointIndex& checkpoint_index = facts_.storage.newest;
+  AttemptFacts& facts = attempt_.facts;
+  attempt_.base = checkpoint_index.checkpoint();
+  facts.base_version = attempt_.base->step();
+  facts.base_ledger = checkpoint_index.ledger();
+
+  const std::string arithmetic = facts_.Arithmetic();
+  if (facts_.job().training().bit_exact() && checkpoint_index.isa() != arithmetic) {
+    output_.Warn(absl::StrCat("BitExact: ", CheckpointName(*attempt_.base), " is of ",
+                              checkpoint_index.isa(), ", and training continues with ", arithmetic,
+                              ": bits may differ"),
+                 now);
+  }
+
+  const bool synchronous = facts_.mode().synchronous();
+  if (IsSynchronous(checkpoint_index.mode()) == synchronous) return;
+  if (!synchronous) {
+    if (checkpoint_index.samples() > 0) {
+      *facts.base_ledger.add_applied() = ToProto(Interval{0, checkpoint_index.samples()});
+    }
+    facts.base_ledger.set_updates(attempt_.base->step());
+    output_.Info(
+        absl::StrCat("training continues asynchronously after step ", attempt_.base->step()), now);
+    return;
+  }
+
+  IntervalSet applied = *IntervalSet::FromProtos(checkpoint_index.ledger().applied());
+  const uint64_t end = applied.empty() ? 0 : applied.Intervals().back().end;
+  const uint64_t step = attempt_.length->StepFrom(end);
+  const uint64_t samples = attempt_.length->SamplesAt(step);
+  if (applied.Count() == samples) {
+    facts.base_version = step;
+    facts.base_ledger.Clear();
+    output_.Info(absl::StrCat("training continues synchronously at step ", step), now);
+    return;
+  }
+
+  attempt_.mode = v1::ASYNCHRONOUS;
+  attempt_.last_position = samples;
+  output_.Info(absl::StrCat("before training continues synchronously at step ", step, ", ",
+                            samples - applied.Count(),
+                            " earlier samples that asynchronous training left out are trained on"),
+               now);
+}
+
+// ---- the init request
+
+bool Initialization::Begin(absl::Time now) {
+  std::optional<uint64_t> worker;
+  if (!attempt_.base.has_value()) {
+    std::vector<uint64_t> candidates;
+    for (const Process* ready : facts_.ReadyWorkers()) candidates.push_back(ready->incarnation());
+    worker = request_.NextWorker(candidates);
+    if (!worker.has_value()) return false;
+  }
+
+  v1::InitId init_id;
+  init_id.set_attempt(attempt_.number);
+  *init_id.mutable_term() = attempt_.term;
+  init_id.set_number(attempt_.NextNumber());
+  attempt_.facts.init_id = init_id;
+  request_.Begin(init_id, attempt_.facts.shards, worker, now + facts_.timers.initialization);
+  return true;
+}
+
+void Initialization::SendRequest() {
+  output_.SendToShards(PrepareStateMessage());
+  if (request_.worker().has_value()) {
+    output_.Send(*facts_.members.Find(*request_.worker()), InitializeMessage());
+  }
+}
+
+void Initialization::ResendToShard(const Process& shard) {
+  output_.Send(shard, PrepareStateMessage());
+}
+
+void Initialization::ResendToWorker(const Process& worker) {
+  if (request_.active() && request_.worker() == worker.incarnation()) {
+    output_.Send(worker, InitializeMessage());
+  }
+}
+
+v1::CoordinatorMessage Initialization::PrepareStateMessage() const {
+  v1::CoordinatorMessage message;
+  v1::PrepareState& prepare = *message.mutable_prepare_state();
+  *prepare.mutable_init_id() = attempt_.facts.init_id;
+  *prepare.mutable_job() = facts_.job();
+  *prepare.mutable_table() = attempt_.model->table();
+  *prepare.mutable_layout() = attempt_.layout;
+  *prepare.mutable_shards() = {attempt_.shards.begin(), attempt_.shards.end()};
+  *prepare.mutable_owner() = {attempt_.facts.owner.begin(), attempt_.facts.owner.end()};
+  if (attempt_.base.has_value()) {
+    const StorageContents& storage = facts_.storage;
+    *prepare.mutable_checkpoint() = storage.newest;
+    prepare.set_checkpoint_directory(storage.foreign_directory.empty()
+                                         ? facts_.options.checkpoint_directory(*attempt_.base)
+                                         : storage.foreign_directory);
+  }
+  prepare.set_training_samples(attempt_.model->training_samples());
+  prepare.set_version(attempt_.facts.base_version);
+  prepare.set_last_position(attempt_.last_position);
+  return message;
+}
+
+v1::CoordinatorMessage Initialization::InitializeMessage() const {
+  v1::CoordinatorMessage message;
+  v1::Initialize& initialize = *message.mutable_initialize();
+  *initialize.mutable_init_id() = attempt_.facts.init_id;
+  *initialize.mutable_table() = attempt_.model->table();
+  *initialize.mutable_layout() = attempt_.layout;
+  *initialize.mutable_shards() = {attempt_.shards.begin(), attempt_.shards.end()};
+  *initialize.mutable_owner() = {attempt_.facts.owner.begin(), attempt_.facts.owner.end()};
+  return message;
+}
+
+Verdict Initialization::OnStateReady(const Process& shard, const v1::StateReady& ready) {
+  if (ready.error().empty()) {
+    request_.OnStateReady(shard.incarnation(), ready.init_id());
+    return Verdict::Continue();
+  }
+  if (!Same(ready.init_id(), attempt_.facts.init_id)) return Verdict::Continue();
+  std::string why =
+      absl::StrCat(ProcessName(shard.id), ": ", CleanUtf8(ready.error(), kMaxReasonBytes));
+  // A restoration reads the storage again, and finds the damage and an older checkpoint.
+  return attempt_.base.has_value() ? Verdict::Restore(std::move(why))
+                                   : Verdict::Failed(std::move(why));
+}
+
+Initialization::State Initialization::Check(absl::Time now) {
+  if (request_.complete()) return State::kComplete;
+  if (!request_.worker().has_value()) return State::kWaiting;
+
+  const Process* worker = facts_.members.Find(*request_.worker());
+  if (worker == nullptr) {
+    output_.Info("the worker that creates the model is gone; asking another worker", now);
+    return State::kAskNextWorker;
+  }
+  if (request_.deadline() <= now) {
+    output_.Warn(absl::StrCat(ProcessName(worker->id), " did not create the model in ",
+                              absl::FormatDuration(facts_.timers.initialization),
+                              "; asking the next worker"),
+                 now);
+    return State::kAskNextWorker;
+  }
+  return State::kWaiting;
+}
+
+absl::Time Initialization::NextDeadline() const {
+  if (facts_.phase == Phase::kGathering) return gather_at_;
+  if (facts_.phase == Phase::kPreparing && request_.active()) return request_.deadline();
+  return absl::InfiniteFuture();
+}
+
+}  // namespace sluice::coordinator

@@ -1,0 +1,60 @@
+#include "services/coordinator/core/model_check.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "services/coordinator/core/codec_check.h"
+#include "services/coordinator/core/model_difference.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/job_length.h"
+#include "services/protocol/layout.h"
+
+namespace sluice::coordinator {
+
+Verdict ModelCheck::OnReady(const v1::ProcessId& worker, const v1::Ready& ready,
+                            std::string* difference, absl::Time now) {
+  if (!attempt_.model.has_value()) {
+    if (Verdict verdict = Accept(ready, now); !verdict.ok()) return verdict;
+  } else if (*difference = Difference(*attempt_.model, ready); !difference->empty()) {
+    const std::string name = ProcessName(worker);
+    if (!confirmed_) {
+      return Verdict::Failed(absl::StrCat(
+          name, " and worker-", *reporters_.begin(), " have different models or data: ", name, ": ",
+          *difference, "; all workers of a job must run the same program on the same data"));
+    }
+    refused_.insert(name);
+    return Verdict::Continue();
+  }
+
+  reporters_.insert(worker.index());
+  confirmed_ = confirmed_ || 2 * reporters_.size() > facts_.wanted_workers;
+  return Verdict::Continue();
+}
+
+Verdict ModelCheck::Accept(const v1::Ready& ready, absl::Time now) {
+  if (absl::Status valid = ValidateTable(ready.table()); !valid.ok()) {
+    return Verdict::Failed(absl::StrCat("the model cannot be trained: ", valid.message()));
+  }
+  if (absl::Status codecs = CheckCodecs(facts_.job().training(), ready.table()); !codecs.ok()) {
+    return Verdict::Failed(std::string(codecs.message()));
+  }
+  absl::StatusOr<JobLength> length = JobLength::Create(facts_.job(), ready.training_samples());
+  if (!length.ok()) return Verdict::Failed(std::string(length.status().message()));
+
+  attempt_.model = ready;
+  attempt_.length = *length;
+  confirmed_ = facts_.storage.has_newest;
+  if (std::string wrong = facts_.CheckCheckpoint(); !wrong.empty()) {
+    return Verdict::Failed(std::move(wrong));
+  }
+  if (facts_.job().data().has_evaluation() && ready.evaluation_samples() == 0) {
+    output_.Warn(
+        "data.evaluation is set, and the workers have no evaluation data: nothing is evaluated",
+        now);
+  }
+  return Verdict::Continue();
+}
+
+}  // namespace sluice::coordinator

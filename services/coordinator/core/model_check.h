@@ -1,0 +1,55 @@
+// The job's model and data, on which all workers must agree.
+//
+// The first worker that is ready reports the model. One worker may be wrong, or hostile. So its
+// model becomes the job's only if the job has a checkpoint of it, or once more than half of the
+// wanted workers have reported the same model: then it is confirmed. Until then the coordinator
+// cannot know which of two models is wrong, and the job fails; after that only the worker fails.
+//
+// It writes the attempt's model and length.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_MODEL_CHECK_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_MODEL_CHECK_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "absl/time/time.h"
+#include "proto/common.pb.h"
+#include "proto/control.pb.h"
+#include "services/coordinator/core/attempt.h"
+#include "services/coordinator/core/facts.h"
+#include "services/coordinator/core/output.h"
+#include "services/coordinator/core/verdict.h"
+
+namespace sluice::coordinator {
+
+class ModelCheck {
+ public:
+  // All must outlive it.
+  ModelCheck(const Facts& facts, Attempt* attempt, Output* output)
+      : facts_(facts), attempt_(*attempt), output_(*output) {}
+
+  // A worker's report, which has the form that it must have. The verdict fails the job if its first
+  // model cannot be trained, or if two workers differ before the model is confirmed. Otherwise
+  // `*difference` is empty, or says why the worker is to be refused.
+  Verdict OnReady(const v1::ProcessId& worker, const v1::Ready& ready, std::string* difference,
+                  absl::Time now);
+
+  // Names of the workers that were refused for another model.
+  const std::set<std::string>& refused() const { return refused_; }
+
+ private:
+  Verdict Accept(const v1::Ready& ready, absl::Time now);
+
+  const Facts& facts_;
+  Attempt& attempt_;
+  Output& output_;
+  std::set<uint32_t> reporters_;  // indexes of the workers that reported the model
+  bool confirmed_ = false;
+  std::set<std::string> refused_;
+};
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_MODEL_CHECK_H_

@@ -1,0 +1,82 @@
+// The phase of a coordinator, and why training ends.
+
+#ifndef SLUICE_SERVICES_COORDINATOR_CORE_PHASE_H_
+#define SLUICE_SERVICES_COORDINATOR_CORE_PHASE_H_
+
+namespace sluice::coordinator {
+
+enum class Phase {
+  kReading,         // the storage's contents
+  kGathering,       // until shards and a worker have come
+  kClaiming,        // the next attempt
+  kPreparing,       // until all shards hold the attempt's first state
+  kRunning,         // the first view is being made, or there is a view
+  kLeavingWorkers,  // Finish was sent to the workers
+  kLeavingShards,   // ... and to the shards
+  kExited,
+};
+
+// Every legal move:
+//
+//   to kGathering        from kReading    the storage was read
+//                        from kClaiming   the attempt is claimed
+//                        from kPreparing, kRunning
+//                                         before the attempt's first view: a shard is gone, or no
+//                                         worker can create the model
+//   to kClaiming         from kGathering  shards and workers have come
+//   to kPreparing        from kGathering  the claimed attempt begins
+//                        from kPreparing  another worker is asked to create the model
+//                        from kRunning    before the first view a shard lacks the first state
+//   to kRunning          from kPreparing  all shards have the first state
+//   to kReading          from kGathering  another coordinator may have claimed an attempt
+//                        from kPreparing, kRunning
+//                                         the next attempt begins: a restoration, another mode, or
+//                                         a shard that left
+//   to kLeavingWorkers   from kReading, kGathering, kClaiming, kPreparing, kRunning
+//                                         the job has ended
+//   to kLeavingShards    from kLeavingWorkers
+//                                         no worker is left
+//   to kExited           from kLeavingShards
+//                                         no shard is left
+//                        from all others  another coordinator has taken over
+inline bool IsLegalMove(Phase from, Phase to) {
+  switch (to) {
+    case Phase::kReading:
+      return from == Phase::kGathering || from == Phase::kPreparing || from == Phase::kRunning;
+    case Phase::kGathering:
+      return from == Phase::kReading || from == Phase::kClaiming || from == Phase::kPreparing ||
+             from == Phase::kRunning;
+    case Phase::kClaiming:
+      return from == Phase::kGathering;
+    case Phase::kPreparing:
+      return from == Phase::kGathering || from == Phase::kPreparing || from == Phase::kRunning;
+    case Phase::kRunning:
+      return from == Phase::kPreparing;
+    case Phase::kLeavingWorkers:
+      return from < Phase::kLeavingWorkers;
+    case Phase::kLeavingShards:
+      return from == Phase::kLeavingWorkers;
+    case Phase::kExited:
+      return from != Phase::kExited;
+  }
+  return false;
+}
+
+// Why training ends, once it does. kSwitch ends only this attempt, which was asynchronous, so that
+// a synchronous attempt can follow; kHandOver ends only this attempt, because a shard asks to
+// leave.
+enum class Goal { kNone, kComplete, kTarget, kSuspend, kSwitch, kHandOver };
+
+// Whether training stops before the job is complete: a view without workers comes first.
+inline bool StopsTraining(Goal goal) {
+  return goal == Goal::kSuspend || goal == Goal::kTarget || goal == Goal::kHandOver;
+}
+
+// Whether the version that the job ends with is evaluated on all samples.
+inline bool EndsWithEvaluation(Goal goal) {
+  return goal == Goal::kComplete || goal == Goal::kTarget;
+}
+
+}  // namespace sluice::coordinator
+
+#endif  // SLUICE_SERVICES_COORDINATOR_CORE_PHASE_H_

@@ -97,6 +97,25 @@ inline FieldBuilder Boolean(std::string path, std::string description) {
   return FieldBuilder(FieldType::kBoolean, std::move(path), std::move(description));
 }
 
+// Adds rules about fields of one object.
+class RuleAdder {
+ public:
+  RuleAdder(std::string scope, std::vector<Rule>* rules)
+      : scope_(std::move(scope)), rules_(rules) {}
+
+  // The arguments are Rule's.
+  void operator()(std::string field, Expr holds, std::string message,
+                  std::vector<std::string> passing, std::vector<std::string> failing,
+                  std::string context = "") const {
+    rules_->push_back({scope_, std::move(field), std::move(holds), std::move(message),
+                       std::move(passing), std::move(failing), std::move(context)});
+  }
+
+ private:
+  const std::string scope_;
+  std::vector<Rule>* const rules_;
+};
+
 // The parts of the table, in the order of Fields(): metadata, model and data; then everything about
 // training.
 std::vector<Field> ObjectAndDataFields();

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "operator/api/field_builder.h"
 
 namespace sluice::api {
@@ -62,6 +64,11 @@ absl::string_view FieldTypeName(FieldType type) {
       return "boolean";
   }
   return "unknown";
+}
+
+std::string JoinWords(const std::vector<std::string>& words) {
+  if (words.size() < 2) return absl::StrJoin(words, "");
+  return absl::StrCat(absl::StrJoin(words.begin(), words.end() - 1, ", "), " and ", words.back());
 }
 
 const std::vector<Field>& Fields() {

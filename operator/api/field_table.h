@@ -6,9 +6,9 @@
 // through the checks.
 //
 // There are two kinds of entries. A Field limits one value by itself (type, range, length,
-// pattern), as an OpenAPI schema can. A Rule relates fields: as CEL text for API servers and as a
-// C++ predicate, with examples on which both must agree. Both see the object with its defaults
-// filled in.
+// pattern), as an OpenAPI schema can. A Rule relates fields: an expression that is evaluated here
+// and printed as CEL for API servers, with examples on which both must agree. Both see the object
+// with its defaults filled in.
 #ifndef SLUICE_OPERATOR_API_FIELD_TABLE_H_
 #define SLUICE_OPERATOR_API_FIELD_TABLE_H_
 
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "operator/api/expression.h"
 
 namespace sluice::api {
 
@@ -83,19 +84,20 @@ struct Field {
 
 struct Rule {
   std::string scope;  // path of the object that is `self`
-  std::string
-      field;  // named by the problem, relative to scope ("steps"); may be absent in the object
-  std::string cel;
+  // Named by the problem, relative to scope ("steps"); may be absent in the object.
+  std::string field;
   // Called only if everything below `scope` is valid by itself.
-  bool (*holds)(const nlohmann::json& self);
+  Expr holds;
   std::string message;
   // Examples: JSON merge patches on the scope of a minimal manifest,
   std::vector<std::string> passing;
   std::vector<std::string> failing;
   // applied after this patch on the whole manifest.
-  std::string context = {};
-  std::string since = "v0.1";
+  std::string context;
 };
+
+// "a, b and c".
+std::string JoinWords(const std::vector<std::string>& words);
 
 // Parents come before children, in the order for readers.
 const std::vector<Field>& Fields();

@@ -212,7 +212,7 @@ TEST_P(RuleTest, AcceptsItsPassingExamples) {
   const Rule& rule = Rules()[GetParam()];
   ASSERT_FALSE(rule.passing.empty());
   for (const std::string& example : rule.passing) {
-    EXPECT_EQ(Text(ProblemsOf(Manifest(rule, example))), "") << rule.cel << "\n" << example;
+    EXPECT_EQ(Text(ProblemsOf(Manifest(rule, example))), "") << rule.holds.cel() << "\n" << example;
   }
 }
 
@@ -221,12 +221,12 @@ TEST_P(RuleTest, RejectsItsFailingExamplesWithItsMessage) {
   ASSERT_FALSE(rule.failing.empty());
   for (const std::string& example : rule.failing) {
     const std::vector<Problem> problems = ProblemsOf(Manifest(rule, example));
-    ASSERT_GE(problems.size(), 1) << rule.cel << "\n" << example;
+    ASSERT_GE(problems.size(), 1) << rule.holds.cel() << "\n" << example;
     bool found = false;
     for (const Problem& problem : problems) {
       found |= problem.message == rule.message && problem.path == rule.scope + "." + rule.field;
     }
-    EXPECT_TRUE(found) << rule.cel << "\n" << example << "\n" << Text(problems);
+    EXPECT_TRUE(found) << rule.holds.cel() << "\n" << example << "\n" << Text(problems);
   }
 }
 
@@ -234,7 +234,7 @@ TEST_P(RuleTest, NamesAFieldOfTheTable) {
   const Rule& rule = Rules()[GetParam()];
   EXPECT_NE(FindSchema(rule.scope), nullptr) << rule.scope;
   EXPECT_NE(FindSchema(rule.scope + "." + rule.field), nullptr) << rule.field;
-  EXPECT_THAT(rule.cel, HasSubstr("self."));
+  EXPECT_THAT(rule.holds.cel(), HasSubstr("self."));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RuleTest, ::testing::Range<size_t>(0, Rules().size()));

@@ -3,26 +3,18 @@
 #include <vector>
 
 #include "operator/api/enum_names.h"
+#include "operator/api/expression.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
 
 namespace sluice::api {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr char kServer[] = R"({"spec":{"training":{"execution":"Server"}}})";
 constexpr char kTwoStages[] =
     R"({"spec":{"model":{"name":"mnist-net","stages":[{"layers":["conv1","conv2"]},
         {"layers":["fc1","fc2"]}]},"training":{"execution":"Server"},
         "parameterServer":{"replicas":2}}})";
-
-bool IsServer(const Json& spec) { return spec.at("training").at("execution") == "Server"; }
-
-int64_t Shards(const Json& spec) {
-  return spec.contains("parameterServer") ? spec["parameterServer"].value("replicas", int64_t{1})
-                                          : 1;
-}
 
 }  // namespace
 
@@ -75,87 +67,51 @@ void AddExecution(std::vector<Field>* fields) {
 }
 
 void AddExecutionRules(std::vector<Rule>* rules) {
-  rules->push_back(
-      {"spec",
-       "training.execution",
-       "self.training.execution == 'Worker' || self.model.type != 'Custom'",
-       [](const Json& self) { return !IsServer(self) || self["model"]["type"] != "Custom"; },
-       "`execution: Server` is for models that Sluice computes; a Custom model is computed by "
-       "`worker.command`",
-       {R"({"training":{"execution":"Server"}})"},
-       {R"({"model":{"type":"Custom","name":null},"data":{"format":"Custom","source":null},
-            "worker":{"command":["a"]},"training":{"execution":"Server"}})"}});
-  rules->push_back(
-      {"spec",
-       "training.determinism",
-       "self.training.execution == 'Worker' || self.training.determinism == 'Default'",
-       [](const Json& self) {
-         return !IsServer(self) || self["training"]["determinism"] == "Default";
-       },
-       "`determinism: BitExact` is not for `execution: Server`: gradients are added on the shards",
-       {R"({"training":{"determinism":"BitExact"}})"},
-       {R"({"training":{"execution":"Server","determinism":"BitExact"}})"}});
-  rules->push_back(
-      {"spec",
-       "training.compression",
-       "self.training.execution == 'Worker' || !has(self.training.compression) || "
-       "(self.training.compression.push == 'None' && self.training.compression.pull == 'None')",
-       [](const Json& self) {
-         if (!IsServer(self) || !self["training"].contains("compression")) return true;
-         const Json& compression = self["training"]["compression"];
-         return compression["push"] == "None" && compression["pull"] == "None";
-       },
-       "with `execution: Server` neither gradients nor parameters travel: no `compression`",
-       {R"({"training":{"compression":{"push":"Int8"}}})"},
-       {R"({"training":{"execution":"Server","compression":{"push":"Int8"}}})"}});
-  rules->push_back({"spec",
-                    "training.verifyGradients",
-                    "self.training.execution == 'Server' || !self.training.verifyGradients",
-                    [](const Json& self) {
-                      return IsServer(self) || self["training"]["verifyGradients"] == false;
-                    },
-                    "`verifyGradients` is for `execution: Server`",
-                    {R"({"training":{"execution":"Server","verifyGradients":true}})"},
-                    {R"({"training":{"verifyGradients":true}})"}});
-  rules->push_back(
-      {"spec",
-       "model.stages",
-       "self.training.execution == 'Server' || !has(self.model.stages)",
-       [](const Json& self) { return IsServer(self) || !self["model"].contains("stages"); },
-       "`stages` are for `training.execution: Server`",
-       {R"({"model":{"name":"mlp","stages":[{"layers":["fc1","fc2"]}]},
+  const RuleAdder add("spec", rules);
+  const Expr by_workers = Self("training.execution") == "Worker";
+  const Expr by_shards = Self("training.execution") == "Server";
+  add("training.execution", by_workers || Self("model.type") != "Custom",
+      "`execution: Server` is for models that Sluice computes; a Custom model is computed by "
+      "`worker.command`",
+      {R"({"training":{"execution":"Server"}})"},
+      {R"({"model":{"type":"Custom","name":null},"data":{"format":"Custom","source":null},
+            "worker":{"command":["a"]},"training":{"execution":"Server"}})"});
+  add("training.determinism", by_workers || Self("training.determinism") == "Default",
+      "`determinism: BitExact` is not for `execution: Server`: gradients are added on the shards",
+      {R"({"training":{"determinism":"BitExact"}})"},
+      {R"({"training":{"execution":"Server","determinism":"BitExact"}})"});
+  add("training.compression",
+      by_workers || !Has("training.compression") ||
+          (Self("training.compression.push") == "None" &&
+           Self("training.compression.pull") == "None"),
+      "with `execution: Server` neither gradients nor parameters travel: no `compression`",
+      {R"({"training":{"compression":{"push":"Int8"}}})"},
+      {R"({"training":{"execution":"Server","compression":{"push":"Int8"}}})"});
+  add("training.verifyGradients", by_shards || !Self("training.verifyGradients"),
+      "`verifyGradients` is for `execution: Server`",
+      {R"({"training":{"execution":"Server","verifyGradients":true}})"},
+      {R"({"training":{"verifyGradients":true}})"});
+  add("model.stages", by_shards || !Has("model.stages"),
+      "`stages` are for `training.execution: Server`",
+      {R"({"model":{"name":"mlp","stages":[{"layers":["fc1","fc2"]}]},
                          "training":{"execution":"Server"}})"},
-       {R"({"model":{"name":"mlp","stages":[{"layers":["fc1","fc2"]}]}})"}});
-  rules->push_back(
-      {"spec",
-       "model.stages",
-       "!has(self.model.stages) || size(self.model.stages) <= (has(self.parameterServer) ? "
-       "self.parameterServer.replicas : 1)",
-       [](const Json& self) {
-         return !self["model"].contains("stages") ||
-                static_cast<int64_t>(self["model"]["stages"].size()) <= Shards(self);
-       },
-       "there must be a shard for each stage: `parameterServer.replicas` is less than the number "
-       "of "
-       "`stages`",
-       {R"({"model":{"name":"mlp","stages":[{"layers":["fc1"]},{"layers":["fc2"]}]},
+      {R"({"model":{"name":"mlp","stages":[{"layers":["fc1","fc2"]}]}})"});
+  add("model.stages",
+      !Has("model.stages") || Size(Self("model.stages")) <=
+                                  If(Has("parameterServer"), Self("parameterServer.replicas"), 1),
+      "there must be a shard for each stage: `parameterServer.replicas` is less than the number "
+      "of "
+      "`stages`",
+      {R"({"model":{"name":"mlp","stages":[{"layers":["fc1"]},{"layers":["fc2"]}]},
             "training":{"execution":"Server"},"parameterServer":{"replicas":2}})"},
-       {R"({"model":{"name":"mlp","stages":[{"layers":["fc1"]},{"layers":["fc2"]}]},
-            "training":{"execution":"Server"},"parameterServer":{"replicas":1}})"}});
-  rules->push_back(
-      {"spec",
-       "data.text.state",
-       "self.training.execution == 'Worker' || !has(self.data.text) || self.data.text.state != "
-       "'Carried'",
-       [](const Json& self) {
-         return !IsServer(self) || !self["data"].contains("text") ||
-                self["data"]["text"]["state"] != "Carried";
-       },
-       "`state: Carried` is not for `execution: Server`",
-       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"}},
+      {R"({"model":{"name":"mlp","stages":[{"layers":["fc1"]},{"layers":["fc2"]}]},
+            "training":{"execution":"Server"},"parameterServer":{"replicas":1}})"});
+  add("data.text.state", by_workers || !Has("data.text") || Self("data.text.state") != "Carried",
+      "`state: Carried` is not for `execution: Server`",
+      {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"}},
             "training":{"execution":"Server"}})"},
-       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
-            "text":{"state":"Carried"}},"training":{"execution":"Server"}})"}});
+      {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
+            "text":{"state":"Carried"}},"training":{"execution":"Server"}})"});
 }
 
 }  // namespace sluice::api

@@ -4,24 +4,11 @@
 #include <vector>
 
 #include "operator/api/enum_names.h"
+#include "operator/api/expression.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
 
 namespace sluice::api {
-namespace {
-
-using Json = nlohmann::json;
-
-bool Has(const Json& self, const char* name) { return self.contains(name); }
-bool Is(const Json& self, const char* name, const char* value) {
-  return self.contains(name) && self.at(name) == value;
-}
-bool Drops(const Json& training) {
-  return Has(training, "stragglers") && Is(training["stragglers"], "policy", "Drop");
-}
-
-}  // namespace
-
 void AddStragglers(std::vector<Field>* fields) {
   fields->push_back(Object("spec.training.stragglers",
                            "Synchronous: whether a step waits for slow workers; not with BitExact.")
@@ -46,122 +33,73 @@ void AddStragglers(std::vector<Field>* fields) {
 }
 
 void AddPartitioningRules(std::vector<Rule>* rules) {
-  rules->push_back({"spec",
-                    "data.partitioning",
-                    "self.data.partitioning == 'Shared' || self.training.determinism != 'BitExact'",
-                    [](const Json& self) {
-                      return Is(self["data"], "partitioning", "Shared") ||
-                             !Is(self["training"], "determinism", "BitExact");
-                    },
-                    "which samples a worker takes depends on the worker: not with BitExact",
-                    {R"({"data":{"partitioning":"PerWorker"}})"},
-                    {R"({"data":{"partitioning":"PerWorker"},
-                         "training":{"determinism":"BitExact"}})"}});
-  rules->push_back(
-      {"spec.data",
-       "partitioning",
-       "self.partitioning == 'Shared' || !has(self.text) || self.text.state != 'Carried'",
-       [](const Json& self) {
-         return Is(self, "partitioning", "Shared") || !Has(self, "text") ||
-                !Is(self["text"], "state", "Carried");
-       },
+  const RuleAdder job("spec", rules);
+  job("data.partitioning",
+      Self("data.partitioning") == "Shared" || Self("training.determinism") != "BitExact",
+      "which samples a worker takes depends on the worker: not with BitExact",
+      {R"({"data":{"partitioning":"PerWorker"}})"}, {R"({"data":{"partitioning":"PerWorker"},
+                         "training":{"determinism":"BitExact"}})"});
+  const RuleAdder data("spec.data", rules);
+  data("partitioning",
+       Self("partitioning") == "Shared" || !Has("text") || Self("text.state") != "Carried",
        "`text.state: Carried` divides the text among the workers' streams",
        {R"({"format":"Text","source":{"path":"/t"},"partitioning":"PerWorker","text":{}})"},
        {R"({"format":"Text","source":{"path":"/t"},"partitioning":"PerWorker","shuffle":false,
             "text":{"state":"Carried"}})"},
-       R"({"spec":{"model":{"name":"lstm-lm"}}})"});
+       R"({"spec":{"model":{"name":"lstm-lm"}}})");
 }
 
 // With Drop, timing decides which workers contribute to a step, so runs cannot be bit-identical.
 void AddStragglerRules(std::vector<Rule>* rules) {
-  const std::string drop = "!has(self.stragglers) || self.stragglers.policy != 'Drop' || ";
-  rules->push_back(
-      {"spec.training",
-       "stragglers",
-       drop + "self.mode == 'Synchronous'",
-       [](const Json& self) { return !Drops(self) || Is(self, "mode", "Synchronous"); },
-       "in other modes than Synchronous nobody waits for anybody's gradients",
-       {R"({"stragglers":{"policy":"Drop"}})",
-        R"({"mode":"Asynchronous","stragglers":{"policy":"Wait"}})"},
-       {R"({"mode":"Asynchronous","stragglers":{"policy":"Drop"}})"}});
-  rules->push_back(
-      {"spec.training",
-       "stragglers",
-       drop + "self.determinism != 'BitExact'",
-       [](const Json& self) { return !Drops(self) || !Is(self, "determinism", "BitExact"); },
-       "which contributions are dropped depends on time: not with BitExact",
-       {R"({"determinism":"BitExact","stragglers":{"policy":"Wait"}})"},
-       {R"({"determinism":"BitExact","stragglers":{"policy":"Drop","backup":2}})"}});
-  rules->push_back(
-      {"spec.training.stragglers",
-       "backup",
-       "self.policy == 'Drop' || self.backup == 1",
-       [](const Json& self) { return Is(self, "policy", "Drop") || self["backup"] == 1; },
-       "`backup` is for `policy: Drop`",
-       {R"({"policy":"Drop","backup":2})"},
-       {R"({"policy":"Wait","backup":2})"},
-       R"({"spec":{"training":{"stragglers":{"policy":"Wait"}}}})"});
-  rules->push_back(
-      {"spec.training",
-       "stragglers",
-       drop + "self.execution == 'Worker'",
-       [](const Json& self) { return !Drops(self) || Is(self, "execution", "Worker"); },
-       "`policy: Drop` is for `execution: Worker`",
-       {R"({"stragglers":{"policy":"Drop"}})"},
-       {R"({"execution":"Server","stragglers":{"policy":"Drop"}})"}});
+  const RuleAdder add("spec.training", rules);
+  const Expr waits = !Has("stragglers") || Self("stragglers.policy") != "Drop";
+  add("stragglers", waits || Self("mode") == "Synchronous",
+      "in other modes than Synchronous nobody waits for anybody's gradients",
+      {R"({"stragglers":{"policy":"Drop"}})",
+       R"({"mode":"Asynchronous","stragglers":{"policy":"Wait"}})"},
+      {R"({"mode":"Asynchronous","stragglers":{"policy":"Drop"}})"});
+  add("stragglers", waits || Self("determinism") != "BitExact",
+      "which contributions are dropped depends on time: not with BitExact",
+      {R"({"determinism":"BitExact","stragglers":{"policy":"Wait"}})"},
+      {R"({"determinism":"BitExact","stragglers":{"policy":"Drop","backup":2}})"});
+  const RuleAdder stragglers("spec.training.stragglers", rules);
+  stragglers("backup", Self("policy") == "Drop" || Self("backup") == 1,
+             "`backup` is for `policy: Drop`", {R"({"policy":"Drop","backup":2})"},
+             {R"({"policy":"Wait","backup":2})"},
+             R"({"spec":{"training":{"stragglers":{"policy":"Wait"}}}})");
+  add("stragglers", waits || Self("execution") == "Worker",
+      "`policy: Drop` is for `execution: Worker`", {R"({"stragglers":{"policy":"Drop"}})"},
+      {R"({"execution":"Server","stragglers":{"policy":"Drop"}})"});
 }
 
 // Batch sizes by speed.
 void AddBatchSizeRules(std::vector<Rule>* rules) {
   const std::string balanced = R"({"mode":"Asynchronous","maxBatchSize":128})";
-  rules->push_back(
-      {"spec.training",
-       "maxBatchSize",
-       "!has(self.maxBatchSize) || self.mode != 'Synchronous'",
-       [](const Json& self) {
-         return !Has(self, "maxBatchSize") || !Is(self, "mode", "Synchronous");
-       },
-       "in `mode: Synchronous` it is the microbatches of a step that are divided by speed",
-       {balanced},
-       {R"({"maxBatchSize":128})"}});
-  rules->push_back(
-      {"spec.training",
-       "minBatchSize",
-       "!has(self.minBatchSize) || has(self.maxBatchSize)",
-       [](const Json& self) { return !Has(self, "minBatchSize") || Has(self, "maxBatchSize"); },
-       "`minBatchSize` goes with `maxBatchSize`",
-       {R"({"mode":"Asynchronous","minBatchSize":2,"maxBatchSize":128})"},
-       {R"({"mode":"Asynchronous","minBatchSize":2})"}});
-  rules->push_back(
-      {"spec.training",
-       "globalBatchSize",
-       "(!has(self.maxBatchSize) || self.globalBatchSize <= self.maxBatchSize) && "
-       "(!has(self.minBatchSize) || self.minBatchSize <= self.globalBatchSize)",
-       [](const Json& self) {
-         const auto size = [&](const char* name) { return self.at(name).get<int64_t>(); };
-         return (!Has(self, "maxBatchSize") || size("globalBatchSize") <= size("maxBatchSize")) &&
-                (!Has(self, "minBatchSize") || size("minBatchSize") <= size("globalBatchSize"));
-       },
-       "`globalBatchSize` (64 where it is unset), the batch at the mean speed, must lie between "
-       "`minBatchSize` and `maxBatchSize`",
-       {R"({"mode":"Asynchronous","globalBatchSize":32,"minBatchSize":32,"maxBatchSize":32})"},
-       {R"({"mode":"Asynchronous","globalBatchSize":129,"maxBatchSize":128})",
-        R"({"mode":"Asynchronous","globalBatchSize":8,"minBatchSize":9,"maxBatchSize":128})"}});
-  rules->push_back(
-      {"spec",
-       "training.maxBatchSize",
-       "!has(self.training.maxBatchSize) || !has(self.data.text) || self.data.text.state != "
-       "'Carried'",
-       [](const Json& self) {
-         return !Has(self["training"], "maxBatchSize") || !Has(self["data"], "text") ||
-                !Is(self["data"]["text"], "state", "Carried");
-       },
-       "`text.state: Carried` has one stream for each sample of a batch: no `maxBatchSize`",
-       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"}},
+  const RuleAdder add("spec.training", rules);
+  add("maxBatchSize", !Has("maxBatchSize") || Self("mode") != "Synchronous",
+      "in `mode: Synchronous` it is the microbatches of a step that are divided by speed",
+      {balanced}, {R"({"maxBatchSize":128})"});
+  add("minBatchSize", !Has("minBatchSize") || Has("maxBatchSize"),
+      "`minBatchSize` goes with `maxBatchSize`",
+      {R"({"mode":"Asynchronous","minBatchSize":2,"maxBatchSize":128})"},
+      {R"({"mode":"Asynchronous","minBatchSize":2})"});
+  add("globalBatchSize",
+      (!Has("maxBatchSize") || Self("globalBatchSize") <= Self("maxBatchSize")) &&
+          (!Has("minBatchSize") || Self("minBatchSize") <= Self("globalBatchSize")),
+      "`globalBatchSize` (64 where it is unset), the batch at the mean speed, must lie between "
+      "`minBatchSize` and `maxBatchSize`",
+      {R"({"mode":"Asynchronous","globalBatchSize":32,"minBatchSize":32,"maxBatchSize":32})"},
+      {R"({"mode":"Asynchronous","globalBatchSize":129,"maxBatchSize":128})",
+       R"({"mode":"Asynchronous","globalBatchSize":8,"minBatchSize":9,"maxBatchSize":128})"});
+  const RuleAdder job("spec", rules);
+  job("training.maxBatchSize",
+      !Has("training.maxBatchSize") || !Has("data.text") || Self("data.text.state") != "Carried",
+      "`text.state: Carried` has one stream for each sample of a batch: no `maxBatchSize`",
+      {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"}},
             "training":{"mode":"Asynchronous","maxBatchSize":128}})"},
-       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
+      {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
             "text":{"state":"Carried"}},
-            "training":{"mode":"Asynchronous","maxBatchSize":128}})"}});
+            "training":{"mode":"Asynchronous","maxBatchSize":128}})"});
 }
 
 }  // namespace sluice::api

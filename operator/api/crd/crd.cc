@@ -87,7 +87,7 @@ Json CelRules(const SchemaNode& node) {
   }
   for (const Rule& rule : Rules()) {
     if (rule.scope == field.path) {
-      rules.push_back(CelRule(rule.cel, rule.message, absl::StrCat(".", rule.field)));
+      rules.push_back(CelRule(rule.holds.cel(), rule.message, absl::StrCat(".", rule.field)));
     }
   }
   for (const FixedField& fixed : FixedFields()) {

@@ -93,10 +93,11 @@ TEST(Crd, HasEveryRuleOnceWithItsMessage) {
   for (const Rule& rule : Rules()) {
     const Json* schema = SchemaAt(rule.scope);
     ASSERT_NE(schema, nullptr) << rule.scope;
-    const Json expected = {{"rule", rule.cel},
+    const Json expected = {{"rule", rule.holds.cel()},
                            {"message", rule.message},
                            {"fieldPath", absl::StrCat(".", rule.field)}};
-    EXPECT_THAT((*schema)["x-kubernetes-validations"], Contains(expected).Times(1)) << rule.cel;
+    EXPECT_THAT((*schema)["x-kubernetes-validations"], Contains(expected).Times(1))
+        << rule.holds.cel();
   }
 }
 

@@ -24,6 +24,13 @@ class FieldBuilder {
 
   FieldBuilder& Required() { return field_.required = true, *this; }
   FieldBuilder& Default(std::string json) { return field_.default_json = std::move(json), *this; }
+  FieldBuilder& DefaultBy(std::string field, std::vector<Field::DefaultCase> cases) {
+    return field_.default_by = std::move(field), field_.default_cases = std::move(cases), *this;
+  }
+  // For every value of the fields beside it with which the rules allow this one.
+  FieldBuilder& DefaultWhereAllowed(std::string json) {
+    return DefaultBy("", {{{}, std::move(json)}});
+  }
   FieldBuilder& Implied(std::string words) {
     return field_.implied_default = std::move(words), *this;
   }
@@ -60,6 +67,7 @@ class FieldBuilder {
   FieldBuilder& FixedUnless(std::string cel) {
     return field_.changeable_while = std::move(cel), Fixed();
   }
+  FieldBuilder& Proto(std::string field) { return field_.proto = std::move(field), *this; }
   FieldBuilder& Alias(std::string spelling) {
     return field_.aliases.push_back(std::move(spelling)), *this;
   }

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -134,6 +135,24 @@ void ApplyDefaults(const SchemaNode& schema, nlohmann::json* object) {
     if (field.type == FieldType::kObject) ApplyDefaults(*child, &value);
     (*object)[child->name] = std::move(value);
   }
+}
+
+nlohmann::json DependentDefault(const Field& field, const nlohmann::json& object) {
+  for (const Field::DefaultCase& one : field.default_cases) {
+    const auto by = object.find(field.default_by);
+    const bool fits =
+        one.names.empty() || (by != object.end() && by->is_string() &&
+                              absl::c_linear_search(one.names, by->get<std::string>()));
+    if (fits) return nlohmann::json::parse(one.json);
+  }
+  return nullptr;
+}
+
+bool IsAllowed(const SchemaNode& row, const nlohmann::json& object) {
+  return absl::c_all_of(Rules(), [&](const Rule& rule) {
+    return rule.field != row.name || absl::StrCat(rule.scope, ".", rule.field) != row.field->path ||
+           rule.holds(object);
+  });
 }
 
 }  // namespace sluice::api

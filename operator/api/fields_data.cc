@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
-#include "operator/api/enum_names.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/training_job.h"
 
@@ -34,6 +33,7 @@ constexpr char kDnsLabelMessage[] =
 void AddMetadata(std::vector<Field>* fields) {
   fields->push_back(String("apiVersion", "Version of this format.")
                         .Required()
+                        .Proto(".")
                         .OneOf({kApiVersion})
                         .Example("sluice.dev/v1alpha1")
                         .Invalid("sluice.dev/v1", "must be sluice.dev/v1alpha1"));
@@ -42,7 +42,7 @@ void AddMetadata(std::vector<Field>* fields) {
                         .OneOf({kKind})
                         .Example("TrainingJob")
                         .Invalid("Training", "must be TrainingJob"));
-  fields->push_back(Object("metadata", "Name and labels of the job.").Required());
+  fields->push_back(Object("metadata", "Name and labels of the job.").Required().Proto("."));
   fields->push_back(String("metadata.name",
                            "Name of the job, unique in its namespace. Processes and pods are named "
                            "after it: `<name>-worker-0`.")
@@ -87,7 +87,7 @@ void AddModel(std::vector<Field>* fields) {
                            "a file that `torch.jit.save` wrote. `Custom`: whatever the program "
                            "`worker.command` trains, in Python for instance.")
                         .Fixed()
-                        .OneOf(NamesOf<v1::ModelSpec::Type>())
+                        .OneOf({"Builtin", "TorchScript", "Custom"})
                         .Default(R"("Builtin")")
                         .Example("Builtin")
                         .Invalid("Torchscript", "did you mean `TorchScript`?"));
@@ -125,7 +125,7 @@ void AddModel(std::vector<Field>* fields) {
           "spec.model.dtype",
           "Type of the parameters. Unset: the model's own, which is float32 for built-in models.")
           .Fixed()
-          .OneOf(NamesOf<v1::DataType>())
+          .OneOf({"float32", "float64", "bfloat16"})
           .Example("float64")
           .Invalid("float16", "must be one of float32, float64, bfloat16"));
   fields->push_back(
@@ -144,7 +144,7 @@ void AddModel(std::vector<Field>* fields) {
              "rows that a worker's samples name, where model and processes can. `Dense`: the whole "
              "table. The result is the same.")
           .Fixed()
-          .OneOf(NamesOf<v1::ModelSpec::Embeddings>())
+          .OneOf({"Rows", "Dense"})
           .Default(R"("Rows")")
           .Example("Dense")
           .Invalid("Sparse", "must be one of Rows, Dense"));
@@ -160,7 +160,7 @@ void AddDataBasics(std::vector<Field>* fields) {
                            "the data of `worker.command`.")
                         .Fixed()
                         .Required()
-                        .OneOf(NamesOf<v1::DataSpec::Format>())
+                        .OneOf({"IDX", "CSV", "Text", "Synthetic", "Custom"})
                         .Example("IDX")
                         .Invalid("idx", "did you mean `IDX`?"));
   fields->push_back(
@@ -205,6 +205,7 @@ void AddDataBasics(std::vector<Field>* fields) {
       Boolean("spec.data.shuffle",
               "Whether each epoch takes the samples in another order, drawn from `training.seed`.")
           .Fixed()
+          .Proto("!no_shuffle")
           .Default("true")
           .Example("false")
           .Invalid("\"no\"", "must be true or false"));
@@ -216,7 +217,7 @@ void AddDataBasics(std::vector<Field>* fields) {
              "data has, whoever took them. Not with BitExact.")
           .Fixed()
           .Default(R"("Shared")")
-          .OneOf(NamesOf<v1::DataSpec::Partitioning>())
+          .OneOf({"Shared", "PerWorker"})
           .Example("PerWorker")
           .Invalid("Sharded", "must be one of Shared, PerWorker"));
   fields->push_back(
@@ -259,7 +260,7 @@ void AddCsv(std::vector<Field>* fields) {
   fields->push_back(String("spec.data.csv.categories",
                            "What a categorical column becomes. `OneHot`: one feature for each "
                            "value. `Index`: one feature, the value's place in the vocabulary.")
-                        .OneOf(NamesOf<v1::DataSpec::Csv::Categories>())
+                        .OneOf({"OneHot", "Index"})
                         .Default(R"("OneHot")")
                         .Context(kCsvData)
                         .Example("Index")
@@ -279,6 +280,7 @@ void AddCsv(std::vector<Field>* fields) {
       Boolean(
           "spec.data.csv.header",
           "The first line names the columns. Without one they are named \"0\", \"1\", and so on.")
+          .Proto("!no_header")
           .Default("true")
           .Context(kCsvData)
           .Example("false"));
@@ -340,7 +342,7 @@ void AddText(std::vector<Field>* fields) {
              "nothing. `Carried`: the state with which the same worker ended the sample in front; "
              "nothing where another worker computed that one. Evaluation always begins with "
              "nothing.")
-          .OneOf(NamesOf<v1::DataSpec::Text::State>())
+          .OneOf({"Zero", "Carried"})
           .Default(R"("Zero")")
           .Context(
               R"({"spec":{"model":{"name":"lstm-lm"},"data":{"format":"Text","shuffle":false,"source":{"path":"/data/train.txt"}}}})")

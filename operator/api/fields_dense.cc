@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "operator/api/enum_names.h"
 #include "operator/api/expression.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
@@ -56,7 +55,7 @@ void AddDense(std::vector<Field>* fields) {
              "the sum: the shards receive one gradient a step, not one from each worker. Those "
              "connections are not encrypted: `tls: Disabled` goes with it.")
           .Default(R"("ParameterServer")")
-          .OneOf(NamesOf<v1::TrainingSpec::Dense::Aggregation>())
+          .OneOf({"ParameterServer", "AllReduce"})
           .Context(kPlainText)
           .Example("AllReduce")
           .Invalid("Ring", "must be one of ParameterServer, AllReduce"));

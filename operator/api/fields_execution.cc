@@ -2,7 +2,6 @@
 #include <string>
 #include <vector>
 
-#include "operator/api/enum_names.h"
 #include "operator/api/expression.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
@@ -52,7 +51,7 @@ void AddExecution(std::vector<Field>* fields) {
              "shards (sluice-ps-torch), and workers send inputs forward and gradients backward.")
           .Fixed()
           .Default(R"("Worker")")
-          .OneOf(NamesOf<v1::TrainingSpec::Execution>())
+          .OneOf({"Worker", "Server"})
           .Example("Server")
           .Invalid("Remote", "must be one of Worker, Server"));
   fields->push_back(

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "operator/api/enum_names.h"
 #include "operator/api/expression.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
@@ -19,7 +18,7 @@ void AddStragglers(std::vector<Field>* fields) {
              "`backup` of them do, those that are there first; the contributions of the others to "
              "this step are dropped, their samples are not trained on in this epoch.")
           .Default(R"("Wait")")
-          .OneOf(NamesOf<v1::TrainingSpec::Stragglers::Policy>())
+          .OneOf({"Wait", "Drop"})
           .Example("Drop")
           .Invalid("Ignore", "must be one of Wait, Drop"));
   fields->push_back(Integer("spec.training.stragglers.backup",

@@ -3,7 +3,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/string_view.h"
-#include "operator/api/enum_names.h"
 #include "operator/api/field_builder.h"
 
 namespace sluice::api {
@@ -48,41 +47,42 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
              "update, for exact sums. `Plugin`: that of a shared library.")
           .Required()
           .Alias("type")
-          .OneOf(NamesOf<v1::OptimizerSpec::Name>())
+          .OneOf({"SGD", "Adagrad", "Adam", "AdamW", "Add", "Plugin"})
           .Example("Adam")
           .Invalid("adam", "did you mean `Adam`?")
           .Invalid("RMSprop", "must be one of SGD, Adagrad, Adam, AdamW, Add, Plugin"));
   fields->push_back(Number("spec.optimizer.learningRate", "Step size. Not for Add.")
-                        .Implied("0.01 for Adagrad, else 0.001")
+                        .DefaultBy("name", {{{"Adagrad"}, "0.01"}, {{}, "0.001"}})
                         .Alias("lr")
                         .Min(0)
                         .Example("0.05")
                         .Invalid("-0.1", "at least 0")
                         .Invalid("fast", "must be a number"));
   fields->push_back(Number("spec.optimizer.momentum", "SGD: factor on the previous step.")
-                        .Implied("0")
+                        .DefaultWhereAllowed("0")
                         .Min(0)
                         .Example("0.9")
                         .Invalid("-1", "at least 0"));
   fields->push_back(
       Number("spec.optimizer.dampening", "SGD: takes this part of the gradient off the momentum.")
-          .Implied("0")
+          .DefaultWhereAllowed("0")
           .Example("0.1"));
   fields->push_back(Boolean("spec.optimizer.nesterov", "SGD: Nesterov momentum.")
-                        .Implied("false")
+                        .DefaultWhereAllowed("false")
                         .Context(R"({"spec":{"optimizer":{"momentum":0.9}}})")
                         .Example("true"));
   fields->push_back(Number("spec.optimizer.weightDecay",
                            "Pull towards 0: added to the gradient (L2), by AdamW taken off the "
                            "parameter itself. Not for Add.")
-                        .Implied("0.01 for AdamW, else 0")
+                        .DefaultBy("name", {{{"AdamW"}, "0.01"}, {{}, "0"}})
                         .Min(0)
                         .Example("1e-4")
                         .Invalid("-1e-4", "at least 0"));
   fields->push_back(
       List("spec.optimizer.betas",
            "Adam, AdamW: decay rates of the mean and of the mean square of gradients.")
-          .Implied("[0.9, 0.999]")
+          .DefaultWhereAllowed("[0.9, 0.999]")
+          .Proto("beta1 beta2")
           .Size(2, 2)
           .Context(WithOptimizer("Adam"))
           .Example("[0.9, 0.99]")
@@ -90,24 +90,24 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
           .Invalid("[0.9, 1]", "must be less than 1"));
   fields->push_back(Number("spec.optimizer.betas[]", "One rate.").Min(0).Below(1));
   fields->push_back(Number("spec.optimizer.eps", "Adagrad, Adam, AdamW: added to the divisor.")
-                        .Implied("1e-10 for Adagrad, else 1e-8")
+                        .DefaultBy("name", {{{"Adagrad"}, "1e-10"}, {{}, "1e-8"}})
                         .Min(0)
                         .Context(WithOptimizer("Adam"))
                         .Example("1e-7"));
   fields->push_back(Number("spec.optimizer.lrDecay", "Adagrad: decay of the learning rate.")
-                        .Implied("0")
+                        .DefaultWhereAllowed("0")
                         .Min(0)
                         .Context(WithOptimizer("Adagrad"))
                         .Example("1e-4"));
   fields->push_back(
       Number("spec.optimizer.initialAccumulatorValue", "Adagrad: where the sum of squares begins.")
-          .Implied("0")
+          .DefaultWhereAllowed("0")
           .Min(0)
           .Context(WithOptimizer("Adagrad"))
           .Example("0.1"));
   fields->push_back(
       Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.")
-          .Implied("false")
+          .DefaultWhereAllowed("false")
           .Context(WithOptimizer("AdamW"))
           .Example("true"));
   fields->push_back(
@@ -143,7 +143,7 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
              "`Constant`. `Step`: times `gamma` every `stepSize` steps. `Cosine`: half a cosine "
              "from 1 to `minFactor` over `totalSteps` steps, then constant.")
           .Default(R"("Constant")")
-          .OneOf(NamesOf<v1::Schedule::Type>())
+          .OneOf({"Constant", "Step", "Cosine"})
           .Example("Constant")
           .Invalid("Linear", "must be one of Constant, Step, Cosine"));
   fields->push_back(
@@ -158,7 +158,7 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
                         .Context(kStepSchedule)
                         .Example("1000"));
   fields->push_back(Number("spec.optimizer.schedule.gamma", "Step: factor of each change.")
-                        .Implied("0.1")
+                        .DefaultWhereAllowed("0.1")
                         .Above(0)
                         .Context(kStepSchedule)
                         .Example("0.5")
@@ -170,7 +170,7 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
                         .Example("10000"));
   fields->push_back(Number("spec.optimizer.schedule.minFactor",
                            "Cosine: the lowest rate, as a multiple of the learning rate.")
-                        .Implied("0")
+                        .DefaultWhereAllowed("0")
                         .Min(0)
                         .Max(1)
                         .Context(kCosineSchedule)
@@ -211,11 +211,12 @@ void AddTrainingBasics(std::vector<Field>* fields) {
           "at its own pace. `BoundedStaleness`: as Asynchronous, but no worker runs far ahead. A "
           "change takes effect through a checkpoint.")
           .Default(R"("Synchronous")")
-          .OneOf(NamesOf<v1::Mode>())
+          .OneOf({"Synchronous", "Asynchronous", "BoundedStaleness"})
           .Example("Asynchronous")
           .Invalid("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness"));
   fields->push_back(
-      Object("spec.training.boundedStaleness", "Bounds of mode BoundedStaleness; only there."));
+      Object("spec.training.boundedStaleness", "Bounds of mode BoundedStaleness; only there.")
+          .Proto("."));
   fields->push_back(
       Integer("spec.training.boundedStaleness.maxStaleness",
               "A worker waits when it is more than so many updates ahead of the slowest.")
@@ -298,6 +299,7 @@ void AddTrainingBasics(std::vector<Field>* fields) {
 void AddCompression(std::vector<Field>* fields) {
   fields->push_back(
       Object("spec.training.compression", "How numbers are sent. None sends them as they are.")
+          .Proto(".")
           .Default("{}"));
   fields->push_back(
       String("spec.training.compression.push",
@@ -305,19 +307,22 @@ void AddCompression(std::vector<Field>* fields) {
              "`Int8`: to 8 bits and a scale. `TopK`: the largest elements only. `OneBit`: signs "
              "and two means. `SignThreshold`: signs of what is beyond a threshold; a "
              "demonstration. Not with BitExact.")
+          .Proto("push_codec")
           .Default(R"("None")")
-          .OneOf(NamesOf<v1::Codec>())
+          .OneOf({"None", "Float16", "BFloat16", "TopK", "Int8", "OneBit", "SignThreshold"})
           .Example("Int8")
           .Invalid("fp16", "must be one of None, Float16, BFloat16, TopK, Int8"));
   fields->push_back(
       String("spec.training.compression.pull", "Of parameters, from shards to workers.")
+          .Proto("pull_codec")
           .Default(R"("None")")
           .OneOf({"None", "Float16", "BFloat16"})
           .Example("BFloat16")
           .Invalid("Int8", "must be one of None, Float16, BFloat16"));
   fields->push_back(Number("spec.training.compression.fraction",
                            "TopK: of each block's elements, how many are sent, rounded up.")
-                        .Implied("0.01 for TopK")
+                        .Proto("compression.fraction")
+                        .DefaultBy("push", {{{"TopK"}, "0.01"}})
                         .Above(0)
                         .Max(0.5)
                         .Context(R"({"spec":{"training":{"compression":{"push":"TopK"}}}})")
@@ -328,6 +333,7 @@ void AddCompression(std::vector<Field>* fields) {
       Number("spec.training.compression.threshold",
              "SignThreshold: what is sent for elements beyond it; compared with gradients as they "
              "are pushed, the sum over a worker's samples.")
+          .Proto("compression.threshold")
           .Above(0)
           .Max(1e30)
           .Context(
@@ -338,7 +344,8 @@ void AddCompression(std::vector<Field>* fields) {
       Boolean("spec.training.compression.errorFeedback",
               "What an encoding leaves out is added to the next gradient before that is encoded. "
               "Costs a worker 4 bytes for each parameter, 8 while it pushes.")
-          .Implied("true for TopK, Int8 and OneBit, else false")
+          .Proto("compression.error_feedback")
+          .DefaultBy("push", {{{"TopK", "Int8", "OneBit"}, "true"}, {{}, "false"}})
           .Context(R"({"spec":{"training":{"compression":{"push":"Int8"}}}})")
           .Example("false"));
 }
@@ -347,7 +354,8 @@ void AddStalenessRule(std::vector<Field>* fields) {
   constexpr char kAsynchronous[] = R"({"spec":{"training":{"mode":"Asynchronous"}}})";
   fields->push_back(Object("spec.training.stalenessRule",
                            "What the staleness of an update (the updates applied since its "
-                           "parameters were pulled) does to it; not in mode Synchronous."));
+                           "parameters were pulled) does to it; not in mode Synchronous.")
+                        .Proto("staleness"));
   fields->push_back(
       String("spec.training.stalenessRule.name",
              "`Damped`: the learning rate is divided by 1 + `factor` times the staleness. "
@@ -356,14 +364,15 @@ void AddStalenessRule(std::vector<Field>* fields) {
              "on). `MomentumCorrection`: SGD's momentum is lowered by what staleness s adds by "
              "itself, s / (1 + s), to 0 at least.")
           .Required()
-          .OneOf(NamesOf<v1::TrainingSpec::Staleness::Rule>())
+          .Proto("rule")
+          .OneOf({"None", "Damped", "Inverse", "DelayCompensation", "MomentumCorrection"})
           .Context(kAsynchronous)
           .Example("Inverse")
           .Invalid("DCASGD", "must be one of None, Damped, Inverse, DelayCompensation"));
   fields->push_back(
       Number("spec.training.stalenessRule.factor",
              "Damped: how much each update of staleness counts.")
-          .Implied("0.1 for Damped")
+          .DefaultBy("name", {{{"Damped"}, "0.1"}})
           .Min(0)
           .Max(1e6)
           .Context(
@@ -372,7 +381,7 @@ void AddStalenessRule(std::vector<Field>* fields) {
           .Invalid("-1", "at least 0"));
   fields->push_back(
       Number("spec.training.stalenessRule.lambda", "DelayCompensation: how much is compensated.")
-          .Implied("0.04 for DelayCompensation")
+          .DefaultBy("name", {{{"DelayCompensation"}, "0.04"}})
           .Min(0)
           .Max(1e6)
           .Context(
@@ -388,6 +397,7 @@ void AddTrainingDetails(std::vector<Field>* fields) {
              "same bits for every number of workers and shards and any crashes; costs speed. "
              "`Default`: the same up to rounding.")
           .Fixed()
+          .Proto("bit_exact")
           .Default(R"("Default")")
           .OneOf({"Default", "BitExact"})
           .Example("BitExact")
@@ -397,14 +407,14 @@ void AddTrainingDetails(std::vector<Field>* fields) {
                            "over microbatches of each one's mean gradient.")
                         .Fixed()
                         .Default(R"("Mean")")
-                        .OneOf(NamesOf<v1::TrainingSpec::Aggregation>())
+                        .OneOf({"Mean", "Sum"})
                         .Example("Sum"));
   fields->push_back(String("spec.training.nonFinite",
                            "What a gradient with NaN or infinity does. `Fail`: the job fails and "
                            "names the tensor. `Skip`: the step is skipped, for all parameters.")
                         .Fixed()
                         .Default(R"("Fail")")
-                        .OneOf(NamesOf<v1::TrainingSpec::NonFinite>())
+                        .OneOf({"Fail", "Skip"})
                         .Example("Skip"));
   AddExecution(fields);
   AddCompression(fields);
@@ -500,6 +510,7 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
              "Where checkpoints are kept. A cluster needs a claim, or a `path`: where neither is "
              "set, it may be given later; then it stays.")
           .FixedUnless("oldSelf.storage.type == 'Local' && !has(oldSelf.storage.path)")
+          .Proto(".")
           .Default("{}"));
   fields->push_back(
       String(
@@ -515,6 +526,7 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
           "spec.checkpoint.storage.path",
           "Local: the directory, which is made where it is missing. All processes of the job must "
           "reach it.")
+          .Proto("directory")
           .Implied("in the job's own directory, `.sluice/<name>/checkpoints`")
           .Path()
           .Example("/var/lib/checkpoints/fashion-mnist")
@@ -527,7 +539,8 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Invalid("0", "at least 1"));
   fields->push_back(Number("spec.checkpoint.intervalSeconds",
                            "A checkpoint every so many seconds. This or `intervalSteps`.")
-                        .Implied("300 where `intervalSteps` is unset")
+                        .DefaultWhereAllowed("300")
+                        .Implied("where `intervalSteps` is unset")
                         .Above(0)
                         .Max(1e6)
                         .Example("60")
@@ -553,7 +566,7 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
              "`Replace`: train from the beginning; the earlier job's checkpoints are removed when "
              "the first new one is complete.")
           .Implied("continue from an unfinished job with the same settings, else as `Fail`")
-          .OneOf(NamesOf<v1::CheckpointSpec::OnExisting>())
+          .OneOf({"Resume", "Fail", "Replace"})
           .Example("Resume")
           .Invalid("resume", "did you mean `Resume`?")
           .Invalid("Overwrite", "must be one of Resume, Fail, Replace"));

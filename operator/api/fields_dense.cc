@@ -23,16 +23,16 @@ void AddDenseJobRules(std::vector<Rule>* rules) {
   };
   const Expr unset = !Has("training.dense") || Self("training.dense.aggregation") != "AllReduce";
   add("model.type", unset || Self("model.type") != "Custom",
-      "`dense: {aggregation: AllReduce}` is done by Sluice's own workers: not for a Custom model",
+      "`dense: {aggregation: AllReduce}` needs Sluice's own workers: not for a Custom model",
       R"("tls":"Disabled","model":{"type":"Custom","name":null},
          "data":{"format":"Custom","source":null},"worker":{"command":["a"]})");
   add("data.partitioning", unset || Self("data.partitioning") == "Shared",
-      "`dense: {aggregation: AllReduce}` is for `partitioning: Shared`: with `PerWorker` embedding "
+      "`dense: {aggregation: AllReduce}` needs `partitioning: Shared`: with `PerWorker`, embedding "
       "tables are always sent whole",
       R"("tls":"Disabled","data":{"partitioning":"PerWorker"})");
   add("timeouts.gradientsSeconds", unset || (!Has("timeouts") || !Has("timeouts.gradientsSeconds")),
-      "with `dense: {aggregation: AllReduce}` all workers wait for the last one, and the shards "
-      "cannot tell who that is: no `gradientsSeconds`",
+      "with `dense: {aggregation: AllReduce}` all workers wait for the slowest one, and the shards "
+      "cannot tell which one that is: no `gradientsSeconds`",
       R"("tls":"Disabled","timeouts":{"gradientsSeconds":15})");
   add("tls", unset || (Has("tls") && Self("tls") == "Disabled"),
       "`dense: {aggregation: AllReduce}` needs `tls: Disabled`: gloo's connections among workers "
@@ -45,15 +45,15 @@ void AddDenseJobRules(std::vector<Rule>* rules) {
 
 void AddDense(std::vector<Field>* fields) {
   fields->push_back(Object("spec.training.dense",
-                           "Synchronous: how the gradients of dense tensors are summed, those that "
-                           "do not travel by the rows of embedding tables.")
+                           "Synchronous: how the gradients of dense tensors are summed, that is, "
+                           "of all that are not sent as rows of embedding tables.")
                         .Fixed());
   fields->push_back(
       String("spec.training.dense.aggregation",
              "`ParameterServer`: the shards sum them; every worker pushes all of its gradient. "
-             "`AllReduce`: the workers sum them among each other (gloo), and each pushes a part of "
-             "the sum: the shards receive one gradient a step, not one from each worker. Those "
-             "connections are not encrypted: `tls: Disabled` goes with it.")
+             "`AllReduce`: the workers sum them among themselves (gloo), and each pushes a part of "
+             "the sum, so the shards receive one gradient a step, not one from each worker. The "
+             "workers' connections are not encrypted, so `tls: Disabled` is required.")
           .Default(R"("ParameterServer")")
           .OneOf({"ParameterServer", "AllReduce"})
           .Context(kPlainText)
@@ -79,18 +79,18 @@ void AddDenseRules(std::vector<Rule>* rules) {
       "all workers sum the gradients of one step: `mode: Synchronous`", "",
       R"("mode":"Asynchronous")");
   add("determinism", unset || Self("determinism") == "Default",
-      "gradients are added in the order of workers, so their number changes the bits: not with "
-      "BitExact",
+      "gradients are added in the order of the workers, so the bits depend on their number: not "
+      "with BitExact",
       "", R"("determinism":"BitExact")");
   add("execution", unset || Self("execution") == "Worker",
       "workers compute the gradients, not shards: `execution: Worker`", "",
       R"("execution":"Server")");
   add("stragglers", unset || !Has("stragglers") || Self("stragglers.policy") == "Wait",
-      "a sum is of all workers' gradients: no `stragglers: {policy: Drop}`",
+      "every sum contains all workers' gradients: no `stragglers: {policy: Drop}`",
       R"("stragglers":{"policy":"Wait"})", R"("stragglers":{"policy":"Drop"})");
   add("compression", unset || !Has("compression") || Self("compression.push") == "None",
-      "gradients travel as they are: no `compression.push`", R"("compression":{"pull":"Float16"})",
-      R"("compression":{"push":"Float16"})");
+      "gradients are sent uncompressed: no `compression.push`",
+      R"("compression":{"pull":"Float16"})", R"("compression":{"push":"Float16"})");
   AddDenseJobRules(rules);
 }
 

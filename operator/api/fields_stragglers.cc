@@ -10,38 +10,40 @@
 namespace sluice::api {
 void AddStragglers(std::vector<Field>* fields) {
   fields->push_back(Object("spec.training.stragglers",
-                           "Synchronous: whether a step waits for slow workers; not with BitExact.")
+                           "Synchronous: whether a step waits for slow workers. Not with BitExact.")
                         .Fixed());
   fields->push_back(
       String("spec.training.stragglers.policy",
-             "`Wait`: a step is made of what all workers contribute. `Drop`: of what all but "
-             "`backup` of them do, those that are there first; the contributions of the others to "
-             "this step are dropped, their samples are not trained on in this epoch.")
+             "`Wait`: a step uses the contributions of all workers. `Drop`: it uses the first "
+             "contributions, of all workers but `backup`. The late contributions to this step are "
+             "dropped, and their samples are not used in this epoch.")
           .Default(R"("Wait")")
           .OneOf({"Wait", "Drop"})
           .Example("Drop")
           .Invalid("Ignore", "must be one of Wait, Drop"));
-  fields->push_back(Integer("spec.training.stragglers.backup",
-                            "Drop: how many workers are not waited for; one is, in any case.")
-                        .Default("1")
-                        .Min(1)
-                        .Max(1023)
-                        .Context(R"({"spec":{"training":{"stragglers":{"policy":"Drop"}}}})")
-                        .Example("2")
-                        .Invalid("0", "at least 1"));
+  fields->push_back(
+      Integer(
+          "spec.training.stragglers.backup",
+          "Drop: the number of workers for which a step does not wait. It always waits for one.")
+          .Default("1")
+          .Min(1)
+          .Max(1023)
+          .Context(R"({"spec":{"training":{"stragglers":{"policy":"Drop"}}}})")
+          .Example("2")
+          .Invalid("0", "at least 1"));
 }
 
 void AddPartitioningRules(std::vector<Rule>* rules) {
   const RuleAdder job("spec", rules);
   job("data.partitioning",
       Self("data.partitioning") == "Shared" || Self("training.determinism") != "BitExact",
-      "which samples a worker takes depends on the worker: not with BitExact",
+      "with `PerWorker` the samples of an update depend on its worker: not with BitExact",
       {R"({"data":{"partitioning":"PerWorker"}})"}, {R"({"data":{"partitioning":"PerWorker"},
                          "training":{"determinism":"BitExact"}})"});
   const RuleAdder data("spec.data", rules);
   data("partitioning",
        Self("partitioning") == "Shared" || !Has("text") || Self("text.state") != "Carried",
-       "`text.state: Carried` divides the text among the workers' streams",
+       "`text.state: Carried` divides the text among the workers: it needs `partitioning: Shared`",
        {R"({"format":"Text","source":{"path":"/t"},"partitioning":"PerWorker","text":{}})"},
        {R"({"format":"Text","source":{"path":"/t"},"partitioning":"PerWorker","shuffle":false,
             "text":{"state":"Carried"}})"},
@@ -53,12 +55,12 @@ void AddStragglerRules(std::vector<Rule>* rules) {
   const RuleAdder add("spec.training", rules);
   const Expr waits = !Has("stragglers") || Self("stragglers.policy") != "Drop";
   add("stragglers", waits || Self("mode") == "Synchronous",
-      "in other modes than Synchronous nobody waits for anybody's gradients",
+      "in other modes than Synchronous no step waits for workers",
       {R"({"stragglers":{"policy":"Drop"}})",
        R"({"mode":"Asynchronous","stragglers":{"policy":"Wait"}})"},
       {R"({"mode":"Asynchronous","stragglers":{"policy":"Drop"}})"});
   add("stragglers", waits || Self("determinism") != "BitExact",
-      "which contributions are dropped depends on time: not with BitExact",
+      "the dropped contributions depend on timing: not with BitExact",
       {R"({"determinism":"BitExact","stragglers":{"policy":"Wait"}})"},
       {R"({"determinism":"BitExact","stragglers":{"policy":"Drop","backup":2}})"});
   const RuleAdder stragglers("spec.training.stragglers", rules);
@@ -76,24 +78,25 @@ void AddBatchSizeRules(std::vector<Rule>* rules) {
   const std::string balanced = R"({"mode":"Asynchronous","maxBatchSize":128})";
   const RuleAdder add("spec.training", rules);
   add("maxBatchSize", !Has("maxBatchSize") || Self("mode") != "Synchronous",
-      "in `mode: Synchronous` it is the microbatches of a step that are divided by speed",
+      "in `mode: Synchronous` the microbatches of a step are assigned by speed: no `maxBatchSize`",
       {balanced}, {R"({"maxBatchSize":128})"});
   add("minBatchSize", !Has("minBatchSize") || Has("maxBatchSize"),
-      "`minBatchSize` goes with `maxBatchSize`",
+      "`minBatchSize` needs `maxBatchSize`",
       {R"({"mode":"Asynchronous","minBatchSize":2,"maxBatchSize":128})"},
       {R"({"mode":"Asynchronous","minBatchSize":2})"});
   add("globalBatchSize",
       (!Has("maxBatchSize") || Self("globalBatchSize") <= Self("maxBatchSize")) &&
           (!Has("minBatchSize") || Self("minBatchSize") <= Self("globalBatchSize")),
-      "`globalBatchSize` (64 where it is unset), the batch at the mean speed, must lie between "
-      "`minBatchSize` and `maxBatchSize`",
+      "`globalBatchSize` (default 64), the batch at the mean speed, must be between `minBatchSize` "
+      "and `maxBatchSize`",
       {R"({"mode":"Asynchronous","globalBatchSize":32,"minBatchSize":32,"maxBatchSize":32})"},
       {R"({"mode":"Asynchronous","globalBatchSize":129,"maxBatchSize":128})",
        R"({"mode":"Asynchronous","globalBatchSize":8,"minBatchSize":9,"maxBatchSize":128})"});
   const RuleAdder job("spec", rules);
   job("training.maxBatchSize",
       !Has("training.maxBatchSize") || !Has("data.text") || Self("data.text.state") != "Carried",
-      "`text.state: Carried` has one stream for each sample of a batch: no `maxBatchSize`",
+      "`text.state: Carried` needs a fixed batch size, with one stream of text per sample: no "
+      "`maxBatchSize`",
       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"}},
             "training":{"mode":"Asynchronous","maxBatchSize":128}})"},
       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},

@@ -37,7 +37,7 @@ void AddModelRules(std::vector<Rule>* rules) {
       "`path` is for `type: TorchScript`; a Builtin model is chosen by `name`", {R"({})"},
       {R"({"path":"/m.pt"})"});
   add("dimensions", Self("type") == "Builtin" || !Has("dimensions"),
-      "`dimensions` are of Builtin models; a TorchScript file has its own",
+      "`dimensions` are for Builtin models; a TorchScript file contains its own",
       {R"({"name":"additive","dimensions":{"dim":10}})"},
       {R"({"type":"TorchScript","name":null,"path":"/m.pt","dimensions":{"dim":10}})"});
   add("dimensions",
@@ -116,7 +116,7 @@ void AddIdxAddressRules(std::vector<Rule>* rules) {
   add("evaluation.source",
       other || !Has("source") || IsPath("source.path") || !Has("evaluation") ||
           Has("evaluation.source"),
-      "beside an address no evaluation data is looked for: name it in `source`",
+      "if the training data is at an address, evaluation needs `source`",
       {absl::StrCat("{", source, labels,
                     R"(},"evaluation":{"intervalSteps":5,"source":{"path":"/e"}}})")},
       {absl::StrCat("{", source, labels, R"(},"evaluation":{"intervalSteps":5}})")});
@@ -128,13 +128,13 @@ void AddDataRules(std::vector<Rule>* rules) {
       "IDX, CSV and Text data need `source`, e.g. {path: /data/train.csv}", {R"({})"},
       {R"({"source":null})"});
   add("source", Self("format") != "Synthetic" || !Has("source"),
-      "Synthetic data is made up and has no `source`",
+      "Synthetic data is generated and has no `source`",
       {R"({"format":"Synthetic","source":null,"synthetic":{"shape":[3]}})"},
       {R"({"format":"Synthetic"})"});
   add("source",
       Self("format") != "Custom" ||
           (!Has("source") && (!Has("evaluation") || !Has("evaluation.source"))),
-      "Custom data is opened by the program `worker.command`: no `source`",
+      "the program `worker.command` reads Custom data itself: no `source`",
       {R"({"format":"Custom","source":null,"evaluation":{"intervalSteps":5}})"},
       {R"({"format":"Custom"})",
        R"({"format":"Custom","source":null,"evaluation":{"source":{"path":"/t"}}})"},
@@ -154,13 +154,13 @@ void AddDataRules(std::vector<Rule>* rules) {
   add("evaluation.source",
       (Self("format") != "CSV" && Self("format") != "Text") || !Has("evaluation") ||
           Has("evaluation.source"),
-      "evaluation needs `source`, a file of samples that are not trained on",
+      "evaluation needs `source`, a file of samples that are not used for training",
       {R"({"evaluation":{"intervalSteps":5}})",
        R"({"format":"CSV","csv":{"labelColumn":"y"},"evaluation":{"source":{"path":"/test"}}})"},
       {R"({"format":"CSV","csv":{"labelColumn":"y"},"evaluation":{"intervalSteps":5}})"});
   add("evaluation.source",
       Self("format") != "Synthetic" || !Has("evaluation") || !Has("evaluation.source"),
-      "Synthetic data is made up and has no `source`",
+      "Synthetic data is generated and has no `source`",
       {R"({"format":"Synthetic","source":null,"synthetic":{"shape":[3]},"evaluation":{"intervalSteps":5}})"},
       {R"({"format":"Synthetic","source":null,"evaluation":{"source":{"path":"/test"}}})"});
   add("evaluation.source.labels",
@@ -172,8 +172,8 @@ void AddDataRules(std::vector<Rule>* rules) {
 
   const RuleAdder normalize("spec.data.normalize", rules);
   normalize("std", Size(Self("mean")) == Size(Self("std")),
-            "`mean` and `std` must have as many numbers as each other",
-            {R"({"mean":[0.1,0.2],"std":[1,2]})"}, {R"({"mean":[0.1],"std":[1,2]})"}, kIdx);
+            "`mean` and `std` must have the same length", {R"({"mean":[0.1,0.2],"std":[1,2]})"},
+            {R"({"mean":[0.1],"std":[1,2]})"}, kIdx);
 
   const RuleAdder csv("spec.data.csv", rules);
   csv("labelColumn",
@@ -290,7 +290,7 @@ void AddCompressionRules(std::vector<Rule>* rules) {
       {R"({"push":"SignThreshold","threshold":0.1})"},
       {R"({"push":"SignThreshold"})", R"({"threshold":0.1})"}, context);
   add("errorFeedback", !Has("errorFeedback") || Self("push") != "None",
-      "`errorFeedback` needs `push`: without it nothing is left out",
+      "`errorFeedback` needs `push`: without it nothing is omitted",
       {R"({"push":"Int8","errorFeedback":false})"}, {R"({"errorFeedback":true})"}, context);
 }
 
@@ -308,7 +308,7 @@ void AddStalenessRules(std::vector<Rule>* rules) {
   const Expr unset = !Has("training.stalenessRule");
   job("training.stalenessRule",
       unset || Self("training.stalenessRule.name") == "None" || Self("optimizer.name") != "Add",
-      "`optimizer: {name: Add}` takes updates as they are", {R"({})"},
+      "`optimizer: {name: Add}` does not support a staleness rule", {R"({})"},
       {R"({"optimizer":{"name":"Add"}})"}, asynchronous);
   job("training.stalenessRule",
       unset || Self("training.stalenessRule.name") != "MomentumCorrection" ||
@@ -329,7 +329,7 @@ void AddTrainingRules(std::vector<Rule>* rules) {
   add("epochs", !Has("steps") || !Has("epochs"), "give `steps` or `epochs`, not both",
       {R"({"steps":10})", R"({"steps":null,"epochs":2})"}, {R"({"steps":10,"epochs":2})"});
   add("microbatchSize", !Has("microbatchSize") || Self("microbatchSize") <= Self("globalBatchSize"),
-      "`microbatchSize` must be at most `globalBatchSize` (64 where it is unset)",
+      "`microbatchSize` must be at most `globalBatchSize` (default 64)",
       {R"({"globalBatchSize":32,"microbatchSize":32})"},
       {R"({"globalBatchSize":32,"microbatchSize":33})", R"({"microbatchSize":65})"});
 
@@ -341,8 +341,8 @@ void AddTrainingRules(std::vector<Rule>* rules) {
           (Self("globalBatchSize") % size == 0 &&
            IsOneOf(Self("globalBatchSize") / size, {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024,
                                                     2048, 4096, 8192, 16384, 32768, 65536})),
-      "BitExact needs `globalBatchSize` to be `microbatchSize` times a power of two, at most "
-      "65536 (where `microbatchSize` is unset: a multiple of 16, or a power of two)",
+      "BitExact needs `globalBatchSize` to be `microbatchSize` times a power of two, at most 65536 "
+      "(if `microbatchSize` is unset: a multiple of 16, or a power of two)",
       {R"({"determinism":"BitExact"})",
        R"({"determinism":"BitExact","globalBatchSize":100,"microbatchSize":25})"},
       {R"({"determinism":"BitExact","globalBatchSize":100})",
@@ -351,8 +351,8 @@ void AddTrainingRules(std::vector<Rule>* rules) {
       "BitExact is for `mode: Synchronous`", {R"({"determinism":"BitExact"})"},
       {R"({"determinism":"BitExact","mode":"Asynchronous"})"});
   add("compression.push", inexact || Self("compression.push") == "None",
-      "BitExact needs gradients as they are: what a codec leaves out depends on who "
-      "computed what (`pull` may be compressed)",
+      "BitExact needs exact gradients: what a codec omits depends on which worker computed it "
+      "(`pull` may be compressed)",
       {R"({"determinism":"BitExact","compression":{"pull":"Float16"}})"},
       {R"({"determinism":"BitExact","compression":{"push":"Float16"}})",
        R"({"determinism":"BitExact","compression":{"push":"TopK"}})"});
@@ -390,23 +390,23 @@ void AddTextRules(std::vector<Rule>* rules) {
   add("data.text", Self("data.format") == "Text" || !Has("data.text"),
       "`text` is for `format: Text`", {kText}, {R"({"data":{"text":{"sequenceLength":5}}})"});
   add("data.normalize", !tokens || !Has("data.normalize"),
-      "`normalize` is for numbers, and this data is words; leave it out", {kText},
+      "`normalize` is for numbers, but this data is words; leave it out", {kText},
       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text",
                          "source":{"path":"/t"},"normalize":{"mean":[0],"std":[1]}}})"});
   add("data.classes", Self("data.format") != "Text" || !Has("data.classes"),
-      "the classes of a text are its words, `text.vocabularySize` at most", {kText},
+      "the classes of a text are its words; set `text.vocabularySize` instead", {kText},
       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text",
                          "source":{"path":"/t"},"classes":5}})"});
   add("model.name", !Has("model.name") || (Self("model.name") == "lstm-lm") == tokens,
-      "`lstm-lm` takes words, other built-in models numbers: `format: Text`, and Synthetic data "
-      "with a `vocabulary`, go with `lstm-lm` and with no other",
+      "`lstm-lm` takes words, other built-in models take numbers: `format: Text`, and Synthetic "
+      "data with a `vocabulary`, are for `lstm-lm` only",
       {kText, kTokens},
       {R"({"model":{"name":"lstm-lm"}})", R"({"data":{"format":"Text","source":{"path":"/t"}}})"});
   add("data.text.state",
       !Has("data.text") || Self("data.text.state") != "Carried" ||
           (!Self("data.shuffle") && Self("training.determinism") != "BitExact"),
-      "`state: Carried` needs `data.shuffle: false`, since the state goes on along the text, and "
-      "is not for BitExact, since it depends on who computed the sample in front",
+      "`state: Carried` needs `data.shuffle: false`, since the state continues along the text, and "
+      "is not for BitExact, since the state depends on which worker computed the previous sample",
       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
             "shuffle":false,"text":{"state":"Carried"}}})"},
       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
@@ -415,7 +415,7 @@ void AddTextRules(std::vector<Rule>* rules) {
             "format":"Text","source":{"path":"/t"},"shuffle":false,"text":{"state":"Carried"}}})"});
   add("training.target",
       !Has("training.target") || Self("training.target.metric") != "perplexity" || tokens,
-      "`perplexity` is of language models: it needs `data: {format: Text}`",
+      "`perplexity` is for language models: it needs `data: {format: Text}`",
       {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
             "evaluation":{"source":{"path":"/e"},"intervalSeconds":5}},
             "training":{"target":{"metric":"perplexity","goal":"AtMost","value":200}}})"},
@@ -438,13 +438,13 @@ void AddCustomRules(std::vector<Rule>* rules) {
       "Sluice's own workers",
       {kGood}, {R"({"worker":{"command":["python3","train.py"]}})"});
   add("data.format", (Self("model.type") == "Custom") == (Self("data.format") == "Custom"),
-      "`data: {format: Custom}` goes with `model: {type: Custom}`, and with no other: the program "
-      "opens its data itself",
+      "`data: {format: Custom}` and `model: {type: Custom}` need each other: the program reads its "
+      "own data",
       {kGood},
       {R"({"data":{"format":"Custom","source":null}})",
        R"({"model":{"type":"Custom","name":null},"worker":{"command":["a"]}})"});
   add("loss", Self("model.type") != "Custom" || !Has("loss"),
-      "the loss of a Custom model is its program's", {kGood},
+      "a Custom model's program computes the loss; leave `loss` out", {kGood},
       {R"({"model":{"type":"Custom","name":null},"loss":"mse",
                          "data":{"format":"Custom","source":null},"worker":{"command":["a"]}})"});
 }
@@ -454,7 +454,7 @@ void AddClusterRules(std::vector<Rule>* rules) {
   source("path",
          !Has("volume") || Self("path") == Self("volume.mountPath") ||
              HasPrefix(Self("path"), Self("volume.mountPath") + "/"),
-         "`path` must lie in `volume.mountPath` (/data where it is unset)",
+         "`path` must be in `volume.mountPath` (default /data)",
          {R"({"path":"/data/mnist","volume":{"claimName":"d"}})",
           R"({"path":"/sets","volume":{"claimName":"d","mountPath":"/sets"}})"},
          {R"({"path":"/dataset","volume":{"claimName":"d"}})",
@@ -516,7 +516,7 @@ void AddJobRules(std::vector<Rule>* rules) {
 
   const RuleAdder server("spec.parameterServer", rules);
   server("partitions", Self("partitions") >= Self("replicas"),
-         "each shard needs a partition of its own: `partitions` (default 64) must be at least "
+         "each shard needs at least one partition: `partitions` (default 64) must be at least "
          "`replicas`",
          {R"({"replicas":4,"partitions":4})"},
          {R"({"replicas":4,"partitions":3})", R"({"replicas":65})"});
@@ -526,8 +526,8 @@ void AddJobRules(std::vector<Rule>* rules) {
              {R"({"intervalSteps":10})"}, {R"({"intervalSteps":10,"intervalSeconds":10})"});
   const RuleAdder timeouts("spec.timeouts", rules);
   timeouts("heartbeatSeconds", Self("heartbeatSeconds") * 2.0 <= Self("heartbeatTimeoutSeconds"),
-           "`heartbeatSeconds` must be at most half of `heartbeatTimeoutSeconds`, or every process "
-           "would seem lost",
+           "`heartbeatSeconds` must be at most half of `heartbeatTimeoutSeconds`, otherwise every "
+           "process would seem lost",
            {R"({"heartbeatSeconds":1})"}, {R"({"heartbeatSeconds":3})"});
   timeouts("suspectSeconds", Self("suspectSeconds") <= Self("heartbeatTimeoutSeconds"),
            "`suspectSeconds` must be at most `heartbeatTimeoutSeconds`",

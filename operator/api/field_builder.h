@@ -1,109 +1,159 @@
-// Notation for the rows of the table: Integer("spec.training.steps", "Steps to train
-// for.").Min(1).Example("1000"). Only for files that contain rows.
+// Notation for the rows of the table, one call each:
+//
+//   add(Integer("spec.training.steps", "Steps to train for.", Min(1), Good("1000")));
+//
+// and for its rules. Only for files that contain rows or rules.
 #ifndef SLUICE_OPERATOR_API_FIELD_BUILDER_H_
 #define SLUICE_OPERATOR_API_FIELD_BUILDER_H_
 
+#include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "operator/api/expression.h"
 #include "operator/api/field_table.h"
 
 namespace sluice::api {
 
-class FieldBuilder {
- public:
-  FieldBuilder(FieldType type, std::string path, std::string description) {
-    field_.type = type;
-    field_.path = std::move(path);
-    field_.description = std::move(description);
-  }
-  // NOLINTNEXTLINE(google-explicit-constructor): rows are listed as Fields.
-  operator Field() const { return field_; }
+// Sets members of a Field; their comments are in field_table.h.
+using Attribute = std::function<void(Field&)>;
 
-  FieldBuilder& Required() { return field_.required = true, *this; }
-  FieldBuilder& Default(std::string json) { return field_.default_json = std::move(json), *this; }
-  FieldBuilder& DefaultBy(std::string field, std::vector<Field::DefaultCase> cases) {
-    return field_.default_by = std::move(field), field_.default_cases = std::move(cases), *this;
-  }
-  // For every value of the fields beside it with which the rules allow this one.
-  FieldBuilder& DefaultWhereAllowed(std::string json) {
-    return DefaultBy("", {{{}, std::move(json)}});
-  }
-  FieldBuilder& Implied(std::string words) {
-    return field_.implied_default = std::move(words), *this;
-  }
-  FieldBuilder& OneOf(std::vector<std::string> values) {
-    return field_.values = std::move(values), *this;
-  }
-  FieldBuilder& Min(double least) { return field_.minimum = least, *this; }
-  FieldBuilder& Max(double most) { return field_.maximum = most, *this; }
-  FieldBuilder& Above(double bound) { return field_.exclusive_minimum = true, Min(bound); }
-  FieldBuilder& Below(double bound) { return field_.exclusive_maximum = true, Max(bound); }
-  FieldBuilder& Size(size_t least, size_t most) {
-    return field_.min_size = least, field_.max_size = most, *this;
-  }
-  FieldBuilder& Pattern(std::string regex, bool (*matches)(absl::string_view),
-                        std::string message) {
-    field_.pattern = std::move(regex);
-    field_.matches = matches;
-    field_.pattern_message = std::move(message);
-    return *this;
-  }
-  // A path in the file system.
-  FieldBuilder& Path() {
-    field_.is_path = true;
-    return Size(1, 4096).Pattern(
+inline Attribute Required() {
+  return [](Field& field) { field.required = true; };
+}
+inline Attribute Default(std::string json) {
+  return [=](Field& field) { field.default_json = json; };
+}
+inline Attribute DefaultBy(std::string other, std::vector<Field::DefaultCase> cases) {
+  return [=](Field& field) { field.default_by = other, field.default_cases = cases; };
+}
+// For every value of the fields beside it with which the rules allow this one.
+inline Attribute DefaultWhereAllowed(std::string json) { return DefaultBy("", {{{}, json}}); }
+inline Attribute Implied(std::string words) {
+  return [=](Field& field) { field.implied_default = words; };
+}
+inline Attribute OneOf(std::vector<std::string> values) {
+  return [=](Field& field) { field.values = values; };
+}
+inline Attribute Min(double least) {
+  return [=](Field& field) { field.minimum = least; };
+}
+inline Attribute Max(double most) {
+  return [=](Field& field) { field.maximum = most; };
+}
+inline Attribute Above(double bound) {
+  return [=](Field& field) { field.minimum = bound, field.exclusive_minimum = true; };
+}
+inline Attribute Below(double bound) {
+  return [=](Field& field) { field.maximum = bound, field.exclusive_maximum = true; };
+}
+inline Attribute Size(size_t least, size_t most) {
+  return [=](Field& field) { field.min_size = least, field.max_size = most; };
+}
+inline Attribute Pattern(std::string regex, bool (*matches)(absl::string_view),
+                         std::string message) {
+  return [=](Field& field) {
+    field.pattern = regex;
+    field.matches = matches;
+    field.pattern_message = message;
+  };
+}
+// A path in the file system.
+inline Attribute Path() {
+  return [](Field& field) {
+    field.is_path = true;
+    Size(1, 4096)(field);
+    Pattern(
         "^[^~$]",
         [](absl::string_view path) { return !path.empty() && path[0] != '~' && path[0] != '$'; },
-        "must not begin with `~` or `$`, which are not expanded; write the whole path");
-  }
-  FieldBuilder& Format(std::string format) { return field_.format = std::move(format), *this; }
-  FieldBuilder& Open() { return field_.open = true, *this; }
-  FieldBuilder& ItemKey(std::string key) { return field_.item_key = std::move(key), *this; }
-  FieldBuilder& ClusterOnly() { return field_.cluster_only = true, *this; }
-  FieldBuilder& Fixed() { return field_.fixed = true, *this; }
-  FieldBuilder& FixedUnless(std::string cel) {
-    return field_.changeable_while = std::move(cel), Fixed();
-  }
-  FieldBuilder& Proto(std::string field) { return field_.proto = std::move(field), *this; }
-  FieldBuilder& Alias(std::string spelling) {
-    return field_.aliases.push_back(std::move(spelling)), *this;
-  }
-  FieldBuilder& Example(std::string yaml) {
-    return field_.examples.push_back({std::move(yaml), ""}), *this;
-  }
-  FieldBuilder& Invalid(std::string yaml, std::string message) {
-    return field_.invalid.push_back({std::move(yaml), std::move(message)}), *this;
-  }
-  FieldBuilder& Context(std::string patch) { return field_.context = std::move(patch), *this; }
+        "must not begin with `~` or `$`, which are not expanded; write the whole path")(field);
+  };
+}
+inline Attribute Format(std::string format) {
+  return [=](Field& field) { field.format = format; };
+}
+inline Attribute Open() {
+  return [](Field& field) { field.open = true; };
+}
+inline Attribute ItemKey(std::string key) {
+  return [=](Field& field) { field.item_key = key; };
+}
+inline Attribute ClusterOnly() {
+  return [](Field& field) { field.cluster_only = true; };
+}
+inline Attribute Fixed() {
+  return [](Field& field) { field.fixed = true; };
+}
+inline Attribute FixedUnless(std::string cel) {
+  return [=](Field& field) { field.fixed = true, field.changeable_while = cel; };
+}
+inline Attribute Proto(std::string place) {
+  return [=](Field& field) { field.proto = place; };
+}
+inline Attribute Alias(std::string spelling) {
+  return [=](Field& field) { field.aliases.push_back(spelling); };
+}
+// An example, and one that is refused with a message that has this part.
+inline Attribute Good(std::string yaml) {
+  return [=](Field& field) { field.examples.push_back({yaml, ""}); };
+}
+inline Attribute Bad(std::string yaml, std::string message) {
+  return [=](Field& field) { field.invalid.push_back({yaml, message}); };
+}
+inline Attribute Context(std::string patch) {
+  return [=](Field& field) { field.context = patch; };
+}
+
+inline Field Row(FieldType type, std::string path, std::string description,
+                 std::initializer_list<Attribute> attributes) {
+  Field field;
+  field.type = type;
+  field.path = std::move(path);
+  field.description = std::move(description);
+  for (const Attribute& set : attributes) set(field);
+  return field;
+}
+template <typename... Attributes>
+Field Object(std::string path, std::string description, const Attributes&... attributes) {
+  return Row(FieldType::kObject, std::move(path), std::move(description), {attributes...});
+}
+template <typename... Attributes>
+Field List(std::string path, std::string description, const Attributes&... attributes) {
+  return Row(FieldType::kList, std::move(path), std::move(description), {attributes...});
+}
+template <typename... Attributes>
+Field Map(std::string path, std::string description, const Attributes&... attributes) {
+  return Row(FieldType::kMap, std::move(path), std::move(description), {attributes...});
+}
+template <typename... Attributes>
+Field String(std::string path, std::string description, const Attributes&... attributes) {
+  return Row(FieldType::kString, std::move(path), std::move(description), {attributes...});
+}
+template <typename... Attributes>
+Field Integer(std::string path, std::string description, const Attributes&... attributes) {
+  return Row(FieldType::kInteger, std::move(path), std::move(description), {attributes...});
+}
+template <typename... Attributes>
+Field Number(std::string path, std::string description, const Attributes&... attributes) {
+  return Row(FieldType::kNumber, std::move(path), std::move(description), {attributes...});
+}
+template <typename... Attributes>
+Field Boolean(std::string path, std::string description, const Attributes&... attributes) {
+  return Row(FieldType::kBoolean, std::move(path), std::move(description), {attributes...});
+}
+
+// Adds rows to the table.
+class FieldAdder {
+ public:
+  explicit FieldAdder(std::vector<Field>* fields) : fields_(fields) {}
+  void operator()(Field field) const { fields_->push_back(std::move(field)); }
 
  private:
-  Field field_;
+  std::vector<Field>* const fields_;
 };
-
-inline FieldBuilder Object(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kObject, std::move(path), std::move(description));
-}
-inline FieldBuilder List(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kList, std::move(path), std::move(description));
-}
-inline FieldBuilder Map(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kMap, std::move(path), std::move(description));
-}
-inline FieldBuilder String(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kString, std::move(path), std::move(description));
-}
-inline FieldBuilder Integer(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kInteger, std::move(path), std::move(description));
-}
-inline FieldBuilder Number(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kNumber, std::move(path), std::move(description));
-}
-inline FieldBuilder Boolean(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kBoolean, std::move(path), std::move(description));
-}
 
 // Adds rules about fields of one object.
 class RuleAdder {
@@ -130,31 +180,29 @@ std::vector<Field> ObjectAndDataFields();
 std::vector<Field> TrainingFields();
 
 // Cluster-only rows, for the tables above: `<role>.template`;
-void AddPodTemplate(const std::string& role, absl::string_view container,
-                    std::vector<Field>* fields);
+void AddPodTemplate(const std::string& role, absl::string_view container, const FieldAdder& add);
 // the coordinator's pod; the volume of `spec.data.source`; the claim of `spec.checkpoint.storage`;
-void AddCoordinator(std::vector<Field>* fields);
-void AddDataVolume(std::vector<Field>* fields);
-void AddCheckpointClaim(std::vector<Field>* fields);
+void AddCoordinator(const FieldAdder& add);
+void AddDataVolume(const FieldAdder& add);
+void AddCheckpointClaim(const FieldAdder& add);
 // the bounds of `<role>.replicas`;
-void AddReplicaBounds(const std::string& role, const std::string& processes,
-                      std::vector<Field>* fields);
+void AddReplicaBounds(const std::string& role, const std::string& processes, const FieldAdder& add);
 // where the layers are computed (fields_execution.cc);
-void AddStages(std::vector<Field>* fields);
-void AddExecution(std::vector<Field>* fields);
+void AddStages(const FieldAdder& add);
+void AddExecution(const FieldAdder& add);
 void AddExecutionRules(std::vector<Rule>* rules);
 // `training.dense`;
-void AddDense(std::vector<Field>* fields);
+void AddDense(const FieldAdder& add);
 void AddDenseRules(std::vector<Rule>* rules);
 // `training.stragglers`, and the rules for it and for `data.partitioning`.
-void AddStragglers(std::vector<Field>* fields);
+void AddStragglers(const FieldAdder& add);
 void AddStragglerRules(std::vector<Rule>* rules);
 void AddBatchSizeRules(std::vector<Rule>* rules);
 void AddPartitioningRules(std::vector<Rule>* rules);
 // `cpu`, `cuda` or `cuda:<number>`;
 bool IsDeviceName(absl::string_view text);
 // and the deadlines of a job on a cluster, its cleanup, and its node failures.
-void AddClusterLimits(std::vector<Field>* fields);
+void AddClusterLimits(const FieldAdder& add);
 
 }  // namespace sluice::api
 

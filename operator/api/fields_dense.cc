@@ -43,22 +43,19 @@ void AddDenseJobRules(std::vector<Rule>* rules) {
 
 }  // namespace
 
-void AddDense(std::vector<Field>* fields) {
-  fields->push_back(Object("spec.training.dense",
-                           "Synchronous: how the gradients of dense tensors are summed, that is, "
-                           "of all that are not sent as rows of embedding tables.")
-                        .Fixed());
-  fields->push_back(
-      String("spec.training.dense.aggregation",
+void AddDense(const FieldAdder& add) {
+  add(Object("spec.training.dense",
+             "Synchronous: how the gradients of dense tensors are summed, that is, "
+             "of all that are not sent as rows of embedding tables.",
+             Fixed()));
+  add(String("spec.training.dense.aggregation",
              "`ParameterServer`: the shards sum them; every worker pushes all of its gradient. "
              "`AllReduce`: the workers sum them among themselves (gloo), and each pushes a part of "
              "the sum, so the shards receive one gradient a step, not one from each worker. The "
-             "workers' connections are not encrypted, so `tls: Disabled` is required.")
-          .Default(R"("ParameterServer")")
-          .OneOf({"ParameterServer", "AllReduce"})
-          .Context(kPlainText)
-          .Example("AllReduce")
-          .Invalid("Ring", "must be one of ParameterServer, AllReduce"));
+             "workers' connections are not encrypted, so `tls: Disabled` is required.",
+             Default(R"("ParameterServer")"), OneOf({"ParameterServer", "AllReduce"}),
+             Context(kPlainText), Good("AllReduce"),
+             Bad("Ring", "must be one of ParameterServer, AllReduce")));
 }
 
 void AddDenseRules(std::vector<Rule>* rules) {

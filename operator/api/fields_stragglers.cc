@@ -8,29 +8,21 @@
 #include "operator/api/field_table.h"
 
 namespace sluice::api {
-void AddStragglers(std::vector<Field>* fields) {
-  fields->push_back(Object("spec.training.stragglers",
-                           "Synchronous: whether a step waits for slow workers. Not with BitExact.")
-                        .Fixed());
-  fields->push_back(
-      String("spec.training.stragglers.policy",
+void AddStragglers(const FieldAdder& add) {
+  add(Object("spec.training.stragglers",
+             "Synchronous: whether a step waits for slow workers. Not with BitExact.", Fixed()));
+  add(String("spec.training.stragglers.policy",
              "`Wait`: a step uses the contributions of all workers. `Drop`: it uses the first "
              "contributions, of all workers but `backup`. The late contributions to this step are "
-             "dropped, and their samples are not used in this epoch.")
-          .Default(R"("Wait")")
-          .OneOf({"Wait", "Drop"})
-          .Example("Drop")
-          .Invalid("Ignore", "must be one of Wait, Drop"));
-  fields->push_back(
-      Integer(
-          "spec.training.stragglers.backup",
-          "Drop: the number of workers for which a step does not wait. It always waits for one.")
-          .Default("1")
-          .Min(1)
-          .Max(1023)
-          .Context(R"({"spec":{"training":{"stragglers":{"policy":"Drop"}}}})")
-          .Example("2")
-          .Invalid("0", "at least 1"));
+             "dropped, and their samples are not used in this epoch.",
+             Default(R"("Wait")"), OneOf({"Wait", "Drop"}), Good("Drop"),
+             Bad("Ignore", "must be one of Wait, Drop")));
+  add(Integer(
+      "spec.training.stragglers.backup",
+      "Drop: the number of workers for which a step does not wait. It always waits for one.",
+      Default("1"), Min(1), Max(1023),
+      Context(R"({"spec":{"training":{"stragglers":{"policy":"Drop"}}}})"), Good("2"),
+      Bad("0", "at least 1")));
 }
 
 void AddPartitioningRules(std::vector<Rule>* rules) {

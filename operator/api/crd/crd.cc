@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "operator/api/crd/block_yaml.h"
 #include "operator/api/field_table.h"
+#include "operator/api/print/yaml_writer.h"
 
 namespace sluice::api {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "operator/api/field_table.h"
 #include "operator/api/manifest.h"
-#include "operator/api/print/yaml_scalar.h"
+#include "operator/api/print/yaml_writer.h"
 #include "operator/api/testing/invalid_manifests.h"
 
 namespace sluice::api {
@@ -189,7 +189,9 @@ spec:
   worker:
     replicas: 3
     template:
-      spec: {"nodeSelector":{"disk":"fast"}}
+      spec:
+        nodeSelector:
+          disk: fast
   checkpoint:
     storage:
       type: Local

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,78 +22,63 @@ namespace sluice::api {
 // Sets members of a Field; their comments are in field_table.h.
 using Attribute = std::function<void(Field&)>;
 
-inline Attribute Required() {
-  return [](Field& field) { field.required = true; };
+template <typename Value>
+Attribute Set(Value Field::*member, Value value) {
+  return [=](Field& field) { field.*member = value; };
 }
-inline Attribute Default(std::string json) {
-  return [=](Field& field) { field.default_json = json; };
+inline Attribute Both(Attribute first, Attribute second) {
+  return [=](Field& field) { first(field), second(field); };
 }
+
+inline Attribute Required() { return Set(&Field::required, true); }
+inline Attribute Default(std::string json) { return Set(&Field::default_json, std::move(json)); }
 inline Attribute DefaultBy(std::string other, std::vector<Field::DefaultCase> cases) {
-  return [=](Field& field) { field.default_by = other, field.default_cases = cases; };
+  return Both(Set(&Field::default_by, std::move(other)),
+              Set(&Field::default_cases, std::move(cases)));
 }
 // For every value of the fields beside it with which the rules allow this one.
 inline Attribute DefaultWhereAllowed(std::string json) { return DefaultBy("", {{{}, json}}); }
-inline Attribute Implied(std::string words) {
-  return [=](Field& field) { field.implied_default = words; };
-}
-inline Attribute OneOf(std::vector<std::string> values) {
-  return [=](Field& field) { field.values = values; };
-}
-inline Attribute Min(double least) {
-  return [=](Field& field) { field.minimum = least; };
-}
-inline Attribute Max(double most) {
-  return [=](Field& field) { field.maximum = most; };
-}
+inline Attribute Implied(std::string words) { return Set(&Field::implied_default, words); }
+inline Attribute OneOf(std::vector<std::string> values) { return Set(&Field::values, values); }
+inline Attribute Min(double least) { return Set(&Field::minimum, std::optional<double>(least)); }
+inline Attribute Max(double most) { return Set(&Field::maximum, std::optional<double>(most)); }
 inline Attribute Above(double bound) {
-  return [=](Field& field) { field.minimum = bound, field.exclusive_minimum = true; };
+  return Both(Min(bound), Set(&Field::exclusive_minimum, true));
 }
 inline Attribute Below(double bound) {
-  return [=](Field& field) { field.maximum = bound, field.exclusive_maximum = true; };
+  return Both(Max(bound), Set(&Field::exclusive_maximum, true));
 }
 inline Attribute Size(size_t least, size_t most) {
-  return [=](Field& field) { field.min_size = least, field.max_size = most; };
+  return Both(Set(&Field::min_size, least), Set(&Field::max_size, most));
 }
 inline Attribute Pattern(std::string regex, bool (*matches)(absl::string_view),
                          std::string message) {
-  return [=](Field& field) {
-    field.pattern = regex;
-    field.matches = matches;
-    field.pattern_message = message;
-  };
+  return Both(Set(&Field::pattern, regex),
+              Both(Set(&Field::matches, matches), Set(&Field::pattern_message, message)));
 }
 // A path in the file system.
 inline Attribute Path() {
-  return [](Field& field) {
-    field.is_path = true;
-    Size(1, 4096)(field);
-    Pattern(
-        "^[^~$]",
-        [](absl::string_view path) { return !path.empty() && path[0] != '~' && path[0] != '$'; },
-        "must not begin with `~` or `$`, which are not expanded; write the whole path")(field);
+  const auto matches = [](absl::string_view path) {
+    return !path.empty() && path[0] != '~' && path[0] != '$';
   };
+  return Both(
+      Both(Set(&Field::is_path, true), Size(1, 4096)),
+      Pattern("^[^~$]", matches,
+              "must not begin with `~` or `$`, which are not expanded; write the whole path"));
 }
-inline Attribute Format(std::string format) {
-  return [=](Field& field) { field.format = format; };
-}
-inline Attribute Open() {
-  return [](Field& field) { field.open = true; };
-}
-inline Attribute ItemKey(std::string key) {
-  return [=](Field& field) { field.item_key = key; };
-}
-inline Attribute ClusterOnly() {
-  return [](Field& field) { field.cluster_only = true; };
-}
-inline Attribute Fixed() {
-  return [](Field& field) { field.fixed = true; };
-}
+inline Attribute Format(std::string format) { return Set(&Field::format, format); }
+inline Attribute Open() { return Set(&Field::open, true); }
+inline Attribute ItemKey(std::string key) { return Set(&Field::item_key, key); }
+inline Attribute ClusterOnly() { return Set(&Field::cluster_only, true); }
+inline Attribute Fixed() { return Set(&Field::fixed, true); }
 inline Attribute FixedUnless(std::string cel) {
-  return [=](Field& field) { field.fixed = true, field.changeable_while = cel; };
+  return Both(Fixed(), Set(&Field::changeable_while, cel));
 }
-inline Attribute Proto(std::string place) {
-  return [=](Field& field) { field.proto = place; };
+inline Attribute Proto(std::string place) { return Set(&Field::proto, place); }
+inline Attribute OptionOf(std::vector<std::string> optimizers, std::string json) {
+  return Both(Set(&Field::optimizers, optimizers), Set(&Field::option_example, json));
 }
+inline Attribute Context(std::string patch) { return Set(&Field::context, patch); }
 inline Attribute Alias(std::string spelling) {
   return [=](Field& field) { field.aliases.push_back(spelling); };
 }
@@ -103,47 +89,28 @@ inline Attribute Good(std::string yaml) {
 inline Attribute Bad(std::string yaml, std::string message) {
   return [=](Field& field) { field.invalid.push_back({yaml, message}); };
 }
-inline Attribute Context(std::string patch) {
-  return [=](Field& field) { field.context = patch; };
-}
 
-inline Field Row(FieldType type, std::string path, std::string description,
-                 std::initializer_list<Attribute> attributes) {
-  Field field;
-  field.type = type;
-  field.path = std::move(path);
-  field.description = std::move(description);
-  for (const Attribute& set : attributes) set(field);
-  return field;
-}
-template <typename... Attributes>
-Field Object(std::string path, std::string description, const Attributes&... attributes) {
-  return Row(FieldType::kObject, std::move(path), std::move(description), {attributes...});
-}
-template <typename... Attributes>
-Field List(std::string path, std::string description, const Attributes&... attributes) {
-  return Row(FieldType::kList, std::move(path), std::move(description), {attributes...});
-}
-template <typename... Attributes>
-Field Map(std::string path, std::string description, const Attributes&... attributes) {
-  return Row(FieldType::kMap, std::move(path), std::move(description), {attributes...});
-}
-template <typename... Attributes>
-Field String(std::string path, std::string description, const Attributes&... attributes) {
-  return Row(FieldType::kString, std::move(path), std::move(description), {attributes...});
-}
-template <typename... Attributes>
-Field Integer(std::string path, std::string description, const Attributes&... attributes) {
-  return Row(FieldType::kInteger, std::move(path), std::move(description), {attributes...});
-}
-template <typename... Attributes>
-Field Number(std::string path, std::string description, const Attributes&... attributes) {
-  return Row(FieldType::kNumber, std::move(path), std::move(description), {attributes...});
-}
-template <typename... Attributes>
-Field Boolean(std::string path, std::string description, const Attributes&... attributes) {
-  return Row(FieldType::kBoolean, std::move(path), std::move(description), {attributes...});
-}
+// Makes a row of its type: path, description, attributes.
+template <FieldType kType>
+struct RowOf {
+  template <typename... Attributes>
+  Field operator()(std::string path, std::string description,
+                   const Attributes&... attributes) const {
+    Field field;
+    field.type = kType;
+    field.path = std::move(path);
+    field.description = std::move(description);
+    for (const Attribute& set : std::initializer_list<Attribute>{attributes...}) set(field);
+    return field;
+  }
+};
+inline constexpr RowOf<FieldType::kObject> Object{};
+inline constexpr RowOf<FieldType::kList> List{};
+inline constexpr RowOf<FieldType::kMap> Map{};
+inline constexpr RowOf<FieldType::kString> String{};
+inline constexpr RowOf<FieldType::kInteger> Integer{};
+inline constexpr RowOf<FieldType::kNumber> Number{};
+inline constexpr RowOf<FieldType::kBoolean> Boolean{};
 
 // Adds rows to the table.
 class FieldAdder {

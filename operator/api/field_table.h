@@ -105,6 +105,11 @@ struct Field {
   // Other common spellings ("lr"); used for suggestions only.
   std::vector<std::string> aliases;
 
+  // The optimizers that have this option; empty: all, or it is none. A rule is made of it, whose
+  // examples have this value (JSON).
+  std::vector<std::string> optimizers;
+  std::string option_example;
+
   std::vector<Example> examples;
   std::vector<Example> invalid;
   // The context that the examples need: a JSON merge patch on a minimal manifest.

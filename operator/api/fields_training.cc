@@ -43,49 +43,57 @@ void AddLossAndOptimizer(const FieldAdder& add) {
              "exact sums. `Plugin`: the optimizer of a shared library.",
              Required(), Alias("type"), OneOf({"SGD", "Adagrad", "Adam", "AdamW", "Add", "Plugin"}),
              Good("Adam"), Bad("adam", "did you mean `Adam`?"),
-             Bad("RMSprop", "must be one of SGD, Adagrad, Adam, AdamW, Add, Plugin")));
+             Bad("LBFGS", "must be one of SGD, Adagrad")));
   add(Number("spec.optimizer.learningRate", "Step size. Not for Add.",
+             OptionOf({"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, "0.1"),
              DefaultBy("name", {{{"Adagrad"}, "0.01"}, {{}, "0.001"}}), Alias("lr"), Min(0),
              Good("0.05"), Bad("-0.1", "at least 0"), Bad("fast", "must be a number")));
   add(Number("spec.optimizer.momentum", "SGD: factor of the previous step.",
-             DefaultWhereAllowed("0"), Min(0), Good("0.9"), Bad("-1", "at least 0")));
+             OptionOf({"SGD"}, "0.9"), DefaultWhereAllowed("0"), Min(0), Good("0.9"),
+             Bad("-1", "at least 0")));
   add(Number("spec.optimizer.dampening",
              "SGD: the part of the gradient that is not added to the momentum.",
-             DefaultWhereAllowed("0"), Good("0.1")));
-  add(Boolean("spec.optimizer.nesterov", "SGD: Nesterov momentum.", DefaultWhereAllowed("false"),
-              Context(R"({"spec":{"optimizer":{"momentum":0.9}}})"), Good("true")));
+             OptionOf({"SGD"}, "0.1"), DefaultWhereAllowed("0"), Good("0.1")));
+  add(Boolean("spec.optimizer.nesterov", "SGD: Nesterov momentum.", OptionOf({"SGD"}, "false"),
+              DefaultWhereAllowed("false"), Context(R"({"spec":{"optimizer":{"momentum":0.9}}})"),
+              Good("true")));
   add(Number("spec.optimizer.weightDecay",
              "Weight decay: added to the gradient (L2); AdamW subtracts it from the "
              "parameter. Not for Add.",
+             OptionOf({"SGD", "Adagrad", "Adam", "AdamW"}, "0.1"),
              DefaultBy("name", {{{"AdamW"}, "0.01"}, {{}, "0"}}), Min(0), Good("1e-4"),
              Bad("-1e-4", "at least 0")));
   add(List("spec.optimizer.betas",
            "Adam, AdamW: decay rates of the mean and of the mean square of gradients.",
-           DefaultWhereAllowed("[0.9, 0.999]"), Proto("beta1 beta2"), Size(2, 2),
-           Context(WithOptimizer("Adam")), Good("[0.9, 0.99]"),
+           OptionOf({"Adam", "AdamW"}, "[0.9,0.99]"), DefaultWhereAllowed("[0.9, 0.999]"),
+           Proto("beta1 beta2"), Size(2, 2), Context(WithOptimizer("Adam")), Good("[0.9, 0.99]"),
            Bad("[0.9]", "must have at least 2 items"), Bad("[0.9, 1]", "must be less than 1")));
   add(Number("spec.optimizer.betas[]", "One rate.", Min(0), Below(1)));
   add(Number("spec.optimizer.eps", "Adagrad, Adam, AdamW: added to the divisor.",
+             OptionOf({"Adagrad", "Adam", "AdamW"}, "1e-6"),
              DefaultBy("name", {{{"Adagrad"}, "1e-10"}, {{}, "1e-8"}}), Min(0),
              Context(WithOptimizer("Adam")), Good("1e-7")));
   add(Number("spec.optimizer.lrDecay", "Adagrad: decay of the learning rate.",
-             DefaultWhereAllowed("0"), Min(0), Context(WithOptimizer("Adagrad")), Good("1e-4")));
+             OptionOf({"Adagrad"}, "0.1"), DefaultWhereAllowed("0"), Min(0),
+             Context(WithOptimizer("Adagrad")), Good("1e-4")));
   add(Number("spec.optimizer.initialAccumulatorValue",
-             "Adagrad: initial value of the sum of squares.", DefaultWhereAllowed("0"), Min(0),
-             Context(WithOptimizer("Adagrad")), Good("0.1")));
+             "Adagrad: initial value of the sum of squares.", OptionOf({"Adagrad"}, "0.1"),
+             DefaultWhereAllowed("0"), Min(0), Context(WithOptimizer("Adagrad")), Good("0.1")));
   add(Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.",
-              DefaultWhereAllowed("false"), Context(WithOptimizer("AdamW")), Good("true")));
+              OptionOf({"Adam", "AdamW"}, "true"), DefaultWhereAllowed("false"),
+              Context(WithOptimizer("AdamW")), Good("true")));
   add(String(
       "spec.optimizer.library",
       "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory "
       "of $SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.",
-      Size(1, 64),
+      OptionOf({"Plugin"}, R"("lion")"), Size(1, 64),
       Pattern("^[A-Za-z0-9_][A-Za-z0-9_.-]*$", IsLibraryName,
               "must be a name of letters, digits, `-`, `_` and `.`, without `lib` and `.so`"),
       Context(R"({"spec":{"optimizer":{"name":"Plugin"}}})"), Good("lion"),
       Bad("plugins/liblion.so", "must be a name")));
   add(Map("spec.optimizer.parameters", "Plugin: parameters of the library's optimizer, by name.",
-          Size(0, 32), Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})"),
+          OptionOf({"Plugin"}, R"({"beta1":0.9})"), Size(0, 32),
+          Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})"),
           Good("{beta1: 0.9, beta2: 0.99}"), Bad("{beta1: high}", "must be a number")));
   add(Number("spec.optimizer.parameters{}", "One number."));
   add(Number("spec.optimizer.clipNorm",
@@ -96,7 +104,8 @@ void AddLossAndOptimizer(const FieldAdder& add) {
 
 void AddScheduleAndGroups(const FieldAdder& add) {
   add(Object("spec.optimizer.schedule",
-             "How the learning rate changes over the steps. Unset: it is constant. Not for Add."));
+             "How the learning rate changes over the steps. Unset: it is constant. Not for Add.",
+             OptionOf({"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, R"({"type":"Constant"})")));
   add(String("spec.optimizer.schedule.type",
              "`Constant`. `Step`: multiplied by `gamma` every `stepSize` steps. `Cosine`: half a "
              "cosine from 1 to `minFactor` over `totalSteps` steps, then constant.",
@@ -122,6 +131,7 @@ void AddScheduleAndGroups(const FieldAdder& add) {
            "Other options for some parameters. A parameter belongs to the first "
            "group with a pattern that matches its name. Options that the group does "
            "not set are those of the optimizer. Not for Add and Plugin.",
+           OptionOf({"SGD", "Adagrad", "Adam", "AdamW"}, R"([{"patterns":["a"],"weightDecay":0}])"),
            Size(0, 64), Good("[{patterns: [\"*.bias\"], weightDecay: 0}]"),
            Bad("{patterns: [a]}", "must be a list")));
   add(Object("spec.optimizer.groups[]", "One group."));

@@ -192,43 +192,26 @@ void AddDataRules(std::vector<Rule>* rules) {
       {R"({"numericColumns":["a","b"],"categoricalColumns":["b"]})"}, kCsv);
 }
 
-// An option that belongs to some optimizers only; `value` is a valid value for examples.
-struct OptimizerOption {
-  std::string name;
-  std::vector<std::string> optimizers;
-  const char* value;
-};
-
+// An option of some optimizers only.
 void AddOptimizerOptionRules(std::vector<Rule>* rules) {
-  const std::vector<OptimizerOption> options = {
-      {"learningRate", {"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, "0.1"},
-      {"momentum", {"SGD"}, "0.9"},
-      {"dampening", {"SGD"}, "0.1"},
-      {"nesterov", {"SGD"}, "false"},
-      {"weightDecay", {"SGD", "Adagrad", "Adam", "AdamW"}, "0.1"},
-      {"betas", {"Adam", "AdamW"}, "[0.9,0.99]"},
-      {"eps", {"Adagrad", "Adam", "AdamW"}, "1e-6"},
-      {"lrDecay", {"Adagrad"}, "0.1"},
-      {"initialAccumulatorValue", {"Adagrad"}, "0.1"},
-      {"amsgrad", {"Adam", "AdamW"}, "true"},
-      {"schedule", {"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, R"({"type":"Constant"})"},
-      {"groups", {"SGD", "Adagrad", "Adam", "AdamW"}, R"([{"patterns":["a"],"weightDecay":0}])"},
-      {"library", {"Plugin"}, R"("lion")"},
-      {"parameters", {"Plugin"}, R"({"beta1":0.9})"}};
+  const SchemaNode& optimizer = *FindSchema("spec.optimizer");
   const RuleAdder add("spec.optimizer", rules);
-  for (const auto& [name, optimizers, value] : options) {
+  for (const SchemaNode* option : optimizer.children) {
+    const std::vector<std::string>& fitting = option->field->optimizers;
+    if (fitting.empty()) continue;
     std::vector<std::string> passing, failing;
-    for (const std::string& optimizer : FindSchema("spec.optimizer.name")->field->values) {
-      const bool fits = absl::c_linear_search(optimizers, optimizer);
-      const bool library = optimizer == "Plugin" && name != "library";
-      (fits ? passing : failing)
-          .push_back(absl::StrCat(R"({"name":")", optimizer, R"(",")", name, R"(":)", value,
+    for (const std::string& name : optimizer.Child("name")->field->values) {
+      const bool library = name == "Plugin" && option->name != "library";
+      (absl::c_linear_search(fitting, name) ? passing : failing)
+          .push_back(absl::StrCat(R"({"name":")", name, R"(",")", option->name, R"(":)",
+                                  option->field->option_example,
                                   library ? R"(,"library":"lion"})" : "}"));
     }
-    add(name,
-        !Has(name) ||
-            IsOneOf(Self("name"), std::vector<Expr>(optimizers.begin(), optimizers.end())),
-        absl::StrCat("`", name, "` is an option of ", JoinWords(optimizers), " only; leave it out"),
+    add(option->name,
+        !Has(option->name) ||
+            IsOneOf(Self("name"), std::vector<Expr>(fitting.begin(), fitting.end())),
+        absl::StrCat("`", option->name, "` is an option of ", JoinWords(fitting),
+                     " only; leave it out"),
         passing, failing);
   }
 }

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_replace.h"
 #include "operator/api/enum_names.h"
 #include "operator/api/field_table.h"
 #include "operator/api/manifest.h"
+#include "operator/api/testing/example_manifests.h"
 #include "proto/common.pb.h"
 #include "proto/job.pb.h"
 
@@ -52,19 +52,11 @@ void AddAllFields(const Descriptor* type, std::set<std::string>* names) {
   }
 }
 
-// A manifest in which the field has this value.
-std::string With(const Field& field, const std::string& value) {
-  Json manifest = MinimalManifest();
-  if (!field.context.empty()) manifest.merge_patch(Json::parse(field.context));
-  manifest[Json::json_pointer("/" + absl::StrReplaceAll(field.path, {{".", "/"}}))] = "@here@";
-  return absl::StrReplaceAll(manifest.dump(), {{"\"@here@\"", value}});
-}
-
 TEST(Codec, ReadsEveryFieldOfAJobFromManifests) {
   std::set<std::string> set;
   for (const Field& field : Fields()) {
     for (const Example& example : field.examples) {
-      const ParsedManifest parsed = ParseManifest(With(field, example.yaml), {});
+      const ParsedManifest parsed = ParseManifest(ManifestWith(field, example.yaml), {});
       ASSERT_TRUE(parsed.ok()) << field.path;
       AddSetFields(parsed.job.spec, &set);
     }

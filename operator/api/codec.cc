@@ -153,7 +153,7 @@ void Store(const Json& value, const Field& field, bool negated, const FieldDescr
     case FieldDescriptor::CPPTYPE_UINT32:
       return set.SetUInt32(message, to, static_cast<uint32_t>(ToCount(value)));
     case FieldDescriptor::CPPTYPE_BOOL:
-      // As a name, the last one is true.
+      // The last name of `determinism` means true.
       return set.SetBool(
           message, to,
           value.is_boolean() ? value.get<bool>() != negated : value == field.values.back());
@@ -217,7 +217,7 @@ void Read(const SchemaNode& schema, const Json& object, Message* message) {
   }
 }
 
-// What the table does not say.
+// Values that the table does not describe.
 void ReadTheRest(const Json& spec, v1::JobSpec* job) {
   v1::TrainingSpec& training = *job->mutable_training();
   v1::OptimizerSpec& optimizer = *job->mutable_optimizer();
@@ -232,7 +232,7 @@ void ReadTheRest(const Json& spec, v1::JobSpec* job) {
   if (training.max_batch_size() > 0 && training.min_batch_size() == 0) {
     training.set_min_batch_size(1);
   }
-  training.mutable_staleness();
+  training.mutable_staleness();  // in every job
   if (job->data().text().state() == v1::DataSpec::Text::CARRIED) {
     // In this state, each batch has one sample of each stream.
     job->mutable_data()->mutable_text()->set_streams(

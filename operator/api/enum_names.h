@@ -1,6 +1,6 @@
 // The names of enumeration values in a manifest. A name there has the letters and digits of the
 // value's name in the proto, in any case and without the enumeration's prefix: `TorchScript` is
-// TORCH_SCRIPT, `Int8` is CODEC_INT8. Where no value is called so, `None` is the value 0.
+// TORCH_SCRIPT, `Int8` is CODEC_INT8. If no value has the name `None`, it is the value 0.
 #ifndef SLUICE_OPERATOR_API_ENUM_NAMES_H_
 #define SLUICE_OPERATOR_API_ENUM_NAMES_H_
 

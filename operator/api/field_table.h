@@ -9,9 +9,8 @@
 // - Many rows have no field in JobSpec: metadata, pod templates, claims, policies, and the whole
 //   status. They would need a second table.
 // - The manifest is shaped for its readers, the job for its processes: `compression.push` is
-//   push_codec, `betas` are beta1 and beta2, `storage.path` is directory. Options would have to
-//   name the path in the manifest in nearly every field; here seventeen rows name a field of the
-//   job.
+//   push_codec, `betas` are beta1 and beta2, `storage.path` is directory. Objects that only one of
+//   the two has need a row, which no field of the job could carry. Seventeen rows name a field.
 // - Rows that repeat (templates of three roles, bounds of two, timeouts) are written once.
 // - Patterns and rules are code that the compiler checks. In options they would be text, which
 //   fails when a program starts.

@@ -97,8 +97,8 @@ void AddCoordinator(const FieldAdder& add) {
 void AddDataVolume(const FieldAdder& add) {
   const std::string path = "spec.data.source.volume";
   add(Object(path,
-             "A claim that contains the data. Workers mount it read-only. Under "
-             "`sluice run`, `path` is a path on the machine.",
+             "A claim that contains the data. Workers mount it read-only. Under `sluice run`, "
+             "`path` is a path on the machine.",
              ClusterOnly()));
   add(Claim(path + ".claimName", "A PersistentVolumeClaim of the job's namespace.", Required(),
             Context(kVolume), Good("datasets"), Bad("My_Data", "must be lower-case letters")));
@@ -115,17 +115,17 @@ void AddDataVolume(const FieldAdder& add) {
 void AddCheckpointClaim(const FieldAdder& add) {
   const std::string path = "spec.checkpoint.storage";
   add(Claim(path + ".claimName",
-            "PersistentVolumeClaim: the claim. It must be ReadWriteMany unless all "
-            "of the job's pods are on one node.",
+            "PersistentVolumeClaim: the claim. It must be ReadWriteMany unless all of the job's "
+            "pods are on one node.",
             ClusterOnly(), Context(kClaim), Good("checkpoints"),
             Bad("Checkpoints", "must be lower-case letters")));
   add(String(
       path + ".subPath",
       "PersistentVolumeClaim: the directory in the claim. It is created if it is missing.",
       ClusterOnly(), Implied("`<namespace>/<name>`"), Size(1, 1024),
-      Pattern(SubPathRegex(), IsSubPath,
-              "must be a relative path of letters, digits, `-`, `_` and `.`, without a directory "
-              "`..`"),
+      Pattern(
+          SubPathRegex(), IsSubPath,
+          "must be a relative path of letters, digits, `-`, `_` and `.`, without a directory `..`"),
       Context(kClaim), Good("team-a/mnist"), Good("team-a/v1..2/.hidden/"),
       Bad("/team-a", "must be a relative path"), Bad("..", "without a directory `..`"),
       Bad("team-a/../team-b", "without a directory `..`"),
@@ -137,8 +137,8 @@ void AddReplicaBounds(const std::string& role, const std::string& processes,
   for (const bool least : {true, false}) {
     add(Integer(role + (least ? ".minReplicas" : ".maxReplicas"),
                 absl::StrCat(least ? "The fewest " : "The most ", processes,
-                             " that the job may have. A change beyond this, by a "
-                             "user or an autoscaler, is refused. Unset: no bound."),
+                             " that the job may have. A change beyond this, by a user or an "
+                             "autoscaler, is refused. Unset: no bound."),
                 ClusterOnly(), Min(1), Max(1024), Good(least ? "1" : "16"),
                 Bad("0", "at least 1")));
   }
@@ -149,14 +149,14 @@ namespace {
 void AddFailurePolicy(const FieldAdder& add) {
   const std::string path = "spec.failurePolicy";
   add(Object(path, "Exceptions to the usual reaction to the exit of a process.", ClusterOnly()));
-  add(List(path + ".rules",
-           "The first rule that matches the exit of a process applies; if no rule matches, the "
-           "usual reaction does. A rule has `exitCodes`, `reasons`, or both, and matches if one of "
-           "them does.",
-           Required(), Size(1, 20),
-           Context(R"({"spec":{"failurePolicy":{"rules":[{"action":"Ignore","exitCodes":[7]}]}}})"),
-           Good("[{action: FailJob, roles: [worker], exitCodes: [3]}]"),
-           Bad("[]", "must have at least 1 item")));
+  add(List(
+      path + ".rules",
+      "The first rule that matches the exit of a process applies; if no rule matches, the usual "
+      "reaction does. A rule has `exitCodes`, `reasons`, or both, and matches if one of them does.",
+      Required(), Size(1, 20),
+      Context(R"({"spec":{"failurePolicy":{"rules":[{"action":"Ignore","exitCodes":[7]}]}}})"),
+      Good("[{action: FailJob, roles: [worker], exitCodes: [3]}]"),
+      Bad("[]", "must have at least 1 item")));
   add(Object(path + ".rules[]", "One rule."));
   add(String(path + ".rules[].action",
              "`FailJob`: the job fails. `Restart`: the process is replaced, and its exit counts "
@@ -169,8 +169,8 @@ void AddFailurePolicy(const FieldAdder& add) {
            "Exit codes of processes; for a killed process, 128 plus the signal.", Size(1, 64)));
   add(Integer(path + ".rules[].exitCodes[]", "One code.", Min(1), Max(255)));
   add(List(path + ".rules[].reasons",
-           "Reasons, as `status.lastFailures` has them. `Deleted` is not allowed: a "
-           "pod that is deleted, or evicted by deletion, is always replaced.",
+           "Reasons, as `status.lastFailures` has them. `Deleted` is not allowed: a pod that is "
+           "deleted, or evicted by deletion, is always replaced.",
            Size(1, 16)));
   add(String(path + ".rules[].reasons[]", "One reason.",
              OneOf({"OOMKilled", "Killed", "Error", "StartError", "Refused", "Expelled", "TryAgain",
@@ -183,24 +183,24 @@ void AddFailurePolicy(const FieldAdder& add) {
 void AddClusterLimits(const FieldAdder& add) {
   AddFailurePolicy(add);
   add(Integer("spec.progressDeadlineSeconds",
-              "A job that commits no step for this long, while it is not suspended, "
-              "fails. Unset: no limit.",
+              "A job that commits no step for this long, while it is not suspended, fails. Unset: "
+              "no limit.",
               ClusterOnly(), Min(1), Max(1e9), Good("3600"), Bad("0", "at least 1")));
   add(Integer("spec.ttlSecondsAfterFinished",
-              "The job and all its objects are deleted this long after its end. "
-              "Claims are kept. Unset: never.",
+              "The job and all its objects are deleted this long after its end. Claims are kept. "
+              "Unset: never.",
               ClusterOnly(), Min(0), Max(1e9), Good("86400"), Bad("-1", "at least 0")));
-  add(String("spec.cleanPodPolicy",
-             "What happens to pods at the end of the job. `Running`: running pods "
-             "are deleted, finished pods are kept for their logs. `All`: all pods "
-             "are deleted. `None`: no pod is deleted.",
-             ClusterOnly(), Default(R"("Running")"), OneOf({"Running", "All", "None"}), Good("All"),
-             Bad("all", "did you mean `All`?")));
+  add(String(
+      "spec.cleanPodPolicy",
+      "What happens to pods at the end of the job. `Running`: running pods are deleted, finished "
+      "pods are kept for their logs. `All`: all pods are deleted. `None`: no pod is deleted.",
+      ClusterOnly(), Default(R"("Running")"), OneOf({"Running", "All", "None"}), Good("All"),
+      Bad("all", "did you mean `All`?")));
   add(Object("spec.nodeFailure", "What the operator does when a node does not respond.",
              ClusterOnly(), Default("{}")));
   add(Integer("spec.nodeFailure.tolerationSeconds",
-              "Its pods are abandoned, and re-created on other nodes, this long "
-              "after the node was found not to respond.",
+              "Its pods are abandoned, and re-created on other nodes, this long after the node was "
+              "found not to respond.",
               Default("10"), Min(0), Max(1e6), Good("5"), Bad("-1", "at least 0")));
   add(Integer(
       "spec.nodeFailure.forceDeleteAfterSeconds",

@@ -38,8 +38,8 @@ void AddMetadata(const FieldAdder& add) {
   add(Object("metadata", "Name and labels of the job.", Required(), Proto(".")));
   add(String(
       "metadata.name",
-      "Name of the job, unique in its namespace. Processes and pods are named "
-      "after it: `<name>-worker-0`.",
+      "Name of the job, unique in its namespace. Processes and pods are named after it: "
+      "`<name>-worker-0`.",
       Required(), Size(1, 50), Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage),
       Good("fashion-mnist"), Bad("Fashion_MNIST", "must be lower-case letters"),
       Bad("-a", "must be lower-case letters"),
@@ -82,10 +82,10 @@ void AddModel(const FieldAdder& add) {
              Context(R"({"spec":{"model":{"type":"TorchScript","name":null}}})"),
              Good("models/net.pt"), Bad("~/net.pt", "are not expanded")));
   add(Map("spec.model.dimensions",
-          "Sizes of a built-in model, by name: `dim` of additive, which needs it; "
-          "`in` of logistic; `in` and `out` of linear; `in`, `hidden` (256) and "
-          "`out` of mlp; `embedding` (256), `hidden` (512) and `vocabulary` (the "
-          "data's) of lstm-lm. Unset `in` and `out` follow from the data.",
+          "Sizes of a built-in model, by name: `dim` of additive, which needs it; `in` of "
+          "logistic; `in` and `out` of linear; `in`, `hidden` (256) and `out` of mlp; `embedding` "
+          "(256), `hidden` (512) and `vocabulary` (the data's) of lstm-lm. Unset `in` and `out` "
+          "follow from the data.",
           Fixed(), Size(0, 16), Good("{dim: 10}"), Bad("{dim: ten}", "must be an integer")));
   add(Integer("spec.model.dimensions{}", "One size.", Min(1), Max(1e9)));
   add(String(
@@ -95,8 +95,8 @@ void AddModel(const FieldAdder& add) {
       Bad("float16", "must be one of float32, float64, bfloat16")));
   add(String(
       "spec.model.device",
-      "The device on which workers compute: `cpu`, or, if LibTorch was built "
-      "with CUDA, `cuda` or `cuda:<number>`.",
+      "The device on which workers compute: `cpu`, or, if LibTorch was built with CUDA, `cuda` or "
+      "`cuda:<number>`.",
       Default(R"("cpu")"), Size(1, 16),
       Pattern("^(cpu|cuda(:[0-9]+)?)$", IsDeviceName, "must be `cpu`, `cuda` or `cuda:<number>`"),
       Good("cuda:0"), Bad("gpu", "must be `cpu`, `cuda`")));
@@ -125,14 +125,14 @@ void AddDataBasics(const FieldAdder& add) {
              Required(), Path(), Good("/usr/share/datasets/fashion-mnist"),
              Bad("~/data", "are not expanded"), Bad("\"\"", "must not be empty")));
   add(String("spec.data.source.labels",
-             "IDX: the file of the labels, or its address. Unset: the file of the "
-             "usual name in the directory of the images.",
+             "IDX: the file of the labels, or its address. Unset: the file of the usual name in "
+             "the directory of the images.",
              Path(), Good("/data/train-labels-idx1-ubyte.gz")));
   AddDataVolume(add);
   add(Object("spec.data.normalize",
-             "Features become (x - mean) / std; bytes of IDX files are scaled to [0, "
-             "1] first. One number for all features, or one for each index of a "
-             "sample's first dimension (channel, or column of a CSV file).",
+             "Features become (x - mean) / std; bytes of IDX files are scaled to [0, 1] first. One "
+             "number for all features, or one for each index of a sample's first dimension "
+             "(channel, or column of a CSV file).",
              Fixed()));
   for (const bool is_mean : {true, false}) {
     const std::string path = is_mean ? "spec.data.normalize.mean" : "spec.data.normalize.std";
@@ -168,30 +168,31 @@ void AddCsv(const FieldAdder& add) {
   for (const bool numeric : {true, false}) {
     const std::string path =
         numeric ? "spec.data.csv.numericColumns" : "spec.data.csv.categoricalColumns";
-    add(List(path,
-             numeric ? "Columns of numbers. If no columns are listed at all: "
-                       "every column except the label."
-                     : "Columns whose values are names; see `categories`.",
-             Size(0, 256), Context(kCsvData),
-             Good(numeric ? "[age, hours-per-week]" : "[education, occupation]"),
-             Bad("[1]", "must be a string"), Bad("age", "must be a list")));
+    add(List(
+        path,
+        numeric
+            ? "Columns of numbers. If no columns are listed at all: every column except the label."
+            : "Columns whose values are names; see `categories`.",
+        Size(0, 256), Context(kCsvData),
+        Good(numeric ? "[age, hours-per-week]" : "[education, occupation]"),
+        Bad("[1]", "must be a string"), Bad("age", "must be a list")));
     add(String(path + "[]", "Name of a column.", Size(1, 253)));
   }
   add(String("spec.data.csv.categories",
-             "How a categorical column is encoded. `OneHot`: one feature for each "
-             "value. `Index`: one feature, the value's index in the vocabulary.",
+             "How a categorical column is encoded. `OneHot`: one feature for each value. `Index`: "
+             "one feature, the value's index in the vocabulary.",
              OneOf({"OneHot", "Index"}), Default(R"("OneHot")"), Context(kCsvData), Good("Index"),
              Bad("Onehot", "did you mean `OneHot`?")));
-  add(Boolean("spec.data.csv.standardize",
-              "Numeric columns become (x - mean) / standard deviation, both computed "
-              "on the training data.",
-              Default("false"), Context(kCsvData), Good("true")));
+  add(Boolean(
+      "spec.data.csv.standardize",
+      "Numeric columns become (x - mean) / standard deviation, both computed on the training data.",
+      Default("false"), Context(kCsvData), Good("true")));
   add(Boolean("spec.data.csv.regression",
               "Whether the label is a number. Otherwise it is the name of a class.",
               Default("false"), Context(kCsvData), Good("true")));
   add(Boolean("spec.data.csv.header",
-              "Whether the first line has the names of the columns. Without it the "
-              "names are \"0\", \"1\", and so on.",
+              "Whether the first line has the names of the columns. Without it the names are "
+              "\"0\", \"1\", and so on.",
               Proto("!no_header"), Default("true"), Context(kCsvData), Good("false")));
   add(String(
       "spec.data.csv.delimiter", "The character between two values.", Default(R"(",")"), Size(1, 1),
@@ -208,8 +209,8 @@ void AddCsv(const FieldAdder& add) {
 
 void AddText(const FieldAdder& add) {
   add(Object("spec.data.text",
-             "How to divide a text into samples. Only with format Text. Words are "
-             "separated by white space; each line ends with the word `<eos>`.",
+             "How to divide a text into samples. Only with format Text. Words are separated by "
+             "white space; each line ends with the word `<eos>`.",
              Fixed()));
   add(Integer("spec.data.text.sequenceLength",
               "Words per sample. The model learns to predict the word after each of them.",
@@ -221,16 +222,16 @@ void AddText(const FieldAdder& add) {
               Default("10000"), Min(3), Max(1 << 24), Context(kTextData), Good("5000"),
               Bad("2", "at least 3")));
   add(String("spec.data.text.vocabulary",
-             "A file of the words, one per line, first `<unk>`, then `<eos>`, such "
-             "as the `vocabulary.txt` in the directory of a job's checkpoints. "
-             "Unset: taken from the training text.",
+             "A file of the words, one per line, first `<unk>`, then `<eos>`, such as the "
+             "`vocabulary.txt` in the directory of a job's checkpoints. Unset: taken from the "
+             "training text.",
              Path(), Context(kTextData), Good("/data/vocabulary.txt"),
              Bad("~/words.txt", "are not expanded")));
   add(String(
       "spec.data.text.state",
-      "The state with which the model begins a sample in training. `Zero`: zero. `Carried`: "
-      "its state at the end of the previous sample, if the same worker computed that "
-      "sample, otherwise zero. Evaluation always begins with zero.",
+      "The state with which the model begins a sample in training. `Zero`: zero. `Carried`: its "
+      "state at the end of the previous sample, if the same worker computed that sample, otherwise "
+      "zero. Evaluation always begins with zero.",
       OneOf({"Zero", "Carried"}), Default(R"("Zero")"),
       Context(
           R"({"spec":{"model":{"name":"lstm-lm"},"data":{"format":"Text","shuffle":false,"source":{"path":"/data/train.txt"}}}})"),
@@ -251,28 +252,28 @@ void AddSyntheticAndEvaluation(const FieldAdder& add) {
               "Number of classes of the labels; 0: labels are numbers.", Default("10"), Min(0),
               Max(1e6), Context(kSyntheticData), Good("0"), Bad("-1", "at least 0")));
   add(Integer("spec.data.synthetic.vocabulary",
-              "Samples are random sequences over this many different words, each "
-              "followed by a random word to predict. `shape` is the length of a "
-              "sequence, e.g. [20], and `classes` is ignored. For lstm-lm.",
+              "Samples are random sequences over this many different words, each followed by a "
+              "random word to predict. `shape` is the length of a sequence, e.g. [20], and "
+              "`classes` is ignored. For lstm-lm.",
               Min(2), Max(1 << 24), Context(kSyntheticTokens), Good("10000"),
               Bad("1", "at least 2")));
   add(Integer("spec.data.synthetic.seed", "The seed that generates the samples.", Default("0"),
               Min(0), Context(kSyntheticData), Good("7")));
   add(Object("spec.data.evaluation",
-             "Evaluation on samples that are not used for training, at one version "
-             "of the parameters, while training continues. Without an interval, the "
-             "model is evaluated once, at the end; without this object, never."));
+             "Evaluation on samples that are not used for training, at one version of the "
+             "parameters, while training continues. Without an interval, the model is evaluated "
+             "once, at the end; without this object, never."));
   add(Object("spec.data.evaluation.source",
-             "Where the samples are, in the format of the training data. IDX, unset: "
-             "the files of the usual names in the directory of the training data.",
+             "Where the samples are, in the format of the training data. IDX, unset: the files of "
+             "the usual names in the directory of the training data.",
              Context(kEvaluated)));
   add(String("spec.data.evaluation.source.path",
              "A file, or a directory with files of the usual names (`t10k-images-idx3-ubyte`, "
              "`t10k-labels-idx1-ubyte`, with or without .gz).",
              Required(), Path(), Context(kEvaluated), Good("/usr/share/datasets/fashion-mnist")));
   add(String("spec.data.evaluation.source.labels",
-             "IDX: the file of the labels. Unset: the file of the usual name in the "
-             "directory of the images.",
+             "IDX: the file of the labels. Unset: the file of the usual name in the directory of "
+             "the images.",
              Path(), Context(kEvaluated), Good("/data/t10k-labels-idx1-ubyte.gz")));
   add(Integer("spec.data.evaluation.intervalSteps", "Steps between evaluations.", Min(1),
               Context(kEvaluated), Alias("every"), Good("100"), Bad("0", "at least 1")));

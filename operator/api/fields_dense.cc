@@ -45,8 +45,8 @@ void AddDenseJobRules(std::vector<Rule>* rules) {
 
 void AddDense(const FieldAdder& add) {
   add(Object("spec.training.dense",
-             "Synchronous: how the gradients of dense tensors are summed, that is, "
-             "of all that are not sent as rows of embedding tables.",
+             "Synchronous: how the gradients of dense tensors are summed, that is, of all that are "
+             "not sent as rows of embedding tables.",
              Fixed()));
   add(String("spec.training.dense.aggregation",
              "`ParameterServer`: the shards sum them; every worker pushes all of its gradient. "

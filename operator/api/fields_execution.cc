@@ -19,37 +19,37 @@ constexpr char kTwoStages[] =
 
 void AddStages(const FieldAdder& add) {
   add(List("spec.model.stages",
-           "With `training.execution: Server`: the layers of each shard that "
-           "computes, in the order of the forward pass. Every layer of the model is "
-           "in exactly one stage. Unset: one shard computes all layers.",
+           "With `training.execution: Server`: the layers of each shard that computes, in the "
+           "order of the forward pass. Every layer of the model is in exactly one stage. Unset: "
+           "one shard computes all layers.",
            Fixed(), Size(1, 64), Context(kTwoStages),
            Good("[{layers: [conv1, conv2]}, {layers: [fc1, fc2]}]"),
            Bad("[conv1]", "must be a map")));
   add(Object("spec.model.stages[]", "One stage."));
   add(List("spec.model.stages[].layers",
-           "Names of layers: the part of a name in PyTorch's state_dict before the "
-           "last dot, e.g. `conv1` of `conv1.weight`.",
+           "Names of layers: the part of a name in PyTorch's state_dict before the last dot, e.g. "
+           "`conv1` of `conv1.weight`.",
            Required(), Size(1, 256)));
   add(String("spec.model.stages[].layers[]", "One layer.", Size(1, 253)));
   add(String(
       "spec.model.stages[].device",
-      "The device on which the shard computes this stage, as in `model.device`. If the GPU "
-      "is missing, the shard uses the CPU, with a warning. Unset: `model.device`.",
+      "The device on which the shard computes this stage, as in `model.device`. If the GPU is "
+      "missing, the shard uses the CPU, with a warning. Unset: `model.device`.",
       Size(1, 16),
       Pattern("^(cpu|cuda(:[0-9]+)?)$", IsDeviceName, "must be `cpu`, `cuda` or `cuda:<number>`")));
 }
 
 void AddExecution(const FieldAdder& add) {
-  add(String("spec.training.execution",
-             "`Worker`: workers pull the parameters and compute. `Server`: the "
-             "shards (sluice-ps-torch) compute the layers; workers send inputs "
-             "forward and gradients backward.",
-             Fixed(), Default(R"("Worker")"), OneOf({"Worker", "Server"}), Good("Server"),
-             Bad("Remote", "must be one of Worker, Server")));
+  add(String(
+      "spec.training.execution",
+      "`Worker`: workers pull the parameters and compute. `Server`: the shards (sluice-ps-torch) "
+      "compute the layers; workers send inputs forward and gradients backward.",
+      Fixed(), Default(R"("Worker")"), OneOf({"Worker", "Server"}), Good("Server"),
+      Bad("Remote", "must be one of Worker, Server")));
   add(Boolean("spec.training.verifyGradients",
-              "With `execution: Server`: workers fetch the gradients of every "
-              "context and fail if any is missing, empty or not finite. For tests: "
-              "it needs the traffic that server-side execution saves.",
+              "With `execution: Server`: workers fetch the gradients of every context and fail if "
+              "any is missing, empty or not finite. For tests: it needs the traffic that "
+              "server-side execution saves.",
               Default("false"), Context(kServer), Good("true"),
               Bad("maybe", "must be true or false")));
 }
@@ -87,8 +87,7 @@ void AddExecutionRules(std::vector<Rule>* rules) {
   add("model.stages",
       !Has("model.stages") || Size(Self("model.stages")) <=
                                   If(Has("parameterServer"), Self("parameterServer.replicas"), 1),
-      "there must be a shard for each stage: `parameterServer.replicas` is less than the number "
-      "of "
+      "there must be a shard for each stage: `parameterServer.replicas` is less than the number of "
       "`stages`",
       {R"({"model":{"name":"mlp","stages":[{"layers":["fc1"]},{"layers":["fc2"]}]},
             "training":{"execution":"Server"},"parameterServer":{"replicas":2}})"},

@@ -30,13 +30,13 @@ bool IsLibraryName(absl::string_view text) {
 
 void AddLossAndOptimizer(const FieldAdder& add) {
   add(String("spec.loss",
-             "The loss to minimise. Unset: the model's own loss. A TorchScript "
-             "module that returns its loss needs none.",
+             "The loss to minimise. Unset: the model's own loss. A TorchScript module that returns "
+             "its loss needs none.",
              Fixed(), OneOf({"nll", "crossEntropy", "mse", "binaryCrossEntropyWithLogits"}),
              Good("crossEntropy"), Bad("cross_entropy", "did you mean `crossEntropy`?")));
   add(Object("spec.optimizer",
-             "How gradients change parameters. Options have the names, meanings and "
-             "defaults of PyTorch; options of another optimizer are refused.",
+             "How gradients change parameters. Options have the names, meanings and defaults of "
+             "PyTorch; options of another optimizer are refused.",
              Fixed(), Required()));
   add(String("spec.optimizer.name",
              "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + update, for "
@@ -58,8 +58,8 @@ void AddLossAndOptimizer(const FieldAdder& add) {
               DefaultWhereAllowed("false"), Context(R"({"spec":{"optimizer":{"momentum":0.9}}})"),
               Good("true")));
   add(Number("spec.optimizer.weightDecay",
-             "Weight decay: added to the gradient (L2); AdamW subtracts it from the "
-             "parameter. Not for Add.",
+             "Weight decay: added to the gradient (L2); AdamW subtracts it from the parameter. Not "
+             "for Add.",
              OptionOf({"SGD", "Adagrad", "Adam", "AdamW"}, "0.1"),
              DefaultBy("name", {{{"AdamW"}, "0.01"}, {{}, "0"}}), Min(0), Good("1e-4"),
              Bad("-1e-4", "at least 0")));
@@ -84,8 +84,8 @@ void AddLossAndOptimizer(const FieldAdder& add) {
               Context(WithOptimizer("AdamW")), Good("true")));
   add(String(
       "spec.optimizer.library",
-      "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory "
-      "of $SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.",
+      "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory of "
+      "$SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.",
       OptionOf({"Plugin"}, R"("lion")"), Size(1, 64),
       Pattern("^[A-Za-z0-9_][A-Za-z0-9_.-]*$", IsLibraryName,
               "must be a name of letters, digits, `-`, `_` and `.`, without `lib` and `.so`"),
@@ -97,8 +97,8 @@ void AddLossAndOptimizer(const FieldAdder& add) {
           Good("{beta1: 0.9, beta2: 0.99}"), Bad("{beta1: high}", "must be a number")));
   add(Number("spec.optimizer.parameters{}", "One number."));
   add(Number("spec.optimizer.clipNorm",
-             "Gradients whose 2-norm over all parameters is larger are scaled down "
-             "to this norm. Unset: no gradient is scaled.",
+             "Gradients whose 2-norm over all parameters is larger are scaled down to this norm. "
+             "Unset: no gradient is scaled.",
              Above(0), Good("1.0"), Bad("0", "must be more than 0")));
 }
 
@@ -111,10 +111,10 @@ void AddScheduleAndGroups(const FieldAdder& add) {
              "cosine from 1 to `minFactor` over `totalSteps` steps, then constant.",
              Default(R"("Constant")"), OneOf({"Constant", "Step", "Cosine"}), Good("Constant"),
              Bad("Linear", "must be one of Constant, Step, Cosine")));
-  add(Integer("spec.optimizer.schedule.warmupSteps",
-              "Steps in which the learning rate rises to its full value, before the "
-              "schedule of any type.",
-              Default("0"), Min(0), Good("500"), Bad("-5", "at least 0")));
+  add(Integer(
+      "spec.optimizer.schedule.warmupSteps",
+      "Steps in which the learning rate rises to its full value, before the schedule of any type.",
+      Default("0"), Min(0), Good("500"), Bad("-5", "at least 0")));
   add(Integer("spec.optimizer.schedule.stepSize", "Step: steps between two changes.", Min(1),
               Context(kStepSchedule), Good("1000")));
   add(Number("spec.optimizer.schedule.gamma", "Step: factor of each change.",
@@ -128,16 +128,16 @@ void AddScheduleAndGroups(const FieldAdder& add) {
              DefaultWhereAllowed("0"), Min(0), Max(1), Context(kCosineSchedule), Good("0.01"),
              Bad("2", "at most 1")));
   add(List("spec.optimizer.groups",
-           "Other options for some parameters. A parameter belongs to the first "
-           "group with a pattern that matches its name. Options that the group does "
-           "not set are those of the optimizer. Not for Add and Plugin.",
+           "Other options for some parameters. A parameter belongs to the first group with a "
+           "pattern that matches its name. Options that the group does not set are those of the "
+           "optimizer. Not for Add and Plugin.",
            OptionOf({"SGD", "Adagrad", "Adam", "AdamW"}, R"([{"patterns":["a"],"weightDecay":0}])"),
            Size(0, 64), Good("[{patterns: [\"*.bias\"], weightDecay: 0}]"),
            Bad("{patterns: [a]}", "must be a list")));
   add(Object("spec.optimizer.groups[]", "One group."));
   add(List("spec.optimizer.groups[].patterns",
-           "Names of parameters, as in PyTorch's state_dict; `*` matches any "
-           "characters, `?` matches one.",
+           "Names of parameters, as in PyTorch's state_dict; `*` matches any characters, `?` "
+           "matches one.",
            Required(), Size(1, 64)));
   add(String("spec.optimizer.groups[].patterns[]", "One pattern.", Size(1, 253)));
   add(Number("spec.optimizer.groups[].learningRate", "Step size of these parameters.", Min(0),
@@ -148,15 +148,15 @@ void AddScheduleAndGroups(const FieldAdder& add) {
 
 void AddTrainingBasics(const FieldAdder& add) {
   add(Object("spec.training", "How to train, and for how long.", Required()));
-  add(String("spec.training.mode",
-             "`Synchronous`: each step applies the gradient of one global batch. The result is the "
-             "same for any number of workers, up to rounding, and to the bit with `determinism: "
-             "BitExact`. `Asynchronous`: each worker applies updates at its own pace. "
-             "`BoundedStaleness`: as Asynchronous, but no worker gets far ahead. A change takes "
-             "effect through a checkpoint.",
-             Default(R"("Synchronous")"),
-             OneOf({"Synchronous", "Asynchronous", "BoundedStaleness"}), Good("Asynchronous"),
-             Bad("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness")));
+  add(String(
+      "spec.training.mode",
+      "`Synchronous`: each step applies the gradient of one global batch. The result is the same "
+      "for any number of workers, up to rounding, and to the bit with `determinism: BitExact`. "
+      "`Asynchronous`: each worker applies updates at its own pace. `BoundedStaleness`: as "
+      "Asynchronous, but no worker gets far ahead. A change takes effect through a checkpoint.",
+      Default(R"("Synchronous")"), OneOf({"Synchronous", "Asynchronous", "BoundedStaleness"}),
+      Good("Asynchronous"),
+      Bad("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness")));
   add(Object("spec.training.boundedStaleness",
              "Bounds of mode BoundedStaleness. Only with that mode.", Proto(".")));
   add(Integer(
@@ -167,32 +167,32 @@ void AddTrainingBasics(const FieldAdder& add) {
           R"({"spec":{"training":{"mode":"BoundedStaleness","boundedStaleness":{"maxStaleness":1}}}})"),
       Good("4"), Bad("-1", "at least 0")));
   add(Integer("spec.training.globalBatchSize",
-              "Samples of one step, over all workers. In other modes than "
-              "Synchronous: samples of one worker's update.",
+              "Samples of one step, over all workers. In other modes than Synchronous: samples of "
+              "one worker's update.",
               Fixed(), Default("64"), Min(1), Max(1 << 24), Alias("batchSize"), Alias("batch"),
               Good("256"), Bad("0", "at least 1"), Bad("64.5", "must be an integer")));
-  add(Integer("spec.training.microbatchSize",
-              "Samples of a microbatch. A global batch is divided into microbatches (the last may "
-              "be smaller), which are assigned to workers in proportion to their speed. A worker "
-              "computes all of its microbatches as one batch, but with BitExact one by one, so "
-              "larger ones are faster.",
-              Fixed(), Implied("globalBatchSize / 16, rounded up"), Min(1), Max(1 << 24),
-              Alias("microBatchSize"), Good("16"), Bad("0", "at least 1")));
+  add(Integer(
+      "spec.training.microbatchSize",
+      "Samples of a microbatch. A global batch is divided into microbatches (the last may be "
+      "smaller), which are assigned to workers in proportion to their speed. A worker computes all "
+      "of its microbatches as one batch, but with BitExact one by one, so larger ones are faster.",
+      Fixed(), Implied("globalBatchSize / 16, rounded up"), Min(1), Max(1 << 24),
+      Alias("microBatchSize"), Good("16"), Bad("0", "at least 1")));
   constexpr char kBalanced[] =
       R"({"spec":{"training":{"mode":"Asynchronous","maxBatchSize":128}}})";
   add(Integer(
       "spec.training.maxBatchSize",
-      "In other modes than Synchronous: the maximum samples of an update. Each worker's batch "
-      "size follows its measured speed, so that the updates of all workers take equally long; "
-      "at the mean speed it is `globalBatchSize`. Unset: always `globalBatchSize`.",
+      "In other modes than Synchronous: the maximum samples of an update. Each worker's batch size "
+      "follows its measured speed, so that the updates of all workers take equally long; at the "
+      "mean speed it is `globalBatchSize`. Unset: always `globalBatchSize`.",
       Min(1), Max(1 << 24), Context(R"({"spec":{"training":{"mode":"Asynchronous"}}})"),
       Good("128"), Bad("0", "at least 1")));
   add(Integer("spec.training.minBatchSize",
               "With `maxBatchSize`: the minimum samples of an update. Unset: 1.", Min(1),
               Max(1 << 24), Context(kBalanced), Good("8"), Bad("0", "at least 1")));
   add(Integer("spec.training.steps",
-              "Train for this many steps (in other modes than Synchronous: updates). "
-              "Either this or `epochs`.",
+              "Train for this many steps (in other modes than Synchronous: updates). Either this "
+              "or `epochs`.",
               Min(1), Alias("maxSteps"), Good("10000"), Bad("0", "at least 1"),
               Bad("many", "must be an integer, not the string \"many\"")));
   add(Integer("spec.training.epochs", "Passes over the data. Either this or `steps`.", Min(1),
@@ -225,9 +225,8 @@ void AddCompression(const FieldAdder& add) {
              Good("0.05"), Bad("0", "must be more than 0"), Bad("0.6", "at most 0.5")));
   add(Number(
       "spec.training.compression.threshold",
-      "SignThreshold: the magnitude beyond which an element is sent, and the value that is "
-      "sent for it. It is compared with the pushed gradient, which is the sum over a "
-      "worker's samples.",
+      "SignThreshold: the magnitude beyond which an element is sent, and the value that is sent "
+      "for it. It is compared with the pushed gradient, which is the sum over a worker's samples.",
       Proto("compression.threshold"), Above(0), Max(1e30),
       Context(R"({"spec":{"training":{"compression":{"push":"SignThreshold","threshold":1}}}})"),
       Good("0.5"), Bad("0", "must be more than 0")));
@@ -242,8 +241,8 @@ void AddCompression(const FieldAdder& add) {
 void AddStalenessRule(const FieldAdder& add) {
   constexpr char kAsynchronous[] = R"({"spec":{"training":{"mode":"Asynchronous"}}})";
   add(Object("spec.training.stalenessRule",
-             "How the staleness of an update (the updates applied since its "
-             "parameters were pulled) changes it. Not in mode Synchronous.",
+             "How the staleness of an update (the updates applied since its parameters were "
+             "pulled) changes it. Not in mode Synchronous.",
              Proto("staleness")));
   add(String("spec.training.stalenessRule.name",
              "`Damped`: the learning rate is divided by 1 + `factor` times the staleness. "
@@ -270,18 +269,18 @@ void AddStalenessRule(const FieldAdder& add) {
 
 void AddTrainingDetails(const FieldAdder& add) {
   add(String("spec.training.determinism",
-             "`BitExact`: gradients are added in a fixed order, so the parameters "
-             "have the same bits for any number of workers and shards and after any "
-             "failure. This is slower. `Default`: the same up to rounding.",
+             "`BitExact`: gradients are added in a fixed order, so the parameters have the same "
+             "bits for any number of workers and shards and after any failure. This is slower. "
+             "`Default`: the same up to rounding.",
              Fixed(), Proto("bit_exact"), Default(R"("Default")"), OneOf({"Default", "BitExact"}),
              Good("BitExact"), Bad("Bitexact", "did you mean `BitExact`?")));
   add(String("spec.training.aggregation",
-             "`Mean`: the mean gradient over the samples of a step. `Sum`: the sum "
-             "of the microbatches' mean gradients.",
+             "`Mean`: the mean gradient over the samples of a step. `Sum`: the sum of the "
+             "microbatches' mean gradients.",
              Fixed(), Default(R"("Mean")"), OneOf({"Mean", "Sum"}), Good("Sum")));
   add(String("spec.training.nonFinite",
-             "The reaction to a gradient with NaN or infinity. `Fail`: the job fails "
-             "and names the tensor. `Skip`: the step is skipped for all parameters.",
+             "The reaction to a gradient with NaN or infinity. `Fail`: the job fails and names the "
+             "tensor. `Skip`: the step is skipped for all parameters.",
              Fixed(), Default(R"("Fail")"), OneOf({"Fail", "Skip"}), Good("Skip")));
   AddExecution(add);
   AddCompression(add);
@@ -289,18 +288,17 @@ void AddTrainingDetails(const FieldAdder& add) {
   AddStragglers(add);
   AddDense(add);
   add(Integer("spec.training.threads",
-              "Threads that a worker computes with. With more than one, only runs "
-              "with the same number are BitExact.",
-              Implied("under `sluice run` cores / workers of the job, on a cluster the "
-                      "CPUs of its container, by hand all cores; 1 with BitExact"),
+              "Threads that a worker computes with. With more than one, only runs with the same "
+              "number are BitExact.",
+              Implied("under `sluice run` cores / workers of the job, on a cluster the CPUs of its "
+                      "container, by hand all cores; 1 with BitExact"),
               Min(1), Max(1024), Good("2"), Bad("0", "at least 1")));
   add(Number("spec.training.stepDelaySeconds",
              "A pause in each step, which slows a job down for demonstrations.", Default("0"),
              Min(0), Max(60), Good("0.1"), Bad("61", "at most 60")));
   add(Object("spec.training.target", "Stop early when an evaluation reaches this value."));
   add(String("spec.training.target.metric",
-             "`accuracy` in percent, `loss`, or `perplexity` of a "
-             "language model, e ^ loss.",
+             "`accuracy` in percent, `loss`, or `perplexity` of a language model, e ^ loss.",
              Required(), OneOf({"accuracy", "loss", "perplexity"}), Context(kTarget), Good("loss"),
              Bad("auc", "must be one of accuracy, loss, perplexity")));
   add(String("spec.training.target.goal",
@@ -317,27 +315,27 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
   add(Integer("spec.parameterServer.replicas", "Number of shards.", Default("1"), Min(1), Max(1024),
               Good("2"), Bad("0", "at least 1"), Bad("two", "must be an integer")));
   AddReplicaBounds("spec.parameterServer", "shards", add);
-  add(Integer("spec.parameterServer.partitions",
-              "The number of partitions into which the parameters are divided. Each "
-              "partition belongs to one shard. The number is fixed for the life of "
-              "the job, so it limits the number of shards.",
-              Fixed(), Default("64"), Min(1), Max(1024), Good("256"), Bad("2048", "at most 1024")));
+  add(Integer(
+      "spec.parameterServer.partitions",
+      "The number of partitions into which the parameters are divided. Each partition belongs to "
+      "one shard. The number is fixed for the life of the job, so it limits the number of shards.",
+      Fixed(), Default("64"), Min(1), Max(1024), Good("256"), Bad("2048", "at most 1024")));
   AddPodTemplate("spec.parameterServer", "ps", add);
   add(Object("spec.worker", "The workers, which compute gradients.", Default("{}")));
   add(Integer("spec.worker.replicas", "Number of workers.", Default("1"), Min(1), Max(1024),
               Good("4"), Bad("0", "at least 1")));
   AddReplicaBounds("spec.worker", "workers", add);
   add(List("spec.worker.command",
-           "The program that runs as a worker, and its arguments, for a Custom "
-           "model. Environment variables describe the job (SLUICE_COORDINATOR, "
-           "SLUICE_JOB, SLUICE_WORKER_INDEX); in Python, `sluice.join()` reads them.",
+           "The program that runs as a worker, and its arguments, for a Custom model. Environment "
+           "variables describe the job (SLUICE_COORDINATOR, SLUICE_JOB, SLUICE_WORKER_INDEX); in "
+           "Python, `sluice.join()` reads them.",
            Size(1, 256), Context(kCustom), Good("[python3, train.py]"),
            Bad("[]", "must have at least 1 item"), Bad("python3 train.py", "must be a list")));
   add(String("spec.worker.command[]", "The program, or one argument.", Size(1, 4096)));
   AddPodTemplate("spec.worker", "worker", add);
   add(Object("spec.checkpoint",
-             "Checkpoints, from which the job is restored after the loss of a shard "
-             "or of the coordinator.",
+             "Checkpoints, from which the job is restored after the loss of a shard or of the "
+             "coordinator.",
              Default("{}")));
   add(Object("spec.checkpoint.storage",
              "Where checkpoints are stored. A cluster needs a claim or a `path`. If neither is "
@@ -351,8 +349,8 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
       Default(R"("Local")"), OneOf({"Local", "PersistentVolumeClaim"}), Good("Local"),
       Bad("S3", "must be one of Local, PersistentVolumeClaim")));
   add(String("spec.checkpoint.storage.path",
-             "Local: the directory. It is created if it is missing. All processes of "
-             "the job must have access to it.",
+             "Local: the directory. It is created if it is missing. All processes of the job must "
+             "have access to it.",
              Proto("directory"),
              Implied("in the job's own directory, `.sluice/<name>/checkpoints`"), Path(),
              Good("/var/lib/checkpoints/fashion-mnist"), Bad("~/checkpoints", "are not expanded")));
@@ -367,8 +365,8 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
   add(Integer("spec.checkpoint.maxToKeep", "Number of checkpoints to keep; older ones are deleted.",
               Default("3"), Min(1), Max(1000), Good("5"), Bad("0", "at least 1")));
   add(String("spec.checkpoint.restoreFrom",
-             "A directory with the checkpoints of another job. Training begins with "
-             "the newest of them instead of random parameters.",
+             "A directory with the checkpoints of another job. Training begins with the newest of "
+             "them instead of random parameters.",
              Fixed(), Path(), Good("/var/lib/checkpoints/pretrained")));
   add(String("spec.checkpoint.onExisting",
              "What the job does with the checkpoints of an earlier job of the same name (an object "
@@ -385,8 +383,8 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
 
 void AddLimits(const FieldAdder& add) {
   add(Integer("spec.backoffLimit",
-              "How often the job may be restored from a checkpoint, after the loss "
-              "of a shard or of the coordinator, before it fails.",
+              "How often the job may be restored from a checkpoint, after the loss of a shard or "
+              "of the coordinator, before it fails.",
               Default("6"), Min(0), Max(1000), Good("0"), Bad("-1", "at least 0")));
   add(Object("spec.timeouts", "When a process is considered lost. The defaults suit most jobs.",
              Default("{}")));
@@ -415,18 +413,18 @@ void AddLimits(const FieldAdder& add) {
              Above(0), Max(86400), Good("35"), Bad("0", "must be more than 0")));
   add(Number(
       "spec.timeouts.gradientsSeconds",
-      "A member that contributes nothing for this long is lost, if a step waits for its "
-      "gradients, or if it has a lease on samples and applies none. This must be longer than a "
-      "step of the slowest worker. Unset: 600 (with aggregation AllReduce: no limit).",
+      "A member that contributes nothing for this long is lost, if a step waits for its gradients, "
+      "or if it has a lease on samples and applies none. This must be longer than a step of the "
+      "slowest worker. Unset: 600 (with aggregation AllReduce: no limit).",
       Above(0), Max(86400), Good("15"), Bad("0", "must be more than 0")));
   add(Number(
       "spec.timeouts.startSeconds",
-      "A process that has not registered with the coordinator this long after its start is "
-      "killed and started again. Unset: 60, and 600 for a worker with the job's own `command`.",
+      "A process that has not registered with the coordinator this long after its start is killed "
+      "and started again. Unset: 60, and 600 for a worker with the job's own `command`.",
       Above(0), Max(86400), Good("60"), Bad("0", "must be more than 0")));
   add(Boolean("spec.suspend",
-              "Save a checkpoint and stop all processes until this is false again. "
-              "The job then continues at the same sample.",
+              "Save a checkpoint and stop all processes until this is false again. The job then "
+              "continues at the same sample.",
               Default("false"), Good("true")));
   add(Integer("spec.activeDeadlineSeconds", "A job that runs longer fails. Unset: no limit.",
               Min(1), Max(1e9), Good("86400"), Bad("0", "at least 1")));

@@ -81,8 +81,8 @@ void AddFailures(const FieldAdder& add) {
   add(String("status.lastFailures[].message", "The reason, and what can be done, in a sentence.",
              Size(0, 1024)));
   add(Boolean("status.lastFailures[].counted",
-              "Whether the failure counts against a limit of the job. Failures with "
-              "an external cause do not."));
+              "Whether the failure counts against a limit of the job. Failures with an external "
+              "cause do not."));
 }
 
 }  // namespace
@@ -96,10 +96,10 @@ const std::vector<Field>& StatusFields() {
     add(Integer("status.observedGeneration",
                 "The generation of the spec that the status describes.", Min(0)));
     add(String("status.summary", "The state of the job, in one word.", Size(0, 253)));
-    add(String("status.tls",
-               "Whether the job's processes use TLS. Keeps the value that applies if "
-               "`spec.tls` is unset.",
-               OneOf({"Enabled", "Disabled"})));
+    add(String(
+        "status.tls",
+        "Whether the job's processes use TLS. Keeps the value that applies if `spec.tls` is unset.",
+        OneOf({"Enabled", "Disabled"})));
     AddConditions(add);
     add(String("status.view", "Id of the current view: attempt, term, number.", Size(0, 253)));
     add(Integer("status.attempt", "Number of restorations from checkpoints, plus one.", Min(0)));

@@ -412,13 +412,11 @@ void AddCustomRules(std::vector<Rule>* rules) {
           "worker":{"command":["python3","train.py"]}})";
   const RuleAdder add("spec", rules);
   add("worker.command", Self("model.type") != "Custom" || (Has("worker") && Has("worker.command")),
-      "a Custom model needs `worker.command`, the program that trains it, e.g. [python3, "
-      "train.py]",
+      "a Custom model needs `worker.command`, the program that trains it, e.g. [python3, train.py]",
       {kGood},
       {R"({"model":{"type":"Custom","name":null},"data":{"format":"Custom","source":null}})"});
   add("worker.command", Self("model.type") == "Custom" || !Has("worker") || !Has("worker.command"),
-      "`command` is for `model: {type: Custom}`; other models are computed by "
-      "Sluice's own workers",
+      "`command` is for `model: {type: Custom}`; other models are computed by Sluice's own workers",
       {kGood}, {R"({"worker":{"command":["python3","train.py"]}})"});
   add("data.format", (Self("model.type") == "Custom") == (Self("data.format") == "Custom"),
       "`data: {format: Custom}` and `model: {type: Custom}` need each other: the program reads its "

@@ -7,7 +7,6 @@
 #define SLUICE_OPERATOR_API_FIELD_BUILDER_H_
 
 #include <functional>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -100,7 +99,7 @@ struct RowOf {
     field.type = kType;
     field.path = std::move(path);
     field.description = std::move(description);
-    for (const Attribute& set : std::initializer_list<Attribute>{attributes...}) set(field);
+    (attributes(field), ...);
     return field;
   }
 };

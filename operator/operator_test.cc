@@ -215,7 +215,7 @@ TEST_F(OperatorTest, ReplacesARepeatedlyDyingWorkerWithGrowingDelays) {
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1);
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
@@ -250,7 +250,7 @@ TEST_F(OperatorTest, ReportsMissingDataAndWaitsForIt) {
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1);
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
 }
 
@@ -476,7 +476,7 @@ TEST_F(OperatorTest, NamesAPodKeptByAForeignFinalizer) {
   cluster_.frozen = nullptr;
   finalizers(nullptr);
   cluster_.Pass(absl::Seconds(2));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
 }
 
 // ---- sizes
@@ -491,7 +491,7 @@ TEST_F(OperatorTest, AddsAndRemovesWorkersDuringTraining) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0",
                                                         "a-worker-1", "a-worker-2", "a-worker-3"));
-  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/NotScaling");
   EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.workers()), 4u);
   cluster_.PatchJob("a", {{"spec", {{"worker", {{"replicas", 1}}}}}});
   ASSERT_TRUE(cluster_.Settle());
@@ -516,7 +516,7 @@ TEST_F(OperatorTest, ScalesShardsWithACheckpoint) {
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-ps-1",
                                                         "a-ps-2", "a-worker-0", "a-worker-1"));
-  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/NotScaling");
   EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
   EXPECT_EQ(Restarts("total"), 0);
   EXPECT_THAT(cluster_.EventReasons(), Not(Contains("Suspended")));
@@ -562,7 +562,7 @@ TEST_F(OperatorTest, SwitchesTheModeWithACheckpoint) {
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
   EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
   EXPECT_EQ(cluster_.Condition("a", "Suspended"), "False/NotSuspended");
-  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/NotScaling");
   EXPECT_EQ(Restarts("total"), 0);
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "SwitchingMode"));
 }
@@ -721,7 +721,7 @@ TEST_F(OperatorTest, ReportsAMissingImageUntilItIsCorrected) {
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "True/AllReady");
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
   EXPECT_EQ(GetString(cluster_.Pod("a-ps-0")["spec"]["containers"][0], {"image"}), "right:1");
   EXPECT_EQ(Restarts("total"), 0);
 }
@@ -757,7 +757,7 @@ TEST_F(OperatorTest, ReportsAnExceededQuotaAndContinuesWhenThereIsRoom) {
   full = false;
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("QuotaExceeded"));
 }
 

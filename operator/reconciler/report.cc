@@ -354,7 +354,7 @@ class Reporter {
   void Scaling() {
     const uint32_t shards = job_.job.spec.parameter_server().replicas();
     const uint32_t sized = recovery_.sized_workers;
-    std::string reason = "ReplicasReady", message;
+    std::string reason = "NotScaling", message;
     if (findings_.resizing && !Over()) {
       reason = "ScalingShards";
       message =
@@ -364,7 +364,7 @@ class Reporter {
       reason = "ScalingWorkers";
       message = absl::StrCat(sized, " -> ", findings_.workers, " workers");
     }
-    const bool scaling = reason != "ReplicasReady";
+    const bool scaling = reason != "NotScaling";
     const bool was = HasCondition(status_, "Scaling");
     if (Set("Scaling", scaling, reason, message) && scaling) {
       Tell(Type::kNormal, reason, "Scale", message);
@@ -378,7 +378,7 @@ class Reporter {
     const bool idle = Outcome().has_value() || !Accepted() || recovery_.shards == 0;
     if (idle) {
       Set("Ready", false, NotRunning(), "");
-      Set("Degraded", false, "ReplicasReady", "");
+      Set("Degraded", false, "NotDegraded", "");
       return;
     }
     Problem problem = world_.refused.empty() ? waiting_ : world_.refused;
@@ -411,7 +411,7 @@ class Reporter {
     }
     const bool degraded = !problem.empty();
     const bool changed =
-        Set("Degraded", degraded, degraded ? problem.reason : "ReplicasReady", problem.message);
+        Set("Degraded", degraded, degraded ? problem.reason : "NotDegraded", problem.message);
     // Exits of pods have events of their own.
     const bool told = problem.reason == "ProcessesFailing" || problem.reason == "ProcessesMissing";
     if (changed && degraded && !told) {

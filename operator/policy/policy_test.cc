@@ -19,7 +19,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr Replica kCoordinator = {v1::COORDINATOR, 0};
 constexpr Replica kShard0 = {v1::SHARD, 0};
 constexpr Replica kWorker0 = {v1::WORKER, 0};
 constexpr Replica kWorker1 = {v1::WORKER, 1};
@@ -556,6 +555,7 @@ TEST(PolicyTest, StopsAProcessThatWasNeverAMemberWhenTheCoordinatorEnds) {
     world.observed.processes.at(kWorker0).ready = true;
     world.End(kShard0, kExitOk);
     world.End({v1::SHARD, 1}, kExitOk);
+    world.plan.suspend = phase == v1::JobProgress::SUSPENDED;
     world.observed.phase = phase;
     world.Step();
     EXPECT_THAT(world.stopped, IsEmpty());
@@ -745,17 +745,14 @@ TEST(PolicyTest, OnlyTheCoordinatorsReportFailsTheJobWithPatience) {
   EXPECT_EQ(world.Step().memory.outcome->code, "TrainingFailed");
 }
 
-TEST(PolicyTest, AJobThatOutlivesItsCoordinatorContinuesAfterAnUnrequestedSuspension) {
-  for (const bool outlives : {false, true}) {
-    World world;
-    world.plan.outlives_coordinator = outlives;
-    world.StartAll();
-    world.observed.phase = v1::JobProgress::SUSPENDED;
-    world.End(kCoordinator, kExitOk);
-    const Decision decision = world.Step();
-    EXPECT_EQ(decision.memory.outcome.has_value(), !outlives);
-    EXPECT_EQ(world.started.size(), outlives ? 1u : 0u);
-  }
+TEST(PolicyTest, AJobContinuesAfterASuspensionThatOnlyItsCoordinatorWasAskedFor) {
+  World world;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::SUSPENDED;
+  world.End(kCoordinator, kExitOk);
+  const Decision decision = world.Step();
+  EXPECT_FALSE(decision.memory.outcome.has_value());
+  EXPECT_THAT(world.started, ElementsAre("coordinator"));
 }
 
 TEST(PolicyTest, SuspensionDoesNotWaitForACoordinatorThatHasNotStarted) {
@@ -867,25 +864,27 @@ World WatchedWorld() {
   v1::JobSpec job;
   job.mutable_timeouts()->set_heartbeat_timeout(3);
   job.mutable_timeouts()->set_start(20);
-  SetTimers(job, &world.plan);
+  job.mutable_parameter_server()->set_replicas(world.plan.shards);
+  job.mutable_worker()->set_replicas(world.plan.workers);
+  job.set_backoff_limit(world.plan.backoff_limit);
+  world.plan = PlanOf(job);
   world.plan.watch_coordinator = true;
   return world;
 }
 
 TEST(PolicyTest, TimersHaveDefaultsAndCustomProgramsMayStartMoreSlowly) {
-  JobPlan plan;
   v1::JobSpec job;
-  SetTimers(job, &plan);
+  JobPlan plan = PlanOf(job);
   EXPECT_EQ(plan.heartbeat_timeout, absl::Seconds(7));
   EXPECT_EQ(plan.start_timeout, absl::Seconds(60));
   EXPECT_EQ(plan.worker_start_timeout, absl::Seconds(60));
   job.mutable_worker()->add_command("train");
-  SetTimers(job, &plan);
+  plan = PlanOf(job);
   EXPECT_EQ(plan.start_timeout, absl::Seconds(60));
   EXPECT_EQ(plan.worker_start_timeout, absl::Minutes(10));
   job.mutable_timeouts()->set_start(7);
   job.mutable_timeouts()->set_heartbeat_timeout(1);
-  SetTimers(job, &plan);
+  plan = PlanOf(job);
   EXPECT_EQ(plan.start_timeout, absl::Seconds(7));
   EXPECT_EQ(plan.worker_start_timeout, absl::Seconds(7));
   EXPECT_EQ(plan.heartbeat_timeout, absl::Seconds(3));

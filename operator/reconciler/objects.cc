@@ -120,9 +120,7 @@ Json KillingProbe(int period, int failures) {
 // For a process that starts: it answers before it registers.
 Json StartupProbe(const ObservedJob& job) {
   constexpr int kPeriod = 5;
-  policy::JobPlan plan;
-  policy::SetTimers(job.job.spec, &plan);
-  const double seconds = absl::ToDoubleSeconds(plan.start_timeout);
+  const double seconds = absl::ToDoubleSeconds(policy::PlanOf(job.job.spec).start_timeout);
   return KillingProbe(kPeriod, std::max(1, static_cast<int>(std::ceil(seconds / kPeriod))));
 }
 

@@ -375,6 +375,14 @@ policy::ProcessObservation Observe(const PodStatus& pod) {
   process.running = !pod.ended;
   process.exit = pod.exit;
   process.ended = pod.ended_at;
+  if (pod.deletion_asked.has_value()) {
+    process.removal.emplace();
+    process.removal->reason = pod.exit.reason;
+    if (pod.exit.reason.empty()) process.removal->reason = pod.node_lost ? "NodeLost" : "Deleted";
+    // Evicted or lost: the reason becomes known later. The successor cannot be created before the
+    // name is free anyway.
+    if (pod.tainted && !pod.ended && !pod.node_lost) process.removal->certain_from = pod.gone_by;
+  }
   return process;
 }
 

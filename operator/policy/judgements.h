@@ -1,0 +1,48 @@
+// Judgements on a whole job: whether it ends now, and how. Each is a pure function that knows one
+// way to end; the first outcome is the job's.
+#ifndef SLUICE_OPERATOR_POLICY_JUDGEMENTS_H_
+#define SLUICE_OPERATOR_POLICY_JUDGEMENTS_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "operator/policy/policy.h"
+
+namespace sluice::policy {
+
+// What a judgement depends on. `memory` has no outcome yet.
+struct Situation {
+  const JobPlan& plan;
+  const Limits& limits;
+  const Observation& world;
+  const Memory& memory;
+  absl::Time now;
+
+  // Null: it does not run.
+  const ProcessObservation* Running(const Replica& replica) const;
+
+  Outcome Succeeded() const;
+  Outcome Suspended(std::string reason, absl::Duration leave_grace) const;
+  Outcome Failed(std::string code, std::string reason,
+                 std::optional<Replica> blamed = std::nullopt) const;
+};
+
+struct Judgement {
+  std::optional<Outcome> outcome;             // nullopt: the job does not end yet,
+  absl::Time again = absl::InfiniteFuture();  // but may end then
+};
+using Judge = std::optional<Judgement> (*)(const Situation&);
+
+// The coordinator has reported the end.
+std::optional<Judgement> CoordinatorsReport(const Situation& situation);
+// A worker or shard has failed (Memory::unexplained), and the coordinator gives no reason.
+std::optional<Judgement> UnexplainedFailure(const Situation& situation);
+// The checkpoint of a requested suspension cannot be written, or takes too long.
+std::optional<Judgement> FailedSuspension(const Situation& situation);
+std::optional<Judgement> ActiveDeadline(const Situation& situation);
+std::optional<Judgement> ProgressDeadline(const Situation& situation);
+
+}  // namespace sluice::policy
+
+#endif  // SLUICE_OPERATOR_POLICY_JUDGEMENTS_H_

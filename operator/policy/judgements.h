@@ -1,5 +1,5 @@
-// Judgements on a whole job: whether it ends now, and how. Each is a pure function that knows one
-// way to end; the first outcome is the job's.
+// Judgements on a whole job: whether it ends, when and how. Each is a pure function that knows one
+// way to end; the first that comes true is the job's outcome.
 #ifndef SLUICE_OPERATOR_POLICY_JUDGEMENTS_H_
 #define SLUICE_OPERATOR_POLICY_JUDGEMENTS_H_
 
@@ -19,18 +19,14 @@ struct Situation {
   const Memory& memory;
   absl::Time now;
 
-  // Null: it does not run.
+  // The process of the replica if it runs, else null.
   const ProcessObservation* Running(const Replica& replica) const;
-
-  Outcome Succeeded() const;
-  Outcome Suspended(std::string reason, absl::Duration leave_grace) const;
-  Outcome Failed(std::string code, std::string reason,
-                 std::optional<Replica> blamed = std::nullopt) const;
 };
 
+// If nothing changes until `at`, the job ends with this outcome then.
 struct Judgement {
-  std::optional<Outcome> outcome;             // nullopt: the job does not end yet,
-  absl::Time again = absl::InfiniteFuture();  // but may end then
+  absl::Time at;
+  Outcome outcome;
 };
 using Judge = std::optional<Judgement> (*)(const Situation&);
 
@@ -42,6 +38,11 @@ std::optional<Judgement> UnexplainedFailure(const Situation& situation);
 std::optional<Judgement> FailedSuspension(const Situation& situation);
 std::optional<Judgement> ActiveDeadline(const Situation& situation);
 std::optional<Judgement> ProgressDeadline(const Situation& situation);
+
+// Outcomes; `since` is set when they come true.
+Outcome Succeeded(const Limits& limits);
+Outcome Suspended(std::string reason, absl::Duration leave_grace);
+Outcome Failed(std::string code, std::string reason, std::optional<Replica> blamed = std::nullopt);
 
 }  // namespace sluice::policy
 

@@ -67,16 +67,20 @@ class Decider {
     if (memory_.outcome.has_value()) return;
     std::optional<Judgement> judgement = judge(situation_);
     if (!judgement.has_value()) return;
-    memory_.outcome = std::move(judgement->outcome);
-    AgainBy(judgement->again);
+    if (now_ < judgement->at) {
+      AgainBy(judgement->at);
+    } else {
+      End(std::move(judgement->outcome));
+    }
   }
 
   void End(Outcome outcome) {
-    if (!memory_.outcome.has_value()) memory_.outcome = std::move(outcome);
+    if (memory_.outcome.has_value()) return;
+    memory_.outcome = std::move(outcome);
+    memory_.outcome->since = now_;
   }
-
   void Fail(std::string code, std::string reason, const Replica& blamed) {
-    End(situation_.Failed(std::move(code), std::move(reason), blamed));
+    End(Failed(std::move(code), std::move(reason), blamed));
   }
 
   void AgainBy(absl::Time time) { decision_.decide_again = std::min(decision_.decide_again, time); }
@@ -217,15 +221,16 @@ class Decider {
   // coordinator before it exits, so the coordinator's reason may arrive a moment later.
   void Hopeless(const Replica& replica, const Exit& exit) {
     if (world_.phase == v1::JobProgress::FAILED) return;
-    Outcome outcome = situation_.Failed(
+    Outcome outcome = Failed(
         "ProcessFailed",
         WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(exit)), exit),
         replica);
     const bool told = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
     if (!told || !Running(kCoordinator)) {
-      memory_.outcome = std::move(outcome);
+      End(std::move(outcome));
     } else if (!memory_.unexplained.has_value()) {
       memory_.unexplained = std::move(outcome);
+      memory_.unexplained->since = now_;
     }
   }
 
@@ -318,7 +323,7 @@ class Decider {
         break;
     }
     // A coordinator exits with 0 only at the end of the job; its last report was missed.
-    End(plan_.suspend ? situation_.Suspended("", limits_.leave_grace) : situation_.Succeeded());
+    End(plan_.suspend ? Suspended("", limits_.leave_grace) : Succeeded(limits_));
   }
 
   void NoteSuspension() {
@@ -504,19 +509,9 @@ class Decider {
 
   // Drops what has no effect any more.
   void Forget() {
-    for (auto it = memory_.replicas.begin(); it != memory_.replicas.end();) {
-      Memory::ReplicaMemory& kept = it->second;
-      const ProcessObservation* process = Find(it->first);
-      if (process == nullptr && !Wanted(plan_, it->first)) {
-        it = memory_.replicas.erase(it);
-        continue;
-      }
-      if (memory_.outcome.has_value()) {
-        Memory::ReplicaMemory ended;
-        ended.handled_instance = kept.handled_instance;
-        ended.restarts = kept.restarts;
-        kept = std::move(ended);
-      }
+    for (auto& [replica, kept] : memory_.replicas) {
+      const ProcessObservation* process = Find(replica);
+      if (process == nullptr && !Wanted(plan_, replica)) kept = {};
       if (process != nullptr && process->running && process->ready) {
         kept.failures_in_row = kept.failed_starts = 0;
         kept.data_missing = kept.refused = false;
@@ -526,7 +521,7 @@ class Decider {
            {&kept.handled_instance, &kept.replaced_instance, &kept.missing_instance}) {
         if (process == nullptr || *instance != process->instance) instance->clear();
       }
-      ++it;
+      if (kept.missing_instance.empty()) kept.missing_since = absl::InfiniteFuture();
     }
     std::deque<absl::Time>& deaths = memory_.worker_deaths;
     while (!deaths.empty() && now_ - deaths.front() > limits_.worker_window) deaths.pop_front();

@@ -33,7 +33,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "operator/policy/exit.h"
 #include "operator/policy/job_plan.h"
 #include "proto/common.pb.h"
 #include "proto/jobcontrol.pb.h"

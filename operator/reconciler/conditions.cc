@@ -1,5 +1,3 @@
-#include "operator/reconciler/conditions.h"
-
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/api/resume.h"
+#include "operator/reconciler/report.h"
 #include "services/checkpoint/existing_job.h"
 
 namespace sluice::reconciler {
@@ -85,8 +84,11 @@ void Case::Look(const policy::Replica& replica) {
     }
   }
 
-  const auto kept = facts.recovery.memory.replicas.find(replica);
-  if (kept == facts.recovery.memory.replicas.end() || kept->second.failures_in_row == 0) return;
+  const auto& replicas = facts.recovery.memory.replicas;
+  const auto kept = replicas.find(replica);
+  if (facts.Outcome().has_value() || kept == replicas.end() || kept->second.failures_in_row == 0) {
+    return;
+  }
   if (kept->second.data_missing) without_data.push_back(name);
   if (kept->second.refused) refused.push_back(name);
   failing.push_back(absl::StrCat(name, " (", kept->second.failures_in_row, ")"));

@@ -1,5 +1,5 @@
 // What a reconciliation knows of a job. DecideJob fills it in; the status and the events are a
-// function of it (report.h, conditions.h).
+// function of it (report.h).
 #ifndef SLUICE_OPERATOR_RECONCILER_FACTS_H_
 #define SLUICE_OPERATOR_RECONCILER_FACTS_H_
 

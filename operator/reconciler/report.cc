@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "operator/reconciler/conditions.h"
 #include "operator/reconciler/names.h"
 #include "services/common/utf8.h"
 

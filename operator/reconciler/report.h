@@ -1,4 +1,4 @@
-// Writes the status and the events of a TrainingJob. Pure.
+// The status and the events of a TrainingJob, as a function of the facts. Pure.
 #ifndef SLUICE_OPERATOR_RECONCILER_REPORT_H_
 #define SLUICE_OPERATOR_RECONCILER_REPORT_H_
 
@@ -12,6 +12,16 @@ namespace sluice::reconciler {
 
 // Updates `status`, and appends events for the changes that users should see.
 void Report(const Facts& facts, kube::Json* status, std::vector<runtime::EventRecord>* events);
+
+// Reasons of exits and of the condition Degraded, as policy::ReasonOf returns them.
+inline constexpr char kDataMissing[] = "DataMissing";
+inline constexpr char kRefused[] = "Refused";
+
+// The part of Report that updates the conditions and the summary. A condition is a judgement on the
+// facts and on the rest of the status; conditions.cc ends with a table of them. A condition of
+// which users should know has an event when its status or reason changes.
+void JudgeConditions(const Facts& facts, kube::Json* status,
+                     std::vector<runtime::EventRecord>* events);
 
 }  // namespace sluice::reconciler
 

@@ -104,9 +104,7 @@ std::string Case::WhyNotRunning() const {
 }
 
 std::string Case::LastFailure(absl::string_view reason) const {
-  const Json* failures = kube::Find(status, {"lastFailures"});
-  if (failures == nullptr || !failures->is_array()) return "";
-  for (const Json& failure : *failures) {
+  for (const Json& failure : kube::GetList(status, {"lastFailures"})) {
     if (!reason.empty() && kube::GetString(failure, {"reason"}) != reason) continue;
     return absl::StrCat("; the last: ", kube::GetString(failure, {"pod"}), ": ",
                         kube::GetString(failure, {"message"}));

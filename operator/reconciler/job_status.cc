@@ -181,12 +181,7 @@ Json WriteRecovery(const Recovery& recovery) {
 }
 
 const Json* FindCondition(const Json& status, absl::string_view type) {
-  const Json* conditions = kube::Find(status, {"conditions"});
-  if (conditions == nullptr || !conditions->is_array()) return nullptr;
-  for (const Json& condition : *conditions) {
-    if (GetString(condition, {"type"}) == type) return &condition;
-  }
-  return nullptr;
+  return kube::FindItem(status, {"conditions"}, "type", type);
 }
 
 bool HasCondition(const Json& status, absl::string_view type) {

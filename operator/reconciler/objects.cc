@@ -142,11 +142,7 @@ bool HasAddresses(const v1::DataSpec& data) {
 }
 
 bool HasVariable(const Json& container, absl::string_view name) {
-  const Json* variables = kube::Find(container, {"env"});
-  if (variables == nullptr || !variables->is_array()) return false;
-  return std::any_of(variables->begin(), variables->end(), [&](const Json& variable) {
-    return kube::GetString(variable, {"name"}) == name;
-  });
+  return kube::FindItem(container, {"env"}, "name", name) != nullptr;
 }
 
 // `custom`: the user's own program, which need not serve metrics; if it does, the template names
@@ -296,10 +292,7 @@ Json MergeSpec(Json ours, const Json& theirs, const std::string& container_name)
     }
   }
 
-  const Json* containers = kube::Find(theirs, {"containers"});
-  for (size_t i = 0; containers != nullptr && containers->is_array() && i < containers->size();
-       ++i) {
-    const Json& container = (*containers)[i];
+  for (const Json& container : kube::GetList(theirs, {"containers"})) {
     if (kube::GetString(container, {"name"}) != container_name) {
       ours["containers"].push_back(container);
     }
@@ -308,12 +301,8 @@ Json MergeSpec(Json ours, const Json& theirs, const std::string& container_name)
 }
 
 Json TemplateContainer(const Json& pod_template, absl::string_view name) {
-  const Json* containers = kube::Find(pod_template, {"spec", "containers"});
-  if (containers == nullptr || !containers->is_array()) return Json();
-  for (const Json& container : *containers) {
-    if (kube::GetString(container, {"name"}) == name) return container;
-  }
-  return Json();
+  const Json* found = kube::FindItem(pod_template, {"spec", "containers"}, "name", name);
+  return found == nullptr ? Json() : *found;
 }
 
 void MergeMetadata(const ObservedJob& job, const Json& pod_template, Json* metadata) {

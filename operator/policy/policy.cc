@@ -456,7 +456,7 @@ class Decider {
   // The restarts of processes that have not begun count nowhere.
   void ReplaceOutdated() {
     for (const auto& [replica, process] : world_.processes) {
-      if (!Wanted(plan_, replica)) continue;
+      if (!process.running || !Wanted(plan_, replica)) continue;
       if (now_ < process.outdated_from) {
         AgainBy(process.outdated_from);
         continue;

@@ -1146,5 +1146,225 @@ TEST(PolicyTest, NeedsNoWorkersWhileSaving) {
   EXPECT_THAT(world.started, IsEmpty());
 }
 
+// ---- what only some backends observe
+
+ProcessObservation& Remove(World* world, const Replica& replica, const std::string& reason) {
+  ProcessObservation& process = world->observed.processes.at(replica);
+  process.removal.emplace();
+  process.removal->reason = reason;
+  return process;
+}
+
+TEST(PolicyTest, ReplacesARemovedProcessOnceAndWithoutBlame) {
+  World world;
+  world.StartAll();
+  Remove(&world, kShard0, "Evicted");
+  Decision decision = world.Step();
+  EXPECT_THAT(decision.replaced, ElementsAre(kShard0));
+  ASSERT_EQ(decision.exits.size(), 1u);
+  EXPECT_EQ(decision.exits[0].replica, kShard0);
+  EXPECT_EQ(decision.exits[0].exit.cause, Cause::kOutside);
+  EXPECT_EQ(decision.exits[0].exit.reason, "Evicted");
+  EXPECT_FALSE(decision.exits[0].counted);
+  EXPECT_THAT(world.started, IsEmpty()) << "it still runs";
+
+  world.End(kShard0, 0, SIGKILL);
+  decision = world.Step();
+  EXPECT_THAT(decision.replaced, IsEmpty());
+  EXPECT_THAT(decision.exits, IsEmpty());
+  EXPECT_THAT(world.started, ElementsAre("ps-0"));
+  EXPECT_EQ(decision.memory.restorations, 0u);
+  EXPECT_EQ(decision.memory.replicas.at(kShard0).restarts, 1u);
+}
+
+TEST(PolicyTest, WaitsForTheReasonOfARemoval) {
+  World world;
+  world.StartAll();
+  const absl::Time certain = world.now + absl::Seconds(15);
+  Remove(&world, kWorker0, "NodeLost").removal->certain_from = certain;
+  Decision decision = world.Step();
+  EXPECT_THAT(decision.exits, IsEmpty());
+  EXPECT_THAT(decision.replaced, IsEmpty());
+  EXPECT_EQ(decision.decide_again, certain);
+  world.now = certain;
+  decision = world.Step();
+  EXPECT_EQ(decision.exits.size(), 1u);
+  EXPECT_THAT(decision.replaced, ElementsAre(kWorker0));
+}
+
+TEST(PolicyTest, ARemovalThatTheJobDoesNotMissIsNoRestart) {
+  for (const bool suspend : {false, true}) {
+    World world;
+    world.StartAll();
+    world.plan.suspend = suspend;
+    if (!suspend) world.plan.workers = 1;
+    Remove(&world, kWorker1, "Deleted");
+    const Decision decision = world.Step();
+    EXPECT_THAT(decision.exits, IsEmpty());
+    EXPECT_THAT(decision.replaced, IsEmpty());
+    EXPECT_THAT(world.stopped, IsEmpty()) << "it was asked to exit already";
+  }
+}
+
+TEST(PolicyTest, KillsARemovedProcessThatDoesNotLeaveAtTheEnd) {
+  World world;
+  world.StartAll();
+  world.EndAll();
+  world.Start(kWorker0);
+  Remove(&world, kWorker0, "Deleted");
+  world.observed.phase = v1::JobProgress::SUCCEEDED;
+  world.Step();
+  world.now += world.limits.leave_grace;
+  world.Step();
+  EXPECT_THAT(world.stopped, IsEmpty());
+  world.now += world.limits.stop_grace;
+  world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("kill worker-0"));
+}
+
+TEST(PolicyTest, ReplacesAnOutdatedProcessWithoutCountingIt) {
+  World world;
+  world.StartAll();
+  world.observed.processes.at(kWorker0).begun = false;
+  world.observed.processes.at(kWorker0).outdated_from = world.now + absl::Seconds(30);
+  EXPECT_EQ(world.Step().decide_again, world.now + absl::Seconds(30));
+  EXPECT_THAT(world.stopped, IsEmpty());
+
+  world.now += absl::Seconds(30);
+  world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("stop worker-0"));
+  world.End(kWorker0, 0, SIGTERM);
+  const Decision decision = world.Step();
+  EXPECT_THAT(world.started, ElementsAre("worker-0"));
+  EXPECT_THAT(decision.exits, IsEmpty());
+  EXPECT_THAT(decision.replaced, IsEmpty());
+}
+
+TEST(PolicyTest, LeavesAnOutdatedSurplusProcessToItsDeletion) {
+  World world;
+  world.StartAll();
+  world.plan.workers = 1;
+  world.observed.processes.at(kWorker1).outdated_from = world.now;
+  world.Step();
+  world.Step();
+  EXPECT_THAT(world.stopped, ElementsAre("stop worker-1"));
+}
+
+TEST(PolicyTest, ReportsExitsThatUsersShouldKnowOf) {
+  World world;
+  world.StartAll();
+  world.plan.workers = 1;
+  world.observed.processes.at(kShard0).ready = true;
+  world.End(kShard0, 0, SIGKILL);         // counts
+  world.End({v1::SHARD, 1}, 0, SIGKILL);  // was never ready
+  world.End(kWorker0, kExitOk);           // has left
+  world.End(kWorker1, 0, SIGKILL);        // is surplus
+  const Decision decision = world.Step();
+  ASSERT_EQ(decision.exits.size(), 2u);
+  EXPECT_EQ(decision.exits[0].replica, kShard0);
+  EXPECT_TRUE(decision.exits[0].counted);
+  EXPECT_EQ(decision.exits[1].replica, (Replica{v1::SHARD, 1}));
+  EXPECT_FALSE(decision.exits[1].counted);
+  EXPECT_THAT(world.Step().exits, IsEmpty());
+}
+
+TEST(PolicyTest, ReportsOnlyTheExitThatEndsTheJob) {
+  World world;
+  world.plan.backoff_limit = 0;
+  world.StartAll();
+  world.observed.processes.at(kShard0).ready = true;
+  world.End(kShard0, 0, SIGKILL);
+  world.End(kWorker0, 0, SIGKILL);
+  Decision decision = world.Step();
+  ASSERT_EQ(decision.memory.outcome->code, "BackoffLimitExceeded");
+  ASSERT_EQ(decision.exits.size(), 1u);
+  EXPECT_EQ(decision.exits[0].replica, kShard0);
+  world.End(kWorker1, 0, SIGKILL);
+  EXPECT_THAT(world.Step().exits, IsEmpty());
+}
+
+TEST(PolicyTest, TheProgressDeadlineFailsTheJob) {
+  World world;
+  world.plan.progress_deadline = absl::Seconds(100);
+  world.StartAll();
+  world.now += absl::Seconds(60);
+  world.observed.last_step_at = world.now;
+  EXPECT_EQ(world.Step().decide_again, world.now + absl::Seconds(100));
+  world.now += absl::Seconds(99);
+  EXPECT_FALSE(world.Step().memory.outcome.has_value());
+  world.now += absl::Seconds(1);
+
+  World suspending = world;
+  suspending.plan.suspend = true;
+  EXPECT_FALSE(suspending.Step().memory.outcome.has_value());
+
+  const Decision decision = world.Step();
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->code, "ProgressDeadlineExceeded");
+  EXPECT_EQ(decision.memory.outcome->reason,
+            "the job completed no step for 1m40s (progressDeadlineSeconds)");
+}
+
+TEST(PolicyTest, TheProgressDeadlineCountsFromTheStartBeforeTheFirstStep) {
+  World world;
+  world.plan.progress_deadline = absl::Seconds(100);
+  world.StartAll();
+  EXPECT_EQ(world.Step().decide_again, world.now + absl::Seconds(100));
+}
+
+// ---- memory
+
+TEST(PolicyTest, AReadyProcessEndsTheRowOfFailures) {
+  World world;
+  world.limits.patient = true;
+  world.StartAll();
+  world.End(kWorker0, kExitMissing);
+  EXPECT_EQ(world.Step().memory.replicas.at(kWorker0).failures_in_row, 1);
+  EXPECT_EQ(world.Step().memory.replicas.at(kWorker0).failures_in_row, 1);
+  world.observed.processes.at(kWorker0).ready = true;
+  const Memory memory = world.Step().memory;
+  EXPECT_EQ(memory.replicas.at(kWorker0).failures_in_row, 0);
+  EXPECT_FALSE(memory.replicas.at(kWorker0).data_missing);
+}
+
+TEST(PolicyTest, ForgetsASurplusWorkerThatIsGone) {
+  World world;
+  world.StartAll();
+  world.End(kWorker1, 0, SIGKILL);
+  world.Step();
+  EXPECT_EQ(world.Step().memory.replicas.at(kWorker1).failures_in_row, 1);
+  world.plan.workers = 1;
+  world.observed.processes.erase(kWorker1);
+  EXPECT_EQ(world.Step().memory.replicas.at(kWorker1).failures_in_row, 0);
+}
+
+TEST(PolicyTest, ForgetsWorkerDeathsOutsideTheWindow) {
+  World world;
+  world.StartAll();
+  world.End(kWorker0, 0, SIGKILL);
+  EXPECT_EQ(world.Step().memory.worker_deaths.size(), 1u);
+  world.now += world.limits.worker_window + absl::Seconds(1);
+  EXPECT_THAT(world.Step().memory.worker_deaths, IsEmpty());
+}
+
+TEST(PolicyTest, AResumedJobRemembersItsRestorationsAndWhichRolesHaveWorked) {
+  World world;
+  world.StartAll();
+  world.observed.processes.at(kShard0).ready = true;
+  world.End(kShard0, 0, SIGKILL);
+  world.Step();
+  world.plan.suspend = true;
+  world.observed.phase = v1::JobProgress::SUSPENDED;
+  const Memory suspended = world.Step().memory;
+  ASSERT_TRUE(suspended.outcome.has_value());
+  const Memory resumed = Resumed(suspended);
+  EXPECT_FALSE(resumed.outcome.has_value());
+  EXPECT_EQ(resumed.active_since, absl::InfiniteFuture());
+  EXPECT_EQ(resumed.suspending_since, absl::InfiniteFuture());
+  EXPECT_TRUE(resumed.replicas.empty());
+  EXPECT_EQ(resumed.restorations, 1u);
+  EXPECT_THAT(resumed.worked, ElementsAre(v1::SHARD));
+}
+
 }  // namespace
 }  // namespace sluice::policy

@@ -138,7 +138,6 @@ LocalJob::Result LocalJob::Run() {
     const bool stop_now = inbox.stop_now;
     Handle(inbox);
     if (stop_now) {
-      result.stopped_at_once = true;
       result.outcome.kind = policy::OutcomeKind::kSuspended;
       result.outcome.reason = "stopped immediately";
       break;

@@ -18,6 +18,7 @@
 //   refused    A process that the coordinator refuses (exit code 11, usually a version mismatch) is
 //              restarted in the same way if a process of its role was ever ready in this job, so
 //              that the rest of the job continues. Otherwise the job fails: it could never start.
+//   removed    A process that another client removes is replaced. Its exit counts against no limit.
 //   the end    The outcome (success, failure or suspension, with a reason) is decided once. Nothing
 //              is started after it. Processes get time to leave, then SIGTERM, then SIGKILL. The
 //              job is finished when no process is left.
@@ -84,6 +85,13 @@ enum class Registration {
   kRegistered,  // the process is registered
 };
 
+// A process was asked to exit: its deletion was requested, by the backend or by another client.
+struct Removal {
+  std::string reason;  // as Exit::reason
+  // Until then the reason may change, and the process does not count as replaced.
+  absl::Time certain_from = absl::InfinitePast();
+};
+
 // The newest instance in a replica.
 struct ProcessObservation {
   std::string
@@ -94,13 +102,7 @@ struct ProcessObservation {
   // False: the pod exists, but nothing runs in it yet (it waits for a node, an image, a volume).
   bool begun = true;
   bool running = true;
-  // Set if the process is being removed: its deletion was requested, by the backend or by another
-  // client.
-  struct Removal {
-    std::string reason;  // as for Exit::reason
-    // Until then the reason may still change, and the process is not regarded as replaced.
-    absl::Time certain_from = absl::InfinitePast();
-  };
+  // Set if the process is being removed.
   std::optional<Removal> removal;
   // From then on the process is replaced because a new one would be started differently. Only for
   // processes that have not begun.

@@ -83,7 +83,6 @@ class JobReconciler final : public runtime::Reconciler {
   runtime::Result Reconcile(const runtime::Key& key) override;
 
  private:
-  // Only saves work, and may be lost at any time.
   struct JobState {
     std::string uid;
     Expectations expectations;
@@ -103,6 +102,7 @@ class JobReconciler final : public runtime::Reconciler {
 
   std::shared_ptr<JobState> StateOf(const runtime::Key& key, const std::string& uid);
   World Gather(const kube::Json& job, const LastProgress& last_progress, JobState* state) const;
+
   // Each returns OK, or the error that prevented it.
   absl::Status WriteStatus(const kube::Json& job, const World& world, const ReconcilePlan& plan,
                            JobState* state);

@@ -285,9 +285,9 @@ void LocalJob::Apply(const policy::Decision& decision) {
     control_->ReportDeath(std::move(report));
   }
   for (const policy::StopProcess& stop : decision.stops) {
-    const auto found = world_.processes.find(stop.replica);
-    if (found == world_.processes.end() || found->second.instance != stop.instance) continue;
-    children_->Signal(static_cast<pid_t>(found->second.pid), stop.kill ? SIGKILL : SIGTERM);
+    const policy::ProcessObservation* process = world_.Find(stop.replica);
+    if (process == nullptr || process->instance != stop.instance) continue;
+    children_->Signal(static_cast<pid_t>(process->pid), stop.kill ? SIGKILL : SIGTERM);
   }
   for (const policy::StartProcess& start : decision.starts) Start(start.replica);
 }

@@ -9,11 +9,6 @@
 
 namespace sluice::policy {
 
-const ProcessObservation* Situation::Running(const Replica& replica) const {
-  const auto found = world.processes.find(replica);
-  return found != world.processes.end() && found->second.running ? &found->second : nullptr;
-}
-
 Outcome Succeeded(const Limits& limits) {
   return {OutcomeKind::kSucceeded, "Completed", "", std::nullopt, {}, limits.leave_grace};
 }
@@ -59,14 +54,13 @@ std::optional<Judgement> CoordinatorsReport(const Situation& s) {
 std::optional<Judgement> UnexplainedFailure(const Situation& s) {
   if (!s.memory.unexplained.has_value()) return std::nullopt;
   const Outcome& failure = *s.memory.unexplained;
-  const bool reason_may_come = s.Running(kCoordinator) != nullptr;
+  const bool reason_may_come = s.world.Running(kCoordinator);
   return Judgement{reason_may_come ? failure.since + s.limits.failed_grace : s.now, failure};
 }
 
 std::optional<Judgement> FailedSuspension(const Situation& s) {
   if (!s.plan.suspend) return std::nullopt;
-  const ProcessObservation* coordinator = s.Running(kCoordinator);
-  if (coordinator == nullptr || !coordinator->begun) {
+  if (!s.world.Running(kCoordinator) || !s.world.Find(kCoordinator)->begun) {
     return Judgement{
         s.now, Suspended("there was no coordinator to write a checkpoint", absl::ZeroDuration())};
   }

@@ -18,9 +18,6 @@ struct Situation {
   const Observation& world;
   const Memory& memory;
   absl::Time now;
-
-  // The process of the replica if it runs, else null.
-  const ProcessObservation* Running(const Replica& replica) const;
 };
 
 // If nothing changes until `at`, the job ends with this outcome then.

@@ -85,12 +85,6 @@ class Decider {
 
   void AgainBy(absl::Time time) { decision_.decide_again = std::min(decision_.decide_again, time); }
 
-  const ProcessObservation* Find(const Replica& replica) const {
-    const auto found = world_.processes.find(replica);
-    return found == world_.processes.end() ? nullptr : &found->second;
-  }
-  bool Running(const Replica& replica) const { return situation_.Running(replica) != nullptr; }
-
   // Shards hold state: they are never surplus.
   bool Surplus(const Replica& replica) const {
     return replica.role == v1::WORKER && !Wanted(plan_, replica);
@@ -226,7 +220,7 @@ class Decider {
         WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(exit)), exit),
         replica);
     const bool told = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
-    if (!told || !Running(kCoordinator)) {
+    if (!told || !world_.Running(kCoordinator)) {
       End(std::move(outcome));
     } else if (!memory_.unexplained.has_value()) {
       memory_.unexplained = std::move(outcome);
@@ -345,7 +339,7 @@ class Decider {
   // Until when a process may exit by itself.
   absl::Time LeaveBy(const ProcessObservation& process) const {
     const absl::Time by = memory_.outcome->since + memory_.outcome->leave_grace;
-    const ProcessObservation* coordinator = Find(kCoordinator);
+    const ProcessObservation* coordinator = world_.Find(kCoordinator);
     // A user's own program may have more to do after training has succeeded, and it is not known
     // whether a process that a script started was a member.
     if (process.ready || memory_.outcome->kind == OutcomeKind::kSucceeded ||
@@ -494,9 +488,9 @@ class Decider {
   }
 
   void StartIfMissing(const Replica& replica) {
-    if (Running(replica)) return;
+    if (world_.Running(replica)) return;
     const absl::Time start_after = memory_.replicas[replica].start_after;
-    const ProcessObservation* ended = Find(replica);
+    const ProcessObservation* ended = world_.Find(replica);
     const bool left = ended != nullptr && VerdictOn(ended->exit) == Verdict::kLeft;
     if (left && replica.role == v1::WORKER && !WorkersNeeded()) return;
     if (now_ < start_after && !(left && GoesOnWithout(*ended))) {
@@ -510,7 +504,7 @@ class Decider {
   // Drops what has no effect any more.
   void Forget() {
     for (auto& [replica, kept] : memory_.replicas) {
-      const ProcessObservation* process = Find(replica);
+      const ProcessObservation* process = world_.Find(replica);
       if (process == nullptr && !Wanted(plan_, replica)) kept = {};
       if (process != nullptr && process->running && process->ready) {
         kept.failures_in_row = kept.failed_starts = 0;

@@ -129,6 +129,16 @@ struct Observation {
   // When the job last completed a step; InfinitePast: never, or not known. Only for
   // JobPlan::progress_deadline.
   absl::Time last_step_at = absl::InfinitePast();
+
+  // The newest instance of the replica; null: there was none.
+  const ProcessObservation* Find(const Replica& replica) const {
+    const auto found = processes.find(replica);
+    return found == processes.end() ? nullptr : &found->second;
+  }
+  bool Running(const Replica& replica) const {
+    const ProcessObservation* process = Find(replica);
+    return process != nullptr && process->running;
+  }
 };
 
 enum class OutcomeKind { kSucceeded, kFailed, kSuspended };

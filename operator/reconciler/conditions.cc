@@ -177,7 +177,7 @@ std::optional<Judgement> Running(const Case& c) {
   const bool active =
       phase == Progress::TRAINING || phase == Progress::EVALUATING || phase == Progress::SAVING;
   if (!active || c.facts.Outcome().has_value()) {
-    // This operator has not heard the coordinator yet.
+    // A previous operator had a report of this coordinator; this one has none yet.
     if (c.facts.unsynced && !c.facts.Outcome().has_value()) return std::nullopt;
     return Judgement{false, c.WhyNotRunning()};
   }

@@ -13,9 +13,8 @@ namespace sluice::reconciler {
 namespace {
 
 using kube::Json;
-using policy::Replica;
-
 using policy::kCoordinator;
+using policy::Replica;
 
 // A pod that waits this long without a known reason is re-created if its template has changed.
 constexpr absl::Duration kLongWait = absl::Seconds(30);

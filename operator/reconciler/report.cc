@@ -73,9 +73,9 @@ class Reporter {
   }
 
  private:
-  // The first time at which something was so.
-  void NoteTime(const char* field, bool so) {
-    if (so && !status_.contains(field)) status_[field] = kube::EncodeTime(facts_.now);
+  // Records when `holds` is true for the first time.
+  void NoteTime(const char* field, bool holds) {
+    if (holds && !status_.contains(field)) status_[field] = kube::EncodeTime(facts_.now);
   }
 
   void Sizes() {

@@ -139,7 +139,6 @@ TEST(FailuresPage, StatesWhetherEachEndOfPodCounts) {
 std::set<std::string> EndsOfJobs() {
   const Exit killed = {0, 9};
   std::set<std::string> ends = {
-      "ProgressDeadlineExceeded",  // the operator's own
       Scene(kShard, killed).EndOfTheJob(),
       Scene(kWorker, {kExitUsage}).EndOfTheJob(),
   };
@@ -153,12 +152,14 @@ std::set<std::string> EndsOfJobs() {
   in_use.world.phase_code = "CheckpointDirectoryInUse";
   Scene late(kWorker, killed);
   late.plan.active_deadline = absl::ZeroDuration();
+  Scene idle(kWorker, killed);
+  idle.plan.progress_deadline = absl::ZeroDuration();
   Scene many(kWorker, killed);
   many.memory.worker_deaths.assign(reconciler::ClusterLimits().max_worker_deaths, kNow);
   Scene never(kWorker, killed, /*was_ready=*/false);
   never.memory.replicas[kWorker].failed_starts = 1000;
 
-  for (const Scene& scene : {rule, failed, in_use, late, many, never})
+  for (const Scene& scene : {rule, failed, in_use, late, idle, many, never})
     ends.insert(scene.EndOfTheJob());
   ends.erase("");
   return ends;

@@ -47,9 +47,8 @@ class Operator::Handler final : public runtime::InformerHandler {
     if (!replica.has_value() || replica->role == v1::COORDINATOR) return false;
     const std::string phase = kube::GetString(object, {"status", "phase"});
     if (!phase.empty() && phase != "Pending" && phase != "Running") return false;
-    const Json* containers = kube::Find(object, {"status", "containerStatuses"});
-    if (containers == nullptr || !containers->is_array()) return true;
-    return std::none_of(containers->begin(), containers->end(), [](const Json& container) {
+    const Json& containers = kube::GetList(object, {"status", "containerStatuses"});
+    return std::none_of(containers.begin(), containers.end(), [](const Json& container) {
       return kube::Find(container, {"state", "terminated"}) != nullptr;
     });
   }

@@ -81,7 +81,7 @@ TEST_F(OperatorCausesTest, ReportsFailedCheckpointsUntilOneIsWritten) {
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
   cluster_.Say("a", Progress::TRAINING, 30);
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
 }
 
 TEST_F(OperatorCausesTest, ReportsAProcessThatIsNotBackYetAsMissing) {
@@ -94,7 +94,7 @@ TEST_F(OperatorCausesTest, ReportsAProcessThatIsNotBackYetAsMissing) {
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "False/NotAllReady");
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
 }
 
 // ---- events

@@ -16,12 +16,7 @@ using kube::GetString;
 using kube::Json;
 
 const Json* Condition(const Json& status, absl::string_view type) {
-  const Json* conditions = kube::Find(status, {"conditions"});
-  if (conditions == nullptr || !conditions->is_array()) return nullptr;
-  for (const Json& condition : *conditions) {
-    if (GetString(condition, {"type"}) == type) return &condition;
-  }
-  return nullptr;
+  return kube::FindItem(status, {"conditions"}, "type", type);
 }
 
 // How long a failure is shown, even if its job was deleted at once: longer than the alert's window.
@@ -33,9 +28,7 @@ constexpr const char* kRoles[] = {"coordinator", "ps", "worker"};
 // seconds, and the status lists an exit in the same write as its consequences.
 std::set<std::string> RolesLostSince(const Json& status, absl::Time since) {
   std::set<std::string> roles;
-  const Json* failures = kube::Find(status, {"lastFailures"});
-  if (failures == nullptr || !failures->is_array()) return roles;
-  for (const Json& failure : *failures) {
+  for (const Json& failure : kube::GetList(status, {"lastFailures"})) {
     const absl::Time at = kube::DecodeTime(GetString(failure, {"time"}));
     const std::string role = GetString(failure, {"role"});
     if (at < since || std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
@@ -231,15 +224,10 @@ void OperatorMeter::OnStatus(const kube::ObjectKey& job, const Json& before, con
     metrics_->histogram("operator_scale_seconds")
         .Observe(absl::ToDoubleSeconds(clock_->Now() - *since));
   }
-  const Json* old_failures = kube::Find(before, {"lastFailures"});
-  const Json* failures = kube::Find(after, {"lastFailures"});
-  if (failures == nullptr || !failures->is_array()) return;
-  for (const Json& failure : *failures) {
+  const Json& old_failures = kube::GetList(before, {"lastFailures"});
+  for (const Json& failure : kube::GetList(after, {"lastFailures"})) {
     // The list begins with the newest; the remaining entries were there before.
-    if (old_failures != nullptr && old_failures->is_array() && !old_failures->empty() &&
-        failure == old_failures->front()) {
-      break;
-    }
+    if (!old_failures.empty() && failure == old_failures.front()) break;
     metrics_
         ->counter("operator_pod_failures_total",
                   {GetString(failure, {"role"}), GetString(failure, {"reason"})})

@@ -97,7 +97,7 @@ TEST_P(TakenNameTest, KeepsTheForeignObjectReportsItAndContinuesWhenTheNameIsFre
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
   EXPECT_EQ(kube::ControllerUidOf(Found()), kube::UidOf(cluster_.GetJob("a")));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
 }
 
 TEST_P(TakenNameTest, KeepsTheForeignObjectAfterTheJobIsDeleted) {
@@ -244,7 +244,7 @@ TEST_F(OperatorObjectsTest, ReplacesADeadWorkerEvenIfAnAccessoryIsRefused) {
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Seconds(30));
   EXPECT_NE(cluster_.UidOf("a-worker-0"), before);
-  EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/ReplicasReady")
+  EXPECT_NE(cluster_.Condition("a", "Degraded"), "False/NotDegraded")
       << "and the refusal is reported";
 }
 
@@ -257,7 +257,7 @@ TEST_F(OperatorObjectsTest, RestoresALostLabel) {
     EXPECT_EQ(Get(*own.type, own.name)["metadata"]["labels"], before["metadata"]["labels"]);
     EXPECT_EQ(kube::UidOf(Get(*own.type, own.name)), kube::UidOf(before));
   }
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
 }
 
 TEST_F(OperatorObjectsTest, AFormerLeaderThatFrozeBeforeARepairWritesNothing) {
@@ -363,7 +363,7 @@ TEST_P(LastingFailureTest, IsReportedWhileItLasts) {
   FailPods();
   cluster_.Create(FakeCluster::Job("a"));
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady") << "it may pass";
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded") << "it may pass";
   for (int i = 0; i < 6; ++i) cluster_.Pass(absl::Seconds(10));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), absl::StrCat("True/", GetParam().reason));
   EXPECT_THAT(Told("Degraded"), HasSubstr(GetParam().message));
@@ -371,7 +371,7 @@ TEST_P(LastingFailureTest, IsReportedWhileItLasts) {
   fails_ = false;
   cluster_.Pass(absl::Seconds(31));
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
 }
 
 TEST_P(LastingFailureTest, IsNotReportedIfItIsShort) {
@@ -417,7 +417,7 @@ TEST_F(OperatorObjectsTest, AShortServerFailureHidesNoOtherProblem) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/QuotaExceeded");
   code = 0;
   cluster_.Pass(absl::Seconds(31));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
 }
 
 TEST_F(OperatorObjectsTest, AlternatingRefusalsHaveABackoff) {
@@ -455,7 +455,7 @@ TEST_F(OperatorObjectsTest, ReportsAPodWithoutLabelsAndAdoptsItWhenTheyAreRestor
   Merge(reconciler::Pods(), "a-worker-0",
         {{"metadata", {{"labels", {{reconciler::kJobLabel, "a"}}}}}});
   cluster_.Pass(absl::Seconds(30));
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
   EXPECT_EQ(cluster_.UidOf("a-worker-0"), uid);
 }
 
@@ -476,7 +476,7 @@ TEST_F(OperatorObjectsTest, ReportsARefusedTemplateUntilItIsCorrected) {
   cluster_.PatchJob("a", {{"spec", {{"image", "right:1"}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST_F(OperatorManyPodsTest, KeepsPodsCreatedBesideARefusedOneAndCreatesTheRestL
   room = 1000;
   cluster_.Pass(absl::Minutes(1));
   EXPECT_EQ(cluster_.PodNames().size(), 10u);
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
   for (const auto& [name, uid] : uids) EXPECT_EQ(cluster_.UidOf(name), uid) << name;
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"restarts", "total"}), 0);
 }

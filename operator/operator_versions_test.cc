@@ -141,7 +141,7 @@ TEST_F(OperatorVersionsTest, ARefusedWorkerDegradesTheJobUntilOneIsAccepted) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/Refused");
   cluster_.frozen = nullptr;
   ASSERT_TRUE(cluster_.Settle());
-  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/ReplicasReady");
+  EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
 }
 
 TEST_F(OperatorVersionsTest, AJobFailsIfNoWorkerIsEverAccepted) {

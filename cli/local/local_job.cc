@@ -23,7 +23,8 @@
 namespace sluice::local {
 namespace {
 
-constexpr policy::Replica kCoordinator = {v1::COORDINATOR, 0};
+using policy::kCoordinator;
+
 // How often to look for the port file while the coordinator starts.
 constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
 // If the loop is delayed by more than this, this process itself did not run: it was stopped, or the
@@ -33,19 +34,10 @@ constexpr absl::Duration kStoodStill = absl::Seconds(1);
 constexpr size_t kReasonLines = 50;
 
 policy::JobPlan PlanOf(const api::TrainingJob& job) {
-  policy::JobPlan plan;
-  plan.shards = job.spec.parameter_server().replicas();
-  plan.workers = job.spec.worker().replicas();
-  plan.backoff_limit = job.spec.backoff_limit();
-  // SIGTERM to the coordinator alone does not mean that the job should stop.
-  plan.outlives_coordinator = true;
+  policy::JobPlan plan = policy::PlanOf(job.spec);
   plan.watch_coordinator = true;
-  policy::SetTimers(job.spec, &plan);
   if (job.active_deadline_seconds.has_value()) {
     plan.active_deadline = absl::Seconds(*job.active_deadline_seconds);
-  }
-  if (const double seconds = job.spec.timeouts().suspend_checkpoint(); seconds > 0) {
-    plan.suspend_timeout = absl::Seconds(seconds) + absl::Seconds(5);
   }
   return plan;
 }
@@ -146,7 +138,6 @@ LocalJob::Result LocalJob::Run() {
     const bool stop_now = inbox.stop_now;
     Handle(inbox);
     if (stop_now) {
-      result.stopped_at_once = true;
       result.outcome.kind = policy::OutcomeKind::kSuspended;
       result.outcome.reason = "stopped immediately";
       break;
@@ -294,9 +285,9 @@ void LocalJob::Apply(const policy::Decision& decision) {
     control_->ReportDeath(std::move(report));
   }
   for (const policy::StopProcess& stop : decision.stops) {
-    const auto found = world_.processes.find(stop.replica);
-    if (found == world_.processes.end() || found->second.instance != stop.instance) continue;
-    children_->Signal(static_cast<pid_t>(found->second.pid), stop.kill ? SIGKILL : SIGTERM);
+    const policy::ProcessObservation* process = world_.Find(stop.replica);
+    if (process == nullptr || process->instance != stop.instance) continue;
+    children_->Signal(static_cast<pid_t>(process->pid), stop.kill ? SIGKILL : SIGTERM);
   }
   for (const policy::StartProcess& start : decision.starts) Start(start.replica);
 }

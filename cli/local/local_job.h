@@ -79,7 +79,6 @@ class LocalJob {
     v1::JobProgress progress;   // the last one
     bool has_progress = false;  // whether there is one
     uint32_t restarts = 0;      // of all processes
-    bool stopped_at_once = false;
     // The size of each log when the last instance of its replica began.
     std::map<policy::Replica, uint64_t> log_begins;
   };

@@ -48,6 +48,20 @@ int64_t GetInt(const Json& object, std::initializer_list<absl::string_view> path
   return value != nullptr && value->is_number_integer() ? value->get<int64_t>() : 0;
 }
 
+const Json& GetList(const Json& object, std::initializer_list<absl::string_view> path) {
+  static const auto* const empty = new Json(Json::array());
+  const Json* found = Find(object, path);
+  return found != nullptr && found->is_array() ? *found : *empty;
+}
+
+const Json* FindItem(const Json& object, std::initializer_list<absl::string_view> path,
+                     absl::string_view field, absl::string_view value) {
+  for (const Json& item : GetList(object, path)) {
+    if (GetString(item, {field}) == value) return &item;
+  }
+  return nullptr;
+}
+
 ObjectKey KeyOf(const Json& object) {
   return {GetString(object, {"metadata", "namespace"}), GetString(object, {"metadata", "name"})};
 }
@@ -73,9 +87,7 @@ bool IsBeingDeleted(const Json& object) {
 }
 
 std::string ControllerUidOf(const Json& object) {
-  const Json* owners = Find(object, {"metadata", "ownerReferences"});
-  if (owners == nullptr || !owners->is_array()) return "";
-  for (const Json& owner : *owners) {
+  for (const Json& owner : GetList(object, {"metadata", "ownerReferences"})) {
     const Json* controller = Find(owner, {"controller"});
     if (controller != nullptr && controller->is_boolean() && controller->get<bool>()) {
       return GetString(owner, {"uid"});

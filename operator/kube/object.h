@@ -61,6 +61,11 @@ std::string ResourcePath(const ResourceType& type, const ObjectKey& key,
 const Json* Find(const Json& object, std::initializer_list<absl::string_view> path);
 std::string GetString(const Json& object, std::initializer_list<absl::string_view> path);
 int64_t GetInt(const Json& object, std::initializer_list<absl::string_view> path);
+// The list at the path; an empty one if there is none.
+const Json& GetList(const Json& object, std::initializer_list<absl::string_view> path);
+// The first item of that list whose `field` is `value`; null if there is none.
+const Json* FindItem(const Json& object, std::initializer_list<absl::string_view> path,
+                     absl::string_view field, absl::string_view value);
 
 ObjectKey KeyOf(const Json& object);
 std::string UidOf(const Json& object);

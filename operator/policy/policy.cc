@@ -1,114 +1,61 @@
 #include "operator/policy/policy.h"
 
 #include <algorithm>
-#include <csignal>
-#include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
+#include "operator/policy/judgements.h"
 #include "services/common/exit_code.h"
 
 namespace sluice::policy {
 namespace {
-
-// Added to TimeoutSpec.heartbeat_timeout, for the latency of an answer and for a busy machine.
-constexpr absl::Duration kHeartbeatTimeoutMargin = absl::Seconds(2);
-constexpr double kDefaultHeartbeatTimeout = 5;
-constexpr double kDefaultStart = 60;
-// A user's own program may need much time before it registers.
-constexpr double kDefaultCommandStart = 600;
-
-// How the policy handles an exit.
-enum class Verdict {
-  kLeft,     // exit code 0
-  kAgain,    // restarted; not the fault of the process
-  kWaits,    // its data is missing: restarted with backoff, never counted
-  kRefused,  // like kWaits if a process of its role was ever ready in this job, else kHopeless
-  kDeath,    // restarted with backoff, counted
-  kHopeless  // a restart would fail in the same way: the job fails
-};
-
-Verdict Judge(const Exit& exit) {
-  if (exit.cause == Cause::kOutside) return Verdict::kAgain;
-  // Stopped by SIGTERM before it could handle the signal: a worker that has only just started, or a
-  // program without a handler. Shells report the signal as 128 + SIGTERM.
-  if (exit.signal == SIGTERM || (exit.signal == 0 && exit.code == 128 + SIGTERM)) {
-    return Verdict::kAgain;
-  }
-  if (exit.signal != 0) return Verdict::kDeath;
-  switch (exit.code) {
-    case kExitOk:
-      return Verdict::kLeft;
-    case kExitExpelled:
-      return Verdict::kAgain;
-    case kExitMissing:
-      return Verdict::kWaits;
-    case kExitRefused:
-      return Verdict::kRefused;
-    case kExitFailed:
-    case kExitUsage:
-    case 126:  // a shell's code for: the program cannot be executed
-    case 127:  // a shell's code for: the program was not found
-      return Verdict::kHopeless;
-    default:
-      return Verdict::kDeath;
-  }
-}
-
-int ExitCode(const Exit& exit) { return exit.signal != 0 ? 128 + exit.signal : exit.code; }
-
-// The job's rule for this exit; null: none.
-const FailureRule* RuleFor(const JobPlan& plan, const Replica& replica, const Exit& exit) {
-  const bool itself = exit.cause == Cause::kItself;
-  if (itself && ExitCode(exit) == kExitOk) return nullptr;
-  for (const FailureRule& rule : plan.failure_rules) {
-    if (!rule.roles.empty() && rule.roles.count(replica.role) == 0) continue;
-    // The exit code of a process that was stopped from outside means nothing.
-    if ((itself && rule.exit_codes.count(ExitCode(exit)) > 0) ||
-        rule.reasons.count(ReasonOf(exit)) > 0) {
-      return &rule;
-    }
-  }
-  return nullptr;
-}
 
 std::string WithMessage(std::string text, const Exit& exit) {
   if (!exit.message.empty()) absl::StrAppend(&text, ": ", exit.message);
   return text;
 }
 
-// Why a coordinator that suspended the job saved no checkpoint; empty: it saved one.
-std::string WhyNoCheckpoint(absl::string_view reason) {
-  return absl::ConsumePrefix(&reason, "suspended; ") ? std::string(reason) : "";
-}
-
 class Decider {
  public:
   Decider(const JobPlan& plan, const Limits& limits, const Observation& world, const Memory& memory,
           absl::Time now)
-      : plan_(plan), limits_(limits), world_(world), now_(now), memory_(decision_.memory) {
+      : plan_(plan),
+        limits_(limits),
+        world_(world),
+        now_(now),
+        memory_(decision_.memory),
+        situation_{plan, limits, world, memory_, now} {
     memory_ = memory;
   }
 
   Decision Run() {
+    const bool over = memory_.outcome.has_value();
     if (memory_.active_since == absl::InfiniteFuture()) memory_.active_since = now_;
     for (const auto& [replica, process] : world_.processes) {
       if (process.ready) memory_.worked.insert(replica.role);
     }
+
+    HandleRemovals();
+    EndIf(&ProgressDeadline);
     HandleExits();
-    HandlePhase();
-    HandleUnexplained();
-    HandleSuspend();
-    HandleDeadline();
+    NoteSuspension();
+    for (const Judge judge :
+         {&CoordinatorsReport, &UnexplainedFailure, &FailedSuspension, &ActiveDeadline}) {
+      EndIf(judge);
+    }
+
     if (memory_.outcome.has_value()) {
       StopAll();
     } else {
       KillExpelled();
       KillSilent();
       StopSurplus();
+      ReplaceOutdated();
       if (!plan_.suspend && !memory_.unexplained.has_value()) StartMissing();
     }
+
+    if (!over) ReportExits();
+    Forget();
     decision_.desired_workers = plan_.workers;
     decision_.desired_shards = plan_.shards;
     decision_.desired_suspend = plan_.suspend;
@@ -116,32 +63,62 @@ class Decider {
   }
 
  private:
-  void End(OutcomeKind kind, std::string code, std::string reason, std::optional<Replica> blamed,
-           absl::Duration leave_grace) {
+  void EndIf(Judge judge) {
     if (memory_.outcome.has_value()) return;
-    memory_.outcome = Outcome{kind, std::move(code), std::move(reason), blamed, now_, leave_grace};
+    std::optional<Judgement> judgement = judge(situation_);
+    if (!judgement.has_value()) return;
+    if (now_ < judgement->at) {
+      AgainBy(judgement->at);
+    } else {
+      End(std::move(judgement->outcome));
+    }
   }
 
-  void Fail(std::string code, std::string reason, std::optional<Replica> blamed) {
-    End(OutcomeKind::kFailed, std::move(code), std::move(reason), blamed, absl::ZeroDuration());
+  void End(Outcome outcome) {
+    if (memory_.outcome.has_value()) return;
+    memory_.outcome = std::move(outcome);
+    memory_.outcome->since = now_;
   }
-  void Succeed() {
-    End(OutcomeKind::kSucceeded, "Completed", "", std::nullopt, limits_.leave_grace);
-  }
-  void Suspended(std::string reason, absl::Duration leave_grace) {
-    End(OutcomeKind::kSuspended, "Suspended", std::move(reason), std::nullopt, leave_grace);
+  void Fail(std::string code, std::string reason, const Replica& blamed) {
+    End(Failed(std::move(code), std::move(reason), blamed));
   }
 
   void AgainBy(absl::Time time) { decision_.decide_again = std::min(decision_.decide_again, time); }
 
-  bool Running(const Replica& replica) const {
-    const auto found = world_.processes.find(replica);
-    return found != world_.processes.end() && found->second.running;
+  // Shards hold state: they are never surplus.
+  bool Surplus(const Replica& replica) const {
+    return replica.role == v1::WORKER && !Wanted(plan_, replica);
   }
 
-  bool Wanted(const Replica& replica) const {
-    return replica.role == v1::COORDINATOR || replica.role == v1::SHARD ||
-           replica.index < plan_.workers;
+  void NoteReplaced(const Replica& replica, const std::string& instance) {
+    Memory::ReplicaMemory& kept = memory_.replicas[replica];
+    if (kept.replaced_instance == instance) return;
+    kept.replaced_instance = instance;
+    ++kept.restarts;
+    decision_.replaced.push_back(replica);
+  }
+
+  // A process that is removed although the job needs it counts as replaced at once. Its exit is not
+  // its fault.
+  void HandleRemovals() {
+    if (memory_.outcome.has_value() || plan_.suspend) return;
+    for (const auto& [replica, process] : world_.processes) {
+      if (!process.removal.has_value() || !Wanted(plan_, replica)) continue;
+      Memory::ReplicaMemory& kept = memory_.replicas[replica];
+      if (kept.replaced_instance == process.instance) continue;
+      if (now_ < process.removal->certain_from) {
+        AgainBy(process.removal->certain_from);
+        continue;
+      }
+
+      NoteReplaced(replica, process.instance);
+      if (kept.handled_instance == process.instance) continue;
+      kept.handled_instance = process.instance;
+      Exit exit = process.exit;
+      exit.cause = Cause::kOutside;
+      exit.reason = process.removal->reason;
+      decision_.exits.push_back({replica, std::move(exit)});
+    }
   }
 
   void HandleExits() {
@@ -152,21 +129,38 @@ class Decider {
       if (replica.role != v1::COORDINATOR) {
         decision_.deaths.push_back({replica, process.pid, ExitText(process.exit)});
       }
+      if (Wanted(plan_, replica) && VerdictOn(process.exit) != Verdict::kLeft) {
+        const bool counted =
+            WasHealthy(replica, process) && IsFailure(plan_, replica, process.exit);
+        exits_.push_back({replica, process.exit, counted});
+      }
       // A process that exits because of the job's end does not affect the outcome.
-      if (memory_.outcome.has_value()) continue;
-      HandleExit(replica, process, &kept);
+      if (!memory_.outcome.has_value()) HandleExit(replica, process, &kept);
     }
+  }
+
+  // Once the job ends, only the exit that fails it is reported: the others may be consequences.
+  void ReportExits() {
+    const std::optional<Outcome>& outcome = memory_.outcome;
+    for (ReportExit& exit : exits_) {
+      const bool ends_job = outcome.has_value() && outcome->kind == OutcomeKind::kFailed &&
+                            outcome->blamed == exit.replica;
+      if (!outcome.has_value() || ends_job) decision_.exits.push_back(std::move(exit));
+    }
+  }
+
+  bool WasHealthy(const Replica& replica, const ProcessObservation& process) const {
+    return !KilledBeforeItRegistered(replica, process) &&
+           (process.ready || process.ended - process.started >= limits_.healthy_after);
   }
 
   void HandleExit(const Replica& replica, const ProcessObservation& process,
                   Memory::ReplicaMemory* kept) {
-    const bool healthy =
-        !KilledBeforeItRegistered(replica, process) &&
-        (process.ready || process.ended - process.started >= limits_.healthy_after);
+    const bool healthy = WasHealthy(replica, process);
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
     kept->data_missing = kept->refused = false;
 
-    const FailureRule* rule = RuleFor(plan_, replica, process.exit);
+    const FailureRule* rule = RuleFor(plan_.failure_rules, replica, process.exit);
     if (rule != nullptr && rule->action == FailureRule::Action::kFailJob) {
       Fail("FailurePolicy",
            WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(process.exit),
@@ -176,7 +170,7 @@ class Decider {
       return;
     }
 
-    switch (JudgeOf(replica, process)) {
+    switch (VerdictOf(replica, process)) {
       case Verdict::kLeft:
         if (replica.role == v1::COORDINATOR) {
           CoordinatorLeft();
@@ -211,7 +205,7 @@ class Decider {
         break;
     }
 
-    if (!Wanted(replica) || plan_.suspend) return;
+    if (Surplus(replica) || plan_.suspend) return;
     if (!healthy) ++kept->failed_starts;
     Delay(kept);
     if (healthy || !limits_.patient) CountDeath(replica, process, *kept);
@@ -221,34 +215,22 @@ class Decider {
   // coordinator before it exits, so the coordinator's reason may arrive a moment later.
   void Hopeless(const Replica& replica, const Exit& exit) {
     if (world_.phase == v1::JobProgress::FAILED) return;
-    Outcome outcome = {
-        OutcomeKind::kFailed,
+    Outcome outcome = Failed(
         "ProcessFailed",
         WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(exit)), exit),
-        replica,
-        now_,
-        absl::ZeroDuration()};
+        replica);
     const bool told = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
-    if (!told || !Running({v1::COORDINATOR, 0})) {
-      memory_.outcome = std::move(outcome);
+    if (!told || !world_.Running(kCoordinator)) {
+      End(std::move(outcome));
     } else if (!memory_.unexplained.has_value()) {
       memory_.unexplained = std::move(outcome);
+      memory_.unexplained->since = now_;
     }
   }
 
-  void HandleUnexplained() {
-    if (!memory_.unexplained.has_value() || memory_.outcome.has_value()) return;
-    const absl::Time patience = memory_.unexplained->since + limits_.failed_grace;
-    if (Running({v1::COORDINATOR, 0}) && now_ < patience) {
-      AgainBy(patience);
-      return;
-    }
-    memory_.outcome = memory_.unexplained;
-    memory_.outcome->since = now_;
-  }
-
-  Verdict JudgeOf(const Replica& replica, const ProcessObservation& process) const {
-    if (const FailureRule* rule = RuleFor(plan_, replica, process.exit); rule != nullptr) {
+  Verdict VerdictOf(const Replica& replica, const ProcessObservation& process) const {
+    if (const FailureRule* rule = RuleFor(plan_.failure_rules, replica, process.exit);
+        rule != nullptr) {
       return rule->action == FailureRule::Action::kIgnore ? Verdict::kAgain : Verdict::kDeath;
     }
     // A registered worker or shard that was killed counts as if it had learned of its expulsion and
@@ -257,7 +239,7 @@ class Decider {
         !KilledBeforeItRegistered(replica, process)) {
       return Verdict::kAgain;
     }
-    const Verdict verdict = Judge(process.exit);
+    const Verdict verdict = VerdictOn(process.exit);
     if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
     // Only the coordinator declares that the job has failed.
     const bool spoken = replica.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
@@ -325,86 +307,29 @@ class Decider {
   }
 
   void CoordinatorLeft() {
-    if (memory_.unexplained.has_value()) return;  // HandleUnexplained ends the job
+    if (memory_.unexplained.has_value()) return;  // UnexplainedFailure ends the job
     switch (world_.phase) {
       case v1::JobProgress::SUCCEEDED:
       case v1::JobProgress::FAILED:
       case v1::JobProgress::SUSPENDED:
-        return;  // HandlePhase ends the job
+        return;  // CoordinatorsReport ends the job, or the coordinator is restarted
       default:
         break;
     }
     // A coordinator exits with 0 only at the end of the job; its last report was missed.
-    if (plan_.suspend) {
-      Suspended("", limits_.leave_grace);
-    } else {
-      Succeed();
-    }
+    End(plan_.suspend ? Suspended("", limits_.leave_grace) : Succeeded(limits_));
   }
 
-  void HandlePhase() {
-    switch (world_.phase) {
-      case v1::JobProgress::SUCCEEDED:
-        if (world_.phase_code.empty()) {
-          Succeed();
-        } else {
-          End(OutcomeKind::kSucceeded, world_.phase_code, world_.phase_reason, std::nullopt,
-              limits_.leave_grace);
-        }
-        break;
-      case v1::JobProgress::FAILED:
-        // The coordinator has informed every process; it still serves its termination message for a
-        // moment.
-        End(OutcomeKind::kFailed, world_.phase_code.empty() ? "TrainingFailed" : world_.phase_code,
-            world_.phase_reason.empty() ? "the coordinator gave no reason" : world_.phase_reason,
-            std::nullopt, limits_.failed_grace);
-        break;
-      case v1::JobProgress::SUSPENDED:
-        if (plan_.suspend || !plan_.outlives_coordinator) {
-          Suspended(WhyNoCheckpoint(world_.phase_reason), limits_.leave_grace);
-        }
-        break;
-      default:
-        break;
-    }
-  }
-
-  void HandleSuspend() {
+  void NoteSuspension() {
     if (!plan_.suspend) {
       memory_.suspending_since = absl::InfiniteFuture();
-      return;
+    } else if (!memory_.outcome.has_value()) {
+      memory_.suspending_since = std::min(memory_.suspending_since, now_);
     }
-    if (memory_.outcome.has_value()) return;
-    if (memory_.suspending_since == absl::InfiniteFuture()) memory_.suspending_since = now_;
-    const auto coordinator = world_.processes.find({v1::COORDINATOR, 0});
-    if (!Running({v1::COORDINATOR, 0}) || !coordinator->second.begun) {
-      Suspended("there was no coordinator to write a checkpoint", absl::ZeroDuration());
-      return;
-    }
-    const absl::Time patience = memory_.suspending_since + plan_.suspend_timeout;
-    if (now_ >= patience) {
-      Suspended(absl::StrCat("the checkpoint took longer than ",
-                             absl::FormatDuration(plan_.suspend_timeout)),
-                absl::ZeroDuration());
-      return;
-    }
-    AgainBy(patience);
-  }
-
-  void HandleDeadline() {
-    if (!plan_.active_deadline.has_value() || memory_.outcome.has_value()) return;
-    const absl::Time deadline = memory_.active_since + *plan_.active_deadline;
-    if (now_ >= deadline) {
-      Fail("DeadlineExceeded",
-           absl::StrCat("the job was active for longer than activeDeadlineSeconds (",
-                        absl::FormatDuration(*plan_.active_deadline), ")"),
-           std::nullopt);
-      return;
-    }
-    AgainBy(deadline);
   }
 
   void Stop(const Replica& replica, const ProcessObservation& process, bool kill) {
+    if (process.removal.has_value() && !kill) return;
     std::string& sent = kill ? memory_.killed[replica] : memory_.terminated[replica];
     if (sent == process.instance) return;
     sent = process.instance;
@@ -414,15 +339,15 @@ class Decider {
   // Until when a process may exit by itself.
   absl::Time LeaveBy(const ProcessObservation& process) const {
     const absl::Time by = memory_.outcome->since + memory_.outcome->leave_grace;
-    const auto coordinator = world_.processes.find({v1::COORDINATOR, 0});
+    const ProcessObservation* coordinator = world_.Find(kCoordinator);
     // A user's own program may have more to do after training has succeeded, and it is not known
     // whether a process that a script started was a member.
     if (process.ready || memory_.outcome->kind == OutcomeKind::kSucceeded ||
-        coordinator == world_.processes.end() || coordinator->second.running) {
+        coordinator == nullptr || coordinator->running) {
       return by;
     }
     // The process would only look for the coordinator, which has ended.
-    return std::min(by, std::max(memory_.outcome->since, coordinator->second.ended));
+    return std::min(by, std::max(memory_.outcome->since, coordinator->ended));
   }
 
   void StopAll() {
@@ -518,12 +443,26 @@ class Decider {
   // coordinator has moved it, which is not implemented.
   void StopSurplus() {
     for (const auto& [replica, process] : world_.processes) {
-      if (process.running && !Wanted(replica)) Stop(replica, process, /*kill=*/false);
+      if (process.running && Surplus(replica)) Stop(replica, process, /*kill=*/false);
+    }
+  }
+
+  // The restarts of processes that have not begun count nowhere.
+  void ReplaceOutdated() {
+    for (const auto& [replica, process] : world_.processes) {
+      if (!process.running || !Wanted(plan_, replica)) continue;
+      if (now_ < process.outdated_from) {
+        AgainBy(process.outdated_from);
+        continue;
+      }
+      Memory::ReplicaMemory& kept = memory_.replicas[replica];
+      kept.replaced_instance = kept.handled_instance = process.instance;
+      Stop(replica, process, /*kill=*/false);
     }
   }
 
   void StartMissing() {
-    StartIfMissing({v1::COORDINATOR, 0});
+    StartIfMissing(kCoordinator);
     if (world_.coordinator_address.empty()) return;
     for (uint32_t i = 0; i < plan_.shards; ++i) StartIfMissing({v1::SHARD, i});
     for (uint32_t i = 0; i < plan_.workers; ++i) StartIfMissing({v1::WORKER, i});
@@ -549,21 +488,37 @@ class Decider {
   }
 
   void StartIfMissing(const Replica& replica) {
-    if (Running(replica)) return;
-    Memory::ReplicaMemory& kept = memory_.replicas[replica];
-    const auto found = world_.processes.find(replica);
-    const bool left =
-        found != world_.processes.end() && Judge(found->second.exit) == Verdict::kLeft;
+    if (world_.Running(replica)) return;
+    const absl::Time start_after = memory_.replicas[replica].start_after;
+    const ProcessObservation* ended = world_.Find(replica);
+    const bool left = ended != nullptr && VerdictOn(ended->exit) == Verdict::kLeft;
     if (left && replica.role == v1::WORKER && !WorkersNeeded()) return;
-    if (now_ < kept.start_after && !(left && GoesOnWithout(found->second))) {
-      AgainBy(kept.start_after);
+    if (now_ < start_after && !(left && GoesOnWithout(*ended))) {
+      AgainBy(start_after);
       return;
     }
-    if (found != world_.processes.end() && kept.replaced_instance != found->second.instance) {
-      kept.replaced_instance = found->second.instance;
-      ++kept.restarts;
-    }
+    if (ended != nullptr) NoteReplaced(replica, ended->instance);
     decision_.starts.push_back({replica});
+  }
+
+  // Drops what has no effect any more.
+  void Forget() {
+    for (auto& [replica, kept] : memory_.replicas) {
+      const ProcessObservation* process = world_.Find(replica);
+      if (process == nullptr && !Wanted(plan_, replica)) kept = {};
+      if (process != nullptr && process->running && process->ready) {
+        kept.failures_in_row = kept.failed_starts = 0;
+        kept.data_missing = kept.refused = false;
+      }
+      if (kept.start_after <= now_) kept.start_after = absl::InfinitePast();
+      for (std::string* instance :
+           {&kept.handled_instance, &kept.replaced_instance, &kept.missing_instance}) {
+        if (process == nullptr || *instance != process->instance) instance->clear();
+      }
+      if (kept.missing_instance.empty()) kept.missing_since = absl::InfiniteFuture();
+    }
+    std::deque<absl::Time>& deaths = memory_.worker_deaths;
+    while (!deaths.empty() && now_ - deaths.front() > limits_.worker_window) deaths.pop_front();
   }
 
   const JobPlan& plan_;
@@ -572,60 +527,17 @@ class Decider {
   const absl::Time now_;
   Decision decision_;
   Memory& memory_;
+  const Situation situation_;      // as it is at the moment: it refers to memory_
+  std::vector<ReportExit> exits_;  // handled by this decision
 };
 
 }  // namespace
 
-std::string ReplicaName(const Replica& replica) {
-  if (replica.role == v1::COORDINATOR) return "coordinator";
-  return absl::StrCat(replica.role == v1::SHARD ? "ps-" : "worker-", replica.index);
-}
-
-std::string ExitText(const Exit& exit) {
-  const std::string reason = exit.reason.empty() ? "" : absl::StrCat(exit.reason, ", ");
-  if (exit.signal == 0) return absl::StrCat(reason, "exit code ", exit.code);
-  return absl::StrCat(reason, "killed by signal ", exit.signal, " (", strsignal(exit.signal), ")");
-}
-
-std::string ReasonOf(const Exit& exit) {
-  if (!exit.reason.empty()) return exit.reason;
-  if (exit.signal != 0) return "Killed";
-  switch (exit.code) {
-    case kExitOk:
-      return "Completed";
-    case kExitUsage:
-      return "BadArguments";
-    case kExitExpelled:
-      return "Expelled";
-    case kExitRefused:
-      return "Refused";
-    case kExitRetry:
-      return "TryAgain";
-    case kExitMissing:
-      return "DataMissing";
-    default:
-      return "Error";
-  }
-}
-
-bool IsFailure(const JobPlan& plan, const Replica& replica, const Exit& exit) {
-  if (const FailureRule* rule = RuleFor(plan, replica, exit); rule != nullptr) {
-    return rule->action != FailureRule::Action::kIgnore;
-  }
-  const Verdict verdict = Judge(exit);
-  return verdict == Verdict::kDeath || verdict == Verdict::kHopeless;
-}
-
-void SetTimers(const v1::JobSpec& job, JobPlan* plan) {
-  const v1::TimeoutSpec& timeouts = job.timeouts();
-  const auto seconds = [](double value, double otherwise) {
-    return absl::Seconds(value > 0 ? value : otherwise);
-  };
-  plan->start_timeout = seconds(timeouts.start(), kDefaultStart);
-  plan->worker_start_timeout = seconds(
-      timeouts.start(), job.worker().command_size() > 0 ? kDefaultCommandStart : kDefaultStart);
-  plan->heartbeat_timeout =
-      seconds(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) + kHeartbeatTimeoutMargin;
+Memory Resumed(const Memory& memory) {
+  Memory resumed;
+  resumed.restorations = memory.restorations;
+  resumed.worked = memory.worked;
+  return resumed;
 }
 
 void Forgive(absl::Duration stood_still, Observation* world, Memory* memory) {

@@ -18,6 +18,7 @@
 //   refused    A process that the coordinator refuses (exit code 11, usually a version mismatch) is
 //              restarted in the same way if a process of its role was ever ready in this job, so
 //              that the rest of the job continues. Otherwise the job fails: it could never start.
+//   removed    A process that another client removes is replaced. Its exit counts against no limit.
 //   the end    The outcome (success, failure or suspension, with a reason) is decided once. Nothing
 //              is started after it. Processes get time to leave, then SIGTERM, then SIGKILL. The
 //              job is finished when no process is left.
@@ -30,76 +31,14 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "operator/policy/job_plan.h"
 #include "proto/common.pb.h"
-#include "proto/job.pb.h"
 #include "proto/jobcontrol.pb.h"
 
 namespace sluice::policy {
-
-// A role and an index. One process at a time is the replica.
-struct Replica {
-  v1::Role role = v1::COORDINATOR;  // COORDINATOR, SHARD or WORKER
-  uint32_t index = 0;
-
-  friend bool operator<(const Replica& a, const Replica& b) {
-    return std::tie(a.role, a.index) < std::tie(b.role, b.index);
-  }
-  friend bool operator==(const Replica& a, const Replica& b) {
-    return a.role == b.role && a.index == b.index;
-  }
-};
-
-// "coordinator", "ps-0", "worker-1".
-std::string ReplicaName(const Replica& replica);
-
-// A rule of the job's failurePolicy. Rules take precedence over the built-in verdicts.
-struct FailureRule {
-  enum class Action {
-    kFailJob,  // the job fails
-    kRestart,  // the process is restarted, and the restart counts against the limits
-    kIgnore,   // the process is restarted, and the restart counts against no limit
-  };
-  Action action = Action::kRestart;
-  // An exit matches if the role matches (an empty set matches every role) and the exit code or the
-  // reason matches.
-  std::set<v1::Role> roles;
-  std::set<int> exit_codes;       // 128 + the signal if a signal killed the process
-  std::set<std::string> reasons;  // as ReasonOf returns them
-};
-
-// The desired state, from the TrainingJob.
-struct JobPlan {
-  uint32_t shards = 1;
-  uint32_t workers = 1;
-  uint32_t backoff_limit = 0;  // deaths of shards and of the coordinator that the job survives
-  bool suspend = false;
-  std::optional<absl::Duration> active_deadline;
-  // How long the checkpoint of a suspension may take.
-  absl::Duration suspend_timeout = absl::Seconds(60);
-  // What happens if the coordinator suspends the job although `suspend` is false, because it got
-  // SIGTERM. True: the job continues with a new coordinator. False: the job ends as suspended.
-  bool outlives_coordinator = false;
-  // The first rule that matches an exit decides; without a match, the built-in verdict does.
-  std::vector<FailureRule> failure_rules;
-
-  // The timeouts are set by SetTimers. An infinite timeout kills no process.
-  // A process is killed if it has not registered this long after its start, or still runs this long
-  // after it has left. A coordinator is killed if it has not answered this long after its start.
-  absl::Duration start_timeout = absl::InfiniteDuration();
-  absl::Duration worker_start_timeout = absl::InfiniteDuration();
-  // A process that was registered is killed after it has been missing at the answering coordinator
-  // for this long. A coordinator is killed this long after its last answer.
-  absl::Duration heartbeat_timeout = absl::InfiniteDuration();
-  // Whether the backend itself watches the coordinator (Observation::last_progress_at).
-  bool watch_coordinator = false;
-};
-
-// Sets the three timeouts of the plan from those of the job.
-void SetTimers(const v1::JobSpec& job, JobPlan* plan);
 
 // Delays, failure limits and grace periods of a backend.
 struct Limits {
@@ -138,27 +77,19 @@ struct Limits {
   absl::Duration stop_grace = absl::Seconds(5);
 };
 
-// What ended an instance.
-enum class Cause {
-  kItself,   // the process; code and signal say how
-  kOutside,  // a deletion, an eviction or a lost node; not the fault of the process
-};
-
-// How an instance ended.
-struct Exit {
-  int code = 0;         // exit code, if signal is 0
-  int signal = 0;       // the signal that killed the process; 0: none
-  std::string message;  // the process's last error message, if any
-  Cause cause = Cause::kItself;
-  std::string reason;  // CamelCase, if the backend knows more than code and signal
-};
-
 // Whether a process is registered with the coordinator.
 enum class Registration {
   kUnknown,  // the coordinator's current instance has not answered yet, or the backend cannot tell
   kMissing,  // the process has not registered, or was expelled
   kLeft,     // the process has announced that it leaves
   kRegistered,  // the process is registered
+};
+
+// A process was asked to exit: its deletion was requested, by the backend or by another client.
+struct Removal {
+  std::string reason;  // as Exit::reason
+  // Until then the reason may change, and the process does not count as replaced.
+  absl::Time certain_from = absl::InfinitePast();
 };
 
 // The newest instance in a replica.
@@ -171,6 +102,11 @@ struct ProcessObservation {
   // False: the pod exists, but nothing runs in it yet (it waits for a node, an image, a volume).
   bool begun = true;
   bool running = true;
+  // Set if the process is being removed.
+  std::optional<Removal> removal;
+  // From then on the process is replaced because a new one would be started differently. Only for
+  // processes that have not begun.
+  absl::Time outdated_from = absl::InfiniteFuture();
   // If the coordinator has expelled the process: when it last heard from it. Else InfiniteFuture.
   absl::Time expelled_after = absl::InfiniteFuture();
   // As of Observation::last_progress_at. Not set for the coordinator itself.
@@ -190,6 +126,19 @@ struct Observation {
   std::string phase_code;  // JobProgress.reason_code
   // When the coordinator's current instance last answered; InfinitePast: never, or not known.
   absl::Time last_progress_at = absl::InfinitePast();
+  // When the job last completed a step; InfinitePast: never, or not known. Only for
+  // JobPlan::progress_deadline.
+  absl::Time last_step_at = absl::InfinitePast();
+
+  // The newest instance of the replica; null: there was none.
+  const ProcessObservation* Find(const Replica& replica) const {
+    const auto found = processes.find(replica);
+    return found == processes.end() ? nullptr : &found->second;
+  }
+  bool Running(const Replica& replica) const {
+    const ProcessObservation* process = Find(replica);
+    return process != nullptr && process->running;
+  }
 };
 
 enum class OutcomeKind { kSucceeded, kFailed, kSuspended };
@@ -203,7 +152,9 @@ struct Outcome {
   absl::Duration leave_grace;  // before SIGTERM
 };
 
-// State that a backend keeps between calls, unchanged.
+// State that a backend keeps between calls. Only the policy changes it. A backend that persists it
+// may leave out `restarts`, `registered_instance`, `unexplained`, `terminated` and `killed`, and
+// after the outcome also `replicas`.
 struct Memory {
   struct ReplicaMemory {
     std::string handled_instance;  // the last instance whose end was handled
@@ -232,6 +183,9 @@ struct Memory {
   std::map<Replica, std::string> killed;      // the instance that was sent SIGKILL
 };
 
+// The memory with which a suspended job starts again.
+Memory Resumed(const Memory& memory);
+
 // Decide repeats it until it observes the replica's new instance. The backend reports a start that
 // failed permanently as an instance that ended with exit code 127.
 struct StartProcess {
@@ -248,8 +202,18 @@ struct ReportDeath {
   std::string reason;  // "killed by SIGKILL"
 };
 
+// An exit that users should know of: not of a process that left, nor of a surplus one, nor a
+// consequence of the job's end.
+struct ReportExit {
+  Replica replica;
+  Exit exit;
+  bool counted = false;  // as a failure
+};
+
 struct Decision {
   std::vector<ReportDeath> deaths;
+  std::vector<ReportExit> exits;
+  std::vector<Replica> replaced;  // counted as restarts by this decision
   std::vector<StopProcess> stops;
   std::vector<StartProcess> starts;
   // The desired state to send to the coordinator (SetDesired) whenever it differs from what was
@@ -271,16 +235,6 @@ Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& wo
 // Excludes a pause of the backend itself (it was stopped, or its machine slept) from all timeouts.
 // To be called before the next Decide; `stood_still` is the length of the pause.
 void Forgive(absl::Duration stood_still, Observation* world, Memory* memory);
-
-// "exit code 12", "killed by signal 9 (Killed)"; preceded by the exit's reason, if it has one:
-// "OOMKilled, killed by signal 9 (Killed)".
-std::string ExitText(const Exit& exit);
-
-// The exit reason as a CamelCase word: "OOMKilled", "Evicted", "Killed", "Error", ...
-std::string ReasonOf(const Exit& exit);
-
-// Whether an exit counts as a failure, by the job's failure rules or by default.
-bool IsFailure(const JobPlan& plan, const Replica& replica, const Exit& exit);
 
 }  // namespace sluice::policy
 

@@ -14,6 +14,7 @@
 #include "operator/kube/client.h"
 #include "operator/reconciler/coordinators.h"
 #include "operator/reconciler/decide.h"
+#include "operator/reconciler/expectations.h"
 #include "operator/reconciler/objects.h"
 #include "operator/reconciler/secret_keeper.h"
 #include "operator/runtime/controller.h"
@@ -52,10 +53,6 @@ class JobReconciler final : public runtime::Reconciler {
     // often while such changes continue.
     absl::Duration counts_interval = absl::Seconds(5);
     absl::Duration longest_counts_interval = absl::Minutes(1);
-    // After this time without showing up in the caches, a write counts as undone by another client.
-    // A write that is undone repeatedly is repeated with doubling delays.
-    absl::Duration write_lag = absl::Seconds(10);
-    absl::Duration longest_write_lag = absl::Minutes(30);
     // The shortest time until the next reconciliation of a job in which nothing has changed.
     absl::Duration shortest_rest = absl::Seconds(1);
     // A problem that may pass by itself (an API server or webhook that does not answer) is reported
@@ -86,41 +83,12 @@ class JobReconciler final : public runtime::Reconciler {
   runtime::Result Reconcile(const runtime::Key& key) override;
 
  private:
-  // What was done to a job and may not show in the caches yet.
-  struct Expectations {
+  struct JobState {
     std::string uid;
-    std::vector<std::string> superseded;  // resource versions older than `written`
-    kube::Json written;                   // the job after the last write of its status
-    absl::Time status_written = absl::InfinitePast();
-    absl::Time transition = absl::InfinitePast();  // the last write of a kTransition
-    struct Made {
-      std::string uid;
-      kube::Json object;
-      absl::Time at;
-    };
-    std::map<std::string, Made> created;  // pods, by name
-    struct Removed {
-      bool forced;
-      absl::Time at;
-    };
-    std::map<std::string, Removed> deleted;  // pods, by uid
-    // Pods that are being deleted, by uid. The times are on this process's clock, counted from when
-    // it saw the deletion: the API server's clock may differ, and no pod may be force-deleted
-    // early.
-    struct Leaving {
-      absl::Time timestamp;  // metadata.deletionTimestamp
-      absl::Time asked;
-      absl::Time gone_by;
-    };
-    std::map<std::string, Leaving> leaving;
-    struct Applied {
-      kube::Json object;
-      absl::Time at;
-      int times = 1;       // consecutive writes of this object
-      bool shown = false;  // in the caches since the write
-    };
-    std::map<std::string, Applied> applied;
+    Expectations expectations;
     SecretKeeper secrets;
+    absl::Time status_written = absl::InfinitePast();
+    absl::Time transition = absl::InfinitePast();     // the last write of a kTransition
     Problem refused;                                  // the last one reported
     absl::Time refusal_shown = absl::InfinitePast();  // a change of reason shows at once
     // Since when every attempt has failed with an error that may pass by itself; infinite future:
@@ -132,24 +100,19 @@ class JobReconciler final : public runtime::Reconciler {
     std::map<policy::Replica, std::string> hashes;
   };
 
-  std::shared_ptr<Expectations> ExpectationsOf(const runtime::Key& key, const std::string& uid);
-  kube::Json NewestJob(const kube::Json& cached, Expectations* expectations) const;
-  World Gather(const kube::Json& job, const LastProgress& last_progress,
-               Expectations* expectations) const;
-  std::vector<PodStatus> GatherPods(const std::string& uid, Expectations* expectations) const;
-  // Replaces the deletion times of a pod by those on this process's clock.
-  void UseOwnClock(absl::Time now, Expectations* expectations, PodStatus* pod) const;
+  std::shared_ptr<JobState> StateOf(const runtime::Key& key, const std::string& uid);
+  World Gather(const kube::Json& job, const LastProgress& last_progress, JobState* state) const;
 
   // Each returns OK, or the error that prevented it.
   absl::Status WriteStatus(const kube::Json& job, const World& world, const ReconcilePlan& plan,
-                           Expectations* expectations);
+                           JobState* state);
   absl::Status Act(const kube::Json& job, const World& world, const ReconcilePlan& plan,
-                   Expectations* expectations);
+                   JobState* state);
   absl::Status EnsureObjects(const ObservedJob& job, std::vector<OwnedObject> objects,
-                             Expectations* expectations);
+                             JobState* state);
   absl::Status DropPolicy(const World& world);
   absl::Status DeletePods(const std::string& ns, const std::vector<PodDeletion>& deletions,
-                          Expectations* expectations);
+                          JobState* state);
   struct NewPod {
     kube::Json object;
     std::string template_hash;
@@ -161,24 +124,20 @@ class JobReconciler final : public runtime::Reconciler {
     runtime::ObjectPtr live;  // null: the cache has none
   };
   absl::Status ApplyObjects(const ObservedJob& job, const std::vector<Missing>& objects,
-                            Expectations* expectations);
+                            JobState* state);
   absl::Status ApplyObjects(const ObservedJob& job, const OwnedObject& wanted,
                             const kube::Json* live) const;
   // Runs each task at most once, several at a time (Options::writes_at_once).
   absl::Status InParallel(size_t count, const runtime::TaskPool::Task& task) const;
   absl::Status CreatePods(const World& world, const PodImages& images,
-                          const std::vector<policy::Replica>& replicas, Expectations* expectations);
+                          const std::vector<policy::Replica>& replicas, JobState* state);
   std::string WantedHash(const ObservedJob& job, const policy::Replica& replica,
-                         Expectations* expectations) const;
-  void SyncCoordinator(const World& world, const ReconcilePlan& plan, Expectations* expectations);
-  bool NoteRefusal(const absl::Status& acted, Expectations* expectations) const;
-  // The delay after the n-th write without effect.
-  absl::Duration WriteLag(int times) const;
-  absl::Status ApplyAccessories(const World& world, const ReconcilePlan& plan,
-                                Expectations* expectations);
+                         JobState* state) const;
+  void SyncCoordinator(const World& world, const ReconcilePlan& plan, JobState* state);
+  bool NoteRefusal(const absl::Status& acted, JobState* state) const;
+  absl::Status ApplyAccessories(const World& world, const ReconcilePlan& plan, JobState* state);
   // Stops at the first refusal: the next pod would be refused for the same reason.
-  absl::Status ApplyPods(const World& world, const ReconcilePlan& plan, Expectations* expectations);
-  absl::Time NextLook(const Expectations& expectations, bool keeps_objects) const;
+  absl::Status ApplyPods(const World& world, const ReconcilePlan& plan, JobState* state);
 
   const Options options_;
   kube::Client* const client_;
@@ -186,9 +145,8 @@ class JobReconciler final : public runtime::Reconciler {
   Coordinators* const coordinators_;
   runtime::EventRecorder* const events_;
   const Clock* const clock_;
-  Mutex
-      mutex_;  // protects the map; expectations is used only by the thread that reconciles its job
-  std::map<runtime::Key, std::shared_ptr<Expectations>> expectations_ ABSL_GUARDED_BY(mutex_);
+  Mutex mutex_;  // protects the map; a state is used only by the thread that reconciles its job
+  std::map<runtime::Key, std::shared_ptr<JobState>> states_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::reconciler

@@ -167,7 +167,10 @@ Json WriteRecovery(const Recovery& recovery) {
     WriteCount("workerFailures", static_cast<int64_t>(memory.worker_deaths.size()), &to);
     WriteTime("workerFailuresSince", memory.worker_deaths.front(), &to);
   }
-  if (memory.outcome.has_value()) to["outcome"] = WriteOutcome(*memory.outcome);
+  if (memory.outcome.has_value()) {
+    to["outcome"] = WriteOutcome(*memory.outcome);
+    return to;  // later exits have no effect
+  }
   Json processes = Json::object();
   for (const auto& [replica, kept] : memory.replicas) {
     Json entry = WriteSlot(kept);
@@ -178,12 +181,7 @@ Json WriteRecovery(const Recovery& recovery) {
 }
 
 const Json* FindCondition(const Json& status, absl::string_view type) {
-  const Json* conditions = kube::Find(status, {"conditions"});
-  if (conditions == nullptr || !conditions->is_array()) return nullptr;
-  for (const Json& condition : *conditions) {
-    if (GetString(condition, {"type"}) == type) return &condition;
-  }
-  return nullptr;
+  return kube::FindItem(status, {"conditions"}, "type", type);
 }
 
 bool HasCondition(const Json& status, absl::string_view type) {

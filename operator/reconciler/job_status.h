@@ -13,8 +13,7 @@
 //   worked             roles of which a process was ever ready, in any activation
 //   sizedWorkers       the last number of workers that were all ready (0: not yet)
 //   progressInstance   the last instance of the coordinator that reported: with it, an operator
-//   that
-//                      has just started does not report a running job as idle
+//                      that has just started does not report a running job as idle
 //   suspendingSince    when the operator began to wait for the checkpoint of a suspension
 //   restorations       counted against backoffLimit
 //   workerFailures, workerFailuresSince   counted against the limit within a window. Only the
@@ -22,10 +21,10 @@
 //                      operator failures may be forgotten too early, but never too late
 //   outcome            kind, code, reason, since, leaveSeconds: the end that is in progress, or
 //                      was reached
-//   processes          by replica, only where needed: the pods whose exit was handled and that were
-//                      replaced; failures in a row, and whether the reason was missing data or a
-//                      refusal by the coordinator; when to start again; the pod that is missing at
-//                      the coordinator, and since when
+//   processes          by replica, until the outcome and only where needed: the pods whose exit
+//                      was handled and that were replaced; failures in a row, and whether the
+//                      reason was missing data or a refusal by the coordinator; when to start
+//                      again; the pod that is missing at the coordinator, and since when
 #ifndef SLUICE_OPERATOR_RECONCILER_JOB_STATUS_H_
 #define SLUICE_OPERATOR_RECONCILER_JOB_STATUS_H_
 

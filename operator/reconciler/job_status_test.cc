@@ -18,8 +18,6 @@ TEST(JobStatusTest, ReadsTheRecoveryStateAsItWasWritten) {
   recovery.memory.suspending_since = kNow + absl::Seconds(1);
   recovery.memory.restorations = 2;
   recovery.memory.worker_deaths = {kNow, kNow + absl::Seconds(9)};
-  recovery.memory.outcome = policy::Outcome{
-      policy::OutcomeKind::kFailed, "Code", "why", std::nullopt, kNow, absl::Seconds(7)};
   policy::Memory::ReplicaMemory& replica = recovery.memory.replicas[{v1::WORKER, 4}];
   replica.handled_instance = "a";
   replica.replaced_instance = "b";
@@ -37,11 +35,20 @@ TEST(JobStatusTest, ReadsTheRecoveryStateAsItWasWritten) {
   EXPECT_EQ(read.memory.suspending_since, kNow + absl::Seconds(1));
   EXPECT_EQ(read.memory.restorations, 2u);
   EXPECT_EQ(read.memory.worker_deaths.size(), 2u);
+  EXPECT_EQ(read.memory.replicas.at({v1::WORKER, 4}).start_after, kNow + absl::Seconds(4));
+}
+
+TEST(JobStatusTest, KeepsTheOutcomeAndThenNothingAboutProcesses) {
+  Recovery recovery;
+  recovery.memory.outcome = policy::Outcome{
+      policy::OutcomeKind::kFailed, "Code", "why", std::nullopt, kNow, absl::Seconds(7)};
+  recovery.memory.replicas[{v1::WORKER, 4}].handled_instance = "a";
+  const Recovery read = ReadRecovery({{"recovery", WriteRecovery(recovery)}});
   ASSERT_TRUE(read.memory.outcome.has_value());
   EXPECT_EQ(read.memory.outcome->kind, policy::OutcomeKind::kFailed);
   EXPECT_EQ(read.memory.outcome->reason, "why");
   EXPECT_EQ(read.memory.outcome->leave_grace, absl::Seconds(7));
-  EXPECT_EQ(read.memory.replicas.at({v1::WORKER, 4}).start_after, kNow + absl::Seconds(4));
+  EXPECT_TRUE(read.memory.replicas.empty());
 }
 
 TEST(JobStatusTest, ReadsInvalidStateAsEmpty) {

@@ -120,9 +120,7 @@ Json KillingProbe(int period, int failures) {
 // For a process that starts: it answers before it registers.
 Json StartupProbe(const ObservedJob& job) {
   constexpr int kPeriod = 5;
-  policy::JobPlan plan;
-  policy::SetTimers(job.job.spec, &plan);
-  const double seconds = absl::ToDoubleSeconds(plan.start_timeout);
+  const double seconds = absl::ToDoubleSeconds(policy::PlanOf(job.job.spec).start_timeout);
   return KillingProbe(kPeriod, std::max(1, static_cast<int>(std::ceil(seconds / kPeriod))));
 }
 
@@ -144,11 +142,7 @@ bool HasAddresses(const v1::DataSpec& data) {
 }
 
 bool HasVariable(const Json& container, absl::string_view name) {
-  const Json* variables = kube::Find(container, {"env"});
-  if (variables == nullptr || !variables->is_array()) return false;
-  return std::any_of(variables->begin(), variables->end(), [&](const Json& variable) {
-    return kube::GetString(variable, {"name"}) == name;
-  });
+  return kube::FindItem(container, {"env"}, "name", name) != nullptr;
 }
 
 // `custom`: the user's own program, which need not serve metrics; if it does, the template names
@@ -298,10 +292,7 @@ Json MergeSpec(Json ours, const Json& theirs, const std::string& container_name)
     }
   }
 
-  const Json* containers = kube::Find(theirs, {"containers"});
-  for (size_t i = 0; containers != nullptr && containers->is_array() && i < containers->size();
-       ++i) {
-    const Json& container = (*containers)[i];
+  for (const Json& container : kube::GetList(theirs, {"containers"})) {
     if (kube::GetString(container, {"name"}) != container_name) {
       ours["containers"].push_back(container);
     }
@@ -310,12 +301,8 @@ Json MergeSpec(Json ours, const Json& theirs, const std::string& container_name)
 }
 
 Json TemplateContainer(const Json& pod_template, absl::string_view name) {
-  const Json* containers = kube::Find(pod_template, {"spec", "containers"});
-  if (containers == nullptr || !containers->is_array()) return Json();
-  for (const Json& container : *containers) {
-    if (kube::GetString(container, {"name"}) == name) return container;
-  }
-  return Json();
+  const Json* found = kube::FindItem(pod_template, {"spec", "containers"}, "name", name);
+  return found == nullptr ? Json() : *found;
 }
 
 void MergeMetadata(const ObservedJob& job, const Json& pod_template, Json* metadata) {

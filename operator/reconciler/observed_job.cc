@@ -51,30 +51,23 @@ void ReadStorage(const Json& object, ObservedJob* view) {
 std::vector<policy::FailureRule> ReadFailureRules(const Json& spec) {
   using Action = policy::FailureRule::Action;
   std::vector<policy::FailureRule> rules;
-  const Json* found = kube::Find(spec, {"failurePolicy", "rules"});
-  if (found == nullptr || !found->is_array()) return rules;
-  const auto each = [](const Json& rule, const char* list, const auto& visit) {
-    const Json* values = kube::Find(rule, {list});
-    if (values == nullptr || !values->is_array()) return;
-    for (const Json& value : *values) visit(value);
-  };
-  for (const Json& from : *found) {
+  for (const Json& from : kube::GetList(spec, {"failurePolicy", "rules"})) {
     policy::FailureRule rule;
     const std::string action = GetString(from, {"action"});
     rule.action = action == "FailJob"  ? Action::kFailJob
                   : action == "Ignore" ? Action::kIgnore
                                        : Action::kRestart;
-    each(from, "roles", [&](const Json& value) {
+    for (const Json& value : kube::GetList(from, {"roles"})) {
       for (const v1::Role role : {v1::COORDINATOR, v1::SHARD, v1::WORKER}) {
         if (value == std::string(RoleName(role))) rule.roles.insert(role);
       }
-    });
-    each(from, "exitCodes", [&](const Json& value) {
+    }
+    for (const Json& value : kube::GetList(from, {"exitCodes"})) {
       if (value.is_number_integer()) rule.exit_codes.insert(value.get<int>());
-    });
-    each(from, "reasons", [&](const Json& value) {
+    }
+    for (const Json& value : kube::GetList(from, {"reasons"})) {
       if (value.is_string()) rule.reasons.insert(value.get<std::string>());
-    });
+    }
     rules.push_back(std::move(rule));
   }
   return rules;

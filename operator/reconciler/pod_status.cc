@@ -23,32 +23,11 @@ using kube::GetString;
 using kube::Json;
 
 const Json* Condition(const Json& pod, absl::string_view type) {
-  const Json* conditions = kube::Find(pod, {"status", "conditions"});
-  if (conditions == nullptr || !conditions->is_array()) return nullptr;
-  for (const Json& condition : *conditions) {
-    if (GetString(condition, {"type"}) == type) return &condition;
-  }
-  return nullptr;
+  return kube::FindItem(pod, {"status", "conditions"}, "type", type);
 }
 
 bool IsTrue(const Json* condition) {
   return condition != nullptr && GetString(*condition, {"status"}) == "True";
-}
-
-// The statuses in one of the pod's lists of container statuses.
-std::vector<const Json*> Statuses(const Json& pod, const char* list) {
-  std::vector<const Json*> found;
-  const Json* statuses = kube::Find(pod, {"status", list});
-  if (statuses == nullptr || !statuses->is_array()) return found;
-  for (const Json& status : *statuses) found.push_back(&status);
-  return found;
-}
-
-const Json* ContainerStatus(const Json& pod, absl::string_view name) {
-  for (const Json* status : Statuses(pod, "containerStatuses")) {
-    if (GetString(*status, {"name"}) == name) return status;
-  }
-  return nullptr;
 }
 
 // The kubelet's reasons for a container that has not started and will not start soon.
@@ -71,9 +50,8 @@ Problem SchedulingProblem(const Json& pod, const Json& scheduled) {
   const std::string message = GetString(scheduled, {"message"});
   if (GetString(scheduled, {"reason"}) == "SchedulingGated") {
     std::vector<std::string> gates;
-    const Json* list = kube::Find(pod, {"spec", "schedulingGates"});
-    if (list != nullptr && list->is_array()) {
-      for (const Json& gate : *list) gates.push_back(GetString(gate, {"name"}));
+    for (const Json& gate : kube::GetList(pod, {"spec", "schedulingGates"})) {
+      gates.push_back(GetString(gate, {"name"}));
     }
     return {"SchedulingGated", absl::StrCat("the pod is held back by its scheduling gates (",
                                             absl::StrJoin(gates, ", "),
@@ -115,9 +93,9 @@ Problem WaitingOf(const Json& pod, absl::string_view own, bool begun) {
     return SchedulingProblem(pod, *scheduled);
   }
   for (const char* list : {"initContainerStatuses", "containerStatuses"}) {
-    for (const Json* status : Statuses(pod, list)) {
-      const bool is_own = list[0] == 'c' && GetString(*status, {"name"}) == own;
-      Problem problem = ContainerProblem(*status, is_own, begun);
+    for (const Json& status : kube::GetList(pod, {"status", list})) {
+      const bool is_own = list[0] == 'c' && GetString(status, {"name"}) == own;
+      Problem problem = ContainerProblem(status, is_own, begun);
       if (!problem.empty()) return problem;
     }
   }
@@ -145,14 +123,10 @@ std::string WhatVolumesNeed(const Json& pod) {
       if (!name.empty()) needed.push_back(absl::StrCat(kind.noun, " ", name));
     }
   };
-  const auto each = [](const Json* list, const auto& visit) {
-    if (list == nullptr || !list->is_array()) return;
-    for (const Json& item : *list) visit(item);
-  };
-  each(kube::Find(pod, {"spec", "volumes"}), [&](const Json& volume) {
+  for (const Json& volume : kube::GetList(pod, {"spec", "volumes"})) {
     add(volume);
-    each(kube::Find(volume, {"projected", "sources"}), add);
-  });
+    for (const Json& source : kube::GetList(volume, {"projected", "sources"})) add(source);
+  }
   return absl::StrJoin(needed, ", ");
 }
 
@@ -188,13 +162,10 @@ void ReadSlowStart(const Json& pod, PodStatus* view) {
 
 // The API server keeps a deleted pod until its last finalizer is removed.
 void ReadSlowEnd(const Json& pod, PodStatus* view) {
-  const Json* finalizers = kube::Find(pod, {"metadata", "finalizers"});
-  if (!view->deletion_asked.has_value() || finalizers == nullptr || !finalizers->is_array() ||
-      finalizers->empty()) {
-    return;
-  }
+  const Json& finalizers = kube::GetList(pod, {"metadata", "finalizers"});
+  if (!view->deletion_asked.has_value() || finalizers.empty()) return;
   std::vector<std::string> names;
-  for (const Json& name : *finalizers) {
+  for (const Json& name : finalizers) {
     if (name.is_string()) names.push_back(name.get<std::string>());
   }
   view->slow_from = view->gone_by + kSlowEnd;
@@ -266,8 +237,8 @@ void ReadFinalProgress(PodStatus* view) {
 }
 
 void ReadContainer(const Json& pod, PodStatus* view) {
-  const absl::string_view name = RoleName(view->replica.role);
-  const Json* status = ContainerStatus(pod, name);
+  const Json* status =
+      kube::FindItem(pod, {"status", "containerStatuses"}, "name", RoleName(view->replica.role));
   view->started = view->created;
   if (status == nullptr) return;
   view->image_id = GetString(*status, {"imageID"});
@@ -375,6 +346,14 @@ policy::ProcessObservation Observe(const PodStatus& pod) {
   process.running = !pod.ended;
   process.exit = pod.exit;
   process.ended = pod.ended_at;
+  if (pod.deletion_asked.has_value()) {
+    process.removal.emplace();
+    process.removal->reason = pod.exit.reason;
+    if (pod.exit.reason.empty()) process.removal->reason = pod.node_lost ? "NodeLost" : "Deleted";
+    // Evicted or lost: the reason becomes known later. The successor cannot be created before the
+    // name is free anyway.
+    if (pod.tainted && !pod.ended && !pod.node_lost) process.removal->certain_from = pod.gone_by;
+  }
   return process;
 }
 

@@ -34,10 +34,10 @@ class SecretKeeper {
                                                         const runtime::Informer& cache,
                                                         absl::Time now);
 
-  // When Keep should be called again even if nothing changes.
+  // When Ensure should be called again even if nothing changes.
   absl::Time look_again() const { return look_again_; }
 
-  // The earliest expiry of the processes' certificates, as of the last Keep; infinite future: there
+  // The earliest expiry of the processes' certificates, as of the last Ensure; infinite future: there
   // are none.
   absl::Time expiry() const { return expiry_; }
 

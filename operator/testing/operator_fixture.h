@@ -4,6 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "operator/kube/http_client.h"
+#include "operator/kube/object.h"
 #include "operator/testing/fake_cluster.h"
 
 namespace sluice {
@@ -13,6 +19,20 @@ class OperatorFixture : public ::testing::Test {
   // Creates job "a" with one shard and two workers and `patch` merged into it, and lets it train.
   void Train(const kube::Json& patch = kube::Json::object()) {
     ASSERT_TRUE(cluster_.Train("a", patch));
+  }
+
+  // Of job "a".
+  int64_t Restarts(const std::string& role) {
+    return kube::GetInt(cluster_.Status("a"), {"restarts", role});
+  }
+  kube::Json LastFailure() { return cluster_.Status("a")["lastFailures"][0]; }
+  std::string Summary() { return kube::GetString(cluster_.Status("a"), {"summary"}); }
+
+  // A user with kubectl.
+  kube::HttpClient Admin() {
+    kube::HttpClient::Options options;
+    options.sleep = [](absl::Duration) {};
+    return kube::HttpClient(&cluster_.server, options);
   }
 
   FakeCluster cluster_;

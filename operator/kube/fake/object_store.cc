@@ -64,9 +64,7 @@ void RemoveFinalizer(Json* object, const std::string& name) {
 
 std::vector<std::string> OwnerUids(const Json& object, bool blocking_only) {
   std::vector<std::string> uids;
-  const Json* owners = Find(object, {"metadata", "ownerReferences"});
-  if (owners == nullptr || !owners->is_array()) return uids;
-  for (const Json& owner : *owners) {
+  for (const Json& owner : GetList(object, {"metadata", "ownerReferences"})) {
     const Json* blocks = Find(owner, {"blockOwnerDeletion"});
     const bool blocking = blocks != nullptr && blocks->is_boolean() && blocks->get<bool>();
     if (!blocking_only || blocking) uids.push_back(GetString(owner, {"uid"}));

@@ -1,0 +1,396 @@
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "operator/api/resume.h"
+#include "operator/reconciler/report.h"
+#include "services/checkpoint/existing_job.h"
+
+namespace sluice::reconciler {
+namespace {
+
+using kube::Json;
+using policy::OutcomeKind;
+using policy::ReplicaName;
+using runtime::EventRecord;
+using Type = EventRecord::Type;
+using Progress = v1::JobProgress;
+
+constexpr size_t kMaxNamed = 5;  // pods named in one message
+
+std::string Names(const std::vector<std::string>& names) {
+  const size_t shown = std::min(names.size(), kMaxNamed);
+  std::string text = absl::StrJoin(names.begin(), names.begin() + shown, ", ");
+  if (shown < names.size()) absl::StrAppend(&text, " and ", names.size() - shown, " more");
+  return text;
+}
+
+// What the judgements depend on.
+struct Case {
+  Case(const Facts& facts, const Json& status_so_far);
+
+  const Facts& facts;
+  const Json& status;
+
+  // Names of replicas that have no ready pod, and of some of them why.
+  std::vector<std::string> missing;
+  std::vector<std::string> without_data;
+  std::vector<std::string> refused;
+  std::vector<std::string> failing;  // with the number of failures in a row
+  Problem waiting;                   // of the first pod that waits
+
+  // Suspended, not to continue with another size or mode.
+  bool Stopped() const {
+    return facts.stopped && facts.EndedAs(OutcomeKind::kSuspended) && !facts.resizing &&
+           !facts.switching;
+  }
+  bool Suspending() const { return facts.job.job.suspend && !facts.Over() && !Stopped(); }
+  // Whether no pod is wanted.
+  bool Idle() const {
+    return facts.Outcome().has_value() || !facts.Accepted() || facts.recovery.shards == 0;
+  }
+  bool Was(absl::string_view condition) const { return HasCondition(status, condition); }
+
+  // The reason of Running while it is False.
+  std::string WhyNotRunning() const;
+  // The newest failure with this reason, or with any reason if it is empty.
+  std::string LastFailure(absl::string_view reason = "") const;
+
+ private:
+  void Look(const policy::Replica& replica);
+};
+
+Case::Case(const Facts& given, const Json& status_so_far) : facts(given), status(status_so_far) {
+  if (facts.recovery.shards == 0) return;
+  Look(policy::kCoordinator);
+  for (uint32_t i = 0; i < facts.recovery.shards; ++i) Look({v1::SHARD, i});
+  for (uint32_t i = 0; i < facts.plan.workers; ++i) Look({v1::WORKER, i});
+}
+
+void Case::Look(const policy::Replica& replica) {
+  const PodStatus* pod = facts.PodAt(replica);
+  if (pod != nullptr && pod->ready && !pod->deletion_asked.has_value()) return;
+  const std::string name = ReplicaName(replica);
+  missing.push_back(name);
+  if (pod != nullptr && waiting.empty()) {
+    const Problem& problem = WaitingAt(*pod, facts.now);
+    if (!problem.empty()) {
+      waiting = {problem.reason, absl::StrCat(pod->name, ": ", problem.message)};
+    }
+  }
+
+  const auto& replicas = facts.recovery.memory.replicas;
+  const auto kept = replicas.find(replica);
+  if (facts.Outcome().has_value() || kept == replicas.end() || kept->second.failures_in_row == 0) {
+    return;
+  }
+  if (kept->second.data_missing) without_data.push_back(name);
+  if (kept->second.refused) refused.push_back(name);
+  failing.push_back(absl::StrCat(name, " (", kept->second.failures_in_row, ")"));
+}
+
+std::string Case::WhyNotRunning() const {
+  if (facts.Over()) return facts.EndedAs(OutcomeKind::kSucceeded) ? "Succeeded" : "Failed";
+  if (Stopped()) return "Suspended";
+  if (Suspending()) return "Suspending";
+  if (!facts.Accepted()) return facts.job.problem.reason;
+  if (facts.phase == Progress::INITIALIZING) return "Initializing";
+  return facts.resizing || facts.switching ? "Restarting" : "Starting";
+}
+
+std::string Case::LastFailure(absl::string_view reason) const {
+  for (const Json& failure : kube::GetList(status, {"lastFailures"})) {
+    if (!reason.empty() && kube::GetString(failure, {"reason"}) != reason) continue;
+    return absl::StrCat("; the last: ", kube::GetString(failure, {"pod"}), ": ",
+                        kube::GetString(failure, {"message"}));
+  }
+  return "";
+}
+
+// ---- what degrades a job, the most important first; empty: nothing of this kind
+
+Problem Blocked(const Case& c) {
+  return c.facts.world.refused.empty() ? c.waiting : c.facts.world.refused;
+}
+
+Problem WithoutData(const Case& c) {
+  if (c.without_data.empty()) return {};
+  return {kDataMissing,
+          absl::StrCat("waiting for data: ", Names(c.without_data), c.LastFailure(kDataMissing))};
+}
+
+Problem RefusedByCoordinator(const Case& c) {
+  if (c.refused.empty()) return {};
+  return {kRefused, absl::StrCat("refused by the coordinator, restarted after 1 s, 2 s, ... 30 s: ",
+                                 Names(c.refused), c.LastFailure(kRefused))};
+}
+
+Problem Failing(const Case& c) {
+  if (c.failing.empty()) return {};
+  return {"ProcessesFailing",
+          absl::StrCat("failing (failures in a row): ", Names(c.failing), c.LastFailure())};
+}
+
+Problem Missing(const Case& c) {
+  if (c.missing.empty() || c.facts.recovery.sized_workers == 0) return {};
+  return {"ProcessesMissing", absl::StrCat("not ready: ", Names(c.missing))};
+}
+
+Problem CheckpointProblem(const Case& c) {
+  const v1::JobProgress* progress = c.facts.progress;
+  if (progress == nullptr || !c.facts.progress_is_new || progress->checkpoint().error().empty()) {
+    return {};
+  }
+  return {"CheckpointFailed", progress->checkpoint().error()};
+}
+
+constexpr Problem (*kProblems[])(const Case&) = {&Blocked, &WithoutData, &RefusedByCoordinator,
+                                                 &Failing, &Missing,     &CheckpointProblem};
+
+// ---- conditions
+
+struct Judgement {
+  bool holds = false;
+  std::string reason;
+  std::string message;
+  std::optional<EventRecord> event;  // recorded if the condition's status or reason changes
+};
+
+EventRecord Event(Type type, std::string reason, std::string action, std::string note) {
+  return {type, std::move(reason), std::move(action), std::move(note), ""};
+}
+
+std::optional<Judgement> Accepted(const Case& c) {
+  if (c.facts.Accepted()) return Judgement{true, "Valid"};
+  const Problem& problem = c.facts.job.problem;
+  return Judgement{false, problem.reason, problem.message,
+                   Event(Type::kWarning, problem.reason, "Accept", problem.message)};
+}
+
+std::optional<Judgement> Running(const Case& c) {
+  const Progress::Phase phase = c.facts.phase;
+  const bool active =
+      phase == Progress::TRAINING || phase == Progress::EVALUATING || phase == Progress::SAVING;
+  if (!active || c.facts.Outcome().has_value()) {
+    // A previous operator had a report of this coordinator; this one has none yet.
+    if (c.facts.unsynced && !c.facts.Outcome().has_value()) return std::nullopt;
+    return Judgement{false, c.WhyNotRunning()};
+  }
+
+  Judgement running = {true, phase == Progress::TRAINING     ? "Training"
+                             : phase == Progress::EVALUATING ? "Evaluating"
+                                                             : "Saving"};
+  if (!c.Was("Running")) {
+    running.event = Event(Type::kNormal, "Training", "Train",
+                          absl::StrCat("training continues from step ", c.facts.progress->step(),
+                                       ", attempt ", c.facts.progress->attempt()));
+  }
+  return running;
+}
+
+std::optional<Judgement> Suspended(const Case& c) {
+  if (!c.Stopped()) return Judgement{false, c.Suspending() ? "Suspending" : "NotSuspended"};
+  const std::string& message = c.facts.Outcome()->reason;
+  return Judgement{
+      true, "Suspended", message,
+      Event(Type::kNormal, "Suspended", "Suspend",
+            message.empty() ? "a checkpoint is saved and all pods are gone" : message)};
+}
+
+std::optional<Judgement> Scaling(const Case& c) {
+  const uint32_t shards = c.facts.job.job.spec.parameter_server().replicas();
+  const uint32_t sized = c.facts.recovery.sized_workers;
+  const uint32_t workers = c.facts.plan.workers;
+  const bool ended = c.facts.Outcome().has_value();
+
+  Judgement scaling = {true};
+  if (c.facts.resizing && !c.facts.Over()) {
+    scaling.reason = "ScalingShards";
+    scaling.message =
+        absl::StrCat(c.facts.recovery.shards, " -> ", shards,
+                     " shards: the job saves a checkpoint and continues with the new number");
+  } else if (!ended && sized != 0 && sized != workers) {
+    scaling.reason = "ScalingWorkers";
+    scaling.message = absl::StrCat(sized, " -> ", workers, " workers");
+  } else {
+    scaling = {false, "NotScaling"};
+    if (c.Was("Scaling") && !ended) {
+      scaling.event =
+          Event(Type::kNormal, "Scaled", "Scale",
+                absl::StrCat(c.facts.recovery.shards, " shards and ", workers, " workers"));
+    }
+    return scaling;
+  }
+  scaling.event = Event(Type::kNormal, scaling.reason, "Scale", scaling.message);
+  return scaling;
+}
+
+std::optional<Judgement> Ready(const Case& c) {
+  if (c.Idle()) return Judgement{false, c.WhyNotRunning()};
+  if (c.missing.empty()) return Judgement{true, "AllReady"};
+  const Problem problem = Blocked(c);
+  return Judgement{false, problem.empty() ? "NotAllReady" : problem.reason,
+                   absl::StrCat("not ready: ", Names(c.missing))};
+}
+
+std::optional<Judgement> Degraded(const Case& c) {
+  Problem problem;
+  for (const auto judge : kProblems) {
+    if (problem.empty() && !c.Idle()) problem = judge(c);
+  }
+  if (problem.empty()) return Judgement{false, "NotDegraded"};
+
+  Judgement degraded = {true, problem.reason, problem.message};
+  // Exits of pods have events of their own.
+  if (problem.reason != "ProcessesFailing" && problem.reason != "ProcessesMissing") {
+    degraded.event = Event(Type::kWarning, problem.reason, "Reconcile", problem.message);
+  }
+  return degraded;
+}
+
+// Whether a changed field needs no restart by the user. The operator sends the first to the
+// coordinator, starts a new activation for the next three, and reads the others itself.
+bool TakesEffectAtOnce(const std::string& path) {
+  for (const char* known :
+       {"spec.worker.replicas", "spec.parameterServer.replicas", "spec.training.mode",
+        "spec.training.maxStaleness", "spec.backoffLimit", "spec.timeouts.startSeconds"}) {
+    if (path == known) return true;
+  }
+  return false;
+}
+
+// Fields of the spec that changed after the coordinator had read them.
+std::vector<std::string> FieldsPending(const Facts& facts) {
+  std::vector<std::string> fields;
+  const PodStatus* pod = facts.PodAt(policy::kCoordinator);
+  if (pod == nullptr || !pod->begun || pod->ended || pod->started_with.empty()) return fields;
+  api::TrainingJob before, after;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  if (!google::protobuf::util::JsonStringToMessage(pod->started_with, &before.spec, options).ok()) {
+    return fields;
+  }
+  after.spec = facts.job.job.spec;
+  for (api::ManifestChange& change : api::CompareJobs(before, after)) {
+    if (!TakesEffectAtOnce(change.path)) fields.push_back(std::move(change.path));
+  }
+  return fields;
+}
+
+std::string Images(const PodImages& images) {
+  return images.server == images.worker ? images.server
+                                        : absl::StrCat(images.server, ", ", images.worker);
+}
+
+std::optional<Judgement> SpecNotInEffect(const Case& c) {
+  const Facts& facts = c.facts;
+  if (c.Idle()) return Judgement{false, "AllInEffect"};
+  const bool other_images = facts.recovery.images != facts.world.images;
+  const bool newer_defaults = other_images && facts.job.job.image.empty();
+  std::vector<std::string> fields = FieldsPending(facts);
+  if (other_images && !newer_defaults) fields.push_back("spec.image");
+  if (fields.empty() && !newer_defaults) return Judgement{false, "AllInEffect"};
+
+  std::string message;
+  if (!fields.empty()) {
+    message = absl::StrCat(
+        "the running coordinator keeps the old values of ", absl::StrJoin(fields, ", "),
+        "; the new values take effect when it restarts: to apply them now, suspend the job and "
+        "resume it");
+  }
+  if (newer_defaults) {
+    absl::StrAppend(&message, message.empty() ? "" : "; ", "newer default images (",
+                    Images(facts.world.images),
+                    ") take effect when the job is suspended and resumed; ",
+                    "until then its pods run ", Images(facts.recovery.images));
+  }
+  const std::string reason = fields.empty() ? "ImagesPending" : "FieldsPending";
+  return Judgement{true, reason, message, Event(Type::kNormal, reason, "Reconcile", message)};
+}
+
+std::optional<Judgement> Succeeded(const Case& c) {
+  if (!c.facts.EndedAs(OutcomeKind::kSucceeded)) {
+    return Judgement{false, c.facts.Over() ? "Failed" : "NotFinished"};
+  }
+  const policy::Outcome& outcome = *c.facts.Outcome();
+  if (outcome.code == kNothingTrained) {
+    return Judgement{true, kNothingTrained, outcome.reason,
+                     Event(Type::kNormal, kNothingTrained, "Complete", outcome.reason)};
+  }
+  return Judgement{true, "Completed", outcome.reason,
+                   Event(Type::kNormal, "Succeeded", "Complete",
+                         absl::StrCat("training is complete at step ",
+                                      kube::GetInt(c.status, {"training", "step"})))};
+}
+
+std::optional<Judgement> Failed(const Case& c) {
+  if (!c.facts.EndedAs(OutcomeKind::kFailed)) return Judgement{false, "NotFailed"};
+  const policy::Outcome& outcome = *c.facts.Outcome();
+  const std::string reason = outcome.code.empty() ? "Ended" : outcome.code;
+  return Judgement{true, reason, outcome.reason,
+                   Event(Type::kWarning, reason, "Fail", outcome.reason)};
+}
+
+std::optional<Judgement> DirectoryInUse(const Case& c) {
+  if (c.facts.EndedAs(OutcomeKind::kFailed) &&
+      c.facts.Outcome()->code == kCheckpointDirectoryInUse) {
+    return Judgement{true, "OtherCheckpoints", c.facts.Outcome()->reason};
+  }
+  if (FindCondition(c.status, kCheckpointDirectoryInUse) == nullptr) return std::nullopt;
+  return Judgement{false, "NotInUse"};
+}
+
+struct Condition {
+  const char* type;
+  // nullopt: the condition stays as it is.
+  std::optional<Judgement> (*judge)(const Case&);
+};
+constexpr Condition kConditions[] = {
+    {"Accepted", &Accepted},
+    {"Running", &Running},
+    {"Suspended", &Suspended},
+    {"Scaling", &Scaling},
+    {"Ready", &Ready},
+    {"Degraded", &Degraded},
+    {"SpecNotInEffect", &SpecNotInEffect},
+    {"Succeeded", &Succeeded},
+    {"Failed", &Failed},
+    {kCheckpointDirectoryInUse, &DirectoryInUse},
+};
+
+// One word for the state of the job.
+std::string Summary(const Case& c) {
+  const Facts& facts = c.facts;
+  if (!facts.Accepted()) return "Invalid";
+  if (facts.Over() || c.Stopped() || c.Suspending()) return c.WhyNotRunning();
+  if (facts.resizing) return "Scaling";
+  if (facts.switching) return "SwitchingMode";
+  if (c.Was("Running")) {
+    return kube::GetString(*FindCondition(c.status, "Running"), {"reason"});
+  }
+  for (const auto judge : {&Blocked, &WithoutData, &RefusedByCoordinator, &Failing}) {
+    if (Problem problem = judge(c); !problem.empty()) return problem.reason;
+  }
+  return kube::Find(c.status, {"training", "step"}) != nullptr ? "Recovering" : "Starting";
+}
+
+}  // namespace
+
+void JudgeConditions(const Facts& facts, Json* status, std::vector<EventRecord>* events) {
+  const Case c(facts, *status);
+  for (const Condition& condition : kConditions) {
+    std::optional<Judgement> judgement = condition.judge(c);
+    if (!judgement.has_value()) continue;
+    const bool changed = SetCondition(condition.type, judgement->holds, judgement->reason,
+                                      judgement->message, facts.job.generation, facts.now, status);
+    if (changed && judgement->event.has_value()) events->push_back(*std::move(judgement->event));
+  }
+  (*status)["summary"] = Summary(c);
+}
+
+}  // namespace sluice::reconciler

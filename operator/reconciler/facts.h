@@ -1,0 +1,63 @@
+// What a reconciliation knows of a job. DecideJob fills it in; the status and the events are a
+// function of it (report.h).
+#ifndef SLUICE_OPERATOR_RECONCILER_FACTS_H_
+#define SLUICE_OPERATOR_RECONCILER_FACTS_H_
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "operator/policy/policy.h"
+#include "operator/reconciler/decide.h"
+#include "operator/reconciler/job_status.h"
+#include "operator/reconciler/observed_job.h"
+#include "operator/reconciler/pod_status.h"
+#include "proto/jobcontrol.pb.h"
+
+namespace sluice::reconciler {
+
+struct Facts {
+  Facts(const World& world_seen, absl::Time time) : world(world_seen), now(time) {
+    plan = policy::PlanOf(job.job.spec);
+    recovery = ReadRecovery(world.status);
+    for (const PodStatus& pod : world.pods) pods[pod.replica] = &pod;
+  }
+
+  const World& world;
+  const ObservedJob& job = world.job;
+  const absl::Time now;
+  std::map<policy::Replica, const PodStatus*> pods;
+
+  Recovery recovery;  // to be written
+  policy::JobPlan plan;
+  bool resizing = false;   // stopping, to continue with another number of shards
+  bool switching = false;  // stopping, to continue in another mode
+
+  // Of the coordinator's current instance; STARTING if it has reported nothing.
+  v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
+  const v1::JobProgress* progress = nullptr;  // the newest, of any instance; null: none
+  bool progress_is_new = false;               // `progress` is of the current instance
+  bool unsynced = false;  // this operator has no report of the coordinator; a previous one had
+
+  // From the policy's decision.
+  std::vector<policy::ReportExit> exits;
+  std::vector<policy::Replica> replaced;
+  bool stopped = false;  // the job has ended and no pod runs
+
+  const PodStatus* PodAt(const policy::Replica& replica) const {
+    const auto found = pods.find(replica);
+    return found == pods.end() ? nullptr : found->second;
+  }
+  bool Accepted() const { return job.problem.empty() || recovery.shards != 0; }
+  const std::optional<policy::Outcome>& Outcome() const { return recovery.memory.outcome; }
+  bool EndedAs(policy::OutcomeKind kind) const {
+    return Outcome().has_value() && Outcome()->kind == kind;
+  }
+  // Succeeded or failed.
+  bool Over() const { return Outcome().has_value() && !EndedAs(policy::OutcomeKind::kSuspended); }
+};
+
+}  // namespace sluice::reconciler
+
+#endif  // SLUICE_OPERATOR_RECONCILER_FACTS_H_

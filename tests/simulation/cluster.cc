@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
 #include "tests/simulation/hostile_process.h"
@@ -196,6 +198,11 @@ void Cluster::TraceMessage(const std::string& from, const std::string& to,
 }
 
 Outcome Cluster::Run() {
+  const bool all_rules = scenario_.coordinator_rules == nullptr &&
+                         scenario_.shard_rules == nullptr && scenario_.worker_rules == nullptr;
+  std::optional<WithoutDebugChecks> without_checks;
+  if (!all_rules) without_checks.emplace();
+
   StartCoordinator();
   for (uint32_t index = 0; index < scenario_.shards; ++index) StartShard(index);
   for (uint32_t index = 0; index < scenario_.workers; ++index) StartWorker(index);

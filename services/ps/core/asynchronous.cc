@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/ps/core/norm_exchange.h"
 #include "services/ps/core/staleness.h"
 
@@ -46,6 +47,8 @@ UpdateFacts Asynchronous::FactsOf(uint64_t worker) const {
   facts.permit = arbiter_.PermitOf(worker);
   const auto staged = staged_.find(worker);
   if (staged == staged_.end()) return facts;
+  SLUICE_DCHECK(staged->second.clock > facts.applied || !state_.failure.empty(),
+                "an update is staged only until it is applied");
   facts.staged = staged->second.clock;
   facts.whole = IsWhole(staged->second);
   facts.named = !staged->second.complete.empty();
@@ -185,6 +188,9 @@ UpdateArguments Asynchronous::Arguments(const Staged& staged) const {
 }
 
 void Asynchronous::SendStaged(Stream& stream, uint64_t clock, const Staged* staged) {
+  SLUICE_DCHECK(staged == nullptr || !NeedsNorms(state_.job) ||
+                    staged->norms.size() == state_.view->owned().size(),
+                "R6: an acked update is measured whole");
   v1::Header header = state_.NewHeader();
   v1::Staged& body = *header.mutable_staged();
   body.set_clock(clock);
@@ -237,7 +243,11 @@ absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply) {
 
 void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
   const uint64_t worker = stream.incarnation();
+  SLUICE_DCHECK(state_.MayChange(), "R2: a shard that keeps a promise applies nothing");
+  SLUICE_DCHECK(staged_.count(worker) > 0 || state_.view->owned().empty(),
+                "an update is staged before it is applied");
   Staged& staged = staged_[worker];
+  SLUICE_DCHECK(IsWhole(staged), "R6: an update is applied whole");
   staged.ordinal = apply.ordinal();
   v1::ClockRecord record;
   record.set_worker(worker);
@@ -252,9 +262,12 @@ void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
     record.set_square_sum(square_sum);
     record.set_non_finite(!staged.offender.empty());
   }
+  const uint64_t samples_before = ledger_.Count();
   const bool applied = ApplyStaged(worker, staged, record);
   staged_.erase(worker);
   if (!applied) return;  // the job has failed
+  SLUICE_DCHECK(ledger_.Count() == samples_before + FromProto(apply.samples()).size(),
+                "a sample is applied once");
   SetVersions();
   SendApplied(stream, apply);
   AnswerWaiting();
@@ -263,6 +276,9 @@ void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
 
 // False if a gradient is not finite and the job fails for it; then nothing of this shard changed.
 bool Asynchronous::ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockRecord& record) {
+  SLUICE_DCHECK(record.clock() > AppliedClock(worker), "R8: a clock is applied once");
+  SLUICE_DCHECK(record.clock() == staged.clock || state_.view->owned().empty(),
+                "an update is applied under its own clock");
   const bool skip =
       record.non_finite() && state_.job.training().non_finite() == v1::TrainingSpec::SKIP;
   if (!skip && !staged.offender.empty()) {
@@ -304,6 +320,8 @@ void Asynchronous::SetVersions() {
 }
 
 void Asynchronous::SendApplied(Stream& stream, const v1::Apply& apply) {
+  SLUICE_DCHECK(apply.clock() <= AppliedClock(stream.incarnation()),
+                "an update is acked as applied once it is applied");
   v1::Header header = state_.NewHeader();
   header.mutable_applied()->set_clock(apply.clock());
   header.mutable_applied()->set_version(state_.updates);
@@ -404,7 +422,10 @@ const std::vector<BlockRef>* Asynchronous::PulledBy(uint64_t worker, uint32_t pa
   const auto of_worker = pulled_.find(worker);
   if (of_worker == pulled_.end()) return nullptr;
   const auto found = of_worker->second.find(partition);
-  return found == of_worker->second.end() ? nullptr : &found->second;
+  if (found == of_worker->second.end()) return nullptr;
+  SLUICE_DCHECK(found->second.size() == state_.model->BlockCount(partition),
+                "a pulled version is kept whole");
+  return &found->second;
 }
 
 // ---------------------------------------------------------------- leases and permits
@@ -441,6 +462,8 @@ absl::Status Asynchronous::OnPermitRequest(Stream& stream, const v1::PermitReque
 void Asynchronous::AnswerWaiting() {
   if (state_.MayChange()) {
     for (Arbiter::Answer& answer : arbiter_.TakeAnswers()) {
+      SLUICE_DCHECK(answer.lease.has_value() != answer.permit.has_value(),
+                    "an answer is a lease or a permit");
       Stream* const stream = streams_.FindWorker(answer.worker);
       if (stream == nullptr) continue;  // it requests again on its next stream
       v1::Header header = state_.NewHeader();
@@ -455,6 +478,7 @@ void Asynchronous::AnswerWaiting() {
     Stream* const stream = streams_.Find(waiting.stream);
     if (stream == nullptr) continue;
     if (MayAnswer(*stream, waiting.pull)) {
+      SLUICE_DCHECK(stream->parked_pulls > 0, "a stream's waiting pulls are counted");
       --stream->parked_pulls;
       AnswerPull(*stream, waiting.pull, waiting.rows.get());
     } else {
@@ -464,6 +488,8 @@ void Asynchronous::AnswerWaiting() {
 }
 
 std::vector<StreamId> Asynchronous::ParkedStreams() const {
+  SLUICE_DCHECK(parked_.empty() || state_.view->proto().mode() == v1::BOUNDED_STALENESS,
+                "a pull waits for slow workers only where staleness is bounded");
   std::set<StreamId> streams;
   for (const Parked& waiting : parked_) streams.insert(waiting.stream);
   for (uint64_t worker : arbiter_.Waiting()) {
@@ -549,6 +575,8 @@ void Asynchronous::Clear() {
 void Asynchronous::FillPauseReply(v1::PauseReply* reply) const {
   for (const auto& [worker, record] : clocks_) *reply->add_clocks() = record;
   for (const auto& [worker, staged] : staged_) {
+    SLUICE_DCHECK(state_.view->MemberIndex(worker).has_value() || !state_.failure.empty(),
+                  "updates are staged of members only");
     if (!IsWhole(staged)) continue;
     v1::StagedUpdate& entry = *reply->add_staged();
     entry.set_worker(worker);
@@ -580,6 +608,7 @@ std::vector<uint64_t> Asynchronous::Awaited() const {
   }
   const std::vector<uint64_t> waiting = arbiter_.Waiting();  // for a permit that other workers hold
   for (const auto& [worker, since] : progressed_) {
+    SLUICE_DCHECK(arbiter_.HoldsLease(worker), "progress is awaited of lease holders");
     if (state_.now < since + limit) continue;
     if (std::find(waiting.begin(), waiting.end(), worker) == waiting.end()) {
       awaited.push_back(worker);

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/common/arithmetic/kernels.h"
+#include "services/common/check.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::ps {
@@ -29,6 +30,10 @@ SlotSpans<Compute> OpenSlots(const BlockInfo& info, absl::Span<const SlotSpec> s
   for (size_t i = 0; i < specs.size(); ++i) {
     MutableBlockRef block = pool.Take(info.sum_bytes);
     spans.out[i] = block->MutableAs<Compute>();
+    SLUICE_DCHECK((now.slots[i] != nullptr) == (now.count > 0),
+                  "a block has optimizer state from its first update on");
+    SLUICE_DCHECK(now.slots[i] == nullptr || now.slots[i]->size() == info.sum_bytes,
+                  "optimizer state has the size of the block's sums");
     if (now.slots[i] != nullptr) {
       spans.in[i] = now.slots[i]->As<Compute>();
     } else {
@@ -77,6 +82,9 @@ absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
                             const UpdateArguments& arguments, const BlockState& now,
                             const BlockRef& base, Sum& sum, BlockPool& pool, BlockState* next) {
   using Compute = ComputeType<T>;
+  SLUICE_DCHECK(now.parameters->size() == info.bytes, "a block has its layout's size");
+  SLUICE_DCHECK(base == nullptr || base->size() == info.bytes,
+                "a delay is compensated with an earlier version of the same block");
   if (sum.rows.has_value()) {
     if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
   }
@@ -126,6 +134,8 @@ absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
 
 void CopyParts(absl::Span<const RowPart> parts, size_t element, const Block& from, Block& to) {
   for (const RowPart& part : parts) {
+    SLUICE_DCHECK((part.offset + part.count) * element <= std::min(from.size(), to.size()),
+                  "rows are rows of the block");
     std::memcpy(to.mutable_bytes().data() + part.offset * element,
                 from.bytes().data() + part.offset * element, part.count * element);
   }
@@ -148,6 +158,7 @@ void StepRows(const Optimizer& optimizer, const StepArguments& step, const Block
     optimizer.Step(step, SubRange<T>(whole, slots, part.offset, rest.subspan(0, part.count)));
     rest.remove_prefix(part.count);
   }
+  SLUICE_DCHECK(rest.empty(), "every value of a row sum is part of a row");
 }
 
 // out = now + factor * change.
@@ -172,6 +183,7 @@ absl::Status ChangeBuffer(const BlockInfo& info, const UpdateArguments& argument
   using Compute = ComputeType<T>;
   if (absl::Status whole = Materialize(info, pool, sum); !whole.ok()) return whole;
   const absl::Span<const Compute> change = std::as_const(*sum->block).As<Compute>();
+  SLUICE_DCHECK(change.size() == info.count, "a buffer's change has the buffer's elements");
   if (arguments.check_finite && FirstNonFinite(change).has_value()) return NonFinite();
   MutableBlockRef parameters = pool.Take(info.bytes);
   AddChange<T>(arguments.buffer_scale, now.parameters->As<T>(), change, parameters->MutableAs<T>());
@@ -198,6 +210,7 @@ BlockState Advance(const BlockInfo& info, const BlockState& now, BlockPool& pool
 absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
                          const UpdateArguments& arguments, const BlockState& now,
                          const BlockRef& base, Sum* sum, BlockPool& pool, BlockState* next) {
+  SLUICE_DCHECK(next != &now, "a version is written beside the current one");
   if (info.kind == v1::COUNTER) {
     *next = Advance(info, now, pool);
     return absl::OkStatus();
@@ -247,6 +260,9 @@ BlockState UpdateRows(const ShardModel& model, const BlockInfo& info,
                       const UpdateArguments& arguments, const BlockState& now,
                       const WritableBlock& target, absl::Span<const RowPart> behind,
                       const RowSum& sum) {
+  SLUICE_DCHECK(now.count > 0, "rows are updated where the optimizer has written every element");
+  SLUICE_DCHECK(target.parameters != nullptr && target.parameters->size() == info.bytes,
+                "rows are written over a version of the same block");
   const Optimizer& optimizer = *model.group(info).optimizer;
   const StepArguments step = ArgumentsOfStep(model, info, arguments, now);
   const size_t slots = optimizer.slots().size();

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/core/norm_exchange.h"
@@ -69,6 +70,7 @@ absl::Status CheckOwned(const ShardState& state, const Numbers& partitions) {
 }
 
 absl::Status CheckClock(const UpdateFacts& facts, uint64_t clock) {
+  SLUICE_DCHECK(facts.applied <= facts.highest_clock, "an applied clock was allowed");
   if (clock <= facts.highest_clock) return absl::OkStatus();
   return Invalid("clock ", clock, " is ahead of the worker, whose next update is ",
                  facts.highest_clock, " at most");
@@ -82,6 +84,7 @@ absl::Status CheckPermit(const ShardState& state, const UpdateFacts& facts, uint
 
 absl::Status CheckOrdinal(const ShardState& state, const UpdateFacts& facts, uint64_t ordinal) {
   if (state.view->is_arbiter()) {
+    SLUICE_DCHECK(facts.permit != nullptr, "an ordinal is compared with that of a permit");
     if (ordinal == facts.permit->ordinal()) return absl::OkStatus();
     return Invalid("ordinal ", ordinal, " is not the permit's, ", facts.permit->ordinal());
   }
@@ -184,6 +187,7 @@ size_t HeaderMemory(const v1::Header& header) {
 namespace {
 
 absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1::Push& push) {
+  SLUICE_DCHECK(member < state.view->members(), "contributions are checked of members only");
   const Interval range = FromProto(push.microbatches());
   if (range.empty() || !state.view->Assigned(member).ContainsAll(range)) {
     return Invalid("microbatches ", Name(range), " are not assigned to the sender");
@@ -253,6 +257,7 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
   }
   if (absl::Status owned = CheckOwned(state, pull.partitions()); !owned.ok()) return owned;
   const auto check = [&](uint32_t number) {
+    SLUICE_DCHECK(state.Find(number) != nullptr, "a shard holds the partitions that it owns");
     const uint64_t version = state.Find(number)->version();
     if (pull.version() <= SaturatingSum(version, 1)) return absl::OkStatus();
     return Invalid("version ", pull.version(), " of partition ", number,
@@ -273,6 +278,7 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
 
 absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
                         const v1::Norms& norms) {
+  SLUICE_DCHECK(state.view->synchronous(), "norms are of a synchronous step");
   if (norms.step() > step) {
     return Invalid("norms of step ", norms.step(), " while this shard is at step ", step);
   }
@@ -336,6 +342,8 @@ uint64_t HighestClock(const ShardState& state, uint64_t recorded, bool reported)
 
 absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
                              const v1::Push& push) {
+  SLUICE_DCHECK(facts.staged != 0 || (!facts.whole && !facts.named),
+                "an update without a clock has no content");
   if (push.clock() == 0) return Invalid("a push without a clock");
   if (push.step() != 0 || push.pull_next()) {
     return Invalid("a push of step ", push.step(), " in asynchronous training");
@@ -383,6 +391,7 @@ absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
 
 absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const v1::Apply& apply,
                         const IntervalSet& applied, const GradientNorm* own) {
+  SLUICE_DCHECK(!state.view->synchronous(), "a synchronous view has no updates");
   const bool bare = state.view->owned().empty();
   if (!bare && (facts.staged != apply.clock() || !facts.whole)) {
     return Invalid("Apply of update ", apply.clock(), ", which is not staged whole");
@@ -593,6 +602,7 @@ absl::Status CheckPrepareState(const v1::PrepareState& prepare) {
 }
 
 absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install) {
+  SLUICE_DCHECK(state.model != nullptr, "R12: a first state is loaded before a view is installed");
   const v1::View& view = install.view();
   const auto check = [&]() -> absl::Status {
     // Before synchronous training continues, an asynchronous attempt may finish the samples that

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 #include "services/ps/optimizer/schedule.h"
@@ -51,6 +52,8 @@ ShardModel::ShardModel(v1::OptimizerSpec optimizer, ParameterGroups groups, v1::
     info.rows_apart =
         info.kind == v1::PARAMETER && groups_[info.group].optimizer->KeepsWhereGradientIsZero();
     total_bytes_ += info.bytes;
+    SLUICE_DCHECK(blocks_.empty() || blocks_.back().partition <= info.partition,
+                  "blocks are numbered by partition");
     ++first_block_[info.partition + 1];
     blocks_.push_back(info);
   }
@@ -58,6 +61,7 @@ ShardModel::ShardModel(v1::OptimizerSpec optimizer, ParameterGroups groups, v1::
     if (first_block_[p + 1] > 0) filled_.push_back(p);
     first_block_[p + 1] += first_block_[p];
   }
+  SLUICE_DCHECK(first_block_.back() == blocks_.size(), "each block belongs to one partition");
 }
 
 std::string ShardModel::BlockName(const BlockInfo& block) const {

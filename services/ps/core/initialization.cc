@@ -48,8 +48,8 @@ absl::Status Initialization::Begin() {
         "the job's layers are computed by its shards (training.execution: Server), and this shard "
         "has no LibTorch: start sluice-ps-torch instead of sluice-ps");
   }
-  absl::StatusOr<std::shared_ptr<const ShardModel>> model =
-      ShardModel::Create(prepare_.job(), prepare_.table(), prepare_.layout());
+  absl::StatusOr<std::shared_ptr<const ShardModel>> model = ShardModel::Create(
+      prepare_.job(), prepare_.table(), prepare_.layout(), state_.options.libraries);
   if (!model.ok()) return model.status();
   state_.model = *std::move(model);
   state_.job = prepare_.job();

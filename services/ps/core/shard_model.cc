@@ -10,13 +10,13 @@
 
 namespace sluice::ps {
 
-absl::StatusOr<std::shared_ptr<const ShardModel>> ShardModel::Create(const v1::JobSpec& job,
-                                                                     const v1::TensorTable& table,
-                                                                     const v1::Layout& layout) {
+absl::StatusOr<std::shared_ptr<const ShardModel>> ShardModel::Create(
+    const v1::JobSpec& job, const v1::TensorTable& table, const v1::Layout& layout,
+    const OptimizerLibraries& libraries) {
   if (absl::Status valid = ValidateTable(table); !valid.ok()) return valid;
   if (absl::Status valid = ValidateLayout(table, layout); !valid.ok()) return valid;
   if (absl::Status valid = ValidateSchedule(job.optimizer().schedule()); !valid.ok()) return valid;
-  absl::StatusOr<ParameterGroups> groups = ParameterGroups::Create(job.optimizer());
+  absl::StatusOr<ParameterGroups> groups = ParameterGroups::Create(job.optimizer(), libraries);
   if (!groups.ok()) return groups.status();
   return std::shared_ptr<const ShardModel>(
       new ShardModel(job.optimizer(), *std::move(groups), table, layout));

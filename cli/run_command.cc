@@ -196,9 +196,9 @@ int SayFinished(const Environment& environment, const RunFlags& flags, const std
   const auto storage =
       MakeLocalStorage(environment.files, checkpoint_directory, absl::StrCat("cli-", getpid()));
   if (const auto point = FindRestorePoint(*storage); point.ok() && point->found) {
-    *progress.mutable_checkpoint()->mutable_last() = point->manifest.checkpoint();
+    *progress.mutable_checkpoint()->mutable_last() = point->checkpoint_index.checkpoint();
     progress.mutable_checkpoint()->set_directory(
-        JoinPath(checkpoint_directory, CheckpointDirectory(point->manifest.checkpoint())));
+        JoinPath(checkpoint_directory, CheckpointDirectory(point->checkpoint_index.checkpoint())));
   }
   return SayNothingRuns(environment, flags, name, text, policy::OutcomeKind::kSucceeded, progress,
                         directory.logs());

@@ -22,6 +22,7 @@
 #include "cli/run_program.h"
 #include "cli/tensor_text.h"
 #include "operator/api/enum_names.h"
+#include "proto/job.pb.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/state_dict_extras.h"
@@ -140,19 +141,15 @@ void PrintTensors(const Environment& environment, const CheckpointFlags& flags,
 
 // The name that manifests use.
 std::string ModeText(v1::Mode mode) {
-  for (const auto& [name, value] : api::NamesOf(mode)) {
-    if (value == mode) return name;
-  }
-  return v1::Mode_Name(mode);
+  const std::string name = api::EnumName("spec.training.mode", mode);
+  return name.empty() ? v1::Mode_Name(mode) : name;
 }
 
 std::string OptimizerText(const std::string& written) {
   v1::OptimizerSpec::Name optimizer;
   if (!v1::OptimizerSpec::Name_Parse(written, &optimizer)) return written;
-  for (const auto& [name, value] : api::NamesOf(optimizer)) {
-    if (value == optimizer) return name;
-  }
-  return written;
+  const std::string name = api::EnumName("spec.optimizer.name", optimizer);
+  return name.empty() ? written : name;
 }
 
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {

@@ -1,315 +1,251 @@
 #include "operator/api/codec.h"
 
-#include <cmath>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "operator/api/enum_names.h"
 #include "operator/api/field_table.h"
+#include "services/common/check.h"
 
 namespace sluice::api {
 namespace {
 
 using Json = nlohmann::json;
+using google::protobuf::Descriptor;
+using google::protobuf::EnumValueDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
 
-// An object that may be missing or of another type; then it has no fields.
-class JsonCursor {
- public:
-  explicit JsonCursor(const Json* json) : json_(json) {}
+// ---------------------------------------------------------------- rows and fields of a job
 
-  bool Has(const char* name) const { return Find(name) != nullptr; }
-  JsonCursor operator[](const char* name) const { return JsonCursor(Find(name)); }
+// Where the value of a row is, seen from the message of the rows around it.
+struct JobPlace {
+  bool here = false;                           // an object whose fields are in that message
+  const FieldDescriptor* within = nullptr;     // the fields are in this message of it, if not null
+  std::vector<const FieldDescriptor*> fields;  // more than one: for one item of a list each
+  bool negated = false;
 
-  std::string Str(const char* name) const {
-    const Json* value = Find(name);
-    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
-  }
-  bool Bool(const char* name, bool unset) const {
-    const Json* value = Find(name);
-    return value != nullptr && value->is_boolean() ? value->get<bool>() : unset;
-  }
-  double Num(const char* name, double unset) const {
-    const Json* value = Find(name);
-    return value != nullptr && value->is_number() ? value->get<double>() : unset;
-  }
-  uint64_t Uint(const char* name, uint64_t unset) const {
-    const Json* value = Find(name);
-    return value != nullptr ? ToUint(*value, unset) : unset;
-  }
-  template <typename Enum>
-  Enum Named(const char* name, Enum unset) const {
-    FromName(Str(name), &unset);
-    return unset;
-  }
-  // The items of a list, or values of a map.
-  const Json& Items(const char* name) const {
-    static const Json& none = *new Json(Json::array());
-    const Json* value = Find(name);
-    return value != nullptr && value->is_structured() ? *value : none;
-  }
-
-  static uint64_t ToUint(const Json& value, uint64_t unset) {
-    if (value.is_number_unsigned()) return value.get<uint64_t>();
-    if (value.is_number_integer()) {
-      return value.get<int64_t>() < 0 ? unset : static_cast<uint64_t>(value.get<int64_t>());
-    }
-    if (!value.is_number()) return unset;
-    const double number = value.get<double>();  // 64.0
-    return number >= 0 && number <= 9007199254740992.0 ? static_cast<uint64_t>(number) : unset;
-  }
-
- private:
-  const Json* Find(const char* name) const {
-    if (json_ == nullptr || !json_->is_object()) return nullptr;
-    const auto found = json_->find(name);
-    return found == json_->end() ? nullptr : &*found;
-  }
-
-  const Json* json_;
+  bool nowhere() const { return !here && fields.empty(); }
 };
 
-template <typename Repeated>
-void ReadStrings(const Json& items, Repeated* out) {
-  for (const Json& item : items) {
-    if (item.is_string()) *out->Add() = item.get<std::string>();
+JobPlace PlaceOf(const SchemaNode& row, const Descriptor* parent) {
+  JobPlace place;
+  absl::string_view text = row.field->proto;
+  if (row.field->cluster_only) return place;
+  if (text.empty()) {
+    const FieldDescriptor* field = parent->FindFieldByCamelcaseName(row.name);
+    if (field == nullptr) {
+      field = parent->FindFieldByCamelcaseName(std::string(absl::StripSuffix(row.name, "Seconds")));
+    }
+    if (field != nullptr) place.fields.push_back(field);
+    return place;
   }
-}
-template <typename Repeated>
-void ReadNumbers(const Json& items, Repeated* out) {
-  for (const Json& item : items) {
-    if (item.is_number()) out->Add(item.get<double>());
+  if (text == ".") {
+    place.here = true;
+    return place;
   }
-}
-
-void ReadModel(JsonCursor cursor, v1::ModelSpec* model) {
-  model->set_type(cursor.Named("type", v1::ModelSpec::BUILTIN));
-  model->set_name(cursor.Str("name"));
-  model->set_path(cursor.Str("path"));
-  const Json& dimensions = cursor.Items("dimensions");
-  for (auto it = dimensions.begin(); dimensions.is_object() && it != dimensions.end(); ++it) {
-    (*model->mutable_dimensions())[it.key()] =
-        static_cast<int64_t>(JsonCursor::ToUint(it.value(), 0));
+  place.negated = absl::ConsumePrefix(&text, "!");
+  const auto find = [&](absl::string_view name) {
+    const FieldDescriptor* const field = parent->FindFieldByName(std::string(name));
+    SLUICE_CHECK(field != nullptr, "a row of the table names a field of the job");
+    return field;
+  };
+  const size_t dot = text.find('.');
+  if (dot != absl::string_view::npos) {
+    place.within = find(text.substr(0, dot));
+    parent = place.within->message_type();
+    text.remove_prefix(dot + 1);
   }
-  model->set_dtype(cursor.Named("dtype", v1::DATA_TYPE_UNSPECIFIED));
-  model->set_device(cursor.Str("device"));
-  model->set_embeddings(cursor.Named("embeddings", v1::ModelSpec::ROWS));
-  for (const Json& item : cursor.Items("stages")) {
-    const JsonCursor from(&item);
-    v1::ModelSpec::Stage* stage = model->add_stages();
-    ReadStrings(from.Items("layers"), stage->mutable_layers());
-    stage->set_device(from.Str("device"));
-  }
-}
-
-void ReadSource(JsonCursor cursor, v1::DataSource* source) {
-  source->set_path(cursor.Str("path"));
-  source->set_labels(cursor.Str("labels"));
+  for (absl::string_view name : absl::StrSplit(text, ' ')) place.fields.push_back(find(name));
+  return place;
 }
 
-void ReadCsv(JsonCursor cursor, v1::DataSpec::Csv* csv) {
-  csv->set_label_column(cursor.Str("labelColumn"));
-  ReadStrings(cursor.Items("categoricalColumns"), csv->mutable_categorical_columns());
-  ReadStrings(cursor.Items("numericColumns"), csv->mutable_numeric_columns());
-  csv->set_no_header(!cursor.Bool("header", true));
-  csv->set_delimiter(cursor.Str("delimiter"));
-  csv->set_categories(cursor.Named("categories", v1::DataSpec::Csv::ONE_HOT));
-  csv->set_standardize(cursor.Bool("standardize", false));
-  csv->set_regression(cursor.Bool("regression", false));
+// An object that every job has.
+bool IsAlways(const Field& field) { return field.required || !field.default_json.empty(); }
+
+// ---------------------------------------------------------------- from JSON
+
+bool IsCount(const Json& value) {
+  if (value.is_number_integer()) return value.is_number_unsigned() || value.get<int64_t>() >= 0;
+  // 64.0
+  return value.is_number() && value.get<double>() >= 0 && value.get<double>() <= 9007199254740992.0;
+}
+uint64_t ToCount(const Json& value) {
+  return value.is_number_integer() ? value.get<uint64_t>()
+                                   : static_cast<uint64_t>(value.get<double>());
 }
 
-void ReadSynthetic(JsonCursor cursor, v1::DataSpec::Synthetic* synthetic) {
-  synthetic->set_samples(cursor.Uint("samples", 0));
-  for (const Json& size : cursor.Items("shape")) {
-    synthetic->add_shape(static_cast<int64_t>(JsonCursor::ToUint(size, 0)));
+// Whether a value is of the type of its row.
+bool Fits(const Json& value, const Field& field) {
+  switch (field.type) {
+    case FieldType::kObject:
+    case FieldType::kMap:
+      return value.is_object();
+    case FieldType::kList:
+      return value.is_array() &&
+             (field.min_size != field.max_size || value.size() == field.min_size);
+    case FieldType::kString:
+      return value.is_string() &&
+             (field.values.empty() ||
+              absl::c_linear_search(field.values, value.get_ref<const std::string&>()));
+    case FieldType::kInteger:
+      return IsCount(value);
+    case FieldType::kNumber:
+      return value.is_number();
+    case FieldType::kBoolean:
+      return value.is_boolean();
   }
-  synthetic->set_classes(static_cast<uint32_t>(cursor.Uint("classes", 0)));
-  synthetic->set_seed(cursor.Uint("seed", 0));
-  synthetic->set_vocabulary(static_cast<uint32_t>(cursor.Uint("vocabulary", 0)));
+  return false;
 }
 
-void ReadText(JsonCursor cursor, v1::DataSpec::Text* text) {
-  text->set_sequence_length(static_cast<uint32_t>(cursor.Uint("sequenceLength", 35)));
-  text->set_vocabulary_size(static_cast<uint32_t>(cursor.Uint("vocabularySize", 10000)));
-  text->set_vocabulary(cursor.Str("vocabulary"));
-  text->set_state(cursor.Named("state", v1::DataSpec::Text::ZERO));
-}
-
-void ReadData(JsonCursor cursor, v1::DataSpec* data) {
-  data->set_format(cursor.Named("format", v1::DataSpec::SYNTHETIC));
-  if (cursor.Has("source")) ReadSource(cursor["source"], data->mutable_source());
-  if (cursor.Has("normalize")) {
-    ReadNumbers(cursor["normalize"].Items("mean"), data->mutable_normalize()->mutable_mean());
-    ReadNumbers(cursor["normalize"].Items("std"), data->mutable_normalize()->mutable_std());
+// Removes values of other types than the table's, and fills in all defaults.
+void Complete(const SchemaNode& schema, Json* object) {
+  for (const SchemaNode* child : schema.children) {
+    const Field& field = *child->field;
+    if (field.cluster_only) continue;
+    const auto found = object->find(child->name);
+    if (found != object->end() && !Fits(*found, field)) object->erase(found);
+    if (field.type != FieldType::kObject) continue;
+    if (IsAlways(field) && !object->contains(child->name)) (*object)[child->name] = Json::object();
+    if (object->contains(child->name)) Complete(*child, &(*object)[child->name]);
   }
-  if (cursor.Has("csv")) ReadCsv(cursor["csv"], data->mutable_csv());
-  if (data->format() == v1::DataSpec::TEXT) ReadText(cursor["text"], data->mutable_text());
-  if (data->format() == v1::DataSpec::SYNTHETIC) {
-    Json synthetic = cursor.Has("synthetic") ? cursor.Items("synthetic") : Json::object();
-    if (!synthetic.is_object()) synthetic = Json::object();
-    ApplyDefaults(*FindSchema("spec.data.synthetic"), &synthetic);
-    ReadSynthetic(JsonCursor(&synthetic), data->mutable_synthetic());
-  }
-  data->set_partitioning(cursor.Named("partitioning", v1::DataSpec::SHARED));
-  data->set_no_shuffle(!cursor.Bool("shuffle", true));
-  data->set_max_samples(cursor.Uint("maxSamples", 0));
-  data->set_classes(static_cast<uint32_t>(cursor.Uint("classes", 0)));
-  if (cursor.Has("evaluation")) {
-    const JsonCursor from = cursor["evaluation"];
-    v1::DataSpec::Evaluation* evaluation = data->mutable_evaluation();
-    if (from.Has("source")) ReadSource(from["source"], evaluation->mutable_source());
-    evaluation->set_interval_steps(from.Uint("intervalSteps", 0));
-    evaluation->set_interval_seconds(from.Num("intervalSeconds", 0));
-    evaluation->set_max_samples(from.Uint("maxSamples", 0));
+  ApplyDefaults(schema, object);
+  for (const SchemaNode* child : schema.children) {
+    if (object->contains(child->name)) continue;
+    Json value = DependentDefault(*child->field, *object);
+    if (value.is_null()) continue;
+    (*object)[child->name] = std::move(value);
+    if (!IsAllowed(*child, *object)) object->erase(child->name);
   }
 }
 
-void ReadSchedule(JsonCursor cursor, v1::Schedule* schedule) {
-  schedule->set_type(cursor.Named("type", v1::Schedule::CONSTANT));
-  schedule->set_warmup_steps(cursor.Uint("warmupSteps", 0));
-  schedule->set_step_size(cursor.Uint("stepSize", 0));
-  if (schedule->type() == v1::Schedule::STEP) schedule->set_gamma(cursor.Num("gamma", 0.1));
-  schedule->set_total_steps(cursor.Uint("totalSteps", 0));
-  schedule->set_min_factor(cursor.Num("minFactor", 0));
-}
-
-bool IsAdam(v1::OptimizerSpec::Name name) {
-  return name == v1::OptimizerSpec::ADAM || name == v1::OptimizerSpec::ADAM_W;
-}
-
-// The defaults are those of PyTorch 2.
-void ReadOptimizer(JsonCursor cursor, v1::OptimizerSpec* optimizer) {
-  const v1::OptimizerSpec::Name name = cursor.Named("name", v1::OptimizerSpec::SGD);
-  const bool adagrad = name == v1::OptimizerSpec::ADAGRAD;
-  optimizer->set_name(name);
-  // Add has no learning rate: it adds the updates unchanged.
-  const double learning_rate = name == v1::OptimizerSpec::ADD ? 1 : adagrad ? 1e-2 : 1e-3;
-  optimizer->set_learning_rate(cursor.Num("learningRate", learning_rate));
-  optimizer->set_momentum(cursor.Num("momentum", 0));
-  optimizer->set_dampening(cursor.Num("dampening", 0));
-  optimizer->set_nesterov(cursor.Bool("nesterov", false));
-  optimizer->set_weight_decay(
-      cursor.Num("weightDecay", name == v1::OptimizerSpec::ADAM_W ? 1e-2 : 0));
-  if (IsAdam(name)) {
-    const Json& betas = cursor.Items("betas");
-    const bool given =
-        betas.is_array() && betas.size() == 2 && betas[0].is_number() && betas[1].is_number();
-    optimizer->set_beta1(given ? betas[0].get<double>() : 0.9);
-    optimizer->set_beta2(given ? betas[1].get<double>() : 0.999);
+// Sets a field, or adds an item to a repeated one; `field` is the value's row. A value of another
+// type is left out.
+void Store(const Json& value, const Field& field, bool negated, const FieldDescriptor* to,
+           Message* message) {
+  if (!Fits(value, field)) return;
+  const Reflection& set = *message->GetReflection();
+  const bool add = to->is_repeated();
+  switch (to->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      return add ? set.AddString(message, to, value.get<std::string>())
+                 : set.SetString(message, to, value.get<std::string>());
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return add ? set.AddDouble(message, to, value.get<double>())
+                 : set.SetDouble(message, to, value.get<double>());
+    case FieldDescriptor::CPPTYPE_INT64: {
+      const auto count = static_cast<int64_t>(ToCount(value));
+      return add ? set.AddInt64(message, to, count) : set.SetInt64(message, to, count);
+    }
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return set.SetUInt64(message, to, ToCount(value));
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return set.SetUInt32(message, to, static_cast<uint32_t>(ToCount(value)));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      // As a name, the last one is true.
+      return set.SetBool(
+          message, to,
+          value.is_boolean() ? value.get<bool>() != negated : value == field.values.back());
+    case FieldDescriptor::CPPTYPE_ENUM:
+      if (const EnumValueDescriptor* found =
+              FindEnumValue(*to->enum_type(), value.get_ref<const std::string&>())) {
+        set.SetEnum(message, to, found);
+      }
+      return;
+    default:
+      return;
   }
-  if (IsAdam(name) || adagrad) optimizer->set_eps(cursor.Num("eps", adagrad ? 1e-10 : 1e-8));
-  optimizer->set_lr_decay(cursor.Num("lrDecay", 0));
-  optimizer->set_initial_accumulator_value(cursor.Num("initialAccumulatorValue", 0));
-  optimizer->set_amsgrad(cursor.Bool("amsgrad", false));
-  if (cursor.Has("schedule")) ReadSchedule(cursor["schedule"], optimizer->mutable_schedule());
-  optimizer->set_clip_norm(cursor.Num("clipNorm", 0));
-  if (name == v1::OptimizerSpec::PLUGIN) {
-    optimizer->set_library(cursor.Str("library"));
-    const Json& parameters = cursor.Items("parameters");
-    for (auto it = parameters.begin(); parameters.is_object() && it != parameters.end(); ++it) {
-      if (it->is_number()) (*optimizer->mutable_parameters())[it.key()] = it->get<double>();
+}
+
+void Read(const SchemaNode& schema, const Json& object, Message* message);
+
+void ReadRow(const SchemaNode& row, const JobPlace& place, const Json& value, Message* message) {
+  const Reflection& reflection = *message->GetReflection();
+  const FieldDescriptor* const field = place.fields[0];
+  if (row.field->type == FieldType::kObject) {
+    Read(row, value, reflection.MutableMessage(message, field));
+  } else if (row.field->type == FieldType::kMap) {
+    for (const auto& [key, entry] : value.items()) {
+      if (!Fits(entry, *row.item->field)) continue;
+      Message* const added = reflection.AddMessage(message, field);
+      const Descriptor* const type = field->message_type();
+      added->GetReflection()->SetString(added, type->map_key(), key);
+      Store(entry, *row.item->field, false, type->map_value(), added);
+    }
+  } else if (row.field->type == FieldType::kList && place.fields.size() > 1) {
+    for (size_t i = 0; i < place.fields.size() && i < value.size(); ++i) {
+      Store(value[i], *row.item->field, false, place.fields[i], message);
+    }
+  } else if (row.field->type == FieldType::kList) {
+    for (const Json& item : value) {
+      if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+        Store(item, *row.item->field, false, field, message);
+      } else {
+        Read(*row.item, item, reflection.AddMessage(message, field));
+      }
+    }
+  } else {
+    Store(value, *row.field, place.negated, field, message);
+  }
+}
+
+// Reads the fields of an object whose types are the table's.
+void Read(const SchemaNode& schema, const Json& object, Message* message) {
+  for (const SchemaNode* row : schema.children) {
+    const JobPlace place = PlaceOf(*row, message->GetDescriptor());
+    const auto value = object.find(row->name);  // the end, unless it is an object
+    if (place.nowhere() || value == object.end() || !Fits(*value, *row->field)) continue;
+    if (place.here) {
+      Read(*row, *value, message);
+    } else {
+      Message* const parent = place.within == nullptr
+                                  ? message
+                                  : message->GetReflection()->MutableMessage(message, place.within);
+      ReadRow(*row, place, *value, parent);
     }
   }
-  for (const Json& item : cursor.Items("groups")) {
-    const JsonCursor from(&item);
-    v1::OptimizerSpec::Group* group = optimizer->add_groups();
-    ReadStrings(from.Items("patterns"), group->mutable_patterns());
-    if (from.Has("learningRate")) group->set_learning_rate(from.Num("learningRate", 0));
-    if (from.Has("weightDecay")) group->set_weight_decay(from.Num("weightDecay", 0));
-    if (from.Has("momentum")) group->set_momentum(from.Num("momentum", 0));
+}
+
+// What the table does not say.
+void ReadTheRest(const Json& spec, v1::JobSpec* job) {
+  v1::TrainingSpec& training = *job->mutable_training();
+  v1::OptimizerSpec& optimizer = *job->mutable_optimizer();
+  // Add has no learning rate: it adds the updates unchanged.
+  if (optimizer.name() == v1::OptimizerSpec::ADD && !spec["optimizer"].contains("learningRate")) {
+    optimizer.set_learning_rate(1);
+  }
+  if (training.microbatch_size() == 0) {
+    // 16 microbatches: enough to balance a few workers of different speed.
+    training.set_microbatch_size((training.global_batch_size() + 15) / 16);
+  }
+  if (training.max_batch_size() > 0 && training.min_batch_size() == 0) {
+    training.set_min_batch_size(1);
+  }
+  training.mutable_staleness();
+  if (job->data().text().state() == v1::DataSpec::Text::CARRIED) {
+    // In this state, each batch has one sample of each stream.
+    job->mutable_data()->mutable_text()->set_streams(
+        static_cast<uint32_t>(training.global_batch_size()));
   }
 }
 
-void ReadCompression(JsonCursor cursor, v1::TrainingSpec* training) {
-  const v1::Codec push = cursor.Named("push", v1::CODEC_RAW);
-  training->set_push_codec(push);
-  training->set_pull_codec(cursor.Named("pull", v1::CODEC_RAW));
-  v1::TrainingSpec::Compression* compression = training->mutable_compression();
-  if (push == v1::CODEC_TOP_K) compression->set_fraction(cursor.Num("fraction", 0.01));
-  if (push == v1::CODEC_SIGN_THRESHOLD) compression->set_threshold(cursor.Num("threshold", 1));
-  const bool needs_it =
-      push == v1::CODEC_TOP_K || push == v1::CODEC_INT8 || push == v1::CODEC_ONE_BIT;
-  compression->set_error_feedback(cursor.Bool("errorFeedback", needs_it));
-}
-
-void ReadStaleness(JsonCursor cursor, v1::TrainingSpec::Staleness* staleness) {
-  using Staleness = v1::TrainingSpec::Staleness;
-  const Staleness::Rule rule = cursor.Named("name", Staleness::NONE);
-  staleness->set_rule(rule);
-  if (rule == Staleness::DAMPED) staleness->set_factor(cursor.Num("factor", 0.1));
-  if (rule == Staleness::DELAY_COMPENSATION) staleness->set_lambda(cursor.Num("lambda", 0.04));
-}
-
-void ReadTraining(JsonCursor cursor, v1::TrainingSpec* training) {
-  training->set_mode(cursor.Named("mode", v1::SYNCHRONOUS));
-  training->set_max_staleness(cursor["boundedStaleness"].Uint("maxStaleness", 0));
-  training->set_global_batch_size(cursor.Uint("globalBatchSize", 64));
-  // 16 microbatches: enough to balance a few workers of different speed.
-  training->set_microbatch_size(
-      cursor.Uint("microbatchSize", (training->global_batch_size() + 15) / 16));
-  training->set_max_batch_size(cursor.Uint("maxBatchSize", 0));
-  if (training->max_batch_size() > 0) {
-    training->set_min_batch_size(cursor.Uint("minBatchSize", 1));
-  }
-  training->set_steps(cursor.Uint("steps", 0));
-  training->set_epochs(cursor.Uint("epochs", 0));
-  training->set_seed(cursor.Uint("seed", 0));
-  training->set_bit_exact(cursor.Str("determinism") == "BitExact");
-  training->set_aggregation(cursor.Named("aggregation", v1::TrainingSpec::MEAN));
-  training->set_non_finite(cursor.Named("nonFinite", v1::TrainingSpec::FAIL));
-  training->set_execution(cursor.Named("execution", v1::TrainingSpec::WORKER));
-  training->set_verify_gradients(cursor.Bool("verifyGradients", false));
-  ReadCompression(cursor["compression"], training);
-  ReadStaleness(cursor["stalenessRule"], training->mutable_staleness());
-  if (cursor.Has("stragglers")) {
-    const JsonCursor from = cursor["stragglers"];
-    using Stragglers = v1::TrainingSpec::Stragglers;
-    training->mutable_stragglers()->set_policy(from.Named("policy", Stragglers::WAIT));
-    training->mutable_stragglers()->set_backup(static_cast<uint32_t>(from.Uint("backup", 1)));
-  }
-  if (cursor.Has("dense")) {
-    using Dense = v1::TrainingSpec::Dense;
-    training->mutable_dense()->set_aggregation(
-        cursor["dense"].Named("aggregation", Dense::PARAMETER_SERVER));
-  }
-  training->set_threads(static_cast<uint32_t>(cursor.Uint("threads", 0)));
-  training->set_step_delay_seconds(cursor.Num("stepDelaySeconds", 0));
-  if (cursor.Has("target")) {
-    const JsonCursor target = cursor["target"];
-    training->mutable_target()->set_metric(target.Str("metric"));
-    training->mutable_target()->set_goal(target.Str("goal"));
-    training->mutable_target()->set_value(target.Num("value", 0));
-  }
-}
-
-void ReadCheckpoint(JsonCursor cursor, v1::CheckpointSpec* checkpoint) {
-  checkpoint->set_directory(cursor["storage"].Str("path"));
-  checkpoint->set_interval_steps(cursor.Uint("intervalSteps", 0));
-  checkpoint->set_interval_seconds(
-      cursor.Num("intervalSeconds", checkpoint->interval_steps() == 0 ? 300 : 0));
-  checkpoint->set_max_to_keep(static_cast<uint32_t>(cursor.Uint("maxToKeep", 3)));
-  checkpoint->set_restore_from(cursor.Str("restoreFrom"));
-  checkpoint->set_on_existing(cursor.Named("onExisting", v1::CheckpointSpec::UNSET));
-}
-
-void ReadTimeouts(JsonCursor cursor, v1::TimeoutSpec* timeouts) {
-  timeouts->set_heartbeat(cursor.Num("heartbeatSeconds", 0));
-  timeouts->set_suspect(cursor.Num("suspectSeconds", 0));
-  timeouts->set_heartbeat_timeout(cursor.Num("heartbeatTimeoutSeconds", 0));
-  timeouts->set_pause(cursor.Num("pauseSeconds", 0));
-  timeouts->set_initialization(cursor.Num("initializationSeconds", 0));
-  timeouts->set_evaluation(cursor.Num("evaluationSeconds", 0));
-  timeouts->set_suspend_checkpoint(cursor.Num("suspendCheckpointSeconds", 0));
-  timeouts->set_weights(cursor.Num("weightsSeconds", 0));
-  timeouts->set_gradients(cursor.Num("gradientsSeconds", 0));
-  timeouts->set_start(cursor.Num("startSeconds", 0));
-}
-
-std::map<std::string, std::string> ReadMap(const Json& items) {
+std::map<std::string, std::string> ReadMap(const Json& object, const char* name) {
   std::map<std::string, std::string> result;
-  for (auto it = items.begin(); items.is_object() && it != items.end(); ++it) {
-    if (it.value().is_string()) result[it.key()] = it.value().get<std::string>();
+  const auto found = object.find(name);
+  if (found == object.end()) return result;
+  for (const auto& [key, value] : found->items()) {
+    if (value.is_string()) result[key] = value.get<std::string>();
   }
   return result;
 }
@@ -328,6 +264,8 @@ Json ClusterPart(const SchemaNode& schema, const Json& object) {
   return part;
 }
 
+// ---------------------------------------------------------------- to JSON
+
 // Adds to `paths` the fields that `part` sets to a value other than the default.
 void AppendSet(const SchemaNode& schema, const Json& part, std::vector<std::string>* paths) {
   for (const SchemaNode* child : schema.children) {
@@ -343,252 +281,139 @@ void AppendSet(const SchemaNode& schema, const Json& part, std::vector<std::stri
   }
 }
 
-template <typename Repeated>
-Json ToList(const Repeated& items) {
-  Json list = Json::array();
-  for (const auto& item : items) list.push_back(item);
-  return list;
-}
+Json Write(const SchemaNode& schema, const Message& message);
 
-Json WriteSource(const v1::DataSource& source) {
-  Json json = {{"path", source.path()}};
-  if (!source.labels().empty()) json["labels"] = source.labels();
-  return json;
-}
-
-Json WriteModel(const v1::ModelSpec& model) {
-  Json json = {{"type", NameOf(model.type())}};
-  if (!model.name().empty()) json["name"] = model.name();
-  if (!model.path().empty()) json["path"] = model.path();
-  for (const auto& [name, size] : model.dimensions()) json["dimensions"][name] = size;
-  if (model.dtype() != v1::DATA_TYPE_UNSPECIFIED) json["dtype"] = NameOf(model.dtype());
-  if (!model.device().empty()) json["device"] = model.device();
-  json["embeddings"] = NameOf(model.embeddings());
-  for (const v1::ModelSpec::Stage& from : model.stages()) {
-    Json stage = {{"layers", ToList(from.layers())}};
-    if (!from.device().empty()) stage["device"] = from.device();
-    json["stages"].push_back(std::move(stage));
-  }
-  return json;
-}
-
-Json WriteCsv(const v1::DataSpec::Csv& csv) {
-  Json json = {{"labelColumn", csv.label_column()},
-               {"categories", NameOf(csv.categories())},
-               {"standardize", csv.standardize()},
-               {"regression", csv.regression()},
-               {"header", !csv.no_header()}};
-  if (csv.numeric_columns_size() > 0) json["numericColumns"] = ToList(csv.numeric_columns());
-  if (csv.categorical_columns_size() > 0) {
-    json["categoricalColumns"] = ToList(csv.categorical_columns());
-  }
-  if (!csv.delimiter().empty()) json["delimiter"] = csv.delimiter();
-  return json;
-}
-
-Json WriteText(const v1::DataSpec::Text& text) {
-  Json json = {{"sequenceLength", text.sequence_length()},
-               {"vocabularySize", text.vocabulary_size()},
-               {"state", NameOf(text.state())}};
-  if (!text.vocabulary().empty()) json["vocabulary"] = text.vocabulary();
-  return json;
-}
-
-Json WriteData(const v1::DataSpec& data) {
-  Json json = {{"format", NameOf(data.format())},
-               {"partitioning", NameOf(data.partitioning())},
-               {"shuffle", !data.no_shuffle()}};
-  if (data.has_source()) json["source"] = WriteSource(data.source());
-  if (data.has_normalize()) {
-    json["normalize"] = {{"mean", ToList(data.normalize().mean())},
-                         {"std", ToList(data.normalize().std())}};
-  }
-  if (data.has_csv()) json["csv"] = WriteCsv(data.csv());
-  if (data.has_text()) json["text"] = WriteText(data.text());
-  if (data.has_synthetic()) {
-    json["synthetic"] = {{"samples", data.synthetic().samples()},
-                         {"classes", data.synthetic().classes()},
-                         {"seed", data.synthetic().seed()}};
-    if (data.synthetic().shape_size() > 0) {
-      json["synthetic"]["shape"] = ToList(data.synthetic().shape());
+// The value of a field, or of an item of a repeated one; null if a manifest has no name for it.
+Json Load(const Field& field, bool negated, const FieldDescriptor* from, const Message& message,
+          int item = -1) {
+  const Reflection& get = *message.GetReflection();
+  switch (from->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      return item < 0 ? get.GetString(message, from) : get.GetRepeatedString(message, from, item);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return item < 0 ? get.GetDouble(message, from) : get.GetRepeatedDouble(message, from, item);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return item < 0 ? get.GetInt64(message, from) : get.GetRepeatedInt64(message, from, item);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return get.GetUInt64(message, from);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return get.GetUInt32(message, from);
+    case FieldDescriptor::CPPTYPE_BOOL: {
+      const bool value = get.GetBool(message, from);
+      if (field.type == FieldType::kBoolean) return value != negated;
+      return value ? field.values.back() : field.values.front();
     }
-    if (data.synthetic().vocabulary() > 0) {
-      json["synthetic"]["vocabulary"] = data.synthetic().vocabulary();
+    case FieldDescriptor::CPPTYPE_ENUM: {
+      const std::string name =
+          EnumName(field.values, *from->enum_type(), get.GetEnumValue(message, from));
+      return name.empty() ? Json() : Json(name);
+    }
+    default:
+      return nullptr;
+  }
+}
+
+// Null if the list or map is empty.
+Json WriteItems(const SchemaNode& row, const JobPlace& place, const Message& message) {
+  const Reflection& get = *message.GetReflection();
+  const FieldDescriptor* const field = place.fields[0];
+  Json items;
+  if (place.fields.size() > 1) {
+    for (const FieldDescriptor* one : place.fields) {
+      items.push_back(Load(*row.item->field, false, one, message));
+    }
+    return items;
+  }
+  for (int i = 0; i < get.FieldSize(message, field); ++i) {
+    if (field->is_map()) {
+      const Message& entry = get.GetRepeatedMessage(message, field, i);
+      const Descriptor* const type = field->message_type();
+      items[entry.GetReflection()->GetString(entry, type->map_key())] =
+          Load(*row.item->field, false, type->map_value(), entry);
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      items.push_back(Write(*row.item, get.GetRepeatedMessage(message, field, i)));
+    } else {
+      items.push_back(Load(*row.item->field, false, field, message, i));
     }
   }
-  if (data.max_samples() > 0) json["maxSamples"] = data.max_samples();
-  if (data.classes() > 0) json["classes"] = data.classes();
-  if (data.has_evaluation()) {
-    const v1::DataSpec::Evaluation& from = data.evaluation();
-    Json evaluation = Json::object();
-    if (from.has_source()) evaluation["source"] = WriteSource(from.source());
-    if (from.interval_steps() > 0) evaluation["intervalSteps"] = from.interval_steps();
-    if (from.interval_seconds() > 0) evaluation["intervalSeconds"] = from.interval_seconds();
-    if (from.max_samples() > 0) evaluation["maxSamples"] = from.max_samples();
-    json["evaluation"] = std::move(evaluation);
-  }
-  return json;
+  return items;
 }
 
-Json WriteSchedule(const v1::Schedule& schedule) {
-  Json json = {{"type", NameOf(schedule.type())}, {"warmupSteps", schedule.warmup_steps()}};
-  if (schedule.type() == v1::Schedule::STEP) {
-    json["stepSize"] = schedule.step_size();
-    json["gamma"] = schedule.gamma();
+// Null if the manifest leaves it out.
+Json WriteRow(const SchemaNode& row, const JobPlace& place, const Message& message) {
+  const Reflection& get = *message.GetReflection();
+  const Field& field = *row.field;
+  const FieldDescriptor* const from = place.fields[0];
+  if (field.type == FieldType::kObject) {
+    return IsAlways(field) || get.HasField(message, from)
+               ? Write(row, get.GetMessage(message, from))
+               : Json();
   }
-  if (schedule.type() == v1::Schedule::COSINE) {
-    json["totalSteps"] = schedule.total_steps();
-    json["minFactor"] = schedule.min_factor();
+  if (field.type == FieldType::kList || field.type == FieldType::kMap) {
+    return WriteItems(row, place, message);
   }
-  return json;
+  if (from->has_presence() && !get.HasField(message, from)) return nullptr;
+  Json value = Load(field, place.negated, from, message);
+  if (from->has_presence() || field.required) return value;
+  if (value == "") return nullptr;
+  // Zero is a value where the manifest has a default, unless it forbids zero.
+  const bool meant =
+      !field.default_json.empty() || (!field.default_cases.empty() && !field.exclusive_minimum);
+  return value == 0 && !meant ? Json() : value;
 }
 
-Json WriteOptimizer(const v1::OptimizerSpec& optimizer) {
-  Json json = {{"name", NameOf(optimizer.name())}};
-  if (optimizer.name() != v1::OptimizerSpec::ADD) {
-    json["learningRate"] = optimizer.learning_rate();
-    json["weightDecay"] = optimizer.weight_decay();
+Json Write(const SchemaNode& schema, const Message& message) {
+  Json object = Json::object();
+  for (const SchemaNode* row : schema.children) {
+    const JobPlace place = PlaceOf(*row, message.GetDescriptor());
+    if (place.nowhere()) continue;
+    const Message& parent = place.within == nullptr
+                                ? message
+                                : message.GetReflection()->GetMessage(message, place.within);
+    Json value = place.here ? Write(*row, message) : WriteRow(*row, place, parent);
+    if (!value.is_null()) object[row->name] = std::move(value);
   }
-  if (optimizer.name() == v1::OptimizerSpec::SGD) {
-    json["momentum"] = optimizer.momentum();
-    json["dampening"] = optimizer.dampening();
-    json["nesterov"] = optimizer.nesterov();
+  // What the job always has, and the manifest only beside certain other values.
+  for (const SchemaNode* row : schema.children) {
+    const bool optional_here = row->field->proto == "." && !IsAlways(*row->field);
+    if (!optional_here && row->field->default_cases.empty()) continue;
+    if (object.contains(row->name) && !IsAllowed(*row, object)) object.erase(row->name);
   }
-  if (IsAdam(optimizer.name())) {
-    json["betas"] = {optimizer.beta1(), optimizer.beta2()};
-    json["eps"] = optimizer.eps();
-    json["amsgrad"] = optimizer.amsgrad();
-  }
-  if (optimizer.name() == v1::OptimizerSpec::ADAGRAD) {
-    json["eps"] = optimizer.eps();
-    json["lrDecay"] = optimizer.lr_decay();
-    json["initialAccumulatorValue"] = optimizer.initial_accumulator_value();
-  }
-  if (optimizer.name() == v1::OptimizerSpec::PLUGIN) {
-    json.erase("weightDecay");
-    json["library"] = optimizer.library();
-    for (const auto& [name, value] : optimizer.parameters()) json["parameters"][name] = value;
-  }
-  if (optimizer.has_schedule()) json["schedule"] = WriteSchedule(optimizer.schedule());
-  if (optimizer.clip_norm() > 0) json["clipNorm"] = optimizer.clip_norm();
-  for (const v1::OptimizerSpec::Group& from : optimizer.groups()) {
-    Json group = {{"patterns", ToList(from.patterns())}};
-    if (from.has_learning_rate()) group["learningRate"] = from.learning_rate();
-    if (from.has_weight_decay()) group["weightDecay"] = from.weight_decay();
-    if (from.has_momentum()) group["momentum"] = from.momentum();
-    json["groups"].push_back(std::move(group));
-  }
-  return json;
-}
-
-Json WriteCompression(const v1::TrainingSpec& training) {
-  Json json = {{"push", NameOf(training.push_codec())}, {"pull", NameOf(training.pull_codec())}};
-  const v1::TrainingSpec::Compression& compression = training.compression();
-  if (training.push_codec() == v1::CODEC_TOP_K) json["fraction"] = compression.fraction();
-  if (training.push_codec() == v1::CODEC_SIGN_THRESHOLD) {
-    json["threshold"] = compression.threshold();
-  }
-  if (training.push_codec() != v1::CODEC_RAW) json["errorFeedback"] = compression.error_feedback();
-  return json;
-}
-
-Json WriteStaleness(const v1::TrainingSpec::Staleness& staleness) {
-  using Staleness = v1::TrainingSpec::Staleness;
-  Json json = {{"name", NameOf(staleness.rule())}};
-  if (staleness.rule() == Staleness::DAMPED) json["factor"] = staleness.factor();
-  if (staleness.rule() == Staleness::DELAY_COMPENSATION) json["lambda"] = staleness.lambda();
-  return json;
-}
-
-Json WriteTraining(const v1::TrainingSpec& training) {
-  Json json = {{"mode", NameOf(training.mode())},
-               {"globalBatchSize", training.global_batch_size()},
-               {"microbatchSize", training.microbatch_size()},
-               {"seed", training.seed()},
-               {"determinism", training.bit_exact() ? "BitExact" : "Default"},
-               {"aggregation", NameOf(training.aggregation())},
-               {"nonFinite", NameOf(training.non_finite())},
-               {"execution", NameOf(training.execution())},
-               {"verifyGradients", training.verify_gradients()},
-               {"compression", WriteCompression(training)},
-               {"stepDelaySeconds", training.step_delay_seconds()}};
-  if (training.max_batch_size() > 0) {
-    json["minBatchSize"] = training.min_batch_size();
-    json["maxBatchSize"] = training.max_batch_size();
-  }
-  if (training.staleness().rule() != v1::TrainingSpec::Staleness::NONE) {
-    json["stalenessRule"] = WriteStaleness(training.staleness());
-  }
-  if (training.has_stragglers()) {
-    json["stragglers"] = {{"policy", NameOf(training.stragglers().policy())},
-                          {"backup", training.stragglers().backup()}};
-  }
-  if (training.has_dense()) {
-    json["dense"] = {{"aggregation", NameOf(training.dense().aggregation())}};
-  }
-  if (training.mode() == v1::BOUNDED_STALENESS) {
-    json["boundedStaleness"] = {{"maxStaleness", training.max_staleness()}};
-  }
-  if (training.steps() > 0) json["steps"] = training.steps();
-  if (training.epochs() > 0) json["epochs"] = training.epochs();
-  if (training.threads() > 0) json["threads"] = training.threads();
-  if (training.has_target()) {
-    json["target"] = {{"metric", training.target().metric()},
-                      {"goal", training.target().goal()},
-                      {"value", training.target().value()}};
-  }
-  return json;
-}
-
-Json WriteCheckpoint(const v1::CheckpointSpec& checkpoint) {
-  Json json = {{"storage", {{"type", "Local"}}}, {"maxToKeep", checkpoint.max_to_keep()}};
-  if (!checkpoint.directory().empty()) json["storage"]["path"] = checkpoint.directory();
-  if (checkpoint.interval_steps() > 0) json["intervalSteps"] = checkpoint.interval_steps();
-  if (checkpoint.interval_seconds() > 0) json["intervalSeconds"] = checkpoint.interval_seconds();
-  if (!checkpoint.restore_from().empty()) json["restoreFrom"] = checkpoint.restore_from();
-  if (checkpoint.on_existing() != v1::CheckpointSpec::UNSET) {
-    json["onExisting"] = NameOf(checkpoint.on_existing());
-  }
-  return json;
+  return object;
 }
 
 }  // namespace
 
 TrainingJob FromJson(const Json& object) {
-  TrainingJob job;
-  const JsonCursor root(&object);
-  const JsonCursor metadata = root["metadata"];
-  const JsonCursor spec = root["spec"];
-  job.spec.set_name(metadata.Str("name"));
-  job.spec.set_namespace_(metadata.Str("namespace"));
-  job.spec.set_uid(metadata.Str("uid"));
-  job.labels = ReadMap(metadata.Items("labels"));
-  job.annotations = ReadMap(metadata.Items("annotations"));
-  ReadModel(spec["model"], job.spec.mutable_model());
-  ReadData(spec["data"], job.spec.mutable_data());
-  job.spec.set_loss(spec.Str("loss"));
-  ReadOptimizer(spec["optimizer"], job.spec.mutable_optimizer());
-  ReadTraining(spec["training"], job.spec.mutable_training());
-  if (job.spec.data().text().state() == v1::DataSpec::Text::CARRIED) {
-    // In this state, each batch has one sample of each stream.
-    job.spec.mutable_data()->mutable_text()->set_streams(
-        static_cast<uint32_t>(job.spec.training().global_batch_size()));
+  Json complete = Json::object();
+  for (const char* part : {"metadata", "spec"}) {
+    const auto found = object.find(part);
+    if (found != object.end()) complete[part] = *found;
   }
-  const JsonCursor server = spec["parameterServer"];
-  job.spec.mutable_parameter_server()->set_replicas(
-      static_cast<uint32_t>(server.Uint("replicas", 1)));
-  job.spec.mutable_parameter_server()->set_partitions(
-      static_cast<uint32_t>(server.Uint("partitions", 64)));
-  job.spec.mutable_worker()->set_replicas(
-      static_cast<uint32_t>(spec["worker"].Uint("replicas", 1)));
-  ReadStrings(spec["worker"].Items("command"), job.spec.mutable_worker()->mutable_command());
-  ReadCheckpoint(spec["checkpoint"], job.spec.mutable_checkpoint());
-  ReadTimeouts(spec["timeouts"], job.spec.mutable_timeouts());
-  job.spec.set_backoff_limit(static_cast<uint32_t>(spec.Uint("backoffLimit", 6)));
-  job.image = spec.Str("image");
-  job.suspend = spec.Bool("suspend", false);
-  if (spec.Has("activeDeadlineSeconds")) {
-    job.active_deadline_seconds = static_cast<int64_t>(spec.Uint("activeDeadlineSeconds", 0));
+  Complete(Schema(), &complete);
+  Json& metadata = complete["metadata"];
+  Json& spec = complete["spec"];
+  Json& data = spec["data"];
+  if (!data.contains("format")) data["format"] = "Synthetic";
+  for (const char* format : {"Text", "Synthetic"}) {
+    const std::string name = absl::AsciiStrToLower(format);
+    if (data["format"] != format || data.contains(name)) continue;
+    data[name] = Json::object();
+    ApplyDefaults(*FindSchema("spec.data." + name), &data[name]);
+  }
+
+  TrainingJob job;
+  Read(Schema(), complete, &job.spec);
+  ReadTheRest(spec, &job.spec);
+  if (metadata.contains("uid") && metadata["uid"].is_string())
+    job.spec.set_uid(metadata["uid"].get<std::string>());
+  job.labels = ReadMap(metadata, "labels");
+  job.annotations = ReadMap(metadata, "annotations");
+  if (spec.contains("image") && spec["image"].is_string())
+    job.image = spec["image"].get<std::string>();
+  job.suspend = spec["suspend"].get<bool>();
+  if (spec.contains("activeDeadlineSeconds")) {
+    job.active_deadline_seconds = static_cast<int64_t>(ToCount(spec["activeDeadlineSeconds"]));
   }
   if (object.is_object() && object.contains("spec") && object["spec"].is_object()) {
     Json part = ClusterPart(*FindSchema("spec"), object["spec"]);
@@ -598,47 +423,26 @@ TrainingJob FromJson(const Json& object) {
 }
 
 Json ToJson(const TrainingJob& job) {
-  Json metadata = {{"name", job.spec.name()}, {"namespace", job.spec.namespace_()}};
+  Json object = Write(Schema(), job.spec);
+  object["apiVersion"] = kApiVersion;
+  object["kind"] = kKind;
+  Json& metadata = object["metadata"];
   if (!job.spec.uid().empty()) metadata["uid"] = job.spec.uid();
   if (!job.labels.empty()) metadata["labels"] = job.labels;
   if (!job.annotations.empty()) metadata["annotations"] = job.annotations;
-  Json spec = {{"model", WriteModel(job.spec.model())},
-               {"data", WriteData(job.spec.data())},
-               {"optimizer", WriteOptimizer(job.spec.optimizer())},
-               {"training", WriteTraining(job.spec.training())},
-               {"parameterServer",
-                {{"replicas", job.spec.parameter_server().replicas()},
-                 {"partitions", job.spec.parameter_server().partitions()}}},
-               {"worker", {{"replicas", job.spec.worker().replicas()}}},
-               {"checkpoint", WriteCheckpoint(job.spec.checkpoint())},
-               {"backoffLimit", job.spec.backoff_limit()},
-               {"suspend", job.suspend}};
-  if (job.spec.worker().command_size() > 0) {
-    spec["worker"]["command"] = ToList(job.spec.worker().command());
-  }
-  const v1::TimeoutSpec& timeouts = job.spec.timeouts();
-  spec["timeouts"] = {{"heartbeatSeconds", timeouts.heartbeat()},
-                      {"suspectSeconds", timeouts.suspect()},
-                      {"heartbeatTimeoutSeconds", timeouts.heartbeat_timeout()},
-                      {"pauseSeconds", timeouts.pause()},
-                      {"initializationSeconds", timeouts.initialization()},
-                      {"evaluationSeconds", timeouts.evaluation()},
-                      {"suspendCheckpointSeconds", timeouts.suspend_checkpoint()}};
-  if (timeouts.weights() > 0) spec["timeouts"]["weightsSeconds"] = timeouts.weights();
-  if (timeouts.gradients() > 0) spec["timeouts"]["gradientsSeconds"] = timeouts.gradients();
-  if (timeouts.start() > 0) spec["timeouts"]["startSeconds"] = timeouts.start();
+  Json& spec = object["spec"];
+  spec["suspend"] = job.suspend;
   if (!job.image.empty()) spec["image"] = job.image;
-  if (!job.spec.loss().empty()) spec["loss"] = job.spec.loss();
   if (job.active_deadline_seconds.has_value()) {
     spec["activeDeadlineSeconds"] = *job.active_deadline_seconds;
   }
+  if (job.spec.training().staleness().rule() == v1::TrainingSpec::Staleness::NONE) {
+    spec["training"].erase("stalenessRule");
+  }
   spec.merge_patch(job.cluster);
   Json& storage = spec["checkpoint"]["storage"];
-  if (storage.contains("claimName")) storage["type"] = "PersistentVolumeClaim";
-  return {{"apiVersion", kApiVersion},
-          {"kind", kKind},
-          {"metadata", std::move(metadata)},
-          {"spec", std::move(spec)}};
+  storage["type"] = storage.contains("claimName") ? "PersistentVolumeClaim" : "Local";
+  return object;
 }
 
 std::vector<std::string> ClusterFields(const TrainingJob& job) {

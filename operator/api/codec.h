@@ -1,4 +1,7 @@
 // Converts a TrainingJob to JSON, the form in which API servers store it, and back.
+//
+// The table of fields says where each value is in the job (Field::proto), so a new field of the
+// manifest and of v1::JobSpec needs no code here.
 #ifndef SLUICE_OPERATOR_API_CODEC_H_
 #define SLUICE_OPERATOR_API_CODEC_H_
 
@@ -11,10 +14,9 @@
 namespace sluice::api {
 
 // `object` has passed the table's checks and has their defaults (validate.h, or an API server). A
-// field that is nevertheless missing or of another type counts as unset, so no object from an API
-// server can do harm. Defaults that depend on other fields are filled in here: those of the
-// optimizer's options, of microbatchSize, of the checkpoint's interval. `spec.uid` comes from
-// metadata.uid.
+// field that is nevertheless missing or of another type has its default, so no object from an API
+// server can do harm. Defaults that depend on other fields are filled in here. `spec.uid` comes
+// from metadata.uid.
 TrainingJob FromJson(const nlohmann::json& object);
 
 // All fields that have a value. FromJson(ToJson(job)) equals `job` if FromJson made it.

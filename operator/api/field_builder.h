@@ -1,101 +1,145 @@
-// Notation for the rows of the table: Integer("spec.training.steps", "Steps to train
-// for.").Min(1).Example("1000"). Only for files that contain rows.
+// Notation for the rows of the table, one call each:
+//
+//   add(Integer("spec.training.steps", "Steps to train for.", Min(1), Good("1000")));
+//
+// and for its rules. Only for files that contain rows or rules.
 #ifndef SLUICE_OPERATOR_API_FIELD_BUILDER_H_
 #define SLUICE_OPERATOR_API_FIELD_BUILDER_H_
 
+#include <functional>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "operator/api/expression.h"
 #include "operator/api/field_table.h"
 
 namespace sluice::api {
 
-class FieldBuilder {
- public:
-  FieldBuilder(FieldType type, std::string path, std::string description) {
-    field_.type = type;
-    field_.path = std::move(path);
-    field_.description = std::move(description);
-  }
-  // NOLINTNEXTLINE(google-explicit-constructor): rows are listed as Fields.
-  operator Field() const { return field_; }
+// Sets members of a Field; their comments are in field_table.h.
+using Attribute = std::function<void(Field&)>;
 
-  FieldBuilder& Required() { return field_.required = true, *this; }
-  FieldBuilder& Default(std::string json) { return field_.default_json = std::move(json), *this; }
-  FieldBuilder& Implied(std::string words) {
-    return field_.implied_default = std::move(words), *this;
+template <typename Value>
+Attribute Set(Value Field::*member, Value value) {
+  return [=](Field& field) { field.*member = value; };
+}
+inline Attribute Both(Attribute first, Attribute second) {
+  return [=](Field& field) { first(field), second(field); };
+}
+
+inline Attribute Required() { return Set(&Field::required, true); }
+inline Attribute Default(std::string json) { return Set(&Field::default_json, std::move(json)); }
+inline Attribute DefaultBy(std::string other, std::vector<Field::DefaultCase> cases) {
+  return Both(Set(&Field::default_by, std::move(other)),
+              Set(&Field::default_cases, std::move(cases)));
+}
+// For every value of the fields beside it with which the rules allow this one.
+inline Attribute DefaultWhereAllowed(std::string json) { return DefaultBy("", {{{}, json}}); }
+inline Attribute Implied(std::string words) { return Set(&Field::implied_default, words); }
+inline Attribute OneOf(std::vector<std::string> values) { return Set(&Field::values, values); }
+inline Attribute Min(double least) { return Set(&Field::minimum, std::optional<double>(least)); }
+inline Attribute Max(double most) { return Set(&Field::maximum, std::optional<double>(most)); }
+inline Attribute Above(double bound) {
+  return Both(Min(bound), Set(&Field::exclusive_minimum, true));
+}
+inline Attribute Below(double bound) {
+  return Both(Max(bound), Set(&Field::exclusive_maximum, true));
+}
+inline Attribute Size(size_t least, size_t most) {
+  return Both(Set(&Field::min_size, least), Set(&Field::max_size, most));
+}
+inline Attribute Pattern(std::string regex, bool (*matches)(absl::string_view),
+                         std::string message) {
+  return Both(Set(&Field::pattern, regex),
+              Both(Set(&Field::matches, matches), Set(&Field::pattern_message, message)));
+}
+// A path in the file system.
+inline Attribute Path() {
+  const auto matches = [](absl::string_view path) {
+    return !path.empty() && path[0] != '~' && path[0] != '$';
+  };
+  return Both(
+      Both(Set(&Field::is_path, true), Size(1, 4096)),
+      Pattern("^[^~$]", matches,
+              "must not begin with `~` or `$`, which are not expanded; write the whole path"));
+}
+inline Attribute Format(std::string format) { return Set(&Field::format, format); }
+inline Attribute Open() { return Set(&Field::open, true); }
+inline Attribute ItemKey(std::string key) { return Set(&Field::item_key, key); }
+inline Attribute ClusterOnly() { return Set(&Field::cluster_only, true); }
+inline Attribute Fixed() { return Set(&Field::fixed, true); }
+inline Attribute FixedUnless(std::string cel) {
+  return Both(Fixed(), Set(&Field::changeable_while, cel));
+}
+inline Attribute Proto(std::string place) { return Set(&Field::proto, place); }
+inline Attribute OptionOf(std::vector<std::string> optimizers, std::string json) {
+  return Both(Set(&Field::optimizers, optimizers), Set(&Field::option_example, json));
+}
+inline Attribute Context(std::string patch) { return Set(&Field::context, patch); }
+inline Attribute Alias(std::string spelling) {
+  return [=](Field& field) { field.aliases.push_back(spelling); };
+}
+// An example, and one that is refused with a message that has this part.
+inline Attribute Good(std::string yaml) {
+  return [=](Field& field) { field.examples.push_back({yaml, ""}); };
+}
+inline Attribute Bad(std::string yaml, std::string message) {
+  return [=](Field& field) { field.invalid.push_back({yaml, message}); };
+}
+
+// Makes a row of its type: path, description, attributes.
+template <FieldType kType>
+struct RowOf {
+  template <typename... Attributes>
+  Field operator()(std::string path, std::string description,
+                   const Attributes&... attributes) const {
+    Field field;
+    field.type = kType;
+    field.path = std::move(path);
+    field.description = std::move(description);
+    for (const Attribute& set : std::initializer_list<Attribute>{attributes...}) set(field);
+    return field;
   }
-  FieldBuilder& OneOf(std::vector<std::string> values) {
-    return field_.values = std::move(values), *this;
-  }
-  FieldBuilder& Min(double least) { return field_.minimum = least, *this; }
-  FieldBuilder& Max(double most) { return field_.maximum = most, *this; }
-  FieldBuilder& Above(double bound) { return field_.exclusive_minimum = true, Min(bound); }
-  FieldBuilder& Below(double bound) { return field_.exclusive_maximum = true, Max(bound); }
-  FieldBuilder& Size(size_t least, size_t most) {
-    return field_.min_size = least, field_.max_size = most, *this;
-  }
-  FieldBuilder& Pattern(std::string regex, bool (*matches)(absl::string_view),
-                        std::string message) {
-    field_.pattern = std::move(regex);
-    field_.matches = matches;
-    field_.pattern_message = std::move(message);
-    return *this;
-  }
-  // A path in the file system.
-  FieldBuilder& Path() {
-    field_.is_path = true;
-    return Size(1, 4096).Pattern(
-        "^[^~$]",
-        [](absl::string_view path) { return !path.empty() && path[0] != '~' && path[0] != '$'; },
-        "must not begin with `~` or `$`, which are not expanded; write the whole path");
-  }
-  FieldBuilder& Format(std::string format) { return field_.format = std::move(format), *this; }
-  FieldBuilder& Open() { return field_.open = true, *this; }
-  FieldBuilder& ItemKey(std::string key) { return field_.item_key = std::move(key), *this; }
-  FieldBuilder& ClusterOnly() { return field_.cluster_only = true, *this; }
-  FieldBuilder& Fixed() { return field_.fixed = true, *this; }
-  FieldBuilder& FixedUnless(std::string cel) {
-    return field_.changeable_while = std::move(cel), Fixed();
-  }
-  FieldBuilder& Alias(std::string spelling) {
-    return field_.aliases.push_back(std::move(spelling)), *this;
-  }
-  FieldBuilder& Example(std::string yaml) {
-    return field_.examples.push_back({std::move(yaml), ""}), *this;
-  }
-  FieldBuilder& Invalid(std::string yaml, std::string message) {
-    return field_.invalid.push_back({std::move(yaml), std::move(message)}), *this;
-  }
-  FieldBuilder& Context(std::string patch) { return field_.context = std::move(patch), *this; }
+};
+inline constexpr RowOf<FieldType::kObject> Object{};
+inline constexpr RowOf<FieldType::kList> List{};
+inline constexpr RowOf<FieldType::kMap> Map{};
+inline constexpr RowOf<FieldType::kString> String{};
+inline constexpr RowOf<FieldType::kInteger> Integer{};
+inline constexpr RowOf<FieldType::kNumber> Number{};
+inline constexpr RowOf<FieldType::kBoolean> Boolean{};
+
+// Adds rows to the table.
+class FieldAdder {
+ public:
+  explicit FieldAdder(std::vector<Field>* fields) : fields_(fields) {}
+  void operator()(Field field) const { fields_->push_back(std::move(field)); }
 
  private:
-  Field field_;
+  std::vector<Field>* const fields_;
 };
 
-inline FieldBuilder Object(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kObject, std::move(path), std::move(description));
-}
-inline FieldBuilder List(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kList, std::move(path), std::move(description));
-}
-inline FieldBuilder Map(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kMap, std::move(path), std::move(description));
-}
-inline FieldBuilder String(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kString, std::move(path), std::move(description));
-}
-inline FieldBuilder Integer(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kInteger, std::move(path), std::move(description));
-}
-inline FieldBuilder Number(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kNumber, std::move(path), std::move(description));
-}
-inline FieldBuilder Boolean(std::string path, std::string description) {
-  return FieldBuilder(FieldType::kBoolean, std::move(path), std::move(description));
-}
+// Adds rules about fields of one object.
+class RuleAdder {
+ public:
+  RuleAdder(std::string scope, std::vector<Rule>* rules)
+      : scope_(std::move(scope)), rules_(rules) {}
+
+  // The arguments are Rule's.
+  void operator()(std::string field, Expr holds, std::string message,
+                  std::vector<std::string> passing, std::vector<std::string> failing,
+                  std::string context = "") const {
+    rules_->push_back({scope_, std::move(field), std::move(holds), std::move(message),
+                       std::move(passing), std::move(failing), std::move(context)});
+  }
+
+ private:
+  const std::string scope_;
+  std::vector<Rule>* const rules_;
+};
 
 // The parts of the table, in the order of Fields(): metadata, model and data; then everything about
 // training.
@@ -103,31 +147,29 @@ std::vector<Field> ObjectAndDataFields();
 std::vector<Field> TrainingFields();
 
 // Cluster-only rows, for the tables above: `<role>.template`;
-void AddPodTemplate(const std::string& role, absl::string_view container,
-                    std::vector<Field>* fields);
+void AddPodTemplate(const std::string& role, absl::string_view container, const FieldAdder& add);
 // the coordinator's pod; the volume of `spec.data.source`; the claim of `spec.checkpoint.storage`;
-void AddCoordinator(std::vector<Field>* fields);
-void AddDataVolume(std::vector<Field>* fields);
-void AddCheckpointClaim(std::vector<Field>* fields);
+void AddCoordinator(const FieldAdder& add);
+void AddDataVolume(const FieldAdder& add);
+void AddCheckpointClaim(const FieldAdder& add);
 // the bounds of `<role>.replicas`;
-void AddReplicaBounds(const std::string& role, const std::string& processes,
-                      std::vector<Field>* fields);
+void AddReplicaBounds(const std::string& role, const std::string& processes, const FieldAdder& add);
 // where the layers are computed (fields_execution.cc);
-void AddStages(std::vector<Field>* fields);
-void AddExecution(std::vector<Field>* fields);
+void AddStages(const FieldAdder& add);
+void AddExecution(const FieldAdder& add);
 void AddExecutionRules(std::vector<Rule>* rules);
 // `training.dense`;
-void AddDense(std::vector<Field>* fields);
+void AddDense(const FieldAdder& add);
 void AddDenseRules(std::vector<Rule>* rules);
 // `training.stragglers`, and the rules for it and for `data.partitioning`.
-void AddStragglers(std::vector<Field>* fields);
+void AddStragglers(const FieldAdder& add);
 void AddStragglerRules(std::vector<Rule>* rules);
 void AddBatchSizeRules(std::vector<Rule>* rules);
 void AddPartitioningRules(std::vector<Rule>* rules);
 // `cpu`, `cuda` or `cuda:<number>`;
 bool IsDeviceName(absl::string_view text);
 // and the deadlines of a job on a cluster, its cleanup, and its node failures.
-void AddClusterLimits(std::vector<Field>* fields);
+void AddClusterLimits(const FieldAdder& add);
 
 }  // namespace sluice::api
 

@@ -5,7 +5,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "operator/api/field_builder.h"
 
 namespace sluice::api {
@@ -62,6 +65,11 @@ absl::string_view FieldTypeName(FieldType type) {
       return "boolean";
   }
   return "unknown";
+}
+
+std::string JoinWords(const std::vector<std::string>& words) {
+  if (words.size() < 2) return absl::StrJoin(words, "");
+  return absl::StrCat(absl::StrJoin(words.begin(), words.end() - 1, ", "), " and ", words.back());
 }
 
 const std::vector<Field>& Fields() {
@@ -127,6 +135,24 @@ void ApplyDefaults(const SchemaNode& schema, nlohmann::json* object) {
     if (field.type == FieldType::kObject) ApplyDefaults(*child, &value);
     (*object)[child->name] = std::move(value);
   }
+}
+
+nlohmann::json DependentDefault(const Field& field, const nlohmann::json& object) {
+  for (const Field::DefaultCase& one : field.default_cases) {
+    const auto by = object.find(field.default_by);
+    const bool fits =
+        one.names.empty() || (by != object.end() && by->is_string() &&
+                              absl::c_linear_search(one.names, by->get<std::string>()));
+    if (fits) return nlohmann::json::parse(one.json);
+  }
+  return nullptr;
+}
+
+bool IsAllowed(const SchemaNode& row, const nlohmann::json& object) {
+  return absl::c_all_of(Rules(), [&](const Rule& rule) {
+    return rule.field != row.name || absl::StrCat(rule.scope, ".", rule.field) != row.field->path ||
+           rule.holds(object);
+  });
 }
 
 }  // namespace sluice::api

@@ -1,14 +1,27 @@
 // The one table of TrainingJob's fields and rules.
 //
 // Everything that knows the fields is generated from it: the checks of `sluice run` and `sluice
-// validate` (validate.h), the reference and `sluice explain` (print/), and the schema of the custom
-// resource. A field or value that is not implemented is not in the table. A test runs every example
-// through the checks.
+// validate` (validate.h), the conversion to v1::JobSpec and back (codec.h), the reference and
+// `sluice explain` (print/), and the schema of the custom resource. A field or value that is not
+// implemented is not in the table. A test runs every example through the checks.
+//
+// The table is C++, and not options of the fields in job.proto, for these reasons:
+// - Many rows have no field in JobSpec: metadata, pod templates, claims, policies, and the whole
+//   status. They would need a second table.
+// - The manifest is shaped for its readers, the job for its processes: `compression.push` is
+//   push_codec, `betas` are beta1 and beta2, `storage.path` is directory. Options would have to
+//   name the path in the manifest in nearly every field; here seventeen rows name a field of the
+//   job.
+// - Rows that repeat (templates of three roles, bounds of two, timeouts) are written once.
+// - Patterns and rules are code that the compiler checks. In options they would be text, which
+//   fails when a program starts.
+// - Texts for readers would be linked into every process of a job, and a changed word would compile
+//   all that includes job.pb.h.
 //
 // There are two kinds of entries. A Field limits one value by itself (type, range, length,
-// pattern), as an OpenAPI schema can. A Rule relates fields: as CEL text for API servers and as a
-// C++ predicate, with examples on which both must agree. Both see the object with its defaults
-// filled in.
+// pattern), as an OpenAPI schema can. A Rule relates fields: an expression that is evaluated here
+// and printed as CEL for API servers, with examples on which both must agree. Both see the object
+// with its defaults filled in.
 #ifndef SLUICE_OPERATOR_API_FIELD_TABLE_H_
 #define SLUICE_OPERATOR_API_FIELD_TABLE_H_
 
@@ -19,6 +32,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "operator/api/expression.h"
 
 namespace sluice::api {
 
@@ -43,7 +57,16 @@ struct Field {
   bool required = false;
   // JSON; as in a schema, it applies if the parent object exists and this field does not.
   std::string default_json;
-  // A default that depends on other fields, in words; codec.cc computes it.
+  // A default that depends on other fields: the first case that names the value of `default_by`, a
+  // field beside this one, or that has no names. It applies only where the rules about this field
+  // allow the field: `betas` has a default for Adam alone.
+  struct DefaultCase {
+    std::vector<std::string> names;
+    std::string json;
+  };
+  std::string default_by;
+  std::vector<DefaultCase> default_cases;
+  // More words for readers about the default; alone, for one that code computes.
   std::string implied_default;
 
   std::vector<std::string> values;  // of an enumeration; kString
@@ -72,8 +95,20 @@ struct Field {
   // servers allow changes: no cluster can have started the job.
   std::string changeable_while;
 
+  // The field of v1::JobSpec with the value. Empty: the one of the same name in the message of the
+  // object around this field (`Seconds` may be missing at its end); a field that has none there is
+  // not in the job. "name": another one there; "message.name": one in a message of it; "!name": it
+  // has the opposite value; "one two": a field for each item of a list. ".": for kObject, its
+  // fields are in the message of the object around it.
+  std::string proto;
+
   // Other common spellings ("lr"); used for suggestions only.
   std::vector<std::string> aliases;
+
+  // The optimizers that have this option; empty: all, or it is none. A rule is made of it, whose
+  // examples have this value (JSON).
+  std::vector<std::string> optimizers;
+  std::string option_example;
 
   std::vector<Example> examples;
   std::vector<Example> invalid;
@@ -83,19 +118,20 @@ struct Field {
 
 struct Rule {
   std::string scope;  // path of the object that is `self`
-  std::string
-      field;  // named by the problem, relative to scope ("steps"); may be absent in the object
-  std::string cel;
+  // Named by the problem, relative to scope ("steps"); may be absent in the object.
+  std::string field;
   // Called only if everything below `scope` is valid by itself.
-  bool (*holds)(const nlohmann::json& self);
+  Expr holds;
   std::string message;
   // Examples: JSON merge patches on the scope of a minimal manifest,
   std::vector<std::string> passing;
   std::vector<std::string> failing;
   // applied after this patch on the whole manifest.
-  std::string context = {};
-  std::string since = "v0.1";
+  std::string context;
 };
+
+// "a, b and c".
+std::string JoinWords(const std::vector<std::string>& words);
 
 // Parents come before children, in the order for readers.
 const std::vector<Field>& Fields();
@@ -126,6 +162,12 @@ bool IsFixed(absl::string_view path);
 // Fills in the defaults of fields that `object`, which is at `schema`, does not have. As in an API
 // server, no defaults are filled in below an object that is missing and has no default itself.
 void ApplyDefaults(const SchemaNode& schema, nlohmann::json* object);
+
+// The default by Field::default_cases of a field of `object`; null if there is none.
+nlohmann::json DependentDefault(const Field& field, const nlohmann::json& object);
+
+// Whether the rules of `object` about its field `row` hold; `object` has the field.
+bool IsAllowed(const SchemaNode& row, const nlohmann::json& object);
 
 }  // namespace sluice::api
 

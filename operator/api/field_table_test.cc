@@ -9,32 +9,15 @@
 #include <set>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "operator/api/testing/example_manifests.h"
 #include "operator/api/validate.h"
 #include "operator/api/yaml_document.h"
 
 namespace sluice::api {
 namespace {
 
-using Json = nlohmann::json;
 using ::testing::HasSubstr;
-
-Json Patched(const std::string& patch) {
-  Json manifest = MinimalManifest();
-  if (!patch.empty()) manifest.merge_patch(Json::parse(patch));
-  return manifest;
-}
-
-// JSON is YAML; the value of an example is YAML that JSON text may contain in one place.
-std::string WithValue(const Field& field, const std::string& value) {
-  Json manifest = Patched(field.context);
-  Json* at = &manifest;
-  for (absl::string_view part : absl::StrSplit(field.path, '.')) at = &(*at)[std::string(part)];
-  *at = "@here@";
-  std::string text = manifest.dump();
-  return text.replace(text.find("\"@here@\""), 8, value);
-}
 
 std::vector<Problem> ProblemsOf(const std::string& yaml) {
   const YamlDocument document = YamlDocument::Parse(yaml);
@@ -52,7 +35,7 @@ std::string Text(const std::vector<Problem>& problems) {
 TEST(FieldTable, AcceptsEveryExampleOfEveryField) {
   for (const Field& field : Fields()) {
     for (const Example& example : field.examples) {
-      const std::string yaml = WithValue(field, example.yaml);
+      const std::string yaml = ManifestWith(field, example.yaml);
       EXPECT_EQ(Text(ProblemsOf(yaml)), "") << field.path << "\n" << yaml;
     }
   }
@@ -61,7 +44,7 @@ TEST(FieldTable, AcceptsEveryExampleOfEveryField) {
 TEST(FieldTable, RejectsEveryInvalidExampleWithOnlyItsMessage) {
   for (const Field& field : Fields()) {
     for (const Example& example : field.invalid) {
-      const std::string yaml = WithValue(field, example.yaml);
+      const std::string yaml = ManifestWith(field, example.yaml);
       const std::vector<Problem> problems = ProblemsOf(yaml);
       ASSERT_EQ(problems.size(), 1) << field.path << ": " << example.yaml << "\n" << Text(problems);
       EXPECT_THAT(problems[0].path, HasSubstr(field.path));
@@ -121,7 +104,7 @@ TEST(FieldTable, StatusFieldsAreDescribedAndBounded) {
 TEST(FieldTable, DefaultsAreValidValues) {
   for (const Field& field : Fields()) {
     if (field.default_json.empty() || field.type == FieldType::kObject) continue;
-    EXPECT_EQ(Text(ProblemsOf(WithValue(field, field.default_json))), "") << field.path;
+    EXPECT_EQ(Text(ProblemsOf(ManifestWith(field, field.default_json))), "") << field.path;
   }
 }
 
@@ -195,24 +178,14 @@ TEST(FieldTable, PatternsAndPredicatesAgreeOnTextsNearTheExamples) {
   }
 }
 
-class RuleTest : public ::testing::TestWithParam<size_t> {
- protected:
-  // A minimal manifest after the rule's context and, at its scope, the example.
-  static std::string Manifest(const Rule& rule, const std::string& example) {
-    Json manifest = Patched(rule.context);
-    Json patch = Json::parse(example);
-    std::vector<std::string> parts = absl::StrSplit(rule.scope, '.');
-    for (auto part = parts.rbegin(); part != parts.rend(); ++part) patch = {{*part, patch}};
-    manifest.merge_patch(patch);
-    return manifest.dump();
-  }
-};
+class RuleTest : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(RuleTest, AcceptsItsPassingExamples) {
   const Rule& rule = Rules()[GetParam()];
   ASSERT_FALSE(rule.passing.empty());
   for (const std::string& example : rule.passing) {
-    EXPECT_EQ(Text(ProblemsOf(Manifest(rule, example))), "") << rule.cel << "\n" << example;
+    EXPECT_EQ(Text(ProblemsOf(ManifestWith(rule, example))), "") << rule.holds.cel() << "\n"
+                                                                 << example;
   }
 }
 
@@ -220,13 +193,13 @@ TEST_P(RuleTest, RejectsItsFailingExamplesWithItsMessage) {
   const Rule& rule = Rules()[GetParam()];
   ASSERT_FALSE(rule.failing.empty());
   for (const std::string& example : rule.failing) {
-    const std::vector<Problem> problems = ProblemsOf(Manifest(rule, example));
-    ASSERT_GE(problems.size(), 1) << rule.cel << "\n" << example;
+    const std::vector<Problem> problems = ProblemsOf(ManifestWith(rule, example));
+    ASSERT_GE(problems.size(), 1) << rule.holds.cel() << "\n" << example;
     bool found = false;
     for (const Problem& problem : problems) {
       found |= problem.message == rule.message && problem.path == rule.scope + "." + rule.field;
     }
-    EXPECT_TRUE(found) << rule.cel << "\n" << example << "\n" << Text(problems);
+    EXPECT_TRUE(found) << rule.holds.cel() << "\n" << example << "\n" << Text(problems);
   }
 }
 
@@ -234,7 +207,7 @@ TEST_P(RuleTest, NamesAFieldOfTheTable) {
   const Rule& rule = Rules()[GetParam()];
   EXPECT_NE(FindSchema(rule.scope), nullptr) << rule.scope;
   EXPECT_NE(FindSchema(rule.scope + "." + rule.field), nullptr) << rule.field;
-  EXPECT_THAT(rule.cel, HasSubstr("self."));
+  EXPECT_THAT(rule.holds.cel(), HasSubstr("self."));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RuleTest, ::testing::Range<size_t>(0, Rules().size()));

@@ -56,236 +56,172 @@ std::string SubPathRegex() {
   return absl::StrCat("^(", kName, "/+)*", kName, "?$");
 }
 
-FieldBuilder Claim(const std::string& path, const std::string& description) {
-  return String(path, description)
-      .Size(1, 253)
-      .Pattern(kDnsSubdomain, IsDnsSubdomain, kDnsSubdomainMessage);
+template <typename... Attributes>
+Field Claim(const std::string& path, const std::string& description,
+            const Attributes&... attributes) {
+  return String(path, description, Size(1, 253),
+                Pattern(kDnsSubdomain, IsDnsSubdomain, kDnsSubdomainMessage), attributes...);
 }
 
 }  // namespace
 
-void AddPodTemplate(const std::string& role, absl::string_view container,
-                    std::vector<Field>* fields) {
+void AddPodTemplate(const std::string& role, absl::string_view container, const FieldAdder& add) {
   const std::string path = role + ".template";
-  fields->push_back(
-      Object(path,
+  add(Object(path,
              "Additions to the pods that Sluice makes: resources, node selection, volumes, a "
-             "service account. A change applies to pods that are created after it.")
-          .ClusterOnly());
-  fields->push_back(Object(path + ".metadata", "Labels and annotations of the pods."));
+             "service account. A change applies to pods that are created after it.",
+             ClusterOnly()));
+  add(Object(path + ".metadata", "Labels and annotations of the pods."));
   for (const bool labels : {true, false}) {
     const std::string map = path + (labels ? ".metadata.labels" : ".metadata.annotations");
-    fields->push_back(Map(map, labels ? "Labels, in addition to Sluice's own." : "Annotations.")
-                          .Size(0, 64)
-                          .Example(labels ? "{team: vision}" : "{note: first}")
-                          .Invalid("[a]", "must be a map"));
-    fields->push_back(String(map + "{}", labels ? "Value of a label." : "Value of an annotation.")
-                          .Size(0, labels ? 63 : 65536));
+    add(Map(map, labels ? "Labels, in addition to Sluice's own." : "Annotations.", Size(0, 64),
+            Good(labels ? "{team: vision}" : "{note: first}"), Bad("[a]", "must be a map")));
+    add(String(map + "{}", labels ? "Value of a label." : "Value of an annotation.",
+               Size(0, labels ? 63 : 65536)));
   }
-  fields->push_back(
-      Object(path + ".spec",
+  add(Object(path + ".spec",
              absl::StrCat("Any fields of a PodSpec (`kubectl explain pod.spec`). In `containers`, "
                           "the container named `",
                           container,
                           "` is Sluice's: its resources, variables, mounts and the like are added "
                           "to that container. All other containers run in addition. The API server "
-                          "validates this when a pod is created."))
-          .Open());
+                          "validates this when a pod is created."),
+             Open()));
 }
 
-void AddCoordinator(std::vector<Field>* fields) {
-  fields->push_back(Object("spec.coordinator", "The coordinator. A job has one.").ClusterOnly());
-  AddPodTemplate("spec.coordinator", "coordinator", fields);
+void AddCoordinator(const FieldAdder& add) {
+  add(Object("spec.coordinator", "The coordinator. A job has one.", ClusterOnly()));
+  AddPodTemplate("spec.coordinator", "coordinator", add);
 }
 
-void AddDataVolume(std::vector<Field>* fields) {
+void AddDataVolume(const FieldAdder& add) {
   const std::string path = "spec.data.source.volume";
-  fields->push_back(Object(path,
-                           "A claim that contains the data. Workers mount it read-only. Under "
-                           "`sluice run`, `path` is a path on the machine.")
-                        .ClusterOnly());
-  fields->push_back(Claim(path + ".claimName", "A PersistentVolumeClaim of the job's namespace.")
-                        .Required()
-                        .Context(kVolume)
-                        .Example("datasets")
-                        .Invalid("My_Data", "must be lower-case letters"));
-  fields->push_back(
-      String(path + ".mountPath",
-             "The directory at which it is mounted. `path` is in this directory.")
-          .Default(R"("/data")")
-          .Size(2, 4096)
-          .Pattern("^/[^:]*[^:/]$", IsMountPath,
-                   "must be an absolute path without `:`, and without `/` at its end")
-          .Context(
-              R"({"spec":{"data":{"source":{"path":"/data/mnist/train","volume":{"claimName":"d"}}}}})")
-          .Example("/data/mnist")
-          .Invalid("data", "must be an absolute path"));
+  add(Object(path,
+             "A claim that contains the data. Workers mount it read-only. Under "
+             "`sluice run`, `path` is a path on the machine.",
+             ClusterOnly()));
+  add(Claim(path + ".claimName", "A PersistentVolumeClaim of the job's namespace.", Required(),
+            Context(kVolume), Good("datasets"), Bad("My_Data", "must be lower-case letters")));
+  add(String(
+      path + ".mountPath", "The directory at which it is mounted. `path` is in this directory.",
+      Default(R"("/data")"), Size(2, 4096),
+      Pattern("^/[^:]*[^:/]$", IsMountPath,
+              "must be an absolute path without `:`, and without `/` at its end"),
+      Context(
+          R"({"spec":{"data":{"source":{"path":"/data/mnist/train","volume":{"claimName":"d"}}}}})"),
+      Good("/data/mnist"), Bad("data", "must be an absolute path")));
 }
 
-void AddCheckpointClaim(std::vector<Field>* fields) {
+void AddCheckpointClaim(const FieldAdder& add) {
   const std::string path = "spec.checkpoint.storage";
-  fields->push_back(Claim(path + ".claimName",
-                          "PersistentVolumeClaim: the claim. It must be ReadWriteMany unless all "
-                          "of the job's pods are on one node.")
-                        .ClusterOnly()
-                        .Context(kClaim)
-                        .Example("checkpoints")
-                        .Invalid("Checkpoints", "must be lower-case letters"));
-  fields->push_back(
-      String(path + ".subPath",
-             "PersistentVolumeClaim: the directory in the claim. It is created if it is missing.")
-          .ClusterOnly()
-          .Implied("`<namespace>/<name>`")
-          .Size(1, 1024)
-          .Pattern(
-              SubPathRegex(), IsSubPath,
+  add(Claim(path + ".claimName",
+            "PersistentVolumeClaim: the claim. It must be ReadWriteMany unless all "
+            "of the job's pods are on one node.",
+            ClusterOnly(), Context(kClaim), Good("checkpoints"),
+            Bad("Checkpoints", "must be lower-case letters")));
+  add(String(
+      path + ".subPath",
+      "PersistentVolumeClaim: the directory in the claim. It is created if it is missing.",
+      ClusterOnly(), Implied("`<namespace>/<name>`"), Size(1, 1024),
+      Pattern(SubPathRegex(), IsSubPath,
               "must be a relative path of letters, digits, `-`, `_` and `.`, without a directory "
-              "`..`")
-          .Context(kClaim)
-          .Example("team-a/mnist")
-          .Example("team-a/v1..2/.hidden/")
-          .Invalid("/team-a", "must be a relative path")
-          .Invalid("..", "without a directory `..`")
-          .Invalid("team-a/../team-b", "without a directory `..`")
-          .Invalid("team a", "must be a relative path"));
+              "`..`"),
+      Context(kClaim), Good("team-a/mnist"), Good("team-a/v1..2/.hidden/"),
+      Bad("/team-a", "must be a relative path"), Bad("..", "without a directory `..`"),
+      Bad("team-a/../team-b", "without a directory `..`"),
+      Bad("team a", "must be a relative path")));
 }
 
 void AddReplicaBounds(const std::string& role, const std::string& processes,
-                      std::vector<Field>* fields) {
+                      const FieldAdder& add) {
   for (const bool least : {true, false}) {
-    fields->push_back(Integer(role + (least ? ".minReplicas" : ".maxReplicas"),
-                              absl::StrCat(least ? "The fewest " : "The most ", processes,
-                                           " that the job may have. A change beyond this, by a "
-                                           "user or an autoscaler, is refused. Unset: no bound."))
-                          .ClusterOnly()
-                          .Min(1)
-                          .Max(1024)
-                          .Example(least ? "1" : "16")
-                          .Invalid("0", "at least 1"));
+    add(Integer(role + (least ? ".minReplicas" : ".maxReplicas"),
+                absl::StrCat(least ? "The fewest " : "The most ", processes,
+                             " that the job may have. A change beyond this, by a "
+                             "user or an autoscaler, is refused. Unset: no bound."),
+                ClusterOnly(), Min(1), Max(1024), Good(least ? "1" : "16"),
+                Bad("0", "at least 1")));
   }
 }
 
 namespace {
 
-void AddFailurePolicy(std::vector<Field>* fields) {
+void AddFailurePolicy(const FieldAdder& add) {
   const std::string path = "spec.failurePolicy";
-  fields->push_back(
-      Object(path, "Exceptions to the usual reaction to the exit of a process.").ClusterOnly());
-  fields->push_back(
-      List(path + ".rules",
+  add(Object(path, "Exceptions to the usual reaction to the exit of a process.", ClusterOnly()));
+  add(List(path + ".rules",
            "The first rule that matches the exit of a process applies; if no rule matches, the "
            "usual reaction does. A rule has `exitCodes`, `reasons`, or both, and matches if one of "
-           "them does.")
-          .Required()
-          .Size(1, 20)
-          .Context(R"({"spec":{"failurePolicy":{"rules":[{"action":"Ignore","exitCodes":[7]}]}}})")
-          .Example("[{action: FailJob, roles: [worker], exitCodes: [3]}]")
-          .Invalid("[]", "must have at least 1 item"));
-  fields->push_back(Object(path + ".rules[]", "One rule."));
-  fields->push_back(
-      String(path + ".rules[].action",
+           "them does.",
+           Required(), Size(1, 20),
+           Context(R"({"spec":{"failurePolicy":{"rules":[{"action":"Ignore","exitCodes":[7]}]}}})"),
+           Good("[{action: FailJob, roles: [worker], exitCodes: [3]}]"),
+           Bad("[]", "must have at least 1 item")));
+  add(Object(path + ".rules[]", "One rule."));
+  add(String(path + ".rules[].action",
              "`FailJob`: the job fails. `Restart`: the process is replaced, and its exit counts "
-             "against the limits. `Ignore`: it is replaced, and its exit does not count.")
-          .Required()
-          .OneOf({"FailJob", "Restart", "Ignore"}));
-  fields->push_back(
-      List(path + ".rules[].roles", "Roles of the processes to which the rule applies. Unset: all.")
-          .Size(1, 3));
-  fields->push_back(
-      String(path + ".rules[].roles[]", "One role.").OneOf({"coordinator", "ps", "worker"}));
-  fields->push_back(List(path + ".rules[].exitCodes",
-                         "Exit codes of processes; for a killed process, 128 plus the signal.")
-                        .Size(1, 64));
-  fields->push_back(Integer(path + ".rules[].exitCodes[]", "One code.").Min(1).Max(255));
-  fields->push_back(List(path + ".rules[].reasons",
-                         "Reasons, as `status.lastFailures` has them. `Deleted` is not allowed: a "
-                         "pod that is deleted, or evicted by deletion, is always replaced.")
-                        .Size(1, 16));
-  fields->push_back(String(path + ".rules[].reasons[]", "One reason.")
-                        .OneOf({"OOMKilled", "Killed", "Error", "StartError", "Refused", "Expelled",
-                                "TryAgain", "DataMissing", "BadArguments", "Evicted", "Preempted",
-                                "NodeLost", "NodeShutdown", "NodeRefused"}));
+             "against the limits. `Ignore`: it is replaced, and its exit does not count.",
+             Required(), OneOf({"FailJob", "Restart", "Ignore"})));
+  add(List(path + ".rules[].roles", "Roles of the processes to which the rule applies. Unset: all.",
+           Size(1, 3)));
+  add(String(path + ".rules[].roles[]", "One role.", OneOf({"coordinator", "ps", "worker"})));
+  add(List(path + ".rules[].exitCodes",
+           "Exit codes of processes; for a killed process, 128 plus the signal.", Size(1, 64)));
+  add(Integer(path + ".rules[].exitCodes[]", "One code.", Min(1), Max(255)));
+  add(List(path + ".rules[].reasons",
+           "Reasons, as `status.lastFailures` has them. `Deleted` is not allowed: a "
+           "pod that is deleted, or evicted by deletion, is always replaced.",
+           Size(1, 16)));
+  add(String(path + ".rules[].reasons[]", "One reason.",
+             OneOf({"OOMKilled", "Killed", "Error", "StartError", "Refused", "Expelled", "TryAgain",
+                    "DataMissing", "BadArguments", "Evicted", "Preempted", "NodeLost",
+                    "NodeShutdown", "NodeRefused"})));
 }
 
 }  // namespace
 
-void AddClusterLimits(std::vector<Field>* fields) {
-  AddFailurePolicy(fields);
-  fields->push_back(Integer("spec.progressDeadlineSeconds",
-                            "A job that commits no step for this long, while it is not suspended, "
-                            "fails. Unset: no limit.")
-                        .ClusterOnly()
-                        .Min(1)
-                        .Max(1e9)
-                        .Example("3600")
-                        .Invalid("0", "at least 1"));
-  fields->push_back(Integer("spec.ttlSecondsAfterFinished",
-                            "The job and all its objects are deleted this long after its end. "
-                            "Claims are kept. Unset: never.")
-                        .ClusterOnly()
-                        .Min(0)
-                        .Max(1e9)
-                        .Example("86400")
-                        .Invalid("-1", "at least 0"));
-  fields->push_back(String("spec.cleanPodPolicy",
-                           "What happens to pods at the end of the job. `Running`: running pods "
-                           "are deleted, finished pods are kept for their logs. `All`: all pods "
-                           "are deleted. `None`: no pod is deleted.")
-                        .ClusterOnly()
-                        .Default(R"("Running")")
-                        .OneOf({"Running", "All", "None"})
-                        .Example("All")
-                        .Invalid("all", "did you mean `All`?"));
-  fields->push_back(
-      Object("spec.nodeFailure", "What the operator does when a node does not respond.")
-          .ClusterOnly()
-          .Default("{}"));
-  fields->push_back(Integer("spec.nodeFailure.tolerationSeconds",
-                            "Its pods are abandoned, and re-created on other nodes, this long "
-                            "after the node was found not to respond.")
-                        .Default("10")
-                        .Min(0)
-                        .Max(1e6)
-                        .Example("5")
-                        .Invalid("-1", "at least 0"));
-  fields->push_back(
-      Integer(
-          "spec.nodeFailure.forceDeleteAfterSeconds",
-          "A pod of the node that still exists this long after its deletion is due is deleted by "
-          "force. 0: never; the pod is then not replaced before the node is back or removed.")
-          .Default("10")
-          .Min(0)
-          .Max(1e6)
-          .Example("60")
-          .Invalid("-1", "at least 0"));
-  fields->push_back(
-      String("spec.networkPolicy",
+void AddClusterLimits(const FieldAdder& add) {
+  AddFailurePolicy(add);
+  add(Integer("spec.progressDeadlineSeconds",
+              "A job that commits no step for this long, while it is not suspended, "
+              "fails. Unset: no limit.",
+              ClusterOnly(), Min(1), Max(1e9), Good("3600"), Bad("0", "at least 1")));
+  add(Integer("spec.ttlSecondsAfterFinished",
+              "The job and all its objects are deleted this long after its end. "
+              "Claims are kept. Unset: never.",
+              ClusterOnly(), Min(0), Max(1e9), Good("86400"), Bad("-1", "at least 0")));
+  add(String("spec.cleanPodPolicy",
+             "What happens to pods at the end of the job. `Running`: running pods "
+             "are deleted, finished pods are kept for their logs. `All`: all pods "
+             "are deleted. `None`: no pod is deleted.",
+             ClusterOnly(), Default(R"("Running")"), OneOf({"Running", "All", "None"}), Good("All"),
+             Bad("all", "did you mean `All`?")));
+  add(Object("spec.nodeFailure", "What the operator does when a node does not respond.",
+             ClusterOnly(), Default("{}")));
+  add(Integer("spec.nodeFailure.tolerationSeconds",
+              "Its pods are abandoned, and re-created on other nodes, this long "
+              "after the node was found not to respond.",
+              Default("10"), Min(0), Max(1e6), Good("5"), Bad("-1", "at least 0")));
+  add(Integer(
+      "spec.nodeFailure.forceDeleteAfterSeconds",
+      "A pod of the node that still exists this long after its deletion is due is deleted by "
+      "force. 0: never; the pod is then not replaced before the node is back or removed.",
+      Default("10"), Min(0), Max(1e6), Good("60"), Bad("-1", "at least 0")));
+  add(String("spec.networkPolicy",
              "`Enabled`: only the job's own pods and the operator may connect to the job's pods; "
-             "every client may read their metrics. `Disabled`: the operator makes no policy.")
-          .ClusterOnly()
-          .Default(R"("Enabled")")
-          .OneOf({"Enabled", "Disabled"})
-          .Example("Disabled")
-          .Invalid("false", "must be a string"));
-  fields->push_back(
-      String("spec.tls",
+             "every client may read their metrics. `Disabled`: the operator makes no policy.",
+             ClusterOnly(), Default(R"("Enabled")"), OneOf({"Enabled", "Disabled"}),
+             Good("Disabled"), Bad("false", "must be a string")));
+  add(String("spec.tls",
              "`Enabled`: the job's processes use TLS with each other. The operator makes and "
              "renews a certificate for each role and index. `Disabled`: plain text. Jobs that an "
-             "operator with the default plain text started keep plain text.")
-          .ClusterOnly()
-          .Implied("`Enabled`")
-          .Fixed()
-          .OneOf({"Enabled", "Disabled"})
-          .Example("Disabled")
-          .Invalid("enabled", "did you mean `Enabled`?"));
-  fields->push_back(
-      String("spec.managedBy",
+             "operator with the default plain text started keep plain text.",
+             ClusterOnly(), Implied("`Enabled`"), Fixed(), OneOf({"Enabled", "Disabled"}),
+             Good("Disabled"), Bad("enabled", "did you mean `Enabled`?")));
+  add(String("spec.managedBy",
              "The controller that manages the job. Unset, or `sluice.dev/operator`: Sluice's "
-             "operator. With any other value, Sluice's operator ignores the job.")
-          .ClusterOnly()
-          .Fixed()
-          .Size(1, 63)
-          .Example("kueue.x-k8s.io/multikueue"));
+             "operator. With any other value, Sluice's operator ignores the job.",
+             ClusterOnly(), Fixed(), Size(1, 63), Good("kueue.x-k8s.io/multikueue")));
 }
 
 }  // namespace sluice::api

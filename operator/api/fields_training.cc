@@ -3,7 +3,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/string_view.h"
-#include "operator/api/enum_names.h"
 #include "operator/api/field_builder.h"
 
 namespace sluice::api {
@@ -29,557 +28,372 @@ bool IsLibraryName(absl::string_view text) {
   });
 }
 
-void AddLossAndOptimizer(std::vector<Field>* fields) {
-  fields->push_back(String("spec.loss",
-                           "The loss to minimise. Unset: the model's own loss. A TorchScript "
-                           "module that returns its loss needs none.")
-                        .Fixed()
-                        .OneOf({"nll", "crossEntropy", "mse", "binaryCrossEntropyWithLogits"})
-                        .Example("crossEntropy")
-                        .Invalid("cross_entropy", "did you mean `crossEntropy`?"));
-  fields->push_back(Object("spec.optimizer",
-                           "How gradients change parameters. Options have the names, meanings and "
-                           "defaults of PyTorch; options of another optimizer are refused.")
-                        .Fixed()
-                        .Required());
-  fields->push_back(
-      String("spec.optimizer.name",
+void AddLossAndOptimizer(const FieldAdder& add) {
+  add(String("spec.loss",
+             "The loss to minimise. Unset: the model's own loss. A TorchScript "
+             "module that returns its loss needs none.",
+             Fixed(), OneOf({"nll", "crossEntropy", "mse", "binaryCrossEntropyWithLogits"}),
+             Good("crossEntropy"), Bad("cross_entropy", "did you mean `crossEntropy`?")));
+  add(Object("spec.optimizer",
+             "How gradients change parameters. Options have the names, meanings and "
+             "defaults of PyTorch; options of another optimizer are refused.",
+             Fixed(), Required()));
+  add(String("spec.optimizer.name",
              "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + update, for "
-             "exact sums. `Plugin`: the optimizer of a shared library.")
-          .Required()
-          .Alias("type")
-          .OneOf(NamesOf<v1::OptimizerSpec::Name>())
-          .Example("Adam")
-          .Invalid("adam", "did you mean `Adam`?")
-          .Invalid("RMSprop", "must be one of SGD, Adagrad, Adam, AdamW, Add, Plugin"));
-  fields->push_back(Number("spec.optimizer.learningRate", "Step size. Not for Add.")
-                        .Implied("0.01 for Adagrad, else 0.001")
-                        .Alias("lr")
-                        .Min(0)
-                        .Example("0.05")
-                        .Invalid("-0.1", "at least 0")
-                        .Invalid("fast", "must be a number"));
-  fields->push_back(Number("spec.optimizer.momentum", "SGD: factor of the previous step.")
-                        .Implied("0")
-                        .Min(0)
-                        .Example("0.9")
-                        .Invalid("-1", "at least 0"));
-  fields->push_back(Number("spec.optimizer.dampening",
-                           "SGD: the part of the gradient that is not added to the momentum.")
-                        .Implied("0")
-                        .Example("0.1"));
-  fields->push_back(Boolean("spec.optimizer.nesterov", "SGD: Nesterov momentum.")
-                        .Implied("false")
-                        .Context(R"({"spec":{"optimizer":{"momentum":0.9}}})")
-                        .Example("true"));
-  fields->push_back(Number("spec.optimizer.weightDecay",
-                           "Weight decay: added to the gradient (L2); AdamW subtracts it from the "
-                           "parameter. Not for Add.")
-                        .Implied("0.01 for AdamW, else 0")
-                        .Min(0)
-                        .Example("1e-4")
-                        .Invalid("-1e-4", "at least 0"));
-  fields->push_back(
-      List("spec.optimizer.betas",
-           "Adam, AdamW: decay rates of the mean and of the mean square of gradients.")
-          .Implied("[0.9, 0.999]")
-          .Size(2, 2)
-          .Context(WithOptimizer("Adam"))
-          .Example("[0.9, 0.99]")
-          .Invalid("[0.9]", "must have at least 2 items")
-          .Invalid("[0.9, 1]", "must be less than 1"));
-  fields->push_back(Number("spec.optimizer.betas[]", "One rate.").Min(0).Below(1));
-  fields->push_back(Number("spec.optimizer.eps", "Adagrad, Adam, AdamW: added to the divisor.")
-                        .Implied("1e-10 for Adagrad, else 1e-8")
-                        .Min(0)
-                        .Context(WithOptimizer("Adam"))
-                        .Example("1e-7"));
-  fields->push_back(Number("spec.optimizer.lrDecay", "Adagrad: decay of the learning rate.")
-                        .Implied("0")
-                        .Min(0)
-                        .Context(WithOptimizer("Adagrad"))
-                        .Example("1e-4"));
-  fields->push_back(Number("spec.optimizer.initialAccumulatorValue",
-                           "Adagrad: initial value of the sum of squares.")
-                        .Implied("0")
-                        .Min(0)
-                        .Context(WithOptimizer("Adagrad"))
-                        .Example("0.1"));
-  fields->push_back(
-      Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.")
-          .Implied("false")
-          .Context(WithOptimizer("AdamW"))
-          .Example("true"));
-  fields->push_back(
-      String("spec.optimizer.library",
-             "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory "
-             "of $SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.")
-          .Size(1, 64)
-          .Pattern("^[A-Za-z0-9_][A-Za-z0-9_.-]*$", IsLibraryName,
-                   "must be a name of letters, digits, `-`, `_` and `.`, without `lib` and `.so`")
-          .Context(R"({"spec":{"optimizer":{"name":"Plugin"}}})")
-          .Example("lion")
-          .Invalid("plugins/liblion.so", "must be a name"));
-  fields->push_back(
-      Map("spec.optimizer.parameters", "Plugin: parameters of the library's optimizer, by name.")
-          .Size(0, 32)
-          .Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})")
-          .Example("{beta1: 0.9, beta2: 0.99}")
-          .Invalid("{beta1: high}", "must be a number"));
-  fields->push_back(Number("spec.optimizer.parameters{}", "One number."));
-  fields->push_back(Number("spec.optimizer.clipNorm",
-                           "Gradients whose 2-norm over all parameters is larger are scaled down "
-                           "to this norm. Unset: no gradient is scaled.")
-                        .Above(0)
-                        .Example("1.0")
-                        .Invalid("0", "must be more than 0"));
+             "exact sums. `Plugin`: the optimizer of a shared library.",
+             Required(), Alias("type"), OneOf({"SGD", "Adagrad", "Adam", "AdamW", "Add", "Plugin"}),
+             Good("Adam"), Bad("adam", "did you mean `Adam`?"),
+             Bad("LBFGS", "must be one of SGD, Adagrad")));
+  add(Number("spec.optimizer.learningRate", "Step size. Not for Add.",
+             OptionOf({"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, "0.1"),
+             DefaultBy("name", {{{"Adagrad"}, "0.01"}, {{}, "0.001"}}), Alias("lr"), Min(0),
+             Good("0.05"), Bad("-0.1", "at least 0"), Bad("fast", "must be a number")));
+  add(Number("spec.optimizer.momentum", "SGD: factor of the previous step.",
+             OptionOf({"SGD"}, "0.9"), DefaultWhereAllowed("0"), Min(0), Good("0.9"),
+             Bad("-1", "at least 0")));
+  add(Number("spec.optimizer.dampening",
+             "SGD: the part of the gradient that is not added to the momentum.",
+             OptionOf({"SGD"}, "0.1"), DefaultWhereAllowed("0"), Good("0.1")));
+  add(Boolean("spec.optimizer.nesterov", "SGD: Nesterov momentum.", OptionOf({"SGD"}, "false"),
+              DefaultWhereAllowed("false"), Context(R"({"spec":{"optimizer":{"momentum":0.9}}})"),
+              Good("true")));
+  add(Number("spec.optimizer.weightDecay",
+             "Weight decay: added to the gradient (L2); AdamW subtracts it from the "
+             "parameter. Not for Add.",
+             OptionOf({"SGD", "Adagrad", "Adam", "AdamW"}, "0.1"),
+             DefaultBy("name", {{{"AdamW"}, "0.01"}, {{}, "0"}}), Min(0), Good("1e-4"),
+             Bad("-1e-4", "at least 0")));
+  add(List("spec.optimizer.betas",
+           "Adam, AdamW: decay rates of the mean and of the mean square of gradients.",
+           OptionOf({"Adam", "AdamW"}, "[0.9,0.99]"), DefaultWhereAllowed("[0.9, 0.999]"),
+           Proto("beta1 beta2"), Size(2, 2), Context(WithOptimizer("Adam")), Good("[0.9, 0.99]"),
+           Bad("[0.9]", "must have at least 2 items"), Bad("[0.9, 1]", "must be less than 1")));
+  add(Number("spec.optimizer.betas[]", "One rate.", Min(0), Below(1)));
+  add(Number("spec.optimizer.eps", "Adagrad, Adam, AdamW: added to the divisor.",
+             OptionOf({"Adagrad", "Adam", "AdamW"}, "1e-6"),
+             DefaultBy("name", {{{"Adagrad"}, "1e-10"}, {{}, "1e-8"}}), Min(0),
+             Context(WithOptimizer("Adam")), Good("1e-7")));
+  add(Number("spec.optimizer.lrDecay", "Adagrad: decay of the learning rate.",
+             OptionOf({"Adagrad"}, "0.1"), DefaultWhereAllowed("0"), Min(0),
+             Context(WithOptimizer("Adagrad")), Good("1e-4")));
+  add(Number("spec.optimizer.initialAccumulatorValue",
+             "Adagrad: initial value of the sum of squares.", OptionOf({"Adagrad"}, "0.1"),
+             DefaultWhereAllowed("0"), Min(0), Context(WithOptimizer("Adagrad")), Good("0.1")));
+  add(Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.",
+              OptionOf({"Adam", "AdamW"}, "true"), DefaultWhereAllowed("false"),
+              Context(WithOptimizer("AdamW")), Good("true")));
+  add(String(
+      "spec.optimizer.library",
+      "Plugin: the shared library `lib<library>.so` on the shards' machines, in a directory "
+      "of $SLUICE_PLUGIN_PATH, /usr/local/lib/sluice or /usr/lib/sluice.",
+      OptionOf({"Plugin"}, R"("lion")"), Size(1, 64),
+      Pattern("^[A-Za-z0-9_][A-Za-z0-9_.-]*$", IsLibraryName,
+              "must be a name of letters, digits, `-`, `_` and `.`, without `lib` and `.so`"),
+      Context(R"({"spec":{"optimizer":{"name":"Plugin"}}})"), Good("lion"),
+      Bad("plugins/liblion.so", "must be a name")));
+  add(Map("spec.optimizer.parameters", "Plugin: parameters of the library's optimizer, by name.",
+          OptionOf({"Plugin"}, R"({"beta1":0.9})"), Size(0, 32),
+          Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})"),
+          Good("{beta1: 0.9, beta2: 0.99}"), Bad("{beta1: high}", "must be a number")));
+  add(Number("spec.optimizer.parameters{}", "One number."));
+  add(Number("spec.optimizer.clipNorm",
+             "Gradients whose 2-norm over all parameters is larger are scaled down "
+             "to this norm. Unset: no gradient is scaled.",
+             Above(0), Good("1.0"), Bad("0", "must be more than 0")));
 }
 
-void AddScheduleAndGroups(std::vector<Field>* fields) {
-  fields->push_back(
-      Object("spec.optimizer.schedule",
-             "How the learning rate changes over the steps. Unset: it is constant. Not for Add."));
-  fields->push_back(
-      String("spec.optimizer.schedule.type",
+void AddScheduleAndGroups(const FieldAdder& add) {
+  add(Object("spec.optimizer.schedule",
+             "How the learning rate changes over the steps. Unset: it is constant. Not for Add.",
+             OptionOf({"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, R"({"type":"Constant"})")));
+  add(String("spec.optimizer.schedule.type",
              "`Constant`. `Step`: multiplied by `gamma` every `stepSize` steps. `Cosine`: half a "
-             "cosine from 1 to `minFactor` over `totalSteps` steps, then constant.")
-          .Default(R"("Constant")")
-          .OneOf(NamesOf<v1::Schedule::Type>())
-          .Example("Constant")
-          .Invalid("Linear", "must be one of Constant, Step, Cosine"));
-  fields->push_back(Integer("spec.optimizer.schedule.warmupSteps",
-                            "Steps in which the learning rate rises to its full value, before the "
-                            "schedule of any type.")
-                        .Default("0")
-                        .Min(0)
-                        .Example("500")
-                        .Invalid("-5", "at least 0"));
-  fields->push_back(Integer("spec.optimizer.schedule.stepSize", "Step: steps between two changes.")
-                        .Min(1)
-                        .Context(kStepSchedule)
-                        .Example("1000"));
-  fields->push_back(Number("spec.optimizer.schedule.gamma", "Step: factor of each change.")
-                        .Implied("0.1")
-                        .Above(0)
-                        .Context(kStepSchedule)
-                        .Example("0.5")
-                        .Invalid("0", "must be more than 0"));
-  fields->push_back(Integer("spec.optimizer.schedule.totalSteps",
-                            "Cosine: steps until the lowest rate, including the warm-up.")
-                        .Min(1)
-                        .Context(kCosineSchedule)
-                        .Example("10000"));
-  fields->push_back(Number("spec.optimizer.schedule.minFactor",
-                           "Cosine: the lowest rate, as a multiple of the learning rate.")
-                        .Implied("0")
-                        .Min(0)
-                        .Max(1)
-                        .Context(kCosineSchedule)
-                        .Example("0.01")
-                        .Invalid("2", "at most 1"));
-  fields->push_back(List("spec.optimizer.groups",
-                         "Other options for some parameters. A parameter belongs to the first "
-                         "group with a pattern that matches its name. Options that the group does "
-                         "not set are those of the optimizer. Not for Add and Plugin.")
-                        .Size(0, 64)
-                        .Example("[{patterns: [\"*.bias\"], weightDecay: 0}]")
-                        .Invalid("{patterns: [a]}", "must be a list"));
-  fields->push_back(Object("spec.optimizer.groups[]", "One group."));
-  fields->push_back(List("spec.optimizer.groups[].patterns",
-                         "Names of parameters, as in PyTorch's state_dict; `*` matches any "
-                         "characters, `?` matches one.")
-                        .Required()
-                        .Size(1, 64));
-  fields->push_back(String("spec.optimizer.groups[].patterns[]", "One pattern.").Size(1, 253));
-  fields->push_back(Number("spec.optimizer.groups[].learningRate", "Step size of these parameters.")
-                        .Min(0)
-                        .Alias("lr"));
-  fields->push_back(
-      Number("spec.optimizer.groups[].weightDecay", "Weight decay of these parameters.").Min(0));
-  fields->push_back(
-      Number("spec.optimizer.groups[].momentum", "SGD: momentum of these parameters.").Min(0));
+             "cosine from 1 to `minFactor` over `totalSteps` steps, then constant.",
+             Default(R"("Constant")"), OneOf({"Constant", "Step", "Cosine"}), Good("Constant"),
+             Bad("Linear", "must be one of Constant, Step, Cosine")));
+  add(Integer("spec.optimizer.schedule.warmupSteps",
+              "Steps in which the learning rate rises to its full value, before the "
+              "schedule of any type.",
+              Default("0"), Min(0), Good("500"), Bad("-5", "at least 0")));
+  add(Integer("spec.optimizer.schedule.stepSize", "Step: steps between two changes.", Min(1),
+              Context(kStepSchedule), Good("1000")));
+  add(Number("spec.optimizer.schedule.gamma", "Step: factor of each change.",
+             DefaultWhereAllowed("0.1"), Above(0), Context(kStepSchedule), Good("0.5"),
+             Bad("0", "must be more than 0")));
+  add(Integer("spec.optimizer.schedule.totalSteps",
+              "Cosine: steps until the lowest rate, including the warm-up.", Min(1),
+              Context(kCosineSchedule), Good("10000")));
+  add(Number("spec.optimizer.schedule.minFactor",
+             "Cosine: the lowest rate, as a multiple of the learning rate.",
+             DefaultWhereAllowed("0"), Min(0), Max(1), Context(kCosineSchedule), Good("0.01"),
+             Bad("2", "at most 1")));
+  add(List("spec.optimizer.groups",
+           "Other options for some parameters. A parameter belongs to the first "
+           "group with a pattern that matches its name. Options that the group does "
+           "not set are those of the optimizer. Not for Add and Plugin.",
+           OptionOf({"SGD", "Adagrad", "Adam", "AdamW"}, R"([{"patterns":["a"],"weightDecay":0}])"),
+           Size(0, 64), Good("[{patterns: [\"*.bias\"], weightDecay: 0}]"),
+           Bad("{patterns: [a]}", "must be a list")));
+  add(Object("spec.optimizer.groups[]", "One group."));
+  add(List("spec.optimizer.groups[].patterns",
+           "Names of parameters, as in PyTorch's state_dict; `*` matches any "
+           "characters, `?` matches one.",
+           Required(), Size(1, 64)));
+  add(String("spec.optimizer.groups[].patterns[]", "One pattern.", Size(1, 253)));
+  add(Number("spec.optimizer.groups[].learningRate", "Step size of these parameters.", Min(0),
+             Alias("lr")));
+  add(Number("spec.optimizer.groups[].weightDecay", "Weight decay of these parameters.", Min(0)));
+  add(Number("spec.optimizer.groups[].momentum", "SGD: momentum of these parameters.", Min(0)));
 }
 
-void AddTrainingBasics(std::vector<Field>* fields) {
-  fields->push_back(Object("spec.training", "How to train, and for how long.").Required());
-  fields->push_back(
-      String("spec.training.mode",
+void AddTrainingBasics(const FieldAdder& add) {
+  add(Object("spec.training", "How to train, and for how long.", Required()));
+  add(String("spec.training.mode",
              "`Synchronous`: each step applies the gradient of one global batch. The result is the "
              "same for any number of workers, up to rounding, and to the bit with `determinism: "
              "BitExact`. `Asynchronous`: each worker applies updates at its own pace. "
              "`BoundedStaleness`: as Asynchronous, but no worker gets far ahead. A change takes "
-             "effect through a checkpoint.")
-          .Default(R"("Synchronous")")
-          .OneOf(NamesOf<v1::Mode>())
-          .Example("Asynchronous")
-          .Invalid("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness"));
-  fields->push_back(Object("spec.training.boundedStaleness",
-                           "Bounds of mode BoundedStaleness. Only with that mode."));
-  fields->push_back(
-      Integer("spec.training.boundedStaleness.maxStaleness",
-              "A worker waits while it is more than this many updates ahead of the slowest worker.")
-          .Required()
-          .Min(0)
-          .Max(1e6)
-          .Context(
-              R"({"spec":{"training":{"mode":"BoundedStaleness","boundedStaleness":{"maxStaleness":1}}}})")
-          .Example("4")
-          .Invalid("-1", "at least 0"));
-  fields->push_back(Integer("spec.training.globalBatchSize",
-                            "Samples of one step, over all workers. In other modes than "
-                            "Synchronous: samples of one worker's update.")
-                        .Fixed()
-                        .Default("64")
-                        .Min(1)
-                        .Max(1 << 24)
-                        .Alias("batchSize")
-                        .Alias("batch")
-                        .Example("256")
-                        .Invalid("0", "at least 1")
-                        .Invalid("64.5", "must be an integer"));
-  fields->push_back(
-      Integer("spec.training.microbatchSize",
+             "effect through a checkpoint.",
+             Default(R"("Synchronous")"),
+             OneOf({"Synchronous", "Asynchronous", "BoundedStaleness"}), Good("Asynchronous"),
+             Bad("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness")));
+  add(Object("spec.training.boundedStaleness",
+             "Bounds of mode BoundedStaleness. Only with that mode.", Proto(".")));
+  add(Integer(
+      "spec.training.boundedStaleness.maxStaleness",
+      "A worker waits while it is more than this many updates ahead of the slowest worker.",
+      Required(), Min(0), Max(1e6),
+      Context(
+          R"({"spec":{"training":{"mode":"BoundedStaleness","boundedStaleness":{"maxStaleness":1}}}})"),
+      Good("4"), Bad("-1", "at least 0")));
+  add(Integer("spec.training.globalBatchSize",
+              "Samples of one step, over all workers. In other modes than "
+              "Synchronous: samples of one worker's update.",
+              Fixed(), Default("64"), Min(1), Max(1 << 24), Alias("batchSize"), Alias("batch"),
+              Good("256"), Bad("0", "at least 1"), Bad("64.5", "must be an integer")));
+  add(Integer("spec.training.microbatchSize",
               "Samples of a microbatch. A global batch is divided into microbatches (the last may "
               "be smaller), which are assigned to workers in proportion to their speed. A worker "
               "computes all of its microbatches as one batch, but with BitExact one by one, so "
-              "larger ones are faster.")
-          .Fixed()
-          .Implied("globalBatchSize / 16, rounded up")
-          .Min(1)
-          .Max(1 << 24)
-          .Alias("microBatchSize")
-          .Example("16")
-          .Invalid("0", "at least 1"));
+              "larger ones are faster.",
+              Fixed(), Implied("globalBatchSize / 16, rounded up"), Min(1), Max(1 << 24),
+              Alias("microBatchSize"), Good("16"), Bad("0", "at least 1")));
   constexpr char kBalanced[] =
       R"({"spec":{"training":{"mode":"Asynchronous","maxBatchSize":128}}})";
-  fields->push_back(
-      Integer(
-          "spec.training.maxBatchSize",
-          "In other modes than Synchronous: the maximum samples of an update. Each worker's batch "
-          "size follows its measured speed, so that the updates of all workers take equally long; "
-          "at the mean speed it is `globalBatchSize`. Unset: always `globalBatchSize`.")
-          .Min(1)
-          .Max(1 << 24)
-          .Context(R"({"spec":{"training":{"mode":"Asynchronous"}}})")
-          .Example("128")
-          .Invalid("0", "at least 1"));
-  fields->push_back(Integer("spec.training.minBatchSize",
-                            "With `maxBatchSize`: the minimum samples of an update. Unset: 1.")
-                        .Min(1)
-                        .Max(1 << 24)
-                        .Context(kBalanced)
-                        .Example("8")
-                        .Invalid("0", "at least 1"));
-  fields->push_back(Integer("spec.training.steps",
-                            "Train for this many steps (in other modes than Synchronous: updates). "
-                            "Either this or `epochs`.")
-                        .Min(1)
-                        .Alias("maxSteps")
-                        .Example("10000")
-                        .Invalid("0", "at least 1")
-                        .Invalid("many", "must be an integer, not the string \"many\""));
-  fields->push_back(Integer("spec.training.epochs", "Passes over the data. Either this or `steps`.")
-                        .Min(1)
-                        .Context(R"({"spec":{"training":{"steps":null}}})")
-                        .Example("5")
-                        .Invalid("1.5", "must be an integer"));
-  fields->push_back(
-      Integer("spec.training.seed",
-              "The seed for the initial parameters, the order of samples and dropout.")
-          .Fixed()
-          .Default("0")
-          .Min(0)
-          .Example("42")
-          .Invalid("-1", "at least 0"));
+  add(Integer(
+      "spec.training.maxBatchSize",
+      "In other modes than Synchronous: the maximum samples of an update. Each worker's batch "
+      "size follows its measured speed, so that the updates of all workers take equally long; "
+      "at the mean speed it is `globalBatchSize`. Unset: always `globalBatchSize`.",
+      Min(1), Max(1 << 24), Context(R"({"spec":{"training":{"mode":"Asynchronous"}}})"),
+      Good("128"), Bad("0", "at least 1")));
+  add(Integer("spec.training.minBatchSize",
+              "With `maxBatchSize`: the minimum samples of an update. Unset: 1.", Min(1),
+              Max(1 << 24), Context(kBalanced), Good("8"), Bad("0", "at least 1")));
+  add(Integer("spec.training.steps",
+              "Train for this many steps (in other modes than Synchronous: updates). "
+              "Either this or `epochs`.",
+              Min(1), Alias("maxSteps"), Good("10000"), Bad("0", "at least 1"),
+              Bad("many", "must be an integer, not the string \"many\"")));
+  add(Integer("spec.training.epochs", "Passes over the data. Either this or `steps`.", Min(1),
+              Context(R"({"spec":{"training":{"steps":null}}})"), Good("5"),
+              Bad("1.5", "must be an integer")));
+  add(Integer("spec.training.seed",
+              "The seed for the initial parameters, the order of samples and dropout.", Fixed(),
+              Default("0"), Min(0), Good("42"), Bad("-1", "at least 0")));
 }
 
-void AddCompression(std::vector<Field>* fields) {
-  fields->push_back(
-      Object("spec.training.compression",
-             "How gradients and parameters are encoded when they are sent. `None`: not at all.")
-          .Default("{}"));
-  fields->push_back(
-      String("spec.training.compression.push",
+void AddCompression(const FieldAdder& add) {
+  add(Object("spec.training.compression",
+             "How gradients and parameters are encoded when they are sent. `None`: not at all.",
+             Proto("."), Default("{}")));
+  add(String("spec.training.compression.push",
              "Encoding of gradients, from workers to shards. `Float16`, `BFloat16`: rounded to 16 "
              "bits. `Int8`: rounded to 8 bits, with a scale. `TopK`: the largest elements only. "
              "`OneBit`: signs and two means. `SignThreshold`: the signs of elements beyond a "
-             "threshold, for demonstrations. Not with BitExact.")
-          .Default(R"("None")")
-          .OneOf(NamesOf<v1::Codec>())
-          .Example("Int8")
-          .Invalid("fp16", "must be one of None, Float16, BFloat16, TopK, Int8"));
-  fields->push_back(
-      String("spec.training.compression.pull", "Encoding of parameters, from shards to workers.")
-          .Default(R"("None")")
-          .OneOf({"None", "Float16", "BFloat16"})
-          .Example("BFloat16")
-          .Invalid("Int8", "must be one of None, Float16, BFloat16"));
-  fields->push_back(Number("spec.training.compression.fraction",
-                           "TopK: the fraction of each block's elements that is sent, rounded up.")
-                        .Implied("0.01 for TopK")
-                        .Above(0)
-                        .Max(0.5)
-                        .Context(R"({"spec":{"training":{"compression":{"push":"TopK"}}}})")
-                        .Example("0.05")
-                        .Invalid("0", "must be more than 0")
-                        .Invalid("0.6", "at most 0.5"));
-  fields->push_back(
-      Number("spec.training.compression.threshold",
-             "SignThreshold: the magnitude beyond which an element is sent, and the value that is "
-             "sent for it. It is compared with the pushed gradient, which is the sum over a "
-             "worker's samples.")
-          .Above(0)
-          .Max(1e30)
-          .Context(
-              R"({"spec":{"training":{"compression":{"push":"SignThreshold","threshold":1}}}})")
-          .Example("0.5")
-          .Invalid("0", "must be more than 0"));
-  fields->push_back(
-      Boolean("spec.training.compression.errorFeedback",
+             "threshold, for demonstrations. Not with BitExact.",
+             Proto("push_codec"), Default(R"("None")"),
+             OneOf({"None", "Float16", "BFloat16", "TopK", "Int8", "OneBit", "SignThreshold"}),
+             Good("Int8"), Bad("fp16", "must be one of None, Float16, BFloat16, TopK, Int8")));
+  add(String("spec.training.compression.pull", "Encoding of parameters, from shards to workers.",
+             Proto("pull_codec"), Default(R"("None")"), OneOf({"None", "Float16", "BFloat16"}),
+             Good("BFloat16"), Bad("Int8", "must be one of None, Float16, BFloat16")));
+  add(Number("spec.training.compression.fraction",
+             "TopK: the fraction of each block's elements that is sent, rounded up.",
+             Proto("compression.fraction"), DefaultBy("push", {{{"TopK"}, "0.01"}}), Above(0),
+             Max(0.5), Context(R"({"spec":{"training":{"compression":{"push":"TopK"}}}})"),
+             Good("0.05"), Bad("0", "must be more than 0"), Bad("0.6", "at most 0.5")));
+  add(Number(
+      "spec.training.compression.threshold",
+      "SignThreshold: the magnitude beyond which an element is sent, and the value that is "
+      "sent for it. It is compared with the pushed gradient, which is the sum over a "
+      "worker's samples.",
+      Proto("compression.threshold"), Above(0), Max(1e30),
+      Context(R"({"spec":{"training":{"compression":{"push":"SignThreshold","threshold":1}}}})"),
+      Good("0.5"), Bad("0", "must be more than 0")));
+  add(Boolean("spec.training.compression.errorFeedback",
               "Whether the part of a gradient that the encoding omits is added to the next "
-              "gradient. This takes a worker 4 bytes of memory per parameter, 8 while it pushes.")
-          .Implied("true for TopK, Int8 and OneBit, else false")
-          .Context(R"({"spec":{"training":{"compression":{"push":"Int8"}}}})")
-          .Example("false"));
+              "gradient. This takes a worker 4 bytes of memory per parameter, 8 while it pushes.",
+              Proto("compression.error_feedback"),
+              DefaultBy("push", {{{"TopK", "Int8", "OneBit"}, "true"}, {{}, "false"}}),
+              Context(R"({"spec":{"training":{"compression":{"push":"Int8"}}}})"), Good("false")));
 }
 
-void AddStalenessRule(std::vector<Field>* fields) {
+void AddStalenessRule(const FieldAdder& add) {
   constexpr char kAsynchronous[] = R"({"spec":{"training":{"mode":"Asynchronous"}}})";
-  fields->push_back(Object("spec.training.stalenessRule",
-                           "How the staleness of an update (the updates applied since its "
-                           "parameters were pulled) changes it. Not in mode Synchronous."));
-  fields->push_back(
-      String("spec.training.stalenessRule.name",
+  add(Object("spec.training.stalenessRule",
+             "How the staleness of an update (the updates applied since its "
+             "parameters were pulled) changes it. Not in mode Synchronous.",
+             Proto("staleness")));
+  add(String("spec.training.stalenessRule.name",
              "`Damped`: the learning rate is divided by 1 + `factor` times the staleness. "
              "`Inverse`: it is divided by the staleness, if that is more than 1. "
              "`DelayCompensation`: the gradient g becomes g + `lambda` g^2 (current parameters - "
              "parameters that it was computed on). `MomentumCorrection`: SGD's momentum is reduced "
-             "by the momentum that staleness s adds, s / (1 + s), but not below 0.")
-          .Required()
-          .OneOf(NamesOf<v1::TrainingSpec::Staleness::Rule>())
-          .Context(kAsynchronous)
-          .Example("Inverse")
-          .Invalid("DCASGD", "must be one of None, Damped, Inverse, DelayCompensation"));
-  fields->push_back(
-      Number("spec.training.stalenessRule.factor",
-             "Damped: the weight of each update of staleness.")
-          .Implied("0.1 for Damped")
-          .Min(0)
-          .Max(1e6)
-          .Context(
-              R"({"spec":{"training":{"mode":"Asynchronous","stalenessRule":{"name":"Damped"}}}})")
-          .Example("0.5")
-          .Invalid("-1", "at least 0"));
-  fields->push_back(
-      Number("spec.training.stalenessRule.lambda",
-             "DelayCompensation: the strength of the compensation.")
-          .Implied("0.04 for DelayCompensation")
-          .Min(0)
-          .Max(1e6)
-          .Context(
-              R"({"spec":{"training":{"mode":"Asynchronous","stalenessRule":{"name":"DelayCompensation"}}}})")
-          .Example("0.1")
-          .Invalid("-1", "at least 0"));
+             "by the momentum that staleness s adds, s / (1 + s), but not below 0.",
+             Required(), Proto("rule"),
+             OneOf({"None", "Damped", "Inverse", "DelayCompensation", "MomentumCorrection"}),
+             Context(kAsynchronous), Good("Inverse"),
+             Bad("DCASGD", "must be one of None, Damped, Inverse, DelayCompensation")));
+  add(Number(
+      "spec.training.stalenessRule.factor", "Damped: the weight of each update of staleness.",
+      DefaultBy("name", {{{"Damped"}, "0.1"}}), Min(0), Max(1e6),
+      Context(R"({"spec":{"training":{"mode":"Asynchronous","stalenessRule":{"name":"Damped"}}}})"),
+      Good("0.5"), Bad("-1", "at least 0")));
+  add(Number(
+      "spec.training.stalenessRule.lambda", "DelayCompensation: the strength of the compensation.",
+      DefaultBy("name", {{{"DelayCompensation"}, "0.04"}}), Min(0), Max(1e6),
+      Context(
+          R"({"spec":{"training":{"mode":"Asynchronous","stalenessRule":{"name":"DelayCompensation"}}}})"),
+      Good("0.1"), Bad("-1", "at least 0")));
 }
 
-void AddTrainingDetails(std::vector<Field>* fields) {
-  fields->push_back(String("spec.training.determinism",
-                           "`BitExact`: gradients are added in a fixed order, so the parameters "
-                           "have the same bits for any number of workers and shards and after any "
-                           "failure. This is slower. `Default`: the same up to rounding.")
-                        .Fixed()
-                        .Default(R"("Default")")
-                        .OneOf({"Default", "BitExact"})
-                        .Example("BitExact")
-                        .Invalid("Bitexact", "did you mean `BitExact`?"));
-  fields->push_back(String("spec.training.aggregation",
-                           "`Mean`: the mean gradient over the samples of a step. `Sum`: the sum "
-                           "of the microbatches' mean gradients.")
-                        .Fixed()
-                        .Default(R"("Mean")")
-                        .OneOf(NamesOf<v1::TrainingSpec::Aggregation>())
-                        .Example("Sum"));
-  fields->push_back(String("spec.training.nonFinite",
-                           "The reaction to a gradient with NaN or infinity. `Fail`: the job fails "
-                           "and names the tensor. `Skip`: the step is skipped for all parameters.")
-                        .Fixed()
-                        .Default(R"("Fail")")
-                        .OneOf(NamesOf<v1::TrainingSpec::NonFinite>())
-                        .Example("Skip"));
-  AddExecution(fields);
-  AddCompression(fields);
-  AddStalenessRule(fields);
-  AddStragglers(fields);
-  AddDense(fields);
-  fields->push_back(Integer("spec.training.threads",
-                            "Threads that a worker computes with. With more than one, only runs "
-                            "with the same number are BitExact.")
-                        .Implied("under `sluice run` cores / workers of the job, on a cluster the "
-                                 "CPUs of its container, by hand all cores; 1 with BitExact")
-                        .Min(1)
-                        .Max(1024)
-                        .Example("2")
-                        .Invalid("0", "at least 1"));
-  fields->push_back(Number("spec.training.stepDelaySeconds",
-                           "A pause in each step, which slows a job down for demonstrations.")
-                        .Default("0")
-                        .Min(0)
-                        .Max(60)
-                        .Example("0.1")
-                        .Invalid("61", "at most 60"));
-  fields->push_back(
-      Object("spec.training.target", "Stop early when an evaluation reaches this value."));
-  fields->push_back(String("spec.training.target.metric",
-                           "`accuracy` in percent, `loss`, or `perplexity` of a "
-                           "language model, e ^ loss.")
-                        .Required()
-                        .OneOf({"accuracy", "loss", "perplexity"})
-                        .Context(kTarget)
-                        .Example("loss")
-                        .Invalid("auc", "must be one of accuracy, loss, perplexity"));
-  fields->push_back(String("spec.training.target.goal",
-                           "Whether the metric must become at least or at most `value`.")
-                        .Required()
-                        .OneOf({"AtLeast", "AtMost"})
-                        .Context(kTarget)
-                        .Example("AtMost")
-                        .Invalid("\">=\"", "must be one of AtLeast, AtMost"));
-  fields->push_back(Number("spec.training.target.value", "The value to reach.")
-                        .Required()
-                        .Context(kTarget)
-                        .Example("0.25")
-                        .Invalid("high", "must be a number"));
+void AddTrainingDetails(const FieldAdder& add) {
+  add(String("spec.training.determinism",
+             "`BitExact`: gradients are added in a fixed order, so the parameters "
+             "have the same bits for any number of workers and shards and after any "
+             "failure. This is slower. `Default`: the same up to rounding.",
+             Fixed(), Proto("bit_exact"), Default(R"("Default")"), OneOf({"Default", "BitExact"}),
+             Good("BitExact"), Bad("Bitexact", "did you mean `BitExact`?")));
+  add(String("spec.training.aggregation",
+             "`Mean`: the mean gradient over the samples of a step. `Sum`: the sum "
+             "of the microbatches' mean gradients.",
+             Fixed(), Default(R"("Mean")"), OneOf({"Mean", "Sum"}), Good("Sum")));
+  add(String("spec.training.nonFinite",
+             "The reaction to a gradient with NaN or infinity. `Fail`: the job fails "
+             "and names the tensor. `Skip`: the step is skipped for all parameters.",
+             Fixed(), Default(R"("Fail")"), OneOf({"Fail", "Skip"}), Good("Skip")));
+  AddExecution(add);
+  AddCompression(add);
+  AddStalenessRule(add);
+  AddStragglers(add);
+  AddDense(add);
+  add(Integer("spec.training.threads",
+              "Threads that a worker computes with. With more than one, only runs "
+              "with the same number are BitExact.",
+              Implied("under `sluice run` cores / workers of the job, on a cluster the "
+                      "CPUs of its container, by hand all cores; 1 with BitExact"),
+              Min(1), Max(1024), Good("2"), Bad("0", "at least 1")));
+  add(Number("spec.training.stepDelaySeconds",
+             "A pause in each step, which slows a job down for demonstrations.", Default("0"),
+             Min(0), Max(60), Good("0.1"), Bad("61", "at most 60")));
+  add(Object("spec.training.target", "Stop early when an evaluation reaches this value."));
+  add(String("spec.training.target.metric",
+             "`accuracy` in percent, `loss`, or `perplexity` of a "
+             "language model, e ^ loss.",
+             Required(), OneOf({"accuracy", "loss", "perplexity"}), Context(kTarget), Good("loss"),
+             Bad("auc", "must be one of accuracy, loss, perplexity")));
+  add(String("spec.training.target.goal",
+             "Whether the metric must become at least or at most `value`.", Required(),
+             OneOf({"AtLeast", "AtMost"}), Context(kTarget), Good("AtMost"),
+             Bad("\">=\"", "must be one of AtLeast, AtMost")));
+  add(Number("spec.training.target.value", "The value to reach.", Required(), Context(kTarget),
+             Good("0.25"), Bad("high", "must be a number")));
 }
 
-void AddSizesAndCheckpoint(std::vector<Field>* fields) {
-  AddCoordinator(fields);
-  fields->push_back(
-      Object("spec.parameterServer", "The shards, which store the parameters.").Default("{}"));
-  fields->push_back(Integer("spec.parameterServer.replicas", "Number of shards.")
-                        .Default("1")
-                        .Min(1)
-                        .Max(1024)
-                        .Example("2")
-                        .Invalid("0", "at least 1")
-                        .Invalid("two", "must be an integer"));
-  AddReplicaBounds("spec.parameterServer", "shards", fields);
-  fields->push_back(Integer("spec.parameterServer.partitions",
-                            "The number of partitions into which the parameters are divided. Each "
-                            "partition belongs to one shard. The number is fixed for the life of "
-                            "the job, so it limits the number of shards.")
-                        .Fixed()
-                        .Default("64")
-                        .Min(1)
-                        .Max(1024)
-                        .Example("256")
-                        .Invalid("2048", "at most 1024"));
-  AddPodTemplate("spec.parameterServer", "ps", fields);
-  fields->push_back(Object("spec.worker", "The workers, which compute gradients.").Default("{}"));
-  fields->push_back(Integer("spec.worker.replicas", "Number of workers.")
-                        .Default("1")
-                        .Min(1)
-                        .Max(1024)
-                        .Example("4")
-                        .Invalid("0", "at least 1"));
-  AddReplicaBounds("spec.worker", "workers", fields);
-  fields->push_back(List("spec.worker.command",
-                         "The program that runs as a worker, and its arguments, for a Custom "
-                         "model. Environment variables describe the job (SLUICE_COORDINATOR, "
-                         "SLUICE_JOB, SLUICE_WORKER_INDEX); in Python, `sluice.join()` reads them.")
-                        .Size(1, 256)
-                        .Context(kCustom)
-                        .Example("[python3, train.py]")
-                        .Invalid("[]", "must have at least 1 item")
-                        .Invalid("python3 train.py", "must be a list"));
-  fields->push_back(String("spec.worker.command[]", "The program, or one argument.").Size(1, 4096));
-  AddPodTemplate("spec.worker", "worker", fields);
-  fields->push_back(Object("spec.checkpoint",
-                           "Checkpoints, from which the job is restored after the loss of a shard "
-                           "or of the coordinator.")
-                        .Default("{}"));
-  fields->push_back(
-      Object("spec.checkpoint.storage",
+void AddSizesAndCheckpoint(const FieldAdder& add) {
+  AddCoordinator(add);
+  add(Object("spec.parameterServer", "The shards, which store the parameters.", Default("{}")));
+  add(Integer("spec.parameterServer.replicas", "Number of shards.", Default("1"), Min(1), Max(1024),
+              Good("2"), Bad("0", "at least 1"), Bad("two", "must be an integer")));
+  AddReplicaBounds("spec.parameterServer", "shards", add);
+  add(Integer("spec.parameterServer.partitions",
+              "The number of partitions into which the parameters are divided. Each "
+              "partition belongs to one shard. The number is fixed for the life of "
+              "the job, so it limits the number of shards.",
+              Fixed(), Default("64"), Min(1), Max(1024), Good("256"), Bad("2048", "at most 1024")));
+  AddPodTemplate("spec.parameterServer", "ps", add);
+  add(Object("spec.worker", "The workers, which compute gradients.", Default("{}")));
+  add(Integer("spec.worker.replicas", "Number of workers.", Default("1"), Min(1), Max(1024),
+              Good("4"), Bad("0", "at least 1")));
+  AddReplicaBounds("spec.worker", "workers", add);
+  add(List("spec.worker.command",
+           "The program that runs as a worker, and its arguments, for a Custom "
+           "model. Environment variables describe the job (SLUICE_COORDINATOR, "
+           "SLUICE_JOB, SLUICE_WORKER_INDEX); in Python, `sluice.join()` reads them.",
+           Size(1, 256), Context(kCustom), Good("[python3, train.py]"),
+           Bad("[]", "must have at least 1 item"), Bad("python3 train.py", "must be a list")));
+  add(String("spec.worker.command[]", "The program, or one argument.", Size(1, 4096)));
+  AddPodTemplate("spec.worker", "worker", add);
+  add(Object("spec.checkpoint",
+             "Checkpoints, from which the job is restored after the loss of a shard "
+             "or of the coordinator.",
+             Default("{}")));
+  add(Object("spec.checkpoint.storage",
              "Where checkpoints are stored. A cluster needs a claim or a `path`. If neither is "
-             "set, it may be set later, and cannot be changed then.")
-          .FixedUnless("oldSelf.storage.type == 'Local' && !has(oldSelf.storage.path)")
-          .Default("{}"));
-  fields->push_back(
-      String(
-          "spec.checkpoint.storage.type",
-          "`Local`: a directory of the file system. `PersistentVolumeClaim`: a claim of the job's "
-          "namespace, which all of its pods mount; under `sluice run` the job's own directory.")
-          .Default(R"("Local")")
-          .OneOf({"Local", "PersistentVolumeClaim"})
-          .Example("Local")
-          .Invalid("S3", "must be one of Local, PersistentVolumeClaim"));
-  fields->push_back(String("spec.checkpoint.storage.path",
-                           "Local: the directory. It is created if it is missing. All processes of "
-                           "the job must have access to it.")
-                        .Implied("in the job's own directory, `.sluice/<name>/checkpoints`")
-                        .Path()
-                        .Example("/var/lib/checkpoints/fashion-mnist")
-                        .Invalid("~/checkpoints", "are not expanded"));
-  AddCheckpointClaim(fields);
-  fields->push_back(Integer("spec.checkpoint.intervalSteps",
-                            "Steps between checkpoints. Either this or `intervalSeconds`.")
-                        .Min(1)
-                        .Example("1000")
-                        .Invalid("0", "at least 1"));
-  fields->push_back(Number("spec.checkpoint.intervalSeconds",
-                           "Seconds between checkpoints. Either this or `intervalSteps`.")
-                        .Implied("300 if `intervalSteps` is unset")
-                        .Above(0)
-                        .Max(1e6)
-                        .Example("60")
-                        .Invalid("0", "must be more than 0"));
-  fields->push_back(
-      Integer("spec.checkpoint.maxToKeep", "Number of checkpoints to keep; older ones are deleted.")
-          .Default("3")
-          .Min(1)
-          .Max(1000)
-          .Example("5")
-          .Invalid("0", "at least 1"));
-  fields->push_back(String("spec.checkpoint.restoreFrom",
-                           "A directory with the checkpoints of another job. Training begins with "
-                           "the newest of them instead of random parameters.")
-                        .Fixed()
-                        .Path()
-                        .Example("/var/lib/checkpoints/pretrained"));
-  fields->push_back(
-      String("spec.checkpoint.onExisting",
+             "set, it may be set later, and cannot be changed then.",
+             FixedUnless("oldSelf.storage.type == 'Local' && !has(oldSelf.storage.path)"),
+             Proto("."), Default("{}")));
+  add(String(
+      "spec.checkpoint.storage.type",
+      "`Local`: a directory of the file system. `PersistentVolumeClaim`: a claim of the job's "
+      "namespace, which all of its pods mount; under `sluice run` the job's own directory.",
+      Default(R"("Local")"), OneOf({"Local", "PersistentVolumeClaim"}), Good("Local"),
+      Bad("S3", "must be one of Local, PersistentVolumeClaim")));
+  add(String("spec.checkpoint.storage.path",
+             "Local: the directory. It is created if it is missing. All processes of "
+             "the job must have access to it.",
+             Proto("directory"),
+             Implied("in the job's own directory, `.sluice/<name>/checkpoints`"), Path(),
+             Good("/var/lib/checkpoints/fashion-mnist"), Bad("~/checkpoints", "are not expanded")));
+  AddCheckpointClaim(add);
+  add(Integer("spec.checkpoint.intervalSteps",
+              "Steps between checkpoints. Either this or `intervalSeconds`.", Min(1), Good("1000"),
+              Bad("0", "at least 1")));
+  add(Number("spec.checkpoint.intervalSeconds",
+             "Seconds between checkpoints. Either this or `intervalSteps`.",
+             DefaultWhereAllowed("300"), Implied("if `intervalSteps` is unset"), Above(0), Max(1e6),
+             Good("60"), Bad("0", "must be more than 0")));
+  add(Integer("spec.checkpoint.maxToKeep", "Number of checkpoints to keep; older ones are deleted.",
+              Default("3"), Min(1), Max(1000), Good("5"), Bad("0", "at least 1")));
+  add(String("spec.checkpoint.restoreFrom",
+             "A directory with the checkpoints of another job. Training begins with "
+             "the newest of them instead of random parameters.",
+             Fixed(), Path(), Good("/var/lib/checkpoints/pretrained")));
+  add(String("spec.checkpoint.onExisting",
              "What the job does with the checkpoints of an earlier job of the same name (an object "
              "that was deleted and created again, or a finished job that is run again with more "
              "steps). `Resume`: continue from them, also from the end of a finished job; the "
              "settings that a checkpoint depends on must be the same. `Fail`: fail without "
              "changing anything. `Replace`: train from the beginning; the earlier job's "
-             "checkpoints are removed when the first new one is complete.")
-          .Implied("continue from an unfinished job with the same settings, otherwise as `Fail`")
-          .OneOf(NamesOf<v1::CheckpointSpec::OnExisting>())
-          .Example("Resume")
-          .Invalid("resume", "did you mean `Resume`?")
-          .Invalid("Overwrite", "must be one of Resume, Fail, Replace"));
+             "checkpoints are removed when the first new one is complete.",
+             Implied("continue from an unfinished job with the same settings, otherwise as `Fail`"),
+             OneOf({"Resume", "Fail", "Replace"}), Good("Resume"),
+             Bad("resume", "did you mean `Resume`?"),
+             Bad("Overwrite", "must be one of Resume, Fail, Replace")));
 }
 
-void AddLimits(std::vector<Field>* fields) {
-  fields->push_back(Integer("spec.backoffLimit",
-                            "How often the job may be restored from a checkpoint, after the loss "
-                            "of a shard or of the coordinator, before it fails.")
-                        .Default("6")
-                        .Min(0)
-                        .Max(1000)
-                        .Example("0")
-                        .Invalid("-1", "at least 0"));
-  fields->push_back(
-      Object("spec.timeouts", "When a process is considered lost. The defaults suit most jobs.")
-          .Default("{}"));
+void AddLimits(const FieldAdder& add) {
+  add(Integer("spec.backoffLimit",
+              "How often the job may be restored from a checkpoint, after the loss "
+              "of a shard or of the coordinator, before it fails.",
+              Default("6"), Min(0), Max(1000), Good("0"), Bad("-1", "at least 0")));
+  add(Object("spec.timeouts", "When a process is considered lost. The defaults suit most jobs.",
+             Default("{}")));
   const auto timeout = [&](const char* name, const char* description, const char* value) {
-    fields->push_back(Number(std::string("spec.timeouts.") + name, description)
-                          .Default(value)
-                          .Above(0)
-                          .Max(86400)
-                          .Example(value)
-                          .Invalid("0", "must be more than 0")
-                          .Invalid("1s", "must be a number"));
+    add(Number(std::string("spec.timeouts.") + name, description, Default(value), Above(0),
+               Max(86400), Good(value), Bad("0", "must be more than 0"),
+               Bad("1s", "must be a number")));
   };
   timeout("heartbeatSeconds", "Time between two heartbeats of a process.", "0.5");
   timeout("suspectSeconds", "Time for a worker whose connection broke to reconnect.", "1");
@@ -595,57 +409,41 @@ void AddLimits(std::vector<Field>* fields) {
       "600");
   timeout("suspendCheckpointSeconds",
           "Time for a job that is suspended to save its last checkpoint.", "60");
-  fields->push_back(
-      Number("spec.timeouts.weightsSeconds",
+  add(Number("spec.timeouts.weightsSeconds",
              "Synchronous: a shard that does not send a worker a version for this long, although "
-             "it has the version or does not report, is lost. Unset: no limit.")
-          .Above(0)
-          .Max(86400)
-          .Example("35")
-          .Invalid("0", "must be more than 0"));
-  fields->push_back(
-      Number(
-          "spec.timeouts.gradientsSeconds",
-          "A member that contributes nothing for this long is lost, if a step waits for its "
-          "gradients, or if it has a lease on samples and applies none. This must be longer than a "
-          "step of the slowest worker. Unset: 600 (with aggregation AllReduce: no limit).")
-          .Above(0)
-          .Max(86400)
-          .Example("15")
-          .Invalid("0", "must be more than 0"));
-  fields->push_back(
-      Number(
-          "spec.timeouts.startSeconds",
-          "A process that has not registered with the coordinator this long after its start is "
-          "killed and started again. Unset: 60, and 600 for a worker with the job's own `command`.")
-          .Above(0)
-          .Max(86400)
-          .Example("60")
-          .Invalid("0", "must be more than 0"));
-  fields->push_back(Boolean("spec.suspend",
-                            "Save a checkpoint and stop all processes until this is false again. "
-                            "The job then continues at the same sample.")
-                        .Default("false")
-                        .Example("true"));
-  fields->push_back(
-      Integer("spec.activeDeadlineSeconds", "A job that runs longer fails. Unset: no limit.")
-          .Min(1)
-          .Max(1e9)
-          .Example("86400")
-          .Invalid("0", "at least 1"));
-  AddClusterLimits(fields);
+             "it has the version or does not report, is lost. Unset: no limit.",
+             Above(0), Max(86400), Good("35"), Bad("0", "must be more than 0")));
+  add(Number(
+      "spec.timeouts.gradientsSeconds",
+      "A member that contributes nothing for this long is lost, if a step waits for its "
+      "gradients, or if it has a lease on samples and applies none. This must be longer than a "
+      "step of the slowest worker. Unset: 600 (with aggregation AllReduce: no limit).",
+      Above(0), Max(86400), Good("15"), Bad("0", "must be more than 0")));
+  add(Number(
+      "spec.timeouts.startSeconds",
+      "A process that has not registered with the coordinator this long after its start is "
+      "killed and started again. Unset: 60, and 600 for a worker with the job's own `command`.",
+      Above(0), Max(86400), Good("60"), Bad("0", "must be more than 0")));
+  add(Boolean("spec.suspend",
+              "Save a checkpoint and stop all processes until this is false again. "
+              "The job then continues at the same sample.",
+              Default("false"), Good("true")));
+  add(Integer("spec.activeDeadlineSeconds", "A job that runs longer fails. Unset: no limit.",
+              Min(1), Max(1e9), Good("86400"), Bad("0", "at least 1")));
+  AddClusterLimits(add);
 }
 
 }  // namespace
 
 std::vector<Field> TrainingFields() {
   std::vector<Field> fields;
-  AddLossAndOptimizer(&fields);
-  AddScheduleAndGroups(&fields);
-  AddTrainingBasics(&fields);
-  AddTrainingDetails(&fields);
-  AddSizesAndCheckpoint(&fields);
-  AddLimits(&fields);
+  const FieldAdder add(&fields);
+  AddLossAndOptimizer(add);
+  AddScheduleAndGroups(add);
+  AddTrainingBasics(add);
+  AddTrainingDetails(add);
+  AddSizesAndCheckpoint(add);
+  AddLimits(add);
   return fields;
 }
 

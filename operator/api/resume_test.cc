@@ -13,6 +13,7 @@
 #include "operator/api/codec.h"
 #include "operator/api/field_table.h"
 #include "operator/api/manifest.h"
+#include "operator/api/testing/example_manifests.h"
 #include "services/checkpoint/existing_job.h"
 
 namespace sluice::api {
@@ -23,17 +24,10 @@ using Json = nlohmann::json;
 // The content of a claim for manifests with each value of the field that the table knows, and for
 // one without the field.
 std::set<std::string> SettingsOfEachValue(const Field& field) {
-  Json manifest = MinimalManifest();
-  if (!field.context.empty()) manifest.merge_patch(Json::parse(field.context));
   const Json::json_pointer place(absl::StrCat("/", absl::StrReplaceAll(field.path, {{".", "/"}})));
-  manifest[place] = "@here@";
-  const std::string text = manifest.dump();
-  const std::string here = "\"@here@\"";
   std::set<std::string> settings;
   for (const Example& example : field.examples) {
-    std::string with = text;
-    // JSON is YAML, and so is JSON with YAML's values in it.
-    with.replace(with.find(here), here.size(), example.yaml);
+    const std::string with = ManifestWith(field, example.yaml);
     const ParsedManifest parsed = ParseManifest(with, {"job.yaml", ""});
     EXPECT_TRUE(parsed.ok()) << with;
     settings.insert(ClaimSettings(parsed.job.spec));

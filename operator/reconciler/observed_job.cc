@@ -94,18 +94,11 @@ TrainingMode ModeOf(const v1::TrainingSpec& training) {
   return mode;
 }
 
-std::string ModeName(v1::Mode mode) {
-  for (const auto& [name, value] : api::NamesOf(v1::Mode())) {
-    if (value == mode) return name;
-  }
-  return "";
-}
+std::string ModeName(v1::Mode mode) { return api::EnumName("spec.training.mode", mode); }
 
 v1::Mode ParseMode(const std::string& name) {
-  for (const auto& [known, value] : api::NamesOf(v1::Mode())) {
-    if (known == name) return value;
-  }
-  return v1::MODE_UNSPECIFIED;
+  const auto* const found = api::FindEnumValue(*v1::Mode_descriptor(), name);
+  return found == nullptr ? v1::MODE_UNSPECIFIED : static_cast<v1::Mode>(found->number());
 }
 
 const Json& ObservedJob::TemplateOf(v1::Role role) const {

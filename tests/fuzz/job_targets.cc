@@ -301,8 +301,9 @@ std::vector<FuzzTarget> JobTargets() {
       {"yaml", RunYaml, nullptr, 4096, "operator/api/yaml_document.cc"},
       {"manifest", RunManifest, ManifestSeeds, 8192,
        "operator/api/manifest.cc operator/api/validate.cc operator/api/validations.cc "
-       "operator/api/codec.cc operator/api/suggest.cc operator/api/print/manifest_yaml.cc "
-       "operator/api/print/yaml_scalar.cc"},
+       "operator/api/expression.cc operator/api/codec.cc operator/api/suggest.cc "
+       "operator/api/print/manifest_yaml.cc "
+       "operator/api/print/yaml_writer.cc"},
       {"job_object", RunJobObject, JobObjectSeeds, 8192, "operator/api/codec.cc"},
       {"job_spec", RunJobSpec, JobSpecSeeds, 4096, ""},
       {"description", RunDescription, DescriptionSeeds, 2048, "cli/plan.cc"},

@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "operator/api/crd/block_yaml.h"
 #include "operator/api/field_table.h"
+#include "operator/api/print/yaml_writer.h"
 
 namespace sluice::api {
 namespace {
@@ -87,7 +87,7 @@ Json CelRules(const SchemaNode& node) {
   }
   for (const Rule& rule : Rules()) {
     if (rule.scope == field.path) {
-      rules.push_back(CelRule(rule.cel, rule.message, absl::StrCat(".", rule.field)));
+      rules.push_back(CelRule(rule.holds.cel(), rule.message, absl::StrCat(".", rule.field)));
     }
   }
   for (const FixedField& fixed : FixedFields()) {

@@ -12,8 +12,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "operator/api/crd/block_yaml.h"
 #include "operator/api/field_table.h"
+#include "operator/api/print/yaml_writer.h"
 
 namespace sluice::api {
 namespace {
@@ -93,10 +93,11 @@ TEST(Crd, HasEveryRuleOnceWithItsMessage) {
   for (const Rule& rule : Rules()) {
     const Json* schema = SchemaAt(rule.scope);
     ASSERT_NE(schema, nullptr) << rule.scope;
-    const Json expected = {{"rule", rule.cel},
+    const Json expected = {{"rule", rule.holds.cel()},
                            {"message", rule.message},
                            {"fieldPath", absl::StrCat(".", rule.field)}};
-    EXPECT_THAT((*schema)["x-kubernetes-validations"], Contains(expected).Times(1)) << rule.cel;
+    EXPECT_THAT((*schema)["x-kubernetes-validations"], Contains(expected).Times(1))
+        << rule.holds.cel();
   }
 }
 
@@ -153,7 +154,7 @@ TEST(BlockYaml, WritesNestedAndEmptyListsAndMaps) {
   const Json value = Json::parse(
       R"({"b":[{"x":1,"y":[1,2]},["p"]],"a":{},"c":[],"d":"yes","e":"a: b","f":0.5,"g":true})");
   EXPECT_EQ(BlockYaml(value),
-            "b:\n  - x: 1\n    y:\n      - 1\n      - 2\n  - - p\na: {}\nc: []\nd: \"yes\"\n"
+            "b:\n  - x: 1\n    y:\n      - 1\n      - 2\n  -\n    - p\na: {}\nc: []\nd: \"yes\"\n"
             "e: \"a: b\"\nf: 0.5\ng: true\n");
 }
 

@@ -45,7 +45,15 @@ std::string BoundsText(const Field& field) {
 }
 
 std::string DefaultText(const Field& field) {
-  if (!field.implied_default.empty()) return field.implied_default;
+  std::string text;
+  for (const Field::DefaultCase& one : field.default_cases) {
+    absl::StrAppend(&text, text.empty() ? "" : ", else ", one.json,
+                    one.names.empty() ? "" : " for ", JoinWords(one.names));
+  }
+  if (!field.implied_default.empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", field.implied_default);
+  }
+  if (!text.empty()) return text;
   if (field.default_json.empty() || field.type == FieldType::kObject) return "";
   if (field.type != FieldType::kString) return field.default_json;
   return absl::StrCat("`", nlohmann::json::parse(field.default_json).get<std::string>(), "`");

@@ -1,73 +1,34 @@
 // A job in normal form: the fields that have values, in the order of the table.
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "operator/api/codec.h"
 #include "operator/api/field_table.h"
 #include "operator/api/print/print.h"
-#include "operator/api/print/yaml_scalar.h"
+#include "operator/api/print/yaml_writer.h"
 
 namespace sluice::api {
 namespace {
 
-using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 
-void AppendFields(const Json& object, const SchemaNode& schema, const std::string& indent,
-                  std::string* out);
-
-bool IsScalarList(const Json& list) {
-  for (const Json& item : list) {
-    if (item.is_structured()) return false;
+OrderedJson InOrder(const nlohmann::json& value, const SchemaNode& schema) {
+  if (value.is_array() && schema.item != nullptr) {
+    OrderedJson list = OrderedJson::array();
+    for (const nlohmann::json& item : value) list.push_back(InOrder(item, *schema.item));
+    return list;
   }
-  return true;
-}
-
-void AppendValue(const Json& value, const SchemaNode& schema, const std::string& indent,
-                 std::string* out) {
-  const FieldType type = schema.field->type;
-  if (schema.field->open) {
-    // JSON is YAML.
-    absl::StrAppend(out, " ", value.dump(), "\n");
-  } else if (type == FieldType::kObject) {
-    out->append("\n");
-    AppendFields(value, schema, indent + "  ", out);
-  } else if (type == FieldType::kMap) {
-    out->append("\n");
-    for (const auto& [key, entry] : value.items()) {
-      absl::StrAppend(out, indent, "  ", YamlString(key), ": ", YamlScalar(entry), "\n");
-    }
-  } else if (type == FieldType::kList && IsScalarList(value)) {
-    const auto format = [](std::string* text, const Json& item) { text->append(YamlScalar(item)); };
-    absl::StrAppend(out, " [", absl::StrJoin(value, ", ", format), "]\n");
-  } else if (type == FieldType::kList) {
-    out->append("\n");
-    for (const Json& item : value) {
-      std::string fields;
-      AppendFields(item, *schema.item, indent + "    ", &fields);
-      // The first field follows the dash.
-      fields[indent.size() + 2] = '-';
-      out->append(fields);
-    }
-  } else {
-    absl::StrAppend(out, " ", YamlScalar(value), "\n");
-  }
-}
-
-void AppendFields(const Json& object, const SchemaNode& schema, const std::string& indent,
-                  std::string* out) {
+  if (schema.children.empty()) return value;
+  OrderedJson object = OrderedJson::object();
   for (const SchemaNode* child : schema.children) {
-    const auto found = object.find(child->name);
-    if (found == object.end() || (found->is_structured() && found->empty())) continue;
-    absl::StrAppend(out, indent, child->name, ":");
-    AppendValue(*found, *child, indent, out);
+    const auto found = value.find(child->name);
+    if (found == value.end() || (found->is_structured() && found->empty())) continue;
+    object[child->name] = InOrder(*found, *child);
   }
+  return object;
 }
 
 }  // namespace
 
 std::string ToManifestYaml(const TrainingJob& job) {
-  std::string text;
-  AppendFields(ToJson(job), Schema(), "", &text);
-  return text;
+  return BlockYaml(InOrder(ToJson(job), Schema()), ScalarLists::kOnOneLine);
 }
 
 }  // namespace sluice::api

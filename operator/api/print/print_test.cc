@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_split.h"
 #include "operator/api/field_table.h"
 #include "operator/api/manifest.h"
-#include "operator/api/print/yaml_scalar.h"
+#include "operator/api/print/yaml_writer.h"
+#include "operator/api/testing/example_manifests.h"
 #include "operator/api/testing/invalid_manifests.h"
 
 namespace sluice::api {
@@ -189,7 +189,9 @@ spec:
   worker:
     replicas: 3
     template:
-      spec: {"nodeSelector":{"disk":"fast"}}
+      spec:
+        nodeSelector:
+          disk: fast
   checkpoint:
     storage:
       type: Local
@@ -229,23 +231,6 @@ TEST(ToManifestYaml, ReadsBackAsTheSameJob) {
     const TrainingJob job = MustParse(yaml);
     ExpectSameJob(job, MustParse(ToManifestYaml(job)));
   }
-}
-
-// A minimal manifest around the field, with `value` in its place; without the field if `value` is
-// empty.
-std::string ManifestWith(const Field& field, const std::string& value) {
-  nlohmann::json manifest = MinimalManifest();
-  if (!field.context.empty()) manifest.merge_patch(nlohmann::json::parse(field.context));
-  std::vector<std::string> parts = absl::StrSplit(field.path, '.');
-  const std::string leaf = parts.back();
-  parts.pop_back();
-  nlohmann::json* at = &manifest;
-  for (const std::string& part : parts) at = &(*at)[part];
-  (*at)[leaf] = "@here@";
-  if (value.empty()) at->erase(leaf);
-  std::string text = manifest.dump();
-  if (!value.empty()) text.replace(text.find("\"@here@\""), 8, value);
-  return text;
 }
 
 TEST(ToManifestYaml, EveryExampleOfTheTableReadsBackAsTheSameJob) {

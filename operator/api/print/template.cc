@@ -15,7 +15,7 @@
 #include "absl/strings/substitute.h"
 #include "operator/api/manifest.h"
 #include "operator/api/print/print.h"
-#include "operator/api/print/yaml_scalar.h"
+#include "operator/api/print/yaml_writer.h"
 
 namespace sluice::api {
 namespace {

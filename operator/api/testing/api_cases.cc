@@ -6,41 +6,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "operator/api/field_table.h"
+#include "operator/api/testing/example_manifests.h"
 #include "operator/api/testing/invalid_manifests.h"
 #include "operator/api/validate.h"
 #include "operator/api/yaml_document.h"
 
 namespace sluice::api {
 namespace {
-
-using Json = nlohmann::json;
-
-Json Patched(const std::string& patch) {
-  Json manifest = MinimalManifest();
-  if (!patch.empty()) manifest.merge_patch(Json::parse(patch));
-  return manifest;
-}
-
-// JSON is YAML. The value is YAML that JSON text may contain in one place.
-std::string WithValue(const Field& field, const std::string& value) {
-  Json manifest = Patched(field.context);
-  Json* at = &manifest;
-  for (absl::string_view part : absl::StrSplit(field.path, '.')) at = &(*at)[std::string(part)];
-  *at = "@here@";
-  std::string text = manifest.dump();
-  return text.replace(text.find("\"@here@\""), 8, value);
-}
-
-std::string WithScope(const Rule& rule, const std::string& example) {
-  Json manifest = Patched(rule.context);
-  Json patch = Json::parse(example);
-  const std::vector<std::string> parts = absl::StrSplit(rule.scope, '.');
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) patch = {{*part, patch}};
-  manifest.merge_patch(patch);
-  return manifest.dump();
-}
 
 // The beginnings of our messages, and an API server's words for them.
 struct Saying {
@@ -123,11 +96,14 @@ void AddFieldExamples(std::vector<ApiCase>* cases) {
     const std::string name =
         absl::StrCat("field.", absl::StrReplaceAll(field.path, {{"[]", "_items"}}), ".");
     for (size_t i = 0; i < field.examples.size(); ++i) {
-      cases->push_back(
-          {absl::StrCat(name, "good", i), WithValue(field, field.examples[i].yaml), "", true, {}});
+      cases->push_back({absl::StrCat(name, "good", i),
+                        ManifestWith(field, field.examples[i].yaml),
+                        "",
+                        true,
+                        {}});
     }
     for (size_t i = 0; i < field.invalid.size(); ++i) {
-      const std::string manifest = WithValue(field, field.invalid[i].yaml);
+      const std::string manifest = ManifestWith(field, field.invalid[i].yaml);
       cases->push_back({absl::StrCat(name, "bad", i), manifest, "", false, WordsFor(manifest)});
     }
   }
@@ -139,11 +115,11 @@ void AddRuleExamples(std::vector<ApiCase>* cases) {
     const std::string name = absl::StrCat("rule.", r, ".", rule.scope, ".", rule.field, ".");
     for (size_t i = 0; i < rule.passing.size(); ++i) {
       cases->push_back(
-          {absl::StrCat(name, "good", i), WithScope(rule, rule.passing[i]), "", true, {}});
+          {absl::StrCat(name, "good", i), ManifestWith(rule, rule.passing[i]), "", true, {}});
     }
     for (size_t i = 0; i < rule.failing.size(); ++i) {
       cases->push_back({absl::StrCat(name, "bad", i),
-                        WithScope(rule, rule.failing[i]),
+                        ManifestWith(rule, rule.failing[i]),
                         "",
                         false,
                         {absl::StrCat(rule.scope, ".", rule.field), rule.message}});
@@ -154,8 +130,8 @@ void AddRuleExamples(std::vector<ApiCase>* cases) {
 void AddUpdates(std::vector<ApiCase>* cases) {
   const auto update = [&](const char* name, const char* before, const char* after,
                           std::vector<std::string> words) {
-    cases->push_back({absl::StrCat("update.", name), Patched(after).dump(), Patched(before).dump(),
-                      words.empty(), std::move(words)});
+    cases->push_back({absl::StrCat("update.", name), PatchedManifest(after).dump(),
+                      PatchedManifest(before).dump(), words.empty(), std::move(words)});
   };
   update("model", "", R"({"spec":{"model":{"name":"logistic"}}})",
          {"spec.model.name", "fixed for the life of a job"});

@@ -1,0 +1,122 @@
+#include "operator/api/codec.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "operator/api/enum_names.h"
+#include "operator/api/field_table.h"
+#include "operator/api/manifest.h"
+#include "operator/api/testing/example_manifests.h"
+#include "proto/common.pb.h"
+#include "proto/job.pb.h"
+
+namespace sluice::api {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using Json = nlohmann::json;
+
+// Adds the names of the fields that are set in `message`, and in the messages in it.
+void AddSetFields(const Message& message, std::set<std::string>* names) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    names->insert(field->full_name());
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || field->is_map()) continue;
+    if (!field->is_repeated()) {
+      AddSetFields(message.GetReflection()->GetMessage(message, field), names);
+    }
+    for (int i = 0; field->is_repeated() && i < message.GetReflection()->FieldSize(message, field);
+         ++i) {
+      AddSetFields(message.GetReflection()->GetRepeatedMessage(message, field, i), names);
+    }
+  }
+}
+
+void AddAllFields(const Descriptor* type, std::set<std::string>* names) {
+  for (int i = 0; i < type->field_count(); ++i) {
+    const FieldDescriptor* const field = type->field(i);
+    names->insert(field->full_name());
+    if (field->message_type() != nullptr && !field->is_map()) {
+      AddAllFields(field->message_type(), names);
+    }
+  }
+}
+
+TEST(Codec, ReadsEveryFieldOfAJobFromManifests) {
+  std::set<std::string> set;
+  for (const Field& field : Fields()) {
+    for (const Example& example : field.examples) {
+      const ParsedManifest parsed = ParseManifest(ManifestWith(field, example.yaml), {});
+      ASSERT_TRUE(parsed.ok()) << field.path;
+      AddSetFields(parsed.job.spec, &set);
+    }
+  }
+  // The groups and the stages of the examples have other options.
+  AddSetFields(FromJson(Json::parse(R"({"spec":{
+        "optimizer":{"groups":[{"patterns":["a"],"learningRate":0,"momentum":0}]},
+        "model":{"stages":[{"layers":["a"],"device":"cuda"}]}}})"))
+                   .spec,
+               &set);
+  std::set<std::string> all;
+  AddAllFields(v1::JobSpec::descriptor(), &all);
+  std::vector<std::string> missing;
+  for (const std::string& name : all) {
+    if (set.count(name) == 0) missing.push_back(name);
+  }
+  // The API server gives the job its uid; the operator decides on TLS.
+  EXPECT_THAT(missing, ::testing::ElementsAre("sluice.v1.JobSpec.tls", "sluice.v1.JobSpec.uid"));
+}
+
+TEST(Codec, FillsInDefaultsOnlyWhereTheRulesAllowTheField) {
+  const auto optimizer = [](const char* json) {
+    Json object = {{"spec", {{"optimizer", Json::parse(json)}}}};
+    return ToJson(FromJson(object))["spec"]["optimizer"];
+  };
+  EXPECT_EQ(optimizer(R"({"name":"Adam"})"),
+            Json::parse(R"({"name":"Adam","learningRate":0.001,"weightDecay":0.0,
+                            "betas":[0.9,0.999],"eps":1e-8,"amsgrad":false})"));
+  EXPECT_EQ(optimizer(R"({"name":"Adagrad","schedule":{"type":"Step","stepSize":5}})"),
+            Json::parse(R"({"name":"Adagrad","learningRate":0.01,"weightDecay":0.0,"eps":1e-10,
+                            "lrDecay":0.0,"initialAccumulatorValue":0.0,"schedule":
+                            {"type":"Step","stepSize":5,"gamma":0.1,"warmupSteps":0}})"));
+  EXPECT_EQ(optimizer(R"({"name":"Add"})"), Json::parse(R"({"name":"Add"})"));
+  EXPECT_EQ(optimizer(R"({"name":"Plugin","library":"lion"})"),
+            Json::parse(R"({"name":"Plugin","library":"lion","learningRate":0.001})"));
+}
+
+TEST(EnumNames, EveryNameOfAManifestIsAValueOfItsOwn) {
+  const auto check = [](const char* path, const EnumDescriptor& type) {
+    std::set<int> values;
+    for (const std::string& name : FindSchema(path)->field->values) {
+      const auto* const value = FindEnumValue(type, name);
+      ASSERT_NE(value, nullptr) << path << ": " << name;
+      EXPECT_TRUE(values.insert(value->number()).second) << path << ": " << name;
+      EXPECT_EQ(EnumName(path, type, value->number()), name);
+    }
+  };
+  check("spec.model.type", *v1::ModelSpec::Type_descriptor());
+  check("spec.model.dtype", *v1::DataType_descriptor());
+  check("spec.data.format", *v1::DataSpec::Format_descriptor());
+  check("spec.data.csv.categories", *v1::DataSpec::Csv::Categories_descriptor());
+  check("spec.optimizer.name", *v1::OptimizerSpec::Name_descriptor());
+  check("spec.training.mode", *v1::Mode_descriptor());
+  check("spec.training.compression.push", *v1::Codec_descriptor());
+  check("spec.training.stalenessRule.name", *v1::TrainingSpec::Staleness::Rule_descriptor());
+  check("spec.checkpoint.onExisting", *v1::CheckpointSpec::OnExisting_descriptor());
+  EXPECT_EQ(FindEnumValue(*v1::Codec_descriptor(), "None")->name(), "CODEC_RAW");
+  EXPECT_EQ(FindEnumValue(*v1::Codec_descriptor(), "Int4"), nullptr);
+  EXPECT_EQ(EnumName("spec.training.mode", v1::MODE_UNSPECIFIED), "");
+}
+
+}  // namespace
+}  // namespace sluice::api

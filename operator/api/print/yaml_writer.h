@@ -1,0 +1,26 @@
+// Writes JSON values as YAML that people read and apply. Strings, and so `text`, are valid UTF-8.
+#ifndef SLUICE_OPERATOR_API_PRINT_YAML_WRITER_H_
+#define SLUICE_OPERATOR_API_PRINT_YAML_WRITER_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace sluice::api {
+
+// Plain if the string reads as itself, else in quotes.
+std::string YamlString(absl::string_view text);
+
+// A string, number or boolean; the shortest form that reads as the same value.
+std::string YamlScalar(const nlohmann::json& value);
+
+enum class ScalarLists { kInBlocks, kOnOneLine };
+
+// Maps and lists in blocks, with keys in their order. `value` is an object. Ends with a line break.
+std::string BlockYaml(const nlohmann::ordered_json& value,
+                      ScalarLists lists = ScalarLists::kInBlocks);
+
+}  // namespace sluice::api
+
+#endif  // SLUICE_OPERATOR_API_PRINT_YAML_WRITER_H_

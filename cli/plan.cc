@@ -295,7 +295,7 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   const bool reduces =
       job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE &&
       plan.workers > 1;
-  const uint64_t fetched = by_shards && job.training().verify_gradients() ? contributions : 0;
+  const uint64_t fetched = by_shards && job.debug().verify_gradients() ? contributions : 0;
   for (const v1::Block& block : layout->blocks()) {
     absl::StatusOr<BlockSizes> sizes = planner.SizesOf(block);
     if (!sizes.ok()) return sizes.status();

@@ -229,7 +229,7 @@ void Partition::Begin(size_t place, Keep keep, const UpdateArguments& arguments,
       return;
     }
   }
-  writing->status = UpdateBlock(*model_, info, arguments, now, base,
+  writing->status = UpdateBlock({*model_, info, arguments, now}, base,
                                 writing->touched ? &writing->sum : nullptr, pool, &writing->next);
 }
 
@@ -261,7 +261,7 @@ std::vector<BlockState> Partition::Finish(Keep keep, const UpdateArguments& argu
     RowVersions& versions = row_versions_[place];
     if (writing.by_rows) {
       const bool in_place = keep == Keep::kNothing;
-      writing.next = UpdateRows(*model_, Info(place), arguments, blocks_[place], writing.target,
+      writing.next = UpdateRows({*model_, Info(place), arguments, blocks_[place]}, writing.target,
                                 in_place ? absl::Span<const RowPart>() : versions.earlier->behind,
                                 *writing.sum.rows);
     }

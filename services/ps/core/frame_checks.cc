@@ -126,6 +126,9 @@ absl::Status CheckHello(const ShardState& state, const v1::Hello& hello) {
     return absl::PermissionDeniedError("the data plane is for workers, shards and readers");
   }
   if (hello.sender().incarnation() == 0) return Invalid("a Hello without an incarnation");
+  if (role == v1::SHARD && hello.sender().incarnation() == state.self()) {
+    return absl::PermissionDeniedError("the sender says that it is this shard itself");
+  }
   return absl::OkStatus();
 }
 

@@ -383,8 +383,9 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   Resume();
 }
 
-// Takes the loaded partitions at the attempt's first view. Returns an error text if the shard does
-// not hold a partition that the view assigns to it.
+// Takes the loaded partitions at the attempt's first view, and drops those that the view assigns to
+// another shard. Returns an error text if the shard does not hold a partition that the view assigns
+// to it.
 std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView& view) {
   if (!state.view.has_value()) {
     state.partitions = initialization.TakePartitions();
@@ -396,6 +397,9 @@ std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView&
       return absl::StrCat("view ", ShortName(view.id()), " gives partition ", number,
                           " to a shard that does not hold it");
     }
+  }
+  for (std::unique_ptr<Partition>& partition : state.partitions) {
+    if (partition != nullptr && !view.Owns(partition->id())) partition.reset();
   }
   return std::nullopt;
 }

@@ -9,6 +9,7 @@
 #include "services/protocol/ids.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
+#include "services/ps/core/coordinator_checks.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/partition_file.h"
 

@@ -13,6 +13,7 @@
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/core/asynchronous.h"
+#include "services/ps/core/coordinator_checks.h"
 #include "services/ps/core/data_sender.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/initialization.h"

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
-#include "services/ps/core/frame_checks.h"
+#include "services/ps/core/coordinator_checks.h"
 #include "services/ps/core/partition_file.h"
 
 namespace sluice::ps {

@@ -25,6 +25,8 @@ void NormExchange::Reset(uint64_t step) {
 }
 
 void NormExchange::Advance() {
+  SLUICE_DCHECK(own_.size() == state_.view->owned().size(),
+                "a step closes with the norms of every own partition");
   ++step_;
   known_.clear();
   own_before_ = std::move(own_);

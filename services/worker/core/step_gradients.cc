@@ -179,6 +179,7 @@ absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(Nod
 }
 
 void StepGradients::DropInside(const NodeKey& key) {
+  SLUICE_DCHECK(nodes_.at(key).IsWhole(), "halves are kept until their sum is whole");
   for (auto it = nodes_.lower_bound({key.first, 0});
        it != nodes_.end() && it->first.first < key.second;) {
     it = it->first != key && it->first.second <= key.second ? nodes_.erase(it) : std::next(it);

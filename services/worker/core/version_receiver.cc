@@ -9,6 +9,8 @@
 namespace sluice::worker {
 
 void VersionReceiver::Reset(const v1::Layout* layout, const LayoutIndex* index, bool by_reference) {
+  SLUICE_DCHECK(index->blocks() == static_cast<size_t>(layout->blocks_size()),
+                "an index is that of its layout");
   layout_ = layout;
   index_ = index;
   by_reference_ = by_reference;

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).absolute().parent.parent
 
 # The changes to each file: fields below spec, by path.
 SHORT = {
-    "additive-live": {"training.steps": 10, "training.stepDelaySeconds": 0.1},
+    "additive-live": {"training.steps": 10, "debug.stepDelaySeconds": 0.1},
     "adult-csv": {"training.epochs": None, "training.steps": 100},
     "bit-exact": {"training.epochs": None, "training.steps": 30},
     "compression": {"training.epochs": None, "training.steps": 100},

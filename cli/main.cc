@@ -22,6 +22,7 @@
 #include "services/common/version.h"
 #include "services/download/curl_get.h"
 #include "services/download/download_cache.h"
+#include "services/ps/plugins/plugins.h"
 #include "services/transport/grpc_settings.h"
 
 namespace sluice::cli {
@@ -91,6 +92,7 @@ int Main(int argc, char** argv) {
   environment.columns = TerminalColumns;
   environment.program_directories = ProgramDirectories();
   environment.data_directory = VariableOr("SLUICE_DATA", "");
+  environment.plugin_path = VariableOr(kPluginPathVariable, "");
   environment.cache_directory =
       CacheDirectory([](const char* name) { return VariableOr(name, ""); });
   CurlGet::Options download_options;

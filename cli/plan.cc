@@ -58,7 +58,7 @@ class Planner {
  public:
   Planner(const v1::JobSpec& job, const v1::TensorTable& table) : job_(job), table_(table) {}
 
-  absl::Status Open() {
+  absl::Status Open(const OptimizerLibraries& libraries) {
     const v1::TrainingSpec& training = job_.training();
     CodecOptions options;
     options.fraction = training.compression().fraction();
@@ -71,7 +71,8 @@ class Planner {
     absl::StatusOr<std::unique_ptr<const Codec>> pull = MakeCodec(training.pull_codec(), options);
     if (!pull.ok()) return pull.status();
     pull_ = *std::move(pull);
-    const absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(job_.optimizer());
+    const absl::StatusOr<std::unique_ptr<Optimizer>> optimizer =
+        MakeOptimizer(job_.optimizer(), libraries);
     if (!optimizer.ok()) return optimizer.status();
     slots_ = (*optimizer)->slots().size();
     return absl::OkStatus();
@@ -259,14 +260,15 @@ absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
 
 absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table,
                               const std::vector<StageTraffic>& stages,
-                              const std::vector<RowTraffic>& rows) {
+                              const std::vector<RowTraffic>& rows,
+                              const OptimizerLibraries& libraries) {
   const bool by_shards = job.training().execution() == v1::TrainingSpec::SERVER;
   const uint32_t partitions = job.parameter_server().partitions();
   absl::StatusOr<v1::Layout> layout =
       by_shards ? MakeStagedLayout(table, job.model(), partitions) : MakeLayout(table, partitions);
   if (!layout.ok()) return layout.status();
   Planner planner(job, table);
-  if (absl::Status opened = planner.Open(); !opened.ok()) return opened;
+  if (absl::Status opened = planner.Open(libraries); !opened.ok()) return opened;
   const std::vector<uint32_t> owner =
       PlacePartitions(LayoutIndex(table, *layout), job.parameter_server().replicas());
 
@@ -293,7 +295,7 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   const bool reduces =
       job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE &&
       plan.workers > 1;
-  const uint64_t fetched = by_shards && job.training().verify_gradients() ? contributions : 0;
+  const uint64_t fetched = by_shards && job.debug().verify_gradients() ? contributions : 0;
   for (const v1::Block& block : layout->blocks()) {
     absl::StatusOr<BlockSizes> sizes = planner.SizesOf(block);
     if (!sizes.ok()) return sizes.status();

@@ -12,6 +12,7 @@
 #include "proto/describe.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
+#include "services/ps/optimizer/optimizer.h"
 
 namespace sluice::cli {
 
@@ -78,11 +79,13 @@ absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
                                                      const v1::Description& description);
 
 // `job` must be valid and have its defaults. `table` and `stages` are those of its model; `stages`
-// is empty unless the shards compute them. `rows` are the tables that are sent by rows.
+// is empty unless the shards compute them. `rows` are the tables that are sent by rows. `libraries`
+// make an optimizer that is not built in.
 // INVALID_ARGUMENT if they do not match (a codec that cannot encode the model's type).
 absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table,
                               const std::vector<StageTraffic>& stages,
-                              const std::vector<RowTraffic>& rows);
+                              const std::vector<RowTraffic>& rows,
+                              const OptimizerLibraries& libraries = {});
 
 // "10Gbit", "1.25GB", "400 Mbit": bytes per second. Units are decimal; bit, b, byte or B.
 absl::StatusOr<double> ParseBandwidth(absl::string_view text);

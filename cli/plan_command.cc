@@ -20,6 +20,7 @@
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/temporary_directory.h"
+#include "services/ps/plugins/plugins.h"
 
 namespace sluice::cli {
 namespace {
@@ -127,7 +128,8 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
   }
   const absl::StatusOr<std::vector<RowTraffic>> rows = RowTrafficOf(job->spec, description);
   if (!rows.ok()) return Complain(environment, rows.status());
-  const absl::StatusOr<Plan> plan = MakePlan(job->spec, description.ready().table(), stages, *rows);
+  const absl::StatusOr<Plan> plan = MakePlan(job->spec, description.ready().table(), stages, *rows,
+                                             LibrariesIn(environment.plugin_path));
   if (!plan.ok()) return Complain(environment, plan.status());
   if (flags.output == "json") {
     *environment.out << PlanJson(*plan, *bandwidth) << "\n";

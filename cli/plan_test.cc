@@ -220,7 +220,7 @@ TEST(Plan, ComputingShardsExchangeInputsAndOutputsOnly) {
 
 TEST(Plan, VerifiedGradientsAreFetched) {
   v1::JobSpec job = StagedJob();
-  job.mutable_training()->set_verify_gradients(true);
+  job.mutable_debug()->set_verify_gradients(true);
   const auto plan = MakePlan(job, TwoLayers(), {{100, 40}, {40, 8}}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->worker.received_bytes, 32u * (40 + 8 + 40) + 8000);

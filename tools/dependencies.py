@@ -26,10 +26,11 @@ LAYERS = {
     'services/coordinator/core': ['proto', 'services/common', 'services/protocol', 'services/checkpoint'],
     'services/coordinator': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT,
                              'services/coordinator/core'],
-    'services/ps/optimizer': ['include', 'proto', 'services/common'],
+    'services/ps/optimizer': ['proto', 'services/common'],
+    'services/ps/plugins': ['include', 'proto', 'services/ps/optimizer'],
     'services/ps/core': ['proto', 'services/common', 'services/protocol', 'services/execution', 'services/ps/optimizer'],
     'services/ps': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT,
-                    'services/execution', 'services/ps/core'],
+                    'services/execution', 'services/ps/core', 'services/ps/plugins'],
     'services/worker/data': ['proto', 'services/common', 'services/protocol'],
     'services/worker/models': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/worker/data'],
     'services/worker/compute': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/worker/data',
@@ -53,7 +54,7 @@ LAYERS = {
                             'operator/policy', 'operator/kube', 'operator/runtime'],
     'operator': ['services/common', *TRANSPORT, 'operator/kube', 'operator/reconciler', 'operator/runtime'],
     'cli': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/download',
-            *TRANSPORT, 'services/ps/optimizer', 'services/worker/data', 'operator/api', 'operator/policy',
+            *TRANSPORT, 'services/ps/optimizer', 'services/ps/plugins', 'services/worker/data', 'operator/api', 'operator/policy',
             'operator/kube', 'operator/reconciler'],
 }
 # Without a rule: they use the product, which does not use them.
@@ -71,14 +72,12 @@ GRPC = ('services/transport', 'services/coordinator', 'services/ps', 'services/w
 
 # (rule, file): reason.
 EXCEPTIONS = {
-    ('core', 'services/ps/optimizer/plugin.cc'): 'a library of the user is found and opened where the job names it',
-    ('environment', 'services/ps/optimizer/plugin.cc'): 'SLUICE_OPTIMIZER_PATH, read when a job names a library',
     ('environment', 'services/transport/endpoint.cc'): 'MASTER_ADDR and MASTER_PORT, the same for three mains',
     ('environment', 'services/transport/security/security_flags.cc'): 'defaults of flags, the same for three mains',
     ('environment', 'services/transport/grpc_settings.cc'): 'gRPC takes its settings from the environment',
     ('environment', 'cli/cluster/credential_plugin.cc'): 'a child process is given this environment',
     ('environment', 'cli/run_program.cc'): 'a child process is given this environment',
-    ('files', 'services/ps/optimizer/plugin.cc'): 'looks for libraries, which the loader opens',
+    ('files', 'services/ps/plugins/plugins.cc'): 'looks for libraries, which the loader opens',
     ('files', 'services/transport/grpc_settings.cc'): 'reads the limit of memory in /sys',
     ('files', 'services/transport/security/job_secret.cc'): 'a secret is created for its owner alone',
     ('files', 'services/transport/shared_memory.cc'): 'opens memory of another process in /proc',

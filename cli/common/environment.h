@@ -46,6 +46,7 @@ struct Environment {
   std::vector<std::string> program_directories;
   // $SLUICE_DATA: directory of data that is not beside its manifest; may be empty.
   std::string data_directory;
+  std::string plugin_path;  // $SLUICE_PLUGIN_PATH; may be empty
   // The directory of downloads, and the client; null: data at addresses is refused.
   std::string cache_directory;
   HttpGet* http = nullptr;

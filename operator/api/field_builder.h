@@ -156,6 +156,7 @@ void AddReplicaBounds(const std::string& role, const std::string& processes, con
 // where the layers are computed (fields_execution.cc);
 void AddStages(const FieldAdder& add);
 void AddExecution(const FieldAdder& add);
+void AddDebug(const FieldAdder& add);
 void AddExecutionRules(std::vector<Rule>* rules);
 // `training.dense`;
 void AddDense(const FieldAdder& add);

@@ -40,16 +40,22 @@ void AddStages(const FieldAdder& add) {
 }
 
 void AddExecution(const FieldAdder& add) {
-  add(String(
-      "spec.training.execution",
-      "`Worker`: workers pull the parameters and compute. `Server`: the shards (sluice-ps-torch) "
-      "compute the layers; workers send inputs forward and gradients backward.",
-      Fixed(), Default(R"("Worker")"), OneOf({"Worker", "Server"}), Good("Server"),
-      Bad("Remote", "must be one of Worker, Server")));
-  add(Boolean("spec.training.verifyGradients",
+  add(String("spec.training.execution",
+             "`Worker`: workers pull the parameters and compute. `Server`: the "
+             "shards (sluice-ps-torch) compute the layers; workers send inputs "
+             "forward and gradients backward.",
+             Fixed(), Default(R"("Worker")"), OneOf({"Worker", "Server"}), Good("Server"),
+             Bad("Remote", "must be one of Worker, Server")));
+}
+
+void AddDebug(const FieldAdder& add) {
+  add(Object("spec.debug", "For tests and demonstrations: jobs that train need none of it."));
+  add(Number("spec.debug.stepDelaySeconds", "A worker's pause in each step.", Default("0"), Min(0),
+             Max(60), Good("0.1"), Bad("61", "at most 60")));
+  add(Boolean("spec.debug.verifyGradients",
               "With `execution: Server`: workers fetch the gradients of every context and fail if "
-              "any is missing, empty or not finite. For tests: it needs the traffic that "
-              "server-side execution saves.",
+              "any is missing, empty or not finite. It needs the traffic that server-side "
+              "execution saves.",
               Default("false"), Context(kServer), Good("true"),
               Bad("maybe", "must be true or false")));
 }
@@ -75,10 +81,10 @@ void AddExecutionRules(std::vector<Rule>* rules) {
       "with `execution: Server` neither gradients nor parameters are sent: no `compression`",
       {R"({"training":{"compression":{"push":"Int8"}}})"},
       {R"({"training":{"execution":"Server","compression":{"push":"Int8"}}})"});
-  add("training.verifyGradients", by_shards || !Self("training.verifyGradients"),
+  add("debug.verifyGradients", by_shards || !Has("debug") || !Self("debug.verifyGradients"),
       "`verifyGradients` is for `execution: Server`",
-      {R"({"training":{"execution":"Server","verifyGradients":true}})"},
-      {R"({"training":{"verifyGradients":true}})"});
+      {R"({"training":{"execution":"Server"},"debug":{"verifyGradients":true}})"},
+      {R"({"debug":{"verifyGradients":true}})"});
   add("model.stages", by_shards || !Has("model.stages"),
       "`stages` are for `training.execution: Server`",
       {R"({"model":{"name":"mlp","stages":[{"layers":["fc1","fc2"]}]},

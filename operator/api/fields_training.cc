@@ -211,7 +211,7 @@ void AddCompression(const FieldAdder& add) {
              "Encoding of gradients, from workers to shards. `Float16`, `BFloat16`: rounded to 16 "
              "bits. `Int8`: rounded to 8 bits, with a scale. `TopK`: the largest elements only. "
              "`OneBit`: signs and two means. `SignThreshold`: the signs of elements beyond a "
-             "threshold, for demonstrations. Not with BitExact.",
+             "threshold. Not with BitExact.",
              Proto("push_codec"), Default(R"("None")"),
              OneOf({"None", "Float16", "BFloat16", "TopK", "Int8", "OneBit", "SignThreshold"}),
              Good("Int8"), Bad("fp16", "must be one of None, Float16, BFloat16, TopK, Int8")));
@@ -293,9 +293,6 @@ void AddTrainingDetails(const FieldAdder& add) {
               Implied("under `sluice run` cores / workers of the job, on a cluster the CPUs of its "
                       "container, by hand all cores; 1 with BitExact"),
               Min(1), Max(1024), Good("2"), Bad("0", "at least 1")));
-  add(Number("spec.training.stepDelaySeconds",
-             "A pause in each step, which slows a job down for demonstrations.", Default("0"),
-             Min(0), Max(60), Good("0.1"), Bad("61", "at most 60")));
   add(Object("spec.training.target", "Stop early when an evaluation reaches this value."));
   add(String("spec.training.target.metric",
              "`accuracy` in percent, `loss`, or `perplexity` of a language model, e ^ loss.",
@@ -442,6 +439,7 @@ std::vector<Field> TrainingFields() {
   AddTrainingDetails(add);
   AddSizesAndCheckpoint(add);
   AddLimits(add);
+  AddDebug(add);
   return fields;
 }
 

@@ -424,7 +424,7 @@ class Worker:
 
     def _delay(self, work):
         """The job's configured delay of each step, for demonstrations."""
-        until = time.monotonic() + self._job.spec.training.step_delay_seconds
+        until = time.monotonic() + self._job.spec.debug.step_delay_seconds
         while time.monotonic() < until and not work.cancelled:
             time.sleep(min(0.02, max(0.0, until - time.monotonic())))
 

@@ -2,16 +2,19 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/protocol/ids.h"
+#include "services/ps/plugins/plugins.h"
 #include "services/ps/shard_extension.h"
 #include "services/ps/shard_server.h"
 #include "services/transport/endpoint.h"
@@ -59,6 +62,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     options.core.references = extension->references();
     options.services = extension->services();
   }
+  options.core.libraries = LibrariesIn(absl::NullSafeStringView(std::getenv(kPluginPathVariable)));
   options.listen_address = flags.listen_address;
   options.advertised_host =
       flags.advertised_host.empty() ? HostOfEndpoint(flags.listen_address) : flags.advertised_host;

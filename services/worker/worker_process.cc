@@ -357,7 +357,7 @@ class WorkerProcess::Impl {
 
   void Perform(OpenModel& open) {
     compute_thread_.Post([this, job = std::move(open.job)] {
-      step_delay_ = absl::Seconds(job.training().step_delay_seconds());
+      step_delay_ = absl::Seconds(job.debug().step_delay_seconds());
       absl::StatusOr<std::unique_ptr<Trainer>> trainer = OpenTrainer(job);
       if (!trainer.ok()) {
         NotOpened(trainer.status());

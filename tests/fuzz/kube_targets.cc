@@ -11,10 +11,10 @@
 #include "operator/kube/cancellation.h"
 #include "operator/kube/client.h"
 #include "operator/kube/config.h"
+#include "operator/kube/fake/selector.h"
 #include "operator/kube/http.h"
 #include "operator/kube/http_client.h"
 #include "operator/kube/object.h"
-#include "operator/kube/selector.h"
 #include "operator/kube/watch.h"
 #include "operator/reconciler/pod_status.h"
 #include "services/common/check.h"
@@ -179,7 +179,8 @@ std::vector<FuzzTarget> KubeTargets() {
        "operator/kube/http_client.cc operator/kube/api_error.cc operator/kube/watch.cc"},
       {"object", RunObject, nullptr, 8192,
        "operator/kube/object.cc operator/reconciler/pod_status.cc"},
-      {"selector", RunSelector, nullptr, 512, "operator/kube/selector.cc operator/kube/object.cc"},
+      {"selector", RunSelector, nullptr, 512,
+       "operator/kube/fake/selector.cc operator/kube/object.cc"},
   };
 }
 

@@ -26,8 +26,9 @@ MANIFEST = {
             'evaluation': {'intervalSteps': 8},
         },
         'optimizer': {'name': 'SGD', 'learningRate': 0.1},
+        'training': {'steps': 1000, 'globalBatchSize': 32, 'threads': 1},
         # Slow enough that evaluations finish during training.
-        'training': {'steps': 1000, 'globalBatchSize': 32, 'threads': 1, 'stepDelaySeconds': 0.03},
+        'debug': {'stepDelaySeconds': 0.03},
         'worker': {'replicas': 2},
     },
 }

@@ -41,7 +41,7 @@ v1::JobSpec ConvnetJob(uint32_t workers, uint32_t shards) {
 // Slow enough that a fault hits it in the middle of training.
 v1::JobSpec SlowConvnetJob(uint32_t workers, uint32_t shards) {
   v1::JobSpec job = ConvnetJob(workers, shards);
-  job.mutable_training()->set_step_delay_seconds(0.05);
+  job.mutable_debug()->set_step_delay_seconds(0.05);
   return job;
 }
 

@@ -70,7 +70,7 @@ void Disturb(JobProcesses& processes) {
 }
 
 v1::JobSpec Slow(v1::JobSpec job) {
-  job.mutable_training()->set_step_delay_seconds(0.05);
+  job.mutable_debug()->set_step_delay_seconds(0.05);
   return job;
 }
 

@@ -220,7 +220,7 @@ TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
   v1::JobSpec job = HurtJob(directory);
   job.mutable_training()->set_global_batch_size(20);
   job.mutable_training()->set_max_staleness(2);
-  job.mutable_training()->set_step_delay_seconds(0.02);
+  job.mutable_debug()->set_step_delay_seconds(0.02);
 
   uint64_t samples = 0;
   for (const v1::Mode mode : {v1::ASYNCHRONOUS, v1::SYNCHRONOUS, v1::BOUNDED_STALENESS,
@@ -242,7 +242,7 @@ TEST_F(ExactlyOnceTest, ChangingModeCountsEachSampleOncePerEpoch) {
   }
 
   job.mutable_training()->set_mode(v1::SYNCHRONOUS);
-  job.mutable_training()->set_step_delay_seconds(0);
+  job.mutable_debug()->set_step_delay_seconds(0);
   Start(job, directory);
   FinishAndCheck();
 }

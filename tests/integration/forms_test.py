@@ -120,7 +120,7 @@ class Forms(unittest.TestCase):
 
     def test_one_command_switches_mode_of_running_job(self):
         steps = 120
-        before = additive('switched', steps, {'globalBatchSize': 2, 'stepDelaySeconds': 0.5}, worker={'replicas': 1})
+        before = additive('switched', steps, {'globalBatchSize': 2}, worker={'replicas': 1}, debug={'stepDelaySeconds': 0.5})
         with subprocess.Popen(self.run_arguments(before, 'json'), cwd=self.directory, stdout=subprocess.PIPE, text=True) as first:
             try:
                 for text in first.stdout:
@@ -160,7 +160,7 @@ class Forms(unittest.TestCase):
 
     def frozen(self, process, timeouts):
         """Messages and summary of a job; `process` is frozen while the job trains."""
-        manifest = additive('frozen', 240, {'globalBatchSize': 2, 'microbatchSize': 1, 'stepDelaySeconds': 0.05},
+        manifest = additive('frozen', 240, {'globalBatchSize': 2, 'microbatchSize': 1}, debug={'stepDelaySeconds': 0.05},
                             worker={'replicas': 2}, parameterServer={'replicas': 1}, checkpoint={'intervalSteps': 5},
                             timeouts={'heartbeatSeconds': 0.5, 'heartbeatTimeoutSeconds': 100, **timeouts})
         lines, stopped = [], False

@@ -59,9 +59,8 @@ def manifest(shards, long_evaluation):
                 'evaluation': evaluation,
             },
             'optimizer': {'name': 'Adam', 'learningRate': 0.01},
-            'training': {
-                'steps': STEPS, 'globalBatchSize': 16, 'microbatchSize': 2, 'determinism': 'BitExact', 'stepDelaySeconds': STEP_S,
-            },
+            'training': {'steps': STEPS, 'globalBatchSize': 16, 'microbatchSize': 2, 'determinism': 'BitExact'},
+            'debug': {'stepDelaySeconds': STEP_S},
             'parameterServer': {'replicas': shards, 'partitions': 8},
             'worker': {'replicas': WORKERS},
             'checkpoint': {'intervalSteps': INTERVAL},

@@ -150,11 +150,11 @@ class Ipv6Test(unittest.TestCase):
         subprocess.run(command, check=True, capture_output=True)
         return tls
 
-    def mlp(self, steps, **training):
+    def mlp(self, steps, delay=0.0):
         return job_processes.base_job(
             model={'type': 'BUILTIN', 'name': 'mlp', 'dimensions': {'hidden': 32}},
             data={'format': 'SYNTHETIC', 'synthetic': {'samples': 500, 'shape': [20], 'classes': 10}},
-            training={'steps': steps, 'globalBatchSize': 16, **training}, worker={'replicas': 2}, parameterServer={'replicas': 2})
+            training={'steps': steps, 'globalBatchSize': 16}, debug={'stepDelaySeconds': delay}, worker={'replicas': 2}, parameterServer={'replicas': 2})
 
     def assert_answers(self, processes, names):
         for name in names:
@@ -170,7 +170,7 @@ class Ipv6Test(unittest.TestCase):
         self.assertEqual(json.loads((processes.directory / 'status.json').read_text())['phase'], 'SUCCEEDED')
 
     def test_cpp_workers_train_over_tls(self):
-        processes = self.start({**self.mlp(steps=400, stepDelaySeconds=0.02), 'tls': 'TLS_ENABLED'}, self.certificates())
+        processes = self.start({**self.mlp(steps=400, delay=0.02), 'tls': 'TLS_ENABLED'}, self.certificates())
         for index in range(2):
             processes.start_cpp_worker(index)
         processes.wait_for_step(5)
@@ -216,7 +216,7 @@ class Ipv6Test(unittest.TestCase):
 
     def test_operator_reaches_api_server_and_coordinator_and_answers_probes(self):
         # The coordinator of the job that the API server has.
-        job = self.mlp(steps=100000, stepDelaySeconds=0.05)
+        job = self.mlp(steps=100000, delay=0.05)
         job['parameterServer']['replicas'] = 1
         job_file = self.directory / 'job.json'
         job['checkpoint']['directory'] = str(self.directory / 'checkpoints')

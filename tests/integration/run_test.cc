@@ -57,7 +57,8 @@ spec:
     synthetic: {samples: 512, shape: [6], classes: 2}
     evaluation: {intervalSteps: 20}
   optimizer: {name: SGD, learningRate: 0.1}
-  training: {steps: $0, globalBatchSize: 16, stepDelaySeconds: $1}
+  training: {steps: $0, globalBatchSize: 16}
+  debug: {stepDelaySeconds: $1}
   parameterServer: {replicas: 2}
   worker: {replicas: 2}
   checkpoint: {intervalSteps: 10}

@@ -60,7 +60,7 @@ v1::JobSpec MnistNetJob(v1::TrainingSpec::Execution execution, const Stages& sta
 v1::JobSpec AsynchronousJob(uint32_t workers) {
   v1::JobSpec job = MnistNetJob(v1::TrainingSpec::SERVER, {{"conv1", "conv2"}, {"fc1", "fc2"}});
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
-  job.mutable_training()->set_verify_gradients(true);
+  job.mutable_debug()->set_verify_gradients(true);
   job.mutable_training()->set_steps(60);
   job.mutable_worker()->set_replicas(workers);
   job.mutable_data()->mutable_evaluation()->set_interval_steps(20);
@@ -178,7 +178,7 @@ TEST(ServerExecutionTest, SeveralTrainersMatchWorkerExecution) {
 
 TEST(ServerExecutionTest, SeveralTrainersApplyEachSampleOnceWhenOneIsKilled) {
   v1::JobSpec job = AsynchronousJob(3);
-  job.mutable_training()->set_step_delay_seconds(0.05);
+  job.mutable_debug()->set_step_delay_seconds(0.05);
   JobProcesses processes({.job = job, .directory = NewDirectory("asynchronous")});
   ASSERT_TRUE(processes.StartAll().ok());
   const auto begun = processes.WaitFor([](const v1::JobProgress& p) { return p.step() >= 10; },

@@ -19,7 +19,8 @@ spec:
   model: {name: logistic}
   data: {format: Synthetic, synthetic: {samples: 512, shape: [6], classes: 2}}
   optimizer: {name: SGD, learningRate: 0.1}
-  training: {steps: %d, globalBatchSize: 16, stepDelaySeconds: 0.05}
+  training: {steps: %d, globalBatchSize: 16}
+  debug: {stepDelaySeconds: 0.05}
   parameterServer: {replicas: 1}
   worker: {replicas: 2}
 """

@@ -24,7 +24,8 @@ spec:
     synthetic: {samples: 2000, shape: [1, 28, 28], classes: 10}
     evaluation: {intervalSteps: 5, maxSamples: 64}
   optimizer: {name: Adam}
-  training: {steps: 100000, globalBatchSize: 16, stepDelaySeconds: 0.05}
+  training: {steps: 100000, globalBatchSize: 16}
+  debug: {stepDelaySeconds: 0.05}
   parameterServer: {replicas: 2, partitions: 8}
   worker: {replicas: 2}
   checkpoint: {intervalSteps: 20}

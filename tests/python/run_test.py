@@ -32,7 +32,8 @@ spec:
   model: {{type: Custom}}
   data: {{format: Custom, evaluation: {{intervalSteps: 50}}}}
   optimizer: {{name: SGD, learningRate: 0.05}}
-  training: {{steps: {steps}, globalBatchSize: 64, seed: 1, stepDelaySeconds: {delay}}}
+  training: {{steps: {steps}, globalBatchSize: 64, seed: 1}}
+  debug: {{stepDelaySeconds: {delay}}}
   parameterServer: {{replicas: 2}}
   worker: {{replicas: 2, command: {command}}}
 '''

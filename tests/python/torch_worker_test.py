@@ -55,8 +55,8 @@ class Transformer(unittest.TestCase):
 
     def job(self, delay):
         return job_processes.base_job(
-            training={'steps': 60, 'globalBatchSize': 16, 'microbatchSize': 4, 'bit_exact': True,
-                      'stepDelaySeconds': delay},
+            training={'steps': 60, 'globalBatchSize': 16, 'microbatchSize': 4, 'bit_exact': True},
+            debug={'stepDelaySeconds': delay},
             optimizer={'name': 'ADAM_W', 'learningRate': 1e-3, 'beta1': 0.9, 'beta2': 0.999,
                        'eps': 1e-8, 'weightDecay': 0.01, 'clipNorm': 1.0},
             parameterServer={'replicas': 2}, worker={'replicas': 2},
@@ -95,7 +95,8 @@ class BesideCpp(unittest.TestCase):
 
     def train_mixed(self, **training):
         """The tensors of a job with a worker of each kind, and the LibTorch of the C++ one."""
-        with job_processes.JobProcesses(self.job(2, **training), directory()) as processes:
+        job = {**self.job(2, **training), 'debug': {'stepDelaySeconds': 0.1}}
+        with job_processes.JobProcesses(job, directory()) as processes:
             processes.start()
             processes.start_python_worker(1, _MLP)  # takes longer
             processes.wait_for_members(1)
@@ -118,7 +119,7 @@ class BesideCpp(unittest.TestCase):
                 np.testing.assert_allclose(value, found[name], rtol=0, atol=1e-5, err_msg=name)
 
     def check(self, **training):
-        mixed, libtorch = self.train_mixed(stepDelaySeconds=0.1, **training)
+        mixed, libtorch = self.train_mixed(**training)
         cpp = train(self.job(1, **training), lambda p: p.start_cpp_worker(0))
         python = train(self.job(1, **training), lambda p: p.start_python_worker(0, _MLP))
         same = libtorch == torch.__version__.partition('+')[0]

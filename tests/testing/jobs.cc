@@ -42,7 +42,7 @@ v1::JobSpec LinearJob(uint64_t steps, double delay) {
   job.mutable_data()->mutable_synthetic()->set_samples(1024);
   job.mutable_data()->mutable_synthetic()->add_shape(16);
   job.mutable_training()->set_steps(steps);
-  job.mutable_training()->set_step_delay_seconds(delay);
+  job.mutable_debug()->set_step_delay_seconds(delay);
   job.mutable_worker()->set_replicas(2);
   return job;
 }

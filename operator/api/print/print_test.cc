@@ -82,7 +82,6 @@ spec:
     nonFinite: Skip
     compression: {push: BFloat16, pull: Float16}
     threads: 2
-    stepDelaySeconds: 0.25
     target: {metric: loss, goal: AtMost, value: 0.1}
   parameterServer: {replicas: 2, partitions: 16}
   worker:
@@ -93,6 +92,7 @@ spec:
   timeouts: {heartbeatTimeoutSeconds: 10}
   suspend: true
   activeDeadlineSeconds: 3600
+  debug: {stepDelaySeconds: 0.25}
 )";
 
 TEST(ToManifestYaml, WritesEveryFieldWithItsValueInTheOrderOfTheReference) {
@@ -172,13 +172,11 @@ spec:
     aggregation: Sum
     nonFinite: Skip
     execution: Worker
-    verifyGradients: false
     compression:
       push: BFloat16
       pull: Float16
       errorFeedback: false
     threads: 2
-    stepDelaySeconds: 0.25
     target:
       metric: loss
       goal: AtMost
@@ -215,6 +213,9 @@ spec:
     tolerationSeconds: 10
     forceDeleteAfterSeconds: 10
   networkPolicy: Enabled
+  debug:
+    stepDelaySeconds: 0.25
+    verifyGradients: false
 )");
 }
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "operator/kube/api_error.h"
-#include "operator/kube/selector.h"
+#include "operator/kube/fake/selector.h"
 
 namespace sluice::kube {
 namespace {

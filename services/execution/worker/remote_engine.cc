@@ -311,7 +311,7 @@ absl::StatusOr<BatchMetrics> RemoteEngine::RunBackward(const GradientRequest& re
   absl::Status run =
       BackwardAll(token->context, StageTensorOf(output->grad()), &gradients, &buffers);
   if (!run.ok()) return run;
-  if (options_.job.training().verify_gradients()) {
+  if (options_.job.debug().verify_gradients()) {
     if (absl::Status good = Verify(token->context); !good.ok()) return good;
   }
   for (const std::string& name : gradients) {

@@ -230,7 +230,7 @@ double LargestDifference(const std::map<std::string, std::string>& fetched,
 template <typename T>
 void ExpectFetchedGradientsAreTheLocalOnes(v1::DataType dtype, bool two_stages) {
   v1::JobSpec job = MnistNet(dtype, two_stages);
-  job.mutable_training()->set_verify_gradients(true);
+  job.mutable_debug()->set_verify_gradients(true);
   Shards shards(job);
   const Batch batch = Images(8, 1);
   const std::vector<absl::Cord> version = Version(job, 5);
@@ -301,7 +301,7 @@ TEST(RemoteEngineTest, ConcurrentTrainersEachUseOneVersionInBothPasses) {
 
 TEST(RemoteEngineTest, VerifyGradientsFailsOnGradientsThatAreNotFinite) {
   v1::JobSpec job = MnistNet(v1::FLOAT32, /*two_stages=*/true);
-  job.mutable_training()->set_verify_gradients(true);
+  job.mutable_debug()->set_verify_gradients(true);
   Shards shards(job);
   const std::unique_ptr<ComputeEngine> engine = shards.EngineOf(7);
   shards.Give(7, Version(job, 5), *engine);

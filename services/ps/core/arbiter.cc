@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "services/common/check.h"
+
 namespace sluice::ps {
 void Arbiter::Reset(const Limits& limits, size_t members, const IntervalSet& applied,
                     const std::map<uint64_t, IntervalSet>& leases, uint64_t next_ordinal) {
@@ -9,7 +11,10 @@ void Arbiter::Reset(const Limits& limits, size_t members, const IntervalSet& app
   members_ = members;
   taken_ = applied;
   leases_ = leases;
-  for (const auto& [worker, lease] : leases_) taken_.Add(lease);
+  for (const auto& [worker, lease] : leases_) {
+    SLUICE_DCHECK(!lease.empty(), "a recorded lease has samples left");
+    taken_.Add(lease);
+  }
   // Between views no update is in flight: the clock that a holder has reached here is applied on
   // all shards, or belongs to no update.
   clocks_at_lease_.clear();
@@ -28,7 +33,9 @@ uint64_t Arbiter::ClockOf(uint64_t worker) const {
 
 uint64_t Arbiter::ClockAtLease(uint64_t worker) const {
   const auto found = clocks_at_lease_.find(worker);
-  return found == clocks_at_lease_.end() ? 0 : found->second;
+  if (found == clocks_at_lease_.end()) return 0;
+  SLUICE_DCHECK(found->second <= ClockOf(worker), "a worker's clock only rises");
+  return found->second;
 }
 
 void Arbiter::Reached(uint64_t worker, uint64_t clock) {
@@ -60,6 +67,7 @@ std::optional<Interval> Arbiter::Grant(uint64_t worker, uint64_t wished) {
   const uint64_t limit = limits_.together ? update : several;
   const Interval granted = taken_.FirstGap(0, end, limit);
   if (granted.empty()) return std::nullopt;
+  SLUICE_DCHECK(!taken_.Intersects(granted), "a sample is leased once");
   const uint64_t clock = RaisedClock(worker);
   taken_.Add(granted);
   leases_[worker].Add(granted);
@@ -69,6 +77,7 @@ std::optional<Interval> Arbiter::Grant(uint64_t worker, uint64_t wished) {
 }
 
 v1::Lease Arbiter::MakeLease(uint64_t worker, const Interval& samples) const {
+  SLUICE_DCHECK(Covers(worker, samples), "R8: a lease is recorded before it is given");
   v1::Lease lease;
   *lease.mutable_samples() = ToProto(samples);
   lease.set_clock(ClockOf(worker));
@@ -79,6 +88,7 @@ v1::Lease Arbiter::RequestLease(uint64_t worker, uint64_t wished, uint64_t clock
   Reached(worker, clock);
   const auto recorded = leases_.find(worker);
   if (recorded != leases_.end() && rules_->RepeatLeases()) {
+    SLUICE_DCHECK(!recorded->second.empty(), "a finished lease is erased");
     // A worker that requests a lease has no update in flight.
     clocks_at_lease_[worker] = ClockOf(worker);
     return MakeLease(worker, recorded->second.Intervals().front());
@@ -147,6 +157,7 @@ bool Arbiter::MayPull(uint64_t worker, uint64_t clock, uint64_t max_staleness) c
 std::vector<Arbiter::Answer> Arbiter::TakeAnswers() {
   std::vector<Answer> answers;
   for (uint64_t worker : repeated_permits_) {
+    SLUICE_DCHECK(permits_.count(worker) > 0, "a permit that is sent again is still held");
     answers.push_back({worker, std::nullopt, permits_[worker]});
   }
   repeated_permits_.clear();
@@ -176,6 +187,8 @@ std::vector<Arbiter::Answer> Arbiter::TakeAnswers() {
     permit.set_staleness(permit.ordinal() - std::min(permit.ordinal(), request.base_version));
     answers.push_back({request.worker, std::nullopt, permit});
   }
+  SLUICE_DCHECK(permits_.size() <= std::max<size_t>(1, limits_.permits),
+                "permits bound the memory of staged updates");
 
   // Samples are returned only by a new view, so a waiting worker is done.
   if (IsDone()) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/ps/core/norm_exchange.h"
 #include "services/ps/core/staleness.h"
 
@@ -46,6 +47,8 @@ UpdateFacts Asynchronous::FactsOf(uint64_t worker) const {
   facts.permit = arbiter_.PermitOf(worker);
   const auto staged = staged_.find(worker);
   if (staged == staged_.end()) return facts;
+  SLUICE_DCHECK(staged->second.clock > facts.applied || !state_.failure.empty(),
+                "an update is staged only until it is applied");
   facts.staged = staged->second.clock;
   facts.whole = IsWhole(staged->second);
   facts.named = !staged->second.complete.empty();
@@ -191,6 +194,9 @@ UpdateArguments Asynchronous::Arguments(const Staged& staged) const {
 }
 
 void Asynchronous::SendStaged(Stream& stream, uint64_t clock, const Staged* staged) {
+  SLUICE_DCHECK(staged == nullptr || !NeedsNorms(state_.job) ||
+                    staged->norms.size() == state_.view->owned().size(),
+                "R6: an acked update is measured whole");
   v1::Header header = state_.NewHeader();
   v1::Staged& body = *header.mutable_staged();
   body.set_clock(clock);
@@ -246,7 +252,11 @@ absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply) {
 
 void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
   const uint64_t worker = stream.incarnation();
+  SLUICE_DCHECK(state_.MayChange(), "R2: a shard that keeps a promise applies nothing");
+  SLUICE_DCHECK(staged_.count(worker) > 0 || state_.view->owned().empty(),
+                "an update is staged before it is applied");
   Staged& staged = staged_[worker];
+  SLUICE_DCHECK(IsWhole(staged), "R6: an update is applied whole");
   staged.ordinal = apply.ordinal();
 
   v1::ClockRecord record;
@@ -263,10 +273,13 @@ void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
     record.set_square_sum(square_sum);
     record.set_non_finite(!staged.offender.empty());
   }
+  const uint64_t samples_before = ledger_.Count();
 
   const bool applied = ApplyStaged(worker, staged, record);
   staged_.erase(worker);
   if (!applied) return;  // the job has failed
+  SLUICE_DCHECK(ledger_.Count() == samples_before + FromProto(apply.samples()).size(),
+                "a sample is applied once");
 
   SetVersions();
   SendApplied(stream, apply);
@@ -276,6 +289,9 @@ void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
 
 // False if a gradient is not finite and the job fails; then nothing on this shard has changed.
 bool Asynchronous::ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockRecord& record) {
+  SLUICE_DCHECK(record.clock() > AppliedClock(worker), "R8: a clock is applied once");
+  SLUICE_DCHECK(record.clock() == staged.clock || state_.view->owned().empty(),
+                "an update is applied under its own clock");
   const bool skip =
       record.non_finite() && state_.job.training().non_finite() == v1::TrainingSpec::SKIP;
   if (!skip && !staged.offender.empty()) {
@@ -321,6 +337,8 @@ void Asynchronous::SetVersions() {
 }
 
 void Asynchronous::SendApplied(Stream& stream, const v1::Apply& apply) {
+  SLUICE_DCHECK(apply.clock() <= AppliedClock(stream.incarnation()),
+                "an update is acked as applied once it is applied");
   v1::Header header = state_.NewHeader();
   header.mutable_applied()->set_clock(apply.clock());
   header.mutable_applied()->set_version(state_.updates);
@@ -422,7 +440,10 @@ const std::vector<BlockRef>* Asynchronous::PulledBy(uint64_t worker, uint32_t pa
   const auto of_worker = pulled_.find(worker);
   if (of_worker == pulled_.end()) return nullptr;
   const auto found = of_worker->second.find(partition);
-  return found == of_worker->second.end() ? nullptr : &found->second;
+  if (found == of_worker->second.end()) return nullptr;
+  SLUICE_DCHECK(found->second.size() == state_.model->BlockCount(partition),
+                "a pulled version is kept whole");
+  return &found->second;
 }
 
 // ---------------------------------------------------------------- leases and permits
@@ -459,6 +480,8 @@ absl::Status Asynchronous::OnPermitRequest(Stream& stream, const v1::PermitReque
 void Asynchronous::AnswerWaiting() {
   if (state_.MayChange()) {
     for (Arbiter::Answer& answer : arbiter_.TakeAnswers()) {
+      SLUICE_DCHECK(answer.lease.has_value() != answer.permit.has_value(),
+                    "an answer is a lease or a permit");
       Stream* const stream = streams_.FindWorker(answer.worker);
       if (stream == nullptr) continue;  // the worker repeats the request on its next stream
       v1::Header header = state_.NewHeader();
@@ -474,6 +497,7 @@ void Asynchronous::AnswerWaiting() {
     Stream* const stream = streams_.Find(waiting.stream);
     if (stream == nullptr) continue;
     if (MayAnswer(*stream, waiting.pull)) {
+      SLUICE_DCHECK(stream->parked_pulls > 0, "a stream's waiting pulls are counted");
       --stream->parked_pulls;
       AnswerPull(*stream, waiting.pull, waiting.rows.get());
     } else {
@@ -483,6 +507,8 @@ void Asynchronous::AnswerWaiting() {
 }
 
 std::vector<StreamId> Asynchronous::ParkedStreams() const {
+  SLUICE_DCHECK(parked_.empty() || state_.view->proto().mode() == v1::BOUNDED_STALENESS,
+                "a pull waits for slow workers only where staleness is bounded");
   std::set<StreamId> streams;
   for (const Parked& waiting : parked_) streams.insert(waiting.stream);
   for (uint64_t worker : arbiter_.Waiting()) {
@@ -491,137 +517,6 @@ std::vector<StreamId> Asynchronous::ParkedStreams() const {
     }
   }
   return {streams.begin(), streams.end()};
-}
-
-// ---------------------------------------------------------------- views
-
-void Asynchronous::AdoptRecords(const std::vector<v1::ClockRecord>& clocks) {
-  for (const v1::ClockRecord& record : clocks) {
-    v1::ClockRecord& own = clocks_[record.worker()];
-    if (record.clock() > own.clock()) own = record;
-  }
-}
-
-void Asynchronous::OnInstalled(const v1::Install& install) {
-  for (const v1::ClockRecord& winner : install.clocks()) {
-    const auto staged = staged_.find(winner.worker());
-    const bool behind = staged != staged_.end() && staged->second.clock == winner.clock() &&
-                        AppliedClock(winner.worker()) < winner.clock() && IsWhole(staged->second);
-    if (behind && state_.rules.ApplyWinners()) {
-      if (!ApplyStaged(winner.worker(), staged->second, winner)) return;
-    }
-    arbiter_.Reached(winner.worker(), winner.clock());
-  }
-  if (state_.rules.DropStaged()) staged_.clear();
-
-  for (auto it = pulled_.begin(); it != pulled_.end();) {
-    it = state_.view->MemberIndex(it->first).has_value() ? std::next(it) : pulled_.erase(it);
-  }
-
-  AdoptRecords({install.clocks().begin(), install.clocks().end()});
-  if (absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(install.ledger().applied());
-      applied.ok()) {
-    ledger_ = *std::move(applied);
-  }
-
-  state_.updates = install.view().first_step();
-  SetVersions();
-
-  std::map<uint64_t, IntervalSet> leases;
-  for (const v1::LeaseRecord& lease : install.leases()) {
-    const Interval rest = FromProto(lease.samples());
-    if (!rest.empty()) leases[lease.worker()].Add(rest);
-  }
-  arbiter_.Reset(ArbiterLimits(), state_.view->members(), ledger_, leases, state_.updates);
-
-  // A new view is not progress: each checkpoint causes one.
-  std::map<uint64_t, absl::Time> progressed;
-  for (const auto& [worker, lease] : leases) {
-    const auto known = progressed_.find(worker);
-    progressed[worker] = known == progressed_.end() ? state_.now : known->second;
-  }
-  progressed_ = std::move(progressed);
-}
-
-Arbiter::Limits Asynchronous::ArbiterLimits() const {
-  const v1::TrainingSpec& training = state_.job.training();
-  Arbiter::Limits limits;
-  limits.total_samples = state_.TotalSamples();
-  if (state_.last_position != 0) {
-    limits.total_samples = std::min(limits.total_samples, state_.last_position);
-  }
-  if (state_.barrier != 0) limits.barrier = state_.barrier;
-  limits.update_samples = training.global_batch_size();
-  limits.together =
-      state_.view->proto().mode() == v1::BOUNDED_STALENESS && training.max_staleness() == 0;
-  limits.permits = std::max<uint64_t>(
-      1, state_.options.max_staged_bytes / std::max<uint64_t>(1, state_.model->total_bytes()));
-  return limits;
-}
-
-void Asynchronous::Clear() {
-  clocks_.clear();
-  staged_.clear();
-  pulled_.clear();
-  ledger_ = IntervalSet();
-  reported_.clear();
-  arbiter_ = Arbiter(&state_.rules);
-  progressed_.clear();
-  parked_.clear();
-}
-
-void Asynchronous::FillPauseReply(v1::PauseReply* reply) const {
-  for (const auto& [worker, record] : clocks_) *reply->add_clocks() = record;
-  for (const auto& [worker, staged] : staged_) {
-    if (!IsWhole(staged)) continue;
-    v1::StagedUpdate& entry = *reply->add_staged();
-    entry.set_worker(worker);
-    entry.set_clock(staged.clock);
-  }
-
-  if (state_.view->is_arbiter()) {
-    for (const auto& [worker, lease] : arbiter_.leases()) {
-      for (const Interval& rest : lease.Intervals()) {
-        v1::LeaseRecord& entry = *reply->add_leases();
-        entry.set_worker(worker);
-        *entry.mutable_samples() = ToProto(rest);
-      }
-    }
-  }
-
-  ledger_.ToProtos(reply->mutable_ledger()->mutable_applied());
-  reply->mutable_ledger()->set_updates(state_.updates);
-}
-
-void Asynchronous::FillRecords(PartitionContent* content) const {
-  for (const auto& [worker, record] : clocks_) content->clocks.push_back(record);
-}
-
-std::vector<uint64_t> Asynchronous::Awaited() const {
-  const absl::Duration limit = absl::Seconds(state_.job.timeouts().gradients());
-  std::vector<uint64_t> awaited;
-  if (limit <= absl::ZeroDuration() || !state_.MayChange() || !state_.view->is_arbiter() ||
-      state_.view->proto().mode() != v1::ASYNCHRONOUS) {
-    return awaited;
-  }
-  const std::vector<uint64_t> waiting = arbiter_.Waiting();  // for a permit that other workers hold
-  for (const auto& [worker, since] : progressed_) {
-    if (state_.now < since + limit) continue;
-    if (std::find(waiting.begin(), waiting.end(), worker) == waiting.end()) {
-      awaited.push_back(worker);
-    }
-  }
-  return awaited;
-}
-
-bool Asynchronous::IsHeld() const {
-  return !state_.view->synchronous() && state_.barrier != 0 && ledger_.Count() >= state_.barrier;
-}
-
-void Asynchronous::FillProgress(v1::ShardProgress* progress) const {
-  progress->set_samples(ledger_.Count());
-  if (state_.view->is_arbiter()) progress->set_leaseholders(arbiter_.LeaseHolders().size());
-  for (uint64_t worker : Awaited()) progress->add_awaited(worker);
 }
 
 }  // namespace sluice::ps

@@ -3,8 +3,20 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "services/common/check.h"
 
 namespace sluice::ps {
+namespace {
+
+// `idle`: lists of blocks by their size.
+template <typename Lists>
+size_t BytesOf(const Lists& idle) {
+  size_t bytes = 0;
+  for (const auto& [size, blocks] : idle) bytes += size * blocks.size();
+  return bytes;
+}
+
+}  // namespace
 
 MutableBlockRef WritableIfOwned(const BlockRef& block) {
   if (block.use_count() != 1) return nullptr;
@@ -32,6 +44,8 @@ MutableBlockRef BlockPool::Take(size_t size) {
     if (idle != idle_.end() && !idle->second.empty()) {
       block = std::move(idle->second.back());
       idle->second.pop_back();
+      SLUICE_DCHECK(block->size() == size, "idle blocks are kept by their size");
+      SLUICE_DCHECK(idle_bytes_ >= size, "idle bytes are counted");
       idle_bytes_ -= size;
     } else {
       ++allocated_;
@@ -56,6 +70,7 @@ void BlockPool::Trim() {
   std::map<size_t, std::vector<std::unique_ptr<Block>>> idle;
   MutexLock lock(&mutex_);
   idle.swap(idle_);
+  SLUICE_DCHECK(BytesOf(idle) == idle_bytes_, "idle bytes are those of the idle blocks");
   idle_bytes_ = 0;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/common/arithmetic/kernels.h"
+#include "services/common/check.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::ps {
@@ -22,15 +23,19 @@ struct SlotSpans {
 
 // Slots of the next version. Those of a first update start from their initial values, in place.
 template <typename Compute>
-SlotSpans<Compute> OpenSlots(const BlockInfo& info, absl::Span<const SlotSpec> specs,
-                             const BlockState& now, BlockPool& pool,
-                             std::array<MutableBlockRef, kMaxSlots>* written) {
+SlotSpans<Compute> OpenSlots(const BlockUpdate& update, absl::Span<const SlotSpec> specs,
+                             BlockPool& pool, std::array<MutableBlockRef, kMaxSlots>* written) {
   SlotSpans<Compute> spans;
   for (size_t i = 0; i < specs.size(); ++i) {
-    MutableBlockRef block = pool.Take(info.sum_bytes);
+    MutableBlockRef block = pool.Take(update.info.sum_bytes);
     spans.out[i] = block->MutableAs<Compute>();
-    if (now.slots[i] != nullptr) {
-      spans.in[i] = now.slots[i]->As<Compute>();
+    SLUICE_DCHECK((update.now.slots[i] != nullptr) == (update.now.count > 0),
+                  "a block has optimizer state from its first update on");
+    SLUICE_DCHECK(
+        update.now.slots[i] == nullptr || update.now.slots[i]->size() == update.info.sum_bytes,
+        "optimizer state has the size of the block's sums");
+    if (update.now.slots[i] != nullptr) {
+      spans.in[i] = update.now.slots[i]->As<Compute>();
     } else {
       std::fill(spans.out[i].begin(), spans.out[i].end(),
                 static_cast<Compute>(specs[i].initial_value));
@@ -58,14 +63,13 @@ StepRange<T> SubRange(const StepRange<T>& whole, size_t slots, size_t offset,
 
 absl::Status NonFinite() { return absl::OutOfRangeError("the gradient is not finite"); }
 
-StepArguments ArgumentsOfStep(const ShardModel& model, const BlockInfo& info,
-                              const UpdateArguments& arguments, const BlockState& now) {
+StepArguments ArgumentsOfStep(const BlockUpdate& update) {
   StepArguments step;
-  step.learning_rate =
-      model.LearningRate(info, arguments.schedule_step) * arguments.staleness.learning_rate_factor;
-  step.momentum_taken_off = arguments.staleness.momentum_taken_off;
-  step.count = now.count + 1;
-  step.gradient_scale = arguments.gradient_scale;
+  step.learning_rate = update.model.LearningRate(update.info, update.arguments.schedule_step) *
+                       update.arguments.staleness.learning_rate_factor;
+  step.momentum_taken_off = update.arguments.staleness.momentum_taken_off;
+  step.count = update.now.count + 1;
+  step.gradient_scale = update.arguments.gradient_scale;
   return step;
 }
 
@@ -73,36 +77,41 @@ StepArguments ArgumentsOfStep(const ShardModel& model, const BlockInfo& info,
 // the cache when the optimizer reads it. If a later run is not finite, the output written so far is
 // discarded.
 template <typename T>
-absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
-                            const UpdateArguments& arguments, const BlockState& now,
-                            const BlockRef& base, Sum& sum, BlockPool& pool, BlockState* next) {
+absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum& sum,
+                            BlockPool& pool, BlockState* next) {
   using Compute = ComputeType<T>;
+  SLUICE_DCHECK(update.now.parameters->size() == update.info.bytes,
+                "a block has its layout's size");
+  SLUICE_DCHECK(base == nullptr || base->size() == update.info.bytes,
+                "a delay is compensated with an earlier version of the same block");
   if (sum.rows.has_value()) {
-    if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
+    if (absl::Status whole = Materialize(update.info, pool, &sum); !whole.ok()) return whole;
   }
-  if (arguments.staleness.delay_compensation != 0 && base != nullptr && base != now.parameters) {
-    if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
-    CompensateDelay<T>(arguments.staleness.delay_compensation * arguments.gradient_scale,
-                       now.parameters->As<T>(), base->As<T>(), sum.block->MutableAs<Compute>());
+  if (update.arguments.staleness.delay_compensation != 0 && base != nullptr &&
+      base != update.now.parameters) {
+    if (absl::Status whole = Materialize(update.info, pool, &sum); !whole.ok()) return whole;
+    CompensateDelay<T>(
+        update.arguments.staleness.delay_compensation * update.arguments.gradient_scale,
+        update.now.parameters->As<T>(), base->As<T>(), sum.block->MutableAs<Compute>());
   }
   constexpr size_t kRun = 16 << 10;  // elements
-  const Optimizer& optimizer = *model.group(info).optimizer;
+  const Optimizer& optimizer = *update.model.group(update.info).optimizer;
   const absl::Span<const SlotSpec> specs = optimizer.slots();
   std::array<MutableBlockRef, kMaxSlots> slots;
-  SlotSpans<Compute> spans = OpenSlots<Compute>(info, specs, now, pool, &slots);
-  MutableBlockRef parameters = pool.Take(info.bytes);
+  SlotSpans<Compute> spans = OpenSlots<Compute>(update, specs, pool, &slots);
+  MutableBlockRef parameters = pool.Take(update.info.bytes);
 
   StepRange<T> whole;
-  whole.parameters = now.parameters->As<T>();
+  whole.parameters = update.now.parameters->As<T>();
   whole.parameters_out = parameters->MutableAs<T>();
   whole.slots = spans.in;
   whole.slots_out = spans.out;
-  const StepArguments step = ArgumentsOfStep(model, info, arguments, now);
+  const StepArguments step = ArgumentsOfStep(update);
 
   bool finite = true;
   const auto run = [&](size_t offset, absl::Span<const Compute> gradient) {
     if (!finite) return;
-    if (arguments.check_finite && FirstNonFinite(gradient).has_value()) {
+    if (update.arguments.check_finite && FirstNonFinite(gradient).has_value()) {
       finite = false;
       return;
     }
@@ -120,12 +129,14 @@ absl::Status StepParameters(const ShardModel& model, const BlockInfo& info,
   if (!finite) return NonFinite();
   next->parameters = std::move(parameters);
   for (size_t i = 0; i < specs.size(); ++i) next->slots[i] = std::move(slots[i]);
-  next->count = now.count + 1;
+  next->count = update.now.count + 1;
   return absl::OkStatus();
 }
 
 void CopyParts(absl::Span<const RowPart> parts, size_t element, const Block& from, Block& to) {
   for (const RowPart& part : parts) {
+    SLUICE_DCHECK((part.offset + part.count) * element <= std::min(from.size(), to.size()),
+                  "rows are rows of the block");
     std::memcpy(to.mutable_bytes().data() + part.offset * element,
                 from.bytes().data() + part.offset * element, part.count * element);
   }
@@ -148,6 +159,7 @@ void StepRows(const Optimizer& optimizer, const StepArguments& step, const Block
     optimizer.Step(step, SubRange<T>(whole, slots, part.offset, rest.subspan(0, part.count)));
     rest.remove_prefix(part.count);
   }
+  SLUICE_DCHECK(rest.empty(), "every value of a row sum is part of a row");
 }
 
 // out = now + factor * change.
@@ -167,16 +179,17 @@ void AddChange(double factor, absl::Span<const T> now, absl::Span<const ComputeT
 }
 
 template <typename T>
-absl::Status ChangeBuffer(const BlockInfo& info, const UpdateArguments& arguments,
-                          const BlockState& now, Sum* sum, BlockPool& pool, BlockState* next) {
+absl::Status ChangeBuffer(const BlockUpdate& update, Sum* sum, BlockPool& pool, BlockState* next) {
   using Compute = ComputeType<T>;
-  if (absl::Status whole = Materialize(info, pool, sum); !whole.ok()) return whole;
+  if (absl::Status whole = Materialize(update.info, pool, sum); !whole.ok()) return whole;
   const absl::Span<const Compute> change = std::as_const(*sum->block).As<Compute>();
-  if (arguments.check_finite && FirstNonFinite(change).has_value()) return NonFinite();
-  MutableBlockRef parameters = pool.Take(info.bytes);
-  AddChange<T>(arguments.buffer_scale, now.parameters->As<T>(), change, parameters->MutableAs<T>());
+  SLUICE_DCHECK(change.size() == update.info.count, "a buffer's change has the buffer's elements");
+  if (update.arguments.check_finite && FirstNonFinite(change).has_value()) return NonFinite();
+  MutableBlockRef parameters = pool.Take(update.info.bytes);
+  AddChange<T>(update.arguments.buffer_scale, update.now.parameters->As<T>(), change,
+               parameters->MutableAs<T>());
   next->parameters = std::move(parameters);
-  next->count = now.count + 1;
+  next->count = update.now.count + 1;
   return absl::OkStatus();
 }
 
@@ -195,24 +208,23 @@ BlockState Advance(const BlockInfo& info, const BlockState& now, BlockPool& pool
 
 }  // namespace
 
-absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
-                         const UpdateArguments& arguments, const BlockState& now,
-                         const BlockRef& base, Sum* sum, BlockPool& pool, BlockState* next) {
-  if (info.kind == v1::COUNTER) {
-    *next = Advance(info, now, pool);
+absl::Status UpdateBlock(const BlockUpdate& update, const BlockRef& base, Sum* sum, BlockPool& pool,
+                         BlockState* next) {
+  SLUICE_DCHECK(next != &update.now, "a version is written beside the current one");
+  if (update.info.kind == v1::COUNTER) {
+    *next = Advance(update.info, update.now, pool);
     return absl::OkStatus();
   }
   if (sum == nullptr) {
-    *next = now;
+    *next = update.now;
     return absl::OkStatus();
   }
   absl::Status status = absl::InternalError("a block of a type that cannot be updated");
   BlockState made;
-  VisitFloatingPoint(info.dtype, [&](auto tag) {
+  VisitFloatingPoint(update.info.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    status = info.kind == v1::BUFFER
-                 ? ChangeBuffer<T>(info, arguments, now, sum, pool, &made)
-                 : StepParameters<T>(model, info, arguments, now, base, *sum, pool, &made);
+    status = update.info.kind == v1::BUFFER ? ChangeBuffer<T>(update, sum, pool, &made)
+                                            : StepParameters<T>(update, base, *sum, pool, &made);
   });
   if (!status.ok()) return status;
   *sum = Sum();
@@ -243,25 +255,27 @@ absl::Status CheckRows(const BlockInfo& info, const UpdateArguments& arguments, 
   return finite ? absl::OkStatus() : NonFinite();
 }
 
-BlockState UpdateRows(const ShardModel& model, const BlockInfo& info,
-                      const UpdateArguments& arguments, const BlockState& now,
-                      const WritableBlock& target, absl::Span<const RowPart> behind,
-                      const RowSum& sum) {
-  const Optimizer& optimizer = *model.group(info).optimizer;
-  const StepArguments step = ArgumentsOfStep(model, info, arguments, now);
+BlockState UpdateRows(const BlockUpdate& update, const WritableBlock& target,
+                      absl::Span<const RowPart> behind, const RowSum& sum) {
+  SLUICE_DCHECK(update.now.count > 0,
+                "rows are updated where the optimizer has written every element");
+  SLUICE_DCHECK(target.parameters != nullptr && target.parameters->size() == update.info.bytes,
+                "rows are written over a version of the same block");
+  const Optimizer& optimizer = *update.model.group(update.info).optimizer;
+  const StepArguments step = ArgumentsOfStep(update);
   const size_t slots = optimizer.slots().size();
-  CopyParts(behind, ElementBytes(info.dtype), *now.parameters, *target.parameters);
+  CopyParts(behind, ElementBytes(update.info.dtype), *update.now.parameters, *target.parameters);
   for (size_t i = 0; i < slots; ++i) {
-    CopyParts(behind, ElementBytes(info.sum_dtype), *now.slots[i], *target.slots[i]);
+    CopyParts(behind, ElementBytes(update.info.sum_dtype), *update.now.slots[i], *target.slots[i]);
   }
-  VisitFloatingPoint(info.dtype, [&](auto tag) {
+  VisitFloatingPoint(update.info.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    StepRows<T>(optimizer, step, now, target, sum);
+    StepRows<T>(optimizer, step, update.now, target, sum);
   });
   BlockState next;
   next.parameters = target.parameters;
   for (size_t i = 0; i < slots; ++i) next.slots[i] = target.slots[i];
-  next.count = now.count + 1;
+  next.count = update.now.count + 1;
   return next;
 }
 

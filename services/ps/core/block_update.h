@@ -41,6 +41,14 @@ struct GradientNorm {
   bool non_finite = false;
 };
 
+// One block on its way to the next version. Refers to what its maker keeps.
+struct BlockUpdate {
+  const ShardModel& model;
+  const BlockInfo& info;
+  const UpdateArguments& arguments;
+  const BlockState& now;
+};
+
 // Writes the block's next version from `now`, which stays intact, and the sum of its gradients
 // (null: no gradient; then only a COUNTER changes and everything else is shared with `now`).
 // Consumes the sum.
@@ -50,9 +58,8 @@ struct GradientNorm {
 //
 // OUT_OF_RANGE if check_finite is set and the gradient has a NaN or an infinity; nothing changes.
 // Thread-safe for different blocks.
-absl::Status UpdateBlock(const ShardModel& model, const BlockInfo& info,
-                         const UpdateArguments& arguments, const BlockState& now,
-                         const BlockRef& base, Sum* sum, BlockPool& pool, BlockState* next);
+absl::Status UpdateBlock(const BlockUpdate& update, const BlockRef& base, Sum* sum, BlockPool& pool,
+                         BlockState* next);
 
 // ---- by rows
 //
@@ -88,10 +95,8 @@ absl::Status CheckRows(const BlockInfo& info, const UpdateArguments& arguments, 
 // `target` is a version that differs from `now` in `behind` at most, or `now` itself, which is
 // updated in place. Every element of `now` was written by the optimizer, and stays as it is where
 // the sum has no row (MayUpdateRows).
-BlockState UpdateRows(const ShardModel& model, const BlockInfo& info,
-                      const UpdateArguments& arguments, const BlockState& now,
-                      const WritableBlock& target, absl::Span<const RowPart> behind,
-                      const RowSum& sum);
+BlockState UpdateRows(const BlockUpdate& update, const WritableBlock& target,
+                      absl::Span<const RowPart> behind, const RowSum& sum);
 
 // Turns the sum into a block first, so that the result has the same bits however the sum was
 // sliced.

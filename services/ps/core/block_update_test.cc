@@ -63,7 +63,7 @@ class BlockUpdateTest : public ::testing::Test {
   BlockState Update(Sum sum, UpdateArguments arguments = {}) {
     BlockState next;
     const absl::Status status =
-        UpdateBlock(*model, info, arguments, now, nullptr, &sum, *pool, &next);
+        UpdateBlock({*model, info, arguments, now}, nullptr, &sum, *pool, &next);
     EXPECT_TRUE(status.ok()) << status;
     return next;
   }
@@ -135,7 +135,7 @@ TEST_F(BlockUpdateTest, KeepsPreviousVersionAndSharesItWithoutGradient) {
   const BlockState next = Update(SumOf<float>({1, 1}));
   EXPECT_THAT(now.parameters->As<float>(), Each(0));
   BlockState same;
-  ASSERT_TRUE(UpdateBlock(*model, info, {}, next, nullptr, nullptr, *pool, &same).ok());
+  ASSERT_TRUE(UpdateBlock({*model, info, {}, next}, nullptr, nullptr, *pool, &same).ok());
   EXPECT_EQ(same.parameters, next.parameters);
   EXPECT_EQ(same.count, 1);
 }
@@ -162,7 +162,7 @@ TEST_F(BlockUpdateTest, FindsNonFiniteGradientInAnyPosition) {
       arguments.check_finite = true;
       Sum sum = SumOf(values);
       BlockState next;
-      EXPECT_EQ(UpdateBlock(*model, info, arguments, now, nullptr, &sum, *pool, &next).code(),
+      EXPECT_EQ(UpdateBlock({*model, info, arguments, now}, nullptr, &sum, *pool, &next).code(),
                 absl::StatusCode::kOutOfRange);
       EXPECT_EQ(next.parameters, nullptr);
 

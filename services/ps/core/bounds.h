@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "services/common/check.h"
 
 namespace sluice::ps {
 
@@ -75,7 +76,9 @@ class Charge {
   Charge(const Charge&) = delete;
   Charge& operator=(const Charge&) = delete;
   ~Charge() {
-    if (counter_ != nullptr) *counter_ -= bytes_;
+    if (counter_ == nullptr) return;
+    SLUICE_DCHECK(*counter_ >= bytes_, "charged bytes are returned once");
+    *counter_ -= bytes_;
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
@@ -60,6 +61,7 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
   const absl::StatusOr<size_t> bytes = (*codec)->Encode(
       ConstElements(info.dtype, parameters->bytes().data(), info.count), to->mutable_bytes());
   if (!bytes.ok()) return raw;
+  SLUICE_DCHECK(*bytes <= *most, "an encoding stays within its codec's bound");
   encoded.version = version;
   encoded.piece = {wanted, CordOver(std::move(to)).Subcord(0, *bytes)};
   return encoded.piece;
@@ -69,6 +71,7 @@ DataSender::Piece DataSender::Encode(const BlockInfo& info, uint64_t version,
 DataSender::Piece DataSender::EncodeSelected(const BlockInfo& info, const BlockRef& parameters,
                                              const std::vector<uint64_t>& selected) const {
   const v1::TensorSpec& tensor = state_.model->table().tensors(static_cast<int>(info.tensor));
+  SLUICE_DCHECK(tensor.shape_size() == 2, "rows are selected of matrices");
   const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), info.offset, info.count};
   const absl::Span<const uint64_t> rows = RowsIn(cut, selected);
   if (RowsBytes(cut, rows, info.dtype) >= info.bytes) {
@@ -79,6 +82,7 @@ DataSender::Piece DataSender::EncodeSelected(const BlockInfo& info, const BlockR
 
 void DataSender::SendFrames(StreamId stream, const v1::Data& common, const ShardModel& model,
                             std::vector<Piece> pieces) {
+  SLUICE_DCHECK(pieces.size() == model.BlockCount(common.partition()), "a partition is sent whole");
   const uint32_t first = model.FirstBlock(common.partition());
   size_t at = 0;
   do {

@@ -7,8 +7,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
+#include "services/ps/core/check_errors.h"
 #include "services/ps/core/norm_exchange.h"
 
 namespace sluice::ps {
@@ -16,11 +18,6 @@ namespace {
 
 // The overhead of protobuf and the allocator for a nested message.
 constexpr size_t kNestedOverhead = 24;
-
-template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 uint64_t SaturatingSum(uint64_t a, uint64_t b) {
   return a > std::numeric_limits<uint64_t>::max() - b ? std::numeric_limits<uint64_t>::max()
@@ -31,10 +28,6 @@ uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
   return a != 0 && b > std::numeric_limits<uint64_t>::max() / a
              ? std::numeric_limits<uint64_t>::max()
              : a * b;
-}
-
-std::string Name(const Interval& range) {
-  return absl::StrCat("[", range.begin, ", ", range.end, ")");
 }
 
 // Whether a number occurs twice.
@@ -69,6 +62,7 @@ absl::Status CheckOwned(const ShardState& state, const Numbers& partitions) {
 }
 
 absl::Status CheckClock(const UpdateFacts& facts, uint64_t clock) {
+  SLUICE_DCHECK(facts.applied <= facts.highest_clock, "an applied clock was allowed");
   if (clock <= facts.highest_clock) return absl::OkStatus();
   return Invalid("clock ", clock, " is ahead of the worker, whose next update is ",
                  facts.highest_clock, " at most");
@@ -82,6 +76,7 @@ absl::Status CheckPermit(const ShardState& state, const UpdateFacts& facts, uint
 
 absl::Status CheckOrdinal(const ShardState& state, const UpdateFacts& facts, uint64_t ordinal) {
   if (state.view->is_arbiter()) {
+    SLUICE_DCHECK(facts.permit != nullptr, "an ordinal is compared with that of a permit");
     if (ordinal == facts.permit->ordinal()) return absl::OkStatus();
     return Invalid("ordinal ", ordinal, " is not the permit's, ", facts.permit->ordinal());
   }
@@ -123,6 +118,9 @@ absl::Status CheckHello(const ShardState& state, const v1::Hello& hello) {
     return absl::PermissionDeniedError("the data plane is for workers, shards and readers");
   }
   if (hello.sender().incarnation() == 0) return Invalid("a Hello without an incarnation");
+  if (role == v1::SHARD && hello.sender().incarnation() == state.self()) {
+    return absl::PermissionDeniedError("the sender says that it is this shard itself");
+  }
   return absl::OkStatus();
 }
 
@@ -189,6 +187,7 @@ size_t HeaderMemory(const v1::Header& header) {
 namespace {
 
 absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1::Push& push) {
+  SLUICE_DCHECK(member < state.view->members(), "contributions are checked of members only");
   const Interval range = FromProto(push.microbatches());
   if (range.empty() || !state.view->Assigned(member).ContainsAll(range)) {
     return Invalid("microbatches ", Name(range), " are not assigned to the sender");
@@ -265,6 +264,7 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
   if (absl::Status owned = CheckOwned(state, pull.partitions()); !owned.ok()) return owned;
 
   const auto check = [&](uint32_t number) {
+    SLUICE_DCHECK(state.Find(number) != nullptr, "a shard holds the partitions that it owns");
     const uint64_t version = state.Find(number)->version();
     if (pull.version() <= SaturatingSum(version, 1)) return absl::OkStatus();
     return Invalid("version ", pull.version(), " of partition ", number,
@@ -286,6 +286,7 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
 
 absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
                         const v1::Norms& norms) {
+  SLUICE_DCHECK(state.view->synchronous(), "norms are of a synchronous step");
   if (norms.step() > step) {
     return Invalid("norms of step ", norms.step(), " while this shard is at step ", step);
   }
@@ -349,6 +350,8 @@ uint64_t HighestClock(const ShardState& state, uint64_t recorded, bool reported)
 
 absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
                              const v1::Push& push) {
+  SLUICE_DCHECK(facts.staged != 0 || (!facts.whole && !facts.named),
+                "an update without a clock has no content");
   if (push.clock() == 0) return Invalid("a push without a clock");
   if (push.step() != 0 || push.pull_next()) {
     return Invalid("a push of step ", push.step(), " in asynchronous training");
@@ -396,6 +399,7 @@ absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
 
 absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const v1::Apply& apply,
                         const IntervalSet& applied, const GradientNorm* own) {
+  SLUICE_DCHECK(!state.view->synchronous(), "a synchronous view has no updates");
   const bool bare = state.view->owned().empty();
   if (!bare && (facts.staged != apply.clock() || !facts.whole)) {
     return Invalid("Apply of update ", apply.clock(), ", which is not staged whole");
@@ -508,147 +512,6 @@ absl::Status CheckInitPush(uint64_t pusher, uint64_t sender, const v1::InitPush&
   if (pusher == 0 || pusher == sender) return absl::OkStatus();
   return Invalid("version 0 of init request ", ShortName(push.init_id()),
                  " is pushed by a second worker; all of it comes from one");
-}
-
-// ---------------------------------------------------------------- the coordinator
-
-namespace {
-
-absl::Status CheckOwners(const google::protobuf::RepeatedField<uint32_t>& owner, int shards,
-                         uint32_t partitions, absl::string_view what) {
-  if (static_cast<uint32_t>(owner.size()) != partitions) {
-    return Invalid(what, " has owners of ", owner.size(), " partitions; the layout has ",
-                   partitions);
-  }
-  for (const uint32_t position : owner) {
-    if (position >= static_cast<uint32_t>(shards)) {
-      return Invalid(what, " gives a partition to shard ", position, " of ", shards);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckShards(const ShardState& state, const v1::View& view) {
-  absl::flat_hash_set<uint64_t> shards;
-  for (const v1::View::Shard& shard : view.shards()) {
-    if (!shards.insert(shard.process().incarnation()).second) {
-      return Invalid("it names a shard twice");
-    }
-  }
-  if (shards.count(state.self()) == 0) return Invalid("this shard is not in it");
-  absl::Status owners =
-      CheckOwners(view.owner(), view.shards_size(), state.model->partitions(), "it");
-  if (!owners.ok() || view.follower().empty()) return owners;
-  return CheckOwners(view.follower(), view.shards_size(), state.model->partitions(), "it");
-}
-
-absl::Status CheckMembers(const ShardState& state, const v1::View& view) {
-  absl::flat_hash_set<uint64_t> members;
-  IntervalSet assigned;
-  for (const v1::View::Member& member : view.workers()) {
-    if (!members.insert(member.process().incarnation()).second) {
-      return Invalid("it names a member twice");
-    }
-    if (view.mode() != v1::SYNCHRONOUS) continue;
-    for (const v1::Range& range : member.microbatches()) {
-      const Interval microbatches = FromProto(range);
-      if (microbatches.empty() || assigned.Intersects(microbatches)) {
-        return Invalid("it assigns microbatches ", Name(microbatches), " twice, or none");
-      }
-      if (state.plan.has_value() && microbatches.end > state.plan->MicrobatchesPerStep()) {
-        return Invalid("it assigns microbatches ", Name(microbatches), " of ",
-                       state.plan->MicrobatchesPerStep());
-      }
-      assigned.Add(microbatches);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckProgress(const ShardState& state, uint64_t begun, const v1::Install& install) {
-  const v1::View& view = install.view();
-  const bool synchronous = view.mode() == v1::SYNCHRONOUS;
-  const uint64_t length = synchronous ? state.LastStep() : state.TotalSamples();
-  if (length > 0 && view.first_step() > std::max(length, begun)) {
-    return Invalid("it begins at ", view.first_step(), " of ", length,
-                   synchronous ? " steps" : " samples");
-  }
-  if (synchronous) {
-    if (install.committed() <= view.first_step()) return absl::OkStatus();
-    return Invalid("it begins at step ", view.first_step(), ", and version ", install.committed(),
-                   " is committed");
-  }
-
-  if (absl::StatusOr<IntervalSet> ledger = IntervalSet::FromProtos(install.ledger().applied());
-      !ledger.ok()) {
-    return Invalid("its ledger: ", ledger.status().message());
-  }
-
-  absl::flat_hash_set<uint64_t> members;
-  for (const v1::View::Member& member : view.workers()) {
-    members.insert(member.process().incarnation());
-  }
-
-  for (const v1::LeaseRecord& lease : install.leases()) {
-    const Interval samples = FromProto(lease.samples());
-    if (members.count(lease.worker()) == 0) {
-      return Invalid("it leases samples ", Name(samples), " to a worker that is not a member");
-    }
-    if (samples.end > length) {
-      return Invalid("it leases samples ", Name(samples), " of ", length);
-    }
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::Status CheckPrepareState(const v1::PrepareState& prepare) {
-  return CheckOwners(prepare.owner(), prepare.shards_size(), prepare.layout().partitions(),
-                     "the preparation");
-}
-
-absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install) {
-  const v1::View& view = install.view();
-  const auto check = [&]() -> absl::Status {
-    // Before synchronous training continues, an asynchronous attempt may finish the samples that
-    // earlier attempts left open (docs/protocol.md 8.6).
-    const bool finishes_leases = state.last_position != 0 && view.mode() == v1::ASYNCHRONOUS;
-    if (view.mode() != state.job.training().mode() && !finishes_leases) {
-      return Invalid("its mode is not the job's");
-    }
-    if (view.layout_hash() != 0 && view.layout_hash() != state.model->layout_hash()) {
-      return Invalid("its layout is not the shard's");
-    }
-    if (absl::Status shards = CheckShards(state, view); !shards.ok()) return shards;
-    if (absl::Status members = CheckMembers(state, view); !members.ok()) return members;
-    return CheckProgress(state, begun, install);
-  };
-
-  absl::Status fits = check();
-  if (fits.ok()) return fits;
-  return Invalid("view ", ShortName(view.id()),
-                 " contradicts what this shard knows: ", fits.message());
-}
-
-absl::Status CheckCommitted(const ShardState& state, const v1::Committed& committed) {
-  // A shard without partitions has no version.
-  if (state.view->owned().empty() || committed.version() <= state.LowestVersion()) {
-    return absl::OkStatus();
-  }
-  return Invalid("the coordinator says that version ", committed.version(),
-                 " is committed; this shard has closed ", state.LowestVersion());
-}
-
-absl::Status CheckOpenSnapshot(const ShardState& state, const v1::OpenSnapshot& snapshot) {
-  if (snapshot.snapshot_id() == 0) return Invalid("a snapshot without a number");
-  const uint64_t last = state.LastStep();
-  if (state.view->synchronous() && last > 0 &&
-      snapshot.step() > std::max(last, state.HighestVersion())) {
-    return Invalid("snapshot ", snapshot.snapshot_id(), " is of step ", snapshot.step(), " of ",
-                   last);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace sluice::ps

@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "proto/common.pb.h"
-#include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/protocol/interval_set.h"
 #include "services/ps/core/shard_state.h"
@@ -90,15 +89,6 @@ absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& fact
 absl::Status CheckSnapshotPull(const v1::Pull& pull);
 // `pusher`: incarnation that has already pushed for this init request; 0: none.
 absl::Status CheckInitPush(uint64_t pusher, uint64_t sender, const v1::InitPush& push);
-
-// ---------------------------------------------------------------- the coordinator A shard obeys
-// the coordinator. A message that contradicts itself or the shard's state fails the job.
-
-absl::Status CheckPrepareState(const v1::PrepareState& prepare);
-// `begun`: the version that the attempt began with.
-absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Install& install);
-absl::Status CheckCommitted(const ShardState& state, const v1::Committed& committed);
-absl::Status CheckOpenSnapshot(const ShardState& state, const v1::OpenSnapshot& snapshot);
 
 }  // namespace sluice::ps
 

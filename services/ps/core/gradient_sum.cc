@@ -7,6 +7,7 @@
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/common/arithmetic/half.h"
 #include "services/common/arithmetic/kernels.h"
+#include "services/common/check.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
 
@@ -86,6 +87,8 @@ void RoundToStorage(const BlockInfo& info, Block& sum) {
 }  // namespace
 
 absl::Status Materialize(const BlockInfo& info, BlockPool& pool, Sum* sum) {
+  SLUICE_DCHECK((sum->block != nullptr) + sum->rows.has_value() + !sum->payload.empty() <= 1,
+                "a sum is a payload, rows or a block");
   if (sum->block != nullptr) return absl::OkStatus();
   MutableBlockRef block = pool.Take(info.sum_bytes);
   if (sum->rows.has_value()) {
@@ -124,6 +127,8 @@ absl::Status GradientSum::Add(const BlockInfo& info, v1::Codec codec, const absl
     nodes_.push_back(std::move(node));
     return absl::OkStatus();
   }
+  SLUICE_DCHECK(nodes_.size() == 1 && nodes_.front().size == 0,
+                "a sum in order of arrival has no nodes of the tree");
   const absl::StatusOr<const Codec*> found = FindCodec(codec);
   if (!found.ok()) return found.status();
   Sum& sum = nodes_.front().sum;
@@ -142,6 +147,10 @@ absl::Status GradientSum::Add(const BlockInfo& info, v1::Codec codec, const absl
 
 absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const absl::Cord& payload,
                                   uint64_t begin, uint64_t size, BlockPool& pool) {
+  SLUICE_DCHECK(size > 0 && (size & (size - 1)) == 0 && begin % size == 0,
+                "a node of the tree is aligned to its size, a power of two");
+  SLUICE_DCHECK(nodes_.empty() || nodes_.front().size > 0,
+                "a sum by the tree has nothing that was added in order of arrival");
   Node node;
   node.begin = begin;
   node.size = size;
@@ -149,6 +158,10 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
   const auto place =
       std::lower_bound(nodes_.begin(), nodes_.end(), begin,
                        [](const Node& held, uint64_t wanted) { return held.begin < wanted; });
+  SLUICE_DCHECK(
+      (place == nodes_.end() || begin + size <= place->begin) &&
+          (place == nodes_.begin() || std::prev(place)->begin + std::prev(place)->size <= begin),
+      "nodes of the tree are disjoint");
   size_t index = place - nodes_.begin();
   nodes_.insert(place, std::move(node));
   for (;;) {
@@ -198,6 +211,7 @@ absl::Status GradientSum::Merge(const BlockInfo& info, GradientSum* from, BlockP
 }
 
 absl::Status GradientSum::Take(const BlockInfo& info, BlockPool& pool, Sum* sum) {
+  SLUICE_DCHECK(!nodes_.empty(), "a sum that is taken has a contribution");
   // Level by level, a node without a sibling becomes its parent.
   for (uint64_t size = 1; nodes_.size() > 1; size *= 2) {
     for (size_t i = 0; i < nodes_.size(); ++i) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
+#include "services/common/check.h"
 #include "services/ps/core/block.h"
 #include "services/ps/core/row_sum.h"
 #include "services/ps/core/shard_model.h"
@@ -56,7 +57,10 @@ class GradientSum {
   absl::Status Merge(const BlockInfo& info, GradientSum* from, BlockPool& pool);
 
   // Puts back a sum that was taken.
-  void Put(Sum sum) { nodes_.push_back({0, 0, std::move(sum)}); }
+  void Put(Sum sum) {
+    SLUICE_DCHECK(nodes_.empty(), "a sum is put back where it was taken");
+    nodes_.push_back({0, 0, std::move(sum)});
+  }
 
   void Clear() { nodes_.clear(); }
 

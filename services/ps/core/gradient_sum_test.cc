@@ -112,5 +112,13 @@ TYPED_TEST(TreeSumTest, HasTheSameBitsInEveryOrderOfArrival) {
   }
 }
 
+TEST(GradientSumDeathTest, ViolatedInvariantEndsTheTest) {
+  const BlockInfo info = InfoOf(v1::FLOAT32);
+  const std::shared_ptr<BlockPool> pool = BlockPool::Create(1 << 20);
+  GradientSum sum;
+  Sum taken;
+  EXPECT_DEATH((void)sum.Take(info, *pool, &taken), "a sum that is taken has a contribution");
+}
+
 }  // namespace
 }  // namespace sluice::ps

@@ -5,9 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/cord_reader.h"
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
+#include "services/ps/core/coordinator_checks.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/partition_file.h"
 
@@ -38,6 +40,8 @@ void Initialization::Discard() {
 }
 
 absl::Status Initialization::Begin() {
+  SLUICE_DCHECK(initial_.empty() && missing_.empty() && pusher_ == 0,
+                "R12: nothing of an older init request is left");
   if (absl::Status fits = CheckPrepareState(prepare_); !fits.ok()) return fits;
   if (prepare_.job().training().execution() == v1::TrainingSpec::SERVER &&
       state_.options.references == nullptr) {
@@ -46,8 +50,8 @@ absl::Status Initialization::Begin() {
         "has no LibTorch: start sluice-ps-torch instead of sluice-ps");
   }
 
-  absl::StatusOr<std::shared_ptr<const ShardModel>> model =
-      ShardModel::Create(prepare_.job(), prepare_.table(), prepare_.layout());
+  absl::StatusOr<std::shared_ptr<const ShardModel>> model = ShardModel::Create(
+      prepare_.job(), prepare_.table(), prepare_.layout(), state_.options.libraries);
   if (!model.ok()) return model.status();
 
   state_.model = *std::move(model);
@@ -154,13 +158,15 @@ absl::Status Initialization::Take(const v1::InitPush& push, const absl::Cord& pa
   for (const ReceivedBlock& block : blocks) {
     const BlockInfo& info = state_.model->block(block.block);
     if (missing_.erase(block.block) == 0) continue;
+    BlockState& initial_block =
+        initial->second.blocks[block.block - state_.model->FirstBlock(push.partition())];
+    SLUICE_DCHECK(initial_block.parameters == nullptr, "a block of version 0 is stored once");
     MutableBlockRef parameters = state_.pool->Take(info.bytes);
     if (absl::Status copied = CopyPayload(block.payload, parameters->mutable_bytes());
         !copied.ok()) {
       return copied;
     }
-    initial->second.blocks[block.block - state_.model->FirstBlock(push.partition())] =
-        InitialBlock(std::move(parameters));
+    initial_block = InitialBlock(std::move(parameters));
   }
 
   CheckReady();
@@ -171,6 +177,8 @@ void Initialization::OnLoaded(const v1::InitId& init_id, uint32_t partition,
                               absl::StatusOr<absl::Cord> file) {
   if (!has_init_id_ || !Same(init_id, prepare_.init_id()) || missing_.erase(partition) == 0) return;
   if (!error_.empty()) return;
+  SLUICE_DCHECK(initial_.count(partition) > 0 && files_.count(partition) > 0,
+                "a shard loads the partitions that it owns");
   const v1::PartitionFile& entry = files_[partition];
   const absl::StatusOr<std::shared_ptr<PartitionContent>> content =
       file.ok() ? DecodePartition(state_.model, entry, *file, *state_.pool)
@@ -201,8 +209,12 @@ void Initialization::Report() {
 }
 
 std::vector<std::unique_ptr<Partition>> Initialization::TakePartitions() {
+  SLUICE_DCHECK(ready(), "R12: only a whole state becomes partitions");
   std::vector<std::unique_ptr<Partition>> partitions(state_.model->partitions());
   for (auto& [number, initial] : initial_) {
+    SLUICE_DCHECK(std::all_of(initial.blocks.begin(), initial.blocks.end(),
+                              [](const BlockState& block) { return block.parameters != nullptr; }),
+                  "every block of a first state has arrived");
     partitions[number] = std::make_unique<Partition>(state_.model, number, initial.version,
                                                      std::move(initial.blocks));
   }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "services/common/check.h"
+
 namespace sluice::ps {
 
 bool NeedsNorms(const v1::JobSpec& job) {
@@ -23,6 +25,8 @@ void NormExchange::Reset(uint64_t step) {
 }
 
 void NormExchange::Advance() {
+  SLUICE_DCHECK(own_.size() == state_.view->owned().size(),
+                "a step closes with the norms of every own partition");
   ++step_;
   known_.clear();
   own_before_ = std::move(own_);
@@ -30,6 +34,9 @@ void NormExchange::Advance() {
 }
 
 void NormExchange::AddOwn(uint32_t partition, const GradientNorm& norm) {
+  SLUICE_DCHECK(own_.count(partition) == 0, "a partition is measured once in a step");
+  SLUICE_DCHECK(state_.partitions[partition]->version() == step_,
+                "a norm is of the step that closes next");
   known_[partition] = norm;
   own_[partition] = norm;
   for (const v1::View::Shard& shard : state_.view->proto().shards()) {
@@ -67,14 +74,20 @@ void NormExchange::OnShardConnected(uint64_t incarnation) {
 
 void NormExchange::OnNorms(const v1::Norms& norms) {
   if (norms.step() < step_) return;
+  SLUICE_DCHECK(norms.step() == step_, "no shard is a step ahead of this one");
   for (const v1::Norms::PartitionNorm& entry : norms.partitions()) {
     known_[entry.partition()] = {entry.square_sum(), entry.non_finite()};
   }
 }
 
-bool NormExchange::IsComplete() const { return known_.size() == state_.model->filled().size(); }
+bool NormExchange::IsComplete() const {
+  SLUICE_DCHECK(known_.size() <= state_.model->filled().size() && own_.size() <= known_.size(),
+                "norms are of the job's partitions, and include the shard's own");
+  return known_.size() == state_.model->filled().size();
+}
 
 GradientNorm NormExchange::Combined() const {
+  SLUICE_DCHECK(IsComplete(), "norms are combined over all partitions");
   GradientNorm combined;
   for (const auto& [partition, norm] : known_) {
     combined.square_sum += norm.square_sum;

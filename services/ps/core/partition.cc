@@ -57,6 +57,8 @@ void Partition::Reset(size_t members, bool selective) {
 
 absl::StatusOr<bool> Partition::IsNew(const Source& source, const ReceivedBlock& block) const {
   const size_t place = block.block - first_block_;
+  SLUICE_DCHECK(place < blocks_.size(), "a block is added to its own partition");
+  SLUICE_DCHECK(source.member < members_.size(), "contributions come from members");
   const BlockInfo& info = Info(place);
   if (info.kind == v1::COUNTER) {
     return absl::InvalidArgumentError(
@@ -86,6 +88,9 @@ absl::StatusOr<bool> Partition::IsNew(const Source& source, const ReceivedBlock&
 absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, BlockPool& pool) {
   const size_t place = block.block - first_block_;
   const BlockInfo& info = Info(place);
+  SLUICE_DCHECK(source.allow_repeats || !members_[source.member].complete,
+                "a member that is complete contributes nothing more");
+  SLUICE_DCHECK(!members_[source.member].dropped, "a dropped member contributes nothing");
   GradientSum& sum = selective_ ? sums_of_[source.member][place] : sums_[place];
   absl::Status added =
       source.tree_node ? sum.AddNode(info, block.codec, block.payload, source.microbatches.begin,
@@ -112,6 +117,7 @@ absl::Status Partition::Complete(size_t member, uint64_t samples, uint64_t micro
   m.samples = samples;
   m.microbatches = microbatches;
   ++completions_;
+  SLUICE_DCHECK(!by_set || completions_ <= members_.size(), "a member is complete once in a step");
   return absl::OkStatus();
 }
 
@@ -128,6 +134,10 @@ bool Partition::IsComplete(const std::vector<size_t>& members) const {
 
 absl::Status Partition::Select(const std::vector<size_t>& members, BlockPool& pool,
                                ParallelRunner& runner) {
+  SLUICE_DCHECK(selective_, "members are chosen where contributions are kept apart");
+  SLUICE_DCHECK(
+      std::all_of(sums_.begin(), sums_.end(), [](const GradientSum& sum) { return sum.empty(); }),
+      "the members of a step are chosen once");
   for (size_t member = 0; member < members_.size(); ++member) {
     if (std::find(members.begin(), members.end(), member) != members.end()) continue;
     members_[member] = Member();
@@ -162,6 +172,7 @@ uint64_t Partition::microbatches() const {
 absl::Status Partition::MeasureSums(double gradient_scale, std::vector<GradientSum>* sums,
                                     BlockPool& pool, ParallelRunner& runner, GradientNorm* norm,
                                     std::optional<uint32_t>* offender) const {
+  SLUICE_DCHECK(sums->size() == blocks_.size(), "a partition has one sum for each block");
   std::vector<GradientNorm> norms(sums->size());
   std::vector<absl::Status> statuses(sums->size());
   runner.Run(sums->size(), [&](size_t place) {
@@ -210,13 +221,15 @@ void Partition::Begin(size_t place, Keep keep, const UpdateArguments& arguments,
       target = WritableIfOwned(versions.earlier->state, slots);
     }
     if (target.has_value()) {
+      SLUICE_DCHECK(keep == Keep::kNothing || target->parameters != now.parameters,
+                    "the current version is not overwritten while it becomes the undo");
       writing->by_rows = true;
       writing->target = *std::move(target);
       writing->status = CheckRows(info, arguments, *writing->sum.rows);
       return;
     }
   }
-  writing->status = UpdateBlock(*model_, info, arguments, now, base,
+  writing->status = UpdateBlock({*model_, info, arguments, now}, base,
                                 writing->touched ? &writing->sum : nullptr, pool, &writing->next);
 }
 
@@ -224,6 +237,9 @@ absl::Status Partition::Write(Keep keep, const UpdateArguments& arguments,
                               const std::vector<BlockRef>* base, std::vector<GradientSum>* sums,
                               BlockPool& pool, ParallelRunner& runner,
                               std::vector<Writing>* writings) const {
+  SLUICE_DCHECK(sums->size() == blocks_.size(), "a partition has one sum for each block");
+  SLUICE_DCHECK(base == nullptr || base->size() == blocks_.size(),
+                "a version that was pulled has every block");
   writings->resize(blocks_.size());
   runner.Run(blocks_.size(), [&](size_t place) {
     Begin(place, keep, arguments, base != nullptr ? (*base)[place] : nullptr, &(*sums)[place], pool,
@@ -245,7 +261,7 @@ std::vector<BlockState> Partition::Finish(Keep keep, const UpdateArguments& argu
     RowVersions& versions = row_versions_[place];
     if (writing.by_rows) {
       const bool in_place = keep == Keep::kNothing;
-      writing.next = UpdateRows(*model_, Info(place), arguments, blocks_[place], writing.target,
+      writing.next = UpdateRows({*model_, Info(place), arguments, blocks_[place]}, writing.target,
                                 in_place ? absl::Span<const RowPart>() : versions.earlier->behind,
                                 *writing.sum.rows);
     }
@@ -263,6 +279,7 @@ std::vector<BlockState> Partition::Finish(Keep keep, const UpdateArguments& argu
 }
 
 void Partition::Advance(std::vector<BlockState> next) {
+  SLUICE_DCHECK(next.size() == blocks_.size(), "a version has every block");
   undo_ = std::move(blocks_);
   blocks_ = std::move(next);
   ++version_;
@@ -295,6 +312,7 @@ absl::Status Partition::Apply(const UpdateArguments& arguments, const std::vecto
 
 void Partition::DropUndo() {
   if (!undo_.has_value()) return;
+  SLUICE_DCHECK(undo_->size() == blocks_.size(), "a version has every block");
   for (size_t place = 0; place < blocks_.size(); ++place) {
     RowVersions& versions = row_versions_[place];
     if (!versions.changed.has_value()) continue;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "services/common/arithmetic/cord_reader.h"
+#include "services/common/check.h"
 #include "services/common/crc32c.h"
 #include "services/common/json_text.h"
 
@@ -62,6 +63,7 @@ struct Array {
 // The arrays of a partition whose blocks have these update counts, in the file's order.
 std::vector<Array> ArraysOf(const ShardModel& model, uint32_t partition,
                             const std::vector<uint64_t>& counts) {
+  SLUICE_DCHECK(counts.size() == model.BlockCount(partition), "a partition is saved whole");
   std::vector<Array> arrays;
   for (size_t place = 0; place < counts.size(); ++place) {
     const BlockInfo& info = model.block(model.FirstBlock(partition) + place);
@@ -85,7 +87,10 @@ std::vector<uint64_t> CountsOf(const PartitionContent& content) {
 
 const BlockRef& BlockOf(const PartitionContent& content, const Array& array) {
   const BlockState& block = content.blocks[array.place];
-  return array.slot < 0 ? block.parameters : block.slots[array.slot];
+  const BlockRef& array_block = array.slot < 0 ? block.parameters : block.slots[array.slot];
+  SLUICE_DCHECK(array_block != nullptr, "an updated block has all of its optimizer state");
+  SLUICE_DCHECK(array_block->size() == array.bytes, "an array has the size of its block");
+  return array_block;
 }
 
 std::string Hexadecimal(uint64_t value) { return absl::StrFormat("%016x", value); }
@@ -320,6 +325,7 @@ EncodedPartition EncodePartition(const PartitionContent& content) {
   absl::Cord data;
   for (const Array& array : ArraysOf(model, content.partition, counts)) {
     const BlockInfo& info = model.block(model.FirstBlock(content.partition) + array.place);
+    SLUICE_DCHECK(!TypeName(array.dtype).empty(), "the file format has a name for the type");
     header[array.name] = {{"dtype", TypeName(array.dtype)},
                           {"shape", {info.count}},
                           {"data_offsets", {data.size(), data.size() + array.bytes}}};

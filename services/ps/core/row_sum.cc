@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "services/common/arithmetic/half.h"
 #include "services/common/arithmetic/kernels.h"
+#include "services/common/check.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::ps {
@@ -23,6 +24,17 @@ void VisitSum(const BlockInfo& info, Visit&& visit) {
 }
 
 uint64_t EndOf(const RowPart& part) { return part.offset + part.count; }
+
+bool IsWellFormed(const BlockInfo& info, const RowSum& sum) {
+  uint64_t end = 0;
+  uint64_t count = 0;
+  for (const RowPart& part : sum.parts) {
+    if (part.count == 0 || part.offset < end) return false;
+    end = EndOf(part);
+    count += part.count;
+  }
+  return end <= info.count && sum.values.size() == count * ElementBytes(info.sum_dtype);
+}
 
 // The parts of both, in order. False if two parts overlap without being equal.
 bool Unite(absl::Span<const RowPart> a, absl::Span<const RowPart> b, std::vector<RowPart>* united) {
@@ -88,6 +100,7 @@ absl::Status DecodeRows(const BlockInfo& info, const absl::Cord& payload, RowSum
     sluice::Add(absl::MakeConstSpan(reinterpret_cast<const T*>(bytes.data()), count),
                 sum->MutableAs<ComputeType<T>>());
   });
+  SLUICE_DCHECK(IsWellFormed(info, *sum), "decoded rows are ascending, apart and of the block");
   return absl::OkStatus();
 }
 
@@ -109,6 +122,7 @@ bool AddRows(const BlockInfo& info, const RowSum& from, RowSum* to) {
     using T = typename decltype(tag)::type;
     AddTo<T>(from, to->parts, to->MutableAs<T>());
   });
+  SLUICE_DCHECK(IsWellFormed(info, *to), "summed rows are ascending, apart and of the block");
   return true;
 }
 
@@ -118,6 +132,7 @@ void RoundRows(const BlockInfo& info, RowSum* sum) {
 }
 
 void Spread(const BlockInfo& info, const RowSum& sum, Block* block) {
+  SLUICE_DCHECK(block->size() == info.sum_bytes, "a sum is spread over a block of its own size");
   const size_t element = ElementBytes(info.sum_dtype);
   const absl::Span<char> bytes = block->mutable_bytes();
   if (!bytes.empty()) std::memset(bytes.data(), 0, bytes.size());

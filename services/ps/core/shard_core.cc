@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/core/asynchronous.h"
+#include "services/ps/core/coordinator_checks.h"
 #include "services/ps/core/data_sender.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/initialization.h"
@@ -80,6 +82,7 @@ class ShardCore::Impl {
   // ---- time: sets the time of the next event
   void Step(absl::Time now);
   void OnTick();
+  bool VersionsAreInOrder() const;
   void SendProgress();
   absl::Time NextTick() const;
 
@@ -227,6 +230,8 @@ void ShardCore::Impl::OnPrepareState(const v1::PrepareState& prepare) {
   if (!initialization.has_init_id() || Compare(prepare.init_id(), initialization.init_id()) > 0)
     DiscardAttempt();
   initialization.Prepare(prepare);
+  SLUICE_DCHECK(Same(initialization.init_id(), prepare.init_id()),
+                "R12: a shard has one init request, the highest");
   streams.SetShards(prepare.shards());
   Resume();
 }
@@ -275,6 +280,8 @@ void ShardCore::Impl::OnPause(const v1::Pause& pause) {
 // because of a barrier, which the coordinator moves only after the view change.
 void ShardCore::Impl::CheckAfterStep() {
   if (pausing_ != Pausing::kWaiting) return;
+  SLUICE_DCHECK(state.view.has_value() && state.view->synchronous(),
+                "only a synchronous view waits for a step");
   if (state.barrier > 0 && state.LowestVersion() == state.barrier) {
     ReplyToPause();
     return;
@@ -345,6 +352,8 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
     state.Fail(absl::StrCat(fits.message()));
     return;
   }
+  SLUICE_DCHECK(!state.view.has_value() || Compare(id, state.view->id()) > 0,
+                "R1: an installed view is newer than the one before");
 
   InstalledView view(install.view(), state.self(), *state.model);
   if (std::optional<std::string> wrong = AdoptPartitions(view); wrong.has_value()) {
@@ -375,8 +384,9 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   Resume();
 }
 
-// Takes the loaded partitions at the attempt's first view. Returns an error text if the shard does
-// not hold a partition that the view assigns to it.
+// Takes the loaded partitions at the attempt's first view, and drops those that the view assigns to
+// another shard. Returns an error text if the shard does not hold a partition that the view assigns
+// to it.
 std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView& view) {
   if (!state.view.has_value()) {
     state.partitions = initialization.TakePartitions();
@@ -388,6 +398,9 @@ std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView&
       return absl::StrCat("view ", ShortName(view.id()), " gives partition ", number,
                           " to a shard that does not hold it");
     }
+  }
+  for (std::unique_ptr<Partition>& partition : state.partitions) {
+    if (partition != nullptr && !view.Owns(partition->id())) partition.reset();
   }
   return std::nullopt;
 }
@@ -433,6 +446,7 @@ void ShardCore::Impl::RetainReferences() {
 }
 
 void ShardCore::Impl::SayInstalled() {
+  SLUICE_DCHECK(state.view.has_value(), "an installed view is reported");
   v1::MemberMessage message;
   *message.mutable_installed()->mutable_view() = state.view->id();
   state.Tell(std::move(message));
@@ -531,6 +545,7 @@ void ShardCore::Impl::OnAdmitted(const v1::Admitted& admitted) {
 
 absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Header& header,
                                                  const absl::Cord& payload) {
+  SLUICE_DCHECK(stream.greeted, "a frame is handled once its peer is admitted");
   if (stream.peer.role() == v1::READER) return OnReaderFrame(stream, header);
   if (header.body_case() == v1::Header::kInitPush && stream.peer.role() == v1::WORKER) {
     return initialization.OnPush(streams, stream, header.init_push(), payload);
@@ -570,6 +585,8 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
   }
   if (!state.MayChange()) return Handled::kWait;
   if (!state.view->synchronous()) return absl::InvalidArgumentError("this view has no steps");
+  SLUICE_DCHECK(header.has_norms() || header.has_step_participants(),
+                "CheckSender refuses all other frames of a shard");
   absl::Status taken =
       header.has_norms()
           ? synchronous.OnNorms(stream.incarnation(), header.norms())
@@ -580,6 +597,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
 
 absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1::Header& header,
                                                        const absl::Cord& payload) {
+  SLUICE_DCHECK(stream.peer.role() == v1::WORKER, "the members of a view are workers");
   const bool is_pull = header.body_case() == v1::Header::kPull;
   const bool of_snapshot = is_pull && header.pull().snapshot_id() != 0;
   // In a view without members, the previous members evaluate the final version.
@@ -607,6 +625,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1:
 }
 
 absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1::Header& header) {
+  SLUICE_DCHECK(header.pull().snapshot_id() != 0, "CheckSender refuses all but pulls of snapshots");
   if (!state.view.has_value()) return Handled::kWait;
   absl::Status status = OnSnapshotPull(stream, header.pull());
   if (!status.ok()) return status;
@@ -649,11 +668,21 @@ void ShardCore::Impl::OnVersionCommitted() {
 
 // ---------------------------------------------------------------- time
 
+// False only if this shard is wrong. A job that has failed keeps the versions that it had.
+bool ShardCore::Impl::VersionsAreInOrder() const {
+  if (!state.view->synchronous() || state.view->owned().empty() || !state.failure.empty()) {
+    return true;
+  }
+  const uint64_t lowest = state.LowestVersion();
+  return state.committed <= lowest && state.HighestVersion() <= lowest + 1;
+}
+
 void ShardCore::Impl::SendProgress() {
   if (!progress_due_ || !connected_ || !state.view.has_value()) return;
   const uint64_t last = state.job.training().steps();
   const bool at_end = last > 0 && state.LowestVersion() >= last;
   if (state.now < next_progress_ && !at_end && !asynchronous.IsHeld()) return;
+  SLUICE_DCHECK(VersionsAreInOrder(), "7.4: committed <= every version <= the lowest version + 1");
 
   progress_due_ = false;
   next_progress_ = state.now + state.options.progress_interval;
@@ -673,6 +702,11 @@ void ShardCore::Impl::SendProgress() {
 }
 
 void ShardCore::Impl::Step(absl::Time now) {
+  SLUICE_DCHECK(state.frozen == (pausing_ == Pausing::kReplied),
+                "R2: a shard is frozen from the reply to a Pause until the Install");
+  SLUICE_DCHECK(!state.view.has_value() || (state.model != nullptr &&
+                                            state.partitions.size() == state.model->partitions()),
+                "a shard with a view holds its partitions");
   // While this process was stopped, the workers' messages waited unread, so that time does not
   // count against the workers.
   const absl::Time since = std::max(NextTick(), state.now);
@@ -681,6 +715,8 @@ void ShardCore::Impl::Step(absl::Time now) {
 }
 
 void ShardCore::Impl::OnTick() {
+  SLUICE_DCHECK(leave_reason_.has_value() || leave_until_ == absl::InfiniteFuture(),
+                "a shard that leaves has a reason");
   if (state.now >= leave_until_) {
     state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
     return;

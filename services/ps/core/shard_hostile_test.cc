@@ -277,6 +277,14 @@ TEST_F(HostileTest, AcceptsParticipantsOnlyFromTheOwnerOfPartition0) {
                 kOtherShardIncarnation, set, absl::Cord(), v1::SHARD);
 }
 
+// Regression: norms in the shard's own name would close a step without all contributions.
+TEST_F(HostileTest, RefusesStreamThatNamesThisShardAsItsSender) {
+  Begin();
+  const StreamId stream = shard.Open(kShardIncarnation, v1::SHARD);
+  EXPECT_EQ(shard.StatusOf(stream).code(), kDenied);
+  EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("is this shard itself"));
+}
+
 // ---------------------------------------------------------------- asynchronous training
 
 // This shard is the arbiter. Worker 7 holds a lease of samples [0, 4) and a permit for its first
@@ -574,6 +582,18 @@ TEST_F(HostileTest, InstallThatContradictsTheJobFailsTheJob) {
     EXPECT_THAT(failures[0].reason(), HasSubstr(wrong.says));
     EXPECT_EQ(world.core().status().view.number(), 1);
   }
+}
+
+// Regression: a push to such a partition was counted for a member that the partition did not know.
+TEST_F(HostileTest, PartitionThatAViewAssignsToAnotherShardIsDropped) {
+  Begin();
+  shard.owner = {0, 1};
+  shard.ChangeView(2, 0, {7, 8});
+  EXPECT_EQ(shard.core().Content(1), nullptr);
+  shard.Push(one, 0, 1, {1, 1}, kRange(0, 2), 2);
+  EXPECT_THAT(std::string(shard.StatusOf(one).message()),
+              HasSubstr("partition 1 is not owned by this shard"));
+  EXPECT_EQ(shard.Version(0), 0);
 }
 
 TEST_F(HostileTest, CommitOfUnclosedVersionFailsTheJob) {

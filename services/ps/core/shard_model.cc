@@ -3,19 +3,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 #include "services/ps/optimizer/schedule.h"
 
 namespace sluice::ps {
 
-absl::StatusOr<std::shared_ptr<const ShardModel>> ShardModel::Create(const v1::JobSpec& job,
-                                                                     const v1::TensorTable& table,
-                                                                     const v1::Layout& layout) {
+absl::StatusOr<std::shared_ptr<const ShardModel>> ShardModel::Create(
+    const v1::JobSpec& job, const v1::TensorTable& table, const v1::Layout& layout,
+    const OptimizerLibraries& libraries) {
   if (absl::Status valid = ValidateTable(table); !valid.ok()) return valid;
   if (absl::Status valid = ValidateLayout(table, layout); !valid.ok()) return valid;
   if (absl::Status valid = ValidateSchedule(job.optimizer().schedule()); !valid.ok()) return valid;
-  absl::StatusOr<ParameterGroups> groups = ParameterGroups::Create(job.optimizer());
+  absl::StatusOr<ParameterGroups> groups = ParameterGroups::Create(job.optimizer(), libraries);
   if (!groups.ok()) return groups.status();
   return std::shared_ptr<const ShardModel>(
       new ShardModel(job.optimizer(), *std::move(groups), table, layout));
@@ -51,6 +52,8 @@ ShardModel::ShardModel(v1::OptimizerSpec optimizer, ParameterGroups groups, v1::
     info.rows_apart =
         info.kind == v1::PARAMETER && groups_[info.group].optimizer->KeepsWhereGradientIsZero();
     total_bytes_ += info.bytes;
+    SLUICE_DCHECK(blocks_.empty() || blocks_.back().partition <= info.partition,
+                  "blocks are numbered by partition");
     ++first_block_[info.partition + 1];
     blocks_.push_back(info);
   }
@@ -58,6 +61,7 @@ ShardModel::ShardModel(v1::OptimizerSpec optimizer, ParameterGroups groups, v1::
     if (first_block_[p + 1] > 0) filled_.push_back(p);
     first_block_[p + 1] += first_block_[p];
   }
+  SLUICE_DCHECK(first_block_.back() == blocks_.size(), "each block belongs to one partition");
 }
 
 std::string ShardModel::BlockName(const BlockInfo& block) const {

@@ -12,6 +12,7 @@
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 #include "services/ps/optimizer/groups.h"
+#include "services/ps/optimizer/optimizer.h"
 
 namespace sluice::ps {
 
@@ -39,9 +40,9 @@ class ShardModel {
  public:
   // INVALID_ARGUMENT if the layout does not fit the table, or the optimizer or its schedule is
   // invalid.
-  static absl::StatusOr<std::shared_ptr<const ShardModel>> Create(const v1::JobSpec& job,
-                                                                  const v1::TensorTable& table,
-                                                                  const v1::Layout& layout);
+  static absl::StatusOr<std::shared_ptr<const ShardModel>> Create(
+      const v1::JobSpec& job, const v1::TensorTable& table, const v1::Layout& layout,
+      const OptimizerLibraries& libraries = {});
 
   uint32_t partitions() const { return static_cast<uint32_t>(first_block_.size() - 1); }
   size_t blocks() const { return blocks_.size(); }

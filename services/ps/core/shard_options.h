@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
+#include "services/ps/optimizer/optimizer.h"
 
 namespace sluice::ps {
 
@@ -75,6 +76,8 @@ struct ShardOptions {
   // Computes the layers of jobs with server-side execution; must outlive the core. Null: such jobs
   // fail at their start.
   References* references = nullptr;
+  // Optimizers that are not built in. Empty: jobs with such an optimizer fail at their start.
+  OptimizerLibraries libraries;
 };
 
 }  // namespace sluice::ps

@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/job_length.h"
 
@@ -36,6 +37,7 @@ InstalledView::InstalledView(v1::View view, uint64_t self, const ShardModel& mod
     }
     assigned_.push_back(std::move(assigned));
   }
+  SLUICE_DCHECK(member_index_.size() == assigned_.size(), "a member is listed once");
   owned_ = OwnedPartitions(view_.shards(), view_.owner(), self, model);
   is_arbiter_ = view_.owner_size() > 0 &&
                 view_.owner(0) < static_cast<uint32_t>(view_.shards_size()) &&
@@ -68,7 +70,10 @@ uint64_t ShardState::LowestVersion() const {
   if (!view.has_value()) return 0;
   if (!view->synchronous()) return updates;
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
-  for (uint32_t p : view->owned()) lowest = std::min(lowest, partitions[p]->version());
+  for (uint32_t p : view->owned()) {
+    SLUICE_DCHECK(Find(p) != nullptr, "a shard holds the partitions that it owns");
+    lowest = std::min(lowest, partitions[p]->version());
+  }
   return view->owned().empty() ? view->proto().first_step() : lowest;
 }
 
@@ -94,6 +99,7 @@ v1::Header ShardState::NewHeader() const {
 
 void ShardState::Fail(std::string reason) {
   if (!failure.empty()) return;
+  SLUICE_DCHECK(!reason.empty(), "a failure has a reason: a shard without one continues");
   failure = std::move(reason);
   v1::MemberMessage message;
   message.mutable_failure()->set_reason(failure);
@@ -135,6 +141,7 @@ absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
     absl::Status valid = (*codec)->Validate(blocks->back().payload, info.dtype, info.count);
     if (!valid.ok()) return fail(valid.message());
   }
+  SLUICE_DCHECK(at <= payload.size(), "no block ends after the payload");
   if (at != payload.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the payload has ", payload.size(), " bytes, its blocks are ", at));

@@ -3,7 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/ps/core/frame_checks.h"
+#include "services/common/check.h"
+#include "services/ps/core/coordinator_checks.h"
 #include "services/ps/core/partition_file.h"
 
 namespace sluice::ps {
@@ -61,6 +62,8 @@ void Snapshots::PinNow(Snapshot& snapshot) {
 void Snapshots::Pin(Snapshot& snapshot, const Partition& partition, uint64_t version) {
   std::shared_ptr<PartitionContent> content = partition.Pin(version);
   if (content == nullptr) return;
+  SLUICE_DCHECK(content->version == snapshot.request.step(),
+                "the pins of a snapshot are of one version");
   records_(content.get());
   snapshot.pins[partition.id()] = std::move(content);
 }
@@ -86,6 +89,8 @@ void Snapshots::Advance(Snapshot& snapshot) {
                          state_.committed >= snapshot.request.step() ||
                          !state_.rules.WriteOnlyCommitted();
   if (!committed) return;
+  SLUICE_DCHECK(snapshot.unwritten.empty() && snapshot.files.empty(),
+                "R14: nothing is written of a snapshot before it is reported");
 
   snapshot.reported = true;
   snapshot.started = state_.now;
@@ -143,6 +148,8 @@ void Snapshots::OnWritten(uint64_t id, const v1::CheckpointRef& name, uint32_t p
     return;
   }
   Snapshot& snapshot = found->second;
+  SLUICE_DCHECK(snapshot.reported && snapshot.pins.count(partition) > 0,
+                "a snapshot keeps its pins while it is written");
   if (!written.ok()) {
     Fail(snapshot, absl::StrCat(written.status().message()), 0);
     return;
@@ -153,6 +160,7 @@ void Snapshots::OnWritten(uint64_t id, const v1::CheckpointRef& name, uint32_t p
 
 void Snapshots::Fail(Snapshot& snapshot, std::string reason, uint64_t past) {
   if (!snapshot.failure.empty()) return;
+  SLUICE_DCHECK(!reason.empty(), "a failed snapshot has a reason");
   snapshot.failure = std::move(reason);
   snapshot.past = past;
   if (!snapshot.reported) snapshot.pins.clear();
@@ -160,6 +168,9 @@ void Snapshots::Fail(Snapshot& snapshot, std::string reason, uint64_t past) {
 }
 
 void Snapshots::SayPinned(const Snapshot& snapshot) {
+  SLUICE_DCHECK(!state_.view->synchronous() || snapshot.pins.empty() ||
+                    state_.committed >= snapshot.request.step(),
+                "R14: a snapshot is reported once its version is committed");
   v1::MemberMessage message;
   v1::SnapshotPinned& pinned = *message.mutable_snapshot_pinned();
   pinned.set_snapshot_id(snapshot.request.snapshot_id());
@@ -175,6 +186,7 @@ void Snapshots::SayWritten(const Snapshot& snapshot) {
   written.set_snapshot_id(snapshot.request.snapshot_id());
   *written.mutable_name() = snapshot.request.name();
   *written.mutable_view() = state_.view->id();
+  SLUICE_DCHECK(snapshot.files.size() == snapshot.pins.size(), "a file is written for each pin");
   for (const auto& [partition, file] : snapshot.files) *written.add_files() = file;
   written.set_seconds(absl::ToDoubleSeconds(state_.now - snapshot.started));
   state_.Tell(std::move(message));

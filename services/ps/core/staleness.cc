@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "services/common/check.h"
+
 namespace sluice::ps {
 namespace {
 
@@ -42,6 +44,8 @@ StalenessEffect EffectOf(const v1::TrainingSpec::Staleness& rule, uint64_t stale
 template <typename T>
 void CompensateDelay(double factor, absl::Span<const T> now, absl::Span<const T> base,
                      absl::Span<ComputeType<T>> gradient) {
+  SLUICE_DCHECK(now.size() == gradient.size() && base.size() == gradient.size(),
+                "a gradient and both versions have one size");
   const auto f = static_cast<ComputeType<T>>(factor);
   for (size_t i = 0; i < gradient.size(); ++i) {
     gradient[i] += f * gradient[i] * gradient[i] * (Wide(now[i]) - Wide(base[i]));

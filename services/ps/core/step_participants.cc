@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/common/check.h"
+
 namespace sluice::ps {
 
 bool StepParticipants::active() const {
@@ -46,6 +48,7 @@ bool StepParticipants::Decide() {
   if (!state_.view->is_arbiter() || state_.view->owned().empty()) return false;
   const uint64_t step = state_.LowestVersion();
   if (members_.has_value() && step_ == step) return false;
+  SLUICE_DCHECK(!members_.has_value() || step_ < step, "a step's participants are decided once");
 
   const auto complete = [this, step](size_t member) {
     return std::all_of(state_.view->owned().begin(), state_.view->owned().end(),
@@ -67,6 +70,8 @@ bool StepParticipants::Decide() {
     const bool in = std::binary_search(members_->begin(), members_->end(), member);
     if (!in && !state_.view->Assigned(member).empty()) ++dropped_;
   }
+  SLUICE_DCHECK(members_->size() + dropped_ <= state_.view->members(),
+                "a member takes part in a step or is dropped");
 
   for (const v1::View::Shard& shard : state_.view->proto().shards()) {
     if (shard.process().incarnation() != state_.self()) SendTo(shard);
@@ -94,6 +99,7 @@ void StepParticipants::OnShardConnected(uint64_t incarnation) {
 
 void StepParticipants::OnStepParticipants(const v1::StepParticipants& set) {
   if (set.step() < state_.LowestVersion()) return;
+  SLUICE_DCHECK(set.step() == state_.LowestVersion(), "no step is decided ahead of this shard");
   std::vector<size_t> members;
   members.reserve(set.members_size());
   for (uint64_t incarnation : set.members()) {
@@ -117,6 +123,8 @@ const std::vector<size_t>* StepParticipants::Of(const Partition& partition) {
     own_choice_ = *std::move(own);
     return &own_choice_;
   }
+  SLUICE_DCHECK(!members_.has_value() || members_->back() < state_.view->members(),
+                "the participants of a step are members of the view");
   return members_.has_value() && step_ == partition.version() ? &*members_ : nullptr;
 }
 

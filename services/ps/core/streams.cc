@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/core/frame_checks.h"
@@ -24,6 +25,7 @@ void StreamTable::Open(StreamId id) {
     Close(silent_.begin()->second,
           state_.Full(bound, "a stream without a Hello was closed to make room for a new one"));
   }
+  SLUICE_DCHECK(streams_.count(id) == 0, "the shell names each stream once");
 
   Entry& entry = streams_[id];
   entry.stream.id = id;
@@ -66,12 +68,14 @@ void StreamTable::GreetAdmitted() {
 
 void StreamTable::Expire() {
   while (!silent_.empty() && silent_.begin()->first <= state_.now) {
+    SLUICE_DCHECK(streams_.count(silent_.begin()->second) > 0, "a deadline is that of a stream");
     Close(silent_.begin()->second, absl::DeadlineExceededError(absl::StrCat(
                                        "hello_timeout: no Hello within ",
                                        absl::FormatDuration(state_.options.hello_timeout))));
   }
   while (!unadmitted_.empty() && unadmitted_.begin()->first <= state_.now) {
     const StreamId id = unadmitted_.begin()->second;
+    SLUICE_DCHECK(streams_.count(id) > 0, "a deadline is that of a stream");
     const v1::ProcessId& peer = streams_.at(id).stream.peer;
     Close(id, absl::PermissionDeniedError(absl::StrCat(
                   ProcessName(peer), " with incarnation ", absl::Hex(peer.incarnation()),
@@ -152,6 +156,7 @@ absl::StatusOr<bool> StreamTable::Admits(const v1::ProcessId& process) const {
 }
 
 absl::Status StreamTable::Greet(Entry& entry) {
+  SLUICE_DCHECK(entry.said_hello && !entry.stream.greeted, "a Hello is answered once");
   unadmitted_.erase({entry.deadline, entry.stream.id});
   const PeerKey key{entry.stream.peer.role(), entry.stream.incarnation()};
   if (const auto old = newest_.find(key); old != newest_.end()) {
@@ -163,6 +168,7 @@ absl::Status StreamTable::Greet(Entry& entry) {
         Bound::kReaderStreams,
         absl::StrCat("this shard serves at most ", state_.options.max_reader_streams, " readers"));
   }
+  SLUICE_DCHECK(newest_.count(key) == 0, "R9: a process has one stream, the newest");
 
   newest_[key] = entry.stream.id;
   if (key.first == v1::READER) ++readers_;
@@ -235,6 +241,11 @@ absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const abs
 
 void StreamTable::DropFirst(Entry& entry) {
   const Waiting& first = entry.waiting.front();
+  SLUICE_DCHECK(waiting_frames_ > 0 && waiting_bytes_ >= first.payload.size(),
+                "waiting frames are counted");
+  SLUICE_DCHECK(shared_waiting_bytes_ >= first.shared_bytes &&
+                    entry.waiting_header_bytes >= first.header_bytes,
+                "the memory of waiting frames is counted");
   --waiting_frames_;
   waiting_bytes_ -= first.payload.size();
   shared_waiting_bytes_ -= first.shared_bytes;
@@ -291,6 +302,7 @@ void StreamTable::Resume(Handler handler) {
 void StreamTable::GiveBack(Entry& entry, uint64_t bytes) {
   entry.due += bytes;
   if (entry.due == 0 || entry.due < state_.options.window_bytes / 8) return;
+  SLUICE_DCHECK(entry.due <= entry.unreturned, "credit is given back once");
   v1::Header header = state_.NewHeader();
   header.mutable_credit()->set_bytes(entry.due);
   entry.unreturned -= entry.due;
@@ -312,8 +324,12 @@ void StreamTable::Erase(StreamId id) {
   silent_.erase({entry.deadline, id});
   unadmitted_.erase({entry.deadline, id});
   if (entry.stream.greeted) {
-    if (entry.stream.peer.role() == v1::READER) --readers_;
-    newest_.erase(PeerKey{entry.stream.peer.role(), entry.stream.incarnation()});
+    const PeerKey key{entry.stream.peer.role(), entry.stream.incarnation()};
+    SLUICE_DCHECK(newest_.count(key) > 0 && newest_.at(key) == id,
+                  "R9: a process has one stream, the newest");
+    SLUICE_DCHECK(key.first != v1::READER || readers_ > 0, "the streams of readers are counted");
+    if (key.first == v1::READER) --readers_;
+    newest_.erase(key);
   }
   streams_.erase(found);
 }
@@ -341,6 +357,8 @@ size_t StreamTable::parked_pulls() const {
 }
 
 void StreamTable::FillBounds(BoundUses* uses) const {
+  SLUICE_DCHECK(silent_.size() + unadmitted_.size() + newest_.size() == streams_.size(),
+                "a stream is silent, waits for its admission, or is greeted");
   const ShardOptions& options = state_.options;
   const auto set = [uses](Bound bound, uint64_t limit, uint64_t used) {
     BoundUse& use = (*uses)[static_cast<size_t>(bound)];

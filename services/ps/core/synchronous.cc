@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/ps/core/frame_checks.h"
 
 namespace sluice::ps {
@@ -19,6 +20,7 @@ Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* se
       set_(state) {}
 
 absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
+  SLUICE_DCHECK(state_.MayChange(), "R2: a shard that keeps a promise takes no contribution");
   const size_t member = *state_.view->MemberIndex(stream.incarnation());
   // Everything is checked before anything changes.
   if (absl::Status fits = CheckStepPush(state_, member, push); !fits.ok()) return fits;
@@ -54,6 +56,7 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
 // that a step may close without. Until then its undo is kept, and a view change can take the
 // version back.
 void Synchronous::NoteHolder(size_t member, uint64_t step) {
+  SLUICE_DCHECK(held_.size() == state_.view->members(), "held steps are those of the members");
   if (step <= held_[member]) return;
   held_[member] = step;
   std::vector<uint64_t> held = held_;
@@ -93,6 +96,8 @@ absl::StatusOr<std::vector<const ReceivedBlock*>> Synchronous::FreshOf(
 absl::Status Synchronous::Contribute(const Partition::Source& source, const v1::Push& push,
                                      const std::vector<const ReceivedBlock*>& fresh) {
   for (const ReceivedBlock* block : fresh) {
+    SLUICE_DCHECK(push.step() == state_.Find(push.partition())->version(),
+                  "a block is added to the step that it belongs to");
     absl::Status added = state_.Find(push.partition())->Add(source, *block, *state_.pool);
     if (!added.ok()) return added;
   }
@@ -137,6 +142,7 @@ absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint6
                                                partition.id(), " is not there any more"));
     return absl::OkStatus();
   }
+  SLUICE_DCHECK(version == partition.version() + 1, "a pull waits for the next version only");
   std::vector<Parked>& parked = parked_[partition.id()];
   parked.erase(std::remove_if(parked.begin(), parked.end(),
                               [&](const Parked& p) { return streams_.Find(p.stream) == nullptr; }),
@@ -167,9 +173,11 @@ void Synchronous::AnswerParked(const Partition& partition) {
       later.push_back(p);
       continue;
     }
+    SLUICE_DCHECK(stream->parked_pulls > 0, "a stream's waiting pulls are counted");
     --stream->parked_pulls;
     sender_.SendLive(p.stream, partition.id(), p.version, *blocks, p.request, p.rows.get());
   }
+  SLUICE_DCHECK(later.empty(), "a pull waits for the next version only");
   parked = std::move(later);
 }
 
@@ -182,6 +190,8 @@ std::vector<StreamId> Synchronous::ParkedStreams() const {
 }
 
 void Synchronous::Commit(uint64_t version) {
+  SLUICE_DCHECK(state_.view->owned().empty() || version <= state_.LowestVersion(),
+                "7.4: every partition has reached a version that is committed");
   for (uint32_t number : state_.view->owned()) {
     Partition& partition = *state_.partitions[number];
     if (partition.version() == version) partition.DropUndo();
@@ -194,6 +204,9 @@ void Synchronous::Commit(uint64_t version) {
 
 void Synchronous::OnInstalled() {
   for (uint32_t number : state_.view->owned()) {
+    SLUICE_DCHECK(state_.partitions[number]->version() == state_.view->proto().first_step() &&
+                      !state_.partitions[number]->has_undo(),
+                  "a view begins with one version, which is committed");
     if (state_.rules.DropAccumulators() ||
         state_.partitions[number]->members() != state_.view->members()) {
       state_.partitions[number]->Reset(state_.view->members(), set_.active());
@@ -297,6 +310,7 @@ void Synchronous::TryCloseTogether() {
   if (skip) ++state_.steps_skipped;
   for (uint32_t number : state_.view->owned()) {
     Partition& partition = *state_.partitions[number];
+    SLUICE_DCHECK(partition.version() + 1 == norms_.step(), "partitions close a step together");
     if (skip) {
       partition.CloseUnchanged();
       AfterClose(partition);
@@ -311,6 +325,13 @@ void Synchronous::TryCloseTogether() {
 
 void Synchronous::Close(Partition& partition, const UpdateArguments& arguments) {
   const uint64_t step = partition.version();
+  SLUICE_DCHECK(set_.active() || !partition.has_undo(),
+                "7.4: a version is committed before the next one closes");
+  SLUICE_DCHECK(
+      !state_.plan.has_value() ||
+          partition.samples() <=
+              state_.plan->PositionsOf(step, {0, state_.plan->MicrobatchesPerStep()}).size(),
+      "a sample counts once in a step");
   absl::Status closed = partition.Close(arguments, *state_.pool, state_.parallel);
   if (!closed.ok()) {
     state_.Fail(absl::StrCat("step ", step, ": ", closed.message()));
@@ -340,6 +361,8 @@ std::vector<uint64_t> Synchronous::Awaited() const {
 }
 
 void Synchronous::AfterClose(Partition& partition) {
+  SLUICE_DCHECK(!partition.IsComplete(state_.rules.CloseBySet()),
+                "a step closes once: the next one begins without contributions");
   if (state_.job.timeouts().gradients() > 0 && state_.LowestVersion() > awaited_step_) {
     awaited_step_ = state_.LowestVersion();
     awaited_since_ = state_.now;

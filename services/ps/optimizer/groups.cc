@@ -33,25 +33,27 @@ absl::Status CheckPatterns(const v1::OptimizerSpec::Group& group) {
 }
 
 absl::StatusOr<ParameterGroups::Group> MakeGroup(const v1::OptimizerSpec& spec,
-                                                 const v1::OptimizerSpec::Group& group) {
+                                                 const v1::OptimizerSpec::Group& group,
+                                                 const OptimizerLibraries& libraries) {
   v1::OptimizerSpec effective = Effective(spec, group);
-  absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(effective);
+  absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(effective, libraries);
   if (!optimizer.ok()) return optimizer.status();
   return ParameterGroups::Group{std::move(effective), *std::move(optimizer)};
 }
 
 }  // namespace
 
-absl::StatusOr<ParameterGroups> ParameterGroups::Create(const v1::OptimizerSpec& spec) {
+absl::StatusOr<ParameterGroups> ParameterGroups::Create(const v1::OptimizerSpec& spec,
+                                                        const OptimizerLibraries& libraries) {
   // First, so that an error in the optimizer itself is not reported for a group.
-  absl::StatusOr<Group> rest = MakeGroup(spec, v1::OptimizerSpec::Group());
+  absl::StatusOr<Group> rest = MakeGroup(spec, v1::OptimizerSpec::Group(), libraries);
   if (!rest.ok()) return rest.status();
 
   ParameterGroups groups;
   for (int i = 0; i < spec.groups_size(); ++i) {
     absl::Status status = CheckPatterns(spec.groups(i));
     if (status.ok()) {
-      absl::StatusOr<Group> group = MakeGroup(spec, spec.groups(i));
+      absl::StatusOr<Group> group = MakeGroup(spec, spec.groups(i), libraries);
       status = group.status();
       if (group.ok()) groups.groups_.push_back(*std::move(group));
     }

@@ -27,7 +27,8 @@ class ParameterGroups {
 
   // INVALID_ARGUMENT names the group and the field for a value out of range, or an empty group or
   // pattern.
-  static absl::StatusOr<ParameterGroups> Create(const v1::OptimizerSpec& spec);
+  static absl::StatusOr<ParameterGroups> Create(const v1::OptimizerSpec& spec,
+                                                const OptimizerLibraries& libraries = {});
 
   // Number of groups, including the default one, which is the last.
   size_t size() const { return groups_.size(); }

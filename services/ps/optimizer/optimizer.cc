@@ -86,7 +86,7 @@ absl::Status CheckSpec(const v1::OptimizerSpec& spec) {
                     CheckNotNegative("eps", spec.eps()),
                     CheckNotNegative("weightDecay", spec.weight_decay())});
     case v1::OptimizerSpec::ADD:
-    case v1::OptimizerSpec::PLUGIN:  // MakePlugin checks the rest
+    case v1::OptimizerSpec::PLUGIN:  // the library checks the rest
       return absl::OkStatus();
     default:
       return absl::InvalidArgumentError(
@@ -132,7 +132,8 @@ void Optimizer::Step(const StepArguments& arguments, const StepRange<Float16>& r
   StepHalf(arguments, range);
 }
 
-absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec& spec) {
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec& spec,
+                                                         const OptimizerLibraries& libraries) {
   absl::Status status =
       Check({CheckNotNegative("learningRate", spec.learning_rate()), CheckSpec(spec)});
   if (!status.ok()) return status;
@@ -145,7 +146,8 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec
     case v1::OptimizerSpec::ADD:
       return optimizer_internal::MakeAdd();
     case v1::OptimizerSpec::PLUGIN:
-      return optimizer_internal::MakePlugin(spec);
+      if (libraries) return libraries(spec);
+      return absl::InvalidArgumentError("optimizer.library: this process opens no libraries");
     default:  // CheckSpec rejects any other name
       return optimizer_internal::MakeSgd(spec);
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -86,10 +87,16 @@ class Optimizer {
   void StepHalf(const StepArguments& arguments, const StepRange<Half>& range) const;
 };
 
+// Makes the optimizer of a spec whose name is PLUGIN, from the shared library that the spec names.
+// Thread-safe. Empty: the process opens no libraries.
+using OptimizerLibraries =
+    std::function<absl::StatusOr<std::unique_ptr<Optimizer>>(const v1::OptimizerSpec&)>;
+
 // The optimizer that `spec` names, with exactly its values (a 0 is a 0, not a default; schedule,
 // clip_norm and groups are handled elsewhere: see groups.h). INVALID_ARGUMENT names the field whose
 // value is out of the range that PyTorch allows.
-absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec& spec);
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec& spec,
+                                                         const OptimizerLibraries& libraries = {});
 
 }  // namespace sluice
 

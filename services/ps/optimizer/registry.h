@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "absl/status/statusor.h"
 #include "proto/job.pb.h"
 #include "services/ps/optimizer/optimizer.h"
 
@@ -15,9 +14,6 @@ std::unique_ptr<Optimizer> MakeSgd(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeAdagrad(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeAdam(const v1::OptimizerSpec& spec);  // AdamW too
 std::unique_ptr<Optimizer> MakeAdd();
-// From the shared library that the spec names. INVALID_ARGUMENT says what is wrong with the library
-// or with its parameters.
-absl::StatusOr<std::unique_ptr<Optimizer>> MakePlugin(const v1::OptimizerSpec& spec);
 
 }  // namespace sluice::optimizer_internal
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::worker {
@@ -27,6 +28,9 @@ void AsynchronousWorker::OnView(const v1::View& old) {
   counted_.reset();
   times_.Begin();
 
+  SLUICE_DCHECK(
+      !update_ || !update_->computing || context_->outstanding.count(*update_->computing) > 0,
+      "an update is computed until its result has come");
   const bool same_attempt = old.id().attempt() == context_->view.id().attempt();
   if (!same_attempt || !context_->member) {
     push_.encoder().Reset();
@@ -174,11 +178,13 @@ void AsynchronousWorker::StartUpdate() {
     fresh_ = false;
     return;
   }
+  SLUICE_DCHECK(!update_ && fresh_, "an update begins on a version that no other update has used");
 
   update_.emplace(&context_->table, context_->rules);
   update_->clock = clock_ + 1;
   update_->samples = next;
   lease_.begin = update_->samples.end;
+  SLUICE_DCHECK(lease_.begin <= lease_.end, "R8: an update is of leased samples");
   update_->base_version = base_version_;
   update_->started = context_->now;
   fresh_ = false;
@@ -204,6 +210,7 @@ void AsynchronousWorker::AskForPermit(ShardLink& arbiter) {
 }
 
 v1::Apply AsynchronousWorker::MakeApply() const {
+  SLUICE_DCHECK(update_ && update_->permit, "8.2: an update is applied with a permit of this view");
   v1::Apply apply;
   apply.set_clock(update_->clock);
   *apply.mutable_samples() = ToProto(update_->samples);
@@ -316,6 +323,7 @@ void AsynchronousWorker::OnApplied(ShardLink& link, const v1::Applied& applied) 
 }
 
 void AsynchronousWorker::FinishUpdate() {
+  SLUICE_DCHECK(update_.has_value(), "an update is finished once");
   times_.OnAnswered(context_->now, context_->sent_at);
   const double seconds = absl::ToDoubleSeconds(context_->now - update_->started);
   if (seconds > 0) {
@@ -358,6 +366,7 @@ absl::Status AsynchronousWorker::OnComputed(ComputeId id, const ComputeResult& r
     absl::Status status = OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt);
     if (!status.ok()) return status;
   }
+  SLUICE_DCHECK(update_->gradients.IsComplete(), "a computed update has every gradient");
   update_->computing.reset();
   update_->result = result;
   times_.OnComputed(context_->now);
@@ -367,6 +376,7 @@ absl::Status AsynchronousWorker::OnComputed(ComputeId id, const ComputeResult& r
 // ---- parameters
 
 void AsynchronousWorker::BeginPull() {
+  SLUICE_DCHECK(!fresh_, "a version that was pulled is used before the next is pulled");
   pulling_ = true;
   pull_sent_.clear();
   counted_.reset();
@@ -388,6 +398,9 @@ void AsynchronousWorker::SendPulls() {
 }
 
 void AsynchronousWorker::PullFrom(ShardLink& link) {
+  SLUICE_DCHECK(context_->owned.count(link.id()) > 0, "pulls go to the owners of partitions");
+  SLUICE_DCHECK(!bounded() || link.id() == context_->Arbiter() || counted_,
+                "R13: the arbiter is asked first");
   v1::Header header;
   v1::Pull& pull = *header.mutable_pull();
   pull.set_clock(update_ ? std::max(clock_, update_->clock) : clock_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/layout.h"
 
@@ -58,6 +59,7 @@ void DenseReduction::OnView() {
   plan_ = std::make_shared<const ReductionPlan>(MakeReductionPlan(
       context_->table, context_->layout, std::move(tensors), std::move(members), *rank));
   for (size_t i = 0; i < plan_->own().pieces.size(); ++i) own_[plan_->own().pieces[i].block] = i;
+  SLUICE_DCHECK(own_.size() == plan_->own().pieces.size(), "a block is summed in one piece");
   const absl::Duration heartbeat_timeout =
       Or(context_->job.timeouts().heartbeat_timeout(), kDefaultHeartbeatTimeout);
   context_->actions.push_back(JoinGroup{context_->view.id(), plan_, heartbeat_timeout});
@@ -84,11 +86,14 @@ void DenseReduction::Stop() {
 }
 
 void DenseReduction::OnResolved(uint32_t tensor) {
-  if (state_ == State::kCollecting && Covers(tensor) && unresolved_ > 0) --unresolved_;
+  if (state_ != State::kCollecting || !Covers(tensor)) return;
+  SLUICE_DCHECK(unresolved_ > 0, "a tensor of a partial sum is resolved once");
+  --unresolved_;
 }
 
 std::optional<absl::Cord> DenseReduction::SumOfPartialSums(uint32_t tensor) const {
   const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(tensor));
+  SLUICE_DCHECK(Covers(tensor), "only dense gradients are given to the group");
   std::optional<Gradient> sum;
   for (const MicrobatchRange& partial_sum : gradients_->partial_sums()) {
     const std::optional<Gradient>& gradient = gradients_->Get(partial_sum, tensor).gradient;
@@ -105,8 +110,18 @@ std::optional<absl::Cord> DenseReduction::SumOfPartialSums(uint32_t tensor) cons
   return DenseElements(spec, *sum, 0, ElementCount(spec));
 }
 
+bool DenseReduction::AllAreResolved() const {
+  for (const MicrobatchRange& partial_sum : gradients_->partial_sums()) {
+    for (uint32_t tensor : plan_->tensors) {
+      if (!gradients_->Get(partial_sum, tensor).resolved) return false;
+    }
+  }
+  return true;
+}
+
 void DenseReduction::Proceed() {
   if (state_ != State::kCollecting || unresolved_ > 0) return;
+  SLUICE_DCHECK(AllAreResolved(), "gradients are given to the group once they are all there");
   ReduceGradients reduce;
   reduce.step = step_;
   for (uint32_t tensor : plan_->tensors) reduce.gradients.push_back(SumOfPartialSums(tensor));
@@ -142,6 +157,7 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
 }
 
 const absl::Cord* DenseReduction::Sum(uint32_t block) const {
+  SLUICE_DCHECK(done() && Owns(block), "a sum is read by its owner, once it is there");
   const std::optional<absl::Cord>& sum = part_[own_.at(block)];
   return sum ? &*sum : nullptr;
 }

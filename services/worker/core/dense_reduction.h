@@ -67,6 +67,7 @@ class DenseReduction {
  private:
   enum class State { kIdle, kCollecting, kReducing, kDone, kBroken };
 
+  bool AllAreResolved() const;
   std::optional<absl::Cord> SumOfPartialSums(uint32_t tensor) const;
 
   WorkerContext* const context_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/common/check.h"
+
 namespace sluice::worker {
 
 void EvaluationQueue::Add(const v1::Evaluate& request) {
@@ -78,6 +80,11 @@ bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
 }
 
 void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
+  SLUICE_DCHECK(std::all_of(running_.begin(), running_.end(),
+                            [&](const auto& running) {
+                              return context_->outstanding.count(running.first) > 0;
+                            }),
+                "an evaluation runs until its result has come");
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (current_version && *current_version == it->request.version()) {
       Issue(*it, ComputeEngine::Buffer::kCurrent);
@@ -116,6 +123,8 @@ void EvaluationQueue::Issue(const Asked& asked, ComputeEngine::Buffer buffer) {
   EvaluateSamples evaluate;
   evaluate.id = context_->NewCompute();
   evaluate.buffer = buffer;
+  SLUICE_DCHECK(asked.request.samples().begin() < asked.request.samples().end(),
+                "an evaluation that is given to the compute thread has samples");
   evaluate.samples = {asked.request.samples().begin(), asked.request.samples().end()};
   running_[evaluate.id] = asked;
   context_->actions.push_back(evaluate);
@@ -128,6 +137,8 @@ void EvaluationQueue::Fail(const Asked& asked, const std::string& reason) {
 }
 
 void EvaluationQueue::StartPull(uint64_t snapshot) {
+  SLUICE_DCHECK(running_.empty(),
+                "no evaluation reads the buffer while a snapshot is pulled to it");
   snapshot_ = snapshot;
   receiver_.Reset(&context_->layout, &*context_->index, context_->ByReference());
   for (auto& [shard, link] : context_->links) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 #include "services/worker/core/gradient_sum.h"
@@ -19,11 +20,14 @@ uint64_t RowBytes(const v1::TensorSpec& tensor) {
 absl::Cord Spread(const v1::TensorSpec& tensor, const Gradient& gradient,
                   const std::vector<uint64_t>& all) {
   const uint64_t row_bytes = RowBytes(tensor);
+  SLUICE_DCHECK(gradient.values.size() == gradient.rows->size() * row_bytes,
+                "a gradient of rows has the values of these rows");
   std::string values(all.size() * row_bytes, '\0');
   auto place = all.begin();
   absl::Cord::CharIterator at = gradient.values.char_begin();
   for (uint64_t row : *gradient.rows) {
     place = std::lower_bound(place, all.end(), row);
+    SLUICE_DCHECK(place != all.end() && *place == row, "a sum has the rows of both gradients");
     char* to = values.data() + static_cast<uint64_t>(place - all.begin()) * row_bytes;
     for (uint64_t left = row_bytes; left > 0;) {
       const absl::string_view chunk = absl::Cord::ChunkRemaining(at).substr(0, left);
@@ -84,7 +88,11 @@ absl::StatusOr<Gradient> AddGradients(const v1::TensorSpec& tensor, const Gradie
 
 absl::Cord DenseElements(const v1::TensorSpec& tensor, const Gradient& gradient, uint64_t offset,
                          uint64_t count) {
+  SLUICE_DCHECK(offset + count <= ElementCount(tensor), "a block is a part of its tensor");
   const uint64_t element = ElementBytes(tensor.dtype());
+  SLUICE_DCHECK(
+      gradient.rows != nullptr || gradient.values.size() == ElementCount(tensor) * element,
+      "a gradient that is not by rows is whole");
   if (gradient.rows == nullptr) return gradient.values.Subcord(offset * element, count * element);
   const auto width = static_cast<uint64_t>(tensor.shape(1));
   std::string values(count * element, '\0');

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "services/common/check.h"
 #include "services/protocol/codec/rows.h"
 
 namespace sluice::worker {
@@ -58,6 +59,7 @@ void AddTo(absl::Span<const float> residual, absl::Span<T> values) {
 // infinity that made the job skip a step is not carried into all later steps.
 template <typename T>
 std::vector<float> LeftOut(absl::Span<const T> values, absl::Span<const T> decoded) {
+  SLUICE_DCHECK(values.size() == decoded.size(), "a block decodes to its own size");
   std::vector<float> residual(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const auto error = static_cast<float>(values[i] - decoded[i]);
@@ -85,6 +87,8 @@ EncodedBlock GradientEncoder::Encode(const MicrobatchRange& partial_sum, uint32_
     if (std::optional<EncodedBlock> rows = EncodeAsRows(block, tensor, gradient)) return *rows;
   }
   raw.payload = DenseElements(tensor, gradient, block.offset(), block.count());
+  SLUICE_DCHECK(raw.payload.size() == block.count() * ElementBytes(tensor.dtype()),
+                "a raw block has its layout's size");
   if (codec_ == nullptr || tensor.kind() != v1::PARAMETER ||
       !codec_->Supports(tensor.dtype()).ok()) {
     return raw;
@@ -114,6 +118,7 @@ absl::StatusOr<absl::Cord> GradientEncoder::EncodeValues(uint32_t number, Elemen
   auto bytes = std::make_shared<std::vector<char>>(*most);
   absl::StatusOr<size_t> written = codec_->Encode(whole, absl::MakeSpan(*bytes));
   if (!written.ok()) return written.status();
+  SLUICE_DCHECK(*written <= *most, "an encoding stays within its codec's bound");
 
   absl::Cord payload = absl::MakeCordFromExternal(absl::string_view(bytes->data(), *written),
                                                   [bytes](absl::string_view) {});
@@ -135,6 +140,7 @@ void GradientEncoder::TakeResidual(uint32_t number, Elements values) {
     found = residuals_.find(number);
     if (found == residuals_.end()) return;
   }
+  SLUICE_DCHECK(found->second.size() == values.count(), "a residual has its block's elements");
   if (values.dtype() == v1::FLOAT64) {
     AddTo(found->second, values.As<double>());
   } else {
@@ -143,6 +149,7 @@ void GradientEncoder::TakeResidual(uint32_t number, Elements values) {
 }
 
 void GradientEncoder::Commit() {
+  SLUICE_DCHECK(error_feedback_ || next_residuals_.empty(), "only error feedback leaves residuals");
   for (auto& [number, residual] : next_residuals_) residuals_[number] = std::move(residual);
   Rollback();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/half.h"
+#include "services/common/check.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 
@@ -43,6 +44,7 @@ absl::Cord AddAs(const absl::Cord& left, const absl::Cord& right) {
            reinterpret_cast<char*>(scratch.data()));
     for (size_t i = 0; i < size; ++i) (*sum)[begin + i] = Sum((*sum)[begin + i], scratch[i]);
   }
+  SLUICE_DCHECK(at == right.char_end(), "both gradients are added to the end");
 
   const absl::string_view bytes(reinterpret_cast<const char*>(sum->data()), count * sizeof(T));
   return absl::MakeCordFromExternal(bytes, [sum](absl::string_view) {});

@@ -2,12 +2,15 @@
 
 #include <utility>
 
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::worker {
 
 bool InitPusher::Start(const v1::Initialize& initialize) {
   if (Compare(initialize.init_id(), initialize_.init_id()) <= 0) return false;
+  SLUICE_DCHECK(static_cast<size_t>(initialize.owner_size()) == context_->index->partitions(),
+                "an init request names the owner of each partition of its layout");
   initialize_ = initialize;
   active_ = true;
   tensors_.clear();
@@ -54,6 +57,7 @@ void InitPusher::OnInitialized(ShardLink& link, const v1::Initialized& initializ
 }
 
 void InitPusher::PushTo(ShardLink& link) {
+  SLUICE_DCHECK(active_, "version 0 is pushed before the attempt's first view");
   auto owned = owned_.find(link.id());
   if (owned == owned_.end() || answered_.count(link.id()) != 0) return;
   if (tensors_.size() < static_cast<size_t>(initialize_.table().tensors_size())) return;
@@ -76,6 +80,8 @@ void InitPusher::PushPartition(ShardLink& link, uint32_t partition, bool last) {
     const v1::Block& block = context_->layout.blocks(static_cast<int>(blocks[i]));
     const uint64_t bytes = context_->index->bytes(blocks[i]);
     const uint64_t element = bytes / block.count();
+    SLUICE_DCHECK(tensors_[block.tensor()].size() >= block.offset() * element + bytes,
+                  "a tensor of version 0 has all of its blocks");
     v1::InitPush& push = *header.mutable_init_push();
     *push.mutable_init_id() = initialize_.init_id();
     push.set_partition(partition);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "services/common/check.h"
 #include "services/protocol/interval_set.h"
 
 namespace sluice::worker {
@@ -13,6 +14,7 @@ void PushSender::Stop() {
 
 void PushSender::Start(const StepGradients* gradients, Common common,
                        const DenseReduction* reduction) {
+  SLUICE_DCHECK(common.step == 0 || common.clock == 0, "a push is of a step or of an update");
   gradients_ = gradients;
   reduction_ = reduction;
   common_ = std::move(common);
@@ -21,6 +23,8 @@ void PushSender::Start(const StepGradients* gradients, Common common,
 }
 
 void PushSender::ResetPartition(uint32_t partition) {
+  SLUICE_DCHECK(active() && partition < state_.size(),
+                "pushes are prepared between Start and Stop");
   Partition& state = state_[partition];
   const bool closed = state.closed;
   state = Partition();
@@ -70,7 +74,8 @@ void PushSender::OnReduced() {
   for (uint32_t block = 0; block < context_->index->blocks(); ++block) {
     if (!reduction_->Owns(block)) continue;
     Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
-    if (state.unresolved > 0) --state.unresolved;
+    SLUICE_DCHECK(state.unresolved > 0, "a sum is awaited until the group has made it");
+    --state.unresolved;
     AddSum(block);
   }
 }
@@ -87,7 +92,8 @@ void PushSender::OnResolved(const MicrobatchRange& partial_sum, uint32_t tensor)
   const std::optional<Gradient>& gradient = gradients_->Get(partial_sum, tensor).gradient;
   for (uint32_t block : context_->index->BlocksOfTensor(tensor)) {
     Partition& state = state_[context_->layout.blocks(static_cast<int>(block)).partition()];
-    if (state.unresolved > 0) --state.unresolved;
+    SLUICE_DCHECK(state.unresolved > 0, "a tensor of a partial sum is resolved once");
+    --state.unresolved;
     if (!gradient) continue;
     state.pending.push_back({partial_sum, block});
     state.pending_bytes += BytesOf(*gradient, block);
@@ -120,6 +126,7 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
     AppendFrames(partition, link.takes_rows() && context_->RowsTravel(), &frames);
     if (!complete) continue;
     state.named = true;
+    SLUICE_DCHECK(!had_blocks || !frames.empty(), "blocks are sent before they are complete");
     if (had_blocks) {
       frames.back().header.mutable_push()->add_complete(partition);
     } else {
@@ -171,9 +178,11 @@ void PushSender::AppendFrames(uint32_t partition, bool as_rows, std::vector<Fram
     const v1::Block& block = context_->layout.blocks(static_cast<int>(pending.block));
     EncodedBlock encoded;
     if (IsReduced(pending.block)) {
+      SLUICE_DCHECK(reduction_->Sum(pending.block) != nullptr, "a sum that is pushed is there");
       encoded.payload = *reduction_->Sum(pending.block);
     } else {
       const auto& tensor = gradients_->Get(pending.partial_sum, block.tensor());
+      SLUICE_DCHECK(tensor.gradient.has_value(), "a gradient that is pushed is still held");
       const v1::TensorSpec& spec = context_->table.tensors(static_cast<int>(block.tensor()));
       encoded = encoder_.Encode(pending.partial_sum, pending.block, block, spec, *tensor.gradient,
                                 as_rows);
@@ -211,7 +220,10 @@ bool PushSender::AllSentTo(ShardId shard) const {
   auto owned = context_->owned.find(shard);
   if (owned == context_->owned.end() || !active()) return true;
   return std::all_of(owned->second.begin(), owned->second.end(), [&](uint32_t partition) {
-    return state_[partition].named || state_[partition].closed;
+    const Partition& state = state_[partition];
+    SLUICE_DCHECK(!state.named || (state.unresolved == 0 && state.pending.empty()),
+                  "a partition is complete once nothing of it is left to send");
+    return state.named || state.closed;
   });
 }
 

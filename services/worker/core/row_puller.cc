@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/common/check.h"
 #include "services/protocol/interval_set.h"
 
 namespace sluice::worker {
@@ -11,6 +12,7 @@ bool RowPuller::active() const { return !context_->row_tensors.empty() && contex
 
 void RowPuller::Want(Positions positions) {
   if (wanted_ && positions == positions_) return;
+  SLUICE_DCHECK(active(), "rows are looked for where workers pull rows");
   wanted_ = true;
   positions_ = std::move(positions);
   rows_.clear();
@@ -23,6 +25,7 @@ void RowPuller::Want(Positions positions) {
 
 void RowPuller::OnRows(RowsId id, RowSelections rows) {
   if (known_ || id != asked_) return;
+  SLUICE_DCHECK(rows_.size() == context_->row_tensors.size(), "each table has a list of rows");
   known_ = true;
   for (auto& [tensor, selected] : rows_) {
     if (const auto found = rows.find(tensor); found != rows.end()) {
@@ -32,6 +35,7 @@ void RowPuller::OnRows(RowsId id, RowSelections rows) {
 }
 
 absl::Cord RowPuller::AddTo(const ShardLink& link, v1::Pull* pull) const {
+  SLUICE_DCHECK(known_, "rows are pulled once they are known");
   if (!link.takes_rows()) return absl::Cord();
   return AppendSelections(rows_, pull);
 }

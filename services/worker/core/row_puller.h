@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
+#include "services/common/check.h"
 #include "services/protocol/row_selection.h"
 #include "services/worker/core/worker_context.h"
 
@@ -35,7 +36,10 @@ class RowPuller {
   bool known() const { return known_; }
   const Positions& positions() const { return positions_; }
   // Only while known().
-  const RowSelections& rows() const { return rows_; }
+  const RowSelections& rows() const {
+    SLUICE_DCHECK(known_, "rows are read once they are known");
+    return rows_;
+  }
 
   // Adds the rows to a pull for this shard; returns its payload. Adds nothing if the shard does not
   // accept rows: then everything arrives whole, which includes these rows.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/common/check.h"
+
 namespace sluice::worker {
 namespace {
 
@@ -16,6 +18,8 @@ ShardLink::ShardLink(ShardId id, std::string address, absl::Time now)
 
 void ShardLink::Tick(absl::Time now, WorkerActions* actions) {
   if (state_ != State::kWaiting || now < retry_at_) return;
+  SLUICE_DCHECK(queue_.empty() && queued_bytes_ == 0,
+                "nothing waits for a stream that is not open");
   state_ = State::kConnecting;
   actions->push_back(ConnectShard{id_, address_});
 }
@@ -32,6 +36,7 @@ void ShardLink::OnConnected(const v1::Header& hello, WorkerActions* actions) {
 
 bool ShardLink::OnHelloReply(const v1::HelloReply& reply) {
   if (state_ != State::kGreeting) return false;
+  SLUICE_DCHECK(queue_.empty(), "nothing is queued before the shard has answered the Hello");
   state_ = State::kReady;
   ++generation_;
   failures_ = 0;
@@ -68,6 +73,7 @@ void ShardLink::Send(v1::Header header, absl::Cord payload, WorkerActions* actio
 }
 
 void ShardLink::OnCredit(uint64_t bytes, WorkerActions* actions) {
+  SLUICE_DCHECK(credit_ <= window_, "credit never exceeds the shard's window");
   credit_ += std::min(bytes, window_ - credit_);
   Pump(actions);
 }
@@ -82,12 +88,14 @@ void ShardLink::Pump(WorkerActions* actions) {
     const uint64_t size = queue_.front().payload.size();
     // A frame that is larger than the window is sent alone.
     if (size > credit_ && credit_ < window_) return;
+    SLUICE_DCHECK(queued_bytes_ >= size, "queued bytes are counted");
     credit_ -= std::min(size, credit_);
     queued_bytes_ -= size;
     actions->push_back(
         SendFrame{id_, std::move(queue_.front().header), std::move(queue_.front().payload)});
     queue_.pop_front();
   }
+  SLUICE_DCHECK(!queue_.empty() || queued_bytes_ == 0, "queued bytes are those of the queue");
 }
 
 }  // namespace sluice::worker

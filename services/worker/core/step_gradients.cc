@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "services/common/check.h"
 #include "services/protocol/interval_set.h"
 
 namespace sluice::worker {
@@ -16,6 +17,15 @@ std::vector<Interval> Merged(const std::vector<MicrobatchRange>& ranges) {
   return set.Intervals();
 }
 
+// Whether `parts` are apart and together are `whole`.
+bool Divide(const std::vector<MicrobatchRange>& parts, const std::vector<MicrobatchRange>& whole) {
+  uint64_t size = 0;
+  uint64_t united_size = 0;
+  for (const MicrobatchRange& part : parts) size += part.size();
+  for (const Interval& range : Merged(parts)) united_size += range.size();
+  return size == united_size && Merged(parts) == Merged(whole);
+}
+
 }  // namespace
 
 std::vector<MicrobatchRange> MaximalSubtrees(const std::vector<MicrobatchRange>& ranges) {
@@ -26,6 +36,7 @@ std::vector<MicrobatchRange> MaximalSubtrees(const std::vector<MicrobatchRange>&
       // The largest power of two that divides `begin` and fits.
       uint64_t size = begin == 0 ? uint64_t{1} << 62 : begin & (~begin + 1);
       while (size > range.end - begin) size >>= 1;
+      SLUICE_DCHECK(begin % size == 0, "a complete subtree is aligned to its size");
       roots.push_back({begin, begin + size});
       begin += size;
     }
@@ -37,7 +48,12 @@ StepGradients::StepGradients(const v1::TensorTable* table, bool tree, const Work
     : table_(table), tree_(tree), rules_(rules) {}
 
 std::vector<MicrobatchRange> StepGradients::Assign(const std::vector<MicrobatchRange>& assignment) {
-  return tree_ ? AssignTree(assignment) : AssignRanges(assignment);
+  std::vector<MicrobatchRange> compute = tree_ ? AssignTree(assignment) : AssignRanges(assignment);
+  SLUICE_DCHECK(Divide(partial_sums_, assignment), "partial sums divide the assignment");
+  SLUICE_DCHECK(std::all_of(compute.begin(), compute.end(),
+                            [this](const MicrobatchRange& range) { return Wants(range); }),
+                "what is computed is wanted");
+  return compute;
 }
 
 std::vector<MicrobatchRange> StepGradients::AssignRanges(
@@ -116,6 +132,7 @@ absl::StatusOr<std::optional<MicrobatchRange>> StepGradients::Resolve(
   if (it == nodes_.end() || tensor >= it->second.tensors.size()) return std::nullopt;
   TensorState& state = it->second.tensors[tensor];
   if (state.resolved) return std::nullopt;
+  SLUICE_DCHECK(it->second.unresolved > 0, "a tensor is resolved once");
   state.resolved = true;
   state.gradient = std::move(gradient);
   --it->second.unresolved;
@@ -153,6 +170,7 @@ absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(Nod
     } else {
       sum.tensors[tensor].gradient = left.gradient ? left.gradient : right.gradient;
     }
+    SLUICE_DCHECK(sum.unresolved > 0, "a tensor is resolved once");
     sum.tensors[tensor].resolved = true;
     // The halves are kept until the sum is whole: a view change may still need one of them.
     if (--sum.unresolved == 0) DropInside(parent);
@@ -161,6 +179,7 @@ absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(Nod
 }
 
 void StepGradients::DropInside(const NodeKey& key) {
+  SLUICE_DCHECK(nodes_.at(key).IsWhole(), "halves are kept until their sum is whole");
   for (auto it = nodes_.lower_bound({key.first, 0});
        it != nodes_.end() && it->first.first < key.second;) {
     it = it->first != key && it->first.second <= key.second ? nodes_.erase(it) : std::next(it);
@@ -171,7 +190,9 @@ const StepGradients::TensorState& StepGradients::Get(const MicrobatchRange& part
                                                      uint32_t tensor) const {
   static const TensorState* const kUnresolved = new TensorState();
   auto it = nodes_.find(Key(partial_sum));
-  return it == nodes_.end() ? *kUnresolved : it->second.tensors[tensor];
+  if (it == nodes_.end()) return *kUnresolved;
+  SLUICE_DCHECK(tensor < it->second.tensors.size(), "a node has a state for each tensor");
+  return it->second.tensors[tensor];
 }
 
 bool StepGradients::IsComplete() const {
@@ -195,6 +216,7 @@ bool StepGradients::IsInsidePartialSum(const NodeKey& key) const {
 }
 
 StepGradients::Node& StepGradients::MakeNode(const NodeKey& key) {
+  SLUICE_DCHECK(nodes_.count(key) == 0, "gradients that are held are not made again");
   Node& node = nodes_[key];
   node.tensors.resize(static_cast<size_t>(table_->tensors_size()));
   node.unresolved = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "services/common/check.h"
+
 namespace sluice::worker {
 
 void StepTimes::OnAnswered(absl::Time now, absl::Time sent) {
@@ -26,6 +28,8 @@ void StepTimes::AddTo(v1::WorkerProgress* progress) const {
       mark(pushed_ != absl::InfiniteFuture() ? pushed_ : std::min(given_, whole_), computed_);
   const absl::Time data = mark(data_, pushed);
   const absl::Time whole = mark(whole_, data);
+  SLUICE_DCHECK(computed_ <= pushed && pushed <= data && data <= whole,
+                "the parts of a step follow each other");
   progress->set_push_seconds(progress->push_seconds() + absl::ToDoubleSeconds(pushed - computed_));
   progress->set_wait_seconds(progress->wait_seconds() + absl::ToDoubleSeconds(data - pushed));
   progress->set_pull_seconds(progress->pull_seconds() + absl::ToDoubleSeconds(whole - data));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/job_length.h"
 
@@ -115,6 +116,11 @@ void SynchronousWorker::PullRows() {
 }
 
 void SynchronousWorker::DropGradients() {
+  SLUICE_DCHECK(std::all_of(computing_.begin(), computing_.end(),
+                            [this](const auto& computing) {
+                              return context_->outstanding.count(computing.first) > 0;
+                            }),
+                "a range is computed until its result has come");
   for (const auto& [id, range] : computing_) context_->actions.push_back(CancelCompute{id});
   computing_.clear();
   results_.clear();
@@ -137,6 +143,7 @@ void SynchronousWorker::OnLinkReady(ShardLink& link) {
 }
 
 void SynchronousWorker::SkipTo(uint64_t version, uint32_t partition) {
+  SLUICE_DCHECK(version > step_, "a worker that was dropped continues at a later version");
   if (has_current_) {
     if (!results_.empty()) ReportStep();
     push_.encoder().Rollback();
@@ -158,6 +165,7 @@ void SynchronousWorker::PullFromAll(uint32_t but) {
 }
 
 void SynchronousWorker::PullFrom(ShardLink& link, uint32_t but) {
+  SLUICE_DCHECK(!has_current_ || rows_.active(), "a push pulls the version after the current one");
   auto owned = context_->owned.find(link.id());
   if (owned == context_->owned.end()) return;
   v1::Header header;
@@ -200,6 +208,7 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
 
 void SynchronousWorker::Adopt() {
   if (!context_->member || !incoming_.IsWhole() || !context_->outstanding.empty()) return;
+  SLUICE_DCHECK(computing_.empty(), "the current version is not replaced while it is computed on");
   if (has_current_) {
     ReportStep();
     push_.encoder().Commit();
@@ -230,6 +239,8 @@ void SynchronousWorker::ReportOwing() {
 
 void SynchronousWorker::Proceed() {
   if (!context_->member) return;
+  SLUICE_DCHECK(incoming_version_ == step_ + (has_current_ ? 1 : 0),
+                "a worker receives the version after its current one, or the one to begin with");
   ReportOwing();
   if (has_current_ && !assigned_ && !Finished()) Assign();
   if (rows_.active()) PullRows();
@@ -245,6 +256,7 @@ void SynchronousWorker::Proceed() {
 
 void SynchronousWorker::Assign() {
   if (Finished()) return;
+  SLUICE_DCHECK(has_current_, "gradients are of the current version");
   if (!gradients_) gradients_.emplace(&context_->table, tree_, context_->rules);
   assigned_ = true;
 
@@ -270,6 +282,7 @@ void SynchronousWorker::Assign() {
 }
 
 void SynchronousWorker::Issue(const MicrobatchRange& range) {
+  SLUICE_DCHECK(gradients_->Wants(range), "what is computed is assigned");
   const PositionRange positions = context_->plan->PositionsOf(step_, range);
   if (positions.empty()) {
     for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
@@ -324,6 +337,7 @@ absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
                                          std::optional<Gradient> gradient) {
   auto it = computing_.find(id);
   if (it == computing_.end()) return absl::OkStatus();
+  SLUICE_DCHECK(gradients_.has_value(), "the gradients that are computed are held");
   auto partial_sum = gradients_->Resolve(it->second, tensor, std::move(gradient));
   if (!partial_sum.ok()) return partial_sum.status();
   if (partial_sum->has_value()) {
@@ -356,6 +370,7 @@ absl::Status SynchronousWorker::OnComputed(ComputeId id, const ComputeResult& re
 }
 
 void SynchronousWorker::ReportStep() {
+  SLUICE_DCHECK(has_current_, "a step is reported by a worker that had its version");
   v1::WorkerProgress& progress = context_->progress;
   v1::WorkerProgress::Step& step = *progress.add_steps();
   step.set_step(step_);

@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/codec/rows.h"
 
 namespace sluice::worker {
 
 void VersionReceiver::Reset(const v1::Layout* layout, const LayoutIndex* index, bool by_reference) {
+  SLUICE_DCHECK(index->blocks() == static_cast<size_t>(layout->blocks_size()),
+                "an index is that of its layout");
   layout_ = layout;
   index_ = index;
   by_reference_ = by_reference;
@@ -28,6 +31,7 @@ void VersionReceiver::ForgetPartial() {
 }
 
 void VersionReceiver::ForgetPartial(uint32_t partition) {
+  SLUICE_DCHECK(partition < state_.size(), "a partition is one of the layout");
   Partition& state = state_[partition];
   if (state.whole) return;
   state.missing = state.received.size();
@@ -118,6 +122,9 @@ absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& pay
     actions->push_back(std::move(store));
     const size_t place = static_cast<size_t>(
         std::lower_bound(blocks.begin(), blocks.end(), header.block()) - blocks.begin());
+    SLUICE_DCHECK(place < blocks.size() && blocks[place] == header.block(),
+                  "a block that was checked is of the partition");
+    SLUICE_DCHECK(state.received[place] || state.missing > 0, "missing blocks are counted");
     if (!state.received[place]) --state.missing;
     state.received[place] = true;
   }
@@ -129,6 +136,7 @@ absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& pay
   state.whole = true;
   state.version = data.version();
   ++whole_;
+  SLUICE_DCHECK(whole_ <= state_.size(), "a partition becomes whole once");
   return absl::OkStatus();
 }
 

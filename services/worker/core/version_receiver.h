@@ -9,6 +9,7 @@
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
 #include "proto/model.pb.h"
+#include "services/common/check.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/row_selection.h"
 #include "services/worker/core/worker_actions.h"
@@ -43,7 +44,10 @@ class VersionReceiver {
   bool IsWhole() const { return index_ != nullptr && whole_ == state_.size(); }
   bool IsWhole(uint32_t partition) const { return state_[partition].whole; }
   // The version of a partition that is whole.
-  uint64_t version(uint32_t partition) const { return state_[partition].version; }
+  uint64_t version(uint32_t partition) const {
+    SLUICE_DCHECK(IsWhole(partition), "the version of a partition is known once it is whole");
+    return state_[partition].version;
+  }
 
  private:
   struct Partition {

@@ -16,6 +16,7 @@
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
+#include "services/common/check.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/sequence.h"
 #include "services/worker/core/shard_link.h"
@@ -83,11 +84,13 @@ struct WorkerContext {
   }
   // The owner of partition 0.
   ShardId Arbiter() const {
+    SLUICE_DCHECK(view.owner_size() > 0, "partition 0 has an owner");
     return view.shards(static_cast<int>(view.owner(0))).process().incarnation();
   }
 
   // Sends under the current view.
   void Send(ShardLink& link, v1::Header header, absl::Cord payload = {}) {
+    SLUICE_DCHECK(link.ready(), "a frame is sent on a stream that is ready");
     *header.mutable_view() = view.id();
     link.Send(std::move(header), std::move(payload), &actions);
   }
@@ -100,7 +103,10 @@ struct WorkerContext {
   // Counts parameters that were received for training.
   void CountPulled(const v1::Data& data, size_t payload_bytes) {
     uint64_t whole = 0;
-    for (const v1::BlockHeader& block : data.blocks()) whole += index->bytes(block.block());
+    for (const v1::BlockHeader& block : data.blocks()) {
+      SLUICE_DCHECK(block.block() < index->blocks(), "data is counted once it is accepted");
+      whole += index->bytes(block.block());
+    }
     progress.set_pulled_bytes(progress.pulled_bytes() + payload_bytes);
     progress.set_parameter_bytes(progress.parameter_bytes() + whole);
   }

@@ -4,8 +4,10 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/utf8.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/ids.h"
@@ -55,6 +57,8 @@ class WorkerCore::Impl {
     context_.now = now;
     if (!exited_) event();
     if (!exited_) Proceed();
+    SLUICE_DCHECK(!exited_ || exit_given_ || std::holds_alternative<Exit>(context_.actions.back()),
+                  "Exit is the last action");
     if (exited_ && exit_given_) context_.actions.clear();
     exit_given_ = exited_;
     return std::exchange(context_.actions, {});
@@ -97,6 +101,7 @@ class WorkerCore::Impl {
   void SetLayout(const v1::TensorTable& table, const v1::Layout& layout);
   void Adopt(const v1::View& view);
   void ChooseMode(const v1::View& old);
+  const TrainingMode* ModeOf(const v1::View& view) const;
   void ReadView();
   void UpdateLinks();
   absl::Status HandleFrame(ShardLink& link, const v1::Header& header, const absl::Cord& payload);
@@ -279,6 +284,7 @@ void WorkerCore::Impl::Adopt(const v1::View& view) {
 
   was_member_ = was_member_ || context_.member;
   ChooseMode(old);
+  SLUICE_DCHECK(context_.QueuedBytes() == 0, "no frame of an older view waits to be sent");
   mode_->OnView(old);
   evaluations_.OnView(old.id().attempt() == view.id().attempt());
 }
@@ -301,6 +307,10 @@ void WorkerCore::Impl::ChooseMode(const v1::View& old) {
     }
   }
   mode_ = wanted.get();
+}
+
+const TrainingMode* WorkerCore::Impl::ModeOf(const v1::View& view) const {
+  return (view.mode() == v1::SYNCHRONOUS ? synchronous_ : asynchronous_).get();
 }
 
 void WorkerCore::Impl::ReadView() {
@@ -348,6 +358,7 @@ void WorkerCore::Impl::UpdateLinks() {
   for (const auto& [shard, address] : wanted) {
     context_.links.try_emplace(shard, shard, address, context_.now);
   }
+  SLUICE_DCHECK(context_.links.size() == wanted.size(), "a worker has one stream to each shard");
 }
 
 // ---- shards
@@ -408,6 +419,7 @@ absl::Status WorkerCore::Impl::HandleFrame(ShardLink& link, const v1::Header& he
       break;
   }
   if (mode_ == nullptr) return absl::OkStatus();
+  SLUICE_DCHECK(context_.index.has_value(), "a view is adopted after its layout");
   if (!Same(header.view(), context_.view.id()) && context_.rules->IgnoreDataOfOtherViews()) {
     return absl::OkStatus();
   }
@@ -543,6 +555,7 @@ void WorkerCore::Impl::SendProgress() {
 void WorkerCore::Impl::Proceed() {
   for (auto& [shard, link] : context_.links) link.Tick(context_.now, &context_.actions);
 
+  SLUICE_DCHECK(mode_ == nullptr || mode_ == ModeOf(context_.view), "the mode is that of the view");
   if (mode_ != nullptr && context_.plan) {
     mode_->Adopt();
     evaluations_.Proceed(mode_->CurrentVersion());
@@ -557,6 +570,7 @@ void WorkerCore::Impl::Proceed() {
     }
   }
 
+  SLUICE_DCHECK(connected_ || !registered_, "a worker registers on each new connection");
   if (context_.now >= next_progress_) SendProgress();
   if (registered_ && context_.now >= next_heartbeat_) {
     v1::MemberMessage message;
@@ -566,6 +580,8 @@ void WorkerCore::Impl::Proceed() {
     next_heartbeat_ = context_.now + (seconds > 0 ? absl::Seconds(seconds) : kDefaultHeartbeat);
   }
 
+  SLUICE_DCHECK(leave_reason_ || leave_until_ == absl::InfiniteFuture(),
+                "a worker that leaves has a reason");
   if (context_.now >= leave_until_) ExitNow(ExitReason::kLeft, *leave_reason_);
   if (context_.now >= context_.give_up_at) {
     ExitNow(ExitReason::kExpelled, context_.give_up_reason);

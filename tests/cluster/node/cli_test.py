@@ -33,7 +33,7 @@ class CliTest(NodeCase):
     def test_run_follows_the_first_sample_to_its_end(self):
         # It must last until it has been inspected, on any machine.
         manifest = self.cluster.directory / 'first-job.yaml'
-        manifest.write_text((SAMPLES / 'first-job.yaml').read_text().replace('steps: 2000', 'steps: 2000\n    stepDelaySeconds: 0.03'))
+        manifest.write_text((SAMPLES / 'first-job.yaml').read_text() + '  debug: {stepDelaySeconds: 0.03}\n')
         run, shown = self.start('run', manifest, '--namespace', self.namespace)
         wait_for('there is a job', lambda: self.job('first-job') or run.poll() is not None)
         wait_for('it trains', lambda: self.status('first-job').get('summary') == 'Training' or run.poll() is not None, 180)

@@ -8,7 +8,8 @@ from tests.cluster.testing.cluster import plain, say, wait_for
 from tools import unittest_main
 
 # Lasts until it is suspended, so that the test can act on the job meanwhile on any machine.
-ENDLESS = 'steps: 1000000\n    stepDelaySeconds: 0.005'
+ENDLESS = 'steps: 1000000'
+SLOWER = '  debug: {stepDelaySeconds: 0.005}\n'
 
 # Part of a pod template's spec: puts no two workers of a job on one node.
 SPREAD = '''        topologySpreadConstraints:
@@ -60,7 +61,7 @@ class TrainingTest(NodeCase):
         for before, after in (('name: first-job', 'name: tls'), ('steps: 2000', ENDLESS)):
             self.assertIn(before, manifest)
             manifest = manifest.replace(before, after)
-        self.kubectl('apply', '-f', '-', stdin=manifest)
+        self.kubectl('apply', '-f', '-', stdin=manifest + SLOWER)
         wait_for('it trains', lambda: self.status('tls').get('summary') == 'Training', 120)
         self.wait_for_steps('tls', 20)
         self.assertEqual(self.status('tls')['tls'], 'Enabled')
@@ -91,7 +92,7 @@ class TrainingTest(NodeCase):
                               ('  worker:\n    replicas: 2\n    template:\n      spec:\n', '  worker:\n    replicas: 2\n    template:\n      spec:\n' + SPREAD)):
             self.assertIn(before, manifest)
             manifest = manifest.replace(before, after)
-        self.kubectl('apply', '-f', '-', stdin=manifest)
+        self.kubectl('apply', '-f', '-', stdin=manifest + SLOWER)
         self.wait_for_steps('hybrid', 50)
         nodes = {self.pod(f'hybrid-worker-{i}')['spec']['nodeName'] for i in range(2)}
         self.assertEqual(len(nodes), 2, 'the workers are on two nodes')

@@ -1,5 +1,5 @@
-#ifndef SLUICE_OPERATOR_KUBE_SELECTOR_H_
-#define SLUICE_OPERATOR_KUBE_SELECTOR_H_
+#ifndef SLUICE_OPERATOR_KUBE_FAKE_SELECTOR_H_
+#define SLUICE_OPERATOR_KUBE_FAKE_SELECTOR_H_
 
 #include <map>
 #include <string>
@@ -47,4 +47,4 @@ class FieldSelector {
 
 }  // namespace sluice::kube
 
-#endif  // SLUICE_OPERATOR_KUBE_SELECTOR_H_
+#endif  // SLUICE_OPERATOR_KUBE_FAKE_SELECTOR_H_

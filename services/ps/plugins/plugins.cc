@@ -1,8 +1,7 @@
-// An optimizer from a shared library (include/sluice/optimizer_plugin.h).
+#include "services/ps/plugins/plugins.h"
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -20,12 +19,10 @@
 #include "include/sluice/optimizer_plugin.h"
 #include "proto/job.pb.h"
 #include "services/ps/optimizer/optimizer.h"
-#include "services/ps/optimizer/registry.h"
 
-namespace sluice::optimizer_internal {
+namespace sluice {
 namespace {
 
-constexpr char kPathVariable[] = "SLUICE_PLUGIN_PATH";
 constexpr const char* kDirectories[] = {"/usr/local/lib/sluice", "/usr/lib/sluice"};
 constexpr size_t kMaxSlotName = 64;
 
@@ -80,22 +77,18 @@ absl::Status Refusal(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("optimizer.library: ", what));
 }
 
-absl::StatusOr<std::string> Find(const std::string& name) {
+absl::StatusOr<std::string> Find(const std::string& name,
+                                 const std::vector<std::string>& directories) {
   if (name.empty() || absl::StrContains(name, '/')) {
     return Refusal(absl::StrCat("`", name, "` is not the name of a library"));
   }
-  std::vector<std::string> directories;
-  if (const char* variable = std::getenv(kPathVariable); variable != nullptr) {
-    directories = absl::StrSplit(variable, ':', absl::SkipEmpty());
-  }
-  for (const char* directory : kDirectories) directories.emplace_back(directory);
   for (const std::string& directory : directories) {
     std::string path = absl::StrCat(directory, "/lib", name, ".so");
     std::error_code error;
     if (std::filesystem::exists(path, error)) return path;
   }
   return Refusal(absl::StrCat("there is no lib", name, ".so in ", absl::StrJoin(directories, ", "),
-                              "; put it there, or name its directory in ", kPathVariable));
+                              "; put it there, or name its directory in ", kPluginPathVariable));
 }
 
 absl::StatusOr<const SluiceOptimizerPlugin*> Load(const std::string& path) {
@@ -138,10 +131,9 @@ absl::StatusOr<std::vector<SlotSpec>> SlotsOf(const SluiceOptimizerPlugin& plugi
   return slots;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Optimizer>> MakePlugin(const v1::OptimizerSpec& spec) {
-  absl::StatusOr<std::string> path = Find(spec.library());
+absl::StatusOr<std::unique_ptr<Optimizer>> Open(const v1::OptimizerSpec& spec,
+                                                const std::vector<std::string>& directories) {
+  absl::StatusOr<std::string> path = Find(spec.library(), directories);
   if (!path.ok()) return path.status();
   absl::StatusOr<const SluiceOptimizerPlugin*> plugin = Load(*path);
   if (!plugin.ok()) return plugin.status();
@@ -169,4 +161,12 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakePlugin(const v1::OptimizerSpec& s
   return std::make_unique<PluginOptimizer>(*plugin, optimizer, *std::move(slots));
 }
 
-}  // namespace sluice::optimizer_internal
+}  // namespace
+
+OptimizerLibraries LibrariesIn(absl::string_view path) {
+  std::vector<std::string> directories = absl::StrSplit(path, ':', absl::SkipEmpty());
+  for (const char* directory : kDirectories) directories.emplace_back(directory);
+  return [directories](const v1::OptimizerSpec& spec) { return Open(spec, directories); };
+}
+
+}  // namespace sluice

@@ -1,4 +1,4 @@
-#include "operator/kube/selector.h"
+#include "operator/kube/fake/selector.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,8 @@
+#include "services/ps/plugins/plugins.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -26,8 +27,8 @@ class PluginTest : public testing::Test {
     std::filesystem::create_directories(directory_);
     std::ofstream(directory_ + "/libtext.so") << "this is not a library";
     const std::string path =
-        absl::StrCat("examples/plugins/lion:services/ps/optimizer/testing:", directory_);
-    setenv("SLUICE_PLUGIN_PATH", path.c_str(), 1);
+        absl::StrCat("examples/plugins/lion:services/ps/plugins/testing:", directory_);
+    libraries_ = LibrariesIn(path);
   }
 
   static v1::OptimizerSpec SpecOf(const std::string& library) {
@@ -38,14 +39,15 @@ class PluginTest : public testing::Test {
     return spec;
   }
 
-  static std::string Refusal(const v1::OptimizerSpec& spec) {
-    const auto optimizer = MakeOptimizer(spec);
+  std::string Refusal(const v1::OptimizerSpec& spec) const {
+    const auto optimizer = MakeOptimizer(spec, libraries_);
     if (optimizer.ok()) return "it is accepted";
     EXPECT_EQ(optimizer.status().code(), absl::StatusCode::kInvalidArgument);
     return absl::StrCat(optimizer.status().message());
   }
 
   std::string directory_;
+  OptimizerLibraries libraries_;
 };
 
 template <typename T>
@@ -71,7 +73,7 @@ TEST_F(PluginTest, AppliesLibrarysRuleWithJobsParametersAndKeepsItsStateInSlots)
   (*spec.mutable_parameters())["beta1"] = 0.5;
   (*spec.mutable_parameters())["beta2"] = 0.75;
   (*spec.mutable_parameters())["weight_decay"] = 0.5;
-  const auto optimizer = MakeOptimizer(spec);
+  const auto optimizer = MakeOptimizer(spec, libraries_);
   ASSERT_TRUE(optimizer.ok()) << optimizer.status();
   ASSERT_EQ((*optimizer)->slots().size(), 1u);
   EXPECT_EQ((*optimizer)->slots()[0].name, "exp_avg");
@@ -88,7 +90,7 @@ TEST_F(PluginTest, AppliesLibrarysRuleWithJobsParametersAndKeepsItsStateInSlots)
 }
 
 TEST_F(PluginTest, WritesNextVersionIntoNewBuffers) {
-  const auto optimizer = MakeOptimizer(SpecOf("three_slots"));
+  const auto optimizer = MakeOptimizer(SpecOf("three_slots"), libraries_);
   ASSERT_TRUE(optimizer.ok()) << optimizer.status();
   const std::vector<float> before = {1, 2}, gradient = {10, 20};
   const std::vector<std::vector<float>> slots = {{100, 101}, {200, 201}, {300, 301}};
@@ -116,7 +118,7 @@ TEST_F(PluginTest, WritesNextVersionIntoNewBuffers) {
 }
 
 TEST_F(PluginTest, UpdatesHalfPrecisionParametersInFloat) {
-  const auto optimizer = MakeOptimizer(SpecOf("lion"));
+  const auto optimizer = MakeOptimizer(SpecOf("lion"), libraries_);
   ASSERT_TRUE(optimizer.ok()) << optimizer.status();
   Tensor<BFloat16> tensor{std::vector<BFloat16>(3000), std::vector<float>(3000, 1),
                           std::vector<float>(3000)};
@@ -130,9 +132,15 @@ TEST_F(PluginTest, UpdatesHalfPrecisionParametersInFloat) {
 }
 
 TEST_F(PluginTest, ParameterGroupsUseTheLibrarysOptimizer) {
-  const auto groups = ParameterGroups::Create(SpecOf("lion"));
+  const auto groups = ParameterGroups::Create(SpecOf("lion"), libraries_);
   ASSERT_TRUE(groups.ok()) << groups.status();
   EXPECT_EQ(groups->For("fc1.weight").optimizer->slots()[0].name, "exp_avg");
+}
+
+TEST_F(PluginTest, ProcessThatOpensNoLibrariesSaysSo) {
+  const auto optimizer = MakeOptimizer(SpecOf("lion"));
+  EXPECT_THAT(std::string(optimizer.status().message()),
+              HasSubstr("optimizer.library: this process opens no libraries"));
 }
 
 TEST_F(PluginTest, ErrorNamesMissingLibraryAndSearchedDirectories) {

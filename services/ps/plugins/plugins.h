@@ -1,0 +1,20 @@
+// Optimizers from shared libraries (include/sluice/optimizer_plugin.h), for the programs that open
+// them. The shard's core gets them as a function and opens no file itself.
+#ifndef SLUICE_SERVICES_PS_PLUGINS_PLUGINS_H_
+#define SLUICE_SERVICES_PS_PLUGINS_PLUGINS_H_
+
+#include "absl/strings/string_view.h"
+#include "services/ps/optimizer/optimizer.h"
+
+namespace sluice {
+
+inline constexpr char kPluginPathVariable[] = "SLUICE_PLUGIN_PATH";
+
+// Finds lib<library>.so in the directories of `path` (the variable's value: separated by colons;
+// may be empty), then in /usr/local/lib/sluice and /usr/lib/sluice. A library is never closed.
+// INVALID_ARGUMENT says what is wrong with the library or with its parameters.
+OptimizerLibraries LibrariesIn(absl::string_view path);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_PS_PLUGINS_PLUGINS_H_

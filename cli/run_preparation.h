@@ -10,7 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "cli/common/environment.h"
+#include "cli/common/job_result.h"
+#include "cli/common/run_flags.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
 #include "operator/api/resume.h"
@@ -20,23 +21,6 @@
 #include "services/checkpoint/existing_job.h"
 
 namespace sluice::cli {
-
-struct RunFlags {
-  std::string manifest;
-  std::string state_directory = ".sluice";
-  std::string program_directory;  // empty: the environment's
-  std::string output = "text";
-  std::string log_level;  // empty: debug with `verbose`, else info
-  std::optional<uint32_t> workers;
-  std::optional<uint32_t> shards;
-  int port = 0;
-  bool fresh = false;
-  bool yes = false;
-  bool take_over = false;
-  bool dry_run = false;
-  bool quiet = false;
-  bool verbose = false;
-};
 
 // The manifest with the flags' changes. INVALID_ARGUMENT with every problem.
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
@@ -77,7 +61,7 @@ struct PreparedRun {
   bool resumed = false;
   std::vector<api::ManifestChange> changes;  // accepted changes
   // Set if the job has already finished and nothing is to be done.
-  std::optional<local::JobResult> finished;
+  std::optional<JobResult> finished;
 };
 
 // Whether the started job may continue with this manifest: FAILED_PRECONDITION names each field

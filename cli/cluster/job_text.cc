@@ -39,7 +39,6 @@ struct Summary {
 // The values of status.summary; any other value is the reason why pods wait.
 constexpr Summary kSummaries[] = {
     {"Starting", Phase::STARTING, ""},
-    {"Initializing", Phase::INITIALIZING, ""},
     {"Training", Phase::TRAINING, ""},
     {"Evaluating", Phase::EVALUATING, ""},
     {"Saving", Phase::SAVING, ""},
@@ -241,12 +240,7 @@ std::string StateLine(const Json& job) {
   if (!outcome.has_value()) return ProgressLine(view);
   std::string text = GetString(job, {"status", "summary"});
   if (text.empty()) text = PhaseText(view.progress.phase());
-  if (view.has_progress) {
-    absl::StrAppend(&text, " at step ", CountText(view.progress.step()));
-    if (view.progress.total_steps() > 0) {
-      absl::StrAppend(&text, " of ", CountText(view.progress.total_steps()));
-    }
-  }
+  if (view.has_progress) absl::StrAppend(&text, " at ", StepText(view.progress));
   const std::string metric = GetString(job, {"status", "training", "metric"});
   if (!metric.empty()) absl::StrAppend(&text, ", ", metric);
   if (!outcome->reason.empty()) absl::StrAppend(&text, ": ", outcome->reason);

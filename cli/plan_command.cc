@@ -86,7 +86,7 @@ absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, cons
        {own.empty() ? directory.checkpoints() : own, job.checkpoint().restore_from()}) {
     if (path.empty()) continue;
     const absl::StatusOr<RestoreSource> source = FindRestoreSource(environment.files, path);
-    if (source.ok()) return source->manifest.table();
+    if (source.ok()) return source->checkpoint_index.table();
     if (!absl::IsNotFound(source.status())) return source.status();
   }
   return absl::InvalidArgumentError(

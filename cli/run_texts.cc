@@ -96,9 +96,9 @@ int ReportFinished(const Environment& environment, const RunFlags& flags,
   const auto storage =
       MakeLocalStorage(environment.files, checkpoints, absl::StrCat("cli-", getpid()));
   if (const auto point = FindRestorePoint(*storage); point.ok() && point->found) {
-    *progress.mutable_checkpoint()->mutable_last() = point->manifest.checkpoint();
+    *progress.mutable_checkpoint()->mutable_last() = point->checkpoint_index.checkpoint();
     progress.mutable_checkpoint()->set_directory(
-        JoinPath(checkpoints, CheckpointDirectory(point->manifest.checkpoint())));
+        JoinPath(checkpoints, CheckpointDirectory(point->checkpoint_index.checkpoint())));
   }
 
   SummaryFacts facts;

@@ -13,8 +13,7 @@
 // number), so that messages of an older coordinator that are still under way are refused (R1).
 //
 //   start:     ReadStorage -> shards and a worker have come -> ClaimAttempt -> PrepareState (and
-//   Initialize)
-//              -> StateReady from all shards -> first view
+//              Initialize) -> StateReady from all shards -> first view
 //   each view: Pause -> PauseReply of all shards -> Install -> Installed; NewView to the workers
 //   a shard's death: the same as start, with the processes that live
 //   end:       last version committed -> last evaluation, last checkpoint -> end record -> Finish

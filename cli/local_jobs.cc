@@ -32,9 +32,8 @@ std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
                     absl::FormatTime(absl::RFC3339_sec, result->ended, absl::UTCTimeZone()));
   }
   if (job.ok()) {
-    const std::string& chosen = job->spec.checkpoint().directory();
-    const std::string checkpoint_directory = chosen.empty() ? directory.checkpoints() : chosen;
-    const absl::StatusOr<std::string> newest = NewestCheckpoint(checkpoint_directory, files);
+    const absl::StatusOr<std::string> newest =
+        NewestCheckpoint(directory.CheckpointsOf(job->spec), files);
     if (newest.ok() && !newest->empty()) {
       lines.push_back("  newest checkpoint: " + *newest);
       lines.push_back(absl::StrCat("  model: sluice export ", name, " -o ", name, ".safetensors"));

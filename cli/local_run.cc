@@ -98,11 +98,6 @@ class Listener final : public local::JobListener {
   std::set<policy::Replica> replicas_;             // of processes that have ended
 };
 
-std::vector<std::string> ProgramDirectories(const Environment& environment, const RunFlags& flags) {
-  if (!flags.program_directory.empty()) return {flags.program_directory};
-  return environment.program_directories;
-}
-
 DisplayOptions DisplayOptionsOf(const RunFlags& flags, const v1::JobSpec& job) {
   DisplayOptions options;
   options.job = job.name();
@@ -208,7 +203,7 @@ int RunOnThisMachine(const Environment& environment, const RunFlags& flags) {
   if (job->suspend && !flags.dry_run) return ReportSuspended(environment, flags, job->spec.name());
 
   const absl::StatusOr<local::Programs> programs =
-      FindPrograms(ProgramDirectories(environment, flags), job->spec);
+      FindPrograms(environment, flags.program_directory, job->spec);
   if (flags.dry_run) {
     return programs.ok() ? DryRun(environment, flags, *job, *programs)
                          : Complain(environment, programs.status());

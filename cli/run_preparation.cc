@@ -134,9 +134,11 @@ constexpr Program kPrograms[] = {
 constexpr Program kComputingShard = {v1::SHARD, "sluice-ps-torch", "services/execution/shard",
                                      &local::Programs::shard};
 
-absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& directories,
+absl::StatusOr<local::Programs> FindAll(const Environment& environment, const std::string& chosen,
                                         absl::Span<const v1::Role> roles,
                                         absl::Span<const Program> programs) {
+  std::vector<std::string> directories = environment.program_directories;
+  if (!chosen.empty()) directories = {chosen};
   local::Programs found;
   for (const Program& program : programs) {
     if (std::find(roles.begin(), roles.end(), program.role) == roles.end()) continue;
@@ -177,9 +179,7 @@ bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& direc
                 FileSystem* files) {
   const absl::StatusOr<JobResult> result = directory.ReadResult();
   if (result.ok() && result->outcome.kind == policy::OutcomeKind::kSucceeded) return true;
-  const std::string& own = before.spec.checkpoint().directory();
-  const absl::StatusOr<bool> holds =
-      HoldsCheckpoint(own.empty() ? directory.checkpoints() : own, files);
+  const absl::StatusOr<bool> holds = HoldsCheckpoint(directory.CheckpointsOf(before.spec), files);
   return !holds.ok() || *holds;
 }
 
@@ -188,20 +188,21 @@ std::vector<v1::Role> RolesOf(const v1::JobSpec& job) {
   return {v1::COORDINATOR, v1::SHARD, v1::WORKER};
 }
 
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
+                                             const std::string& directory,
                                              absl::Span<const v1::Role> roles) {
-  return FindAll(directories, roles, kPrograms);
+  return FindAll(environment, directory, roles, kPrograms);
 }
 
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
-                                             const v1::JobSpec& job) {
+absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
+                                             const std::string& directory, const v1::JobSpec& job) {
   std::vector<Program> programs(std::begin(kPrograms), std::end(kPrograms));
   if (job.training().execution() == v1::TrainingSpec::SERVER) {
     for (Program& program : programs) {
       if (program.role == v1::SHARD) program = kComputingShard;
     }
   }
-  return FindAll(directories, RolesOf(job), programs);
+  return FindAll(environment, directory, RolesOf(job), programs);
 }
 
 absl::Status CheckPortIsFree(int port) {
@@ -243,9 +244,7 @@ absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
                                          const local::JobDirectory& directory, FileSystem* files) {
   v1::JobSpec spec = job;
   spec.set_uid(NewUid());
-  if (spec.checkpoint().directory().empty()) {
-    spec.mutable_checkpoint()->set_directory(directory.checkpoints());
-  }
+  spec.mutable_checkpoint()->set_directory(directory.CheckpointsOf(spec));
   const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(
       files, spec.checkpoint().directory(), absl::StrCat("cli-", RandomIncarnation()));
   absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage, spec);
@@ -323,7 +322,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   if (absl::Status status = directory->WriteJob(run.job); !status.ok()) return status;
   if (absl::Status status = directory->RemoveResult(); !status.ok()) return status;
   v1::CheckpointSpec& checkpoint = *run.job.spec.mutable_checkpoint();
-  if (checkpoint.directory().empty()) checkpoint.set_directory(directory->checkpoints());
+  checkpoint.set_directory(directory->CheckpointsOf(run.job.spec));
   // Only this start replaces: the same command without --fresh continues.
   if (fresh) checkpoint.set_on_existing(v1::CheckpointSpec::REPLACE);
   return run;

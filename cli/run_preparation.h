@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "cli/common/environment.h"
 #include "cli/common/job_result.h"
 #include "cli/common/run_flags.h"
 #include "cli/local/job_directory.h"
@@ -30,15 +31,17 @@ absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
 bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
                 FileSystem* files);
 
-// The programs of these roles; the other paths stay empty. NOT_FOUND names the missing program and
-// the directories that were searched.
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+// The programs of these roles in `directory` (--bin-dir) or, if it is empty, in the environment's
+// directories; the other paths stay empty. NOT_FOUND names the missing program and the directories
+// that were searched.
+absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
+                                             const std::string& directory,
                                              absl::Span<const v1::Role> roles);
 
 // The programs of a job. If the shards compute its layers (training.execution: Server), theirs is
 // sluice-ps-torch.
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
-                                             const v1::JobSpec& job);
+absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
+                                             const std::string& directory, const v1::JobSpec& job);
 
 // The roles whose programs a job needs: a job whose worker is its own command needs neither
 // sluice-worker nor LibTorch.

@@ -91,8 +91,7 @@ int ReportFinished(const Environment& environment, const RunFlags& flags,
   absl::StrAppend(&text, "; there is nothing to do. --fresh starts over.");
 
   progress.set_phase(v1::JobProgress::SUCCEEDED);
-  const std::string& named = job.spec.checkpoint().directory();
-  const std::string checkpoints = named.empty() ? directory.checkpoints() : named;
+  const std::string checkpoints = directory.CheckpointsOf(job.spec);
   const auto storage =
       MakeLocalStorage(environment.files, checkpoints, absl::StrCat("cli-", getpid()));
   if (const auto point = FindRestorePoint(*storage); point.ok() && point->found) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -88,6 +89,18 @@ std::string MessageOf(const Json& job, absl::string_view type, absl::string_view
 }
 
 }  // namespace
+
+PodStatuses ReadPods(const std::vector<Json>& pods, const std::string& uid) {
+  PodStatuses statuses;
+  for (const Json& pod : pods) {
+    if (kube::ControllerUidOf(pod) != uid) continue;
+    std::optional<reconciler::PodStatus> status = reconciler::ReadPod(pod);
+    if (!status.has_value()) continue;
+    const std::string name = status->name;
+    statuses.emplace(name, *std::move(status));
+  }
+  return statuses;
+}
 
 bool HasProgress(const Json& job) { return Has(job, {"status", "training", "step"}); }
 
@@ -210,8 +223,7 @@ ProcessState StateOf(const reconciler::PodStatus& pod, bool training) {
   return {absl::StrCat(word, at), Tone::kGood};
 }
 
-std::map<policy::Replica, ProcessState> StatesOf(
-    const std::map<std::string, reconciler::PodStatus>& pods, const Json& job) {
+std::map<policy::Replica, ProcessState> StatesOf(const PodStatuses& pods, const Json& job) {
   const bool training = ProgressOf(job).phase() == Phase::TRAINING;
   std::map<policy::Replica, const reconciler::PodStatus*> newest;
   for (const auto& [name, pod] : pods) {
@@ -223,7 +235,7 @@ std::map<policy::Replica, ProcessState> StatesOf(
   return states;
 }
 
-JobSummary ViewOf(const Json& job, const std::map<std::string, reconciler::PodStatus>& pods) {
+JobSummary ViewOf(const Json& job, const PodStatuses& pods) {
   JobSummary view;
   view.name = kube::KeyOf(job).name;
   view.has_progress = HasProgress(job);

@@ -105,6 +105,11 @@ std::string JobDirectory::LogFile(const policy::Replica& replica) const {
   return JoinPath(logs(), absl::StrCat(policy::ReplicaName(replica), ".log"));
 }
 
+std::string JobDirectory::CheckpointsOf(const v1::JobSpec& job) const {
+  const std::string& named = job.checkpoint().directory();
+  return named.empty() ? checkpoints() : named;
+}
+
 absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
   if (absl::Status status = files_->CreateDirectories(path_); !status.ok()) return status;
   const std::string file = JoinPath(path_, "lock");

@@ -22,6 +22,7 @@
 #include "cli/common/job_result.h"
 #include "operator/api/training_job.h"
 #include "operator/policy/policy.h"
+#include "proto/job.pb.h"
 #include "services/common/file_util.h"
 
 namespace sluice::local {
@@ -51,6 +52,8 @@ class JobDirectory {
   // The file with the run's secret, which its processes and clients present (mode 0600).
   std::string SecretFile() const { return JoinPath(run(), "secret"); }
   std::string checkpoints() const { return JoinPath(path_, "checkpoints"); }
+  // The directory of the job's checkpoints: the one that it names, or else checkpoints().
+  std::string CheckpointsOf(const v1::JobSpec& job) const;
   std::string LogFile(const policy::Replica& replica) const;
 
   // Creates the directory if it is missing, and takes the lock. ABORTED if and only if another

@@ -29,6 +29,7 @@ except ImportError:
 
 ROOT = pathlib.Path(__file__).absolute().parent.parent
 MODES = ('Synchronous', 'BoundedStaleness', 'Asynchronous')
+COLORS = ('#0072b2', '#e69f00', '#009e73')  # distinguishable with colour blindness (Okabe and Ito)
 INTERRUPTED = 130  # exit code of `sluice run` after Ctrl-C
 
 
@@ -175,9 +176,9 @@ def draw(runs, path):
     axes = drawing.subplots(1, 2)
     metric = runs[0]['metric']
     for axis, field, name in zip(axes, ('seconds', 'samples'), ('seconds of training', 'samples trained on')):
-        for run in runs:
+        for run, color in zip(runs, COLORS):
             axis.plot([point[field] for point in run['evaluations']], [point['value'] for point in run['evaluations']],
-                      label=f'{run["mode"]}: {run["samplesPerSecond"]:.0f} samples/s')
+                      color=color, label=f'{run["mode"]}: {run["samplesPerSecond"]:.0f} samples/s')
         axis.set(xlabel=name, ylabel='accuracy, %' if metric == 'accuracy' else metric)
         axis.grid(True)
     axes[0].legend()

@@ -109,9 +109,9 @@ SummaryFacts FactsOf(const Json& job, const policy::Outcome& outcome, const Clus
 }
 
 // Reports a job that had ended before it was applied again.
-int SayEnded(const Environment& environment, const ClusterRunFlags& flags,
-             const kube::ObjectKey& key, const Json& job, const policy::Outcome& outcome,
-             RunDisplay* display) {
+int ReportEnded(const Environment& environment, const ClusterRunFlags& flags,
+                const kube::ObjectKey& key, const Json& job, const policy::Outcome& outcome,
+                RunDisplay* display) {
   const bool succeeded = outcome.kind == policy::OutcomeKind::kSucceeded;
   const std::string text =
       absl::StrCat("Job ", key.name, " has already ended: ", StateLine(job),
@@ -228,7 +228,7 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
 
   const std::optional<policy::Outcome> outcome = OutcomeOf(applied.job);
   const bool over = outcome.has_value() && outcome->kind != policy::OutcomeKind::kSuspended;
-  if (over) return SayEnded(environment, flags, key, applied.job, *outcome, display.get());
+  if (over) return ReportEnded(environment, flags, key, applied.job, *outcome, display.get());
   display->Note(absl::StrCat("Job ", key.name, " in namespace ", key.ns, " of context ",
                              connection.config.context, " ",
                              ChangeText(applied.change, flags.dry_run)));

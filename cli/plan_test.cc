@@ -87,7 +87,7 @@ TEST(Plan, CountsRowsInsteadOfTheTable) {
   }
 }
 
-TEST(Plan, WorkersThatSumAmongEachOtherPushOneGradientTogether) {
+TEST(Plan, WorkersThatSumAmongThemselvesPushOneGradient) {
   v1::JobSpec job = Job();
   const auto before = MakePlan(job, Table(), {}, {});
   job.mutable_training()->mutable_dense()->set_aggregation(v1::TrainingSpec::Dense::ALL_REDUCE);

@@ -109,10 +109,10 @@ std::vector<EndOfPod> EndsOfPods() {
 }
 
 TEST(FailuresPage, StatesWhetherEachEndOfPodCounts) {
-  std::map<std::string, std::string> told;
+  std::map<std::string, std::string> documented;
   for (const auto& row : TableBelow(Page("kubernetes.md"), "Ends of pods")) {
     for (absl::string_view reason : absl::StrSplit(row[0], ", ")) {
-      told[std::string(reason)] = row[1];
+      documented[std::string(reason)] = row[1];
     }
   }
 
@@ -124,7 +124,7 @@ TEST(FailuresPage, StatesWhetherEachEndOfPodCounts) {
     std::string what = "no";
     if (of_shard == "ProcessFailed") what = "the job fails";
     if (of_shard == "BackoffLimitExceeded") what = "yes";
-    EXPECT_EQ(told[end.name], what) << end.name;
+    EXPECT_EQ(documented[end.name], what) << end.name;
     EXPECT_EQ(worker.EndOfTheJob() == "ProcessFailed", what == "the job fails") << end.name;
     EXPECT_EQ(worker.After().worker_deaths.size(), what == "yes" ? 1u : 0u) << end.name;
     // If a restart may help, a process that was never ready is restarted without limit.
@@ -133,7 +133,7 @@ TEST(FailuresPage, StatesWhetherEachEndOfPodCounts) {
     }
   }
 
-  for (const auto& [name, what] : told) EXPECT_TRUE(known.count(name)) << name;
+  for (const auto& [name, what] : documented) EXPECT_TRUE(known.count(name)) << name;
 }
 
 std::set<std::string> EndsOfJobs() {
@@ -165,11 +165,11 @@ std::set<std::string> EndsOfJobs() {
 }
 
 TEST(FailuresPage, ListsExactlyTheEndsOfJobs) {
-  std::set<std::string> told;
+  std::set<std::string> documented;
   for (const auto& row : TableBelow(Page("kubernetes.md"), "Ends of jobs")) {
-    for (absl::string_view reason : absl::StrSplit(row[0], ", ")) told.emplace(reason);
+    for (absl::string_view reason : absl::StrSplit(row[0], ", ")) documented.emplace(reason);
   }
-  EXPECT_EQ(told, EndsOfJobs());
+  EXPECT_EQ(documented, EndsOfJobs());
 
   std::set<std::string> of_condition;
   for (const auto& row : TableBelow(Page("operator.md"), "| condition | True when | reasons ")) {

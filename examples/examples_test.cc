@@ -31,7 +31,7 @@ TEST(Examples, AreAllValid) {
   }
 }
 
-TEST(Examples, HaveNamesOfTheirOwnSoThatAllCanRunSideBySide) {
+TEST(Examples, HaveUniqueNamesSoAllCanRunAtTheSameTime) {
   std::set<std::string> names;
   for (const std::string& path : Examples()) {
     const absl::StatusOr<TrainingJob> job = ReadManifest(path);
@@ -40,7 +40,7 @@ TEST(Examples, HaveNamesOfTheirOwnSoThatAllCanRunSideBySide) {
   }
 }
 
-TEST(Examples, TheirNormalFormIsTheSameJob) {
+TEST(Examples, NormalFormIsTheSameJob) {
   for (const std::string& path : Examples()) {
     const absl::StatusOr<TrainingJob> job = ReadManifest(path);
     ASSERT_TRUE(job.ok());

@@ -1,8 +1,9 @@
-"""Writes what two of the examples need and no Debian package has: `make_data.py DIRECTORY`.
+"""Writes the data of two examples that no Debian package has: `make_data.py DIRECTORY`.
 
-adult/train.csv and adult/test.csv are made-up people in the columns of the UCI Adult census data, for adult-csv.yaml; net.pt is a small network as a
-TorchScript file, for torchscript.yaml. torchscript.yaml says how PyTorch writes such a file; here a few lines do, because PyTorch for Python is not
-among the packages that Sluice needs. The same bytes every time.
+adult/train.csv and adult/test.csv are for adult-csv.yaml: generated people, with the columns of the UCI Adult census data.
+net.pt is for torchscript.yaml: a small network as a TorchScript file. torchscript.yaml shows how PyTorch writes such a file;
+this script writes it itself, because PyTorch for Python is not among the packages that Sluice needs. The output is always the
+same, byte for byte.
 """
 import array
 import csv

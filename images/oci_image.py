@@ -3,13 +3,13 @@
 
     oci_image.py --output x.tar --reference localhost/x:1 [--program SOURCE[:PATH]]... [--copy SOURCE:PATH]...
                  [--tree DIRECTORY[:PATH]]... [--link TARGET:PATH]... [--env NAME=VALUE]... [--user UID[:GID]] -- ENTRYPOINT...
-    oci_image.py --rootfs DIRECTORY [--program …]…       only the files, into a directory: what the Dockerfile copies
+    oci_image.py --rootfs DIRECTORY [--program …]…       only the files, into a directory: for the Dockerfile
 
-A program comes with the shared libraries that it needs. Libraries and base directories make one layer, the rest another: images
-with the same libraries share that layer. Times are 0 and owners are root, so the same files give the same image.
+A program is packed with the shared libraries that it needs. Libraries and base directories are one layer, all other files another,
+so images with the same libraries share that layer. Times are 0 and owners are root, so the same files produce the same image.
 
 The archive is an OCI layout, which `ctr images import`, `podman load`, `skopeo copy oci-archive:…` and `docker load` (from
-version 25) take.
+version 25) accept.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MANIFEST_TYPE = 'application/vnd.oci.image.manifest.v1+json'
 
 
 class Layer:
-    """A tar archive in which directories come before what is in them, and each path comes once."""
+    """A tar archive in which each path occurs once, and a directory precedes its entries."""
 
     def __init__(self):
         self._file = tempfile.TemporaryFile()
@@ -77,7 +77,7 @@ class Layer:
             self.directory('/'.join(parts[:count]))
 
     def bytes(self):
-        """The whole archive; nothing can be added any more. Empty if nothing was."""
+        """Closes the archive and returns it; empty if it has no entries."""
         if not self._paths:
             return b''
         self._tar.close()
@@ -86,7 +86,7 @@ class Layer:
 
 
 class Files:
-    """What goes into an image: the layer of libraries, and the layer of everything else."""
+    """The layers of an image: one for libraries, one for all other files."""
 
     def __init__(self, stand_ins='', strip=False):
         self.libraries = Layer()
@@ -95,7 +95,7 @@ class Files:
         self._strip = strip
         for path in ('usr', 'usr/lib', 'usr/lib64', 'usr/bin', 'etc'):
             self.libraries.directory(path)
-        # As Debian has it: the loader is named by /lib64, libraries may be by /lib.
+        # As in Debian: programs name the loader by /lib64, and libraries may be named by /lib.
         self.libraries.link('usr/lib', 'lib')
         self.libraries.link('usr/lib64', 'lib64')
         self.libraries.directory('tmp', 0o1777)
@@ -107,10 +107,10 @@ class Files:
         environment = dict(os.environ)
         if self._stand_ins:
             environment['LD_LIBRARY_PATH'] = self._stand_ins
-        told = subprocess.run(['ldd', program], capture_output=True, text=True, env=environment).stdout
-        if 'not found' in told:
-            sys.exit(f'{program} needs libraries that are not here:\n{told}')
-        for library in sorted(set(re.findall(r'(?:=> )?(/\S+) \(0x', told))):  # none of a static program
+        libraries = subprocess.run(['ldd', program], capture_output=True, text=True, env=environment).stdout
+        if 'not found' in libraries:
+            sys.exit(f'{program} needs libraries that are not installed:\n{libraries}')
+        for library in sorted(set(re.findall(r'(?:=> )?(/\S+) \(0x', libraries))):  # a static program has none
             directory = os.path.realpath(os.path.dirname(library))
             if directory == self._stand_ins:
                 directory = LIBRARIES
@@ -125,7 +125,7 @@ class Files:
         self.rest.file(path, self._content(source), os.stat(source).st_mode & 0o755)
 
     def add_tree(self, source, path):
-        """A directory with all below it, and the libraries that extension modules in it need."""
+        """Adds a directory with its entries, and the libraries that extension modules in it need."""
         for directory, directories, files in sorted(os.walk(source)):
             directories[:] = sorted(name for name in directories if name != '__pycache__')
             links = [name for name in directories if os.path.islink(os.path.join(directory, name))]
@@ -168,7 +168,7 @@ def canonical(value):
 
 
 def write_image(arguments, layers):
-    """Writes the OCI layout; returns the sizes of its layers as they are and as they are stored."""
+    """Writes the OCI layout. Returns the sizes of its layers, unpacked and compressed."""
     blobs = {}
 
     def blob(content, **more):

@@ -1,4 +1,4 @@
-"""Images packed by oci_image.py, looked at as a registry or a container runtime would."""
+"""Images packed by oci_image.py, read as a registry or a container runtime reads them."""
 
 import gzip
 import hashlib
@@ -47,12 +47,12 @@ class OciImageTest(unittest.TestCase):
                 found.update({entry.name: entry for entry in tar})
         return found
 
-    def test_the_same_files_give_the_same_image(self):
+    def test_the_same_files_produce_the_same_image(self):
         for name in ('one.tar', 'two.tar'):
             self.pack(name, '--program', '/usr/bin/env', '--', '/usr/bin/env')
         self.assertEqual((self.directory / 'one.tar').read_bytes(), (self.directory / 'two.tar').read_bytes())
 
-    def test_a_program_comes_with_the_libraries_that_it_needs(self):
+    def test_a_program_is_packed_with_the_libraries_that_it_needs(self):
         files = self.files(*self.pack('x.tar', '--program', '/usr/bin/env'))
         self.assertIn('usr/bin/env', files)
         self.assertTrue(any(path.endswith('/libc.so.6') for path in files))
@@ -64,14 +64,14 @@ class OciImageTest(unittest.TestCase):
         self.assertEqual(one['layers'][0], two['layers'][0])
         self.assertNotEqual(one['layers'][1], two['layers'][1])
 
-    def test_the_digests_of_layers_are_those_of_what_they_unpack_to(self):
+    def test_the_digest_of_a_layer_is_that_of_its_unpacked_content(self):
         blobs, manifest = self.pack('x.tar', '--program', '/usr/bin/env', '--compress', 'gzip')
         config = json.loads(blobs[manifest['config']['digest']])
         unpacked = ['sha256:' + hashlib.sha256(gzip.decompress(blobs[layer['digest']])).hexdigest()
                     for layer in manifest['layers']]
         self.assertEqual(config['rootfs']['diff_ids'], unpacked)
 
-    def test_directories_come_before_what_is_in_them(self):
+    def test_directories_precede_their_entries(self):
         tree = self.directory / 'tree/a/b'
         tree.mkdir(parents=True)
         (tree / 'c').write_text('text')

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Prints k8s/sluice.yaml: the chart without dashboards and what only Helm reads, for `kubectl apply -f`.
+# Prints k8s/sluice.yaml for `kubectl apply -f`: the chart without dashboards and without objects that only Helm uses.
 #
 #   k8s/render.sh > k8s/sluice.yaml
 #
-# HELM names another Helm than the one in PATH.
+# HELM: the Helm to use instead of the one in PATH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ cat <<'HEAD'
 #
 #   kubectl apply --server-side -f k8s/sluice.yaml
 #
-# The images are localhost/sluice-*: change them, or have them on every node (docs/kubernetes.md).
+# The images are localhost/sluice-*: change them, or load them on every node (docs/kubernetes.md).
 ---
 apiVersion: v1
 kind: Namespace

@@ -1,4 +1,5 @@
-// The samples are valid, fit the chart's promises, and say what they ask of a node.
+// The samples are valid manifests, have the same training as the examples, and set the resources of
+// their pods.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +35,7 @@ std::vector<std::filesystem::path> Samples() {
   return samples;
 }
 
-TEST(Samples, AreValidJobsWhosePodsSayWhatTheyAskFor) {
+TEST(Samples, AreValidJobsWhosePodsSetRequestsAndLimits) {
   const std::vector<std::filesystem::path> samples = Samples();
   ASSERT_GE(samples.size(), 8);
   for (const std::filesystem::path& path : samples) {
@@ -54,7 +55,7 @@ TEST(Samples, AreValidJobsWhosePodsSayWhatTheyAskFor) {
   }
 }
 
-// A job without shared storage cannot go back to a checkpoint: it must not try.
+// A job without shared storage cannot be restored from a checkpoint, so it must not be.
 TEST(Samples, KeepTheirCheckpointsOnAClaimOrAreNeverRestored) {
   for (const std::filesystem::path& path : Samples()) {
     SCOPED_TRACE(path.string());
@@ -65,7 +66,7 @@ TEST(Samples, KeepTheirCheckpointsOnAClaimOrAreNeverRestored) {
   }
 }
 
-TEST(Samples, HaveNamesOfTheirOwnAndSayWhatTheyAreFor) {
+TEST(Samples, HaveUniqueNamesAndBeginWithAComment) {
   std::vector<std::string> names;
   for (const std::filesystem::path& path : Samples()) {
     SCOPED_TRACE(path.string());
@@ -78,7 +79,8 @@ TEST(Samples, HaveNamesOfTheirOwnAndSayWhatTheyAreFor) {
   EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
 }
 
-// What makes a job the one that it is, apart from which images of the same size it is trained on.
+// The fields that determine the training, except for the data set: samples and examples may train
+// on different images of the same size.
 std::string Training(const api::TrainingJob& job) {
   v1::JobSpec spec;
   *spec.mutable_model() = job.spec.model();
@@ -117,7 +119,7 @@ TEST(Samples, TrainAsTheExamplesDo) {
 }
 
 // `helm test` runs it without claims.
-TEST(Samples, TheJobOfTheChartsTestIsValid) {
+TEST(Samples, TheJobOfHelmTestIsValid) {
   const absl::StatusOr<api::TrainingJob> job =
       api::ReadManifest("helm/sluice/files/helm_test_job.yaml");
   ASSERT_TRUE(job.ok()) << job.status();

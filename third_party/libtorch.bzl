@@ -1,10 +1,10 @@
-"""Chooses the LibTorch that @libtorch stands for, by the environment variable LIBTORCH.
+"""Chooses the LibTorch of @libtorch, by the environment variable LIBTORCH.
 
   unset or "system"   the distribution's (libtorch-dev), headers and libraries under /usr
   "pip"               the one inside the installed Python package `torch`
   "/a/directory"      an unpacked LibTorch: the directory that holds include/ and lib/
 
-The last two may want C++20: add --config=cxx20. Nobody uses @libtorch directly; depend on
+The last two may want C++20: add --config=cxx20. Do not use @libtorch directly; depend on
 //third_party:torch.
 """
 

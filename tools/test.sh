@@ -128,22 +128,26 @@ run_fuzz() {
   fi
 }
 
-# Splits $work/TIER.all into $work/TIER.run and those this machine cannot run, which it counts.
+# Moves the targets with a tag from $work/TIER.run to $work/TIER.TAG.
+take_out() {
+  local tier=$1 tag=$2
+  bazel_query "attr(tags, \"[\\[ ]${tag}[,\\]]\", set($(tr '\n' ' ' <"$work/$tier.run")))" \
+    >"$work/$tier.$tag" 2>/dev/null || true
+  grep -vxFf "$work/$tier.$tag" "$work/$tier.run" >"$work/$tier.rest" || true
+  mv "$work/$tier.rest" "$work/$tier.run"
+}
+
+# Takes what this machine cannot run out of $work/TIER.run, and counts it.
 leave_out_impossible() {
   local tier=$1 tag reason target
-  cp "$work/$tier.all" "$work/$tier.run"
   for tag in requires-root requires-netns requires-cgroups requires-cluster requires-cluster-nodes; do
     reason=$(lacks "$tag")
-    [[ -n $reason ]] || continue
-    bazel_query "attr(tags, \"[\\[ ]${tag}[,\\]]\", set($(tr '\n' ' ' <"$work/$tier.run")))" \
-      >"$work/$tier.$tag" 2>/dev/null || true
+    [[ -n $reason && -s $work/$tier.run ]] || continue
+    take_out "$tier" "$tag"
     while IFS= read -r target; do
       echo "  skipped $target: $reason ($tag)"
       skipped=$((skipped + 1))
     done <"$work/$tier.$tag"
-    grep -vxFf "$work/$tier.$tag" "$work/$tier.run" >"$work/$tier.rest" || true
-    mv "$work/$tier.rest" "$work/$tier.run"
-    [[ -s $work/$tier.run ]] || return 0
   done
 }
 
@@ -160,6 +164,7 @@ run_tests() {
     return
   fi
   before=$skipped
+  cp "$work/$tier.all" "$work/$tier.run"
   leave_out_impossible "$tier"
   if [[ ! -s $work/$tier.run ]]; then
     verdicts[$tier]+="skipped: this machine can run none of its $((skipped - before)) targets"
@@ -167,8 +172,14 @@ run_tests() {
   fi
 
   if [[ $tier == cluster ]]; then
-    # Each test fails without the build; print the reason once here.
-    end_cluster_build || say "cluster: Kubernetes could not be built"
+    end_cluster_build || {
+      say "cluster: FAILED: Kubernetes could not be built; the tests that need it do not run"
+      verdicts[cluster]="FAILED: Kubernetes could not be built; "
+      failed=$((failed + 1))
+      take_out cluster requires-cluster
+      take_out cluster requires-cluster-nodes
+      [[ -s $work/cluster.run ]] || return 0
+    }
     # Bazel's tests have no HOME.
     cluster=(--test_env=CLUSTER_CACHE="${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/cluster}")
   fi

@@ -35,7 +35,7 @@ class Coordinator final : public v1::JobControl::Service {
   grpc::Status OpenSnapshot(grpc::ServerContext* context, const v1::OpenSnapshotRequest*,
                             grpc::ServerWriter<v1::Snapshot>* writer) override {
     const auto peer = security::PeerOf(*context->auth_context());
-    asked_by = peer.has_value() ? peer->ToString() : "anybody";
+    asked_by = peer.has_value() ? peer->ToString() : "no certificate";
     v1::Snapshot snapshot;
     snapshot.set_version(500);
     snapshot.mutable_layout()->set_partitions(1);
@@ -144,9 +144,9 @@ TEST_F(JobCredentialsTest, ReportsThatOneSideUsesPlainText) {
   const auto credentials = ReaderCredentials(connection_, Job(), now_);
   ASSERT_TRUE(credentials.ok()) << credentials.status();
   EXPECT_THAT(Pull(Serve(false), *credentials).status().message(),
-              HasSubstr("(the other side speaks plain text, and this side TLS; look into its "));
+              HasSubstr("(the other side uses plain text, and this side uses TLS; look into its "));
   EXPECT_THAT(Pull(Serve(true), nullptr).status().message(),
-              HasSubstr("(this side speaks plain text, and the other side perhaps TLS; look into"));
+              HasSubstr("(this side uses plain text; the other side may use TLS; look into"));
 }
 
 TEST_F(JobCredentialsTest, ForbiddenSecretErrorShowsRequiredRole) {

@@ -15,7 +15,7 @@ namespace {
 constexpr int kLeftOften = 3;
 
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(200);
-// How often a line of progress is printed without a live view.
+// Without a live view, a line of progress is printed as soon as the pace is known, then this often.
 constexpr absl::Duration kLineInterval = absl::Seconds(10);
 
 class TextDisplay final : public RunDisplay {
@@ -100,10 +100,11 @@ class TextDisplay final : public RunDisplay {
         next_redraw_ = now + kRedrawInterval;
         Redraw();
       }
-    } else if (now >= next_line_ && fresh_ &&
+    } else if (fresh_ && LineIsDue(now) &&
                (view_.progress.phase() == v1::JobProgress::TRAINING ||
                 view_.progress.phase() == v1::JobProgress::EVALUATING)) {
       next_line_ = now + kLineInterval;
+      has_shown_line_ = true;
       fresh_ = false;
       Note(ProgressLine(view_));
     }
@@ -172,6 +173,10 @@ class TextDisplay final : public RunDisplay {
     }
   }
 
+  bool LineIsDue(absl::Time now) const {
+    return now >= next_line_ || (!has_shown_line_ && view_.progress.samples_per_second() > 0);
+  }
+
   void Print(absl::string_view line) {
     Erase();
     *environment_.out << line << "\n";
@@ -216,6 +221,7 @@ class TextDisplay final : public RunDisplay {
   bool fresh_ = false;  // there is progress that was not printed yet
   absl::Time next_redraw_ = absl::InfinitePast();
   absl::Time next_line_;
+  bool has_shown_line_ = false;
 };
 
 }  // namespace

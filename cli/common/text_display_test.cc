@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <csignal>
 #include <map>
 #include <memory>
@@ -13,7 +14,8 @@ namespace {
 
 class FixedClock final : public Clock {
  public:
-  absl::Time Now() const override { return absl::UnixEpoch(); }
+  absl::Time Now() const override { return now; }
+  absl::Time now = absl::UnixEpoch();
 };
 
 class TextDisplayTest : public ::testing::Test {
@@ -85,6 +87,27 @@ TEST_F(TextDisplayTest, ShowsAFailureOnceWithItsRemedy) {
             "Lower the learning rate, set optimizer.clipNorm, look for a division by zero or a "
             "logarithm of 0 in the loss, or let such steps be skipped with training.nonFinite: "
             "Skip.\n");
+}
+
+// A job of a few seconds shows its pace, too.
+TEST_F(TextDisplayTest, PrintsProgressWhenThePaceIsKnownAndEveryTenSecondsAfterwards) {
+  v1::JobProgress progress;
+  progress.set_phase(v1::JobProgress::TRAINING);
+  const auto lines_at = [&](int64_t seconds) {
+    clock.now = absl::FromUnixSeconds(seconds);
+    progress.set_step(progress.step() + 1);
+    display->OnProgress(progress, "");
+    out.str("");
+    display->OnTick({});
+    const std::string text = out.str();
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  EXPECT_EQ(lines_at(1), 0);
+  progress.set_samples_per_second(100);
+  EXPECT_EQ(lines_at(2), 1);
+  EXPECT_EQ(lines_at(3), 0);
+  EXPECT_EQ(lines_at(11), 0);
+  EXPECT_EQ(lines_at(12), 1);
 }
 
 // The terminal has wrapped the lines, so they take more rows.

@@ -101,7 +101,7 @@ TEST_F(ChildProcessesTest, ReportsExitCodesAndSignals) {
   EXPECT_EQ(children_->living(), 0u);
 }
 
-TEST_F(ChildProcessesTest, AppendsLivesToTheLog) {
+TEST_F(ChildProcessesTest, AppendsToTheLogOfEarlierInstances) {
   for (const char* word : {"one", "two"}) {
     ASSERT_TRUE(Shell(absl::StrCat("echo ", word, "; echo error >&2"), "appended").ok());
     WaitForEnd();

@@ -243,7 +243,7 @@ TEST_F(JobDirectoryTest, ReadsTheLastLinesOfALog) {
   EXPECT_THAT(LastLines(log, 2), ElementsAre("only"));
 }
 
-TEST_F(JobDirectoryTest, ReadsOnlyLinesOfTheNewestLife) {
+TEST_F(JobDirectoryTest, ReadsOnlyLinesOfTheNewestInstance) {
   ASSERT_TRUE(files_->CreateDirectories(state_).ok());
   const std::string log = JoinPath(state_, "log");
   std::ofstream(log) << "first\n";

@@ -1,5 +1,5 @@
 """A multilayer perceptron on synthetic images, with Sluice: `sluice run mnist.yaml`. Optimizer,
-batch size and epochs stand in mnist.yaml; mnist_plain.py is the same in plain PyTorch."""
+batch size and epochs are in mnist.yaml; mnist_plain.py is the same in plain PyTorch."""
 
 import sluice
 import torch

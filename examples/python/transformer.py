@@ -74,7 +74,7 @@ def read_text():
 
 def main():
     job = sluice.join()
-    torch.manual_seed(job.seed)  # whoever is asked brings the same initial values
+    torch.manual_seed(job.seed)  # every worker can provide the same initial values
     model = Transformer(width=int(os.environ.get('WIDTH', '64')))
     text = read_text()
     split = len(text) * 9 // 10

@@ -1,4 +1,4 @@
-"""The parts of the chart that need no cluster and no Helm: rights, rules, dashboards, the script of `helm test`."""
+"""The parts of the chart that need no cluster and no Helm: roles, rules, dashboards, the script of `helm test`."""
 
 import http.server
 import json
@@ -20,19 +20,19 @@ from tools import unittest_main
 CHART = pathlib.Path('helm/sluice')
 
 
-class Rights(unittest.TestCase):
+class Roles(unittest.TestCase):
 
-    def test_the_chart_gives_the_rights_that_the_operator_lists(self):
+    def test_the_chart_grants_the_requests_that_the_operator_lists(self):
         self.assertEqual((CHART / 'files/rbac.yaml').read_text(), pathlib.Path('operator/rbac.yaml').read_text(),
                          'cp operator/rbac.yaml helm/sluice/files/rbac.yaml')
 
 
 class Rules(unittest.TestCase):
 
-    def test_alerts_speak_when_something_is_wrong_and_only_then(self):
+    def test_alerts_fire_exactly_when_something_is_wrong(self):
         promtool = shutil.which('promtool')
         if promtool is None:
-            self.skipTest('promtool (Debian package prometheus) is not there')
+            self.skipTest('promtool (Debian package prometheus) is not installed')
         done = subprocess.run([promtool, 'test', 'rules', 'rules_test.yaml'], cwd=CHART, capture_output=True,
                               text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -44,13 +44,13 @@ class Rules(unittest.TestCase):
             with self.subTest(name):
                 self.assertRegex(cases, rf'\b{re.escape(name)}\b')
 
-    def test_every_alert_has_a_case_in_which_it_speaks_and_one_in_which_it_is_silent(self):
-        speaks, silent = set(), set()
+    def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_silent(self):
+        fires, silent = set(), set()
         for world in yaml.safe_load((CHART / 'rules_test.yaml').read_text())['tests']:
             for case in world.get('alert_rule_test', []):
-                (speaks if case['exp_alerts'] else silent).add(case['alertname'])
+                (fires if case['exp_alerts'] else silent).add(case['alertname'])
         alerts = {rule['alert'] for rule in queries.rules(CHART) if 'alert' in rule}
-        self.assertEqual(speaks, alerts)
+        self.assertEqual(fires, alerts)
         self.assertEqual(silent, alerts)
 
     def test_every_alert_has_a_section_in_the_page_of_alerts(self):
@@ -69,7 +69,7 @@ class Dashboards(unittest.TestCase):
         for path in sorted((CHART / 'files/dashboards').glob('*.json')):
             yield path, json.loads(path.read_text())
 
-    def test_panels_have_ids_of_their_own_and_do_not_overlap(self):
+    def test_panels_have_unique_ids_and_do_not_overlap(self):
         count = 0
         for path, dashboard in self.dashboards():
             with self.subTest(path.name):
@@ -88,7 +88,7 @@ class Dashboards(unittest.TestCase):
                         count += 1
         self.assertGreater(count, 40)
 
-    def test_what_grafanas_schema_requires_is_said(self):
+    def test_dashboards_have_the_fields_that_grafanas_schema_requires(self):
         for path, dashboard in self.dashboards():
             for panel in dashboard['panels']:
                 legend = panel.get('options', {}).get('legend')
@@ -98,7 +98,7 @@ class Dashboards(unittest.TestCase):
             for variable in dashboard['templating']['list']:
                 self.assertNotEqual(variable.get('current'), {})
 
-    def test_queries_name_metrics_that_there_are(self):
+    def test_queries_name_existing_metrics(self):
         page = pathlib.Path('docs/metrics.md').read_text()
         known = set(re.findall(r'^\| `(sluice_\w+)` \|', page, re.MULTILINE))
         known |= {rule['record'] for rule in queries.rules(CHART) if 'record' in rule}
@@ -113,7 +113,7 @@ class Dashboards(unittest.TestCase):
 
 
 class FakeApiServer(http.server.BaseHTTPRequestHandler):
-    """Holds one job; its status is what the test says, one after the other."""
+    """Stores one job. Its status is the next of `statuses`; the last one remains."""
 
     job = None
     statuses = []
@@ -149,7 +149,7 @@ class FakeApiServer(http.server.BaseHTTPRequestHandler):
 
 
 class HelmTest(unittest.TestCase):
-    """What `helm test` runs in a pod, against an API server of this test's."""
+    """The script that `helm test` runs in a pod, against a fake API server."""
 
     def setUp(self):
         FakeApiServer.job, FakeApiServer.log = None, []
@@ -172,7 +172,7 @@ class HelmTest(unittest.TestCase):
         return subprocess.run([sys.executable, CHART / 'files/helm_test.py'], env={**self.environment, **environment},
                               capture_output=True, text=True, timeout=60, check=False)
 
-    def test_a_job_that_succeeds_is_removed(self):
+    def test_a_job_that_succeeds_is_deleted(self):
         done = self.run_script([
             {},
             {'summary': 'Training', 'training': {'step': 7}},
@@ -184,7 +184,7 @@ class HelmTest(unittest.TestCase):
         self.assertEqual({token for _, _, token in FakeApiServer.log}, {'Bearer the-token'})
         self.assertIn('/apis/sluice.dev/v1alpha1/namespaces/team-a/trainingjobs', [path for _, path, _ in FakeApiServer.log])
 
-    def test_a_job_that_fails_stays_and_its_reason_is_shown(self):
+    def test_a_job_that_fails_is_kept_and_its_reason_is_printed(self):
         done = self.run_script([{'summary': 'Failed', 'conditions': [
             {'type': 'Failed', 'status': 'True', 'reason': 'BackoffLimitExceeded', 'message': 'too many'}]}])
         self.assertEqual(done.returncode, 1)

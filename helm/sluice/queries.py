@@ -9,9 +9,9 @@ import yaml
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    place: str  # where it stands, for people
+    place: str  # file and panel, or the rule's name, for messages
     expression: str
-    # What an alert asks for is empty in a world that is well.
+    # An alert's query returns nothing while all is well.
     alert: bool = False
 
 
@@ -31,7 +31,7 @@ def all_queries(chart):
                 yield Query(f'{path.stem}: {panel["title"]} {target["refId"]}', target['expr'])
     for path in sorted((chart / 'files/consoles').glob('*.html')):
         for text in sorted(set(re.findall(r'"((?:[^"\\]|\\.)*sluice[_:](?:[^"\\]|\\.)*)"', path.read_text()))):
-            # %s stands for selectors, %q for a value in quotes.
+            # %s is replaced by selectors, %q by a value in quotes.
             expression = re.sub(r'%s,?', '', text.replace('\\"', '"')).replace('=%q', '=~".*"')
             yield Query(path.name, expression)
 
@@ -42,7 +42,7 @@ def metric_names(expression):
 
 
 def filled_in(expression):
-    """With every variable of a dashboard set to everything."""
+    """The expression with every dashboard variable replaced by a match of everything."""
     return (expression.replace('$__rate_interval', '1m').replace('$namespace', '.*').replace('$training_job', '.*'))
 
 
@@ -52,7 +52,7 @@ def selectors(expression):
 
 
 def is_operators(query):
-    """Whether a query asks for nothing but what an operator serves."""
+    """Whether the operator serves all metrics of a query."""
     names = metric_names(query.expression)
     if not names:
         return 'sluice-operator' in query.expression

@@ -118,8 +118,8 @@ struct RangeOf<double> {
 template <typename T>
 using Range = typename RangeOf<T>::Type;
 
-// `parameters` of the job's optimizer. One that the optimizer does not ask for is an error of the
-// job.
+// `parameters` of the job's optimizer. The job fails if a parameter is given that the optimizer
+// does not read.
 class Parameters {
  public:
   explicit Parameters(std::map<std::string, double> values) : values_(std::move(values)) {}
@@ -130,7 +130,7 @@ class Parameters {
     return found == values_.end() ? otherwise : found->second;
   }
 
-  // Throws if a parameter was given that nobody asked for.
+  // Throws if the job has a parameter that the optimizer has not read.
   void CheckAllAsked() const {
     for (const auto& [name, value] : values_) {
       if (asked_.count(name) != 0) continue;

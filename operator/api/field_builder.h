@@ -110,7 +110,8 @@ void AddCoordinator(std::vector<Field>* fields);
 void AddDataVolume(std::vector<Field>* fields);
 void AddCheckpointClaim(std::vector<Field>* fields);
 // the bounds of `<role>.replicas`;
-void AddReplicaBounds(const std::string& role, const std::string& whom, std::vector<Field>* fields);
+void AddReplicaBounds(const std::string& role, const std::string& processes,
+                      std::vector<Field>* fields);
 // where the layers are computed (fields_execution.cc);
 void AddStages(std::vector<Field>* fields);
 void AddExecution(std::vector<Field>* fields);

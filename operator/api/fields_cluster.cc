@@ -69,13 +69,13 @@ void AddPodTemplate(const std::string& role, absl::string_view container,
   const std::string path = role + ".template";
   fields->push_back(
       Object(path,
-             "What the pods have besides what Sluice gives them: resources, node selection, "
-             "volumes, a service account. A change reaches the pods that are made after it.")
+             "Additions to the pods that Sluice makes: resources, node selection, volumes, a "
+             "service account. A change applies to pods that are created after it.")
           .ClusterOnly());
   fields->push_back(Object(path + ".metadata", "Labels and annotations of the pods."));
   for (const bool labels : {true, false}) {
     const std::string map = path + (labels ? ".metadata.labels" : ".metadata.annotations");
-    fields->push_back(Map(map, labels ? "Labels, besides Sluice's own." : "Annotations.")
+    fields->push_back(Map(map, labels ? "Labels, in addition to Sluice's own." : "Annotations.")
                           .Size(0, 64)
                           .Example(labels ? "{team: vision}" : "{note: first}")
                           .Invalid("[a]", "must be a map"));
@@ -85,24 +85,24 @@ void AddPodTemplate(const std::string& role, absl::string_view container,
   fields->push_back(
       Object(path + ".spec",
              absl::StrCat("Any fields of a PodSpec (`kubectl explain pod.spec`). In `containers`, "
-                          "the one named `",
+                          "the container named `",
                           container,
-                          "` is Sluice's: its resources, variables, mounts and the like are "
-                          "added to it; others run beside it. Checked when a pod is made of it."))
+                          "` is Sluice's: its resources, variables, mounts and the like are added "
+                          "to that container. All other containers run in addition. The API server "
+                          "validates this when a pod is created."))
           .Open());
 }
 
 void AddCoordinator(std::vector<Field>* fields) {
-  fields->push_back(
-      Object("spec.coordinator", "The coordinator, of which a job has one.").ClusterOnly());
+  fields->push_back(Object("spec.coordinator", "The coordinator. A job has one.").ClusterOnly());
   AddPodTemplate("spec.coordinator", "coordinator", fields);
 }
 
 void AddDataVolume(std::vector<Field>* fields) {
   const std::string path = "spec.data.source.volume";
   fields->push_back(Object(path,
-                           "A claim on which the data lies; workers mount it, for reading only. "
-                           "On one machine `path` is a path of that machine.")
+                           "A claim that contains the data. Workers mount it read-only. Under "
+                           "`sluice run`, `path` is a path on the machine.")
                         .ClusterOnly());
   fields->push_back(Claim(path + ".claimName", "A PersistentVolumeClaim of the job's namespace.")
                         .Required()
@@ -110,7 +110,8 @@ void AddDataVolume(std::vector<Field>* fields) {
                         .Example("datasets")
                         .Invalid("My_Data", "must be lower-case letters"));
   fields->push_back(
-      String(path + ".mountPath", "The directory at which it is mounted; `path` lies in it.")
+      String(path + ".mountPath",
+             "The directory at which it is mounted. `path` is in this directory.")
           .Default(R"("/data")")
           .Size(2, 4096)
           .Pattern("^/[^:]*[^:/]$", IsMountPath,
@@ -123,18 +124,16 @@ void AddDataVolume(std::vector<Field>* fields) {
 
 void AddCheckpointClaim(std::vector<Field>* fields) {
   const std::string path = "spec.checkpoint.storage";
+  fields->push_back(Claim(path + ".claimName",
+                          "PersistentVolumeClaim: the claim. It must be ReadWriteMany unless all "
+                          "of the job's pods are on one node.")
+                        .ClusterOnly()
+                        .Context(kClaim)
+                        .Example("checkpoints")
+                        .Invalid("Checkpoints", "must be lower-case letters"));
   fields->push_back(
-      Claim(path + ".claimName",
-            "PersistentVolumeClaim: the claim. It must be ReadWriteMany where the job's pods are "
-            "not all on one node.")
-          .ClusterOnly()
-          .Context(kClaim)
-          .Example("checkpoints")
-          .Invalid("Checkpoints", "must be lower-case letters"));
-  fields->push_back(
-      String(
-          path + ".subPath",
-          "PersistentVolumeClaim: the directory in the claim, which is made where it is missing.")
+      String(path + ".subPath",
+             "PersistentVolumeClaim: the directory in the claim. It is created if it is missing.")
           .ClusterOnly()
           .Implied("`<namespace>/<name>`")
           .Size(1, 1024)
@@ -151,13 +150,13 @@ void AddCheckpointClaim(std::vector<Field>* fields) {
           .Invalid("team a", "must be a relative path"));
 }
 
-void AddReplicaBounds(const std::string& role, const std::string& whom,
+void AddReplicaBounds(const std::string& role, const std::string& processes,
                       std::vector<Field>* fields) {
   for (const bool least : {true, false}) {
     fields->push_back(Integer(role + (least ? ".minReplicas" : ".maxReplicas"),
-                              absl::StrCat(least ? "The fewest " : "The most ", whom,
-                                           " that the job may have: whoever scales it beyond, a "
-                                           "person or an autoscaler, is refused. Unset: no bound."))
+                              absl::StrCat(least ? "The fewest " : "The most ", processes,
+                                           " that the job may have. A change beyond this, by a "
+                                           "user or an autoscaler, is refused. Unset: no bound."))
                           .ClusterOnly()
                           .Min(1)
                           .Max(1024)
@@ -170,14 +169,13 @@ namespace {
 
 void AddFailurePolicy(std::vector<Field>* fields) {
   const std::string path = "spec.failurePolicy";
-  fields->push_back(Object(path,
-                           "What the end of a process means, where it is to mean something else "
-                           "than usual.")
-                        .ClusterOnly());
+  fields->push_back(
+      Object(path, "Exceptions to the usual reaction to the exit of a process.").ClusterOnly());
   fields->push_back(
       List(path + ".rules",
-           "The first rule that fits the end of a process decides; where none does, what is usual. "
-           "Each has `exitCodes`, `reasons`, or both, of which one has to fit.")
+           "The first rule that matches the exit of a process applies; if no rule matches, the "
+           "usual reaction does. A rule has `exitCodes`, `reasons`, or both, and matches if one of "
+           "them does.")
           .Required()
           .Size(1, 20)
           .Context(R"({"spec":{"failurePolicy":{"rules":[{"action":"Ignore","exitCodes":[7]}]}}})")
@@ -186,22 +184,22 @@ void AddFailurePolicy(std::vector<Field>* fields) {
   fields->push_back(Object(path + ".rules[]", "One rule."));
   fields->push_back(
       String(path + ".rules[].action",
-             "`FailJob`: the job fails. `Restart`: the process is replaced, and counts against the "
-             "limits. `Ignore`: it is replaced, and counts against nothing.")
+             "`FailJob`: the job fails. `Restart`: the process is replaced, and its exit counts "
+             "against the limits. `Ignore`: it is replaced, and its exit does not count.")
           .Required()
           .OneOf({"FailJob", "Restart", "Ignore"}));
-  fields->push_back(List(path + ".rules[].roles", "Of which processes. Unset: of all.").Size(1, 3));
+  fields->push_back(
+      List(path + ".rules[].roles", "Roles of the processes to which the rule applies. Unset: all.")
+          .Size(1, 3));
   fields->push_back(
       String(path + ".rules[].roles[]", "One role.").OneOf({"coordinator", "ps", "worker"}));
   fields->push_back(List(path + ".rules[].exitCodes",
-                         "Exit codes of processes that ended by themselves; 128 and the signal, of "
-                         "those that were killed.")
+                         "Exit codes of processes; for a killed process, 128 plus the signal.")
                         .Size(1, 64));
   fields->push_back(Integer(path + ".rules[].exitCodes[]", "One code.").Min(1).Max(255));
   fields->push_back(List(path + ".rules[].reasons",
-                         "Reasons, as `status.lastFailures` has them. `Deleted` is none of them: a "
-                         "pod that somebody deletes, or has evicted by deleting it, is replaced "
-                         "whatever the rules say.")
+                         "Reasons, as `status.lastFailures` has them. `Deleted` is not allowed: a "
+                         "pod that is deleted, or evicted by deletion, is always replaced.")
                         .Size(1, 16));
   fields->push_back(String(path + ".rules[].reasons[]", "One reason.")
                         .OneOf({"OOMKilled", "Killed", "Error", "StartError", "Refused", "Expelled",
@@ -213,57 +211,57 @@ void AddFailurePolicy(std::vector<Field>* fields) {
 
 void AddClusterLimits(std::vector<Field>* fields) {
   AddFailurePolicy(fields);
-  fields->push_back(
-      Integer("spec.progressDeadlineSeconds",
-              "A job that makes no step for so long, while it is meant to run, fails. Unset: no "
-              "limit.")
-          .ClusterOnly()
-          .Min(1)
-          .Max(1e9)
-          .Example("3600")
-          .Invalid("0", "at least 1"));
-  fields->push_back(
-      Integer("spec.ttlSecondsAfterFinished",
-              "The job is deleted, with all that belongs to it, so long after its end. Claims "
-              "stay. Unset: never.")
-          .ClusterOnly()
-          .Min(0)
-          .Max(1e9)
-          .Example("86400")
-          .Invalid("-1", "at least 0"));
-  fields->push_back(
-      String("spec.cleanPodPolicy",
-             "What becomes of pods at the end of the job. `Running`: those that still run are "
-             "deleted; the others stay for their logs. `All`: all are deleted. `None`: none is.")
-          .ClusterOnly()
-          .Default(R"("Running")")
-          .OneOf({"Running", "All", "None"})
-          .Example("All")
-          .Invalid("all", "did you mean `All`?"));
-  fields->push_back(Object("spec.nodeFailure", "What is done about a node that does not answer.")
+  fields->push_back(Integer("spec.progressDeadlineSeconds",
+                            "A job that commits no step for this long, while it is not suspended, "
+                            "fails. Unset: no limit.")
                         .ClusterOnly()
-                        .Default("{}"));
+                        .Min(1)
+                        .Max(1e9)
+                        .Example("3600")
+                        .Invalid("0", "at least 1"));
+  fields->push_back(Integer("spec.ttlSecondsAfterFinished",
+                            "The job and all its objects are deleted this long after its end. "
+                            "Claims are kept. Unset: never.")
+                        .ClusterOnly()
+                        .Min(0)
+                        .Max(1e9)
+                        .Example("86400")
+                        .Invalid("-1", "at least 0"));
+  fields->push_back(String("spec.cleanPodPolicy",
+                           "What happens to pods at the end of the job. `Running`: running pods "
+                           "are deleted, finished pods are kept for their logs. `All`: all pods "
+                           "are deleted. `None`: no pod is deleted.")
+                        .ClusterOnly()
+                        .Default(R"("Running")")
+                        .OneOf({"Running", "All", "None"})
+                        .Example("All")
+                        .Invalid("all", "did you mean `All`?"));
+  fields->push_back(
+      Object("spec.nodeFailure", "What the operator does when a node does not respond.")
+          .ClusterOnly()
+          .Default("{}"));
   fields->push_back(Integer("spec.nodeFailure.tolerationSeconds",
-                            "Its pods are given up, and re-created elsewhere, so long after the "
-                            "node was found not to answer.")
+                            "Its pods are abandoned, and re-created on other nodes, this long "
+                            "after the node was found not to respond.")
                         .Default("10")
                         .Min(0)
                         .Max(1e6)
                         .Example("5")
                         .Invalid("-1", "at least 0"));
-  fields->push_back(Integer("spec.nodeFailure.forceDeleteAfterSeconds",
-                            "A pod of it that is still there so long after it was to be gone is "
-                            "deleted by force. 0: never; a pod's place then stays taken until the "
-                            "node is back or removed.")
-                        .Default("10")
-                        .Min(0)
-                        .Max(1e6)
-                        .Example("60")
-                        .Invalid("-1", "at least 0"));
+  fields->push_back(
+      Integer(
+          "spec.nodeFailure.forceDeleteAfterSeconds",
+          "A pod of the node that still exists this long after its deletion is due is deleted by "
+          "force. 0: never; the pod is then not replaced before the node is back or removed.")
+          .Default("10")
+          .Min(0)
+          .Max(1e6)
+          .Example("60")
+          .Invalid("-1", "at least 0"));
   fields->push_back(
       String("spec.networkPolicy",
-             "`Enabled`: only the job's own pods and the operator may connect to the job's pods, "
-             "and anybody to their metrics. `Disabled`: no policy is made.")
+             "`Enabled`: only the job's own pods and the operator may connect to the job's pods; "
+             "every client may read their metrics. `Disabled`: the operator makes no policy.")
           .ClusterOnly()
           .Default(R"("Enabled")")
           .OneOf({"Enabled", "Disabled"})
@@ -271,9 +269,9 @@ void AddClusterLimits(std::vector<Field>* fields) {
           .Invalid("false", "must be a string"));
   fields->push_back(
       String("spec.tls",
-             "`Enabled`: the job's processes speak TLS with each other, each with a certificate of "
-             "its own role and index that the operator makes and renews. `Disabled`: plain text. "
-             "Jobs that were begun by an operator whose default was plain text keep that.")
+             "`Enabled`: the job's processes use TLS with each other. The operator makes and "
+             "renews a certificate for each role and index. `Disabled`: plain text. Jobs that an "
+             "operator with the default plain text started keep plain text.")
           .ClusterOnly()
           .Implied("`Enabled`")
           .Fixed()
@@ -282,8 +280,8 @@ void AddClusterLimits(std::vector<Field>* fields) {
           .Invalid("enabled", "did you mean `Enabled`?"));
   fields->push_back(
       String("spec.managedBy",
-             "Who looks after the job. Unset, or `sluice.dev/operator`: Sluice's operator. With "
-             "anything else it leaves the job alone.")
+             "The controller that manages the job. Unset, or `sluice.dev/operator`: Sluice's "
+             "operator. With any other value, Sluice's operator ignores the job.")
           .ClusterOnly()
           .Fixed()
           .Size(1, 63)

@@ -37,7 +37,7 @@ void AddMetadata(std::vector<Field>* fields) {
                         .OneOf({kApiVersion})
                         .Example("sluice.dev/v1alpha1")
                         .Invalid("sluice.dev/v1", "must be sluice.dev/v1alpha1"));
-  fields->push_back(String("kind", "What the object is.")
+  fields->push_back(String("kind", "Kind of the object.")
                         .Required()
                         .OneOf({kKind})
                         .Example("TrainingJob")
@@ -61,19 +61,19 @@ void AddMetadata(std::vector<Field>* fields) {
                         .Pattern(kDnsLabel, IsDnsLabel, kDnsLabelMessage)
                         .Example("team-a")
                         .Invalid("Team A", "must be lower-case letters"));
-  fields->push_back(Map("metadata.labels", "Labels, carried along.")
+  fields->push_back(Map("metadata.labels", "Labels of the object.")
                         .Size(0, 64)
                         .Example("{team: vision}")
                         .Invalid("[a]", "must be a map"));
   fields->push_back(String("metadata.labels{}", "Value of a label.").Size(0, 63));
-  fields->push_back(Map("metadata.annotations", "Annotations, carried along.")
+  fields->push_back(Map("metadata.annotations", "Annotations of the object.")
                         .Size(0, 64)
                         .Example("{note: first}"));
   fields->push_back(String("metadata.annotations{}", "Value of an annotation.").Size(0, 65536));
-  fields->push_back(Object("spec", "What to train, on what, and how.").Required());
+  fields->push_back(Object("spec", "The model, its data, and how to train it.").Required());
   fields->push_back(
       String("spec.image",
-             "Container image of the job's pods. Used on clusters only; unset: the operator's own.")
+             "Container image of the job's pods. Unset: the operator's default image of the role.")
           .ClusterOnly()
           .Size(1, 512)
           .Example("registry.example.com/sluice:v0.1")
@@ -82,23 +82,22 @@ void AddMetadata(std::vector<Field>* fields) {
 
 void AddModel(std::vector<Field>* fields) {
   fields->push_back(Object("spec.model", "The model to train.").Required());
-  fields->push_back(String("spec.model.type",
-                           "`Builtin`: one of the models that Sluice brings along. `TorchScript`: "
-                           "a file that `torch.jit.save` wrote. `Custom`: whatever the program "
-                           "`worker.command` trains, in Python for instance.")
-                        .Fixed()
-                        .OneOf(NamesOf<v1::ModelSpec::Type>())
-                        .Default(R"("Builtin")")
-                        .Example("Builtin")
-                        .Invalid("Torchscript", "did you mean `TorchScript`?"));
+  fields->push_back(
+      String("spec.model.type",
+             "`Builtin`: one of Sluice's own models. `TorchScript`: a file that `torch.jit.save` "
+             "wrote. `Custom`: the model of the program `worker.command`, for example in Python.")
+          .Fixed()
+          .OneOf(NamesOf<v1::ModelSpec::Type>())
+          .Default(R"("Builtin")")
+          .Example("Builtin")
+          .Invalid("Torchscript", "did you mean `TorchScript`?"));
   fields->push_back(
       String("spec.model.name",
-             "The built-in model. `convnet`: a tiny convolutional net for 28x28 grey images. "
-             "`mnist-net`: the larger net of PyTorch's parameter server tutorial (RPC). "
-             "`mlp`: 784-256-10. `lstm-lm`: a word-level language model, embedding, LSTM and "
-             "linear. `linear`: linear "
-             "regression. `logistic`: logistic regression. `additive`: w <- w + (1e-3 w + "
-             "1), whose result is known in advance; for tests.")
+             "The built-in model. `convnet`: a tiny convolutional net for 28x28 greyscale images. "
+             "`mnist-net`: the larger net of PyTorch's parameter server tutorial (RPC). `mlp`: "
+             "784-256-10. `lstm-lm`: a word-level language model, embedding, LSTM and linear. "
+             "`linear`: linear regression. `logistic`: logistic regression. `additive`: w <- w + "
+             "(1e-3 w + 1), for tests: the result is known in advance.")
           .Fixed()
           .OneOf({"convnet", "mnist-net", "mlp", "lstm-lm", "linear", "logistic", "additive"})
           .Example("mnist-net")
@@ -114,7 +113,7 @@ void AddModel(std::vector<Field>* fields) {
                         "Sizes of a built-in model, by name: `dim` of additive, which needs it; "
                         "`in` of logistic; `in` and `out` of linear; `in`, `hidden` (256) and "
                         "`out` of mlp; `embedding` (256), `hidden` (512) and `vocabulary` (the "
-                        "data's) of lstm-lm. Where `in` and `out` are unset they follow the data.")
+                        "data's) of lstm-lm. Unset `in` and `out` follow from the data.")
                         .Fixed()
                         .Size(0, 16)
                         .Example("{dim: 10}")
@@ -128,21 +127,20 @@ void AddModel(std::vector<Field>* fields) {
           .OneOf(NamesOf<v1::DataType>())
           .Example("float64")
           .Invalid("float16", "must be one of float32, float64, bfloat16"));
-  fields->push_back(
-      String("spec.model.device",
-             "Where workers compute: `cpu`, `cuda` or `cuda:<number>`, where the LibTorch in use "
-             "has CUDA.")
-          .Default(R"("cpu")")
-          .Size(1, 16)
-          .Pattern("^(cpu|cuda(:[0-9]+)?)$", IsDeviceName,
-                   "must be `cpu`, `cuda` or `cuda:<number>`")
-          .Example("cuda:0")
-          .Invalid("gpu", "must be `cpu`, `cuda`"));
+  fields->push_back(String("spec.model.device",
+                           "The device on which workers compute: `cpu`, or, if LibTorch was built "
+                           "with CUDA, `cuda` or `cuda:<number>`.")
+                        .Default(R"("cpu")")
+                        .Size(1, 16)
+                        .Pattern("^(cpu|cuda(:[0-9]+)?)$", IsDeviceName,
+                                 "must be `cpu`, `cuda` or `cuda:<number>`")
+                        .Example("cuda:0")
+                        .Invalid("gpu", "must be `cpu`, `cuda`"));
   fields->push_back(
       String("spec.model.embeddings",
-             "What travels of an embedding table. `Rows`: of its gradient and its parameters, the "
-             "rows that a worker's samples name, where model and processes can. `Dense`: the whole "
-             "table. The result is the same.")
+             "What workers and shards exchange of an embedding table. `Rows`: only the rows of the "
+             "parameters and of the gradient that a worker's samples use, if the model and the "
+             "processes support it. `Dense`: the whole table. The result is the same.")
           .Fixed()
           .OneOf(NamesOf<v1::ModelSpec::Embeddings>())
           .Default(R"("Rows")")
@@ -153,44 +151,42 @@ void AddModel(std::vector<Field>* fields) {
 
 void AddDataBasics(std::vector<Field>* fields) {
   fields->push_back(Object("spec.data", "The samples to train on.").Required());
-  fields->push_back(String("spec.data.format",
-                           "`IDX`: MNIST-style IDX files. `CSV`: a table. `Text`: "
-                           "a text, for language models. `Synthetic`: made from a seed. Files may "
-                           "be gzip-compressed (.gz). `Custom`: "
-                           "the data of `worker.command`.")
-                        .Fixed()
-                        .Required()
-                        .OneOf(NamesOf<v1::DataSpec::Format>())
-                        .Example("IDX")
-                        .Invalid("idx", "did you mean `IDX`?"));
+  fields->push_back(
+      String("spec.data.format",
+             "`IDX`: MNIST-style IDX files. `CSV`: a table. `Text`: a text, for language models. "
+             "`Synthetic`: generated from a seed. Files may be gzip-compressed (.gz). `Custom`: "
+             "the program `worker.command` reads its own data.")
+          .Fixed()
+          .Required()
+          .OneOf(NamesOf<v1::DataSpec::Format>())
+          .Example("IDX")
+          .Invalid("idx", "did you mean `IDX`?"));
   fields->push_back(
       Object("spec.data.source", "Where the data is. For IDX, CSV and Text.").Fixed());
   fields->push_back(
-      String(
-          "spec.data.source.path",
-          "A file, or a directory that holds files of the usual names (`train-images-idx3-ubyte`, "
-          "`train-labels-idx1-ubyte`, with or without .gz), or the address of a file with its "
-          "checksum, https://HOST/FILE#sha256=CHECKSUM, which is downloaded once per machine.")
+      String("spec.data.source.path",
+             "A file, or a directory with files of the usual names (`train-images-idx3-ubyte`, "
+             "`train-labels-idx1-ubyte`, with or without .gz), or the address of a file with its "
+             "checksum, https://HOST/FILE#sha256=CHECKSUM, which is downloaded once per machine.")
           .Required()
           .Path()
           .Example("/usr/share/datasets/fashion-mnist")
           .Invalid("~/data", "are not expanded")
           .Invalid("\"\"", "must not be empty"));
-  fields->push_back(
-      String("spec.data.source.labels",
-             "IDX: the file of the labels, or its address. Unset: found beside the images by its "
-             "usual name.")
-          .Path()
-          .Example("/data/train-labels-idx1-ubyte.gz"));
+  fields->push_back(String("spec.data.source.labels",
+                           "IDX: the file of the labels, or its address. Unset: the file of the "
+                           "usual name in the directory of the images.")
+                        .Path()
+                        .Example("/data/train-labels-idx1-ubyte.gz"));
   AddDataVolume(fields);
   fields->push_back(Object("spec.data.normalize",
-                           "Features become (x - mean) / std; the bytes of IDX files are scaled to "
-                           "[0, 1] before. One number for all, or one for each index of a sample's "
-                           "first dimension (channel, or column of a CSV file).")
+                           "Features become (x - mean) / std; bytes of IDX files are scaled to [0, "
+                           "1] first. One number for all features, or one for each index of a "
+                           "sample's first dimension (channel, or column of a CSV file).")
                         .Fixed());
   for (const bool is_mean : {true, false}) {
     const std::string path = is_mean ? "spec.data.normalize.mean" : "spec.data.normalize.std";
-    fields->push_back(List(path, is_mean ? "What is subtracted." : "What is divided by.")
+    fields->push_back(List(path, is_mean ? "The numbers to subtract." : "The divisors.")
                           .Required()
                           .Size(1, 4096)
                           .Context(kNormalized)
@@ -202,25 +198,26 @@ void AddDataBasics(std::vector<Field>* fields) {
     fields->push_back(item);
   }
   fields->push_back(
-      Boolean("spec.data.shuffle",
-              "Whether each epoch takes the samples in another order, drawn from `training.seed`.")
+      Boolean(
+          "spec.data.shuffle",
+          "Whether each epoch uses the samples in a different order, drawn from `training.seed`.")
           .Fixed()
           .Default("true")
           .Example("false")
           .Invalid("\"no\"", "must be true or false"));
   fields->push_back(
       String("spec.data.partitioning",
-             "`Shared`: an epoch is one walk over the data, divided among the workers, and each "
-             "sample is used once. `PerWorker`: every worker walks over all of the data, in an "
-             "order of its own, and joins at any time; an epoch is then as many samples as the "
-             "data has, whoever took them. Not with BitExact.")
+             "`Shared`: an epoch is one pass over the data, divided among the workers, and uses "
+             "each sample once. `PerWorker`: every worker uses all of the data, in its own order, "
+             "and may join at any time. An epoch is then as many samples as the data has, counted "
+             "over all workers. Not with BitExact.")
           .Fixed()
           .Default(R"("Shared")")
           .OneOf(NamesOf<v1::DataSpec::Partitioning>())
           .Example("PerWorker")
           .Invalid("Sharded", "must be one of Shared, PerWorker"));
   fields->push_back(
-      Integer("spec.data.maxSamples", "Use only the first so many samples. Unset: all.")
+      Integer("spec.data.maxSamples", "Use only this many samples from the beginning. Unset: all.")
           .Fixed()
           .Min(1)
           .Example("10000")
@@ -246,8 +243,8 @@ void AddCsv(std::vector<Field>* fields) {
   for (const bool numeric : {true, false}) {
     const std::string path =
         numeric ? "spec.data.csv.numericColumns" : "spec.data.csv.categoricalColumns";
-    fields->push_back(List(path, numeric ? "Columns that are numbers. Where no columns are listed "
-                                           "at all, every column but the label is one."
+    fields->push_back(List(path, numeric ? "Columns of numbers. If no columns are listed at all: "
+                                           "every column except the label."
                                          : "Columns whose values are names; see `categories`.")
                           .Size(0, 256)
                           .Context(kCsvData)
@@ -257,31 +254,30 @@ void AddCsv(std::vector<Field>* fields) {
     fields->push_back(String(path + "[]", "Name of a column.").Size(1, 253));
   }
   fields->push_back(String("spec.data.csv.categories",
-                           "What a categorical column becomes. `OneHot`: one feature for each "
-                           "value. `Index`: one feature, the value's place in the vocabulary.")
+                           "How a categorical column is encoded. `OneHot`: one feature for each "
+                           "value. `Index`: one feature, the value's index in the vocabulary.")
                         .OneOf(NamesOf<v1::DataSpec::Csv::Categories>())
                         .Default(R"("OneHot")")
                         .Context(kCsvData)
                         .Example("Index")
                         .Invalid("Onehot", "did you mean `OneHot`?"));
-  fields->push_back(
-      Boolean("spec.data.csv.standardize",
-              "Numeric columns become (x - mean) / standard deviation, both of the training data.")
-          .Default("false")
-          .Context(kCsvData)
-          .Example("true"));
-  fields->push_back(Boolean("spec.data.csv.regression",
-                            "The label is a number. Otherwise it is the name of a class.")
+  fields->push_back(Boolean("spec.data.csv.standardize",
+                            "Numeric columns become (x - mean) / standard deviation, both computed "
+                            "on the training data.")
                         .Default("false")
                         .Context(kCsvData)
                         .Example("true"));
-  fields->push_back(
-      Boolean(
-          "spec.data.csv.header",
-          "The first line names the columns. Without one they are named \"0\", \"1\", and so on.")
-          .Default("true")
-          .Context(kCsvData)
-          .Example("false"));
+  fields->push_back(Boolean("spec.data.csv.regression",
+                            "Whether the label is a number. Otherwise it is the name of a class.")
+                        .Default("false")
+                        .Context(kCsvData)
+                        .Example("true"));
+  fields->push_back(Boolean("spec.data.csv.header",
+                            "Whether the first line has the names of the columns. Without it the "
+                            "names are \"0\", \"1\", and so on.")
+                        .Default("true")
+                        .Context(kCsvData)
+                        .Example("false"));
   fields->push_back(String("spec.data.csv.delimiter", "The character between two values.")
                         .Default(R"(",")")
                         .Size(1, 1)
@@ -301,14 +297,13 @@ void AddCsv(std::vector<Field>* fields) {
 }
 
 void AddText(std::vector<Field>* fields) {
-  fields->push_back(
-      Object("spec.data.text",
-             "How to cut a text into samples. Only with format Text. Words stand between white "
-             "space; each line ends with the word `<eos>`.")
-          .Fixed());
+  fields->push_back(Object("spec.data.text",
+                           "How to divide a text into samples. Only with format Text. Words are "
+                           "separated by white space; each line ends with the word `<eos>`.")
+                        .Fixed());
   fields->push_back(
       Integer("spec.data.text.sequenceLength",
-              "Words of one sample. The model learns to predict the word behind each of them.")
+              "Words per sample. The model learns to predict the word after each of them.")
           .Default("35")
           .Min(1)
           .Max(1 << 20)
@@ -317,29 +312,27 @@ void AddText(std::vector<Field>* fields) {
           .Invalid("0", "at least 1"));
   fields->push_back(
       Integer("spec.data.text.vocabularySize",
-              "Takes at most so many words, the most frequent ones of the training text; any other "
-              "is the word `<unk>`. `<unk>` and `<eos>` count.")
+              "The maximum number of words, including `<unk>` and `<eos>`. The most frequent words "
+              "of the training text are used; all others become `<unk>`.")
           .Default("10000")
           .Min(3)
           .Max(1 << 24)
           .Context(kTextData)
           .Example("5000")
           .Invalid("2", "at least 3"));
-  fields->push_back(
-      String("spec.data.text.vocabulary",
-             "A file of the words, one on each line, first `<unk>`, then `<eos>`; "
-             "`vocabulary.txt` beside the checkpoints of a job is one. Unset: learnt from the "
-             "training text.")
-          .Path()
-          .Context(kTextData)
-          .Example("/data/vocabulary.txt")
-          .Invalid("~/words.txt", "are not expanded"));
+  fields->push_back(String("spec.data.text.vocabulary",
+                           "A file of the words, one per line, first `<unk>`, then `<eos>`, such "
+                           "as the `vocabulary.txt` in the directory of a job's checkpoints. "
+                           "Unset: taken from the training text.")
+                        .Path()
+                        .Context(kTextData)
+                        .Example("/data/vocabulary.txt")
+                        .Invalid("~/words.txt", "are not expanded"));
   fields->push_back(
       String("spec.data.text.state",
-             "What the model remembers of the text in front of a sample while it trains. `Zero`: "
-             "nothing. `Carried`: the state with which the same worker ended the sample in front; "
-             "nothing where another worker computed that one. Evaluation always begins with "
-             "nothing.")
+             "The state with which the model begins a sample in training. `Zero`: zero. `Carried`: "
+             "its state at the end of the previous sample, if the same worker computed that "
+             "sample, otherwise zero. Evaluation always begins with zero.")
           .OneOf(NamesOf<v1::DataSpec::Text::State>())
           .Default(R"("Zero")")
           .Context(
@@ -350,9 +343,9 @@ void AddText(std::vector<Field>* fields) {
 
 void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
   fields->push_back(
-      Object("spec.data.synthetic", "What samples to make up. Only with format Synthetic.")
+      Object("spec.data.synthetic", "The samples to generate. Only with format Synthetic.")
           .Fixed());
-  fields->push_back(Integer("spec.data.synthetic.samples", "How many samples there are.")
+  fields->push_back(Integer("spec.data.synthetic.samples", "Number of samples.")
                         .Default("10000")
                         .Min(1)
                         .Context(kSyntheticData)
@@ -376,51 +369,50 @@ void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
                         .Context(kSyntheticData)
                         .Example("0")
                         .Invalid("-1", "at least 0"));
-  fields->push_back(
-      Integer("spec.data.synthetic.vocabulary",
-              "Samples are sequences of so many different words, drawn at random, with a random "
-              "word to predict behind each; `shape` is the length of one, e.g. [20], and `classes` "
-              "says nothing. For lstm-lm.")
-          .Min(2)
-          .Max(1 << 24)
-          .Context(kSyntheticTokens)
-          .Example("10000")
-          .Invalid("1", "at least 2"));
-  fields->push_back(Integer("spec.data.synthetic.seed", "What the samples are drawn from.")
+  fields->push_back(Integer("spec.data.synthetic.vocabulary",
+                            "Samples are random sequences over this many different words, each "
+                            "followed by a random word to predict. `shape` is the length of a "
+                            "sequence, e.g. [20], and `classes` is ignored. For lstm-lm.")
+                        .Min(2)
+                        .Max(1 << 24)
+                        .Context(kSyntheticTokens)
+                        .Example("10000")
+                        .Invalid("1", "at least 2"));
+  fields->push_back(Integer("spec.data.synthetic.seed", "The seed that generates the samples.")
                         .Default("0")
                         .Min(0)
                         .Context(kSyntheticData)
                         .Example("7"));
   fields->push_back(Object("spec.data.evaluation",
-                           "Evaluation on samples that are not trained on, at one version of the "
-                           "parameters, while training goes on. Without an interval the model is "
-                           "evaluated once, at the end; without this object, never."));
+                           "Evaluation on samples that are not used for training, at one version "
+                           "of the parameters, while training continues. Without an interval, the "
+                           "model is evaluated once, at the end; without this object, never."));
   fields->push_back(Object("spec.data.evaluation.source",
                            "Where the samples are, in the format of the training data. IDX, unset: "
-                           "in the directory of the training data, by their usual names.")
+                           "the files of the usual names in the directory of the training data.")
                         .Context(kEvaluated));
   fields->push_back(
-      String(
-          "spec.data.evaluation.source.path",
-          "A file, or a directory that holds files of the usual names (`t10k-images-idx3-ubyte`, "
-          "`t10k-labels-idx1-ubyte`, with or without .gz).")
+      String("spec.data.evaluation.source.path",
+             "A file, or a directory with files of the usual names (`t10k-images-idx3-ubyte`, "
+             "`t10k-labels-idx1-ubyte`, with or without .gz).")
           .Required()
           .Path()
           .Context(kEvaluated)
           .Example("/usr/share/datasets/fashion-mnist"));
   fields->push_back(String("spec.data.evaluation.source.labels",
-                           "IDX: the file of the labels. Unset: found beside the images.")
+                           "IDX: the file of the labels. Unset: the file of the usual name in the "
+                           "directory of the images.")
                         .Path()
                         .Context(kEvaluated)
                         .Example("/data/t10k-labels-idx1-ubyte.gz"));
-  fields->push_back(Integer("spec.data.evaluation.intervalSteps", "Evaluate every so many steps.")
+  fields->push_back(Integer("spec.data.evaluation.intervalSteps", "Steps between evaluations.")
                         .Min(1)
                         .Context(kEvaluated)
                         .Alias("every")
                         .Example("100")
                         .Invalid("0", "at least 1"));
   fields->push_back(
-      Number("spec.data.evaluation.intervalSeconds", "Evaluate every so many seconds of training.")
+      Number("spec.data.evaluation.intervalSeconds", "Seconds of training between evaluations.")
           .Above(0)
           .Max(1e6)
           .Context(kEvaluated)
@@ -428,8 +420,9 @@ void AddSyntheticAndEvaluation(std::vector<Field>* fields) {
           .Invalid("-1", "must be more than 0"));
   fields->push_back(
       Integer("spec.data.evaluation.maxSamples",
-              "While the job trains, evaluate the first so many samples only; at its end all of "
-              "them. Unset: all. A few hundred flatter. Synthetic data: so many are made.")
+              "The number of samples to evaluate during training, from the beginning; at the end "
+              "all are evaluated. Unset: all. A few hundred samples often give a better result "
+              "than all. Synthetic data: the number of samples to generate.")
           .Min(1)
           .Context(kEvaluated)
           .Example("2000"));

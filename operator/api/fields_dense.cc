@@ -61,15 +61,15 @@ void AddJobRule(const char* field, const std::string& cel, bool (*holds)(const J
 
 void AddDense(std::vector<Field>* fields) {
   fields->push_back(Object("spec.training.dense",
-                           "Synchronous: how the gradients of dense tensors are summed, those that "
-                           "do not travel by the rows of embedding tables.")
+                           "Synchronous: how the gradients of dense tensors are summed, that is, "
+                           "of all that are not sent as rows of embedding tables.")
                         .Fixed());
   fields->push_back(
       String("spec.training.dense.aggregation",
              "`ParameterServer`: the shards sum them; every worker pushes all of its gradient. "
-             "`AllReduce`: the workers sum them among each other (gloo), and each pushes a part of "
-             "the sum: the shards receive one gradient a step, not one from each worker. Those "
-             "connections are not encrypted: `tls: Disabled` goes with it.")
+             "`AllReduce`: the workers sum them among themselves (gloo), and each pushes a part of "
+             "the sum, so the shards receive one gradient a step, not one from each worker. The "
+             "workers' connections are not encrypted, so `tls: Disabled` is required.")
           .Default(R"("ParameterServer")")
           .OneOf(NamesOf<v1::TrainingSpec::Dense::Aggregation>())
           .Context(kPlainText)
@@ -90,8 +90,8 @@ void AddDenseRules(std::vector<Rule>* rules) {
       [](const Json& training) {
         return !Reduces(training) || Is(training, "determinism", "Default");
       },
-      "gradients are added in the order of workers, so their number changes the bits: not with "
-      "BitExact",
+      "gradients are added in the order of the workers, so the bits depend on their number: not "
+      "with BitExact",
       "", R"("determinism":"BitExact")", rules);
   AddTrainingRule(
       "execution", "self.execution == 'Worker'",
@@ -106,7 +106,7 @@ void AddDenseRules(std::vector<Rule>* rules) {
         return !Reduces(training) || !training.contains("stragglers") ||
                Is(training["stragglers"], "policy", "Wait");
       },
-      "a sum is of all workers' gradients: no `stragglers: {policy: Drop}`",
+      "every sum contains all workers' gradients: no `stragglers: {policy: Drop}`",
       R"("stragglers":{"policy":"Wait"})", R"("stragglers":{"policy":"Drop"})", rules);
   AddTrainingRule(
       "compression", "!has(self.compression) || self.compression.push == 'None'",
@@ -114,14 +114,14 @@ void AddDenseRules(std::vector<Rule>* rules) {
         return !Reduces(training) || !training.contains("compression") ||
                Is(training["compression"], "push", "None");
       },
-      "gradients travel as they are: no `compression.push`", R"("compression":{"pull":"Float16"})",
-      R"("compression":{"push":"Float16"})", rules);
+      "gradients are sent uncompressed: no `compression.push`",
+      R"("compression":{"pull":"Float16"})", R"("compression":{"push":"Float16"})", rules);
   AddJobRule(
       "model.type", "self.model.type != 'Custom'",
       [](const Json& spec) {
         return !Reduces(spec["training"]) || !Is(spec["model"], "type", "Custom");
       },
-      "`dense: {aggregation: AllReduce}` is done by Sluice's own workers: not for a Custom model",
+      "`dense: {aggregation: AllReduce}` needs Sluice's own workers: not for a Custom model",
       R"("tls":"Disabled")",
       R"("tls":"Disabled","model":{"type":"Custom","name":null},
          "data":{"format":"Custom","source":null},"worker":{"command":["a"]})",
@@ -131,7 +131,7 @@ void AddDenseRules(std::vector<Rule>* rules) {
       [](const Json& spec) {
         return !Reduces(spec["training"]) || Is(spec["data"], "partitioning", "Shared");
       },
-      "`dense: {aggregation: AllReduce}` is for `partitioning: Shared`: with `PerWorker` embedding "
+      "`dense: {aggregation: AllReduce}` needs `partitioning: Shared`: with `PerWorker`, embedding "
       "tables are always sent whole",
       R"("tls":"Disabled")", R"("tls":"Disabled","data":{"partitioning":"PerWorker"})", rules);
   AddJobRule(
@@ -140,8 +140,8 @@ void AddDenseRules(std::vector<Rule>* rules) {
         return !Reduces(spec["training"]) || !spec.contains("timeouts") ||
                !spec["timeouts"].contains("gradientsSeconds");
       },
-      "with `dense: {aggregation: AllReduce}` all workers wait for the last one, and the shards "
-      "cannot tell who that is: no `gradientsSeconds`",
+      "with `dense: {aggregation: AllReduce}` all workers wait for the slowest one, and the shards "
+      "cannot tell which one that is: no `gradientsSeconds`",
       R"("tls":"Disabled")", R"("tls":"Disabled","timeouts":{"gradientsSeconds":15})", rules);
   AddJobRule(
       "tls", "(has(self.tls) && self.tls == 'Disabled')",

@@ -27,51 +27,49 @@ int64_t Shards(const Json& spec) {
 }  // namespace
 
 void AddStages(std::vector<Field>* fields) {
-  fields->push_back(
-      List("spec.model.stages",
-           "With `training.execution: Server`: the layers of each shard that computes, in the "
-           "order of the forward pass; every layer of the model is in one stage. Unset: one shard "
-           "computes all.")
-          .Fixed()
-          .Size(1, 64)
-          .Context(kTwoStages)
-          .Example("[{layers: [conv1, conv2]}, {layers: [fc1, fc2]}]")
-          .Invalid("[conv1]", "must be a map"));
+  fields->push_back(List("spec.model.stages",
+                         "With `training.execution: Server`: the layers of each shard that "
+                         "computes, in the order of the forward pass. Every layer of the model is "
+                         "in exactly one stage. Unset: one shard computes all layers.")
+                        .Fixed()
+                        .Size(1, 64)
+                        .Context(kTwoStages)
+                        .Example("[{layers: [conv1, conv2]}, {layers: [fc1, fc2]}]")
+                        .Invalid("[conv1]", "must be a map"));
   fields->push_back(Object("spec.model.stages[]", "One stage."));
   fields->push_back(List("spec.model.stages[].layers",
-                         "Names of layers: what PyTorch's state_dict has before the last dot, e.g. "
-                         "`conv1` of `conv1.weight`.")
+                         "Names of layers: the part of a name in PyTorch's state_dict before the "
+                         "last dot, e.g. `conv1` of `conv1.weight`.")
                         .Required()
                         .Size(1, 256));
   fields->push_back(String("spec.model.stages[].layers[]", "One layer.").Size(1, 253));
   fields->push_back(
       String("spec.model.stages[].device",
-             "Where the shard computes this stage, as `model.device`. A GPU that is not there is "
-             "replaced by the CPU, with a warning. Unset: `model.device`.")
+             "The device on which the shard computes this stage, as in `model.device`. If the GPU "
+             "is missing, the shard uses the CPU, with a warning. Unset: `model.device`.")
           .Size(1, 16)
           .Pattern("^(cpu|cuda(:[0-9]+)?)$", IsDeviceName,
                    "must be `cpu`, `cuda` or `cuda:<number>`"));
 }
 
 void AddExecution(std::vector<Field>* fields) {
-  fields->push_back(
-      String("spec.training.execution",
-             "`Worker`: workers pull the parameters and compute. `Server`: the layers live on the "
-             "shards (sluice-ps-torch), and workers send inputs forward and gradients backward.")
-          .Fixed()
-          .Default(R"("Worker")")
-          .OneOf(NamesOf<v1::TrainingSpec::Execution>())
-          .Example("Server")
-          .Invalid("Remote", "must be one of Worker, Server"));
-  fields->push_back(
-      Boolean("spec.training.verifyGradients",
-              "With `execution: Server`: workers fetch the gradients of every context "
-              "and fail where some are missing, empty or not finite. A check; costs "
-              "the traffic that server-side execution saves.")
-          .Default("false")
-          .Context(kServer)
-          .Example("true")
-          .Invalid("maybe", "must be true or false"));
+  fields->push_back(String("spec.training.execution",
+                           "`Worker`: workers pull the parameters and compute. `Server`: the "
+                           "shards (sluice-ps-torch) compute the layers; workers send inputs "
+                           "forward and gradients backward.")
+                        .Fixed()
+                        .Default(R"("Worker")")
+                        .OneOf(NamesOf<v1::TrainingSpec::Execution>())
+                        .Example("Server")
+                        .Invalid("Remote", "must be one of Worker, Server"));
+  fields->push_back(Boolean("spec.training.verifyGradients",
+                            "With `execution: Server`: workers fetch the gradients of every "
+                            "context and fail if any is missing, empty or not finite. For tests: "
+                            "it needs the traffic that server-side execution saves.")
+                        .Default("false")
+                        .Context(kServer)
+                        .Example("true")
+                        .Invalid("maybe", "must be true or false"));
 }
 
 void AddExecutionRules(std::vector<Rule>* rules) {
@@ -80,8 +78,8 @@ void AddExecutionRules(std::vector<Rule>* rules) {
        "training.execution",
        "self.training.execution == 'Worker' || self.model.type != 'Custom'",
        [](const Json& self) { return !IsServer(self) || self["model"]["type"] != "Custom"; },
-       "`execution: Server` is for models that Sluice computes; a Custom model is computed by "
-       "`worker.command`",
+       "`execution: Server` is for models that Sluice computes; `worker.command` computes a Custom "
+       "model",
        {R"({"training":{"execution":"Server"}})"},
        {R"({"model":{"type":"Custom","name":null},"data":{"format":"Custom","source":null},
             "worker":{"command":["a"]},"training":{"execution":"Server"}})"}});
@@ -105,7 +103,7 @@ void AddExecutionRules(std::vector<Rule>* rules) {
          const Json& compression = self["training"]["compression"];
          return compression["push"] == "None" && compression["pull"] == "None";
        },
-       "with `execution: Server` neither gradients nor parameters travel: no `compression`",
+       "with `execution: Server` neither gradients nor parameters are sent: no `compression`",
        {R"({"training":{"compression":{"push":"Int8"}}})"},
        {R"({"training":{"execution":"Server","compression":{"push":"Int8"}}})"}});
   rules->push_back({"spec",

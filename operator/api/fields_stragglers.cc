@@ -24,38 +24,41 @@ bool Drops(const Json& training) {
 
 void AddStragglers(std::vector<Field>* fields) {
   fields->push_back(Object("spec.training.stragglers",
-                           "Synchronous: whether a step waits for slow workers; not with BitExact.")
+                           "Synchronous: whether a step waits for slow workers. Not with BitExact.")
                         .Fixed());
   fields->push_back(
       String("spec.training.stragglers.policy",
-             "`Wait`: a step is made of what all workers contribute. `Drop`: of what all but "
-             "`backup` of them do, those that are there first; the contributions of the others to "
-             "this step are dropped, their samples are not trained on in this epoch.")
+             "`Wait`: a step uses the contributions of all workers. `Drop`: it uses the first "
+             "contributions, of all workers but `backup`. The late contributions to this step are "
+             "dropped, and their samples are not used in this epoch.")
           .Default(R"("Wait")")
           .OneOf(NamesOf<v1::TrainingSpec::Stragglers::Policy>())
           .Example("Drop")
           .Invalid("Ignore", "must be one of Wait, Drop"));
-  fields->push_back(Integer("spec.training.stragglers.backup",
-                            "Drop: how many workers are not waited for; one is, in any case.")
-                        .Default("1")
-                        .Min(1)
-                        .Max(1023)
-                        .Context(R"({"spec":{"training":{"stragglers":{"policy":"Drop"}}}})")
-                        .Example("2")
-                        .Invalid("0", "at least 1"));
+  fields->push_back(
+      Integer(
+          "spec.training.stragglers.backup",
+          "Drop: the number of workers for which a step does not wait. It always waits for one.")
+          .Default("1")
+          .Min(1)
+          .Max(1023)
+          .Context(R"({"spec":{"training":{"stragglers":{"policy":"Drop"}}}})")
+          .Example("2")
+          .Invalid("0", "at least 1"));
 }
 
 void AddPartitioningRules(std::vector<Rule>* rules) {
-  rules->push_back({"spec",
-                    "data.partitioning",
-                    "self.data.partitioning == 'Shared' || self.training.determinism != 'BitExact'",
-                    [](const Json& self) {
-                      return Is(self["data"], "partitioning", "Shared") ||
-                             !Is(self["training"], "determinism", "BitExact");
-                    },
-                    "which samples a worker takes depends on the worker: not with BitExact",
-                    {R"({"data":{"partitioning":"PerWorker"}})"},
-                    {R"({"data":{"partitioning":"PerWorker"},
+  rules->push_back(
+      {"spec",
+       "data.partitioning",
+       "self.data.partitioning == 'Shared' || self.training.determinism != 'BitExact'",
+       [](const Json& self) {
+         return Is(self["data"], "partitioning", "Shared") ||
+                !Is(self["training"], "determinism", "BitExact");
+       },
+       "with `PerWorker` the samples of an update depend on its worker: not with BitExact",
+       {R"({"data":{"partitioning":"PerWorker"}})"},
+       {R"({"data":{"partitioning":"PerWorker"},
                          "training":{"determinism":"BitExact"}})"}});
   rules->push_back(
       {"spec.data",
@@ -65,7 +68,7 @@ void AddPartitioningRules(std::vector<Rule>* rules) {
          return Is(self, "partitioning", "Shared") || !Has(self, "text") ||
                 !Is(self["text"], "state", "Carried");
        },
-       "`text.state: Carried` divides the text among the workers' streams",
+       "`text.state: Carried` divides the text among the workers: it needs `partitioning: Shared`",
        {R"({"format":"Text","source":{"path":"/t"},"partitioning":"PerWorker","text":{}})"},
        {R"({"format":"Text","source":{"path":"/t"},"partitioning":"PerWorker","shuffle":false,
             "text":{"state":"Carried"}})"},
@@ -80,7 +83,7 @@ void AddStragglerRules(std::vector<Rule>* rules) {
        "stragglers",
        drop + "self.mode == 'Synchronous'",
        [](const Json& self) { return !Drops(self) || Is(self, "mode", "Synchronous"); },
-       "in other modes than Synchronous nobody waits for anybody's gradients",
+       "in other modes than Synchronous no step waits for workers",
        {R"({"stragglers":{"policy":"Drop"}})",
         R"({"mode":"Asynchronous","stragglers":{"policy":"Wait"}})"},
        {R"({"mode":"Asynchronous","stragglers":{"policy":"Drop"}})"}});
@@ -89,7 +92,7 @@ void AddStragglerRules(std::vector<Rule>* rules) {
        "stragglers",
        drop + "self.determinism != 'BitExact'",
        [](const Json& self) { return !Drops(self) || !Is(self, "determinism", "BitExact"); },
-       "which contributions are dropped depends on time: not with BitExact",
+       "the dropped contributions depend on timing: not with BitExact",
        {R"({"determinism":"BitExact","stragglers":{"policy":"Wait"}})"},
        {R"({"determinism":"BitExact","stragglers":{"policy":"Drop","backup":2}})"}});
   rules->push_back(
@@ -121,7 +124,7 @@ void AddBatchSizeRules(std::vector<Rule>* rules) {
        [](const Json& self) {
          return !Has(self, "maxBatchSize") || !Is(self, "mode", "Synchronous");
        },
-       "in `mode: Synchronous` it is the microbatches of a step that are divided by speed",
+       "in `mode: Synchronous` the microbatches of a step are assigned by speed: no `maxBatchSize`",
        {balanced},
        {R"({"maxBatchSize":128})"}});
   rules->push_back(
@@ -129,7 +132,7 @@ void AddBatchSizeRules(std::vector<Rule>* rules) {
        "minBatchSize",
        "!has(self.minBatchSize) || has(self.maxBatchSize)",
        [](const Json& self) { return !Has(self, "minBatchSize") || Has(self, "maxBatchSize"); },
-       "`minBatchSize` goes with `maxBatchSize`",
+       "`minBatchSize` needs `maxBatchSize`",
        {R"({"mode":"Asynchronous","minBatchSize":2,"maxBatchSize":128})"},
        {R"({"mode":"Asynchronous","minBatchSize":2})"}});
   rules->push_back(
@@ -142,7 +145,7 @@ void AddBatchSizeRules(std::vector<Rule>* rules) {
          return (!Has(self, "maxBatchSize") || size("globalBatchSize") <= size("maxBatchSize")) &&
                 (!Has(self, "minBatchSize") || size("minBatchSize") <= size("globalBatchSize"));
        },
-       "`globalBatchSize` (64 where it is unset), the batch at the mean speed, must lie between "
+       "`globalBatchSize` (default 64), the batch at the mean speed, must be between "
        "`minBatchSize` and `maxBatchSize`",
        {R"({"mode":"Asynchronous","globalBatchSize":32,"minBatchSize":32,"maxBatchSize":32})"},
        {R"({"mode":"Asynchronous","globalBatchSize":129,"maxBatchSize":128})",
@@ -156,7 +159,8 @@ void AddBatchSizeRules(std::vector<Rule>* rules) {
          return !Has(self["training"], "maxBatchSize") || !Has(self["data"], "text") ||
                 !Is(self["data"]["text"], "state", "Carried");
        },
-       "`text.state: Carried` has one stream for each sample of a batch: no `maxBatchSize`",
+       "`text.state: Carried` needs a fixed batch size, with one stream of text per sample: no "
+       "`maxBatchSize`",
        {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"}},
             "training":{"mode":"Asynchronous","maxBatchSize":128}})"},
        {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},

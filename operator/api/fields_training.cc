@@ -31,21 +31,21 @@ bool IsLibraryName(absl::string_view text) {
 
 void AddLossAndOptimizer(std::vector<Field>* fields) {
   fields->push_back(String("spec.loss",
-                           "What is minimised. Unset: the model's own loss; a TorchScript module "
-                           "that returns its loss itself needs none.")
+                           "The loss to minimise. Unset: the model's own loss. A TorchScript "
+                           "module that returns its loss needs none.")
                         .Fixed()
                         .OneOf({"nll", "crossEntropy", "mse", "binaryCrossEntropyWithLogits"})
                         .Example("crossEntropy")
                         .Invalid("cross_entropy", "did you mean `crossEntropy`?"));
   fields->push_back(Object("spec.optimizer",
                            "How gradients change parameters. Options have the names, meanings and "
-                           "defaults of PyTorch; those of another optimizer are refused.")
+                           "defaults of PyTorch; options of another optimizer are refused.")
                         .Fixed()
                         .Required());
   fields->push_back(
       String("spec.optimizer.name",
-             "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + "
-             "update, for exact sums. `Plugin`: that of a shared library.")
+             "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + update, for "
+             "exact sums. `Plugin`: the optimizer of a shared library.")
           .Required()
           .Alias("type")
           .OneOf(NamesOf<v1::OptimizerSpec::Name>())
@@ -59,22 +59,22 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
                         .Example("0.05")
                         .Invalid("-0.1", "at least 0")
                         .Invalid("fast", "must be a number"));
-  fields->push_back(Number("spec.optimizer.momentum", "SGD: factor on the previous step.")
+  fields->push_back(Number("spec.optimizer.momentum", "SGD: factor of the previous step.")
                         .Implied("0")
                         .Min(0)
                         .Example("0.9")
                         .Invalid("-1", "at least 0"));
-  fields->push_back(
-      Number("spec.optimizer.dampening", "SGD: takes this part of the gradient off the momentum.")
-          .Implied("0")
-          .Example("0.1"));
+  fields->push_back(Number("spec.optimizer.dampening",
+                           "SGD: the part of the gradient that is not added to the momentum.")
+                        .Implied("0")
+                        .Example("0.1"));
   fields->push_back(Boolean("spec.optimizer.nesterov", "SGD: Nesterov momentum.")
                         .Implied("false")
                         .Context(R"({"spec":{"optimizer":{"momentum":0.9}}})")
                         .Example("true"));
   fields->push_back(Number("spec.optimizer.weightDecay",
-                           "Pull towards 0: added to the gradient (L2), by AdamW taken off the "
-                           "parameter itself. Not for Add.")
+                           "Weight decay: added to the gradient (L2); AdamW subtracts it from the "
+                           "parameter. Not for Add.")
                         .Implied("0.01 for AdamW, else 0")
                         .Min(0)
                         .Example("1e-4")
@@ -99,12 +99,12 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
                         .Min(0)
                         .Context(WithOptimizer("Adagrad"))
                         .Example("1e-4"));
-  fields->push_back(
-      Number("spec.optimizer.initialAccumulatorValue", "Adagrad: where the sum of squares begins.")
-          .Implied("0")
-          .Min(0)
-          .Context(WithOptimizer("Adagrad"))
-          .Example("0.1"));
+  fields->push_back(Number("spec.optimizer.initialAccumulatorValue",
+                           "Adagrad: initial value of the sum of squares.")
+                        .Implied("0")
+                        .Min(0)
+                        .Context(WithOptimizer("Adagrad"))
+                        .Example("0.1"));
   fields->push_back(
       Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.")
           .Implied("false")
@@ -120,15 +120,16 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
           .Context(R"({"spec":{"optimizer":{"name":"Plugin"}}})")
           .Example("lion")
           .Invalid("plugins/liblion.so", "must be a name"));
-  fields->push_back(Map("spec.optimizer.parameters", "Plugin: what the library takes, by name.")
-                        .Size(0, 32)
-                        .Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})")
-                        .Example("{beta1: 0.9, beta2: 0.99}")
-                        .Invalid("{beta1: high}", "must be a number"));
+  fields->push_back(
+      Map("spec.optimizer.parameters", "Plugin: parameters of the library's optimizer, by name.")
+          .Size(0, 32)
+          .Context(R"({"spec":{"optimizer":{"name":"Plugin","library":"lion"}}})")
+          .Example("{beta1: 0.9, beta2: 0.99}")
+          .Invalid("{beta1: high}", "must be a number"));
   fields->push_back(Number("spec.optimizer.parameters{}", "One number."));
   fields->push_back(Number("spec.optimizer.clipNorm",
                            "Gradients whose 2-norm over all parameters is larger are scaled down "
-                           "to it. Unset: they are left alone.")
+                           "to this norm. Unset: no gradient is scaled.")
                         .Above(0)
                         .Example("1.0")
                         .Invalid("0", "must be more than 0"));
@@ -137,22 +138,22 @@ void AddLossAndOptimizer(std::vector<Field>* fields) {
 void AddScheduleAndGroups(std::vector<Field>* fields) {
   fields->push_back(
       Object("spec.optimizer.schedule",
-             "How the learning rate changes with the steps. Unset: it does not. Not for Add."));
+             "How the learning rate changes over the steps. Unset: it is constant. Not for Add."));
   fields->push_back(
       String("spec.optimizer.schedule.type",
-             "`Constant`. `Step`: times `gamma` every `stepSize` steps. `Cosine`: half a cosine "
-             "from 1 to `minFactor` over `totalSteps` steps, then constant.")
+             "`Constant`. `Step`: multiplied by `gamma` every `stepSize` steps. `Cosine`: half a "
+             "cosine from 1 to `minFactor` over `totalSteps` steps, then constant.")
           .Default(R"("Constant")")
           .OneOf(NamesOf<v1::Schedule::Type>())
           .Example("Constant")
           .Invalid("Linear", "must be one of Constant, Step, Cosine"));
-  fields->push_back(
-      Integer("spec.optimizer.schedule.warmupSteps",
-              "Steps over which the learning rate rises to its full value, in front of every type.")
-          .Default("0")
-          .Min(0)
-          .Example("500")
-          .Invalid("-5", "at least 0"));
+  fields->push_back(Integer("spec.optimizer.schedule.warmupSteps",
+                            "Steps in which the learning rate rises to its full value, before the "
+                            "schedule of any type.")
+                        .Default("0")
+                        .Min(0)
+                        .Example("500")
+                        .Invalid("-5", "at least 0"));
   fields->push_back(Integer("spec.optimizer.schedule.stepSize", "Step: steps between two changes.")
                         .Min(1)
                         .Context(kStepSchedule)
@@ -164,7 +165,7 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
                         .Example("0.5")
                         .Invalid("0", "must be more than 0"));
   fields->push_back(Integer("spec.optimizer.schedule.totalSteps",
-                            "Cosine: steps until the lowest rate, those of the warm-up included.")
+                            "Cosine: steps until the lowest rate, including the warm-up.")
                         .Min(1)
                         .Context(kCosineSchedule)
                         .Example("10000"));
@@ -176,18 +177,17 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
                         .Context(kCosineSchedule)
                         .Example("0.01")
                         .Invalid("2", "at most 1"));
-  fields->push_back(
-      List("spec.optimizer.groups",
-           "Other options for some parameters. A parameter belongs to the first group of which a "
-           "pattern matches its name; what the group leaves unset is the optimizer's. Not for Add "
-           "and Plugin.")
-          .Size(0, 64)
-          .Example("[{patterns: [\"*.bias\"], weightDecay: 0}]")
-          .Invalid("{patterns: [a]}", "must be a list"));
+  fields->push_back(List("spec.optimizer.groups",
+                         "Other options for some parameters. A parameter belongs to the first "
+                         "group with a pattern that matches its name. Options that the group does "
+                         "not set are those of the optimizer. Not for Add and Plugin.")
+                        .Size(0, 64)
+                        .Example("[{patterns: [\"*.bias\"], weightDecay: 0}]")
+                        .Invalid("{patterns: [a]}", "must be a list"));
   fields->push_back(Object("spec.optimizer.groups[]", "One group."));
   fields->push_back(List("spec.optimizer.groups[].patterns",
-                         "Names of parameters, as in PyTorch's state_dict; `*` stands for any "
-                         "characters, `?` for one.")
+                         "Names of parameters, as in PyTorch's state_dict; `*` matches any "
+                         "characters, `?` matches one.")
                         .Required()
                         .Size(1, 64));
   fields->push_back(String("spec.optimizer.groups[].patterns[]", "One pattern.").Size(1, 253));
@@ -201,24 +201,23 @@ void AddScheduleAndGroups(std::vector<Field>* fields) {
 }
 
 void AddTrainingBasics(std::vector<Field>* fields) {
-  fields->push_back(Object("spec.training", "How to train, and until when.").Required());
+  fields->push_back(Object("spec.training", "How to train, and for how long.").Required());
   fields->push_back(
-      String(
-          "spec.training.mode",
-          "`Synchronous`: each step applies the gradient of one global batch, whichever workers "
-          "computed it; the result is the same for any number of workers, up to rounding, and "
-          "to the bit with `determinism: BitExact`. `Asynchronous`: each worker applies updates "
-          "at its own pace. `BoundedStaleness`: as Asynchronous, but no worker runs far ahead. A "
-          "change takes effect through a checkpoint.")
+      String("spec.training.mode",
+             "`Synchronous`: each step applies the gradient of one global batch. The result is the "
+             "same for any number of workers, up to rounding, and to the bit with `determinism: "
+             "BitExact`. `Asynchronous`: each worker applies updates at its own pace. "
+             "`BoundedStaleness`: as Asynchronous, but no worker gets far ahead. A change takes "
+             "effect through a checkpoint.")
           .Default(R"("Synchronous")")
           .OneOf(NamesOf<v1::Mode>())
           .Example("Asynchronous")
           .Invalid("Async", "must be one of Synchronous, Asynchronous, BoundedStaleness"));
-  fields->push_back(
-      Object("spec.training.boundedStaleness", "Bounds of mode BoundedStaleness; only there."));
+  fields->push_back(Object("spec.training.boundedStaleness",
+                           "Bounds of mode BoundedStaleness. Only with that mode."));
   fields->push_back(
       Integer("spec.training.boundedStaleness.maxStaleness",
-              "A worker waits when it is more than so many updates ahead of the slowest.")
+              "A worker waits while it is more than this many updates ahead of the slowest worker.")
           .Required()
           .Min(0)
           .Max(1e6)
@@ -227,8 +226,8 @@ void AddTrainingBasics(std::vector<Field>* fields) {
           .Example("4")
           .Invalid("-1", "at least 0"));
   fields->push_back(Integer("spec.training.globalBatchSize",
-                            "Samples of one step, over all workers; of one update of one worker "
-                            "where the mode is not Synchronous.")
+                            "Samples of one step, over all workers. In other modes than "
+                            "Synchronous: samples of one worker's update.")
                         .Fixed()
                         .Default("64")
                         .Min(1)
@@ -238,56 +237,55 @@ void AddTrainingBasics(std::vector<Field>* fields) {
                         .Example("256")
                         .Invalid("0", "at least 1")
                         .Invalid("64.5", "must be an integer"));
-  fields->push_back(Integer("spec.training.microbatchSize",
-                            "A global batch is cut into microbatches of so many samples (the last "
-                            "may be smaller), which are given to workers in proportion to their "
-                            "speed. Normally a worker computes all of its microbatches as one "
-                            "batch; with BitExact each by itself, so larger ones are faster.")
-                        .Fixed()
-                        .Implied("globalBatchSize / 16, rounded up")
-                        .Min(1)
-                        .Max(1 << 24)
-                        .Alias("microBatchSize")
-                        .Example("16")
-                        .Invalid("0", "at least 1"));
+  fields->push_back(
+      Integer("spec.training.microbatchSize",
+              "Samples of a microbatch. A global batch is divided into microbatches (the last may "
+              "be smaller), which are assigned to workers in proportion to their speed. A worker "
+              "computes all of its microbatches as one batch, but with BitExact one by one, so "
+              "larger ones are faster.")
+          .Fixed()
+          .Implied("globalBatchSize / 16, rounded up")
+          .Min(1)
+          .Max(1 << 24)
+          .Alias("microBatchSize")
+          .Example("16")
+          .Invalid("0", "at least 1"));
   constexpr char kBalanced[] =
       R"({"spec":{"training":{"mode":"Asynchronous","maxBatchSize":128}}})";
   fields->push_back(
-      Integer("spec.training.maxBatchSize",
-              "Where the mode is not Synchronous: a worker's updates have as many samples as fit "
-              "its measured speed, so that those of all take as long as each other; "
-              "`globalBatchSize` at the mean speed, at most so many. Unset: always "
-              "`globalBatchSize`.")
+      Integer(
+          "spec.training.maxBatchSize",
+          "In other modes than Synchronous: the maximum samples of an update. Each worker's batch "
+          "size follows its measured speed, so that the updates of all workers take equally long; "
+          "at the mean speed it is `globalBatchSize`. Unset: always `globalBatchSize`.")
           .Min(1)
           .Max(1 << 24)
           .Context(R"({"spec":{"training":{"mode":"Asynchronous"}}})")
           .Example("128")
           .Invalid("0", "at least 1"));
-  fields->push_back(
-      Integer("spec.training.minBatchSize", "With `maxBatchSize`: at least so many. Unset: 1.")
-          .Min(1)
-          .Max(1 << 24)
-          .Context(kBalanced)
-          .Example("8")
-          .Invalid("0", "at least 1"));
-  fields->push_back(
-      Integer(
-          "spec.training.steps",
-          "Train for so many steps (updates, where the mode is not Synchronous). This or `epochs`.")
-          .Min(1)
-          .Alias("maxSteps")
-          .Example("10000")
-          .Invalid("0", "at least 1")
-          .Invalid("many", "must be an integer, not the string \"many\""));
-  fields->push_back(
-      Integer("spec.training.epochs", "Go over the data so many times. This or `steps`.")
-          .Min(1)
-          .Context(R"({"spec":{"training":{"steps":null}}})")
-          .Example("5")
-          .Invalid("1.5", "must be an integer"));
+  fields->push_back(Integer("spec.training.minBatchSize",
+                            "With `maxBatchSize`: the minimum samples of an update. Unset: 1.")
+                        .Min(1)
+                        .Max(1 << 24)
+                        .Context(kBalanced)
+                        .Example("8")
+                        .Invalid("0", "at least 1"));
+  fields->push_back(Integer("spec.training.steps",
+                            "Train for this many steps (in other modes than Synchronous: updates). "
+                            "Either this or `epochs`.")
+                        .Min(1)
+                        .Alias("maxSteps")
+                        .Example("10000")
+                        .Invalid("0", "at least 1")
+                        .Invalid("many", "must be an integer, not the string \"many\""));
+  fields->push_back(Integer("spec.training.epochs", "Passes over the data. Either this or `steps`.")
+                        .Min(1)
+                        .Context(R"({"spec":{"training":{"steps":null}}})")
+                        .Example("5")
+                        .Invalid("1.5", "must be an integer"));
   fields->push_back(
       Integer("spec.training.seed",
-              "What initial parameters, the order of samples and dropout are drawn from.")
+              "The seed for the initial parameters, the order of samples and dropout.")
           .Fixed()
           .Default("0")
           .Min(0)
@@ -297,26 +295,27 @@ void AddTrainingBasics(std::vector<Field>* fields) {
 
 void AddCompression(std::vector<Field>* fields) {
   fields->push_back(
-      Object("spec.training.compression", "How numbers are sent. None sends them as they are.")
+      Object("spec.training.compression",
+             "How gradients and parameters are encoded when they are sent. `None`: not at all.")
           .Default("{}"));
   fields->push_back(
       String("spec.training.compression.push",
-             "Of gradients, from workers to shards. `Float16`, `BFloat16`: rounded to 16 bits. "
-             "`Int8`: to 8 bits and a scale. `TopK`: the largest elements only. `OneBit`: signs "
-             "and two means. `SignThreshold`: signs of what is beyond a threshold; a "
-             "demonstration. Not with BitExact.")
+             "Encoding of gradients, from workers to shards. `Float16`, `BFloat16`: rounded to 16 "
+             "bits. `Int8`: rounded to 8 bits, with a scale. `TopK`: the largest elements only. "
+             "`OneBit`: signs and two means. `SignThreshold`: the signs of elements beyond a "
+             "threshold, for demonstrations. Not with BitExact.")
           .Default(R"("None")")
           .OneOf(NamesOf<v1::Codec>())
           .Example("Int8")
           .Invalid("fp16", "must be one of None, Float16, BFloat16, TopK, Int8"));
   fields->push_back(
-      String("spec.training.compression.pull", "Of parameters, from shards to workers.")
+      String("spec.training.compression.pull", "Encoding of parameters, from shards to workers.")
           .Default(R"("None")")
           .OneOf({"None", "Float16", "BFloat16"})
           .Example("BFloat16")
           .Invalid("Int8", "must be one of None, Float16, BFloat16"));
   fields->push_back(Number("spec.training.compression.fraction",
-                           "TopK: of each block's elements, how many are sent, rounded up.")
+                           "TopK: the fraction of each block's elements that is sent, rounded up.")
                         .Implied("0.01 for TopK")
                         .Above(0)
                         .Max(0.5)
@@ -326,8 +325,9 @@ void AddCompression(std::vector<Field>* fields) {
                         .Invalid("0.6", "at most 0.5"));
   fields->push_back(
       Number("spec.training.compression.threshold",
-             "SignThreshold: what is sent for elements beyond it; compared with gradients as they "
-             "are pushed, the sum over a worker's samples.")
+             "SignThreshold: the magnitude beyond which an element is sent, and the value that is "
+             "sent for it. It is compared with the pushed gradient, which is the sum over a "
+             "worker's samples.")
           .Above(0)
           .Max(1e30)
           .Context(
@@ -336,8 +336,8 @@ void AddCompression(std::vector<Field>* fields) {
           .Invalid("0", "must be more than 0"));
   fields->push_back(
       Boolean("spec.training.compression.errorFeedback",
-              "What an encoding leaves out is added to the next gradient before that is encoded. "
-              "Costs a worker 4 bytes for each parameter, 8 while it pushes.")
+              "Whether the part of a gradient that the encoding omits is added to the next "
+              "gradient. This takes a worker 4 bytes of memory per parameter, 8 while it pushes.")
           .Implied("true for TopK, Int8 and OneBit, else false")
           .Context(R"({"spec":{"training":{"compression":{"push":"Int8"}}}})")
           .Example("false"));
@@ -346,15 +346,15 @@ void AddCompression(std::vector<Field>* fields) {
 void AddStalenessRule(std::vector<Field>* fields) {
   constexpr char kAsynchronous[] = R"({"spec":{"training":{"mode":"Asynchronous"}}})";
   fields->push_back(Object("spec.training.stalenessRule",
-                           "What the staleness of an update (the updates applied since its "
-                           "parameters were pulled) does to it; not in mode Synchronous."));
+                           "How the staleness of an update (the updates applied since its "
+                           "parameters were pulled) changes it. Not in mode Synchronous."));
   fields->push_back(
       String("spec.training.stalenessRule.name",
              "`Damped`: the learning rate is divided by 1 + `factor` times the staleness. "
-             "`Inverse`: by the staleness, where that is more than 1. `DelayCompensation`: the "
-             "gradient g becomes g + `lambda` g^2 (parameters now - those that it was computed "
-             "on). `MomentumCorrection`: SGD's momentum is lowered by what staleness s adds by "
-             "itself, s / (1 + s), to 0 at least.")
+             "`Inverse`: it is divided by the staleness, if that is more than 1. "
+             "`DelayCompensation`: the gradient g becomes g + `lambda` g^2 (current parameters - "
+             "parameters that it was computed on). `MomentumCorrection`: SGD's momentum is reduced "
+             "by the momentum that staleness s adds, s / (1 + s), but not below 0.")
           .Required()
           .OneOf(NamesOf<v1::TrainingSpec::Staleness::Rule>())
           .Context(kAsynchronous)
@@ -362,7 +362,7 @@ void AddStalenessRule(std::vector<Field>* fields) {
           .Invalid("DCASGD", "must be one of None, Damped, Inverse, DelayCompensation"));
   fields->push_back(
       Number("spec.training.stalenessRule.factor",
-             "Damped: how much each update of staleness counts.")
+             "Damped: the weight of each update of staleness.")
           .Implied("0.1 for Damped")
           .Min(0)
           .Max(1e6)
@@ -371,7 +371,8 @@ void AddStalenessRule(std::vector<Field>* fields) {
           .Example("0.5")
           .Invalid("-1", "at least 0"));
   fields->push_back(
-      Number("spec.training.stalenessRule.lambda", "DelayCompensation: how much is compensated.")
+      Number("spec.training.stalenessRule.lambda",
+             "DelayCompensation: the strength of the compensation.")
           .Implied("0.04 for DelayCompensation")
           .Min(0)
           .Max(1e6)
@@ -382,26 +383,25 @@ void AddStalenessRule(std::vector<Field>* fields) {
 }
 
 void AddTrainingDetails(std::vector<Field>* fields) {
-  fields->push_back(
-      String("spec.training.determinism",
-             "`BitExact`: gradients are added in a fixed order, so that the parameters have the "
-             "same bits for every number of workers and shards and any crashes; costs speed. "
-             "`Default`: the same up to rounding.")
-          .Fixed()
-          .Default(R"("Default")")
-          .OneOf({"Default", "BitExact"})
-          .Example("BitExact")
-          .Invalid("Bitexact", "did you mean `BitExact`?"));
+  fields->push_back(String("spec.training.determinism",
+                           "`BitExact`: gradients are added in a fixed order, so the parameters "
+                           "have the same bits for any number of workers and shards and after any "
+                           "failure. This is slower. `Default`: the same up to rounding.")
+                        .Fixed()
+                        .Default(R"("Default")")
+                        .OneOf({"Default", "BitExact"})
+                        .Example("BitExact")
+                        .Invalid("Bitexact", "did you mean `BitExact`?"));
   fields->push_back(String("spec.training.aggregation",
                            "`Mean`: the mean gradient over the samples of a step. `Sum`: the sum "
-                           "over microbatches of each one's mean gradient.")
+                           "of the microbatches' mean gradients.")
                         .Fixed()
                         .Default(R"("Mean")")
                         .OneOf(NamesOf<v1::TrainingSpec::Aggregation>())
                         .Example("Sum"));
   fields->push_back(String("spec.training.nonFinite",
-                           "What a gradient with NaN or infinity does. `Fail`: the job fails and "
-                           "names the tensor. `Skip`: the step is skipped, for all parameters.")
+                           "The reaction to a gradient with NaN or infinity. `Fail`: the job fails "
+                           "and names the tensor. `Skip`: the step is skipped for all parameters.")
                         .Fixed()
                         .Default(R"("Fail")")
                         .OneOf(NamesOf<v1::TrainingSpec::NonFinite>())
@@ -412,8 +412,8 @@ void AddTrainingDetails(std::vector<Field>* fields) {
   AddStragglers(fields);
   AddDense(fields);
   fields->push_back(Integer("spec.training.threads",
-                            "Threads with which a worker computes. With more than one, BitExact "
-                            "holds only among runs of the same number.")
+                            "Threads that a worker computes with. With more than one, only runs "
+                            "with the same number are BitExact.")
                         .Implied("under `sluice run` cores / workers of the job, on a cluster the "
                                  "CPUs of its container, by hand all cores; 1 with BitExact")
                         .Min(1)
@@ -421,13 +421,14 @@ void AddTrainingDetails(std::vector<Field>* fields) {
                         .Example("2")
                         .Invalid("0", "at least 1"));
   fields->push_back(Number("spec.training.stepDelaySeconds",
-                           "Waits so long in each step: slows a job down for demonstrations.")
+                           "A pause in each step, which slows a job down for demonstrations.")
                         .Default("0")
                         .Min(0)
                         .Max(60)
                         .Example("0.1")
                         .Invalid("61", "at most 60"));
-  fields->push_back(Object("spec.training.target", "Stop early, when an evaluation reaches this."));
+  fields->push_back(
+      Object("spec.training.target", "Stop early when an evaluation reaches this value."));
   fields->push_back(String("spec.training.target.metric",
                            "`accuracy` in percent, `loss`, or `perplexity` of a "
                            "language model, e ^ loss.")
@@ -436,7 +437,8 @@ void AddTrainingDetails(std::vector<Field>* fields) {
                         .Context(kTarget)
                         .Example("loss")
                         .Invalid("auc", "must be one of accuracy, loss, perplexity"));
-  fields->push_back(String("spec.training.target.goal", "On which side of `value` the goal lies.")
+  fields->push_back(String("spec.training.target.goal",
+                           "Whether the metric must become at least or at most `value`.")
                         .Required()
                         .OneOf({"AtLeast", "AtMost"})
                         .Context(kTarget)
@@ -452,8 +454,8 @@ void AddTrainingDetails(std::vector<Field>* fields) {
 void AddSizesAndCheckpoint(std::vector<Field>* fields) {
   AddCoordinator(fields);
   fields->push_back(
-      Object("spec.parameterServer", "The shards that hold the parameters.").Default("{}"));
-  fields->push_back(Integer("spec.parameterServer.replicas", "How many shards.")
+      Object("spec.parameterServer", "The shards, which store the parameters.").Default("{}"));
+  fields->push_back(Integer("spec.parameterServer.replicas", "Number of shards.")
                         .Default("1")
                         .Min(1)
                         .Max(1024)
@@ -461,98 +463,97 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
                         .Invalid("0", "at least 1")
                         .Invalid("two", "must be an integer"));
   AddReplicaBounds("spec.parameterServer", "shards", fields);
-  fields->push_back(
-      Integer("spec.parameterServer.partitions",
-              "Parameters are cut into so many partitions, the units of ownership. Fixed for the "
-              "life of the job, so it bounds the number of shards that it can grow to.")
-          .Fixed()
-          .Default("64")
-          .Min(1)
-          .Max(1024)
-          .Example("256")
-          .Invalid("2048", "at most 1024"));
+  fields->push_back(Integer("spec.parameterServer.partitions",
+                            "The number of partitions into which the parameters are divided. Each "
+                            "partition belongs to one shard. The number is fixed for the life of "
+                            "the job, so it limits the number of shards.")
+                        .Fixed()
+                        .Default("64")
+                        .Min(1)
+                        .Max(1024)
+                        .Example("256")
+                        .Invalid("2048", "at most 1024"));
   AddPodTemplate("spec.parameterServer", "ps", fields);
-  fields->push_back(Object("spec.worker", "The workers that compute gradients.").Default("{}"));
-  fields->push_back(Integer("spec.worker.replicas", "How many workers.")
+  fields->push_back(Object("spec.worker", "The workers, which compute gradients.").Default("{}"));
+  fields->push_back(Integer("spec.worker.replicas", "Number of workers.")
                         .Default("1")
                         .Min(1)
                         .Max(1024)
                         .Example("4")
                         .Invalid("0", "at least 1"));
   AddReplicaBounds("spec.worker", "workers", fields);
-  fields->push_back(
-      List("spec.worker.command",
-           "The program that is started as a worker, and its arguments; for a Custom model. It "
-           "finds the job by its environment (SLUICE_COORDINATOR, SLUICE_JOB, "
-           "SLUICE_WORKER_INDEX), in Python by `sluice.join()`.")
-          .Size(1, 256)
-          .Context(kCustom)
-          .Example("[python3, train.py]")
-          .Invalid("[]", "must have at least 1 item")
-          .Invalid("python3 train.py", "must be a list"));
+  fields->push_back(List("spec.worker.command",
+                         "The program that runs as a worker, and its arguments, for a Custom "
+                         "model. Environment variables describe the job (SLUICE_COORDINATOR, "
+                         "SLUICE_JOB, SLUICE_WORKER_INDEX); in Python, `sluice.join()` reads them.")
+                        .Size(1, 256)
+                        .Context(kCustom)
+                        .Example("[python3, train.py]")
+                        .Invalid("[]", "must have at least 1 item")
+                        .Invalid("python3 train.py", "must be a list"));
   fields->push_back(String("spec.worker.command[]", "The program, or one argument.").Size(1, 4096));
   AddPodTemplate("spec.worker", "worker", fields);
-  fields->push_back(
-      Object("spec.checkpoint", "Checkpoints, from which the job goes on after a loss.")
-          .Default("{}"));
+  fields->push_back(Object("spec.checkpoint",
+                           "Checkpoints, from which the job is restored after the loss of a shard "
+                           "or of the coordinator.")
+                        .Default("{}"));
   fields->push_back(
       Object("spec.checkpoint.storage",
-             "Where checkpoints are kept. A cluster needs a claim, or a `path`: where neither is "
-             "set, it may be given later; then it stays.")
+             "Where checkpoints are stored. A cluster needs a claim or a `path`. If neither is "
+             "set, it may be set later, and cannot be changed then.")
           .FixedUnless("oldSelf.storage.type == 'Local' && !has(oldSelf.storage.path)")
           .Default("{}"));
   fields->push_back(
       String(
           "spec.checkpoint.storage.type",
           "`Local`: a directory of the file system. `PersistentVolumeClaim`: a claim of the job's "
-          "namespace, which all of its pods mount; on one machine the job's own directory.")
+          "namespace, which all of its pods mount; under `sluice run` the job's own directory.")
           .Default(R"("Local")")
           .OneOf({"Local", "PersistentVolumeClaim"})
           .Example("Local")
           .Invalid("S3", "must be one of Local, PersistentVolumeClaim"));
-  fields->push_back(
-      String(
-          "spec.checkpoint.storage.path",
-          "Local: the directory, which is made where it is missing. All processes of the job must "
-          "reach it.")
-          .Implied("in the job's own directory, `.sluice/<name>/checkpoints`")
-          .Path()
-          .Example("/var/lib/checkpoints/fashion-mnist")
-          .Invalid("~/checkpoints", "are not expanded"));
+  fields->push_back(String("spec.checkpoint.storage.path",
+                           "Local: the directory. It is created if it is missing. All processes of "
+                           "the job must have access to it.")
+                        .Implied("in the job's own directory, `.sluice/<name>/checkpoints`")
+                        .Path()
+                        .Example("/var/lib/checkpoints/fashion-mnist")
+                        .Invalid("~/checkpoints", "are not expanded"));
   AddCheckpointClaim(fields);
   fields->push_back(Integer("spec.checkpoint.intervalSteps",
-                            "A checkpoint every so many steps. This or `intervalSeconds`.")
+                            "Steps between checkpoints. Either this or `intervalSeconds`.")
                         .Min(1)
                         .Example("1000")
                         .Invalid("0", "at least 1"));
   fields->push_back(Number("spec.checkpoint.intervalSeconds",
-                           "A checkpoint every so many seconds. This or `intervalSteps`.")
-                        .Implied("300 where `intervalSteps` is unset")
+                           "Seconds between checkpoints. Either this or `intervalSteps`.")
+                        .Implied("300 if `intervalSteps` is unset")
                         .Above(0)
                         .Max(1e6)
                         .Example("60")
                         .Invalid("0", "must be more than 0"));
-  fields->push_back(Integer("spec.checkpoint.maxToKeep", "The newest so many checkpoints are kept.")
-                        .Default("3")
-                        .Min(1)
-                        .Max(1000)
-                        .Example("5")
-                        .Invalid("0", "at least 1"));
+  fields->push_back(
+      Integer("spec.checkpoint.maxToKeep", "Number of checkpoints to keep; older ones are deleted.")
+          .Default("3")
+          .Min(1)
+          .Max(1000)
+          .Example("5")
+          .Invalid("0", "at least 1"));
   fields->push_back(String("spec.checkpoint.restoreFrom",
-                           "Begin with the newest checkpoint in this directory of another job, in "
-                           "place of random parameters.")
+                           "A directory with the checkpoints of another job. Training begins with "
+                           "the newest of them instead of random parameters.")
                         .Fixed()
                         .Path()
                         .Example("/var/lib/checkpoints/pretrained"));
   fields->push_back(
       String("spec.checkpoint.onExisting",
-             "What the job does with the checkpoints of an earlier job of its name (an object that "
-             "was deleted and made again, or a finished job that is run again with more steps). "
-             "`Resume`: continue from them, also from the end of a finished job; the settings that "
-             "a checkpoint depends on must be the same. `Fail`: fail, and change nothing. "
-             "`Replace`: train from the beginning; the earlier job's checkpoints are removed when "
-             "the first new one is complete.")
-          .Implied("continue from an unfinished job with the same settings, else as `Fail`")
+             "What the job does with the checkpoints of an earlier job of the same name (an object "
+             "that was deleted and created again, or a finished job that is run again with more "
+             "steps). `Resume`: continue from them, also from the end of a finished job; the "
+             "settings that a checkpoint depends on must be the same. `Fail`: fail without "
+             "changing anything. `Replace`: train from the beginning; the earlier job's "
+             "checkpoints are removed when the first new one is complete.")
+          .Implied("continue from an unfinished job with the same settings, otherwise as `Fail`")
           .OneOf(NamesOf<v1::CheckpointSpec::OnExisting>())
           .Example("Resume")
           .Invalid("resume", "did you mean `Resume`?")
@@ -560,17 +561,16 @@ void AddSizesAndCheckpoint(std::vector<Field>* fields) {
 }
 
 void AddLimits(std::vector<Field>* fields) {
+  fields->push_back(Integer("spec.backoffLimit",
+                            "How often the job may be restored from a checkpoint, after the loss "
+                            "of a shard or of the coordinator, before it fails.")
+                        .Default("6")
+                        .Min(0)
+                        .Max(1000)
+                        .Example("0")
+                        .Invalid("-1", "at least 0"));
   fields->push_back(
-      Integer("spec.backoffLimit",
-              "How many times the job may be restored from a checkpoint, after the loss "
-              "of a shard or of the coordinator, before it fails.")
-          .Default("6")
-          .Min(0)
-          .Max(1000)
-          .Example("0")
-          .Invalid("-1", "at least 0"));
-  fields->push_back(
-      Object("spec.timeouts", "When a process counts as lost. The defaults suit most jobs.")
+      Object("spec.timeouts", "When a process is considered lost. The defaults suit most jobs.")
           .Default("{}"));
   const auto timeout = [&](const char* name, const char* description, const char* value) {
     fields->push_back(Number(std::string("spec.timeouts.") + name, description)
@@ -581,21 +581,24 @@ void AddLimits(std::vector<Field>* fields) {
                           .Invalid("0", "must be more than 0")
                           .Invalid("1s", "must be a number"));
   };
-  timeout("heartbeatSeconds", "Time between two signs of life of a process.", "0.5");
-  timeout("suspectSeconds", "A worker whose connection broke has so long to return.", "1");
-  timeout("heartbeatTimeoutSeconds", "A process that gives no sign of life for so long is lost.",
+  timeout("heartbeatSeconds", "Time between two heartbeats of a process.", "0.5");
+  timeout("suspectSeconds", "Time for a worker whose connection broke to reconnect.", "1");
+  timeout("heartbeatTimeoutSeconds", "A process that sends no heartbeat for this long is lost.",
           "5");
-  timeout("pauseSeconds", "A shard that does not answer a pause for so long is lost.", "5");
+  timeout("pauseSeconds", "A shard that does not answer a Pause for this long is lost.", "5");
   timeout("initializationSeconds",
-          "A worker that does not bring the initial parameters in so long is replaced.", "120");
-  timeout("evaluationSeconds",
-          "What a worker does not evaluate in so long is given to another one.", "600");
+          "A worker that does not push the initial parameters within this time is replaced.",
+          "120");
+  timeout(
+      "evaluationSeconds",
+      "Samples that a worker does not evaluate within this time are assigned to another worker.",
+      "600");
   timeout("suspendCheckpointSeconds",
-          "A job that is suspended has so long for its last checkpoint.", "60");
+          "Time for a job that is suspended to save its last checkpoint.", "60");
   fields->push_back(
       Number("spec.timeouts.weightsSeconds",
-             "Synchronous: a shard that owes a worker a version for so long, while it has it or "
-             "says nothing, is lost. Unset: no limit.")
+             "Synchronous: a shard that does not send a worker a version for this long, although "
+             "it has the version or does not report, is lost. Unset: no limit.")
           .Above(0)
           .Max(86400)
           .Example("35")
@@ -603,29 +606,29 @@ void AddLimits(std::vector<Field>* fields) {
   fields->push_back(
       Number(
           "spec.timeouts.gradientsSeconds",
-          "A member that contributes nothing for so long is lost: a step waits for its gradients, "
-          "or it holds samples and applies none. It must be longer than a step takes the slowest "
-          "worker. Unset: 600 (with aggregation AllReduce: no limit).")
+          "A member that contributes nothing for this long is lost, if a step waits for its "
+          "gradients, or if it has a lease on samples and applies none. This must be longer than a "
+          "step of the slowest worker. Unset: 600 (with aggregation AllReduce: no limit).")
           .Above(0)
           .Max(86400)
           .Example("15")
           .Invalid("0", "must be more than 0"));
   fields->push_back(
-      Number("spec.timeouts.startSeconds",
-             "A process that has not registered with the coordinator so long after its start is "
-             "killed and started again. Unset: 60, and 600 for a worker that is a command of the "
-             "job's own.")
+      Number(
+          "spec.timeouts.startSeconds",
+          "A process that has not registered with the coordinator this long after its start is "
+          "killed and started again. Unset: 60, and 600 for a worker with the job's own `command`.")
           .Above(0)
           .Max(86400)
           .Example("60")
           .Invalid("0", "must be more than 0"));
   fields->push_back(Boolean("spec.suspend",
-                            "Save a checkpoint and stop all processes, until this is false again; "
-                            "the job then goes on at the same sample.")
+                            "Save a checkpoint and stop all processes until this is false again. "
+                            "The job then continues at the same sample.")
                         .Default("false")
                         .Example("true"));
   fields->push_back(
-      Integer("spec.activeDeadlineSeconds", "A job that runs for longer fails. Unset: no limit.")
+      Integer("spec.activeDeadlineSeconds", "A job that runs longer fails. Unset: no limit.")
           .Min(1)
           .Max(1e9)
           .Example("86400")

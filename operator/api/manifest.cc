@@ -40,7 +40,7 @@ std::vector<Problem> CheckDocuments(const std::vector<const YamlNode*>& roots) {
                                                   nlohmann::json::error_handler_t::replace))});
     } else if (++jobs > 1) {
       problems.push_back(
-          {root->place, "", "a second TrainingJob begins here; put it in a file of its own"});
+          {root->place, "", "a second TrainingJob begins here; put it in a separate file"});
     }
   }
   return problems;

@@ -21,30 +21,31 @@ void AddConditions(std::vector<Field>* fields) {
           .Size(0, 16)
           .ItemKey("type"));
   fields->push_back(Object("status.conditions[]", "One condition."));
-  fields->push_back(String("status.conditions[].type", "What is said.").Required().Size(1, 316));
-  fields->push_back(String("status.conditions[].status", "Whether it holds.")
+  fields->push_back(
+      String("status.conditions[].type", "The condition's type.").Required().Size(1, 316));
+  fields->push_back(String("status.conditions[].status", "Whether the condition holds.")
                         .Required()
                         .OneOf({"True", "False", "Unknown"}));
+  fields->push_back(Integer("status.conditions[].observedGeneration",
+                            "The generation of the spec that the condition describes.")
+                        .Min(0));
   fields->push_back(
-      Integer("status.conditions[].observedGeneration", "The generation of the spec it is about.")
-          .Min(0));
+      Time("status.conditions[].lastTransitionTime", "When `status` last changed.").Required());
   fields->push_back(
-      Time("status.conditions[].lastTransitionTime", "When `status` changed last.").Required());
+      String("status.conditions[].reason", "The reason, in one word.").Required().Size(1, 1024));
   fields->push_back(
-      String("status.conditions[].reason", "Why, in one word.").Required().Size(1, 1024));
-  fields->push_back(String("status.conditions[].message", "Why, and what can be done, in words.")
-                        .Required()
-                        .Size(0, 32768));
+      String("status.conditions[].message", "The reason, and what can be done, in a sentence.")
+          .Required()
+          .Size(0, 32768));
 }
 
 void AddProgress(std::vector<Field>* fields) {
-  fields->push_back(Object("status.training", "How far training is."));
+  fields->push_back(Object("status.training", "Progress of the training."));
   fields->push_back(
-      Integer("status.training.step", "Steps that are committed; asynchronous: updates applied.")
+      Integer("status.training.step", "Committed steps; in asynchronous modes applied updates.")
           .Min(0));
   fields->push_back(
-      Integer("status.training.totalSteps", "Steps that the job will have made at its end.")
-          .Min(0));
+      Integer("status.training.totalSteps", "Steps after which the job is complete.").Min(0));
   fields->push_back(Number("status.training.epoch", "Passes over the data.").Min(0));
   fields->push_back(Integer("status.training.samples", "Samples applied.").Min(0));
   fields->push_back(Number("status.training.loss", "Mean loss over recent steps."));
@@ -52,52 +53,58 @@ void AddProgress(std::vector<Field>* fields) {
       String("status.training.metric", "The last evaluation, e.g. `accuracy 98.53 %`.")
           .Size(0, 253));
   fields->push_back(Object("status.training.evaluation", "The last evaluation, as numbers."));
-  fields->push_back(Integer("status.training.evaluation.step", "The step it was made at.").Min(0));
-  fields->push_back(Number("status.training.evaluation.epoch", "The epoch it was made at.").Min(0));
-  fields->push_back(Number("status.training.evaluation.loss", "Mean loss of the samples."));
   fields->push_back(
-      Integer("status.training.evaluation.samples", "Samples that were evaluated.").Min(0));
+      Integer("status.training.evaluation.step", "The step at which it was made.").Min(0));
+  fields->push_back(
+      Number("status.training.evaluation.epoch", "The epoch at which it was made.").Min(0));
+  fields->push_back(Number("status.training.evaluation.loss", "Mean loss over the samples."));
+  fields->push_back(
+      Integer("status.training.evaluation.samples", "Number of evaluated samples.").Min(0));
   fields->push_back(Number("status.training.evaluation.accuracy",
-                           "Percent of samples classified rightly, where samples have classes."));
+                           "Percentage of samples classified correctly, if samples have classes."));
   fields->push_back(Number("status.training.evaluation.perplexity",
-                           "Of a token, where samples are sequences of tokens."));
+                           "Perplexity per token, if samples are sequences of tokens."));
   fields->push_back(
-      Number("status.training.samplesPerSecond", "Samples applied in a second, recently.").Min(0));
-  fields->push_back(Time("status.training.lastProgressTime", "When a step was last seen made."));
+      Number("status.training.samplesPerSecond", "Recent rate of samples applied.").Min(0));
+  fields->push_back(
+      Time("status.training.lastProgressTime", "When the operator last saw a new step."));
   fields->push_back(Object("status.checkpoint", "The newest complete checkpoint."));
   fields->push_back(Integer("status.checkpoint.step", "Its step.").Min(0));
-  fields->push_back(Time("status.checkpoint.time", "When it was seen complete."));
+  fields->push_back(Time("status.checkpoint.time", "When the operator saw it complete."));
   fields->push_back(String("status.checkpoint.location", "Where it is.").Size(0, 4096));
   fields->push_back(Integer("status.checkpoint.bytes", "Its size.").Min(0));
-  fields->push_back(
-      Integer("status.checkpoint.restoredFromStep", "The step from which this attempt began.")
-          .Min(0));
+  fields->push_back(Integer("status.checkpoint.restoredFromStep",
+                            "The step of the checkpoint from which this attempt was restored.")
+                        .Min(0));
 }
 
 void AddFailures(std::vector<Field>* fields) {
   fields->push_back(Object("status.restarts", "Pods that were re-created, by role."));
-  fields->push_back(Count("status.restarts.total", "All together."));
+  fields->push_back(Count("status.restarts.total", "All roles together."));
   fields->push_back(Count("status.restarts.coordinator", "Coordinators."));
   fields->push_back(Count("status.restarts.parameterServer", "Shards."));
   fields->push_back(Count("status.restarts.worker", "Workers."));
   fields->push_back(
-      List("status.lastFailures", "The newest ends of pods, the newest first.").Size(0, 8));
-  fields->push_back(Object("status.lastFailures[]", "One end."));
+      List("status.lastFailures", "The latest pod failures, newest first.").Size(0, 8));
+  fields->push_back(Object("status.lastFailures[]", "One pod failure."));
   fields->push_back(Time("status.lastFailures[].time", "When."));
   fields->push_back(String("status.lastFailures[].role", "Role of the pod.").Size(0, 63));
-  fields->push_back(Count("status.lastFailures[].index", "Its number within the role."));
+  fields->push_back(Count("status.lastFailures[].index", "Index within the role."));
   fields->push_back(String("status.lastFailures[].pod", "The pod's name.").Size(0, 253));
-  fields->push_back(String("status.lastFailures[].node", "Where it ran.").Size(0, 253));
+  fields->push_back(
+      String("status.lastFailures[].node", "The node on which the pod ran.").Size(0, 253));
   fields->push_back(
       String("status.lastFailures[].reason", "Why, in one word: OOMKilled, Evicted, NodeLost, ...")
           .Size(0, 253));
+  fields->push_back(Integer("status.lastFailures[].exitCode", "Exit code of its container.")
+                        .Min(-256)
+                        .Max(kMaxCount));
   fields->push_back(
-      Integer("status.lastFailures[].exitCode", "Of its container.").Min(-256).Max(kMaxCount));
-  fields->push_back(String("status.lastFailures[].message", "Why, and what can be done, in words.")
-                        .Size(0, 1024));
-  fields->push_back(
-      Boolean("status.lastFailures[].counted",
-              "Whether it counts against a limit of the job; what comes from outside does not."));
+      String("status.lastFailures[].message", "The reason, and what can be done, in a sentence.")
+          .Size(0, 1024));
+  fields->push_back(Boolean("status.lastFailures[].counted",
+                            "Whether the failure counts against a limit of the job. Failures with "
+                            "an external cause do not."));
 }
 
 }  // namespace
@@ -105,41 +112,45 @@ void AddFailures(std::vector<Field>* fields) {
 const std::vector<Field>& StatusFields() {
   static const std::vector<Field>& all = *[] {
     auto* fields = new std::vector<Field>;
-    fields->push_back(Object("status", "What the operator saw last; written by it alone."));
-    fields->push_back(
-        Integer("status.observedGeneration", "The generation of the spec that this is about.")
-            .Min(0));
-    fields->push_back(String("status.summary", "The state of the job in one word.").Size(0, 253));
-    fields->push_back(
-        String("status.tls", "Whether the job's processes speak TLS; of unset `spec.tls`, kept.")
-            .OneOf({"Enabled", "Disabled"}));
+    fields->push_back(Object(
+        "status", "The state that the operator last observed. Only the operator writes it."));
+    fields->push_back(Integer("status.observedGeneration",
+                              "The generation of the spec that the status describes.")
+                          .Min(0));
+    fields->push_back(String("status.summary", "The state of the job, in one word.").Size(0, 253));
+    fields->push_back(String("status.tls",
+                             "Whether the job's processes use TLS. Keeps the value that applies if "
+                             "`spec.tls` is unset.")
+                          .OneOf({"Enabled", "Disabled"}));
     AddConditions(fields);
-    fields->push_back(String("status.view", "Id of the view: attempt, term, number.").Size(0, 253));
     fields->push_back(
-        Integer("status.attempt", "One more than the restorations from checkpoints.").Min(0));
+        String("status.view", "Id of the current view: attempt, term, number.").Size(0, 253));
+    fields->push_back(
+        Integer("status.attempt", "Number of restorations from checkpoints, plus one.").Min(0));
     fields->push_back(Time("status.startTime", "When the job was first accepted."));
     fields->push_back(Time("status.completionTime", "When it ended."));
     fields->push_back(Object("status.coordinator", "The coordinator."));
-    fields->push_back(Boolean("status.coordinator.ready", "Whether it serves."));
+    fields->push_back(Boolean("status.coordinator.ready", "Whether the coordinator serves."));
     fields->push_back(Object("status.parameterServer", "The shards."));
     fields->push_back(Count("status.parameterServer.replicas", "Pods of shards."));
-    fields->push_back(Count("status.parameterServer.readyReplicas", "Those that serve."));
-    fields->push_back(
-        Count("status.parameterServer.movingPartitions", "Partitions on their way to another."));
+    fields->push_back(Count("status.parameterServer.readyReplicas", "Shards that serve."));
+    fields->push_back(Count("status.parameterServer.movingPartitions",
+                            "Partitions that are being moved to another shard."));
     fields->push_back(Object("status.worker", "The workers."));
     fields->push_back(Count("status.worker.replicas", "Pods of workers."));
-    fields->push_back(Count("status.worker.readyReplicas", "Those that train."));
+    fields->push_back(Count("status.worker.readyReplicas", "Workers that train."));
     fields->push_back(
         String("status.worker.selector", "Label selector of their pods, for `/scale`.")
             .Size(0, 1024));
     AddProgress(fields);
     AddFailures(fields);
-    fields->push_back(Object("status.recovery",
-                             "What the operator needs to go on after a restart of its own; for no "
-                             "other use.")
-                          .Open());
     fields->push_back(
-        Map("status.images", "Images that run, by role, with their digests.").Size(0, 8));
+        Object("status.recovery",
+               "State that the operator needs after its own restart. Not for other uses.")
+            .Open());
+    fields->push_back(
+        Map("status.images", "Images of the running containers, by role, with their digests.")
+            .Size(0, 8));
     fields->push_back(String("status.images{}", "One image.").Size(0, 1024));
     return fields;
   }();

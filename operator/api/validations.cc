@@ -76,7 +76,7 @@ void AddModelRules(std::vector<Rule>* rules) {
        "dimensions",
        "self.type == 'Builtin' || !has(self.dimensions)",
        [](const Json& self) { return Is(self, "type", "Builtin") || !Has(self, "dimensions"); },
-       "`dimensions` are of Builtin models; a TorchScript file has its own",
+       "`dimensions` are for Builtin models; a TorchScript file contains its own",
        {R"({"name":"additive","dimensions":{"dim":10}})"},
        {R"({"type":"TorchScript","name":null,"path":"/m.pt","dimensions":{"dim":10}})"}});
   rules->push_back({"spec.model",
@@ -199,7 +199,7 @@ void AddIdxAddressRules(std::vector<Rule>* rules) {
          return !Is(self, "format", "IDX") || !IsAddress(self) || !Has(self, "evaluation") ||
                 Has(self["evaluation"], "source");
        },
-       "beside an address no evaluation data is looked for: name it in `source`",
+       "if the training data is at an address, evaluation needs `source`",
        {absl::StrCat("{", source, labels,
                      R"(},"evaluation":{"intervalSteps":5,"source":{"path":"/e"}}})")},
        {absl::StrCat("{", source, labels, R"(},"evaluation":{"intervalSteps":5}})")}});
@@ -221,7 +221,7 @@ void AddDataRules(std::vector<Rule>* rules) {
        "source",
        "self.format != 'Synthetic' || !has(self.source)",
        [](const Json& self) { return !Is(self, "format", "Synthetic") || !Has(self, "source"); },
-       "Synthetic data is made up and has no `source`",
+       "Synthetic data is generated and has no `source`",
        {R"({"format":"Synthetic","source":null,"synthetic":{"shape":[3]}})"},
        {R"({"format":"Synthetic"})"}});
   rules->push_back({"spec.data",
@@ -233,7 +233,7 @@ void AddDataRules(std::vector<Rule>* rules) {
                       return !Has(self, "source") &&
                              (!Has(self, "evaluation") || !Has(self["evaluation"], "source"));
                     },
-                    "Custom data is opened by the program `worker.command`: no `source`",
+                    "the program `worker.command` reads Custom data itself: no `source`",
                     {R"({"format":"Custom","source":null,"evaluation":{"intervalSteps":5}})"},
                     {R"({"format":"Custom"})",
                      R"({"format":"Custom","source":null,"evaluation":{"source":{"path":"/t"}}})"},
@@ -279,7 +279,7 @@ void AddDataRules(std::vector<Rule>* rules) {
          return (!Is(self, "format", "CSV") && !Is(self, "format", "Text")) ||
                 !Has(self, "evaluation") || Has(self["evaluation"], "source");
        },
-       "evaluation needs `source`, a file of samples that are not trained on",
+       "evaluation needs `source`, a file of samples that are not used for training",
        {R"({"evaluation":{"intervalSteps":5}})",
         R"({"format":"CSV","csv":{"labelColumn":"y"},"evaluation":{"source":{"path":"/test"}}})"},
        {R"({"format":"CSV","csv":{"labelColumn":"y"},"evaluation":{"intervalSteps":5}})"}});
@@ -291,7 +291,7 @@ void AddDataRules(std::vector<Rule>* rules) {
          return !Is(self, "format", "Synthetic") || !Has(self, "evaluation") ||
                 !Has(self["evaluation"], "source");
        },
-       "Synthetic data is made up and has no `source`",
+       "Synthetic data is generated and has no `source`",
        {R"({"format":"Synthetic","source":null,"synthetic":{"shape":[3]},"evaluation":{"intervalSteps":5}})"},
        {R"({"format":"Synthetic","source":null,"evaluation":{"source":{"path":"/test"}}})"}});
   rules->push_back(
@@ -310,7 +310,7 @@ void AddDataRules(std::vector<Rule>* rules) {
                     "std",
                     "size(self.mean) == size(self.std)",
                     [](const Json& self) { return self["mean"].size() == self["std"].size(); },
-                    "`mean` and `std` must have as many numbers as each other",
+                    "`mean` and `std` must have the same length",
                     {R"({"mean":[0.1,0.2],"std":[1,2]})"},
                     {R"({"mean":[0.1],"std":[1,2]})"},
                     kIdx});
@@ -550,7 +550,7 @@ void AddCompressionRules(std::vector<Rule>* rules) {
        "errorFeedback",
        "!has(self.errorFeedback) || self.push != 'None'",
        [](const Json& self) { return !Has(self, "errorFeedback") || !Is(self, "push", "None"); },
-       "`errorFeedback` needs `push`: without it nothing is left out",
+       "`errorFeedback` needs `push`: without it nothing is omitted",
        {R"({"push":"Int8","errorFeedback":false})"},
        {R"({"errorFeedback":true})"},
        context});
@@ -586,7 +586,7 @@ void AddCompressionRules(std::vector<Rule>* rules) {
          return !Has(training, "stalenessRule") || Is(training["stalenessRule"], "name", "None") ||
                 !Is(self["optimizer"], "name", "Add");
        },
-       "`optimizer: {name: Add}` takes updates as they are",
+       "`optimizer: {name: Add}` does not support a staleness rule",
        {R"({})"},
        {R"({"optimizer":{"name":"Add"}})"},
        asynchronous});
@@ -633,7 +633,7 @@ void AddTrainingRules(std::vector<Rule>* rules) {
                       return !Has(self, "microbatchSize") ||
                              Int(self, "microbatchSize") <= Int(self, "globalBatchSize");
                     },
-                    "`microbatchSize` must be at most `globalBatchSize` (64 where it is unset)",
+                    "`microbatchSize` must be at most `globalBatchSize` (default 64)",
                     {R"({"globalBatchSize":32,"microbatchSize":32})"},
                     {R"({"globalBatchSize":32,"microbatchSize":33})", R"({"microbatchSize":65})"}});
   const std::string size =
@@ -653,7 +653,7 @@ void AddTrainingRules(std::vector<Rule>* rules) {
                 count >= 1 && count <= 65536;
        },
        "BitExact needs `globalBatchSize` to be `microbatchSize` times a power of two, at most "
-       "65536 (where `microbatchSize` is unset: a multiple of 16, or a power of two)",
+       "65536 (if `microbatchSize` is unset: a multiple of 16, or a power of two)",
        {R"({"determinism":"BitExact"})",
         R"({"determinism":"BitExact","globalBatchSize":100,"microbatchSize":25})"},
        {R"({"determinism":"BitExact","globalBatchSize":100})",
@@ -675,8 +675,8 @@ void AddTrainingRules(std::vector<Rule>* rules) {
                       return !Is(self, "determinism", "BitExact") ||
                              Is(self["compression"], "push", "None");
                     },
-                    "BitExact needs gradients as they are: what a codec leaves out depends on who "
-                    "computed what (`pull` may be compressed)",
+                    "BitExact needs exact gradients: what a codec omits depends on which worker "
+                    "computed it (`pull` may be compressed)",
                     {R"({"determinism":"BitExact","compression":{"pull":"Float16"}})"},
                     {R"({"determinism":"BitExact","compression":{"push":"Float16"}})",
                      R"({"determinism":"BitExact","compression":{"push":"TopK"}})"}});
@@ -748,7 +748,7 @@ void AddTextRules(std::vector<Rule>* rules) {
        "data.normalize",
        "!" + tokens + " || !has(self.data.normalize)",
        [](const Json& self) { return !IsTokens(self) || !Has(self["data"], "normalize"); },
-       "`normalize` is for numbers, and this data is words; leave it out",
+       "`normalize` is for numbers, but this data is words; leave it out",
        {kText},
        {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text",
                          "source":{"path":"/t"},"normalize":{"mean":[0],"std":[1]}}})"}});
@@ -758,23 +758,22 @@ void AddTextRules(std::vector<Rule>* rules) {
                     [](const Json& self) {
                       return !Is(self["data"], "format", "Text") || !Has(self["data"], "classes");
                     },
-                    "the classes of a text are its words, `text.vocabularySize` at most",
+                    "the classes of a text are its words; set `text.vocabularySize` instead",
                     {kText},
                     {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text",
                          "source":{"path":"/t"},"classes":5}})"}});
-  rules->push_back(
-      {"spec",
-       "model.name",
-       "!has(self.model.name) || (self.model.name == 'lstm-lm') == " + tokens,
-       [](const Json& self) {
-         return !Has(self["model"], "name") ||
-                Is(self["model"], "name", "lstm-lm") == IsTokens(self);
-       },
-       "`lstm-lm` takes words, other built-in models numbers: `format: Text`, and Synthetic data "
-       "with a `vocabulary`, go with `lstm-lm` and with no other",
-       {kText, kTokens},
-       {R"({"model":{"name":"lstm-lm"}})",
-        R"({"data":{"format":"Text","source":{"path":"/t"}}})"}});
+  rules->push_back({"spec",
+                    "model.name",
+                    "!has(self.model.name) || (self.model.name == 'lstm-lm') == " + tokens,
+                    [](const Json& self) {
+                      return !Has(self["model"], "name") ||
+                             Is(self["model"], "name", "lstm-lm") == IsTokens(self);
+                    },
+                    "`lstm-lm` takes words, other built-in models take numbers: `format: Text`, "
+                    "and Synthetic data with a `vocabulary`, are for `lstm-lm` only",
+                    {kText, kTokens},
+                    {R"({"model":{"name":"lstm-lm"}})",
+                     R"({"data":{"format":"Text","source":{"path":"/t"}}})"}});
   rules->push_back(
       {"spec",
        "data.text.state",
@@ -787,8 +786,9 @@ void AddTextRules(std::vector<Rule>* rules) {
          return !self["data"]["shuffle"].get<bool>() &&
                 !Is(self["training"], "determinism", "BitExact");
        },
-       "`state: Carried` needs `data.shuffle: false`, since the state goes on along the text, and "
-       "is not for BitExact, since it depends on who computed the sample in front",
+       "`state: Carried` needs `data.shuffle: false`, since the state continues along the text, "
+       "and is not for BitExact, since the state depends on which worker computed the previous "
+       "sample",
        {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
             "shuffle":false,"text":{"state":"Carried"}}})"},
        {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
@@ -803,7 +803,7 @@ void AddTextRules(std::vector<Rule>* rules) {
          return !Has(self["training"], "target") ||
                 !Is(self["training"]["target"], "metric", "perplexity") || IsTokens(self);
        },
-       "`perplexity` is of language models: it needs `data: {format: Text}`",
+       "`perplexity` is for language models: it needs `data: {format: Text}`",
        {R"({"model":{"name":"lstm-lm"},"data":{"format":"Text","source":{"path":"/t"},
             "evaluation":{"source":{"path":"/e"},"intervalSeconds":5}},
             "training":{"target":{"metric":"perplexity","goal":"AtMost","value":200}}})"},
@@ -844,8 +844,8 @@ void AddCustomRules(std::vector<Rule>* rules) {
        "data.format",
        "(self.model.type == 'Custom') == (self.data.format == 'Custom')",
        [](const Json& self) { return IsCustom(self) == Is(self["data"], "format", "Custom"); },
-       "`data: {format: Custom}` goes with `model: {type: Custom}`, and with no other: the program "
-       "opens its data itself",
+       "`data: {format: Custom}` and `model: {type: Custom}` need each other: the program reads "
+       "its own data",
        {kGood},
        {R"({"data":{"format":"Custom","source":null}})",
         R"({"model":{"type":"Custom","name":null},"worker":{"command":["a"]}})"}});
@@ -853,7 +853,7 @@ void AddCustomRules(std::vector<Rule>* rules) {
                     "loss",
                     "self.model.type != 'Custom' || !has(self.loss)",
                     [](const Json& self) { return !IsCustom(self) || !Has(self, "loss"); },
-                    "the loss of a Custom model is its program's",
+                    "a Custom model's program computes the loss; leave `loss` out",
                     {kGood},
                     {R"({"model":{"type":"Custom","name":null},"loss":"mse",
                          "data":{"format":"Custom","source":null},"worker":{"command":["a"]}})"}});
@@ -870,7 +870,7 @@ void AddClusterRules(std::vector<Rule>* rules) {
                       const std::string path = self["path"];
                       return path == mount || absl::StartsWith(path, mount + "/");
                     },
-                    "`path` must lie in `volume.mountPath` (/data where it is unset)",
+                    "`path` must be in `volume.mountPath` (default /data)",
                     {R"({"path":"/data/mnist","volume":{"claimName":"d"}})",
                      R"({"path":"/sets","volume":{"claimName":"d","mountPath":"/sets"}})"},
                     {R"({"path":"/dataset","volume":{"claimName":"d"}})",
@@ -981,7 +981,7 @@ void AddJobRules(std::vector<Rule>* rules) {
        "partitions",
        "self.partitions >= self.replicas",
        [](const Json& self) { return Int(self, "partitions") >= Int(self, "replicas"); },
-       "each shard needs a partition of its own: `partitions` (default 64) must be at least "
+       "each shard needs at least one partition: `partitions` (default 64) must be at least "
        "`replicas`",
        {R"({"replicas":4,"partitions":4})"},
        {R"({"replicas":4,"partitions":3})", R"({"replicas":65})"}});
@@ -994,17 +994,17 @@ void AddJobRules(std::vector<Rule>* rules) {
                     "at most one of `intervalSteps` and `intervalSeconds` may be given",
                     {R"({"intervalSteps":10})"},
                     {R"({"intervalSteps":10,"intervalSeconds":10})"}});
-  rules->push_back(
-      {"spec.timeouts",
-       "heartbeatSeconds",
-       "self.heartbeatSeconds * 2.0 <= self.heartbeatTimeoutSeconds",
-       [](const Json& self) {
-         return Num(self, "heartbeatSeconds") * 2.0 <= Num(self, "heartbeatTimeoutSeconds");
-       },
-       "`heartbeatSeconds` must be at most half of `heartbeatTimeoutSeconds`, or every process "
-       "would seem lost",
-       {R"({"heartbeatSeconds":1})"},
-       {R"({"heartbeatSeconds":3})"}});
+  rules->push_back({"spec.timeouts",
+                    "heartbeatSeconds",
+                    "self.heartbeatSeconds * 2.0 <= self.heartbeatTimeoutSeconds",
+                    [](const Json& self) {
+                      return Num(self, "heartbeatSeconds") * 2.0 <=
+                             Num(self, "heartbeatTimeoutSeconds");
+                    },
+                    "`heartbeatSeconds` must be at most half of `heartbeatTimeoutSeconds`, "
+                    "otherwise every process would seem lost",
+                    {R"({"heartbeatSeconds":1})"},
+                    {R"({"heartbeatSeconds":3})"}});
   rules->push_back({"spec.timeouts",
                     "suspectSeconds",
                     "self.suspectSeconds <= self.heartbeatTimeoutSeconds",

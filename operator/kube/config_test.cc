@@ -28,7 +28,7 @@ contexts:
   context: {cluster: remote, user: robot}
 - name: plugin
   context: {cluster: remote, user: cloud}
-- name: nobody
+- name: incomplete
   context: {cluster: remote, user: missing}
 clusters:
 - name: local
@@ -84,7 +84,8 @@ TEST(KubeconfigTest, RejectsACredentialPluginWithAdvice) {
 TEST(KubeconfigTest, NamesMissingEntries) {
   EXPECT_THAT(ErrorOf(Kubeconfig(), "nowhere"),
               HasSubstr("contexts: no entry is named \"nowhere\""));
-  EXPECT_THAT(ErrorOf(Kubeconfig(), "nobody"), HasSubstr("users: no entry is named \"missing\""));
+  EXPECT_THAT(ErrorOf(Kubeconfig(), "incomplete"),
+              HasSubstr("users: no entry is named \"missing\""));
   EXPECT_THAT(ErrorOf("kind: Config", ""), HasSubstr("current-context"));
 }
 

@@ -119,7 +119,7 @@ TEST(PolicyTest, StartsTheCoordinatorFirstAndOthersWhenItsAddressIsKnown) {
   EXPECT_THAT(world.started, ElementsAre("coordinator", "ps-0", "ps-1", "worker-0", "worker-1"));
 }
 
-TEST(PolicyTest, DoesNothingInASettledWorld) {
+TEST(PolicyTest, DoesNothingIfAllProcessesAreReady) {
   World world;
   world.StartAll();
   const Decision decision = world.Step();
@@ -145,7 +145,7 @@ TEST(PolicyTest, ReportsAKilledWorkerOnceAndReplacesItAtOnce) {
   EXPECT_THAT(world.reported[0].reason, HasSubstr("signal 9"));
 }
 
-TEST(PolicyTest, CountsOnlyReplacedLivesAsRestarts) {
+TEST(PolicyTest, CountsOnlyReplacedInstancesAsRestarts) {
   World world;
   world.StartAll();
   world.End(kWorker0, 0, SIGKILL);
@@ -214,7 +214,7 @@ TEST(PolicyTest, DelaysAreBounded) {
   }
 }
 
-TEST(PolicyTest, AReadyLifeResetsTheDelay) {
+TEST(PolicyTest, AReadyInstanceResetsTheDelay) {
   World world;
   world.StartAll();
   for (int i = 0; i < 20; ++i) {

@@ -288,8 +288,9 @@ TEST(ObjectsTest, OnlyMetricsAreOpenToAllClients) {
   const Json rules = MakeObjects(Job(), 2, kMode)[3].object["spec"]["ingress"];
   ASSERT_EQ(rules.size(), 3u);
   for (const Json& rule : rules) {
-    const bool anybody = !rule.contains("from") || rule["from"].empty();
-    EXPECT_EQ(anybody, rule.contains("ports") && rule["ports"][0]["port"] == 9090) << rule.dump();
+    const bool any_client = !rule.contains("from") || rule["from"].empty();
+    EXPECT_EQ(any_client, rule.contains("ports") && rule["ports"][0]["port"] == 9090)
+        << rule.dump();
   }
   EXPECT_EQ(
       rules[0]["from"],

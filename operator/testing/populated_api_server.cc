@@ -32,7 +32,7 @@ using kube::Json;
 
 constexpr char kPrototype[] = "prototype";
 // No process listens there: the operator must not contact other processes.
-constexpr char kNobody[] = "127.0.0.1";
+constexpr char kNoAddress[] = "127.0.0.1";
 // A pod in a real cluster has 9 KB: defaults of the API server, volumes, tolerations, the status
 // from its kubelet. Pods in the fake have 3 KB.
 constexpr int kVariables = 60;
@@ -167,5 +167,5 @@ int main(int argc, char** argv) {
     std::cerr << "usage: populated_api_server JOBS PODS [ADDRESS], at least three pods a job\n";
     return EXIT_FAILURE;
   }
-  return sluice::Serve(jobs, pods, argc == 4 ? argv[3] : sluice::kNobody);
+  return sluice::Serve(jobs, pods, argc == 4 ? argv[3] : sluice::kNoAddress);
 }

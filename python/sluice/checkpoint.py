@@ -25,7 +25,7 @@ from sluice.protocol import elements
 _BLOCK = re.compile(r'(.*)\[(\d+):(\d+)\]')
 _FORMAT_VERSION = 2
 _CHECKSUM = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
-_MAX_MANIFEST_BYTES = 256 << 20
+_MAX_INDEX_BYTES = 256 << 20
 _MAX_FILE_BYTES = 64 << 30
 
 
@@ -67,6 +67,7 @@ def _load_checkpoint(directory, torch):
                  for file in checkpoint_index.get('files', [])]
     except (KeyError, TypeError, ValueError, MemoryError) as error:
         raise errors.SluiceError(f'{directory}/manifest.json contradicts itself: {error!r}') from error
+
     filled = {name: 0 for name in flats}
     for name, size, crc in files:
         if not name or '/' in name:
@@ -74,12 +75,14 @@ def _load_checkpoint(directory, torch):
         content = _read_file(directory / name, _MAX_FILE_BYTES)
         if len(content) != size or checksum.crc32c(content) != crc:
             raise errors.SluiceError(f'{directory / name} is damaged: its size or its CRC32C is not '
-                                     "the manifest's")
+                                     "the index's")
         _read_partition(directory / name, content, flats, filled)
+
     for name, (_, _, flat) in flats.items():
         if filled[name] != flat.size:
             raise errors.SluiceError(f"{directory}: {filled[name]} of {flat.size} elements of "
                                      f"'{name}' are there")
+
     state = {name: tensors.shaped(flat, dtype, shape, torch)
              for name, (dtype, shape, flat) in flats.items()}
     _add_extras(directory.absolute().parent / extras.NAME, state, torch)
@@ -107,7 +110,7 @@ def _add_extras(path, state, torch):
 
 
 def _checkpoint_directories(path):
-    """The manifest files: the one of a checkpoint, or those of a directory, newest first."""
+    """The files manifest.json: the one of a checkpoint, or those of a directory, newest first."""
     if (path / 'manifest.json').exists():
         return [path]
     for storage in (path, path / 'checkpoints'):
@@ -138,7 +141,7 @@ def _read_file(path, max_bytes):
 
 
 def _read_checkpoint_index(path):
-    content = _read_file(path, _MAX_MANIFEST_BYTES)
+    content = _read_file(path, _MAX_INDEX_BYTES)
     found = _CHECKSUM.search(content)
     if found and int(found[1], 16) != checksum.crc32c(content[:found.start()]):
         raise errors.SluiceError(f'{path} is damaged: its CRC32C does not match')
@@ -146,7 +149,7 @@ def _read_checkpoint_index(path):
         checkpoint_index = json.loads(content)
         version = int(checkpoint_index['format_version'])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise errors.SluiceError(f'{path} is not a manifest: {error!r}') from error
+        raise errors.SluiceError(f'{path} is not a checkpoint index: {error!r}') from error
     if version > _FORMAT_VERSION:
         raise errors.SluiceError(f'{path} is of format version {version}; this package reads up to '
                                  f'{_FORMAT_VERSION}')

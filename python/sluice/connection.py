@@ -54,6 +54,7 @@ def connect(name_or_address: str, state_directory: types.Path = '.sluice',
         tls = security.SecretFile(secret_file) if secret_file else None
     else:
         tls = security.find(tls_directory, secret_file)
+
     connection = Connection(address, tls, shared_memory)
     connection.progress()
     return connection
@@ -95,6 +96,7 @@ class Connection:
                         raise
                 finally:
                     held.cancel()
+
         result = Tensors((spec.name, tensors_lib.shaped(flat, spec.dtype, spec.shape, torch))
                          for spec, flat in zip(snapshot.table.tensors, flats))
         result.version = snapshot.version
@@ -179,6 +181,7 @@ class _Reader:
                 view = self._snapshot.view.id
                 stream.send([(wire.Header(view=view, hello=hello), []),
                              (wire.Header(view=view, pull=pull), [])])
+
             with self._changed:
                 done = self._changed.wait_for(
                     lambda: self._error or self._let_go or self._receiver.is_whole(), timeout)
@@ -188,6 +191,7 @@ class _Reader:
             if self._error or not done:
                 raise errors.SluiceError(
                     f'the tensors could not be read: {self._error or "the shards are too slow"}')
+
             return self._flats
         finally:
             for stream in streams:

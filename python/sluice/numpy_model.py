@@ -17,6 +17,7 @@ class NumpyModel:
         self._loss_fn = loss_fn
         self._shapes = {name: np.shape(array) for name, array in arrays.items()}
         self._places = {name: i for i, name in enumerate(arrays)}
+
         self.table = wire.TensorTable()
         self._initial = []
         for name, array in arrays.items():
@@ -27,8 +28,10 @@ class NumpyModel:
             self.table.tensors.add(name=name, shape=list(array.shape), dtype=_TYPES[array.dtype],
                                    kind=wire.PARAMETER)
             self._initial.append(np.array(array, dtype=array.dtype).reshape(-1))
+
         if not self._initial:
             raise errors.UsageError('the model has no parameters')
+
         self._parameters = {}
         self._pool = memory_lib.Pool()
         self.begin()

@@ -55,14 +55,17 @@ def run(manifest: types.Path, *, workers: typing.Optional[int] = None,
     command += ['--shards', str(shards)] if shards is not None else []
     command += ['--fresh', '--yes'] if fresh else []
     command += ['--state-dir', os.fspath(state_directory)] if state_directory is not None else []
+
     stream = sys.stderr if display and sys.stderr.isatty() else None
     shown = progress_lib.Display(stream) if display else None
     summary, notes, errors_text, code = _follow(command, shown, on_progress)
+
     if code == 2 or (summary is None and code != 0):
         raise errors.UsageError(errors_text.strip() or '\n'.join(notes) or
                                 f'sluice run ended with code {code}')
     if code == _INTERRUPTED:
         raise KeyboardInterrupt
+
     if code != 0:
         reason = summary.get('reason', '')
         if 'not finite' in reason:

@@ -91,27 +91,33 @@ class Runtime:
         self.address = address
         self.job_name = job_name
         self.index = index
+
         self.job = None       # JobSpec, once registered
         self._known = False   # the waiting thread was notified
         self.last_error = ''  # why the coordinator's stream broke last
+
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # there is work, or the worker has ended
         self._timer = threading.Condition(self._lock)
         self._timer_until = 0.0  # when the timer wakes up
+
         self._instance = 0
         self._core = None
         self._events = collections.deque()
         self._running = False
+
         self._streams = {}  # shard -> FrameStream
         self._frames = {}   # shard -> frames that the current event sends to it
         self._work = collections.deque()
         self._given = {}    # id -> Work that is not answered yet
         self._busy = True   # the user's thread is not in next_work
         self._model = None  # (table, training samples, evaluation samples, read initial tensor)
+
         self.buffers = None
         self._ended = None  # actions.Exit
         self._leaving = False
         self._duplicate_since = None
+
         self._coordinator = transport.CoordinatorStream(
             address, self._on_connected, self._on_message, self._on_broken, tls)
         self._begin_instance()

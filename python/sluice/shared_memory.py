@@ -85,11 +85,13 @@ class SharedMemory:
         half_bytes = _round_up(half_bytes)
         if not 0 < half_bytes <= _MAX_HALF_BYTES:
             raise ValueError(f'shared memory of {half_bytes} bytes')
+
         try:
             import fcntl
             file = os.memfd_create('sluice-stream', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except (ImportError, AttributeError, OSError):
             return None
+
         try:
             os.ftruncate(file, cls.file_bytes(half_bytes))
             # The peer may exit, but it cannot truncate the file under us.
@@ -101,6 +103,7 @@ class SharedMemory:
         except (AttributeError, OSError):
             os.close(file)
             return None
+
         made._descriptor = file
         return made
 

@@ -57,16 +57,19 @@ def module_tensors(module):
     aliases = {}
     constants = {}
     owners = dict(module.named_modules(remove_duplicate=False))
+
     for name, tensor in module.state_dict(keep_vars=True).items():
         if not isinstance(tensor, torch.Tensor):
             continue
         if id(tensor) in first_names:
             aliases[name] = first_names[id(tensor)]
             continue
+
         path, _, attribute = name.rpartition('.')
         if tensor.numel() == 0:
             constants[name] = tensor
             continue
+
         if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad:
             kind = wire.PARAMETER
         elif tensor.is_floating_point():
@@ -76,11 +79,13 @@ def module_tensors(module):
         else:
             constants[name] = tensor
             continue
+
         if tensor.dtype not in _TYPES:
             raise errors.UsageError(f"tensor '{name}' is {tensor.dtype}, which cannot be trained; "
                                     'use float32, float64, bfloat16 or float16')
         first_names[id(tensor)] = name
         found.append((name, tensor, kind, owners.get(path), attribute))
+
     if not any(kind == wire.PARAMETER for _, _, kind, _, _ in found):
         raise errors.UsageError('the module has no parameter that requires a gradient')
     return found, aliases, constants

@@ -52,6 +52,7 @@ def open_channel(address, max_message_bytes=_MAX_CONTROL_BYTES, tls=None, role='
         # probes, windows are fixed.
         ('grpc.http2.bdp_probe', 0),
     ]
+
     if role == 'ps':
         options.append(('grpc.http2.lookahead_bytes', _BULK_WINDOW_BYTES))
     if not security.is_encrypted(tls):
@@ -191,6 +192,7 @@ class CoordinatorStream:
             self._outgoing = outgoing
             self._call = self._join(iter(outgoing.get, None),
                                     metadata=security.metadata(self._tls))
+
             self._on_connected()
             why = 'the coordinator ended the stream'
             try:
@@ -199,6 +201,7 @@ class CoordinatorStream:
                     self._on_message(message)
             except grpc.RpcError as error:
                 why = describe(error)
+
             outgoing.put(None)
             self._on_broken(why)
             self._ending.wait(pause * random.uniform(0.5, 1))

@@ -44,6 +44,7 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
     address = address or environment.get('SLUICE_COORDINATOR')
     if not address and environment.get('MASTER_ADDR'):
         address = f'{environment["MASTER_ADDR"]}:{environment.get("MASTER_PORT", _DEFAULT_PORT)}'
+
     if not address:
         raise errors.JobNotFound(
             'there is no job to join: SLUICE_COORDINATOR is not set. Start this program by '
@@ -51,12 +52,14 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
             'sluice.join("host:port") with the address of a running job\'s coordinator')
     if ':' not in address:
         address = f'{address}:{_DEFAULT_PORT}'
+
     if index is None:
         text = environment.get('SLUICE_WORKER_INDEX', '0')
         if not text.isdecimal():
             raise errors.UsageError(f"SLUICE_WORKER_INDEX is '{text}': it must be this worker's "
                                     'number, from 0; or give sluice.join(index=...)')
         index = int(text)
+
     tls = security.find(tls_directory, secret_file)
     job = job or environment.get('SLUICE_JOB') or _ask_job_name(address, timeout, tls)
     runtime = runtime_lib.Runtime(address, job, index, tls, shared_memory)
@@ -287,6 +290,7 @@ class Worker:
         """
         if self._ended:
             self._raise_if_ended()
+
         piece = batch._piece if isinstance(batch, Batch) else None
         if piece is None:
             raise errors.UsageError(
@@ -299,12 +303,15 @@ class Worker:
             self._raise_if_ended()
             raise errors.UsageError(
                 f'the batch of step {batch.step} is not the current one of worker.batches()')
+
         spec = self._job.spec.training
         scale = float(batch.size) if spec.aggregation == wire.TrainingSpec_MEAN else 1.0
         is_last = piece.end == piece.work.request.end
         outbox = _Outbox(self._runtime, piece.work) if is_last and self._overlap else None
+
         mean = self._model.run(batch.data, scale, loss, gradients, outbox and outbox.put)
         piece.done = True
+
         result = self._result
         result.samples += batch.size
         result.loss_sum += mean * batch.size
@@ -328,6 +335,7 @@ class Worker:
                                     'is called once')
         if self._ended or self._runtime.ended is not None:
             self._raise_if_ended()
+
         data_lib.check_dataset(dataset, 'the dataset')
         if evaluation is not None:
             data_lib.check_dataset(evaluation, 'the evaluation dataset')
@@ -336,19 +344,23 @@ class Worker:
                   'worker.batches() was given no evaluation dataset: nothing is evaluated. Give '
                   'worker.batches(dataset, evaluation=...), or remove data.evaluation.',
                   file=sys.stderr)
+
         self._opened = True
         self._training = dataset
         self._evaluation = evaluation
         data = self._job.spec.data
+
         # PerWorker: this worker's own order, by its index, from its current position.
         self._walked = 0 if data.partitioning == wire.DataSpec_PER_WORKER else None
         seed = self._job.seed
         if self._walked is not None:
             seed = sequence.splitmix64_at(seed, self._job.index)
         self._order = sequence.SampleOrder(len(dataset), seed, shuffle=not data.no_shuffle)
+
         if threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
+
         extras.keep(os.environ.get('SLUICE_CHECKPOINT_DIRECTORY') or
                     self._job.spec.checkpoint.directory, self._job.index, *self._model.extras())
         self._runtime.open_model(
@@ -386,6 +398,7 @@ class Worker:
         self._delay(work)
         self._model.begin()
         self._model.seed(self._job.seed, request.step, request.first_microbatch)
+
         for piece in self._pieces(work):
             if work.cancelled:
                 break
@@ -397,12 +410,14 @@ class Worker:
             self._piece = piece
             yield Batch(content, request.step, piece.end - piece.begin, indices,
                         piece.first_microbatch, piece)
+
             if not piece.done:
                 raise errors.UsageError(
                     f'the batch of step {request.step} was not given to worker.step(): every '
                     'batch that worker.batches() yields must be, or its samples would be lost')
         else:
             return
+
         # The core no longer needs the result and ignores an answer without gradients.
         self._model.end(1)
         self._runtime.finish_compute(work, core_lib.ComputeResult(cancelled=True))
@@ -430,6 +445,7 @@ class Worker:
                             f'but there are only {have}')
             self._runtime.finish_evaluation(work, result)
             return
+
         self._model.bind(self._runtime.buffers.get(request.buffer))
         try:
             for begin in range(request.begin, request.end, _EVALUATION_BATCH):
@@ -441,6 +457,7 @@ class Worker:
                 result.correct += correct or 0
         finally:
             self._model.bind(self._runtime.buffers.get(actions.Buffer.CURRENT))
+
         self._runtime.finish_evaluation(work, result)
 
 
@@ -451,12 +468,15 @@ def _torch_model(module, loss_fn, objective, spec):
         raise errors.UsageError(
             f'the model is a {type(module).__name__}, and PyTorch cannot be imported ({error}); '
             'install torch, or give a dict of numpy arrays') from error
+
     import torch
     if not isinstance(module, torch.nn.Module):
         raise errors.UsageError(f'the model is a {type(module).__name__}: give a torch.nn.Module '
                                 'or a dict of numpy arrays')
+
     if loss_fn is None and objective is None:
         objective = _needs_loss
+
     threads = spec.training.threads or int(os.environ.get('SLUICE_THREADS', '0'))
     if not threads and spec.training.bit_exact:
         threads = 1

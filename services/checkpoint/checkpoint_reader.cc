@@ -28,6 +28,7 @@ absl::Status TensorAssembler::Add(uint32_t block, const absl::Cord& bytes) {
   if (block >= added_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("there is no block ", block));
   }
+
   const v1::Block& place = layout_.blocks(static_cast<int>(block));
   const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(place.tensor()));
   const uint64_t element = ElementBytes(tensor.dtype());
@@ -36,6 +37,7 @@ absl::Status TensorAssembler::Add(uint32_t block, const absl::Cord& bytes) {
                                                    bytes.size(), " bytes instead of ",
                                                    place.count() * element));
   }
+
   char* to = content_[place.tensor()].data() + place.offset() * element;
   for (const absl::string_view chunk : bytes.Chunks()) {
     std::memcpy(to, chunk.data(), chunk.size());

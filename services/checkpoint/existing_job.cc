@@ -137,6 +137,7 @@ ExistingJob Judge(const v1::JobSpec& job, const Found& found) {
   const std::string text = FoundText(job, found);
   const ExistingJob refused = {Kind::kRefused, absl::StrCat(text, Advice(found))};
   const ExistingJob resumed = {Kind::kResume, absl::StrCat(text, "; training continues from it")};
+
   switch (job.checkpoint().on_existing()) {
     case v1::CheckpointSpec::REPLACE:
       return {Kind::kReplace,

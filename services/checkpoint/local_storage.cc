@@ -65,7 +65,7 @@ class LocalStorage final : public CheckpointStorage {
     }
 
     if (IsDamage(owner.status())) {
-      // Only the owner writes checkpoints into a directory, so their manifests name it as well.
+      // Only the owner writes checkpoints into a directory, so their indexes name it as well.
       const absl::Status damage = owner.status();
       owner = JobOfNewestCheckpointIndex();
       if (owner.ok() && owner->empty()) {
@@ -93,7 +93,7 @@ class LocalStorage final : public CheckpointStorage {
       return status;
     }
     if (claim.has_parent()) {
-      // The process that wrote the parent may have died before the parent's manifest was durable.
+      // The process that wrote the parent may have died before the parent's index was durable.
       const absl::Status status = files_->SyncDirectory(Directory(claim.parent()));
       if (!status.ok() && !absl::IsNotFound(status)) return status;
     }
@@ -173,7 +173,7 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status WriteCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) override {
-    // The shards' reports are compared with the existing files, so that a manifest never names
+    // The shards' reports are compared with the existing files, so that an index never names
     // missing ones. If shards write to their own disks (pods without a shared volume) there is no
     // directory.
     absl::StatusOr<bool> shared = files_->Exists(Directory(checkpoint_index.checkpoint()));
@@ -182,6 +182,7 @@ class LocalStorage final : public CheckpointStorage {
       return WriteFile(checkpoint_index.checkpoint(), kManifest,
                        absl::Cord(CheckpointIndexToJson(checkpoint_index)));
     }
+
     for (const v1::PartitionFile& file : checkpoint_index.files()) {
       const std::string path = JoinPath(Directory(checkpoint_index.checkpoint()), file.name());
       const absl::StatusOr<uint64_t> size = files_->Size(path);
@@ -191,6 +192,7 @@ class LocalStorage final : public CheckpointStorage {
           path, " was written with ", file.bytes(), " bytes, and now ",
           size.ok() ? absl::StrCat("it has ", *size) : std::string(size.status().message())));
     }
+
     return WriteFile(checkpoint_index.checkpoint(), kManifest,
                      absl::Cord(CheckpointIndexToJson(checkpoint_index)));
   }
@@ -215,16 +217,16 @@ class LocalStorage final : public CheckpointStorage {
         files_->Read(path, std::min(file.bytes(), kMaxPartitionFileBytes));
     if (absl::IsResourceExhausted(content.status())) {
       return absl::DataLossError(
-          absl::StrCat(path, ": is longer than the manifest's ", file.bytes(), " bytes"));
+          absl::StrCat(path, ": is longer than the index's ", file.bytes(), " bytes"));
     }
 
     if (!content.ok()) return content.status();
     if (content->size() != file.bytes()) {
-      return absl::DataLossError(absl::StrCat(path, ": has ", content->size(),
-                                              " bytes, not the manifest's ", file.bytes()));
+      return absl::DataLossError(
+          absl::StrCat(path, ": has ", content->size(), " bytes, not the index's ", file.bytes()));
     }
     if (const uint32_t crc = Crc32c(*content); crc != file.crc32c()) {
-      return absl::DataLossError(absl::StrFormat("%s: its CRC32C is %08x, not the manifest's %08x",
+      return absl::DataLossError(absl::StrFormat("%s: its CRC32C is %08x, not the index's %08x",
                                                  path, crc, file.crc32c()));
     }
     return absl::Cord(*std::move(content));
@@ -234,7 +236,7 @@ class LocalStorage final : public CheckpointStorage {
     const std::string directory = Directory(ref);
     absl::Status status = files_->Remove(JoinPath(directory, kManifest));
     if (!status.ok() && !absl::IsNotFound(status)) return status;
-    // The manifest must be durably gone before the files are removed.
+    // The index must be durably gone before the files are removed.
     if (status.ok()) status = files_->SyncDirectory(directory);
     if (!status.ok() && !absl::IsNotFound(status)) return status;
     return RemoveDirectory(directory);
@@ -271,6 +273,7 @@ class LocalStorage final : public CheckpointStorage {
   absl::StatusOr<std::vector<uint64_t>> ListClaims(std::vector<std::string>* junk) {
     absl::StatusOr<std::vector<std::string>> names = ListIfThere(ClaimsDirectory());
     if (!names.ok()) return names.status();
+
     std::vector<uint64_t> attempts;
     for (const std::string& name : *names) {
       uint64_t attempt = 0;
@@ -282,6 +285,7 @@ class LocalStorage final : public CheckpointStorage {
             absl::StrCat(JoinPath(ClaimsDirectory(), name), " is not a claim and is ignored"));
       }
     }
+
     std::sort(attempts.begin(), attempts.end());
     if (!attempts.empty() && attempts.back() - attempts.size() > kMaxMissingClaims) {
       return absl::FailedPreconditionError(
@@ -334,7 +338,7 @@ class LocalStorage final : public CheckpointStorage {
         path, " is damaged: it should be a job's name, namespace/name/uid, and its CRC32C"));
   }
 
-  // The job of the newest manifest that can be read; empty if there is none.
+  // The job of the newest index that can be read; empty if there is none.
   absl::StatusOr<std::string> JobOfNewestCheckpointIndex() {
     absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = ListCheckpoints();
     if (!checkpoints.ok()) return checkpoints.status();
@@ -346,9 +350,9 @@ class LocalStorage final : public CheckpointStorage {
       }
     }
     if (checkpoints->empty()) return "";
-    return absl::DataLossError(absl::StrCat(
-        directory_, " holds ", checkpoints->size(),
-        " checkpoints, but neither a file 'owner' nor a manifest that names their job"));
+    return absl::DataLossError(
+        absl::StrCat(directory_, " holds ", checkpoints->size(),
+                     " checkpoints, but neither a file 'owner' nor an index that names their job"));
   }
 
   absl::StatusOr<std::vector<std::string>> ListIfThere(const std::string& directory) {

@@ -27,7 +27,7 @@ std::tuple<uint64_t, uint64_t> OrderOf(const v1::CheckpointRef& ref) {
   return {ref.attempt(), ref.step()};
 }
 
-// A manifest's deepest value is a tensor's extent: object, table, tensors, tensor, shape.
+// An index's deepest value is a tensor's extent: object, table, tensors, tensor, shape.
 constexpr size_t kMaxJsonDepth = 16;
 constexpr uint32_t kFirstSummedVersion = 2;
 constexpr absl::string_view kSumBegins = ",\n \"crc32c\": \"";
@@ -250,7 +250,7 @@ absl::Status CheckFileList(const v1::CheckpointIndex& checkpoint_index) {
     }
   }
 
-  // Only tests have manifests without tensors.
+  // Only tests have indexes without tensors.
   if (checkpoint_index.table().tensors().empty() && checkpoint_index.layout().blocks().empty()) {
     return absl::OkStatus();
   }
@@ -372,7 +372,7 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
       return point;
     }
     if (IsUnreachable(status)) return status;
-    // When a checkpoint is deleted, its manifest is removed first.
+    // When a checkpoint is deleted, its index is removed first.
     *changed = *changed || absl::IsNotFound(storage.ReadCheckpointIndex(ref).status());
     point.passed_over.push_back(ref);
     point.damaged.push_back(
@@ -399,7 +399,7 @@ absl::Status ValidateCheckpointIndex(const v1::CheckpointIndex& checkpoint_index
   absl::Status status = CheckFileList(checkpoint_index);
   if (status.ok()) status = CheckPosition(checkpoint_index);
   if (status.ok()) return status;
-  return absl::DataLossError(absl::StrCat("its manifest contradicts itself: ", status.message()));
+  return absl::DataLossError(absl::StrCat("its index contradicts itself: ", status.message()));
 }
 
 absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& storage,
@@ -424,7 +424,7 @@ std::string CheckpointIndexToJson(const v1::CheckpointIndex& checkpoint_index) {
 }
 
 absl::StatusOr<v1::CheckpointIndex> CheckpointIndexFromJson(absl::string_view json) {
-  return FromJson<v1::CheckpointIndex>(json, "manifest");
+  return FromJson<v1::CheckpointIndex>(json, "checkpoint index");
 }
 
 std::string ClaimToJson(const v1::Claim& claim) { return ToJson(claim); }

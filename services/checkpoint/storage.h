@@ -1,4 +1,4 @@
-// Stores a job's claims, manifests and partition files (docs/checkpoints.md).
+// Stores a job's claims, checkpoint indexes and partition files (docs/checkpoints.md).
 //
 //   owner                                  exclusive create: the directory's job, with a checksum
 //   claims/000001.json                     exclusive create: the claim of attempt 1 (R11); the last
@@ -8,7 +8,7 @@
 //       manifest.json                      written last: a directory without one is no checkpoint
 //
 // Intuition: a storage has only two operations that matter. Exclusive create decides between
-// coordinators that do not know of each other. The manifest is written after all files that it
+// coordinators that do not know of each other. The index is written after all files that it
 // names, so a checkpoint appears whole or not at all. Nothing is ever rewritten, except a damaged
 // owner file.
 //
@@ -30,8 +30,8 @@
 
 namespace sluice {
 
-// The versions that manifests and claims are written with. Older versions can be read too: version
-// 1 has no checksums over claims, manifests and the owner; claims of version 2 do not name their
+// The versions that indexes and claims are written with. Older versions can be read too: version
+// 1 has no checksums over claims, indexes and the owner; claims of version 2 do not name their
 // job.
 inline constexpr uint32_t kCheckpointFormatVersion = 2;
 inline constexpr uint32_t kClaimFormatVersion = 3;
@@ -60,9 +60,9 @@ class CheckpointStorage {
   // use. FAILED_PRECONDITION, with a sentence that names both jobs, if another job owns the
   // storage; of several jobs that start at once, one gets it. The uid is not compared:
   // existing_job.h decides what a job does with the checkpoints of a job of the same name. A
-  // storage of an older version has no owner file; its owner is the job that its newest manifest
+  // storage of an older version has no owner file; its owner is the job that its newest index
   // names. The same holds if the owner file is damaged, which is then rewritten. DATA_LOSS, with
-  // advice, if no manifest names an owner either.
+  // advice, if no index names an owner either.
   virtual absl::Status Own(const std::string& job) = 0;
 
   // ALREADY_EXISTS if a claim of this attempt number exists; then nothing is changed.
@@ -75,27 +75,27 @@ class CheckpointStorage {
   // One sentence for each file of owner and claims/ that is damaged, missing or not Sluice's.
   virtual std::vector<std::string> FindDamage() { return {}; }
 
-  // The checkpoints that have a manifest, ascending by (attempt, step). Does not read the
-  // manifests.
+  // The checkpoints that have an index, ascending by (attempt, step). Does not read the
+  // indexes.
   virtual absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() = 0;
-  // Also checks that the manifest is of `ref`.
+  // Also checks that the index is of `ref`.
   virtual absl::StatusOr<v1::CheckpointIndex> ReadCheckpointIndex(const v1::CheckpointRef& ref) = 0;
   // Durable when it returns. FAILED_PRECONDITION, and nothing is written, if the checkpoint's
-  // directory exists but lacks a file that the manifest names, or the file has another size.
+  // directory exists but lacks a file that the index names, or the file has another size.
   virtual absl::Status WriteCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) = 0;
 
-  // Writes one file of a checkpoint that has no manifest yet; durable when it returns. An existing
+  // Writes one file of a checkpoint that has no index yet; durable when it returns. An existing
   // file is replaced atomically.
   virtual absl::Status WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
                                  const absl::Cord& content) = 0;
-  // DATA_LOSS if size or CRC32C differ from the manifest's.
+  // DATA_LOSS if size or CRC32C differ from the index's.
   virtual absl::StatusOr<absl::Cord> ReadFile(const v1::CheckpointRef& ref,
                                               const v1::PartitionFile& file) = 0;
 
-  // Removes the manifest first, so that a half-removed checkpoint does not count as one. OK if
+  // Removes the index first, so that a half-removed checkpoint does not count as one. OK if
   // there is none.
   virtual absl::Status Remove(const v1::CheckpointRef& ref) = 0;
-  // Removes directories without a manifest that belong to attempts below `attempt`.
+  // Removes directories without an index that belong to attempts below `attempt`.
   virtual absl::Status RemoveIncomplete(uint64_t attempt) = 0;
 
   // Renames the vocabulary that workers keep beside the checkpoints, so that a job that replaces
@@ -135,16 +135,16 @@ struct RestorePoint {
   std::vector<v1::CheckpointRef> passed_over;  // the skipped candidates
 };
 
-// Checks that a manifest's values (tables, layouts, files, ledgers) agree with each other;
-// DATA_LOSS names those that do not. Reads nothing but the manifest.
+// Checks that an index's values (tables, layouts, files, ledgers) agree with each other;
+// DATA_LOSS names those that do not. Reads nothing but the index.
 absl::Status ValidateCheckpointIndex(const v1::CheckpointIndex& checkpoint_index);
 
-// The manifest of checkpoint `ref`, if it and every file are whole; DATA_LOSS or NOT_FOUND
+// The index of checkpoint `ref`, if it and every file are whole; DATA_LOSS or NOT_FOUND
 // otherwise.
 absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& storage,
                                                         const v1::CheckpointRef& ref);
 
-// The best candidate of which the manifest and every file are whole. Reads all of its files. A
+// The best candidate of which the index and every file are whole. Reads all of its files. A
 // candidate that is deleted meanwhile (a job that trains has replaced it) is not damaged: the
 // search starts again and finds its replacement. `found` is false only if there is nothing to begin
 // with. FAILED_PRECONDITION, with advice, if there are or were checkpoints (a claim names one) and
@@ -152,7 +152,7 @@ absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& stora
 // progress silently.
 absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage);
 
-// Manifest and claim as JSON with the proto's field names, in the current format version. The last
+// Index and claim as JSON with the proto's field names, in the current format version. The last
 // member is "crc32c", over all bytes before the comma that precedes it. DATA_LOSS on text that is
 // not such JSON, does not match its checksum, or has a field that its version does not have;
 // UNIMPLEMENTED if it is of a newer version.

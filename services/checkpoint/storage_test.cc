@@ -193,7 +193,7 @@ TEST_F(LocalStorageTest, ParentIsDurableBeforeItsClaim) {
   EXPECT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
 }
 
-TEST_F(LocalStorageTest, DirectoryWithoutManifestIsNotACheckpoint) {
+TEST_F(LocalStorageTest, DirectoryWithoutIndexIsNotACheckpoint) {
   ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok());
   EXPECT_THAT(*storage_->ListCheckpoints(), IsEmpty());
   Save(Ref(1, 10), "x");
@@ -265,7 +265,7 @@ TEST_F(LocalStorageTest, NamesDamagedCheckpointAndUsesNextOlder) {
                                           HasSubstr("CRC32C")));
 }
 
-TEST_F(LocalStorageTest, RejectsManifestOfAnotherDirectory) {
+TEST_F(LocalStorageTest, RejectsIndexOfAnotherDirectory) {
   Save(Ref(1, 10), "x");
   const auto text = files_.Read(Path(Ref(1, 10), "manifest.json"), 1 << 20);
   ASSERT_TRUE(text.ok());
@@ -274,7 +274,7 @@ TEST_F(LocalStorageTest, RejectsManifestOfAnotherDirectory) {
   EXPECT_EQ(storage_->ReadCheckpointIndex(Ref(1, 11)).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(LocalStorageTest, FileNamesOfManifestCannotLeaveItsDirectory) {
+TEST_F(LocalStorageTest, FileNamesOfIndexCannotLeaveItsDirectory) {
   v1::PartitionFile file;
   file.set_name("../secret");
   EXPECT_EQ(storage_->ReadFile(Ref(1, 1), file).status().code(), absl::StatusCode::kDataLoss);
@@ -405,7 +405,7 @@ constexpr char kOldClaim[] = R"({
  "time": "2026-11-01T10:00:00.5+00:00"
 }
 )";
-constexpr char kOldManifest[] = R"({
+constexpr char kOldIndex[] = R"({
  "format_version": 1,
  "job": "team/first/u1",
  "checkpoint": {
@@ -441,11 +441,11 @@ class OldFormatTest : public LocalStorageTest {
     Overwrite("/store/claims/000001.json", kOldClaim);
     Overwrite("/store/owner", "team/first/u1\n");
     Overwrite(Path(Ref(1, 10), "partition-00000.safetensors"), "x");
-    Overwrite(Path(Ref(1, 10), "manifest.json"), kOldManifest);
+    Overwrite(Path(Ref(1, 10), "manifest.json"), kOldIndex);
   }
-  absl::Status ReadManifestText(const std::string& from, const std::string& to) {
-    const std::string text = absl::StrReplaceAll(kOldManifest, {{from, to}});
-    EXPECT_NE(text, kOldManifest) << from;
+  absl::Status ReadIndexText(const std::string& from, const std::string& to) {
+    const std::string text = absl::StrReplaceAll(kOldIndex, {{from, to}});
+    EXPECT_NE(text, kOldIndex) << from;
     Overwrite(Path(Ref(1, 10), "manifest.json"), text);
     return ReadWholeCheckpoint(*storage_, Ref(1, 10)).status();
   }
@@ -474,12 +474,12 @@ TEST_F(OldFormatTest, RenamedKeyOrContradictoryValuesAreDamage) {
       {"team", "te\xFFm"},
       {"\"time\"", "\"crc32c\": \"00000000\",\n \"time\""}};
   for (const auto& [from, to] : edits) {
-    const absl::Status status = ReadManifestText(from, to);
+    const absl::Status status = ReadIndexText(from, to);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << to << ": " << status;
   }
 }
 
-TEST(ChecksumTest, DetectsEveryFlippedBitAndTruncationOfClaimAndManifest) {
+TEST(ChecksumTest, DetectsEveryFlippedBitAndTruncationOfClaimAndIndex) {
   v1::Claim claim = MakeClaim(3, Ref(2, 10));
   claim.mutable_term()->set_counter(4);
   claim.set_time("2026-11-01T10:00:00.5+00:00");
@@ -504,7 +504,7 @@ TEST(ChecksumTest, RejectsDeepNestingBeforeParsing) {
   EXPECT_THAT(status.message(), HasSubstr("nested deeper"));
 }
 
-TEST_F(LocalStorageTest, WritesManifestOnlyIfItsFilesExist) {
+TEST_F(LocalStorageTest, WritesIndexOnlyIfItsFilesExist) {
   v1::CheckpointIndex checkpoint_index;
   *checkpoint_index.mutable_checkpoint() = Ref(1, 10);
   v1::PartitionFile& file = *checkpoint_index.add_files();
@@ -522,7 +522,7 @@ TEST_F(LocalStorageTest, WritesManifestOnlyIfItsFilesExist) {
 }
 
 // Like pods without a shared volume.
-TEST_F(LocalStorageTest, WritesManifestIfShardsWriteToTheirOwnDisks) {
+TEST_F(LocalStorageTest, WritesIndexIfShardsWriteToTheirOwnDisks) {
   v1::CheckpointIndex checkpoint_index;
   *checkpoint_index.mutable_checkpoint() = Ref(1, 10);
   checkpoint_index.add_files()->set_name("p");
@@ -600,7 +600,7 @@ TEST_F(LocalStorageTest, OneOfSimultaneousJobsGetsStorageAndIsNamedToOthers) {
   }
 }
 
-TEST_F(LocalStorageTest, StorageOfOlderVersionBelongsToJobOfNewestReadableManifest) {
+TEST_F(LocalStorageTest, StorageOfOlderVersionBelongsToJobOfNewestReadableIndex) {
   Save(Ref(1, 10), "x", "team/first/u1");
   Save(Ref(1, 20), "x", "team/first/u1");
   Overwrite(Path(Ref(1, 20), "manifest.json"), "{");
@@ -612,7 +612,7 @@ TEST_F(LocalStorageTest, StorageOfOlderVersionBelongsToJobOfNewestReadableManife
 
 TEST_F(LocalStorageTest, UnreadableOwnerIsAnError) {
   ASSERT_TRUE(storage_->Probe().ok());
-  Overwrite("/store/owner", "somebody");
+  Overwrite("/store/owner", "not an owner file");
   EXPECT_EQ(storage_->Own("team/first/u1").code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(storage_->Own("team/first/u1").message(), HasSubstr("/store/owner"));
 }

@@ -21,6 +21,7 @@ namespace {
 absl::Status ErrnoStatus(int error, absl::string_view action, absl::string_view path) {
   const std::string message =
       absl::StrCat("cannot ", action, " ", path, ": ", std::string(strerror(error)));
+
   switch (error) {
     case ENOENT:
       return absl::NotFoundError(message);
@@ -127,12 +128,14 @@ class RealFileSystem final : public FileSystem {
     const Descriptor file(RetryOnInterrupt(
         [&] { return open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); }));
     if (file.get() < 0) return ErrnoStatus(errno, "open", path);
+
     struct stat info;
     if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "stat", path);
     if (absl::Status regular = CheckRegular(info, path); !regular.ok()) return regular;
     const absl::Status too_long = absl::ResourceExhaustedError(
         absl::StrCat("cannot read ", path, ": it is longer than ", max_bytes, " bytes"));
     if (info.st_size > 0 && static_cast<uint64_t>(info.st_size) > max_bytes) return too_long;
+
     std::string content;
     char buffer[64 << 10];
     while (true) {

@@ -17,6 +17,7 @@ absl::Status CheckJsonText(absl::string_view text, size_t max_depth) {
   if (const size_t valid = Utf8Prefix(text); valid < text.size()) {
     return absl::InvalidArgumentError(absl::StrCat("byte ", valid, " is not UTF-8"));
   }
+
   size_t depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {

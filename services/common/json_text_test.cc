@@ -28,7 +28,7 @@ TEST(JsonTextTest, BoundsNestingOutsideStrings) {
   EXPECT_THAT(CheckJsonText("[[[[]]]]", 3).message(), HasSubstr("deeper than 3"));
   EXPECT_TRUE(CheckJsonText("[[[]],[[]],[[]]]", 3).ok()) << "side by side is not nested";
   EXPECT_FALSE(CheckJsonText(std::string(200'000, '['), 64).ok());
-  EXPECT_TRUE(CheckJsonText("]]]]", 1).ok()) << "left to the parser";
+  EXPECT_TRUE(CheckJsonText("]]]]", 1).ok()) << "the parser reports this error";
 }
 
 TEST(JsonTextTest, NamesByteThatIsNotUtf8) {

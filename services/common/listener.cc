@@ -34,12 +34,15 @@ absl::StatusOr<std::vector<Fd>> ListenOn(const std::string& host, std::string po
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+
   std::vector<Fd> listeners;
   absl::Status problem;
+
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
   if (error != 0) return absl::UnavailableError(gai_strerror(error));
   const auto free_found = absl::MakeCleanup([found] { freeaddrinfo(found); });
+
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
     addrinfo where = *each;
     if (!listeners.empty()) {
@@ -58,6 +61,7 @@ absl::StatusOr<std::vector<Fd>> ListenOn(const std::string& host, std::string po
       problem.Update(listener.status());
     }
   }
+
   if (listeners.empty()) return problem;
   return listeners;
 }
@@ -74,11 +78,13 @@ absl::StatusOr<std::vector<Fd>> ListenOn(const std::string& address) {
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
+
   const std::string port = address.substr(colon + 1);
   const bool everywhere = host.empty() || host == "::" || host == "0.0.0.0";
   absl::StatusOr<std::vector<Fd>> listeners = ListenOn(everywhere ? "::" : host, port);
   // If the kernel has no IPv6, every address means every IPv4 address.
   if (!listeners.ok() && everywhere) listeners = ListenOn("0.0.0.0", port);
+
   if (listeners.ok()) return listeners;
   return absl::UnavailableError(
       absl::StrCat("cannot listen on ", address,

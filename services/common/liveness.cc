@@ -27,6 +27,7 @@ absl::Status Liveness::Check() {
     }
     beat_->given = now;
   }
+
   executor_->Post([beat = beat_] {
     MutexLock lock(&beat->mutex);
     beat->given = absl::InfiniteFuture();

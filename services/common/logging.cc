@@ -74,6 +74,7 @@ absl::StatusOr<Logger> Logger::Create(const Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("log format \"", options.format, "\" is not one of logfmt, json"));
   }
+
   logger.json_ = options.format == "json";
   spdlog::sink_ptr sink;
   if (options.file.empty()) {
@@ -86,6 +87,7 @@ absl::StatusOr<Logger> Logger::Create(const Options& options) {
           absl::StrCat("cannot write the log file ", options.file, ": ", error.what()));
     }
   }
+
   logger.sink_ = std::make_shared<spdlog::logger>("", std::move(sink));
   logger.sink_->set_level(level);
   logger.sink_->flush_on(Level::trace);  // a line is out when the call returns

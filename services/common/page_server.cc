@@ -126,6 +126,7 @@ class PageServer::Impl {
         if (errno == ECONNABORTED || errno == EINTR) continue;
         return;
       }
+
       if (connections_.size() >= options_.max_connections) MakePlace();
       Connection connection;
       connection.fd = std::move(fd);
@@ -162,6 +163,7 @@ class PageServer::Impl {
       if (end == std::string::npos && connection->request.size() <= options_.max_request_bytes) {
         continue;
       }
+
       connection->response =
           end == std::string::npos || end > options_.max_request_bytes
               ? ResponseOf({431, absl::StrCat("a request has at most ", options_.max_request_bytes,

@@ -132,9 +132,11 @@ void SignalWatcher::Loop() {
       CheckErrno(errno == EINTR, "poll");
       continue;
     }
+
     if (ready[0].revents != 0) return;
     unsigned char forwarded = 0;
     if (ready[2].revents != 0 && read(ready[2].fd, &forwarded, 1) == 1) on_signal_(forwarded);
+
     if (ready[1].revents == 0) continue;
     signalfd_siginfo info;
     if (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {

@@ -16,12 +16,14 @@ void AddProgramFlags(CLI::App* app, ProgramFlags* flags) {
       ->capture_default_str();
   app->add_option("--log-format", flags->log_format, "logfmt or json")->capture_default_str();
   app->add_option("--log-file", flags->log_file, "append the log to this file instead of stderr");
+
   app->add_option("--metrics-address", flags->metrics_address,
                   "serve /metrics, /healthz and /readyz on host:port (port 0: any)");
   app->add_option("--port-file", flags->port_file,
                   "write the port that the service listens on to this file");
   app->add_option("--metrics-port-file", flags->metrics_port_file,
                   "write the port that metrics are served on to this file");
+
   app->add_option("--parent", flags->parent,
                   "end when the process with this id, which must be the parent, ends")
       ->check(NumberBetween<pid_t>(1, std::numeric_limits<pid_t>::max()));

@@ -43,10 +43,12 @@ absl::StatusOr<WebAddress> ParseWebAddress(absl::string_view text) {
                      "; an address is http://HOST/FILE#sha256=CHECKSUM or the same with https, "
                      "with the 64 digits that `sha256sum FILE` prints"));
   };
+
   absl::string_view place = text;
   if (!absl::ConsumePrefix(&place, "https://") && !absl::ConsumePrefix(&place, "http://")) {
     return refuse("is not http or https");
   }
+
   const size_t hash = text.find('#');
   if (hash == absl::string_view::npos || !absl::StartsWith(text.substr(hash), kChecksum)) {
     return refuse("has no checksum");
@@ -55,11 +57,13 @@ absl::StatusOr<WebAddress> ParseWebAddress(absl::string_view text) {
   if (digits.size() != kDigits || !IsHexadecimal(digits)) {
     return refuse("has a checksum that is not 64 hexadecimal digits");
   }
+
   place = place.substr(0, place.find('#'));
   const auto is_blank = [](char c) { return absl::ascii_isspace(c) || absl::ascii_iscntrl(c); };
   if (std::any_of(place.begin(), place.end(), is_blank)) return refuse("has a space in it");
   const size_t slash = place.substr(0, place.find('?')).find('/');
   if (slash == absl::string_view::npos || slash == 0) return refuse("names no host or no file");
+
   WebAddress address;
   address.url = std::string(text.substr(0, hash));
   address.sha256 = absl::AsciiStrToLower(digits);

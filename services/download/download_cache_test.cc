@@ -118,14 +118,14 @@ TEST_F(DownloadCacheTest, DownloadsAFileOnce) {
   EXPECT_THAT(locked_, IsEmpty());
 }
 
-TEST_F(DownloadCacheTest, ACompleteFileSurvivesAPowerCut) {
+TEST_F(DownloadCacheTest, CompleteFileSurvivesPowerCut) {
   web_.answers = {{"some words", absl::OkStatus()}};
   ASSERT_TRUE(Make().Fetch(AddressOf("some words")).ok());
   files_.CutPower();
   EXPECT_EQ(Content(PathOf("some words")), "some words");
 }
 
-TEST_F(DownloadCacheTest, APartialDownloadNeverBecomesTheFile) {
+TEST_F(DownloadCacheTest, PartialDownloadNeverBecomesTheFile) {
   web_.answers = {{"some words", absl::OkStatus()}};
   for (int operation = 0; operation < 20; ++operation) {
     files_.FailAfter(operation);
@@ -180,7 +180,7 @@ TEST_F(DownloadCacheTest, DoesNotRetryARefusal) {
   EXPECT_EQ(web_.requests, 1);
 }
 
-TEST_F(DownloadCacheTest, AFullDiskErrorNamesTheDirectory) {
+TEST_F(DownloadCacheTest, FullDiskErrorNamesTheDirectory) {
   web_.answers = {{"some words", absl::OkStatus()}};
   files_.SetCapacity(5);
   const absl::Status status = Make().Fetch(AddressOf("some words")).status();
@@ -190,7 +190,7 @@ TEST_F(DownloadCacheTest, AFullDiskErrorNamesTheDirectory) {
   EXPECT_THAT(Kept("some words"), IsEmpty());
 }
 
-TEST_F(DownloadCacheTest, ASecondProcessWaitsForTheFirst) {
+TEST_F(DownloadCacheTest, SecondProcessWaitsForTheFirst) {
   locked_.insert(absl::StrCat("/cache/", ChecksumOf("some words"), ".lock"));
   int slept = 0;
   on_sleep_ = [&] {
@@ -231,7 +231,7 @@ TEST_F(DownloadCacheTest, WaitingForTheLockCanBeCancelled) {
   EXPECT_TRUE(absl::IsCancelled(Make().Fetch(AddressOf("some words")).status()));
 }
 
-TEST_F(DownloadCacheTest, TheEnvironmentSetsTheDirectory) {
+TEST_F(DownloadCacheTest, EnvironmentSetsTheDirectory) {
   std::map<std::string, std::string> variables;
   const auto variable = [&](const char* name) { return variables[name]; };
   EXPECT_EQ(CacheDirectory(variable), "");
@@ -243,7 +243,7 @@ TEST_F(DownloadCacheTest, TheEnvironmentSetsTheDirectory) {
   EXPECT_EQ(CacheDirectory(variable), "/big");
 }
 
-TEST_F(DownloadCacheTest, ALockHasOneHolderUntilItIsReleased) {
+TEST_F(DownloadCacheTest, LockHasOneHolderUntilItIsReleased) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/download.lock");
   absl::StatusOr<DownloadCache::LockHandle> first = FlockFile(path);
   ASSERT_TRUE(first.ok());

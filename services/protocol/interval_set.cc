@@ -61,10 +61,12 @@ void IntervalSet::Remove(const Interval& interval) {
   if (interval.empty()) return;
   auto it = ranges_.upper_bound(interval.begin);
   if (it != ranges_.begin() && std::prev(it)->second > interval.begin) --it;
+
   while (it != ranges_.end() && it->first < interval.end) {
     const Interval old{it->first, it->second};
     count_ -= old.size();
     it = ranges_.erase(it);
+
     if (old.begin < interval.begin) {
       ranges_.emplace(old.begin, interval.begin);
       count_ += interval.begin - old.begin;

@@ -27,9 +27,11 @@ std::vector<uint32_t> DealLargestFirst(const std::vector<uint64_t>& sizes, uint3
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return sizes[a] > sizes[b]; });
+
   using Bin = std::pair<uint64_t, uint32_t>;  // bytes, number
   std::priority_queue<Bin, std::vector<Bin>, std::greater<Bin>> least;
   for (uint32_t bin = 0; bin < bins; ++bin) least.push({0, bin});
+
   std::vector<uint32_t> bin_of(sizes.size());
   for (const uint32_t item : order) {
     Bin bin = least.top();
@@ -84,6 +86,7 @@ absl::Status ValidateTable(const v1::TensorTable& table) {
                                                    " tensors; at most ", kMaxTensors,
                                                    " are supported (kMaxTensors)"));
   }
+
   std::set<std::string> names;
   uint64_t bytes = 0;
   for (const v1::TensorSpec& tensor : table.tensors()) {
@@ -107,6 +110,7 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t par
     return absl::InvalidArgumentError(
         absl::StrCat("partitions is ", partitions, "; it must be from 1 to ", kMaxPartitions));
   }
+
   uint64_t total = 0;
   for (const v1::TensorSpec& tensor : table.tensors()) {
     total += ElementCount(tensor) * ElementBytes(tensor.dtype());
@@ -129,12 +133,14 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t par
       sizes.push_back(block.count() * ElementBytes(tensor.dtype()));
     }
   }
+
   const std::vector<uint32_t> partition_of = DealLargestFirst(sizes, partitions);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i].set_partition(partition_of[i]);
   // The blocks are already in the order of (tensor, offset).
   std::stable_sort(blocks.begin(), blocks.end(), [](const v1::Block& a, const v1::Block& b) {
     return a.partition() < b.partition();
   });
+
   v1::Layout layout;
   layout.set_partitions(partitions);
   for (v1::Block& block : blocks) *layout.add_blocks() = std::move(block);

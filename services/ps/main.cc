@@ -62,11 +62,13 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.listen_address = flags.listen_address;
   options.advertised_host =
       flags.advertised_host.empty() ? HostOfEndpoint(flags.listen_address) : flags.advertised_host;
+
   // A pod's IPv6 address has no brackets, but needs them in front of a port.
   if (options.advertised_host.find(':') != std::string::npos &&
       options.advertised_host.front() != '[') {
     options.advertised_host = absl::StrCat("[", options.advertised_host, "]");
   }
+
   options.coordinator = *coordinator;
   options.compute_threads = flags.threads;
   v1::Register& identity = options.core.identity;
@@ -80,6 +82,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   absl::StatusOr<std::unique_ptr<ShardServer>> server =
       ShardServer::Start(std::move(options), files.get(), &metrics, logger);
   if (!server.ok()) return server.status();
+
   logger.Info("Listening", {{"port", (*server)->port()}, {"coordinator", *coordinator}});
   if (!flags.program.port_file.empty()) {
     absl::Status status = WritePortFile(flags.program.port_file, (*server)->port());
@@ -89,6 +92,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       flags.program, &metrics, [&] { return (*server)->Ready(); },
       [&] { return (*server)->Alive(); });
   if (!metrics_server.ok()) return metrics_server.status();
+
   stop->SetHandler([&](int count) {
     if (count == 1) {
       (*server)->Leave("asked to stop by a signal", absl::Seconds(flags.grace_seconds));
@@ -96,8 +100,10 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       (*server)->Abandon("asked to stop by a second signal");
     }
   });
+
   const ShardServer::Result result = (*server)->Wait();
   stop->SetHandler(nullptr);
+
   switch (result.code) {
     case kExitFinished:
       return kExitOk;
@@ -132,9 +138,11 @@ int Main(int argc, char** argv) {
   security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
+
   StopRequests stop;
   absl::StatusOr<Logger> logger = BeginProgram(flags.program);
   if (!logger.ok()) return ExitWith("sluice-ps", logger.status());
+
   ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments});
   absl::StatusOr<int> code = Run(flags, *logger, &stop);
   return code.ok() ? *code : ExitWith("sluice-ps", code.status());

@@ -103,12 +103,14 @@ class ShardServer::Impl final : public StreamHandler {
                  [this](const Disconnection& disconnection) { OnDisconnected(disconnection); },
              .on_delayed = [this] { metrics_->counter("connections_delayed_total").Increment(); }}},
         std::move(services));
+
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     options_.core.identity.set_address(
         absl::StrCat(options_.advertised_host, ":", server_->port()));
     core_ = std::make_unique<ShardCore>(options_.core, &parallel_);
     started_.Notify();
+
     CoordinatorLink::Options link;
     link.address = options_.coordinator;
     link.loop = streams_.loop();
@@ -116,6 +118,7 @@ class ShardServer::Impl final : public StreamHandler {
     link.on_round_trip = [this](absl::Duration duration) {
       coordinator_latency_.Observe(absl::ToDoubleSeconds(duration));
     };
+
     link_ = CoordinatorLink::Start(
         link,
         {.on_connected =
@@ -133,6 +136,7 @@ class ShardServer::Impl final : public StreamHandler {
                logger_.Info("Control stream closed", {{"why", why.ToString()}});
                Event([](ShardCore& core, absl::Time now) { core.OnCoordinatorLost(now); });
              }});
+
     link_ready_.Notify();
     return absl::OkStatus();
   }
@@ -147,7 +151,7 @@ class ShardServer::Impl final : public StreamHandler {
 
   Result Wait() {
     ended_.Wait();
-    // Lets the last messages (its Leave, the last frames) get out.
+    // Gives the last messages (the Leave, the last frames) time to be sent.
     link_->Finish(absl::Seconds(2));
     StopServer();
     return result_;
@@ -185,10 +189,12 @@ class ShardServer::Impl final : public StreamHandler {
       memory += HeaderMemory(frame.header);
     }
     memory += bytes;
+
     const std::shared_ptr<std::atomic<uint64_t>> received = Receive(stream, memory);
     if (received == nullptr) return;
     frames_received_.Increment(static_cast<double>(frames.size()));
     bytes_received_.Increment(static_cast<double>(bytes));
+
     auto task = [this, stream, received, memory, frames = std::move(frames)]() mutable {
       received->fetch_sub(memory, std::memory_order_relaxed);
       if (ended_.HasBeenNotified()) return;
@@ -200,6 +206,7 @@ class ShardServer::Impl final : public StreamHandler {
       FlushStreams();
       if (!ended_.HasBeenNotified()) AfterEvents(now);
     };
+
     if (bytes <= kInlineBytes) {
       executor_.Run(std::move(task), bytes);
     } else {
@@ -224,9 +231,10 @@ class ShardServer::Impl final : public StreamHandler {
     {
       MutexLock lock(&received_mutex_);
       const auto found = received_.find(stream);
-      if (found == received_.end()) return nullptr;  // closed already, for the same reason
+      if (found == received_.end()) return nullptr;  // already closed because of this limit
       received = found->second;
     }
+
     const uint64_t before = received->fetch_add(memory, std::memory_order_relaxed);
     if (before == 0 || before + memory <= options_.core.max_received_bytes) return received;
     {
@@ -338,10 +346,12 @@ class ShardServer::Impl final : public StreamHandler {
     connections_[incarnation] = connection;
     peer.retry_at = absl::InfiniteFuture();
     peer.connected = false;
+
     StreamClient::Options options;
     options.address = peer.address;
     options.loop = streams_.loop();
     options.credentials = security::ChannelCredentialsOf(options_.security);
+
     peer.stream = StreamClient::Connect(
         options, {.on_frames =
                       [this, incarnation, connection](const std::vector<DecodedFrame>& frames) {
@@ -397,7 +407,7 @@ class ShardServer::Impl final : public StreamHandler {
     return next;
   }
 
-  // After the end, when events have no effect any more.
+  // Runs after the end, when events have no effect.
   void StopServer() {
     executor_.Flush();
     // Objects that run on the server's loop are destroyed before it.
@@ -437,6 +447,7 @@ class ShardServer::Impl final : public StreamHandler {
         logger_.Warning("Partition write failed",
                         {{"partition", write.partition}, {"why", status.ToString()}});
       }
+
       absl::StatusOr<v1::PartitionFile> written =
           status.ok() ? absl::StatusOr<v1::PartitionFile>(std::move(encoded.file)) : status;
       Event([snapshot = write.snapshot, checkpoint = write.checkpoint, partition = write.partition,
@@ -477,6 +488,7 @@ class ShardServer::Impl final : public StreamHandler {
         received.used = std::max(received.used, bytes->load(std::memory_order_relaxed));
       }
     }
+
     for (size_t bound = 0; bound < kBounds; ++bound) {
       const BoundUse& use = status->bounds[bound];
       const std::vector<std::string> label = {std::string(kBoundNames[bound])};
@@ -497,6 +509,7 @@ class ShardServer::Impl final : public StreamHandler {
     }
     logged_closes_ = 0;
     has_view_ = status.has_view;
+
     const auto set = [this](absl::string_view name, double value) {
       metrics_->gauge(name).Set(value);
     };
@@ -514,6 +527,7 @@ class ShardServer::Impl final : public StreamHandler {
     set("repeated_blocks", static_cast<double>(status.repeated_blocks));
     set("executor_queue_tasks", static_cast<double>(executor_.queued_tasks()));
     set("executor_queue_bytes", static_cast<double>(executor_.queued_bytes()));
+
     if (status.has_view && !Same(status.view, last_view_)) {
       last_view_ = status.view;
       view_changes_.Increment();
@@ -540,7 +554,7 @@ class ShardServer::Impl final : public StreamHandler {
 
   // Accessed only by the executor's tasks.
   std::unique_ptr<ShardCore> core_;
-  uint64_t told_step_ = 0;  // by TellSteps
+  uint64_t told_step_ = 0;  // last step that TellSteps has logged
   // Streams with frames that wait for FlushStreams.
   absl::flat_hash_set<StreamId> queued_;
   std::map<uint64_t, Peer> peers_;            // by incarnation

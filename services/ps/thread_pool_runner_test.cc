@@ -8,7 +8,7 @@
 namespace sluice::ps {
 namespace {
 
-TEST(ThreadPoolRunnerTest, EveryItemRunsExactlyOnceBeforeRunReturns) {
+TEST(ThreadPoolRunnerTest, RunsEveryItemOnceBeforeRunReturns) {
   for (const int threads : {1, 2, 4}) {
     ThreadPoolRunner runner(threads);
     for (int round = 0; round < 200; ++round) {
@@ -19,10 +19,10 @@ TEST(ThreadPoolRunnerTest, EveryItemRunsExactlyOnceBeforeRunReturns) {
   }
 }
 
-TEST(ThreadPoolRunnerTest, ItemsRunAtTheSameTimeOnSeveralThreads) {
+TEST(ThreadPoolRunnerTest, RunsItemsConcurrentlyOnSeveralThreads) {
   ThreadPoolRunner runner(2);
   std::atomic<int> arrived{0};
-  // Each waits for the other: on one thread this would never return.
+  // Each item waits for the other: on one thread, Run would never return.
   runner.Run(2, [&](size_t) {
     ++arrived;
     while (arrived < 2) std::this_thread::yield();

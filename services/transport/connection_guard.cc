@@ -127,12 +127,14 @@ std::string GrpcPeerName(const sockaddr_storage& address) {
     inet_ntop(AF_INET, &four.sin_addr, text, sizeof(text));
     return absl::StrCat("ipv4:", text, ":", port);
   }
+
   if (address.ss_family != AF_INET6) return "";
   const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
   if (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) {
     inet_ntop(AF_INET, &six.sin6_addr.s6_addr[12], text, sizeof(text));
     return absl::StrCat("ipv4:", text, ":", port);
   }
+
   if (six.sin6_scope_id != 0) return "";
   inet_ntop(AF_INET6, &six.sin6_addr, text, sizeof(text));
   return absl::StrCat("ipv6:[", text, "]:", port);
@@ -181,6 +183,7 @@ void ConnectionGuard::Stop() {
     MutexLock lock(&mutex_);
     stopping_ = true;
   }
+
   Wake();
   if (thread_.joinable()) thread_.join();
   listeners_.clear();
@@ -233,11 +236,13 @@ void ConnectionGuard::Loop() {
     GiveDelayed(absl::Now());
     Accept();
     if (absl::Now() < sweep_at_) continue;
+
     const absl::Duration before = ThreadTime();
     Sweep();
     const absl::Duration cost = ThreadTime() - before;
     const absl::Time end = absl::Now();
     flood_sweep_at_ = end + kLeastPauseInFlood * cost;
+
     if (suspects_.empty()) {
       const absl::Duration interval = delays_.Any(end) ? kConfirmation : kInterval;
       sweep_at_ = end + std::max(interval, kLeastPause * cost);
@@ -251,16 +256,20 @@ bool ConnectionGuard::Wait() {
   absl::Time until = sweep_at_;
   for (const Delayed& delayed : delayed_) until = std::min(until, delayed.until);
   std::vector<pollfd> waits = {{wake_.get(), POLLIN, 0}};
+
   if (absl::Now() >= accept_at_) {
     for (const Fd& listener : listeners_) waits.push_back({listener.get(), POLLIN, 0});
   } else {
     until = std::min(until, accept_at_);
   }
+
   const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
   poll(waits.data(), waits.size(),
        static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)))));
+
   uint64_t woken = 0;
   (void)!read(wake_.get(), &woken, sizeof(woken));
+
   MutexLock lock(&mutex_);
   if (std::exchange(flood_found_, false)) sweep_at_ = std::min(sweep_at_, flood_sweep_at_);
   return !stopping_;
@@ -279,6 +288,7 @@ void ConnectionGuard::Accept() {
         if (!none) accept_at_ = absl::Now() + kAcceptPause;
         break;
       }
+
       const std::string peer = GrpcPeerName(address);
       const absl::Time now = absl::Now();
       const absl::Duration delay = delays_.DelayOf(AddressOf(peer), now);
@@ -308,14 +318,17 @@ void ConnectionGuard::Give(Fd socket, const std::string& peer) {
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kMostUnacknowledgedMs,
              sizeof(kMostUnacknowledgedMs));
+
   if (const auto closed = sockets_.find(socket.get()); closed != sockets_.end()) {
     replaced_.push_back(std::move(closed->second.peer));
     sockets_.erase(closed);
   }
+
   if (!peer.empty()) {
     LetReceiveBufferGrow(socket.get(), false);
     sockets_.emplace(socket.get(), Socket{peer});
   }
+
   MutexLock lock(&mutex_);
   if (stopping_giving_) return;
   to_give_.push_back(std::move(socket));
@@ -363,6 +376,7 @@ void ConnectionGuard::Sweep() {
   std::map<std::string, bool> open;  // known peers with an open connection
   std::map<std::string, Suspect> suspects;
   std::vector<std::string> ended = std::exchange(replaced_, {});
+
   for (auto it = sockets_.begin(); it != sockets_.end();) {
     const int fd = it->first;
     Socket& socket = it->second;
@@ -373,6 +387,7 @@ void ConnectionGuard::Sweep() {
       continue;
     }
     ++it;
+
     const auto admitted = known.admitted.find(peer);
     if (admitted != known.admitted.end()) {
       open[peer] = true;
@@ -387,6 +402,7 @@ void ConnectionGuard::Sweep() {
       }
       continue;
     }
+
     const uint64_t bytes = BytesOf(fd).read;
     if (bytes <= kMaxBytesBeforeCall) continue;
     // gRPC reads again only when it has processed what it read before. So when a second check finds
@@ -401,13 +417,16 @@ void ConnectionGuard::Sweep() {
     Disconnect(fd, peer, "no_call",
                absl::StrCat("sent ", bytes, " bytes without an admitted call"));
   }
+
   suspects_ = std::move(suspects);
   for (auto it = traffic_.begin(); it != traffic_.end();) {
     it = open.count(it->first) == 0 ? traffic_.erase(it) : std::next(it);
   }
+
   for (const std::string& peer : ended) {
     if (known.admitted.count(peer) == 0) delays_.OnSuspectEnd(AddressOf(peer), now);
   }
+
   MutexLock lock(&mutex_);
   for (auto it = connections_.begin(); it != connections_.end();) {
     const std::string& peer = it->second.peer;

@@ -93,6 +93,7 @@ class CoordinatorLink::Impl {
       if (!WaitUntilBroken()) break;
       // A stream that lasted for a while shows that the coordinator is up.
       if (absl::Now() - started > absl::Seconds(2)) backoff.Reset();
+
       MutexLock lock(&mutex_);
       const absl::Time deadline = absl::Now() + backoff.Next(random);
       while (!stopping_ && !finishing_ && absl::Now() < deadline) {
@@ -100,6 +101,7 @@ class CoordinatorLink::Impl {
       }
       if (stopping_ || finishing_) break;
     }
+
     MutexLock lock(&mutex_);
     ended_ = true;
     changed_.SignalAll();
@@ -112,6 +114,7 @@ class CoordinatorLink::Impl {
       why_ = absl::OkStatus();
     }
     received_ = false;
+
     auto stream = std::make_unique<Stream>(
         MessageStreamOptions(), options_.loop,
         [this](auto* context, auto* queue) { return stub_->PrepareAsyncJoin(context, queue); },
@@ -134,11 +137,13 @@ class CoordinatorLink::Impl {
                                 if (why_.ok()) why_ = std::move(why);
                                 changed_.SignalAll();
                               }});
+
     {
       MutexLock lock(&mutex_);
       stream_ = std::move(stream);
       retiring_ = false;
     }
+
     callbacks_.on_connected();
   }
 
@@ -168,6 +173,7 @@ class CoordinatorLink::Impl {
       why = why_;
       stopping = stopping_;
     }
+
     stream.reset();  // waits for its callbacks
     if (stopping) return false;
     callbacks_.on_broken(why);

@@ -140,6 +140,7 @@ class Decoder {
     if (*tag > std::numeric_limits<uint32_t>::max() || *tag >> 3 == 0) {
       return reader->Error(absl::StrCat("the impossible tag ", *tag));
     }
+
     switch (*tag) {
       case Tag(kHeaderField, kLengthDelimited):
         return ReadHeader(reader);
@@ -150,6 +151,7 @@ class Decoder {
       case Tag(kSharedPayloadField, kLengthDelimited):
         return ReadPlace(reader);
     }
+
     if (*tag >> 3 <= kSharedPayloadField) {
       return reader->Error(absl::StrCat("field ", *tag >> 3, " of wire type ", *tag & 7));
     }
@@ -196,11 +198,13 @@ class Decoder {
       return absl::InvalidArgumentError(
           "malformed frame: a payload in shared memory, but none was agreed on");
     }
+
     absl::StatusOr<absl::Cord> payload = shared_->Take(place_);
     if (!payload.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("malformed frame: ", payload.status().message()));
     }
+
     frame_.payload = *std::move(payload);
     const auto* blocks = BlocksOf(frame_.header);
     const bool numbers_only =

@@ -62,6 +62,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
     max_message_bytes =
         options.kind == ChannelKind::kBulk ? kMaxFrameBytes : kMaxControlMessageBytes;
   }
+
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
   arguments.SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
@@ -70,21 +71,26 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+
   // The least backoff is also the longest that one attempt to connect may take.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Milliseconds(options.connect_timeout));
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+
   // Bulk transfers need the windows of a connection that measures its bandwidth: 4 MiB, and up to
   // kMaxBulkWindowBytes over a network with a long delay. No argument sets the window of a
   // connection: without the measurement it has 64 KiB, and a larger message waits for a round trip
   // after its first 64 KiB.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, options.kind == ChannelKind::kBulk);
+
   // A web proxy must not be used between Sluice's own processes.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+
   if (security::SpeaksTls(options.credentials)) {
     arguments.SetSslTargetNameOverride(
         security::ServerName(options.kind == ChannelKind::kBulk ? v1::SHARD : v1::COORDINATOR));
   }
+
   return grpc::CreateCustomChannel(
       options.address,
       options.credentials == nullptr ? grpc::InsecureChannelCredentials() : options.credentials,

@@ -386,7 +386,9 @@ TEST_F(HostileConnectionTest, DisconnectsClientWithTooManyExhaustedStreams) {
     streams_.Close(stream, absl::ResourceExhaustedError("max_waiting_frames: too many"));
   }
   EXPECT_TRUE(connection.WaitForEnd(absl::Seconds(30)));
-  EXPECT_EQ(disconnected_.Now().at(0).reason, "exhausted");
+  const std::vector<Disconnection> disconnected =
+      disconnected_.WaitFor([](const auto& disconnected) { return !disconnected.empty(); });
+  EXPECT_EQ(disconnected.at(0).reason, "exhausted");
   ExpectServes();
 }
 

@@ -72,6 +72,7 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(size_t half_b
   if (half_bytes == 0 || half_bytes > kMaxHalfBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("shared memory of ", half_bytes, " bytes"));
   }
+
   const int file = memfd_create("sluice-stream", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return Errno("no shared memory");
   auto close_file = absl::MakeCleanup([file] { close(file); });
@@ -79,8 +80,10 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(size_t half_b
   if (ftruncate(file, static_cast<off_t>(bytes)) != 0 || fcntl(file, F_ADD_SEALS, kSeals) != 0) {
     return Errno("no shared memory");
   }
+
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (base == MAP_FAILED) return Errno("shared memory cannot be mapped");
+
   const uint64_t token = RandomToken();
   std::memcpy(base, &token, sizeof(token));
   std::move(close_file).Cancel();
@@ -95,27 +98,33 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Open(const v1::Share
                                      " bytes; a half has a multiple of ", kGranule, ", ",
                                      kMaxHalfBytes, " at most"));
   }
+
   const std::string path = absl::StrCat("/proc/", offer.pid(), "/fd/", offer.file());
   // Whatever file the number names, opening it must neither block nor have an effect.
   struct stat named {};
   if (stat(path.c_str(), &named) != 0 || !S_ISREG(named.st_mode)) {
     return NotAsOffered("does not exist");
   }
+
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return NotAsOffered(absl::StrCat("cannot be opened: ", std::strerror(errno)));
   const auto close_file = absl::MakeCleanup([file] { close(file); });
+
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
   const int seals = fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & kNeeded) != kNeeded) return NotAsOffered("may change its size");
+
   const size_t bytes = FileBytes(half_bytes);
   struct stat opened {};
   if (fstat(file, &opened) != 0 || static_cast<size_t>(opened.st_size) != bytes) {
     return NotAsOffered("has a different size");
   }
+
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (base == MAP_FAILED) return Errno("shared memory cannot be mapped");
   std::shared_ptr<SharedMemory> memory(
       new SharedMemory(static_cast<char*>(base), half_bytes, /*descriptor=*/-1, /*client=*/false));
+
   uint64_t token = 0;
   std::memcpy(&token, base, sizeof(token));
   if (token != offer.token()) return NotAsOffered("is a different one");
@@ -173,13 +182,16 @@ std::optional<v1::SharedPayload> SharedMemory::Put(const absl::Cord& payload) {
     // Marks it as taken before another thread can reclaim.
     Flags(/*mine=*/true)[*first].store(1, std::memory_order_relaxed);
   }
+
   char* to = Half(/*mine=*/true) + *first * kGranule;
   for (const absl::string_view chunk : payload.Chunks()) {
     std::memcpy(to, chunk.data(), chunk.size());
     to += chunk.size();
   }
+
   // So that a peer that learns of the place sees the payload's bytes.
   Flags(/*mine=*/true)[*first].store(1, std::memory_order_release);
+
   v1::SharedPayload place;
   place.set_offset(*first * kGranule);
   place.set_bytes(payload.size());

@@ -207,8 +207,10 @@ class StreamServer::Impl::Stream {
       Act(outbox_.Close(absl::OkStatus()));
       return ForgetIfOver();
     }
+
     if (account_ != nullptr) account_->OnMessage(in_.Length());
     if (outbox_.closing()) return Read();
+
     const bool large = in_.Length() > internal::kReadAheadBytes;
     absl::StatusOr<std::vector<DecodedFrame>> frames =
         DecodeFrames(in_, server_->options_.limits, sharing_.get());
@@ -328,6 +330,7 @@ void StreamServer::Impl::OnAccepted(bool ok) {
     accepting_ = false;
     return over_.SignalAll();
   }
+
   const std::shared_ptr<Stream> stream = std::move(next_stream_);
   bool stopping = false;
   {
@@ -335,6 +338,7 @@ void StreamServer::Impl::OnAccepted(bool ok) {
     streams_.emplace(stream->id(), stream);
     stopping = stopping_;
   }
+
   const size_t reader = stream->reader();
   readers_[reader]->load.fetch_add(1);
   stream->Begin();

@@ -254,7 +254,7 @@ TEST_F(TransportSecurityTest, RefusesClientWithoutCertificateAndServesOthers) {
   const absl::Status plain = AskAs("").status();
   EXPECT_EQ(plain.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(ExplainHandshake(plain, false, "").message(),
-              HasSubstr("the other side perhaps TLS"));
+              HasSubstr("the other side may use TLS"));
   const auto without = grpc::SslCredentials(
       {.pem_root_certs = files_->Read(root_ / "job/reader/ca.crt", 1 << 20).value(),
        .pem_private_key = {},
@@ -311,7 +311,7 @@ TEST_F(TransportSecurityTest, RefusesCertificateWithoutJob) {
   const absl::Status status =
       Ask(*Dial(TrustsAnyServer(Authority().certificate, nameless))).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
-  EXPECT_THAT(status.message(), HasSubstr("does not say which process"));
+  EXPECT_THAT(status.message(), HasSubstr("names no process"));
   ASSERT_TRUE(WriteCredentialDirectory(files_.get(), root_ / "job/worker-0",
                                        Authority().certificate, nameless)
                   .ok());
@@ -456,8 +456,7 @@ TEST_F(TransportSecurityTest, RefusesServerInPlainText) {
   Serve("");
   const absl::Status status = AskAs("job/worker-0").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("speaks plain text"))
-      << status;
+  EXPECT_THAT(ExplainHandshake(status, true, "").message(), HasSubstr("uses plain text")) << status;
   EXPECT_EQ(AskAs("").value(), "plain text");
 }
 

@@ -151,6 +151,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.advertised_host = flags.advertised_host;
   options.threads = flags.threads;
   options.shared_memory = flags.shared_memory;
+
   const StageConnector connect = [credentials = security::ChannelCredentialsOf(*security),
                                   &metrics](const std::string& address) {
     return ConnectStage(address, credentials, [&metrics](uint64_t sent, uint64_t received) {
@@ -158,26 +159,32 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       metrics.counter("received_bytes_total").Increment(static_cast<double>(received));
     });
   };
+
   options.make_engine = [worker = options.core, connect, logger](
                             const v1::JobSpec& job, const DatasetInfo& data, int threads) {
     return job.training().execution() == v1::TrainingSpec::SERVER
                ? MakeRemoteEngine(job, data, worker, connect, logger)
                : MakeEngine(job, data, threads);
   };
+
   options.fetch_data = MakeFetcher([logger](const std::string& text) {
     logger.Info("Fetching data", {{"what", text}});
   });
+
   logger.Info("Worker starting", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});
   const std::unique_ptr<WorkerProcess> process =
       WorkerProcess::Start(std::move(options), &metrics, logger);
+
   absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server = ServeMetrics(
       flags.program, &metrics, [&] { return process->Ready(); }, [&] { return process->Alive(); });
   if (!metrics_server.ok()) return metrics_server.status();
+
   stop->SetHandler([&](int count) {
-    // The second signal does not wait.
+    // On the second signal, the worker does not wait.
     process->Leave("asked to stop by a signal",
                    count == 1 ? absl::Seconds(flags.grace_seconds) : absl::ZeroDuration());
   });
+
   const WorkerProcess::Result result = process->Wait();
   stop->SetHandler(nullptr);
   if (result.unreachable) return kExitRetry;
@@ -190,7 +197,7 @@ int Main(int argc, char** argv) {
   app.add_option("--job", flags.job, "the job: namespace/name/uid")->required();
   app.add_option("--coordinator", flags.coordinator,
                  "host:port of the job's coordinator (default: MASTER_ADDR and MASTER_PORT)");
-  app.add_option("--index", flags.index, "of this worker among the job's, from 0")
+  app.add_option("--index", flags.index, "index of this worker among the job's workers, from 0")
       ->required()
       ->check(NumberBetween<uint32_t>(0, kMaxReplicas - 1));
   app.add_option(
@@ -198,7 +205,7 @@ int Main(int argc, char** argv) {
       "host of this machine at which other workers reach it to sum gradients (default: the "
       "local address of the route to the coordinator)");
   app.add_option("--threads", flags.threads,
-                 "threads within one operation (0: as the job says, else the machine's cores)")
+                 "threads within one operation (0: the job's setting, else one per core)")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
   app.add_option("--grace", flags.grace_seconds,

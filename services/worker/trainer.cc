@@ -244,9 +244,11 @@ absl::Status Trainer::StoreRows(const StoreBlock& block) {
   if (block.tensor >= static_cast<uint32_t>(table.tensors_size())) {
     return absl::OutOfRangeError(absl::StrCat("there is no tensor ", block.tensor));
   }
+
   const v1::DataType dtype = table.tensors(static_cast<int>(block.tensor)).dtype();
   const absl::StatusOr<RowParts> rows = SplitRows(block.payload, dtype, block.count);
   if (!rows.ok()) return rows.status();
+
   absl::Cord::CharIterator at = block.payload.char_begin();
   absl::Cord::Advance(&at, rows->values_at);
   for (const RowPart& part : rows->parts) {
@@ -263,12 +265,15 @@ absl::Status Trainer::Store(const StoreBlock& block) {
     return engine_->SetTensorRange(block.buffer, block.tensor, block.offset, block.payload);
   }
   if (block.codec == v1::CODEC_ROWS) return StoreRows(block);
+
   const absl::StatusOr<const Codec*> codec = FindCodec(block.codec);
   if (!codec.ok()) return codec.status();
+
   const v1::TensorTable& table = engine_->Describe();
   if (block.tensor >= static_cast<uint32_t>(table.tensors_size())) {
     return absl::OutOfRangeError(absl::StrCat("there is no tensor ", block.tensor));
   }
+
   const v1::DataType dtype = table.tensors(block.tensor).dtype();
   std::string raw(block.count * ElementBytes(dtype), '\0');
   absl::Status status = (*codec)->Decode(block.payload, {dtype, raw.data(), block.count});

@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeClassifier(const v1::JobSpec&
   return std::make_unique<EmptyEngine>(std::move(table));
 }
 
-TEST(Trainer, ALabelThatTheModelCannotOutputIsNamedByFileAndRow) {
+TEST(Trainer, NamesFileAndRowOfLabelThatTheModelCannotOutput) {
   v1::JobSpec job = JobWithImages();
   job.mutable_model()->set_name("convnet");
   EXPECT_TRUE(Trainer::Open(job, 0, 1, MakeClassifier).ok());
@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> NoteWords(const v1::JobSpec&,
   return std::make_unique<EmptyEngine>();
 }
 
-TEST(Trainer, TheWordsOfATextAreStoredNextToItsCheckpoints) {
+TEST(Trainer, StoresWordsOfTextNextToTheCheckpoints) {
   const std::string directory = MakeTestDirectory();
   ASSERT_TRUE(Trainer::Open(JobWithText(directory, "a b c\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 5);
@@ -142,7 +142,7 @@ TEST(Trainer, ExtrasOfTheStateDictAreStoredNextToTheCheckpoints) {
     return ReadStateDictExtras(absl::Cord(content));
   };
   ASSERT_TRUE(Trainer::Open(job, 0, 1, make).ok());
-  EXPECT_FALSE(std::ifstream(path).good()) << "there are none";
+  EXPECT_FALSE(std::ifstream(path).good()) << "the model has no extras";
   extras.aliases = {{"head.weight", "tokens.weight"}};
   ASSERT_TRUE(Trainer::Open(job, 0, 1, make).ok());
   EXPECT_EQ(stored()->aliases, extras.aliases);
@@ -153,7 +153,7 @@ TEST(Trainer, ExtrasOfTheStateDictAreStoredNextToTheCheckpoints) {
   EXPECT_TRUE(Trainer::Open(job, 0, 1, make).ok());
 }
 
-TEST(Trainer, AJobThatStartsFromAnotherJobsCheckpointHasItsWords) {
+TEST(Trainer, AJobThatStartsFromAnotherJobsCheckpointUsesItsVocabulary) {
   const std::string directory = MakeTestDirectory();
   ASSERT_TRUE(Trainer::Open(JobWithText(directory, "a b c\n"), 0, 1, NoteWords).ok());
   for (const char* origin : {"", "/attempt-0001-step-000000000005"}) {
@@ -208,7 +208,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeTable(const v1::JobSpec&, con
   return std::make_unique<TableEngine>();
 }
 
-TEST(Trainer, TheRowsOfSomeSamplesAreTheirWordsEachOnce) {
+TEST(Trainer, RowsOfSamplesAreTheirWordsEachOnce) {
   v1::JobSpec job = JobWithText("", "a b c d a b c d e\n");
   job.mutable_data()->set_no_shuffle(true);
   const auto trainer = Trainer::Open(job, 0, 1, MakeTable);
@@ -224,7 +224,7 @@ TEST(Trainer, TheRowsOfSomeSamplesAreTheirWordsEachOnce) {
   EXPECT_TRUE(std::is_sorted(all->at(0).begin(), all->at(0).end()));
 }
 
-TEST(Trainer, AWorkerThatWalksOnItsOwnDoesNotKnowItsRowsAhead) {
+TEST(Trainer, PerWorkerPartitioningSendsNoRows) {
   v1::JobSpec job = JobWithText("", "a b c d a b c d e\n");
   job.mutable_data()->set_partitioning(v1::DataSpec::PER_WORKER);
   const auto trainer = Trainer::Open(job, 0, 1, MakeTable);
@@ -232,7 +232,7 @@ TEST(Trainer, AWorkerThatWalksOnItsOwnDoesNotKnowItsRowsAhead) {
   EXPECT_TRUE((*trainer)->RowTensors().empty());
 }
 
-TEST(Trainer, ABlockOfRowsLeavesAllOtherRowsUnchanged) {
+TEST(Trainer, BlockOfRowsLeavesAllOtherRowsUnchanged) {
   const auto trainer = Trainer::Open(JobWithText("", "a b c d a b c d e\n"), 0, 1, MakeTable);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   // Elements [3, 9) of the table: the second of row 1, rows 2 and 3, and the first of row 4.
@@ -323,7 +323,7 @@ TEST(Trainer, WorkersThatShareTheDataReadTheSamplesAtThePositions) {
   EXPECT_EQ(Walk(job, 0, {{1, 2}, {1, 2}})[0], Walk(job, 0, {{1, 2}, {1, 2}})[1]);
 }
 
-TEST(Trainer, AJobWithoutEvaluationReadsNoHeldOutData) {
+TEST(Trainer, JobWithoutEvaluationReadsNoHeldOutData) {
   const auto trainer = Trainer::Open(JobWithImages(), /*index=*/0, /*threads=*/1, MakeEmptyEngine);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ((*trainer)->evaluation_samples(), 0u);

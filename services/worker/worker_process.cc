@@ -87,13 +87,16 @@ class WorkerProcess::Impl {
       if (!ended_.HasBeenNotified()) End(ExitReason::kLeft, "the process ends");
     });
     executor_.Flush();  // from here on events have no effect
+
     link_.reset();
+
     {
       MutexLock lock(&cancel_mutex_);
       stopping_ = true;
     }
     cancel_changed_.SignalAll();
     compute_thread_.Stop();
+
     executor_.Flush();
     reducer_.reset();  // the executor still exists: the reducer's callbacks have no effect
     executor_.Post([this] { shards_.clear(); });
@@ -246,6 +249,7 @@ class WorkerProcess::Impl {
     for (const DecodedFrame& frame : frames) {
       bytes_received_.Increment(static_cast<double>(frame.payload.size()));
     }
+
     executor_.Run([this, shard, connection, frames = std::move(frames)]() mutable {
       if (ended_.HasBeenNotified()) return;
       const absl::Time now = clock_.Now();
@@ -359,11 +363,13 @@ class WorkerProcess::Impl {
         NotOpened(trainer.status());
         return;
       }
+
       logger_.Info("Model and data opened",
                    {{"tensors", (*trainer)->engine().Describe().tensors_size()},
                     {"training_samples", (*trainer)->training_samples()},
                     {"evaluation_samples", (*trainer)->evaluation_samples()}});
       trainer_ = *std::move(trainer);
+
       Event([this](WorkerCore& core, absl::Time now) {
         core.SetRowTensors(trainer_->RowTensors());
         return core.OnModelReady(trainer_->engine().Describe(), trainer_->training_samples(),

@@ -228,7 +228,7 @@ class ByHand(unittest.TestCase):
         self.environment['SLUICE_SECRET_FILE'] = str(other)
         self.start_worker(0)
         self.until_log('worker-0', 'UNAUTHENTICATED')
-        self.assertIn(f'a wrong secret; the processes of this job demand the one in {wanted}', self.log('worker-0'))
+        self.assertIn(f'a wrong secret; the processes of this job require the secret in {wanted}', self.log('worker-0'))
         self.until_log('coordinator', 'Calls refused')
 
     def test_only_one_of_several_jobs_gets_a_checkpoint_directory(self):

@@ -129,7 +129,7 @@ def forward(self, x):
   return job;
 }
 
-TEST(EmbeddingRowsTest, TorchScriptTablesTravelByRows) {
+TEST(EmbeddingRowsTest, TorchScriptTablesAreSentByRows) {
   const std::vector<uint64_t> whole =
       BitsAfter(ScriptJob(1, 1, v1::ModelSpec::DENSE), "script-whole", /*disturbed=*/false);
   EXPECT_EQ(BitsAfter(ScriptJob(2, 2, v1::ModelSpec::ROWS), "script-rows", /*disturbed=*/true),
@@ -231,7 +231,7 @@ TEST(EmbeddingRowsTest, RowsSendFewerBytesAndEvaluationReadsWholeTables) {
   Finish(processes);
 }
 
-TEST(EmbeddingRowsTest, DenseTablesTravelWhole) {
+TEST(EmbeddingRowsTest, DenseTablesAreSentWhole) {
   JobProcesses processes({.job = Slow(LanguageJob(2, 2, v1::ModelSpec::DENSE)),
                           .directory = NewDirectory("dense-bytes")});
   ASSERT_TRUE(processes.StartAll().ok());

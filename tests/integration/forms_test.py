@@ -81,7 +81,7 @@ class Forms(unittest.TestCase):
         for value in values:
             self.assertAlmostEqual(value, expected, delta=1e-9)
 
-    def iterations_told(self, name, every, training, workers):
+    def reported_iterations(self, name, every, training, workers):
         """The iterations of which a job that evaluates every `every` steps prints the accuracy."""
         manifest = additive(name, 0, training, worker={'replicas': workers}, parameterServer={'replicas': 2})
         manifest['spec'].update({
@@ -92,13 +92,13 @@ class Forms(unittest.TestCase):
         return [int(number) for number in re.findall(r'^Iter (\d+): accuracy is ', self.train(manifest, 'plain'), re.MULTILINE)]
 
     def test_evaluates_exactly_the_requested_iterations(self):
-        told = self.iterations_told('each', 1, {'globalBatchSize': 8, 'steps': 12}, workers=2)
-        self.assertEqual(told, list(range(1, 13)))
-        told = self.iterations_told('tenth', 10, {'globalBatchSize': 8, 'steps': 60}, workers=2)
-        self.assertEqual(told, list(range(10, 61, 10)))
+        iterations = self.reported_iterations('each', 1, {'globalBatchSize': 8, 'steps': 12}, workers=2)
+        self.assertEqual(iterations, list(range(1, 13)))
+        iterations = self.reported_iterations('tenth', 10, {'globalBatchSize': 8, 'steps': 60}, workers=2)
+        self.assertEqual(iterations, list(range(10, 61, 10)))
         together = {'mode': 'BoundedStaleness', 'boundedStaleness': {'maxStaleness': 0}, 'globalBatchSize': 8, 'steps': 20}
-        told = self.iterations_told('together', 4, together, workers=4)
-        self.assertEqual(told, [1, 2, 3, 4, 5])
+        iterations = self.reported_iterations('together', 4, together, workers=4)
+        self.assertEqual(iterations, [1, 2, 3, 4, 5])
 
     def sharded(self, shards, steps, training, workers):
         """Smallest and largest element of a vector that has blocks on every shard."""

@@ -171,10 +171,10 @@ def table():
 
 
 def random_acts(source, shards, count, kinds):
-    everybody = [COORDINATOR, *(f'ps-{i}' for i in range(shards)), *W]
+    names = [COORDINATOR, *(f'ps-{i}' for i in range(shards)), *W]
     acts = []
     for when in sorted(source.choices([*range(1, STEPS), STEPS, 'checkpoint', 'start'], k=count), key=lambda w: w if isinstance(w, int) else 0):
-        name = source.choice(everybody)
+        name = source.choice(names)
         kind = source.choice(kinds)
         if when == 'start':
             when = ('start', name)

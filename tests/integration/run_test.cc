@@ -411,12 +411,12 @@ TEST_F(RunTest, WaitsForFailingDiskAtEndAndReportsItOnce) {
   ASSERT_TRUE(WaitUntil([&] { return Tries("ps-0") >= before + 4; })) << ReadAll(run_output_);
   EXPECT_TRUE(Objects(run_output_, "summary").empty()) << ReadAll(run_output_);
 
-  int told = 0;
+  int reports = 0;
   for (const Json& event : Objects(run_output_, "event")) {
     const std::string message = event.value("message", "");
-    told += absl::StrContains(message, "ps-0: ") && absl::StrContains(message, waits);
+    reports += absl::StrContains(message, "ps-0: ") && absl::StrContains(message, waits);
   }
-  EXPECT_LE(told, 1) << ReadAll(run_output_);
+  EXPECT_LE(reports, 1) << ReadAll(run_output_);
 
   std::filesystem::remove(store);
   std::filesystem::rename(directory_ + "/kept", store);
@@ -447,7 +447,7 @@ TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   EXPECT_EQ(Sluice({"status", "example"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("worker-0     training"));
 
-  // As for another user, for whom the secret is unreadable or missing.
+  // Without the secret, as for a user that may not read it, `status` names the file.
   std::filesystem::rename(secret, kept);
   Sluice({"status", "example"});
   EXPECT_THAT(ReadAll(output_), HasSubstr("the call shows no secret"));
@@ -545,8 +545,8 @@ TEST_F(RunTest, QuietPrintsOnlyMetricAndVerbosePrintsLogs) {
     EXPECT_THAT(verbose, ::testing::ContainsRegex(line));
   }
 
-  const std::string told = text({"--fresh", "--verbose", "--log-level", "info"});
-  EXPECT_EQ(told.find("Sent gradients"), std::string::npos) << told;
+  const std::string log = text({"--fresh", "--verbose", "--log-level", "info"});
+  EXPECT_EQ(log.find("Sent gradients"), std::string::npos) << log;
 }
 
 TEST_F(RunTest, FollowsLogsUntilJobEnds) {
@@ -838,9 +838,9 @@ TEST_F(RunTest, ReportsNonFiniteGradientOnceWithRemedy) {
   }
   std::ofstream(directory_ + "/job.yaml") << manifest;
   EXPECT_EQ(Sluice({"run", directory_ + "/job.yaml", "--bin-dir", programs_}), 1);
-  const std::string told = ReadAll(output_);
-  const std::vector<std::string> parts = absl::StrSplit(told, "is not finite");
-  EXPECT_EQ(parts.size(), 2u) << told;
+  const std::string output = ReadAll(output_);
+  const std::vector<std::string> parts = absl::StrSplit(output, "is not finite");
+  EXPECT_EQ(parts.size(), 2u) << output;
   EXPECT_THAT(parts.back(), HasSubstr("Lower the learning rate"));
 }
 

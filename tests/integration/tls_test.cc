@@ -141,7 +141,7 @@ TEST_F(TlsTest, ReaderPullsSnapshotWhileJobTrains) {
 
   source.credentials = nullptr;
   EXPECT_THAT(cli::PullSnapshot(source, progress->job(), absl::Seconds(30)).status().message(),
-              HasSubstr("this side speaks plain text, and the other side perhaps TLS"));
+              HasSubstr("this side uses plain text; the other side may use TLS"));
 }
 
 // A worker dies after the certificates and their authority were renewed. Its next instance has only

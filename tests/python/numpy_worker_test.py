@@ -252,9 +252,9 @@ class Errors(unittest.TestCase):
 
     def test_the_exception_of_a_worker_is_reported_once_if_it_is_the_reason_of_the_job(self):
         raised = str(sluice.NonFiniteGradient('gradient of w is not finite'))
-        told = str(sluice.NonFiniteGradient(f'worker-0: {raised}'))
+        message = str(sluice.NonFiniteGradient(f'worker-0: {raised}'))
         for part in ('the job failed', 'gradient of w is not finite', 'Lower the learning rate'):
-            self.assertEqual(told.count(part), 1, told)
+            self.assertEqual(message.count(part), 1, message)
 
     def test_an_invalid_index_is_named(self):
         with mock.patch.dict(os.environ, {'SLUICE_WORKER_INDEX': 'two'}):

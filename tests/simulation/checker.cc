@@ -8,7 +8,7 @@
 namespace sluice::simulation {
 namespace {
 
-// Tags that add up to `rest`, at most one from each set from `place` on.
+// Chooses tags that add up to `rest`: at most one from each set, starting with the set at `place`.
 bool Choose(const std::vector<std::vector<double>>& sets, size_t place, double rest,
             std::vector<double>* chosen) {
   if (rest == 0) return true;
@@ -109,18 +109,20 @@ void Checker::OnShard(const ShardNow& now) {
       CheckUpdates(now, content);
     }
   }
+
   if (synchronous()) CheckCommitted(now);
   if (!synchronous() && last_view_[now.incarnation] != Order(now.view)) {
-    // The first event in this view: the Install has just been carried out.
+    // The first event in this view: the shard has just handled the Install.
     last_view_[now.incarnation] = Order(now.view);
     for (const PartitionFacts& content : now.partitions) {
       if (IsSilent(content)) continue;
       const Applied& applied = applied_[{now.view.attempt(), now.incarnation, content.partition}];
       const auto [it, added] = at_install_.emplace(Order(now.view), applied.updates);
       if (!added && it->second != applied.updates) {
-        Fail(absl::StrCat("at the Install of view ", ShortName(now.view), " ", Where(now, content),
-                          " has ", applied.updates.size(), " updates, another has ",
-                          it->second.size(), " or others"));
+        Fail(absl::StrCat("at the Install of view ", ShortName(now.view), ", ", Where(now, content),
+                          " has ", applied.updates.size(),
+                          " updates, and another partition has a different set of ",
+                          it->second.size()));
       }
     }
   }
@@ -135,18 +137,21 @@ void Checker::CheckVersion(const ShardNow& now, const PartitionFacts& content) {
     CheckElements(now, content);
   }
   if (failed()) return;
+
   const Tags tags = TagsOf(content);
   const uint64_t attempt = now.view.attempt();
   CheckLineage(Order(now.view), content.partition, content.version, tags,
                absl::StrCat("shard ", now.incarnation % 1000));
   last_[{attempt, content.partition, content.version}] = tags;
+
   auto truth = truth_.find({attempt, content.partition, content.version});
   if (truth != truth_.end() && truth->second != tags) {
     Fail(absl::StrCat(Where(now, content), ": a committed version has changed"));
   }
+
   auto committed = committed_.find(attempt);
   if (committed != committed_.end() && content.version < committed->second) {
-    Fail(absl::StrCat(Where(now, content), ": went back behind the committed version ",
+    Fail(absl::StrCat(Where(now, content), ": rolled back below the committed version ",
                       committed->second));
   }
 }
@@ -157,15 +162,15 @@ void Checker::CheckElements(const ShardNow& now, const PartitionFacts& content) 
     const Elements3& block = content.blocks[i];
     if (block[0] != model_.ExpectedSum(content.version, tensor)) {
       return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
-                               " is not the sum of its samples, each once"));
+                               " is not the sum of its samples, each counted once"));
     }
     if (block[2] != model_.ExpectedReal(content.version, tensor)) {
       return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
-                               " has not the bits of the fixed tree"));
+                               " does not have the bits of the fixed tree"));
     }
     if (model_.IsSilent(tensor) && block[1] != 0) {
       return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
-                               " has no gradient and was touched"));
+                               " has no gradient but has changed"));
     }
   }
 }
@@ -177,11 +182,14 @@ void Checker::OnContribution(double tag, uint64_t step, const PositionRange& pos
 const std::vector<PositionRange>* Checker::SetOf(uint64_t step, double tags) {
   const auto [it, added] = found_sets_.try_emplace({step, tags});
   if (!added) return it->second ? &*it->second : nullptr;
-  // Sums of one half of what there is, and what is missing to them in the other half.
+
+  // Splits the contributions in two halves. For each sum of the second half, looks for the
+  // remainder among the sums of the first half.
   std::vector<std::pair<double, PositionRange>> all(contributions_[step].begin(),
                                                     contributions_[step].end());
-  if (all.size() > 36) Fail("too many contributions to one step for the checker");
+  if (all.size() > 36) Fail("the checker cannot handle this many contributions to one step");
   const size_t half = all.size() / 2;
+
   const auto sum_of = [&](size_t from, uint64_t chosen) {
     double sum = 0;
     for (size_t i = from; chosen != 0; ++i, chosen >>= 1) {
@@ -189,9 +197,11 @@ const std::vector<PositionRange>* Checker::SetOf(uint64_t step, double tags) {
     }
     return sum;
   };
+
   std::map<double, uint64_t> sums;
   for (uint64_t chosen = 0; chosen < uint64_t{1} << half; ++chosen)
     sums[sum_of(0, chosen)] = chosen;
+
   for (uint64_t chosen = 0; chosen < uint64_t{1} << (all.size() - half); ++chosen) {
     const auto rest = sums.find(tags - sum_of(half, chosen));
     if (rest == sums.end()) continue;
@@ -212,6 +222,7 @@ void Checker::CheckSet(const ShardNow& now, const PartitionFacts& content) {
   if (known == content.blocks) return;
   known = content.blocks;
   if (version == 0) return CheckElements(now, content);
+
   const auto before = contents_.find({attempt, content.partition, version - 1});
   if (before == contents_.end()) return;  // restored
   const uint64_t step = version - 1;
@@ -220,30 +231,39 @@ void Checker::CheckSet(const ShardNow& now, const PartitionFacts& content) {
     const double tags = content.blocks[i][1] - before->second[i][1];
     const double sum = content.blocks[i][0] - before->second[i][0];
     if (model_.IsSilent(tensor)) {
-      if (tags != 0 || sum != 0) Fail(absl::StrCat(Where(now, content), ": was touched"));
+      if (tags != 0 || sum != 0) {
+        Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
+                          " has no gradient but has changed"));
+      }
       continue;
     }
+
     const auto [set, first] = sets_.emplace(std::make_pair(Order(now.view), step), tags);
     if (!first && set->second != tags) {
-      return Fail(absl::StrCat(Where(now, content), ": step ", step,
-                               " was closed with another set of contributions elsewhere"));
+      return Fail(absl::StrCat(Where(now, content), ": another partition closed step ", step,
+                               " with a different set of contributions"));
     }
+
     const std::vector<PositionRange>* const ranges = SetOf(step, tags);
     if (ranges == nullptr) {
-      return Fail(absl::StrCat(Where(now, content), ": is made of what is no set of step ", step));
+      return Fail(absl::StrCat(Where(now, content),
+                               ": the change is not a sum of contributions to step ", step));
     }
+
     double expected = 0;
     IntervalSet samples;
     for (const PositionRange& range : *ranges) {
       if (samples.Intersects({range.begin, range.end})) {
-        return Fail(absl::StrCat(Where(now, content), ": has samples of step ", step, " twice"));
+        return Fail(
+            absl::StrCat(Where(now, content), ": samples of step ", step, " are applied twice"));
       }
       samples.Add(Interval{range.begin, range.end});
       expected += model_.SumOf(range, tensor);
     }
+
     if (sum != expected) {
       return Fail(absl::StrCat(Where(now, content), ": tensor ", tensor,
-                               " is not the sum of the set's samples"));
+                               " is not the sum of the participants' samples"));
     }
   }
 }
@@ -272,7 +292,7 @@ void Checker::CheckLineage(const ViewKey& view, uint32_t partition, uint64_t ver
   if (!added && it->second != tags) {
     Fail(absl::StrCat("two contents of version ", version, " of partition ", partition,
                       " in one view (", std::get<0>(view), ".", std::get<1>(view), ".",
-                      std::get<3>(view), "), one of them at ", who));
+                      std::get<3>(view), "), one of them on ", who));
   }
 }
 
@@ -281,9 +301,11 @@ void Checker::CheckCommitted(const ShardNow& now) {
   uint64_t& committed = committed_[attempt];
   if (now.committed <= committed) return;
   committed = now.committed;
-  // A view begins with a committed version, whether or not everybody has installed it.
+
+  // A view begins with a committed version, even if some shards have not installed the view.
   auto view = known_views_.find(Order(now.view));
   const bool first = view != known_views_.end() && view->second.first_step() == committed;
+
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     if (index_.IsEmpty(partition)) continue;
     auto it = last_.find({attempt, partition, committed});
@@ -291,7 +313,7 @@ void Checker::CheckCommitted(const ShardNow& now) {
     if (it == last_.end()) {
       return Fail(absl::StrCat("version ", committed, " is committed on shard ",
                                now.incarnation % 1000, ", but partition ", partition,
-                               " never stood there"));
+                               " has never had this version"));
     }
     truth_[{attempt, partition, committed}] = it->second;
   }
@@ -303,7 +325,7 @@ void Checker::OnCommitted(const v1::Committed& committed) {
     if (index_.IsEmpty(partition)) continue;
     if (last_.count({attempt, partition, committed.version()}) != 0) continue;
     return Fail(absl::StrCat("the coordinator commits version ", committed.version(),
-                             ", but partition ", partition, " never stood there"));
+                             ", but partition ", partition, " has never had this version"));
   }
 }
 
@@ -317,11 +339,11 @@ void Checker::OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
     for (uint32_t block : index_.BlocksOfPartition(partition)) {
       const uint32_t tensor = layout_.blocks(static_cast<int>(block)).tensor();
       whole = whole && model_.Names(positions, tensor);
-      if (!model_.Names(positions, tensor)) continue;  // it is not read
+      if (!model_.Names(positions, tensor)) continue;  // the worker does not read it
       content.blocks.push_back(tensors[tensor]);
       if (!drops_stragglers() && tensors[tensor][0] != model_.ExpectedSum(step, tensor)) {
-        return Fail(absl::StrCat("a worker computes step ", step, " on tensor ", tensor,
-                                 " that is not of this version"));
+        return Fail(absl::StrCat("a worker computes step ", step, " on another version of tensor ",
+                                 tensor));
       }
     }
     if (whole) CheckLineage(Order(view), partition, step, TagsOf(content), "a worker");
@@ -331,7 +353,7 @@ void Checker::OnSynchronousCompute(const v1::ViewId& view, uint64_t step,
 void Checker::OnEvaluate(const std::vector<Elements3>& tensors) {
   if (!synchronous()) return;
   if (drops_stragglers()) {
-    if (!IsVersionOfOneHistory(tensors)) Fail("an evaluation reads what never was");
+    if (!IsVersionOfOneHistory(tensors)) Fail("an evaluation reads a version that never existed");
     return;
   }
   uint64_t newest = 0;
@@ -343,7 +365,7 @@ void Checker::OnEvaluate(const std::vector<Elements3>& tensors) {
     }
     if (same) return;
   }
-  Fail("an evaluation reads what is no committed version");
+  Fail("an evaluation reads a version that is not committed");
 }
 
 void Checker::OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Elements3>& tensors) {
@@ -355,6 +377,7 @@ void Checker::OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Element
     return;
   }
   if (synchronous()) return OnEvaluate(tensors);
+
   std::optional<std::set<double>> updates;
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     PartitionFacts content;
@@ -362,11 +385,12 @@ void Checker::OnSnapshot(const v1::Snapshot& snapshot, const std::vector<Element
     for (uint32_t block : index_.BlocksOfPartition(partition)) {
       content.blocks.push_back(tensors[layout_.blocks(static_cast<int>(block)).tensor()]);
     }
+
     if (content.blocks.empty() || IsSilent(content)) continue;
     const std::optional<Applied> applied = Origin(content);
-    if (!applied) return Fail("a reader's snapshot holds what never was");
+    if (!applied) return Fail("a reader's snapshot holds a content that never existed");
     if (updates && *updates != applied->updates) {
-      return Fail("a reader's snapshot holds different updates on two partitions");
+      return Fail("two partitions of a reader's snapshot have different updates");
     }
     updates = applied->updates;
   }
@@ -405,12 +429,13 @@ bool Checker::Explain(const ShardNow& now, const PartitionFacts& content, Applie
   size_t loud = 0;
   while (loud < content.blocks.size() && model_.IsSilent(TensorOf(content.partition, loud))) ++loud;
   if (loud == content.blocks.size()) return content.blocks == applied->content;
+
   double rest = content.blocks[loud][1] - applied->content[loud][1];
   std::vector<double> found;
   if (updates_.count(rest) != 0) {
     found = {rest};
   } else {
-    // An Install applies the last update of each of some workers at once.
+    // An Install may apply the last updates of several workers at once.
     std::vector<std::vector<double>> open;  // by worker
     for (const auto& [worker, samples] : now.last_samples) {
       if (applied->samples.Intersects({samples.begin, samples.end})) continue;
@@ -421,6 +446,7 @@ bool Checker::Explain(const ShardNow& now, const PartitionFacts& content, Applie
     }
     if (!Choose(open, 0, rest, &found)) return false;
   }
+
   for (double tag : found) {
     if (!Apply(tag, applied)) return true;  // reported
     for (size_t i = 0; i < content.blocks.size(); ++i) {
@@ -430,6 +456,7 @@ bool Checker::Explain(const ShardNow& now, const PartitionFacts& content, Applie
       applied->content[i][1] += tag;
     }
   }
+
   for (size_t i = 0; i < content.blocks.size(); ++i) {
     if (content.blocks[i][0] != applied->content[i][0] ||
         content.blocks[i][1] != applied->content[i][1]) {
@@ -447,16 +474,16 @@ void Checker::CheckUpdates(const ShardNow& now, const PartitionFacts& content) {
     if (!origin) {
       return Fail(
           absl::StrCat(Where(now, content),
-                       ": begins with what is neither the initialization's nor a checkpoint's"));
+                       ": begins with a content that is neither initial nor of a checkpoint"));
     }
     it = applied_.emplace(key, *std::move(origin)).first;
   }
+
   const bool same = std::equal(
       content.blocks.begin(), content.blocks.end(), it->second.content.begin(),
       [](const Elements3& a, const Elements3& b) { return a[0] == b[0] && a[1] == b[1]; });
   if (!same && !Explain(now, content, &it->second)) {
-    return Fail(
-        absl::StrCat(Where(now, content), ": has changed by something that is no whole update"));
+    return Fail(absl::StrCat(Where(now, content), ": the change is not a set of whole updates"));
   }
   if (!same) history_[{content.partition, content.blocks}] = it->second;
 }
@@ -477,13 +504,15 @@ void Checker::OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worke
   if (job_.training().mode() != v1::BOUNDED_STALENESS) return;
   auto view = known_views_.find(Order(shard.view));
   if (shard.view.attempt() != lease_attempt_ || view == known_views_.end()) return;
+
   const auto answer = std::make_tuple(worker, Order(shard.view), clock);
   if (arbiter) {
     answers_[answer] = LeaseHolders(shard, view->second);
   } else if (answers_.count(answer) == 0) {
-    return Fail(absl::StrCat("clock ", clock, " is answered on shard ", shard.incarnation % 1000,
-                             " before the arbiter has (R13)"));
+    return Fail(absl::StrCat("shard ", shard.incarnation % 1000, " answers clock ", clock,
+                             " before the arbiter does (R13)"));
   }
+
   for (const v1::View::Member& member : view->second.workers()) {
     const uint64_t other = member.process().incarnation();
     if (other == worker || answers_[answer].count(other) == 0) continue;
@@ -491,8 +520,8 @@ void Checker::OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worke
     const uint64_t reached =
         std::max(raised_[other], record == shard.clocks.end() ? 0 : record->second);
     if (clock > reached + job_.training().max_staleness()) {
-      Fail(absl::StrCat("clock ", clock, " is answered on shard ", shard.incarnation % 1000,
-                        " while a lease holder has reached ", reached, " (R13)"));
+      Fail(absl::StrCat("shard ", shard.incarnation % 1000, " answers clock ", clock,
+                        " while a lease holder has reached only ", reached, " (R13)"));
     }
   }
 }
@@ -506,7 +535,9 @@ void Checker::CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clo
     const auto record = arbiter.clocks.find(holder);
     return clock < std::max(raised_[holder], record == arbiter.clocks.end() ? 0 : record->second);
   });
-  if (behind) Fail(absl::StrCat("a lease is given at clock ", clock, ", behind all others (R13)"));
+  if (behind) {
+    Fail(absl::StrCat("a worker gets a lease at clock ", clock, ", below all lease holders (R13)"));
+  }
 }
 
 std::set<uint64_t> Checker::LeaseHolders(const ShardNow& arbiter, const v1::View& view) {
@@ -523,7 +554,7 @@ std::set<uint64_t> Checker::LeaseHolders(const ShardNow& arbiter, const v1::View
   return holders;
 }
 
-// ---- checkpoints and the end
+// ---- checkpoints, end of the job
 
 void Checker::OnFile(const v1::CheckpointRef& ref, const PartitionFacts& content) {
   const RefKey key = {ref.attempt(), ref.step()};
@@ -534,13 +565,15 @@ void Checker::OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
   const RefKey key = {checkpoint_index.checkpoint().attempt(),
                       checkpoint_index.checkpoint().step()};
   const std::map<uint32_t, PartitionFacts>& files = files_[key];
+
   for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
     if (index_.IsEmpty(partition)) continue;
     auto file = files.find(partition);
     if (file == files.end()) {
       return Fail(
-          absl::StrCat("a manifest of step ", key.second, " without partition ", partition));
+          absl::StrCat("the manifest of step ", key.second, " lacks partition ", partition));
     }
+
     if (!synchronous()) {
       for (size_t i = 0; i < file->second.blocks.size(); ++i) {
         const uint32_t tensor = TensorOf(partition, i);
@@ -551,21 +584,24 @@ void Checker::OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
         }
         if (file->second.blocks[i][0] != expected) {
           return Fail(absl::StrCat("partition ", partition, " of the checkpoint of ", key.second,
-                                   " updates does not hold the samples of its ledger"));
+                                   " updates does not have the samples of its ledger"));
         }
       }
       continue;
     }
+
     if (file->second.version != key.second) {
       return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
-                               " is of version ", file->second.version));
+                               " has version ", file->second.version));
     }
+
     for (size_t i = 0; i < file->second.blocks.size() && !drops_stragglers(); ++i) {
       if (file->second.blocks[i][0] != model_.ExpectedSum(key.second, TensorOf(partition, i))) {
         return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,
-                                 " is not that version"));
+                                 " does not have the content of that version"));
       }
     }
+
     auto truth = truth_.find({key.first, partition, key.second});
     if (truth != truth_.end() && truth->second != TagsOf(file->second)) {
       return Fail(absl::StrCat("partition ", partition, " of the checkpoint of step ", key.second,

@@ -1,21 +1,21 @@
-// The invariants of the protocol, over everything that happens in a simulation.
+// Checks the invariants of the protocol in a simulation.
 //
-// The checker sees more than any process: all shards' contents, all views, all leases. The
-// simulation reports each to it after every event. It keeps the first violation. It checks that:
+// The checker sees more than any process: the contents of all shards, all views, all leases. The
+// simulation reports them after every event. The checker keeps the first violation. It checks that:
 //
-//   - each sample is applied exactly once: a synchronous version's sum is that of its steps, an
-//     asynchronous content is that of the updates applied, no two of which share a sample
+//   - each sample is applied exactly once: a synchronous version is the sum of its steps, an
+//     asynchronous content is the sum of the applied updates, and no two updates share a sample
 //   - all partitions have applied the same updates, at every Install and at the end
-//   - where stragglers are dropped, a step closes with one set of its contributions on all
-//     partitions, each of them whole and none of another step
+//   - where stragglers are dropped, all partitions close a step with the same whole contributions,
+//     all of this step
 //   - BitExact: the sums have the bits of the fixed tree
-//   - a version has one content in a view, for its owners and the workers that compute on it
-//   - a committed version never changes, and no process returns to a version before it
+//   - in a view, a version has one content, on its owners and on the workers that compute with it
+//   - a committed version never changes, and no process rolls back below it
 //   - a partition has one owner in a view; two views never have one id
 //   - nothing changes between a PauseReply and its Install (R2)
-//   - no pull is answered whose clock is too far ahead of a lease holder, and no worker that is
-//     behind all lease holders becomes one (R13)
-//   - a checkpoint holds one committed version (an asynchronous one: one set of updates)
+//   - no shard answers a pull whose clock is too far ahead of a lease holder, and no worker gets a
+//     lease at a clock below those of all lease holders (R13)
+//   - a checkpoint has one committed version (asynchronous: one set of updates)
 #ifndef SLUICE_TESTS_SIMULATION_CHECKER_H_
 #define SLUICE_TESTS_SIMULATION_CHECKER_H_
 
@@ -93,7 +93,7 @@ class Checker {
   // `arbiter`: the frame comes from the arbiter; else it is the data of another shard.
   void OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worker, uint64_t clock);
 
-  // Checkpoints. A file is noted when it is written, judged when a manifest names it.
+  // Checkpoints. A file is recorded when it is written and checked when a manifest names it.
   void OnFile(const v1::CheckpointRef& ref, const PartitionFacts& content);
   void OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index);
   // The job has succeeded.
@@ -119,7 +119,7 @@ class Checker {
     return job_.training().stragglers().policy() == v1::TrainingSpec::Stragglers::DROP;
   }
   uint32_t TensorOf(uint32_t partition, size_t place) const;
-  // Whether none of its elements ever changes.
+  // Whether all tensors of the content are silent (ToyModel::IsSilent).
   bool IsSilent(const PartitionFacts& content) const;
   static Tags TagsOf(const PartitionFacts& content);
   std::string Where(const ShardNow& now, const PartitionFacts& content) const;
@@ -175,7 +175,7 @@ class Checker {
   std::map<uint64_t, Interval> leases_;    // by worker, in the attempt
   std::map<uint64_t, uint64_t> raised_;
   uint64_t lease_attempt_ = 0;
-  // The arbiter's answers: to a worker, in a view, to a clock: with whom counted.
+  // The arbiter's answers: worker, view, clock -> the lease holders that were counted.
   std::map<std::tuple<uint64_t, ViewKey, uint64_t>, std::set<uint64_t>> answers_;
 
   std::map<RefKey, std::map<uint32_t, PartitionFacts>> files_;

@@ -1,4 +1,4 @@
-// The simulator's checker, on contents made by hand.
+// Tests the simulator's checker with hand-made contents.
 #include "tests/simulation/checker.h"
 
 #include <cstddef>
@@ -48,7 +48,7 @@ class CheckerTest : public testing::Test {
   static PositionRange SamplesOf(uint64_t worker) {
     return {worker * kBatch, (worker + 1) * kBatch};
   }
-  // No tag is the sum of others.
+  // No tag is a sum of other tags.
   static double TagOf(uint64_t worker) { return static_cast<double>(uint64_t{1} << (10 + worker)); }
 
   void Add(uint64_t worker, uint32_t tensor, const PositionRange& samples) {
@@ -72,28 +72,28 @@ class CheckerTest : public testing::Test {
   Checker::ShardNow now_;
 };
 
-TEST_F(CheckerTest, AnInstallMayApplyAnUpdateOfEveryWorker) {
+TEST_F(CheckerTest, InstallMayApplyOneUpdateOfEachWorker) {
   for (uint64_t worker = 0; worker < kWorkers; ++worker) Apply(worker);
   checker_.OnShard(now_);
   EXPECT_EQ(checker_.failure(), "");
 }
 
-TEST_F(CheckerTest, PartOfAnUpdateIsFoundAmongWholeOnes) {
+TEST_F(CheckerTest, FindsPartialUpdateAmongWholeOnes) {
   for (uint64_t worker = 0; worker + 1 < kWorkers; ++worker) Apply(worker);
   Add(kWorkers - 1, 0, SamplesOf(kWorkers - 1));
   Record(kWorkers - 1, SamplesOf(kWorkers - 1));
   checker_.OnShard(now_);
-  EXPECT_THAT(checker_.failure(), HasSubstr("no whole update"));
+  EXPECT_THAT(checker_.failure(), HasSubstr("not a set of whole updates"));
 }
 
-TEST_F(CheckerTest, AnUpdateThatTheShardDoesNotRecordIsFoundAmongOthers) {
+TEST_F(CheckerTest, FindsUnrecordedUpdateAmongOthers) {
   for (uint64_t worker = 0; worker < kWorkers; ++worker) Apply(worker);
   now_.last_samples.erase(0);
   checker_.OnShard(now_);
-  EXPECT_THAT(checker_.failure(), HasSubstr("no whole update"));
+  EXPECT_THAT(checker_.failure(), HasSubstr("not a set of whole updates"));
 }
 
-TEST_F(CheckerTest, SamplesThatTwoUpdatesOfOneInstallShareAreFound) {
+TEST_F(CheckerTest, FindsSamplesSharedByTwoUpdatesOfOneInstall) {
   checker_.OnUpdate(TagOf(1), SamplesOf(0));
   Apply(0);
   for (uint32_t tensor = 0; tensor < 2; ++tensor) Add(1, tensor, SamplesOf(0));

@@ -17,7 +17,7 @@ namespace {
 // In simulated time, after the last fault: long enough for two restorations in a row.
 constexpr absl::Duration kPatience = absl::Seconds(120);
 constexpr uint64_t kMaxEvents = 2'000'000;
-// Frames, and messages, that hostile processes may send again.
+// How many recorded frames, and as many messages, hostile processes may send again.
 constexpr size_t kMaxRecorded = 300;
 
 }  // namespace
@@ -38,6 +38,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   job.set_name("job");
   job.set_namespace_("default");
   job.set_uid("uid");
+
   v1::TrainingSpec& training = *job.mutable_training();
   training.set_mode(options.mode);
   training.set_bit_exact(options.bit_exact);
@@ -48,6 +49,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   training.set_global_batch_size(training.microbatch_size() * microbatches);
   training.set_steps(5 + random.Below(25));
   training.set_max_staleness(random.Below(4));
+
   if (options.drop_stragglers) {
     training.mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
     training.mutable_stragglers()->set_backup(1 + scenario.workers / 3);
@@ -60,8 +62,10 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
     training.set_max_batch_size(3 * training.global_batch_size());
     training.set_steps(4 * training.steps());  // until speeds are known
   }
+
   // Skipping makes the shards exchange norms before each close.
   training.set_non_finite(random.OneIn(4) ? v1::TrainingSpec::SKIP : v1::TrainingSpec::FAIL);
+
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADD);
   job.mutable_parameter_server()->set_replicas(scenario.shards);
   job.mutable_parameter_server()->set_partitions(1 + static_cast<uint32_t>(random.Below(6)));
@@ -70,6 +74,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   job.mutable_checkpoint()->set_interval_steps(1 + random.Below(5));
   job.mutable_checkpoint()->set_max_to_keep(2 + static_cast<uint32_t>(random.Below(2)));
   job.mutable_data()->mutable_evaluation()->set_interval_steps(random.Below(6));
+
   v1::TimeoutSpec& timeouts = *job.mutable_timeouts();
   timeouts.set_heartbeat(options.batches_by_speed ? 0.02 : 0.2);
   timeouts.set_suspect(0.3);
@@ -121,7 +126,7 @@ Cluster::Cluster(Scenario scenario, Tracing tracing)
       replaced_(storage_->NewestAsWritten()) {}
 
 Cluster::~Cluster() {
-  // The events that wait in a frozen process keep the process alive.
+  // Waiting events of a frozen process hold references to the process.
   for (const std::weak_ptr<Process>& weak : processes_) {
     if (const auto process = weak.lock()) process->Die();
   }
@@ -203,15 +208,17 @@ Outcome Cluster::Run() {
   if (faults_left_ == 0) calm_since_ = scheduler_.now();
   StartHostile();
   if (watched()) Watch();
+
   const absl::Time begin = scheduler_.now();
   v1::ViewId view;
   absl::Duration patience = kPatience;
   if (scenario_.liars > 0) patience += kLiesFor;
   // A restoration and a checkpoint read and write each partition.
   patience += scenario_.slow_disk * 4 * scenario_.job.parameter_server().partitions();
+
   while (!finished_ && !checker_.failed()) {
     if (!scheduler_.RunOne()) {
-      checker_.Fail("nothing is left to happen, and the job has not finished");
+      checker_.Fail("no events are left, and the job has not finished");
       break;
     }
     MaybeFault();
@@ -222,18 +229,20 @@ Outcome Cluster::Run() {
                          coordinator_->view().first_step(), ", ",
                          coordinator_->view().workers_size(), " workers"));
     }
+
     if (scenario_.deleted_after > 0 && scheduler_.events() > scenario_.deleted_after) {
       outcome_.failure = checker_.failure();
       return outcome_;
     }
     if (view.attempt() > first_attempt_ && only_workers_harmed_) {
-      checker_.Fail("only workers were harmed, and it cost an attempt");
+      checker_.Fail("faults that harm only workers cost an attempt");
     }
     if (scheduler_.now() > calm_since_ + patience) {
-      checker_.Fail("the job does not finish, long after the last fault");
+      checker_.Fail("the job has not finished long after the last fault");
     }
     if (scheduler_.events() > kMaxEvents) checker_.Fail("too many events");
   }
+
   if (!checker_.failed()) {
     const auto length = JobLength::Create(scenario_.job, scenario_.samples);
     const bool synchronous = scenario_.job.training().mode() == v1::SYNCHRONOUS;
@@ -247,6 +256,7 @@ Outcome Cluster::Run() {
     CheckOnlyOwnIsLeft();
     checker_.OnEnd(synchronous ? length->total_steps() : length->total_samples(), newest);
   }
+
   outcome_.failure = checker_.failure();
   outcome_.events = scheduler_.events();
   outcome_.simulated = scheduler_.now() - begin;
@@ -264,7 +274,7 @@ void Cluster::CheckReplaced() {
   checker_.Fail("the earlier job's newest checkpoint is gone before this job has one");
 }
 
-// The storage left by a job that replaced another one.
+// A job that replaced an earlier job leaves no checkpoints of the earlier job.
 void Cluster::CheckOnlyOwnIsLeft() {
   const std::vector<v1::CheckpointRef> checkpoints = (*storage_)->ListCheckpoints().value();
   for (const v1::CheckpointRef& ref : checkpoints) {
@@ -339,7 +349,7 @@ void Cluster::Replace(std::function<void()> start) {
                    });
 }
 
-// Sometimes the manager does not notice; then the coordinator must find out by itself.
+// Sometimes the manager does not notice a death. Then the coordinator must detect it.
 void Cluster::ReportDeath(v1::Role role, uint32_t index, uint64_t incarnation) {
   if (random_.OneIn(3)) return;
   v1::ProcessId id;
@@ -355,7 +365,7 @@ void Cluster::OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, boo
   Trace(absl::StrCat("the coordinator exits: ", message));
   process.Die();
   network_.CutAll(process);
-  // The user mends the storage as the message says, and starts the job again.
+  // If the message names the damage, the user repairs the storage and restarts the job.
   const bool mended = failed && NamesDamage(message);
   if (failed && !mended) checker_.Fail(absl::StrCat("the coordinator fails the job: ", message));
   if (mended) {
@@ -365,7 +375,7 @@ void Cluster::OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, boo
   }
   if (succeeded) finished_ = true;
   if (coordinator_.get() == &process) coordinator_ = nullptr;
-  // It has released all processes.
+  // The coordinator has released all processes.
   if (suspended || mended) RestartAll();
   Replace([this] {
     if (coordinator_ == nullptr) StartCoordinator();
@@ -393,10 +403,10 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
   Replace([this, index] { StartShardUnlessThere(index); });
 }
 
-// A process was released. The coordinator may have died before it ended; then the parent starts all
-// missing processes. A coordinator that does not know that the job has ended (it was started while
-// another one was still running) waits in vain and is replaced when the shards are gone; the next
-// one reads the end record.
+// The coordinator has released a process. If the coordinator dies before the job ends, the parent
+// starts all missing processes. A coordinator that started while another one was still running may
+// not know that the job has ended. The parent replaces it when the shards are gone, and the next
+// coordinator reads the end record.
 void Cluster::AfterFinish(bool shard, const std::string& message) {
   const bool suspended = absl::StartsWith(message, "suspended");
   scheduler_.After(absl::Seconds(2), [this, shard, suspended, told = coordinator_] {
@@ -418,7 +428,7 @@ void Cluster::OnWorkerExit(WorkerProcess& process, bool finished, bool failed,
   Trace(absl::StrCat("worker-", index, " exits: ", message));
   process.Die();
   groups_.Leave(process.incarnation());
-  // The messages that it has sent arrive.
+  // Messages that the worker has sent still arrive.
   scheduler_.After(absl::Milliseconds(100),
                    [this, self = process.shared_from_this()] { network_.CutAll(*self); });
   if (failed && !NamesDamage(message)) {

@@ -43,9 +43,9 @@ struct Scenario {
   uint32_t shards = 1;
   uint32_t workers = 1;
   uint32_t faults = 0;
-  // Events between two faults, at the most.
+  // Maximum number of events between two faults.
   uint32_t fault_spacing = 250;
-  // Chances of the kinds of fault, relative to each other.
+  // Relative weights of the kinds of fault.
   uint32_t kill_worker = 4, freeze_worker = 3, cut_stream = 6, cut_process = 2, leave = 1, join = 1,
            kill_shard = 1, freeze_shard = 2, kill_coordinator = 1, freeze_coordinator = 1,
            replace_coordinator = 1;
@@ -58,9 +58,9 @@ struct Scenario {
   bool coordinator_freezes_are_harmless = false;
   // A thawed process handles its timers before it reads its messages.
   bool timers_first = false;
-  // How much longer than usual a file may take; a shard reads and writes one file after the other.
+  // Maximum additional time to read or write a file. A shard handles its files one after the other.
   absl::Duration slow_disk;
-  // One operation of the storage in so many fails, until the faults are over; 0: none.
+  // One of this many storage operations fails until the faults are over; 0: none.
   uint32_t disk_errors = 0;
   // Hostile processes, which send arbitrary messages: workers that the job does not want, and
   // readers; and members, which also do their work.
@@ -99,12 +99,12 @@ struct Outcome {
   uint64_t attempts = 0;
   uint64_t views = 0;
   uint64_t sums = 0;            // of gradients, among workers
-  uint64_t broken_sums = 0;     // ... that members waited for in vain
-  uint64_t larger_updates = 0;  // asynchronous: than training.globalBatchSize
+  uint64_t broken_sums = 0;     // sums that members did not receive
+  uint64_t larger_updates = 0;  // asynchronous: updates larger than training.globalBatchSize
   uint64_t lies = 0;            // messages and frames of hostile processes
-  uint64_t snapshots = 0;       // that readers read whole
-  uint64_t damaged = 0;         // files and checkpoints that were named when the job began again
-  uint64_t put_back = 0;        // times that the job failed for damage, until that was mended
+  uint64_t snapshots = 0;       // snapshots that readers pulled whole
+  uint64_t damaged = 0;         // damaged files and checkpoints that a restoration reported
+  uint64_t put_back = 0;        // times that the job failed because of damage and was restarted
   uint64_t crashes = 0;         // of coordinators, while they used the storage
   uint64_t disk_errors = 0;
   uint64_t replaced_frozen = 0;  // processes that the parent ended because they were frozen
@@ -238,21 +238,21 @@ class Cluster {
   uint32_t faults_left_;
   uint64_t next_fault_ = 0;  // event number
   absl::Time calm_since_ = absl::InfiniteFuture();
-  const uint64_t first_attempt_;                       // behind those of an earlier job
+  const uint64_t first_attempt_;                       // above those of an earlier job
   const std::optional<v1::CheckpointIndex> replaced_;  // that job's newest
   bool finished_ = false;
   bool suspending_ = false;
-  std::vector<std::string> mended_;  // paths of files that were damaged, and are as written
+  std::vector<std::string> mended_;  // paths of files that were damaged and are repaired
   bool crash_at_write_ = false;      // the next time that a coordinator uses the storage
-  std::shared_ptr<CoordinatorProcess> old_coordinator_;  // of two
+  std::shared_ptr<CoordinatorProcess> old_coordinator_;  // the older one while two are running
   std::vector<std::shared_ptr<HostileProcess>> hostile_;
   uint32_t readers_ = 0;
   // What the parent knows about its processes.
-  v1::Role freezes_at_start_ = v1::ROLE_UNSPECIFIED;  // the next one of this role
-  absl::Time coordinator_answered_;                   // last, or since it was started
-  absl::Time coordinator_knows_since_;                // it answers since
+  v1::Role freezes_at_start_ = v1::ROLE_UNSPECIFIED;  // the next process of this role
+  absl::Time coordinator_answered_;                   // last answer, or start of the coordinator
+  absl::Time coordinator_knows_since_;                // first answer of the coordinator
   std::map<uint64_t, absl::Time> started_;            // by incarnation
-  std::map<uint64_t, absl::Time> expelled_;           // seen
+  std::map<uint64_t, absl::Time> expelled_;           // first seen as expelled
   bool only_workers_harmed_ = true;                   // so far
   Outcome outcome_;
 };

@@ -7,7 +7,7 @@
 
 namespace sluice::simulation {
 
-// ---- what coordinators say
+// ---- messages of coordinators
 
 void Contract::OnCoordinatorSays(const v1::CoordinatorMessage& message) {
   if (message.has_prepare_state())
@@ -26,8 +26,8 @@ void Contract::OnPause(const v1::Pause& pause) {
   const std::set<uint64_t>& ready = ready_[Order(prepare->second.init_id())];
   for (const v1::View::Shard& shard : prepare->second.shards()) {
     if (ready.count(shard.process().incarnation()) > 0) continue;
-    checker_.Fail(absl::StrCat("the first view of attempt ", attempt, " is made before ",
-                               shard.address(), " holds its state whole (R12)"));
+    checker_.Fail(absl::StrCat("the first Pause of attempt ", attempt, " is sent before ",
+                               shard.address(), " has sent StateReady (R12)"));
   }
 }
 
@@ -38,19 +38,21 @@ void Contract::OnInstall(const v1::Install& install) {
   const std::set<uint64_t>& replied = replied_[Order(install.pause())];
   const std::set<uint64_t>& pinned =
       pinned_[{view.id().attempt(), install.snapshot().snapshot_id()}];
+
   const bool late = view.mode() == v1::SYNCHRONOUS && install.snapshot().snapshot_id() != 0 &&
                     install.snapshot().step() < view.first_step();
+
   for (const v1::View::Shard& shard : view.shards()) {
     const uint64_t incarnation = shard.process().incarnation();
     if (replied.count(incarnation) == 0) {
-      checker_.Fail(absl::StrCat("view ", ShortName(view.id()), " is decided before ",
-                                 shard.address(), " has answered its Pause (R1)"));
+      checker_.Fail(absl::StrCat("the Install of view ", ShortName(view.id()), " is sent before ",
+                                 shard.address(), " has answered the Pause (R1)"));
     }
     if (late && pinned.count(incarnation) == 0) {
       checker_.Fail(absl::StrCat("view ", ShortName(view.id()), ", which begins at step ",
                                  view.first_step(), ", names the snapshot of step ",
-                                 install.snapshot().step(), ", of which ", shard.address(),
-                                 " has no pin (R14)"));
+                                 install.snapshot().step(), ", which ", shard.address(),
+                                 " has not pinned (R14)"));
     }
   }
 }
@@ -63,12 +65,12 @@ void Contract::CheckTerm(const v1::ViewId& view) {
                                                  : term.counter() > view.term().counter();
     if (higher) continue;
     checker_.Fail(absl::StrCat("attempts ", attempt, " and ", view.attempt(),
-                               " are of two coordinators with terms ", term.counter(), " and ",
+                               " are of two coordinators, with terms ", term.counter(), " and ",
                                view.term().counter(), " (R1)"));
   }
 }
 
-// ---- what shards hear and say
+// ---- messages to and from shards
 
 bool Contract::IsOlder(const Shard& shard, uint64_t attempt, const v1::Term& term) {
   if (attempt != shard.attempt) return attempt < shard.attempt;
@@ -86,7 +88,7 @@ void Contract::Hear(Shard* shard, uint64_t attempt, const v1::Term& term) {
 void Contract::OnShardIsTold(uint64_t shard, const v1::CoordinatorMessage& message) {
   Shard& state = shards_[shard];
   if (message.has_registered()) {
-    // Its attempt may be another coordinator's still.
+    // The attempt may still be that of an older coordinator.
     state.drops = IsOlder(state, message.registered().attempt(), message.registered().term());
   } else if (message.has_prepare_state()) {
     Hear(&state, message.prepare_state().init_id().attempt(),
@@ -105,10 +107,12 @@ void Contract::OnShardSays(uint64_t shard, const v1::MemberMessage& message) {
   if (message.has_register_()) {
     state.drops = false;
   } else if (state.drops) {
-    checker_.Fail(absl::StrCat("shard ", shard % 1000,
-                               " speaks to a coordinator that is older than ", "that of attempt ",
-                               state.attempt, ", term ", state.term.counter(), " (R1)"));
+    checker_.Fail(
+        absl::StrCat("shard ", shard % 1000,
+                     " sends a message to a coordinator that is older than that of attempt ",
+                     state.attempt, ", term ", state.term.counter(), " (R1)"));
   }
+
   if (message.has_pause_reply()) OnReply(shard, message.pause_reply());
   if (message.has_state_ready() && message.state_ready().error().empty()) {
     ready_[Order(message.state_ready().init_id())].insert(shard);
@@ -141,8 +145,8 @@ void Contract::CheckAfterStep(const v1::Pause& pause, const v1::PauseReply& repl
                        [](const auto& a, const auto& b) { return a.version() < b.version(); });
   const bool held = barriers_[Order(reply.view())].count(lowest->version()) > 0;
   if (lowest->version() > pause.after_step() || held) return;
-  checker_.Fail(absl::StrCat("a shard stops after step ", pause.after_step(),
-                             " while its partition ", lowest->partition(), " stands at version ",
+  checker_.Fail(absl::StrCat("a shard answers AfterStep ", pause.after_step(),
+                             " while its partition ", lowest->partition(), " is at version ",
                              lowest->version(), " (R5)"));
 }
 

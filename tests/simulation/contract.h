@@ -8,7 +8,7 @@
 //   - a shard sends nothing to a coordinator that is older than the newest it knows, once that
 //     coordinator has named its attempt and term (R1)
 //   - an Install follows the replies of all shards of its view to the Pause that it names (R1)
-//   - an AfterStep is answered once all partitions are one past the step, or are held (R5)
+//   - a shard answers an AfterStep once all its partitions are past the step or at a barrier (R5)
 //   - the first Pause of an attempt follows StateReady of all shards for the newest request (R12)
 //   - an Install names no snapshot if some shard has not pinned the snapshot below it (R14)
 #ifndef SLUICE_TESTS_SIMULATION_CONTRACT_H_
@@ -32,7 +32,7 @@ class Contract {
 
   // A coordinator sends a message to any member.
   void OnCoordinatorSays(const v1::CoordinatorMessage& message);
-  // A shard is about to handle it.
+  // A shard is about to handle a message.
   void OnShardIsTold(uint64_t shard, const v1::CoordinatorMessage& message);
   void OnShardSays(uint64_t shard, const v1::MemberMessage& message);
 
@@ -41,7 +41,7 @@ class Contract {
   using Id = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
 
   struct Shard {
-    uint64_t attempt = 0;  // of the newest coordinator that it knows
+    uint64_t attempt = 0;  // of the newest coordinator that the shard knows
     v1::Term term;
     bool drops = false;     // its coordinator is older than that one
     bool promised = false;  // it has replied to a Pause since its last Install

@@ -19,7 +19,7 @@ void Cluster::MaybeFault() {
   next_fault_ = scheduler_.events() + 1 + random_.Below(scenario_.fault_spacing);
   DoFault();
   if (faults_left_ == 0) {
-    // Freezes end within this.
+    // All freezes have ended by then.
     calm_since_ = scheduler_.now() + absl::Seconds(5);
     network_.set_calm(true);
   }
@@ -27,11 +27,13 @@ void Cluster::MaybeFault() {
 
 void Cluster::DoFault() {
   const Scenario& s = scenario_;
+
   struct Kind {
     uint32_t weight;
     bool of_workers;  // harms no other process
     std::function<void()> fault;
   };
+
   const std::vector<Kind> kinds = {
       {s.kill_worker, true, [this] { KillWorker(); }},
       {s.freeze_worker, true, [this] { FreezeSome(v1::WORKER); }},
@@ -91,7 +93,7 @@ void Cluster::DoFault() {
        }},
       {s.crash_at_write, false,
        [this] {
-         Trace("a coordinator is to crash when it uses the storage next");
+         Trace("the next coordinator that uses the storage crashes");
          crash_at_write_ = true;
        }},
       {s.break_group, true,
@@ -99,9 +101,11 @@ void Cluster::DoFault() {
          if (groups_.Break()) Trace("the connections among workers break");
        }},
   };
+
   uint64_t all = 0;
   for (const Kind& kind : kinds) all += kind.weight;
   if (all == 0) return;
+
   uint64_t pick = random_.Below(all);
   for (const Kind& kind : kinds) {
     if (pick < kind.weight) {
@@ -170,21 +174,23 @@ void Cluster::KillCoordinator() {
   });
 }
 
-// It freezes, another one is started in its place, and then it continues for a while.
+// The coordinator freezes, a new one replaces it, and then the old one thaws and runs for a while.
 void Cluster::ReplaceCoordinator() {
   std::shared_ptr<CoordinatorProcess> old = coordinator_;
   if (old == nullptr || old->frozen()) return;
   Trace("the coordinator freezes and is replaced");
   old->Freeze();
+
   scheduler_.After(random_.Between(absl::Milliseconds(1), absl::Seconds(1)),
                    [old] { old->Thaw(); });
   scheduler_.After(random_.Between(absl::Seconds(1), absl::Seconds(3)), [this, old] {
     if (!old->alive()) return;
-    Trace("the replaced coordinator is killed at last");
+    Trace("the replaced coordinator is killed");
     old->Die();
     network_.CutAll(*old);
   });
-  // Half of the time its members find out late: they still hold their streams to it.
+
+  // Half of the time the members notice late: they still have their streams to it.
   if (random_.OneIn(2)) network_.CutAll(*old);
   coordinator_ = nullptr;
   Replace([this] {
@@ -207,8 +213,8 @@ void Cluster::FreezeSome(v1::Role role) {
 
 // ---- faults of problems
 
-// Freezes a process of any role, alone or with the death of another process, at once or as soon as
-// it is started.
+// Freezes a process of any role, at once or as soon as it starts. Half of the time another process
+// dies as well.
 void Cluster::FreezeForGood() {
   const v1::Role roles[] = {v1::COORDINATOR, v1::SHARD, v1::WORKER};
   const v1::Role role = roles[random_.Below(3)];
@@ -222,6 +228,7 @@ void Cluster::FreezeForGood() {
     Trace(absl::StrCat(v1::Role_Name(role), " freezes for good"));
     process->FreezeForGood();
   }
+
   if (random_.OneIn(2)) return;
   const v1::Role other = roles[random_.Below(3)];
   scheduler_.After(random_.Between(absl::ZeroDuration(), absl::Milliseconds(400)), [this, other] {
@@ -233,13 +240,13 @@ void Cluster::FreezeForGood() {
 }
 
 void Cluster::FreezeAtStart(Process& process) {
-  Trace("it freezes for good while it starts");
+  Trace("the process freezes for good while it starts");
   freezes_at_start_ = v1::ROLE_UNSPECIFIED;
   process.FreezeForGood();
 }
 
-// Another coordinator is started while the first one continues, and for a while, processes that
-// look for the coordinator find either.
+// Starts a second coordinator while the first one continues. For a while, a process that looks for
+// the coordinator finds either of them.
 void Cluster::RunTwoCoordinators() {
   if (coordinator_ == nullptr || (old_coordinator_ != nullptr && old_coordinator_->alive())) return;
   Trace("two coordinators run");
@@ -255,12 +262,12 @@ void Cluster::RunTwoCoordinators() {
                    });
 }
 
-// Never damages the last whole one, because the protocol does not cover that case.
+// Never damages the last whole checkpoint, because the protocol does not cover that case.
 void Cluster::DamageCheckpoint() {
   const std::string damaged = storage_->DamageCheckpoint(&random_);
   if (damaged.empty()) return;
   Trace(absl::StrCat("damaged: ", damaged));
-  // Only a restoration finds it, if the checkpoint is still the newest.
+  // Only a restoration finds the damage, and only if the checkpoint is still the newest.
   if (random_.OneIn(2)) {
     KillShard();
   } else {
@@ -272,7 +279,7 @@ void Cluster::DamageRecord() {
   const std::string damaged = storage_->DamageRecord(&random_);
   if (damaged.empty()) return;
   Trace(absl::StrCat("damaged: ", damaged));
-  // Claims are read for an attempt, the owner when a coordinator starts.
+  // Claims are read when an attempt begins, the owner file when a coordinator starts.
   if (random_.OneIn(4)) {
     KillShard();
   } else {
@@ -283,7 +290,7 @@ void Cluster::DamageRecord() {
 void Cluster::OpenSnapshot() {
   auto reader = std::make_shared<ReaderProcess>(this, readers_++, random_.Next() | 1);
   processes_.push_back(reader);
-  Trace(absl::StrCat(reader->name(), " asks for a snapshot"));
+  Trace(absl::StrCat(reader->name(), " requests a snapshot"));
   reader->Start();
 }
 
@@ -295,7 +302,7 @@ void Cluster::Suspend() {
 }
 
 void Cluster::RestartAll() {
-  Trace("all processes are started again");
+  Trace("all processes restart");
   suspending_ = false;
   for (const auto& [index, shard] : shards_) {
     shard->Die();
@@ -331,13 +338,14 @@ void Cluster::StartHostile() {
   }
 }
 
-// ---- the parent, where processes may freeze for good
+// ---- the parent of processes that may freeze for good
 
 namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(200);
-// Of the coordinator, to a question; of a process, to register, and to exit once it is expelled.
-// Longer than the job's own timers: timeouts.heartbeat_timeout and timeouts.pause are 1 s.
+// Time limits for the coordinator to answer its parent, and for a process to register, and to exit
+// once it is expelled. They exceed the job's timers: timeouts.heartbeat_timeout and timeouts.pause
+// are 1 s.
 constexpr absl::Duration kCoordinatorAnswers = absl::Seconds(3);
 constexpr absl::Duration kRegisters = absl::Seconds(4);
 constexpr absl::Duration kExits = absl::Seconds(1);
@@ -348,6 +356,7 @@ void Cluster::Watch() {
   scheduler_.After(kLook, [this] {
     if (!finished_) Watch();
   });
+
   if (coordinator_ == nullptr) return;
   if (scheduler_.now() > coordinator_answered_ + kCoordinatorAnswers) {
     Trace("the coordinator does not answer its parent");
@@ -355,6 +364,7 @@ void Cluster::Watch() {
     KillCoordinator();
     return;
   }
+
   const auto travel = [this] {
     return random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
   };
@@ -391,7 +401,7 @@ void Cluster::EndIfFrozen(const std::shared_ptr<P>& process, const v1::JobProgre
   const bool stays = expelled != expelled_.end() && scheduler_.now() > expelled->second + kExits;
   if (!never_came && !stays) return;
   Trace(absl::StrCat(process->name(), never_came ? " does not register" : " does not exit",
-                     ", and is killed"));
+                     " and is killed"));
   ++outcome_.replaced_frozen;
   End(process);
 }

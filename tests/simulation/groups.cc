@@ -80,7 +80,7 @@ void Groups::SumUp(const std::shared_ptr<Group>& group) {
   }
 }
 
-// Connections may break when some members have all of their part and others have not.
+// A connection may break when some members have received their part and others have not.
 void Groups::Tell(const std::shared_ptr<Group>& group, uint64_t member,
                   absl::StatusOr<worker::ReducedPart> part) {
   Member& state = group->members.at(member);

@@ -32,7 +32,7 @@ class Groups {
   // Breaks a group although no member leaves it: the network between two members breaks, or a
   // rendezvous fails. False if there is no group.
   bool Break();
-  // Sums once all members have given theirs; `done` comes at another time for each.
+  // Sums once all members have called Reduce. `done` runs at a different time for each member.
   void Reduce(uint64_t member, uint64_t step, worker::DenseGradients gradients);
 
   uint64_t sums() const { return sums_; }      // steps that were summed

@@ -33,12 +33,14 @@ void HostileProcess::Act() {
     for (const StreamRef& stream : control_) cluster_.network().CloseByClient(stream);
     return;
   }
+
   Random& random = cluster_.random();
   cluster_.scheduler().After(
       random.Between(absl::Microseconds(200), absl::Milliseconds(liar_ ? 60 : 20)),
       [self = std::static_pointer_cast<HostileProcess>(shared_from_this())] {
         self->Handle([self] { self->Act(); });
       });
+
   const uint64_t kind = random.Below(100);
   if (kind < 8 || data_.empty()) {
     OpenData();
@@ -74,13 +76,14 @@ void HostileProcess::OpenData() {
         stream->on_frame = [self](const v1::Header& header, const absl::Cord&) {
           self->cluster_.seen().Learn(header);
         };
-        // Some streams stay without a Hello.
+        // Some streams never get a Hello.
         if (!self->cluster_.random().OneIn(6)) self->Send(stream, self->MakeHello(*shard));
       },
       [] {});
 }
 
-// For as long as it can be had. The coordinator compares the role with the certificate's.
+// Requests a snapshot and never ends the call. The coordinator compares the role with the
+// certificate's.
 void HostileProcess::OpenSnapshot() {
   std::shared_ptr<CoordinatorProcess> coordinator = cluster_.coordinator();
   if (coordinator == nullptr) return;
@@ -109,6 +112,7 @@ void HostileProcess::OpenControl() {
           self->control_.erase(std::remove(self->control_.begin(), self->control_.end(), stream),
                                self->control_.end());
         };
+
         if (self->cluster_.random().OneIn(6)) return;
         v1::MemberMessage message;
         v1::Register& request = *message.mutable_register_();
@@ -145,7 +149,7 @@ void HostileProcess::Say(const StreamRef& stream, v1::MemberMessage message) {
     message.mutable_register_()->mutable_process()->set_role(role_);
     message.mutable_register_()->mutable_process()->set_index(index_);
   }
-  // Of a member: its own word, which holds.
+  // A member may leave, fail and report ready, so a false message of these kinds would count.
   if (liar_ && (message.has_leave() || message.has_failure() || message.has_ready())) return;
   ++cluster_.outcome().lies;
   cluster_.TraceMessage(name(), "coordinator", message);
@@ -154,7 +158,7 @@ void HostileProcess::Say(const StreamRef& stream, v1::MemberMessage message) {
   });
 }
 
-// ---- what is sent
+// ---- messages
 
 uint64_t HostileProcess::OwnIncarnation() {
   if (!liar_) return incarnation_;
@@ -195,7 +199,7 @@ v1::Header HostileProcess::MakeFrame() {
     header = recorded[random.Below(recorded.size())];
     if (!random.OneIn(4)) cluster_.seen().Change(&header);
   }
-  // Mostly of the current view: others are refused before anything is looked at.
+  // Mostly of the current view: shards refuse frames of other views before they check the content.
   if (!recorded.empty() && !random.OneIn(4)) *header.mutable_view() = recorded.back().view();
   return header;
 }
@@ -232,6 +236,7 @@ void HostileProcess::LeaveOutOwn(v1::Header* header) {
         header->mutable_push()->clear_complete();
         header->mutable_push()->set_step(header->push().step() + cluster_.random().Below(2));
         break;
+
       }
       header->mutable_push()->set_step(header->push().step() + kFar);
       header->mutable_push()->set_clock(header->push().clock() + kFar);

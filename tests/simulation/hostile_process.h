@@ -1,18 +1,17 @@
 // Processes that send arbitrary messages under an identity that the transport authenticates: role
 // and index are true, everything else may be false.
 //
-//   a stranger  a reader, or a worker that the job does not want. It never stops, and the job
-//               continues as if it did not exist
-//   a liar      a member: the process of a worker that does its work and sends everything else
-//               beside it, for a while. It may decide its own contribution, and that one is right;
-//               so whatever its other messages claim, the model must be the one that the samples
-//               give. It leaves out messages that would falsify its own contribution
-//               (LeaveOutOwn). It also pushes empty steps of which it does not hold all
-//               partitions, and so claims to one shard that the others have closed the step
-//               before
+//   a stranger  a reader, or a worker that the job does not want. It never stops, and the job must
+//               continue as if the stranger did not exist
+//   a liar      a member that does its work and also sends arbitrary messages for a while. Its own
+//               contribution is correct, so the model must be correct, whatever its other messages
+//               claim. It leaves out messages that would falsify its own contribution
+//               (LeaveOutOwn). It also pushes empty steps although it has not received all
+//               partitions, and so claims to one shard that the other shards have closed the
+//               previous step
 //
-// It sends recorded frames and messages, its own and those of other processes, unchanged or with
-// some fields changed; and invented ones.
+// Both send recorded frames and messages, their own and those of other processes, unchanged or with
+// some fields changed, and invented ones.
 #ifndef SLUICE_TESTS_SIMULATION_HOSTILE_PROCESS_H_
 #define SLUICE_TESTS_SIMULATION_HOSTILE_PROCESS_H_
 
@@ -54,7 +53,7 @@ class HostileProcess : public Member {
   v1::Header MakeFrame();
   v1::MemberMessage MakeMessage();
   void LeaveOutOwn(v1::Header* header);
-  // Whether shards require more than one member's word that all shards have closed a step.
+  // Whether shards commit a step only after more than one member has pushed the next.
   bool HoldersAreAwaited(const v1::ViewId& view);
 
   const v1::Role role_;

@@ -15,25 +15,26 @@
 ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
 ABSL_FLAG(std::string, mode, "all",
-          "synchronous, allreduce, stragglers, bitexact, asynchronous, balanced, bounded, each of "
-          "them behind "
-          "`rows` "
-          "(synchronous: alone), or all");
-ABSL_FLAG(bool, trace, false, "tell on standard error what happens");
-ABSL_FLAG(bool, messages, false, "tell all messages as well");
+          "synchronous, allreduce, stragglers, bitexact, asynchronous, balanced or bounded; with "
+          "rows of tables: rows (synchronous), rowsallreduce, rowsstragglers, rowsbitexact, "
+          "rowsasynchronous or rowsbounded; or all");
+ABSL_FLAG(bool, trace, false, "print every fault, view, claim and exit to standard error");
+ABSL_FLAG(bool, messages, false, "print all messages too");
 ABSL_FLAG(std::string, mutation, "", "a deliberate bug (mutations.cc) to run with");
-ABSL_FLAG(std::string, with, "",
-          "problems that each seed has besides, by commas: strangers, liars, frozen, readers, "
-          "slow_disk, disk_errors, damage, damaged_records, crashes_at_write, replaced_jobs, "
-          "suspensions, leave_all, leave_shards, leave_coordinators, broken_groups, "
-          "two_coordinators, timers_first, large");
+ABSL_FLAG(
+    std::string, with, "",
+    "additional problems of each seed, separated by commas: strangers, liars, frozen, readers, "
+    "slow_disk, disk_errors, damage, damaged_records, crashes_at_write, replaced_jobs, "
+    "suspensions, leave_all, leave_shards, leave_coordinators, broken_groups, "
+    "two_coordinators, timers_first, large");
 ABSL_FLAG(std::string, faults, "",
-          "kinds of fault and their weights, and no others: kill_worker=10,join=2");
-ABSL_FLAG(int32_t, nfaults, -1, "faults of each seed; below 0: as the seed says");
-ABSL_FLAG(int32_t, spacing, -1, "events between two faults, at most; below 0: as the seed says");
+          "only these kinds of faults, with their weights: kill_worker=10,join=2");
+ABSL_FLAG(int32_t, nfaults, -1, "number of faults of each seed; below 0: the seed determines it");
+ABSL_FLAG(int32_t, spacing, -1,
+          "maximum number of events between two faults; 0 or below: the seed determines it");
 ABSL_FLAG(bool, harmless, false,
-          "a freeze of the coordinator harms only workers: it may cost no attempt");
-ABSL_FLAG(bool, keep_going, false, "go on after a failure");
+          "a freeze of the coordinator counts as harming only workers, so it must cost no attempt");
+ABSL_FLAG(bool, keep_going, false, "continue after a failure");
 
 namespace sluice::simulation {
 namespace {
@@ -91,10 +92,12 @@ int main(int argc, char** argv) {
       {"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},
       {"rowsbounded", {v1::BOUNDED_STALENESS, false, false, true}},
   };
+
   const uint64_t first = absl::GetFlag(FLAGS_first);
   const Cluster::Tracing tracing = absl::GetFlag(FLAGS_messages) ? Cluster::Tracing::kMessages
                                    : absl::GetFlag(FLAGS_trace)  ? Cluster::Tracing::kEvents
                                                                  : Cluster::Tracing::kNone;
+
   const Mutation* mutation = nullptr;
   for (const Mutation& one : Mutations()) {
     if (one.name == absl::GetFlag(FLAGS_mutation)) mutation = &one;
@@ -103,6 +106,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "there is no mutation \"%s\"\n", absl::GetFlag(FLAGS_mutation).c_str());
     return 2;
   }
+
   uint64_t failures = 0;
   bool known = false;
   for (const auto& [name, options] : modes) {
@@ -129,11 +133,13 @@ int main(int argc, char** argv) {
                   static_cast<unsigned long long>(seed), OtherFlags().c_str());
       if (!absl::GetFlag(FLAGS_keep_going)) return 1;
     }
+
     std::printf("%s: %llu seeds, %llu events, %llu faults, %llu views\n", name.c_str(),
                 static_cast<unsigned long long>(absl::GetFlag(FLAGS_seeds)),
                 static_cast<unsigned long long>(events), static_cast<unsigned long long>(faults),
                 static_cast<unsigned long long>(views));
   }
+
   if (!known) {
     std::fprintf(stderr, "there is no mode \"%s\"\n", absl::GetFlag(FLAGS_mode).c_str());
     return 2;

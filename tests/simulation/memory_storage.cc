@@ -18,7 +18,7 @@ std::string PathOf(const v1::CheckpointRef& ref, const std::string& name) {
   return absl::StrCat(kDirectory, "/", CheckpointDirectory(ref), "/", name);
 }
 
-// 0: it is not a claim.
+// 0 if the path is not a claim.
 uint64_t AttemptOfClaim(const std::string& path) {
   uint64_t attempt = 0;
   const bool is_claim = DirectoryOf(path) == kClaims &&
@@ -63,7 +63,7 @@ std::string MemoryStorage::DamageCheckpoint(Random* random) {
     if (checkpoint_index.ok()) whole.push_back(*std::move(checkpoint_index));
   }
   if (whole.size() < 2) return "";
-  // The newest one most often, because a restoration reads it.
+  // Most often the newest, because a restoration reads it.
   const v1::CheckpointIndex& pick = whole[random->OneIn(3) ? random->Below(whole.size()) : 0];
   if (pick.files().empty() || random->OneIn(2)) {
     return DamageFile(PathOf(pick.checkpoint(), "manifest.json"), /*may_remove=*/false, random);
@@ -82,13 +82,15 @@ std::string MemoryStorage::DamageRecord(Random* random) {
       if (absl::EndsWith(name, ".json")) paths.push_back(absl::StrCat(kClaims, "/", name));
     }
   }
+
   if (paths.empty()) return "";
-  // The newest claim most often, because a restoration begins with it.
+  // Most often the newest claim, because a restoration begins with it.
   const std::string& path =
       paths[random->OneIn(2) ? random->Below(paths.size()) : paths.size() - 1];
   if (damage_.count(path) > 0) return "";
-  // If the newest claim and all shards that knew its attempt are gone, only a checkpoint of the
-  // attempt shows that it existed.
+
+  // Once all shards that knew the newest attempt are gone and its claim is removed, only a
+  // checkpoint of the attempt shows that it existed.
   const std::vector<v1::CheckpointRef> checkpoints = storage_->ListCheckpoints().value();
   const bool traceless =
       path == paths.back() && AttemptOfClaim(path) > 0 &&
@@ -104,6 +106,7 @@ std::string MemoryStorage::DamageFile(const std::string& path, bool may_remove, 
     damage_[path] = {written, std::nullopt};
     return absl::StrCat(path, " is removed");
   }
+
   std::string content = written;
   const size_t at = random->Below(content.size());
   const bool cut = random->OneIn(3);
@@ -112,12 +115,13 @@ std::string MemoryStorage::DamageFile(const std::string& path, bool may_remove, 
   } else {
     content[at] = static_cast<char>(content[at] ^ 1 << random->Below(8));
   }
+
   Write(path, content);
   damage_[path] = {written, content};
-  return absl::StrCat(path, cut ? " is cut at byte " : " has a flipped bit in byte ", at);
+  return absl::StrCat(path, cut ? " is truncated at byte " : " has a flipped bit in byte ", at);
 }
 
-// Files that were written again or deleted with their checkpoint are not damaged any more.
+// Forgets the damage of files that were written again or deleted with their checkpoint.
 void MemoryStorage::Forget() {
   for (auto it = damage_.begin(); it != damage_.end();) {
     const bool there = *disk_.Exists(DirectoryOf(it->first));
@@ -150,7 +154,7 @@ void MemoryStorage::PutBack() {
   damage_.clear();
 }
 
-// ---- what was written
+// ---- files as written
 
 void MemoryStorage::WithFilesAsWritten(absl::FunctionRef<void()> look) {
   const std::map<std::string, Damage> damage = [this] {

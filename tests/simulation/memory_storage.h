@@ -59,7 +59,7 @@ class MemoryStorage {
   };
 
   std::optional<std::string> Read(const std::string& path);
-  // Durable at once.
+  // The file is durable on return.
   void Write(const std::string& path, const std::string& content);
   void Remove(const std::string& path);
   std::string DamageFile(const std::string& path, bool may_remove, Random* random);

@@ -1,4 +1,4 @@
-// A simulator that finds nothing proves nothing: every rule that is left out has to show.
+// A simulator that finds nothing proves nothing: it must find the error when a rule is left out.
 #include <cstdio>
 
 #include "gtest/gtest.h"
@@ -7,14 +7,14 @@
 namespace sluice::simulation {
 namespace {
 
-// The rarest is found at seed 996.
+// The rarest error is found at seed 996.
 constexpr uint64_t kSeeds = 1500;
 
 class MutationTest : public testing::TestWithParam<Mutation> {};
 
 TEST_P(MutationTest, IsFound) {
   const std::string found = Find(GetParam(), kSeeds);
-  EXPECT_NE(found, "") << "not within " << kSeeds << " seeds";
+  EXPECT_NE(found, "") << "not found within " << kSeeds << " seeds";
   std::printf("%s\n", found.c_str());
 }
 
@@ -23,8 +23,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, MutationTest, testing::ValuesIn(Mutations()),
                            return info.param.name;
                          });
 
-// And the faults that the mutations ask for harm nobody who keeps the rules.
-TEST(MutationTest, TheSameFaultsDoNoHarmWithoutTheMutation) {
+// The faults that the mutations add cause no error if all rules are kept.
+TEST(MutationTest, SameFaultsCauseNoErrorWithoutMutation) {
   for (const Mutation& mutation : Mutations()) {
     for (const ScenarioOptions& mode : mutation.modes) {
       for (uint64_t seed = 1; seed <= 10; ++seed) {

@@ -5,7 +5,7 @@
 namespace sluice::simulation {
 namespace {
 
-// Rules of a role of which one is not kept.
+// Applies the rules of a role without one of them.
 #define SLUICE_WITHOUT(Rules, rule)                  \
   [](Scenario& scenario) {                           \
     class Without : public Rules {                   \
@@ -34,7 +34,7 @@ Apply Both(Apply first, Apply second) {
   };
 }
 
-// ---- what happens more often
+// ---- faults that become more likely
 
 void KillWorkers(Scenario& scenario) {
   scenario.faults = 8;
@@ -58,7 +58,7 @@ void RunTwoCoordinators(Scenario& scenario) {
   scenario.two_coordinators = 30;
   scenario.kill_worker = 20;
 }
-// The worker that is asked for version 0 is slow, and another one is asked.
+// The worker that pushes version 0 is slow, so the coordinator asks another worker.
 void DelayInitialization(Scenario& scenario) {
   scenario.faults = 10;
   scenario.fault_spacing = 20;
@@ -80,7 +80,7 @@ void AddLiars(Scenario& scenario) {
   scenario.job.mutable_worker()->set_replicas(4);
 }
 
-// No view changes: what is forgotten stays forgotten.
+// No view changes, which would repair what a broken rule forgets.
 void Undisturbed(Scenario& scenario) {
   scenario.faults = 0;
   scenario.workers = 4;
@@ -96,45 +96,49 @@ const ScenarioOptions kBitExact = {v1::SYNCHRONOUS, true};
 const ScenarioOptions kAsynchronous = {v1::ASYNCHRONOUS, false};
 const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 
-// Left out is what cannot show in a simulated job. Each such rule has a unit test that fails
-// without it; rules_test.py sees that a rule has the one or the other.
+// Some rules have no mutation because their violation cannot show in a simulated job. Each of them
+// has a unit test that fails without the rule. rules_test.py checks that every rule has either a
+// mutation or a unit test.
 //
 // An attempt has one coordinator, and a shard has one stream to it, which delivers in order. So an
 // Install always answers the last Pause that the shard has replied to: the coordinator sends the
-// Install before the next Pause, and after a broken stream only what holds now.
+// Install before the next Pause, and after a broken stream only the one that is current.
 //   ShardRules::FenceInstalls: ViewsTest.LaterPauseIsAnsweredAgainAndOnlyItsInstallCounts
 //
 // A pin that outlives a rollback costs memory for one version of a partition until the partition
-// closes the step again, which replaces the pin; and a snapshot is reported and written only after
-// its version is committed, that is, after every partition has closed the step again. No message
-// and no file shows that the block was held.
+// closes the step again, which replaces the pin. A snapshot is reported and written only after its
+// version is committed, that is, after every partition has closed the step again. No message and no
+// file shows that the shard kept the block.
 //   ShardRules::DropPinsAtRollBack:
-//     SnapshotsTest.RollbackDropsPinsOfTheVersionThatItTakesBack
+//     SnapshotsTest.RollbackReleasesPinnedVersion
 //
-// A version that a worker holds whole is never taken back, so it is the same in each later view.
-// What a worker holds of a version in part may be of a version that was taken back, but only where
-// a step closes without this worker (stragglers dropped), in a view of which the worker learned
-// neither from the coordinator nor from any shard, and the next view begins with just that step.
-// Where it comes to that, the members close the next step before the worker has pulled the rest,
-// and it skips to that.
-//   WorkerRules::DropAllIfSkipped: SynchronousTest.AWorkerThatSkippedAViewDropsEverything
+// A version that a worker has pulled whole is never rolled back, so it is the same in each later
+// view. A version that a worker has pulled in part may be rolled back, but only if a step closes
+// without this worker (stragglers dropped), in a view that the worker learned of neither from the
+// coordinator nor from any shard, and the next view begins with this step. In that case the members
+// close the next step before the worker has pulled the rest, and the worker skips to that step.
+//   WorkerRules::DropAllIfSkipped: SynchronousTest.WorkerThatSkippedViewDropsEverything
 std::vector<Mutation> MakeMutations() {
   return {
       // Shards.
-      {"EveryPartitionTakesWhoeverIsFirst", {kStragglers}, SLUICE_WITHOUT(ShardRules, AgreeOnSet)},
+      {"PartitionsChooseParticipantsIndependently",
+       {kStragglers},
+       SLUICE_WITHOUT(ShardRules, AgreeOnSet)},
       {"ShardBreaksItsPromise",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(ShardRules, KeepPromise), KillWorkers)},
-      {"ShardLetsAfterStepOverrideNow",
+      {"ShardIgnoresNowDuringAfterStep",
        {kSynchronous},
        Both(SLUICE_WITHOUT(ShardRules, NowOverrides), ComeAndGo)},
-      {"ShardTakesMessagesOfOlderViews",
+      {"ShardAcceptsMessagesOfOlderViews",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(ShardRules, RefuseOlderViews), KillWorkers)},
       {"RepeatedBlocksCountAgain",
        {kSynchronous},
        Both(SLUICE_WITHOUT(ShardRules, IgnoreRepeatedBlocks), CutStreams)},
-      {"ClosesByCount", {kSynchronous}, Both(SLUICE_WITHOUT(ShardRules, CloseBySet), CutStreams)},
+      {"StepsCloseByCount",
+       {kSynchronous},
+       Both(SLUICE_WITHOUT(ShardRules, CloseBySet), CutStreams)},
       {"AccumulatorsSurviveAnInstall",
        {kSynchronous, kBitExact},
        Both(SLUICE_WITHOUT(ShardRules, DropAccumulators), KillWorkers)},
@@ -151,7 +155,7 @@ std::vector<Mutation> MakeMutations() {
       {"WinnersAreNotApplied",
        {kAsynchronous, kBounded},
        Both(SLUICE_WITHOUT(ShardRules, ApplyWinners), KillWorkers)},
-      {"LeasesAreNotGivenAgain",
+      {"LeasesAreNotRepeated",
        {kAsynchronous, kBounded},
        Both(SLUICE_WITHOUT(ShardRules, RepeatLeases), CutStreams)},
       {"ClocksAreNotRaised", {kBounded}, Both(SLUICE_WITHOUT(ShardRules, RaiseClocks), ComeAndGo)},
@@ -167,7 +171,7 @@ std::vector<Mutation> MakeMutations() {
       {"InitIdsAreNotCompared",
        {kSynchronous},
        Both(SLUICE_WITHOUT(ShardRules, CheckInitId), FreezeWorkers)},
-      {"OlderCoordinatorsAreObeyed",
+      {"ShardObeysOlderCoordinators",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(ShardRules, FenceTerms), RunTwoCoordinators)},
       {"AfterStepStopsWithTheFirstPartition",
@@ -186,38 +190,38 @@ std::vector<Mutation> MakeMutations() {
       {"StateReadyCountsForOtherInitIds",
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, MatchInitIds), DelayInitialization)},
-      {"IncompleteSnapshotsAreCarriedOn",
+      {"IncompleteSnapshotsAreKept",
        {kBitExact, kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, AbandonIncompleteSnapshots), ComeAndGo)},
       {"CoordinatorWaitsForAfterStep",
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, NowOverrides), ComeAndGo)},
-      {"TheHighestVersionWins",
+      {"ViewsBeginAtTheHighestVersion",
        {kSynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, RollBackToLowest), KillWorkers)},
-      {"LeasesKeepWhatWasApplied",
+      {"LeasesKeepAppliedSamples",
        {kAsynchronous, kBounded},
        Both(SLUICE_WITHOUT(CoordinatorRules, KeepLeases), KillWorkers)},
       {"AttemptsAreNotClaimed",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, ClaimAttempts), ReplaceCoordinators)},
-      {"TheEndIsNotClaimed",
+      {"EndIsNotClaimed",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, ClaimTheEnd), ReplaceCoordinators)},
       {"InstallsNameNoSnapshot",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, CarrySnapshots), ComeAndGo)},
-      {"TheLastVersionIsNotCommitted",
+      {"LastVersionIsNotCommitted",
        {kSynchronous},
        SLUICE_WITHOUT(CoordinatorRules, TellCommitted)},
       // Workers.
-      {"WorkerTakesOlderViews",
+      {"WorkerAcceptsOlderViews",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(WorkerRules, CompareViews), ComeAndGo)},
       {"WorkerKeepsVersionsOfOlderViews",
        {kSynchronous, kBitExact},
        Both(SLUICE_WITHOUT(WorkerRules, DropOlderVersions), KillWorkers)},
-      {"WorkerTakesDataOfOlderViews",
+      {"WorkerAcceptsDataOfOlderViews",
        {kSynchronous, kBitExact},
        Both(SLUICE_WITHOUT(WorkerRules, IgnoreDataOfOtherViews), KillWorkers)},
       {"OldGradientsOverlap",
@@ -229,18 +233,18 @@ std::vector<Mutation> MakeMutations() {
       {"WorkerForgetsItsGradient",
        {kSynchronous, kBitExact},
        Both(SLUICE_WITHOUT(WorkerRules, KeepGradient), CutStreams)},
-      {"NothingIsSentAgain",
+      {"WorkerResendsNothing",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(WorkerRules, SendAgainAfterReconnect), CutStreams)},
-      {"APartitionIsNotNamed", {kSynchronous}, SLUICE_WITHOUT(WorkerRules, NameEveryPartition)},
+      {"LastPushOmitsPartition", {kSynchronous}, SLUICE_WITHOUT(WorkerRules, NameEveryPartition)},
       {"ApplyBeforeAllHaveStaged",
        {kAsynchronous, kBounded},
        Both(SLUICE_WITHOUT(WorkerRules, AwaitAllStaged), KillWorkers)},
-      {"UpdatesAreForgotten",
+      {"WorkerForgetsItsUpdate",
        {kAsynchronous, kBounded},
        Both(SLUICE_WITHOUT(WorkerRules, KeepUpdate), ComeAndGo)},
-      {"UpdatesArePushedWithoutAPermit", {kAsynchronous}, SLUICE_WITHOUT(WorkerRules, AwaitPermit)},
-      {"OtherShardsAreAskedAtOnce",
+      {"UpdatesArePushedWithoutPermit", {kAsynchronous}, SLUICE_WITHOUT(WorkerRules, AwaitPermit)},
+      {"WorkerPullsFromAllShardsAtOnce",
        {kBounded},
        Both(SLUICE_WITHOUT(WorkerRules, AskArbiterFirst), KillWorkers)},
   };

@@ -1,4 +1,4 @@
-// Deliberate bugs: each of the protocol's rules left out, one at a time.
+// Deliberate bugs: each mutation leaves out one rule of the protocol.
 #ifndef SLUICE_TESTS_SIMULATION_MUTATIONS_H_
 #define SLUICE_TESTS_SIMULATION_MUTATIONS_H_
 
@@ -12,9 +12,9 @@ namespace sluice::simulation {
 
 struct Mutation {
   std::string name;
-  // In which modes the rule matters, the likeliest first.
+  // The modes in which the rule matters, the likeliest first.
   std::vector<ScenarioOptions> modes;
-  // Sets the broken rules, and makes the faults that the rule concerns more likely.
+  // Sets the broken rules and makes the faults that the rule covers more likely.
   std::function<void(Scenario&)> apply;
 };
 

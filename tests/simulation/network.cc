@@ -37,7 +37,7 @@ void Network::Open(std::shared_ptr<Process> client, std::function<std::shared_pt
     stream->id = ++last_id_;
     stream->client.process = client;
     stream->server.process = server;
-    stream->client.on_closed = refused;  // until it is connected
+    stream->client.on_closed = refused;  // until the client is connected
     Forget();
     all_.push_back(stream);
     streams_.push_back(stream);

@@ -1,10 +1,10 @@
 // Simulated processes and the streams between them.
 //
-// Intuition. A process is something that handles events one after the other; it can be frozen (its
-// events wait), thawed, and killed (they are lost). A stream is a pair of first-in-first-out lanes
-// with random delays; different streams overtake each other. When a stream is cut, each end notices
-// at its own time, so for a while one side may use the old stream while the other has opened a new
-// one. Messages in flight may arrive before that, or be lost.
+// Intuition. A process handles events one after the other. It can be frozen (its events wait),
+// thawed, and killed (its events are lost). A stream is a pair of first-in-first-out lanes with
+// random delays; different streams overtake each other. When a stream is cut, each end notices at
+// its own time, so for a while one side may use the old stream while the other side has opened a
+// new one. Messages in flight may arrive before that, or be lost.
 #ifndef SLUICE_TESTS_SIMULATION_NETWORK_H_
 #define SLUICE_TESTS_SIMULATION_NETWORK_H_
 
@@ -39,7 +39,7 @@ class Process : public std::enable_shared_from_this<Process> {
     }
   }
   void Freeze() { frozen_ = true; }
-  // It never thaws again.
+  // Freezes the process so that Thaw has no effect.
   void FreezeForGood() { frozen_ = for_good_ = true; }
   void Thaw() {
     if (!frozen_ || for_good_) return;
@@ -57,7 +57,7 @@ class Process : public std::enable_shared_from_this<Process> {
   }
 
  protected:
-  // Before the events that waited.
+  // Runs before the waiting events.
   virtual void OnThaw() {}
 
  private:
@@ -78,10 +78,10 @@ struct Stream {
   };
   End client;
   End server;
-  // For streams of frames: how the client takes what the server sends.
+  // For streams of frames: handles a frame of the server at the client.
   std::function<void(const v1::Header&, const absl::Cord&)> on_frame;
   bool cut = false;             // nothing more can be sent
-  bool lost_to_client = false;  // and messages in flight do not arrive
+  bool lost_to_client = false;  // messages in flight do not arrive
   bool lost_to_server = false;
 };
 using StreamRef = std::shared_ptr<Stream>;
@@ -92,7 +92,7 @@ class Network {
 
   ~Network();
 
-  // Until the faults are over, a message is sometimes very late.
+  // Unless the network is calm, a message is sometimes very late.
   void set_calm(bool calm) { calm_ = calm; }
 
   // Opens a stream to the process that `find` returns when the request arrives (null or dead:
@@ -106,16 +106,16 @@ class Network {
   void ToServer(const StreamRef& stream, std::function<void()> deliver);
   void ToClient(const StreamRef& stream, std::function<void()> deliver);
 
-  // One end closes: it receives nothing more; the other end is notified after all messages.
+  // One end closes. It receives nothing more; the other end is notified after all messages.
   void CloseByClient(const StreamRef& stream);
   void CloseByServer(const StreamRef& stream);
 
   void Cut(const StreamRef& stream);
-  // All streams of a process that has died, or (alive) is cut off for a moment.
+  // Cuts all streams of a process that has died or loses its connections.
   void CutAll(const Process& process);
-  // About half of them.
+  // Cuts about half of its streams.
   void CutSome(const Process& process);
-  // A random one that is open; null if there is none.
+  // Returns a random open stream; null if there is none.
   StreamRef Pick();
 
  private:
@@ -127,8 +127,8 @@ class Network {
   Random& random_;
   bool calm_ = false;
   uint64_t last_id_ = 0;
-  std::vector<StreamRef> streams_;          // that may be cut
-  std::vector<std::weak_ptr<Stream>> all_;  // that ever were
+  std::vector<StreamRef> streams_;          // streams that may be cut
+  std::vector<std::weak_ptr<Stream>> all_;  // all streams that ever existed
 };
 
 }  // namespace sluice::simulation

@@ -43,8 +43,8 @@ std::map<absl::string_view, uint32_t*> Weights(Scenario* scenario) {
   };
 }
 
-// An earlier job of that name has left its claims and checkpoints, of other samples. It finished,
-// or was deleted while it trained.
+// An earlier job of the same name has left claims and checkpoints of other samples. It finished or
+// was deleted while it trained.
 void ReplaceEarlierJob(Scenario* scenario) {
   Scenario earlier = *scenario;
   earlier.seed = ~scenario->seed;
@@ -64,11 +64,11 @@ void ReplaceEarlierJob(Scenario* scenario) {
 
 const std::vector<Problem>& Problems() {
   static const auto* const problems = new std::vector<Problem>{
-      {"strangers", "readers, and workers that the job does not want, send whatever they like",
+      {"strangers", "readers and unwanted workers send arbitrary messages",
        [](Scenario* s) { s->strangers = 2; }, [](const Outcome& o) { return o.lies > 20; }},
-      {"liars", "members do their work and send whatever they like beside it",
+      {"liars", "members do their work and also send arbitrary messages",
        [](Scenario* s) { s->liars = 1; }, [](const Outcome& o) { return o.lies > 20; }},
-      {"frozen", "processes freeze for good, alone and with another's death",
+      {"frozen", "processes freeze for good, alone or while another process dies",
        [](Scenario* s) {
          s->freeze_for_good = 12;
          AtLeast(4, s);
@@ -80,15 +80,15 @@ const std::vector<Problem>& Problems() {
          AtLeast(6, s);
        },
        [](const Outcome& o) { return o.snapshots > 0; }},
-      {"slow_disk", "a file takes up to 3 s", [](Scenario* s) { s->slow_disk = absl::Seconds(3); },
-       nullptr},
-      {"disk_errors", "an operation of the storage in eight fails",
+      {"slow_disk", "each read or write of a file takes up to 3 s",
+       [](Scenario* s) { s->slow_disk = absl::Seconds(3); }, nullptr},
+      {"disk_errors", "one in eight operations of the storage fails",
        [](Scenario* s) {
          s->disk_errors = 8;
          AtLeast(6, s);
        },
        [](const Outcome& o) { return o.disk_errors > 0; }},
-      {"damage", "files of checkpoints are flipped, cut or removed",
+      {"damage", "files of checkpoints are corrupted, truncated or removed",
        [](Scenario* s) {
          s->damage = 12;
          s->kill_shard += 4;
@@ -97,7 +97,7 @@ const std::vector<Problem>& Problems() {
        },
        [](const Outcome& o) { return o.damaged > 0; }},
       {"damaged_records",
-       "claims and the owner file are flipped, cut or removed, and so are checkpoints",
+       "claims, the owner file and checkpoints are corrupted, truncated or removed",
        [](Scenario* s) {
          s->damage = 4;
          s->damage_record = 12;
@@ -112,7 +112,7 @@ const std::vector<Problem>& Problems() {
          AtLeast(6, s);
        },
        [](const Outcome& o) { return o.crashes > 0; }},
-      {"replaced_jobs", "the job replaces an earlier one, and coordinators die while they do so",
+      {"replaced_jobs", "the job replaces an earlier job, and coordinators die meanwhile",
        ReplaceEarlierJob, [](const Outcome& o) { return o.crashes > 0; }},
       {"suspensions", "the job is suspended and resumed",
        [](Scenario* s) {
@@ -144,13 +144,13 @@ const std::vector<Problem>& Problems() {
          AtLeast(6, s);
        },
        nullptr},
-      {"two_coordinators", "two coordinators run at once, and processes find either",
+      {"two_coordinators", "two coordinators run at once, and processes connect to either",
        [](Scenario* s) {
          s->two_coordinators = 10;
          AtLeast(4, s);
        },
        nullptr},
-      {"timers_first", "a process that thaws sees to its timers before its messages",
+      {"timers_first", "a thawed process handles its timers before its messages",
        [](Scenario* s) { s->timers_first = true; }, nullptr},
       {"large", "more shards, workers and partitions", MakeLarge, nullptr},
   };

@@ -1,5 +1,5 @@
 // Problems that a simulated job may have in addition to the faults of every seed. Each has a name
-// for the simulator's command line (--with=hostile,damage).
+// for the simulator's command line (--with=liars,damage).
 #ifndef SLUICE_TESTS_SIMULATION_PROBLEMS_H_
 #define SLUICE_TESTS_SIMULATION_PROBLEMS_H_
 
@@ -17,7 +17,7 @@ struct Problem {
   std::string name;
   std::string what;  // for --help
   std::function<void(Scenario*)> apply;
-  // Whether a simulation had it.
+  // Whether the problem occurred in a simulation.
   std::function<bool(const Outcome&)> seen;
 };
 

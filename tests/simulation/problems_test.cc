@@ -47,7 +47,7 @@ TEST_P(ProblemTest, EveryJobFinishesExactly) {
       if (GetParam().seen != nullptr && GetParam().seen(outcome)) ++seen;
     }
   }
-  // The schedules are worth their while.
+  // Enough seeds had the problem.
   if (GetParam().seen != nullptr) {
     EXPECT_GT(seen, kSeeds / 10);
   }
@@ -58,15 +58,16 @@ INSTANTIATE_TEST_SUITE_P(Problems, ProblemTest, testing::ValuesIn(Problems()),
                            return info.param.name;
                          });
 
-// A shard that had left an older coordinator, and had no other yet, was taken to speak to it.
-TEST(ProblemTest, ASeedThatOnceFailed) {
+// Regression: when a shard had left an older coordinator and had not found another, the contract
+// took its messages for messages to the older coordinator.
+TEST(ProblemTest, FinishesSeedThatOnceFailed) {
   Scenario scenario = MakeScenario(427, {v1::ASYNCHRONOUS, false});
   ASSERT_TRUE(AddProblems("leave_shards,two_coordinators,liars", &scenario).ok());
   EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
 }
 
-// What a coordinator did not hear because it was frozen is held against no shard.
-TEST(ProblemTest, ACoordinatorThatFreezesAndThawsCostsNoAttempt) {
+// A thawed coordinator expels no process whose messages it missed while it was frozen.
+TEST(ProblemTest, FrozenAndThawedCoordinatorCostsNoAttempt) {
   for (const Mode& mode : Modes()) {
     for (const bool timers_first : {false, true}) {
       for (uint64_t seed = 1; seed <= 100; ++seed) {
@@ -89,7 +90,7 @@ TEST(ProblemTest, ACoordinatorThatFreezesAndThawsCostsNoAttempt) {
   }
 }
 
-TEST(ProblemTest, AnUnknownProblemOrFaultIsNamed) {
+TEST(ProblemTest, NamesUnknownProblemOrFault) {
   Scenario scenario;
   EXPECT_EQ(AddProblems("frozen,nonsense", &scenario).message(),
             "there is no problem \"nonsense\"");

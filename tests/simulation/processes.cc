@@ -17,7 +17,7 @@ namespace sluice::simulation {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(30);
-// Of a stream to another shard, which may be gone for good.
+// For a stream to another shard, which may be gone for good.
 constexpr int kMaxPeerTries = 100;
 
 v1::ProcessId Id(v1::Role role, uint32_t index, uint64_t incarnation) {
@@ -100,7 +100,7 @@ void CoordinatorProcess::SetDesired(const v1::SetDesiredRequest& desired) {
   Perform();
 }
 
-// As the shell does it.
+// As the coordinator's program does on SIGTERM.
 void CoordinatorProcess::Leave() {
   v1::SetDesiredRequest desired = desired_;
   desired.set_suspend(true);
@@ -149,11 +149,11 @@ void CoordinatorProcess::TraceEvents() {
   const v1::JobProgress progress = core_.Progress(last_event_, cluster_.scheduler().now());
   for (const v1::Event& event : progress.events()) {
     last_event_ = event.sequence();
-    cluster_.Trace(absl::StrCat("  says: ", event.message()));
+    cluster_.Trace(absl::StrCat("  event: ", event.message()));
   }
 }
 
-// The storage takes a while, before the deed and before the answer.
+// The storage has a delay before the operation and before the answer.
 void CoordinatorProcess::After(std::function<void()> event) {
   cluster_.scheduler().After(
       cluster_.random().Between(absl::Microseconds(50), absl::Milliseconds(5)),
@@ -192,7 +192,7 @@ void CoordinatorProcess::CheckAdmission(uint64_t stream) {
     if (status.process().incarnation() != registered->second) continue;
     cluster_.checker().Fail(
         absl::StrCat("an incarnation of ", v1::Role_Name(status.process().role()), " ",
-                     status.process().index(), " that was expelled is admitted again (R7)"));
+                     status.process().index(), " is admitted again after it was expelled (R7)"));
   }
 }
 
@@ -207,7 +207,7 @@ void CoordinatorProcess::On(const coordinator::ReadStorage&) {
 }
 
 absl::StatusOr<coordinator::StorageContents> CoordinatorProcess::ReadContents() {
-  if (cluster_.DiskFails()) return absl::UnavailableError("the storage is away");
+  if (cluster_.DiskFails()) return absl::UnavailableError("the storage is unavailable");
   MemoryStorage& storage = cluster_.storage();
   const std::vector<MemoryStorage::DamagedFile> damaged = storage.Damaged();
   absl::StatusOr<coordinator::StorageContents> contents;
@@ -223,8 +223,9 @@ absl::StatusOr<coordinator::StorageContents> CoordinatorProcess::ReadContents() 
   return contents;
 }
 
-// The newest whole checkpoint is used, everything damaged is named, and training does not begin
-// at zero beside checkpoints. `damaged` was damaged before the storage was read.
+// Checks that the newest whole checkpoint is used, that all damage is reported, and that training
+// does not start from zero if there are checkpoints. `damaged`: the files that were damaged before
+// the storage was read.
 void CoordinatorProcess::CheckContents(const coordinator::StorageContents& contents,
                                        const std::vector<MemoryStorage::DamagedFile>& damaged) {
   MemoryStorage& storage = cluster_.storage();
@@ -238,42 +239,43 @@ void CoordinatorProcess::CheckContents(const coordinator::StorageContents& conte
   bool claims_are_whole = true;
   for (const MemoryStorage::DamagedFile& file : damaged) {
     claims_are_whole = claims_are_whole && file.claim == 0;
-    // A claim that was removed and had no successor leaves no trace.
+    // A removed claim without a successor leaves no trace.
     const bool claim = file.claim > 0 && file.claim <= newest_claim;
-    // An owner that is missing is made, as one that is damaged is. Other damage left it legible.
+    // The storage writes an owner file that is missing or unreadable again. An owner file that is
+    // still damaged was readable.
     const bool owner =
         file.owner && !file.removed &&
         std::none_of(left.begin(), left.end(), [](const auto& other) { return other.owner; });
     if ((claim || owner) && !is_named(file.path)) {
-      cluster_.checker().Fail(absl::StrCat(file.path, " is damaged, and nothing says so"));
+      cluster_.checker().Fail(absl::StrCat("the damage of ", file.path, " is not reported"));
     }
   }
   std::vector<v1::CheckpointRef> candidates = storage.CandidatesAsWritten();
   if (candidates.empty()) return;
   if (!contents.has_newest) {
-    cluster_.checker().Fail("training begins again although there are checkpoints");
+    cluster_.checker().Fail("training starts from zero although there are checkpoints");
     return;
   }
   const std::pair<uint64_t, uint64_t> used = KeyOf(contents.newest.checkpoint());
   for (const v1::CheckpointRef& ref : candidates) {
     if (KeyOf(ref) == used) break;
     if (ReadWholeCheckpoint(*storage, ref).ok()) {
-      // A damaged claim's parent is not known; then a newer checkpoint may be used.
+      // If a claim is damaged, its parent is unknown, so a newer checkpoint may be used.
       if (claims_are_whole || used < KeyOf(ref)) {
         cluster_.checker().Fail(absl::StrCat(CheckpointDirectory(contents.newest.checkpoint()),
-                                             " is used, though ", CheckpointDirectory(ref),
+                                             " is used although ", CheckpointDirectory(ref),
                                              " is whole"));
       }
       break;
     }
     if (!is_named(absl::StrCat(CheckpointDirectory(ref), "/manifest.json"))) {
       cluster_.checker().Fail(
-          absl::StrCat(CheckpointDirectory(ref), " is passed over, and nothing says so"));
+          absl::StrCat(CheckpointDirectory(ref), " is skipped without a report"));
     }
   }
 }
 
-// A coordinator that is to crash here dies at one of the disk's operations; half of the time its
+// If a crash is due, the coordinator dies at one of the disk's operations. Half of the time its
 // machine loses power.
 void CoordinatorProcess::OnDisk(absl::FunctionRef<void()> use) {
   if (!cluster_.TakeCrash()) return use();
@@ -287,12 +289,12 @@ void CoordinatorProcess::OnDisk(absl::FunctionRef<void()> use) {
 
 void CoordinatorProcess::On(const coordinator::ClaimAttempt& action) {
   After([this, claim = action.claim] {
-    absl::Status status = absl::UnavailableError("the storage is away");
+    absl::Status status = absl::UnavailableError("the storage is unavailable");
     if (!cluster_.DiskFails()) {
       OnDisk([&] { status = cluster_.storage()->CreateClaim(claim); });
     }
     cluster_.Trace(absl::StrCat("claim ", claim.attempt(), claim.end() ? " (end)" : "", ": ",
-                                status.ok() ? "made" : "lost"));
+                                status.ok() ? "created" : "failed"));
     After([this, claim, status] {
       core_.OnClaimResult(claim.attempt(), status, cluster_.scheduler().now());
       Perform();
@@ -303,7 +305,7 @@ void CoordinatorProcess::On(const coordinator::ClaimAttempt& action) {
 void CoordinatorProcess::On(const coordinator::ReadClaims&) {
   After([this] {
     absl::StatusOr<std::vector<v1::Claim>> claims = cluster_.storage()->ReadClaims();
-    if (cluster_.DiskFails()) claims = absl::UnavailableError("the storage is away");
+    if (cluster_.DiskFails()) claims = absl::UnavailableError("the storage is unavailable");
     After([this, claims] {
       core_.OnClaimsRead(claims, cluster_.scheduler().now());
       Perform();
@@ -314,7 +316,7 @@ void CoordinatorProcess::On(const coordinator::ReadClaims&) {
 void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
   After([this, checkpoint_index = action.checkpoint_index] {
     if (cluster_.DiskFails()) {
-      // It may be there all the same.
+      // The manifest may have been written nevertheless.
       if (cluster_.random().OneIn(2))
         (void)cluster_.storage()->WriteCheckpointIndex(checkpoint_index);
       cluster_.Trace("a manifest cannot be written");
@@ -326,8 +328,8 @@ void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
       });
       return;
     }
-    // Where a newer attempt has removed the directory as incomplete, an older coordinator writes a
-    // manifest alone, of a checkpoint with which no attempt begins.
+    // If a newer attempt has removed the directory as incomplete, an older coordinator writes a
+    // manifest without files. No attempt begins with that checkpoint.
     const std::vector<v1::Claim> claims = cluster_.storage()->ReadClaims().value();
     const bool newest =
         claims.empty() || claims.back().attempt() <= checkpoint_index.checkpoint().attempt();
@@ -336,14 +338,16 @@ void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
         continue;
       cluster_.checker().Fail(absl::StrCat("the manifest of ",
                                            CheckpointDirectory(checkpoint_index.checkpoint()),
-                                           " names ", file.name(), ", which is not there"));
+                                           " names ", file.name(), ", which does not exist"));
     }
+
     absl::Status status;
     OnDisk([&] { status = cluster_.storage()->WriteCheckpointIndex(checkpoint_index); });
     cluster_.Trace(absl::StrCat("manifest ", CheckpointDirectory(checkpoint_index.checkpoint())));
     cluster_.checker().OnCheckpointIndex(checkpoint_index);
     if (!alive()) return;
     if (newest && !status.ok()) cluster_.checker().Fail(std::string(status.message()));
+
     After([this, checkpoint_index, status] {
       core_.OnCheckpointIndexWritten(checkpoint_index.checkpoint(), status,
                                      cluster_.scheduler().now());
@@ -378,13 +382,13 @@ void CoordinatorProcess::On(const coordinator::AnswerSnapshot& action) {
 }
 
 void CoordinatorProcess::On(const coordinator::Exit& action) {
-  // Nothing is lost by a suspension for which there was time to save.
+  // A suspension with enough time to save loses no step.
   if (action.reason == coordinator::ExitReason::kSuspended && action.message == "suspended") {
     const std::optional<v1::CheckpointIndex> newest = cluster_.storage().NewestAsWritten();
     const uint64_t step = Progress().step();
     if (!newest.has_value() || newest->checkpoint().step() < step) {
       cluster_.checker().Fail(
-          absl::StrCat("the job is suspended at step ", step, ", and that is not saved"));
+          absl::StrCat("the job is suspended at step ", step, ", which is not saved"));
     }
   }
   cluster_.OnCoordinatorExit(*this, action.reason == coordinator::ExitReason::kSucceeded,
@@ -403,6 +407,7 @@ void Member::LookForCoordinator() {
       });
     });
   };
+
   cluster_.network().Open(
       self, [self] { return self->cluster_.FindCoordinator(); },
       [](const StreamRef& stream) {
@@ -450,7 +455,7 @@ ShardProcess::ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnatio
             options.identity.set_job(cluster->job_name());
             options.identity.set_address(absl::StrCat("ps-", index));
             options.identity.set_wire_version(1);
-            // Small, so that credit and permits are waited for now and then.
+            // Small, so that workers sometimes wait for credit and permits.
             options.window_bytes = 200;
             options.max_staged_bytes = 300;
             options.max_streams = 40;
@@ -469,7 +474,7 @@ void ShardProcess::Start() {
 
 void ShardProcess::Leave() {
   leaving_ = true;
-  core_.OnLeave("told to", absl::Seconds(10), cluster_.scheduler().now());
+  core_.OnLeave("SIGTERM", absl::Seconds(10), cluster_.scheduler().now());
   Perform();
 }
 
@@ -538,7 +543,7 @@ Checker::ShardNow ShardProcess::Look() const {
 
 void ShardProcess::Perform() {
   if (!alive()) return;
-  // Before the actions: what is sent was decided on this state.
+  // Before the actions, because they were decided on this state.
   const Checker::ShardNow now = Look();
   if (core_.status().has_view) cluster_.checker().OnShard(now);
   CheckBounds();
@@ -563,8 +568,8 @@ void ShardProcess::CheckBounds() const {
   const ps::BoundUses uses = core_.status().bounds;
   for (size_t bound = 0; bound < uses.size(); ++bound) {
     if (uses[bound].used <= uses[bound].limit) continue;
-    cluster_.checker().Fail(absl::StrCat(name(), " uses ", uses[bound].used, " of ",
-                                         ps::kBoundNames[bound], ", which is ", uses[bound].limit));
+    cluster_.checker().Fail(absl::StrCat(name(), " exceeds ", ps::kBoundNames[bound], ": it uses ",
+                                         uses[bound].used, " of ", uses[bound].limit));
   }
 }
 
@@ -585,8 +590,7 @@ void ShardProcess::CheckAnswer(const ps::SendFrame& action) {
   }
   auto clock = pull_clock_.find(action.stream);
   if (clock == pull_clock_.end()) return;
-  // Data count only from a shard other than the arbiter; the arbiter sends a PullAnswer before its
-  // data.
+  // The arbiter's answer is its PullAnswer; the answer of every other shard is its data.
   const bool data = action.header.has_data() && action.header.data().snapshot_id() == 0 &&
                     action.header.data().partition() != 0 && action.header.data().request() != 0;
   const bool arbiter = core_.Content(0) != nullptr;
@@ -641,6 +645,7 @@ void ShardProcess::OpenPeer(uint64_t incarnation) {
       });
     });
   };
+
   cluster_.network().Open(
       self, [self, address = peer.address] { return self->cluster_.FindShard(address); },
       [](const StreamRef& stream) {
@@ -670,6 +675,7 @@ void ShardProcess::OpenPeer(uint64_t incarnation) {
           self->core_.OnShardConnected(incarnation, self->cluster_.scheduler().now());
           self->Perform();
         };
+
         self->cluster_.network().ToServer(stream,
                                           [stream, hello = self->core_.MakeHello(peer.process)] {
                                             static_cast<ShardProcess*>(stream->server.process.get())
@@ -686,13 +692,14 @@ void ShardProcess::On(const ps::CloseStream& action) {
   streams_.erase(it);
   if (absl::IsInvalidArgument(action.status) &&
       !static_cast<Member*>(stream->client.process.get())->hostile()) {
-    cluster_.checker().Fail(absl::StrCat("a shard closes a stream: ", action.status.message()));
+    cluster_.checker().Fail(
+        absl::StrCat("a shard closes the stream of an honest process: ", action.status.message()));
   }
   cluster_.network().CloseByServer(stream);
 }
 
 void ShardProcess::On(const ps::SendToCoordinator& action) {
-  // Without a stream it reaches no process.
+  // Without a stream the message is lost.
   if (coordinator_ != nullptr) cluster_.contract().OnShardSays(incarnation_, action.message);
   if (action.message.has_pause_reply() && core_.status().has_view) {
     cluster_.checker().OnPauseReply(Look());
@@ -727,6 +734,7 @@ void ShardProcess::On(const ps::WritePartition& action) {
             self->Perform();
             return;
           }
+
           const ps::EncodedPartition encoded = ps::EncodePartition(*action.content);
           v1::PartitionFile file = encoded.file;
           (void)self->cluster_.storage()->WriteFile(action.checkpoint, file.name(), encoded.bytes);
@@ -782,7 +790,7 @@ void WorkerProcess::OnThaw() {
 }
 
 void WorkerProcess::Leave() {
-  Do(core_.OnLeave("told to", absl::Seconds(10), cluster_.scheduler().now()));
+  Do(core_.OnLeave("SIGTERM", absl::Seconds(10), cluster_.scheduler().now()));
 }
 
 void WorkerProcess::OnCoordinatorConnected() {
@@ -820,6 +828,7 @@ void WorkerProcess::On(const worker::ConnectShard& action) {
     self->Do(self->core_.OnShardBroken(shard, absl::UnavailableError("broken"),
                                        self->cluster_.scheduler().now()));
   };
+
   cluster_.network().Open(
       self, [self, address = action.address] { return self->cluster_.FindShard(address); },
       [](const StreamRef& stream) {
@@ -861,7 +870,7 @@ void WorkerProcess::On(const worker::SendFrame& action) {
   cluster_.TraceMessage(name(), static_cast<Member*>(stream->server.process.get())->name(),
                         action.header);
   cluster_.Record(action.header);
-  // What waits for memory on the shards is bounded by permits.
+  // Permits bound the updates that wait in the shards' memory.
   const bool update = action.header.has_push() && action.header.push().clock() != 0;
   if (update && permits_.count({Order(action.header.view()), action.header.push().clock()}) == 0) {
     cluster_.checker().Fail(
@@ -901,7 +910,7 @@ void WorkerProcess::On(const worker::ReadInitialTensor& action) {
 
 void WorkerProcess::On(const worker::StoreBlock& action) {
   Buffer& buffer = action.buffer == ComputeEngine::Buffer::kEvaluation ? evaluation_ : incoming_;
-  // The table's row, where it was wanted, comes as the whole block, which is less.
+  // A requested row arrives as a whole block, which is smaller than the row with its header.
   if (action.codec != v1::CODEC_ROWS) buffer[action.tensor] = FromCord(action.payload);
 }
 
@@ -931,7 +940,7 @@ void WorkerProcess::On(const worker::AdoptVersion& action) {
 
 void WorkerProcess::On(const worker::Compute& action) {
   if (cluster_.scenario().job.training().mode() == v1::SYNCHRONOUS) {
-    if (action.step != adopted_) cluster_.checker().Fail("a worker computes on another version");
+    if (action.step != adopted_) cluster_.checker().Fail("a worker computes on a wrong version");
     cluster_.checker().OnSynchronousCompute(core_.view().id(), action.step, action.positions,
                                             current_);
   }
@@ -1004,13 +1013,14 @@ void WorkerProcess::RunCompute() {
   Gradient(0, tag);
 }
 
-// Tensors come last to first, one by one.
+// Delivers the gradients one tensor at a time, from the last tensor to the first.
 void WorkerProcess::Gradient(size_t place, double tag) {
   if (place == current_.size()) return FinishJob();
   const worker::Compute compute = jobs_.front().compute;
   const auto tensor = static_cast<uint32_t>(current_.size() - 1 - place);
   const absl::Time now = cluster_.scheduler().now();
   ToyModel& model = cluster_.model();
+
   if (model.IsSilent(tensor)) {
     Do(core_.OnNoGradient(compute.id, tensor, now));
   } else {
@@ -1019,6 +1029,7 @@ void WorkerProcess::Gradient(size_t place, double tag) {
     Do(table ? core_.OnRowGradient(compute.id, tensor, {0}, std::move(gradient), now)
              : core_.OnGradient(compute.id, tensor, std::move(gradient), now));
   }
+
   if (!alive()) return;
   cluster_.scheduler().After(
       cluster_.random().Between(absl::Microseconds(20), absl::Microseconds(400)),
@@ -1035,7 +1046,7 @@ void WorkerProcess::FinishJob() {
   result.samples = job.compute.positions.size();
   result.loss_sum = 1;
   if (cluster_.scenario().job.training().max_batch_size() > 0) {
-    // As it says; how long it takes is chance.
+    // The reported time is deterministic; the simulated time is random.
     result.compute_time = absl::Milliseconds(1 + 2 * index_) * static_cast<double>(result.samples);
   }
   Do(core_.OnComputed(job.compute.id, result, cluster_.scheduler().now()));

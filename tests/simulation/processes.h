@@ -1,5 +1,5 @@
-// The shells of the simulated processes: on simulated time, they do what the real shells do with
-// threads, sockets and files.
+// The simulated processes around the cores. In simulated time, they do what the real programs do
+// with threads, sockets and files.
 #ifndef SLUICE_TESTS_SIMULATION_PROCESSES_H_
 #define SLUICE_TESTS_SIMULATION_PROCESSES_H_
 
@@ -54,7 +54,7 @@ class CoordinatorProcess : public Process {
   // SIGTERM.
   void Leave();
   v1::JobProgress Progress() const;
-  // A reader's call. The answers come after a while; an error is the last. The call's number.
+  // A reader's call; returns the call's number. Answers arrive later; an error is the last answer.
   using SnapshotAnswered = std::function<void(absl::StatusOr<v1::Snapshot>)>;
   uint64_t OpenSnapshot(const v1::OpenSnapshotRequest& request, SnapshotAnswered answered);
   void EndSnapshotCall(uint64_t call);
@@ -97,7 +97,7 @@ class Member : public Process {
   Member(Cluster* cluster, std::string name) : cluster_(*cluster), name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
-  // It sends arbitrary messages, so it is right that its streams are closed.
+  // A hostile process sends arbitrary messages, so shards may close its streams.
   bool hostile() const { return hostile_; }
 
  protected:
@@ -136,7 +136,7 @@ class ShardProcess : public Member {
   struct Peer {
     v1::ProcessId process;
     std::string address;
-    StreamRef stream;  // null: none, or not yet
+    StreamRef stream;  // null: not connected
     bool opening = false;
     bool ready = false;
     int tries = 0;
@@ -226,11 +226,11 @@ class WorkerProcess : public Member {
   const uint64_t incarnation_;
   worker::WorkerCore core_;
   std::map<uint64_t, StreamRef> shards_;
-  std::map<uint64_t, uint64_t> attempts_;  // of a connection, by shard: older ones do not count
+  std::map<uint64_t, uint64_t> attempts_;  // number of the newest connection, by shard
   Buffer current_, incoming_, evaluation_;
   uint64_t adopted_ = 0;
   std::set<std::pair<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>, uint64_t>>
-      permits_;  // given: view, clock
+      permits_;  // received: view, clock
   std::deque<Job> jobs_;
   bool working_ = false;
   Ticker ticker_;

@@ -24,6 +24,7 @@ void RandomMessage::Learn(const Message& message) {
     if (numbers_.size() < kMaxNumbers) numbers_.push_back(0);
     numbers_[next_++ % kMaxNumbers] = number;
   };
+
   for (const FieldDescriptor* field : fields) {
     const bool repeated = field->is_repeated();
     const int size = repeated ? reflection.FieldSize(message, field) : 1;
@@ -124,7 +125,7 @@ void RandomMessage::Invent(Message* message, int depth) {
       if (!random_.OneIn(6)) Set(message, field, depth);
       continue;
     }
-    // Now and then very many.
+    // Sometimes very many elements.
     const uint64_t count = random_.OneIn(40) && depth < 2 ? 400 : random_.Below(4);
     for (uint64_t j = 0; j < count; ++j) Add(message, field, depth);
   }
@@ -154,7 +155,8 @@ void RandomMessage::Change(Message* message) {
       Set(message, field, 0);
     }
   }
-  // And one that was not set.
+
+  // Sometimes sets one field that was not set.
   const google::protobuf::Descriptor& type = *message->GetDescriptor();
   if (type.field_count() == 0 || !random_.OneIn(8)) return;
   const FieldDescriptor* const field =

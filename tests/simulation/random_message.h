@@ -1,9 +1,9 @@
-// Messages with fields at random, within their types.
+// Messages with random fields, within their types.
 //
-// Intuition. A value that no process has ever sent is refused by the first comparison; a value that
-// another process has just sent gets further. So half of the numbers are from seen messages
-// (incarnations, versions, clocks, snapshots) or next to such a number; the others are small, at
-// the limits of their types, or arbitrary.
+// Intuition. The first comparison refuses a value that no process has ever sent; a value that
+// another process has just sent gets further. So half of the numbers are from recorded messages
+// (incarnations, versions, clocks, snapshots) or next to such a number. The other half are small,
+// at the limits of their types, or arbitrary.
 #ifndef SLUICE_TESTS_SIMULATION_RANDOM_MESSAGE_H_
 #define SLUICE_TESTS_SIMULATION_RANDOM_MESSAGE_H_
 
@@ -20,11 +20,11 @@ class RandomMessage {
  public:
   explicit RandomMessage(Random* random) : random_(*random) {}
 
-  // Remembers the message's numbers; of many, the newest.
+  // Remembers the message's numbers, up to kMaxNumbers, the newest.
   void Learn(const google::protobuf::Message& message);
-  // Gives some fields of the message, at any depth, other values.
+  // Changes the values of some fields of the message, at any depth.
   void Change(google::protobuf::Message* message);
-  // Fills the message. Of a oneof, one field is set.
+  // Fills the message. Sets one field of each oneof.
   void Invent(google::protobuf::Message* message, int depth = 0);
 
   uint64_t Number();

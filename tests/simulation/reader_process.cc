@@ -58,6 +58,7 @@ void ReaderProcess::Open(const v1::View::Shard& shard) {
         stream->on_frame = [self, stream](const v1::Header& header, const absl::Cord& payload) {
           self->OnFrame(stream, header, payload);
         };
+
         v1::Header header;
         v1::Hello& hello = *header.mutable_hello();
         hello.set_min_wire_version(1);
@@ -67,6 +68,7 @@ void ReaderProcess::Open(const v1::View::Shard& shard) {
         hello.mutable_sender()->set_index(self->index_);
         hello.mutable_sender()->set_incarnation(self->incarnation_);
         hello.set_shard_incarnation(shard.process().incarnation());
+
         v1::Header pull;
         pull.mutable_pull()->set_snapshot_id(self->snapshot_.snapshot_id());
         for (const v1::Header& frame : {header, pull}) {
@@ -101,7 +103,7 @@ void ReaderProcess::Take(const v1::Data& data, const absl::Cord& payload) {
 
 void ReaderProcess::Close() {
   if (!alive()) return;
-  // Its call ends with it, also when it is killed.
+  // The call ends when the reader ends.
   cluster_.scheduler().After(
       cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(5)),
       [asked = asked_, call = call_] {

@@ -1,5 +1,5 @@
-"""Every rule of the protocol has a deliberate bug that the simulator finds, or a unit test that fails
-without the rule: mutations.cc names the one or the other, and the unit test is there."""
+"""Every rule of the protocol has a mutation, a deliberate bug that the simulator finds, or a unit
+test that fails without the rule. mutations.cc names each of them, and the unit tests exist."""
 
 import glob
 import os
@@ -34,19 +34,19 @@ class Rules(unittest.TestCase):
         named = re.findall(r'//   (\w+)::(\w+):(?:\n//    )? (\w+)\.(\w+)\n', text)
         self.tests = {(role, rule): (suite, test) for role, rule, suite, test in named}
 
-    def test_each_has_a_mutation_or_a_unit_test_and_not_both(self):
+    def test_each_rule_has_either_a_mutation_or_a_unit_test(self):
         self.assertGreater(len(rules()), 40)
         self.assertEqual(self.mutated | set(self.tests), rules())
         self.assertEqual(self.mutated & set(self.tests), set())
 
-    def test_the_unit_tests_are_there(self):
+    def test_unit_tests_exist(self):
         there = set()
         for path in glob.glob(os.path.join(_ROOT, 'services/**/*_test.cc'), recursive=True):
             there.update(re.findall(r'TEST(?:_F)?\((\w+),\s*(\w+)\)', read(path)))
         self.assertTrue(self.tests)
         self.assertEqual(set(self.tests.values()) - there, set())
 
-    def test_the_protocol_page_counts_them(self):
+    def test_protocol_page_states_their_number(self):
         self.assertIn(f'({len(rules())} in all; the simulator detects {len(self.mutated)})',
                       ' '.join(read('docs/protocol.md').split()))
 

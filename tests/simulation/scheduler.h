@@ -43,7 +43,7 @@ class Scheduler {
   void After(absl::Duration delay, std::function<void()> event) {
     At(now_ + delay, std::move(event));
   }
-  // False: nothing is planned.
+  // False if no event is planned.
   bool RunOne() {
     if (queue_.empty()) return false;
     Event event = std::move(const_cast<Event&>(queue_.top()));
@@ -59,7 +59,7 @@ class Scheduler {
     absl::Time time;
     uint64_t number;
     std::function<void()> run;
-    // The priority queue has its largest first.
+    // A priority queue returns its largest element first.
     friend bool operator<(const Event& a, const Event& b) {
       return a.time != b.time ? a.time > b.time : a.number > b.number;
     }

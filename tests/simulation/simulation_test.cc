@@ -17,8 +17,8 @@ struct Mode {
 
 class SimulationTest : public testing::TestWithParam<Mode> {};
 
-TEST_P(SimulationTest, EveryJobFinishesExactlyWhateverDies) {
-  // What rows change lies in the workers' pulls alone.
+TEST_P(SimulationTest, EveryJobFinishesExactlyDespiteFaults) {
+  // Rows change only the workers' pulls, so fewer seeds suffice.
   const uint64_t seeds = GetParam().options.rows ? 100 : 300;
   uint64_t faults = 0;
   uint64_t views = 0;
@@ -43,14 +43,15 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyWhateverDies) {
   EXPECT_EQ(sums > seeds, GetParam().options.all_reduce) << sums;
   EXPECT_EQ(broken_sums > seeds / 10, GetParam().options.all_reduce) << broken_sums;
   EXPECT_EQ(larger_updates > 0, GetParam().options.batches_by_speed) << larger_updates;
-  // The schedules are worth their while.
+  // The scenarios contained enough faults.
   EXPECT_GT(faults, 2 * seeds);
   EXPECT_GT(views, 2 * seeds);
   EXPECT_GT(attempts, seeds + seeds / 10);
 }
 
-// The first two: a job's last version was taken for committed while a partition was a step behind.
-TEST(SeedTest, SeedsThatOnceFailed) {
+// Regression of the first two: the last version was treated as committed while a partition was one
+// step behind.
+TEST(SeedTest, FinishesSeedsThatOnceFailed) {
   const std::vector<std::pair<uint64_t, ScenarioOptions>> seeds = {
       {4446, {v1::SYNCHRONOUS, false}},
       {6762, {v1::SYNCHRONOUS, true}},
@@ -62,21 +63,23 @@ TEST(SeedTest, SeedsThatOnceFailed) {
   }
 }
 
-// Two coordinators in a row took the same term, and the shards dropped the second one for good.
-TEST(SeedTest, ALargeSeedThatOnceFailed) {
+// Regression: two successive coordinators took the same term, and the shards dropped the second one
+// for good.
+TEST(SeedTest, FinishesLargeSeedThatOnceFailed) {
   Scenario scenario = MakeScenario(170, {v1::SYNCHRONOUS, true});
   MakeLarge(&scenario);
   EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
 }
 
-// An Install applied the updates of four workers at once; the checker knew of three at most.
-TEST(SeedTest, ASeedWithALiarThatOnceFailed) {
+// Regression of the checker: an Install applied the updates of four workers at once, and the
+// checker expected at most three.
+TEST(SeedTest, FinishesSeedWithLiarThatOnceFailed) {
   Scenario scenario = MakeScenario(830, {v1::BOUNDED_STALENESS, false});
   scenario.liars = 1;
   EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
 }
 
-TEST_P(SimulationTest, OneSeedIsOneHistory) {
+TEST_P(SimulationTest, OneSeedGivesOneHistory) {
   for (uint64_t seed : {3, 8, 21}) {
     const Scenario scenario = MakeScenario(seed, GetParam().options);
     const Outcome first = Cluster(scenario, Cluster::Tracing::kNone).Run();

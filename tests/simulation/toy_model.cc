@@ -67,7 +67,7 @@ double ToyModel::Contribution(uint64_t position, uint32_t tensor) const {
 }
 
 double ToyModel::Real(uint64_t position, uint32_t tensor) const {
-  // Of very different sizes.
+  // Numbers of very different magnitudes.
   const uint64_t bits = SplitMix64At(SplitMix64At(seed_ + 2, position), tensor);
   return static_cast<double>(bits >> 12) / static_cast<double>(uint64_t{1} << (bits % 40)) / 3;
 }

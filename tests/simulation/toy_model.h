@@ -1,17 +1,18 @@
 // A model whose training can be predicted exactly.
 //
-// Intuition. Every sample contributes a random integer of its own to each tensor, and the optimizer
-// adds. So the sum shows how often each sample was applied: a missing or repeated one changes it. A
-// tensor has three elements (float64):
+// Intuition. Every sample contributes its own random integer to each tensor, and the optimizer
+// adds. So the sum shows how often each sample was applied: a missing or repeated sample changes
+// it. A tensor has three elements (float64):
 //
-//   0  sum   initial value + the integers of all samples applied: known for every version
-//   1  tag   every computation contributes a random integer, so that two closings of the same step
-//            differ: a mixture of two histories shows
+//   0  sum   initial value + the integers of all applied samples: known for every version
+//   1  tag   every computation contributes a random integer, so two closes of the same step differ:
+//            a mixture of two histories shows
 //   2  real  numbers whose sum depends on the order of addition: a violation of BitExact shows
 //
 // With `rows`, every second tensor is a table of one row, which only some samples name.
 //
-// The last tensor never has a gradient and must never change, if there are more than three.
+// If there are more than three tensors, the last one is silent: it never has a gradient and must
+// never change.
 #ifndef SLUICE_TESTS_SIMULATION_TOY_MODEL_H_
 #define SLUICE_TESTS_SIMULATION_TOY_MODEL_H_
 
@@ -53,10 +54,10 @@ class ToyModel {
   // The integer of a position of the job's sample sequence.
   double Contribution(uint64_t position, uint32_t tensor) const;
   double SumOf(const PositionRange& positions, uint32_t tensor) const;
-  // Of one computation, whose tag is given.
+  // The gradient of one computation, with its tag.
   Elements3 Gradient(const PositionRange& positions, uint32_t tensor, double tag) const;
 
-  // Synchronous: elements 0 and (BitExact) 2 of a version.
+  // Synchronous: elements 0 and 2 (BitExact) of a version.
   double ExpectedSum(uint64_t version, uint32_t tensor);
   double ExpectedReal(uint64_t version, uint32_t tensor);
 

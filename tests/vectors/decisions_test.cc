@@ -1,5 +1,5 @@
-// The worker's core does, event for event, what decisions.json says. The same file is read by the
-// tests of the Python package: the two cores are held to each other.
+// The worker's core does, event for event, what decisions.json describes. The tests of the Python
+// package read the same file, so both cores make the same decisions.
 
 #include <gtest/gtest.h>
 
@@ -88,7 +88,7 @@ Json Describe(const CancelCompute& a) { return Json::array({"CancelCompute", a.i
 Json Describe(const EvaluateSamples& a) {
   return {"EvaluateSamples", a.id, Name(a.buffer), a.samples.begin, a.samples.end};
 }
-// Python workers leave sums to the shards.
+// Python workers do not sum gradients among themselves.
 Json Describe(const JoinGroup&) { return Json::array({"JoinGroup"}); }
 Json Describe(const LeaveGroup&) { return Json::array({"LeaveGroup"}); }
 Json Describe(const ReduceGradients&) { return Json::array({"ReduceGradients"}); }
@@ -158,7 +158,7 @@ WorkerActions Replay(WorkerCore& core, const Json& event) {
   return core.OnTick(now);
 }
 
-TEST(DecisionVectorsTest, TheCoreDoesWhatEveryLifeInTheFileSays) {
+TEST(DecisionVectorsTest, TheCoreDecidesAsInEveryCaseOfTheFile) {
   std::ifstream file("tests/vectors/decisions.json");
   const Json lives = Json::parse(file);
   ASSERT_GE(lives.size(), 5u);

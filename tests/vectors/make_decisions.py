@@ -1,10 +1,11 @@
-"""Makes decisions.json: lives of a worker in a small random world, and what it does in each.
+"""Makes decisions.json: runs of a worker in a small random world, and its actions.
 
     PYTHONPATH=python python3 tests/vectors/make_decisions.py tests/vectors/decisions.json
 
-The world (two shards, a coordinator, a compute thread) loses streams, repeats and reorders what it
-may, and changes views. What is written down is every event that the worker saw and every action
-that followed. The cores in C++ and in Python are both held to it, so they are held to each other.
+The world (two shards, a coordinator, a compute thread) loses streams, repeats and reorders messages
+as far as the protocol allows, and changes views. The file contains every event of the worker and
+every action that followed. The tests compare both cores, C++ and Python, with it, and so with each
+other.
 """
 
 import json
@@ -28,11 +29,11 @@ _PARTITIONS = 2
 
 
 def describe(action):
-    """[name, fields...]; messages and payloads as the hexadecimal of their bytes."""
+    """[name, fields...]; messages and payloads as hexadecimal bytes."""
     entry = [type(action).__name__]
     for field, value in vars(action).items():
         if field == 'code':
-            continue  # Python's own
+            continue  # a field that only the Python core has
         if field in ('pieces', 'payload'):
             pieces = value if field == 'pieces' else [value]
             entry.append(b''.join(bytes(piece) for piece in pieces).hex())
@@ -89,9 +90,9 @@ class World:
         self.requests = []  # (shard, header) that shards have not answered
         self.version = 3
         self.lease_from = 0
-        self.batch_sizes = batch_sizes  # of which the coordinator names one now and then
+        self.batch_sizes = batch_sizes  # the coordinator sometimes assigns one of them
 
-    # ---- events; each is written down with what follows
+    # ---- events; each is recorded with the actions that follow
 
     def event(self, kind, entry=None, **arguments):
         entry = {'event': kind, 'at': self.now, **(entry or {})}
@@ -210,7 +211,7 @@ class World:
         self.event('shard_broken', {'shard': shard}, shard=shard)
 
     def sent(self):
-        """What was given so far went out between the last event and this one."""
+        """All data given to the streams so far was sent between the last event and this one."""
         at = self.now - 0.125
         self.core.on_sent(at)
         self.life['events'].append({'event': 'sent', 'at': at, 'actions': []})
@@ -260,7 +261,7 @@ class World:
     def answer_push(self, shard, push):
         if self.job.training.mode == wire.SYNCHRONOUS:
             if push.pull_next and push.complete:
-                # The worker may be left out of this step and some more.
+                # This step, and some more, may close without the worker.
                 drops = self.job.training.stragglers.policy == self.job.training.stragglers.DROP
                 ahead = self.random.choice((0, 0, 0, 1, 3)) if drops else 0
                 self.send_data(shard, list(push.complete), push.step + 1 + ahead)
@@ -318,7 +319,7 @@ class World:
                                  'correct': 2.0, 'data_seconds': 0.0, 'compute_seconds': 0.0},
                    compute=work.id, result=core_lib.ComputeResult(samples, 0.25, 2.0))
 
-    # ---- a life
+    # ---- a run
 
     def live(self, turns):
         for turn in range(turns):
@@ -349,7 +350,7 @@ class World:
 
 
 def lives():
-    init = World('an initialization, asked twice', 1, wire.SYNCHRONOUS)
+    init = World('an initialization, requested twice', 1, wire.SYNCHRONOUS)
     init.begin()
     init.initialize(1)
     init.initialize(2)
@@ -380,14 +381,14 @@ def lives():
                 'mode': wire.ASYNCHRONOUS, 'batch_sizes': (0, 1, 3, 7)}),
             ('asynchronous, one shard', 6, {'mode': wire.ASYNCHRONOUS, 'shards': 1}),
             ('bounded staleness', 7, {'mode': wire.BOUNDED_STALENESS}),
-            ('asynchronous, a shard that holds nothing', 11, {
+            ('asynchronous, a shard without partitions', 11, {
                 'mode': wire.ASYNCHRONOUS, 'shards': 3})):
         world = World(name, seed, **options)
         world.begin()
         world.change_view(0)
         life = world.live(31)
         yield life
-    late = World('BitExact, computations that end after the view has changed', 17,
+    late = World('BitExact, computations that end after a view change', 17,
                  wire.SYNCHRONOUS, bit_exact=True)
     late.begin()
     late.change_view(0, ranges=[(0, 4), (4, _MICROBATCHES)])
@@ -418,7 +419,7 @@ def lives():
     finish.live(10)
     finish.tell(finish=wire.Finish(succeeded=False, reason='a reason'))
     yield finish.life
-    suspended = World('a view of nobody, and the end', 12, wire.SYNCHRONOUS)
+    suspended = World('an empty view, and the end', 12, wire.SYNCHRONOUS)
     suspended.begin()
     suspended.change_view(0)
     suspended.live(10)

@@ -88,7 +88,7 @@ _SPECIAL = [v for v in _INTERESTING if abs(v) < 1e38]
 
 
 def lossy():
-    """Of each lossy codec: numbers as they come, ties, groups that are cut, nothing, no numbers."""
+    """For each lossy codec: random numbers, ties, incomplete groups, no elements, NaN and infinity."""
     numbers = np.random.default_rng(5)
     blocks = [[], [0.0], [-0.0, 0.0], [1.0, -1.0, 1.0, -1.0, 1.0], _SPECIAL,
               (numbers.normal(size=530) * 1e-2).tolist(), numbers.normal(size=40).tolist(),
@@ -103,7 +103,7 @@ def lossy():
                 encoded = codec.encode(which, dtype, values, made).tobytes()
                 decoded = np.empty_like(values)
                 codec.decode_into(which, dtype, encoded, decoded)
-                # Any NaN will do.
+                # Any NaN is accepted.
                 decoded[np.isnan(decoded)] = np.nan
                 yield {'codec': which, 'dtype': dtype, 'fraction': made.fraction,
                        'threshold': made.threshold, 'values': values.tobytes().hex(),
@@ -111,7 +111,7 @@ def lossy():
 
 
 def feedback():
-    """Gradients of one block, step by step, and what is pushed of them."""
+    """Gradients of one block, step by step, and the encoded gradients that are pushed."""
     numbers = np.random.default_rng(6)
     for which in (wire.CODEC_FLOAT16, wire.CODEC_BFLOAT16, wire.CODEC_TOP_K, wire.CODEC_INT8,
                   wire.CODEC_ONE_BIT, wire.CODEC_SIGN_THRESHOLD):
@@ -127,7 +127,7 @@ def feedback():
                 if step == 3:
                     gradient[4] = np.inf
                 payload = made.encode((0, 4), 0, dtype, gradient)
-                if step == 2:  # a view change takes the step back
+                if step == 2:  # a view change withdraws the step
                     made.rollback()
                 else:
                     made.commit()
@@ -197,24 +197,24 @@ def malformed():
     yield '0a05'          # a header that ends early
     yield '0a00120101'    # a payload without blocks
     yield '0a000a00'      # two headers
-    yield '08ff'          # a header that is a number, cut off
-    yield '0800'          # ... and whole
+    yield '08ff'          # a header of type integer, incomplete
+    yield '0800'          # ... and complete
     yield '00'            # the tag 0
-    yield '0a0101'        # a header that is none
+    yield '0a0101'        # an invalid header
     yield '1affffffffffffffffff7f'  # a length of more than 64 bits
     yield '1a021a00'      # a batch in a batch
-    yield '1a000a00'      # a batch beside a header
-    yield '1a021200' + '1a0312016a'  # a batch with a payload that belongs to no block
-    yield '1a00' * 257    # more frames than are taken
-    yield '1800'          # a batch that is a number
-    yield '22021001'      # a payload in memory that was not agreed on
-    yield '2200'          # ... at no place
-    yield '2202100122021001'  # ... at two
-    yield '12016122021001'    # ... and beside the frame
+    yield '1a000a00'      # a batch in addition to a header
+    yield '1a021200' + '1a0312016a'  # a batch with a payload without a block
+    yield '1a00' * 257    # more frames than allowed
+    yield '1800'          # a batch of type integer
+    yield '22021001'      # a payload in memory that is not shared
+    yield '2200'          # ... without a place
+    yield '2202100122021001'  # ... at two places
+    yield '12016122021001'    # ... in addition to one in the frame
     yield '220510818080' + '01'  # ... that is too large
-    yield '1a0022021001'  # ... beside a batch
-    yield '2000'          # a place that is a number
-    yield '2201ff'        # a place that is none
+    yield '1a0022021001'  # ... in addition to a batch
+    yield '2000'          # a place of type integer
+    yield '2201ff'        # an invalid place
 
 
 def main(path):

@@ -1,4 +1,4 @@
-// C++ computes what values.json says. The same file is read by the tests of the Python package.
+// C++ computes the values of values.json. The tests of the Python package read the same file.
 
 #include <gtest/gtest.h>
 
@@ -38,14 +38,14 @@ Json Section(const std::string& name) {
   return rows;
 }
 
-// Whatever its elements are, aligned.
+// The bytes in memory that is aligned for any type of element.
 std::vector<uint64_t> Aligned(const std::string& bytes) {
   std::vector<uint64_t> memory(bytes.size() / 8 + 1);
   std::memcpy(memory.data(), bytes.data(), bytes.size());
   return memory;
 }
 
-TEST(ValueVectorsTest, SamplesStandWhereTheFileSays) {
+TEST(ValueVectorsTest, SamplesHaveTheOrderOfTheFile) {
   for (const Json& row : Section("orders")) {
     const auto order = SampleOrder::Create(
         {.samples = row.at("samples"), .seed = row.at("seed"), .shuffle = row.at("shuffle")});
@@ -56,7 +56,7 @@ TEST(ValueVectorsTest, SamplesStandWhereTheFileSays) {
   }
 }
 
-TEST(ValueVectorsTest, StepsAreCutAsTheFileSays) {
+TEST(ValueVectorsTest, StepsAreDividedAsInTheFile) {
   for (const Json& row : Section("plans")) {
     const auto plan = StepSchedule::Create({.samples = row.at("samples"),
                                             .global_batch_size = row.at("batch"),
@@ -73,7 +73,7 @@ TEST(ValueVectorsTest, StepsAreCutAsTheFileSays) {
   }
 }
 
-TEST(ValueVectorsTest, TensorsAreCutAndDealtAsTheFileSays) {
+TEST(ValueVectorsTest, TensorsAreDividedAndAssignedAsInTheFile) {
   for (const Json& row : Section("layouts")) {
     v1::TensorTable table;
     ASSERT_TRUE(table.ParseFromString(Bytes(row.at("table"))));
@@ -102,7 +102,7 @@ TEST(ValueVectorsTest, MaximalSubtreesAreThoseOfTheFile) {
   }
 }
 
-TEST(ValueVectorsTest, CodecsRoundAsTheFileSays) {
+TEST(ValueVectorsTest, CodecsRoundAsInTheFile) {
   for (const Json& row : Section("codecs")) {
     const auto dtype = static_cast<v1::DataType>(row.at("dtype").get<int>());
     const auto codec = FindCodec(static_cast<v1::Codec>(row.at("codec").get<int>()));
@@ -130,7 +130,7 @@ std::unique_ptr<const Codec> MakeCodecOf(const Json& row) {
   return *std::move(codec);
 }
 
-// The numbers that these bytes are; every NaN is one.
+// The numbers that these bytes encode; every NaN is replaced by the same number.
 std::vector<double> Numbers(v1::DataType dtype, const std::string& bytes) {
   const std::vector<uint64_t> memory = Aligned(bytes);
   const ConstElements elements(dtype, memory.data(), bytes.size() / ElementBytes(dtype));
@@ -143,7 +143,7 @@ std::vector<double> Numbers(v1::DataType dtype, const std::string& bytes) {
   return numbers;
 }
 
-TEST(ValueVectorsTest, LossyCodecsMakeTheBytesOfTheFile) {
+TEST(ValueVectorsTest, LossyCodecsProduceTheBytesOfTheFile) {
   for (const Json& row : Section("lossy")) {
     const auto dtype = static_cast<v1::DataType>(row.at("dtype").get<int>());
     const auto codec = MakeCodecOf(row);
@@ -162,7 +162,7 @@ TEST(ValueVectorsTest, LossyCodecsMakeTheBytesOfTheFile) {
   }
 }
 
-TEST(ValueVectorsTest, WhatIsLeftOutComesBackAsTheFileSays) {
+TEST(ValueVectorsTest, ResidualsAreThoseOfTheFile) {
   for (const Json& row : Section("feedback")) {
     v1::TrainingSpec training;
     training.set_push_codec(static_cast<v1::Codec>(row.at("codec").get<int>()));
@@ -191,7 +191,7 @@ TEST(ValueVectorsTest, WhatIsLeftOutComesBackAsTheFileSays) {
   }
 }
 
-TEST(ValueVectorsTest, GradientsAddUpToTheBitsOfTheFile) {
+TEST(ValueVectorsTest, GradientSumsHaveTheBitsOfTheFile) {
   for (const Json& row : Section("sums")) {
     const auto sum =
         worker::AddGradients(static_cast<v1::DataType>(row.at("dtype").get<int>()),
@@ -224,7 +224,7 @@ TEST(ValueVectorsTest, FramesHaveTheBytesOfTheFile) {
   }
 }
 
-TEST(ValueVectorsTest, BatchesHoldTheFramesOfTheFile) {
+TEST(ValueVectorsTest, BatchesContainTheFramesOfTheFile) {
   for (const Json& row : Section("batches")) {
     std::string message;
     for (const Json& frame : row.at("frames")) {
@@ -241,7 +241,7 @@ TEST(ValueVectorsTest, BatchesHoldTheFramesOfTheFile) {
   }
 }
 
-// Each place holds zeros.
+// Shared memory that is zero everywhere. Records the last place that was taken.
 class ZerosEverywhere final : public SharedPayloads {
  public:
   absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) override {
@@ -252,7 +252,7 @@ class ZerosEverywhere final : public SharedPayloads {
   v1::SharedPayload taken;
 };
 
-TEST(ValueVectorsTest, FramesNameThePlacesOfTheFile) {
+TEST(ValueVectorsTest, FramesReferToMemoryAsInTheFile) {
   for (const Json& row : Section("shared")) {
     v1::Header header;
     ASSERT_TRUE(header.ParseFromString(Bytes(row.at("header"))));
@@ -269,7 +269,7 @@ TEST(ValueVectorsTest, FramesNameThePlacesOfTheFile) {
   }
 }
 
-TEST(ValueVectorsTest, WhatIsNoFrameIsRefused) {
+TEST(ValueVectorsTest, RejectsInvalidFrames) {
   for (const Json& row : Section("malformed")) {
     EXPECT_FALSE(DecodeFrames(absl::Cord(Bytes(row))).ok()) << row;
   }

@@ -1,7 +1,6 @@
 """Trains a tiny job through the API server, as `helm test` does; runs in a pod.
 
-Exits with 0 when the job has Succeeded, and removes it in any case but a failure, whose job is left
-to be looked at.
+Exits with 0 when the job has Succeeded, and deletes it. A failed job is kept for inspection.
 """
 
 import json
@@ -40,12 +39,12 @@ def condition(job, name):
 
 
 def wait(path, deadline, interval):
-    """The job's end: 0 and a line, or 1 and the reason."""
+    """Waits for the job's outcome and prints its progress. Returns 0 if it succeeded, else 1, and prints why."""
     shown, job = '', {}
     while time.monotonic() < deadline:
         try:
             job = request('GET', path)
-        except OSError as error:  # the API server may be away for a moment
+        except OSError as error:  # the API server may be unavailable for a moment
             print(f'waiting: {error}', flush=True)
         status = job.get('status', {})
         line = f'{status.get("summary", "not seen yet")}, step {status.get("training", {}).get("step", 0)}'
@@ -59,7 +58,7 @@ def wait(path, deadline, interval):
             print(f'failed: {failed.get("reason")}: {failed.get("message")}', flush=True)
             return 1
         time.sleep(interval)
-    print('the job has not ended in time; its conditions:', flush=True)
+    print('the job did not end in time; its conditions:', flush=True)
     print(json.dumps(job.get('status', {}).get('conditions', []), indent=1), flush=True)
     return 1
 
@@ -70,7 +69,7 @@ def main():
     path = f'{jobs}/{job["metadata"]["name"]}'
     deadline = time.monotonic() + float(os.environ['TIMEOUT_SECONDS'])
     interval = float(os.environ.get('INTERVAL_SECONDS', '1'))
-    try:  # of an earlier test
+    try:  # a job of an earlier test
         request('DELETE', path + '?propagationPolicy=Foreground')
     except urllib.error.HTTPError as error:
         if error.code != 404:
@@ -83,7 +82,7 @@ def main():
             if error.code != 409 or time.monotonic() > deadline:
                 print(error.read().decode(errors='replace'), flush=True)
                 return 1
-            time.sleep(interval)  # the earlier one is on its way out
+            time.sleep(interval)  # the earlier job is still being deleted
     code = wait(path, deadline, interval)
     if code == 0:
         request('DELETE', path + '?propagationPolicy=Background')

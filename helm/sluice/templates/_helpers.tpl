@@ -1,4 +1,4 @@
-{{/* Names are the release's; "sluice" in it is not said twice. */}}
+{{/* The release's name; "-sluice" is appended if it does not contain "sluice". */}}
 {{- define "sluice.name" -}}
 {{- if contains "sluice" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}
 {{- else }}{{ printf "%s-sluice" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
@@ -26,7 +26,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "sluice.serviceAccount" -}}
 {{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "sluice.name" .) }}
-{{- else }}{{ required "serviceAccount.name is needed where serviceAccount.create is false: the operator's rights are bound to it" .Values.serviceAccount.name }}{{ end }}
+{{- else }}{{ required "serviceAccount.name is required if serviceAccount.create is false: the operator's roles are bound to it" .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
 {{/* (list . "operator"): registry/name:tag, or registry/name@digest */}}
@@ -37,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with index ($image.digests | default dict) (index . 1) }}@{{ . }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{/* What operator/rbac.yaml says, in namespaces of jobs or at the lease. */}}
+{{/* (list TEXT PART): the rules of a part of files/rbac.yaml: jobs or leader. */}}
 {{- define "sluice.rules" -}}
 {{- $rules := index . 0 | fromYaml }}
 {{- toYaml (index $rules (index . 1)) }}

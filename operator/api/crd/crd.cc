@@ -172,12 +172,12 @@ Json Columns() {
           Column("Metric", "string", "The last evaluation.", ".status.training.metric"),
           Column("PS", "integer", "Shards that serve.", ".status.parameterServer.readyReplicas"),
           Column("Workers", "integer", "Workers that train.", ".status.worker.readyReplicas"),
-          Column("Restarts", "integer", "Pods re-created.", ".status.restarts.total"),
+          Column("Restarts", "integer", "Re-created pods.", ".status.restarts.total"),
           Column("Steps", "integer", "Steps at the end.", ".status.training.totalSteps", 1),
           Column("Loss", "number", "Mean loss of recent steps.", ".status.training.loss", 1),
-          Column("Samples/s", "number", "Samples applied in a second.",
+          Column("Samples/s", "number", "Samples applied per second.",
                  ".status.training.samplesPerSecond", 1),
-          Column("Attempt", "integer", "One more than the restorations.", ".status.attempt", 1),
+          Column("Attempt", "integer", "Number of restorations, plus one.", ".status.attempt", 1),
           Column("Checkpoint", "integer", "Step of the newest checkpoint.",
                  ".status.checkpoint.step", 1),
           Column("Age", "date", "", ".metadata.creationTimestamp")};
@@ -201,9 +201,8 @@ std::vector<FixedField> FixedFields() {
     }
     fixed.push_back(
         {field.path.substr(0, dot), name, std::move(cel),
-         absl::StrCat(
-             "`", name,
-             "` is fixed for the life of a job; for another, make a job of another name")});
+         absl::StrCat("`", name,
+                      "` is fixed for the life of a job; create a job with another name instead")});
   }
   return fixed;
 }

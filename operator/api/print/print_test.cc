@@ -400,7 +400,7 @@ TEST(ReferenceMarkdown, HasEveryFieldAndEveryRule) {
 TEST(ReferenceMarkdown, MarksClusterOnlyFields) {
   const std::string text = ReferenceMarkdown();
   EXPECT_THAT(text, HasSubstr("| `progressDeadlineSeconds` | integer |  | *Clusters only.* A job"));
-  EXPECT_THAT(text, HasSubstr("## spec.failurePolicy\n\n*Clusters only.* What the end"));
+  EXPECT_THAT(text, HasSubstr("## spec.failurePolicy\n\n*Clusters only.* Exceptions"));
   EXPECT_THAT(text, HasSubstr("| `steps` | integer |  | Train for"));
 }
 
@@ -410,8 +410,8 @@ VERSION:  sluice.dev/v1alpha1
 FIELD:    spec.training.steps <integer>
 
 DESCRIPTION:
-  Train for so many steps (updates, where the mode is not Synchronous). This or
-  `epochs`.
+  Train for this many steps (in other modes than Synchronous: updates). Either
+  this or `epochs`.
 
 ALLOWED:
   at least 1

@@ -57,14 +57,12 @@ void AppendSection(const SchemaNode& node, std::string* out) {
 }  // namespace
 
 std::string ReferenceMarkdown() {
-  std::string text = absl::StrCat(
-      "# TrainingJob (", kApiVersion, ")\n\n",
-      "All fields of a manifest, made from the table that checks it. Relative paths are relative "
-      "to "
-      "the manifest's directory; `~` and variables of the environment are not expanded. Times are "
-      "in "
-      "seconds. *Clusters only* marks what means something on clusters alone, with all below it: "
-      "`sluice run` sets it aside.\n\n");
+  std::string text =
+      absl::StrCat("# TrainingJob (", kApiVersion, ")\n\n",
+                   "All fields of a manifest, generated from the table that validates it. Relative "
+                   "paths are relative to the manifest's directory; `~` and environment variables "
+                   "are not expanded. Times are in seconds. *Clusters only* marks a field that "
+                   "only clusters use, with all fields in it: `sluice run` ignores it.\n\n");
   AppendSection(Schema(), &text);
   return text;
 }

@@ -144,7 +144,7 @@ std::string CsvSection(const TemplateOptions& options) {
            "the column to predict"),
       IsRegression(options.model) ? Line("      regression: true", "it is a number, not a class")
                                   : "",
-      Line("      standardize: true", "numbers get mean 0 and standard deviation 1"),
+      Line("      standardize: true", "scales numbers to mean 0 and standard deviation 1"),
       ColumnLines(options),
       "    # evaluation:\n"
       "    #   source: {path: test.csv}\n"
@@ -155,8 +155,8 @@ std::string TextSection(const TemplateOptions& options) {
   return absl::StrCat(
       "  data:\n    format: Text\n    source:\n",
       Line(absl::StrCat("      path: ", YamlString(options.data)), "relative to this file"),
-      "    text:\n", Line("      sequenceLength: 35", "words of a sample"),
-      Line("      vocabularySize: 10000", "the most frequent words; the others are one"),
+      "    text:\n", Line("      sequenceLength: 35", "words per sample"),
+      Line("      vocabularySize: 10000", "the most frequent words; all others become one"),
       "    # evaluation:\n"
       "    #   source: {path: test.txt}\n"
       "    #   intervalSteps: 200\n");
@@ -166,13 +166,13 @@ std::string SyntheticSection(const TemplateOptions& options) {
   const bool words = IsLanguageModel(options.model);
   if (IsRegression(options.model)) {
     return absl::StrCat(
-        "  data:\n", Line("    format: Synthetic", "made up; for a table with numbers: CSV"),
+        "  data:\n", Line("    format: Synthetic", "generated; for a table with numbers: CSV"),
         "    synthetic: {samples: 10000, shape: [10], classes: 0}\n",
         Line("    evaluation:", "on more such samples"), "      intervalSteps: 200\n");
   }
   return absl::StrCat("  data:\n",
                       Line("    format: Synthetic", words ? "random words; for real ones: Text"
-                                                          : "made up; others: IDX, CSV, Text"),
+                                                          : "generated; others: IDX, CSV, Text"),
                       words ? "    synthetic: {samples: 10000, shape: [35], vocabulary: 10000}\n"
                             : "    synthetic: {samples: 10000, shape: [1, 28, 28], classes: 10}\n",
                       Line("    evaluation:", "on more such samples"),
@@ -182,7 +182,7 @@ std::string SyntheticSection(const TemplateOptions& options) {
 std::string DataSection(const TemplateOptions& options) {
   if (options.model == "additive") {
     return "  data:\n" +
-           Line("    format: Synthetic", "this model takes none: samples are counted");
+           Line("    format: Synthetic", "this model uses no data: samples are only counted");
   }
   if (IsCsv(options.data)) return CsvSection(options);
   if (options.data == "synthetic") return SyntheticSection(options);

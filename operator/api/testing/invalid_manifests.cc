@@ -80,7 +80,7 @@ void AddShapeCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("missing_kind", "kind: TrainingJob\n", "",
                           "1:1: kind: is required, but missing; e.g. `kind: TrainingJob`", true));
   cases->push_back({"second_document", absl::StrCat(kValid, "---\n", kValid),
-                    "21:1: a second TrainingJob begins here; put it in a file of its own", true});
+                    "21:1: a second TrainingJob begins here; put it in a separate file", true});
   cases->push_back({"other_document", absl::StrCat(kValid, "---\nkind: Secret\n"),
                     "21:1: kind: must be TrainingJob, not \"Secret\"", true});
 }
@@ -212,11 +212,11 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
                           "16:5: spec.training.epochs: give `steps` or `epochs`, not both"));
   cases->push_back(Change("large_microbatch", "steps: 100", "steps: 100\n    microbatchSize: 65",
                           "16:5: spec.training.microbatchSize: `microbatchSize` must be at most "
-                          "`globalBatchSize` (64 where it is unset)"));
+                          "`globalBatchSize` (default 64)"));
   cases->push_back(Change("uneven_bit_exact", "steps: 100",
                           "steps: 100\n    determinism: BitExact\n    globalBatchSize: 100",
                           "16:5: spec.training.determinism: BitExact needs `globalBatchSize` to be "
-                          "`microbatchSize` times a power of two, at most 65536 (where "
+                          "`microbatchSize` times a power of two, at most 65536 (if "
                           "`microbatchSize` is unset: a multiple of 16, or a power of two)"));
   cases->push_back(Change("asynchronous_bit_exact", "steps: 100",
                           "steps: 100\n    determinism: BitExact\n    mode: Asynchronous",
@@ -249,13 +249,13 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
                           "`intervalSteps` or `intervalSeconds`"));
   cases->push_back(Change("more_shards_than_partitions", "  parameterServer:\n    replicas: 1",
                           "  parameterServer:\n    replicas: 8\n    partitions: 4",
-                          "18:5: spec.parameterServer.partitions: each shard needs a partition of "
-                          "its own: `partitions` (default 64) must be at least `replicas`"));
+                          "18:5: spec.parameterServer.partitions: each shard needs at least one "
+                          "partition: `partitions` (default 64) must be at least `replicas`"));
   cases->push_back(Change("more_shards_than_default_partitions",
                           "  parameterServer:\n    replicas: 1",
                           "  parameterServer:\n    replicas: 100",
-                          "16:3: spec.parameterServer.partitions: each shard needs a partition of "
-                          "its own: `partitions` (default 64) must be at least `replicas`"));
+                          "16:3: spec.parameterServer.partitions: each shard needs at least one "
+                          "partition: `partitions` (default 64) must be at least `replicas`"));
   cases->push_back(Change("two_checkpoint_intervals", "  worker:",
                           "  checkpoint: {intervalSteps: 10, intervalSeconds: 60}\n  worker:",
                           "18:35: spec.checkpoint.intervalSeconds: at most one of `intervalSteps` "
@@ -265,8 +265,8 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
                           "torch.jit.save wrote"));
   cases->push_back(
       Change("rare_heartbeats", "  worker:", "  timeouts: {heartbeatSeconds: 4}\n  worker:",
-             "18:14: spec.timeouts.heartbeatSeconds: `heartbeatSeconds` must be at "
-             "most half of `heartbeatTimeoutSeconds`, or every process would seem lost"));
+             "18:14: spec.timeouts.heartbeatSeconds: `heartbeatSeconds` must be at most half of "
+             "`heartbeatTimeoutSeconds`, otherwise every process would seem lost"));
 }
 
 }  // namespace

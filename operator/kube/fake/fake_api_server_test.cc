@@ -54,7 +54,7 @@ class FakeApiServerTest : public ::testing::Test {
   HttpClient client_{&server_, Options()};
 };
 
-TEST_F(FakeApiServerTest, GenerationCountsChangesOfTheSpecAlone) {
+TEST_F(FakeApiServerTest, GenerationCountsOnlyChangesOfTheSpec) {
   Json widget = Named("a");
   widget["spec"]["replicas"] = 1;
   widget["status"]["phase"] = "ignored";

@@ -85,6 +85,7 @@ class AsynchronousWorker:
         self._pull_sent = set()
         self._counted = None
         self._times = times_lib.StepTimes()
+
         same_attempt = old is not None and old.id.attempt == self._context.view.id.attempt
         if not same_attempt or not self._context.member:
             # Restored: leases and computed gradients belong to another history.
@@ -97,6 +98,7 @@ class AsynchronousWorker:
             self._update = None
             self._lease = (0, 0)
             self._fresh = False
+
         if self._update is not None:
             self._update.begin_in_view()
             if self._update.computing is None:
@@ -137,6 +139,7 @@ class AsynchronousWorker:
             return
         arbiter = self._context.ready_link(self._context.arbiter())
         has_lease = self._lease[0] < self._lease[1]
+
         if self._update is None and self._fresh and has_lease:
             self._start_update()
         if self._update is not None:
@@ -145,8 +148,10 @@ class AsynchronousWorker:
             self._send_update()
             self._send_applies()
             self._note_given()
+
         if arbiter is not None:
             self._ask_for_lease(arbiter)
+
         may_pull = not self._is_bounded() or self._lease[0] < self._lease[1]
         if self._update is None and not self._fresh and not self._pulling and may_pull:
             self._begin_pull()
@@ -221,6 +226,7 @@ class AsynchronousWorker:
         update = self._update
         if update.permit is None:
             return
+
         if not self._push.active:
             samples = update.end - update.begin
             microbatch = max(1, self._context.job.training.microbatch_size)
@@ -230,10 +236,12 @@ class AsynchronousWorker:
             if len(self._context.view.shards) == 1 and len(self._context.owned) == 1:
                 common.apply = self._make_apply()
             self._push.start(update.gradients, common)
+
         self._push.flush()
         if self._push.common.apply is None:
             self._push_to_others()
             return
+
         if update.computing is not None:
             return
         only = next(iter(self._context.owned))
@@ -241,6 +249,7 @@ class AsynchronousWorker:
             return
         if only in update.apply_sent:
             return
+
         update.apply_sent.add(only)
         if not self._pulling:
             self._begin_pull()
@@ -303,12 +312,14 @@ class AsynchronousWorker:
     def _finish_update(self):
         update = self._update
         self._times.on_answered(self._context.now, self._context.sent_at)
+
         samples = update.end - update.begin
         seconds = self._context.now - update.started
         if seconds > 0:
             speed = samples / seconds
             known = self._samples_per_second
             self._samples_per_second = 0.8 * known + 0.2 * speed if known else speed
+
         progress = self._context.progress
         step = progress.steps.add(step=update.clock, samples=samples)
         if update.result is not None:
@@ -316,9 +327,11 @@ class AsynchronousWorker:
             step.correct = update.result.correct
             progress.data_seconds += update.result.data_seconds
             progress.compute_seconds += update.result.compute_seconds
+
         if update.permit is not None:
             step.staleness = update.permit.staleness
         self._context.samples_sent += samples
+
         self._clock = max(self._clock, update.clock)
         if update.computing is not None:
             self._context.actions.append(actions.CancelCompute(update.computing))
@@ -383,6 +396,7 @@ class AsynchronousWorker:
     def on_frame(self, link, header, payload):
         if not self._context.member:
             return
+
         body = header.WhichOneof('body')
         if body == 'data':
             if self._pulling:

@@ -67,6 +67,7 @@ class WorkerCore:
         self._init_pusher = init_pusher.InitPusher(self._context)
         self._modes = {}  # key: whether the mode is synchronous
         self._mode = None  # the one of the view
+
         self._connected = False   # to the coordinator
         self._registered = False  # on this stream
         self._opening = False
@@ -203,20 +204,24 @@ class WorkerCore:
         context = self._context
         for link in context.links.values():
             link.tick(context.now, context.actions)
+
         if self._mode is not None and context.plan is not None:
             self._mode.adopt()
             self._evaluations.proceed(self._mode.current_version())
             self._mode.proceed()
+
         if self._registered:
             for result in self._evaluations.take_results():
                 self._tell(evaluation_result=result)
         if context.now >= self._next_progress:
             self._send_progress()
+
         if self._registered and context.now >= self._next_heartbeat:
             self._heartbeats += 1
             self._tell(heartbeat=wire.Heartbeat(sequence=self._heartbeats))
             pause = context.job.timeouts.heartbeat
             self._next_heartbeat = context.now + (pause if pause > 0 else _DEFAULT_HEARTBEAT)
+
         if context.now >= self._leave_until:
             self._exit(actions.ExitReason.LEFT, self._leave_reason)
 
@@ -365,15 +370,18 @@ class WorkerCore:
             return  # the coordinator sends view and layout together
         if context.view is not None and wire.view_key(view.id) <= wire.view_key(context.view.id):
             return
+
         try:
             _check_view(view, context.layout)
         except ValueError as error:
             self._fail(str(error))
             return
+
         old, context.view = context.view, view
         self._init_pusher.stop()
         self._read_view()
         self._update_links()
+
         # The job continues without this instance: it was expelled, or may leave. A view without
         # members means that training ends: the previous members wait for Finish.
         left_out = self._was_member and not context.member
@@ -383,6 +391,7 @@ class WorkerCore:
                 actions.ExitReason.EXPELLED,
                 f'view {wire.short_name(view.id)} is without this worker')
             return
+
         self._was_member = self._was_member or context.member
         self._choose_mode(old)
         self._mode.on_view(old)

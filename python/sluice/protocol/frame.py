@@ -155,6 +155,7 @@ def _decode_fields(data, take):
     usual = _decode_usual(view, take)
     if usual is not None:
         return *usual, []
+
     header = None
     payload = None
     place = None
@@ -190,13 +191,16 @@ def _decode_fields(data, take):
             raise MalformedFrame(
                 f'malformed frame: field {tag >> 3} of wire type {tag & 7} at byte {at}')
         at = end
+
     if batch and (header is not None or payload is not None or place is not None):
         raise MalformedFrame('malformed frame: a batch beside a header or payload')
+
     header = wire.Header() if header is None else header
     if place is not None:
         if payload is not None:
             raise MalformedFrame('malformed frame: a payload beside the place of one')
         payload = _take_shared(header, place, take)
+
     payload = view[:0] if payload is None else payload
     check_payload_size(header, len(payload))
     return header, payload, batch
@@ -207,10 +211,12 @@ def _decode_usual(view, take):
     size = len(view)
     if size < 2 or view[0] != _HEADER_TAG:
         return None
+
     length, at = _read_varint(view, 1)
     end = at + length
     if length > MAX_HEADER_BYTES or end > size:
         return None
+
     if end == size:
         kind, begin = None, end
     else:
@@ -218,8 +224,10 @@ def _decode_usual(view, take):
         length, begin = _read_varint(view, end + 1)
         if begin + length != size or length > MAX_PAYLOAD_BYTES:
             return None
+
     if kind not in (None, _PAYLOAD_TAG, _PLACE_TAG):
         return None
+
     header = _parse_header(view[at:end], at)
     payload = view[begin:]
     if kind == _PLACE_TAG:

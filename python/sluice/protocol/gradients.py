@@ -115,6 +115,7 @@ class StepGradients:
                 return key
             if not self._tree:
                 return None
+
             begin, end = key
             size = end - begin
             is_left = begin // size % 2 == 0
@@ -123,16 +124,19 @@ class StepGradients:
             other = self._nodes.get(sibling)
             if other is None or other[tensor] is UNRESOLVED:
                 return None
+
             total = self._nodes.get(parent)
             if total is None:
                 total = self._new_node(parent)
             if total[tensor] is not UNRESOLVED:
                 return None
+
             left, right = (node, other) if is_left else (other, node)
             if left[tensor] is None or right[tensor] is None:
                 total[tensor] = right[tensor] if left[tensor] is None else left[tensor]
             else:
                 total[tensor] = elements.add(self._dtypes[tensor], left[tensor], right[tensor])
+
             # The halves are kept until the sum is complete: a view change may still need one.
             if self._is_whole(total):
                 self._drop_inside(parent)

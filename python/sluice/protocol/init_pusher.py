@@ -82,10 +82,12 @@ class InitPusher:
                 header.init_push.partition = partition
                 frames.append((header, []))
                 room = frame.MAX_PAYLOAD_BYTES
+
             header, pieces = frames[-1]
             header.init_push.blocks.add(block=block, payload_bytes=values.nbytes)
             pieces.append(memoryview(values).cast('B'))
             room -= values.nbytes
+
         if frames and last:
             frames[-1][0].init_push.last = True
         for header, pieces in frames:

@@ -18,6 +18,7 @@ def validate_table(table):
     for tensor in table.tensors:
         if not tensor.name:
             raise ValueError('a tensor has no name')
+
         size = elements.element_bytes(tensor.dtype)
         if size == 0:
             raise ValueError(f"tensor '{tensor.name}' has an unknown data type")
@@ -27,6 +28,7 @@ def validate_table(table):
                 'is a counter and must be int64'))
         if any(extent < 0 for extent in tensor.shape):
             raise ValueError(f"tensor '{tensor.name}' has a negative extent")
+
         if tensor.name in names:
             raise ValueError(f"the model has two tensors named '{tensor.name}'")
         names.add(tensor.name)
@@ -71,20 +73,24 @@ def validate_layout(table, layout):
     validate_table(table)
     if not 1 <= layout.partitions <= MAX_PARTITIONS:
         raise ValueError("the layout's number of partitions is out of range")
+
     previous = None
     spans = [[] for _ in table.tensors]
     for number, block in enumerate(layout.blocks):
         def fail(why, number=number):
             raise ValueError(f'block {number} of the layout {why}')
+
         if block.tensor >= len(table.tensors):
             fail('names a tensor that does not exist')
         if block.partition >= layout.partitions:
             fail('names an unknown partition')
+
         key = (block.partition, block.tensor, block.offset)
         if previous is not None and previous >= key:
             fail('is out of order')
         previous = key
         spans[block.tensor].append((block.offset, block.count))
+
     for tensor, span in zip(table.tensors, spans):
         at = 0
         for offset, count in sorted(span):

@@ -40,6 +40,7 @@ class Outgoing:
         while True:
             if sent and not waiting:
                 self.sent_at = time.monotonic()  # the last message was sent
+
             while not ended:
                 try:
                     added = self._added.get(block=not waiting)
@@ -50,6 +51,7 @@ class Outgoing:
                 else:
                     waiting.extend((header, pieces, sum(map(len, pieces)))
                                    for header, pieces in added)
+
             if not waiting:
                 return
             sent = True

@@ -166,10 +166,12 @@ class PushSender:
                 frames[-1][0].push.complete.append(partition)
             else:
                 bare.append(partition)
+
         if bare and not frames:
             frames.append(self._new_frame())
         if bare:
             frames[-1][0].push.complete.extend(bare)
+
         for header, _ in frames:
             push = header.push
             if push.complete:
@@ -177,6 +179,7 @@ class PushSender:
                 push.microbatch_count = self.common.microbatches
                 push.pull_next = self.common.pull_next
                 push.ordinal = self.common.ordinal
+
         if frames and self.common.apply is not None and self.all_sent_to(link.id):
             frames[-1][0].push.apply.CopyFrom(self.common.apply)
         for header, pieces in frames:
@@ -231,6 +234,7 @@ class PushSender:
         if not all(self.encoder.by_pieces(self._codecs[index.blocks[block][0]])
                    for block in blocks):
             return None
+
         frames = []  # (Push, its blocks)
         room = -1
         payload_bytes = 0
@@ -245,6 +249,7 @@ class PushSender:
             frames[-1][1].append(block)
             room -= size
             payload_bytes += size
+
         return _Plan([_FramePlan(push, index.runs(taken)) for push, taken in frames],
                      payload_bytes, sum(index.bytes[block] for block in blocks))
 
@@ -257,10 +262,12 @@ class PushSender:
             tensor, offset, count, _ = index.blocks[block]
             codec = self._codecs[tensor]
             values = self._gradients.get(partial_sum, tensor)[offset:offset + count]
+
             if self.encoder.by_pieces(codec):
                 payload = _bytes(codec_lib.encode(codec, index.dtypes[tensor], values))
             else:
                 payload = self.encoder.encode(partial_sum, block, index.dtypes[tensor], values)
+
             size = len(payload)
             if size > room:
                 room = frame.MAX_PAYLOAD_BYTES
@@ -272,6 +279,7 @@ class PushSender:
             pieces.append(payload)
             room -= size
             pushed += size
+
         self._context.progress.pushed_bytes += pushed
         self._context.progress.gradient_bytes += sum(index.bytes[block] for block in blocks)
 

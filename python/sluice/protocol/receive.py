@@ -57,16 +57,19 @@ class VersionReceiver:
         state = self._state[partition]
         if state.whole:
             return
+
         for tensor, codec, begin, count, first, last in runs:
             out.append(actions.StoreBlock(self._buffer, tensor, begin, count, codec,
                                           payload[first:last]))
         state.received.update(blocks)
+
         if not data.last:
             return
         missing = len(self._index.blocks_of_partition[partition]) - len(state.received)
         if missing:
             raise context_lib.ContractError(
                 f'partition {partition} ends with {missing} blocks missing')
+
         state.whole = True
         state.version = data.version
         self._missing -= 1
@@ -88,6 +91,7 @@ class VersionReceiver:
         (tensor, codec, first element, elements, first byte, end)."""
         if partition >= len(self._state):
             raise context_lib.ContractError(f'data of partition {partition} of {len(self._state)}')
+
         places, sizes = self._index.blocks, self._index.bytes
         numbers = []
         runs = []  # [tensor, codec, first element, end, first byte, end]
@@ -102,6 +106,7 @@ class VersionReceiver:
             if codec == wire.CODEC_RAW and size != sizes[block]:
                 raise context_lib.ContractError(
                     f'block {block} has {size} bytes, not {sizes[block]}')
+
             tensor, offset, count, _ = places[block]
             numbers.append(block)
             if last[0] == tensor and last[1] == codec and last[3] == offset:
@@ -110,6 +115,7 @@ class VersionReceiver:
                 last = [tensor, codec, offset, offset + count, at, at + size]
                 runs.append(last)
             at += size
+
         if at != length:
             raise context_lib.ContractError(f'a payload of {length} bytes holds blocks of {at}')
         return numbers, [(tensor, codec, begin, end - begin, first, last)

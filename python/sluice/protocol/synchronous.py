@@ -148,6 +148,7 @@ class SynchronousWorker:
         del link
         if header.WhichOneof('body') != 'data' or not self._context.member:
             return
+
         data = header.data
         stragglers = self._context.job.training.stragglers
         if (stragglers.policy == stragglers.DROP and data.version > self._incoming_version and
@@ -155,11 +156,13 @@ class SynchronousWorker:
             self._skip_to(data.version, data.partition)
         if data.version != self._incoming_version:
             return
+
         self._incoming.accept(data, payload, self._context.actions)
         self._context.count_pulled(data, payload)
         self._times.on_data(self._context.now, self._context.sent_at)
         if self._incoming.is_whole():
             self._times.whole = self._context.now
+
         if self._owed_since != math.inf:
             self._owed_since = self._context.now
         if self._push.active and self._incoming.is_whole(data.partition):
@@ -218,6 +221,7 @@ class SynchronousWorker:
             return
         if self._gradients is None:
             self._gradients = gradients_lib.StepGradients(self._context.table, self._tree)
+
         self._assigned = True
         ranges = self._gradients.assign(self._context.assignment)
         for compute, computed in list(self._computing.items()):
@@ -226,8 +230,10 @@ class SynchronousWorker:
             if not self._gradients.wants(computed) or computed in ranges:
                 self._context.actions.append(actions.CancelCompute(compute))
                 del self._computing[compute]
+
         for computed in ranges:
             self._issue(computed)
+
         self._times = times_lib.StepTimes()
         if not self._computing:
             self._times.computed = self._context.now

@@ -37,11 +37,13 @@ def _load(path):
         raise ImportError(
             f'{path} is missing: the build makes it from proto/. Install the package with '
             '`pip install ./python` from the root of the repository.') from None
+
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet.FromString(content)
     names = {}
     for file in files.file:
         pool.Add(file) if hasattr(pool, 'Add') else pool.AddSerializedFile(file.SerializeToString())
+
     for file in files.file:
         for message in file.message_type:
             descriptor = pool.FindMessageTypeByName(f'{_PACKAGE}.{message.name}')

@@ -51,10 +51,12 @@ double SquareSumLoop(const T* values, size_t count) {
       lanes[j] += value * value;
     }
   }
+
   for (size_t j = 0; i + j < count; ++j) {
     const double value = static_cast<double>(values[i + j]);
     lanes[j] += value * value;
   }
+
   for (size_t width = kLanes / 2; width > 0; width /= 2) {
     for (size_t j = 0; j < width; ++j) lanes[j] += lanes[j + width];
   }

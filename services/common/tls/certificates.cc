@@ -129,10 +129,12 @@ bool AddNames(X509* certificate, const Subject& subject) {
     GENERAL_NAME_set0_value(name, type, text);
     return sk_GENERAL_NAME_push(names.get(), name) > 0;
   };
+
   for (const std::string& name : subject.dns_names) {
     if (!add(GEN_DNS, name)) return false;
   }
   if (!subject.uri.empty() && !add(GEN_URI, subject.uri)) return false;
+
   if (sk_GENERAL_NAME_num(names.get()) == 0) return true;
   return X509_add1_ext_i2d(certificate, NID_subject_alt_name, names.get(), 0, X509V3_ADD_DEFAULT) ==
          1;
@@ -229,10 +231,12 @@ absl::StatusOr<Certificate> ReadCertificate(absl::string_view pem) {
   const absl::StatusOr<CertificatePtr> parsed = ParseCertificate(pem);
   if (!parsed.ok()) return parsed.status();
   X509* const x509 = parsed->get();
+
   Certificate certificate;
   certificate.subject = SubjectOf(x509);
   certificate.validity = {TimeOf(X509_get0_notBefore(x509)), TimeOf(X509_get0_notAfter(x509))};
   certificate.is_authority = X509_check_ca(x509) == 1;
+
   const NamesPtr names(
       static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(x509, NID_subject_alt_name, nullptr, nullptr)));
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
@@ -278,21 +282,25 @@ absl::Status CheckKey(const KeyPair& pair) {
 absl::Status CheckTrusted(absl::string_view certificate, absl::string_view bundle, absl::Time now) {
   const absl::StatusOr<CertificatePtr> leaf = ParseCertificate(certificate);
   if (!leaf.ok()) return leaf.status();
+
   const StorePtr store(X509_STORE_new());
   const BioPtr bio = Reader(bundle);
   while (const CertificatePtr authority = Next(bio.get())) {
     X509_STORE_add_cert(store.get(), authority.get());
   }
+
   const StoreContextPtr context(X509_STORE_CTX_new());
   if (store == nullptr || context == nullptr ||
       X509_STORE_CTX_init(context.get(), store.get(), leaf->get(), nullptr) != 1) {
     return Failed("check a certificate");
   }
+
   X509_STORE_CTX_set_time(context.get(), 0, absl::ToTimeT(now));
   const bool trusted = X509_verify_cert(context.get()) == 1;
   const int error = X509_STORE_CTX_get_error(context.get());
   ERR_clear_error();
   if (trusted) return absl::OkStatus();
+
   const std::string name = SubjectOf(leaf->get());
   const X509* const at = X509_STORE_CTX_get_current_cert(context.get());
   const auto when = [&](const ASN1_TIME* time) {
@@ -301,6 +309,7 @@ absl::Status CheckTrusted(absl::string_view certificate, absl::string_view bundl
   const std::string whose = at == nullptr || at == leaf->get()
                                 ? name
                                 : absl::StrCat("the authority of ", name, ", ", SubjectOf(at), ",");
+
   switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return absl::UnauthenticatedError(

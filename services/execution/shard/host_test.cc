@@ -176,7 +176,7 @@ class HostTest : public ::testing::Test {
               .on_warning = [this](const std::string& warning) { warned_.push_back(warning); }}};
 };
 
-TEST_F(HostTest, AReferenceNamesTheShardOfTheBlock) {
+TEST_F(HostTest, ReferenceNamesTheShardOfTheBlock) {
   const v1::BlockReference reference = Hold(kWorker, 3);
   EXPECT_EQ(reference.address(), "here:1");
   EXPECT_EQ(reference.shard(), 99u);
@@ -194,7 +194,7 @@ TEST_F(HostTest, LayersThatTwoWorkersOpenAtTheSameTimeWarnOnce) {
   EXPECT_THAT(warned_, ElementsAre(warning_));
 }
 
-TEST_F(HostTest, AContextComputesWithTheVersionThatItsWorkerPulled) {
+TEST_F(HostTest, ContextUsesTheVersionThatItsWorkerPulled) {
   const v1::BlockReference mine = Hold(kWorker, 2);
   const v1::BlockReference other = Hold(kOther, 100);
   ASSERT_TRUE(Open(kWorker).ok());
@@ -209,7 +209,7 @@ TEST_F(HostTest, AContextComputesWithTheVersionThatItsWorkerPulled) {
   EXPECT_THAT(*Find(kOther, 1), ElementsAre(5));
 }
 
-TEST_F(HostTest, ABackwardPassIsRunOnce) {
+TEST_F(HostTest, RunsBackwardPassOnce) {
   const v1::BlockReference block = Hold(kWorker, 2);
   ASSERT_TRUE(Open(kWorker).ok());
   Forward(ForwardOf(kWorker, 1, block.handle(), 5));
@@ -235,12 +235,12 @@ TEST_F(HostTest, EvaluationKeepsNoContext) {
   EXPECT_EQ(host_.status().contexts, 0u);
 }
 
-TEST_F(HostTest, DropsWhatTheWorkerHasForgotten) {
+TEST_F(HostTest, DropsBlocksThatTheWorkerHasReleased) {
   const uint64_t first = Hold(kWorker, 1).handle();
   const uint64_t second = Hold(kWorker, 2).handle();
   ASSERT_TRUE(Open(kWorker).ok());
   Forward(ForwardOf(kWorker, 1, second, 5));
-  EXPECT_EQ(host_.status().blocks, 1u) << "the first is in no buffer any more";
+  EXPECT_EQ(host_.status().blocks, 1u) << "the first block is in no buffer";
   EXPECT_EQ(host_.Forward(ForwardOf(kWorker, 2, first, 5)).status().code(),
             absl::StatusCode::kNotFound);
   const uint64_t third = Hold(kWorker, 3).handle();
@@ -293,7 +293,7 @@ TEST_F(HostTest, LimitsTheContextsOfAWorker) {
   EXPECT_EQ(host_.Forward(request).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(HostTest, AContextsGradientsCanBeFetched) {
+TEST_F(HostTest, FetchesGradientsOfContext) {
   const uint64_t handle = Hold(kWorker, 2).handle();
   ASSERT_TRUE(Open(kWorker).ok());
   Forward(ForwardOf(kWorker, 1, handle, 5));

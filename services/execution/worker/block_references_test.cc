@@ -35,7 +35,7 @@ class BlockReferencesTest : public ::testing::Test {
   BlockReferences references_{2};
 };
 
-TEST_F(BlockReferencesTest, APassNamesTheBlocksOfItsTensorsByOffset) {
+TEST_F(BlockReferencesTest, PassNamesTheBlocksOfItsTensorsByOffset) {
   Set(Buffer::kIncoming, 0, 8, Reference(2));
   Set(Buffer::kIncoming, 0, 0, Reference(1));
   Set(Buffer::kIncoming, 1, 0, Reference(3));
@@ -48,7 +48,7 @@ TEST_F(BlockReferencesTest, APassNamesTheBlocksOfItsTensorsByOffset) {
   EXPECT_EQ(pass.newest, 3u);
 }
 
-TEST_F(BlockReferencesTest, ABlockInNoBufferIsNotLiveAndTheNewestIsRemembered) {
+TEST_F(BlockReferencesTest, BlockInNoBufferIsNotLiveButTheNewestIsKept) {
   Set(Buffer::kIncoming, 0, 0, Reference(1));
   references_.Swap();
   Set(Buffer::kIncoming, 0, 0, Reference(2));

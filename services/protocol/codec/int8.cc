@@ -42,6 +42,7 @@ class Int8 final : public FloatCodec {
       const float scale = ScaleOf(group);
       std::memcpy(to, &scale, sizeof(scale));
       to += sizeof(scale);
+
       if (!(scale > 0)) {  // only zeros, or NaN
         std::memset(to, 0, group.size());
       } else {

@@ -81,6 +81,7 @@ class TopK final : public FloatCodec {
     const auto fail = [](auto... what) {
       return absl::InvalidArgumentError(absl::StrCat("CODEC_TOP_K: ", what...));
     };
+
     if (payload.size() < kHead) return fail("a payload of ", payload.size(), " bytes");
     const auto k = size_t{Load<uint32_t>(payload.data())};
     if (k > count) return fail(k, " values for a block of ", count);
@@ -88,6 +89,7 @@ class TopK final : public FloatCodec {
       return fail("a payload of ", payload.size(), " bytes for ", k, " values, which take ",
                   kHead + k * kEntry);
     }
+
     uint64_t next = 0;
     for (size_t i = 0; i < k; ++i) {
       const auto index = Load<uint32_t>(payload.data() + kHead + i * sizeof(uint32_t));

@@ -83,9 +83,11 @@ v1::Lease Arbiter::RequestLease(uint64_t worker, uint64_t wished, uint64_t clock
     clocks_at_lease_[worker] = ClockOf(worker);
     return MakeLease(worker, recorded->second.Intervals().front());
   }
+
   if (const std::optional<Interval> granted = Grant(worker, wished); granted.has_value()) {
     return MakeLease(worker, *granted);
   }
+
   v1::Lease none;
   none.set_clock(ClockOf(worker));
   none.set_done(IsDone());
@@ -148,6 +150,7 @@ std::vector<Arbiter::Answer> Arbiter::TakeAnswers() {
     answers.push_back({worker, std::nullopt, permits_[worker]});
   }
   repeated_permits_.clear();
+
   // A worker that requests a permit has pulled. Where members compute together, no update is
   // applied before all members have pulled.
   const auto has_asked = [this](uint64_t worker) {
@@ -160,6 +163,7 @@ std::vector<Arbiter::Answer> Arbiter::TakeAnswers() {
       return ClockOf(lease.first) >= request.clock || has_asked(lease.first);
     });
   };
+
   while (permits_.size() < std::max<size_t>(1, limits_.permits)) {
     const auto next =
         std::find_if(waiting_for_permit_.begin(), waiting_for_permit_.end(), may_apply);
@@ -172,6 +176,7 @@ std::vector<Arbiter::Answer> Arbiter::TakeAnswers() {
     permit.set_staleness(permit.ordinal() - std::min(permit.ordinal(), request.base_version));
     answers.push_back({request.worker, std::nullopt, permit});
   }
+
   // Samples are returned only by a new view, so a waiting worker is done.
   if (IsDone()) {
     for (uint64_t worker : waiting_for_lease_) {

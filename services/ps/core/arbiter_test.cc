@@ -26,7 +26,7 @@ class ArbiterTest : public ::testing::Test {
   Arbiter arbiter{&rules};
 };
 
-TEST_F(ArbiterTest, EverySampleIsLeasedOnceAndTheLastLeaseIsShort) {
+TEST_F(ArbiterTest, LeasesEverySampleOnceAndTheLastLeaseIsShort) {
   Reset(10, 1);
   EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 0)), (Interval{0, 4}));
   EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{4, 8}));
@@ -40,12 +40,13 @@ TEST_F(ArbiterTest, NeverLeasesAppliedOrLeasedSamplesAgainAfterViewChange) {
   IntervalSet rest;
   rest.Add({6, 8});
   Reset(12, 2, applied, {{1, rest}});
-  EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{4, 6})) << "of a member that is gone";
+  EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{4, 6}))
+      << "samples of a former member";
   EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 0)), (Interval{6, 8}));
   EXPECT_EQ(Samples(arbiter.RequestLease(3, 0, 0)), (Interval{8, 12}));
 }
 
-TEST_F(ArbiterTest, ALeaseShrinksWithItsUpdatesAndEndsWithTheLast) {
+TEST_F(ArbiterTest, LeaseShrinksWithEachUpdateAndEndsWithTheLast) {
   Reset(100, 1);
   arbiter.RequestLease(1, 8, 0);
   EXPECT_TRUE(arbiter.Covers(1, {0, 4}));
@@ -56,7 +57,7 @@ TEST_F(ArbiterTest, ALeaseShrinksWithItsUpdatesAndEndsWithTheLast) {
   EXPECT_FALSE(arbiter.HoldsLease(1));
 }
 
-TEST_F(ArbiterTest, AtTheEndEverybodyIsDoneAtOnce) {
+TEST_F(ArbiterTest, TellsAllWaitingWorkersThatTrainingIsDone) {
   Reset(8, 2);
   arbiter.RequestLease(1, 0, 0);
   arbiter.RequestLease(2, 0, 0);
@@ -66,23 +67,26 @@ TEST_F(ArbiterTest, AtTheEndEverybodyIsDoneAtOnce) {
   EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty());
   arbiter.OnApplied(2, 1, {4, 8});
   const std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers();
-  ASSERT_THAT(answers, SizeIs(1)) << "once, however often it asked";
+  ASSERT_THAT(answers, SizeIs(1)) << "one answer to repeated requests";
   EXPECT_TRUE(answers[0].lease->done());
   EXPECT_TRUE(arbiter.RequestLease(2, 0, 1).done());
 }
 
-TEST_F(ArbiterTest, PermitsAreGivenInTheOrderOfAskingUpToTheirNumber) {
+TEST_F(ArbiterTest, GrantsPermitsInOrderOfRequestUpToTheLimit) {
   Reset(100, 3, {}, {}, /*ordinal=*/5);
   arbiter.RequestPermit(1, 1, 0);
   arbiter.RequestPermit(2, 1, 0);
   arbiter.RequestPermit(3, 1, 0);
+
   std::vector<Arbiter::Answer> answers = arbiter.TakeAnswers();
   ASSERT_THAT(answers, SizeIs(2));
   EXPECT_EQ(answers[0].permit->ordinal(), 5);
   EXPECT_EQ(answers[0].permit->staleness(), 5);
-  EXPECT_EQ(answers[1].permit->staleness(), 6) << "the other is not applied yet, and counts";
+  EXPECT_EQ(answers[1].permit->staleness(), 6)
+      << "the first update counts although it is not applied";
   EXPECT_EQ(answers[1].worker, 2);
   EXPECT_THAT(arbiter.Waiting(), ElementsAre(3));
+
   arbiter.OnApplied(2, 1, {});
   answers = arbiter.TakeAnswers();
   ASSERT_THAT(answers, SizeIs(1));
@@ -90,23 +94,23 @@ TEST_F(ArbiterTest, PermitsAreGivenInTheOrderOfAskingUpToTheirNumber) {
   EXPECT_EQ(answers[0].permit->ordinal(), 7);
 }
 
-TEST_F(ArbiterTest, OnlyLeaseHoldersHoldAPullUp) {
+TEST_F(ArbiterTest, PullWaitsOnlyForLeaseHolders) {
   Reset(1000, 2);
   EXPECT_TRUE(arbiter.MayPull(1, 100, 0));
   arbiter.RequestLease(2, 0, 3);
   EXPECT_TRUE(arbiter.MayPull(1, 5, 2));
   EXPECT_FALSE(arbiter.MayPull(1, 6, 2));
-  EXPECT_TRUE(arbiter.MayPull(2, 100, 0)) << "nobody waits for itself";
+  EXPECT_TRUE(arbiter.MayPull(2, 100, 0)) << "a worker does not wait for itself";
   arbiter.OnApplied(2, 4, {0, 4});
   EXPECT_TRUE(arbiter.MayPull(1, 6, 2));
 }
 
-TEST_F(ArbiterTest, ANewLeaseHolderIsRaisedToTheLowestOfTheOthersElseToTheHighestKnown) {
+TEST_F(ArbiterTest, RaisesClockOfNewLeaseHolderToLowestOtherHolderOrHighestKnown) {
   Reset(1000, 3);
   arbiter.RequestLease(1, 0, 7);
   arbiter.RequestLease(2, 0, 9);
   EXPECT_EQ(arbiter.RequestLease(3, 0, 0).clock(), 7);
-  EXPECT_EQ(arbiter.ClockOf(2), 9) << "nobody goes back";
+  EXPECT_EQ(arbiter.ClockOf(2), 9) << "no clock decreases";
   Reset(1000, 3);
   EXPECT_EQ(arbiter.RequestLease(4, 0, 0).clock(), 9);
 }
@@ -114,16 +118,16 @@ TEST_F(ArbiterTest, ANewLeaseHolderIsRaisedToTheLowestOfTheOthersElseToTheHighes
 TEST_F(ArbiterTest, MembersThatComputeTogetherBeginTogether) {
   limits.together = true;
   Reset(1000, 2);
-  EXPECT_EQ(Samples(arbiter.RequestLease(1, 400, 0)), (Interval{0, 4})) << "an update at a time";
-  EXPECT_FALSE(arbiter.MayPull(1, 0, 0)) << "the other has not asked yet";
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 400, 0)), (Interval{0, 4})) << "one update at a time";
+  EXPECT_FALSE(arbiter.MayPull(1, 0, 0)) << "the other member has not requested a lease";
   arbiter.RequestLease(2, 400, 0);
   EXPECT_TRUE(arbiter.MayPull(1, 0, 0));
   arbiter.OnApplied(1, 1, {0, 4});
   arbiter.OnApplied(2, 1, {4, 8});
   arbiter.RequestLease(1, 400, 1);
-  EXPECT_FALSE(arbiter.MayPull(1, 1, 0)) << "nor for the second update";
+  EXPECT_FALSE(arbiter.MayPull(1, 1, 0)) << "the same applies to the second update";
   Reset(1000, 1, {}, arbiter.leases());
-  EXPECT_TRUE(arbiter.MayPull(1, 1, 0)) << "one that is gone is not waited for";
+  EXPECT_TRUE(arbiter.MayPull(1, 1, 0)) << "a former member is not waited for";
 }
 
 TEST_F(ArbiterTest, MembersThatComputeTogetherApplyNothingBeforeAllHavePulled) {
@@ -132,12 +136,14 @@ TEST_F(ArbiterTest, MembersThatComputeTogetherApplyNothingBeforeAllHavePulled) {
   for (const uint64_t worker : {1, 2, 3}) arbiter.RequestLease(worker, 0, 0);
   arbiter.RequestPermit(1, 1, 0);
   arbiter.RequestPermit(2, 1, 0);
-  EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty()) << "the third would see what they apply";
+  EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty())
+      << "the third member would pull what the other two apply";
   arbiter.RequestPermit(3, 1, 0);
   EXPECT_THAT(arbiter.TakeAnswers(), SizeIs(2));
   arbiter.OnApplied(1, 1, {0, 4});
   arbiter.RequestLease(1, 0, 1);
-  EXPECT_THAT(arbiter.TakeAnswers(), SizeIs(1)) << "of the first update, which the first has done";
+  EXPECT_THAT(arbiter.TakeAnswers(), SizeIs(1))
+      << "the second member's first update, after the first member's";
 }
 
 TEST_F(ArbiterTest, MembersThatComputeTogetherDoNotWaitForMemberWithoutSamples) {
@@ -149,7 +155,7 @@ TEST_F(ArbiterTest, MembersThatComputeTogetherDoNotWaitForMemberWithoutSamples) 
   EXPECT_TRUE(arbiter.MayPull(1, 0, 0));
 }
 
-TEST_F(ArbiterTest, ALeaseOfAnOlderViewIsCountedFromTheClockThatItsHolderBringsAlong) {
+TEST_F(ArbiterTest, CountsLeaseOfOlderViewFromClockReportedByItsHolder) {
   Reset(1000, 2);
   arbiter.Reached(1, 7);
   arbiter.RequestLease(1, 0, 7);
@@ -159,7 +165,7 @@ TEST_F(ArbiterTest, ALeaseOfAnOlderViewIsCountedFromTheClockThatItsHolderBringsA
   EXPECT_EQ(arbiter.ClockAtLease(2), 7);
 }
 
-TEST_F(ArbiterTest, SamplesBehindABarrierAreLeasedInALaterView) {
+TEST_F(ArbiterTest, LeasesSamplesBeyondBarrierInLaterView) {
   limits.barrier = 8;
   Reset(12, 2);
   arbiter.RequestLease(1, 0, 0);
@@ -168,7 +174,7 @@ TEST_F(ArbiterTest, SamplesBehindABarrierAreLeasedInALaterView) {
   EXPECT_TRUE(arbiter.RequestLease(1, 0, 1).wait());
   arbiter.OnApplied(2, 1, {4, 8});
   EXPECT_TRUE(arbiter.RequestLease(2, 0, 1).wait())
-      << "nobody holds a lease, but it is not the end";
+      << "no member holds a lease, but samples remain";
   EXPECT_THAT(arbiter.TakeAnswers(), IsEmpty());
   limits.barrier = 12;
   IntervalSet applied;

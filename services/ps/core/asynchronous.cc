@@ -75,6 +75,7 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
   const uint64_t worker = stream.incarnation();
   UpdateFacts facts = FactsOf(worker);
   if (absl::Status fits = CheckUpdatePush(state_, facts, push); !fits.ok()) return fits;
+
   const bool repeated = push.clock() <= facts.applied && state_.rules.IgnoreAppliedClocks();
   if (repeated) {
     state_.repeated_blocks += push.blocks_size();
@@ -85,6 +86,7 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
     }
     return absl::OkStatus();
   }
+
   if (push.has_apply()) {
     const auto before = staged_.find(worker);
     AddPush(push, before != staged_.end() ? &before->second : nullptr, &facts);
@@ -92,20 +94,24 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
     if (fits.ok()) fits = CheckLeased(worker, push.apply());
     if (!fits.ok()) return fits;
   }
+
   std::vector<ReceivedBlock> blocks;
   if (absl::Status split = SplitPush(state_, worker, push, payload, &blocks); !split.ok()) {
     return split;
   }
+
   Staged fresh;
   const auto known = staged_.find(worker);
   Staged& staged = known != staged_.end() ? known->second : fresh;
   if (absl::Status taken = Stage(staged, push, blocks); !taken.ok()) return taken;
   staged.clock = push.clock();
   Staged& kept = known != staged_.end() ? staged : staged_[worker] = std::move(fresh);
+
   if (push.has_apply()) {
     Apply(stream, push.apply(), /*combine=*/true);
     return absl::OkStatus();
   }
+
   const bool said_all = push.complete_size() > 0 || state_.view->owned().empty();
   if (said_all && IsWhole(kept)) SendStaged(stream, push.clock(), &kept);
   return absl::OkStatus();
@@ -123,8 +129,8 @@ absl::Status Asynchronous::Stage(Staged& staged, const v1::Push& push,
     const bool repeated = staged.received.count({block.block, push.microbatches().begin()}) > 0;
     if (!repeated && staged.complete.count(push.partition()) > 0) {
       return absl::InvalidArgumentError(absl::StrCat(state_.model->BlockName(info),
-                                                     " comes after partition ", push.partition(),
-                                                     " was said to be complete"));
+                                                     " arrives after the completion of partition ",
+                                                     push.partition()));
     }
   }
   for (const ReceivedBlock& block : blocks) {
@@ -215,10 +221,12 @@ absl::Status Asynchronous::CheckLeased(uint64_t worker, const v1::Apply& apply) 
 absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply) {
   const uint64_t worker = stream.incarnation();
   const UpdateFacts facts = FactsOf(worker);
+
   if (apply.clock() <= facts.applied && state_.rules.IgnoreAppliedClocks()) {
     SendApplied(stream, apply);
     return absl::OkStatus();
   }
+
   std::optional<GradientNorm> own;
   if (const auto staged = staged_.find(worker);
       staged != staged_.end() && !staged->second.norms.empty()) {
@@ -228,6 +236,7 @@ absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply) {
       own->non_finite = own->non_finite || norm.non_finite;
     }
   }
+
   absl::Status fits = CheckApply(state_, facts, apply, ledger_, own.has_value() ? &*own : nullptr);
   if (fits.ok()) fits = CheckLeased(worker, apply);
   if (!fits.ok()) return fits;
@@ -239,6 +248,7 @@ void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
   const uint64_t worker = stream.incarnation();
   Staged& staged = staged_[worker];
   staged.ordinal = apply.ordinal();
+
   v1::ClockRecord record;
   record.set_worker(worker);
   record.set_clock(apply.clock());
@@ -246,22 +256,25 @@ void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
   record.set_staleness(apply.staleness());
   record.set_square_sum(apply.square_sum());
   record.set_non_finite(apply.non_finite());
+
   if (combine) {
     double square_sum = 0;
     for (const auto& [partition, norm] : staged.norms) square_sum += norm.square_sum;
     record.set_square_sum(square_sum);
     record.set_non_finite(!staged.offender.empty());
   }
+
   const bool applied = ApplyStaged(worker, staged, record);
   staged_.erase(worker);
   if (!applied) return;  // the job has failed
+
   SetVersions();
   SendApplied(stream, apply);
   AnswerWaiting();
   applied_();
 }
 
-// False if a gradient is not finite and the job fails for it; then nothing of this shard changed.
+// False if a gradient is not finite and the job fails; then nothing on this shard has changed.
 bool Asynchronous::ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockRecord& record) {
   const bool skip =
       record.non_finite() && state_.job.training().non_finite() == v1::TrainingSpec::SKIP;
@@ -270,9 +283,11 @@ bool Asynchronous::ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockR
                              ": the gradient is not finite"));
     return false;
   }
+
   UpdateArguments arguments = Arguments(staged);
   arguments.gradient_scale *= ClipFactor(state_.job.optimizer().clip_norm(), record.square_sum());
   arguments.staleness = EffectOf(state_.job.training().staleness(), record.staleness());
+
   for (uint32_t number : state_.view->owned()) {
     if (skip) break;
     std::vector<GradientSum>& sums = staged.sums[number];
@@ -284,10 +299,12 @@ bool Asynchronous::ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockR
       return false;
     }
   }
+
   if (skip) ++state_.steps_skipped;
   clocks_[worker] = record;
   ledger_.Add(FromProto(record.samples()));
   ++state_.updates;
+
   arbiter_.OnApplied(worker, record.clock(), FromProto(record.samples()));
   if (arbiter_.HoldsLease(worker)) {
     progressed_[worker] = state_.now;
@@ -319,6 +336,7 @@ absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull, const ab
   absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, stream, pull, payload);
   if (!rows.ok()) return rows.status();
   Hear(worker, pull.clock());
+
   if (MayAnswer(stream, pull)) {
     AnswerPull(stream, pull, rows->get());
   } else {
@@ -442,13 +460,14 @@ void Asynchronous::AnswerWaiting() {
   if (state_.MayChange()) {
     for (Arbiter::Answer& answer : arbiter_.TakeAnswers()) {
       Stream* const stream = streams_.FindWorker(answer.worker);
-      if (stream == nullptr) continue;  // it requests again on its next stream
+      if (stream == nullptr) continue;  // the worker repeats the request on its next stream
       v1::Header header = state_.NewHeader();
       if (answer.lease.has_value()) *header.mutable_lease() = *std::move(answer.lease);
       if (answer.permit.has_value()) *header.mutable_permit() = *std::move(answer.permit);
       state_.Send(stream->id, std::move(header));
     }
   }
+
   if (!state_.rules.WakeParkedPulls()) return;
   std::vector<Parked> parked = std::exchange(parked_, {});
   for (Parked& waiting : parked) {
@@ -494,23 +513,28 @@ void Asynchronous::OnInstalled(const v1::Install& install) {
     arbiter_.Reached(winner.worker(), winner.clock());
   }
   if (state_.rules.DropStaged()) staged_.clear();
+
   for (auto it = pulled_.begin(); it != pulled_.end();) {
     it = state_.view->MemberIndex(it->first).has_value() ? std::next(it) : pulled_.erase(it);
   }
+
   AdoptRecords({install.clocks().begin(), install.clocks().end()});
   if (absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(install.ledger().applied());
       applied.ok()) {
     ledger_ = *std::move(applied);
   }
+
   state_.updates = install.view().first_step();
   SetVersions();
+
   std::map<uint64_t, IntervalSet> leases;
   for (const v1::LeaseRecord& lease : install.leases()) {
     const Interval rest = FromProto(lease.samples());
     if (!rest.empty()) leases[lease.worker()].Add(rest);
   }
   arbiter_.Reset(ArbiterLimits(), state_.view->members(), ledger_, leases, state_.updates);
-  // A new view is not progress: each checkpoint makes one.
+
+  // A new view is not progress: each checkpoint causes one.
   std::map<uint64_t, absl::Time> progressed;
   for (const auto& [worker, lease] : leases) {
     const auto known = progressed_.find(worker);
@@ -554,6 +578,7 @@ void Asynchronous::FillPauseReply(v1::PauseReply* reply) const {
     entry.set_worker(worker);
     entry.set_clock(staged.clock);
   }
+
   if (state_.view->is_arbiter()) {
     for (const auto& [worker, lease] : arbiter_.leases()) {
       for (const Interval& rest : lease.Intervals()) {
@@ -563,6 +588,7 @@ void Asynchronous::FillPauseReply(v1::PauseReply* reply) const {
       }
     }
   }
+
   ledger_.ToProtos(reply->mutable_ledger()->mutable_applied());
   reply->mutable_ledger()->set_updates(state_.updates);
 }

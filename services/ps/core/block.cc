@@ -37,6 +37,7 @@ MutableBlockRef BlockPool::Take(size_t size) {
       ++allocated_;
     }
   }
+
   if (block == nullptr) block.reset(new Block(size));
   return MutableBlockRef(block.release(), [pool = shared_from_this()](Block* returned) {
     pool->GiveBack(std::unique_ptr<Block>(returned));

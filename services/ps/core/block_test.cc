@@ -12,13 +12,13 @@
 namespace sluice::ps {
 namespace {
 
-TEST(BlockPoolTest, ABlockComesBackWhenItsLastReferenceEnds) {
+TEST(BlockPoolTest, ReusesBlockAfterItsLastReferenceEnds) {
   const auto pool = BlockPool::Create(1 << 20);
   MutableBlockRef block = pool->Take(4096);
   const Block* const address = block.get();
   BlockRef other = block;
   block.reset();
-  EXPECT_NE(pool->Take(4096).get(), address) << "it is still referred to";
+  EXPECT_NE(pool->Take(4096).get(), address) << "the block still has a reference";
   other.reset();
   const MutableBlockRef first = pool->Take(4096);
   const MutableBlockRef second = pool->Take(4096);
@@ -26,21 +26,21 @@ TEST(BlockPoolTest, ABlockComesBackWhenItsLastReferenceEnds) {
   EXPECT_EQ(pool->allocated(), 2);
 }
 
-TEST(BlockPoolTest, ASteadyStateTakesNothingFromTheSystem) {
+TEST(BlockPoolTest, AllocatesNothingInSteadyState) {
   const auto pool = BlockPool::Create(1 << 20);
   BlockRef current = pool->Take(1000);
   for (int step = 0; step < 1000; ++step) current = pool->Take(1000);
   EXPECT_EQ(pool->allocated(), 2);
 }
 
-TEST(BlockPoolTest, BlocksOfAnotherSizeAreNotMixedUp) {
+TEST(BlockPoolTest, ReusesOnlyBlocksOfTheSameSize) {
   const auto pool = BlockPool::Create(1 << 20);
   pool->Take(100).reset();
   EXPECT_EQ(pool->Take(200)->size(), 200);
   EXPECT_EQ(pool->Take(100)->size(), 100);
 }
 
-TEST(BlockPoolTest, IdleBytesAreBounded) {
+TEST(BlockPoolTest, BoundsIdleBytes) {
   const auto pool = BlockPool::Create(250);
   std::vector<MutableBlockRef> blocks;
   for (int i = 0; i < 10; ++i) blocks.push_back(pool->Take(100));
@@ -57,7 +57,7 @@ TEST(BlockPoolTest, BlocksAreAlignedForVectorInstructions) {
   }
 }
 
-TEST(BlockPoolTest, ACordOverABlockKeepsItAndCopiesNothing) {
+TEST(BlockPoolTest, CordKeepsItsBlockAndCopiesNothing) {
   auto pool = BlockPool::Create(1 << 20);
   MutableBlockRef block = pool->Take(10000);
   std::fill(block->mutable_bytes().begin(), block->mutable_bytes().end(), 'x');
@@ -70,7 +70,7 @@ TEST(BlockPoolTest, ACordOverABlockKeepsItAndCopiesNothing) {
   EXPECT_EQ(pool->idle_bytes(), 10000);
 }
 
-TEST(BlockPoolTest, ReferencesMayEndOnAnyThreadAndOutliveThePoolsOwner) {
+TEST(BlockPoolTest, ReferencesMayEndOnAnyThreadAndOutliveThePool) {
   auto pool = BlockPool::Create(1 << 20);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

@@ -20,7 +20,7 @@ struct SlotSpans {
   std::array<absl::Span<T>, kMaxSlots> out;
 };
 
-// Slots of the next version; those of a first update start from their initial values, in place.
+// Slots of the next version. Those of a first update start from their initial values, in place.
 template <typename Compute>
 SlotSpans<Compute> OpenSlots(const BlockInfo& info, absl::Span<const SlotSpec> specs,
                              const BlockState& now, BlockPool& pool,

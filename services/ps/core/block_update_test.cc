@@ -79,7 +79,7 @@ class BlockUpdateTest : public ::testing::Test {
   BlockState now;
 };
 
-TEST_F(BlockUpdateTest, EveryFloatingPointTypeIsUpdated) {
+TEST_F(BlockUpdateTest, UpdatesEveryFloatingPointType) {
   Make(v1::FLOAT64, 3);
   EXPECT_THAT(Update(SumOf<double>({1, 2, 3})).parameters->As<double>(), ElementsAre(1, 2, 3));
   Make(v1::FLOAT32, 3);
@@ -92,16 +92,18 @@ TEST_F(BlockUpdateTest, EveryFloatingPointTypeIsUpdated) {
   EXPECT_THAT(Update(SumOf<Float16>({three, three})).parameters->As<Float16>(), Each(three));
 }
 
-TEST_F(BlockUpdateTest, TheResultDoesNotDependOnTheSlicesThatTheGradientCameIn) {
+TEST_F(BlockUpdateTest, ResultDoesNotDependOnHowTheGradientIsSliced) {
   job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
   job.mutable_optimizer()->set_learning_rate(0.1);
   job.mutable_optimizer()->set_beta1(0.9);
   job.mutable_optimizer()->set_beta2(0.99);
   job.mutable_optimizer()->set_eps(1e-8);
+
   constexpr int kCount = 4001;
   Make(v1::FLOAT32, kCount);
   std::vector<float> values(kCount);
   for (int i = 0; i < kCount; ++i) values[i] = std::sin(static_cast<float>(i));
+
   const BlockState whole = Update(SumOf(values));
   for (size_t size : {1, 3, 7, 64, 1000, 8191}) {
     Sum sum;
@@ -111,6 +113,7 @@ TEST_F(BlockUpdateTest, TheResultDoesNotDependOnTheSlicesThatTheGradientCameIn) 
     EXPECT_EQ(chopped.slots[0]->bytes(), whole.slots[0]->bytes());
     EXPECT_EQ(chopped.slots[1]->bytes(), whole.slots[1]->bytes());
   }
+
   Sum block = SumOf(values);
   ASSERT_TRUE(Materialize(info, *pool, &block).ok());
   EXPECT_EQ(Update(std::move(block)).parameters->bytes(), whole.parameters->bytes());
@@ -127,7 +130,7 @@ TEST_F(BlockUpdateTest, OptimizerStateStartsAtItsInitialValues) {
   EXPECT_EQ(next.count, 1);
 }
 
-TEST_F(BlockUpdateTest, TheVersionBeforeIsUntouchedAndWithoutAGradientShared) {
+TEST_F(BlockUpdateTest, KeepsPreviousVersionAndSharesItWithoutGradient) {
   Make(v1::FLOAT32, 2);
   const BlockState next = Update(SumOf<float>({1, 1}));
   EXPECT_THAT(now.parameters->As<float>(), Each(0));
@@ -162,6 +165,7 @@ TEST_F(BlockUpdateTest, FindsNonFiniteGradientInAnyPosition) {
       EXPECT_EQ(UpdateBlock(*model, info, arguments, now, nullptr, &sum, *pool, &next).code(),
                 absl::StatusCode::kOutOfRange);
       EXPECT_EQ(next.parameters, nullptr);
+
       GradientNorm norm;
       sum = SumOf(values);
       ASSERT_TRUE(MeasureGradient(info, 1, &sum, *pool, &norm).ok());
@@ -170,7 +174,7 @@ TEST_F(BlockUpdateTest, FindsNonFiniteGradientInAnyPosition) {
   }
 }
 
-TEST_F(BlockUpdateTest, NormsAreOfScaledParameterGradientsAndOfNoBuffers) {
+TEST_F(BlockUpdateTest, NormCoversScaledParameterGradientsAndNoBuffers) {
   Make(v1::FLOAT32, 2);
   GradientNorm norm;
   Sum sum = SumOf<float>({3, 4});
@@ -179,7 +183,7 @@ TEST_F(BlockUpdateTest, NormsAreOfScaledParameterGradientsAndOfNoBuffers) {
   Make(v1::FLOAT32, 2, v1::BUFFER);
   sum = SumOf<float>({3, 4});
   ASSERT_TRUE(MeasureGradient(info, 0.5, &sum, *pool, &norm).ok());
-  EXPECT_EQ(norm.square_sum, 6.25) << "left as it was";
+  EXPECT_EQ(norm.square_sum, 6.25) << "the norm of a buffer is not added";
 }
 
 TEST_F(BlockUpdateTest, BuffersOfEveryTypeChangeByTheirScaledSum) {
@@ -196,7 +200,7 @@ TEST_F(BlockUpdateTest, BuffersOfEveryTypeChangeByTheirScaledSum) {
 
 // ---------------------------------------------------------------- sums
 
-TEST_F(BlockUpdateTest, TheFirstContributionIsKeptAsItCameAndTheSecondAddedToABlock) {
+TEST_F(BlockUpdateTest, KeepsFirstContributionAsReceivedAndAddsTheSecondInABlock) {
   Make(v1::FLOAT32, 2);
   const size_t allocated = pool->allocated();
   GradientSum gradient;
@@ -209,7 +213,7 @@ TEST_F(BlockUpdateTest, TheFirstContributionIsKeptAsItCameAndTheSecondAddedToABl
   EXPECT_THAT(sum.block->As<float>(), ElementsAre(11, 22));
 }
 
-TEST_F(BlockUpdateTest, SiblingsAreMergedAsSoonAsBothAreThere) {
+TEST_F(BlockUpdateTest, MergesSiblingsWhenBothHaveArrived) {
   Make(v1::FLOAT32, 1);
   GradientSum gradient;
   for (uint64_t begin : {0, 2, 3, 6, 7, 5}) {
@@ -222,7 +226,7 @@ TEST_F(BlockUpdateTest, SiblingsAreMergedAsSoonAsBothAreThere) {
   EXPECT_EQ(gradient.nodes(), 1);
 }
 
-TEST_F(BlockUpdateTest, AContributionOfTheWrongSizeChangesNothing) {
+TEST_F(BlockUpdateTest, ContributionOfWrongSizeChangesNothing) {
   Make(v1::FLOAT32, 2);
   GradientSum gradient;
   EXPECT_FALSE(gradient.Add(info, v1::CODEC_RAW, CordOf<float>({1}), *pool).ok());

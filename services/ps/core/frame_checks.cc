@@ -108,13 +108,16 @@ absl::Status CheckHello(const ShardState& state, const v1::Hello& hello) {
         absl::StrCat("this shard speaks wire versions ", spoken.oldest, " to ", spoken.newest,
                      ", the peer ", hello.min_wire_version(), " to ", hello.max_wire_version()));
   }
+
   if (hello.job() != state.options.identity.job()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "this shard serves job '", state.options.identity.job(), "', not '", hello.job(), "'"));
   }
+
   if (hello.shard_incarnation() != state.self()) {
     return absl::NotFoundError("the Hello names another instance of this shard");
   }
+
   const v1::Role role = hello.sender().role();
   if (role != v1::WORKER && role != v1::SHARD && role != v1::READER) {
     return absl::PermissionDeniedError("the data plane is for workers, shards and readers");
@@ -129,11 +132,13 @@ absl::Status CheckSender(v1::Role role, const v1::Header& header) {
     if (body == v1::Header::kPull && header.pull().snapshot_id() != 0) return absl::OkStatus();
     return absl::PermissionDeniedError("a reader may pull pinned versions only");
   }
+
   if (role == v1::SHARD) {
     if (body == v1::Header::kNorms || body == v1::Header::kStepParticipants)
       return absl::OkStatus();
-    return Invalid("shards send norms and steps' sets only");
+    return Invalid("shards send norms and participants of steps only");
   }
+
   switch (body) {
     case v1::Header::kPush:
     case v1::Header::kPull:
@@ -193,6 +198,7 @@ absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1:
     return Invalid("microbatches ", Name(range), " are not a node of the reduction tree");
   }
   if (!state.job.training().bit_exact()) return absl::OkStatus();
+
   // Smaller nodes would have to be kept one by one until their siblings arrive.
   const uint64_t parent_begin = range.begin - range.begin % (2 * size);
   const Interval parent{parent_begin, parent_begin + 2 * size};
@@ -208,6 +214,7 @@ absl::Status CheckContribution(const ShardState& state, size_t member, const v1:
   if (!state.plan.has_value()) return absl::OkStatus();
   const StepSchedule& plan = *state.plan;
   const uint64_t of_step = plan.MicrobatchesOfStep(push.step());
+
   uint64_t samples = 0;
   uint64_t microbatches = 0;
   for (const v1::Range& range :
@@ -215,6 +222,7 @@ absl::Status CheckContribution(const ShardState& state, size_t member, const v1:
     samples += plan.PositionsOf(push.step(), {range.begin(), range.end()}).size();
     if (range.begin() < of_step) microbatches += std::min(range.end(), of_step) - range.begin();
   }
+
   if (push.samples() != samples || push.microbatch_count() != microbatches) {
     return Invalid("step ", push.step(), " is complete with ", push.samples(), " samples in ",
                    push.microbatch_count(), " microbatches; the sender has ", samples, " in ",
@@ -229,6 +237,7 @@ absl::Status CheckStepPush(const ShardState& state, size_t member, const v1::Pus
   if (push.clock() != 0 || push.ordinal() != 0 || push.has_apply()) {
     return Invalid("a push with clock ", push.clock(), " in synchronous training");
   }
+
   if (push.blocks_size() > 0) {
     if (state.Find(push.partition()) == nullptr) {
       return Invalid("partition ", push.partition(), " is not owned by this shard, or empty");
@@ -236,11 +245,13 @@ absl::Status CheckStepPush(const ShardState& state, size_t member, const v1::Pus
     if (absl::Status range = CheckMicrobatches(state, member, push); !range.ok()) return range;
   }
   if (absl::Status owned = CheckOwned(state, push.complete()); !owned.ok()) return owned;
+
   // The sender holds all partitions at this step, so each partition has reached it.
   if (const uint64_t lowest = state.LowestVersion(); push.step() > lowest) {
     return Invalid("step ", push.step(), " is pushed while a partition of this shard is at ",
                    "version ", lowest);
   }
+
   if (const uint64_t last = state.LastStep(); last > 0 && push.step() >= last) {
     return Invalid("step ", push.step(), " is pushed in a job of ", last, " steps");
   }
@@ -252,12 +263,14 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
     return Invalid("a pull with clock ", pull.clock(), " in synchronous training");
   }
   if (absl::Status owned = CheckOwned(state, pull.partitions()); !owned.ok()) return owned;
+
   const auto check = [&](uint32_t number) {
     const uint64_t version = state.Find(number)->version();
     if (pull.version() <= SaturatingSum(version, 1)) return absl::OkStatus();
     return Invalid("version ", pull.version(), " of partition ", number,
                    " is requested, which is at ", version);
   };
+
   const auto& owned = state.view->owned();
   if (!pull.partitions().empty()) {
     for (const uint32_t number : pull.partitions()) {
@@ -419,9 +432,9 @@ absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const
   }
   if (own == nullptr) return absl::OkStatus();
   if (own->non_finite && !apply.non_finite()) {
-    return Invalid("update ", apply.clock(), " is said to be finite, and is not on this shard");
+    return Invalid("update ", apply.clock(), " is called finite but is not finite on this shard");
   }
-  // The sum over all partitions, which was added in another order than the shard's own part.
+  // The sum over all partitions was added in a different order than the shard's own part.
   constexpr double kRounding = 1 - 1e-9;
   if (!apply.non_finite() && apply.square_sum() < own->square_sum * kRounding) {
     return Invalid("a sum of squares of ", apply.square_sum(), ", of which this shard alone has ",
@@ -565,14 +578,17 @@ absl::Status CheckProgress(const ShardState& state, uint64_t begun, const v1::In
     return Invalid("it begins at step ", view.first_step(), ", and version ", install.committed(),
                    " is committed");
   }
+
   if (absl::StatusOr<IntervalSet> ledger = IntervalSet::FromProtos(install.ledger().applied());
       !ledger.ok()) {
     return Invalid("its ledger: ", ledger.status().message());
   }
+
   absl::flat_hash_set<uint64_t> members;
   for (const v1::View::Member& member : view.workers()) {
     members.insert(member.process().incarnation());
   }
+
   for (const v1::LeaseRecord& lease : install.leases()) {
     const Interval samples = FromProto(lease.samples());
     if (members.count(lease.worker()) == 0) {
@@ -608,6 +624,7 @@ absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Ins
     if (absl::Status members = CheckMembers(state, view); !members.ok()) return members;
     return CheckProgress(state, begun, install);
   };
+
   absl::Status fits = check();
   if (fits.ok()) return fits;
   return Invalid("view ", ShortName(view.id()),

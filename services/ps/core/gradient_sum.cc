@@ -212,6 +212,7 @@ absl::Status GradientSum::Take(const BlockInfo& info, BlockPool& pool, Sum* sum)
       --i;
     }
   }
+
   *sum = std::move(nodes_.front().sum);
   nodes_.clear();
   return absl::OkStatus();

@@ -52,7 +52,7 @@ class TreeSumTest : public ::testing::Test {
     }
   }
 
-  // What a worker sends for a node: rounded at each addition.
+  // The sum that a worker sends for a node, rounded at each addition.
   Values Node(uint64_t begin, uint64_t size) const {
     if (size == 1) return leaves_[begin];
     const Values left = Node(begin, size / 2);
@@ -92,8 +92,8 @@ class TreeSumTest : public ::testing::Test {
 using StorageTypes = ::testing::Types<float, BFloat16, Float16>;
 TYPED_TEST_SUITE(TreeSumTest, StorageTypes);
 
-TYPED_TEST(TreeSumTest, HasTheSameBitsWhoeverAddedWhichNode) {
-  // Node sizes: all by the shard, all by one worker, and in between.
+TYPED_TEST(TreeSumTest, HasTheSameBitsForAnySplitBetweenShardAndWorkers) {
+  // Node size 1: the shard adds everything. Size 16: one worker does.
   for (const uint64_t size : {1, 2, 4, 16}) {
     GradientSum sum;
     for (uint64_t begin = 0; begin < kMicrobatches; begin += size) this->Add(sum, begin, size);

@@ -45,22 +45,27 @@ absl::Status Initialization::Begin() {
         "the job's layers are computed by its shards (training.execution: Server), and this shard "
         "has no LibTorch: start sluice-ps-torch instead of sluice-ps");
   }
+
   absl::StatusOr<std::shared_ptr<const ShardModel>> model =
       ShardModel::Create(prepare_.job(), prepare_.table(), prepare_.layout());
   if (!model.ok()) return model.status();
+
   state_.model = *std::move(model);
   state_.job = prepare_.job();
   state_.training_samples = prepare_.training_samples();
+
   absl::StatusOr<StepSchedule> plan =
       StepScheduleOf(state_.job.training(), state_.training_samples);
   state_.plan = plan.ok() ? std::optional<StepSchedule>(*std::move(plan)) : std::nullopt;
   state_.last_position = prepare_.last_position();
+
   state_.pool->Trim();
   const std::vector<uint32_t> owned =
       OwnedPartitions(prepare_.shards(), prepare_.owner(), state_.self(), *state_.model);
   for (uint32_t partition : owned) {
     initial_[partition].blocks.resize(state_.model->BlockCount(partition));
   }
+
   if (prepare_.has_checkpoint()) return BeginLoading(owned);
   for (uint32_t partition : owned) {
     for (uint32_t b = state_.model->FirstBlock(partition);
@@ -77,6 +82,7 @@ absl::Status Initialization::BeginLoading(const std::vector<uint32_t>& owned) {
       state_.model->layout_hash()) {
     return absl::InvalidArgumentError("the checkpoint's tensors are not the job's");
   }
+
   for (const v1::PartitionFile& file : checkpoint_index.files()) files_[file.partition()] = file;
   for (uint32_t partition : owned) {
     const auto file = files_.find(partition);
@@ -123,24 +129,28 @@ absl::StatusOr<Handled> Initialization::OnPush(StreamTable& streams, Stream& str
 
 absl::Status Initialization::Take(const v1::InitPush& push, const absl::Cord& payload) {
   if (!error_.empty()) return absl::FailedPreconditionError(error_);
+
   std::vector<ReceivedBlock> blocks;
   if (absl::Status split =
           SplitPayload(*state_.model, push.partition(), push.blocks(), payload, &blocks);
       !split.ok()) {
     return split;
   }
+
   if (blocks.empty() || missing_.empty()) return absl::OkStatus();
   const auto initial = initial_.find(push.partition());
   if (initial == initial_.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("partition ", push.partition(), " is not owned by this shard"));
   }
+
   for (const ReceivedBlock& block : blocks) {
     if (block.codec == v1::CODEC_RAW) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(state_.model->BlockName(state_.model->block(block.block)),
                      " must be pushed unencoded (CODEC_RAW)"));
   }
+
   for (const ReceivedBlock& block : blocks) {
     const BlockInfo& info = state_.model->block(block.block);
     if (missing_.erase(block.block) == 0) continue;
@@ -152,6 +162,7 @@ absl::Status Initialization::Take(const v1::InitPush& push, const absl::Cord& pa
     initial->second.blocks[block.block - state_.model->FirstBlock(push.partition())] =
         InitialBlock(std::move(parameters));
   }
+
   CheckReady();
   return absl::OkStatus();
 }

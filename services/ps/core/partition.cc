@@ -62,6 +62,7 @@ absl::StatusOr<bool> Partition::IsNew(const Source& source, const ReceivedBlock&
     return absl::InvalidArgumentError(
         absl::StrCat("nothing can be pushed to counter '", model_->TensorName(info), "'"));
   }
+
   if (members_[source.member].dropped) return false;
   if (source.allow_repeats) return true;
   for (const Received& before : received_[place]) {
@@ -71,12 +72,13 @@ absl::StatusOr<bool> Partition::IsNew(const Source& source, const ReceivedBlock&
         source.microbatches.begin < before.microbatches.end) {
       return absl::InvalidArgumentError(absl::StrCat(
           "microbatches ", RangeName(source.microbatches), " of ", model_->BlockName(info),
-          " overlap ", RangeName(before.microbatches), ", which came before"));
+          " overlap ", RangeName(before.microbatches), ", which arrived earlier"));
     }
   }
+
   if (members_[source.member].complete) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        model_->BlockName(info), " comes after partition ", id_, " was said to be complete"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(model_->BlockName(info), " arrives after the completion of partition ", id_));
   }
   return true;
 }

@@ -146,7 +146,9 @@ absl::Status FileReader::ReadHeader() {
     return Damaged(
         absl::StrFormat("its CRC32C is %08x, the manifest says %08x", crc, file_.crc32c()));
   }
+
   if (bytes_.size() < kLengthBytes) return Damaged("it ends within the header's length");
+
   const std::string prefix(bytes_.Subcord(0, kLengthBytes));
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
@@ -155,11 +157,13 @@ absl::Status FileReader::ReadHeader() {
   if (length > kMaxHeaderBytes || length > bytes_.size() - kLengthBytes) {
     return Damaged(absl::StrCat("its length field gives the header ", length, " bytes"));
   }
+
   data_begin_ = kLengthBytes + length;
   const std::string text(bytes_.Subcord(kLengthBytes, length));
   if (absl::Status valid = CheckJsonText(text, kMaxHeaderDepth); !valid.ok()) {
     return Damaged(absl::StrCat("its header: ", valid.message()));
   }
+
   header_ = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!header_.is_object()) return Damaged("its header is not a JSON object");
   return absl::OkStatus();
@@ -179,6 +183,7 @@ absl::Status FileReader::ReadClocks(const std::string& text, PartitionContent* c
   if (!CheckJsonText(text, kMaxHeaderDepth).ok()) return wrong;
   const Json list = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!list.is_array()) return wrong;
+
   for (const Json& entry : list) {
     uint64_t worker = 0;
     if (!entry.is_array() || entry.size() != 4 || !entry[0].is_string() ||
@@ -204,13 +209,16 @@ absl::Status FileReader::ReadMetadata(PartitionContent* content) {
     if (!value.ok()) return value.status();
     values.push_back(*std::move(value));
   }
+
   if (values[0] != kFormat) {
     return Damaged(absl::StrCat("its format is '", values[0], "', not '", kFormat, "'"));
   }
+
   if (!absl::SimpleAtoi(values[1], &content->partition) ||
       content->partition != file_.partition() || content->partition >= model_.partitions()) {
     return Damaged(absl::StrCat("it holds partition ", values[1], ", not ", file_.partition()));
   }
+
   if (!absl::SimpleAtoi(values[2], &content->version)) {
     return Damaged(absl::StrCat("'", values[2], "' is not a version"));
   }
@@ -218,6 +226,7 @@ absl::Status FileReader::ReadMetadata(PartitionContent* content) {
     return absl::FailedPreconditionError(
         absl::StrCat(file_.name(), " is of a model with other tensors or another layout"));
   }
+
   for (absl::string_view text : absl::StrSplit(values[4], ' ', absl::SkipEmpty())) {
     uint64_t count = 0;
     if (!absl::SimpleAtoi(text, &count)) return Damaged("'counts' of __metadata__ is not numeric");
@@ -227,6 +236,7 @@ absl::Status FileReader::ReadMetadata(PartitionContent* content) {
     return Damaged(absl::StrCat("it holds ", counts_.size(), " blocks, the partition has ",
                                 model_.BlockCount(content->partition)));
   }
+
   state_hash_ = values[6];
   return ReadClocks(values[5], content);
 }
@@ -237,6 +247,7 @@ absl::Status FileReader::ReadArrays(BlockPool& pool, PartitionContent* content) 
   if (header_.size() != arrays.size() + 1) {
     return Damaged(absl::StrCat("it holds ", header_.size() - 1, " arrays, not ", arrays.size()));
   }
+
   uint64_t begin = 0;
   for (const Array& array : arrays) {
     const auto entry = header_.find(array.name);
@@ -249,9 +260,11 @@ absl::Status FileReader::ReadArrays(BlockPool& pool, PartitionContent* content) 
       return Damaged(
           absl::StrCat("'", array.name, "' is ", entry->dump(), ", not ", expected.dump()));
     }
+
     if (bytes_.size() - data_begin_ < begin + array.bytes) {
       return Damaged(absl::StrCat("it ends within '", array.name, "'"));
     }
+
     MutableBlockRef block = pool.Take(array.bytes);
     if (absl::Status copied =
             CopyPayload(bytes_.Subcord(data_begin_ + begin, array.bytes), block->mutable_bytes());
@@ -263,6 +276,7 @@ absl::Status FileReader::ReadArrays(BlockPool& pool, PartitionContent* content) 
     state.count = counts_[array.place];
     (array.slot < 0 ? state.parameters : state.slots[array.slot]) = std::move(block);
   }
+
   if (bytes_.size() - data_begin_ != begin) return Damaged("it is longer than its arrays");
   return absl::OkStatus();
 }
@@ -293,6 +307,7 @@ EncodedPartition EncodePartition(const PartitionContent& content) {
   const ShardModel& model = *content.model;
   const std::vector<uint64_t> counts = CountsOf(content);
   const uint64_t state_hash = StateHash(content);
+
   Json header;
   header["__metadata__"] = {{"format", kFormat},
                             {"partition", absl::StrCat(content.partition)},
@@ -301,6 +316,7 @@ EncodedPartition EncodePartition(const PartitionContent& content) {
                             {"counts", absl::StrJoin(counts, " ")},
                             {"clocks", ClocksText(content.clocks)},
                             {"state_hash", Hexadecimal(state_hash)}};
+
   absl::Cord data;
   for (const Array& array : ArraysOf(model, content.partition, counts)) {
     const BlockInfo& info = model.block(model.FirstBlock(content.partition) + array.place);
@@ -309,6 +325,7 @@ EncodedPartition EncodePartition(const PartitionContent& content) {
                           {"data_offsets", {data.size(), data.size() + array.bytes}}};
     data.Append(CordOver(BlockOf(content, array)));
   }
+
   std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   const size_t rest = (kLengthBytes + text.size()) % kHeaderAlignment;
   if (rest != 0) text.append(kHeaderAlignment - rest, ' ');

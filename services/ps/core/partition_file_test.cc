@@ -29,21 +29,25 @@ class PartitionFileTest : public ::testing::Test {
     job.mutable_optimizer()->set_beta1(0.9);
     job.mutable_optimizer()->set_beta2(0.999);
     job.mutable_optimizer()->set_eps(1e-8);
+
     AddTensor("fc1.weight", {512, 256}, v1::FLOAT32, v1::PARAMETER);
     AddTensor("fc1.bias", {5}, v1::BFLOAT16, v1::PARAMETER);
     AddTensor("bn.running_mean", {3}, v1::FLOAT64, v1::BUFFER);
     AddTensor("bn.num_batches_tracked", {}, v1::INT64, v1::COUNTER);
+
     model = *ShardModel::Create(job, table, *MakeLayout(table, 1));
     content.model = model;
     content.version = 17;
     for (size_t i = 0; i < model->blocks(); ++i) {
       content.blocks.push_back(Filled(model->block(i), /*updated=*/i != 1));
     }
+
     v1::ClockRecord& record = content.clocks.emplace_back();
     record.set_worker(0xfedcba9876543210);
     record.set_clock(3);
     record.mutable_samples()->set_begin(8);
     record.mutable_samples()->set_end(12);
+
     encoded = EncodePartition(content);
   }
 
@@ -76,7 +80,7 @@ class PartitionFileTest : public ::testing::Test {
     return DecodePartition(model, encoded.file, bytes, *pool);
   }
 
-  // As a file whose size and checksum are right.
+  // Decodes `bytes` as a file with the correct size and checksum.
   absl::StatusOr<std::shared_ptr<PartitionContent>> DecodeAs(std::string bytes) {
     v1::PartitionFile file = encoded.file;
     file.set_bytes(bytes.size());
@@ -98,6 +102,7 @@ TEST_F(PartitionFileTest, ReadsBackWrittenPartitionBitForBit) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ((*read)->version, 17);
   EXPECT_EQ(StateHash(**read), StateHash(content));
+
   for (size_t i = 0; i < content.blocks.size(); ++i) {
     EXPECT_EQ((*read)->blocks[i].count, content.blocks[i].count);
     EXPECT_EQ((*read)->blocks[i].parameters->bytes(), content.blocks[i].parameters->bytes());
@@ -107,28 +112,31 @@ TEST_F(PartitionFileTest, ReadsBackWrittenPartitionBitForBit) {
       EXPECT_EQ((*read)->blocks[i].slots[s]->bytes(), content.blocks[i].slots[s]->bytes());
     }
   }
+
   ASSERT_THAT((*read)->clocks, SizeIs(1));
   EXPECT_EQ((*read)->clocks[0].worker(), 0xfedcba9876543210);
   EXPECT_EQ((*read)->clocks[0].clock(), 3);
   EXPECT_EQ((*read)->clocks[0].samples().end(), 12);
 }
 
-TEST_F(PartitionFileTest, ItIsASafetensorsFile) {
+TEST_F(PartitionFileTest, IsASafetensorsFile) {
   const std::string bytes(encoded.bytes);
   uint64_t length = 0;
   memcpy(&length, bytes.data(), sizeof(length));
   EXPECT_EQ((8 + length) % 8, 0);
   const nlohmann::json header = nlohmann::json::parse(bytes.substr(8, length));
+
   std::vector<std::string> names;
   uint64_t end = 0;
   for (const auto& [name, entry] : header.items()) {
     names.push_back(name);
     if (name == "__metadata__") {
-      for (const auto& value : entry) EXPECT_TRUE(value.is_string()) << "the format wants texts";
+      for (const auto& value : entry) EXPECT_TRUE(value.is_string()) << "must be a string";
     } else {
       end = std::max(end, entry["data_offsets"][1].get<uint64_t>());
     }
   }
+
   EXPECT_EQ(8 + length + end, bytes.size());
   EXPECT_THAT(names, IsSupersetOf({"fc1.weight[0:65536]", "fc1.weight[65536:131072]",
                                    "fc1.weight[0:65536]/exp_avg", "fc1.bias[0:5]",
@@ -144,7 +152,7 @@ TEST_F(PartitionFileTest, EncodingCopiesNoBlock) {
   EXPECT_EQ(again.bytes, encoded.bytes) << "the same content gives the same file";
 }
 
-TEST_F(PartitionFileTest, AnyFlippedByteIsFound) {
+TEST_F(PartitionFileTest, DetectsAnyFlippedByte) {
   for (size_t at = 0; at < encoded.bytes.size(); at += 997) {
     std::string bytes(encoded.bytes);
     bytes[at] = static_cast<char>(bytes[at] ^ 1);
@@ -173,28 +181,32 @@ TEST_F(PartitionFileTest, ErrorNamesDamagedFileAndItsDamage) {
       {bytes.substr(0, bytes.size() - 1), "ends within"},
       {bytes + "x", "longer than its arrays"},
   };
+
   for (const auto& [damaged, says] : table) {
     const absl::Status status = DecodeAs(damaged).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << says;
     EXPECT_THAT(std::string(status.message()), HasSubstr("partition-00000.safetensors"));
     EXPECT_THAT(std::string(status.message()), HasSubstr(says));
   }
+
   std::string bit = bytes;
   bit.back() = static_cast<char>(bit.back() ^ 1);
   EXPECT_THAT(std::string(DecodeAs(bit).status().message()), HasSubstr("content hashes to"));
 }
 
-// Which a parser, a comparison or a printer that recurses does not survive.
+// Recursive parsers, comparisons and printers overflow the stack on deep nesting.
 TEST_F(PartitionFileTest, HeaderThatIsNestedDeeplyOrNotUtf8IsDamaged) {
   const std::string bytes(encoded.bytes);
   uint64_t length = 0;
   memcpy(&length, bytes.data(), sizeof(length));
   const std::string header = bytes.substr(8, length);
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+
   const std::pair<std::string, std::string> edits[] = {
       {"{\"fc1.bias[0:5]\": " + deep + "}", "nested deeper"},
       {header.substr(0, header.rfind('}')) + ", \"more\": " + deep + "}", "nested deeper"},
       {absl::StrReplaceAll(header, {{"fc1.bias", "fc1.b\xE9s"}}), "not UTF-8"}};
+
   for (const auto& [text, message] : edits) {
     const uint64_t size = text.size();
     std::string file(reinterpret_cast<const char*>(&size), sizeof(size));
@@ -205,13 +217,13 @@ TEST_F(PartitionFileTest, HeaderThatIsNestedDeeplyOrNotUtf8IsDamaged) {
   }
 }
 
-TEST_F(PartitionFileTest, AFileOfAnotherModelIsRefused) {
+TEST_F(PartitionFileTest, RefusesFileOfAnotherModel) {
   table.mutable_tensors(1)->set_name("fc2.bias");
   model = *ShardModel::Create(job, table, *MakeLayout(table, 1));
   EXPECT_EQ(Decode(encoded.bytes).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(PartitionFileTest, TheStateHashTellsContentsApart) {
+TEST_F(PartitionFileTest, StateHashDiffersForDifferentContents) {
   const uint64_t before = StateHash(content);
   content.blocks[0].count = 18;
   EXPECT_NE(StateHash(content), before);

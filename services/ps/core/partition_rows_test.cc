@@ -1,4 +1,4 @@
-// Updating a table by its rows, beside updating all of it.
+// Updates of a table by rows give the same bits as updates of the whole table.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ v1::OptimizerSpec Spec(v1::OptimizerSpec::Name name) {
   return spec;
 }
 
-// One table, of several blocks, in one partition; what is contributed to it goes by rows or whole.
+// One table of several blocks in one partition. Contributions are added by rows or whole.
 class Table {
  public:
   Table(const v1::OptimizerSpec& optimizer, v1::DataType dtype, bool by_rows)
@@ -98,7 +98,8 @@ class Table {
   Partition& partition() { return *partition_; }
   BlockPool& pool() { return *pool_; }
 
-  // Microbatch `member`, of as many members; `tree`: as a node of the tree.
+  // Adds a contribution of this member to its only microbatch, `member`. `tree`: as a node of the
+  // tree.
   void Add(size_t member, const Contribution& given, bool tree) {
     for (size_t i = 0; i < model_->blocks(); ++i) {
       Partition::Source source;
@@ -136,6 +137,7 @@ class Table {
   ReceivedBlock BlockOf(size_t index, const Contribution& given) const {
     const BlockInfo& info = model_->block(index);
     const RowCut cut{kRowElements, info.offset, info.count};
+
     ReceivedBlock block;
     block.block = static_cast<uint32_t>(index);
     const size_t row_bytes = kRowElements * ElementBytes(dtype_);
@@ -145,6 +147,7 @@ class Table {
     block.codec = v1::CODEC_ROWS;
     block.payload = EncodeRows(cut, rows, dtype_,
                                [&](size_t i) { return bytes.data() + (first + i) * row_bytes; });
+
     if (by_rows_) return block;
     std::string whole(info.bytes, '\0');
     EXPECT_TRUE((*FindCodec(v1::CODEC_ROWS))
@@ -219,13 +222,14 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// Steps, undone steps, commits and pins in any order.
-TEST(PartitionRowsTest, StepsByRowsHaveTheBitsOfWholeSteps) {
+// Steps, rollbacks, commits and pins in random order.
+TEST(PartitionRowsTest, StepsByRowsEqualWholeStepsBitForBit) {
   for (const Case& c : Cases()) {
     Table rows(c.optimizer, c.dtype, true);
     Table whole(c.optimizer, c.dtype, false);
     RandomGradients random(static_cast<uint32_t>(c.dtype) * 10 + c.optimizer.name());
     std::vector<std::pair<std::shared_ptr<PartitionContent>, std::string>> pinned;
+
     for (int step = 0; step < 60; ++step) {
       const size_t members = 1 + random.Below(kMicrobatches);
       for (Table* table : {&rows, &whole}) table->partition().Reset(members);
@@ -234,9 +238,11 @@ TEST(PartitionRowsTest, StepsByRowsHaveTheBitsOfWholeSteps) {
         const Contribution given = random.Next(random.Below(10) == 0 ? kRows / 2 : 60);
         for (Table* table : {&rows, &whole}) table->Add(member, given, c.tree);
       }
+
       for (Table* table : {&rows, &whole}) ASSERT_TRUE(table->Close().ok());
       ASSERT_EQ(BytesOf(rows.partition().blocks()), BytesOf(whole.partition().blocks()))
           << v1::OptimizerSpec::Name_Name(c.optimizer.name()) << " step " << step;
+
       const uint64_t version = rows.partition().version();
       if (random.Below(6) == 0) {
         const auto content = rows.partition().Pin(version - random.Below(2));
@@ -245,6 +251,7 @@ TEST(PartitionRowsTest, StepsByRowsHaveTheBitsOfWholeSteps) {
       if (random.Below(6) == 0 && !pinned.empty()) pinned.erase(pinned.begin());
       ASSERT_EQ(BytesOf(*rows.partition().At(version - 1)),
                 BytesOf(*whole.partition().At(version - 1)));
+
       const bool undone = random.Below(5) == 0;
       for (Table* table : {&rows, &whole}) {
         undone ? table->partition().RollBack() : table->partition().DropUndo();
@@ -254,19 +261,21 @@ TEST(PartitionRowsTest, StepsByRowsHaveTheBitsOfWholeSteps) {
   }
 }
 
-TEST(PartitionRowsTest, AsynchronousUpdatesByRowsHaveTheBitsOfWholeUpdates) {
+TEST(PartitionRowsTest, AsynchronousUpdatesByRowsEqualWholeUpdatesBitForBit) {
   for (const Case& c : Cases()) {
     if (c.tree) continue;
     Table rows(c.optimizer, c.dtype, true);
     Table whole(c.optimizer, c.dtype, false);
     RandomGradients random(static_cast<uint32_t>(c.dtype) * 10 + c.optimizer.name());
     std::vector<std::pair<std::shared_ptr<PartitionContent>, std::string>> pinned;
+
     for (int update = 0; update < 30; ++update) {
       std::vector<Contribution> given;
       for (size_t i = random.Below(3); i > 0; --i) given.push_back(random.Next(60));
       for (Table* table : {&rows, &whole}) ASSERT_TRUE(table->Apply(given).ok());
       ASSERT_EQ(BytesOf(rows.partition().blocks()), BytesOf(whole.partition().blocks()))
           << v1::OptimizerSpec::Name_Name(c.optimizer.name()) << " update " << update;
+
       if (random.Below(6) == 0) {
         const auto content = rows.partition().Pin(0);
         pinned.emplace_back(content, BytesOf(content->blocks));
@@ -284,8 +293,8 @@ void Step(Table& table, RandomGradients& random) {
   table.partition().DropUndo();
 }
 
-// With nothing idle, whatever else is written would be taken from the system.
-TEST(PartitionRowsTest, TwoVersionsTakeTurnsWhereRowsCanBeUpdatedByThemselves) {
+// The pool has no idle blocks, so any further block would be a new allocation.
+TEST(PartitionRowsTest, AlternatesBetweenTwoVersionsIfRowsAreIndependent) {
   for (const auto name : {v1::OptimizerSpec::SGD, v1::OptimizerSpec::ADAGRAD,
                           v1::OptimizerSpec::ADD, v1::OptimizerSpec::ADAM}) {
     Table table(Spec(name), v1::FLOAT32, true);
@@ -302,7 +311,7 @@ TEST(PartitionRowsTest, TwoVersionsTakeTurnsWhereRowsCanBeUpdatedByThemselves) {
   }
 }
 
-TEST(PartitionRowsTest, AsynchronousRowsAreUpdatedInPlace) {
+TEST(PartitionRowsTest, UpdatesAsynchronousRowsInPlace) {
   Table table(Spec(v1::OptimizerSpec::SGD), v1::FLOAT32, true);
   RandomGradients random(3);
   ASSERT_TRUE(table.Apply({random.Next(20)}).ok());
@@ -314,7 +323,7 @@ TEST(PartitionRowsTest, AsynchronousRowsAreUpdatedInPlace) {
   EXPECT_EQ(table.pool().allocated(), allocated);
 }
 
-TEST(PartitionRowsTest, ANumberThatIsNotFiniteChangesNothing) {
+TEST(PartitionRowsTest, NonFiniteValueChangesNothing) {
   for (const bool asynchronous : {false, true}) {
     Table table(Spec(v1::OptimizerSpec::SGD), v1::FLOAT32, true);
     RandomGradients random(3);
@@ -325,12 +334,14 @@ TEST(PartitionRowsTest, ANumberThatIsNotFiniteChangesNothing) {
         Step(table, random);
       }
     }
+
     const std::string before = BytesOf(table.partition().blocks());
-    // The last block is refused; the others come before it.
+    // Only the last block is refused; the blocks before it are valid.
     Contribution bad;
     bad.rows = {0, kRows / 2, kRows - 1};
     bad.values.assign(3 * kRowElements, 1);
     bad.values.back() = std::numeric_limits<double>::quiet_NaN();
+
     absl::Status refused;
     if (asynchronous) {
       refused = table.Apply({bad});
@@ -339,14 +350,15 @@ TEST(PartitionRowsTest, ANumberThatIsNotFiniteChangesNothing) {
       table.Add(0, bad, false);
       refused = table.Close();
     }
+
     EXPECT_TRUE(absl::IsOutOfRange(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("table["));
     EXPECT_EQ(BytesOf(table.partition().blocks()), before);
   }
 }
 
-// A peer may say anything: rows of another width than those before.
-TEST(PartitionRowsTest, ContributionsThatCutABlockDifferentlyAreAddedAsBlocks) {
+// A hostile peer may send rows of a different width than before.
+TEST(PartitionRowsTest, AddsContributionsWithDifferentRowWidthsAsBlocks) {
   Table table(Spec(v1::OptimizerSpec::ADD), v1::FLOAT32, true);
   const BlockInfo info = [] {
     BlockInfo made;

@@ -104,6 +104,7 @@ bool AddRows(const BlockInfo& info, const RowSum& from, RowSum* to) {
     });
     *to = std::move(united);
   }
+
   VisitSum(info, [&](auto tag) {
     using T = typename decltype(tag)::type;
     AddTo<T>(from, to->parts, to->MutableAs<T>());

@@ -1,4 +1,4 @@
-// Asynchronous and bounded-staleness training through the facade.
+// Asynchronous and bounded-staleness training through ShardCore.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,8 +22,8 @@ using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 using Values = std::vector<float>;
 
-// Members 7 and 8; batches of 4 samples. This shard owns both partitions unless a test says
-// otherwise, and is the arbiter.
+// Members 7 and 8; batches of 4 samples. Unless a test says otherwise, this shard owns both
+// partitions and is the arbiter.
 class AsynchronousTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -63,7 +63,8 @@ class AsynchronousTest : public ::testing::Test {
     header.mutable_apply()->set_pull_next(pull_next);
     shard.Send(stream, header);
   }
-  // The permit of an update, asked for with its first push; nothing where this shard gives none.
+  // The permit of an update. Requests it before the update's first push. Empty if this shard grants
+  // no permits.
   v1::Permit Permitted(StreamId stream, uint64_t clock) {
     if (repeats) return {};
     const auto known = permits_.find({stream, clock});
@@ -118,14 +119,14 @@ class AsynchronousTest : public ::testing::Test {
   StreamId one = 0;
   StreamId two = 0;
   std::map<std::pair<StreamId, uint64_t>, v1::Permit> permits_;
-  bool repeats = false;  // updates are sent again: no permit is asked for
+  bool repeats = false;  // updates are sent again, without permit requests
 };
 
-TEST_F(AsynchronousTest, AnUpdateIsStagedAckedAndAppliedWholeAtItsApply) {
+TEST_F(AsynchronousTest, StagesAndAcknowledgesUpdateAndAppliesItWholeAtItsApply) {
   Begin();
   ASSERT_EQ(Lease(one)->samples().end(), 4);
   Push(one, 1, 0, 2);
-  EXPECT_THAT(shard.TakeFrames(one), IsEmpty()) << "not all partitions are there";
+  EXPECT_THAT(shard.TakeFrames(one), IsEmpty()) << "partition 1 has not arrived";
   Push(one, 1, 1, 2);
   std::vector<v1::Header> frames = shard.TakeFrames(one);
   ASSERT_THAT(frames, SizeIs(1));
@@ -142,7 +143,7 @@ TEST_F(AsynchronousTest, AnUpdateIsStagedAckedAndAppliedWholeAtItsApply) {
   EXPECT_EQ(shard.core().status().staged_updates, 0);
 }
 
-TEST_F(AsynchronousTest, TheLastPushMayBeTheApply) {
+TEST_F(AsynchronousTest, LastPushMayCarryTheApply) {
   Begin();
   Lease(one);
   Push(one, 1, 0, 3, 3);
@@ -157,7 +158,7 @@ TEST_F(AsynchronousTest, TheLastPushMayBeTheApply) {
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
 }
 
-TEST_F(AsynchronousTest, ARepeatedUpdateIsAckedWithoutEffect) {
+TEST_F(AsynchronousTest, AcknowledgesRepeatedUpdateWithoutEffect) {
   Begin();
   Lease(one);
   Stage(one, 1, 1);
@@ -184,7 +185,7 @@ TEST_F(AsynchronousTest, StagedUpdateOutlivesItsStream) {
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
 }
 
-TEST_F(AsynchronousTest, AnUpdateThatBreaksTheContractEndsItsStream) {
+TEST_F(AsynchronousTest, ClosesStreamOfInvalidUpdate) {
   Begin();
   Lease(two);
   Lease(one);
@@ -209,21 +210,21 @@ TEST_F(AsynchronousTest, AnUpdateThatBreaksTheContractEndsItsStream) {
 
 // ---------------------------------------------------------------- leases (R8)
 
-TEST_F(AsynchronousTest, LeasesAreDisjointAndTheRestComesFirst) {
+TEST_F(AsynchronousTest, LeasesAreDisjointAndUnfinishedLeasesComeFirst) {
   Begin();
   EXPECT_EQ(Lease(one)->samples().end(), 4);
   EXPECT_EQ(Lease(two)->samples().begin(), 4);
   const std::optional<v1::Lease> again = Lease(one);
-  EXPECT_EQ(again->samples().begin(), 0) << "the same one";
+  EXPECT_EQ(again->samples().begin(), 0) << "the same lease";
   EXPECT_EQ(again->samples().end(), 4);
   Stage(one, 1, 1);
   Apply(one, 1, 0, 4);
   EXPECT_EQ(Lease(one)->samples().begin(), 8);
 }
 
-TEST_F(AsynchronousTest, ALeaseIsAsLongAsWishedButLeavesWorkForTheOthers) {
+TEST_F(AsynchronousTest, LeaseHasRequestedLengthButLeavesWorkForOtherMembers) {
   Begin();
-  EXPECT_EQ(Lease(one, 9)->samples().end(), 8) << "whole updates";
+  EXPECT_EQ(Lease(one, 9)->samples().end(), 8) << "only whole updates";
   EXPECT_EQ(Lease(two, 1000)->samples().end(), 16) << "32 left / (2 x 2 members)";
 }
 
@@ -243,7 +244,7 @@ TEST_F(AsynchronousTest, WorkerWithoutSamplesWaitsUntilNoWorkerHoldsALease) {
   EXPECT_TRUE(Lease(two)->done());
 }
 
-TEST_F(AsynchronousTest, OnlyTheArbiterGivesLeasesAndPermits) {
+TEST_F(AsynchronousTest, OnlyArbiterGrantsLeasesAndPermits) {
   shard.owner = {1, 0};
   Begin();
   Lease(one);
@@ -252,8 +253,8 @@ TEST_F(AsynchronousTest, OnlyTheArbiterGivesLeasesAndPermits) {
 
 // ---------------------------------------------------------------- permits
 
-TEST_F(AsynchronousTest, PermitsBoundStagedUpdatesAndCountThem) {
-  shard.options.max_staged_bytes = 1;  // one update at least
+TEST_F(AsynchronousTest, PermitsBoundAndNumberStagedUpdates) {
+  shard.options.max_staged_bytes = 1;  // room for one update, the minimum
   Begin();
   Lease(one);
   Lease(two);
@@ -261,7 +262,7 @@ TEST_F(AsynchronousTest, PermitsBoundStagedUpdatesAndCountThem) {
   ASSERT_TRUE(first.has_value());
   EXPECT_EQ(first->ordinal(), 0);
   EXPECT_FALSE(Permit(two, 1).has_value());
-  EXPECT_EQ(Permit(one, 1)->ordinal(), 0) << "a repetition is the same permit";
+  EXPECT_EQ(Permit(one, 1)->ordinal(), 0) << "a repeated request gets the same permit";
   Stage(one, 1, 1);
   Apply(one, 1, 0, 4);
   const std::optional<v1::Permit> second = TakePermit(two);
@@ -270,8 +271,8 @@ TEST_F(AsynchronousTest, PermitsBoundStagedUpdatesAndCountThem) {
   EXPECT_EQ(second->staleness(), 1);
 }
 
-// timeouts.gradients; the others may continue meanwhile.
-TEST_F(AsynchronousTest, NamesALeaseHolderThatAppliesNothing) {
+// timeouts.gradients. The other members continue meanwhile.
+TEST_F(AsynchronousTest, ReportsLeaseHolderThatAppliesNothing) {
   shard.job.mutable_timeouts()->set_gradients(15);
   Begin();
   const auto awaited = [this](absl::Duration later) {
@@ -290,12 +291,12 @@ TEST_F(AsynchronousTest, NamesALeaseHolderThatAppliesNothing) {
   EXPECT_THAT(awaited(absl::Seconds(14)), IsEmpty());
   Stage(one, 1, 1);
   Apply(one, 1, 0, 4);
-  ASSERT_TRUE(Lease(two, 4).has_value()) << "which is no progress";
+  ASSERT_TRUE(Lease(two, 4).has_value()) << "a lease request is no progress";
   EXPECT_THAT(awaited(absl::Seconds(2)), ElementsAre(8));
   EXPECT_THAT(awaited(absl::Seconds(14)), UnorderedElementsAre(7, 8));
 }
 
-TEST_F(AsynchronousTest, PermitsEndWithTheView) {
+TEST_F(AsynchronousTest, PermitsEndWithTheirView) {
   shard.options.max_staged_bytes = 1;
   Begin();
   Lease(one);
@@ -305,7 +306,7 @@ TEST_F(AsynchronousTest, PermitsEndWithTheView) {
   shard.Pause(2);
   shard.TakeFrames(two);
   Tell(InstallAfter(2, 0, {7, 8}));
-  EXPECT_TRUE(shard.TakeFrames(two).at(0).has_refused()) << "who waited learns of the view";
+  EXPECT_TRUE(shard.TakeFrames(two).at(0).has_refused()) << "the waiting worker learns of the view";
   Lease(two);
   EXPECT_EQ(Permit(two, 1)->ordinal(), 0);
 }
@@ -323,7 +324,7 @@ TEST_F(AsynchronousTest, InstallAppliesTheWinningStagedUpdateAndDropsTheRest) {
   EXPECT_THAT(reply.staged(), SizeIs(2));
   EXPECT_THAT(reply.leases(), SizeIs(2));
   Apply(one, 1, 0, 4);
-  EXPECT_EQ(shard.core().status().updates_applied, 0) << "a promise";
+  EXPECT_EQ(shard.core().status().updates_applied, 0) << "the shard keeps its promise";
   v1::Install install = InstallAfter(2, 1, {7});
   v1::ClockRecord& winner = *install.add_clocks();
   winner.set_worker(7);
@@ -347,7 +348,7 @@ TEST_F(AsynchronousTest, InstallAppliesTheWinningStagedUpdateAndDropsTheRest) {
   EXPECT_EQ(after.ledger().applied(0).end(), 4);
 }
 
-TEST_F(AsynchronousTest, AnUpdateThatDidNotWinIsStagedAgainInTheNewView) {
+TEST_F(AsynchronousTest, DroppedUpdateIsStagedAgainInNewView) {
   Begin();
   Lease(one);
   Stage(one, 1, 1);
@@ -366,7 +367,7 @@ TEST_F(AsynchronousTest, AnUpdateThatDidNotWinIsStagedAgainInTheNewView) {
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
 }
 
-TEST_F(AsynchronousTest, ASnapshotIsPinnedAtTheInstallThatNamesIt) {
+TEST_F(AsynchronousTest, PinsSnapshotAtTheInstallThatNamesIt) {
   Begin();
   Lease(one);
   Stage(one, 1, 1);
@@ -390,7 +391,7 @@ TEST_F(AsynchronousTest, ASnapshotIsPinnedAtTheInstallThatNamesIt) {
 
 // ---------------------------------------------------------------- norms
 
-TEST_F(AsynchronousTest, ShardsReportTheirNormsAndClipByTheNormOfTheApply) {
+TEST_F(AsynchronousTest, ReportsItsNormAndClipsByTheNormInTheApply) {
   shard.owner = {1, 0};
   shard.job.mutable_optimizer()->set_clip_norm(1);
   Begin();
@@ -407,7 +408,7 @@ TEST_F(AsynchronousTest, ShardsReportTheirNormsAndClipByTheNormOfTheApply) {
   EXPECT_NEAR(shard.Values(1)[0], 0.5, 1e-6);
 }
 
-TEST_F(AsynchronousTest, SkipsNonFiniteUpdateIfTheJobSaysSo) {
+TEST_F(AsynchronousTest, SkipsNonFiniteUpdateIfConfigured) {
   shard.job.mutable_training()->set_non_finite(v1::TrainingSpec::SKIP);
   Begin();
   Lease(one);
@@ -422,7 +423,7 @@ TEST_F(AsynchronousTest, SkipsNonFiniteUpdateIfTheJobSaysSo) {
   EXPECT_EQ(shard.core().status().updates_applied, 1);
 }
 
-TEST_F(AsynchronousTest, AnUpdateThatIsNotFiniteFailsTheJobByDefault) {
+TEST_F(AsynchronousTest, NonFiniteUpdateFailsTheJobByDefault) {
   Begin();
   Lease(one);
   Stage(one, 1, NAN);
@@ -450,14 +451,14 @@ class BoundedStalenessTest : public AsynchronousTest {
     for (uint64_t holder : counted) header.mutable_pull()->add_counted(holder);
     shard.Send(stream, header);
   }
-  // One update of a lease of `update` samples that begins at `begin`.
+  // Stages and applies one update of samples [begin, begin + 4).
   void Update(StreamId stream, uint64_t clock, uint64_t begin) {
     Stage(stream, clock, 1);
     Apply(stream, clock, begin, begin + 4);
   }
 };
 
-TEST_F(BoundedStalenessTest, APullWaitsForTheSlowestLeaseHolder) {
+TEST_F(BoundedStalenessTest, PullWaitsForSlowestLeaseHolder) {
   Begin();
   const uint64_t mine = Lease(one, 400)->samples().begin();
   const uint64_t theirs = Lease(two, 400)->samples().begin();
@@ -468,7 +469,7 @@ TEST_F(BoundedStalenessTest, APullWaitsForTheSlowestLeaseHolder) {
   EXPECT_THAT(frames[0].pull_answer().counted(), ElementsAre(8));
   Update(one, 2, mine + 4);
   Pull(one, 2);
-  EXPECT_THAT(shard.TakeFrames(one), IsEmpty()) << "two ahead";
+  EXPECT_THAT(shard.TakeFrames(one), IsEmpty()) << "7 is two updates ahead";
   Update(two, 1, theirs);
   frames = shard.TakeFrames(one);
   ASSERT_THAT(frames, SizeIs(3));
@@ -484,7 +485,7 @@ TEST_F(BoundedStalenessTest, MemberWithoutLeaseBlocksNoOtherMember) {
   EXPECT_THAT(shard.TakeFrames(one), SizeIs(3));
 }
 
-TEST_F(BoundedStalenessTest, WorkerThatGetsALeaseIsRaisedToTheLowestLeaseHolder) {
+TEST_F(BoundedStalenessTest, RaisesClockOfNewLeaseHolderToTheLowestHolder) {
   Begin();
   const uint64_t begin = Lease(one, 400)->samples().begin();
   for (uint64_t clock = 1; clock <= 5; ++clock) Update(one, clock, begin + (clock - 1) * 4);
@@ -504,10 +505,10 @@ TEST_F(BoundedStalenessTest, OtherShardWaitsForLeaseHoldersCountedByTheArbiter) 
   ASSERT_THAT(frames, SizeIs(1));
   EXPECT_TRUE(frames[0].has_data()) << "only the arbiter sends a PullAnswer";
   Pull(one, 50, {9});
-  EXPECT_THAT(shard.TakeFrames(one), SizeIs(1)) << "9 is no member any more";
+  EXPECT_THAT(shard.TakeFrames(one), SizeIs(1)) << "9 is not a member";
 }
 
-TEST_F(BoundedStalenessTest, AMemberThatWasRaisedElsewhereIsKnownByItsPull) {
+TEST_F(BoundedStalenessTest, LearnsClockRaisedByTheArbiterFromPull) {
   shard.owner = {1, 0};
   Begin();
   Pull(one, 6, {8});
@@ -516,7 +517,7 @@ TEST_F(BoundedStalenessTest, AMemberThatWasRaisedElsewhereIsKnownByItsPull) {
   EXPECT_THAT(shard.TakeFrames(one), SizeIs(1));
 }
 
-TEST_F(BoundedStalenessTest, AnInstallAnswersParkedPullsWithTheNewView) {
+TEST_F(BoundedStalenessTest, InstallAnswersParkedPullsWithNewView) {
   Begin();
   const uint64_t mine = Lease(one, 400)->samples().begin();
   Lease(two, 400);
@@ -528,7 +529,7 @@ TEST_F(BoundedStalenessTest, AnInstallAnswersParkedPullsWithTheNewView) {
   Tell(InstallAfter(2, 2, {7}));
   EXPECT_TRUE(shard.TakeFrames(one).at(0).has_refused());
   Pull(one, 2);
-  EXPECT_THAT(shard.TakeFrames(one), SizeIs(3)) << "the slow one is out";
+  EXPECT_THAT(shard.TakeFrames(one), SizeIs(3)) << "the slow member has left";
 }
 
 }  // namespace

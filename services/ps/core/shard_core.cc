@@ -77,7 +77,7 @@ class ShardCore::Impl {
   void Resume() { streams.Resume(handler_); }
   void Disconnected();
 
-  // ---- time Sets the time of the next event.
+  // ---- time: sets the time of the next event
   void Step(absl::Time now);
   void OnTick();
   void SendProgress();
@@ -182,12 +182,14 @@ void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
     heartbeat_ = absl::Seconds(message.job().timeouts().heartbeat());
     next_heartbeat_ = std::min(next_heartbeat_, state.now + heartbeat_);
   }
+
   // Sends again what may have been lost with the previous connection.
   if (!state.failure.empty()) {
     v1::MemberMessage failed;
     failed.mutable_failure()->set_reason(state.failure);
     state.Tell(std::move(failed));
   }
+
   if (!state.view.has_value()) initialization.Report();
   if (state.view.has_value()) SayInstalled();
   snapshots.Report();  // first: pins outlive the view
@@ -251,10 +253,12 @@ void ShardCore::Impl::OnPause(const v1::Pause& pause) {
   if (pausing_ != Pausing::kNo && Compare(pause.id(), pause_.id()) < 0) return;
   // The view with this Pause's number is already installed.
   if (state.view.has_value() && OrderOf(pause.id()) <= OrderOf(state.view->id())) return;
+
   const bool overrides = pause.now() && pausing_ == Pausing::kWaiting;
   if (overrides && !state.rules.NowOverrides()) return;
   const bool replied = pausing_ == Pausing::kReplied;
   pause_ = pause;
+
   // A promise is not withdrawn for an AfterStep; the Pause is answered at once.
   const bool at_once = replied || pause.now() || !state.view.has_value() ||
                        !state.view->synchronous() || !state.failure.empty();
@@ -262,6 +266,7 @@ void ShardCore::Impl::OnPause(const v1::Pause& pause) {
     ReplyToPause();
     return;
   }
+
   pausing_ = Pausing::kWaiting;
   CheckAfterStep();
 }
@@ -291,10 +296,12 @@ v1::PauseReply ShardCore::Impl::MakePauseReply() const {
   v1::PauseReply reply;
   *reply.mutable_pause() = pause_.id();
   reply.set_committed(state.committed);
+
   if (!state.view.has_value()) {
     if (initialization.ready()) *reply.mutable_ready_init_id() = initialization.init_id();
     return reply;
   }
+
   *reply.mutable_view() = state.view->id();
   *reply.mutable_newest() = state.view->proto();
   for (uint32_t number : state.view->owned()) {
@@ -333,15 +340,18 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
     return;
   }
   if (!MayInstall(install)) return;
+
   if (absl::Status fits = CheckInstall(state, initialization.version(), install); !fits.ok()) {
     state.Fail(absl::StrCat(fits.message()));
     return;
   }
+
   InstalledView view(install.view(), state.self(), *state.model);
   if (std::optional<std::string> wrong = AdoptPartitions(view); wrong.has_value()) {
     state.Fail(*std::move(wrong));
     return;
   }
+
   std::vector<StreamId> parked = synchronous.ParkedStreams();
   const std::vector<StreamId> more = asynchronous.ParkedStreams();
   parked.insert(parked.end(), more.begin(), more.end());
@@ -354,6 +364,7 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   pausing_ = Pausing::kNo;
   if (state.view->synchronous() && !RollBackTo(install.view().first_step())) return;
   FinishInstall(install);
+
   streams.SetShards(install.view().shards());
   for (StreamId stream : parked) {
     Stream* const waiting = streams.Find(stream);
@@ -609,6 +620,7 @@ absl::Status ShardCore::Impl::OnSnapshotPull(Stream& stream, const v1::Pull& pul
                          pull.snapshot_id());
     return absl::OkStatus();
   }
+
   std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
   if (wanted.empty()) wanted = state.view->owned();
   for (uint32_t number : wanted) {
@@ -642,8 +654,10 @@ void ShardCore::Impl::SendProgress() {
   const uint64_t last = state.job.training().steps();
   const bool at_end = last > 0 && state.LowestVersion() >= last;
   if (state.now < next_progress_ && !at_end && !asynchronous.IsHeld()) return;
+
   progress_due_ = false;
   next_progress_ = state.now + state.options.progress_interval;
+
   v1::MemberMessage message;
   v1::ShardProgress& progress = *message.mutable_shard_progress();
   *progress.mutable_view() = state.view->id();
@@ -710,6 +724,7 @@ ShardStatus ShardCore::Impl::Status() const {
   status.open_snapshots = snapshots.size();
   status.blocks_allocated = state.pool->allocated();
   status.repeated_blocks = state.repeated_blocks;
+
   streams.FillBounds(&status.bounds);
   BoundUse& open_snapshots = status.bounds[static_cast<size_t>(Bound::kSnapshots)];
   open_snapshots.limit = state.options.max_snapshots;

@@ -1,4 +1,4 @@
-// Synchronous training through the facade: contributions, closing, undo, commit, pulls, streams.
+// Synchronous training through ShardCore: contributions, close, undo, commit, pulls, streams.
 #include "services/ps/core/shard_core.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ class LeavingTest : public SynchronousTest {
   std::vector<v1::Leave> TakeLeaves() {
     return shard.TakeMessages(&v1::MemberMessage::has_leave, &v1::MemberMessage::leave);
   }
-  // The code, if the process is to end.
+  // Exit codes that the core has requested.
   std::vector<int> TakeExits() {
     std::vector<int> codes;
     for (const ExitProcess& exit : shard.TakeActions<ExitProcess>()) codes.push_back(exit.code);
@@ -74,7 +74,7 @@ TEST_F(LeavingTest, LeavingShardContinuesUntilTheCoordinatorReleasesIt) {
   EXPECT_THAT(TakeLeaves(), SizeIs(1));
   EXPECT_THAT(TakeExits(), IsEmpty());
   Step(0, 1);
-  EXPECT_EQ(shard.Version(0), 1) << "what the checkpoint is made of";
+  EXPECT_EQ(shard.Version(0), 1) << "the final checkpoint needs this version";
   shard.core().OnLeave("asked again", absl::ZeroDuration(), shard.now);
   EXPECT_THAT(TakeLeaves(), IsEmpty());
   v1::CoordinatorMessage message;
@@ -102,7 +102,7 @@ TEST_F(LeavingTest, LeavingShardExitsWhenItsCoordinatorIsLost) {
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
 }
 
-TEST_F(LeavingTest, AShardWithoutACoordinatorLeavesAtOnce) {
+TEST_F(LeavingTest, ShardWithoutCoordinatorLeavesImmediately) {
   Begin();
   shard.core().OnCoordinatorLost(shard.now);
   EXPECT_THAT(TakeExits(), IsEmpty());
@@ -112,14 +112,14 @@ TEST_F(LeavingTest, AShardWithoutACoordinatorLeavesAtOnce) {
 
 // ---- steps
 
-TEST_F(SynchronousTest, APartitionClosesWithItsLastMemberAndAnswersTheParkedPulls) {
+TEST_F(SynchronousTest, PartitionClosesWithItsLastMemberAndAnswersParkedPulls) {
   Begin();
   shard.Push(one, 0, 0, {1, 2, 3, 4}, kMicrobatches(0, 2), 2);
   EXPECT_EQ(shard.Version(0), 0);
   EXPECT_THAT(shard.TakeData(one), IsEmpty());
   shard.Push(two, 0, 0, {3, 2, 1, 0}, kMicrobatches(2, 4), 2);
   EXPECT_EQ(shard.Version(0), 1);
-  EXPECT_EQ(shard.Version(1), 0) << "partitions close by themselves";
+  EXPECT_EQ(shard.Version(1), 0) << "each partition closes independently";
   EXPECT_THAT(shard.TakeData(one), ElementsAre(Pair(Pair(0, 1), Values{1, 1, 1, 1})));
   EXPECT_THAT(shard.TakeData(two), ElementsAre(Pair(Pair(0, 1), Values{1, 1, 1, 1})));
 }
@@ -139,7 +139,7 @@ TEST_F(SynchronousTest, SumAddsGradientsWithoutAveraging) {
   EXPECT_EQ(shard.Values(0), (Values{8, 12, 8, 8}));
 }
 
-TEST_F(SynchronousTest, ARepeatedBlockIsIgnoredAndARepeatedCompletionDoesNotClose) {
+TEST_F(SynchronousTest, IgnoresRepeatedBlocksAndCompletions) {
   Begin();
   for (int i = 0; i < 3; ++i) shard.Push(one, 0, 0, {1, 1, 1, 1}, kMicrobatches(0, 2));
   EXPECT_EQ(shard.Version(0), 0);
@@ -148,7 +148,7 @@ TEST_F(SynchronousTest, ARepeatedBlockIsIgnoredAndARepeatedCompletionDoesNotClos
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
 }
 
-TEST_F(SynchronousTest, NewStreamClosesTheOldOneWhoseFramesStillCount) {
+TEST_F(SynchronousTest, NewStreamClosesOldOneWhoseFramesStillCount) {
   Begin();
   v1::Header part = shard.MakePush(0, 0, kMicrobatches(0, 2), 1);
   part.mutable_push()->clear_complete();
@@ -163,7 +163,7 @@ TEST_F(SynchronousTest, NewStreamClosesTheOldOneWhoseFramesStillCount) {
   EXPECT_THAT(shard.TakeData(again), SizeIs(1));
 }
 
-TEST_F(SynchronousTest, APushRepeatedAfterTheCloseIsAnsweredWithTheNewVersion) {
+TEST_F(SynchronousTest, AnswersPushRepeatedAfterTheCloseWithNewVersion) {
   Begin();
   Step(0, 1);
   const StreamId again = shard.Open(7);
@@ -172,7 +172,7 @@ TEST_F(SynchronousTest, APushRepeatedAfterTheCloseIsAnsweredWithTheNewVersion) {
   EXPECT_THAT(shard.TakeData(again), ElementsAre(Pair(Pair(0, 1), Values{1, 1, 1, 1})));
 }
 
-TEST_F(SynchronousTest, TheVersionBeforeStaysUntilEveryMemberHasPushedTheNextStep) {
+TEST_F(SynchronousTest, KeepsPreviousVersionUntilEveryMemberHasPushedTheNextStep) {
   Begin();
   Step(0, 1);
   shard.TakeData(one);
@@ -181,7 +181,7 @@ TEST_F(SynchronousTest, TheVersionBeforeStaysUntilEveryMemberHasPushedTheNextSte
               UnorderedElementsAre(Pair(Pair(0, 0), Values(4, 0)), Pair(Pair(1, 0), Values(2, 0))));
   EXPECT_EQ(shard.core().status().committed, 0);
   shard.Push(two, 1, 1, {0, 0}, kMicrobatches(2, 4));
-  EXPECT_EQ(shard.core().status().committed, 0) << "one member alone may be wrong";
+  EXPECT_EQ(shard.core().status().committed, 0) << "one member's push is not enough";
   shard.Push(one, 1, 1, {0, 0}, kMicrobatches(0, 2));
   EXPECT_EQ(shard.core().status().committed, 1);
   shard.TakeData(one);
@@ -192,7 +192,7 @@ TEST_F(SynchronousTest, TheVersionBeforeStaysUntilEveryMemberHasPushedTheNextSte
   EXPECT_TRUE(shard.StatusOf(one).ok());
 }
 
-TEST_F(SynchronousTest, APullWaitsForItsVersion) {
+TEST_F(SynchronousTest, PullWaitsForItsVersion) {
   Begin();
   shard.Pull(one, 1, 77);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
@@ -205,7 +205,7 @@ TEST_F(SynchronousTest, APullWaitsForItsVersion) {
   EXPECT_EQ(shard.core().status().parked_pulls, 0);
 }
 
-TEST_F(SynchronousTest, AMemberWithNothingToPushCountsToo) {
+TEST_F(SynchronousTest, CountsMemberWithoutBlocks) {
   Begin();
   v1::Header nothing = shard.MakePush(0, 0, kMicrobatches(0, 0), 0);
   nothing.mutable_push()->clear_blocks();
@@ -216,7 +216,7 @@ TEST_F(SynchronousTest, AMemberWithNothingToPushCountsToo) {
   EXPECT_EQ(shard.Values(0), (Values{2, 2, 2, 2}));
 }
 
-TEST_F(SynchronousTest, ATensorWithoutAnyGradientIsNotTouched) {
+TEST_F(SynchronousTest, LeavesTensorWithoutGradientUnchanged) {
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(0.5);
   shard.job.mutable_optimizer()->set_weight_decay(0.5);
@@ -229,12 +229,13 @@ TEST_F(SynchronousTest, ATensorWithoutAnyGradientIsNotTouched) {
     shard.Send(stream, nothing);
   }
   EXPECT_EQ(shard.Version(0), 1);
-  EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1})) << "not even its weight decays";
+  EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1})) << "weight decay must not apply either";
   shard.Push(one, 1, 0, {0, 0, 0, 0}, kMicrobatches(0, 2));
   v1::Header nothing = shard.MakePush(1, 0, kMicrobatches(0, 0), 1);
   nothing.mutable_push()->clear_blocks();
   shard.Send(two, nothing);
-  EXPECT_EQ(shard.Values(0), (Values{0.75, 0.75, 0.75, 0.75})) << "a gradient of zeros is one";
+  EXPECT_EQ(shard.Values(0), (Values{0.75, 0.75, 0.75, 0.75}))
+      << "a gradient of zeros is a gradient";
 }
 
 TEST_F(SynchronousTest, BuffersChangeByTheMeanOverMicrobatchesAndCountersByOne) {
@@ -258,7 +259,7 @@ TEST_F(SynchronousTest, BuffersChangeByTheMeanOverMicrobatchesAndCountersByOne) 
   EXPECT_EQ(shard.core().Content(1)->blocks[0].parameters->As<int64_t>()[0], 41);
 }
 
-TEST_F(SynchronousTest, TenThousandStepsTakeNoNewMemory) {
+TEST_F(SynchronousTest, TenThousandStepsAllocateNoMemory) {
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(0.1);
   shard.job.mutable_optimizer()->set_momentum(0.9);
@@ -290,7 +291,7 @@ TEST_F(SynchronousTest, ReplyKeepsItsVersionWhileTrainingContinues) {
   EXPECT_EQ(FloatsOf(kept), (Values{0, 0, 0, 0}));
 }
 
-TEST_F(SynchronousTest, HalfPrecisionIsTakenAndSent) {
+TEST_F(SynchronousTest, ReceivesAndSendsHalfPrecision) {
   shard.job.mutable_training()->set_pull_codec(v1::CODEC_FLOAT16);
   Begin();
   for (StreamId stream : {one, two}) {
@@ -312,8 +313,8 @@ TEST_F(SynchronousTest, HalfPrecisionIsTakenAndSent) {
 
 // ---------------------------------------------------------------- BitExact
 
-// The final bytes of one step with 8 microbatches, of which some have no gradient, pushed as these
-// nodes in this order, each by a member of its own.
+// Trains one step with 8 microbatches, some of which have no gradient, and returns the parameters.
+// Each node is pushed by a separate member, in this order.
 Values TreeStep(const std::vector<std::pair<uint64_t, uint64_t>>& nodes,
                 const std::vector<Values>& gradients) {
   ShardHarness shard;
@@ -332,7 +333,7 @@ Values TreeStep(const std::vector<std::pair<uint64_t, uint64_t>>& nodes,
   }
   shard.Pause(2);
   shard.Install(view);
-  // What a worker computes for a node: the same tree.
+  // The sum that a worker computes for a node, in the same tree order.
   const std::function<Values(uint64_t, uint64_t)> sum = [&](uint64_t begin, uint64_t size) {
     if (size == 1) return gradients[begin];
     const Values left = sum(begin, size / 2);
@@ -355,7 +356,7 @@ Values TreeStep(const std::vector<std::pair<uint64_t, uint64_t>>& nodes,
   return shard.Values(0);
 }
 
-TEST(BitExactTest, EveryOrderOfArrivalAndEveryCutIntoNodesGivesTheSameBits) {
+TEST(BitExactTest, EveryOrderOfArrivalAndSplitIntoNodesGivesTheSameBits) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> values(-1e3, 1e3);
   const std::vector<std::vector<std::pair<uint64_t, uint64_t>>> cuts = {
@@ -382,7 +383,7 @@ TEST(BitExactTest, EveryOrderOfArrivalAndEveryCutIntoNodesGivesTheSameBits) {
 
 class NormsTest : public SynchronousTest {
  protected:
-  // Partition 0 is here, partition 1 on the other shard.
+  // This shard owns partition 0, the other shard partition 1.
   void SetUp() override {
     shard.owner = {0, 1};
     shard.job.mutable_training()->set_aggregation(v1::TrainingSpec::SUM);
@@ -404,11 +405,11 @@ class NormsTest : public SynchronousTest {
   StreamId other = 0;
 };
 
-TEST_F(NormsTest, GradientsAreClippedByTheNormOverAllShards) {
+TEST_F(NormsTest, ClipsGradientsByTheNormOverAllShards) {
   shard.job.mutable_optimizer()->set_clip_norm(1);
   Begin();
   PushBoth(0, {3, 0, 0, 0});
-  EXPECT_EQ(shard.Version(0), 0) << "the other shard's norm is not there";
+  EXPECT_EQ(shard.Version(0), 0) << "the other shard's norm has not arrived";
   const std::vector<SendToShard> said = shard.TakeActions<SendToShard>();
   ASSERT_THAT(said, SizeIs(1));
   EXPECT_EQ(said[0].shard.incarnation(), kOtherShardIncarnation);
@@ -418,7 +419,7 @@ TEST_F(NormsTest, GradientsAreClippedByTheNormOverAllShards) {
   EXPECT_NEAR(shard.Values(0)[0], 3.0 / 5, 1e-5);
 }
 
-TEST_F(NormsTest, ResendsNormsToAShardThatConnects) {
+TEST_F(NormsTest, ResendsNormsToShardThatConnects) {
   shard.job.mutable_optimizer()->set_clip_norm(1);
   Begin();
   PushBoth(0, {3, 0, 0, 0});
@@ -427,14 +428,14 @@ TEST_F(NormsTest, ResendsNormsToAShardThatConnects) {
   shard.core().OnShardConnected(kOtherShardIncarnation, shard.now);
   std::vector<SendToShard> said = shard.TakeActions<SendToShard>();
   ASSERT_THAT(said, SizeIs(1));
-  EXPECT_EQ(said[0].header.norms().step(), 0) << "it may not have closed step 0";
+  EXPECT_EQ(said[0].header.norms().step(), 0) << "the other shard may not have closed step 0";
   PushBoth(1, {3, 0, 0, 0});
   shard.TakeActions<SendToShard>();
   shard.core().OnShardConnected(kOtherShardIncarnation, shard.now);
   EXPECT_THAT(shard.TakeActions<SendToShard>(), SizeIs(2));
 }
 
-TEST_F(NormsTest, NormsThatDoNotFitEndTheirStream) {
+TEST_F(NormsTest, ClosesStreamOfInvalidNorms) {
   shard.job.mutable_optimizer()->set_clip_norm(1);
   Begin();
   const StreamId stranger = shard.Open(4444, v1::SHARD);
@@ -451,7 +452,7 @@ TEST_F(NormsTest, NormsThatDoNotFitEndTheirStream) {
               HasSubstr("partition 0 is not owned by the sender"));
 }
 
-TEST_F(NormsTest, AStepThatIsNotFiniteAnywhereIsSkippedAndTouchesNothing) {
+TEST_F(NormsTest, SkipsStepThatIsNonFiniteOnAnyShard) {
   shard.job.mutable_training()->set_non_finite(v1::TrainingSpec::SKIP);
   Begin();
   PushBoth(0, {1, 1, 1, 1});
@@ -468,7 +469,7 @@ TEST_F(NormsTest, AStepThatIsNotFiniteAnywhereIsSkippedAndTouchesNothing) {
   EXPECT_EQ(shard.core().status().steps_skipped, 2);
 }
 
-TEST_F(SynchronousTest, AGradientThatIsNotFiniteFailsTheJobAndNamesTheTensor) {
+TEST_F(SynchronousTest, NonFiniteGradientFailsTheJobAndNamesTheTensor) {
   Begin();
   shard.Push(one, 0, 0, {1, NAN, 1, 1}, kMicrobatches(0, 2));
   shard.Push(two, 0, 0, {1, 1, 1, 1}, kMicrobatches(2, 4));
@@ -479,7 +480,7 @@ TEST_F(SynchronousTest, AGradientThatIsNotFiniteFailsTheJobAndNamesTheTensor) {
   EXPECT_EQ(failures[0].reason(), "step 0: w[0:4]: the gradient is not finite");
   shard.Push(one, 0, 1, {1, 1}, kMicrobatches(0, 2));
   shard.Push(two, 0, 1, {1, 1}, kMicrobatches(2, 4));
-  EXPECT_EQ(shard.Version(1), 0) << "nothing closes any more";
+  EXPECT_EQ(shard.Version(1), 0) << "no partition closes after a failure";
 }
 
 // ---------------------------------------------------------------- bad input
@@ -490,7 +491,7 @@ struct BadPush {
   const char* says;
 };
 
-TEST_F(SynchronousTest, APushThatBreaksTheContractEndsItsStreamAndChangesNothing) {
+TEST_F(SynchronousTest, InvalidPushClosesItsStreamAndChangesNothing) {
   Begin();
   const std::vector<BadPush> table = {
       {"step ahead", [](auto& h, auto&) { h.mutable_push()->set_step(1); }, "is at version 0"},
@@ -503,7 +504,7 @@ TEST_F(SynchronousTest, APushThatBreaksTheContractEndsItsStreamAndChangesNothing
        "block 77"},
       {"wrong size",
        [](auto& h, auto&) { h.mutable_push()->mutable_blocks(0)->set_payload_bytes(12); },
-       "w[0:4] came in 12 bytes; it has 16"},
+       "w[0:4] arrived with 12 bytes; it has 16"},
       {"short payload", [](auto&, auto& p) { p.RemoveSuffix(1); }, "ends after"},
       {"long payload", [](auto&, auto& p) { p.Append("x"); }, "has 17 bytes"},
       {"twice in a frame",
@@ -517,7 +518,7 @@ TEST_F(SynchronousTest, APushThatBreaksTheContractEndsItsStreamAndChangesNothing
          h.mutable_push()->mutable_blocks(0)->set_codec(static_cast<v1::Codec>(99));
        },
        "codec 99"},
-      {"others' microbatches",
+      {"microbatches of another member",
        [](auto& h, auto&) { *h.mutable_push()->mutable_microbatches() = kMicrobatches(2, 4); },
        "not assigned"},
       {"no microbatches", [](auto& h, auto&) { h.mutable_push()->clear_microbatches(); },
@@ -545,7 +546,7 @@ TEST_F(SynchronousTest, APushThatBreaksTheContractEndsItsStreamAndChangesNothing
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
 }
 
-TEST_F(SynchronousTest, OverlappingMicrobatchesAndBlocksAfterTheEndAreRefused) {
+TEST_F(SynchronousTest, RefusesOverlappingMicrobatchesAndBlocksAfterCompletion) {
   Begin();
   v1::Header header = shard.MakePush(0, 0, kMicrobatches(0, 1), 1);
   header.mutable_push()->clear_complete();
@@ -555,10 +556,11 @@ TEST_F(SynchronousTest, OverlappingMicrobatchesAndBlocksAfterTheEndAreRefused) {
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("overlap [0, 1)"));
   shard.Push(two, 0, 0, {1, 1, 1, 1}, kMicrobatches(2, 3));
   shard.Push(two, 0, 0, {1, 1, 1, 1}, kMicrobatches(3, 4));
-  EXPECT_THAT(std::string(shard.StatusOf(two).message()), HasSubstr("said to be complete"));
+  EXPECT_THAT(std::string(shard.StatusOf(two).message()),
+              HasSubstr("after the completion of partition 0"));
 }
 
-TEST_F(SynchronousTest, AHelloThatDoesNotFitIsRefused) {
+TEST_F(SynchronousTest, RefusesInvalidHello) {
   Begin();
   const std::vector<std::pair<std::function<void(v1::Hello&)>, absl::StatusCode>> table = {
       {[](v1::Hello& h) { h.set_job("default/other/1"); }, absl::StatusCode::kFailedPrecondition},
@@ -583,14 +585,14 @@ TEST_F(SynchronousTest, AHelloThatDoesNotFitIsRefused) {
   EXPECT_EQ(shard.StatusOf(stream).message(), "the first frame must be a Hello");
 }
 
-TEST_F(SynchronousTest, AReaderMayPullPinnedVersionsOnly) {
+TEST_F(SynchronousTest, ReaderMayPullOnlyPinnedVersions) {
   Begin();
   const StreamId reader = shard.Open(50, v1::READER);
   shard.Pull(reader, 0);
   EXPECT_EQ(shard.StatusOf(reader).code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(SynchronousTest, WaitingFramesAreBoundedByTheWindow) {
+TEST_F(SynchronousTest, BoundsWaitingFramesByTheWindow) {
   shard.options.window_bytes = 64;
   Begin();
   v1::Header early = shard.MakePush(0, 0, kMicrobatches(0, 2), 1);
@@ -604,7 +606,7 @@ TEST_F(SynchronousTest, WaitingFramesAreBoundedByTheWindow) {
   EXPECT_EQ(shard.core().status().waiting_bytes, 0);
 }
 
-TEST_F(SynchronousTest, GivesBackCreditForHandledFrames) {
+TEST_F(SynchronousTest, ReturnsCreditForHandledFrames) {
   shard.options.window_bytes = 64;
   Begin();
   uint64_t credit = 0;
@@ -616,7 +618,7 @@ TEST_F(SynchronousTest, GivesBackCreditForHandledFrames) {
   EXPECT_EQ(credit, 20 * 24);
 }
 
-TEST_F(SynchronousTest, StreamsAreBounded) {
+TEST_F(SynchronousTest, BoundsNumberOfStreams) {
   shard.options.max_streams = 3;
   Begin();  // 999, 7, 8
   shard.core().OnStreamOpened(77, shard.now);

@@ -1,6 +1,6 @@
-// Peers that lie: frames that contradict what the shard knows end their stream and change nothing;
-// processes that the coordinator has not admitted get no stream; what peers make a shard keep is
-// bounded.
+// Hostile peers: a frame that contradicts the shard's state closes its stream and changes nothing;
+// a process that the coordinator has not admitted gets no stream; the memory that peers can occupy
+// is bounded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ class HostileTest : public ::testing::Test {
     *header.mutable_view() = shard.core().status().view;
     return header;
   }
-  // All that a frame could have changed.
+  // The state that a frame could change.
   std::string State() {
     const ShardStatus status = shard.core().status();
     std::string state = absl::StrCat(
@@ -87,7 +87,7 @@ class HostileTest : public ::testing::Test {
       EXPECT_EQ(shard.StatusOf(stream).code(), hostile.code) << shard.StatusOf(stream);
       EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr(hostile.says));
       EXPECT_EQ(State(), before);
-      EXPECT_THAT(shard.TakeMessages(), IsEmpty()) << "the coordinator is told nothing";
+      EXPECT_THAT(shard.TakeMessages(), IsEmpty()) << "no message to the coordinator";
     }
   }
   void Pass(absl::Duration time) {
@@ -103,8 +103,8 @@ class HostileTest : public ::testing::Test {
 
 // ---------------------------------------------------------------- synchronous training
 
-// An empty push of a step far ahead once ended a job as trained.
-TEST_F(HostileTest, APushWithoutBlocksCommitsOnlyWhatTheShardHasClosed) {
+// Regression: an empty push of a step far ahead ended a job as trained.
+TEST_F(HostileTest, PushWithoutBlocksCommitsOnlyClosedSteps) {
   Begin();
   Step(0, 1);
   Step(1, 1);
@@ -113,20 +113,21 @@ TEST_F(HostileTest, APushWithoutBlocksCommitsOnlyWhatTheShardHasClosed) {
   const std::vector<Hostile> table = {
       {"one ahead", [](auto& h) { h.mutable_push()->set_step(3); }, "step 3 is pushed"},
       {"far ahead", [](auto& h) { h.mutable_push()->set_step(1000000); }, "is at version 2"},
-      {"the last number", [](auto& h) { h.mutable_push()->set_step(kHuge); }, "is at version"},
+      {"the largest step", [](auto& h) { h.mutable_push()->set_step(kHuge); }, "is at version"},
   };
   ExpectRefused(table, 7, push);
   EXPECT_EQ(shard.core().status().committed, 1);
   push.mutable_push()->set_step(2);
   shard.Send(one = shard.Open(7), push);
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
-  EXPECT_EQ(shard.core().status().committed, 1) << "the other member has not said so";
+  EXPECT_EQ(shard.core().status().committed, 1) << "the other member has not pushed step 2";
   shard.Send(two, push);
   EXPECT_EQ(shard.core().status().committed, 2);
 }
 
-// Another shard may not have closed step 1 yet. Then the next view begins with step 1.
-TEST_F(HostileTest, OneMemberCannotKeepAShardFromReturningToTheVersionBefore) {
+// Another shard may not have closed step 1. Then the next view begins with step 1, and this shard
+// must roll back.
+TEST_F(HostileTest, OneMemberCannotPreventRollback) {
   shard.owner = {0, 1};
   Begin();
   for (uint64_t step : {0, 1}) {
@@ -143,7 +144,8 @@ TEST_F(HostileTest, OneMemberCannotKeepAShardFromReturningToTheVersionBefore) {
   EXPECT_EQ(shard.Version(0), 1);
 }
 
-// Leaves without siblings would each be kept: the model once for every second microbatch.
+// The shard would have to keep each leaf without a sibling: one copy of the model for every second
+// microbatch.
 TEST_F(HostileTest, AcceptsOnlyWholeNodesOfTheTree) {
   shard.job.mutable_training()->set_bit_exact(true);
   Begin();
@@ -159,7 +161,7 @@ TEST_F(HostileTest, AcceptsOnlyWholeNodesOfTheTree) {
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
 }
 
-TEST_F(HostileTest, PushCommitsNothingWhileAPartitionIsAtAnEarlierVersion) {
+TEST_F(HostileTest, PushCommitsNothingWhileAnotherPartitionIsBehind) {
   Begin();
   shard.Push(one, 0, 0, {1, 1, 1, 1}, kRange(0, 2), 2);
   shard.Push(two, 0, 0, {1, 1, 1, 1}, kRange(2, 4), 2);
@@ -170,7 +172,7 @@ TEST_F(HostileTest, PushCommitsNothingWhileAPartitionIsAtAnEarlierVersion) {
   EXPECT_EQ(shard.core().status().committed, 0);
 }
 
-TEST_F(HostileTest, NoStepIsTrainedBehindTheJobsLast) {
+TEST_F(HostileTest, RefusesPushAfterTheLastStep) {
   shard.job.mutable_training()->set_steps(2);
   Begin();
   Step(0, 1);
@@ -180,12 +182,13 @@ TEST_F(HostileTest, NoStepIsTrainedBehindTheJobsLast) {
   EXPECT_EQ(shard.Version(0), 2);
 }
 
-TEST_F(HostileTest, PushesThatContradictTheAssignmentAreRefused) {
+TEST_F(HostileTest, RefusesPushesThatContradictTheAssignment) {
   Begin();
   const std::vector<Hostile> table = {
       {"more samples than assigned", [](auto& h) { h.mutable_push()->set_samples(3); },
        "is complete with 3 samples"},
-      {"all samples there are", [](auto& h) { h.mutable_push()->set_samples(kHuge); }, "samples"},
+      {"the largest number of samples", [](auto& h) { h.mutable_push()->set_samples(kHuge); },
+       "samples"},
       {"no samples", [](auto& h) { h.mutable_push()->set_samples(0); }, "the sender has 2 in 2"},
       {"other microbatches", [](auto& h) { h.mutable_push()->set_microbatch_count(1); },
        "in 1 microbatches"},
@@ -198,19 +201,21 @@ TEST_F(HostileTest, PushesThatContradictTheAssignmentAreRefused) {
       {"a huge range",
        [](auto& h) { *h.mutable_push()->mutable_microbatches() = kRange(0, kHuge); },
        "not assigned"},
-      {"an update's frame", [](auto& h) { h.mutable_lease_request(); }, "not for a shard"},
-      {"a shard's answer", [](auto& h) { h.mutable_data(); }, "not for a shard"},
+      {"a frame of asynchronous training", [](auto& h) { h.mutable_lease_request(); },
+       "not for a shard"},
+      {"a frame that only shards send", [](auto& h) { h.mutable_data(); }, "not for a shard"},
   };
   ExpectRefused(table, 7, shard.MakePush(0, 0, kRange(0, 2), 2), CordOf({1, 1, 1, 1}));
 }
 
-TEST_F(HostileTest, PullsThatContradictTheVersionsAreRefused) {
+TEST_F(HostileTest, RefusesPullsThatContradictTheVersions) {
   Begin();
   v1::Header pull = NewHeader();
   pull.mutable_pull()->set_version(1);
   const std::vector<Hostile> table = {
       {"two ahead", [](auto& h) { h.mutable_pull()->set_version(2); }, "version 2"},
-      {"the last number", [](auto& h) { h.mutable_pull()->set_version(kHuge); }, "is requested"},
+      {"the largest version", [](auto& h) { h.mutable_pull()->set_version(kHuge); },
+       "is requested"},
       {"a partition twice",
        [](auto& h) {
          for (uint32_t p : {0, 1, 0}) h.mutable_pull()->add_partitions(p);
@@ -236,7 +241,7 @@ TEST_F(HostileTest, PullsThatContradictTheVersionsAreRefused) {
   ExpectRefused(table, 7, pull);
 }
 
-TEST_F(HostileTest, NormsCountOnlyOfTheShardThatOwnsThePartition) {
+TEST_F(HostileTest, AcceptsNormsOnlyFromTheOwnerOfThePartition) {
   shard.owner = {0, 1};
   shard.job.mutable_optimizer()->set_clip_norm(1);
   Begin();
@@ -245,7 +250,7 @@ TEST_F(HostileTest, NormsCountOnlyOfTheShardThatOwnsThePartition) {
   const auto norm = [](v1::Header& h) { return h.mutable_norms()->mutable_partitions(0); };
   const std::vector<Hostile> table = {
       {"the receiver's partition", [&](auto& h) { norm(h)->set_partition(0); }, "partition 0"},
-      {"no partition", [&](auto& h) { norm(h)->set_partition(77); }, "partition 77"},
+      {"an unknown partition", [&](auto& h) { norm(h)->set_partition(77); }, "partition 77"},
       {"twice", [](auto& h) { *h.mutable_norms()->add_partitions() = h.norms().partitions(0); },
        "two norms"},
       {"negative", [&](auto& h) { norm(h)->set_square_sum(-1); }, "sum of squares of -1"},
@@ -258,20 +263,21 @@ TEST_F(HostileTest, NormsCountOnlyOfTheShardThatOwnsThePartition) {
   ExpectRefused(table, kOtherShardIncarnation, norms, absl::Cord(), v1::SHARD);
 }
 
-TEST_F(HostileTest, AStepsSetCountsOnlyOfTheOwnerOfPartition0) {
+TEST_F(HostileTest, AcceptsParticipantsOnlyFromTheOwnerOfPartition0) {
   v1::TrainingSpec& training = *shard.job.mutable_training();
   training.mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
   training.mutable_stragglers()->set_backup(1);
   Begin();
   v1::Header set = NewHeader();
   set.mutable_step_participants()->add_members(7);
-  ExpectRefused({{"of another shard", [](auto&) {}, "does not own partition 0", kDenied}},
+  ExpectRefused({{"from another shard", [](auto&) {}, "does not own partition 0", kDenied}},
                 kOtherShardIncarnation, set, absl::Cord(), v1::SHARD);
 }
 
 // ---------------------------------------------------------------- asynchronous training
 
-// This shard is the arbiter; 7 holds the samples [0, 4) and a permit for its first update.
+// This shard is the arbiter. Worker 7 holds a lease of samples [0, 4) and a permit for its first
+// update.
 class HostileUpdateTest : public HostileTest {
  protected:
   void SetUp() override {
@@ -308,8 +314,8 @@ class HostileUpdateTest : public HostileTest {
   }
 };
 
-// A pull of the last clock once stopped all others for good.
-TEST_F(HostileUpdateTest, ClocksAheadOfTheWorkerAreRefused) {
+// Regression: a pull with the largest clock blocked all other workers for ever.
+TEST_F(HostileUpdateTest, RefusesClocksAheadOfTheWorker) {
   BeginUpdate();
   const auto clock = [](uint64_t value) {
     return std::vector<std::function<void(v1::Header&)>>{
@@ -333,7 +339,7 @@ TEST_F(HostileUpdateTest, ClocksAheadOfTheWorkerAreRefused) {
   EXPECT_THAT(shard.TakeFrames(two), SizeIs(3));
 }
 
-TEST_F(HostileUpdateTest, PushesThatContradictThePermitAreRefused) {
+TEST_F(HostileUpdateTest, RefusesPushesThatContradictThePermit) {
   BeginUpdate();
   const std::vector<Hostile> table = {
       {"no clock", [](auto& h) { h.mutable_push()->set_clock(0); }, "without a clock"},
@@ -353,8 +359,8 @@ TEST_F(HostileUpdateTest, PushesThatContradictThePermitAreRefused) {
                 CordOf({1, 1, 1, 1}));
 }
 
-// Updates without samples, or of samples of others, once counted.
-TEST_F(HostileUpdateTest, AppliesThatContradictLeaseAndPermitAreRefused) {
+// Regression: updates without samples, or of another worker's samples, were counted.
+TEST_F(HostileUpdateTest, RefusesAppliesThatContradictLeaseOrPermit) {
   shard.job.mutable_optimizer()->set_clip_norm(1);
   BeginUpdate();
   Stage();
@@ -365,19 +371,21 @@ TEST_F(HostileUpdateTest, AppliesThatContradictLeaseAndPermitAreRefused) {
       {"no samples", [&](auto& h) { apply(h)->clear_samples(); }, "covers samples [0, 0)"},
       {"samples that end before they begin",
        [&](auto& h) { *apply(h)->mutable_samples() = kRange(4, 0); }, "covers samples [4, 0)"},
-      {"samples behind the job's", [&](auto& h) { *apply(h)->mutable_samples() = kRange(0, 401); },
-       "of 400"},
-      {"others' samples", [&](auto& h) { *apply(h)->mutable_samples() = kRange(4, 8); },
+      {"samples after the job's last",
+       [&](auto& h) { *apply(h)->mutable_samples() = kRange(0, 401); }, "of 400"},
+      {"samples of another worker", [&](auto& h) { *apply(h)->mutable_samples() = kRange(4, 8); },
        "not leased"},
       {"fewer samples than were pushed",
        [&](auto& h) { *apply(h)->mutable_samples() = kRange(0, 3); }, "its pushes are of 4"},
       {"an ordinal", [&](auto& h) { apply(h)->set_ordinal(kHuge); }, "not the permit's"},
       {"a staleness", [&](auto& h) { apply(h)->set_staleness(1); }, "not the permit's"},
       {"another update", [&](auto& h) { apply(h)->set_clock(2); }, "not staged whole"},
-      {"a version at once", [&](auto& h) { apply(h)->set_pull_next(true); }, "pull_next"},
+      {"a request for the next version", [&](auto& h) { apply(h)->set_pull_next(true); },
+       "pull_next"},
       {"a negative norm", [&](auto& h) { apply(h)->set_square_sum(-1); }, "sum of squares"},
-      {"no norm", [&](auto& h) { apply(h)->set_square_sum(std::nan("")); }, "sum of squares"},
-      {"less than this shard's part", [&](auto& h) { apply(h)->set_square_sum(0); },
+      {"a norm that is not a number", [&](auto& h) { apply(h)->set_square_sum(std::nan("")); },
+       "sum of squares"},
+      {"a norm below this shard's part", [&](auto& h) { apply(h)->set_square_sum(0); },
        "this shard alone has"},
   };
   ExpectRefused(table, 7, good);
@@ -385,17 +393,17 @@ TEST_F(HostileUpdateTest, AppliesThatContradictLeaseAndPermitAreRefused) {
   EXPECT_EQ(shard.core().status().updates_applied, 1);
 }
 
-TEST_F(HostileUpdateTest, ANonFiniteUpdateCannotBeCalledFinite) {
+TEST_F(HostileUpdateTest, RefusesApplyThatCallsNonFiniteUpdateFinite) {
   shard.job.mutable_training()->set_non_finite(v1::TrainingSpec::SKIP);
   BeginUpdate();
   shard.Send(one, MakePush(0), CordOf({1, INFINITY, 1, 1}));
   shard.Send(one, MakePush(1), CordOf({1, 1}));
   v1::Header apply = MakeApply();
   apply.mutable_apply()->set_square_sum(1);
-  ExpectRefused({{"finite", [](auto&) {}, "is not on this shard"}}, 7, apply);
+  ExpectRefused({{"finite", [](auto&) {}, "is not finite on this shard"}}, 7, apply);
 }
 
-TEST_F(HostileUpdateTest, PermitsNeedALeaseAndAVersionThatWas) {
+TEST_F(HostileUpdateTest, RefusesPermitRequestWithoutLeaseOrOfFutureVersion) {
   BeginUpdate();
   v1::Header permit = NewHeader();
   permit.mutable_permit_request()->set_clock(1);
@@ -406,7 +414,7 @@ TEST_F(HostileUpdateTest, PermitsNeedALeaseAndAVersionThatWas) {
       7, permit);
 }
 
-TEST_F(HostileUpdateTest, PullsNameCountedWorkersOnlyWhereTheyAreAskedFor) {
+TEST_F(HostileUpdateTest, ArbiterRefusesPullsThatNameCountedWorkers) {
   BeginUpdate();
   v1::Header pull = NewHeader();
   pull.mutable_pull();
@@ -415,7 +423,7 @@ TEST_F(HostileUpdateTest, PullsNameCountedWorkersOnlyWhereTheyAreAskedFor) {
       7, pull);
 }
 
-TEST_F(HostileUpdateTest, OtherShardBoundsTheClocksThatAPullNames) {
+TEST_F(HostileUpdateTest, OtherShardsRefusePullsWithInvalidClocks) {
   shard.owner = {1, 0};
   Begin();
   v1::Header pull = NewHeader();
@@ -434,20 +442,20 @@ TEST_F(HostileUpdateTest, OtherShardBoundsTheClocksThatAPullNames) {
        "twice"},
       {"more clocks than workers", [](auto& h) { h.mutable_pull()->add_counted_from(1); },
        "1 clocks"},
-      {"a clock that nobody can have",
+      {"an impossible clock",
        [](auto& h) {
          h.mutable_pull()->add_counted(8);
          h.mutable_pull()->add_counted_from(kHuge);
        },
        "from clock"},
-      {"an own clock that nobody can have", [](auto& h) { h.mutable_pull()->set_clock(401); },
+      {"an impossible clock of the sender", [](auto& h) { h.mutable_pull()->set_clock(401); },
        "whose next update is 400 at most"},
       {"a lease", [](auto& h) { h.mutable_lease_request(); }, "owner of partition 0"},
   };
   ExpectRefused(table, 7, pull);
 }
 
-TEST_F(HostileUpdateTest, AnOrdinalFarAheadIsRefusedWhereNoPermitsAreGiven) {
+TEST_F(HostileUpdateTest, ShardWithoutPermitsRefusesOrdinalFarAhead) {
   shard.owner = {1, 0};
   Begin();
   v1::Header push = MakePush(1);
@@ -461,8 +469,8 @@ TEST_F(HostileUpdateTest, AnOrdinalFarAheadIsRefusedWhereNoPermitsAreGiven) {
       7, apply);
 }
 
-// The clock of a worker that survived a restoration may be higher than the checkpoint's record.
-TEST_F(HostileUpdateTest, AWorkersFirstClockInALaterAttemptIsBoundedByTheJob) {
+// A worker that survives a restoration may have a higher clock than the checkpoint records.
+TEST_F(HostileUpdateTest, BoundsFirstClockInLaterAttemptByTheJobsLength) {
   shard.Connect();
   shard.Prepare(1, /*attempt=*/2);
   const StreamId init = shard.Open(999);
@@ -479,20 +487,20 @@ TEST_F(HostileUpdateTest, AWorkersFirstClockInALaterAttemptIsBoundedByTheJob) {
   shard.TakeMessages();
   one = shard.Open(7);
   v1::Header lease = NewHeader();
-  ExpectRefused({{"more than two attempts can have",
+  ExpectRefused({{"a clock that two attempts cannot reach",
                   [](auto& h) { h.mutable_lease_request()->set_clock(801); }, "800 at most"}},
                 7, lease);
   lease.mutable_lease_request()->set_clock(100);
   shard.Send(one = shard.Open(7), lease);
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
-  ExpectRefused({{"once it was heard", [](auto& h) { h.mutable_lease_request()->set_clock(102); },
-                  "101 at most"}},
+  ExpectRefused({{"a clock that skips an update",
+                  [](auto& h) { h.mutable_lease_request()->set_clock(102); }, "101 at most"}},
                 7, lease);
 }
 
 // ---------------------------------------------------------------- version 0
 
-TEST_F(HostileTest, Version0ComesFromOneWorker) {
+TEST_F(HostileTest, AcceptsVersion0FromOneWorkerOnly) {
   shard.Connect();
   shard.Prepare(1);
   v1::Header header;
@@ -505,27 +513,27 @@ TEST_F(HostileTest, Version0ComesFromOneWorker) {
   EXPECT_THAT(std::string(shard.StatusOf(other).message()), HasSubstr("by a second worker"));
 }
 
-// ---------------------------------------------------------------- the coordinator's words
+// ---------------------------------------------------------------- messages of the coordinator
 
-TEST_F(HostileTest, AnInstallThatContradictsTheJobFailsItLoudly) {
+TEST_F(HostileTest, InstallThatContradictsTheJobFailsTheJob) {
   struct Wrong {
     const char* name;
     std::function<void(v1::Install&)> spoil;
     const char* says;
   };
   const std::vector<Wrong> table = {
-      {"beyond the job's length", [](auto& i) { i.mutable_view()->set_first_step(1000000); },
+      {"a first step after the job's last",
+       [](auto& i) { i.mutable_view()->set_first_step(1000000); },
        "begins at 1000000 of 100 steps"},
       {"another mode", [](auto& i) { i.mutable_view()->set_mode(v1::ASYNCHRONOUS); }, "mode"},
-      {"not of this shard",
+      {"without this shard",
        [](auto& i) { i.mutable_view()->mutable_shards()->DeleteSubrange(0, 1); },
        "this shard is not in it"},
       {"a shard twice", [](auto& i) { *i.mutable_view()->add_shards() = i.view().shards(0); },
        "a shard twice"},
       {"owners of fewer partitions",
        [](auto& i) { i.mutable_view()->mutable_owner()->RemoveLast(); }, "the layout has 2"},
-      {"an owner that is not there", [](auto& i) { i.mutable_view()->set_owner(0, 5); },
-       "to shard 5 of 2"},
+      {"an unknown owner", [](auto& i) { i.mutable_view()->set_owner(0, 5); }, "to shard 5 of 2"},
       {"a member twice", [](auto& i) { *i.mutable_view()->add_workers() = i.view().workers(0); },
        "a member twice"},
       {"microbatches twice",
@@ -533,12 +541,13 @@ TEST_F(HostileTest, AnInstallThatContradictsTheJobFailsItLoudly) {
          *i.mutable_view()->mutable_workers(0)->mutable_microbatches(0) = kRange(0, 3);
        },
        "twice"},
-      {"microbatches that are not there",
+      {"unknown microbatches",
        [](auto& i) {
          *i.mutable_view()->mutable_workers(1)->mutable_microbatches(0) = kRange(2, 5);
        },
        "[2, 5) of 4"},
-      {"committed ahead", [](auto& i) { i.set_committed(1); }, "version 1 is committed"},
+      {"a committed version that is not closed", [](auto& i) { i.set_committed(1); },
+       "version 1 is committed"},
   };
   for (const Wrong& wrong : table) {
     SCOPED_TRACE(wrong.name);
@@ -559,7 +568,7 @@ TEST_F(HostileTest, AnInstallThatContradictsTheJobFailsItLoudly) {
   }
 }
 
-TEST_F(HostileTest, AVersionThatTheShardHasNotClosedCannotBeCommitted) {
+TEST_F(HostileTest, CommitOfUnclosedVersionFailsTheJob) {
   Begin();
   v1::CoordinatorMessage message;
   *message.mutable_committed()->mutable_view() = shard.core().status().view;
@@ -572,7 +581,7 @@ TEST_F(HostileTest, AVersionThatTheShardHasNotClosedCannotBeCommitted) {
   EXPECT_EQ(shard.core().status().committed, 0);
 }
 
-TEST_F(HostileTest, ASnapshotBehindTheJobsEndFailsAtOnce) {
+TEST_F(HostileTest, SnapshotAfterTheLastStepFailsImmediately) {
   Begin();
   v1::CoordinatorMessage message;
   message.mutable_open_snapshot()->set_snapshot_id(1);
@@ -589,12 +598,12 @@ TEST_F(HostileTest, ASnapshotBehindTheJobsEndFailsAtOnce) {
 
 // ---------------------------------------------------------------- admission of streams
 
-TEST_F(HostileTest, AProcessThatIsNotAdmittedGetsNoStream) {
+TEST_F(HostileTest, RefusesUnadmittedProcessAfterTimeout) {
   Begin();
   shard.admits = false;
   const StreamId stranger = shard.Open(666);
   shard.Send(stranger, shard.MakePush(0, 0, kRange(0, 2), 2), CordOf({9, 9, 9, 9}));
-  EXPECT_TRUE(shard.StatusOf(stranger).ok()) << "it may be admitted yet";
+  EXPECT_TRUE(shard.StatusOf(stranger).ok()) << "the process may still be admitted";
   EXPECT_THAT(shard.TakeFrames(stranger), IsEmpty()) << "no HelloReply";
   Pass(absl::Seconds(4.9));
   EXPECT_TRUE(shard.StatusOf(stranger).ok());
@@ -604,7 +613,7 @@ TEST_F(HostileTest, AProcessThatIsNotAdmittedGetsNoStream) {
   EXPECT_EQ(shard.core().status().waiting_frames, 0);
 }
 
-TEST_F(HostileTest, AHelloThatIsEarlyIsAnsweredOnceItsProcessIsAdmitted) {
+TEST_F(HostileTest, AnswersEarlyHelloWhenItsProcessIsAdmitted) {
   Begin();
   shard.admits = false;
   const StreamId early = shard.Open(9);
@@ -614,13 +623,14 @@ TEST_F(HostileTest, AHelloThatIsEarlyIsAnsweredOnceItsProcessIsAdmitted) {
   const std::vector<v1::Header> frames = shard.TakeFrames(early);
   ASSERT_THAT(frames, SizeIs(2));
   EXPECT_TRUE(frames[0].has_hello_reply());
-  EXPECT_TRUE(frames[1].has_refused()) << "what came behind the Hello is handled: no member";
+  EXPECT_TRUE(frames[1].has_refused())
+      << "the frame after the Hello is handled: the sender is no member";
   Pass(absl::Seconds(10));
   EXPECT_TRUE(shard.StatusOf(early).ok());
 }
 
-// A worker once trained in the name of another one, under its own certificate.
-TEST_F(HostileTest, OnlyTheVeryProcessThatIsAdmittedMaySpeakInItsName) {
+// Regression: a worker with its own certificate trained under the identity of another worker.
+TEST_F(HostileTest, RefusesProcessThatUsesIdentityOfAnotherProcess) {
   shard.admits = false;
   shard.Admit(999);
   shard.Admit(7, v1::WORKER, 0);
@@ -649,10 +659,10 @@ TEST_F(HostileTest, OnlyTheVeryProcessThatIsAdmittedMaySpeakInItsName) {
   }
   const StreamId shard_liar = shard.OpenSilent();
   shard.Send(shard_liar, shard.MakeHello(7, v1::SHARD));
-  EXPECT_EQ(shard.StatusOf(shard_liar).code(), kDenied) << "no shard of the view";
+  EXPECT_EQ(shard.StatusOf(shard_liar).code(), kDenied) << "it is not a shard of the view";
 }
 
-TEST_F(HostileTest, AReaderNeverClosesAWorkersStream) {
+TEST_F(HostileTest, ReaderCannotCloseStreamOfWorker) {
   Begin();
   const StreamId reader = shard.Open(7, v1::READER);
   EXPECT_TRUE(shard.StatusOf(reader).ok());
@@ -665,11 +675,11 @@ TEST_F(HostileTest, AReaderNeverClosesAWorkersStream) {
   EXPECT_EQ(shard.Version(0), 1);
 }
 
-TEST_F(HostileTest, AStreamThatIsOpenStaysWhenTheListChanges) {
+TEST_F(HostileTest, OpenStreamsRemainWhenAdmittedProcessesChange) {
   Begin();
-  v1::CoordinatorMessage nobody;
-  nobody.mutable_admitted();
-  shard.Tell(nobody);
+  v1::CoordinatorMessage admitted;
+  admitted.mutable_admitted();
+  shard.Tell(admitted);
   Step(0, 1);
   EXPECT_EQ(shard.Version(0), 1);
   shard.admits = false;
@@ -680,7 +690,7 @@ TEST_F(HostileTest, AStreamThatIsOpenStaysWhenTheListChanges) {
 
 // ---------------------------------------------------------------- bounds
 
-TEST_F(HostileTest, AStreamWithoutAHelloIsClosedInTime) {
+TEST_F(HostileTest, ClosesStreamWithoutHelloAfterTimeout) {
   Begin();
   const StreamId silent = shard.OpenSilent();
   EXPECT_EQ(shard.core().NextTick(), shard.now + absl::Seconds(1)) << "the heartbeat";
@@ -692,8 +702,8 @@ TEST_F(HostileTest, AStreamWithoutAHelloIsClosedInTime) {
   EXPECT_THAT(std::string(shard.StatusOf(silent).message()), StartsWith("hello_timeout"));
 }
 
-// 4,096 streams without a Hello once shut out a new worker.
-TEST_F(HostileTest, SilentStreamsLeaveAMemberItsPlace) {
+// Regression: 4,096 streams without a Hello shut out a new worker.
+TEST_F(HostileTest, SilentStreamsDoNotShutOutMembers) {
   shard.options.max_silent_streams = 3;
   shard.options.max_streams = 8;
   Begin();
@@ -709,7 +719,7 @@ TEST_F(HostileTest, SilentStreamsLeaveAMemberItsPlace) {
   EXPECT_TRUE(shard.StatusOf(again).ok());
 }
 
-TEST_F(HostileTest, ReadersHavePlacesOfTheirOwn) {
+TEST_F(HostileTest, ReadersHaveTheirOwnLimit) {
   shard.options.max_reader_streams = 2;
   Begin();
   shard.Open(50, v1::READER);
@@ -717,11 +727,12 @@ TEST_F(HostileTest, ReadersHavePlacesOfTheirOwn) {
   const StreamId third = shard.Open(52, v1::READER);
   EXPECT_EQ(shard.StatusOf(third).code(), kExhausted);
   EXPECT_THAT(std::string(shard.StatusOf(third).message()), StartsWith("max_reader_streams"));
-  EXPECT_TRUE(shard.StatusOf(shard.Open(51, v1::READER)).ok()) << "in place of its old one";
+  EXPECT_TRUE(shard.StatusOf(shard.Open(51, v1::READER)).ok())
+      << "the new stream replaces the old one";
   EXPECT_TRUE(shard.StatusOf(shard.Open(9)).ok());
 }
 
-TEST_F(HostileTest, HellosThatWaitAreBounded) {
+TEST_F(HostileTest, BoundsWaitingHellos) {
   shard.options.max_unadmitted_streams = 2;
   Begin();
   shard.admits = false;
@@ -730,10 +741,10 @@ TEST_F(HostileTest, HellosThatWaitAreBounded) {
   const StreamId third = shard.Open(62);
   EXPECT_EQ(shard.StatusOf(third).code(), kExhausted);
   EXPECT_THAT(std::string(shard.StatusOf(third).message()), StartsWith("max_unadmitted_streams"));
-  EXPECT_TRUE(shard.StatusOf(shard.Open(8)).ok()) << "who is admitted does not wait";
+  EXPECT_TRUE(shard.StatusOf(shard.Open(8)).ok()) << "an admitted process does not wait";
 }
 
-// Such a frame once waited for ever, and with it all that its sender sent after it.
+// Regression: such a frame waited for ever, and every later frame of its sender behind it.
 TEST_F(HostileTest, RefusesFramesOfViewsThatTheCoordinatorHasNotAnnounced) {
   Begin();
   v1::Header push = shard.MakePush(0, 0, kRange(0, 2), 2);
@@ -749,10 +760,10 @@ TEST_F(HostileTest, RefusesFramesOfViewsThatTheCoordinatorHasNotAnnounced) {
   shard.Pause(2);
   shard.TakeMessages();
   push.mutable_view()->set_number(3);
-  ExpectRefused({{"behind the next", [](auto&) {}, "view 3 of attempt 1 is ahead"}}, 7, push);
+  ExpectRefused({{"after the next", [](auto&) {}, "view 3 of attempt 1 is ahead"}}, 7, push);
 }
 
-TEST_F(HostileTest, HeadersOfWaitingFramesCountInMemory) {
+TEST_F(HostileTest, BoundsHeaderBytesOfWaitingFrames) {
   shard.options.max_waiting_header_bytes = 100000;
   Begin();
   v1::Header early = shard.MakePush(0, 0, kRange(0, 2), 2);
@@ -769,7 +780,7 @@ TEST_F(HostileTest, HeadersOfWaitingFramesCountInMemory) {
   EXPECT_EQ(shard.core().status().waiting_frames, 0);
 }
 
-TEST_F(HostileTest, FramesOfPeersThatAreNoMembersShareABound) {
+TEST_F(HostileTest, WaitingFramesOfNonMembersShareOneBound) {
   shard.options.max_waiting_bytes = 10000;
   Begin();
   v1::Header early = shard.MakePush(0, 0, kRange(0, 2), 2);
@@ -785,10 +796,10 @@ TEST_F(HostileTest, FramesOfPeersThatAreNoMembersShareABound) {
   EXPECT_THAT(std::string(shard.StatusOf(closed[0]).message()), StartsWith("max_waiting_bytes"));
   EXPECT_LE(Use(Bound::kWaitingBytes).used, 10000);
   shard.Send(one, early, CordOf({1, 1, 1, 1}));
-  EXPECT_TRUE(shard.StatusOf(one).ok()) << "a member has room of its own";
+  EXPECT_TRUE(shard.StatusOf(one).ok()) << "members have their own bound";
 }
 
-TEST_F(HostileTest, ParkedPullsAreBoundedInNumberAndInMemory) {
+TEST_F(HostileTest, BoundsParkedPullsByNumberAndBytes) {
   shard.options.max_parked_pulls = 4;
   shard.options.max_parked_bytes = 4096;
   Begin();
@@ -803,13 +814,14 @@ TEST_F(HostileTest, ParkedPullsAreBoundedInNumberAndInMemory) {
   EXPECT_THAT(std::string(shard.StatusOf(two).message()), StartsWith("max_parked_bytes"));
 }
 
-TEST(BoundsTest, EachBoundHasItsNameAndItsLimit) {
+TEST(BoundsTest, EveryBoundHasNameAndLimit) {
   ShardHarness shard;
   shard.Begin({7});
   const ShardStatus status = shard.core().status();
   for (size_t bound = 0; bound < kBounds; ++bound) {
     EXPECT_NE(kBoundNames[bound], "");
-    if (static_cast<Bound>(bound) == Bound::kReceivedBytes) continue;  // the shell's
+    if (static_cast<Bound>(bound) == Bound::kReceivedBytes)
+      continue;  // the shard process sets this limit
     EXPECT_GT(status.bounds[bound].limit, 0u) << kBoundNames[bound];
   }
 }

@@ -1,4 +1,4 @@
-// Rows of embedding tables through the facade: what is pushed of them, and what a pull gets.
+// Pushes and pulls of rows of embedding tables through ShardCore.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ constexpr uint64_t kRows = 20;
 constexpr uint64_t kWidth = 8;
 constexpr auto kMicrobatches = ShardHarness::Microbatches;
 
-// "w" is a table of 20 rows of 8 numbers: row r is r everywhere. Members 7 and 8.
+// "w" is a table of 20 rows of 8 numbers: each number of row r is r. Members 7 and 8.
 class RowsTest : public ::testing::Test {
  protected:
   RowsTest() {
@@ -47,7 +47,7 @@ class RowsTest : public ::testing::Test {
     const absl::Cord payload = AppendSelections(rows, header.mutable_pull());
     shard.Send(stream, header, payload);
   }
-  // A gradient of `value` for these rows of the table, which completes its partition.
+  // Pushes a gradient of `value` for these rows of the table and completes the partition.
   void PushRows(StreamId stream, uint64_t step, const std::vector<uint64_t>& rows, float value) {
     const Values table(kRows * kWidth, value);
     const absl::Cord payload = EncodeRowsOfBlock(
@@ -59,7 +59,7 @@ class RowsTest : public ::testing::Test {
     header.mutable_push()->mutable_blocks(0)->set_payload_bytes(payload.size());
     shard.Send(stream, header, payload);
   }
-  // The rows of one data frame, of version `version`, by number; -1 where none came.
+  // The first element of each row in a data frame of this version; -1 for rows that it lacks.
   Values RowsOf(const SendFrame& frame, uint64_t version) {
     const v1::Data& data = frame.header.data();
     EXPECT_EQ(data.version(), version);
@@ -82,7 +82,7 @@ class RowsTest : public ::testing::Test {
   StreamId two = 0;
 };
 
-TEST_F(RowsTest, AShardSaysThatItTakesRows) {
+TEST_F(RowsTest, HelloReplyOffersRows) {
   shard.Begin({7});
   shard.Admit(9);
   const StreamId other = shard.OpenSilent();
@@ -92,7 +92,7 @@ TEST_F(RowsTest, AShardSaysThatItTakesRows) {
   EXPECT_TRUE(frames[0].hello_reply().takes_rows());
 }
 
-TEST_F(RowsTest, APullOfRowsIsAnsweredWithThoseAlone) {
+TEST_F(RowsTest, AnswersPullOfRowsWithTheseRowsOnly) {
   Begin();
   Pull(one, 0, {{0, {3, 17}}});
   const std::vector<SendFrame> frames = shard.TakeSent(one);
@@ -104,7 +104,7 @@ TEST_F(RowsTest, APullOfRowsIsAnsweredWithThoseAlone) {
   EXPECT_EQ(frames[0].payload.size(), 16 + 2 * 4 + 2 * kWidth * sizeof(float));
 }
 
-TEST_F(RowsTest, APullOfNoRowsGetsThePartitionWithoutAny) {
+TEST_F(RowsTest, AnswersPullOfNoRowsWithEmptySelection) {
   Begin();
   Pull(one, 0, {{0, {}}});
   const std::vector<SendFrame> frames = shard.TakeSent(one);
@@ -123,7 +123,7 @@ TEST_F(RowsTest, SendsWholeBlockIfThatIsSmaller) {
   EXPECT_EQ(FloatsOf(frames[0].payload), shard.w);
 }
 
-TEST_F(RowsTest, AParkedPullGetsItsRowsOfTheNewVersion) {
+TEST_F(RowsTest, AnswersParkedPullWithItsRowsOfNewVersion) {
   Begin();
   Pull(one, 1, {{0, {5}}});
   Pull(two, 1, {{0, {6}}});
@@ -142,7 +142,7 @@ TEST_F(RowsTest, AParkedPullGetsItsRowsOfTheNewVersion) {
   EXPECT_EQ(RowsOf(frames[0], 1), expected);
 }
 
-TEST_F(RowsTest, RowsAreAGradientOfTheWholeTable) {
+TEST_F(RowsTest, AppliesRowsAsGradientOfTheWholeTable) {
   Begin();
   PushRows(one, 0, {0, 19}, 2);
   PushRows(two, 0, {19}, 2);
@@ -154,7 +154,7 @@ TEST_F(RowsTest, RowsAreAGradientOfTheWholeTable) {
   EXPECT_EQ(shard.Values(0), expected);
 }
 
-TEST_F(RowsTest, RepeatedRowsAreIgnored) {
+TEST_F(RowsTest, IgnoresRepeatedRows) {
   Begin();
   PushRows(one, 0, {4}, 2);
   PushRows(one, 0, {4}, 2);
@@ -162,7 +162,7 @@ TEST_F(RowsTest, RepeatedRowsAreIgnored) {
   EXPECT_EQ(shard.Values(0)[4 * kWidth], 5);
 }
 
-TEST_F(RowsTest, AsynchronousPullsGetTheRowsOfTheLiveState) {
+TEST_F(RowsTest, AnswersAsynchronousPullWithRowsOfLiveState) {
   shard.job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   Begin();
   Pull(one, 0, {{0, {2}}});
@@ -173,7 +173,7 @@ TEST_F(RowsTest, AsynchronousPullsGetTheRowsOfTheLiveState) {
   EXPECT_EQ(RowsOf(frames[0], 0), expected);
 }
 
-TEST_F(RowsTest, SelectionsThatDoNotFitEndTheirStream) {
+TEST_F(RowsTest, ClosesStreamOfInvalidSelection) {
   Begin();
   Pull(one, 0, {{0, {kRows}}});
   EXPECT_EQ(shard.StatusOf(one).code(), absl::StatusCode::kInvalidArgument);
@@ -183,7 +183,7 @@ TEST_F(RowsTest, SelectionsThatDoNotFitEndTheirStream) {
               HasSubstr("rows of 'b' are wanted, which is not a matrix"));
 }
 
-TEST_F(RowsTest, RowsThatAreNoneEndTheirStreamAndChangeNothing) {
+TEST_F(RowsTest, InvalidRowsCloseTheirStreamAndChangeNothing) {
   Begin();
   v1::Header header = shard.MakePush(0, 0, kMicrobatches(0, 2), 1);
   header.mutable_push()->mutable_blocks(0)->set_codec(v1::CODEC_ROWS);

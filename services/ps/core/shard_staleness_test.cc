@@ -1,5 +1,4 @@
-// Staleness rules, through the facade: each against a sequence of updates that is worked out by
-// hand.
+// Staleness rules through ShardCore. Each test compares with values computed by hand.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -47,7 +46,7 @@ class StalenessRuleTest : public ::testing::Test {
     header.mutable_pull()->add_partitions(1);
     shard.Send(stream, header);
   }
-  // The permit of the next update, computed on parameters that `staleness` updates have changed.
+  // Requests the permit of the next update, whose base version is `staleness` updates old.
   void Permit(StreamId stream, uint64_t clock, uint64_t staleness) {
     v1::Header header = NewHeader();
     header.mutable_permit_request()->set_clock(clock);
@@ -70,7 +69,7 @@ class StalenessRuleTest : public ::testing::Test {
       shard.Send(stream, header, CordOf(std::vector<float>(partition == 0 ? 4 : 2, gradient)));
     }
   }
-  // The next update of a worker, of one sample, whose permit said `staleness`.
+  // Stages and applies a worker's next update, of one sample, with this staleness in its permit.
   void Update(StreamId stream, float gradient, uint64_t staleness, bool pull = false) {
     const uint64_t clock = ++clocks_[stream];
     Stage(stream, clock, gradient, staleness);
@@ -85,7 +84,7 @@ class StalenessRuleTest : public ::testing::Test {
     shard.Send(stream, header);
     ASSERT_TRUE(shard.StatusOf(stream).ok()) << shard.StatusOf(stream);
   }
-  // Of every parameter: they all have the same gradients.
+  // The value of every parameter: all have the same gradients.
   float Value() {
     const std::vector<float> values = shard.Values(0);
     EXPECT_EQ(values, std::vector<float>(4, values[0]));
@@ -98,13 +97,13 @@ class StalenessRuleTest : public ::testing::Test {
   StreamId two = 0;
   std::map<StreamId, uint64_t> clocks_;
   std::map<StreamId, uint64_t> next_;  // sample
-  // Of updates, counted from those that the view begins with.
+  // Ordinals of updates. The view begins with kUpdates applied updates.
   static constexpr uint64_t kUpdates = 20;
   uint64_t ordinal_ = kUpdates;
   std::map<StreamId, uint64_t> ordinals_;
 };
 
-TEST_F(StalenessRuleTest, WithoutARuleStalenessDoesNothing) {
+TEST_F(StalenessRuleTest, WithoutRuleStalenessHasNoEffect) {
   Begin(Rules::NONE);
   Update(one, 1, 9);
   EXPECT_FLOAT_EQ(Value(), -0.5f);
@@ -130,7 +129,7 @@ TEST_F(StalenessRuleTest, InverseDividesByTheStaleness) {
   EXPECT_FLOAT_EQ(Value(), -1.5f);
 }
 
-TEST_F(StalenessRuleTest, MomentumIsLessForStaleUpdates) {
+TEST_F(StalenessRuleTest, StaleUpdatesUseLessMomentum) {
   shard.job.mutable_optimizer()->set_momentum(0.75);
   Begin(Rules::MOMENTUM_CORRECTION);
   Update(one, 1, 3);  // b = 1
@@ -139,7 +138,7 @@ TEST_F(StalenessRuleTest, MomentumIsLessForStaleUpdates) {
   EXPECT_FLOAT_EQ(Value(), -1.375f);
   Update(one, 1, 1);  // b = (0.75 - 0.5) * 1.75 + 1 = 1.4375
   EXPECT_FLOAT_EQ(Value(), -2.09375f);
-  Update(two, 1, 9);  // b = 1, not less
+  Update(two, 1, 9);  // b = 1: the momentum is never negative
   EXPECT_FLOAT_EQ(Value(), -2.59375f);
 }
 
@@ -156,12 +155,13 @@ TEST_F(StalenessRuleTest, DelayCompensationUsesTheVersionThatTheWorkerComputedOn
   EXPECT_FLOAT_EQ(Value(), -1.5f);
 }
 
-TEST_F(StalenessRuleTest, DelayCompensationWorksOnTheScaledGradient) {
+TEST_F(StalenessRuleTest, DelayCompensationUsesTheScaledGradient) {
   shard.job.mutable_training()->mutable_staleness()->set_lambda(1);
   Begin(Rules::DELAY_COMPENSATION);
   Pull(one);
   Pull(two);
   Update(one, 1, 0);
+
   const uint64_t clock = ++clocks_[two];
   Permit(two, clock, 0);
   for (uint32_t partition : {0, 1}) {  // the sum over 4 samples
@@ -170,16 +170,18 @@ TEST_F(StalenessRuleTest, DelayCompensationWorksOnTheScaledGradient) {
     header.mutable_push()->set_ordinal(ordinals_[two]);
     shard.Send(two, header, CordOf(std::vector<float>(partition == 0 ? 4 : 2, 4)));
   }
+
   v1::Header header = NewHeader();
   header.mutable_apply()->set_clock(clock);
   header.mutable_apply()->set_ordinal(ordinals_[two]);
   *header.mutable_apply()->mutable_samples() =
       ShardHarness::Microbatches(next_[two], next_[two] + 4);
   shard.Send(two, header);
+
   EXPECT_FLOAT_EQ(Value(), -0.5f - 0.5f * (1 - 0.5f));
 }
 
-TEST_F(StalenessRuleTest, DelayCompensationWithoutAPullCompensatesNothing) {
+TEST_F(StalenessRuleTest, WithoutPullDelayCompensationHasNoEffect) {
   shard.job.mutable_training()->mutable_staleness()->set_lambda(0.5);
   Begin(Rules::DELAY_COMPENSATION);
   Update(one, 1, 0);
@@ -187,14 +189,15 @@ TEST_F(StalenessRuleTest, DelayCompensationWithoutAPullCompensatesNothing) {
   EXPECT_FLOAT_EQ(Value(), -1.0f);
 }
 
-// Another shard has applied it; this one does as that one did.
-TEST_F(StalenessRuleTest, AnUpdateThatWonAtAViewChangeIsAppliedWithItsStaleness) {
+// Another shard has applied the update, so this shard applies it in the same way.
+TEST_F(StalenessRuleTest, InstallAppliesWinningUpdateWithItsStaleness) {
   shard.job.mutable_training()->mutable_staleness()->set_lambda(0.5);
   Begin(Rules::DELAY_COMPENSATION);
   Pull(one);
   Pull(two);
   Update(one, 1, 0);
   Stage(two, 1, 1);
+
   shard.Pause(3);
   v1::Install install = shard.MakeInstall(shard.MakeView(3, kUpdates + 2, {7}));
   v1::ClockRecord& winner = *install.add_clocks();
@@ -202,13 +205,14 @@ TEST_F(StalenessRuleTest, AnUpdateThatWonAtAViewChangeIsAppliedWithItsStaleness)
   winner.set_clock(1);
   winner.set_staleness(1);
   *winner.mutable_samples() = ShardHarness::Microbatches(next_[two], next_[two] + 1);
+
   v1::CoordinatorMessage message;
   *message.mutable_install() = install;
   shard.Tell(message);
   EXPECT_FLOAT_EQ(Value(), -0.875f);
 }
 
-TEST_F(StalenessRuleTest, AWinnersStalenessDampsItToo) {
+TEST_F(StalenessRuleTest, InstallDampsWinningUpdateByItsStaleness) {
   shard.job.mutable_training()->mutable_staleness()->set_factor(0.5);
   Begin(Rules::DAMPED);
   Stage(two, 1, 1);
@@ -225,7 +229,7 @@ TEST_F(StalenessRuleTest, AWinnersStalenessDampsItToo) {
   EXPECT_FLOAT_EQ(Value(), -0.25f);
 }
 
-TEST_F(StalenessRuleTest, ClockRecordsTellTheStalenessToTheCoordinator) {
+TEST_F(StalenessRuleTest, ClockRecordsReportTheStaleness) {
   Begin(Rules::INVERSE);
   Update(one, 1, 4);
   shard.Pause(3);

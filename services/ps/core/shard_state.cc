@@ -122,7 +122,7 @@ absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
     if (!seen.insert(header.block()).second) return fail("occurs twice in one frame");
     const uint64_t bytes = header.payload_bytes();
     if (header.codec() == v1::CODEC_RAW && bytes != info.bytes) {
-      return fail(absl::StrCat("came in ", bytes, " bytes; it has ", info.bytes));
+      return fail(absl::StrCat("arrived with ", bytes, " bytes; it has ", info.bytes));
     }
     if (payload.size() - at < bytes) {
       return fail(absl::StrCat("ends after the payload's ", payload.size(), " bytes"));

@@ -1,4 +1,4 @@
-// Steps that do not wait for everybody (training.stragglers, timeouts.gradients).
+// Steps that do not wait for every member (training.stragglers, timeouts.gradients).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ using Values = std::vector<float>;
 
 constexpr auto kMicrobatches = ShardHarness::Microbatches;
 
-// Three members, 7, 8 and 9; a step does not wait for one of them. 7 has microbatch 0, 8 has 1, 9
-// has 2 and 3. A step adds the sum of what comes.
+// Three members: 7 has microbatch 0, 8 has 1, 9 has 2 and 3. A step waits for two of them and adds
+// the sum of their gradients.
 class StragglersTest : public ::testing::Test {
  protected:
   StragglersTest() {
@@ -58,7 +58,7 @@ class StragglersTest : public ::testing::Test {
     for (uint64_t member : members) header.mutable_step_participants()->add_members(member);
     shard.Send(other, header);
   }
-  // The shard owns partition 1 only; the other one decides.
+  // This shard owns partition 1 only. The other shard chooses the participants.
   void BeginAsSecond() {
     shard.owner = {1, 0};
     Begin();
@@ -70,7 +70,7 @@ class StragglersTest : public ::testing::Test {
   StreamId other = 0;
 };
 
-TEST_F(StragglersTest, AStepClosesWithoutTheSlowestMember) {
+TEST_F(StragglersTest, StepClosesWithoutTheSlowestMember) {
   Begin();
   PushAll(0, 0, 1);
   EXPECT_EQ(shard.Version(0), 0);
@@ -83,7 +83,7 @@ TEST_F(StragglersTest, AllPartitionsCloseWithTheSameMembers) {
   Begin();
   Push(0, 0, 0, 1);
   Push(1, 0, 0, 10);
-  EXPECT_EQ(shard.Version(0), 0) << "nobody is complete for all partitions";
+  EXPECT_EQ(shard.Version(0), 0) << "no member has pushed all partitions";
   Push(1, 0, 1, 10);
   Push(2, 0, 1, 100);
   Push(2, 0, 0, 100);
@@ -91,7 +91,7 @@ TEST_F(StragglersTest, AllPartitionsCloseWithTheSameMembers) {
   EXPECT_EQ(shard.Values(1), (Values{110, 110}));
 }
 
-TEST_F(StragglersTest, ADroppedContributionIsNotAppliedLaterAndItsSenderIsGivenTheNewestVersion) {
+TEST_F(StragglersTest, DropsLateContributionAndAnswersItWithTheNewestVersion) {
   Begin();
   for (uint64_t step : {0, 1, 2}) {
     PushAll(0, step, 1);
@@ -104,7 +104,7 @@ TEST_F(StragglersTest, ADroppedContributionIsNotAppliedLaterAndItsSenderIsGivenT
               ElementsAre(Pair(Pair(0, 3), Values{6, 6, 6, 6}), Pair(Pair(1, 3), Values{6, 6})));
 }
 
-TEST_F(StragglersTest, PartsOfADroppedContributionLeaveNothingBehind) {
+TEST_F(StragglersTest, PartsOfDroppedContributionHaveNoEffect) {
   Begin();
   Push(2, 0, 0, 1000);
   PushAll(0, 0, 1);
@@ -115,7 +115,7 @@ TEST_F(StragglersTest, PartsOfADroppedContributionLeaveNothingBehind) {
   EXPECT_EQ(shard.Values(0), (Values{8, 8, 8, 8}));
 }
 
-TEST_F(StragglersTest, MeanDividesByTheSamplesOfTheSet) {
+TEST_F(StragglersTest, MeanDividesByTheSamplesOfTheParticipants) {
   shard.job.mutable_training()->set_aggregation(v1::TrainingSpec::MEAN);
   Begin();
   for (uint32_t partition : {0, 1}) {
@@ -126,18 +126,18 @@ TEST_F(StragglersTest, MeanDividesByTheSamplesOfTheSet) {
   EXPECT_EQ(shard.Values(0), (Values{4, 4, 4, 4}));
 }
 
-TEST_F(StragglersTest, DroppedContributionsAreCountedOnceTheStepIsCommitted) {
+TEST_F(StragglersTest, CountsDroppedContributionsWhenTheStepIsCommitted) {
   Begin();
   PushAll(0, 0, 1);
   PushAll(1, 0, 1);
   EXPECT_EQ(shard.core().status().dropped_contributions, 0);
   PushAll(0, 1, 1);
-  EXPECT_EQ(shard.core().status().dropped_contributions, 0) << "one member may be wrong";
+  EXPECT_EQ(shard.core().status().dropped_contributions, 0) << "one member's push is not enough";
   PushAll(1, 1, 1);
   EXPECT_EQ(shard.core().status().dropped_contributions, 1);
 }
 
-TEST_F(StragglersTest, AStepThatAViewChangeTakesBackCountsNothing) {
+TEST_F(StragglersTest, RolledBackStepCountsNoDroppedContributions) {
   shard.owner = {0, 1};
   Begin();
   Push(0, 0, 0, 1);
@@ -148,7 +148,7 @@ TEST_F(StragglersTest, AStepThatAViewChangeTakesBackCountsNothing) {
   EXPECT_EQ(shard.core().status().dropped_contributions, 0);
 }
 
-TEST_F(StragglersTest, OneMemberIsWaitedForHoweverManyAreNot) {
+TEST_F(StragglersTest, WaitsForAtLeastOneMember) {
   shard.job.mutable_training()->mutable_stragglers()->set_backup(5);
   Begin();
   EXPECT_EQ(shard.Version(0), 0);
@@ -163,10 +163,11 @@ TEST_F(StragglersTest, StepDoesNotWaitForMemberWithoutSamples) {
   }
   EXPECT_EQ(shard.Version(0), 0);
   PushAll(2, 0, 3);
-  EXPECT_EQ(shard.Values(0), (Values{3, 3, 3, 3})) << "one of the two with samples may be missing";
+  EXPECT_EQ(shard.Values(0), (Values{3, 3, 3, 3}))
+      << "one of the two members with samples may be missing";
 }
 
-TEST_F(StragglersTest, TheOwnerOfPartitionZeroTellsTheOtherShardsAndTellsThemAgain) {
+TEST_F(StragglersTest, SendsParticipantsToOtherShardsAndAgainAfterReconnect) {
   shard.owner = {0, 1};
   Begin();
   Push(0, 0, 0, 1);
@@ -179,44 +180,44 @@ TEST_F(StragglersTest, TheOwnerOfPartitionZeroTellsTheOtherShardsAndTellsThemAga
   EXPECT_THAT(TakeSets(), SizeIs(1));
 }
 
-TEST_F(StragglersTest, AnotherShardWaitsForTheSetAndForAllOfIt) {
+TEST_F(StragglersTest, OtherShardWaitsForAllParticipants) {
   BeginAsSecond();
   Push(0, 0, 1, 1);
   Push(1, 0, 1, 10);
-  EXPECT_EQ(shard.Version(1), 0) << "it does not decide";
+  EXPECT_EQ(shard.Version(1), 0) << "this shard does not choose";
   SendSet(0, {8, 9});
   EXPECT_EQ(shard.Version(1), 0);
   Push(2, 0, 1, 100);
   EXPECT_EQ(shard.Values(1), (Values{110, 110}));
   SendSet(0, {8, 9});
-  EXPECT_EQ(shard.Version(1), 1) << "a repetition changes nothing";
+  EXPECT_EQ(shard.Version(1), 1) << "repeated participants change nothing";
 }
 
-TEST_F(StragglersTest, TheSetOfALaterStepIsRefused) {
+TEST_F(StragglersTest, RefusesParticipantsOfLaterStep) {
   BeginAsSecond();
   SendSet(1, {7});
   EXPECT_THAT(shard.StatusOf(other).message(), HasSubstr("while this shard is at step 0"));
 }
 
-TEST_F(StragglersTest, ASetWithAStrangerIsRefused) {
+TEST_F(StragglersTest, RefusesParticipantThatIsNotAMember) {
   BeginAsSecond();
   SendSet(0, {7, 33});
   EXPECT_THAT(shard.StatusOf(other).message(), HasSubstr("not a member"));
 }
 
-TEST_F(StragglersTest, AnEmptySetIsRefused) {
+TEST_F(StragglersTest, RefusesEmptyParticipants) {
   BeginAsSecond();
   SendSet(0, {});
   EXPECT_THAT(shard.StatusOf(other).message(), HasSubstr("empty"));
 }
 
-TEST_F(StragglersTest, ClippedStepsMeasureTheSetAlone) {
+TEST_F(StragglersTest, ClipsByTheNormOfTheParticipants) {
   shard.job.mutable_optimizer()->set_clip_norm(6);
   Begin();
   Push(2, 0, 0, 1000);
   PushAll(0, 0, 1);
   PushAll(1, 0, 1);
-  // 6 elements of 2: their norm is below the bound.
+  // The sum of the participants is 6 elements of 2. Its norm is below clip_norm.
   EXPECT_EQ(shard.Values(0), (Values{2, 2, 2, 2}));
 }
 
@@ -238,7 +239,7 @@ class GradientsTimeoutTest : public ::testing::Test {
                  stream == one ? kMicrobatches(0, 2) : kMicrobatches(2, 4));
     }
   }
-  // As the shard's timer does.
+  // Calls OnTick when the core asks for it, as the shard's timer does.
   void Pass(absl::Duration time) {
     const absl::Time end = shard.now + time;
     while (shard.core().NextTick() < end) {
@@ -266,13 +267,13 @@ class GradientsTimeoutTest : public ::testing::Test {
   StreamId two = 0;
 };
 
-TEST_F(GradientsTimeoutTest, NamesMembersThatHaveSentNothingForTooLong) {
+TEST_F(GradientsTimeoutTest, ReportsMembersWhoseContributionIsOverdue) {
   Push(one, 0);
   EXPECT_THAT(Awaited(absl::Seconds(14)), IsEmpty());
   EXPECT_THAT(Awaited(absl::Seconds(2)), ElementsAre(8));
 }
 
-TEST_F(GradientsTimeoutTest, EachStepStartsTheTimeoutAgain) {
+TEST_F(GradientsTimeoutTest, EachStepRestartsTheTimeout) {
   Pass(absl::Seconds(14));
   Push(one, 0);
   Push(two, 0);
@@ -280,8 +281,8 @@ TEST_F(GradientsTimeoutTest, EachStepStartsTheTimeoutAgain) {
   EXPECT_THAT(Awaited(absl::Seconds(2)), ElementsAre(7, 8));
 }
 
-// What the workers sent meanwhile is read after the first events.
-TEST_F(GradientsTimeoutTest, TimeForWhichTheShardStoodStillCountsAgainstNoWorker) {
+// The shard reads what the workers have sent meanwhile only after the first events.
+TEST_F(GradientsTimeoutTest, TimeWhileTheShardWasFrozenCountsAgainstNoWorker) {
   Push(one, 0);
   shard.now += absl::Seconds(60);
   shard.core().OnStreamOpened(4711, shard.now);

@@ -1,4 +1,4 @@
-// Views, promises, initialization and snapshots through the facade.
+// Views, promises, initialization and snapshots through ShardCore.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,9 +61,9 @@ class ViewsTest : public ::testing::Test {
   StreamId two = 0;
 };
 
-// ---------------------------------------------------------------- which view a frame is of
+// ---------------------------------------------------------------- views of frames
 
-TEST_F(ViewsTest, AFrameOfAnOlderViewIsRefusedOnceWithTheNewestView) {
+TEST_F(ViewsTest, RefusesFramesOfOlderViewOnceWithTheNewestView) {
   Begin();
   const v1::Header old = shard.MakePush(0, 0, kMicrobatches(0, 2), 1);
   shard.ChangeView(2, 0, {7});
@@ -77,7 +77,7 @@ TEST_F(ViewsTest, AFrameOfAnOlderViewIsRefusedOnceWithTheNewestView) {
   EXPECT_EQ(shard.Version(0), 0);
 }
 
-TEST_F(ViewsTest, AFrameOfALaterViewWaitsInItsStreamForIt) {
+TEST_F(ViewsTest, FrameOfLaterViewWaitsForItsView) {
   Begin();
   v1::Header early = shard.MakePush(0, 0, kMicrobatches(0, 4), 1);
   *early.mutable_view() = shard.HeaderOf(2).view();
@@ -99,7 +99,7 @@ TEST_F(ViewsTest, RefusesFramesOfNonMembers) {
   EXPECT_THAT(answers[0].refused().reason(), HasSubstr("not a member"));
 }
 
-TEST_F(ViewsTest, AnInstallAnswersParkedPullsWithTheNewView) {
+TEST_F(ViewsTest, InstallAnswersParkedPullsWithNewView) {
   Begin();
   PushOne(0, 0);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
@@ -110,7 +110,7 @@ TEST_F(ViewsTest, AnInstallAnswersParkedPullsWithTheNewView) {
   EXPECT_EQ(shard.core().status().parked_pulls, 0);
 }
 
-TEST_F(ViewsTest, AViewWithoutWorkersClosesNothing) {
+TEST_F(ViewsTest, ViewWithoutWorkersClosesNoStep) {
   Begin();
   shard.ChangeView(2, 0, {});
   PushOne(0, 0);
@@ -119,7 +119,7 @@ TEST_F(ViewsTest, AViewWithoutWorkersClosesNothing) {
 
 // ---------------------------------------------------------------- promises (R2)
 
-TEST_F(ViewsTest, AfterTheReplyNothingChangesUntilTheInstall) {
+TEST_F(ViewsTest, NothingChangesBetweenPauseReplyAndInstall) {
   Begin();
   PushOne(0, 0);
   shard.Pause(2);
@@ -129,12 +129,12 @@ TEST_F(ViewsTest, AfterTheReplyNothingChangesUntilTheInstall) {
   EXPECT_EQ(shard.Version(0), 0);
   EXPECT_EQ(shard.core().status().waiting_frames, 2);
   shard.Install(shard.MakeView(2, 0, {7, 8}));
-  EXPECT_EQ(shard.core().status().waiting_frames, 0) << "they were of the old view";
+  EXPECT_EQ(shard.core().status().waiting_frames, 0) << "frames of the old view are discarded";
   Close(0, 0);
-  EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1})) << "accumulators were dropped";
+  EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1})) << "the accumulators were discarded";
 }
 
-TEST_F(ViewsTest, APromiseKeepsTheUndo) {
+TEST_F(ViewsTest, PromiseKeepsTheUndoCopy) {
   Begin();
   Step(0);
   shard.Pause(2);
@@ -148,7 +148,7 @@ TEST_F(ViewsTest, APromiseKeepsTheUndo) {
   EXPECT_EQ(shard.Values(0), (Values{0, 0, 0, 0}));
 }
 
-TEST_F(ViewsTest, WhileItKeepsAPromiseItAnswersPullsOfVersionsThatItHas) {
+TEST_F(ViewsTest, AnswersPullsOfExistingVersionsDuringPromise) {
   Begin();
   Step(0);
   shard.TakeFrames(one);
@@ -170,7 +170,7 @@ TEST_F(ViewsTest, LaterPauseIsAnsweredAgainAndOnlyItsInstallCounts) {
   EXPECT_FALSE(shard.core().status().frozen);
 }
 
-TEST_F(ViewsTest, AnInstallWithoutAPauseIsIgnoredAndARepeatedOneIsAnsweredAgain) {
+TEST_F(ViewsTest, IgnoresInstallWithoutPauseAndAnswersRepeatedInstall) {
   Begin();
   shard.Install(shard.MakeView(2, 0, {7}));
   EXPECT_EQ(shard.core().status().view.number(), 1);
@@ -182,7 +182,7 @@ TEST_F(ViewsTest, AnInstallWithoutAPauseIsIgnoredAndARepeatedOneIsAnsweredAgain)
   EXPECT_EQ(installed[0].view().number(), 1);
 }
 
-TEST_F(ViewsTest, APauseWhoseViewIsInstalledFreezesNothing) {
+TEST_F(ViewsTest, IgnoresPauseOfInstalledView) {
   Begin();
   shard.ChangeView(3, 0, {7, 8});
   shard.TakeMessages();
@@ -192,7 +192,7 @@ TEST_F(ViewsTest, APauseWhoseViewIsInstalledFreezesNothing) {
   EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
 }
 
-TEST_F(ViewsTest, ACoordinatorOfALowerTermOrTheSameOneOfAnotherIsDropped) {
+TEST_F(ViewsTest, DropsCoordinatorOfLowerTermOrSecondOneOfSameTerm) {
   Begin();
   shard.Pause(2, /*term=*/3);
   EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
@@ -210,8 +210,8 @@ TEST_F(ViewsTest, ACoordinatorOfALowerTermOrTheSameOneOfAnotherIsDropped) {
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
 }
 
-// The first of the two died before it claimed an attempt, so the second could not know its term.
-TEST_F(ViewsTest, ListensToACoordinatorAfterOneThatClaimedNothingWithTheSameTerm) {
+// The first coordinator died before it claimed an attempt, so the second could not know its term.
+TEST_F(ViewsTest, AcceptsSecondCoordinatorOfSameTermIfFirstClaimedNothing) {
   Begin();
   v1::CoordinatorMessage registered;
   registered.mutable_registered()->set_attempt(1);
@@ -221,7 +221,7 @@ TEST_F(ViewsTest, ListensToACoordinatorAfterOneThatClaimedNothingWithTheSameTerm
     shard.Tell(registered);
     EXPECT_THAT(shard.TakeActions<DropCoordinator>(), IsEmpty()) << coordinator;
   }
-  // An attempt that was claimed counts.
+  // After a coordinator has claimed an attempt, its term is taken.
   shard.Pause(2, /*term=*/3);
   EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
   shard.Tell(registered);
@@ -240,13 +240,13 @@ TEST_F(ViewsTest, AfterStepStopsOnceEveryPartitionIsOnePastTheStep) {
   EXPECT_THAT(RepliedVersions(), ElementsAre(1, 1));
   PushOne(1, 0);
   PushTwo(1, 0);
-  EXPECT_EQ(shard.Version(0), 1) << "it has stopped";
+  EXPECT_EQ(shard.Version(0), 1) << "the shard has stopped";
   shard.Install(shard.MakeView(2, 1, {7, 8}));
   Close(1, 0);
   EXPECT_EQ(shard.Version(0), 2);
 }
 
-TEST_F(ViewsTest, AfterStepThatIsPassedAlreadyStopsAtOnce) {
+TEST_F(ViewsTest, AfterStepInThePastStopsImmediately) {
   Begin();
   Step(0);
   Step(1);
@@ -254,7 +254,7 @@ TEST_F(ViewsTest, AfterStepThatIsPassedAlreadyStopsAtOnce) {
   EXPECT_THAT(RepliedVersions(), ElementsAre(2, 2));
 }
 
-TEST_F(ViewsTest, NowOverridesAWaitingAfterStep) {
+TEST_F(ViewsTest, NowOverridesPendingAfterStep) {
   Begin();
   shard.PauseAfter(5, 2);
   shard.Pause(3);
@@ -263,7 +263,7 @@ TEST_F(ViewsTest, NowOverridesAWaitingAfterStep) {
   EXPECT_EQ(shard.core().status().view.number(), 1) << "the planned change was dropped";
 }
 
-// ---------------------------------------------------------------- holds
+// ---------------------------------------------------------------- barriers
 
 v1::CoordinatorMessage BarrierAt(uint64_t version, const v1::View& view) {
   v1::CoordinatorMessage message;
@@ -272,7 +272,7 @@ v1::CoordinatorMessage BarrierAt(uint64_t version, const v1::View& view) {
   return message;
 }
 
-TEST_F(ViewsTest, NoStepIsClosedAtABarrierUntilItMoves) {
+TEST_F(ViewsTest, ClosesNoStepAtBarrierUntilItMoves) {
   Begin();
   const v1::View view = shard.MakeView(1, 0, {7, 8});
   shard.Tell(BarrierAt(1, view));
@@ -281,7 +281,7 @@ TEST_F(ViewsTest, NoStepIsClosedAtABarrierUntilItMoves) {
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Version(1), 1);
   shard.Tell(BarrierAt(2, view));
-  EXPECT_EQ(shard.Version(0), 2) << "what came meanwhile is not lost";
+  EXPECT_EQ(shard.Version(0), 2) << "pushes that arrived at the barrier are kept";
   EXPECT_EQ(shard.Version(1), 2);
   Step(2);
   EXPECT_EQ(shard.Version(0), 2);
@@ -289,7 +289,7 @@ TEST_F(ViewsTest, NoStepIsClosedAtABarrierUntilItMoves) {
   EXPECT_EQ(shard.Version(0), 3);
 }
 
-TEST_F(ViewsTest, AnInstallNamesTheFirstBarrierOfItsView) {
+TEST_F(ViewsTest, InstallSetsTheFirstBarrierOfItsView) {
   Begin();
   shard.Pause(2);
   v1::CoordinatorMessage message;
@@ -301,10 +301,10 @@ TEST_F(ViewsTest, AnInstallNamesTheFirstBarrierOfItsView) {
   EXPECT_EQ(shard.Version(0), 1);
   shard.ChangeView(3, 1, {7, 8});
   Step(1);
-  EXPECT_EQ(shard.Version(0), 2) << "and one that names none ends it";
+  EXPECT_EQ(shard.Version(0), 2) << "an Install without a barrier removes it";
 }
 
-TEST_F(ViewsTest, IgnoresBarrierOfAnOlderView) {
+TEST_F(ViewsTest, IgnoresBarrierOfOlderView) {
   Begin();
   const v1::View old = shard.MakeView(1, 0, {7, 8});
   shard.ChangeView(2, 0, {7, 8});
@@ -313,7 +313,7 @@ TEST_F(ViewsTest, IgnoresBarrierOfAnOlderView) {
   EXPECT_EQ(shard.Version(0), 1);
 }
 
-TEST_F(ViewsTest, AfterStepIsAnsweredWhereTheShardIsHeldBeforeIt) {
+TEST_F(ViewsTest, AnswersAfterStepAtBarrierBeforeIt) {
   Begin();
   shard.Tell(BarrierAt(1, shard.MakeView(1, 0, {7, 8})));
   shard.PauseAfter(4, 2);
@@ -326,13 +326,15 @@ TEST_F(ViewsTest, AfterStepIsAnsweredWhereTheShardIsHeldBeforeIt) {
 
 // ---------------------------------------------------------------- rolling back
 
-TEST_F(ViewsTest, PartitionsThatAreAheadRollBackToTheViewsFirstStep) {
+TEST_F(ViewsTest, RollsBackPartitionsAheadOfTheViewsFirstStep) {
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(1);
   shard.job.mutable_optimizer()->set_momentum(1);
+
   Begin();
   Step(0);
   Close(1, 0);
+
   shard.Pause(2);
   const std::vector<v1::PauseReply> replies = shard.TakePauseReplies();
   ASSERT_THAT(replies, SizeIs(1));
@@ -340,6 +342,7 @@ TEST_F(ViewsTest, PartitionsThatAreAheadRollBackToTheViewsFirstStep) {
   EXPECT_EQ(replies[0].partitions(0).version(), 2);
   EXPECT_EQ(replies[0].partitions(1).version(), 1);
   EXPECT_EQ(replies[0].committed(), 1);
+
   shard.Install(shard.MakeView(2, 1, {7, 8}));
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Values(0), (Values{-1, -1, -1, -1}));
@@ -347,7 +350,7 @@ TEST_F(ViewsTest, PartitionsThatAreAheadRollBackToTheViewsFirstStep) {
   EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "the momentum rolled back too";
 }
 
-TEST_F(ViewsTest, ARollbackThatIsImpossibleFailsTheJob) {
+TEST_F(ViewsTest, ImpossibleRollbackFailsTheJob) {
   Begin();
   Step(0);
   Step(1);
@@ -358,7 +361,7 @@ TEST_F(ViewsTest, ARollbackThatIsImpossibleFailsTheJob) {
   EXPECT_THAT(failures[0].reason(), HasSubstr("begins at step 0, partition 0 is at 2"));
 }
 
-TEST_F(ViewsTest, CommittedFreesTheLastUndo) {
+TEST_F(ViewsTest, CommitFreesTheUndoCopy) {
   Begin();
   Step(0);
   v1::CoordinatorMessage committed;
@@ -422,7 +425,7 @@ TEST_F(InitializationTest, SendsStateReadyOnceItHasEveryBlock) {
   EXPECT_EQ(shard.Values(1), (Values{5, 6}));
 }
 
-TEST_F(InitializationTest, AHigherInitIdDiscardsTheStateAndALowerOneIsRefused) {
+TEST_F(InitializationTest, HigherInitIdDiscardsTheStateAndLowerOneIsRefused) {
   shard.Connect();
   shard.Prepare(1);
   const StreamId first = shard.Open(7);
@@ -440,7 +443,7 @@ TEST_F(InitializationTest, AHigherInitIdDiscardsTheStateAndALowerOneIsRefused) {
   EXPECT_EQ(shard.Values(0), (Values{2, 2, 2, 2}));
 }
 
-TEST_F(InitializationTest, APushWithAnUnknownInitIdWaits) {
+TEST_F(InitializationTest, PushWithUnknownInitIdWaits) {
   shard.Connect();
   const StreamId stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1, 1, 1});
@@ -450,43 +453,46 @@ TEST_F(InitializationTest, APushWithAnUnknownInitIdWaits) {
   EXPECT_THAT(TakeStateReady(), ElementsAre(1));
 }
 
-TEST_F(InitializationTest, TheFirstViewMustNameTheInitIdOfTheLoadedState) {
+TEST_F(InitializationTest, FirstViewMustNameTheInitIdOfTheLoadedState) {
   shard.Connect();
   shard.Prepare(1);
   const StreamId stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1, 1, 1});
   InstallFirst(1);
-  EXPECT_FALSE(shard.core().status().has_view) << "not whole yet";
+  EXPECT_FALSE(shard.core().status().has_view) << "the state is not complete";
   PushInitial(stream, 1, 1, {1, 1}, true);
   InstallFirst(2);
-  EXPECT_FALSE(shard.core().status().has_view) << "another init request's";
+  EXPECT_FALSE(shard.core().status().has_view) << "the state is of another init request";
   InstallFirst(1);
   EXPECT_TRUE(shard.core().status().has_view);
 }
 
-TEST_F(InitializationTest, ASurveyReportsTheReadyInitIdOrTheFirstView) {
+TEST_F(InitializationTest, PauseReplyReportsReadyInitIdOrNewestView) {
   shard.Connect();
   shard.Prepare(1);
   shard.Pause(1);
   EXPECT_FALSE(shard.TakePauseReplies().at(0).has_ready_init_id());
+
   const StreamId stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1, 1, 1});
   PushInitial(stream, 1, 1, {1, 1}, true);
   shard.Pause(2, /*term=*/2);
   EXPECT_EQ(shard.TakePauseReplies().at(0).ready_init_id().number(), 1);
+
   v1::View view = shard.MakeView(3, 0, {7, 8});
   view.mutable_id()->mutable_term()->set_counter(3);
   view.mutable_id()->mutable_term()->set_coordinator(3);
   shard.Pause(3, /*term=*/3);
   shard.TakeMessages();
   shard.Install(view);
+
   shard.Pause(4, /*term=*/4);
   const v1::PauseReply reply = shard.TakePauseReplies().at(0);
   EXPECT_FALSE(reply.has_ready_init_id());
   EXPECT_EQ(reply.newest().id().number(), 3);
 }
 
-TEST_F(InitializationTest, AnInitializationThatBreaksTheContractEndsItsStream) {
+TEST_F(InitializationTest, ClosesStreamOfInvalidInitialization) {
   shard.Connect();
   shard.Prepare(1);
   StreamId stream = shard.Open(7);
@@ -494,10 +500,10 @@ TEST_F(InitializationTest, AnInitializationThatBreaksTheContractEndsItsStream) {
   EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("not b[0:2]"));
   stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1});
-  EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("came in 8 bytes"));
+  EXPECT_THAT(std::string(shard.StatusOf(stream).message()), HasSubstr("arrived with 8 bytes"));
 }
 
-TEST_F(InitializationTest, ReportsAnImpossibleJobInsteadOfStateReady) {
+TEST_F(InitializationTest, StateReadyReportsErrorOfImpossibleJob) {
   shard.Connect();
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(1);
@@ -509,7 +515,7 @@ TEST_F(InitializationTest, ReportsAnImpossibleJobInsteadOfStateReady) {
   EXPECT_THAT(ready[0].error(), HasSubstr("momentum"));
 }
 
-TEST_F(InitializationTest, AShardWithoutPartitionsIsReadyAtOnceAndStopsAtOnce) {
+TEST_F(InitializationTest, ShardWithoutPartitionsIsReadyAndStopsImmediately) {
   shard.owner = {1, 1};
   shard.Connect();
   shard.Prepare(1);
@@ -520,7 +526,7 @@ TEST_F(InitializationTest, AShardWithoutPartitionsIsReadyAtOnceAndStopsAtOnce) {
   EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
 }
 
-TEST_F(InitializationTest, ANewAttemptDiscardsTheOldOneAndItsFrames) {
+TEST_F(InitializationTest, NewAttemptDiscardsTheOldOneAndItsFrames) {
   Begin();
   Step(0);
   shard.Prepare(1, /*attempt=*/2);
@@ -531,20 +537,20 @@ TEST_F(InitializationTest, ANewAttemptDiscardsTheOldOneAndItsFrames) {
   shard.Send(one, old);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
   EXPECT_EQ(shard.core().status().waiting_frames, 0)
-      << "they would hold up the initialization behind them";
-  shard.Prepare(7, /*attempt=*/1);  // of the coordinator before
+      << "the initialization would have to wait behind the old frames";
+  shard.Prepare(7, /*attempt=*/1);  // from the previous coordinator
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
 }
 
-// A restoration without a checkpoint is an initialization over the streams that are there.
-TEST_F(InitializationTest, FramesOfTheOldAttemptDoNotKeepTheNewOnesVersionZeroWaiting) {
+// A restoration without a checkpoint initializes again, over the existing streams.
+TEST_F(InitializationTest, FramesOfOldAttemptDoNotDelayInitializationOfNewOne) {
   Begin();
   Step(0);
   v1::Header old = shard.HeaderOf(1);
   old.mutable_push()->set_step(1);
   old.mutable_push()->add_complete(0);
   shard.Pause(2);
-  shard.Send(one, old);  // waits for the Install, which will not come
+  shard.Send(one, old);  // waits for an Install that will not come
   shard.Prepare(1, /*attempt=*/2);
   shard.TakeMessages();
   shard.Send(one, old);
@@ -555,12 +561,13 @@ TEST_F(InitializationTest, FramesOfTheOldAttemptDoNotKeepTheNewOnesVersionZeroWa
 
 // ---------------------------------------------------------------- reconnecting
 
-TEST_F(ViewsTest, ResendsOnANewConnectionWhatTheOldOneMayHaveLost) {
+TEST_F(ViewsTest, ResendsUnacknowledgedMessagesAfterReconnect) {
   Begin();
   shard.Pause(2);
   shard.TakeMessages();
   shard.core().OnCoordinatorLost(shard.now);
   shard.Connect();
+
   bool registered = false;
   bool replied = false;
   for (const v1::MemberMessage& message : shard.TakeMessages()) {
@@ -570,6 +577,7 @@ TEST_F(ViewsTest, ResendsOnANewConnectionWhatTheOldOneMayHaveLost) {
     }
     if (message.has_pause_reply()) replied = message.pause_reply().pause().number() == 2;
   }
+
   EXPECT_TRUE(registered);
   EXPECT_TRUE(replied);
 }
@@ -581,13 +589,15 @@ TEST_F(ViewsTest, HeartbeatsAndProgressFollowTheClock) {
   shard.core().OnTick(shard.now);
   shard.TakeMessages();
   EXPECT_EQ(shard.core().NextTick(), shard.now + absl::Milliseconds(500));
+
   Step(0);
   shard.TakeMessages();
   Step(1);
   EXPECT_THAT(shard.TakeMessages(&v1::MemberMessage::has_shard_progress,
                                  &v1::MemberMessage::shard_progress),
               IsEmpty())
-      << "at most one in 100 ms";
+      << "at most one report in 100 ms";
+
   shard.now = shard.core().NextTick();
   shard.core().OnTick(shard.now);
   const auto progress = shard.TakeMessages(&v1::MemberMessage::has_shard_progress,
@@ -595,13 +605,14 @@ TEST_F(ViewsTest, HeartbeatsAndProgressFollowTheClock) {
   ASSERT_THAT(progress, SizeIs(1));
   EXPECT_EQ(progress[0].closed(), 2);
   EXPECT_EQ(progress[0].committed(), 1);
+
   shard.now += absl::Milliseconds(500);
   shard.core().OnTick(shard.now);
   EXPECT_THAT(shard.TakeMessages(&v1::MemberMessage::has_heartbeat, &v1::MemberMessage::heartbeat),
               SizeIs(1));
 }
 
-TEST_F(ViewsTest, TheJobsLastStepIsReportedAtOnce) {
+TEST_F(ViewsTest, ReportsTheLastStepImmediately) {
   shard.job.mutable_training()->set_steps(2);
   Begin();
   Step(0);
@@ -650,7 +661,7 @@ class SnapshotsTest : public ViewsTest {
     return shard.TakeMessages(&v1::MemberMessage::has_snapshot_written,
                               &v1::MemberMessage::snapshot_written);
   }
-  // A new coordinator, which counts its snapshots from 1 again, restores the files of these writes.
+  // A new coordinator restores the files of these writes. It numbers its snapshots from 1 again.
   void RestoreAsAttempt(uint64_t attempt, const std::vector<WritePartition>& writes) {
     v1::CoordinatorMessage message;
     *message.mutable_prepare_state() = shard.MakePrepareState(1, attempt);
@@ -658,18 +669,21 @@ class SnapshotsTest : public ViewsTest {
     *checkpoint_index.mutable_checkpoint() = writes[0].checkpoint;
     *checkpoint_index.mutable_table() = shard.table;
     *checkpoint_index.mutable_layout() = shard.layout();
+
     std::map<uint32_t, absl::Cord> files;
     for (const WritePartition& write : writes) {
       const EncodedPartition encoded = EncodePartition(*write.content);
       files[write.partition] = encoded.bytes;
       *checkpoint_index.add_files() = encoded.file;
     }
+
     message.mutable_prepare_state()->set_version(checkpoint_index.checkpoint().step());
     shard.Tell(message);
     for (const LoadPartition& load : shard.TakeActions<LoadPartition>()) {
       shard.core().OnPartitionLoaded(load.init_id, load.file.partition(),
                                      files[load.file.partition()], shard.now);
     }
+
     shard.Pause(1, 1, attempt);
     shard.Install(shard.MakeView(1, checkpoint_index.checkpoint().step(), {7, 8}, attempt));
   }
@@ -691,15 +705,17 @@ class SnapshotsTest : public ViewsTest {
   }
 };
 
-TEST_F(SnapshotsTest, ASnapshotIsPinnedAtItsStepAndReportedOnceThatIsCommitted) {
+TEST_F(SnapshotsTest, PinsSnapshotAtItsStepAndReportsItWhenCommitted) {
   Begin();
   Open(Snapshot(1, 1));
   Step(0);
-  EXPECT_THAT(TakePinned(), IsEmpty()) << "step 1 may still be taken back";
+  EXPECT_THAT(TakePinned(), IsEmpty()) << "step 1 may still be rolled back";
+
   PushOne(1, 0);
-  EXPECT_THAT(TakePinned(), IsEmpty()) << "one member alone may be wrong";
+  EXPECT_THAT(TakePinned(), IsEmpty()) << "one member's push is not enough";
   PushTwo(1, 0);
   EXPECT_THAT(TakePinned(), ElementsAre(1));
+
   Close(1, 1);
   Step(2);
   shard.TakeFrames(two);
@@ -708,6 +724,7 @@ TEST_F(SnapshotsTest, ASnapshotIsPinnedAtItsStepAndReportedOnceThatIsCommitted) 
   shard.Send(two, pull);
   EXPECT_THAT(shard.TakeData(two),
               UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 1)), Pair(Pair(1, 1), Values(2, 1))));
+
   const StreamId reader = shard.Open(60, v1::READER);
   pull.clear_view();
   shard.Send(reader, pull);
@@ -731,7 +748,7 @@ TEST_F(SnapshotsTest, InAViewWithoutMembersWorkersMayPullOnlySnapshots) {
   EXPECT_THAT(shard.TakeData(one), IsEmpty());
 }
 
-TEST_F(SnapshotsTest, RefusesSnapshotPullOfANonMember) {
+TEST_F(SnapshotsTest, RefusesSnapshotPullOfNonMember) {
   Begin();
   Step(0);
   const v1::OpenSnapshot snapshot = Snapshot(1, 1);
@@ -743,7 +760,7 @@ TEST_F(SnapshotsTest, RefusesSnapshotPullOfANonMember) {
   EXPECT_THAT(shard.TakeData(one), IsEmpty());
 }
 
-TEST_F(SnapshotsTest, AShardPastTheStepSaysSo) {
+TEST_F(SnapshotsTest, ReportsThatItIsPastTheSnapshotsStep) {
   Begin();
   Step(0);
   Step(1);
@@ -756,7 +773,7 @@ TEST_F(SnapshotsTest, AShardPastTheStepSaysSo) {
   EXPECT_EQ(failed[0].past(), 2);
 }
 
-TEST_F(SnapshotsTest, ASnapshotMayStillPinTheVersionBefore) {
+TEST_F(SnapshotsTest, SnapshotMayPinThePreviousVersion) {
   Begin();
   Step(0);
   Close(1, 0);
@@ -764,18 +781,20 @@ TEST_F(SnapshotsTest, ASnapshotMayStillPinTheVersionBefore) {
   EXPECT_THAT(TakePinned(), ElementsAre(1));
 }
 
-TEST_F(SnapshotsTest, ARollbackDropsThePinButNotTheRequestThatTheInstallNames) {
+TEST_F(SnapshotsTest, RollbackDropsPinAndKeepsSnapshotNamedByInstall) {
   Begin();
   const v1::OpenSnapshot snapshot = Snapshot(1, 1);
   Open(snapshot);
   Step(0);
   ChangeView(2, 0, &snapshot);
   EXPECT_THAT(TakePinned(), IsEmpty());
+
   shard.Push(one, 0, 0, Values(4, 5), kMicrobatches(0, 2));
   shard.Push(two, 0, 0, Values(4, 5), kMicrobatches(2, 4));
   Close(0, 1);
   Step(1);
   EXPECT_THAT(TakePinned(), ElementsAre(1));
+
   shard.TakeFrames(one);
   v1::Header pull = shard.HeaderOf(2);
   pull.mutable_pull()->set_snapshot_id(1);
@@ -784,7 +803,7 @@ TEST_F(SnapshotsTest, ARollbackDropsThePinButNotTheRequestThatTheInstallNames) {
               UnorderedElementsAre(Pair(Pair(0, 1), Values(4, 5)), Pair(Pair(1, 1), Values(2, 1))));
 }
 
-TEST_F(SnapshotsTest, RollbackDropsPinsOfTheVersionThatItTakesBack) {
+TEST_F(SnapshotsTest, RollbackReleasesPinnedVersion) {
   Begin();
   const v1::OpenSnapshot snapshot = Snapshot(1, 1);
   Open(snapshot);
@@ -797,7 +816,7 @@ TEST_F(SnapshotsTest, RollbackDropsPinsOfTheVersionThatItTakesBack) {
   EXPECT_TRUE(pinned.expired());
 }
 
-TEST_F(SnapshotsTest, AnInstallThatNamesNoSnapshotDropsThemAll) {
+TEST_F(SnapshotsTest, InstallWithoutSnapshotDropsAllSnapshots) {
   Begin();
   Open(Snapshot(1, 1));
   ChangeView(2, 0, nullptr);
@@ -813,7 +832,7 @@ TEST_F(SnapshotsTest, AnInstallThatNamesNoSnapshotDropsThemAll) {
               HasSubstr("snapshot 1 is not pinned"));
 }
 
-TEST_F(SnapshotsTest, AnInstallAtTheSnapshotsStepPinsItThere) {
+TEST_F(SnapshotsTest, InstallAtTheSnapshotsStepPinsIt) {
   Begin();
   const v1::OpenSnapshot snapshot = Snapshot(1, 1);
   Open(snapshot);
@@ -822,11 +841,12 @@ TEST_F(SnapshotsTest, AnInstallAtTheSnapshotsStepPinsItThere) {
   EXPECT_THAT(TakePinned(), ElementsAre(1)) << "a view's first step is committed";
 }
 
-TEST_F(SnapshotsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
+TEST_F(SnapshotsTest, WritesCheckpointByPartitionAndLoadsIt) {
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(1);
   shard.job.mutable_optimizer()->set_momentum(1);
   Begin();
+
   Open(Snapshot(1, 1, /*write=*/true));
   Step(0);
   EXPECT_THAT(shard.TakeActions<WritePartition>(), IsEmpty());
@@ -834,11 +854,13 @@ TEST_F(SnapshotsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
   ASSERT_THAT(writes, SizeIs(2));
   shard.TakeMessages();
+
   v1::CheckpointIndex checkpoint_index;
   checkpoint_index.mutable_checkpoint()->set_attempt(1);
   checkpoint_index.mutable_checkpoint()->set_step(1);
   *checkpoint_index.mutable_table() = shard.table;
   *checkpoint_index.mutable_layout() = shard.layout();
+
   std::map<uint32_t, absl::Cord> files;
   for (const WritePartition& write : writes) {
     EXPECT_EQ(write.directory, "somewhere");
@@ -847,6 +869,7 @@ TEST_F(SnapshotsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
     *checkpoint_index.add_files() = encoded.file;
     Written(write, encoded.file);
   }
+
   const auto written = shard.TakeMessages(&v1::MemberMessage::has_snapshot_written,
                                           &v1::MemberMessage::snapshot_written);
   ASSERT_THAT(written, SizeIs(1));
@@ -859,41 +882,48 @@ TEST_F(SnapshotsTest, ACheckpointIsWrittenPartitionByPartitionAndLoadsAgain) {
   *message.mutable_prepare_state()->mutable_checkpoint() = checkpoint_index;
   message.mutable_prepare_state()->set_version(checkpoint_index.checkpoint().step());
   shard.Tell(message);
+
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));
   for (const LoadPartition& load : loads) {
     shard.core().OnPartitionLoaded(load.init_id, load.file.partition(),
                                    files[load.file.partition()], shard.now);
   }
+
   const auto ready =
       shard.TakeMessages(&v1::MemberMessage::has_state_ready, &v1::MemberMessage::state_ready);
   ASSERT_THAT(ready, SizeIs(1));
   EXPECT_EQ(ready[0].error(), "");
+
   v1::View view = shard.MakeView(1, 1, {7, 8}, /*attempt=*/2);
   shard.Pause(1, 1, /*attempt=*/2);
   shard.Install(view);
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Values(0), (Values{-1, -1, -1, -1}));
   Close(1, 0);
-  EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "with its momentum";
+  EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "the momentum was restored too";
 }
 
-TEST_F(SnapshotsTest, LateWriteOfAnEarlierAttemptCountsForNoSnapshotOfThisOne) {
+TEST_F(SnapshotsTest, IgnoresLateWriteOfEarlierAttempt) {
   Begin();
   Open(Snapshot(1, 0, /*write=*/true));
   const std::vector<WritePartition> slow = shard.TakeActions<WritePartition>();
   ASSERT_THAT(slow, SizeIs(2));
   RestoreAsAttempt(2, slow);
+
   v1::OpenSnapshot again = Snapshot(1, 0, /*write=*/true);
   again.mutable_name()->set_attempt(2);
   Open(again);
+
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
   ASSERT_THAT(writes, SizeIs(2));
   shard.TakeMessages();
+
   for (const WritePartition& write : slow) Written(write, EncodePartition(*write.content).file);
-  EXPECT_THAT(TakeWritten(), IsEmpty()) << "the files of attempt 2 are not there";
+  EXPECT_THAT(TakeWritten(), IsEmpty()) << "the files of attempt 2 are not written";
   for (const WritePartition& write : slow) Written(write, absl::UnavailableError("it failed"));
   for (const WritePartition& write : writes) Written(write, EncodePartition(*write.content).file);
+
   const std::vector<v1::SnapshotWritten> written = TakeWritten();
   ASSERT_THAT(written, SizeIs(1));
   EXPECT_EQ(written[0].name().attempt(), 2);
@@ -908,14 +938,17 @@ TEST_F(SnapshotsTest, ReportsFailedFileWriteAndTrainingContinues) {
   for (const WritePartition& write : writes) {
     Written(write, absl::ResourceExhaustedError("disk full"));
   }
+
   const auto failed = shard.TakeMessages(&v1::MemberMessage::has_snapshot_failed,
                                          &v1::MemberMessage::snapshot_failed);
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_EQ(failed[0].reason(), "disk full");
   EXPECT_EQ(failed[0].past(), 0);
+
   Step(0);
   EXPECT_EQ(shard.Version(0), 1);
-  // What could not be saved can be evaluated.
+
+  // The snapshot can still be evaluated.
   const StreamId reader = shard.Open(60, v1::READER);
   v1::Header pull = shard.HeaderOf(1);
   pull.mutable_pull()->set_snapshot_id(1);
@@ -924,23 +957,26 @@ TEST_F(SnapshotsTest, ReportsFailedFileWriteAndTrainingContinues) {
                                                            Pair(Pair(1, 0), Values{0, 0})));
 }
 
-TEST_F(SnapshotsTest, ADamagedFileIsSaidByName) {
+TEST_F(SnapshotsTest, NamesDamagedFile) {
   shard.Connect();
   v1::CoordinatorMessage message;
   *message.mutable_prepare_state() = shard.MakePrepareState(1);
   v1::CheckpointIndex& checkpoint_index = *message.mutable_prepare_state()->mutable_checkpoint();
   *checkpoint_index.mutable_table() = shard.table;
   *checkpoint_index.mutable_layout() = message.prepare_state().layout();
+
   for (uint32_t p : {0, 1}) {
     v1::PartitionFile& file = *checkpoint_index.add_files();
     file.set_partition(p);
     file.set_name(PartitionFileName(p));
     file.set_bytes(100);
   }
+
   shard.Tell(message);
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));
   shard.core().OnPartitionLoaded(loads[0].init_id, 0, absl::Cord("garbage"), shard.now);
+
   const auto ready =
       shard.TakeMessages(&v1::MemberMessage::has_state_ready, &v1::MemberMessage::state_ready);
   ASSERT_THAT(ready, SizeIs(1));

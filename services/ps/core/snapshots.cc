@@ -22,6 +22,7 @@ void Snapshots::Open(const v1::OpenSnapshot& request) {
     return;
   }
   if (found != snapshots_.end()) snapshots_.erase(found);  // opened by another coordinator
+
   Snapshot snapshot;
   snapshot.request = request;
   absl::Status fits = CheckOpenSnapshot(state_, request);
@@ -33,6 +34,7 @@ void Snapshots::Open(const v1::OpenSnapshot& request) {
     Fail(snapshot, std::string(fits.message()), 0);
     return;
   }
+
   Snapshot& kept = snapshots_[request.snapshot_id()] = std::move(snapshot);
   // Asynchronous: pinned at the Install that names it.
   if (!state_.view.has_value() || !state_.view->synchronous()) return;
@@ -79,13 +81,16 @@ void Snapshots::OnCommitted() {
 void Snapshots::Advance(Snapshot& snapshot) {
   if (snapshot.reported || !snapshot.failure.empty()) return;
   if (snapshot.pins.size() < state_.view->owned().size()) return;
+
   const bool committed = !state_.view->synchronous() || snapshot.pins.empty() ||
                          state_.committed >= snapshot.request.step() ||
                          !state_.rules.WriteOnlyCommitted();
   if (!committed) return;
+
   snapshot.reported = true;
   snapshot.started = state_.now;
   SayPinned(snapshot);
+
   if (!snapshot.request.write()) return;
   for (const auto& [number, content] : snapshot.pins) {
     snapshot.unwritten.insert(number);
@@ -102,14 +107,16 @@ void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
                       SameName(it->second.request.name(), named->name());
     it = keep ? std::next(it) : snapshots_.erase(it);
   }
+
   if (named == nullptr) return;
   Snapshot& snapshot = snapshots_[named->snapshot_id()];
   if (snapshot.request.snapshot_id() == 0) snapshot.request = *named;
   if (snapshot.reported ||
-      !snapshot.failure.empty()) {  // of a committed version, so it stays valid
+      !snapshot.failure.empty()) {  // its version is committed, so the snapshot stays valid
     Report(snapshot);
     return;
   }
+
   if (!state_.view->synchronous()) {
     snapshot.request.set_step(state_.updates);
     for (uint32_t number : state_.view->owned()) {
@@ -118,6 +125,7 @@ void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
     Advance(snapshot);
     return;
   }
+
   if (state_.rules.DropPinsAtRollBack() &&
       snapshot.request.step() > state_.view->proto().first_step()) {
     snapshot.pins.clear();

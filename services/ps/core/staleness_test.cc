@@ -17,14 +17,14 @@ Staleness Rule(Staleness::Rule name, double factor = 0, double lambda = 0) {
   return rule;
 }
 
-TEST(StalenessTest, WithoutARuleNothingIsDone) {
+TEST(StalenessTest, WithoutRuleThereIsNoEffect) {
   const StalenessEffect effect = EffectOf(Staleness(), 7);
   EXPECT_EQ(effect.learning_rate_factor, 1);
   EXPECT_EQ(effect.momentum_taken_off, 0);
   EXPECT_EQ(effect.delay_compensation, 0);
 }
 
-TEST(StalenessTest, DampedDividesTheLearningRateByOneAndAPartOfTheStaleness) {
+TEST(StalenessTest, DampedDividesTheLearningRateByOnePlusFactorTimesStaleness) {
   const Staleness rule = Rule(Staleness::DAMPED, 0.1);
   EXPECT_DOUBLE_EQ(EffectOf(rule, 0).learning_rate_factor, 1);
   EXPECT_DOUBLE_EQ(EffectOf(rule, 1).learning_rate_factor, 1 / 1.1);
@@ -45,7 +45,7 @@ TEST(StalenessTest, MomentumCorrectionSubtractsTheMomentumThatStalenessAdds) {
   EXPECT_DOUBLE_EQ(EffectOf(rule, 3).momentum_taken_off, 0.75);
 }
 
-TEST(StalenessTest, DelayCompensationFollowsTheGradientAlongTheWayGone) {
+TEST(StalenessTest, DelayCompensationCorrectsTheGradientForChangedParameters) {
   EXPECT_DOUBLE_EQ(EffectOf(Rule(Staleness::DELAY_COMPENSATION, 0, 0.04), 3).delay_compensation,
                    0.04);
   const std::vector<double> now = {3, 1, 5};

@@ -46,6 +46,7 @@ bool StepParticipants::Decide() {
   if (!state_.view->is_arbiter() || state_.view->owned().empty()) return false;
   const uint64_t step = state_.LowestVersion();
   if (members_.has_value() && step_ == step) return false;
+
   const auto complete = [this, step](size_t member) {
     return std::all_of(state_.view->owned().begin(), state_.view->owned().end(),
                        [&](uint32_t number) {
@@ -53,16 +54,20 @@ bool StepParticipants::Decide() {
                          return partition.version() == step && partition.HasCompleted(member);
                        });
   };
+
   std::optional<std::vector<size_t>> chosen =
       Choose(*state_.partitions[state_.view->owned().front()], complete);
   if (!chosen.has_value()) return false;
+
   members_ = *std::move(chosen);
   step_ = step;
   dropped_ = 0;
+
   for (size_t member = 0; member < state_.view->members(); ++member) {
     const bool in = std::binary_search(members_->begin(), members_->end(), member);
     if (!in && !state_.view->Assigned(member).empty()) ++dropped_;
   }
+
   for (const v1::View::Shard& shard : state_.view->proto().shards()) {
     if (shard.process().incarnation() != state_.self()) SendTo(shard);
   }

@@ -24,6 +24,7 @@ void StreamTable::Open(StreamId id) {
     Close(silent_.begin()->second,
           state_.Full(bound, "a stream without a Hello was closed to make room for a new one"));
   }
+
   Entry& entry = streams_[id];
   entry.stream.id = id;
   entry.deadline = state_.now + options.hello_timeout;
@@ -108,12 +109,14 @@ absl::Status StreamTable::OnHello(Entry& entry, const v1::Hello& hello, const ab
   if (entry.said_hello) return absl::InvalidArgumentError("a second Hello on one stream");
   if (absl::Status fits = CheckHello(state_, hello); !fits.ok()) return fits;
   if (!payload.empty()) return absl::InvalidArgumentError("a Hello with a payload");
+
   entry.said_hello = true;
   entry.wire_version = std::min(SpokenWireVersions().newest, hello.max_wire_version());
   entry.stream.peer.set_role(hello.sender().role());
   entry.stream.peer.set_index(hello.sender().index());
   entry.stream.peer.set_incarnation(hello.sender().incarnation());
   silent_.erase({entry.deadline, entry.stream.id});
+
   const absl::StatusOr<bool> admitted = Admits(entry.stream.peer);
   if (!admitted.ok()) return admitted.status();
   if (*admitted) return Greet(entry);
@@ -121,6 +124,7 @@ absl::Status StreamTable::OnHello(Entry& entry, const v1::Hello& hello, const ab
     return state_.Full(Bound::kUnadmittedStreams,
                        "too many processes wait for the coordinator to admit them");
   }
+
   entry.deadline = state_.now + state_.options.admission_timeout;
   unadmitted_.insert({entry.deadline, entry.stream.id});
   return absl::OkStatus();
@@ -131,12 +135,14 @@ absl::StatusOr<bool> StreamTable::Admits(const v1::ProcessId& process) const {
     const auto found = admitted_.find(PeerKey{process.role(), process.incarnation()});
     return found != admitted_.end() && found->second == process.index();
   }
+
   const auto same = [&](const v1::ProcessId& shard) {
     return shard.incarnation() == process.incarnation() && shard.index() == process.index();
   };
   if (!state_.view.has_value()) {
     return std::any_of(prepared_shards_.begin(), prepared_shards_.end(), same);
   }
+
   const auto& shards = state_.view->proto().shards();
   if (std::any_of(shards.begin(), shards.end(),
                   [&](const v1::View::Shard& shard) { return same(shard.process()); })) {
@@ -151,14 +157,17 @@ absl::Status StreamTable::Greet(Entry& entry) {
   if (const auto old = newest_.find(key); old != newest_.end()) {
     Close(old->second, absl::AbortedError("the peer has opened a newer stream"));
   }
+
   if (key.first == v1::READER && readers_ >= state_.options.max_reader_streams) {
     return state_.Full(
         Bound::kReaderStreams,
         absl::StrCat("this shard serves at most ", state_.options.max_reader_streams, " readers"));
   }
+
   newest_[key] = entry.stream.id;
   if (key.first == v1::READER) ++readers_;
   entry.stream.greeted = true;
+
   v1::Header reply = state_.NewHeader();
   v1::HelloReply& body = *reply.mutable_hello_reply();
   body.set_wire_version(entry.wire_version);
@@ -192,6 +201,7 @@ absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const abs
     return state_.Full(Bound::kWaitingFrames,
                        absl::StrCat("more than ", options.max_waiting_frames, " frames wait"));
   }
+
   Waiting kept;
   kept.header_bytes = header.SpaceUsedLong();
   if (entry.waiting_header_bytes + kept.header_bytes > options.max_waiting_header_bytes) {
@@ -199,6 +209,7 @@ absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const abs
                        absl::StrCat("headers of waiting frames take more than ",
                                     options.max_waiting_header_bytes, " bytes"));
   }
+
   const bool member = entry.stream.greeted && state_.view.has_value() &&
                       entry.stream.peer.role() != v1::READER &&
                       (state_.view->MemberIndex(entry.stream.incarnation()).has_value() ||
@@ -211,6 +222,7 @@ absl::Status StreamTable::Keep(Entry& entry, const v1::Header& header, const abs
                                       options.max_waiting_bytes, " bytes"));
     }
   }
+
   kept.header = header;
   kept.payload = payload.size() <= kCopiedPayload ? absl::Cord(std::string(payload)) : payload;
   ++waiting_frames_;
@@ -335,6 +347,7 @@ void StreamTable::FillBounds(BoundUses* uses) const {
     use.limit = limit;
     use.used = std::max(use.used, used);
   };
+
   set(Bound::kStreams, options.max_streams, streams_.size());
   set(Bound::kSilentStreams, options.max_silent_streams, silent_.size());
   set(Bound::kUnadmittedStreams, options.max_unadmitted_streams, unadmitted_.size());
@@ -346,6 +359,7 @@ void StreamTable::FillBounds(BoundUses* uses) const {
   set(Bound::kWaitingHeaderBytes, options.max_waiting_header_bytes, 0);
   set(Bound::kParkedPulls, options.max_parked_pulls, 0);
   set(Bound::kParkedBytes, options.max_parked_bytes, 0);
+
   for (const auto& [id, entry] : streams_) {
     set(Bound::kWindowBytes, options.window_bytes, entry.unreturned);
     set(Bound::kWaitingFrames, options.max_waiting_frames, entry.waiting.size());

@@ -22,23 +22,27 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
   const size_t member = *state_.view->MemberIndex(stream.incarnation());
   // Everything is checked before anything changes.
   if (absl::Status fits = CheckStepPush(state_, member, push); !fits.ok()) return fits;
+
   std::vector<ReceivedBlock> blocks;
   if (absl::Status split = SplitPush(state_, stream.incarnation(), push, payload, &blocks);
       !split.ok()) {
     return split;
   }
+
   const Partition::Source source = SourceOf(member, push);
   const absl::StatusOr<std::vector<const ReceivedBlock*>> fresh = FreshOf(source, push, blocks);
   if (!fresh.ok()) return fresh.status();
   state_.repeated_blocks += blocks.size() - fresh->size();
   NoteHolder(member, push.step());
   if (absl::Status taken = Contribute(source, push, *fresh); !taken.ok()) return taken;
+
   if (push.pull_next()) {
     for (uint32_t number : push.complete()) {
       absl::Status wanted = Want(stream, *state_.Find(number), push.step() + 1, 0, nullptr);
       if (!wanted.ok()) return wanted;
     }
   }
+
   if (push.complete_size() > 0 && set_.active() && set_.Decide()) TryCloseAll();
   for (uint32_t number : push.complete()) TryClose(*state_.Find(number));
   return absl::OkStatus();
@@ -283,10 +287,12 @@ void Synchronous::OnShardConnected(uint64_t incarnation) {
 
 void Synchronous::TryCloseTogether() {
   if (!state_.MayChange() || !norms_.IsComplete()) return;
+
   const GradientNorm combined = norms_.Combined();
   const bool skip = combined.non_finite;
   if (skip && state_.job.training().non_finite() == v1::TrainingSpec::FAIL) return;
   const double factor = ClipFactor(state_.job.optimizer().clip_norm(), combined.square_sum);
+
   norms_.Advance();
   if (skip) ++state_.steps_skipped;
   for (uint32_t number : state_.view->owned()) {
@@ -320,6 +326,7 @@ std::vector<uint64_t> Synchronous::Awaited() const {
   if (state_.now < awaited_since_ + absl::Seconds(limit) || awaited_step_ >= state_.LastStep()) {
     return awaited;
   }
+
   for (size_t member = 0; member < state_.view->members(); ++member) {
     const bool complete =
         std::all_of(state_.view->owned().begin(), state_.view->owned().end(), [&](uint32_t number) {

@@ -85,6 +85,7 @@ void Adam(const AdamFactors<T> f, const StepRange<T>& range) {
   T* average_square_out = range.slots_out[1].data();
   T* max_average_square_out = range.slots_out[2].data();
   const size_t count = range.parameters.size();
+
   SLUICE_VECTORIZE
   for (size_t i = 0; i < count; ++i) {
     T g = gradient[i] * f.gradient_scale;

@@ -46,6 +46,7 @@ absl::StatusOr<ParameterGroups> ParameterGroups::Create(const v1::OptimizerSpec&
   // First, so that an error in the optimizer itself is not reported for a group.
   absl::StatusOr<Group> rest = MakeGroup(spec, v1::OptimizerSpec::Group());
   if (!rest.ok()) return rest.status();
+
   ParameterGroups groups;
   for (int i = 0; i < spec.groups_size(); ++i) {
     absl::Status status = CheckPatterns(spec.groups(i));
@@ -58,9 +59,11 @@ absl::StatusOr<ParameterGroups> ParameterGroups::Create(const v1::OptimizerSpec&
       return absl::InvalidArgumentError(
           absl::StrCat("optimizer.groups[", i, "]: ", status.message()));
     }
+
     const auto& patterns = spec.groups(i).patterns();
     groups.patterns_.emplace_back(patterns.begin(), patterns.end());
   }
+
   groups.groups_.push_back(*std::move(rest));
   return groups;
 }
@@ -95,6 +98,7 @@ bool GlobMatches(absl::string_view pattern, absl::string_view name) {
       return false;
     }
   }
+
   while (p < pattern.size() && pattern[p] == '*') ++p;
   return p == pattern.size();
 }

@@ -58,7 +58,7 @@ v1::OptimizerSpec Sgd() {
   return spec;
 }
 
-TEST(ParameterGroups, ATensorBelongsToTheFirstGroupThatMatches) {
+TEST(ParameterGroups, TensorBelongsToTheFirstMatchingGroup) {
   v1::OptimizerSpec spec = Sgd();
   auto* biases = spec.add_groups();
   biases->add_patterns("*.bias");
@@ -95,14 +95,14 @@ TEST(ParameterGroups, ATensorBelongsToTheFirstGroupThatMatches) {
   }
 }
 
-TEST(ParameterGroups, WithoutGroupsThereIsTheDefaultOne) {
+TEST(ParameterGroups, WithoutGroupsThereIsOneDefaultGroup) {
   const auto groups = ParameterGroups::Create(Sgd());
   ASSERT_TRUE(groups.ok());
   EXPECT_EQ(groups->size(), 1u);
   EXPECT_EQ(groups->IndexOf("anything"), 0u);
 }
 
-TEST(ParameterGroups, RefusesWhatIsWrongWithItsPlace) {
+TEST(ParameterGroups, ErrorNamesInvalidFieldAndItsGroup) {
   v1::OptimizerSpec spec = Sgd();
   spec.add_groups()->add_patterns("*");
   auto* group = spec.add_groups();

@@ -1,5 +1,5 @@
-// Every update rule against LibTorch's own, over 100 steps of random gradients, with a learning
-// rate that changes and gradients that come as sums to be scaled.
+// Compares every update rule with LibTorch's over 100 steps of random gradients. The learning rate
+// changes, and the gradients are sums that have to be scaled.
 
 #include <algorithm>
 #include <cmath>
@@ -167,7 +167,7 @@ std::vector<T> Normal(std::mt19937_64& random) {
   return values;
 }
 
-// `tolerance` gives the difference allowed at a value of LibTorch's.
+// `tolerance` returns the allowed difference from a value of LibTorch.
 template <typename T>
 void Compare(const Case& test, double (*tolerance)(double)) {
   std::mt19937_64 random(7);
@@ -197,7 +197,7 @@ void Compare(const Case& test, double (*tolerance)(double)) {
 
 class LibTorchTest : public testing::TestWithParam<Case> {};
 
-TEST_P(LibTorchTest, Float64AgreesToOnePartInTrillion) {
+TEST_P(LibTorchTest, Float64AgreesToOnePartInATrillion) {
   Compare<double>(GetParam(), [](double w) { return 1e-12 * std::fabs(w); });
 }
 

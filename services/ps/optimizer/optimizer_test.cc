@@ -59,7 +59,7 @@ void Assign(double value, double& to) { to = value; }
 void Assign(double value, BFloat16& to) { to = ToBFloat16(value); }
 void Assign(double value, Float16& to) { to = ToFloat16(value); }
 
-// A tensor with its state, stepped with gradients that depend on the count alone.
+// A tensor with its optimizer state.
 template <typename T>
 struct Tensor {
   using Compute = ComputeType<T>;
@@ -99,7 +99,8 @@ StepArguments Arguments(uint64_t count) {
   return arguments;
 }
 
-// Steps [begin, begin + count) of `from` to `to`, which may be the same tensor.
+// Updates elements [begin, begin + count) of `from` and writes them to `to`, which may be the same
+// tensor.
 template <typename T>
 void StepPart(const Optimizer& optimizer, const StepArguments& arguments,
               const std::vector<ComputeType<T>>& gradient, const Tensor<T>& from, Tensor<T>& to,
@@ -118,7 +119,7 @@ void StepPart(const Optimizer& optimizer, const StepArguments& arguments,
 constexpr size_t kSize = 5003;
 constexpr uint64_t kSteps = 4;
 
-// Whole tensors, each version beside the last one.
+// Trains whole tensors; each version gets new buffers.
 template <typename T>
 Tensor<T> Trained(const Optimizer& optimizer) {
   Tensor<T> tensor(optimizer, kSize);
@@ -136,7 +137,7 @@ class OptimizerTest : public testing::Test {};
 using Types = testing::Types<float, double, BFloat16, Float16>;
 TYPED_TEST_SUITE(OptimizerTest, Types);
 
-TYPED_TEST(OptimizerTest, PiecesGiveTheBitsOfTheWhole) {
+TYPED_TEST(OptimizerTest, SteppingInPiecesGivesTheSameBits) {
   for (const Spec& spec : AllOptimizers()) {
     const auto optimizer = Make(spec);
     const Tensor<TypeParam> whole = Trained<TypeParam>(*optimizer);
@@ -156,7 +157,7 @@ TYPED_TEST(OptimizerTest, PiecesGiveTheBitsOfTheWhole) {
   }
 }
 
-TYPED_TEST(OptimizerTest, InPlaceGivesTheBitsOfBeside) {
+TYPED_TEST(OptimizerTest, SteppingInPlaceGivesTheSameBits) {
   for (const Spec& spec : AllOptimizers()) {
     const auto optimizer = Make(spec);
     Tensor<TypeParam> tensor(*optimizer, kSize);
@@ -177,7 +178,7 @@ TYPED_TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
   }
 }
 
-TYPED_TEST(OptimizerTest, AStepBesideLeavesTheOldVersionAsItWas) {
+TYPED_TEST(OptimizerTest, StepIntoNewBuffersLeavesOldVersionUnchanged) {
   for (const Spec& spec : AllOptimizers()) {
     const auto optimizer = Make(spec);
     const Tensor<TypeParam> tensor(*optimizer, kSize);
@@ -190,13 +191,13 @@ TYPED_TEST(OptimizerTest, AStepBesideLeavesTheOldVersionAsItWas) {
   }
 }
 
-TYPED_TEST(OptimizerTest, AnEmptyRangeIsAllowed) {
+TYPED_TEST(OptimizerTest, AcceptsEmptyRange) {
   for (const Spec& spec : AllOptimizers()) {
     Make(spec)->Step(Arguments(1), StepRange<TypeParam>());
   }
 }
 
-// Half-precision parameters: one step is a float's step from the widened value, rounded.
+// Half-precision parameters: a step widens the value to float, updates it and rounds the result.
 template <typename Half>
 void CheckHalfStep() {
   for (const Spec& spec : AllOptimizers()) {
@@ -216,7 +217,7 @@ void CheckHalfStep() {
   }
 }
 
-TEST(Optimizer, HalfPrecisionParametersAreUpdatedInFloatAndRounded) {
+TEST(Optimizer, UpdatesHalfPrecisionParametersInFloatAndRounds) {
   CheckHalfStep<BFloat16>();
   CheckHalfStep<Float16>();
 }
@@ -227,14 +228,14 @@ TEST(Optimizer, AddSumsIntegersExactly) {
   const auto optimizer = Make(spec);
   Tensor<float> tensor(*optimizer, 3);
   tensor.parameters = {1, 2, 3};
-  StepArguments arguments;  // scale 1, and no learning rate is needed
+  StepArguments arguments;  // scale 1; Add needs no learning rate
   for (int step = 0; step < 100; ++step) {
     StepPart(*optimizer, arguments, {1, -2, 1000}, tensor, tensor, 0, 3);
   }
   EXPECT_EQ(tensor.parameters, (std::vector<float>{101, -198, 100003}));
 }
 
-TEST(Optimizer, SpansOfUnequalSizeEndTheProcess) {
+TEST(Optimizer, SpansOfUnequalSizeEndProcess) {
   const auto optimizer = Make(Full(Spec::ADAM));
   Tensor<float> tensor(*optimizer, 8);
   const std::vector<float> gradient(8);
@@ -245,7 +246,7 @@ TEST(Optimizer, SpansOfUnequalSizeEndTheProcess) {
   EXPECT_DEATH(optimizer->Step(Arguments(1), range), "spans of a step range have one size");
 }
 
-TEST(Optimizer, SlotsAreNamedAsInPyTorch) {
+TEST(Optimizer, SlotsHaveTheirNamesInPyTorch) {
   const auto names = [](const Spec& spec) {
     std::string names;
     const auto optimizer = Make(spec);
@@ -265,7 +266,7 @@ TEST(Optimizer, SlotsAreNamedAsInPyTorch) {
   EXPECT_EQ(names(specs[7]), "exp_avg=0.000000 exp_avg_sq=0.000000 ");
 }
 
-TEST(Optimizer, ValuesThatPyTorchRefusesAreRefusedByName) {
+TEST(Optimizer, RefusesValuesThatPyTorchRefusesAndNamesThem) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   const struct {
     Spec::Name name;
@@ -300,7 +301,7 @@ TEST(Optimizer, ValuesThatPyTorchRefusesAreRefusedByName) {
   }
 }
 
-TEST(Optimizer, ValuesThatAnotherOptimizerReadsDoNotMatter) {
+TEST(Optimizer, IgnoresOptionsOfOtherOptimizers) {
   Spec spec = Full(Spec::ADAM);
   spec.set_momentum(-1);
   spec.set_lr_decay(-1);

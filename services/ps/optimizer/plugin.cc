@@ -145,12 +145,14 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakePlugin(const v1::OptimizerSpec& s
   if (!path.ok()) return path.status();
   absl::StatusOr<const SluiceOptimizerPlugin*> plugin = Load(*path);
   if (!plugin.ok()) return plugin.status();
+
   std::vector<const char*> names;
   std::vector<double> values;
   for (const auto& [name, value] : spec.parameters()) {
     names.push_back(name.c_str());
     values.push_back(value);
   }
+
   char error[512] = "";
   void* const optimizer =
       (*plugin)->create(names.data(), values.data(), names.size(), error, sizeof(error));
@@ -158,6 +160,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakePlugin(const v1::OptimizerSpec& s
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer.parameters: ", spec.library(), ": ", error));
   }
+
   absl::StatusOr<std::vector<SlotSpec>> slots = SlotsOf(**plugin, optimizer, *path);
   if (!slots.ok()) {
     (*plugin)->destroy(optimizer);

@@ -40,7 +40,7 @@ class PluginTest : public testing::Test {
 
   static std::string Refusal(const v1::OptimizerSpec& spec) {
     const auto optimizer = MakeOptimizer(spec);
-    if (optimizer.ok()) return "it is taken";
+    if (optimizer.ok()) return "it is accepted";
     EXPECT_EQ(optimizer.status().code(), absl::StatusCode::kInvalidArgument);
     return absl::StrCat(optimizer.status().message());
   }
@@ -66,7 +66,7 @@ void StepInPlace(const Optimizer& optimizer, const StepArguments& arguments, Ten
   optimizer.Step(arguments, range);
 }
 
-TEST_F(PluginTest, TheLibrarysRuleIsAppliedWithTheJobsParametersAndItsStateIsKeptInSlots) {
+TEST_F(PluginTest, AppliesLibrarysRuleWithJobsParametersAndKeepsItsStateInSlots) {
   v1::OptimizerSpec spec = SpecOf("lion");
   (*spec.mutable_parameters())["beta1"] = 0.5;
   (*spec.mutable_parameters())["beta2"] = 0.75;
@@ -87,7 +87,7 @@ TEST_F(PluginTest, TheLibrarysRuleIsAppliedWithTheJobsParametersAndItsStateIsKep
   EXPECT_EQ(tensor.mean, (std::vector<double>{0.5, 5.5, 0}));
 }
 
-TEST_F(PluginTest, TheNextVersionIsWrittenBesideTheOneThatItIsMadeOf) {
+TEST_F(PluginTest, WritesNextVersionIntoNewBuffers) {
   const auto optimizer = MakeOptimizer(SpecOf("three_slots"));
   ASSERT_TRUE(optimizer.ok()) << optimizer.status();
   const std::vector<float> before = {1, 2}, gradient = {10, 20};
@@ -115,7 +115,7 @@ TEST_F(PluginTest, TheNextVersionIsWrittenBesideTheOneThatItIsMadeOf) {
   EXPECT_EQ(slots[0], (std::vector<float>{100, 101}));
 }
 
-TEST_F(PluginTest, HalfPrecisionParametersAreUpdatedInFloat) {
+TEST_F(PluginTest, UpdatesHalfPrecisionParametersInFloat) {
   const auto optimizer = MakeOptimizer(SpecOf("lion"));
   ASSERT_TRUE(optimizer.ok()) << optimizer.status();
   Tensor<BFloat16> tensor{std::vector<BFloat16>(3000), std::vector<float>(3000, 1),
@@ -129,7 +129,7 @@ TEST_F(PluginTest, HalfPrecisionParametersAreUpdatedInFloat) {
   }
 }
 
-TEST_F(PluginTest, GroupsOfAJobHaveALibrarysOptimizerEach) {
+TEST_F(PluginTest, ParameterGroupsUseTheLibrarysOptimizer) {
   const auto groups = ParameterGroups::Create(SpecOf("lion"));
   ASSERT_TRUE(groups.ok()) << groups.status();
   EXPECT_EQ(groups->For("fc1.weight").optimizer->slots()[0].name, "exp_avg");
@@ -143,20 +143,20 @@ TEST_F(PluginTest, ErrorNamesMissingLibraryAndSearchedDirectories) {
   EXPECT_THAT(Refusal(SpecOf("")), HasSubstr("is not the name of a library"));
 }
 
-TEST_F(PluginTest, ALibraryBuiltAgainstAnotherVersionIsRefusedWithBothVersions) {
+TEST_F(PluginTest, RefusesLibraryOfAnotherVersionAndNamesBothVersions) {
   EXPECT_THAT(Refusal(SpecOf("other_abi")),
               AllOf(HasSubstr("was built against version 2"), HasSubstr("have version 1"),
                     HasSubstr("rebuild it")));
 }
 
-TEST_F(PluginTest, RefusesFilesThatAreNoLibraryOrNoOptimizer) {
+TEST_F(PluginTest, RefusesFilesThatAreNotOptimizerLibraries) {
   EXPECT_THAT(Refusal(SpecOf("text")),
               AllOf(HasSubstr("cannot be loaded"), HasSubstr("libtext.so")));
   EXPECT_THAT(Refusal(SpecOf("no_optimizer")), HasSubstr("it is not a Sluice optimizer"));
   EXPECT_THAT(Refusal(SpecOf("too_many_slots")), HasSubstr("has 4 slots, the limit is 3"));
 }
 
-TEST_F(PluginTest, ParametersThatTheLibraryDoesNotTakeAreRefusedInItsWords) {
+TEST_F(PluginTest, ErrorQuotesLibraryThatRefusesItsParameters) {
   v1::OptimizerSpec spec = SpecOf("lion");
   (*spec.mutable_parameters())["beta1"] = 1;
   EXPECT_EQ(Refusal(spec), "optimizer.parameters: lion: a beta must be in [0, 1)");

@@ -39,6 +39,7 @@ absl::Status ValidateSchedule(const v1::Schedule& schedule) {
   const auto invalid = [](auto... parts) {
     return absl::InvalidArgumentError(absl::StrCat("optimizer.schedule.", parts...));
   };
+
   switch (schedule.type()) {
     case v1::Schedule::CONSTANT:
       return absl::OkStatus();

@@ -42,7 +42,7 @@ TEST(Schedule, FollowsItsFormula) {
   } kCases[] = {
       {Constant(0), 0, 1},
       {Constant(0), kFar, 1},
-      // Warm-up: the first step has the smallest rate, not none.
+      // Warm-up: the rate of the first step is not zero.
       {Constant(4), 0, 0.25},
       {Constant(4), 2, 0.75},
       {Constant(4), 3, 1},
@@ -79,7 +79,7 @@ TEST(Schedule, FollowsItsFormula) {
   }
 }
 
-TEST(Schedule, NeverLeavesTheRangeBetweenItsEnds) {
+TEST(Schedule, StaysBetweenItsFirstAndLastValue) {
   const v1::Schedule cosine = Cosine(1000, 0.1, 100);
   double last = 0;
   for (uint64_t step = 0; step < 100; ++step) {
@@ -94,7 +94,7 @@ TEST(Schedule, NeverLeavesTheRangeBetweenItsEnds) {
   }
 }
 
-TEST(Schedule, RefusesWhatIsOutOfRangeByName) {
+TEST(Schedule, RefusesValuesOutOfRangeAndNamesThem) {
   v1::Schedule unknown;
   unknown.set_type(static_cast<v1::Schedule::Type>(77));
   const struct {

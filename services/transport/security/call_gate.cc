@@ -41,8 +41,10 @@ absl::Status CallGate::Admit(const Call& call, absl::Time now) {
       options_.observer->OnFlood(call.connection);
     }
   }
+
   if (status.ok() || !options_.on_refused) return status;
   refusal.text = std::string(status.message());
+
   {
     MutexLock lock(&mutex_);
     refusal.to_log = log_.Count(now);
@@ -71,22 +73,25 @@ absl::Status CallGate::CheckCaller(const Call& call, absl::string_view* reason) 
     *reason = "secret";
     return absl::UnauthenticatedError(absl::StrCat(
         "the call shows ", call.secret.has_value() ? "a wrong secret" : "no secret",
-        "; the processes of this job demand the one in ", options_.secret_file,
-        ": give --secret-file (in Python: secret_file=, or SLUICE_SECRET_FILE) that file"));
+        "; the processes of this job require the secret in ", options_.secret_file,
+        ": pass this file with --secret-file (in Python: secret_file= or SLUICE_SECRET_FILE)"));
   }
+
   if (!options_.job.has_value()) return absl::OkStatus();
   if (!call.peer.has_value()) {
     *reason = "certificate";
     return absl::UnauthenticatedError(
-        "the certificate does not say which process of the job it belongs to; make it by `sluice "
-        "certificates`, or have the operator make it");
+        "the certificate names no process of the job; use one that `sluice certificates` or the "
+        "operator has created");
   }
+
   if (call.peer->job != *options_.job) {
     *reason = "job";
     return absl::UnauthenticatedError(
         absl::StrCat("the certificate is that of ", call.peer->ToString(), ", but this is job ",
                      *options_.job, "; show a certificate of this job"));
   }
+
   *reason = "role";
   return MayCall(*call.peer, call.method);
 }

@@ -85,11 +85,13 @@ absl::StatusOr<std::vector<std::string>> WriteCredentialDirectories(
   const absl::StatusOr<tls::KeyPair> authority =
       FindOrMakeAuthority(files, JoinPath(directory, "ca"), options, now);
   if (!authority.ok()) return authority.status();
+
   std::vector<PeerIdentity> identities = {{options.job, v1::COORDINATOR, 0},
                                           {options.job, v1::READER, 0},
                                           {options.job, v1::OPERATOR, 0}};
   for (uint32_t i = 0; i < options.shards; ++i) identities.push_back({options.job, v1::SHARD, i});
   for (uint32_t i = 0; i < options.workers; ++i) identities.push_back({options.job, v1::WORKER, i});
+
   std::vector<std::string> directories;
   for (const PeerIdentity& identity : identities) {
     const bool numbered = identity.role == v1::SHARD || identity.role == v1::WORKER;

@@ -27,12 +27,14 @@ std::optional<HandshakeProblem> FindHandshakeProblem(const absl::Status& status,
     if (!SaysAny(text, {"socket closed", "connection reset by peer", "broken pipe"})) {
       return std::nullopt;
     }
-    return HandshakeProblem{"this side speaks plain text, and the other side perhaps TLS",
-                            "if the job uses TLS, give this process --tls-directory too"};
+    return HandshakeProblem{"this side uses plain text; the other side may use TLS",
+                            "if the job uses TLS, start this process with --tls-directory too"};
   }
+
   if (SaysAny(text, {"wrong version number"})) {
-    return HandshakeProblem{"the other side speaks plain text, and this side TLS",
-                            "give the other process --tls-directory too, or this one none"};
+    return HandshakeProblem{
+        "the other side uses plain text, and this side uses TLS",
+        "start the other process with --tls-directory too, or this process without it"};
   }
   if (SaysAny(text, {"certificate verify failed", "certificate_verify_failed"})) {
     return HandshakeProblem{
@@ -44,8 +46,9 @@ std::optional<HandshakeProblem> FindHandshakeProblem(const absl::Status& status,
                             "compare the addresses and the --tls-directory of both sides"};
   }
   if (SaysAny(text, {"hostname verification", "is not in peer certificate"})) {
-    return HandshakeProblem{"the other side's certificate belongs to another role",
-                            "give the other process --tls-directory with its own certificate"};
+    return HandshakeProblem{
+        "the other side's certificate belongs to another role",
+        "start the other process with the --tls-directory of its own certificate"};
   }
   if (SaysAny(text, {"handshake", "socket closed", "connection reset by peer"})) {
     return HandshakeProblem{

@@ -12,7 +12,7 @@
 namespace sluice::security {
 
 struct HandshakeProblem {
-  std::string fact;  // "the other side speaks plain text, and this side TLS"
+  std::string fact;  // "the other side uses plain text, and this side uses TLS"
   std::string help;  // for processes with --tls-directory
 };
 

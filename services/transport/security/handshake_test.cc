@@ -19,11 +19,11 @@ TEST(HandshakeTest, ExplainsTlsOnOneSideOnly) {
                                     "routines:OPENSSL_internal:WRONG_VERSION_NUMBER "
                                     "wrong version number"),
              true),
-      HasSubstr("the other side speaks plain text, and this side TLS"));
+      HasSubstr("the other side uses plain text, and this side uses TLS"));
   EXPECT_THAT(FactOf(absl::UnavailableError("Socket closed"), false),
-              HasSubstr("this side speaks plain text, and the other side perhaps TLS"));
+              HasSubstr("this side uses plain text; the other side may use TLS"));
   EXPECT_THAT(FactOf(absl::UnavailableError("recvmsg:Connection reset by peer"), false),
-              HasSubstr("the other side perhaps TLS"));
+              HasSubstr("the other side may use TLS"));
 }
 
 TEST(HandshakeTest, ExplainsRefusedCertificates) {
@@ -47,10 +47,9 @@ TEST(HandshakeTest, LeavesOtherErrorsUnchanged) {
 
 TEST(HandshakeTest, AppendsExplanationAndHelpToMessage) {
   const absl::Status closed = absl::UnavailableError("Socket closed");
-  EXPECT_EQ(
-      ExplainHandshake(closed, false, "").message(),
-      "Socket closed (this side speaks plain text, and the other side perhaps TLS; if the job "
-      "uses TLS, give this process --tls-directory too)");
+  EXPECT_EQ(ExplainHandshake(closed, false, "").message(),
+            "Socket closed (this side uses plain text; the other side may use TLS; if the job "
+            "uses TLS, start this process with --tls-directory too)");
   EXPECT_THAT(ExplainHandshake(closed, false, "ask the cluster").message(),
               HasSubstr("TLS; ask the cluster)"));
 }

@@ -50,6 +50,7 @@ absl::StatusOr<PeerIdentity> ParseUri(absl::string_view uri) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", original, "' is not ", kPrefix, "<namespace>/<job>/<role>/<index>"));
   };
+
   if (!absl::ConsumePrefix(&uri, kPrefix)) return wrong();
   const std::vector<absl::string_view> parts = absl::StrSplit(uri, '/');
   PeerIdentity identity;
@@ -57,6 +58,7 @@ absl::StatusOr<PeerIdentity> ParseUri(absl::string_view uri) {
       !absl::SimpleAtoi(parts[3], &identity.index)) {
     return wrong();
   }
+
   identity.job = absl::StrCat(parts[0], "/", parts[1]);
   identity.role = RoleOfName(parts[2]);
   if (identity.role == v1::ROLE_UNSPECIFIED) return wrong();

@@ -42,8 +42,8 @@ TEST(IdentityTest, RefusesOtherUris) {
 
 TEST(IdentityTest, CertificateNamesProcessInOneUri) {
   tls::Certificate certificate;
-  certificate.subject = "CN = somebody";
-  EXPECT_THAT(IdentityOf(certificate).status().message(), HasSubstr("CN = somebody"));
+  certificate.subject = "CN = alice";
+  EXPECT_THAT(IdentityOf(certificate).status().message(), HasSubstr("CN = alice"));
   certificate.uris = {UriOf(kWorker3)};
   EXPECT_EQ(IdentityOf(certificate)->ToString(), "worker 3 of team-a/mnist");
   certificate.uris.push_back(UriOf({"team-a/mnist", v1::OPERATOR, 0}));

@@ -71,6 +71,7 @@ absl::StatusOr<std::string> ReadSecretFile(FileSystem* files, const std::string&
                        path));
     }
   }
+
   absl::StatusOr<std::string> text = files->Read(path, kMaxFileBytes);
   if (!text.ok()) {
     if (!absl::IsPermissionDenied(text.status())) return text.status();
@@ -78,6 +79,7 @@ absl::StatusOr<std::string> ReadSecretFile(FileSystem* files, const std::string&
         absl::StrCat(text.status().message(),
                      "; only the user who started the job may connect to its processes"));
   }
+
   std::string secret(absl::StripAsciiWhitespace(*text));
   bool printable = true;
   for (const char c : secret) printable = printable && absl::ascii_isgraph(c);

@@ -107,19 +107,23 @@ class GlooGroup::Impl {
     const auto size = static_cast<int>(plan_.members.size());
     const auto rank = static_cast<int>(plan_.rank);
     if (size == 1) return absl::OkStatus();
+
     const absl::StatusOr<std::string> host = options_.host();
     if (!host.ok()) return absl::UnavailableError(host.status().message());
+
     transport::tcp::attr attributes(host->c_str());
     device_ = transport::tcp::CreateDevice(attributes);
     context_ = device_->createContext(rank, size);
     context_->setTimeout(std::chrono::milliseconds(
         absl::ToInt64Milliseconds(options_.connect_timeout) / kConnectFactor));
+
     std::vector<std::string> own;
     for (int other = 0; other < size; ++other) {
       std::vector<char> address;
       if (other != rank) address = context_->createPair(other)->address().bytes();
       own.emplace_back(address.begin(), address.end());
     }
+
     const absl::StatusOr<std::vector<MetMember>> all = Meet(own);
     if (!all.ok()) return all.status();
     if (absl::Status alike = CheckAlike(*all); !alike.ok()) return alike;
@@ -172,8 +176,10 @@ class GlooGroup::Impl {
           ->connect(std::vector<char>(address.begin(), address.end()));
       connections.push_back({own[other], address});
     }
+
     absl::Status bounded = EndWhenSilent(connections, options_.idle_timeout);
     if (!bounded.ok()) return bounded;
+
     MutexLock lock(&mutex_);
     for (uint32_t other = 0; other < all.size(); ++other) {
       if (other != plan_.rank) peers_.push_back(MakePeer(other));

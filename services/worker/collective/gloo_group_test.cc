@@ -145,7 +145,7 @@ class Members {
   std::vector<std::unique_ptr<GlooGroup>> groups_;
 };
 
-TEST(GlooGroupTest, ASingleMemberGetsItsOwnGradients) {
+TEST(GlooGroupTest, SingleMemberGetsItsOwnGradients) {
   Members members(1);
   members.StartAll();
   members.Reduce(0, 5, 3);
@@ -190,7 +190,7 @@ TEST(GlooGroupTest, SendsOnlyTheOtherMembersParts) {
   EXPECT_EQ(members.group(0).sent_bytes(), plan.parts[1].bytes + plan.parts[2].bytes + 2 * 8);
 }
 
-TEST(GlooGroupTest, AMemberThatVanishesMidStepIsAnErrorForAllOtherMembers) {
+TEST(GlooGroupTest, MemberThatVanishesDuringStepIsAnErrorForAllOtherMembers) {
   Members members(3);
   members.StartAll();
   for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
@@ -222,7 +222,7 @@ int SocketsThatEndWhenSilent(int milliseconds) {
   return count;
 }
 
-TEST(GlooGroupTest, ASilentPeerBreaksBothSidesOfEveryConnection) {
+TEST(GlooGroupTest, SilentPeerBreaksBothSidesOfEveryConnection) {
   Members members(3);
   members.StartAll();
   for (uint32_t rank = 0; rank < 3; ++rank) members.Reduce(rank, 1, 1);
@@ -243,7 +243,7 @@ bool SetLoopback(bool up) {
   return done;
 }
 
-TEST(GlooGroupTest, ADroppingNetworkIsAnErrorForWaitingAndForComputingMembers) {
+TEST(GlooGroupTest, NetworkOutageIsAnErrorForWaitingAndComputingMembers) {
   if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
     GTEST_SKIP() << "this process may have no network namespace of its own";
   }
@@ -261,7 +261,7 @@ TEST(GlooGroupTest, ADroppingNetworkIsAnErrorForWaitingAndForComputingMembers) {
   ASSERT_TRUE(SetLoopback(true));
 }
 
-TEST(GlooGroupTest, AWaitingGroupEndsAtOnceWhenGivenUp) {
+TEST(GlooGroupTest, WaitingGroupEndsImmediatelyWhenGivenUp) {
   Members members(2);
   members.StartAll();
   members.Reduce(0, 1, 1);
@@ -273,14 +273,14 @@ TEST(GlooGroupTest, AWaitingGroupEndsAtOnceWhenGivenUp) {
   EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
 }
 
-TEST(GlooGroupTest, AGroupWhoseMembersNeverMeetCanBeGivenUp) {
+TEST(GlooGroupTest, GroupThatNeverFormsCanBeGivenUp) {
   Members members(2);
   members.Start(0);
   members.Reduce(0, 1, 1);
   members.Stop(0);
 }
 
-TEST(GlooGroupTest, AMemberThatLeavesBeforeAllAreConnectedIsAnError) {
+TEST(GlooGroupTest, MemberThatLeavesBeforeAllAreConnectedIsAnError) {
   Members members(2);
   members.Start(0);
   members.Start(1);

@@ -54,7 +54,7 @@ const absl::Cord& PieceOf(const ReductionPlan& plan, const ReducedPart& part, ui
   return *none;
 }
 
-TEST(PartSumTest, EveryTypeIsSummed) {
+TEST(PartSumTest, SumsEveryType) {
   const v1::TensorTable table =
       MakeTable({{3, v1::FLOAT32}, {2, v1::FLOAT64}, {1, v1::BFLOAT16}, {1, v1::FLOAT16}});
   const ReductionPlan plan = PlanOf(table);
@@ -73,7 +73,7 @@ TEST(PartSumTest, EveryTypeIsSummed) {
   EXPECT_EQ(ToFloat(ValuesOf<Float16>(PieceOf(plan, part, 3))[0]), 2050.0f);
 }
 
-TEST(PartSumTest, ATensorWithoutAnyGradientHasNoSum) {
+TEST(PartSumTest, TensorWithoutGradientHasNoSum) {
   const v1::TensorTable table = MakeTable({{1, v1::FLOAT32}, {1, v1::FLOAT32}, {1, v1::FLOAT32}});
   const ReductionPlan plan = PlanOf(table);
   PartSum sum(&plan);
@@ -87,7 +87,7 @@ TEST(PartSumTest, ATensorWithoutAnyGradientHasNoSum) {
   }
 }
 
-TEST(PartSumTest, ASumDoesNotChangeWhileItIsReferredTo) {
+TEST(PartSumTest, SumDoesNotChangeWhileReferenced) {
   const v1::TensorTable table = MakeTable({{1, v1::FLOAT64}});
   const ReductionPlan plan = PlanOf(table);
   PartSum sum(&plan);
@@ -97,7 +97,7 @@ TEST(PartSumTest, ASumDoesNotChangeWhileItIsReferredTo) {
   EXPECT_EQ(ValuesOf<double>(*second[0])[0], 2);
 }
 
-TEST(PartSumTest, MemoryIsReused) {
+TEST(PartSumTest, ReusesMemory) {
   const v1::TensorTable table = MakeTable({{1, v1::FLOAT64}});
   const ReductionPlan plan = PlanOf(table);
   PartSum sum(&plan);

@@ -10,18 +10,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ReducerTest, TheRouteToThisMachineStartsAtItsOwnAddress) {
+TEST(ReducerTest, RouteToThisMachineStartsAtItsOwnAddress) {
   EXPECT_EQ(*AddressTowards("127.0.0.1:29500"), "127.0.0.1");
   EXPECT_EQ(*AddressTowards("127.0.0.1"), "127.0.0.1");
 }
 
-TEST(ReducerTest, AnUnknownHostIsNamed) {
+TEST(ReducerTest, NamesUnknownHost) {
   const auto address = AddressTowards("no-such-host.invalid:29500");
   EXPECT_TRUE(absl::IsUnavailable(address.status())) << address.status();
   EXPECT_THAT(address.status().message(), HasSubstr("no-such-host.invalid"));
 }
 
-TEST(ReducerTest, WithoutAGroupThereIsNothingToReduceOrToLeave) {
+TEST(ReducerTest, WithoutGroupReduceAndLeaveDoNothing) {
   Reducer reducer({.coordinator = "127.0.0.1:1", .process = {}, .done = nullptr});
   reducer.Leave();
   reducer.Reduce(1, {});

@@ -28,7 +28,7 @@ TEST(ReductionPlanTest, EveryBlockOfItsTensorsIsInOnePart) {
       const v1::Block& block = layout.blocks(static_cast<int>(piece.block));
       EXPECT_EQ(plan.tensors[piece.place], block.tensor());
       EXPECT_EQ(piece.offset, block.offset());
-      EXPECT_NE(block.tensor(), 2u) << "not one of its tensors";
+      EXPECT_NE(block.tensor(), 2u) << "the plan does not include tensor 2";
       elements += piece.count;
     }
   }

@@ -16,13 +16,13 @@ std::vector<float> Before(const CarriedState& state, const std::vector<StreamPla
   return out;
 }
 
-TEST(CarriedStateTest, ASampleContinuesFromTheSampleBeforeItInItsStream) {
+TEST(CarriedStateTest, SampleContinuesFromPreviousSampleOfItsStream) {
   CarriedState state(2);
   state.Store({{0, 0}, {1, 0}}, {1, 2, 3, 4});
   EXPECT_THAT(Before(state, {{1, 1}, {0, 1}}), ElementsAre(3, 4, 1, 2));
 }
 
-TEST(CarriedStateTest, IsZerosIfTheSampleBeforeWasComputedElsewhere) {
+TEST(CarriedStateTest, IsZeroIfPreviousSampleWasComputedElsewhere) {
   CarriedState state(1);
   state.Store({{0, 0}}, {5});
   EXPECT_THAT(Before(state, {{0, 2}, {1, 1}}), ElementsAre(0, 0));
@@ -34,7 +34,7 @@ TEST(CarriedStateTest, StartsAgainWithTheStream) {
   EXPECT_THAT(Before(state, {{0, 0}}), ElementsAre(0));
 }
 
-TEST(CarriedStateTest, ARecomputedSampleStartsWithTheSameState) {
+TEST(CarriedStateTest, RecomputedSampleStartsWithTheSameState) {
   CarriedState state(1);
   state.Store({{0, 3}}, {5});
   state.Store({{0, 4}}, {6});
@@ -44,7 +44,7 @@ TEST(CarriedStateTest, ARecomputedSampleStartsWithTheSameState) {
   EXPECT_THAT(Before(state, {{0, 5}}), ElementsAre(7));
 }
 
-TEST(CarriedStateTest, KeepsNoMoreThanTwoSamplesOfAStream) {
+TEST(CarriedStateTest, KeepsAtMostTwoSamplesOfStream) {
   CarriedState state(1);
   for (uint64_t place = 0; place < 5; ++place) {
     state.Store({{0, place}}, {static_cast<float>(place + 10)});

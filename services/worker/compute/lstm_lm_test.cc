@@ -124,7 +124,7 @@ void ExpectPyTorchs(const Json& wanted, const Computed& computed, double toleran
   }
 }
 
-TEST(LstmLm, LossAndGradientsArePyTorchsWithTheStateCarriedToTheNextBatch) {
+TEST(LstmLm, LossAndGradientsMatchPyTorchWithCarriedState) {
   const Json vectors = Vectors();
   const auto engine = Create<double>(vectors, v1::FLOAT64);
   ASSERT_NE(engine, nullptr);
@@ -141,7 +141,7 @@ TEST(LstmLm, ComputesInSinglePrecisionToo) {
   ExpectPyTorchs<float>(vectors["batches"][0], Compute(*engine, BatchOf(vectors, 0)), 1e-5);
 }
 
-TEST(LstmLm, ARecomputedBatchGivesTheSameResult) {
+TEST(LstmLm, RecomputedBatchGivesTheSameResult) {
   const Json vectors = Vectors();
   const auto engine = Create<double>(vectors, v1::FLOAT64);
   ASSERT_NE(engine, nullptr);
@@ -152,7 +152,7 @@ TEST(LstmLm, ARecomputedBatchGivesTheSameResult) {
   EXPECT_EQ(once.gradients, again.gradients);
 }
 
-TEST(LstmLm, StartsWithZerosIfTheSampleBeforeWasComputedElsewhereOrStateIsNotCarried) {
+TEST(LstmLm, StartsWithZerosWithoutPreviousSampleOrCarriedState) {
   const Json vectors = Vectors();
   const auto engine = Create<double>(vectors, v1::FLOAT64);
   ASSERT_NE(engine, nullptr);
@@ -191,7 +191,7 @@ TEST(LstmLm, InitialValuesMatchPyTorchsLayers) {
   }
 }
 
-TEST(LstmLm, RejectsAnotherVocabularyThanTheDatas) {
+TEST(LstmLm, RejectsVocabularyOtherThanTheDatas) {
   TorchEngineOptions options = Options();
   options.outputs = 300;
   EXPECT_TRUE(CreateTorchEngine(options).ok());

@@ -66,6 +66,7 @@ std::shared_ptr<char> MemoryPool::Get(size_t bytes) {
     block.memory.reset(static_cast<char*>(std::aligned_alloc(kAlignment, block.bytes)));
     if (block.memory == nullptr) throw std::bad_alloc();
   }
+
   const size_t block_bytes = block.bytes;
   char* memory = block.memory.get();
   std::shared_ptr<char> shared(memory, [state = state_, block_bytes](char* released) {

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-TEST(MemoryPoolTest, AReleasedBlockIsReused) {
+TEST(MemoryPoolTest, ReusesReleasedBlock) {
   MemoryPool pool(4);
   std::shared_ptr<char> block = pool.Get(1000);
   const char* address = block.get();
@@ -18,7 +18,7 @@ TEST(MemoryPoolTest, AReleasedBlockIsReused) {
   EXPECT_EQ(pool.Get(1000).get(), address);
 }
 
-TEST(MemoryPoolTest, ABlockInUseIsNotReused) {
+TEST(MemoryPoolTest, DoesNotReuseBlockInUse) {
   MemoryPool pool(4);
   const std::shared_ptr<char> first = pool.Get(1000);
   const std::shared_ptr<char> second = pool.Get(1000);

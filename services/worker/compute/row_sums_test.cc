@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(RowSumsTest, RepeatedRowsAreAdded) {
+TEST(RowSumsTest, AddsRepeatedRows) {
   const std::vector<int64_t> named = {7, 2, 7};
   const std::vector<float> values = {1, 2, 10, 20, 100, 200};
   const RowSums sums = SumRows(v1::FLOAT32, named, values.data(), 2);
@@ -21,7 +21,7 @@ TEST(RowSumsTest, RepeatedRowsAreAdded) {
   EXPECT_THAT(Elements(sums.values), ElementsAre(10, 20, 101, 202));
 }
 
-TEST(RowSumsTest, TheOrderOfTheSamplesIsTheOrderOfTheAdditions) {
+TEST(RowSumsTest, AddsInOrderOfTheSamples) {
   const std::vector<int64_t> named = {0, 0, 0};
   const std::vector<float> values = {1e8f, -1e8f, 1};
   EXPECT_THAT(Elements(SumRows(v1::FLOAT32, named, values.data(), 1).values), ElementsAre(1));
@@ -29,7 +29,7 @@ TEST(RowSumsTest, TheOrderOfTheSamplesIsTheOrderOfTheAdditions) {
   EXPECT_THAT(Elements(SumRows(v1::FLOAT32, named, other.data(), 1).values), ElementsAre(0));
 }
 
-TEST(RowSumsTest, SixteenBitsAreRoundedAtEachAddition) {
+TEST(RowSumsTest, RoundsSixteenBitTypesAtEachAddition) {
   const std::vector<int64_t> named = {3, 3, 3};
   const BFloat16 half_unit = ToBFloat16(1.0f);
   const std::vector<BFloat16> values = {ToBFloat16(256.0f), half_unit, half_unit};

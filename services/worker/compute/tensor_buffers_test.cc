@@ -66,7 +66,7 @@ TEST(TensorBuffersTest, WrittenRangesAreVisibleAfterASwap) {
   EXPECT_THAT(Floats(buffers.Get(Buffer::kCurrent, 0)), ElementsAre(0, 5, 6, 0));
 }
 
-TEST(TensorBuffersTest, TheEvaluationBufferIsSeparateAndAllocatedOnFirstWrite) {
+TEST(TensorBuffersTest, EvaluationBufferIsSeparateAndAllocatedOnFirstWrite) {
   const v1::TensorTable table = Table();
   TensorBuffers buffers(table);
   EXPECT_FALSE(buffers.has_evaluation());

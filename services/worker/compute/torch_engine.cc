@@ -236,10 +236,12 @@ absl::Status TorchEngine::CheckBatch(const Batch& batch) const {
   for (int64_t dimension : batch.shape) elements *= dimension;
   if (batch.samples == 0) return absl::InvalidArgumentError("the batch is empty");
   if (!model_->TakesData()) return absl::OkStatus();
+
   const size_t numbers = batch.tokens.empty() ? batch.features.size() : batch.tokens.size();
   if (batch.shape.empty() || numbers != batch.samples * elements) {
     return absl::InvalidArgumentError("the model takes data, and the batch has none");
   }
+
   const bool classes =
       batch.class_width > 0 && batch.classes.size() == batch.samples * batch.class_width;
   const bool targets =
@@ -247,6 +249,7 @@ absl::Status TorchEngine::CheckBatch(const Batch& batch) const {
   if (!classes && !targets) {
     return absl::InvalidArgumentError("the batch has no label for each sample");
   }
+
   const std::vector<int64_t> wanted = model_->InputShape();
   uint64_t wanted_elements = 1;
   for (int64_t dimension : wanted) wanted_elements *= dimension;
@@ -463,25 +466,30 @@ absl::StatusOr<BatchMetrics> TorchEngine::Evaluate(Buffer buffer, const Batch& b
     return absl::FailedPreconditionError("no version to evaluate has been set");
   }
   if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+
   if (!model_->TakesData()) {
     BatchMetrics metrics;
     metrics.samples = batch.samples;
     return metrics;
   }
+
   return Catching([&]() -> absl::StatusOr<BatchMetrics> {
     at::NoGradGuard no_grad;
     if (buffer == Buffer::kEvaluation) Bind(buffer);
     const auto unbind = absl::MakeCleanup([&] {
       if (buffer == Buffer::kEvaluation) Bind(Buffer::kCurrent);
     });
+
     ShieldBuffers();
     const auto unshield = absl::MakeCleanup([this] { UnshieldBuffers(); });
     model_->SetTraining(false);
+
     const at::Tensor target = TargetTensor(batch).to(device_);
     if (objective_.loss() == LossKind::kForward) {
       const at::Tensor mean = model_->ForwardLoss(InputOf(batch), target);
       return BatchMetrics{mean.item<double>() * static_cast<double>(batch.samples), batch.samples};
     }
+
     const at::Tensor output = model_->Forward(InputOf(batch));
     if (absl::Status status = CheckLabels(objective_.loss(), output.sizes(), batch); !status.ok()) {
       return status;

@@ -169,7 +169,7 @@ TEST(TorchEngineTest, InitialValuesAreWithinPyTorchsBoundsAndDependOnlyOnTheSeed
   ExpectRefused(engine->InitialTensor(8).status(), absl::StatusCode::kOutOfRange, "tensor 8 of 8");
 }
 
-TEST(TorchEngineTest, ADtypeChangesTheFormatOfValuesAndNotTheValues) {
+TEST(TorchEngineTest, DtypeChangesTheFormatOfValuesAndNotTheValues) {
   TorchEngineOptions options = Named("linear", {{"in", 3}});
   const std::vector<float> single = Elements(*Create(options)->InitialTensor(0));
   options.model.set_dtype(v1::FLOAT64);
@@ -179,7 +179,7 @@ TEST(TorchEngineTest, ADtypeChangesTheFormatOfValuesAndNotTheValues) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(static_cast<float>(twice[i]), single[i]);
 }
 
-TEST(TorchEngineTest, ALinearModelsLossAndGradientMatchThoseComputedByHand) {
+TEST(TorchEngineTest, LossAndGradientOfLinearModelMatchHandComputedValues) {
   const auto engine = Create(Named("linear", {{"in", 2}}));
   Set<float>(*engine, Buffer::kIncoming, 0, {1, 2});
   Set<float>(*engine, Buffer::kIncoming, 1, {0.5});
@@ -198,7 +198,7 @@ TEST(TorchEngineTest, ALinearModelsLossAndGradientMatchThoseComputedByHand) {
   EXPECT_THAT(Elements(sink.gradients[1]), ElementsAre(2 * 0.5 - 2 * 1.5));
 }
 
-TEST(TorchEngineTest, TheConvnetsLossMatchesTheOneComputedByHand) {
+TEST(TorchEngineTest, LossOfConvnetMatchesHandComputedValue) {
   const auto engine = Create(Named("convnet"));
   // Channel c of the convolution gives 9 (c + 1) - 10 everywhere on an image of ones: -1, 8, 17;
   // relu leaves 0, 8, 17, 64 times each. Only class 1 looks at channel 1.
@@ -286,7 +286,7 @@ TEST(TorchEngineTest, SeveralMicrobatchesAtOnceGiveTheSumOfTheirMeans) {
   EXPECT_THAT(Elements(together.gradients[3]), Pointwise(FloatNear(1e-5), sum));
 }
 
-TEST(TorchEngineTest, AGradientDoesNotChangeLater) {
+TEST(TorchEngineTest, GradientDoesNotChangeLater) {
   auto engine = CreateInitialized(Named("mlp"));
   const Batch batch = Images(8);
   RecordingSink first;
@@ -367,7 +367,7 @@ TEST(TorchEngineTest, EvaluatesAVersionWhileAnotherOneTrains) {
                 absl::StatusCode::kInvalidArgument, "before it is adopted");
 }
 
-TEST(TorchEngineTest, TheAdditiveModelsUpdateTakesNoData) {
+TEST(TorchEngineTest, UpdateOfAdditiveModelTakesNoData) {
   Batch batch;
   batch.samples = 1;
   const auto engine = CreateInitialized(Named("additive", {{"dim", 3000}}));
@@ -395,7 +395,7 @@ TEST(TorchEngineTest, TheAdditiveModelsUpdateTakesNoData) {
   EXPECT_EQ(engine->Evaluate(Buffer::kCurrent, batch)->samples, 6u);
 }
 
-TEST(TorchEngineTest, TheAdditiveModelWorksInDoublePrecision) {
+TEST(TorchEngineTest, AdditiveModelWorksInDoublePrecision) {
   TorchEngineOptions options = Named("additive", {{"dim", 2}});
   options.model.set_dtype(v1::FLOAT64);
   const auto engine = CreateInitialized(options);
@@ -521,7 +521,7 @@ TEST(TorchEngineTest, LogisticRegressionLearnsSeparableClasses) {
   EXPECT_GE(Train(*engine, spec, 20, 0.5), 0.99);
 }
 
-TEST(TorchEngineTest, TheConvnetLearnsMnist) {
+TEST(TorchEngineTest, ConvnetLearnsMnist) {
   SLUICE_SKIP_WITHOUT_DATA("mnist");
   v1::DataSpec spec;
   spec.set_format(v1::DataSpec::IDX);
@@ -532,7 +532,7 @@ TEST(TorchEngineTest, TheConvnetLearnsMnist) {
   EXPECT_GE(Train(*engine, spec, 64, 0.1), 0.93);
 }
 
-TEST(TorchEngineTest, ABitExactJobIsComputedByDeterministicAlgorithmsOnly) {
+TEST(TorchEngineTest, BitExactJobUsesOnlyDeterministicAlgorithms) {
   v1::JobSpec job;
   job.mutable_model()->set_name("mlp");
   job.mutable_training()->set_seed(7);

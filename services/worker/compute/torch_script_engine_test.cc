@@ -138,7 +138,7 @@ std::vector<std::string> Layout(const ComputeEngine& engine) {
   return lines;
 }
 
-TEST(TorchScriptEngineTest, AModelThatChangesItsInputDoesNotChangeTheBatch) {
+TEST(TorchScriptEngineTest, ModelThatChangesItsInputLeavesTheBatchUnchanged) {
   ScriptModule module;
   module.children = {{"fc", LinearModule()}};
   module.source = R"(
@@ -219,7 +219,7 @@ def forward(self, x, y):
   return module;
 }
 
-TEST(TorchScriptEngineTest, AModuleWhoseForwardTakesTheTargetReturnsTheLoss) {
+TEST(TorchScriptEngineTest, ModuleWhoseForwardTakesTheTargetReturnsTheLoss) {
   const auto engine = CreateInitialized(Options(Save(LossModule()), ""));
   ASSERT_NE(engine, nullptr);
   const Batch batch = Pairs({1, 1, 2, 0}, {3, 4});
@@ -239,7 +239,7 @@ TEST(TorchScriptEngineTest, AModuleWhoseForwardTakesTheTargetReturnsTheLoss) {
   EXPECT_THAT(Elements(sums.gradients[0]), ElementsAre(1 - 2, 1));
 }
 
-TEST(TorchScriptEngineTest, TheModuleMayHaveAnyNameInForward) {
+TEST(TorchScriptEngineTest, ModuleMayHaveAnyNameInForward) {
   ScriptModule module = LinearModule();
   module.source = R"(
 def forward(net, x):
@@ -314,7 +314,7 @@ TEST(TorchScriptEngineTest, ReportsAParameterThatTheLossDoesNotDependOn) {
   EXPECT_THAT(sink.without, ElementsAre(2));
 }
 
-TEST(TorchScriptEngineTest, AFrozenParameterIsStateThatIsNotTrained) {
+TEST(TorchScriptEngineTest, FrozenParameterIsStateButNotTrained) {
   ScriptModule module = LinearModule();
   module.tensors[1].kind = ScriptTensor::kFrozenParameter;
   const auto engine = CreateInitialized(Options(Save(module)));
@@ -325,7 +325,7 @@ TEST(TorchScriptEngineTest, AFrozenParameterIsStateThatIsNotTrained) {
   EXPECT_THAT(sink.changes, SizeIs(0));
 }
 
-TEST(TorchScriptEngineTest, ATensorWithTwoNamesIsOneTensor) {
+TEST(TorchScriptEngineTest, TensorWithTwoNamesIsOneTensor) {
   ScriptModule module;
   module.tensors = {{"first", kParameter, {1, 2}, {1, 2}, ""},
                     {"second", kParameter, {}, {}, "first"}};
@@ -390,7 +390,7 @@ def forward(self, x):
   EXPECT_EQ(loss(1), once);
 }
 
-TEST(TorchScriptEngineTest, AModelsFailureReturnsItsMessageAndKeepsTheEngineUsable) {
+TEST(TorchScriptEngineTest, FailureOfModelReturnsItsMessageAndKeepsTheEngineUsable) {
   ScriptModule module = LinearModule();
   module.source = R"(
 def forward(self, x):
@@ -428,7 +428,7 @@ TEST(TorchScriptEngineTest, RejectsFilesThatAreNotModulesByName) {
                 "model.path is not set");
 }
 
-TEST(TorchScriptEngineTest, AMissingOperatorIsNamedWithTheLinkedLibTorch) {
+TEST(TorchScriptEngineTest, NamesMissingOperatorAndTheLinkedLibTorch) {
   const std::string path = Save(LinearModule());
   ReplaceInScript(path, "torch.linear(", "torch.linear_of_tomorrow(");
   const absl::Status status = CreateTorchEngine(Options(path)).status();
@@ -438,7 +438,7 @@ TEST(TorchScriptEngineTest, AMissingOperatorIsNamedWithTheLinkedLibTorch) {
                     HasSubstr(absl::StrCat("LibTorch ", TorchVersion()))));
 }
 
-TEST(TorchScriptEngineTest, AnOperatorOfALaterReleaseIsNamedWithTheLibTorchThatHasIt) {
+TEST(TorchScriptEngineTest, NamesOperatorOfLaterReleaseAndTheLibTorchThatHasIt) {
   if (!absl::StartsWith(TorchVersion(), "1.")) GTEST_SKIP() << "LibTorch here has the operator";
   const std::string path = Save(LinearModule());
   ReplaceInScript(path, "torch.linear(", "torch.scaled_dot_product_attention(");
@@ -467,7 +467,7 @@ TEST(TorchScriptEngineTest, RejectsModulesThatCannotBeTrained) {
                 "model.dimensions are for built-in models");
 }
 
-TEST(ExportTorchScriptTest, TheFileLoadsWithTheValuesGiven) {
+TEST(ExportTorchScriptTest, FileLoadsWithTheGivenValues) {
   const std::string source = Save(NormedModule());
   const std::string target = MakeTestDirectory() + "/trained.pt";
   const auto engine = CreateInitialized(Options(source));
@@ -516,7 +516,7 @@ def forward(self, x):
   return module;
 }
 
-TEST(TorchScriptEngineTest, AnEmbeddingTablesGradientIsTheRowsOfTheBatch) {
+TEST(TorchScriptEngineTest, GradientOfEmbeddingTableHasTheRowsOfTheBatch) {
   const Batch batch = Pairs({0, 4, 4, 2}, {0, 0});
   for (const std::string sparse : {"False", "True"}) {
     const auto engine = CreateInitialized(Options(Save(ScoredModule(sparse))));
@@ -543,7 +543,7 @@ TEST(TorchScriptEngineTest, RejectsARowThatATableDoesNotHave) {
   }
 }
 
-TEST(TorchScriptEngineTest, ABatchOfAnotherShapeNamesNoRows) {
+TEST(TorchScriptEngineTest, BatchOfAnotherShapeNamesNoRows) {
   const auto engine = CreateInitialized(Options(Save(ScoredModule("False"))));
   Batch batch = Pairs({0, 1}, {0});
   batch.features.pop_back();

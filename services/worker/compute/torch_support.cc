@@ -38,10 +38,12 @@ void SetTorchThreads(int threads) {
 
 absl::StatusOr<at::Device> ParseDevice(const std::string& name) {
   if (name.empty() || name == "cpu") return at::Device(at::kCPU);
+
   const auto invalid = [&] {
     return absl::InvalidArgumentError(
         absl::StrCat("model.device is '", name, "': should be cpu, cuda or cuda:<number>"));
   };
+
   if (name.rfind("cuda", 0) != 0) return invalid();
   at::Device device(at::kCPU);
   try {
@@ -49,6 +51,7 @@ absl::StatusOr<at::Device> ParseDevice(const std::string& name) {
   } catch (const std::exception&) {
     return invalid();
   }
+
   if (!at::hasCUDA()) {
     return absl::UnimplementedError(
         absl::StrCat("model.device is '", name, "': LibTorch ", LinkedTorchVersion(),

@@ -135,9 +135,9 @@ void AsynchronousWorker::FindNextRows() {
 
 void AsynchronousWorker::AskForLease(ShardLink& arbiter) {
   if (lease_asked_ || done_ || !lease_.empty()) return;
-  // The update in progress is part of the old lease until it is applied; with several shards it
-  // stays so until all have applied it: the clock in the worker's lease request reports its
-  // progress (R13).
+  // The update in progress is part of the old lease until all shards have applied it: the clock in
+  // a worker's lease request tells them its progress (R13). A single shard gets the Apply before
+  // the request.
   if (update_ && (context_->view.shards_size() > 1 || update_->apply_sent.empty())) return;
   lease_asked_ = true;
   v1::Header header;
@@ -174,6 +174,7 @@ void AsynchronousWorker::StartUpdate() {
     fresh_ = false;
     return;
   }
+
   update_.emplace(&context_->table, context_->rules);
   update_->clock = clock_ + 1;
   update_->samples = next;
@@ -182,6 +183,7 @@ void AsynchronousWorker::StartUpdate() {
   update_->started = context_->now;
   fresh_ = false;
   update_->gradients.Assign({kWholeUpdate});
+
   Compute compute;
   compute.id = context_->NewCompute();
   compute.step = update_->samples.begin;
@@ -230,12 +232,15 @@ void AsynchronousWorker::Push() {
     if (common.has_apply) common.apply = MakeApply();
     push_.Start(&update_->gradients, std::move(common));
   }
+
   push_.Flush();
   if (!push_.common().has_apply) PushToOthers();
+
   if (!push_.common().has_apply || update_->computing) return;
   const ShardId only = context_->owned.begin()->first;
   if (context_->ReadyLink(only) == nullptr || !push_.AllSentTo(only)) return;
   if (!update_->apply_sent.insert(only).second) return;
+
   if (!pulling_) BeginPull();
   if (PullsByApply()) pull_sent_.insert(only);
 }
@@ -304,8 +309,8 @@ void AsynchronousWorker::OnApplied(ShardLink& link, const v1::Applied& applied) 
       std::all_of(shards.begin(), shards.end(), [&](const v1::View::Shard& shard) {
         return update_->applied.count(shard.process().incarnation()) != 0;
       });
-  // Before a permit in this view, the arbiter knows the clock from the Install, and an update that
-  // one shard had applied was applied by all.
+  // In this view no permit was granted yet, so the arbiter knows the clock from the Install. If one
+  // shard had applied the update, all shards have applied it now.
   const bool by_install = !update_->permit && link.id() == context_->Arbiter();
   if (everywhere || by_install) FinishUpdate();
 }
@@ -392,10 +397,12 @@ void AsynchronousWorker::PullFrom(ShardLink& link) {
     incoming_.ForgetPartial(partition);
     pull.add_partitions(partition);
   }
+
   if (link.id() != context_->Arbiter() && counted_) {
     pull.mutable_counted()->CopyFrom(counted_->counted());
     pull.mutable_counted_from()->CopyFrom(counted_->counted_from());
   }
+
   if (pull.partitions_size() == 0) return;
   absl::Cord payload;
   if (rows_.active()) {

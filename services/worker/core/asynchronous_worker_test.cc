@@ -94,7 +94,7 @@ class AsynchronousTest : public testing::Test {
   std::unique_ptr<WorkerHarness> world_;
 };
 
-TEST_F(AsynchronousTest, AsksTheArbiterForOneUpdateFirst) {
+TEST_F(AsynchronousTest, RequestsLeaseOfOneUpdateFirst) {
   Begin();
   const auto sent = world_->TakeSent(kShardA);
   int leases = 0;
@@ -107,14 +107,14 @@ TEST_F(AsynchronousTest, AsksTheArbiterForOneUpdateFirst) {
   EXPECT_THAT(Kinds(kShardB), ElementsAre("pull"));
 }
 
-TEST_F(AsynchronousTest, AnUpdateIsOneGlobalBatchOfItsLease) {
+TEST_F(AsynchronousTest, UpdateIsOneGlobalBatchOfItsLease) {
   Begin();
   GiveLease(100, 120);
   world_->ReceiveVersion(0);
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 108)));
 }
 
-TEST_F(AsynchronousTest, TheCoordinatorSetsTheSizeOfAnUpdate) {
+TEST_F(AsynchronousTest, CoordinatorSetsTheSizeOfUpdates) {
   Begin();
   v1::CoordinatorMessage message;
   message.mutable_heartbeat_reply()->set_batch_size(5);
@@ -124,14 +124,14 @@ TEST_F(AsynchronousTest, TheCoordinatorSetsTheSizeOfAnUpdate) {
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 105)));
 }
 
-TEST_F(AsynchronousTest, TheEndOfALeaseIsASmallerUpdate) {
+TEST_F(AsynchronousTest, LastUpdateOfLeaseMayBeSmaller) {
   Begin();
   GiveLease(100, 103);
   world_->ReceiveVersion(0);
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 103)));
 }
 
-TEST_F(AsynchronousTest, NothingIsPushedBeforeThePermit) {
+TEST_F(AsynchronousTest, PushesNothingBeforeThePermit) {
   Begin();
   GiveLease(0, 16);
   world_->ReceiveVersion(3);
@@ -146,7 +146,7 @@ TEST_F(AsynchronousTest, NothingIsPushedBeforeThePermit) {
   EXPECT_THAT(pushes[0].complete(), ElementsAre(1));
 }
 
-TEST_F(AsynchronousTest, ThePermitIsAskedWhileComputingWithTheVersionItComputesOn) {
+TEST_F(AsynchronousTest, RequestsPermitDuringComputationWithItsBaseVersion) {
   Begin();
   GiveLease(0, 16);
   world_->TakeSent(kShardA);
@@ -157,7 +157,7 @@ TEST_F(AsynchronousTest, ThePermitIsAskedWhileComputingWithTheVersionItComputesO
   EXPECT_EQ(sent[0].header.permit_request().base_version(), 3u);
 }
 
-TEST_F(AsynchronousTest, ApplyIsSentToAllOnceAllHaveStaged) {
+TEST_F(AsynchronousTest, SendsApplyOnceAllShardsHaveStaged) {
   BeginUpdate();
   world_->TakeSent(kShardA);
   world_->TakeSent(kShardB);
@@ -182,7 +182,7 @@ TEST_F(AsynchronousTest, CompletePushesCarryThePermitsOrdinal) {
   EXPECT_EQ(pushes[0].ordinal(), 7u);
 }
 
-TEST_F(AsynchronousTest, TheNextUpdateStartsWhenAllHaveAppliedAndTheStateHasArrived) {
+TEST_F(AsynchronousTest, NextUpdateStartsWhenAllShardsHaveAppliedAndTheStateHasArrived) {
   BeginUpdate();
   Stage(kShardA, 1);
   Stage(kShardB, 1);
@@ -194,7 +194,7 @@ TEST_F(AsynchronousTest, TheNextUpdateStartsWhenAllHaveAppliedAndTheStateHasArri
   EXPECT_EQ(world_->core_.Status().step, 1u);
 }
 
-TEST_F(AsynchronousTest, NormsOfAllShardsAreCombinedInEachApply) {
+TEST_F(AsynchronousTest, EachApplyCombinesNormsOfAllShards) {
   BeginUpdate();
   world_->TakeSent(kShardA);
   world_->TakeSent(kShardB);
@@ -218,7 +218,7 @@ TEST_F(AsynchronousTest, NormsOfAllShardsAreCombinedInEachApply) {
   }
 }
 
-TEST_F(AsynchronousTest, TheNextLeaseIsAskedForOnceTheLastUpdateIsAppliedEverywhere) {
+TEST_F(AsynchronousTest, RequestsNextLeaseOnceLastUpdateIsAppliedOnAllShards) {
   Begin();
   GiveLease(0, 8);
   world_->ReceiveVersion(3);
@@ -236,7 +236,7 @@ TEST_F(AsynchronousTest, TheNextLeaseIsAskedForOnceTheLastUpdateIsAppliedEverywh
 
 // A model of fewer blocks than shards: all keep the records of updates, so that after a view change
 // each knows what was applied.
-TEST_F(AsynchronousTest, AShardWithoutContentStagesAndAppliesLikeTheOtherShards) {
+TEST_F(AsynchronousTest, ShardWithoutContentStagesAndAppliesLikeTheOtherShards) {
   constexpr ShardId kEmpty = 203;
   Begin(v1::ASYNCHRONOUS, {kShardA, kEmpty, kShardB});
   GiveLease(0, 8);
@@ -265,7 +265,7 @@ TEST_F(AsynchronousTest, AShardWithoutContentStagesAndAppliesLikeTheOtherShards)
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
 }
 
-TEST_F(AsynchronousTest, WithOneShardTheLastPushIsTheApply) {
+TEST_F(AsynchronousTest, WithOneShardLastPushCarriesTheApply) {
   Begin(v1::ASYNCHRONOUS, {kShardA});
   GiveLease(0, 16);
   world_->ReceiveData(kShardA, 3, 0, 0);
@@ -284,7 +284,7 @@ TEST_F(AsynchronousTest, WithOneShardTheLastPushIsTheApply) {
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
 }
 
-TEST_F(AsynchronousTest, AfterABrokenStreamAStagedUpdateIsOnlyAppliedAgain) {
+TEST_F(AsynchronousTest, AfterBrokenStreamRepeatsOnlyApplyOfStagedUpdate) {
   BeginUpdate();
   Stage(kShardA, 1);
   Stage(kShardB, 1);
@@ -293,7 +293,7 @@ TEST_F(AsynchronousTest, AfterABrokenStreamAStagedUpdateIsOnlyAppliedAgain) {
   EXPECT_THAT(Kinds(kShardB), ElementsAre("apply"));
 }
 
-TEST_F(AsynchronousTest, AfterABrokenStreamAnUpdateThatIsNotStagedIsPushedAgain) {
+TEST_F(AsynchronousTest, AfterBrokenStreamPushesUnstagedUpdateAgain) {
   BeginUpdate();
   Stage(kShardA, 1);
   world_->Break(kShardB);
@@ -301,7 +301,7 @@ TEST_F(AsynchronousTest, AfterABrokenStreamAnUpdateThatIsNotStagedIsPushedAgain)
   EXPECT_THAT(Kinds(kShardB), ElementsAre("push"));
 }
 
-TEST_F(AsynchronousTest, InANewViewAnUnansweredUpdateRestartsAtItsPermitWithTheSameClock) {
+TEST_F(AsynchronousTest, InNewViewUnansweredUpdateRestartsAtItsPermitWithSameClock) {
   BeginUpdate();
   Stage(kShardA, 1);
   Stage(kShardB, 1);
@@ -313,12 +313,12 @@ TEST_F(AsynchronousTest, InANewViewAnUnansweredUpdateRestartsAtItsPermitWithTheS
   GivePermit(1);
   EXPECT_THAT(world_->TakePushes(kShardB), SizeIs(1));
   Stage(kShardA, 1);
-  EXPECT_THAT(Kinds(kShardB), IsEmpty());  // acks of the older view do not count
+  EXPECT_THAT(Kinds(kShardB), IsEmpty());  // answers of the older view do not count
   Stage(kShardB, 1);
   EXPECT_THAT(Kinds(kShardB), ElementsAre("apply"));
 }
 
-TEST_F(AsynchronousTest, TheRestOfALeaseStaysInANewView) {
+TEST_F(AsynchronousTest, RestOfLeaseRemainsValidInNewView) {
   BeginUpdate();
   Stage(kShardA, 1);
   Stage(kShardB, 1);
@@ -332,14 +332,14 @@ TEST_F(AsynchronousTest, TheRestOfALeaseStaysInANewView) {
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
 }
 
-TEST_F(AsynchronousTest, AnUnansweredLeaseRequestIsSentAgainInANewView) {
+TEST_F(AsynchronousTest, RepeatsUnansweredLeaseRequestInNewView) {
   Begin();
   world_->TakeSent(kShardA);
   InstallNext(2);
   EXPECT_THAT(Kinds(kShardA), testing::Contains("lease"));
 }
 
-TEST_F(AsynchronousTest, InANewAttemptEverythingIsDroppedButTheClockContinues) {
+TEST_F(AsynchronousTest, NewAttemptDropsEverythingExceptTheClock) {
   BeginUpdate();
   world_->TakeSent(kShardA);
   InstallNext(2, /*attempt=*/2);
@@ -351,7 +351,7 @@ TEST_F(AsynchronousTest, InANewAttemptEverythingIsDroppedButTheClockContinues) {
   EXPECT_EQ(sent[0].header.permit_request().clock(), 2u);
 }
 
-TEST_F(AsynchronousTest, AnUpdateThatTheInstallAppliedIsFinishedByTheArbitersAnswer) {
+TEST_F(AsynchronousTest, ArbitersAnswerFinishesUpdateAppliedByTheInstall) {
   BeginUpdate();
   Stage(kShardA, 1);
   Stage(kShardB, 1);
@@ -361,7 +361,7 @@ TEST_F(AsynchronousTest, AnUpdateThatTheInstallAppliedIsFinishedByTheArbitersAns
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(8, 16)));
 }
 
-TEST_F(AsynchronousTest, ALeaseRaisesTheClock) {
+TEST_F(AsynchronousTest, LeaseRaisesTheClock) {
   Begin();
   GiveLease(0, 8, /*clock=*/9);
   world_->TakeSent(kShardA);
@@ -371,7 +371,7 @@ TEST_F(AsynchronousTest, ALeaseRaisesTheClock) {
   EXPECT_EQ(sent[0].header.permit_request().clock(), 10u);
 }
 
-TEST_F(AsynchronousTest, WaitsWithoutSamplesAndStopsAskingWhenDone) {
+TEST_F(AsynchronousTest, WaitsForSamplesAndStopsRequestingWhenDone) {
   Begin();
   world_->TakeSent(kShardA);
   v1::Header header;
@@ -429,14 +429,14 @@ class AsynchronousErrorFeedbackTest : public AsynchronousTest {
   }
 };
 
-TEST_F(AsynchronousErrorFeedbackTest, TheResidualIsPushedWithTheNextUpdate) {
+TEST_F(AsynchronousErrorFeedbackTest, PushesResidualWithTheNextUpdate) {
   BeginUpdate();
   ApplyEverywhere(1);
   BeginNext(2);
   EXPECT_EQ(Pushed(), 2050);
 }
 
-TEST_F(AsynchronousErrorFeedbackTest, AnUpdateIsPushedAgainWithTheSameBytes) {
+TEST_F(AsynchronousErrorFeedbackTest, PushesUpdateAgainWithTheSameBytes) {
   BeginUpdate();
   ApplyEverywhere(1);
   BeginNext(2);
@@ -446,13 +446,13 @@ TEST_F(AsynchronousErrorFeedbackTest, AnUpdateIsPushedAgainWithTheSameBytes) {
   EXPECT_EQ(Pushed(), 2050);
   InstallNext(2);
   GivePermit(2);
-  EXPECT_EQ(Pushed(), 2050) << "in the next view too";
+  EXPECT_EQ(Pushed(), 2050) << "the same bytes in the next view";
   ApplyEverywhere(2);
   BeginNext(3);
   EXPECT_EQ(Pushed(), 2048) << "2049 - 1";
 }
 
-TEST_F(AsynchronousErrorFeedbackTest, ARestoredAttemptStartsWithoutResiduals) {
+TEST_F(AsynchronousErrorFeedbackTest, RestoredAttemptStartsWithoutResiduals) {
   BeginUpdate();
   ApplyEverywhere(1);
   InstallNext(2, /*attempt=*/2);
@@ -463,7 +463,7 @@ TEST_F(AsynchronousErrorFeedbackTest, ARestoredAttemptStartsWithoutResiduals) {
 
 // ---- bounded staleness
 
-TEST_F(AsynchronousTest, BoundedTheLeaseComesFirstThenTheArbiterThenTheOtherShards) {
+TEST_F(AsynchronousTest, BoundedRequestsLeaseThenPullsFromArbiterThenFromOtherShards) {
   Begin(v1::BOUNDED_STALENESS);
   EXPECT_THAT(Kinds(kShardA), ElementsAre("lease"));
   EXPECT_THAT(Kinds(kShardB), IsEmpty());
@@ -479,7 +479,7 @@ TEST_F(AsynchronousTest, BoundedTheLeaseComesFirstThenTheArbiterThenTheOtherShar
   EXPECT_THAT(sent[0].header.pull().counted_from(), ElementsAre(3));
 }
 
-TEST_F(AsynchronousTest, BoundedThePullFollowsTheApplyWithTheNewClock) {
+TEST_F(AsynchronousTest, BoundedPullFollowsTheApplyWithTheNewClock) {
   BeginUpdate(v1::BOUNDED_STALENESS);
   world_->TakeSent(kShardA);
   world_->TakeSent(kShardB);
@@ -492,7 +492,7 @@ TEST_F(AsynchronousTest, BoundedThePullFollowsTheApplyWithTheNewClock) {
   EXPECT_THAT(Kinds(kShardB), ElementsAre("apply"));
 }
 
-TEST_F(AsynchronousTest, BoundedAnAnswerToAnOlderPullIsIgnored) {
+TEST_F(AsynchronousTest, BoundedIgnoresAnswerToOlderPull) {
   Begin(v1::BOUNDED_STALENESS);
   GiveLease(0, 16);
   v1::Header header;
@@ -501,19 +501,19 @@ TEST_F(AsynchronousTest, BoundedAnAnswerToAnOlderPullIsIgnored) {
   EXPECT_THAT(Kinds(kShardB), IsEmpty());
 }
 
-TEST_F(AsynchronousTest, AnUpdatesTimeIsSplitIntoPushWaitAndPull) {
+TEST_F(AsynchronousTest, SplitsTimeOfUpdateIntoPushWaitAndPull) {
   BeginUpdate();
   const absl::Time computed = world_->now_;
   world_->Advance(absl::Seconds(5));
   Stage(kShardA, 1);
   Stage(kShardB, 1);
-  world_->core_.OnSent(computed + absl::Seconds(1));  // of the pushes
+  world_->core_.OnSent(computed + absl::Seconds(1));  // the pushes
   world_->Advance(absl::Seconds(2));
-  world_->core_.OnSent(world_->now_);  // of the Applies
+  world_->core_.OnSent(world_->now_);  // the Applies
   Applied(kShardA, 1);
   Applied(kShardB, 1);
   world_->Advance(absl::Seconds(3));
-  world_->core_.OnSent(world_->now_);  // of later frames
+  world_->core_.OnSent(world_->now_);  // later frames
   world_->ReceiveData(kShardA, 4, 0, 4);
   world_->Advance(absl::Seconds(4));
   world_->ReceiveData(kShardB, 4, 1, 4);
@@ -525,7 +525,7 @@ TEST_F(AsynchronousTest, AnUpdatesTimeIsSplitIntoPushWaitAndPull) {
   EXPECT_THAT(world_->TimesReported(), ElementsAre(7, 3, 4));
 }
 
-TEST_F(AsynchronousTest, WithOneShardTheTimesAreSplitTheSameWay) {
+TEST_F(AsynchronousTest, WithOneShardSplitsTheTimesTheSameWay) {
   Begin(v1::ASYNCHRONOUS, {kShardA});
   GiveLease(0, 16);
   world_->ReceiveData(kShardA, 3, 0, 3);

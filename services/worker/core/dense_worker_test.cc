@@ -74,7 +74,7 @@ class DenseWorkerTest : public testing::Test {
   WorkerHarness world_;
 };
 
-TEST_F(DenseWorkerTest, TheMembersOfAViewAreAGroup) {
+TEST_F(DenseWorkerTest, MembersOfViewFormGroup) {
   BeginStep();
   ASSERT_THAT(world_.joined_, SizeIs(1));
   EXPECT_THAT(plan().members, ElementsAre(kSelf, kOther));
@@ -89,7 +89,7 @@ TEST_F(DenseWorkerTest, PushesOnlyItsOwnPartOfTheSum) {
   world_.ConnectAll();
   Forget();
   world_.ReceiveVersion(5);
-  // Nothing of the other member's part will be pushed, which is announced at once.
+  // The worker pushes nothing of the other member's part and announces this immediately.
   EXPECT_THAT(Pushed(OtherShard()), ElementsAre("complete 4"));
   world_.FinishAllComputes(3);
   ASSERT_THAT(world_.reduces_, SizeIs(1));
@@ -103,7 +103,7 @@ TEST_F(DenseWorkerTest, PushesOnlyItsOwnPartOfTheSum) {
   EXPECT_THAT(Pushed(OtherShard()), IsEmpty());
 }
 
-TEST_F(DenseWorkerTest, DoesNotPushATensorWithoutAnyGradient) {
+TEST_F(DenseWorkerTest, DoesNotPushTensorWithoutGradient) {
   BeginStep();
   for (const auto& [id, compute] : world_.computes_) {
     world_.Do(world_.core_.OnNoGradient(id, 0, world_.now_));
@@ -117,7 +117,7 @@ TEST_F(DenseWorkerTest, DoesNotPushATensorWithoutAnyGradient) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("complete 4"));
 }
 
-TEST_F(DenseWorkerTest, PushesTheSameSumAgainOnANewStream) {
+TEST_F(DenseWorkerTest, PushesTheSameSumAgainOnNewStream) {
   BeginStep();
   world_.FinishAllComputes(3);
   Reduced(ReducedPart{Number(70)});
@@ -125,10 +125,10 @@ TEST_F(DenseWorkerTest, PushesTheSameSumAgainOnANewStream) {
   world_.Break(OwnShard());
   world_.Connect(OwnShard());
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
-  EXPECT_THAT(world_.reduces_, SizeIs(1)) << "not summed again: the other members have continued";
+  EXPECT_THAT(world_.reduces_, SizeIs(1)) << "no second sum: the other members have continued";
 }
 
-TEST_F(DenseWorkerTest, PushesTheSumOnAStreamThatBrokeBeforeTheSumWasReady) {
+TEST_F(DenseWorkerTest, PushesSumOnNewStreamIfStreamBrokeBeforeTheSumWasReady) {
   BeginStep();
   world_.FinishAllComputes(3);
   Forget();
@@ -139,7 +139,7 @@ TEST_F(DenseWorkerTest, PushesTheSumOnAStreamThatBrokeBeforeTheSumWasReady) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAgainInItsOwnGroup) {
+TEST_F(DenseWorkerTest, NewViewSumsKeptGradientsAgainInItsOwnGroup) {
   BeginStep();
   world_.FinishAllComputes(3);
   Reduced(ReducedPart{Number(70)});
@@ -158,10 +158,10 @@ TEST_F(DenseWorkerTest, ANewViewSumsTheKeptGradientsAgainInItsOwnGroup) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 80 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, SeveralPartialSumsAreAddedBeforeTheReduction) {
+TEST_F(DenseWorkerTest, AddsPartialSumsBeforeTheReduction) {
   BeginStep();
   world_.FinishAllComputes(3);
-  // It keeps [0, 4), and computes [4, 6) for a member that has gone.
+  // The worker keeps [0, 4) and computes [4, 6) for a former member.
   world_.Install(world_.MakeView(2, 5, {{kSelf, {{0, 6}}}, {kThird, {{6, 8}}}}, 1));
   ASSERT_THAT(world_.computes_, SizeIs(1));
   ASSERT_THAT(world_.reduces_, SizeIs(1));
@@ -173,7 +173,7 @@ TEST_F(DenseWorkerTest, SeveralPartialSumsAreAddedBeforeTheReduction) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 6"));
 }
 
-TEST_F(DenseWorkerTest, ASingleMemberHasNoGroupAndPushesItsGradients) {
+TEST_F(DenseWorkerTest, SingleMemberHasNoGroupAndPushesItsGradients) {
   world_.Start();
   world_.Install(world_.MakeView(1, 5, {{kSelf, {{0, 8}}}, {kOther, {}}}, 0));
   world_.ConnectAll();
@@ -185,7 +185,7 @@ TEST_F(DenseWorkerTest, ASingleMemberHasNoGroupAndPushesItsGradients) {
   EXPECT_THAT(Pushed(ShardOf(0)), ElementsAre("sum 3 of [0, 8)", "complete 8"));
 }
 
-TEST_F(DenseWorkerTest, AMemberWithoutMicrobatchesIsOutsideTheGroup) {
+TEST_F(DenseWorkerTest, MemberWithoutMicrobatchesIsNotInTheGroup) {
   world_.Start();
   world_.Install(world_.MakeView(1, 5, {{kSelf, {}}, {kOther, {{0, 4}}}, {kThird, {{4, 8}}}}, 0));
   world_.ConnectAll();
@@ -195,13 +195,13 @@ TEST_F(DenseWorkerTest, AMemberWithoutMicrobatchesIsOutsideTheGroup) {
   EXPECT_THAT(Pushed(kShardB), ElementsAre("complete 0"));
 }
 
-TEST_F(DenseWorkerTest, AGroupIsLeftWithTheView) {
+TEST_F(DenseWorkerTest, LeavesGroupWithTheView) {
   BeginStep();
   world_.Install(world_.MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
   EXPECT_EQ(world_.left_, 1);
 }
 
-TEST_F(DenseWorkerTest, ABrokenGroupWaitsForTheNextView) {
+TEST_F(DenseWorkerTest, BrokenGroupWaitsForTheNextView) {
   BeginStep();
   world_.FinishAllComputes(3);
   Forget();
@@ -215,7 +215,7 @@ TEST_F(DenseWorkerTest, ABrokenGroupWaitsForTheNextView) {
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
 }
 
-TEST_F(DenseWorkerTest, WithoutANewViewWorkersRestartInOrderOfRank) {
+TEST_F(DenseWorkerTest, WithoutNewViewWorkersRestartInOrderOfRank) {
   world_.job_.mutable_timeouts()->set_heartbeat_timeout(4);
   world_.job_.mutable_timeouts()->set_pause(3);
   world_.job_.mutable_timeouts()->set_suspect(0.5);
@@ -253,7 +253,7 @@ TEST_F(DenseWorkerTest, MembersWithDifferentPlansFailTheJob) {
   EXPECT_THAT(world_.exits_[0].message, HasSubstr("does not cut"));
 }
 
-TEST_F(DenseWorkerTest, BuffersAndTablesSentByRowsGoToTheShards) {
+TEST_F(DenseWorkerTest, SendsBuffersAndTablesByRowsToTheShards) {
   v1::TensorSpec& table = *world_.table_.mutable_tensors(0);
   table.clear_shape();
   table.add_shape(20);

@@ -13,11 +13,13 @@ void EvaluationQueue::Add(const v1::Evaluate& request) {
            other.request.samples().begin() == request.samples().begin() &&
            other.request.samples().end() == request.samples().end();
   };
+
   if (std::any_of(waiting_.begin(), waiting_.end(), same)) return;
   if (std::any_of(running_.begin(), running_.end(),
                   [&](const auto& running) { return same(running.second); })) {
     return;
   }
+
   if (!context_->MayEvaluate() || waiting_.size() >= kMaxWaiting ||
       request.samples().begin() >= request.samples().end()) {
     Fail(asked, !context_->MayEvaluate()         ? "not a member of the view"
@@ -25,6 +27,7 @@ void EvaluationQueue::Add(const v1::Evaluate& request) {
                                                  : "no samples");
     return;
   }
+
   waiting_.push_back(asked);
 }
 
@@ -86,6 +89,7 @@ void EvaluationQueue::Proceed(std::optional<uint64_t> current_version) {
     }
     it = waiting_.erase(it);
   }
+
   // The buffer is free for another snapshot once no evaluation reads or waits for its snapshot.
   const bool wanted =
       snapshot_ != 0 && std::any_of(waiting_.begin(), waiting_.end(), [&](const Asked& asked) {

@@ -42,6 +42,7 @@ absl::Status CheckGradient(const v1::TensorSpec& tensor, const Gradient& gradien
     return absl::InvalidArgumentError(
         absl::StrCat("the gradient of '", tensor.name(), "' ", what...));
   };
+
   uint64_t elements = ElementCount(tensor);
   if (gradient.rows != nullptr) {
     if (tensor.shape_size() != 2) return fail("has rows, but the tensor is not a matrix");
@@ -55,6 +56,7 @@ absl::Status CheckGradient(const v1::TensorSpec& tensor, const Gradient& gradien
     }
     elements = gradient.rows->size() * static_cast<uint64_t>(tensor.shape(1));
   }
+
   const uint64_t bytes = elements * ElementBytes(tensor.dtype());
   if (gradient.values.size() == bytes) return absl::OkStatus();
   return fail("has ", gradient.values.size(), " bytes, not ", bytes);

@@ -108,14 +108,17 @@ EncodedBlock GradientEncoder::Encode(const MicrobatchRange& partial_sum, uint32_
 absl::StatusOr<absl::Cord> GradientEncoder::EncodeValues(uint32_t number, Elements values) {
   if (error_feedback_) TakeResidual(number, values);
   const ConstElements whole(values.dtype(), values.bytes().data(), values.count());
+
   absl::StatusOr<size_t> most = codec_->EncodedBytes(values.count(), values.dtype());
   if (!most.ok()) return most.status();
   auto bytes = std::make_shared<std::vector<char>>(*most);
   absl::StatusOr<size_t> written = codec_->Encode(whole, absl::MakeSpan(*bytes));
   if (!written.ok()) return written.status();
+
   absl::Cord payload = absl::MakeCordFromExternal(absl::string_view(bytes->data(), *written),
                                                   [bytes](absl::string_view) {});
   if (!error_feedback_) return payload;
+
   std::vector<uint64_t> memory((values.bytes().size() + 7) / 8);
   const Elements decoded(values.dtype(), memory.data(), values.count());
   if (absl::Status status = codec_->Decode(payload, decoded); !status.ok()) return status;

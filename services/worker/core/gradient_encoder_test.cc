@@ -57,7 +57,7 @@ class GradientEncoderTest : public testing::Test {
   std::optional<GradientEncoder> encoder_;
 };
 
-TEST_F(GradientEncoderTest, SendsAReferenceUnchangedForEachBlock) {
+TEST_F(GradientEncoderTest, SendsEachBlocksReferenceUnchanged) {
   training_.set_execution(v1::TrainingSpec::SERVER);
   Begin(v1::CODEC_RAW, false);
   v1::Block block;
@@ -69,7 +69,7 @@ TEST_F(GradientEncoderTest, SendsAReferenceUnchangedForEachBlock) {
   EXPECT_EQ(encoded.payload, "reference");
 }
 
-TEST_F(GradientEncoderTest, TheResidualIsAddedToTheNextGradients) {
+TEST_F(GradientEncoderTest, AddsResidualToTheNextGradients) {
   Begin(v1::CODEC_TOP_K, true);
   EXPECT_EQ(Sent({1, 4, 2, 3}), (Floats{0, 4, 0, 0}));
   encoder_->Commit();
@@ -82,7 +82,7 @@ TEST_F(GradientEncoderTest, TheResidualIsAddedToTheNextGradients) {
   EXPECT_EQ(Sent({0, 0, 0, 0}), (Floats{0, 1, 0, 0}));
 }
 
-TEST_F(GradientEncoderTest, WithoutErrorFeedbackTheResidualIsLost) {
+TEST_F(GradientEncoderTest, WithoutErrorFeedbackDropsTheResidual) {
   Begin(v1::CODEC_TOP_K, false);
   EXPECT_EQ(Sent({1, 4, 2, 3}), (Floats{0, 4, 0, 0}));
   encoder_->Commit();
@@ -101,7 +101,7 @@ TEST_F(GradientEncoderTest, SendsTheSameBytesAgainUntilTheStepIsSettled) {
   EXPECT_NE(Encode({0.3f, 127}).payload, first);
 }
 
-TEST_F(GradientEncoderTest, ARolledBackContributionLeavesTheResidualsUnchanged) {
+TEST_F(GradientEncoderTest, RolledBackContributionLeavesTheResidualsUnchanged) {
   Begin(v1::CODEC_TOP_K, true);
   Sent({1, 4, 2, 3});
   encoder_->Commit();
@@ -133,7 +133,7 @@ TEST_F(GradientEncoderTest, AnotherAttemptBeginsWithoutResiduals) {
   EXPECT_EQ(Sent({1, 0, 0, 0}), (Floats{1, 0, 0, 0}));
 }
 
-TEST_F(GradientEncoderTest, AnInfinityIsSentButNotKeptAsAResidual) {
+TEST_F(GradientEncoderTest, SendsInfinityButKeepsNoResidualOfIt) {
   Begin(v1::CODEC_INT8, true);
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_TRUE(std::isnan(Sent({infinity, 1})[1]));

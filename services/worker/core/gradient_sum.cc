@@ -28,10 +28,12 @@ void CopyTo(const absl::Cord& from, char* to) {
 template <typename T>
 absl::Cord AddAs(const absl::Cord& left, const absl::Cord& right) {
   const size_t count = left.size() / sizeof(T);
-  // Copies left to the place of the sum and right to a scratch that fits the cache, piece by piece:
-  // chunks of the two need not be cut at the same places.
+
+  // Copies `left` to the sum, and `right` piece by piece to a scratch buffer that fits the cache,
+  // because the chunks of the two may have different borders.
   auto sum = std::make_shared<std::vector<T>>(count);
   CopyTo(left, reinterpret_cast<char*>(sum->data()));
+
   constexpr size_t kPiece = 4096;
   std::vector<T> scratch(std::min(count, kPiece));
   absl::Cord::CharIterator at = right.char_begin();
@@ -41,6 +43,7 @@ absl::Cord AddAs(const absl::Cord& left, const absl::Cord& right) {
            reinterpret_cast<char*>(scratch.data()));
     for (size_t i = 0; i < size; ++i) (*sum)[begin + i] = Sum((*sum)[begin + i], scratch[i]);
   }
+
   const absl::string_view bytes(reinterpret_cast<const char*>(sum->data()), count * sizeof(T));
   return absl::MakeCordFromExternal(bytes, [sum](absl::string_view) {});
 }

@@ -24,7 +24,7 @@ absl::Cord Numbers(const std::vector<float>& values) {
                                       values.size() * sizeof(float)));
 }
 
-TEST(GradientTest, SharedRowsAreAddedAndOtherRowsAreKept) {
+TEST(GradientTest, AddsSharedRowsAndKeepsOtherRows) {
   const auto sum = AddGradients(Table(), Gradient({1, 3}, Numbers({1, 2, 3, 4})),
                                 Gradient({0, 3}, Numbers({10, 20, 30, 40})));
   ASSERT_TRUE(sum.ok()) << sum.status();
@@ -33,7 +33,7 @@ TEST(GradientTest, SharedRowsAreAddedAndOtherRowsAreKept) {
   EXPECT_EQ(sum->values, Numbers({10, 20, 1, 2, 33, 44}));
 }
 
-TEST(GradientTest, TheSumOfRowsHasTheBitsOfTheSumOfWholeTensors) {
+TEST(GradientTest, SumOfRowsEqualsSumOfWholeTensorsBitForBit) {
   const Gradient left({1, 3}, Numbers({1e8f, -0.0f, 0.1f, 3}));
   const Gradient right({3, 4}, Numbers({0.2f, -3, 5, -0.0f}));
   const auto rows = AddGradients(Table(), left, right);
@@ -44,7 +44,7 @@ TEST(GradientTest, TheSumOfRowsHasTheBitsOfTheSumOfWholeTensors) {
   EXPECT_EQ(DenseElements(Table(), *rows, 0, 10), whole->values);
 }
 
-TEST(GradientTest, RowsAndAWholeTensorMakeAWholeTensor) {
+TEST(GradientTest, SumOfRowsAndWholeTensorIsWholeTensor) {
   const auto sum = AddGradients(Table(), Gradient({2}, Numbers({5, 6})),
                                 Gradient(Numbers({1, 1, 1, 1, 1, 1, 1, 1, 1, 1})));
   ASSERT_TRUE(sum.ok()) << sum.status();
@@ -52,7 +52,7 @@ TEST(GradientTest, RowsAndAWholeTensorMakeAWholeTensor) {
   EXPECT_EQ(sum->values, Numbers({1, 1, 1, 1, 6, 7, 1, 1, 1, 1}));
 }
 
-TEST(GradientTest, ElementsMayBeginAndEndWithinARow) {
+TEST(GradientTest, ElementsMayBeginAndEndWithinRow) {
   const Gradient gradient({0, 2, 3}, Numbers({1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(DenseElements(Table(), gradient, 1, 4), Numbers({2, 0, 0, 3}));
   EXPECT_EQ(DenseElements(Table(), gradient, 5, 5), Numbers({4, 5, 6, 0, 0}));
@@ -60,7 +60,7 @@ TEST(GradientTest, ElementsMayBeginAndEndWithinARow) {
             Numbers({3, 4}));
 }
 
-TEST(GradientTest, RejectsAGradientThatDoesNotFitTheTensorByName) {
+TEST(GradientTest, RejectsGradientThatDoesNotFitAndNamesTheTensor) {
   const auto message = [](const v1::TensorSpec& tensor, const Gradient& gradient) {
     return std::string(CheckGradient(tensor, gradient).message());
   };

@@ -13,12 +13,14 @@ bool InitPusher::Start(const v1::Initialize& initialize) {
   tensors_.clear();
   answered_.clear();
   owned_.clear();
+
   for (const v1::View::Shard& shard : initialize.shards()) owned_[shard.process().incarnation()];
   for (int partition = 0; partition < initialize.owner_size(); ++partition) {
     if (context_->index->IsEmpty(static_cast<uint32_t>(partition))) continue;
     const v1::View::Shard& shard = initialize.shards(static_cast<int>(initialize.owner(partition)));
     owned_[shard.process().incarnation()].push_back(static_cast<uint32_t>(partition));
   }
+
   if (initialize.table().tensors_size() > 0) {
     context_->actions.push_back(ReadInitialTensor{initialize_.init_id(), 0});
   }
@@ -81,10 +83,12 @@ void InitPusher::PushPartition(ShardLink& link, uint32_t partition, bool last) {
     block_header.set_block(blocks[i]);
     block_header.set_payload_bytes(bytes);
     payload.Append(tensors_[block.tensor()].Subcord(block.offset() * element, bytes));
+
     const bool end = i + 1 == blocks.size();
     if (!end && payload.size() + context_->index->bytes(blocks[i + 1]) <= kMaxFramePayloadBytes) {
       continue;
     }
+
     push.set_last(end && last);
     link.Send(std::move(header), std::move(payload), &context_->actions);
     header = v1::Header();

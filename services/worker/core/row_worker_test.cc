@@ -43,7 +43,7 @@ class RowWorkerTest : public testing::Test {
     world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
     world_->ConnectAll();
   }
-  // ... and holds version 5, of whose table it has row 3, and computes.
+  // ... and has pulled version 5, with row 3 of the table, and computes.
   void BeginStep(bool bit_exact = false) {
     Begin(bit_exact);
     AnswerRows({3});
@@ -123,7 +123,7 @@ class RowWorkerTest : public testing::Test {
   std::unique_ptr<WorkerHarness> world_;
 };
 
-TEST_F(RowWorkerTest, TheFirstPullWaitsForTheRowsOfItsSamples) {
+TEST_F(RowWorkerTest, FirstPullWaitsForTheRowsOfItsSamples) {
   Begin();
   EXPECT_THAT(TakePulls(kShardA), IsEmpty());
   // Global batches of 8: step 5 begins at position 40.
@@ -136,7 +136,7 @@ TEST_F(RowWorkerTest, TheFirstPullWaitsForTheRowsOfItsSamples) {
   EXPECT_THAT(TakePulls(kShardB), SizeIs(1));
 }
 
-TEST_F(RowWorkerTest, TheNextVersionIsPulledByTheRowsOfTheNextSamples) {
+TEST_F(RowWorkerTest, PullsNextVersionByTheRowsOfTheNextSamples) {
   BeginStep();
   EXPECT_THAT(world_->Positions(), ElementsAre(std::make_pair(40, 44)));
   EXPECT_THAT(Requested(), ElementsAre(std::make_pair(48, 52)));
@@ -157,7 +157,7 @@ TEST_F(RowWorkerTest, TheNextVersionIsPulledByTheRowsOfTheNextSamples) {
   EXPECT_THAT(world_->Positions(), ElementsAre(std::make_pair(48, 52)));
 }
 
-TEST_F(RowWorkerTest, AGradientOfRowsIsSentAsRows) {
+TEST_F(RowWorkerTest, SendsGradientOfRowsAsRows) {
   BeginStep();
   Finish({3, 8});
   const auto pushes = world_->TakeSent(kShardA);
@@ -195,7 +195,7 @@ TEST_F(RowWorkerTest, PullsAndPushesWholeTablesIfTheShardDoesNotAcceptRows) {
   EXPECT_EQ(pushes[0].blocks(0).payload_bytes(), kRows * kWidth * sizeof(double));
 }
 
-TEST_F(RowWorkerTest, AJobOfWholeTablesRequestsNoRows) {
+TEST_F(RowWorkerTest, JobOfWholeTablesRequestsNoRows) {
   Make();
   world_->job_.mutable_model()->set_embeddings(v1::ModelSpec::DENSE);
   Start();
@@ -205,7 +205,7 @@ TEST_F(RowWorkerTest, AJobOfWholeTablesRequestsNoRows) {
   EXPECT_THAT(pulls[0].header.pull().rows(), IsEmpty());
 }
 
-TEST_F(RowWorkerTest, ALargerAssignmentPullsItsRowsAgain) {
+TEST_F(RowWorkerTest, LargerAssignmentPullsItsRowsAgain) {
   BeginStep();
   Finish({3});
   Forget();
@@ -225,7 +225,7 @@ TEST_F(RowWorkerTest, ALargerAssignmentPullsItsRowsAgain) {
   EXPECT_THAT(world_->Positions(), ElementsAre(std::make_pair(40, 48)));
 }
 
-TEST_F(RowWorkerTest, ASmallerAssignmentContinuesWithTheHeldRows) {
+TEST_F(RowWorkerTest, SmallerAssignmentContinuesWithTheHeldRows) {
   BeginStep(/*bit_exact=*/true);
   world_->row_requests_.clear();
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 2}}}, {kOther, {{2, 8}}}}, 1));
@@ -235,7 +235,7 @@ TEST_F(RowWorkerTest, ASmallerAssignmentContinuesWithTheHeldRows) {
   EXPECT_THAT(Requested(), ElementsAre(std::make_pair(48, 50)));
 }
 
-TEST_F(RowWorkerTest, RequestsTheRowsAgainOnANewStream) {
+TEST_F(RowWorkerTest, RequestsRowsAgainOnNewStream) {
   BeginStep();
   Finish({3});
   AnswerRows({9});
@@ -246,7 +246,7 @@ TEST_F(RowWorkerTest, RequestsTheRowsAgainOnANewStream) {
   EXPECT_EQ(RowsOf(pulls[0]), (RowSelections{{0, {9}}}));
 }
 
-TEST_F(RowWorkerTest, RowsThatWereNotRequestedBreakTheStream) {
+TEST_F(RowWorkerTest, UnrequestedRowsBreakTheStream) {
   Begin();
   AnswerRows({3});
   ReceiveRows(5, {4});
@@ -255,7 +255,7 @@ TEST_F(RowWorkerTest, RowsThatWereNotRequestedBreakTheStream) {
   EXPECT_THAT(world_->stored_, IsEmpty());
 }
 
-TEST_F(RowWorkerTest, RowsInAJobOfWholeTablesBreakTheStream) {
+TEST_F(RowWorkerTest, RowsInJobOfWholeTablesBreakTheStream) {
   Make();
   world_->job_.mutable_model()->set_embeddings(v1::ModelSpec::DENSE);
   Start();
@@ -264,7 +264,7 @@ TEST_F(RowWorkerTest, RowsInAJobOfWholeTablesBreakTheStream) {
   EXPECT_EQ(world_->disconnects_[0], "rows of tensor 0, which were not requested");
 }
 
-TEST_F(RowWorkerTest, AVersionIsEvaluatedWhole) {
+TEST_F(RowWorkerTest, EvaluatesWholeVersions) {
   BeginStep();
   v1::CoordinatorMessage message;
   message.mutable_evaluate()->set_snapshot_id(3);
@@ -278,7 +278,7 @@ TEST_F(RowWorkerTest, AVersionIsEvaluatedWhole) {
   EXPECT_THAT(pulls[0].header.pull().rows(), IsEmpty());
 }
 
-TEST_F(RowWorkerTest, ASampleThatNamesAMissingRowFailsTheJob) {
+TEST_F(RowWorkerTest, SampleThatNamesMissingRowFailsTheJob) {
   Begin();
   const RowsId id = world_->row_requests_[0].id;
   world_->Do(world_->core_.OnRows(id, RowSelections{{0, {kRows}}}, world_->now_));
@@ -298,12 +298,12 @@ TEST_F(RowWorkerTest, SubtreesOfRowsAreSums) {
   EXPECT_EQ(table[4 * kWidth], 0);
 }
 
-TEST_F(RowWorkerTest, AnAsynchronousWorkerPullsTheRowsOfItsLease) {
+TEST_F(RowWorkerTest, AsynchronousWorkerPullsTheRowsOfItsLease) {
   Make(v1::ASYNCHRONOUS);
   world_->Start();
   world_->Install(world_->MakeView(1, 0, {{kSelf, {}}}, 0));
   world_->ConnectAll();
-  EXPECT_THAT(TakePulls(kShardA), IsEmpty()) << "it is unknown what will be computed";
+  EXPECT_THAT(TakePulls(kShardA), IsEmpty()) << "the samples of the next update are unknown";
   v1::Header lease;
   lease.mutable_lease()->mutable_samples()->set_end(16);
   world_->Receive(kShardA, lease);

@@ -82,28 +82,28 @@ TEST_F(StepGradientsTest, ContiguousMicrobatchesAreOnePartialSum) {
   EXPECT_THAT(gradients.partial_sums(), ElementsAre(Range(0, 3), Range(5, 6)));
 }
 
-TEST_F(StepGradientsTest, APartialSumIsCompleteWhenEveryTensorIsResolved) {
+TEST_F(StepGradientsTest, PartialSumIsCompleteWhenEveryTensorIsResolved) {
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 2)}));
   EXPECT_TRUE(gradients.IsComplete());
   EXPECT_EQ(ValueOf(gradients.Get(Range(0, 2), 0).gradient->values), 3);
 }
 
-TEST_F(StepGradientsTest, ANewAssignmentThatContainsTheOldOneKeepsItAndComputesTheRest) {
+TEST_F(StepGradientsTest, LargerAssignmentKeepsPartialSumsAndComputesTheRest) {
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   Compute(gradients, gradients.Assign({Range(2, 4)}));
   EXPECT_THAT(gradients.Assign({Range(0, 6)}), ElementsAre(Range(0, 2), Range(4, 6)));
   EXPECT_THAT(gradients.partial_sums(), ElementsAre(Range(0, 2), Range(2, 4), Range(4, 6)));
 }
 
-TEST_F(StepGradientsTest, APartialSumPartlyOutsideTheNewAssignmentIsComputedAgain) {
+TEST_F(StepGradientsTest, RecomputesPartialSumPartlyOutsideNewAssignment) {
   StepGradients gradients(&table_, /*tree=*/false, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 4)}));
   EXPECT_THAT(gradients.Assign({Range(0, 3)}), ElementsAre(Range(0, 3)));
   EXPECT_FALSE(gradients.Get(Range(0, 3), 0).resolved);
 }
 
-TEST_F(StepGradientsTest, ACountedTensorNeedsNoGradient) {
+TEST_F(StepGradientsTest, CounterNeedsNoGradient) {
   v1::TensorTable table = OneTensor();
   table.mutable_tensors(0)->set_kind(v1::COUNTER);
   StepGradients gradients(&table, /*tree=*/false, &rules_);
@@ -111,7 +111,7 @@ TEST_F(StepGradientsTest, ACountedTensorNeedsNoGradient) {
   EXPECT_TRUE(gradients.IsComplete());
 }
 
-TEST_F(StepGradientsTest, WithATreeEveryMicrobatchIsComputedByItselfAndSummedUpwards) {
+TEST_F(StepGradientsTest, WithTreeComputesMicrobatchesSeparatelyAndSumsUpwards) {
   StepGradients gradients(&table_, /*tree=*/true, &rules_);
   const auto leaves = gradients.Assign({Range(0, 3)});
   EXPECT_THAT(leaves, ElementsAre(Range(0, 1), Range(1, 2), Range(2, 3)));
@@ -121,7 +121,7 @@ TEST_F(StepGradientsTest, WithATreeEveryMicrobatchIsComputedByItselfAndSummedUpw
   EXPECT_EQ(ValueOf(gradients.Get(Range(2, 3), 0).gradient->values), 4);
 }
 
-TEST_F(StepGradientsTest, TheTreesSumsDoNotDependOnTheWorkerThatSums) {
+TEST_F(StepGradientsTest, SumsOfTreeDoNotDependOnTheWorkerThatSums) {
   // In float32 these four have different sums in different orders.
   const std::vector<float> values = {1e8f, 3.7f, -1e8f, 2.9f};
   const auto number = [](float value) {
@@ -137,7 +137,7 @@ TEST_F(StepGradientsTest, TheTreesSumsDoNotDependOnTheWorkerThatSums) {
   EXPECT_EQ(whole.Get(Range(0, 4), 0).gradient->values, number(expected));
 }
 
-TEST_F(StepGradientsTest, ATensorWithoutGradientInOneHalfIsTheOtherHalf) {
+TEST_F(StepGradientsTest, SumWithoutGradientInOneHalfIsTheOtherHalf) {
   StepGradients gradients(&table_, /*tree=*/true, &rules_);
   gradients.Assign({Range(0, 2)});
   ASSERT_TRUE(gradients.Resolve(Range(0, 1), 0, std::nullopt).ok());
@@ -145,7 +145,7 @@ TEST_F(StepGradientsTest, ATensorWithoutGradientInOneHalfIsTheOtherHalf) {
   EXPECT_EQ(ValueOf(gradients.Get(Range(0, 2), 0).gradient->values), 2);
 }
 
-TEST_F(StepGradientsTest, HeldSubtreesBecomePartsOfALargerOne) {
+TEST_F(StepGradientsTest, HeldSubtreesBecomePartsOfLargerOne) {
   StepGradients gradients(&table_, /*tree=*/true, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 2)}));
   const auto rest = gradients.Assign({Range(0, 4)});
@@ -154,7 +154,7 @@ TEST_F(StepGradientsTest, HeldSubtreesBecomePartsOfALargerOne) {
   EXPECT_EQ(ValueOf(gradients.Get(Range(0, 4), 0).gradient->values), 15);
 }
 
-TEST_F(StepGradientsTest, ASubtreePartlyOutsideTheNewAssignmentIsNeverSent) {
+TEST_F(StepGradientsTest, NeverSendsSubtreePartlyOutsideNewAssignment) {
   StepGradients gradients(&table_, /*tree=*/true, &rules_);
   Compute(gradients, gradients.Assign({Range(0, 4)}));
   EXPECT_THAT(gradients.Assign({Range(1, 4)}), ElementsAre(Range(1, 2), Range(2, 3), Range(3, 4)));
@@ -164,7 +164,7 @@ TEST_F(StepGradientsTest, ASubtreePartlyOutsideTheNewAssignmentIsNeverSent) {
 // The rule of the model (protocol/tree.cpp): over all pairs and triples of assignments, partial
 // sums are exactly the maximal subtrees of the newest one, each holds its own microbatches once,
 // and nothing is computed that was held whole inside it.
-TEST_F(StepGradientsTest, OverAllSuccessiveAssignmentsEveryPartialSumHasItsMicrobatchesOnce) {
+TEST_F(StepGradientsTest, EveryPartialSumHasItsMicrobatchesOnceAfterAnyAssignments) {
   constexpr uint64_t kMicrobatches = 8;
   std::vector<MicrobatchRange> assignments;
   for (uint64_t begin = 0; begin < kMicrobatches; ++begin) {

@@ -17,9 +17,8 @@ void StepTimes::OnData(absl::Time now, absl::Time sent) {
 
 void StepTimes::AddTo(v1::WorkerProgress* progress) const {
   if (computed_ == absl::InfiniteFuture()) return;
-  // The next mark, but not before the previous one. A mark that is missing takes no time; a
-  // contribution that was never given completely counts as in flight until the version was whole
-  // without it.
+  // The next mark, but not before the previous mark. A missing mark takes no time. A contribution
+  // that was never given completely counts as in flight until the version was whole without it.
   const auto mark = [](absl::Time at, absl::Time before) {
     return at == absl::InfiniteFuture() ? before : std::max(at, before);
   };

@@ -30,7 +30,7 @@ TEST(StepTimesTest, PushLastsUntilTheLastByteIsSent) {
   ExpectParts(times, 2, 4, 4);
 }
 
-TEST(StepTimesTest, WithoutAReportPushLastsUntilNothingWaitsForCredit) {
+TEST(StepTimesTest, WithoutReportPushLastsUntilNothingWaitsForCredit) {
   StepTimes times;
   times.OnComputed(At(10));
   times.OnGiven(At(13));
@@ -59,7 +59,7 @@ TEST(StepTimesTest, DataThatArrivesDuringThePushTakesNoTime) {
   ExpectParts(times, 3, 0, 3);
 }
 
-TEST(StepTimesTest, AVersionThatIsWholeWithoutTheContributionEndsItsPush) {
+TEST(StepTimesTest, VersionCompletedWithoutTheContributionEndsItsPush) {
   StepTimes times;
   times.OnComputed(At(10));
   times.OnData(At(11), At(3));
@@ -67,7 +67,7 @@ TEST(StepTimesTest, AVersionThatIsWholeWithoutTheContributionEndsItsPush) {
   ExpectParts(times, 2, 0, 0);
 }
 
-TEST(StepTimesTest, AVersionThatIsWholeBeforeTheGradientTakesNoTime) {
+TEST(StepTimesTest, VersionCompletedBeforeTheGradientTakesNoTime) {
   StepTimes times;
   times.OnData(At(8), At(7));
   times.OnWhole(At(9));
@@ -75,7 +75,7 @@ TEST(StepTimesTest, AVersionThatIsWholeBeforeTheGradientTakesNoTime) {
   ExpectParts(times, 0, 0, 0);
 }
 
-TEST(StepTimesTest, WithoutAGradientNothingIsCounted) {
+TEST(StepTimesTest, WithoutGradientCountsNothing) {
   StepTimes times;
   times.OnData(At(8), At(7));
   times.OnWhole(At(9));

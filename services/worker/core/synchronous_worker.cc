@@ -22,17 +22,20 @@ void SynchronousWorker::OnView(const v1::View& old) {
   SettleResiduals(old);
   KeepOrDropVersions(old);
   reduction_.OnView();
+
   if (!context_->member) {
     DropGradients();
     push_.Stop();
     return;
   }
+
   if (has_current_) {
     Assign();
   } else {
     DropGradients();
     push_.Stop();
   }
+
   rows_sent_.clear();
   if (!has_current_) PullFromAll();
   owed_since_ = has_current_ ? absl::InfiniteFuture() : context_->now;
@@ -244,10 +247,11 @@ void SynchronousWorker::Assign() {
   if (Finished()) return;
   if (!gradients_) gradients_.emplace(&context_->table, tree_, context_->rules);
   assigned_ = true;
+
   const std::vector<MicrobatchRange> ranges = gradients_->Assign(context_->assignment);
   for (auto it = computing_.begin(); it != computing_.end();) {
-    // A range that is to be computed again was forgotten, with what this computation reported of
-    // it: the computation's outcome is irrelevant to what is held.
+    // A range that must be computed again was dropped, together with this computation's results, so
+    // the computation's outcome does not affect what is held.
     const bool again = std::find(ranges.begin(), ranges.end(), it->second) != ranges.end();
     if (gradients_->Wants(it->second) && !again) {
       ++it;
@@ -256,9 +260,11 @@ void SynchronousWorker::Assign() {
       it = computing_.erase(it);
     }
   }
+
   for (const MicrobatchRange& range : ranges) Issue(range);
   times_.Begin();
   if (computing_.empty()) times_.OnComputed(context_->now);
+
   reduction_.Start(&*gradients_, step_);
   push_.Start(&*gradients_, CommonOfStep(), reduction_.active() ? &reduction_ : nullptr);
 }
@@ -272,6 +278,7 @@ void SynchronousWorker::Issue(const MicrobatchRange& range) {
     }
     return;
   }
+
   CountIfRecomputed(range, positions.size());
   Compute compute;
   compute.id = context_->NewCompute();
@@ -352,6 +359,7 @@ void SynchronousWorker::ReportStep() {
   v1::WorkerProgress& progress = context_->progress;
   v1::WorkerProgress::Step& step = *progress.add_steps();
   step.set_step(step_);
+
   double data = 0;
   double compute = 0;
   for (const auto& [begin, result] : results_) {
@@ -361,6 +369,7 @@ void SynchronousWorker::ReportStep() {
     data += absl::ToDoubleSeconds(result.data_time);
     compute += absl::ToDoubleSeconds(result.compute_time);
   }
+
   context_->samples_sent += step.samples();
   progress.set_data_seconds(progress.data_seconds() + data);
   progress.set_compute_seconds(progress.compute_seconds() + compute);

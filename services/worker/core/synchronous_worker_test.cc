@@ -52,7 +52,7 @@ TEST_F(SynchronousTest, PullsTheFirstVersionOfItsFirstView) {
   EXPECT_THAT(world_->TakeSent(kShardB), SizeIs(1));
 }
 
-TEST_F(SynchronousTest, ComputesItsMicrobatchesOnceTheVersionIsWhole) {
+TEST_F(SynchronousTest, ComputesMicrobatchesOnceTheVersionIsComplete) {
   Begin();
   world_->ReceiveData(kShardA, 5, 0, 1);
   EXPECT_THAT(world_->computes_, IsEmpty());
@@ -62,7 +62,7 @@ TEST_F(SynchronousTest, ComputesItsMicrobatchesOnceTheVersionIsWhole) {
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(40, 44)));
 }
 
-TEST_F(SynchronousTest, AGradientIsSentBeforeTheRestOfTheBackwardPass) {
+TEST_F(SynchronousTest, SendsGradientBeforeTheRestOfTheBackwardPass) {
   BeginStep();
   const ComputeId id = world_->computes_.begin()->first;
   const uint32_t first = world_->tensor_of_[1];
@@ -80,7 +80,7 @@ TEST_F(SynchronousTest, AGradientIsSentBeforeTheRestOfTheBackwardPass) {
   EXPECT_THAT(world_->TakePushes(kShardA), IsEmpty());
 }
 
-TEST_F(SynchronousTest, ATensorWithoutGradientIsNotSentButItsPartitionIsNamed) {
+TEST_F(SynchronousTest, DoesNotSendTensorWithoutGradientButNamesItsPartition) {
   BeginStep();
   const ComputeId id = world_->computes_.begin()->first;
   world_->Do(world_->core_.OnNoGradient(id, world_->tensor_of_[0], world_->now_));
@@ -90,7 +90,7 @@ TEST_F(SynchronousTest, ATensorWithoutGradientIsNotSentButItsPartitionIsNamed) {
   EXPECT_THAT(pushes[0].complete(), ElementsAre(0));
 }
 
-TEST_F(SynchronousTest, AMemberWithoutMicrobatchesNamesItsPartitionsAtOnce) {
+TEST_F(SynchronousTest, MemberWithoutMicrobatchesNamesItsPartitionsImmediately) {
   world_ = std::make_unique<WorkerHarness>();
   world_->Start();
   world_->Install(world_->MakeView(1, 0, {{kSelf, {}}, {kOther, {{0, 8}}}}, 0));
@@ -103,7 +103,7 @@ TEST_F(SynchronousTest, AMemberWithoutMicrobatchesNamesItsPartitionsAtOnce) {
   EXPECT_EQ(pushes[0].samples(), 0u);
 }
 
-TEST_F(SynchronousTest, TheNextVersionStartsTheNextStep) {
+TEST_F(SynchronousTest, NextVersionStartsTheNextStep) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveVersion(6);
@@ -111,9 +111,9 @@ TEST_F(SynchronousTest, TheNextVersionStartsTheNextStep) {
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(48, 52)));
 }
 
-TEST_F(SynchronousTest, AnEarlyPartitionOfTheNextVersionWaitsForTheComputation) {
+TEST_F(SynchronousTest, EarlyPartitionOfNextVersionWaitsForTheComputation) {
   BeginStep();
-  world_->ReceiveVersion(6);  // from the other member's work; ours is no longer needed
+  world_->ReceiveVersion(6);  // closed by the other member; this worker's result is not needed
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->computes_.clear();
   ComputeResult result;
@@ -121,7 +121,7 @@ TEST_F(SynchronousTest, AnEarlyPartitionOfTheNextVersionWaitsForTheComputation) 
   EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
 }
 
-TEST_F(SynchronousTest, ReopensABrokenStreamAndSendsEverythingOfItsPartitionsAgain) {
+TEST_F(SynchronousTest, ReopensBrokenStreamAndResendsItsPartitions) {
   BeginStep();
   world_->FinishAllComputes();
   world_->TakeSent(kShardA);
@@ -136,7 +136,7 @@ TEST_F(SynchronousTest, ReopensABrokenStreamAndSendsEverythingOfItsPartitionsAga
   EXPECT_EQ(world_->Count(kShardB, IsPush), 0);
 }
 
-TEST_F(SynchronousTest, APartitionWithItsNextVersionIsNotSentAgain) {
+TEST_F(SynchronousTest, DoesNotResendPartitionWithNextVersion) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveData(kShardA, 6, 0, 6);
@@ -145,7 +145,7 @@ TEST_F(SynchronousTest, APartitionWithItsNextVersionIsNotSentAgain) {
   EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
 }
 
-TEST_F(SynchronousTest, RepeatedDataIsStoredOnce) {
+TEST_F(SynchronousTest, StoresRepeatedDataOnce) {
   BeginStep();
   world_->FinishAllComputes();
   const size_t before = world_->stored_.size();
@@ -172,7 +172,7 @@ TEST_F(SynchronousTest, PayloadWaitsForCredit) {
   EXPECT_EQ(world_->Count(kShardA, IsPush), 2);
 }
 
-TEST_F(SynchronousTest, AFrameLargerThanTheWindowIsSentAlone) {
+TEST_F(SynchronousTest, SendsFrameLargerThanTheWindowAlone) {
   world_ = std::make_unique<WorkerHarness>();
   world_->Start();
   world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0, {kShardA}));
@@ -185,7 +185,7 @@ TEST_F(SynchronousTest, AFrameLargerThanTheWindowIsSentAlone) {
 
 // ---- view changes
 
-TEST_F(SynchronousTest, ANewViewAtTheSameStepKeepsTheVersionAndSendsTheGradientAgain) {
+TEST_F(SynchronousTest, NewViewAtSameStepKeepsVersionAndResendsGradient) {
   BeginStep();
   world_->FinishAllComputes(3);
   world_->TakeSent(kShardA);
@@ -204,14 +204,14 @@ TEST_F(SynchronousTest, ANewViewAtTheSameStepKeepsTheVersionAndSendsTheGradientA
   EXPECT_EQ(frames[0].header.view().number(), 2u);
 }
 
-TEST_F(SynchronousTest, AComputationInProgressIsUsedIfTheNewAssignmentContainsIt) {
+TEST_F(SynchronousTest, UsesComputationInProgressIfNewAssignmentContainsIt) {
   BeginStep();
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
   EXPECT_THAT(world_->cancelled_, IsEmpty());
   EXPECT_THAT(world_->Positions(), UnorderedElementsAre(Pair(40, 44), Pair(44, 48)));
 }
 
-TEST_F(SynchronousTest, AComputationPartlyOutsideTheAssignmentIsCancelledAndCountedAsWaste) {
+TEST_F(SynchronousTest, CancelsComputationPartlyOutsideAssignmentAndCountsItAsWaste) {
   BeginStep();
   const ComputeId old = world_->computes_.begin()->first;
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 2}}}, {kOther, {{2, 8}}}}, 1));
@@ -222,20 +222,20 @@ TEST_F(SynchronousTest, AComputationPartlyOutsideTheAssignmentIsCancelledAndCoun
   EXPECT_EQ(world_->Count(kShardA, IsPush), 0);
 }
 
-TEST_F(SynchronousTest, PartsOfTheNextVersionFromAnOlderViewAreDropped) {
+TEST_F(SynchronousTest, DropsPartsOfNextVersionFromOlderView) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveData(kShardA, 6, 0, 6);
   world_->TakeSent(kShardA);
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
-  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // it rolled back: it needs the gradient again
+  EXPECT_EQ(world_->Count(kShardA, IsPush), 1);  // the shard rolled back and needs it again
   world_->ReceiveData(kShardB, 6, 1, 6);
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->ReceiveData(kShardA, 6, 0, 6);
   EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
 }
 
-TEST_F(SynchronousTest, PartsOfTheViewsFirstVersionAreKept) {
+TEST_F(SynchronousTest, KeepsPartsOfTheViewsFirstVersion) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveData(kShardA, 6, 0, 6);
@@ -249,7 +249,7 @@ TEST_F(SynchronousTest, PartsOfTheViewsFirstVersionAreKept) {
   EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
 }
 
-TEST_F(SynchronousTest, AVersionAboveTheViewsFirstIsDroppedAndPulledAgain) {
+TEST_F(SynchronousTest, DropsVersionAboveTheViewsFirstAndPullsAgain) {
   BeginStep();
   world_->FinishAllComputes();
   world_->ReceiveVersion(6);
@@ -261,7 +261,7 @@ TEST_F(SynchronousTest, AVersionAboveTheViewsFirstIsDroppedAndPulledAgain) {
   EXPECT_EQ(world_->sent_[kShardA][0].header.pull().version(), 5u);
 }
 
-TEST_F(SynchronousTest, AWorkerThatSkippedAViewDropsEverything) {
+TEST_F(SynchronousTest, WorkerThatSkippedViewDropsEverything) {
   BeginStep();
   world_->FinishAllComputes();
   world_->TakeSent(kShardA);
@@ -270,7 +270,7 @@ TEST_F(SynchronousTest, AWorkerThatSkippedAViewDropsEverything) {
   EXPECT_EQ(world_->Count(kShardA, IsPull), 1);
 }
 
-TEST_F(SynchronousTest, ANewAttemptDropsEverything) {
+TEST_F(SynchronousTest, NewAttemptDropsEverything) {
   BeginStep();
   world_->FinishAllComputes();
   v1::View view = world_->MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0);
@@ -281,7 +281,7 @@ TEST_F(SynchronousTest, ANewAttemptDropsEverything) {
   EXPECT_EQ(world_->Count(kShardA, IsPull), 1);
 }
 
-TEST_F(SynchronousTest, DataOfAnOlderViewIsIgnored) {
+TEST_F(SynchronousTest, IgnoresDataOfOlderView) {
   BeginStep();
   world_->FinishAllComputes();
   const v1::View old = world_->view_;
@@ -291,7 +291,7 @@ TEST_F(SynchronousTest, DataOfAnOlderViewIsIgnored) {
   EXPECT_EQ(world_->stored_.size(), before);
 }
 
-TEST_F(SynchronousTest, ARefusalDeliversTheNewestView) {
+TEST_F(SynchronousTest, RefusalDeliversTheNewestView) {
   BeginStep();
   world_->FinishAllComputes();
   world_->TakeSent(kShardB);
@@ -305,7 +305,7 @@ TEST_F(SynchronousTest, ARefusalDeliversTheNewestView) {
   EXPECT_EQ(frames[0].header.view().number(), 2u);
 }
 
-TEST_F(SynchronousTest, AnOlderViewChangesNothing) {
+TEST_F(SynchronousTest, OlderViewChangesNothing) {
   BeginStep();
   const v1::View old = world_->view_;
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 1));
@@ -313,14 +313,14 @@ TEST_F(SynchronousTest, AnOlderViewChangesNothing) {
   EXPECT_EQ(world_->core_.view().id().number(), 2u);
 }
 
-TEST_F(SynchronousTest, AViewWithoutTheWorkerEndsThisInstance) {
+TEST_F(SynchronousTest, ViewWithoutTheWorkerEndsThisInstance) {
   BeginStep();
   world_->Install(world_->MakeView(2, 5, {{kOther, {{0, 8}}}}, 1));
   ASSERT_THAT(world_->exits_, SizeIs(1));
   EXPECT_EQ(world_->exits_[0].reason, ExitReason::kExpelled);
 }
 
-TEST_F(SynchronousTest, ConnectsToTheReplacementOfAShard) {
+TEST_F(SynchronousTest, ConnectsToReplacementOfShard) {
   BeginStep();
   world_->FinishAllComputes();
   v1::View view =
@@ -351,7 +351,7 @@ TEST_F(SynchronousTest, BitExactSendsTheRootsOfItsMaximalSubtrees) {
   EXPECT_THAT(frames[1].header.push().complete(), ElementsAre(0));
 }
 
-TEST_F(SynchronousTest, BitExactSendsOneRootForAMergedAssignment) {
+TEST_F(SynchronousTest, BitExactSendsOneRootForMergedAssignment) {
   BeginStep(/*bit_exact=*/true);
   world_->FinishAllComputes(1);
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 8}}}}, 1));
@@ -364,8 +364,8 @@ TEST_F(SynchronousTest, BitExactSendsOneRootForAMergedAssignment) {
   EXPECT_EQ(std::abs(ValueOf(frames[0].payload)), 8);
 }
 
-// Its gradients are in a sum of the older assignment, which the new assignment cannot use.
-TEST_F(SynchronousTest, TheLateResultOfARecomputedMicrobatchIsIgnored) {
+// The microbatch's gradients are in a sum of the older assignment that the new one cannot use.
+TEST_F(SynchronousTest, IgnoresLateResultOfRecomputedMicrobatch) {
   BeginStep(/*bit_exact=*/true);
   std::vector<ComputeId> ids;
   for (const auto& [id, compute] : world_->computes_) ids.push_back(id);
@@ -388,7 +388,7 @@ TEST_F(SynchronousTest, TheLateResultOfARecomputedMicrobatchIsIgnored) {
   EXPECT_THAT(microbatches, ElementsAre(3, 4));
 }
 
-TEST_F(SynchronousTest, GradientsAreSentInTheJobsCodec) {
+TEST_F(SynchronousTest, SendsGradientsInTheJobsCodec) {
   world_ = std::make_unique<WorkerHarness>();
   world_->job_.mutable_training()->set_push_codec(v1::CODEC_FLOAT16);
   world_->Start();
@@ -407,7 +407,7 @@ TEST_F(SynchronousTest, GradientsAreSentInTheJobsCodec) {
 
 // ---- error feedback
 
-// What was pushed to shard A, of the float16 values in its frames.
+// The float16 values in the frames pushed to shard A.
 std::vector<float> HalvesOf(const std::vector<SendFrame>& frames) {
   std::vector<float> values;
   for (const SendFrame& frame : frames) {
@@ -440,13 +440,13 @@ class ErrorFeedbackTest : public SynchronousTest {
   }
 };
 
-TEST_F(ErrorFeedbackTest, TheResidualIsPushedWithTheNextStep) {
+TEST_F(ErrorFeedbackTest, PushesResidualWithTheNextStep) {
   PushStep5();
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
 }
 
-TEST_F(ErrorFeedbackTest, SendsTheSameBytesAgainAfterABrokenStream) {
+TEST_F(ErrorFeedbackTest, SendsTheSameBytesAgainAfterBrokenStream) {
   PushStep5();
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
@@ -455,7 +455,7 @@ TEST_F(ErrorFeedbackTest, SendsTheSameBytesAgainAfterABrokenStream) {
   EXPECT_THAT(HalvesOf(world_->TakeSent(kShardA)), ElementsAre(2050));
 }
 
-TEST_F(ErrorFeedbackTest, AStepRestartedByAViewChangeAddsTheResidualOnce) {
+TEST_F(ErrorFeedbackTest, StepRestartedByViewChangeAddsResidualOnce) {
   PushStep5();
   world_->ReceiveVersion(6);
   EXPECT_THAT(Pushed(2049), ElementsAre(2050));
@@ -463,10 +463,10 @@ TEST_F(ErrorFeedbackTest, AStepRestartedByAViewChangeAddsTheResidualOnce) {
   world_->Install(world_->MakeView(2, 6, {{kSelf, {{0, 4}}}}, 1));
   EXPECT_THAT(HalvesOf(world_->TakeSent(kShardA)), ElementsAre(2050));
   world_->ReceiveVersion(7);
-  EXPECT_THAT(Pushed(2048), ElementsAre(2048)) << "nothing is left";
+  EXPECT_THAT(Pushed(2048), ElementsAre(2048)) << "no residual is left";
 }
 
-TEST_F(ErrorFeedbackTest, AStepThatWasClosedBeforeTheNewViewKeepsItsResidual) {
+TEST_F(ErrorFeedbackTest, StepClosedBeforeNewViewKeepsItsResidual) {
   PushStep5();
   // All shards closed step 5, and this worker does not know it yet.
   world_->Install(world_->MakeView(2, 6, {{kSelf, {{0, 8}}}}, 1));
@@ -485,7 +485,7 @@ TEST_F(ErrorFeedbackTest, AnotherAttemptBeginsWithoutResiduals) {
   EXPECT_THAT(Pushed(2049), ElementsAre(2048));
 }
 
-TEST_F(ErrorFeedbackTest, BytesPushedAreReported) {
+TEST_F(ErrorFeedbackTest, ReportsPushedBytes) {
   PushStep5();
   world_->ReceiveVersion(6);  // a worker reports when it has finished a step
   world_->Advance(absl::Seconds(2));
@@ -500,7 +500,7 @@ TEST_F(ErrorFeedbackTest, BytesPushedAreReported) {
 
 // ---- times
 
-TEST_F(SynchronousTest, AStepsTimeIsSplitIntoPushWaitAndPull) {
+TEST_F(SynchronousTest, SplitsTimeOfStepIntoPushWaitAndPull) {
   Begin();
   world_->ReceiveVersion(5);
   world_->Advance(absl::Seconds(10));  // computes
@@ -514,7 +514,7 @@ TEST_F(SynchronousTest, AStepsTimeIsSplitIntoPushWaitAndPull) {
   EXPECT_THAT(world_->TimesReported(), ElementsAre(2, 3, 4));
 }
 
-TEST_F(SynchronousTest, AViewChangeRestartsTheTimes) {
+TEST_F(SynchronousTest, ViewChangeRestartsTheTimes) {
   Begin();
   world_->ReceiveVersion(5);
   world_->FinishAllComputes();
@@ -530,7 +530,7 @@ TEST_F(SynchronousTest, AViewChangeRestartsTheTimes) {
 
 // ---- bad frames
 
-TEST_F(SynchronousTest, DataThatBreaksTheContractBreaksTheStreamAndNothingElse) {
+TEST_F(SynchronousTest, InvalidDataBreaksTheStreamAndNothingElse) {
   Begin();
   v1::Header header;
   v1::Data& data = *header.mutable_data();
@@ -546,7 +546,7 @@ TEST_F(SynchronousTest, DataThatBreaksTheContractBreaksTheStreamAndNothingElse) 
   EXPECT_EQ(world_->connecting_.count(kShardA), 1u);
 }
 
-TEST_F(SynchronousTest, DataOfAPartitionOrBlockThatDoesNotExistBreaksTheStream) {
+TEST_F(SynchronousTest, DataOfUnknownPartitionOrBlockBreaksTheStream) {
   for (const auto& [partition, block] :
        std::vector<std::pair<uint32_t, uint32_t>>{{7, 0}, {0, 99}, {4000000000u, 4000000000u}}) {
     Begin();

@@ -79,11 +79,13 @@ absl::Status VersionReceiver::CheckRows(const v1::Block& block, const absl::Cord
     return absl::InvalidArgumentError(
         absl::StrCat("rows of tensor ", block.tensor(), ", which were not requested"));
   }
+
   const v1::TensorSpec& tensor = table_->tensors(static_cast<int>(block.tensor()));
   const absl::StatusOr<RowParts> parts = SplitRows(payload, tensor.dtype(), block.count());
   if (!parts.ok()) return parts.status();
   const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), block.offset(), block.count()};
   const absl::Span<const uint64_t> rows = RowsIn(cut, wanted->second);
+
   const bool same = rows.size() == parts->parts.size() &&
                     std::equal(rows.begin(), rows.end(), parts->parts.begin(),
                                [&](uint64_t row, const RowPart& part) {

@@ -42,13 +42,13 @@ class WaitingTest : public testing::Test {
   WorkerHarness world_;
 };
 
-TEST_F(WaitingTest, ContinuesAtTheVersionThatItReceivesAndPullsTheRest) {
+TEST_F(WaitingTest, ContinuesAtReceivedVersionAndPullsTheRest) {
   BeginStep();
   world_.FinishAllComputes();
   world_.TakeSent(kShardA);
   world_.TakeSent(kShardB);
   world_.ReceiveData(kShardA, 9, 0, 1);
-  EXPECT_THAT(world_.TakeSent(kShardA), IsEmpty()) << "that partition has arrived";
+  EXPECT_THAT(world_.TakeSent(kShardA), IsEmpty()) << "partition 0 has arrived";
   const std::vector<SendFrame> sent = world_.TakeSent(kShardB);
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].header.pull().version(), 9u);
@@ -58,7 +58,7 @@ TEST_F(WaitingTest, ContinuesAtTheVersionThatItReceivesAndPullsTheRest) {
   EXPECT_THAT(world_.Positions(), ElementsAre(Pair(72, 76)));
 }
 
-TEST_F(WaitingTest, ContinuesAtALaterVersionIfThatVersionIsGoneToo) {
+TEST_F(WaitingTest, ContinuesAtLaterVersionIfThatVersionIsGoneToo) {
   BeginStep();
   world_.FinishAllComputes();
   world_.ReceiveData(kShardA, 9, 0, 1);
@@ -75,7 +75,7 @@ TEST_F(WaitingTest, CancelsAndDoesNotPushItsComputation) {
   BeginStep();
   world_.ReceiveVersion(9);
   EXPECT_THAT(world_.cancelled_, SizeIs(1));
-  EXPECT_THAT(world_.adopted_, ElementsAre(5)) << "the buffer is still computed on";
+  EXPECT_THAT(world_.adopted_, ElementsAre(5)) << "a computation still uses the buffer";
   const ComputeId id = world_.computes_.begin()->first;
   world_.computes_.clear();
   world_.Do(world_.core_.OnGradient(id, 0, Number(1), world_.now_));
@@ -84,7 +84,7 @@ TEST_F(WaitingTest, CancelsAndDoesNotPushItsComputation) {
   EXPECT_THAT(world_.adopted_, ElementsAre(5, 9));
 }
 
-TEST_F(WaitingTest, ALaterVersionMeansNothingIfStragglersAreNotDropped) {
+TEST_F(WaitingTest, IgnoresLaterVersionIfStragglersAreNotDropped) {
   world_.job_.mutable_training()->clear_stragglers();
   BeginStep();
   world_.FinishAllComputes();
@@ -92,7 +92,7 @@ TEST_F(WaitingTest, ALaterVersionMeansNothingIfStragglersAreNotDropped) {
   EXPECT_THAT(world_.adopted_, ElementsAre(5));
 }
 
-TEST_F(WaitingTest, ReportsShardsThatOweAVersionForTooLong) {
+TEST_F(WaitingTest, ReportsShardsWhoseVersionIsOverdue) {
   BeginStep();
   world_.FinishAllComputes();
   world_.Advance(absl::Seconds(34));
@@ -105,7 +105,7 @@ TEST_F(WaitingTest, ReportsShardsThatOweAVersionForTooLong) {
   EXPECT_EQ(Owing()[0].owed_version(), 6u);
 }
 
-TEST_F(WaitingTest, NoShardOwesAVersionWhileTheWorkerComputes) {
+TEST_F(WaitingTest, ReportsNoShardWhileTheWorkerComputes) {
   BeginStep();
   world_.Advance(absl::Seconds(100));
   EXPECT_THAT(Owing(), IsEmpty());

@@ -262,26 +262,29 @@ void WorkerCore::Impl::Adopt(const v1::View& view) {
   if (!context_.index) return;  // the coordinator sends view and layout together
   if (Compare(view.id(), context_.view.id()) <= 0 && context_.rules->CompareViews()) return;
   if (absl::Status status = CheckView(view, context_.layout); !status.ok()) return Fail(status);
+
   const v1::View old = std::exchange(context_.view, view);
   init_pusher_.Stop();
   ReadView();
   UpdateLinks();
-  // The other members continue without this instance: it was expelled, or is leaving. A view
-  // without members is how training ends (at a target, for a suspension): its former members wait
-  // for Finish; one that was in fact expelled is refused when it registers.
+
+  // If other members continue without this instance, it was expelled or is leaving. A view without
+  // members ends training (at a target, for a suspension): its former members wait for Finish, and
+  // the coordinator refuses a former member that was in fact expelled when it registers.
   const bool left_out = was_member_ && !context_.member;
   if (left_out && (view.workers_size() > 0 || leave_reason_)) {
     return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled,
                    absl::StrCat("view ", ShortName(view.id()), " is without this worker"));
   }
+
   was_member_ = was_member_ || context_.member;
   ChooseMode(old);
   mode_->OnView(old);
   evaluations_.OnView(old.id().attempt() == view.id().attempt());
 }
 
-// An attempt may use another mode than the attempt before it. Work in progress belongs to the older
-// mode; the clock continues (R8), for later attempts that use it.
+// An attempt may use a different mode than the previous attempt. Work in progress belongs to the
+// older mode; the clock continues (R8), for later attempts that use it.
 void WorkerCore::Impl::ChooseMode(const v1::View& old) {
   std::unique_ptr<TrainingMode>& wanted =
       context_.view.mode() == v1::SYNCHRONOUS ? synchronous_ : asynchronous_;
@@ -304,6 +307,7 @@ void WorkerCore::Impl::ReadView() {
   const v1::View& view = context_.view;
   context_.member = false;
   context_.assignment.clear();
+
   for (const v1::View::Member& member : view.workers()) {
     if (member.process().incarnation() != context_.incarnation) continue;
     context_.member = true;
@@ -311,6 +315,7 @@ void WorkerCore::Impl::ReadView() {
       context_.assignment.push_back({range.begin(), range.end()});
     }
   }
+
   context_.owned.clear();
   for (int partition = 0; partition < view.owner_size(); ++partition) {
     if (context_.index->IsEmpty(static_cast<uint32_t>(partition))) continue;
@@ -326,8 +331,10 @@ void WorkerCore::Impl::UpdateLinks() {
       wanted[shard.process().incarnation()] = shard.address();
     }
   };
+
   if (init_pusher_.active()) want(init_pusher_.initialize().shards());
   if (context_.MayEvaluate()) want(context_.view.shards());
+
   for (auto it = context_.links.begin(); it != context_.links.end();) {
     it->second.DropQueue();  // frames of an older view
     if (wanted.count(it->first) == 0) {
@@ -337,6 +344,7 @@ void WorkerCore::Impl::UpdateLinks() {
       ++it;
     }
   }
+
   for (const auto& [shard, address] : wanted) {
     context_.links.try_emplace(shard, shard, address, context_.now);
   }

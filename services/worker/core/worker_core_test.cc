@@ -1,4 +1,4 @@
-// A worker apart from training: registering, initialization, evaluation, progress, leaving.
+// A worker's tasks besides training: registration, initialization, evaluation, progress, leaving.
 #include "services/worker/core/worker_core.h"
 
 #include <vector>
@@ -64,7 +64,7 @@ TEST(WorkerCoreTest, HeartbeatsFollowTheJobsInterval) {
   EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kHeartbeat));
 }
 
-TEST(WorkerCoreTest, PushesVersionZeroToTheOwnersWhenAsked) {
+TEST(WorkerCoreTest, PushesVersionZeroToTheOwnersOnRequest) {
   WorkerHarness world;
   world.Start();
   world.Tell(InitializeMessage(world, 1));
@@ -82,7 +82,7 @@ TEST(WorkerCoreTest, PushesVersionZeroToTheOwnersWhenAsked) {
   }
 }
 
-TEST(WorkerCoreTest, AnInitializationIsPushedAgainOnANewStreamUntilItIsAnswered) {
+TEST(WorkerCoreTest, RepeatsInitializationOnNewStreamUntilAnswered) {
   WorkerHarness world;
   world.Start();
   world.Tell(InitializeMessage(world, 1));
@@ -103,7 +103,7 @@ TEST(WorkerCoreTest, AnInitializationIsPushedAgainOnANewStreamUntilItIsAnswered)
   EXPECT_THAT(world.TakeSent(kShardB), IsEmpty());
 }
 
-TEST(WorkerCoreTest, IgnoresAnOlderInitRequestAndRestartsForANewerOne) {
+TEST(WorkerCoreTest, IgnoresOlderInitRequestAndRestartsForNewerOne) {
   WorkerHarness world;
   world.Start();
   world.Tell(InitializeMessage(world, 2));
@@ -114,7 +114,7 @@ TEST(WorkerCoreTest, IgnoresAnOlderInitRequestAndRestartsForANewerOne) {
   EXPECT_EQ(world.reads_[1].init_id.number(), 3u);
 }
 
-TEST(WorkerCoreTest, AnInitialTensorOfTheWrongSizeFailsTheJobAndNamesIt) {
+TEST(WorkerCoreTest, InitialTensorOfWrongSizeFailsTheJobAndIsNamed) {
   WorkerHarness world;
   world.Start();
   world.Tell(InitializeMessage(world, 1));
@@ -160,13 +160,13 @@ class EvaluationTest : public testing::Test {
   WorkerHarness world_;
 };
 
-TEST_F(EvaluationTest, TheCurrentVersionIsEvaluatedInPlaceBeforeTheNextStep) {
+TEST_F(EvaluationTest, EvaluatesCurrentVersionInPlaceBeforeTheNextStep) {
   Ask(1, /*version=*/5, /*snapshot=*/9);
   ASSERT_THAT(world_.evaluations_, SizeIs(1));
   EXPECT_EQ(world_.evaluations_[0].buffer, ComputeEngine::Buffer::kCurrent);
   world_.FinishAllComputes();
   world_.ReceiveVersion(6);
-  EXPECT_THAT(world_.adopted_, ElementsAre(5));  // it is still being read
+  EXPECT_THAT(world_.adopted_, ElementsAre(5));  // the evaluation still reads version 5
   ComputeResult result;
   result.loss_sum = 2.5;
   result.samples = 10;
@@ -183,7 +183,7 @@ TEST_F(EvaluationTest, TheCurrentVersionIsEvaluatedInPlaceBeforeTheNextStep) {
   EXPECT_EQ(answer.name().step(), 5u);
 }
 
-TEST_F(EvaluationTest, AnotherVersionIsPulledByItsSnapshotIntoTheEvaluationBuffer) {
+TEST_F(EvaluationTest, PullsSnapshotOfAnotherVersionIntoTheEvaluationBuffer) {
   Ask(1, /*version=*/4, /*snapshot=*/9);
   EXPECT_THAT(world_.evaluations_, IsEmpty());
   const auto sent = world_.TakeSent(kShardA);
@@ -197,7 +197,7 @@ TEST_F(EvaluationTest, AnotherVersionIsPulledByItsSnapshotIntoTheEvaluationBuffe
 }
 
 // How training ends at a target.
-TEST_F(EvaluationTest, InAViewWithoutMembersAFormerMemberEvaluates) {
+TEST_F(EvaluationTest, FormerMemberEvaluatesInViewWithoutMembers) {
   world_.Install(world_.MakeView(2, 5, {}, 1));
   Ask(1, /*version=*/4, /*snapshot=*/9);
   const auto sent = world_.TakeSent(kShardA);
@@ -210,14 +210,14 @@ TEST_F(EvaluationTest, InAViewWithoutMembersAFormerMemberEvaluates) {
   EXPECT_EQ(world_.evaluations_[0].buffer, ComputeEngine::Buffer::kEvaluation);
 }
 
-TEST_F(EvaluationTest, AViewWithoutMembersCancelsNoEvaluation) {
+TEST_F(EvaluationTest, ViewWithoutMembersCancelsNoEvaluation) {
   Ask(1, /*version=*/4, /*snapshot=*/9);
   world_.Install(world_.MakeView(2, 5, {}, 1));
   world_.TakeSent(kShardA);
-  EXPECT_THAT(world_.told_, IsEmpty()) << "it is not refused";
+  EXPECT_THAT(world_.told_, IsEmpty()) << "the request is not refused";
 }
 
-TEST_F(EvaluationTest, MorePiecesOfOneSnapshotPullItOnce) {
+TEST_F(EvaluationTest, SeveralEvaluationsOfOneSnapshotPullItOnce) {
   Ask(1, 4, 9);
   Ask(2, 4, 9);
   EXPECT_THAT(world_.TakeSent(kShardA), SizeIs(1));
@@ -226,7 +226,7 @@ TEST_F(EvaluationTest, MorePiecesOfOneSnapshotPullItOnce) {
   EXPECT_THAT(world_.evaluations_, SizeIs(2));
 }
 
-TEST_F(EvaluationTest, ASnapshotThatIsGoneIsAnsweredWithTheReason) {
+TEST_F(EvaluationTest, AnswersEvaluationOfReleasedSnapshotWithTheReason) {
   Ask(1, 4, 9);
   v1::Header header;
   *header.mutable_refused()->mutable_newest() = world_.view_;
@@ -242,7 +242,7 @@ TEST_F(EvaluationTest, ASnapshotThatIsGoneIsAnsweredWithTheReason) {
 
 // ---- the end
 
-TEST(WorkerCoreTest, FinishIsAnsweredByLeaveAndEndsTheProcess) {
+TEST(WorkerCoreTest, AnswersFinishWithLeaveAndEndsTheProcess) {
   WorkerHarness world;
   world.Start();
   world.told_.clear();
@@ -254,7 +254,7 @@ TEST(WorkerCoreTest, FinishIsAnsweredByLeaveAndEndsTheProcess) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
 }
 
-TEST(WorkerCoreTest, ALeavingMemberContinuesUntilAViewWithoutIt) {
+TEST(WorkerCoreTest, LeavingMemberContinuesUntilViewWithoutIt) {
   WorkerHarness world;
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
@@ -270,8 +270,8 @@ TEST(WorkerCoreTest, ALeavingMemberContinuesUntilAViewWithoutIt) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
-// A shard that computes its layers has dropped the worker already, or is gone.
-TEST(WorkerCoreTest, AMemberWhoseShardsForgotItIsExpelledUnlessItIsLeaving) {
+// Server-side execution: a shard has already dropped the worker, or the shard is gone.
+TEST(WorkerCoreTest, MemberUnknownToItsShardsIsExpelledUnlessLeaving) {
   for (bool leaves : {false, true}) {
     WorkerHarness world;
     world.Start();
@@ -289,7 +289,7 @@ TEST(WorkerCoreTest, AMemberWhoseShardsForgotItIsExpelledUnlessItIsLeaving) {
   }
 }
 
-TEST(WorkerCoreTest, ALeaveThatTakesTooLongEndsAtItsGrace) {
+TEST(WorkerCoreTest, LeaveEndsAfterItsGracePeriod) {
   WorkerHarness world;
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -301,7 +301,7 @@ TEST(WorkerCoreTest, ALeaveThatTakesTooLongEndsAtItsGrace) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
-TEST(WorkerCoreTest, AnExpelledInstanceEndsSoThatAnotherCanStart) {
+TEST(WorkerCoreTest, ExpelledInstanceEndsSoThatAnotherCanStart) {
   WorkerHarness world;
   world.Start();
   v1::CoordinatorMessage message;
@@ -312,9 +312,9 @@ TEST(WorkerCoreTest, AnExpelledInstanceEndsSoThatAnotherCanStart) {
   EXPECT_THAT(world.core_.OnTick(world.now_), IsEmpty());
 }
 
-class ViewOfNobodyTest : public testing::TestWithParam<v1::Mode> {};
+class EmptyViewTest : public testing::TestWithParam<v1::Mode> {};
 
-TEST_P(ViewOfNobodyTest, EndsTrainingAndTheWorkerWaitsForFinish) {
+TEST_P(EmptyViewTest, EndsTrainingAndTheWorkerWaitsForFinish) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -332,7 +332,7 @@ TEST_P(ViewOfNobodyTest, EndsTrainingAndTheWorkerWaitsForFinish) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
 }
 
-TEST_P(ViewOfNobodyTest, IsNotTheEndForAnAttemptThatIsRestoredAfterIt) {
+TEST_P(EmptyViewTest, IsNotTheEndForAttemptRestoredAfterIt) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -345,7 +345,7 @@ TEST_P(ViewOfNobodyTest, IsNotTheEndForAnAttemptThatIsRestoredAfterIt) {
   EXPECT_THAT(world.TakeSent(kShardA), testing::Not(IsEmpty()));
 }
 
-TEST_P(ViewOfNobodyTest, ReleasesALeavingWorker) {
+TEST_P(EmptyViewTest, ReleasesALeavingWorker) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
@@ -355,10 +355,10 @@ TEST_P(ViewOfNobodyTest, ReleasesALeavingWorker) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, ViewOfNobodyTest,
+INSTANTIATE_TEST_SUITE_P(Modes, EmptyViewTest,
                          testing::Values(v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS));
 
-TEST(WorkerCoreTest, AnAttemptInAnotherModeStartsFreshAndClocksContinue) {
+TEST(WorkerCoreTest, AttemptInAnotherModeStartsFreshAndClocksContinue) {
   WorkerHarness world(v1::ASYNCHRONOUS);
   world.Start();
   world.Install(world.MakeView(1, 0, {{kSelf, {}}}, 0));
@@ -385,7 +385,7 @@ TEST(WorkerCoreTest, AnAttemptInAnotherModeStartsFreshAndClocksContinue) {
   EXPECT_TRUE(asked);
 }
 
-TEST(WorkerCoreTest, AFailedModelFailsTheJob) {
+TEST(WorkerCoreTest, FailedModelFailsTheJob) {
   WorkerHarness world;
   world.Start();
   world.Do(world.core_.OnModelFailed(absl::NotFoundError("no operator foo"), world.now_));
@@ -394,7 +394,7 @@ TEST(WorkerCoreTest, AFailedModelFailsTheJob) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFailed);
 }
 
-TEST(WorkerCoreTest, StepsAreReportedWithTheirSamplesAndTimes) {
+TEST(WorkerCoreTest, ReportsStepsWithTheirSamplesAndTimes) {
   WorkerHarness world;
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));

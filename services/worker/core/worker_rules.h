@@ -6,7 +6,7 @@ namespace sluice::worker {
 // The rules of the protocol that the worker keeps. Each is a question that the worker asks where
 // the rule decides. Every answer is yes in every shipped program. A simulator derives from this
 // class, answers one question with no, and must then find the resulting failure. A rule whose
-// violation cannot show in a simulated job has a partial sum test that fails without it;
+// violation cannot show in a simulated job has a unit test that fails without it;
 // tests/simulation/mutations.cc names that test.
 class WorkerRules {
  public:

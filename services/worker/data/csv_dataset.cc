@@ -111,6 +111,7 @@ absl::Status AssignColumns(const v1::DataSpec::Csv& csv, Table& table) {
 
 absl::Status AppendValue(const CsvReader& reader, const std::string& field, Column& column) {
   if (column.use == ColumnUse::kUnused) return absl::OkStatus();
+
   if (column.text) {
     const auto [entry, added] = column.code_of.try_emplace(field, column.vocabulary.size());
     if (added) column.vocabulary.push_back(field);
@@ -122,6 +123,7 @@ absl::Status AppendValue(const CsvReader& reader, const std::string& field, Colu
     column.codes.push_back(entry->second);
     return absl::OkStatus();
   }
+
   double number;
   constexpr double kLargest = std::numeric_limits<float>::max();
   if (!absl::SimpleAtod(field, &number) || !(std::abs(number) <= kLargest)) {
@@ -325,8 +327,10 @@ Feature Encode(const Encoding& encoding, const Column& column, bool one_hot) {
     }
     return feature;
   }
+
   feature.one_hot = one_hot;
   if (one_hot) feature.width = encoding.place_of.size();
+
   std::vector<float> place_of_code;
   for (const std::string& value : column.vocabulary) {
     const auto found = encoding.place_of.find(value);

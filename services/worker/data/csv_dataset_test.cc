@@ -102,7 +102,7 @@ TEST(CsvDatasetTest, StandardizedNumbersHaveMeanZeroAndDeviationOne) {
               ElementsAre(0.0f, FloatNear(2 * unit, 1e-6)));
 }
 
-TEST(CsvDatasetTest, AConstantColumnStandardizesToZero) {
+TEST(CsvDatasetTest, ConstantColumnStandardizesToZero) {
   v1::DataSpec spec = NumbersOf("x,y\n5,0\n5,1\n", "y");
   spec.mutable_csv()->set_standardize(true);
   EXPECT_THAT(ReadAll(spec).features, ElementsAre(0, 0));
@@ -128,7 +128,7 @@ TEST(CsvDatasetTest, WithoutAHeaderColumnsAreNamedByTheirPlace) {
   EXPECT_THAT(ReadAll(spec).features, ElementsAre(1, 2, 3, 4));
 }
 
-TEST(CsvDatasetTest, ARegressionsLabelIsANumber) {
+TEST(CsvDatasetTest, LabelOfRegressionIsNumber) {
   v1::DataSpec spec = NumbersOf("x,y\n1,0.5\n2,-3\n", "y");
   spec.mutable_csv()->set_regression(true);
   const auto dataset = Open(spec);
@@ -159,7 +159,7 @@ TEST(CsvDatasetTest, MaxSamplesKeepsTheFirstRowsAndLearnsOnlyFromThem) {
   EXPECT_EQ(dataset->Read({2}).status().code(), absl::StatusCode::kOutOfRange);
 }
 
-TEST(CsvDatasetTest, ACompressedFileWithOtherDelimitersIsRead) {
+TEST(CsvDatasetTest, ReadsCompressedFileWithOtherDelimiters) {
   v1::DataSpec spec = NumbersOf("", "y");
   spec.mutable_source()->set_path(WriteTestFile(MakeTestDirectory(), "n.csv.gz", "x;y\n1;0\n"));
   spec.mutable_csv()->set_delimiter(";");

@@ -36,6 +36,7 @@ absl::StatusOr<bool> CsvReader::Next(std::vector<std::string>& fields) {
     SkipLineEnd();
   }
   if (rest_.empty()) return false;
+
   record_line_ = line_;
   size_t count = 0;
   while (true) {
@@ -45,6 +46,7 @@ absl::StatusOr<bool> CsvReader::Next(std::vector<std::string>& fields) {
     if (AtLineEnd()) break;
     rest_.remove_prefix(1);  // the delimiter
   }
+
   fields.resize(count);
   SkipLineEnd();
   return true;
@@ -81,6 +83,7 @@ absl::Status CsvReader::ReadQuoted(std::string& field) {
     field.push_back('"');
     rest_.remove_prefix(1);
   }
+
   SkipSpaces();
   if (AtLineEnd() || rest_[0] == delimiter_) return absl::OkStatus();
   return absl::InvalidArgumentError(

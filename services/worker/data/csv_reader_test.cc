@@ -58,7 +58,7 @@ TEST(CsvReaderTest, SpacesAroundUnquotedFieldsAndAByteOrderMarkAreDropped) {
   EXPECT_THAT(ReadOne("\xEF\xBB\xBF a b , c\t"), ElementsAre("a b", "c"));
 }
 
-TEST(CsvReaderTest, TheLineIsWhereTheRecordBegins) {
+TEST(CsvReaderTest, ReportsTheLineWhereTheRecordBegins) {
   CsvReader reader("t.csv", "a\n\n\"b\nb\"\nc\n", ',');
   std::vector<std::string> fields;
   std::vector<uint64_t> lines;

@@ -38,13 +38,13 @@ TEST(ReadFileTest, ReadsPlainAndCompressedContentRegardlessOfTheName) {
   EXPECT_EQ(*ReadFile(WriteTestFile(directory, "empty", "")), "");
 }
 
-TEST(ReadFileTest, AMissingFileIsNamed) {
+TEST(ReadFileTest, NamesMissingFile) {
   const absl::StatusOr<std::string> result = ReadFile("/nowhere/images");
   EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(Message(result), StartsWith("/nowhere/images: cannot be read"));
 }
 
-TEST(ReadFileTest, ADirectoryIsNotAFile) {
+TEST(ReadFileTest, DirectoryIsNotAFile) {
   const absl::StatusOr<std::string> result = ReadFile(MakeTestDirectory());
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -298,6 +298,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxDataset(const v1::DataSpec& spec
   if (info.sample_shape.size() == 2) info.sample_shape.insert(info.sample_shape.begin(), 1);
   if (info.sample_shape.empty()) info.sample_shape = {1};
   info.label_kind = labels->integral() ? LabelKind::kClass : LabelKind::kTargets;
+
   if (absl::Status status = CheckCounts(*samples, *labels); !status.ok()) return status;
   info.outputs = static_cast<int64_t>(labels->elements_per_row());
   if (info.label_kind == LabelKind::kClass) {
@@ -305,10 +306,12 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxDataset(const v1::DataSpec& spec
     if (!classes.ok()) return classes.status();
     info.outputs = *classes;
   }
+
   absl::Status status = CheckLabels(*labels, info.samples, info.outputs);
   if (status.ok()) status = CheckFinite(*samples, info.samples);
   if (!status.ok()) return status;
   if (info.label_kind == LabelKind::kClass) info.largest = LargestLabel(*labels, info.samples);
+
   absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalize(), info.sample_shape);
   if (!normalizer.ok()) return normalizer.status();
   return std::make_unique<IdxDataset>(std::move(info), *std::move(samples), *std::move(labels),

@@ -162,12 +162,12 @@ TEST(IdxDatasetTest, MissingDataNamesTheExpectedFiles) {
                 Split::kEvaluation);
 }
 
-TEST(IdxDatasetTest, APathWithoutAFileIsReported) {
+TEST(IdxDatasetTest, ReportsPathWithoutFile) {
   ExpectRefused(IdxSpec("/nonexistent/dir"), absl::StatusCode::kNotFound,
                 "/nonexistent/dir: no such file or directory");
 }
 
-TEST(IdxDatasetTest, TheLargestLabelIsKnownWithItsPlace) {
+TEST(IdxDatasetTest, ReportsLargestLabelAndItsPlace) {
   const std::string directory = DirectoryOfImages();
   WriteTestFile(directory, "train-labels-idx1-ubyte", IdxOfBytes({3}, {0, 7, 7}));
   const auto dataset = Open(IdxSpec(directory));

@@ -53,7 +53,7 @@ TEST(IdxArrayTest, EveryTypeIsReadBigEndian) {
   }
 }
 
-TEST(IdxArrayTest, RejectsWhatIsNotACompleteIdxFileWithNameAndReason) {
+TEST(IdxArrayTest, RejectsIncompleteIdxFilesWithNameAndReason) {
   const struct {
     std::string content;
     absl::StatusCode code;

@@ -87,7 +87,7 @@ TEST_F(ReadAheadTest, DoesNotReadPeekedSamplesAgain) {
   EXPECT_EQ(data_.reads, 1);
 }
 
-TEST_F(ReadAheadTest, TheNextReadReturnsAnErrorOfReadingAhead) {
+TEST_F(ReadAheadTest, NextReadReturnsErrorOfReadingAhead) {
   Step({0, 2});
   Step({2, 4});
   ASSERT_TRUE(ahead_.Read({4, 6}).ok());

@@ -145,10 +145,12 @@ class SyntheticDataset final : public Dataset {
     const uint64_t sample = first_ + index;
     const uint64_t label = SplitMix64At(label_seed_, sample) % info_.outputs;
     batch.classes.push_back(static_cast<int64_t>(label));
+
     if (const float* kept = kept_->Find(index); kept != nullptr) {
       batch.features.insert(batch.features.end(), kept, kept + elements_);
       return;
     }
+
     const uint64_t noise = SplitMix64At(noise_seed_, sample);
     const auto noise_at = [noise](uint64_t i) { return 0.3 * Normal(SplitMix64At(noise, i)); };
     if (centres_.empty()) {

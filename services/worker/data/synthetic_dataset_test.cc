@@ -41,7 +41,7 @@ std::vector<uint64_t> UpTo(uint64_t n) {
   return indices;
 }
 
-TEST(SyntheticDatasetTest, ASampleDependsOnlyOnSeedAndIndex) {
+TEST(SyntheticDatasetTest, SampleDependsOnlyOnSeedAndIndex) {
   v1::DataSpec spec = Spec(1000, {2, 3}, 4);
   const Batch once = *Open(spec)->Read({3, 900});
   const Batch again = *Open(spec)->Read({900});
@@ -52,21 +52,21 @@ TEST(SyntheticDatasetTest, ASampleDependsOnlyOnSeedAndIndex) {
   EXPECT_NE(Open(spec)->Read({900})->features, again.features);
 }
 
-TEST(SyntheticDatasetTest, TheFirstSampleNeverChanges) {
+TEST(SyntheticDatasetTest, FirstSampleNeverChanges) {
   // A job that continues with a newer build must see the data that it began with.
   const Batch batch = *Open(Spec(10, {2}, 3))->Read({0});
   EXPECT_THAT(batch.classes, ElementsAre(0));
   EXPECT_THAT(batch.features, ElementsAre(FloatEq(0.237694472f), FloatEq(0.837667108f)));
 }
 
-TEST(SyntheticDatasetTest, TheFirstSampleNeverChangesWithManyClasses) {
+TEST(SyntheticDatasetTest, FirstSampleNeverChangesWithManyClasses) {
   const Batch batch = *Open(Spec(10, {2}, 1 << 20))->Read({0});
   EXPECT_THAT(batch.classes, ElementsAre(622191));
   EXPECT_THAT(batch.features,
               ElementsAre(FloatNear(-0.476483f, 1e-6f), FloatNear(1.02206f, 1e-5f)));
 }
 
-TEST(SyntheticDatasetTest, ASampleThatIsReadAgainIsTheSame) {
+TEST(SyntheticDatasetTest, ReadsTheSameSampleAgain) {
   // The second job's samples are too many to be kept.
   for (uint64_t samples : {uint64_t{1000}, uint64_t{1} << 30}) {
     const auto dataset = Open(Spec(samples, {2, 3}, 4));
@@ -128,7 +128,7 @@ TEST(SyntheticDatasetTest, SamplesAreNearestToTheCentreOfTheirClass) {
   for (int count : counts) EXPECT_NEAR(count, 100, 50);
 }
 
-TEST(SyntheticDatasetTest, ARegressionsTargetIsLinearInTheFeatures) {
+TEST(SyntheticDatasetTest, TargetOfRegressionIsLinearInTheFeatures) {
   const auto dataset = Open(Spec(100, {2}, 0));
   EXPECT_EQ(dataset->info().label_kind, LabelKind::kTargets);
   const Batch batch = *dataset->Read(UpTo(100));

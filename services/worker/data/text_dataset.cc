@@ -74,12 +74,14 @@ absl::Status Check(const v1::DataSpec& spec, Split split) {
     return absl::InvalidArgumentError(absl::StrCat("data.text.sequenceLength is ", length,
                                                    ": should be from 1 to ", kMaxSequenceLength));
   }
+
   if (spec.text().state() == v1::DataSpec::Text::CARRIED &&
       (spec.text().streams() == 0 || !spec.no_shuffle())) {
     return absl::InvalidArgumentError(
         "data.text.state is Carried: needs `shuffle: false`, because state is carried along the "
         "text");
   }
+
   if (spec.source().path().empty()) {
     return absl::InvalidArgumentError("data.source.path is not set: should be the training text");
   }
@@ -113,7 +115,7 @@ absl::StatusOr<Vocabulary> ReadVocabulary(const std::string& path) {
   return vocabulary;
 }
 
-// Text without any known word says nothing about a model.
+// Evaluation on a text without any known word is meaningless.
 absl::Status CheckKnown(const std::string& path, const std::vector<int32_t>& tokens,
                         const v1::DataSpec& spec) {
   if (std::any_of(tokens.begin(), tokens.end(), [](int32_t t) { return t > kEndOfLineToken; })) {
@@ -151,7 +153,7 @@ absl::StatusOr<TextDataset::Shape> ShapeOf(const v1::DataSpec& spec, Split split
   return shape;
 }
 
-// Many workers may write at once, those in pods with the same process id.
+// Several workers may write at the same time; workers in pods may have the same process id.
 absl::Status WriteNew(const std::string& path, const std::string& content) {
   const absl::Status status = ExclusiveCreateFile(
       MakeRealFileSystem().get(), path, absl::Cord(content), absl::StrCat(RandomIncarnation()));
@@ -200,17 +202,22 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTextDataset(const v1::DataSpec& spe
   if (absl::Status status = Check(spec, split); !status.ok()) return status;
   const std::string& path =
       split == Split::kTraining ? spec.source().path() : spec.evaluation().source().path();
+
   const absl::StatusOr<std::string> text = ReadText(path);
   if (!text.ok()) return text.status();
+
   const bool learn_here = split == Split::kTraining && spec.text().vocabulary().empty();
   const absl::StatusOr<Vocabulary> vocabulary =
       learn_here ? VocabularyOf(spec, *text) : OpenVocabulary(spec);
   if (!vocabulary.ok()) return vocabulary.status();
+
   absl::StatusOr<std::vector<int32_t>> tokens = vocabulary->Encode(*text);
   if (!tokens.ok()) return At(path, tokens.status());
   if (absl::Status status = CheckKnown(path, *tokens, spec); !status.ok()) return status;
+
   const absl::StatusOr<TextDataset::Shape> shape = ShapeOf(spec, split, path, tokens->size());
   if (!shape.ok()) return shape.status();
+
   DatasetInfo info;
   info.samples = shape->columns * std::max<uint64_t>(shape->streams, 1);
   info.sample_shape = {static_cast<int64_t>(shape->length)};

@@ -66,7 +66,7 @@ std::string Refusal(const v1::DataSpec& spec, Split split = Split::kTraining) {
   return std::string(status.message());
 }
 
-TEST(TextDataset, ASampleIsSuccessiveTokensLabelledWithTheNextTokens) {
+TEST(TextDataset, SampleHasSuccessiveTokensLabelledWithTheNextTokens) {
   const std::unique_ptr<Dataset> text = Open(TextOf(kLetters, 4));
   ASSERT_NE(text, nullptr);
   EXPECT_EQ(text->info().samples, 3u);
@@ -131,7 +131,7 @@ TEST(TextDataset, MaxSamplesTakesTheFirst) {
   EXPECT_EQ(Open(spec, Split::kEvaluation)->info().samples, 6u);
 }
 
-TEST(TextDataset, AVocabularyFileSetsTheWords) {
+TEST(TextDataset, VocabularyFileSetsTheWords) {
   v1::DataSpec spec = TextOf(kLetters, 2);
   spec.mutable_text()->set_vocabulary(
       WriteTestFile(MakeTestDirectory(), "words.txt", "<unk>\n<eos>\nc\na\n"));
@@ -166,7 +166,7 @@ TEST(TextDataset, CarriedStateRequiresTheOrderOfTheText) {
   EXPECT_THAT(Refusal(spec), HasSubstr("shuffle: false"));
 }
 
-TEST(KeepVocabularyTest, AResumedJobKeepsItsWords) {
+TEST(KeepVocabularyTest, ResumedJobKeepsItsWords) {
   const std::string kept = absl::StrCat(MakeTestDirectory(), "/vocabulary.txt");
   const std::string text = WriteTestFile(MakeTestDirectory(), "train.txt", kLetters);
   v1::DataSpec first = TextIn(text, 2);

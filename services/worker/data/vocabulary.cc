@@ -42,19 +42,23 @@ absl::StatusOr<Vocabulary> Vocabulary::Learn(absl::string_view text, uint64_t ma
                                                    ": should be at least 3, <unk>, <eos> and one"));
   }
   if (text.empty()) return absl::InvalidArgumentError("is empty: should be a text");
+
   absl::flat_hash_map<absl::string_view, uint64_t> counts;
   const absl::Status status = VisitWords(text, [&](absl::string_view word) { ++counts[word]; });
   if (!status.ok()) return status;
+
   counts.erase(kUnknownWord);
   counts.erase(kEndOfLine);
   if (counts.empty()) {
     return absl::InvalidArgumentError("has no words: should be a text, words between white space");
   }
+
   std::vector<std::pair<absl::string_view, uint64_t>> ordered(counts.begin(), counts.end());
   std::sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
     return a.second != b.second ? a.second > b.second : a.first < b.first;
   });
   if (ordered.size() > max_size - 2) ordered.resize(max_size - 2);
+
   std::vector<std::string> words = {std::string(kUnknownWord), std::string(kEndOfLine)};
   for (const auto& [word, count] : ordered) words.emplace_back(word);
   return Vocabulary(std::move(words));

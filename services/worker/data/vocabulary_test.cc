@@ -55,7 +55,7 @@ TEST(VocabularyTest, HasTheMostFrequentWordsThenInByteOrder) {
   EXPECT_THAT(Learnt("b b a c c b\nd\n", 5).words(), ElementsAre("<unk>", "<eos>", "b", "c", "a"));
 }
 
-TEST(VocabularyTest, TheTextsOwnMarkersAreTheMarkers) {
+TEST(VocabularyTest, RecognizesMarkersInTheText) {
   EXPECT_THAT(Learnt("<unk> <unk> x <eos>\n").words(), ElementsAre("<unk>", "<eos>", "x"));
 }
 

@@ -22,7 +22,7 @@ std::vector<double> Normal(uint64_t seed, const char* name, uint64_t offset, siz
   return values;
 }
 
-TEST(FillUniformTest, AnElementDependsOnlyOnSeedNameAndIndex) {
+TEST(FillUniformTest, ElementDependsOnlyOnSeedNameAndIndex) {
   const std::vector<double> whole = Uniform(1, "fc.weight", 0, 100);
   EXPECT_EQ(Uniform(1, "fc.weight", 40, 20),
             std::vector<double>(whole.begin() + 40, whole.begin() + 60));
@@ -44,14 +44,14 @@ TEST(FillUniformTest, ValuesFillTheIntervalEvenly) {
   EXPECT_NEAR(squares / values.size(), 1.0 / 12, 0.001);
 }
 
-TEST(FillUniformTest, TheFirstValuesNeverChange) {
+TEST(FillUniformTest, FirstValuesNeverChange) {
   // Computed by a second implementation, in Python, from the header's text.
   const std::vector<double> values = Uniform(42, "fc1.weight", 0, 2);
   EXPECT_EQ(values[0], -0.3954127503715553);
   EXPECT_EQ(values[1], 0.31808855357818033);
 }
 
-TEST(FillNormalTest, AnElementDependsOnlyOnSeedNameAndIndex) {
+TEST(FillNormalTest, ElementDependsOnlyOnSeedNameAndIndex) {
   const std::vector<double> whole = Normal(1, "embedding.weight", 0, 100);
   EXPECT_EQ(Normal(1, "embedding.weight", 40, 20),
             std::vector<double>(whole.begin() + 40, whole.begin() + 60));

@@ -64,7 +64,7 @@ TEST(LossTest, HalfPrecisionIsSummedInSinglePrecision) {
   EXPECT_EQ(Sum(LossKind::kMse, output.to(at::kBFloat16), batch), 3000);
 }
 
-TEST(LossTest, ASequencesLossIsTheMeanOverItsPlaces) {
+TEST(LossTest, LossOfSequenceIsTheMeanOverItsPlaces) {
   const at::Tensor output = at::tensor({1.0, 2.0, 3.0, 0.0, 5.0, 1.0, 0.5, 0.5}).view({2, 2, 2});
   Batch batch = Classes({1, 0, 1, 0});
   batch.samples = 2;

@@ -43,10 +43,12 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelOptions& options, at
     if (model.ok()) MoveTo(device, model->get());
     return model;
   }
+
   if (spec.type() != v1::ModelSpec::TORCH_SCRIPT) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.type ", spec.type(), " is not known to this version"));
   }
+
   if (spec.dtype() != v1::DATA_TYPE_UNSPECIFIED) {
     return absl::InvalidArgumentError(
         "model.dtype is for built-in models: a TorchScript file has its own");

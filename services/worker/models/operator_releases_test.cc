@@ -25,7 +25,7 @@ std::pair<int, int> Number(absl::string_view release) {
   return number;
 }
 
-TEST(OperatorReleasesTest, TheLinkedLibTorchHasTheOperatorsOfItsReleaseAndNoLaterOnes) {
+TEST(OperatorReleasesTest, LinkedLibTorchHasTheOperatorsOfItsReleaseAndNoLaterOnes) {
   std::set<std::string> present;
   for (const auto& op : torch::jit::getAllOperators()) present.insert(op->schema().name());
   const std::pair<int, int> linked = {TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR};
@@ -36,7 +36,7 @@ TEST(OperatorReleasesTest, TheLinkedLibTorchHasTheOperatorsOfItsReleaseAndNoLate
   }
 }
 
-TEST(OperatorReleasesTest, AnOperatorHasItsFirstRelease) {
+TEST(OperatorReleasesTest, OperatorHasItsFirstRelease) {
   EXPECT_EQ(FirstReleaseWith("aten::scaled_dot_product_attention"), "2.0");
   EXPECT_EQ(FirstReleaseWith("aten::rms_norm"), "2.4");
 }

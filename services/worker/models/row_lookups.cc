@@ -95,12 +95,14 @@ bool Method::TakeAttribute(Node* node) {
   if (node->kind() != c10::prim::GetAttr) return false;
   const auto owner = objects_.find(node->input());
   if (owner == objects_.end()) return false;
+
   const std::string& name = node->s(c10::attr::name);
   const c10::IValue value = owner->second->getAttr(name);
   if (value.isObject()) {
     objects_.emplace(node->output(), value.toObject());
     return true;
   }
+
   for (size_t i = 0; value.isTensor() && i < tensors_.size(); ++i) {
     if (!tensors_[i].value.is_same(value.toTensor())) continue;
     own_tensors_.emplace(node->output(), i);
@@ -136,12 +138,14 @@ void Method::Walk(Block* block, bool nested) {
 bool Method::Follow(Value* value) {
   if (aliases_->hasWriters(value)) return false;
   if (value == graph_->inputs()[1]) return true;
+
   const auto attribute = attributes_.find(value);
   if (attribute != attributes_.end()) {
     // Dropout and the like are off while the model is evaluated.
     const std::string& name = attribute->second.name;
     return name != "training" && assigned_.count(name) == 0;
   }
+
   Node* const node = value->node();
   if (followed_.count(node) > 0) return true;
   const c10::Symbol kind = node->kind();
@@ -157,11 +161,13 @@ std::shared_ptr<Graph> Method::Cut(const std::vector<Value*>& values) const {
   auto cut = std::make_shared<Graph>();
   std::unordered_map<const Value*, Value*> made;
   made[graph_->inputs()[1]] = cut->addInput();
+
   const auto find = [&](Value* value) {
     const auto known = made.find(value);
     if (known != made.end()) return known->second;
     return made[value] = cut->insertConstant(attributes_.at(value).value);
   };
+
   for (Node* node : graph_->nodes()) {
     if (followed_.count(node) == 0) continue;
     Node* const clone = cut->appendNode(cut->createClone(node, find));

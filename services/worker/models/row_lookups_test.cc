@@ -67,7 +67,7 @@ std::vector<std::vector<int64_t>> Rows(const Model& model, const at::Tensor& inp
 
 at::Tensor Words() { return at::tensor({4, 1, 1, 7}, at::kLong).reshape({2, 2}); }
 
-TEST(RowLookupsTest, TheInputsWordsAreTheRows) {
+TEST(RowLookupsTest, WordsOfInputAreTheRows) {
   const auto model = Load(Module("    return torch.embedding(self.users, x, -1, False, False)\n"));
   EXPECT_THAT(Tables(*model), ElementsAre("users"));
   EXPECT_THAT(Rows(*model, Words()), ElementsAre(ElementsAre(4, 1, 1, 7)));
@@ -91,7 +91,7 @@ TEST(RowLookupsTest, SeveralLookupsOfATableNameTheRowsOfAll) {
 }
 
 // Like a saved torch.nn.Embedding, with the check of its padding's place.
-TEST(RowLookupsTest, ALayerMayReadTheSizeOfItsTable) {
+TEST(RowLookupsTest, LayerMayReadTheSizeOfItsTable) {
   ScriptModule layer;
   layer.tensors = {Table("weight", 10)};
   layer.source = R"(
@@ -107,7 +107,7 @@ def forward(self, x):
   EXPECT_THAT(Rows(*model, Words()), ElementsAre(ElementsAre(4, 1, 1, 7)));
 }
 
-TEST(RowLookupsTest, ATensorUnderTwoNamesIsReadUnderBoth) {
+TEST(RowLookupsTest, TensorWithTwoNamesIsReadUnderBoth) {
   ScriptModule module = Module(R"(    a = torch.embedding(self.users, x)
     return torch.matmul(a, torch.transpose(self.same, 0, 1))
 )");
@@ -179,7 +179,7 @@ TEST(RowLookupsTest, IndicesThatDependOnMoreThanTheInputNameNoRows) {
   }
 }
 
-TEST(RowLookupsTest, TheModulesOwnLossReadsTooAndMayLookUpNothing) {
+TEST(RowLookupsTest, LossOfModuleReadsTooAndMayLookUpNothing) {
   const std::string forward = "    return torch.embedding(self.users, x)\n";
   const auto with_loss = [&](const std::string& body) {
     ScriptModule module = Module(forward);
@@ -201,7 +201,7 @@ TEST(RowLookupsTest, OnlyTrainedMatricesAreTables) {
   EXPECT_THAT(Tables(*Load(module)), IsEmpty());
 }
 
-TEST(RowLookupsTest, AModelWithoutTablesNamesNothing) {
+TEST(RowLookupsTest, ModelWithoutTablesNamesNothing) {
   const auto model = Load(Module("    return torch.matmul(x, self.mix)\n"));
   EXPECT_THAT(Tables(*model), IsEmpty());
   EXPECT_THAT(model->Rows(at::arange(4, at::kFloat).reshape({2, 2})), IsEmpty());

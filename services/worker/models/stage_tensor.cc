@@ -17,6 +17,7 @@ absl::StatusOr<at::Tensor> TensorOf(const v1::StageTensor& value) {
   if (type == at::ScalarType::Undefined) {
     return absl::InvalidArgumentError("a tensor of an unknown data type");
   }
+
   uint64_t bytes = ElementBytes(value.dtype());
   for (int64_t extent : value.shape()) {
     if (extent < 0 || (extent > 0 && bytes > (uint64_t{1} << 40) / static_cast<uint64_t>(extent))) {
@@ -24,10 +25,12 @@ absl::StatusOr<at::Tensor> TensorOf(const v1::StageTensor& value) {
     }
     bytes *= static_cast<uint64_t>(extent);
   }
+
   if (bytes != value.data().size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a tensor of ", value.data().size(), " bytes; its shape needs ", bytes));
   }
+
   const std::vector<int64_t> shape(value.shape().begin(), value.shape().end());
   at::Tensor tensor = at::empty(shape, type);
   if (bytes > 0) std::memcpy(tensor.data_ptr(), value.data().data(), bytes);

@@ -114,17 +114,17 @@ class OperatorTest(OperatorCase):
     def test_causes_of_death_are_distinguished(self):
         self.start(workers=3)
         cases = [(139, None, 'Killed'), (137, None, 'Killed'), (137, 'OOMKilled', 'OOMKilled')]
-        for index, (code, given, told) in enumerate(cases):
-            with self.subTest(told):
+        for index, (code, given, reason) in enumerate(cases):
+            with self.subTest(reason):
                 pod = f'job-worker-{index}'
                 before = self.uids()[pod]
                 self.end_pod(pod, code, given)
                 wait_for('it is replaced', lambda: self.uids().get(pod, before) != before, 60)
                 failure = next(one for one in self.job()['status']['lastFailures'] if one['pod'] == pod)
-                self.assertEqual((failure['role'], failure['reason']), ('worker', told))
+                self.assertEqual((failure['role'], failure['reason']), ('worker', reason))
         wait_for('they are counted', lambda: self.job()['status']['restarts']['worker'] == 3)
 
-    def told_end(self, pod):
+    def reported_exit(self, pod):
         """The end of that pod, as the status lists it."""
         return next((one for one in self.job().get('status', {}).get('lastFailures', []) if one['pod'] == pod), None)
 
@@ -135,8 +135,8 @@ class OperatorTest(OperatorCase):
         self.api.merge('pods', self.namespace, 'job-worker-1', {'metadata': {'annotations': {'fault.test/stop-delay': '2s'}}})
         eviction = {'apiVersion': 'policy/v1', 'kind': 'Eviction', 'metadata': {'name': 'job-worker-1', 'namespace': self.namespace}}
         self.api.request('POST', path_of('pods', self.namespace, 'job-worker-1', 'eviction'), eviction)
-        told = wait_for('it is reported', lambda: self.told_end('job-worker-1'))
-        self.assertEqual((told['reason'], told['counted']), ('Evicted', False))
+        failure = wait_for('it is reported', lambda: self.reported_exit('job-worker-1'))
+        self.assertEqual((failure['reason'], failure['counted']), ('Evicted', False))
         wait_for('it is replaced', lambda: self.uids().get('job-worker-1', before) != before)
         self.wait_for_pods()
 
@@ -162,8 +162,8 @@ class OperatorTest(OperatorCase):
                 'containers': [{'name': 'urgent', 'image': 'urgent', 'resources': {'requests': {'cpu': '20'}}}],
             },
         })
-        told = wait_for('it is reported', lambda: self.told_end('job-worker-1'))
-        self.assertEqual((told['reason'], told['counted']), ('Preempted', False))
+        failure = wait_for('it is reported', lambda: self.reported_exit('job-worker-1'))
+        self.assertEqual((failure['reason'], failure['counted']), ('Preempted', False))
         wait_for('it is replaced', lambda: self.uids().get('job-worker-1', victim['metadata']['uid']) != victim['metadata']['uid'])
         wait_for('all are ready', lambda: self.ready(self.pods()) >= self.names(2), 60)
         self.assertNotEqual(self.pods()['job-worker-1']['spec']['nodeName'], node)
@@ -254,7 +254,7 @@ class OperatorTest(OperatorCase):
         self.api.create('resourcequotas', {'metadata': {'name': 'small'}, 'spec': {'hard': {'pods': '2'}}}, self.namespace)
         wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'small').get('status', {}).get('used'))
         self.create()
-        self.assertRegex(self.told('QuotaExceeded'), r'exceeded quota: small, requested: pods=1, .*limited: pods=2.*; raise the quota')
+        self.assertRegex(self.degraded_message('QuotaExceeded'), r'exceeded quota: small, requested: pods=1, .*limited: pods=2.*; raise the quota')
         self.api.merge('resourcequotas', self.namespace, 'small', {'spec': {'hard': {'pods': '20'}}})
         self.wait_for_pods(seconds=90)
         self.wait_for_condition('Running')
@@ -335,7 +335,7 @@ class OperatorTest(OperatorCase):
 
         wait_for('pods are refused', refused, 60)
 
-    def told(self, reason):
+    def degraded_message(self, reason):
         return wait_for(f'{reason} is reported', lambda: self.condition('Degraded') if self.condition('Degraded').get(
             'reason') == reason else None, 90)['message']
 
@@ -350,7 +350,7 @@ class OperatorTest(OperatorCase):
             'policyName': self.namespace, 'validationActions': ['Deny'], 'matchResources': {'namespaceSelector': here}})
         self.wait_until_pods_are_refused('every pod names its team')
         self.create()
-        message = self.told('Forbidden')
+        message = self.degraded_message('Forbidden')
         self.assertIn(f"ValidatingAdmissionPolicy '{self.namespace}'", message)
         self.assertIn('denied request: every pod names its team', message)
         self.assertIn("correct the job's templates", message)
@@ -369,7 +369,7 @@ class OperatorTest(OperatorCase):
             'admissionReviewVersions': ['v1'], 'timeoutSeconds': 1}])
         self.wait_until_pods_are_refused('failed calling webhook')
         self.create()
-        message = self.told('WebhookUnavailable')
+        message = self.degraded_message('WebhookUnavailable')
         self.assertIn('gate.example.com', message)
         self.assertIn('failurePolicy', message)
         wait_for('an event reports it', lambda: any(one['reason'] == 'WebhookUnavailable' and one['regarding']['name'] == 'job'
@@ -385,7 +385,7 @@ class OperatorTest(OperatorCase):
         self.api.create('resourcequotas', {'metadata': {'name': 'cpus'}, 'spec': {'hard': {'limits.cpu': '20'}}}, self.namespace)
         wait_for('the quota counts', lambda: self.api.get('resourcequotas', self.namespace, 'cpus').get('status', {}).get('used'))
         self.create()
-        self.assertIn('failed quota: cpus: must specify limits.cpu', self.told('ResourcesNotSet'))
+        self.assertIn('failed quota: cpus: must specify limits.cpu', self.degraded_message('ResourcesNotSet'))
 
     def test_pods_of_a_lost_node_move_and_are_not_counted(self):
         self.start(nodeFailure={'tolerationSeconds': 1, 'forceDeleteAfterSeconds': 1})

@@ -65,10 +65,10 @@ class InstallTest(unittest.TestCase):
         self.assertFalse(self.may('update', 'leases', 'coordination.k8s.io', 'default'))
 
     def test_editors_of_a_namespace_may_edit_its_jobs(self):
-        self.cluster.kubectl('create', 'rolebinding', 'editor', '--clusterrole=edit', '--user=somebody', '-n', 'default')
+        self.cluster.kubectl('create', 'rolebinding', 'editor', '--clusterrole=edit', '--user=alice', '-n', 'default')
         for verb, resource in (('create', 'stj'), ('patch', 'stj/scale'), ('get', 'stj')):
             wait_for(f'{verb} {resource}', lambda v=verb, r=resource: 'yes' in self.cluster.kubectl(
-                'auth', 'can-i', v, r, '--as=somebody', '-n', 'default'))
+                'auth', 'can-i', v, r, '--as=alice', '-n', 'default'))
 
     def test_upgrade_rollback_and_uninstall_do_not_change_jobs(self):
         self.cluster.apply(JOB.replace('NAME', 'stays').replace('spec:', 'spec:\n  suspend: true', 1))

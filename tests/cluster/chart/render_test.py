@@ -59,7 +59,7 @@ class RenderTest(unittest.TestCase):
                               ('image.digests.other=', 'other'),
                               (r'podLabels.app\.kubernetes\.io/name=mine', 'app.kubernetes.io/name'),
                               (r'monitoring.labels.helm\.sh/chart=mine', 'helm.sh/chart'),
-                              ('serviceAccount.create=false', 'serviceAccount.name is needed')]:
+                              ('serviceAccount.create=false', 'serviceAccount.name is required')]:
             with self.subTest(setting):
                 self.assert_refused(setting, word)
 

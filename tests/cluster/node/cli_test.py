@@ -38,7 +38,7 @@ class CliTest(NodeCase):
         wait_for('there is a job', lambda: self.job('first-job') or run.poll() is not None)
         wait_for('it trains', lambda: self.status('first-job').get('summary') == 'Training' or run.poll() is not None, 180)
         wait_for('its shard is ready', lambda: self.is_ready('first-job-ps-0') or run.poll() is not None, 60)
-        logs, told = self.start('logs', 'first-job', '-n', self.namespace, '--follow')
+        logs, log = self.start('logs', 'first-job', '-n', self.namespace, '--follow')
         self.assertIn('Listening', self.sluice('logs', 'first-job', 'ps-0', '-n', self.namespace))
         inspected = self.sluice('inspect', 'first-job', '-n', self.namespace, '--stats')
         say(inspected.strip())
@@ -52,7 +52,7 @@ class CliTest(NodeCase):
         self.assertRegex(shown.read_text(), r'Step [\d,]+ \(epoch [\d.]+\): accuracy')
         self.assertRegex(shown.read_text(), r'Trained first-job: accuracy [\d.]+ % after 2,000 steps')
         logs.wait(60)
-        lines = told.read_text()
+        lines = log.read_text()
         for process in ('coordinator', 'ps-0', 'ps-1', 'worker-0', 'worker-1'):
             self.assertRegex(lines, rf'(?m)^{process} +\|')
         self.assertGreater(lines.count('worker-1    |'), 1)

@@ -127,11 +127,11 @@ class PodsTest(unittest.TestCase):
                 f'worker-{index}', 'sluice-worker',
                 ['/usr/bin/sluice-worker', '--job', name, '--index', str(index), '--coordinator', coordinator, '--threads', '1',
                  *metrics], role='worker', node=nodes[index]), self.namespace)
-        everybody = ['coordinator', 'ps-0', 'ps-1', 'worker-0', 'worker-1']
+        processes = ['coordinator', 'ps-0', 'ps-1', 'worker-0', 'worker-1']
         # A worker whose membership was too short to be observed has succeeded all the same.
         wait_for('a worker is a member of the view, or has ended', lambda: self.ready('worker-0') or self.ended('worker-0'), 180)
-        for one in everybody:
-            self.wait_for_end(one, 240)
+        for process in processes:
+            self.wait_for_end(process, 240)
         say('the job is done: ' + self.logs('coordinator').strip().splitlines()[-1][:200])
 
     def ready(self, name):

@@ -15,14 +15,14 @@ class ProblemsTest(TrainingCase):
     def condition(self, job, kind):
         return next((one for one in self.status(job).get('conditions', []) if one['type'] == kind), {})
 
-    def wait_until_told(self, job, reason, *words):
+    def wait_for_problem(self, job, reason, *words):
         """Waits until the condition Degraded has the reason, with these words; an event has the first of them too."""
-        told = wait_for(f'{reason} is reported', lambda: self.condition(job, 'Degraded').get('reason') == reason and
-                        self.condition(job, 'Degraded'), 120)
-        say(f'{reason}: {told["message"]}')
-        self.assertEqual(told['status'], 'True')
+        condition = wait_for(f'{reason} is reported', lambda: self.condition(job, 'Degraded').get('reason') == reason and
+                             self.condition(job, 'Degraded'), 120)
+        say(f'{reason}: {condition["message"]}')
+        self.assertEqual(condition['status'], 'True')
         for word in words:
-            self.assertIn(word, told['message'])
+            self.assertIn(word, condition['message'])
         wait_for('an event reports it', lambda: any(
             one['regarding']['name'] == job and one['type'] == 'Warning' and words[0] in one.get('note', '')
             for one in self.api.list('events', self.namespace)))
@@ -36,7 +36,7 @@ class ProblemsTest(TrainingCase):
         job = bit_exact_job('image', STEPS)
         job['spec']['image'] = 'localhost/sluice-worker:not-there'
         self.apply(job)
-        self.wait_until_told('image', 'ImagePullFailed', 'localhost/sluice-worker:not-there', 'correct spec.image')
+        self.wait_for_problem('image', 'ImagePullFailed', 'localhost/sluice-worker:not-there', 'correct spec.image')
         self.api.merge('trainingjobs', self.namespace, 'image', {'spec': {'image': images.reference('sluice-worker')}})
         self.assert_recovers('image')
 
@@ -44,7 +44,7 @@ class ProblemsTest(TrainingCase):
         job = bit_exact_job('volume', STEPS)
         job['spec']['checkpoint']['storage']['claimName'] = 'later'
         self.apply(job)
-        self.wait_until_told('volume', 'Unschedulable', '"later" not found', 'create the claim')
+        self.wait_for_problem('volume', 'Unschedulable', '"later" not found', 'create the claim')
         volumes.provide(self.cluster, self.namespace, 'later')
         self.addCleanup(volumes.remove, self.cluster, self.namespace, 'later')
         claim = self.api.get('persistentvolumeclaims', self.namespace, 'checkpoints')
@@ -54,7 +54,7 @@ class ProblemsTest(TrainingCase):
 
     def test_missing_data(self):
         self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
-        self.wait_until_told('mnist', 'DataMissing', '/data/mnist: no such file or directory', 'put it there')
+        self.wait_for_problem('mnist', 'DataMissing', '/data/mnist: no such file or directory', 'put it there')
         self.assertEqual(self.status('mnist')['summary'], 'DataMissing')
         self.assertEqual(self.status('mnist')['lastFailures'][0]['exitCode'], 13)
         self.assertFalse(self.status('mnist')['lastFailures'][0]['counted'])
@@ -83,7 +83,7 @@ class ProblemsTest(TrainingCase):
         job['spec']['worker']['template']['spec']['containers'][0]['env'] = [
             {'name': 'TOKEN', 'valueFrom': {'secretKeyRef': {'name': 'token', 'key': 'token'}}}]
         self.apply(job)
-        self.wait_until_told('secret', 'ContainerConfigError', '"token" not found', 'create what the template names')
+        self.wait_for_problem('secret', 'ContainerConfigError', '"token" not found', 'create what the template names')
         self.kubectl('create', 'secret', 'generic', 'token', '--from-literal=token=x')
         self.assert_recovers('secret')
 
@@ -93,7 +93,7 @@ class ProblemsTest(TrainingCase):
         spec['volumes'] = [{'name': 'token', 'secret': {'secretName': 'token'}}]
         spec['containers'][0]['volumeMounts'] = [{'name': 'token', 'mountPath': '/token'}]
         self.apply(job)
-        self.wait_until_told('mount', 'VolumeNotMounted', 'secret token', 'kubectl describe pod mount-worker-')
+        self.wait_for_problem('mount', 'VolumeNotMounted', 'secret token', 'kubectl describe pod mount-worker-')
         self.assertEqual(self.status('mount')['summary'], 'VolumeNotMounted')
         self.kubectl('create', 'secret', 'generic', 'token', '--from-literal=token=x')
         self.assert_recovers('mount')

@@ -177,7 +177,7 @@ CASES = [
     Case('S13', 'endless_headers_take_bounded_memory', 'continuation_flood', flood=True, tls=BOTH),
     Case('S13', 'many_small_headers_take_bounded_memory', 'many_headers', flood=True),
     Case('S14', 'unreached_clock_does_not_block_workers', 'clocks', training=BOUNDED, seconds=1.5, tls=PLAIN),
-    Case('S14', 'member_with_a_clock_ahead_does_not_block_workers', order='pulls_of_what_nobody_made', training=BOUNDED,
+    Case('S14', 'member_with_a_clock_ahead_does_not_block_workers', order='pulls_of_missing_versions', training=BOUNDED,
          paced=False, tls=PLAIN),
     Case('S14', 'update_without_samples_is_not_applied', 'updates_without_samples', training=ASYNCHRONOUS, seconds=1.5, tls=PLAIN),
     Case('S14', 'update_without_samples_by_member_is_not_applied', order='updates_without_samples', training=ASYNCHRONOUS,

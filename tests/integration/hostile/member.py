@@ -57,7 +57,7 @@ class Liar:
                 for number in (0, 1):
                     self._to_shards(push=wire.Push(step=step, complete=[number], samples=samples, microbatch_count=microbatches))
 
-    def pulls_of_what_nobody_made(self):
+    def pulls_of_missing_versions(self):
         for _ in self._again():
             self._to_shards(pull=wire.Pull(version=HUGE, clock=HUGE, request=HUGE))
             self._to_shards(pull=wire.Pull(version=1, snapshot_id=HUGE))

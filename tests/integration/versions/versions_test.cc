@@ -107,12 +107,12 @@ TEST(VersionsTest, RefusesWorkerWithoutCommonVersionAndContinues) {
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, kExitRefused);
 
-  const auto told = processes.WaitFor(
+  const auto reported = processes.WaitFor(
       [](const v1::JobProgress& progress) {
         return absl::StrContains(EventsOf(progress), "worker-1 asks for wire version 2");
       },
       absl::Seconds(60));
-  EXPECT_TRUE(told.ok()) << told.status();
+  EXPECT_TRUE(reported.ok()) << reported.status();
 
   StartWorkers(&processes);
   FinishAndCheck(&processes);
@@ -137,12 +137,12 @@ TEST(VersionsTest, IgnoresAndReportsUnknownFieldOfJobFile) {
   options.more_of_job = R"("newField": {"deep": [1, 2]}, )";
   JobProcesses processes(options);
   StartServers(&processes);
-  const auto told = processes.WaitFor(
+  const auto reported = processes.WaitFor(
       [](const v1::JobProgress& progress) {
         return absl::StrContains(EventsOf(progress), "ignores: newField;");
       },
       absl::Seconds(60));
-  EXPECT_TRUE(told.ok()) << told.status();
+  EXPECT_TRUE(reported.ok()) << reported.status();
   EXPECT_THAT(Contents(processes.LogFile("coordinator")), HasSubstr("ignores: newField;"));
   StartWorkers(&processes);
   FinishAndCheck(&processes);

@@ -1,4 +1,4 @@
-// One shard's core; the test plays everything around it: coordinator, workers, other shards.
+// The core of one shard. The test acts as the coordinator, the workers and the other shards.
 #ifndef SLUICE_SERVICES_PS_CORE_TESTING_SHARD_HARNESS_H_
 #define SLUICE_SERVICES_PS_CORE_TESTING_SHARD_HARNESS_H_
 
@@ -39,7 +39,7 @@ class ShardHarness {
   v1::JobSpec job;
   v1::TensorTable table;
   ShardOptions options;
-  std::vector<uint32_t> owner = {0, 0};  // partition -> 0: this shard, 1: the other one
+  std::vector<uint32_t> owner = {0, 0};  // partition -> 0: this shard, 1: the other shard
   const ShardRules* rules = nullptr;
 
   ShardCore& core() { return *core_; }
@@ -62,19 +62,19 @@ class ShardHarness {
   // PrepareState, push version 0 (zeros, or `w` and `b`), and install view 1 at step 0.
   void Begin(const std::vector<uint64_t>& members);
 
-  // ---- workers, by incarnation. A stream sends Hello when it is opened; its process is admitted
-  // before, unless `admits` is false.
+  // ---- workers, by incarnation. Open admits the process (unless `admits` is false), opens a
+  // stream and sends Hello.
   bool admits = true;
   StreamId Open(uint64_t incarnation, v1::Role role = v1::WORKER);
   // A stream that sends no Hello.
   StreamId OpenSilent();
   v1::Header MakeHello(uint64_t incarnation, v1::Role role = v1::WORKER, uint32_t index = 0) const;
-  // Adds the process to those that the coordinator admits.
+  // Adds the process to the processes that the coordinator admits.
   void Admit(uint64_t incarnation, v1::Role role = v1::WORKER, uint32_t index = 0);
   void Send(StreamId stream, const v1::Header& header, const absl::Cord& payload = absl::Cord());
   v1::Header HeaderOf(uint64_t view_number) const;
-  // A gradient of one partition, which it completes. Member i of n has microbatches
-  // [i * 4 / n, (i + 1) * 4 / n) of 4.
+  // A push of one partition's gradient that completes the partition. Of 4 microbatches, member i of
+  // n has [i * 4 / n, (i + 1) * 4 / n).
   v1::Header MakePush(uint64_t step, uint32_t partition, v1::Range microbatches,
                       uint64_t samples) const;
   void Push(StreamId stream, uint64_t step, uint32_t partition, const std::vector<float>& values,

@@ -119,7 +119,7 @@ class WorkerHarness {
   }
 
   void Connect(ShardId shard, uint64_t window = 1 << 20) {
-    ASSERT_EQ(connecting_.count(shard), 1u) << "no stream was asked for";
+    ASSERT_EQ(connecting_.count(shard), 1u) << "the core has not requested a stream";
     connecting_.erase(shard);
     Do(core_.OnShardConnected(shard, now_));
     ASSERT_FALSE(sent_[shard].empty());

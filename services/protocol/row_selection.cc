@@ -21,11 +21,12 @@ absl::StatusOr<std::vector<uint64_t>> ReadRows(const v1::TensorSpec& tensor,
   for (uint64_t row : rows) {
     if (row >= static_cast<uint64_t>(tensor.shape(0))) {
       return absl::InvalidArgumentError(absl::StrCat("row ", row, " of '", tensor.name(),
-                                                     "' is wanted, which has ", tensor.shape(0)));
+                                                     "' is requested, but the tensor has ",
+                                                     tensor.shape(0), " rows"));
     }
     if (row < next) {
       return absl::InvalidArgumentError(
-          absl::StrCat("row ", row, " of '", tensor.name(), "' is wanted after row ", next - 1));
+          absl::StrCat("row ", row, " of '", tensor.name(), "' is requested after row ", next - 1));
     }
     next = row + 1;
   }
@@ -62,13 +63,13 @@ absl::StatusOr<RowSelections> ReadSelections(const v1::Pull& pull, const absl::C
 
     const v1::TensorSpec& tensor = table.tensors(static_cast<int>(selection.tensor()));
     if (tensor.kind() != v1::PARAMETER || tensor.shape_size() != 2 || tensor.shape(1) == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rows of '", tensor.name(), "' are wanted, which is not a matrix"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rows of '", tensor.name(), "' are requested, but the tensor is not a matrix"));
     }
 
     if (selection.count() > (payload.size() - at) / kRowBytes) {
       return absl::InvalidArgumentError(absl::StrCat(selection.count(), " rows of '", tensor.name(),
-                                                     "' are wanted, and the payload ends after ",
+                                                     "' are requested, but the payload ends after ",
                                                      payload.size(), " bytes"));
     }
 

@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// Rows by tensor: ascending, without duplicates. Of a named tensor only these rows are wanted,
-// possibly none; a tensor that is not named is wanted whole.
+// Rows by tensor: ascending, without duplicates. Of a named tensor only these rows are requested,
+// possibly none; a tensor that is not named is requested whole.
 using RowSelections = std::map<uint32_t, std::vector<uint64_t>>;
 
 // Sorts the numbers and removes duplicates.

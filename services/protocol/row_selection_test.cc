@@ -66,25 +66,28 @@ TEST(RowSelectionTest, RowsAreSortedAndUnique) {
 
 TEST(RowSelectionTest, RejectsSelectionThatContradictsTable) {
   ExpectInvalid(RowSelections{{3, {}}}, "rows of tensor 3 of 3");
-  ExpectInvalid(RowSelections{{1, {0}}}, "rows of 'bias' are wanted, which is not a matrix");
-  ExpectInvalid(RowSelections{{2, {0}}}, "rows of 'steps' are wanted, which is not a matrix");
+  ExpectInvalid(RowSelections{{1, {0}}},
+                "rows of 'bias' are requested, but the tensor is not a matrix");
+  ExpectInvalid(RowSelections{{2, {0}}},
+                "rows of 'steps' are requested, but the tensor is not a matrix");
   ExpectInvalid(RowSelections{{0, {2, 10}}},
-                "row 10 of 'embedding.weight' is wanted, which has 10");
-  ExpectInvalid(RowSelections{{0, {5, 5}}}, "row 5 of 'embedding.weight' is wanted after row 5");
-  ExpectInvalid(RowSelections{{0, {5, 2}}}, "row 2 of 'embedding.weight' is wanted after row 5");
+                "row 10 of 'embedding.weight' is requested, but the tensor has 10 rows");
+  ExpectInvalid(RowSelections{{0, {5, 5}}}, "row 5 of 'embedding.weight' is requested after row 5");
+  ExpectInvalid(RowSelections{{0, {5, 2}}}, "row 2 of 'embedding.weight' is requested after row 5");
 }
 
 TEST(RowSelectionTest, RejectsSelectionThatContradictsPayload) {
   v1::Pull pull;
   const absl::Cord payload = AppendSelections({{0, {1, 2}}}, &pull);
   ExpectInvalid(pull, payload.Subcord(0, 15),
-                "2 rows of 'embedding.weight' are wanted, and the payload ends after 15 bytes");
+                "2 rows of 'embedding.weight' are requested, but the payload ends after 15 bytes");
   pull.mutable_rows(0)->set_count(1);
   ExpectInvalid(pull, payload, "a pull has a payload of 16 bytes, of which its rows take 8");
   pull.mutable_rows(0)->set_count(~uint64_t{0});
-  ExpectInvalid(pull, payload,
-                "18446744073709551615 rows of 'embedding.weight' are wanted, and the payload ends "
-                "after 16 bytes");
+  ExpectInvalid(
+      pull, payload,
+      "18446744073709551615 rows of 'embedding.weight' are requested, but the payload ends "
+      "after 16 bytes");
 }
 
 TEST(RowSelectionTest, RejectsTableThatIsNamedTwice) {

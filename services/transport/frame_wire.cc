@@ -354,7 +354,7 @@ absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes) 
     if (rows.count() > rest / kRowBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("malformed frame: ", rows.count(), " rows of tensor ", rows.tensor(),
-                       " are wanted, whose numbers have ", rest, " bytes in the payload"));
+                       " are requested, but the payload has ", rest, " bytes for their numbers"));
     }
     rest -= rows.count() * kRowBytes;
   }

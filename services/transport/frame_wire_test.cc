@@ -183,8 +183,9 @@ TEST(FrameWireTest, PayloadOfPullIsTheNumbersOfItsRows) {
   };
   EXPECT_EQ(refusal(2, 24), "");
   EXPECT_EQ(refusal(0, 8), "");
-  EXPECT_THAT(refusal(2, 23), HasSubstr("2 rows of tensor 0 are wanted, whose numbers have 15"));
-  EXPECT_THAT(refusal(~uint64_t{0}, 24), HasSubstr("rows of tensor 0 are wanted"));
+  EXPECT_THAT(refusal(2, 23),
+              HasSubstr("2 rows of tensor 0 are requested, but the payload has 15"));
+  EXPECT_THAT(refusal(~uint64_t{0}, 24), HasSubstr("rows of tensor 0 are requested"));
   EXPECT_THAT(refusal(1, 24), HasSubstr("of which 16 belong"));
 }
 

@@ -110,7 +110,7 @@ ps::EncodedPartition SmallPartition(bool updated) {
   return ps::EncodePartition(content);
 }
 
-// The manifest's size and checksum are correct: they detect damage by a disk, so this target is
+// The index's size and checksum are correct: they detect damage by a disk, so this target is
 // about content that was written wrong.
 bool RunPartitionFile(absl::string_view input) {
   const std::shared_ptr<ps::BlockPool> pool = ps::BlockPool::Create(1 << 20);
@@ -121,7 +121,8 @@ bool RunPartitionFile(absl::string_view input) {
     const absl::StatusOr<std::shared_ptr<ps::PartitionContent>> content =
         ps::DecodePartition(SmallModel(), file, InChunks(input, 1 + input.size() % 89), *pool);
     if (!CheckedOk(content.status())) continue;
-    SLUICE_CHECK(ps::StateHash(**content) == file.state_hash(), "the content matches the manifest");
+    SLUICE_CHECK(ps::StateHash(**content) == file.state_hash(),
+                 "the content matches the checkpoint index");
     return true;
   }
   return false;
@@ -131,7 +132,7 @@ std::vector<std::string> PartitionFileSeeds() {
   return {std::string(SmallPartition(false).bytes), std::string(SmallPartition(true).bytes)};
 }
 
-// ---------------------------------------------------------------- manifests and claims
+// ---------------------------------------------------------------- checkpoint indexes and claims
 
 v1::CheckpointIndex SmallCheckpointIndex(uint64_t step) {
   const ps::EncodedPartition partition = SmallPartition(true);
@@ -184,9 +185,9 @@ bool CheckCheckpointIndex(absl::string_view text) {
   checkpoint_index->set_format_version(kCheckpointFormatVersion);
   const absl::StatusOr<v1::CheckpointIndex> again =
       CheckpointIndexFromJson(CheckpointIndexToJson(*checkpoint_index));
-  SLUICE_CHECK(again.ok(), "a manifest that was read can be written");
+  SLUICE_CHECK(again.ok(), "a checkpoint index that was read can be written");
   SLUICE_CHECK(again->SerializeAsString() == checkpoint_index->SerializeAsString(),
-               "manifests survive a round trip");
+               "checkpoint indexes survive a round trip");
   (void)CheckedOk(ValidateCheckpointIndex(*checkpoint_index));
   return true;
 }
@@ -241,7 +242,8 @@ std::map<std::string, std::string> WholeStorage() {
                                  SmallPartition(true).bytes)
                      .ok(),
                  "the file is written");
-    SLUICE_CHECK(storage->WriteCheckpointIndex(checkpoint_index).ok(), "the manifest is written");
+    SLUICE_CHECK(storage->WriteCheckpointIndex(checkpoint_index).ok(),
+                 "the checkpoint index is written");
   }
   const auto keep = [&](const std::string& path) {
     const absl::StatusOr<std::string> content = disk.Read(path, 1 << 20);

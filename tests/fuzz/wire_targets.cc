@@ -277,7 +277,7 @@ std::vector<std::string> PullRowsSeeds() {
 // ---------------------------------------------------------------- tables and layouts
 
 // The lengths of both (2 bytes each), a worker's Ready, then a Layout. A coordinator reads the
-// first from workers, and the second from manifests.
+// first from workers, and the second from checkpoint indexes.
 bool RunLayout(absl::string_view input) {
   ByteSource bytes(input);
   v1::Ready ready;

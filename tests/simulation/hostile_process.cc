@@ -236,8 +236,8 @@ void HostileProcess::LeaveOutOwn(v1::Header* header) {
         header->mutable_push()->clear_complete();
         header->mutable_push()->set_step(header->push().step() + cluster_.random().Below(2));
         break;
-
       }
+
       header->mutable_push()->set_step(header->push().step() + kFar);
       header->mutable_push()->set_clock(header->push().clock() + kFar);
       if (header->push().has_apply()) {

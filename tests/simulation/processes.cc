@@ -328,6 +328,7 @@ void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
       });
       return;
     }
+
     // If a newer attempt has removed the directory as incomplete, an older coordinator writes a
     // manifest without files. No attempt begins with that checkpoint.
     const std::vector<v1::Claim> claims = cluster_.storage()->ReadClaims().value();
@@ -634,6 +635,7 @@ void ShardProcess::OpenPeer(uint64_t incarnation) {
   auto self = std::static_pointer_cast<ShardProcess>(shared_from_this());
   Peer& peer = peers_[incarnation];
   peer.opening = true;
+
   auto retry = [self, incarnation] {
     self->peers_[incarnation].opening = false;
     self->cluster_.scheduler().After(absl::Milliseconds(50), [self, incarnation] {
@@ -822,6 +824,7 @@ void WorkerProcess::On(const worker::ConnectShard& action) {
   auto self = std::static_pointer_cast<WorkerProcess>(shared_from_this());
   const uint64_t shard = action.shard;
   const uint64_t attempt = ++attempts_[shard];
+
   auto broken = [self, shard, attempt] {
     if (self->attempts_[shard] != attempt) return;
     self->shards_.erase(shard);

@@ -88,7 +88,7 @@ absl::Status Initialization::BeginLoading(const std::vector<uint32_t>& owned) {
     const auto file = files_.find(partition);
     if (file == files_.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the checkpoint's manifest has no file for partition ", partition));
+          absl::StrCat("the checkpoint index has no file for partition ", partition));
     }
     missing_.insert(partition);
     state_.actions.push_back(LoadPartition{prepare_.init_id(), checkpoint_index.checkpoint(),

@@ -139,12 +139,12 @@ class FileReader {
 
 absl::Status FileReader::ReadHeader() {
   if (bytes_.size() != file_.bytes()) {
-    return Damaged(
-        absl::StrCat("it has ", bytes_.size(), " bytes, the manifest says ", file_.bytes()));
+    return Damaged(absl::StrCat("it has ", bytes_.size(), " bytes, the checkpoint index says ",
+                                file_.bytes()));
   }
   if (const uint32_t crc = Crc32c(bytes_); crc != file_.crc32c()) {
     return Damaged(
-        absl::StrFormat("its CRC32C is %08x, the manifest says %08x", crc, file_.crc32c()));
+        absl::StrFormat("its CRC32C is %08x, the checkpoint index says %08x", crc, file_.crc32c()));
   }
 
   if (bytes_.size() < kLengthBytes) return Damaged("it ends within the header's length");
@@ -354,8 +354,8 @@ absl::StatusOr<std::shared_ptr<PartitionContent>> DecodePartition(
   const uint64_t hash = StateHash(*content);
   if (Hexadecimal(hash) != reader.state_hash() || hash != file.state_hash()) {
     return reader.Damaged(absl::StrCat("its content hashes to ", Hexadecimal(hash),
-                                       ", the file says ", reader.state_hash(), ", the manifest ",
-                                       Hexadecimal(file.state_hash())));
+                                       ", the file says ", reader.state_hash(),
+                                       ", the checkpoint index ", Hexadecimal(file.state_hash())));
   }
   return content;
 }

@@ -30,7 +30,7 @@ namespace sluice::ps {
 // "partition-00012.safetensors".
 std::string PartitionFileName(uint32_t partition);
 
-// A partition's file, over the content's own memory, and its entry in the manifest (name
+// A partition's file, over the content's own memory, and its entry in the checkpoint index (name
 // PartitionFileName, size, CRC32C of the whole file, state hash). Reads the whole content once, at
 // memory speed. Any thread.
 struct EncodedPartition {

@@ -368,14 +368,17 @@ TEST(PartitionRowsTest, AddsContributionsWithDifferentRowWidthsAsBlocks) {
     made.rows_apart = true;
     return made;
   }();
+
   const std::vector<float> ones(12, 1);
   const auto payload = [&](uint64_t width, std::vector<uint64_t> rows) {
     return EncodeRows({width, 0, 12}, rows, v1::FLOAT32,
                       [&](size_t) { return reinterpret_cast<const char*>(ones.data()); });
   };
+
   GradientSum sum;
   ASSERT_TRUE(sum.Add(info, v1::CODEC_ROWS, payload(3, {0}), table.pool()).ok());
   ASSERT_TRUE(sum.Add(info, v1::CODEC_ROWS, payload(2, {1}), table.pool()).ok());
+
   Sum taken;
   ASSERT_TRUE(sum.Take(info, table.pool(), &taken).ok());
   ASSERT_NE(taken.block, nullptr);

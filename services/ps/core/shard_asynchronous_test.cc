@@ -127,11 +127,13 @@ TEST_F(AsynchronousTest, StagesAndAcknowledgesUpdateAndAppliesItWholeAtItsApply)
   ASSERT_EQ(Lease(one)->samples().end(), 4);
   Push(one, 1, 0, 2);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty()) << "partition 1 has not arrived";
+
   Push(one, 1, 1, 2);
   std::vector<v1::Header> frames = shard.TakeFrames(one);
   ASSERT_THAT(frames, SizeIs(1));
   EXPECT_EQ(frames[0].staged().clock(), 1);
   EXPECT_EQ(shard.Values(0), (Values{0, 0, 0, 0}));
+
   Apply(one, 1, 0, 4, /*pull_next=*/true);
   frames = shard.TakeFrames(one);
   ASSERT_THAT(frames, SizeIs(3));
@@ -192,18 +194,22 @@ TEST_F(AsynchronousTest, ClosesStreamOfInvalidUpdate) {
   Push(one, 1, 0, 1);
   Apply(one, 1, 4, 8);
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("not staged whole"));
+
   one = shard.Open(7);
   v1::Header early = shard.MakePush(0, 0, ShardHarness::Microbatches(0, 1), 1);
   early.mutable_push()->set_clock(2);
   shard.Send(one, early, CordOf({1, 1, 1, 1}));
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("while 1 waits"));
+
   one = shard.Open(7);
   Stage(one, 1, 1);
   Apply(one, 1, 0, 4);
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("not leased to the sender"));
+
   one = shard.Open(7);
   Apply(one, 1, 4, 8);
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
+
   Push(one, 0, 0, 1);
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("without a clock"));
 }
@@ -275,6 +281,7 @@ TEST_F(AsynchronousTest, PermitsBoundAndNumberStagedUpdates) {
 TEST_F(AsynchronousTest, ReportsLeaseHolderThatAppliesNothing) {
   shard.job.mutable_timeouts()->set_gradients(15);
   Begin();
+
   const auto awaited = [this](absl::Duration later) {
     shard.now += later;
     shard.core().OnTick(shard.now);
@@ -285,10 +292,12 @@ TEST_F(AsynchronousTest, ReportsLeaseHolderThatAppliesNothing) {
     }
     return workers;
   };
+
   EXPECT_THAT(awaited(absl::Seconds(60)), IsEmpty()) << "no worker holds a lease";
   ASSERT_TRUE(Lease(one, 8).has_value());
   ASSERT_TRUE(Lease(two, 4).has_value());
   EXPECT_THAT(awaited(absl::Seconds(14)), IsEmpty());
+
   Stage(one, 1, 1);
   Apply(one, 1, 0, 4);
   ASSERT_TRUE(Lease(two, 4).has_value()) << "a lease request is no progress";
@@ -325,6 +334,7 @@ TEST_F(AsynchronousTest, InstallAppliesTheWinningStagedUpdateAndDropsTheRest) {
   EXPECT_THAT(reply.leases(), SizeIs(2));
   Apply(one, 1, 0, 4);
   EXPECT_EQ(shard.core().status().updates_applied, 0) << "the shard keeps its promise";
+
   v1::Install install = InstallAfter(2, 1, {7});
   v1::ClockRecord& winner = *install.add_clocks();
   winner.set_worker(7);
@@ -333,12 +343,15 @@ TEST_F(AsynchronousTest, InstallAppliesTheWinningStagedUpdateAndDropsTheRest) {
   *install.mutable_ledger()->add_applied() = ShardHarness::Microbatches(0, 4);
   install.mutable_ledger()->set_updates(1);
   Tell(install);
+
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
   EXPECT_EQ(shard.core().status().updates_applied, 1);
   EXPECT_EQ(shard.core().status().staged_updates, 0);
   EXPECT_EQ(Lease(one)->samples().begin(), 4) << "the expelled member's samples";
+
   Apply(one, 1, 0, 4);
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
+
   shard.Pause(3);
   const v1::PauseReply after = shard.TakePauseReplies().at(0);
   ASSERT_THAT(after.clocks(), SizeIs(1));
@@ -353,13 +366,16 @@ TEST_F(AsynchronousTest, DroppedUpdateIsStagedAgainInNewView) {
   Lease(one);
   Stage(one, 1, 1);
   shard.Pause(2);
+
   v1::Install install = InstallAfter(2, 0, {7, 8});
   v1::LeaseRecord& lease = *install.add_leases();
   lease.set_worker(7);
   *lease.mutable_samples() = ShardHarness::Microbatches(0, 4);
   Tell(install);
+
   Apply(one, 1, 0, 4);
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("not staged whole"));
+
   one = shard.Open(7);
   EXPECT_EQ(Lease(one)->samples().begin(), 0);
   Stage(one, 1, 1);
@@ -373,16 +389,19 @@ TEST_F(AsynchronousTest, PinsSnapshotAtTheInstallThatNamesIt) {
   Stage(one, 1, 1);
   Apply(one, 1, 0, 4);
   shard.Pause(2);
+
   v1::Install install = InstallAfter(2, 1, {7, 8});
   *install.mutable_ledger()->add_applied() = ShardHarness::Microbatches(0, 4);
   install.mutable_snapshot()->set_snapshot_id(5);
   install.mutable_snapshot()->set_write(true);
   shard.TakeMessages();
   Tell(install);
+
   const auto pinned = shard.TakeMessages(&v1::MemberMessage::has_snapshot_pinned,
                                          &v1::MemberMessage::snapshot_pinned);
   ASSERT_THAT(pinned, SizeIs(1));
   EXPECT_EQ(pinned[0].version(), 1);
+
   const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
   ASSERT_THAT(writes, SizeIs(2));
   ASSERT_THAT(writes[0].content->clocks, SizeIs(1));
@@ -462,14 +481,17 @@ TEST_F(BoundedStalenessTest, PullWaitsForSlowestLeaseHolder) {
   Begin();
   const uint64_t mine = Lease(one, 400)->samples().begin();
   const uint64_t theirs = Lease(two, 400)->samples().begin();
+
   Update(one, 1, mine);
   Pull(one, 1);
   std::vector<v1::Header> frames = shard.TakeFrames(one);
   ASSERT_THAT(frames, SizeIs(3));
   EXPECT_THAT(frames[0].pull_answer().counted(), ElementsAre(8));
+
   Update(one, 2, mine + 4);
   Pull(one, 2);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty()) << "7 is two updates ahead";
+
   Update(two, 1, theirs);
   frames = shard.TakeFrames(one);
   ASSERT_THAT(frames, SizeIs(3));

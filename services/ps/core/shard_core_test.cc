@@ -180,10 +180,12 @@ TEST_F(SynchronousTest, KeepsPreviousVersionUntilEveryMemberHasPushedTheNextStep
   EXPECT_THAT(shard.TakeData(one),
               UnorderedElementsAre(Pair(Pair(0, 0), Values(4, 0)), Pair(Pair(1, 0), Values(2, 0))));
   EXPECT_EQ(shard.core().status().committed, 0);
+
   shard.Push(two, 1, 1, {0, 0}, kMicrobatches(2, 4));
   EXPECT_EQ(shard.core().status().committed, 0) << "one member's push is not enough";
   shard.Push(one, 1, 1, {0, 0}, kMicrobatches(0, 2));
   EXPECT_EQ(shard.core().status().committed, 1);
+
   shard.TakeData(one);
   shard.Pull(one, 0);
   const std::vector<v1::Header> answers = shard.TakeFrames(one);
@@ -222,14 +224,17 @@ TEST_F(SynchronousTest, LeavesTensorWithoutGradientUnchanged) {
   shard.job.mutable_optimizer()->set_weight_decay(0.5);
   shard.w = {1, 1, 1, 1};
   Begin();
+
   for (StreamId stream : {one, two}) {
     v1::Header nothing = shard.MakePush(0, 0, kMicrobatches(0, 0), 1);
     nothing.mutable_push()->clear_blocks();
     nothing.mutable_push()->add_complete(1);
     shard.Send(stream, nothing);
   }
+
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1})) << "weight decay must not apply either";
+
   shard.Push(one, 1, 0, {0, 0, 0, 0}, kMicrobatches(0, 2));
   v1::Header nothing = shard.MakePush(1, 0, kMicrobatches(0, 0), 1);
   nothing.mutable_push()->clear_blocks();
@@ -244,13 +249,16 @@ TEST_F(SynchronousTest, BuffersChangeByTheMeanOverMicrobatchesAndCountersByOne) 
   shard.table.mutable_tensors(1)->set_dtype(v1::INT64);
   shard.table.mutable_tensors(1)->set_shape(0, 1);
   shard.w = {10, 10, 10, 10};
+
   const int64_t forty = 40;
   shard.b.resize(2);
   memcpy(shard.b.data(), &forty, sizeof(forty));
   Begin();
+
   shard.Push(one, 0, 0, {4, 4, 4, 4}, kMicrobatches(0, 2), 30);
   shard.Push(two, 0, 0, {0, 4, 8, 12}, kMicrobatches(2, 4), 50);
   EXPECT_EQ(shard.Values(0), (Values{11, 12, 13, 14}));
+
   for (StreamId stream : {one, two}) {
     v1::Header nothing = shard.MakePush(0, 1, kMicrobatches(0, 0), 1);
     nothing.mutable_push()->clear_blocks();
@@ -265,16 +273,19 @@ TEST_F(SynchronousTest, TenThousandStepsAllocateNoMemory) {
   shard.job.mutable_optimizer()->set_momentum(0.9);
   shard.job.mutable_training()->set_steps(100000);
   Begin();
+
   for (uint64_t step = 0; step < 10; ++step) Step(step, 1);
   shard.TakeData(one);
   shard.TakeData(two);
   const size_t allocated = shard.core().status().blocks_allocated;
+
   for (uint64_t step = 10; step < 10000; ++step) {
     Step(step, 1);
     shard.TakeData(one);
     shard.TakeData(two);
     shard.TakeMessages();
   }
+
   EXPECT_EQ(shard.Version(0), 10000);
   EXPECT_EQ(shard.core().status().blocks_allocated, allocated);
 }
@@ -294,6 +305,7 @@ TEST_F(SynchronousTest, ReplyKeepsItsVersionWhileTrainingContinues) {
 TEST_F(SynchronousTest, ReceivesAndSendsHalfPrecision) {
   shard.job.mutable_training()->set_pull_codec(v1::CODEC_FLOAT16);
   Begin();
+
   for (StreamId stream : {one, two}) {
     v1::Header header =
         shard.MakePush(0, 0, stream == one ? kMicrobatches(0, 2) : kMicrobatches(2, 4), 1);
@@ -304,6 +316,7 @@ TEST_F(SynchronousTest, ReceivesAndSendsHalfPrecision) {
     shard.Send(stream, header,
                absl::Cord(absl::string_view(reinterpret_cast<const char*>(ones.data()), 8)));
   }
+
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
   const std::vector<v1::Header> frames = shard.TakeFrames(one);
   ASSERT_THAT(frames, SizeIs(1));
@@ -364,6 +377,7 @@ TEST(BitExactTest, EveryOrderOfArrivalAndSplitIntoNodesGivesTheSameBits) {
       {{0, 4}, {4, 4}},
       {{0, 1}, {1, 1}, {2, 2}, {4, 2}, {6, 1}, {7, 1}},
       {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {7, 1}}};
+
   for (int round = 0; round < 20; ++round) {
     std::vector<Values> gradients(8);
     for (Values& gradient : gradients) {
@@ -571,6 +585,7 @@ TEST_F(SynchronousTest, RefusesInvalidHello) {
       {[](v1::Hello& h) { h.mutable_sender()->set_incarnation(0); },
        absl::StatusCode::kInvalidArgument},
   };
+
   StreamId stream = 10000;
   for (const auto& [spoil, code] : table) {
     shard.core().OnStreamOpened(++stream, shard.now);
@@ -580,6 +595,7 @@ TEST_F(SynchronousTest, RefusesInvalidHello) {
     shard.Send(stream, header);
     EXPECT_EQ(shard.StatusOf(stream).code(), code);
   }
+
   shard.core().OnStreamOpened(++stream, shard.now);
   shard.Send(stream, shard.HeaderOf(1));
   EXPECT_EQ(shard.StatusOf(stream).message(), "the first frame must be a Hello");

@@ -110,6 +110,7 @@ TEST_F(HostileTest, PushWithoutBlocksCommitsOnlyClosedSteps) {
   Step(1, 1);
   v1::Header push = NewHeader();
   push.mutable_push();
+
   const std::vector<Hostile> table = {
       {"one ahead", [](auto& h) { h.mutable_push()->set_step(3); }, "step 3 is pushed"},
       {"far ahead", [](auto& h) { h.mutable_push()->set_step(1000000); }, "is at version 2"},
@@ -117,10 +118,12 @@ TEST_F(HostileTest, PushWithoutBlocksCommitsOnlyClosedSteps) {
   };
   ExpectRefused(table, 7, push);
   EXPECT_EQ(shard.core().status().committed, 1);
+
   push.mutable_push()->set_step(2);
   shard.Send(one = shard.Open(7), push);
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
   EXPECT_EQ(shard.core().status().committed, 1) << "the other member has not pushed step 2";
+
   shard.Send(two, push);
   EXPECT_EQ(shard.core().status().committed, 2);
 }
@@ -324,6 +327,7 @@ TEST_F(HostileUpdateTest, RefusesClocksAheadOfTheWorker) {
         [value](v1::Header& h) { h.mutable_permit_request()->set_clock(value); },
         [value](v1::Header& h) { h.mutable_push()->set_clock(value); }};
   };
+
   for (const uint64_t value : {uint64_t{2}, uint64_t{400}, kHuge - 1, kHuge}) {
     SCOPED_TRACE(value);
     std::vector<Hostile> table;
@@ -332,6 +336,7 @@ TEST_F(HostileUpdateTest, RefusesClocksAheadOfTheWorker) {
     }
     ExpectRefused(table, 7, NewHeader());
   }
+
   // The other member continues.
   v1::Header pull = NewHeader();
   pull.mutable_pull();
@@ -482,14 +487,17 @@ TEST_F(HostileUpdateTest, BoundsFirstClockInLaterAttemptByTheJobsLength) {
     header.mutable_init_push()->mutable_blocks(0)->set_payload_bytes(partition == 0 ? 16 : 8);
     shard.Send(init, header, CordOf(Values(partition == 0 ? 4 : 2, 0)));
   }
+
   shard.Pause(1, /*term=*/1, /*attempt=*/2);
   shard.Install(shard.MakeView(1, 0, {7, 8}, /*attempt=*/2));
   shard.TakeMessages();
   one = shard.Open(7);
+
   v1::Header lease = NewHeader();
   ExpectRefused({{"a clock that two attempts cannot reach",
                   [](auto& h) { h.mutable_lease_request()->set_clock(801); }, "800 at most"}},
                 7, lease);
+
   lease.mutable_lease_request()->set_clock(100);
   shard.Send(one = shard.Open(7), lease);
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
@@ -639,6 +647,7 @@ TEST_F(HostileTest, RefusesProcessThatUsesIdentityOfAnotherProcess) {
   one = shard.OpenSilent();
   shard.Send(one, shard.MakeHello(7, v1::WORKER, 0));
   ASSERT_TRUE(shard.TakeFrames(one).at(0).has_hello_reply());
+
   const struct {
     v1::Role role;
     uint32_t index;
@@ -648,6 +657,7 @@ TEST_F(HostileTest, RefusesProcessThatUsesIdentityOfAnotherProcess) {
                {v1::READER, 0, 7},   // a reader's certificate
                {v1::WORKER, 0, 77},  // an incarnation of no process
                {v1::READER, 0, 5000}};
+
   for (const auto& liar : liars) {
     SCOPED_TRACE(absl::StrCat(liar.role, " ", liar.index, " ", liar.incarnation));
     const StreamId stream = shard.OpenSilent();
@@ -657,6 +667,7 @@ TEST_F(HostileTest, RefusesProcessThatUsesIdentityOfAnotherProcess) {
     Pass(absl::Seconds(5));
     EXPECT_EQ(shard.StatusOf(stream).code(), kDenied);
   }
+
   const StreamId shard_liar = shard.OpenSilent();
   shard.Send(shard_liar, shard.MakeHello(7, v1::SHARD));
   EXPECT_EQ(shard.StatusOf(shard_liar).code(), kDenied) << "it is not a shard of the view";
@@ -786,15 +797,18 @@ TEST_F(HostileTest, WaitingFramesOfNonMembersShareOneBound) {
   v1::Header early = shard.MakePush(0, 0, kRange(0, 2), 2);
   *early.mutable_view() = shard.HeaderOf(2).view();
   shard.Pause(2);
+
   std::vector<StreamId> closed;
   for (uint64_t stranger = 100; stranger < 140; ++stranger) {
     const StreamId stream = shard.Open(stranger);
     shard.Send(stream, early, CordOf({1, 1, 1, 1}));
     if (!shard.StatusOf(stream).ok()) closed.push_back(stream);
   }
+
   ASSERT_THAT(closed, ::testing::Not(IsEmpty()));
   EXPECT_THAT(std::string(shard.StatusOf(closed[0]).message()), StartsWith("max_waiting_bytes"));
   EXPECT_LE(Use(Bound::kWaitingBytes).used, 10000);
+
   shard.Send(one, early, CordOf({1, 1, 1, 1}));
   EXPECT_TRUE(shard.StatusOf(one).ok()) << "members have their own bound";
 }

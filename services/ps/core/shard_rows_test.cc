@@ -128,13 +128,16 @@ TEST_F(RowsTest, AnswersParkedPullWithItsRowsOfNewVersion) {
   Pull(one, 1, {{0, {5}}});
   Pull(two, 1, {{0, {6}}});
   EXPECT_THAT(shard.TakeSent(one), IsEmpty());
+
   PushRows(one, 0, {5, 6}, 2);
   PushRows(two, 0, {5}, 4);
+
   std::vector<SendFrame> frames = shard.TakeSent(one);
   ASSERT_THAT(frames, SizeIs(1));
   Values expected(kRows, -1);
   expected[5] = 5 + (2 + 4) / 2.0f;
   EXPECT_EQ(RowsOf(frames[0], 1), expected);
+
   frames = shard.TakeSent(two);
   ASSERT_THAT(frames, SizeIs(1));
   expected[5] = -1;
@@ -180,7 +183,7 @@ TEST_F(RowsTest, ClosesStreamOfInvalidSelection) {
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("row 20 of 'w'"));
   Pull(two, 0, {{1, {0}}});
   EXPECT_THAT(std::string(shard.StatusOf(two).message()),
-              HasSubstr("rows of 'b' are wanted, which is not a matrix"));
+              HasSubstr("rows of 'b' are requested, but the tensor is not a matrix"));
 }
 
 TEST_F(RowsTest, InvalidRowsCloseTheirStreamAndChangeNothing) {

@@ -980,8 +980,9 @@ TEST_F(SnapshotsTest, NamesDamagedFile) {
   const auto ready =
       shard.TakeMessages(&v1::MemberMessage::has_state_ready, &v1::MemberMessage::state_ready);
   ASSERT_THAT(ready, SizeIs(1));
-  EXPECT_EQ(ready[0].error(),
-            "partition-00000.safetensors is damaged: it has 7 bytes, the manifest says 100");
+  EXPECT_EQ(
+      ready[0].error(),
+      "partition-00000.safetensors is damaged: it has 7 bytes, the checkpoint index says 100");
 }
 
 }  // namespace

@@ -68,6 +68,7 @@ TEST(ParameterGroups, TensorBelongsToTheFirstMatchingGroup) {
   head->add_patterns("fc.*");
   head->set_learning_rate(0.5);
   head->set_momentum(0);
+
   const auto groups = ParameterGroups::Create(spec);
   ASSERT_TRUE(groups.ok()) << groups.status();
   ASSERT_EQ(groups->size(), 3u);
@@ -83,6 +84,7 @@ TEST(ParameterGroups, TensorBelongsToTheFirstMatchingGroup) {
       {"fc.bias", 0, 0.1, 0.9, 0, 1},        {"fc.weight", 1, 0.5, 0, 1e-4, 0},
       {"conv.weight", 2, 0.1, 0.9, 1e-4, 1}, {"bias", 2, 0.1, 0.9, 1e-4, 1},
   };
+
   for (const auto& test : kCases) {
     EXPECT_EQ(groups->IndexOf(test.tensor), test.group) << test.tensor;
     const ParameterGroups::Group& group = groups->For(test.tensor);
@@ -111,6 +113,7 @@ TEST(ParameterGroups, ErrorNamesInvalidFieldAndItsGroup) {
     EXPECT_EQ(groups.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(groups.status().message(), message);
   };
+
   expect("optimizer.groups[1]: patterns is empty, must have at least one");
   group->add_patterns("");
   expect("optimizer.groups[1]: patterns has an empty string, which matches no name");

@@ -25,6 +25,7 @@ ShardHarness::ShardHarness() {
   job.mutable_training()->set_mode(v1::SYNCHRONOUS);
   job.mutable_training()->set_global_batch_size(4);
   job.mutable_training()->set_steps(100);
+
   v1::TensorSpec* tensor = table.add_tensors();
   tensor->set_name("w");
   tensor->add_shape(4);
@@ -33,6 +34,7 @@ ShardHarness::ShardHarness() {
   tensor->set_name("b");
   tensor->add_shape(2);
   tensor->set_dtype(v1::FLOAT32);
+
   options.identity.set_job("default/test/1");
   options.identity.mutable_process()->set_role(v1::SHARD);
   options.identity.mutable_process()->set_incarnation(kShardIncarnation);
@@ -192,6 +194,7 @@ void ShardHarness::Begin(const std::vector<uint64_t>& members) {
     block.set_payload_bytes(payload.size());
     Send(stream, header, payload);
   }
+
   ChangeView(1, 0, members);
   TakeMessages();
 }

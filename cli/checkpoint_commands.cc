@@ -108,9 +108,7 @@ absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const Check
     return absl::NotFoundError(absl::StrCat(
         flags.target, " is neither a checkpoint's directory nor a job in ", flags.state_directory));
   }
-  const std::string& chosen = job->spec.checkpoint().directory();
-  absl::StatusOr<Found> found =
-      NewestIn(environment, chosen.empty() ? directory.checkpoints() : chosen);
+  absl::StatusOr<Found> found = NewestIn(environment, directory.CheckpointsOf(job->spec));
   if (found.ok()) found->model = job->spec.model().path();
   return found;
 }
@@ -266,10 +264,7 @@ int ExportTorchScript(const Environment& environment, const CheckpointFlags& fla
                                      "TorchScript is for jobs with a TorchScript model; name its "
                                      "file with --model, or export safetensors"));
   }
-  const auto programs = FindPrograms(flags.program_directory.empty()
-                                         ? environment.program_directories
-                                         : std::vector<std::string>{flags.program_directory},
-                                     {v1::WORKER});
+  const auto programs = FindPrograms(environment, flags.program_directory, {v1::WORKER});
   if (!programs.ok()) return Complain(environment, programs.status());
   const std::string temporary = absl::StrCat(flags.output, ".tensors-", getpid());
   const absl::Status status =

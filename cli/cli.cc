@@ -12,7 +12,6 @@
 #include "cli/completion.h"
 #include "cli/local_jobs.h"
 #include "operator/api/suggest.h"
-#include "services/common/exit_code.h"
 #include "services/common/version.h"
 
 namespace sluice::cli {
@@ -96,20 +95,6 @@ absl::Status CheckNames(const CLI::App& app, const std::vector<std::string>& arg
 
 }  // namespace
 
-int Complain(const Environment& environment, const absl::Status& status) {
-  *environment.err << "sluice: " << status.message() << std::endl;
-  switch (status.code()) {
-    // The user must change the request: it is invalid, names a missing object, or was refused.
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kFailedPrecondition:
-      return kExitUsage;
-    default:
-      return kExitFailed;
-  }
-}
-
 void AddStateDirectory(CLI::App* command, std::string* state_directory) {
   command->add_option("--state-dir", *state_directory, "directory of the jobs' states and logs")
       ->capture_default_str();
@@ -143,7 +128,6 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   Action action;
   AddRunCommand(&app, environment, &action);
   AddPlanCommand(&app, environment, &action);
-  AddBenchCommand(&app, environment, &action);
   AddManifestCommands(&app, environment, &action);
   AddStateCommands(&app, environment, &action);
   AddCheckpointCommands(&app, environment, &action);
@@ -171,6 +155,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
       return +kExitOk;
     };
   });
+  app.footer(ExitCodesText());  // set last: commands inherit the footer that is there
   if (arguments.empty()) {
     *environment.err << app.help();
     return kExitUsage;

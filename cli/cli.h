@@ -9,8 +9,8 @@
 
 namespace sluice::cli {
 
-// Runs one command line (without the program's name) and returns the exit code: 0; 1 for a failure;
-// 2 for wrong arguments, a bad manifest or a refused request; 130 for an interrupted run.
+// Runs one command line (without the program's name) and returns the exit code
+// (cli/common/exit_codes.h).
 int RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment);
 
 }  // namespace sluice::cli

@@ -7,15 +7,13 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/cluster/connection.h"
 #include "cli/common/environment.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/jobs.h"
 
 namespace sluice::cli {
-
-inline constexpr int kExitInterrupted = 130;  // the shells' exit code for SIGINT
 
 // The action of a command line; set while it is parsed, called afterwards. Returns the exit code.
 using Action = std::function<int()>;
@@ -23,14 +21,10 @@ using Action = std::function<int()>;
 // Each function adds its commands to `app`. `environment` and `action` must outlive it.
 void AddManifestCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddPlanCommand(CLI::App* app, const Environment& environment, Action* action);
-void AddBenchCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddRunCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddStateCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCertificateCommand(CLI::App* app, const Environment& environment, Action* action);
-
-// Prints "sluice: <message>" and returns the matching exit code.
-int Complain(const Environment& environment, const absl::Status& status);
 
 // --state-dir
 void AddStateDirectory(CLI::App* command, std::string* state_directory);

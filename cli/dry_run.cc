@@ -45,7 +45,7 @@ DryRunPlan PlanOf(const Environment& environment, const RunFlags& flags,
   }
   plan.changes = api::CompareJobs(*before, job);
   const auto result = directory.ReadResult();
-  const bool finished = result.ok() && result->outcome == policy::OutcomeKind::kSucceeded;
+  const bool finished = result.ok() && result->outcome.kind == policy::OutcomeKind::kSucceeded;
   plan.state = finished ? "finished" : "resumes";
   if (finished && ChangeLength(plan.changes)) {
     const auto existing = JudgeStorage(job.spec, directory, environment.files);

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "cli/common/job_result.h"
 #include "cli/common/log_follower.h"
 #include "cli/job_paths.h"
 #include "cli/local/job_directory.h"
@@ -25,11 +27,13 @@ std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
   std::vector<std::string> lines;
   const auto result = directory.ReadResult();
   const auto job = directory.ReadJob();
-  if (result.ok() && !result->time.empty()) lines.push_back("  ended: " + result->time);
+  if (result.ok() && result->ended != absl::InfinitePast()) {
+    lines.push_back("  ended: " +
+                    absl::FormatTime(absl::RFC3339_sec, result->ended, absl::UTCTimeZone()));
+  }
   if (job.ok()) {
-    const std::string& chosen = job->spec.checkpoint().directory();
-    const std::string checkpoint_directory = chosen.empty() ? directory.checkpoints() : chosen;
-    const absl::StatusOr<std::string> newest = NewestCheckpoint(checkpoint_directory, files);
+    const absl::StatusOr<std::string> newest =
+        NewestCheckpoint(directory.CheckpointsOf(job->spec), files);
     if (newest.ok() && !newest->empty()) {
       lines.push_back("  newest checkpoint: " + *newest);
       lines.push_back(absl::StrCat("  model: sluice export ", name, " -o ", name, ".safetensors"));
@@ -44,14 +48,16 @@ std::string ResultText(const local::JobDirectory& directory) {
   if (!result.ok()) {
     return absl::IsNotFound(directory.ReadJob().status()) ? "not started" : "not finished";
   }
-  std::string text(local::OutcomeName(result->outcome));
-  absl::StrAppend(&text, " at step ", CountText(result->step));
-  if (result->total_steps > 0) absl::StrAppend(&text, " of ", CountText(result->total_steps));
-  if (result->has_accuracy) absl::StrAppend(&text, ", accuracy ", PercentText(result->accuracy));
-  if (result->has_perplexity) {
-    absl::StrAppend(&text, ", perplexity ", PerplexityText(result->perplexity));
+  const v1::JobProgress& progress = result->progress;
+  const v1::Evaluation& evaluation = progress.last_evaluation();
+  std::string text = absl::StrCat(OutcomeName(result->outcome.kind), " at ", StepText(progress));
+  if (evaluation.has_accuracy()) {
+    absl::StrAppend(&text, ", accuracy ", PercentText(evaluation.accuracy()));
   }
-  if (!result->reason.empty()) absl::StrAppend(&text, ": ", result->reason);
+  if (evaluation.has_perplexity()) {
+    absl::StrAppend(&text, ", perplexity ", PerplexityText(evaluation.perplexity()));
+  }
+  if (!result->outcome.reason.empty()) absl::StrAppend(&text, ": ", result->outcome.reason);
   return text;
 }
 

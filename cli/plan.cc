@@ -258,6 +258,32 @@ absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
   return traffic;
 }
 
+namespace {
+
+// What the plan of a job does not compute from the sizes of blocks.
+Plan BeginPlan(const v1::JobSpec& job, const v1::TensorTable& table) {
+  Plan plan;
+  plan.synchronous = job.training().mode() == v1::SYNCHRONOUS;
+  plan.shards_compute = job.training().execution() == v1::TrainingSpec::SERVER;
+  plan.workers = job.worker().replicas();
+  plan.shards.resize(job.parameter_server().replicas());
+  for (const v1::TensorSpec& tensor : table.tensors()) plan.parameters += ElementCount(tensor);
+  return plan;
+}
+
+// The memory of a worker that computes. `state`: bytes of all gradients; `exchanged`: bytes of sums
+// that one worker receives from the others.
+void AddWorkerMemory(const v1::JobSpec& job, uint64_t state, uint64_t exchanged, Plan* plan) {
+  // The version in use, the one being received, the one being evaluated; and gradients.
+  const uint64_t buffers = job.data().has_evaluation() ? 3 : 2;
+  plan->worker.memory_bytes = buffers * plan->parameter_bytes + state;
+  if (job.training().compression().error_feedback()) plan->worker.memory_bytes += 2 * state;
+  plan->worker.received_bytes += exchanged;
+  plan->worker.memory_bytes += 2 * exchanged;  // outgoing and incoming
+}
+
+}  // namespace
+
 absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& table,
                               const std::vector<StageTraffic>& stages,
                               const std::vector<RowTraffic>& rows,
@@ -272,14 +298,9 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   const std::vector<uint32_t> owner =
       PlacePartitions(LayoutIndex(table, *layout), job.parameter_server().replicas());
 
-  Plan plan;
-  plan.synchronous = job.training().mode() == v1::SYNCHRONOUS;
-  plan.shards_compute = by_shards;
-  plan.workers = job.worker().replicas();
-  plan.shards.resize(job.parameter_server().replicas());
+  Plan plan = BeginPlan(job, table);
   const RowSizes row_sizes(table, rows);
   plan.row_tables = row_sizes.Tables();
-  for (const v1::TensorSpec& tensor : table.tensors()) plan.parameters += ElementCount(tensor);
   std::vector<uint64_t> gradients(plan.shards.size());
   uint64_t state = 0;
   uint64_t exchanged = 0;  // of one worker, received from the others
@@ -330,12 +351,7 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
     AddStageTraffic(job, stages, owner, &plan);
     return plan;
   }
-  // The version in use, the one being received, the one being evaluated; and gradients.
-  const uint64_t buffers = job.data().has_evaluation() ? 3 : 2;
-  plan.worker.memory_bytes = buffers * plan.parameter_bytes + state;
-  if (job.training().compression().error_feedback()) plan.worker.memory_bytes += 2 * state;
-  plan.worker.received_bytes += exchanged;
-  plan.worker.memory_bytes += 2 * exchanged;  // outgoing and incoming
+  AddWorkerMemory(job, state, exchanged, &plan);
   return plan;
 }
 

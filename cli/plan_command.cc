@@ -40,10 +40,7 @@ struct PlanFlags {
 // printed the errors to standard error.
 int Describe(const Environment& environment, const PlanFlags& flags, const v1::JobSpec& job,
              v1::Description* description) {
-  const auto programs = FindPrograms(flags.program_directory.empty()
-                                         ? environment.program_directories
-                                         : std::vector<std::string>{flags.program_directory},
-                                     {v1::WORKER});
+  const auto programs = FindPrograms(environment, flags.program_directory, {v1::WORKER});
   if (!programs.ok()) return Complain(environment, programs.status());
   const auto directory = TemporaryDirectory::Make("sluice-plan");
   if (!directory.ok()) return Complain(environment, directory.status());
@@ -82,9 +79,7 @@ absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, cons
     return table;
   }
   const local::JobDirectory directory(environment.files, flags.state_directory, job.name());
-  const std::string& own = job.checkpoint().directory();
-  for (const std::string& path :
-       {own.empty() ? directory.checkpoints() : own, job.checkpoint().restore_from()}) {
+  for (const std::string& path : {directory.CheckpointsOf(job), job.checkpoint().restore_from()}) {
     if (path.empty()) continue;
     const absl::StatusOr<RestoreSource> source = FindRestoreSource(environment.files, path);
     if (source.ok()) return source->checkpoint_index.table();

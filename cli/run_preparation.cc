@@ -20,18 +20,9 @@
 namespace sluice::cli {
 namespace {
 
-// The bound in the field table (spec.worker.replicas, spec.parameterServer.replicas).
-constexpr uint32_t kMaxReplicas = 1024;
-
 std::string NewUid() {
   return absl::StrCat(absl::Hex(RandomIncarnation(), absl::kZeroPad16), "-",
                       absl::Hex(RandomIncarnation(), absl::kZeroPad16));
-}
-
-absl::Status CheckReplicas(const char* flag, std::optional<uint32_t> value) {
-  if (!value.has_value() || (*value >= 1 && *value <= kMaxReplicas)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " must be between 1 and ", kMaxReplicas, ", not ", *value));
 }
 
 absl::Status Refuse(const api::TrainingJob& job, const local::JobDirectory& directory,
@@ -110,6 +101,24 @@ absl::Status CheckBeginning(const api::TrainingJob& job, bool fresh,
   return CheckStorage(job, fresh, directory, files).status();
 }
 
+// Takes the job's lock. An error says what the user can do.
+absl::StatusOr<std::unique_ptr<local::JobLock>> LockJob(const std::string& name, bool fresh,
+                                                        local::JobDirectory* directory) {
+  absl::StatusOr<std::unique_ptr<local::JobLock>> lock = directory->Lock();
+  if (absl::IsAborted(lock.status())) {
+    const std::string help =
+        fresh ? absl::StrCat("; `sluice stop ", name, "` stops it")
+              : "; --take-over checkpoints and stops it, then continues with this manifest";
+    return absl::FailedPreconditionError(absl::StrCat(lock.status().message(), help));
+  }
+  if (!lock.ok()) {
+    return absl::Status(
+        lock.status().code(),
+        absl::StrCat(lock.status().message(), "; choose another directory with --state-dir"));
+  }
+  return lock;
+}
+
 struct Program {
   v1::Role role;
   const char* name;
@@ -125,9 +134,11 @@ constexpr Program kPrograms[] = {
 constexpr Program kComputingShard = {v1::SHARD, "sluice-ps-torch", "services/execution/shard",
                                      &local::Programs::shard};
 
-absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& directories,
+absl::StatusOr<local::Programs> FindAll(const Environment& environment, const std::string& chosen,
                                         absl::Span<const v1::Role> roles,
                                         absl::Span<const Program> programs) {
+  std::vector<std::string> directories = environment.program_directories;
+  if (!chosen.empty()) directories = {chosen};
   local::Programs found;
   for (const Program& program : programs) {
     if (std::find(roles.begin(), roles.end(), program.role) == roles.end()) continue;
@@ -152,10 +163,6 @@ absl::StatusOr<local::Programs> FindAll(const std::vector<std::string>& director
 }  // namespace
 
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
-  for (const absl::Status& status :
-       {CheckReplicas("--workers", flags.workers), CheckReplicas("--shards", flags.shards)}) {
-    if (!status.ok()) return status;
-  }
   std::vector<api::Override> overrides;
   if (flags.workers.has_value()) {
     overrides.push_back(
@@ -170,11 +177,9 @@ absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags) {
 
 bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
                 FileSystem* files) {
-  const absl::StatusOr<local::JobResult> result = directory.ReadResult();
-  if (result.ok() && result->outcome == policy::OutcomeKind::kSucceeded) return true;
-  const std::string& own = before.spec.checkpoint().directory();
-  const absl::StatusOr<bool> holds =
-      HoldsCheckpoint(own.empty() ? directory.checkpoints() : own, files);
+  const absl::StatusOr<JobResult> result = directory.ReadResult();
+  if (result.ok() && result->outcome.kind == policy::OutcomeKind::kSucceeded) return true;
+  const absl::StatusOr<bool> holds = HoldsCheckpoint(directory.CheckpointsOf(before.spec), files);
   return !holds.ok() || *holds;
 }
 
@@ -183,20 +188,21 @@ std::vector<v1::Role> RolesOf(const v1::JobSpec& job) {
   return {v1::COORDINATOR, v1::SHARD, v1::WORKER};
 }
 
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
+                                             const std::string& directory,
                                              absl::Span<const v1::Role> roles) {
-  return FindAll(directories, roles, kPrograms);
+  return FindAll(environment, directory, roles, kPrograms);
 }
 
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
-                                             const v1::JobSpec& job) {
+absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
+                                             const std::string& directory, const v1::JobSpec& job) {
   std::vector<Program> programs(std::begin(kPrograms), std::end(kPrograms));
   if (job.training().execution() == v1::TrainingSpec::SERVER) {
     for (Program& program : programs) {
       if (program.role == v1::SHARD) program = kComputingShard;
     }
   }
-  return FindAll(directories, RolesOf(job), programs);
+  return FindAll(environment, directory, RolesOf(job), programs);
 }
 
 absl::Status CheckPortIsFree(int port) {
@@ -238,9 +244,7 @@ absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
                                          const local::JobDirectory& directory, FileSystem* files) {
   v1::JobSpec spec = job;
   spec.set_uid(NewUid());
-  if (spec.checkpoint().directory().empty()) {
-    spec.mutable_checkpoint()->set_directory(directory.checkpoints());
-  }
+  spec.mutable_checkpoint()->set_directory(directory.CheckpointsOf(spec));
   const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(
       files, spec.checkpoint().directory(), absl::StrCat("cli-", RandomIncarnation()));
   absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage, spec);
@@ -263,19 +267,10 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
     const absl::Status refused = CheckBeginning(job, fresh, *directory, files);
     if (!refused.ok()) return refused;
   }
-  absl::StatusOr<std::unique_ptr<local::JobLock>> lock = directory->Lock();
-  if (absl::IsAborted(lock.status())) {
-    const std::string help =
-        fresh ? absl::StrCat("; `sluice stop ", job.spec.name(), "` stops it")
-              : "; --take-over checkpoints and stops it, then continues with this manifest";
-    return absl::FailedPreconditionError(absl::StrCat(lock.status().message(), help));
-  }
-  if (!lock.ok()) {
-    return absl::Status(
-        lock.status().code(),
-        absl::StrCat(lock.status().message(), "; choose another directory with --state-dir"));
-  }
+  absl::StatusOr<std::unique_ptr<local::JobLock>> lock = LockJob(job.spec.name(), fresh, directory);
+  if (!lock.ok()) return lock.status();
   run.lock = *std::move(lock);
+
   absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
   if (!fresh) before = directory->ReadJob();
   bool start_over = !before.ok();
@@ -286,8 +281,8 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
     run.changes = api::CompareJobs(*before, job);
     absl::Status refused = Refuse(job, *directory, run.changes);
     const bool trained = HasTrained(*before, *directory, files);
-    const absl::StatusOr<local::JobResult> result = directory->ReadResult();
-    const bool finished = result.ok() && result->outcome == policy::OutcomeKind::kSucceeded;
+    const absl::StatusOr<JobResult> result = directory->ReadResult();
+    const bool finished = result.ok() && result->outcome.kind == policy::OutcomeKind::kSucceeded;
     another = trained && (!refused.ok() || (finished && ChangeLength(run.changes)));
     if (another) {
       if (!refused.ok() && !WantsExisting(job.spec.checkpoint())) return refused;
@@ -327,7 +322,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   if (absl::Status status = directory->WriteJob(run.job); !status.ok()) return status;
   if (absl::Status status = directory->RemoveResult(); !status.ok()) return status;
   v1::CheckpointSpec& checkpoint = *run.job.spec.mutable_checkpoint();
-  if (checkpoint.directory().empty()) checkpoint.set_directory(directory->checkpoints());
+  checkpoint.set_directory(directory->CheckpointsOf(run.job.spec));
   // Only this start replaces: the same command without --fresh continues.
   if (fresh) checkpoint.set_on_existing(v1::CheckpointSpec::REPLACE);
   return run;

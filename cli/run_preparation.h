@@ -11,6 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "cli/common/environment.h"
+#include "cli/common/job_result.h"
+#include "cli/common/run_flags.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
 #include "operator/api/resume.h"
@@ -21,23 +23,6 @@
 
 namespace sluice::cli {
 
-struct RunFlags {
-  std::string manifest;
-  std::string state_directory = ".sluice";
-  std::string program_directory;  // empty: the environment's
-  std::string output = "text";
-  std::string log_level;  // empty: debug with `verbose`, else info
-  std::optional<uint32_t> workers;
-  std::optional<uint32_t> shards;
-  int port = 0;
-  bool fresh = false;
-  bool yes = false;
-  bool take_over = false;
-  bool dry_run = false;
-  bool quiet = false;
-  bool verbose = false;
-};
-
 // The manifest with the flags' changes. INVALID_ARGUMENT with every problem.
 absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
 
@@ -46,15 +31,17 @@ absl::StatusOr<api::TrainingJob> LoadJob(const RunFlags& flags);
 bool HasTrained(const api::TrainingJob& before, const local::JobDirectory& directory,
                 FileSystem* files);
 
-// The programs of these roles; the other paths stay empty. NOT_FOUND names the missing program and
-// the directories that were searched.
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
+// The programs of these roles in `directory` (--bin-dir) or, if it is empty, in the environment's
+// directories; the other paths stay empty. NOT_FOUND names the missing program and the directories
+// that were searched.
+absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
+                                             const std::string& directory,
                                              absl::Span<const v1::Role> roles);
 
 // The programs of a job. If the shards compute its layers (training.execution: Server), theirs is
 // sluice-ps-torch.
-absl::StatusOr<local::Programs> FindPrograms(const std::vector<std::string>& directories,
-                                             const v1::JobSpec& job);
+absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
+                                             const std::string& directory, const v1::JobSpec& job);
 
 // The roles whose programs a job needs: a job whose worker is its own command needs neither
 // sluice-worker nor LibTorch.
@@ -77,7 +64,7 @@ struct PreparedRun {
   bool resumed = false;
   std::vector<api::ManifestChange> changes;  // accepted changes
   // Set if the job has already finished and nothing is to be done.
-  std::optional<local::JobResult> finished;
+  std::optional<JobResult> finished;
 };
 
 // Whether the started job may continue with this manifest: FAILED_PRECONDITION names each field

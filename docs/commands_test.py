@@ -1,4 +1,4 @@
-"""Commands that the pages show exist, with the flags that they show."""
+"""Commands that the pages show exist, with the flags that they show; exit codes are those of the page."""
 
 import os
 import pathlib
@@ -69,6 +69,15 @@ class Commands(unittest.TestCase):
             return re.sub(r'^.*\buid:.*$', '', text, flags=re.MULTILINE)
 
         self.assertEqual(normal_form(path), normal_form('examples/fashion-mnist.yaml'))
+
+    def test_exit_codes_of_the_help_are_those_of_the_page(self):
+        page = pathlib.Path('docs/operating.md').read_text()
+        rows = page.split('`sluice` itself:')[1].split('\n\n')[1].splitlines()[2:]
+        table = [tuple(cell.strip() for cell in row.strip('|').split('|')) for row in rows]
+        self.assertGreater(len(table), 3)
+        for command in [(), ('run',)]:
+            shown = re.findall(r'^  (\d+) +(.*)$', help_of(*command).split('Exit codes:')[1], flags=re.MULTILINE)
+            self.assertEqual(shown, table)
 
     def test_command_parser_finds_commands(self):
         text = '```sh\nsluice run job.yaml --workers 4  # more\n```\n`sluice init -o x`, `sluice-ps --job`'

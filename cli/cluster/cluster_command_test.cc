@@ -12,10 +12,10 @@
 #include <sstream>
 #include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/cli.h"
+#include "cli/cluster/testing/command_output.h"
 #include "operator/kube/api_error.h"
 #include "operator/kube/fake/fake_api_server.h"
 #include "operator/kube/http_client.h"
@@ -30,8 +30,6 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-constexpr absl::Duration kPatience = absl::Seconds(60);
 
 constexpr char kManifest[] = R"(apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
@@ -50,90 +48,6 @@ clusters: [{name: c, cluster: {server: "https://api.test:6443"}}]
 users: [{name: u, user: {token: t}}]
 contexts: [{name: here, context: {cluster: c, user: u, namespace: team}}]
 )";
-
-// Collects a command's output; a thread can wait for more.
-class SharedText final : public std::streambuf {
- public:
-  std::string text() const {
-    MutexLock lock(&mutex_);
-    return text_;
-  }
-  bool WaitFor(const std::string& part) const {
-    const absl::Time deadline = absl::Now() + kPatience;
-    MutexLock lock(&mutex_);
-    while (!absl::StrContains(text_, part)) {
-      if (changed_.WaitWithDeadline(&mutex_, deadline)) return false;
-    }
-    return true;
-  }
-
- protected:
-  int overflow(int c) override {
-    const char character = static_cast<char>(c);
-    return xsputn(&character, 1) == 1 ? c : EOF;
-  }
-  std::streamsize xsputn(const char* data, std::streamsize count) override {
-    MutexLock lock(&mutex_);
-    text_.append(data, static_cast<size_t>(count));
-    changed_.SignalAll();
-    return count;
-  }
-
- private:
-  mutable Mutex mutex_;
-  mutable CondVar changed_;
-  std::string text_ ABSL_GUARDED_BY(mutex_);
-};
-
-// The fake API server's transport; adds the logs of pods, which the server lacks.
-class Transport final : public kube::HttpTransport {
- public:
-  Transport(kube::FakeApiServer* server, const std::map<std::string, std::string>* logs,
-            const std::atomic<bool>* logs_end)
-      : server_(server), logs_(logs), logs_end_(logs_end) {}
-
-  absl::StatusOr<kube::HttpResponse> Do(const kube::HttpRequest& request) override {
-    if (!IsLog(request)) return server_->Do(request);
-    return LogOf(request);
-  }
-  absl::StatusOr<kube::HttpResponse> Stream(const kube::HttpRequest& request, const BodySink& sink,
-                                            kube::Cancellation* cancellation) override {
-    if (!IsLog(request)) return server_->Stream(request, sink, cancellation);
-    kube::HttpResponse response = LogOf(request);
-    if (response.code != 200) return response;
-    const absl::Status status = sink(response.body);
-    if (!status.ok()) return status;
-    response.body.clear();
-    while (absl::StrContains(request.target, "follow=true") && !*logs_end_) {
-      if (cancellation->WaitFor(absl::Milliseconds(5))) return absl::CancelledError("cancelled");
-    }
-    return response;
-  }
-
- private:
-  static bool IsLog(const kube::HttpRequest& request) {
-    return absl::StrContains(request.target, "/log?");
-  }
-  kube::HttpResponse LogOf(const kube::HttpRequest& request) const {
-    for (const auto& [pod, text] : *logs_) {
-      if (!absl::StrContains(request.target, absl::StrCat("/pods/", pod, "/log?"))) continue;
-      kube::HttpResponse response;
-      response.code = 200;
-      const bool timed = absl::StrContains(request.target, "timestamps=true");
-      for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-        absl::StrAppend(&response.body, timed ? "2026-01-01T00:00:00Z " : "", line, "\n");
-      }
-      return response;
-    }
-    kube::HttpResponse response;
-    response.code = 404;
-    return response;
-  }
-
-  kube::FakeApiServer* const server_;
-  const std::map<std::string, std::string>* const logs_;
-  const std::atomic<bool>* const logs_end_;
-};
 
 class ClusterCommandTest : public ::testing::Test {
  protected:
@@ -185,7 +99,7 @@ class ClusterCommandTest : public ::testing::Test {
     environment.cluster.connect = [this](const kube::ClientConfig& config)
         -> absl::StatusOr<std::unique_ptr<kube::HttpTransport>> {
       EXPECT_EQ(config.server, "https://api.test:6443");
-      return std::make_unique<Transport>(server_.get(), &logs_, &logs_end_);
+      return std::make_unique<LogTransport>(server_.get(), &logs_, &logs_end_);
     };
     environment.set_interrupt_handler = [this](std::function<void(int)> handler) {
       MutexLock lock(&mutex_);

@@ -21,7 +21,6 @@ namespace {
 
 using kube::GetString;
 using kube::Json;
-using PodStatuses = std::map<std::string, reconciler::PodStatus>;
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 // How long to wait for the logs of a job that has ended.
@@ -29,18 +28,6 @@ constexpr absl::Duration kFinalLogs = absl::Seconds(5);
 constexpr int kListRestarts = 3;
 constexpr size_t kMaxFailuresShown = 3;
 constexpr size_t kMaxNamed = 20;
-
-PodStatuses ReadPods(const std::vector<Json>& pods, const std::string& uid) {
-  PodStatuses views;
-  for (const Json& pod : pods) {
-    if (kube::ControllerUidOf(pod) != uid) continue;
-    std::optional<reconciler::PodStatus> view = reconciler::ReadPod(pod);
-    if (!view.has_value()) continue;
-    const std::string name = view->name;
-    views.emplace(name, *std::move(view));
-  }
-  return views;
-}
 
 bool HasEnded(const Json& job) {
   const std::optional<policy::Outcome> outcome = OutcomeOf(job);

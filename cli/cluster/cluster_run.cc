@@ -12,26 +12,18 @@
 #include "cli/cluster/job_text.h"
 #include "cli/cluster/job_watch.h"
 #include "cli/cluster/pod_logs.h"
+#include "cli/common/exit_codes.h"
 #include "cli/common/run_display.h"
 #include "operator/api/manifest.h"
 #include "operator/kube/api_error.h"
 #include "operator/reconciler/names.h"
-#include "services/common/exit_code.h"
 
 namespace sluice::cli {
 namespace {
 
 using kube::Json;
 
-constexpr int kExitInterrupted = 130;
 constexpr absl::Duration kTick = absl::Milliseconds(200);
-constexpr size_t kFailureLogLines = 20;
-
-int Refuse(const Environment& environment, const absl::Status& status) {
-  *environment.err << "sluice: " << status.message() << std::endl;
-  const bool unreached = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  return unreached ? kExitFailed : kExitUsage;
-}
 
 // The namespace of the flag, of the manifest or of the context, in this order.
 absl::StatusOr<std::string> NamespaceOf(const ClusterRunFlags& flags, const Json& written,
@@ -116,22 +108,10 @@ SummaryFacts FactsOf(const Json& job, const policy::Outcome& outcome, const Clus
   return facts;
 }
 
-int ExitCodeOf(policy::OutcomeKind outcome) {
-  switch (outcome) {
-    case policy::OutcomeKind::kSucceeded:
-      return kExitOk;
-    case policy::OutcomeKind::kSuspended:
-      return kExitInterrupted;
-    case policy::OutcomeKind::kFailed:
-      break;
-  }
-  return kExitFailed;
-}
-
 // Reports a job that had ended before it was applied again.
-int SayEnded(const Environment& environment, const ClusterRunFlags& flags,
-             const kube::ObjectKey& key, const Json& job, const policy::Outcome& outcome,
-             RunDisplay* display) {
+int ReportEnded(const Environment& environment, const ClusterRunFlags& flags,
+                const kube::ObjectKey& key, const Json& job, const policy::Outcome& outcome,
+                RunDisplay* display) {
   const bool succeeded = outcome.kind == policy::OutcomeKind::kSucceeded;
   const std::string text =
       absl::StrCat("Job ", key.name, " has already ended: ", StateLine(job),
@@ -244,14 +224,11 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
   DisplayOptions options;
   options.job = key.name;
   options.quiet = flags.quiet;
-  const std::unique_ptr<RunDisplay> display =
-      flags.output == "json"    ? MakeJsonDisplay(environment, options)
-      : flags.output == "plain" ? MakePlainDisplay(environment, options)
-                                : MakeTextDisplay(environment, options);
+  const std::unique_ptr<RunDisplay> display = MakeDisplay(environment, flags.output, options);
 
   const std::optional<policy::Outcome> outcome = OutcomeOf(applied.job);
   const bool over = outcome.has_value() && outcome->kind != policy::OutcomeKind::kSuspended;
-  if (over) return SayEnded(environment, flags, key, applied.job, *outcome, display.get());
+  if (over) return ReportEnded(environment, flags, key, applied.job, *outcome, display.get());
   display->Note(absl::StrCat("Job ", key.name, " in namespace ", key.ns, " of context ",
                              connection.config.context, " ",
                              ChangeText(applied.change, flags.dry_run)));
@@ -266,13 +243,6 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
     return kExitOk;
   }
   return Following(environment, flags, connection, applied, display.get()).Run();
-}
-
-absl::Status CheckReplicas(const char* flag, const std::optional<uint32_t>& value) {
-  constexpr uint32_t kMaxReplicas = 1024;
-  if (!value.has_value() || (*value >= 1 && *value <= kMaxReplicas)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " must be between 1 and ", kMaxReplicas, ", not ", *value));
 }
 
 }  // namespace
@@ -326,15 +296,11 @@ int RunOnCluster(const Environment& environment, const ClusterRunFlags& flags) {
     *environment.err << manifest.status().message() << "\n";
     return kExitUsage;
   }
-  for (const absl::Status& status :
-       {CheckReplicas("--workers", flags.workers), CheckReplicas("--shards", flags.shards)}) {
-    if (!status.ok()) return Refuse(environment, status);
-  }
   const absl::StatusOr<Connection> connection = Connect(environment, flags.cluster);
-  if (!connection.ok()) return Refuse(environment, connection.status());
+  if (!connection.ok()) return Complain(environment, connection.status());
   const absl::StatusOr<AppliedJob> applied =
       ApplyJob(*connection, flags, manifest->written, manifest->job.suspend);
-  if (!applied.ok()) return Refuse(environment, applied.status());
+  if (!applied.ok()) return Complain(environment, applied.status());
   return Follow(environment, flags, *connection, *applied, manifest->job.suspend);
 }
 

@@ -2,28 +2,18 @@
 #ifndef SLUICE_CLI_CLUSTER_CLUSTER_RUN_H_
 #define SLUICE_CLI_CLUSTER_CLUSTER_RUN_H_
 
-#include <cstdint>
-#include <optional>
-#include <string>
-
 #include "absl/status/statusor.h"
 #include "cli/cluster/connection.h"
 #include "cli/common/environment.h"
+#include "cli/common/run_flags.h"
 #include "operator/kube/object.h"
 
 namespace sluice::cli {
 
-struct ClusterRunFlags {
-  std::string manifest;
-  std::string output = "text";
-  std::optional<uint32_t> workers;
-  std::optional<uint32_t> shards;
+struct ClusterRunFlags : RunFlags {
   ClusterFlags cluster;
   bool force_conflicts = false;
   bool detach = false;
-  bool dry_run = false;
-  bool quiet = false;
-  bool verbose = false;
 };
 
 struct AppliedJob {
@@ -39,9 +29,8 @@ struct AppliedJob {
 absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterRunFlags& flags,
                                     const kube::Json& written, bool suspend);
 
-// Applies the manifest and follows the job to its end. Ctrl-C detaches; the job continues. Returns
-// the exit code: 0 succeeded (or applied, with --detach); 1 failed, or the API server was not
-// reached; 2 the manifest was refused; 130 interrupted, or the job was suspended.
+// Applies the manifest and follows the job to its end, unless --detach is given. Ctrl-C detaches;
+// the job continues. Returns the exit code.
 int RunOnCluster(const Environment& environment, const ClusterRunFlags& flags);
 
 }  // namespace sluice::cli

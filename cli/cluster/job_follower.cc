@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/cluster/job_text.h"
 #include "operator/kube/api_error.h"
 
 namespace sluice::cli {
@@ -55,22 +54,16 @@ void JobFollower::TakeJob(Json job) {
 }
 
 void JobFollower::TakePods(const std::vector<Json>& pods) {
-  std::map<std::string, reconciler::PodStatus> now;
-  for (const Json& pod : pods) {
-    if (kube::ControllerUidOf(pod) != options_.uid) continue;
-    std::optional<reconciler::PodStatus> view = reconciler::ReadPod(pod);
-    if (!view.has_value()) continue;
-    const auto found = pods_.find(view->name);
-    const bool same = found != pods_.end() && found->second.uid == view->uid;
-    const ProcessInstance instance{view->replica, 0, view->name};
-    // The state in which following began is no news.
-    const bool tell = pods_known_ || options_.is_new;
-    if (tell && view->begun && !(same && found->second.begun)) display_->OnProcessStarted(instance);
-    if (tell && view->ended && !(same && found->second.ended)) {
-      display_->OnProcessEnded(instance, view->exit);
-    }
-    const std::string name = view->name;
-    now.emplace(name, *std::move(view));
+  PodStatuses now = ReadPods(pods, options_.uid);
+  // The state in which following began is no news.
+  const bool tell = pods_known_ || options_.is_new;
+  for (const auto& [name, pod] : now) {
+    if (!tell) break;
+    const auto found = pods_.find(name);
+    const bool same = found != pods_.end() && found->second.uid == pod.uid;
+    const ProcessInstance instance{pod.replica, 0, name};
+    if (pod.begun && !(same && found->second.begun)) display_->OnProcessStarted(instance);
+    if (pod.ended && !(same && found->second.ended)) display_->OnProcessEnded(instance, pod.exit);
   }
   pods_ = std::move(now);
   pods_known_ = true;

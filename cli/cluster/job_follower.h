@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "cli/cluster/job_text.h"
 #include "cli/cluster/job_watch.h"
 #include "cli/common/progress_text.h"
 #include "cli/common/run_display.h"
 #include "operator/kube/object.h"
-#include "operator/reconciler/pod_status.h"
 
 namespace sluice::cli {
 
@@ -40,7 +40,7 @@ class JobFollower {
   const std::optional<policy::Outcome>& outcome() const { return outcome_; }
   // The newest version; null before the first news.
   const kube::Json& job() const { return job_; }
-  const std::map<std::string, reconciler::PodStatus>& pods() const { return pods_; }  // by name
+  const PodStatuses& pods() const { return pods_; }  // by name
 
  private:
   void TakeJob(kube::Json job);
@@ -55,7 +55,7 @@ class JobFollower {
   const Options options_;
   RunDisplay* const display_;
   kube::Json job_;
-  std::map<std::string, reconciler::PodStatus> pods_;
+  PodStatuses pods_;
   bool pods_known_ = false;
   bool told_of_operator_ = false;
   std::set<std::string> seen_events_;     // uids; an API server forgets events after an hour

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -39,7 +40,6 @@ struct Summary {
 // The values of status.summary; any other value is the reason why pods wait.
 constexpr Summary kSummaries[] = {
     {"Starting", Phase::STARTING, ""},
-    {"Initializing", Phase::INITIALIZING, ""},
     {"Training", Phase::TRAINING, ""},
     {"Evaluating", Phase::EVALUATING, ""},
     {"Saving", Phase::SAVING, ""},
@@ -89,6 +89,18 @@ std::string MessageOf(const Json& job, absl::string_view type, absl::string_view
 }
 
 }  // namespace
+
+PodStatuses ReadPods(const std::vector<Json>& pods, const std::string& uid) {
+  PodStatuses statuses;
+  for (const Json& pod : pods) {
+    if (kube::ControllerUidOf(pod) != uid) continue;
+    std::optional<reconciler::PodStatus> status = reconciler::ReadPod(pod);
+    if (!status.has_value()) continue;
+    const std::string name = status->name;
+    statuses.emplace(name, *std::move(status));
+  }
+  return statuses;
+}
 
 bool HasProgress(const Json& job) { return Has(job, {"status", "training", "step"}); }
 
@@ -211,8 +223,7 @@ ProcessState StateOf(const reconciler::PodStatus& pod, bool training) {
   return {absl::StrCat(word, at), Tone::kGood};
 }
 
-std::map<policy::Replica, ProcessState> StatesOf(
-    const std::map<std::string, reconciler::PodStatus>& pods, const Json& job) {
+std::map<policy::Replica, ProcessState> StatesOf(const PodStatuses& pods, const Json& job) {
   const bool training = ProgressOf(job).phase() == Phase::TRAINING;
   std::map<policy::Replica, const reconciler::PodStatus*> newest;
   for (const auto& [name, pod] : pods) {
@@ -224,7 +235,7 @@ std::map<policy::Replica, ProcessState> StatesOf(
   return states;
 }
 
-JobSummary ViewOf(const Json& job, const std::map<std::string, reconciler::PodStatus>& pods) {
+JobSummary ViewOf(const Json& job, const PodStatuses& pods) {
   JobSummary view;
   view.name = kube::KeyOf(job).name;
   view.has_progress = HasProgress(job);
@@ -241,12 +252,7 @@ std::string StateLine(const Json& job) {
   if (!outcome.has_value()) return ProgressLine(view);
   std::string text = GetString(job, {"status", "summary"});
   if (text.empty()) text = PhaseText(view.progress.phase());
-  if (view.has_progress) {
-    absl::StrAppend(&text, " at step ", CountText(view.progress.step()));
-    if (view.progress.total_steps() > 0) {
-      absl::StrAppend(&text, " of ", CountText(view.progress.total_steps()));
-    }
-  }
+  if (view.has_progress) absl::StrAppend(&text, " at ", StepText(view.progress));
   const std::string metric = GetString(job, {"status", "training", "metric"});
   if (!metric.empty()) absl::StrAppend(&text, ", ", metric);
   if (!outcome->reason.empty()) absl::StrAppend(&text, ": ", outcome->reason);

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/common/progress_text.h"
 #include "operator/kube/object.h"
@@ -14,6 +15,11 @@
 #include "proto/jobcontrol.pb.h"
 
 namespace sluice::cli {
+
+using PodStatuses = std::map<std::string, reconciler::PodStatus>;  // by the pod's name
+
+// Those of the pods that belong to the job with this uid.
+PodStatuses ReadPods(const std::vector<kube::Json>& pods, const std::string& uid);
 
 // The job's progress; the operator writes it every 15 seconds and at each change of state.
 v1::JobProgress ProgressOf(const kube::Json& job);
@@ -31,14 +37,13 @@ absl::Duration ElapsedOf(const kube::Json& job, absl::Time now);
 // The pod's state in words. `training`: whether the job is training.
 ProcessState StateOf(const reconciler::PodStatus& pod, bool training);
 // By replica; if a replica has two pods, the newer one.
-std::map<policy::Replica, ProcessState> StatesOf(
-    const std::map<std::string, reconciler::PodStatus>& pods, const kube::Json& job);
+std::map<policy::Replica, ProcessState> StatesOf(const PodStatuses& pods, const kube::Json& job);
 
 // "training: step 300 of 2,000 (15 %), ...", or how it ended: one line of a list of jobs.
 std::string StateLine(const kube::Json& job);
 
 // `job` for the live view.
-JobSummary ViewOf(const kube::Json& job, const std::map<std::string, reconciler::PodStatus>& pods);
+JobSummary ViewOf(const kube::Json& job, const PodStatuses& pods);
 
 }  // namespace sluice::cli
 

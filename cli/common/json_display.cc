@@ -50,18 +50,6 @@ const char* KindName(v1::Event::Kind kind) {
   }
 }
 
-const char* OutcomeName(policy::OutcomeKind outcome) {
-  switch (outcome) {
-    case policy::OutcomeKind::kSucceeded:
-      return "Succeeded";
-    case policy::OutcomeKind::kSuspended:
-      return "Suspended";
-    case policy::OutcomeKind::kFailed:
-      break;
-  }
-  return "Failed";
-}
-
 Json InstanceJson(const ProcessInstance& instance) {
   Json json = {{"type", "process"}, {"name", policy::ReplicaName(instance.replica)}};
   if (instance.pod.empty()) {
@@ -138,7 +126,7 @@ class JsonDisplay final : public RunDisplay {
     Json json = ProgressJson(progress);
     json["type"] = "summary";
     json["job"] = facts.name;
-    json["outcome"] = OutcomeName(facts.result.outcome.kind);
+    json["outcome"] = std::string(OutcomeName(facts.result.outcome.kind));
     json["exitCode"] = exit_code;
     json["reason"] = facts.result.outcome.reason;
     json["seconds"] = absl::ToDoubleSeconds(facts.elapsed);

@@ -96,7 +96,7 @@ class PlainDisplay final : public RunDisplay {
     if (!again && !options_.quiet) Print(IterationText(evaluation));
   }
 
-  static std::string EndText(const RunResult& result) {
+  static std::string EndText(const JobResult& result) {
     if (result.outcome.kind != policy::OutcomeKind::kSuspended) return result.outcome.reason;
     std::string text = "suspended";
     if (result.has_progress) absl::StrAppend(&text, " at step ", CountText(result.progress.step()));

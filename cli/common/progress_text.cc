@@ -36,14 +36,6 @@ double Fraction(const v1::JobProgress& progress) {
   return std::clamp(fraction, 0.0, 1.0);
 }
 
-std::string StepText(const v1::JobProgress& progress) {
-  std::string text = absl::StrCat("step ", CountText(progress.step()));
-  if (progress.total_steps() > 0) {
-    absl::StrAppend(&text, " of ", CountText(progress.total_steps()));
-  }
-  return text;
-}
-
 std::string BarLine(const v1::JobProgress& progress, int columns, bool color, bool unicode) {
   const double fraction = Fraction(progress);
   const std::string percent = absl::StrFormat(" %3.0f %%", std::floor(fraction * 100));
@@ -125,6 +117,14 @@ std::string CountText(uint64_t count) {
   std::string text = absl::StrCat(count);
   for (int i = static_cast<int>(text.size()) - 3; i > 0; i -= 3) {
     text.insert(static_cast<size_t>(i), ",");
+  }
+  return text;
+}
+
+std::string StepText(const v1::JobProgress& progress) {
+  std::string text = absl::StrCat("step ", CountText(progress.step()));
+  if (progress.total_steps() > 0) {
+    absl::StrAppend(&text, " of ", CountText(progress.total_steps()));
   }
   return text;
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cli/common/job_result.h"
 #include "operator/policy/policy.h"
 #include "proto/jobcontrol.pb.h"
 
@@ -19,6 +20,8 @@ std::string DurationText(absl::Duration duration);
 std::string CountText(uint64_t count);
 // "1 tensor", "1,876 tensors"
 std::string CountedText(uint64_t count, absl::string_view noun);
+// "step 300 of 1,876"
+std::string StepText(const v1::JobProgress& progress);
 // "1.2 MiB"
 std::string BytesText(uint64_t bytes);
 // Three significant digits: "0.0712".
@@ -73,17 +76,9 @@ bool IsReasonOfFailure(const v1::Event& event, const v1::JobProgress& progress);
 // A sentence on how to fix a common kind of failure; empty if none is known.
 std::string RemedyFor(absl::string_view reason);
 
-// How a run ended, on this machine or on a cluster.
-struct RunResult {
-  policy::Outcome outcome;
-  v1::JobProgress progress;   // the last progress
-  bool has_progress = false;  // whether there was any progress
-  uint32_t restarts = 0;      // of all processes
-};
-
 struct SummaryFacts {
   std::string name;
-  RunResult result;
+  JobResult result;
   absl::Duration elapsed;        // from start to end
   absl::Duration training_time;  // the part of it in which
   uint64_t samples = 0;          // this many samples were trained on

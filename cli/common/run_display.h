@@ -60,6 +60,13 @@ struct DisplayOptions {
   bool losses = false;
 };
 
+// How many log lines of the process to blame a failure shows.
+inline constexpr size_t kFailureLogLines = 20;
+
+// `output`: "json", "plain" or "text", as --output takes them.
+std::unique_ptr<RunDisplay> MakeDisplay(const Environment& environment, const std::string& output,
+                                        DisplayOptions options);
+
 // Prints lines of text; on a terminal, with a live view below them that is redrawn at most five
 // times a second.
 std::unique_ptr<RunDisplay> MakeTextDisplay(const Environment& environment, DisplayOptions options);

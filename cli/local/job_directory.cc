@@ -19,7 +19,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "operator/api/codec.h"
+#include "proto/jobcontrol.pb.h"
 #include "services/common/json_text.h"
 
 namespace sluice::local {
@@ -103,6 +105,11 @@ std::string JobDirectory::LogFile(const policy::Replica& replica) const {
   return JoinPath(logs(), absl::StrCat(policy::ReplicaName(replica), ".log"));
 }
 
+std::string JobDirectory::CheckpointsOf(const v1::JobSpec& job) const {
+  const std::string& named = job.checkpoint().directory();
+  return named.empty() ? checkpoints() : named;
+}
+
 absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
   if (absl::Status status = files_->CreateDirectories(path_); !status.ok()) return status;
   const std::string file = JoinPath(path_, "lock");
@@ -179,19 +186,24 @@ absl::StatusOr<api::TrainingJob> JobDirectory::ReadJob() const {
   return job;
 }
 
-absl::Status JobDirectory::WriteResult(const JobResult& result) {
-  nlohmann::json json = {{"outcome", OutcomeName(result.outcome)},
-                         {"reason", result.reason},
-                         {"time", result.time},
-                         {"step", result.step},
-                         {"totalSteps", result.total_steps},
-                         {"samples", result.samples},
-                         {"totalSamples", result.total_samples},
-                         {"epoch", result.epoch}};
-  if (result.has_accuracy) json["accuracy"] = result.accuracy;
-  if (result.has_perplexity) json["perplexity"] = result.perplexity;
-  if (result.has_loss) json["loss"] = result.loss;
-  if (result.evaluation.has_value()) json["evaluation"] = MessageJson(*result.evaluation);
+absl::Status JobDirectory::WriteResult(const cli::JobResult& result) {
+  const v1::JobProgress& progress = result.progress;
+  const v1::Evaluation& evaluation = progress.last_evaluation();
+  nlohmann::json json = {
+      {"outcome", cli::OutcomeName(result.outcome.kind)},
+      {"reason", result.outcome.reason},
+      {"time", result.ended == absl::InfinitePast()
+                   ? ""
+                   : absl::FormatTime(absl::RFC3339_sec, result.ended, absl::UTCTimeZone())},
+      {"step", progress.step()},
+      {"totalSteps", progress.total_steps()},
+      {"samples", progress.samples()},
+      {"totalSamples", progress.total_samples()},
+      {"epoch", progress.epoch()}};
+  if (evaluation.has_accuracy()) json["accuracy"] = evaluation.accuracy();
+  if (evaluation.has_perplexity()) json["perplexity"] = evaluation.perplexity();
+  if (progress.has_loss()) json["loss"] = progress.loss();
+  if (progress.has_last_evaluation()) json["evaluation"] = MessageJson(evaluation);
   return WriteJson(files_, JoinPath(path_, "result.json"), json);
 }
 
@@ -200,31 +212,35 @@ absl::Status JobDirectory::RemoveResult() {
   return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
 
-absl::StatusOr<JobResult> JobDirectory::ReadResult() const {
+absl::StatusOr<cli::JobResult> JobDirectory::ReadResult() const {
   absl::StatusOr<nlohmann::json> json = ReadJson(files_, JoinPath(path_, "result.json"));
   if (!json.ok()) return json.status();
-  JobResult result;
+  cli::JobResult result;
+  result.outcome.kind = policy::OutcomeKind::kSuspended;
   const std::string outcome = Get<std::string>(*json, "outcome", "");
   for (const auto candidate : {policy::OutcomeKind::kSucceeded, policy::OutcomeKind::kFailed}) {
-    if (outcome == OutcomeName(candidate)) result.outcome = candidate;
+    if (outcome == cli::OutcomeName(candidate)) result.outcome.kind = candidate;
   }
-  result.reason = Get<std::string>(*json, "reason", "");
-  result.time = Get<std::string>(*json, "time", "");
-  result.step = Get<uint64_t>(*json, "step", 0);
-  result.total_steps = Get<uint64_t>(*json, "totalSteps", 0);
-  result.samples = Get<uint64_t>(*json, "samples", 0);
-  result.total_samples = Get<uint64_t>(*json, "totalSamples", 0);
-  result.epoch = Get<double>(*json, "epoch", 0);
-  result.has_accuracy = json->contains("accuracy");
-  result.accuracy = Get<double>(*json, "accuracy", 0);
-  result.has_perplexity = json->contains("perplexity");
-  result.perplexity = Get<double>(*json, "perplexity", 0);
-  result.has_loss = json->contains("loss");
-  result.loss = Get<double>(*json, "loss", 0);
+  result.outcome.reason = Get<std::string>(*json, "reason", "");
+  std::string error;
+  if (!absl::ParseTime(absl::RFC3339_full, Get<std::string>(*json, "time", ""), &result.ended,
+                       &error)) {
+    result.ended = absl::InfinitePast();
+  }
+
+  result.has_progress = true;
+  v1::JobProgress& progress = result.progress;
+  progress.set_step(Get<uint64_t>(*json, "step", 0));
+  progress.set_total_steps(Get<uint64_t>(*json, "totalSteps", 0));
+  progress.set_samples(Get<uint64_t>(*json, "samples", 0));
+  progress.set_total_samples(Get<uint64_t>(*json, "totalSamples", 0));
+  progress.set_epoch(Get<double>(*json, "epoch", 0));
+  progress.set_has_loss(json->contains("loss"));
+  progress.set_loss(Get<double>(*json, "loss", 0));
   if (const auto found = json->find("evaluation"); found != json->end()) {
     v1::Evaluation evaluation;
     if (google::protobuf::util::JsonStringToMessage(found->dump(), &evaluation).ok()) {
-      result.evaluation = std::move(evaluation);
+      *progress.mutable_last_evaluation() = std::move(evaluation);
     }
   }
   return result;
@@ -239,18 +255,6 @@ std::vector<std::string> ListJobs(FileSystem* files, const std::string& state_di
     if (exists.ok() && *exists) jobs.push_back(name);
   }
   return jobs;
-}
-
-absl::string_view OutcomeName(policy::OutcomeKind outcome) {
-  switch (outcome) {
-    case policy::OutcomeKind::kSucceeded:
-      return "Succeeded";
-    case policy::OutcomeKind::kFailed:
-      return "Failed";
-    case policy::OutcomeKind::kSuspended:
-      return "Suspended";
-  }
-  return "Unknown";
 }
 
 std::vector<std::string> LastLines(const std::string& path, size_t count, uint64_t from) {

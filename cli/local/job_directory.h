@@ -1,10 +1,11 @@
 // The directory of a job on this machine, .sluice/<name>/:
 //
-//   lock           locked (F_OFD_SETLK) and containing the process id while `sluice run` runs the
-//   job job.json       the job as it was last started, with its uid result.json    how the last run
-//   ended logs/          one file for each process, appended to by each of its instances run/ port
-//   files, the run's secret and other files that only a running job needs checkpoints/   unless the
-//   job names another directory
+//   lock          locked (F_OFD_SETLK) while `sluice run` runs the job; contains its process id
+//   job.json      the job as it was last started, with its uid
+//   result.json   how the last run ended
+//   logs/         one file for each process, to which each of its instances appends
+//   run/          port files, the run's secret and other files that only a running job needs
+//   checkpoints/  unless the job names another directory
 #ifndef SLUICE_CLI_LOCAL_JOB_DIRECTORY_H_
 #define SLUICE_CLI_LOCAL_JOB_DIRECTORY_H_
 
@@ -18,31 +19,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "cli/common/job_result.h"
 #include "operator/api/training_job.h"
 #include "operator/policy/policy.h"
-#include "proto/jobcontrol.pb.h"
+#include "proto/job.pb.h"
 #include "services/common/file_util.h"
 
 namespace sluice::local {
-
-// How a run ended, and the state of the job at that time.
-struct JobResult {
-  policy::OutcomeKind outcome = policy::OutcomeKind::kSuspended;
-  std::string reason;
-  std::string time;  // RFC 3339
-  uint64_t step = 0;
-  uint64_t total_steps = 0;
-  uint64_t samples = 0;
-  uint64_t total_samples = 0;
-  double epoch = 0;
-  bool has_accuracy = false;
-  double accuracy = 0;  // percent
-  bool has_perplexity = false;
-  double perplexity = 0;
-  bool has_loss = false;
-  double loss = 0;
-  std::optional<v1::Evaluation> evaluation;  // the last one
-};
 
 // Held until this object is destroyed, or the process ends.
 class JobLock {
@@ -69,6 +52,8 @@ class JobDirectory {
   // The file with the run's secret, which its processes and clients present (mode 0600).
   std::string SecretFile() const { return JoinPath(run(), "secret"); }
   std::string checkpoints() const { return JoinPath(path_, "checkpoints"); }
+  // The directory of the job's checkpoints: the one that it names, or else checkpoints().
+  std::string CheckpointsOf(const v1::JobSpec& job) const;
   std::string LogFile(const policy::Replica& replica) const;
 
   // Creates the directory if it is missing, and takes the lock. ABORTED if and only if another
@@ -89,9 +74,9 @@ class JobDirectory {
   // damaged file.
   absl::Status WriteJob(const api::TrainingJob& job);
   absl::StatusOr<api::TrainingJob> ReadJob() const;
-  absl::Status WriteResult(const JobResult& result);
+  absl::Status WriteResult(const cli::JobResult& result);
   absl::Status RemoveResult();
-  absl::StatusOr<JobResult> ReadResult() const;
+  absl::StatusOr<cli::JobResult> ReadResult() const;
 
  private:
   FileSystem* const files_;
@@ -100,9 +85,6 @@ class JobDirectory {
 
 // Names of the jobs in a state directory, sorted. Empty if the directory does not exist.
 std::vector<std::string> ListJobs(FileSystem* files, const std::string& state_directory);
-
-// "Succeeded", "Failed", "Suspended".
-absl::string_view OutcomeName(policy::OutcomeKind outcome);
 
 // The last lines of a file, at most `count`, from at most its last 64 KiB, and only those written
 // after its first `from` bytes. Empty if the file cannot be read. A file shorter than `from` was

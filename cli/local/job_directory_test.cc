@@ -12,6 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "cli/common/job_result.h"
 #include "operator/api/manifest.h"
 #include "operator/api/resume.h"
 
@@ -156,13 +158,12 @@ TEST_F(JobDirectoryTest, NamesADamagedFile) {
 // A process may print its termination message in any encoding.
 TEST_F(JobDirectoryTest, KeepsAReasonThatIsNotUtf8) {
   ASSERT_TRUE(directory_.Lock().ok());
-  JobResult result;
-  result.outcome = policy::OutcomeKind::kFailed;
-  result.reason = "no such file: caf\xe9";
+  cli::JobResult result;
+  result.outcome.reason = "no such file: caf\xe9";
   ASSERT_TRUE(directory_.WriteResult(result).ok());
   const auto read = directory_.ReadResult();
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_THAT(read->reason, HasSubstr("no such file: caf"));
+  EXPECT_THAT(read->outcome.reason, HasSubstr("no such file: caf"));
 }
 
 TEST_F(JobDirectoryTest, RejectsAFileThatIsNestedTooDeeply) {
@@ -174,36 +175,34 @@ TEST_F(JobDirectoryTest, RejectsAFileThatIsNestedTooDeeply) {
 
 TEST_F(JobDirectoryTest, ReadsResultsBack) {
   ASSERT_TRUE(directory_.Lock().ok());
-  JobResult result;
-  result.outcome = policy::OutcomeKind::kFailed;
-  result.reason = "the disk is full";
-  result.step = 7;
-  result.has_accuracy = true;
-  result.accuracy = 98.5;
-  result.has_perplexity = true;
-  result.perplexity = 162.5;
-  result.samples = 448;
-  result.total_samples = 4480;
-  result.epoch = 0.5;
-  result.evaluation.emplace();
-  result.evaluation->set_step(6);
-  result.evaluation->set_loss(0.25);
+  cli::JobResult result;
+  result.outcome.kind = policy::OutcomeKind::kFailed;
+  result.outcome.reason = "the disk is full";
+  result.ended = absl::FromUnixSeconds(1'767'225'600);
+  result.progress.set_step(7);
+  result.progress.set_samples(448);
+  result.progress.set_total_samples(4480);
+  result.progress.set_epoch(0.5);
+  v1::Evaluation& evaluation = *result.progress.mutable_last_evaluation();
+  evaluation.set_step(6);
+  evaluation.set_loss(0.25);
+  evaluation.set_has_accuracy(true);
+  evaluation.set_accuracy(98.5);
+  evaluation.set_has_perplexity(true);
+  evaluation.set_perplexity(162.5);
   ASSERT_TRUE(directory_.WriteResult(result).ok());
   const auto read = directory_.ReadResult();
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->outcome, policy::OutcomeKind::kFailed);
-  EXPECT_EQ(read->reason, "the disk is full");
-  EXPECT_EQ(read->step, 7u);
-  EXPECT_DOUBLE_EQ(read->accuracy, 98.5);
-  EXPECT_TRUE(read->has_perplexity);
-  EXPECT_DOUBLE_EQ(read->perplexity, 162.5);
-  EXPECT_FALSE(read->has_loss);
-  EXPECT_EQ(read->samples, 448u);
-  EXPECT_EQ(read->total_samples, 4480u);
-  EXPECT_DOUBLE_EQ(read->epoch, 0.5);
-  ASSERT_TRUE(read->evaluation.has_value());
-  EXPECT_EQ(read->evaluation->step(), 6u);
-  EXPECT_DOUBLE_EQ(read->evaluation->loss(), 0.25);
+  EXPECT_EQ(read->outcome.kind, policy::OutcomeKind::kFailed);
+  EXPECT_EQ(read->outcome.reason, "the disk is full");
+  EXPECT_EQ(read->ended, result.ended);
+  EXPECT_EQ(read->progress.SerializeAsString(), result.progress.SerializeAsString());
+  const absl::StatusOr<std::string> text =
+      files_->Read(JoinPath(directory_.path(), "result.json"), 1 << 16);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT(*text, HasSubstr("\"outcome\": \"Failed\""));
+  EXPECT_THAT(*text, HasSubstr("\"time\": \"2026-01-01T00:00:00+00:00\""));
+  EXPECT_THAT(*text, HasSubstr("\"accuracy\": 98.5"));
   ASSERT_TRUE(directory_.RemoveResult().ok());
   EXPECT_TRUE(directory_.RemoveResult().ok());
   EXPECT_TRUE(absl::IsNotFound(directory_.ReadResult().status()));

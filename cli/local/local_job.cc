@@ -110,12 +110,13 @@ void LocalJob::StopNow() {
   news_.SignalAll();
 }
 
-LocalJob::Result LocalJob::Run() {
-  Result result;
+cli::JobResult LocalJob::Run() {
+  cli::JobResult result;
   absl::Status prepared = WriteJobFile();
   if (prepared.ok()) prepared = security::WriteSecretFile(directory_->SecretFile(), secret_);
   if (!prepared.ok()) {
     result.outcome.reason = std::string(prepared.message());
+    result.ended = clock_->Now();
     return result;
   }
   while (true) {
@@ -146,9 +147,16 @@ LocalJob::Result LocalJob::Run() {
   children_.reset();  // kills the remaining processes
   result.progress = progress_;
   result.has_progress = has_progress_;
-  result.log_begins = log_begins_;
+  result.ended = clock_->Now();
   for (const auto& [replica, kept] : memory_.replicas) result.restarts += kept.restarts;
   return result;
+}
+
+std::vector<std::string> LocalJob::LastLogLines(const policy::Replica& replica,
+                                                size_t count) const {
+  const auto begin = log_begins_.find(replica);
+  return LastLines(directory_->LogFile(replica), count,
+                   begin == log_begins_.end() ? 0 : begin->second);
 }
 
 absl::Status LocalJob::WriteJobFile() {
@@ -186,8 +194,7 @@ void LocalJob::HandleEnd(const ChildProcesses::End& end) {
     process.ended = clock_->Now();
     process.exit = {end.code, end.signal, ""};
     if (end.signal == 0 && end.code != 0) {
-      process.exit.message = policy::ReasonFromLog(
-          LastLines(directory_->LogFile(replica), kReasonLines, log_begins_[replica]));
+      process.exit.message = policy::ReasonFromLog(LastLogLines(replica, kReasonLines));
     }
     if (replica == kCoordinator) ReadFinalProgress();
     listener_->OnProcessEnded(replica, end.pid, process.exit);

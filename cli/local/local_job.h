@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cli/common/job_result.h"
 #include "cli/local/child_processes.h"
 #include "cli/local/job_control_client.h"
 #include "cli/local/job_directory.h"
@@ -74,15 +75,6 @@ class LocalJob {
     JobControlClient::Options control;
   };
 
-  struct Result {
-    policy::Outcome outcome;
-    v1::JobProgress progress;   // the last one
-    bool has_progress = false;  // whether there is one
-    uint32_t restarts = 0;      // of all processes
-    // The size of each log when the last instance of its replica began.
-    std::map<policy::Replica, uint64_t> log_begins;
-  };
-
   // `directory` is prepared and locked. It, `files`, `listener` and `clock` must outlive the job.
   LocalJob(Options options, FileSystem* files, JobDirectory* directory, JobListener* listener,
            const Clock* clock);
@@ -92,7 +84,11 @@ class LocalJob {
   LocalJob& operator=(const LocalJob&) = delete;
 
   // Blocks until the job has ended and no process is left. To be called once.
-  Result Run();
+  cli::JobResult Run();
+
+  // The last lines, at most `count`, that the newest instance of the replica has logged. On the
+  // thread of Run, or after it.
+  std::vector<std::string> LastLogLines(const policy::Replica& replica, size_t count) const;
 
   // Any thread. Suspend: save a checkpoint and end; StopNow: end immediately.
   void Suspend();
@@ -135,7 +131,8 @@ class LocalJob {
   // Used only by the thread of Run.
   policy::Observation world_;
   policy::Memory memory_;
-  std::map<policy::Replica, uint64_t> log_begins_;  // of the newest instances
+  // The size of each log when the newest instance of its replica began.
+  std::map<policy::Replica, uint64_t> log_begins_;
   // Incarnations that a coordinator knew before the newest instance of the replica began.
   std::map<policy::Replica, std::set<uint64_t>> earlier_incarnations_;
   v1::JobProgress progress_;

@@ -11,6 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "cli/common/job_result.h"
 #include "cli/local/job_directory.h"
 #include "cli/plan.h"
 #include "operator/api/codec.h"
@@ -198,7 +200,7 @@ bool RunJobDirectory(absl::string_view input) {
                           "fuzz");
   }
   const bool job = CheckedOk(directory.ReadJob().status());
-  const absl::StatusOr<local::JobResult> result = directory.ReadResult();
+  const absl::StatusOr<cli::JobResult> result = directory.ReadResult();
   if (!CheckedOk(result.status())) return false;
   local::JobDirectory again(&disk, "/state", "mnist");
   SLUICE_CHECK(again.WriteResult(*result).ok(), "a result that was read can be written");
@@ -219,11 +221,11 @@ std::vector<std::string> JobDirectorySeeds() {
   job.spec.set_namespace_("default");
   job.spec.set_uid("1");
   SLUICE_CHECK(directory.WriteJob(job).ok(), "a fake disk can be written");
-  local::JobResult result;
-  result.reason = "training is complete";
-  result.time = "2026-01-01T00:00:00Z";
-  result.step = 10;
-  result.evaluation.emplace();
+  cli::JobResult result;
+  result.outcome.reason = "training is complete";
+  result.ended = absl::FromUnixSeconds(1'767'225'600);
+  result.progress.set_step(10);
+  result.progress.mutable_last_evaluation();
   SLUICE_CHECK(directory.WriteResult(result).ok(), "a fake disk can be written");
   std::string seed;
   for (const char* name : {"job.json", "result.json"}) {

@@ -21,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "bench/training_jobs.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/sequence.h"
 #include "services/worker/data/dataset.h"
 #include "services/worker/models/additive.h"
@@ -41,40 +42,36 @@ struct Flags {
 class Trainer {
  public:
   static absl::StatusOr<Trainer> Open(const v1::JobSpec& job) {
-    absl::StatusOr<std::unique_ptr<Dataset>> data = OpenDataset(job.data(), Split::kTraining);
-    if (!data.ok()) return data.status();
-    const DatasetInfo& info = (*data)->info();
-    absl::StatusOr<std::unique_ptr<Model>> model =
-        MakeBuiltinModel({.spec = job.model(),
-                          .seed = job.training().seed(),
-                          .sample_shape = info.sample_shape,
-                          .outputs = info.outputs,
-                          .tokens = info.tokens});
-    if (!model.ok()) return model.status();
-    auto order = SampleOrder::Create({.samples = info.samples, .seed = job.training().seed()});
-    if (!order.ok()) return order.status();
-    auto plan = StepSchedule::Create(
-        {info.samples, job.training().global_batch_size(), job.training().microbatch_size()});
-    if (!plan.ok()) return plan.status();
-    return Trainer(*std::move(data), *std::move(model), *order, *plan, job.optimizer());
+    ASSIGN_OR_RETURN(std::unique_ptr<Dataset> data, OpenDataset(job.data(), Split::kTraining));
+    const DatasetInfo& info = data->info();
+    ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                     MakeBuiltinModel({.spec = job.model(),
+                                       .seed = job.training().seed(),
+                                       .sample_shape = info.sample_shape,
+                                       .outputs = info.outputs,
+                                       .tokens = info.tokens}));
+    ASSIGN_OR_RETURN(auto order,
+                     SampleOrder::Create({.samples = info.samples, .seed = job.training().seed()}));
+    ASSIGN_OR_RETURN(auto plan,
+                     StepSchedule::Create({info.samples, job.training().global_batch_size(),
+                                           job.training().microbatch_size()}));
+    return Trainer(std::move(data), std::move(model), order, plan, job.optimizer());
   }
 
   absl::Status Step(uint64_t step) {
     if (!model_->TakesData()) return AddUpdate();
-    absl::StatusOr<Batch> batch = data_->Read(order_.IndicesOf(plan_.PositionsOf(step)));
-    if (!batch.ok()) return batch.status();
+    ASSIGN_OR_RETURN(Batch batch, data_->Read(order_.IndicesOf(plan_.PositionsOf(step))));
     std::vector<int64_t> shape = model_->InputShape();
-    if (shape.empty()) shape = batch->shape;
-    shape.insert(shape.begin(), static_cast<int64_t>(batch->samples));
-    const at::Tensor input = batch->tokens.empty()
-                                 ? at::from_blob(batch->features.data(), shape, at::kFloat)
-                                 : at::from_blob(batch->tokens.data(), shape, at::kLong);
+    if (shape.empty()) shape = batch.shape;
+    shape.insert(shape.begin(), static_cast<int64_t>(batch.samples));
+    const at::Tensor input = batch.tokens.empty()
+                                 ? at::from_blob(batch.features.data(), shape, at::kFloat)
+                                 : at::from_blob(batch.tokens.data(), shape, at::kLong);
     optimizer_->zero_grad();
     const at::Tensor output = model_->Forward(input);
-    absl::Status fits = CheckLabels(loss_, output.sizes(), *batch);
-    if (!fits.ok()) return fits;
+    RETURN_IF_ERROR(CheckLabels(loss_, output.sizes(), batch));
     const at::Tensor loss =
-        LossSum(loss_, output, TargetTensor(*batch)).div(static_cast<double>(batch->samples));
+        LossSum(loss_, output, TargetTensor(batch)).div(static_cast<double>(batch.samples));
     loss.backward();
     // LibTorch's Adam does not accept the sparse gradients of an embedding.
     for (const torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
@@ -133,14 +130,12 @@ class Trainer {
 absl::Status Run(const Flags& flags) {
   at::set_num_threads(1);
   if (openblas_set_num_threads != nullptr) openblas_set_num_threads(1);
-  const absl::StatusOr<v1::JobSpec> job = MakeTrainingJob(flags.job);
-  if (!job.ok()) return job.status();
-  absl::StatusOr<Trainer> trainer = Trainer::Open(*job);
-  if (!trainer.ok()) return trainer.status();
+  ASSIGN_OR_RETURN(const v1::JobSpec job, MakeTrainingJob(flags.job));
+  ASSIGN_OR_RETURN(Trainer trainer, Trainer::Open(job));
   std::vector<double> seconds;
   for (uint64_t step = 0; step < flags.warmup + flags.job.steps; ++step) {
     const absl::Time begin = absl::Now();
-    if (absl::Status status = trainer->Step(step); !status.ok()) return status;
+    RETURN_IF_ERROR(trainer.Step(step));
     if (step >= flags.warmup) seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
   }
   std::cout << RateAsJson(flags.job, "local_training", seconds) << std::endl;

@@ -24,6 +24,7 @@
 #include "bench/first_worker.h"
 #include "services/common/file_util.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/layout.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/credential_directories.h"
@@ -104,7 +105,7 @@ class ConstantGradientEngine final : public ComputeEngine {
   // A step begins here.
   absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest& request,
                                                 GradientSink& sink) override {
-    if (absl::Status status = CheckEveryElement(request.step); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckEveryElement(request.step));
     started_ = absl::Now();
     const uint64_t elements = rows_.empty() ? current_.size() : rows_.size() * row_elements_;
     absl::Cord gradient = absl::MakeCordFromExternal(
@@ -199,24 +200,23 @@ absl::Status RunIn(const Flags& flags, const std::string& directory) {
         absl::Now());
     if (!made.ok()) return made.status();
   }
-  const auto security =
-      security::TransportSecurity::OpenIfAny(files.get(), own_credentials, absl::Now());
-  if (!security.ok()) return security.status();
+  ASSIGN_OR_RETURN(const auto security, security::TransportSecurity::OpenIfAny(
+                                            files.get(), own_credentials, absl::Now()));
   testing::JobProcesses::Options job;
   job.job = MakeJob(flags);
   job.directory = directory;
   job.tls_directories = tls_directories;
   job.programs = flags.programs;
   testing::JobProcesses processes(std::move(job));
-  if (absl::Status status = processes.StartCoordinator(); !status.ok()) return status;
+  RETURN_IF_ERROR(processes.StartCoordinator());
   for (uint32_t i = 0; i < flags.shards; ++i) {
-    if (absl::Status status = processes.StartShard(i); !status.ok()) return status;
+    RETURN_IF_ERROR(processes.StartShard(i));
   }
   const double step_change = flags.optimizer == "sgd" ? -0.5 : 1.0;
   ConstantGradientEngine* engine = nullptr;
   worker::WorkerProcess::Options options = bench::FirstWorkerOptions(processes);
   options.shared_memory = flags.shared_memory;
-  if (flags.tls) options.security = *security;
+  if (flags.tls) options.security = security;
   options.make_engine = [&](const v1::JobSpec&, const DatasetInfo&,
                             int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
     auto made = std::make_unique<ConstantGradientEngine>(flags, step_change);
@@ -225,7 +225,7 @@ absl::Status RunIn(const Flags& flags, const std::string& directory) {
   };
   Metrics metrics(worker::WorkerMetrics(), {});
   const auto process = worker::WorkerProcess::Start(std::move(options), &metrics, Logger());
-  if (absl::Status status = bench::WaitUntilFinished(process.get()); !status.ok()) return status;
+  RETURN_IF_ERROR(bench::WaitUntilFinished(process.get()));
   if (engine->seconds().size() < flags.warmup + flags.steps) {
     return absl::InternalError(absl::StrCat("only ", engine->seconds().size(), " steps"));
   }

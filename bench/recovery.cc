@@ -21,6 +21,7 @@
 #include "bench/first_worker.h"
 #include "services/common/mutex.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/transport/grpc_settings.h"
 #include "services/worker/worker_process.h"
 #include "tests/testing/counting_engine.h"
@@ -90,9 +91,9 @@ class Rig {
                     .programs = flags.programs}) {}
 
   absl::Status Start() {
-    if (absl::Status status = processes_.StartCoordinator(); !status.ok()) return status;
-    if (absl::Status status = processes_.StartShard(0); !status.ok()) return status;
-    if (absl::Status status = processes_.StartWorker(1); !status.ok()) return status;
+    RETURN_IF_ERROR(processes_.StartCoordinator());
+    RETURN_IF_ERROR(processes_.StartShard(0));
+    RETURN_IF_ERROR(processes_.StartWorker(1));
     worker::WorkerProcess::Options options = bench::FirstWorkerOptions(processes_);
     options.make_engine = [this](const v1::JobSpec& job, const DatasetInfo& data,
                                  int) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
@@ -106,8 +107,8 @@ class Rig {
     // Wait for undisturbed training.
     absl::SleepFor(absl::Seconds(1));
     const absl::Time death = absl::Now();
-    if (absl::Status status = processes_.Kill("worker-1", report); !status.ok()) return status;
-    if (absl::Status status = processes_.StartWorker(1); !status.ok()) return status;
+    RETURN_IF_ERROR(processes_.Kill("worker-1", report));
+    RETURN_IF_ERROR(processes_.StartWorker(1));
     // First waits for a step of the whole batch, which the survivor computes alone. NOT_FOUND if
     // there is none, because the replacement joined before a view without the dead worker.
     absl::StatusOr<absl::Time> alone = WaitForStep(
@@ -116,10 +117,9 @@ class Rig {
       return absl::NotFoundError("the survivor was never alone");
     }
     if (!alone.ok()) return alone.status();
-    absl::StatusOr<absl::Time> shared = WaitUntilShared(*alone);
-    if (!shared.ok()) return shared.status();
+    ASSIGN_OR_RETURN(absl::Time shared, WaitUntilShared(*alone));
     Recovery recovery;
-    recovery.replacement_seconds = absl::ToDoubleSeconds(*shared - death);
+    recovery.replacement_seconds = absl::ToDoubleSeconds(shared - death);
     absl::Time previous = death;
     for (const StepLog::Step& step : log_.Since(death)) {
       recovery.pause_seconds =
@@ -171,7 +171,7 @@ double Median(std::vector<double> values) {
 
 absl::Status RunIn(const Flags& flags, const std::string& directory) {
   Rig rig(flags, directory);
-  if (absl::Status status = rig.Start(); !status.ok()) return status;
+  RETURN_IF_ERROR(rig.Start());
   std::vector<double> pauses[2];
   std::vector<double> replacements[2];
   for (int round = 0; round < flags.rounds; ++round) {

@@ -16,6 +16,7 @@
 #include "bench/first_worker.h"
 #include "bench/training_jobs.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/transport/grpc_settings.h"
 #include "services/worker/compute/torch_engine.h"
 #include "services/worker/worker_process.h"
@@ -88,30 +89,27 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job
 absl::Status RunIn(const Flags& flags, const std::string& directory) {
   TrainingJobOptions job_options = flags.job;
   job_options.steps += flags.warmup;
-  const absl::StatusOr<v1::JobSpec> job = MakeTrainingJob(job_options);
-  if (!job.ok()) return job.status();
-  testing::JobProcesses processes(
-      {.job = *job, .directory = directory, .programs = flags.programs});
-  if (absl::Status status = processes.StartCoordinator(); !status.ok()) return status;
+  ASSIGN_OR_RETURN(const v1::JobSpec job, MakeTrainingJob(job_options));
+  testing::JobProcesses processes({.job = job, .directory = directory, .programs = flags.programs});
+  RETURN_IF_ERROR(processes.StartCoordinator());
   for (uint32_t i = 0; i < flags.job.shards; ++i) {
-    if (absl::Status status = processes.StartShard(i); !status.ok()) return status;
+    RETURN_IF_ERROR(processes.StartShard(i));
   }
   for (uint32_t i = 1; i < flags.job.workers; ++i) {
-    if (absl::Status status = processes.StartWorker(i); !status.ok()) return status;
+    RETURN_IF_ERROR(processes.StartWorker(i));
   }
   TimedEngine* engine = nullptr;
   worker::WorkerProcess::Options options = FirstWorkerOptions(processes);
   options.make_engine = [&](const v1::JobSpec& spec, const DatasetInfo& data,
                             int threads) -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
-    auto torch = MakeEngine(spec, data, threads);
-    if (!torch.ok()) return torch.status();
-    auto timed = std::make_unique<TimedEngine>(*std::move(torch));
+    ASSIGN_OR_RETURN(auto torch, MakeEngine(spec, data, threads));
+    auto timed = std::make_unique<TimedEngine>(std::move(torch));
     engine = timed.get();
     return timed;
   };
   Metrics metrics(worker::WorkerMetrics(), {});
   const auto process = worker::WorkerProcess::Start(std::move(options), &metrics, Logger());
-  if (absl::Status status = WaitUntilFinished(process.get()); !status.ok()) return status;
+  RETURN_IF_ERROR(WaitUntilFinished(process.get()));
   const std::vector<double> seconds = engine->StepSeconds(flags.warmup);
   if (seconds.size() < flags.job.steps) {
     return absl::InternalError(absl::StrCat("only ", seconds.size(), " steps"));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "services/common/exit_code.h"
+#include "services/common/status_macros.h"
 #include "services/transport/security/credential_directories.h"
 
 namespace sluice::cli {
@@ -23,12 +24,14 @@ int MakeCertificates(const Environment& environment, CertificateFlags flags) {
     flags.directories.job = absl::StrCat("default/", flags.directories.job);
   }
   flags.directories.valid = absl::Hours(24 * flags.days);
-  const absl::StatusOr<std::vector<std::string>> written = security::WriteCredentialDirectories(
-      environment.files, flags.output, flags.directories, environment.clock->Now());
-  if (!written.ok()) return Complain(environment, written.status());
+  ASSIGN_OR_RETURN(
+      const std::vector<std::string> written,
+      security::WriteCredentialDirectories(environment.files, flags.output, flags.directories,
+                                           environment.clock->Now()),
+      Complain(environment, _));
   *environment.out << "Wrote certificates of " << flags.directories.job << ", valid for "
                    << flags.days << " days:\n";
-  for (const std::string& directory : *written) *environment.out << "  " << directory << "\n";
+  for (const std::string& directory : written) *environment.out << "  " << directory << "\n";
   *environment.out << "Give each process only its own directory: --tls-directory DIRECTORY\n";
   return kExitOk;
 }

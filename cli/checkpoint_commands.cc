@@ -27,6 +27,7 @@
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/state_dict_extras.h"
 #include "services/common/exit_code.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -73,14 +74,11 @@ bool Exists(const Environment& environment, const std::string& path) {
 absl::StatusOr<Found> NewestIn(const Environment& environment, const std::string& directory) {
   Found found;
   found.storage = OpenStorage(environment, directory);
-  absl::StatusOr<NewestCheckpoint> newest = ReadNewestCheckpoint(*found.storage);
-  if (!newest.ok()) {
-    return absl::Status(newest.status().code(),
-                        absl::StrCat(directory, ": ", newest.status().message()));
-  }
-  found.checkpoint_index = std::move(newest->point.checkpoint_index);
-  found.damaged = std::move(newest->point.damaged);
-  found.tensors = std::move(newest->tensors);
+  ASSIGN_OR_RETURN(NewestCheckpoint newest, ReadNewestCheckpoint(*found.storage),
+                   absl::Status(_.code(), absl::StrCat(directory, ": ", _.message())));
+  found.checkpoint_index = std::move(newest.point.checkpoint_index);
+  found.damaged = std::move(newest.point.damaged);
+  found.tensors = std::move(newest.tensors);
   found.directory = JoinPath(directory, CheckpointDirectory(found.checkpoint_index.checkpoint()));
   return found;
 }
@@ -90,14 +88,11 @@ absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const Check
   std::string target = flags.target;
   while (target.size() > 1 && absl::EndsWith(target, "/")) target.pop_back();
   if (Exists(environment, JoinPath(target, "manifest.json"))) {
-    const absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(FileNameOf(target));
-    if (!ref.ok()) return ref.status();
+    ASSIGN_OR_RETURN(const v1::CheckpointRef ref, ParseCheckpointDirectory(FileNameOf(target)));
     Found found;
     found.directory = target;
     found.storage = OpenStorage(environment, DirectoryOf(target));
-    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = found.storage->ReadCheckpointIndex(*ref);
-    if (!checkpoint_index.ok()) return checkpoint_index.status();
-    found.checkpoint_index = *std::move(checkpoint_index);
+    ASSIGN_OR_RETURN(found.checkpoint_index, found.storage->ReadCheckpointIndex(ref));
     found.tensors = ReadCheckpointTensors(*found.storage, found.checkpoint_index);
     return found;
   }
@@ -151,12 +146,11 @@ std::string OptimizerText(const std::string& written) {
 }
 
 int InspectCheckpoint(const Environment& environment, const CheckpointFlags& flags) {
-  absl::StatusOr<Found> found = FindCheckpoint(environment, flags);
-  if (!found.ok()) return Complain(environment, found.status());
-  const v1::CheckpointIndex& checkpoint_index = found->checkpoint_index;
+  ASSIGN_OR_RETURN(Found found, FindCheckpoint(environment, flags), Complain(environment, _));
+  const v1::CheckpointIndex& checkpoint_index = found.checkpoint_index;
   std::ostream& out = *environment.out;
-  for (const std::string& damaged : found->damaged) out << "skipped: " << damaged << "\n";
-  out << "checkpoint  " << found->directory << "\n"
+  for (const std::string& damaged : found.damaged) out << "skipped: " << damaged << "\n";
+  out << "checkpoint  " << found.directory << "\n"
       << "job         " << checkpoint_index.job() << "\n"
       << "step        " << CountText(checkpoint_index.checkpoint().step()) << " of attempt "
       << checkpoint_index.checkpoint().attempt() << ", " << CountText(checkpoint_index.samples())
@@ -169,9 +163,9 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   int bad = 0;
   for (const v1::PartitionFile& file : checkpoint_index.files()) {
     bytes += file.bytes();
-    if (found->tensors.ok()) continue;
+    if (found.tensors.ok()) continue;
     const absl::Status status =
-        found->storage->ReadFile(checkpoint_index.checkpoint(), file).status();
+        found.storage->ReadFile(checkpoint_index.checkpoint(), file).status();
     if (status.ok()) continue;
     ++bad;
     out << "damaged     " << status.message() << "\n";
@@ -179,10 +173,9 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   out << "files       " << checkpoint_index.files_size() << ", " << BytesText(bytes)
       << (bad == 0 ? ", all intact" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
   if (bad > 0) return kExitFailed;
-  if (!found->tensors.ok()) return Complain(environment, found->tensors.status());
-  if (absl::Status s = KeepOnly(flags.tensor, &*found->tensors); !s.ok())
-    return Complain(environment, s);
-  PrintTensors(environment, flags, *found->tensors, /*owners=*/{});
+  if (!found.tensors.ok()) return Complain(environment, found.tensors.status());
+  RETURN_IF_ERROR(KeepOnly(flags.tensor, &*found.tensors), Complain(environment, _));
+  PrintTensors(environment, flags, *found.tensors, /*owners=*/{});
   return kExitOk;
 }
 
@@ -190,9 +183,7 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
 absl::StatusOr<RunningSnapshot> PullFrom(Jobs* jobs, const std::string& name,
                                          std::unique_ptr<Jobs::Access>* access) {
   if (*access == nullptr) {
-    absl::StatusOr<std::unique_ptr<Jobs::Access>> reached = jobs->Reach(name);
-    if (!reached.ok()) return reached.status();
-    *access = *std::move(reached);
+    ASSIGN_OR_RETURN(*access, jobs->Reach(name));
   }
   absl::StatusOr<RunningSnapshot> snapshot =
       PullSnapshot((*access)->Source(), (*access)->Identity(), kSnapshotTimeout);
@@ -233,9 +224,7 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
       }
     } else {
       told = absl::OkStatus();
-      if (absl::Status s = KeepOnly(flags.tensor, &snapshot->tensors); !s.ok()) {
-        return Complain(environment, s);
-      }
+      RETURN_IF_ERROR(KeepOnly(flags.tensor, &snapshot->tensors), Complain(environment, _));
       // Each version is printed once.
       if (std::exchange(shown, snapshot->version) != snapshot->version) {
         PrintSnapshot(environment, flags, *snapshot);
@@ -248,12 +237,12 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
 }
 
 int Inspect(const Environment& environment, const CheckpointFlags& flags) {
-  const absl::StatusOr<std::unique_ptr<Jobs>> jobs =
-      FindJobs(environment, flags.state_directory, flags.cluster);
-  if (!jobs.ok()) return Complain(environment, jobs.status());
-  if (flags.cluster.wanted()) return InspectRunning(environment, flags, jobs->get());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Jobs> jobs,
+                   FindJobs(environment, flags.state_directory, flags.cluster),
+                   Complain(environment, _));
+  if (flags.cluster.wanted()) return InspectRunning(environment, flags, jobs.get());
   const local::JobDirectory directory(environment.files, flags.state_directory, flags.target);
-  if (directory.LockedBy().has_value()) return InspectRunning(environment, flags, jobs->get());
+  if (directory.LockedBy().has_value()) return InspectRunning(environment, flags, jobs.get());
   return InspectCheckpoint(environment, flags);
 }
 
@@ -264,31 +253,29 @@ int ExportTorchScript(const Environment& environment, const CheckpointFlags& fla
                                      "TorchScript is for jobs with a TorchScript model; name its "
                                      "file with --model, or export safetensors"));
   }
-  const auto programs = FindPrograms(environment, flags.program_directory, {v1::WORKER});
-  if (!programs.ok()) return Complain(environment, programs.status());
+  ASSIGN_OR_RETURN(const auto programs,
+                   FindPrograms(environment, flags.program_directory, {v1::WORKER}),
+                   Complain(environment, _));
   const std::string temporary = absl::StrCat(flags.output, ".tensors-", getpid());
-  const absl::Status status =
-      AtomicWriteFile(environment.files, temporary, tensors, absl::StrCat(getpid()));
-  if (!status.ok()) return Complain(environment, status);
+  RETURN_IF_ERROR(AtomicWriteFile(environment.files, temporary, tensors, absl::StrCat(getpid())),
+                  Complain(environment, _));
   environment.out->flush();
-  const int code = RunProgram({programs->worker, "export-torchscript", "--model", model,
-                               "--tensors", temporary, "--output", flags.output});
+  const int code = RunProgram({programs.worker, "export-torchscript", "--model", model, "--tensors",
+                               temporary, "--output", flags.output});
   (void)environment.files->Remove(temporary);
   return code;
 }
 
 // The parameters of a job that runs on a cluster, in the form that a checkpoint has.
 absl::StatusOr<Found> FindRunning(const Environment& environment, const CheckpointFlags& flags) {
-  const absl::StatusOr<std::unique_ptr<Jobs>> jobs =
-      FindJobs(environment, flags.state_directory, flags.cluster);
-  if (!jobs.ok()) return jobs.status();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Jobs> jobs,
+                   FindJobs(environment, flags.state_directory, flags.cluster));
   std::unique_ptr<Jobs::Access> access;
-  absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs->get(), flags.target, &access);
-  if (!snapshot.ok()) return snapshot.status();
+  ASSIGN_OR_RETURN(RunningSnapshot snapshot, PullFrom(jobs.get(), flags.target, &access));
   Found found;
   found.checkpoint_index.set_job(access->Identity());
-  found.checkpoint_index.mutable_checkpoint()->set_step(snapshot->version);
-  found.tensors = std::move(snapshot->tensors);
+  found.checkpoint_index.mutable_checkpoint()->set_step(snapshot.version);
+  found.tensors = std::move(snapshot.tensors);
   return found;
 }
 
@@ -318,40 +305,39 @@ absl::StatusOr<bool> IsTorchScript(const CheckpointFlags& flags) {
 }
 
 int Export(const Environment& environment, const CheckpointFlags& flags) {
-  const absl::StatusOr<bool> script = IsTorchScript(flags);
-  if (!script.ok()) return Complain(environment, script.status());
-  absl::StatusOr<Found> found =
-      flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags);
-  if (!found.ok()) return Complain(environment, found.status());
-  for (const std::string& damaged : found->damaged) {
+  ASSIGN_OR_RETURN(const bool script, IsTorchScript(flags), Complain(environment, _));
+  ASSIGN_OR_RETURN(
+      Found found,
+      flags.cluster.wanted() ? FindRunning(environment, flags) : FindCheckpoint(environment, flags),
+      Complain(environment, _));
+  for (const std::string& damaged : found.damaged) {
     *environment.err << "sluice: skipped: " << damaged << "\n";
   }
-  absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found->tensors;
+  absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found.tensors;
   if (!tensors.ok()) return Complain(environment, tensors.status());
   // A TorchScript file already contains the second names of tied tensors and the constants.
-  if (!*script && !found->directory.empty()) {
-    const absl::Status added = AddStateDictExtras(environment, found->directory, &*tensors);
-    if (!added.ok()) return Complain(environment, added);
+  if (!script && !found.directory.empty()) {
+    RETURN_IF_ERROR(AddStateDictExtras(environment, found.directory, &*tensors),
+                    Complain(environment, _));
   }
   const absl::Cord file = WriteSafetensors(
       *tensors, {{"format", "pt"},
-                 {"job", found->checkpoint_index.job()},
-                 {"step", absl::StrCat(found->checkpoint_index.checkpoint().step())}});
-  if (*script) {
+                 {"job", found.checkpoint_index.job()},
+                 {"step", absl::StrCat(found.checkpoint_index.checkpoint().step())}});
+  if (script) {
     const int code = ExportTorchScript(environment, flags,
-                                       flags.model.empty() ? found->model : flags.model, file);
+                                       flags.model.empty() ? found.model : flags.model, file);
     if (code != kExitOk) return code;
   } else {
-    const absl::Status status =
-        AtomicWriteFile(environment.files, flags.output, file, absl::StrCat(getpid()));
-    if (!status.ok()) return Complain(environment, status);
+    RETURN_IF_ERROR(AtomicWriteFile(environment.files, flags.output, file, absl::StrCat(getpid())),
+                    Complain(environment, _));
   }
   *environment.out << "Wrote " << flags.output << ": " << tensors->size() << " tensors of step "
-                   << CountText(found->checkpoint_index.checkpoint().step()) << ". In Python:\n\n";
-  if (*script) {
+                   << CountText(found.checkpoint_index.checkpoint().step()) << ". In Python:\n\n";
+  if (script) {
     *environment.out << "  import torch\n  model = torch.jit.load(\"" << flags.output << "\")\n";
   } else {
-    const bool running = found->directory.empty();
+    const bool running = found.directory.empty();
     *environment.out << "  from safetensors.torch import load_file\n  model.load_state_dict("
                      << "load_file(\"" << flags.output << "\")" << (running ? ", strict=False" : "")
                      << ")\n";

@@ -12,6 +12,7 @@
 #include "cli/completion.h"
 #include "cli/local_jobs.h"
 #include "operator/api/suggest.h"
+#include "services/common/status_macros.h"
 #include "services/common/version.h"
 
 namespace sluice::cli {
@@ -115,9 +116,8 @@ absl::StatusOr<std::unique_ptr<Jobs>> FindJobs(const Environment& environment,
                                                const std::string& state_directory,
                                                const ClusterFlags& flags) {
   if (!flags.wanted()) return MakeLocalJobs(environment, state_directory);
-  absl::StatusOr<Connection> connection = Connect(environment, flags);
-  if (!connection.ok()) return connection.status();
-  return MakeClusterJobs(environment, flags, *std::move(connection));
+  ASSIGN_OR_RETURN(Connection connection, Connect(environment, flags));
+  return MakeClusterJobs(environment, flags, std::move(connection));
 }
 
 int RunCommandLine(const std::vector<std::string>& arguments, const Environment& environment) {
@@ -160,9 +160,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
     *environment.err << app.help();
     return kExitUsage;
   }
-  if (absl::Status status = CheckNames(app, arguments); !status.ok()) {
-    return Complain(environment, status);
-  }
+  RETURN_IF_ERROR(CheckNames(app, arguments), Complain(environment, _));
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);

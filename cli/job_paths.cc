@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/storage.h"
+#include "services/common/status_macros.h"
 #include "services/common/web_address.h"
 #include "services/download/job_data.h"
 
@@ -111,20 +112,18 @@ absl::Status CheckPathsExist(const v1::JobSpec& job, FileSystem* files) {
 absl::StatusOr<std::string> NewestCheckpoint(const std::string& directory, FileSystem* files) {
   const std::unique_ptr<CheckpointStorage> storage =
       MakeLocalStorage(files, directory, absl::StrCat("cli-", getpid()));
-  const absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage->ListCheckpoints();
-  if (!checkpoints.ok()) return checkpoints.status();
-  if (checkpoints->empty()) return std::string();
+  ASSIGN_OR_RETURN(const std::vector<v1::CheckpointRef> checkpoints, storage->ListCheckpoints());
+  if (checkpoints.empty()) return std::string();
   const auto older = [](const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
     return std::make_pair(a.attempt(), a.step()) < std::make_pair(b.attempt(), b.step());
   };
-  return JoinPath(directory, CheckpointDirectory(*std::max_element(checkpoints->begin(),
-                                                                   checkpoints->end(), older)));
+  return JoinPath(directory, CheckpointDirectory(
+                                 *std::max_element(checkpoints.begin(), checkpoints.end(), older)));
 }
 
 absl::StatusOr<bool> HoldsCheckpoint(const std::string& directory, FileSystem* files) {
-  const absl::StatusOr<std::string> newest = NewestCheckpoint(directory, files);
-  if (!newest.ok()) return newest.status();
-  return !newest->empty();
+  ASSIGN_OR_RETURN(const std::string newest, NewestCheckpoint(directory, files));
+  return !newest.empty();
 }
 
 }  // namespace sluice::cli

@@ -15,6 +15,7 @@
 #include "cli/local/job_directory.h"
 #include "cli/local_states.h"
 #include "cli/running_job.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -108,16 +109,15 @@ class LocalJobs final : public Jobs {
   }
 
   absl::StatusOr<Details> Describe(const std::string& name) override {
-    const absl::StatusOr<local::JobDirectory> directory = Find(name);
-    if (!directory.ok()) return directory.status();
+    ASSIGN_OR_RETURN(const local::JobDirectory directory, Find(name));
     Details details;
-    const auto pid = directory->LockedBy();
+    const auto pid = directory.LockedBy();
     if (!pid.has_value()) {
-      details.lines = ResultLines(files_, name, *directory);
-      details.lines.insert(details.lines.begin(), absl::StrCat(name, ": ", ResultText(*directory)));
+      details.lines = ResultLines(files_, name, directory);
+      details.lines.insert(details.lines.begin(), absl::StrCat(name, ": ", ResultText(directory)));
       return details;
     }
-    const absl::StatusOr<v1::JobProgress> progress = ReadProgress(files_, *directory);
+    const absl::StatusOr<v1::JobProgress> progress = ReadProgress(files_, directory);
     if (!progress.ok()) {
       details.lines = {
           absl::StrCat(name, ": running (process ", *pid,
@@ -140,9 +140,8 @@ class LocalJobs final : public Jobs {
 
   absl::Status Logs(const std::string& name, const LogOptions& options,
                     const LogSink& sink) override {
-    const absl::StatusOr<local::JobDirectory> directory = Find(name);
-    if (!directory.ok()) return directory.status();
-    LogFollower follower(directory->logs(), options.process, options.tail);
+    ASSIGN_OR_RETURN(const local::JobDirectory directory, Find(name));
+    LogFollower follower(directory.logs(), options.process, options.tail);
     bool more = true;
     const auto pass = [&](absl::string_view process, absl::string_view line) {
       more = more && sink(process, line);
@@ -151,13 +150,13 @@ class LocalJobs final : public Jobs {
     if (!follower.found() && !options.follow) {
       return absl::NotFoundError(
           absl::StrCat("no log of ", options.process.empty() ? "any process" : options.process,
-                       " in ", directory->logs()));
+                       " in ", directory.logs()));
     }
     // Follows until the job's end, and reads once more for the last lines.
     bool runs = options.follow;
     while (runs && more) {
       std::this_thread::sleep_for(kPoll);
-      runs = directory->LockedBy().has_value();
+      runs = directory.LockedBy().has_value();
       follower.Poll(pass);
     }
     return absl::OkStatus();
@@ -165,9 +164,8 @@ class LocalJobs final : public Jobs {
 
   absl::StatusOr<std::string> Stop(const std::string& name, const StopOptions& options,
                                    const std::function<void(const std::string&)>& say) override {
-    const absl::StatusOr<local::JobDirectory> directory = Find(name);
-    if (!directory.ok()) return directory.status();
-    const auto pid = directory->LockedBy();
+    ASSIGN_OR_RETURN(const local::JobDirectory directory, Find(name));
+    const auto pid = directory.LockedBy();
     if (!pid.has_value()) return absl::StrCat("Job ", name, " is not running");
     say(absl::StrCat("Stopping ", name, " (process ", *pid, ")",
                      options.now ? "" : " after saving a checkpoint"));
@@ -177,7 +175,7 @@ class LocalJobs final : public Jobs {
                        ", belongs to another user; only the user who started the job may stop it"));
     }
     const absl::Time deadline = environment_.clock->Now() + options.timeout;
-    while (directory->LockedBy() == pid) {
+    while (directory.LockedBy() == pid) {
       if (environment_.clock->Now() >= deadline) {
         return absl::DeadlineExceededError(
             absl::StrCat("job ", name, " is still running; --now stops it without a checkpoint"));
@@ -186,26 +184,22 @@ class LocalJobs final : public Jobs {
       // Two signals in quick succession may be merged into one.
       if (options.now) kill(*pid, SIGTERM);
     }
-    return absl::StrCat(name, ": ", ResultText(*directory));
+    return absl::StrCat(name, ": ", ResultText(directory));
   }
 
   absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {
-    const absl::StatusOr<local::JobDirectory> directory = Find(name);
-    if (!directory.ok()) return directory.status();
-    if (!directory->LockedBy().has_value()) {
+    ASSIGN_OR_RETURN(const local::JobDirectory directory, Find(name));
+    if (!directory.LockedBy().has_value()) {
       return absl::FailedPreconditionError(absl::StrCat("job ", name, " is not running"));
     }
-    const absl::StatusOr<api::TrainingJob> job = directory->ReadJob();
-    if (!job.ok()) return job.status();
-    const absl::StatusOr<std::string> address = CoordinatorAddress(files_, *directory);
+    ASSIGN_OR_RETURN(const api::TrainingJob job, directory.ReadJob());
+    const absl::StatusOr<std::string> address = CoordinatorAddress(files_, directory);
     if (!address.ok()) return absl::UnavailableError("the job is still starting");
-    absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
-        RunCredentials(files_, *directory);
-    if (!credentials.ok()) return credentials.status();
+    ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
+                     RunCredentials(files_, directory));
     return std::make_unique<LocalAccess>(
-        *directory,
-        absl::StrCat(job->spec.namespace_(), "/", job->spec.name(), "/", job->spec.uid()), *address,
-        *std::move(credentials));
+        directory, absl::StrCat(job.spec.namespace_(), "/", job.spec.name(), "/", job.spec.uid()),
+        *address, std::move(credentials));
   }
 
  private:

@@ -25,6 +25,7 @@
 #include "cli/run_preparation.h"
 #include "cli/run_texts.h"
 #include "services/common/file_util.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -213,9 +214,7 @@ int RunOnThisMachine(const Environment& environment, const RunFlags& flags) {
     return kExitFailed;
   }
   if (flags.port != 0) {
-    if (absl::Status status = CheckPortIsFree(flags.port); !status.ok()) {
-      return Complain(environment, status);
-    }
+    RETURN_IF_ERROR(CheckPortIsFree(flags.port), Complain(environment, _));
   }
 
   if (absl::Status status = DownloadData(environment, flags.quiet, job->spec.data());
@@ -225,16 +224,15 @@ int RunOnThisMachine(const Environment& environment, const RunFlags& flags) {
 
   local::JobDirectory directory(environment.files, flags.state_directory, job->spec.name());
   if (flags.take_over) {
-    const absl::Status stopped = StopRunning(environment, flags, *job, directory);
-    if (!stopped.ok()) return Complain(environment, stopped);
+    RETURN_IF_ERROR(StopRunning(environment, flags, *job, directory), Complain(environment, _));
   }
   if (flags.fresh && !ConfirmFresh(environment, flags, directory)) return kExitFailed;
-  absl::StatusOr<PreparedRun> run = PrepareRun(*job, flags.fresh, &directory, environment.files);
-  if (!run.ok()) return Complain(environment, run.status());
-  if (run->finished.has_value()) {
-    return ReportFinished(environment, flags, *job, directory, *std::move(run->finished));
+  ASSIGN_OR_RETURN(PreparedRun run, PrepareRun(*job, flags.fresh, &directory, environment.files),
+                   Complain(environment, _));
+  if (run.finished.has_value()) {
+    return ReportFinished(environment, flags, *job, directory, *std::move(run.finished));
   }
-  return RunPrepared(environment, flags, *programs, *std::move(run), &directory);
+  return RunPrepared(environment, flags, *programs, std::move(run), &directory);
 }
 
 }  // namespace sluice::cli

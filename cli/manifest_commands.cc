@@ -22,6 +22,7 @@
 #include "operator/api/print/print.h"
 #include "operator/api/suggest.h"
 #include "services/common/exit_code.h"
+#include "services/common/status_macros.h"
 #include "services/common/web_address.h"
 #include "services/worker/data/csv_reader.h"
 #include "services/worker/data/file.h"
@@ -106,21 +107,19 @@ int Init(const Environment& environment, InitFlags flags) {
   const std::string& data = flags.content.data;
   if (absl::StrContains(data, ".csv") && !flags.content.label_column.empty() &&
       !IsWebAddress(data)) {
-    if (absl::Status status = FindColumns(DataPath(flags), &flags.content); !status.ok()) {
-      return Complain(environment, status);
-    }
+    RETURN_IF_ERROR(FindColumns(DataPath(flags), &flags.content), Complain(environment, _));
   }
-  const absl::StatusOr<std::string> text = api::ManifestTemplate(flags.content);
-  if (!text.ok()) return Complain(environment, text.status());
+  ASSIGN_OR_RETURN(const std::string text, api::ManifestTemplate(flags.content),
+                   Complain(environment, _));
   if (const std::string missing = MissingData(environment, flags); !missing.empty()) {
     *environment.err << "Note: " << missing << " does not exist (yet)\n";
   }
   if (flags.output.empty() || flags.output == "-") {
-    *environment.out << *text;
+    *environment.out << text;
     return kExitOk;
   }
-  const absl::Status status = ExclusiveCreateFile(environment.files, flags.output,
-                                                  absl::Cord(*text), absl::StrCat(getpid()));
+  const absl::Status status = ExclusiveCreateFile(environment.files, flags.output, absl::Cord(text),
+                                                  absl::StrCat(getpid()));
   if (absl::IsAlreadyExists(status)) {
     return Complain(environment,
                     absl::AlreadyExistsError(absl::StrCat(
@@ -177,9 +176,8 @@ int Render(const Environment& environment, const std::string& file, bool yaml) {
 }
 
 int Explain(const Environment& environment, const std::string& field) {
-  const absl::StatusOr<std::string> text = api::ExplainField(field);
-  if (!text.ok()) return Complain(environment, text.status());
-  *environment.out << *text;
+  ASSIGN_OR_RETURN(const std::string text, api::ExplainField(field), Complain(environment, _));
+  *environment.out << text;
   return kExitOk;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/common/progress_text.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
@@ -47,11 +48,9 @@ struct BlockSizes {
 absl::StatusOr<uint64_t> Encoded(const Codec& codec, uint64_t count, const v1::TensorSpec& tensor,
                                  uint64_t raw) {
   if (codec.id() == v1::CODEC_RAW || tensor.kind() != v1::PARAMETER) return raw;
-  absl::StatusOr<size_t> bytes = codec.EncodedBytes(count, tensor.dtype());
-  if (!bytes.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(tensor.name(), ": ", bytes.status().message()));
-  }
-  return *bytes;
+  ASSIGN_OR_RETURN(size_t bytes, codec.EncodedBytes(count, tensor.dtype()),
+                   absl::InvalidArgumentError(absl::StrCat(tensor.name(), ": ", _.message())));
+  return bytes;
 }
 
 class Planner {
@@ -65,16 +64,11 @@ class Planner {
     if (options.fraction <= 0) options.fraction = CodecOptions().fraction;
     if (training.compression().threshold() > 0)
       options.threshold = training.compression().threshold();
-    absl::StatusOr<std::unique_ptr<const Codec>> push = MakeCodec(training.push_codec(), options);
-    if (!push.ok()) return push.status();
-    push_ = *std::move(push);
-    absl::StatusOr<std::unique_ptr<const Codec>> pull = MakeCodec(training.pull_codec(), options);
-    if (!pull.ok()) return pull.status();
-    pull_ = *std::move(pull);
-    const absl::StatusOr<std::unique_ptr<Optimizer>> optimizer =
-        MakeOptimizer(job_.optimizer(), libraries);
-    if (!optimizer.ok()) return optimizer.status();
-    slots_ = (*optimizer)->slots().size();
+    ASSIGN_OR_RETURN(push_, MakeCodec(training.push_codec(), options));
+    ASSIGN_OR_RETURN(pull_, MakeCodec(training.pull_codec(), options));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                     MakeOptimizer(job_.optimizer(), libraries));
+    slots_ = optimizer->slots().size();
     return absl::OkStatus();
   }
 
@@ -82,14 +76,12 @@ class Planner {
     const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(block.tensor()));
     BlockSizes sizes;
     sizes.raw = BlockBytes(table_, block);
-    absl::StatusOr<uint64_t> pushed = Encoded(*push_, block.count(), tensor, sizes.raw);
-    if (!pushed.ok()) return pushed.status();
-    absl::StatusOr<uint64_t> pulled = Encoded(*pull_, block.count(), tensor, sizes.raw);
-    if (!pulled.ok()) return pulled.status();
+    ASSIGN_OR_RETURN(uint64_t pushed, Encoded(*push_, block.count(), tensor, sizes.raw));
+    ASSIGN_OR_RETURN(uint64_t pulled, Encoded(*pull_, block.count(), tensor, sizes.raw));
     const bool counter = tensor.kind() == v1::COUNTER;
     const uint64_t wide = tensor.dtype() == v1::FLOAT64 ? 8 : 4;
-    sizes.pushed = counter ? 0 : *pushed;
-    sizes.pulled = *pulled;
+    sizes.pushed = counter ? 0 : pushed;
+    sizes.pulled = pulled;
     sizes.gradient = counter ? 0 : block.count() * wide;
     sizes.state = sizes.raw;
     if (tensor.kind() == v1::PARAMETER) sizes.state += slots_ * block.count() * wide;
@@ -290,13 +282,12 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
                               const OptimizerLibraries& libraries) {
   const bool by_shards = job.training().execution() == v1::TrainingSpec::SERVER;
   const uint32_t partitions = job.parameter_server().partitions();
-  absl::StatusOr<v1::Layout> layout =
-      by_shards ? MakeStagedLayout(table, job.model(), partitions) : MakeLayout(table, partitions);
-  if (!layout.ok()) return layout.status();
+  ASSIGN_OR_RETURN(v1::Layout layout, by_shards ? MakeStagedLayout(table, job.model(), partitions)
+                                                : MakeLayout(table, partitions));
   Planner planner(job, table);
-  if (absl::Status opened = planner.Open(libraries); !opened.ok()) return opened;
+  RETURN_IF_ERROR(planner.Open(libraries));
   const std::vector<uint32_t> owner =
-      PlacePartitions(LayoutIndex(table, *layout), job.parameter_server().replicas());
+      PlacePartitions(LayoutIndex(table, layout), job.parameter_server().replicas());
 
   Plan plan = BeginPlan(job, table);
   const RowSizes row_sizes(table, rows);
@@ -317,30 +308,29 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
       job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE &&
       plan.workers > 1;
   const uint64_t fetched = by_shards && job.debug().verify_gradients() ? contributions : 0;
-  for (const v1::Block& block : layout->blocks()) {
-    absl::StatusOr<BlockSizes> sizes = planner.SizesOf(block);
-    if (!sizes.ok()) return sizes.status();
-    row_sizes.Apply(block, &*sizes);
+  for (const v1::Block& block : layout.blocks()) {
+    ASSIGN_OR_RETURN(BlockSizes sizes, planner.SizesOf(block));
+    row_sizes.Apply(block, &sizes);
     const uint32_t place = owner[block.partition()];
     Plan::Shard& shard = plan.shards[place];
-    shard.parameter_bytes += sizes->raw;
-    shard.memory_bytes += versions * sizes->state;
-    shard.memory_bytes += kept * ((plan.synchronous ? 0 : sizes->raw) + sizes->pushed);
+    shard.parameter_bytes += sizes.raw;
+    shard.memory_bytes += versions * sizes.state;
+    shard.memory_bytes += kept * ((plan.synchronous ? 0 : sizes.raw) + sizes.pushed);
     if (!by_shards) {
       const bool reduced = reduces && !row_sizes.Has(block.tensor()) &&
                            table.tensors(static_cast<int>(block.tensor())).kind() == v1::PARAMETER;
-      shard.received_bytes += (reduced ? 1 : contributions) * sizes->pushed;
-      shard.sent_bytes += contributions * sizes->pulled;
-      plan.worker.received_bytes += sizes->pulled;
-      if (reduced) exchanged += sizes->pushed - sizes->pushed / plan.workers;
-      plan.worker.sent_bytes += sizes->pushed;
+      shard.received_bytes += (reduced ? 1 : contributions) * sizes.pushed;
+      shard.sent_bytes += contributions * sizes.pulled;
+      plan.worker.received_bytes += sizes.pulled;
+      if (reduced) exchanged += sizes.pushed - sizes.pushed / plan.workers;
+      plan.worker.sent_bytes += sizes.pushed;
     } else if (fetched > 0) {
-      shard.sent_bytes += fetched * sizes->pushed;
-      plan.worker.received_bytes += sizes->pushed;
+      shard.sent_bytes += fetched * sizes.pushed;
+      plan.worker.received_bytes += sizes.pushed;
     }
-    gradients[place] += sizes->gradient;
-    plan.parameter_bytes += sizes->raw;
-    state += sizes->gradient;
+    gradients[place] += sizes.gradient;
+    plan.parameter_bytes += sizes.raw;
+    state += sizes.gradient;
   }
   for (size_t i = 0; i < plan.shards.size(); ++i) {
     plan.shards[i].memory_bytes += GradientsHeld(job, state) * gradients[i];

@@ -19,6 +19,7 @@
 #include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/common/status_macros.h"
 #include "services/common/temporary_directory.h"
 #include "services/ps/plugins/plugins.h"
 
@@ -40,23 +41,24 @@ struct PlanFlags {
 // printed the errors to standard error.
 int Describe(const Environment& environment, const PlanFlags& flags, const v1::JobSpec& job,
              v1::Description* description) {
-  const auto programs = FindPrograms(environment, flags.program_directory, {v1::WORKER});
-  if (!programs.ok()) return Complain(environment, programs.status());
-  const auto directory = TemporaryDirectory::Make("sluice-plan");
-  if (!directory.ok()) return Complain(environment, directory.status());
-  const std::string job_file = JoinPath((*directory)->path(), "job.json");
-  const std::string described_file = JoinPath((*directory)->path(), "described");
-  const absl::Status written =
-      AtomicWriteFile(environment.files, job_file, absl::Cord(JobSpecToJson(job)), "plan");
-  if (!written.ok()) return Complain(environment, written);
+  ASSIGN_OR_RETURN(const auto programs,
+                   FindPrograms(environment, flags.program_directory, {v1::WORKER}),
+                   Complain(environment, _));
+  ASSIGN_OR_RETURN(const auto directory, TemporaryDirectory::Make("sluice-plan"),
+                   Complain(environment, _));
+  const std::string job_file = JoinPath(directory->path(), "job.json");
+  const std::string described_file = JoinPath(directory->path(), "described");
+  RETURN_IF_ERROR(
+      AtomicWriteFile(environment.files, job_file, absl::Cord(JobSpecToJson(job)), "plan"),
+      Complain(environment, _));
   environment.out->flush();
   const int code =
-      RunProgram({programs->worker, "describe", "--job", job_file, "--output", described_file});
+      RunProgram({programs.worker, "describe", "--job", job_file, "--output", described_file});
   if (code != kExitOk) return code;
-  const absl::StatusOr<std::string> bytes =
-      environment.files->Read(described_file, kMaxDescriptionBytes);
-  if (!bytes.ok()) return Complain(environment, bytes.status());
-  if (!description->ParseFromString(*bytes)) {
+  ASSIGN_OR_RETURN(const std::string bytes,
+                   environment.files->Read(described_file, kMaxDescriptionBytes),
+                   Complain(environment, _));
+  if (!description->ParseFromString(bytes)) {
     return Complain(environment,
                     absl::InternalError("sluice-worker describes the model incorrectly"));
   }
@@ -121,16 +123,17 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
   for (const v1::Description::Stage& stage : description.stages()) {
     stages.push_back({stage.input_bytes(), stage.output_bytes()});
   }
-  const absl::StatusOr<std::vector<RowTraffic>> rows = RowTrafficOf(job->spec, description);
-  if (!rows.ok()) return Complain(environment, rows.status());
-  const absl::StatusOr<Plan> plan = MakePlan(job->spec, description.ready().table(), stages, *rows,
-                                             LibrariesIn(environment.plugin_path));
-  if (!plan.ok()) return Complain(environment, plan.status());
+  ASSIGN_OR_RETURN(const std::vector<RowTraffic> rows, RowTrafficOf(job->spec, description),
+                   Complain(environment, _));
+  ASSIGN_OR_RETURN(const Plan plan,
+                   MakePlan(job->spec, description.ready().table(), stages, rows,
+                            LibrariesIn(environment.plugin_path)),
+                   Complain(environment, _));
   if (flags.output == "json") {
-    *environment.out << PlanJson(*plan, *bandwidth) << "\n";
+    *environment.out << PlanJson(plan, *bandwidth) << "\n";
     return kExitOk;
   }
-  for (const std::string& line : PlanLines(*plan, *bandwidth)) *environment.out << line << "\n";
+  for (const std::string& line : PlanLines(plan, *bandwidth)) *environment.out << line << "\n";
   return kExitOk;
 }
 

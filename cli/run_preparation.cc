@@ -16,6 +16,7 @@
 #include "operator/api/manifest.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/process.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -49,9 +50,8 @@ bool WantsExisting(const v1::CheckpointSpec& checkpoint) {
 // fits them is known.
 absl::Status CheckNothingIsOrphaned(const local::JobDirectory& directory, FileSystem* files) {
   const std::string checkpoint_directory = directory.checkpoints();
-  const absl::StatusOr<bool> holds = HoldsCheckpoint(checkpoint_directory, files);
-  if (!holds.ok()) return holds.status();
-  if (!*holds) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool holds, HoldsCheckpoint(checkpoint_directory, files));
+  if (!holds) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       checkpoint_directory, " holds checkpoints, and ", directory.path(),
       "/job.json, the record of their job, is missing. Move the directory away to keep them "
@@ -66,8 +66,7 @@ absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh
   if (checkpoint.directory().empty()) {
     if (fresh) return ExistingJob();  // it will be removed
     if (!WantsExisting(checkpoint)) {
-      absl::Status orphaned = CheckNothingIsOrphaned(directory, files);
-      if (!orphaned.ok()) return orphaned;
+      RETURN_IF_ERROR(CheckNothingIsOrphaned(directory, files));
       return ExistingJob();
     }
   }
@@ -97,7 +96,7 @@ absl::Status StartOver(const api::TrainingJob& job, const absl::StatusOr<api::Tr
 // leaves no lock file behind.
 absl::Status CheckBeginning(const api::TrainingJob& job, bool fresh,
                             const local::JobDirectory& directory, FileSystem* files) {
-  if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckPathsExist(job.spec, files));
   return CheckStorage(job, fresh, directory, files).status();
 }
 
@@ -229,9 +228,8 @@ absl::Status CheckPortIsFree(int port) {
 }
 
 absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory& directory) {
-  const absl::StatusOr<api::TrainingJob> before = directory.ReadJob();
-  if (!before.ok()) return before.status();
-  return Refuse(job, directory, api::CompareJobs(*before, job));
+  ASSIGN_OR_RETURN(const api::TrainingJob before, directory.ReadJob());
+  return Refuse(job, directory, api::CompareJobs(before, job));
 }
 
 bool ChangeLength(const std::vector<api::ManifestChange>& changes) {
@@ -247,16 +245,14 @@ absl::StatusOr<ExistingJob> JudgeStorage(const v1::JobSpec& job,
   spec.mutable_checkpoint()->set_directory(directory.CheckpointsOf(spec));
   const std::unique_ptr<CheckpointStorage> storage = MakeLocalStorage(
       files, spec.checkpoint().directory(), absl::StrCat("cli-", RandomIncarnation()));
-  absl::StatusOr<OpenedStorage> opened = ReadForJob(*storage, spec);
-  if (!opened.ok()) {
+  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(*storage, spec),
+                   absl::FailedPreconditionError(
+                       absl::StrCat(spec.checkpoint().directory(), ": ", _.message())));
+  if (opened.existing.kind == ExistingJob::Kind::kRefused) {
     return absl::FailedPreconditionError(
-        absl::StrCat(spec.checkpoint().directory(), ": ", opened.status().message()));
+        absl::StrCat(kCheckpointDirectoryInUse, ": ", opened.existing.message));
   }
-  if (opened->existing.kind == ExistingJob::Kind::kRefused) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(kCheckpointDirectoryInUse, ": ", opened->existing.message));
-  }
-  return opened->existing;
+  return opened.existing;
 }
 
 absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
@@ -264,12 +260,9 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   PreparedRun run;
   run.job = job;
   if (!directory->LockedBy().has_value() && absl::IsNotFound(directory->ReadJob().status())) {
-    const absl::Status refused = CheckBeginning(job, fresh, *directory, files);
-    if (!refused.ok()) return refused;
+    RETURN_IF_ERROR(CheckBeginning(job, fresh, *directory, files));
   }
-  absl::StatusOr<std::unique_ptr<local::JobLock>> lock = LockJob(job.spec.name(), fresh, directory);
-  if (!lock.ok()) return lock.status();
-  run.lock = *std::move(lock);
+  ASSIGN_OR_RETURN(run.lock, LockJob(job.spec.name(), fresh, directory));
 
   absl::StatusOr<api::TrainingJob> before = absl::NotFoundError("");
   if (!fresh) before = directory->ReadJob();
@@ -286,9 +279,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
     another = trained && (!refused.ok() || (finished && ChangeLength(run.changes)));
     if (another) {
       if (!refused.ok() && !WantsExisting(job.spec.checkpoint())) return refused;
-      absl::StatusOr<ExistingJob> judged = JudgeStorage(job.spec, *directory, files);
-      if (!judged.ok()) return judged.status();
-      existing = *std::move(judged);
+      ASSIGN_OR_RETURN(existing, JudgeStorage(job.spec, *directory, files));
       if (existing.kind == ExistingJob::Kind::kNone) {
         return absl::FailedPreconditionError(
             absl::StrCat("job ", job.spec.name(),
@@ -307,20 +298,17 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
         absl::StrCat(before.status().message(),
                      "; use --fresh to start over, which deletes the existing checkpoints"));
   } else {
-    absl::StatusOr<ExistingJob> judged = CheckStorage(job, fresh, *directory, files);
-    if (!judged.ok()) return judged.status();
-    existing = *std::move(judged);
+    ASSIGN_OR_RETURN(existing, CheckStorage(job, fresh, *directory, files));
     run.resumed = existing.kind == ExistingJob::Kind::kResume;
   }
-  if (absl::Status status = CheckPathsExist(job.spec, files); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckPathsExist(job.spec, files));
   if (start_over) {
-    absl::Status status = StartOver(job, before, existing.kind, directory, files);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(StartOver(job, before, existing.kind, directory, files));
   }
   run.job.spec.set_uid(another ? NewUid() : before->spec.uid());
-  if (absl::Status status = directory->Prepare(); !status.ok()) return status;
-  if (absl::Status status = directory->WriteJob(run.job); !status.ok()) return status;
-  if (absl::Status status = directory->RemoveResult(); !status.ok()) return status;
+  RETURN_IF_ERROR(directory->Prepare());
+  RETURN_IF_ERROR(directory->WriteJob(run.job));
+  RETURN_IF_ERROR(directory->RemoveResult());
   v1::CheckpointSpec& checkpoint = *run.job.spec.mutable_checkpoint();
   checkpoint.set_directory(directory->CheckpointsOf(run.job.spec));
   // Only this start replaces: the same command without --fresh continues.

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "proto/jobcontrol.grpc.pb.h"
+#include "services/common/status_macros.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/transport_security.h"
 
@@ -17,10 +18,9 @@ namespace sluice::cli {
 
 absl::StatusOr<std::string> CoordinatorAddress(FileSystem* files,
                                                const local::JobDirectory& directory) {
-  const absl::StatusOr<std::string> text =
-      files->Read(JoinPath(directory.run(), "coordinator.port"), 64);
-  if (!text.ok()) return text.status();
-  return absl::StrCat("127.0.0.1:", absl::StripAsciiWhitespace(*text));
+  ASSIGN_OR_RETURN(const std::string text,
+                   files->Read(JoinPath(directory.run(), "coordinator.port"), 64));
+  return absl::StrCat("127.0.0.1:", absl::StripAsciiWhitespace(text));
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> RunCredentials(
@@ -35,13 +35,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> RunCredentials(
 
 absl::StatusOr<v1::JobProgress> ReadProgress(FileSystem* files,
                                              const local::JobDirectory& directory) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(files, directory);
-  if (!address.ok()) return address.status();
-  const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
-      RunCredentials(files, directory);
-  if (!credentials.ok()) return credentials.status();
+  ASSIGN_OR_RETURN(const std::string address, CoordinatorAddress(files, directory));
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                   RunCredentials(files, directory));
   const std::unique_ptr<v1::JobControl::Stub> stub =
-      v1::JobControl::NewStub(MakeChannel({.address = *address, .credentials = *credentials}));
+      v1::JobControl::NewStub(MakeChannel({.address = address, .credentials = credentials}));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
   v1::GetProgressRequest request;

@@ -10,6 +10,7 @@
 #include "cli/common/progress_text.h"
 #include "services/common/exit_code.h"
 #include "services/common/number_range.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -27,10 +28,9 @@ struct StateFlags {
 };
 
 int StatusOfAll(const Environment& environment, Jobs* jobs) {
-  const absl::StatusOr<std::vector<Jobs::Line>> lines = jobs->List();
-  if (!lines.ok()) return Complain(environment, lines.status());
-  if (lines->empty()) *environment.out << "No jobs in " << jobs->Place() << "\n";
-  for (const Jobs::Line& line : *lines) {
+  ASSIGN_OR_RETURN(const std::vector<Jobs::Line> lines, jobs->List(), Complain(environment, _));
+  if (lines.empty()) *environment.out << "No jobs in " << jobs->Place() << "\n";
+  for (const Jobs::Line& line : lines) {
     *environment.out << absl::StreamFormat("%-24s %s\n", line.name, line.state);
   }
   return kExitOk;
@@ -38,15 +38,15 @@ int StatusOfAll(const Environment& environment, Jobs* jobs) {
 
 int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
   if (flags.name.empty()) return StatusOfAll(environment, jobs);
-  const absl::StatusOr<Jobs::Details> details = jobs->Describe(flags.name);
-  if (!details.ok()) return Complain(environment, details.status());
-  if (details->view.has_value()) {
+  ASSIGN_OR_RETURN(const Jobs::Details details, jobs->Describe(flags.name),
+                   Complain(environment, _));
+  if (details.view.has_value()) {
     for (const std::string& line :
-         LiveLines(*details->view, environment.columns(), environment.color, environment.unicode)) {
+         LiveLines(*details.view, environment.columns(), environment.color, environment.unicode)) {
       *environment.out << line << "\n";
     }
   }
-  for (const std::string& line : details->lines) *environment.out << line << "\n";
+  for (const std::string& line : details.lines) *environment.out << line << "\n";
   return kExitOk;
 }
 
@@ -73,10 +73,12 @@ int Stop(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
   Jobs::StopOptions options;
   options.now = flags.now;
   options.timeout = absl::Seconds(flags.timeout_seconds);
-  const absl::StatusOr<std::string> end = jobs->Stop(
-      flags.name, options, [&](const std::string& text) { *environment.out << text << std::endl; });
-  if (!end.ok()) return Complain(environment, end.status());
-  *environment.out << *end << "\n";
+  ASSIGN_OR_RETURN(
+      const std::string end,
+      jobs->Stop(flags.name, options,
+                 [&](const std::string& text) { *environment.out << text << std::endl; }),
+      Complain(environment, _));
+  *environment.out << end << "\n";
   return kExitOk;
 }
 
@@ -88,10 +90,10 @@ void AddStateCommand(CLI::App* command, const Environment& environment,
   AddClusterFlags(command, &flags->cluster);
   command->callback([=, &environment] {
     *action = [=, &environment] {
-      const absl::StatusOr<std::unique_ptr<Jobs>> jobs =
-          FindJobs(environment, flags->state_directory, flags->cluster);
-      if (!jobs.ok()) return Complain(environment, jobs.status());
-      return run(environment, *flags, jobs->get());
+      ASSIGN_OR_RETURN(const std::unique_ptr<Jobs> jobs,
+                       FindJobs(environment, flags->state_directory, flags->cluster),
+                       Complain(environment, _));
+      return run(environment, *flags, jobs.get());
     };
   });
 }

@@ -27,6 +27,7 @@
 #include "services/common/file_util.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/common/version.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
@@ -85,16 +86,11 @@ absl::StatusOr<kube::ClientConfig> FindServer(const Flags& flags, const Environm
     if (config.ok() || environment.kubeconfig.empty()) return config;
     path = kube::SplitKubeconfigPath(environment.kubeconfig).front();
   }
-  const absl::StatusOr<std::string> text = files->Read(path, kMaxBytes);
-  if (!text.ok()) return text.status();
+  ASSIGN_OR_RETURN(const std::string text, files->Read(path, kMaxBytes));
   const size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash);
-  absl::StatusOr<kube::ClientConfig> config =
-      kube::ParseKubeconfig(*text, directory, flags.context);
-  if (!config.ok()) {
-    return absl::Status(config.status().code(),
-                        absl::StrCat(path, ": ", config.status().message()));
-  }
+  ASSIGN_OR_RETURN(kube::ClientConfig config, kube::ParseKubeconfig(text, directory, flags.context),
+                   absl::Status(_.code(), absl::StrCat(path, ": ", _.message())));
   return config;
 }
 
@@ -309,20 +305,18 @@ absl::Status Run(const Flags& flags, const Environment& environment, const Logge
                  StopRequests* stop) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const RealClock clock;
-  absl::StatusOr<kube::ClientConfig> config = FindServer(flags, environment, files.get());
-  if (!config.ok()) return config.status();
+  ASSIGN_OR_RETURN(kube::ClientConfig config, FindServer(flags, environment, files.get()));
   kube::CurlTransport::Options options;
-  options.config = *config;
+  options.config = config;
   options.user_agent = absl::StrCat("sluice-operator/", Version());
-  absl::StatusOr<std::unique_ptr<kube::CurlTransport>> transport =
-      kube::CurlTransport::Make(std::move(options), files.get(), &clock);
-  if (!transport.ok()) return transport.status();
-  Process process(flags, *std::move(transport), *config, &clock, logger);
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server =
-      ServeMetrics(flags.program, &process.metrics(), [&] { return process.Ready(); });
-  if (!metrics_server.ok()) return metrics_server.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<kube::CurlTransport> transport,
+                   kube::CurlTransport::Make(std::move(options), files.get(), &clock));
+  Process process(flags, std::move(transport), config, &clock, logger);
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<MetricsServer> metrics_server,
+      ServeMetrics(flags.program, &process.metrics(), [&] { return process.Ready(); }));
   logger.Info("Operator starting",
-              {{"server", config->server}, {"version", std::string(Version())}});
+              {{"server", config.server}, {"version", std::string(Version())}});
   stop->SetHandler([&](int) { process.Stop(); });
   absl::Status status = process.Run();
   stop->SetHandler(nullptr);
@@ -378,10 +372,9 @@ int Main(int argc, char** argv) {
                                    Variable("KUBERNETES_SERVICE_PORT"), Variable("KUBECONFIG")};
   curl_global_init(CURL_GLOBAL_DEFAULT);
   StopRequests stop;
-  absl::StatusOr<Logger> logger = BeginProgram(flags.program);
-  if (!logger.ok()) return ExitWith("sluice-operator", logger.status());
+  ASSIGN_OR_RETURN(Logger logger, BeginProgram(flags.program), ExitWith("sluice-operator", _));
   ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments, .data_plane = false});
-  const absl::Status status = Run(flags, environment, *logger, &stop);
+  const absl::Status status = Run(flags, environment, logger, &stop);
   return status.ok() ? kExitOk : ExitWith("sluice-operator", status);
 }
 

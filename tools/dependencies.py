@@ -27,7 +27,7 @@ LAYERS = {
     'services/coordinator': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT,
                              'services/coordinator/core'],
     'services/ps/optimizer': ['proto', 'services/common'],
-    'services/ps/plugins': ['include', 'proto', 'services/ps/optimizer'],
+    'services/ps/plugins': ['services/common', 'include', 'proto', 'services/ps/optimizer'],
     'services/ps/core': ['proto', 'services/common', 'services/protocol', 'services/execution', 'services/ps/optimizer'],
     'services/ps': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT,
                     'services/execution', 'services/ps/core', 'services/ps/plugins'],

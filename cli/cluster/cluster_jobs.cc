@@ -15,6 +15,7 @@
 #include "operator/kube/api_error.h"
 #include "operator/reconciler/job_status.h"
 #include "operator/reconciler/names.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -87,9 +88,8 @@ class ClusterAccess final : public Jobs::Access {
     options.pod = {key_.ns, reconciler::PodName(key_.name, replica)};
     options.port =
         replica.role == v1::SHARD ? reconciler::kShardPort : reconciler::kCoordinatorPort;
-    absl::StatusOr<std::unique_ptr<PortForward>> forward = PortForward::Start(options);
-    if (!forward.ok()) return forward.status();
-    return (forwards_[replica] = *std::move(forward))->address();
+    ASSIGN_OR_RETURN(std::unique_ptr<PortForward> forward, PortForward::Start(options));
+    return (forwards_[replica] = std::move(forward))->address();
   }
 
   kube::Client* const client_;
@@ -111,39 +111,36 @@ class ClusterJobs final : public Jobs {
   }
 
   absl::StatusOr<std::vector<Line>> List() override {
-    const absl::StatusOr<kube::ListPage> page = ListAll(reconciler::TrainingJobs(), "");
-    if (!page.ok()) return page.status();
+    ASSIGN_OR_RETURN(const kube::ListPage page, ListAll(reconciler::TrainingJobs(), ""));
     std::vector<Line> lines;
-    for (const Json& job : page->items) lines.push_back({kube::KeyOf(job).name, StateLine(job)});
+    for (const Json& job : page.items) lines.push_back({kube::KeyOf(job).name, StateLine(job)});
     return lines;
   }
 
   absl::StatusOr<Details> Describe(const std::string& name) override {
-    const absl::StatusOr<Json> job = Find(name);
-    if (!job.ok()) return job.status();
-    const absl::StatusOr<PodStatuses> pods = Pods(*job);
+    ASSIGN_OR_RETURN(const Json job, Find(name));
+    const absl::StatusOr<PodStatuses> pods = Pods(job);
     Details details;
-    details.view = ViewOf(*job, pods.ok() ? *pods : PodStatuses());
+    details.view = ViewOf(job, pods.ok() ? *pods : PodStatuses());
     if (!pods.ok()) {
       details.lines.push_back(absl::StrCat("  its pods cannot be read: ", pods.status().message()));
     }
-    AddProblems(*job, &details.lines);
+    AddProblems(job, &details.lines);
     return details;
   }
 
   absl::Status Logs(const std::string& name, const LogOptions& options,
                     const LogSink& sink) override {
-    const absl::StatusOr<Json> job = Find(name);
-    if (!job.ok()) return job.status();
+    ASSIGN_OR_RETURN(const Json job, Find(name));
     PodLogs::Options log_options;
     log_options.ns = connection_.ns;
     log_options.process = options.process;
     log_options.tail = options.tail;
-    log_options.follow = options.follow && !HasEnded(*job);
+    log_options.follow = options.follow && !HasEnded(job);
     PodLogs logs(connection_.transport.get(), log_options);
-    if (!log_options.follow) return ReadLogs(*job, options, sink, &logs);
-    JobWatch watch(connection_.client.get(), kube::KeyOf(*job));
-    const std::string uid = kube::UidOf(*job);
+    if (!log_options.follow) return ReadLogs(job, options, sink, &logs);
+    JobWatch watch(connection_.client.get(), kube::KeyOf(job));
+    const std::string uid = kube::UidOf(job);
     PodStatuses pods;
     bool known = false;
     absl::Time end = absl::InfiniteFuture();
@@ -175,23 +172,24 @@ class ClusterJobs final : public Jobs {
                        name, " -n ", connection_.ns,
                        " ends it immediately, and its volume claims keep the newest checkpoint"));
     }
-    const absl::StatusOr<Json> job = Find(name);
-    if (!job.ok()) return job.status();
-    if (HasEnded(*job)) return absl::StrCat(name, ": ", StateLine(*job));
+    ASSIGN_OR_RETURN(const Json job, Find(name));
+    if (HasEnded(job)) return absl::StrCat(name, ": ", StateLine(job));
     // The uid ensures that the patch does not reach a new job of the same name.
-    const Json patch = {{"metadata", {{"uid", kube::UidOf(*job)}}}, {"spec", {{"suspend", true}}}};
+    const Json patch = {{"metadata", {{"uid", kube::UidOf(job)}}}, {"spec", {{"suspend", true}}}};
     kube::WriteOptions write;
     write.field_manager = kCliFieldManager;
-    const absl::StatusOr<Json> patched = connection_.client->Patch(
-        reconciler::TrainingJobs(), kube::KeyOf(*job), kube::PatchKind::kMerge, patch, write);
-    if (!patched.ok()) return Explain(patched.status(), connection_);
+    RETURN_IF_ERROR(connection_.client
+                        ->Patch(reconciler::TrainingJobs(), kube::KeyOf(job),
+                                kube::PatchKind::kMerge, patch, write)
+                        .status(),
+                    Explain(_, connection_));
 
     say(absl::StrCat("Stopping ", name, " in ", Place(), " after saving a checkpoint"));
-    JobWatch watch(connection_.client.get(), kube::KeyOf(*job));
+    JobWatch watch(connection_.client.get(), kube::KeyOf(job));
     const absl::Time deadline = absl::Now() + options.timeout;
     while (true) {
       const JobNews news = watch.Wait(kTick);
-      if (news.job_listed && (news.job.is_null() || kube::UidOf(news.job) != kube::UidOf(*job))) {
+      if (news.job_listed && (news.job.is_null() || kube::UidOf(news.job) != kube::UidOf(job))) {
         return absl::StrCat(name, ": it was deleted");
       }
       if (news.job_listed && OutcomeOf(news.job).has_value()) {
@@ -206,28 +204,24 @@ class ClusterJobs final : public Jobs {
   }
 
   absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {
-    const absl::StatusOr<Json> job = Find(name);
-    if (!job.ok()) return job.status();
-    if (const auto outcome = OutcomeOf(*job); outcome.has_value()) {
-      const std::string location = GetString(*job, {"status", "checkpoint", "location"});
+    ASSIGN_OR_RETURN(const Json job, Find(name));
+    if (const auto outcome = OutcomeOf(job); outcome.has_value()) {
+      const std::string location = GetString(job, {"status", "checkpoint", "location"});
       return absl::FailedPreconditionError(absl::StrCat(
-          "job ", name, " is not running (", StateLine(*job), ")",
+          "job ", name, " is not running (", StateLine(job), ")",
           location.empty()
               ? ""
               : absl::StrCat("; its newest checkpoint is ", location,
                              " on the job's volume: copy it from a pod that mounts the volume "
                              "(kubectl cp), then sluice export the directory")));
     }
-    absl::StatusOr<std::string> kubectl = FindKubectl(environment_.cluster.path);
-    if (!kubectl.ok()) return kubectl.status();
-    absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
-        ReaderCredentials(connection_, *job, absl::Now());
-    if (!credentials.ok()) return credentials.status();
+    ASSIGN_OR_RETURN(std::string kubectl, FindKubectl(environment_.cluster.path));
+    ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
+                     ReaderCredentials(connection_, job, absl::Now()));
     auto access =
-        std::make_unique<ClusterAccess>(connection_.client.get(), *std::move(kubectl),
-                                        KubectlFlags(flags_), *std::move(credentials), *job);
-    const absl::Status status = access->Open();
-    if (!status.ok()) return status;
+        std::make_unique<ClusterAccess>(connection_.client.get(), std::move(kubectl),
+                                        KubectlFlags(flags_), std::move(credentials), job);
+    RETURN_IF_ERROR(access->Open());
     return access;
   }
 
@@ -237,9 +231,9 @@ class ClusterJobs final : public Jobs {
     kube::ListOptions options;
     options.ns = connection_.ns;
     options.label_selector = selector;
-    absl::StatusOr<kube::ListPage> page =
-        kube::ListAll(connection_.client.get(), type, options, kListRestarts);
-    if (!page.ok()) return Explain(page.status(), connection_);
+    ASSIGN_OR_RETURN(kube::ListPage page,
+                     kube::ListAll(connection_.client.get(), type, options, kListRestarts),
+                     Explain(_, connection_));
     return page;
   }
 
@@ -264,10 +258,10 @@ class ClusterJobs final : public Jobs {
   }
 
   absl::StatusOr<PodStatuses> Pods(const Json& job) {
-    const absl::StatusOr<kube::ListPage> page = ListAll(
-        reconciler::Pods(), absl::StrCat(reconciler::kJobLabel, "=", kube::KeyOf(job).name));
-    if (!page.ok()) return page.status();
-    return ReadPods(page->items, kube::UidOf(job));
+    ASSIGN_OR_RETURN(const kube::ListPage page,
+                     ListAll(reconciler::Pods(),
+                             absl::StrCat(reconciler::kJobLabel, "=", kube::KeyOf(job).name)));
+    return ReadPods(page.items, kube::UidOf(job));
   }
 
   static void AddProblems(const Json& job, std::vector<std::string>* lines) {
@@ -313,13 +307,12 @@ class ClusterJobs final : public Jobs {
 
   absl::Status ReadLogs(const Json& job, const LogOptions& options, const LogSink& sink,
                         PodLogs* logs) {
-    const absl::StatusOr<PodStatuses> pods = Pods(job);
-    if (!pods.ok()) return pods.status();
-    logs->SetPods(*pods);
+    ASSIGN_OR_RETURN(const PodStatuses pods, Pods(job));
+    logs->SetPods(pods);
     if (!logs->found()) {
       return absl::NotFoundError(absl::StrCat(
           "no log of ", options.process.empty() ? "any process" : options.process, ": ",
-          pods->empty() ? "the job has no pods now" : "its container has not started"));
+          pods.empty() ? "the job has no pods now" : "its container has not started"));
     }
     while (!logs->Idle()) {
       if (!Pass(logs, sink)) return absl::OkStatus();

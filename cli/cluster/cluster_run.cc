@@ -17,6 +17,7 @@
 #include "operator/api/manifest.h"
 #include "operator/kube/api_error.h"
 #include "operator/reconciler/names.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -249,9 +250,8 @@ int Follow(const Environment& environment, const ClusterRunFlags& flags,
 
 absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterRunFlags& flags,
                                     const Json& written, bool suspend) {
-  const absl::StatusOr<std::string> ns = NamespaceOf(flags, written, connection);
-  if (!ns.ok()) return ns.status();
-  const kube::ObjectKey key{*ns, kube::GetString(written, {"metadata", "name"})};
+  ASSIGN_OR_RETURN(const std::string ns, NamespaceOf(flags, written, connection));
+  const kube::ObjectKey key{ns, kube::GetString(written, {"metadata", "name"})};
   const kube::ResourceType& type = reconciler::TrainingJobs();
   const absl::StatusOr<Json> before = connection.client->Get(type, key, kube::Subresource::kNone);
   const bool existed = before.ok();
@@ -267,7 +267,7 @@ absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterR
   options.force = flags.force_conflicts;
   options.dry_run = flags.dry_run;
   absl::StatusOr<Json> job = connection.client->Patch(type, key, kube::PatchKind::kApply,
-                                                      BodyOf(flags, written, *ns), options);
+                                                      BodyOf(flags, written, ns), options);
   if (!job.ok()) return ExplainApply(job.status(), connection, key, existed);
   AppliedJob applied;
   const auto generation = [](const Json& object) {
@@ -296,12 +296,12 @@ int RunOnCluster(const Environment& environment, const ClusterRunFlags& flags) {
     *environment.err << manifest.status().message() << "\n";
     return kExitUsage;
   }
-  const absl::StatusOr<Connection> connection = Connect(environment, flags.cluster);
-  if (!connection.ok()) return Complain(environment, connection.status());
-  const absl::StatusOr<AppliedJob> applied =
-      ApplyJob(*connection, flags, manifest->written, manifest->job.suspend);
-  if (!applied.ok()) return Complain(environment, applied.status());
-  return Follow(environment, flags, *connection, *applied, manifest->job.suspend);
+  ASSIGN_OR_RETURN(const Connection connection, Connect(environment, flags.cluster),
+                   Complain(environment, _));
+  ASSIGN_OR_RETURN(const AppliedJob applied,
+                   ApplyJob(connection, flags, manifest->written, manifest->job.suspend),
+                   Complain(environment, _));
+  return Follow(environment, flags, connection, applied, manifest->job.suspend);
 }
 
 }  // namespace sluice::cli

@@ -9,6 +9,7 @@
 #include "cli/cluster/credential_plugin.h"
 #include "operator/kube/api_error.h"
 #include "operator/kube/http_client.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -85,15 +86,11 @@ std::vector<std::string> KubectlFlags(const ClusterFlags& flags) {
 }
 
 absl::StatusOr<Connection> Connect(const Environment& environment, const ClusterFlags& flags) {
-  absl::StatusOr<kube::ClientConfig> config = FindConfig(environment, flags);
-  if (!config.ok()) return config.status();
+  ASSIGN_OR_RETURN(kube::ClientConfig config, FindConfig(environment, flags));
   Connection connection;
-  connection.config = *std::move(config);
+  connection.config = std::move(config);
   if (connection.config.plugin.command.empty()) {
-    absl::StatusOr<std::unique_ptr<kube::HttpTransport>> transport =
-        environment.cluster.connect(connection.config);
-    if (!transport.ok()) return transport.status();
-    connection.transport = *std::move(transport);
+    ASSIGN_OR_RETURN(connection.transport, environment.cluster.connect(connection.config));
   } else {
     connection.transport =
         std::make_unique<PluginTransport>(connection.config, environment.cluster.connect);

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "operator/kube/object.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -102,9 +103,8 @@ absl::StatusOr<std::string> OutputOf(const kube::CredentialPlugin& plugin) {
 
 absl::StatusOr<kube::ClientConfig> RunCredentialPlugin(const kube::ClientConfig& config) {
   const kube::CredentialPlugin& plugin = config.plugin;
-  const absl::StatusOr<std::string> output = OutputOf(plugin);
-  if (!output.ok()) return output.status();
-  const Json made = Json::parse(*output, nullptr, false);
+  ASSIGN_OR_RETURN(const std::string output, OutputOf(plugin));
+  const Json made = Json::parse(output, nullptr, false);
   if (kube::GetString(made, {"kind"}) != "ExecCredential") {
     return Failed(plugin, "printed no ExecCredential");
   }
@@ -131,11 +131,8 @@ absl::StatusOr<std::shared_ptr<kube::HttpTransport>> PluginTransport::Current(
   MutexLock lock(&mutex_);
   // Another thread may have replaced it in the meantime.
   if (current_ != refused) return current_;
-  const absl::StatusOr<kube::ClientConfig> config = RunCredentialPlugin(config_);
-  if (!config.ok()) return config.status();
-  absl::StatusOr<std::unique_ptr<kube::HttpTransport>> made = connect_(*config);
-  if (!made.ok()) return made.status();
-  current_ = *std::move(made);
+  ASSIGN_OR_RETURN(const kube::ClientConfig config, RunCredentialPlugin(config_));
+  ASSIGN_OR_RETURN(current_, connect_(config));
   return current_;
 }
 
@@ -154,9 +151,7 @@ absl::StatusOr<kube::HttpResponse> PluginTransport::Stream(const kube::HttpReque
   std::shared_ptr<kube::HttpTransport> transport = refused;
   for (bool again = false;; again = true) {
     if (transport == nullptr || again) {
-      absl::StatusOr<std::shared_ptr<kube::HttpTransport>> made = Current(refused);
-      if (!made.ok()) return made.status();
-      transport = *std::move(made);
+      ASSIGN_OR_RETURN(transport, Current(refused));
     }
     absl::StatusOr<kube::HttpResponse> response =
         sink ? transport->Stream(request, sink, cancellation) : transport->Do(request);

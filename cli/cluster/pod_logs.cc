@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "operator/kube/api_error.h"
 #include "operator/reconciler/names.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -88,14 +89,13 @@ absl::StatusOr<std::vector<std::string>> TailOfPod(kube::HttpTransport* transpor
   kube::HttpRequest request;
   request.method = "GET";
   request.target = absl::StrCat(LogTarget(pod, container), "&tailLines=", count);
-  const absl::StatusOr<kube::HttpResponse> response = transport->Do(request);
-  if (!response.ok()) return response.status();
-  if (response->code != 200) {
-    const absl::Status status = RefusalOf(*response);
+  ASSIGN_OR_RETURN(const kube::HttpResponse response, transport->Do(request));
+  if (response.code != 200) {
+    const absl::Status status = RefusalOf(response);
     if (IsTooEarly(status)) return std::vector<std::string>();
     return status;
   }
-  std::vector<std::string> lines = absl::StrSplit(response->body, '\n', absl::SkipEmpty());
+  std::vector<std::string> lines = absl::StrSplit(response.body, '\n', absl::SkipEmpty());
   if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(count));
   return lines;
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "services/common/file_util.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 namespace {
@@ -70,11 +71,9 @@ absl::StatusOr<std::unique_ptr<PortForward>> PortForward::Start(const Options& o
   }
   close(input);
   std::unique_ptr<PortForward> forward(new PortForward(pid, output));
-  const absl::Status status = forward->WaitUntilOpen(options.timeout);
-  if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("kubectl port-forward pod/", options.pod.name,
-                                                    ": ", status.message()));
-  }
+  RETURN_IF_ERROR(forward->WaitUntilOpen(options.timeout),
+                  absl::Status(_.code(), absl::StrCat("kubectl port-forward pod/", options.pod.name,
+                                                      ": ", _.message())));
   return forward;
 }
 

@@ -14,6 +14,7 @@
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/common/mutex.h"
 #include "services/common/process.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
@@ -85,7 +86,7 @@ class Collector {
       }
       const absl::Cord bytes = payload.Subcord(offset, header.payload_bytes());
       offset += header.payload_bytes();
-      if (absl::Status status = AddBlock(header, bytes); !status.ok()) return status;
+      RETURN_IF_ERROR(AddBlock(header, bytes));
     }
     return absl::OkStatus();
   }
@@ -93,17 +94,12 @@ class Collector {
   absl::Status AddBlock(const v1::BlockHeader& header, const absl::Cord& bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (header.codec() == v1::CODEC_RAW) return assembler_.Add(header.block(), bytes);
-    const absl::StatusOr<const Codec*> codec = FindCodec(header.codec());
-    if (!codec.ok()) return codec.status();
+    ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(header.codec()));
     const v1::Block& block = snapshot_.layout().blocks(static_cast<int>(header.block()));
     const v1::DataType dtype = snapshot_.table().tensors(static_cast<int>(block.tensor())).dtype();
     // Aligned for every element type.
     std::vector<double> memory((block.count() * ElementBytes(dtype) + 7) / 8);
-    if (absl::Status status =
-            (*codec)->Decode(bytes, Elements(dtype, memory.data(), block.count()));
-        !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(codec->Decode(bytes, Elements(dtype, memory.data(), block.count())));
     return assembler_.Add(header.block(),
                           absl::Cord(absl::string_view(reinterpret_cast<const char*>(memory.data()),
                                                        block.count() * ElementBytes(dtype))));
@@ -237,14 +233,12 @@ class OpenedSnapshot {
 absl::StatusOr<RunningSnapshot> PullOnce(const SnapshotSource& source, const std::string& job,
                                          absl::Time deadline) {
   const uint64_t incarnation = RandomIncarnation();
-  absl::StatusOr<std::unique_ptr<OpenedSnapshot>> opened =
-      OpenedSnapshot::Open(source, incarnation, deadline);
-  if (!opened.ok()) return opened.status();
-  const v1::Snapshot& snapshot = (*opened)->snapshot();
-  absl::StatusOr<TensorAssembler> assembler =
-      TensorAssembler::Create(snapshot.table(), snapshot.layout());
-  if (!assembler.ok()) return assembler.status();
-  Collector collector(snapshot, *std::move(assembler));
+  ASSIGN_OR_RETURN(std::unique_ptr<OpenedSnapshot> opened,
+                   OpenedSnapshot::Open(source, incarnation, deadline));
+  const v1::Snapshot& snapshot = opened->snapshot();
+  ASSIGN_OR_RETURN(TensorAssembler assembler,
+                   TensorAssembler::Create(snapshot.table(), snapshot.layout()));
+  Collector collector(snapshot, std::move(assembler));
   std::vector<std::unique_ptr<StreamClient>> streams;
   for (const v1::View::Shard& shard : snapshot.view().shards()) {
     absl::StatusOr<std::string> address = shard.address();
@@ -253,14 +247,14 @@ absl::StatusOr<RunningSnapshot> PullOnce(const SnapshotSource& source, const std
     streams.push_back(
         StartReader(snapshot, shard, *address, source.credentials, job, incarnation, &collector));
   }
-  (*opened)->Watch(&collector);
+  opened->Watch(&collector);
   absl::StatusOr<std::vector<SafetensorsArray>> tensors = collector.Wait(deadline);
   streams.clear();
   RunningSnapshot result;
   if (tensors.ok()) {
     result = RunningSnapshot{snapshot.version(), *std::move(tensors), OwnersOf(snapshot)};
   }
-  opened->reset();  // before the collector, which it notifies
+  opened.reset();  // before the collector, which it notifies
   if (!tensors.ok()) return tensors.status();
   return result;
 }

@@ -23,6 +23,7 @@
 #include "operator/api/codec.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/common/json_text.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::local {
 namespace {
@@ -56,12 +57,10 @@ std::string ReadLockText(int fd) {
 }
 
 absl::StatusOr<nlohmann::json> ReadJson(FileSystem* files, const std::string& path) {
-  absl::StatusOr<std::string> text = files->Read(path, kMaxFileBytes);
-  if (!text.ok()) return text.status();
-  if (absl::Status valid = CheckJsonText(*text, kMaxObjectDepth); !valid.ok()) {
-    return absl::DataLossError(absl::StrCat(path, " is damaged: ", valid.message()));
-  }
-  nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  ASSIGN_OR_RETURN(std::string text, files->Read(path, kMaxFileBytes));
+  RETURN_IF_ERROR(CheckJsonText(text, kMaxObjectDepth),
+                  absl::DataLossError(absl::StrCat(path, " is damaged: ", _.message())));
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::DataLossError(absl::StrCat(path, " is damaged"));
   return json;
 }
@@ -111,7 +110,7 @@ std::string JobDirectory::CheckpointsOf(const v1::JobSpec& job) const {
 }
 
 absl::StatusOr<std::unique_ptr<JobLock>> JobDirectory::Lock() {
-  if (absl::Status status = files_->CreateDirectories(path_); !status.ok()) return status;
+  RETURN_IF_ERROR(files_->CreateDirectories(path_));
   const std::string file = JoinPath(path_, "lock");
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return absl::ErrnoToStatus(errno, file);
@@ -156,7 +155,7 @@ absl::Status JobDirectory::Prepare() {
   std::filesystem::remove_all(run(), error);
   if (error) return absl::ErrnoToStatus(error.value(), run());
   for (const std::string& directory : {logs(), run()}) {
-    if (absl::Status status = files_->CreateDirectories(directory); !status.ok()) return status;
+    RETURN_IF_ERROR(files_->CreateDirectories(directory));
   }
   return absl::OkStatus();
 }
@@ -179,9 +178,8 @@ absl::Status JobDirectory::WriteJob(const api::TrainingJob& job) {
 
 absl::StatusOr<api::TrainingJob> JobDirectory::ReadJob() const {
   const std::string path = JoinPath(path_, "job.json");
-  absl::StatusOr<nlohmann::json> json = ReadJson(files_, path);
-  if (!json.ok()) return json.status();
-  api::TrainingJob job = api::FromJson(*json);
+  ASSIGN_OR_RETURN(nlohmann::json json, ReadJson(files_, path));
+  api::TrainingJob job = api::FromJson(json);
   if (job.spec.uid().empty()) return absl::DataLossError(absl::StrCat(path, " has no uid"));
   return job;
 }
@@ -213,31 +211,30 @@ absl::Status JobDirectory::RemoveResult() {
 }
 
 absl::StatusOr<cli::JobResult> JobDirectory::ReadResult() const {
-  absl::StatusOr<nlohmann::json> json = ReadJson(files_, JoinPath(path_, "result.json"));
-  if (!json.ok()) return json.status();
+  ASSIGN_OR_RETURN(nlohmann::json json, ReadJson(files_, JoinPath(path_, "result.json")));
   cli::JobResult result;
   result.outcome.kind = policy::OutcomeKind::kSuspended;
-  const std::string outcome = Get<std::string>(*json, "outcome", "");
+  const std::string outcome = Get<std::string>(json, "outcome", "");
   for (const auto candidate : {policy::OutcomeKind::kSucceeded, policy::OutcomeKind::kFailed}) {
     if (outcome == cli::OutcomeName(candidate)) result.outcome.kind = candidate;
   }
-  result.outcome.reason = Get<std::string>(*json, "reason", "");
+  result.outcome.reason = Get<std::string>(json, "reason", "");
   std::string error;
-  if (!absl::ParseTime(absl::RFC3339_full, Get<std::string>(*json, "time", ""), &result.ended,
+  if (!absl::ParseTime(absl::RFC3339_full, Get<std::string>(json, "time", ""), &result.ended,
                        &error)) {
     result.ended = absl::InfinitePast();
   }
 
   result.has_progress = true;
   v1::JobProgress& progress = result.progress;
-  progress.set_step(Get<uint64_t>(*json, "step", 0));
-  progress.set_total_steps(Get<uint64_t>(*json, "totalSteps", 0));
-  progress.set_samples(Get<uint64_t>(*json, "samples", 0));
-  progress.set_total_samples(Get<uint64_t>(*json, "totalSamples", 0));
-  progress.set_epoch(Get<double>(*json, "epoch", 0));
-  progress.set_has_loss(json->contains("loss"));
-  progress.set_loss(Get<double>(*json, "loss", 0));
-  if (const auto found = json->find("evaluation"); found != json->end()) {
+  progress.set_step(Get<uint64_t>(json, "step", 0));
+  progress.set_total_steps(Get<uint64_t>(json, "totalSteps", 0));
+  progress.set_samples(Get<uint64_t>(json, "samples", 0));
+  progress.set_total_samples(Get<uint64_t>(json, "totalSamples", 0));
+  progress.set_epoch(Get<double>(json, "epoch", 0));
+  progress.set_has_loss(json.contains("loss"));
+  progress.set_loss(Get<double>(json, "loss", 0));
+  if (const auto found = json.find("evaluation"); found != json.end()) {
     v1::Evaluation evaluation;
     if (google::protobuf::util::JsonStringToMessage(found->dump(), &evaluation).ok()) {
       *progress.mutable_last_evaluation() = std::move(evaluation);

@@ -19,6 +19,7 @@
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/storage.h"
 #include "services/common/file_util.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/layout.h"
 #include "services/ps/core/block.h"
 #include "services/ps/core/block_update.h"
@@ -76,30 +77,27 @@ absl::Status Write(const std::string& directory) {
   checkpoint_index.mutable_checkpoint()->set_attempt(1);
   checkpoint_index.mutable_checkpoint()->set_step(kStep);
   *checkpoint_index.mutable_table() = MakeTable();
-  absl::StatusOr<v1::Layout> layout = MakeLayout(checkpoint_index.table(), 3);
-  if (!layout.ok()) return layout.status();
-  *checkpoint_index.mutable_layout() = *layout;
-  absl::StatusOr<std::shared_ptr<const ShardModel>> model =
-      ShardModel::Create(job, checkpoint_index.table(), *layout);
-  if (!model.ok()) return model.status();
+  ASSIGN_OR_RETURN(v1::Layout layout, MakeLayout(checkpoint_index.table(), 3));
+  *checkpoint_index.mutable_layout() = layout;
+  ASSIGN_OR_RETURN(std::shared_ptr<const ShardModel> model,
+                   ShardModel::Create(job, checkpoint_index.table(), layout));
 
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const std::unique_ptr<CheckpointStorage> storage =
       MakeLocalStorage(files.get(), directory, "test");
   const std::shared_ptr<BlockPool> pool = BlockPool::Create(/*max_idle_bytes=*/0);
-  for (uint32_t partition : (*model)->filled()) {
+  for (uint32_t partition : model->filled()) {
     PartitionContent content;
-    content.model = *model;
+    content.model = model;
     content.partition = partition;
     content.version = kStep;
-    const uint32_t first = (*model)->FirstBlock(partition);
-    for (uint32_t i = 0; i < (*model)->BlockCount(partition); ++i) {
-      content.blocks.push_back(MakeBlock((*model)->block(first + i), *pool));
+    const uint32_t first = model->FirstBlock(partition);
+    for (uint32_t i = 0; i < model->BlockCount(partition); ++i) {
+      content.blocks.push_back(MakeBlock(model->block(first + i), *pool));
     }
     const EncodedPartition encoded = EncodePartition(content);
-    absl::Status written =
-        storage->WriteFile(checkpoint_index.checkpoint(), encoded.file.name(), encoded.bytes);
-    if (!written.ok()) return written;
+    RETURN_IF_ERROR(
+        storage->WriteFile(checkpoint_index.checkpoint(), encoded.file.name(), encoded.bytes));
     *checkpoint_index.add_files() = encoded.file;
   }
   return storage->WriteCheckpointIndex(checkpoint_index);

@@ -14,6 +14,7 @@
 #include "operator/api/codec.h"
 #include "operator/api/validate.h"
 #include "operator/api/yaml_document.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::api {
 namespace {
@@ -129,15 +130,14 @@ ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& sourc
 namespace {
 
 absl::StatusOr<ParsedManifest> Read(const std::string& path, bool absolute_paths) {
-  absl::StatusOr<std::string> text = ReadBounded(path);
-  if (!text.ok()) return text.status();
+  ASSIGN_OR_RETURN(std::string text, ReadBounded(path));
   ManifestSource source{path, ""};
   if (absolute_paths) {
     std::error_code error;
     source.base_directory = std::filesystem::absolute(path, error).parent_path().string();
     if (error) return FileError(path, error);
   }
-  ParsedManifest parsed = ParseManifest(*text, source);
+  ParsedManifest parsed = ParseManifest(text, source);
   if (parsed.ok()) return parsed;
   const auto format = [&](std::string* out, const Problem& problem) {
     out->append(problem.ToString(path));
@@ -148,17 +148,15 @@ absl::StatusOr<ParsedManifest> Read(const std::string& path, bool absolute_paths
 }  // namespace
 
 absl::StatusOr<TrainingJob> ReadManifest(const std::string& path) {
-  absl::StatusOr<ParsedManifest> parsed = Read(path, true);
-  if (!parsed.ok()) return parsed.status();
-  return std::move(parsed->job);
+  ASSIGN_OR_RETURN(ParsedManifest parsed, Read(path, true));
+  return std::move(parsed.job);
 }
 
 absl::StatusOr<TrainingJob> ReadManifest(const std::string& path,
                                          absl::Span<const Override> overrides) {
-  absl::StatusOr<ParsedManifest> parsed = Read(path, true);
-  if (!parsed.ok()) return parsed.status();
-  if (overrides.empty()) return std::move(parsed->job);
-  nlohmann::json changed = std::move(parsed->written);
+  ASSIGN_OR_RETURN(ParsedManifest parsed, Read(path, true));
+  if (overrides.empty()) return std::move(parsed.job);
+  nlohmann::json changed = std::move(parsed.written);
   for (const Override& override : overrides) {
     std::string pointer = absl::StrCat("/", override.field);
     std::replace(pointer.begin(), pointer.end(), '.', '/');

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 
 namespace sluice::kube {
@@ -95,12 +96,12 @@ absl::Status ReadCluster(const YAML::Node& cluster, const std::string& where,
   if (!Text(cluster, "proxy-url").empty()) return Wrong(where, "proxy-url is not supported");
   config->tls_server_name = Text(cluster, "tls-server-name");
   config->insecure_skip_tls_verify = True(cluster, "insecure-skip-tls-verify");
-  auto authority = ReadCredential(cluster, "certificate-authority", directory, where);
-  if (!authority.ok()) return authority.status();
-  if (config->insecure_skip_tls_verify && !authority->empty()) {
+  ASSIGN_OR_RETURN(auto authority,
+                   ReadCredential(cluster, "certificate-authority", directory, where));
+  if (config->insecure_skip_tls_verify && !authority.empty()) {
     return Wrong(where, "insecure-skip-tls-verify and a certificate-authority exclude each other");
   }
-  config->certificate_authority = *std::move(authority);
+  config->certificate_authority = std::move(authority);
   return absl::OkStatus();
 }
 
@@ -143,15 +144,13 @@ absl::Status ReadUser(const YAML::Node& user, const std::string& where, absl::st
     return Wrong(where, "API servers know no basic authentication; use a certificate or a token");
   }
   if (user["as"]) return Wrong(where, "impersonation (as) is not supported");
-  auto certificate = ReadCredential(user, "client-certificate", directory, where);
-  if (!certificate.ok()) return certificate.status();
-  auto key = ReadCredential(user, "client-key", directory, where);
-  if (!key.ok()) return key.status();
-  if (certificate->empty() != key->empty()) {
+  ASSIGN_OR_RETURN(auto certificate, ReadCredential(user, "client-certificate", directory, where));
+  ASSIGN_OR_RETURN(auto key, ReadCredential(user, "client-key", directory, where));
+  if (certificate.empty() != key.empty()) {
     return Wrong(where, "client-certificate and client-key belong together; one is missing");
   }
-  config->client_certificate = *std::move(certificate);
-  config->client_key = *std::move(key);
+  config->client_certificate = std::move(certificate);
+  config->client_key = std::move(key);
   config->token = Text(user, "token");
   config->token_file = Resolve(directory, Text(user, "tokenFile"));
   return absl::OkStatus();
@@ -167,21 +166,17 @@ absl::StatusOr<ClientConfig> Read(const Documents& documents, absl::string_view 
   }
   if (config.context.empty())
     return Wrong("current-context", "is not set, and no context is given");
-  auto context = Named(documents, "contexts", "context", config.context);
-  if (!context.ok()) return context.status();
-  if (const std::string ns = Text(context->node, "namespace"); !ns.empty()) {
+  ASSIGN_OR_RETURN(auto context, Named(documents, "contexts", "context", config.context));
+  if (const std::string ns = Text(context.node, "namespace"); !ns.empty()) {
     config.default_namespace = ns;
   }
-  auto cluster = Named(documents, "clusters", "cluster", Text(context->node, "cluster"));
-  if (!cluster.ok()) return cluster.status();
-  absl::Status status = ReadCluster(cluster->node, cluster->where, cluster->directory, &config);
-  if (!status.ok()) return status;
-  const std::string user_name = Text(context->node, "user");
+  ASSIGN_OR_RETURN(auto cluster,
+                   Named(documents, "clusters", "cluster", Text(context.node, "cluster")));
+  RETURN_IF_ERROR(ReadCluster(cluster.node, cluster.where, cluster.directory, &config));
+  const std::string user_name = Text(context.node, "user");
   if (user_name.empty()) return config;  // anonymous
-  auto user = Named(documents, "users", "user", user_name);
-  if (!user.ok()) return user.status();
-  status = ReadUser(user->node, user->where, user->directory, plugins, &config);
-  if (!status.ok()) return status;
+  ASSIGN_OR_RETURN(auto user, Named(documents, "users", "user", user_name));
+  RETURN_IF_ERROR(ReadUser(user.node, user.where, user.directory, plugins, &config));
   return config;
 }
 

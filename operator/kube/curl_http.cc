@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "operator/kube/token_source.h"
 #include "services/common/mutex.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::kube {
 namespace {
@@ -138,13 +139,12 @@ class CurlTransport::Impl {
   absl::StatusOr<HttpResponse> Run(const HttpRequest& request, const BodySink* sink,
                                    Cancellation* cancellation) {
     for (bool again = false;; again = true) {
-      absl::StatusOr<std::string> token = Token();
-      if (!token.ok()) return token.status();
-      absl::StatusOr<HttpResponse> response = RunOnce(request, *token, sink, cancellation);
+      ASSIGN_OR_RETURN(std::string token, Token());
+      absl::StatusOr<HttpResponse> response = RunOnce(request, token, sink, cancellation);
       if (again || !response.ok() || response->code != 401 || token_source_ == nullptr) {
         return response;
       }
-      token_source_->Refused(*token);
+      token_source_->Refused(token);
     }
   }
 
@@ -349,8 +349,7 @@ absl::StatusOr<std::unique_ptr<CurlTransport>> CurlTransport::Make(Options optio
   const bool named = !options.config.tls_server_name.empty();
   auto impl = std::make_unique<Impl>(std::move(options), files, clock);
   if (named) {
-    absl::Status status = impl->SetServerName();
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(impl->SetServerName());
   }
   return std::unique_ptr<CurlTransport>(new CurlTransport(std::move(impl)));
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "operator/kube/api_error.h"
 #include "services/common/json_text.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::kube {
 namespace {
@@ -76,8 +77,7 @@ HttpClient::HttpClient(HttpTransport* transport, Options options)
 
 absl::StatusOr<HttpResponse> HttpClient::Try(const Call& call) {
   if (call.write && options_.write_gate != nullptr) {
-    const absl::Status allowed = options_.write_gate->Check();
-    if (!allowed.ok()) return allowed;
+    RETURN_IF_ERROR(options_.write_gate->Check());
   }
   const absl::Time start = options_.on_call ? options_.now() : absl::Time();
   absl::StatusOr<HttpResponse> response = transport_->Do(call.request);
@@ -98,10 +98,9 @@ absl::StatusOr<Json> HttpClient::Run(const Call& call) {
   for (int tries = 1;; ++tries) {
     absl::StatusOr<HttpResponse> response = Try(call);
     if (response.ok()) {
-      if (absl::Status valid = CheckJsonText(response->body, kMaxObjectDepth); !valid.ok()) {
-        return absl::DataLossError(
-            absl::StrCat(name, ": the API server's answer: ", valid.message()));
-      }
+      RETURN_IF_ERROR(
+          CheckJsonText(response->body, kMaxObjectDepth),
+          absl::DataLossError(absl::StrCat(name, ": the API server's answer: ", _.message())));
       Json json = Json::parse(response->body, nullptr, false);
       if (json.is_object()) return json;
       return absl::DataLossError(
@@ -132,13 +131,12 @@ absl::StatusOr<ListPage> HttpClient::List(const ResourceType& type, const ListOp
   call.request.method = "GET";
   call.request.target = query.After(ResourcePath(type, call.key));
   call.request.timeout = options_.timeout;
-  absl::StatusOr<Json> json = Run(call);
-  if (!json.ok()) return json.status();
+  ASSIGN_OR_RETURN(Json json, Run(call));
   ListPage page;
-  page.resource_version = ResourceVersionOf(*json);
-  page.continue_token = GetString(*json, {"metadata", "continue"});
-  const auto items = json->find("items");
-  if (items == json->end() || !(items->is_array() || items->is_null())) {
+  page.resource_version = ResourceVersionOf(json);
+  page.continue_token = GetString(json, {"metadata", "continue"});
+  const auto items = json.find("items");
+  if (items == json.end() || !(items->is_array() || items->is_null())) {
     return absl::DataLossError(
         absl::StrCat("list ", type.resource, ": the API server's answer is not a list"));
   }

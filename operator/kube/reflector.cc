@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "operator/kube/api_error.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::kube {
 namespace {
@@ -105,8 +106,7 @@ absl::Status Reflector::Round(Cancellation* cancellation) {
   if (cancellation->cancelled()) return absl::CancelledError("the reflector was stopped");
   ++quiet_rounds_;
   if (Initial() && !streaming_) {
-    absl::Status listed = List();
-    if (!listed.ok()) return listed;
+    RETURN_IF_ERROR(List());
   }
   return Watch(cancellation);
 }

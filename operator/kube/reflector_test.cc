@@ -10,6 +10,7 @@
 #include "operator/kube/fake/fake_api_server.h"
 #include "operator/kube/fake/testing.h"
 #include "operator/kube/http_client.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::kube {
 namespace {
@@ -257,8 +258,7 @@ class ScriptedTransport : public HttpTransport {
   }
   absl::StatusOr<HttpResponse> Stream(const HttpRequest&, const BodySink& sink,
                                       Cancellation*) override {
-    const absl::Status status = sink(bytes_);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(sink(bytes_));
     HttpResponse response;
     response.code = 200;
     return response;

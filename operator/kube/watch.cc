@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "operator/kube/api_error.h"
 #include "services/common/json_text.h"
+#include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 
 namespace sluice::kube {
@@ -60,9 +61,8 @@ absl::Status WatchParser::Finish() const {
 absl::Status WatchParser::Line(absl::string_view line) {
   line = absl::StripAsciiWhitespace(line);
   if (line.empty()) return absl::OkStatus();
-  if (absl::Status valid = CheckJsonText(line, kMaxObjectDepth); !valid.ok()) {
-    return absl::DataLossError(absl::StrCat("invalid watch event: ", valid.message()));
-  }
+  RETURN_IF_ERROR(CheckJsonText(line, kMaxObjectDepth),
+                  absl::DataLossError(absl::StrCat("invalid watch event: ", _.message())));
   Json json = Json::parse(line.begin(), line.end(), nullptr, false);
   const Json* object = Find(json, {"object"});
   const std::string type_name = GetString(json, {"type"});

@@ -8,6 +8,7 @@
 #include "operator/reconciler/create_owned.h"
 #include "operator/reconciler/names.h"
 #include "operator/reconciler/refusal.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::reconciler {
 
@@ -93,10 +94,9 @@ absl::Status JobReconciler::WriteStatus(const Json& job, const World& world,
   options.subresource = kube::Subresource::kStatus;
   // The update carries the job's resourceVersion: a decision based on an older state of the job, or
   // made by a former leader, is refused.
-  absl::StatusOr<Json> written = client_->Update(TrainingJobs(), world.job.key, body, options);
-  if (!written.ok()) return written.status();
+  ASSIGN_OR_RETURN(Json written, client_->Update(TrainingJobs(), world.job.key, body, options));
 
-  state->expectations.NoteJob(job, *std::move(written));
+  state->expectations.NoteJob(job, std::move(written));
   state->status_written = clock_->Now();
   if (plan.change == StatusChange::kTransition) state->transition = state->status_written;
   if (options_.on_status != nullptr) options_.on_status(world.job.key, world.status, plan.status);
@@ -139,10 +139,9 @@ absl::Status JobReconciler::ApplyObjects(const ObservedJob& job, const OwnedObje
                                          const Json* live) const {
   Json found;
   if (live == nullptr) {
-    absl::StatusOr<Json> made = CreateOwned(client_, *wanted.type, job, wanted.object);
-    if (!made.ok()) return made.status();
-    if (Covers(*made, wanted.object)) return absl::OkStatus();
-    found = *std::move(made);  // from an earlier attempt, or without its label
+    ASSIGN_OR_RETURN(Json made, CreateOwned(client_, *wanted.type, job, wanted.object));
+    if (Covers(made, wanted.object)) return absl::OkStatus();
+    found = std::move(made);  // from an earlier attempt, or without its label
     live = &found;
   }
 
@@ -221,17 +220,16 @@ absl::Status JobReconciler::DeletePods(const std::string& ns,
 absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(
     const World& world, const PodImages& images, const policy::Replica& replica) const {
   const Json pod = MakePod(world.job, options_.pods, images, replica);
-  absl::StatusOr<Json> made = CreateOwned(client_, Pods(), world.job, pod);
-  if (!made.ok()) return made.status();
+  ASSIGN_OR_RETURN(Json made, CreateOwned(client_, Pods(), world.job, pod));
   const Json& labels = pod["metadata"]["labels"];
-  const Json* found = kube::Find(*made, {"metadata", "labels"});
+  const Json* found = kube::Find(made, {"metadata", "labels"});
   if (found == nullptr || !Covers(*found, labels)) {
     // The caches select by label, so they never show this pod.
     return absl::AlreadyExistsError(absl::StrCat(
         "the Pod ", kube::KeyOf(pod).ToString(), " belongs to this job but lacks labels (",
         kJobLabel, ", ", kRoleLabel, ", ", kIndexLabel, "): restore them, or delete the pod"));
   }
-  return NewPod{*std::move(made), TemplateHash(pod)};
+  return NewPod{std::move(made), TemplateHash(pod)};
 }
 
 // Several at a time, role by role: if a quota has room for only some pods, no worker takes the
@@ -244,9 +242,8 @@ absl::Status JobReconciler::CreatePods(const World& world, const PodImages& imag
     while (end < replicas.size() && replicas[end].role == replicas[begin].role) ++end;
     std::vector<NewPod> made(end - begin);
     absl::Status status = InParallel(made.size(), [&](size_t i) {
-      absl::StatusOr<NewPod> pod = CreatePod(world, images, replicas[begin + i]);
-      if (!pod.ok()) return pod.status();
-      made[i] = *std::move(pod);
+      ASSIGN_OR_RETURN(NewPod pod, CreatePod(world, images, replicas[begin + i]));
+      made[i] = std::move(pod);
       return absl::OkStatus();
     });
 

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "operator/reconciler/names.h"
 #include "operator/reconciler/owned.h"
+#include "services/common/status_macros.h"
 #include "services/transport/security/identity.h"
 
 namespace sluice::reconciler {
@@ -93,10 +94,9 @@ std::optional<Authority> ReadAuthority(const Data& data, const char* certificate
 
 absl::StatusOr<Authority> NewAuthority(const ObservedJob& job, absl::Time now) {
   const tls::Validity validity = {now - kSkew, now + kAuthorityLife};
-  absl::StatusOr<tls::KeyPair> pair =
-      tls::MakeAuthority(absl::StrCat("sluice ", job.key.ToString()), validity);
-  if (!pair.ok()) return pair.status();
-  return Authority{*std::move(pair), validity};
+  ASSIGN_OR_RETURN(tls::KeyPair pair,
+                   tls::MakeAuthority(absl::StrCat("sluice ", job.key.ToString()), validity));
+  return Authority{std::move(pair), validity};
 }
 
 // The certificates of a bundle that are still valid.
@@ -164,17 +164,13 @@ absl::Status Advance(const ObservedJob& job, const LiveSecrets& live, absl::Time
                      Authorities* authorities) {
   if (!authorities->current.has_value()) {
     KeepTrusting(live, now, authorities);
-    absl::StatusOr<Authority> made = NewAuthority(job, now);
-    if (!made.ok()) return made.status();
-    authorities->current = *std::move(made);
+    ASSIGN_OR_RETURN(authorities->current, NewAuthority(job, now));
     authorities->next.reset();
     return absl::OkStatus();
   }
   if (!authorities->next.has_value()) {
     if (now < RenewAt(authorities->current->validity)) return absl::OkStatus();
-    absl::StatusOr<Authority> made = NewAuthority(job, now);
-    if (!made.ok()) return made.status();
-    authorities->next = *std::move(made);
+    ASSIGN_OR_RETURN(authorities->next, NewAuthority(job, now));
   } else if (now >= authorities->look_again()) {
     authorities->old.push_back(authorities->current->pair.certificate);
     authorities->current = std::exchange(authorities->next, std::nullopt);
@@ -206,9 +202,7 @@ class Planner {
     const std::string name = AuthoritySecretName(job_.key.name);
     const Json& secret = SecretAt(live_, name);
     authorities_ = ReadAuthorities(secret, now_);
-    if (absl::Status status = Advance(job_, live_, now_, &authorities_); !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(Advance(job_, live_, now_, &authorities_));
     if (const Data data = authorities_.ToData(); data != DataOf(secret)) {
       plan_.writes.push_back(MakeSecret(job_, name, "ca", data, secret));
       return std::move(plan_);
@@ -222,7 +216,7 @@ class Planner {
                                       {v1::READER, 1u}}) {
       for (uint32_t first = 0; first < count; first += kIndicesInSecret) {
         const uint32_t end = std::min(count, first + kIndicesInSecret);
-        if (absl::Status status = PlanRole(role, first, end); !status.ok()) return status;
+        RETURN_IF_ERROR(PlanRole(role, first, end));
       }
     }
     return std::move(plan_);
@@ -235,7 +229,7 @@ class Planner {
     const Data before = DataOf(secret);
     Data after = {{kBundle, bundle_}};
     for (uint32_t index = first; index < end; ++index) {
-      if (absl::Status s = PlanEntry(role, index, before, &after); !s.ok()) return s;
+      RETURN_IF_ERROR(PlanEntry(role, index, before, &after));
     }
     KeepSurplus(role, end, before, &after);
     if (after != before) {
@@ -252,10 +246,8 @@ class Planner {
     absl::Time renew_at = GoodUntil(pair, identity, bundle_, now_);
     if (renew_at <= now_) {
       const tls::Validity validity = {now_ - kSkew, now_ + kCertificateLife};
-      absl::StatusOr<tls::KeyPair> issued =
-          tls::Issue(authorities_.current->pair, security::SubjectOf(identity), validity);
-      if (!issued.ok()) return issued.status();
-      pair = *std::move(issued);
+      ASSIGN_OR_RETURN(
+          pair, tls::Issue(authorities_.current->pair, security::SubjectOf(identity), validity));
       renew_at = RenewAt(validity);
     }
 
@@ -323,10 +315,8 @@ absl::StatusOr<ProcessCredentials> CredentialsIn(const Json& secret, uint32_t in
   const Data data = DataOf(secret);
   ProcessCredentials credentials = {
       At(data, kBundle), {At(data, CertificateKey(index)), At(data, PrivateKeyKey(index))}};
-  if (absl::Status status = tls::CheckKey(credentials.pair); !status.ok()) return status;
-  const absl::Status trusted =
-      tls::CheckTrusted(credentials.pair.certificate, credentials.bundle, now);
-  if (!trusted.ok()) return trusted;
+  RETURN_IF_ERROR(tls::CheckKey(credentials.pair));
+  RETURN_IF_ERROR(tls::CheckTrusted(credentials.pair.certificate, credentials.bundle, now));
   return credentials;
 }
 
@@ -338,11 +328,11 @@ absl::StatusOr<OperatorCredentials> IssueForOperator(const ObservedJob& job,
                                             " has no certificate authority"));
   }
   const tls::Validity validity = {now - kSkew, now + kCertificateLife};
-  absl::StatusOr<tls::KeyPair> pair =
+  ASSIGN_OR_RETURN(
+      tls::KeyPair pair,
       tls::Issue(authorities.current->pair,
-                 security::SubjectOf({job.key.ToString(), v1::OPERATOR, 0}), validity);
-  if (!pair.ok()) return pair.status();
-  return OperatorCredentials{authorities.Bundle(), *std::move(pair),
+                 security::SubjectOf({job.key.ToString(), v1::OPERATOR, 0}), validity));
+  return OperatorCredentials{authorities.Bundle(), std::move(pair),
                              std::min(RenewAt(validity), authorities.current->validity.until)};
 }
 

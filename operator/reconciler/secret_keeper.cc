@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "operator/reconciler/create_owned.h"
 #include "operator/reconciler/names.h"
+#include "services/common/status_macros.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::reconciler {
@@ -71,19 +72,18 @@ absl::Status SecretKeeper::Ensure(const ObservedJob& job, uint32_t shards, kube:
       return absl::OkStatus();
     }
 
-    const absl::StatusOr<TlsPlan> plan = PlanTls(job, shards, workers, live, now);
-    if (!plan.ok()) return plan.status();
+    ASSIGN_OR_RETURN(const TlsPlan plan, PlanTls(job, shards, workers, live, now));
     // A plan that renews the authority alone reads no other certificate.
-    if (plan->expiry != absl::InfiniteFuture()) expiry_ = plan->expiry;
-    if (plan->writes.empty()) {
+    if (plan.expiry != absl::InfiniteFuture()) expiry_ = plan.expiry;
+    if (plan.writes.empty()) {
       settled_ = std::move(state);
-      settled_until_ = plan->look_again;
+      settled_until_ = plan.look_again;
       look_again_ = std::min(look_again_, settled_until_);
       return absl::OkStatus();
     }
 
-    for (const Json& secret : plan->writes) {
-      if (absl::Status status = Write(job, secret, client, now); !status.ok()) return status;
+    for (const Json& secret : plan.writes) {
+      RETURN_IF_ERROR(Write(job, secret, client, now));
     }
   }
   return absl::UnavailableError(

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 
@@ -12,8 +13,8 @@ namespace sluice {
 
 absl::StatusOr<TensorAssembler> TensorAssembler::Create(const v1::TensorTable& table,
                                                         const v1::Layout& layout) {
-  if (absl::Status status = ValidateTable(table); !status.ok()) return status;
-  if (absl::Status status = ValidateLayout(table, layout); !status.ok()) return status;
+  RETURN_IF_ERROR(ValidateTable(table));
+  RETURN_IF_ERROR(ValidateLayout(table, layout));
   return TensorAssembler(table, layout);
 }
 
@@ -67,9 +68,9 @@ absl::StatusOr<std::vector<SafetensorsArray>> TensorAssembler::Take() {
 
 absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(
     CheckpointStorage& storage, const v1::CheckpointIndex& checkpoint_index) {
-  absl::StatusOr<TensorAssembler> assembler =
-      TensorAssembler::Create(checkpoint_index.table(), checkpoint_index.layout());
-  if (!assembler.ok()) return absl::DataLossError(assembler.status().message());
+  ASSIGN_OR_RETURN(TensorAssembler assembler,
+                   TensorAssembler::Create(checkpoint_index.table(), checkpoint_index.layout()),
+                   absl::DataLossError(_.message()));
 
   // As docs/checkpoints.md names the arrays.
   std::map<std::string, uint32_t> blocks;
@@ -85,36 +86,32 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(
     const auto damaged = [&](const absl::Status& status) {
       return absl::DataLossError(absl::StrCat(file.name(), ": ", status.message()));
     };
-    const absl::StatusOr<absl::Cord> content =
-        storage.ReadFile(checkpoint_index.checkpoint(), file);
-    if (!content.ok()) return content.status();
-    const absl::StatusOr<std::vector<SafetensorsArray>> arrays = ReadSafetensors(*content);
-    if (!arrays.ok()) return damaged(arrays.status());
-    for (const SafetensorsArray& array : *arrays) {
+    ASSIGN_OR_RETURN(const absl::Cord content,
+                     storage.ReadFile(checkpoint_index.checkpoint(), file));
+    ASSIGN_OR_RETURN(const std::vector<SafetensorsArray> arrays, ReadSafetensors(content),
+                     damaged(_));
+    for (const SafetensorsArray& array : arrays) {
       const auto block = blocks.find(array.name);
       if (block == blocks.end()) continue;  // optimizer state
-      if (absl::Status status = assembler->Add(block->second, array.bytes); !status.ok()) {
-        return damaged(status);
-      }
+      RETURN_IF_ERROR(assembler.Add(block->second, array.bytes), damaged(_));
     }
   }
-  return assembler->Take();
+  return assembler.Take();
 }
 
 absl::StatusOr<NewestCheckpoint> ReadNewestCheckpoint(CheckpointStorage& storage) {
   for (int look = 1;; ++look) {
-    absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
-    if (!point.ok()) return point.status();
-    if (!point->found) {
+    ASSIGN_OR_RETURN(RestorePoint point, FindRestorePoint(storage));
+    if (!point.found) {
       std::string text = "there is no whole checkpoint";
-      for (const std::string& damaged : point->damaged) absl::StrAppend(&text, "\n  ", damaged);
+      for (const std::string& damaged : point.damaged) absl::StrAppend(&text, "\n  ", damaged);
       return absl::NotFoundError(text);
     }
     absl::StatusOr<std::vector<SafetensorsArray>> tensors =
-        ReadCheckpointTensors(storage, point->checkpoint_index);
-    if (tensors.ok()) return NewestCheckpoint{*std::move(point), *std::move(tensors)};
-    const bool deleted = absl::IsNotFound(
-        storage.ReadCheckpointIndex(point->checkpoint_index.checkpoint()).status());
+        ReadCheckpointTensors(storage, point.checkpoint_index);
+    if (tensors.ok()) return NewestCheckpoint{std::move(point), *std::move(tensors)};
+    const bool deleted =
+        absl::IsNotFound(storage.ReadCheckpointIndex(point.checkpoint_index.checkpoint()).status());
     if (!deleted || look == kMaxLooks) return tensors.status();
   }
 }

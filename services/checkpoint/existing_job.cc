@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "services/common/json_difference.h"
 #include "services/common/json_text.h"
+#include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 
 namespace sluice {
@@ -253,9 +254,7 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
 
 absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::JobSpec& job) {
   OpenedStorage opened;
-  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
-  if (!claims.ok()) return claims.status();
-  opened.claims = *std::move(claims);
+  ASSIGN_OR_RETURN(opened.claims, storage.ReadClaims());
 
   absl::StatusOr<RestorePoint> point = FindRestorePoint(storage);
   if (point.ok()) {

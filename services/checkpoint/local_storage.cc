@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "services/common/crc32c.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -41,9 +42,7 @@ class LocalStorage final : public CheckpointStorage {
       : files_(files), directory_(std::move(directory)), writer_(std::move(writer)) {}
 
   absl::Status Probe() override {
-    if (absl::Status status = files_->CreateDirectories(ClaimsDirectory()); !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(files_->CreateDirectories(ClaimsDirectory()));
     const std::string path = JoinPath(directory_, absl::StrCat(".probe-", writer_));
     absl::Status status = AtomicWriteFile(files_, path, absl::Cord("sluice"), Suffix());
     if (status.ok()) status = files_->Remove(path);
@@ -89,9 +88,7 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::Status CreateClaim(const v1::Claim& claim) override {
-    if (absl::Status status = files_->CreateDirectories(ClaimsDirectory()); !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(files_->CreateDirectories(ClaimsDirectory()));
     if (claim.has_parent()) {
       // The process that wrote the parent may have died before the parent's index was durable.
       const absl::Status status = files_->SyncDirectory(Directory(claim.parent()));
@@ -102,10 +99,9 @@ class LocalStorage final : public CheckpointStorage {
   }
 
   absl::StatusOr<std::vector<v1::Claim>> ReadClaims() override {
-    absl::StatusOr<std::vector<uint64_t>> attempts = ListClaims(/*junk=*/nullptr);
-    if (!attempts.ok()) return attempts.status();
+    ASSIGN_OR_RETURN(std::vector<uint64_t> attempts, ListClaims(/*junk=*/nullptr));
     std::vector<v1::Claim> claims;
-    for (const uint64_t attempt : *attempts) {
+    for (const uint64_t attempt : attempts) {
       while (claims.size() + 1 < attempt) AddDamaged(&claims);
       absl::StatusOr<v1::Claim> claim = ReadClaim(attempt);
       if (claim.ok()) {
@@ -159,14 +155,13 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<v1::CheckpointIndex> ReadCheckpointIndex(const v1::CheckpointRef& ref) override {
     const std::string path = JoinPath(Directory(ref), kManifest);
-    absl::StatusOr<std::string> text = files_->Read(path, kMaxCheckpointIndexBytes);
-    if (!text.ok()) return text.status();
-    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = CheckpointIndexFromJson(*text);
-    if (!checkpoint_index.ok()) return Annotate(checkpoint_index.status(), path);
-    if (checkpoint_index->checkpoint().attempt() != ref.attempt() ||
-        checkpoint_index->checkpoint().step() != ref.step()) {
+    ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxCheckpointIndexBytes));
+    ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, CheckpointIndexFromJson(text),
+                     Annotate(_, path));
+    if (checkpoint_index.checkpoint().attempt() != ref.attempt() ||
+        checkpoint_index.checkpoint().step() != ref.step()) {
       return absl::DataLossError(absl::StrCat(path, ": is of ",
-                                              CheckpointDirectory(checkpoint_index->checkpoint()),
+                                              CheckpointDirectory(checkpoint_index.checkpoint()),
                                               ", unlike its directory"));
     }
     return checkpoint_index;
@@ -176,9 +171,8 @@ class LocalStorage final : public CheckpointStorage {
     // The shards' reports are compared with the existing files, so that an index never names
     // missing ones. If shards write to their own disks (pods without a shared volume) there is no
     // directory.
-    absl::StatusOr<bool> shared = files_->Exists(Directory(checkpoint_index.checkpoint()));
-    if (!shared.ok()) return shared.status();
-    if (!*shared) {
+    ASSIGN_OR_RETURN(bool shared, files_->Exists(Directory(checkpoint_index.checkpoint())));
+    if (!shared) {
       return WriteFile(checkpoint_index.checkpoint(), kManifest,
                        absl::Cord(CheckpointIndexToJson(checkpoint_index)));
     }
@@ -200,7 +194,7 @@ class LocalStorage final : public CheckpointStorage {
   absl::Status WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
                          const absl::Cord& content) override {
     const std::string directory = Directory(ref);
-    if (absl::Status status = files_->CreateDirectories(directory); !status.ok()) return status;
+    RETURN_IF_ERROR(files_->CreateDirectories(directory));
     return AtomicWriteFile(files_, JoinPath(directory, name), content, Suffix());
   }
 
@@ -271,11 +265,10 @@ class LocalStorage final : public CheckpointStorage {
   // Attempts of all files that are named like claims, ascending. Other files are ignored; sentences
   // about them are added to `junk` unless it is null.
   absl::StatusOr<std::vector<uint64_t>> ListClaims(std::vector<std::string>* junk) {
-    absl::StatusOr<std::vector<std::string>> names = ListIfThere(ClaimsDirectory());
-    if (!names.ok()) return names.status();
+    ASSIGN_OR_RETURN(std::vector<std::string> names, ListIfThere(ClaimsDirectory()));
 
     std::vector<uint64_t> attempts;
-    for (const std::string& name : *names) {
+    for (const std::string& name : names) {
       uint64_t attempt = 0;
       if (absl::SimpleAtoi(absl::StripSuffix(name, ".json"), &attempt) && attempt > 0 &&
           ClaimName(attempt) == name) {
@@ -299,17 +292,15 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<v1::Claim> ReadClaim(uint64_t attempt) {
     const std::string path = ClaimPath(attempt);
-    absl::StatusOr<std::string> text = files_->Read(path, kMaxClaimBytes);
-    if (!text.ok()) return text.status();
-    absl::StatusOr<v1::Claim> claim = ClaimFromJson(*text);
-    if (!claim.ok()) return Annotate(claim.status(), path);
-    if (claim->attempt() != attempt) {
+    ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxClaimBytes));
+    ASSIGN_OR_RETURN(v1::Claim claim, ClaimFromJson(text), Annotate(_, path));
+    if (claim.attempt() != attempt) {
       return absl::DataLossError(
-          absl::StrCat(path, ": claims attempt ", claim->attempt(), ", unlike its name"));
+          absl::StrCat(path, ": claims attempt ", claim.attempt(), ", unlike its name"));
     }
-    if (claim->has_parent() && claim->parent().attempt() >= attempt) {
+    if (claim.has_parent() && claim.parent().attempt() >= attempt) {
       return absl::DataLossError(absl::StrCat(path, ": its parent is of attempt ",
-                                              claim->parent().attempt(), ", not an older one"));
+                                              claim.parent().attempt(), ", not an older one"));
     }
     return claim;
   }
@@ -327,31 +318,29 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<std::string> ReadOwner() {
     const std::string path = JoinPath(directory_, kOwner);
-    absl::StatusOr<std::string> text = files_->Read(path, kMaxOwnerBytes);
-    if (!text.ok()) return text.status();
-    const std::string job = text->substr(0, text->find('\n'));
-    const bool one_line = absl::StripTrailingAsciiWhitespace(*text) == job;
+    ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxOwnerBytes));
+    const std::string job = text.substr(0, text.find('\n'));
+    const bool one_line = absl::StripTrailingAsciiWhitespace(text) == job;
     const bool is_name = std::count(job.begin(), job.end(), '/') == 2 &&
                          std::all_of(job.begin(), job.end(), absl::ascii_isgraph);
-    if (is_name && (one_line || *text == OwnerText(job))) return job;
+    if (is_name && (one_line || text == OwnerText(job))) return job;
     return absl::DataLossError(absl::StrCat(
         path, " is damaged: it should be a job's name, namespace/name/uid, and its CRC32C"));
   }
 
   // The job of the newest index that can be read; empty if there is none.
   absl::StatusOr<std::string> JobOfNewestCheckpointIndex() {
-    absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = ListCheckpoints();
-    if (!checkpoints.ok()) return checkpoints.status();
-    for (auto ref = checkpoints->rbegin(); ref != checkpoints->rend(); ++ref) {
+    ASSIGN_OR_RETURN(std::vector<v1::CheckpointRef> checkpoints, ListCheckpoints());
+    for (auto ref = checkpoints.rbegin(); ref != checkpoints.rend(); ++ref) {
       const absl::StatusOr<v1::CheckpointIndex> checkpoint_index = ReadCheckpointIndex(*ref);
       if (checkpoint_index.ok()) return checkpoint_index->job();
       if (!IsDamage(checkpoint_index.status()) && !absl::IsNotFound(checkpoint_index.status())) {
         return checkpoint_index.status();
       }
     }
-    if (checkpoints->empty()) return "";
+    if (checkpoints.empty()) return "";
     return absl::DataLossError(
-        absl::StrCat(directory_, " holds ", checkpoints->size(),
+        absl::StrCat(directory_, " holds ", checkpoints.size(),
                      " checkpoints, but neither a file 'owner' nor an index that names their job"));
   }
 
@@ -364,23 +353,20 @@ class LocalStorage final : public CheckpointStorage {
   // Calls `visit` for each checkpoint directory, ascending, until it fails.
   template <typename Visit>
   absl::Status ForEachDirectory(Visit visit) {
-    absl::StatusOr<std::vector<std::string>> names = ListIfThere(directory_);
-    if (!names.ok()) return names.status();
-    for (const std::string& name : *names) {
+    ASSIGN_OR_RETURN(std::vector<std::string> names, ListIfThere(directory_));
+    for (const std::string& name : names) {
       absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(name);
       if (!ref.ok()) continue;  // not ours
-      absl::StatusOr<bool> has_checkpoint_index =
-          files_->Exists(JoinPath(JoinPath(directory_, name), kManifest));
-      if (!has_checkpoint_index.ok()) return has_checkpoint_index.status();
-      if (absl::Status status = visit(*ref, *has_checkpoint_index); !status.ok()) return status;
+      ASSIGN_OR_RETURN(bool has_checkpoint_index,
+                       files_->Exists(JoinPath(JoinPath(directory_, name), kManifest)));
+      RETURN_IF_ERROR(visit(*ref, has_checkpoint_index));
     }
     return absl::OkStatus();
   }
 
   absl::Status RemoveDirectory(const std::string& directory) {
-    absl::StatusOr<std::vector<std::string>> names = ListIfThere(directory);
-    if (!names.ok()) return names.status();
-    for (const std::string& name : *names) {
+    ASSIGN_OR_RETURN(std::vector<std::string> names, ListIfThere(directory));
+    for (const std::string& name : names) {
       absl::Status status = files_->Remove(JoinPath(directory, name));
       if (!status.ok() && !absl::IsNotFound(status)) return status;
     }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "services/checkpoint/local_storage.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 
@@ -20,26 +21,24 @@ absl::StatusOr<RestoreSource> FindRestoreSource(FileSystem* files, const std::st
   if (absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(FileNameOf(directory));
       ref.ok()) {
     const auto storage = MakeLocalStorage(files, DirectoryOf(directory), "restore");
-    absl::StatusOr<v1::CheckpointIndex> checkpoint_index = ReadWholeCheckpoint(*storage, *ref);
-    if (!checkpoint_index.ok()) return checkpoint_index.status();
+    ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, ReadWholeCheckpoint(*storage, *ref));
     source.directory = directory;
-    source.checkpoint_index = *std::move(checkpoint_index);
+    source.checkpoint_index = std::move(checkpoint_index);
     return source;
   }
 
   const auto storage = MakeLocalStorage(files, directory, "restore");
-  absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage);
-  if (!point.ok()) return point.status();
-  if (!point->found) {
+  ASSIGN_OR_RETURN(RestorePoint point, FindRestorePoint(*storage));
+  if (!point.found) {
     return absl::NotFoundError(absl::StrCat(
         directory,
         " holds no whole checkpoint; give a job's checkpoint directory or one checkpoint in it",
-        point->damaged.empty() ? "" : ": ", absl::StrJoin(point->damaged, "; ")));
+        point.damaged.empty() ? "" : ": ", absl::StrJoin(point.damaged, "; ")));
   }
 
-  source.directory = JoinPath(directory, CheckpointDirectory(point->checkpoint_index.checkpoint()));
-  source.checkpoint_index = std::move(point->checkpoint_index);
-  source.damaged = std::move(point->damaged);
+  source.directory = JoinPath(directory, CheckpointDirectory(point.checkpoint_index.checkpoint()));
+  source.checkpoint_index = std::move(point.checkpoint_index);
+  source.damaged = std::move(point.damaged);
   return source;
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/json_text.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -141,9 +142,8 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(
   }
 
   const std::string text(file.Subcord(kLengthBytes, length));
-  if (absl::Status valid = CheckJsonText(text, kMaxHeaderDepth); !valid.ok()) {
-    return Damaged(absl::StrCat("its header: ", valid.message()));
-  }
+  RETURN_IF_ERROR(CheckJsonText(text, kMaxHeaderDepth),
+                  Damaged(absl::StrCat("its header: ", _.message())));
   const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!header.is_object()) return Damaged("its header is not JSON");
 
@@ -158,9 +158,8 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(
       continue;
     }
     uint64_t begin = 0;
-    absl::StatusOr<SafetensorsArray> array = ReadEntry(name, entry, data, &begin);
-    if (!array.ok()) return array.status();
-    found.emplace_back(begin, *std::move(array));
+    ASSIGN_OR_RETURN(SafetensorsArray array, ReadEntry(name, entry, data, &begin));
+    found.emplace_back(begin, std::move(array));
   }
 
   std::stable_sort(found.begin(), found.end(),

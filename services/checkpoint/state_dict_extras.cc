@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "services/common/crc32c.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -37,8 +38,7 @@ absl::StatusOr<StateDictExtras> ReadStateDictExtras(const absl::Cord& file) {
   }
 
   std::map<std::string, std::string> metadata;
-  absl::StatusOr<std::vector<SafetensorsArray>> arrays = ReadSafetensors(content, &metadata);
-  if (!arrays.ok()) return arrays.status();
+  ASSIGN_OR_RETURN(std::vector<SafetensorsArray> arrays, ReadSafetensors(content, &metadata));
 
   if (metadata["format"] != kFormat) {
     return absl::InvalidArgumentError(
@@ -46,7 +46,7 @@ absl::StatusOr<StateDictExtras> ReadStateDictExtras(const absl::Cord& file) {
   }
 
   StateDictExtras extras;
-  extras.constants = *std::move(arrays);
+  extras.constants = std::move(arrays);
   for (const auto& [key, of] : metadata) {
     if (!absl::StartsWith(key, kAliasPrefix)) continue;
     extras.aliases[key.substr(kAliasPrefix.size())] = of;

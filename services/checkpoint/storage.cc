@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "services/common/crc32c.h"
 #include "services/common/json_text.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/interval_set.h"
 #include "services/protocol/layout.h"
 
@@ -75,9 +76,7 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
   const auto damaged = [&](absl::string_view why) {
     return absl::DataLossError(absl::StrCat("not a whole ", what, ": ", why));
   };
-  if (absl::Status text = CheckJsonText(json, kMaxJsonDepth); !text.ok()) {
-    return damaged(text.message());
-  }
+  RETURN_IF_ERROR(CheckJsonText(json, kMaxJsonDepth), damaged(_.message()));
 
   const size_t sum_bytes = kSumBegins.size() + kSumDigits + kSumEnds.size();
   const size_t body_bytes = json.size() > sum_bytes ? json.size() - sum_bytes : 0;
@@ -104,9 +103,7 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
 
   Message message;
   // An unknown field is damage: the field that it was before would be missing silently.
-  if (absl::Status read = ParseJson(text, /*ignore_unknown_fields=*/false, &message); !read.ok()) {
-    return damaged(read.message());
-  }
+  RETURN_IF_ERROR(ParseJson(text, /*ignore_unknown_fields=*/false, &message), damaged(_.message()));
 
   if (message.format_version() == 0) return damaged("it has no format_version");
   if (summed != (message.format_version() >= kFirstSummedVersion)) {
@@ -117,9 +114,7 @@ absl::StatusOr<Message> FromJson(absl::string_view json, absl::string_view what)
 
 absl::Status CheckFiles(CheckpointStorage& storage, const v1::CheckpointIndex& checkpoint_index) {
   for (const v1::PartitionFile& file : checkpoint_index.files()) {
-    if (auto content = storage.ReadFile(checkpoint_index.checkpoint(), file); !content.ok()) {
-      return content.status();
-    }
+    RETURN_IF_ERROR(storage.ReadFile(checkpoint_index.checkpoint(), file).status());
   }
   return absl::OkStatus();
 }
@@ -221,9 +216,8 @@ bool IsSameJob(absl::string_view a, absl::string_view b) {
 
 absl::Status RemoveReplaced(CheckpointStorage& storage, const v1::CheckpointRef& ref,
                             uint64_t attempt) {
-  const absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
-  if (!claims.ok()) return claims.status();
-  for (const v1::Claim& claim : *claims) {
+  ASSIGN_OR_RETURN(const std::vector<v1::Claim> claims, storage.ReadClaims());
+  for (const v1::Claim& claim : claims) {
     if (claim.attempt() <= attempt) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("attempt ", claim.attempt(), " was claimed and may begin with it"));
@@ -255,13 +249,9 @@ absl::Status CheckFileList(const v1::CheckpointIndex& checkpoint_index) {
     return absl::OkStatus();
   }
 
-  if (absl::Status valid = ValidateTable(checkpoint_index.table()); !valid.ok()) {
-    return absl::DataLossError(valid.message());
-  }
-  if (absl::Status valid = ValidateLayout(checkpoint_index.table(), checkpoint_index.layout());
-      !valid.ok()) {
-    return absl::DataLossError(valid.message());
-  }
+  RETURN_IF_ERROR(ValidateTable(checkpoint_index.table()), absl::DataLossError(_.message()));
+  RETURN_IF_ERROR(ValidateLayout(checkpoint_index.table(), checkpoint_index.layout()),
+                  absl::DataLossError(_.message()));
 
   const LayoutIndex index(checkpoint_index.table(), checkpoint_index.layout());
   for (uint32_t p = 0; p < index.partitions(); ++p) {
@@ -287,17 +277,17 @@ absl::Status CheckPosition(const v1::CheckpointIndex& checkpoint_index) {
 
   // Its parent may be of another job, whose attempts have other numbers.
   if (!checkpoint_index.has_ledger()) return absl::OkStatus();
-  const absl::StatusOr<IntervalSet> applied =
-      IntervalSet::FromProtos(checkpoint_index.ledger().applied());
-  if (!applied.ok()) return absl::DataLossError(applied.status().message());
-  if (!applied->empty() && applied->Intervals().back().end > kMaxSamples) {
+  ASSIGN_OR_RETURN(const IntervalSet applied,
+                   IntervalSet::FromProtos(checkpoint_index.ledger().applied()),
+                   absl::DataLossError(_.message()));
+  if (!applied.empty() && applied.Intervals().back().end > kMaxSamples) {
     return absl::DataLossError("its ledger names samples that no job has");
   }
 
-  if (applied->Count() != checkpoint_index.samples() ||
+  if (applied.Count() != checkpoint_index.samples() ||
       checkpoint_index.ledger().updates() != checkpoint_index.checkpoint().step()) {
     return absl::DataLossError(
-        absl::StrCat("its ledger has ", applied->Count(), " samples and ",
+        absl::StrCat("its ledger has ", applied.Count(), " samples and ",
                      checkpoint_index.ledger().updates(), " updates, and the checkpoint ",
                      checkpoint_index.samples(), " and ", checkpoint_index.checkpoint().step()));
   }
@@ -345,16 +335,14 @@ bool IsUnreachable(const absl::Status& status) {
 
 // Looks once. Sets `changed` if a job that trains may have changed the storage meanwhile.
 absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, bool* changed) {
-  absl::StatusOr<std::vector<v1::Claim>> claims = storage.ReadClaims();
-  if (!claims.ok()) return claims.status();
-  absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
-  if (!checkpoints.ok()) return checkpoints.status();
+  ASSIGN_OR_RETURN(std::vector<v1::Claim> claims, storage.ReadClaims());
+  ASSIGN_OR_RETURN(std::vector<v1::CheckpointRef> checkpoints, storage.ListCheckpoints());
 
   RestorePoint point;
   point.damaged = storage.FindDamage();
 
-  const uint64_t highest = claims->empty() ? 0 : claims->back().attempt();
-  for (const v1::CheckpointRef& ref : *checkpoints) {
+  const uint64_t highest = claims.empty() ? 0 : claims.back().attempt();
+  for (const v1::CheckpointRef& ref : checkpoints) {
     if (ref.attempt() <= highest) continue;
     *changed = true;
     return absl::FailedPreconditionError(absl::StrCat("there is ", CheckpointDirectory(ref),
@@ -362,7 +350,7 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
                                                       ": claims were removed", kAdvice));
   }
 
-  const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(*claims, *checkpoints);
+  const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(claims, checkpoints);
   for (const v1::CheckpointRef& ref : candidates) {
     absl::StatusOr<v1::CheckpointIndex> checkpoint_index = ReadWholeCheckpoint(storage, ref);
     const absl::Status& status = checkpoint_index.status();
@@ -380,12 +368,12 @@ absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, boo
   }
 
   const bool any = !candidates.empty();
-  if (absl::Status empty = CheckEmpty(*claims, checkpoints->size(), any, point); !empty.ok()) {
+  if (absl::Status empty = CheckEmpty(claims, checkpoints.size(), any, point); !empty.ok()) {
     *changed = true;
     return empty;
   }
 
-  for (const v1::CheckpointRef& ref : *checkpoints) {
+  for (const v1::CheckpointRef& ref : checkpoints) {
     point.damaged.push_back(absl::StrCat("checkpoint ", CheckpointDirectory(ref),
                                          " is not used: attempt ", highest,
                                          " was begun without it"));
@@ -406,8 +394,8 @@ absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& stora
                                                         const v1::CheckpointRef& ref) {
   absl::StatusOr<v1::CheckpointIndex> checkpoint_index = storage.ReadCheckpointIndex(ref);
   if (!checkpoint_index.ok()) return checkpoint_index;
-  if (absl::Status status = ValidateCheckpointIndex(*checkpoint_index); !status.ok()) return status;
-  if (absl::Status status = CheckFiles(storage, *checkpoint_index); !status.ok()) return status;
+  RETURN_IF_ERROR(ValidateCheckpointIndex(*checkpoint_index));
+  RETURN_IF_ERROR(CheckFiles(storage, *checkpoint_index));
   return checkpoint_index;
 }
 

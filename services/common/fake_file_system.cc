@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -70,10 +71,10 @@ int FakeFileSystem::operations() const {
 absl::StatusOr<std::unique_ptr<WritableFile>> FakeFileSystem::Create(const std::string& path,
                                                                      bool exclusive) {
   MutexLock lock(&mutex_);
-  if (absl::Status status = NeedDirectory(DirectoryOf(path)); !status.ok()) return status;
+  RETURN_IF_ERROR(NeedDirectory(DirectoryOf(path)));
   const auto found = names_.find(path);
   if (exclusive && found != names_.end()) return There(path);
-  if (absl::Status status = Change(path); !status.ok()) return status;
+  RETURN_IF_ERROR(Change(path));
   std::shared_ptr<Inode>& inode = names_[path];
   if (inode == nullptr) inode = std::make_shared<Inode>();
   inode->content.clear();
@@ -96,8 +97,8 @@ absl::Status FakeFileSystem::Rename(const std::string& from, const std::string& 
   MutexLock lock(&mutex_);
   const auto found = names_.find(from);
   if (found == names_.end()) return Missing(from);
-  if (absl::Status status = NeedDirectory(DirectoryOf(to)); !status.ok()) return status;
-  if (absl::Status status = Change(to); !status.ok()) return status;
+  RETURN_IF_ERROR(NeedDirectory(DirectoryOf(to)));
+  RETURN_IF_ERROR(Change(to));
   std::shared_ptr<Inode> inode = std::move(found->second);
   names_.erase(found);
   names_[to] = std::move(inode);
@@ -108,9 +109,9 @@ absl::Status FakeFileSystem::Link(const std::string& from, const std::string& to
   MutexLock lock(&mutex_);
   const auto found = names_.find(from);
   if (found == names_.end()) return Missing(from);
-  if (absl::Status status = NeedDirectory(DirectoryOf(to)); !status.ok()) return status;
+  RETURN_IF_ERROR(NeedDirectory(DirectoryOf(to)));
   if (names_.count(to) > 0) return There(to);
-  if (absl::Status status = Change(to); !status.ok()) return status;
+  RETURN_IF_ERROR(Change(to));
   names_.emplace(to, found->second);
   return absl::OkStatus();
 }
@@ -118,7 +119,7 @@ absl::Status FakeFileSystem::Link(const std::string& from, const std::string& to
 absl::Status FakeFileSystem::Remove(const std::string& path) {
   MutexLock lock(&mutex_);
   if (names_.count(path) == 0) return Missing(path);
-  if (absl::Status status = Change(path); !status.ok()) return status;
+  RETURN_IF_ERROR(Change(path));
   names_.erase(path);
   return absl::OkStatus();
 }
@@ -127,7 +128,7 @@ absl::Status FakeFileSystem::CreateDirectories(const std::string& path) {
   MutexLock lock(&mutex_);
   for (std::string part = path; directories_.count(part) == 0; part = DirectoryOf(part)) {
     if (names_.count(part) > 0) return absl::FailedPreconditionError(part + ": is not a directory");
-    if (absl::Status status = Change(part); !status.ok()) return status;
+    RETURN_IF_ERROR(Change(part));
     directories_.insert(part);
   }
   return absl::OkStatus();
@@ -135,22 +136,22 @@ absl::Status FakeFileSystem::CreateDirectories(const std::string& path) {
 
 absl::Status FakeFileSystem::RemoveDirectory(const std::string& path) {
   MutexLock lock(&mutex_);
-  if (absl::Status status = NeedDirectory(path); !status.ok()) return status;
+  RETURN_IF_ERROR(NeedDirectory(path));
   const std::string prefix = path + "/";
   const auto inside = [&](const std::string& name) { return absl::StartsWith(name, prefix); };
   if (std::any_of(directories_.begin(), directories_.end(), inside) ||
       std::any_of(names_.begin(), names_.end(), [&](const auto& n) { return inside(n.first); })) {
     return absl::FailedPreconditionError(path + ": the directory is not empty");
   }
-  if (absl::Status status = Change(path); !status.ok()) return status;
+  RETURN_IF_ERROR(Change(path));
   directories_.erase(path);
   return absl::OkStatus();
 }
 
 absl::Status FakeFileSystem::SyncDirectory(const std::string& path) {
   MutexLock lock(&mutex_);
-  if (absl::Status status = NeedDirectory(path); !status.ok()) return status;
-  if (absl::Status status = Change(path); !status.ok()) return status;
+  RETURN_IF_ERROR(NeedDirectory(path));
+  RETURN_IF_ERROR(Change(path));
   const auto in_it = [&](const std::string& name) { return DirectoryOf(name) == path; };
   for (auto it = durable_names_.begin(); it != durable_names_.end();) {
     it = in_it(it->first) ? durable_names_.erase(it) : std::next(it);
@@ -163,7 +164,7 @@ absl::Status FakeFileSystem::SyncDirectory(const std::string& path) {
 
 absl::StatusOr<std::vector<std::string>> FakeFileSystem::List(const std::string& path) {
   MutexLock lock(&mutex_);
-  if (absl::Status status = NeedDirectory(path); !status.ok()) return status;
+  RETURN_IF_ERROR(NeedDirectory(path));
   std::vector<std::string> found;
   const auto note = [&](const std::string& name) {
     if (name != path && DirectoryOf(name) == path) found.push_back(FileNameOf(name));
@@ -202,7 +203,7 @@ absl::Status FakeFileSystem::Append(const std::string& path, Inode* inode, int p
                                     absl::string_view bytes) {
   MutexLock lock(&mutex_);
   if (power_cuts != power_cuts_) return absl::UnavailableError(path + ": the power was cut");
-  if (absl::Status status = Change(path); !status.ok()) return status;
+  RETURN_IF_ERROR(Change(path));
   const uint64_t used = BytesUsed();
   const uint64_t room = capacity_ > used ? capacity_ - used : 0;
   inode->content.append(bytes.data(), std::min<uint64_t>(bytes.size(), room));
@@ -213,7 +214,7 @@ absl::Status FakeFileSystem::Append(const std::string& path, Inode* inode, int p
 absl::Status FakeFileSystem::Sync(const std::string& path, Inode* inode, int power_cuts) {
   MutexLock lock(&mutex_);
   if (power_cuts != power_cuts_) return absl::UnavailableError(path + ": the power was cut");
-  if (absl::Status status = Change(path); !status.ok()) return status;
+  RETURN_IF_ERROR(Change(path));
   inode->synced = inode->content;
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -131,7 +132,7 @@ class RealFileSystem final : public FileSystem {
 
     struct stat info;
     if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "stat", path);
-    if (absl::Status regular = CheckRegular(info, path); !regular.ok()) return regular;
+    RETURN_IF_ERROR(CheckRegular(info, path));
     const absl::Status too_long = absl::ResourceExhaustedError(
         absl::StrCat("cannot read ", path, ": it is longer than ", max_bytes, " bytes"));
     if (info.st_size > 0 && static_cast<uint64_t>(info.st_size) > max_bytes) return too_long;
@@ -172,7 +173,7 @@ class RealFileSystem final : public FileSystem {
       return ErrnoStatus(ENOTDIR, "make the directory", path);
     }
     if (errno != ENOENT) return ErrnoStatus(errno, "make the directory", path);
-    if (absl::Status parent = CreateDirectories(DirectoryOf(path)); !parent.ok()) return parent;
+    RETURN_IF_ERROR(CreateDirectories(DirectoryOf(path)));
     // Another process may have made it meanwhile.
     if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
       return ErrnoStatus(errno, "make the directory", path);
@@ -221,19 +222,18 @@ class RealFileSystem final : public FileSystem {
   absl::StatusOr<uint64_t> Size(const std::string& path) override {
     struct stat info;
     if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, "stat", path);
-    if (absl::Status regular = CheckRegular(info, path); !regular.ok()) return regular;
+    RETURN_IF_ERROR(CheckRegular(info, path));
     return static_cast<uint64_t>(info.st_size);
   }
 };
 
 absl::Status WriteDurably(FileSystem* files, const std::string& path, const absl::Cord& content) {
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files->Create(path, /*exclusive=*/false);
-  if (!file.ok()) return file.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files->Create(path, /*exclusive=*/false));
   for (const absl::string_view chunk : content.Chunks()) {
-    if (absl::Status status = (*file)->Append(chunk); !status.ok()) return status;
+    RETURN_IF_ERROR(file->Append(chunk));
   }
-  if (absl::Status status = (*file)->Sync(); !status.ok()) return status;
-  return (*file)->Close();
+  RETURN_IF_ERROR(file->Sync());
+  return file->Close();
 }
 
 std::string TemporaryName(const std::string& path, absl::string_view suffix) {

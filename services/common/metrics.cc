@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -148,16 +149,17 @@ std::string DescribeMetrics(const std::vector<MetricDescriptor>& table) {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(Options options,
                                                                     const Metrics* metrics) {
-  absl::StatusOr<std::unique_ptr<PageServer>> pages = PageServer::Start(
-      {.address = std::move(options.address)},
-      {{"/metrics",
-        [metrics] {
-          return PageServer::Answer{200, metrics->Serialize()};
-        }},
-       {"/healthz", [alive = std::move(options.alive)] { return AnswerOf(alive); }},
-       {"/readyz", [ready = std::move(options.ready)] { return AnswerOf(ready); }}});
-  if (!pages.ok()) return pages.status();
-  return std::unique_ptr<MetricsServer>(new MetricsServer(*std::move(pages)));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<PageServer> pages,
+      PageServer::Start(
+          {.address = std::move(options.address)},
+          {{"/metrics",
+            [metrics] {
+              return PageServer::Answer{200, metrics->Serialize()};
+            }},
+           {"/healthz", [alive = std::move(options.alive)] { return AnswerOf(alive); }},
+           {"/readyz", [ready = std::move(options.ready)] { return AnswerOf(ready); }}}));
+  return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(pages)));
 }
 
 }  // namespace sluice

@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "services/common/listener.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -222,12 +223,9 @@ class PageServer::Impl {
 
 absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(Options options,
                                                               std::vector<Page> pages) {
-  absl::StatusOr<std::vector<Fd>> listeners = ListenOn(options.address);
-  if (!listeners.ok()) {
-    return absl::Status(listeners.status().code(),
-                        absl::StrCat("metrics: ", listeners.status().message()));
-  }
-  Fd listener = std::move(listeners->front());
+  ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOn(options.address),
+                   absl::Status(_.code(), absl::StrCat("metrics: ", _.message())));
+  Fd listener = std::move(listeners.front());
   Fd wake(eventfd(0, EFD_CLOEXEC));
   if (wake.get() < 0) return absl::ErrnoToStatus(errno, "eventfd");
   const int port = LocalPort(listener.get());

@@ -7,6 +7,7 @@
 #include "services/common/exit_code.h"
 #include "services/common/number_range.h"
 #include "services/common/process.h"
+#include "services/common/status_macros.h"
 #include "services/common/version.h"
 
 namespace sluice {
@@ -38,7 +39,7 @@ absl::StatusOr<Logger> BeginProgram(const ProgramFlags& flags) {
   signal(SIGXFSZ, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
   if (flags.parent != 0) {
-    if (absl::Status status = DieWithParent(flags.parent); !status.ok()) return status;
+    RETURN_IF_ERROR(DieWithParent(flags.parent));
   }
   return Logger::Create(
       {.level = flags.log_level, .format = flags.log_format, .file = flags.log_file});
@@ -67,8 +68,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ProgramFlags& 
       {.address = flags.metrics_address, .ready = std::move(ready), .alive = std::move(alive)},
       metrics);
   if (!server.ok() || flags.metrics_port_file.empty()) return server;
-  absl::Status status = WritePortFile(flags.metrics_port_file, (*server)->port());
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(WritePortFile(flags.metrics_port_file, (*server)->port()));
   return server;
 }
 

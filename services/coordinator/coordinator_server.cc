@@ -16,6 +16,7 @@
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/common/status_macros.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/rendezvous.h"
 #include "services/coordinator/open_storage.h"
@@ -123,19 +124,20 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   }
 
   absl::Status StartServer() {
-    absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
-        {.address = options_.address,
-         .credentials = security::ServerCredentialsOf(
-             options_.security,
-             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
-         .max_buffer_bytes = kMaxCoordinatorBufferBytes,
-         .guard = {
-             .on_disconnected =
-                 [this](const Disconnection& disconnection) { OnDisconnected(disconnection); },
-             .on_delayed = [this] { metrics_->counter("connections_delayed_total").Increment(); }}},
-        {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_});
-    if (!server.ok()) return server.status();
-    server_ = *std::move(server);
+    ASSIGN_OR_RETURN(
+        server_,
+        GrpcServer::Start(
+            {.address = options_.address,
+             .credentials = security::ServerCredentialsOf(
+                 options_.security,
+                 [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
+             .max_buffer_bytes = kMaxCoordinatorBufferBytes,
+             .guard = {
+                 .on_disconnected =
+                     [this](const Disconnection& disconnection) { OnDisconnected(disconnection); },
+                 .on_delayed =
+                     [this] { metrics_->counter("connections_delayed_total").Increment(); }}},
+            {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_}));
     logger_.Info("Listening", {{"port", port()}});
     Event([](CoordinatorCore&, absl::Time) {});  // its first actions
     return absl::OkStatus();
@@ -212,7 +214,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
                           v1::SetDesiredResponse*) override {
-    if (absl::Status valid = CheckSetDesired(*request); !valid.ok()) return ToGrpcStatus(valid);
+    RETURN_IF_ERROR(CheckSetDesired(*request), ToGrpcStatus(_));
     Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
       desired_ = request;
       desired_.clear_deaths();  // reported once; only sizes and `suspend` are kept
@@ -253,9 +255,9 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   grpc::Status Meet(grpc::ServerContext* context, const v1::MeetRequest* request,
                     v1::MeetReply* reply) override {
-    const absl::Status may =
-        security::CheckClaim(security::PeerOf(*context->auth_context()), request->process());
-    if (!may.ok()) return ToGrpcStatus(may);
+    RETURN_IF_ERROR(
+        security::CheckClaim(security::PeerOf(*context->auth_context()), request->process()),
+        ToGrpcStatus(_));
     absl::StatusOr<v1::MeetReply> met;
     Ask([&](CoordinatorCore&, absl::Time) { met = rendezvous_.Meet(*request); });
     if (!met.ok()) return ToGrpcStatus(met.status());
@@ -504,7 +506,7 @@ CoordinatorServer::~CoordinatorServer() = default;
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger) {
   auto impl = std::make_unique<Impl>(std::move(options), storage, metrics, std::move(logger));
-  if (absl::Status status = impl->StartServer(); !status.ok()) return status;
+  RETURN_IF_ERROR(impl->StartServer());
   return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));
 }
 

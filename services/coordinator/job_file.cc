@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/json_text.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -76,7 +77,7 @@ class Reader {
 absl::StatusOr<JobFile> ParseJobFile(absl::string_view text) {
   // A file that nests deeper than a job's messages is not a job.
   constexpr size_t kMaxDepth = 64;
-  if (absl::Status status = CheckJsonText(text, kMaxDepth); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckJsonText(text, kMaxDepth));
   Json object = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   Reader reader;
   reader.Read(*v1::JobSpec::descriptor(), "", &object);

@@ -16,6 +16,7 @@
 #include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/common/version.h"
 #include "services/coordinator/coordinator_server.h"
 #include "services/coordinator/job_file.h"
@@ -42,9 +43,8 @@ struct Flags {
 constexpr size_t kMaxJobBytes = 1 << 20;
 
 absl::StatusOr<coordinator::JobFile> ReadJob(FileSystem* files, const std::string& path) {
-  absl::StatusOr<std::string> text = files->Read(path, kMaxJobBytes);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<coordinator::JobFile> file = coordinator::ParseJobFile(*text);
+  ASSIGN_OR_RETURN(std::string text, files->Read(path, kMaxJobBytes));
+  absl::StatusOr<coordinator::JobFile> file = coordinator::ParseJobFile(text);
   if (file.ok()) return file;
   return absl::Status(
       file.status().code(),
@@ -87,11 +87,9 @@ absl::Status WriteStatusFile(FileSystem* files, const std::string& path,
 // It may be possible to write the file, but not to replace it.
 absl::Status WriteTerminationFile(FileSystem* files, const std::string& path,
                                   const v1::JobProgress& progress) {
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files->Create(path, /*exclusive=*/false);
-  if (!file.ok()) return file.status();
-  absl::Status status = (*file)->Append(coordinator::TerminationMessage(progress));
-  if (!status.ok()) return status;
-  return (*file)->Close();
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files->Create(path, /*exclusive=*/false));
+  RETURN_IF_ERROR(file->Append(coordinator::TerminationMessage(progress)));
+  return file->Close();
 }
 
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
@@ -127,9 +125,8 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       security::JobOfIdentity(absl::StrCat(job->namespace_(), "/", job->name(), "/", job->uid()));
   own_security.role = v1::COORDINATOR;
   own_security.index = 0;
-  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
-      security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now());
-  if (!security.ok()) return security.status();
+  ASSIGN_OR_RETURN(std::shared_ptr<const security::TransportSecurity> security,
+                   security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now()));
 
   CoordinatorServer::Options options;
   if (const auto& unknown = job_file->unknown_fields; !unknown.empty()) {
@@ -140,7 +137,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     logger.Warning(options.core.warnings.back());
   }
 
-  options.security = *security;
+  options.security = security;
   options.core.job = *job;
   options.core.incarnation = incarnation;
   options.core.checkpoint_directory = [storage_directory](const v1::CheckpointRef& ref) {
@@ -149,38 +146,32 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.core.build = std::string(Version());
   options.core.isa = absl::StrCat(BuildDescription(), ", ", BestInstructionSet());
 
-  absl::StatusOr<std::string> address = CoordinatorListenAddress(flags.address);
-  if (!address.ok()) return address.status();
-  options.address = *std::move(address);
+  ASSIGN_OR_RETURN(options.address, CoordinatorListenAddress(flags.address));
   if (const std::string& path = job->checkpoint().restore_from(); !path.empty()) {
     options.restore_source = [files = files.get(), path] { return FindRestoreSource(files, path); };
     // A job that can never begin fails at once, unless it has begun before.
     absl::StatusOr<RestorePoint> own = FindRestorePoint(*storage);
     if (own.ok() && !own->found) {
-      if (absl::StatusOr<RestoreSource> source = options.restore_source(); !source.ok()) {
-        return absl::Status(source.status().code(),
-                            absl::StrCat("checkpoint.restoreFrom: ", source.status().message()));
-      }
+      RETURN_IF_ERROR(
+          options.restore_source().status(),
+          absl::Status(_.code(), absl::StrCat("checkpoint.restoreFrom: ", _.message())));
     }
   }
 
   options.linger = absl::Seconds(flags.linger_seconds);
-  absl::StatusOr<std::unique_ptr<CoordinatorServer>> server =
-      CoordinatorServer::Start(std::move(options), storage.get(), &metrics, logger);
-  if (!server.ok()) return server.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
+                   CoordinatorServer::Start(std::move(options), storage.get(), &metrics, logger));
 
   if (!flags.program.port_file.empty()) {
-    if (absl::Status s = WritePortFile(flags.program.port_file, (*server)->port()); !s.ok()) {
-      return s;
-    }
+    RETURN_IF_ERROR(WritePortFile(flags.program.port_file, server->port()));
   }
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server = ServeMetrics(
-      flags.program, &metrics, [&] { return (*server)->Ready(); },
-      [&] { return (*server)->Alive(); });
-  if (!metrics_server.ok()) return metrics_server.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics_server,
+                   ServeMetrics(
+                       flags.program, &metrics, [&] { return server->Ready(); },
+                       [&] { return server->Alive(); }));
 
-  stop->SetHandler([&](int) { (*server)->Suspend(); });
-  const CoordinatorServer::Result result = (*server)->Wait();
+  stop->SetHandler([&](int) { server->Suspend(); });
+  const CoordinatorServer::Result result = server->Wait();
   stop->SetHandler(nullptr);
 
   if (!flags.status_file.empty()) {
@@ -225,10 +216,9 @@ int Main(int argc, char** argv) {
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
 
   StopRequests stop;
-  absl::StatusOr<Logger> logger = BeginProgram(flags.program);
-  if (!logger.ok()) return ExitWith("sluice-coordinator", logger.status());
+  ASSIGN_OR_RETURN(Logger logger, BeginProgram(flags.program), ExitWith("sluice-coordinator", _));
   ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments, .data_plane = false});
-  absl::StatusOr<int> code = Run(flags, *logger, &stop);
+  absl::StatusOr<int> code = Run(flags, logger, &stop);
   return code.ok() ? *code : ExitWith("sluice-coordinator", code.status());
 }
 

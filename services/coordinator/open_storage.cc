@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/existing_job.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -15,23 +16,20 @@ absl::StatusOr<StorageContents> ReadContents(
     CheckpointStorage& storage, const v1::JobSpec& job,
     const std::function<absl::StatusOr<RestoreSource>()>& restore_source) {
   StorageContents contents;
-  absl::StatusOr<std::vector<v1::CheckpointRef>> checkpoints = storage.ListCheckpoints();
-  if (!checkpoints.ok()) return checkpoints.status();
-  contents.checkpoints = *std::move(checkpoints);
+  ASSIGN_OR_RETURN(contents.checkpoints, storage.ListCheckpoints());
 
-  absl::StatusOr<OpenedStorage> opened = ReadForJob(storage, job);
-  if (!opened.ok()) return opened.status();
-  contents.claims = std::move(opened->claims);
-  contents.existing = std::move(opened->existing);
+  ASSIGN_OR_RETURN(OpenedStorage opened, ReadForJob(storage, job));
+  contents.claims = std::move(opened.claims);
+  contents.existing = std::move(opened.existing);
 
-  RestorePoint& point = opened->point;
+  RestorePoint& point = opened.point;
   contents.has_newest = point.found;
   contents.newest = std::move(point.checkpoint_index);
   contents.damaged = std::move(point.damaged);
 
   if (contents.existing.kind == ExistingJob::Kind::kRefused) return contents;
   if (contents.existing.kind == ExistingJob::Kind::kReplace) {
-    if (absl::Status aside = storage.SetVocabularyAside(); !aside.ok()) return aside;
+    RETURN_IF_ERROR(storage.SetVocabularyAside());
   }
 
   // Damaged checkpoints do not count as kept ones.
@@ -45,12 +43,11 @@ absl::StatusOr<StorageContents> ReadContents(
   }
 
   if (!contents.has_newest && restore_source != nullptr) {
-    absl::StatusOr<RestoreSource> source = restore_source();
-    if (!source.ok()) return source.status();
+    ASSIGN_OR_RETURN(RestoreSource source, restore_source());
     contents.has_newest = true;
-    contents.newest = std::move(source->checkpoint_index);
-    contents.foreign_directory = std::move(source->directory);
-    for (std::string& sentence : source->damaged) contents.damaged.push_back(std::move(sentence));
+    contents.newest = std::move(source.checkpoint_index);
+    contents.foreign_directory = std::move(source.directory);
+    for (std::string& sentence : source.damaged) contents.damaged.push_back(std::move(sentence));
   }
 
   if (!contents.claims.empty()) {
@@ -70,7 +67,7 @@ absl::StatusOr<StorageContents> OpenStorage(
                                                     status.message()));
   };
 
-  if (absl::Status status = storage.Probe(); !status.ok()) return fails(status, "written");
+  RETURN_IF_ERROR(storage.Probe(), fails(_, "written"));
   // Before Own, which may repair some.
   const std::vector<std::string> damage = storage.FindDamage();
 
@@ -81,13 +78,13 @@ absl::StatusOr<StorageContents> OpenStorage(
     return refused;
   }
 
-  absl::StatusOr<StorageContents> contents = ReadContents(storage, job, restore_source);
-  if (!contents.ok()) return fails(contents.status(), "read");
+  ASSIGN_OR_RETURN(StorageContents contents, ReadContents(storage, job, restore_source),
+                   fails(_, "read"));
 
   for (const std::string& sentence : damage) {
-    const bool known = std::find(contents->damaged.begin(), contents->damaged.end(), sentence) !=
-                       contents->damaged.end();
-    if (!known) contents->damaged.push_back(sentence);
+    const bool known = std::find(contents.damaged.begin(), contents.damaged.end(), sentence) !=
+                       contents.damaged.end();
+    if (!known) contents.damaged.push_back(sentence);
   }
   return contents;
 }

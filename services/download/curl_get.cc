@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -113,7 +114,7 @@ absl::Status CurlGet::Get(const std::string& url, const Sink& sink,
   curl_easy_setopt(easy.get(), CURLOPT_XFERINFODATA, &exchange);
   const CURLcode code = curl_easy_perform(easy.get());
   if (!exchange.status.ok()) return exchange.status;
-  if (absl::Status status = StatusOfCurl(url, code, detail); !status.ok()) return status;
+  RETURN_IF_ERROR(StatusOfCurl(url, code, detail));
   return StatusOfCode(url, ResponseCode(easy.get()));
 }
 

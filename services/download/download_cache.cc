@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "services/common/status_macros.h"
 #include "services/download/sha256.h"
 
 namespace sluice {
@@ -80,15 +81,11 @@ absl::StatusOr<std::string> DownloadCache::Fetch(const WebAddress& address) {
   const std::string directory = JoinPath(options_.directory, address.sha256);
   std::string file = JoinPath(directory, address.file_name);
   if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
-  if (absl::Status status = files_->CreateDirectories(directory); !status.ok()) {
-    return OfDirectory(status, address.url);
-  }
-  const absl::StatusOr<LockHandle> lock = Lock(address, file);
-  if (!lock.ok()) return lock.status();
+  RETURN_IF_ERROR(files_->CreateDirectories(directory), OfDirectory(_, address.url));
+  ASSIGN_OR_RETURN(const LockHandle lock, Lock(address, file));
   // While this process waited, the other process may have stored the file.
   if (absl::StatusOr<bool> there = files_->Exists(file); there.ok() && *there) return file;
-  const absl::Status status = Download(address, file);
-  if (!status.ok()) return Advise(status, address.url, options_.directory);
+  RETURN_IF_ERROR(Download(address, file), Advise(_, address.url, options_.directory));
   return file;
 }
 
@@ -97,9 +94,8 @@ absl::StatusOr<DownloadCache::LockHandle> DownloadCache::Lock(const WebAddress& 
   const std::string path = absl::StrCat(JoinPath(options_.directory, address.sha256), ".lock");
   bool said = false;
   while (true) {
-    absl::StatusOr<LockHandle> lock = options_.try_lock(path);
-    if (!lock.ok()) return OfDirectory(lock.status(), address.url);
-    if (*lock != nullptr) return lock;
+    ASSIGN_OR_RETURN(LockHandle lock, options_.try_lock(path), OfDirectory(_, address.url));
+    if (lock != nullptr) return lock;
     if (options_.cancelled()) {
       return absl::CancelledError(absl::StrCat(address.url, ": the download was stopped"));
     }
@@ -128,8 +124,7 @@ absl::Status DownloadCache::Download(const WebAddress& address, const std::strin
 }
 
 absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::string& part) {
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files_->Create(part, /*exclusive=*/false);
-  if (!file.ok()) return file.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(part, /*exclusive=*/false));
   options_.say(absl::StrCat("Downloading ", address.url, " to ", DirectoryOf(part)));
 
   Sha256 checksum;
@@ -142,12 +137,10 @@ absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::s
       options_.say(ProgressText(address.url, bytes, total));
       said = now;
     }
-    return (*file)->Append(piece);
+    return file->Append(piece);
   };
 
-  if (absl::Status status = http_->Get(address.url, sink, options_.cancelled); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(http_->Get(address.url, sink, options_.cancelled));
   if (const std::string found = checksum.Finish(); found != address.sha256) {
     return absl::DataLossError(absl::StrCat(
         address.url, " has the SHA-256 checksum ", found, " (", bytes,
@@ -156,8 +149,8 @@ absl::Status DownloadCache::DownloadOnce(const WebAddress& address, const std::s
         "checksum into the manifest"));
   }
 
-  if (absl::Status status = (*file)->Sync(); !status.ok()) return status;
-  return (*file)->Close();
+  RETURN_IF_ERROR(file->Sync());
+  return file->Close();
 }
 
 absl::StatusOr<DownloadCache::LockHandle> FlockFile(const std::string& path) {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/fake_file_system.h"
+#include "services/common/status_macros.h"
 #include "services/download/sha256.h"
 
 namespace sluice {
@@ -45,8 +46,7 @@ class FakeWeb final : public HttpGet {
     constexpr size_t kPiece = 3;
     for (size_t at = 0; at < answer.body.size(); at += kPiece) {
       if (on_piece) on_piece();
-      absl::Status status = sink(answer.body.substr(at, kPiece), answer.body.size());
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(sink(answer.body.substr(at, kPiece), answer.body.size()));
     }
     return answer.end;
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/common/status_macros.h"
 #include "services/common/web_address.h"
 #include "services/download/download_cache.h"
 
@@ -45,14 +46,11 @@ absl::Status FetchData(const DownloadMeans& means, const DownloadListener& liste
   DownloadCache cache(std::move(options), means.files, means.http, means.clock);
   for (const DataPath& named : PathsOf(data)) {
     if (!IsWebAddress(*named.path)) continue;
-    const absl::StatusOr<WebAddress> address = ParseWebAddress(*named.path);
-    if (!address.ok()) return At(named.field, address.status());
+    ASSIGN_OR_RETURN(const WebAddress address, ParseWebAddress(*named.path), At(named.field, _));
     if (means.http == nullptr) {
       return At(named.field, absl::UnimplementedError("this program does not download data"));
     }
-    absl::StatusOr<std::string> file = cache.Fetch(*address);
-    if (!file.ok()) return At(named.field, file.status());
-    *named.path = *std::move(file);
+    ASSIGN_OR_RETURN(*named.path, cache.Fetch(address), At(named.field, _));
   }
   return absl::OkStatus();
 }

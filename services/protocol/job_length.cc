@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -39,8 +40,7 @@ absl::StatusOr<JobLength> JobLength::Create(const v1::JobSpec& job, uint64_t tra
   if (training.microbatch_size() == 0) {
     training.set_microbatch_size(training.global_batch_size());
   }
-  absl::StatusOr<StepSchedule> plan = StepScheduleOf(training, training_samples);
-  if (!plan.ok()) return plan.status();
+  ASSIGN_OR_RETURN(StepSchedule plan, StepScheduleOf(training, training_samples));
 
   if ((training.steps() == 0) == (training.epochs() == 0)) {
     return absl::InvalidArgumentError(absl::StrCat("exactly one of training.steps (",
@@ -56,8 +56,8 @@ absl::StatusOr<JobLength> JobLength::Create(const v1::JobSpec& job, uint64_t tra
         ", and each has ", round, " samples: a job has at most ", kMaxJobSamples, " samples"));
   }
 
-  JobLength length(*plan, training.global_batch_size(), training_samples);
-  length.total_steps_ = TotalSteps(training, *plan);
+  JobLength length(plan, training.global_batch_size(), training_samples);
+  length.total_steps_ = TotalSteps(training, plan);
 
   if (IsSynchronous(training.mode())) {
     length.total_samples_ = length.SamplesAt(length.total_steps_);

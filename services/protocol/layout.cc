@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 
 namespace sluice {
@@ -90,7 +91,7 @@ absl::Status ValidateTable(const v1::TensorTable& table) {
   std::set<std::string> names;
   uint64_t bytes = 0;
   for (const v1::TensorSpec& tensor : table.tensors()) {
-    if (absl::Status status = ValidateTensor(tensor); !status.ok()) return status;
+    RETURN_IF_ERROR(ValidateTensor(tensor));
     if (!names.insert(tensor.name()).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("the model has two tensors named '", tensor.name(), "'"));
@@ -105,7 +106,7 @@ absl::Status ValidateTable(const v1::TensorTable& table) {
 }
 
 absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t partitions) {
-  if (absl::Status status = ValidateTable(table); !status.ok()) return status;
+  RETURN_IF_ERROR(ValidateTable(table));
   if (partitions < 1 || partitions > kMaxPartitions) {
     return absl::InvalidArgumentError(
         absl::StrCat("partitions is ", partitions, "; it must be from 1 to ", kMaxPartitions));
@@ -148,7 +149,7 @@ absl::StatusOr<v1::Layout> MakeLayout(const v1::TensorTable& table, uint32_t par
 }
 
 absl::Status ValidateLayout(const v1::TensorTable& table, const v1::Layout& layout) {
-  if (absl::Status status = ValidateTable(table); !status.ok()) return status;
+  RETURN_IF_ERROR(ValidateTable(table));
   if (layout.partitions() < 1 || layout.partitions() > kMaxPartitions) {
     return absl::InvalidArgumentError("the layout's number of partitions is out of range");
   }

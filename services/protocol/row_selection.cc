@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -73,11 +74,10 @@ absl::StatusOr<RowSelections> ReadSelections(const v1::Pull& pull, const absl::C
                                                      payload.size(), " bytes"));
     }
 
-    absl::StatusOr<std::vector<uint64_t>> rows =
-        ReadRows(tensor, payload.Subcord(at, selection.count() * kRowBytes));
-    if (!rows.ok()) return rows.status();
+    ASSIGN_OR_RETURN(std::vector<uint64_t> rows,
+                     ReadRows(tensor, payload.Subcord(at, selection.count() * kRowBytes)));
     at += selection.count() * kRowBytes;
-    if (!selections.emplace(selection.tensor(), *std::move(rows)).second) {
+    if (!selections.emplace(selection.tensor(), std::move(rows)).second) {
       return absl::InvalidArgumentError(absl::StrCat("rows of '", tensor.name(), "' twice"));
     }
   }

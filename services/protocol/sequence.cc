@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/splitmix64.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -23,9 +24,7 @@ absl::Status CheckRange(const char* what, uint64_t value) {
 }  // namespace
 
 absl::StatusOr<SampleOrder> SampleOrder::Create(const Options& options) {
-  if (absl::Status status = CheckRange("number of samples", options.samples); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckRange("number of samples", options.samples));
   return SampleOrder(options);
 }
 
@@ -80,7 +79,7 @@ absl::StatusOr<StepSchedule> StepSchedule::Create(const Options& options) {
                                                      {"globalBatchSize", options.global_batch_size},
                                                      {"microbatchSize", options.microbatch_size}};
   for (const auto& [name, value] : fields) {
-    if (absl::Status status = CheckRange(name, value); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckRange(name, value));
   }
   return StepSchedule(options);
 }

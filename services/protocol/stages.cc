@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 
@@ -58,16 +59,15 @@ absl::StatusOr<std::vector<uint32_t>> StageOfTensors(const v1::TensorTable& tabl
   std::vector<uint32_t> stage_of(static_cast<size_t>(table.tensors_size()), 0);
   if (model.stages().empty()) return stage_of;
 
-  const auto stages = StageOfLayers(model);
-  if (!stages.ok()) return stages.status();
-  std::map<std::string, uint32_t> unknown = *stages;
+  ASSIGN_OR_RETURN(const auto stages, StageOfLayers(model));
+  std::map<std::string, uint32_t> unknown = stages;
 
   for (int t = 0; t < table.tensors_size(); ++t) {
     const std::string& name = table.tensors(t).name();
-    const auto found = std::find_if(stages->begin(), stages->end(), [&](const auto& stage) {
+    const auto found = std::find_if(stages.begin(), stages.end(), [&](const auto& stage) {
       return absl::StartsWith(name, absl::StrCat(stage.first, "."));
     });
-    if (found == stages->end()) {
+    if (found == stages.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat("layer '", LayerOf(name), "' of the model is in none of model.stages"));
     }
@@ -83,8 +83,7 @@ absl::StatusOr<std::vector<uint32_t>> StageOfTensors(const v1::TensorTable& tabl
 
 absl::StatusOr<v1::Layout> MakeStagedLayout(const v1::TensorTable& table,
                                             const v1::ModelSpec& model, uint32_t partitions) {
-  const auto stage_of = StageOfTensors(table, model);
-  if (!stage_of.ok()) return stage_of.status();
+  ASSIGN_OR_RETURN(const auto stage_of, StageOfTensors(table, model));
 
   const uint32_t stages = StageCount(model);
   if (partitions < stages || partitions > kMaxPartitions) {
@@ -97,7 +96,7 @@ absl::StatusOr<v1::Layout> MakeStagedLayout(const v1::TensorTable& table,
   layout.set_partitions(partitions);
   for (uint32_t stage = 0; stage < stages; ++stage) {
     for (int t = 0; t < table.tensors_size(); ++t) {
-      if ((*stage_of)[static_cast<size_t>(t)] != stage) continue;
+      if (stage_of[static_cast<size_t>(t)] != stage) continue;
       const uint64_t count = ElementCount(table.tensors(t));
       // Blocks are as large as possible: a layer computes with a block's memory in place.
       const uint64_t step = kMaxBlockBytes / ElementBytes(table.tensors(t).dtype());
@@ -115,14 +114,13 @@ absl::StatusOr<v1::Layout> MakeStagedLayout(const v1::TensorTable& table,
 
 absl::Status CheckStagedLayout(const v1::TensorTable& table, const v1::ModelSpec& model,
                                const v1::Layout& layout) {
-  const auto stage_of = StageOfTensors(table, model);
-  if (!stage_of.ok()) return stage_of.status();
+  ASSIGN_OR_RETURN(const auto stage_of, StageOfTensors(table, model));
   for (const v1::Block& block : layout.blocks()) {
-    if (block.tensor() >= stage_of->size()) {
+    if (block.tensor() >= stage_of.size()) {
       return absl::InvalidArgumentError(absl::StrCat("the checkpoint has a block of tensor ",
-                                                     block.tensor(), " of ", stage_of->size()));
+                                                     block.tensor(), " of ", stage_of.size()));
     }
-    const uint32_t stage = (*stage_of)[block.tensor()];
+    const uint32_t stage = stage_of[block.tensor()];
     if (block.partition() == stage) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint has '", table.tensors(static_cast<int>(block.tensor())).name(),

@@ -13,6 +13,7 @@
 #include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/ps/plugins/plugins.h"
 #include "services/ps/shard_extension.h"
@@ -43,19 +44,17 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   Metrics metrics(ShardMetrics(), {{"training_job", ShortJobName(flags.job)},
                                    {"index", absl::StrCat(flags.index)}});
-  absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
-  if (!coordinator.ok()) return coordinator.status();
+  ASSIGN_OR_RETURN(std::string coordinator, CoordinatorEndpoint(flags.coordinator));
 
   security::TransportSecurity::Options own_security = flags.security;
   own_security.job = security::JobOfIdentity(flags.job);
   own_security.role = v1::SHARD;
   own_security.index = flags.index;
-  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
-      security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now());
-  if (!security.ok()) return security.status();
+  ASSIGN_OR_RETURN(std::shared_ptr<const security::TransportSecurity> security,
+                   security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now()));
 
   ShardServer::Options options;
-  options.security = *security;
+  options.security = security;
   // Destroyed after the server.
   const std::unique_ptr<ShardExtension> extension = MakeShardExtension(logger, &metrics);
   if (extension != nullptr) {
@@ -73,7 +72,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     options.advertised_host = absl::StrCat("[", options.advertised_host, "]");
   }
 
-  options.coordinator = *coordinator;
+  options.coordinator = coordinator;
   options.compute_threads = flags.threads;
   v1::Register& identity = options.core.identity;
   identity.mutable_process()->set_role(v1::SHARD);
@@ -83,29 +82,27 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   identity.set_host(HostName());
   identity.set_pid(getpid());
 
-  absl::StatusOr<std::unique_ptr<ShardServer>> server =
-      ShardServer::Start(std::move(options), files.get(), &metrics, logger);
-  if (!server.ok()) return server.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<ShardServer> server,
+                   ShardServer::Start(std::move(options), files.get(), &metrics, logger));
 
-  logger.Info("Listening", {{"port", (*server)->port()}, {"coordinator", *coordinator}});
+  logger.Info("Listening", {{"port", server->port()}, {"coordinator", coordinator}});
   if (!flags.program.port_file.empty()) {
-    absl::Status status = WritePortFile(flags.program.port_file, (*server)->port());
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(WritePortFile(flags.program.port_file, server->port()));
   }
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server = ServeMetrics(
-      flags.program, &metrics, [&] { return (*server)->Ready(); },
-      [&] { return (*server)->Alive(); });
-  if (!metrics_server.ok()) return metrics_server.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics_server,
+                   ServeMetrics(
+                       flags.program, &metrics, [&] { return server->Ready(); },
+                       [&] { return server->Alive(); }));
 
   stop->SetHandler([&](int count) {
     if (count == 1) {
-      (*server)->Leave("asked to stop by a signal", absl::Seconds(flags.grace_seconds));
+      server->Leave("asked to stop by a signal", absl::Seconds(flags.grace_seconds));
     } else {
-      (*server)->Abandon("asked to stop by a second signal");
+      server->Abandon("asked to stop by a second signal");
     }
   });
 
-  const ShardServer::Result result = (*server)->Wait();
+  const ShardServer::Result result = server->Wait();
   stop->SetHandler(nullptr);
 
   switch (result.code) {
@@ -144,11 +141,10 @@ int Main(int argc, char** argv) {
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
 
   StopRequests stop;
-  absl::StatusOr<Logger> logger = BeginProgram(flags.program);
-  if (!logger.ok()) return ExitWith("sluice-ps", logger.status());
+  ASSIGN_OR_RETURN(Logger logger, BeginProgram(flags.program), ExitWith("sluice-ps", _));
 
   ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments});
-  absl::StatusOr<int> code = Run(flags, *logger, &stop);
+  absl::StatusOr<int> code = Run(flags, logger, &stop);
   return code.ok() ? *code : ExitWith("sluice-ps", code.status());
 }
 

@@ -21,6 +21,7 @@
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/ps/core/bounds.h"
 #include "services/ps/core/frame_checks.h"
@@ -93,19 +94,19 @@ class ShardServer::Impl final : public StreamHandler {
   absl::Status StartServer() {
     std::vector<GrpcServer::Service*> services = options_.services;
     services.push_back(&streams_);
-    absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(
-        {.address = options_.listen_address,
-         .credentials = security::ServerCredentialsOf(
-             options_.security,
-             [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
-         .guard = {
-             .on_disconnected =
-                 [this](const Disconnection& disconnection) { OnDisconnected(disconnection); },
-             .on_delayed = [this] { metrics_->counter("connections_delayed_total").Increment(); }}},
-        std::move(services));
-
-    if (!server.ok()) return server.status();
-    server_ = *std::move(server);
+    ASSIGN_OR_RETURN(
+        server_,
+        GrpcServer::Start(
+            {.address = options_.listen_address,
+             .credentials = security::ServerCredentialsOf(
+                 options_.security,
+                 [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
+             .guard = {
+                 .on_disconnected =
+                     [this](const Disconnection& disconnection) { OnDisconnected(disconnection); },
+                 .on_delayed =
+                     [this] { metrics_->counter("connections_delayed_total").Increment(); }}},
+            std::move(services)));
     options_.core.identity.set_address(
         absl::StrCat(options_.advertised_host, ":", server_->port()));
     core_ = std::make_unique<ShardCore>(options_.core, &parallel_);
@@ -592,7 +593,7 @@ ShardServer::~ShardServer() = default;
 absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(Options options, FileSystem* files,
                                                                 Metrics* metrics, Logger logger) {
   auto impl = std::make_unique<Impl>(std::move(options), files, metrics, std::move(logger));
-  if (absl::Status status = impl->StartServer(); !status.ok()) return status;
+  RETURN_IF_ERROR(impl->StartServer());
   return std::unique_ptr<ShardServer>(new ShardServer(std::move(impl)));
 }
 

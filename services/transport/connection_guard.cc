@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "services/common/status_macros.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/gated_credentials.h"
 
@@ -145,11 +146,10 @@ ConnectionGuard::ConnectionGuard(Options options) : options_(std::move(options))
 ConnectionGuard::~ConnectionGuard() { Stop(); }
 
 absl::StatusOr<int> ConnectionGuard::Listen(const std::string& address) {
-  absl::StatusOr<std::vector<Fd>> listeners = ListenOn(address);
-  if (!listeners.ok()) return listeners.status();
+  ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOn(address));
   wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake_.get() < 0) return absl::ErrnoToStatus(errno, "eventfd");
-  listeners_ = *std::move(listeners);
+  listeners_ = std::move(listeners);
   port_ = LocalPort(listeners_[0].get());
   return port_;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -55,21 +56,19 @@ absl::StatusOr<std::string> ResolveCoordinator(absl::string_view flag, const cha
       return absl::InvalidArgumentError(
           absl::StrCat("--coordinator is '", flag, "' without a host; give host:port"));
     }
-    absl::Status status = CheckPort(flag.substr(colon + 1), "--coordinator");
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(CheckPort(flag.substr(colon + 1), "--coordinator"));
     return std::string(flag);
   }
   if (master_address == nullptr || *master_address == '\0') {
     return absl::InvalidArgumentError(
         "no coordinator: give --coordinator host:port, or set MASTER_ADDR (and MASTER_PORT)");
   }
-  const absl::StatusOr<std::string> host = MasterHost(master_address);
-  if (!host.ok()) return host.status();
+  ASSIGN_OR_RETURN(const std::string host, MasterHost(master_address));
   if (master_port == nullptr || *master_port == '\0') {
-    return absl::StrCat(*host, ":", kDefaultCoordinatorPort);
+    return absl::StrCat(host, ":", kDefaultCoordinatorPort);
   }
-  if (absl::Status status = CheckPort(master_port, "MASTER_PORT"); !status.ok()) return status;
-  return absl::StrCat(*host, ":", master_port);
+  RETURN_IF_ERROR(CheckPort(master_port, "MASTER_PORT"));
+  return absl::StrCat(host, ":", master_port);
 }
 
 absl::StatusOr<std::string> ResolveListenAddress(absl::string_view flag, const char* master_address,

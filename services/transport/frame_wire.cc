@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -77,9 +78,7 @@ class Reader {
         bytes = 4;
         break;
       case kLengthDelimited: {
-        const absl::StatusOr<uint64_t> length = ReadVarint();
-        if (!length.ok()) return length.status();
-        bytes = *length;
+        ASSIGN_OR_RETURN(bytes, ReadVarint());
         break;
       }
       default:
@@ -99,13 +98,12 @@ absl::StatusOr<absl::Cord> ReadBounded(Reader* reader, absl::string_view name, s
                                        bool* seen) {
   if (*seen) return reader->Error(absl::StrCat("a second ", name));
   *seen = true;
-  const absl::StatusOr<uint64_t> length = reader->ReadVarint();
-  if (!length.ok()) return length.status();
-  if (*length > limit) {
+  ASSIGN_OR_RETURN(const uint64_t length, reader->ReadVarint());
+  if (length > limit) {
     return reader->Error(
-        absl::StrCat("a ", name, " of ", *length, " bytes, over the limit of ", limit, ","));
+        absl::StrCat("a ", name, " of ", length, " bytes, over the limit of ", limit, ","));
   }
-  return reader->ReadBytes(*length);
+  return reader->ReadBytes(length);
 }
 
 // Decodes one message, field by field.
@@ -116,7 +114,7 @@ class Decoder {
   absl::Status Decode(const absl::Cord& wire) {
     Reader reader(wire);
     while (reader.remaining() > 0) {
-      if (absl::Status read = ReadField(&reader); !read.ok()) return read;
+      RETURN_IF_ERROR(ReadField(&reader));
     }
     if (!batch_.empty()) {
       if (!header_seen_ && !payload_seen_ && !place_seen_) return absl::OkStatus();
@@ -124,7 +122,7 @@ class Decoder {
     }
     if (place_seen_) {
       if (payload_seen_) return reader.Error("a second payload");
-      if (absl::Status taken = TakeShared(); !taken.ok()) return taken;
+      RETURN_IF_ERROR(TakeShared());
     }
     return CheckPayloadSize(frame_.header, frame_.payload.size());
   }
@@ -135,13 +133,12 @@ class Decoder {
 
  private:
   absl::Status ReadField(Reader* reader) {
-    const absl::StatusOr<uint64_t> tag = reader->ReadVarint();
-    if (!tag.ok()) return tag.status();
-    if (*tag > std::numeric_limits<uint32_t>::max() || *tag >> 3 == 0) {
-      return reader->Error(absl::StrCat("the impossible tag ", *tag));
+    ASSIGN_OR_RETURN(const uint64_t tag, reader->ReadVarint());
+    if (tag > std::numeric_limits<uint32_t>::max() || tag >> 3 == 0) {
+      return reader->Error(absl::StrCat("the impossible tag ", tag));
     }
 
-    switch (*tag) {
+    switch (tag) {
       case Tag(kHeaderField, kLengthDelimited):
         return ReadHeader(reader);
       case Tag(kPayloadField, kLengthDelimited):
@@ -152,17 +149,16 @@ class Decoder {
         return ReadPlace(reader);
     }
 
-    if (*tag >> 3 <= kSharedPayloadField) {
-      return reader->Error(absl::StrCat("field ", *tag >> 3, " of wire type ", *tag & 7));
+    if (tag >> 3 <= kSharedPayloadField) {
+      return reader->Error(absl::StrCat("field ", tag >> 3, " of wire type ", tag & 7));
     }
-    return reader->Skip(*tag & 7);
+    return reader->Skip(tag & 7);
   }
 
   absl::Status ReadHeader(Reader* reader) {
-    absl::StatusOr<absl::Cord> bytes =
-        ReadBounded(reader, "header", limits_.max_header_bytes, &header_seen_);
-    if (!bytes.ok()) return bytes.status();
-    const absl::string_view flat = bytes->Flatten();
+    ASSIGN_OR_RETURN(absl::Cord bytes,
+                     ReadBounded(reader, "header", limits_.max_header_bytes, &header_seen_));
+    const absl::string_view flat = bytes.Flatten();
     if (!frame_.header.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
       return reader->Error("an invalid header, ending");
     }
@@ -170,18 +166,15 @@ class Decoder {
   }
 
   absl::Status ReadPayload(Reader* reader) {
-    absl::StatusOr<absl::Cord> bytes =
-        ReadBounded(reader, "payload", limits_.max_payload_bytes, &payload_seen_);
-    if (!bytes.ok()) return bytes.status();
-    frame_.payload = *std::move(bytes);
+    ASSIGN_OR_RETURN(frame_.payload,
+                     ReadBounded(reader, "payload", limits_.max_payload_bytes, &payload_seen_));
     return absl::OkStatus();
   }
 
   absl::Status ReadPlace(Reader* reader) {
-    absl::StatusOr<absl::Cord> bytes =
-        ReadBounded(reader, "place of a payload", kMaxPlaceBytes, &place_seen_);
-    if (!bytes.ok()) return bytes.status();
-    const absl::string_view flat = bytes->Flatten();
+    ASSIGN_OR_RETURN(absl::Cord bytes,
+                     ReadBounded(reader, "place of a payload", kMaxPlaceBytes, &place_seen_));
+    const absl::string_view flat = bytes.Flatten();
     if (!place_.ParseFromArray(flat.data(), static_cast<int>(flat.size()))) {
       return reader->Error("an invalid place of a payload, ending");
     }
@@ -199,13 +192,8 @@ class Decoder {
           "malformed frame: a payload in shared memory, but none was agreed on");
     }
 
-    absl::StatusOr<absl::Cord> payload = shared_->Take(place_);
-    if (!payload.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("malformed frame: ", payload.status().message()));
-    }
-
-    frame_.payload = *std::move(payload);
+    ASSIGN_OR_RETURN(frame_.payload, shared_->Take(place_),
+                     absl::InvalidArgumentError(absl::StrCat("malformed frame: ", _.message())));
     const auto* blocks = BlocksOf(frame_.header);
     const bool numbers_only =
         blocks != nullptr &&
@@ -219,11 +207,9 @@ class Decoder {
     if (batch_.size() == limits_.max_batch_frames) {
       return reader->Error(absl::StrCat("more than ", limits_.max_batch_frames, " frames"));
     }
-    const absl::StatusOr<uint64_t> length = reader->ReadVarint();
-    if (!length.ok()) return length.status();
-    absl::StatusOr<absl::Cord> frame = reader->ReadBytes(*length);
-    if (!frame.ok()) return frame.status();
-    batch_.push_back(*std::move(frame));
+    ASSIGN_OR_RETURN(const uint64_t length, reader->ReadVarint());
+    ASSIGN_OR_RETURN(absl::Cord frame, reader->ReadBytes(length));
+    batch_.push_back(std::move(frame));
     return absl::OkStatus();
   }
 
@@ -292,7 +278,7 @@ absl::Cord EncodeFrameToCord(const v1::Header& header, const absl::Cord& payload
 absl::StatusOr<DecodedFrame> DecodeFrame(const absl::Cord& wire, const FrameLimits& limits,
                                          SharedPayloads* shared) {
   Decoder decoder(limits, shared);
-  if (absl::Status decoded = decoder.Decode(wire); !decoded.ok()) return decoded;
+  RETURN_IF_ERROR(decoder.Decode(wire));
   if (!decoder.batch().empty()) {
     return absl::InvalidArgumentError("malformed frame: a batch in place of one frame");
   }
@@ -303,7 +289,7 @@ absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const absl::Cord& wire,
                                                        const FrameLimits& limits,
                                                        SharedPayloads* shared) {
   Decoder decoder(limits, shared);
-  if (absl::Status decoded = decoder.Decode(wire); !decoded.ok()) return decoded;
+  RETURN_IF_ERROR(decoder.Decode(wire));
   std::vector<DecodedFrame> frames;
   if (decoder.batch().empty()) {
     frames.push_back(decoder.TakeFrame());
@@ -311,12 +297,10 @@ absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const absl::Cord& wire,
   }
   frames.reserve(decoder.batch().size());
   for (const absl::Cord& encoded : decoder.batch()) {
-    absl::StatusOr<DecodedFrame> frame = DecodeFrame(encoded, limits, shared);
-    if (!frame.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("frame ", frames.size(), " of a batch: ", frame.status().message()));
-    }
-    frames.push_back(*std::move(frame));
+    ASSIGN_OR_RETURN(DecodedFrame frame, DecodeFrame(encoded, limits, shared),
+                     absl::InvalidArgumentError(
+                         absl::StrCat("frame ", frames.size(), " of a batch: ", _.message())));
+    frames.push_back(std::move(frame));
   }
   return frames;
 }

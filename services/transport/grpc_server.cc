@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/common/status_macros.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/gated_credentials.h"
 
@@ -86,10 +87,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
   auto guard = std::make_shared<ConnectionGuard>(std::move(guard_options));
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   if (security::Observe(server->options_.credentials.get(), guard)) {
-    absl::StatusOr<int> port = guard->Listen(server->options_.address);
-    if (!port.ok()) return port.status();
+    ASSIGN_OR_RETURN(int port, guard->Listen(server->options_.address));
     server->guard_ = guard;
-    server->port_ = *port;
+    server->port_ = port;
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
     factories.push_back(std::make_unique<ReportCallFactory>(guard));
     builder.experimental().SetInterceptorCreators(std::move(factories));

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/common/mutex.h"
+#include "services/common/status_macros.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
 #include "services/transport/security/identity.h"
@@ -184,8 +185,7 @@ class ServerStreams {
     using Action = typename Outbox<Out>::Action;
 
     void Receive() {
-      const absl::Status may = streams_->handler_->Admit(identity_, in_);
-      if (!may.ok()) return Close(may);
+      RETURN_IF_ERROR(streams_->handler_->Admit(identity_, in_), Close(_));
       streams_->handler_->OnMessage(id_, std::move(in_));
     }
 

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "services/common/status_macros.h"
 #include "services/transport/batching.h"
 #include "services/transport/client_stream.h"
 #include "services/transport/event_loop.h"
@@ -57,15 +58,14 @@ class StreamClient::Impl {
 
  private:
   absl::Status OnMessage(const grpc::ByteBuffer& message) {
-    absl::StatusOr<std::vector<DecodedFrame>> frames =
-        DecodeFrames(message, limits_, sharing_.get());
-    if (!frames.ok()) return frames.status();
-    for (const DecodedFrame& frame : *frames) {
+    ASSIGN_OR_RETURN(std::vector<DecodedFrame> frames,
+                     DecodeFrames(message, limits_, sharing_.get()));
+    for (const DecodedFrame& frame : frames) {
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);
     }
     received_ = true;
-    callbacks_.on_frames(*std::move(frames));
+    callbacks_.on_frames(std::move(frames));
     return absl::OkStatus();
   }
 

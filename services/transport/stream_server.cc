@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "proto/frame.grpc.pb.h"
 #include "services/common/mutex.h"
+#include "services/common/status_macros.h"
 #include "services/transport/batching.h"
 #include "services/transport/event_loop.h"
 #include "services/transport/frame.h"
@@ -223,8 +224,7 @@ class StreamServer::Impl::Stream {
 
   absl::Status Receive(std::vector<DecodedFrame> frames) {
     for (const DecodedFrame& frame : frames) {
-      absl::Status may = security::MaySay(identity_, frame.header);
-      if (!may.ok()) return may;
+      RETURN_IF_ERROR(security::MaySay(identity_, frame.header));
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);
     }

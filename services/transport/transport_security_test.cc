@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/jobcontrol.grpc.pb.h"
+#include "services/common/status_macros.h"
 #include "services/transport/connection_guard.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_settings.h"
@@ -132,15 +133,13 @@ class TransportSecurityTest : public ::testing::Test {
   }
   // The identity that the server sees for this client.
   static absl::StatusOr<std::string> Ask(v1::JobControl::Stub& stub) {
-    const absl::StatusOr<Answer> answer = Call(stub, 0);
-    if (!answer.ok()) return answer.status();
-    return answer->caller;
+    ASSIGN_OR_RETURN(const Answer answer, Call(stub, 0));
+    return answer.caller;
   }
   // The server's name of this connection, by a call with some KiB of metadata.
   static absl::StatusOr<std::string> AskMuch(v1::JobControl::Stub& stub) {
-    const absl::StatusOr<Answer> answer = Call(stub, 6000);
-    if (!answer.ok()) return answer.status();
-    return answer->peer;
+    ASSIGN_OR_RETURN(const Answer answer, Call(stub, 6000));
+    return answer.peer;
   }
 
   // A client whose calls are admitted sends more than any other client may, and keeps its

@@ -15,6 +15,7 @@
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/execution/worker/stage_sizes.h"
 #include "services/worker/data/dataset.h"
 #include "services/worker/trainer.h"
@@ -47,10 +48,9 @@ absl::Status CountRows(const v1::JobSpec& job, uint64_t table_rows, Trainer* tra
   std::vector<uint64_t> counts(ranges);
   for (uint64_t i = 0; i < steps; ++i) {
     const uint64_t begin = (last / batch + 1) * i / steps * batch;
-    const absl::StatusOr<RowSelections> rows = trainer->FindRows({{begin, begin + samples}});
-    if (!rows.ok()) return rows.status();
-    const auto found = rows->find(table->tensor());
-    if (found == rows->end()) continue;
+    ASSIGN_OR_RETURN(const RowSelections rows, trainer->FindRows({{begin, begin + samples}}));
+    const auto found = rows.find(table->tensor());
+    if (found == rows.end()) continue;
     for (uint64_t row : found->second) ++counts[row * ranges / table_rows];
   }
   for (uint64_t count : counts) {
@@ -76,9 +76,7 @@ absl::Status DescribeRows(const v1::JobSpec& job, const DatasetInfo& data, Train
       continue;
     }
     const auto rows = static_cast<uint64_t>(tensors.tensors(static_cast<int>(tensor)).shape(0));
-    if (absl::Status counted = CountRows(job, rows, trainer, &table); !counted.ok()) {
-      return counted;
-    }
+    RETURN_IF_ERROR(CountRows(job, rows, trainer, &table));
   }
   return absl::OkStatus();
 }
@@ -86,29 +84,25 @@ absl::Status DescribeRows(const v1::JobSpec& job, const DatasetInfo& data, Train
 absl::Status Describe(const std::string& job_file, const std::string& output,
                       const EngineFactory& make_engine, const DataFetcher& fetch_data) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  const absl::StatusOr<std::string> json = files->Read(job_file, kMaxJobBytes);
-  if (!json.ok()) return json.status();
+  ASSIGN_OR_RETURN(const std::string json, files->Read(job_file, kMaxJobBytes));
   v1::JobSpec job;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(*json, &job);
+  const auto parsed = google::protobuf::util::JsonStringToMessage(json, &job);
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(job_file, " is not a job: ", parsed.ToString()));
   }
-  absl::Status fetched = fetch_data(job.mutable_data(), [] { return false; });
-  if (!fetched.ok()) return fetched;
+  RETURN_IF_ERROR(fetch_data(job.mutable_data(), [] { return false; }));
   DatasetInfo data;
   const EngineFactory note_data = [&](const v1::JobSpec& of, const DatasetInfo& info, int threads) {
     data = info;
     return make_engine(of, info, threads);
   };
-  absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-      Trainer::Open(job, /*index=*/0, /*threads=*/1, note_data);
-  if (!trainer.ok()) return trainer.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                   Trainer::Open(job, /*index=*/0, /*threads=*/1, note_data));
   v1::Description description;
   if (job.training().execution() == v1::TrainingSpec::SERVER) {
-    const absl::StatusOr<std::vector<StageSizes>> sizes =
-        MeasureStages(job, data.sample_shape, data.outputs, data.tokens);
-    if (!sizes.ok()) return sizes.status();
-    for (const StageSizes& stage : *sizes) {
+    ASSIGN_OR_RETURN(const std::vector<StageSizes> sizes,
+                     MeasureStages(job, data.sample_shape, data.outputs, data.tokens));
+    for (const StageSizes& stage : sizes) {
       v1::Description::Stage& entry = *description.add_stages();
       entry.set_input_bytes(stage.input_bytes);
       entry.set_output_bytes(stage.output_bytes);
@@ -116,13 +110,12 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
   }
   if (job.training().execution() != v1::TrainingSpec::SERVER &&
       job.model().embeddings() == v1::ModelSpec::ROWS) {
-    absl::Status described = DescribeRows(job, data, trainer->get(), &description);
-    if (!described.ok()) return described;
+    RETURN_IF_ERROR(DescribeRows(job, data, trainer.get(), &description));
   }
   v1::Ready& ready = *description.mutable_ready();
-  *ready.mutable_table() = (*trainer)->engine().Describe();
-  ready.set_training_samples((*trainer)->training_samples());
-  ready.set_evaluation_samples((*trainer)->evaluation_samples());
+  *ready.mutable_table() = trainer->engine().Describe();
+  ready.set_training_samples(trainer->training_samples());
+  ready.set_evaluation_samples(trainer->evaluation_samples());
   return AtomicWriteFile(files.get(), output, absl::Cord(description.SerializeAsString()),
                          "describe");
 }

@@ -11,6 +11,7 @@
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/worker/compute/torch_engine.h"
 
 namespace sluice::worker {
@@ -21,16 +22,13 @@ constexpr size_t kMaxTensorBytes = size_t{1} << 40;
 absl::Status Export(const std::string& model, const std::string& tensors_file,
                     const std::string& output) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  absl::StatusOr<std::string> content = files->Read(tensors_file, kMaxTensorBytes);
-  if (!content.ok()) return content.status();
-  const absl::StatusOr<std::vector<SafetensorsArray>> arrays =
-      ReadSafetensors(absl::Cord(*std::move(content)));
-  if (!arrays.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(tensors_file, ": ", arrays.status().message()));
-  }
+  ASSIGN_OR_RETURN(std::string content, files->Read(tensors_file, kMaxTensorBytes));
+  ASSIGN_OR_RETURN(const std::vector<SafetensorsArray> arrays,
+                   ReadSafetensors(absl::Cord(std::move(content))),
+                   absl::InvalidArgumentError(absl::StrCat(tensors_file, ": ", _.message())));
   std::vector<NamedBytes> tensors;
-  tensors.reserve(arrays->size());
-  for (const SafetensorsArray& array : *arrays) tensors.push_back({array.name, array.bytes});
+  tensors.reserve(arrays.size());
+  for (const SafetensorsArray& array : arrays) tensors.push_back({array.name, array.bytes});
   return ExportTorchScript(model, tensors, output);
 }
 

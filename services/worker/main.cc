@@ -17,6 +17,7 @@
 #include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/common/version.h"
 #include "services/download/curl_get.h"
 #include "services/download/download_cache.h"
@@ -126,33 +127,31 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       {{"job", ShortJobName(flags.job)}, {"role", "worker"}, {"index", flags.index}});
   Metrics metrics(WorkerMetrics(), {{"training_job", ShortJobName(flags.job)},
                                     {"index", absl::StrCat(flags.index)}});
-  absl::StatusOr<std::string> coordinator = CoordinatorEndpoint(flags.coordinator);
-  if (!coordinator.ok()) return coordinator.status();
+  ASSIGN_OR_RETURN(std::string coordinator, CoordinatorEndpoint(flags.coordinator));
 
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   security::TransportSecurity::Options own_security = flags.security;
   own_security.job = security::JobOfIdentity(flags.job);
   own_security.role = v1::WORKER;
   own_security.index = flags.index;
-  absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> security =
-      security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now());
-  if (!security.ok()) return security.status();
+  ASSIGN_OR_RETURN(std::shared_ptr<const security::TransportSecurity> security,
+                   security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now()));
 
   WorkerProcess::Options options;
-  options.security = *security;
+  options.security = security;
   options.core.process.set_role(v1::WORKER);
   options.core.process.set_index(flags.index);
   options.core.process.set_incarnation(RandomIncarnation());
   options.core.job = flags.job;
   options.core.host = HostName();
   options.core.pid = getpid();
-  options.coordinator = *coordinator;
+  options.coordinator = coordinator;
   options.connect_timeout = ConnectTimeout(flags);
   options.advertised_host = flags.advertised_host;
   options.threads = flags.threads;
   options.shared_memory = flags.shared_memory;
 
-  const StageConnector connect = [credentials = security::ChannelCredentialsOf(*security),
+  const StageConnector connect = [credentials = security::ChannelCredentialsOf(security),
                                   &metrics](const std::string& address) {
     return ConnectStage(address, credentials, [&metrics](uint64_t sent, uint64_t received) {
       metrics.counter("sent_bytes_total").Increment(static_cast<double>(sent));
@@ -171,13 +170,14 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     logger.Info("Fetching data", {{"what", text}});
   });
 
-  logger.Info("Worker starting", {{"coordinator", *coordinator}, {"libtorch", TorchVersion()}});
+  logger.Info("Worker starting", {{"coordinator", coordinator}, {"libtorch", TorchVersion()}});
   const std::unique_ptr<WorkerProcess> process =
       WorkerProcess::Start(std::move(options), &metrics, logger);
 
-  absl::StatusOr<std::unique_ptr<MetricsServer>> metrics_server = ServeMetrics(
-      flags.program, &metrics, [&] { return process->Ready(); }, [&] { return process->Alive(); });
-  if (!metrics_server.ok()) return metrics_server.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics_server,
+                   ServeMetrics(
+                       flags.program, &metrics, [&] { return process->Ready(); },
+                       [&] { return process->Alive(); }));
 
   stop->SetHandler([&](int count) {
     // On the second signal, the worker does not wait.
@@ -223,10 +223,9 @@ int Main(int argc, char** argv) {
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
 
   StopRequests stop;
-  absl::StatusOr<Logger> logger = BeginProgram(flags.program);
-  if (!logger.ok()) return ExitWith("sluice-worker", logger.status());
+  ASSIGN_OR_RETURN(Logger logger, BeginProgram(flags.program), ExitWith("sluice-worker", _));
   ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments});
-  absl::StatusOr<int> code = Run(flags, *logger, &stop);
+  absl::StatusOr<int> code = Run(flags, logger, &stop);
   return code.ok() ? *code : ExitWith("sluice-worker", code.status());
 }
 

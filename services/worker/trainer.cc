@@ -17,6 +17,7 @@
 #include "services/checkpoint/state_dict_extras.h"
 #include "services/common/file_util.h"
 #include "services/common/splitmix64.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
@@ -48,8 +49,7 @@ absl::Status KeepVocabularyOf(v1::JobSpec* job) {
   // The other job's directory, or one checkpoint in it.
   for (const std::filesystem::path& candidate : {origin, origin.parent_path()}) {
     if (origin.empty() || !std::filesystem::exists(candidate / kName, error)) continue;
-    absl::Status status = KeepVocabulary(candidate / kName, job->mutable_data());
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(KeepVocabulary(candidate / kName, job->mutable_data()));
     break;
   }
   if (directory.empty() || !std::filesystem::is_directory(directory, error)) {
@@ -115,31 +115,25 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
                                                        int threads,
                                                        const EngineFactory& make_engine) {
   v1::JobSpec job = given;
-  if (absl::Status status = KeepVocabularyOf(&job); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<Dataset>> training = OpenDataset(job.data(), Split::kTraining);
-  if (!training.ok()) return training.status();
+  RETURN_IF_ERROR(KeepVocabularyOf(&job));
+  ASSIGN_OR_RETURN(std::unique_ptr<Dataset> training, OpenDataset(job.data(), Split::kTraining));
   std::unique_ptr<Dataset> evaluation;
   // Without an evaluation source, the format finds the held-out data or reports that it is missing.
   if (job.data().has_evaluation()) {
-    absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenDataset(job.data(), Split::kEvaluation);
-    if (!opened.ok()) return opened.status();
-    evaluation = *std::move(opened);
+    ASSIGN_OR_RETURN(evaluation, OpenDataset(job.data(), Split::kEvaluation));
   }
   const bool own_walk = job.data().partitioning() == v1::DataSpec::PER_WORKER;
   const uint64_t seed = job.training().seed();
-  absl::StatusOr<SampleOrder> order =
-      SampleOrder::Create({.samples = (*training)->info().samples,
-                           .seed = own_walk ? SplitMix64At(seed, index) : seed,
-                           .shuffle = !job.data().no_shuffle()});
-  if (!order.ok()) return order.status();
-  absl::StatusOr<std::unique_ptr<ComputeEngine>> engine =
-      make_engine(job, (*training)->info(), threads);
-  if (!engine.ok()) return engine.status();
-  absl::Status classes = CheckClasses(job.model(), (*engine)->Describe(), (*training)->info());
-  if (!classes.ok()) return classes;
-  KeepExtras(job, index, (*engine)->Extras());
-  return std::unique_ptr<Trainer>(new Trainer(job, *std::move(training), std::move(evaluation),
-                                              *std::move(order), *std::move(engine)));
+  ASSIGN_OR_RETURN(SampleOrder order,
+                   SampleOrder::Create({.samples = training->info().samples,
+                                        .seed = own_walk ? SplitMix64At(seed, index) : seed,
+                                        .shuffle = !job.data().no_shuffle()}));
+  ASSIGN_OR_RETURN(std::unique_ptr<ComputeEngine> engine,
+                   make_engine(job, training->info(), threads));
+  RETURN_IF_ERROR(CheckClasses(job.model(), engine->Describe(), training->info()));
+  KeepExtras(job, index, engine->Extras());
+  return std::unique_ptr<Trainer>(new Trainer(job, std::move(training), std::move(evaluation),
+                                              std::move(order), std::move(engine)));
 }
 
 uint64_t Trainer::evaluation_samples() const {
@@ -188,11 +182,9 @@ std::vector<uint32_t> Trainer::RowTensors() const {
 absl::StatusOr<RowSelections> Trainer::FindRows(const std::vector<PositionRange>& positions) {
   RowSelections all;
   for (const PositionRange& range : positions) {
-    const absl::StatusOr<const Batch*> batch = ahead_.Peek(range);
-    if (!batch.ok()) return batch.status();
-    absl::StatusOr<RowSelections> rows = engine_->RowsOf(**batch);
-    if (!rows.ok()) return rows.status();
-    for (auto& [tensor, selected] : *rows) {
+    ASSIGN_OR_RETURN(const Batch* const batch, ahead_.Peek(range));
+    ASSIGN_OR_RETURN(RowSelections rows, engine_->RowsOf(*batch));
+    for (auto& [tensor, selected] : rows) {
       std::vector<uint64_t>& of_tensor = all[tensor];
       of_tensor.insert(of_tensor.end(), selected.begin(), selected.end());
     }
@@ -246,16 +238,14 @@ absl::Status Trainer::StoreRows(const StoreBlock& block) {
   }
 
   const v1::DataType dtype = table.tensors(static_cast<int>(block.tensor)).dtype();
-  const absl::StatusOr<RowParts> rows = SplitRows(block.payload, dtype, block.count);
-  if (!rows.ok()) return rows.status();
+  ASSIGN_OR_RETURN(const RowParts rows, SplitRows(block.payload, dtype, block.count));
 
   absl::Cord::CharIterator at = block.payload.char_begin();
-  absl::Cord::Advance(&at, rows->values_at);
-  for (const RowPart& part : rows->parts) {
-    absl::Status stored =
+  absl::Cord::Advance(&at, rows.values_at);
+  for (const RowPart& part : rows.parts) {
+    RETURN_IF_ERROR(
         engine_->SetTensorRange(block.buffer, block.tensor, block.offset + part.offset,
-                                absl::Cord::AdvanceAndRead(&at, part.count * ElementBytes(dtype)));
-    if (!stored.ok()) return stored;
+                                absl::Cord::AdvanceAndRead(&at, part.count * ElementBytes(dtype))));
   }
   return absl::OkStatus();
 }
@@ -266,8 +256,7 @@ absl::Status Trainer::Store(const StoreBlock& block) {
   }
   if (block.codec == v1::CODEC_ROWS) return StoreRows(block);
 
-  const absl::StatusOr<const Codec*> codec = FindCodec(block.codec);
-  if (!codec.ok()) return codec.status();
+  ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(block.codec));
 
   const v1::TensorTable& table = engine_->Describe();
   if (block.tensor >= static_cast<uint32_t>(table.tensors_size())) {
@@ -276,8 +265,7 @@ absl::Status Trainer::Store(const StoreBlock& block) {
 
   const v1::DataType dtype = table.tensors(block.tensor).dtype();
   std::string raw(block.count * ElementBytes(dtype), '\0');
-  absl::Status status = (*codec)->Decode(block.payload, {dtype, raw.data(), block.count});
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(codec->Decode(block.payload, {dtype, raw.data(), block.count}));
   return engine_->SetTensorRange(block.buffer, block.tensor, block.offset,
                                  absl::Cord(std::move(raw)));
 }

@@ -17,6 +17,7 @@
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
+#include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 #include "services/protocol/ids.h"
 #include "services/transport/coordinator_link.h"
@@ -349,8 +350,7 @@ class WorkerProcess::Impl {
 
   absl::StatusOr<std::unique_ptr<Trainer>> OpenTrainer(v1::JobSpec job) {
     if (options_.fetch_data) {
-      absl::Status fetched = options_.fetch_data(job.mutable_data(), [this] { return Stopping(); });
-      if (!fetched.ok()) return fetched;
+      RETURN_IF_ERROR(options_.fetch_data(job.mutable_data(), [this] { return Stopping(); }));
     }
     return Trainer::Open(job, options_.core.process.index(), Threads(job), options_.make_engine);
   }

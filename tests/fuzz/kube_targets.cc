@@ -18,6 +18,7 @@
 #include "operator/kube/watch.h"
 #include "operator/reconciler/pod_status.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/status_check.h"
@@ -85,7 +86,7 @@ class OneAnswer final : public kube::HttpTransport {
   absl::StatusOr<kube::HttpResponse> Stream(const kube::HttpRequest&, const BodySink& sink,
                                             kube::Cancellation*) override {
     if (answer_.code != 200) return answer_;
-    if (absl::Status status = sink(answer_.body); !status.ok()) return status;
+    RETURN_IF_ERROR(sink(answer_.body));
     return kube::HttpResponse{200, answer_.headers, ""};
   }
 

@@ -8,6 +8,7 @@
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/mutations.h"
 #include "tests/simulation/problems.h"
@@ -40,9 +41,7 @@ namespace sluice::simulation {
 namespace {
 
 absl::Status Adapt(Scenario* scenario) {
-  if (absl::Status status = AddProblems(absl::GetFlag(FLAGS_with), scenario); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(AddProblems(absl::GetFlag(FLAGS_with), scenario));
   scenario->coordinator_freezes_are_harmless = absl::GetFlag(FLAGS_harmless);
   if (absl::GetFlag(FLAGS_nfaults) >= 0) {
     scenario->faults = static_cast<uint32_t>(absl::GetFlag(FLAGS_nfaults));

@@ -13,6 +13,7 @@
 #include "services/common/file_util.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
+#include "services/common/status_macros.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/security_flags.h"
 #include "services/transport/security/transport_security.h"
@@ -42,15 +43,13 @@ int Main(int argc, char** argv) {
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
 
   StopRequests stop;
-  absl::StatusOr<Logger> logger = BeginProgram(program);
-  if (!logger.ok()) return ExitWith("counting_worker", logger.status());
+  ASSIGN_OR_RETURN(Logger logger, BeginProgram(program), ExitWith("counting_worker", _));
   ConfigureGrpcProcess({});
 
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  const auto opened = security::TransportSecurity::OpenChosen(files.get(), security, absl::Now());
-  if (!opened.ok()) return ExitWith("counting_worker", opened.status());
-
-  options.security = *opened;
+  ASSIGN_OR_RETURN(options.security,
+                   security::TransportSecurity::OpenChosen(files.get(), security, absl::Now()),
+                   ExitWith("counting_worker", _));
   options.core.process.set_role(v1::WORKER);
   options.core.process.set_index(index);
   options.core.process.set_incarnation(RandomIncarnation());
@@ -62,7 +61,7 @@ int Main(int argc, char** argv) {
 
   Metrics metrics(WorkerMetrics(), {});
   const auto process = WorkerProcess::Start(std::move(options), &metrics,
-                                            logger->With({{"role", "worker"}, {"index", index}}));
+                                            logger.With({{"role", "worker"}, {"index", index}}));
   stop.SetHandler([&](int) { process->Leave("asked to stop by a signal", absl::Seconds(5)); });
   const WorkerProcess::Result result = process->Wait();
   stop.SetHandler(nullptr);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/file_util.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::testing {
 namespace {
@@ -50,18 +51,16 @@ absl::Status CopyPieces(const std::string& file, const std::string& tensor,
 absl::StatusOr<v1::CheckpointIndex> FinalCheckpointIndex(const std::string& checkpoints) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const auto storage = MakeLocalStorage(files.get(), checkpoints, "test");
-  absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage);
-  if (!point.ok()) return point.status();
-  if (!point->found) return absl::NotFoundError(absl::StrCat("no checkpoint in ", checkpoints));
-  return point->checkpoint_index;
+  ASSIGN_OR_RETURN(RestorePoint point, FindRestorePoint(*storage));
+  if (!point.found) return absl::NotFoundError(absl::StrCat("no checkpoint in ", checkpoints));
+  return point.checkpoint_index;
 }
 
 absl::StatusOr<std::vector<double>> FinalTensor(const std::string& checkpoints,
                                                 const std::string& tensor) {
-  absl::StatusOr<v1::CheckpointIndex> checkpoint_index = FinalCheckpointIndex(checkpoints);
-  if (!checkpoint_index.ok()) return checkpoint_index.status();
+  ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, FinalCheckpointIndex(checkpoints));
   uint64_t elements = 0;
-  for (const v1::TensorSpec& spec : checkpoint_index->table().tensors()) {
+  for (const v1::TensorSpec& spec : checkpoint_index.table().tensors()) {
     if (spec.name() != tensor) continue;
     elements = 1;
     for (const int64_t extent : spec.shape()) elements *= static_cast<uint64_t>(extent);
@@ -70,20 +69,17 @@ absl::StatusOr<std::vector<double>> FinalTensor(const std::string& checkpoints,
   std::vector<double> values(elements, -1);
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
   const auto storage = MakeLocalStorage(files.get(), checkpoints, "test");
-  for (const v1::PartitionFile& file : checkpoint_index->files()) {
-    absl::StatusOr<absl::Cord> content = storage->ReadFile(checkpoint_index->checkpoint(), file);
-    if (!content.ok()) return content.status();
-    absl::Status status = CopyPieces(std::string(*content), tensor, &values);
-    if (!status.ok()) return status;
+  for (const v1::PartitionFile& file : checkpoint_index.files()) {
+    ASSIGN_OR_RETURN(absl::Cord content, storage->ReadFile(checkpoint_index.checkpoint(), file));
+    RETURN_IF_ERROR(CopyPieces(std::string(content), tensor, &values));
   }
   return values;
 }
 
 absl::StatusOr<std::vector<uint64_t>> FinalStateHashes(const std::string& checkpoints) {
-  absl::StatusOr<v1::CheckpointIndex> checkpoint_index = FinalCheckpointIndex(checkpoints);
-  if (!checkpoint_index.ok()) return checkpoint_index.status();
-  std::vector<uint64_t> hashes(checkpoint_index->layout().partitions(), 0);
-  for (const v1::PartitionFile& file : checkpoint_index->files()) {
+  ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, FinalCheckpointIndex(checkpoints));
+  std::vector<uint64_t> hashes(checkpoint_index.layout().partitions(), 0);
+  for (const v1::PartitionFile& file : checkpoint_index.files()) {
     hashes[file.partition()] = file.state_hash();
   }
   return hashes;

@@ -10,6 +10,7 @@
 #include "services/checkpoint/local_storage.h"
 #include "services/common/logging.h"
 #include "services/common/process.h"
+#include "services/common/status_macros.h"
 #include "services/ps/core/shard_action.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
@@ -53,11 +54,9 @@ absl::Status InProcessJob::StartCoordinator() {
 
   entry->storage =
       MakeLocalStorage(files_.get(), checkpoints(), absl::StrCat(options.core.incarnation));
-  absl::StatusOr<std::unique_ptr<coordinator::CoordinatorServer>> server =
-      coordinator::CoordinatorServer::Start(std::move(options), entry->storage.get(),
-                                            &entry->metrics, LoggerOf("coordinator", 0));
-  if (!server.ok()) return server.status();
-  entry->server = *std::move(server);
+  ASSIGN_OR_RETURN(entry->server, coordinator::CoordinatorServer::Start(
+                                      std::move(options), entry->storage.get(), &entry->metrics,
+                                      LoggerOf("coordinator", 0)));
 
   address_ = absl::StrCat("127.0.0.1:", entry->server->port());
   control_ = v1::JobControl::NewStub(MakeChannel({.address = address_}));
@@ -75,10 +74,8 @@ absl::Status InProcessJob::StartShard(uint32_t index) {
   identity.mutable_process()->set_index(index);
   identity.mutable_process()->set_incarnation(RandomIncarnation());
   identity.set_job(coordinator::JobName(job_));
-  absl::StatusOr<std::unique_ptr<ps::ShardServer>> server = ps::ShardServer::Start(
-      std::move(options), files_.get(), &entry->metrics, LoggerOf("ps", index));
-  if (!server.ok()) return server.status();
-  entry->server = *std::move(server);
+  ASSIGN_OR_RETURN(entry->server, ps::ShardServer::Start(std::move(options), files_.get(),
+                                                         &entry->metrics, LoggerOf("ps", index)));
   shards_[index] = std::move(entry);
   return absl::OkStatus();
 }
@@ -140,20 +137,19 @@ absl::StatusOr<v1::JobProgress> InProcessJob::WaitFor(
 }
 
 absl::Status InProcessJob::WaitForStep(uint64_t step) {
-  const absl::StatusOr<v1::JobProgress> progress = WaitFor(
-      [&](const v1::JobProgress& p) {
-        return p.phase() > v1::JobProgress::TRAINING ||
-               (p.phase() == v1::JobProgress::TRAINING && p.step() >= step);
-      },
-      absl::Seconds(60));
-  if (!progress.ok()) return progress.status();
-  if (progress->phase() == v1::JobProgress::TRAINING) return absl::OkStatus();
-  return absl::OutOfRangeError(absl::StrCat("training is over: ", progress->ShortDebugString()));
+  ASSIGN_OR_RETURN(const v1::JobProgress progress,
+                   WaitFor(
+                       [&](const v1::JobProgress& p) {
+                         return p.phase() > v1::JobProgress::TRAINING ||
+                                (p.phase() == v1::JobProgress::TRAINING && p.step() >= step);
+                       },
+                       absl::Seconds(60)));
+  if (progress.phase() == v1::JobProgress::TRAINING) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat("training is over: ", progress.ShortDebugString()));
 }
 
 absl::Status InProcessJob::WaitForEnd(coordinator::ExitReason reason, absl::Duration timeout) {
-  const absl::StatusOr<v1::JobProgress> over = WaitFor(IsOver, timeout);
-  if (!over.ok()) return over.status();
+  RETURN_IF_ERROR(WaitFor(IsOver, timeout).status());
 
   for (auto& [index, worker] : workers_) {
     const worker::WorkerProcess::Result result = worker->process->Wait();

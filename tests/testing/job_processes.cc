@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/common/status_macros.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/security/job_secret.h"
@@ -114,14 +115,12 @@ absl::Status JobProcesses::TryToStartCoordinator() {
   // A new coordinator must listen at its predecessor's address.
   const std::string listen =
       coordinator_address_.empty() ? std::string("127.0.0.1:0") : coordinator_address_;
-  absl::Status status =
+  RETURN_IF_ERROR(
       Spawn("coordinator", {Program("coordinator"), "--job", job_file, "--listen", listen,
-                            "--status-file", absl::StrCat(options_.directory, "/status.json")});
-  if (!status.ok()) return status;
+                            "--status-file", absl::StrCat(options_.directory, "/status.json")}));
 
-  absl::StatusOr<int> port = ReadPort("coordinator", kStartPatience);
-  if (!port.ok()) return port.status();
-  coordinator_address_ = absl::StrCat("127.0.0.1:", *port);
+  ASSIGN_OR_RETURN(int port, ReadPort("coordinator", kStartPatience));
+  coordinator_address_ = absl::StrCat("127.0.0.1:", port);
   return OpenControl();
 }
 
@@ -131,25 +130,23 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> JobProcesses::credenti
   if (!options_.tls_directories.empty()) {
     options.directory = absl::StrCat(options_.tls_directories, "/operator");
   }
-  const auto security = security::TransportSecurity::OpenIfAny(files.get(), options, absl::Now());
-  if (!security.ok()) return security.status();
-  return security::ChannelCredentialsOf(*security);
+  ASSIGN_OR_RETURN(const auto security,
+                   security::TransportSecurity::OpenIfAny(files.get(), options, absl::Now()));
+  return security::ChannelCredentialsOf(security);
 }
 
 absl::Status JobProcesses::OpenControl() {
-  auto own = credentials();
-  if (!own.ok()) return own.status();
+  ASSIGN_OR_RETURN(auto own, credentials());
   ChannelOptions channel{.address = coordinator_address_};
-  channel.credentials = *std::move(own);
+  channel.credentials = std::move(own);
   control_ = std::make_unique<PolledChannel>(std::move(channel));
   return absl::OkStatus();
 }
 
 absl::Status JobProcesses::StartShard(uint32_t index) {
   const std::string name = absl::StrCat("ps-", index);
-  absl::Status status = Spawn(name, {Program("ps"), "--job", JobName(), "--coordinator",
-                                     coordinator_address_, "--index", absl::StrCat(index)});
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Spawn(name, {Program("ps"), "--job", JobName(), "--coordinator",
+                               coordinator_address_, "--index", absl::StrCat(index)}));
   return ReadPort(name, kStartPatience).status();
 }
 

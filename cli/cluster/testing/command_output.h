@@ -17,6 +17,7 @@
 #include "operator/kube/fake/fake_api_server.h"
 #include "operator/kube/http.h"
 #include "services/common/mutex.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::cli {
 
@@ -71,8 +72,7 @@ class LogTransport final : public kube::HttpTransport {
     if (!IsLog(request)) return server_->Stream(request, sink, cancellation);
     kube::HttpResponse response = LogOf(request);
     if (response.code != 200) return response;
-    const absl::Status status = sink(response.body);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(sink(response.body));
     response.body.clear();
     while (absl::StrContains(request.target, "follow=true") && !*logs_end_) {
       if (cancellation->WaitFor(absl::Milliseconds(5))) return absl::CancelledError("cancelled");

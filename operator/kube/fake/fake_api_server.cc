@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "operator/kube/api_error.h"
 #include "operator/kube/fake/selector.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::kube {
 namespace {
@@ -338,8 +339,7 @@ absl::StatusOr<std::string> FakeApiServer::NextBytes(Watch* watch, bool* ended) 
 absl::Status FakeApiServer::SendPieces(const std::string& bytes, const BodySink& sink) const {
   const size_t piece = options_.piece_bytes == 0 ? bytes.size() : options_.piece_bytes;
   for (size_t at = 0; at < bytes.size(); at += piece) {
-    const absl::Status status = sink(absl::string_view(bytes).substr(at, piece));
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(sink(absl::string_view(bytes).substr(at, piece)));
   }
   return absl::OkStatus();
 }
@@ -351,13 +351,11 @@ absl::StatusOr<HttpResponse> FakeApiServer::Stream(const HttpRequest& request, c
     if (!fault->status.ok()) return fault->status;
     return fault->response;
   }
-  const absl::StatusOr<Route> route = Parse(request);
-  if (!route.ok()) return Respond(route.status(), 0);
+  ASSIGN_OR_RETURN(const Route route, Parse(request), Respond(_, 0));
   Watch watch;
   {
     MutexLock lock(&mutex_);
-    const absl::Status started = StartWatch(*route, &watch);
-    if (!started.ok()) return Respond(started, 0);
+    RETURN_IF_ERROR(StartWatch(route, &watch), Respond(_, 0));
     ++running_watches_;
   }
   const int64_t callback = cancellation->AddCallback([this, &watch] {

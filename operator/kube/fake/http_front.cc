@@ -14,6 +14,7 @@
 #include "operator/kube/cancellation.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::kube {
 namespace {
@@ -191,8 +192,7 @@ HttpFront::~HttpFront() = default;
 absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(FakeApiServer* server,
                                                             Options options) {
   auto impl = std::make_unique<Impl>(server, std::move(options));
-  const absl::Status status = impl->Start();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<HttpFront>(new HttpFront(std::move(impl)));
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "operator/kube/api_error.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::kube {
 namespace {
@@ -168,8 +169,7 @@ absl::StatusOr<Json> ObjectStore::Replace(const FakeType& type, Objects::iterato
                                           Json object, Subresource subresource, bool dry_run) {
   if (!object.is_object()) return Refuse(400, "BadRequest", "the body is no object");
   const Json current = entry->second.object;
-  absl::Status status = CheckPreconditions(type, current, UidOf(object), ResourceVersionOf(object));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(CheckPreconditions(type, current, UidOf(object), ResourceVersionOf(object)));
   Json next;
   if (subresource == Subresource::kStatus) {
     next = current;
@@ -207,19 +207,16 @@ absl::StatusOr<Json> ObjectStore::Replace(const FakeType& type, Objects::iterato
 
 absl::StatusOr<Json> ObjectStore::Update(const FakeType& type, const ObjectKey& key, Json object,
                                          Subresource subresource, bool dry_run) {
-  const auto entry = Find(type, key);
-  if (!entry.ok()) return entry.status();
-  return Replace(type, *entry, std::move(object), subresource, dry_run);
+  ASSIGN_OR_RETURN(const auto entry, Find(type, key));
+  return Replace(type, entry, std::move(object), subresource, dry_run);
 }
 
 absl::StatusOr<Json> ObjectStore::Patch(const FakeType& type, const ObjectKey& key, PatchKind kind,
                                         const Json& body, Subresource subresource, bool dry_run) {
-  const auto entry = Find(type, key);
-  if (!entry.ok()) return entry.status();
-  Json object = (*entry)->second.object;
+  ASSIGN_OR_RETURN(const auto entry, Find(type, key));
+  Json object = entry->second.object;
   if (kind == PatchKind::kMerge) {
-    absl::Status status = CheckPreconditions(type, object, UidOf(body), ResourceVersionOf(body));
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(CheckPreconditions(type, object, UidOf(body), ResourceVersionOf(body)));
     object.merge_patch(body);
   } else {
     // nlohmann reports a patch that does not apply with an exception.
@@ -230,7 +227,7 @@ absl::StatusOr<Json> ObjectStore::Patch(const FakeType& type, const ObjectKey& k
                     absl::StrCat("the server rejected our request: ", error.what()));
     }
   }
-  return Replace(type, *entry, std::move(object), subresource, dry_run);
+  return Replace(type, entry, std::move(object), subresource, dry_run);
 }
 
 absl::StatusOr<Json> ObjectStore::ApplyPatch(const FakeType& type, const ObjectKey& key,
@@ -246,20 +243,17 @@ absl::StatusOr<Json> ObjectStore::ApplyPatch(const FakeType& type, const ObjectK
     if (options.subresource != Subresource::kNone) return Missing(type, key);
     Json object = Json::object();
     FieldOwners owners;
-    absl::Status status = Apply(body, options.field_manager, options.force, &object, &owners);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(Apply(body, options.field_manager, options.force, &object, &owners));
     object["metadata"]["name"] = key.name;
     absl::StatusOr<Json> created = Create(type, key.ns, std::move(object), options.dry_run);
     if (created.ok() && !options.dry_run) objects[key].owners = std::move(owners);
     return created;
   }
-  absl::Status status =
-      CheckPreconditions(type, entry->second.object, UidOf(body), ResourceVersionOf(body));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(
+      CheckPreconditions(type, entry->second.object, UidOf(body), ResourceVersionOf(body)));
   Json object = entry->second.object;
   FieldOwners owners = entry->second.owners;
-  status = Apply(body, options.field_manager, options.force, &object, &owners);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Apply(body, options.field_manager, options.force, &object, &owners));
   if (!options.dry_run) entry->second.owners = std::move(owners);
   return Replace(type, entry, std::move(object), options.subresource, options.dry_run);
 }
@@ -275,12 +269,9 @@ Json ObjectStore::Remove(const FakeType& type, Objects::iterator entry) {
 
 absl::StatusOr<Json> ObjectStore::Delete(const FakeType& type, const ObjectKey& key,
                                          const DeleteOptions& options) {
-  const auto found = Find(type, key);
-  if (!found.ok()) return found.status();
-  const Objects::iterator entry = *found;
-  absl::Status status =
-      CheckPreconditions(type, entry->second.object, options.uid, options.resource_version);
-  if (!status.ok()) return status;
+  ASSIGN_OR_RETURN(const Objects::iterator entry, Find(type, key));
+  RETURN_IF_ERROR(
+      CheckPreconditions(type, entry->second.object, options.uid, options.resource_version));
   const Json before = entry->second.object;
   Json next = before;
   const int64_t grace =
@@ -309,8 +300,7 @@ absl::StatusOr<Json> ObjectStore::GetScale(const FakeType& type, const ObjectKey
   if (type.scale_spec_pointer.empty()) {
     return Refuse(404, "NotFound", "the server could not find the requested resource");
   }
-  const absl::StatusOr<Json> object = Get(type, key);
-  if (!object.ok()) return object.status();
+  ASSIGN_OR_RETURN(const Json object, Get(type, key));
   const Json::json_pointer spec(type.scale_spec_pointer);
   const Json::json_pointer status(type.scale_status_pointer);
   return Json{{"apiVersion", "autoscaling/v1"},
@@ -318,26 +308,21 @@ absl::StatusOr<Json> ObjectStore::GetScale(const FakeType& type, const ObjectKey
               {"metadata",
                {{"name", key.name},
                 {"namespace", key.ns},
-                {"uid", UidOf(*object)},
-                {"resourceVersion", ResourceVersionOf(*object)}}},
-              {"spec", {{"replicas", object->contains(spec) ? (*object)[spec] : Json(0)}}},
-              {"status", {{"replicas", object->contains(status) ? (*object)[status] : Json(0)}}}};
+                {"uid", UidOf(object)},
+                {"resourceVersion", ResourceVersionOf(object)}}},
+              {"spec", {{"replicas", object.contains(spec) ? object[spec] : Json(0)}}},
+              {"status", {{"replicas", object.contains(status) ? object[status] : Json(0)}}}};
 }
 
 absl::StatusOr<Json> ObjectStore::SetScale(const FakeType& type, const ObjectKey& key,
                                            const Json& scale) {
-  absl::StatusOr<Json> current = GetScale(type, key);
-  if (!current.ok()) return current.status();
-  const auto entry = Find(type, key);
-  if (!entry.ok()) return entry.status();
-  absl::Status status =
-      CheckPreconditions(type, (*entry)->second.object, UidOf(scale), ResourceVersionOf(scale));
-  if (!status.ok()) return status;
-  Json object = (*entry)->second.object;
+  RETURN_IF_ERROR(GetScale(type, key).status());
+  ASSIGN_OR_RETURN(const auto entry, Find(type, key));
+  RETURN_IF_ERROR(
+      CheckPreconditions(type, entry->second.object, UidOf(scale), ResourceVersionOf(scale)));
+  Json object = entry->second.object;
   object[Json::json_pointer(type.scale_spec_pointer)] = GetInt(scale, {"spec", "replicas"});
-  const absl::StatusOr<Json> replaced =
-      Replace(type, *entry, std::move(object), Subresource::kNone, false);
-  if (!replaced.ok()) return replaced.status();
+  RETURN_IF_ERROR(Replace(type, entry, std::move(object), Subresource::kNone, false).status());
   return GetScale(type, key);
 }
 

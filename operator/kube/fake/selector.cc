@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::kube {
 namespace {
@@ -84,9 +85,8 @@ absl::StatusOr<LabelSelector::Requirement> LabelSelector::ParseOne(absl::string_
 absl::StatusOr<LabelSelector> LabelSelector::Parse(absl::string_view text) {
   LabelSelector selector;
   for (absl::string_view part : SplitRequirements(text)) {
-    absl::StatusOr<Requirement> requirement = ParseOne(part);
-    if (!requirement.ok()) return requirement.status();
-    selector.requirements_.push_back(*std::move(requirement));
+    ASSIGN_OR_RETURN(Requirement requirement, ParseOne(part));
+    selector.requirements_.push_back(std::move(requirement));
   }
   return selector;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "services/common/arithmetic/kernels.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -96,16 +97,14 @@ absl::Status ForEachRun(const absl::Cord& payload,
 
 template <typename T>
 absl::Status AddPayload(const absl::Cord& payload, absl::Span<ComputeType<T>> accumulator) {
-  if (absl::Status status = CheckSize(payload, accumulator.size(), sizeof(T)); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckSize(payload, accumulator.size(), sizeof(T)));
   return ForEachRun<T>(payload, [accumulator](size_t offset, absl::Span<const T> run) {
     Add(run, accumulator.subspan(offset, run.size()));
   });
 }
 
 absl::Status CopyPayload(const absl::Cord& payload, absl::Span<char> to) {
-  if (absl::Status status = CheckSize(payload, to.size(), 1); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckSize(payload, to.size(), 1));
   char* next = to.data();
   for (absl::string_view chunk : payload.Chunks()) {
     std::memcpy(next, chunk.data(), chunk.size());

@@ -17,6 +17,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::tls {
 namespace {
@@ -197,7 +198,7 @@ absl::StatusOr<KeyPair> MakeAuthority(absl::string_view name, const Validity& va
 
 absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
                               const Validity& validity) {
-  if (absl::Status status = CheckKey(authority); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckKey(authority));
   const absl::StatusOr<CertificatePtr> issuer = ParseCertificate(authority.certificate);
   const absl::StatusOr<KeyPtr> issuer_key = ParseKey(authority.private_key);
   if (!issuer.ok()) return issuer.status();
@@ -228,9 +229,8 @@ absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
 }
 
 absl::StatusOr<Certificate> ReadCertificate(absl::string_view pem) {
-  const absl::StatusOr<CertificatePtr> parsed = ParseCertificate(pem);
-  if (!parsed.ok()) return parsed.status();
-  X509* const x509 = parsed->get();
+  ASSIGN_OR_RETURN(const CertificatePtr parsed, ParseCertificate(pem));
+  X509* const x509 = parsed.get();
 
   Certificate certificate;
   certificate.subject = SubjectOf(x509);
@@ -268,20 +268,17 @@ absl::StatusOr<std::vector<std::string>> SplitBundle(absl::string_view pem) {
 }
 
 absl::Status CheckKey(const KeyPair& pair) {
-  const absl::StatusOr<CertificatePtr> certificate = ParseCertificate(pair.certificate);
-  if (!certificate.ok()) return certificate.status();
-  const absl::StatusOr<KeyPtr> key = ParseKey(pair.private_key);
-  if (!key.ok()) return key.status();
-  const bool fits = X509_check_private_key(certificate->get(), key->get()) == 1;
+  ASSIGN_OR_RETURN(const CertificatePtr certificate, ParseCertificate(pair.certificate));
+  ASSIGN_OR_RETURN(const KeyPtr key, ParseKey(pair.private_key));
+  const bool fits = X509_check_private_key(certificate.get(), key.get()) == 1;
   ERR_clear_error();
   if (fits) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the private key is not that of ", SubjectOf(certificate->get())));
+      absl::StrCat("the private key is not that of ", SubjectOf(certificate.get())));
 }
 
 absl::Status CheckTrusted(absl::string_view certificate, absl::string_view bundle, absl::Time now) {
-  const absl::StatusOr<CertificatePtr> leaf = ParseCertificate(certificate);
-  if (!leaf.ok()) return leaf.status();
+  ASSIGN_OR_RETURN(const CertificatePtr leaf, ParseCertificate(certificate));
 
   const StorePtr store(X509_STORE_new());
   const BioPtr bio = Reader(bundle);
@@ -291,7 +288,7 @@ absl::Status CheckTrusted(absl::string_view certificate, absl::string_view bundl
 
   const StoreContextPtr context(X509_STORE_CTX_new());
   if (store == nullptr || context == nullptr ||
-      X509_STORE_CTX_init(context.get(), store.get(), leaf->get(), nullptr) != 1) {
+      X509_STORE_CTX_init(context.get(), store.get(), leaf.get(), nullptr) != 1) {
     return Failed("check a certificate");
   }
 
@@ -301,12 +298,12 @@ absl::Status CheckTrusted(absl::string_view certificate, absl::string_view bundl
   ERR_clear_error();
   if (trusted) return absl::OkStatus();
 
-  const std::string name = SubjectOf(leaf->get());
+  const std::string name = SubjectOf(leaf.get());
   const X509* const at = X509_STORE_CTX_get_current_cert(context.get());
   const auto when = [&](const ASN1_TIME* time) {
     return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", TimeOf(time), absl::UTCTimeZone());
   };
-  const std::string whose = at == nullptr || at == leaf->get()
+  const std::string whose = at == nullptr || at == leaf.get()
                                 ? name
                                 : absl::StrCat("the authority of ", name, ", ", SubjectOf(at), ",");
 

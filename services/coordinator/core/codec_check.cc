@@ -1,17 +1,17 @@
 #include "services/coordinator/core/codec_check.h"
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/codec.h"
 
 namespace sluice::coordinator {
 namespace {
 
 absl::Status Check(absl::string_view field, v1::Codec id, const v1::TensorTable& table) {
-  const absl::StatusOr<const Codec*> codec = FindCodec(id);
-  if (!codec.ok()) return codec.status();
+  ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(id));
   for (const v1::TensorSpec& tensor : table.tensors()) {
     if (tensor.kind() != v1::PARAMETER) continue;  // others are sent unencoded
-    if (absl::Status status = (*codec)->Supports(tensor.dtype()); !status.ok()) {
+    if (absl::Status status = codec->Supports(tensor.dtype()); !status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("training.compression.", field,
                                                      " cannot carry parameter '", tensor.name(),
                                                      "' (", status.message(), ")"));
@@ -23,9 +23,7 @@ absl::Status Check(absl::string_view field, v1::Codec id, const v1::TensorTable&
 }  // namespace
 
 absl::Status CheckCodecs(const v1::TrainingSpec& training, const v1::TensorTable& table) {
-  if (absl::Status status = Check("push", training.push_codec(), table); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(Check("push", training.push_codec(), table));
   return Check("pull", training.pull_codec(), table);
 }
 

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "proto/checkpoint.pb.h"
+#include "services/common/status_macros.h"
 #include "services/coordinator/core/model_difference.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
@@ -97,14 +98,10 @@ std::string Facts::CheckCheckpoint() const {
       !difference.empty()) {
     return absl::StrCat("the model differs from that of ", name, ": ", difference);
   }
-  if (absl::Status valid = ValidateLayout(checkpoint_index.table(), checkpoint_index.layout());
-      !valid.ok()) {
-    return absl::StrCat(name, " has no valid layout: ", valid.message());
-  }
-  if (absl::Status valid = IntervalSet::FromProtos(checkpoint_index.ledger().applied()).status();
-      !valid.ok()) {
-    return absl::StrCat(name, " has no valid ledger: ", valid.message());
-  }
+  RETURN_IF_ERROR(ValidateLayout(checkpoint_index.table(), checkpoint_index.layout()),
+                  absl::StrCat(name, " has no valid layout: ", _.message()));
+  RETURN_IF_ERROR(IntervalSet::FromProtos(checkpoint_index.ledger().applied()).status(),
+                  absl::StrCat(name, " has no valid ledger: ", _.message()));
   return "";
 }
 

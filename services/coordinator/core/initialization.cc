@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/training_mode.h"
@@ -76,14 +77,11 @@ absl::Status Initialization::BeginAttempt(absl::Time now) {
   if (facts_.storage.has_newest) {
     attempt_.layout = facts_.storage.newest.layout();
     if (ComputedByShards(facts_.job())) {
-      absl::Status staged = CheckStagedLayout(table, facts_.job().model(), attempt_.layout);
-      if (!staged.ok()) return staged;
+      RETURN_IF_ERROR(CheckStagedLayout(table, facts_.job().model(), attempt_.layout));
     }
     BeginFromCheckpoint(now);
   } else {
-    absl::StatusOr<v1::Layout> layout = LayoutOf(facts_.job(), table);
-    if (!layout.ok()) return layout.status();
-    attempt_.layout = *std::move(layout);
+    ASSIGN_OR_RETURN(attempt_.layout, LayoutOf(facts_.job(), table));
   }
   attempt_.layout_hash = LayoutHash(table, attempt_.layout);
 

@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
@@ -67,10 +68,10 @@ absl::Status CheckRange(const char* field, const v1::Range& range, const ShardFa
 }
 
 absl::Status CheckLedger(const v1::Ledger& ledger, const ShardFacts& facts) {
-  const absl::StatusOr<IntervalSet> applied = IntervalSet::FromProtos(ledger.applied());
-  if (!applied.ok()) return Impossible("ledger: ", applied.status().message());
-  if (!applied->empty() && applied->Intervals().back().end > facts.total_samples) {
-    return Impossible("ledger ends at ", applied->Intervals().back().end, "; the job has ",
+  ASSIGN_OR_RETURN(const IntervalSet applied, IntervalSet::FromProtos(ledger.applied()),
+                   Impossible("ledger: ", _.message()));
+  if (!applied.empty() && applied.Intervals().back().end > facts.total_samples) {
+    return Impossible("ledger ends at ", applied.Intervals().back().end, "; the job has ",
                       facts.total_samples, " samples");
   }
   return AtMost("ledger.updates", ledger.updates(), LastVersion(facts), "the job's last update");
@@ -105,11 +106,8 @@ absl::Status CheckVersions(const v1::PauseReply& reply, const ShardFacts& facts)
     if (!named.insert(state.partition()).second) {
       return Impossible("partition ", state.partition(), " is named twice");
     }
-    if (absl::Status status = AtMost("a partition's version", state.version(), LastVersion(facts),
-                                     "the job's last one");
-        !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(
+        AtMost("a partition's version", state.version(), LastVersion(facts), "the job's last one"));
     lowest = std::min(lowest, state.version());
   }
   if (!facts.synchronous) return absl::OkStatus();
@@ -122,15 +120,9 @@ absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) 
     if (!workers.insert(record.worker()).second) {
       return Impossible("clocks name worker ", record.worker(), " twice");
     }
-    if (absl::Status status = CheckRange("a clock's samples", record.samples(), facts);
-        !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(CheckRange("a clock's samples", record.samples(), facts));
     // An incarnation's clock counts across all attempts of its lifetime.
-    if (absl::Status status = AtMost("a clock", record.clock(), kMaxClock, "the last possible one");
-        !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(AtMost("a clock", record.clock(), kMaxClock, "the last possible one"));
   }
 
   workers.clear();
@@ -141,9 +133,7 @@ absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) 
   }
 
   for (const v1::LeaseRecord& lease : reply.leases()) {
-    if (absl::Status status = CheckRange("a lease", lease.samples(), facts); !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(CheckRange("a lease", lease.samples(), facts));
   }
   return CheckLedger(reply.ledger(), facts);
 }
@@ -204,10 +194,10 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
 
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts) {
   if (!reply.has_view()) return absl::OkStatus();  // it reports only an init request
-  if (absl::Status status = CheckNewest(reply, facts); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckNewest(reply, facts));
   // The state of a shard of an older attempt is not used.
   if (reply.view().attempt() != facts.attempt) return absl::OkStatus();
-  if (absl::Status status = CheckVersions(reply, facts); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckVersions(reply, facts));
   return facts.synchronous ? absl::OkStatus() : CheckRecords(reply, facts);
 }
 

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/coordinator/core/codec_check.h"
 #include "services/coordinator/core/model_difference.h"
 #include "services/protocol/ids.h"
@@ -34,17 +35,15 @@ Verdict ModelCheck::OnReady(const v1::ProcessId& worker, const v1::Ready& ready,
 }
 
 Verdict ModelCheck::Accept(const v1::Ready& ready, absl::Time now) {
-  if (absl::Status valid = ValidateTable(ready.table()); !valid.ok()) {
-    return Verdict::Failed(absl::StrCat("the model cannot be trained: ", valid.message()));
-  }
-  if (absl::Status codecs = CheckCodecs(facts_.job().training(), ready.table()); !codecs.ok()) {
-    return Verdict::Failed(std::string(codecs.message()));
-  }
-  absl::StatusOr<JobLength> length = JobLength::Create(facts_.job(), ready.training_samples());
-  if (!length.ok()) return Verdict::Failed(std::string(length.status().message()));
+  RETURN_IF_ERROR(ValidateTable(ready.table()),
+                  Verdict::Failed(absl::StrCat("the model cannot be trained: ", _.message())));
+  RETURN_IF_ERROR(CheckCodecs(facts_.job().training(), ready.table()),
+                  Verdict::Failed(std::string(_.message())));
+  ASSIGN_OR_RETURN(JobLength length, JobLength::Create(facts_.job(), ready.training_samples()),
+                   Verdict::Failed(std::string(_.message())));
 
   attempt_.model = ready;
-  attempt_.length = *length;
+  attempt_.length = length;
   confirmed_ = facts_.storage.has_newest;
   if (std::string wrong = facts_.CheckCheckpoint(); !wrong.empty()) {
     return Verdict::Failed(std::move(wrong));

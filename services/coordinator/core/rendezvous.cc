@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
@@ -51,7 +52,7 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
         ProcessName(request.process()), " computes nothing in view ", ShortName(view_)));
   }
 
-  if (absl::Status status = CheckAddresses(request); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckAddresses(request));
 
   Member said{request.plan_hash(), {request.addresses().begin(), request.addresses().end()}};
   const auto before = left_.find(incarnation);

@@ -6,6 +6,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::stage {
@@ -178,10 +179,8 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
   std::shared_ptr<Layers> layers;
   {
     MutexLock lock(&mutex_);
-    const auto known = FindWorker(request.worker());
-    if (!known.ok()) return known.status();
-    if ((*known)->stages.size() >= options_.max_stages &&
-        (*known)->stages.count(request.stage()) == 0) {
+    ASSIGN_OR_RETURN(const auto known, FindWorker(request.worker()));
+    if (known->stages.size() >= options_.max_stages && known->stages.count(request.stage()) == 0) {
       return Exceeded("max_stages", options_.max_stages);
     }
     if (request.job() != identity_.job()) {
@@ -192,16 +191,13 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
   }
 
   if (layers == nullptr) {
-    absl::StatusOr<std::shared_ptr<Layers>> made = options_.make_layers(request);
-    if (!made.ok()) return made.status();
-    layers = *std::move(made);
+    ASSIGN_OR_RETURN(layers, options_.make_layers(request));
   }
 
   bool first = false;
   {
     MutexLock lock(&mutex_);
-    const auto worker = FindWorker(request.worker());
-    if (!worker.ok()) return worker.status();
+    ASSIGN_OR_RETURN(const auto worker, FindWorker(request.worker()));
     for (auto it = layers_.begin(); it != layers_.end();) {
       it = it->second.expired() ? layers_.erase(it) : std::next(it);
     }
@@ -212,7 +208,7 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
       layers_[key] = layers;
       first = true;
     }
-    (*worker)->stages[request.stage()] = layers;
+    worker->stages[request.stage()] = layers;
   }
 
   v1::OpenStageReply description = layers->Describe();
@@ -225,7 +221,7 @@ absl::StatusOr<v1::OpenStageReply> Host::Open(const v1::OpenStageRequest& reques
 // Drops what the worker has forgotten, and finds the stage's layers and the blocks to compute with.
 absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequest& request,
                                                            Layers::Input* input) {
-  if (absl::Status fits = CheckTensor(request.input()); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckTensor(request.input()));
   const size_t elements = request.input().data().size() / ElementBytes(request.input().dtype());
   if (request.microbatches() > std::max<size_t>(1, elements)) {
     return absl::InvalidArgumentError(
@@ -244,9 +240,8 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
   std::vector<TensorPart> old_blocks;  // destroyed without the lock
   std::vector<std::shared_ptr<Context>> old_contexts;
   MutexLock lock(&mutex_);
-  const auto worker = FindWorker(request.worker());
-  if (!worker.ok()) return worker.status();
-  auto& blocks = (*worker)->blocks;
+  ASSIGN_OR_RETURN(const auto worker, FindWorker(request.worker()));
+  auto& blocks = worker->blocks;
   for (auto it = blocks.begin(); it != blocks.end() && it->first <= request.newest_handle();) {
     if (live.count(it->first) > 0) {
       ++it;
@@ -255,7 +250,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
     old_blocks.push_back(std::move(it->second));
     it = blocks.erase(it);
   }
-  auto& contexts = (*worker)->contexts;
+  auto& contexts = worker->contexts;
   for (auto it = contexts.begin(); it != contexts.end();) {
     if (it->first.first == request.context() || live_contexts.count(it->first.first) > 0) {
       ++it;
@@ -278,8 +273,8 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
     }
     input->parameters.push_back(found->second);
   }
-  const auto stage = (*worker)->stages.find(request.stage());
-  if (stage == (*worker)->stages.end()) {
+  const auto stage = worker->stages.find(request.stage());
+  if (stage == worker->stages.end()) {
     return absl::NotFoundError(absl::StrCat("stage ", request.stage(), " was not opened"));
   }
   return stage->second;
@@ -287,8 +282,7 @@ absl::StatusOr<std::shared_ptr<Layers>> Host::BeginForward(const v1::ForwardRequ
 
 absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request) {
   Layers::Input input;
-  absl::StatusOr<std::shared_ptr<Layers>> layers = BeginForward(request, &input);
-  if (!layers.ok()) return layers.status();
+  ASSIGN_OR_RETURN(std::shared_ptr<Layers> layers, BeginForward(request, &input));
 
   input.value = &request.input();
   input.training = request.context() != 0;
@@ -299,7 +293,7 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
   absl::StatusOr<Layers::Output> output = absl::UnknownError("");
   {
     const ComputeLock lock(this);
-    output = (*layers)->Forward(input);
+    output = layers->Forward(input);
   }
   if (!output.ok()) return output.status();
 
@@ -315,14 +309,13 @@ absl::StatusOr<v1::ForwardReply> Host::Forward(const v1::ForwardRequest& request
 
   std::shared_ptr<Context> old;  // of the same name; destroyed without the lock
   MutexLock lock(&mutex_);
-  const auto worker = FindWorker(request.worker());
-  if (!worker.ok()) return worker.status();
+  ASSIGN_OR_RETURN(const auto worker, FindWorker(request.worker()));
   // Concurrent calls may each have found room for one more context.
-  if ((*worker)->contexts.size() >= options_.max_contexts &&
-      (*worker)->contexts.count({request.context(), request.stage()}) == 0) {
+  if (worker->contexts.size() >= options_.max_contexts &&
+      worker->contexts.count({request.context(), request.stage()}) == 0) {
     return Exceeded("max_contexts", options_.max_contexts);
   }
-  std::shared_ptr<Context>& place = (*worker)->contexts[{request.context(), request.stage()}];
+  std::shared_ptr<Context>& place = worker->contexts[{request.context(), request.stage()}];
   old = std::exchange(place, std::move(context));
   return reply;
 }
@@ -338,17 +331,17 @@ absl::StatusOr<std::shared_ptr<Host::Context>> Host::FindContext(uint64_t worker
 }
 
 absl::StatusOr<v1::BackwardReply> Host::Backward(const v1::BackwardRequest& request) {
-  if (absl::Status fits = CheckTensor(request.gradient()); !fits.ok()) return fits;
-  const auto context = FindContext(request.worker(), request.context(), request.stage());
-  if (!context.ok()) return context.status();
+  RETURN_IF_ERROR(CheckTensor(request.gradient()));
+  ASSIGN_OR_RETURN(const auto context,
+                   FindContext(request.worker(), request.context(), request.stage()));
 
-  MutexLock running(&(*context)->running);
-  if ((*context)->pass == nullptr) {
+  MutexLock running(&context->running);
+  if (context->pass == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("the backward pass of context ", request.context(), " is over"));
   }
 
-  const std::unique_ptr<ForwardPass> pass = std::move((*context)->pass);
+  const std::unique_ptr<ForwardPass> pass = std::move(context->pass);
   absl::StatusOr<ForwardPass::Result> result = absl::UnknownError("");
   {
     const ComputeLock lock(this);
@@ -364,23 +357,23 @@ absl::StatusOr<v1::BackwardReply> Host::Backward(const v1::BackwardRequest& requ
   MutexLock lock(&mutex_);
   for (TensorGradient& gradient : result->gradients) {
     (gradient.buffer ? reply.add_buffers() : reply.add_gradients())->assign(gradient.tensor);
-    (*context)->gradients[gradient.tensor] = std::move(gradient);
+    context->gradients[gradient.tensor] = std::move(gradient);
   }
-  (*context)->has_gradients = true;
+  context->has_gradients = true;
   return reply;
 }
 
 absl::StatusOr<v1::ContextGradientsReply> Host::ContextGradients(
     const v1::ContextGradientsRequest& request) const {
-  const auto context = FindContext(request.worker(), request.context(), request.stage());
-  if (!context.ok()) return context.status();
+  ASSIGN_OR_RETURN(const auto context,
+                   FindContext(request.worker(), request.context(), request.stage()));
   v1::ContextGradientsReply reply;
   MutexLock lock(&mutex_);
-  if (!(*context)->has_gradients) {
+  if (!context->has_gradients) {
     return absl::FailedPreconditionError(
         absl::StrCat("context ", request.context(), " has not had a backward pass"));
   }
-  for (const auto& [name, gradient] : (*context)->gradients) {
+  for (const auto& [name, gradient] : context->gradients) {
     v1::ContextGradientsReply::Gradient& entry = *reply.add_gradients();
     entry.set_name(name);
     for (int64_t extent : gradient.shape) entry.mutable_value()->add_shape(extent);

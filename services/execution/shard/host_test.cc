@@ -11,6 +11,7 @@
 
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/layout.h"
 
 namespace sluice::stage {
@@ -153,10 +154,9 @@ class HostTest : public ::testing::Test {
   absl::StatusOr<std::vector<float>> Find(uint64_t worker, uint64_t context) {
     v1::GradientReference reference;
     reference.set_context(context);
-    const auto found =
-        host_.Find(worker, *model_, model_->block(0), absl::Cord(reference.SerializeAsString()));
-    if (!found.ok()) return found.status();
-    return ToFloats(*found);
+    ASSIGN_OR_RETURN(const auto found, host_.Find(worker, *model_, model_->block(0),
+                                                  absl::Cord(reference.SerializeAsString())));
+    return ToFloats(found);
   }
 
   absl::StatusOr<std::shared_ptr<Layers>> MakeLayers() {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "services/common/status_macros.h"
 #include "services/execution/payload.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/security/transport_security.h"
@@ -10,12 +11,9 @@ namespace sluice::stage {
 template <typename Request, typename Reply, typename Call>
 grpc::Status StageService::Answer(const grpc::ServerContext& context, const Request& request,
                                   Reply* reply, Call call) {
-  const absl::Status allowed =
-      host_.CheckCaller(security::PeerOf(*context.auth_context()), request.worker());
-  if (!allowed.ok()) return ToGrpcStatus(allowed);
-  absl::StatusOr<Reply> result = (host_.*call)(request);
-  if (!result.ok()) return ToGrpcStatus(result.status());
-  *reply = *std::move(result);
+  RETURN_IF_ERROR(host_.CheckCaller(security::PeerOf(*context.auth_context()), request.worker()),
+                  ToGrpcStatus(_));
+  ASSIGN_OR_RETURN(*reply, (host_.*call)(request), ToGrpcStatus(_));
   on_payload_(PayloadOf(request), PayloadOf(*reply));
   return grpc::Status::OK;
 }

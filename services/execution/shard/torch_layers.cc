@@ -19,6 +19,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/mutex.h"
+#include "services/common/status_macros.h"
 #include "services/execution/shard/layers.h"
 #include "services/worker/compute/torch_support.h"
 #include "services/worker/models/dropout.h"
@@ -102,16 +103,14 @@ class TorchLayers final : public Layers, public std::enable_shared_from_this<Tor
       : options_(std::move(options)), stage_(stage), device_(device), reply_(std::move(reply)) {}
 
   absl::Status Prepare() {
-    absl::StatusOr<std::unique_ptr<Instance>> instance = Take();
-    if (!instance.ok()) return instance.status();
-    GiveBack(*std::move(instance));
+    ASSIGN_OR_RETURN(std::unique_ptr<Instance> instance, Take());
+    GiveBack(std::move(instance));
     return absl::OkStatus();
   }
 
   absl::StatusOr<Output> Forward(const Input& input) override {
-    absl::StatusOr<std::unique_ptr<Instance>> instance = Take();
-    if (!instance.ok()) return instance.status();
-    return Catching([&] { return Run(input, *std::move(instance)); });
+    ASSIGN_OR_RETURN(std::unique_ptr<Instance> instance, Take());
+    return Catching([&] { return Run(input, std::move(instance)); });
   }
 
   v1::OpenStageReply Describe() const override { return reply_; }
@@ -133,9 +132,8 @@ class TorchLayers final : public Layers, public std::enable_shared_from_this<Tor
       }
     }
     return Catching([&]() -> absl::StatusOr<std::unique_ptr<Instance>> {
-      absl::StatusOr<std::unique_ptr<Model>> model = MakeStageModel(options_, stage_, device_);
-      if (!model.ok()) return model.status();
-      return std::make_unique<Instance>(*std::move(model));
+      ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeStageModel(options_, stage_, device_));
+      return std::make_unique<Instance>(std::move(model));
     });
   }
 
@@ -203,8 +201,7 @@ absl::Status TorchLayers::Bind(const std::vector<TensorPart>& parts, Instance& i
     for (const TensorPart& part : parts) {
       if (part.tensor == tensors[i].name) of_tensor.push_back(&part);
     }
-    absl::Status bound = BindTensor(of_tensor, i, instance);
-    if (!bound.ok()) return bound;
+    RETURN_IF_ERROR(BindTensor(of_tensor, i, instance));
   }
   return absl::OkStatus();
 }
@@ -263,9 +260,8 @@ std::vector<TensorGradient> BufferChanges(const std::vector<at::Tensor>& before,
 absl::StatusOr<Layers::Output> TorchLayers::Run(const Input& input,
                                                 std::unique_ptr<Instance> instance) {
   Model& model = *instance->model;
-  absl::StatusOr<at::Tensor> given = ShapedInput(input, model);
-  if (!given.ok()) return given.status();
-  if (absl::Status bound = Bind(input.parameters, *instance); !bound.ok()) return bound;
+  ASSIGN_OR_RETURN(at::Tensor given, ShapedInput(input, model));
+  RETURN_IF_ERROR(Bind(input.parameters, *instance));
   std::vector<at::Tensor> before(model.tensors().size());
   for (size_t i = 0; i < before.size(); ++i) {
     const ModelTensor& tensor = model.tensors()[i];
@@ -278,7 +274,7 @@ absl::StatusOr<Layers::Output> TorchLayers::Run(const Input& input,
   {
     const ScopedDropoutGenerator scope(generator);
     at::AutoGradMode grad(input.training);
-    result = model.Forward(*given);
+    result = model.Forward(given);
   }
   output.value = StageTensorOf(result);
   std::vector<TensorGradient> changes = BufferChanges(before, input.microbatches, model);
@@ -289,7 +285,7 @@ absl::StatusOr<Layers::Output> TorchLayers::Run(const Input& input,
   }
   output.generator = StateOf(generator);
   output.pass =
-      std::make_unique<TorchPass>(shared_from_this(), std::move(instance), *std::move(given),
+      std::make_unique<TorchPass>(shared_from_this(), std::move(instance), std::move(given),
                                   std::move(result), std::move(changes));
   return output;
 }
@@ -309,17 +305,16 @@ absl::StatusOr<ForwardPass::Result> TorchPass::Backward(const v1::StageTensor& o
   }
   const auto drop = absl::MakeCleanup([this] { DropGraph(); });
 
-  absl::StatusOr<at::Tensor> gradient = TensorOf(output_gradient);
-  if (!gradient.ok()) return gradient.status();
-  if (gradient->sizes() != output_.sizes()) {
+  ASSIGN_OR_RETURN(at::Tensor gradient, TensorOf(output_gradient));
+  if (gradient.sizes() != output_.sizes()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a gradient of shape ", ShapeText(gradient->sizes()),
+        absl::StrCat("a gradient of shape ", ShapeText(gradient.sizes()),
                      " for an output of shape ", ShapeText(output_.sizes())));
   }
   return Catching([&]() -> absl::StatusOr<Result> {
     Result result;
     if (output_.requires_grad()) {
-      output_.backward(gradient->to(output_.device(), output_.scalar_type()));
+      output_.backward(gradient.to(output_.device(), output_.scalar_type()));
     }
     for (const ModelTensor& tensor : instance_->model->tensors()) {
       if (tensor.kind != v1::PARAMETER || !tensor.value.grad().defined()) continue;
@@ -369,7 +364,7 @@ absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageReque
   options.tokens = request.tokens();
   auto layers =
       std::make_shared<TorchLayers>(std::move(options), request.stage(), *device, std::move(reply));
-  if (absl::Status prepared = layers->Prepare(); !prepared.ok()) return prepared;
+  RETURN_IF_ERROR(layers->Prepare());
   return layers;
 }
 

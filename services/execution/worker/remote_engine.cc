@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/mutex.h"
 #include "services/common/splitmix64.h"
+#include "services/common/status_macros.h"
 #include "services/execution/worker/block_references.h"
 #include "services/protocol/stages.h"
 #include "services/worker/compute/objective.h"
@@ -202,11 +203,11 @@ absl::Status RemoteEngine::Open(uint32_t stage, const BlockReferences::Pass& pas
   request.set_tokens(options_.tokens);
   request.set_threads(options_.job.training().threads());
   request.set_trainers(options_.job.worker().replicas());
-  const auto opened = ChannelTo(pass.address).Open(request);
-  if (!opened.ok()) return FailureOf(stage, pass.address, opened.status());
+  ASSIGN_OR_RETURN(const auto opened, ChannelTo(pass.address).Open(request),
+                   FailureOf(stage, pass.address, _));
   entry.shard = pass.shard;
   entry.address = pass.address;
-  if (options_.on_opened) options_.on_opened(stage, pass.address, opened->device());
+  if (options_.on_opened) options_.on_opened(stage, pass.address, opened.device());
   return absl::OkStatus();
 }
 
@@ -216,17 +217,16 @@ absl::StatusOr<v1::StageTensor> RemoteEngine::ForwardAll(Buffer buffer, v1::Stag
                                                          const GradientRequest* request) {
   std::string generator;
   for (uint32_t stage = 0; stage < stages_.size(); ++stage) {
-    const auto pass = references_.Collect(buffer, stages_[stage].tensors);
-    if (!pass.ok()) return pass.status();
-    if (absl::Status opened = Open(stage, *pass); !opened.ok()) return opened;
+    ASSIGN_OR_RETURN(const auto pass, references_.Collect(buffer, stages_[stage].tensors));
+    RETURN_IF_ERROR(Open(stage, pass));
     v1::ForwardRequest forward;
     forward.set_worker(options_.worker);
     forward.set_stage(stage);
     forward.set_context(context);
     *forward.mutable_input() = std::move(input);
-    for (uint64_t handle : pass->handles) forward.add_handles(handle);
-    for (uint64_t handle : pass->live) forward.add_live_handles(handle);
-    forward.set_newest_handle(pass->newest);
+    for (uint64_t handle : pass.handles) forward.add_handles(handle);
+    for (uint64_t handle : pass.live) forward.add_live_handles(handle);
+    forward.set_newest_handle(pass.newest);
     for (uint64_t live : live_->List()) forward.add_live_contexts(live);
     if (request != nullptr) {
       forward.set_seed(SplitMix64At(SplitMix64At(options_.job.training().seed(), request->step),
@@ -235,10 +235,10 @@ absl::StatusOr<v1::StageTensor> RemoteEngine::ForwardAll(Buffer buffer, v1::Stag
                                request->microbatch_size);
     }
     forward.set_generator(generator);
-    auto reply = ChannelTo(pass->address).Forward(forward);
-    if (!reply.ok()) return FailureOf(stage, pass->address, reply.status());
-    input = std::move(*reply->mutable_output());
-    generator = reply->generator();
+    ASSIGN_OR_RETURN(auto reply, ChannelTo(pass.address).Forward(forward),
+                     FailureOf(stage, pass.address, _));
+    input = std::move(*reply.mutable_output());
+    generator = reply.generator();
   }
   return input;
 }
@@ -252,14 +252,12 @@ absl::Status RemoteEngine::BackwardAll(uint64_t context, v1::StageTensor gradien
     request.set_stage(static_cast<uint32_t>(stage));
     request.set_context(context);
     *request.mutable_gradient() = std::move(gradient);
-    auto reply = ChannelTo(entry.address).Backward(request);
-    if (!reply.ok()) {
-      return FailureOf(static_cast<uint32_t>(stage), entry.address, reply.status());
-    }
-    gradients->insert(reply->gradients().begin(), reply->gradients().end());
-    buffers->insert(reply->buffers().begin(), reply->buffers().end());
-    if (!reply->has_gradient()) break;  // earlier stages do not depend on parameters
-    gradient = std::move(*reply->mutable_gradient());
+    ASSIGN_OR_RETURN(auto reply, ChannelTo(entry.address).Backward(request),
+                     FailureOf(static_cast<uint32_t>(stage), entry.address, _));
+    gradients->insert(reply.gradients().begin(), reply.gradients().end());
+    buffers->insert(reply.buffers().begin(), reply.buffers().end());
+    if (!reply.has_gradient()) break;  // earlier stages do not depend on parameters
+    gradient = std::move(*reply.mutable_gradient());
   }
   return absl::OkStatus();
 }
@@ -272,17 +270,16 @@ absl::Status RemoteEngine::Verify(uint64_t context) {
     request.set_stage(stage);
     request.set_context(context);
     const std::string& address = stages_[stage].address;
-    const auto reply = ChannelTo(address).ContextGradients(request);
-    if (!reply.ok()) return FailureOf(stage, address, reply.status());
+    ASSIGN_OR_RETURN(const auto reply, ChannelTo(address).ContextGradients(request),
+                     FailureOf(stage, address, _));
 
-    for (const auto& gradient : reply->gradients()) {
-      const absl::StatusOr<at::Tensor> value = TensorOf(gradient.value());
-      if (!value.ok()) return value.status();
+    for (const auto& gradient : reply.gradients()) {
+      ASSIGN_OR_RETURN(const at::Tensor value, TensorOf(gradient.value()));
       ++found;
-      if (value->numel() > 0 && at::isfinite(*value).all().item<bool>()) continue;
+      if (value.numel() > 0 && at::isfinite(value).all().item<bool>()) continue;
       return absl::FailedPreconditionError(
           absl::StrCat("verifyGradients: the gradient of '", gradient.name(), "' in context ",
-                       context, value->numel() == 0 ? " is empty" : " is not finite"));
+                       context, value.numel() == 0 ? " is empty" : " is not finite"));
     }
   }
 
@@ -295,24 +292,20 @@ absl::StatusOr<BatchMetrics> RemoteEngine::RunBackward(const GradientRequest& re
                                                        GradientSink& sink) {
   const Batch& batch = *request.batch;
   const auto token = std::make_shared<ContextToken>(live_, ++last_context_);
-  auto forward = ForwardAll(Buffer::kCurrent, InputOf(batch), token->context, &request);
-  if (!forward.ok()) return forward.status();
-  absl::StatusOr<at::Tensor> output = TensorOf(*forward);
-  if (!output.ok()) return output.status();
-  absl::Status labels = CheckLabels(objective_.loss(), output->sizes(), batch);
-  if (!labels.ok()) return labels;
+  ASSIGN_OR_RETURN(auto forward,
+                   ForwardAll(Buffer::kCurrent, InputOf(batch), token->context, &request));
+  ASSIGN_OR_RETURN(at::Tensor output, TensorOf(forward));
+  RETURN_IF_ERROR(CheckLabels(objective_.loss(), output.sizes(), batch));
   const at::Tensor target = TargetTensor(batch);
-  output->requires_grad_(true);
-  const auto [objective, loss_sum] = objective_.Value(request, *output, target);
-  const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, *output, target);
+  output.requires_grad_(true);
+  const auto [objective, loss_sum] = objective_.Value(request, output, target);
+  const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, output, target);
   objective.backward();
   Names gradients;
   Names buffers;
-  absl::Status run =
-      BackwardAll(token->context, StageTensorOf(output->grad()), &gradients, &buffers);
-  if (!run.ok()) return run;
+  RETURN_IF_ERROR(BackwardAll(token->context, StageTensorOf(output.grad()), &gradients, &buffers));
   if (options_.job.debug().verify_gradients()) {
-    if (absl::Status good = Verify(token->context); !good.ok()) return good;
+    RETURN_IF_ERROR(Verify(token->context));
   }
   for (const std::string& name : gradients) {
     const auto tensor = tensor_of_.find(name);
@@ -335,7 +328,7 @@ absl::StatusOr<BatchMetrics> RemoteEngine::ComputeGradients(const GradientReques
   if (request.batch == nullptr || request.microbatch_size == 0) {
     return absl::InvalidArgumentError("a gradient needs a batch and a microbatch size");
   }
-  if (absl::Status status = CheckBatch(*request.batch); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckBatch(*request.batch));
   return Catching([&] { return RunBackward(request, sink); });
 }
 
@@ -344,18 +337,15 @@ absl::StatusOr<BatchMetrics> RemoteEngine::Evaluate(Buffer buffer, const Batch& 
     return absl::InvalidArgumentError(
         "the incoming version cannot be evaluated before it is adopted");
   }
-  if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckBatch(batch));
   return Catching([&]() -> absl::StatusOr<BatchMetrics> {
     at::NoGradGuard no_grad;
-    auto forward = ForwardAll(buffer, InputOf(batch), 0, nullptr);
-    if (!forward.ok()) return forward.status();
-    absl::StatusOr<at::Tensor> output = TensorOf(*forward);
-    if (!output.ok()) return output.status();
-    absl::Status labels = CheckLabels(objective_.loss(), output->sizes(), batch);
-    if (!labels.ok()) return labels;
+    ASSIGN_OR_RETURN(auto forward, ForwardAll(buffer, InputOf(batch), 0, nullptr));
+    ASSIGN_OR_RETURN(at::Tensor output, TensorOf(forward));
+    RETURN_IF_ERROR(CheckLabels(objective_.loss(), output.sizes(), batch));
     const at::Tensor target = TargetTensor(batch);
-    const double loss_sum = objective_.SumOfLosses(*output, target).item<double>();
-    return objective_.Metrics(batch, loss_sum, *output, target);
+    const double loss_sum = objective_.SumOfLosses(output, target).item<double>();
+    return objective_.Metrics(batch, loss_sum, output, target);
   });
 }
 
@@ -376,8 +366,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOp
   local_options.sample_shape = options.sample_shape;
   local_options.outputs = options.outputs;
   local_options.tokens = options.tokens;
-  absl::StatusOr<std::unique_ptr<ComputeEngine>> local = CreateTorchEngine(local_options);
-  if (!local.ok()) return local.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<ComputeEngine> local, CreateTorchEngine(local_options));
 
   ModelOptions model_options;
   model_options.spec = options.job.model();
@@ -387,23 +376,20 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOp
   model_options.tokens = options.tokens;
 
   return Catching([&]() -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
-    if (absl::Status cut = CheckStages(model_options); !cut.ok()) return cut;
-    const auto model = MakeModel(model_options, at::kCPU);
-    if (!model.ok()) return model.status();
-    const absl::StatusOr<LossKind> loss =
-        ChooseLoss(options.job.loss(), options.job.model(), **model);
-    if (!loss.ok()) return loss.status();
-    if (*loss == LossKind::kNone || *loss == LossKind::kModule || *loss == LossKind::kForward) {
+    RETURN_IF_ERROR(CheckStages(model_options));
+    ASSIGN_OR_RETURN(const auto model, MakeModel(model_options, at::kCPU));
+    ASSIGN_OR_RETURN(const LossKind loss,
+                     ChooseLoss(options.job.loss(), options.job.model(), *model));
+    if (loss == LossKind::kNone || loss == LossKind::kModule || loss == LossKind::kForward) {
       return absl::InvalidArgumentError(
           "training.execution is Server, where the worker computes the loss: the model must take "
           "data, and `loss` must be nll, crossEntropy, mse or binaryCrossEntropyWithLogits");
     }
 
-    const auto stage_of = StageOfTensors((*local)->Describe(), options.job.model());
-    if (!stage_of.ok()) return stage_of.status();
+    ASSIGN_OR_RETURN(const auto stage_of, StageOfTensors(local->Describe(), options.job.model()));
     std::vector<RemoteEngine::Stage> stages(StageCount(options.job.model()));
-    for (uint32_t t = 0; t < stage_of->size(); ++t) stages[(*stage_of)[t]].tensors.push_back(t);
-    return std::make_unique<RemoteEngine>(std::move(options), *std::move(local), *loss,
+    for (uint32_t t = 0; t < stage_of.size(); ++t) stages[stage_of[t]].tensors.push_back(t);
+    return std::make_unique<RemoteEngine>(std::move(options), std::move(local), loss,
                                           std::move(stages));
   });
 }

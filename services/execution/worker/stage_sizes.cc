@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "services/common/status_macros.h"
 #include "services/protocol/stages.h"
 #include "services/worker/compute/torch_support.h"
 #include "services/worker/models/model.h"
@@ -49,12 +50,12 @@ absl::StatusOr<std::vector<StageSizes>> MeasureStages(const v1::JobSpec& job,
     at::Tensor value = at::zeros(shape, tokens ? at::kLong : at::kFloat);
     std::vector<StageSizes> sizes;
     for (uint32_t stage = 0; stage < StageCount(job.model()); ++stage) {
-      const absl::StatusOr<std::unique_ptr<Model>> model = MakeStageModel(options, stage, at::kCPU);
-      if (!model.ok()) return model.status();
-      (*model)->SetTraining(false);
+      ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                       MakeStageModel(options, stage, at::kCPU));
+      model->SetTraining(false);
       StageSizes& entry = sizes.emplace_back();
       entry.input_bytes = BytesOf(value);
-      value = (*model)->Forward(InputFor(**model, value));
+      value = model->Forward(InputFor(*model, value));
       entry.output_bytes = BytesOf(value);
     }
     return sizes;

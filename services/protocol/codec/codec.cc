@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/half_precision.h"
 #include "services/protocol/codec/int8.h"
 #include "services/protocol/codec/one_bit.h"
@@ -34,7 +35,7 @@ absl::Status Check(v1::Codec id, const CodecOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Codec>> MakeCodec(v1::Codec id, const CodecOptions& options) {
-  if (absl::Status valid = Check(id, options); !valid.ok()) return valid;
+  RETURN_IF_ERROR(Check(id, options));
   switch (id) {
     case v1::CODEC_RAW:
       return MakeRaw();

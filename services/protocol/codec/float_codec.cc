@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/kernels.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/checks.h"
 
 namespace sluice {
@@ -28,15 +29,13 @@ absl::Status FloatCodec::Supports(v1::DataType dtype) const {
 }
 
 absl::StatusOr<size_t> FloatCodec::EncodedBytes(size_t count, v1::DataType dtype) const {
-  if (absl::Status status = Supports(dtype); !status.ok()) return status;
+  RETURN_IF_ERROR(Supports(dtype));
   return MostBytes(count);
 }
 
 absl::StatusOr<size_t> FloatCodec::Encode(ConstElements values, absl::Span<char> to) const {
-  if (absl::Status status = Supports(values.dtype()); !status.ok()) return status;
-  if (absl::Status status = CheckRoom(*this, to.size(), MostBytes(values.count())); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(Supports(values.dtype()));
+  RETURN_IF_ERROR(CheckRoom(*this, to.size(), MostBytes(values.count())));
   if (values.dtype() == v1::FLOAT32) return EncodeFloats(values.As<float>(), to.data());
   const absl::Span<const double> wide = values.As<double>();
   const std::vector<float> narrow(wide.begin(), wide.end());
@@ -45,16 +44,16 @@ absl::StatusOr<size_t> FloatCodec::Encode(ConstElements values, absl::Span<char>
 
 absl::Status FloatCodec::Validate(const absl::Cord& payload, v1::DataType dtype,
                                   size_t count) const {
-  if (absl::Status status = Supports(dtype); !status.ok()) return status;
+  RETURN_IF_ERROR(Supports(dtype));
   std::string copy;
   return Check(Flat(payload, &copy), count);
 }
 
 absl::Status FloatCodec::Decode(const absl::Cord& payload, Elements to) const {
-  if (absl::Status status = Supports(to.dtype()); !status.ok()) return status;
+  RETURN_IF_ERROR(Supports(to.dtype()));
   std::string copy;
   const absl::string_view flat = Flat(payload, &copy);
-  if (absl::Status status = Check(flat, to.count()); !status.ok()) return status;
+  RETURN_IF_ERROR(Check(flat, to.count()));
   if (to.dtype() == v1::FLOAT32) {
     DecodeFloats(flat, to.As<float>());
     return absl::OkStatus();
@@ -67,13 +66,11 @@ absl::Status FloatCodec::Decode(const absl::Cord& payload, Elements to) const {
 
 absl::Status FloatCodec::DecodeAdd(const absl::Cord& payload, v1::DataType dtype,
                                    Elements accumulator) const {
-  if (absl::Status status = Supports(dtype); !status.ok()) return status;
-  if (absl::Status status = CheckAccumulator(*this, dtype, accumulator.dtype()); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(Supports(dtype));
+  RETURN_IF_ERROR(CheckAccumulator(*this, dtype, accumulator.dtype()));
   std::string copy;
   const absl::string_view flat = Flat(payload, &copy);
-  if (absl::Status status = Check(flat, accumulator.count()); !status.ok()) return status;
+  RETURN_IF_ERROR(Check(flat, accumulator.count()));
   std::vector<float> values(accumulator.count());
   DecodeFloats(flat, absl::MakeSpan(values));
   if (dtype == v1::FLOAT32) {

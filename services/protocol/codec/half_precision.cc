@@ -10,6 +10,7 @@
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/common/arithmetic/half.h"
 #include "services/common/arithmetic/kernels.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/checks.h"
 
 namespace sluice {
@@ -44,14 +45,14 @@ class HalfPrecision final : public Codec {
   }
 
   absl::StatusOr<size_t> EncodedBytes(size_t count, v1::DataType dtype) const override {
-    if (absl::Status status = Supports(dtype); !status.ok()) return status;
+    RETURN_IF_ERROR(Supports(dtype));
     return count * sizeof(Half);
   }
 
   absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<char> to) const override {
-    if (absl::Status status = Supports(values.dtype()); !status.ok()) return status;
+    RETURN_IF_ERROR(Supports(values.dtype()));
     const size_t bytes = values.count() * sizeof(Half);
-    if (absl::Status status = CheckRoom(*this, to.size(), bytes); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckRoom(*this, to.size(), bytes));
     if (values.dtype() == v1::FLOAT64) {
       EncodeTo<Half>(values.As<double>(), to.data());
     } else {
@@ -62,12 +63,12 @@ class HalfPrecision final : public Codec {
 
   absl::Status Validate(const absl::Cord& payload, v1::DataType dtype,
                         size_t count) const override {
-    if (absl::Status status = Supports(dtype); !status.ok()) return status;
+    RETURN_IF_ERROR(Supports(dtype));
     return CheckPayload(*this, payload.size(), count * sizeof(Half));
   }
 
   absl::Status Decode(const absl::Cord& payload, Elements to) const override {
-    if (absl::Status status = Check(payload, to); !status.ok()) return status;
+    RETURN_IF_ERROR(Check(payload, to));
     return ForEachRun<Half>(payload, [&to](size_t offset, absl::Span<const Half> run) {
       if (to.dtype() == v1::FLOAT64) {
         Convert(run, to.As<double>().subspan(offset, run.size()));
@@ -79,11 +80,9 @@ class HalfPrecision final : public Codec {
 
   absl::Status DecodeAdd(const absl::Cord& payload, v1::DataType dtype,
                          Elements accumulator) const override {
-    if (absl::Status status = Supports(dtype); !status.ok()) return status;
-    if (absl::Status status = CheckAccumulator(*this, dtype, accumulator.dtype()); !status.ok()) {
-      return status;
-    }
-    if (absl::Status status = Check(payload, accumulator); !status.ok()) return status;
+    RETURN_IF_ERROR(Supports(dtype));
+    RETURN_IF_ERROR(CheckAccumulator(*this, dtype, accumulator.dtype()));
+    RETURN_IF_ERROR(Check(payload, accumulator));
     return ForEachRun<Half>(payload, [&accumulator](size_t offset, absl::Span<const Half> run) {
       if (accumulator.dtype() == v1::FLOAT64) {
         Add(run, accumulator.As<double>().subspan(offset, run.size()));
@@ -95,7 +94,7 @@ class HalfPrecision final : public Codec {
 
  private:
   absl::Status Check(const absl::Cord& payload, Elements block) const {
-    if (absl::Status status = Supports(block.dtype()); !status.ok()) return status;
+    RETURN_IF_ERROR(Supports(block.dtype()));
     return CheckPayload(*this, payload.size(), block.count() * sizeof(Half));
   }
 

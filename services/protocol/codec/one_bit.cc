@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/checks.h"
 #include "services/protocol/codec/float_codec.h"
 
@@ -59,9 +60,7 @@ class OneBit final : public FloatCodec {
   }
 
   absl::Status Check(absl::string_view payload, size_t count) const override {
-    if (absl::Status size = CheckPayload(*this, payload.size(), MostBytes(count)); !size.ok()) {
-      return size;
-    }
+    RETURN_IF_ERROR(CheckPayload(*this, payload.size(), MostBytes(count)));
     const size_t used = count % 8;  // only the last group may end within a byte
     if (used != 0 && (static_cast<unsigned char>(payload.back()) >> used) != 0) {
       return absl::InvalidArgumentError("CODEC_ONE_BIT: signs of more elements than the block has");

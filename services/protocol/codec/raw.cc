@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/cord_reader.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/checks.h"
 
 namespace sluice {
@@ -21,32 +22,27 @@ class Raw final : public Codec {
   }
 
   absl::StatusOr<size_t> EncodedBytes(size_t count, v1::DataType dtype) const override {
-    if (absl::Status status = Supports(dtype); !status.ok()) return status;
+    RETURN_IF_ERROR(Supports(dtype));
     return count * ElementBytes(dtype);
   }
 
   absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<char> to) const override {
-    if (absl::Status status = Supports(values.dtype()); !status.ok()) return status;
+    RETURN_IF_ERROR(Supports(values.dtype()));
     const absl::Span<const char> bytes = values.bytes();
-    if (absl::Status status = CheckRoom(*this, to.size(), bytes.size()); !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(CheckRoom(*this, to.size(), bytes.size()));
     if (!bytes.empty()) std::memcpy(to.data(), bytes.data(), bytes.size());
     return bytes.size();
   }
 
   absl::Status Validate(const absl::Cord& payload, v1::DataType dtype,
                         size_t count) const override {
-    if (absl::Status status = Supports(dtype); !status.ok()) return status;
+    RETURN_IF_ERROR(Supports(dtype));
     return CheckPayload(*this, payload.size(), count * ElementBytes(dtype));
   }
 
   absl::Status Decode(const absl::Cord& payload, Elements to) const override {
-    if (absl::Status status = Supports(to.dtype()); !status.ok()) return status;
-    if (absl::Status status = CheckPayload(*this, payload.size(), to.bytes().size());
-        !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(Supports(to.dtype()));
+    RETURN_IF_ERROR(CheckPayload(*this, payload.size(), to.bytes().size()));
     return CopyPayload(payload, to.bytes());
   }
 
@@ -57,14 +53,8 @@ class Raw final : public Codec {
                                                      v1::DataType_Name(dtype),
                                                      ", only floating point is summed"));
     }
-    if (absl::Status status = CheckAccumulator(*this, dtype, accumulator.dtype()); !status.ok()) {
-      return status;
-    }
-    if (absl::Status status =
-            CheckPayload(*this, payload.size(), accumulator.count() * ElementBytes(dtype));
-        !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(CheckAccumulator(*this, dtype, accumulator.dtype()));
+    RETURN_IF_ERROR(CheckPayload(*this, payload.size(), accumulator.count() * ElementBytes(dtype)));
     absl::Status status;
     VisitFloatingPoint(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;

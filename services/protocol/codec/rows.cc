@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/half.h"
 #include "services/common/arithmetic/kernels.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/checks.h"
 #include "services/protocol/elements.h"
 
@@ -66,15 +67,14 @@ class Rows final : public Codec {
   }
 
   absl::StatusOr<size_t> EncodedBytes(size_t count, v1::DataType dtype) const override {
-    if (absl::Status status = Supports(dtype); !status.ok()) return status;
+    RETURN_IF_ERROR(Supports(dtype));
     if (count > kMostElements) return Invalid("a block of ", count, " elements");
     return kHead + sizeof(uint32_t) + count * ElementBytes(dtype);
   }
 
   absl::StatusOr<size_t> Encode(ConstElements values, absl::Span<char> to) const override {
-    const absl::StatusOr<size_t> most = EncodedBytes(values.count(), values.dtype());
-    if (!most.ok()) return most.status();
-    if (absl::Status status = CheckRoom(*this, to.size(), *most); !status.ok()) return status;
+    ASSIGN_OR_RETURN(const size_t most, EncodedBytes(values.count(), values.dtype()));
+    RETURN_IF_ERROR(CheckRoom(*this, to.size(), most));
     const RowCut cut{std::max<uint64_t>(1, values.count()), 0, values.count()};
     const uint64_t only = 0;
     const absl::Span<const char> bytes = values.bytes();
@@ -89,14 +89,13 @@ class Rows final : public Codec {
   }
 
   absl::Status Decode(const absl::Cord& payload, Elements to) const override {
-    const absl::StatusOr<RowParts> split = SplitRows(payload, to.dtype(), to.count());
-    if (!split.ok()) return split.status();
+    ASSIGN_OR_RETURN(const RowParts split, SplitRows(payload, to.dtype(), to.count()));
     const absl::Span<char> bytes = to.bytes();
     if (!bytes.empty()) std::memset(bytes.data(), 0, bytes.size());
     const size_t element = ElementBytes(to.dtype());
-    const std::string values = Values(payload, *split);
+    const std::string values = Values(payload, split);
     const char* at = values.data();
-    for (const RowPart& part : split->parts) {
+    for (const RowPart& part : split.parts) {
       std::memcpy(bytes.data() + part.offset * element, at, part.count * element);
       at += part.count * element;
     }
@@ -108,19 +107,16 @@ class Rows final : public Codec {
     if (!IsFloatingPoint(dtype)) {
       return Invalid("a gradient of ", v1::DataType_Name(dtype), ", only floating point is summed");
     }
-    if (absl::Status status = CheckAccumulator(*this, dtype, accumulator.dtype()); !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(CheckAccumulator(*this, dtype, accumulator.dtype()));
 
-    const absl::StatusOr<RowParts> split = SplitRows(payload, dtype, accumulator.count());
-    if (!split.ok()) return split.status();
-    const std::string values = Values(payload, *split);
+    ASSIGN_OR_RETURN(const RowParts split, SplitRows(payload, dtype, accumulator.count()));
+    const std::string values = Values(payload, split);
 
     VisitFloatingPoint(dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       const absl::Span<ComputeType<T>> sums = accumulator.As<ComputeType<T>>();
       const T* at = reinterpret_cast<const T*>(values.data());
-      for (const RowPart& part : split->parts) {
+      for (const RowPart& part : split.parts) {
         sluice::Add(absl::MakeConstSpan(at, part.count), sums.subspan(part.offset, part.count));
         at += part.count;
       }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/checks.h"
 #include "services/protocol/codec/float_codec.h"
 
@@ -39,9 +40,7 @@ class SignThreshold final : public FloatCodec {
   }
 
   absl::Status Check(absl::string_view payload, size_t count) const override {
-    if (absl::Status size = CheckPayload(*this, payload.size(), MostBytes(count)); !size.ok()) {
-      return size;
-    }
+    RETURN_IF_ERROR(CheckPayload(*this, payload.size(), MostBytes(count)));
     const size_t used = 2 * (count % 4);
     if (used != 0 && (static_cast<unsigned char>(payload.back()) >> used) != 0) {
       return absl::InvalidArgumentError(

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/ps/core/norm_exchange.h"
 #include "services/ps/core/staleness.h"
 
@@ -77,7 +78,7 @@ uint64_t Asynchronous::AppliedClock(uint64_t worker) const {
 absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload) {
   const uint64_t worker = stream.incarnation();
   UpdateFacts facts = FactsOf(worker);
-  if (absl::Status fits = CheckUpdatePush(state_, facts, push); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckUpdatePush(state_, facts, push));
 
   const bool repeated = push.clock() <= facts.applied && state_.rules.IgnoreAppliedClocks();
   if (repeated) {
@@ -99,14 +100,12 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
   }
 
   std::vector<ReceivedBlock> blocks;
-  if (absl::Status split = SplitPush(state_, worker, push, payload, &blocks); !split.ok()) {
-    return split;
-  }
+  RETURN_IF_ERROR(SplitPush(state_, worker, push, payload, &blocks));
 
   Staged fresh;
   const auto known = staged_.find(worker);
   Staged& staged = known != staged_.end() ? known->second : fresh;
-  if (absl::Status taken = Stage(staged, push, blocks); !taken.ok()) return taken;
+  RETURN_IF_ERROR(Stage(staged, push, blocks));
   staged.clock = push.clock();
   Staged& kept = known != staged_.end() ? staged : staged_[worker] = std::move(fresh);
 
@@ -145,9 +144,8 @@ absl::Status Asynchronous::Stage(Staged& staged, const v1::Push& push,
     }
     std::vector<GradientSum>& sums = staged.sums[push.partition()];
     sums.resize(state_.model->BlockCount(push.partition()));
-    absl::Status added = sums[block.block - state_.model->FirstBlock(push.partition())].Add(
-        info, block.codec, block.payload, *state_.pool);
-    if (!added.ok()) return added;
+    RETURN_IF_ERROR(sums[block.block - state_.model->FirstBlock(push.partition())].Add(
+        info, block.codec, block.payload, *state_.pool));
   }
   if (push.complete().empty()) return absl::OkStatus();
   const bool was_whole = IsWhole(staged);
@@ -169,9 +167,8 @@ absl::Status Asynchronous::Measure(Staged& staged) {
     std::optional<uint32_t> offender;
     std::vector<GradientSum>& sums = staged.sums[number];
     sums.resize(state_.model->BlockCount(number));
-    absl::Status measured = state_.partitions[number]->MeasureSums(
-        Arguments(staged).gradient_scale, &sums, *state_.pool, state_.parallel, &norm, &offender);
-    if (!measured.ok()) return measured;
+    RETURN_IF_ERROR(state_.partitions[number]->MeasureSums(
+        Arguments(staged).gradient_scale, &sums, *state_.pool, state_.parallel, &norm, &offender));
     staged.norms[number] = norm;
     if (offender.has_value() && staged.offender.empty()) {
       staged.offender = state_.model->BlockName(state_.model->block(*offender));
@@ -350,24 +347,22 @@ void Asynchronous::SendApplied(Stream& stream, const v1::Apply& apply) {
 
 absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload) {
   const uint64_t worker = stream.incarnation();
-  if (absl::Status fits = CheckLivePull(state_, FactsOf(worker), pull); !fits.ok()) return fits;
-  absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, stream, pull, payload);
-  if (!rows.ok()) return rows.status();
+  RETURN_IF_ERROR(CheckLivePull(state_, FactsOf(worker), pull));
+  ASSIGN_OR_RETURN(SharedSelections rows, SelectionsOf(state_, stream, pull, payload));
   Hear(worker, pull.clock());
 
   if (MayAnswer(stream, pull)) {
-    AnswerPull(stream, pull, rows->get());
+    AnswerPull(stream, pull, rows.get());
   } else {
     if (stream.parked_pulls >= state_.options.max_parked_pulls) {
       return state_.Full(
           Bound::kParkedPulls,
           absl::StrCat("more than ", state_.options.max_parked_pulls, " pulls wait on one stream"));
     }
-    absl::StatusOr<Charge> charge =
-        ChargeParked(state_, stream, sizeof(Parked) + pull.SpaceUsedLong());
-    if (!charge.ok()) return charge.status();
+    ASSIGN_OR_RETURN(Charge charge,
+                     ChargeParked(state_, stream, sizeof(Parked) + pull.SpaceUsedLong()));
     ++stream.parked_pulls;
-    parked_.push_back({stream.id, pull, *std::move(rows), *std::move(charge)});
+    parked_.push_back({stream.id, pull, std::move(rows), std::move(charge)});
   }
   AnswerWaiting();
   return absl::OkStatus();
@@ -450,9 +445,7 @@ const std::vector<BlockRef>* Asynchronous::PulledBy(uint64_t worker, uint32_t pa
 
 absl::Status Asynchronous::OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request) {
   const uint64_t worker = stream.incarnation();
-  if (absl::Status fits = CheckLeaseRequest(state_, FactsOf(worker), request); !fits.ok()) {
-    return fits;
-  }
+  RETURN_IF_ERROR(CheckLeaseRequest(state_, FactsOf(worker), request));
   Hear(worker, request.clock());
   v1::Header header = state_.NewHeader();
   *header.mutable_lease() = arbiter_.RequestLease(worker, request.samples(), request.clock());
@@ -464,7 +457,7 @@ absl::Status Asynchronous::OnLeaseRequest(Stream& stream, const v1::LeaseRequest
 
 absl::Status Asynchronous::OnPermitRequest(Stream& stream, const v1::PermitRequest& request) {
   const UpdateFacts facts = FactsOf(stream.incarnation());
-  if (absl::Status fits = CheckPermitRequest(state_, facts, request); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckPermitRequest(state_, facts, request));
   if (request.clock() <= facts.applied) {
     v1::Apply applied;
     applied.set_clock(request.clock());

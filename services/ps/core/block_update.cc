@@ -10,6 +10,7 @@
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/common/arithmetic/kernels.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::ps {
@@ -85,11 +86,11 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
   SLUICE_DCHECK(base == nullptr || base->size() == update.info.bytes,
                 "a delay is compensated with an earlier version of the same block");
   if (sum.rows.has_value()) {
-    if (absl::Status whole = Materialize(update.info, pool, &sum); !whole.ok()) return whole;
+    RETURN_IF_ERROR(Materialize(update.info, pool, &sum));
   }
   if (update.arguments.staleness.delay_compensation != 0 && base != nullptr &&
       base != update.now.parameters) {
-    if (absl::Status whole = Materialize(update.info, pool, &sum); !whole.ok()) return whole;
+    RETURN_IF_ERROR(Materialize(update.info, pool, &sum));
     CompensateDelay<T>(
         update.arguments.staleness.delay_compensation * update.arguments.gradient_scale,
         update.now.parameters->As<T>(), base->As<T>(), sum.block->MutableAs<Compute>());
@@ -123,8 +124,7 @@ absl::Status StepParameters(const BlockUpdate& update, const BlockRef& base, Sum
       run(offset, gradient.subspan(offset, kRun));
     }
   } else {
-    absl::Status read = ForEachRun<Compute>(sum.payload, run);
-    if (!read.ok()) return read;
+    RETURN_IF_ERROR(ForEachRun<Compute>(sum.payload, run));
   }
   if (!finite) return NonFinite();
   next->parameters = std::move(parameters);
@@ -181,7 +181,7 @@ void AddChange(double factor, absl::Span<const T> now, absl::Span<const ComputeT
 template <typename T>
 absl::Status ChangeBuffer(const BlockUpdate& update, Sum* sum, BlockPool& pool, BlockState* next) {
   using Compute = ComputeType<T>;
-  if (absl::Status whole = Materialize(update.info, pool, sum); !whole.ok()) return whole;
+  RETURN_IF_ERROR(Materialize(update.info, pool, sum));
   const absl::Span<const Compute> change = std::as_const(*sum->block).As<Compute>();
   SLUICE_DCHECK(change.size() == update.info.count, "a buffer's change has the buffer's elements");
   if (update.arguments.check_finite && FirstNonFinite(change).has_value()) return NonFinite();
@@ -281,7 +281,7 @@ BlockState UpdateRows(const BlockUpdate& update, const WritableBlock& target,
 
 absl::Status MeasureGradient(const BlockInfo& info, double gradient_scale, Sum* sum,
                              BlockPool& pool, GradientNorm* norm) {
-  if (absl::Status whole = Materialize(info, pool, sum); !whole.ok()) return whole;
+  RETURN_IF_ERROR(Materialize(info, pool, sum));
   const auto measure = [&](auto values) {
     norm->non_finite = FirstNonFinite(values).has_value();
     if (info.kind == v1::PARAMETER && !norm->non_finite) {

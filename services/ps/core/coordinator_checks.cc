@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/ps/core/check_errors.h"
 
@@ -75,10 +76,8 @@ absl::Status CheckProgress(const ShardState& state, uint64_t begun, const v1::In
                    " is committed");
   }
 
-  if (absl::StatusOr<IntervalSet> ledger = IntervalSet::FromProtos(install.ledger().applied());
-      !ledger.ok()) {
-    return Invalid("its ledger: ", ledger.status().message());
-  }
+  RETURN_IF_ERROR(IntervalSet::FromProtos(install.ledger().applied()).status(),
+                  Invalid("its ledger: ", _.message()));
 
   absl::flat_hash_set<uint64_t> members;
   for (const v1::View::Member& member : view.workers()) {
@@ -117,8 +116,8 @@ absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Ins
     if (view.layout_hash() != 0 && view.layout_hash() != state.model->layout_hash()) {
       return Invalid("its layout is not the shard's");
     }
-    if (absl::Status shards = CheckShards(state, view); !shards.ok()) return shards;
-    if (absl::Status members = CheckMembers(state, view); !members.ok()) return members;
+    RETURN_IF_ERROR(CheckShards(state, view));
+    RETURN_IF_ERROR(CheckMembers(state, view));
     return CheckProgress(state, begun, install);
   };
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
@@ -30,12 +31,10 @@ absl::StatusOr<SharedSelections> SelectionsOf(ShardState& state, const Stream& s
     Charge charge;
   };
   constexpr uint64_t kSelection = 128;  // memory of one selection in addition to its numbers
-  absl::StatusOr<Charge> charge =
-      ChargeParked(state, stream, payload.size() + pull.rows_size() * kSelection);
-  if (!charge.ok()) return charge.status();
-  absl::StatusOr<RowSelections> rows = ReadSelections(pull, payload, state.model->table());
-  if (!rows.ok()) return rows.status();
-  auto charged = std::make_shared<Charged>(Charged{*std::move(rows), *std::move(charge)});
+  ASSIGN_OR_RETURN(Charge charge,
+                   ChargeParked(state, stream, payload.size() + pull.rows_size() * kSelection));
+  ASSIGN_OR_RETURN(RowSelections rows, ReadSelections(pull, payload, state.model->table()));
+  auto charged = std::make_shared<Charged>(Charged{std::move(rows), std::move(charge)});
   const RowSelections* const selections = &charged->rows;
   return SharedSelections(std::move(charged), selections);
 }

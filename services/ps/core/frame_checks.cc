@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/core/check_errors.h"
@@ -241,9 +242,9 @@ absl::Status CheckStepPush(const ShardState& state, size_t member, const v1::Pus
     if (state.Find(push.partition()) == nullptr) {
       return Invalid("partition ", push.partition(), " is not owned by this shard, or empty");
     }
-    if (absl::Status range = CheckMicrobatches(state, member, push); !range.ok()) return range;
+    RETURN_IF_ERROR(CheckMicrobatches(state, member, push));
   }
-  if (absl::Status owned = CheckOwned(state, push.complete()); !owned.ok()) return owned;
+  RETURN_IF_ERROR(CheckOwned(state, push.complete()));
 
   // The sender holds all partitions at this step, so each partition has reached it.
   if (const uint64_t lowest = state.LowestVersion(); push.step() > lowest) {
@@ -261,7 +262,7 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
   if (pull.clock() != 0 || pull.counted_size() > 0 || pull.counted_from_size() > 0) {
     return Invalid("a pull with clock ", pull.clock(), " in synchronous training");
   }
-  if (absl::Status owned = CheckOwned(state, pull.partitions()); !owned.ok()) return owned;
+  RETURN_IF_ERROR(CheckOwned(state, pull.partitions()));
 
   const auto check = [&](uint32_t number) {
     SLUICE_DCHECK(state.Find(number) != nullptr, "a shard holds the partitions that it owns");
@@ -274,11 +275,11 @@ absl::Status CheckVersionPull(const ShardState& state, const v1::Pull& pull) {
   const auto& owned = state.view->owned();
   if (!pull.partitions().empty()) {
     for (const uint32_t number : pull.partitions()) {
-      if (absl::Status near = check(number); !near.ok()) return near;
+      RETURN_IF_ERROR(check(number));
     }
   } else {
     for (const uint32_t number : owned) {
-      if (absl::Status near = check(number); !near.ok()) return near;
+      RETURN_IF_ERROR(check(number));
     }
   }
   return absl::OkStatus();
@@ -303,9 +304,7 @@ absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
                 .incarnation() == sender;
     if (!owned) return Invalid("partition ", number, " is not owned by the sender");
     if (!seen.insert(number).second) return Invalid("partition ", number, " has two norms");
-    if (absl::Status norm = CheckNorm(entry.square_sum(), entry.non_finite()); !norm.ok()) {
-      return norm;
-    }
+    RETURN_IF_ERROR(CheckNorm(entry.square_sum(), entry.non_finite()));
   }
   return absl::OkStatus();
 }
@@ -356,7 +355,7 @@ absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
   if (push.step() != 0 || push.pull_next()) {
     return Invalid("a push of step ", push.step(), " in asynchronous training");
   }
-  if (absl::Status owned = CheckOwned(state, push.complete()); !owned.ok()) return owned;
+  RETURN_IF_ERROR(CheckOwned(state, push.complete()));
   if (push.blocks_size() > 0) {
     if (state.Find(push.partition()) == nullptr) {
       return Invalid("partition ", push.partition(), " is not owned by this shard, or empty");
@@ -374,12 +373,10 @@ absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
     return Invalid("update ", push.clock(), " is pushed while ", facts.staged,
                    " waits for its Apply");
   }
-  if (absl::Status clock = CheckClock(facts, push.clock()); !clock.ok()) return clock;
-  if (absl::Status permit = CheckPermit(state, facts, push.clock()); !permit.ok()) return permit;
+  RETURN_IF_ERROR(CheckClock(facts, push.clock()));
+  RETURN_IF_ERROR(CheckPermit(state, facts, push.clock()));
   if (push.complete().empty()) return absl::OkStatus();
-  if (absl::Status ordinal = CheckOrdinal(state, facts, push.ordinal()); !ordinal.ok()) {
-    return ordinal;
-  }
+  RETURN_IF_ERROR(CheckOrdinal(state, facts, push.ordinal()));
   if (facts.named && push.samples() != facts.samples) {
     return Invalid("update ", push.clock(), " is of ", push.samples(), " samples, and was of ",
                    facts.samples);
@@ -404,7 +401,7 @@ absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const
   if (!bare && (facts.staged != apply.clock() || !facts.whole)) {
     return Invalid("Apply of update ", apply.clock(), ", which is not staged whole");
   }
-  if (absl::Status clock = CheckClock(facts, apply.clock()); !clock.ok()) return clock;
+  RETURN_IF_ERROR(CheckClock(facts, apply.clock()));
   const Interval samples = FromProto(apply.samples());
   if (samples.empty() || samples.end > state.TotalSamples()) {
     return Invalid("update ", apply.clock(), " covers samples ", Name(samples), " of ",
@@ -418,10 +415,8 @@ absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const
     return Invalid("update ", apply.clock(), " covers samples ", Name(samples),
                    "; its pushes are of ", facts.samples);
   }
-  if (absl::Status permit = CheckPermit(state, facts, apply.clock()); !permit.ok()) return permit;
-  if (absl::Status ordinal = CheckOrdinal(state, facts, apply.ordinal()); !ordinal.ok()) {
-    return ordinal;
-  }
+  RETURN_IF_ERROR(CheckPermit(state, facts, apply.clock()));
+  RETURN_IF_ERROR(CheckOrdinal(state, facts, apply.ordinal()));
   const bool stale = state.view->is_arbiter() ? apply.staleness() != facts.permit->staleness()
                                               : apply.staleness() > apply.ordinal();
   if (stale) {
@@ -431,9 +426,7 @@ absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const
   if (apply.pull_next() && state.view->proto().mode() == v1::BOUNDED_STALENESS) {
     return Invalid("pull_next with bounded staleness, where a pull waits for slow workers");
   }
-  if (absl::Status norm = CheckNorm(apply.square_sum(), apply.non_finite()); !norm.ok()) {
-    return norm;
-  }
+  RETURN_IF_ERROR(CheckNorm(apply.square_sum(), apply.non_finite()));
   if (own == nullptr) return absl::OkStatus();
   if (own->non_finite && !apply.non_finite()) {
     return Invalid("update ", apply.clock(), " is called finite but is not finite on this shard");
@@ -449,8 +442,8 @@ absl::Status CheckApply(const ShardState& state, const UpdateFacts& facts, const
 
 absl::Status CheckLivePull(const ShardState& state, const UpdateFacts& facts,
                            const v1::Pull& pull) {
-  if (absl::Status owned = CheckOwned(state, pull.partitions()); !owned.ok()) return owned;
-  if (absl::Status clock = CheckClock(facts, pull.clock()); !clock.ok()) return clock;
+  RETURN_IF_ERROR(CheckOwned(state, pull.partitions()));
+  RETURN_IF_ERROR(CheckClock(facts, pull.clock()));
   if (pull.counted().empty() && pull.counted_from().empty()) return absl::OkStatus();
   if (state.view->proto().mode() != v1::BOUNDED_STALENESS || state.view->is_arbiter()) {
     return Invalid("a pull names counted workers, but this shard does not need them");
@@ -486,7 +479,7 @@ absl::Status CheckPermitRequest(const ShardState& state, const UpdateFacts& fact
     return Invalid("leases and permits are requested from the owner of partition 0");
   }
   if (request.clock() <= facts.applied) return absl::OkStatus();  // a repetition
-  if (absl::Status clock = CheckClock(facts, request.clock()); !clock.ok()) return clock;
+  RETURN_IF_ERROR(CheckClock(facts, request.clock()));
   if (!facts.holds_lease && state.rules.RepeatLeases()) {
     return Invalid("a permit for update ", request.clock(), " is requested without a lease");
   }

@@ -8,6 +8,7 @@
 #include "services/common/arithmetic/half.h"
 #include "services/common/arithmetic/kernels.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/elements.h"
 
@@ -27,10 +28,9 @@ absl::Status Decode(const BlockInfo& info, v1::Codec codec, const absl::Cord& pa
   if (codec == v1::CODEC_RAW && info.dtype == info.sum_dtype) {
     return CopyPayload(payload, to.mutable_bytes());
   }
-  const absl::StatusOr<const Codec*> found = FindCodec(codec);
-  if (!found.ok()) return found.status();
+  ASSIGN_OR_RETURN(const Codec* const found, FindCodec(codec));
   std::memset(to.mutable_bytes().data(), 0, to.size());
-  return (*found)->DecodeAdd(payload, info.dtype, SumElements(info, to));
+  return found->DecodeAdd(payload, info.dtype, SumElements(info, to));
 }
 
 // A sum of one contribution.
@@ -45,13 +45,13 @@ absl::Status MakeSum(const BlockInfo& info, v1::Codec codec, const absl::Cord& p
   }
   if (codec == v1::CODEC_ROWS && info.rows_apart) {
     RowSum rows;
-    if (absl::Status decoded = DecodeRows(info, payload, &rows); !decoded.ok()) return decoded;
+    RETURN_IF_ERROR(DecodeRows(info, payload, &rows));
     const bool few = AreFew(info, rows);
     sum->rows = std::move(rows);
     return few ? absl::OkStatus() : Materialize(info, pool, sum);
   }
   MutableBlockRef block = pool.Take(info.sum_bytes);
-  if (absl::Status decoded = Decode(info, codec, payload, *block); !decoded.ok()) return decoded;
+  RETURN_IF_ERROR(Decode(info, codec, payload, *block));
   sum->block = std::move(block);
   return absl::OkStatus();
 }
@@ -97,9 +97,7 @@ absl::Status Materialize(const BlockInfo& info, BlockPool& pool, Sum* sum) {
     sum->block = std::move(block);
     return absl::OkStatus();
   }
-  if (absl::Status copied = CopyPayload(sum->payload, block->mutable_bytes()); !copied.ok()) {
-    return copied;
-  }
+  RETURN_IF_ERROR(CopyPayload(sum->payload, block->mutable_bytes()));
   sum->payload.Clear();
   sum->block = std::move(block);
   return absl::OkStatus();
@@ -111,9 +109,9 @@ namespace {
 absl::Status MergeBlocks(const BlockInfo& info, BlockPool& pool, Sum* from, Sum* to) {
   if (to->block == nullptr && from->block != nullptr) std::swap(*to, *from);
   if (from->rows.has_value()) {
-    if (absl::Status whole = Materialize(info, pool, from); !whole.ok()) return whole;
+    RETURN_IF_ERROR(Materialize(info, pool, from));
   }
-  if (absl::Status whole = Materialize(info, pool, to); !whole.ok()) return whole;
+  RETURN_IF_ERROR(Materialize(info, pool, to));
   return AddSum(info, *from, *to->block);
 }
 
@@ -123,26 +121,24 @@ absl::Status GradientSum::Add(const BlockInfo& info, v1::Codec codec, const absl
                               BlockPool& pool) {
   if (nodes_.empty()) {
     Node node;
-    if (absl::Status made = MakeSum(info, codec, payload, pool, &node.sum); !made.ok()) return made;
+    RETURN_IF_ERROR(MakeSum(info, codec, payload, pool, &node.sum));
     nodes_.push_back(std::move(node));
     return absl::OkStatus();
   }
   SLUICE_DCHECK(nodes_.size() == 1 && nodes_.front().size == 0,
                 "a sum in order of arrival has no nodes of the tree");
-  const absl::StatusOr<const Codec*> found = FindCodec(codec);
-  if (!found.ok()) return found.status();
+  ASSIGN_OR_RETURN(const Codec* const found, FindCodec(codec));
   Sum& sum = nodes_.front().sum;
   if (sum.rows.has_value() && codec == v1::CODEC_ROWS) {
     Sum more;
     more.rows.emplace();
-    absl::Status decoded = DecodeRows(info, payload, &*more.rows);
-    if (!decoded.ok()) return decoded;
+    RETURN_IF_ERROR(DecodeRows(info, payload, &*more.rows));
     if (AddAsRows(info, more, &sum)) {
       return AreFew(info, *sum.rows) ? absl::OkStatus() : Materialize(info, pool, &sum);
     }
   }
-  if (absl::Status whole = Materialize(info, pool, &sum); !whole.ok()) return whole;
-  return (*found)->DecodeAdd(payload, info.dtype, SumElements(info, *sum.block));
+  RETURN_IF_ERROR(Materialize(info, pool, &sum));
+  return found->DecodeAdd(payload, info.dtype, SumElements(info, *sum.block));
 }
 
 absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const absl::Cord& payload,
@@ -154,7 +150,7 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
   Node node;
   node.begin = begin;
   node.size = size;
-  if (absl::Status made = MakeSum(info, codec, payload, pool, &node.sum); !made.ok()) return made;
+  RETURN_IF_ERROR(MakeSum(info, codec, payload, pool, &node.sum));
   const auto place =
       std::lower_bound(nodes_.begin(), nodes_.end(), begin,
                        [](const Node& held, uint64_t wanted) { return held.begin < wanted; });
@@ -175,7 +171,7 @@ absl::Status GradientSum::AddNode(const BlockInfo& info, v1::Codec codec, const 
     if (a.size != b.size || a.begin + a.size != b.begin || (a.begin / a.size) % 2 != 0) {
       return absl::OkStatus();
     }
-    if (absl::Status merged = MergeAt(info, left, pool); !merged.ok()) return merged;
+    RETURN_IF_ERROR(MergeAt(info, left, pool));
     index = left;
   }
 }
@@ -188,7 +184,7 @@ absl::Status GradientSum::MergeAt(const BlockInfo& info, size_t left, BlockPool&
   if (AddAsRows(info, b, &a)) {
     RoundRows(info, &*a.rows);
   } else {
-    if (absl::Status merged = MergeBlocks(info, pool, &b, &a); !merged.ok()) return merged;
+    RETURN_IF_ERROR(MergeBlocks(info, pool, &b, &a));
     RoundToStorage(info, *a.block);
   }
   nodes_[left].size *= 2;
@@ -222,7 +218,7 @@ absl::Status GradientSum::Take(const BlockInfo& info, BlockPool& pool, Sum* sum)
       const bool has_sibling = i > 0 && nodes_[i - 1].begin == node.begin;
       if (!has_sibling) continue;
       nodes_[i - 1].size = size;  // MergeAt doubles it again
-      if (absl::Status merged = MergeAt(info, i - 1, pool); !merged.ok()) return merged;
+      RETURN_IF_ERROR(MergeAt(info, i - 1, pool));
       --i;
     }
   }

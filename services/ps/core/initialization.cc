@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
@@ -42,7 +43,7 @@ void Initialization::Discard() {
 absl::Status Initialization::Begin() {
   SLUICE_DCHECK(initial_.empty() && missing_.empty() && pusher_ == 0,
                 "R12: nothing of an older init request is left");
-  if (absl::Status fits = CheckPrepareState(prepare_); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckPrepareState(prepare_));
   if (prepare_.job().training().execution() == v1::TrainingSpec::SERVER &&
       state_.options.references == nullptr) {
     return absl::FailedPreconditionError(
@@ -50,11 +51,8 @@ absl::Status Initialization::Begin() {
         "has no LibTorch: start sluice-ps-torch instead of sluice-ps");
   }
 
-  absl::StatusOr<std::shared_ptr<const ShardModel>> model = ShardModel::Create(
-      prepare_.job(), prepare_.table(), prepare_.layout(), state_.options.libraries);
-  if (!model.ok()) return model.status();
-
-  state_.model = *std::move(model);
+  ASSIGN_OR_RETURN(state_.model, ShardModel::Create(prepare_.job(), prepare_.table(),
+                                                    prepare_.layout(), state_.options.libraries));
   state_.job = prepare_.job();
   state_.training_samples = prepare_.training_samples();
 
@@ -115,8 +113,8 @@ absl::StatusOr<Handled> Initialization::OnPush(StreamTable& streams, Stream& str
     return absl::InvalidArgumentError(
         "this shard loads a checkpoint, so no version 0 may be pushed");
   }
-  if (absl::Status one = CheckInitPush(pusher_, stream.incarnation(), push); !one.ok()) return one;
-  if (absl::Status taken = Take(push, payload); !taken.ok()) return taken;
+  RETURN_IF_ERROR(CheckInitPush(pusher_, stream.incarnation(), push));
+  RETURN_IF_ERROR(Take(push, payload));
   pusher_ = stream.incarnation();
   if (push.last() && !missing_.empty() && error_.empty()) {
     return absl::InvalidArgumentError(
@@ -135,11 +133,7 @@ absl::Status Initialization::Take(const v1::InitPush& push, const absl::Cord& pa
   if (!error_.empty()) return absl::FailedPreconditionError(error_);
 
   std::vector<ReceivedBlock> blocks;
-  if (absl::Status split =
-          SplitPayload(*state_.model, push.partition(), push.blocks(), payload, &blocks);
-      !split.ok()) {
-    return split;
-  }
+  RETURN_IF_ERROR(SplitPayload(*state_.model, push.partition(), push.blocks(), payload, &blocks));
 
   if (blocks.empty() || missing_.empty()) return absl::OkStatus();
   const auto initial = initial_.find(push.partition());
@@ -162,10 +156,7 @@ absl::Status Initialization::Take(const v1::InitPush& push, const absl::Cord& pa
         initial->second.blocks[block.block - state_.model->FirstBlock(push.partition())];
     SLUICE_DCHECK(initial_block.parameters == nullptr, "a block of version 0 is stored once");
     MutableBlockRef parameters = state_.pool->Take(info.bytes);
-    if (absl::Status copied = CopyPayload(block.payload, parameters->mutable_bytes());
-        !copied.ok()) {
-      return copied;
-    }
+    RETURN_IF_ERROR(CopyPayload(block.payload, parameters->mutable_bytes()));
     initial_block = InitialBlock(std::move(parameters));
   }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::ps {
 namespace {
@@ -92,13 +93,11 @@ absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, Bl
                 "a member that is complete contributes nothing more");
   SLUICE_DCHECK(!members_[source.member].dropped, "a dropped member contributes nothing");
   GradientSum& sum = selective_ ? sums_of_[source.member][place] : sums_[place];
-  absl::Status added =
-      source.tree_node ? sum.AddNode(info, block.codec, block.payload, source.microbatches.begin,
-                                     source.microbatches.size(), pool)
-                       : sum.Add(info, block.codec, block.payload, pool);
-  if (!added.ok()) {
-    return absl::Status(added.code(), absl::StrCat(model_->BlockName(info), ": ", added.message()));
-  }
+  RETURN_IF_ERROR(source.tree_node
+                      ? sum.AddNode(info, block.codec, block.payload, source.microbatches.begin,
+                                    source.microbatches.size(), pool)
+                      : sum.Add(info, block.codec, block.payload, pool),
+                  absl::Status(_.code(), absl::StrCat(model_->BlockName(info), ": ", _.message())));
   received_[place].push_back({source.member, source.microbatches});
   return absl::OkStatus();
 }
@@ -289,8 +288,7 @@ void Partition::Advance(std::vector<BlockState> next) {
 absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,
                               ParallelRunner& runner) {
   std::vector<Writing> writings;
-  absl::Status written = Write(Keep::kUndo, arguments, nullptr, &sums_, pool, runner, &writings);
-  if (!written.ok()) return written;
+  RETURN_IF_ERROR(Write(Keep::kUndo, arguments, nullptr, &sums_, pool, runner, &writings));
   Advance(Finish(Keep::kUndo, arguments, runner, &writings));
   return absl::OkStatus();
 }
@@ -304,8 +302,7 @@ absl::Status Partition::Apply(const UpdateArguments& arguments, const std::vecto
                               std::vector<GradientSum>* sums, BlockPool& pool,
                               ParallelRunner& runner) {
   std::vector<Writing> writings;
-  absl::Status written = Write(Keep::kNothing, arguments, base, sums, pool, runner, &writings);
-  if (!written.ok()) return written;
+  RETURN_IF_ERROR(Write(Keep::kNothing, arguments, base, sums, pool, runner, &writings));
   blocks_ = Finish(Keep::kNothing, arguments, runner, &writings);
   return absl::OkStatus();
 }

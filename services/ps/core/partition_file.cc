@@ -17,6 +17,7 @@
 #include "services/common/check.h"
 #include "services/common/crc32c.h"
 #include "services/common/json_text.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::ps {
 namespace {
@@ -165,9 +166,8 @@ absl::Status FileReader::ReadHeader() {
 
   data_begin_ = kLengthBytes + length;
   const std::string text(bytes_.Subcord(kLengthBytes, length));
-  if (absl::Status valid = CheckJsonText(text, kMaxHeaderDepth); !valid.ok()) {
-    return Damaged(absl::StrCat("its header: ", valid.message()));
-  }
+  RETURN_IF_ERROR(CheckJsonText(text, kMaxHeaderDepth),
+                  Damaged(absl::StrCat("its header: ", _.message())));
 
   header_ = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!header_.is_object()) return Damaged("its header is not a JSON object");
@@ -210,9 +210,8 @@ absl::Status FileReader::ReadMetadata(PartitionContent* content) {
   std::vector<std::string> values;
   for (const char* key :
        {"format", "partition", "version", "layout_hash", "counts", "clocks", "state_hash"}) {
-    absl::StatusOr<std::string> value = Metadata(key);
-    if (!value.ok()) return value.status();
-    values.push_back(*std::move(value));
+    ASSIGN_OR_RETURN(std::string value, Metadata(key));
+    values.push_back(std::move(value));
   }
 
   if (values[0] != kFormat) {
@@ -271,11 +270,8 @@ absl::Status FileReader::ReadArrays(BlockPool& pool, PartitionContent* content) 
     }
 
     MutableBlockRef block = pool.Take(array.bytes);
-    if (absl::Status copied =
-            CopyPayload(bytes_.Subcord(data_begin_ + begin, array.bytes), block->mutable_bytes());
-        !copied.ok()) {
-      return copied;
-    }
+    RETURN_IF_ERROR(
+        CopyPayload(bytes_.Subcord(data_begin_ + begin, array.bytes), block->mutable_bytes()));
     begin += array.bytes;
     BlockState& state = content->blocks[array.place];
     state.count = counts_[array.place];
@@ -354,9 +350,9 @@ absl::StatusOr<std::shared_ptr<PartitionContent>> DecodePartition(
   auto content = std::make_shared<PartitionContent>();
   content->model = std::move(model);
   FileReader reader(*content->model, file, bytes);
-  if (absl::Status read = reader.ReadHeader(); !read.ok()) return read;
-  if (absl::Status read = reader.ReadMetadata(content.get()); !read.ok()) return read;
-  if (absl::Status read = reader.ReadArrays(pool, content.get()); !read.ok()) return read;
+  RETURN_IF_ERROR(reader.ReadHeader());
+  RETURN_IF_ERROR(reader.ReadMetadata(content.get()));
+  RETURN_IF_ERROR(reader.ReadArrays(pool, content.get()));
   const uint64_t hash = StateHash(*content);
   if (Hexadecimal(hash) != reader.state_hash() || hash != file.state_hash()) {
     return reader.Damaged(absl::StrCat("its content hashes to ", Hexadecimal(hash),

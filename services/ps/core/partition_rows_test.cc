@@ -14,6 +14,7 @@
 
 #include "absl/strings/string_view.h"
 #include "services/common/arithmetic/half.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
@@ -123,9 +124,7 @@ class Table {
     for (const Contribution& one : given) {
       for (size_t i = 0; i < model_->blocks(); ++i) {
         const ReceivedBlock block = BlockOf(i, one);
-        const absl::Status added =
-            sums[i].Add(model_->block(i), block.codec, block.payload, *pool_);
-        if (!added.ok()) return added;
+        RETURN_IF_ERROR(sums[i].Add(model_->block(i), block.codec, block.payload, *pool_));
       }
     }
     UpdateArguments arguments;

@@ -8,6 +8,7 @@
 #include "services/common/arithmetic/half.h"
 #include "services/common/arithmetic/kernels.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 
 namespace sluice::ps {
@@ -87,12 +88,11 @@ uint64_t RowSum::Count(const BlockInfo& info) const {
 }
 
 absl::Status DecodeRows(const BlockInfo& info, const absl::Cord& payload, RowSum* sum) {
-  absl::StatusOr<RowParts> split = SplitRows(payload, info.dtype, info.count);
-  if (!split.ok()) return split.status();
+  ASSIGN_OR_RETURN(RowParts split, SplitRows(payload, info.dtype, info.count));
   // In one piece, aligned for every element, because a payload's chunks may end anywhere.
-  const std::string bytes(payload.Subcord(split->values_at, payload.size() - split->values_at));
+  const std::string bytes(payload.Subcord(split.values_at, payload.size() - split.values_at));
   const size_t count = bytes.size() / ElementBytes(info.dtype);
-  sum->parts = std::move(split->parts);
+  sum->parts = std::move(split.parts);
   sum->values.assign(count * ElementBytes(info.sum_dtype), 0);
   // Added to zeros, as in every sum, so that a zero of the sum has no sign.
   VisitFloatingPoint(info.dtype, [&](auto tag) {

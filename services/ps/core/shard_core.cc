@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/core/asynchronous.h"
@@ -587,11 +588,9 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
   if (!state.view->synchronous()) return absl::InvalidArgumentError("this view has no steps");
   SLUICE_DCHECK(header.has_norms() || header.has_step_participants(),
                 "CheckSender refuses all other frames of a shard");
-  absl::Status taken =
-      header.has_norms()
-          ? synchronous.OnNorms(stream.incarnation(), header.norms())
-          : synchronous.OnStepParticipants(stream.incarnation(), header.step_participants());
-  if (!taken.ok()) return taken;
+  RETURN_IF_ERROR(header.has_norms() ? synchronous.OnNorms(stream.incarnation(), header.norms())
+                                     : synchronous.OnStepParticipants(stream.incarnation(),
+                                                                      header.step_participants()));
   return Handled::kDone;
 }
 
@@ -627,13 +626,12 @@ absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1:
 absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1::Header& header) {
   SLUICE_DCHECK(header.pull().snapshot_id() != 0, "CheckSender refuses all but pulls of snapshots");
   if (!state.view.has_value()) return Handled::kWait;
-  absl::Status status = OnSnapshotPull(stream, header.pull());
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(OnSnapshotPull(stream, header.pull()));
   return Handled::kDone;
 }
 
 absl::Status ShardCore::Impl::OnSnapshotPull(Stream& stream, const v1::Pull& pull) {
-  if (absl::Status fits = CheckSnapshotPull(pull); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckSnapshotPull(pull));
   if (!snapshots.IsPinned(pull.snapshot_id())) {
     streams.RefuseAlways(stream, absl::StrCat("snapshot ", pull.snapshot_id(), " is not pinned"),
                          pull.snapshot_id());

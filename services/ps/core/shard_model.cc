@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 #include "services/ps/optimizer/schedule.h"
@@ -13,13 +14,12 @@ namespace sluice::ps {
 absl::StatusOr<std::shared_ptr<const ShardModel>> ShardModel::Create(
     const v1::JobSpec& job, const v1::TensorTable& table, const v1::Layout& layout,
     const OptimizerLibraries& libraries) {
-  if (absl::Status valid = ValidateTable(table); !valid.ok()) return valid;
-  if (absl::Status valid = ValidateLayout(table, layout); !valid.ok()) return valid;
-  if (absl::Status valid = ValidateSchedule(job.optimizer().schedule()); !valid.ok()) return valid;
-  absl::StatusOr<ParameterGroups> groups = ParameterGroups::Create(job.optimizer(), libraries);
-  if (!groups.ok()) return groups.status();
+  RETURN_IF_ERROR(ValidateTable(table));
+  RETURN_IF_ERROR(ValidateLayout(table, layout));
+  RETURN_IF_ERROR(ValidateSchedule(job.optimizer().schedule()));
+  ASSIGN_OR_RETURN(ParameterGroups groups, ParameterGroups::Create(job.optimizer(), libraries));
   return std::shared_ptr<const ShardModel>(
-      new ShardModel(job.optimizer(), *std::move(groups), table, layout));
+      new ShardModel(job.optimizer(), std::move(groups), table, layout));
 }
 
 ShardModel::ShardModel(v1::OptimizerSpec optimizer, ParameterGroups groups, v1::TensorTable table,

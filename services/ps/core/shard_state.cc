@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/job_length.h"
 
@@ -138,8 +139,8 @@ absl::Status SplitPayload(const ShardModel& model, uint32_t partition,
     if (header.codec() == v1::CODEC_RAW) continue;
     const absl::StatusOr<const Codec*> codec = FindCodec(header.codec());
     if (!codec.ok()) return fail(absl::StrCat("came with codec ", header.codec(), ": unknown"));
-    absl::Status valid = (*codec)->Validate(blocks->back().payload, info.dtype, info.count);
-    if (!valid.ok()) return fail(valid.message());
+    RETURN_IF_ERROR((*codec)->Validate(blocks->back().payload, info.dtype, info.count),
+                    fail(_.message()));
   }
   SLUICE_DCHECK(at <= payload.size(), "no block ends after the payload");
   if (at != payload.size()) {
@@ -174,14 +175,14 @@ absl::Status SplitPush(const ShardState& state, uint64_t worker, const v1::Push&
       return absl::InvalidArgumentError(
           absl::StrCat("a reference ends after the payload's ", payload.size(), " bytes"));
     }
-    absl::StatusOr<absl::Cord> content = state.options.references->Find(
-        worker, model, model.block(header.block()), payload.Subcord(at, header.payload_bytes()));
-    if (!content.ok()) return content.status();
+    ASSIGN_OR_RETURN(absl::Cord content,
+                     state.options.references->Find(worker, model, model.block(header.block()),
+                                                    payload.Subcord(at, header.payload_bytes())));
     at += header.payload_bytes();
     v1::BlockHeader& found = *headers.Add();
     found.set_block(header.block());
-    found.set_payload_bytes(content->size());
-    contents.Append(*std::move(content));
+    found.set_payload_bytes(content.size());
+    contents.Append(std::move(content));
   }
   return SplitPayload(model, push.partition(), headers, contents, blocks);
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/core/frame_checks.h"
@@ -111,7 +112,7 @@ std::vector<StreamId> StreamTable::Ids() const {
 
 absl::Status StreamTable::OnHello(Entry& entry, const v1::Hello& hello, const absl::Cord& payload) {
   if (entry.said_hello) return absl::InvalidArgumentError("a second Hello on one stream");
-  if (absl::Status fits = CheckHello(state_, hello); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckHello(state_, hello));
   if (!payload.empty()) return absl::InvalidArgumentError("a Hello with a payload");
 
   entry.said_hello = true;
@@ -121,9 +122,8 @@ absl::Status StreamTable::OnHello(Entry& entry, const v1::Hello& hello, const ab
   entry.stream.peer.set_incarnation(hello.sender().incarnation());
   silent_.erase({entry.deadline, entry.stream.id});
 
-  const absl::StatusOr<bool> admitted = Admits(entry.stream.peer);
-  if (!admitted.ok()) return admitted.status();
-  if (*admitted) return Greet(entry);
+  ASSIGN_OR_RETURN(const bool admitted, Admits(entry.stream.peer));
+  if (admitted) return Greet(entry);
   if (unadmitted_.size() >= state_.options.max_unadmitted_streams) {
     return state_.Full(Bound::kUnadmittedStreams,
                        "too many processes wait for the coordinator to admit them");

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/ps/core/frame_checks.h"
 
 namespace sluice::ps {
@@ -23,25 +24,20 @@ absl::Status Synchronous::OnPush(Stream& stream, const v1::Push& push, const abs
   SLUICE_DCHECK(state_.MayChange(), "R2: a shard that keeps a promise takes no contribution");
   const size_t member = *state_.view->MemberIndex(stream.incarnation());
   // Everything is checked before anything changes.
-  if (absl::Status fits = CheckStepPush(state_, member, push); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckStepPush(state_, member, push));
 
   std::vector<ReceivedBlock> blocks;
-  if (absl::Status split = SplitPush(state_, stream.incarnation(), push, payload, &blocks);
-      !split.ok()) {
-    return split;
-  }
+  RETURN_IF_ERROR(SplitPush(state_, stream.incarnation(), push, payload, &blocks));
 
   const Partition::Source source = SourceOf(member, push);
-  const absl::StatusOr<std::vector<const ReceivedBlock*>> fresh = FreshOf(source, push, blocks);
-  if (!fresh.ok()) return fresh.status();
-  state_.repeated_blocks += blocks.size() - fresh->size();
+  ASSIGN_OR_RETURN(const std::vector<const ReceivedBlock*> fresh, FreshOf(source, push, blocks));
+  state_.repeated_blocks += blocks.size() - fresh.size();
   NoteHolder(member, push.step());
-  if (absl::Status taken = Contribute(source, push, *fresh); !taken.ok()) return taken;
+  RETURN_IF_ERROR(Contribute(source, push, fresh));
 
   if (push.pull_next()) {
     for (uint32_t number : push.complete()) {
-      absl::Status wanted = Want(stream, *state_.Find(number), push.step() + 1, 0, nullptr);
-      if (!wanted.ok()) return wanted;
+      RETURN_IF_ERROR(Want(stream, *state_.Find(number), push.step() + 1, 0, nullptr));
     }
   }
 
@@ -98,28 +94,24 @@ absl::Status Synchronous::Contribute(const Partition::Source& source, const v1::
   for (const ReceivedBlock* block : fresh) {
     SLUICE_DCHECK(push.step() == state_.Find(push.partition())->version(),
                   "a block is added to the step that it belongs to");
-    absl::Status added = state_.Find(push.partition())->Add(source, *block, *state_.pool);
-    if (!added.ok()) return added;
+    RETURN_IF_ERROR(state_.Find(push.partition())->Add(source, *block, *state_.pool));
   }
   for (uint32_t number : push.complete()) {
     Partition& partition = *state_.Find(number);
     if (push.step() != partition.version()) continue;
-    absl::Status completed = partition.Complete(source.member, push.samples(),
-                                                push.microbatch_count(), state_.rules.CloseBySet());
-    if (!completed.ok()) return completed;
+    RETURN_IF_ERROR(partition.Complete(source.member, push.samples(), push.microbatch_count(),
+                                       state_.rules.CloseBySet()));
   }
   return absl::OkStatus();
 }
 
 absl::Status Synchronous::OnPull(Stream& stream, const v1::Pull& pull, const absl::Cord& payload) {
-  if (absl::Status fits = CheckVersionPull(state_, pull); !fits.ok()) return fits;
-  absl::StatusOr<SharedSelections> rows = SelectionsOf(state_, stream, pull, payload);
-  if (!rows.ok()) return rows.status();
+  RETURN_IF_ERROR(CheckVersionPull(state_, pull));
+  ASSIGN_OR_RETURN(SharedSelections rows, SelectionsOf(state_, stream, pull, payload));
   std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
   if (wanted.empty()) wanted = state_.view->owned();
   for (uint32_t number : wanted) {
-    absl::Status taken = Want(stream, *state_.Find(number), pull.version(), pull.request(), *rows);
-    if (!taken.ok()) return taken;
+    RETURN_IF_ERROR(Want(stream, *state_.Find(number), pull.version(), pull.request(), rows));
   }
   return absl::OkStatus();
 }
@@ -278,7 +270,7 @@ bool Synchronous::Measure(Partition& partition) {
 
 absl::Status Synchronous::OnNorms(uint64_t sender, const v1::Norms& norms) {
   if (state_.view->owned().empty()) return absl::OkStatus();
-  if (absl::Status fits = CheckNorms(state_, sender, norms_.step(), norms); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckNorms(state_, sender, norms_.step(), norms));
   norms_.OnNorms(norms);
   if (NeedsNorms(state_.job)) TryCloseTogether();
   return absl::OkStatus();
@@ -287,7 +279,7 @@ absl::Status Synchronous::OnNorms(uint64_t sender, const v1::Norms& norms) {
 absl::Status Synchronous::OnStepParticipants(uint64_t sender, const v1::StepParticipants& set) {
   if (!set_.active()) return absl::InvalidArgumentError("no stragglers are dropped in this job");
   if (state_.view->owned().empty()) return absl::OkStatus();
-  if (absl::Status fits = CheckStepParticipants(state_, sender, set); !fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckStepParticipants(state_, sender, set));
   set_.OnStepParticipants(set);
   TryCloseAll();
   return absl::OkStatus();

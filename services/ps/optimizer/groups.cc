@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -36,9 +37,8 @@ absl::StatusOr<ParameterGroups::Group> MakeGroup(const v1::OptimizerSpec& spec,
                                                  const v1::OptimizerSpec::Group& group,
                                                  const OptimizerLibraries& libraries) {
   v1::OptimizerSpec effective = Effective(spec, group);
-  absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(effective, libraries);
-  if (!optimizer.ok()) return optimizer.status();
-  return ParameterGroups::Group{std::move(effective), *std::move(optimizer)};
+  ASSIGN_OR_RETURN(std::unique_ptr<Optimizer> optimizer, MakeOptimizer(effective, libraries));
+  return ParameterGroups::Group{std::move(effective), std::move(optimizer)};
 }
 
 }  // namespace
@@ -46,8 +46,7 @@ absl::StatusOr<ParameterGroups::Group> MakeGroup(const v1::OptimizerSpec& spec,
 absl::StatusOr<ParameterGroups> ParameterGroups::Create(const v1::OptimizerSpec& spec,
                                                         const OptimizerLibraries& libraries) {
   // First, so that an error in the optimizer itself is not reported for a group.
-  absl::StatusOr<Group> rest = MakeGroup(spec, v1::OptimizerSpec::Group(), libraries);
-  if (!rest.ok()) return rest.status();
+  ASSIGN_OR_RETURN(Group rest, MakeGroup(spec, v1::OptimizerSpec::Group(), libraries));
 
   ParameterGroups groups;
   for (int i = 0; i < spec.groups_size(); ++i) {
@@ -66,7 +65,7 @@ absl::StatusOr<ParameterGroups> ParameterGroups::Create(const v1::OptimizerSpec&
     groups.patterns_.emplace_back(patterns.begin(), patterns.end());
   }
 
-  groups.groups_.push_back(*std::move(rest));
+  groups.groups_.push_back(std::move(rest));
   return groups;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/kernels.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/ps/optimizer/registry.h"
 
 namespace sluice {
@@ -57,9 +58,8 @@ absl::Status Check(std::initializer_list<absl::Status> statuses) {
 }
 
 absl::Status CheckSgd(const v1::OptimizerSpec& spec) {
-  absl::Status status = Check({CheckNotNegative("momentum", spec.momentum()),
-                               CheckNotNegative("weightDecay", spec.weight_decay())});
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Check({CheckNotNegative("momentum", spec.momentum()),
+                         CheckNotNegative("weightDecay", spec.weight_decay())}));
   if (!std::isfinite(spec.dampening())) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer.dampening is ", spec.dampening(), ", must be a number"));
@@ -134,9 +134,7 @@ void Optimizer::Step(const StepArguments& arguments, const StepRange<Float16>& r
 
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec& spec,
                                                          const OptimizerLibraries& libraries) {
-  absl::Status status =
-      Check({CheckNotNegative("learningRate", spec.learning_rate()), CheckSpec(spec)});
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Check({CheckNotNegative("learningRate", spec.learning_rate()), CheckSpec(spec)}));
   switch (spec.name()) {
     case v1::OptimizerSpec::ADAGRAD:
       return optimizer_internal::MakeAdagrad(spec);

@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "include/sluice/optimizer_plugin.h"
 #include "proto/job.pb.h"
+#include "services/common/status_macros.h"
 #include "services/ps/optimizer/optimizer.h"
 
 namespace sluice {
@@ -133,10 +134,8 @@ absl::StatusOr<std::vector<SlotSpec>> SlotsOf(const SluiceOptimizerPlugin& plugi
 
 absl::StatusOr<std::unique_ptr<Optimizer>> Open(const v1::OptimizerSpec& spec,
                                                 const std::vector<std::string>& directories) {
-  absl::StatusOr<std::string> path = Find(spec.library(), directories);
-  if (!path.ok()) return path.status();
-  absl::StatusOr<const SluiceOptimizerPlugin*> plugin = Load(*path);
-  if (!plugin.ok()) return plugin.status();
+  ASSIGN_OR_RETURN(std::string path, Find(spec.library(), directories));
+  ASSIGN_OR_RETURN(const SluiceOptimizerPlugin* plugin, Load(path));
 
   std::vector<const char*> names;
   std::vector<double> values;
@@ -147,18 +146,18 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Open(const v1::OptimizerSpec& spec,
 
   char error[512] = "";
   void* const optimizer =
-      (*plugin)->create(names.data(), values.data(), names.size(), error, sizeof(error));
+      plugin->create(names.data(), values.data(), names.size(), error, sizeof(error));
   if (optimizer == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer.parameters: ", spec.library(), ": ", error));
   }
 
-  absl::StatusOr<std::vector<SlotSpec>> slots = SlotsOf(**plugin, optimizer, *path);
+  absl::StatusOr<std::vector<SlotSpec>> slots = SlotsOf(*plugin, optimizer, path);
   if (!slots.ok()) {
-    (*plugin)->destroy(optimizer);
+    plugin->destroy(optimizer);
     return slots.status();
   }
-  return std::make_unique<PluginOptimizer>(*plugin, optimizer, *std::move(slots));
+  return std::make_unique<PluginOptimizer>(plugin, optimizer, *std::move(slots));
 }
 
 }  // namespace

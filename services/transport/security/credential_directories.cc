@@ -5,6 +5,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/common/tls/certificates.h"
 #include "services/transport/security/transport_security.h"
 
@@ -18,7 +19,7 @@ constexpr absl::Duration kSkew = absl::Minutes(5);
 
 // To be called before anything is written into the directory.
 absl::Status MakePrivateDirectory(FileSystem* files, const std::string& target) {
-  if (absl::Status status = files->CreateDirectories(target); !status.ok()) return status;
+  RETURN_IF_ERROR(files->CreateDirectories(target));
   std::error_code error;
   std::filesystem::permissions(target, std::filesystem::perms::owner_all, error);
   if (!error) return absl::OkStatus();
@@ -40,51 +41,41 @@ absl::StatusOr<tls::KeyPair> FindOrMakeAuthority(FileSystem* files, const std::s
     absl::StatusOr<tls::KeyPair> made = tls::MakeAuthority(
         absl::StrCat("sluice ", options.job), {now - kSkew, now + options.authority_valid});
     if (!made.ok()) return made;
-    if (absl::Status status = MakePrivateDirectory(files, target); !status.ok()) return status;
-    if (absl::Status s = Write(files, target, kAuthorityKeyFile, made->private_key); !s.ok()) {
-      return s;
-    }
-    if (absl::Status s = Write(files, target, kAuthorityFile, made->certificate); !s.ok()) return s;
+    RETURN_IF_ERROR(MakePrivateDirectory(files, target));
+    RETURN_IF_ERROR(Write(files, target, kAuthorityKeyFile, made->private_key));
+    RETURN_IF_ERROR(Write(files, target, kAuthorityFile, made->certificate));
     return made;
   }
   if (!certificate.ok()) return certificate.status();
-  const absl::StatusOr<std::string> key =
-      files->Read(JoinPath(target, kAuthorityKeyFile), kMaxFileBytes);
-  if (!key.ok()) return key.status();
-  const absl::StatusOr<tls::Certificate> read = tls::ReadCertificate(*certificate);
-  if (!read.ok()) {
-    return absl::Status(read.status().code(), absl::StrCat(path, ": ", read.status().message()));
-  }
-  if (read->validity.until < now + options.valid) {
+  ASSIGN_OR_RETURN(const std::string key,
+                   files->Read(JoinPath(target, kAuthorityKeyFile), kMaxFileBytes));
+  ASSIGN_OR_RETURN(const tls::Certificate read, tls::ReadCertificate(*certificate),
+                   absl::Status(_.code(), absl::StrCat(path, ": ", _.message())));
+  if (read.validity.until < now + options.valid) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": the authority ends on ",
-                     absl::FormatTime("%Y-%m-%d", read->validity.until, absl::UTCTimeZone()),
+                     absl::FormatTime("%Y-%m-%d", read.validity.until, absl::UTCTimeZone()),
                      ", before the certificates would; make a new one in another directory, or ask "
                      "for fewer days"));
   }
-  return tls::KeyPair{*certificate, *key};
+  return tls::KeyPair{*certificate, key};
 }
 
 }  // namespace
 
 absl::Status WriteCredentialDirectory(FileSystem* files, const std::string& target,
                                       const std::string& bundle, const tls::KeyPair& pair) {
-  if (absl::Status status = MakePrivateDirectory(files, target); !status.ok()) return status;
-  if (absl::Status status = Write(files, target, kAuthorityFile, bundle); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = Write(files, target, kKeyFile, pair.private_key); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(MakePrivateDirectory(files, target));
+  RETURN_IF_ERROR(Write(files, target, kAuthorityFile, bundle));
+  RETURN_IF_ERROR(Write(files, target, kKeyFile, pair.private_key));
   return Write(files, target, kCertificateFile, pair.certificate);
 }
 
 absl::StatusOr<std::vector<std::string>> WriteCredentialDirectories(
     FileSystem* files, const std::string& directory, const CredentialDirectoriesOptions& options,
     absl::Time now) {
-  const absl::StatusOr<tls::KeyPair> authority =
-      FindOrMakeAuthority(files, JoinPath(directory, "ca"), options, now);
-  if (!authority.ok()) return authority.status();
+  ASSIGN_OR_RETURN(const tls::KeyPair authority,
+                   FindOrMakeAuthority(files, JoinPath(directory, "ca"), options, now));
 
   std::vector<PeerIdentity> identities = {{options.job, v1::COORDINATOR, 0},
                                           {options.job, v1::READER, 0},
@@ -98,11 +89,9 @@ absl::StatusOr<std::vector<std::string>> WriteCredentialDirectories(
     const std::string target = JoinPath(
         directory,
         absl::StrCat(NameOf(identity.role), numbered ? absl::StrCat("-", identity.index) : ""));
-    const absl::StatusOr<tls::KeyPair> pair =
-        tls::Issue(*authority, SubjectOf(identity), {now - kSkew, now + options.valid});
-    if (!pair.ok()) return pair.status();
-    absl::Status status = WriteCredentialDirectory(files, target, authority->certificate, *pair);
-    if (!status.ok()) return status;
+    ASSIGN_OR_RETURN(const tls::KeyPair pair, tls::Issue(authority, SubjectOf(identity),
+                                                         {now - kSkew, now + options.valid}));
+    RETURN_IF_ERROR(WriteCredentialDirectory(files, target, authority.certificate, pair));
     directories.push_back(target);
   }
   return directories;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/job_secret.h"
 
@@ -56,21 +57,19 @@ constexpr char kRenew[] =
 // The certificate's identity, if it is the one in the options.
 absl::StatusOr<PeerIdentity> CheckIdentity(const std::string& path, const std::string& certificate,
                                            const TransportSecurity::Options& options) {
-  const absl::StatusOr<tls::Certificate> read = tls::ReadCertificate(certificate);
-  if (!read.ok()) return Wrong(path, read.status(), kRenew);
-  const absl::StatusOr<PeerIdentity> identity = IdentityOf(*read);
-  if (!identity.ok()) return Wrong(path, identity.status(), kRenew);
-  const bool right_role = options.role == v1::ROLE_UNSPECIFIED || options.role == identity->role;
-  const bool right_job = options.job.empty() || options.job == identity->job;
-  if (right_role && right_job &&
-      (!options.index.has_value() || *options.index == identity->index)) {
+  ASSIGN_OR_RETURN(const tls::Certificate read, tls::ReadCertificate(certificate),
+                   Wrong(path, _, kRenew));
+  ASSIGN_OR_RETURN(PeerIdentity identity, IdentityOf(read), Wrong(path, _, kRenew));
+  const bool right_role = options.role == v1::ROLE_UNSPECIFIED || options.role == identity.role;
+  const bool right_job = options.job.empty() || options.job == identity.job;
+  if (right_role && right_job && (!options.index.has_value() || *options.index == identity.index)) {
     return identity;
   }
   std::string self(NameOf(options.role));
   if (options.index.has_value()) absl::StrAppend(&self, " ", *options.index);
   if (!options.job.empty()) absl::StrAppend(&self, " of ", options.job);
   return absl::InvalidArgumentError(
-      absl::StrCat(path, ": the certificate is that of ", identity->ToString(), ", but this is ",
+      absl::StrCat(path, ": the certificate is that of ", identity.ToString(), ", but this is ",
                    self, "; give --tls-directory the directory of its own certificate"));
 }
 
@@ -92,10 +91,9 @@ class TransportSecurity::Provider {
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open(
     FileSystem* files, const Options& options, absl::Time now) {
   if (!options.secret_file.empty()) {
-    absl::StatusOr<std::string> secret = ReadSecretFile(files, options.secret_file);
-    if (!secret.ok()) return secret.status();
+    ASSIGN_OR_RETURN(std::string secret, ReadSecretFile(files, options.secret_file));
     return std::shared_ptr<const TransportSecurity>(
-        new TransportSecurity(*std::move(secret), options.secret_file));
+        new TransportSecurity(std::move(secret), options.secret_file));
   }
   const auto read = [&](const char* name) -> absl::StatusOr<std::string> {
     const std::string path = JoinPath(options.directory, name);
@@ -106,26 +104,19 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open
         absl::StrCat(text.status().message(), "; the directory of --tls-directory must hold ",
                      kAuthorityFile, ", ", kCertificateFile, " and ", kKeyFile));
   };
-  const absl::StatusOr<std::string> bundle = read(kAuthorityFile);
-  if (!bundle.ok()) return bundle.status();
-  const absl::StatusOr<std::string> certificate = read(kCertificateFile);
-  if (!certificate.ok()) return certificate.status();
-  const absl::StatusOr<std::string> key = read(kKeyFile);
-  if (!key.ok()) return key.status();
+  ASSIGN_OR_RETURN(const std::string bundle, read(kAuthorityFile));
+  ASSIGN_OR_RETURN(const std::string certificate, read(kCertificateFile));
+  ASSIGN_OR_RETURN(const std::string key, read(kKeyFile));
 
-  if (const auto split = tls::SplitBundle(*bundle); !split.ok()) {
+  if (const auto split = tls::SplitBundle(bundle); !split.ok()) {
     return Wrong(JoinPath(options.directory, kAuthorityFile), split.status(),
                  "it must hold the job's authority");
   }
   const std::string path = JoinPath(options.directory, kCertificateFile);
-  const absl::StatusOr<PeerIdentity> identity = CheckIdentity(path, *certificate, options);
-  if (!identity.ok()) return identity.status();
-  if (absl::Status status = tls::CheckKey({*certificate, *key}); !status.ok()) {
-    return Wrong(JoinPath(options.directory, kKeyFile), status, kRenew);
-  }
-  if (absl::Status status = tls::CheckTrusted(*certificate, *bundle, now); !status.ok()) {
-    return Wrong(path, status, kRenew);
-  }
+  ASSIGN_OR_RETURN(const PeerIdentity identity, CheckIdentity(path, certificate, options));
+  RETURN_IF_ERROR(tls::CheckKey({certificate, key}),
+                  Wrong(JoinPath(options.directory, kKeyFile), _, kRenew));
+  RETURN_IF_ERROR(tls::CheckTrusted(certificate, bundle, now), Wrong(path, _, kRenew));
   const auto seconds =
       static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(options.refresh)));
   return std::shared_ptr<const TransportSecurity>(new TransportSecurity(
@@ -133,7 +124,7 @@ absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::Open
           std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
               JoinPath(options.directory, kKeyFile), path,
               JoinPath(options.directory, kAuthorityFile), seconds)),
-      identity->job));
+      identity.job));
 }
 
 absl::StatusOr<std::shared_ptr<const TransportSecurity>> TransportSecurity::OpenChosen(

@@ -17,6 +17,7 @@
 #include "services/common/backoff.h"
 #include "services/common/mutex.h"
 #include "services/common/serial_executor.h"
+#include "services/common/status_macros.h"
 #include "services/worker/collective/connection_options.h"
 #include "services/worker/collective/part_sum.h"
 
@@ -108,10 +109,9 @@ class GlooGroup::Impl {
     const auto rank = static_cast<int>(plan_.rank);
     if (size == 1) return absl::OkStatus();
 
-    const absl::StatusOr<std::string> host = options_.host();
-    if (!host.ok()) return absl::UnavailableError(host.status().message());
+    ASSIGN_OR_RETURN(const std::string host, options_.host(), absl::UnavailableError(_.message()));
 
-    transport::tcp::attr attributes(host->c_str());
+    transport::tcp::attr attributes(host.c_str());
     device_ = transport::tcp::CreateDevice(attributes);
     context_ = device_->createContext(rank, size);
     context_->setTimeout(std::chrono::milliseconds(
@@ -124,10 +124,9 @@ class GlooGroup::Impl {
       own.emplace_back(address.begin(), address.end());
     }
 
-    const absl::StatusOr<std::vector<MetMember>> all = Meet(own);
-    if (!all.ok()) return all.status();
-    if (absl::Status alike = CheckAlike(*all); !alike.ok()) return alike;
-    return Connect(own, *all);
+    ASSIGN_OR_RETURN(const std::vector<MetMember> all, Meet(own));
+    RETURN_IF_ERROR(CheckAlike(all));
+    return Connect(own, all);
   }
 
   absl::StatusOr<std::vector<MetMember>> Meet(const std::vector<std::string>& own) {
@@ -177,8 +176,7 @@ class GlooGroup::Impl {
       connections.push_back({own[other], address});
     }
 
-    absl::Status bounded = EndWhenSilent(connections, options_.idle_timeout);
-    if (!bounded.ok()) return bounded;
+    RETURN_IF_ERROR(EndWhenSilent(connections, options_.idle_timeout));
 
     MutexLock lock(&mutex_);
     for (uint32_t other = 0; other < all.size(); ++other) {

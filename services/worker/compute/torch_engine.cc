@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/common/splitmix64.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 #include "services/worker/compute/carried_state.h"
 #include "services/worker/compute/memory_pool.h"
@@ -297,7 +298,7 @@ absl::StatusOr<RowSelections> TorchEngine::RowsOf(const Batch& batch) const {
   RowSelections selections;
   const std::vector<size_t> tables = model_->RowTensors();
   if (tables.empty()) return selections;
-  if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckBatch(batch));
 
   return Catching([&]() -> absl::StatusOr<RowSelections> {
     const std::vector<at::Tensor> rows = model_->Rows(InputOf(batch));
@@ -407,8 +408,7 @@ absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& req
     return BatchMetrics{loss_sum, batch.samples};
   }
   const at::Tensor output = TrainingForward(batch);
-  absl::Status status = CheckLabels(objective_.loss(), output.sizes(), batch);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(CheckLabels(objective_.loss(), output.sizes(), batch));
   const auto [objective, loss_sum] = objective_.Value(request, output, target);
   const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, output, target);
   Backward(objective, batch, sink);
@@ -450,7 +450,7 @@ absl::StatusOr<BatchMetrics> TorchEngine::ComputeGradients(const GradientRequest
   if (request.batch == nullptr || request.microbatch_size == 0) {
     return absl::InvalidArgumentError("a gradient needs a batch and a microbatch size");
   }
-  if (absl::Status status = CheckBatch(*request.batch); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckBatch(*request.batch));
   return Catching([&]() -> absl::StatusOr<BatchMetrics> {
     if (!model_->TakesData()) return UpdateWithoutData(request, sink);
     return RunBackward(request, sink);
@@ -465,7 +465,7 @@ absl::StatusOr<BatchMetrics> TorchEngine::Evaluate(Buffer buffer, const Batch& b
   if (buffer == Buffer::kEvaluation && !buffers_.has_evaluation()) {
     return absl::FailedPreconditionError("no version to evaluate has been set");
   }
-  if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckBatch(batch));
 
   if (!model_->TakesData()) {
     BatchMetrics metrics;
@@ -491,9 +491,7 @@ absl::StatusOr<BatchMetrics> TorchEngine::Evaluate(Buffer buffer, const Batch& b
     }
 
     const at::Tensor output = model_->Forward(InputOf(batch));
-    if (absl::Status status = CheckLabels(objective_.loss(), output.sizes(), batch); !status.ok()) {
-      return status;
-    }
+    RETURN_IF_ERROR(CheckLabels(objective_.loss(), output.sizes(), batch));
     const double loss_sum = objective_.SumOfLosses(output, target).item<double>();
     return objective_.Metrics(batch, loss_sum, output, target);
   });
@@ -513,8 +511,7 @@ TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads) {
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
     const TorchEngineOptions& options) {
-  absl::StatusOr<at::Device> device = ParseDevice(options.model.device());
-  if (!device.ok()) return device.status();
+  ASSIGN_OR_RETURN(at::Device device, ParseDevice(options.model.device()));
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, ": should be at least 1"));
@@ -532,17 +529,15 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
   model_options.outputs = options.outputs;
   model_options.tokens = options.tokens;
   return Catching([&]() -> absl::StatusOr<std::unique_ptr<ComputeEngine>> {
-    absl::StatusOr<std::unique_ptr<Model>> model = MakeModel(model_options, *device);
-    if (!model.ok()) return model.status();
-    absl::StatusOr<LossKind> loss = ChooseLoss(options.loss, options.model, **model);
-    if (!loss.ok()) return loss.status();
-    for (const ModelTensor& tensor : (*model)->tensors()) {
-      if (tensor.value.scalar_type() != at::kHalf || device->is_cuda()) continue;
+    ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeModel(model_options, device));
+    ASSIGN_OR_RETURN(LossKind loss, ChooseLoss(options.loss, options.model, *model));
+    for (const ModelTensor& tensor : model->tensors()) {
+      if (tensor.value.scalar_type() != at::kHalf || device.is_cuda()) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("tensor '", tensor.name,
                        "' is float16, in which a CPU does not compute: use bfloat16 or float32"));
     }
-    return std::make_unique<TorchEngine>(*std::move(model), *loss, *device, options.seed);
+    return std::make_unique<TorchEngine>(std::move(model), loss, device, options.seed);
   });
 }
 

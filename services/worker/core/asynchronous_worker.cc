@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::worker {
@@ -354,17 +355,16 @@ void AsynchronousWorker::FinishUpdate() {
 absl::Status AsynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
                                           std::optional<Gradient> gradient) {
   if (!update_ || update_->computing != id) return absl::OkStatus();
-  auto partial_sum = update_->gradients.Resolve(kWholeUpdate, tensor, std::move(gradient));
-  if (!partial_sum.ok()) return partial_sum.status();
-  if (partial_sum->has_value()) push_.OnResolved(**partial_sum, tensor);
+  ASSIGN_OR_RETURN(auto partial_sum,
+                   update_->gradients.Resolve(kWholeUpdate, tensor, std::move(gradient)));
+  if (partial_sum.has_value()) push_.OnResolved(*partial_sum, tensor);
   return absl::OkStatus();
 }
 
 absl::Status AsynchronousWorker::OnComputed(ComputeId id, const ComputeResult& result) {
   if (!update_ || update_->computing != id) return absl::OkStatus();
   for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
-    absl::Status status = OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt));
   }
   SLUICE_DCHECK(update_->gradients.IsComplete(), "a computed update has every gradient");
   update_->computing.reset();
@@ -434,10 +434,7 @@ absl::Status AsynchronousWorker::OnFrame(ShardLink& link, const v1::Header& head
       if (!pulling_) return absl::OkStatus();
       // Rows belong to the samples of one pull.
       if (rows_.active() && header.data().request() != pull_request_) return absl::OkStatus();
-      if (absl::Status status = incoming_.Accept(header.data(), payload, &context_->actions);
-          !status.ok()) {
-        return status;
-      }
+      RETURN_IF_ERROR(incoming_.Accept(header.data(), payload, &context_->actions));
       context_->CountPulled(header.data(), payload.size());
       times_.OnData(context_->now, context_->sent_at);
       if (incoming_.IsWhole()) times_.OnWhole(context_->now);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 #include "services/worker/core/gradient_sum.h"
@@ -71,19 +72,17 @@ absl::StatusOr<Gradient> AddGradients(const v1::TensorSpec& tensor, const Gradie
   Gradient sum;
   if (left.rows == nullptr || right.rows == nullptr) {
     const uint64_t elements = ElementCount(tensor);
-    auto added = AddGradients(tensor.dtype(), DenseElements(tensor, left, 0, elements),
-                              DenseElements(tensor, right, 0, elements));
-    if (!added.ok()) return added.status();
-    sum.values = *std::move(added);
+    ASSIGN_OR_RETURN(sum.values,
+                     AddGradients(tensor.dtype(), DenseElements(tensor, left, 0, elements),
+                                  DenseElements(tensor, right, 0, elements)));
     return sum;
   }
   std::vector<uint64_t> rows;
   std::set_union(left.rows->begin(), left.rows->end(), right.rows->begin(), right.rows->end(),
                  std::back_inserter(rows));
-  auto added =
-      AddGradients(tensor.dtype(), Spread(tensor, left, rows), Spread(tensor, right, rows));
-  if (!added.ok()) return added.status();
-  return Gradient(std::move(rows), *std::move(added));
+  ASSIGN_OR_RETURN(auto added, AddGradients(tensor.dtype(), Spread(tensor, left, rows),
+                                            Spread(tensor, right, rows)));
+  return Gradient(std::move(rows), std::move(added));
 }
 
 absl::Cord DenseElements(const v1::TensorSpec& tensor, const Gradient& gradient, uint64_t offset,

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/rows.h"
 
 namespace sluice::worker {
@@ -113,20 +114,18 @@ absl::StatusOr<absl::Cord> GradientEncoder::EncodeValues(uint32_t number, Elemen
   if (error_feedback_) TakeResidual(number, values);
   const ConstElements whole(values.dtype(), values.bytes().data(), values.count());
 
-  absl::StatusOr<size_t> most = codec_->EncodedBytes(values.count(), values.dtype());
-  if (!most.ok()) return most.status();
-  auto bytes = std::make_shared<std::vector<char>>(*most);
-  absl::StatusOr<size_t> written = codec_->Encode(whole, absl::MakeSpan(*bytes));
-  if (!written.ok()) return written.status();
-  SLUICE_DCHECK(*written <= *most, "an encoding stays within its codec's bound");
+  ASSIGN_OR_RETURN(size_t most, codec_->EncodedBytes(values.count(), values.dtype()));
+  auto bytes = std::make_shared<std::vector<char>>(most);
+  ASSIGN_OR_RETURN(size_t written, codec_->Encode(whole, absl::MakeSpan(*bytes)));
+  SLUICE_DCHECK(written <= most, "an encoding stays within its codec's bound");
 
-  absl::Cord payload = absl::MakeCordFromExternal(absl::string_view(bytes->data(), *written),
+  absl::Cord payload = absl::MakeCordFromExternal(absl::string_view(bytes->data(), written),
                                                   [bytes](absl::string_view) {});
   if (!error_feedback_) return payload;
 
   std::vector<uint64_t> memory((values.bytes().size() + 7) / 8);
   const Elements decoded(values.dtype(), memory.data(), values.count());
-  if (absl::Status status = codec_->Decode(payload, decoded); !status.ok()) return status;
+  RETURN_IF_ERROR(codec_->Decode(payload, decoded));
   next_residuals_[number] = values.dtype() == v1::FLOAT64
                                 ? LeftOut<double>(values.As<double>(), decoded.As<double>())
                                 : LeftOut<float>(values.As<float>(), decoded.As<float>());

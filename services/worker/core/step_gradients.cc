@@ -4,6 +4,7 @@
 #include <string>
 
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/interval_set.h"
 
 namespace sluice::worker {
@@ -136,10 +137,9 @@ absl::StatusOr<std::optional<MicrobatchRange>> StepGradients::Resolve(
   state.resolved = true;
   state.gradient = std::move(gradient);
   --it->second.unresolved;
-  auto partial_sum = MergeUp(it->first, tensor);
-  if (!partial_sum.ok()) return partial_sum.status();
-  if (!partial_sum->has_value()) return std::nullopt;
-  return MicrobatchRange{(*partial_sum)->first, (*partial_sum)->second};
+  ASSIGN_OR_RETURN(auto partial_sum, MergeUp(it->first, tensor));
+  if (!partial_sum.has_value()) return std::nullopt;
+  return MicrobatchRange{partial_sum->first, partial_sum->second};
 }
 
 absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(NodeKey key,
@@ -163,10 +163,9 @@ absl::StatusOr<std::optional<StepGradients::NodeKey>> StepGradients::MergeUp(Nod
     const TensorState& left = is_left ? it->second.tensors[tensor] : other->second.tensors[tensor];
     const TensorState& right = is_left ? other->second.tensors[tensor] : it->second.tensors[tensor];
     if (left.gradient && right.gradient) {
-      auto added =
-          AddGradients(table_->tensors(static_cast<int>(tensor)), *left.gradient, *right.gradient);
-      if (!added.ok()) return added.status();
-      sum.tensors[tensor].gradient = *std::move(added);
+      ASSIGN_OR_RETURN(auto added, AddGradients(table_->tensors(static_cast<int>(tensor)),
+                                                *left.gradient, *right.gradient));
+      sum.tensors[tensor].gradient = std::move(added);
     } else {
       sum.tensors[tensor].gradient = left.gradient ? left.gradient : right.gradient;
     }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/job_length.h"
 
@@ -195,9 +196,7 @@ absl::Status SynchronousWorker::OnFrame(ShardLink& link, const v1::Header& heade
     SkipTo(data.version(), data.partition());
   }
   if (data.version() != incoming_version_) return absl::OkStatus();
-  if (absl::Status status = incoming_.Accept(data, payload, &context_->actions); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(incoming_.Accept(data, payload, &context_->actions));
   context_->CountPulled(data, payload.size());
   times_.OnData(context_->now, context_->sent_at);
   if (incoming_.IsWhole()) times_.OnWhole(context_->now);
@@ -338,20 +337,18 @@ absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,
   auto it = computing_.find(id);
   if (it == computing_.end()) return absl::OkStatus();
   SLUICE_DCHECK(gradients_.has_value(), "the gradients that are computed are held");
-  auto partial_sum = gradients_->Resolve(it->second, tensor, std::move(gradient));
-  if (!partial_sum.ok()) return partial_sum.status();
-  if (partial_sum->has_value()) {
+  ASSIGN_OR_RETURN(auto partial_sum, gradients_->Resolve(it->second, tensor, std::move(gradient)));
+  if (partial_sum.has_value()) {
     reduction_.OnResolved(tensor);
-    push_.OnResolved(**partial_sum, tensor);
+    push_.OnResolved(*partial_sum, tensor);
   }
   return absl::OkStatus();
 }
 
 absl::Status SynchronousWorker::OnReduced(const v1::ViewId& view, uint64_t step,
                                           absl::StatusOr<ReducedPart> part) {
-  absl::StatusOr<bool> reduced = reduction_.OnReduced(view, step, std::move(part));
-  if (!reduced.ok()) return reduced.status();
-  if (*reduced) push_.OnReduced();
+  ASSIGN_OR_RETURN(bool reduced, reduction_.OnReduced(view, step, std::move(part)));
+  if (reduced) push_.OnReduced();
   return absl::OkStatus();
 }
 
@@ -360,8 +357,7 @@ absl::Status SynchronousWorker::OnComputed(ComputeId id, const ComputeResult& re
   if (it == computing_.end()) return absl::OkStatus();
   for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
     // A tensor that the engine did not name has no gradient.
-    absl::Status status = OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(OnTensor(id, static_cast<uint32_t>(tensor), std::nullopt));
   }
   results_[it->second.begin] = result;
   computing_.erase(it);

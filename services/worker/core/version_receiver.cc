@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/codec/rows.h"
 
 namespace sluice::worker {
@@ -62,9 +63,8 @@ absl::Status VersionReceiver::Check(const v1::Data& data, const absl::Cord& payl
                                                      index_->bytes(block.block())));
     }
     if (block.codec() == v1::CODEC_ROWS) {
-      absl::Status rows = CheckRows(layout_->blocks(static_cast<int>(block.block())),
-                                    payload.Subcord(bytes, block.payload_bytes()));
-      if (!rows.ok()) return rows;
+      RETURN_IF_ERROR(CheckRows(layout_->blocks(static_cast<int>(block.block())),
+                                payload.Subcord(bytes, block.payload_bytes())));
     }
     bytes += block.payload_bytes();
   }
@@ -85,13 +85,12 @@ absl::Status VersionReceiver::CheckRows(const v1::Block& block, const absl::Cord
   }
 
   const v1::TensorSpec& tensor = table_->tensors(static_cast<int>(block.tensor()));
-  const absl::StatusOr<RowParts> parts = SplitRows(payload, tensor.dtype(), block.count());
-  if (!parts.ok()) return parts.status();
+  ASSIGN_OR_RETURN(const RowParts parts, SplitRows(payload, tensor.dtype(), block.count()));
   const RowCut cut{static_cast<uint64_t>(tensor.shape(1)), block.offset(), block.count()};
   const absl::Span<const uint64_t> rows = RowsIn(cut, wanted->second);
 
-  const bool same = rows.size() == parts->parts.size() &&
-                    std::equal(rows.begin(), rows.end(), parts->parts.begin(),
+  const bool same = rows.size() == parts.parts.size() &&
+                    std::equal(rows.begin(), rows.end(), parts.parts.begin(),
                                [&](uint64_t row, const RowPart& part) {
                                  const RowPart asked = PartOf(cut, row);
                                  return asked.offset == part.offset && asked.count == part.count;
@@ -103,7 +102,7 @@ absl::Status VersionReceiver::CheckRows(const v1::Block& block, const absl::Cord
 
 absl::Status VersionReceiver::Accept(const v1::Data& data, const absl::Cord& payload,
                                      WorkerActions* actions) {
-  if (absl::Status status = Check(data, payload); !status.ok()) return status;
+  RETURN_IF_ERROR(Check(data, payload));
   Partition& state = state_[data.partition()];
   if (state.whole) return absl::OkStatus();
   const std::vector<uint32_t>& blocks = index_->BlocksOfPartition(data.partition());

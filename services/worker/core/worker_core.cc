@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/ids.h"
@@ -224,9 +225,7 @@ void WorkerCore::Impl::SetLayout(const v1::TensorTable& table, const v1::Layout&
 void WorkerCore::Impl::OnInitialize(const v1::Initialize& initialize) {
   if (context_.view.has_id() && initialize.init_id().attempt() <= context_.view.id().attempt())
     return;
-  if (absl::Status status = ValidateLayout(initialize.table(), initialize.layout()); !status.ok()) {
-    return Fail(status);
-  }
+  RETURN_IF_ERROR(ValidateLayout(initialize.table(), initialize.layout()), Fail(_));
   if (initialize.owner_size() != static_cast<int>(initialize.layout().partitions()) ||
       std::any_of(initialize.owner().begin(), initialize.owner().end(), [&](uint32_t owner) {
         return owner >= static_cast<uint32_t>(initialize.shards_size());
@@ -253,9 +252,7 @@ void WorkerCore::Impl::OnInitialTensor(const v1::InitId& init_id, uint32_t tenso
 
 void WorkerCore::Impl::OnNewView(const v1::NewView& message) {
   if (message.layout().partitions() != 0 && !context_.index) {
-    if (absl::Status status = ValidateLayout(message.table(), message.layout()); !status.ok()) {
-      return Fail(status);
-    }
+    RETURN_IF_ERROR(ValidateLayout(message.table(), message.layout()), Fail(_));
     SetLayout(message.table(), message.layout());
   }
   if (message.has_view()) Adopt(message.view());
@@ -266,7 +263,7 @@ void WorkerCore::Impl::OnNewView(const v1::NewView& message) {
 void WorkerCore::Impl::Adopt(const v1::View& view) {
   if (!context_.index) return;  // the coordinator sends view and layout together
   if (Compare(view.id(), context_.view.id()) <= 0 && context_.rules->CompareViews()) return;
-  if (absl::Status status = CheckView(view, context_.layout); !status.ok()) return Fail(status);
+  RETURN_IF_ERROR(CheckView(view, context_.layout), Fail(_));
 
   const v1::View old = std::exchange(context_.view, view);
   init_pusher_.Stop();
@@ -447,9 +444,7 @@ void WorkerCore::Impl::OnRefused(ShardLink& link, const v1::Refused& refused) {
 
 void WorkerCore::Impl::OnModelReady(const v1::TensorTable& table, uint64_t training,
                                     uint64_t evaluation) {
-  absl::StatusOr<StepSchedule> plan = StepScheduleOf(context_.job.training(), training);
-  if (!plan.ok()) return Fail(plan.status());
-  context_.plan = *plan;
+  ASSIGN_OR_RETURN(context_.plan, StepScheduleOf(context_.job.training(), training), Fail(_));
   context_.training_samples = training;
   ready_.emplace();
   *ready_->mutable_table() = table;
@@ -491,8 +486,8 @@ void WorkerCore::Impl::OnTensor(ComputeId id, uint32_t tensor, std::optional<Gra
   if (mode_ == nullptr || context_.outstanding.count(id) == 0) return;
   if (tensor >= static_cast<uint32_t>(context_.table.tensors_size())) return;
   if (gradient && !context_.ByReference()) {
-    absl::Status fits = CheckGradient(context_.table.tensors(static_cast<int>(tensor)), *gradient);
-    if (!fits.ok()) return Fail(fits);
+    RETURN_IF_ERROR(CheckGradient(context_.table.tensors(static_cast<int>(tensor)), *gradient),
+                    Fail(_));
   }
   absl::Status status = mode_->OnTensor(id, tensor, std::move(gradient));
   if (!status.ok()) Fail(status);

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/common/status_macros.h"
 #include "services/worker/data/csv_reader.h"
 #include "services/worker/data/file.h"
 #include "services/worker/data/normalize.h"
@@ -136,11 +137,9 @@ absl::Status AppendValue(const CsvReader& reader, const std::string& field, Colu
 
 absl::StatusOr<Table> ReadTable(const v1::DataSpec::Csv& csv, const std::string& path,
                                 uint64_t max_rows) {
-  absl::StatusOr<char> delimiter = Delimiter(csv);
-  if (!delimiter.ok()) return delimiter.status();
-  absl::StatusOr<std::string> text = ReadFile(path);
-  if (!text.ok()) return text.status();
-  CsvReader reader(path, *text, *delimiter);
+  ASSIGN_OR_RETURN(char delimiter, Delimiter(csv));
+  ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  CsvReader reader(path, text, delimiter);
   std::vector<std::string> fields;
   absl::StatusOr<bool> more = reader.Next(fields);
   if (!more.ok()) return more.status();
@@ -156,7 +155,7 @@ absl::StatusOr<Table> ReadTable(const v1::DataSpec::Csv& csv, const std::string&
     table.columns.emplace_back();
     table.columns.back().name = name;
   }
-  if (absl::Status status = AssignColumns(csv, table); !status.ok()) return status;
+  RETURN_IF_ERROR(AssignColumns(csv, table));
   if (!csv.no_header()) more = reader.Next(fields);
   while (more.ok() && *more && (max_rows == 0 || table.lines.size() < max_rows)) {
     if (fields.size() != table.columns.size()) {
@@ -164,8 +163,7 @@ absl::StatusOr<Table> ReadTable(const v1::DataSpec::Csv& csv, const std::string&
           reader.Place(), ": has ", fields.size(), " columns: should have ", table.columns.size()));
     }
     for (size_t i = 0; i < fields.size(); ++i) {
-      absl::Status status = AppendValue(reader, fields[i], table.columns[i]);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(AppendValue(reader, fields[i], table.columns[i]));
     }
     table.lines.push_back(reader.line());
     more = reader.Next(fields);
@@ -391,18 +389,14 @@ absl::StatusOr<std::unique_ptr<Dataset>> MakeDataset(const v1::DataSpec& spec,
       features.push_back(
           Encode(encoding, *column, spec.csv().categories() == v1::DataSpec::Csv::ONE_HOT));
     } else if (column->text) {
-      absl::StatusOr<std::vector<int64_t>> labels =
-          EncodeLabels(encoding, table, *column, encodings.classes);
-      if (!labels.ok()) return labels.status();
-      classes = *std::move(labels);
+      ASSIGN_OR_RETURN(classes, EncodeLabels(encoding, table, *column, encodings.classes));
     } else {
       targets.assign(column->numbers.begin(), column->numbers.end());
     }
   }
-  absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalize(), info.sample_shape);
-  if (!normalizer.ok()) return normalizer.status();
+  ASSIGN_OR_RETURN(Normalizer normalizer, Normalizer::Create(spec.normalize(), info.sample_shape));
   return std::make_unique<CsvDataset>(std::move(info), std::move(features), std::move(classes),
-                                      std::move(targets), *std::move(normalizer));
+                                      std::move(targets), std::move(normalizer));
 }
 
 }  // namespace
@@ -414,15 +408,12 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsvDataset(const v1::DataSpec& spec
   if (split == Split::kEvaluation && spec.evaluation().source().path().empty()) {
     return absl::InvalidArgumentError("data.evaluation.source.path is not set");
   }
-  absl::StatusOr<Table> training = ReadTable(spec.csv(), spec.source().path(), spec.max_samples());
-  if (!training.ok()) return training.status();
-  absl::StatusOr<Encodings> encodings = Learn(spec, *training);
-  if (!encodings.ok()) return encodings.status();
-  if (split == Split::kTraining) return MakeDataset(spec, *encodings, *training);
-  absl::StatusOr<Table> table =
-      ReadTable(spec.csv(), spec.evaluation().source().path(), /*max_samples=*/0);
-  if (!table.ok()) return table.status();
-  return MakeDataset(spec, *encodings, *table);
+  ASSIGN_OR_RETURN(Table training, ReadTable(spec.csv(), spec.source().path(), spec.max_samples()));
+  ASSIGN_OR_RETURN(Encodings encodings, Learn(spec, training));
+  if (split == Split::kTraining) return MakeDataset(spec, encodings, training);
+  ASSIGN_OR_RETURN(Table table,
+                   ReadTable(spec.csv(), spec.evaluation().source().path(), /*max_samples=*/0));
+  return MakeDataset(spec, encodings, table);
 }
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 
@@ -41,7 +42,7 @@ absl::StatusOr<bool> CsvReader::Next(std::vector<std::string>& fields) {
   size_t count = 0;
   while (true) {
     if (fields.size() == count) fields.emplace_back();
-    if (absl::Status status = ReadField(fields[count]); !status.ok()) return status;
+    RETURN_IF_ERROR(ReadField(fields[count]));
     ++count;
     if (AtLineEnd()) break;
     rest_.remove_prefix(1);  // the delimiter

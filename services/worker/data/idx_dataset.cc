@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "services/common/status_macros.h"
 #include "services/worker/data/file.h"
 #include "services/worker/data/idx.h"
 #include "services/worker/data/normalize.h"
@@ -97,10 +98,7 @@ absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
 
   IdxFiles files;
   if (IsDirectory(source.path())) {
-    absl::StatusOr<std::string> samples =
-        FindInDirectory(source.path(), split, "images", "idx3", field);
-    if (!samples.ok()) return samples.status();
-    files.samples = *std::move(samples);
+    ASSIGN_OR_RETURN(files.samples, FindInDirectory(source.path(), split, "images", "idx3", field));
   } else if (borrowed) {
     return absl::InvalidArgumentError(
         "data.evaluation.source.path is not set, and data.source.path is not a directory in which "
@@ -113,18 +111,16 @@ absl::StatusOr<IdxFiles> Locate(const v1::DataSpec& spec, Split split) {
     files.labels = own.labels();
     return files;
   }
-  absl::StatusOr<std::string> labels =
-      IsDirectory(source.path()) ? FindInDirectory(source.path(), split, "labels", "idx1", field)
-                                 : FindLabelsBeside(files.samples, field);
-  if (!labels.ok()) return labels.status();
-  files.labels = *std::move(labels);
+  ASSIGN_OR_RETURN(files.labels,
+                   IsDirectory(source.path())
+                       ? FindInDirectory(source.path(), split, "labels", "idx1", field)
+                       : FindLabelsBeside(files.samples, field));
   return files;
 }
 
 absl::StatusOr<IdxArray> ReadIdx(const std::string& path) {
-  absl::StatusOr<std::string> content = ReadFile(path);
-  if (!content.ok()) return content.status();
-  return IdxArray::Parse(path, *std::move(content));
+  ASSIGN_OR_RETURN(std::string content, ReadFile(path));
+  return IdxArray::Parse(path, std::move(content));
 }
 
 // The number of rows of a file that are used.
@@ -150,15 +146,13 @@ absl::StatusOr<int64_t> LearnClasses(const v1::DataSpec& spec, Split split, cons
                                      uint64_t rows) {
   if (spec.classes() > 0) return spec.classes();
   if (split == Split::kTraining) return CountClasses(labels, rows);
-  absl::StatusOr<IdxFiles> files = Locate(spec, Split::kTraining);
-  if (!files.ok()) return files.status();
-  absl::StatusOr<IdxArray> training = ReadIdx(files->labels);
-  if (!training.ok()) return training.status();
-  if (!training->integral()) {
+  ASSIGN_OR_RETURN(IdxFiles files, Locate(spec, Split::kTraining));
+  ASSIGN_OR_RETURN(IdxArray training, ReadIdx(files.labels));
+  if (!training.integral()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(labels.name(), " holds classes and ", training->name(), " targets"));
+        absl::StrCat(labels.name(), " holds classes and ", training.name(), " targets"));
   }
-  return CountClasses(*training, Limit(training->rows(), spec.max_samples()));
+  return CountClasses(training, Limit(training.rows(), spec.max_samples()));
 }
 
 absl::Status CheckCounts(const IdxArray& samples, const IdxArray& labels) {
@@ -284,38 +278,32 @@ class IdxDataset final : public Dataset {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxDataset(const v1::DataSpec& spec, Split split) {
-  absl::StatusOr<IdxFiles> files = Locate(spec, split);
-  if (!files.ok()) return files.status();
-  absl::StatusOr<IdxArray> samples = ReadIdx(files->samples);
-  if (!samples.ok()) return samples.status();
-  absl::StatusOr<IdxArray> labels = ReadIdx(files->labels);
-  if (!labels.ok()) return labels.status();
+  ASSIGN_OR_RETURN(IdxFiles files, Locate(spec, split));
+  ASSIGN_OR_RETURN(IdxArray samples, ReadIdx(files.samples));
+  ASSIGN_OR_RETURN(IdxArray labels, ReadIdx(files.labels));
 
   DatasetInfo info;
-  info.samples = Limit(samples->rows(), split == Split::kTraining ? spec.max_samples() : 0);
-  const std::vector<int64_t>& dimensions = samples->dimensions();
+  info.samples = Limit(samples.rows(), split == Split::kTraining ? spec.max_samples() : 0);
+  const std::vector<int64_t>& dimensions = samples.dimensions();
   info.sample_shape.assign(dimensions.begin() + 1, dimensions.end());
   if (info.sample_shape.size() == 2) info.sample_shape.insert(info.sample_shape.begin(), 1);
   if (info.sample_shape.empty()) info.sample_shape = {1};
-  info.label_kind = labels->integral() ? LabelKind::kClass : LabelKind::kTargets;
+  info.label_kind = labels.integral() ? LabelKind::kClass : LabelKind::kTargets;
 
-  if (absl::Status status = CheckCounts(*samples, *labels); !status.ok()) return status;
-  info.outputs = static_cast<int64_t>(labels->elements_per_row());
+  RETURN_IF_ERROR(CheckCounts(samples, labels));
+  info.outputs = static_cast<int64_t>(labels.elements_per_row());
   if (info.label_kind == LabelKind::kClass) {
-    absl::StatusOr<int64_t> classes = LearnClasses(spec, split, *labels, info.samples);
-    if (!classes.ok()) return classes.status();
-    info.outputs = *classes;
+    ASSIGN_OR_RETURN(info.outputs, LearnClasses(spec, split, labels, info.samples));
   }
 
-  absl::Status status = CheckLabels(*labels, info.samples, info.outputs);
-  if (status.ok()) status = CheckFinite(*samples, info.samples);
+  absl::Status status = CheckLabels(labels, info.samples, info.outputs);
+  if (status.ok()) status = CheckFinite(samples, info.samples);
   if (!status.ok()) return status;
-  if (info.label_kind == LabelKind::kClass) info.largest = LargestLabel(*labels, info.samples);
+  if (info.label_kind == LabelKind::kClass) info.largest = LargestLabel(labels, info.samples);
 
-  absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalize(), info.sample_shape);
-  if (!normalizer.ok()) return normalizer.status();
-  return std::make_unique<IdxDataset>(std::move(info), *std::move(samples), *std::move(labels),
-                                      *std::move(normalizer));
+  ASSIGN_OR_RETURN(Normalizer normalizer, Normalizer::Create(spec.normalize(), info.sample_shape));
+  return std::make_unique<IdxDataset>(std::move(info), std::move(samples), std::move(labels),
+                                      std::move(normalizer));
 }
 
 }  // namespace sluice

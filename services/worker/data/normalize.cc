@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/repeated_field.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -34,18 +35,16 @@ absl::StatusOr<Normalizer> Normalizer::Create(const v1::DataSpec::Normalize& spe
                                               absl::Span<const int64_t> shape) {
   Normalizer normalizer;
   for (int64_t dimension : shape.subspan(1)) normalizer.elements_per_channel_ *= dimension;
-  absl::StatusOr<std::vector<double>> mean = Expand("mean", spec.mean(), shape[0], 0);
-  if (!mean.ok()) return mean.status();
-  absl::StatusOr<std::vector<double>> std = Expand("std", spec.std(), shape[0], 1);
-  if (!std.ok()) return std.status();
-  for (double value : *std) {
+  ASSIGN_OR_RETURN(std::vector<double> mean, Expand("mean", spec.mean(), shape[0], 0));
+  ASSIGN_OR_RETURN(std::vector<double> std, Expand("std", spec.std(), shape[0], 1));
+  for (double value : std) {
     if (value <= 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("data.normalize.std holds ", value, ": should be above 0"));
     }
   }
-  normalizer.mean_ = *std::move(mean);
-  normalizer.std_ = *std::move(std);
+  normalizer.mean_ = std::move(mean);
+  normalizer.std_ = std::move(std);
   return normalizer;
 }
 

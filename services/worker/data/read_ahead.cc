@@ -3,6 +3,8 @@
 #include <optional>
 #include <utility>
 
+#include "services/common/status_macros.h"
+
 namespace sluice {
 
 absl::StatusOr<Batch> ReadAhead::Read(PositionRange positions) {
@@ -18,10 +20,9 @@ absl::StatusOr<Batch> ReadAhead::Read(PositionRange positions) {
 
 absl::StatusOr<const Batch*> ReadAhead::Peek(PositionRange positions) {
   if (!ahead_.has_value() || !(ahead_positions_ == positions)) {
-    absl::StatusOr<Batch> batch = data_->Read(order_->IndicesOf(positions));
-    if (!batch.ok()) return batch.status();
+    ASSIGN_OR_RETURN(Batch batch, data_->Read(order_->IndicesOf(positions)));
     ahead_positions_ = positions;
-    ahead_ = *std::move(batch);
+    ahead_ = std::move(batch);
   }
   return &*ahead_;
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/splitmix64.h"
+#include "services/common/status_macros.h"
 #include "services/worker/data/normalize.h"
 
 namespace sluice {
@@ -222,7 +223,7 @@ absl::Status Check(const v1::DataSpec::Synthetic& synthetic) {
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSyntheticDataset(const v1::DataSpec& spec,
                                                               Split split) {
   const v1::DataSpec::Synthetic& synthetic = spec.synthetic();
-  if (absl::Status status = Check(synthetic); !status.ok()) return status;
+  RETURN_IF_ERROR(Check(synthetic));
   DatasetInfo info;
   info.sample_shape.assign(synthetic.shape().begin(), synthetic.shape().end());
   if (!info.sample_shape.empty()) {
@@ -245,10 +246,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSyntheticDataset(const v1::DataSpec
   }
   const std::vector<int64_t> shape =
       info.sample_shape.empty() ? std::vector<int64_t>{1} : info.sample_shape;
-  absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalize(), shape);
-  if (!normalizer.ok()) return normalizer.status();
+  ASSIGN_OR_RETURN(Normalizer normalizer, Normalizer::Create(spec.normalize(), shape));
   return std::make_unique<SyntheticDataset>(std::move(info), first, synthetic.seed(),
-                                            *std::move(normalizer));
+                                            std::move(normalizer));
 }
 
 }  // namespace sluice

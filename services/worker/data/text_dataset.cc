@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/file_util.h"
 #include "services/common/process.h"
+#include "services/common/status_macros.h"
 #include "services/worker/data/file.h"
 
 namespace sluice {
@@ -101,17 +102,15 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 }
 
 absl::StatusOr<Vocabulary> VocabularyOf(const v1::DataSpec& spec, absl::string_view training) {
-  absl::StatusOr<Vocabulary> vocabulary =
-      Vocabulary::Learn(training, spec.text().vocabulary_size());
-  if (!vocabulary.ok()) return At(spec.source().path(), vocabulary.status());
+  ASSIGN_OR_RETURN(Vocabulary vocabulary,
+                   Vocabulary::Learn(training, spec.text().vocabulary_size()),
+                   At(spec.source().path(), _));
   return vocabulary;
 }
 
 absl::StatusOr<Vocabulary> ReadVocabulary(const std::string& path) {
-  const absl::StatusOr<std::string> content = ReadFile(path);
-  if (!content.ok()) return content.status();
-  absl::StatusOr<Vocabulary> vocabulary = Vocabulary::Parse(*content);
-  if (!vocabulary.ok()) return At(path, vocabulary.status());
+  ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
+  ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Parse(content), At(path, _));
   return vocabulary;
 }
 
@@ -165,9 +164,8 @@ absl::Status WriteNew(const std::string& path, const std::string& content) {
 
 absl::StatusOr<Vocabulary> OpenVocabulary(const v1::DataSpec& spec) {
   if (!spec.text().vocabulary().empty()) return ReadVocabulary(spec.text().vocabulary());
-  const absl::StatusOr<std::string> training = ReadText(spec.source().path());
-  if (!training.ok()) return training.status();
-  return VocabularyOf(spec, *training);
+  ASSIGN_OR_RETURN(const std::string training, ReadText(spec.source().path()));
+  return VocabularyOf(spec, training);
 }
 
 absl::Status KeepVocabulary(const std::string& path, v1::DataSpec* spec) {
@@ -176,20 +174,17 @@ absl::Status KeepVocabulary(const std::string& path, v1::DataSpec* spec) {
   std::error_code error;
 
   if (!std::filesystem::exists(path, error)) {
-    const absl::StatusOr<Vocabulary> vocabulary = OpenVocabulary(*spec);
-    if (!vocabulary.ok()) return vocabulary.status();
-    if (absl::Status status = WriteNew(path, vocabulary->Serialize()); !status.ok()) return status;
+    ASSIGN_OR_RETURN(const Vocabulary vocabulary, OpenVocabulary(*spec));
+    RETURN_IF_ERROR(WriteNew(path, vocabulary.Serialize()));
   }
 
-  const absl::StatusOr<Vocabulary> kept = ReadVocabulary(path);
-  if (!kept.ok()) return kept.status();
+  ASSIGN_OR_RETURN(const Vocabulary kept, ReadVocabulary(path));
   if (!given.empty()) {
-    const absl::StatusOr<Vocabulary> wanted = ReadVocabulary(given);
-    if (!wanted.ok()) return wanted.status();
-    if (wanted->words() != kept->words()) {
+    ASSIGN_OR_RETURN(const Vocabulary wanted, ReadVocabulary(given));
+    if (wanted.words() != kept.words()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(given, ": has ", wanted->size(), " words that differ from the ",
-                       kept->size(), " which the model was trained with, ", path,
+          absl::StrCat(given, ": has ", wanted.size(), " words that differ from the ", kept.size(),
+                       " which the model was trained with, ", path,
                        ": leave data.text.vocabulary out to continue with those, or start over"));
     }
   }
@@ -199,32 +194,28 @@ absl::Status KeepVocabulary(const std::string& path, v1::DataSpec* spec) {
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTextDataset(const v1::DataSpec& spec, Split split) {
-  if (absl::Status status = Check(spec, split); !status.ok()) return status;
+  RETURN_IF_ERROR(Check(spec, split));
   const std::string& path =
       split == Split::kTraining ? spec.source().path() : spec.evaluation().source().path();
 
-  const absl::StatusOr<std::string> text = ReadText(path);
-  if (!text.ok()) return text.status();
+  ASSIGN_OR_RETURN(const std::string text, ReadText(path));
 
   const bool learn_here = split == Split::kTraining && spec.text().vocabulary().empty();
-  const absl::StatusOr<Vocabulary> vocabulary =
-      learn_here ? VocabularyOf(spec, *text) : OpenVocabulary(spec);
-  if (!vocabulary.ok()) return vocabulary.status();
+  ASSIGN_OR_RETURN(const Vocabulary vocabulary,
+                   learn_here ? VocabularyOf(spec, text) : OpenVocabulary(spec));
 
-  absl::StatusOr<std::vector<int32_t>> tokens = vocabulary->Encode(*text);
-  if (!tokens.ok()) return At(path, tokens.status());
-  if (absl::Status status = CheckKnown(path, *tokens, spec); !status.ok()) return status;
+  ASSIGN_OR_RETURN(std::vector<int32_t> tokens, vocabulary.Encode(text), At(path, _));
+  RETURN_IF_ERROR(CheckKnown(path, tokens, spec));
 
-  const absl::StatusOr<TextDataset::Shape> shape = ShapeOf(spec, split, path, tokens->size());
-  if (!shape.ok()) return shape.status();
+  ASSIGN_OR_RETURN(const TextDataset::Shape shape, ShapeOf(spec, split, path, tokens.size()));
 
   DatasetInfo info;
-  info.samples = shape->columns * std::max<uint64_t>(shape->streams, 1);
-  info.sample_shape = {static_cast<int64_t>(shape->length)};
+  info.samples = shape.columns * std::max<uint64_t>(shape.streams, 1);
+  info.sample_shape = {static_cast<int64_t>(shape.length)};
   info.label_kind = LabelKind::kClass;
-  info.outputs = static_cast<int64_t>(vocabulary->size());
+  info.outputs = static_cast<int64_t>(vocabulary.size());
   info.tokens = true;
-  return std::make_unique<TextDataset>(std::move(info), *shape, *std::move(tokens));
+  return std::make_unique<TextDataset>(std::move(info), shape, std::move(tokens));
 }
 
 }  // namespace sluice

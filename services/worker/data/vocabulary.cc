@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 
 namespace sluice {
@@ -44,8 +45,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Learn(absl::string_view text, uint64_t ma
   if (text.empty()) return absl::InvalidArgumentError("is empty: should be a text");
 
   absl::flat_hash_map<absl::string_view, uint64_t> counts;
-  const absl::Status status = VisitWords(text, [&](absl::string_view word) { ++counts[word]; });
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(VisitWords(text, [&](absl::string_view word) { ++counts[word]; }));
 
   counts.erase(kUnknownWord);
   counts.erase(kEndOfLine);
@@ -65,7 +65,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Learn(absl::string_view text, uint64_t ma
 }
 
 absl::StatusOr<Vocabulary> Vocabulary::Parse(absl::string_view content) {
-  if (absl::Status status = CheckText(content); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckText(content));
   std::vector<std::string> words =
       absl::StrSplit(absl::StripTrailingAsciiWhitespace(content), '\n');
   if (words.size() < 3 || absl::StripAsciiWhitespace(words[0]) != kUnknownWord ||
@@ -104,9 +104,8 @@ int32_t Vocabulary::TokenOf(absl::string_view word) const {
 
 absl::StatusOr<std::vector<int32_t>> Vocabulary::Encode(absl::string_view text) const {
   std::vector<int32_t> tokens;
-  const absl::Status status =
-      VisitWords(text, [&](absl::string_view word) { tokens.push_back(TokenOf(word)); });
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(
+      VisitWords(text, [&](absl::string_view word) { tokens.push_back(TokenOf(word)); }));
   return tokens;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 
@@ -70,7 +71,7 @@ absl::Status CheckText(absl::string_view text);
 
 template <typename Visitor>
 absl::Status VisitWords(absl::string_view text, const Visitor& visit) {
-  if (absl::Status status = CheckText(text); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckText(text));
   constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (text.substr(0, kByteOrderMark.size()) == kByteOrderMark) {
     text.remove_prefix(kByteOrderMark.size());

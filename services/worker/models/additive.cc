@@ -4,6 +4,7 @@
 // 1024 in the modulus: with 1 all elements start as 0.
 #include "services/worker/models/additive.h"
 
+#include "services/common/status_macros.h"
 #include "services/worker/models/architecture.h"
 
 namespace sluice {
@@ -38,11 +39,9 @@ class Additive final : public Architecture {
 }  // namespace
 
 ArchitectureOr MakeAdditive(Dimensions& dimensions, const DataShape& /*data*/) {
-  const auto dim = dimensions.Take("dim", 0);
-  if (!dim.ok()) return dim.status();
-  const auto ramp = dimensions.Take("ramp", 1024);
-  if (!ramp.ok()) return ramp.status();
-  return std::make_unique<Additive>(*dim, *ramp);
+  ASSIGN_OR_RETURN(const auto dim, dimensions.Take("dim", 0));
+  ASSIGN_OR_RETURN(const auto ramp, dimensions.Take("ramp", 1024));
+  return std::make_unique<Additive>(dim, ramp);
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -54,7 +55,7 @@ ArchitectureOr MakeArchitecture(const std::string& name,
     Dimensions given(name, dimensions);
     ArchitectureOr architecture = maker(given, data);
     if (!architecture.ok()) return architecture;
-    if (absl::Status status = given.CheckAllTaken(); !status.ok()) return status;
+    RETURN_IF_ERROR(given.CheckAllTaken());
     return architecture;
   }
   const auto append_name = [](std::string* out, const auto& maker) { out->append(maker.first); };

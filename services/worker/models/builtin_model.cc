@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/common/status_macros.h"
 #include "services/protocol/stages.h"
 #include "services/worker/models/architecture.h"
 #include "services/worker/models/model.h"
@@ -151,7 +152,7 @@ absl::StatusOr<std::vector<LayerRange>> CutLayers(const v1::ModelSpec& spec,
   for (const Architecture::Parameter& parameter : architecture.Parameters()) {
     table.add_tensors()->set_name(parameter.name);
   }
-  if (const auto known = StageOfTensors(table, spec); !known.ok()) return known.status();
+  RETURN_IF_ERROR(StageOfTensors(table, spec).status());
   std::vector<LayerRange> ranges;
   size_t next = 0;
   for (int stage = 0; stage < spec.stages_size(); ++stage) {
@@ -181,10 +182,9 @@ absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinStages(const ModelOptions& opt
   for (int64_t dimension : options.sample_shape) data.inputs *= dimension;
   const std::map<std::string, int64_t> dimensions(spec.dimensions().begin(),
                                                   spec.dimensions().end());
-  absl::StatusOr<std::unique_ptr<Architecture>> architecture =
-      MakeArchitecture(spec.name(), dimensions, data);
-  if (!architecture.ok()) return architecture.status();
-  if (!options.sample_shape.empty() && options.tokens != (*architecture)->TakesTokens()) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Architecture> architecture,
+                   MakeArchitecture(spec.name(), dimensions, data));
+  if (!options.sample_shape.empty() && options.tokens != architecture->TakesTokens()) {
     return absl::InvalidArgumentError(
         options.tokens
             ? absl::StrCat("model.name is ", spec.name(),
@@ -195,22 +195,21 @@ absl::StatusOr<std::unique_ptr<Model>> MakeBuiltinStages(const ModelOptions& opt
                            "Text, or Synthetic with a `vocabulary`"));
   }
   const v1::DataType dtype = spec.dtype() == v1::DATA_TYPE_UNSPECIFIED ? v1::FLOAT32 : spec.dtype();
-  const bool data_free = (*architecture)->OwnLoss() == LossKind::kNone;
+  const bool data_free = architecture->OwnLoss() == LossKind::kNone;
   if (dtype == v1::INT64 || (data_free && dtype != v1::FLOAT32 && dtype != v1::FLOAT64)) {
     return absl::InvalidArgumentError(absl::StrCat("model.dtype is ", v1::DataType_Name(dtype),
                                                    ", which ", spec.name(), " does not have"));
   }
   LayerRange range;
   if (stage != nullptr && spec.stages_size() > 0) {
-    absl::StatusOr<std::vector<LayerRange>> ranges = CutLayers(spec, **architecture);
-    if (!ranges.ok()) return ranges.status();
-    if (*stage >= ranges->size()) {
+    ASSIGN_OR_RETURN(std::vector<LayerRange> ranges, CutLayers(spec, *architecture));
+    if (*stage >= ranges.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("stage ", *stage, " of ", ranges->size(), " model.stages"));
+          absl::StrCat("stage ", *stage, " of ", ranges.size(), " model.stages"));
     }
-    range = (*ranges)[*stage];
+    range = ranges[*stage];
   }
-  return std::make_unique<BuiltinModel>(*std::move(architecture), range, ScalarTypeOf(dtype),
+  return std::make_unique<BuiltinModel>(std::move(architecture), range, ScalarTypeOf(dtype),
                                         options.seed);
 }
 

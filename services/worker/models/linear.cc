@@ -2,6 +2,7 @@
 // data's, or 1).
 #include <ATen/ops/linear.h>
 
+#include "services/common/status_macros.h"
 #include "services/worker/models/architecture.h"
 
 namespace sluice {
@@ -32,11 +33,9 @@ class Linear final : public Architecture {
 }  // namespace
 
 ArchitectureOr MakeLinear(Dimensions& dimensions, const DataShape& data) {
-  const auto in = dimensions.Take("in", data.inputs);
-  if (!in.ok()) return in.status();
-  const auto out = dimensions.Take("out", data.outputs > 0 ? data.outputs : 1);
-  if (!out.ok()) return out.status();
-  return std::make_unique<Linear>(*in, *out);
+  ASSIGN_OR_RETURN(const auto in, dimensions.Take("in", data.inputs));
+  ASSIGN_OR_RETURN(const auto out, dimensions.Take("out", data.outputs > 0 ? data.outputs : 1));
+  return std::make_unique<Linear>(in, out);
 }
 
 }  // namespace sluice

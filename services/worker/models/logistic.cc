@@ -1,6 +1,7 @@
 // Logistic regression: in -> 1 logit of class 1 against class 0. Dimension: in (the data's).
 #include <ATen/ops/linear.h>
 
+#include "services/common/status_macros.h"
 #include "services/worker/models/architecture.h"
 
 namespace sluice {
@@ -30,9 +31,8 @@ class Logistic final : public Architecture {
 }  // namespace
 
 ArchitectureOr MakeLogistic(Dimensions& dimensions, const DataShape& data) {
-  const auto in = dimensions.Take("in", data.inputs);
-  if (!in.ok()) return in.status();
-  return std::make_unique<Logistic>(*in);
+  ASSIGN_OR_RETURN(const auto in, dimensions.Take("in", data.inputs));
+  return std::make_unique<Logistic>(in);
 }
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
 #include "services/worker/models/architecture.h"
 
 namespace sluice {
@@ -82,18 +83,16 @@ class LstmLm final : public Architecture {
 }  // namespace
 
 ArchitectureOr MakeLstmLm(Dimensions& dimensions, const DataShape& data) {
-  const auto embedding = dimensions.Take("embedding", 256);
-  if (!embedding.ok()) return embedding.status();
-  const auto hidden = dimensions.Take("hidden", 512);
-  if (!hidden.ok()) return hidden.status();
-  const auto vocabulary = dimensions.Take("vocabulary", data.outputs > 0 ? data.outputs : 10000);
-  if (!vocabulary.ok()) return vocabulary.status();
-  if (data.outputs > 0 && *vocabulary != data.outputs) {
+  ASSIGN_OR_RETURN(const auto embedding, dimensions.Take("embedding", 256));
+  ASSIGN_OR_RETURN(const auto hidden, dimensions.Take("hidden", 512));
+  ASSIGN_OR_RETURN(const auto vocabulary,
+                   dimensions.Take("vocabulary", data.outputs > 0 ? data.outputs : 10000));
+  if (data.outputs > 0 && vocabulary != data.outputs) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "model.dimensions.vocabulary is ", *vocabulary, ", and the data's vocabulary has ",
+        "model.dimensions.vocabulary is ", vocabulary, ", and the data's vocabulary has ",
         data.outputs, " words: should be the same, which is the default"));
   }
-  return std::make_unique<LstmLm>(*embedding, *hidden, *vocabulary);
+  return std::make_unique<LstmLm>(embedding, hidden, vocabulary);
 }
 
 }  // namespace sluice

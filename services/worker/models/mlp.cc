@@ -3,6 +3,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
 
+#include "services/common/status_macros.h"
 #include "services/worker/models/architecture.h"
 
 namespace sluice {
@@ -46,13 +47,10 @@ class Mlp final : public Architecture {
 }  // namespace
 
 ArchitectureOr MakeMlp(Dimensions& dimensions, const DataShape& data) {
-  const auto in = dimensions.Take("in", data.inputs > 0 ? data.inputs : 784);
-  if (!in.ok()) return in.status();
-  const auto hidden = dimensions.Take("hidden", 256);
-  if (!hidden.ok()) return hidden.status();
-  const auto out = dimensions.Take("out", data.outputs > 0 ? data.outputs : 10);
-  if (!out.ok()) return out.status();
-  return std::make_unique<Mlp>(*in, *hidden, *out);
+  ASSIGN_OR_RETURN(const auto in, dimensions.Take("in", data.inputs > 0 ? data.inputs : 784));
+  ASSIGN_OR_RETURN(const auto hidden, dimensions.Take("hidden", 256));
+  ASSIGN_OR_RETURN(const auto out, dimensions.Take("out", data.outputs > 0 ? data.outputs : 10));
+  return std::make_unique<Mlp>(in, hidden, out);
 }
 
 }  // namespace sluice

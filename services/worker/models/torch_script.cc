@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/state_dict_extras.h"
+#include "services/common/status_macros.h"
 #include "services/worker/models/model.h"
 #include "services/worker/models/operator_releases.h"
 #include "services/worker/models/row_lookups.h"
@@ -115,18 +116,15 @@ absl::Status AddTensor(const torch::jit::Module& owner, const std::string& prefi
 absl::Status Discover(const torch::jit::Module& module, const std::string& prefix,
                       Discovered& found) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
-    absl::Status status =
-        AddTensor(module, prefix, parameter.name, parameter.value, /*parameter=*/true, found);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(
+        AddTensor(module, prefix, parameter.name, parameter.value, /*parameter=*/true, found));
   }
   for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
-    absl::Status status =
-        AddTensor(module, prefix, buffer.name, buffer.value, /*parameter=*/false, found);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(
+        AddTensor(module, prefix, buffer.name, buffer.value, /*parameter=*/false, found));
   }
   for (const auto& child : module.named_children()) {
-    absl::Status status = Discover(child.value, absl::StrCat(prefix, child.name, "."), found);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(Discover(child.value, absl::StrCat(prefix, child.name, "."), found));
   }
   return absl::OkStatus();
 }
@@ -306,40 +304,34 @@ absl::Status TorchScriptLoadError(const std::string& path, absl::string_view wha
 
 absl::StatusOr<std::unique_ptr<Model>> LoadTorchScriptModel(const std::string& path,
                                                             at::Device device) {
-  absl::StatusOr<torch::jit::Module> module = Load(path, device);
-  if (!module.ok()) return module.status();
+  ASSIGN_OR_RETURN(torch::jit::Module module, Load(path, device));
   Discovered found;
-  if (absl::Status status = Discover(*module, "", found); !status.ok()) {
-    return WithPath(path, status);
-  }
+  RETURN_IF_ERROR(Discover(module, "", found), WithPath(path, _));
   bool trains = false;
   for (const ModelTensor& tensor : found.tensors) trains |= tensor.kind == v1::PARAMETER;
   if (!trains) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": the module has no parameter that requires a gradient"));
   }
-  return std::make_unique<TorchScriptModel>(*module, std::move(found));
+  return std::make_unique<TorchScriptModel>(module, std::move(found));
 }
 
 absl::Status RewriteTorchScript(
     const std::string& source, const std::string& target,
     const std::function<absl::Status(const std::vector<TensorMemory>& tensors)>& fill) {
-  absl::StatusOr<torch::jit::Module> module = Load(source, at::kCPU);
-  if (!module.ok()) return module.status();
+  ASSIGN_OR_RETURN(torch::jit::Module module, Load(source, at::kCPU));
   Discovered found;
-  if (absl::Status status = Discover(*module, "", found); !status.ok()) {
-    return WithPath(source, status);
-  }
+  RETURN_IF_ERROR(Discover(module, "", found), WithPath(source, _));
   std::vector<TensorMemory> memory;
   for (ModelTensor& tensor : found.tensors) {
     tensor.value.set_data(tensor.value.detach().clone(at::MemoryFormat::Contiguous));
     memory.push_back(
         {tensor.name, static_cast<char*>(tensor.value.data_ptr()), tensor.value.nbytes()});
   }
-  if (absl::Status status = fill(memory); !status.ok()) return status;
+  RETURN_IF_ERROR(fill(memory));
   const std::string unfinished = target + ".tmp";
   try {
-    module->save(unfinished);
+    module.save(unfinished);
   } catch (const std::exception& error) {
     std::remove(unfinished.c_str());
     return absl::InternalError(

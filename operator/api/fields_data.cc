@@ -31,7 +31,7 @@ constexpr char kDnsLabelMessage[] =
     "must be lower-case letters, digits and `-`, with a letter or digit at both ends";
 
 void AddMetadata(const FieldAdder& add) {
-  add(String("apiVersion", "Version of this format.", Required(), Proto("."), OneOf({kApiVersion}),
+  add(String("apiVersion", "Version of this format.", Required(), OneOf({kApiVersion}),
              Good("sluice.dev/v1alpha1"), Bad("sluice.dev/v1", "must be sluice.dev/v1alpha1")));
   add(String("kind", "Kind of the object.", Required(), OneOf({kKind}), Good("TrainingJob"),
              Bad("Training", "must be TrainingJob")));
@@ -54,7 +54,7 @@ void AddMetadata(const FieldAdder& add) {
   add(Map("metadata.annotations", "Annotations of the object.", Size(0, 64),
           Good("{note: first}")));
   add(String("metadata.annotations{}", "Value of an annotation.", Size(0, 65536)));
-  add(Object("spec", "The model, its data, and how to train it.", Required()));
+  add(Object("spec", "The model, its data, and how to train it.", Required(), Proto(".")));
   add(String("spec.image",
              "Container image of the job's pods. Unset: the operator's default image of the role.",
              ClusterOnly(), Size(1, 512), Good("registry.example.com/sluice:v0.1"),

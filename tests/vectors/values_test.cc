@@ -176,6 +176,8 @@ TEST(ValueVectorsTest, ResidualsAreThoseOfTheFile) {
       const std::string gradient = Bytes(row.at("gradients").at(step));
       v1::Block block;
       block.set_count(gradient.size() / ElementBytes(tensor.dtype()));
+      tensor.clear_shape();
+      tensor.add_shape(static_cast<int64_t>(block.count()));
       for (int time = 0; time < 2; ++time) {
         const worker::EncodedBlock encoded =
             encoder.Encode({0, 4}, 0, block, tensor, absl::Cord(gradient), /*as_rows=*/false);

@@ -36,6 +36,8 @@ class GradientEncoderTest : public testing::Test {
                       uint32_t number = 3) {
     v1::Block block;
     block.set_count(gradient.size());
+    tensor_.clear_shape();
+    tensor_.add_shape(static_cast<int64_t>(gradient.size()));
     return encoder_->Encode(partial_sum, number, block, tensor_, CordOf(gradient),
                             /*as_rows=*/false);
   }

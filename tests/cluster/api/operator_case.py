@@ -176,12 +176,12 @@ class OperatorCase(unittest.TestCase):
         for _, kind, pod in history.changes():
             uid, metadata = pod['metadata']['uid'], pod['metadata']
             replica = (metadata['labels'].get(JOB_LABEL), metadata['labels'].get('sluice.dev/role'),
-                    metadata['labels'].get('sluice.dev/index'))
+                       metadata['labels'].get('sluice.dev/index'))
             if kind == 'DELETED':
                 there.pop(uid, None)
                 continue
             there[uid] = replica
-            self.assertEqual(len(there), len(set(there.values())), f'a second pod of {slot}')
+            self.assertEqual(len(there), len(set(there.values())), f'a second pod of {replica}')
 
     def owned(self, name='job'):
         """{resource: [names]} of all objects that a job owns."""

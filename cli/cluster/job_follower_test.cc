@@ -182,7 +182,7 @@ TEST_F(JobFollowerTest, ShowsPodsAsProcessesWithStates) {
   EXPECT_THAT((display_.processes[{v1::WORKER, 0}].text), HasSubstr("OOMKilled"));
   TellPods({Pod("worker-0", "worker", "c", Running()), Pod("ps-0", "ps", "b", Running())});
   EXPECT_THAT(display_.heard,
-              ElementsAre("started mnist-worker-0", "started mnist-ps-0",
+              ElementsAre("started mnist-ps-0", "started mnist-worker-0",
                           "ended mnist-worker-0: OOMKilled, killed by signal 9 (Killed)",
                           "started mnist-worker-0"));
 }

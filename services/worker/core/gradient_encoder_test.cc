@@ -153,6 +153,7 @@ TEST_F(GradientEncoderTest, RoundingToHalfPrecisionHasResidualsToo) {
 TEST_F(GradientEncoderTest, Float64GradientsHaveResidualsToo) {
   Begin(v1::CODEC_TOP_K, true);
   tensor_.set_dtype(v1::FLOAT64);
+  tensor_.add_shape(2);
   v1::Block block;
   block.set_count(2);
   const auto sent = [&](std::vector<double> values) {

@@ -150,11 +150,12 @@ class Ipv6Test(unittest.TestCase):
         subprocess.run(command, check=True, capture_output=True)
         return tls
 
-    def mlp(self, steps, delay=0.0):
+    def mlp(self, steps, delay=0.0, **training):
         return job_processes.base_job(
             model={'type': 'BUILTIN', 'name': 'mlp', 'dimensions': {'hidden': 32}},
             data={'format': 'SYNTHETIC', 'synthetic': {'samples': 500, 'shape': [20], 'classes': 10}},
-            training={'steps': steps, 'globalBatchSize': 16}, debug={'stepDelaySeconds': delay}, worker={'replicas': 2}, parameterServer={'replicas': 2})
+            training={'steps': steps, 'globalBatchSize': 16, **training}, debug={'stepDelaySeconds': delay},
+            worker={'replicas': 2}, parameterServer={'replicas': 2})
 
     def assert_answers(self, processes, names):
         for name in names:

@@ -135,7 +135,7 @@ class ShardServer::Impl final : public StreamHandler {
          .on_broken =
              [this](absl::Status why) {
                logger_.Info("Control stream closed", {{"why", why.ToString()}});
-               Event([](ShardCore& core, absl::Time now) { core.OnCoordinatorLost(now); });
+               Event([](ShardCore& core, absl::Time now) { core.OnCoordinatorDisconnected(now); });
              }});
 
     link_ready_.Notify();
@@ -179,7 +179,7 @@ class ShardServer::Impl final : public StreamHandler {
       MutexLock lock(&received_mutex_);
       received_[stream] = std::make_shared<std::atomic<uint64_t>>(0);
     }
-    Event([stream](ShardCore& core, absl::Time now) { core.OnStreamOpened(stream, now); });
+    Event([stream](ShardCore& core, absl::Time now) { core.OnConnected(stream, now); });
   }
 
   void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) override {
@@ -221,7 +221,7 @@ class ShardServer::Impl final : public StreamHandler {
       MutexLock lock(&received_mutex_);
       received_.erase(stream);
     }
-    Event([stream](ShardCore& core, absl::Time now) { core.OnStreamClosed(stream, now); });
+    Event([stream](ShardCore& core, absl::Time now) { core.OnDisconnected(stream, now); });
   }
 
  private:
@@ -288,7 +288,7 @@ class ShardServer::Impl final : public StreamHandler {
 
   // Debug log: one line per step that this shard has closed.
   void TellSteps() {
-    const ShardStatus status = core_->status();
+    const ShardStatus status = core_->Status();
     if (!status.has_view || status.lowest == told_step_) return;
     told_step_ = status.lowest;
     logger_.Debug("Step closed", {{"step", status.lowest}});
@@ -298,7 +298,7 @@ class ShardServer::Impl final : public StreamHandler {
     if (logger_.debug_enabled()) TellSteps();
     if (now - last_publication_ >= absl::Seconds(1)) Publish(now);
     RetryPeers(now);
-    timer_.Set(std::min({core_->NextTick(), NextRetry(), last_publication_ + absl::Seconds(1)}));
+    timer_.Set(std::min({core_->NextDeadline(), NextRetry(), last_publication_ + absl::Seconds(1)}));
   }
 
   void Perform(SendFrame& send) {
@@ -503,7 +503,7 @@ class ShardServer::Impl final : public StreamHandler {
 
   void Publish(absl::Time now) {
     last_publication_ = now;
-    ShardStatus status = core_->status();
+    ShardStatus status = core_->Status();
     PublishBounds(&status);
     if (logged_closes_ > kLoggedCloses) {
       logger_.Info("More streams closed", {{"streams", logged_closes_ - kLoggedCloses}});

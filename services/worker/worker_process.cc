@@ -45,9 +45,8 @@ class WorkerProcess::Impl {
         executor_({.name = "worker"}),
         compute_thread_({.name = "compute"}),
         closing_thread_({.name = "closing"}),
-        timer_(&clock_, [this] {
-          Event([](WorkerCore& core, absl::Time now) { return core.OnTick(now); });
-        }) {
+        timer_(&clock_,
+               [this] { Event([](WorkerCore& core, absl::Time now) { core.OnTick(now); }); }) {
     CoordinatorLink::Options link;
     link.address = options_.coordinator;
     link.loop = &loop_;
@@ -56,30 +55,28 @@ class WorkerProcess::Impl {
       coordinator_latency_.Observe(absl::ToDoubleSeconds(duration));
     };
     link_ = CoordinatorLink::Start(
-        link, {.on_connected =
-                   [this] {
-                     Event([](WorkerCore& core, absl::Time now) {
-                       return core.OnCoordinatorConnected(now);
-                     });
-                   },
-               .on_message =
-                   [this](v1::CoordinatorMessage message) {
-                     Event([this, message = std::move(message)](WorkerCore& core, absl::Time now) {
-                       heard_ = true;
-                       last_break_.clear();
-                       return core.OnCoordinatorMessage(message, now);
-                     });
-                   },
-               .on_broken =
-                   [this](absl::Status why) {
-                     Event([this, why = why.ToString()](WorkerCore& core, absl::Time now) {
-                       // Of identical failures in a row only the first is logged.
-                       if (last_break_ != why)
-                         logger_.Info("Control stream closed", {{"why", why}});
-                       last_break_ = why;
-                       return core.OnCoordinatorBroken(now);
-                     });
-                   }});
+        link,
+        {.on_connected =
+             [this] {
+               Event([](WorkerCore& core, absl::Time now) { core.OnCoordinatorConnected(now); });
+             },
+         .on_message =
+             [this](v1::CoordinatorMessage message) {
+               Event([this, message = std::move(message)](WorkerCore& core, absl::Time now) {
+                 heard_ = true;
+                 last_break_.clear();
+                 core.OnCoordinatorMessage(message, now);
+               });
+             },
+         .on_broken =
+             [this](absl::Status why) {
+               Event([this, why = why.ToString()](WorkerCore& core, absl::Time now) {
+                 // Of identical failures in a row only the first is logged.
+                 if (last_break_ != why) logger_.Info("Control stream closed", {{"why", why}});
+                 last_break_ = why;
+                 core.OnCoordinatorDisconnected(now);
+               });
+             }});
     link_ready_.Notify();
   }
 
@@ -113,7 +110,7 @@ class WorkerProcess::Impl {
 
   void Leave(std::string reason, absl::Duration grace) {
     Event([reason = std::move(reason), grace](WorkerCore& core, absl::Time now) {
-      return core.OnLeave(reason, grace, now);
+      core.OnLeave(reason, grace, now);
     });
   }
 
@@ -143,7 +140,7 @@ class WorkerProcess::Impl {
       process_->Event(
           [id = id_, tensor, gradient = std::move(gradient)](WorkerCore& core,
                                                              absl::Time now) mutable {
-            return core.OnGradient(id, tensor, std::move(gradient), now);
+            core.OnGradient(id, tensor, std::move(gradient), now);
           },
           kWorthAMessage);
     }
@@ -151,21 +148,19 @@ class WorkerProcess::Impl {
       process_->Event(
           [id = id_, tensor, rows = std::move(rows), values = std::move(values)](
               WorkerCore& core, absl::Time now) mutable {
-            return core.OnRowGradient(id, tensor, std::move(rows), std::move(values), now);
+            core.OnRowGradient(id, tensor, std::move(rows), std::move(values), now);
           },
           kWorthAMessage);
     }
     void OnNoGradient(uint32_t tensor) override {
-      process_->Event(
-          [id = id_, tensor](WorkerCore& core, absl::Time now) {
-            return core.OnNoGradient(id, tensor, now);
-          },
-          kWorthAMessage);
+      process_->Event([id = id_, tensor](WorkerCore& core,
+                                         absl::Time now) { core.OnNoGradient(id, tensor, now); },
+                      kWorthAMessage);
     }
     void OnBufferChange(uint32_t tensor, absl::Cord change) override {
       process_->Event(
           [id = id_, tensor, change = std::move(change)](WorkerCore& core, absl::Time now) mutable {
-            return core.OnBufferChange(id, tensor, std::move(change), now);
+            core.OnBufferChange(id, tensor, std::move(change), now);
           },
           kWorthAMessage);
     }
@@ -184,15 +179,16 @@ class WorkerProcess::Impl {
       if (ended_.HasBeenNotified()) return;
       const absl::Time now = clock_.Now();
       TellWhatWasSent();
-      const bool lives = PerformAll(event(core_, now));
+      event(core_, now);
+      const bool lives = PerformActions();
       FlushShards(worth);
       if (lives) AfterEvents(now);
     });
   }
 
   // False: the worker has ended.
-  bool PerformAll(WorkerActions actions) {
-    for (WorkerAction& action : actions) {
+  bool PerformActions() {
+    for (WorkerAction& action : core_.TakeActions()) {
       std::visit([this](auto& a) { this->Perform(a); }, action);
       if (ended_.HasBeenNotified()) return false;
     }
@@ -233,16 +229,16 @@ class WorkerProcess::Impl {
                   .on_broken =
                       [this, shard, connection](absl::Status why) {
                         Event([this, shard, connection, why](WorkerCore& core, absl::Time now) {
-                          if (!IsCurrent(shard, connection)) return WorkerActions();
+                          if (!IsCurrent(shard, connection)) return;
                           logger_.Info("Shard stream closed", {{"why", why.ToString()}});
                           Retire(shard);
-                          return core.OnShardBroken(shard, why, now);
+                          core.OnShardDisconnected(shard, why, now);
                         });
                       }});
 
     Event([this, shard, connection](WorkerCore& core, absl::Time now) {
-      if (!IsCurrent(shard, connection)) return WorkerActions();
-      return core.OnShardConnected(shard, now);
+      if (!IsCurrent(shard, connection)) return;
+      core.OnShardConnected(shard, now);
     });
   }
   void OnFrames(ShardId shard, uint64_t connection, std::vector<DecodedFrame> frames) {
@@ -258,9 +254,8 @@ class WorkerProcess::Impl {
       for (DecodedFrame& frame : frames) {
         if (!IsCurrent(shard, connection)) break;
         NoteAnswer(shards_[shard], frame.header, now);
-        if (!PerformAll(core_.OnShardFrame(shard, frame.header, std::move(frame.payload), now))) {
-          break;
-        }
+        core_.OnShardFrame(shard, frame.header, std::move(frame.payload), now);
+        if (!PerformActions()) break;
       }
       FlushShards(0);
       if (!ended_.HasBeenNotified()) AfterEvents(now);
@@ -372,8 +367,8 @@ class WorkerProcess::Impl {
 
       Event([this](WorkerCore& core, absl::Time now) {
         core.SetRowTensors(trainer_->RowTensors());
-        return core.OnModelReady(trainer_->engine().Describe(), trainer_->training_samples(),
-                                 trainer_->evaluation_samples(), now);
+        core.OnModelReady(trainer_->engine().Describe(), trainer_->training_samples(),
+                          trainer_->evaluation_samples(), now);
       });
     });
   }
@@ -382,14 +377,14 @@ class WorkerProcess::Impl {
   void NotOpened(const absl::Status& status) {
     if (!absl::IsNotFound(status) && !absl::IsPermissionDenied(status)) {
       logger_.Error("Model or data cannot be opened", {{"why", status.ToString()}});
-      Event([status](WorkerCore& core, absl::Time now) { return core.OnModelFailed(status, now); });
+      Event([status](WorkerCore& core, absl::Time now) { core.OnModelFailed(status, now); });
       return;
     }
     std::string message = absl::StrCat("model or data are missing: ", status.message());
     logger_.Error(message);
     Event([this, message = std::move(message)](WorkerCore& core, absl::Time now) {
       data_missing_ = true;
-      return core.OnLeave(message, absl::ZeroDuration(), now);
+      core.OnLeave(message, absl::ZeroDuration(), now);
     });
   }
 
@@ -398,7 +393,7 @@ class WorkerProcess::Impl {
       absl::StatusOr<absl::Cord> content = trainer_->engine().InitialTensor(read.tensor);
       Event([init_id = read.init_id, tensor = read.tensor, content = std::move(content)](
                 WorkerCore& core, absl::Time now) mutable {
-        return core.OnInitialTensor(init_id, tensor, std::move(content), now);
+        core.OnInitialTensor(init_id, tensor, std::move(content), now);
       });
     });
   }
@@ -428,7 +423,7 @@ class WorkerProcess::Impl {
           MutexLock lock(&cancel_mutex_);  // here: the core can no longer cancel it
           cancelled_.erase(id);
         }
-        return core.OnComputed(id, result, now);
+        core.OnComputed(id, result, now);
       });
       trainer_->PrepareNext();
     });
@@ -438,7 +433,7 @@ class WorkerProcess::Impl {
     compute_thread_.Post([this, find = std::move(find)] {
       absl::StatusOr<RowSelections> rows = trainer_->FindRows(find.positions);
       Event([id = find.id, rows = std::move(rows)](WorkerCore& core, absl::Time now) mutable {
-        return core.OnRows(id, std::move(rows), now);
+        core.OnRows(id, std::move(rows), now);
       });
     });
   }
@@ -454,7 +449,7 @@ class WorkerProcess::Impl {
       const ComputeResult result = trainer_->Evaluate(evaluate);
       evaluated_samples_.Increment(static_cast<double>(result.samples));
       Event([id = evaluate.id, result](WorkerCore& core, absl::Time now) {
-        return core.OnEvaluated(id, result, now);
+        core.OnEvaluated(id, result, now);
       });
     });
   }
@@ -503,7 +498,7 @@ class WorkerProcess::Impl {
       }
       const uint64_t sent = reducer_->sent_bytes();
       all_reduce_sent_.Increment(static_cast<double>(sent - std::exchange(reduced_bytes_, sent)));
-      return core.OnReduced(view, step, std::move(part), now);
+      core.OnReduced(view, step, std::move(part), now);
     });
   }
 

@@ -96,7 +96,7 @@ class ShardWorld {
   }
 
   // Whether training made progress.
-  bool Trained() { return shard_.core().status().lowest > 0; }
+  bool Trained() { return shard_.core().Status().lowest > 0; }
 
  private:
   StreamId AnyStream() { return streams_[bytes_->Below(256) % streams_.size()]; }
@@ -107,7 +107,7 @@ class ShardWorld {
       case 1:
         return HonestStep();
       case 2:
-        return shard_.Pull(AnyStream(), bytes_->Below(4) + shard_.core().status().lowest,
+        return shard_.Pull(AnyStream(), bytes_->Below(4) + shard_.core().Status().lowest,
                            bytes_->Byte());
       case 3:
       case 4:
@@ -118,7 +118,7 @@ class ShardWorld {
       case 8:
         return OpenStream();
       case 9:
-        shard_.core().OnStreamClosed(AnyStream(), shard_.now);
+        shard_.core().OnDisconnected(AnyStream(), shard_.now);
         return;
       case 10:
         return PassTime();
@@ -136,7 +136,7 @@ class ShardWorld {
 
   // Both members' gradients of the current step, or an update of one of them.
   void HonestStep() {
-    const ps::ShardStatus status = shard_.core().status();
+    const ps::ShardStatus status = shard_.core().Status();
     const float value = static_cast<float>(bytes_->Below(4));
     for (uint32_t member : {0, 1}) {
       for (uint32_t partition : {0, 1}) {
@@ -175,13 +175,13 @@ class ShardWorld {
 
   void AnyFrame() {
     v1::Header header = shard_.HeaderOf(1);
-    *header.mutable_view() = shard_.core().status().view;
+    *header.mutable_view() = shard_.core().Status().view;
     switch (bytes_->Below(8)) {
       case 0:
       case 1: {
         const auto begin = bytes_->Below(4);
         header =
-            shard_.MakePush(shard_.core().status().lowest, static_cast<uint32_t>(bytes_->Below(2)),
+            shard_.MakePush(shard_.core().Status().lowest, static_cast<uint32_t>(bytes_->Below(2)),
                             ShardHarness::Microbatches(begin, begin + 2), 1);
         header.mutable_push()->set_clock(bytes_->Below(4));
         break;
@@ -224,7 +224,7 @@ class ShardWorld {
   }
 
   void ChangeView() {
-    const ps::ShardStatus status = shard_.core().status();
+    const ps::ShardStatus status = shard_.core().Status();
     std::vector<uint64_t> members = {7, 8};
     const size_t choice = bytes_->Below(4);
     if (choice == 1) members = {7};
@@ -235,7 +235,7 @@ class ShardWorld {
 
   void FromCoordinator() {
     v1::CoordinatorMessage message;
-    const ps::ShardStatus status = shard_.core().status();
+    const ps::ShardStatus status = shard_.core().Status();
     switch (bytes_->Below(6)) {
       case 0:
         *message.mutable_committed()->mutable_view() = status.view;
@@ -271,7 +271,7 @@ class ShardWorld {
   void Connections() {
     switch (bytes_->Below(4)) {
       case 0:
-        shard_.core().OnCoordinatorLost(shard_.now);
+        shard_.core().OnCoordinatorDisconnected(shard_.now);
         return;
       case 1:
         shard_.Connect();
@@ -316,7 +316,7 @@ class ShardWorld {
     (void)shard_.TakeMessages();
     (void)shard_.TakeActions<ps::SendToShard>();
     (void)shard_.TakeActions<ps::WritePartition>();
-    const ps::ShardStatus status = shard_.core().status();
+    const ps::ShardStatus status = shard_.core().Status();
     for (size_t i = 0; i < ps::kBounds; ++i) {
       if (status.bounds[i].used <= status.bounds[i].limit) continue;
       std::fprintf(stderr, "%s: %llu of %llu\n", std::string(ps::kBoundNames[i]).c_str(),

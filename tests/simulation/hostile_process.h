@@ -37,7 +37,7 @@ class HostileProcess : public Member {
   static constexpr size_t kMaxControlStreams = 2;
 
   void OnCoordinatorConnected() override {}
-  void OnCoordinatorLost() override {}
+  void OnCoordinatorDisconnected() override {}
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message) override;
 
   void Act();

@@ -419,7 +419,7 @@ void Member::LookForCoordinator() {
         stream->client.on_closed = [self, stream, retry] {
           if (self->coordinator_ != stream) return;
           self->coordinator_ = nullptr;
-          self->OnCoordinatorLost();
+          self->OnCoordinatorDisconnected();
           retry();
         };
         self->OnCoordinatorConnected();
@@ -484,8 +484,8 @@ void ShardProcess::OnCoordinatorConnected() {
   Perform();
 }
 
-void ShardProcess::OnCoordinatorLost() {
-  core_.OnCoordinatorLost(cluster_.scheduler().now());
+void ShardProcess::OnCoordinatorDisconnected() {
+  core_.OnCoordinatorDisconnected(cluster_.scheduler().now());
   Perform();
 }
 
@@ -502,10 +502,10 @@ void ShardProcess::Accept(const StreamRef& stream) {
   streams_[stream->id] = stream;
   stream->server.on_closed = [this, stream] {
     streams_.erase(stream->id);
-    core_.OnStreamClosed(stream->id, cluster_.scheduler().now());
+    core_.OnDisconnected(stream->id, cluster_.scheduler().now());
     Perform();
   };
-  core_.OnStreamOpened(stream->id, cluster_.scheduler().now());
+  core_.OnConnected(stream->id, cluster_.scheduler().now());
   Perform();
 }
 
@@ -525,7 +525,7 @@ void ShardProcess::NotePull(const StreamRef& stream, const v1::Header& header) {
 
 Checker::ShardNow ShardProcess::Look() const {
   Checker::ShardNow now;
-  const ps::ShardStatus status = core_.status();
+  const ps::ShardStatus status = core_.Status();
   now.incarnation = incarnation_;
   now.view = status.view;
   now.committed = status.committed;
@@ -546,7 +546,7 @@ void ShardProcess::Perform() {
   if (!alive()) return;
   // Before the actions, because they were decided on this state.
   const Checker::ShardNow now = Look();
-  if (core_.status().has_view) cluster_.checker().OnShard(now);
+  if (core_.Status().has_view) cluster_.checker().OnShard(now);
   CheckBounds();
   for (const ps::ShardAction& action : core_.TakeActions()) {
     if (!alive()) return;
@@ -566,7 +566,7 @@ void ShardProcess::OnThaw() {
 }
 
 void ShardProcess::CheckBounds() const {
-  const ps::BoundUses uses = core_.status().bounds;
+  const ps::BoundUses uses = core_.Status().bounds;
   for (size_t bound = 0; bound < uses.size(); ++bound) {
     if (uses[bound].used <= uses[bound].limit) continue;
     cluster_.checker().Fail(absl::StrCat(name(), " exceeds ", ps::kBoundNames[bound], ": it uses ",
@@ -703,7 +703,7 @@ void ShardProcess::On(const ps::CloseStream& action) {
 void ShardProcess::On(const ps::SendToCoordinator& action) {
   // Without a stream the message is lost.
   if (coordinator_ != nullptr) cluster_.contract().OnShardSays(incarnation_, action.message);
-  if (action.message.has_pause_reply() && core_.status().has_view) {
+  if (action.message.has_pause_reply() && core_.Status().has_view) {
     cluster_.checker().OnPauseReply(Look());
   }
   if (action.message.has_failure()) {
@@ -715,7 +715,7 @@ void ShardProcess::On(const ps::SendToCoordinator& action) {
 
 void ShardProcess::On(const ps::DropCoordinator&) {
   LeaveCoordinator();
-  OnCoordinatorLost();
+  OnCoordinatorDisconnected();
   cluster_.scheduler().After(kRetry,
                              [self = std::static_pointer_cast<ShardProcess>(shared_from_this())] {
                                self->Handle([self] {
@@ -788,36 +788,43 @@ void WorkerProcess::Start() { LookForCoordinator(); }
 
 void WorkerProcess::OnThaw() {
   if (!cluster_.scenario().timers_first || !alive()) return;
-  Do(core_.OnTick(cluster_.scheduler().now()));
+  core_.OnTick(cluster_.scheduler().now());
+  Do();
 }
 
 void WorkerProcess::Leave() {
-  Do(core_.OnLeave("SIGTERM", absl::Seconds(10), cluster_.scheduler().now()));
+  core_.OnLeave("SIGTERM", absl::Seconds(10), cluster_.scheduler().now());
+  Do();
 }
 
 void WorkerProcess::OnCoordinatorConnected() {
-  Do(core_.OnCoordinatorConnected(cluster_.scheduler().now()));
+  core_.OnCoordinatorConnected(cluster_.scheduler().now());
+  Do();
 }
 
-void WorkerProcess::OnCoordinatorLost() {
-  Do(core_.OnCoordinatorBroken(cluster_.scheduler().now()));
+void WorkerProcess::OnCoordinatorDisconnected() {
+  core_.OnCoordinatorDisconnected(cluster_.scheduler().now());
+  Do();
 }
 
 void WorkerProcess::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
   if (message.has_new_view() && message.new_view().has_view()) {
     cluster_.checker().OnView(message.new_view().view());
   }
-  Do(core_.OnCoordinatorMessage(message, cluster_.scheduler().now()));
+  core_.OnCoordinatorMessage(message, cluster_.scheduler().now());
+  Do();
 }
 
-void WorkerProcess::Do(const worker::WorkerActions& actions) {
-  for (const worker::WorkerAction& action : actions) {
+void WorkerProcess::Do() {
+  for (const worker::WorkerAction& action : core_.TakeActions()) {
     if (!alive()) return;
     std::visit([this](const auto& a) { On(a); }, action);
   }
   if (!alive()) return;
-  ticker_.Plan(cluster_, shared_from_this(), core_.NextDeadline(),
-               [this] { Do(core_.OnTick(cluster_.scheduler().now())); });
+  ticker_.Plan(cluster_, shared_from_this(), core_.NextDeadline(), [this] {
+    core_.OnTick(cluster_.scheduler().now());
+    Do();
+  });
 }
 
 void WorkerProcess::On(const worker::ConnectShard& action) {
@@ -828,8 +835,9 @@ void WorkerProcess::On(const worker::ConnectShard& action) {
   auto broken = [self, shard, attempt] {
     if (self->attempts_[shard] != attempt) return;
     self->shards_.erase(shard);
-    self->Do(self->core_.OnShardBroken(shard, absl::UnavailableError("broken"),
-                                       self->cluster_.scheduler().now()));
+    self->core_.OnShardDisconnected(shard, absl::UnavailableError("broken"),
+                                    self->cluster_.scheduler().now());
+    self->Do();
   };
 
   cluster_.network().Open(
@@ -850,10 +858,11 @@ void WorkerProcess::On(const worker::ConnectShard& action) {
           if (header.has_permit()) {
             self->permits_.emplace(Order(header.view()), header.permit().clock());
           }
-          self->Do(
-              self->core_.OnShardFrame(shard, header, payload, self->cluster_.scheduler().now()));
+          self->core_.OnShardFrame(shard, header, payload, self->cluster_.scheduler().now());
+          self->Do();
         };
-        self->Do(self->core_.OnShardConnected(shard, self->cluster_.scheduler().now()));
+        self->core_.OnShardConnected(shard, self->cluster_.scheduler().now());
+        self->Do();
       },
       broken);
 }
@@ -893,8 +902,9 @@ void WorkerProcess::On(const worker::OpenModel&) {
         self->Handle([self] {
           ToyModel& model = self->cluster_.model();
           self->core_.SetRowTensors(model.RowTensors());
-          self->Do(self->core_.OnModelReady(model.table(), model.samples(), 20,
-                                            self->cluster_.scheduler().now()));
+          self->core_.OnModelReady(model.table(), model.samples(), 20,
+                                   self->cluster_.scheduler().now());
+          self->Do();
         });
       });
 }
@@ -905,8 +915,9 @@ void WorkerProcess::On(const worker::ReadInitialTensor& action) {
       [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), action] {
         self->Handle([self, action] {
           Elements3 initial = self->cluster_.model().Initial(action.tensor);
-          self->Do(self->core_.OnInitialTensor(action.init_id, action.tensor, ToCord(initial),
-                                               self->cluster_.scheduler().now()));
+          self->core_.OnInitialTensor(action.init_id, action.tensor, ToCord(initial),
+                                      self->cluster_.scheduler().now());
+          self->Do();
         });
       });
 }
@@ -930,7 +941,8 @@ void WorkerProcess::On(const worker::FindRows& action) {
                 [&](const PositionRange& positions) { return model.Names(positions, tensor); });
             if (named) rows[tensor] = {0};
           }
-          self->Do(self->core_.OnRows(action.id, rows, self->cluster_.scheduler().now()));
+          self->core_.OnRows(action.id, rows, self->cluster_.scheduler().now());
+          self->Do();
         });
       });
 }
@@ -975,7 +987,8 @@ void WorkerProcess::On(const worker::JoinGroup& action) {
       [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())](
           const v1::ViewId& view, uint64_t step, absl::StatusOr<worker::ReducedPart> part) {
         self->Handle([self, view, step, part = std::move(part)] {
-          self->Do(self->core_.OnReduced(view, step, part, self->cluster_.scheduler().now()));
+          self->core_.OnReduced(view, step, part, self->cluster_.scheduler().now());
+          self->Do();
         });
       });
 }
@@ -1025,12 +1038,17 @@ void WorkerProcess::Gradient(size_t place, double tag) {
   ToyModel& model = cluster_.model();
 
   if (model.IsSilent(tensor)) {
-    Do(core_.OnNoGradient(compute.id, tensor, now));
+    core_.OnNoGradient(compute.id, tensor, now);
+    Do();
   } else {
     absl::Cord gradient = ToCord(model.Gradient(compute.positions, tensor, tag));
     const bool table = model.table().tensors(static_cast<int>(tensor)).shape_size() == 2;
-    Do(table ? core_.OnRowGradient(compute.id, tensor, {0}, std::move(gradient), now)
-             : core_.OnGradient(compute.id, tensor, std::move(gradient), now));
+    if (table) {
+      core_.OnRowGradient(compute.id, tensor, {0}, std::move(gradient), now);
+    } else {
+      core_.OnGradient(compute.id, tensor, std::move(gradient), now);
+    }
+    Do();
   }
 
   if (!alive()) return;
@@ -1052,7 +1070,8 @@ void WorkerProcess::FinishJob() {
     // The reported time is deterministic; the simulated time is random.
     result.compute_time = absl::Milliseconds(1 + 2 * index_) * static_cast<double>(result.samples);
   }
-  Do(core_.OnComputed(job.compute.id, result, cluster_.scheduler().now()));
+  core_.OnComputed(job.compute.id, result, cluster_.scheduler().now());
+  Do();
   if (alive() && !working_) NextJob();
 }
 
@@ -1062,7 +1081,8 @@ void WorkerProcess::RunEvaluation() {
   working_ = false;
   worker::ComputeResult result;
   result.samples = job.evaluate.samples.size();
-  Do(core_.OnEvaluated(job.evaluate.id, result, cluster_.scheduler().now()));
+  core_.OnEvaluated(job.evaluate.id, result, cluster_.scheduler().now());
+  Do();
   if (alive() && !working_) NextJob();
 }
 

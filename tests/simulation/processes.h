@@ -102,7 +102,7 @@ class Member : public Process {
 
  protected:
   virtual void OnCoordinatorConnected() = 0;
-  virtual void OnCoordinatorLost() = 0;
+  virtual void OnCoordinatorDisconnected() = 0;
   virtual void OnCoordinatorMessage(const v1::CoordinatorMessage& message) = 0;
 
   void LookForCoordinator();
@@ -144,7 +144,7 @@ class ShardProcess : public Member {
   };
 
   void OnCoordinatorConnected() override;
-  void OnCoordinatorLost() override;
+  void OnCoordinatorDisconnected() override;
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message) override;
   void Perform();
   Checker::ShardNow Look() const;
@@ -195,9 +195,9 @@ class WorkerProcess : public Member {
   };
 
   void OnCoordinatorConnected() override;
-  void OnCoordinatorLost() override;
+  void OnCoordinatorDisconnected() override;
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message) override;
-  void Do(const worker::WorkerActions& actions);
+  void Do();
   void On(const worker::ConnectShard& action);
   void On(const worker::DisconnectShard& action);
   void On(const worker::SendFrame& action);

@@ -22,7 +22,7 @@ class ReaderProcess : public Member {
 
  private:
   void OnCoordinatorConnected() override {}
-  void OnCoordinatorLost() override {}
+  void OnCoordinatorDisconnected() override {}
   void OnCoordinatorMessage(const v1::CoordinatorMessage&) override {}
 
   void OnSnapshot(absl::StatusOr<v1::Snapshot> snapshot);

@@ -28,7 +28,7 @@ void CoordinatorCore::OnConnected(StreamId stream, absl::Time now) {
 
 void CoordinatorCore::OnDisconnected(StreamId stream, absl::Time now) {
   Step(now);
-  views_.OnStreamClosed(stream);
+  views_.OnDisconnected(stream);
   if (Process* process = facts_.members.Disconnected(stream, now); process != nullptr) {
     const uint64_t incarnation = process->incarnation();
     // The process was leaving, or had been sent Finish: it has left.

@@ -67,7 +67,7 @@ class Views {
 
   // The current view, if there is one; with table and layout once for each stream.
   void SendView(const Process& worker);
-  void OnStreamClosed(StreamId stream) { knows_model_.erase(stream); }
+  void OnDisconnected(StreamId stream) { knows_model_.erase(stream); }
   // Sends a shard again the Pause or the Install that it has not answered. False: there is none.
   bool ResendChange(const Process& shard);
   // Tells the shards that the last version is committed, once all of them have closed it.

@@ -39,7 +39,7 @@ struct SendToShard {
   absl::Cord payload;
 };
 
-// Ends an accepted stream with a final status. No OnStreamClosed follows.
+// Ends an accepted stream with a final status. No OnDisconnected follows.
 struct CloseStream {
   StreamId stream;
   absl::Status status;

@@ -37,7 +37,7 @@ class AsynchronousTest : public ::testing::Test {
   }
   v1::Header NewHeader() {
     v1::Header header;
-    *header.mutable_view() = shard.core().status().view;
+    *header.mutable_view() = shard.core().Status().view;
     return header;
   }
   void Push(StreamId stream, uint64_t clock, uint32_t partition, float value,
@@ -142,7 +142,7 @@ TEST_F(AsynchronousTest, StagesAndAcknowledgesUpdateAndAppliesItWholeAtItsApply)
   EXPECT_EQ(frames[1].data().version(), 1);
   EXPECT_EQ(shard.Values(0), (Values{2, 2, 2, 2}));
   EXPECT_EQ(shard.Values(1), (Values{2, 2}));
-  EXPECT_EQ(shard.core().status().staged_updates, 0);
+  EXPECT_EQ(shard.core().Status().staged_updates, 0);
 }
 
 TEST_F(AsynchronousTest, LastPushMayCarryTheApply) {
@@ -175,7 +175,7 @@ TEST_F(AsynchronousTest, AcknowledgesRepeatedUpdateWithoutEffect) {
   ASSERT_THAT(frames, SizeIs(3));
   EXPECT_TRUE(frames[0].has_staged());
   EXPECT_TRUE(frames[2].has_applied());
-  EXPECT_EQ(shard.core().status().updates_applied, 1);
+  EXPECT_EQ(shard.core().Status().updates_applied, 1);
 }
 
 TEST_F(AsynchronousTest, StagedUpdateOutlivesItsStream) {
@@ -333,7 +333,7 @@ TEST_F(AsynchronousTest, InstallAppliesTheWinningStagedUpdateAndDropsTheRest) {
   EXPECT_THAT(reply.staged(), SizeIs(2));
   EXPECT_THAT(reply.leases(), SizeIs(2));
   Apply(one, 1, 0, 4);
-  EXPECT_EQ(shard.core().status().updates_applied, 0) << "the shard keeps its promise";
+  EXPECT_EQ(shard.core().Status().updates_applied, 0) << "the shard keeps its promise";
 
   v1::Install install = InstallAfter(2, 1, {7});
   v1::ClockRecord& winner = *install.add_clocks();
@@ -345,8 +345,8 @@ TEST_F(AsynchronousTest, InstallAppliesTheWinningStagedUpdateAndDropsTheRest) {
   Tell(install);
 
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
-  EXPECT_EQ(shard.core().status().updates_applied, 1);
-  EXPECT_EQ(shard.core().status().staged_updates, 0);
+  EXPECT_EQ(shard.core().Status().updates_applied, 1);
+  EXPECT_EQ(shard.core().Status().staged_updates, 0);
   EXPECT_EQ(Lease(one)->samples().begin(), 4) << "the expelled member's samples";
 
   Apply(one, 1, 0, 4);
@@ -438,8 +438,8 @@ TEST_F(AsynchronousTest, SkipsNonFiniteUpdateIfConfigured) {
   header.mutable_apply()->set_non_finite(true);
   shard.Send(one, header);
   EXPECT_EQ(shard.Values(0), (Values{0, 0, 0, 0}));
-  EXPECT_EQ(shard.core().status().steps_skipped, 1);
-  EXPECT_EQ(shard.core().status().updates_applied, 1);
+  EXPECT_EQ(shard.core().Status().steps_skipped, 1);
+  EXPECT_EQ(shard.core().Status().updates_applied, 1);
 }
 
 TEST_F(AsynchronousTest, NonFiniteUpdateFailsTheJobByDefault) {

@@ -85,7 +85,7 @@ class ShardCore::Impl {
   void OnTick();
   bool VersionsAreInOrder() const;
   void SendProgress();
-  absl::Time NextTick() const;
+  absl::Time NextDeadline() const;
 
   ShardStatus Status() const;
 
@@ -707,7 +707,7 @@ void ShardCore::Impl::Step(absl::Time now) {
                 "a shard with a view holds its partitions");
   // While this process was stopped, the workers' messages waited unread, so that time does not
   // count against the workers.
-  const absl::Time since = std::max(NextTick(), state.now);
+  const absl::Time since = std::max(NextDeadline(), state.now);
   if (now - since > kLate) synchronous.Forgive(now - since);
   state.now = now;
 }
@@ -732,7 +732,7 @@ void ShardCore::Impl::OnTick() {
   state.Tell(std::move(message));
 }
 
-absl::Time ShardCore::Impl::NextTick() const {
+absl::Time ShardCore::Impl::NextDeadline() const {
   const absl::Time expiry = streams.NextExpiry();
   if (!connected_) return expiry;
   const absl::Time next = std::min({expiry, next_heartbeat_, leave_until_});
@@ -781,7 +781,7 @@ void ShardCore::OnCoordinatorConnected(absl::Time now) {
   impl_->Register();
 }
 
-void ShardCore::OnCoordinatorLost(absl::Time now) {
+void ShardCore::OnCoordinatorDisconnected(absl::Time now) {
   impl_->Step(now);
   impl_->Disconnected();
 }
@@ -797,7 +797,7 @@ void ShardCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now
   impl_->Leave(std::move(reason), grace);
 }
 
-void ShardCore::OnStreamOpened(StreamId stream, absl::Time now) {
+void ShardCore::OnConnected(StreamId stream, absl::Time now) {
   impl_->Step(now);
   impl_->streams.Open(stream);
 }
@@ -809,7 +809,7 @@ void ShardCore::OnFrame(StreamId stream, const v1::Header& header, const absl::C
   impl_->SendProgress();
 }
 
-void ShardCore::OnStreamClosed(StreamId stream, absl::Time now) {
+void ShardCore::OnDisconnected(StreamId stream, absl::Time now) {
   impl_->Step(now);
   impl_->streams.Forget(stream);
 }
@@ -849,13 +849,13 @@ void ShardCore::OnTick(absl::Time now) {
   impl_->SendProgress();
 }
 
-absl::Time ShardCore::NextTick() const { return impl_->NextTick(); }
+absl::Time ShardCore::NextDeadline() const { return impl_->NextDeadline(); }
 
 std::vector<ShardAction> ShardCore::TakeActions() {
   return std::exchange(impl_->state.actions, {});
 }
 
-ShardStatus ShardCore::status() const { return impl_->Status(); }
+ShardStatus ShardCore::Status() const { return impl_->Status(); }
 
 std::shared_ptr<const PartitionContent> ShardCore::Content(uint32_t partition) const {
   const Partition* const held = impl_->state.Find(partition);

@@ -78,7 +78,7 @@ class ShardCore {
   // ---- the coordinator's stream. Registers on every connection; requests of the coordinator are
   // answered on the newest one.
   void OnCoordinatorConnected(absl::Time now);
-  void OnCoordinatorLost(absl::Time now);
+  void OnCoordinatorDisconnected(absl::Time now);
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
 
   // Asks the coordinator for permission to leave. The coordinator first saves a checkpoint from
@@ -89,10 +89,10 @@ class ShardCore {
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
   // closed by an action, is ignored. A Hello is answered once the coordinator has admitted its
   // process (Admitted) or, for a shard, once the view or the PrepareState names it.
-  void OnStreamOpened(StreamId stream, absl::Time now);
+  void OnConnected(StreamId stream, absl::Time now);
   void OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
                absl::Time now);
-  void OnStreamClosed(StreamId stream, absl::Time now);
+  void OnDisconnected(StreamId stream, absl::Time now);
 
   // ---- our own streams to other shards. MakeHello returns the first frame of such a stream.
   // OnShardConnected reports that the peer has answered it (HelloReply); the core then sends the
@@ -108,15 +108,15 @@ class ShardCore {
                           uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
                           absl::Time now);
 
-  // ---- time. Call OnTick at NextTick() or soon after; earlier or more frequent calls are
+  // ---- time. Call OnTick at NextDeadline() or soon after; earlier or more frequent calls are
   // harmless.
   void OnTick(absl::Time now);
-  absl::Time NextTick() const;
+  absl::Time NextDeadline() const;
 
   // The actions requested since the last call, in order.
   std::vector<ShardAction> TakeActions();
 
-  ShardStatus status() const;
+  ShardStatus Status() const;
 
   // The current content of an owned partition (asynchronous: with the shard's clocks), for tests
   // and the simulator's invariants; null if the shard does not hold the partition.

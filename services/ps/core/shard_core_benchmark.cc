@@ -100,7 +100,7 @@ void BM_Step(benchmark::State& state) {
     benchmark::DoNotOptimize(shard.core().TakeActions());
     ++step;
   }
-  if (shard.core().status().lowest != step) state.SkipWithError("the steps did not close");
+  if (shard.core().Status().lowest != step) state.SkipWithError("the steps did not close");
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * kElements * 4);
 }
 BENCHMARK(BM_Step)

@@ -86,10 +86,10 @@ TEST_F(LeavingTest, LeavingShardContinuesUntilTheCoordinatorReleasesIt) {
 TEST_F(LeavingTest, LeavingShardExitsWhenItsGraceIsOver) {
   Begin();
   shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
-  EXPECT_LE(shard.core().NextTick(), shard.now + absl::Seconds(60));
+  EXPECT_LE(shard.core().NextDeadline(), shard.now + absl::Seconds(60));
   Tick(absl::Seconds(59));
   EXPECT_THAT(TakeExits(), IsEmpty());
-  EXPECT_LE(shard.core().NextTick(), shard.now + absl::Seconds(1));
+  EXPECT_LE(shard.core().NextDeadline(), shard.now + absl::Seconds(1));
   Tick(absl::Seconds(1));
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
 }
@@ -98,13 +98,13 @@ TEST_F(LeavingTest, LeavingShardExitsWhenItsCoordinatorIsLost) {
   Begin();
   shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeExits(), IsEmpty());
-  shard.core().OnCoordinatorLost(shard.now);
+  shard.core().OnCoordinatorDisconnected(shard.now);
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
 }
 
 TEST_F(LeavingTest, ShardWithoutCoordinatorLeavesImmediately) {
   Begin();
-  shard.core().OnCoordinatorLost(shard.now);
+  shard.core().OnCoordinatorDisconnected(shard.now);
   EXPECT_THAT(TakeExits(), IsEmpty());
   shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
@@ -143,7 +143,7 @@ TEST_F(SynchronousTest, IgnoresRepeatedBlocksAndCompletions) {
   Begin();
   for (int i = 0; i < 3; ++i) shard.Push(one, 0, 0, {1, 1, 1, 1}, kMicrobatches(0, 2));
   EXPECT_EQ(shard.Version(0), 0);
-  EXPECT_EQ(shard.core().status().repeated_blocks, 2);
+  EXPECT_EQ(shard.core().Status().repeated_blocks, 2);
   shard.Push(two, 0, 0, {1, 1, 1, 1}, kMicrobatches(2, 4));
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
 }
@@ -179,12 +179,12 @@ TEST_F(SynchronousTest, KeepsPreviousVersionUntilEveryMemberHasPushedTheNextStep
   shard.Pull(one, 0);
   EXPECT_THAT(shard.TakeData(one),
               UnorderedElementsAre(Pair(Pair(0, 0), Values(4, 0)), Pair(Pair(1, 0), Values(2, 0))));
-  EXPECT_EQ(shard.core().status().committed, 0);
+  EXPECT_EQ(shard.core().Status().committed, 0);
 
   shard.Push(two, 1, 1, {0, 0}, kMicrobatches(2, 4));
-  EXPECT_EQ(shard.core().status().committed, 0) << "one member's push is not enough";
+  EXPECT_EQ(shard.core().Status().committed, 0) << "one member's push is not enough";
   shard.Push(one, 1, 1, {0, 0}, kMicrobatches(0, 2));
-  EXPECT_EQ(shard.core().status().committed, 1);
+  EXPECT_EQ(shard.core().Status().committed, 1);
 
   shard.TakeData(one);
   shard.Pull(one, 0);
@@ -198,13 +198,13 @@ TEST_F(SynchronousTest, PullWaitsForItsVersion) {
   Begin();
   shard.Pull(one, 1, 77);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
-  EXPECT_EQ(shard.core().status().parked_pulls, 2);
+  EXPECT_EQ(shard.core().Status().parked_pulls, 2);
   Step(0, 1);
   const std::vector<v1::Header> frames = shard.TakeFrames(one);
   EXPECT_EQ(std::count_if(frames.begin(), frames.end(),
                           [](const v1::Header& h) { return h.data().request() == 77; }),
             2);
-  EXPECT_EQ(shard.core().status().parked_pulls, 0);
+  EXPECT_EQ(shard.core().Status().parked_pulls, 0);
 }
 
 TEST_F(SynchronousTest, CountsMemberWithoutBlocks) {
@@ -277,7 +277,7 @@ TEST_F(SynchronousTest, TenThousandStepsAllocateNoMemory) {
   for (uint64_t step = 0; step < 10; ++step) Step(step, 1);
   shard.TakeData(one);
   shard.TakeData(two);
-  const size_t allocated = shard.core().status().blocks_allocated;
+  const size_t allocated = shard.core().Status().blocks_allocated;
 
   for (uint64_t step = 10; step < 10000; ++step) {
     Step(step, 1);
@@ -287,7 +287,7 @@ TEST_F(SynchronousTest, TenThousandStepsAllocateNoMemory) {
   }
 
   EXPECT_EQ(shard.Version(0), 10000);
-  EXPECT_EQ(shard.core().status().blocks_allocated, allocated);
+  EXPECT_EQ(shard.core().Status().blocks_allocated, allocated);
 }
 
 TEST_F(SynchronousTest, ReplyKeepsItsVersionWhileTrainingContinues) {
@@ -473,14 +473,14 @@ TEST_F(NormsTest, SkipsStepThatIsNonFiniteOnAnyShard) {
   OtherShardSays(0, 0, true);
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Values(0), (Values{0, 0, 0, 0}));
-  EXPECT_EQ(shard.core().status().steps_skipped, 1);
+  EXPECT_EQ(shard.core().Status().steps_skipped, 1);
   EXPECT_THAT(shard.TakeData(one), ElementsAre(Pair(Pair(0, 1), Values{0, 0, 0, 0})));
   PushBoth(1, {1, INFINITY, 1, 1});
   OtherShardSays(1, 1);
   PushBoth(2, {1, 1, 1, 1});
   OtherShardSays(2, 1);
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
-  EXPECT_EQ(shard.core().status().steps_skipped, 2);
+  EXPECT_EQ(shard.core().Status().steps_skipped, 2);
 }
 
 TEST_F(SynchronousTest, NonFiniteGradientFailsTheJobAndNamesTheTensor) {
@@ -588,7 +588,7 @@ TEST_F(SynchronousTest, RefusesInvalidHello) {
 
   StreamId stream = 10000;
   for (const auto& [spoil, code] : table) {
-    shard.core().OnStreamOpened(++stream, shard.now);
+    shard.core().OnConnected(++stream, shard.now);
     v1::Header header = shard.core().MakeHello(shard.options.identity.process());
     header.mutable_hello()->mutable_sender()->set_incarnation(3);
     spoil(*header.mutable_hello());
@@ -596,7 +596,7 @@ TEST_F(SynchronousTest, RefusesInvalidHello) {
     EXPECT_EQ(shard.StatusOf(stream).code(), code);
   }
 
-  shard.core().OnStreamOpened(++stream, shard.now);
+  shard.core().OnConnected(++stream, shard.now);
   shard.Send(stream, shard.HeaderOf(1));
   EXPECT_EQ(shard.StatusOf(stream).message(), "the first frame must be a Hello");
 }
@@ -616,10 +616,10 @@ TEST_F(SynchronousTest, BoundsWaitingFramesByTheWindow) {
   shard.Pause(2);
   for (int i = 0; i < 4; ++i) shard.Send(one, early, CordOf({1, 1, 1, 1}));
   EXPECT_TRUE(shard.StatusOf(one).ok());
-  EXPECT_EQ(shard.core().status().waiting_bytes, 64);
+  EXPECT_EQ(shard.core().Status().waiting_bytes, 64);
   shard.Send(one, early, CordOf({1, 1, 1, 1}));
   EXPECT_EQ(shard.StatusOf(one).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(shard.core().status().waiting_bytes, 0);
+  EXPECT_EQ(shard.core().Status().waiting_bytes, 0);
 }
 
 TEST_F(SynchronousTest, ReturnsCreditForHandledFrames) {
@@ -637,7 +637,7 @@ TEST_F(SynchronousTest, ReturnsCreditForHandledFrames) {
 TEST_F(SynchronousTest, BoundsNumberOfStreams) {
   shard.options.max_streams = 3;
   Begin();  // 999, 7, 8
-  shard.core().OnStreamOpened(77, shard.now);
+  shard.core().OnConnected(77, shard.now);
   EXPECT_EQ(shard.StatusOf(77).code(), absl::StatusCode::kResourceExhausted);
 }
 

@@ -58,12 +58,12 @@ class HostileTest : public ::testing::Test {
   }
   v1::Header NewHeader() {
     v1::Header header;
-    *header.mutable_view() = shard.core().status().view;
+    *header.mutable_view() = shard.core().Status().view;
     return header;
   }
   // The state that a frame could change.
   std::string State() {
-    const ShardStatus status = shard.core().status();
+    const ShardStatus status = shard.core().Status();
     std::string state = absl::StrCat(
         status.lowest, " ", status.highest, " ", status.committed, " ", status.updates_applied, " ",
         status.staged_updates, " ", status.parked_pulls, " ", status.waiting_frames, " ",
@@ -94,7 +94,7 @@ class HostileTest : public ::testing::Test {
     shard.now += time;
     shard.core().OnTick(shard.now);
   }
-  BoundUse Use(Bound bound) { return shard.core().status().bounds[static_cast<size_t>(bound)]; }
+  BoundUse Use(Bound bound) { return shard.core().Status().bounds[static_cast<size_t>(bound)]; }
 
   ShardHarness shard;
   StreamId one = 0;
@@ -117,15 +117,15 @@ TEST_F(HostileTest, PushWithoutBlocksCommitsOnlyClosedSteps) {
       {"the largest step", [](auto& h) { h.mutable_push()->set_step(kHuge); }, "is at version"},
   };
   ExpectRefused(table, 7, push);
-  EXPECT_EQ(shard.core().status().committed, 1);
+  EXPECT_EQ(shard.core().Status().committed, 1);
 
   push.mutable_push()->set_step(2);
   shard.Send(one = shard.Open(7), push);
   EXPECT_TRUE(shard.StatusOf(one).ok()) << shard.StatusOf(one);
-  EXPECT_EQ(shard.core().status().committed, 1) << "the other member has not pushed step 2";
+  EXPECT_EQ(shard.core().Status().committed, 1) << "the other member has not pushed step 2";
 
   shard.Send(two, push);
-  EXPECT_EQ(shard.core().status().committed, 2);
+  EXPECT_EQ(shard.core().Status().committed, 2);
 }
 
 // Another shard may not have closed step 1. Then the next view begins with step 1, and this shard
@@ -172,7 +172,7 @@ TEST_F(HostileTest, PushCommitsNothingWhileAnotherPartitionIsBehind) {
   shard.Push(one, 1, 0, {1, 1, 1, 1}, kRange(0, 2), 2);
   EXPECT_EQ(shard.StatusOf(one).code(), kInvalid);
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("is at version 0"));
-  EXPECT_EQ(shard.core().status().committed, 0);
+  EXPECT_EQ(shard.core().Status().committed, 0);
 }
 
 TEST_F(HostileTest, RefusesPushAfterTheLastStep) {
@@ -403,7 +403,7 @@ TEST_F(HostileUpdateTest, RefusesAppliesThatContradictLeaseOrPermit) {
   };
   ExpectRefused(table, 7, good);
   shard.Send(one = shard.Open(7), good);
-  EXPECT_EQ(shard.core().status().updates_applied, 1);
+  EXPECT_EQ(shard.core().Status().updates_applied, 1);
 }
 
 TEST_F(HostileUpdateTest, RefusesApplyThatCallsNonFiniteUpdateFinite) {
@@ -580,7 +580,7 @@ TEST_F(HostileTest, InstallThatContradictsTheJobFailsTheJob) {
         world.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
     ASSERT_THAT(failures, SizeIs(1));
     EXPECT_THAT(failures[0].reason(), HasSubstr(wrong.says));
-    EXPECT_EQ(world.core().status().view.number(), 1);
+    EXPECT_EQ(world.core().Status().view.number(), 1);
   }
 }
 
@@ -599,14 +599,14 @@ TEST_F(HostileTest, PartitionThatAViewAssignsToAnotherShardIsDropped) {
 TEST_F(HostileTest, CommitOfUnclosedVersionFailsTheJob) {
   Begin();
   v1::CoordinatorMessage message;
-  *message.mutable_committed()->mutable_view() = shard.core().status().view;
+  *message.mutable_committed()->mutable_view() = shard.core().Status().view;
   message.mutable_committed()->set_version(5);
   shard.Tell(message);
   const auto failures =
       shard.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
   ASSERT_THAT(failures, SizeIs(1));
   EXPECT_THAT(failures[0].reason(), HasSubstr("version 5 is committed; this shard has closed 0"));
-  EXPECT_EQ(shard.core().status().committed, 0);
+  EXPECT_EQ(shard.core().Status().committed, 0);
 }
 
 TEST_F(HostileTest, SnapshotAfterTheLastStepFailsImmediately) {
@@ -638,7 +638,7 @@ TEST_F(HostileTest, RefusesUnadmittedProcessAfterTimeout) {
   Pass(absl::Seconds(0.1));
   EXPECT_EQ(shard.StatusOf(stranger).code(), kDenied);
   EXPECT_THAT(std::string(shard.StatusOf(stranger).message()), HasSubstr("admitted"));
-  EXPECT_EQ(shard.core().status().waiting_frames, 0);
+  EXPECT_EQ(shard.core().Status().waiting_frames, 0);
 }
 
 TEST_F(HostileTest, AnswersEarlyHelloWhenItsProcessIsAdmitted) {
@@ -724,10 +724,10 @@ TEST_F(HostileTest, OpenStreamsRemainWhenAdmittedProcessesChange) {
 TEST_F(HostileTest, ClosesStreamWithoutHelloAfterTimeout) {
   Begin();
   const StreamId silent = shard.OpenSilent();
-  EXPECT_EQ(shard.core().NextTick(), shard.now + absl::Seconds(1)) << "the heartbeat";
+  EXPECT_EQ(shard.core().NextDeadline(), shard.now + absl::Seconds(1)) << "the heartbeat";
   Pass(absl::Seconds(4.9));
   EXPECT_TRUE(shard.StatusOf(silent).ok());
-  EXPECT_EQ(shard.core().NextTick(), shard.now + absl::Milliseconds(100));
+  EXPECT_EQ(shard.core().NextDeadline(), shard.now + absl::Milliseconds(100));
   Pass(absl::Milliseconds(100));
   EXPECT_EQ(shard.StatusOf(silent).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(shard.StatusOf(silent).message()), StartsWith("hello_timeout"));
@@ -740,7 +740,7 @@ TEST_F(HostileTest, SilentStreamsDoNotShutOutMembers) {
   Begin();
   std::vector<StreamId> silent;
   for (int i = 0; i < 20; ++i) silent.push_back(shard.OpenSilent());
-  EXPECT_EQ(shard.core().status().streams, 6);
+  EXPECT_EQ(shard.core().Status().streams, 6);
   EXPECT_EQ(shard.StatusOf(silent[0]).code(), kExhausted);
   EXPECT_THAT(std::string(shard.StatusOf(silent[0]).message()), StartsWith("max_silent_streams"));
   EXPECT_TRUE(shard.StatusOf(silent.back()).ok());
@@ -808,7 +808,7 @@ TEST_F(HostileTest, BoundsHeaderBytesOfWaitingFrames) {
   for (int i = 0; i < 5; ++i) shard.Send(one, early);
   EXPECT_EQ(shard.StatusOf(one).code(), kExhausted);
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), StartsWith("max_waiting_header_bytes"));
-  EXPECT_EQ(shard.core().status().waiting_frames, 0);
+  EXPECT_EQ(shard.core().Status().waiting_frames, 0);
 }
 
 TEST_F(HostileTest, WaitingFramesOfNonMembersShareOneBound) {
@@ -851,7 +851,7 @@ TEST_F(HostileTest, BoundsParkedPullsByNumberAndBytes) {
 TEST(BoundsTest, EveryBoundHasNameAndLimit) {
   ShardHarness shard;
   shard.Begin({7});
-  const ShardStatus status = shard.core().status();
+  const ShardStatus status = shard.core().Status();
   for (size_t bound = 0; bound < kBounds; ++bound) {
     EXPECT_NE(kBoundNames[bound], "");
     if (static_cast<Bound>(bound) == Bound::kReceivedBytes)

@@ -41,7 +41,7 @@ class RowsTest : public ::testing::Test {
   }
   void Pull(StreamId stream, uint64_t version, const RowSelections& rows) {
     v1::Header header;
-    *header.mutable_view() = shard.core().status().view;
+    *header.mutable_view() = shard.core().Status().view;
     header.mutable_pull()->set_version(version);
     header.mutable_pull()->add_partitions(0);
     const absl::Cord payload = AppendSelections(rows, header.mutable_pull());

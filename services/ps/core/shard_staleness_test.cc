@@ -37,7 +37,7 @@ class StalenessRuleTest : public ::testing::Test {
   }
   v1::Header NewHeader() {
     v1::Header header;
-    *header.mutable_view() = shard.core().status().view;
+    *header.mutable_view() = shard.core().Status().view;
     return header;
   }
   void Pull(StreamId stream) {

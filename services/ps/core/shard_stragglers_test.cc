@@ -130,11 +130,11 @@ TEST_F(StragglersTest, CountsDroppedContributionsWhenTheStepIsCommitted) {
   Begin();
   PushAll(0, 0, 1);
   PushAll(1, 0, 1);
-  EXPECT_EQ(shard.core().status().dropped_contributions, 0);
+  EXPECT_EQ(shard.core().Status().dropped_contributions, 0);
   PushAll(0, 1, 1);
-  EXPECT_EQ(shard.core().status().dropped_contributions, 0) << "one member's push is not enough";
+  EXPECT_EQ(shard.core().Status().dropped_contributions, 0) << "one member's push is not enough";
   PushAll(1, 1, 1);
-  EXPECT_EQ(shard.core().status().dropped_contributions, 1);
+  EXPECT_EQ(shard.core().Status().dropped_contributions, 1);
 }
 
 TEST_F(StragglersTest, RolledBackStepCountsNoDroppedContributions) {
@@ -145,7 +145,7 @@ TEST_F(StragglersTest, RolledBackStepCountsNoDroppedContributions) {
   EXPECT_EQ(shard.Version(0), 1);
   shard.ChangeView(2, 0, {7, 8});
   EXPECT_EQ(shard.Version(0), 0);
-  EXPECT_EQ(shard.core().status().dropped_contributions, 0);
+  EXPECT_EQ(shard.core().Status().dropped_contributions, 0);
 }
 
 TEST_F(StragglersTest, WaitsForAtLeastOneMember) {
@@ -242,8 +242,8 @@ class GradientsTimeoutTest : public ::testing::Test {
   // Calls OnTick when the core asks for it, as the shard's timer does.
   void Pass(absl::Duration time) {
     const absl::Time end = shard.now + time;
-    while (shard.core().NextTick() < end) {
-      shard.now = shard.core().NextTick();
+    while (shard.core().NextDeadline() < end) {
+      shard.now = shard.core().NextDeadline();
       shard.core().OnTick(shard.now);
     }
     shard.now = end;
@@ -285,7 +285,7 @@ TEST_F(GradientsTimeoutTest, EachStepRestartsTheTimeout) {
 TEST_F(GradientsTimeoutTest, TimeWhileTheShardWasFrozenCountsAgainstNoWorker) {
   Push(one, 0);
   shard.now += absl::Seconds(60);
-  shard.core().OnStreamOpened(4711, shard.now);
+  shard.core().OnConnected(4711, shard.now);
   shard.core().OnTick(shard.now);
   EXPECT_THAT(Awaited(), IsEmpty());
   EXPECT_THAT(Awaited(absl::Seconds(13)), IsEmpty());

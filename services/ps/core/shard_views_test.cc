@@ -83,11 +83,11 @@ TEST_F(ViewsTest, FrameOfLaterViewWaitsForItsView) {
   *early.mutable_view() = shard.HeaderOf(2).view();
   shard.Pause(2);
   shard.Send(one, early, CordOf({3, 3, 3, 3}));
-  EXPECT_EQ(shard.core().status().waiting_frames, 1);
+  EXPECT_EQ(shard.core().Status().waiting_frames, 1);
   shard.ChangeView(2, 0, {7});
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Values(0), (Values{3, 3, 3, 3}));
-  EXPECT_EQ(shard.core().status().waiting_frames, 0);
+  EXPECT_EQ(shard.core().Status().waiting_frames, 0);
 }
 
 TEST_F(ViewsTest, RefusesFramesOfNonMembers) {
@@ -107,7 +107,7 @@ TEST_F(ViewsTest, InstallAnswersParkedPullsWithNewView) {
   const std::vector<v1::Header> answers = shard.TakeFrames(one);
   ASSERT_THAT(answers, SizeIs(1));
   EXPECT_EQ(answers[0].refused().newest().id().number(), 2);
-  EXPECT_EQ(shard.core().status().parked_pulls, 0);
+  EXPECT_EQ(shard.core().Status().parked_pulls, 0);
 }
 
 TEST_F(ViewsTest, ViewWithoutWorkersClosesNoStep) {
@@ -127,9 +127,9 @@ TEST_F(ViewsTest, NothingChangesBetweenPauseReplyAndInstall) {
   PushTwo(0, 0);
   PushOne(0, 1);
   EXPECT_EQ(shard.Version(0), 0);
-  EXPECT_EQ(shard.core().status().waiting_frames, 2);
+  EXPECT_EQ(shard.core().Status().waiting_frames, 2);
   shard.Install(shard.MakeView(2, 0, {7, 8}));
-  EXPECT_EQ(shard.core().status().waiting_frames, 0) << "frames of the old view are discarded";
+  EXPECT_EQ(shard.core().Status().waiting_frames, 0) << "frames of the old view are discarded";
   Close(0, 0);
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1})) << "the accumulators were discarded";
 }
@@ -163,17 +163,17 @@ TEST_F(ViewsTest, LaterPauseIsAnsweredAgainAndOnlyItsInstallCounts) {
   shard.Pause(3);
   EXPECT_THAT(shard.TakePauseReplies(), SizeIs(2));
   shard.Install(shard.MakeView(2, 0, {7}));
-  EXPECT_EQ(shard.core().status().view.number(), 1);
-  EXPECT_TRUE(shard.core().status().frozen);
+  EXPECT_EQ(shard.core().Status().view.number(), 1);
+  EXPECT_TRUE(shard.core().Status().frozen);
   shard.Install(shard.MakeView(3, 0, {7}));
-  EXPECT_EQ(shard.core().status().view.number(), 3);
-  EXPECT_FALSE(shard.core().status().frozen);
+  EXPECT_EQ(shard.core().Status().view.number(), 3);
+  EXPECT_FALSE(shard.core().Status().frozen);
 }
 
 TEST_F(ViewsTest, IgnoresInstallWithoutPauseAndAnswersRepeatedInstall) {
   Begin();
   shard.Install(shard.MakeView(2, 0, {7}));
-  EXPECT_EQ(shard.core().status().view.number(), 1);
+  EXPECT_EQ(shard.core().Status().view.number(), 1);
   shard.TakeMessages();
   shard.Install(shard.MakeView(1, 0, {7, 8}));
   const auto installed =
@@ -188,7 +188,7 @@ TEST_F(ViewsTest, IgnoresPauseOfInstalledView) {
   shard.TakeMessages();
   shard.Pause(2);
   shard.Pause(3);
-  EXPECT_FALSE(shard.core().status().frozen);
+  EXPECT_FALSE(shard.core().Status().frozen);
   EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
 }
 
@@ -235,7 +235,7 @@ TEST_F(ViewsTest, AfterStepStopsOnceEveryPartitionIsOnePastTheStep) {
   Close(0, 0);
   shard.PauseAfter(0, 2);
   EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
-  EXPECT_FALSE(shard.core().status().frozen);
+  EXPECT_FALSE(shard.core().Status().frozen);
   Close(0, 1);
   EXPECT_THAT(RepliedVersions(), ElementsAre(1, 1));
   PushOne(1, 0);
@@ -260,7 +260,7 @@ TEST_F(ViewsTest, NowOverridesPendingAfterStep) {
   shard.Pause(3);
   EXPECT_THAT(RepliedVersions(), ElementsAre(0, 0));
   shard.Install(shard.MakeView(2, 0, {7}));
-  EXPECT_EQ(shard.core().status().view.number(), 1) << "the planned change was dropped";
+  EXPECT_EQ(shard.core().Status().view.number(), 1) << "the planned change was dropped";
 }
 
 // ---------------------------------------------------------------- barriers
@@ -368,7 +368,7 @@ TEST_F(ViewsTest, CommitFreesTheUndoCopy) {
   *committed.mutable_committed()->mutable_view() = shard.HeaderOf(1).view();
   committed.mutable_committed()->set_version(1);
   shard.Tell(committed);
-  EXPECT_EQ(shard.core().status().committed, 1);
+  EXPECT_EQ(shard.core().Status().committed, 1);
   shard.Pause(2);
   EXPECT_FALSE(shard.TakePauseReplies()[0].partitions(0).has_undo());
 }
@@ -448,7 +448,7 @@ TEST_F(InitializationTest, PushWithUnknownInitIdWaits) {
   const StreamId stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1, 1, 1});
   PushInitial(stream, 1, 1, {1, 1}, true);
-  EXPECT_EQ(shard.core().status().waiting_frames, 2);
+  EXPECT_EQ(shard.core().Status().waiting_frames, 2);
   shard.Prepare(1);
   EXPECT_THAT(TakeStateReady(), ElementsAre(1));
 }
@@ -459,12 +459,12 @@ TEST_F(InitializationTest, FirstViewMustNameTheInitIdOfTheLoadedState) {
   const StreamId stream = shard.Open(7);
   PushInitial(stream, 1, 0, {1, 1, 1, 1});
   InstallFirst(1);
-  EXPECT_FALSE(shard.core().status().has_view) << "the state is not complete";
+  EXPECT_FALSE(shard.core().Status().has_view) << "the state is not complete";
   PushInitial(stream, 1, 1, {1, 1}, true);
   InstallFirst(2);
-  EXPECT_FALSE(shard.core().status().has_view) << "the state is of another init request";
+  EXPECT_FALSE(shard.core().Status().has_view) << "the state is of another init request";
   InstallFirst(1);
-  EXPECT_TRUE(shard.core().status().has_view);
+  EXPECT_TRUE(shard.core().Status().has_view);
 }
 
 TEST_F(InitializationTest, PauseReplyReportsReadyInitIdOrNewestView) {
@@ -530,13 +530,13 @@ TEST_F(InitializationTest, NewAttemptDiscardsTheOldOneAndItsFrames) {
   Begin();
   Step(0);
   shard.Prepare(1, /*attempt=*/2);
-  EXPECT_FALSE(shard.core().status().has_view);
+  EXPECT_FALSE(shard.core().Status().has_view);
   v1::Header old = shard.HeaderOf(1);
   old.mutable_pull()->set_version(1);
   shard.TakeFrames(one);
   shard.Send(one, old);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
-  EXPECT_EQ(shard.core().status().waiting_frames, 0)
+  EXPECT_EQ(shard.core().Status().waiting_frames, 0)
       << "the initialization would have to wait behind the old frames";
   shard.Prepare(7, /*attempt=*/1);  // from the previous coordinator
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
@@ -565,7 +565,7 @@ TEST_F(ViewsTest, ResendsUnacknowledgedMessagesAfterReconnect) {
   Begin();
   shard.Pause(2);
   shard.TakeMessages();
-  shard.core().OnCoordinatorLost(shard.now);
+  shard.core().OnCoordinatorDisconnected(shard.now);
   shard.Connect();
 
   bool registered = false;
@@ -588,7 +588,7 @@ TEST_F(ViewsTest, HeartbeatsAndProgressFollowTheClock) {
   shard.now += absl::Seconds(1);
   shard.core().OnTick(shard.now);
   shard.TakeMessages();
-  EXPECT_EQ(shard.core().NextTick(), shard.now + absl::Milliseconds(500));
+  EXPECT_EQ(shard.core().NextDeadline(), shard.now + absl::Milliseconds(500));
 
   Step(0);
   shard.TakeMessages();
@@ -598,7 +598,7 @@ TEST_F(ViewsTest, HeartbeatsAndProgressFollowTheClock) {
               IsEmpty())
       << "at most one report in 100 ms";
 
-  shard.now = shard.core().NextTick();
+  shard.now = shard.core().NextDeadline();
   shard.core().OnTick(shard.now);
   const auto progress = shard.TakeMessages(&v1::MemberMessage::has_shard_progress,
                                            &v1::MemberMessage::shard_progress);
@@ -823,7 +823,7 @@ TEST_F(SnapshotsTest, InstallWithoutSnapshotDropsAllSnapshots) {
   Step(0);
   Step(1);
   EXPECT_THAT(TakePinned(), IsEmpty());
-  EXPECT_EQ(shard.core().status().open_snapshots, 0);
+  EXPECT_EQ(shard.core().Status().open_snapshots, 0);
   v1::Header pull = shard.HeaderOf(2);
   pull.mutable_pull()->set_snapshot_id(1);
   shard.TakeFrames(one);

@@ -52,7 +52,8 @@ class DenseWorkerTest : public testing::Test {
     return world_.tensor_of_.at(0) == tensor ? kShardA : kShardB;
   }
   void Reduced(absl::StatusOr<ReducedPart> part, uint64_t step = 5) {
-    world_.Do(world_.core_.OnReduced(world_.view_.id(), step, std::move(part), world_.now_));
+    world_.core_.OnReduced(world_.view_.id(), step, std::move(part), world_.now_);
+    world_.Do();
   }
   // Blocks with their numbers, and "complete", as they were pushed to the shard.
   std::vector<std::string> Pushed(ShardId shard) {
@@ -106,9 +107,12 @@ TEST_F(DenseWorkerTest, PushesOnlyItsOwnPartOfTheSum) {
 TEST_F(DenseWorkerTest, DoesNotPushTensorWithoutGradient) {
   BeginStep();
   for (const auto& [id, compute] : world_.computes_) {
-    world_.Do(world_.core_.OnNoGradient(id, 0, world_.now_));
-    world_.Do(world_.core_.OnNoGradient(id, 1, world_.now_));
-    world_.Do(world_.core_.OnComputed(id, ComputeResult(), world_.now_));
+    world_.core_.OnNoGradient(id, 0, world_.now_);
+    world_.Do();
+    world_.core_.OnNoGradient(id, 1, world_.now_);
+    world_.Do();
+    world_.core_.OnComputed(id, ComputeResult(), world_.now_);
+    world_.Do();
   }
   world_.computes_.clear();
   ASSERT_THAT(world_.reduces_, SizeIs(1));
@@ -152,7 +156,8 @@ TEST_F(DenseWorkerTest, NewViewSumsKeptGradientsAgainInItsOwnGroup) {
   ASSERT_THAT(world_.reduces_, SizeIs(2));
   EXPECT_EQ(ValueOf(*world_.reduces_[1].gradients[0]), 3);
   // A late result of the old group is ignored.
-  world_.Do(world_.core_.OnReduced(old.id(), 5, ReducedPart{Number(1)}, world_.now_));
+  world_.core_.OnReduced(old.id(), 5, ReducedPart{Number(1)}, world_.now_);
+  world_.Do();
   EXPECT_THAT(Pushed(OwnShard()), IsEmpty());
   Reduced(ReducedPart{Number(80)});
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 80 of [0, 4)", "complete 4"));
@@ -228,8 +233,8 @@ TEST_F(DenseWorkerTest, WithoutNewViewWorkersRestartInOrderOfRank) {
     world.ConnectAll();
     world.ReceiveVersion(5);
     world.FinishAllComputes(3);
-    world.Do(
-        world.core_.OnReduced(world.view_.id(), 5, absl::UnavailableError("no route"), world.now_));
+    world.core_.OnReduced(world.view_.id(), 5, absl::UnavailableError("no route"), world.now_);
+    world.Do();
     absl::Duration waited;
     while (world.exits_.empty() && waited < absl::Minutes(1)) {
       EXPECT_LE(world.core_.NextDeadline(), world.now_ + absl::Seconds(5));

@@ -60,7 +60,8 @@ class RowWorkerTest : public testing::Test {
     ASSERT_THAT(world_->row_requests_, SizeIs(1));
     const RowsId id = world_->row_requests_[0].id;
     world_->row_requests_.clear();
-    world_->Do(world_->core_.OnRows(id, RowSelections{{0, std::move(rows)}}, world_->now_));
+    world_->core_.OnRows(id, RowSelections{{0, std::move(rows)}}, world_->now_);
+    world_->Do();
   }
   std::vector<std::pair<uint64_t, uint64_t>> Requested() const {
     std::vector<std::pair<uint64_t, uint64_t>> positions;
@@ -108,15 +109,18 @@ class RowWorkerTest : public testing::Test {
   void Finish(const std::vector<uint64_t>& rows) {
     for (const auto& [id, compute] : std::exchange(world_->computes_, {})) {
       const std::vector<double> values(rows.size() * kWidth, 2);
-      world_->Do(world_->core_.OnRowGradient(
+      world_->core_.OnRowGradient(
           id, 0, rows,
           absl::Cord(absl::string_view(reinterpret_cast<const char*>(values.data()),
                                        values.size() * sizeof(double))),
-          world_->now_));
-      world_->Do(world_->core_.OnGradient(id, 1, Number(1), world_->now_));
+          world_->now_);
+      world_->Do();
+      world_->core_.OnGradient(id, 1, Number(1), world_->now_);
+      world_->Do();
       ComputeResult result;
       result.samples = compute.positions.size();
-      world_->Do(world_->core_.OnComputed(id, result, world_->now_));
+      world_->core_.OnComputed(id, result, world_->now_);
+      world_->Do();
     }
   }
 
@@ -281,7 +285,8 @@ TEST_F(RowWorkerTest, EvaluatesWholeVersions) {
 TEST_F(RowWorkerTest, SampleThatNamesMissingRowFailsTheJob) {
   Begin();
   const RowsId id = world_->row_requests_[0].id;
-  world_->Do(world_->core_.OnRows(id, RowSelections{{0, {kRows}}}, world_->now_));
+  world_->core_.OnRows(id, RowSelections{{0, {kRows}}}, world_->now_);
+  world_->Do();
   ASSERT_THAT(world_->exits_, SizeIs(1));
   EXPECT_EQ(world_->exits_[0].message, "a sample names row 20 of 'a', which has 20");
 }

@@ -66,7 +66,8 @@ TEST_F(SynchronousTest, SendsGradientBeforeTheRestOfTheBackwardPass) {
   BeginStep();
   const ComputeId id = world_->computes_.begin()->first;
   const uint32_t first = world_->tensor_of_[1];
-  world_->Do(world_->core_.OnGradient(id, first, Number(3), world_->now_));
+  world_->core_.OnGradient(id, first, Number(3), world_->now_);
+  world_->Do();
   const auto pushes = world_->TakePushes(kShardB);
   ASSERT_THAT(pushes, SizeIs(1));
   EXPECT_EQ(pushes[0].step(), 5u);
@@ -83,7 +84,8 @@ TEST_F(SynchronousTest, SendsGradientBeforeTheRestOfTheBackwardPass) {
 TEST_F(SynchronousTest, DoesNotSendTensorWithoutGradientButNamesItsPartition) {
   BeginStep();
   const ComputeId id = world_->computes_.begin()->first;
-  world_->Do(world_->core_.OnNoGradient(id, world_->tensor_of_[0], world_->now_));
+  world_->core_.OnNoGradient(id, world_->tensor_of_[0], world_->now_);
+  world_->Do();
   const auto pushes = world_->TakePushes(kShardA);
   ASSERT_THAT(pushes, SizeIs(1));
   EXPECT_EQ(pushes[0].blocks_size(), 0);
@@ -117,7 +119,8 @@ TEST_F(SynchronousTest, EarlyPartitionOfNextVersionWaitsForTheComputation) {
   EXPECT_THAT(world_->adopted_, ElementsAre(5));
   world_->computes_.clear();
   ComputeResult result;
-  world_->Do(world_->core_.OnComputed(1, result, world_->now_));
+  world_->core_.OnComputed(1, result, world_->now_);
+  world_->Do();
   EXPECT_THAT(world_->adopted_, ElementsAre(5, 6));
 }
 
@@ -371,14 +374,19 @@ TEST_F(SynchronousTest, IgnoresLateResultOfRecomputedMicrobatch) {
   for (const auto& [id, compute] : world_->computes_) ids.push_back(id);
   ASSERT_THAT(ids, SizeIs(4));
   for (ComputeId id : ids) {
-    world_->Do(world_->core_.OnGradient(id, 0, Number(1), world_->now_));
-    world_->Do(world_->core_.OnGradient(id, 1, Number(1), world_->now_));
+    world_->core_.OnGradient(id, 0, Number(1), world_->now_);
+    world_->Do();
+    world_->core_.OnGradient(id, 1, Number(1), world_->now_);
+    world_->Do();
   }
   world_->TakeSent(kShardA);
   world_->computes_.clear();
   world_->Install(world_->MakeView(2, 5, {{kSelf, {{3, 5}}}, {kOther, {{0, 3}, {5, 8}}}}, 1));
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(43, 44), Pair(44, 45)));
-  for (ComputeId id : ids) world_->Do(world_->core_.OnComputed(id, ComputeResult(), world_->now_));
+  for (ComputeId id : ids) {
+    world_->core_.OnComputed(id, ComputeResult(), world_->now_);
+    world_->Do();
+  }
   EXPECT_THAT(world_->TakePushes(kShardA), IsEmpty());
   world_->FinishAllComputes(1);
   std::vector<uint64_t> microbatches;

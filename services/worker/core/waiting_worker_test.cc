@@ -78,8 +78,10 @@ TEST_F(WaitingTest, CancelsAndDoesNotPushItsComputation) {
   EXPECT_THAT(world_.adopted_, ElementsAre(5)) << "a computation still uses the buffer";
   const ComputeId id = world_.computes_.begin()->first;
   world_.computes_.clear();
-  world_.Do(world_.core_.OnGradient(id, 0, Number(1), world_.now_));
-  world_.Do(world_.core_.OnComputed(id, ComputeResult(), world_.now_));
+  world_.core_.OnGradient(id, 0, Number(1), world_.now_);
+  world_.Do();
+  world_.core_.OnComputed(id, ComputeResult(), world_.now_);
+  world_.Do();
   EXPECT_THAT(world_.TakePushes(kShardA), IsEmpty());
   EXPECT_THAT(world_.adopted_, ElementsAre(5, 9));
 }

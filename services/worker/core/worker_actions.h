@@ -31,7 +31,7 @@ using ComputeId = uint64_t;
 
 // ---- streams
 
-// Open a stream to a shard; OnShardConnected or OnShardBroken follows. The core backs off: it
+// Open a stream to a shard; OnShardConnected or OnShardDisconnected follows. The core backs off: it
 // repeats the action by itself. Never given while a stream to that shard is open or being opened.
 struct ConnectShard {
   ShardId shard = 0;
@@ -53,7 +53,7 @@ struct SendFrame {
 };
 
 // Send on the open stream to the coordinator; given only between OnCoordinatorConnected and
-// OnCoordinatorBroken.
+// OnCoordinatorDisconnected.
 struct SendToCoordinator {
   v1::MemberMessage message;
 };

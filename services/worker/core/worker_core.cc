@@ -54,21 +54,20 @@ class WorkerCore::Impl {
 
   // Every event runs in here: sets the time, handles the event, and then does the work that is due.
   template <typename Event>
-  WorkerActions Handle(absl::Time now, Event event) {
+  void Handle(absl::Time now, Event event) {
+    if (exited_) return;
     context_.now = now;
-    if (!exited_) event();
+    event();
     if (!exited_) Proceed();
-    SLUICE_DCHECK(!exited_ || exit_given_ || std::holds_alternative<Exit>(context_.actions.back()),
+    SLUICE_DCHECK(!exited_ || std::holds_alternative<Exit>(context_.actions.back()),
                   "Exit is the last action");
-    if (exited_ && exit_given_) context_.actions.clear();
-    exit_given_ = exited_;
-    return std::exchange(context_.actions, {});
   }
+  WorkerActions TakeActions() { return std::exchange(context_.actions, {}); }
 
   void OnCoordinatorConnected();
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message);
   void OnShardFrame(ShardId shard, const v1::Header& header, const absl::Cord& payload);
-  void OnShardBroken(ShardId shard, const absl::Status& why);
+  void OnShardDisconnected(ShardId shard, const absl::Status& why);
   void OnShardConnected(ShardId shard);
   void OnModelReady(const v1::TensorTable& table, uint64_t training, uint64_t evaluation);
   void OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
@@ -81,7 +80,7 @@ class WorkerCore::Impl {
   void OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part);
   void OnLeave(std::string reason, absl::Duration grace);
   void OnSent(absl::Time at) { context_.sent_at = std::max(context_.sent_at, at); }
-  void OnCoordinatorBroken() { connected_ = registered_ = false; }
+  void OnCoordinatorDisconnected() { connected_ = registered_ = false; }
   void Fail(const absl::Status& status);
 
   absl::Time NextDeadline() const;
@@ -125,7 +124,6 @@ class WorkerCore::Impl {
   std::optional<v1::Ready> ready_;
   bool was_member_ = false;
   bool exited_ = false;
-  bool exit_given_ = false;
   std::optional<std::string> leave_reason_;
   absl::Time leave_until_ = absl::InfiniteFuture();
   uint64_t heartbeats_ = 0;
@@ -374,7 +372,7 @@ void WorkerCore::Impl::OnShardConnected(ShardId shard) {
   it->second.OnConnected(header, &context_.actions);
 }
 
-void WorkerCore::Impl::OnShardBroken(ShardId shard, const absl::Status& why) {
+void WorkerCore::Impl::OnShardDisconnected(ShardId shard, const absl::Status& why) {
   // The blocks behind this worker's references are gone: sending the references again is useless.
   if (context_.ByReference() && absl::IsDataLoss(why)) {
     return ExitNow(ExitReason::kExpelled, std::string(why.message()));
@@ -620,77 +618,74 @@ WorkerCore::WorkerCore(WorkerOptions options, const WorkerRules* rules)
     : impl_(std::make_unique<Impl>(std::move(options), rules)) {}
 WorkerCore::~WorkerCore() = default;
 
-WorkerActions WorkerCore::OnCoordinatorConnected(absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnCoordinatorConnected(); });
+void WorkerCore::OnCoordinatorConnected(absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnCoordinatorConnected(); });
 }
-WorkerActions WorkerCore::OnCoordinatorBroken(absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnCoordinatorBroken(); });
+void WorkerCore::OnCoordinatorDisconnected(absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnCoordinatorDisconnected(); });
 }
-WorkerActions WorkerCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message,
-                                               absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnCoordinatorMessage(message); });
+void WorkerCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnCoordinatorMessage(message); });
 }
-WorkerActions WorkerCore::OnShardConnected(ShardId shard, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnShardConnected(shard); });
+void WorkerCore::OnShardConnected(ShardId shard, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnShardConnected(shard); });
 }
-WorkerActions WorkerCore::OnShardBroken(ShardId shard, const absl::Status& why, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnShardBroken(shard, why); });
+void WorkerCore::OnShardDisconnected(ShardId shard, const absl::Status& why, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnShardDisconnected(shard, why); });
 }
-WorkerActions WorkerCore::OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload,
-                                       absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnShardFrame(shard, header, payload); });
+void WorkerCore::OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload,
+                              absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnShardFrame(shard, header, payload); });
 }
 void WorkerCore::OnSent(absl::Time at) { impl_->OnSent(at); }
 void WorkerCore::SetRowTensors(std::vector<uint32_t> tensors) {
   impl_->SetRowTensors(std::move(tensors));
 }
-WorkerActions WorkerCore::OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
-                                       uint64_t evaluation_samples, absl::Time now) {
-  return impl_->Handle(now,
-                       [&] { impl_->OnModelReady(table, training_samples, evaluation_samples); });
+void WorkerCore::OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
+                              uint64_t evaluation_samples, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnModelReady(table, training_samples, evaluation_samples); });
 }
-WorkerActions WorkerCore::OnModelFailed(const absl::Status& status, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->Fail(status); });
+void WorkerCore::OnModelFailed(const absl::Status& status, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->Fail(status); });
 }
-WorkerActions WorkerCore::OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
-                                          absl::StatusOr<absl::Cord> content, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnInitialTensor(init_id, tensor, std::move(content)); });
+void WorkerCore::OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
+                                 absl::StatusOr<absl::Cord> content, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnInitialTensor(init_id, tensor, std::move(content)); });
 }
-WorkerActions WorkerCore::OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient,
-                                     absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::move(gradient)); });
+void WorkerCore::OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::move(gradient)); });
 }
-WorkerActions WorkerCore::OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows,
-                                        absl::Cord values, absl::Time now) {
-  return impl_->Handle(
-      now, [&] { impl_->OnTensor(id, tensor, Gradient(std::move(rows), std::move(values))); });
+void WorkerCore::OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows,
+                               absl::Cord values, absl::Time now) {
+  impl_->Handle(now,
+                [&] { impl_->OnTensor(id, tensor, Gradient(std::move(rows), std::move(values))); });
 }
-WorkerActions WorkerCore::OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnRows(id, std::move(rows)); });
+void WorkerCore::OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnRows(id, std::move(rows)); });
 }
-WorkerActions WorkerCore::OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::nullopt); });
+void WorkerCore::OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::nullopt); });
 }
-WorkerActions WorkerCore::OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change,
-                                         absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::move(change)); });
+void WorkerCore::OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnTensor(id, tensor, std::move(change)); });
 }
-WorkerActions WorkerCore::OnComputed(ComputeId id, const ComputeResult& result, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnComputed(id, result); });
+void WorkerCore::OnComputed(ComputeId id, const ComputeResult& result, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnComputed(id, result); });
 }
-WorkerActions WorkerCore::OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnEvaluated(id, result); });
+void WorkerCore::OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnEvaluated(id, result); });
 }
-WorkerActions WorkerCore::OnReduced(const v1::ViewId& view, uint64_t step,
-                                    absl::StatusOr<ReducedPart> part, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnReduced(view, step, std::move(part)); });
+void WorkerCore::OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part,
+                           absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnReduced(view, step, std::move(part)); });
 }
-WorkerActions WorkerCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
-  return impl_->Handle(now, [&] { impl_->OnLeave(std::move(reason), grace); });
+void WorkerCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnLeave(std::move(reason), grace); });
 }
-WorkerActions WorkerCore::OnTick(absl::Time now) {
-  return impl_->Handle(now, [] {});
+void WorkerCore::OnTick(absl::Time now) {
+  impl_->Handle(now, [] {});
 }
+WorkerActions WorkerCore::TakeActions() { return impl_->TakeActions(); }
 absl::Time WorkerCore::NextDeadline() const { return impl_->NextDeadline(); }
 WorkerStatus WorkerCore::Status() const { return impl_->Status(); }
 const v1::View& WorkerCore::view() const { return impl_->view(); }

@@ -74,16 +74,15 @@ class WorkerCore {
   WorkerCore& operator=(const WorkerCore&) = delete;
 
   // ---- coordinator. The shell keeps trying to connect; the core registers on each new stream.
-  WorkerActions OnCoordinatorConnected(absl::Time now);
-  WorkerActions OnCoordinatorBroken(absl::Time now);
-  WorkerActions OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
+  void OnCoordinatorConnected(absl::Time now);
+  void OnCoordinatorDisconnected(absl::Time now);
+  void OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
 
   // ---- shards. Events of a shard that was disconnected are ignored.
-  WorkerActions OnShardConnected(ShardId shard, absl::Time now);
-  WorkerActions OnShardBroken(ShardId shard, const absl::Status& status, absl::Time now);
+  void OnShardConnected(ShardId shard, absl::Time now);
+  void OnShardDisconnected(ShardId shard, const absl::Status& status, absl::Time now);
   // A frame that breaks the contract breaks the stream (DisconnectShard with the reason), no more.
-  WorkerActions OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload,
-                             absl::Time now);
+  void OnShardFrame(ShardId shard, const v1::Header& header, absl::Cord payload, absl::Time now);
 
   // At `at`, everything that was given with SendFrame had been passed to the system. Used only to
   // measure the times of a step. The report may arrive late, with the next event, or not at all.
@@ -93,39 +92,43 @@ class WorkerCore {
   // Matrices of which a computation reads only the rows that its samples name: FindRows finds these
   // rows. Call before OnModelReady, or not at all if there are none.
   void SetRowTensors(std::vector<uint32_t> tensors);
-  WorkerActions OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
-                             uint64_t evaluation_samples, absl::Time now);
-  WorkerActions OnModelFailed(const absl::Status& status, absl::Time now);
-  WorkerActions OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
-                                absl::StatusOr<absl::Cord> content, absl::Time now);
+  void OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
+                    uint64_t evaluation_samples, absl::Time now);
+  void OnModelFailed(const absl::Status& status, absl::Time now);
+  void OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
+                       absl::StatusOr<absl::Cord> content, absl::Time now);
   // Results of the Compute in progress, in the order in which the engine reports them
   // (GradientSink). The cord's memory must not change as long as it is referred to.
-  WorkerActions OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now);
+  void OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now);
   // Of a matrix: `values` of these rows, ascending; all others are zeros.
-  WorkerActions OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows,
-                              absl::Cord values, absl::Time now);
-  WorkerActions OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now);
-  WorkerActions OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change, absl::Time now);
-  WorkerActions OnComputed(ComputeId id, const ComputeResult& result, absl::Time now);
+  void OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows, absl::Cord values,
+                     absl::Time now);
+  void OnNoGradient(ComputeId id, uint32_t tensor, absl::Time now);
+  void OnBufferChange(ComputeId id, uint32_t tensor, absl::Cord change, absl::Time now);
+  void OnComputed(ComputeId id, const ComputeResult& result, absl::Time now);
   // The result of a FindRows: rows of each of the row tensors, or an error of the data, which fails
   // the job.
-  WorkerActions OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now);
-  WorkerActions OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
+  void OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Time now);
+  void OnEvaluated(ComputeId id, const ComputeResult& result, absl::Time now);
   // The result of a ReduceGradients of this view's group: the sums of the worker's own part.
   // UNAVAILABLE: the group is broken; INVALID_ARGUMENT: its members do not fit together, which
   // fails the job. Results of another view or step are ignored. The cords' memory is as for
   // OnGradient.
-  WorkerActions OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part,
-                          absl::Time now);
+  void OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part,
+                 absl::Time now);
 
   // ---- the rest
   // Requests to leave (SIGTERM): continues until a view without this worker, at most `grace`, then
   // exits.
-  WorkerActions OnLeave(std::string reason, absl::Duration grace, absl::Time now);
+  void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
   // Call at NextDeadline() at the latest; earlier does no harm.
-  WorkerActions OnTick(absl::Time now);
+  void OnTick(absl::Time now);
   // InfiniteFuture: nothing but events to wait for.
   absl::Time NextDeadline() const;
+
+  // The actions since the last call, in order. After Exit, which is the last one, events have no
+  // effect.
+  WorkerActions TakeActions();
 
   WorkerStatus Status() const;
   // The newest view that the worker knows (empty: none), for the log and tests.

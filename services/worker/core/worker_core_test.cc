@@ -42,8 +42,10 @@ TEST(WorkerCoreTest, RegistersAndReportsReadyOnEveryStream) {
               ElementsAre(v1::MemberMessage::kRegister, v1::MemberMessage::kHeartbeat,
                           v1::MemberMessage::kReady));
   world.told_.clear();
-  world.Do(world.core_.OnCoordinatorBroken(world.now_));
-  world.Do(world.core_.OnCoordinatorConnected(world.now_));
+  world.core_.OnCoordinatorDisconnected(world.now_);
+  world.Do();
+  world.core_.OnCoordinatorConnected(world.now_);
+  world.Do();
   v1::CoordinatorMessage message;
   message.mutable_registered();
   world.Tell(message);
@@ -70,9 +72,11 @@ TEST(WorkerCoreTest, PushesVersionZeroToTheOwnersOnRequest) {
   world.Tell(InitializeMessage(world, 1));
   world.ConnectAll();
   ASSERT_THAT(world.reads_, SizeIs(1));
-  world.Do(world.core_.OnInitialTensor(world.reads_[0].init_id, 0, Number(1), world.now_));
+  world.core_.OnInitialTensor(world.reads_[0].init_id, 0, Number(1), world.now_);
+  world.Do();
   ASSERT_THAT(world.reads_, SizeIs(2));
-  world.Do(world.core_.OnInitialTensor(world.reads_[1].init_id, 1, Number(2), world.now_));
+  world.core_.OnInitialTensor(world.reads_[1].init_id, 1, Number(2), world.now_);
+  world.Do();
   for (ShardId shard : {kShardA, kShardB}) {
     const auto frames = world.TakeSent(shard);
     ASSERT_THAT(frames, SizeIs(1));
@@ -88,7 +92,8 @@ TEST(WorkerCoreTest, RepeatsInitializationOnNewStreamUntilAnswered) {
   world.Tell(InitializeMessage(world, 1));
   world.ConnectAll();
   for (uint32_t tensor : {0u, 1u}) {
-    world.Do(world.core_.OnInitialTensor(world.reads_[0].init_id, tensor, Number(1), world.now_));
+    world.core_.OnInitialTensor(world.reads_[0].init_id, tensor, Number(1), world.now_);
+    world.Do();
   }
   world.TakeSent(kShardA);
   v1::Header initialized;
@@ -118,7 +123,8 @@ TEST(WorkerCoreTest, InitialTensorOfWrongSizeFailsTheJobAndIsNamed) {
   WorkerHarness world;
   world.Start();
   world.Tell(InitializeMessage(world, 1));
-  world.Do(world.core_.OnInitialTensor(world.reads_[0].init_id, 0, absl::Cord("x"), world.now_));
+  world.core_.OnInitialTensor(world.reads_[0].init_id, 0, absl::Cord("x"), world.now_);
+  world.Do();
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFailed);
   EXPECT_THAT(world.exits_[0].message, testing::HasSubstr("tensor a"));
@@ -170,7 +176,8 @@ TEST_F(EvaluationTest, EvaluatesCurrentVersionInPlaceBeforeTheNextStep) {
   ComputeResult result;
   result.loss_sum = 2.5;
   result.samples = 10;
-  world_.Do(world_.core_.OnEvaluated(world_.evaluations_[0].id, result, world_.now_));
+  world_.core_.OnEvaluated(world_.evaluations_[0].id, result, world_.now_);
+  world_.Do();
   EXPECT_THAT(world_.adopted_, ElementsAre(5, 6));
   ASSERT_EQ(world_.told_.size(), 2u);
   const v1::EvaluationResult& answer = world_.told_[1].has_evaluation_result()
@@ -260,7 +267,8 @@ TEST(WorkerCoreTest, LeavingMemberContinuesUntilViewWithoutIt) {
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
   world.ConnectAll();
   world.told_.clear();
-  world.Do(world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_));
+  world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_);
+  world.Do();
   EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kLeave));
   EXPECT_THAT(world.exits_, IsEmpty());
   world.ReceiveVersion(5);
@@ -279,11 +287,15 @@ TEST(WorkerCoreTest, MemberUnknownToItsShardsIsExpelledUnlessLeaving) {
     world.ConnectAll();
     world.ReceiveVersion(5);
     ASSERT_THAT(world.computes_, SizeIs(1));
-    if (leaves) world.Do(world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_));
+    if (leaves) {
+      world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_);
+      world.Do();
+    }
     EXPECT_THAT(world.exits_, IsEmpty());
     ComputeResult result;
     result.status = absl::UnavailableError("stage 1: has pulled nothing here");
-    world.Do(world.core_.OnComputed(world.computes_.begin()->first, result, world.now_));
+    world.core_.OnComputed(world.computes_.begin()->first, result, world.now_);
+    world.Do();
     ASSERT_THAT(world.exits_, SizeIs(1));
     EXPECT_EQ(world.exits_[0].reason, leaves ? ExitReason::kLeft : ExitReason::kExpelled);
   }
@@ -293,7 +305,8 @@ TEST(WorkerCoreTest, LeaveEndsAfterItsGracePeriod) {
   WorkerHarness world;
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
-  world.Do(world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_));
+  world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_);
+  world.Do();
   world.Advance(absl::Seconds(9));
   EXPECT_THAT(world.exits_, IsEmpty());
   world.Advance(absl::Seconds(1));
@@ -309,7 +322,8 @@ TEST(WorkerCoreTest, ExpelledInstanceEndsSoThatAnotherCanStart) {
   world.Tell(message);
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kExpelled);
-  EXPECT_THAT(world.core_.OnTick(world.now_), IsEmpty());
+  world.core_.OnTick(world.now_);
+  EXPECT_THAT(world.core_.TakeActions(), IsEmpty());
 }
 
 class EmptyViewTest : public testing::TestWithParam<v1::Mode> {};
@@ -349,7 +363,8 @@ TEST_P(EmptyViewTest, ReleasesALeavingWorker) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
-  world.Do(world.core_.OnLeave("asked to", absl::Seconds(10), world.now_));
+  world.core_.OnLeave("asked to", absl::Seconds(10), world.now_);
+  world.Do();
   world.Install(world.MakeView(2, 5, {}, 1));
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
@@ -388,7 +403,8 @@ TEST(WorkerCoreTest, AttemptInAnotherModeStartsFreshAndClocksContinue) {
 TEST(WorkerCoreTest, FailedModelFailsTheJob) {
   WorkerHarness world;
   world.Start();
-  world.Do(world.core_.OnModelFailed(absl::NotFoundError("no operator foo"), world.now_));
+  world.core_.OnModelFailed(absl::NotFoundError("no operator foo"), world.now_);
+  world.Do();
   EXPECT_EQ(world.told_.back().failure().reason(), "no operator foo");
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFailed);

@@ -204,7 +204,7 @@ void ShardHarness::Begin(const std::vector<uint64_t>& members) {
 StreamId ShardHarness::OpenSilent() {
   EnsureCore();
   const StreamId stream = next_stream_++;
-  core_->OnStreamOpened(stream, now);
+  core_->OnConnected(stream, now);
   Collect();
   return stream;
 }
@@ -263,7 +263,7 @@ v1::Range ShardHarness::Microbatches(uint64_t begin, uint64_t end) {
 v1::Header ShardHarness::MakePush(uint64_t step, uint32_t partition, v1::Range microbatches,
                                   uint64_t samples) const {
   v1::Header header;
-  *header.mutable_view() = core_->status().view;
+  *header.mutable_view() = core_->Status().view;
   v1::Push& push = *header.mutable_push();
   push.set_step(step);
   push.set_partition(partition);
@@ -287,7 +287,7 @@ void ShardHarness::Push(StreamId stream, uint64_t step, uint32_t partition,
 
 void ShardHarness::Pull(StreamId stream, uint64_t version, uint64_t request) {
   v1::Header header;
-  *header.mutable_view() = core_->status().view;
+  *header.mutable_view() = core_->Status().view;
   header.mutable_pull()->set_version(version);
   header.mutable_pull()->set_request(request);
   Send(stream, header);

@@ -66,11 +66,13 @@ class WorkerHarness {
   // ---- inputs
 
   void Start() {
-    Do(core_.OnCoordinatorConnected(now_));
+    core_.OnCoordinatorConnected(now_);
+    Do();
     v1::CoordinatorMessage message;
     *message.mutable_registered()->mutable_job() = job_;
     Tell(message);
-    Do(core_.OnModelReady(table_, /*training_samples=*/1000, /*evaluation_samples=*/10, now_));
+    core_.OnModelReady(table_, /*training_samples=*/1000, /*evaluation_samples=*/10, now_);
+    Do();
   }
 
   struct Member {
@@ -115,13 +117,15 @@ class WorkerHarness {
     Tell(message);
   }
   void Tell(const v1::CoordinatorMessage& message) {
-    Do(core_.OnCoordinatorMessage(message, now_));
+    core_.OnCoordinatorMessage(message, now_);
+    Do();
   }
 
   void Connect(ShardId shard, uint64_t window = 1 << 20) {
     ASSERT_EQ(connecting_.count(shard), 1u) << "the core has not requested a stream";
     connecting_.erase(shard);
-    Do(core_.OnShardConnected(shard, now_));
+    core_.OnShardConnected(shard, now_);
+    Do();
     ASSERT_FALSE(sent_[shard].empty());
     EXPECT_TRUE(sent_[shard].back().header.has_hello());
     sent_[shard].clear();
@@ -132,7 +136,8 @@ class WorkerHarness {
   }
   void Break(ShardId shard) {
     sent_[shard].clear();
-    Do(core_.OnShardBroken(shard, absl::UnavailableError("cut"), now_));
+    core_.OnShardDisconnected(shard, absl::UnavailableError("cut"), now_);
+    Do();
     Advance(absl::Seconds(1));
   }
   void ConnectAll() {
@@ -143,7 +148,8 @@ class WorkerHarness {
     if (header.body_case() != v1::Header::kHelloReply && !header.has_view()) {
       *header.mutable_view() = view_.id();
     }
-    Do(core_.OnShardFrame(shard, header, std::move(payload), now_));
+    core_.OnShardFrame(shard, header, std::move(payload), now_);
+    Do();
   }
   // A whole partition of one block.
   void ReceiveData(ShardId shard, uint64_t version, uint32_t partition, double value,
@@ -164,16 +170,20 @@ class WorkerHarness {
   }
   void Advance(absl::Duration duration) {
     now_ += duration;
-    Do(core_.OnTick(now_));
+    core_.OnTick(now_);
+    Do();
   }
 
   // ---- the compute thread: gradients of both tensors are `value`
   void FinishCompute(ComputeId id, double value) {
-    Do(core_.OnGradient(id, 0, Number(value), now_));
-    Do(core_.OnGradient(id, 1, Number(-value), now_));
+    core_.OnGradient(id, 0, Number(value), now_);
+    Do();
+    core_.OnGradient(id, 1, Number(-value), now_);
+    Do();
     ComputeResult result;
     result.samples = computes_.at(id).positions.size();
-    Do(core_.OnComputed(id, result, now_));
+    core_.OnComputed(id, result, now_);
+    Do();
   }
   void FinishAllComputes(double value = 1) {
     std::vector<ComputeId> ids;
@@ -218,7 +228,8 @@ class WorkerHarness {
     return count;
   }
 
-  void Do(const WorkerActions& actions) {
+  void Do() {
+    const WorkerActions actions = core_.TakeActions();
     for (const WorkerAction& action : actions) std::visit([this](const auto& a) { On(a); }, action);
   }
 

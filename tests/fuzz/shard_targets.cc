@@ -220,7 +220,7 @@ class ShardWorld {
   void PassTime() {
     shard_.now += absl::Milliseconds(1 + 50 * bytes_->Byte());
     shard_.core().OnTick(shard_.now);
-    SLUICE_CHECK(shard_.core().NextTick() > shard_.now, "the shell would spin");
+    SLUICE_CHECK(shard_.core().NextDeadline() > shard_.now, "the shell would spin");
   }
 
   void ChangeView() {

@@ -553,7 +553,7 @@ void ShardProcess::Perform() {
     std::visit([this](const auto& a) { On(a); }, action);
   }
   if (!alive()) return;
-  ticker_.Plan(cluster_, shared_from_this(), core_.NextTick(), [this] {
+  ticker_.Plan(cluster_, shared_from_this(), core_.NextDeadline(), [this] {
     core_.OnTick(cluster_.scheduler().now());
     Perform();
   });

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/common/check.h"
@@ -14,10 +15,10 @@ constexpr int kMaxStorageErrors = 10;
 // A shard may know an attempt this far above the newest claim in the storage; a higher report is
 // ignored, because the storage accepts at most kMaxMissingClaims gaps.
 constexpr uint64_t kMaxLostClaims = 10;
-// A damaged claim adds this, times its attempt, to the highest known counter of a term: more than
-// the number of coordinators that may have raised the counter and died without a claim, or that
-// have read other damage.
-constexpr uint64_t kTermsOfDamagedClaim = 1000;
+// With a damaged claim, the counters of the terms are unknown. They are below this number times the
+// highest attempt: it is more than the number of coordinators that have raised the counter, and it
+// is the same whichever claims are damaged or have been restored.
+constexpr uint64_t kTermsOfAttempt = 1000;
 
 // Whether a retry may succeed.
 bool IsTransient(const absl::Status& status) {
@@ -109,8 +110,10 @@ Verdict Claims::Accept(StorageContents contents, absl::Time now) {
 void Claims::CountClaims(absl::Time now) {
   for (const v1::Claim& claim : storage_.claims) {
     highest_ = std::max(highest_, claim.attempt());
-    highest_counter_ = IsDamaged(claim) ? highest_counter_ + kTermsOfDamagedClaim * claim.attempt()
-                                        : std::max(highest_counter_, claim.term().counter());
+    highest_counter_ = std::max(highest_counter_, claim.term().counter());
+  }
+  if (absl::c_any_of(storage_.claims, IsDamaged)) {
+    highest_counter_ = std::max(highest_counter_, kTermsOfAttempt * highest_);
   }
   // An attempt's number is never claimed twice: processes of the first attempt would accept the
   // messages of the second.

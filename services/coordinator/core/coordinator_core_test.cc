@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -1033,6 +1034,29 @@ TEST(CoordinatorStart, TakesHigherTermThanDamagedClaimMayHave) {
   job.Start();
   ASSERT_EQ(job.claims.size(), 3u);
   EXPECT_GT(job.claims.back().term().counter(), 5u);
+}
+
+// Claims are damaged and restored between the attempts of a job.
+TEST(CoordinatorStart, TermsRiseWhicheverClaimsAreDamaged) {
+  std::mt19937 random(1);
+  for (int life = 0; life < 50; ++life) {
+    std::vector<v1::Claim> whole;
+    while (whole.size() < 8) {
+      FakeJob job(FakeJob::Spec());
+      for (const v1::Claim& claim : whole) {
+        const bool damaged = random() % 2 == 0;
+        if (damaged) job.claims.emplace_back().set_attempt(claim.attempt());
+        if (!damaged) job.claims.push_back(claim);
+      }
+      job.Start();
+      ASSERT_EQ(job.claims.size(), whole.size() + 1);
+      if (!whole.empty()) {
+        ASSERT_GT(job.claims.back().term().counter(), whole.back().term().counter())
+            << "life " << life << ", attempt " << job.claims.size();
+      }
+      whole.push_back(job.claims.back());
+    }
+  }
 }
 
 TEST(CoordinatorEnd, RestoringCoordinatorDoesNotClaimAfterLaterCoordinator) {

@@ -8,13 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/status_macros.h"
-#include "services/protocol/codec/half_precision.h"
-#include "services/protocol/codec/int8.h"
-#include "services/protocol/codec/one_bit.h"
-#include "services/protocol/codec/raw.h"
+#include "services/protocol/codec/registry.h"
 #include "services/protocol/codec/rows.h"
-#include "services/protocol/codec/sign_threshold.h"
-#include "services/protocol/codec/top_k.h"
 
 namespace sluice {
 namespace {

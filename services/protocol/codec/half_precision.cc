@@ -1,4 +1,6 @@
-#include "services/protocol/codec/half_precision.h"
+// v1::CODEC_FLOAT16 and v1::CODEC_BFLOAT16: float32 and float64 blocks rounded to 16 bits (half.h).
+// Beyond 65504 float16 overflows to infinity, which the job's non-finite policy then sees; bfloat16
+// has the range of float.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,6 +14,7 @@
 #include "services/common/arithmetic/kernels.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/codec/checks.h"
+#include "services/protocol/codec/registry.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,13 @@
-#include "services/protocol/codec/int8.h"
+// v1::CODEC_INT8: elements rounded to 255 levels between the largest magnitude of each group of 256
+// elements and its negative.
+//
+//   of each group: scale, float32 | an int8 for each element
+//
+// scale = max |x| / 127; an element is round(x / scale), ties to even, and is decoded as that times
+// scale: off by half a scale at most. A group with a non-finite element has the scale NaN.
+//
+// T. Dettmers, "8-bit approximations for parallelism in deep learning", ICLR 2016 (which also looks
+// at finer codes than this linear one).
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +17,7 @@
 
 #include "services/protocol/codec/checks.h"
 #include "services/protocol/codec/float_codec.h"
+#include "services/protocol/codec/registry.h"
 
 namespace sluice {
 namespace {

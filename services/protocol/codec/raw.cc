@@ -1,4 +1,5 @@
-#include "services/protocol/codec/raw.h"
+// v1::CODEC_RAW: the elements as in memory, little endian. Every data type; integers can be decoded
+// but not added.
 
 #include <cstring>
 #include <memory>
@@ -7,6 +8,7 @@
 #include "services/common/arithmetic/cord_reader.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/codec/checks.h"
+#include "services/protocol/codec/registry.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,16 @@
-#include "services/protocol/codec/top_k.h"
+// v1::CODEC_TOP_K: only the elements of the largest magnitude of each block, unchanged; all others
+// are decoded as 0. Meant for error feedback.
+//
+//   uint32 k | k indices, uint32, ascending | k values, float32
+//
+// Of n elements k = ceil(fraction * n) are sent; of equal magnitudes those with the lower index;
+// non-finite elements count as the largest. A decoder accepts any k of at most n.
+//
+// A. F. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
+// with error feedback: S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with memory",
+// NeurIPS 2018.
+//
+// `fraction`: above 0, at most 0.5 (where it would save nothing).
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/protocol/codec/float_codec.h"
+#include "services/protocol/codec/registry.h"
 
 namespace sluice {
 namespace {

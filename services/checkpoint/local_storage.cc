@@ -46,7 +46,13 @@ class LocalStorage final : public CheckpointStorage {
     const std::string path = JoinPath(directory_, absl::StrCat(".probe-", writer_));
     absl::Status status = AtomicWriteFile(files_, path, absl::Cord("sluice"), Suffix());
     if (status.ok()) status = files_->Remove(path);
-    return status;
+    RETURN_IF_ERROR(status);
+
+    RETURN_IF_ERROR(files_->SyncDirectory(ClaimsDirectory()));
+    return ForEachDirectory([&](const v1::CheckpointRef& ref, bool) {
+      const absl::Status synced = files_->SyncDirectory(Directory(ref));
+      return absl::IsNotFound(synced) ? absl::OkStatus() : synced;  // removed in the meantime
+    });
   }
 
   absl::Status Own(const std::string& job) override {

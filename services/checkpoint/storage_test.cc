@@ -130,6 +130,27 @@ class LocalStorageTest : public ::testing::Test {
     return checkpoint_index;
   }
 
+  // The same, but the process dies when everything except the directory is synced.
+  void SaveButForTheLastSync(const v1::CheckpointRef& ref) {
+    const v1::CheckpointIndex checkpoint_index = Save(ref, "content");
+    const auto write_again = [&] {
+      ASSERT_TRUE(storage_->Remove(ref).ok());
+      ASSERT_TRUE(
+          storage_->WriteFile(ref, checkpoint_index.files(0).name(), absl::Cord("content")).ok());
+    };
+
+    write_again();
+    const int before = files_.operations();
+    ASSERT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
+    const int last = files_.operations() - before - 1;
+
+    write_again();
+    files_.FailAfter(last);
+    ASSERT_FALSE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
+    files_.FailNever();
+    ASSERT_TRUE(ReadWholeCheckpoint(*storage_, ref).ok());
+  }
+
   std::string Path(const v1::CheckpointRef& ref, const std::string& name) {
     return absl::StrCat("/store/", CheckpointDirectory(ref), "/", name);
   }
@@ -168,27 +189,16 @@ TEST_F(LocalStorageTest, EmptyStorageReportsNothing) {
 
 TEST_F(LocalStorageTest, ParentIsDurableBeforeItsClaim) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
-  Save(Ref(1, 10), "content");
-  const v1::CheckpointIndex checkpoint_index = *storage_->ReadCheckpointIndex(Ref(1, 10));
-  ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
-  ASSERT_TRUE(
-      storage_->WriteFile(Ref(1, 10), checkpoint_index.files(0).name(), absl::Cord("content"))
-          .ok());
-
-  const int before = files_.operations();
-  ASSERT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
-  const int last = files_.operations() - before - 1;
-
-  // Again, but the process dies when everything except the directory is synced.
-  ASSERT_TRUE(storage_->Remove(Ref(1, 10)).ok());
-  ASSERT_TRUE(
-      storage_->WriteFile(Ref(1, 10), checkpoint_index.files(0).name(), absl::Cord("content"))
-          .ok());
-  files_.FailAfter(last);
-  ASSERT_FALSE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
-  files_.FailNever();
-  ASSERT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
+  SaveButForTheLastSync(Ref(1, 10));
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(2, Ref(1, 10))).ok());
+  files_.CutPower();
+  EXPECT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
+}
+
+TEST_F(LocalStorageTest, ProbeMakesDurableWhatACrashedWriterHasLeft) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  SaveButForTheLastSync(Ref(1, 10));
+  ASSERT_TRUE(storage_->Probe().ok());
   files_.CutPower();
   EXPECT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
 }

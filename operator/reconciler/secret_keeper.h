@@ -37,8 +37,8 @@ class SecretKeeper {
   // When Ensure should be called again even if nothing changes.
   absl::Time look_again() const { return look_again_; }
 
-  // The earliest expiry of the processes' certificates, as of the last Ensure; infinite future: there
-  // are none.
+  // The earliest expiry of the processes' certificates, as of the last Ensure; infinite future:
+  // there are none.
   absl::Time expiry() const { return expiry_; }
 
  private:

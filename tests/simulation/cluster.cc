@@ -281,8 +281,10 @@ void Cluster::CheckReplaced() {
   checker_.Fail("the earlier job's newest checkpoint is gone before this job has one");
 }
 
-// A job that replaced an earlier job leaves no checkpoints of the earlier job.
+// A job that replaced an earlier job leaves no checkpoints of the earlier job, unless a claim that
+// tells whose they are is damaged.
 void Cluster::CheckOnlyOwnIsLeft() {
+  if (!storage_->Damaged().empty()) return;
   const std::vector<v1::CheckpointRef> checkpoints = (*storage_)->ListCheckpoints().value();
   for (const v1::CheckpointRef& ref : checkpoints) {
     if (ref.attempt() >= first_attempt_) continue;

@@ -174,9 +174,10 @@ void AddValueCases(std::vector<InvalidManifest>* cases) {
                           "19:5: spec.worker.replicas: must be at least 1, not 0"));
   cases->push_back(Change("not_positive", "name: SGD", "name: SGD\n    clipNorm: 0",
                           "14:5: spec.optimizer.clipNorm: must be more than 0, not 0"));
-  cases->push_back(Change("case_of_value", "name: SGD", "name: sgd",
-                          "13:5: spec.optimizer.name: must be one of SGD, Adagrad, Adam, AdamW, "
-                          "Add, Plugin, not the string \"sgd\"; did you mean `SGD`?"));
+  cases->push_back(Change("case_of_value", "steps: 100", "steps: 100\n    mode: synchronous",
+                          "16:5: spec.training.mode: must be one of Synchronous, Asynchronous, "
+                          "BoundedStaleness, not the string \"synchronous\"; did you mean "
+                          "`Synchronous`?"));
   cases->push_back(Change("unknown_model", "name: mlp", "name: vgg16",
                           "7:5: spec.model.name: must be one of convnet, mnist-net, mlp, lstm-lm, "
                           "linear, logistic, additive, not the string \"vgg16\""));
@@ -233,8 +234,8 @@ void AddRuleCases(std::vector<InvalidManifest>* cases) {
       "option_of_another_optimizer", "name: SGD", "name: SGD\n    betas: [0.9, 0.99]",
       "14:5: spec.optimizer.betas: `betas` is an option of Adam and AdamW only; leave it out"));
   cases->push_back(
-      Change("momentum_for_adam", "name: SGD", "name: Adam\n    momentum: 0.9",
-             "14:5: spec.optimizer.momentum: `momentum` is an option of SGD only; leave it out"));
+      Change("dampening_for_adam", "name: SGD", "name: Adam\n    dampening: 0.1",
+             "14:5: spec.optimizer.dampening: `dampening` is an option of SGD only; leave it out"));
   cases->push_back(Change("nesterov_alone", "name: SGD", "name: SGD\n    nesterov: true",
                           "14:5: spec.optimizer.nesterov: Nesterov momentum needs `momentum` above "
                           "0 and no `dampening`"));

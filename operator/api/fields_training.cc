@@ -41,15 +41,15 @@ void AddLossAndOptimizer(const FieldAdder& add) {
   add(String("spec.optimizer.name",
              "The optimizer, as in `torch.optim`. `Add`: parameters <- parameters + update, for "
              "exact sums. `Plugin`: the optimizer of a shared library.",
-             Required(), Alias("type"), OneOf({"SGD", "Adagrad", "Adam", "AdamW", "Add", "Plugin"}),
-             Good("Adam"), Bad("adam", "did you mean `Adam`?"),
-             Bad("LBFGS", "must be one of SGD, Adagrad")));
+             Required(), Alias("type"),
+             OneOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW", "Add", "Plugin"}), Good("Adam"),
+             Bad("adam", "did you mean `Adam`?"), Bad("LBFGS", "must be one of SGD, Adagrad")));
   add(Number("spec.optimizer.learningRate", "Step size. Not for Add.",
-             OptionOf({"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, "0.1"),
-             DefaultBy("name", {{{"Adagrad"}, "0.01"}, {{}, "0.001"}}), Alias("lr"), Min(0),
-             Good("0.05"), Bad("-0.1", "at least 0"), Bad("fast", "must be a number")));
-  add(Number("spec.optimizer.momentum", "SGD: factor of the previous step.",
-             OptionOf({"SGD"}, "0.9"), DefaultWhereAllowed("0"), Min(0), Good("0.9"),
+             OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW", "Plugin"}, "0.1"),
+             DefaultBy("name", {{{"Adagrad", "RMSprop"}, "0.01"}, {{}, "0.001"}}), Alias("lr"),
+             Min(0), Good("0.05"), Bad("-0.1", "at least 0"), Bad("fast", "must be a number")));
+  add(Number("spec.optimizer.momentum", "SGD, RMSprop: factor of the previous step.",
+             OptionOf({"SGD", "RMSprop"}, "0.9"), DefaultWhereAllowed("0"), Min(0), Good("0.9"),
              Bad("-1", "at least 0")));
   add(Number("spec.optimizer.dampening",
              "SGD: the part of the gradient that is not added to the momentum.",
@@ -60,7 +60,7 @@ void AddLossAndOptimizer(const FieldAdder& add) {
   add(Number("spec.optimizer.weightDecay",
              "Weight decay: added to the gradient (L2); AdamW subtracts it from the parameter. Not "
              "for Add.",
-             OptionOf({"SGD", "Adagrad", "Adam", "AdamW"}, "0.1"),
+             OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW"}, "0.1"),
              DefaultBy("name", {{{"AdamW"}, "0.01"}, {{}, "0"}}), Min(0), Good("1e-4"),
              Bad("-1e-4", "at least 0")));
   add(List("spec.optimizer.betas",
@@ -69,8 +69,8 @@ void AddLossAndOptimizer(const FieldAdder& add) {
            Proto("beta1 beta2"), Size(2, 2), Context(WithOptimizer("Adam")), Good("[0.9, 0.99]"),
            Bad("[0.9]", "must have at least 2 items"), Bad("[0.9, 1]", "must be less than 1")));
   add(Number("spec.optimizer.betas[]", "One rate.", Min(0), Below(1)));
-  add(Number("spec.optimizer.eps", "Adagrad, Adam, AdamW: added to the divisor.",
-             OptionOf({"Adagrad", "Adam", "AdamW"}, "1e-6"),
+  add(Number("spec.optimizer.eps", "Adagrad, RMSprop, Adam, AdamW: added to the divisor.",
+             OptionOf({"Adagrad", "RMSprop", "Adam", "AdamW"}, "1e-6"),
              DefaultBy("name", {{{"Adagrad"}, "1e-10"}, {{}, "1e-8"}}), Min(0),
              Context(WithOptimizer("Adam")), Good("1e-7")));
   add(Number("spec.optimizer.lrDecay", "Adagrad: decay of the learning rate.",
@@ -79,6 +79,13 @@ void AddLossAndOptimizer(const FieldAdder& add) {
   add(Number("spec.optimizer.initialAccumulatorValue",
              "Adagrad: initial value of the sum of squares.", OptionOf({"Adagrad"}, "0.1"),
              DefaultWhereAllowed("0"), Min(0), Context(WithOptimizer("Adagrad")), Good("0.1")));
+  add(Number("spec.optimizer.alpha", "RMSprop: decay rate of the mean square of gradients.",
+             OptionOf({"RMSprop"}, "0.9"), DefaultWhereAllowed("0.99"), Min(0), Max(1),
+             Context(WithOptimizer("RMSprop")), Good("0.9"), Bad("1.5", "at most 1")));
+  add(Boolean("spec.optimizer.centered",
+              "RMSprop: divide by the standard deviation instead of the root of the mean square.",
+              OptionOf({"RMSprop"}, "true"), DefaultWhereAllowed("false"),
+              Context(WithOptimizer("RMSprop")), Good("true")));
   add(Boolean("spec.optimizer.amsgrad", "Adam, AdamW: divide by the largest mean square so far.",
               OptionOf({"Adam", "AdamW"}, "true"), DefaultWhereAllowed("false"),
               Context(WithOptimizer("AdamW")), Good("true")));
@@ -105,7 +112,8 @@ void AddLossAndOptimizer(const FieldAdder& add) {
 void AddScheduleAndGroups(const FieldAdder& add) {
   add(Object("spec.optimizer.schedule",
              "How the learning rate changes over the steps. Unset: it is constant. Not for Add.",
-             OptionOf({"SGD", "Adagrad", "Adam", "AdamW", "Plugin"}, R"({"type":"Constant"})")));
+             OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW", "Plugin"},
+                      R"({"type":"Constant"})")));
   add(String("spec.optimizer.schedule.type",
              "`Constant`. `Step`: multiplied by `gamma` every `stepSize` steps. `Cosine`: half a "
              "cosine from 1 to `minFactor` over `totalSteps` steps, then constant.",
@@ -131,7 +139,8 @@ void AddScheduleAndGroups(const FieldAdder& add) {
            "Other options for some parameters. A parameter belongs to the first group with a "
            "pattern that matches its name. Options that the group does not set are those of the "
            "optimizer. Not for Add and Plugin.",
-           OptionOf({"SGD", "Adagrad", "Adam", "AdamW"}, R"([{"patterns":["a"],"weightDecay":0}])"),
+           OptionOf({"SGD", "Adagrad", "RMSprop", "Adam", "AdamW"},
+                    R"([{"patterns":["a"],"weightDecay":0}])"),
            Size(0, 64), Good("[{patterns: [\"*.bias\"], weightDecay: 0}]"),
            Bad("{patterns: [a]}", "must be a list")));
   add(Object("spec.optimizer.groups[]", "One group."));
@@ -143,7 +152,8 @@ void AddScheduleAndGroups(const FieldAdder& add) {
   add(Number("spec.optimizer.groups[].learningRate", "Step size of these parameters.", Min(0),
              Alias("lr")));
   add(Number("spec.optimizer.groups[].weightDecay", "Weight decay of these parameters.", Min(0)));
-  add(Number("spec.optimizer.groups[].momentum", "SGD: momentum of these parameters.", Min(0)));
+  add(Number("spec.optimizer.groups[].momentum", "SGD, RMSprop: momentum of these parameters.",
+             Min(0)));
 }
 
 void AddTrainingBasics(const FieldAdder& add) {

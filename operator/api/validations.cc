@@ -236,9 +236,9 @@ void AddOptimizerRules(std::vector<Rule>* rules) {
       "each group must set `learningRate`, `weightDecay` or `momentum`",
       {R"({"groups":[{"patterns":["a"],"momentum":0}]})"}, {R"({"groups":[{"patterns":["a"]}]})"});
   add("groups",
-      Self("name") == "SGD" || !Has("groups") ||
+      Self("name") == "SGD" || Self("name") == "RMSprop" || !Has("groups") ||
           All("g", Self("groups"), !ItemHas("g", "momentum")),
-      "`momentum` is an option of SGD only; leave it out of the groups",
+      "`momentum` is an option of SGD and RMSprop only; leave it out of the groups",
       {R"({"groups":[{"patterns":["a"],"momentum":0}]})"},
       {R"({"name":"Adam","groups":[{"patterns":["a"],"momentum":0}]})"});
 
@@ -295,12 +295,13 @@ void AddStalenessRules(std::vector<Rule>* rules) {
       {R"({"optimizer":{"name":"Add"}})"}, asynchronous);
   job("training.stalenessRule",
       unset || Self("training.stalenessRule.name") != "MomentumCorrection" ||
-          (Has("optimizer.momentum") && Self("optimizer.momentum") > 0.0),
+          (Self("optimizer.name") == "SGD" && Has("optimizer.momentum") &&
+           Self("optimizer.momentum") > 0.0),
       "MomentumCorrection needs `optimizer: {name: SGD}` with a `momentum`",
       {R"({"optimizer":{"name":"SGD","momentum":0.9},
             "training":{"stalenessRule":{"name":"MomentumCorrection"}}})"},
       {R"({"training":{"stalenessRule":{"name":"MomentumCorrection"}}})",
-       R"({"optimizer":{"name":"Adam"},
+       R"({"optimizer":{"name":"RMSprop","momentum":0.9},
             "training":{"stalenessRule":{"name":"MomentumCorrection"}}})"},
       asynchronous);
 }

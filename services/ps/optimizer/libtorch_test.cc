@@ -86,6 +86,33 @@ void AddAdagradCases(std::vector<Case>& cases) {
   }
 }
 
+void AddRmspropCases(std::vector<Case>& cases) {
+  for (const double momentum : {0.0, 0.9}) {
+    for (const bool centered : {false, true}) {
+      for (const double decay : {0.0, 0.02}) {
+        Spec spec;
+        spec.set_name(Spec::RMS_PROP);
+        spec.set_alpha(0.95);
+        spec.set_eps(1e-6);
+        spec.set_momentum(momentum);
+        spec.set_centered(centered);
+        spec.set_weight_decay(decay);
+        cases.push_back({"rmsprop" + Number("momentum", momentum) + Number("centered", centered) +
+                             Number("decay", decay),
+                         spec, [=](const Tensors& tensors) {
+                           return std::make_unique<torch::optim::RMSprop>(
+                               tensors, torch::optim::RMSpropOptions(kLearningRate)
+                                            .alpha(0.95)
+                                            .eps(1e-6)
+                                            .momentum(momentum)
+                                            .centered(centered)
+                                            .weight_decay(decay));
+                         }});
+      }
+    }
+  }
+}
+
 template <typename TorchOptimizer, typename TorchOptions>
 void AddAdamCases(const char* name, Spec::Name id, std::vector<Case>& cases) {
   for (const bool amsgrad : {false, true}) {
@@ -117,6 +144,7 @@ std::vector<Case> AllCases() {
   std::vector<Case> cases;
   AddSgdCases(cases);
   AddAdagradCases(cases);
+  AddRmspropCases(cases);
   AddAdamCases<torch::optim::Adam, torch::optim::AdamOptions>("adam", Spec::ADAM, cases);
   AddAdamCases<torch::optim::AdamW, torch::optim::AdamWOptions>("adamw", Spec::ADAM_W, cases);
   return cases;

@@ -85,6 +85,10 @@ absl::Status CheckSpec(const v1::OptimizerSpec& spec) {
       return Check({CheckBeta("betas[0]", spec.beta1()), CheckBeta("betas[1]", spec.beta2()),
                     CheckNotNegative("eps", spec.eps()),
                     CheckNotNegative("weightDecay", spec.weight_decay())});
+    case v1::OptimizerSpec::RMS_PROP:
+      return Check({CheckNotNegative("alpha", spec.alpha()), CheckNotNegative("eps", spec.eps()),
+                    CheckNotNegative("momentum", spec.momentum()),
+                    CheckNotNegative("weightDecay", spec.weight_decay())});
     case v1::OptimizerSpec::ADD:
     case v1::OptimizerSpec::PLUGIN:  // the library checks the rest
       return absl::OkStatus();
@@ -141,6 +145,8 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec
     case v1::OptimizerSpec::ADAM:
     case v1::OptimizerSpec::ADAM_W:
       return optimizer_internal::MakeAdam(spec);
+    case v1::OptimizerSpec::RMS_PROP:
+      return optimizer_internal::MakeRmsprop(spec);
     case v1::OptimizerSpec::ADD:
       return optimizer_internal::MakeAdd();
     case v1::OptimizerSpec::PLUGIN:

@@ -13,6 +13,7 @@ namespace sluice::optimizer_internal {
 std::unique_ptr<Optimizer> MakeSgd(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeAdagrad(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeAdam(const v1::OptimizerSpec& spec);  // AdamW too
+std::unique_ptr<Optimizer> MakeRmsprop(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeAdd();
 
 }  // namespace sluice::optimizer_internal

@@ -73,10 +73,9 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   absl::Status StartServer() {
     std::vector<GrpcServer::Service*> services = options_.services;
     services.push_back(&streams_);
-    ASSIGN_OR_RETURN(
-        server_,
-        StartRoleServer({.address = options_.listen_address, .security = options_.security},
-                        std::move(services), metrics_, logger_));
+    ASSIGN_OR_RETURN(server_, StartRoleServer({.address = options_.listen_address,
+                                               .security = options_.security},
+                                              std::move(services), metrics_, logger_));
 
     options_.core.identity.set_address(
         absl::StrCat(options_.advertised_host, ":", server_->port()));
@@ -220,8 +219,8 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     file_thread_.Post([this, write = std::move(write)] {
       absl::StatusOr<v1::PartitionFile> written = Write(write);
       if (!written.ok()) {
-        logger_.Warning("Partition write failed", {{"partition", write.partition},
-                                                   {"why", written.status().ToString()}});
+        logger_.Warning("Partition write failed",
+                        {{"partition", write.partition}, {"why", written.status().ToString()}});
       }
       shell_.Event([snapshot = write.snapshot, checkpoint = write.checkpoint,
                     partition = write.partition,

@@ -1,4 +1,3 @@
-#include "services/coordinator/coordinator_publisher.h"
 #include "services/coordinator/coordinator_server.h"
 
 namespace sluice::coordinator {
@@ -70,70 +69,6 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       counter("control_messages_received_total", "Messages received from members."),
       counter("control_messages_sent_total", "Messages sent to members."),
   };
-}
-
-void CoordinatorPublisher::Publish(const CoordinatorCore::Refusals& now) {
-  const auto count = [this](absl::string_view kind, uint64_t value, uint64_t before) {
-    metrics_->counter("refused_total", {std::string(kind)})
-        .Increment(static_cast<double>(value - before));
-  };
-  count("message", now.messages, refusals_.messages);
-  count("figure", now.figures, refusals_.figures);
-  count("registration", now.registrations, refusals_.registrations);
-  count("reader", now.readers, refusals_.readers);
-  refusals_ = now;
-  metrics_->gauge("expelled_processes").Set(static_cast<double>(now.expelled));
-  metrics_->gauge("reader_snapshots").Set(static_cast<double>(now.snapshots));
-}
-
-void CoordinatorPublisher::Publish(const v1::JobProgress& progress) {
-  const auto set = [this](absl::string_view name, double value) {
-    metrics_->gauge(name).Set(value);
-  };
-  set("attempt", static_cast<double>(progress.attempt()));
-  set("step", static_cast<double>(progress.step()));
-  set("steps_total_wanted", static_cast<double>(progress.total_steps()));
-  set("samples", static_cast<double>(progress.samples()));
-  set("samples_per_second", progress.samples_per_second());
-  set("recomputed_samples", static_cast<double>(progress.recomputed_samples()));
-  set("pushed_bytes", static_cast<double>(progress.pushed_bytes()));
-  set("pushed_gradient_bytes", static_cast<double>(progress.gradient_bytes()));
-  set("pulled_bytes", static_cast<double>(progress.pulled_bytes()));
-  set("pulled_parameter_bytes", static_cast<double>(progress.parameter_bytes()));
-  if (progress.has_staleness()) {
-    const v1::JobProgress::Staleness& staleness = progress.staleness();
-    const std::pair<const char*, uint64_t> quantiles[] = {{"0.5", staleness.median()},
-                                                          {"0.95", staleness.percentile_95()},
-                                                          {"1", staleness.largest()}};
-    for (const auto& [quantile, updates] : quantiles) {
-      metrics_->gauge("staleness_quantile_updates", {quantile}).Set(static_cast<double>(updates));
-    }
-  }
-  set("dropped_contributions", static_cast<double>(progress.dropped_contributions()));
-  set("skipped_steps", static_cast<double>(progress.skipped_steps()));
-  if (progress.has_loss()) set("loss", progress.loss());
-  if (progress.has_last_evaluation()) {
-    set("evaluation_loss", progress.last_evaluation().loss());
-    if (progress.last_evaluation().has_accuracy()) {
-      set("evaluation_accuracy_ratio", progress.last_evaluation().accuracy() / 100);
-    }
-    if (progress.last_evaluation().has_perplexity()) {
-      set("evaluation_perplexity", progress.last_evaluation().perplexity());
-    }
-  }
-  if (progress.checkpoint().has_last()) {
-    set("checkpoint_step", static_cast<double>(progress.checkpoint().last().step()));
-    set("checkpoint_bytes", static_cast<double>(progress.checkpoint().bytes()));
-    set("checkpoint_duration_seconds", progress.checkpoint().seconds());
-  }
-  const auto time = [this](absl::string_view part, double seconds) {
-    metrics_->gauge("worker_time_seconds", {std::string(part)}).Set(seconds);
-  };
-  time("data", progress.data_seconds());
-  time("compute", progress.compute_seconds());
-  time("push", progress.push_seconds());
-  time("wait", progress.wait_seconds());
-  time("pull", progress.pull_seconds());
 }
 
 }  // namespace sluice::coordinator

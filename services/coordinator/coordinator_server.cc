@@ -12,7 +12,6 @@
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/common/status_macros.h"
-#include "services/coordinator/coordinator_publisher.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/rendezvous.h"
 #include "services/coordinator/open_storage.h"
@@ -65,9 +64,7 @@ class Server final : public CoordinatorServer,
         shell_("coordinator", &clock_, this),
         streams_({}, this),
         snapshots_([this](uint64_t call) {
-          shell_.Event([call](CoordinatorCore& core, absl::Time now) {
-            core.OnSnapshotCallEnded(call, now);
-          });
+          shell_.Event(Call(&CoordinatorCore::OnSnapshotCallEnded, call));
         }),
         join_service_(static_cast<v1::Coordinator::CallbackService*>(this)),
         control_service_(static_cast<JobControlService*>(this)),
@@ -88,12 +85,13 @@ class Server final : public CoordinatorServer,
   }
 
   absl::Status StartServer() {
-    ASSIGN_OR_RETURN(server_, StartRoleServer({.address = options_.address,
-                                               .security = options_.security,
-                                               .max_buffer_bytes = kMaxCoordinatorBufferBytes},
-                                              {&join_service_, &control_service_,
-                                               &rendezvous_service_, &streams_, &snapshots_},
-                                              metrics_, logger_));
+    ASSIGN_OR_RETURN(
+        server_,
+        StartRoleServer(
+            {.address = options_.address, .max_buffer_bytes = kMaxCoordinatorBufferBytes},
+            options_.security,
+            {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_},
+            metrics_, logger_));
     logger_.Info("Listening", {{"port", port()}});
     shell_.Event([](CoordinatorCore&, absl::Time) {});  // its first actions
     return absl::OkStatus();
@@ -140,8 +138,7 @@ class Server final : public CoordinatorServer,
   void OnOpen(Streams::StreamId stream, const std::string& peer) override {
     logger_.Debug("Control stream opened", {{"stream", stream}, {"peer", peer}});
     received_.Open(stream);
-    shell_.Event(
-        [stream](CoordinatorCore& core, absl::Time now) { core.OnConnected(stream, now); });
+    shell_.Event(Call(&CoordinatorCore::OnConnected, stream));
   }
   absl::Status Admit(const std::optional<security::PeerIdentity>& peer,
                      const v1::MemberMessage& message) override {
@@ -165,8 +162,7 @@ class Server final : public CoordinatorServer,
   void OnClosed(Streams::StreamId stream, const absl::Status& why) override {
     logger_.Debug("Control stream closed", {{"stream", stream}, {"why", why.ToString()}});
     received_.Close(stream);
-    shell_.Event(
-        [stream](CoordinatorCore& core, absl::Time now) { core.OnDisconnected(stream, now); });
+    shell_.Event(Call(&CoordinatorCore::OnDisconnected, stream));
   }
 
   // ---- v1::JobControl
@@ -204,9 +200,7 @@ class Server final : public CoordinatorServer,
       }
     });
     if (!may.ok()) return reactor;
-    shell_.Event([call, request = *request](CoordinatorCore& core, absl::Time now) {
-      core.OnOpenSnapshot(call, request, now);
-    });
+    shell_.Event(Call(&CoordinatorCore::OnOpenSnapshot, call, *request));
     return reactor;
   }
 
@@ -245,8 +239,8 @@ class Server final : public CoordinatorServer,
   }
 
   void Publish(absl::Time now) override {
-    publisher_.Publish(shell_.core().Progress(UINT64_MAX, now));
-    publisher_.Publish(shell_.core().refusals());
+    PublishProgress(shell_.core().Progress(UINT64_MAX, now));
+    PublishRefusals(shell_.core().refusals());
     metrics_->gauge("control_waiting_bytes")
         .Set(static_cast<double>(shell_.executor().queued_bytes()));
   }
@@ -280,9 +274,7 @@ class Server final : public CoordinatorServer,
           logger_.Warning("The checkpoint storage is damaged", {{"what", damaged}});
         }
       }
-      shell_.Event([contents = std::move(contents)](CoordinatorCore& core, absl::Time now) mutable {
-        core.OnStorageRead(std::move(contents), now);
-      });
+      shell_.Event(Call(&CoordinatorCore::OnStorageRead, std::move(contents)));
     });
   }
   void Perform(ClaimAttempt& claim) {
@@ -290,17 +282,12 @@ class Server final : public CoordinatorServer,
       const absl::Status status = storage_->CreateClaim(claim);
       logger_.Info(claim.end() ? "End record written" : "Attempt claimed",
                    {{"attempt", claim.attempt()}, {"status", status.ToString()}});
-      shell_.Event([attempt = claim.attempt(), status](CoordinatorCore& core, absl::Time now) {
-        core.OnClaimResult(attempt, status, now);
-      });
+      shell_.Event(Call(&CoordinatorCore::OnClaimResult, claim.attempt(), status));
     });
   }
   void Perform(ReadClaims&) {
-    storage_thread_.Post([this] {
-      shell_.Event([claims = storage_->ReadClaims()](CoordinatorCore& core, absl::Time now) {
-        core.OnClaimsRead(claims, now);
-      });
-    });
+    storage_thread_.Post(
+        [this] { shell_.Event(Call(&CoordinatorCore::OnClaimsRead, storage_->ReadClaims())); });
   }
   void Perform(WriteCheckpointIndex& write) {
     storage_thread_.Post([this, checkpoint_index = std::move(write.checkpoint_index)] {
@@ -308,10 +295,8 @@ class Server final : public CoordinatorServer,
       logger_.Info("Manifest written",
                    {{"checkpoint", CheckpointDirectory(checkpoint_index.checkpoint())},
                     {"status", status.ToString()}});
-      shell_.Event([checkpoint = checkpoint_index.checkpoint(), status](CoordinatorCore& core,
-                                                                        absl::Time now) {
-        core.OnCheckpointIndexWritten(checkpoint, status, now);
-      });
+      shell_.Event(
+          Call(&CoordinatorCore::OnCheckpointIndexWritten, checkpoint_index.checkpoint(), status));
     });
   }
   void Perform(DeleteCheckpoint& remove) {
@@ -334,7 +319,7 @@ class Server final : public CoordinatorServer,
             "Abandoned checkpoint could not be removed",
             {{"checkpoint", CheckpointDirectory(checkpoint)}, {"why", status.ToString()}});
       }
-      shell_.Event([](CoordinatorCore& core, absl::Time now) { core.OnIncompleteRemoved(now); });
+      shell_.Event(Call(&CoordinatorCore::OnIncompleteRemoved));
     });
   }
   void Perform(AnswerSnapshot& answer) {
@@ -349,6 +334,72 @@ class Server final : public CoordinatorServer,
     shell_.End();
   }
 
+  // ---- metrics
+
+  void PublishRefusals(const CoordinatorCore::Refusals& now) {
+    const auto count = [this](absl::string_view kind, uint64_t value, uint64_t before) {
+      metrics_->counter("refused_total", {std::string(kind)})
+          .Increment(static_cast<double>(value - before));
+    };
+    count("message", now.messages, refusals_.messages);
+    count("figure", now.figures, refusals_.figures);
+    count("registration", now.registrations, refusals_.registrations);
+    count("reader", now.readers, refusals_.readers);
+    refusals_ = now;
+    metrics_->gauge("expelled_processes").Set(static_cast<double>(now.expelled));
+    metrics_->gauge("reader_snapshots").Set(static_cast<double>(now.snapshots));
+  }
+
+  void PublishProgress(const v1::JobProgress& progress) {
+    const auto set = [this](absl::string_view name, double value) {
+      metrics_->gauge(name).Set(value);
+    };
+    set("attempt", static_cast<double>(progress.attempt()));
+    set("step", static_cast<double>(progress.step()));
+    set("steps_total_wanted", static_cast<double>(progress.total_steps()));
+    set("samples", static_cast<double>(progress.samples()));
+    set("samples_per_second", progress.samples_per_second());
+    set("recomputed_samples", static_cast<double>(progress.recomputed_samples()));
+    set("pushed_bytes", static_cast<double>(progress.pushed_bytes()));
+    set("pushed_gradient_bytes", static_cast<double>(progress.gradient_bytes()));
+    set("pulled_bytes", static_cast<double>(progress.pulled_bytes()));
+    set("pulled_parameter_bytes", static_cast<double>(progress.parameter_bytes()));
+    if (progress.has_staleness()) {
+      const v1::JobProgress::Staleness& staleness = progress.staleness();
+      const std::pair<const char*, uint64_t> quantiles[] = {{"0.5", staleness.median()},
+                                                            {"0.95", staleness.percentile_95()},
+                                                            {"1", staleness.largest()}};
+      for (const auto& [quantile, updates] : quantiles) {
+        metrics_->gauge("staleness_quantile_updates", {quantile}).Set(static_cast<double>(updates));
+      }
+    }
+    set("dropped_contributions", static_cast<double>(progress.dropped_contributions()));
+    set("skipped_steps", static_cast<double>(progress.skipped_steps()));
+    if (progress.has_loss()) set("loss", progress.loss());
+    if (progress.has_last_evaluation()) {
+      set("evaluation_loss", progress.last_evaluation().loss());
+      if (progress.last_evaluation().has_accuracy()) {
+        set("evaluation_accuracy_ratio", progress.last_evaluation().accuracy() / 100);
+      }
+      if (progress.last_evaluation().has_perplexity()) {
+        set("evaluation_perplexity", progress.last_evaluation().perplexity());
+      }
+    }
+    if (progress.checkpoint().has_last()) {
+      set("checkpoint_step", static_cast<double>(progress.checkpoint().last().step()));
+      set("checkpoint_bytes", static_cast<double>(progress.checkpoint().bytes()));
+      set("checkpoint_duration_seconds", progress.checkpoint().seconds());
+    }
+    const auto time = [this](absl::string_view part, double seconds) {
+      metrics_->gauge("worker_time_seconds", {std::string(part)}).Set(seconds);
+    };
+    time("data", progress.data_seconds());
+    time("compute", progress.compute_seconds());
+    time("push", progress.push_seconds());
+    time("wait", progress.wait_seconds());
+    time("pull", progress.pull_seconds());
+  }
+
   const Options options_;
   CheckpointStorage* const storage_;
   Metrics* const metrics_;
@@ -359,11 +410,11 @@ class Server final : public CoordinatorServer,
   prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
 
   // Used only by the executor's tasks.
-  CoordinatorPublisher publisher_{metrics_};
   Rendezvous rendezvous_;
   v1::SetDesiredRequest desired_;
   v1::ViewId last_view_;
-  Exit exit_;  // written before the shell ends
+  CoordinatorCore::Refusals refusals_;  // as published last
+  Exit exit_;                           // written before the shell ends
 
   ReceivedBytes received_;
   std::atomic<bool> final_progress_asked_{false};

@@ -143,7 +143,7 @@ coordinator::CoordinatorOptions CoreOptions(const coordinator::JobFile& file,
 }
 
 // A job that can never begin fails at once, unless it has begun before.
-absl::Status CheckRestoreSource(const CheckpointStorage& storage,
+absl::Status CheckRestoreSource(CheckpointStorage& storage,
                                 const CoordinatorServer::Options& options) {
   const absl::StatusOr<RestorePoint> own = FindRestorePoint(storage);
   if (!own.ok() || own->found) return absl::OkStatus();

@@ -1,4 +1,3 @@
-#include "services/ps/shard_publisher.h"
 #include "services/ps/shard_server.h"
 
 namespace sluice::ps {
@@ -74,33 +73,6 @@ std::vector<MetricDescriptor> ShardMetrics() {
        {},
        ExponentialBuckets(1e-5, 2, 21)},
   };
-}
-
-void ShardPublisher::Publish(const ShardStatus& status) {
-  const auto set = [this](absl::string_view name, double value) {
-    metrics_->gauge(name).Set(value);
-  };
-  set("step", static_cast<double>(status.lowest));
-  set("committed_step", static_cast<double>(status.committed));
-  set("updates_applied", static_cast<double>(status.updates_applied));
-  set("streams", static_cast<double>(status.streams));
-  set("waiting_frames", static_cast<double>(status.waiting_frames));
-  set("waiting_bytes", static_cast<double>(status.waiting_bytes));
-  set("parked_pulls", static_cast<double>(status.parked_pulls));
-  set("staged_updates", static_cast<double>(status.staged_updates));
-  set("open_snapshots", static_cast<double>(status.open_snapshots));
-  set("blocks_allocated", static_cast<double>(status.blocks_allocated));
-  set("dropped_contributions", static_cast<double>(status.dropped_contributions));
-  set("repeated_blocks", static_cast<double>(status.repeated_blocks));
-
-  for (size_t bound = 0; bound < kBounds; ++bound) {
-    const BoundUse& use = status.bounds[bound];
-    const std::vector<std::string> label = {std::string(kBoundNames[bound])};
-    metrics_->gauge("bound_used", label).Set(static_cast<double>(use.used));
-    metrics_->gauge("bound_limit", label).Set(static_cast<double>(use.limit));
-    metrics_->counter("bound_reached_total", label)
-        .Increment(static_cast<double>(use.reached - std::exchange(reached_[bound], use.reached)));
-  }
 }
 
 }  // namespace sluice::ps

@@ -1,6 +1,7 @@
 #include "services/ps/shard_server.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -18,7 +19,6 @@
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/partition_file.h"
 #include "services/ps/peer_streams.h"
-#include "services/ps/shard_publisher.h"
 #include "services/ps/thread_pool_runner.h"
 #include "services/shell/core_shell.h"
 #include "services/shell/member_link.h"
@@ -73,9 +73,9 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   absl::Status StartServer() {
     std::vector<GrpcServer::Service*> services = options_.services;
     services.push_back(&streams_);
-    ASSIGN_OR_RETURN(server_, StartRoleServer({.address = options_.listen_address,
-                                               .security = options_.security},
-                                              std::move(services), metrics_, logger_));
+    ASSIGN_OR_RETURN(server_,
+                     StartRoleServer({.address = options_.listen_address}, options_.security,
+                                     std::move(services), metrics_, logger_));
 
     options_.core.identity.set_address(
         absl::StrCat(options_.advertised_host, ":", server_->port()));
@@ -103,9 +103,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   }
 
   void Leave(std::string reason, absl::Duration grace) override {
-    shell_.Event([reason = std::move(reason), grace](ShardCore& core, absl::Time now) {
-      core.OnLeave(reason, grace, now);
-    });
+    shell_.Event(Call(&ShardCore::OnLeave, std::move(reason), grace));
   }
 
   void Abandon(std::string reason) override {
@@ -121,7 +119,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     started_.Wait();
     logger_.Debug("Stream opened", {{"stream", stream}, {"peer", peer}});
     received_.Open(stream);
-    shell_.Event([stream](ShardCore& core, absl::Time now) { core.OnConnected(stream, now); });
+    shell_.Event(Call(&ShardCore::OnConnected, stream));
   }
 
   void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) override {
@@ -151,7 +149,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   void OnClosed(StreamId stream, const absl::Status& why) override {
     logger_.Debug("Stream ended", {{"stream", stream}, {"why", why.ToString()}});
     received_.Close(stream);
-    shell_.Event([stream](ShardCore& core, absl::Time now) { core.OnDisconnected(stream, now); });
+    shell_.Event(Call(&ShardCore::OnDisconnected, stream));
   }
 
   // ---- Shell::Role
@@ -175,9 +173,8 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     has_view_ = status.has_view;
     status.bounds[static_cast<size_t>(Bound::kReceivedBytes)] = {
         received_.limit(), received_.Largest(), received_.exceeded()};
-    publisher_.Publish(status);
-    executor_tasks_.Set(static_cast<double>(shell_.executor().queued_tasks()));
-    executor_bytes_.Set(static_cast<double>(shell_.executor().queued_bytes()));
+    PublishBounds(status.bounds);
+    PublishStatus(status);
 
     if (logged_closes_ > kLoggedCloses) {
       logger_.Info("More streams closed", {{"streams", logged_closes_ - kLoggedCloses}});
@@ -222,21 +219,16 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
         logger_.Warning("Partition write failed",
                         {{"partition", write.partition}, {"why", written.status().ToString()}});
       }
-      shell_.Event([snapshot = write.snapshot, checkpoint = write.checkpoint,
-                    partition = write.partition,
-                    written = std::move(written)](ShardCore& core, absl::Time now) mutable {
-        core.OnPartitionWritten(snapshot, checkpoint, partition, std::move(written), now);
-      });
+      shell_.Event(Call(&ShardCore::OnPartitionWritten, write.snapshot, write.checkpoint,
+                        write.partition, std::move(written)));
     });
   }
   void Perform(LoadPartition& load) {
     file_thread_.Post([this, load = std::move(load)] {
       absl::StatusOr<absl::Cord> file =
           StorageOf(load.directory)->ReadFile(load.checkpoint, load.file);
-      shell_.Event([init_id = load.init_id, partition = load.file.partition(),
-                    file = std::move(file)](ShardCore& core, absl::Time now) mutable {
-        core.OnPartitionLoaded(init_id, partition, std::move(file), now);
-      });
+      shell_.Event(Call(&ShardCore::OnPartitionLoaded, load.init_id, load.file.partition(),
+                        std::move(file)));
     });
   }
   void Perform(ExitProcess& exit) { End(exit.code, exit.reason); }
@@ -256,6 +248,40 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     checkpoint_bytes_.Increment(static_cast<double>(encoded.file.bytes()));
     checkpoint_seconds_.Observe(absl::ToDoubleSeconds(clock_.Now() - begin));
     return std::move(encoded.file);
+  }
+
+  // ---- metrics
+
+  void PublishBounds(const BoundUses& bounds) {
+    for (size_t bound = 0; bound < kBounds; ++bound) {
+      const BoundUse& use = bounds[bound];
+      const std::vector<std::string> label = {std::string(kBoundNames[bound])};
+      metrics_->gauge("bound_used", label).Set(static_cast<double>(use.used));
+      metrics_->gauge("bound_limit", label).Set(static_cast<double>(use.limit));
+      metrics_->counter("bound_reached_total", label)
+          .Increment(static_cast<double>(use.reached - bounds_reached_[bound]));
+      bounds_reached_[bound] = use.reached;
+    }
+  }
+
+  void PublishStatus(const ShardStatus& status) {
+    const auto set = [this](absl::string_view name, double value) {
+      metrics_->gauge(name).Set(value);
+    };
+    set("step", static_cast<double>(status.lowest));
+    set("committed_step", static_cast<double>(status.committed));
+    set("updates_applied", static_cast<double>(status.updates_applied));
+    set("streams", static_cast<double>(status.streams));
+    set("waiting_frames", static_cast<double>(status.waiting_frames));
+    set("waiting_bytes", static_cast<double>(status.waiting_bytes));
+    set("parked_pulls", static_cast<double>(status.parked_pulls));
+    set("staged_updates", static_cast<double>(status.staged_updates));
+    set("open_snapshots", static_cast<double>(status.open_snapshots));
+    set("blocks_allocated", static_cast<double>(status.blocks_allocated));
+    set("dropped_contributions", static_cast<double>(status.dropped_contributions));
+    set("repeated_blocks", static_cast<double>(status.repeated_blocks));
+    set("executor_queue_tasks", static_cast<double>(shell_.executor().queued_tasks()));
+    set("executor_queue_bytes", static_cast<double>(shell_.executor().queued_bytes()));
   }
 
   // ---- the rest
@@ -306,13 +332,11 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   prometheus::Counter& checkpoint_bytes_ = metrics_->counter("checkpoint_written_bytes_total");
   prometheus::Histogram& checkpoint_seconds_ = metrics_->histogram("partition_write_seconds");
   prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
-  prometheus::Gauge& executor_tasks_ = metrics_->gauge("executor_queue_tasks");
-  prometheus::Gauge& executor_bytes_ = metrics_->gauge("executor_queue_bytes");
   ThreadPoolRunner parallel_;
 
   // Used only by the executor's tasks.
   absl::flat_hash_set<StreamId> queued_;  // streams with frames that wait for AfterActions
-  ShardPublisher publisher_{metrics_};
+  std::array<uint64_t, kBounds> bounds_reached_{};  // as published last
   uint64_t logged_step_ = 0;
   int logged_closes_ = 0;  // since the last publication
   v1::ViewId last_view_;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -21,6 +22,14 @@
 #include "services/common/serial_executor.h"
 
 namespace sluice {
+
+// An event for CoreShell::Event: calls `method` of the core with `args` and the time.
+template <typename Core, typename... Parameters, typename... Args>
+auto Call(void (Core::*method)(Parameters...), Args... args) {
+  return [method, args = std::make_tuple(std::move(args)...)](Core& core, absl::Time now) mutable {
+    std::apply([&](Args&... arg) { (core.*method)(std::move(arg)..., now); }, args);
+  };
+}
 
 // A Core has events `OnX(..., now)`, `OnTick(now)`, `NextDeadline()` and `TakeActions()`, which
 // returns a vector of variants. The role passes events to it with Event, from any thread. No lock
@@ -67,7 +76,7 @@ class CoreShell {
         role_(role),
         executor_({.name = std::move(name)}),
         liveness_(&executor_, kLivenessPatience, clock),
-        timer_(clock, [this] { Event([](Core& core, absl::Time now) { core.OnTick(now); }); }) {}
+        timer_(clock, [this] { Event(Call(&Core::OnTick)); }) {}
 
   CoreShell(const CoreShell&) = delete;
   CoreShell& operator=(const CoreShell&) = delete;

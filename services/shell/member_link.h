@@ -44,10 +44,7 @@ class MemberLink {
 
     link_ = CoordinatorLink::Start(
         std::move(options),
-        {.on_connected =
-             [this] {
-               shell_->Event([](Core& core, absl::Time now) { core.OnCoordinatorConnected(now); });
-             },
+        {.on_connected = [this] { shell_->Event(Call(&Core::OnCoordinatorConnected)); },
          .on_message =
              [this](v1::CoordinatorMessage message) {
                shell_->Event([this, message = std::move(message)](Core& core, absl::Time now) {

@@ -1,12 +1,13 @@
 #include "services/shell/role_server.h"
 
+#include <string>
 #include <utility>
 
 namespace sluice {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> StartRoleServer(
-    const RoleServerOptions& options, std::vector<GrpcServer::Service*> services, Metrics* metrics,
-    const Logger& logger) {
+    GrpcServer::Options options, const std::shared_ptr<const security::TransportSecurity>& security,
+    std::vector<GrpcServer::Service*> services, Metrics* metrics, const Logger& logger) {
   // On gRPC's threads.
   auto on_refused = [metrics, logger](const security::CallRefusal& refusal) {
     metrics->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
@@ -22,14 +23,12 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> StartRoleServer(
                    {{"connections", disconnection.to_log}, {"why", disconnection.text}});
   };
 
-  return GrpcServer::Start(
-      {.address = options.address,
-       .credentials = security::ServerCredentialsOf(options.security, std::move(on_refused)),
-       .max_buffer_bytes = options.max_buffer_bytes,
-       .guard = {.on_disconnected = std::move(on_disconnected),
-                 .on_delayed =
-                     [metrics] { metrics->counter("connections_delayed_total").Increment(); }}},
-      std::move(services));
+  options.credentials = security::ServerCredentialsOf(security, std::move(on_refused));
+  options.guard.on_disconnected = std::move(on_disconnected);
+  options.guard.on_delayed = [metrics] {
+    metrics->counter("connections_delayed_total").Increment();
+  };
+  return GrpcServer::Start(std::move(options), std::move(services));
 }
 
 }  // namespace sluice

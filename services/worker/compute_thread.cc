@@ -18,26 +18,16 @@ class ComputeThread::Sink final : public GradientSink {
   Sink(CoreShell<WorkerCore>* shell, ComputeId id) : shell_(shell), id_(id) {}
 
   void OnGradient(uint32_t tensor, absl::Cord gradient) override {
-    Pass([id = id_, tensor, gradient = std::move(gradient)](WorkerCore& core,
-                                                            absl::Time now) mutable {
-      core.OnGradient(id, tensor, std::move(gradient), now);
-    });
+    Pass(Call(&WorkerCore::OnGradient, id_, tensor, std::move(gradient)));
   }
   void OnRowGradient(uint32_t tensor, std::vector<uint64_t> rows, absl::Cord values) override {
-    Pass([id = id_, tensor, rows = std::move(rows), values = std::move(values)](
-             WorkerCore& core, absl::Time now) mutable {
-      core.OnRowGradient(id, tensor, std::move(rows), std::move(values), now);
-    });
+    Pass(Call(&WorkerCore::OnRowGradient, id_, tensor, std::move(rows), std::move(values)));
   }
   void OnNoGradient(uint32_t tensor) override {
-    Pass([id = id_, tensor](WorkerCore& core, absl::Time now) {
-      core.OnNoGradient(id, tensor, now);
-    });
+    Pass(Call(&WorkerCore::OnNoGradient, id_, tensor));
   }
   void OnBufferChange(uint32_t tensor, absl::Cord change) override {
-    Pass([id = id_, tensor, change = std::move(change)](WorkerCore& core, absl::Time now) mutable {
-      core.OnBufferChange(id, tensor, std::move(change), now);
-    });
+    Pass(Call(&WorkerCore::OnBufferChange, id_, tensor, std::move(change)));
   }
 
  private:
@@ -54,13 +44,12 @@ class ComputeThread::Sink final : public GradientSink {
   const ComputeId id_;
 };
 
-ComputeThread::ComputeThread(Options options, CoreShell<WorkerCore>* shell, Metrics* metrics,
-                             Logger logger)
-    : options_(std::move(options)),
+ComputeThread::ComputeThread(const WorkerProcess::Options* options, CoreShell<WorkerCore>* shell,
+                             Metrics* metrics, Logger logger)
+    : options_(options),
       shell_(shell),
       logger_(std::move(logger)),
-      evaluated_samples_(metrics->counter("evaluated_samples_total")),
-      thread_({.name = "compute"}) {}
+      evaluated_samples_(metrics->counter("evaluated_samples_total")) {}
 
 void ComputeThread::Stop() {
   {
@@ -94,17 +83,17 @@ void ComputeThread::Perform(OpenModel& open) {
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> ComputeThread::Open(v1::JobSpec job) {
-  if (options_.fetch_data) {
-    RETURN_IF_ERROR(options_.fetch_data(job.mutable_data(), [this] { return Stopping(); }));
+  if (options_->fetch_data) {
+    RETURN_IF_ERROR(options_->fetch_data(job.mutable_data(), [this] { return Stopping(); }));
   }
-  return Trainer::Open(job, options_.index, ThreadsOf(job), options_.make_engine);
+  return Trainer::Open(job, options_->core.process.index(), ThreadsOf(job), options_->make_engine);
 }
 
 // Missing data may still appear: the job does not fail, only this worker leaves.
 void ComputeThread::OnNotOpened(const absl::Status& status) {
   if (!absl::IsNotFound(status) && !absl::IsPermissionDenied(status)) {
     logger_.Error("Model or data cannot be opened", {{"why", status.ToString()}});
-    shell_->Event([status](WorkerCore& core, absl::Time now) { core.OnModelFailed(status, now); });
+    shell_->Event(Call(&WorkerCore::OnModelFailed, status));
     return;
   }
 
@@ -119,17 +108,15 @@ void ComputeThread::OnNotOpened(const absl::Status& status) {
 int ComputeThread::ThreadsOf(const v1::JobSpec& job) const {
   if (job.training().bit_exact() && job.training().threads() == 0) return 1;
   if (job.training().threads() != 0) return static_cast<int>(job.training().threads());
-  if (options_.threads != 0) return options_.threads;
+  if (options_->threads != 0) return options_->threads;
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
 void ComputeThread::Perform(ReadInitialTensor& read) {
   thread_.Post([this, read = std::move(read)] {
     absl::StatusOr<absl::Cord> content = trainer_->engine().InitialTensor(read.tensor);
-    shell_->Event([init_id = read.init_id, tensor = read.tensor, content = std::move(content)](
-                      WorkerCore& core, absl::Time now) mutable {
-      core.OnInitialTensor(init_id, tensor, std::move(content), now);
-    });
+    shell_->Event(
+        Call(&WorkerCore::OnInitialTensor, read.init_id, read.tensor, std::move(content)));
   });
 }
 
@@ -156,9 +143,7 @@ void ComputeThread::Perform(Compute& compute) {
 void ComputeThread::Perform(FindRows& find) {
   thread_.Post([this, find = std::move(find)] {
     absl::StatusOr<RowSelections> rows = trainer_->FindRows(find.positions);
-    shell_->Event([id = find.id, rows = std::move(rows)](WorkerCore& core, absl::Time now) mutable {
-      core.OnRows(id, std::move(rows), now);
-    });
+    shell_->Event(Call(&WorkerCore::OnRows, find.id, std::move(rows)));
   });
 }
 
@@ -172,9 +157,7 @@ void ComputeThread::Perform(EvaluateSamples& evaluate) {
   thread_.Post([this, evaluate = std::move(evaluate)] {
     const ComputeResult result = trainer_->Evaluate(evaluate);
     evaluated_samples_.Increment(static_cast<double>(result.samples));
-    shell_->Event([id = evaluate.id, result](WorkerCore& core, absl::Time now) {
-      core.OnEvaluated(id, result, now);
-    });
+    shell_->Event(Call(&WorkerCore::OnEvaluated, evaluate.id, result));
   });
 }
 

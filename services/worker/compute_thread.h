@@ -3,7 +3,6 @@
 #ifndef SLUICE_SERVICES_WORKER_COMPUTE_THREAD_H_
 #define SLUICE_SERVICES_WORKER_COMPUTE_THREAD_H_
 
-#include <cstdint>
 #include <memory>
 #include <set>
 
@@ -26,15 +25,9 @@ namespace sluice::worker {
 // the core while backward still runs. Used on the shell's executor only, except Stop.
 class ComputeThread {
  public:
-  struct Options {
-    uint32_t index = 0;  // of the worker
-    int threads = 0;     // as WorkerProcess::Options
-    EngineFactory make_engine;
-    DataFetcher fetch_data;
-  };
-
-  // `shell` and `metrics` must outlive it.
-  ComputeThread(Options options, CoreShell<WorkerCore>* shell, Metrics* metrics, Logger logger);
+  // All must outlive it; `options` are the process's.
+  ComputeThread(const WorkerProcess::Options* options, CoreShell<WorkerCore>* shell,
+                Metrics* metrics, Logger logger);
 
   void Perform(OpenModel& open);
   void Perform(ReadInitialTensor& read);
@@ -65,7 +58,7 @@ class ComputeThread {
   int ThreadsOf(const v1::JobSpec& job) const;
   bool Stopping();
 
-  const Options options_;
+  const WorkerProcess::Options* const options_;
   CoreShell<WorkerCore>* const shell_;
   const Logger logger_;
   prometheus::Counter& evaluated_samples_;
@@ -81,7 +74,7 @@ class ComputeThread {
   std::set<ComputeId> cancelled_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  SerialExecutor thread_;
+  SerialExecutor thread_{{.name = "compute"}};
 };
 
 }  // namespace sluice::worker

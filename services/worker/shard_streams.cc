@@ -5,18 +5,13 @@
 
 namespace sluice::worker {
 
-ShardStreams::ShardStreams(Options options, CoreShell<WorkerCore>* shell, Metrics* metrics,
-                           Logger logger)
-    : options_(std::move(options)),
+ShardStreams::ShardStreams(const WorkerProcess::Options* options, EventLoop* loop,
+                           CoreShell<WorkerCore>* shell, Metrics* metrics, Logger logger)
+    : options_(options),
+      loop_(loop),
       shell_(shell),
-      logger_(std::move(logger)),
-      frames_received_(metrics->counter("frames_received_total")),
-      bytes_received_(metrics->counter("received_bytes_total")),
-      frames_sent_(metrics->counter("frames_sent_total")),
-      bytes_sent_(metrics->counter("sent_bytes_total")),
-      queued_send_(metrics->gauge("send_queue_bytes")),
-      push_latency_(metrics->histogram("push_latency_seconds")),
-      closing_thread_({.name = "closing"}) {}
+      metrics_(metrics),
+      logger_(std::move(logger)) {}
 
 void ShardStreams::Connect(const ConnectShard& connect) {
   const ShardId shard = connect.shard;
@@ -33,9 +28,9 @@ void ShardStreams::Connect(const ConnectShard& connect) {
 std::unique_ptr<StreamClient> ShardStreams::Open(const ConnectShard& connect, uint64_t connection) {
   StreamClient::Options options;
   options.address = connect.address;
-  options.loop = options_.loop;
-  if (!options_.shared_memory) options.shared_memory_bytes = 0;
-  options.credentials = security::ChannelCredentialsOf(options_.security);
+  options.loop = loop_;
+  if (!options_->shared_memory) options.shared_memory_bytes = 0;
+  options.credentials = security::ChannelCredentialsOf(options_->security);
   options.on_queued_bytes = [this](int64_t change) { OnQueuedBytes(change); };
 
   return StreamClient::Connect(

@@ -17,25 +17,18 @@
 #include "services/common/serial_executor.h"
 #include "services/shell/core_shell.h"
 #include "services/transport/event_loop.h"
-#include "services/transport/security/transport_security.h"
 #include "services/transport/stream_client.h"
 #include "services/worker/core/worker_core.h"
+#include "services/worker/worker_process.h"
 
 namespace sluice::worker {
 
 // Used on the shell's executor only, except Close.
 class ShardStreams {
  public:
-  struct Options {
-    EventLoop* loop = nullptr;  // of the streams; must outlive this
-    // Null: plain text.
-    std::shared_ptr<const security::TransportSecurity> security;
-    // With shards of this machine: StreamClient::Options::shared_memory_bytes.
-    bool shared_memory = true;
-  };
-
-  // `shell` and `metrics` must outlive it.
-  ShardStreams(Options options, CoreShell<WorkerCore>* shell, Metrics* metrics, Logger logger);
+  // All must outlive it; `options` are the process's. The streams run on `loop`.
+  ShardStreams(const WorkerProcess::Options* options, EventLoop* loop, CoreShell<WorkerCore>* shell,
+               Metrics* metrics, Logger logger);
 
   void Connect(const ConnectShard& connect);
   void Disconnect(const DisconnectShard& disconnect);
@@ -71,15 +64,17 @@ class ShardStreams {
   Shard* Find(ShardId shard, uint64_t connection);
   void Retire(ShardId shard);
 
-  const Options options_;
+  const WorkerProcess::Options* const options_;
+  EventLoop* const loop_;
   CoreShell<WorkerCore>* const shell_;
+  Metrics* const metrics_;
   const Logger logger_;
-  prometheus::Counter& frames_received_;
-  prometheus::Counter& bytes_received_;
-  prometheus::Counter& frames_sent_;
-  prometheus::Counter& bytes_sent_;
-  prometheus::Gauge& queued_send_;
-  prometheus::Histogram& push_latency_;
+  prometheus::Counter& frames_received_ = metrics_->counter("frames_received_total");
+  prometheus::Counter& bytes_received_ = metrics_->counter("received_bytes_total");
+  prometheus::Counter& frames_sent_ = metrics_->counter("frames_sent_total");
+  prometheus::Counter& bytes_sent_ = metrics_->counter("sent_bytes_total");
+  prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
+  prometheus::Histogram& push_latency_ = metrics_->histogram("push_latency_seconds");
 
   // Of all streams; changed by the streams' threads.
   std::atomic<int64_t> queued_bytes_{0};
@@ -88,7 +83,7 @@ class ShardStreams {
 
   std::map<ShardId, Shard> shards_;
   uint64_t last_connection_ = 0;
-  SerialExecutor closing_thread_;
+  SerialExecutor closing_thread_{{.name = "closing"}};
 };
 
 }  // namespace sluice::worker

@@ -1,5 +1,4 @@
 #include "services/worker/worker_process.h"
-#include "services/worker/worker_publisher.h"
 
 namespace sluice::worker {
 
@@ -55,30 +54,6 @@ std::vector<MetricDescriptor> WorkerMetrics() {
        {},
        ExponentialBuckets(1e-5, 2, 21)},
   };
-}
-
-void WorkerPublisher::Add(const v1::WorkerProgress& progress) {
-  for (const v1::WorkerProgress::Step& step : progress.steps()) {
-    steps_.Increment();
-    samples_.Increment(static_cast<double>(step.samples()));
-    if (step.has_staleness()) staleness_.Observe(static_cast<double>(step.staleness()));
-    if (step.samples() > 0) loss_.Set(step.loss_sum() / static_cast<double>(step.samples()));
-  }
-  pushed_bytes_.Increment(static_cast<double>(progress.pushed_bytes()));
-  gradient_bytes_.Increment(static_cast<double>(progress.gradient_bytes()));
-  time_data_.Increment(progress.data_seconds());
-  time_compute_.Increment(progress.compute_seconds());
-  time_push_.Increment(progress.push_seconds());
-  time_wait_.Increment(progress.wait_seconds());
-  time_pull_.Increment(progress.pull_seconds());
-}
-
-void WorkerPublisher::Publish(const WorkerStatus& status) {
-  metrics_->gauge("member").Set(status.member ? 1 : 0);
-  metrics_->gauge("step").Set(static_cast<double>(status.step));
-  metrics_->gauge("recomputed_samples").Set(static_cast<double>(status.recomputed_samples));
-  metrics_->gauge("credit_queue_bytes").Set(static_cast<double>(status.queued_bytes));
-  metrics_->gauge("pending_computes").Set(static_cast<double>(status.pending_computes));
 }
 
 }  // namespace sluice::worker

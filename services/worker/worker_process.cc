@@ -14,7 +14,6 @@
 #include "services/worker/collective/reducer.h"
 #include "services/worker/compute_thread.h"
 #include "services/worker/shard_streams.h"
-#include "services/worker/worker_publisher.h"
 
 namespace sluice::worker {
 namespace {
@@ -28,10 +27,8 @@ class Process final : public WorkerProcess, public Shell::Role {
         metrics_(metrics),
         logger_(std::move(logger)),
         shell_("worker", &clock_, this),
-        streams_({&loop_, options_.security, options_.shared_memory}, &shell_, metrics_, logger_),
-        compute_({options_.core.process.index(), options_.threads, options_.make_engine,
-                  options_.fetch_data},
-                 &shell_, metrics_, logger_),
+        streams_(&options_, &loop_, &shell_, metrics_, logger_),
+        compute_(&options_, &shell_, metrics_, logger_),
         link_(&shell_, metrics_, logger_) {
     shell_.Start(options_.core);
     link_.Start(options_.coordinator, &loop_, options_.security);
@@ -55,9 +52,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   absl::Status Alive() override { return shell_.Alive(); }
 
   void Leave(std::string reason, absl::Duration grace) override {
-    shell_.Event([reason = std::move(reason), grace](WorkerCore& core, absl::Time now) {
-      core.OnLeave(reason, grace, now);
-    });
+    shell_.Event(Call(&WorkerCore::OnLeave, std::move(reason), grace));
   }
 
   Result Wait() override {
@@ -86,7 +81,11 @@ class Process final : public WorkerProcess, public Shell::Role {
   void Publish(absl::Time) override {
     const WorkerStatus status = shell_.core().Status();
     member_ = status.member;
-    publisher_.Publish(status);
+    metrics_->gauge("member").Set(status.member ? 1 : 0);
+    metrics_->gauge("step").Set(static_cast<double>(status.step));
+    metrics_->gauge("recomputed_samples").Set(static_cast<double>(status.recomputed_samples));
+    metrics_->gauge("credit_queue_bytes").Set(static_cast<double>(status.queued_bytes));
+    metrics_->gauge("pending_computes").Set(static_cast<double>(status.pending_computes));
     if (status.view != last_view_) {
       last_view_ = status.view;
       view_changes_.Increment();
@@ -103,7 +102,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   void Perform(SendFrame& send) { streams_.Queue(send); }
 
   void Perform(SendToCoordinator& send) {
-    if (send.message.has_worker_progress()) publisher_.Add(send.message.worker_progress());
+    if (send.message.has_worker_progress()) NoteProgress(send.message.worker_progress());
     link_.Send(std::move(send.message));
   }
 
@@ -197,17 +196,47 @@ class Process final : public WorkerProcess, public Shell::Role {
     shell_.End();
   }
 
+  // ---- metrics
+
+  void NoteProgress(const v1::WorkerProgress& progress) {
+    for (const v1::WorkerProgress::Step& step : progress.steps()) {
+      steps_.Increment();
+      samples_.Increment(static_cast<double>(step.samples()));
+      if (step.has_staleness()) staleness_.Observe(static_cast<double>(step.staleness()));
+      if (step.samples() > 0) {
+        loss_.Set(step.loss_sum() / static_cast<double>(step.samples()));
+      }
+    }
+    pushed_bytes_.Increment(static_cast<double>(progress.pushed_bytes()));
+    gradient_bytes_.Increment(static_cast<double>(progress.gradient_bytes()));
+    time_data_.Increment(progress.data_seconds());
+    time_compute_.Increment(progress.compute_seconds());
+    time_push_.Increment(progress.push_seconds());
+    time_wait_.Increment(progress.wait_seconds());
+    time_pull_.Increment(progress.pull_seconds());
+  }
+
   const Options options_;
   Metrics* const metrics_;
   const Logger logger_;
   const RealClock clock_;
   const absl::Time started_ = clock_.Now();
+  prometheus::Counter& steps_ = metrics_->counter("steps_total");
+  prometheus::Counter& samples_ = metrics_->counter("samples_total");
+  prometheus::Counter& time_data_ = metrics_->counter("step_time_seconds_total", {"data"});
+  prometheus::Counter& time_compute_ = metrics_->counter("step_time_seconds_total", {"compute"});
+  prometheus::Counter& time_push_ = metrics_->counter("step_time_seconds_total", {"push"});
+  prometheus::Counter& time_wait_ = metrics_->counter("step_time_seconds_total", {"wait"});
+  prometheus::Counter& time_pull_ = metrics_->counter("step_time_seconds_total", {"pull"});
+  prometheus::Gauge& loss_ = metrics_->gauge("loss");
+  prometheus::Counter& pushed_bytes_ = metrics_->counter("pushed_bytes_total");
+  prometheus::Counter& gradient_bytes_ = metrics_->counter("pushed_gradient_bytes_total");
+  prometheus::Histogram& staleness_ = metrics_->histogram("staleness_updates");
   prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
   prometheus::Counter& all_reduce_sent_ = metrics_->counter("all_reduce_sent_bytes_total");
   prometheus::Histogram& all_reduce_seconds_ = metrics_->histogram("all_reduce_seconds");
 
   // Used by the executor's tasks only.
-  WorkerPublisher publisher_{metrics_};
   std::unique_ptr<Reducer> reducer_;  // null: not needed so far
   absl::Time reduce_began_;
   uint64_t reduced_bytes_ = 0;  // sent to other workers, as counted

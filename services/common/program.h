@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "services/common/logging.h"
@@ -31,8 +32,7 @@ struct ProgramFlags {
 };
 
 // Adds --log-level, --log-format, --log-file, --metrics-address, --port-file, --metrics-port-file,
-// --parent, --[no-]grpc-experiments and
-// --version. `flags` must outlive `app`.
+// --parent, --[no-]grpc-experiments and --version. `flags` must outlive `app`.
 void AddProgramFlags(CLI::App* app, ProgramFlags* flags);
 
 // Call this in main after parsing. Ties the process to its parent if --parent is set, and opens the
@@ -70,6 +70,21 @@ class StopRequests {
   int handled_ ABSL_GUARDED_BY(mutex_) = 0;
   SignalWatcher watcher_;  // last: its thread uses the other members
 };
+
+// Serves the metrics of a role, passes the n-th request to stop to `on_stop(n)`, and waits for the
+// role's end. `Role` has Ready, Alive, Wait and Result.
+template <typename Role>
+absl::StatusOr<typename Role::Result> WaitForEnd(Role* role, const ProgramFlags& flags,
+                                                 const Metrics* metrics, StopRequests* stop,
+                                                 std::function<void(int)> on_stop) {
+  const absl::StatusOr<std::unique_ptr<MetricsServer>> server = ServeMetrics(
+      flags, metrics, [role] { return role->Ready(); }, [role] { return role->Alive(); });
+  if (!server.ok()) return server.status();
+  stop->SetHandler(std::move(on_stop));
+  typename Role::Result result = role->Wait();
+  stop->SetHandler(nullptr);
+  return result;
+}
 
 // Prints "<program>: <status>" to standard error and returns the exit code: kExitUsage for
 // INVALID_ARGUMENT, kExitRetry for UNAVAILABLE, kExitFailed otherwise.

@@ -1,19 +1,14 @@
 #include "services/coordinator/coordinator_server.h"
 
 #include <atomic>
-#include <functional>
 #include <utility>
 #include <variant>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "services/common/clock.h"
-#include "services/common/deadline_timer.h"
-#include "services/common/liveness.h"
-#include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/common/status_macros.h"
@@ -22,6 +17,9 @@
 #include "services/coordinator/open_storage.h"
 #include "services/coordinator/snapshot_calls.h"
 #include "services/protocol/ids.h"
+#include "services/shell/core_shell.h"
+#include "services/shell/received_bytes.h"
+#include "services/shell/role_server.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/message_stream.h"
@@ -33,133 +31,92 @@ namespace {
 
 using Streams = MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage>;
 
-// Bytes of each control stream's messages that wait for the core. One process cannot use up the
-// room of the others.
-class WaitingBytes {
- public:
-  // Twice the largest message.
-  static constexpr size_t kMaxStreamBytes = 2 * kMaxControlMessageBytes;
-
-  bool Add(uint64_t stream, size_t bytes) {
-    MutexLock lock(&mutex_);
-    size_t& waiting = streams_[stream];
-    // A message alone is bounded by the transport.
-    if (waiting > 0 && waiting + bytes > kMaxStreamBytes) return false;
-    waiting += bytes;
-    return true;
-  }
-  void Remove(uint64_t stream, size_t bytes) {
-    MutexLock lock(&mutex_);
-    const auto found = streams_.find(stream);
-    if (found == streams_.end()) return;
-    found->second -= bytes;
-    if (found->second == 0) streams_.erase(found);
-  }
-
- private:
-  Mutex mutex_;  // protects the table
-  absl::flat_hash_map<uint64_t, size_t> streams_ ABSL_GUARDED_BY(mutex_);
-};
+// Of each control stream, for messages that wait for the core: twice the largest message.
+constexpr size_t kMaxStreamBytes = 2 * kMaxControlMessageBytes;
 
 absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended"); }
-
-}  // namespace
 
 // Unary calls block a thread; OpenSnapshot, which lasts, does not.
 using JobControlService = v1::JobControl::WithCallbackMethod_OpenSnapshot<v1::JobControl::Service>;
 
-class CoordinatorServer::Impl final : public Streams::Handler,
-                                      public v1::Coordinator::CallbackService,
-                                      public JobControlService,
-                                      public v1::Rendezvous::Service {
+using Shell = CoreShell<CoordinatorCore>;
+
+class Server final : public CoordinatorServer,
+                     public Shell::Role,
+                     public Streams::Handler,
+                     public v1::Coordinator::CallbackService,
+                     public JobControlService,
+                     public v1::Rendezvous::Service {
  public:
-  Impl(Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger)
+  Server(Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger)
       : options_(std::move(options)),
         storage_(storage),
         metrics_(metrics),
         logger_(std::move(logger)),
-        core_(options_.core, clock_.Now()),
+        received_(kMaxStreamBytes,
+                  [this](Streams::StreamId stream, uint64_t) {
+                    streams_.Close(stream,
+                                   absl::ResourceExhaustedError(absl::StrCat(
+                                       "the messages of this stream that wait for the coordinator "
+                                       "have more than ",
+                                       kMaxStreamBytes, " bytes (kMaxStreamBytes)")));
+                  }),
+        shell_("coordinator", &clock_, this),
         streams_({}, this),
         snapshots_([this](uint64_t call) {
-          Event([call](CoordinatorCore& core, absl::Time now) {
-            core.OnSnapshotCallEnded(call, now);
-          });
+          shell_.Event(Call(&CoordinatorCore::OnSnapshotCallEnded, call));
         }),
         join_service_(static_cast<v1::Coordinator::CallbackService*>(this)),
         control_service_(static_cast<JobControlService*>(this)),
         rendezvous_service_(static_cast<v1::Rendezvous::Service*>(this)),
-        executor_({.name = "coordinator"}),
-        storage_thread_({.name = "storage"}),
-        timer_(&clock_,
-               [this] { Event([](CoordinatorCore& core, absl::Time now) { core.OnTick(now); }); }) {
+        storage_thread_({.name = "storage"}) {
     desired_.set_workers(options_.core.job.worker().replicas());
     desired_.set_shards(options_.core.job.parameter_server().replicas());
+    shell_.Start(options_.core, clock_.Now());
   }
 
-  ~Impl() override {
+  ~Server() override {
     // A coordinator that stops before its job has ended changes nothing: it must not count the
     // streams that end with it as deaths and claim the next attempt.
-    executor_.Post([this] {
-      if (!has_exit_) End({ExitReason::kFailed, "the process ends"});
-    });
-    executor_.Flush();  // from here on events do nothing
+    shell_.Close([this] { End({ExitReason::kFailed, "the process ends"}); });
     if (server_ != nullptr) server_->Stop();
     storage_thread_.Stop();
-    executor_.Stop();
-  }
-
-  // On gRPC's threads.
-  void OnCallRefused(const security::CallRefusal& refusal) {
-    metrics_->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
-    if (refusal.to_log == 0) return;
-    logger_.Warning("Calls refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
-  }
-
-  // On the guard's thread.
-  void OnDisconnected(const Disconnection& disconnection) {
-    metrics_->counter("connections_aborted_total", {std::string(disconnection.reason)}).Increment();
-    if (disconnection.to_log == 0) return;
-    logger_.Warning("Connections aborted",
-                    {{"connections", disconnection.to_log}, {"why", disconnection.text}});
+    shell_.Stop();
   }
 
   absl::Status StartServer() {
     ASSIGN_OR_RETURN(
         server_,
-        GrpcServer::Start(
-            {.address = options_.address,
-             .credentials = security::ServerCredentialsOf(
-                 options_.security,
-                 [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
-             .max_buffer_bytes = kMaxCoordinatorBufferBytes,
-             .guard = {
-                 .on_disconnected =
-                     [this](const Disconnection& disconnection) { OnDisconnected(disconnection); },
-                 .on_delayed =
-                     [this] { metrics_->counter("connections_delayed_total").Increment(); }}},
-            {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_}));
+        StartRoleServer(
+            {.address = options_.address, .max_buffer_bytes = kMaxCoordinatorBufferBytes},
+            options_.security,
+            {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_},
+            metrics_, logger_));
     logger_.Info("Listening", {{"port", port()}});
-    Event([](CoordinatorCore&, absl::Time) {});  // its first actions
+    shell_.Event([](CoordinatorCore&, absl::Time) {});  // its first actions
     return absl::OkStatus();
   }
 
-  int port() const { return server_->port(); }
-  bool ended() const { return ended_.HasBeenNotified(); }
+  // ---- CoordinatorServer
 
-  absl::Status Alive() { return liveness_.Check(); }
+  int port() const override { return server_->port(); }
 
-  void Suspend() {
-    Event([this](CoordinatorCore& core, absl::Time now) {
+  absl::Status Ready() const override { return shell_.ended() ? JobHasEnded() : absl::OkStatus(); }
+
+  absl::Status Alive() override { return shell_.Alive(); }
+
+  void Suspend() override {
+    shell_.Event([this](CoordinatorCore& core, absl::Time now) {
       desired_.set_suspend(true);
       core.OnSetDesired(desired_, now);
     });
   }
 
-  Result Wait() {
-    ended_.Wait();
+  Result Wait() override {
+    shell_.Wait();
     final_progress_read_.WaitWithTimeout(options_.linger);
     server_->Stop();
-    executor_.Flush();
+    shell_.executor().Flush();
     Result result;
     Ask([&](CoordinatorCore& core, absl::Time now) {
       result.reason = exit_.reason;
@@ -180,7 +137,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   void OnOpen(Streams::StreamId stream, const std::string& peer) override {
     logger_.Debug("Control stream opened", {{"stream", stream}, {"peer", peer}});
-    Event([stream](CoordinatorCore& core, absl::Time now) { core.OnConnected(stream, now); });
+    received_.Open(stream);
+    shell_.Event(Call(&CoordinatorCore::OnConnected, stream));
   }
   absl::Status Admit(const std::optional<security::PeerIdentity>& peer,
                      const v1::MemberMessage& message) override {
@@ -191,23 +149,20 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void OnMessage(Streams::StreamId stream, v1::MemberMessage message) override {
     messages_received_.Increment();
     const size_t bytes = message.SpaceUsedLong();
-    if (!waiting_.Add(stream, bytes)) {
-      streams_.Close(stream, absl::ResourceExhaustedError(absl::StrCat(
-                                 "the messages of this stream that wait for the coordinator have "
-                                 "more than ",
-                                 WaitingBytes::kMaxStreamBytes, " bytes (kMaxStreamBytes)")));
-      return;
-    }
-    Event(
-        [this, stream, bytes, message = std::move(message)](CoordinatorCore& core, absl::Time now) {
-          waiting_.Remove(stream, bytes);
+    ReceivedBytes::Receipt receipt = received_.Add(stream, bytes);
+    if (!receipt) return;
+    shell_.Event(
+        [stream, receipt = std::move(receipt), message = std::move(message)](
+            CoordinatorCore& core, absl::Time now) mutable {
+          receipt.Release();
           core.OnMessage(stream, message, now);
         },
-        bytes);
+        {.bytes = bytes});
   }
   void OnClosed(Streams::StreamId stream, const absl::Status& why) override {
     logger_.Debug("Control stream closed", {{"stream", stream}, {"why", why.ToString()}});
-    Event([stream](CoordinatorCore& core, absl::Time now) { core.OnDisconnected(stream, now); });
+    received_.Close(stream);
+    shell_.Event(Call(&CoordinatorCore::OnDisconnected, stream));
   }
 
   // ---- v1::JobControl
@@ -215,7 +170,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
                           v1::SetDesiredResponse*) override {
     RETURN_IF_ERROR(CheckSetDesired(*request), ToGrpcStatus(_));
-    Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
+    shell_.Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
       desired_ = request;
       desired_.clear_deaths();  // reported once; only sizes and `suspend` are kept
       core.OnSetDesired(request, now);
@@ -225,7 +180,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
 
   grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest* request,
                            v1::JobProgress* progress) override {
-    const bool last = ended();
+    const bool last = shell_.ended();
     Ask([&](CoordinatorCore& core, absl::Time now) { *progress = core.Progress(*request, now); });
     if (last && !final_progress_asked_.exchange(true)) final_progress_read_.Notify();
     return grpc::Status::OK;
@@ -237,17 +192,15 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     grpc::ServerWriteReactor<v1::Snapshot>* const reactor = snapshots_.Accept(context, &call);
     const absl::Status may =
         security::MayRead(security::PeerOf(*context->auth_context()), request->reader());
-    executor_.Run([this, call, may] {
+    shell_.executor().Run([this, call, may] {
       if (!may.ok()) {
         snapshots_.Answer(call, may);
-      } else if (has_exit_) {
+      } else if (shell_.ended()) {
         snapshots_.Answer(call, JobHasEnded());
       }
     });
     if (!may.ok()) return reactor;
-    Event([call, request = *request](CoordinatorCore& core, absl::Time now) {
-      core.OnOpenSnapshot(call, request, now);
-    });
+    shell_.Event(Call(&CoordinatorCore::OnOpenSnapshot, call, *request));
     return reactor;
   }
 
@@ -265,34 +218,40 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     return grpc::Status::OK;
   }
 
- private:
-  // Passes an event to the core and performs the actions that follow. Any thread.
-  template <typename F>
-  void Event(F event, size_t bytes = 0) {
-    auto handle = [this, event = std::move(event)]() mutable {
-      if (has_exit_) return;
-      event(core_, clock_.Now());
-      for (Action& action : core_.TakeActions()) {
-        std::visit([this](auto& a) { this->Perform(a); }, action);
-      }
-      const absl::Time now = clock_.Now();
-      timer_.Set(core_.NextDeadline());
-      NoteView();
-      if (now - last_publication_ >= absl::Seconds(1) || has_exit_) {
-        last_publication_ = now;
-        Publish(core_.Progress(UINT64_MAX, now));
-        PublishRefusals(core_.refusals());
-      }
-    };
-    executor_.Run(std::move(handle), bytes);
+  // ---- Shell::Role
+
+  void PerformAction(Action& action) override {
+    std::visit([this](auto& a) { Perform(a); }, action);
   }
 
+  void AfterActions(size_t) override {
+    const v1::View& view = shell_.core().view();
+    if (view.id().number() == 0 || Same(view.id(), last_view_)) return;
+    last_view_ = view.id();
+    rendezvous_.OnView(view);
+    view_changes_.Increment();
+    logger_.Info("View decided", {{"view", ShortName(view.id())},
+                                  {"first_step", view.first_step()},
+                                  {"workers", view.workers_size()},
+                                  {"shards", view.shards_size()}});
+    metrics_->gauge("members", {"worker"}).Set(view.workers_size());
+    metrics_->gauge("members", {"shard"}).Set(view.shards_size());
+  }
+
+  void Publish(absl::Time now) override {
+    PublishProgress(shell_.core().Progress(UINT64_MAX, now));
+    PublishRefusals(shell_.core().refusals());
+    metrics_->gauge("control_waiting_bytes")
+        .Set(static_cast<double>(shell_.executor().queued_bytes()));
+  }
+
+ private:
   // Reads from the core and waits for the answer. Not on the executor: it would wait for itself.
   template <typename F>
   void Ask(F question) {
     Notification done;
-    executor_.Run([&] {
-      question(core_, clock_.Now());
+    shell_.executor().Run([&] {
+      question(shell_.core(), clock_.Now());
       done.Notify();
     });
     done.Wait();
@@ -315,9 +274,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
           logger_.Warning("The checkpoint storage is damaged", {{"what", damaged}});
         }
       }
-      Event([contents = std::move(contents)](CoordinatorCore& core, absl::Time now) mutable {
-        core.OnStorageRead(std::move(contents), now);
-      });
+      shell_.Event(Call(&CoordinatorCore::OnStorageRead, std::move(contents)));
     });
   }
   void Perform(ClaimAttempt& claim) {
@@ -325,17 +282,12 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       const absl::Status status = storage_->CreateClaim(claim);
       logger_.Info(claim.end() ? "End record written" : "Attempt claimed",
                    {{"attempt", claim.attempt()}, {"status", status.ToString()}});
-      Event([attempt = claim.attempt(), status](CoordinatorCore& core, absl::Time now) {
-        core.OnClaimResult(attempt, status, now);
-      });
+      shell_.Event(Call(&CoordinatorCore::OnClaimResult, claim.attempt(), status));
     });
   }
   void Perform(ReadClaims&) {
-    storage_thread_.Post([this] {
-      Event([claims = storage_->ReadClaims()](CoordinatorCore& core, absl::Time now) {
-        core.OnClaimsRead(claims, now);
-      });
-    });
+    storage_thread_.Post(
+        [this] { shell_.Event(Call(&CoordinatorCore::OnClaimsRead, storage_->ReadClaims())); });
   }
   void Perform(WriteCheckpointIndex& write) {
     storage_thread_.Post([this, checkpoint_index = std::move(write.checkpoint_index)] {
@@ -343,10 +295,8 @@ class CoordinatorServer::Impl final : public Streams::Handler,
       logger_.Info("Manifest written",
                    {{"checkpoint", CheckpointDirectory(checkpoint_index.checkpoint())},
                     {"status", status.ToString()}});
-      Event([checkpoint = checkpoint_index.checkpoint(), status](CoordinatorCore& core,
-                                                                 absl::Time now) {
-        core.OnCheckpointIndexWritten(checkpoint, status, now);
-      });
+      shell_.Event(
+          Call(&CoordinatorCore::OnCheckpointIndexWritten, checkpoint_index.checkpoint(), status));
     });
   }
   void Perform(DeleteCheckpoint& remove) {
@@ -369,7 +319,7 @@ class CoordinatorServer::Impl final : public Streams::Handler,
             "Abandoned checkpoint could not be removed",
             {{"checkpoint", CheckpointDirectory(checkpoint)}, {"why", status.ToString()}});
       }
-      Event([](CoordinatorCore& core, absl::Time now) { core.OnIncompleteRemoved(now); });
+      shell_.Event(Call(&CoordinatorCore::OnIncompleteRemoved));
     });
   }
   void Perform(AnswerSnapshot& answer) {
@@ -380,24 +330,11 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   void End(Exit exit) {
     logger_.Info("Coordinator exits", {{"why", exit.message}});
     exit_ = std::move(exit);
-    has_exit_ = true;
     snapshots_.EndAll(JobHasEnded());
-    ended_.Notify();
+    shell_.End();
   }
 
-  void NoteView() {
-    const v1::View& view = core_.view();
-    if (view.id().number() == 0 || Same(view.id(), last_view_)) return;
-    last_view_ = view.id();
-    rendezvous_.OnView(view);
-    view_changes_.Increment();
-    logger_.Info("View decided", {{"view", ShortName(view.id())},
-                                  {"first_step", view.first_step()},
-                                  {"workers", view.workers_size()},
-                                  {"shards", view.shards_size()}});
-    metrics_->gauge("members", {"worker"}).Set(view.workers_size());
-    metrics_->gauge("members", {"shard"}).Set(view.shards_size());
-  }
+  // ---- metrics
 
   void PublishRefusals(const CoordinatorCore::Refusals& now) {
     const auto count = [this](absl::string_view kind, uint64_t value, uint64_t before) {
@@ -411,10 +348,9 @@ class CoordinatorServer::Impl final : public Streams::Handler,
     refusals_ = now;
     metrics_->gauge("expelled_processes").Set(static_cast<double>(now.expelled));
     metrics_->gauge("reader_snapshots").Set(static_cast<double>(now.snapshots));
-    metrics_->gauge("control_waiting_bytes").Set(static_cast<double>(executor_.queued_bytes()));
   }
 
-  void Publish(const v1::JobProgress& progress) {
+  void PublishProgress(const v1::JobProgress& progress) {
     const auto set = [this](absl::string_view name, double value) {
       metrics_->gauge(name).Set(value);
     };
@@ -474,52 +410,33 @@ class CoordinatorServer::Impl final : public Streams::Handler,
   prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
 
   // Used only by the executor's tasks.
-  CoordinatorCore core_;
   Rendezvous rendezvous_;
   v1::SetDesiredRequest desired_;
-  Exit exit_;
-  bool has_exit_ = false;
   v1::ViewId last_view_;
   CoordinatorCore::Refusals refusals_;  // as published last
-  absl::Time last_publication_ = absl::InfinitePast();
+  Exit exit_;                           // written before the shell ends
 
-  WaitingBytes waiting_;
-  Notification ended_;
+  ReceivedBytes received_;
   std::atomic<bool> final_progress_asked_{false};
   Notification final_progress_read_;
 
+  Shell shell_;
   Streams streams_;
   SnapshotCalls snapshots_;
   GeneratedService join_service_;
   GeneratedService control_service_;
   GeneratedService rendezvous_service_;
-  SerialExecutor executor_;
-  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
   SerialExecutor storage_thread_;
-  DeadlineTimer timer_;
   std::unique_ptr<GrpcServer> server_;  // last: its threads use all of the above
 };
 
-CoordinatorServer::CoordinatorServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-CoordinatorServer::~CoordinatorServer() = default;
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger) {
-  auto impl = std::make_unique<Impl>(std::move(options), storage, metrics, std::move(logger));
-  RETURN_IF_ERROR(impl->StartServer());
-  return std::unique_ptr<CoordinatorServer>(new CoordinatorServer(std::move(impl)));
+  auto server = std::make_unique<Server>(std::move(options), storage, metrics, std::move(logger));
+  RETURN_IF_ERROR(server->StartServer());
+  return server;
 }
-
-int CoordinatorServer::port() const { return impl_->port(); }
-
-absl::Status CoordinatorServer::Ready() const {
-  return impl_->ended() ? absl::UnavailableError("the job has ended") : absl::OkStatus();
-}
-
-absl::Status CoordinatorServer::Alive() { return impl_->Alive(); }
-
-void CoordinatorServer::Suspend() { impl_->Suspend(); }
-
-CoordinatorServer::Result CoordinatorServer::Wait() { return impl_->Wait(); }
 
 }  // namespace sluice::coordinator

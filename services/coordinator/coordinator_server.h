@@ -48,27 +48,22 @@ class CoordinatorServer {
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(Options options,
                                                                   CheckpointStorage* storage,
                                                                   Metrics* metrics, Logger logger);
-  ~CoordinatorServer();
+  // Ends the coordinator at once if it still runs.
+  virtual ~CoordinatorServer() = default;
 
-  int port() const;
+  virtual int port() const = 0;
 
   // OK while the core runs.
-  absl::Status Ready() const;
+  virtual absl::Status Ready() const = 0;
 
   // OK while the core handles its events in time (Liveness). Any thread; does not block.
-  absl::Status Alive();
+  virtual absl::Status Alive() = 0;
 
   // Suspends the job, as SetDesired with suspend does (SIGTERM): checkpoint, then exit. Any thread.
-  void Suspend();
+  virtual void Suspend() = 0;
 
   // Blocks until the core has ended and the linger time is over.
-  Result Wait();
-
- private:
-  class Impl;
-  explicit CoordinatorServer(std::unique_ptr<Impl> impl);
-
-  std::unique_ptr<Impl> impl_;
+  virtual Result Wait() = 0;
 };
 
 // All metrics of sluice-coordinator.

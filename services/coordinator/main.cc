@@ -31,13 +31,13 @@ namespace {
 
 struct Flags {
   ProgramFlags program;
+  security::TransportSecurity::Options security;
   std::string job_file;
   std::string address;
   std::string storage;
   std::string status_file;
   std::string termination_file;
   double linger_seconds = 2;
-  security::TransportSecurity::Options security;
 };
 
 constexpr size_t kMaxJobBytes = 1 << 20;
@@ -92,101 +92,110 @@ absl::Status WriteTerminationFile(FileSystem* files, const std::string& path,
   return file->Close();
 }
 
+// The files of the end. A file that cannot be written changes nothing about the end.
+void WriteEndFiles(const Flags& flags, FileSystem* files, const CoordinatorServer::Result& result,
+                   const Logger& logger) {
+  if (!flags.status_file.empty()) {
+    const absl::Status status = WriteStatusFile(files, flags.status_file, result.progress);
+    if (!status.ok()) {
+      logger.Warning("The status file could not be written", {{"why", status.ToString()}});
+    }
+  }
+  if (!flags.termination_file.empty() && result.reason != ExitReason::kSuperseded) {
+    const absl::Status status =
+        WriteTerminationFile(files, flags.termination_file, result.progress);
+    if (!status.ok()) {
+      logger.Warning("The termination file could not be written", {{"why", status.ToString()}});
+    }
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const security::TransportSecurity>> OpenSecurity(
+    const v1::JobSpec& job, const Flags& flags, FileSystem* files) {
+  if (job.tls() == v1::JobSpec::TLS_ENABLED && flags.security.directory.empty()) {
+    return absl::InvalidArgumentError(
+        "the job has tls: Enabled: set --tls-directory, the directory of the coordinator's "
+        "certificate");
+  }
+  return security::OpenForProcess(files, flags.security,
+                                  absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid()),
+                                  v1::COORDINATOR, 0);
+}
+
+coordinator::CoordinatorOptions CoreOptions(const coordinator::JobFile& file,
+                                            const std::string& storage_directory,
+                                            uint64_t incarnation) {
+  coordinator::CoordinatorOptions options;
+  options.job = file.job;
+  options.incarnation = incarnation;
+  options.checkpoint_directory = [storage_directory](const v1::CheckpointRef& ref) {
+    return JoinPath(storage_directory, CheckpointDirectory(ref));
+  };
+  options.build = std::string(Version());
+  options.isa = absl::StrCat(BuildDescription(), ", ", BestInstructionSet());
+  if (!file.unknown_fields.empty()) {
+    options.warnings.push_back(
+        absl::StrCat("the job file has fields that sluice-coordinator ", Version(),
+                     " does not know and ignores: ", absl::StrJoin(file.unknown_fields, ", "),
+                     "; to use them, give the job an image of the release that wrote it"));
+  }
+  return options;
+}
+
+// A job that can never begin fails at once, unless it has begun before.
+absl::Status CheckRestoreSource(CheckpointStorage& storage,
+                                const CoordinatorServer::Options& options) {
+  const absl::StatusOr<RestorePoint> own = FindRestorePoint(storage);
+  if (!own.ok() || own->found) return absl::OkStatus();
+  RETURN_IF_ERROR(options.restore_source().status(),
+                  absl::Status(_.code(), absl::StrCat("checkpoint.restoreFrom: ", _.message())));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  absl::StatusOr<coordinator::JobFile> job_file = ReadJob(files.get(), flags.job_file);
+  const absl::StatusOr<coordinator::JobFile> job_file = ReadJob(files.get(), flags.job_file);
   if (absl::IsFailedPrecondition(job_file.status())) {
     ExitWith("sluice-coordinator", job_file.status());
     return kExitRefused;
   }
   if (!job_file.ok()) return job_file.status();
 
-  const v1::JobSpec* const job = &job_file->job;
-  const Logger logger = base_logger.With({{"job", job->name()}, {"role", "coordinator"}});
-  const uint64_t incarnation = RandomIncarnation();
+  const v1::JobSpec& job = job_file->job;
+  const Logger logger = base_logger.With({{"job", job.name()}, {"role", "coordinator"}});
   const std::string storage_directory =
-      flags.storage.empty() ? job->checkpoint().directory() : flags.storage;
+      flags.storage.empty() ? job.checkpoint().directory() : flags.storage;
   if (storage_directory.empty()) {
     return absl::InvalidArgumentError(
         "no checkpoint storage: set --storage or the job's checkpoint directory");
   }
 
+  const uint64_t incarnation = RandomIncarnation();
   const std::unique_ptr<CheckpointStorage> storage =
       MakeLocalStorage(files.get(), storage_directory, absl::StrCat(incarnation));
-  Metrics metrics(coordinator::CoordinatorMetrics(), {{"training_job", job->name()}});
-
-  if (job->tls() == v1::JobSpec::TLS_ENABLED && flags.security.directory.empty()) {
-    return absl::InvalidArgumentError(
-        "the job has tls: Enabled: set --tls-directory, the directory of the coordinator's "
-        "certificate");
-  }
-  security::TransportSecurity::Options own_security = flags.security;
-  own_security.job =
-      security::JobOfIdentity(absl::StrCat(job->namespace_(), "/", job->name(), "/", job->uid()));
-  own_security.role = v1::COORDINATOR;
-  own_security.index = 0;
-  ASSIGN_OR_RETURN(std::shared_ptr<const security::TransportSecurity> security,
-                   security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now()));
+  Metrics metrics(coordinator::CoordinatorMetrics(), {{"training_job", job.name()}});
 
   CoordinatorServer::Options options;
-  if (const auto& unknown = job_file->unknown_fields; !unknown.empty()) {
-    options.core.warnings.push_back(
-        absl::StrCat("the job file has fields that sluice-coordinator ", Version(),
-                     " does not know and ignores: ", absl::StrJoin(unknown, ", "),
-                     "; to use them, give the job an image of the release that wrote it"));
-    logger.Warning(options.core.warnings.back());
-  }
-
-  options.security = security;
-  options.core.job = *job;
-  options.core.incarnation = incarnation;
-  options.core.checkpoint_directory = [storage_directory](const v1::CheckpointRef& ref) {
-    return JoinPath(storage_directory, CheckpointDirectory(ref));
-  };
-  options.core.build = std::string(Version());
-  options.core.isa = absl::StrCat(BuildDescription(), ", ", BestInstructionSet());
-
+  ASSIGN_OR_RETURN(options.security, OpenSecurity(job, flags, files.get()));
+  options.core = CoreOptions(*job_file, storage_directory, incarnation);
+  for (const std::string& warning : options.core.warnings) logger.Warning(warning);
   ASSIGN_OR_RETURN(options.address, CoordinatorListenAddress(flags.address));
-  if (const std::string& path = job->checkpoint().restore_from(); !path.empty()) {
+  if (const std::string& path = job.checkpoint().restore_from(); !path.empty()) {
     options.restore_source = [files = files.get(), path] { return FindRestoreSource(files, path); };
-    // A job that can never begin fails at once, unless it has begun before.
-    absl::StatusOr<RestorePoint> own = FindRestorePoint(*storage);
-    if (own.ok() && !own->found) {
-      RETURN_IF_ERROR(
-          options.restore_source().status(),
-          absl::Status(_.code(), absl::StrCat("checkpoint.restoreFrom: ", _.message())));
-    }
+    RETURN_IF_ERROR(CheckRestoreSource(*storage, options));
   }
-
   options.linger = absl::Seconds(flags.linger_seconds);
+
   ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> server,
                    CoordinatorServer::Start(std::move(options), storage.get(), &metrics, logger));
-
   if (!flags.program.port_file.empty()) {
     RETURN_IF_ERROR(WritePortFile(flags.program.port_file, server->port()));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics_server,
-                   ServeMetrics(
-                       flags.program, &metrics, [&] { return server->Ready(); },
-                       [&] { return server->Alive(); }));
 
-  stop->SetHandler([&](int) { server->Suspend(); });
-  const CoordinatorServer::Result result = server->Wait();
-  stop->SetHandler(nullptr);
-
-  if (!flags.status_file.empty()) {
-    if (absl::Status s = WriteStatusFile(files.get(), flags.status_file, result.progress);
-        !s.ok()) {
-      logger.Warning("The status file could not be written", {{"why", s.ToString()}});
-    }
-  }
-
-  if (!flags.termination_file.empty() && result.reason != ExitReason::kSuperseded) {
-    if (absl::Status s = WriteTerminationFile(files.get(), flags.termination_file, result.progress);
-        !s.ok()) {
-      logger.Warning("The termination file could not be written", {{"why", s.ToString()}});
-    }
-  }
+  ASSIGN_OR_RETURN(
+      const CoordinatorServer::Result result,
+      WaitForEnd(server.get(), flags.program, &metrics, stop, [&](int) { server->Suspend(); }));
+  WriteEndFiles(flags, files.get(), result, logger);
   return ExitCodeOf(result.reason);
 }
 

@@ -28,83 +28,37 @@ namespace {
 
 struct Flags {
   ProgramFlags program;
+  security::TransportSecurity::Options security;
   std::string job;
   std::string coordinator;
   uint32_t index = 0;
   std::string listen_address = "127.0.0.1:0";
   std::string advertised_host;
-  security::TransportSecurity::Options security;
   int threads = 1;
   double grace_seconds = 60;
 };
 
-absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
-  const Logger logger =
-      base_logger.With({{"job", ShortJobName(flags.job)}, {"role", "ps"}, {"index", flags.index}});
-  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  Metrics metrics(ShardMetrics(), {{"training_job", ShortJobName(flags.job)},
-                                   {"index", absl::StrCat(flags.index)}});
-  ASSIGN_OR_RETURN(std::string coordinator, CoordinatorEndpoint(flags.coordinator));
-
-  security::TransportSecurity::Options own_security = flags.security;
-  own_security.job = security::JobOfIdentity(flags.job);
-  own_security.role = v1::SHARD;
-  own_security.index = flags.index;
-  ASSIGN_OR_RETURN(std::shared_ptr<const security::TransportSecurity> security,
-                   security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now()));
-
-  ShardServer::Options options;
-  options.security = security;
-  // Destroyed after the server.
-  const std::unique_ptr<ShardExtension> extension = MakeShardExtension(logger, &metrics);
-  if (extension != nullptr) {
-    options.core.references = extension->references();
-    options.services = extension->services();
-  }
-  options.core.libraries = LibrariesIn(absl::NullSafeStringView(std::getenv(kPluginPathVariable)));
-  options.listen_address = flags.listen_address;
-  options.advertised_host =
+// The host by which workers reach this shard.
+std::string AdvertisedHost(const Flags& flags) {
+  const std::string host =
       flags.advertised_host.empty() ? HostOfEndpoint(flags.listen_address) : flags.advertised_host;
-
   // A pod's IPv6 address has no brackets, but needs them in front of a port.
-  if (options.advertised_host.find(':') != std::string::npos &&
-      options.advertised_host.front() != '[') {
-    options.advertised_host = absl::StrCat("[", options.advertised_host, "]");
-  }
+  const bool bare = host.find(':') != std::string::npos && host.front() != '[';
+  return bare ? absl::StrCat("[", host, "]") : host;
+}
 
-  options.coordinator = coordinator;
-  options.compute_threads = flags.threads;
-  v1::Register& identity = options.core.identity;
+v1::Register Identity(const Flags& flags) {
+  v1::Register identity;
   identity.mutable_process()->set_role(v1::SHARD);
   identity.mutable_process()->set_index(flags.index);
   identity.mutable_process()->set_incarnation(RandomIncarnation());
   identity.set_job(flags.job);
   identity.set_host(HostName());
   identity.set_pid(getpid());
+  return identity;
+}
 
-  ASSIGN_OR_RETURN(std::unique_ptr<ShardServer> server,
-                   ShardServer::Start(std::move(options), files.get(), &metrics, logger));
-
-  logger.Info("Listening", {{"port", server->port()}, {"coordinator", coordinator}});
-  if (!flags.program.port_file.empty()) {
-    RETURN_IF_ERROR(WritePortFile(flags.program.port_file, server->port()));
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics_server,
-                   ServeMetrics(
-                       flags.program, &metrics, [&] { return server->Ready(); },
-                       [&] { return server->Alive(); }));
-
-  stop->SetHandler([&](int count) {
-    if (count == 1) {
-      server->Leave("asked to stop by a signal", absl::Seconds(flags.grace_seconds));
-    } else {
-      server->Abandon("asked to stop by a second signal");
-    }
-  });
-
-  const ShardServer::Result result = server->Wait();
-  stop->SetHandler(nullptr);
-
+int ExitCodeOf(const ShardServer::Result& result) {
   switch (result.code) {
     case kExitFinished:
       return kExitOk;
@@ -115,6 +69,49 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     default:
       return kExitFailed;
   }
+}
+
+absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
+  const Logger logger =
+      base_logger.With({{"job", ShortJobName(flags.job)}, {"role", "ps"}, {"index", flags.index}});
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  Metrics metrics(ShardMetrics(), {{"training_job", ShortJobName(flags.job)},
+                                   {"index", absl::StrCat(flags.index)}});
+  // Destroyed after the server.
+  const std::unique_ptr<ShardExtension> extension = MakeShardExtension(logger, &metrics);
+
+  ShardServer::Options options;
+  ASSIGN_OR_RETURN(options.coordinator, CoordinatorEndpoint(flags.coordinator));
+  ASSIGN_OR_RETURN(options.security, security::OpenForProcess(files.get(), flags.security,
+                                                              flags.job, v1::SHARD, flags.index));
+  if (extension != nullptr) {
+    options.core.references = extension->references();
+    options.services = extension->services();
+  }
+  options.core.libraries = LibrariesIn(absl::NullSafeStringView(std::getenv(kPluginPathVariable)));
+  options.core.identity = Identity(flags);
+  options.listen_address = flags.listen_address;
+  options.advertised_host = AdvertisedHost(flags);
+  options.compute_threads = flags.threads;
+
+  const std::string coordinator = options.coordinator;
+  ASSIGN_OR_RETURN(std::unique_ptr<ShardServer> server,
+                   ShardServer::Start(std::move(options), files.get(), &metrics, logger));
+  logger.Info("Listening", {{"port", server->port()}, {"coordinator", coordinator}});
+  if (!flags.program.port_file.empty()) {
+    RETURN_IF_ERROR(WritePortFile(flags.program.port_file, server->port()));
+  }
+
+  const auto on_stop = [&](int count) {
+    if (count == 1) {
+      server->Leave("asked to stop by a signal", absl::Seconds(flags.grace_seconds));
+    } else {
+      server->Abandon("asked to stop by a second signal");
+    }
+  };
+  ASSIGN_OR_RETURN(const ShardServer::Result result,
+                   WaitForEnd(server.get(), flags.program, &metrics, stop, on_stop));
+  return ExitCodeOf(result);
 }
 
 int Main(int argc, char** argv) {
@@ -136,13 +133,13 @@ int Main(int argc, char** argv) {
   app.add_option("--grace", flags.grace_seconds,
                  "seconds that SIGTERM leaves the job to save this shard's state")
       ->capture_default_str();
+
   security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
 
   StopRequests stop;
   ASSIGN_OR_RETURN(Logger logger, BeginProgram(flags.program), ExitWith("sluice-ps", _));
-
   ConfigureGrpcProcess({.experiments = flags.program.grpc_experiments});
   absl::StatusOr<int> code = Run(flags, logger, &stop);
   return code.ok() ? *code : ExitWith("sluice-ps", code.status());

@@ -3,22 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <map>
 #include <thread>
 #include <utility>
 #include <variant>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/local_storage.h"
-#include "services/common/backoff.h"
 #include "services/common/clock.h"
-#include "services/common/deadline_timer.h"
-#include "services/common/liveness.h"
-#include "services/common/mutex.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
 #include "services/common/status_macros.h"
@@ -26,9 +18,12 @@
 #include "services/ps/core/bounds.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/partition_file.h"
+#include "services/ps/peer_streams.h"
 #include "services/ps/thread_pool_runner.h"
-#include "services/transport/coordinator_link.h"
-#include "services/transport/stream_client.h"
+#include "services/shell/core_shell.h"
+#include "services/shell/member_link.h"
+#include "services/shell/received_bytes.h"
+#include "services/shell/role_server.h"
 #include "services/transport/stream_server.h"
 
 namespace sluice::ps {
@@ -39,8 +34,6 @@ constexpr size_t kInlineBytes = 64 << 10;
 // Log lines about closed streams per second; further ones are only counted, so that a peer that
 // reconnects again and again does not fill the log.
 constexpr int kLoggedCloses = 10;
-// Frames that wait for a connection to another shard; frames of more than two steps are useless.
-constexpr size_t kMaxPeerFrames = 256;
 
 // Receiving threads: few, because each makes the messages of the others more expensive (see
 // EventLoop).
@@ -49,137 +42,84 @@ int ReaderThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / kCoresForEach, 1, 8);
 }
 
-}  // namespace
+using Shell = CoreShell<ShardCore>;
 
-class ShardServer::Impl final : public StreamHandler {
+class Server final : public ShardServer, public StreamHandler, public Shell::Role {
  public:
-  Impl(Options options, FileSystem* files, Metrics* metrics, Logger logger)
+  Server(Options options, FileSystem* files, Metrics* metrics, Logger logger)
       : options_(std::move(options)),
         files_(files),
         metrics_(metrics),
         logger_(std::move(logger)),
         parallel_(options_.compute_threads),
-        executor_({.name = "shard"}),
+        received_(options_.core.max_received_bytes,
+                  [this](StreamId stream, uint64_t bytes) { CloseFull(stream, bytes); }),
+        shell_("shard", &clock_, this),
         file_thread_({.name = "files"}),
         streams_({.reader_threads = ReaderThreads(),
                   .max_queued_bytes = options_.core.max_answer_bytes,
                   .on_queued_bytes = [this](int64_t change) { queued_send_.Increment(change); }},
                  this),
-        timer_(&clock_,
-               [this] { Event([](ShardCore& core, absl::Time now) { core.OnTick(now); }); }) {}
+        peers_(&shell_, &streams_, &file_thread_, options_.security, logger_),
+        link_(&shell_, metrics_, logger_) {}
 
-  ~Impl() override {
-    executor_.Post([this] { End(kExitFailed, "the process ends"); });
-    executor_.Flush();  // from here on events have no effect
+  ~Server() override {
+    shell_.Close([this] { End(kExitFailed, "the process ends"); });
     StopServer();
     file_thread_.Stop();
-    executor_.Stop();
-  }
-
-  // On gRPC's threads.
-  void OnCallRefused(const security::CallRefusal& refusal) {
-    metrics_->counter("calls_refused_total", {std::string(refusal.reason)}).Increment();
-    if (refusal.to_log == 0) return;
-    logger_.Warning("Calls refused", {{"calls", refusal.to_log}, {"why", refusal.text}});
-  }
-
-  // On the guard's thread.
-  void OnDisconnected(const Disconnection& disconnection) {
-    metrics_->counter("connections_aborted_total", {std::string(disconnection.reason)}).Increment();
-    if (disconnection.to_log == 0) return;
-    logger_.Warning("Connections aborted",
-                    {{"connections", disconnection.to_log}, {"why", disconnection.text}});
+    shell_.Stop();
   }
 
   absl::Status StartServer() {
     std::vector<GrpcServer::Service*> services = options_.services;
     services.push_back(&streams_);
-    ASSIGN_OR_RETURN(
-        server_,
-        GrpcServer::Start(
-            {.address = options_.listen_address,
-             .credentials = security::ServerCredentialsOf(
-                 options_.security,
-                 [this](const security::CallRefusal& refusal) { OnCallRefused(refusal); }),
-             .guard = {
-                 .on_disconnected =
-                     [this](const Disconnection& disconnection) { OnDisconnected(disconnection); },
-                 .on_delayed =
-                     [this] { metrics_->counter("connections_delayed_total").Increment(); }}},
-            std::move(services)));
+    ASSIGN_OR_RETURN(server_,
+                     StartRoleServer({.address = options_.listen_address}, options_.security,
+                                     std::move(services), metrics_, logger_));
+
     options_.core.identity.set_address(
         absl::StrCat(options_.advertised_host, ":", server_->port()));
-    core_ = std::make_unique<ShardCore>(options_.core, &parallel_);
+    shell_.Start(options_.core, &parallel_);
     started_.Notify();
-
-    CoordinatorLink::Options link;
-    link.address = options_.coordinator;
-    link.loop = streams_.loop();
-    link.credentials = security::ChannelCredentialsOf(options_.security);
-    link.on_round_trip = [this](absl::Duration duration) {
-      coordinator_latency_.Observe(absl::ToDoubleSeconds(duration));
-    };
-
-    link_ = CoordinatorLink::Start(
-        link,
-        {.on_connected =
-             [this] {
-               Event([](ShardCore& core, absl::Time now) { core.OnCoordinatorConnected(now); });
-             },
-         .on_message =
-             [this](v1::CoordinatorMessage message) {
-               Event([message = std::move(message)](ShardCore& core, absl::Time now) {
-                 core.OnCoordinatorMessage(message, now);
-               });
-             },
-         .on_broken =
-             [this](absl::Status why) {
-               logger_.Info("Control stream closed", {{"why", why.ToString()}});
-               Event([](ShardCore& core, absl::Time now) { core.OnCoordinatorDisconnected(now); });
-             }});
-
-    link_ready_.Notify();
+    link_.Start(options_.coordinator, streams_.loop(), options_.security);
     return absl::OkStatus();
   }
 
-  int port() const { return server_->port(); }
+  // ---- ShardServer
 
-  absl::Status Ready() const {
-    if (ended_.HasBeenNotified()) return absl::UnavailableError("the shard has ended");
+  int port() const override { return server_->port(); }
+
+  absl::Status Ready() const override {
+    if (shell_.ended()) return absl::UnavailableError("the shard has ended");
     if (!has_view_) return absl::UnavailableError("the shard has no view yet");
     return absl::OkStatus();
   }
 
-  Result Wait() {
-    ended_.Wait();
-    // Gives the last messages (the Leave, the last frames) time to be sent.
-    link_->Finish(absl::Seconds(2));
+  Result Wait() override {
+    shell_.Wait();
+    link_.Finish();  // the Leave, the last frames
     StopServer();
     return result_;
   }
 
-  void Leave(std::string reason, absl::Duration grace) {
-    Event([reason = std::move(reason), grace](ShardCore& core, absl::Time now) {
-      core.OnLeave(reason, grace, now);
-    });
+  void Leave(std::string reason, absl::Duration grace) override {
+    shell_.Event(Call(&ShardCore::OnLeave, std::move(reason), grace));
   }
-  void Abandon(std::string reason) {
-    Event(
+
+  void Abandon(std::string reason) override {
+    shell_.Event(
         [this, reason = std::move(reason)](ShardCore&, absl::Time) { End(kExitFinished, reason); });
   }
 
-  absl::Status Alive() { return liveness_.Check(); }
+  absl::Status Alive() override { return shell_.Alive(); }
 
   // ---- StreamHandler: on the streams' reader threads
 
   void OnOpen(StreamId stream, const std::string& peer) override {
     started_.Wait();
     logger_.Debug("Stream opened", {{"stream", stream}, {"peer", peer}});
-    {
-      MutexLock lock(&received_mutex_);
-      received_[stream] = std::make_shared<std::atomic<uint64_t>>(0);
-    }
-    Event([stream](ShardCore& core, absl::Time now) { core.OnConnected(stream, now); });
+    received_.Open(stream);
+    shell_.Event(Call(&ShardCore::OnConnected, stream));
   }
 
   void OnFrames(StreamId stream, std::vector<DecodedFrame> frames) override {
@@ -189,117 +129,67 @@ class ShardServer::Impl final : public StreamHandler {
       bytes += frame.payload.size();
       memory += HeaderMemory(frame.header);
     }
-    memory += bytes;
 
-    const std::shared_ptr<std::atomic<uint64_t>> received = Receive(stream, memory);
-    if (received == nullptr) return;
+    ReceivedBytes::Receipt receipt = received_.Add(stream, memory + bytes);
+    if (!receipt) return;
     frames_received_.Increment(static_cast<double>(frames.size()));
     bytes_received_.Increment(static_cast<double>(bytes));
 
-    auto task = [this, stream, received, memory, frames = std::move(frames)]() mutable {
-      received->fetch_sub(memory, std::memory_order_relaxed);
-      if (ended_.HasBeenNotified()) return;
-      const absl::Time now = clock_.Now();
+    auto handle = [this, stream, receipt = std::move(receipt), frames = std::move(frames)](
+                      ShardCore& core, absl::Time now) mutable {
+      receipt.Release();
       for (DecodedFrame& frame : frames) {
-        core_->OnFrame(stream, frame.header, std::move(frame.payload), now);
-        if (!PerformActions()) break;
+        core.OnFrame(stream, frame.header, std::move(frame.payload), now);
+        if (!shell_.PerformActions()) return;
       }
-      FlushStreams();
-      if (!ended_.HasBeenNotified()) AfterEvents(now);
     };
-
-    if (bytes <= kInlineBytes) {
-      executor_.Run(std::move(task), bytes);
-    } else {
-      executor_.Post(std::move(task), bytes);
-    }
+    shell_.Event(std::move(handle), {.bytes = bytes, .post = bytes > kInlineBytes});
   }
 
   void OnClosed(StreamId stream, const absl::Status& why) override {
     logger_.Debug("Stream ended", {{"stream", stream}, {"why", why.ToString()}});
-    {
-      MutexLock lock(&received_mutex_);
-      received_.erase(stream);
+    received_.Close(stream);
+    shell_.Event(Call(&ShardCore::OnDisconnected, stream));
+  }
+
+  // ---- Shell::Role
+
+  void PerformAction(ShardAction& action) override {
+    std::visit([this](auto& a) { Perform(a); }, action);
+  }
+
+  void AfterActions(size_t) override {
+    for (const StreamId stream : queued_) streams_.Flush(stream);
+    queued_.clear();
+  }
+
+  absl::Time ServeDeadlines(absl::Time now) override {
+    if (logger_.debug_enabled()) LogStep();
+    return peers_.Retry(now);
+  }
+
+  void Publish(absl::Time) override {
+    ShardStatus status = shell_.core().Status();
+    has_view_ = status.has_view;
+    status.bounds[static_cast<size_t>(Bound::kReceivedBytes)] = {
+        received_.limit(), received_.Largest(), received_.exceeded()};
+    PublishBounds(status.bounds);
+    PublishStatus(status);
+
+    if (logged_closes_ > kLoggedCloses) {
+      logger_.Info("More streams closed", {{"streams", logged_closes_ - kLoggedCloses}});
     }
-    Event([stream](ShardCore& core, absl::Time now) { core.OnDisconnected(stream, now); });
+    logged_closes_ = 0;
+
+    if (status.has_view && !Same(status.view, last_view_)) {
+      last_view_ = status.view;
+      view_changes_.Increment();
+      logger_.Info("View installed", {{"view", ShortName(status.view)}, {"step", status.lowest}});
+    }
   }
 
  private:
-  // Counts the memory of frames until the core sees them. Null: the limit is exceeded, and the
-  // stream is closed.
-  std::shared_ptr<std::atomic<uint64_t>> Receive(StreamId stream, uint64_t memory) {
-    std::shared_ptr<std::atomic<uint64_t>> received;
-    {
-      MutexLock lock(&received_mutex_);
-      const auto found = received_.find(stream);
-      if (found == received_.end()) return nullptr;  // already closed because of this limit
-      received = found->second;
-    }
-
-    const uint64_t before = received->fetch_add(memory, std::memory_order_relaxed);
-    if (before == 0 || before + memory <= options_.core.max_received_bytes) return received;
-    {
-      MutexLock lock(&received_mutex_);
-      received_.erase(stream);
-    }
-    received_reached_.fetch_add(1, std::memory_order_relaxed);
-    streams_.Close(stream, Exceeded(Bound::kReceivedBytes,
-                                    absl::StrCat("frames that the shard has not read yet take ",
-                                                 before + memory, " bytes, more than ",
-                                                 options_.core.max_received_bytes)));
-    return nullptr;
-  }
-
-  // This shard's stream to another shard.
-  struct Peer {
-    std::string address;
-    v1::ProcessId process;
-    std::unique_ptr<StreamClient> stream;  // null: will be opened at `retry_at`
-    bool connected = false;                // its HelloReply has arrived
-    std::vector<std::pair<v1::Header, absl::Cord>> waiting;
-    Backoff backoff{{.max = absl::Seconds(1)}};
-    absl::Time retry_at = absl::InfiniteFuture();
-  };
-
-  template <typename F>
-  void Event(F event) {
-    executor_.Run([this, event = std::move(event)]() mutable { Handle(event); });
-  }
-
-  // On the executor: passes an event to the core and carries out the resulting actions.
-  template <typename F>
-  void Handle(F&& event) {
-    if (ended_.HasBeenNotified()) return;
-    const absl::Time now = clock_.Now();
-    event(*core_, now);
-    const bool lives = PerformActions();
-    FlushStreams();
-    if (lives) AfterEvents(now);
-  }
-
-  // False: the shard has ended.
-  bool PerformActions() {
-    for (ShardAction& action : core_->TakeActions()) {
-      std::visit([this](auto& a) { this->Perform(a); }, action);
-      if (ended_.HasBeenNotified()) return false;
-    }
-    return true;
-  }
-
-  // Debug log: one line per step that this shard has closed.
-  void TellSteps() {
-    const ShardStatus status = core_->Status();
-    if (!status.has_view || status.lowest == told_step_) return;
-    told_step_ = status.lowest;
-    logger_.Debug("Step closed", {{"step", status.lowest}});
-  }
-
-  void AfterEvents(absl::Time now) {
-    if (logger_.debug_enabled()) TellSteps();
-    if (now - last_publication_ >= absl::Seconds(1)) Publish(now);
-    RetryPeers(now);
-    timer_.Set(std::min({core_->NextDeadline(), NextRetry(), last_publication_ + absl::Seconds(1)}));
-  }
+  // ---- actions
 
   void Perform(SendFrame& send) {
     frames_sent_.Increment();
@@ -307,10 +197,7 @@ class ShardServer::Impl final : public StreamHandler {
     queued_.insert(send.stream);
     streams_.Queue(send.stream, send.header, std::move(send.payload));
   }
-  void FlushStreams() {
-    for (const StreamId stream : queued_) streams_.Flush(stream);
-    queued_.clear();
-  }
+  void Perform(SendToShard& send) { peers_.Send(std::move(send)); }
   void Perform(CloseStream& close) {
     if (logged_closes_ < kLoggedCloses) {
       logger_.Info("Stream closed", {{"stream", close.stream}, {"why", close.status.ToString()}});
@@ -319,179 +206,55 @@ class ShardServer::Impl final : public StreamHandler {
     if (!close.status.ok()) streams_refused_.Increment();
     streams_.Close(close.stream, close.status);
   }
-  void Perform(SendToCoordinator& send) {
-    link_ready_.Wait();
-    link_->Send(std::move(send.message));
-  }
+  void Perform(SendToCoordinator& send) { link_.Send(std::move(send.message)); }
   void Perform(DropCoordinator& drop) {
     logger_.Info("Coordinator replaced", {{"why", drop.reason}});
-    link_->Reconnect();
+    link_.Reconnect();
   }
 
-  void Perform(SendToShard& send) {
-    Peer& peer = peers_[send.shard.incarnation()];
-    if (peer.stream != nullptr && peer.connected) {
-      peer.stream->Send(send.header, std::move(send.payload));
-      return;
-    }
-    if (peer.waiting.size() >= kMaxPeerFrames) peer.waiting.erase(peer.waiting.begin());
-    peer.waiting.emplace_back(std::move(send.header), std::move(send.payload));
-    peer.address = send.address;
-    peer.process = send.shard;
-    if (peer.stream == nullptr && peer.retry_at == absl::InfiniteFuture()) OpenPeer(peer);
-  }
-
-  void OpenPeer(Peer& peer) {
-    const uint64_t incarnation = peer.process.incarnation();
-    const uint64_t connection = ++last_connection_;
-    connections_[incarnation] = connection;
-    peer.retry_at = absl::InfiniteFuture();
-    peer.connected = false;
-
-    StreamClient::Options options;
-    options.address = peer.address;
-    options.loop = streams_.loop();
-    options.credentials = security::ChannelCredentialsOf(options_.security);
-
-    peer.stream = StreamClient::Connect(
-        options, {.on_frames =
-                      [this, incarnation, connection](const std::vector<DecodedFrame>& frames) {
-                        if (!frames.front().header.has_hello_reply()) return;
-                        Event([this, incarnation, connection](ShardCore& core, absl::Time now) {
-                          OnPeerConnected(incarnation, connection, core, now);
-                        });
-                      },
-                  .on_broken =
-                      [this, incarnation, connection](absl::Status why) {
-                        Event([this, incarnation, connection, why](ShardCore&, absl::Time now) {
-                          OnPeerBroken(incarnation, connection, why, now);
-                        });
-                      }});
-    peer.stream->Send(core_->MakeHello(peer.process));
-  }
-
-  void OnPeerConnected(uint64_t incarnation, uint64_t connection, ShardCore& core, absl::Time now) {
-    if (connections_[incarnation] != connection) return;
-    Peer& peer = peers_[incarnation];
-    peer.connected = true;
-    peer.backoff.Reset();
-    for (auto& [header, payload] : peer.waiting) peer.stream->Send(header, std::move(payload));
-    peer.waiting.clear();
-    core.OnShardConnected(incarnation, now);
-  }
-
-  void OnPeerBroken(uint64_t incarnation, uint64_t connection, const absl::Status& why,
-                    absl::Time now) {
-    if (connections_[incarnation] != connection) return;
-    logger_.Info("Stream to another shard broke", {{"why", why.ToString()}});
-    Peer& peer = peers_[incarnation];
-    // This may run in the stream's own callback, which must not destroy the stream.
-    file_thread_.Post([stream = std::move(peer.stream)] {});
-    peer.connected = false;
-    if (absl::IsNotFound(
-            why)) {  // another instance of the shard answers, so this one will not return
-      peers_.erase(incarnation);
-      connections_.erase(incarnation);
-      return;
-    }
-    peer.retry_at = now + peer.backoff.Next(random_);
-  }
-
-  void RetryPeers(absl::Time now) {
-    for (auto& [incarnation, peer] : peers_) {
-      if (peer.retry_at <= now) OpenPeer(peer);
-    }
-  }
-  absl::Time NextRetry() const {
-    absl::Time next = absl::InfiniteFuture();
-    for (const auto& [incarnation, peer] : peers_) next = std::min(next, peer.retry_at);
-    return next;
-  }
-
-  // Runs after the end, when events have no effect.
-  void StopServer() {
-    executor_.Flush();
-    // Objects that run on the server's loop are destroyed before it.
-    link_.reset();
-    ClosePeers();
-    file_thread_.Flush();  // broken streams are destroyed there
-    if (server_ != nullptr) server_->Stop();
-  }
-
-  void ClosePeers() {
-    std::vector<std::unique_ptr<StreamClient>> streams;
-    Notification taken;
-    executor_.Run([&] {
-      for (auto& [incarnation, peer] : peers_) streams.push_back(std::move(peer.stream));
-      peers_.clear();
-      connections_.clear();
-      taken.Notify();
+  void Perform(WritePartition& write) {
+    file_thread_.Post([this, write = std::move(write)] {
+      absl::StatusOr<v1::PartitionFile> written = Write(write);
+      if (!written.ok()) {
+        logger_.Warning("Partition write failed",
+                        {{"partition", write.partition}, {"why", written.status().ToString()}});
+      }
+      shell_.Event(Call(&ShardCore::OnPartitionWritten, write.snapshot, write.checkpoint,
+                        write.partition, std::move(written)));
     });
-    taken.Wait();
   }
+  void Perform(LoadPartition& load) {
+    file_thread_.Post([this, load = std::move(load)] {
+      absl::StatusOr<absl::Cord> file =
+          StorageOf(load.directory)->ReadFile(load.checkpoint, load.file);
+      shell_.Event(Call(&ShardCore::OnPartitionLoaded, load.init_id, load.file.partition(),
+                        std::move(file)));
+    });
+  }
+  void Perform(ExitProcess& exit) { End(exit.code, exit.reason); }
+
+  // ---- files: on the file thread
 
   std::unique_ptr<CheckpointStorage> StorageOf(const std::string& checkpoint_directory) const {
     return MakeLocalStorage(files_, DirectoryOf(checkpoint_directory),
                             absl::StrCat(options_.core.identity.process().incarnation()));
   }
 
-  void Perform(WritePartition& write) {
-    file_thread_.Post([this, write = std::move(write)] {
-      const absl::Time begin = absl::Now();
-      EncodedPartition encoded = EncodePartition(*write.content);
-      const absl::Status status =
-          StorageOf(write.directory)->WriteFile(write.checkpoint, write.file_name, encoded.bytes);
-      if (status.ok()) {
-        checkpoint_bytes_.Increment(static_cast<double>(encoded.file.bytes()));
-        checkpoint_seconds_.Observe(absl::ToDoubleSeconds(absl::Now() - begin));
-      } else {
-        logger_.Warning("Partition write failed",
-                        {{"partition", write.partition}, {"why", status.ToString()}});
-      }
-
-      absl::StatusOr<v1::PartitionFile> written =
-          status.ok() ? absl::StatusOr<v1::PartitionFile>(std::move(encoded.file)) : status;
-      Event([snapshot = write.snapshot, checkpoint = write.checkpoint, partition = write.partition,
-             written = std::move(written)](ShardCore& core, absl::Time now) mutable {
-        core.OnPartitionWritten(snapshot, checkpoint, partition, std::move(written), now);
-      });
-    });
+  absl::StatusOr<v1::PartitionFile> Write(const WritePartition& write) {
+    const absl::Time begin = clock_.Now();
+    EncodedPartition encoded = EncodePartition(*write.content);
+    RETURN_IF_ERROR(
+        StorageOf(write.directory)->WriteFile(write.checkpoint, write.file_name, encoded.bytes));
+    checkpoint_bytes_.Increment(static_cast<double>(encoded.file.bytes()));
+    checkpoint_seconds_.Observe(absl::ToDoubleSeconds(clock_.Now() - begin));
+    return std::move(encoded.file);
   }
 
-  void Perform(LoadPartition& load) {
-    file_thread_.Post([this, load = std::move(load)] {
-      absl::StatusOr<absl::Cord> file =
-          StorageOf(load.directory)->ReadFile(load.checkpoint, load.file);
-      Event([init_id = load.init_id, partition = load.file.partition(), file = std::move(file)](
-                ShardCore& core, absl::Time now) mutable {
-        core.OnPartitionLoaded(init_id, partition, std::move(file), now);
-      });
-    });
-  }
+  // ---- metrics
 
-  void Perform(ExitProcess& exit) { End(exit.code, exit.reason); }
-
-  void End(int code, std::string reason) {
-    if (ended_.HasBeenNotified()) return;
-    logger_.Info("The shard ends", {{"code", code}, {"why", reason}});
-    result_.code = code;
-    result_.reason = std::move(reason);
-    ended_.Notify();
-  }
-
-  void PublishBounds(ShardStatus* status) {
-    BoundUse& received = status->bounds[static_cast<size_t>(Bound::kReceivedBytes)];
-    received.limit = options_.core.max_received_bytes;
-    received.reached = received_reached_.load(std::memory_order_relaxed);
-    {
-      MutexLock lock(&received_mutex_);
-      for (const auto& [stream, bytes] : received_) {
-        received.used = std::max(received.used, bytes->load(std::memory_order_relaxed));
-      }
-    }
-
+  void PublishBounds(const BoundUses& bounds) {
     for (size_t bound = 0; bound < kBounds; ++bound) {
-      const BoundUse& use = status->bounds[bound];
+      const BoundUse& use = bounds[bound];
       const std::vector<std::string> label = {std::string(kBoundNames[bound])};
       metrics_->gauge("bound_used", label).Set(static_cast<double>(use.used));
       metrics_->gauge("bound_limit", label).Set(static_cast<double>(use.limit));
@@ -501,16 +264,7 @@ class ShardServer::Impl final : public StreamHandler {
     }
   }
 
-  void Publish(absl::Time now) {
-    last_publication_ = now;
-    ShardStatus status = core_->Status();
-    PublishBounds(&status);
-    if (logged_closes_ > kLoggedCloses) {
-      logger_.Info("More streams closed", {{"streams", logged_closes_ - kLoggedCloses}});
-    }
-    logged_closes_ = 0;
-    has_view_ = status.has_view;
-
+  void PublishStatus(const ShardStatus& status) {
     const auto set = [this](absl::string_view name, double value) {
       metrics_->gauge(name).Set(value);
     };
@@ -526,14 +280,42 @@ class ShardServer::Impl final : public StreamHandler {
     set("blocks_allocated", static_cast<double>(status.blocks_allocated));
     set("dropped_contributions", static_cast<double>(status.dropped_contributions));
     set("repeated_blocks", static_cast<double>(status.repeated_blocks));
-    set("executor_queue_tasks", static_cast<double>(executor_.queued_tasks()));
-    set("executor_queue_bytes", static_cast<double>(executor_.queued_bytes()));
+    set("executor_queue_tasks", static_cast<double>(shell_.executor().queued_tasks()));
+    set("executor_queue_bytes", static_cast<double>(shell_.executor().queued_bytes()));
+  }
 
-    if (status.has_view && !Same(status.view, last_view_)) {
-      last_view_ = status.view;
-      view_changes_.Increment();
-      logger_.Info("View installed", {{"view", ShortName(status.view)}, {"step", status.lowest}});
-    }
+  // ---- the rest
+
+  // A stream whose frames wait with too much memory.
+  void CloseFull(StreamId stream, uint64_t bytes) {
+    streams_.Close(stream,
+                   Exceeded(Bound::kReceivedBytes,
+                            absl::StrCat("frames that the shard has not read yet take ", bytes,
+                                         " bytes, more than ", options_.core.max_received_bytes)));
+  }
+
+  // Debug log: one line per step that this shard has closed.
+  void LogStep() {
+    const ShardStatus status = shell_.core().Status();
+    if (!status.has_view || status.lowest == logged_step_) return;
+    logged_step_ = status.lowest;
+    logger_.Debug("Step closed", {{"step", status.lowest}});
+  }
+
+  void End(int code, std::string reason) {
+    logger_.Info("The shard ends", {{"code", code}, {"why", reason}});
+    result_ = {code, std::move(reason)};
+    shell_.End();
+  }
+
+  // After the end, when events have no effect.
+  void StopServer() {
+    shell_.executor().Flush();
+    // Objects that run on the server's loop are destroyed before it.
+    link_.Stop();
+    peers_.Close();
+    file_thread_.Flush();  // broken streams are destroyed there
+    if (server_ != nullptr) server_->Stop();
   }
 
   Options options_;
@@ -549,61 +331,36 @@ class ShardServer::Impl final : public StreamHandler {
   prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
   prometheus::Counter& checkpoint_bytes_ = metrics_->counter("checkpoint_written_bytes_total");
   prometheus::Histogram& checkpoint_seconds_ = metrics_->histogram("partition_write_seconds");
-  prometheus::Histogram& coordinator_latency_ = metrics_->histogram("coordinator_latency_seconds");
   prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
   ThreadPoolRunner parallel_;
 
-  // Accessed only by the executor's tasks.
-  std::unique_ptr<ShardCore> core_;
-  uint64_t told_step_ = 0;  // last step that TellSteps has logged
-  // Streams with frames that wait for FlushStreams.
-  absl::flat_hash_set<StreamId> queued_;
-  std::map<uint64_t, Peer> peers_;            // by incarnation
-  std::map<uint64_t, uint64_t> connections_;  // number of our current connection to that peer
-  uint64_t last_connection_ = 0;
-  absl::BitGen random_;
-  absl::Time last_publication_ = absl::InfinitePast();
+  // Used only by the executor's tasks.
+  absl::flat_hash_set<StreamId> queued_;  // streams with frames that wait for AfterActions
+  std::array<uint64_t, kBounds> bounds_reached_{};  // as published last
+  uint64_t logged_step_ = 0;
   int logged_closes_ = 0;  // since the last publication
-  std::array<uint64_t, kBounds> bounds_reached_{};
   v1::ViewId last_view_;
-  Result result_;  // written before ended_ is notified
+  Result result_;  // written before the shell ends
 
-  // Memory of the frames of each open stream that the core has not seen yet.
-  Mutex received_mutex_;
-  absl::flat_hash_map<StreamId, std::shared_ptr<std::atomic<uint64_t>>> received_
-      ABSL_GUARDED_BY(received_mutex_);
-  std::atomic<uint64_t> received_reached_{0};
+  ReceivedBytes received_;
   std::atomic<bool> has_view_{false};
-  Notification started_;     // core_ exists
-  Notification link_ready_;  // link_ exists
-  Notification ended_;
+  Notification started_;  // the core exists
 
-  SerialExecutor executor_;
-  Liveness liveness_{&executor_, kLivenessPatience, &clock_};
+  Shell shell_;
   SerialExecutor file_thread_;
   StreamServer streams_;
-  DeadlineTimer timer_;
+  PeerStreams peers_;
+  MemberLink<ShardCore> link_;
   std::unique_ptr<GrpcServer> server_;
-  std::unique_ptr<CoordinatorLink> link_;
 };
 
-ShardServer::ShardServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ShardServer::~ShardServer() = default;
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(Options options, FileSystem* files,
                                                                 Metrics* metrics, Logger logger) {
-  auto impl = std::make_unique<Impl>(std::move(options), files, metrics, std::move(logger));
-  RETURN_IF_ERROR(impl->StartServer());
-  return std::unique_ptr<ShardServer>(new ShardServer(std::move(impl)));
+  auto server = std::make_unique<Server>(std::move(options), files, metrics, std::move(logger));
+  RETURN_IF_ERROR(server->StartServer());
+  return server;
 }
-
-int ShardServer::port() const { return impl_->port(); }
-absl::Status ShardServer::Ready() const { return impl_->Ready(); }
-ShardServer::Result ShardServer::Wait() { return impl_->Wait(); }
-void ShardServer::Leave(std::string reason, absl::Duration grace) {
-  impl_->Leave(std::move(reason), grace);
-}
-absl::Status ShardServer::Alive() { return impl_->Alive(); }
-void ShardServer::Abandon(std::string reason) { impl_->Abandon(std::move(reason)); }
 
 }  // namespace sluice::ps

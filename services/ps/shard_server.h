@@ -44,28 +44,23 @@ class ShardServer {
   // `files` and `metrics` must outlive the server. UNAVAILABLE if it cannot listen on the address.
   static absl::StatusOr<std::unique_ptr<ShardServer>> Start(Options options, FileSystem* files,
                                                             Metrics* metrics, Logger logger);
-  ~ShardServer();
+  // Ends the shard at once if it still runs.
+  virtual ~ShardServer() = default;
 
-  int port() const;
+  virtual int port() const = 0;
 
   // OK once it has a view.
-  absl::Status Ready() const;
+  virtual absl::Status Ready() const = 0;
 
   // Blocks until the core has ended.
-  Result Wait();
+  virtual Result Wait() = 0;
   // Asks to leave within `grace`: ShardCore::OnLeave. Any thread.
-  void Leave(std::string reason, absl::Duration grace);
+  virtual void Leave(std::string reason, absl::Duration grace) = 0;
   // Ends at once, as if it had left (a second SIGTERM). Any thread.
-  void Abandon(std::string reason);
+  virtual void Abandon(std::string reason) = 0;
 
   // OK while the core keeps handling its events (Liveness). Any thread; does not block.
-  absl::Status Alive();
-
- private:
-  class Impl;
-  explicit ShardServer(std::unique_ptr<Impl> impl);
-
-  std::unique_ptr<Impl> impl_;
+  virtual absl::Status Alive() = 0;
 };
 
 // All metrics of sluice-ps.

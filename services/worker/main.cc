@@ -42,15 +42,15 @@ constexpr double kConnectSeconds = 600;
 
 struct Flags {
   ProgramFlags program;
+  security::TransportSecurity::Options security;
   std::string job;
   std::string coordinator;
-  std::string advertised_host;
   uint32_t index = 0;
+  std::string advertised_host;
   int threads = 0;
   double grace_seconds = 10;
   std::optional<double> connect_seconds;
   bool shared_memory = true;
-  security::TransportSecurity::Options security;
 };
 
 // Over the layers on the shards.
@@ -83,6 +83,25 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job
   return CreateTorchEngine(options);
 }
 
+// For the execution that the job asks for.
+EngineFactory MakeEngineFactory(
+    const WorkerOptions& worker, const Logger& logger, Metrics* metrics,
+    const std::shared_ptr<const security::TransportSecurity>& security) {
+  const StageConnector connect = [credentials = security::ChannelCredentialsOf(security),
+                                  metrics](const std::string& address) {
+    return ConnectStage(address, credentials, [metrics](uint64_t sent, uint64_t received) {
+      metrics->counter("sent_bytes_total").Increment(static_cast<double>(sent));
+      metrics->counter("received_bytes_total").Increment(static_cast<double>(received));
+    });
+  };
+
+  return [worker, connect, logger](const v1::JobSpec& job, const DatasetInfo& data, int threads) {
+    return job.training().execution() == v1::TrainingSpec::SERVER
+               ? MakeRemoteEngine(job, data, worker, connect, logger)
+               : MakeEngine(job, data, threads);
+  };
+}
+
 // Downloads data that the job names by address into this machine's cache.
 DataFetcher MakeFetcher(std::function<void(const std::string&)> say) {
   return [say = std::move(say)](v1::DataSpec* data, const std::function<bool()>& cancelled) {
@@ -100,8 +119,10 @@ DataFetcher MakeFetcher(std::function<void(const std::string&)> say) {
   };
 }
 
-int ExitCodeOf(ExitReason reason) {
-  switch (reason) {
+int ExitCodeOf(const WorkerProcess::Result& result) {
+  if (result.unreachable) return kExitRetry;
+  if (result.data_missing) return kExitMissing;
+  switch (result.reason) {
     case ExitReason::kFinished:
     case ExitReason::kLeft:
       return kExitOk;
@@ -127,68 +148,40 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       {{"job", ShortJobName(flags.job)}, {"role", "worker"}, {"index", flags.index}});
   Metrics metrics(WorkerMetrics(), {{"training_job", ShortJobName(flags.job)},
                                     {"index", absl::StrCat(flags.index)}});
-  ASSIGN_OR_RETURN(std::string coordinator, CoordinatorEndpoint(flags.coordinator));
-
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-  security::TransportSecurity::Options own_security = flags.security;
-  own_security.job = security::JobOfIdentity(flags.job);
-  own_security.role = v1::WORKER;
-  own_security.index = flags.index;
-  ASSIGN_OR_RETURN(std::shared_ptr<const security::TransportSecurity> security,
-                   security::TransportSecurity::OpenChosen(files.get(), own_security, absl::Now()));
 
   WorkerProcess::Options options;
-  options.security = security;
+  ASSIGN_OR_RETURN(options.coordinator, CoordinatorEndpoint(flags.coordinator));
+  ASSIGN_OR_RETURN(options.security, security::OpenForProcess(files.get(), flags.security,
+                                                              flags.job, v1::WORKER, flags.index));
   options.core.process.set_role(v1::WORKER);
   options.core.process.set_index(flags.index);
   options.core.process.set_incarnation(RandomIncarnation());
   options.core.job = flags.job;
   options.core.host = HostName();
   options.core.pid = getpid();
-  options.coordinator = coordinator;
   options.connect_timeout = ConnectTimeout(flags);
   options.advertised_host = flags.advertised_host;
   options.threads = flags.threads;
   options.shared_memory = flags.shared_memory;
-
-  const StageConnector connect = [credentials = security::ChannelCredentialsOf(security),
-                                  &metrics](const std::string& address) {
-    return ConnectStage(address, credentials, [&metrics](uint64_t sent, uint64_t received) {
-      metrics.counter("sent_bytes_total").Increment(static_cast<double>(sent));
-      metrics.counter("received_bytes_total").Increment(static_cast<double>(received));
-    });
-  };
-
-  options.make_engine = [worker = options.core, connect, logger](
-                            const v1::JobSpec& job, const DatasetInfo& data, int threads) {
-    return job.training().execution() == v1::TrainingSpec::SERVER
-               ? MakeRemoteEngine(job, data, worker, connect, logger)
-               : MakeEngine(job, data, threads);
-  };
-
+  options.make_engine = MakeEngineFactory(options.core, logger, &metrics, options.security);
   options.fetch_data = MakeFetcher([logger](const std::string& text) {
     logger.Info("Fetching data", {{"what", text}});
   });
 
-  logger.Info("Worker starting", {{"coordinator", coordinator}, {"libtorch", TorchVersion()}});
+  logger.Info("Worker starting",
+              {{"coordinator", options.coordinator}, {"libtorch", TorchVersion()}});
   const std::unique_ptr<WorkerProcess> process =
       WorkerProcess::Start(std::move(options), &metrics, logger);
 
-  ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics_server,
-                   ServeMetrics(
-                       flags.program, &metrics, [&] { return process->Ready(); },
-                       [&] { return process->Alive(); }));
-
-  stop->SetHandler([&](int count) {
+  const auto on_stop = [&](int count) {
     // On the second signal, the worker does not wait.
     process->Leave("asked to stop by a signal",
                    count == 1 ? absl::Seconds(flags.grace_seconds) : absl::ZeroDuration());
-  });
-
-  const WorkerProcess::Result result = process->Wait();
-  stop->SetHandler(nullptr);
-  if (result.unreachable) return kExitRetry;
-  return result.data_missing ? +kExitMissing : ExitCodeOf(result.reason);
+  };
+  ASSIGN_OR_RETURN(const WorkerProcess::Result result,
+                   WaitForEnd(process.get(), flags.program, &metrics, stop, on_stop));
+  return ExitCodeOf(result);
 }
 
 int Main(int argc, char** argv) {
@@ -218,6 +211,7 @@ int Main(int argc, char** argv) {
       ->check(NumberBetween(0.0, 30.0 * 24 * 3600));
   app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
                "exchange tensors with shards of this machine through memory (default: yes)");
+
   security::AddSecurityFlags(&app, &flags.security);
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;

@@ -64,25 +64,20 @@ class WorkerProcess {
 
   // Starts to look for the coordinator. `metrics` must outlive the process.
   static std::unique_ptr<WorkerProcess> Start(Options options, Metrics* metrics, Logger logger);
-  ~WorkerProcess();
+  // Ends the worker at once if it still runs.
+  virtual ~WorkerProcess() = default;
 
   // OK while it is a member of the view.
-  absl::Status Ready() const;
+  virtual absl::Status Ready() const = 0;
 
   // OK while the core processes its events (Liveness). Any thread; does not block.
-  absl::Status Alive();
+  virtual absl::Status Alive() = 0;
 
   // Requests to leave, within `grace` at most. Any thread.
-  void Leave(std::string reason, absl::Duration grace);
+  virtual void Leave(std::string reason, absl::Duration grace) = 0;
 
   // Blocks until the core has ended.
-  Result Wait();
-
- private:
-  class Impl;
-  explicit WorkerProcess(std::unique_ptr<Impl> impl);
-
-  std::unique_ptr<Impl> impl_;
+  virtual Result Wait() = 0;
 };
 
 // All metrics of sluice-worker.

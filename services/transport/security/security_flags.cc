@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 
 namespace sluice::security {
 
@@ -29,6 +30,15 @@ std::string JobOfIdentity(absl::string_view identity) {
   const std::vector<absl::string_view> parts = absl::StrSplit(identity, '/');
   if (parts.size() != 3 || parts[0].empty() || parts[1].empty()) return "";
   return absl::StrCat(parts[0], "/", parts[1]);
+}
+
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> OpenForProcess(
+    FileSystem* files, TransportSecurity::Options chosen, absl::string_view job, v1::Role role,
+    uint32_t index) {
+  chosen.job = JobOfIdentity(job);
+  chosen.role = role;
+  chosen.index = index;
+  return TransportSecurity::OpenChosen(files, chosen, absl::Now());
 }
 
 }  // namespace sluice::security

@@ -3,9 +3,14 @@
 #define SLUICE_SERVICES_TRANSPORT_SECURITY_SECURITY_FLAGS_H_
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/common.pb.h"
+#include "services/common/file_util.h"
 #include "services/transport/security/transport_security.h"
 
 namespace sluice::security {
@@ -18,6 +23,11 @@ void AddSecurityFlags(CLI::App* app, TransportSecurity::Options* options);
 // "namespace/name" of "namespace/name/uid", as certificates name a job; empty, which means any job,
 // if the namespace or the name is empty.
 std::string JobOfIdentity(absl::string_view identity);
+
+// As TransportSecurity::OpenChosen, for this process of the job "namespace/name/uid".
+absl::StatusOr<std::shared_ptr<const TransportSecurity>> OpenForProcess(
+    FileSystem* files, TransportSecurity::Options chosen, absl::string_view job, v1::Role role,
+    uint32_t index);
 
 }  // namespace sluice::security
 

@@ -1,0 +1,82 @@
+// The thread that opens a worker's model and data, and computes.
+
+#ifndef SLUICE_SERVICES_WORKER_COMPUTE_THREAD_H_
+#define SLUICE_SERVICES_WORKER_COMPUTE_THREAD_H_
+
+#include <memory>
+#include <set>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/job.pb.h"
+#include "services/common/logging.h"
+#include "services/common/metrics.h"
+#include "services/common/mutex.h"
+#include "services/common/serial_executor.h"
+#include "services/shell/core_shell.h"
+#include "services/worker/core/worker_core.h"
+#include "services/worker/trainer.h"
+#include "services/worker/worker_process.h"
+
+namespace sluice::worker {
+
+// Performs the core's actions for model and data; the results are events. Gradients are passed to
+// the core while backward still runs. Used on the shell's executor only, except Stop.
+class ComputeThread {
+ public:
+  // All must outlive it; `options` are the process's.
+  ComputeThread(const WorkerProcess::Options* options, CoreShell<WorkerCore>* shell,
+                Metrics* metrics, Logger logger);
+
+  void Perform(OpenModel& open);
+  void Perform(ReadInitialTensor& read);
+  void Perform(Compute& compute);
+  void Perform(FindRows& find);
+  void Perform(CancelCompute& cancel);
+  void Perform(EvaluateSamples& evaluate);
+
+  // On the calling thread, at once. After OpenModel.
+  absl::Status Store(const StoreBlock& block) { return trainer_->Store(block); }
+  absl::Status Adopt() { return trainer_->engine().Adopt(); }
+
+  // Whether the worker leaves because data or model are missing or may not be read.
+  bool data_missing() const { return data_missing_; }
+
+  // Abandons the work and ends the thread. Not on the executor.
+  void Stop();
+
+ private:
+  class Sink;
+
+  // On the compute thread.
+  absl::StatusOr<std::unique_ptr<Trainer>> Open(v1::JobSpec job);
+  void OnNotOpened(const absl::Status& status);
+  // The job's delay before each step. False: the result is no longer needed.
+  bool WaitBeforeStep(ComputeId id);
+
+  int ThreadsOf(const v1::JobSpec& job) const;
+  bool Stopping();
+
+  const WorkerProcess::Options* const options_;
+  CoreShell<WorkerCore>* const shell_;
+  const Logger logger_;
+  prometheus::Counter& evaluated_samples_;
+
+  // Set on the compute thread before OnModelReady, constant from then on.
+  std::unique_ptr<Trainer> trainer_;
+  absl::Duration step_delay_;
+
+  bool data_missing_ = false;
+
+  Mutex mutex_;  // protects the members below
+  CondVar changed_;
+  std::set<ComputeId> cancelled_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  SerialExecutor thread_{{.name = "compute"}};
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_COMPUTE_THREAD_H_

@@ -8,6 +8,7 @@
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
+#include "services/ps/core/frame_checks.h"
 
 namespace sluice::ps {
 
@@ -151,6 +152,30 @@ void DataSender::SendPinned(StreamId stream, const PartitionContent& content, ui
     pieces.push_back({v1::CODEC_RAW, std::move(parameters)});
   }
   SendFrames(stream, common, *content.model, std::move(pieces));
+}
+
+absl::Status DataSender::OnSnapshotPull(Stream& stream, const v1::Pull& pull,
+                                        const Snapshots& snapshots) {
+  RETURN_IF_ERROR(CheckSnapshotPull(pull));
+  if (!snapshots.IsPinned(pull.snapshot_id())) {
+    streams_.RefuseAlways(stream, absl::StrCat("snapshot ", pull.snapshot_id(), " is not pinned"),
+                          pull.snapshot_id());
+    return absl::OkStatus();
+  }
+
+  std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
+  if (wanted.empty()) wanted = state_.view->owned();
+  for (uint32_t number : wanted) {
+    if (snapshots.Find(pull.snapshot_id(), number) == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "snapshot ", pull.snapshot_id(), " has no partition ", number, " on this shard"));
+    }
+  }
+  for (uint32_t number : wanted) {
+    SendPinned(stream.id, *snapshots.Find(pull.snapshot_id(), number), pull.snapshot_id(),
+               pull.request());
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sluice::ps

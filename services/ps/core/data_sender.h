@@ -15,6 +15,7 @@
 #include "services/protocol/row_selection.h"
 #include "services/ps/core/bounds.h"
 #include "services/ps/core/shard_state.h"
+#include "services/ps/core/snapshots.h"
 #include "services/ps/core/streams.h"
 
 namespace sluice::ps {
@@ -45,6 +46,9 @@ class DataSender {
                 const std::vector<BlockState>& blocks, uint64_t request, const RowSelections* rows);
   void SendPinned(StreamId stream, const PartitionContent& content, uint64_t snapshot,
                   uint64_t request);
+  // Answers a pull of a snapshot: sends the partitions that it names, or all that this shard owns.
+  // A snapshot that is not pinned is refused. INVALID_ARGUMENT if it lacks a partition.
+  absl::Status OnSnapshotPull(Stream& stream, const v1::Pull& pull, const Snapshots& snapshots);
 
   // Drops the encoded blocks, because a version number may get another meaning.
   void Forget() { encoded_.clear(); }

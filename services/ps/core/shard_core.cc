@@ -18,29 +18,18 @@
 #include "services/ps/core/data_sender.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/initialization.h"
+#include "services/ps/core/registration.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/snapshots.h"
 #include "services/ps/core/streams.h"
 #include "services/ps/core/synchronous.h"
+#include "services/ps/core/views.h"
 
 namespace sluice::ps {
 namespace {
 
-constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(1);
 // A shard whose tick is later than this was stopped. Same value as the coordinator's.
 constexpr absl::Duration kLate = absl::Milliseconds(250);
-
-// (attempt, term) of a coordinator's message, in the order in which they are compared (R1).
-struct Authority {
-  uint64_t attempt = 0;
-  v1::Term term;
-};
-
-bool IsOlder(const Authority& known, uint64_t attempt, const v1::Term& term) {
-  if (attempt != known.attempt) return attempt < known.attempt;
-  if (term.counter() != known.term.counter()) return term.counter() < known.term.counter();
-  return known.term.counter() > 0 && term.coordinator() != known.term.coordinator();
-}
 
 }  // namespace
 
@@ -55,16 +44,11 @@ class ShardCore::Impl {
   }
 
   // ---- coordinator
-  void Register();
   void OnRegistered(const v1::Registered& message);
-  void OnRefusal(const v1::Refusal& refusal);
   void OnPrepareState(const v1::PrepareState& prepare);
-  void OnPause(const v1::Pause& pause);
   void OnInstall(const v1::Install& install);
   void OnCommitted(const v1::Committed& committed);
   void OnBarrier(const v1::Barrier& barrier);
-  void OnFinish(const v1::Finish& finish);
-  void Leave(std::string reason, absl::Duration grace);
   void Dispatch(const v1::CoordinatorMessage& message);
 
   // ---- streams
@@ -75,10 +59,8 @@ class ShardCore::Impl {
   absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
   void OnAdmitted(const v1::Admitted& admitted);
   absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header);
-  absl::Status OnSnapshotPull(Stream& stream, const v1::Pull& pull);
   StreamTable::Handler handler() { return handler_; }
   void Resume() { streams.Resume(handler_); }
-  void Disconnected();
 
   // ---- time: sets the time of the next event
   void Step(absl::Time now);
@@ -92,7 +74,10 @@ class ShardCore::Impl {
   ShardState state;
   StreamTable streams{&state};
   DataSender sender{&state, &streams};
+  Registration registration{&state};
   Initialization initialization{&state};
+  Views views{&state, &initialization,
+              [this](v1::PauseReply* reply) { asynchronous.FillPauseReply(reply); }};
   Snapshots snapshots{&state,
                       [this](PartitionContent* content) { asynchronous.FillRecords(content); }};
   Synchronous synchronous{
@@ -103,25 +88,9 @@ class ShardCore::Impl {
   Asynchronous asynchronous{&state, &streams, &sender, [this] { progress_due_ = true; }};
 
  private:
-  // The Pause in progress, if any.
-  enum class Pausing {
-    kNo,
-    kWaiting,  // AfterStep: the step is not reached yet
-    kReplied,  // R2: a promise
-  };
-
-  bool Hears(uint64_t attempt, const v1::Term& term);
-  bool Accept(uint64_t attempt, const v1::Term& term);
   void DiscardAttempt();
-  void CheckAfterStep();
-  void ReplyToPause();
-  v1::PauseReply MakePauseReply() const;
-  bool MayInstall(const v1::Install& install) const;
-  bool IsAnnounced(const v1::ViewId& later) const;
   std::optional<std::string> AdoptPartitions(const InstalledView& view);
-  bool RollBackTo(uint64_t first_step);
   void FinishInstall(const v1::Install& install);
-  void RetainReferences();
   void OnClosed(Partition& partition);
   void OnVersionCommitted();
   void SayInstalled();
@@ -131,61 +100,17 @@ class ShardCore::Impl {
         return OnFrame(stream, header, payload);
       };
 
-  Authority authority_;
-  bool connected_ = false;
-  uint32_t wire_version_ = SpokenWireVersions().newest;  // with which it registers
-  Pausing pausing_ = Pausing::kNo;
-  v1::Pause pause_;
-
-  absl::Duration heartbeat_ = kDefaultHeartbeat;
-  absl::Time next_heartbeat_ = absl::InfiniteFuture();
-  uint64_t heartbeats_ = 0;
-  std::optional<std::string> leave_reason_;
-  absl::Time leave_until_ = absl::InfiniteFuture();
   bool progress_due_ = false;
   absl::Time next_progress_ = absl::InfinitePast();
 };
 
 // ---------------------------------------------------------------- coordinator
 
-void ShardCore::Impl::Register() {
-  connected_ = true;
-  v1::MemberMessage message;
-  *message.mutable_register_() = state.options.identity;
-  message.mutable_register_()->set_wire_version(wire_version_);
-  if (state.view.has_value()) {
-    *message.mutable_register_()->mutable_newest_view() = state.view->id();
-  }
-  state.Tell(std::move(message));
-  next_heartbeat_ = state.now + heartbeat_;
-}
-
-// Whether a coordinator's message is accepted: a coordinator of an older attempt or term is dropped
-// (R1).
-bool ShardCore::Impl::Hears(uint64_t attempt, const v1::Term& term) {
-  if (!IsOlder(authority_, attempt, term) || !state.rules.FenceTerms()) return true;
-  state.actions.push_back(
-      DropCoordinator{absl::StrCat("attempt ", attempt, ", term ", term.counter(),
-                                   " of this coordinator is over: this shard knows attempt ",
-                                   authority_.attempt, ", term ", authority_.term.counter())});
-  return false;
-}
-
-// The same, and the shard adopts an attempt and term that are not older.
-bool ShardCore::Impl::Accept(uint64_t attempt, const v1::Term& term) {
-  if (!Hears(attempt, term)) return false;
-  if (!IsOlder(authority_, attempt, term)) authority_ = {attempt, term};
-  return true;
-}
-
 void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
   // A coordinator answers before it has claimed an attempt. If it dies then, the storage has no
   // record of its term, and the next coordinator takes the same term.
-  if (!Hears(message.attempt(), message.term())) return;
-  if (message.job().timeouts().heartbeat() > 0) {
-    heartbeat_ = absl::Seconds(message.job().timeouts().heartbeat());
-    next_heartbeat_ = std::min(next_heartbeat_, state.now + heartbeat_);
-  }
+  if (!views.Hears(message.attempt(), message.term())) return;
+  registration.OnRegistered(message.job());
 
   // Sends again what may have been lost with the previous connection.
   if (!state.failure.empty()) {
@@ -197,33 +122,12 @@ void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
   if (!state.view.has_value()) initialization.Report();
   if (state.view.has_value()) SayInstalled();
   snapshots.Report();  // first: pins outlive the view
-  if (pausing_ == Pausing::kReplied) ReplyToPause();
+  views.Report();
   if (state.view.has_value()) progress_due_ = true;
 }
 
-void ShardCore::Impl::OnRefusal(const v1::Refusal& refusal) {
-  switch (refusal.code()) {
-    case v1::Refusal::FINISHED:
-      state.actions.push_back(ExitProcess{kExitFinished, refusal.reason()});
-      return;
-    case v1::Refusal::EXPELLED:
-    case v1::Refusal::DUPLICATE:
-      state.actions.push_back(ExitProcess{kExitReplaced, refusal.reason()});
-      return;
-    case v1::Refusal::WIRE_VERSION:
-      if (wire_version_ > SpokenWireVersions().oldest) {
-        // The coordinator closes the stream. The next stream begins with an older version.
-        --wire_version_;
-        return;
-      }
-      [[fallthrough]];
-    default:
-      state.actions.push_back(ExitProcess{kExitNotAccepted, refusal.reason()});
-  }
-}
-
 void ShardCore::Impl::OnPrepareState(const v1::PrepareState& prepare) {
-  if (!Accept(prepare.init_id().attempt(), prepare.init_id().term())) return;
+  if (!views.Accept(prepare.init_id().attempt(), prepare.init_id().term())) return;
   // A view of this attempt is installed, so its first state is already loaded.
   if (state.view.has_value() && prepare.init_id().attempt() <= state.view->id().attempt()) return;
   if (initialization.has_init_id() && Compare(prepare.init_id(), initialization.init_id()) < 0)
@@ -251,103 +155,17 @@ void ShardCore::Impl::DiscardAttempt() {
   state.barrier = 0;
   state.updates = 0;
   state.failure.clear();
-  pausing_ = Pausing::kNo;
-}
-
-void ShardCore::Impl::OnPause(const v1::Pause& pause) {
-  if (!Accept(pause.id().attempt(), pause.id().term())) return;
-  if (pausing_ != Pausing::kNo && Compare(pause.id(), pause_.id()) < 0) return;
-  // The view with this Pause's number is already installed.
-  if (state.view.has_value() && OrderOf(pause.id()) <= OrderOf(state.view->id())) return;
-
-  const bool overrides = pause.now() && pausing_ == Pausing::kWaiting;
-  if (overrides && !state.rules.NowOverrides()) return;
-  const bool replied = pausing_ == Pausing::kReplied;
-  pause_ = pause;
-
-  // A promise is not withdrawn for an AfterStep; the Pause is answered at once.
-  const bool at_once = replied || pause.now() || !state.view.has_value() ||
-                       !state.view->synchronous() || !state.failure.empty();
-  if (at_once) {
-    ReplyToPause();
-    return;
-  }
-
-  pausing_ = Pausing::kWaiting;
-  CheckAfterStep();
-}
-
-// R5: the shard has stopped once every partition is one past the step, or once none can continue
-// because of a barrier, which the coordinator moves only after the view change.
-void ShardCore::Impl::CheckAfterStep() {
-  if (pausing_ != Pausing::kWaiting) return;
-  SLUICE_DCHECK(state.view.has_value() && state.view->synchronous(),
-                "only a synchronous view waits for a step");
-  if (state.barrier > 0 && state.LowestVersion() == state.barrier) {
-    ReplyToPause();
-    return;
-  }
-  const uint64_t reached =
-      state.rules.WaitForEveryPartition() ? state.LowestVersion() : state.HighestVersion();
-  if (state.view->owned().empty() || reached >= pause_.after_step() + 1) ReplyToPause();
-}
-
-void ShardCore::Impl::ReplyToPause() {
-  pausing_ = Pausing::kReplied;
-  state.frozen = true;
-  v1::MemberMessage message;
-  *message.mutable_pause_reply() = MakePauseReply();
-  state.Tell(std::move(message));
-}
-
-v1::PauseReply ShardCore::Impl::MakePauseReply() const {
-  v1::PauseReply reply;
-  *reply.mutable_pause() = pause_.id();
-  reply.set_committed(state.committed);
-
-  if (!state.view.has_value()) {
-    if (initialization.ready()) *reply.mutable_ready_init_id() = initialization.init_id();
-    return reply;
-  }
-
-  *reply.mutable_view() = state.view->id();
-  *reply.mutable_newest() = state.view->proto();
-  for (uint32_t number : state.view->owned()) {
-    const Partition& partition = *state.partitions[number];
-    v1::PauseReply::PartitionState& entry = *reply.add_partitions();
-    entry.set_partition(number);
-    entry.set_version(partition.version());
-    entry.set_has_undo(partition.has_undo());
-  }
-  if (!state.view->synchronous()) asynchronous.FillPauseReply(&reply);
-  return reply;
-}
-
-bool ShardCore::Impl::MayInstall(const v1::Install& install) const {
-  const v1::ViewId& id = install.view().id();
-  if (!state.view.has_value()) {
-    // The first view names its init request (R12).
-    if (!initialization.ready()) return false;
-    const bool answers =
-        pausing_ != Pausing::kReplied || !install.has_pause() || Same(install.pause(), pause_.id());
-    if (!answers && state.rules.FenceInstalls()) return false;
-    return Same(install.view().init_id(), initialization.init_id()) || !state.rules.CheckInitId();
-  }
-  if (id.attempt() != state.view->id().attempt() || Compare(id, state.view->id()) <= 0) {
-    return false;
-  }
-  if (!state.rules.FenceInstalls()) return true;
-  return pausing_ == Pausing::kReplied && Same(install.pause(), pause_.id());
+  views.EndPause();
 }
 
 void ShardCore::Impl::OnInstall(const v1::Install& install) {
   const v1::ViewId& id = install.view().id();
-  if (!Accept(id.attempt(), id.term())) return;
+  if (!views.Accept(id.attempt(), id.term())) return;
   if (state.view.has_value() && Same(id, state.view->id())) {
     SayInstalled();
     return;
   }
-  if (!MayInstall(install)) return;
+  if (!views.MayInstall(install)) return;
 
   if (absl::Status fits = CheckInstall(state, initialization.version(), install); !fits.ok()) {
     state.Fail(absl::StrCat(fits.message()));
@@ -371,8 +189,8 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
 
   state.view = std::move(view);
   state.frozen = false;
-  pausing_ = Pausing::kNo;
-  if (state.view->synchronous() && !RollBackTo(install.view().first_step())) return;
+  views.EndPause();
+  if (state.view->synchronous() && !state.RollBackTo(install.view().first_step())) return;
   FinishInstall(install);
 
   streams.SetShards(install.view().shards());
@@ -406,23 +224,8 @@ std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView&
   return std::nullopt;
 }
 
-// Brings all partitions to the view's first step; a partition one past it returns by its undo.
-bool ShardCore::Impl::RollBackTo(uint64_t first_step) {
-  for (uint32_t number : state.view->owned()) {
-    Partition& partition = *state.partitions[number];
-    if (partition.version() == first_step + 1 && partition.has_undo()) partition.RollBack();
-    if (partition.version() != first_step) {
-      state.Fail(absl::StrCat("view ", ShortName(state.view->id()), " begins at step ", first_step,
-                              ", partition ", number, " is at ", partition.version()));
-      return false;
-    }
-    partition.DropUndo();
-  }
-  return true;
-}
-
 void ShardCore::Impl::FinishInstall(const v1::Install& install) {
-  RetainReferences();
+  state.RetainReferences();
   state.barrier = install.barrier();
   if (state.view->synchronous()) {
     synchronous.OnInstalled();
@@ -433,17 +236,6 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
   SayInstalled();
   snapshots.OnInstalled(install.has_snapshot() ? &install.snapshot() : nullptr);
   progress_due_ = true;
-}
-
-// Drops the references of workers that are no longer members. In a view without members, the
-// previous members evaluate the final version, so they keep theirs.
-void ShardCore::Impl::RetainReferences() {
-  if (state.options.references == nullptr || state.view->members() == 0) return;
-  std::vector<v1::ProcessId> members;
-  for (const v1::View::Member& worker : state.view->proto().workers()) {
-    members.push_back(worker.process());
-  }
-  state.options.references->Retain(members);
 }
 
 void ShardCore::Impl::SayInstalled() {
@@ -467,39 +259,8 @@ void ShardCore::Impl::OnBarrier(const v1::Barrier& barrier) {
   if (!state.view.has_value() || !Same(barrier.view(), state.view->id())) return;
   if (!state.view->synchronous()) return;
   state.barrier = barrier.version();
-  CheckAfterStep();
+  views.CheckAfterStep();
   synchronous.OnBarrierMoved();
-}
-
-void ShardCore::Impl::OnFinish(const v1::Finish& finish) {
-  v1::MemberMessage leave;
-  leave.mutable_leave()->set_reason(finish.reason());
-  state.Tell(std::move(leave));
-  state.actions.push_back(
-      ExitProcess{finish.succeeded() ? kExitFinished : kExitFailed, finish.reason()});
-}
-
-// The coordinator saves the shard's state and answers with Finish. If there is no coordinator, or
-// it ends the stream, it no longer needs the shard: the next coordinator begins with the newest
-// checkpoint.
-void ShardCore::Impl::Leave(std::string reason, absl::Duration grace) {
-  if (leave_reason_.has_value()) return;
-  leave_reason_ = std::move(reason);
-  leave_until_ = state.now + grace;
-  if (!connected_) {
-    state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
-    return;
-  }
-  v1::MemberMessage message;
-  message.mutable_leave()->set_reason(*leave_reason_);
-  state.Tell(std::move(message));
-}
-
-void ShardCore::Impl::Disconnected() {
-  connected_ = false;
-  if (leave_reason_.has_value()) {
-    state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
-  }
 }
 
 void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
@@ -507,11 +268,11 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kRegistered:
       return OnRegistered(message.registered());
     case v1::CoordinatorMessage::kRefusal:
-      return OnRefusal(message.refusal());
+      return registration.OnRefusal(message.refusal());
     case v1::CoordinatorMessage::kPrepareState:
       return OnPrepareState(message.prepare_state());
     case v1::CoordinatorMessage::kPause:
-      return OnPause(message.pause());
+      return views.OnPause(message.pause());
     case v1::CoordinatorMessage::kInstall:
       return OnInstall(message.install());
     case v1::CoordinatorMessage::kCommitted:
@@ -526,18 +287,13 @@ void ShardCore::Impl::Dispatch(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kCloseSnapshot:
       return snapshots.Close(message.close_snapshot().snapshot_id());
     case v1::CoordinatorMessage::kFinish:
-      return OnFinish(message.finish());
+      return registration.OnFinish(message.finish());
     default:
       return;  // HeartbeatReply, and messages for workers
   }
 }
 
 // ---------------------------------------------------------------- streams
-
-// The coordinator makes a view only when each of its shards has replied to the Pause of its id.
-bool ShardCore::Impl::IsAnnounced(const v1::ViewId& later) const {
-  return OrderOf(later) <= OrderOf(pause_.id()) || !state.rules.FenceInstalls();
-}
 
 void ShardCore::Impl::OnAdmitted(const v1::Admitted& admitted) {
   streams.SetAdmitted(admitted);
@@ -562,7 +318,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Heade
     return abandoned ? Handled::kDone : Handled::kWait;
   }
   const int order = Compare(header.view(), state.view->id());
-  if (order > 0 && !IsAnnounced(header.view())) {
+  if (order > 0 && !views.IsAnnounced(header.view())) {
     return absl::InvalidArgumentError(
         absl::StrCat("view ", header.view().number(), " of attempt ", header.view().attempt(),
                      " is ahead of this shard, which has seen neither its Install nor its Pause; "
@@ -608,7 +364,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1:
   if (!state.MayChange() && !is_pull) return Handled::kWait;
   absl::Status status;
   if (of_snapshot) {
-    status = OnSnapshotPull(stream, header.pull());
+    status = sender.OnSnapshotPull(stream, header.pull(), snapshots);
   } else if (!state.view->synchronous()) {
     status = asynchronous.OnFrame(stream, header, payload);
   } else if (is_pull) {
@@ -626,37 +382,14 @@ absl::StatusOr<Handled> ShardCore::Impl::OnMemberFrame(Stream& stream, const v1:
 absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1::Header& header) {
   SLUICE_DCHECK(header.pull().snapshot_id() != 0, "CheckSender refuses all but pulls of snapshots");
   if (!state.view.has_value()) return Handled::kWait;
-  RETURN_IF_ERROR(OnSnapshotPull(stream, header.pull()));
+  RETURN_IF_ERROR(sender.OnSnapshotPull(stream, header.pull(), snapshots));
   return Handled::kDone;
-}
-
-absl::Status ShardCore::Impl::OnSnapshotPull(Stream& stream, const v1::Pull& pull) {
-  RETURN_IF_ERROR(CheckSnapshotPull(pull));
-  if (!snapshots.IsPinned(pull.snapshot_id())) {
-    streams.RefuseAlways(stream, absl::StrCat("snapshot ", pull.snapshot_id(), " is not pinned"),
-                         pull.snapshot_id());
-    return absl::OkStatus();
-  }
-
-  std::vector<uint32_t> wanted(pull.partitions().begin(), pull.partitions().end());
-  if (wanted.empty()) wanted = state.view->owned();
-  for (uint32_t number : wanted) {
-    if (snapshots.Find(pull.snapshot_id(), number) == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "snapshot ", pull.snapshot_id(), " has no partition ", number, " on this shard"));
-    }
-  }
-  for (uint32_t number : wanted) {
-    sender.SendPinned(stream.id, *snapshots.Find(pull.snapshot_id(), number), pull.snapshot_id(),
-                      pull.request());
-  }
-  return absl::OkStatus();
 }
 
 void ShardCore::Impl::OnClosed(Partition& partition) {
   snapshots.OnVersion(partition);
   progress_due_ = true;
-  CheckAfterStep();
+  views.CheckAfterStep();
 }
 
 void ShardCore::Impl::OnVersionCommitted() {
@@ -676,7 +409,7 @@ bool ShardCore::Impl::VersionsAreInOrder() const {
 }
 
 void ShardCore::Impl::SendProgress() {
-  if (!progress_due_ || !connected_ || !state.view.has_value()) return;
+  if (!progress_due_ || !registration.connected() || !state.view.has_value()) return;
   const uint64_t last = state.job.training().steps();
   const bool at_end = last > 0 && state.LowestVersion() >= last;
   if (state.now < next_progress_ && !at_end && !asynchronous.IsHeld()) return;
@@ -700,7 +433,7 @@ void ShardCore::Impl::SendProgress() {
 }
 
 void ShardCore::Impl::Step(absl::Time now) {
-  SLUICE_DCHECK(state.frozen == (pausing_ == Pausing::kReplied),
+  SLUICE_DCHECK(state.frozen == views.promised(),
                 "R2: a shard is frozen from the reply to a Pause until the Install");
   SLUICE_DCHECK(!state.view.has_value() || (state.model != nullptr &&
                                             state.partitions.size() == state.model->partitions()),
@@ -713,30 +446,21 @@ void ShardCore::Impl::Step(absl::Time now) {
 }
 
 void ShardCore::Impl::OnTick() {
-  SLUICE_DCHECK(leave_reason_.has_value() || leave_until_ == absl::InfiniteFuture(),
-                "a shard that leaves has a reason");
-  if (state.now >= leave_until_) {
-    state.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
-    return;
-  }
+  if (registration.ExitIfDue()) return;
   streams.Expire();
-  if (!connected_ || state.now < next_heartbeat_) return;
-  next_heartbeat_ = state.now + heartbeat_;
+  if (!registration.HeartbeatIsDue()) return;
   if (state.view.has_value()) {
     const bool awaits = state.view->synchronous() ? !synchronous.Awaited().empty()
                                                   : !asynchronous.Awaited().empty();
     if (awaits) progress_due_ = true;
   }
-  v1::MemberMessage message;
-  message.mutable_heartbeat()->set_sequence(++heartbeats_);
-  state.Tell(std::move(message));
+  registration.SendHeartbeat();
 }
 
 absl::Time ShardCore::Impl::NextDeadline() const {
-  const absl::Time expiry = streams.NextExpiry();
-  if (!connected_) return expiry;
-  const absl::Time next = std::min({expiry, next_heartbeat_, leave_until_});
-  return progress_due_ && state.view.has_value() ? std::min(next, next_progress_) : next;
+  const absl::Time next = std::min(streams.NextExpiry(), registration.NextDeadline());
+  const bool reports = registration.connected() && progress_due_ && state.view.has_value();
+  return reports ? std::min(next, next_progress_) : next;
 }
 
 ShardStatus ShardCore::Impl::Status() const {
@@ -778,12 +502,12 @@ ShardCore::~ShardCore() = default;
 
 void ShardCore::OnCoordinatorConnected(absl::Time now) {
   impl_->Step(now);
-  impl_->Register();
+  impl_->registration.OnConnected();
 }
 
 void ShardCore::OnCoordinatorDisconnected(absl::Time now) {
   impl_->Step(now);
-  impl_->Disconnected();
+  impl_->registration.OnDisconnected();
 }
 
 void ShardCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now) {
@@ -794,7 +518,7 @@ void ShardCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl
 
 void ShardCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
   impl_->Step(now);
-  impl_->Leave(std::move(reason), grace);
+  impl_->registration.Leave(std::move(reason), grace);
 }
 
 void ShardCore::OnConnected(StreamId stream, absl::Time now) {

@@ -8,6 +8,7 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/codec/codec.h"
+#include "services/protocol/ids.h"
 #include "services/protocol/job_length.h"
 
 namespace sluice::ps {
@@ -90,6 +91,29 @@ uint64_t ShardState::LastStep() const { return TotalSteps(job.training(), plan);
 
 uint64_t ShardState::TotalSamples() const {
   return sluice::TotalSamples(job.training(), training_samples);
+}
+
+bool ShardState::RollBackTo(uint64_t first_step) {
+  for (uint32_t number : view->owned()) {
+    Partition& partition = *partitions[number];
+    if (partition.version() == first_step + 1 && partition.has_undo()) partition.RollBack();
+    if (partition.version() != first_step) {
+      Fail(absl::StrCat("view ", ShortName(view->id()), " begins at step ", first_step,
+                        ", partition ", number, " is at ", partition.version()));
+      return false;
+    }
+    partition.DropUndo();
+  }
+  return true;
+}
+
+void ShardState::RetainReferences() {
+  if (options.references == nullptr || view->members() == 0) return;
+  std::vector<v1::ProcessId> members;
+  for (const v1::View::Member& worker : view->proto().workers()) {
+    members.push_back(worker.process());
+  }
+  options.references->Retain(members);
 }
 
 v1::Header ShardState::NewHeader() const {

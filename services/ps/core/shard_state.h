@@ -129,6 +129,13 @@ struct ShardState {
     return options.references != nullptr && job.training().execution() == v1::TrainingSpec::SERVER;
   }
 
+  // Brings all partitions to the view's first step; a partition one past it returns by its undo.
+  // False: one cannot, and the job has failed.
+  bool RollBackTo(uint64_t first_step);
+  // Drops the references of workers that are no longer members. In a view without members, the
+  // previous members evaluate the final version, so they keep theirs.
+  void RetainReferences();
+
   // A header of the current view.
   v1::Header NewHeader() const;
   // Counts a refusal because of a bound and returns its error.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "proto/common.pb.h"
@@ -71,17 +72,16 @@ struct WorkerContext {
     return batch_size > 0 ? batch_size : job.training().global_batch_size();
   }
 
+  // Takes from `view` what concerns this worker: member, assignment, owned.
+  void ReadView();
+
   // Null if there is no such stream or it is not ready.
   ShardLink* ReadyLink(ShardId shard) {
     auto it = links.find(shard);
     return it != links.end() && it->second.ready() ? &it->second : nullptr;
   }
   // Bytes of payload that wait for credit.
-  uint64_t QueuedBytes() const {
-    uint64_t bytes = 0;
-    for (const auto& [shard, link] : links) bytes += link.queued_bytes();
-    return bytes;
-  }
+  uint64_t QueuedBytes() const;
   // The owner of partition 0.
   ShardId Arbiter() const {
     SLUICE_DCHECK(view.owner_size() > 0, "partition 0 has an owner");
@@ -101,15 +101,7 @@ struct WorkerContext {
   }
   RowsId NewRows() { return ++last_rows_; }
   // Counts parameters that were received for training.
-  void CountPulled(const v1::Data& data, size_t payload_bytes) {
-    uint64_t whole = 0;
-    for (const v1::BlockHeader& block : data.blocks()) {
-      SLUICE_DCHECK(block.block() < index->blocks(), "data is counted once it is accepted");
-      whole += index->bytes(block.block());
-    }
-    progress.set_pulled_bytes(progress.pulled_bytes() + payload_bytes);
-    progress.set_parameter_bytes(progress.parameter_bytes() + whole);
-  }
+  void CountPulled(const v1::Data& data, size_t payload_bytes);
   void CountRecomputed(uint64_t samples) {
     samples_recomputed += samples;
     progress.set_recomputed_samples(progress.recomputed_samples() + samples);
@@ -119,6 +111,9 @@ struct WorkerContext {
   ComputeId last_compute_ = 0;
   RowsId last_rows_ = 0;
 };
+
+// INVALID_ARGUMENT if the view's owners do not fit its shards or the layout.
+absl::Status CheckView(const v1::View& view, const v1::Layout& layout);
 
 }  // namespace sluice::worker
 

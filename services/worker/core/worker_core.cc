@@ -18,6 +18,7 @@
 #include "services/worker/core/asynchronous_worker.h"
 #include "services/worker/core/evaluation_queue.h"
 #include "services/worker/core/init_pusher.h"
+#include "services/worker/core/registration.h"
 #include "services/worker/core/synchronous_worker.h"
 #include "services/worker/core/training_mode.h"
 #include "services/worker/core/worker_context.h"
@@ -25,22 +26,14 @@
 namespace sluice::worker {
 namespace {
 
-constexpr absl::Duration kProgressPause = absl::Milliseconds(50);
-constexpr absl::Duration kDefaultHeartbeat = absl::Milliseconds(500);
-
-absl::Status CheckView(const v1::View& view, const v1::Layout& layout) {
-  if (view.owner_size() != static_cast<int>(layout.partitions())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("view ", ShortName(view.id()), " maps ", view.owner_size(),
-                     " partitions, the layout has ", layout.partitions()));
-  }
-  for (uint32_t owner : view.owner()) {
-    if (owner >= static_cast<uint32_t>(view.shards_size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("view ", ShortName(view.id()), " has no shard ", owner));
-    }
-  }
-  return absl::OkStatus();
+v1::Register MakeRegister(const WorkerOptions& options) {
+  v1::Register request;
+  *request.mutable_process() = options.process;
+  request.set_job(options.job);
+  request.set_host(options.host);
+  request.set_pid(options.pid);
+  request.set_metrics_address(options.metrics_address);
+  return request;
 }
 
 }  // namespace
@@ -64,7 +57,7 @@ class WorkerCore::Impl {
   }
   WorkerActions TakeActions() { return std::exchange(context_.actions, {}); }
 
-  void OnCoordinatorConnected();
+  void OnCoordinatorConnected() { registration_.OnConnected(); }
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message);
   void OnShardFrame(ShardId shard, const v1::Header& header, const absl::Cord& payload);
   void OnShardDisconnected(ShardId shard, const absl::Status& why);
@@ -80,7 +73,7 @@ class WorkerCore::Impl {
   void OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part);
   void OnLeave(std::string reason, absl::Duration grace);
   void OnSent(absl::Time at) { context_.sent_at = std::max(context_.sent_at, at); }
-  void OnCoordinatorDisconnected() { connected_ = registered_ = false; }
+  void OnCoordinatorDisconnected() { registration_.OnDisconnected(); }
   void Fail(const absl::Status& status);
 
   absl::Time NextDeadline() const;
@@ -89,10 +82,6 @@ class WorkerCore::Impl {
 
  private:
   void Proceed();
-  void SendToCoordinator(v1::MemberMessage message);
-  void SendReady();
-  void SendLeave();
-  void SendProgress();
   void OnRegistered(const v1::Registered& registered);
   void OnRefusal(const v1::Refusal& refusal);
   void OnInitialize(const v1::Initialize& initialize);
@@ -102,7 +91,6 @@ class WorkerCore::Impl {
   void Adopt(const v1::View& view);
   void ChooseMode(const v1::View& old);
   const TrainingMode* ModeOf(const v1::View& view) const;
-  void ReadView();
   void UpdateLinks();
   absl::Status HandleFrame(ShardLink& link, const v1::Header& header, const absl::Cord& payload);
   void OnRefused(ShardLink& link, const v1::Refused& refused);
@@ -112,48 +100,21 @@ class WorkerCore::Impl {
   const WorkerRules all_rules_;
   const WorkerOptions options_;
   WorkerContext context_;
+  Registration registration_{&context_, MakeRegister(options_)};
   EvaluationQueue evaluations_{&context_};
   InitPusher init_pusher_{&context_};
   std::unique_ptr<TrainingMode> synchronous_, asynchronous_;
   TrainingMode* mode_ = nullptr;  // one of the two: the view's
 
-  bool connected_ = false;                               // to the coordinator
-  uint32_t wire_version_ = SpokenWireVersions().newest;  // sent when it registers
-  bool registered_ = false;                              // on this stream
   bool opening_ = false;
-  std::optional<v1::Ready> ready_;
   bool was_member_ = false;
   bool exited_ = false;
-  std::optional<std::string> leave_reason_;
-  absl::Time leave_until_ = absl::InfiniteFuture();
-  uint64_t heartbeats_ = 0;
-  absl::Time next_heartbeat_ = absl::InfiniteFuture();
-  absl::Time next_progress_ = absl::InfinitePast();
 };
 
 // ---- coordinator
 
-void WorkerCore::Impl::OnCoordinatorConnected() {
-  connected_ = true;
-  registered_ = false;
-  v1::MemberMessage message;
-  v1::Register& request = *message.mutable_register_();
-  *request.mutable_process() = options_.process;
-  request.set_job(options_.job);
-  request.set_host(options_.host);
-  request.set_pid(options_.pid);
-  request.set_wire_version(wire_version_);
-  request.set_metrics_address(options_.metrics_address);
-  if (context_.view.has_id()) *request.mutable_newest_view() = context_.view.id();
-  SendToCoordinator(std::move(message));
-}
-
-void WorkerCore::Impl::SendToCoordinator(v1::MemberMessage message) {
-  if (connected_) context_.actions.push_back(worker::SendToCoordinator{std::move(message)});
-}
-
 void WorkerCore::Impl::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
-  if (!connected_) return;
+  if (!registration_.connected()) return;
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kRegistered:
       return OnRegistered(message.registered());
@@ -176,15 +137,12 @@ void WorkerCore::Impl::OnCoordinatorMessage(const v1::CoordinatorMessage& messag
 }
 
 void WorkerCore::Impl::OnRegistered(const v1::Registered& registered) {
-  registered_ = true;
-  next_heartbeat_ = context_.now;
   if (!opening_) {
     opening_ = true;
     context_.job = registered.job();
     context_.actions.push_back(OpenModel{registered.job()});
   }
-  SendReady();
-  SendLeave();
+  registration_.OnRegistered();
 }
 
 void WorkerCore::Impl::OnRefusal(const v1::Refusal& refusal) {
@@ -193,13 +151,10 @@ void WorkerCore::Impl::OnRefusal(const v1::Refusal& refusal) {
       return ExitNow(ExitReason::kFinished, refusal.reason());
     case v1::Refusal::EXPELLED:
     case v1::Refusal::DUPLICATE:
-      return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled, refusal.reason());
+      return ExitNow(registration_.leaves() ? ExitReason::kLeft : ExitReason::kExpelled,
+                     refusal.reason());
     case v1::Refusal::WIRE_VERSION:
-      if (wire_version_ > SpokenWireVersions().oldest) {
-        // The coordinator closes the stream. On the next stream the worker offers an older version.
-        --wire_version_;
-        return;
-      }
+      if (registration_.OfferOlderVersion()) return;
       return ExitNow(ExitReason::kRefused, refusal.reason());
     default:
       return ExitNow(ExitReason::kRefused, refusal.reason());
@@ -207,10 +162,8 @@ void WorkerCore::Impl::OnRefusal(const v1::Refusal& refusal) {
 }
 
 void WorkerCore::Impl::OnFinish(const v1::Finish& finish) {
-  SendProgress();
-  v1::MemberMessage leave;
-  leave.mutable_leave()->set_reason("the job has ended");
-  SendToCoordinator(std::move(leave));
+  registration_.SendProgress();
+  registration_.SendLeave("the job has ended");
   ExitNow(finish.succeeded() ? ExitReason::kFinished : ExitReason::kFailed, finish.reason());
 }
 
@@ -265,15 +218,15 @@ void WorkerCore::Impl::Adopt(const v1::View& view) {
 
   const v1::View old = std::exchange(context_.view, view);
   init_pusher_.Stop();
-  ReadView();
+  context_.ReadView();
   UpdateLinks();
 
   // If other members continue without this instance, it was expelled or is leaving. A view without
   // members ends training (at a target, for a suspension): its former members wait for Finish, and
   // the coordinator refuses a former member that was in fact expelled when it registers.
   const bool left_out = was_member_ && !context_.member;
-  if (left_out && (view.workers_size() > 0 || leave_reason_)) {
-    return ExitNow(leave_reason_ ? ExitReason::kLeft : ExitReason::kExpelled,
+  if (left_out && (view.workers_size() > 0 || registration_.leaves())) {
+    return ExitNow(registration_.leaves() ? ExitReason::kLeft : ExitReason::kExpelled,
                    absl::StrCat("view ", ShortName(view.id()), " is without this worker"));
   }
 
@@ -306,27 +259,6 @@ void WorkerCore::Impl::ChooseMode(const v1::View& old) {
 
 const TrainingMode* WorkerCore::Impl::ModeOf(const v1::View& view) const {
   return (view.mode() == v1::SYNCHRONOUS ? synchronous_ : asynchronous_).get();
-}
-
-void WorkerCore::Impl::ReadView() {
-  const v1::View& view = context_.view;
-  context_.member = false;
-  context_.assignment.clear();
-
-  for (const v1::View::Member& member : view.workers()) {
-    if (member.process().incarnation() != context_.incarnation) continue;
-    context_.member = true;
-    for (const v1::Range& range : member.microbatches()) {
-      context_.assignment.push_back({range.begin(), range.end()});
-    }
-  }
-
-  context_.owned.clear();
-  for (int partition = 0; partition < view.owner_size(); ++partition) {
-    if (context_.index->IsEmpty(static_cast<uint32_t>(partition))) continue;
-    const v1::View::Shard& shard = view.shards(static_cast<int>(view.owner(partition)));
-    context_.owned[shard.process().incarnation()].push_back(static_cast<uint32_t>(partition));
-  }
 }
 
 void WorkerCore::Impl::UpdateLinks() {
@@ -444,18 +376,11 @@ void WorkerCore::Impl::OnModelReady(const v1::TensorTable& table, uint64_t train
                                     uint64_t evaluation) {
   ASSIGN_OR_RETURN(context_.plan, StepScheduleOf(context_.job.training(), training), Fail(_));
   context_.training_samples = training;
-  ready_.emplace();
-  *ready_->mutable_table() = table;
-  ready_->set_training_samples(training);
-  ready_->set_evaluation_samples(evaluation);
-  SendReady();
-}
-
-void WorkerCore::Impl::SendReady() {
-  if (!registered_ || !ready_) return;
-  v1::MemberMessage message;
-  *message.mutable_ready() = *ready_;
-  SendToCoordinator(std::move(message));
+  v1::Ready ready;
+  *ready.mutable_table() = table;
+  ready.set_training_samples(training);
+  ready.set_evaluation_samples(evaluation);
+  registration_.SetReady(std::move(ready));
 }
 
 void WorkerCore::Impl::Fail(const absl::Status& status) {
@@ -463,7 +388,7 @@ void WorkerCore::Impl::Fail(const absl::Status& status) {
   v1::MemberMessage message;
   // The reason may quote a file, or the user's model.
   message.mutable_failure()->set_reason(CleanUtf8(status.message(), kMaxReasonBytes));
-  SendToCoordinator(std::move(message));
+  registration_.Send(std::move(message));
   ExitNow(ExitReason::kFailed, std::string(status.message()));
 }
 
@@ -497,7 +422,9 @@ void WorkerCore::Impl::OnComputed(ComputeId id, const ComputeResult& result) {
   // finds the processes that exist now.
   if (absl::IsUnavailable(result.status)) {
     // Shards may learn of the view without this worker before the worker does.
-    if (leave_reason_) return ExitNow(ExitReason::kLeft, *leave_reason_);
+    if (registration_.leaves()) {
+      return ExitNow(ExitReason::kLeft, registration_.leave_reason());
+    }
     return ExitNow(ExitReason::kExpelled, std::string(result.status.message()));
   }
   if (!result.status.ok() && !absl::IsCancelled(result.status)) return Fail(result.status);
@@ -519,30 +446,9 @@ void WorkerCore::Impl::OnReduced(const v1::ViewId& view, uint64_t step,
 // ---- leaving and time
 
 void WorkerCore::Impl::OnLeave(std::string reason, absl::Duration grace) {
-  if (leave_reason_) return;
-  leave_reason_ = std::move(reason);
-  leave_until_ = context_.now + grace;
-  SendLeave();
-  if (!context_.member) ExitNow(ExitReason::kLeft, *leave_reason_);
-}
-
-void WorkerCore::Impl::SendLeave() {
-  if (!leave_reason_) return;
-  v1::MemberMessage message;
-  message.mutable_leave()->set_reason(*leave_reason_);
-  SendToCoordinator(std::move(message));
-}
-
-void WorkerCore::Impl::SendProgress() {
-  const bool empty = context_.progress.steps_size() == 0 &&
-                     context_.progress.recomputed_samples() == 0 &&
-                     context_.progress.owing_size() == 0;
-  if (empty || !registered_) return;
-  v1::MemberMessage message;
-  *context_.progress.mutable_view() = context_.view.id();
-  *message.mutable_worker_progress() = std::exchange(context_.progress, {});
-  SendToCoordinator(std::move(message));
-  next_progress_ = context_.now + kProgressPause;
+  if (registration_.leaves()) return;
+  registration_.Leave(std::move(reason), grace);
+  if (!context_.member) ExitNow(ExitReason::kLeft, registration_.leave_reason());
 }
 
 void WorkerCore::Impl::Proceed() {
@@ -555,27 +461,16 @@ void WorkerCore::Impl::Proceed() {
     mode_->Proceed();
   }
 
-  if (registered_) {
+  if (registration_.registered()) {
     for (v1::EvaluationResult& result : evaluations_.TakeResults()) {
       v1::MemberMessage message;
       *message.mutable_evaluation_result() = std::move(result);
-      SendToCoordinator(std::move(message));
+      registration_.Send(std::move(message));
     }
   }
 
-  SLUICE_DCHECK(connected_ || !registered_, "a worker registers on each new connection");
-  if (context_.now >= next_progress_) SendProgress();
-  if (registered_ && context_.now >= next_heartbeat_) {
-    v1::MemberMessage message;
-    message.mutable_heartbeat()->set_sequence(++heartbeats_);
-    SendToCoordinator(std::move(message));
-    const double seconds = context_.job.timeouts().heartbeat();
-    next_heartbeat_ = context_.now + (seconds > 0 ? absl::Seconds(seconds) : kDefaultHeartbeat);
-  }
-
-  SLUICE_DCHECK(leave_reason_ || leave_until_ == absl::InfiniteFuture(),
-                "a worker that leaves has a reason");
-  if (context_.now >= leave_until_) ExitNow(ExitReason::kLeft, *leave_reason_);
+  registration_.SendDue();
+  if (registration_.LeaveIsOver()) ExitNow(ExitReason::kLeft, registration_.leave_reason());
   if (context_.now >= context_.give_up_at) {
     ExitNow(ExitReason::kExpelled, context_.give_up_reason);
   }
@@ -583,12 +478,8 @@ void WorkerCore::Impl::Proceed() {
 
 absl::Time WorkerCore::Impl::NextDeadline() const {
   if (exited_) return absl::InfiniteFuture();
-  absl::Time next = std::min(leave_until_, context_.give_up_at);
+  absl::Time next = std::min(registration_.NextDeadline(), context_.give_up_at);
   for (const auto& [shard, link] : context_.links) next = std::min(next, link.NextDeadline());
-  if (registered_) {
-    next = std::min(next, next_heartbeat_);
-    if (context_.progress.steps_size() > 0) next = std::min(next, next_progress_);
-  }
   return next;
 }
 

@@ -1,0 +1,101 @@
+#include "services/ps/core/registration.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "services/common/check.h"
+
+namespace sluice::ps {
+
+void Registration::OnConnected() {
+  connected_ = true;
+  v1::MemberMessage message;
+  *message.mutable_register_() = state_.options.identity;
+  message.mutable_register_()->set_wire_version(wire_version_);
+  if (state_.view.has_value()) {
+    *message.mutable_register_()->mutable_newest_view() = state_.view->id();
+  }
+  state_.Tell(std::move(message));
+  next_heartbeat_ = state_.now + heartbeat_;
+}
+
+void Registration::OnDisconnected() {
+  connected_ = false;
+  if (leave_reason_.has_value()) {
+    state_.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
+  }
+}
+
+void Registration::OnRegistered(const v1::JobSpec& job) {
+  if (job.timeouts().heartbeat() <= 0) return;
+  heartbeat_ = absl::Seconds(job.timeouts().heartbeat());
+  next_heartbeat_ = std::min(next_heartbeat_, state_.now + heartbeat_);
+}
+
+void Registration::OnRefusal(const v1::Refusal& refusal) {
+  switch (refusal.code()) {
+    case v1::Refusal::FINISHED:
+      state_.actions.push_back(ExitProcess{kExitFinished, refusal.reason()});
+      return;
+    case v1::Refusal::EXPELLED:
+    case v1::Refusal::DUPLICATE:
+      state_.actions.push_back(ExitProcess{kExitReplaced, refusal.reason()});
+      return;
+    case v1::Refusal::WIRE_VERSION:
+      if (wire_version_ > SpokenWireVersions().oldest) {
+        // The coordinator closes the stream. The next stream begins with an older version.
+        --wire_version_;
+        return;
+      }
+      [[fallthrough]];
+    default:
+      state_.actions.push_back(ExitProcess{kExitNotAccepted, refusal.reason()});
+  }
+}
+
+void Registration::OnFinish(const v1::Finish& finish) {
+  v1::MemberMessage leave;
+  leave.mutable_leave()->set_reason(finish.reason());
+  state_.Tell(std::move(leave));
+  state_.actions.push_back(
+      ExitProcess{finish.succeeded() ? kExitFinished : kExitFailed, finish.reason()});
+}
+
+// The coordinator saves the shard's state and answers with Finish. If there is no coordinator, or
+// it ends the stream, it no longer needs the shard: the next coordinator begins with the newest
+// checkpoint.
+void Registration::Leave(std::string reason, absl::Duration grace) {
+  if (leave_reason_.has_value()) return;
+  leave_reason_ = std::move(reason);
+  leave_until_ = state_.now + grace;
+  if (!connected_) {
+    state_.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
+    return;
+  }
+  v1::MemberMessage message;
+  message.mutable_leave()->set_reason(*leave_reason_);
+  state_.Tell(std::move(message));
+}
+
+bool Registration::ExitIfDue() {
+  SLUICE_DCHECK(leave_reason_.has_value() || leave_until_ == absl::InfiniteFuture(),
+                "a shard that leaves has a reason");
+  if (state_.now < leave_until_) return false;
+  state_.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
+  return true;
+}
+
+bool Registration::HeartbeatIsDue() const { return connected_ && state_.now >= next_heartbeat_; }
+
+void Registration::SendHeartbeat() {
+  next_heartbeat_ = state_.now + heartbeat_;
+  v1::MemberMessage message;
+  message.mutable_heartbeat()->set_sequence(++heartbeats_);
+  state_.Tell(std::move(message));
+}
+
+absl::Time Registration::NextDeadline() const {
+  return connected_ ? std::min(next_heartbeat_, leave_until_) : absl::InfiniteFuture();
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,61 @@
+// The shard's registration with the coordinator: the newest connection and its wire version,
+// heartbeats, and leaving.
+#ifndef SLUICE_SERVICES_PS_CORE_REGISTRATION_H_
+#define SLUICE_SERVICES_PS_CORE_REGISTRATION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "proto/control.pb.h"
+#include "proto/job.pb.h"
+#include "services/protocol/wire_version.h"
+#include "services/ps/core/shard_state.h"
+
+namespace sluice::ps {
+
+class Registration {
+ public:
+  // `state` must outlive it.
+  explicit Registration(ShardState* state) : state_(*state) {}
+
+  // A connection to a coordinator: registers on it.
+  void OnConnected();
+  void OnDisconnected();
+  bool connected() const { return connected_; }
+
+  // Takes the job's interval of heartbeats.
+  void OnRegistered(const v1::JobSpec& job);
+  // Exits, unless it can register again with an older wire version.
+  void OnRefusal(const v1::Refusal& refusal);
+  // The job has ended, or the shard may leave: exits.
+  void OnFinish(const v1::Finish& finish);
+
+  // Asks the coordinator for permission to leave; exits at once without a connection. Further calls
+  // have no effect.
+  void Leave(std::string reason, absl::Duration grace);
+
+  // Exits if the grace period of Leave is over; true: it has.
+  bool ExitIfDue();
+  bool HeartbeatIsDue() const;
+  void SendHeartbeat();
+  // Of the two above.
+  absl::Time NextDeadline() const;
+
+ private:
+  static constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(1);
+
+  ShardState& state_;
+  bool connected_ = false;
+  uint32_t wire_version_ = SpokenWireVersions().newest;  // with which it registers
+  absl::Duration heartbeat_ = kDefaultHeartbeat;
+  absl::Time next_heartbeat_ = absl::InfiniteFuture();
+  uint64_t heartbeats_ = 0;
+  std::optional<std::string> leave_reason_;
+  absl::Time leave_until_ = absl::InfiniteFuture();
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_REGISTRATION_H_

@@ -1,0 +1,102 @@
+#include "services/worker/core/registration.h"
+
+#include <algorithm>
+
+#include "services/common/check.h"
+
+namespace sluice::worker {
+namespace {
+
+constexpr absl::Duration kProgressPause = absl::Milliseconds(50);
+constexpr absl::Duration kDefaultHeartbeat = absl::Milliseconds(500);
+
+}  // namespace
+
+void Registration::OnConnected() {
+  connected_ = true;
+  registered_ = false;
+  v1::MemberMessage message;
+  v1::Register& request = *message.mutable_register_();
+  request = request_;
+  request.set_wire_version(wire_version_);
+  if (context_.view.has_id()) *request.mutable_newest_view() = context_.view.id();
+  Send(std::move(message));
+}
+
+void Registration::OnRegistered() {
+  registered_ = true;
+  next_heartbeat_ = context_.now;
+  SendReady();
+  if (leaves()) SendLeave(*leave_reason_);
+}
+
+bool Registration::OfferOlderVersion() {
+  if (wire_version_ <= SpokenWireVersions().oldest) return false;
+  --wire_version_;  // the coordinator closes this connection
+  return true;
+}
+
+void Registration::Send(v1::MemberMessage message) {
+  if (connected_) context_.actions.push_back(SendToCoordinator{std::move(message)});
+}
+
+void Registration::SetReady(v1::Ready ready) {
+  ready_ = std::move(ready);
+  SendReady();
+}
+
+void Registration::SendReady() {
+  if (!registered_ || !ready_) return;
+  v1::MemberMessage message;
+  *message.mutable_ready() = *ready_;
+  Send(std::move(message));
+}
+
+void Registration::SendProgress() {
+  const bool empty = context_.progress.steps_size() == 0 &&
+                     context_.progress.recomputed_samples() == 0 &&
+                     context_.progress.owing_size() == 0;
+  if (empty || !registered_) return;
+  v1::MemberMessage message;
+  *context_.progress.mutable_view() = context_.view.id();
+  *message.mutable_worker_progress() = std::exchange(context_.progress, {});
+  Send(std::move(message));
+  next_progress_ = context_.now + kProgressPause;
+}
+
+void Registration::SendLeave(const std::string& reason) {
+  v1::MemberMessage message;
+  message.mutable_leave()->set_reason(reason);
+  Send(std::move(message));
+}
+
+void Registration::Leave(std::string reason, absl::Duration grace) {
+  leave_reason_ = std::move(reason);
+  leave_until_ = context_.now + grace;
+  SendLeave(*leave_reason_);
+}
+
+bool Registration::LeaveIsOver() const {
+  SLUICE_DCHECK(leaves() || leave_until_ == absl::InfiniteFuture(),
+                "a worker that leaves has a reason");
+  return context_.now >= leave_until_;
+}
+
+void Registration::SendDue() {
+  SLUICE_DCHECK(connected_ || !registered_, "a worker registers on each new connection");
+  if (context_.now >= next_progress_) SendProgress();
+  if (!registered_ || context_.now < next_heartbeat_) return;
+  v1::MemberMessage message;
+  message.mutable_heartbeat()->set_sequence(++heartbeats_);
+  Send(std::move(message));
+  const double seconds = context_.job.timeouts().heartbeat();
+  next_heartbeat_ = context_.now + (seconds > 0 ? absl::Seconds(seconds) : kDefaultHeartbeat);
+}
+
+absl::Time Registration::NextDeadline() const {
+  if (!registered_) return leave_until_;
+  const absl::Time next = std::min(leave_until_, next_heartbeat_);
+  return context_.progress.steps_size() > 0 ? std::min(next, next_progress_) : next;
+}
+
+}  // namespace sluice::worker

@@ -196,6 +196,7 @@ class Cluster {
   void FreezeAtStart(Process& process);
   void ReplaceCoordinator();
   void RunTwoCoordinators();
+  void KillOlder(CoordinatorProcess& older);
   void DamageCheckpoint();
   void OpenSnapshot();
   void DamageRecord();

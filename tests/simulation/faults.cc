@@ -254,12 +254,14 @@ void Cluster::RunTwoCoordinators() {
   StartCoordinator();
   network_.CutSome(*old_coordinator_);
   scheduler_.After(random_.Between(absl::Milliseconds(300), absl::Seconds(3)),
-                   [this, old = old_coordinator_] {
-                     if (!old->alive()) return;
-                     Trace("the older coordinator is killed");
-                     old->Die();
-                     network_.CutAll(*old);
-                   });
+                   [this, old = old_coordinator_] { KillOlder(*old); });
+}
+
+void Cluster::KillOlder(CoordinatorProcess& older) {
+  if (!older.alive()) return;
+  Trace("the older coordinator is killed");
+  older.Die();
+  network_.CutAll(older);
 }
 
 // Never damages the last whole checkpoint, because the protocol does not cover that case.
@@ -304,6 +306,7 @@ void Cluster::Suspend() {
 void Cluster::RestartAll() {
   Trace("all processes restart");
   suspending_ = false;
+  if (old_coordinator_ != nullptr) KillOlder(*old_coordinator_);
   for (const auto& [index, shard] : shards_) {
     shard->Die();
     network_.CutAll(*shard);

@@ -53,8 +53,8 @@ class CheckpointStorage {
   virtual ~CheckpointStorage() = default;
 
   // Checks that the storage can be written: creates missing directories, then creates and removes a
-  // file. Makes durable what a process that crashed has left in it, so that what is read from now on
-  // outlives a loss of power.
+  // file. Makes durable what a process that crashed has left in it, so that what is read from now
+  // on outlives a loss of power.
   virtual absl::Status Probe() = 0;
 
   // Makes the job ("<namespace>/<name>/<uid>") the owner of the storage; call it before any other

@@ -57,7 +57,7 @@ void PeerStreams::Open(Peer& peer) {
              });
            },
        .on_broken =
-           [this, incarnation, connection](absl::Status why) {
+           [this, incarnation, connection](const absl::Status& why) {
              shell_->Event([this, incarnation, connection, why](ShardCore&, absl::Time now) {
                OnBroken(incarnation, connection, why, now);
              });

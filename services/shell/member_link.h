@@ -54,7 +54,7 @@ class MemberLink {
                });
              },
          .on_broken =
-             [this](absl::Status why) {
+             [this](const absl::Status& why) {
                shell_->Event([this, why = why.ToString()](Core& core, absl::Time now) {
                  // Of identical failures in a row only the first is logged.
                  if (last_break_ != why) logger_.Info("Control stream closed", {{"why", why}});

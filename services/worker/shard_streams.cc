@@ -40,7 +40,7 @@ std::unique_ptr<StreamClient> ShardStreams::Open(const ConnectShard& connect, ui
              OnFrames(shard, connection, std::move(frames));
            },
        .on_broken =
-           [this, shard = connect.shard, connection](absl::Status why) {
+           [this, shard = connect.shard, connection](const absl::Status& why) {
              shell_->Event([this, shard, connection, why](WorkerCore& core, absl::Time now) {
                if (Find(shard, connection) == nullptr) return;
                logger_.Info("Shard stream closed", {{"why", why.ToString()}});

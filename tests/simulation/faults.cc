@@ -327,7 +327,7 @@ void Cluster::LeaveAll() {
 }
 
 void Cluster::StartHostile() {
-  const auto start = [this](std::shared_ptr<HostileProcess> process) {
+  const auto start = [this](const std::shared_ptr<HostileProcess>& process) {
     processes_.push_back(process);
     hostile_.push_back(process);
     process->Start();

@@ -37,7 +37,7 @@ absl::StatusOr<SharedSelections> SelectionsOf(ShardState& state, const Stream& s
   ASSIGN_OR_RETURN(RowSelections rows, ReadSelections(pull, payload, state.model->table()));
   auto charged = std::make_shared<Charged>(Charged{std::move(rows), std::move(charge)});
   const RowSelections* const selections = &charged->rows;
-  return SharedSelections(std::move(charged), selections);
+  return SharedSelections(charged, selections);
 }
 
 uint64_t DataSender::Referring(StreamId stream) const {

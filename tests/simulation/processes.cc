@@ -383,8 +383,11 @@ void CoordinatorProcess::On(const coordinator::AnswerSnapshot& action) {
 }
 
 void CoordinatorProcess::On(const coordinator::Exit& action) {
-  // A suspension with enough time to save loses no step.
-  if (action.reason == coordinator::ExitReason::kSuspended && action.message == "suspended") {
+  // A suspension with enough time to save loses no step. A coordinator that was frozen and replaced
+  // tells what was true then.
+  const bool current = cluster_.coordinator().get() == this;
+  if (current && action.reason == coordinator::ExitReason::kSuspended &&
+      action.message == "suspended") {
     const std::optional<v1::CheckpointIndex> newest = cluster_.storage().NewestAsWritten();
     const uint64_t step = Progress().step();
     if (!newest.has_value() || newest->checkpoint().step() < step) {

@@ -319,7 +319,6 @@ class Server final : public CoordinatorServer,
             "Abandoned checkpoint could not be removed",
             {{"checkpoint", CheckpointDirectory(checkpoint)}, {"why", status.ToString()}});
       }
-      shell_.Event(Call(&CoordinatorCore::OnIncompleteRemoved));
     });
   }
   void Perform(AnswerSnapshot& answer) {

@@ -169,13 +169,11 @@ class CoordinatorWorld {
     v1::CheckpointRef ref;
     ref.set_attempt(bytes_->Below(3));
     ref.set_step(bytes_->Below(16));
-    switch (bytes_->Below(4)) {
+    switch (bytes_->Below(3)) {
       case 0:
         return job_.core->OnCheckpointIndexWritten(ref, absl::OkStatus(), job_.now);
       case 1:
         return job_.core->OnClaimResult(bytes_->Below(4), absl::UnavailableError("disk"), job_.now);
-      case 2:
-        return job_.core->OnIncompleteRemoved(job_.now);
       default:
         return job_.core->OnClaimsRead(job_.claims, job_.now);
     }

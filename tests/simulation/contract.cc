@@ -22,7 +22,9 @@ void Contract::OnPause(const v1::Pause& pause) {
   const uint64_t attempt = pause.id().attempt();
   pauses_[Order(pause.id())] = pause;
   const auto prepare = prepares_.find(attempt);
-  if (terms_.count(attempt) > 0 || prepare == prepares_.end()) return;
+  const auto view = coordinators_.lower_bound({attempt, 0});
+  const bool has_view = view != coordinators_.end() && view->first.first == attempt;
+  if (has_view || prepare == prepares_.end()) return;
   const std::set<uint64_t>& ready = ready_[Order(prepare->second.init_id())];
   for (const v1::View::Shard& shard : prepare->second.shards()) {
     if (ready.count(shard.process().incarnation()) > 0) continue;
@@ -58,16 +60,12 @@ void Contract::OnInstall(const v1::Install& install) {
 }
 
 void Contract::CheckTerm(const v1::ViewId& view) {
-  terms_[view.attempt()] = view.term();
-  for (const auto& [attempt, term] : terms_) {
-    if (term.coordinator() == view.term().coordinator()) continue;
-    const bool higher = attempt < view.attempt() ? term.counter() < view.term().counter()
-                                                 : term.counter() > view.term().counter();
-    if (higher) continue;
-    checker_.Fail(absl::StrCat("attempts ", attempt, " and ", view.attempt(),
-                               " are of two coordinators, with terms ", term.counter(), " and ",
-                               view.term().counter(), " (R1)"));
-  }
+  const v1::Term& term = view.term();
+  const uint64_t first =
+      coordinators_.try_emplace({view.attempt(), term.counter()}, term.coordinator()).first->second;
+  if (first == term.coordinator()) return;
+  checker_.Fail(absl::StrCat("two coordinators make views of attempt ", view.attempt(),
+                             " with term ", term.counter(), " (R1)"));
 }
 
 // ---- messages to and from shards

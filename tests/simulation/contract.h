@@ -57,11 +57,11 @@ class Contract {
 
   Checker& checker_;
   std::map<Id, v1::Pause> pauses_;
-  std::map<Id, std::set<uint64_t>> replied_;       // by pause: shards
-  std::map<Id, std::set<uint64_t>> ready_;         // by request: shards
-  std::map<Id, std::set<uint64_t>> barriers_;      // by view
-  std::map<uint64_t, v1::PrepareState> prepares_;  // by attempt: the newest
-  std::map<uint64_t, v1::Term> terms_;             // by attempt that has a view
+  std::map<Id, std::set<uint64_t>> replied_;                        // by pause: shards
+  std::map<Id, std::set<uint64_t>> ready_;                          // by request: shards
+  std::map<Id, std::set<uint64_t>> barriers_;                       // by view
+  std::map<uint64_t, v1::PrepareState> prepares_;                   // by attempt: the newest
+  std::map<std::pair<uint64_t, uint64_t>, uint64_t> coordinators_;  // by attempt and term of a view
   std::map<std::pair<uint64_t, uint64_t>, std::set<uint64_t>>
       pinned_;  // by attempt, snapshot: shards
   std::map<uint64_t, Shard> shards_;

@@ -366,10 +366,6 @@ void CoordinatorProcess::On(const coordinator::RemoveIncomplete& action) {
     if (absl::IsNotFound(cluster_.storage()->ReadCheckpointIndex(checkpoint).status())) {
       OnDisk([&] { (void)cluster_.storage()->Remove(checkpoint); });
     }
-    After([this] {
-      core_.OnIncompleteRemoved(cluster_.scheduler().now());
-      Perform();
-    });
   });
 }
 

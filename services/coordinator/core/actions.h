@@ -80,8 +80,8 @@ struct DeleteCheckpoint {
   uint64_t attempt = 0;  // of the checkpoint that replaced it
 };
 
-// Removes the files of an abandoned checkpoint, unless it has an index after all. Answered by
-// OnIncompleteRemoved, also if it failed; a failure is only logged.
+// Removes the files of an abandoned checkpoint, unless it has an index after all. Not answered; a
+// failure is only logged.
 struct RemoveIncomplete {
   v1::CheckpointRef checkpoint;
 };

@@ -47,7 +47,28 @@ void Checkpoints::Forget() {
   final_retry_at_ = absl::InfiniteFuture();
 }
 
-void Checkpoints::OnRemoved() { removals_ = std::max(removals_ - 1, 0); }
+void Checkpoints::BeginAttempt() {
+  stored_ = facts_.storage.checkpoints;
+  const v1::CheckpointIndex& newest = facts_.storage.newest;
+  if (!facts_.storage.has_newest || newest.checkpoint().attempt() != facts_.attempt.number) return;
+  uint64_t bytes = 0;
+  for (const v1::PartitionFile& file : newest.files()) bytes += file.bytes();
+  *status_.mutable_last() = newest.checkpoint();
+  status_.set_directory(facts_.options.checkpoint_directory(newest.checkpoint()));
+  status_.set_bytes(bytes);
+}
+
+void Checkpoints::OnFirstView(absl::Time now) {
+  first_step_ = facts_.training.view().first_step();
+  uint64_t done = facts_.mode().ScheduleStep();
+  if (status_.last().attempt() == facts_.attempt.number) {
+    // The earlier coordinator may have died before it removed what this checkpoint replaces, or
+    // before it saved a version that was due since.
+    RemoveReplaced(status_.last());
+    if (facts_.mode().synchronous()) done = std::min(done, status_.last().step());
+  }
+  schedule_.Done(done, now);
+}
 
 bool Checkpoints::Has(uint64_t version) const {
   return status_.has_last() && status_.last().attempt() == facts_.attempt.number &&
@@ -59,7 +80,6 @@ bool Checkpoints::Has(uint64_t version) const {
 void Checkpoints::Begin() {
   snapshot_->saving = Snapshot::Saving::kCollecting;
   snapshot_->directory = facts_.options.checkpoint_directory(snapshot_->name);
-  SLUICE_DCHECK(!removing(), "no file of the same name is being removed");
   incomplete_.insert(snapshot_->step);
 }
 
@@ -93,6 +113,7 @@ void Checkpoints::OnWritten(const Process& shard, const v1::SnapshotWritten& wri
 }
 
 void Checkpoints::Advance(absl::Time now) {
+  RemoveIncompletes();
   const AttemptFacts& facts = facts_.attempt.facts;
   if (snapshot_->saving != Snapshot::Saving::kCollecting || !snapshot_->WrittenBy(facts.shards)) {
     return;
@@ -130,6 +151,8 @@ Verdict Checkpoints::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& 
         absl::StrCat("attempt ", highest, " was claimed by another coordinator"));
   }
   snapshot_->saving = Snapshot::Saving::kWriting;
+  incomplete_.erase(
+      snapshot_->step);  // the index may be written although the snapshot is abandoned
   output_.Add(WriteCheckpointIndex{MakeIndex(now)});
   return Verdict::Continue();
 }
@@ -180,6 +203,7 @@ void Checkpoints::OnIndexWritten(const v1::CheckpointRef& checkpoint, const absl
   if (status.ok()) {
     Finish(now);
   } else {
+    incomplete_.insert(snapshot_->step);
     Fail(absl::StrCat("the checkpoint index cannot be written: ", status.message()), now);
   }
 }
@@ -207,18 +231,16 @@ void Checkpoints::Finish(absl::Time now) {
       v1::Event::CHECKPOINT,
       absl::StrFormat("checkpoint at step %d saved (%s)", snapshot_->step, SizeText(bytes)), now);
 
-  incomplete_.erase(snapshot_->step);
   RemoveIncompletes();
-  incomplete_.clear();  // each shard writes in order, so no shard writes one of them any more
   stored_.push_back(snapshot_->name);
-  RemoveReplaced();
+  RemoveReplaced(snapshot_->name);
 }
 
-void Checkpoints::RemoveReplaced() {
+void Checkpoints::RemoveReplaced(const v1::CheckpointRef& newest) {
   std::vector<v1::CheckpointRef> unneeded =
       ReplacedCheckpoints(facts_.job(), facts_.storage.claims, stored_);
   for (v1::CheckpointRef& old :
-       Superseded(stored_, snapshot_->name, facts_.job().checkpoint().max_to_keep())) {
+       Superseded(stored_, newest, facts_.job().checkpoint().max_to_keep())) {
     const bool known = std::any_of(unneeded.begin(), unneeded.end(),
                                    [&](const auto& other) { return SameCheckpoint(other, old); });
     if (!known) unneeded.push_back(std::move(old));
@@ -232,14 +254,35 @@ void Checkpoints::RemoveReplaced() {
   }
 }
 
-// Shards may still be writing: files that arrive later are removed at the next call.
+// Whether no coordinator saves this version of the attempt any more. A coordinator that takes the
+// attempt over begins with the newest committed version, so it may save that one and later ones.
+// The coordinator before this one may be about to write the index of the version that this one
+// began with. A checkpoint of a later version replaces both.
+bool Checkpoints::IsOver(uint64_t step) const {
+  if (snapshot_.has_value() && snapshot_->write && snapshot_->step == step &&
+      snapshot_->saving != Snapshot::Saving::kNo) {
+    return false;  // it is being saved
+  }
+  const Training& training = facts_.training;
+  const uint64_t passed =
+      facts_.mode().synchronous() ? training.committed() : training.HighestClosed();
+  const bool replaced =
+      status_.last().attempt() == facts_.attempt.number && step < status_.last().step();
+  return replaced || (first_step_ < step && step < passed);
+}
+
+// Shards may still be writing. Files that arrive later are removed when the next attempt begins.
 void Checkpoints::RemoveIncompletes() {
-  for (const uint64_t step : incomplete_) {
+  for (auto step = incomplete_.begin(); step != incomplete_.end();) {
+    if (!IsOver(*step)) {
+      ++step;
+      continue;
+    }
     RemoveIncomplete remove;
     remove.checkpoint.set_attempt(facts_.attempt.number);
-    remove.checkpoint.set_step(step);
+    remove.checkpoint.set_step(*step);
     output_.Add(std::move(remove));
-    ++removals_;
+    step = incomplete_.erase(step);
   }
 }
 

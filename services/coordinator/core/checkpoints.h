@@ -37,8 +37,10 @@ class Checkpoints {
   // it.
   Checkpoints(const Facts& facts, std::optional<Snapshot>* open, Output* output);
 
-  // The attempt begins with the storage as it was read last.
-  void BeginAttempt() { stored_ = facts_.storage.checkpoints; }
+  // The attempt begins, or continues with this coordinator, with the storage as it was read last.
+  void BeginAttempt();
+  // The first view that this coordinator has made in the attempt is the current one.
+  void OnFirstView(absl::Time now);
   // The attempt is over.
   void Forget();
 
@@ -46,9 +48,6 @@ class Checkpoints {
 
   IntervalSchedule& schedule() { return schedule_; }
   const IntervalSchedule& schedule() const { return schedule_; }
-  // Files are being removed: no checkpoint may begin, because it might get the same name.
-  bool removing() const { return removals_ > 0; }
-  void OnRemoved();
   // The attempt has a checkpoint of this version.
   bool Has(uint64_t version) const;
 
@@ -83,7 +82,9 @@ class Checkpoints {
  private:
   v1::CheckpointIndex MakeIndex(absl::Time now) const;
   void Finish(absl::Time now);
-  void RemoveReplaced();
+  // `newest`: this attempt's newest checkpoint, which is complete.
+  void RemoveReplaced(const v1::CheckpointRef& newest);
+  bool IsOver(uint64_t step) const;
   void RemoveIncompletes();
   std::string CheckFiles(const Process& shard, const v1::SnapshotWritten& written) const;
 
@@ -92,11 +93,9 @@ class Checkpoints {
   Output& output_;
   IntervalSchedule schedule_;
   std::vector<v1::CheckpointRef> stored_;  // complete
-  // Steps of this attempt's checkpoints that were begun and not completed. Their files are removed
-  // once the next checkpoint is complete or has failed. No snapshot is opened until the removal is
-  // done, because it might get the same name.
+  // Steps of the checkpoints that this coordinator has begun, and whose index it has not written.
   std::set<uint64_t> incomplete_;
-  int removals_ = 0;  // under way
+  uint64_t first_step_ = 0;  // of the first view that this coordinator has made in the attempt
   v1::CheckpointStatus status_;
   // Of the last checkpoint.
   int final_failures_ = 0;                // in a row

@@ -145,11 +145,31 @@ Verdict Claims::OnViewSeen(const v1::ViewId& seen) {
   shards_attempt_ = std::max(shards_attempt_, seen.attempt());
   if (!claimed()) {
     if (known_) TakeHigherTerm();
-  } else if (Compare(seen.term(), attempt_.term) > 0) {
+  } else if (IsLater(seen)) {
     return Verdict::Superseded(
         absl::StrCat("a process knows view ", ShortName(seen), " of a newer coordinator"));
   }
   return Verdict::Continue();
+}
+
+// A shard obeys one coordinator of each counter, so it refuses another one of the same counter.
+Verdict Claims::OnObeyed(const v1::ViewId& obeyed) {
+  highest_counter_ = std::max(highest_counter_, obeyed.term().counter());
+  if (!claimed()) {
+    if (known_) TakeHigherTerm();
+  } else if (IsLater(obeyed)) {
+    return Verdict::Superseded(absl::StrCat("a shard obeys a newer coordinator, of attempt ",
+                                            obeyed.attempt(), ", term ", obeyed.term().counter()));
+  }
+  return Verdict::Continue();
+}
+
+// Whether the attempt and term are of another coordinator, and not before ours. Requires claimed().
+bool Claims::IsLater(const v1::ViewId& seen) const {
+  const uint64_t own = claim_.has_value() && !claim_->end() ? claim_->attempt() : attempt_.number;
+  if (seen.attempt() != own) return seen.attempt() > own;
+  return seen.term().counter() >= attempt_.term.counter() &&
+         Compare(seen.term(), attempt_.term) != 0;
 }
 
 void Claims::LookAtClaims(absl::Time now) {
@@ -191,6 +211,17 @@ bool Claims::Claim(bool end, absl::Time now) {
   const bool needed = end ? facts_.rules.ClaimTheEnd() : facts_.rules.ClaimAttempts();
   if (needed) output_.Add(ClaimAttempt{std::move(claim)});
   return needed;
+}
+
+bool Claims::MayTakeOver(uint64_t attempt) const {
+  if (claimed() || attempt == 0 || highest_ != attempt || storage_.claims.empty()) return false;
+  const v1::Claim& newest = storage_.claims.back();
+  return newest.attempt() == attempt && !newest.end() && !IsDamaged(newest);
+}
+
+void Claims::TakeOver(uint64_t attempt) {
+  SLUICE_DCHECK(MayTakeOver(attempt), "the attempt of the newest claim continues");
+  attempt_.number = attempt;
 }
 
 Verdict Claims::OnClaimResult(const absl::Status& status, absl::Time now) {

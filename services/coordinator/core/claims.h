@@ -54,6 +54,8 @@ class Claims {
 
   // A shard has registered with this view.
   Verdict OnViewSeen(const v1::ViewId& seen);
+  // A shard has registered, and obeys this attempt and term.
+  Verdict OnObeyed(const v1::ViewId& obeyed);
   // A shard knows an attempt that the storage did not have when it was read: it must be read again.
   // Another coordinator may have claimed that attempt meanwhile, or its claim was lost.
   bool MissesAttempt() const {
@@ -86,6 +88,13 @@ class Claims {
   // The job waits until its end can be recorded.
   bool EndFails() const { return claim_.has_value() && errors_ > 0; }
 
+  // This coordinator takes over the attempt of the newest claim, instead of claiming the next one.
+  // False: it may not, because it had an attempt before, or because the newest claim is of another
+  // attempt or ends the job.
+  bool MayTakeOver(uint64_t attempt) const;
+  // Requires MayTakeOver.
+  void TakeOver(uint64_t attempt);
+
   // The attempt is claimed, and no view of it was made.
   bool unused() const { return unused_; }
   void OnFirstView();
@@ -101,6 +110,7 @@ class Claims {
 
  private:
   bool claimed() const { return attempt_.number != 0 || claim_.has_value(); }
+  bool IsLater(const v1::ViewId& seen) const;
   Verdict Accept(StorageContents contents, absl::Time now);
   void CountClaims(absl::Time now);
   void TakeHigherTerm();

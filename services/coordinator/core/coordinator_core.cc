@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
+#include "services/common/status_macros.h"
+#include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
 
@@ -33,6 +35,7 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
       claims_(facts_, &facts_.attempt, &facts_.storage, &output_),
       model_(facts_, &facts_.attempt, &output_),
       initialization_(facts_, &facts_.attempt, &output_),
+      takeover_(facts_, &facts_.attempt, &facts_.training),
       views_(facts_, &facts_.training, &output_),
       waits_(facts_, &output_),
       snapshots_(facts_, &facts_.last_evaluation, &output_),
@@ -114,6 +117,9 @@ void CoordinatorCore::AdvancePhase(absl::Time now) {
     case Phase::kGathering:
       AdvanceGathering(now);
       break;
+    case Phase::kTakingOver:
+      AdvanceTakingOver(now);
+      break;
     case Phase::kClaiming:
       if (claims_.RetryDue(now)) Claim(/*end=*/false, now);
       break;
@@ -194,6 +200,8 @@ void CoordinatorCore::AdvanceGathering(absl::Time now) {
   claims_.StopLooking();
   if (claims_.unused()) {
     BeginAttempt(now);
+  } else if (MayTakeOver()) {
+    BeginTakeover(now);
   } else {
     Claim(/*end=*/false, now);
   }
@@ -246,10 +254,68 @@ void CoordinatorCore::OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoi
   Advance(now);
 }
 
-void CoordinatorCore::OnIncompleteRemoved(absl::Time now) {
-  Step(now);
-  snapshots_.checkpoints().OnRemoved();
-  Advance(now);
+// ---- the attempt of an earlier coordinator
+
+bool CoordinatorCore::MayTakeOver() const {
+  const std::optional<uint64_t> attempt = takeover_.AttemptOfShards();
+  return attempt.has_value() && claims_.MayTakeOver(*attempt);
+}
+
+void CoordinatorCore::BeginTakeover(absl::Time now) {
+  ForgetAttempt();
+  claims_.TakeOver(*takeover_.AttemptOfShards());
+  takeover_.Begin();
+  Transition(Phase::kGathering, Phase::kTakingOver);
+  BeginPause(/*at_once=*/true, now);
+}
+
+void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
+  ViewChange& change = facts_.training.change();
+  for (const uint64_t shard : change.Overdue(now, facts_.timers.pause)) {
+    Expel(
+        shard,
+        absl::StrCat("did not answer a view change in ", absl::FormatDuration(facts_.timers.pause)),
+        now);
+  }
+
+  absl::Status continues = takeover_.Lost().has_value()
+                               ? absl::FailedPreconditionError("a shard of it is gone")
+                               : absl::OkStatus();
+  if (continues.ok() && !change.AllReplied()) return;
+  if (continues.ok()) continues = CompleteTakeover(now);
+  if (!continues.ok()) {
+    output_.Warn(absl::StrCat("attempt ", facts_.attempt.number, " cannot be continued: ",
+                              continues.message(), "; the next attempt begins"),
+                 now);
+    BeginNextAttempt(now);
+    return;
+  }
+
+  output_.Info(absl::StrCat("attempt ", facts_.attempt.number,
+                            " continues with another coordinator, without a restoration"),
+               now);
+  Transition(Phase::kTakingOver, Phase::kRunning);
+  for (const v1::ProcessId& worker : takeover_.LeftOut()) {
+    v1::SetDesiredRequest::Death death;
+    *death.mutable_process() = worker;
+    death.set_reason("was not in the view with which another coordinator continued");
+    if (std::optional<Departure> departure = facts_.members.ReportDeath(death);
+        departure.has_value()) {
+      OnGone(*departure, now);
+    }
+  }
+  Decide(now);
+}
+
+absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
+  RETURN_IF_ERROR(takeover_.Complete(now));
+  for (const uint64_t shard : facts_.attempt.facts.shards) {
+    RETURN_IF_ERROR(CheckPauseReply(facts_.training.change().replies().at(shard),
+                                    FactsOf(*facts_.members.Find(shard))));
+  }
+  model_.Confirm();
+  snapshots_.checkpoints().BeginAttempt();
+  return absl::OkStatus();
 }
 
 // ---- an attempt
@@ -428,10 +494,11 @@ void CoordinatorCore::Decide(absl::Time now) {
 }
 
 void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
+  const bool first = !facts_.training.has_view();  // of this coordinator in the attempt
   v1::Install install = views_.MakeInstall(decision);
   snapshots_.OnDecision(decision, &install, now);
   views_.Adopt(install, now);
-  if (claims_.unused()) {
+  if (first) {
     claims_.OnFirstView();
     snapshots_.OnFirstView(now);
   }

@@ -10,18 +10,21 @@
 //
 // The core itself is a dispatcher. Its parts have the state and do the work, each for one task:
 // claims.h (the storage, attempts, terms), model_check.h, initialization.h (an attempt's
-// beginning), views.h, waits.h (members that are too slow), snapshots.h (with readers.h,
-// checkpoints.h and evaluations.h), ending.h. They read each other's results as Facts (facts.h), do
-// not call each other, and return what concerns the whole job as a Verdict. training_mode.h has
-// what differs between synchronous and asynchronous training. The core passes events to the parts
-// in a fixed order, changes the phase (phase.h), and admits and expels processes.
+// beginning), takeover.h (or its continuation), views.h, waits.h (members that are too slow),
+// snapshots.h (with readers.h, checkpoints.h and evaluations.h), ending.h. They read each other's
+// results as Facts (facts.h), do not call each other, and return what concerns the whole job as a
+// Verdict. training_mode.h has what differs between synchronous and asynchronous training. The core
+// passes events to the parts in a fixed order, changes the phase (phase.h), and admits and expels
+// processes.
 //
-// Within an attempt there is one coordinator: a new one reads the claims, claims the next attempt
-// and restores from the newest checkpoint (R11). Views and init requests carry (attempt, term,
-// number), so that messages of an older coordinator that are still under way are refused (R1).
+// A new coordinator reads the claims (R11). If all of its shards are in the newest claim's attempt,
+// it takes the attempt over; otherwise it claims the next one and restores from the newest
+// checkpoint. Views and init requests carry (attempt, term, number), so that messages of an older
+// coordinator that are still under way are refused (R1).
 //
 //   start:     ReadStorage -> shards and a worker have come -> ClaimAttempt -> PrepareState (and
 //              Initialize) -> StateReady from all shards -> first view
+//   takeover:  ReadStorage -> shards and a worker have come -> the next view
 //   each view: Pause -> PauseReply of all shards -> Install -> Installed; NewView to the workers
 //   a shard's death: the same as start, with the processes that live
 //   end:       last version committed -> last evaluation, last checkpoint -> end record -> Finish
@@ -58,6 +61,7 @@
 #include "services/coordinator/core/phase.h"
 #include "services/coordinator/core/progress.h"
 #include "services/coordinator/core/snapshots.h"
+#include "services/coordinator/core/takeover.h"
 #include "services/coordinator/core/verdict.h"
 #include "services/coordinator/core/views.h"
 #include "services/coordinator/core/waits.h"
@@ -95,8 +99,6 @@ class CoordinatorCore {
   // Answer to WriteCheckpointIndex.
   void OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
                                 absl::Time now);
-  // Answer to RemoveIncomplete.
-  void OnIncompleteRemoved(absl::Time now);
 
   // JobControl. Repeating a call has no effect.
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
@@ -143,6 +145,7 @@ class CoordinatorCore {
   void Advance(absl::Time now);  // ends it: starts what is due
   void AdvancePhase(absl::Time now);
   void AdvanceGathering(absl::Time now);
+  void AdvanceTakingOver(absl::Time now);
   void AdvancePreparing(absl::Time now);
   void AdvanceViews(absl::Time now);
   void AdvanceSnapshots(absl::Time now);
@@ -163,6 +166,9 @@ class CoordinatorCore {
   void ReadStorageAgain();
   void Claim(bool end, absl::Time now);
   bool SuspendBeforeTraining(absl::Time now);
+  bool MayTakeOver() const;
+  void BeginTakeover(absl::Time now);
+  absl::Status CompleteTakeover(absl::Time now);
   void BeginAttempt(absl::Time now);
   void RequestInit(absl::Time now);
   void BeginPause(bool at_once, absl::Time now);
@@ -222,6 +228,7 @@ class CoordinatorCore {
   Claims claims_;
   ModelCheck model_;
   Initialization initialization_;
+  Takeover takeover_;
   Views views_;
   Waits waits_;
   Snapshots snapshots_;

@@ -381,7 +381,9 @@ TEST(CoordinatorStart, WarnsBitExactJobOfCheckpointOfOtherArithmetic) {
       EXPECT_EQ(job.checkpoint_indexes.at({1, 5}).isa(),
                 bit_exact ? "sluice 1, AVX2, threads of a worker: 1" : "sluice 1, AVX2");
       if (!same) job.options.isa = "sluice 1, AVX3";
+      job.Kill(*job.shards[0], /*told=*/false);
       job.RestartCoordinator();
+      job.AddShard(0);
       job.Pass(absl::Seconds(3));
       EXPECT_EQ(job.Progress().restored_from_step(), 5);
       EXPECT_EQ(job.HasEvent("step 5 is of sluice 1, AVX2, threads of a worker: 1, and training "
@@ -769,14 +771,16 @@ TEST(CoordinatorRestoration, ShardThatDoesNotAnswerPauseIsLost) {
   EXPECT_TRUE(job.HasEvent("ps-0"));
 }
 
-TEST(CoordinatorRestoration, NewCoordinatorClaimsNextAttemptWithHigherTerm) {
+TEST(CoordinatorRestoration, NewCoordinatorThatLacksAShardClaimsNextAttemptWithHigherTerm) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(5);
   FakeJob job(spec);
   job.Start();
   job.Train(8);
   const v1::ViewId before = job.core->view().id();
+  job.Kill(*job.shards[0], /*told=*/false);
   job.RestartCoordinator();
+  job.AddShard(0);
   job.Pass(absl::Seconds(0.1));
   const v1::View& view = job.core->view();
   EXPECT_EQ(view.id().attempt(), 2);
@@ -789,9 +793,9 @@ TEST(CoordinatorRestoration, NewCoordinatorClaimsNextAttemptWithHigherTerm) {
   job.Train(1);
   EXPECT_EQ(job.Version(), 6);
   // The attempt's number shows how often, for any number of coordinators.
-  job.Kill(*job.shards[0]);
+  job.Kill(*job.shards[1]);
   job.Pass(absl::Seconds(1));
-  job.AddShard(0);
+  job.AddShard(1);
   EXPECT_TRUE(job.HasEvent("attempt 3: resumed from the checkpoint of attempt 1, step 5"));
 }
 
@@ -992,6 +996,7 @@ TEST(CoordinatorEnd, WaitingCoordinatorContinuesFromAnotherCoordinatorsCheckpoin
   const auto checkpoint_indexes = std::exchange(job.checkpoint_indexes, {});
   for (FakeShard* shard : job.Shards()) job.Break(*shard);
   for (FakeWorker* worker : job.Workers()) job.Break(*worker);
+  job.Kill(*job.shards[0], /*told=*/false);
   ++job.options.incarnation;
   job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
   job.Pump();
@@ -1000,6 +1005,7 @@ TEST(CoordinatorEnd, WaitingCoordinatorContinuesFromAnotherCoordinatorsCheckpoin
   job.Pass(absl::Seconds(3));
   for (FakeShard* shard : job.Shards()) job.Connect(*shard);
   for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
+  job.AddShard(0);
   job.Pass(absl::Seconds(3));
   EXPECT_FALSE(job.exit.has_value());
   ASSERT_EQ(job.claims.size(), 2u);

@@ -104,6 +104,10 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
     OnViewSeen(id.incarnation(), request.newest_view(), now);
     if (Is(Phase::kExited)) return;
   }
+  if (id.role() == v1::SHARD && request.has_obeyed() &&
+      !CarryOut(claims_.OnObeyed(request.obeyed()), now)) {
+    return;
+  }
 
   // Sent before the worker learns the shards' addresses: shards refuse a worker that they do not
   // know.
@@ -147,7 +151,8 @@ void CoordinatorCore::AnswerRegistration(const Process& process, absl::Time now)
   *registered.mutable_job() = facts_.job();
   registered.set_attempt(claims_.highest());
   output_.Send(process, std::move(message));
-  if (process.id.role() == v1::SHARD) output_.Send(process, AdmittedMessage());
+  // Before an attempt begins, the list of an earlier coordinator may still be in use.
+  if (process.id.role() == v1::SHARD && HasAttempt()) output_.Send(process, AdmittedMessage());
 }
 
 // Sends the list to all registered shards if it has changed. Until an attempt begins no process
@@ -184,6 +189,7 @@ void CoordinatorCore::Resend(const Process& process) {
     return;
   }
 
+  if (Is(Phase::kTakingOver) && !worker) (void)views_.ResendChange(process);
   if (!HasAttempt()) return;
   if (worker) {
     if (Is(Phase::kPreparing)) initialization_.ResendToWorker(process);

@@ -21,6 +21,7 @@ v1::JobProgress::Phase CoordinatorCore::ShownPhase() const {
   switch (facts_.phase) {
     case Phase::kReading:
     case Phase::kGathering:
+    case Phase::kTakingOver:
     case Phase::kClaiming:
       return v1::JobProgress::STARTING;
     case Phase::kPreparing:

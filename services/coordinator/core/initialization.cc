@@ -31,7 +31,7 @@ bool ComputedByShards(const v1::JobSpec& job) {
   return job.training().execution() == v1::TrainingSpec::SERVER;
 }
 
-absl::StatusOr<v1::Layout> LayoutOf(const v1::JobSpec& job, const v1::TensorTable& table) {
+absl::StatusOr<v1::Layout> MakeLayoutOf(const v1::JobSpec& job, const v1::TensorTable& table) {
   if (!ComputedByShards(job)) return MakeLayout(table, PartitionsOf(job));
   const uint32_t stages = StageCount(job.model());
   const uint32_t shards = std::max<uint32_t>(job.parameter_server().replicas(), 1);
@@ -44,6 +44,26 @@ absl::StatusOr<v1::Layout> LayoutOf(const v1::JobSpec& job, const v1::TensorTabl
 }
 
 }  // namespace
+
+absl::StatusOr<v1::Layout> LayoutOfModel(const Facts& facts) {
+  const v1::TensorTable& table = facts.attempt.model->table();
+  if (!facts.storage.has_newest) return MakeLayoutOf(facts.job(), table);
+  const v1::Layout& layout = facts.storage.newest.layout();
+  if (ComputedByShards(facts.job())) {
+    RETURN_IF_ERROR(CheckStagedLayout(table, facts.job().model(), layout));
+  }
+  return layout;
+}
+
+v1::Ledger LedgerOf(const v1::CheckpointIndex& checkpoint_index) {
+  v1::Ledger ledger = checkpoint_index.ledger();
+  if (!IsSynchronous(checkpoint_index.mode())) return ledger;
+  if (checkpoint_index.samples() > 0) {
+    *ledger.add_applied() = ToProto(Interval{0, checkpoint_index.samples()});
+  }
+  ledger.set_updates(checkpoint_index.checkpoint().step());
+  return ledger;
+}
 
 // ---- the attempt
 
@@ -74,15 +94,8 @@ absl::Status Initialization::BeginAttempt(absl::Time now) {
   SLUICE_DCHECK(attempt_.shards.empty() && attempt_.model.has_value(),
                 "the attempt before is forgotten, and the model is known");
   const v1::TensorTable& table = attempt_.model->table();
-  if (facts_.storage.has_newest) {
-    attempt_.layout = facts_.storage.newest.layout();
-    if (ComputedByShards(facts_.job())) {
-      RETURN_IF_ERROR(CheckStagedLayout(table, facts_.job().model(), attempt_.layout));
-    }
-    BeginFromCheckpoint(now);
-  } else {
-    ASSIGN_OR_RETURN(attempt_.layout, LayoutOf(facts_.job(), table));
-  }
+  ASSIGN_OR_RETURN(attempt_.layout, LayoutOfModel(facts_));
+  if (facts_.storage.has_newest) BeginFromCheckpoint(now);
   attempt_.layout_hash = LayoutHash(table, attempt_.layout);
 
   AttemptFacts& facts = attempt_.facts;
@@ -125,10 +138,7 @@ void Initialization::BeginFromCheckpoint(absl::Time now) {
   const bool synchronous = facts_.mode().synchronous();
   if (IsSynchronous(checkpoint_index.mode()) == synchronous) return;
   if (!synchronous) {
-    if (checkpoint_index.samples() > 0) {
-      *facts.base_ledger.add_applied() = ToProto(Interval{0, checkpoint_index.samples()});
-    }
-    facts.base_ledger.set_updates(attempt_.base->step());
+    facts.base_ledger = LedgerOf(checkpoint_index);
     output_.Info(
         absl::StrCat("training continues asynchronously after step ", attempt_.base->step()), now);
     return;

@@ -12,8 +12,11 @@
 #define SLUICE_SERVICES_COORDINATOR_CORE_INITIALIZATION_H_
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
+#include "proto/model.pb.h"
 #include "services/coordinator/core/attempt.h"
 #include "services/coordinator/core/facts.h"
 #include "services/coordinator/core/init_request.h"
@@ -21,6 +24,12 @@
 #include "services/coordinator/core/verdict.h"
 
 namespace sluice::coordinator {
+
+// The layout of the attempt's model: that of the newest checkpoint, or the one that every process
+// computes. An error fails the job.
+absl::StatusOr<v1::Layout> LayoutOfModel(const Facts& facts);
+// The checkpoint's samples as an asynchronous attempt counts them.
+v1::Ledger LedgerOf(const v1::CheckpointIndex& checkpoint_index);
 
 class Initialization {
  public:

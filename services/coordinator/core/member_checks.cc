@@ -147,10 +147,12 @@ absl::Status CheckRegister(const v1::Register& request) {
   status.Update(CheckText("host", request.host(), kMaxAddressBytes));
   status.Update(CheckText("metrics_address", request.metrics_address(), kMaxAddressBytes));
   status.Update(CheckText("job", request.job(), kMaxAddressBytes));
-  const v1::ViewId& view = request.newest_view();
-  if (view.attempt() >= kMaxTerm || view.term().counter() >= kMaxTerm) {
-    status.Update(Impossible("newest_view ", ShortName(view), " is past the last possible one"));
-  }
+  const auto check_view = [&](const char* field, const v1::ViewId& view) {
+    if (view.attempt() < kMaxTerm && view.term().counter() < kMaxTerm) return;
+    status.Update(Impossible(field, " ", ShortName(view), " is past the last possible one"));
+  };
+  check_view("newest_view", request.newest_view());
+  check_view("obeyed", request.obeyed());
   return status;
 }
 

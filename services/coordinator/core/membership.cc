@@ -126,6 +126,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
   process.host = request.host();
   process.metrics_address = request.metrics_address();
   process.pid = request.pid();
+  process.newest_view = request.newest_view();
   process.stream = stream;
   process.last_message = now;
   process.broken = absl::InfiniteFuture();

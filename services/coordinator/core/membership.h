@@ -34,7 +34,8 @@ struct Process {
   std::string host;
   std::string metrics_address;
   uint64_t pid = 0;
-  StreamId stream = 0;  // 0: suspect
+  v1::ViewId newest_view;  // that it knew when it registered; its own word
+  StreamId stream = 0;     // 0: suspect
   absl::Time last_message;
   absl::Time broken = absl::InfiniteFuture();  // when it lost its stream
   absl::Time ready_since = absl::InfiniteFuture();

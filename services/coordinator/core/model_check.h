@@ -36,6 +36,9 @@ class ModelCheck {
   Verdict OnReady(const v1::ProcessId& worker, const v1::Ready& ready, std::string* difference,
                   absl::Time now);
 
+  // The shards hold this model.
+  void Confirm() { confirmed_ = true; }
+
   // Names of the workers that were refused for another model.
   const std::set<std::string>& refused() const { return refused_; }
 

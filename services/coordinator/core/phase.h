@@ -8,6 +8,7 @@ namespace sluice::coordinator {
 enum class Phase {
   kReading,         // the storage's contents
   kGathering,       // until shards and a worker have come
+  kTakingOver,      // until all shards of an earlier coordinator's attempt have replied to a Pause
   kClaiming,        // the next attempt
   kPreparing,       // until all shards hold the attempt's first state
   kRunning,         // the first view is being made, or there is a view
@@ -23,16 +24,19 @@ enum class Phase {
 //                        from kPreparing, kRunning
 //                                         before the attempt's first view: a shard is gone, or no
 //                                         worker can create the model
+//   to kTakingOver       from kGathering  the shards are in an attempt of an earlier coordinator
 //   to kClaiming         from kGathering  shards and workers have come
 //   to kPreparing        from kGathering  the claimed attempt begins
 //                        from kPreparing  another worker is asked to create the model
 //                        from kRunning    before the first view a shard lacks the first state
 //   to kRunning          from kPreparing  all shards have the first state
+//                        from kTakingOver all shards have told their state
 //   to kReading          from kGathering  another coordinator may have claimed an attempt
+//                        from kTakingOver the attempt cannot be continued
 //                        from kPreparing, kRunning
 //                                         the next attempt begins: a restoration, another mode, or
 //                                         a shard that left
-//   to kLeavingWorkers   from kReading, kGathering, kClaiming, kPreparing, kRunning
+//   to kLeavingWorkers   from kReading, kGathering, kTakingOver, kClaiming, kPreparing, kRunning
 //                                         the job has ended
 //   to kLeavingShards    from kLeavingWorkers
 //                                         no worker is left
@@ -42,16 +46,18 @@ enum class Phase {
 inline bool IsLegalMove(Phase from, Phase to) {
   switch (to) {
     case Phase::kReading:
-      return from == Phase::kGathering || from == Phase::kPreparing || from == Phase::kRunning;
+      return from == Phase::kGathering || from == Phase::kTakingOver || from == Phase::kPreparing ||
+             from == Phase::kRunning;
     case Phase::kGathering:
       return from == Phase::kReading || from == Phase::kClaiming || from == Phase::kPreparing ||
              from == Phase::kRunning;
+    case Phase::kTakingOver:
     case Phase::kClaiming:
       return from == Phase::kGathering;
     case Phase::kPreparing:
       return from == Phase::kGathering || from == Phase::kPreparing || from == Phase::kRunning;
     case Phase::kRunning:
-      return from == Phase::kPreparing;
+      return from == Phase::kTakingOver || from == Phase::kPreparing;
     case Phase::kLeavingWorkers:
       return from < Phase::kLeavingWorkers;
     case Phase::kLeavingShards:

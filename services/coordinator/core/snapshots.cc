@@ -103,18 +103,15 @@ uint64_t Snapshots::ReaderLead(absl::Time now) const {
 
 std::optional<SnapshotPlan> Snapshots::PlanNow(absl::Time now) const {
   if (facts_.goal != Goal::kNone) {
-    if (checkpoints_.removing()) return std::nullopt;
     const SnapshotPlan last = Missing();
     if (checkpoints_.LastWaits(now)) return std::nullopt;
     return last.checkpoint || last.evaluation ? std::optional<SnapshotPlan>(last) : std::nullopt;
   }
   static const IntervalSchedule kNever(0, absl::ZeroDuration());
   const uint64_t earliest = EarliestStep(now);
-  // While files are removed, no files of the same name may be written.
-  std::optional<SnapshotPlan> plan =
-      PlanSnapshot(checkpoints_.removing() ? kNever : checkpoints_.schedule(),
-                   facts_.EvaluationSamples() > 0 ? evaluations_.schedule() : kNever, earliest,
-                   facts_.attempt.length->total_steps(), now);
+  std::optional<SnapshotPlan> plan = PlanSnapshot(
+      checkpoints_.schedule(), facts_.EvaluationSamples() > 0 ? evaluations_.schedule() : kNever,
+      earliest, facts_.attempt.length->total_steps(), now);
   const bool near = plan.has_value() && plan->step <= earliest + ReaderLead(now);
   if (readers_.waiting() && !near) plan = SnapshotPlan{earliest, false, false};
   return plan;
@@ -269,7 +266,7 @@ void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl:
 void Snapshots::OnFirstView(absl::Time now) {
   const TrainingMode& mode = facts_.mode();
   const uint64_t step = mode.ScheduleStep();
-  checkpoints_.schedule().Done(step, now);
+  checkpoints_.OnFirstView(now);
   // If the first version is due and is not known to be evaluated, this attempt evaluates it.
   const std::optional<v1::Evaluation>& last = facts_.last_evaluation;
   const bool evaluated = !mode.InStep() || step == 0 ||

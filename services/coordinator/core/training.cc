@@ -14,6 +14,13 @@ void Training::Begin() {
   change_.Reset(attempt_.facts.shards);
 }
 
+void Training::TakeOver(const v1::View& view, absl::Time now) {
+  SLUICE_DCHECK(change_.AllReplied() && !has_view(), "the shards have told their state");
+  view_ = view;
+  view_since_ = now;
+  committed_ = view.first_step();
+}
+
 void Training::Forget() {
   shards_.clear();
   change_.Reset({});

@@ -32,6 +32,9 @@ class Training {
 
   // The attempt has its shards, and the version of its first state.
   void Begin();
+  // An earlier coordinator has begun the attempt, and this is its newest view. Requires the replies
+  // of all shards.
+  void TakeOver(const v1::View& view, absl::Time now);
   // The attempt is over.
   void Forget();
 

@@ -38,7 +38,8 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
     const v1::PauseReply& reply = found->second;
     if (reply.has_view()) {
       const v1::ViewId& view = reply.view();
-      if (view.attempt() > attempt.init_id.attempt() || Compare(view.term(), attempt.term) > 0) {
+      if (view.attempt() > attempt.init_id.attempt() ||
+          (view.attempt() == attempt.init_id.attempt() && Compare(view.term(), attempt.term) > 0)) {
         return Fail(
             Decision::Outcome::kSuperseded,
             absl::StrCat(ShardName(i), " has view ", ShortName(view), " of a newer coordinator"));
@@ -54,16 +55,6 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
     }
   }
   return std::nullopt;
-}
-
-// The newest view that a reply names; null: none has one.
-const v1::PauseReply* Newest(const PauseReplies& replies) {
-  const v1::PauseReply* newest = nullptr;
-  for (const auto& [incarnation, reply] : replies) {
-    if (!reply.has_view()) continue;
-    if (newest == nullptr || Compare(reply.view(), newest->view()) > 0) newest = &reply;
-  }
-  return newest;
 }
 
 // Checks that every partition can reach the version: a partition one version ahead uses its undo.
@@ -133,13 +124,22 @@ Interval Rest(Interval lease, const IntervalSet& applied) {
 
 }  // namespace
 
+const v1::PauseReply* NewestReply(const PauseReplies& replies) {
+  const v1::PauseReply* newest = nullptr;
+  for (const auto& [incarnation, reply] : replies) {
+    if (!reply.has_view()) continue;
+    if (newest == nullptr || Compare(reply.view(), newest->view()) > 0) newest = &reply;
+  }
+  return newest;
+}
+
 Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& replies,
                            const CoordinatorRules& rules) {
   if (std::optional<Decision> failed = CheckReplies(attempt, replies); failed.has_value()) {
     return *std::move(failed);
   }
 
-  const v1::PauseReply* newest = Newest(replies);
+  const v1::PauseReply* newest = NewestReply(replies);
   Decision decision;
   if (newest == nullptr) {
     decision.first_step = attempt.base_version;
@@ -187,7 +187,7 @@ Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& rep
     return *std::move(failed);
   }
   Decision decision;
-  const v1::PauseReply* newest = Newest(replies);
+  const v1::PauseReply* newest = NewestReply(replies);
   if (newest == nullptr) {
     decision.ledger = attempt.base_ledger;
     decision.first_step = attempt.base_version;

@@ -35,6 +35,9 @@ struct AttemptFacts {
 // Replies of all of `shards`, by incarnation.
 using PauseReplies = std::map<uint64_t, v1::PauseReply>;
 
+// The reply that names the newest view; null: none names one.
+const v1::PauseReply* NewestReply(const PauseReplies& replies);
+
 struct Decision {
   enum class Outcome {
     kDecided,

@@ -257,7 +257,9 @@ v1::CoordinatorMessage Views::CommittedMessage() const {
 }
 
 absl::Time Views::NextDeadline() const {
-  if (facts_.phase != Phase::kRunning) return absl::InfiniteFuture();
+  if (facts_.phase != Phase::kTakingOver && facts_.phase != Phase::kRunning) {
+    return absl::InfiniteFuture();
+  }
   absl::Time deadline = training_.change().NextDeadline(facts_.timers.pause);
   if (!training_.idle()) return deadline;
   deadline = std::min(deadline, join_at_);

@@ -7,7 +7,7 @@
 
 namespace sluice::ps {
 
-void Registration::OnConnected() {
+void Registration::OnConnected(const v1::ViewId& obeyed) {
   connected_ = true;
   v1::MemberMessage message;
   *message.mutable_register_() = state_.options.identity;
@@ -15,6 +15,7 @@ void Registration::OnConnected() {
   if (state_.view.has_value()) {
     *message.mutable_register_()->mutable_newest_view() = state_.view->id();
   }
+  if (obeyed.attempt() > 0) *message.mutable_register_()->mutable_obeyed() = obeyed;
   state_.Tell(std::move(message));
   next_heartbeat_ = state_.now + heartbeat_;
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/job.pb.h"
 #include "services/protocol/wire_version.h"
@@ -20,8 +21,8 @@ class Registration {
   // `state` must outlive it.
   explicit Registration(ShardState* state) : state_(*state) {}
 
-  // A connection to a coordinator: registers on it.
-  void OnConnected();
+  // A connection to a coordinator: registers on it. `obeyed`: as Views::Obeyed.
+  void OnConnected(const v1::ViewId& obeyed);
   void OnDisconnected();
   bool connected() const { return connected_; }
 

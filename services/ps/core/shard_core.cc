@@ -502,7 +502,7 @@ ShardCore::~ShardCore() = default;
 
 void ShardCore::OnCoordinatorConnected(absl::Time now) {
   impl_->Step(now);
-  impl_->registration.OnConnected();
+  impl_->registration.OnConnected(impl_->views.Obeyed());
 }
 
 void ShardCore::OnCoordinatorDisconnected(absl::Time now) {

@@ -31,6 +31,13 @@ bool Views::Accept(uint64_t attempt, const v1::Term& term) {
   return true;
 }
 
+v1::ViewId Views::Obeyed() const {
+  v1::ViewId obeyed;
+  obeyed.set_attempt(authority_.attempt);
+  *obeyed.mutable_term() = authority_.term;
+  return obeyed;
+}
+
 void Views::OnPause(const v1::Pause& pause) {
   if (!Accept(pause.id().attempt(), pause.id().term())) return;
   if (pausing_ != Pausing::kNo && Compare(pause.id(), pause_.id()) < 0) return;

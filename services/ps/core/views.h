@@ -28,6 +28,8 @@ class Views {
   bool Hears(uint64_t attempt, const v1::Term& term);
   // The same, and the shard adopts an attempt and term that are not older.
   bool Accept(uint64_t attempt, const v1::Term& term);
+  // The highest attempt and term that were adopted, with number 0; attempt 0: none.
+  v1::ViewId Obeyed() const;
 
   void OnPause(const v1::Pause& pause);
   // Replies to a Pause that waits for a step, if the shard has stopped after it (R5): every

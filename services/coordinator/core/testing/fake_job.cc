@@ -39,6 +39,7 @@ void FakeProcess::Say(v1::MemberMessage message) {
 v1::Register FakeShard::Registration() const {
   v1::Register request = FakeProcess::Registration();
   if (has_view) *request.mutable_newest_view() = view.id();
+  if (obeyed.attempt() > 0) *request.mutable_obeyed() = obeyed;
   return request;
 }
 
@@ -60,9 +61,15 @@ void FakeShard::LoadedOrInitialized() {
   Say(message);
 }
 
+void FakeShard::Obey(uint64_t attempt, const v1::Term& term) {
+  obeyed.set_attempt(attempt);
+  *obeyed.mutable_term() = term;
+}
+
 void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
   if (message.has_prepare_state()) {
     init_id = message.prepare_state().init_id();
+    Obey(init_id.attempt(), init_id.term());
     prepare = message.prepare_state();
     ready = has_view = paused = false;
     after.reset();
@@ -88,6 +95,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
         LoadedOrInitialized();
     }
   } else if (message.has_pause()) {
+    Obey(message.pause().id().attempt(), message.pause().id().term());
     if (message.pause().now() || paused) {
       Reply(message.pause().id());
     } else {
@@ -282,6 +290,12 @@ void FakeShard::CheckSnapshot() {
     }
   }
   Say(message);
+}
+
+v1::Register FakeWorker::Registration() const {
+  v1::Register request = FakeProcess::Registration();
+  if (view.has_value()) *request.mutable_newest_view() = view->id();
+  return request;
 }
 
 void FakeWorker::Announce() {
@@ -554,7 +568,6 @@ void FakeJob::Perform(Action& action) {
         absl::IsNotFound(storage->ReadCheckpointIndex(incomplete->checkpoint).status())) {
       (void)storage->Remove(incomplete->checkpoint);
     }
-    if (!hold_removals) core->OnIncompleteRemoved(now);
   } else if (auto* answer = std::get_if<AnswerSnapshot>(&action)) {
     snapshots.push_back(*answer);
   } else if (auto* end = std::get_if<Exit>(&action)) {

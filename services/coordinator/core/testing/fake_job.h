@@ -58,7 +58,9 @@ class FakeShard : public FakeProcess {
   using FakeProcess::FakeProcess;
   void OnMessage(const v1::CoordinatorMessage& message) override;
   v1::Register Registration() const override;
-  void Announce() override {}
+  void Announce() override {
+    if (has_view) SayProgress();
+  }
 
   void LoadedOrInitialized();
   bool CanClose() const { return has_view && !paused && !Held(); }
@@ -70,6 +72,7 @@ class FakeShard : public FakeProcess {
 
   std::optional<v1::Admitted> admitted;  // newest
   v1::JobSpec job_spec;                  // as the coordinator sent it
+  v1::ViewId obeyed;                     // attempt and term
   v1::InitId init_id;
   v1::PrepareState prepare;  // newest
   bool ready = false;
@@ -98,12 +101,14 @@ class FakeShard : public FakeProcess {
   void Reply(const v1::PauseId& pause);
   void CheckAfter();
   void CheckSnapshot();
+  void Obey(uint64_t attempt, const v1::Term& term);
 };
 
 class FakeWorker : public FakeProcess {
  public:
   using FakeProcess::FakeProcess;
   void OnMessage(const v1::CoordinatorMessage& message) override;
+  v1::Register Registration() const override;
   void Announce() override;
 
   v1::Ready ready;
@@ -196,7 +201,6 @@ class FakeJob {
   bool hold_checkpoint_index = false;
   bool hold_storage = false;  // a read ends when the test answers it
   bool heartbeats = true;     // members send heartbeats
-  bool hold_removals = false;
 
   std::optional<Exit> exit;
   std::vector<AnswerSnapshot> snapshots;

@@ -1,0 +1,309 @@
+// A coordinator that takes over the attempt of an earlier one.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "services/coordinator/core/coordinator_core.h"
+#include "services/coordinator/core/testing/fake_job.h"
+
+namespace sluice::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::JobSpec SavedEvery(uint64_t steps) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(steps);
+  return spec;
+}
+
+// A job that has trained this many steps.
+struct TrainedJob : FakeJob {
+  explicit TrainedJob(int steps, v1::JobSpec spec = FakeJob::Spec()) : FakeJob(std::move(spec)) {
+    Start();
+    Train(steps);
+  }
+  const v1::View& view() { return core->view(); }
+};
+
+void ExpectSuccess(FakeJob& job) {
+  job.Train(40);
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded) << job.exit->message;
+}
+
+TEST(CoordinatorTakeover, ContinuesTheAttemptAtTheVersionThatTheShardsHave) {
+  TrainedJob job(8, SavedEvery(5));
+  const v1::View before = job.view();
+  job.RestartCoordinator();
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_GT(job.view().id().term().counter(), before.id().term().counter());
+  EXPECT_EQ(job.view().first_step(), 8u);
+  EXPECT_EQ(job.view().previous().number(), before.id().number());
+  EXPECT_EQ(job.view().workers_size(), 2);
+  EXPECT_EQ(job.view().layout_hash(), before.layout_hash());
+  EXPECT_TRUE(job.HasEvent("attempt 1 continues with another coordinator"));
+  EXPECT_EQ(job.claims.size(), 1u);
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
+
+  ExpectSuccess(job);
+  EXPECT_EQ(job.claims.size(), 2u) << "the attempt, and the end";
+}
+
+TEST(CoordinatorTakeover, WaitsForTheWorkersThatTheJobWants) {
+  TrainedJob job(8);
+  FakeWorker& late = *job.workers[1];
+  job.Break(late);
+  ++job.options.incarnation;
+  job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
+  job.Pump();
+  for (FakeShard* shard : job.Shards()) job.Connect(*shard);
+  job.Connect(*job.workers[0]);
+  job.Pass(absl::Seconds(1));
+  EXPECT_FALSE(job.view().has_id());
+  for (FakeShard* shard : job.Shards()) EXPECT_FALSE(shard->paused) << "training continues";
+
+  job.Connect(late);
+  EXPECT_EQ(job.view().first_step(), 8u);
+  EXPECT_EQ(job.view().workers_size(), 2);
+}
+
+TEST(CoordinatorTakeover, NeverAdmitsMemberThatCameTooLate) {
+  TrainedJob job(8);
+  FakeWorker& late = *job.workers[1];
+  job.Break(late);
+  late.running = false;  // as if frozen: RestartCoordinator does not connect it
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  ASSERT_EQ(job.view().workers_size(), 1);
+
+  late.running = true;
+  job.Connect(late);
+  ASSERT_TRUE(late.refusal.has_value());
+  EXPECT_EQ(late.refusal->code(), v1::Refusal::EXPELLED);
+  ExpectSuccess(job);
+}
+
+TEST(CoordinatorTakeover, ExpelsWorkerThatKnowsTheAttemptAndIsNoMember) {
+  TrainedJob job(4);
+  FakeWorker& member = *job.workers[0];
+  FakeWorker& expelled = *job.workers[1];
+  const v1::View old = job.view();
+  job.Break(expelled);
+  job.Pass(absl::Seconds(2));
+  ASSERT_EQ(job.view().workers_size(), 1);
+  job.Train(2);
+  ASSERT_EQ(expelled.view->id().number(), old.id().number()) << "it knows nothing of its expulsion";
+
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  ASSERT_EQ(job.view().workers_size(), 1);
+  EXPECT_EQ(job.view().workers(0).process().incarnation(), member.id.incarnation());
+  job.Break(expelled);
+  job.Connect(expelled);
+  ASSERT_TRUE(expelled.refusal.has_value());
+  EXPECT_EQ(expelled.refusal->code(), v1::Refusal::EXPELLED);
+}
+
+TEST(CoordinatorTakeover, FollowsCoordinatorThatDiedBeforeItsFirstView) {
+  TrainedJob job(8);
+  const uint64_t counter = job.view().id().term().counter();
+  job.shards[1]->frozen = true;
+  job.RestartCoordinator();  // pauses the first shard, and dies
+  ASSERT_TRUE(job.shards[0]->paused);
+  ASSERT_FALSE(job.view().has_id());
+
+  job.shards[1]->frozen = false;
+  job.shards[1]->waiting.clear();
+  job.RestartCoordinator();
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_EQ(job.view().id().term().counter(), counter + 2);
+  ExpectSuccess(job);
+}
+
+TEST(CoordinatorTakeover, ExitsIfShardObeysAnotherCoordinatorOfItsTerm) {
+  TrainedJob job(8);
+  const std::unique_ptr<CoordinatorCore> before = std::move(job.core);
+  job.RestartCoordinator();
+  // A shard comes to the coordinator that was replaced.
+  constexpr StreamId kStream = 1000;
+  before->OnConnected(kStream, job.now);
+  v1::MemberMessage message;
+  *message.mutable_register_() = job.shards[0]->Registration();
+  before->OnMessage(kStream, message, job.now);
+  std::optional<Exit> exit;
+  for (Action& action : before->TakeActions()) {
+    if (auto* end = std::get_if<Exit>(&action)) exit = *end;
+  }
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_EQ(exit->reason, ExitReason::kSuperseded);
+  EXPECT_THAT(exit->message, HasSubstr("newer coordinator"));
+}
+
+TEST(CoordinatorTakeover, BeginsTheNextAttemptIfShardDiesMeanwhile) {
+  TrainedJob job(8, SavedEvery(5));
+  job.shards[1]->frozen = true;
+  job.RestartCoordinator();
+  ASSERT_TRUE(job.shards[0]->paused);
+  job.Kill(*job.shards[1]);
+  EXPECT_TRUE(job.HasEvent("attempt 1 cannot be continued: a shard of it is gone"));
+  job.AddShard(1);
+  EXPECT_EQ(job.view().id().attempt(), 2u);
+  EXPECT_EQ(job.view().first_step(), 5u);
+  ExpectSuccess(job);
+}
+
+TEST(CoordinatorTakeover, BeginsTheNextAttemptIfShardDoesNotAnswer) {
+  TrainedJob job(8, SavedEvery(5));
+  job.shards[1]->frozen = true;
+  job.RestartCoordinator();
+  job.heartbeats = true;
+  job.Pass(absl::Seconds(6));
+  EXPECT_TRUE(job.HasEvent("attempt 1 cannot be continued"));
+  job.Kill(*job.shards[1]);
+  job.AddShard(1);
+  EXPECT_EQ(job.view().id().attempt(), 2u);
+}
+
+TEST(CoordinatorTakeover, BeginsTheNextAttemptIfTheJobWantsAnotherNumberOfShards) {
+  TrainedJob job(8, SavedEvery(5));
+  job.options.job.mutable_parameter_server()->set_replicas(3);
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
+  job.AddShard(2);
+  job.Pass(absl::Seconds(3));
+  EXPECT_EQ(job.view().id().attempt(), 2u);
+  EXPECT_EQ(job.view().shards_size(), 3);
+}
+
+TEST(CoordinatorTakeover, BeginsTheNextAttemptIfTheWorkersHaveAnotherModel) {
+  TrainedJob job(8);
+  for (FakeWorker* worker : job.Workers()) {
+    worker->ready.mutable_table()->mutable_tensors(0)->set_shape(0, 7);
+  }
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  EXPECT_TRUE(job.HasEvent("attempt 1 cannot be continued: the shards hold another model"));
+}
+
+TEST(CoordinatorTakeover, SavesTheCheckpointThatWasMissedAtOnce) {
+  TrainedJob job(4, SavedEvery(5));
+  for (FakeShard* shard : job.Shards()) shard->silent_snapshots = true;
+  job.Train(3);
+  ASSERT_TRUE(job.checkpoint_indexes.empty());
+  for (FakeShard* shard : job.Shards()) shard->silent_snapshots = false;
+  job.RestartCoordinator();
+  job.Train(2);
+  EXPECT_EQ(job.checkpoint_indexes.size(), 0u)
+      << "the attempt has no checkpoint: the next is at 10";
+  job.Train(3);
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 10}), 1u);
+
+  for (FakeShard* shard : job.Shards()) shard->silent_snapshots = true;
+  job.Train(4);
+  for (FakeShard* shard : job.Shards()) shard->silent_snapshots = false;
+  ASSERT_EQ(job.Version(), 16u);
+  job.RestartCoordinator();
+  job.Train(3);
+  EXPECT_EQ(job.checkpoint_indexes.size(), 2u);
+  EXPECT_LE(job.checkpoint_indexes.rbegin()->first.second, 18u) << "15 was missed";
+}
+
+TEST(CoordinatorTakeover, KeepsTheEarlierListOfWorkersUntilItsFirstView) {
+  TrainedJob job(4);
+  for (FakeShard* shard : job.Shards()) shard->admitted.reset();
+  job.workers[1]->running = false;
+  job.RestartCoordinator();
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_FALSE(shard->admitted.has_value()) << "worker-1 may still open a stream";
+  }
+  job.Pass(absl::Seconds(3));
+  for (FakeShard* shard : job.Shards()) {
+    ASSERT_TRUE(shard->admitted.has_value());
+    EXPECT_EQ(shard->admitted->processes_size(), 1);
+  }
+}
+
+TEST(CoordinatorTakeover, EndsJobWhoseTrainingIsComplete) {
+  v1::JobSpec spec = FakeJob::Spec();
+  TrainedJob job(19, spec);
+  job.shards[0]->silent_snapshots = true;
+  job.Train(1);
+  ASSERT_FALSE(job.exit.has_value());
+  job.shards[0]->silent_snapshots = false;
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 20}), 1u);
+  EXPECT_EQ(job.claims.size(), 2u);
+}
+
+TEST(CoordinatorTakeover, DoesNotSaveTheLastVersionAgain) {
+  TrainedJob job(19);
+  job.claim_error = absl::UnavailableError("the end cannot be recorded");
+  job.Train(1);
+  job.Pass(absl::Seconds(1));
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 20}), 1u);
+  ASSERT_FALSE(job.exit.has_value());
+  job.checkpoint_indexes.at({1, 20}).set_build("the earlier coordinator");
+
+  job.claim_error = absl::OkStatus();
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.checkpoint_indexes.at({1, 20}).build(), "the earlier coordinator");
+}
+
+// ---- asynchronous
+
+v1::JobSpec Asynchronous() {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  return spec;
+}
+
+TEST(CoordinatorTakeover, AsynchronousAttemptContinuesWithWhatWasApplied) {
+  TrainedJob job(0, Asynchronous());
+  job.Update(*job.workers[0], 32);
+  job.Update(*job.workers[1], 32);
+  job.RestartCoordinator();
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_EQ(job.view().first_step(), 2u);
+  EXPECT_EQ(job.Progress().samples(), 64u);
+  EXPECT_EQ(job.claims.size(), 1u);
+  job.Update(*job.workers[0], 32);
+  EXPECT_EQ(job.Progress().samples(), 96u);
+}
+
+TEST(CoordinatorTakeover, AsynchronousUpdateThatOneShardHasStagedIsAppliedThere) {
+  TrainedJob job(0, Asynchronous());
+  job.Update(*job.workers[0], 32, {job.shards[1].get()});
+  job.RestartCoordinator();
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  for (FakeShard* shard : job.Shards()) EXPECT_EQ(shard->ledger.Count(), 32u);
+}
+
+TEST(CoordinatorTakeover, BeginsTheNextAttemptIfTheArbiterLacksTheNewestView) {
+  TrainedJob job(0, Asynchronous());
+  job.Update(*job.workers[0], 32);
+  FakeShard& arbiter = *job.shards[job.view().owner(0)];
+  arbiter.drop_installs = true;
+  job.Kill(*job.workers[1]);
+  arbiter.drop_installs = false;
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  EXPECT_TRUE(job.HasEvent("the shard with the leases lacks the newest view"));
+  EXPECT_EQ(job.view().id().attempt(), 2u);
+}
+
+}  // namespace
+}  // namespace sluice::coordinator

@@ -112,9 +112,13 @@ class Server final : public CoordinatorServer,
     });
   }
 
+  void AskToStop() override { shell_.Event(Call(&CoordinatorCore::OnAskedToStop)); }
+
   Result Wait() override {
     shell_.Wait();
-    final_progress_read_.WaitWithTimeout(options_.linger);
+    bool left = false;
+    Ask([&](CoordinatorCore&, absl::Time) { left = exit_.reason == ExitReason::kLeft; });
+    if (!left) final_progress_read_.WaitWithTimeout(options_.linger);
     server_->Stop();
     shell_.executor().Flush();
     Result result;

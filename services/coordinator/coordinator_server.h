@@ -59,8 +59,12 @@ class CoordinatorServer {
   // OK while the core handles its events in time (Liveness). Any thread; does not block.
   virtual absl::Status Alive() = 0;
 
-  // Suspends the job, as SetDesired with suspend does (SIGTERM): checkpoint, then exit. Any thread.
+  // Suspends the job, as SetDesired with suspend does: checkpoint, then exit. Any thread.
   virtual void Suspend() = 0;
+
+  // Exits soon, and leaves the job to the next coordinator (CoordinatorCore::OnAskedToStop). Any
+  // thread.
+  virtual void AskToStop() = 0;
 
   // Blocks until the core has ended and the linger time is over.
   virtual Result Wait() = 0;

@@ -69,6 +69,8 @@ int ExitCodeOf(ExitReason reason) {
       return kExitOk;
     case ExitReason::kSuperseded:
       return kExitRetry;
+    case ExitReason::kLeft:
+      return kExitExpelled;
     case ExitReason::kFailed:
       break;
   }
@@ -101,7 +103,8 @@ void WriteEndFiles(const Flags& flags, FileSystem* files, const CoordinatorServe
       logger.Warning("The status file could not be written", {{"why", status.ToString()}});
     }
   }
-  if (!flags.termination_file.empty() && result.reason != ExitReason::kSuperseded) {
+  if (!flags.termination_file.empty() && result.reason != ExitReason::kSuperseded &&
+      result.reason != ExitReason::kLeft) {
     const absl::Status status =
         WriteTerminationFile(files, flags.termination_file, result.progress);
     if (!status.ok()) {
@@ -192,9 +195,16 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
     RETURN_IF_ERROR(WritePortFile(flags.program.port_file, server->port()));
   }
 
-  ASSIGN_OR_RETURN(
-      const CoordinatorServer::Result result,
-      WaitForEnd(server.get(), flags.program, &metrics, stop, [&](int) { server->Suspend(); }));
+  const bool managed = flags.program.parent != 0 || std::getenv("KUBERNETES_SERVICE_HOST");
+  ASSIGN_OR_RETURN(const CoordinatorServer::Result result,
+                   WaitForEnd(server.get(), flags.program, &metrics, stop, [&](int) {
+                     // Where no process starts another coordinator, the job cannot continue.
+                     if (managed) {
+                       server->AskToStop();
+                     } else {
+                       server->Suspend();
+                     }
+                   }));
   WriteEndFiles(flags, files.get(), result, logger);
   return ExitCodeOf(result.reason);
 }

@@ -102,9 +102,8 @@ void CoordinatorProcess::SetDesired(const v1::SetDesiredRequest& desired) {
 
 // As the coordinator's program does on SIGTERM.
 void CoordinatorProcess::Leave() {
-  v1::SetDesiredRequest desired = desired_;
-  desired.set_suspend(true);
-  SetDesired(desired);
+  core_.OnAskedToStop(cluster_.scheduler().now());
+  Perform();
 }
 
 v1::JobProgress CoordinatorProcess::Progress() const {

@@ -42,6 +42,7 @@ enum class ExitReason {
   kSuspended,   // all processes left after the last checkpoint
   kFailed,      // the job failed
   kSuperseded,  // another coordinator has taken over, or won the claim: start a new one
+  kLeft,        // this process was asked to stop: a new coordinator takes over
 };
 
 // Messages of one stream are sent in the order of the actions. Sending on a closed stream has no

@@ -23,6 +23,8 @@ const CoordinatorRules* AllRules() {
 constexpr absl::Duration kLate = absl::Milliseconds(250);
 // Within this time after a freeze, the coordinator has read the messages that wait in its streams.
 constexpr absl::Duration kCatchUp = absl::Milliseconds(100);
+// Processes of a job that are asked to stop together learn of it within this time.
+constexpr absl::Duration kStopTogether = absl::Seconds(2);
 
 }  // namespace
 
@@ -80,7 +82,7 @@ void CoordinatorCore::OnTick(absl::Time now) {
 
 absl::Time CoordinatorCore::NextDeadline() const {
   if (Is(Phase::kExited)) return absl::InfiniteFuture();
-  return std::min({facts_.members.NextDeadline(), claims_.NextDeadline(),
+  return std::min({stop_at_, facts_.members.NextDeadline(), claims_.NextDeadline(),
                    initialization_.NextDeadline(), views_.NextDeadline(),
                    waits_.NextDeadline(snapshots_.evaluations().running()),
                    snapshots_.NextDeadline(), ending_.NextDeadline()});
@@ -100,6 +102,7 @@ void CoordinatorCore::Advance(absl::Time now) {
   }
   for (const Departure& departure : facts_.members.ExpelOverdue(now)) OnGone(departure, now);
   SendAdmitted();
+  AdvanceStop(now);
 
   Phase before;
   do {
@@ -148,7 +151,7 @@ bool CoordinatorCore::CarryOut(const Verdict& verdict, absl::Time now) {
       Restore(verdict.why, now);
       break;
     case Verdict::Kind::kSuperseded:
-      Supersede(verdict.why);
+      Supersede(ExitReason::kSuperseded, verdict.why);
       break;
     case Verdict::Kind::kEnded:
       ending_.LingerUntil(now + facts_.timers.suspect);
@@ -481,7 +484,7 @@ void CoordinatorCore::Decide(absl::Time now) {
       Install(decision, now);
       break;
     case Decision::Outcome::kSuperseded:
-      Supersede(decision.reason);
+      Supersede(ExitReason::kSuperseded, decision.reason);
       break;
     case Decision::Outcome::kLost:
       Restore(decision.reason, now);
@@ -614,10 +617,31 @@ void CoordinatorCore::AdvanceLeaving(absl::Time now) {
   }
 }
 
-void CoordinatorCore::Supersede(const std::string& why) {
+void CoordinatorCore::Supersede(ExitReason reason, const std::string& why) {
   snapshots_.readers().EndAll(absl::UnavailableError(why));
-  ending_.Supersede(why);
+  ending_.Supersede(reason, why);
   Transition(facts_.phase, Phase::kExited);
+}
+
+void CoordinatorCore::OnAskedToStop(absl::Time now) {
+  Step(now);
+  stop_at_ = std::min(stop_at_, now + kStopTogether);
+  Advance(now);
+}
+
+void CoordinatorCore::AdvanceStop(absl::Time now) {
+  if (stop_at_ == absl::InfiniteFuture()) return;
+  const std::vector<const Process*> shards = facts_.members.Living(v1::SHARD);
+  const bool together = std::any_of(shards.begin(), shards.end(),
+                                    [](const Process* shard) { return shard->leaving; });
+  if (Leaving() || facts_.suspend || together) {
+    // The coordinator exits when all processes have left.
+    stop_at_ = absl::InfiniteFuture();
+    facts_.suspend = facts_.suspend || together;
+  } else if (stop_at_ <= now) {
+    stop_at_ = absl::InfiniteFuture();
+    Supersede(ExitReason::kLeft, "asked to stop; another coordinator continues");
+  }
 }
 
 // ---- JobControl

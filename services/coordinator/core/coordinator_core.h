@@ -109,6 +109,11 @@ class CoordinatorCore {
   // The reader has ended its call, or has disconnected. No effect if the core has ended the call.
   void OnSnapshotCallEnded(uint64_t request, absl::Time now);
 
+  // This process is asked to stop, and the job is not. A new coordinator takes over: this one exits
+  // soon. If shards are asked to stop as well, the job is suspended instead, so that its state is
+  // saved.
+  void OnAskedToStop(absl::Time now);
+
   void OnTick(absl::Time now);
 
   // ---- actions
@@ -186,7 +191,8 @@ class CoordinatorCore {
   void Leave(ExitReason reason, const std::string& message, absl::Time now,
              const std::string& code = "");
   void Fail(const std::string& why, absl::Time now, const std::string& code = "");
-  void Supersede(const std::string& why);
+  void Supersede(ExitReason reason, const std::string& why);
+  void AdvanceStop(absl::Time now);
 
   // ---- messages (coordinator_messages.cc)
 
@@ -235,8 +241,9 @@ class CoordinatorCore {
   Ending ending_;
   BatchLosses losses_;
   uint64_t restorations_ = 0;
-  uint64_t admitted_changes_ = 0;  // of the members and readers that shards were sent
-  Refusals refusals_;              // messages, figures and registrations
+  absl::Time stop_at_ = absl::InfiniteFuture();  // OnAskedToStop: when this coordinator exits
+  uint64_t admitted_changes_ = 0;                // of the members and readers that shards were sent
+  Refusals refusals_;                            // messages, figures and registrations
 };
 
 }  // namespace sluice::coordinator

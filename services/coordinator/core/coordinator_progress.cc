@@ -48,7 +48,8 @@ v1::JobProgress::Phase CoordinatorCore::ShownPhase() const {
     case ExitReason::kFailed:
       return v1::JobProgress::FAILED;
     case ExitReason::kSuperseded:
-      return v1::JobProgress::STARTING;  // as the coordinator that took over reports
+    case ExitReason::kLeft:
+      return v1::JobProgress::STARTING;  // as the coordinator that takes over reports
   }
   return v1::JobProgress::STARTING;
 }

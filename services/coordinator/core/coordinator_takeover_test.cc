@@ -263,6 +263,50 @@ TEST(CoordinatorTakeover, DoesNotSaveTheLastVersionAgain) {
   EXPECT_EQ(job.checkpoint_indexes.at({1, 20}).build(), "the earlier coordinator");
 }
 
+// ---- a coordinator that is asked to stop
+
+TEST(CoordinatorTakeover, FollowsCoordinatorThatIsAskedToStop) {
+  TrainedJob job(4);
+  job.core->OnAskedToStop(job.now);
+  job.Train(3);
+  EXPECT_FALSE(job.exit.has_value()) << "other processes may be asked to stop too";
+  job.Pass(absl::Seconds(2));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kLeft);
+  for (FakeShard* shard : job.Shards()) EXPECT_FALSE(shard->finished);
+  for (FakeWorker* worker : job.Workers()) EXPECT_FALSE(worker->finished);
+
+  job.exit.reset();
+  job.RestartCoordinator();
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_EQ(job.view().first_step(), 7u);
+  ExpectSuccess(job);
+}
+
+TEST(CoordinatorTakeover, CoordinatorAndShardThatAreAskedToStopSuspendTheJob) {
+  TrainedJob job(4);
+  job.core->OnAskedToStop(job.now);
+  v1::MemberMessage leave;
+  leave.mutable_leave()->set_reason("asked to stop by a signal");
+  job.shards[1]->Say(leave);
+  job.Pump();
+  job.Train(6);
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
+  EXPECT_GE(job.checkpoint_indexes.begin()->first.second, 4u);
+}
+
+TEST(CoordinatorTakeover, CoordinatorThatIsAskedToStopAtTheEndFinishesTheJob) {
+  TrainedJob job(19);
+  job.core->OnAskedToStop(job.now);
+  job.Train(1);
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+}
+
 // ---- asynchronous
 
 v1::JobSpec Asynchronous() {

@@ -147,8 +147,8 @@ void Ending::SendFinish(const Process& process) {
 
 void Ending::Exit() { output_.Add(coordinator::Exit{reason_, message_}); }
 
-void Ending::Supersede(const std::string& why) {
-  reason_ = ExitReason::kSuperseded;
+void Ending::Supersede(ExitReason reason, const std::string& why) {
+  reason_ = reason;
   message_ = why;
   Exit();
 }

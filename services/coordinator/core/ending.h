@@ -74,7 +74,8 @@ class Ending {
   void FinishShards(absl::Time now);
   // Phase kExited begins.
   void Exit();
-  void Supersede(const std::string& why);
+  // Another coordinator continues the job. `reason`: kSuperseded or kLeft.
+  void Supersede(ExitReason reason, const std::string& why);
 
   void SendFinish(const Process& process);
   ExitReason reason() const { return reason_; }

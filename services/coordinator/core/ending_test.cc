@@ -94,7 +94,7 @@ TEST_F(EndingTest, AJobThatSucceedsLingersForWantedWorkers) {
 }
 
 TEST_F(EndingTest, ASupersededCoordinatorExitsAtOnce) {
-  ending_.Supersede("another one has taken over");
+  ending_.Supersede(ExitReason::kSuperseded, "another one has taken over");
   const std::vector<Action> actions = output_.TakeActions();
   ASSERT_EQ(actions.size(), 1);
   EXPECT_EQ(std::get<Exit>(actions[0]).reason, ExitReason::kSuperseded);

@@ -201,7 +201,7 @@ TEST_F(ExactlyOnceTest, KilledShardRollsBackToNewestCheckpointAndLosesNoSample) 
   FinishAndCheck();
 }
 
-TEST_F(ExactlyOnceTest, KilledCoordinatorRollsBackToNewestCheckpointAndLosesNoSample) {
+TEST_F(ExactlyOnceTest, KilledCoordinatorsCostNoSampleAndNoAttempt) {
   const std::string directory = NewDirectory("coordinator");
   v1::JobSpec job = HurtJob(directory);
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
@@ -209,9 +209,16 @@ TEST_F(ExactlyOnceTest, KilledCoordinatorRollsBackToNewestCheckpointAndLosesNoSa
   job.mutable_checkpoint()->set_interval_steps(100);
   Start(job, directory);
   ASSERT_NO_FATAL_FAILURE(WaitForCheckpoint(100));
-  ASSERT_TRUE(processes_->Kill("coordinator", /*report=*/false).ok());
-  ASSERT_TRUE(processes_->StartCoordinator().ok());
-  ASSERT_NO_FATAL_FAILURE(WaitForRestoration(last_.attempt()));
+  for (int killed = 0; killed < 2; ++killed) {
+    const uint64_t term = last_.view().id().term().counter();
+    ASSERT_TRUE(processes_->Kill("coordinator", /*report=*/false).ok());
+    ASSERT_TRUE(processes_->StartCoordinator().ok());
+    ASSERT_NO_FATAL_FAILURE(WaitFor([&](const v1::JobProgress& progress) {
+      return progress.view().id().term().counter() > term;
+    }));
+    EXPECT_EQ(last_.attempt(), 1u);
+    EXPECT_FALSE(last_.restored());
+  }
   FinishAndCheck();
 }
 

@@ -126,6 +126,7 @@ TEST_F(FailuresTest, NamesDamagedCheckpointAndUsesNextOlder) {
   Start(job, "damaged");
   WaitFor([](const v1::JobProgress& p) { return p.checkpoint().last().step() >= 30; });
   ASSERT_TRUE(processes_->Kill("coordinator", /*report=*/false).ok());
+  ASSERT_TRUE(processes_->Kill("ps-0", /*report=*/false).ok());
 
   const auto manifest = FinalCheckpointIndex(processes_->checkpoints());
   ASSERT_TRUE(manifest.ok()) << manifest.status();
@@ -136,6 +137,7 @@ TEST_F(FailuresTest, NamesDamagedCheckpointAndUsesNextOlder) {
   std::ofstream(absl::StrCat(directory, "/", manifest->files(0).name()), std::ios::app) << "x";
 
   ASSERT_TRUE(processes_->StartCoordinator().ok());
+  ASSERT_TRUE(processes_->StartShard(0).ok());
   const v1::JobProgress restored = WaitFor([&](const v1::JobProgress& p) {
     return p.attempt() > manifest->checkpoint().attempt() && p.phase() == v1::JobProgress::TRAINING;
   });

@@ -153,7 +153,7 @@ TEST_F(InProcessTest, LostShardBeforeFirstCheckpointStartsOver) {
   FinishAndCheck();
 }
 
-TEST_F(InProcessTest, NewCoordinatorTakesOverAddressOfLostOne) {
+TEST_F(InProcessTest, NewCoordinatorTakesOverAddressAndAttemptOfLostOne) {
   const std::string directory = NewDirectory("coordinator");
   v1::JobSpec job = Job(directory, v1::ASYNCHRONOUS);
   job.mutable_checkpoint()->set_interval_steps(20);
@@ -162,7 +162,10 @@ TEST_F(InProcessTest, NewCoordinatorTakesOverAddressOfLostOne) {
   job_->DropCoordinator();
   const absl::Status started = job_->StartCoordinator();
   ASSERT_TRUE(started.ok()) << started;
-  WaitForRestoration();
+  const auto taken_over = job_->WaitFor(
+      [](const v1::JobProgress& p) { return p.view().id().term().counter() >= 2; }, kLong);
+  ASSERT_TRUE(taken_over.ok()) << taken_over.status();
+  EXPECT_EQ(taken_over->attempt(), 1u);
   FinishAndCheck();
 }
 

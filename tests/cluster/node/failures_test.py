@@ -42,18 +42,18 @@ class FailuresTest(TrainingCase):
         self.wait_until_succeeded('disturbed')
         self.assertEqual(self.parameters('disturbed'), self.undisturbed(STEPS))
 
-    def test_a_shard_and_the_coordinator_are_replaced_in_a_new_attempt(self):
+    def test_a_shard_is_replaced_in_a_new_attempt_and_the_coordinator_within_the_attempt(self):
         self.apply(bit_exact_job('job', STEPS, slow=0.002))
         self.wait_for_steps('job', 1200)  # there is a checkpoint
         attempt = self.status('job').get('attempt', 1)
         own_start = self.own_start('job-ps-1')
-        for pod in ('job-ps-1', 'job-coordinator'):
+        for pod, restored in (('job-ps-1', 1), ('job-coordinator', 0)):
             before = self.pod(pod)['metadata']['uid']
             began, clock = time.monotonic(), time.time()
             self.kubectl('delete', 'pod', pod, '--wait=false', '--grace-period=1')
             wait_for(f'{pod} has a successor', lambda: (self.pod(pod) or {'metadata': {'uid': before}})['metadata']['uid'] != before, 60)
-            attempt += 1
-            wait_for('it trains in a new attempt', lambda: self.metric('job-coordinator', 'sluice_attempt') == attempt and
+            attempt += restored
+            wait_for(f'it trains in attempt {attempt}', lambda: self.metric('job-coordinator', 'sluice_attempt') == attempt and
                      (self.metric('job-worker-0', 'sluice_member') or 0) > 0, 90)
             here = self.metric('job-coordinator', 'sluice_step') or 0
             wait_for('steps continue', lambda: (self.metric('job-coordinator', 'sluice_step') or 0) > here, 30)

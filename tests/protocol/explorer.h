@@ -42,7 +42,7 @@ enum class Progress {
 
 struct Limits {
   // A search that finds more states than this stops, and reports it as a violation.
-  uint32_t states = 20'000'000;
+  uint32_t states = 8'000'000;
 };
 
 struct Exploration {

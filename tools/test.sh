@@ -6,7 +6,8 @@
 # The tiers, in this order:
 #   verify       tools/verify.sh: formatting, dependencies, lint, lock annotations
 #   unit         every test that is not under //tests, and the inputs of //tests/fuzz
-#   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk
+#   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk; and //tests/protocol:
+#                exhaustive search on small models of the protocol
 #   fuzz         tools/fuzz.sh: every parser of external input, one minute in total; each target is one case
 #   integration  the rest of //tests: real processes on this machine
 #   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine while the earlier tiers run
@@ -52,8 +53,8 @@ tests_of() {
   local query
   case $1 in
     unit) query='(tests(//...) except filter("^//tests[/:]", tests(//...))) union tests(//tests/fuzz/...)' ;;
-    simulation) query='filter("^//tests/simulation[/:]", tests(//...))' ;;
-    integration) query='filter("^//tests[/:]", tests(//...)) except filter("^//tests/(simulation|fuzz|cluster)[/:]", tests(//...))' ;;
+    simulation) query='filter("^//tests/(simulation|protocol)[/:]", tests(//...))' ;;
+    integration) query='filter("^//tests[/:]", tests(//...)) except filter("^//tests/(simulation|protocol|fuzz|cluster)[/:]", tests(//...))' ;;
     cluster) query='filter("^//tests/cluster[/:]", tests(//...))' ;;
   esac
   query="($query) except attr(tags, \"[\\[ ]manual[,\\]]\", tests(//...))"

@@ -16,8 +16,8 @@ class Attempts {
   struct Options {
     // R11: the end of the job is the next claim; else a coordinator ends the job without a claim.
     bool end_is_claimed = true;
-    // R11: restoring uses the newest index of the highest claimed attempt, else that claim's parent;
-    // else the newest index of all.
+    // R11: restoring uses the newest index of the highest claimed attempt, else that claim's
+    // parent; else the newest index of all.
     bool restores_by_claims = true;
   };
 

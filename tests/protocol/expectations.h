@@ -18,8 +18,8 @@ inline std::string Describe(const Exploration& found) {
                       absl::StrJoin(found.trace, "\n  "));
 }
 
-// The model holds, and has this many states: a change of a model that makes states unreachable would
-// go unnoticed otherwise.
+// The model holds, and has this many states: a change of a model that makes states unreachable
+// would go unnoticed otherwise.
 template <typename Model>
 void ExpectHolds(const Model& model, size_t states,
                  Progress progress = Progress::kDoneStaysReachable) {

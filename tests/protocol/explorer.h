@@ -2,11 +2,11 @@
 //
 // A model is a class with these members:
 //
-//   struct State;                                            // of bytes only: no pointers, no padding
-//   State Initial() const;
-//   void AddSteps(const State& state, Steps<State>& steps) const;    // every step that is possible
-//   std::string Violation(const State& state) const;         // what is wrong; empty if nothing is
-//   bool Done(const State& state) const;                     // the job has reached its end
+//   struct State;                                            // of bytes only: no pointers, no
+//   padding State Initial() const; void AddSteps(const State& state, Steps<State>& steps) const; //
+//   every step that is possible std::string Violation(const State& state) const;         // what is
+//   wrong; empty if nothing is bool Done(const State& state) const;                     // the job
+//   has reached its end
 //
 // The search is exact: it stores whole states, not their hashes. A trace that it returns is a
 // shortest one.
@@ -33,7 +33,8 @@ namespace sluice::protocol_models {
 
 // What the search checks besides the model's own invariant.
 enum class Progress {
-  // From every state, steps of the protocol can reach a state that is done. Faults do not count: the
+  // From every state, steps of the protocol can reach a state that is done. Faults do not count:
+  // the
   // job must be able to end once no more faults happen.
   kDoneStaysReachable,
   // A state without steps is done.

@@ -1,8 +1,9 @@
-// Initialization (docs/protocol.md, section 6.2): init requests, pushes of version 0, the first view.
+// Initialization (docs/protocol.md, section 6.2): init requests, pushes of version 0, the first
+// view.
 //
 // Up to three workers, two shards that each hold one partition of two blocks, and up to three
-// coordinators. The content of a block is the incarnation that pushed it, so a first view that mixes
-// the version 0 of two workers shows.
+// coordinators. The content of a block is the incarnation that pushed it, so a first view that
+// mixes the version 0 of two workers shows.
 //
 // A shard's answer to a coordinator is one step with the message that it answers. Messages of dead
 // coordinators may still arrive.

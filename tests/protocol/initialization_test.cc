@@ -23,14 +23,6 @@ TEST(InitializationTest, HoldsWhenAWorkerAndACoordinatorCrash) {
   ExpectHolds(Initialization(WithFaults(1, 0, 0, 1, 0)), 284'850);
 }
 
-TEST(InitializationTest, HoldsWhenAWorkerIsSuspectedAndAShardOrCoordinatorCrashes) {
-  ExpectHolds(Initialization(WithFaults(0, 1, 1, 1, 0)), 1'442'689);
-}
-
-TEST(InitializationTest, HoldsWithTwoCoordinatorsWhenAWorkerCrashes) {
-  ExpectHolds(Initialization(WithFaults(1, 0, 0, 0, 1)), 1'169'693);
-}
-
 TEST(InitializationTest, HoldsWithTwoCoordinatorsWhenAWorkerIsSuspected) {
   ExpectHolds(Initialization(WithFaults(0, 1, 0, 0, 1)), 1'041'079);
 }

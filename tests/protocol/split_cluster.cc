@@ -179,9 +179,9 @@ void SplitCluster::AddCoordinatorSteps(const State& state, int c, Steps<State>& 
   if (coordinator.pausing) {
     bool newer_record = false;
     for (int i = 0; i < kShards && options_.claim; ++i) {
-      newer_record = newer_record ||
-                     (Contains(coordinator.replies, i) && state.shards[i].alive &&
-                      state.views[state.shards[i].view].record > coordinator.record);
+      newer_record =
+          newer_record || (Contains(coordinator.replies, i) && state.shards[i].alive &&
+                           state.views[state.shards[i].view].record > coordinator.record);
     }
     AddPauseSteps(state, c, steps);
     if (newer_record) {
@@ -243,8 +243,8 @@ void SplitCluster::AddPauseSteps(const State& state, int c, Steps<State>& steps)
 void SplitCluster::AddNextPause(const State& state, int c, Steps<State>& steps) const {
   bool withdrawn = false;
   for (int i = 0; i < kShards; ++i) {
-    withdrawn = withdrawn || (Contains(state.coordinators[c].replies, i) &&
-                              state.shards[i].promised_to != c);
+    withdrawn = withdrawn ||
+                (Contains(state.coordinators[c].replies, i) && state.shards[i].promised_to != c);
   }
   if (!withdrawn) return;
   State next = state;
@@ -315,9 +315,8 @@ void SplitCluster::AddDecision(const State& state, int c, Steps<State>& steps) c
 // The model ends where a new attempt begins: no shard that may continue is alive.
 void SplitCluster::AddRestore(const State& state, int c, Steps<State>& steps) const {
   if (state.network == kSplit) return;
-  uint8_t continuing = options_.claim && state.record_count
-                           ? state.records[state.record_count - 1]
-                           : kBothShards;
+  uint8_t continuing =
+      options_.claim && state.record_count ? state.records[state.record_count - 1] : kBothShards;
   for (int i = 0; i < kShards; ++i) {
     if (state.shards[i].alive && Contains(continuing, i) && IsInView(state, i)) return;
   }

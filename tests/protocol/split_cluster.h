@@ -1,5 +1,5 @@
-// A split cluster: the two halves of a job with two copies of each partition (docs/protocol.md, "Not
-// in this version", R4).
+// A split cluster: the two halves of a job with two copies of each partition (docs/protocol.md,
+// "Not in this version", R4).
 //
 // Two shards have one partition: A owns it, B follows. The network splits, with A on one side and B
 // on the other, and heals. A coordinator is on one side; up to six run, two at a time. The storage,

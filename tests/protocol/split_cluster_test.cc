@@ -13,10 +13,6 @@ TEST(SplitClusterTest, HoldsWithTwoFaults) {
   ExpectHolds(SplitCluster(options), 560'361);
 }
 
-TEST(SplitClusterTest, HoldsWithThreeFaults) {
-  ExpectHolds(SplitCluster(SplitCluster::Options()), 2'302'622);
-}
-
 TEST(SplitClusterTest, WithoutR4BothSidesContinue) {
   SplitCluster::Options options;
   options.claim = false;
@@ -32,8 +28,7 @@ TEST(SplitClusterTest, WithoutR1AnInstallOfAnOlderPauseTakesACommittedVersionBac
 TEST(SplitClusterTest, WithoutTheRefusalOfR1AnOldCoordinatorBlocksTheNextOne) {
   SplitCluster::Options options;
   options.refused_exits = false;
-  ExpectViolation(SplitCluster(options), "no step is possible, and the job is not done",
-                  4);
+  ExpectViolation(SplitCluster(options), "no step is possible, and the job is not done", 4);
 }
 
 }  // namespace

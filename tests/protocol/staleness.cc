@@ -101,8 +101,8 @@ void Staleness::AnswerPull(State& state, int w) const {
 
 void Staleness::WakePulls(State& state) const {
   for (int w = 0; w < kWorkers; ++w) {
-    if (state.workers[w].alive && state.records[w].member &&
-        state.workers[w].phase == kPullWaits && MayCompute(state, w)) {
+    if (state.workers[w].alive && state.records[w].member && state.workers[w].phase == kPullWaits &&
+        MayCompute(state, w)) {
       AnswerPull(state, w);
     }
   }

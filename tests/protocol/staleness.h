@@ -1,8 +1,9 @@
-// Bounded staleness (docs/protocol.md, section 9): leases, clocks, pulls that wait, the end of the data.
+// Bounded staleness (docs/protocol.md, section 9): leases, clocks, pulls that wait, the end of the
+// data.
 //
 // Up to three workers, the arbiter and a second shard. A clock counts a member's updates; a member
-// whose clock is k may compute its next update while no lease holder is more than `bound` behind. The
-// second shard learns each clock later than the arbiter.
+// whose clock is k may compute its next update while no lease holder is more than `bound` behind.
+// The second shard learns each clock later than the arbiter.
 #ifndef SLUICE_TESTS_PROTOCOL_STALENESS_H_
 #define SLUICE_TESTS_PROTOCOL_STALENESS_H_
 

@@ -4,6 +4,7 @@
 #include "tests/protocol/expectations.h"
 #include "tests/protocol/initialization.h"
 #include "tests/protocol/split_cluster.h"
+#include "tests/protocol/synchronous.h"
 
 namespace sluice::protocol_models {
 namespace {
@@ -22,6 +23,51 @@ TEST(InitializationFullTest, HoldsWithTwoCoordinatorsWhenAWorkerCrashes) {
 
 TEST(SplitClusterFullTest, HoldsWithThreeFaults) {
   ExpectHolds(SplitCluster(SplitCluster::Options()), 2'302'622);
+}
+
+TEST(SynchronousFullTest, HoldsWhenAWorkerAndACoordinatorCrash) {
+  Synchronous::Options options;
+  options.worker_crashes = options.coordinator_crashes = 1;
+  options.last_step_commits = true;
+  ExpectHolds(Synchronous(options), 807'139);
+}
+
+TEST(SynchronousFullTest, HoldsWithTwoCoordinatorsWhenAWorkerCrashes) {
+  Synchronous::Options options;
+  options.worker_crashes = options.second_coordinators = 1;
+  options.steps = 2;
+  ExpectHolds(Synchronous(options), 1'780'765);
+}
+
+TEST(SynchronousFullTest, HoldsWithTwoCoordinatorsWhenOneCrashes) {
+  Synchronous::Options options;
+  options.coordinator_crashes = options.second_coordinators = 1;
+  options.steps = 1;
+  ExpectHolds(Synchronous(options), 5'417'214);
+}
+
+TEST(SynchronousFullTest, HoldsWithSumsWhenAWorkerAndACoordinatorCrash) {
+  Synchronous::Options options;
+  options.sums = true;
+  options.worker_crashes = options.coordinator_crashes = 1;
+  options.steps = 2;
+  ExpectHolds(Synchronous(options), 701'119);
+}
+
+TEST(SynchronousFullTest, HoldsWithAMoveWhenAWorkerCrashes) {
+  Synchronous::Options options;
+  options.shards = 3;
+  options.move = true;
+  options.worker_crashes = 1;
+  options.steps = 2;
+  ExpectHolds(Synchronous(options), 652'876);
+}
+
+TEST(SynchronousFullTest, HoldsWhenANewCoordinatorContinuesTheNewestView) {
+  Synchronous::Options options;
+  options.after_survey = Synchronous::AfterSurvey::kContinues;
+  options.worker_crashes = options.coordinator_crashes = 1;
+  ExpectHolds(Synchronous(options), 387'712);
 }
 
 }  // namespace

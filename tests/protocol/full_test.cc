@@ -1,6 +1,7 @@
 // Runs of the models that are too large for every day; README.md says how to start them.
 #include <gtest/gtest.h>
 
+#include "tests/protocol/asynchronous.h"
 #include "tests/protocol/expectations.h"
 #include "tests/protocol/initialization.h"
 #include "tests/protocol/split_cluster.h"
@@ -8,6 +9,31 @@
 
 namespace sluice::protocol_models {
 namespace {
+
+TEST(AsynchronousFullTest, HoldsWithCopiesWhenAWorkerAndAShardCrash) {
+  Asynchronous::Options options;
+  options.copies = true;
+  options.worker_crashes = options.shard_crashes = 1;
+  ExpectHolds(Asynchronous(options), 3'250'093);
+}
+
+TEST(AsynchronousFullTest, HoldsWhenAWorkerAndACoordinatorCrash) {
+  Asynchronous::Options options;
+  options.worker_crashes = options.coordinator_crashes = 1;
+  ExpectHolds(Asynchronous(options), 1'155'087);
+}
+
+TEST(AsynchronousFullTest, HoldsWithTwoCoordinatorsWhenAWorkerCrashes) {
+  Asynchronous::Options options;
+  options.worker_crashes = options.second_coordinators = 1;
+  ExpectHolds(Asynchronous(options), 3'840'410);
+}
+
+TEST(AsynchronousFullTest, HoldsWhenTheArbiterMovesAndAWorkerCrashes) {
+  Asynchronous::Options options;
+  options.arbiter_moves = options.worker_crashes = 1;
+  ExpectHolds(Asynchronous(options), 1'131'885);
+}
 
 TEST(InitializationFullTest, HoldsWhenAWorkerIsSuspectedAndAShardOrCoordinatorCrashes) {
   Initialization::Options options;

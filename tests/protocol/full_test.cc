@@ -4,6 +4,7 @@
 #include "tests/protocol/asynchronous.h"
 #include "tests/protocol/expectations.h"
 #include "tests/protocol/initialization.h"
+#include "tests/protocol/snapshots_and_moves.h"
 #include "tests/protocol/split_cluster.h"
 #include "tests/protocol/synchronous.h"
 
@@ -45,6 +46,113 @@ TEST(InitializationFullTest, HoldsWithTwoCoordinatorsWhenAWorkerCrashes) {
   Initialization::Options options;
   options.second_coordinators = options.worker_crashes = 1;
   ExpectHolds(Initialization(options), 1'169'693);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWithTwoSnapshotsWhenAWorkerCrashesAndAnotherJoins) {
+  SnapshotsAndMoves::Options options;
+  options.steps = 3;
+  options.snapshots = 2;
+  options.worker_crashes = options.joins = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 1'384'376);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWhenAWorkerAndACoordinatorCrash) {
+  SnapshotsAndMoves::Options options;
+  options.steps = 3;
+  options.worker_crashes = options.coordinator_crashes = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 2'243'338);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWithTwoSnapshotsWhenAWorkerAndACoordinatorCrash) {
+  SnapshotsAndMoves::Options options;
+  options.snapshots = 2;
+  options.worker_crashes = options.coordinator_crashes = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 2'798'719);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWhenAShardAndACoordinatorCrash) {
+  SnapshotsAndMoves::Options options;
+  options.shard_crashes = options.coordinator_crashes = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 2'239'037);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWhenAShardAndAWorkerCrash) {
+  SnapshotsAndMoves::Options options;
+  options.shard_crashes = options.worker_crashes = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 3'687'754);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWhenAnOlderAttemptsShardIsLost) {
+  SnapshotsAndMoves::Options options;
+  options.shard_crashes = options.coordinator_crashes = 1;
+  options.older_attempt = SnapshotsAndMoves::OlderAttempt::kIsLost;
+  ExpectHolds(SnapshotsAndMoves(options), 2'126'692);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWithTwoCoordinatorsWhenAShardCrashes) {
+  SnapshotsAndMoves::Options options;
+  options.steps = 1;
+  options.shard_crashes = options.second_coordinators = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 2'378'263);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWithAMoveWhenAWorkerCrashes) {
+  SnapshotsAndMoves::Options options;
+  options.shards = 3;
+  options.move = true;
+  options.worker_crashes = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 2'596'356);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWithAMoveAndASnapshotWhenACoordinatorCrashes) {
+  SnapshotsAndMoves::Options options;
+  options.shards = 3;
+  options.move = true;
+  options.faults = options.coordinator_crashes = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 2'064'979);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWithAMoveWhenAShardCrashes) {
+  SnapshotsAndMoves::Options options;
+  options.shards = 3;
+  options.move = true;
+  options.faults = options.shard_crashes = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 2'151'681);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWithAMoveWhenTwoCoordinatorsCrash) {
+  SnapshotsAndMoves::Options options;
+  options.shards = 3;
+  options.move = true;
+  options.snapshots = 0;
+  options.coordinator_crashes = 2;
+  ExpectHolds(SnapshotsAndMoves(options), 1'503'506);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsWithAMoveWhenAWorkerAndACoordinatorCrash) {
+  SnapshotsAndMoves::Options options;
+  options.shards = 3;
+  options.move = true;
+  options.snapshots = 0;
+  options.worker_crashes = options.coordinator_crashes = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 4'696'605);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsAtTheEndWithTwoCoordinatorsWhenAShardCrashes) {
+  SnapshotsAndMoves::Options options;
+  options.end = true;
+  options.snapshots = 0;
+  options.steps = 1;
+  options.shard_crashes = options.second_coordinators = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 1'279'641);
+}
+
+TEST(SnapshotsAndMovesFullTest, HoldsAtTheEndWithAMoveWhenAWorkerCrashes) {
+  SnapshotsAndMoves::Options options;
+  options.shards = 3;
+  options.move = options.end = true;
+  options.faults = options.worker_crashes = 1;
+  ExpectHolds(SnapshotsAndMoves(options), 3'440'216);
 }
 
 TEST(SplitClusterFullTest, HoldsWithThreeFaults) {

@@ -7,6 +7,7 @@
 #include "tests/protocol/snapshots_and_moves.h"
 #include "tests/protocol/split_cluster.h"
 #include "tests/protocol/synchronous.h"
+#include "tests/protocol/takeover.h"
 
 namespace sluice::protocol_models {
 namespace {
@@ -202,6 +203,26 @@ TEST(SynchronousFullTest, HoldsWhenANewCoordinatorContinuesTheNewestView) {
   options.after_survey = Synchronous::AfterSurvey::kContinues;
   options.worker_crashes = options.coordinator_crashes = 1;
   ExpectHolds(Synchronous(options), 387'712);
+}
+
+TEST(TakeoverFullTest, HoldsWithThreeSteps) {
+  Takeover::Options options;
+  options.steps = 3;
+  ExpectHolds(Takeover(options), 0);
+}
+
+TEST(TakeoverFullTest, HoldsWithTermsInNamesWhenAbandonedFilesAreRemovedAtOnce) {
+  Takeover::Options options;
+  options.steps = 3;
+  options.names_have_terms = true;
+  options.abandoned = Takeover::Removal::kAtOnce;
+  ExpectHolds(Takeover(options), 0);
+}
+
+TEST(TakeoverFullTest, HoldsWhenTheNewCoordinatorCrashes) {
+  Takeover::Options options;
+  options.coordinator_crashes = 1;
+  ExpectHolds(Takeover(options), 0);
 }
 
 }  // namespace

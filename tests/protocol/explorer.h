@@ -80,8 +80,8 @@ class Steps {
   bool with_texts_;
 };
 
-// The different states that a search has found, numbered from 0, as bytes with runs of zeros
-// compressed.
+// The different states that a search has found, numbered from 0, as bytes without most of their
+// zeros. (The encoding is that of a little-endian machine.)
 class StateSet {
  public:
   StateSet() : ids_(0, Hash{this}, Equal{this}) {}
@@ -131,31 +131,40 @@ class StateSet {
     return std::string_view(bytes_.data() + begins_[id], end - begins_[id]);
   }
 
-  // Pairs of lengths, of zeros and of other bytes, each followed by the other bytes.
+  // For each word of eight bytes that is not zero: the number of zero words before it, a mask of
+  // its bytes that are not zero, and these bytes.
   void Encode(const uint8_t* from, size_t size) {
-    buffer_.clear();
-    for (size_t at = 0; at < size;) {
-      size_t zeros = 0;
-      while (at < size && from[at] == 0 && zeros < 255) ++zeros, ++at;
-      size_t begin = at;
-      while (at < size && at - begin < 255 &&
-             !(from[at] == 0 && at + 1 < size && from[at + 1] == 0)) {
-        ++at;
+    buffer_.resize(size / 8 * 10 + 10);
+    char* to = buffer_.data();
+    uint8_t zeros = 0;
+    for (size_t at = 0; at < size; at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, from + at, std::min<size_t>(8, size - at));
+      if (word == 0 && zeros < 255) {
+        ++zeros;
+        continue;
       }
-      buffer_.push_back(static_cast<char>(zeros));
-      buffer_.push_back(static_cast<char>(at - begin));
-      buffer_.append(reinterpret_cast<const char*>(from) + begin, at - begin);
+      *to++ = static_cast<char>(zeros);
+      zeros = 0;
+      char* mask = to++;
+      *mask = 0;
+      for (int bit = 0; word != 0; ++bit, word >>= 8) {
+        if ((word & 255) == 0) continue;
+        *mask = static_cast<char>(*mask | 1 << bit);
+        *to++ = static_cast<char>(word & 255);
+      }
     }
+    buffer_.resize(to - buffer_.data());
   }
 
   static void Decode(std::string_view from, uint8_t* to, size_t size) {
     std::memset(to, 0, size);
-    for (size_t at = 0; !from.empty();) {
-      at += static_cast<uint8_t>(from[0]);
-      size_t length = static_cast<uint8_t>(from[1]);
-      std::memcpy(to + at, from.data() + 2, length);
-      at += length;
-      from.remove_prefix(2 + length);
+    for (const char* at = from.data(); at != from.data() + from.size(); to += 8) {
+      to += 8 * static_cast<uint8_t>(*at++);
+      const uint8_t mask = static_cast<uint8_t>(*at++);
+      for (int bit = 0; bit < 8; ++bit) {
+        if (mask >> bit & 1) to[bit] = static_cast<uint8_t>(*at++);
+      }
     }
   }
 
@@ -166,7 +175,7 @@ class StateSet {
     bytes_.insert(bytes_.end(), buffer_.begin(), buffer_.end());
   }
 
-  std::string buffer_;
+  std::string buffer_;  // the encoded state
   std::vector<char> bytes_;
   std::vector<uint64_t> begins_;
   absl::flat_hash_set<uint32_t, Hash, Equal> ids_;

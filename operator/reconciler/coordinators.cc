@@ -10,8 +10,8 @@
 
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/mutex.h"
+#include "services/common/tsan.h"
 #include "services/transport/grpc_settings.h"
-#include "services/transport/tsan.h"
 
 namespace sluice::reconciler {
 namespace {

@@ -15,11 +15,11 @@
 
 #include "absl/status/status.h"
 #include "services/common/notification.h"
+#include "services/common/tsan.h"
 #include "services/transport/batching.h"
 #include "services/transport/event_loop.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
-#include "services/transport/tsan.h"
 
 namespace sluice::internal {
 

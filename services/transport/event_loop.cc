@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "services/transport/tsan.h"
+#include "services/common/tsan.h"
 
 namespace sluice {
 namespace {

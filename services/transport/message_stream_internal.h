@@ -20,11 +20,11 @@
 #include "absl/time/time.h"
 #include "services/common/mutex.h"
 #include "services/common/status_macros.h"
+#include "services/common/tsan.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
 #include "services/transport/security/identity.h"
 #include "services/transport/security/transport_security.h"
-#include "services/transport/tsan.h"
 
 // The server's reactor behind message_stream.h.
 //

@@ -15,6 +15,7 @@
 #include "proto/frame.grpc.pb.h"
 #include "services/common/mutex.h"
 #include "services/common/status_macros.h"
+#include "services/common/tsan.h"
 #include "services/transport/batching.h"
 #include "services/transport/event_loop.h"
 #include "services/transport/frame.h"
@@ -23,7 +24,6 @@
 #include "services/transport/payload_sharing.h"
 #include "services/transport/security/access_policy.h"
 #include "services/transport/security/transport_security.h"
-#include "services/transport/tsan.h"
 
 // Intuition. Each reader thread owns a completion queue; a stream belongs to one of them, and gRPC
 // reports all of its events there, in order. The reader thread handles reads itself. When the

@@ -1,5 +1,5 @@
-#ifndef SLUICE_SERVICES_TRANSPORT_TSAN_H_
-#define SLUICE_SERVICES_TRANSPORT_TSAN_H_
+#ifndef SLUICE_SERVICES_COMMON_TSAN_H_
+#define SLUICE_SERVICES_COMMON_TSAN_H_
 
 #include "services/common/mutex.h"
 
@@ -25,4 +25,4 @@ inline void AfterGrpc([[maybe_unused]] void* owner) {
 
 }  // namespace sluice::internal
 
-#endif  // SLUICE_SERVICES_TRANSPORT_TSAN_H_
+#endif  // SLUICE_SERVICES_COMMON_TSAN_H_

@@ -4,12 +4,14 @@
 #include "services/common/mutex.h"
 
 // The system's gRPC is not compiled with ThreadSanitizer, which therefore does not see that an
-// operation's completion comes after its start. These two functions declare that order; without
+// operation's completion comes after its start, or that gRPC uses an object only after it got the
+// object and destroys it only after its last use. These two functions declare that order; without
 // ThreadSanitizer they do nothing.
 
 namespace sluice::internal {
 
-// Call the first before an operation is given to gRPC, the second when gRPC returns it, both with
+// Call the first before gRPC is given an operation or an object, and at the end of gRPC's use of
+// the object; the second when gRPC returns the operation, uses the object or destroys it; both with
 // the same `owner`.
 inline void BeforeGrpc([[maybe_unused]] void* owner) {
 #ifdef SLUICE_THREAD_SANITIZER

@@ -62,8 +62,11 @@ class SnapshotCalls::Call final : public grpc::ServerWriteReactor<v1::Snapshot> 
         if (context_ != nullptr) context_->TryCancel();
         return;
       }
-      case Outbox::Action::kFinish:
-        return Finish(ToGrpcStatus(outbox_.why()));
+      case Outbox::Action::kFinish: {
+        const grpc::Status status = ToGrpcStatus(outbox_.why());
+        internal::BeforeGrpc(this);  // OnDone may follow on another thread at once
+        return Finish(status);
+      }
     }
   }
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "services/common/tsan.h"
+
 namespace sluice {
 namespace {
 
@@ -24,11 +26,13 @@ class PayloadHolder {
 
   grpc::Slice Share(absl::string_view chunk) {
     references_.fetch_add(1, std::memory_order_relaxed);
+    internal::BeforeGrpc(this);
     return grpc::Slice(const_cast<char*>(chunk.data()), chunk.size(), &PayloadHolder::Release,
                        this);
   }
 
   static void Release(void* holder) {
+    internal::AfterGrpc(holder);
     auto* self = static_cast<PayloadHolder*>(holder);
     if (self->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete self;
   }

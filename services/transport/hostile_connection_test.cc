@@ -158,7 +158,10 @@ size_t ResidentMiB() {
 
 class HostileConnectionTest : public ::testing::Test, public StreamHandler {
  protected:
-  HostileConnectionTest() : streams_({.reader_threads = 2}, this) {
+  HostileConnectionTest() : streams_({.reader_threads = 2}, this) {}
+
+  // The server calls this object only while it is complete.
+  void SetUp() override {
     auto server = GrpcServer::Start(
         {.credentials = security::ServerCredentialsOf(
              nullptr, [this](const security::CallRefusal&) { ++refused_; }),
@@ -173,7 +176,7 @@ class HostileConnectionTest : public ::testing::Test, public StreamHandler {
     if (!server.ok()) ADD_FAILURE() << server.status();
     server_ = *std::move(server);
   }
-  ~HostileConnectionTest() override { server_->Stop(); }
+  void TearDown() override { server_->Stop(); }
 
   void OnOpen(StreamId, const std::string&) override {
     opened_.Change([](int* opened) { ++*opened; });

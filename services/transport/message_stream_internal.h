@@ -198,9 +198,12 @@ class ServerStreams {
           return this->StartWrite(&outbox_.front());
         case Action::kCutLater:
           return CutLater();
-        case Action::kFinish:
+        case Action::kFinish: {
           CutLater();
-          return this->Finish(ToGrpcStatus(outbox_.why()));
+          const grpc::Status status = ToGrpcStatus(outbox_.why());
+          BeforeGrpc(this);  // OnDone may follow on another thread at once
+          return this->Finish(status);
+        }
       }
     }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/common/mutex.h"
+#include "services/common/tsan.h"
 #include "services/transport/security/job_secret.h"
 
 namespace sluice::security {
@@ -67,6 +68,7 @@ uint64_t NumberOf(grpc_auth_context* context, Gate* gate) {
 // gRPC calls this for each new call. A connection has one context, for as long as it exists.
 void Process(void* state, grpc_auth_context* context, const grpc_metadata* metadata, size_t size,
              grpc_process_auth_metadata_done_cb done, void* done_argument) {
+  internal::AfterGrpc(state);
   Gate* const gate = static_cast<Gate*>(state);
   CallGate::Call call;
   call.connection = NumberOf(context, gate);
@@ -77,11 +79,15 @@ void Process(void* state, grpc_auth_context* context, const grpc_metadata* metad
   }
   call.peer = IdentityOfPeer(context);
   const absl::Status status = gate->calls.Admit(call, absl::Now());
+  internal::BeforeGrpc(state);
   done(done_argument, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
        status.ok() ? nullptr : std::string(status.message()).c_str());
 }
 
-void Destroy(void* state) { delete static_cast<Gate*>(state); }
+void Destroy(void* state) {
+  internal::AfterGrpc(state);
+  delete static_cast<Gate*>(state);
+}
 
 class GatedServer final : public grpc::ServerCredentials {
  public:
@@ -96,8 +102,9 @@ class GatedServer final : public grpc::ServerCredentials {
  private:
   int AddPortToServer(const std::string& address, grpc_server* server) override {
     grpc_server_credentials* const credentials = make_();
-    grpc_server_credentials_set_auth_metadata_processor(credentials,
-                                                        {Process, Destroy, new Gate(options_)});
+    auto* const gate = new Gate(options_);
+    internal::BeforeGrpc(gate);
+    grpc_server_credentials_set_auth_metadata_processor(credentials, {Process, Destroy, gate});
     const int port = grpc_server_add_http2_port(server, address.c_str(), credentials);
     grpc_server_credentials_release(credentials);
     return port;

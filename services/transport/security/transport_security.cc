@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/status_macros.h"
+#include "services/common/tsan.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/job_secret.h"
 
@@ -23,23 +24,30 @@ constexpr size_t kMaxFileBytes = 1 << 20;
 // and belongs to this job.
 class ServerCheck final : public grpc::experimental::ExternalCertificateVerifier {
  public:
-  explicit ServerCheck(std::string job) : job_(std::move(job)) {}
+  explicit ServerCheck(std::string job) : job_(std::move(job)) { internal::BeforeGrpc(this); }
+  ~ServerCheck() override { internal::AfterGrpc(this); }
 
   bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request,
               std::function<void(grpc::Status)>, grpc::Status* status) override {
-    if (!host_name_.Verify(request, nullptr, status) || !status->ok()) return true;
-    const std::vector<grpc::string_ref> uris = request->uri_names();
-    absl::StatusOr<PeerIdentity> server = absl::InvalidArgumentError("none");
-    if (uris.size() == 1) server = ParseUri(absl::string_view(uris[0].data(), uris[0].size()));
-    if (server.ok() && server->job == job_) return true;
-    *status = {grpc::StatusCode::UNAUTHENTICATED,
-               absl::StrCat("the server's certificate is not one of job ", job_,
-                            server.ok() ? absl::StrCat(", but that of ", server->ToString()) : "")};
+    internal::AfterGrpc(this);
+    Check(request, status);
+    internal::BeforeGrpc(this);
     return true;
   }
   void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {}
 
  private:
+  void Check(grpc::experimental::TlsCustomVerificationCheckRequest* request, grpc::Status* status) {
+    if (!host_name_.Verify(request, nullptr, status) || !status->ok()) return;
+    const std::vector<grpc::string_ref> uris = request->uri_names();
+    absl::StatusOr<PeerIdentity> server = absl::InvalidArgumentError("none");
+    if (uris.size() == 1) server = ParseUri(absl::string_view(uris[0].data(), uris[0].size()));
+    if (server.ok() && server->job == job_) return;
+    *status = {grpc::StatusCode::UNAUTHENTICATED,
+               absl::StrCat("the server's certificate is not one of job ", job_,
+                            server.ok() ? absl::StrCat(", but that of ", server->ToString()) : "")};
+  }
+
   const std::string job_;
   grpc::experimental::HostNameCertificateVerifier host_name_;
 };

@@ -25,6 +25,9 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:grpc::internal::CallbackWithSuccessTag::Set\n"
          "race:~ServerCallbackReaderWriterImpl\n"
          "race:~ClientCallbackReaderWriterImpl\n"
+         "race:grpc::internal::InterceptorBatchMethodsImpl::InterceptorBatchMethodsImpl\n"
+         "race:grpc::internal::ServerCallbackCall::ServerCallbackCall\n"
+         "race:PreBindBacklog::~PreBindBacklog\n"
          "race:grpc::internal::ServerCallbackCall::Unref\n"
          "race:grpc::internal::ServerCallbackCall::Ref\n"
          "race:grpc::internal::AlarmImpl\n";

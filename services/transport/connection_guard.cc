@@ -179,6 +179,7 @@ void ConnectionGuard::Stop() {
   // The other thread disconnects what may hold them.
   for (std::thread& giver : givers_) giver.join();
   givers_.clear();
+  server_ = nullptr;  // its credentials own this guard, their observer
   {
     MutexLock lock(&mutex_);
     stopping_ = true;

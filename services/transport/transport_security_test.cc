@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -330,6 +331,16 @@ TEST_F(TransportSecurityTest, ServesOnlyClientsThatShowSecret) {
   EXPECT_EQ(wrong.code(), absl::StatusCode::kUnauthenticated);
   EXPECT_THAT(wrong.message(), HasSubstr("a wrong secret"));
   EXPECT_EQ(refused_, 2);
+}
+
+TEST_F(TransportSecurityTest, StoppedServerReleasesItsCredentials) {
+  auto credentials = ServerCredentialsOf(nullptr);
+  const std::weak_ptr<grpc::ServerCredentials> observed = credentials;
+  auto server = GrpcServer::Start({.credentials = std::move(credentials)}, {&generated_});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_FALSE(observed.expired());
+  *server = nullptr;
+  EXPECT_TRUE(observed.expired());
 }
 
 TEST_F(TransportSecurityTest, ProgramMustChooseOneKindOfSecurity) {

@@ -332,13 +332,13 @@ TEST(CoordinatorLinkTest, SendsNothingOnDroppedStream) {
   TestServer server(Answer);
   Watched<bool> answered;
   EventLoop loop("test");
-  std::unique_ptr<CoordinatorLink> link;
-  Watched<bool> link_ready;
+  Watched<CoordinatorLink*> started;
   int streams = 0;  // on the link's thread
-  link = CoordinatorLink::Start(
+  const std::unique_ptr<CoordinatorLink> owner = CoordinatorLink::Start(
       {.address = server.address(), .loop = &loop},
       {[&] {
-         link_ready.WaitFor([](bool ready) { return ready; });
+         CoordinatorLink* const link =
+             started.WaitFor([](const CoordinatorLink* link) { return link != nullptr; });
          link->Send(Heartbeat(++streams));
          if (streams > 1) return;
          // The stream is open, and its thread cannot end it during this call.
@@ -349,7 +349,7 @@ TEST(CoordinatorLinkTest, SendsNothingOnDroppedStream) {
        },
        [&](const v1::CoordinatorMessage&) { answered.Change([](bool* there) { *there = true; }); },
        [](const absl::Status&) {}});
-  link_ready.Change([](bool* ready) { *ready = true; });
+  started.Change([&](CoordinatorLink** link) { *link = owner.get(); });
   const auto messages =
       server.events()
           .WaitFor([](const ServerEvents& e) {
@@ -360,7 +360,6 @@ TEST(CoordinatorLinkTest, SendsNothingOnDroppedStream) {
     ASSERT_THAT(received, SizeIs(1));
     EXPECT_LT(received[0].heartbeat().sequence(), 1000u);
   }
-  link = nullptr;
 }
 
 }  // namespace

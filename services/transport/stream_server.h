@@ -88,7 +88,8 @@ class StreamServer final : public GrpcServer::Service {
   // dropped. OnClosed follows.
   void Close(StreamId stream, absl::Status status);
 
-  // Bytes queued and not yet taken by gRPC, over all streams.
+  // Bytes queued and not yet taken by gRPC, over all streams; a frame that gRPC has just taken may
+  // still be counted.
   size_t queued_bytes() const;
 
   // A loop for the process's other uses of gRPC (see EventLoop for the reason) while the server

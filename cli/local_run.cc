@@ -1,27 +1,22 @@
 #include "cli/local_run.h"
 
-#include <atomic>
-#include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/log_follower.h"
 #include "cli/common/run_display.h"
 #include "cli/data_download.h"
+#include "cli/display_listener.h"
 #include "cli/dry_run.h"
 #include "cli/job_paths.h"
 #include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
 #include "cli/local_jobs.h"
-#include "cli/local_states.h"
 #include "cli/run_preparation.h"
 #include "cli/run_texts.h"
 #include "services/common/file_util.h"
@@ -29,101 +24,6 @@
 
 namespace sluice::cli {
 namespace {
-
-// Passes the events of a job of this machine to a display.
-class Listener final : public local::JobListener {
- public:
-  // `logs`: if set, its lines are shown too.
-  Listener(RunDisplay* display, const Clock* clock, std::optional<LogFollower> logs)
-      : display_(display), clock_(clock), logs_(std::move(logs)) {}
-
-  void OnProcessStarted(const policy::Replica& replica, pid_t pid) override {
-    display_->OnProcessStarted({replica, pid, ""});
-  }
-  void OnProcessEnded(const policy::Replica& replica, pid_t pid,
-                      const policy::Exit& exit) override {
-    display_->OnProcessEnded({replica, pid, ""}, exit);
-    replicas_.insert(replica);
-  }
-  void OnProgress(const v1::JobProgress& progress) override {
-    if (progress.phase() == v1::JobProgress::TRAINING || training_.has_value()) {
-      const Mark now = {clock_->Now(), progress.samples()};
-      if (!training_.has_value()) training_ = {now, now};
-      if (progress.samples() > training_->second.samples) training_->second = now;
-    }
-    progress_ = progress;
-    display_->OnProgress(progress, "");
-  }
-  void OnOutcome(const policy::Outcome& outcome) override { display_->OnOutcome(outcome.kind); }
-  void OnTick(const std::map<policy::Replica, local::ProcessInfo>& processes) override {
-    // Ctrl-C is shown by the thread that draws.
-    if (stopping_) display_->Stopping();
-    if (logs_.has_value()) {
-      logs_->Poll([this](absl::string_view process, absl::string_view line) {
-        display_->OnLogLine(process, line);
-      });
-    }
-    display_->OnTick(LocalProcessStates(processes, progress_.has_value() ? &*progress_ : nullptr));
-  }
-
-  // Any thread.
-  void Stopping() { stopping_ = true; }
-
-  void FillIn(SummaryFacts* facts) const {
-    if (!training_.has_value()) return;
-    facts->training_time = training_->second.time - training_->first.time;
-    facts->samples = training_->second.samples - training_->first.samples;
-  }
-
-  // The process whose log explains the failure: the one that the reason names ("worker-0: ..."),
-  // else the coordinator.
-  policy::Replica Blamed(absl::string_view reason) const {
-    for (const policy::Replica& replica : replicas_) {
-      if (absl::StartsWith(reason, absl::StrCat(policy::ReplicaName(replica), ":"))) return replica;
-    }
-    return {v1::COORDINATOR, 0};
-  }
-
- private:
-  struct Mark {
-    absl::Time time;
-    uint64_t samples = 0;
-  };
-
-  RunDisplay* const display_;
-  const Clock* const clock_;
-  std::optional<LogFollower> logs_;
-  std::optional<v1::JobProgress> progress_;  // the last
-  std::atomic<bool> stopping_{false};
-  std::optional<std::pair<Mark, Mark>> training_;  // first and newest progress
-  std::set<policy::Replica> replicas_;             // of processes that have ended
-};
-
-DisplayOptions DisplayOptionsOf(const RunFlags& flags, const v1::JobSpec& job) {
-  DisplayOptions options;
-  options.job = job.name();
-  options.quiet = flags.quiet;
-  if (job.training().mode() == v1::BOUNDED_STALENESS) {
-    options.iteration_steps = job.worker().replicas();
-  }
-  options.losses = job.training().execution() == v1::TrainingSpec::SERVER;
-  return options;
-}
-
-local::LocalJob::Options JobOptionsOf(const RunFlags& flags, const local::Programs& programs,
-                                      api::TrainingJob job) {
-  local::LocalJob::Options options;
-  options.programs = programs;
-  options.log_level = flags.log_level;
-  if (flags.log_level.empty()) options.log_level = flags.verbose ? "debug" : "info";
-  options.port = flags.port;
-  options.command_directory =
-      std::filesystem::absolute(DirectoryOf(flags.manifest)).lexically_normal().string();
-  options.control.with_losses =
-      flags.output == "plain" && job.spec.training().execution() == v1::TrainingSpec::SERVER;
-  options.job = std::move(job);
-  return options;
-}
 
 int RunPrepared(const Environment& environment, const RunFlags& flags,
                 const local::Programs& programs, PreparedRun run, local::JobDirectory* directory) {
@@ -137,7 +37,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
 
   std::optional<LogFollower> logs;
   if (flags.verbose) logs.emplace(directory->logs(), "", 0);
-  Listener listener(display.get(), environment.clock, std::move(logs));
+  DisplayListener listener(display.get(), environment.clock, std::move(logs));
   const absl::Time start = environment.clock->Now();
   local::LocalJob job(JobOptionsOf(flags, programs, std::move(run.job)), environment.files,
                       directory, &listener, environment.clock);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 
@@ -202,6 +203,21 @@ absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
     }
   }
   return FindAll(environment, directory, RolesOf(job), programs);
+}
+
+local::LocalJob::Options JobOptionsOf(const RunFlags& flags, const local::Programs& programs,
+                                      api::TrainingJob job) {
+  local::LocalJob::Options options;
+  options.programs = programs;
+  options.log_level = flags.log_level;
+  if (flags.log_level.empty()) options.log_level = flags.verbose ? "debug" : "info";
+  options.port = flags.port;
+  options.command_directory =
+      std::filesystem::absolute(DirectoryOf(flags.manifest)).lexically_normal().string();
+  options.control.with_losses =
+      flags.output == "plain" && job.spec.training().execution() == v1::TrainingSpec::SERVER;
+  options.job = std::move(job);
+  return options;
 }
 
 absl::Status CheckPortIsFree(int port) {

@@ -47,6 +47,10 @@ absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
 // sluice-worker nor LibTorch.
 std::vector<v1::Role> RolesOf(const v1::JobSpec& job);
 
+// How to run the prepared job.
+local::LocalJob::Options JobOptionsOf(const RunFlags& flags, const local::Programs& programs,
+                                      api::TrainingJob job);
+
 // ALREADY_EXISTS if another process listens on the port, or this user may not use it.
 absl::Status CheckPortIsFree(int port);
 

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "cli/common/json_line.h"
 #include "cli/common/run_display.h"
 
 namespace sluice::cli {
@@ -166,13 +167,7 @@ class JsonDisplay final : public RunDisplay {
   }
 
  private:
-  void Write(Json json) {
-    json["time"] =
-        absl::FormatTime(absl::RFC3339_full, environment_.clock->Now(), absl::UTCTimeZone());
-    // Logs may contain any bytes; JSON must be UTF-8.
-    *environment_.out << json.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
-    environment_.out->flush();
-  }
+  void Write(Json json) { WriteJsonLine(environment_, std::move(json)); }
 
   const Environment& environment_;
   DisplayOptions options_;

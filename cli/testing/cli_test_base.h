@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -84,7 +83,7 @@ class CliTestBase : public ::testing::Test {
   }
 
   // `out` replaces out_.
-  int Run(std::vector<std::string> arguments, std::ostream* out = nullptr) {
+  int Run(const std::vector<std::string>& arguments, std::ostream* out = nullptr) {
     out_.str("");
     err_.str("");
     Environment environment;
@@ -101,7 +100,7 @@ class CliTestBase : public ::testing::Test {
   // Runs the job with the test's state directory.
   int RunJob(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"run", directory_ + "/job.yaml", "--state-dir", State()});
-    return Run(std::move(arguments));
+    return Run(arguments);
   }
   std::string State() const { return directory_ + "/state"; }
   // Makes the job look as if it had trained up to a checkpoint.

@@ -127,6 +127,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   app.set_version_flag("--version", absl::StrCat("sluice ", Version()));
   Action action;
   AddRunCommand(&app, environment, &action);
+  AddChaosCommand(&app, environment, &action);
   AddPlanCommand(&app, environment, &action);
   AddManifestCommands(&app, environment, &action);
   AddStateCommands(&app, environment, &action);

@@ -22,6 +22,7 @@ using Action = std::function<int()>;
 void AddManifestCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddPlanCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddRunCommand(CLI::App* app, const Environment& environment, Action* action);
+void AddChaosCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddStateCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCertificateCommand(CLI::App* app, const Environment& environment, Action* action);

@@ -22,7 +22,8 @@ struct ExitCodeMeaning {
 
 inline constexpr ExitCodeMeaning kExitCodes[] = {
     {kExitOk, "done: the job has trained, or there was nothing to do"},
-    {kExitFailed, "failed: the job, or something outside it, such as a disk or a connection"},
+    {kExitFailed,
+     "failed: the job, its verdict, or something outside it, such as a disk or a connection"},
     {kExitUsage, "wrong arguments, an invalid manifest, or a refused request"},
     {kExitInterrupted, "interrupted, or the job was suspended"},
 };

@@ -98,6 +98,8 @@ LocalJob::~LocalJob() {
   control_.reset();
 }
 
+void LocalJob::Signal(pid_t pid, int signal) { children_->Signal(pid, signal); }
+
 void LocalJob::Suspend() {
   MutexLock lock(&mutex_);
   inbox_.suspend = true;

@@ -90,6 +90,10 @@ class LocalJob {
   // thread of Run, or after it.
   std::vector<std::string> LastLogLines(const policy::Replica& replica, size_t count) const;
 
+  // Sends a signal to a process of the job; no effect if it has ended. To be called by the
+  // listener.
+  void Signal(pid_t pid, int signal);
+
   // Any thread. Suspend: save a checkpoint and end; StopNow: end immediately.
   void Suspend();
   void StopNow();

@@ -1,0 +1,157 @@
+// Disturbs a running job, and measures how it recovers. Pure: observations and the time in, signals
+// out.
+//
+// One fault at a time: the next fault comes when the job has recovered from the previous one. So
+// every number of the report belongs to one fault, and the job always comes to its end.
+#ifndef SLUICE_CLI_CHAOS_DISTURBER_H_
+#define SLUICE_CLI_CHAOS_DISTURBER_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cli/chaos/faults.h"
+#include "cli/local/local_job.h"
+#include "operator/policy/policy.h"
+#include "proto/jobcontrol.pb.h"
+
+namespace sluice::chaos {
+
+// A fault that was injected. Durations count from the injection; nullopt: not before the job's end.
+struct FaultRecord {
+  PlannedFault plan;
+  std::vector<pid_t> pids;  // of the targets
+  absl::Time at;
+  uint64_t step = 0;                        // the job's step at that time
+  std::optional<absl::Duration> recovered;  // until the job completed a step again
+  std::optional<absl::Duration> caught_up;  // until the job was beyond `step`
+  std::optional<absl::Duration> all_back;   // until every process took part again
+  // The longest time between two steps, up to the next fault.
+  absl::Duration longest_stall;
+  uint64_t attempts = 0;            // that began after the fault
+  uint64_t recomputed_samples = 0;  // whose gradients were computed again
+};
+
+// How fast a job trained, with or without faults.
+struct Pace {
+  uint64_t steps = 0;
+  absl::Duration training;       // from the beginning of training to the newest step
+  absl::Duration longest_stall;  // between two steps
+  uint64_t attempts = 0;
+  uint64_t recomputed_samples = 0;
+
+  // Zero if nothing was trained.
+  double StepsPerSecond() const;
+};
+
+class Disturber {
+ public:
+  struct Options {
+    ScheduleOptions schedule;
+    // Injects at most this many faults.
+    uint64_t max_faults = UINT64_MAX;
+    // A job that completes no step for this long hangs. A job also hangs if it trains this long
+    // without one of its processes.
+    absl::Duration stall = absl::Seconds(120);
+    // How many attempts may fail after a fault, besides those that its targets end.
+    uint64_t backoff_limit = 6;
+    // The user's own program may register another process than the one that was started.
+    bool own_worker_program = false;
+  };
+
+  struct Signal {
+    policy::Replica replica;
+    pid_t pid = 0;
+    int signal = 0;
+  };
+
+  struct Decision {
+    std::vector<Signal> signals;
+    // The fault that is injected now, and the one from which the job has recovered now.
+    const FaultRecord* injected = nullptr;
+    const FaultRecord* recovered = nullptr;
+    // Set once: why the job must be stopped now. One sentence.
+    std::optional<std::string> problem;
+  };
+
+  using Processes = std::map<policy::Replica, local::ProcessInfo>;
+
+  Disturber(Options options, absl::Time now);
+
+  void OnProgress(const v1::JobProgress& progress, absl::Time now);
+  void OnProcessEnded(const policy::Replica& replica, pid_t pid, const policy::Exit& exit);
+  // To be called often. The caller sends the signals. The pointers are valid until the next call.
+  Decision Decide(const Processes& processes, absl::Time now);
+  // No fault is injected any more, and frozen processes continue. To be called when the job stops.
+  void Stop() { stopped_ = true; }
+
+  const std::vector<FaultRecord>& faults() const { return faults_; }
+  Pace pace() const;
+  // Failures of processes that no fault explains: "worker-0: exit code 1".
+  const std::vector<std::string>& unexplained() const { return unexplained_; }
+
+ private:
+  // Attempt, counter of the term, number: compares as views do.
+  using ViewKey = std::tuple<uint64_t, uint64_t, uint64_t>;
+
+  // The fault from which the job has not recovered.
+  struct Open {
+    ViewKey view;  // at the injection
+    // The members among the targets: without them a new view begins.
+    bool hit_member = false;
+    bool thawed = false;           // the targets may run again
+    std::vector<pid_t> ended;      // targets
+    std::optional<uint64_t> base;  // the step at which training continues
+    uint64_t base_attempt = 0;     // of `base`
+  };
+
+  void BeginAttempt(const v1::JobProgress& progress, absl::Time now);
+  void Advance(const v1::JobProgress& progress, absl::Time now);
+  void Follow(absl::Time now);
+  bool Consequences() const;
+  bool TrainingIsOver() const;
+  void Inject(const Processes& processes, absl::Time now, Decision* decision);
+  void Thaw(const Processes& processes, absl::Time now, Decision* decision);
+  // The first process that does not take part; nullopt: every process does.
+  std::optional<policy::Replica> Missing(const Processes& processes, absl::Time now) const;
+  std::optional<std::string> FindHang(const Processes& processes, absl::Time now) const;
+  uint64_t Recomputed() const;
+
+  const Options options_;
+  bool stopped_ = false;
+  std::vector<FaultRecord> faults_;
+  std::optional<Open> open_;
+  absl::Time next_at_ = absl::InfiniteFuture();
+  std::vector<std::string> unexplained_;
+  bool found_problem_ = false;
+
+  v1::JobProgress progress_;  // the newest, without events and losses
+  uint64_t attempt_ = 0;      // the newest that has had a view
+  ViewKey view_;
+  uint64_t step_ = 0;                          // the newest of `attempt_`
+  uint64_t samples_ = 0;                       // at `step_`
+  absl::Time began_ = absl::InfiniteFuture();  // the first view
+  uint64_t first_step_ = 0;
+  absl::Time stepped_;   // when `step_` was completed, or the attempt began
+  absl::Time advanced_;  // the last sign that the job comes closer to its end
+  absl::Time answered_ = absl::InfinitePast();  // the newest progress
+  absl::Time missing_since_ = absl::InfiniteFuture();
+  absl::Time decided_;
+  absl::Duration longest_stall_;
+  absl::Duration training_;
+  // Samples computed again: in attempts that were withdrawn, and as coordinators that are gone have
+  // reported.
+  uint64_t rolled_back_ = 0;
+  uint64_t reported_before_ = 0;
+  uint64_t recomputed_at_fault_ = 0;  // the newest
+};
+
+}  // namespace sluice::chaos
+
+#endif  // SLUICE_CLI_CHAOS_DISTURBER_H_

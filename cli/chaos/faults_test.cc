@@ -1,0 +1,144 @@
+#include "cli/chaos/faults.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace sluice::chaos {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<FaultKind> Parsed(const std::string& text) {
+  const absl::StatusOr<std::vector<FaultKind>> kinds = ParseFaults(text);
+  EXPECT_TRUE(kinds.ok()) << kinds.status();
+  return kinds.ok() ? *kinds : std::vector<FaultKind>();
+}
+
+std::string ErrorOf(const std::string& text) {
+  return std::string(ParseFaults(text).status().message());
+}
+
+ScheduleOptions Options(uint64_t seed, const std::string& faults = kDefaultFaults) {
+  ScheduleOptions options;
+  options.seed = seed;
+  options.kinds = Parsed(faults);
+  options.workers = 3;
+  options.shards = 2;
+  return options;
+}
+
+std::vector<std::string> Texts(const ScheduleOptions& options, uint64_t count) {
+  std::vector<std::string> texts;
+  for (uint64_t n = 0; n < count; ++n) texts.push_back(FaultText(FaultAt(options, n)));
+  return texts;
+}
+
+TEST(FaultsTest, ParsesActionsAndRoles) {
+  std::vector<std::string> texts;
+  for (const FaultKind& kind : Parsed("kill:worker, freeze:shard+shard,term:coordinator")) {
+    texts.push_back(KindText(kind));
+  }
+  EXPECT_THAT(texts, ElementsAre("kill:worker", "freeze:shard+shard", "term:coordinator"));
+  EXPECT_EQ(Parsed(kDefaultFaults).size(), 6u);
+}
+
+TEST(FaultsTest, RefusesUnknownWordsWithTheKnownOnes) {
+  EXPECT_THAT(ErrorOf("explode:worker"),
+              HasSubstr("there is no fault 'explode'; there are kill, freeze and term"));
+  EXPECT_THAT(ErrorOf("kill:ps"),
+              HasSubstr("there is no role 'ps'; there are worker, shard and coordinator"));
+  for (const std::string text : {"", "kill", "kill:worker,", "kill:worker:1"}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("is not a fault; write ACTION:ROLE")) << text;
+  }
+  EXPECT_THAT(ErrorOf("kill:"), HasSubstr("there is no role ''"));
+}
+
+TEST(FaultsTest, RefusesMoreProcessesThanTheJobHas) {
+  EXPECT_TRUE(CheckFaults(Parsed("kill:worker+worker,kill:shard"), 2, 1).ok());
+  EXPECT_THAT(CheckFaults(Parsed("kill:worker+worker+worker"), 2, 1).message(),
+              HasSubstr("needs 3 processes of the role worker, and the job has 2"));
+  EXPECT_THAT(CheckFaults(Parsed("kill:coordinator+coordinator"), 2, 1).message(),
+              HasSubstr("the job has 1"));
+}
+
+TEST(FaultsTest, SameSeedGivesSameSchedule) {
+  EXPECT_EQ(Texts(Options(7), 100), Texts(Options(7), 100));
+  EXPECT_NE(Texts(Options(7), 100), Texts(Options(8), 100));
+  for (uint64_t n = 0; n < 100; ++n) {
+    EXPECT_EQ(FaultAt(Options(7), n).delay, FaultAt(Options(7), n).delay);
+  }
+}
+
+// A user repeats a failure with its seed, so a release keeps the schedule of each seed.
+TEST(FaultsTest, ScheduleOfASeedIsFixed) {
+  EXPECT_THAT(
+      Texts(Options(7), 6),
+      ElementsAre("kill worker-0", "kill ps-0", "freeze ps-1 for 3.3 s",
+                  "freeze worker-2 for 3.4 s", "kill coordinator", "freeze coordinator for 8.7 s"));
+}
+
+TEST(FaultsTest, EveryKindOccursInEveryTurn) {
+  const ScheduleOptions options = Options(3);
+  std::set<std::string> orders;
+  for (uint64_t turn = 0; turn < 20; ++turn) {
+    std::set<std::pair<Action, v1::Role>> seen;
+    std::string order;
+    for (uint64_t i = 0; i < 6; ++i) {
+      const PlannedFault fault = FaultAt(options, turn * 6 + i);
+      ASSERT_EQ(fault.targets.size(), 1u);
+      seen.insert({fault.action, fault.targets[0].role});
+      order += FaultText(fault).substr(0, 6);
+    }
+    EXPECT_EQ(seen.size(), 6u);
+    orders.insert(order);
+  }
+  EXPECT_GT(orders.size(), 5u);
+}
+
+TEST(FaultsTest, EveryProcessIsHitInTime) {
+  const ScheduleOptions options = Options(1, "kill:worker,kill:shard");
+  std::set<std::string> names;
+  for (uint64_t n = 0; n < 100; ++n) {
+    for (const policy::Replica& target : FaultAt(options, n).targets) {
+      names.insert(policy::ReplicaName(target));
+    }
+  }
+  EXPECT_THAT(names, ElementsAre("ps-0", "ps-1", "worker-0", "worker-1", "worker-2"));
+}
+
+TEST(FaultsTest, SeveralTargetsAreDifferent) {
+  const ScheduleOptions options = Options(5, "kill:worker+shard+worker");
+  for (uint64_t n = 0; n < 50; ++n) {
+    const PlannedFault fault = FaultAt(options, n);
+    ASSERT_EQ(fault.targets.size(), 3u);
+    EXPECT_FALSE(fault.targets[0] == fault.targets[1]);
+    EXPECT_EQ(fault.targets[2].role, v1::SHARD);
+  }
+}
+
+TEST(FaultsTest, DelaysAndFreezesStayInTheirRanges) {
+  ScheduleOptions options = Options(11, "freeze:worker");
+  int expelled = 0;
+  for (uint64_t n = 0; n < 200; ++n) {
+    const PlannedFault fault = FaultAt(options, n);
+    EXPECT_GE(fault.delay, absl::Seconds(2.5));
+    EXPECT_LE(fault.delay, absl::Seconds(7.5));
+    EXPECT_GE(fault.frozen, absl::Milliseconds(100));
+    EXPECT_LE(fault.frozen, absl::Seconds(10));
+    if (fault.frozen > options.heartbeat_timeout) ++expelled;
+  }
+  EXPECT_GT(expelled, 60);
+  EXPECT_LT(expelled, 140);
+
+  options.freeze = absl::Seconds(3);
+  EXPECT_EQ(FaultAt(options, 0).frozen, absl::Seconds(3));
+  options.kinds = Parsed("kill:worker");
+  EXPECT_EQ(FaultAt(options, 0).frozen, absl::ZeroDuration());
+}
+
+}  // namespace
+}  // namespace sluice::chaos

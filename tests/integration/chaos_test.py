@@ -1,0 +1,214 @@
+"""`sluice chaos` as a user runs it: a job that survives, and jobs that a deliberate bug breaks."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from tools import unittest_main
+
+_ROOT = pathlib.Path(os.environ.get('SLUICE_TEST_PROGRAMS', os.path.abspath('.')))
+_SLUICE = _ROOT / 'cli/sluice'
+_PATIENCE_S = 120
+
+_MANIFEST = """apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {name: mlp, dimensions: {hidden: 16}}
+  data: {format: Synthetic, synthetic: {samples: 512, shape: [16], classes: 4}}
+  optimizer: {%(optimizer)s, learningRate: 0.01}
+  training: {steps: %(steps)s, globalBatchSize: 16, microbatchSize: 2, %(mode)s}
+  debug: {stepDelaySeconds: 0.02}
+  parameterServer: {replicas: 2, partitions: 8}
+  worker: {replicas: 3}
+  checkpoint: {intervalSteps: 10}
+  timeouts: {heartbeatSeconds: 0.2, suspectSeconds: 0.5, heartbeatTimeoutSeconds: 2, pauseSeconds: 2}
+"""
+
+# An optimizer with a bug that only a replaced shard shows: its warm-up counts the steps of this
+# process, not those of the job.
+_FORGETFUL = """
+#include <sluice/optimizer_plugin.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace {
+
+using sluice::plugin::Arguments;
+using sluice::plugin::Parameters;
+using sluice::plugin::Range;
+
+std::atomic<uint64_t> first_count{0};
+
+class Forgetful final : public sluice::plugin::Optimizer {
+ public:
+  explicit Forgetful(Parameters&) {}
+  void Step(const Arguments& arguments, const Range<float>& range) const override { Run<float>(arguments, range); }
+  void Step(const Arguments& arguments, const Range<double>& range) const override { Run<double>(arguments, range); }
+
+ private:
+  template <typename T>
+  void Run(const Arguments& arguments, const Range<T>& range) const {
+    uint64_t none = 0;
+    first_count.compare_exchange_strong(none, arguments.count);
+    const double steps = static_cast<double>(arguments.count - std::min<uint64_t>(first_count, arguments.count) + 1);
+    const T rate = static_cast<T>(arguments.learning_rate * arguments.gradient_scale * std::min(1.0, steps / 50));
+    for (size_t i = 0; i < range.count; ++i) range.parameters_out[i] = range.parameters[i] - rate * range.gradient[i];
+  }
+};
+
+}  // namespace
+
+SLUICE_OPTIMIZER_PLUGIN(Forgetful)
+"""
+
+
+def processes_below(directory):
+    """The pids of the processes with this directory in their arguments."""
+    found = []
+    for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+        try:
+            if str(directory).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+class ChaosTest(unittest.TestCase):
+
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))))
+        self.state = self.directory / 'state'
+
+    def start(self, *flags, steps=80, optimizer='name: Adam', mode='determinism: BitExact', programs=_ROOT):
+        manifest = _MANIFEST % {'steps': steps, 'optimizer': optimizer, 'mode': mode}
+        (self.directory / 'job.yaml').write_text(manifest)
+        return subprocess.Popen(
+            [_SLUICE, 'chaos', 'job.yaml', '--output', 'json', '--bin-dir', programs, '--state-dir', self.state, *flags],
+            cwd=self.directory, stdout=subprocess.PIPE, text=True, env={**os.environ, 'SLUICE_PLUGIN_PATH': str(self.directory)})
+
+    def finish(self, process):
+        """The exit code and the objects that were printed."""
+        output, _ = process.communicate(timeout=_PATIENCE_S)
+        objects = [json.loads(line) for line in output.splitlines()]
+        self.assertEqual(objects[-1]['type'], 'verdict', output)
+        self.assertEqual(objects[-1]['exitCode'], process.returncode)
+        return process.returncode, objects
+
+    def test_bit_exact_job_survives_every_kind_of_fault(self):
+        faults = ('kill:worker,kill:shard,kill:coordinator,freeze:worker,freeze:shard,freeze:coordinator,'
+                  'term:worker,term:shard,kill:worker+shard+worker')
+        code, objects = self.finish(
+            self.start('--faults', faults, '--seed', '7', '--every', '0.4s', '--freeze', '0.4s', '--count', '9', '--baseline', 'run',
+                       steps=160))
+        verdict = objects[-1]
+        self.assertEqual((code, verdict['verdict'], verdict['problems']), (0, 'Passed', []))
+        self.assertIs(verdict['parametersEqual'], True)
+        self.assertEqual(verdict['seed'], 7)
+
+        kinds = [' '.join(word.rstrip('-0123456789') for word in fault['fault'].split()[:2]) for fault in verdict['faults']]
+        self.assertCountEqual(kinds, ['kill worker', 'kill ps', 'kill coordinator', 'freeze worker', 'freeze ps', 'freeze coordinator',
+                                      'term worker', 'term ps', 'kill worker'], verdict)
+        for fault in verdict['faults']:
+            with self.subTest(fault=fault['fault']):
+                self.assertGreater(fault['recoveredSeconds'], 0)
+                self.assertGreaterEqual(fault['caughtUpSeconds'], fault['recoveredSeconds'])
+                self.assertGreaterEqual(fault['allBackSeconds'], fault['recoveredSeconds'])
+                if fault['fault'].startswith('freeze'):
+                    self.assertGreaterEqual(fault['recoveredSeconds'], 0.4)
+        # The loss of a shard begins an attempt, that of the coordinator may, and no other fault does.
+        self.assertIn(verdict['run']['attempts'], (4, 5))
+        self.assertEqual(verdict['baseline']['attempts'], 1)
+        self.assertEqual(verdict['baseline']['steps'], 160)
+        self.assertGreater(verdict['baseline']['stepsPerSecond'], verdict['run']['stepsPerSecond'])
+
+        # Every signal hit a process of the job.
+        started = {(entry['name'], entry['pid']) for entry in objects if entry['type'] == 'process' and entry['state'] == 'started'}
+        hit = {(target['name'], target['pid']) for fault in verdict['faults'] for target in fault['targets']}
+        self.assertLessEqual(hit, started)
+        shown = [(entry['state'], entry['number']) for entry in objects if entry['type'] == 'fault']
+        self.assertEqual(shown, [(state, number) for number in range(1, 10) for state in ('injected', 'recovered')])
+        self.assertFalse((self.directory / '.sluice').exists())
+
+    def test_optimizer_that_forgets_its_steps_is_found(self):
+        include = self.directory / 'include/sluice'
+        include.mkdir(parents=True)
+        shutil.copy(_ROOT / 'include/sluice/optimizer_plugin.h', include)
+        source = self.directory / 'forgetful.cc'
+        source.write_text(_FORGETFUL)
+        subprocess.run(['g++', '-std=c++17', '-O1', '-fPIC', '-shared', '-I', include.parent, source, '-o',
+                        self.directory / 'libforgetful.so'], check=True)
+        code, objects = self.finish(
+            self.start('--faults', 'kill:shard', '--every', '1s', '--baseline', 'run', optimizer='name: Plugin, library: forgetful'))
+        verdict = objects[-1]
+        self.assertEqual((code, verdict['verdict']), (1, 'Failed'), verdict)
+        self.assertIs(verdict['parametersEqual'], False)
+        self.assertRegex(verdict['problems'][0], r"tensor \S+ differs from the baseline's in \d+ of \d+ bytes")
+
+    def test_shard_that_never_comes_back_is_a_hang(self):
+        programs = self.directory / 'programs'
+        programs.mkdir()
+        for path in ('services/coordinator/sluice-coordinator', 'services/worker/sluice-worker'):
+            (programs / os.path.basename(path)).symlink_to(_ROOT / path)
+        begun = self.directory / 'begun'
+        shard = programs / 'sluice-ps'
+        shard.write_text('#!/bin/sh\n'
+                         f'if [ $(ls {begun}* | wc -l) -lt 2 ]; then touch {begun}$$; exec {_ROOT}/services/ps/sluice-ps "$@"; fi\n'
+                         'exec sleep 1000\n')
+        shard.chmod(0o755)
+        code, objects = self.finish(
+            self.start('--faults', 'kill:shard', '--every', '0.5s', '--freeze', '1s', '--stall', '10s', programs=programs, steps=10000))
+        verdict = objects[-1]
+        self.assertEqual((code, verdict['verdict']), (1, 'Failed'), verdict)
+        self.assertIn('the job hangs: no step for 10 s', verdict['problems'][0])
+        self.assertIn('the last fault: kill ps-', verdict['problems'][0])
+        self.assertNotIn('recoveredSeconds', verdict['faults'][0])
+        self.assertEqual(processes_below(self.directory), [])
+
+    def test_ctrl_c_stops_job_without_verdict(self):
+        process = self.start('--faults', 'freeze:shard', '--freeze', '60s', '--every', '0.5s', steps=10000)
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if json.loads(line)['type'] == 'fault':
+                break
+        # The frozen shard continues, so that the checkpoint can be saved.
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        code, objects = self.finish(process)
+        self.assertEqual((code, objects[-1]['verdict']), (130, 'Interrupted'))
+        self.assertLess(time.monotonic() - began, 20)
+        summary = [entry for entry in objects if entry['type'] == 'summary'][-1]
+        self.assertEqual((summary['outcome'], summary['reason']), ('Suspended', ''))
+        self.assertEqual(processes_below(self.directory), [])
+
+    def test_second_ctrl_c_stops_immediately(self):
+        process = self.start('--every', '60s', steps=10000)
+        shard = None
+        while True:
+            entry = json.loads(process.stdout.readline())
+            if entry['type'] == 'process' and entry['name'] == 'ps-0':
+                shard = entry['pid']
+            if entry['type'] == 'progress' and entry['step'] > 0:
+                os.kill(shard, signal.SIGSTOP)  # so that no checkpoint completes
+                process.send_signal(signal.SIGINT)
+            if entry['type'] == 'stopping':
+                break
+        process.send_signal(signal.SIGINT)
+        code, objects = self.finish(process)
+        self.assertEqual((code, objects[-1]['verdict'], objects[-1]['faults']), (130, 'Interrupted', []))
+        summary = [entry for entry in objects if entry['type'] == 'summary'][-1]
+        self.assertEqual(summary['reason'], 'stopped immediately')
+        self.assertEqual(processes_below(self.directory), [])
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -341,8 +341,7 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
   add(String("spec.worker.command[]", "The program, or one argument.", Size(1, 4096)));
   AddPodTemplate("spec.worker", "worker", add);
   add(Object("spec.checkpoint",
-             "Checkpoints, from which the job is restored after the loss of a shard or of the "
-             "coordinator.",
+             "Checkpoints, from which the job is restored after the loss of a shard.",
              Default("{}")));
   add(Object("spec.checkpoint.storage",
              "Where checkpoints are stored. A cluster needs a claim or a `path`. If neither is "
@@ -390,8 +389,8 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
 
 void AddLimits(const FieldAdder& add) {
   add(Integer("spec.backoffLimit",
-              "How often the job may be restored from a checkpoint, after the loss of a shard or "
-              "of the coordinator, before it fails.",
+              "How often the job may be restored from a checkpoint, after the loss of a shard, "
+              "before it fails.",
               Default("6"), Min(0), Max(1000), Good("0"), Bad("-1", "at least 0")));
   add(Object("spec.timeouts", "When a process is considered lost. The defaults suit most jobs.",
              Default("{}")));

@@ -174,7 +174,8 @@ struct Memory {
   absl::Time active_since = absl::InfiniteFuture();  // time of the first call
   absl::Time suspending_since = absl::InfiniteFuture();
   std::set<v1::Role> worked;             // roles of which a process was ever ready in this job
-  uint32_t restorations = 0;             // deaths of shards and coordinators
+  // Deaths of shards, and of coordinators of a job that did not train.
+  uint32_t restorations = 0;
   std::deque<absl::Time> worker_deaths;  // within the window
   std::optional<Outcome> outcome;
   // The failure of a worker or shard. It ends the job unless the coordinator soon gives a reason.

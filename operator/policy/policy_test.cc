@@ -367,6 +367,25 @@ TEST(PolicyTest, AFailureRuleMayFailTheJobForMissingData) {
   EXPECT_EQ(decision.memory.outcome->code, "FailurePolicy");
 }
 
+TEST(PolicyTest, DeathsOfACoordinatorCountOnlyIfTheJobDoesNotTrain) {
+  World world;
+  world.plan.backoff_limit = 1;
+  world.StartAll();
+  for (const v1::JobProgress::Phase phase :
+       {v1::JobProgress::TRAINING, v1::JobProgress::EVALUATING, v1::JobProgress::SAVING}) {
+    world.observed.phase = phase;
+    world.observed.processes.at(kCoordinator).ready = true;
+    world.End(kCoordinator, 0, SIGKILL);
+    EXPECT_EQ(world.Step().memory.restorations, 0u);
+    world.now += absl::Minutes(1);
+    world.Step();
+  }
+  world.observed.phase = v1::JobProgress::INITIALIZING;
+  world.observed.processes.at(kCoordinator).ready = true;
+  world.End(kCoordinator, 0, SIGKILL);
+  EXPECT_EQ(world.Step().memory.restorations, 1u);
+}
+
 TEST(PolicyTest, DeathsOfShardsAndCoordinatorsCountAgainstTheBackoffLimit) {
   World world;
   world.plan.backoff_limit = 2;

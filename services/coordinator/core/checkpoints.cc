@@ -257,7 +257,9 @@ void Checkpoints::RemoveReplaced(const v1::CheckpointRef& newest) {
 // Whether no coordinator saves this version of the attempt any more. A coordinator that takes the
 // attempt over begins with the newest committed version, so it may save that one and later ones.
 // The coordinator before this one may be about to write the index of the version that this one
-// began with. A checkpoint of a later version replaces both.
+// began with. A checkpoint of a later version replaces both. Only versions that are committed in a
+// view of this coordinator count (OnShardProgress takes no other reports): a later coordinator may
+// save this version and then pass it.
 bool Checkpoints::IsOver(uint64_t step) const {
   if (snapshot_.has_value() && snapshot_->write && snapshot_->step == step &&
       snapshot_->saving != Snapshot::Saving::kNo) {

@@ -10,9 +10,9 @@
 
 namespace sluice::internal {
 
-// Call the first before gRPC is given an operation or an object, and at the end of gRPC's use of
-// the object; the second when gRPC returns the operation, uses the object or destroys it; both with
-// the same `owner`.
+// Call BeforeGrpc before gRPC gets an operation or an object, and before a callback that has used
+// the object returns. Call AfterGrpc when gRPC returns the operation, calls back with the object or
+// destroys it. Both with the same `owner`.
 inline void BeforeGrpc([[maybe_unused]] void* owner) {
 #ifdef SLUICE_THREAD_SANITIZER
   __tsan_release(owner);

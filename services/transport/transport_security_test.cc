@@ -35,11 +35,9 @@ namespace sluice::security {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::Ge;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::SizeIs;
 
 // Answers with the caller's role.
@@ -148,13 +146,13 @@ class TransportSecurityTest : public ::testing::Test {
   void ExpectKeepsThatOneAndDisconnectsThis(
       std::shared_ptr<grpc::ChannelCredentials> honest_credentials,
       std::shared_ptr<grpc::ChannelCredentials> hostile_credentials) {
-    const auto honest = Dial(honest_credentials);
+    const auto honest = Dial(std::move(honest_credentials));
     const absl::StatusOr<std::string> peer = AskMuch(*honest);
     ASSERT_TRUE(peer.ok()) << peer.status();
     for (uint64_t sent = 0; sent < 2 * kMaxBytesBeforeCall; sent += 6000) {
       ASSERT_EQ(AskMuch(*honest), peer);
     }
-    const auto hostile = Dial(hostile_credentials);
+    const auto hostile = Dial(std::move(hostile_credentials));
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
     while (disconnected_.Now().size() < 2 && absl::Now() < deadline) (void)AskMuch(*hostile);
     EXPECT_EQ(AskMuch(*honest), peer);
@@ -191,7 +189,7 @@ class TransportSecurityTest : public ::testing::Test {
 
   std::string SecretFile(const std::string& name) {
     std::filesystem::create_directories(root_);
-    const std::string path = root_ / name;
+    std::string path = root_ / name;
     EXPECT_TRUE(WriteSecretFile(path, MakeSecret()).ok());
     return path;
   }
@@ -200,7 +198,7 @@ class TransportSecurityTest : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << opened.status();
     return opened.ok() ? *std::move(opened) : nullptr;
   }
-  void ServeWith(std::shared_ptr<const TransportSecurity> security,
+  void ServeWith(const std::shared_ptr<const TransportSecurity>& security,
                  const std::string& host = "127.0.0.1") {
     host_ = host;
     disconnected_.Change([](std::vector<std::string>* all) { all->clear(); });

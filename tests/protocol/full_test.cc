@@ -219,6 +219,19 @@ TEST(TakeoverFullTest, HoldsWithTermsInNamesWhenAbandonedFilesAreRemovedAtOnce) 
   ExpectHolds(Takeover(options), 4'408'688);
 }
 
+TEST(TakeoverFullTest, HoldsWhenAbandonedFilesAreRemovedOnceNoIndexWillNameThem) {
+  Takeover::Options options;
+  options.abandoned = Takeover::Removal::kOnceOver;
+  options.found = Takeover::Removal::kNever;
+  options.asked_index_is_written = true;
+  Takeover::Options three_coordinators = options;
+  three_coordinators.second_coordinators = 2;
+  three_coordinators.view_changes = 0;
+  ExpectHolds(Takeover(three_coordinators), 1'975'704);
+  options.steps = 3;
+  ExpectHolds(Takeover(options), 4'677'367);
+}
+
 TEST(TakeoverFullTest, HoldsWhenTheNewCoordinatorCrashes) {
   Takeover::Options options;
   options.coordinator_crashes = options.snapshots = 1;

@@ -56,19 +56,6 @@ void CloseSnapshot(Coordinator& coordinator) {
   coordinator.snapshot = coordinator.reported = coordinator.verified = 0;
 }
 
-// The coordinator will not write the index of its open snapshot.
-void Abandon(Coordinator& coordinator) {
-  if (!coordinator.snapshot) return;
-  Include(coordinator.abandoned, coordinator.snapshot - 1);
-  CloseSnapshot(coordinator);
-}
-
-void Commit(State& state, int version, uint8_t tag) {
-  uint8_t& committed = state.committed[version];
-  if (committed && committed != tag) state.error = Model::kCommitTakenBack;
-  committed = tag;
-}
-
 bool HaveOneId(const State& state, int a, int b) {
   const View &x = state.views[a], &y = state.views[b];
   return x.term == y.term && x.number == y.number;
@@ -163,7 +150,7 @@ void Takeover::AddTraining(const State& state, int i, Steps<State>& steps) const
     if (view.reach < before.version) return;
     shard.pushed = 1;
     shard.has_undo = shard.undo_tag = 0;
-    Commit(next, before.version, before.tag);
+    Commit(next, before.version, before.tag, before.view);
     steps.Add(next, "S%d receives the first push of step %d", i, before.version);
     return;
   }
@@ -178,6 +165,16 @@ void Takeover::AddTraining(const State& state, int i, Steps<State>& steps) const
     view.reach = std::max(view.reach, std::min(shard.version, other.version));
   }
   steps.Add(next, "S%d closes step %d", i, before.version);
+}
+
+void Takeover::Commit(State& state, int version, uint8_t tag, int view) const {
+  uint8_t& committed = state.committed[version];
+  if (committed && committed != tag) state.error = kCommitTakenBack;
+  committed = tag;
+  if (options_.abandoned != Removal::kOnceOver) return;
+  // The shards report it. Nothing depends on when, except that a coordinator removes files later.
+  Coordinator& coordinator = state.coordinators[state.views[view].term - 1];
+  if (coordinator.alive) coordinator.committed = std::max(coordinator.committed, Byte(version));
 }
 
 void Takeover::Pin(State& state, int i) const {
@@ -278,7 +275,7 @@ void Takeover::Install(State& state, int i, int index) const {
   shard.has_undo = shard.undo_tag = 0;
   if (shard.version > view.first_step) state.error = kCannotRollBack;
   if (shard.version < view.first_step) state.error = kBehindView;
-  if (state.error == kNoError) Commit(state, view.first_step, shard.tag);
+  if (state.error == kNoError) Commit(state, view.first_step, shard.tag, index);
 }
 
 void Takeover::AddCoordinatorSteps(const State& state, int c, Steps<State>& steps) const {
@@ -343,6 +340,13 @@ void Takeover::Decide(State& state, int c) const {
   ++view.number;
   view.term = coordinator.term;
   view.first_step = view.reach = first_step;
+  if (options_.abandoned == Removal::kOnceOver) {
+    if (coordinator.view == kNone) {
+      coordinator.first_step = first_step;
+      coordinator.newest_index = Byte(NewestIndex(state));
+    }
+    coordinator.committed = std::max(coordinator.committed, first_step);
+  }
   coordinator.view = state.view_count++;
   state.views[coordinator.view] = view;
   coordinator.phase = kIdle;
@@ -351,11 +355,26 @@ void Takeover::Decide(State& state, int c) const {
   SendToAll(state, c, {kInstall, coordinator.view, 0, coordinator.pause});
 }
 
+// The coordinator does not go on with its open snapshot.
+void Takeover::Abandon(Coordinator& coordinator) const {
+  if (!coordinator.snapshot) return;
+  const int version = coordinator.snapshot - 1;
+  Include(coordinator.abandoned, version);
+  if (coordinator.verified && options_.asked_index_is_written) Include(coordinator.asked, version);
+  CloseSnapshot(coordinator);
+}
+
 void Takeover::AddSnapshotSteps(const State& state, int c, Steps<State>& steps) const {
   const Coordinator& before = state.coordinators[c];
   const Place& place = state.places[PlaceOf(c)];
   State next = state;
   Coordinator& coordinator = next.coordinators[c];
+  for (int version = 1; version < options_.steps; ++version) {
+    if (!Contains(before.asked, version) || Contains(place.indexes, version)) continue;
+    next = state;
+    Include(next.places[PlaceOf(c)].indexes, version);
+    steps.AddFault(next, "C%d's index of the abandoned version %d is written", c, version);
+  }
   if (!before.snapshot) {
     if (before.phase != kIdle || before.view == kNone || !state.snapshots) return;
     // The last version is never committed by a push (snapshots_and_moves.h models its commit).
@@ -372,6 +391,7 @@ void Takeover::AddSnapshotSteps(const State& state, int c, Steps<State>& steps) 
   }
   const int version = before.snapshot - 1;
   if (state.abandons) {
+    next = state;
     --next.abandons;
     Abandon(coordinator);
     steps.AddFault(next, "C%d abandons its snapshot of version %d", c, version);
@@ -394,6 +414,21 @@ void Takeover::AddSnapshotSteps(const State& state, int c, Steps<State>& steps) 
   steps.Add(next, "C%d writes the index of version %d", c, version);
 }
 
+bool Takeover::Removes(const State& state, int c, int version, Removal removal) const {
+  const Coordinator& coordinator = state.coordinators[c];
+  if (removal == Removal::kNever) return false;
+  if (removal == Removal::kAtOnce || version < coordinator.newest_index) return true;
+  if (removal == Removal::kBelowOwnIndex) return false;
+  const WhenOver& when = options_.when_over;
+  int committed = coordinator.committed;
+  for (int v = 0; v < kVersions && !when.in_own_view; ++v) {
+    if (state.committed[v]) committed = v;
+  }
+  return (version < committed || !when.later_is_committed) &&
+         (version > coordinator.first_step || !when.after_own_first_step) &&
+         !(Contains(coordinator.asked, version) && when.index_is_not_asked_for);
+}
+
 // Removes one file that no index names.
 void Takeover::AddRemovals(const State& state, int c, Steps<State>& steps) const {
   const Coordinator& before = state.coordinators[c];
@@ -406,7 +441,7 @@ void Takeover::AddRemovals(const State& state, int c, Steps<State>& steps) const
         continue;
       }
       const Removal removal = own ? options_.abandoned : options_.found;
-      if (removal == Removal::kBelowOwnIndex && version >= before.newest_index) continue;
+      if (!Removes(state, c, version, removal)) continue;
       for (int i = 0; i < kShards; ++i) {
         if (!Contains(state.places[place].files[version], i)) continue;
         State next = state;

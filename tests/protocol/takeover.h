@@ -1,12 +1,11 @@
-// Takeover of a job by a new coordinator within an attempt (docs/protocol.md, "Not in this
-// version").
+// Takeover of a job by a new coordinator within an attempt (docs/protocol.md, 6.3).
 //
 // Up to three coordinators with rising terms. One that is replaced does not know it: it may do
 // nothing for any time, and continue at any moment. A new coordinator decides its first view from
 // the shards' replies to its Pause, while messages of its predecessors still arrive. Each of them
 // also writes checkpoints: shards write the files of a snapshot, then the coordinator writes the
-// index that names them, and removes files that it believes no index will name. All coordinators
-// reach one storage.
+// index that names them, and removes files of snapshots that were abandoned. All coordinators reach
+// one storage. A checkpoint is lost if a file that the newest index names is removed.
 //
 // Two shards with one partition each; abstract workers, as in snapshots_and_moves.h.
 #ifndef SLUICE_TESTS_PROTOCOL_TAKEOVER_H_
@@ -24,8 +23,26 @@ class Takeover {
  public:
   // When a coordinator removes a file that no index names.
   enum class Removal {
+    kNever,
     kBelowOwnIndex,  // once the coordinator itself has written the index of a later version
+    // Once it has written the index of a later version, or has found one when it took over; or once
+    // WhenOver says that no index will name the file. For `abandoned` only. (Coordinators do this,
+    // with kNever for `found`.)
+    kOnceOver,
     kAtOnce,
+  };
+
+  // Why no coordinator will write the index of a version. A part that is false is left out.
+  struct WhenOver {
+    // A later version is committed: the coordinators after this one do not return to the version,
+    bool later_is_committed = true;
+    // if that happened in a view of this coordinator. A later one may be about to write the index.
+    bool in_own_view = true;
+    // The version is later than the first step of this coordinator's first view. So the shards have
+    // not written it for the coordinators before this one.
+    bool after_own_first_step = true;
+    // This coordinator has not asked for the version's index.
+    bool index_is_not_asked_for = true;
   };
 
   struct Options {
@@ -40,6 +57,9 @@ class Takeover {
     Removal abandoned = Removal::kBelowOwnIndex;
     // The files of other coordinators' snapshots.
     Removal found = Removal::kBelowOwnIndex;
+    WhenOver when_over;
+    // An index that was asked for may be written although the snapshot is abandoned then.
+    bool asked_index_is_written = false;
     // A snapshot's files and index are named by its coordinator's term, too.
     bool names_have_terms = false;
 
@@ -93,6 +113,10 @@ class Takeover {
     uint8_t reported, verified;
     uint8_t abandoned;  // versions
     uint8_t newest_index;
+    // For kOnceOver.
+    uint8_t first_step;  // of its first view
+    uint8_t committed;   // the highest version that was committed in its views
+    uint8_t asked;       // versions that it abandoned when it had asked for their indexes
   };
   // The storage. Without terms in names, all coordinators use one place.
   struct Place {
@@ -126,12 +150,15 @@ class Takeover {
   void AddArrival(const State& state, int coordinator, int shard, Steps<State>& steps) const;
   void Receive(State& state, int coordinator, int shard, const Message& message) const;
   void Install(State& state, int shard, int view) const;
+  void Commit(State& state, int version, uint8_t tag, int view) const;
+  void Abandon(Coordinator& coordinator) const;
   void Pin(State& state, int shard) const;
 
   void AddCoordinatorSteps(const State& state, int coordinator, Steps<State>& steps) const;
   void AddViewChange(const State& state, int coordinator, Steps<State>& steps) const;
   void AddSnapshotSteps(const State& state, int coordinator, Steps<State>& steps) const;
   void AddRemovals(const State& state, int coordinator, Steps<State>& steps) const;
+  bool Removes(const State& state, int coordinator, int version, Removal removal) const;
   void AddCoordinatorStart(const State& state, Steps<State>& steps) const;
   void Decide(State& state, int coordinator) const;
 

@@ -176,7 +176,7 @@ void Synchronous::AddPushArrivals(const State& state, int i, Steps<State>& steps
     }
     if (view.owner[p] == i && push.step > shard.version[p]) next.error = kPushAhead;
     if (view.owner[p] == i && push.step == shard.version[p]) {
-      // Whoever pushes a step has the whole version: it is committed.
+      // The worker pushes this step, so it has the whole version: the version is committed.
       for (int q = 0; q < kPartitions; ++q) {
         if (view.owner[q] == i && shard.version[q] == push.step) Exclude(shard.undo, q);
       }

@@ -355,7 +355,7 @@ void Takeover::Decide(State& state, int c) const {
   SendToAll(state, c, {kInstall, coordinator.view, 0, coordinator.pause});
 }
 
-// The coordinator does not go on with its open snapshot.
+// The coordinator abandons its open snapshot.
 void Takeover::Abandon(Coordinator& coordinator) const {
   if (!coordinator.snapshot) return;
   const int version = coordinator.snapshot - 1;

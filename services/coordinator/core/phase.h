@@ -30,7 +30,7 @@ enum class Phase {
 //                        from kPreparing  another worker is asked to create the model
 //                        from kRunning    before the first view a shard lacks the first state
 //   to kRunning          from kPreparing  all shards have the first state
-//                        from kTakingOver all shards have told their state
+//                        from kTakingOver all shards have replied to the Pause
 //   to kReading          from kGathering  another coordinator may have claimed an attempt
 //                        from kTakingOver the attempt cannot be continued
 //                        from kPreparing, kRunning

@@ -8,9 +8,9 @@
 namespace sluice::coordinator {
 namespace {
 
-constexpr Phase kPhases[] = {Phase::kReading,       Phase::kGathering, Phase::kClaiming,
-                             Phase::kPreparing,     Phase::kRunning,   Phase::kLeavingWorkers,
-                             Phase::kLeavingShards, Phase::kExited};
+constexpr Phase kPhases[] = {Phase::kReading,        Phase::kGathering,     Phase::kTakingOver,
+                             Phase::kClaiming,       Phase::kPreparing,     Phase::kRunning,
+                             Phase::kLeavingWorkers, Phase::kLeavingShards, Phase::kExited};
 
 TEST(PhaseTest, AnAttemptBeginsInOrder) {
   const Phase order[] = {Phase::kReading,   Phase::kGathering, Phase::kClaiming,
@@ -19,6 +19,14 @@ TEST(PhaseTest, AnAttemptBeginsInOrder) {
   EXPECT_FALSE(IsLegalMove(Phase::kReading, Phase::kClaiming));
   EXPECT_FALSE(IsLegalMove(Phase::kClaiming, Phase::kPreparing));
   EXPECT_FALSE(IsLegalMove(Phase::kGathering, Phase::kRunning));
+}
+
+TEST(PhaseTest, AnAttemptIsTakenOverOrTheNextOneBegins) {
+  EXPECT_TRUE(IsLegalMove(Phase::kGathering, Phase::kTakingOver));
+  EXPECT_TRUE(IsLegalMove(Phase::kTakingOver, Phase::kRunning));
+  EXPECT_TRUE(IsLegalMove(Phase::kTakingOver, Phase::kReading));
+  EXPECT_FALSE(IsLegalMove(Phase::kTakingOver, Phase::kClaiming)) << "the storage is read first";
+  EXPECT_FALSE(IsLegalMove(Phase::kRunning, Phase::kTakingOver));
 }
 
 TEST(PhaseTest, AJobThatIsEndingNeverTrainsAgain) {

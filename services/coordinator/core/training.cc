@@ -15,7 +15,7 @@ void Training::Begin() {
 }
 
 void Training::TakeOver(const v1::View& view, absl::Time now) {
-  SLUICE_DCHECK(change_.AllReplied() && !has_view(), "the shards have told their state");
+  SLUICE_DCHECK(change_.AllReplied() && !has_view(), "all shards have replied to the Pause");
   view_ = view;
   view_since_ = now;
   committed_ = view.first_step();

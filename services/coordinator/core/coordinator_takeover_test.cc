@@ -216,6 +216,18 @@ TEST(CoordinatorTakeover, SavesTheCheckpointThatWasMissedAtOnce) {
   EXPECT_LE(job.checkpoint_indexes.rbegin()->first.second, 18u) << "15 was missed";
 }
 
+TEST(CoordinatorTakeover, RemovesTheCheckpointsThatTheEarlierCoordinatorReplaced) {
+  v1::JobSpec spec = SavedEvery(5);
+  spec.mutable_checkpoint()->set_max_to_keep(1);
+  TrainedJob job(12, spec);
+  ASSERT_EQ(job.deleted.count({1, 5}), 1u);
+  job.deleted.clear();  // it died before it removed them
+  job.RestartCoordinator();
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_EQ(job.deleted.count({1, 5}), 1u);
+  EXPECT_EQ(job.deleted.count({1, 10}), 0u);
+}
+
 TEST(CoordinatorTakeover, KeepsTheEarlierListOfWorkersUntilItsFirstView) {
   TrainedJob job(4);
   for (FakeShard* shard : job.Shards()) shard->admitted.reset();

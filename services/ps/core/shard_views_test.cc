@@ -561,6 +561,24 @@ TEST_F(InitializationTest, FramesOfOldAttemptDoNotDelayInitializationOfNewOne) {
 
 // ---------------------------------------------------------------- reconnecting
 
+// A coordinator may have died after its Pause: only the shards know its term.
+TEST_F(ViewsTest, RegistersWithTheTermOfTheLastPause) {
+  Begin();
+  shard.Pause(2, /*term=*/7);
+  shard.TakeMessages();
+  shard.core().OnCoordinatorDisconnected(shard.now);
+  shard.Connect();
+  bool registered = false;
+  for (const v1::MemberMessage& message : shard.TakeMessages()) {
+    if (!message.has_register_()) continue;
+    registered = true;
+    EXPECT_EQ(message.register_().newest_view().term().counter(), 1);
+    EXPECT_EQ(message.register_().obeyed().attempt(), 1);
+    EXPECT_EQ(message.register_().obeyed().term().counter(), 7);
+  }
+  EXPECT_TRUE(registered);
+}
+
 TEST_F(ViewsTest, ResendsUnacknowledgedMessagesAfterReconnect) {
   Begin();
   shard.Pause(2);

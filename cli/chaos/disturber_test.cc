@@ -23,7 +23,7 @@ constexpr policy::Replica kWorker0 = {v1::WORKER, 0};
 constexpr policy::Replica kWorker1 = {v1::WORKER, 1};
 
 // A job with one shard and two workers that completes a step of 10 samples every 0.1 s, except
-// while it `stands`.
+// while it is `stalled`.
 class DisturberTest : public ::testing::Test {
  protected:
   Disturber& Make(const std::string& faults) {

@@ -15,12 +15,11 @@ PeerStreams::PeerStreams(CoreShell<ShardCore>* shell, StreamServer* server, Seri
 void PeerStreams::Send(SendToShard send) {
   Peer& peer = peers_[send.shard.incarnation()];
   if (peer.stream != nullptr && peer.connected) {
-    peer.stream->Send(send.header, std::move(send.payload));
+    peer.waiting.emplace_back(std::move(send.header), std::move(send.payload));
+    SendWaiting(peer);
     return;
   }
 
-  if (peer.waiting.size() >= kMaxWaitingFrames) peer.waiting.erase(peer.waiting.begin());
-  peer.waiting.emplace_back(std::move(send.header), std::move(send.payload));
   peer.address = std::move(send.address);
   peer.process = std::move(send.shard);
   if (peer.stream == nullptr && peer.retry_at == absl::InfiniteFuture()) Open(peer);
@@ -51,10 +50,12 @@ void PeerStreams::Open(Peer& peer) {
       options,
       {.on_frames =
            [this, incarnation, connection](const std::vector<DecodedFrame>& frames) {
-             if (!frames.front().header.has_hello_reply()) return;
-             shell_->Event([this, incarnation, connection](ShardCore&, absl::Time now) {
-               OnConnected(incarnation, connection, now);
-             });
+             for (const DecodedFrame& frame : frames) {
+               shell_->Event([this, incarnation, connection, header = frame.header](
+                                 ShardCore&, absl::Time now) {
+                 OnFrame(incarnation, connection, header, now);
+               });
+             }
            },
        .on_broken =
            [this, incarnation, connection](const absl::Status& why) {
@@ -65,14 +66,28 @@ void PeerStreams::Open(Peer& peer) {
   peer.stream->Send(shell_->core().MakeHello(peer.process));
 }
 
-void PeerStreams::OnConnected(uint64_t incarnation, uint64_t connection, absl::Time now) {
+void PeerStreams::OnFrame(uint64_t incarnation, uint64_t connection, const v1::Header& header,
+                          absl::Time now) {
   Peer* const peer = Find(incarnation, connection);
-  if (peer == nullptr) return;
-  peer->connected = true;
-  peer->backoff.Reset();
-  for (auto& [header, payload] : peer->waiting) peer->stream->Send(header, std::move(payload));
-  peer->waiting.clear();
-  shell_->core().OnShardConnected(incarnation, now);
+  if (peer == nullptr || peer->stream == nullptr) return;
+  if (header.has_hello_reply()) {
+    peer->connected = true;
+    peer->window = peer->credit = header.hello_reply().window_bytes();
+    peer->backoff.Reset();
+    shell_->core().OnShardConnected(incarnation, now);
+  } else if (header.has_credit()) {
+    peer->credit = std::min(peer->window, peer->credit + header.credit().bytes());
+    SendWaiting(*peer);
+  }
+}
+
+void PeerStreams::SendWaiting(Peer& peer) {
+  while (!peer.waiting.empty() && peer.waiting.front().second.size() <= peer.credit) {
+    auto& [header, payload] = peer.waiting.front();
+    peer.credit -= payload.size();
+    peer.stream->Send(header, std::move(payload));
+    peer.waiting.pop_front();
+  }
 }
 
 void PeerStreams::OnBroken(uint64_t incarnation, uint64_t connection, const absl::Status& why,
@@ -83,6 +98,7 @@ void PeerStreams::OnBroken(uint64_t incarnation, uint64_t connection, const absl
   // This may run in the stream's own callback.
   closer_->Post([stream = std::move(peer->stream)] {});
   peer->connected = false;
+  peer->waiting.clear();
 
   // Another instance of the shard answers, so this one will not return.
   if (absl::IsNotFound(why)) {

@@ -1,15 +1,17 @@
 // A shard's own streams to other shards, one for each incarnation. A stream is opened when there is
-// something to send, and reopened with backoff when it breaks.
+// something to send, and reopened with backoff when it breaks. Frames wait for the peer's credit.
+// Without a connection they are dropped: the core sends again what the peer needs once there is one
+// (OnShardConnected).
 
 #ifndef SLUICE_SERVICES_PS_PEER_STREAMS_H_
 #define SLUICE_SERVICES_PS_PEER_STREAMS_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/random/random.h"
 #include "absl/status/status.h"
@@ -34,8 +36,8 @@ class PeerStreams {
   PeerStreams(CoreShell<ShardCore>* shell, StreamServer* server, SerialExecutor* closer,
               std::shared_ptr<const security::TransportSecurity> security, Logger logger);
 
-  // Sends now, or once the peer has answered the stream's Hello. At most kMaxWaitingFrames wait for
-  // a peer; the oldest ones are dropped, because frames of more than two steps are useless.
+  // Sends now, or once the peer has given credit for the payload. Opens the stream if there is
+  // none.
   void Send(SendToShard send);
 
   // Opens the streams whose backoff is over; returns when the next one's is.
@@ -45,21 +47,23 @@ class PeerStreams {
   void Close() { peers_.clear(); }
 
  private:
-  static constexpr size_t kMaxWaitingFrames = 256;
-
   struct Peer {
     std::string address;
     v1::ProcessId process;
     uint64_t connection = 0;               // number of the stream among all streams of this object
     std::unique_ptr<StreamClient> stream;  // null: will be opened at `retry_at`
     bool connected = false;                // its HelloReply has arrived
-    std::vector<std::pair<v1::Header, absl::Cord>> waiting;
+    // Frames over memory that the core keeps anyway.
+    std::deque<std::pair<v1::Header, absl::Cord>> waiting;
+    uint64_t window = 0;  // bytes of payload that may be in flight
+    uint64_t credit = 0;  // of them still unused
     Backoff backoff{{.max = absl::Seconds(1)}};
     absl::Time retry_at = absl::InfiniteFuture();
   };
 
   void Open(Peer& peer);
-  void OnConnected(uint64_t incarnation, uint64_t connection, absl::Time now);
+  void OnFrame(uint64_t incarnation, uint64_t connection, const v1::Header& header, absl::Time now);
+  void SendWaiting(Peer& peer);
   void OnBroken(uint64_t incarnation, uint64_t connection, const absl::Status& why, absl::Time now);
   // Null: the peer has a newer stream, or none.
   Peer* Find(uint64_t incarnation, uint64_t connection);

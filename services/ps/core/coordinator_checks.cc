@@ -25,6 +25,31 @@ absl::Status CheckOwners(const google::protobuf::RepeatedField<uint32_t>& owner,
   return absl::OkStatus();
 }
 
+absl::Status CheckCopies(const v1::View& view,
+                         const google::protobuf::RepeatedField<uint32_t>& list,
+                         absl::string_view what) {
+  if (list.empty()) return absl::OkStatus();
+  if (view.mode() != v1::SYNCHRONOUS) return Invalid("it has copies, and is not synchronous");
+  if (list.size() != view.owner_size()) {
+    return Invalid("it has a ", what, " for ", list.size(), " of ", view.owner_size(),
+                   " partitions");
+  }
+  for (int p = 0; p < list.size(); ++p) {
+    if (list[p] > static_cast<uint32_t>(view.shards_size())) {
+      return Invalid("its ", what, " of partition ", p, " is shard ", list[p] - 1, " of ",
+                     view.shards_size());
+    }
+    if (list[p] == view.owner(p) + 1) {
+      return Invalid("its ", what, " of partition ", p, " is the owner");
+    }
+    if (list[p] > 0 && p < view.follower_size() && p < view.target_size() &&
+        view.follower(p) == view.target(p)) {
+      return Invalid("follower and target of partition ", p, " are one shard");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckShards(const ShardState& state, const v1::View& view) {
   absl::flat_hash_set<uint64_t> shards;
   for (const v1::View::Shard& shard : view.shards()) {
@@ -35,8 +60,23 @@ absl::Status CheckShards(const ShardState& state, const v1::View& view) {
   if (shards.count(state.self()) == 0) return Invalid("this shard is not in it");
   absl::Status owners =
       CheckOwners(view.owner(), view.shards_size(), state.model->partitions(), "it");
-  if (!owners.ok() || view.follower().empty()) return owners;
-  return CheckOwners(view.follower(), view.shards_size(), state.model->partitions(), "it");
+  RETURN_IF_ERROR(owners);
+  RETURN_IF_ERROR(CheckCopies(view, view.follower(), "follower"));
+  return CheckCopies(view, view.target(), "target");
+}
+
+// Requires a list that has passed CheckCopies.
+absl::Status CheckWhole(const google::protobuf::RepeatedField<uint32_t>& whole,
+                        const google::protobuf::RepeatedField<uint32_t>& list,
+                        absl::string_view what) {
+  for (const uint32_t partition : whole) {
+    if (partition < static_cast<uint32_t>(list.size()) && list[static_cast<int>(partition)] > 0) {
+      continue;
+    }
+    return Invalid("it says that the ", what, " of partition ", partition,
+                   " holds a whole copy, and names none");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckMembers(const ShardState& state, const v1::View& view) {
@@ -117,6 +157,8 @@ absl::Status CheckInstall(const ShardState& state, uint64_t begun, const v1::Ins
       return Invalid("its layout is not the shard's");
     }
     RETURN_IF_ERROR(CheckShards(state, view));
+    RETURN_IF_ERROR(CheckWhole(install.whole_followers(), view.follower(), "follower"));
+    RETURN_IF_ERROR(CheckWhole(install.whole_targets(), view.target(), "target"));
     RETURN_IF_ERROR(CheckMembers(state, view));
     return CheckProgress(state, begun, install);
   };

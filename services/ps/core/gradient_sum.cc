@@ -206,7 +206,7 @@ absl::Status GradientSum::Merge(const BlockInfo& info, GradientSum* from, BlockP
   return added;
 }
 
-absl::Status GradientSum::Take(const BlockInfo& info, BlockPool& pool, Sum* sum) {
+absl::Status GradientSum::Settle(const BlockInfo& info, BlockPool& pool) {
   SLUICE_DCHECK(!nodes_.empty(), "a sum that is taken has a contribution");
   // Level by level, a node without a sibling becomes its parent.
   for (uint64_t size = 1; nodes_.size() > 1; size *= 2) {
@@ -222,7 +222,11 @@ absl::Status GradientSum::Take(const BlockInfo& info, BlockPool& pool, Sum* sum)
       --i;
     }
   }
+  return absl::OkStatus();
+}
 
+absl::Status GradientSum::Take(const BlockInfo& info, BlockPool& pool, Sum* sum) {
+  RETURN_IF_ERROR(Settle(info, pool));
   *sum = std::move(nodes_.front().sum);
   nodes_.clear();
   return absl::OkStatus();

@@ -53,6 +53,14 @@ class GradientSum {
   // no gradient for this tensor) is merged as if the sibling were zero. Must not be empty.
   absl::Status Take(const BlockInfo& info, BlockPool& pool, Sum* sum);
 
+  // Merges all that was added to one sum, as Take does, and keeps it. Must not be empty.
+  absl::Status Settle(const BlockInfo& info, BlockPool& pool);
+  // Requires Settle or Put.
+  const Sum& settled() const {
+    SLUICE_DCHECK(nodes_.size() == 1, "a settled sum is one sum");
+    return nodes_.front().sum;
+  }
+
   // Adds another sum of the block and leaves that one empty. Neither has tree nodes.
   absl::Status Merge(const BlockInfo& info, GradientSum* from, BlockPool& pool);
 

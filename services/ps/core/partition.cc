@@ -285,10 +285,26 @@ void Partition::Advance(std::vector<BlockState> next) {
   Reset(members_.size(), selective_);
 }
 
+absl::Status Partition::Settle(BlockPool& pool, ParallelRunner& runner) {
+  std::vector<absl::Status> statuses(blocks_.size());
+  runner.Run(blocks_.size(), [&](size_t place) {
+    if (!sums_[place].empty()) statuses[place] = sums_[place].Settle(Info(place), pool);
+  });
+  for (absl::Status& status : statuses) {
+    if (!status.ok()) return std::move(status);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,
                               ParallelRunner& runner) {
+  return CloseWith(arguments, &sums_, pool, runner);
+}
+
+absl::Status Partition::CloseWith(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
+                                  BlockPool& pool, ParallelRunner& runner) {
   std::vector<Writing> writings;
-  RETURN_IF_ERROR(Write(Keep::kUndo, arguments, nullptr, &sums_, pool, runner, &writings));
+  RETURN_IF_ERROR(Write(Keep::kUndo, arguments, nullptr, sums, pool, runner, &writings));
   Advance(Finish(Keep::kUndo, arguments, runner, &writings));
   return absl::OkStatus();
 }

@@ -39,8 +39,8 @@ struct ReceivedBlock {
   absl::Cord payload;
 };
 
-// A partition that this shard owns: its current version, the previous one while it may be needed,
-// and the contributions to the next one.
+// A partition that this shard owns, or has a copy of: its current version, the previous one while
+// it may be needed, and the contributions to the next one.
 //
 //   contributions ──Add──> sums ──Close──> version v + 1 ; v becomes the undo
 //                                          undo ──DropUndo──> gone   (v + 1 is committed)
@@ -98,6 +98,11 @@ class Partition {
 
   // ---- the next version
 
+  // Merges the contributions of each block to one sum, for which later contributions are too late.
+  absl::Status Settle(BlockPool& pool, ParallelRunner& runner);
+  // One for each block of the partition.
+  const std::vector<GradientSum>& sums() const { return sums_; }
+
   // The norms of the contributions; blocks in order, so that the sum has the same bits everywhere.
   // `offender` is the first block that is not finite.
   absl::Status Measure(double gradient_scale, BlockPool& pool, ParallelRunner& runner,
@@ -107,6 +112,11 @@ class Partition {
   // not finite (see UpdateBlock), naming tensor and elements; the version is then unchanged, and
   // the contributions are lost.
   absl::Status Close(const UpdateArguments& arguments, BlockPool& pool, ParallelRunner& runner);
+
+  // The same from sums that the caller holds, one for each block of the partition, which it
+  // consumes.
+  absl::Status CloseWith(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
+                         BlockPool& pool, ParallelRunner& runner);
 
   // Makes the next version equal to this one: parameters, state and counters are unchanged.
   void CloseUnchanged();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "services/common/arithmetic/half.h"
 #include "services/common/arithmetic/kernels.h"
 #include "services/common/check.h"
@@ -100,6 +101,38 @@ absl::Status DecodeRows(const BlockInfo& info, const absl::Cord& payload, RowSum
     sluice::Add(absl::MakeConstSpan(reinterpret_cast<const T*>(bytes.data()), count),
                 sum->MutableAs<ComputeType<T>>());
   });
+  SLUICE_DCHECK(IsWellFormed(info, *sum), "decoded rows are ascending, apart and of the block");
+  return absl::OkStatus();
+}
+
+absl::Cord EncodeRowSum(const ShardModel& model, const BlockInfo& info, const RowSum& sum) {
+  uint64_t row_elements = 1;
+  const v1::TensorSpec& tensor = model.table().tensors(static_cast<int>(info.tensor));
+  for (int i = 1; i < tensor.shape_size(); ++i) row_elements *= tensor.shape(i);
+  const RowCut cut{row_elements, info.offset, info.count};
+
+  // EncodeRows takes pointers to whole rows: the first row may begin before the block.
+  const size_t element = ElementBytes(info.sum_dtype);
+  const size_t lead = (info.offset % row_elements) * element;
+  const std::string values = absl::StrCat(std::string(lead, '\0'),
+                                          absl::string_view(sum.values.data(), sum.values.size()));
+  std::vector<uint64_t> rows;
+  std::vector<const char*> starts;
+  size_t at = lead;
+  for (const RowPart& part : sum.parts) {
+    rows.push_back((info.offset + part.offset) / row_elements);
+    const uint64_t in_row = (info.offset + part.offset) % row_elements;
+    starts.push_back(values.data() + at - in_row * element);
+    at += part.count * element;
+  }
+  return EncodeRows(cut, rows, info.sum_dtype, [&](size_t row) { return starts[row]; });
+}
+
+absl::Status DecodeRowSum(const BlockInfo& info, const absl::Cord& payload, RowSum* sum) {
+  ASSIGN_OR_RETURN(RowParts split, SplitRows(payload, info.sum_dtype, info.count));
+  const std::string bytes(payload.Subcord(split.values_at, payload.size() - split.values_at));
+  sum->parts = std::move(split.parts);
+  sum->values.assign(bytes.begin(), bytes.end());
   SLUICE_DCHECK(IsWellFormed(info, *sum), "decoded rows are ascending, apart and of the block");
   return absl::OkStatus();
 }

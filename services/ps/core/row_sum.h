@@ -38,6 +38,11 @@ struct RowSum {
 // if it does not fit this block.
 absl::Status DecodeRows(const BlockInfo& info, const absl::Cord& payload, RowSum* sum);
 
+// A sum as a payload in CODEC_ROWS whose elements are of BlockInfo::sum_dtype, and back.
+// INVALID_ARGUMENT, with nothing changed, if the payload does not fit this block.
+absl::Cord EncodeRowSum(const ShardModel& model, const BlockInfo& info, const RowSum& sum);
+absl::Status DecodeRowSum(const BlockInfo& info, const absl::Cord& payload, RowSum* sum);
+
 // to += from. False, with nothing changed, if the two divide the block into rows differently.
 bool AddRows(const BlockInfo& info, const RowSum& from, RowSum* to);
 

@@ -15,6 +15,8 @@
 #include "services/protocol/wire_version.h"
 #include "services/ps/core/asynchronous.h"
 #include "services/ps/core/coordinator_checks.h"
+#include "services/ps/core/copy_holder.h"
+#include "services/ps/core/copy_sender.h"
 #include "services/ps/core/data_sender.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/initialization.h"
@@ -58,7 +60,8 @@ class ShardCore::Impl {
                                         const absl::Cord& payload);
   absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
   void OnAdmitted(const v1::Admitted& admitted);
-  absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header);
+  absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header,
+                                       const absl::Cord& payload);
   StreamTable::Handler handler() { return handler_; }
   void Resume() { streams.Resume(handler_); }
 
@@ -80,19 +83,23 @@ class ShardCore::Impl {
               [this](v1::PauseReply* reply) { asynchronous.FillPauseReply(reply); }};
   Snapshots snapshots{&state,
                       [this](PartitionContent* content) { asynchronous.FillRecords(content); }};
+  CopySender copy_sender{&state, [this](Partition& partition) { synchronous.OnHeld(partition); }};
+  CopyHolder copy_holder{&state, [this] { OnCopyChanged(); }};
   Synchronous synchronous{
       &state,
       &streams,
       &sender,
+      &copy_sender,
       {[this](Partition& partition) { OnClosed(partition); }, [this] { OnVersionCommitted(); }}};
   Asynchronous asynchronous{&state, &streams, &sender, [this] { progress_due_ = true; }};
 
  private:
   void DiscardAttempt();
-  std::optional<std::string> AdoptPartitions(const InstalledView& view);
+  std::optional<std::string> AdoptPartitions(const InstalledView& view, const v1::Install& install);
   void FinishInstall(const v1::Install& install);
   void OnClosed(Partition& partition);
   void OnVersionCommitted();
+  void OnCopyChanged();
   void SayInstalled();
 
   const std::function<absl::StatusOr<Handled>(Stream&, const v1::Header&, const absl::Cord&)>
@@ -150,6 +157,9 @@ void ShardCore::Impl::DiscardAttempt() {
   sender.Forget();
   state.view.reset();
   state.partitions.clear();
+  state.copies.clear();
+  copy_sender.Clear();
+  copy_holder.OnInstalled();
   state.frozen = false;
   state.committed = 0;
   state.barrier = 0;
@@ -175,7 +185,7 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
                 "R1: an installed view is newer than the one before");
 
   InstalledView view(install.view(), state.self(), *state.model);
-  if (std::optional<std::string> wrong = AdoptPartitions(view); wrong.has_value()) {
+  if (std::optional<std::string> wrong = AdoptPartitions(view, install); wrong.has_value()) {
     state.Fail(*std::move(wrong));
     return;
   }
@@ -203,33 +213,26 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   Resume();
 }
 
-// Takes the loaded partitions at the attempt's first view, and drops those that the view assigns to
-// another shard. Returns an error text if the shard does not hold a partition that the view assigns
-// to it.
-std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView& view) {
+// Takes the loaded partitions at the attempt's first view. Returns an error text if the shard does
+// not hold what the view gives to it.
+std::optional<std::string> ShardCore::Impl::AdoptPartitions(const InstalledView& view,
+                                                            const v1::Install& install) {
   if (!state.view.has_value()) {
     state.partitions = initialization.TakePartitions();
     asynchronous.AdoptRecords(initialization.clocks());
     if (initialization.has_checkpoint()) state.committed = initialization.version();
   }
-  for (uint32_t number : view.owned()) {
-    if (state.Find(number) == nullptr) {
-      return absl::StrCat("view ", ShortName(view.id()), " gives partition ", number,
-                          " to a shard that does not hold it");
-    }
-  }
-  for (std::unique_ptr<Partition>& partition : state.partitions) {
-    if (partition != nullptr && !view.Owns(partition->id())) partition.reset();
-  }
-  return std::nullopt;
+  return state.Adopt(view, install);
 }
 
 void ShardCore::Impl::FinishInstall(const v1::Install& install) {
   state.RetainReferences();
   state.barrier = install.barrier();
+  copy_holder.OnInstalled();
   if (state.view->synchronous()) {
     synchronous.OnInstalled();
     state.committed = std::max({state.committed, install.committed(), install.view().first_step()});
+    copy_sender.OnInstalled(install);
   } else {
     asynchronous.OnInstalled(install);
   }
@@ -331,22 +334,33 @@ absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Heade
       streams.Refuse(stream, "the view is older than the newest");
     return Handled::kDone;
   }
-  return stream.peer.role() == v1::SHARD ? OnShardFrame(stream, header)
+  return stream.peer.role() == v1::SHARD ? OnShardFrame(stream, header, payload)
                                          : OnMemberFrame(stream, header, payload);
 }
 
 absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
-                                                      const v1::Header& header) {
-  if (!state.view->HasShard(stream.incarnation())) {
+                                                      const v1::Header& header,
+                                                      const absl::Cord& payload) {
+  const uint64_t sender = stream.incarnation();
+  if (!state.view->HasShard(sender)) {
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
-  if (!state.MayChange()) return Handled::kWait;
   if (!state.view->synchronous()) return absl::InvalidArgumentError("this view has no steps");
-  SLUICE_DCHECK(header.has_norms() || header.has_step_participants(),
-                "CheckSender refuses all other frames of a shard");
-  RETURN_IF_ERROR(header.has_norms() ? synchronous.OnNorms(stream.incarnation(), header.norms())
-                                     : synchronous.OnStepParticipants(stream.incarnation(),
-                                                                      header.step_participants()));
+  // (R2) The holder knows which of these may be taken during a promise.
+  if (header.has_copy_state()) return copy_holder.OnState(sender, header.copy_state(), payload);
+  if (header.has_copy_step()) return copy_holder.OnStep(sender, header.copy_step(), payload);
+  if (!state.MayChange()) return Handled::kWait;
+
+  absl::Status status;
+  if (header.has_copy_ack()) {
+    status = copy_sender.OnAck(sender, header.copy_ack());
+  } else if (header.has_norms()) {
+    status = synchronous.OnNorms(sender, header.norms());
+  } else {
+    SLUICE_DCHECK(header.has_step_participants(), "CheckSender refuses all other frames");
+    status = synchronous.OnStepParticipants(sender, header.step_participants());
+  }
+  if (!status.ok()) return status;
   return Handled::kDone;
 }
 
@@ -394,7 +408,13 @@ void ShardCore::Impl::OnClosed(Partition& partition) {
 
 void ShardCore::Impl::OnVersionCommitted() {
   snapshots.OnCommitted();
+  copy_sender.OnCommitted();
   progress_due_ = true;
+}
+
+void ShardCore::Impl::OnCopyChanged() {
+  progress_due_ = true;
+  views.CheckAfterStep();
 }
 
 // ---------------------------------------------------------------- time
@@ -428,6 +448,8 @@ void ShardCore::Impl::SendProgress() {
   if (state.view->synchronous()) {
     for (uint64_t worker : synchronous.Awaited()) progress.add_awaited(worker);
   }
+  for (const auto& [number, copy] : state.copies) progress.add_copies(number);
+  progress.set_copied_bytes(copy_holder.received_bytes());
   asynchronous.FillProgress(&progress);
   state.Tell(std::move(message));
 }
@@ -448,6 +470,7 @@ void ShardCore::Impl::Step(absl::Time now) {
 void ShardCore::Impl::OnTick() {
   if (registration.ExitIfDue()) return;
   streams.Expire();
+  copy_sender.OnTick();
   if (!registration.HeartbeatIsDue()) return;
   if (state.view.has_value()) {
     const bool awaits = state.view->synchronous() ? !synchronous.Awaited().empty()
@@ -458,7 +481,8 @@ void ShardCore::Impl::OnTick() {
 }
 
 absl::Time ShardCore::Impl::NextDeadline() const {
-  const absl::Time next = std::min(streams.NextExpiry(), registration.NextDeadline());
+  const absl::Time next =
+      std::min({streams.NextExpiry(), registration.NextDeadline(), copy_sender.NextDeadline()});
   const bool reports = registration.connected() && progress_due_ && state.view.has_value();
   return reports ? std::min(next, next_progress_) : next;
 }
@@ -480,6 +504,8 @@ ShardStatus ShardCore::Impl::Status() const {
   status.parked_pulls = streams.parked_pulls();
   status.staged_updates = asynchronous.staged();
   status.open_snapshots = snapshots.size();
+  status.copies = state.copies.size();
+  status.copied_bytes = copy_holder.received_bytes();
   status.blocks_allocated = state.pool->allocated();
   status.repeated_blocks = state.repeated_blocks;
 
@@ -552,6 +578,8 @@ v1::Header ShardCore::MakeHello(const v1::ProcessId& shard) const {
 void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
   impl_->Step(now);
   impl_->synchronous.OnShardConnected(incarnation);
+  impl_->copy_sender.OnShardConnected(incarnation);
+  impl_->copy_holder.OnShardConnected(incarnation);
 }
 
 void ShardCore::OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,
@@ -587,6 +615,11 @@ std::shared_ptr<const PartitionContent> ShardCore::Content(uint32_t partition) c
   std::shared_ptr<PartitionContent> content = held->Pin(held->version());
   if (!impl_->state.view->synchronous()) impl_->asynchronous.FillRecords(content.get());
   return content;
+}
+
+std::shared_ptr<const PartitionContent> ShardCore::CopyContent(uint32_t partition) const {
+  const auto held = impl_->state.copies.find(partition);
+  return held == impl_->state.copies.end() ? nullptr : held->second->Pin(held->second->version());
 }
 
 }  // namespace sluice::ps

@@ -60,6 +60,8 @@ struct ShardStatus {
   size_t parked_pulls = 0;
   size_t staged_updates = 0;
   size_t open_snapshots = 0;
+  size_t copies = 0;            // whole copies of other shards' partitions
+  uint64_t copied_bytes = 0;    // received as copies, since the start
   size_t blocks_allocated = 0;  // from the system, since the start
   size_t repeated_blocks = 0;   // ignored (R9)
   BoundUses bounds;             // max_received_bytes is filled in by the shell
@@ -121,6 +123,8 @@ class ShardCore {
   // The current content of an owned partition (asynchronous: with the shard's clocks), for tests
   // and the simulator's invariants; null if the shard does not hold the partition.
   std::shared_ptr<const PartitionContent> Content(uint32_t partition) const;
+  // The same of a whole copy that the shard holds for another one.
+  std::shared_ptr<const PartitionContent> CopyContent(uint32_t partition) const;
 
  private:
   class Impl;

@@ -39,6 +39,10 @@ class ShardRules {
   virtual bool KeepUndo() const { return true; }
   // A version is committed once every member has pushed its step. False: once one member has.
   virtual bool AwaitEveryHolder() const { return true; }
+  // A step closes once each copy of the partition has acked its gradients.
+  virtual bool AwaitCopies() const { return true; }
+  // R10: AfterStep waits for whole copies as for owned partitions.
+  virtual bool WaitForCopies() const { return true; }
   // R12: all of version 0 belongs to one init request.
   virtual bool CheckInitId() const { return true; }
   // R8, asynchronous: an update whose clock was applied is acked without effect.

@@ -12,6 +12,28 @@
 #include "services/protocol/job_length.h"
 
 namespace sluice::ps {
+namespace {
+
+// The partitions of which the shard holds a whole copy from this Install on, ascending.
+std::vector<uint32_t> WholeCopies(const InstalledView& view, const v1::Install& install,
+                                  uint64_t self) {
+  std::vector<uint32_t> numbers;
+  const auto add = [&](const google::protobuf::RepeatedField<uint32_t>& whole,
+                       const google::protobuf::RepeatedField<uint32_t>& list) {
+    for (const uint32_t number : whole) {
+      const uint32_t position = list[static_cast<int>(number)];
+      const v1::View::Shard& shard = view.proto().shards(static_cast<int>(position) - 1);
+      if (shard.process().incarnation() == self) numbers.push_back(number);
+    }
+  };
+  add(install.whole_followers(), view.proto().follower());
+  add(install.whole_targets(), view.proto().target());
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+}  // namespace
+
 std::vector<uint32_t> OwnedPartitions(
     const google::protobuf::RepeatedPtrField<v1::View::Shard>& shards,
     const google::protobuf::RepeatedField<uint32_t>& owner, uint64_t self,
@@ -56,6 +78,16 @@ bool InstalledView::Owns(uint32_t partition) const {
   return std::binary_search(owned_.begin(), owned_.end(), partition);
 }
 
+bool InstalledView::HasCopy(uint32_t partition, uint64_t shard) const {
+  const auto names = [&](const google::protobuf::RepeatedField<uint32_t>& list) {
+    if (partition >= static_cast<uint32_t>(list.size())) return false;
+    const uint32_t position = list[static_cast<int>(partition)];
+    return position > 0 &&
+           view_.shards(static_cast<int>(position - 1)).process().incarnation() == shard;
+  };
+  return names(view_.follower()) || names(view_.target());
+}
+
 bool InstalledView::HasShard(uint64_t incarnation) const {
   return std::any_of(
       view_.shards().begin(), view_.shards().end(),
@@ -87,24 +119,60 @@ uint64_t ShardState::HighestVersion() const {
   return highest;
 }
 
+uint64_t ShardState::LowestHeld() const {
+  uint64_t lowest = std::numeric_limits<uint64_t>::max();
+  if (!view->owned().empty()) lowest = LowestVersion();
+  for (const auto& [number, copy] : copies) lowest = std::min(lowest, copy->version());
+  return lowest == std::numeric_limits<uint64_t>::max() ? view->proto().first_step() : lowest;
+}
+
 uint64_t ShardState::LastStep() const { return TotalSteps(job.training(), plan); }
 
 uint64_t ShardState::TotalSamples() const {
   return sluice::TotalSamples(job.training(), training_samples);
 }
 
+std::optional<std::string> ShardState::Adopt(const InstalledView& next,
+                                             const v1::Install& install) {
+  const std::vector<uint32_t> copied = WholeCopies(next, install, self());
+  const auto holds = [&](uint32_t number) {
+    return Find(number) != nullptr || copies.count(number) > 0;
+  };
+  for (const std::vector<uint32_t>* numbers : {&next.owned(), &copied}) {
+    for (uint32_t number : *numbers) {
+      if (holds(number)) continue;
+      return absl::StrCat("view ", ShortName(next.id()), " gives partition ", number,
+                          " to a shard that does not hold it");
+    }
+  }
+
+  std::map<uint32_t, std::unique_ptr<Partition>> held = std::move(copies);
+  copies.clear();
+  for (std::unique_ptr<Partition>& partition : partitions) {
+    if (partition != nullptr) held[partition->id()] = std::move(partition);
+  }
+  for (uint32_t number : next.owned()) partitions[number] = std::move(held[number]);
+  for (uint32_t number : copied) copies[number] = std::move(held[number]);
+  for (auto& [number, copy] : copies) copy->Reset(0);
+  return std::nullopt;
+}
+
 bool ShardState::RollBackTo(uint64_t first_step) {
-  for (uint32_t number : view->owned()) {
-    Partition& partition = *partitions[number];
+  const auto roll_back = [&](Partition& partition) {
     if (partition.version() == first_step + 1 && partition.has_undo()) partition.RollBack();
     if (partition.version() != first_step) {
       Fail(absl::StrCat("view ", ShortName(view->id()), " begins at step ", first_step,
-                        ", partition ", number, " is at ", partition.version()));
+                        ", partition ", partition.id(), " is at ", partition.version()));
       return false;
     }
     partition.DropUndo();
+    return true;
+  };
+  for (uint32_t number : view->owned()) {
+    if (!roll_back(*partitions[number])) return false;
   }
-  return true;
+  return std::all_of(copies.begin(), copies.end(),
+                     [&](const auto& copy) { return roll_back(*copy.second); });
 }
 
 void ShardState::RetainReferences() {

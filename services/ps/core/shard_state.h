@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,6 +60,12 @@ class InstalledView {
   // Partitions that this shard owns and that are not empty, ascending.
   const std::vector<uint32_t>& owned() const { return owned_; }
   bool Owns(uint32_t partition) const;
+  // Requires a partition of the layout.
+  const v1::View::Shard& OwnerOf(uint32_t partition) const {
+    return view_.shards(static_cast<int>(view_.owner(static_cast<int>(partition))));
+  }
+  // Whether a shard (its incarnation) is the follower or the target of the partition.
+  bool HasCopy(uint32_t partition, uint64_t shard) const;
   // Whether a process is one of the view's shards.
   bool HasShard(uint64_t incarnation) const;
   bool is_arbiter() const { return is_arbiter_; }
@@ -96,7 +103,9 @@ struct ShardState {
 
   std::optional<InstalledView> view;
   std::vector<std::unique_ptr<Partition>> partitions;  // by number; null: not owned, or empty
-  bool frozen = false;                                 // R2
+  std::map<uint32_t, std::unique_ptr<Partition>>
+      copies;           // whole copies of other shards' partitions
+  bool frozen = false;  // R2
   uint64_t committed = 0;
   uint64_t barrier =
       0;  // no step is closed at this version; asynchronous: leases end here; 0: none
@@ -120,6 +129,8 @@ struct ShardState {
   // Over the owned partitions; the view's first step if the shard owns none.
   uint64_t LowestVersion() const;
   uint64_t HighestVersion() const;
+  // The same over the whole copies too.
+  uint64_t LowestHeld() const;
   // The job's length: steps (0: not known), and positions of its sample sequence.
   uint64_t LastStep() const;
   uint64_t TotalSamples() const;
@@ -129,6 +140,10 @@ struct ShardState {
     return options.references != nullptr && job.training().execution() == v1::TrainingSpec::SERVER;
   }
 
+  // Makes whole copies partitions of this shard, and the other way round, as the next view says,
+  // and drops what it does not give to this shard. Returns an error text, with nothing changed, if
+  // the shard does not hold what the view gives to it.
+  std::optional<std::string> Adopt(const InstalledView& next, const v1::Install& install);
   // Brings all partitions to the view's first step; a partition one past it returns by its undo.
   // False: one cannot, and the job has failed.
   bool RollBackTo(uint64_t first_step);

@@ -12,10 +12,12 @@
 
 namespace sluice::ps {
 
-Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* sender, Events events)
+Synchronous::Synchronous(ShardState* state, StreamTable* streams, DataSender* sender,
+                         CopySender* copies, Events events)
     : state_(*state),
       streams_(*streams),
       sender_(*sender),
+      copies_(*copies),
       events_(std::move(events)),
       norms_(state),
       set_(state) {}
@@ -195,6 +197,7 @@ void Synchronous::Commit(uint64_t version) {
 }
 
 void Synchronous::OnInstalled() {
+  closing_.clear();
   for (uint32_t number : state_.view->owned()) {
     SLUICE_DCHECK(state_.partitions[number]->version() == state_.view->proto().first_step() &&
                       !state_.partitions[number]->has_undo(),
@@ -212,12 +215,12 @@ void Synchronous::OnInstalled() {
 }
 
 void Synchronous::TryClose(Partition& partition) {
-  if (!state_.MayChange()) return;
+  if (!state_.MayChange() || closing_.count(partition.id()) > 0) return;
   if (state_.barrier > 0 && partition.version() == state_.barrier) return;
   const bool measured = NeedsNorms(state_.job) && norms_.HasOwn(partition.id());
   if (!measured && !IsWhole(partition)) return;
   if (!NeedsNorms(state_.job)) {
-    Close(partition, Arguments(partition));
+    BeginClose(partition, {Arguments(partition)});
     return;
   }
   if (!measured && !Measure(partition)) return;
@@ -303,19 +306,36 @@ void Synchronous::TryCloseTogether() {
   for (uint32_t number : state_.view->owned()) {
     Partition& partition = *state_.partitions[number];
     SLUICE_DCHECK(partition.version() + 1 == norms_.step(), "partitions close a step together");
-    if (skip) {
-      partition.CloseUnchanged();
-      AfterClose(partition);
-      continue;
-    }
-    UpdateArguments arguments = Arguments(partition);
-    arguments.gradient_scale *= factor;
-    arguments.check_finite = false;
-    Close(partition, arguments);
+    StepClose close{Arguments(partition), skip};
+    close.arguments.gradient_scale *= factor;
+    close.arguments.check_finite = false;
+    BeginClose(partition, std::move(close));
   }
 }
 
-void Synchronous::Close(Partition& partition, const UpdateArguments& arguments) {
+void Synchronous::BeginClose(Partition& partition, StepClose close) {
+  if (!copies_.HasCopies(partition.id())) {
+    Close(partition, close);
+    return;
+  }
+  if (absl::Status settled = partition.Settle(*state_.pool, state_.parallel); !settled.ok()) {
+    state_.Fail(absl::StrCat("step ", partition.version(), ": ", settled.message()));
+    return;
+  }
+  copies_.SendStep(partition, close);
+  closing_[partition.id()] = std::move(close);
+  if (!state_.rules.AwaitCopies()) OnHeld(partition);
+}
+
+void Synchronous::OnHeld(Partition& partition) {
+  const auto closing = closing_.find(partition.id());
+  if (closing == closing_.end()) return;
+  const StepClose close = std::move(closing->second);
+  closing_.erase(closing);
+  Close(partition, close);
+}
+
+void Synchronous::Close(Partition& partition, const StepClose& close) {
   const uint64_t step = partition.version();
   SLUICE_DCHECK(set_.active() || !partition.has_undo(),
                 "7.4: a version is committed before the next one closes");
@@ -324,7 +344,12 @@ void Synchronous::Close(Partition& partition, const UpdateArguments& arguments) 
           partition.samples() <=
               state_.plan->PositionsOf(step, {0, state_.plan->MicrobatchesPerStep()}).size(),
       "a sample counts once in a step");
-  absl::Status closed = partition.Close(arguments, *state_.pool, state_.parallel);
+  absl::Status closed = absl::OkStatus();
+  if (close.unchanged) {
+    partition.CloseUnchanged();
+  } else {
+    closed = partition.Close(close.arguments, *state_.pool, state_.parallel);
+  }
   if (!closed.ok()) {
     state_.Fail(absl::StrCat("step ", step, ": ", closed.message()));
     return;

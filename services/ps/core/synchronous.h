@@ -11,6 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/frame.pb.h"
+#include "services/ps/core/copy_sender.h"
+#include "services/ps/core/copy_step.h"
 #include "services/ps/core/data_sender.h"
 #include "services/ps/core/norm_exchange.h"
 #include "services/ps/core/shard_state.h"
@@ -36,7 +38,8 @@ class Synchronous {
     std::function<void(Partition&)> closed;
     std::function<void()> committed;
   };
-  Synchronous(ShardState* state, StreamTable* streams, DataSender* sender, Events events);
+  Synchronous(ShardState* state, StreamTable* streams, DataSender* sender, CopySender* copies,
+              Events events);
 
   // An error ends the stream.
   absl::Status OnPush(Stream& stream, const v1::Push& push, const absl::Cord& payload);
@@ -50,6 +53,9 @@ class Synchronous {
   std::vector<uint64_t> Awaited() const;
   // The shard did not run for this long; the members are not to blame.
   void Forgive(absl::Duration late) { awaited_since_ += late; }
+
+  // The copies of the partition hold the step that it waits to close.
+  void OnHeld(Partition& partition);
 
   // Another shard is reachable (again) and may have missed earlier messages.
   void OnShardConnected(uint64_t incarnation);
@@ -92,13 +98,16 @@ class Synchronous {
   void TryCloseTogether();
   UpdateArguments Arguments(const Partition& partition) const;
   bool Measure(Partition& partition);
-  void Close(Partition& partition, const UpdateArguments& arguments);
+  // Sends the step to the partition's copies first, if it has any.
+  void BeginClose(Partition& partition, StepClose close);
+  void Close(Partition& partition, const StepClose& close);
   void AfterClose(Partition& partition);
   void AnswerParked(const Partition& partition);
 
   ShardState& state_;
   StreamTable& streams_;
   DataSender& sender_;
+  CopySender& copies_;
   const Events events_;
   std::vector<uint64_t> held_;  // by member: the newest step of this view that it has pushed
   NormExchange norms_;
@@ -106,6 +115,7 @@ class Synchronous {
   // The step of the lowest partition, and since when the shard has waited for its contributions.
   uint64_t awaited_step_ = 0;
   absl::Time awaited_since_ = absl::InfiniteFuture();
+  std::map<uint32_t, StepClose> closing_;           // by partition: waits for its copies
   std::map<uint32_t, std::vector<Parked>> parked_;  // by partition
 };
 

@@ -65,13 +65,16 @@ void Views::CheckAfterStep() {
   if (pausing_ != Pausing::kWaiting) return;
   SLUICE_DCHECK(state_.view.has_value() && state_.view->synchronous(),
                 "only a synchronous view waits for a step");
-  if (state_.barrier > 0 && state_.LowestVersion() == state_.barrier) {
+  // R10: an owner waits for the acks of its copies, so a shard that holds some must not stop before
+  // they have passed the step.
+  const uint64_t lowest =
+      state_.rules.WaitForCopies() ? state_.LowestHeld() : state_.LowestVersion();
+  const bool holds = !state_.view->owned().empty() || !state_.copies.empty();
+  const uint64_t reached = state_.rules.WaitForEveryPartition() ? lowest : state_.HighestVersion();
+  if (!holds || reached >= pause_.after_step() + 1 ||
+      (state_.barrier > 0 && lowest == state_.barrier)) {
     ReplyToPause();
-    return;
   }
-  const uint64_t reached =
-      state_.rules.WaitForEveryPartition() ? state_.LowestVersion() : state_.HighestVersion();
-  if (state_.view->owned().empty() || reached >= pause_.after_step() + 1) ReplyToPause();
 }
 
 void Views::ReplyToPause() {
@@ -94,13 +97,15 @@ v1::PauseReply Views::MakePauseReply() const {
 
   *reply.mutable_view() = state_.view->id();
   *reply.mutable_newest() = state_.view->proto();
-  for (uint32_t number : state_.view->owned()) {
-    const Partition& partition = *state_.partitions[number];
+  const auto add = [&](const Partition& partition, bool copy) {
     v1::PauseReply::PartitionState& entry = *reply.add_partitions();
-    entry.set_partition(number);
+    entry.set_partition(partition.id());
     entry.set_version(partition.version());
     entry.set_has_undo(partition.has_undo());
-  }
+    entry.set_copy(copy);
+  };
+  for (uint32_t number : state_.view->owned()) add(*state_.partitions[number], false);
+  for (const auto& [number, partition] : state_.copies) add(*partition, true);
   if (!state_.view->synchronous()) fill_reply_(&reply);
   return reply;
 }

@@ -1,0 +1,214 @@
+#include "services/ps/core/copy_holder.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/check.h"
+#include "services/common/status_macros.h"
+#include "services/ps/core/check_errors.h"
+#include "services/ps/core/frame_checks.h"
+#include "services/ps/core/partition_file.h"
+
+namespace sluice::ps {
+namespace {
+
+v1::PartitionFile FileOf(const v1::CopyState& state) {
+  v1::PartitionFile file;
+  file.set_partition(state.partition());
+  file.set_name(PartitionFileName(state.partition()));
+  file.set_bytes(state.file_bytes());
+  file.set_crc32c(state.file_crc32c());
+  file.set_state_hash(state.state_hash());
+  return file;
+}
+
+}  // namespace
+
+// ---- the state
+
+absl::StatusOr<Handled> CopyHolder::OnState(uint64_t sender, const v1::CopyState& state,
+                                            const absl::Cord& payload) {
+  RETURN_IF_ERROR(CheckCopyState(state_, sender, state, payload.size()));
+  const uint32_t number = state.partition();
+  if (const auto whole = state_.copies.find(number); whole != state_.copies.end()) {
+    Ack(number, whole->second->version(), true);
+    return Handled::kDone;
+  }
+
+  Receiving& receiving = receiving_[number];
+  if (receiving.parts.empty()) {
+    receiving.version = state.version();
+    receiving.file = FileOf(state);
+    receiving.parts.resize(state.parts());
+    receiving.missing = state.parts();
+  }
+  if (state.version() != receiving.version || state.parts() != receiving.parts.size() ||
+      state.file_crc32c() != receiving.file.crc32c()) {
+    return Invalid("a part of version ", state.version(), " of partition ", number,
+                   ", of which version ", receiving.version, " is being received");
+  }
+  if (receiving.content == nullptr && receiving.parts[state.part()].empty()) {
+    receiving.parts[state.part()] = payload;
+    received_bytes_ += payload.size();
+    --receiving.missing;
+  }
+  if (receiving.missing == 0 && receiving.content == nullptr) {
+    if (absl::Status decoded = Decode(&receiving); !decoded.ok()) {
+      receiving_.erase(number);
+      return decoded;
+    }
+  }
+  if (receiving.content != nullptr && state_.MayChange()) RETURN_IF_ERROR(BecomeWhole(number));
+  return Handled::kDone;
+}
+
+absl::Status CopyHolder::Decode(Receiving* receiving) const {
+  absl::Cord bytes;
+  for (absl::Cord& part : receiving->parts) bytes.Append(std::move(part));
+  ASSIGN_OR_RETURN(receiving->content,
+                   DecodePartition(state_.model, receiving->file, bytes, *state_.pool));
+  receiving->parts.assign(receiving->parts.size(), absl::Cord());
+  if (receiving->content->version == receiving->version) return absl::OkStatus();
+  return Invalid("the state of partition ", receiving->file.partition(), " is of version ",
+                 receiving->content->version, ", not ", receiving->version);
+}
+
+// The state is complete: applies the steps that came meanwhile.
+absl::Status CopyHolder::BecomeWhole(uint32_t number) {
+  Receiving receiving = std::move(receiving_[number]);
+  receiving_.erase(number);
+  auto partition = std::make_unique<Partition>(state_.model, number, receiving.version,
+                                               std::move(receiving.content->blocks));
+  for (auto& [step, arrived] : receiving.steps) {
+    if (arrived.missing > 0) {
+      arriving_[number] = std::move(arrived);
+      break;
+    }
+    SLUICE_DCHECK(step == partition->version(), "the steps of a copy come without gaps");
+    RETURN_IF_ERROR(Close(*partition, &arrived));
+  }
+  Ack(number, partition->version(), true);
+  state_.copies[number] = std::move(partition);
+  changed_();
+  return absl::OkStatus();
+}
+
+// ---- steps
+
+absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& step,
+                                           const absl::Cord& payload) {
+  RETURN_IF_ERROR(CheckCopyStep(state_, sender, step));
+  const uint32_t number = step.partition();
+  const auto whole = state_.copies.find(number);
+  if (whole == state_.copies.end()) {
+    // The owner sends the state again on each new stream, before it sends steps.
+    const auto found = receiving_.find(number);
+    if (found == receiving_.end()) {
+      return Invalid("step ", step.step(), " of partition ", number, " comes before its state");
+    }
+    Receiving& receiving = found->second;
+    const uint64_t held = HeldBy(receiving);
+    if (step.step() > held) {
+      return Invalid("step ", step.step(), " of partition ", number, " comes before step ", held);
+    }
+    if (step.step() == held) RETURN_IF_ERROR(Take(step, payload, &receiving.steps[held]));
+    Ack(number, HeldBy(receiving), false);
+    return Handled::kDone;
+  }
+
+  if (!state_.MayChange()) return Handled::kWait;
+  Partition& partition = *whole->second;
+  if (step.step() > partition.version()) {
+    return Invalid("step ", step.step(), " of partition ", number, ", whose copy is at version ",
+                   partition.version());
+  }
+  if (step.step() == partition.version()) {
+    Step& arriving = arriving_[number];
+    RETURN_IF_ERROR(Take(step, payload, &arriving));
+    if (arriving.missing > 0) return Handled::kDone;
+    Step complete = std::move(arriving);
+    arriving_.erase(number);
+    RETURN_IF_ERROR(Close(partition, &complete));
+    changed_();
+  }
+  Ack(number, partition.version(), true);
+  return Handled::kDone;
+}
+
+absl::Status CopyHolder::Take(const v1::CopyStep& part, const absl::Cord& payload, Step* step) {
+  if (step->arrived.empty()) {
+    step->arrived.resize(part.parts());
+    step->missing = part.parts();
+    step->sums.resize(state_.model->BlockCount(part.partition()));
+    step->close.arguments.schedule_step = part.step();
+    step->close.arguments.gradient_scale = part.gradient_scale();
+    step->close.arguments.buffer_scale = part.buffer_scale();
+    step->close.unchanged = part.unchanged();
+  }
+  if (part.parts() != step->arrived.size()) {
+    return Invalid("step ", part.step(), " of partition ", part.partition(), " has ",
+                   step->arrived.size(), " parts, and now ", part.parts());
+  }
+  if (step->arrived[part.part()]) return absl::OkStatus();
+  RETURN_IF_ERROR(AddPart(*state_.model, part, payload, &step->sums));
+  step->arrived[part.part()] = true;
+  --step->missing;
+  return absl::OkStatus();
+}
+
+// The owner closes a step only when all of its contributions have come: every member held every
+// partition at this step, so the version of this step is committed and needs no undo.
+absl::Status CopyHolder::Close(Partition& partition, Step* step) {
+  partition.DropUndo();
+  if (step->close.unchanged) {
+    partition.CloseUnchanged();
+    return absl::OkStatus();
+  }
+  return partition.CloseWith(step->close.arguments, &step->sums, *state_.pool, state_.parallel);
+}
+
+// ---- acks
+
+uint64_t CopyHolder::HeldBy(const Receiving& receiving) const {
+  uint64_t held = receiving.version;
+  for (const auto& [step, arrived] : receiving.steps) {
+    if (arrived.missing == 0) held = step + 1;
+  }
+  return held;
+}
+
+void CopyHolder::Ack(uint32_t partition, uint64_t version, bool whole) {
+  const v1::View::Shard& owner = state_.view->OwnerOf(partition);
+  SendToShard action;
+  action.shard = owner.process();
+  action.address = owner.address();
+  action.header = state_.NewHeader();
+  v1::CopyAck& ack = *action.header.mutable_copy_ack();
+  ack.set_partition(partition);
+  ack.set_version(version);
+  ack.set_whole(whole);
+  state_.actions.push_back(std::move(action));
+}
+
+void CopyHolder::OnShardConnected(uint64_t incarnation) {
+  if (!state_.view.has_value()) return;
+  const auto is_owner = [&](uint32_t partition) {
+    return state_.view->OwnerOf(partition).process().incarnation() == incarnation;
+  };
+  for (const auto& [number, receiving] : receiving_) {
+    if (is_owner(number)) Ack(number, HeldBy(receiving), false);
+  }
+  // (R2) What was acked before a promise may be acked again.
+  for (const auto& [number, partition] : state_.copies) {
+    if (is_owner(number)) Ack(number, partition->version(), true);
+  }
+}
+
+// ---- views
+
+void CopyHolder::OnInstalled() {
+  receiving_.clear();
+  arriving_.clear();
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,88 @@
+#ifndef SLUICE_SERVICES_PS_CORE_COPY_HOLDER_H_
+#define SLUICE_SERVICES_PS_CORE_COPY_HOLDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/ps/core/copy_step.h"
+#include "services/ps/core/partition.h"
+#include "services/ps/core/shard_state.h"
+#include "services/ps/core/streams.h"
+
+namespace sluice::ps {
+
+// The copies of partitions that this shard holds for other shards (docs/protocol.md 7.13).
+//
+//   nothing ──CopyState──> receiving ──(all parts, all steps since)──> whole ──CopyStep──> next
+//                              └── CopyStep: queued                      version
+//
+// Whole copies are in ShardState::copies. A whole copy is at its owner's version or one past it, so
+// a view change can make this shard the owner. A copy that is not whole counts for nothing, and the
+// next Install drops it.
+class CopyHolder {
+ public:
+  // `changed` is called when a copy has become whole, or has reached another version.
+  CopyHolder(ShardState* state, std::function<void()> changed)
+      : state_(*state), changed_(std::move(changed)) {}
+
+  // Frames of another shard of the view. An error ends the stream. OnStep waits while this shard
+  // keeps a promise (R2) and the copy is whole.
+  absl::StatusOr<Handled> OnState(uint64_t sender, const v1::CopyState& state,
+                                  const absl::Cord& payload);
+  absl::StatusOr<Handled> OnStep(uint64_t sender, const v1::CopyStep& step,
+                                 const absl::Cord& payload);
+  // The stream to this shard is open (again): acks may have been lost.
+  void OnShardConnected(uint64_t incarnation);
+
+  // The view is installed: drops the copies that are not whole.
+  void OnInstalled();
+
+  uint64_t received_bytes() const { return received_bytes_; }
+
+ private:
+  // The gradients of a step, while its parts arrive.
+  struct Step {
+    std::vector<bool> arrived;  // parts
+    size_t missing = 0;
+    StepClose close;
+    std::vector<GradientSum> sums;
+  };
+  // A copy that is not whole.
+  struct Receiving {
+    uint64_t version = 0;
+    v1::PartitionFile file;
+    std::vector<absl::Cord> parts;
+    size_t missing = 0;
+    std::map<uint64_t, Step> steps;
+    // Once the state is complete.
+    std::shared_ptr<PartitionContent> content;
+  };
+
+  absl::Status Take(const v1::CopyStep& part, const absl::Cord& payload, Step* step);
+  absl::Status Decode(Receiving* receiving) const;
+  absl::Status BecomeWhole(uint32_t partition);
+  absl::Status Close(Partition& partition, Step* step);
+  // The version up to which this shard holds everything.
+  uint64_t HeldBy(const Receiving& receiving) const;
+  void Ack(uint32_t partition, uint64_t version, bool whole);
+
+  ShardState& state_;
+  const std::function<void()> changed_;
+  std::map<uint32_t, Receiving> receiving_;  // by partition
+  std::map<uint32_t, Step> arriving_;        // of whole copies: the current step
+  uint64_t received_bytes_ = 0;
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_COPY_HOLDER_H_

@@ -1,0 +1,211 @@
+#include "services/ps/core/copy_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "services/common/check.h"
+#include "services/common/status_macros.h"
+#include "services/ps/core/check_errors.h"
+#include "services/ps/core/frame_checks.h"
+#include "services/ps/core/partition_file.h"
+
+namespace sluice::ps {
+namespace {
+
+SendToShard To(const ShardState& state, const v1::View::Shard& shard) {
+  SendToShard action;
+  action.shard = shard.process();
+  action.address = shard.address();
+  action.header = state.NewHeader();
+  return action;
+}
+
+}  // namespace
+
+// ---- steps
+
+bool CopySender::HasCopies(uint32_t partition) const {
+  return std::any_of(receivers_.begin(), receivers_.end(), [&](const auto& receiver) {
+    return receiver.second.acked.count(partition) > 0;
+  });
+}
+
+void CopySender::SendStep(const Partition& partition, const StepClose& close) {
+  SLUICE_DCHECK(HasCopies(partition.id()), "a step is sent to copies");
+  Pending& pending = steps_[partition.id()];
+  pending.step = partition.version();
+  pending.parts = EncodeStep(*state_.model, partition.id(), pending.step, close, partition.sums(),
+                             state_.options.max_data_frame_bytes);
+  for (const auto& [incarnation, receiver] : receivers_) {
+    if (receiver.acked.count(partition.id()) > 0) Send(receiver, pending);
+  }
+}
+
+void CopySender::Send(const Receiver& receiver, const Pending& pending) const {
+  for (const auto& [body, payload] : pending.parts) {
+    SendToShard action = To(state_, receiver.shard);
+    *action.header.mutable_copy_step() = body;
+    action.payload = payload;
+    state_.actions.push_back(std::move(action));
+  }
+}
+
+absl::Status CopySender::OnAck(uint64_t sender, const v1::CopyAck& ack) {
+  RETURN_IF_ERROR(CheckCopyAck(state_, sender, ack));
+  const auto found = receivers_.find(sender);
+  SLUICE_DCHECK(found != receivers_.end(), "CheckCopyAck admits receivers only");
+  Receiver& receiver = found->second;
+  const auto acked = receiver.acked.find(ack.partition());
+  if (acked == receiver.acked.end()) {
+    return Invalid("partition ", ack.partition(), " is acked before its transfer");
+  }
+  acked->second = std::max(acked->second, ack.version());
+  if (ack.whole() && receiver.transfers.erase(ack.partition()) > 0) BeginTransfers();
+
+  const auto pending = steps_.find(ack.partition());
+  if (pending == steps_.end() || !IsHeld(ack.partition(), pending->second.step + 1)) {
+    return absl::OkStatus();
+  }
+  steps_.erase(pending);
+  held_(*state_.Find(ack.partition()));
+  return absl::OkStatus();
+}
+
+bool CopySender::IsHeld(uint32_t partition, uint64_t version) const {
+  return std::all_of(receivers_.begin(), receivers_.end(), [&](const auto& entry) {
+    const auto acked = entry.second.acked.find(partition);
+    return acked == entry.second.acked.end() || acked->second >= version;
+  });
+}
+
+// ---- states
+
+// A transfer begins at a committed version, which no view change takes back. A step that is closing
+// was sent to the copies that the partition had; a transfer that began now would miss it.
+void CopySender::BeginTransfers() {
+  if (!state_.MayChange()) return;
+  for (auto& [incarnation, receiver] : receivers_) {
+    uint64_t bytes = 0;
+    for (const auto& [partition, transfer] : receiver.transfers) bytes += transfer.bytes.size();
+    for (auto next = receiver.missing.begin(); next != receiver.missing.end();) {
+      if (bytes >= kTransferBytes) break;
+      const Partition& partition = *state_.Find(*next);
+      if (partition.version() != state_.committed || Waits(*next)) {
+        ++next;
+        continue;
+      }
+      BeginTransfer(receiver, partition);
+      bytes += receiver.transfers[*next].bytes.size();
+      next = receiver.missing.erase(next);
+    }
+  }
+  SendParts();
+}
+
+void CopySender::BeginTransfer(Receiver& receiver, const Partition& partition) {
+  EncodedPartition encoded = EncodePartition(*partition.Pin(partition.version()));
+  Transfer& transfer = receiver.transfers[partition.id()];
+  transfer.version = partition.version();
+  transfer.file = std::move(encoded.file);
+  transfer.bytes = std::move(encoded.bytes);
+  receiver.acked[partition.id()] = transfer.version;
+  // At once: it must arrive before the partition's next step.
+  SendNextPart(receiver, transfer);
+}
+
+void CopySender::SendParts() {
+  constexpr absl::Duration kBurst = absl::Milliseconds(20);
+  const double rate = BytesPerSecond();
+  const auto missing = [](const auto& entry) {
+    return entry.second.next_part < entry.second.parts();
+  };
+  while (rate <= 0 || next_part_at_ <= state_.now) {
+    bool sent = false;
+    for (auto& [incarnation, receiver] : receivers_) {
+      const auto next = std::find_if(receiver.transfers.begin(), receiver.transfers.end(), missing);
+      if (next == receiver.transfers.end()) continue;
+      SendNextPart(receiver, next->second);
+      sent = true;
+      if (rate <= 0) continue;
+      next_part_at_ = std::max(next_part_at_, state_.now - kBurst) +
+                      absl::Seconds(static_cast<double>(kPartBytes) / rate);
+    }
+    if (!sent) return;
+  }
+}
+
+void CopySender::SendNextPart(const Receiver& receiver, Transfer& transfer) const {
+  SendToShard action = To(state_, receiver.shard);
+  v1::CopyState& body = *action.header.mutable_copy_state();
+  body.set_partition(transfer.file.partition());
+  body.set_version(transfer.version);
+  body.set_part(transfer.next_part);
+  body.set_parts(transfer.parts());
+  body.set_file_bytes(transfer.file.bytes());
+  body.set_file_crc32c(transfer.file.crc32c());
+  body.set_state_hash(transfer.file.state_hash());
+  action.payload = transfer.bytes.Subcord(transfer.next_part * kPartBytes, kPartBytes);
+  ++transfer.next_part;
+  state_.actions.push_back(std::move(action));
+}
+
+void CopySender::OnShardConnected(uint64_t incarnation) {
+  const auto found = receivers_.find(incarnation);
+  if (found == receivers_.end() || !state_.view.has_value()) return;
+  Receiver& receiver = found->second;
+  for (auto& [partition, transfer] : receiver.transfers) {
+    transfer.next_part = 0;
+    SendNextPart(receiver, transfer);
+  }
+  for (const auto& [partition, pending] : steps_) {
+    const auto acked = receiver.acked.find(partition);
+    if (acked != receiver.acked.end() && acked->second <= pending.step) Send(receiver, pending);
+  }
+  SendParts();
+}
+
+absl::Time CopySender::NextDeadline() const {
+  for (const auto& [incarnation, receiver] : receivers_) {
+    for (const auto& [partition, transfer] : receiver.transfers) {
+      if (transfer.next_part < transfer.parts()) return next_part_at_;
+    }
+  }
+  return absl::InfiniteFuture();
+}
+
+double CopySender::BytesPerSecond() const {
+  return state_.job.parameter_server().copy_megabytes_per_second() * 1e6;
+}
+
+// ---- views
+
+void CopySender::Clear() {
+  receivers_.clear();
+  steps_.clear();
+}
+
+void CopySender::OnInstalled(const v1::Install& install) {
+  Clear();
+  const InstalledView& view = *state_.view;
+  const auto add = [&](uint32_t partition, const google::protobuf::RepeatedField<uint32_t>& list,
+                       const google::protobuf::RepeatedField<uint32_t>& whole) {
+    if (partition >= static_cast<uint32_t>(list.size())) return;
+    const uint32_t position = list[static_cast<int>(partition)];
+    if (position == 0) return;
+    const v1::View::Shard& shard = view.proto().shards(static_cast<int>(position - 1));
+    Receiver& receiver = receivers_[shard.process().incarnation()];
+    receiver.shard = shard;
+    if (std::find(whole.begin(), whole.end(), partition) != whole.end()) {
+      receiver.acked[partition] = view.proto().first_step();
+    } else {
+      receiver.missing.insert(partition);
+    }
+  };
+  for (uint32_t partition : view.owned()) {
+    add(partition, view.proto().follower(), install.whole_followers());
+    add(partition, view.proto().target(), install.whole_targets());
+  }
+  BeginTransfers();
+}
+
+}  // namespace sluice::ps

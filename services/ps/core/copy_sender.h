@@ -1,0 +1,101 @@
+#ifndef SLUICE_SERVICES_PS_CORE_COPY_SENDER_H_
+#define SLUICE_SERVICES_PS_CORE_COPY_SENDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/time/time.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/ps/core/copy_step.h"
+#include "services/ps/core/partition.h"
+#include "services/ps/core/shard_state.h"
+
+namespace sluice::ps {
+
+// What an owner sends to the shards that the view names as follower or target of its partitions
+// (docs/protocol.md 7.13).
+//
+// Each of these shards receives the states of a few partitions at a time, each at a committed
+// version, at the pace that the job allows. From the beginning of its transfer on, a partition
+// closes a step only when the shard has acked the step's gradients. So a copy misses no step, and a
+// whole copy is never behind its owner.
+class CopySender {
+ public:
+  // `held`: all copies of the partition hold the step that was sent last, so it may close.
+  CopySender(ShardState* state, std::function<void(Partition&)> held)
+      : state_(*state), held_(std::move(held)) {}
+
+  // Whether a step of the partition has to be sent before it closes.
+  bool HasCopies(uint32_t partition) const;
+  // The partition's contributions are complete and settled: sends them to its copies. `held` is
+  // called later, unless an Install comes before.
+  void SendStep(const Partition& partition, const StepClose& close);
+  // A step of the partition waits for the acks of its copies.
+  bool Waits(uint32_t partition) const { return steps_.count(partition) > 0; }
+  absl::Status OnAck(uint64_t sender, const v1::CopyAck& ack);
+  // The stream to this shard is open (again): sends what it has not acked.
+  void OnShardConnected(uint64_t incarnation);
+
+  // The view is installed, all partitions are at its first step.
+  void OnInstalled(const v1::Install& install);
+  // A version is committed: a transfer may begin.
+  void OnCommitted() { BeginTransfers(); }
+  void Clear();
+
+  void OnTick() { SendParts(); }
+  absl::Time NextDeadline() const;
+
+ private:
+  // The state of a partition on its way.
+  struct Transfer {
+    uint64_t version = 0;
+    v1::PartitionFile file;
+    absl::Cord bytes;
+    uint32_t next_part = 0;
+    uint32_t parts() const {
+      return static_cast<uint32_t>((bytes.size() + kPartBytes - 1) / kPartBytes);
+    }
+  };
+  // A shard that receives copies of this shard's partitions.
+  struct Receiver {
+    v1::View::Shard shard;
+    std::set<uint32_t> missing;          // whose transfer has not begun
+    std::map<uint32_t, uint64_t> acked;  // by partition: the version that it holds everything of
+    std::map<uint32_t, Transfer> transfers;  // by partition: under way
+  };
+  struct Pending {
+    uint64_t step = 0;
+    std::vector<CopyStepPart> parts;
+  };
+
+  static constexpr uint64_t kPartBytes = uint64_t{1} << 20;
+  // Further transfers to a shard begin while those under way have less than this. A transfer begins
+  // only at a committed version, which a slow job may have for a small part of each step.
+  static constexpr uint64_t kTransferBytes = uint64_t{64} << 20;
+
+  void BeginTransfers();
+  void BeginTransfer(Receiver& receiver, const Partition& partition);
+  void SendParts();
+  void SendNextPart(const Receiver& receiver, Transfer& transfer) const;
+  void Send(const Receiver& receiver, const Pending& pending) const;
+  bool IsHeld(uint32_t partition, uint64_t version) const;
+  double BytesPerSecond() const;
+
+  ShardState& state_;
+  const std::function<void(Partition&)> held_;
+  std::map<uint64_t, Receiver> receivers_;  // by incarnation
+  std::map<uint32_t, Pending> steps_;       // by partition
+  absl::Time next_part_at_ = absl::InfinitePast();
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_COPY_SENDER_H_

@@ -116,21 +116,25 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
     return Handled::kDone;
   }
 
-  if (!state_.MayChange()) return Handled::kWait;
   Partition& partition = *whole->second;
+  // A repetition is acked even during a promise, which it does not touch: the owner may need the
+  // ack to stop after this step.
+  if (step.step() < partition.version()) {
+    Ack(number, partition.version(), true);
+    return Handled::kDone;
+  }
+  if (!state_.MayChange()) return Handled::kWait;
   if (step.step() > partition.version()) {
     return Invalid("step ", step.step(), " of partition ", number, ", whose copy is at version ",
                    partition.version());
   }
-  if (step.step() == partition.version()) {
-    Step& arriving = arriving_[number];
-    RETURN_IF_ERROR(Take(step, payload, &arriving));
-    if (arriving.missing > 0) return Handled::kDone;
-    Step complete = std::move(arriving);
-    arriving_.erase(number);
-    RETURN_IF_ERROR(Close(partition, &complete));
-    changed_();
-  }
+  Step& arriving = arriving_[number];
+  RETURN_IF_ERROR(Take(step, payload, &arriving));
+  if (arriving.missing > 0) return Handled::kDone;
+  Step complete = std::move(arriving);
+  arriving_.erase(number);
+  RETURN_IF_ERROR(Close(partition, &complete));
+  changed_();
   Ack(number, partition.version(), true);
   return Handled::kDone;
 }

@@ -218,7 +218,7 @@ v1::Header ShardHarness::MakeHello(uint64_t incarnation, v1::Role role, uint32_t
   hello.mutable_sender()->set_role(role);
   hello.mutable_sender()->set_index(index);
   hello.mutable_sender()->set_incarnation(incarnation);
-  hello.set_shard_incarnation(kShardIncarnation);
+  hello.set_shard_incarnation(options.identity.process().incarnation());
   return header;
 }
 

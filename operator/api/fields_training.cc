@@ -327,6 +327,17 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
       "The number of partitions into which the parameters are divided. Each partition belongs to "
       "one shard. The number is fixed for the life of the job, so it limits the number of shards.",
       Fixed(), Default("64"), Min(1), Max(1024), Good("256"), Bad("2048", "at most 1024")));
+  add(Integer(
+      "spec.parameterServer.copies",
+      "Copies of each partition, on different shards. With 2, the death of a shard costs no "
+      "step: training continues with the other copy, and a new one is made in the "
+      "background. It takes twice the memory, and shards send each step's summed gradients "
+      "to each other.",
+      Default("1"), Min(1), Max(2), Good("2"), Bad("3", "at most 2")));
+  add(Number("spec.parameterServer.copyMegabytesPerSecond",
+             "How fast a shard sends the partitions that another shard receives as copies, in "
+             "megabytes (10^6 bytes) per second; 0: not limited.",
+             Default("150"), Min(0), Good("50"), Bad("-1", "at least 0")));
   AddPodTemplate("spec.parameterServer", "ps", add);
   add(Object("spec.worker", "The workers, which compute gradients.", Default("{}")));
   add(Integer("spec.worker.replicas", "Number of workers.", Default("1"), Min(1), Max(1024),

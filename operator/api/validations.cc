@@ -502,6 +502,15 @@ void AddJobRules(std::vector<Rule>* rules) {
          "`replicas`",
          {R"({"replicas":4,"partitions":4})"},
          {R"({"replicas":4,"partitions":3})", R"({"replicas":65})"});
+  server("copies", Self("copies") <= Self("replicas"),
+         "the copies of a partition are on different shards: `copies` must be at most `replicas`",
+         {R"({"replicas":2,"copies":2})"}, {R"({"replicas":1,"copies":2})"});
+  job("parameterServer.copies",
+      !Has("parameterServer") || Self("parameterServer.copies") == 1 ||
+          (Self("training.mode") == "Synchronous" && Self("training.execution") == "Worker"),
+      "`copies: 2` is for synchronous training whose layers the workers compute",
+      {R"({"parameterServer":{"replicas":2,"copies":2}})"},
+      {R"({"parameterServer":{"replicas":2,"copies":2},"training":{"mode":"Asynchronous"}})"});
   const RuleAdder checkpoint("spec.checkpoint", rules);
   checkpoint("intervalSeconds", !Has("intervalSteps") || !Has("intervalSeconds"),
              "at most one of `intervalSteps` and `intervalSeconds` may be given",

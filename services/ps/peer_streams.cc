@@ -100,8 +100,8 @@ void PeerStreams::OnBroken(uint64_t incarnation, uint64_t connection, const absl
   peer->connected = false;
   peer->waiting.clear();
 
-  // Another instance of the shard answers, so this one will not return.
-  if (absl::IsNotFound(why)) {
+  // Another instance of the shard answers, or the view is without it: it will not return.
+  if (absl::IsNotFound(why) || !shell_->core().HasShard(incarnation)) {
     peers_.erase(incarnation);
   } else {
     peer->retry_at = now + peer->backoff.Next(random_);

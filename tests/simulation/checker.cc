@@ -71,11 +71,14 @@ size_t Checker::MembersOf(const v1::ViewId& view) const {
 
 void Checker::OnPauseReply(const ShardNow& now) {
   std::string state;
-  for (const PartitionFacts& content : now.partitions) {
-    absl::StrAppend(&state, content.partition, ":", content.version, ";");
-    for (const Elements3& block : content.blocks) {
-      absl::StrAppend(&state, block[0], ",", block[1], ";");
+  for (const std::vector<PartitionFacts>* contents : {&now.partitions, &now.copies}) {
+    for (const PartitionFacts& content : *contents) {
+      absl::StrAppend(&state, content.partition, ":", content.version, ";");
+      for (const Elements3& block : content.blocks) {
+        absl::StrAppend(&state, block[0], ",", block[1], ";");
+      }
     }
+    absl::StrAppend(&state, "|");
   }
   promises_[now.incarnation] = {state, now.clocks};
 }
@@ -99,8 +102,20 @@ void Checker::CheckOwner(const ShardNow& now, uint32_t partition) {
   }
 }
 
+bool Checker::IsLeftOut(const ShardNow& now) const {
+  for (auto it = known_views_.rbegin(); it != known_views_.rend(); ++it) {
+    if (std::get<0>(it->first) != now.view.attempt()) continue;
+    const auto& shards = it->second.shards();
+    return std::none_of(shards.begin(), shards.end(), [&](const v1::View::Shard& shard) {
+      return shard.process().incarnation() == now.incarnation;
+    });
+  }
+  return false;
+}
+
 void Checker::OnShard(const ShardNow& now) {
   CheckPromise(now);
+  for (const PartitionFacts& copy : now.copies) CheckVersion(now, copy);
   for (const PartitionFacts& content : now.partitions) {
     CheckOwner(now, content.partition);
     if (synchronous()) {
@@ -150,7 +165,7 @@ void Checker::CheckVersion(const ShardNow& now, const PartitionFacts& content) {
   }
 
   auto committed = committed_.find(attempt);
-  if (committed != committed_.end() && content.version < committed->second) {
+  if (committed != committed_.end() && content.version < committed->second && !IsLeftOut(now)) {
     Fail(absl::StrCat(Where(now, content), ": rolled back below the committed version ",
                       committed->second));
   }

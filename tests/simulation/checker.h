@@ -70,6 +70,7 @@ class Checker {
     v1::ViewId view;
     uint64_t committed = 0;
     std::vector<PartitionFacts> partitions;
+    std::vector<PartitionFacts> copies;  // whole copies of other shards' partitions
     // Asynchronous, by worker: the clock of its last update, and that update's samples.
     std::map<uint64_t, uint64_t> clocks;
     std::map<uint64_t, PositionRange> last_samples;
@@ -126,6 +127,8 @@ class Checker {
 
   void CheckPromise(const ShardNow& now);
   void CheckOwner(const ShardNow& now, uint32_t partition);
+  // Whether a newer view of the attempt continues without the shard.
+  bool IsLeftOut(const ShardNow& now) const;
   void CheckVersion(const ShardNow& now, const PartitionFacts& content);
   void CheckElements(const ShardNow& now, const PartitionFacts& content);
   void CheckSet(const ShardNow& now, const PartitionFacts& content);

@@ -85,6 +85,16 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   timeouts.set_initialization(1.0);
   timeouts.set_suspend_checkpoint(5);
   job.set_backoff_limit(1000);
+  if (options.copies) {
+    scenario.shards += 1;
+    scenario.kill_shard = 6;
+    v1::ParameterServerSpec& server = *job.mutable_parameter_server();
+    server.set_replicas(scenario.shards);
+    server.set_copies(2);
+    // A partition's state has about 1 KB.
+    if (random.OneIn(2)) server.set_copy_megabytes_per_second(0.05);
+    training.set_steps(training.steps() * 3);
+  }
   return scenario;
 }
 
@@ -104,7 +114,8 @@ std::string Describe(const Scenario& scenario) {
                       training.bit_exact() ? " BitExact" : "",
                       training.has_stragglers() ? " without stragglers" : "",
                       scenario.rows ? " by rows" : "", training.has_dense() ? " all-reduced" : "",
-                      ", ", scenario.shards, " shards, ", scenario.workers, " workers, ",
+                      scenario.job.parameter_server().copies() > 1 ? " with copies" : "", ", ",
+                      scenario.shards, " shards, ", scenario.workers, " workers, ",
                       scenario.job.parameter_server().partitions(), " partitions, ",
                       scenario.tensors, " tensors, ", training.steps(), " steps of ",
                       training.global_batch_size(), " samples, ", scenario.faults, " faults");
@@ -123,6 +134,7 @@ Cluster::Cluster(Scenario scenario, Tracing tracing)
       checker_(&model_, scenario_.job,
                *MakeLayout(model_.table(), scenario_.job.parameter_server().partitions())),
       wanted_workers_(scenario_.workers),
+      wanted_shards_(scenario_.shards),
       faults_left_(scenario_.faults),
       first_attempt_((*storage_)->ReadClaims()->size() + 1),
       replaced_(storage_->NewestAsWritten()) {}
@@ -218,6 +230,7 @@ Outcome Cluster::Run() {
 
   const absl::Time begin = scheduler_.now();
   v1::ViewId view;
+  uint64_t loss_record = 0;
   absl::Duration patience = kPatience;
   if (scenario_.liars > 0) patience += kLiesFor;
   // A restoration and a checkpoint read and write each partition.
@@ -230,6 +243,11 @@ Outcome Cluster::Run() {
     }
     MaybeFault();
     if (coordinator_ != nullptr && !Same(coordinator_->view().id(), view)) {
+      if (coordinator_->view().loss_record() > loss_record &&
+          coordinator_->view().id().attempt() == view.attempt()) {
+        ++outcome_.promotions;
+      }
+      loss_record = coordinator_->view().loss_record();
       view = coordinator_->view().id();
       ++outcome_.views;
       Trace(absl::StrCat("view ", ShortName(view), ", first step ",
@@ -327,6 +345,7 @@ void Cluster::StartWorker(uint32_t index) {
 
 void Cluster::StartShardUnlessThere(uint32_t index) {
   const auto shard = shards_.find(index);
+  if (index >= wanted_shards_) return;
   if (shard == shards_.end() || !shard->second->alive()) StartShard(index);
 }
 
@@ -339,7 +358,7 @@ void Cluster::TellDesired() {
   if (coordinator_ == nullptr) return;
   v1::SetDesiredRequest desired;
   desired.set_workers(wanted_workers_);
-  desired.set_shards(scenario_.shards);
+  desired.set_shards(wanted_shards_);
   desired.set_suspend(suspending_);
   for (const auto& [process, time] : deaths_) {
     v1::SetDesiredRequest::Death& death = *desired.add_deaths();
@@ -407,6 +426,8 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
   if (failed && !NamesDamage(message)) {
     checker_.Fail(absl::StrCat("ps-", index, " fails: ", message));
   }
+  const bool removed = finished && index >= wanted_shards_;
+  if (removed) return;
   if (finished && !process.leaving()) return AfterFinish(/*shard=*/true, message);
   ReportDeath(v1::SHARD, index, process.incarnation());
   Replace([this, index] { StartShardUnlessThere(index); });
@@ -427,7 +448,7 @@ void Cluster::AfterFinish(bool shard, const std::string& message) {
 }
 
 void Cluster::StartMissing() {
-  for (uint32_t index = 0; index < scenario_.shards; ++index) StartShardUnlessThere(index);
+  for (uint32_t index = 0; index < wanted_shards_; ++index) StartShardUnlessThere(index);
   for (uint32_t index = 0; index < wanted_workers_; ++index) StartWorkerUnlessThere(index);
 }
 

@@ -52,7 +52,10 @@ struct Scenario {
   // Only if a problem requests it (problems.h).
   uint32_t freeze_for_good = 0, damage = 0, damage_record = 0, snapshot = 0, suspend = 0,
            leave_all = 0, leave_shard = 0, leave_coordinator = 0, two_coordinators = 0,
-           crash_at_write = 0, break_group = 0;
+           crash_at_write = 0, break_group = 0, scale_shards = 0;
+  // Shards are killed only while every partition has a second copy, and one at a time: this must
+  // cost no attempt.
+  bool spare_last_copies = false;
 
   // Whether a freeze of the coordinator counts among the faults that harm only workers.
   bool coordinator_freezes_are_harmless = false;
@@ -84,6 +87,7 @@ struct ScenarioOptions {
   bool rows = false;              // workers pull the rows that their samples name
   bool batches_by_speed = false;  // asynchronous: workers of different speed, and batches to match
   bool all_reduce = false;        // workers sum the gradients of dense tensors among each other
+  bool copies = false;            // each partition has a second copy
 };
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
 // Makes a job with more processes than MakeScenario does.
@@ -107,6 +111,7 @@ struct Outcome {
   uint64_t put_back = 0;        // times that the job failed because of damage and was restarted
   uint64_t crashes = 0;         // of coordinators, while they used the storage
   uint64_t disk_errors = 0;
+  uint64_t promotions = 0;       // views that continue without a shard of the view before
   uint64_t replaced_frozen = 0;  // processes that the parent ended because they were frozen
 };
 
@@ -188,6 +193,7 @@ class Cluster {
   void DoFault();
   void KillWorker();
   void KillShard();
+  void ScaleShards();
   void KillCoordinator();
   void End(const std::shared_ptr<WorkerProcess>& worker);
   void End(const std::shared_ptr<ShardProcess>& shard);
@@ -236,6 +242,7 @@ class Cluster {
   std::vector<std::weak_ptr<Process>> processes_;  // all that ever existed
   std::vector<std::pair<v1::ProcessId, absl::Time>> deaths_;
   uint32_t wanted_workers_;
+  uint32_t wanted_shards_;
   uint32_t faults_left_;
   uint64_t next_fault_ = 0;  // event number
   absl::Time calm_since_ = absl::InfiniteFuture();

@@ -41,7 +41,7 @@ void Cluster::DoFault() {
       {s.freeze_coordinator, s.coordinator_freezes_are_harmless,
        [this] { FreezeSome(v1::COORDINATOR); }},
       {s.replace_coordinator, false, [this] { ReplaceCoordinator(); }},
-      {s.kill_shard, false, [this] { KillShard(); }},
+      {s.kill_shard, s.spare_last_copies, [this] { KillShard(); }},
       {s.kill_coordinator, false, [this] { KillCoordinator(); }},
       {s.cut_stream, false,
        [this] {
@@ -96,6 +96,7 @@ void Cluster::DoFault() {
          Trace("the next coordinator that uses the storage crashes");
          crash_at_write_ = true;
        }},
+      {s.scale_shards, false, [this] { ScaleShards(); }},
       {s.break_group, true,
        [this] {
          if (groups_.Break()) Trace("the connections among workers break");
@@ -144,8 +145,23 @@ void Cluster::End(const std::shared_ptr<WorkerProcess>& worker) {
 void Cluster::KillShard() {
   auto shard = PickShard();
   if (shard == nullptr) return;
+  if (scenario_.spare_last_copies) {
+    if (coordinator_ == nullptr || coordinator_->frozen()) return;
+    const v1::JobProgress progress = coordinator_->Progress();
+    if (progress.copies() == 0 || progress.missing_copies() > 0) return;
+  }
   Trace(absl::StrCat("ps-", shard->index(), " is killed"));
   End(shard);
+}
+
+// Adds or removes a shard while the job trains.
+void Cluster::ScaleShards() {
+  const bool more =
+      wanted_shards_ <= 2 || (wanted_shards_ < scenario_.shards + 2 && random_.OneIn(2));
+  wanted_shards_ += more ? 1 : -1;
+  Trace(absl::StrCat("the job wants ", wanted_shards_, " shards"));
+  if (more) StartShardUnlessThere(wanted_shards_ - 1);
+  TellDesired();
 }
 
 void Cluster::End(const std::shared_ptr<ShardProcess>& shard) {

@@ -17,6 +17,7 @@ ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
 ABSL_FLAG(std::string, mode, "all",
           "synchronous, allreduce, stragglers, bitexact, asynchronous, balanced or bounded; with "
+          "second copies: copies, copiesbitexact, copiesstragglers, copiesrows; with "
           "rows of tables: rows (synchronous), rowsallreduce, rowsstragglers, rowsbitexact, "
           "rowsasynchronous or rowsbounded; or all");
 ABSL_FLAG(bool, trace, false, "print every fault, view, claim and exit to standard error");
@@ -27,7 +28,7 @@ ABSL_FLAG(
     "additional problems of each seed, separated by commas: strangers, liars, frozen, readers, "
     "slow_disk, disk_errors, damage, damaged_records, crashes_at_write, replaced_jobs, "
     "suspensions, leave_all, leave_shards, leave_coordinators, broken_groups, "
-    "two_coordinators, timers_first, large");
+    "two_coordinators, scaling, timers_first, large");
 ABSL_FLAG(std::string, faults, "",
           "only these kinds of faults, with their weights: kill_worker=10,join=2");
 ABSL_FLAG(int32_t, nfaults, -1, "number of faults of each seed; below 0: the seed determines it");
@@ -86,6 +87,10 @@ int main(int argc, char** argv) {
       {"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},
       {"rowsallreduce", {v1::SYNCHRONOUS, false, false, true, false, true}},
       {"rows", {v1::SYNCHRONOUS, false, false, true}},
+      {"copies", {v1::SYNCHRONOUS, false, false, false, false, false, true}},
+      {"copiesbitexact", {v1::SYNCHRONOUS, true, false, false, false, false, true}},
+      {"copiesstragglers", {v1::SYNCHRONOUS, false, true, false, false, false, true}},
+      {"copiesrows", {v1::SYNCHRONOUS, true, false, true, false, false, true}},
       {"rowsstragglers", {v1::SYNCHRONOUS, false, true, true}},
       {"rowsbitexact", {v1::SYNCHRONOUS, true, false, true}},
       {"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},

@@ -40,6 +40,7 @@ std::map<absl::string_view, uint32_t*> Weights(Scenario* scenario) {
       {"two_coordinators", &scenario->two_coordinators},
       {"crash_at_write", &scenario->crash_at_write},
       {"break_group", &scenario->break_group},
+      {"scale_shards", &scenario->scale_shards},
   };
 }
 
@@ -148,6 +149,12 @@ const std::vector<Problem>& Problems() {
        [](Scenario* s) {
          s->two_coordinators = 10;
          AtLeast(4, s);
+       },
+       nullptr},
+      {"scaling", "shards are added and removed while the job trains",
+       [](Scenario* s) {
+         s->scale_shards = 12;
+         AtLeast(6, s);
        },
        nullptr},
       {"timers_first", "a thawed process handles its timers before its messages",

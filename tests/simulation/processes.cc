@@ -456,6 +456,7 @@ ShardProcess::ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnatio
             options.identity.set_wire_version(1);
             // Small, so that workers sometimes wait for credit and permits.
             options.window_bytes = 200;
+            options.copy_part_bytes = 150;
             options.max_staged_bytes = 300;
             options.max_streams = 40;
             options.max_silent_streams = 8;
@@ -536,6 +537,10 @@ Checker::ShardNow ShardProcess::Look() const {
       now.clocks[record.worker()] = record.clock();
       now.last_samples[record.worker()] = {record.samples().begin(), record.samples().end()};
     }
+  }
+  for (uint32_t p = 0; p < cluster_.scenario().job.parameter_server().partitions(); ++p) {
+    const std::shared_ptr<const ps::PartitionContent> copy = core_.CopyContent(p);
+    if (copy != nullptr && !copy->blocks.empty()) now.copies.push_back(ViewOf(*copy));
   }
   return now;
 }
@@ -618,15 +623,24 @@ void ShardProcess::On(const ps::SendToShard& action) {
   cluster_.TraceMessage(name(), peer.address, action.header);
   cluster_.Record(action.header);
   if (peer.ready) {
-    StreamRef stream = peer.stream;
-    cluster_.network().ToServer(stream, [stream, header = action.header, payload = action.payload] {
-      static_cast<ShardProcess*>(stream->server.process.get())->OnFrame(stream, header, payload);
-    });
+    peer.waiting.emplace_back(action.header, action.payload);
+    SendWaiting(peer);
     return;
   }
-  peer.waiting.emplace_back(action.header, action.payload);
-  if (peer.waiting.size() > 100) peer.waiting.pop_front();
+  // The frame is lost: the core sends it again if it is needed (OnShardConnected).
   if (peer.stream == nullptr && !peer.opening) OpenPeer(incarnation);
+}
+
+void ShardProcess::SendWaiting(Peer& peer) {
+  while (!peer.waiting.empty() && peer.waiting.front().second.size() <= peer.credit) {
+    auto [header, payload] = std::move(peer.waiting.front());
+    peer.waiting.pop_front();
+    peer.credit -= payload.size();
+    StreamRef stream = peer.stream;
+    cluster_.network().ToServer(stream, [stream, header = header, payload = payload] {
+      static_cast<ShardProcess*>(stream->server.process.get())->OnFrame(stream, header, payload);
+    });
+  }
 }
 
 void ShardProcess::OpenPeer(uint64_t incarnation) {
@@ -660,18 +674,21 @@ void ShardProcess::OpenPeer(uint64_t incarnation) {
           if (peer.stream != stream) return;
           peer.stream = nullptr;
           peer.ready = false;
+          peer.waiting.clear();
           retry();
         };
         stream->on_frame = [self, incarnation, stream](const v1::Header& header,
                                                        const absl::Cord&) {
           Peer& peer = self->peers_[incarnation];
-          if (!header.has_hello_reply() || peer.stream != stream) return;
+          if (peer.stream != stream) return;
+          if (header.has_credit()) {
+            peer.credit += header.credit().bytes();
+            self->SendWaiting(peer);
+          }
+          if (!header.has_hello_reply()) return;
           peer.ready = true;
           peer.tries = 0;
-          auto waiting = std::exchange(peer.waiting, {});
-          for (auto& [waiting_header, payload] : waiting) {
-            self->On(ps::SendToShard{peer.process, peer.address, waiting_header, payload});
-          }
+          peer.credit = header.hello_reply().window_bytes();
           self->core_.OnShardConnected(incarnation, self->cluster_.scheduler().now());
           self->Perform();
         };

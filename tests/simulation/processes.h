@@ -140,7 +140,8 @@ class ShardProcess : public Member {
     bool opening = false;
     bool ready = false;
     int tries = 0;
-    std::deque<std::pair<v1::Header, absl::Cord>> waiting;
+    std::deque<std::pair<v1::Header, absl::Cord>> waiting;  // for credit
+    uint64_t credit = 0;
   };
 
   void OnCoordinatorConnected() override;
@@ -150,6 +151,7 @@ class ShardProcess : public Member {
   Checker::ShardNow Look() const;
   void On(const ps::SendFrame& action);
   void On(const ps::SendToShard& action);
+  void SendWaiting(Peer& peer);
   void On(const ps::CloseStream& action);
   void On(const ps::SendToCoordinator& action);
   void On(const ps::DropCoordinator& action);

@@ -6,7 +6,7 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/ps/core/check_errors.h"
-#include "services/ps/core/frame_checks.h"
+#include "services/ps/core/copy_checks.h"
 #include "services/ps/core/partition_file.h"
 
 namespace sluice::ps {

@@ -6,7 +6,7 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/ps/core/check_errors.h"
-#include "services/ps/core/frame_checks.h"
+#include "services/ps/core/copy_checks.h"
 #include "services/ps/core/partition_file.h"
 
 namespace sluice::ps {
@@ -108,6 +108,9 @@ void CopySender::BeginTransfer(Receiver& receiver, const Partition& partition) {
   transfer.version = partition.version();
   transfer.file = std::move(encoded.file);
   transfer.bytes = std::move(encoded.bytes);
+  transfer.parts =
+      static_cast<uint32_t>((transfer.bytes.size() + state_.options.copy_part_bytes - 1) /
+                            state_.options.copy_part_bytes);
   receiver.acked[partition.id()] = transfer.version;
   // At once: it must arrive before the partition's next step.
   SendNextPart(receiver, transfer);
@@ -117,7 +120,7 @@ void CopySender::SendParts() {
   constexpr absl::Duration kBurst = absl::Milliseconds(20);
   const double rate = BytesPerSecond();
   const auto missing = [](const auto& entry) {
-    return entry.second.next_part < entry.second.parts();
+    return entry.second.next_part < entry.second.parts;
   };
   while (rate <= 0 || next_part_at_ <= state_.now) {
     bool sent = false;
@@ -128,7 +131,7 @@ void CopySender::SendParts() {
       sent = true;
       if (rate <= 0) continue;
       next_part_at_ = std::max(next_part_at_, state_.now - kBurst) +
-                      absl::Seconds(static_cast<double>(kPartBytes) / rate);
+                      absl::Seconds(static_cast<double>(state_.options.copy_part_bytes) / rate);
     }
     if (!sent) return;
   }
@@ -140,11 +143,12 @@ void CopySender::SendNextPart(const Receiver& receiver, Transfer& transfer) cons
   body.set_partition(transfer.file.partition());
   body.set_version(transfer.version);
   body.set_part(transfer.next_part);
-  body.set_parts(transfer.parts());
+  body.set_parts(transfer.parts);
   body.set_file_bytes(transfer.file.bytes());
   body.set_file_crc32c(transfer.file.crc32c());
   body.set_state_hash(transfer.file.state_hash());
-  action.payload = transfer.bytes.Subcord(transfer.next_part * kPartBytes, kPartBytes);
+  const uint64_t part_bytes = state_.options.copy_part_bytes;
+  action.payload = transfer.bytes.Subcord(transfer.next_part * part_bytes, part_bytes);
   ++transfer.next_part;
   state_.actions.push_back(std::move(action));
 }
@@ -167,7 +171,7 @@ void CopySender::OnShardConnected(uint64_t incarnation) {
 absl::Time CopySender::NextDeadline() const {
   for (const auto& [incarnation, receiver] : receivers_) {
     for (const auto& [partition, transfer] : receiver.transfers) {
-      if (transfer.next_part < transfer.parts()) return next_part_at_;
+      if (transfer.next_part < transfer.parts) return next_part_at_;
     }
   }
   return absl::InfiniteFuture();

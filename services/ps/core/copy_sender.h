@@ -59,10 +59,8 @@ class CopySender {
     uint64_t version = 0;
     v1::PartitionFile file;
     absl::Cord bytes;
+    uint32_t parts = 0;
     uint32_t next_part = 0;
-    uint32_t parts() const {
-      return static_cast<uint32_t>((bytes.size() + kPartBytes - 1) / kPartBytes);
-    }
   };
   // A shard that receives copies of this shard's partitions.
   struct Receiver {
@@ -76,7 +74,6 @@ class CopySender {
     std::vector<CopyStepPart> parts;
   };
 
-  static constexpr uint64_t kPartBytes = uint64_t{1} << 20;
   // Further transfers to a shard begin while those under way have less than this. A transfer begins
   // only at a committed version, which a slow job may have for a small part of each step.
   static constexpr uint64_t kTransferBytes = uint64_t{64} << 20;

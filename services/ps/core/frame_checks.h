@@ -48,16 +48,6 @@ absl::Status CheckNorms(const ShardState& state, uint64_t sender, uint64_t step,
 absl::Status CheckStepParticipants(const ShardState& state, uint64_t sender,
                                    const v1::StepParticipants& set);
 
-// ---------------------------------------------------------------- copies
-
-// `sender`: as above. The sender owns the partition, and this shard is its follower or target.
-// `bytes`: of the payload.
-absl::Status CheckCopyState(const ShardState& state, uint64_t sender, const v1::CopyState& part,
-                            uint64_t bytes);
-absl::Status CheckCopyStep(const ShardState& state, uint64_t sender, const v1::CopyStep& step);
-// The sender is follower or target of a partition of this shard.
-absl::Status CheckCopyAck(const ShardState& state, uint64_t sender, const v1::CopyAck& ack);
-
 // ---------------------------------------------------------------- asynchronous training
 
 // What a shard knows about a worker in asynchronous training.

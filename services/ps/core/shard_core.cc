@@ -20,6 +20,7 @@
 #include "services/ps/core/data_sender.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/initialization.h"
+#include "services/ps/core/progress_report.h"
 #include "services/ps/core/registration.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/snapshots.h"
@@ -68,8 +69,6 @@ class ShardCore::Impl {
   // ---- time: sets the time of the next event
   void Step(absl::Time now);
   void OnTick();
-  bool VersionsAreInOrder() const;
-  void SendProgress();
   absl::Time NextDeadline() const;
 
   ShardStatus Status() const;
@@ -91,7 +90,8 @@ class ShardCore::Impl {
       &sender,
       &copy_sender,
       {[this](Partition& partition) { OnClosed(partition); }, [this] { OnVersionCommitted(); }}};
-  Asynchronous asynchronous{&state, &streams, &sender, [this] { progress_due_ = true; }};
+  Asynchronous asynchronous{&state, &streams, &sender, [this] { progress.Want(); }};
+  ProgressReport progress{&state, &registration, &synchronous, &asynchronous, &copy_holder};
 
  private:
   void DiscardAttempt();
@@ -106,9 +106,6 @@ class ShardCore::Impl {
       handler_ = [this](Stream& stream, const v1::Header& header, const absl::Cord& payload) {
         return OnFrame(stream, header, payload);
       };
-
-  bool progress_due_ = false;
-  absl::Time next_progress_ = absl::InfinitePast();
 };
 
 // ---------------------------------------------------------------- coordinator
@@ -130,7 +127,7 @@ void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
   if (state.view.has_value()) SayInstalled();
   snapshots.Report();  // first: pins outlive the view
   views.Report();
-  if (state.view.has_value()) progress_due_ = true;
+  if (state.view.has_value()) progress.Want();
 }
 
 void ShardCore::Impl::OnPrepareState(const v1::PrepareState& prepare) {
@@ -238,7 +235,7 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
   }
   SayInstalled();
   snapshots.OnInstalled(install.has_snapshot() ? &install.snapshot() : nullptr);
-  progress_due_ = true;
+  progress.Want();
 }
 
 void ShardCore::Impl::SayInstalled() {
@@ -402,57 +399,22 @@ absl::StatusOr<Handled> ShardCore::Impl::OnReaderFrame(Stream& stream, const v1:
 
 void ShardCore::Impl::OnClosed(Partition& partition) {
   snapshots.OnVersion(partition);
-  progress_due_ = true;
+  progress.Want();
   views.CheckAfterStep();
 }
 
 void ShardCore::Impl::OnVersionCommitted() {
   snapshots.OnCommitted();
   copy_sender.OnCommitted();
-  progress_due_ = true;
+  progress.Want();
 }
 
 void ShardCore::Impl::OnCopyChanged() {
-  progress_due_ = true;
+  progress.Want();
   views.CheckAfterStep();
 }
 
 // ---------------------------------------------------------------- time
-
-// False only if this shard is wrong. A job that has failed keeps the versions that it had.
-bool ShardCore::Impl::VersionsAreInOrder() const {
-  if (!state.view->synchronous() || state.view->owned().empty() || !state.failure.empty()) {
-    return true;
-  }
-  const uint64_t lowest = state.LowestVersion();
-  return state.committed <= lowest && state.HighestVersion() <= lowest + 1;
-}
-
-void ShardCore::Impl::SendProgress() {
-  if (!progress_due_ || !registration.connected() || !state.view.has_value()) return;
-  const uint64_t last = state.job.training().steps();
-  const bool at_end = last > 0 && state.LowestVersion() >= last;
-  if (state.now < next_progress_ && !at_end && !asynchronous.IsHeld()) return;
-  SLUICE_DCHECK(VersionsAreInOrder(), "7.4: committed <= every version <= the lowest version + 1");
-
-  progress_due_ = false;
-  next_progress_ = state.now + state.options.progress_interval;
-
-  v1::MemberMessage message;
-  v1::ShardProgress& progress = *message.mutable_shard_progress();
-  *progress.mutable_view() = state.view->id();
-  progress.set_closed(state.LowestVersion());
-  progress.set_committed(state.committed);
-  progress.set_skipped_steps(state.steps_skipped);
-  progress.set_dropped_contributions(state.dropped_contributions);
-  if (state.view->synchronous()) {
-    for (uint64_t worker : synchronous.Awaited()) progress.add_awaited(worker);
-  }
-  for (const auto& [number, copy] : state.copies) progress.add_copies(number);
-  progress.set_copied_bytes(copy_holder.received_bytes());
-  asynchronous.FillProgress(&progress);
-  state.Tell(std::move(message));
-}
 
 void ShardCore::Impl::Step(absl::Time now) {
   SLUICE_DCHECK(state.frozen == views.promised(),
@@ -475,7 +437,7 @@ void ShardCore::Impl::OnTick() {
   if (state.view.has_value()) {
     const bool awaits = state.view->synchronous() ? !synchronous.Awaited().empty()
                                                   : !asynchronous.Awaited().empty();
-    if (awaits) progress_due_ = true;
+    if (awaits) progress.Want();
   }
   registration.SendHeartbeat();
 }
@@ -483,8 +445,7 @@ void ShardCore::Impl::OnTick() {
 absl::Time ShardCore::Impl::NextDeadline() const {
   const absl::Time next =
       std::min({streams.NextExpiry(), registration.NextDeadline(), copy_sender.NextDeadline()});
-  const bool reports = registration.connected() && progress_due_ && state.view.has_value();
-  return reports ? std::min(next, next_progress_) : next;
+  return std::min(next, progress.NextDeadline());
 }
 
 ShardStatus ShardCore::Impl::Status() const {
@@ -539,7 +500,7 @@ void ShardCore::OnCoordinatorDisconnected(absl::Time now) {
 void ShardCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now) {
   impl_->Step(now);
   impl_->Dispatch(message);
-  impl_->SendProgress();
+  impl_->progress.SendIfDue();
 }
 
 void ShardCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
@@ -556,7 +517,7 @@ void ShardCore::OnFrame(StreamId stream, const v1::Header& header, const absl::C
                         absl::Time now) {
   impl_->Step(now);
   impl_->streams.Receive(stream, header, payload, impl_->handler());
-  impl_->SendProgress();
+  impl_->progress.SendIfDue();
 }
 
 void ShardCore::OnDisconnected(StreamId stream, absl::Time now) {
@@ -582,6 +543,10 @@ void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
   impl_->copy_holder.OnShardConnected(incarnation);
 }
 
+bool ShardCore::HasShard(uint64_t incarnation) const {
+  return impl_->state.view.has_value() && impl_->state.view->HasShard(incarnation);
+}
+
 void ShardCore::OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,
                                   absl::StatusOr<absl::Cord> file, absl::Time now) {
   impl_->Step(now);
@@ -598,7 +563,7 @@ void ShardCore::OnPartitionWritten(uint64_t snapshot, const v1::CheckpointRef& c
 void ShardCore::OnTick(absl::Time now) {
   impl_->Step(now);
   impl_->OnTick();
-  impl_->SendProgress();
+  impl_->progress.SendIfDue();
 }
 
 absl::Time ShardCore::NextDeadline() const { return impl_->NextDeadline(); }

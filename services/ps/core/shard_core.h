@@ -101,6 +101,8 @@ class ShardCore {
   // messages again that may have been lost.
   v1::Header MakeHello(const v1::ProcessId& shard) const;
   void OnShardConnected(uint64_t incarnation, absl::Time now);
+  // Whether the view names this shard: if not, a stream to it is not needed any more.
+  bool HasShard(uint64_t incarnation) const;
 
   // ---- files.
   void OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,

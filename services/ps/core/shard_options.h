@@ -65,6 +65,8 @@ struct ShardOptions {
 
   // Payload of a Data frame, unless a single block is larger.
   uint64_t max_data_frame_bytes = uint64_t{2} << 20;
+  // Payload of a CopyState frame. At most window_bytes.
+  uint64_t copy_part_bytes = uint64_t{1} << 20;
   // Asynchronous: permits are given for whole updates up to this much staged memory, over all
   // shards, and always for at least one update.
   uint64_t max_staged_bytes = uint64_t{1} << 30;

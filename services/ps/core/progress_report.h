@@ -1,0 +1,47 @@
+#ifndef SLUICE_SERVICES_PS_CORE_PROGRESS_REPORT_H_
+#define SLUICE_SERVICES_PS_CORE_PROGRESS_REPORT_H_
+
+#include "absl/time/time.h"
+#include "services/ps/core/asynchronous.h"
+#include "services/ps/core/copy_holder.h"
+#include "services/ps/core/registration.h"
+#include "services/ps/core/shard_state.h"
+#include "services/ps/core/synchronous.h"
+
+namespace sluice::ps {
+
+// Reports the shard's progress (ShardProgress) at most once per progress_interval, and at once at
+// the end of the job, or where training is held.
+class ProgressReport {
+ public:
+  // All must outlive it.
+  ProgressReport(ShardState* state, const Registration* registration,
+                 const Synchronous* synchronous, const Asynchronous* asynchronous,
+                 const CopyHolder* copies)
+      : state_(*state),
+        registration_(*registration),
+        synchronous_(*synchronous),
+        asynchronous_(*asynchronous),
+        copies_(*copies) {}
+
+  // Something has changed.
+  void Want() { due_ = true; }
+  void SendIfDue();
+  absl::Time NextDeadline() const;
+
+ private:
+  bool IsWanted() const { return due_ && registration_.connected() && state_.view.has_value(); }
+  bool VersionsAreInOrder() const;
+
+  ShardState& state_;
+  const Registration& registration_;
+  const Synchronous& synchronous_;
+  const Asynchronous& asynchronous_;
+  const CopyHolder& copies_;
+  bool due_ = false;
+  absl::Time next_ = absl::InfinitePast();
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_PROGRESS_REPORT_H_

@@ -27,6 +27,10 @@ std::string MemberText(const policy::Replica& replica, const v1::ProcessStatus& 
   if (status.partitions() > 0) {
     absl::StrAppend(&text, ", ", CountedText(status.partitions(), "partition"));
   }
+  if (status.copies() > 0) {
+    absl::StrAppend(&text, ", ",
+                    status.copies() == 1 ? "1 copy" : absl::StrCat(status.copies(), " copies"));
+  }
   if (status.samples_per_second() > 0) {
     const auto speed = static_cast<uint64_t>(std::llround(status.samples_per_second()));
     // The speed while it computes; overall it is slower, because it also waits.

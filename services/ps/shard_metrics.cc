@@ -21,6 +21,7 @@ std::vector<MetricDescriptor> ShardMetrics() {
       gauge("staged_updates", "Asynchronous updates that are staged but not yet applied."),
       gauge("open_snapshots",
             "Versions that are pinned for a checkpoint, an evaluation or a reader."),
+      gauge("copies", "Partitions of other shards of which this shard holds a whole copy."),
       gauge("blocks_allocated",
             "Memory blocks allocated since the start; constant in a steady state."),
       gauge("dropped_contributions",
@@ -61,6 +62,7 @@ std::vector<MetricDescriptor> ShardMetrics() {
               "New connections that had to wait because another connection from the same address "
               "flooded the server."),
       counter("view_changes_total", "Views installed."),
+      counter("copied_bytes_total", "Bytes of partitions' states received as copies."),
       counter("checkpoint_written_bytes_total", "Bytes of partition files written."),
       {"partition_write_seconds",
        Type::kHistogram,

@@ -277,6 +277,8 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     set("parked_pulls", static_cast<double>(status.parked_pulls));
     set("staged_updates", static_cast<double>(status.staged_updates));
     set("open_snapshots", static_cast<double>(status.open_snapshots));
+    set("copies", static_cast<double>(status.copies));
+    copied_bytes_.Increment(static_cast<double>(status.copied_bytes) - copied_bytes_.Value());
     set("blocks_allocated", static_cast<double>(status.blocks_allocated));
     set("dropped_contributions", static_cast<double>(status.dropped_contributions));
     set("repeated_blocks", static_cast<double>(status.repeated_blocks));
@@ -329,6 +331,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   prometheus::Counter& bytes_sent_ = metrics_->counter("sent_bytes_total");
   prometheus::Counter& streams_refused_ = metrics_->counter("streams_refused_total");
   prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
+  prometheus::Counter& copied_bytes_ = metrics_->counter("copied_bytes_total");
   prometheus::Counter& checkpoint_bytes_ = metrics_->counter("checkpoint_written_bytes_total");
   prometheus::Histogram& checkpoint_seconds_ = metrics_->histogram("partition_write_seconds");
   prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");

@@ -260,8 +260,8 @@ TEST_F(HostileTest, AcceptsNormsOnlyFromTheOwnerOfThePartition) {
       {"not a number", [&](auto& h) { norm(h)->set_square_sum(std::nan("")); }, "nan"},
       {"infinite", [&](auto& h) { norm(h)->set_square_sum(INFINITY); }, "inf"},
       {"a step ahead", [](auto& h) { h.mutable_norms()->set_step(1); }, "norms of step 1"},
-      {"a push", [](auto& h) { h.mutable_push(); }, "shards send norms"},
-      {"a pull", [](auto& h) { h.mutable_pull()->set_snapshot_id(1); }, "shards send norms"},
+      {"a push", [](auto& h) { h.mutable_push(); }, "is not for a shard"},
+      {"a pull", [](auto& h) { h.mutable_pull()->set_snapshot_id(1); }, "is not for a shard"},
   };
   ExpectRefused(table, kOtherShardIncarnation, norms, absl::Cord(), v1::SHARD);
 }

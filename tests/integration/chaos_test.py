@@ -25,7 +25,7 @@ spec:
   optimizer: {%(optimizer)s, learningRate: 0.01}
   training: {steps: %(steps)s, globalBatchSize: 16, microbatchSize: 2, %(mode)s}
   debug: {stepDelaySeconds: 0.02}
-  parameterServer: {replicas: 2, partitions: 8}
+  parameterServer: {%(shards)s, partitions: 8}
   worker: {replicas: 3}
   checkpoint: {intervalSteps: 10}
   timeouts: {heartbeatSeconds: 0.2, suspectSeconds: 0.5, heartbeatTimeoutSeconds: 2, pauseSeconds: 2}
@@ -88,8 +88,9 @@ class ChaosTest(unittest.TestCase):
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))))
         self.state = self.directory / 'state'
 
-    def start(self, *flags, steps=80, optimizer='name: Adam', mode='determinism: BitExact', programs=_ROOT):
-        manifest = _MANIFEST % {'steps': steps, 'optimizer': optimizer, 'mode': mode}
+    def start(self, *flags, steps=80, optimizer='name: Adam', mode='determinism: BitExact', programs=_ROOT,
+              shards='replicas: 2'):
+        manifest = _MANIFEST % {'steps': steps, 'optimizer': optimizer, 'mode': mode, 'shards': shards}
         (self.directory / 'job.yaml').write_text(manifest)
         return subprocess.Popen(
             [_SLUICE, 'chaos', 'job.yaml', '--output', 'json', '--bin-dir', programs, '--state-dir', self.state, *flags],
@@ -137,6 +138,18 @@ class ChaosTest(unittest.TestCase):
         shown = [(entry['state'], entry['number']) for entry in objects if entry['type'] == 'fault']
         self.assertEqual(shown, [(state, number) for number in range(1, 10) for state in ('injected', 'recovered')])
         self.assertFalse((self.directory / '.sluice').exists())
+
+    def test_with_second_copies_dead_shards_cost_no_step(self):
+        code, objects = self.finish(
+            self.start('--faults', 'kill:shard', '--seed', '3', '--every', '2s', '--count', '3', '--baseline', 'run', steps=400,
+                       shards='replicas: 3, copies: 2'))
+        verdict = objects[-1]
+        self.assertEqual((code, verdict['verdict'], verdict['problems']), (0, 'Passed', []))
+        self.assertIs(verdict['parametersEqual'], True)
+        self.assertEqual(len(verdict['faults']), 3)
+        self.assertEqual(verdict['run']['attempts'], 1, verdict)
+        # Of the step that was under way, workers may compute samples again for the view without the shard.
+        self.assertLessEqual(verdict['run']['recomputedSamples'], 3 * 16, verdict)
 
     def test_optimizer_that_forgets_its_steps_is_found(self):
         include = self.directory / 'include/sluice'

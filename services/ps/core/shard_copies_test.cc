@@ -393,6 +393,37 @@ TEST_F(CopiesTest, OwnerAndFollowerSwapPlaces) {
   EXPECT_EQ(b.Version(0), 2);
 }
 
+TEST_F(CopiesTest, ShardWithoutPartitionsInstallsTheViewThatLeavesItOut) {
+  Begin();
+  Pump();
+  a.owner = {1, 1};
+  v1::View view = a.MakeView(3, 0, {7, 8});
+  for (uint32_t& owner : *view.mutable_owner()) owner = 0;
+  view.mutable_shards()->DeleteSubrange(0, 1);
+  a.Pause(3);
+  a.TakeMessages();
+  a.Install(view);
+  EXPECT_THAT(a.TakeMessages(&v1::MemberMessage::has_installed, &v1::MemberMessage::installed),
+              SizeIs(1));
+  EXPECT_EQ(a.core().Content(0), nullptr);
+}
+
+TEST_F(CopiesTest, FirstViewNamesTheShard) {
+  a.Connect();
+  a.owner = {1, 1};
+  a.Prepare(1);
+  v1::View view = a.MakeView(1, 0, {7});
+  for (uint32_t& owner : *view.mutable_owner()) owner = 0;
+  view.mutable_shards()->DeleteSubrange(0, 1);
+  a.Pause(1);
+  a.TakeMessages();
+  a.Install(view);
+  const auto failures =
+      a.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
+  ASSERT_THAT(failures, SizeIs(1));
+  EXPECT_THAT(failures[0].reason(), HasSubstr("this shard is not in it"));
+}
+
 TEST_F(CopiesTest, InstallThatNamesACopyTheShardLacksFailsTheJob) {
   Begin();
   v1::CoordinatorMessage message;

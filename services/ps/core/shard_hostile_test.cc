@@ -542,9 +542,20 @@ TEST_F(HostileTest, InstallThatContradictsTheJobFailsTheJob) {
        [](auto& i) { i.mutable_view()->set_first_step(1000000); },
        "begins at 1000000 of 100 steps"},
       {"another mode", [](auto& i) { i.mutable_view()->set_mode(v1::ASYNCHRONOUS); }, "mode"},
-      {"without this shard",
-       [](auto& i) { i.mutable_view()->mutable_shards()->DeleteSubrange(0, 1); },
-       "this shard is not in it"},
+      {"a follower that is the owner",
+       [](auto& i) {
+         i.mutable_view()->add_follower(1);
+         i.mutable_view()->add_follower(0);
+       },
+       "its follower of partition 0 is the owner"},
+      {"a target that is no shard",
+       [](auto& i) {
+         i.mutable_view()->add_target(0);
+         i.mutable_view()->add_target(3);
+       },
+       "its target of partition 1 is shard 2 of 2"},
+      {"a whole copy that it gives to no shard", [](auto& i) { i.add_whole_targets(0); },
+       "it says that the target of partition 0 holds a whole copy, and names none"},
       {"a shard twice", [](auto& i) { *i.mutable_view()->add_shards() = i.view().shards(0); },
        "a shard twice"},
       {"owners of fewer partitions",

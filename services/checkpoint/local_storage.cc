@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -9,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "services/common/crc32c.h"
 #include "services/common/status_macros.h"
@@ -100,18 +102,19 @@ class LocalStorage final : public CheckpointStorage {
       const absl::Status status = files_->SyncDirectory(Directory(claim.parent()));
       if (!status.ok() && !absl::IsNotFound(status)) return status;
     }
-    return ExclusiveCreateFile(files_, ClaimPath(claim.attempt()), absl::Cord(ClaimToJson(claim)),
-                               Suffix());
+    return ExclusiveCreateFile(files_, ClaimPath(claim.attempt(), claim.loss_record()),
+                               absl::Cord(ClaimToJson(claim)), Suffix());
   }
 
   absl::StatusOr<std::vector<v1::Claim>> ReadClaims() override {
-    ASSIGN_OR_RETURN(std::vector<uint64_t> attempts, ListClaims(/*junk=*/nullptr));
+    ASSIGN_OR_RETURN(const ClaimFiles files, ListClaims(/*junk=*/nullptr));
     std::vector<v1::Claim> claims;
-    for (const uint64_t attempt : attempts) {
+    for (const uint64_t attempt : files.attempts) {
       while (claims.size() + 1 < attempt) AddDamaged(&claims);
-      absl::StatusOr<v1::Claim> claim = ReadClaim(attempt);
+      absl::StatusOr<v1::Claim> claim = ReadClaim(attempt, 0);
       if (claim.ok()) {
         claims.push_back(*std::move(claim));
+        RETURN_IF_ERROR(AddLossRecord(files, &claims.back()));
       } else if (IsDamage(claim.status())) {
         AddDamaged(&claims);
       } else {
@@ -127,18 +130,23 @@ class LocalStorage final : public CheckpointStorage {
       sentences.emplace_back(owner.message());
     }
 
-    const absl::StatusOr<std::vector<uint64_t>> attempts = ListClaims(&sentences);
-    if (!attempts.ok()) return sentences;  // an error of ReadClaims
+    const absl::StatusOr<ClaimFiles> files = ListClaims(&sentences);
+    if (!files.ok()) return sentences;  // an error of ReadClaims
 
-    uint64_t next = 1;
-    for (const uint64_t attempt : *attempts) {
-      for (; next < attempt; ++next)
-        sentences.push_back(absl::StrCat(ClaimPath(next), " is missing"));
-      if (const absl::Status claim = ReadClaim(attempt).status(); IsDamage(claim)) {
+    const auto check = [&](uint64_t attempt, uint64_t loss_record) {
+      if (const absl::Status claim = ReadClaim(attempt, loss_record).status(); IsDamage(claim)) {
         sentences.emplace_back(claim.message());
       }
+    };
+    uint64_t next = 1;
+    for (const uint64_t attempt : files->attempts) {
+      for (; next < attempt; ++next)
+        sentences.push_back(absl::StrCat(ClaimPath(next, 0), " is missing"));
+      check(attempt, 0);
       ++next;
     }
+    // An older record of an attempt is not read any more.
+    for (const auto& [attempt, loss_record] : files->losses) check(attempt, loss_record);
 
     if (sentences.size() > kMaxSentences) {
       const size_t more = sentences.size() - kMaxSentences;
@@ -258,9 +266,13 @@ class LocalStorage final : public CheckpointStorage {
 
  private:
   std::string ClaimsDirectory() const { return JoinPath(directory_, kClaims); }
-  static std::string ClaimName(uint64_t attempt) { return absl::StrFormat("%06d.json", attempt); }
-  std::string ClaimPath(uint64_t attempt) const {
-    return JoinPath(ClaimsDirectory(), ClaimName(attempt));
+  // loss_record is 0 for the claim of the attempt itself.
+  static std::string ClaimName(uint64_t attempt, uint64_t loss_record) {
+    return loss_record == 0 ? absl::StrFormat("%06d.json", attempt)
+                            : absl::StrFormat("%06d-loss-%04d.json", attempt, loss_record);
+  }
+  std::string ClaimPath(uint64_t attempt, uint64_t loss_record) const {
+    return JoinPath(ClaimsDirectory(), ClaimName(attempt, loss_record));
   }
   std::string Directory(const v1::CheckpointRef& ref) const {
     return JoinPath(directory_, CheckpointDirectory(ref));
@@ -268,16 +280,31 @@ class LocalStorage final : public CheckpointStorage {
   // Several threads of one process write at once.
   std::string Suffix() { return absl::StrCat(writer_, "-", next_suffix_.fetch_add(1)); }
 
-  // Attempts of all files that are named like claims, ascending. Other files are ignored; sentences
-  // about them are added to `junk` unless it is null.
-  absl::StatusOr<std::vector<uint64_t>> ListClaims(std::vector<std::string>* junk) {
+  struct ClaimFiles {
+    std::vector<uint64_t> attempts;       // that are claimed, ascending
+    std::map<uint64_t, uint64_t> losses;  // attempt -> its newest loss record
+  };
+
+  // All files that are named like claims or loss records. Other files are ignored; sentences about
+  // them are added to `junk` unless it is null.
+  absl::StatusOr<ClaimFiles> ListClaims(std::vector<std::string>* junk) {
     ASSIGN_OR_RETURN(std::vector<std::string> names, ListIfThere(ClaimsDirectory()));
 
-    std::vector<uint64_t> attempts;
+    ClaimFiles files;
+    std::vector<uint64_t>& attempts = files.attempts;
     for (const std::string& name : names) {
+      const std::vector<absl::string_view> parts =
+          absl::StrSplit(absl::StripSuffix(name, ".json"), "-loss-");
       uint64_t attempt = 0;
-      if (absl::SimpleAtoi(absl::StripSuffix(name, ".json"), &attempt) && attempt > 0 &&
-          ClaimName(attempt) == name) {
+      uint64_t loss_record = 0;
+      const bool is_claim = parts.size() <= 2 && absl::SimpleAtoi(parts[0], &attempt) &&
+                            attempt > 0 &&
+                            (parts.size() == 1 || absl::SimpleAtoi(parts[1], &loss_record)) &&
+                            ClaimName(attempt, loss_record) == name;
+      if (is_claim && loss_record > 0) {
+        uint64_t& newest = files.losses[attempt];
+        newest = std::max(newest, loss_record);
+      } else if (is_claim) {
         attempts.push_back(attempt);
       } else if (junk != nullptr && !absl::StrContains(name, ".json.tmp-")) {
         junk->push_back(
@@ -288,27 +315,46 @@ class LocalStorage final : public CheckpointStorage {
     std::sort(attempts.begin(), attempts.end());
     if (!attempts.empty() && attempts.back() - attempts.size() > kMaxMissingClaims) {
       return absl::FailedPreconditionError(
-          absl::StrCat(ClaimPath(attempts.back()), " claims attempt ", attempts.back(),
+          absl::StrCat(ClaimPath(attempts.back(), 0), " claims attempt ", attempts.back(),
                        ", and there are ", attempts.size() - 1,
                        " claims before it: no coordinator has made it, or claims were "
                        "removed. Remove this claim, or restore the removed ones"));
     }
-    return attempts;
+    return files;
   }
 
-  absl::StatusOr<v1::Claim> ReadClaim(uint64_t attempt) {
-    const std::string path = ClaimPath(attempt);
+  absl::StatusOr<v1::Claim> ReadClaim(uint64_t attempt, uint64_t loss_record) {
+    const std::string path = ClaimPath(attempt, loss_record);
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxClaimBytes));
     ASSIGN_OR_RETURN(v1::Claim claim, ClaimFromJson(text), Annotate(_, path));
     if (claim.attempt() != attempt) {
       return absl::DataLossError(
           absl::StrCat(path, ": claims attempt ", claim.attempt(), ", unlike its name"));
     }
+    if (claim.loss_record() != loss_record || (loss_record == 0) != claim.kept().empty()) {
+      return absl::DataLossError(absl::StrCat(path, ": is loss record ", claim.loss_record(),
+                                              " with ", claim.kept_size(),
+                                              " shards, unlike its name"));
+    }
     if (claim.has_parent() && claim.parent().attempt() >= attempt) {
       return absl::DataLossError(absl::StrCat(path, ": its parent is of attempt ",
                                               claim.parent().attempt(), ", not an older one"));
     }
     return claim;
+  }
+
+  // Adds the attempt's newest loss record to its claim.
+  absl::Status AddLossRecord(const ClaimFiles& files, v1::Claim* claim) {
+    const auto found = files.losses.find(claim->attempt());
+    if (found == files.losses.end()) return absl::OkStatus();
+    claim->set_loss_record(found->second);
+
+    const absl::StatusOr<v1::Claim> record = ReadClaim(claim->attempt(), found->second);
+    if (IsDamage(record.status())) return absl::OkStatus();
+    RETURN_IF_ERROR(record.status());
+    *claim->mutable_kept() = record->kept();
+    *claim->mutable_term() = record->term();
+    return absl::OkStatus();
   }
 
   static void AddDamaged(std::vector<v1::Claim>* claims) {

@@ -3,6 +3,7 @@
 //   owner                                  exclusive create: the directory's job, with a checksum
 //   claims/000001.json                     exclusive create: the claim of attempt 1 (R11); the last
 //                                          one may be the end record
+//   claims/000001-loss-0001.json           exclusive create: attempt 1's first loss record (R4)
 //   attempt-0001-step-000000000500/        one checkpoint
 //       partition-00000.safetensors ...
 //       manifest.json                      written last: a directory without one is no checkpoint
@@ -66,11 +67,14 @@ class CheckpointStorage {
   // advice, if no index names an owner either.
   virtual absl::Status Own(const std::string& job) = 0;
 
-  // ALREADY_EXISTS if a claim of this attempt number exists; then nothing is changed.
+  // ALREADY_EXISTS if a claim of this attempt number exists, or, for a loss record, one of this
+  // attempt and number; then nothing is changed.
   virtual absl::Status CreateClaim(const v1::Claim& claim) = 0;
   // Ascending, without gaps. For a claim that is damaged, or missing below another one, only the
-  // attempt is set (IsDamaged): a coordinator claimed it, and nothing else is known of it. Files
-  // that are not named like a claim are ignored. FAILED_PRECONDITION, with advice: more than
+  // attempt is set (IsDamaged): a coordinator claimed it, and nothing else is known of it. A claim
+  // has loss_record, kept and term of its attempt's newest loss record, if there is one; if that
+  // record is damaged, `kept` is empty. Files that are not named like a claim or a loss record are
+  // ignored. FAILED_PRECONDITION, with advice: more than
   // kMaxMissingClaims claims are missing.
   virtual absl::StatusOr<std::vector<v1::Claim>> ReadClaims() = 0;
   // One sentence for each file of owner and claims/ that is damaged, missing or not Sluice's.

@@ -173,6 +173,55 @@ TEST_F(LocalStorageTest, FirstClaimOfAnAttemptWins) {
   EXPECT_EQ(claims->front().term().counter(), 7u);
 }
 
+v1::Claim LossRecord(uint64_t attempt, uint64_t number, std::vector<uint64_t> kept) {
+  v1::Claim record = MakeClaim(attempt);
+  record.set_loss_record(number);
+  *record.mutable_kept() = {kept.begin(), kept.end()};
+  record.mutable_term()->set_counter(number);
+  return record;
+}
+
+TEST_F(LocalStorageTest, FirstLossRecordOfItsNumberWins) {
+  for (const uint64_t attempt : {1, 2}) {
+    ASSERT_TRUE(storage_->CreateClaim(MakeClaim(attempt)).ok());
+  }
+  EXPECT_TRUE(storage_->CreateClaim(LossRecord(1, 1, {7, 8})).ok());
+  EXPECT_TRUE(storage_->CreateClaim(LossRecord(2, 1, {9})).ok());
+  EXPECT_EQ(storage_->CreateClaim(LossRecord(1, 1, {8})).code(), absl::StatusCode::kAlreadyExists);
+  files_.CutPower();
+  EXPECT_TRUE(storage_->CreateClaim(LossRecord(1, 2, {8})).ok());
+
+  const auto claims = storage_->ReadClaims();
+  ASSERT_TRUE(claims.ok()) << claims.status();
+  ASSERT_THAT(*claims, SizeIs(2));
+  EXPECT_EQ((*claims)[0].loss_record(), 2u) << "the attempt's newest";
+  EXPECT_THAT((*claims)[0].kept(), ElementsAre(8));
+  EXPECT_EQ((*claims)[0].term().counter(), 2u);
+  EXPECT_EQ((*claims)[1].loss_record(), 1u);
+  EXPECT_THAT((*claims)[1].kept(), ElementsAre(9));
+  EXPECT_THAT(storage_->FindDamage(), IsEmpty());
+}
+
+TEST_F(LocalStorageTest, DamagedLossRecordHasNumberAndNoShards) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  ASSERT_TRUE(storage_->CreateClaim(LossRecord(1, 1, {7})).ok());
+  for (const char* const text : {"{}", "not JSON"}) {
+    Overwrite("/store/claims/000001-loss-0002.json", text);
+    const auto claims = storage_->ReadClaims();
+    ASSERT_TRUE(claims.ok()) << claims.status();
+    ASSERT_THAT(*claims, SizeIs(1));
+    EXPECT_FALSE(IsDamaged((*claims)[0])) << "the claim is whole";
+    EXPECT_EQ((*claims)[0].loss_record(), 2u);
+    EXPECT_THAT((*claims)[0].kept(), IsEmpty());
+    EXPECT_THAT(storage_->FindDamage(), ElementsAre(HasSubstr("000001-loss-0002.json")));
+  }
+  // A record is not accepted under another name, and a claim is no record.
+  Overwrite("/store/claims/000001-loss-0002.json", ClaimToJson(LossRecord(1, 3, {7})));
+  EXPECT_THAT(storage_->FindDamage(), ElementsAre(HasSubstr("is loss record 3")));
+  Overwrite("/store/claims/000001.json", ClaimToJson(LossRecord(1, 1, {7})));
+  EXPECT_TRUE(IsDamaged((*storage_->ReadClaims())[0]));
+}
+
 TEST_F(LocalStorageTest, ClaimsSurvivePowerLoss) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   files_.CutPower();

@@ -7,6 +7,35 @@
 
 namespace sluice::coordinator {
 
+void Attempt::SetPartitions(const LayoutIndex& index) {
+  facts.empty.clear();
+  bytes.clear();
+  for (uint32_t p = 0; p < index.partitions(); ++p) {
+    facts.empty.push_back(index.IsEmpty(p));
+    bytes.push_back(index.PartitionBytes(p));
+  }
+}
+
+void Attempt::OnView(const v1::View& view) {
+  shards.assign(view.shards().begin(), view.shards().end());
+  facts.owner.assign(view.owner().begin(), view.owner().end());
+  facts.shards.clear();
+  for (const v1::View::Shard& shard : shards) {
+    facts.shards.push_back(shard.process().incarnation());
+  }
+}
+
+bool Attempt::OwnersChange(const v1::View& view) const {
+  for (size_t p = 0; p < facts.owner.size(); ++p) {
+    const uint32_t next = view.owner(static_cast<int>(p));
+    if (!facts.empty[p] && view.shards(static_cast<int>(next)).process().incarnation() !=
+                               facts.shards[facts.owner[p]]) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool Attempt::HasShard(uint64_t shard) const { return absl::c_linear_search(facts.shards, shard); }
 
 std::vector<uint32_t> Attempt::PartitionsWithBlocks(uint64_t shard) const {

@@ -10,10 +10,12 @@
 #include "proto/model.pb.h"
 #include "services/coordinator/core/view_decision.h"
 #include "services/protocol/job_length.h"
+#include "services/protocol/layout.h"
 
 namespace sluice::coordinator {
 
-// The current attempt: its identity, and what does not change from its first state to its end.
+// The current attempt: its identity, what does not change from its first state to its end, and
+// which shards have its partitions now.
 struct Attempt {
   uint64_t number = 0;       // 0: this coordinator has claimed none
   v1::Term term;             // of this coordinator; fixed by its first claim
@@ -31,7 +33,9 @@ struct Attempt {
   v1::Layout layout;
   uint64_t layout_hash = 0;
   AttemptFacts facts;
+  std::vector<uint64_t> bytes;          // of each partition
   std::vector<v1::View::Shard> shards;  // in the order of facts.shards
+  uint64_t loss_record = 0;             // (R4) the number of the newest one; 0: none
 
   uint64_t NextNumber() { return ++last_number; }
 
@@ -41,10 +45,19 @@ struct Attempt {
     last_position = 0;
     base.reset();
     facts = {};
+    bytes.clear();
     shards.clear();
+    loss_record = 0;
   }
 
-  // Whether the shard (an incarnation) has partitions of this attempt.
+  // Sets which partitions have blocks, and their bytes.
+  void SetPartitions(const LayoutIndex& index);
+  // The view's shards and owners are the attempt's from here on.
+  void OnView(const v1::View& view);
+  // Whether a partition with blocks has another owner in the view than now.
+  bool OwnersChange(const v1::View& view) const;
+
+  // Whether the shard (an incarnation) is in the newest view, or among the attempt's first shards.
   bool HasShard(uint64_t shard) const;
   // The shard's partitions that have blocks, ascending. A shard without any closes nothing, and
   // pins any version at once.

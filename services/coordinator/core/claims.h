@@ -95,6 +95,9 @@ class Claims {
   // Requires MayTakeOver.
   void TakeOver(uint64_t attempt);
 
+  // The claims are to be read again before the attempt is taken over.
+  void GiveBack() { attempt_.number = 0; }
+
   // The attempt is claimed, and no view of it was made.
   bool unused() const { return unused_; }
   void OnFirstView();

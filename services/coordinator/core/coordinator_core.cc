@@ -1,12 +1,14 @@
 #include "services/coordinator/core/coordinator_core.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "services/common/check.h"
-#include "services/common/status_macros.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
@@ -38,6 +40,8 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
       model_(facts_, &facts_.attempt, &output_),
       initialization_(facts_, &facts_.attempt, &output_),
       takeover_(facts_, &facts_.attempt, &facts_.training),
+      losses_(facts_, &facts_.attempt, &output_),
+      moves_(facts_, &output_),
       views_(facts_, &facts_.training, &output_),
       waits_(facts_, &output_),
       snapshots_(facts_, &facts_.last_evaluation, &output_),
@@ -83,8 +87,8 @@ void CoordinatorCore::OnTick(absl::Time now) {
 absl::Time CoordinatorCore::NextDeadline() const {
   if (Is(Phase::kExited)) return absl::InfiniteFuture();
   return std::min({stop_at_, facts_.members.NextDeadline(), claims_.NextDeadline(),
-                   initialization_.NextDeadline(), views_.NextDeadline(),
-                   waits_.NextDeadline(snapshots_.evaluations().running()),
+                   initialization_.NextDeadline(), losses_.NextDeadline(), moves_.NextDeadline(),
+                   views_.NextDeadline(), waits_.NextDeadline(snapshots_.evaluations().running()),
                    snapshots_.NextDeadline(), ending_.NextDeadline()});
 }
 
@@ -164,279 +168,6 @@ bool CoordinatorCore::CarryOut(const Verdict& verdict, absl::Time now) {
   return false;
 }
 
-// ---- storage and claims
-
-void CoordinatorCore::ReadStorageAgain() {
-  Transition(facts_.phase, Phase::kReading);
-  claims_.ReadStorage();
-}
-
-void CoordinatorCore::OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now) {
-  Step(now);
-  if (Is(Phase::kReading) && claims_.reading()) {
-    const bool first = !claims_.known();
-    const bool read = contents.ok();
-    if (CarryOut(claims_.OnStorageRead(std::move(contents), now), now) && read) {
-      Transition(Phase::kReading, Phase::kGathering);
-      for (v1::Role role : {v1::SHARD, v1::WORKER}) {
-        if (!first) break;
-        for (const Process* process : facts_.members.LivingAndConnected(role)) {
-          AnswerRegistration(*process, now);
-        }
-      }
-    }
-  }
-  Advance(now);
-}
-
-void CoordinatorCore::AdvanceGathering(absl::Time now) {
-  if (SuspendBeforeTraining(now)) return;
-  ReleaseLeavingShards(now);  // their attempt ended before they could leave
-  const bool gathered = initialization_.Gathered(now);
-  if (claims_.looking()) return;  // continues once the claims are read
-  if (!gathered) {
-    // Another coordinator, earlier or later, may have ended or continued the job: then no process
-    // would ever register here.
-    claims_.LookAtClaims(now);
-    return;
-  }
-  claims_.StopLooking();
-  if (claims_.unused()) {
-    BeginAttempt(now);
-  } else if (MayTakeOver()) {
-    BeginTakeover(now);
-  } else {
-    Claim(/*end=*/false, now);
-  }
-}
-
-bool CoordinatorCore::SuspendBeforeTraining(absl::Time now) {
-  if (!facts_.suspend) return false;
-  Leave(ExitReason::kSuspended, "suspended before training began", now);
-  return true;
-}
-
-void CoordinatorCore::Claim(bool end, absl::Time now) {
-  const bool requested = claims_.Claim(end, now);
-  if (!end && !Is(Phase::kClaiming)) Transition(Phase::kGathering, Phase::kClaiming);
-  if (!requested) OnClaimResult(claims_.requested(), absl::OkStatus(), now);
-}
-
-void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now) {
-  Step(now);
-  if (!claims_.Awaits(attempt) || Leaving() || Is(Phase::kExited)) return;
-  const bool end = claims_.for_end();
-  if (CarryOut(claims_.OnClaimResult(status, now), now)) {
-    if (end) snapshots_.checkpoints().OnEndRecord(status, now);
-    if (end && status.ok()) {
-      const bool target = facts_.goal == Goal::kTarget;
-      Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete",
-            now);
-    } else if (status.ok()) {
-      Transition(Phase::kClaiming, Phase::kGathering);
-    }
-  }
-  Advance(now);
-}
-
-void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
-                                   absl::Time now) {
-  Step(now);
-  if (claims_.looking()) {
-    if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
-  } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
-    (void)CarryOut(snapshots_.checkpoints().OnClaimsRead(claims, now), now);
-  }
-  Advance(now);
-}
-
-void CoordinatorCore::OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint,
-                                               const absl::Status& status, absl::Time now) {
-  Step(now);
-  if (Is(Phase::kRunning)) snapshots_.checkpoints().OnIndexWritten(checkpoint, status, now);
-  Advance(now);
-}
-
-// ---- the attempt of an earlier coordinator
-
-bool CoordinatorCore::MayTakeOver() const {
-  const std::optional<uint64_t> attempt = takeover_.AttemptOfShards();
-  return attempt.has_value() && claims_.MayTakeOver(*attempt);
-}
-
-void CoordinatorCore::BeginTakeover(absl::Time now) {
-  ForgetAttempt();
-  claims_.TakeOver(*takeover_.AttemptOfShards());
-  takeover_.Begin();
-  Transition(Phase::kGathering, Phase::kTakingOver);
-  BeginPause(/*at_once=*/true, now);
-}
-
-void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
-  ViewChange& change = facts_.training.change();
-  for (const uint64_t shard : change.Overdue(now, facts_.timers.pause)) {
-    Expel(
-        shard,
-        absl::StrCat("did not answer a view change in ", absl::FormatDuration(facts_.timers.pause)),
-        now);
-  }
-
-  absl::Status continues = takeover_.Lost().has_value()
-                               ? absl::FailedPreconditionError("a shard of it is gone")
-                               : absl::OkStatus();
-  if (continues.ok() && !change.AllReplied()) return;
-  if (continues.ok()) continues = CompleteTakeover(now);
-  if (!continues.ok()) {
-    output_.Warn(absl::StrCat("attempt ", facts_.attempt.number, " cannot be continued: ",
-                              continues.message(), "; the next attempt begins"),
-                 now);
-    BeginNextAttempt(now);
-    return;
-  }
-
-  output_.Info(absl::StrCat("attempt ", facts_.attempt.number,
-                            " continues with another coordinator, without a restoration"),
-               now);
-  Transition(Phase::kTakingOver, Phase::kRunning);
-  for (const v1::ProcessId& worker : takeover_.LeftOut()) {
-    v1::SetDesiredRequest::Death death;
-    *death.mutable_process() = worker;
-    death.set_reason("was not in the view with which another coordinator continued");
-    if (std::optional<Departure> departure = facts_.members.ReportDeath(death);
-        departure.has_value()) {
-      OnGone(*departure, now);
-    }
-  }
-  Decide(now);
-}
-
-absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
-  RETURN_IF_ERROR(takeover_.Complete(now));
-  for (const uint64_t shard : facts_.attempt.facts.shards) {
-    RETURN_IF_ERROR(CheckPauseReply(facts_.training.change().replies().at(shard),
-                                    FactsOf(*facts_.members.Find(shard))));
-  }
-  model_.Confirm();
-  snapshots_.checkpoints().BeginAttempt();
-  return absl::OkStatus();
-}
-
-// ---- an attempt
-
-void CoordinatorCore::BeginAttempt(absl::Time now) {
-  ForgetAttempt();
-  if (absl::Status begun = initialization_.BeginAttempt(now); !begun.ok()) {
-    Fail(std::string(begun.message()), now);
-    return;
-  }
-  facts_.training.Begin();
-  snapshots_.checkpoints().BeginAttempt();
-  RequestInit(now);
-}
-
-void CoordinatorCore::RequestInit(absl::Time now) {
-  if (!initialization_.Begin(now)) {
-    if (!Is(Phase::kGathering)) Transition(facts_.phase, Phase::kGathering);
-    return;
-  }
-  Transition(facts_.phase, Phase::kPreparing);
-  SendAdmitted();  // before the worker is asked
-  initialization_.SendRequest();
-}
-
-void CoordinatorCore::AdvancePreparing(absl::Time now) {
-  if (SuspendBeforeTraining(now)) return;
-  switch (initialization_.Check(now)) {
-    case Initialization::State::kWaiting:
-      break;
-    case Initialization::State::kComplete:
-      Transition(Phase::kPreparing, Phase::kRunning);
-      BeginPause(/*at_once=*/true, now);
-      break;
-    case Initialization::State::kAskNextWorker:
-      RequestInit(now);
-      break;
-  }
-}
-
-void CoordinatorCore::ForgetAttempt() {
-  facts_.attempt.Forget(facts_.job().training().mode());
-  facts_.training.Forget();
-  initialization_.Forget();
-  views_.Forget();
-  waits_.Forget();
-  snapshots_.Forget(absl::UnavailableError("the job is being restored"));
-  ending_.Forget();
-}
-
-// A shard of the attempt is gone, and its state is lost.
-void CoordinatorCore::LoseShard(const std::string& why, absl::Time now) {
-  if (facts_.training.has_view()) {
-    Restore(why, now);
-  } else if (SpendRestoration(why, now)) {
-    // Nothing was trained in this attempt: it begins again with the shards that come.
-    ForgetAttempt();
-    Transition(facts_.phase, Phase::kGathering);
-  }
-}
-
-// A shard of the attempt left before its state was saved, or there was nothing to save.
-void CoordinatorCore::ContinueWithout(const std::string& why, absl::Time now) {
-  output_.Info(absl::StrCat(why, "; the job continues with another shard"), now);
-  if (facts_.training.has_view()) {
-    BeginNextAttempt(now);
-  } else {
-    // Nothing was trained in this attempt: it begins again with the shards that come.
-    ForgetAttempt();
-    Transition(facts_.phase, Phase::kGathering);
-  }
-}
-
-void CoordinatorCore::Restore(const std::string& why, absl::Time now) {
-  if (SpendRestoration(why, now)) BeginNextAttempt(now);
-}
-
-// False: the job was restored too often, and failed.
-bool CoordinatorCore::SpendRestoration(const std::string& why, absl::Time now) {
-  if (restorations_ >= facts_.job().backoff_limit()) {
-    Fail(absl::StrCat(why, "; the job was restored ", restorations_,
-                      " times, and backoffLimit allows no more"),
-         now);
-    return false;
-  }
-  ++restorations_;
-  // The event of the claim names the attempt and its checkpoint. This event has no number, because
-  // this coordinator does not know how often earlier coordinators restored the job.
-  output_.Warn(absl::StrCat(why, "; the job is restored"), now);
-  return true;
-}
-
-// The next attempt begins with what the storage holds.
-void CoordinatorCore::BeginNextAttempt(absl::Time /*now*/) {
-  ForgetAttempt();
-  claims_.OnAttemptOver();
-  ReadStorageAgain();
-}
-
-// Releases the shards that ask to leave and whose state is saved, or whose attempt is over.
-void CoordinatorCore::ReleaseLeavingShards(absl::Time now) {
-  std::vector<uint64_t> leaving;
-  for (const Process* shard : facts_.members.Living(v1::SHARD)) {
-    if (shard->leaving) leaving.push_back(shard->incarnation());
-  }
-  for (const uint64_t incarnation : leaving) {
-    const Process& shard = *facts_.members.Find(incarnation);
-    v1::CoordinatorMessage message;
-    message.mutable_finish()->set_succeeded(true);
-    message.mutable_finish()->set_reason("released; the job continues with another shard");
-    output_.Send(shard, std::move(message));
-    if (!shard.suspect()) output_.Close(shard.stream, absl::OkStatus());
-    const Departure departure = *facts_.members.Leave(incarnation);  // ends `shard`
-    facts_.meter.Forget(incarnation);
-    output_.Info(absl::StrCat(ProcessName(departure.process.id), " left"), now);
-  }
-}
-
 // ---- views
 
 void CoordinatorCore::AdvanceViews(absl::Time now) {
@@ -449,16 +180,24 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
     if (!Is(Phase::kRunning)) return;
   }
 
+  if (training.change().pausing() && views_.LacksShard()) {
+    BeginPause(/*at_once=*/true, now);
+    return;
+  }
   if (training.change().AllReplied()) Decide(now);
   if (!Is(Phase::kRunning)) return;
   if (training.change().pausing()) {
-    if (views_.IsStuck()) BeginPause(/*at_once=*/true, now);
+    if (!training.change().AllReplied() && views_.IsStuck()) BeginPause(/*at_once=*/true, now);
     return;
   }
 
   if (!training.has_view()) return;
+  moves_.Advance(now);
   Views::Needs needs;
+  needs.dead_shard = moves_.HasDeadShard();
   if (training.idle()) {
+    ReleaseDrainedShards(now);
+    needs.move = moves_.Due(snapshots_.LetsOwnersChange(), now);
     needs.leases_overdue = waits_.LeasesOverdue(snapshots_.evaluations().running()) <= now;
     needs.snapshot = snapshots_.NeedsView(now);
   }
@@ -468,7 +207,7 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
 }
 
 void CoordinatorCore::BeginPause(bool at_once, absl::Time now) {
-  views_.BeginPause(facts_.attempt.NextNumber(), at_once, now);
+  views_.BeginPause(facts_.attempt.NextNumber(), moves_.Asked(), at_once, now);
 }
 
 void CoordinatorCore::Decide(absl::Time now) {
@@ -486,9 +225,12 @@ void CoordinatorCore::Decide(absl::Time now) {
     case Decision::Outcome::kSuperseded:
       Supersede(ExitReason::kSuperseded, decision.reason);
       break;
-    case Decision::Outcome::kLost:
-      Restore(decision.reason, now);
+    case Decision::Outcome::kLost: {
+      std::string why;
+      for (const auto& [shard, gone] : gone_) absl::StrAppend(&why, gone, "; ");
+      Restore(absl::StrCat(why, decision.reason), now);
       break;
+    }
     case Decision::Outcome::kNotReady:
       facts_.training.change().GiveUp();
       RequestInit(now);
@@ -499,8 +241,17 @@ void CoordinatorCore::Decide(absl::Time now) {
 void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
   const bool first = !facts_.training.has_view();  // of this coordinator in the attempt
   v1::Install install = views_.MakeInstall(decision);
+  std::vector<uint64_t> replied;
+  for (const auto& [shard, reply] : facts_.training.change().replies()) replied.push_back(shard);
+  moves_.Fill(decision, replied, snapshots_.LetsOwnersChangeAt(decision.first_step), &install);
+  // (R4) Promised shards wait until the record is durable; then the decision is made again.
+  if (!losses_.MayInstall(install.view(), now)) return;
+
   snapshots_.OnDecision(decision, &install, now);
+  ReportShards(install.view(), now);
   views_.Adopt(install, now);
+  facts_.attempt.OnView(install.view());
+  losses_.OnView();
   if (first) {
     claims_.OnFirstView();
     snapshots_.OnFirstView(now);
@@ -520,6 +271,41 @@ void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
     if (Process* worker = facts_.members.Find(member.process().incarnation()); worker != nullptr) {
       worker->was_member = true;
     }
+  }
+}
+
+// Reports which shards the next view has gained, and where the partitions of shards that are gone
+// continue.
+void CoordinatorCore::ReportShards(const v1::View& next, absl::Time now) {
+  const Attempt& attempt = facts_.attempt;
+  const bool takes_over = !facts_.training.has_view() && !facts_.training.view().shards().empty();
+  std::map<uint64_t, std::pair<uint64_t, std::set<std::string>>> moved;  // by the owner before
+  for (uint32_t p = 0; p < attempt.facts.owner.size(); ++p) {
+    if (attempt.facts.empty[p]) continue;
+    auto& [partitions, owners] = moved[attempt.facts.shards[attempt.facts.owner[p]]];
+    ++partitions;
+    owners.insert(
+        ProcessName(next.shards(static_cast<int>(next.owner(static_cast<int>(p)))).process()));
+  }
+  for (const v1::View::Shard& shard : attempt.shards) {
+    const uint64_t incarnation = shard.process().incarnation();
+    if (facts_.members.Find(incarnation) != nullptr) continue;
+    const auto gone = gone_.find(incarnation);
+    std::string why =
+        gone != gone_.end() ? gone->second : absl::StrCat(ProcessName(shard.process()), " is gone");
+    const auto& [partitions, owners] = moved[incarnation];
+    output_.Warn(partitions == 0
+                     ? absl::StrCat(why, "; it had no partitions")
+                     : absl::StrCat(why, "; its ", partitions, " partitions continue on ",
+                                    absl::StrJoin(owners, ", ")),
+                 now);
+  }
+  gone_.clear();
+
+  if (!facts_.training.has_view() && !takes_over) return;
+  for (const v1::View::Shard& shard : next.shards()) {
+    if (attempt.HasShard(shard.process().incarnation())) continue;
+    output_.Info(absl::StrCat(ProcessName(shard.process()), " joined"), now);
   }
 }
 

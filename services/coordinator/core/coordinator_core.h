@@ -10,7 +10,8 @@
 //
 // The core itself is a dispatcher. Its parts have the state and do the work, each for one task:
 // claims.h (the storage, attempts, terms), model_check.h, initialization.h (an attempt's
-// beginning), takeover.h (or its continuation), views.h, waits.h (members that are too slow),
+// beginning), takeover.h (or its continuation), views.h, moves.h (shards and partitions), losses.h,
+// waits.h (members that are too slow),
 // snapshots.h (with readers.h, checkpoints.h and evaluations.h), ending.h. They read each other's
 // results as Facts (facts.h), do not call each other, and return what concerns the whole job as a
 // Verdict. training_mode.h has what differs between synchronous and asynchronous training. The core
@@ -26,7 +27,8 @@
 //              Initialize) -> StateReady from all shards -> first view
 //   takeover:  ReadStorage -> shards and a worker have come -> the next view
 //   each view: Pause -> PauseReply of all shards -> Install -> Installed; NewView to the workers
-//   a shard's death: the same as start, with the processes that live
+//   a shard's death: the next view, if other shards have whole copies of its partitions
+//                    (losses.h, moves.h); else the same as start, with the processes that live
 //   end:       last version committed -> last evaluation, last checkpoint -> end record -> Finish
 //              to the workers -> they leave -> Finish to the shards -> they leave -> Exit
 //
@@ -38,6 +40,7 @@
 #define SLUICE_SERVICES_COORDINATOR_CORE_COORDINATOR_CORE_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -54,9 +57,11 @@
 #include "services/coordinator/core/ending.h"
 #include "services/coordinator/core/facts.h"
 #include "services/coordinator/core/initialization.h"
+#include "services/coordinator/core/losses.h"
 #include "services/coordinator/core/member_checks.h"
 #include "services/coordinator/core/membership.h"
 #include "services/coordinator/core/model_check.h"
+#include "services/coordinator/core/moves.h"
 #include "services/coordinator/core/output.h"
 #include "services/coordinator/core/phase.h"
 #include "services/coordinator/core/progress.h"
@@ -173,12 +178,14 @@ class CoordinatorCore {
   bool SuspendBeforeTraining(absl::Time now);
   bool MayTakeOver() const;
   void BeginTakeover(absl::Time now);
+  const v1::Claim& AttemptClaim() const;
   absl::Status CompleteTakeover(absl::Time now);
   void BeginAttempt(absl::Time now);
   void RequestInit(absl::Time now);
   void BeginPause(bool at_once, absl::Time now);
   void Decide(absl::Time now);
   void Install(const Decision& decision, absl::Time now);
+  void ReportShards(const v1::View& next, absl::Time now);
 
   void LoseShard(const std::string& why, absl::Time now);
   void ContinueWithout(const std::string& why, absl::Time now);
@@ -187,6 +194,8 @@ class CoordinatorCore {
   void ForgetAttempt();
   void BeginNextAttempt(absl::Time now);
   void ReleaseLeavingShards(absl::Time now);
+  void ReleaseDrainedShards(absl::Time now);
+  void Release(uint64_t incarnation, const std::string& what, absl::Time now);
 
   void Leave(ExitReason reason, const std::string& message, absl::Time now,
              const std::string& code = "");
@@ -197,6 +206,7 @@ class CoordinatorCore {
   // ---- messages (coordinator_messages.cc)
 
   void OnRegister(StreamId stream, const v1::Register& request, absl::Time now);
+  bool IsLeftBehind(const Process& shard) const;
   bool RefuseByCore(StreamId stream, const v1::ProcessId& id, absl::Time now);
   void OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::Time now);
   void OnWorkerMessage(Process& process, const v1::MemberMessage& message, absl::Time now);
@@ -235,12 +245,16 @@ class CoordinatorCore {
   ModelCheck model_;
   Initialization initialization_;
   Takeover takeover_;
+  Losses losses_;
+  Moves moves_;
   Views views_;
   Waits waits_;
   Snapshots snapshots_;
   Ending ending_;
-  BatchLosses losses_;
+  BatchLosses batch_losses_;
   uint64_t restorations_ = 0;
+  bool read_losses_again_ = false;               // in a takeover; once
+  std::map<uint64_t, std::string> gone_;         // shards of the newest view -> how they ended
   absl::Time stop_at_ = absl::InfiniteFuture();  // OnAskedToStop: when this coordinator exits
   uint64_t admitted_changes_ = 0;                // of the members and readers that shards were sent
   Refusals refusals_;                            // messages, figures and registrations

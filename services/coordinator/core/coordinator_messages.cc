@@ -99,6 +99,11 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
     output_.Close(admission.closed_stream, absl::AbortedError("replaced by a newer stream"));
   }
 
+  if (id.role() == v1::SHARD && IsLeftBehind(*facts_.members.Find(id.incarnation()))) {
+    Expel(id.incarnation(), "is not in the view with which its attempt continues", now);
+    return;
+  }
+
   // Workers run user code: their reports are not trusted for terms and attempts.
   if (id.role() == v1::SHARD && request.has_newest_view()) {
     OnViewSeen(id.incarnation(), request.newest_view(), now);
@@ -118,6 +123,16 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
     AnswerRegistration(process, now);
     Resend(process);
   }
+}
+
+// (R4) Whether the shard knows a view of the attempt, and is not in the newest one: it holds an old
+// state.
+bool CoordinatorCore::IsLeftBehind(const Process& shard) const {
+  return Is(Phase::kRunning) && facts_.training.has_view() &&
+         shard.newest_view.attempt() == facts_.attempt.number &&
+         Compare(shard.newest_view, facts_.training.view().id()) <= 0 &&
+         !facts_.attempt.HasShard(shard.incarnation()) &&
+         !facts_.training.change().Asks(shard.incarnation());
 }
 
 // Whether the process may not register for a reason that membership does not know.
@@ -197,6 +212,8 @@ void CoordinatorCore::Resend(const Process& process) {
     snapshots_.evaluations().ResendTo(process);
   } else if (facts_.attempt.HasShard(process.incarnation())) {
     ResendToShard(process);
+  } else {
+    (void)views_.ResendChange(process);  // to a new shard
   }
 }
 
@@ -299,7 +316,8 @@ void CoordinatorCore::OnShardMessage(Process& process, const v1::MemberMessage& 
 absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
                                                 const v1::MemberMessage& message) const {
   const Training& training = facts_.training;
-  if (!facts_.attempt.length.has_value() || training.shards().count(process.incarnation()) == 0) {
+  if (!facts_.attempt.length.has_value() || (training.shards().count(process.incarnation()) == 0 &&
+                                             !training.change().Asks(process.incarnation()))) {
     return absl::OkStatus();
   }
   const auto of_snapshot = [&](const auto& report) {
@@ -341,6 +359,9 @@ ShardFacts CoordinatorCore::FactsOf(const Process& shard) const {
   facts.total_samples = attempt.LastSample();
   facts.first_version = attempt.facts.base_version;
   facts.owned = attempt.PartitionsWithBlocks(shard.incarnation());
+  facts.shard = shard.incarnation();
+  facts.empty = &attempt.facts.empty;
+  facts.view = &facts_.training.view();
   facts.installs = &facts_.training.change().installs();
   facts.attempt = attempt.number;
   facts.term = attempt.term;
@@ -378,6 +399,12 @@ void CoordinatorCore::OnReady(Process& process, const v1::Ready& ready, absl::Ti
 
 void CoordinatorCore::OnStateReady(const Process& process, const v1::StateReady& ready,
                                    absl::Time now) {
+  if (Is(Phase::kRunning)) {
+    if (const std::string why = moves_.OnStateReady(process, ready); !why.empty()) {
+      Expel(process.incarnation(), absl::StrCat("cannot join: ", why), now);
+    }
+    return;
+  }
   if (!Is(Phase::kPreparing)) return;
   const Verdict verdict = initialization_.OnStateReady(process, ready);
   // Reading the storage again finds the damage and an older checkpoint; if not, the job fails.
@@ -404,7 +431,7 @@ void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgres
   process.reported = now;
   refusals_.figures += KeepPossibleFigures(&progress, facts);
   facts_.meter.OnWorkerProgress(process.incarnation(), progress);
-  losses_.OnWorkerProgress(process.id.index(), facts.synchronous, progress);
+  batch_losses_.OnWorkerProgress(process.id.index(), facts.synchronous, progress);
   if (progress.owing_size() == 0) return;
   if (const auto overdue = waits_.OnOwing(process, progress, now); overdue.has_value()) {
     Expel(overdue->incarnation, overdue->why, now);
@@ -473,14 +500,16 @@ void CoordinatorCore::OnLeave(Process& process, absl::Time now) {
     return;
   }
 
-  // The shard waits until its state is saved.
+  // The shard waits until other shards have its partitions, or its state is saved.
   const bool trains = Is(Phase::kRunning) && facts_.training.has_view();
   if (!worker && trains && facts_.attempt.HasShard(incarnation)) {
-    if (!process.leaving) {
-      output_.Info(
-          absl::StrCat(ProcessName(process.id), " asks to leave: the job saves a checkpoint"), now);
+    const bool repeated = std::exchange(process.leaving, true);
+    if (!repeated) {
+      output_.Info(absl::StrCat(ProcessName(process.id), " asks to leave: ",
+                                facts_.CanDrain() ? "other shards take its partitions"
+                                                  : "the job saves a checkpoint"),
+                   now);
     }
-    process.leaving = true;
     return;
   }
 
@@ -513,6 +542,10 @@ void CoordinatorCore::OnGone(const Departure& departure, absl::Time now) {
   }
 
   if (!HasAttempt() || !facts_.attempt.HasShard(process.incarnation())) return;
+  if (Is(Phase::kRunning) && moves_.CanContinue()) {
+    gone_[process.incarnation()] = what;  // the next view is made without it
+    return;
+  }
   if (process.leaving || !departure.expelled) {
     ContinueWithout(what, now);
   } else {

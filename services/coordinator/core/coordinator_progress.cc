@@ -85,14 +85,13 @@ v1::JobProgress CoordinatorCore::Progress(const v1::GetProgressRequest& request,
     progress.set_restored(true);
     progress.set_restored_from_step(facts_.attempt.base->step());
   }
-  for (const auto& [id, shard] : facts_.training.shards()) {
-    progress.set_skipped_steps(std::max(progress.skipped_steps(), shard.skipped));
-    progress.set_dropped_contributions(std::max(progress.dropped_contributions(), shard.dropped));
-  }
+  progress.set_skipped_steps(facts_.training.skipped());
+  progress.set_dropped_contributions(facts_.training.dropped());
+  moves_.CopyTo(&progress);
 
   AddProcesses(&progress, now);
   output_.events().CopyTo(request.events_after(), &progress);
-  if (request.with_losses()) losses_.CopyTo(request.losses_after(), &progress);
+  if (request.with_losses()) batch_losses_.CopyTo(request.losses_after(), &progress);
   return progress;
 }
 
@@ -146,6 +145,10 @@ void CoordinatorCore::AddProcesses(v1::JobProgress* progress, absl::Time now) co
         member = true;
         status->set_partitions(static_cast<uint32_t>(
             facts_.attempt.PartitionsWithBlocks(process->incarnation()).size()));
+        const auto shard = facts_.training.shards().find(process->incarnation());
+        if (shard != facts_.training.shards().end()) {
+          status->set_copies(shard->second.copies.size());
+        }
       }
 
       for (const auto& worker : view.workers()) {

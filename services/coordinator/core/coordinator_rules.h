@@ -16,6 +16,8 @@ class CoordinatorRules {
   virtual bool TakeHigherTerm() const { return true; }
   // R1: a reply counts only for its own Pause.
   virtual bool MatchReplies() const { return true; }
+  // R4: a view that leaves out a shard that did not answer waits for its loss record.
+  virtual bool RecordLosses() const { return true; }
   // R5: if a member dies while an AfterStep is pending, a Pause(Now) begins.
   virtual bool NowOverrides() const { return true; }
   // R7: an expelled incarnation is refused.
@@ -24,6 +26,8 @@ class CoordinatorRules {
   virtual bool RollBackToLowest() const { return true; }
   // R8: applied samples are removed from the leases that are kept.
   virtual bool KeepLeases() const { return true; }
+  // R10: only whole copies that stand at the view's first step are kept, and may become owners.
+  virtual bool KeepOnlyWholeCopies() const { return true; }
   // R11: an attempt is claimed before it begins.
   virtual bool ClaimAttempts() const { return true; }
   // R11: the end of the job takes the next name in the sequence of claims.

@@ -152,7 +152,7 @@ TEST(CoordinatorTakeover, BeginsTheNextAttemptIfShardDiesMeanwhile) {
   job.RestartCoordinator();
   ASSERT_TRUE(job.shards[0]->paused);
   job.Kill(*job.shards[1]);
-  EXPECT_TRUE(job.HasEvent("attempt 1 cannot be continued: a shard of it is gone"));
+  EXPECT_TRUE(job.HasEvent("attempt 1 cannot be continued: ps-1 is gone"));
   job.AddShard(1);
   EXPECT_EQ(job.view().id().attempt(), 2u);
   EXPECT_EQ(job.view().first_step(), 5u);
@@ -171,12 +171,24 @@ TEST(CoordinatorTakeover, BeginsTheNextAttemptIfShardDoesNotAnswer) {
   EXPECT_EQ(job.view().id().attempt(), 2u);
 }
 
-TEST(CoordinatorTakeover, BeginsTheNextAttemptIfTheJobWantsAnotherNumberOfShards) {
+TEST(CoordinatorTakeover, ContinuesWhenTheJobWantsMoreShards) {
   TrainedJob job(8, SavedEvery(5));
   job.options.job.mutable_parameter_server()->set_replicas(3);
   job.RestartCoordinator();
   job.Pass(absl::Seconds(3));
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
+  job.AddShard(2);
+  job.Train(2);
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_EQ(job.view().shards_size(), 3) << "the new one joins";
+}
+
+TEST(CoordinatorTakeover, BeginsTheNextAttemptIfAnAsynchronousJobWantsAnotherNumberOfShards) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  TrainedJob job(0, spec);
+  job.options.job.mutable_parameter_server()->set_replicas(3);
+  job.RestartCoordinator();
   job.AddShard(2);
   job.Pass(absl::Seconds(3));
   EXPECT_EQ(job.view().id().attempt(), 2u);

@@ -6,10 +6,10 @@
 // last checkpoint. Then the job ends, or the next attempt begins. A job that ends sends Finish to
 // the workers, and when they have left, to the shards.
 //
-// A shard that asks to leave (SIGTERM) holds the only copy of its partitions, so training stops as
-// for a suspension. Once the checkpoint is complete the shard may leave, and the next attempt
-// begins with that checkpoint as soon as another shard has replaced it. Nothing is lost, and it
-// does not count against backoffLimit.
+// A shard that asks to leave (SIGTERM) may hold the only copy of its partitions, with no shard to
+// move them to: then training stops as for a suspension. Once the checkpoint is complete the shard
+// may leave, and the next attempt begins with that checkpoint as soon as another shard has replaced
+// it. Nothing is lost, and it does not count against backoffLimit.
 //
 // It writes Facts::goal.
 

@@ -65,6 +65,22 @@ std::vector<const Process*> Facts::ReadyWorkers() const {
   return workers;
 }
 
+bool Facts::MovesPartitions() const {
+  return IsSynchronous(attempt.mode) && job().training().execution() != v1::TrainingSpec::SERVER;
+}
+
+bool Facts::Stays(const Process& shard) const {
+  return !shard.leaving && shard.id.index() < wanted_shards;
+}
+
+bool Facts::CanDrain() const {
+  return MovesPartitions() && std::any_of(attempt.facts.shards.begin(), attempt.facts.shards.end(),
+                                          [this](uint64_t incarnation) {
+                                            const Process* shard = members.Find(incarnation);
+                                            return shard != nullptr && Stays(*shard);
+                                          });
+}
+
 uint64_t Facts::StepsIn(absl::Duration time, absl::Time now) const {
   const double batch =
       static_cast<double>(std::max<uint64_t>(job().training().global_batch_size(), 1));

@@ -78,6 +78,12 @@ struct Facts {
   const TrainingMode& mode() const;
   // The connected workers that could be members.
   std::vector<const Process*> ReadyWorkers() const;
+  // Whether partitions may have copies, and move.
+  bool MovesPartitions() const;
+  // Whether the shard is to have partitions: it does not ask to leave, and the job wants it.
+  bool Stays(const Process& shard) const;
+  // Whether a shard of the newest view can take the partitions of shards that leave.
+  bool CanDrain() const;
   // How many steps shards may close in this time.
   uint64_t StepsIn(absl::Duration time, absl::Time now) const;
   // How many held-out samples are evaluated while the job trains; at the end all are. Requires the

@@ -55,6 +55,21 @@ absl::StatusOr<v1::Layout> LayoutOfModel(const Facts& facts) {
   return layout;
 }
 
+v1::PrepareState PrepareStateOf(const Facts& facts) {
+  const Attempt& attempt = facts.attempt;
+  v1::PrepareState prepare;
+  *prepare.mutable_init_id() = attempt.facts.init_id;
+  *prepare.mutable_job() = facts.job();
+  *prepare.mutable_table() = attempt.model->table();
+  *prepare.mutable_layout() = attempt.layout;
+  *prepare.mutable_shards() = {attempt.shards.begin(), attempt.shards.end()};
+  *prepare.mutable_owner() = {attempt.facts.owner.begin(), attempt.facts.owner.end()};
+  prepare.set_training_samples(attempt.model->training_samples());
+  prepare.set_version(attempt.facts.base_version);
+  prepare.set_last_position(attempt.last_position);
+  return prepare;
+}
+
 v1::Ledger LedgerOf(const v1::CheckpointIndex& checkpoint_index) {
   v1::Ledger ledger = checkpoint_index.ledger();
   if (!IsSynchronous(checkpoint_index.mode())) return ledger;
@@ -110,7 +125,7 @@ absl::Status Initialization::BeginAttempt(absl::Time now) {
   const LayoutIndex index(table, attempt_.layout);
   facts.term = attempt_.term;
   facts.owner = PlacePartitions(index, static_cast<uint32_t>(facts.shards.size()));
-  for (uint32_t p = 0; p < index.partitions(); ++p) facts.empty.push_back(index.IsEmpty(p));
+  attempt_.SetPartitions(index);
   request_.Reset();
   return absl::OkStatus();
 }
@@ -203,12 +218,7 @@ void Initialization::ResendToWorker(const Process& worker) {
 v1::CoordinatorMessage Initialization::PrepareStateMessage() const {
   v1::CoordinatorMessage message;
   v1::PrepareState& prepare = *message.mutable_prepare_state();
-  *prepare.mutable_init_id() = attempt_.facts.init_id;
-  *prepare.mutable_job() = facts_.job();
-  *prepare.mutable_table() = attempt_.model->table();
-  *prepare.mutable_layout() = attempt_.layout;
-  *prepare.mutable_shards() = {attempt_.shards.begin(), attempt_.shards.end()};
-  *prepare.mutable_owner() = {attempt_.facts.owner.begin(), attempt_.facts.owner.end()};
+  prepare = PrepareStateOf(facts_);
   if (attempt_.base.has_value()) {
     const StorageContents& storage = facts_.storage;
     *prepare.mutable_checkpoint() = storage.newest;
@@ -216,9 +226,6 @@ v1::CoordinatorMessage Initialization::PrepareStateMessage() const {
                                          ? facts_.options.checkpoint_directory(*attempt_.base)
                                          : storage.foreign_directory);
   }
-  prepare.set_training_samples(attempt_.model->training_samples());
-  prepare.set_version(attempt_.facts.base_version);
-  prepare.set_last_position(attempt_.last_position);
   return message;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -50,8 +51,28 @@ absl::Status CheckText(const char* field, const std::string& text, size_t max_by
   return absl::OkStatus();
 }
 
-bool Owns(const ShardFacts& facts, uint32_t partition) {
-  return std::binary_search(facts.owned.begin(), facts.owned.end(), partition);
+// Whether the partition has blocks. A shard may report anything about partitions without blocks.
+bool HasBlocks(const ShardFacts& facts, uint32_t partition) {
+  return partition < facts.empty->size() && !(*facts.empty)[partition];
+}
+
+bool IsShard(const v1::View& view, uint32_t position, uint64_t shard) {
+  return position < static_cast<uint32_t>(view.shards_size()) &&
+         view.shards(static_cast<int>(position)).process().incarnation() == shard;
+}
+
+bool Owns(const v1::View& view, uint32_t partition, uint64_t shard) {
+  return IsShard(view, view.owner(static_cast<int>(partition)), shard);
+}
+
+// Whether the view names the shard as the partition's follower or target.
+bool Copies(const v1::View& view, uint32_t partition, uint64_t shard) {
+  for (const auto* positions : {&view.follower(), &view.target()}) {
+    if (positions->empty()) continue;
+    const uint32_t position_plus_one = positions->Get(static_cast<int>(partition));
+    if (position_plus_one > 0 && IsShard(view, position_plus_one - 1, shard)) return true;
+  }
+  return false;
 }
 
 // Synchronous: a version. Asynchronous: updates, of which each covers at least one sample.
@@ -77,9 +98,9 @@ absl::Status CheckLedger(const v1::Ledger& ledger, const ShardFacts& facts) {
   return AtMost("ledger.updates", ledger.updates(), LastVersion(facts), "the job's last update");
 }
 
-// The view that the shard reports must be one that this coordinator made, unchanged. A view of
-// another attempt or coordinator is judged by the decision.
-absl::Status CheckNewest(const v1::PauseReply& reply, const ShardFacts& facts) {
+// The view that the shard reports must be one that this coordinator made, unchanged, and is
+// returned as it was made. A view of another attempt or coordinator is judged by the decision.
+absl::StatusOr<const v1::View*> CheckNewest(const v1::PauseReply& reply, const ShardFacts& facts) {
   const v1::ViewId& id = reply.view();
   if (id.attempt() >= kMaxTerm || id.term().counter() >= kMaxTerm) {
     return Impossible("view ", ShortName(id), " is past the last possible one");
@@ -87,28 +108,47 @@ absl::Status CheckNewest(const v1::PauseReply& reply, const ShardFacts& facts) {
   if (!Same(reply.newest().id(), id)) {
     return Impossible("newest is view ", ShortName(reply.newest().id()), ", not ", ShortName(id));
   }
-  if (id.attempt() != facts.attempt || Compare(id.term(), facts.term) != 0) return absl::OkStatus();
+  if (id.attempt() != facts.attempt) return &reply.newest();
+  if (Compare(id.term(), facts.term) != 0) {
+    // A coordinator that takes over does not know the partitions yet.
+    if (!facts.empty->empty() &&
+        reply.newest().owner_size() != static_cast<int>(facts.empty->size())) {
+      return Impossible("view ", ShortName(id), " has ", reply.newest().owner_size(),
+                        " partitions; the job has ", facts.empty->size());
+    }
+    RETURN_IF_ERROR(CheckPositions(reply.newest()));
+    return &reply.newest();
+  }
+
   const auto made = facts.installs->find(id.number());
   if (made == facts.installs->end()) return Impossible("there is no view ", ShortName(id));
   if (reply.newest().first_step() != made->second.view().first_step()) {
     return Impossible("view ", ShortName(id), " begins at step ", made->second.view().first_step(),
                       ", not ", reply.newest().first_step());
   }
-  return absl::OkStatus();
+  return &made->second.view();
 }
 
-absl::Status CheckVersions(const v1::PauseReply& reply, const ShardFacts& facts) {
+// A shard reports the partitions that its view says it owns, and the copies that the view names.
+absl::Status CheckVersions(const v1::PauseReply& reply, const v1::View& view,
+                           const ShardFacts& facts) {
   std::set<uint32_t> named;
   uint64_t lowest = LastVersion(facts);
   for (const v1::PauseReply::PartitionState& state : reply.partitions()) {
-    // A shard may report anything about partitions without blocks.
-    if (!Owns(facts, state.partition())) continue;
-    if (!named.insert(state.partition()).second) {
-      return Impossible("partition ", state.partition(), " is named twice");
+    const uint32_t partition = state.partition();
+    if (!HasBlocks(facts, partition)) continue;
+    if (!named.insert(partition).second) {
+      return Impossible("partition ", partition, " is named twice");
+    }
+    if (state.copy() ? !Copies(view, partition, facts.shard)
+                     : !Owns(view, partition, facts.shard)) {
+      return Impossible("view ", ShortName(view.id()), " names no ",
+                        state.copy() ? "copy" : "ownership", " of partition ", partition,
+                        " on this shard");
     }
     RETURN_IF_ERROR(
         AtMost("a partition's version", state.version(), LastVersion(facts), "the job's last one"));
-    lowest = std::min(lowest, state.version());
+    if (!state.copy()) lowest = std::min(lowest, state.version());
   }
   if (!facts.synchronous) return absl::OkStatus();
   return AtMost("committed", reply.committed(), lowest, "the shard's lowest version");
@@ -178,6 +218,26 @@ absl::Status CheckReady(const v1::Ready& ready) {
 
 // ---- shards
 
+absl::Status CheckPositions(const v1::View& view) {
+  const auto shards = static_cast<uint32_t>(view.shards_size());
+  for (const uint32_t owner : view.owner()) {
+    if (owner >= shards) {
+      return Impossible("view ", ShortName(view.id()), " names an owner that is no shard");
+    }
+  }
+  for (const auto* positions : {&view.follower(), &view.target()}) {
+    if (!positions->empty() && positions->size() != view.owner_size()) {
+      return Impossible("view ", ShortName(view.id()), " has copies of ", positions->size(),
+                        " partitions, and ", view.owner_size(), " partitions");
+    }
+    for (const uint32_t position_plus_one : *positions) {
+      if (position_plus_one <= shards) continue;
+      return Impossible("view ", ShortName(view.id()), " names a copy on a shard that it lacks");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFacts& facts) {
   absl::Status status =
       AtMost("closed", progress.closed(), LastVersion(facts), "the job's last version");
@@ -191,15 +251,25 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
   status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the most"));
   status.Update(AtMost("dropped_contributions", progress.dropped_contributions(), kMaxReportCount,
                        "the most"));
+  std::optional<uint32_t> previous;
+  for (const uint32_t partition : progress.copies()) {
+    if (previous.has_value() && partition <= *previous) {
+      status.Update(Impossible("copies names partition ", partition, " after ", *previous));
+    } else if (!HasBlocks(facts, partition) || !Copies(*facts.view, partition, facts.shard)) {
+      status.Update(
+          Impossible("the view names no copy of partition ", partition, " on this shard"));
+    }
+    previous = partition;
+  }
   return status;
 }
 
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts) {
   if (!reply.has_view()) return absl::OkStatus();  // it reports only an init request
-  RETURN_IF_ERROR(CheckNewest(reply, facts));
+  ASSIGN_OR_RETURN(const v1::View* view, CheckNewest(reply, facts));
   // The state of a shard of an older attempt is not used.
   if (reply.view().attempt() != facts.attempt) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckVersions(reply, facts));
+  RETURN_IF_ERROR(CheckVersions(reply, *view, facts));
   return facts.synchronous ? absl::OkStatus() : CheckRecords(reply, facts);
 }
 

@@ -37,6 +37,9 @@ struct ShardFacts {
   uint64_t total_samples = 0;
   uint64_t first_version = 0;   // with which the attempt began
   std::vector<uint32_t> owned;  // ascending; partitions of this shard that are not empty
+  uint64_t shard = 0;           // incarnation
+  const std::vector<bool>* empty = nullptr;  // of each partition: it has no blocks
+  const v1::View* view = nullptr;            // the newest one
   // Installs of the views of this attempt that a shard may have, by view number.
   const std::map<uint64_t, v1::Install>* installs = nullptr;
   uint64_t attempt = 0;
@@ -46,6 +49,8 @@ struct ShardFacts {
 // INVALID_ARGUMENT names the impossible value, and what would be right.
 absl::Status CheckRegister(const v1::Register& request);
 absl::Status CheckReady(const v1::Ready& ready);
+// The view names its shards alone, for each partition.
+absl::Status CheckPositions(const v1::View& view);
 // Of the current view.
 absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFacts& facts);
 // Of the current Pause.

@@ -65,7 +65,8 @@ v1::OpenSnapshot Snapshot::Message() const {
 }
 
 bool SurvivesViewChange(const Snapshot& snapshot, uint64_t first_step,
-                        const std::vector<uint64_t>& shards) {
+                        const std::vector<uint64_t>& shards, bool owners_change) {
+  if (owners_change) return snapshot.step > first_step;
   return snapshot.step >= first_step || snapshot.PinnedBy(shards);
 }
 

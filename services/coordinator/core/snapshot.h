@@ -105,9 +105,10 @@ struct Snapshot {
 };
 
 // (R14) Whether the snapshot stays open over a view change of a synchronous job to first step m.
-// Pins of versions above m are dropped by the shards; they pin again at the snapshot's step.
+// Pins of versions above m are dropped by the shards; they pin again at the snapshot's step. An
+// owner does not have the pins of the owner before it.
 bool SurvivesViewChange(const Snapshot& snapshot, uint64_t first_step,
-                        const std::vector<uint64_t>& shards);
+                        const std::vector<uint64_t>& shards, bool owners_change);
 
 }  // namespace sluice::coordinator
 

@@ -63,17 +63,25 @@ Snapshot SnapshotAt(uint64_t step) {
 }
 
 TEST(SurvivesViewChange, CutAtOrAfterFirstStepSurvives) {
-  EXPECT_TRUE(SurvivesViewChange(SnapshotAt(9), 8, {1, 2}));
-  EXPECT_TRUE(SurvivesViewChange(SnapshotAt(8), 8, {1, 2})) << "all shards are at this step";
+  EXPECT_TRUE(SurvivesViewChange(SnapshotAt(9), 8, {1, 2}, false));
+  EXPECT_TRUE(SurvivesViewChange(SnapshotAt(8), 8, {1, 2}, false)) << "all shards are at this step";
 }
 
 TEST(SurvivesViewChange, CutBeforeFirstStepSurvivesOnlyIfEveryShardPinnedOrWrote) {
   Snapshot snapshot = SnapshotAt(7);
-  EXPECT_FALSE(SurvivesViewChange(snapshot, 8, {1, 2}));
+  EXPECT_FALSE(SurvivesViewChange(snapshot, 8, {1, 2}, false));
   snapshot.pinned.insert(1);
-  EXPECT_FALSE(SurvivesViewChange(snapshot, 8, {1, 2}));
+  EXPECT_FALSE(SurvivesViewChange(snapshot, 8, {1, 2}, false));
   snapshot.written[2] = {};
-  EXPECT_TRUE(SurvivesViewChange(snapshot, 8, {1, 2}));
+  EXPECT_TRUE(SurvivesViewChange(snapshot, 8, {1, 2}, false));
+}
+
+TEST(SurvivesViewChange, NewOwnersHaveNoPins) {
+  Snapshot snapshot = SnapshotAt(8);
+  snapshot.pinned = {1, 2};
+  EXPECT_FALSE(SurvivesViewChange(snapshot, 8, {1, 2}, true));
+  EXPECT_FALSE(SurvivesViewChange(snapshot, 9, {1, 2}, true));
+  EXPECT_TRUE(SurvivesViewChange(snapshot, 7, {1, 2}, true)) << "all shards pin it later";
 }
 
 TEST(Snapshot, IsInUseUntilAllPurposesAreDone) {

@@ -244,7 +244,8 @@ void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl:
   if (facts_.mode().synchronous()) {
     if (snapshot_.has_value()) {
       if (facts_.rules.AbandonIncompleteSnapshots() &&
-          !SurvivesViewChange(*snapshot_, decision.first_step, facts_.attempt.facts.shards)) {
+          !SurvivesViewChange(*snapshot_, decision.first_step, facts_.attempt.facts.shards,
+                              facts_.attempt.OwnersChange(install->view()))) {
         Abandon();
       } else if (snapshot_->step > decision.first_step) {
         snapshot_->pinned.clear();
@@ -261,6 +262,15 @@ void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl:
   if (snapshot_.has_value() && facts_.rules.CarrySnapshots()) {
     *install->mutable_snapshot() = snapshot_->Message();
   }
+}
+
+bool Snapshots::LetsOwnersChange() const {
+  return !snapshot_.has_value() ||
+         (!snapshot_->reached && snapshot_->step > facts_.training.HighestClosed());
+}
+
+bool Snapshots::LetsOwnersChangeAt(uint64_t first_step) const {
+  return !snapshot_.has_value() || snapshot_->step > first_step;
 }
 
 void Snapshots::OnFirstView(absl::Time now) {

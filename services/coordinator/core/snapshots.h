@@ -62,6 +62,11 @@ class Snapshots {
   // What is still missing before the job can end with its current version.
   SnapshotPlan Missing() const;
 
+  // Synchronous: whether partitions may get other owners without losing pins: now, or in a view
+  // with this first step.
+  bool LetsOwnersChange() const;
+  bool LetsOwnersChangeAt(uint64_t first_step) const;
+
   // ---- a view change, in this order
 
   // (R14) Puts the open snapshot into the Install, or abandons it; an asynchronous one is opened.

@@ -1,5 +1,6 @@
 #include "services/coordinator/core/takeover.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/algorithm/container.h"
@@ -31,6 +32,7 @@ std::optional<uint64_t> Takeover::AttemptOfShards() const {
   for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
     if (shard->id.index() >= facts_.wanted_shards) continue;
     const uint64_t known = shard->newest_view.attempt();
+    if (known == 0 && facts_.MovesPartitions()) continue;
     if (known == 0 || shard->leaving || attempt.value_or(known) != known) return std::nullopt;
     attempt = known;
   }
@@ -40,31 +42,76 @@ std::optional<uint64_t> Takeover::AttemptOfShards() const {
 void Takeover::Begin() {
   SLUICE_DCHECK(attempt_.facts.shards.empty(), "the attempt before is forgotten");
   for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
-    if (shard->id.index() < facts_.wanted_shards) {
+    if (shard->newest_view.attempt() == attempt_.number) {
       attempt_.facts.shards.push_back(shard->incarnation());
     }
   }
   training_.Begin();
 }
 
-std::optional<uint64_t> Takeover::Lost() const {
-  for (const uint64_t shard : attempt_.facts.shards) {
-    if (facts_.members.Find(shard) == nullptr) return shard;
-  }
-  return std::nullopt;
+bool Takeover::Lost() const {
+  return absl::c_any_of(attempt_.facts.shards,
+                        [&](uint64_t shard) { return facts_.members.Find(shard) == nullptr; });
+}
+
+bool Takeover::Retry() {
+  if (!facts_.MovesPartitions()) return false;
+  std::vector<uint64_t>& shards = attempt_.facts.shards;
+  shards.erase(
+      std::remove_if(shards.begin(), shards.end(),
+                     [&](uint64_t shard) { return facts_.members.Find(shard) == nullptr; }),
+      shards.end());
+  return !shards.empty();
 }
 
 // ---- the attempt
 
-absl::Status Takeover::Complete(absl::Time now) {
-  const PauseReplies& replies = training_.change().replies();
-  const v1::PauseReply* newest = NewestReply(replies);
+bool Takeover::MissesLossRecord(const v1::Claim& claim) const {
+  const v1::PauseReply* newest = NewestReply(training_.change().replies());
+  return newest != nullptr && newest->newest().loss_record() > claim.loss_record();
+}
+
+absl::Status Takeover::Complete(const v1::Claim& claim, absl::Time now) {
+  const v1::PauseReply* newest = NewestReply(training_.change().replies());
   if (newest == nullptr) return absl::FailedPreconditionError("no shard has a view");
   const v1::View view = newest->newest();
+  if (view.loss_record() > claim.loss_record()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the storage lacks its loss record ", view.loss_record()));
+  }
+  if (view.loss_record() < claim.loss_record() && claim.kept().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("its loss record ", claim.loss_record(), " is damaged"));
+  }
+  const PauseReplies& replies = training_.change().replies();
+  for (const auto& [shard, reply] : replies) {
+    if (reply.view().attempt() == attempt_.number) continue;
+    return absl::FailedPreconditionError("a shard is in another attempt");
+  }
+
+  DropUnkept(view, claim);
+  if (replies.empty()) return absl::FailedPreconditionError("none of its shards is kept");
   RETURN_IF_ERROR(Continue(view));
-  for (const uint64_t shard : attempt_.facts.shards) RETURN_IF_ERROR(CheckReply(shard, view));
+  // The leases with which the newest view began were known to the earlier coordinator alone.
+  if (!facts_.mode().synchronous() && !Same(replies.at(attempt_.arbiter()).view(), view.id())) {
+    return absl::FailedPreconditionError("the shard with the leases lacks the newest view");
+  }
   training_.TakeOver(view, now);
   return absl::OkStatus();
+}
+
+// (R4) Only shards of the newest view are kept, and only those that the newest loss record names,
+// if that view was made before it.
+void Takeover::DropUnkept(const v1::View& view, const v1::Claim& claim) {
+  const std::vector<uint64_t> asked = training_.change().asked();
+  for (const uint64_t shard : asked) {
+    const bool named = absl::c_any_of(view.shards(), [&](const v1::View::Shard& entry) {
+      return entry.process().incarnation() == shard;
+    });
+    const bool kept =
+        view.loss_record() == claim.loss_record() || absl::c_linear_search(claim.kept(), shard);
+    if (!named || !kept) training_.change().Drop(shard);
+  }
 }
 
 // Sets the facts that the attempt began with, as far as the view has them.
@@ -86,28 +133,25 @@ absl::Status Takeover::Continue(const v1::View& view) {
     return absl::FailedPreconditionError(absl::StrCat("the shards' view has ", view.owner_size(),
                                                       " partitions, not ", index.partitions()));
   }
-  for (const uint32_t owner : view.owner()) {
-    if (owner < static_cast<uint32_t>(view.shards_size())) continue;
-    return absl::FailedPreconditionError("the shards' view names an owner that is no shard");
+  if (absl::Status valid = CheckPositions(view); !valid.ok()) {
+    return absl::FailedPreconditionError(valid.message());
   }
 
-  std::vector<uint64_t> shards;
   for (const v1::View::Shard& shard : view.shards()) {
-    shards.push_back(shard.process().incarnation());
-    if (!absl::c_linear_search(facts.shards, shards.back())) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(ProcessName(shard.process()), " of the attempt is gone"));
-    }
+    if (facts_.MovesPartitions()) break;
+    if (training_.change().Asks(shard.process().incarnation())) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(ProcessName(shard.process()), " of the attempt is gone"));
   }
-  if (shards.size() != facts.shards.size()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the attempt has ", shards.size(), " shards, and the job wants ", facts.shards.size()));
+  if (!facts_.MovesPartitions() &&
+      static_cast<uint64_t>(view.shards_size()) != facts_.wanted_shards) {
+    return absl::FailedPreconditionError(absl::StrCat("the attempt has ", view.shards_size(),
+                                                      " shards, and the job wants ",
+                                                      facts_.wanted_shards));
   }
 
-  facts.shards = std::move(shards);
-  attempt_.shards.assign(view.shards().begin(), view.shards().end());
-  facts.owner.assign(view.owner().begin(), view.owner().end());
-  for (uint32_t p = 0; p < index.partitions(); ++p) facts.empty.push_back(index.IsEmpty(p));
+  attempt_.OnView(view);
+  attempt_.SetPartitions(index);
   facts.init_id = view.init_id();
   facts.term = attempt_.term;
   facts.base_version = view.first_step();
@@ -119,25 +163,18 @@ absl::Status Takeover::Continue(const v1::View& view) {
   return absl::OkStatus();
 }
 
-absl::Status Takeover::CheckReply(uint64_t shard, const v1::View& newest) const {
-  const v1::PauseReply& reply = training_.change().replies().at(shard);
-  if (reply.view().attempt() != attempt_.number) {
-    return absl::FailedPreconditionError("a shard is in another attempt");
-  }
-  if (Same(reply.view(), newest.id())) return absl::OkStatus();
-  // The leases with which the newest view began were known to the earlier coordinator alone.
-  if (!facts_.mode().synchronous() && shard == attempt_.arbiter()) {
-    return absl::FailedPreconditionError("the shard with the leases lacks the newest view");
-  }
-  return absl::OkStatus();
-}
-
 std::vector<v1::ProcessId> Takeover::LeftOut() const {
   std::vector<v1::ProcessId> left_out;
   const v1::View& view = training_.view();
   for (const v1::View::Member& member : view.workers()) {
     if (facts_.members.Find(member.process().incarnation()) == nullptr) {
       left_out.push_back(member.process());
+    }
+  }
+  for (const Process* shard : facts_.members.Living(v1::SHARD)) {
+    if (shard->newest_view.attempt() == attempt_.number &&
+        !training_.change().Asks(shard->incarnation())) {
+      left_out.push_back(shard->id);
     }
   }
   for (const Process* worker : facts_.members.Living(v1::WORKER)) {

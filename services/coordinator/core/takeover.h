@@ -6,8 +6,12 @@
 // shards in the attempt of the newest claim sends them a Pause, takes the facts of the attempt from
 // the newest view that a reply names, and decides the next view by the same rules as any other
 // (R3). Its term is above all that the shards have obeyed, so from the Pause on they refuse the
-// earlier coordinator, which may be alive (R1). If anything is missing, the next attempt begins as
-// after the loss of a shard.
+// earlier coordinator, which may be alive (R1).
+//
+// A shard may be missing, because it died together with the coordinator: the attempt continues if
+// the others have all partitions (docs/protocol.md 6.3). The attempt's newest loss record is
+// carried out first (R4). If anything is missing, the next attempt begins as after the loss of a
+// shard.
 //
 // It writes the attempt, except for number, term, model and length.
 
@@ -20,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "services/coordinator/core/attempt.h"
@@ -35,27 +40,34 @@ class Takeover {
   Takeover(const Facts& facts, Attempt* attempt, Training* training)
       : facts_(facts), attempt_(*attempt), training_(*training) {}
 
-  // The attempt in which all wanted shards are, as they registered; nullopt: they are in different
-  // ones, or in none. Requires that they have come.
+  // The attempt in which the wanted shards are, as they registered; nullopt: they are in different
+  // ones, or in none. Where partitions may have copies, shards without any view do not count.
+  // Requires that they have come.
   std::optional<uint64_t> AttemptOfShards() const;
-  // The shards that live now are asked for their state. Requires a forgotten attempt, of which the
-  // number is set.
+  // The shards that live now and have a view of the attempt are asked for their state. Requires a
+  // forgotten attempt, of which the number is set.
   void Begin();
-  // A shard that was asked and is no longer alive.
-  std::optional<uint64_t> Lost() const;
-  // Sets the facts of the attempt, and the view from which the next one is made. Requires the
-  // replies of all shards, and the model. An error says why the attempt cannot be continued.
-  absl::Status Complete(absl::Time now);
+  // A shard that was asked is no longer alive. Where partitions may have copies, the others are
+  // asked again; false: they cannot be.
+  bool Lost() const;
+  bool Retry();
+  // (R4) The newest view that a reply names is of a later loss record than this claim, which must
+  // be read again.
+  bool MissesLossRecord(const v1::Claim& claim) const;
+  // Sets the facts of the attempt, and the view from which the next one is made, and drops the
+  // replies of shards that are not kept. Requires the replies of all shards, and the model.
+  // `claim`: the attempt's. An error says why the attempt cannot be continued.
+  absl::Status Complete(const v1::Claim& claim, absl::Time now);
 
-  // (R7) After Complete: the workers that the next view leaves out although the attempt knows them.
-  // They may be members of an older view, so their incarnations must not return: members of the
-  // newest view that have not come, and workers that have come and know another view of the
-  // attempt.
+  // (R7) After Complete: the processes that the next view leaves out although the attempt knows
+  // them. They may be in an older view, so their incarnations must not return: members of the
+  // newest view that have not come, workers that have come and know another view of the attempt,
+  // and shards that know a view of the attempt and are not kept.
   std::vector<v1::ProcessId> LeftOut() const;
 
  private:
   absl::Status Continue(const v1::View& view);
-  absl::Status CheckReply(uint64_t shard, const v1::View& newest) const;
+  void DropUnkept(const v1::View& view, const v1::Claim& claim);
 
   const Facts& facts_;
   Attempt& attempt_;

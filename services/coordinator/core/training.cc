@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "services/common/check.h"
 
@@ -11,7 +12,7 @@ void Training::Begin() {
   SLUICE_DCHECK(shards_.empty() && !has_view(), "the attempt before is forgotten");
   for (const uint64_t shard : attempt_.facts.shards) shards_[shard] = {};
   committed_ = attempt_.facts.base_version;
-  change_.Reset(attempt_.facts.shards);
+  change_.Reset();
 }
 
 void Training::TakeOver(const v1::View& view, absl::Time now) {
@@ -23,7 +24,8 @@ void Training::TakeOver(const v1::View& view, absl::Time now) {
 
 void Training::Forget() {
   shards_.clear();
-  change_.Reset({});
+  skipped_ = dropped_ = 0;
+  change_.Reset();
   view_.Clear();
 }
 
@@ -33,15 +35,27 @@ bool Training::IsMember(uint64_t incarnation) const {
   });
 }
 
-void Training::OnView(const v1::View& view, uint64_t samples, absl::Time now) {
+void Training::OnView(const v1::Install& install, uint64_t samples, absl::Time now) {
   SLUICE_DCHECK(change_.AllReplied(), "a view is decided once all shards have replied");
-  view_ = view;
+  view_ = install.view();
   view_since_ = now;
-  committed_ = std::max(committed_, view.first_step());
-  for (auto& [shard, state] : shards_) {
-    state.closed = view.first_step();
+  committed_ = std::max(committed_, view_.first_step());
+  ++copy_changes_;
+
+  std::map<uint64_t, Shard> before = std::exchange(shards_, {});
+  for (const v1::View::Shard& entry : view_.shards()) {
+    Shard& state = shards_[entry.process().incarnation()];
+    state = before[entry.process().incarnation()];
+    state.closed = view_.first_step();
     state.samples = samples;
+    state.copies.clear();
   }
+  const auto hold = [&](uint32_t position_plus_one, uint32_t partition) {
+    const auto& holder = view_.shards(static_cast<int>(position_plus_one) - 1);
+    shards_.at(holder.process().incarnation()).copies.insert(partition);
+  };
+  for (const uint32_t p : install.whole_followers()) hold(view_.follower(static_cast<int>(p)), p);
+  for (const uint32_t p : install.whole_targets()) hold(view_.target(static_cast<int>(p)), p);
 }
 
 bool Training::OnProgress(uint64_t shard, const v1::ShardProgress& progress) {
@@ -50,10 +64,18 @@ bool Training::OnProgress(uint64_t shard, const v1::ShardProgress& progress) {
   Shard& state = found->second;
   state.closed = std::max(state.closed, progress.closed());
   state.samples = std::max(state.samples, progress.samples());
-  state.skipped = std::max(state.skipped, progress.skipped_steps());
-  state.dropped = std::max(state.dropped, progress.dropped_contributions());
   state.leaseholders = progress.leaseholders();
+  skipped_ = std::max(skipped_, progress.skipped_steps());
+  dropped_ = std::max(dropped_, progress.dropped_contributions());
+  for (const uint32_t partition : progress.copies()) {
+    if (state.copies.insert(partition).second) ++copy_changes_;
+  }
   return true;
+}
+
+bool Training::HoldsCopy(uint64_t shard, uint32_t partition) const {
+  const auto found = shards_.find(shard);
+  return found != shards_.end() && found->second.copies.count(partition) > 0;
 }
 
 void Training::RaiseClosed(uint64_t shard, uint64_t closed) {
@@ -65,8 +87,8 @@ void Training::RaiseCommitted(uint64_t version) { committed_ = std::max(committe
 
 uint64_t Training::LowestClosed() const {
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
-  for (const uint64_t shard : attempt_.facts.shards) {
-    if (attempt_.HasBlocks(shard)) lowest = std::min(lowest, shards_.at(shard).closed);
+  for (const auto& [shard, state] : shards_) {
+    if (attempt_.HasBlocks(shard)) lowest = std::min(lowest, state.closed);
   }
   return lowest == std::numeric_limits<uint64_t>::max() ? view_.first_step() : lowest;
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
@@ -21,9 +22,8 @@ class Training {
   struct Shard {
     uint64_t closed = 0;  // asynchronous: updates applied
     uint64_t samples = 0;
-    uint64_t skipped = 0;
-    uint64_t dropped = 0;
     uint64_t leaseholders = 0;
+    std::set<uint32_t> copies;  // partitions of which it holds a whole copy
   };
 
   // `attempt` and `rules` must outlive it.
@@ -52,7 +52,7 @@ class Training {
   bool idle() const { return !change_.pausing() && !change_.installing(); }
 
   // The view is decided. Every shard begins at its first step, with this many samples applied.
-  void OnView(const v1::View& view, uint64_t samples, absl::Time now);
+  void OnView(const v1::Install& install, uint64_t samples, absl::Time now);
 
   // ---- reports
 
@@ -61,8 +61,15 @@ class Training {
   void RaiseClosed(uint64_t shard, uint64_t closed);
   void RaiseCommitted(uint64_t version);
 
-  // By incarnation; all shards of the attempt.
+  // By incarnation; all shards of the newest view. Before there is one, those of the attempt.
   const std::map<uint64_t, Shard>& shards() const { return shards_; }
+  // The highest over all shards, including those that are gone.
+  uint64_t skipped() const { return skipped_; }
+  uint64_t dropped() const { return dropped_; }
+  // Whether the shard holds a whole copy of the partition.
+  bool HoldsCopy(uint64_t shard, uint32_t partition) const;
+  // Grows when a copy becomes whole, and with each view.
+  uint64_t copy_changes() const { return copy_changes_; }
   // Requires an attempt with shards.
   const Shard& arbiter() const { return shards_.at(attempt_.arbiter()); }
   // Over the shards that have blocks. Before any report: the view's first step.
@@ -77,6 +84,9 @@ class Training {
   v1::View view_;
   absl::Time view_since_;
   std::map<uint64_t, Shard> shards_;
+  uint64_t skipped_ = 0;
+  uint64_t dropped_ = 0;
+  uint64_t copy_changes_ = 0;
   uint64_t committed_ = 0;
 };
 

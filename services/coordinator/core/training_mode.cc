@@ -36,7 +36,8 @@ class Synchronous final : public TrainingMode {
   uint64_t FinalVersion() const override { return training().LowestClosed(); }
 
   Decision Decide(const absl::flat_hash_set<uint64_t>& /*staying*/) const override {
-    return DecideSynchronous(attempt().facts, training().change().replies(), facts_.rules);
+    const ViewChange& change = training().change();
+    return DecideSynchronous(attempt().facts, change.replies(), change.installs(), facts_.rules);
   }
   // A member has at least one microbatch; further workers are standbys.
   size_t MostMembers() const override { return attempt().length->microbatches(); }

@@ -52,7 +52,7 @@ class TrainingModeTest : public ::testing::Test {
     record.set_clock(clock);
   }
   void Reply() {
-    facts_.training.change().Begin(v1::Pause(), kStart);
+    facts_.training.change().Begin(v1::Pause(), {kShard}, kStart);
     ASSERT_TRUE(facts_.training.change().OnReply(kShard, reply_));
   }
 

@@ -7,26 +7,35 @@
 
 namespace sluice::coordinator {
 
-void ViewChange::Reset(std::vector<uint64_t> shards) {
-  shards_ = std::move(shards);
+void ViewChange::Reset() {
+  shards_.clear();
   pausing_ = false;
   replies_.clear();
   installs_.clear();
   uninstalled_.clear();
 }
 
-const v1::Pause& ViewChange::Begin(v1::Pause pause, absl::Time now) {
+const v1::Pause& ViewChange::Begin(v1::Pause pause, std::vector<uint64_t> shards, absl::Time now) {
   pause_ = std::move(pause);
+  shards_ = std::move(shards);
   pausing_ = true;
   paused_at_ = now;
   replies_.clear();
   return pause_;
 }
 
+bool ViewChange::Asks(uint64_t shard) const {
+  return pausing_ && std::find(shards_.begin(), shards_.end(), shard) != shards_.end();
+}
+
+void ViewChange::Drop(uint64_t shard) {
+  shards_.erase(std::remove(shards_.begin(), shards_.end(), shard), shards_.end());
+  replies_.erase(shard);
+}
+
 bool ViewChange::OnReply(uint64_t shard, const v1::PauseReply& reply) {
-  if (!pausing_) return false;
+  if (!Asks(shard)) return false;
   if (rules_->MatchReplies() && !Same(reply.pause(), pause_.id())) return false;
-  if (std::find(shards_.begin(), shards_.end(), shard) == shards_.end()) return false;
   replies_[shard] = reply;
   return true;
 }
@@ -34,9 +43,12 @@ bool ViewChange::OnReply(uint64_t shard, const v1::PauseReply& reply) {
 void ViewChange::Decide(v1::Install install, absl::Time now) {
   pausing_ = false;
   replies_.clear();
+  uninstalled_.clear();
+  for (const v1::View::Shard& shard : install.view().shards()) {
+    uninstalled_.insert(shard.process().incarnation());
+  }
   const uint64_t number = install.view().id().number();
   installs_[number] = std::move(install);
-  uninstalled_ = {shards_.begin(), shards_.end()};
   installed_at_ = now;
 }
 

@@ -24,25 +24,31 @@ class ViewChange {
   // `rules` must outlive it.
   explicit ViewChange(const CoordinatorRules* rules) : rules_(rules) {}
 
-  // Forgets everything: an attempt begins with these shards (incarnations).
-  void Reset(std::vector<uint64_t> shards);
+  // Forgets everything: an attempt begins.
+  void Reset();
 
-  // Returns the Pause to send to all shards. Replies to earlier ones no longer count.
-  const v1::Pause& Begin(v1::Pause pause, absl::Time now);
+  // Returns the Pause to send to these shards (incarnations). Replies to earlier ones no longer
+  // count.
+  const v1::Pause& Begin(v1::Pause pause, std::vector<uint64_t> shards, absl::Time now);
   // False: the reply is not to the current Pause.
   bool OnReply(uint64_t shard, const v1::PauseReply& reply);
 
   // A Pause was sent, and replies are missing or no decision was made yet.
   bool pausing() const { return pausing_; }
   bool AllReplied() const { return pausing_ && replies_.size() == shards_.size(); }
+  // The shards that were sent the newest Pause.
+  const std::vector<uint64_t>& asked() const { return shards_; }
+  bool Asks(uint64_t shard) const;
+  // Requires a pending Pause. The shard's reply no longer counts, and none is awaited.
+  void Drop(uint64_t shard);
   const v1::Pause& pause() const { return pause_; }
   const PauseReplies& replies() const { return replies_; }
 
-  // Records the decision, which is to be sent to all shards.
+  // Records the decision, which is to be sent to all shards of the view.
   void Decide(v1::Install install, absl::Time now);
   // Forgets the Pause: no decision can be made.
   void GiveUp() { pausing_ = false; }
-  // False: not the newest view, or not a shard of the attempt.
+  // False: not the newest view, or not a shard of it.
   bool OnInstalled(uint64_t shard, const v1::ViewId& view);
   bool installing() const { return !uninstalled_.empty(); }
   bool HasInstalled(uint64_t shard) const { return uninstalled_.count(shard) == 0; }
@@ -61,7 +67,7 @@ class ViewChange {
 
  private:
   const CoordinatorRules* rules_;
-  std::vector<uint64_t> shards_;
+  std::vector<uint64_t> shards_;  // asked
   bool pausing_ = false;
   v1::Pause pause_;
   absl::Time paused_at_;

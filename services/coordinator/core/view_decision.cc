@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -11,6 +12,16 @@
 #include "services/protocol/interval_set.h"
 
 namespace sluice::coordinator {
+
+const v1::PauseReply* NewestReply(const PauseReplies& replies) {
+  const v1::PauseReply* newest = nullptr;
+  for (const auto& [incarnation, reply] : replies) {
+    if (!reply.has_view()) continue;
+    if (newest == nullptr || Compare(reply.view(), newest->view()) > 0) newest = &reply;
+  }
+  return newest;
+}
+
 namespace {
 
 Decision Fail(Decision::Outcome outcome, std::string reason) {
@@ -22,33 +33,40 @@ Decision Fail(Decision::Outcome outcome, std::string reason) {
 
 std::string ShardName(size_t position) { return absl::StrCat("ps-", position); }
 
+std::string ShardName(const v1::View& view, uint64_t shard) {
+  for (const v1::View::Shard& entry : view.shards()) {
+    if (entry.process().incarnation() == shard) return ShardName(entry.process().index());
+  }
+  return "a shard outside the view";
+}
+
 // The checks of both modes. nullopt: all replies are of this attempt and this coordinator.
-std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseReplies& replies) {
-  bool first = true;
+// `required`: the shards that must have replied with a state of this attempt.
+std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseReplies& replies,
+                                     const std::vector<uint64_t>& required) {
+  const bool first = NewestReply(replies) == nullptr;
+
   for (const auto& [incarnation, reply] : replies) {
-    if (reply.has_view()) first = false;
+    if (!reply.has_view()) continue;
+    const v1::ViewId& view = reply.view();
+    if (view.attempt() > attempt.init_id.attempt() ||
+        (view.attempt() == attempt.init_id.attempt() && Compare(view.term(), attempt.term) > 0)) {
+      return Fail(Decision::Outcome::kSuperseded,
+                  absl::StrCat("a shard has view ", ShortName(view), " of a newer coordinator"));
+    }
+    if (view.attempt() < attempt.init_id.attempt()) {
+      return Fail(Decision::Outcome::kNotReady,
+                  absl::StrCat("a shard is still in attempt ", view.attempt()));
+    }
   }
 
-  for (size_t i = 0; i < attempt.shards.size(); ++i) {
-    const auto found = replies.find(attempt.shards[i]);
+  for (size_t i = 0; i < required.size(); ++i) {
+    const auto found = replies.find(required[i]);
     if (found == replies.end()) {
       return Fail(Decision::Outcome::kLost, absl::StrCat(ShardName(i), " did not reply"));
     }
-
     const v1::PauseReply& reply = found->second;
-    if (reply.has_view()) {
-      const v1::ViewId& view = reply.view();
-      if (view.attempt() > attempt.init_id.attempt() ||
-          (view.attempt() == attempt.init_id.attempt() && Compare(view.term(), attempt.term) > 0)) {
-        return Fail(
-            Decision::Outcome::kSuperseded,
-            absl::StrCat(ShardName(i), " has view ", ShortName(view), " of a newer coordinator"));
-      }
-      if (view.attempt() < attempt.init_id.attempt()) {
-        return Fail(Decision::Outcome::kNotReady,
-                    absl::StrCat(ShardName(i), " is still in attempt ", view.attempt()));
-      }
-    } else if (!Same(reply.ready_init_id(), attempt.init_id)) {
+    if (!reply.has_view() && !Same(reply.ready_init_id(), attempt.init_id)) {
       return Fail(first ? Decision::Outcome::kNotReady : Decision::Outcome::kLost,
                   absl::StrCat(ShardName(i), " does not hold the state of init request ",
                                ShortName(attempt.init_id)));
@@ -57,21 +75,91 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
   return std::nullopt;
 }
 
-// Checks that every partition can reach the version: a partition one version ahead uses its undo.
-std::optional<std::string> CheckRollBack(const AttemptFacts& attempt, const PauseReplies& replies,
-                                         uint64_t version) {
-  for (size_t i = 0; i < attempt.shards.size(); ++i) {
-    for (const auto& state : replies.at(attempt.shards[i]).partitions()) {
-      const uint32_t p = state.partition();
-      if (p >= attempt.owner.size() || attempt.owner[p] != i || attempt.empty[p]) continue;
-      if (state.version() <= version) continue;
-      if (state.version() == version + 1 && state.has_undo()) continue;
-      return absl::StrCat(ShardName(i), " cannot return partition ", p, " from version ",
-                          state.version(), " to ", version);
+// What the replies to a Pause say of the newest view's partitions.
+class Holdings {
+ public:
+  // `install`: of the view; null: an earlier coordinator made it.
+  Holdings(const AttemptFacts& attempt, const PauseReplies& replies, const v1::View& view,
+           const v1::Install* install)
+      : attempt_(attempt), replies_(replies), view_(view) {
+    if (install != nullptr) {
+      whole_followers_.insert(install->whole_followers().begin(), install->whole_followers().end());
+      whole_targets_.insert(install->whole_targets().begin(), install->whole_targets().end());
+    }
+    for (const auto& [shard, reply] : replies) {
+      for (const auto& state : reply.partitions()) states_[{shard, state.partition()}] = &state;
     }
   }
-  return std::nullopt;
-}
+
+  // The shards that the view names for the partition, its owner first, if they have replied.
+  std::vector<uint64_t> Named(uint32_t p) const {
+    std::vector<uint64_t> named;
+    const auto add = [&](uint32_t position) {
+      const uint64_t shard = view_.shards(static_cast<int>(position)).process().incarnation();
+      if (replies_.count(shard) > 0) named.push_back(shard);
+    };
+    add(view_.owner(static_cast<int>(p)));
+    if (Follower(p) > 0) add(Follower(p) - 1);
+    if (Target(p) > 0) add(Target(p) - 1);
+    return named;
+  }
+
+  // The version of the partition at which the shard stands as its owner or with a whole copy.
+  // nullopt: it does not hold the partition.
+  std::optional<uint64_t> Version(uint64_t shard, uint32_t p) const {
+    const auto state = states_.find({shard, p});
+    if (state == states_.end()) return std::nullopt;
+    const v1::PauseReply& reply = replies_.at(shard);
+    const bool owns = Is(view_.owner(static_cast<int>(p)) + 1, shard);
+    if (reply.has_view() && Same(reply.view(), view_.id())) {
+      if (state->second->copy() == owns) return std::nullopt;
+      return state->second->version();
+    }
+
+    // (R3) A shard that lacks the newest view is at that view's first step. It has the copies that
+    // the view began with, if these are known.
+    if (!reply.has_view() && !Same(reply.ready_init_id(), attempt_.init_id)) return std::nullopt;
+    const bool whole = (Is(Follower(p), shard) && whole_followers_.count(p) > 0) ||
+                       (Is(Target(p), shard) && whole_targets_.count(p) > 0);
+    return owns || whole ? std::optional<uint64_t>(view_.first_step()) : std::nullopt;
+  }
+
+  // Whether the shard, which holds the partition, can stand at this version: a partition that is
+  // one version ahead uses its undo.
+  bool CanStandAt(uint64_t version, uint64_t shard, uint32_t p) const {
+    const v1::PauseReply::PartitionState& state = *states_.at({shard, p});
+    return state.version() <= version || (state.version() == version + 1 && state.has_undo());
+  }
+  std::string WhyLost(uint32_t p) const {
+    const v1::ProcessId& owner =
+        view_.shards(static_cast<int>(view_.owner(static_cast<int>(p)))).process();
+    if (replies_.count(owner.incarnation()) > 0) {
+      return absl::StrCat(ShardName(owner.index()), " does not hold partition ", p);
+    }
+    return absl::StrCat(ShardName(owner.index()), " is gone, and partition ", p,
+                        " has no whole copy");
+  }
+  uint64_t Reported(uint64_t shard, uint32_t p) const { return states_.at({shard, p})->version(); }
+
+ private:
+  bool Is(uint32_t position_plus_one, uint64_t shard) const {
+    return position_plus_one > 0 &&
+           view_.shards(static_cast<int>(position_plus_one) - 1).process().incarnation() == shard;
+  }
+  uint32_t Follower(uint32_t p) const {
+    return view_.follower().empty() ? 0 : view_.follower(static_cast<int>(p));
+  }
+  uint32_t Target(uint32_t p) const {
+    return view_.target().empty() ? 0 : view_.target(static_cast<int>(p));
+  }
+
+  const AttemptFacts& attempt_;
+  const PauseReplies& replies_;
+  const v1::View& view_;
+  std::set<uint32_t> whole_followers_;
+  std::set<uint32_t> whole_targets_;
+  std::map<std::pair<uint64_t, uint32_t>, const v1::PauseReply::PartitionState*> states_;
+};
 
 std::vector<v1::ClockRecord> WinningClocks(const PauseReplies& replies) {
   std::map<uint64_t, v1::ClockRecord> highest;
@@ -124,57 +212,67 @@ Interval Rest(Interval lease, const IntervalSet& applied) {
 
 }  // namespace
 
-const v1::PauseReply* NewestReply(const PauseReplies& replies) {
-  const v1::PauseReply* newest = nullptr;
-  for (const auto& [incarnation, reply] : replies) {
-    if (!reply.has_view()) continue;
-    if (newest == nullptr || Compare(reply.view(), newest->view()) > 0) newest = &reply;
-  }
-  return newest;
-}
-
 Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& replies,
+                           const std::map<uint64_t, v1::Install>& installs,
                            const CoordinatorRules& rules) {
-  if (std::optional<Decision> failed = CheckReplies(attempt, replies); failed.has_value()) {
+  const v1::PauseReply* newest = NewestReply(replies);
+  const std::vector<uint64_t> required =
+      newest == nullptr ? attempt.shards : std::vector<uint64_t>();
+  if (std::optional<Decision> failed = CheckReplies(attempt, replies, required);
+      failed.has_value()) {
     return *std::move(failed);
   }
 
-  const v1::PauseReply* newest = NewestReply(replies);
   Decision decision;
+  decision.holders.resize(attempt.empty.size());
   if (newest == nullptr) {
     decision.first_step = attempt.base_version;
+    for (uint32_t p = 0; p < attempt.owner.size(); ++p) {
+      if (!attempt.empty[p]) decision.holders[p] = {attempt.shards[attempt.owner[p]]};
+    }
     return decision;
   }
 
-  decision.previous = newest->view();
+  const auto made = installs.find(newest->view().number());
+  const bool ours = made != installs.end() && Same(made->second.view().id(), newest->view());
+  const v1::View& view = decision.previous.emplace(ours ? made->second.view() : newest->newest());
+  const Holdings holdings(attempt, replies, view, ours ? &made->second : nullptr);
+
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
   uint64_t highest = 0;
-  for (size_t i = 0; i < attempt.shards.size(); ++i) {
-    const v1::PauseReply& reply = replies.at(attempt.shards[i]);
-    std::map<uint32_t, uint64_t> versions;
-    for (const auto& state : reply.partitions()) versions[state.partition()] = state.version();
-
-    for (uint32_t p = 0; p < attempt.owner.size(); ++p) {
-      if (attempt.owner[p] != i || attempt.empty[p]) continue;
-      const auto version = versions.find(p);
-      if (version == versions.end()) {
-        return Fail(Decision::Outcome::kLost,
-                    absl::StrCat(ShardName(i), " does not hold partition ", p));
-      }
-      // (R3) A shard that lacks the newest view is at that view's first step.
-      const bool current = reply.has_view() && Same(reply.view(), newest->view());
-      const uint64_t stands = current ? version->second : newest->newest().first_step();
-      lowest = std::min(lowest, stands);
-      highest = std::max(highest, stands);
+  for (uint32_t p = 0; p < attempt.empty.size(); ++p) {
+    if (attempt.empty[p]) continue;
+    for (const uint64_t shard : holdings.Named(p)) {
+      if (!decision.holders[p].empty()) break;
+      const std::optional<uint64_t> version = holdings.Version(shard, p);
+      if (!version.has_value()) continue;
+      decision.holders[p].push_back(shard);
+      lowest = std::min(lowest, *version);
+      highest = std::max(highest, *version);
     }
+    if (decision.holders[p].empty()) return Fail(Decision::Outcome::kLost, holdings.WhyLost(p));
   }
 
   // If all partitions are empty, there is no lowest version.
-  if (lowest > highest) lowest = highest = newest->newest().first_step();
-  decision.first_step = rules.RollBackToLowest() ? lowest : highest;
-  if (std::optional<std::string> stuck = CheckRollBack(attempt, replies, decision.first_step);
-      stuck.has_value()) {
-    return Fail(Decision::Outcome::kLost, *std::move(stuck));
+  if (lowest > highest) lowest = highest = view.first_step();
+  const uint64_t step = rules.RollBackToLowest() ? lowest : highest;
+  decision.first_step = step;
+  for (uint32_t p = 0; p < attempt.empty.size(); ++p) {
+    if (attempt.empty[p]) continue;
+    std::vector<uint64_t>& holders = decision.holders[p];
+    if (!holdings.CanStandAt(step, holders[0], p)) {
+      return Fail(Decision::Outcome::kLost,
+                  absl::StrCat(ShardName(view, holders[0]), " cannot return partition ", p,
+                               " from version ", holdings.Reported(holders[0], p), " to ", step));
+    }
+    for (const uint64_t shard : holdings.Named(p)) {
+      if (shard == holders[0]) continue;
+      // (R10) A copy that is not whole, or does not stand at the first step, is not kept.
+      const std::optional<uint64_t> version = holdings.Version(shard, p);
+      const bool stands =
+          version.has_value() && *version >= step && holdings.CanStandAt(step, shard, p);
+      if (stands || !rules.KeepOnlyWholeCopies()) holders.push_back(shard);
+    }
   }
   return decision;
 }
@@ -183,7 +281,8 @@ Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& rep
                             const absl::flat_hash_set<uint64_t>& members,
                             const std::map<uint64_t, v1::Install>& installs,
                             const CoordinatorRules& rules) {
-  if (std::optional<Decision> failed = CheckReplies(attempt, replies); failed.has_value()) {
+  if (std::optional<Decision> failed = CheckReplies(attempt, replies, attempt.shards);
+      failed.has_value()) {
     return *std::move(failed);
   }
   Decision decision;
@@ -193,7 +292,7 @@ Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& rep
     decision.first_step = attempt.base_version;
     return decision;
   }
-  decision.previous = newest->view();
+  decision.previous = newest->newest();
   decision.clocks = WinningClocks(replies);
 
   IntervalSet base;

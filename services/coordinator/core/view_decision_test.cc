@@ -7,10 +7,15 @@ namespace sluice::coordinator {
 namespace {
 
 using Outcome = Decision::Outcome;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr uint64_t kA = 11;
 constexpr uint64_t kB = 12;
+constexpr uint64_t kC = 13;
 constexpr uint64_t kWorker = 21;
 const CoordinatorRules kRules;
 
@@ -37,12 +42,24 @@ AttemptFacts Facts() {
   return facts;
 }
 
+v1::View MakeView(uint64_t number, uint64_t first_step) {
+  v1::View view;
+  *view.mutable_id() = ViewNumber(number);
+  view.set_first_step(first_step);
+  for (const uint64_t shard : {kA, kB}) {
+    v1::ProcessId& process = *view.add_shards()->mutable_process();
+    process.set_index(static_cast<uint32_t>(shard - kA));
+    process.set_incarnation(shard);
+  }
+  for (const uint32_t owner : Facts().owner) view.add_owner(owner);
+  return view;
+}
+
 v1::PauseReply InView(uint64_t number, uint64_t first_step,
                       std::vector<std::pair<uint32_t, uint64_t>> versions) {
   v1::PauseReply reply;
   *reply.mutable_view() = ViewNumber(number);
-  *reply.mutable_newest()->mutable_id() = ViewNumber(number);
-  reply.mutable_newest()->set_first_step(first_step);
+  *reply.mutable_newest() = MakeView(number, first_step);
   for (const auto& [partition, version] : versions) {
     reply.add_partitions()->set_partition(partition);
     v1::PauseReply::PartitionState& state = *reply.mutable_partitions(reply.partitions_size() - 1);
@@ -65,24 +82,24 @@ TEST(DecideSynchronous, LowestVersionOfAllPartitionsWins) {
   for (const Case& c :
        {Case{7, 7, 7, 7}, Case{8, 7, 7, 7}, Case{8, 8, 7, 7}, Case{7, 8, 8, 7}, Case{8, 8, 8, 8}}) {
     const Decision decision = DecideSynchronous(
-        Facts(), {{kA, InView(4, 5, {{0, c.p0}, {2, c.p2}})}, {kB, InView(4, 5, {{1, c.p1}})}},
+        Facts(), {{kA, InView(4, 5, {{0, c.p0}, {2, c.p2}})}, {kB, InView(4, 5, {{1, c.p1}})}}, {},
         kRules);
     EXPECT_EQ(decision.outcome, Outcome::kDecided);
     EXPECT_EQ(decision.first_step, c.expected);
-    EXPECT_EQ(decision.previous->number(), 4);
+    EXPECT_EQ(decision.previous->id().number(), 4);
   }
 }
 
 TEST(DecideSynchronous, ShardWithoutNewestViewCountsAtItsFirstStep) {
   // B has version 9 in view 4. View 5 began at 8, so B would have fallen back.
   const Decision decision = DecideSynchronous(
-      Facts(), {{kA, InView(5, 8, {{0, 9}, {2, 9}})}, {kB, InView(4, 5, {{1, 9}})}}, kRules);
+      Facts(), {{kA, InView(5, 8, {{0, 9}, {2, 9}})}, {kB, InView(4, 5, {{1, 9}})}}, {}, kRules);
   EXPECT_EQ(decision.first_step, 8);
-  EXPECT_EQ(decision.previous->number(), 5);
+  EXPECT_EQ(decision.previous->id().number(), 5);
 }
 
 TEST(DecideSynchronous, IsVersionOfAskBeforeFirstView) {
-  const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, Ready()}}, kRules);
+  const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, Ready()}}, {}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kDecided);
   EXPECT_EQ(decision.first_step, 40);
   EXPECT_FALSE(decision.previous.has_value());
@@ -97,7 +114,7 @@ TEST(DecideSynchronous, ContinuesFromFirstViewThatOneShardMissed) {
                                                   reply.add_partitions()->set_partition(1);
                                                   return reply;
                                                 }()}},
-                                              kRules);
+                                              {}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kDecided);
   EXPECT_EQ(decision.first_step, 40);
 }
@@ -105,16 +122,16 @@ TEST(DecideSynchronous, ContinuesFromFirstViewThatOneShardMissed) {
 TEST(DecideSynchronous, AsksAgainIfShardDoesNotHoldTheAsk) {
   v1::PauseReply other = Ready();
   other.mutable_ready_init_id()->set_number(9);
-  const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, other}}, kRules);
+  const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, other}}, {}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kNotReady);
   EXPECT_THAT(decision.reason, HasSubstr("ps-1"));
 }
 
 TEST(DecideSynchronous, MissingReplyOrPartitionIsALoss) {
-  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}}, kRules).outcome,
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}}, {}, kRules).outcome,
             Outcome::kLost);
   const Decision decision = DecideSynchronous(
-      Facts(), {{kA, InView(4, 5, {{0, 7}})}, {kB, InView(4, 5, {{1, 7}})}}, kRules);
+      Facts(), {{kA, InView(4, 5, {{0, 7}})}, {kB, InView(4, 5, {{1, 7}})}}, {}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kLost);
   EXPECT_EQ(decision.reason, "ps-0 does not hold partition 2");
 }
@@ -122,29 +139,202 @@ TEST(DecideSynchronous, MissingReplyOrPartitionIsALoss) {
 TEST(DecideSynchronous, VersionThatShardCannotReturnToIsALoss) {
   v1::PauseReply ahead = InView(4, 5, {{0, 8}, {2, 7}});
   const v1::PauseReply other = InView(4, 5, {{1, 7}});
-  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules).outcome,
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, {}, kRules).outcome,
             Outcome::kDecided);
   ahead.mutable_partitions(0)->set_has_undo(false);
-  Decision decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules);
+  Decision decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, {}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kLost);
   EXPECT_EQ(decision.reason, "ps-0 cannot return partition 0 from version 8 to 7");
   ahead.mutable_partitions(0)->set_has_undo(true);
   ahead.mutable_partitions(0)->set_version(9);
-  decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, kRules);
+  decision = DecideSynchronous(Facts(), {{kA, ahead}, {kB, other}}, {}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kLost);
 }
 
 TEST(DecideSynchronous, ViewOfNewerCoordinatorSupersedesThisOne) {
   v1::PauseReply newer = InView(1, 7, {{1, 7}});
   newer.mutable_view()->mutable_term()->set_counter(4);
-  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, newer}}, kRules)
-                .outcome,
-            Outcome::kSuperseded);
+  EXPECT_EQ(
+      DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, newer}}, {}, kRules)
+          .outcome,
+      Outcome::kSuperseded);
   newer = InView(1, 7, {{1, 7}});
   newer.mutable_view()->set_attempt(2);
-  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, newer}}, kRules)
-                .outcome,
-            Outcome::kSuperseded);
+  EXPECT_EQ(
+      DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, newer}}, {}, kRules)
+          .outcome,
+      Outcome::kSuperseded);
+}
+
+// ---- copies: three shards; partition 0 at A, followed by B; 1 at B, followed by C, and with a
+// target at A; 2 at C, followed by A
+
+v1::View WithCopies(uint64_t number, uint64_t first_step) {
+  v1::View view = MakeView(number, first_step);
+  v1::ProcessId& process = *view.add_shards()->mutable_process();
+  process.set_index(2);
+  process.set_incarnation(kC);
+  view.clear_owner();
+  for (const uint32_t owner : {0, 1, 2, 0}) view.add_owner(owner);
+  for (const uint32_t follower : {2, 3, 1, 0}) view.add_follower(follower);
+  for (const uint32_t target : {0, 1, 0, 0}) view.add_target(target);
+  return view;
+}
+
+AttemptFacts FactsWithCopies() {
+  AttemptFacts facts = Facts();
+  facts.shards = {kA, kB, kC};
+  facts.owner = {0, 1, 2, 0};
+  return facts;
+}
+
+struct Held {
+  uint32_t partition;
+  uint64_t version;
+  bool copy = false;
+  bool undo = true;
+};
+
+v1::PauseReply Holding(const v1::View& view, const std::vector<Held>& held) {
+  v1::PauseReply reply;
+  *reply.mutable_view() = view.id();
+  *reply.mutable_newest() = view;
+  for (const Held& of : held) {
+    v1::PauseReply::PartitionState& state = *reply.add_partitions();
+    state.set_partition(of.partition);
+    state.set_version(of.version);
+    state.set_has_undo(of.undo);
+    state.set_copy(of.copy);
+  }
+  return reply;
+}
+
+TEST(DecideWithCopies, OwnersThenWholeCopiesHoldThePartitions) {
+  const v1::View view = WithCopies(4, 5);
+  const Decision decision = DecideSynchronous(FactsWithCopies(),
+                                              {{kA, Holding(view, {{0, 7}, {1, 8, true}})},
+                                               {kB, Holding(view, {{1, 7}, {0, 8, true}})},
+                                               {kC, Holding(view, {{2, 8}, {1, 7, true}})}},
+                                              {}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  EXPECT_EQ(decision.first_step, 7);
+  EXPECT_THAT(decision.holders,
+              ElementsAre(ElementsAre(kA, kB), ElementsAre(kB, kC, kA), ElementsAre(kC), IsEmpty()))
+      << "the copy of partition 2 at A is not whole";
+}
+
+TEST(DecideWithCopies, FollowerOwnsThePartitionsOfDeadShard) {
+  const v1::View view = WithCopies(4, 5);
+  const PauseReplies replies = {{kA, Holding(view, {{0, 8}, {1, 7, true}})},
+                                {kC, Holding(view, {{2, 7}, {1, 8, true}})}};
+  const Decision decision = DecideSynchronous(FactsWithCopies(), replies, {}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  EXPECT_THAT(decision.holders[1], ElementsAre(kC, kA));
+  EXPECT_THAT(decision.holders[0], ElementsAre(kA));
+  EXPECT_EQ(decision.first_step, 7);
+}
+
+TEST(DecideWithCopies, TargetOwnsThePartitionIfTheFollowerIsNotWhole) {
+  const v1::View view = WithCopies(4, 5);
+  const Decision decision = DecideSynchronous(
+      FactsWithCopies(),
+      {{kA, Holding(view, {{0, 9}, {1, 8, true}})}, {kC, Holding(view, {{2, 9}})}}, {}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  EXPECT_THAT(decision.holders[1], ElementsAre(kA));
+  EXPECT_EQ(decision.first_step, 8) << "the lowest version of the owners to be";
+}
+
+TEST(DecideWithCopies, DeadShardWithoutWholeCopyIsALoss) {
+  const v1::View view = WithCopies(4, 5);
+  const Decision decision =
+      DecideSynchronous(FactsWithCopies(),
+                        {{kA, Holding(view, {{0, 7}})}, {kC, Holding(view, {{2, 7}})}}, {}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.reason, "ps-1 is gone, and partition 1 has no whole copy");
+}
+
+TEST(DecideWithCopies, ShardThatClaimsAnOwnersPlaceIsNotACopy) {
+  const v1::View view = WithCopies(4, 5);
+  const Decision decision = DecideSynchronous(
+      FactsWithCopies(),
+      {{kA, Holding(view, {{0, 7}, {1, 7, /*copy=*/false}})}, {kC, Holding(view, {{2, 7}})}}, {},
+      kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost);
+}
+
+// (R10)
+TEST(DecideWithCopies, CopyThatCannotStandAtTheFirstStepIsNotKept) {
+  const v1::View view = WithCopies(4, 5);
+  const auto holders = [&](const Held& copy, const CoordinatorRules& rules) {
+    return DecideSynchronous(FactsWithCopies(),
+                             {{kA, Holding(view, {{0, 7}})},
+                              {kB, Holding(view, {{1, 7}, copy})},
+                              {kC, Holding(view, {{2, 7}})}},
+                             {}, rules)
+        .holders[0];
+  };
+  EXPECT_THAT(holders({0, 8, true, true}, kRules), ElementsAre(kA, kB));
+  EXPECT_THAT(holders({0, 8, true, false}, kRules), ElementsAre(kA)) << "it has no undo";
+  EXPECT_THAT(holders({0, 9, true, true}, kRules), ElementsAre(kA)) << "too far ahead";
+  EXPECT_THAT(holders({0, 6, true, true}, kRules), ElementsAre(kA)) << "behind";
+
+  class WithoutTheRule : public CoordinatorRules {
+    bool KeepOnlyWholeCopies() const override { return false; }
+  };
+  EXPECT_THAT(holders({0, 6, true, true}, WithoutTheRule()), ElementsAre(kA, kB));
+}
+
+// In view 5 partition 1 moved from B to C; B was to keep it as a target, whole.
+v1::View Moved() {
+  v1::View view = WithCopies(5, 8);
+  view.set_owner(1, 2);
+  view.set_follower(1, 1);
+  view.set_target(1, 2);
+  return view;
+}
+
+TEST(DecideWithCopies, OwnersAreThoseOfTheNewestViewForShardThatLacksIt) {
+  const v1::View before = WithCopies(4, 5);
+  const Decision decision = DecideSynchronous(FactsWithCopies(),
+                                              {{kA, Holding(Moved(), {{0, 8}})},
+                                               {kB, Holding(before, {{1, 9}, {0, 9, true}})},
+                                               {kC, Holding(Moved(), {{2, 9}, {1, 9}})}},
+                                              {}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  EXPECT_EQ(decision.previous->id().number(), 5u);
+  EXPECT_EQ(decision.first_step, 8);
+  EXPECT_THAT(decision.holders[1], ElementsAre(kC)) << "it is not known what B kept";
+}
+
+TEST(DecideWithCopies, CopiesOfShardThatLacksTheNewestViewAreThoseOfItsInstall) {
+  const v1::View before = WithCopies(4, 5);
+  v1::Install install;
+  *install.mutable_view() = Moved();
+  install.add_whole_targets(1);
+  // C, the owner, is gone. All of B's copies stand where view 5 began.
+  const PauseReplies replies = {{kA, Holding(Moved(), {{0, 9}, {2, 9, true}})},
+                                {kB, Holding(before, {{1, 9}, {0, 9, true}})}};
+  Decision decision = DecideSynchronous(FactsWithCopies(), replies, {{5, install}}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  EXPECT_THAT(decision.holders[1], ElementsAre(kB));
+  EXPECT_THAT(decision.holders[0], ElementsAre(kA)) << "its copy at B was not named whole";
+  EXPECT_EQ(decision.first_step, 8);
+
+  decision = DecideSynchronous(FactsWithCopies(), replies, {}, kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost) << "an earlier coordinator made the view";
+}
+
+TEST(DecideWithCopies, NewShardHasNothing) {
+  const v1::View view = WithCopies(4, 5);
+  constexpr uint64_t kNew = 14;
+  const Decision decision = DecideSynchronous(FactsWithCopies(),
+                                              {{kA, Holding(view, {{0, 7}, {2, 7, true}})},
+                                               {kB, Holding(view, {{1, 7}})},
+                                               {kC, Holding(view, {{2, 7}})},
+                                               {kNew, Ready()}},
+                                              {}, kRules);
+  ASSERT_EQ(decision.outcome, Outcome::kDecided) << decision.reason;
+  for (const auto& holders : decision.holders) EXPECT_THAT(holders, Not(Contains(kNew)));
 }
 
 // ---- asynchronous

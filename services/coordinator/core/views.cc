@@ -22,7 +22,7 @@ void Views::Forget() {
 Views::Change Views::Wanted(const Needs& needs, absl::Time now) {
   SLUICE_DCHECK(training_.has_view() && !training_.change().pausing(),
                 "a view is compared with the processes only while no Pause is pending");
-  if (HasDeadMember()) return {true, true};
+  if (HasDeadMember() || needs.dead_shard) return {true, true};
   if (!training_.idle()) return {};
 
   const v1::View& view = training_.view();
@@ -36,6 +36,7 @@ Views::Change Views::Wanted(const Needs& needs, absl::Time now) {
   if (HasLeavingMember()) return {true, asynchronous};
   // At once if there is no member that would finish the step.
   if (JoinDue(now)) return {true, asynchronous || view.workers_size() == 0};
+  if (needs.move) return {true, view.workers_size() == 0};
   if (RebalanceDue(now)) return {true, false};
   return {};
 }
@@ -52,6 +53,12 @@ bool Views::HasLeavingMember() const {
   return std::any_of(members.begin(), members.end(), [&](const auto& member) {
     return facts_.members.Find(member.process().incarnation())->leaving;
   });
+}
+
+bool Views::LacksShard() const {
+  const std::vector<uint64_t>& asked = training_.change().asked();
+  return std::any_of(asked.begin(), asked.end(),
+                     [&](uint64_t shard) { return facts_.members.Find(shard) == nullptr; });
 }
 
 // Step k cannot be closed any more if a member of the view is dead, or if a shard is held at a
@@ -107,7 +114,8 @@ bool Views::RebalanceDue(absl::Time now) {
   return std::max(unbalanced_since_, training_.view_since()) + facts_.timers.rebalance <= now;
 }
 
-void Views::BeginPause(uint64_t number, bool at_once, absl::Time now) {
+void Views::BeginPause(uint64_t number, std::vector<uint64_t> shards, bool at_once,
+                       absl::Time now) {
   v1::Pause pause;
   pause.mutable_id()->set_attempt(facts_.attempt.number);
   *pause.mutable_id()->mutable_term() = facts_.attempt.term;
@@ -118,8 +126,10 @@ void Views::BeginPause(uint64_t number, bool at_once, absl::Time now) {
     pause.set_after_step(std::min(soon, facts_.attempt.length->total_steps() - 1));
   }
   v1::CoordinatorMessage message;
-  *message.mutable_pause() = training_.change().Begin(std::move(pause), now);
-  output_.SendToShards(message);
+  *message.mutable_pause() = training_.change().Begin(std::move(pause), std::move(shards), now);
+  for (const uint64_t shard : training_.change().asked()) {
+    output_.Send(*facts_.members.Find(shard), message);
+  }
 }
 
 // ---- members and state
@@ -168,12 +178,11 @@ v1::View Views::MakeView(const Decision& decision) const {
   }
   facts_.mode().DivideWork(speeds, &view);
 
-  *view.mutable_shards() = {attempt.shards.begin(), attempt.shards.end()};
-  *view.mutable_owner() = {attempt.facts.owner.begin(), attempt.facts.owner.end()};
+  view.set_loss_record(attempt.loss_record);
   *view.mutable_init_id() = attempt.facts.init_id;
   if (attempt.base.has_value()) *view.mutable_base() = *attempt.base;
   view.set_layout_hash(attempt.layout_hash);
-  if (decision.previous.has_value()) *view.mutable_previous() = *decision.previous;
+  if (decision.previous.has_value()) *view.mutable_previous() = decision.previous->id();
   return view;
 }
 
@@ -191,7 +200,7 @@ v1::Install Views::MakeInstall(const Decision& decision) const {
 void Views::Adopt(const v1::Install& install, absl::Time now) {
   SLUICE_DCHECK(!training_.has_view() || Compare(training_.view().id(), install.view().id()) < 0,
                 "a view's id is above those of all views before it");
-  training_.OnView(install.view(), SamplesIn(install.ledger()), now);
+  training_.OnView(install, SamplesIn(install.ledger()), now);
   unbalanced_since_ = absl::InfiniteFuture();
 }
 
@@ -222,6 +231,7 @@ bool Views::ResendChange(const Process& shard) {
   const ViewChange& change = training_.change();
   v1::CoordinatorMessage message;
   if (change.pausing()) {
+    if (!change.Asks(shard.incarnation())) return false;
     *message.mutable_pause() = change.pause();
   } else if (change.has_install() && !change.HasInstalled(shard.incarnation())) {
     *message.mutable_install() = change.install();

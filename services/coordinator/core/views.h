@@ -40,16 +40,22 @@ class Views {
   struct Needs {
     bool leases_overdue = false;  // members are to be judged by the arbiter's records
     bool snapshot = false;        // asynchronous: opens a snapshot, or moves the barrier
+    bool dead_shard = false;      // a shard of the view is gone
+    bool move = false;            // shards or partitions move
   };
   struct Change {
     bool wanted = false;
     bool at_once = false;  // else: after a step, and only while no other change is under way
   };
-  // Requires a view, and no pending Pause. `needs` count only while no change is under way.
+  // Requires a view, and no pending Pause. `needs` but dead_shard count only while no change is
+  // under way.
   Change Wanted(const Needs& needs, absl::Time now);
+  // Requires a pending Pause. Whether a shard that was sent it is gone.
+  bool LacksShard() const;
   // (R5) Requires a pending Pause. Whether its step can no longer be closed.
   bool IsStuck() const;
-  void BeginPause(uint64_t number, bool at_once, absl::Time now);
+  // Pauses these shards.
+  void BeginPause(uint64_t number, std::vector<uint64_t> shards, bool at_once, absl::Time now);
 
   // ---- once all shards have replied
 
@@ -57,7 +63,7 @@ class Views {
   // nothing.
   std::vector<uint64_t> TakeIdleLeaseholders();
   Decision Decide() const;
-  // Without snapshot and barrier.
+  // Without shards, owners and copies, snapshot and barrier.
   v1::Install MakeInstall(const Decision& decision) const;
   // The view is the current one from here on.
   void Adopt(const v1::Install& install, absl::Time now);

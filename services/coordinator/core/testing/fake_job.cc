@@ -53,6 +53,51 @@ std::vector<uint32_t> FakeShard::Owned() const {
   return owned;
 }
 
+std::vector<uint32_t> FakeShard::NamedCopies() const {
+  std::vector<uint32_t> named;
+  for (int p = 0; p < view.owner_size(); ++p) {
+    for (const auto* positions : {&view.follower(), &view.target()}) {
+      if (positions->empty() || positions->Get(p) == 0) continue;
+      if (view.shards(static_cast<int>(positions->Get(p)) - 1).process().incarnation() ==
+          id.incarnation()) {
+        named.push_back(p);
+      }
+    }
+  }
+  return named;
+}
+
+void FakeShard::MakeCopy() {
+  if (!has_view || paused || frozen || !running) return;
+  for (uint32_t p : NamedCopies()) {
+    if (copies.count(p) > 0) continue;
+    const FakeShard* owner = job->Holder(view, view.owner(static_cast<int>(p)));
+    if (owner == nullptr || owner->paused || owner->frozen || !owner->has_view ||
+        !Same(owner->view.id(), view.id())) {
+      continue;
+    }
+    copies[p] = owner->version;
+    SayProgress();
+    return;
+  }
+}
+
+// An owner does not close a step that a whole copy cannot hold: its shard has made a promise, or
+// does not answer.
+bool FakeShard::CanClose() const {
+  if (!has_view || paused || Held()) return false;
+  for (uint32_t p : Owned()) {
+    for (const auto* positions : {&view.follower(), &view.target()}) {
+      if (positions->empty() || positions->Get(static_cast<int>(p)) == 0) continue;
+      const auto position = positions->Get(static_cast<int>(p)) - 1;
+      const FakeShard* holder = job->Holder(view, position);
+      if (holder == nullptr || holder->frozen) return false;
+      if (holder->copies.count(p) > 0 && holder->paused) return false;
+    }
+  }
+  return true;
+}
+
 void FakeShard::LoadedOrInitialized() {
   ready = true;
   v1::MemberMessage message;
@@ -88,11 +133,11 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     // The shard's partitions before there is a view.
     *view.mutable_shards() = message.prepare_state().shards();
     *view.mutable_owner() = message.prepare_state().owner();
-    if (message.prepare_state().has_checkpoint()) LoadedOrInitialized();
+    copies.clear();
+    if (message.prepare_state().has_checkpoint() || Owned().empty()) LoadedOrInitialized();
     // Pushes that arrived before this message have waited.
     for (FakeWorker* worker : job->Workers()) {
-      if (!message.prepare_state().has_checkpoint() && Same(worker->pushed, init_id))
-        LoadedOrInitialized();
+      if (!ready && Same(worker->pushed, init_id)) LoadedOrInitialized();
     }
   } else if (message.has_pause()) {
     Obey(message.pause().id().attempt(), message.pause().id().term());
@@ -103,51 +148,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
       CheckAfter();
     }
   } else if (message.has_install() && !drop_installs) {
-    const v1::Install& install = message.install();
-    if (has_view && Same(install.view().id(), view.id())) {
-      v1::MemberMessage installed;
-      *installed.mutable_installed()->mutable_view() = view.id();
-      Say(installed);
-      return;
-    }
-    if (!paused || !Same(install.pause(), answered)) return;
-
-    installs.push_back(install);
-    view = install.view();
-    has_view = true;
-    paused = false;
-    if (view.mode() == v1::SYNCHRONOUS) {
-      EXPECT_TRUE(version == view.first_step() || version == view.first_step() + 1)
-          << version << " " << view.first_step();
-    }
-    if (version > view.first_step() && pinned && snapshot->step() == version)
-      pinned = reported = false;
-    version = view.first_step();
-    barrier = view.mode() == v1::SYNCHRONOUS ? install.barrier() : 0;
-
-    for (const v1::ClockRecord& record : install.clocks()) {
-      if (clocks[record.worker()].clock() < record.clock()) {
-        EXPECT_EQ(staged[record.worker()].clock(), record.clock());
-        clocks[record.worker()] = record;
-        ledger.Add(FromProto(record.samples()));
-      }
-    }
-    for (const v1::Range& range : install.ledger().applied()) ledger.Add(FromProto(range));
-    staged.clear();
-    leases.assign(install.leases().begin(), install.leases().end());
-
-    if (snapshot.has_value() && snapshot->snapshot_id() != install.snapshot().snapshot_id())
-      snapshot.reset();
-    if (install.snapshot().snapshot_id() != 0 && !snapshot.has_value()) {
-      snapshot = install.snapshot();
-      pinned = reported = written = false;
-    }
-
-    v1::MemberMessage installed;
-    *installed.mutable_installed()->mutable_view() = view.id();
-    Say(installed);
-    Commit(version);
-    CheckSnapshot();
+    Install(message.install());
   } else if (message.has_committed()) {
     if (Same(message.committed().view(), view.id())) Commit(message.committed().version());
     CheckSnapshot();
@@ -188,6 +189,88 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
   }
 }
 
+void FakeShard::Install(const v1::Install& install) {
+  if (has_view && Same(install.view().id(), view.id())) {
+    v1::MemberMessage installed;
+    *installed.mutable_installed()->mutable_view() = view.id();
+    Say(installed);
+    return;
+  }
+  if (!paused || !Same(install.pause(), answered)) return;
+
+  installs.push_back(install);
+  const bool held = !Owned().empty();
+  InstallCopies(install);
+  view = install.view();
+  has_view = true;
+  paused = false;
+  if (view.mode() == v1::SYNCHRONOUS && held) {
+    EXPECT_TRUE(version == view.first_step() || version == view.first_step() + 1)
+        << version << " " << view.first_step();
+  }
+  if (version > view.first_step() && pinned && snapshot->step() == version)
+    pinned = reported = false;
+  version = view.first_step();
+  barrier = view.mode() == v1::SYNCHRONOUS ? install.barrier() : 0;
+
+  for (const v1::ClockRecord& record : install.clocks()) {
+    if (clocks[record.worker()].clock() < record.clock()) {
+      EXPECT_EQ(staged[record.worker()].clock(), record.clock());
+      clocks[record.worker()] = record;
+      ledger.Add(FromProto(record.samples()));
+    }
+  }
+  for (const v1::Range& range : install.ledger().applied()) ledger.Add(FromProto(range));
+  staged.clear();
+  leases.assign(install.leases().begin(), install.leases().end());
+
+  if (snapshot.has_value() && snapshot->snapshot_id() != install.snapshot().snapshot_id())
+    snapshot.reset();
+  if (install.snapshot().snapshot_id() != 0 && !snapshot.has_value()) {
+    snapshot = install.snapshot();
+    pinned = reported = written = false;
+  }
+
+  v1::MemberMessage installed;
+  *installed.mutable_installed()->mutable_view() = view.id();
+  Say(installed);
+  Commit(version);
+  CheckSnapshot();
+}
+
+// The copies that the Install names whole are kept and stand at its first step; owned partitions
+// were owned before, or such copies.
+void FakeShard::InstallCopies(const v1::Install& install) {
+  const v1::View& next = install.view();
+  std::map<uint32_t, uint64_t> held = std::exchange(copies, {});
+  for (uint32_t p : Owned()) held[p] = version;
+  const auto is_me = [&](uint32_t position) {
+    return next.shards(static_cast<int>(position)).process().incarnation() == id.incarnation();
+  };
+  const auto stands = [&](uint32_t p) {
+    const auto found = held.find(p);
+    return found != held.end() &&
+           (found->second == next.first_step() || found->second == next.first_step() + 1);
+  };
+  if (next.mode() != v1::SYNCHRONOUS) return;
+  std::set<uint32_t> with_blocks;
+  for (const auto& block : prepare.layout().blocks()) with_blocks.insert(block.partition());
+  for (int p = 0; p < next.owner_size(); ++p) {
+    if (is_me(next.owner(p)) && with_blocks.count(p) > 0) {
+      EXPECT_TRUE(stands(p)) << "ps-" << id.index() << " becomes the owner of partition " << p;
+    }
+  }
+  const auto keep = [&](const auto& whole, const auto& positions) {
+    for (const uint32_t p : whole) {
+      if (!is_me(positions.Get(static_cast<int>(p)) - 1)) continue;
+      EXPECT_TRUE(stands(p)) << "ps-" << id.index() << " keeps its copy of partition " << p;
+      copies[p] = next.first_step();
+    }
+  };
+  keep(install.whole_followers(), next.follower());
+  keep(install.whole_targets(), next.target());
+}
+
 void FakeShard::Reply(const v1::PauseId& pause) {
   paused = true;
   answered = pause;
@@ -207,6 +290,13 @@ void FakeShard::Reply(const v1::PauseId& pause) {
     state.set_version(version);
     state.set_has_undo(committed < version);
   }
+  for (const auto& [p, stands] : copies) {
+    v1::PauseReply::PartitionState& state = *reply.add_partitions();
+    state.set_partition(p);
+    state.set_version(stands);
+    state.set_has_undo(committed < stands);
+    state.set_copy(true);
+  }
   reply.set_committed(committed);
 
   for (const auto& [worker, record] : clocks) {
@@ -222,13 +312,28 @@ void FakeShard::Reply(const v1::PauseId& pause) {
   Say(message);
 }
 
+// Stops when all partitions and all whole copies are past the step (R5).
 void FakeShard::CheckAfter() {
-  if (after.has_value() && (Held() || version >= after->after_step() + 1)) Reply(after->id());
+  if (!after.has_value()) return;
+  const uint64_t step = after->after_step();
+  for (const auto& [p, stands] : copies) {
+    if (stands <= step && !Held()) return;
+  }
+  if (Owned().empty() || Held() || version >= step + 1) Reply(after->id());
 }
 
 void FakeShard::Close() {
   Commit(version);
   ++version;
+  // Its copies hold the step before it closes, and make the same version.
+  for (uint32_t p : Owned()) {
+    for (FakeShard* shard : job->Shards()) {
+      const auto copy = shard->copies.find(p);
+      if (copy == shard->copies.end()) continue;
+      copy->second = version;
+      if (shard != this) shard->CheckAfter();
+    }
+  }
   SayProgress();
   CheckSnapshot();
   CheckAfter();
@@ -247,6 +352,7 @@ void FakeShard::SayProgress() {
   progress.set_committed(committed);
   progress.set_samples(ledger.Count());
   progress.set_leaseholders(leases.size());
+  for (const auto& [p, stands] : copies) progress.add_copies(p);
   Say(message);
 }
 
@@ -370,7 +476,10 @@ v1::JobSpec FakeJob::Spec() {
   return spec;
 }
 
-FakeJob::FakeJob(v1::JobSpec job) : spec(std::move(job)), wanted_workers(spec.worker().replicas()) {
+FakeJob::FakeJob(v1::JobSpec job)
+    : spec(std::move(job)),
+      wanted_workers(spec.worker().replicas()),
+      wanted_shards(spec.parameter_server().replicas()) {
   options.job = spec;
   options.incarnation = 7;
   options.checkpoint_directory = [](const v1::CheckpointRef& ref) {
@@ -389,6 +498,14 @@ void FakeJob::Scale(uint32_t wanted) {
   wanted_workers = wanted;
   v1::SetDesiredRequest desired;
   desired.set_workers(wanted);
+  core->OnSetDesired(desired, now);
+  Pump();
+}
+
+void FakeJob::ScaleShards(uint32_t wanted) {
+  wanted_shards = wanted;
+  v1::SetDesiredRequest desired;
+  desired.set_shards(wanted);
   core->OnSetDesired(desired, now);
   Pump();
 }
@@ -453,6 +570,7 @@ void FakeJob::RestartCoordinator() {
   core = std::make_unique<CoordinatorCore>(options, now);
   Pump();
   if (wanted_workers != spec.worker().replicas()) Scale(wanted_workers);
+  if (wanted_shards != spec.parameter_server().replicas()) ScaleShards(wanted_shards);
   for (FakeShard* shard : Shards()) Connect(*shard);
   for (FakeWorker* worker : Workers()) Connect(*worker);
 }
@@ -470,9 +588,19 @@ FakeProcess* FakeJob::OnStream(StreamId stream) {
   return nullptr;
 }
 
+std::vector<v1::Claim> FakeJob::Claims() const {
+  std::vector<v1::Claim> with_losses = claims;
+  for (const v1::Claim& record : loss_records) {
+    v1::Claim& claim = with_losses[record.attempt() - 1];
+    claim.set_loss_record(record.loss_record());
+    *claim.mutable_kept() = record.kept();
+  }
+  return with_losses;
+}
+
 StorageContents FakeJob::Contents() const {
   StorageContents contents;
-  contents.claims = claims;
+  contents.claims = Claims();
   // R11, if each claim's parent was the newest checkpoint at the time of the claim.
   for (auto it = checkpoint_indexes.rbegin(); it != checkpoint_indexes.rend(); ++it) {
     if (deleted.count(it->first) > 0) continue;
@@ -533,6 +661,18 @@ void FakeJob::Perform(Action& action) {
     }
   } else if (auto* claim = std::get_if<ClaimAttempt>(&action)) {
     const uint64_t attempt = claim->claim.attempt();
+    if (claim->claim.loss_record() > 0 && storage == nullptr) {
+      if (hold_loss_records) return;
+      absl::Status status = loss_record_error;
+      for (const v1::Claim& other : loss_records) {
+        if (other.attempt() == attempt && other.loss_record() == claim->claim.loss_record()) {
+          status = absl::AlreadyExistsError("recorded");
+        }
+      }
+      if (status.ok()) loss_records.push_back(claim->claim);
+      core->OnClaimResult(attempt, status, now);
+      return;
+    }
     absl::Status status = claim_error;
     if (storage != nullptr) status = storage->CreateClaim(claim->claim);
     for (const v1::Claim& other : claims) {
@@ -544,7 +684,7 @@ void FakeJob::Perform(Action& action) {
     if (storage != nullptr) {
       core->OnClaimsRead(storage->ReadClaims(), now);
     } else {
-      core->OnClaimsRead(claims, now);
+      core->OnClaimsRead(Claims(), now);
     }
   } else if (auto* write = std::get_if<WriteCheckpointIndex>(&action)) {
     if (hold_checkpoint_index) return;
@@ -633,6 +773,9 @@ void FakeJob::Pass(absl::Duration time) {
       beat.mutable_heartbeat();
       process->Say(beat);
     }
+    for (FakeShard* shard : Shards()) {
+      if (makes_copies) shard->MakeCopy();
+    }
     if (core->NextDeadline() <= now) {
       core->OnTick(now);
       EXPECT_GT(core->NextDeadline(), now) << "the shell would spin";
@@ -662,8 +805,9 @@ void FakeJob::CloseOn(const std::vector<FakeShard*>& some) {
       return;
     }
   }
-  for (FakeShard* shard : Shards()) {
-    if (!shard->has_view || !Same(shard->view.id(), view.id())) return;
+  for (const v1::View::Shard& entry : view.shards()) {
+    const FakeShard* shard = Find(entry.process().incarnation());
+    if (shard == nullptr || !shard->has_view || !Same(shard->view.id(), view.id())) return;
   }
 
   // The first push of this step shows that its sender holds the version of all shards.
@@ -753,6 +897,13 @@ std::vector<FakeShard*> FakeJob::Shards() {
   return running;
 }
 
+FakeShard* FakeJob::Find(uint64_t incarnation) {
+  for (FakeShard* shard : Shards()) {
+    if (shard->id.incarnation() == incarnation) return shard;
+  }
+  return nullptr;
+}
+
 std::vector<FakeWorker*> FakeJob::Workers() {
   std::vector<FakeWorker*> running;
   for (const auto& worker : workers) {
@@ -763,6 +914,11 @@ std::vector<FakeWorker*> FakeJob::Workers() {
 
 uint64_t FakeJob::Version() {
   uint64_t lowest = UINT64_MAX;
+  for (const v1::View::Shard& entry : core->view().shards()) {
+    const FakeShard* shard = Find(entry.process().incarnation());
+    if (shard != nullptr && !shard->Owned().empty()) lowest = std::min(lowest, shard->version);
+  }
+  if (lowest < UINT64_MAX) return lowest;
   for (FakeShard* shard : Shards()) lowest = std::min(lowest, shard->version);
   return lowest;
 }

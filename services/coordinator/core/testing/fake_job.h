@@ -2,7 +2,9 @@
 // rules in the simplest way, a storage in memory, and a clock that the test advances.
 //
 // Training is abstract: a step closes on all shards if every member of the view is alive and has
-// received the view. An asynchronous update is applied in the same way.
+// received the view. An asynchronous update is applied in the same way. While time passes, a copy
+// becomes whole every 50 ms on each shard that has its view; from then on the owner closes no step
+// without it.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_TESTING_FAKE_JOB_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_TESTING_FAKE_JOB_H_
@@ -63,12 +65,15 @@ class FakeShard : public FakeProcess {
   }
 
   void LoadedOrInitialized();
-  bool CanClose() const { return has_view && !paused && !Held(); }
+  bool CanClose() const;
   bool Held() const { return barrier > 0 && version == barrier; }
   void Close();  // closes a step, which commits the current version
   void Commit(uint64_t version);
   void SayProgress();
   std::vector<uint32_t> Owned() const;
+  // The copies that the view names on this shard; and the next one of them that becomes whole.
+  std::vector<uint32_t> NamedCopies() const;
+  void MakeCopy();
 
   std::optional<v1::Admitted> admitted;  // newest
   v1::JobSpec job_spec;                  // as the coordinator sent it
@@ -89,6 +94,7 @@ class FakeShard : public FakeProcess {
   bool disk_full = false;
   bool silent_snapshots = false;  // pins nothing, writes nothing
   bool drop_installs = false;
+  std::map<uint32_t, uint64_t> copies;  // whole ones: partition -> version
   std::string load_error;
   // Asynchronous.
   IntervalSet ledger;
@@ -99,6 +105,8 @@ class FakeShard : public FakeProcess {
 
  private:
   void Reply(const v1::PauseId& pause);
+  void Install(const v1::Install& install);
+  void InstallCopies(const v1::Install& install);
   void CheckAfter();
   void CheckSnapshot();
   void Obey(uint64_t attempt, const v1::Term& term);
@@ -137,6 +145,7 @@ class FakeJob {
   FakeWorker& AddWorker(uint32_t index, bool initializes = true);
   // The operator wants this many workers.
   void Scale(uint32_t workers);
+  void ScaleShards(uint32_t shards);
   // Starts the spec's shards and workers, and runs until there is a first view.
   void Start();
   // Ends the process. `told`: the operator reports its death.
@@ -172,14 +181,19 @@ class FakeJob {
   v1::JobProgress Progress() { return core->Progress(0, now); }
   std::vector<std::string> Events();
   bool HasEvent(const std::string& part);
-  std::vector<FakeShard*> Shards();    // running
-  std::vector<FakeWorker*> Workers();  // running
+  std::vector<FakeShard*> Shards();       // running
+  std::vector<FakeWorker*> Workers();     // running
+  FakeShard* Find(uint64_t incarnation);  // running; null: none
+  FakeShard* Holder(const v1::View& view, uint32_t position) {
+    return Find(view.shards(static_cast<int>(position)).process().incarnation());
+  }
   uint64_t ViewNumber() { return core->view().id().number(); }
   uint64_t Version();  // lowest over the running shards
 
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   v1::JobSpec spec;
   uint32_t wanted_workers;
+  uint32_t wanted_shards;
   int64_t elements = 100'000;  // of the model's one tensor
   CoordinatorOptions options;
   std::unique_ptr<CoordinatorCore> core;
@@ -200,7 +214,11 @@ class FakeJob {
   absl::Status storage_error, checkpoint_index_error, claim_error;
   bool hold_checkpoint_index = false;
   bool hold_storage = false;  // a read ends when the test answers it
-  bool heartbeats = true;     // members send heartbeats
+  std::vector<v1::Claim> loss_records;
+  absl::Status loss_record_error;
+  bool hold_loss_records = false;  // the test answers
+  bool makes_copies = true;
+  bool heartbeats = true;  // members send heartbeats
 
   std::optional<Exit> exit;
   std::vector<AnswerSnapshot> snapshots;
@@ -212,6 +230,7 @@ class FakeJob {
   void Perform(Action& action);
   void CheckAdmissions(const Send& send);
   StorageContents Contents() const;
+  std::vector<v1::Claim> Claims() const;
   FakeProcess* OnStream(StreamId stream);
   void Deliver();
 

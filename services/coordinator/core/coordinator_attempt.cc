@@ -1,0 +1,326 @@
+// The coordinator's attempts: the storage and the claims, and how an attempt begins, is taken over,
+// and ends.
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/common/status_macros.h"
+#include "services/coordinator/core/coordinator_core.h"
+#include "services/coordinator/core/member_checks.h"
+#include "services/coordinator/core/training_mode.h"
+#include "services/protocol/ids.h"
+
+namespace sluice::coordinator {
+
+// ---- storage and claims
+
+void CoordinatorCore::ReadStorageAgain() {
+  Transition(facts_.phase, Phase::kReading);
+  claims_.ReadStorage();
+}
+
+void CoordinatorCore::OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now) {
+  Step(now);
+  if (Is(Phase::kReading) && claims_.reading()) {
+    const bool first = !claims_.known();
+    const bool read = contents.ok();
+    if (CarryOut(claims_.OnStorageRead(std::move(contents), now), now) && read) {
+      Transition(Phase::kReading, Phase::kGathering);
+      for (v1::Role role : {v1::SHARD, v1::WORKER}) {
+        if (!first) break;
+        for (const Process* process : facts_.members.LivingAndConnected(role)) {
+          AnswerRegistration(*process, now);
+        }
+      }
+    }
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::AdvanceGathering(absl::Time now) {
+  if (SuspendBeforeTraining(now)) return;
+  ReleaseLeavingShards(now);  // their attempt ended before they could leave
+  const bool gathered = initialization_.Gathered(now);
+  if (claims_.looking()) return;  // continues once the claims are read
+  if (!gathered) {
+    // Another coordinator, earlier or later, may have ended or continued the job: then no process
+    // would ever register here.
+    claims_.LookAtClaims(now);
+    return;
+  }
+  claims_.StopLooking();
+  if (claims_.unused()) {
+    BeginAttempt(now);
+  } else if (MayTakeOver()) {
+    BeginTakeover(now);
+  } else {
+    Claim(/*end=*/false, now);
+  }
+}
+
+bool CoordinatorCore::SuspendBeforeTraining(absl::Time now) {
+  if (!facts_.suspend) return false;
+  Leave(ExitReason::kSuspended, "suspended before training began", now);
+  return true;
+}
+
+void CoordinatorCore::Claim(bool end, absl::Time now) {
+  const bool requested = claims_.Claim(end, now);
+  if (!end && !Is(Phase::kClaiming)) Transition(Phase::kGathering, Phase::kClaiming);
+  if (!requested) OnClaimResult(claims_.requested(), absl::OkStatus(), now);
+}
+
+void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now) {
+  Step(now);
+  if (losses_.Awaits(attempt)) {
+    (void)CarryOut(losses_.OnResult(status, now), now);
+    Advance(now);
+    return;
+  }
+  if (!claims_.Awaits(attempt) || Leaving() || Is(Phase::kExited)) return;
+  const bool end = claims_.for_end();
+  if (CarryOut(claims_.OnClaimResult(status, now), now)) {
+    if (end) snapshots_.checkpoints().OnEndRecord(status, now);
+    if (end && status.ok()) {
+      const bool target = facts_.goal == Goal::kTarget;
+      Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete",
+            now);
+    } else if (status.ok()) {
+      Transition(Phase::kClaiming, Phase::kGathering);
+    }
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
+                                   absl::Time now) {
+  Step(now);
+  if (claims_.looking()) {
+    if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
+  } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
+    if (claims.ok() && losses_.IsSuperseded(*claims)) {
+      Supersede(ExitReason::kSuperseded, "another coordinator has made a loss record");
+    } else {
+      (void)CarryOut(snapshots_.checkpoints().OnClaimsRead(claims, now), now);
+    }
+  }
+  Advance(now);
+}
+
+void CoordinatorCore::OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint,
+                                               const absl::Status& status, absl::Time now) {
+  Step(now);
+  if (Is(Phase::kRunning)) snapshots_.checkpoints().OnIndexWritten(checkpoint, status, now);
+  Advance(now);
+}
+
+// ---- the attempt of an earlier coordinator
+
+bool CoordinatorCore::MayTakeOver() const {
+  const std::optional<uint64_t> attempt = takeover_.AttemptOfShards();
+  return attempt.has_value() && claims_.MayTakeOver(*attempt);
+}
+
+void CoordinatorCore::BeginTakeover(absl::Time now) {
+  ForgetAttempt();
+  claims_.TakeOver(*takeover_.AttemptOfShards());
+  takeover_.Begin();
+  Transition(Phase::kGathering, Phase::kTakingOver);
+  BeginPause(/*at_once=*/true, now);
+}
+
+void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
+  ViewChange& change = facts_.training.change();
+  for (const uint64_t shard : change.Overdue(now, facts_.timers.pause)) {
+    Expel(
+        shard,
+        absl::StrCat("did not answer a view change in ", absl::FormatDuration(facts_.timers.pause)),
+        now);
+  }
+
+  if (takeover_.Lost() && takeover_.Retry()) {
+    BeginPause(/*at_once=*/true, now);
+    return;
+  }
+  absl::Status continues = takeover_.Lost() || facts_.attempt.facts.shards.empty()
+                               ? absl::FailedPreconditionError("a shard of it is gone")
+                               : absl::OkStatus();
+  if (continues.ok() && !change.AllReplied()) return;
+  if (continues.ok() && takeover_.MissesLossRecord(AttemptClaim()) &&
+      !std::exchange(read_losses_again_, true)) {
+    claims_.GiveBack();
+    ReadStorageAgain();
+    return;
+  }
+  if (continues.ok()) continues = CompleteTakeover(now);
+  if (!continues.ok()) {
+    output_.Warn(absl::StrCat("attempt ", facts_.attempt.number, " cannot be continued: ",
+                              continues.message(), "; the next attempt begins"),
+                 now);
+    BeginNextAttempt(now);
+    return;
+  }
+
+  output_.Info(absl::StrCat("attempt ", facts_.attempt.number,
+                            " continues with another coordinator, without a restoration"),
+               now);
+  for (const v1::ProcessId& process : takeover_.LeftOut()) {
+    v1::SetDesiredRequest::Death death;
+    *death.mutable_process() = process;
+    death.set_reason("was not in the view with which another coordinator continued");
+    if (std::optional<Departure> departure = facts_.members.ReportDeath(death);
+        departure.has_value()) {
+      OnGone(*departure, now);
+    }
+  }
+  Transition(Phase::kTakingOver, Phase::kRunning);
+  Decide(now);
+}
+
+// The claim of the attempt that is taken over.
+const v1::Claim& CoordinatorCore::AttemptClaim() const { return facts_.storage.claims.back(); }
+
+absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
+  RETURN_IF_ERROR(takeover_.Complete(AttemptClaim(), now));
+  for (const auto& [shard, reply] : facts_.training.change().replies()) {
+    RETURN_IF_ERROR(CheckPauseReply(reply, FactsOf(*facts_.members.Find(shard))));
+  }
+  losses_.Continue(facts_.training.view(), AttemptClaim());
+  if (const Decision decision = views_.Decide(); decision.outcome == Decision::Outcome::kLost) {
+    return absl::FailedPreconditionError(decision.reason);
+  }
+  model_.Confirm();
+  snapshots_.checkpoints().BeginAttempt();
+  return absl::OkStatus();
+}
+
+// ---- an attempt
+
+void CoordinatorCore::BeginAttempt(absl::Time now) {
+  ForgetAttempt();
+  if (absl::Status begun = initialization_.BeginAttempt(now); !begun.ok()) {
+    Fail(std::string(begun.message()), now);
+    return;
+  }
+  facts_.training.Begin();
+  snapshots_.checkpoints().BeginAttempt();
+  RequestInit(now);
+}
+
+void CoordinatorCore::RequestInit(absl::Time now) {
+  if (!initialization_.Begin(now)) {
+    if (!Is(Phase::kGathering)) Transition(facts_.phase, Phase::kGathering);
+    return;
+  }
+  Transition(facts_.phase, Phase::kPreparing);
+  SendAdmitted();  // before the worker is asked
+  initialization_.SendRequest();
+}
+
+void CoordinatorCore::AdvancePreparing(absl::Time now) {
+  if (SuspendBeforeTraining(now)) return;
+  switch (initialization_.Check(now)) {
+    case Initialization::State::kWaiting:
+      break;
+    case Initialization::State::kComplete:
+      Transition(Phase::kPreparing, Phase::kRunning);
+      BeginPause(/*at_once=*/true, now);
+      break;
+    case Initialization::State::kAskNextWorker:
+      RequestInit(now);
+      break;
+  }
+}
+
+void CoordinatorCore::ForgetAttempt() {
+  facts_.attempt.Forget(facts_.job().training().mode());
+  facts_.training.Forget();
+  initialization_.Forget();
+  losses_.Forget();
+  moves_.Forget();
+  gone_.clear();
+  views_.Forget();
+  waits_.Forget();
+  snapshots_.Forget(absl::UnavailableError("the job is being restored"));
+  ending_.Forget();
+}
+
+// A shard of the attempt is gone, and there is no copy of its state.
+void CoordinatorCore::LoseShard(const std::string& why, absl::Time now) {
+  if (facts_.training.view().has_id()) {
+    Restore(why, now);
+  } else if (SpendRestoration(why, now)) {
+    // Nothing was trained in this attempt: it begins again with the shards that come.
+    ForgetAttempt();
+    Transition(facts_.phase, Phase::kGathering);
+  }
+}
+
+// A shard of the attempt left before its state was saved, or there was nothing to save.
+void CoordinatorCore::ContinueWithout(const std::string& why, absl::Time now) {
+  output_.Info(absl::StrCat(why, "; the job continues with another shard"), now);
+  if (facts_.training.view().has_id()) {
+    BeginNextAttempt(now);
+  } else {
+    // Nothing was trained in this attempt: it begins again with the shards that come.
+    ForgetAttempt();
+    Transition(facts_.phase, Phase::kGathering);
+  }
+}
+
+void CoordinatorCore::Restore(const std::string& why, absl::Time now) {
+  if (SpendRestoration(why, now)) BeginNextAttempt(now);
+}
+
+// False: the job was restored too often, and failed.
+bool CoordinatorCore::SpendRestoration(const std::string& why, absl::Time now) {
+  if (restorations_ >= facts_.job().backoff_limit()) {
+    Fail(absl::StrCat(why, "; the job was restored ", restorations_,
+                      " times, and backoffLimit allows no more"),
+         now);
+    return false;
+  }
+  ++restorations_;
+  // The event of the claim names the attempt and its checkpoint. This event has no number, because
+  // this coordinator does not know how often earlier coordinators restored the job.
+  output_.Warn(absl::StrCat(why, "; the job is restored"), now);
+  return true;
+}
+
+// The next attempt begins with what the storage holds.
+void CoordinatorCore::BeginNextAttempt(absl::Time /*now*/) {
+  ForgetAttempt();
+  claims_.OnAttemptOver();
+  ReadStorageAgain();
+}
+
+// Releases the shards that ask to leave and whose state is saved, or whose attempt is over.
+void CoordinatorCore::ReleaseLeavingShards(absl::Time now) {
+  std::vector<uint64_t> leaving;
+  for (const Process* shard : facts_.members.Living(v1::SHARD)) {
+    if (shard->leaving) leaving.push_back(shard->incarnation());
+  }
+  for (const uint64_t incarnation : leaving) Release(incarnation, " left", now);
+}
+
+// Releases the shards that leave, or that the job no longer wants, and that have nothing.
+void CoordinatorCore::ReleaseDrainedShards(absl::Time now) {
+  for (const uint64_t incarnation : moves_.Released()) {
+    Release(incarnation, " was drained: other shards have its partitions", now);
+  }
+}
+
+void CoordinatorCore::Release(uint64_t incarnation, const std::string& what, absl::Time now) {
+  const Process& shard = *facts_.members.Find(incarnation);
+  v1::CoordinatorMessage message;
+  message.mutable_finish()->set_succeeded(true);
+  message.mutable_finish()->set_reason("released; the job continues with other shards");
+  output_.Send(shard, std::move(message));
+  if (!shard.suspect()) output_.Close(shard.stream, absl::OkStatus());
+  const Departure departure = *facts_.members.Leave(incarnation);  // ends `shard`
+  facts_.meter.Forget(incarnation);
+  output_.Info(absl::StrCat(ProcessName(departure.process.id), what), now);
+}
+
+}  // namespace sluice::coordinator

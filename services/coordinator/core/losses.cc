@@ -1,0 +1,95 @@
+#include "services/coordinator/core/losses.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "services/checkpoint/existing_job.h"
+#include "services/common/check.h"
+
+namespace sluice::coordinator {
+namespace {
+
+std::set<uint64_t> ShardsOf(const v1::View& view) {
+  std::set<uint64_t> shards;
+  for (const v1::View::Shard& shard : view.shards()) shards.insert(shard.process().incarnation());
+  return shards;
+}
+
+}  // namespace
+
+void Losses::Forget() {
+  pending_.reset();
+  unused_.reset();
+  retry_at_ = absl::InfinitePast();
+  failed_ = false;
+}
+
+void Losses::Continue(const v1::View& view, const v1::Claim& claim) {
+  attempt_.loss_record = std::max(view.loss_record(), claim.loss_record());
+  if (claim.loss_record() > view.loss_record()) {
+    unused_ = Shards(claim.kept().begin(), claim.kept().end());
+  }
+}
+
+bool Losses::MayInstall(const v1::View& view, absl::Time now) {
+  const Shards kept = ShardsOf(view);
+  const PauseReplies& replies = facts_.training.change().replies();
+  const bool loses = absl::c_any_of(facts_.attempt.facts.shards, [&](uint64_t shard) {
+    return kept.count(shard) == 0 && replies.count(shard) == 0;
+  });
+  if (!loses || unused_ == kept || !facts_.rules.RecordLosses()) return true;
+  if (pending_.has_value() || now < retry_at_) return false;
+
+  v1::Claim claim;
+  claim.set_format_version(kClaimFormatVersion);
+  claim.set_attempt(attempt_.number);
+  *claim.mutable_term() = attempt_.term;
+  claim.set_job(FullJobName(facts_.job()));
+  claim.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
+  claim.set_loss_record(attempt_.loss_record + 1);
+  *claim.mutable_kept() = {kept.begin(), kept.end()};
+  pending_ = kept;
+  output_.Add(ClaimAttempt{std::move(claim)});
+  return false;
+}
+
+Verdict Losses::OnResult(const absl::Status& status, absl::Time now) {
+  SLUICE_DCHECK(pending_.has_value(), "a result is that of the record under way");
+  Shards kept = *std::exchange(pending_, std::nullopt);
+  const std::string name =
+      absl::StrCat("loss record ", attempt_.loss_record + 1, " of attempt ", attempt_.number);
+  if (absl::IsAlreadyExists(status)) {
+    return Verdict::Superseded(absl::StrCat("another coordinator has made ", name));
+  }
+  if (!status.ok()) {
+    if (!std::exchange(failed_, true)) {
+      output_.Warn(absl::StrCat(name, " cannot be made: ", status.message(),
+                                "; training waits until it can"),
+                   now);
+    }
+    retry_at_ = now + facts_.timers.storage_retry;
+    return Verdict::Continue();
+  }
+
+  failed_ = false;
+  ++attempt_.loss_record;
+  unused_ = std::move(kept);
+  return Verdict::Continue();
+}
+
+bool Losses::IsSuperseded(const std::vector<v1::Claim>& claims) const {
+  const uint64_t own = attempt_.loss_record + (pending_.has_value() ? 1 : 0);
+  return facts_.rules.RecordLosses() && absl::c_any_of(claims, [&](const v1::Claim& claim) {
+           return claim.attempt() == attempt_.number && claim.loss_record() > own;
+         });
+}
+
+absl::Time Losses::NextDeadline() const {
+  const bool waits = facts_.training.change().AllReplied() && facts_.newest_event < retry_at_;
+  return facts_.phase == Phase::kRunning && waits ? retry_at_ : absl::InfiniteFuture();
+}
+
+}  // namespace sluice::coordinator

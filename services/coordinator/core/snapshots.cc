@@ -249,6 +249,7 @@ void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl:
         Abandon();
       } else if (snapshot_->step > decision.first_step) {
         snapshot_->pinned.clear();
+        snapshot_->written.clear();
         snapshot_->reached = false;
       }
     }

@@ -116,6 +116,11 @@ void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
   if (named == nullptr) return;
   Snapshot& snapshot = snapshots_[named->snapshot_id()];
   if (snapshot.request.snapshot_id() == 0) snapshot.request = *named;
+  // A shard without partitions reports a version that does not exist yet, and may have partitions
+  // in this view.
+  const bool ahead = state_.view->synchronous() &&
+                     snapshot.request.step() > state_.view->proto().first_step();
+  if (ahead) snapshot.reported = false;
   if (snapshot.reported ||
       !snapshot.failure.empty()) {  // its version is committed, so the snapshot stays valid
     Report(snapshot);
@@ -131,10 +136,7 @@ void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
     return;
   }
 
-  if (state_.rules.DropPinsAtRollBack() &&
-      snapshot.request.step() > state_.view->proto().first_step()) {
-    snapshot.pins.clear();
-  }
+  if (state_.rules.DropPinsAtRollBack() && ahead) snapshot.pins.clear();
   PinNow(snapshot);
 }
 

@@ -194,6 +194,7 @@ class Cluster {
   void KillWorker();
   void KillShard();
   void ScaleShards();
+  bool HasAllCopies();
   void KillCoordinator();
   void End(const std::shared_ptr<WorkerProcess>& worker);
   void End(const std::shared_ptr<ShardProcess>& shard);

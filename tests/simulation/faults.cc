@@ -142,14 +142,22 @@ void Cluster::End(const std::shared_ptr<WorkerProcess>& worker) {
   Replace([this, index = worker->index()] { StartWorkerUnlessThere(index); });
 }
 
+// Whether each partition is on two living shards.
+bool Cluster::HasAllCopies() {
+  if (coordinator_ == nullptr || coordinator_->frozen()) return false;
+  const v1::JobProgress progress = coordinator_->Progress();
+  const auto& shards = coordinator_->view().shards();
+  return progress.copies() > 0 && progress.missing_copies() == 0 &&
+         std::all_of(shards.begin(), shards.end(), [this](const v1::View::Shard& shard) {
+           const auto process = shards_.at(shard.process().index());
+           return process->alive() && process->incarnation() == shard.process().incarnation();
+         });
+}
+
 void Cluster::KillShard() {
   auto shard = PickShard();
   if (shard == nullptr) return;
-  if (scenario_.spare_last_copies) {
-    if (coordinator_ == nullptr || coordinator_->frozen()) return;
-    const v1::JobProgress progress = coordinator_->Progress();
-    if (progress.copies() == 0 || progress.missing_copies() > 0) return;
-  }
+  if (scenario_.spare_last_copies && !HasAllCopies()) return;
   Trace(absl::StrCat("ps-", shard->index(), " is killed"));
   End(shard);
 }

@@ -151,6 +151,17 @@ const std::vector<Problem>& Problems() {
          AtLeast(4, s);
        },
        nullptr},
+      {"single_deaths",
+       "workers and shards die, shards only while each partition has a second copy: with copies, "
+       "no "
+       "attempt is lost",
+       [](Scenario* s) {
+         (void)SetFaults("kill_worker=2,kill_shard=8,join=1,leave=1", s);
+         s->spare_last_copies = true;
+         s->fault_spacing = 400;
+         AtLeast(8, s);
+       },
+       nullptr},
       {"scaling", "shards are added and removed while the job trains",
        [](Scenario* s) {
          s->scale_shards = 12;

@@ -24,6 +24,7 @@ const std::vector<Mode>& Modes() {
       {"synchronous", {v1::SYNCHRONOUS, false}},
       {"bitexact", {v1::SYNCHRONOUS, true}},
       {"stragglers", {v1::SYNCHRONOUS, false, true}},
+      {"copies", {v1::SYNCHRONOUS, false, false, false, false, false, true}},
       {"asynchronous", {v1::ASYNCHRONOUS, false}},
       {"bounded", {v1::BOUNDED_STALENESS, false}},
       {"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/simulation/cluster.h"
+#include "tests/simulation/problems.h"
 
 namespace sluice::simulation {
 namespace {
@@ -47,6 +48,23 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyDespiteFaults) {
   EXPECT_GT(faults, 2 * seeds);
   EXPECT_GT(views, 2 * seeds);
   EXPECT_GT(attempts, seeds + seeds / 10);
+}
+
+TEST(CopiesTest, DeathOfOneShardAtATimeCostsNoAttempt) {
+  uint64_t promotions = 0;
+  for (const bool bit_exact : {false, true}) {
+    for (uint64_t seed = 1; seed <= 200; ++seed) {
+      ScenarioOptions options = {v1::SYNCHRONOUS, bit_exact};
+      options.copies = true;
+      Scenario scenario = MakeScenario(seed, options);
+      ASSERT_TRUE(AddProblems("single_deaths", &scenario).ok());
+      const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
+      ASSERT_EQ(outcome.failure, "") << Describe(scenario);
+      ASSERT_LE(outcome.attempts, 1u) << Describe(scenario);
+      promotions += outcome.promotions;
+    }
+  }
+  EXPECT_GT(promotions, 200u);
 }
 
 // Regression of the first two: the last version was treated as committed while a partition was one
@@ -92,19 +110,23 @@ TEST_P(SimulationTest, OneSeedGivesOneHistory) {
 
 INSTANTIATE_TEST_SUITE_P(
     Modes, SimulationTest,
-    testing::Values(Mode{"synchronous", {v1::SYNCHRONOUS, false}},
-                    Mode{"stragglers", {v1::SYNCHRONOUS, false, true}},
-                    Mode{"bitexact", {v1::SYNCHRONOUS, true}},
-                    Mode{"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},
-                    Mode{"rowsallreduce", {v1::SYNCHRONOUS, false, false, true, false, true}},
-                    Mode{"rows", {v1::SYNCHRONOUS, false, false, true}},
-                    Mode{"rowsbitexact", {v1::SYNCHRONOUS, true, false, true}},
-                    Mode{"rowsstragglers", {v1::SYNCHRONOUS, false, true, true}},
-                    Mode{"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},
-                    Mode{"rowsbounded", {v1::BOUNDED_STALENESS, false, false, true}},
-                    Mode{"asynchronous", {v1::ASYNCHRONOUS, false}},
-                    Mode{"balanced", {v1::ASYNCHRONOUS, false, false, false, true}},
-                    Mode{"bounded", {v1::BOUNDED_STALENESS, false}}),
+    testing::Values(
+        Mode{"synchronous", {v1::SYNCHRONOUS, false}},
+        Mode{"stragglers", {v1::SYNCHRONOUS, false, true}},
+        Mode{"bitexact", {v1::SYNCHRONOUS, true}},
+        Mode{"allreduce", {v1::SYNCHRONOUS, false, false, false, false, true}},
+        Mode{"rowsallreduce", {v1::SYNCHRONOUS, false, false, true, false, true}},
+        Mode{"rows", {v1::SYNCHRONOUS, false, false, true}},
+        Mode{"copies", {v1::SYNCHRONOUS, false, false, false, false, false, true}},
+        Mode{"copiesstragglers", {v1::SYNCHRONOUS, false, true, false, false, false, true}},
+        Mode{"copiesrowsbitexact", {v1::SYNCHRONOUS, true, false, true, false, false, true}},
+        Mode{"rowsbitexact", {v1::SYNCHRONOUS, true, false, true}},
+        Mode{"rowsstragglers", {v1::SYNCHRONOUS, false, true, true}},
+        Mode{"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},
+        Mode{"rowsbounded", {v1::BOUNDED_STALENESS, false, false, true}},
+        Mode{"asynchronous", {v1::ASYNCHRONOUS, false}},
+        Mode{"balanced", {v1::ASYNCHRONOUS, false, false, false, true}},
+        Mode{"bounded", {v1::BOUNDED_STALENESS, false}}),
     [](const testing::TestParamInfo<Mode>& info) { return info.param.name; });
 
 }  // namespace

@@ -1,5 +1,6 @@
 """Commands that the pages show exist, with the flags that they show; exit codes are those of the page."""
 
+import functools
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ from tools import unittest_main
 SLUICE = os.path.abspath('cli/sluice')
 
 
+@functools.lru_cache(maxsize=None)
 def help_of(*command):
     return subprocess.run([SLUICE, *command, '--help'], check=True, capture_output=True,
                           text=True).stdout

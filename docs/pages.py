@@ -52,3 +52,29 @@ def paths(text):
     spans = re.findall(r'`([^`\n]+)`', text)
     return sorted({span for span in spans
                    if re.fullmatch(rf'\.?/?({"|".join(_DIRECTORIES)})/[\w./-]*', span)})
+
+
+def transcript(text):
+    """[(command, the lines of its output that the page shows)] of the blocks of a terminal, in order."""
+    result = []
+    for block in fenced_blocks(text, 'console'):
+        for part in re.split(r'^\$ ', block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition('\n')
+            result.append((command, [line for line in output.splitlines() if line.strip() not in ('', '…')]))
+    return result
+
+
+def form(line):
+    """A line of output without the parts that differ from run to run."""
+    line = re.sub(r'time=\S+', 'time', line)
+    line = re.sub(r'[█▏▎▍▌▋▊▉░]+', 'bar', line)
+    line = re.sub(r'\b(?:(?:\d+h )?(?:\d+m )?\d+s|\d+\.\d+ s)\b', 'duration', line)
+    line = re.sub(r'attempt-\d+-step-\d+', 'checkpoint', line)
+    line = re.sub(r'\d[\d,.]*', 'number', line)
+    return re.sub(r'\s+', ' ', line).strip()
+
+
+def missing(lines, printed):
+    """Those of a page's lines whose form no line of the printed text has."""
+    have = {form(line) for line in printed.splitlines()}
+    return [line for line in lines if form(line) not in have]

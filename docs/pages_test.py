@@ -52,6 +52,23 @@ class Pages(unittest.TestCase):
             with self.subTest(page=str(page)):
                 self.assertIn(str(page), readme)
 
+    def test_pages_install_the_wheel_by_the_name_of_the_distribution(self):
+        name = re.search(r'^name = "(.+)"', pathlib.Path('python/pyproject.toml').read_text(), re.MULTILINE)[1]
+        shown = [(str(page), wheel) for page in pages.pages() for wheel in re.findall(r'(\S+)-\*\.whl', page.read_text())]
+        self.assertTrue(shown)
+        for page, wheel in shown:
+            with self.subTest(page=page):
+                self.assertEqual(wheel.removeprefix('./'), name.replace('-', '_'))
+
+    def test_pictures_are_shown_and_small(self):
+        shown = {os.path.normpath(page.parent / link) for page in pages.pages() for link in pages.links(page.read_text())}
+        pictures = [path for path in pathlib.Path('docs').iterdir() if path.suffix in ('.svg', '.png')]
+        self.assertGreater(len(pictures), 2)
+        for picture in pictures:
+            with self.subTest(picture=str(picture)):
+                self.assertIn(str(picture), shown)
+                self.assertLess(picture.stat().st_size, 200_000)
+
     def test_every_python_snippet_compiles(self):
         for page in pages.pages():
             for number, block in enumerate(pages.fenced_blocks(page.read_text(), 'python')):
@@ -63,6 +80,13 @@ class Pages(unittest.TestCase):
         self.assertEqual(pages.links(text), ['b.md#c-d'])
         self.assertEqual(pages.anchors(text), {'c-d'})
         self.assertEqual(pages.paths('`services/ps/x.h`, `/metrics`, `a/b`'), ['services/ps/x.h'])
+
+    def test_transcripts_are_compared_by_their_form(self):
+        text = '```console\n$ run a\nstep 1,000 of 2,000, 3.5 s left\n…\n$ run b\n```\n'
+        ((command, lines), (other, nothing)) = pages.transcript(text)
+        self.assertEqual((command, lines, other, nothing), ('run a', ['step 1,000 of 2,000, 3.5 s left'], 'run b', []))
+        self.assertEqual(pages.missing(lines, 'begin\n  step 7 of 2,000, 1m 02s left\n'), [])
+        self.assertEqual(pages.missing(lines, 'step 7 of 2,000, stopped\n'), lines)
 
 
 if __name__ == '__main__':

@@ -105,9 +105,12 @@ END
 
 extras() {
   sed 's/#.*//' <<'END'
+    chromium                  # pictures of the pages (tests/monitoring/pictures.py)
     gdb                       # debugging
     linux-perf                # profiles
+    python3-rich              # pictures of the pages
     strace
+    tmux                      # pictures of the pages
     valgrind
 END
 }

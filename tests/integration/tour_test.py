@@ -20,29 +20,9 @@ PATIENCE_S = 240
 SHORTER = {'epochs: 2': 'steps: 300', 'intervalSteps: 300': 'intervalSteps: 60\n      maxSamples: 500', 'intervalSteps: 500': 'intervalSteps: 100'}
 
 
-def form(line):
-    """The line without the parts that differ from run to run."""
-    line = re.sub(r'time=\S+', 'time', line)
-    line = re.sub(r'[█▏▎▍▌▋▊▉░]+', 'bar', line)
-    line = re.sub(r'\b(?:(?:\d+h )?(?:\d+m )?\d+s|\d+\.\d+ s)\b', 'duration', line)
-    line = re.sub(r'attempt-\d+-step-\d+', 'checkpoint', line)
-    line = re.sub(r'\d[\d,.]*', 'number', line)
-    return re.sub(r'\s+', ' ', line).strip()
-
-
-def forms(text):
-    return {form(line) for line in text.splitlines()}
-
-
 def shown(readme):
     """[(command, the lines of its output that README shows)] of the tour."""
-    tour = readme.split('<!-- tour -->')[1].split('<!-- end of tour -->')[0]
-    result = []
-    for block in pages.fenced_blocks(tour, 'console'):
-        for part in re.split(r'^\$ ', block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition('\n')
-            result.append((command, [line for line in output.splitlines() if line.strip() not in ('', '…')]))
-    return result
+    return pages.transcript(readme.split('<!-- tour -->')[1].split('<!-- end of tour -->')[0])
 
 
 def read(path):
@@ -91,13 +71,10 @@ class Tour(unittest.TestCase):
         return done.stdout
 
     def has(self, printed, lines):
-        have = forms(printed)
-        return all(form(line) in have for line in lines)
+        return not pages.missing(lines, printed)
 
     def assert_has(self, printed, lines):
-        have = forms(printed)
-        for line in lines:
-            self.assertIn(form(line), have, f'README shows:\n  {line}\nbut the command printed:\n{printed[-3000:]}')
+        self.assertEqual(pages.missing(lines, printed), [], f'README shows these lines, but the command printed:\n{printed[-3000:]}')
 
     def wait_for(self, condition, what):
         end = time.monotonic() + PATIENCE_S

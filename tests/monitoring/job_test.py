@@ -30,7 +30,6 @@ spec:
   worker: {replicas: 2}
   checkpoint: {intervalSteps: 20}
 '''
-PROCESSES = {'sluice-coordinator': ['coordinator'], 'sluice-ps': ['ps-0', 'ps-1'], 'sluice-worker': ['worker-0', 'worker-1']}
 
 
 def find(program):
@@ -75,15 +74,7 @@ class JobTest(unittest.TestCase):
     def find_targets(cls):
         if cls.job.poll() is not None:
             raise AssertionError('the job has ended: ' + (cls.directory / 'run.log').read_text()[-2000:])
-        targets = {}
-        for job, names in PROCESSES.items():
-            for name in names:
-                ports = list((cls.directory / 'state').glob(f'*/run/{name}.metrics-port'))
-                if not ports or not ports[0].read_text().strip():
-                    return False
-                targets.setdefault(job, []).append(f'127.0.0.1:{ports[0].read_text().strip()}')
-        cls.prometheus.set_targets(targets)
-        return len(cls.prometheus.query('up == 1')) == 5
+        return cls.prometheus.scrape(cls.directory / 'state/watched/run', 5)
 
     def test_every_query_about_jobs_finds_data(self):
         wanted = [query for query in queries.all_queries(prometheus.CHART) if not queries.is_operators(query)]

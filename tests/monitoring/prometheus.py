@@ -67,6 +67,15 @@ class Prometheus:
         (self.directory / 'targets.new').write_text(text)
         (self.directory / 'targets.new').rename(self.directory / 'targets.json')
 
+    def scrape(self, run_directory, processes):
+        """Makes the processes of a job of `sluice run` the targets. Whether there are so many, all of them scraped."""
+        targets = {}
+        for path in pathlib.Path(run_directory).glob('*.metrics-port'):
+            if port := path.read_text().strip():
+                targets.setdefault(f'sluice-{path.name.split("-")[0].split(".")[0]}', []).append(f'127.0.0.1:{port}')
+        self.set_targets(targets)
+        return len(self.query('up == 1')) == sum(map(len, targets.values())) == processes
+
     def get(self, path):
         """The answer's text; None if there is none."""
         try:

@@ -186,6 +186,7 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
   }
   if (training.change().AllReplied()) Decide(now);
   if (!Is(Phase::kRunning)) return;
+  if (training.change().TakeOthersDue(now)) views_.SendInstall();
   if (training.change().pausing()) {
     if (!training.change().AllReplied() && views_.IsStuck()) BeginPause(/*at_once=*/true, now);
     return;
@@ -247,6 +248,7 @@ void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
   // (R4) Promised shards wait until the record is durable; then the decision is made again.
   if (!losses_.MayInstall(install.view(), now)) return;
 
+  std::set<uint64_t> losers = moves_.Losers(install);
   snapshots_.OnDecision(decision, &install, now);
   ReportShards(install.view(), now);
   views_.Adopt(install, now);
@@ -265,7 +267,7 @@ void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
       now);
   snapshots_.SetBarrier(&install, now);
 
-  views_.Send(std::move(install), now);
+  views_.Send(std::move(install), std::move(losers), now);
   facts_.meter.OnSamples(facts_.mode().Samples(), now);
   for (const auto& member : view.workers()) {
     if (Process* worker = facts_.members.Find(member.process().incarnation()); worker != nullptr) {

@@ -37,9 +37,11 @@ void Losses::Continue(const v1::View& view, const v1::Claim& claim) {
 bool Losses::MayInstall(const v1::View& view, absl::Time now) {
   const Shards kept = ShardsOf(view);
   const PauseReplies& replies = facts_.training.change().replies();
-  const bool loses = absl::c_any_of(facts_.attempt.facts.shards, [&](uint64_t shard) {
+  const auto lost = [&](uint64_t shard) {
     return kept.count(shard) == 0 && replies.count(shard) == 0;
-  });
+  };
+  const bool loses = absl::c_any_of(facts_.attempt.facts.shards, lost) ||
+                     absl::c_any_of(facts_.training.change().losers(), lost);
   if (!loses || unused_ == kept || !facts_.rules.RecordLosses()) return true;
   if (pending_.has_value() || now < retry_at_) return false;
 

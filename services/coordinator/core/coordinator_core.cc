@@ -87,8 +87,9 @@ void CoordinatorCore::OnTick(absl::Time now) {
 absl::Time CoordinatorCore::NextDeadline() const {
   if (Is(Phase::kExited)) return absl::InfiniteFuture();
   return std::min({stop_at_, facts_.members.NextDeadline(), claims_.NextDeadline(),
-                   initialization_.NextDeadline(), losses_.NextDeadline(), moves_.NextDeadline(),
-                   views_.NextDeadline(), waits_.NextDeadline(snapshots_.evaluations().running()),
+                   initialization_.NextDeadline(), takeover_.NextDeadline(), losses_.NextDeadline(),
+                   moves_.NextDeadline(), views_.NextDeadline(),
+                   waits_.NextDeadline(snapshots_.evaluations().running()),
                    snapshots_.NextDeadline(), ending_.NextDeadline()});
 }
 
@@ -438,7 +439,10 @@ void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::T
   Step(now);
   if (!CheckSetDesired(desired).ok()) return;  // the shell has reported it
   if (desired.workers() > 0) facts_.wanted_workers = desired.workers();
-  if (desired.shards() > 0) facts_.wanted_shards = desired.shards();
+  if (desired.shards() > 0) {
+    facts_.wanted_shards = desired.shards();
+    knows_wanted_shards_ = true;
+  }
   facts_.members.SetWanted(facts_.wanted_workers, facts_.wanted_shards);
   facts_.suspend = facts_.suspend || desired.suspend();
   for (const v1::SetDesiredRequest::Death& death : desired.deaths()) {

@@ -640,6 +640,7 @@ std::vector<v1::Claim> FakeJob::Claims() const {
     v1::Claim& claim = with_losses[record.attempt() - 1];
     claim.set_loss_record(record.loss_record());
     *claim.mutable_kept() = record.kept();
+    *claim.mutable_term() = record.term();
   }
   return with_losses;
 }

@@ -112,21 +112,29 @@ void Checkpoints::OnWritten(const Process& shard, const v1::SnapshotWritten& wri
   snapshot_->seconds = std::max(snapshot_->seconds, written.seconds());
 }
 
-void Checkpoints::Advance(absl::Time now) {
-  RemoveIncompletes();
+// A partition with blocks of which no shard has written a file.
+std::optional<size_t> Checkpoints::MissingPartition() const {
   const AttemptFacts& facts = facts_.attempt.facts;
-  if (snapshot_->saving != Snapshot::Saving::kCollecting || !snapshot_->WrittenBy(facts.shards)) {
-    return;
-  }
-  std::vector<bool> saved(facts.owner.size());
+  std::vector<bool> saved(facts.empty.size());
   for (const auto& [shard, files] : snapshot_->written) {
     for (const v1::PartitionFile& file : files) {
       if (file.partition() < saved.size()) saved[file.partition()] = true;
     }
   }
   for (size_t p = 0; p < saved.size(); ++p) {
-    if (saved[p] || facts.empty[p]) continue;
-    Fail(absl::StrCat("no shard wrote partition ", p), now);
+    if (!saved[p] && !facts.empty[p]) return p;
+  }
+  return std::nullopt;
+}
+
+void Checkpoints::Advance(absl::Time now) {
+  RemoveIncompletes();
+  const AttemptFacts& facts = facts_.attempt.facts;
+  if (snapshot_->saving != Snapshot::Saving::kCollecting || !snapshot_->WrittenBy(facts.shards)) {
+    return;
+  }
+  if (const std::optional<size_t> missing = MissingPartition(); missing.has_value()) {
+    Fail(absl::StrCat("no shard wrote partition ", *missing), now);
     return;
   }
   snapshot_->saving = Snapshot::Saving::kCheckingClaim;
@@ -209,14 +217,7 @@ void Checkpoints::OnIndexWritten(const v1::CheckpointRef& checkpoint, const absl
 }
 
 void Checkpoints::Finish(absl::Time now) {
-  // A shard that has joined since then has no blocks.
-  const std::vector<uint64_t>& shards = facts_.attempt.facts.shards;
-  SLUICE_DCHECK(std::all_of(shards.begin(), shards.end(),
-                            [&](uint64_t shard) {
-                              return !facts_.attempt.HasBlocks(shard) ||
-                                     snapshot_->written.count(shard) > 0;
-                            }),
-                "a complete checkpoint was written by all shards");
+  SLUICE_DCHECK(!MissingPartition().has_value(), "a complete checkpoint has all partitions");
   snapshot_->saving = Snapshot::Saving::kDone;
 
   uint64_t bytes = 0;

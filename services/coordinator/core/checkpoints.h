@@ -12,6 +12,7 @@
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_CHECKPOINTS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_CHECKPOINTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -86,6 +87,7 @@ class Checkpoints {
   void RemoveReplaced(const v1::CheckpointRef& newest);
   bool IsOver(uint64_t step) const;
   void RemoveIncompletes();
+  std::optional<size_t> MissingPartition() const;
   std::string CheckFiles(const Process& shard, const v1::SnapshotWritten& written) const;
 
   const Facts& facts_;

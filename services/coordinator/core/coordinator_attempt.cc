@@ -1,6 +1,7 @@
 // The coordinator's attempts: the storage and the claims, and how an attempt begins, is taken over,
 // and ends.
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -96,6 +97,7 @@ void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status
 void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
                                    absl::Time now) {
   Step(now);
+  if (losses_.checks() && !CarryOut(losses_.OnClaimsRead(claims, now), now)) return;
   if (claims_.looking()) {
     if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
   } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
@@ -125,7 +127,7 @@ bool CoordinatorCore::MayTakeOver() const {
 void CoordinatorCore::BeginTakeover(absl::Time now) {
   ForgetAttempt();
   claims_.TakeOver(*takeover_.AttemptOfShards());
-  takeover_.Begin();
+  takeover_.Begin(now);
   Transition(Phase::kGathering, Phase::kTakingOver);
   BeginPause(/*at_once=*/true, now);
 }
@@ -147,6 +149,18 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
                                ? absl::FailedPreconditionError("a shard of it is gone")
                                : absl::OkStatus();
   if (continues.ok() && !change.AllReplied()) return;
+  if (continues.ok()) {
+    switch (takeover_.MissingShards(now)) {
+      case Takeover::Missing::kNone:
+        break;
+      case Takeover::Missing::kMayCome:
+        return;
+      case Takeover::Missing::kHaveCome:
+        takeover_.Ask();
+        BeginPause(/*at_once=*/true, now);
+        return;
+    }
+  }
   if (continues.ok() && takeover_.MissesLossRecord(AttemptClaim()) &&
       !std::exchange(read_losses_again_, true)) {
     claims_.GiveBack();
@@ -189,6 +203,13 @@ absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
   losses_.Continue(facts_.training.view(), AttemptClaim());
   if (const Decision decision = views_.Decide(); decision.outcome == Decision::Outcome::kLost) {
     return absl::FailedPreconditionError(decision.reason);
+  }
+  // The job may have been scaled since this coordinator's manifest was written.
+  if (!knows_wanted_shards_ && facts_.MovesPartitions()) {
+    for (const v1::View::Shard& shard : facts_.training.view().shards()) {
+      facts_.wanted_shards = std::max<uint64_t>(facts_.wanted_shards, shard.process().index() + 1);
+    }
+    facts_.members.SetWanted(facts_.wanted_workers, facts_.wanted_shards);
   }
   model_.Confirm();
   snapshots_.checkpoints().BeginAttempt();

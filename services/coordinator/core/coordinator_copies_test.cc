@@ -346,6 +346,32 @@ TEST(LossRecords, AreTriedAgainUntilTheStorageTakesThem) {
   ExpectSuccess(job);
 }
 
+TEST(LossRecords, RecordThatWasMadeAlthoughTheRequestFailedIsItsOwn) {
+  for (const bool own : {true, false}) {
+    CopiedJob job(8, Spec(3));
+    job.loss_record_error = absl::UnavailableError("no answer");
+    job.Kill(*job.shards[1]);
+    ASSERT_TRUE(job.shards[0]->paused);
+    v1::Claim record;
+    record.set_attempt(1);
+    record.set_loss_record(1);
+    *record.mutable_term() = job.view().id().term();
+    record.add_kept(job.shards[2]->id.incarnation());
+    if (own) record.add_kept(job.shards[0]->id.incarnation());
+    job.loss_records.push_back(record);
+    job.loss_record_error = absl::OkStatus();
+    job.Pass(absl::Seconds(2));
+    if (own) {
+      EXPECT_EQ(job.view().loss_record(), 1u);
+      EXPECT_EQ(job.loss_records.size(), 1u);
+      ExpectSuccess(job);
+    } else {
+      ASSERT_TRUE(job.exit.has_value());
+      EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
+    }
+  }
+}
+
 // ---- takeover
 
 TEST(TakeoverWithCopies, CopiesStayWhole) {
@@ -469,6 +495,51 @@ TEST(TakeoverWithCopies, NextAttemptBeginsIfTheLossRecordIsDamaged) {
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.view().id().attempt(), 2u);
   EXPECT_TRUE(job.HasEvent("its loss record 1 is damaged"));
+}
+
+// The job was scaled to three shards, and the new coordinator's manifest says two.
+struct ScaledJob : CopiedJob {
+  explicit ScaledJob(uint32_t copies) : CopiedJob(4, coordinator::Spec(2, copies)) {
+    ScaleShards(3);
+    AddShard(2);
+    Train(20);
+    EXPECT_THAT(Indexes(), ElementsAre(0, 1, 2));
+    EXPECT_GT(OwnedBy(shards[2]->id.incarnation()), 0);
+
+    ++options.incarnation;
+    core = std::make_unique<CoordinatorCore>(options, now);
+    Pump();
+    for (const int i : {0, 1}) Connect(*shards[i]);
+    for (FakeWorker* worker : Workers()) Connect(*worker);
+    EXPECT_TRUE(shards[0]->paused);
+    EXPECT_FALSE(view().has_id()) << "a shard of the view is missing";
+  }
+};
+
+TEST(TakeoverWithCopies, WaitsForShardsBeyondTheManifestsNumber) {
+  for (const uint32_t copies : {1, 2}) {
+    ScaledJob job(copies);
+    job.Pass(absl::Milliseconds(500));
+    job.Connect(*job.shards[2]);
+    EXPECT_EQ(job.view().id().attempt(), 1u);
+    EXPECT_THAT(job.Indexes(), ElementsAre(0, 1, 2));
+    EXPECT_THAT(job.loss_records, IsEmpty());
+    job.Train(10);
+    EXPECT_THAT(job.Indexes(), ElementsAre(0, 1, 2)) << "it is not drained";
+    job.ScaleShards(2);
+    job.Train(10);
+    EXPECT_THAT(job.Indexes(), ElementsAre(0, 1));
+  }
+}
+
+TEST(TakeoverWithCopies, ContinuesWithoutShardThatDoesNotComeInTime) {
+  ScaledJob job(2);
+  job.Pass(absl::Seconds(2));
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_THAT(job.Indexes(), ElementsAre(0, 1));
+  EXPECT_EQ(job.view().loss_record(), 1u);
+  job.Connect(*job.shards[2]);
+  EXPECT_EQ(job.shards[2]->stream, 0) << "it comes back as another process";
 }
 
 // ---- joins, drains and balance

@@ -87,8 +87,9 @@ void CoordinatorCore::OnTick(absl::Time now) {
 absl::Time CoordinatorCore::NextDeadline() const {
   if (Is(Phase::kExited)) return absl::InfiniteFuture();
   return std::min({stop_at_, facts_.members.NextDeadline(), claims_.NextDeadline(),
-                   initialization_.NextDeadline(), losses_.NextDeadline(), moves_.NextDeadline(),
-                   views_.NextDeadline(), waits_.NextDeadline(snapshots_.evaluations().running()),
+                   initialization_.NextDeadline(), takeover_.NextDeadline(), losses_.NextDeadline(),
+                   moves_.NextDeadline(), views_.NextDeadline(),
+                   waits_.NextDeadline(snapshots_.evaluations().running()),
                    snapshots_.NextDeadline(), ending_.NextDeadline()});
 }
 
@@ -186,6 +187,7 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
   }
   if (training.change().AllReplied()) Decide(now);
   if (!Is(Phase::kRunning)) return;
+  if (training.change().TakeOthersDue(now)) views_.SendInstall();
   if (training.change().pausing()) {
     if (!training.change().AllReplied() && views_.IsStuck()) BeginPause(/*at_once=*/true, now);
     return;
@@ -247,6 +249,7 @@ void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
   // (R4) Promised shards wait until the record is durable; then the decision is made again.
   if (!losses_.MayInstall(install.view(), now)) return;
 
+  std::set<uint64_t> losers = moves_.Losers(install);
   snapshots_.OnDecision(decision, &install, now);
   ReportShards(install.view(), now);
   views_.Adopt(install, now);
@@ -265,7 +268,7 @@ void CoordinatorCore::Install(const Decision& decision, absl::Time now) {
       now);
   snapshots_.SetBarrier(&install, now);
 
-  views_.Send(std::move(install), now);
+  views_.Send(std::move(install), std::move(losers), now);
   facts_.meter.OnSamples(facts_.mode().Samples(), now);
   for (const auto& member : view.workers()) {
     if (Process* worker = facts_.members.Find(member.process().incarnation()); worker != nullptr) {
@@ -436,7 +439,10 @@ void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::T
   Step(now);
   if (!CheckSetDesired(desired).ok()) return;  // the shell has reported it
   if (desired.workers() > 0) facts_.wanted_workers = desired.workers();
-  if (desired.shards() > 0) facts_.wanted_shards = desired.shards();
+  if (desired.shards() > 0) {
+    facts_.wanted_shards = desired.shards();
+    knows_wanted_shards_ = true;
+  }
   facts_.members.SetWanted(facts_.wanted_workers, facts_.wanted_shards);
   facts_.suspend = facts_.suspend || desired.suspend();
   for (const v1::SetDesiredRequest::Death& death : desired.deaths()) {

@@ -253,6 +253,7 @@ class CoordinatorCore {
   Ending ending_;
   BatchLosses batch_losses_;
   uint64_t restorations_ = 0;
+  bool knows_wanted_shards_ = false;             // by SetDesired
   bool read_losses_again_ = false;               // in a takeover; once
   std::map<uint64_t, std::string> gone_;         // shards of the newest view -> how they ended
   absl::Time stop_at_ = absl::InfiniteFuture();  // OnAskedToStop: when this coordinator exits

@@ -131,7 +131,8 @@ bool CoordinatorCore::IsLeftBehind(const Process& shard) const {
   return Is(Phase::kRunning) && facts_.training.has_view() &&
          shard.newest_view.attempt() == facts_.attempt.number &&
          Compare(shard.newest_view, facts_.training.view().id()) <= 0 &&
-         !facts_.attempt.HasShard(shard.incarnation()) &&
+         !facts_.attempt.HasShard(shard.incarnation()) && facts_.Stays(shard) &&
+         facts_.training.change().HasInstalled(shard.incarnation()) &&
          !facts_.training.change().Asks(shard.incarnation());
 }
 

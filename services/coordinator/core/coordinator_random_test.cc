@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "services/coordinator/core/coordinator_core.h"
 #include "services/coordinator/core/testing/fake_job.h"
@@ -17,7 +19,11 @@ constexpr int kEvents = 40;
 
 class RandomSchedule {
  public:
-  RandomSchedule(uint64_t seed, v1::Mode mode) : random_(seed), job_(Spec(mode)) {}
+  // With copies, shards also join, leave and are drained.
+  RandomSchedule(uint64_t seed, v1::Mode mode, bool copies = false)
+      : random_(seed), job_(Spec(mode, copies)), copies_(copies) {
+    if (copies) job_.elements = 10'000'000;  // all partitions have blocks
+  }
 
   void Run() {
     job_.Start();
@@ -35,7 +41,7 @@ class RandomSchedule {
       Work(1);
       job_.Pass(absl::Milliseconds(100));
     }
-    ASSERT_TRUE(job_.exit.has_value()) << job_.Progress().DebugString();
+    ASSERT_TRUE(job_.exit.has_value()) << job_.Progress().DebugString() << Describe();
     EXPECT_EQ(job_.exit->reason, ExitReason::kSucceeded) << job_.exit->message;
     EXPECT_TRUE(job_.claims.back().end());
     for (size_t i = 0; i < job_.claims.size(); ++i) EXPECT_EQ(job_.claims[i].attempt(), i + 1);
@@ -45,14 +51,37 @@ class RandomSchedule {
   }
 
  private:
-  static v1::JobSpec Spec(v1::Mode mode) {
+  static v1::JobSpec Spec(v1::Mode mode, bool copies) {
     v1::JobSpec spec = FakeJob::Spec();
+    if (copies) {
+      spec.mutable_parameter_server()->set_replicas(3);
+      spec.mutable_parameter_server()->set_copies(2);
+      spec.mutable_parameter_server()->set_partitions(7);
+    }
     spec.mutable_training()->set_mode(mode);
     spec.mutable_training()->set_steps(30);
     spec.mutable_checkpoint()->set_interval_steps(4);
     spec.mutable_data()->mutable_evaluation()->set_interval_steps(7);
     spec.set_backoff_limit(1000);
     return spec;
+  }
+
+  std::string Describe() {
+    std::string text;
+    for (const FakeShard* shard : job_.Shards()) {
+      absl::StrAppend(&text, "ps-", shard->id.index(), ": stream ", shard->stream, ", version ",
+                      shard->version, ", committed ", shard->committed, ", barrier ",
+                      shard->barrier, shard->paused ? ", paused" : "",
+                      shard->after.has_value() ? ", to pause" : "",
+                      shard->CanClose() ? "" : ", cannot close");
+      if (shard->snapshot.has_value()) {
+        absl::StrAppend(&text, ", snapshot of step ", shard->snapshot->step(),
+                        shard->pinned ? ", pinned" : "", shard->reported ? ", reported" : "",
+                        shard->written ? ", written" : "");
+      }
+      absl::StrAppend(&text, "\n");
+    }
+    return text;
   }
 
   // The coordinator may still wait for processes that must learn of the end.
@@ -97,6 +126,9 @@ class RandomSchedule {
       case 9:
         if (shard != nullptr) Work(1, shard);
         break;
+      case 11:
+        if (copies_) ChangeShards(shard);
+        break;
       case 10:
         if (random_() % 3 > 0) {
           job_.OpenSnapshot(++snapshots_);
@@ -108,6 +140,17 @@ class RandomSchedule {
         job_.Pass(absl::Milliseconds(random_() % 3000));
     }
     if (random_() % 2 == 0) Reconnect();
+  }
+
+  void ChangeShards(FakeShard* shard) {
+    if (random_() % 3 > 0) {
+      job_.ScaleShards(static_cast<uint32_t>(1 + random_() % 4));
+    } else if (shard != nullptr) {
+      v1::MemberMessage message;
+      message.mutable_leave()->set_reason("asked to stop by a signal");
+      shard->Say(message);
+      job_.Pump();
+    }
   }
 
   // Processes reconnect; refused processes end.
@@ -127,7 +170,8 @@ class RandomSchedule {
       }
     }
     for (FakeShard* shard : job_.Shards()) {
-      if (shard->refusal.has_value()) job_.Kill(*shard);
+      const bool released = copies_ && shard->finished && !HasEnded();
+      if (shard->refusal.has_value() || released) job_.Kill(*shard);
     }
     for (FakeWorker* worker : job_.Workers()) {
       if (worker->refusal.has_value()) job_.Kill(*worker);
@@ -136,13 +180,13 @@ class RandomSchedule {
 
   // Restarts dead processes, as the process manager does.
   void Replace() {
-    for (uint32_t index = 0; index < 2; ++index) {
+    for (uint32_t index = 0; index < std::max(2u, job_.wanted_shards); ++index) {
       const auto has = [&](const auto& processes) {
         return std::any_of(processes.begin(), processes.end(),
                            [&](const auto* p) { return p->id.index() == index; });
       };
-      if (!has(job_.Shards())) job_.AddShard(index);
-      if (!has(job_.Workers()) && random_() % 2 == 0) job_.AddWorker(index);
+      if (index < job_.wanted_shards && !has(job_.Shards())) job_.AddShard(index);
+      if (index < 2 && !has(job_.Workers()) && random_() % 2 == 0) job_.AddWorker(index);
     }
   }
 
@@ -185,6 +229,7 @@ class RandomSchedule {
 
   std::mt19937_64 random_;
   FakeJob job_;
+  bool copies_;
   uint64_t snapshots_ = 0;
 };
 
@@ -192,6 +237,14 @@ TEST(CoordinatorRandom, SynchronousJobsEndWell) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     RandomSchedule(seed, v1::SYNCHRONOUS).Run();
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+TEST(CoordinatorRandom, JobsWithCopiesEndWell) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomSchedule(seed, v1::SYNCHRONOUS, /*copies=*/true).Run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/common/check.h"
+#include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -24,7 +25,7 @@ void Losses::Forget() {
   pending_.reset();
   unused_.reset();
   retry_at_ = absl::InfinitePast();
-  failed_ = false;
+  failed_ = checks_ = false;
 }
 
 void Losses::Continue(const v1::View& view, const v1::Claim& claim) {
@@ -37,9 +38,11 @@ void Losses::Continue(const v1::View& view, const v1::Claim& claim) {
 bool Losses::MayInstall(const v1::View& view, absl::Time now) {
   const Shards kept = ShardsOf(view);
   const PauseReplies& replies = facts_.training.change().replies();
-  const bool loses = absl::c_any_of(facts_.attempt.facts.shards, [&](uint64_t shard) {
+  const auto lost = [&](uint64_t shard) {
     return kept.count(shard) == 0 && replies.count(shard) == 0;
-  });
+  };
+  const bool loses = absl::c_any_of(facts_.attempt.facts.shards, lost) ||
+                     absl::c_any_of(facts_.training.change().losers(), lost);
   if (!loses || unused_ == kept || !facts_.rules.RecordLosses()) return true;
   if (pending_.has_value() || now < retry_at_) return false;
 
@@ -56,28 +59,59 @@ bool Losses::MayInstall(const v1::View& view, absl::Time now) {
   return false;
 }
 
+std::string Losses::Name() const {
+  return absl::StrCat("loss record ", attempt_.loss_record + 1, " of attempt ", attempt_.number);
+}
+
 Verdict Losses::OnResult(const absl::Status& status, absl::Time now) {
   SLUICE_DCHECK(pending_.has_value(), "a result is that of the record under way");
-  Shards kept = *std::exchange(pending_, std::nullopt);
-  const std::string name =
-      absl::StrCat("loss record ", attempt_.loss_record + 1, " of attempt ", attempt_.number);
-  if (absl::IsAlreadyExists(status)) {
-    return Verdict::Superseded(absl::StrCat("another coordinator has made ", name));
-  }
-  if (!status.ok()) {
-    if (!std::exchange(failed_, true)) {
-      output_.Warn(absl::StrCat(name, " cannot be made: ", status.message(),
-                                "; training waits until it can"),
-                   now);
-    }
-    retry_at_ = now + facts_.timers.storage_retry;
+  if (status.ok()) {
+    OnMade();
     return Verdict::Continue();
   }
+  if (absl::IsAlreadyExists(status)) {
+    if (!failed_) {
+      return Verdict::Superseded(absl::StrCat("another coordinator has made ", Name()));
+    }
+    checks_ = true;
+    output_.Add(ReadClaims{});
+    return Verdict::Continue();
+  }
+  if (!std::exchange(failed_, true)) {
+    output_.Warn(absl::StrCat(Name(), " cannot be made: ", status.message(),
+                              "; training waits until it can"),
+                 now);
+  }
+  pending_.reset();
+  retry_at_ = now + facts_.timers.storage_retry;
+  return Verdict::Continue();
+}
 
+Verdict Losses::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now) {
+  SLUICE_DCHECK(checks_ && pending_.has_value(), "the claims were read for the record under way");
+  checks_ = false;
+  const uint64_t number = attempt_.loss_record + 1;
+  if (claims.ok()) {
+    for (const v1::Claim& claim : *claims) {
+      if (claim.attempt() != attempt_.number || claim.loss_record() < number) continue;
+      const Shards kept(claim.kept().begin(), claim.kept().end());
+      if (claim.loss_record() > number || Compare(claim.term(), attempt_.term) != 0 ||
+          kept != *pending_) {
+        return Verdict::Superseded(absl::StrCat("another coordinator has made ", Name()));
+      }
+      OnMade();
+      return Verdict::Continue();
+    }
+  }
+  pending_.reset();  // it is requested again, and found to exist again
+  retry_at_ = now + facts_.timers.storage_retry;
+  return Verdict::Continue();
+}
+
+void Losses::OnMade() {
   failed_ = false;
   ++attempt_.loss_record;
-  unused_ = std::move(kept);
-  return Verdict::Continue();
+  unused_ = std::exchange(pending_, std::nullopt);
 }
 
 bool Losses::IsSuperseded(const std::vector<v1::Claim>& claims) const {

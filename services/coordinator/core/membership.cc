@@ -37,9 +37,11 @@ bool Membership::Connected(StreamId stream, absl::Time now) {
   return true;
 }
 
-std::string Membership::CheckRoom(const v1::ProcessId& id) const {
+std::string Membership::CheckRoom(const v1::Register& request) const {
+  const v1::ProcessId& id = request.process();
+  const bool has_view = id.role() == v1::SHARD && request.newest_view().attempt() > 0;
   const uint64_t wanted = id.role() == v1::SHARD ? options_.shards : options_.workers;
-  if (id.index() >= wanted) {
+  if (id.index() >= wanted && !has_view) {
     return absl::StrCat("the job wants ", wanted, id.role() == v1::SHARD ? " shards" : " workers",
                         ", and ", ProcessName(id), " is not one of them: it may register when the ",
                         "job is scaled");
@@ -96,7 +98,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
     admission.closed_stream = known->second.stream;
     by_stream_.erase(known->second.stream);
   } else {
-    if (std::string why = CheckRoom(id); !why.empty()) {
+    if (std::string why = CheckRoom(request); !why.empty()) {
       admission.kind = Admission::Kind::kLater;
       admission.why = std::move(why);
       return admission;

@@ -80,7 +80,8 @@ class Membership {
 
   explicit Membership(Options options) : options_(std::move(options)) {}
 
-  // A process with a higher index is not admitted until these grow; a live process stays.
+  // A process with a higher index is not admitted until these grow; a live process stays, and so
+  // does a shard that has a view: it may have partitions.
   void SetWanted(uint64_t workers, uint64_t shards);
 
   // A stream on which no process has registered yet. False: there are kMaxRegistering of them.
@@ -150,7 +151,7 @@ class Membership {
   void RememberExpelled(const v1::ProcessId& id);
   std::optional<v1::Refusal> Check(const v1::Register& request) const;
   // Why a new process cannot be admitted now; empty: it can.
-  std::string CheckRoom(const v1::ProcessId& id) const;
+  std::string CheckRoom(const v1::Register& request) const;
 
   Options options_;
   absl::flat_hash_map<uint64_t, Process> living_;          // by incarnation

@@ -133,6 +133,11 @@ std::vector<uint64_t> Moves::Asked() const {
   for (const uint64_t shard : facts_.attempt.facts.shards) {
     if (facts_.members.Find(shard) != nullptr) asked.push_back(shard);
   }
+  for (const uint64_t shard : facts_.training.change().losers()) {
+    if (facts_.members.Find(shard) != nullptr && !facts_.attempt.HasShard(shard)) {
+      asked.push_back(shard);
+    }
+  }
   for (const auto& [shard, state] : new_) {
     const Process* process = facts_.members.Find(shard);
     if (state.ready && process != nullptr && MayJoin(*process)) asked.push_back(shard);
@@ -285,6 +290,31 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
     if (whole(HolderAt(next, next.follower(), p))) install->add_whole_followers(p);
     if (whole(HolderAt(next, next.target(), p))) install->add_whole_targets(p);
   }
+}
+
+std::set<uint64_t> Moves::Losers(const v1::Install& install) const {
+  const v1::View& view = install.view();
+  std::set<std::pair<uint64_t, uint32_t>> kept;  // shard, partition
+  for (uint32_t p = 0; p < facts_.attempt.facts.empty.size(); ++p) {
+    kept.insert({OwnerIn(view, p), p});
+  }
+  for (const uint32_t p : install.whole_followers()) {
+    kept.insert({HolderAt(view, view.follower(), p), p});
+  }
+  for (const uint32_t p : install.whole_targets()) {
+    kept.insert({HolderAt(view, view.target(), p), p});
+  }
+
+  std::set<uint64_t> losers;
+  for (const auto& [shard, reply] : facts_.training.change().replies()) {
+    for (const auto& state : reply.partitions()) {
+      const uint32_t p = state.partition();
+      const bool with_blocks =
+          p < facts_.attempt.facts.empty.size() && !facts_.attempt.facts.empty[p];
+      if (with_blocks && kept.count({shard, p}) == 0) losers.insert(shard);
+    }
+  }
+  return losers;
 }
 
 std::vector<uint64_t> Moves::Released() const {

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -49,9 +50,11 @@ class Moves {
 
   // ---- view changes
 
-  // The shards to pause: those of the newest view that are alive, and the new ones that are ready.
+  // The shards to pause: those of the newest view, and those that it has left out and that have not
+  // installed it, which are alive; and the new ones that are ready.
   std::vector<uint64_t> Asked() const;
-  // A shard of the newest view is not alive.
+  // A shard of the newest view is not alive, or one that it has left out and that has not installed
+  // it.
   bool HasDeadShard() const;
   // Whether the attempt can continue without the shards of the newest view that are not alive, as
   // far as the view tells.
@@ -63,6 +66,9 @@ class Moves {
   // shards that have replied and are alive.
   void Fill(const Decision& decision, const std::vector<uint64_t>& replied, bool may_move,
             v1::Install* install) const;
+
+  // The shards that lose a partition or a whole copy by the Install, by their replies.
+  std::set<uint64_t> Losers(const v1::Install& install) const;
 
   // The view is installed everywhere: the shards to release.
   std::vector<uint64_t> Released() const;

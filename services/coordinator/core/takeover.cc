@@ -39,14 +39,43 @@ std::optional<uint64_t> Takeover::AttemptOfShards() const {
   return attempt;
 }
 
-void Takeover::Begin() {
+void Takeover::Begin(absl::Time now) {
   SLUICE_DCHECK(attempt_.facts.shards.empty(), "the attempt before is forgotten");
+  until_ = now + facts_.timers.suspect;
+  Ask();
+  training_.Begin();
+}
+
+void Takeover::Ask() {
+  attempt_.facts.shards.clear();
   for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
     if (shard->newest_view.attempt() == attempt_.number) {
       attempt_.facts.shards.push_back(shard->incarnation());
     }
   }
-  training_.Begin();
+}
+
+Takeover::Missing Takeover::MissingShards(absl::Time now) const {
+  const v1::PauseReply* newest = NewestReply(training_.change().replies());
+  if (newest == nullptr || !facts_.MovesPartitions()) return Missing::kNone;
+  bool may_come = false;
+  for (const v1::View::Shard& shard : newest->newest().shards()) {
+    const v1::ProcessId& id = shard.process();
+    if (training_.change().Asks(id.incarnation())) continue;
+    const Process* process = facts_.members.Find(id.incarnation());
+    if (process != nullptr && !process->suspect()) return Missing::kHaveCome;
+    const bool replaced =
+        absl::c_any_of(facts_.members.Living(v1::SHARD), [&](const Process* other) {
+          return other->id.index() == id.index() && other->incarnation() != id.incarnation();
+        });
+    may_come = may_come || (!replaced && !facts_.members.IsExpelled(id.incarnation()));
+  }
+  return may_come && now < until_ ? Missing::kMayCome : Missing::kNone;
+}
+
+absl::Time Takeover::NextDeadline() const {
+  const bool waits = facts_.phase == Phase::kTakingOver && facts_.newest_event < until_;
+  return waits ? until_ : absl::InfiniteFuture();
 }
 
 bool Takeover::Lost() const {

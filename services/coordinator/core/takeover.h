@@ -46,11 +46,18 @@ class Takeover {
   std::optional<uint64_t> AttemptOfShards() const;
   // The shards that live now and have a view of the attempt are asked for their state. Requires a
   // forgotten attempt, of which the number is set.
-  void Begin();
+  void Begin(absl::Time now);
+  void Ask();
   // A shard that was asked is no longer alive. Where partitions may have copies, the others are
   // asked again; false: they cannot be.
   bool Lost() const;
   bool Retry();
+  // Whether the newest view names shards that were not asked: this coordinator may not know yet
+  // that the job wants so many. They may come within timers.suspect, unless another process has
+  // taken their place. Requires the replies of all shards that were asked.
+  enum class Missing { kNone, kMayCome, kHaveCome };
+  Missing MissingShards(absl::Time now) const;
+  absl::Time NextDeadline() const;
   // (R4) The newest view that a reply names is of a later loss record than this claim, which must
   // be read again.
   bool MissesLossRecord(const v1::Claim& claim) const;
@@ -72,6 +79,7 @@ class Takeover {
   const Facts& facts_;
   Attempt& attempt_;
   Training& training_;
+  absl::Time until_ = absl::InfinitePast();  // missing shards are awaited
 };
 
 }  // namespace sluice::coordinator

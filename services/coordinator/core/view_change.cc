@@ -13,6 +13,8 @@ void ViewChange::Reset() {
   replies_.clear();
   installs_.clear();
   uninstalled_.clear();
+  losers_.clear();
+  others_wait_ = false;
 }
 
 const v1::Pause& ViewChange::Begin(v1::Pause pause, std::vector<uint64_t> shards, absl::Time now) {
@@ -21,6 +23,7 @@ const v1::Pause& ViewChange::Begin(v1::Pause pause, std::vector<uint64_t> shards
   pausing_ = true;
   paused_at_ = now;
   replies_.clear();
+  others_wait_ = false;  // they are paused instead
   return pause_;
 }
 
@@ -40,10 +43,12 @@ bool ViewChange::OnReply(uint64_t shard, const v1::PauseReply& reply) {
   return true;
 }
 
-void ViewChange::Decide(v1::Install install, absl::Time now) {
+void ViewChange::Decide(v1::Install install, std::set<uint64_t> losers, absl::Time now) {
   pausing_ = false;
   replies_.clear();
-  uninstalled_.clear();
+  losers_ = std::move(losers);
+  others_wait_ = !losers_.empty();
+  uninstalled_ = losers_;
   for (const v1::View::Shard& shard : install.view().shards()) {
     uninstalled_.insert(shard.process().incarnation());
   }
@@ -55,8 +60,16 @@ void ViewChange::Decide(v1::Install install, absl::Time now) {
 bool ViewChange::OnInstalled(uint64_t shard, const v1::ViewId& view) {
   if (installs_.empty() || !Same(view, install().view().id())) return false;
   if (uninstalled_.erase(shard) == 0) return false;
+  losers_.erase(shard);
   // No shard can be in an older view any more.
   if (uninstalled_.empty()) installs_.erase(installs_.begin(), std::prev(installs_.end()));
+  return true;
+}
+
+bool ViewChange::TakeOthersDue(absl::Time now) {
+  if (!others_wait_ || !losers_.empty()) return false;
+  others_wait_ = false;
+  installed_at_ = now;
   return true;
 }
 
@@ -68,7 +81,8 @@ std::vector<uint64_t> ViewChange::Overdue(absl::Time now, absl::Duration timeout
       if (replies_.count(shard) == 0) overdue.push_back(shard);
     }
   } else if (installing() && installed_at_ + timeout <= now) {
-    overdue.assign(uninstalled_.begin(), uninstalled_.end());
+    const std::set<uint64_t>& owing = others_wait_ ? losers_ : uninstalled_;
+    overdue.assign(owing.begin(), owing.end());
   }
   return overdue;
 }

@@ -3,6 +3,10 @@
 // Intuition: every Pause has a new number, and a reply counts only for its own Pause (R1), so a
 // change can always be restarted: a Now simply overrides a pending Pause (R5). Once the Install is
 // sent, the next change may begin; shards get both in order on their streams.
+//
+// An Install may take a partition, or a whole copy, from a shard. Such a loser gets it first, and
+// the others when all losers have it. Otherwise a loser, alone with another coordinator, could
+// continue with a state that the others have left behind.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_VIEW_CHANGE_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_VIEW_CHANGE_H_
@@ -44,8 +48,17 @@ class ViewChange {
   const v1::Pause& pause() const { return pause_; }
   const PauseReplies& replies() const { return replies_; }
 
-  // Records the decision, which is to be sent to all shards of the view.
-  void Decide(v1::Install install, absl::Time now);
+  // Records the decision, which is to be sent to all shards of the view: first to the losers, then
+  // to the others. A loser need not be in the view.
+  void Decide(v1::Install install, std::set<uint64_t> losers, absl::Time now);
+  // The losers that have not sent Installed. A later Pause does not change that.
+  const std::set<uint64_t>& losers() const { return losers_; }
+  // True once: all losers have sent Installed, and the others are to be sent the Install.
+  bool TakeOthersDue(absl::Time now);
+  // Whether the newest Install is to be sent to the shard now, if it has not sent Installed.
+  bool MaySendTo(uint64_t shard) const {
+    return !HasInstalled(shard) && (!others_wait_ || losers_.count(shard) > 0);
+  }
   // Forgets the Pause: no decision can be made.
   void GiveUp() { pausing_ = false; }
   // False: not the newest view, or not a shard of it.
@@ -74,6 +87,8 @@ class ViewChange {
   PauseReplies replies_;
   std::map<uint64_t, v1::Install> installs_;
   std::set<uint64_t> uninstalled_;  // shards that have not sent Installed of the newest view
+  std::set<uint64_t> losers_;       // ... and that lose something by it
+  bool others_wait_ = false;        // for the losers
   absl::Time installed_at_;
 };
 

@@ -66,12 +66,42 @@ TEST(ViewChange, IsCompleteWithoutTheReplyOfShardThatIsDropped) {
 TEST(ViewChange, IsInstalledByTheShardsOfTheNewView) {
   ViewChange change(&kRules);
   change.Begin(PauseNumber(5), {1, 2}, kNow);
-  change.Decide(InstallNumber(5, {2, 3}), kNow);
+  change.Decide(InstallNumber(5, {2, 3}), {}, kNow);
   EXPECT_FALSE(change.OnInstalled(1, InstallNumber(5, {}).view().id())) << "it is left out";
   EXPECT_TRUE(change.OnInstalled(2, InstallNumber(5, {}).view().id()));
   EXPECT_TRUE(change.installing());
   EXPECT_TRUE(change.OnInstalled(3, InstallNumber(5, {}).view().id()));
   EXPECT_FALSE(change.installing());
+}
+
+TEST(ViewChange, LosersInstallFirst) {
+  ViewChange change(&kRules);
+  change.Begin(PauseNumber(5), {1, 2, 3}, kNow);
+  change.Decide(InstallNumber(5, {2, 3}), {1, 2}, kNow);
+  EXPECT_TRUE(change.MaySendTo(1)) << "it is left out";
+  EXPECT_TRUE(change.MaySendTo(2));
+  EXPECT_FALSE(change.MaySendTo(3));
+  EXPECT_THAT(change.Overdue(kNow + absl::Seconds(9), absl::Seconds(5)), ElementsAre(1, 2));
+
+  const absl::Time later = kNow + absl::Seconds(3);
+  EXPECT_TRUE(change.OnInstalled(1, InstallNumber(5, {}).view().id()));
+  EXPECT_FALSE(change.TakeOthersDue(later));
+  EXPECT_THAT(change.losers(), ElementsAre(2));
+  EXPECT_TRUE(change.OnInstalled(2, InstallNumber(5, {}).view().id()));
+  EXPECT_TRUE(change.TakeOthersDue(later));
+  EXPECT_FALSE(change.TakeOthersDue(later)) << "once";
+  EXPECT_TRUE(change.MaySendTo(3));
+  EXPECT_EQ(change.NextDeadline(absl::Seconds(5)), later + absl::Seconds(5));
+}
+
+TEST(ViewChange, PauseOverridesTheInstallForWhichOthersWait) {
+  ViewChange change(&kRules);
+  change.Begin(PauseNumber(5), {1, 2}, kNow);
+  change.Decide(InstallNumber(5, {2}), {1}, kNow);
+  change.Begin(PauseNumber(6), {1, 2}, kNow);
+  EXPECT_THAT(change.losers(), ElementsAre(1)) << "it is still to be watched";
+  EXPECT_TRUE(change.OnInstalled(1, InstallNumber(5, {}).view().id()));
+  EXPECT_FALSE(change.TakeOthersDue(kNow)) << "they have a Pause";
 }
 
 TEST(ViewChange, RepliesOfOtherShardsDoNotCount) {
@@ -83,12 +113,12 @@ TEST(ViewChange, RepliesOfOtherShardsDoNotCount) {
 
 TEST(ViewChange, IsInstalledWhenAllShardsConfirmNewestView) {
   ViewChange change(&kRules);
-  change.Decide(InstallNumber(5, {1, 2}), kNow);
+  change.Decide(InstallNumber(5, {1, 2}), {}, kNow);
   EXPECT_TRUE(change.installing());
   EXPECT_TRUE(change.OnInstalled(1, InstallNumber(5, {}).view().id()));
   EXPECT_FALSE(change.OnInstalled(1, InstallNumber(5, {}).view().id())) << "repeated";
   EXPECT_TRUE(change.HasInstalled(1));
-  change.Decide(InstallNumber(6, {1, 2}), kNow);
+  change.Decide(InstallNumber(6, {1, 2}), {}, kNow);
   EXPECT_FALSE(change.OnInstalled(2, InstallNumber(5, {}).view().id())) << "an older view";
   EXPECT_EQ(change.installs().size(), 2u) << "a shard may still be in the older view";
   change.OnInstalled(1, InstallNumber(6, {}).view().id());
@@ -105,7 +135,7 @@ TEST(ViewChange, ShardsThatOweAnAnswerForTooLongAreOverdue) {
   EXPECT_EQ(change.NextDeadline(timeout), kNow + timeout);
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(2), timeout), IsEmpty());
   EXPECT_THAT(change.Overdue(kNow + timeout, timeout), ElementsAre(2));
-  change.Decide(InstallNumber(5, {1, 2}), kNow + absl::Seconds(1));
+  change.Decide(InstallNumber(5, {1, 2}), {}, kNow + absl::Seconds(1));
   EXPECT_THAT(change.Overdue(kNow + timeout, timeout), IsEmpty());
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(4), timeout), ElementsAre(1, 2));
 }
@@ -118,7 +148,7 @@ TEST(ViewChange, ForgivenTimeDoesNotCount) {
   EXPECT_EQ(change.NextDeadline(timeout), kNow + absl::Seconds(13));
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(12), timeout), IsEmpty());
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(13), timeout), ElementsAre(1));
-  change.Decide(InstallNumber(5, {1}), kNow + absl::Seconds(13));
+  change.Decide(InstallNumber(5, {1}), {}, kNow + absl::Seconds(13));
   change.Forgive(absl::Seconds(10));
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(25), timeout), IsEmpty());
   EXPECT_THAT(change.Overdue(kNow + absl::Seconds(26), timeout), ElementsAre(1));

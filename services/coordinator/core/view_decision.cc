@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
@@ -81,11 +81,7 @@ class Holdings {
   // `install`: of the view; null: an earlier coordinator made it.
   Holdings(const AttemptFacts& attempt, const PauseReplies& replies, const v1::View& view,
            const v1::Install* install)
-      : attempt_(attempt), replies_(replies), view_(view) {
-    if (install != nullptr) {
-      whole_followers_.insert(install->whole_followers().begin(), install->whole_followers().end());
-      whole_targets_.insert(install->whole_targets().begin(), install->whole_targets().end());
-    }
+      : attempt_(attempt), replies_(replies), view_(view), install_(install) {
     for (const auto& [shard, reply] : replies) {
       for (const auto& state : reply.partitions()) states_[{shard, state.partition()}] = &state;
     }
@@ -116,12 +112,16 @@ class Holdings {
       return state->second->version();
     }
 
-    // (R3) A shard that lacks the newest view is at that view's first step. It has the copies that
-    // the view began with, if these are known.
-    if (!reply.has_view() && !Same(reply.ready_init_id(), attempt_.init_id)) return std::nullopt;
-    const bool whole = (Is(Follower(p), shard) && whole_followers_.count(p) > 0) ||
-                       (Is(Target(p), shard) && whole_targets_.count(p) > 0);
-    return owns || whole ? std::optional<uint64_t>(view_.first_step()) : std::nullopt;
+    // (R3) A shard that lacks the newest view is at that view's first step, with what that view
+    // gives it, if it can stand there.
+    if (!reply.has_view()) {
+      const bool ready = Same(reply.ready_init_id(), attempt_.init_id);
+      return owns && ready ? std::optional<uint64_t>(view_.first_step()) : std::nullopt;
+    }
+    const uint64_t version = state->second->version();
+    const bool stands = version >= view_.first_step() && CanStandAt(view_.first_step(), shard, p);
+    if (!stands || !(owns || BeganWhole(shard, p))) return std::nullopt;
+    return view_.first_step();
   }
 
   // Whether the shard, which holds the partition, can stand at this version: a partition that is
@@ -146,6 +146,18 @@ class Holdings {
     return position_plus_one > 0 &&
            view_.shards(static_cast<int>(position_plus_one) - 1).process().incarnation() == shard;
   }
+  // Whether the newest view began with a whole copy on a shard that lacks it. The view's Install
+  // says so. If an earlier coordinator made the view from the one that the shard has, it named each
+  // copy whole that the shard could keep.
+  bool BeganWhole(uint64_t shard, uint32_t p) const {
+    const bool follows = Is(Follower(p), shard);
+    const bool receives = Is(Target(p), shard);
+    if (install_ == nullptr) {
+      return (follows || receives) && Same(replies_.at(shard).view(), view_.previous());
+    }
+    return (follows && absl::c_linear_search(install_->whole_followers(), p)) ||
+           (receives && absl::c_linear_search(install_->whole_targets(), p));
+  }
   uint32_t Follower(uint32_t p) const {
     return view_.follower().empty() ? 0 : view_.follower(static_cast<int>(p));
   }
@@ -156,8 +168,7 @@ class Holdings {
   const AttemptFacts& attempt_;
   const PauseReplies& replies_;
   const v1::View& view_;
-  std::set<uint32_t> whole_followers_;
-  std::set<uint32_t> whole_targets_;
+  const v1::Install* const install_;
   std::map<std::pair<uint64_t, uint32_t>, const v1::PauseReply::PartitionState*> states_;
 };
 

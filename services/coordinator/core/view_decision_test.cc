@@ -321,7 +321,24 @@ TEST(DecideWithCopies, CopiesOfShardThatLacksTheNewestViewAreThoseOfItsInstall) 
   EXPECT_EQ(decision.first_step, 8);
 
   decision = DecideSynchronous(FactsWithCopies(), replies, {}, kRules);
-  EXPECT_EQ(decision.outcome, Outcome::kLost) << "an earlier coordinator made the view";
+  EXPECT_EQ(decision.outcome, Outcome::kLost)
+      << "an earlier coordinator made the view, and the shard lacks more than one";
+}
+
+TEST(DecideWithCopies, EarlierCoordinatorNamedTheCopiesWholeThatCouldBeKept) {
+  const v1::View before = WithCopies(4, 5);
+  v1::View moved = Moved();
+  *moved.mutable_previous() = before.id();
+  const auto decide = [&](const Held& held) {
+    return DecideSynchronous(
+        FactsWithCopies(),
+        {{kA, Holding(moved, {{0, 9}, {2, 9, true}})}, {kB, Holding(before, {held})}}, {}, kRules);
+  };
+  EXPECT_THAT(decide({1, 9}).holders[1], ElementsAre(kB));
+  EXPECT_THAT(decide({1, 8, false, false}).holders[1], ElementsAre(kB));
+  EXPECT_EQ(decide({1, 9, false, false}).outcome, Outcome::kLost) << "it has no undo";
+  EXPECT_EQ(decide({1, 7}).outcome, Outcome::kLost) << "it was not named: it is behind";
+  EXPECT_EQ(decide({1, 10}).outcome, Outcome::kLost);
 }
 
 TEST(DecideWithCopies, NewShardHasNothing) {

@@ -204,13 +204,20 @@ void Views::Adopt(const v1::Install& install, absl::Time now) {
   unbalanced_since_ = absl::InfiniteFuture();
 }
 
-void Views::Send(v1::Install install, absl::Time now) {
-  v1::CoordinatorMessage message;
-  *message.mutable_install() = install;
-  training_.change().Decide(std::move(install), now);
-  output_.SendToShards(message);
+void Views::Send(v1::Install install, std::set<uint64_t> losers, absl::Time now) {
+  training_.change().Decide(std::move(install), std::move(losers), now);
+  SendInstall();
   for (const Process* worker : facts_.members.LivingAndConnected(v1::WORKER)) {
     if (worker->ready) SendView(*worker);
+  }
+}
+
+void Views::SendInstall() {
+  const ViewChange& change = training_.change();
+  v1::CoordinatorMessage message;
+  *message.mutable_install() = change.install();
+  for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
+    if (change.MaySendTo(shard->incarnation())) output_.Send(*shard, message);
   }
 }
 
@@ -233,7 +240,7 @@ bool Views::ResendChange(const Process& shard) {
   if (change.pausing()) {
     if (!change.Asks(shard.incarnation())) return false;
     *message.mutable_pause() = change.pause();
-  } else if (change.has_install() && !change.HasInstalled(shard.incarnation())) {
+  } else if (change.has_install() && change.MaySendTo(shard.incarnation())) {
     *message.mutable_install() = change.install();
   } else {
     return false;

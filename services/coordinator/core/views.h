@@ -12,6 +12,7 @@
 #define SLUICE_SERVICES_COORDINATOR_CORE_VIEWS_H_
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -67,7 +68,11 @@ class Views {
   v1::Install MakeInstall(const Decision& decision) const;
   // The view is the current one from here on.
   void Adopt(const v1::Install& install, absl::Time now);
-  void Send(v1::Install install, absl::Time now);
+  // `losers`: the shards that get it first.
+  void Send(v1::Install install, std::set<uint64_t> losers, absl::Time now);
+  // To the shards that may have the newest Install now. The shell sends it in order, so a
+  // repetition has no effect.
+  void SendInstall();
 
   // ---- messages
 

@@ -198,6 +198,11 @@ void FakeShard::Install(const v1::Install& install) {
   }
   if (!paused || !Same(install.pause(), answered)) return;
 
+  CheckLosers(install);
+  if (install.view().mode() == v1::SYNCHRONOUS) {
+    EXPECT_GE(install.view().first_step(), job->committed[install.view().id().attempt()])
+        << "a committed version is taken back";
+  }
   installs.push_back(install);
   const bool held = !Owned().empty();
   InstallCopies(install);
@@ -236,6 +241,43 @@ void FakeShard::Install(const v1::Install& install) {
   Say(installed);
   Commit(version);
   CheckSnapshot();
+}
+
+// Whether the view takes a partition or a whole copy away from this shard.
+bool FakeShard::Loses(const v1::Install& install) const {
+  const v1::View& next = install.view();
+  const auto is_me = [&](uint32_t position) {
+    return next.shards(static_cast<int>(position)).process().incarnation() == id.incarnation();
+  };
+  std::set<uint32_t> with_blocks;
+  for (const auto& block : prepare.layout().blocks()) with_blocks.insert(block.partition());
+  std::set<uint32_t> held;
+  for (uint32_t p : Owned()) held.insert(p);
+  for (const auto& [p, stands] : copies) held.insert(p);
+  const auto keep = [&](uint32_t p) { held.erase(p); };
+  for (int p = 0; p < next.owner_size(); ++p) {
+    if (is_me(next.owner(p)) || with_blocks.count(p) == 0) keep(p);
+  }
+  for (const uint32_t p : install.whole_followers()) {
+    if (is_me(next.follower(static_cast<int>(p)) - 1)) keep(p);
+  }
+  for (const uint32_t p : install.whole_targets()) {
+    if (is_me(next.target(static_cast<int>(p)) - 1)) keep(p);
+  }
+  return !held.empty();
+}
+
+// A shard that loses nothing installs a view after all connected shards that lose something.
+void FakeShard::CheckLosers(const v1::Install& install) const {
+  if (install.view().mode() != v1::SYNCHRONOUS || Loses(install)) return;
+  for (const FakeShard* other : job->Shards()) {
+    const bool older = other->has_view && other->stream != 0 &&
+                       other->view.id().attempt() == install.view().id().attempt() &&
+                       !Same(other->view.id(), install.view().id());
+    EXPECT_FALSE(older && other->Loses(install))
+        << "ps-" << id.index() << " installs a view before ps-" << other->id.index()
+        << ", which loses something by it";
+  }
 }
 
 // The copies that the Install names whole are kept and stand at its first step; owned partitions
@@ -341,6 +383,10 @@ void FakeShard::Close() {
 
 void FakeShard::Commit(uint64_t to) {
   committed = std::max(committed, to);
+  if (has_view && view.mode() == v1::SYNCHRONOUS) {
+    uint64_t& highest = job->committed[view.id().attempt()];
+    highest = std::max(highest, committed);
+  }
   CheckSnapshot();
 }
 
@@ -357,10 +403,10 @@ void FakeShard::SayProgress() {
 }
 
 void FakeShard::CheckSnapshot() {
-  if (!snapshot.has_value() || silent_snapshots || frozen) return;
+  if (!snapshot.has_value() || silent_snapshots) return;
   const bool synchronous = view.mode() == v1::SYNCHRONOUS;
   if (version == snapshot->step()) pinned = true;
-  if (!pinned || (synchronous && committed < snapshot->step())) return;
+  if (frozen || !pinned || (synchronous && committed < snapshot->step())) return;
   v1::MemberMessage message;
   if (!reported) {
     reported = true;
@@ -594,6 +640,7 @@ std::vector<v1::Claim> FakeJob::Claims() const {
     v1::Claim& claim = with_losses[record.attempt() - 1];
     claim.set_loss_record(record.loss_record());
     *claim.mutable_kept() = record.kept();
+    *claim.mutable_term() = record.term();
   }
   return with_losses;
 }

@@ -107,6 +107,8 @@ class FakeShard : public FakeProcess {
   void Reply(const v1::PauseId& pause);
   void Install(const v1::Install& install);
   void InstallCopies(const v1::Install& install);
+  bool Loses(const v1::Install& install) const;
+  void CheckLosers(const v1::Install& install) const;
   void CheckAfter();
   void CheckSnapshot();
   void Obey(uint64_t attempt, const v1::Term& term);
@@ -218,7 +220,8 @@ class FakeJob {
   absl::Status loss_record_error;
   bool hold_loss_records = false;  // the test answers
   bool makes_copies = true;
-  bool heartbeats = true;  // members send heartbeats
+  std::map<uint64_t, uint64_t> committed;  // attempt -> highest version of a synchronous job
+  bool heartbeats = true;                  // members send heartbeats
 
   std::optional<Exit> exit;
   std::vector<AnswerSnapshot> snapshots;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/protocol/asynchronous.h"
+#include "tests/protocol/copies.h"
 #include "tests/protocol/expectations.h"
 #include "tests/protocol/initialization.h"
 #include "tests/protocol/snapshots_and_moves.h"
@@ -35,6 +36,59 @@ TEST(AsynchronousFullTest, HoldsWhenTheArbiterMovesAndAWorkerCrashes) {
   Asynchronous::Options options;
   options.arbiter_moves = options.worker_crashes = 1;
   ExpectHolds(Asynchronous(options), 1'131'885);
+}
+
+TEST(CopiesFullTest, HoldsWithAThirdShardWhileCopiesAreMadeWhenAShardCrashes) {
+  Copies::Options options;
+  options.shards = 3;
+  options.whole_at_start = false;
+  options.shard_crashes = options.changes = 1;
+  ExpectHolds(Copies(options), 182'473);
+}
+
+TEST(CopiesFullTest, HoldsWithASwapWhenAStreamBreaksAndACoordinatorCrashes) {
+  Copies::Options options;
+  options.whole_at_start = false;
+  options.plan = Copies::Plan::kSwap;
+  options.changes = options.breaks = options.coordinator_crashes = 1;
+  options.faults = 3;
+  ExpectHolds(Copies(options), 206'098);
+}
+
+TEST(CopiesFullTest, HoldsWithAMoveWhenTwoShardsAndACoordinatorCrash) {
+  Copies::Options options;
+  options.shards = 3;
+  options.steps = 1;
+  options.plan = Copies::Plan::kMove;
+  options.changes = options.coordinator_crashes = 1;
+  options.shard_crashes = 2;
+  options.faults = 4;
+  ExpectHolds(Copies(options), 591'485);
+}
+
+TEST(CopiesFullTest, HoldsWhenAShardIsDrainedAndAnotherAndACoordinatorCrash) {
+  Copies::Options options;
+  options.shards = 3;
+  options.plan = Copies::Plan::kDrain;
+  options.changes = options.shard_crashes = options.coordinator_crashes = 1;
+  options.faults = 3;
+  ExpectHolds(Copies(options), 420'589);
+}
+
+TEST(CopiesFullTest, HoldsWhenADrainedShardIsInTheOtherHalfOfTheCluster) {
+  Copies::Options options;
+  options.plan = Copies::Plan::kDrain;
+  options.changes = options.suspicions = options.second_coordinators = 1;
+  options.faults = 3;
+  ExpectHolds(Copies(options), 230'634);
+}
+
+TEST(CopiesFullTest, HoldsInASplitClusterWhenACoordinatorCrashes) {
+  Copies::Options options;
+  options.suspicions = 2;
+  options.second_coordinators = options.coordinator_crashes = 1;
+  options.faults = 4;
+  ExpectHolds(Copies(options), 1'202'383);
 }
 
 TEST(InitializationFullTest, HoldsWhenAWorkerIsSuspectedAndAShardOrCoordinatorCrashes) {

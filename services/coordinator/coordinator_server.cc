@@ -1,13 +1,15 @@
 #include "services/coordinator/coordinator_server.h"
 
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+
 #include <atomic>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "proto/control.grpc.pb.h"
-#include "proto/jobcontrol.grpc.pb.h"
-#include "proto/rendezvous.grpc.pb.h"
+#include "proto/control.pb.h"
+#include "proto/jobcontrol.pb.h"
+#include "proto/rendezvous.pb.h"
 #include "services/common/clock.h"
 #include "services/common/notification.h"
 #include "services/common/serial_executor.h"
@@ -20,6 +22,7 @@
 #include "services/shell/core_shell.h"
 #include "services/shell/received_bytes.h"
 #include "services/shell/role_server.h"
+#include "services/transport/bounded_message.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/message_stream.h"
@@ -36,17 +39,11 @@ constexpr size_t kMaxStreamBytes = 2 * kMaxControlMessageBytes;
 
 absl::Status JobHasEnded() { return absl::UnavailableError("the job has ended"); }
 
-// Unary calls block a thread; OpenSnapshot, which lasts, does not.
-using JobControlService = v1::JobControl::WithCallbackMethod_OpenSnapshot<v1::JobControl::Service>;
+using BoundedSnapshotRequest = Bounded<v1::OpenSnapshotRequest, kMaxSmallRequestBytes>;
 
 using Shell = CoreShell<CoordinatorCore>;
 
-class Server final : public CoordinatorServer,
-                     public Shell::Role,
-                     public Streams::Handler,
-                     public v1::Coordinator::CallbackService,
-                     public JobControlService,
-                     public v1::Rendezvous::Service {
+class Server final : public CoordinatorServer, public Shell::Role, public Streams::Handler {
  public:
   Server(Options options, CheckpointStorage* storage, Metrics* metrics, Logger logger)
       : options_(std::move(options)),
@@ -62,14 +59,13 @@ class Server final : public CoordinatorServer,
                                        kMaxStreamBytes, " bytes (kMaxStreamBytes)")));
                   }),
         shell_("coordinator", &clock_, this),
-        streams_({}, this),
+        streams_("/sluice.v1.Coordinator/Join", {}, this),
         snapshots_([this](uint64_t call) {
           shell_.Event(Call(&CoordinatorCore::OnSnapshotCallEnded, call));
         }),
-        join_service_(static_cast<v1::Coordinator::CallbackService*>(this)),
-        control_service_(static_cast<JobControlService*>(this)),
-        rendezvous_service_(static_cast<v1::Rendezvous::Service*>(this)),
+        calls_service_(&calls_),
         storage_thread_({.name = "storage"}) {
+    AddCalls();
     desired_.set_workers(options_.core.job.worker().replicas());
     desired_.set_shards(options_.core.job.parameter_server().replicas());
     shell_.Start(options_.core, clock_.Now());
@@ -89,9 +85,7 @@ class Server final : public CoordinatorServer,
         server_,
         StartRoleServer(
             {.address = options_.address, .max_buffer_bytes = kMaxCoordinatorBufferBytes},
-            options_.security,
-            {&join_service_, &control_service_, &rendezvous_service_, &streams_, &snapshots_},
-            metrics_, logger_));
+            options_.security, {&streams_, &calls_service_, &snapshots_}, metrics_, logger_));
     logger_.Info("Listening", {{"port", port()}});
     shell_.Event([](CoordinatorCore&, absl::Time) {});  // its first actions
     return absl::OkStatus();
@@ -130,13 +124,6 @@ class Server final : public CoordinatorServer,
     return result;
   }
 
-  // ---- v1::Coordinator
-
-  grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>* Join(
-      grpc::CallbackServerContext* context) override {
-    return streams_.Accept(context);
-  }
-
   // ---- Streams::Handler
 
   void OnOpen(Streams::StreamId stream, const std::string& peer) override {
@@ -152,6 +139,8 @@ class Server final : public CoordinatorServer,
   }
   void OnMessage(Streams::StreamId stream, v1::MemberMessage message) override {
     messages_received_.Increment();
+    // The core repeats parts of this message to other processes, in messages of limited size.
+    message.DiscardUnknownFields();
     const size_t bytes = message.SpaceUsedLong();
     ReceivedBytes::Receipt receipt = received_.Add(stream, bytes);
     if (!receipt) return;
@@ -171,8 +160,7 @@ class Server final : public CoordinatorServer,
 
   // ---- v1::JobControl
 
-  grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
-                          v1::SetDesiredResponse*) override {
+  grpc::Status SetDesired(const v1::SetDesiredRequest* request) {
     RETURN_IF_ERROR(CheckSetDesired(*request), ToGrpcStatus(_));
     shell_.Event([this, request = *request](CoordinatorCore& core, absl::Time now) {
       desired_ = request;
@@ -182,20 +170,22 @@ class Server final : public CoordinatorServer,
     return grpc::Status::OK;
   }
 
-  grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest* request,
-                           v1::JobProgress* progress) override {
+  grpc::Status GetProgress(const v1::GetProgressRequest* request, v1::JobProgress* progress) {
     const bool last = shell_.ended();
     Ask([&](CoordinatorCore& core, absl::Time now) { *progress = core.Progress(*request, now); });
     if (last && !final_progress_asked_.exchange(true)) final_progress_read_.Notify();
     return grpc::Status::OK;
   }
 
-  grpc::ServerWriteReactor<v1::Snapshot>* OpenSnapshot(
-      grpc::CallbackServerContext* context, const v1::OpenSnapshotRequest* request) override {
+  grpc::ServerWriteReactor<v1::Snapshot>* OpenSnapshot(grpc::CallbackServerContext* context,
+                                                       const BoundedSnapshotRequest* request) {
     uint64_t call = 0;
     grpc::ServerWriteReactor<v1::Snapshot>* const reactor = snapshots_.Accept(context, &call);
-    const absl::Status may =
-        security::MayRead(security::PeerOf(*context->auth_context()), request->reader());
+    absl::Status may = request->fits;
+    if (may.ok()) {
+      may =
+          security::MayRead(security::PeerOf(*context->auth_context()), request->message.reader());
+    }
     shell_.executor().Run([this, call, may] {
       if (!may.ok()) {
         snapshots_.Answer(call, may);
@@ -204,14 +194,16 @@ class Server final : public CoordinatorServer,
       }
     });
     if (!may.ok()) return reactor;
-    shell_.Event(Call(&CoordinatorCore::OnOpenSnapshot, call, *request));
+    v1::OpenSnapshotRequest known = request->message;
+    known.DiscardUnknownFields();  // as in OnMessage
+    shell_.Event(Call(&CoordinatorCore::OnOpenSnapshot, call, std::move(known)));
     return reactor;
   }
 
   // ---- v1::Rendezvous
 
   grpc::Status Meet(grpc::ServerContext* context, const v1::MeetRequest* request,
-                    v1::MeetReply* reply) override {
+                    v1::MeetReply* reply) {
     RETURN_IF_ERROR(
         security::CheckClaim(security::PeerOf(*context->auth_context()), request->process()),
         ToGrpcStatus(_));
@@ -250,6 +242,24 @@ class Server final : public CoordinatorServer,
   }
 
  private:
+  // Unary calls block a thread; OpenSnapshot, which lasts, does not.
+  void AddCalls() {
+    calls_.AddUnary<v1::SetDesiredRequest, v1::SetDesiredResponse>(
+        "/sluice.v1.JobControl/SetDesired",
+        [this](auto*, auto* request, auto*) { return SetDesired(request); });
+    calls_.AddUnary<v1::GetProgressRequest, v1::JobProgress, kMaxSmallRequestBytes>(
+        "/sluice.v1.JobControl/GetProgress",
+        [this](auto*, auto* request, auto* reply) { return GetProgress(request, reply); });
+    calls_.AddUnary<v1::MeetRequest, v1::MeetReply>(
+        "/sluice.v1.Rendezvous/Meet", [this](auto* context, auto* request, auto* reply) {
+          return Meet(context, request, reply);
+        });
+    calls_.AddCallback(
+        "/sluice.v1.JobControl/OpenSnapshot", grpc::internal::RpcMethod::SERVER_STREAMING,
+        new grpc::internal::CallbackServerStreamingHandler<BoundedSnapshotRequest, v1::Snapshot>(
+            [this](auto* context, auto* request) { return OpenSnapshot(context, request); }));
+  }
+
   // Reads from the core and waits for the answer. Not on the executor: it would wait for itself.
   template <typename F>
   void Ask(F question) {
@@ -426,9 +436,8 @@ class Server final : public CoordinatorServer,
   Shell shell_;
   Streams streams_;
   SnapshotCalls snapshots_;
-  GeneratedService join_service_;
-  GeneratedService control_service_;
-  GeneratedService rendezvous_service_;
+  BoundedService calls_;
+  GeneratedService calls_service_;
   SerialExecutor storage_thread_;
   std::unique_ptr<GrpcServer> server_;  // last: its threads use all of the above
 };

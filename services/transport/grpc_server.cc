@@ -31,8 +31,8 @@ class ReportCall final : public grpc::experimental::Interceptor {
       account_->OnMessage(kMaxMetadataBytes);
     }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_MESSAGE)) {
-      // All services except that of Exchange are generated, so their messages are Protobuf. Null:
-      // the client has sent its last message.
+      // The messages of all services except that of Exchange are Protobuf, or begin with such a
+      // message (Bounded). Null: the client has sent its last message.
       const void* const message = methods->GetRecvMessage();
       if (account_ != nullptr && message != nullptr) {
         account_->OnMessage(static_cast<const google::protobuf::Message*>(message)->ByteSizeLong());

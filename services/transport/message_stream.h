@@ -1,6 +1,8 @@
 #ifndef SLUICE_SERVICES_TRANSPORT_MESSAGE_STREAM_H_
 #define SLUICE_SERVICES_TRANSPORT_MESSAGE_STREAM_H_
 
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "services/transport/bounded_message.h"
 #include "services/transport/client_stream.h"
 #include "services/transport/event_loop.h"
 #include "services/transport/grpc_server.h"
@@ -21,28 +24,27 @@
 
 namespace sluice {
 
-// The server's side of `rpc X(stream In) returns (stream Out)`. In main:
+// The server's side of `rpc X(stream In) returns (stream Out)`, a service with this one method. The
+// memory of a received message is bounded (kMaxParsedBytes): a larger one ends its stream with
+// RESOURCE_EXHAUSTED.
 //
-//   class Service final : public v1::Coordinator::CallbackService {
-//     grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>* Join(
-//         grpc::CallbackServerContext* context) override { return streams_->Accept(context); }
-//   };
-//   MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage> streams({}, &handler);
-//   Service service(&streams);  GeneratedService generated(&service);
-//   auto server = GrpcServer::Start(options, {&generated, &streams});
+//   MessageStreamServer<v1::MemberMessage, v1::CoordinatorMessage> streams(
+//       "/sluice.v1.Coordinator/Join", {}, &handler);
+//   auto server = GrpcServer::Start(options, {&streams});
 template <typename In, typename Out>
 class MessageStreamServer final : public GrpcServer::Service {
  public:
   using StreamId = uint64_t;  // never 0, never used again
   using Handler = MessageStreamHandler<In>;
 
-  // `handler` must outlive the server that gets this service.
-  MessageStreamServer(MessageStreamOptions options, Handler* handler)
-      : streams_(std::make_shared<internal::ServerStreams<In, Out>>(options, handler)) {}
-
-  // For the generated service's method. Refuses streams with UNAVAILABLE while the server stops.
-  grpc::ServerBidiReactor<In, Out>* Accept(grpc::CallbackServerContext* context) {
-    return internal::ServerStreams<In, Out>::Accept(streams_, context);
+  // `method` must outlive this; `handler` must outlive the server that gets this service.
+  MessageStreamServer(const char* method, MessageStreamOptions options, Handler* handler)
+      : streams_(std::make_shared<Streams>(options, handler)) {
+    service_.AddCallback(method, grpc::internal::RpcMethod::BIDI_STREAMING,
+                         new grpc::internal::CallbackBidiHandler<Bounded<In>, Out>(
+                             [streams = streams_](grpc::CallbackServerContext* context) {
+                               return Streams::Accept(streams, context);
+                             }));
   }
 
   // Sends after everything sent before on this stream. Any thread; never blocks. On a stream that
@@ -53,13 +55,16 @@ class MessageStreamServer final : public GrpcServer::Service {
   // from now on are dropped. Any thread; does not block. OnClosed follows.
   void Close(StreamId stream, absl::Status status) { streams_->Close(stream, std::move(status)); }
 
-  // GrpcServer::Service; the generated service is registered separately.
-  void Register(grpc::ServerBuilder*) override {}
+  // GrpcServer::Service
+  void Register(grpc::ServerBuilder* builder) override { builder->RegisterService(&service_); }
   void Stopping() override { streams_->Stop(absl::UnavailableError("the server is stopping")); }
   void Stopped() override { streams_->WaitUntilNone(); }
 
  private:
-  std::shared_ptr<internal::ServerStreams<In, Out>> streams_;
+  using Streams = internal::ServerStreams<In, Out>;
+
+  std::shared_ptr<Streams> streams_;
+  BoundedService service_;
 };
 
 // The client's side: one stream, until it breaks. To reconnect, make a new one.

@@ -21,6 +21,7 @@
 #include "services/common/mutex.h"
 #include "services/common/status_macros.h"
 #include "services/common/tsan.h"
+#include "services/transport/bounded_message.h"
 #include "services/transport/grpc_status.h"
 #include "services/transport/outbox.h"
 #include "services/transport/security/identity.h"
@@ -74,8 +75,8 @@ class ServerStreams {
   ServerStreams(const MessageStreamOptions& options, MessageStreamHandler<In>* handler)
       : options_(options), handler_(handler) {}
 
-  static grpc::ServerBidiReactor<In, Out>* Accept(const std::shared_ptr<ServerStreams>& streams,
-                                                  grpc::CallbackServerContext* context) {
+  static grpc::ServerBidiReactor<Bounded<In>, Out>* Accept(
+      const std::shared_ptr<ServerStreams>& streams, grpc::CallbackServerContext* context) {
     std::shared_ptr<Stream> stream;
     {
       MutexLock lock(&streams->mutex_);
@@ -115,13 +116,13 @@ class ServerStreams {
   }
 
  private:
-  class Refusal final : public grpc::ServerBidiReactor<In, Out> {
+  class Refusal final : public grpc::ServerBidiReactor<Bounded<In>, Out> {
    public:
     explicit Refusal(const absl::Status& status) { this->Finish(ToGrpcStatus(status)); }
     void OnDone() override { delete this; }
   };
 
-  class Stream final : public grpc::ServerBidiReactor<In, Out>,
+  class Stream final : public grpc::ServerBidiReactor<Bounded<In>, Out>,
                        public std::enable_shared_from_this<Stream> {
    public:
     Stream(std::shared_ptr<ServerStreams> streams, uint64_t id,
@@ -131,7 +132,7 @@ class ServerStreams {
           outbox_(streams_->options_.max_queued_messages, nullptr),
           context_(context) {}
 
-    grpc::ServerBidiReactor<In, Out>* Begin(const std::shared_ptr<Stream>& self) {
+    grpc::ServerBidiReactor<Bounded<In>, Out>* Begin(const std::shared_ptr<Stream>& self) {
       self_ = self;
       std::string peer;
       {
@@ -154,7 +155,7 @@ class ServerStreams {
       AfterGrpc(this);
       if (!ok) return Act(outbox_.Close(absl::OkStatus()));  // if it broke, OnCancel reports that
       if (!outbox_.closing()) Receive();
-      in_ = In();
+      in_ = Bounded<In>();
       BeforeGrpc(this);
       this->StartRead(&in_);
     }
@@ -185,8 +186,9 @@ class ServerStreams {
     using Action = typename Outbox<Out>::Action;
 
     void Receive() {
-      RETURN_IF_ERROR(streams_->handler_->Admit(identity_, in_), Close(_));
-      streams_->handler_->OnMessage(id_, std::move(in_));
+      RETURN_IF_ERROR(in_.fits, Close(_));
+      RETURN_IF_ERROR(streams_->handler_->Admit(identity_, in_.message), Close(_));
+      streams_->handler_->OnMessage(id_, std::move(in_.message));
     }
 
     void Act(Action action) {
@@ -222,7 +224,7 @@ class ServerStreams {
     const std::shared_ptr<ServerStreams> streams_;
     const uint64_t id_;
     Outbox<Out> outbox_;
-    In in_;  // the message being read
+    Bounded<In> in_;  // the message being read
     std::optional<security::PeerIdentity> identity_;
     std::atomic<bool> cutting_{false};
     grpc::Alarm cut_;

@@ -22,6 +22,7 @@
 namespace sluice {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -40,17 +41,7 @@ v1::CoordinatorMessage Reply(uint64_t sequence) {
   return message;
 }
 
-class Service final : public v1::Coordinator::CallbackService {
- public:
-  explicit Service(ServerSide* streams) : streams_(streams) {}
-  grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>* Join(
-      grpc::CallbackServerContext* context) override {
-    return streams_->Accept(context);
-  }
-
- private:
-  ServerSide* const streams_;
-};
+constexpr char kJoin[] = "/sluice.v1.Coordinator/Join";
 
 struct ServerEvents {
   std::vector<uint64_t> opened;
@@ -63,13 +54,10 @@ class TestServer final : public ServerSide::Handler {
   using OnMessageFunction = std::function<void(ServerSide*, uint64_t, const v1::MemberMessage&)>;
 
   explicit TestServer(OnMessageFunction on_message = nullptr, MessageStreamOptions options = {})
-      : on_message_(std::move(on_message)),
-        streams_(options, this),
-        service_(&streams_),
-        generated_(&service_) {
+      : on_message_(std::move(on_message)), streams_(kJoin, options, this) {
     GrpcServer::Options server_options;
     server_options.grace = absl::Milliseconds(500);
-    auto server = GrpcServer::Start(server_options, {&generated_, &streams_});
+    auto server = GrpcServer::Start(server_options, {&streams_});
     if (!server.ok()) ADD_FAILURE() << server.status();
     server_ = *std::move(server);
   }
@@ -104,8 +92,6 @@ class TestServer final : public ServerSide::Handler {
   const OnMessageFunction on_message_;
   Watched<ServerEvents> events_;
   ServerSide streams_;
-  Service service_;
-  GeneratedService generated_;
   std::unique_ptr<GrpcServer> server_;
 };
 
@@ -186,6 +172,22 @@ TEST(MessageStreamTest, CloseDeliversEarlierMessagesAndStatus) {
   EXPECT_EQ(client.WaitForBreak(), absl::PermissionDeniedError("expelled"));
   EXPECT_THAT(client.events().Now().messages, SizeIs(50));
   EXPECT_EQ(server.WaitForClose(server.WaitForStream()), absl::PermissionDeniedError("expelled"));
+}
+
+// Regression: a message of 16 MiB took a gigabyte, and the thread that parsed it several seconds.
+TEST(MessageStreamTest, ClosesStreamOfMessageThatTakesTooMuchMemory) {
+  TestServer server(Answer);
+  TestClient client(server.address());
+  client->Send(Heartbeat(1));
+  v1::MemberMessage message;
+  for (int i = 0; i < 500000; ++i) message.mutable_ready()->mutable_table()->add_tensors();
+  ASSERT_LT(message.ByteSizeLong(), kMaxControlMessageBytes);
+  client->Send(std::move(message));
+  const absl::Status closed = client.WaitForBreak();
+  EXPECT_EQ(closed.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(closed.message()), HasSubstr("kMaxParsedBytes"));
+  const uint64_t stream = server.WaitForStream();
+  EXPECT_THAT(server.events().Now().messages[stream], SizeIs(1));
 }
 
 TEST(MessageStreamTest, ReportsLostClientOnceAndToleratesSendsToIt) {

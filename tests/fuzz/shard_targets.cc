@@ -4,7 +4,9 @@
 // that open and close, time, view changes. The core must not end the process, exceed a bound of
 // ShardOptions, or close a step beyond the job's length.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +37,36 @@ constexpr int kMaxEvents = 64;
 // The largest block in a hostile header: the frame parser refuses larger ones (kMaxPayloadBytes).
 constexpr uint64_t kMaxFuzzedBlockBytes = 4095;
 constexpr uint64_t kJobSteps = 100;
+constexpr uint64_t kBatch = 4;  // of ShardHarness
+
+// The first byte of an event; values up to 15 that are not named here repeat the named one below.
+enum Event : char {
+  kHonest = 0,
+  kPull = 2,
+  kFrame = 3,
+  kOpen = 8,
+  kDisconnect = 9,
+  kTime = 10,
+  kView = 11,
+  kCoordinator = 12,
+  kConnections = 14,
+  kFiles = 15,
+};
+
+// The first byte of an input.
+enum Job : char {
+  kPlain = 0,
+  kAsynchronous = 1,
+  kBoundedStaleness = 2,
+  kDropsStragglers = 3,
+  kClipsOverShards = 4,
+  kBitExact = 5,
+  kRows = 6,
+  kAsynchronousRules = 7,  // an update is clipped, may be skipped, and has a staleness rule
+  kTogether = 8,           // bounded staleness of zero
+  kNoArbiter = 9,          // asynchronous, and the other shard owns partition 0
+  kJobs = 10,
+};
 
 class ShardWorld {
  public:
@@ -42,34 +74,52 @@ class ShardWorld {
       : bytes_(bytes), hostile_coordinator_(hostile_coordinator) {
     v1::TrainingSpec& training = *shard_.job.mutable_training();
     training.set_steps(kJobSteps);
-    switch (bytes_->Below(7)) {
-      case 0:
+    switch (static_cast<Job>(bytes_->Below(kJobs))) {
+      case kPlain:
+      case kJobs:
         break;
-      case 1:
+      case kAsynchronous:
         training.set_mode(v1::ASYNCHRONOUS);
         break;
-      case 2:
+      case kBoundedStaleness:
         training.set_mode(v1::BOUNDED_STALENESS);
         training.set_max_staleness(2);
         break;
-      case 3:
+      case kDropsStragglers:
         training.mutable_stragglers()->set_policy(v1::TrainingSpec::Stragglers::DROP);
         training.mutable_stragglers()->set_backup(1);
         break;
-      case 4:
+      case kClipsOverShards:
         shard_.job.mutable_optimizer()->set_clip_norm(1);
         shard_.owner = {0, 1};
         break;
-      case 5:
+      case kBitExact:
         training.set_non_finite(v1::TrainingSpec::SKIP);
         training.set_bit_exact(true);
         break;
-      default:
-        // Rows: "w" is a matrix, "b" a vector.
+      case kRows:
+        // "w" is a matrix, "b" a vector.
         shard_.table.mutable_tensors(0)->clear_shape();
         shard_.table.mutable_tensors(0)->add_shape(2);
         shard_.table.mutable_tensors(0)->add_shape(2);
+        break;
+      case kAsynchronousRules:
+        training.set_mode(v1::ASYNCHRONOUS);
+        training.set_non_finite(v1::TrainingSpec::SKIP);
+        training.mutable_staleness()->set_rule(v1::TrainingSpec::Staleness::DELAY_COMPENSATION);
+        training.mutable_staleness()->set_lambda(0.5);
+        shard_.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
+        shard_.job.mutable_optimizer()->set_learning_rate(0.5);
+        shard_.job.mutable_optimizer()->set_clip_norm(1);
+        break;
+      case kTogether:
+        training.set_mode(v1::BOUNDED_STALENESS);
+        break;
+      case kNoArbiter:
+        training.set_mode(v1::ASYNCHRONOUS);
+        shard_.owner = {1, 0};
     }
+    shard_.job.mutable_timeouts()->set_gradients(15);
     shard_.options.max_streams = 12;
     shard_.options.max_silent_streams = 4;
     shard_.options.max_unadmitted_streams = 4;
@@ -99,54 +149,139 @@ class ShardWorld {
   bool Trained() { return shard_.core().Status().lowest > 0; }
 
  private:
+  bool synchronous() const { return shard_.job.training().mode() == v1::SYNCHRONOUS; }
+
   StreamId AnyStream() { return streams_[bytes_->Below(256) % streams_.size()]; }
 
   void Act() {
-    switch (bytes_->Below(16)) {
-      case 0:
-      case 1:
-        return HonestStep();
-      case 2:
-        return shard_.Pull(AnyStream(), bytes_->Below(4) + shard_.core().Status().lowest,
-                           bytes_->Byte());
-      case 3:
-      case 4:
-      case 5:
-      case 6:
-      case 7:
-        return AnyFrame();
-      case 8:
-        return OpenStream();
-      case 9:
-        shard_.core().OnDisconnected(AnyStream(), shard_.now);
-        return;
-      case 10:
-        return PassTime();
-      case 11:
-        return ChangeView();
-      case 12:
-      case 13:
-        return FromCoordinator();
-      case 14:
-        return Connections();
-      default:
-        return Files();
-    }
+    const auto event = static_cast<char>(bytes_->Below(16));
+    if (event >= kFiles) return Files();
+    if (event >= kConnections) return Connections();
+    if (event >= kCoordinator) return FromCoordinator();
+    if (event >= kView) return ChangeView();
+    if (event >= kTime) return PassTime();
+    if (event >= kDisconnect) return shard_.core().OnDisconnected(AnyStream(), shard_.now);
+    if (event >= kOpen) return OpenStream();
+    if (event >= kFrame) return AnyFrame();
+    if (event >= kPull) return Pull();
+    if (synchronous()) return HonestStep();
+    HonestUpdate();
   }
 
-  // Both members' gradients of the current step, or an update of one of them.
+  // The stream of a member that follows the protocol; it opens another one after it was closed.
+  StreamId HonestStream(size_t member) {
+    StreamId& stream = streams_[member];
+    if (shard_.StatusOf(stream).ok()) return stream;
+    shard_.admits = true;
+    return stream = shard_.Open(7 + member);
+  }
+
+  // Both members' gradients of the current step.
   void HonestStep() {
     const ps::ShardStatus status = shard_.core().Status();
     const float value = static_cast<float>(bytes_->Below(4));
     for (uint32_t member : {0, 1}) {
+      const StreamId stream = HonestStream(member);
       for (uint32_t partition : {0, 1}) {
         if (shard_.owner[partition] != 0) continue;
         if (shard_.core().Content(partition) == nullptr) continue;
-        shard_.Push(streams_[member], status.lowest, partition,
+        shard_.Push(stream, status.lowest, partition,
                     std::vector<float>(partition == 0 ? 4 : 2, value),
                     ShardHarness::Microbatches(member * 2, member * 2 + 2));
       }
     }
+  }
+
+  v1::Header NewHeader() {
+    v1::Header header;
+    *header.mutable_view() = shard_.core().Status().view;
+    return header;
+  }
+
+  // The next update of a member, in the order of docs/protocol.md 8: lease, pull, permit, pushes,
+  // Apply. Ends early where the shard lets the member wait, or after as many parts as the input
+  // says; the member's next update then begins with the same lease and the same permit.
+  void HonestUpdate() {
+    const size_t member = bytes_->Below(2);
+    const size_t parts = bytes_->Below(6);
+    const StreamId stream = HonestStream(member);
+    const bool arbiter = shard_.owner[0] == 0;
+    v1::Lease lease;
+    v1::Permit permit;
+    if (arbiter) {
+      shard_.TakeFrames(stream);
+      v1::Header request = NewHeader();
+      request.mutable_lease_request()->set_samples(2 * kBatch);
+      shard_.Send(stream, request);
+      for (const v1::Header& frame : shard_.TakeFrames(stream)) {
+        if (frame.has_lease()) lease = frame.lease();
+      }
+      if (lease.samples().end() == 0 || parts == 1) return;
+    } else {
+      // As if the other shard had given out one batch after the other.
+      lease.set_clock(other_clocks_[member]);
+      lease.mutable_samples()->set_begin(kBatch * shard_.core().Status().updates_applied);
+      lease.mutable_samples()->set_end(lease.samples().begin() + kBatch);
+      permit.set_ordinal(shard_.core().Status().updates_applied);
+    }
+    const uint64_t clock = lease.clock() + 1;
+
+    v1::Header pull = NewHeader();
+    pull.mutable_pull()->set_clock(lease.clock());
+    shard_.Send(stream, pull);
+    if (parts == 2) return;
+
+    if (arbiter) {
+      v1::Header request = NewHeader();
+      request.mutable_permit_request()->set_clock(clock);
+      request.mutable_permit_request()->set_base_version(shard_.core().Status().updates_applied);
+      shard_.TakeFrames(stream);
+      shard_.Send(stream, request);
+      for (const v1::Header& frame : shard_.TakeFrames(stream)) {
+        if (frame.has_permit()) permit = frame.permit();
+      }
+      if (permit.clock() != clock || parts == 3) return;
+    }
+    SendUpdate(stream, lease, permit, clock, /*apply=*/parts != 4);
+    if (shard_.core().Status().updates_applied > 0) other_clocks_[member] = clock;
+  }
+
+  void SendUpdate(StreamId stream, const v1::Lease& lease, const v1::Permit& permit, uint64_t clock,
+                  bool apply) {
+    v1::Range samples = lease.samples();
+    samples.set_end(std::min(samples.end(), samples.begin() + kBatch));
+    const float value = static_cast<float>(bytes_->Below(4));
+    v1::Header request = NewHeader();
+    request.mutable_apply()->set_clock(clock);
+    request.mutable_apply()->set_ordinal(permit.ordinal());
+    request.mutable_apply()->set_staleness(permit.staleness());
+    *request.mutable_apply()->mutable_samples() = samples;
+
+    for (uint32_t partition : {0, 1}) {
+      if (shard_.owner[partition] != 0) continue;
+      v1::Header push = shard_.MakePush(0, partition, ShardHarness::Microbatches(0, 1),
+                                        samples.end() - samples.begin());
+      push.mutable_push()->set_clock(clock);
+      push.mutable_push()->set_ordinal(permit.ordinal());
+      shard_.Send(stream, push, ps::CordOf(std::vector<float>(partition == 0 ? 4 : 2, value)));
+    }
+    for (const v1::Header& frame : shard_.TakeFrames(stream)) {
+      for (const v1::Norms::PartitionNorm& norm : frame.staged().norms()) {
+        request.mutable_apply()->set_square_sum(request.apply().square_sum() + norm.square_sum());
+      }
+    }
+    if (apply) shard_.Send(stream, request);
+  }
+
+  void Pull() {
+    v1::Header header = NewHeader();
+    v1::Pull& pull = *header.mutable_pull();
+    const StreamId stream = AnyStream();
+    pull.set_version(bytes_->Below(4) + (synchronous() ? shard_.core().Status().lowest : 0));
+    pull.set_request(bytes_->Byte());
+    pull.set_snapshot_id(bytes_->Below(4));
+    if (!synchronous() && pull.snapshot_id() == 0) pull.set_clock(bytes_->Below(4));
+    shard_.Send(stream, header);
   }
 
   // The frame parser has checked that a payload matches its header's blocks.
@@ -223,14 +358,68 @@ class ShardWorld {
     SLUICE_CHECK(shard_.core().NextDeadline() > shard_.now, "the shell would spin");
   }
 
+  // As the coordinator decides a view from the replies to its Pause.
   void ChangeView() {
-    const ps::ShardStatus status = shard_.core().Status();
     std::vector<uint64_t> members = {7, 8};
     const size_t choice = bytes_->Below(4);
     if (choice == 1) members = {7};
     if (choice == 2) members = {8, 10};
     if (choice == 3) members = {};
-    shard_.ChangeView(++view_, status.lowest, members);
+    shard_.TakeMessages();
+    shard_.Pause(++view_);
+    const std::vector<v1::PauseReply> replies = shard_.TakePauseReplies();
+    v1::Install install =
+        shard_.MakeInstall(shard_.MakeView(view_, shard_.core().Status().lowest, members));
+    if (!synchronous() && !replies.empty()) {
+      KeepUpdates(replies.back(), /*winner=*/bytes_->Below(2) == 1, &install);
+    }
+    if (const size_t snapshot = bytes_->Below(4); snapshot != 0) {
+      SetSnapshot(snapshot, install.view().first_step(), bytes_->Below(2) == 1,
+                  install.mutable_snapshot());
+    }
+    v1::CoordinatorMessage message;
+    *message.mutable_install() = std::move(install);
+    shard_.Tell(message);
+  }
+
+  // The asynchronous updates that the view begins with; with `winner`, also the first staged one,
+  // as if another shard had applied it.
+  static void KeepUpdates(const v1::PauseReply& reply, bool winner, v1::Install* install) {
+    *install->mutable_clocks() = reply.clocks();
+    *install->mutable_ledger() = reply.ledger();
+    for (v1::LeaseRecord lease : reply.leases()) {
+      const auto staged = std::find_if(
+          reply.staged().begin(), reply.staged().end(),
+          [&](const v1::StagedUpdate& update) { return update.worker() == lease.worker(); });
+      if (winner && staged != reply.staged().end()) {
+        winner = false;
+        v1::ClockRecord& record = *install->add_clocks();
+        record.set_worker(lease.worker());
+        record.set_clock(staged->clock());
+        *record.mutable_samples() = lease.samples();
+        record.mutable_samples()->set_end(
+            std::min(lease.samples().end(), lease.samples().begin() + kBatch));
+        *install->mutable_ledger()->add_applied() = record.samples();
+        lease.mutable_samples()->set_begin(record.samples().end());
+        install->mutable_view()->set_first_step(install->view().first_step() + 1);
+      }
+      const auto& workers = install->view().workers();
+      const bool stays = std::any_of(workers.begin(), workers.end(), [&](const auto& member) {
+        return member.process().incarnation() == lease.worker();
+      });
+      if (stays && lease.samples().begin() < lease.samples().end()) {
+        *install->add_leases() = std::move(lease);
+      }
+    }
+  }
+
+  static void SetSnapshot(uint64_t id, uint64_t step, bool write, v1::OpenSnapshot* snapshot) {
+    snapshot->set_snapshot_id(id);
+    snapshot->set_step(step);
+    snapshot->set_write(write);
+    snapshot->set_directory("snapshot");
+    snapshot->mutable_name()->set_attempt(1);
+    snapshot->mutable_name()->set_step(step);
   }
 
   void FromCoordinator() {
@@ -245,12 +434,12 @@ class ShardWorld {
         *message.mutable_barrier()->mutable_view() = status.view;
         message.mutable_barrier()->set_version(status.lowest + bytes_->Below(3));
         break;
-      case 2:
-        message.mutable_open_snapshot()->set_snapshot_id(1 + bytes_->Below(4));
-        message.mutable_open_snapshot()->set_step(status.lowest + bytes_->Below(3));
-        message.mutable_open_snapshot()->set_write(bytes_->Below(2) == 1);
-        message.mutable_open_snapshot()->set_directory("snapshot");
+      case 2: {
+        const uint64_t id = 1 + bytes_->Below(4);
+        const uint64_t step = status.lowest + bytes_->Below(3);
+        SetSnapshot(id, step, bytes_->Below(2) == 1, message.mutable_open_snapshot());
         break;
+      }
       case 3:
         message.mutable_close_snapshot()->set_snapshot_id(1 + bytes_->Below(4));
         break;
@@ -285,20 +474,31 @@ class ShardWorld {
     }
   }
 
+  // The end of a file's reading or writing: of the oldest one that the core requested, or of any.
   void Files() {
+    const size_t choice = bytes_->Below(6);
+    if (choice < 2) {
+      if (writes_.empty()) return;
+      const ps::WritePartition write = writes_.front();
+      writes_.erase(writes_.begin());
+      absl::StatusOr<v1::PartitionFile> written = v1::PartitionFile();
+      if (choice == 1) written = absl::ResourceExhaustedError("disk full");
+      return shard_.core().OnPartitionWritten(write.snapshot, write.checkpoint, write.partition,
+                                              std::move(written), shard_.now);
+    }
     const uint64_t snapshot = bytes_->Below(4);
     const auto partition = static_cast<uint32_t>(bytes_->Below(3));
     v1::CheckpointRef checkpoint;
     checkpoint.set_attempt(1);
     checkpoint.set_step(bytes_->Below(4));
-    switch (bytes_->Below(4)) {
-      case 0:
+    switch (choice) {
+      case 2:
         return shard_.core().OnPartitionWritten(snapshot, checkpoint, partition,
                                                 v1::PartitionFile(), shard_.now);
-      case 1:
+      case 3:
         return shard_.core().OnPartitionWritten(
             snapshot, checkpoint, partition, absl::ResourceExhaustedError("disk full"), shard_.now);
-      case 2:
+      case 4:
         return shard_.core().OnPartitionLoaded(ShardHarness::FirstInitId(1), partition,
                                                absl::Cord(bytes_->Piece()), shard_.now);
       default:
@@ -315,7 +515,9 @@ class ShardWorld {
     for (StreamId stream : streams_) (void)shard_.TakeSent(stream);
     (void)shard_.TakeMessages();
     (void)shard_.TakeActions<ps::SendToShard>();
-    (void)shard_.TakeActions<ps::WritePartition>();
+    for (ps::WritePartition& write : shard_.TakeActions<ps::WritePartition>()) {
+      if (writes_.size() < kMaxEvents) writes_.push_back(std::move(write));
+    }
     const ps::ShardStatus status = shard_.core().Status();
     for (size_t i = 0; i < ps::kBounds; ++i) {
       if (status.bounds[i].used <= status.bounds[i].limit) continue;
@@ -324,8 +526,11 @@ class ShardWorld {
                    static_cast<unsigned long long>(status.bounds[i].limit));
       SLUICE_CHECK(false, "no bound is exceeded");
     }
-    SLUICE_CHECK(shard_.job.training().mode() != v1::SYNCHRONOUS || status.highest <= kJobSteps,
+    SLUICE_CHECK(!synchronous() || status.highest <= kJobSteps,
                  "no step is closed beyond the job's length");
+    SLUICE_CHECK(
+        synchronous() || hostile_coordinator_ || status.updates_applied <= kJobSteps * kBatch,
+        "an update has at least one sample of the job");
     SLUICE_CHECK(status.lowest <= status.highest, "versions are in order");
   }
 
@@ -333,6 +538,8 @@ class ShardWorld {
   const bool hostile_coordinator_;
   ShardHarness shard_;
   std::vector<StreamId> streams_;
+  uint64_t other_clocks_[2] = {0, 0};  // of the members, where this shard is not the arbiter
+  std::vector<ps::WritePartition> writes_;
   uint64_t view_ = 1;
   bool exited_ = false;
 };
@@ -352,15 +559,79 @@ bool RunShardCoordinator(absl::string_view input) {
   return world.Trained();
 }
 
-// Some honest steps of a synchronous job with frames and messages between them.
-std::vector<std::string> ShardSeeds() {
+// Some honest steps or updates of each kind of job with frames and messages between them.
+std::vector<std::string> StepSeeds() {
   std::vector<std::string> seeds;
-  for (char mode : {0, 3, 5, 6}) {
-    std::string seed(1, mode);
-    for (char between = 2; between < 16; ++between) {
-      seed += std::string{0, 1, between, 1, 0, 0, 0, 0, 0, 1, 2};
+  for (char job = 0; job < kJobs; ++job) {
+    const bool asynchronous = job == kAsynchronous || job == kBoundedStaleness ||
+                              job == kAsynchronousRules || job == kTogether || job == kNoArbiter;
+    const std::string one = asynchronous ? std::string{kHonest, 0, 0, 1} : std::string{kHonest, 1};
+    const std::string two = asynchronous ? std::string{kHonest, 1, 0, 2} : std::string{kHonest, 2};
+    std::string seed(1, job);
+    for (char between = kPull; between <= kFiles; ++between) {
+      seed += one + std::string{between, 1, 0, 0, 0, 0, 0} + two;
     }
-    seeds.push_back(seed);
+    seeds.push_back(std::move(seed));
+  }
+  return seeds;
+}
+
+// Updates that stop after each of their parts, and are finished in the next view, by the member or
+// by the coordinator's choice of a winner.
+std::vector<std::string> UpdateSeeds() {
+  std::vector<std::string> seeds;
+  for (const char job : {kAsynchronous, kBoundedStaleness, kAsynchronousRules, kTogether}) {
+    std::string seed(1, job);
+    for (char parts = 1; parts <= 5; ++parts) {
+      seed += std::string{kHonest, 0, parts, 1, kHonest, 1, parts, 2};
+      seed += std::string{kView, 0, static_cast<char>(parts % 2), 0};
+      seed += std::string{kHonest, 0, 0, 1, kHonest, 1, 0, 2, kTime, 100};
+    }
+    // The second member leaves; the first one continues alone, far ahead of where the other was.
+    seed += std::string{kView, 1, 0, 0};
+    for (int i = 0; i < 6; ++i) seed += std::string{kHonest, 0, 0, 3};
+    seeds.push_back(std::move(seed));
+  }
+  return seeds;
+}
+
+// Snapshots for a checkpoint and for readers, which a member and a reader pull.
+std::vector<std::string> SnapshotSeeds() {
+  constexpr char kOpenSnapshot = 2;
+  constexpr char kCloseSnapshot = 3;
+  // Streams: 0 and 1 are the members', 2 is the reader's.
+  const std::string pulls = {kPull, 2, 0, 9, 1, kPull, 0, 0, 9, 1, kPull, 2, 0, 9, 3};
+  const std::string files = {kFiles, 0, kFiles, 0, kFiles, 1};
+  const std::string close = {kCoordinator, kCloseSnapshot, 0};
+  std::vector<std::string> seeds;
+  for (const char job : {kPlain, kBitExact, kDropsStragglers}) {
+    std::string seed(1, job);
+    for (const char write : {1, 0}) {
+      seed += std::string{kHonest, 1, kCoordinator, kOpenSnapshot, 0, 1, write};
+      seed += std::string{kHonest, 1, kHonest, 2} + files + pulls;
+      // Opened again under its name, then named by a view.
+      seed += std::string{kCoordinator, kOpenSnapshot, 1, 1, write, kView, 0, 2, write};
+      seed += std::string{kHonest, 1, kHonest, 2} + files + close;
+    }
+    seeds.push_back(std::move(seed));
+  }
+  for (const char job : {kAsynchronous, kBoundedStaleness, kNoArbiter}) {
+    std::string seed(1, job);
+    for (const char write : {1, 0}) {
+      seed += std::string{kHonest, 0, 0, 1, kHonest, 1, 0, 2};
+      seed += std::string{kView, 0, 0, 1, write} + files + pulls;
+      seed +=
+          std::string{kHonest, 0, 4, 1, kView, 0, 1, 2, write, kHonest, 1, 0, 2} + files + close;
+    }
+    seeds.push_back(std::move(seed));
+  }
+  return seeds;
+}
+
+std::vector<std::string> ShardSeeds() {
+  std::vector<std::string> seeds = StepSeeds();
+  for (auto* more : {UpdateSeeds, SnapshotSeeds}) {
+    for (std::string& seed : more()) seeds.push_back(std::move(seed));
   }
   return seeds;
 }
@@ -370,7 +641,8 @@ std::vector<std::string> ShardSeeds() {
 std::vector<FuzzTarget> ShardTargets() {
   static constexpr char kSources[] =
       "services/ps/core/shard_core.cc services/ps/core/streams.cc services/ps/core/synchronous.cc "
-      "services/ps/core/asynchronous.cc services/ps/core/arbiter.cc services/ps/core/staleness.cc "
+      "services/ps/core/asynchronous.cc services/ps/core/asynchronous_views.cc "
+      "services/ps/core/arbiter.cc services/ps/core/staleness.cc services/ps/core/frame_checks.cc "
       "services/ps/core/initialization.cc services/ps/core/snapshots.cc "
       "services/ps/core/partition.cc "
       "services/ps/core/norm_exchange.cc services/ps/core/step_participants.cc "

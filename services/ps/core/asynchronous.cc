@@ -259,7 +259,8 @@ void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
   v1::ClockRecord record;
   record.set_worker(worker);
   record.set_clock(apply.clock());
-  *record.mutable_samples() = apply.samples();
+  // Not a copy of the message, whose unknown fields would be kept and reported for ever.
+  *record.mutable_samples() = ToProto(FromProto(apply.samples()));
   record.set_staleness(apply.staleness());
   record.set_square_sum(apply.square_sum());
   record.set_non_finite(apply.non_finite());

@@ -1,5 +1,7 @@
 #include "services/ps/core/frame_checks.h"
 
+#include <google/protobuf/unknown_field_set.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -158,7 +160,50 @@ absl::Status CheckSender(v1::Role role, const v1::Header& header) {
   }
 }
 
+namespace {
+
+// Fields of a later version, or of a hostile peer: the sizes that HeaderMemory knows leave them
+// out.
+bool HasUnknownFields(const v1::Header& header) {
+  const auto in = [](const auto&... messages) {
+    return (... || !messages.GetReflection()->GetUnknownFields(messages).empty());
+  };
+  const auto in_any = [&in](const auto& messages) {
+    return std::any_of(messages.begin(), messages.end(),
+                       [&in](const auto& message) { return in(message); });
+  };
+  if (in(header, header.view(), header.view().term())) return true;
+  switch (header.body_case()) {
+    case v1::Header::kPush: {
+      const v1::Push& push = header.push();
+      return in(push, push.microbatches(), push.apply(), push.apply().samples()) ||
+             in_any(push.blocks());
+    }
+    case v1::Header::kPull:
+      return in(header.pull()) || in_any(header.pull().rows());
+    case v1::Header::kInitPush: {
+      const v1::InitPush& push = header.init_push();
+      return in(push, push.init_id(), push.init_id().term()) || in_any(push.blocks());
+    }
+    case v1::Header::kNorms:
+      return in(header.norms()) || in_any(header.norms().partitions());
+    case v1::Header::kStepParticipants:
+      return in(header.step_participants());
+    case v1::Header::kLeaseRequest:
+      return in(header.lease_request());
+    case v1::Header::kPermitRequest:
+      return in(header.permit_request());
+    case v1::Header::kApply:
+      return in(header.apply(), header.apply().samples());
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
 size_t HeaderMemory(const v1::Header& header) {
+  if (HasUnknownFields(header)) return header.SpaceUsedLong();
   constexpr size_t kBlock = sizeof(v1::BlockHeader) + kNestedOverhead;
   constexpr size_t kFixed =
       sizeof(v1::Header) + sizeof(v1::ViewId) + sizeof(v1::Term) + 3 * kNestedOverhead;

@@ -2,6 +2,7 @@
 // a process that the coordinator has not admitted gets no stream; the memory that peers can occupy
 // is bounded.
 #include <gmock/gmock.h>
+#include <google/protobuf/message.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/ps/core/bounds.h"
+#include "services/ps/core/frame_checks.h"
 #include "services/ps/core/shard_core.h"
 #include "services/ps/core/testing/shard_harness.h"
 
@@ -404,6 +406,25 @@ TEST_F(HostileUpdateTest, RefusesAppliesThatContradictLeaseOrPermit) {
   ExpectRefused(table, 7, good);
   shard.Send(one = shard.Open(7), good);
   EXPECT_EQ(shard.core().Status().updates_applied, 1);
+}
+
+// Regression: each incarnation could add 60 KiB to every reply of every shard, until the replies
+// were larger than a control message may be.
+TEST_F(HostileUpdateTest, UnknownFieldsOfAnApplyAreNotReported) {
+  BeginUpdate();
+  Stage();
+  v1::Header apply = MakeApply();
+  std::string unknown;
+  for (int i = 0; i < 1000; ++i) unknown += absl::StrCat("\xc1\x3e", "8 bytes.");  // of field 1000
+  ASSERT_TRUE(apply.mutable_apply()->mutable_samples()->MergeFromString(unknown));
+  ASSERT_GT(apply.ByteSizeLong(), 10000);
+  shard.Send(one, apply);
+  EXPECT_EQ(shard.core().Status().updates_applied, 1);
+  shard.Pause(2);
+  const std::vector<v1::PauseReply> replies = shard.TakePauseReplies();
+  ASSERT_THAT(replies, SizeIs(1));
+  ASSERT_THAT(replies[0].clocks(), SizeIs(1));
+  EXPECT_LT(replies[0].ByteSizeLong(), 1000);
 }
 
 TEST_F(HostileUpdateTest, RefusesApplyThatCallsNonFiniteUpdateFinite) {
@@ -857,6 +878,57 @@ TEST_F(HostileTest, BoundsParkedPullsByNumberAndBytes) {
   shard.Send(two, rows, absl::Cord(std::string(8000, '\0')));
   EXPECT_EQ(shard.StatusOf(two).code(), kExhausted);
   EXPECT_THAT(std::string(shard.StatusOf(two).message()), StartsWith("max_parked_bytes"));
+}
+
+// Sets each field that is a message, an element of each list of messages too; calls `visit` for
+// every message, the outermost one too.
+void FillMessages(google::protobuf::Message* message, int depth,
+                  const std::function<void(google::protobuf::Message*)>& visit) {
+  visit(message);
+  const auto* const type = message->GetDescriptor();
+  const auto* const reflection = message->GetReflection();
+  for (int i = 0; depth > 0 && i < type->field_count(); ++i) {
+    const auto* const field = type->field(i);
+    const bool is_body = field->containing_oneof() != nullptr &&
+                         reflection->HasOneof(*message, field->containing_oneof()) &&
+                         !reflection->HasField(*message, field);
+    if (field->cpp_type() != field->CPPTYPE_MESSAGE || is_body) continue;
+    if (!field->is_repeated()) {
+      FillMessages(reflection->MutableMessage(message, field), depth - 1, visit);
+    } else if (reflection->FieldSize(*message, field) == 0) {
+      FillMessages(reflection->AddMessage(message, field), depth - 1, visit);
+    } else {
+      FillMessages(reflection->MutableRepeatedMessage(message, field, 0), depth - 1, visit);
+    }
+  }
+}
+
+// Regression: the unknown fields of a header took memory that no bound counted.
+TEST(BoundsTest, MemoryOfUnknownFieldsIsCountedInEveryPartOfAHeader) {
+  std::string unknown;
+  for (int i = 0; i < 1000; ++i) unknown += absl::StrCat("\xc1\x3e", "8 bytes.");  // of field 1000
+  const auto* const body = v1::Header::descriptor()->FindOneofByName("body");
+  for (int i = 0; i < body->field_count(); ++i) {
+    SCOPED_TRACE(body->field(i)->name());
+    const auto fill = [&](const std::function<void(google::protobuf::Message*)>& visit) {
+      v1::Header header;
+      header.GetReflection()->MutableMessage(&header, body->field(i));
+      FillMessages(&header, 4, visit);
+      return HeaderMemory(header);
+    };
+    int messages = 0;
+    fill([&messages](auto*) { ++messages; });
+    for (int chosen = 0; chosen < messages; ++chosen) {
+      std::string name;
+      int at = 0;
+      const size_t memory = fill([&](google::protobuf::Message* message) {
+        if (at++ != chosen) return;
+        name = message->GetTypeName();
+        EXPECT_TRUE(message->MergeFromString(unknown));
+      });
+      EXPECT_GE(memory, unknown.size()) << "in " << name;
+    }
+  }
 }
 
 TEST(BoundsTest, EveryBoundHasNameAndLimit) {

@@ -1,9 +1,11 @@
 """Attacks on the coordinator, with messages of processes and readers."""
 
+import secrets
 import time
 
 import grpc
 
+from sluice.protocol import frame
 from sluice.protocol import wire
 from tests.integration.hostile import client
 
@@ -59,6 +61,36 @@ class WordAttacks(client.HostileClient):
             self.count(f'ended {stream.end[0]}' if stream.end else 'open')
             stream.cancel()
 
+    def messages_of_small_pieces(self):
+        """Messages of the largest size whose parsed form takes a multiple of it, on several streams at once: their elements, tensors or
+        unknown fields, have two bytes."""
+        def nested(tag, content):
+            return bytes([tag]) + frame._varint(len(content)) + content
+
+        pieces = ((16 << 20) - 64) // 2
+        unknown = b'\x7a\x00' * pieces
+        messages = [nested(0x1a, nested(0x0a, b'\x0a\x00' * pieces)), unknown]
+        methods = [client.CONTROL + 'GetProgress', client.CONTROL + 'OpenSnapshot', '/sluice.v1.Rendezvous/Meet']
+        for _ in self.until_end():
+            streams = [self.join(fresh=True) for _ in range(8)]
+            for number, stream in enumerate(streams):
+                stream.send(messages[number % 2])
+            for stream in streams:
+                stream.wait(lambda: False, 1)
+                self.count(f'ended {stream.end[0]}' if stream.end else 'took it')
+                stream.cancel()
+
+            # One connection for each: a flood is disconnected.
+            calls = [client.Stream(self.channel(self.coordinator, 'coordinator', fresh=True), method, self.metadata())
+                     for method in methods * 3]
+            for call in calls:
+                call.send(unknown)
+                call.finish()
+            for call in calls:
+                call.wait(lambda: False, 1)
+                self.count(f'ended {call.end[0]}' if call.end else 'took it')
+                call.cancel()
+
     def long_words(self):
         """Under its own index: names, addresses and reasons of megabytes, each under a new incarnation."""
         long = 'x' * (5 << 20)
@@ -78,6 +110,36 @@ class WordAttacks(client.HostileClient):
                 stream.wait(lambda: False, 0.2)
                 self.count(f'ended {stream.end[0]}' if stream.end else 'said')
                 stream.cancel()
+
+    def unknown_fields(self):
+        """Names itself with megabytes of unknown fields: as two readers, whom the coordinator names to every shard, and as a worker
+        under its own index, whom every view names. A message of twice this size would be over the limit of all receivers."""
+        def padded(role):
+            name = wire.ProcessId(role=role, index=self.index if role == wire.WORKER else 0, incarnation=secrets.randbits(63) + 1)
+            return name.SerializeToString() + (b'\xc1\x3e' + bytes(8)) * ((9 << 20) // 10)  # of field 1000, 8 bytes each
+
+        request = wire.OpenSnapshotRequest(hold_seconds=self.seconds)
+        register = wire.MemberMessage.FromString(self.register())
+        for _ in self.until_end():
+            calls = []
+            for _ in range(2):
+                request.reader.ParseFromString(padded(wire.READER))
+                calls.append(self.control('OpenSnapshot', request, wire.Snapshot, timeout=self.seconds + 5, stream=True))
+            register.register.process.ParseFromString(padded(wire.WORKER))
+            stream = self.join(fresh=True)  # the connection of the refused calls may be closed as a flood
+            stream.send(register.SerializeToString())
+            stream.send(self.ready())
+            for _ in range(10):
+                beat = wire.MemberMessage()
+                beat.heartbeat.sequence = 1
+                stream.send(beat.SerializeToString())
+                time.sleep(0.1)
+                if self.progress().ByteSize() > 1 << 20:
+                    self.count('let through: an unknown field')
+            self.count(f'ended {stream.end[0]}' if stream.end else 'said')
+            stream.cancel()
+            for call in calls:
+                call.cancel()
 
     # ---- S5: pinned snapshots
 

@@ -110,6 +110,10 @@ class JobProcesses:
 
     def start_python_worker(self, index, script, *arguments, **environment):
         """Starts a Python program, in the interpreter that runs the test."""
+        self.start_program(index, [sys.executable, script, *arguments], **environment)
+
+    def start_program(self, index, command, **environment):
+        """Starts a worker that is not Sluice's own."""
         log = self.directory / f'worker-{index}.log'
         environment = {
             **os.environ, 'SLUICE_COORDINATOR': self.address, 'SLUICE_JOB': self.name,
@@ -121,8 +125,7 @@ class JobProcesses:
         }
         with open(log, 'ab') as output:
             self._living[f'worker-{index}'] = subprocess.Popen(
-                [sys.executable, script, *arguments], env=environment, stdout=output,
-                stderr=subprocess.STDOUT)
+                command, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
     def _flags(self, index):
         return ['--job', self.name, '--coordinator', self.address, '--index', str(index)]

@@ -1,6 +1,6 @@
 // Reads the tensors of a running job, all at one committed version.
-#ifndef SLUICE_CLI_COMMON_RUNNING_SNAPSHOT_H_
-#define SLUICE_CLI_COMMON_RUNNING_SNAPSHOT_H_
+#ifndef SLUICE_SERVICES_SNAPSHOT_RUNNING_SNAPSHOT_H_
+#define SLUICE_SERVICES_SNAPSHOT_RUNNING_SNAPSHOT_H_
 
 #include <grpcpp/security/credentials.h>
 
@@ -16,7 +16,7 @@
 #include "proto/common.pb.h"
 #include "services/checkpoint/safetensors.h"
 
-namespace sluice::cli {
+namespace sluice {
 
 struct RunningSnapshot {
   uint64_t version = 0;
@@ -35,6 +35,7 @@ struct SnapshotSource {
   // A hint for errors where one side uses TLS and the other plain text; empty: the hint for
   // processes with --tls-directory.
   std::string handshake_help;
+  bool shared_memory = true;  // with shards of this machine
 };
 
 // Has the coordinator pin a version, pulls it from all shards as a reader, and releases it.
@@ -44,6 +45,6 @@ struct SnapshotSource {
 absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const std::string& job,
                                              absl::Duration timeout);
 
-}  // namespace sluice::cli
+}  // namespace sluice
 
-#endif  // SLUICE_CLI_COMMON_RUNNING_SNAPSHOT_H_
+#endif  // SLUICE_SERVICES_SNAPSHOT_RUNNING_SNAPSHOT_H_

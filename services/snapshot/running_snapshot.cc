@@ -1,4 +1,4 @@
-#include "cli/common/running_snapshot.h"
+#include "services/snapshot/running_snapshot.h"
 
 #include <grpcpp/client_context.h>
 
@@ -25,7 +25,7 @@
 #include "services/transport/security/handshake.h"
 #include "services/transport/stream_client.h"
 
-namespace sluice::cli {
+namespace sluice {
 namespace {
 
 // Collects the tensors that the shards send.
@@ -123,14 +123,14 @@ v1::ProcessId ReaderId(uint64_t incarnation) {
 std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
                                           const v1::View::Shard& shard, const std::string& address,
                                           std::shared_ptr<grpc::ChannelCredentials> credentials,
-                                          const std::string& job, uint64_t incarnation,
-                                          Collector* collector) {
+                                          bool shared_memory, const std::string& job,
+                                          uint64_t incarnation, Collector* collector) {
   StreamClient::Options options;
   options.address = address;
   options.credentials = std::move(credentials);
   // An address other than the shard's own forwards to a process on another machine, so no shared
   // memory is offered.
-  if (address != shard.address()) options.shared_memory_bytes = 0;
+  if (address != shard.address() || !shared_memory) options.shared_memory_bytes = 0;
   std::unique_ptr<StreamClient> stream = StreamClient::Connect(
       std::move(options),
       {.on_frames =
@@ -244,8 +244,8 @@ absl::StatusOr<RunningSnapshot> PullOnce(const SnapshotSource& source, const std
     absl::StatusOr<std::string> address = shard.address();
     if (source.shard_address) address = source.shard_address(shard);
     if (!address.ok()) return address.status();
-    streams.push_back(
-        StartReader(snapshot, shard, *address, source.credentials, job, incarnation, &collector));
+    streams.push_back(StartReader(snapshot, shard, *address, source.credentials,
+                                  source.shared_memory, job, incarnation, &collector));
   }
   opened->Watch(&collector);
   absl::StatusOr<std::vector<SafetensorsArray>> tensors = collector.Wait(deadline);
@@ -271,4 +271,4 @@ absl::StatusOr<RunningSnapshot> PullSnapshot(const SnapshotSource& source, const
   }
 }
 
-}  // namespace sluice::cli
+}  // namespace sluice

@@ -4,8 +4,8 @@ import numpy as np
 
 from sluice import errors
 from sluice import extras
-from sluice.protocol import elements
-from sluice.protocol import wire
+from sluice import elements
+from sluice import wire
 
 _WIRE_OF = {name: number for number, name in elements.WIRE_NAMES.items()}
 

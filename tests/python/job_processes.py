@@ -10,9 +10,8 @@ import subprocess
 import sys
 import time
 
-from sluice import security
-from sluice import transport
-from sluice.protocol import wire
+from sluice import wire
+from tests.python import job_control
 
 
 def base_job(**changes):
@@ -152,9 +151,8 @@ class JobProcesses:
         return self.wait_until(read, 20, f'{name} listens')
 
     def _control(self):
-        tls = (security.TlsDirectory(self._tls / 'operator') if self._tls else
-               security.SecretFile(self.secret_file))
-        return transport.JobControl(self.address, timeout=10, tls=tls)
+        return job_control.JobControl(self.address, self._tls and self._tls / 'operator',
+                                      self.secret_file)
 
     def kill(self, name):
         """Sends SIGKILL and reports the death to the coordinator, as a process manager would."""
@@ -170,7 +168,7 @@ class JobProcesses:
                                    index=int(index)),
             pid=process.pid, reason='killed by signal 9')
         with self._control() as control:
-            control._call('SetDesired', request, wire.SetDesiredResponse)
+            control.call('SetDesired', request, wire.SetDesiredResponse)
 
     def signal(self, name, number):
         self._living[name].send_signal(number)

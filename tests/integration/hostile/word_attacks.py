@@ -4,7 +4,7 @@ import time
 
 import grpc
 
-from sluice.protocol import wire
+from sluice import wire
 from tests.integration.hostile import client
 
 

@@ -11,10 +11,6 @@ from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
 
-# services/protocol/wire_version.h
-WIRE_VERSION = 1
-OLDEST_WIRE_VERSION = 1
-
 _PACKAGE = 'sluice.v1'
 _DESCRIPTORS = os.path.join(os.path.dirname(__file__), 'wire.descriptors')
 
@@ -58,14 +54,3 @@ def _load(path):
 
 
 globals().update(_load(_DESCRIPTORS))
-
-
-def view_key(view_id):
-    """The sort key of ids of views, pauses and init requests (R1)."""
-    term = view_id.term
-    return (view_id.attempt, term.counter, term.coordinator, view_id.number)
-
-
-def short_name(view_id):
-    """As C++ logs it: "attempt.term.number"."""
-    return f'{view_id.attempt}.{view_id.term.counter}.{view_id.number}'

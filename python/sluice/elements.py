@@ -5,21 +5,9 @@ import numpy as np
 
 from sluice import wire
 
-STORAGE = {
-    wire.FLOAT32: np.dtype('<f4'),
-    wire.FLOAT64: np.dtype('<f8'),
-    wire.BFLOAT16: np.dtype('<u2'),
-    wire.FLOAT16: np.dtype('<f2'),
-    wire.INT64: np.dtype('<i8'),
-}
-# The names in the code generated for other languages.
-WIRE_NAMES = {
-    wire.FLOAT32: 'FLOAT32',
-    wire.FLOAT64: 'FLOAT64',
-    wire.BFLOAT16: 'BFLOAT16',
-    wire.FLOAT16: 'FLOAT16',
-    wire.INT64: 'INT64',
-}
+# Their names in checkpoints.
+NAMES = {'FLOAT32': '<f4', 'FLOAT64': '<f8', 'BFLOAT16': '<u2', 'FLOAT16': '<f2', 'INT64': '<i8'}
+STORAGE = {getattr(wire, name): np.dtype(kind) for name, kind in NAMES.items()}
 
 
 def bfloat16_to_float32(bits):

@@ -5,6 +5,7 @@ The library runs the protocol on threads of its own. Calls release the interpret
 """
 
 import atexit
+import concurrent.futures
 import ctypes
 import os
 import pathlib
@@ -68,38 +69,22 @@ class Result(_Struct):
                 ('compute_seconds', ctypes.c_double)]
 
 
-_u32, _u64, _size, _double = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_double
-_text, _address = ctypes.c_char_p, ctypes.c_void_p
+_u64, _size, _text, _address = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
+_TYPES = {'v': None, 'i': ctypes.c_int, 'u': ctypes.c_uint32, 'q': _u64, 'z': _size,
+          'd': ctypes.c_double, 's': _text, 'p': _address, 'Q': ctypes.POINTER(_u64),
+          'Z': ctypes.POINTER(_size), 'S': ctypes.POINTER(_text), 'P': ctypes.POINTER(_address),
+          'I': ctypes.POINTER(ctypes.c_int), 'J': ctypes.POINTER(_JoinOptions),
+          'T': ctypes.POINTER(_Tensor), 'W': ctypes.POINTER(_Work), 'R': ctypes.POINTER(Result)}
+# The types of the result and of the arguments.
 _FUNCTIONS = {
-    'abi_version': (_u32,), 'code_text': (_text, ctypes.c_int), 'last_error': (_text,),
-    'crc32c': (_u32, _address, _size), 'free': (None, _address), 'snapshot_free': (None, _address),
-    'worker_join': (ctypes.c_int, ctypes.POINTER(_JoinOptions), ctypes.POINTER(_address)),
-    'worker_job': (ctypes.c_int, _address, ctypes.POINTER(_text), ctypes.POINTER(_address),
-                   ctypes.POINTER(_size)),
-    'worker_add_tensor': (ctypes.c_int, _address, ctypes.POINTER(_Tensor)),
-    'worker_open': (ctypes.c_int, _address, _u64, _u64),
-    'worker_next': (ctypes.c_int, _address, _double, ctypes.POINTER(_Work)),
-    'worker_parameter': (ctypes.c_int, _address, _u32, ctypes.POINTER(_address),
-                         ctypes.POINTER(_size)),
-    'worker_gradient': (ctypes.c_int, _address, _u32, _address, _size, _u64),
-    'worker_row_gradient': (ctypes.c_int, _address, _u32, _address, _size, _address, _size, _u64),
-    'worker_no_gradient': (ctypes.c_int, _address, _u32),
-    'worker_buffer_change': (ctypes.c_int, _address, _u32, _address, _size),
-    'worker_rows': (ctypes.c_int, _address, _u32, _address, _size),
-    'worker_released': (ctypes.c_int, _address, _address, _size, ctypes.POINTER(_size)),
-    'worker_cancelled': (ctypes.c_int, _address, ctypes.POINTER(ctypes.c_int)),
-    'worker_done': (ctypes.c_int, _address, ctypes.POINTER(Result)),
-    'worker_position': (ctypes.c_int, _address, ctypes.POINTER(_u64)),
-    'worker_ended': (ctypes.c_int, _address),
-    'worker_leave': (ctypes.c_int, _address, _text, _double),
-    'worker_fail': (ctypes.c_int, _address, _text),
-    'worker_close': (ctypes.c_int, _address),
-    'worker_free': (ctypes.c_int, _address),
-    'job_progress': (ctypes.c_int, ctypes.POINTER(_JoinOptions), ctypes.POINTER(_address),
-                     ctypes.POINTER(_size)),
-    'snapshot_open': (ctypes.c_int, ctypes.POINTER(_JoinOptions), ctypes.POINTER(_address)),
-    'snapshot_info': (ctypes.c_int, _address, ctypes.POINTER(_u64), ctypes.POINTER(_size)),
-    'snapshot_tensor': (ctypes.c_int, _address, _size, ctypes.POINTER(_Tensor)),
+    'abi_version': 'u', 'last_error': 's', 'crc32c': 'upz', 'free': 'vp', 'snapshot_free': 'vp',
+    'worker_join': 'iJP', 'worker_job': 'ipSPZ', 'worker_add_tensor': 'ipT', 'worker_open': 'ipqq',
+    'worker_next': 'ipdW', 'worker_parameter': 'ipuPZ', 'worker_gradient': 'ipupzq',
+    'worker_row_gradient': 'ipupzpzq', 'worker_no_gradient': 'ipu', 'worker_rows': 'ipupz',
+    'worker_buffer_change': 'ipupz', 'worker_released': 'ippzZ', 'worker_cancelled': 'ipI',
+    'worker_done': 'ipR', 'worker_position': 'ipQ', 'worker_ended': 'ip', 'worker_leave': 'ipsd',
+    'worker_fail': 'ips', 'worker_close': 'ip', 'worker_free': 'ip', 'job_progress': 'iJPZ',
+    'snapshot_open': 'iJP', 'snapshot_info': 'ipQZ', 'snapshot_tensor': 'ipzT',
 }
 
 
@@ -118,10 +103,9 @@ def _path() -> str:
 
 def _load():
     library = ctypes.CDLL(_path())
-    for name, (result, *arguments) in _FUNCTIONS.items():
+    for name, types in _FUNCTIONS.items():
         function = getattr(library, f'sluice_{name}')
-        function.restype = result
-        function.argtypes = arguments
+        function.restype, *function.argtypes = (_TYPES[each] for each in types)
     if library.sluice_abi_version() != _ABI:
         raise ImportError(f'{_path()} has ABI {library.sluice_abi_version()}, and this package '
                           f'needs {_ABI}: install both from one release')
@@ -182,22 +166,16 @@ def error_of(code: int, text: str) -> errors.SluiceError:
 
 def interruptible(function: typing.Callable[[], typing.Any]) -> typing.Any:
     """Calls a function that blocks on a thread of its own, so that this one sees signals."""
-    results = []
+    future: concurrent.futures.Future = concurrent.futures.Future()
 
     def run():
         try:
-            results.append((function(), None))
+            future.set_result(function())
         except BaseException as error:  # passed on
-            results.append((None, error))
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_POLL)
-    value, error = results[0]
-    if error is not None:
-        raise error
-    return value
+    threading.Thread(target=run, daemon=True).start()
+    return future.result()
 
 
 def _encode(value):

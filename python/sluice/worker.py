@@ -76,35 +76,17 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
 
 
 class Job:
-    """A job of which this process is a worker."""
+    """A job of which this process is a worker. `name`: namespace/name/uid; `address`: host:port of
+    the coordinator; `index`: the number of this worker, from 0; `spec`: the coordinator's JobSpec
+    (proto/job.proto)."""
 
     def __init__(self, handle: library.Handle, address: str, index: int,
                  credentials: typing.Any = None) -> None:
         self._handle = handle
         self._credentials = credentials
-        self._name, self._spec = handle.job()
-        self._address = address
-        self._index = index
-
-    @property
-    def name(self) -> str:
-        """namespace/name/uid"""
-        return self._name
-
-    @property
-    def address(self) -> str:
-        """host:port of the coordinator."""
-        return self._address
-
-    @property
-    def index(self) -> int:
-        """The number of this worker, from 0."""
-        return self._index
-
-    @property
-    def spec(self) -> typing.Any:
-        """The coordinator's JobSpec (proto/job.proto)."""
-        return self._spec
+        self.name, self.spec = handle.job()
+        self.address = address
+        self.index = index
 
     @property
     def seed(self) -> int:

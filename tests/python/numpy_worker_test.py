@@ -166,7 +166,8 @@ class Rows(unittest.TestCase):
     def train(self, *arguments, workers=2, disturb=False):
         job = job_processes.base_job(
             training={'steps': 60, 'bit_exact': True}, worker={'replicas': workers},
-            parameterServer={'replicas': 2}, optimizer={'name': 'SGD', 'learningRate': 0.05})
+            parameterServer={'replicas': 2}, optimizer={'name': 'SGD', 'learningRate': 0.05},
+            debug={'step_delay_seconds': 0.2 if disturb else 0})
         with job_processes.JobProcesses(job, directory(self)) as processes:
             processes.start()
             for index in range(workers):
@@ -175,6 +176,7 @@ class Rows(unittest.TestCase):
                 processes.wait_for_members(2)
                 processes.kill('worker-1')
                 processes.start_python_worker(1, table_worker.__file__, *arguments)
+                processes.wait_for_members(2)
             for index in range(workers):
                 self.assertEqual(processes.wait_for_exit(f'worker-{index}', 100), 0,
                                  processes.log(f'worker-{index}'))

@@ -16,7 +16,7 @@
 #include "cli/command.h"
 #include "cli/common/jobs.h"
 #include "cli/common/progress_text.h"
-#include "cli/common/running_snapshot.h"
+#include "services/snapshot/running_snapshot.h"
 #include "cli/local/job_directory.h"
 #include "cli/run_preparation.h"
 #include "cli/run_program.h"

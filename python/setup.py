@@ -1,4 +1,4 @@
-"""Builds sluice/protocol/wire.descriptors from ../proto and copies ../LICENSE before packaging.
+"""Builds sluice/wire.descriptors from ../proto and copies ../LICENSE before packaging.
 
 Only a descriptor set is generated, because it does not depend on the version of protoc or protobuf.
 protoc comes from $PROTOC, the PATH, or grpcio-tools.
@@ -15,7 +15,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 _HERE = pathlib.Path(__file__).resolve().parent
-_TARGET = _HERE / 'sluice' / 'protocol' / 'wire.descriptors'
+_TARGET = _HERE / 'sluice' / 'wire.descriptors'
 
 
 def protoc_command():

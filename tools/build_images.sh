@@ -29,11 +29,13 @@ declare -rA TARGETS=(
   [sluice-ps-torch]=//services/execution/shard:sluice-ps-torch
   [sluice-worker]=//services/worker:sluice-worker
   [sluice]=//cli:sluice
+  [libsluice-worker.so]=//services/worker/library:libsluice-worker.so
 )
+readonly PYTHON_PACKAGE=/usr/lib/python3/dist-packages/sluice
 readonly SERVER=(sluice-coordinator sluice-ps sluice)
 # Python's packages and the dependencies of the package sluice.
 readonly PYTHON_PACKAGES=(python3-minimal python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
-  python3-grpcio python3-numpy python3-protobuf)
+  python3-numpy python3-protobuf)
 readonly CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
 
 output=images/out
@@ -47,7 +49,8 @@ programs_of() {
   case $1 in
     sluice-operator) echo sluice-operator ;;
     sluice-server) printf '%s\n' "${SERVER[@]}" ;;
-    sluice-worker | sluice-worker-python) printf '%s\n' "${SERVER[@]}" sluice-ps-torch sluice-worker ;;
+    sluice-worker) printf '%s\n' "${SERVER[@]}" sluice-ps-torch sluice-worker ;;
+    sluice-worker-python) programs_of sluice-worker && echo libsluice-worker.so ;;
     *) die "no image '$1'; there are: ${ALL[*]}" ;;
   esac
 }
@@ -96,17 +99,19 @@ lay_out_python() {
   ln -sfn python3 "$root/usr/bin/python"
   mkdir -p "$root/usr/lib/python3/dist-packages"
   cp -r python/sluice "$root/usr/lib/python3/dist-packages/"
-  protoc --proto_path=. --descriptor_set_out="$root/usr/lib/python3/dist-packages/sluice/protocol/wire.descriptors" proto/*.proto
+  protoc --proto_path=. --descriptor_set_out="$root$PYTHON_PACKAGE/wire.descriptors" proto/*.proto
   if [[ -n $torch ]]; then cp -r "$torch"/. "$root/usr/lib/python3/dist-packages/"; fi
   find "$root" -name __pycache__ -prune -exec rm -rf {} +
 }
 
 pack() {
-  local image=$1 program arguments=() list
+  local image=$1 program arguments=() list place
   mapfile -t list < <(programs_of "$image")
   for program in "${list[@]}"; do
     [[ -x $programs/$program ]] || die "there is no program $programs/$program"
-    arguments+=(--program "$programs/$program:/usr/bin/$program")
+    place=/usr/bin
+    if [[ $program == *.so ]]; then place=$PYTHON_PACKAGE; fi
+    arguments+=(--program "$programs/$program:$place/$program")
   done
   case $image in
     sluice-worker*)

@@ -23,6 +23,7 @@ LAYERS = {
     'services/shell': ['proto', 'services/common', *TRANSPORT],
     'services/checkpoint': ['proto', 'services/common', 'services/protocol'],
     'services/download': ['proto', 'services/common'],
+    'services/snapshot': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT],
     'services/execution': ['proto'],
     'services/coordinator/core': ['proto', 'services/common', 'services/protocol', 'services/checkpoint'],
     'services/coordinator': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT,
@@ -44,6 +45,9 @@ LAYERS = {
     'services/worker': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/download',
                         *TRANSPORT, 'services/shell', 'services/execution/worker', 'services/worker/collective',
                         'services/worker/compute', 'services/worker/core', 'services/worker/data'],
+    'services/worker/library': ['include', 'proto', 'services/common', 'services/protocol', 'services/checkpoint',
+                                *TRANSPORT, 'services/shell', 'services/snapshot', 'services/worker',
+                                'services/worker/compute', 'services/worker/core'],
     'services/execution/shard': ['proto', 'services/common', 'services/protocol', *TRANSPORT,
                                  'services/execution', 'services/ps', 'services/ps/core', 'services/worker/compute',
                                  'services/worker/models'],
@@ -55,7 +59,7 @@ LAYERS = {
                             'operator/policy', 'operator/kube', 'operator/runtime'],
     'operator': ['services/common', *TRANSPORT, 'operator/kube', 'operator/reconciler', 'operator/runtime'],
     'cli': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/download',
-            *TRANSPORT, 'services/ps/optimizer', 'services/ps/plugins', 'services/worker/data', 'operator/api', 'operator/policy',
+            'services/snapshot', *TRANSPORT, 'services/ps/optimizer', 'services/ps/plugins', 'services/worker/data', 'operator/api', 'operator/policy',
             'operator/kube', 'operator/reconciler'],
 }
 # Without a rule: they use the product, which does not use them.
@@ -67,8 +71,9 @@ CORES = ('services/coordinator/core', 'services/ps/core', 'services/ps/optimizer
 TORCH = ('services/worker/compute', 'services/worker/models', 'services/execution/worker', 'services/execution/shard')
 # What must not reach LibTorch through any of its dependencies.
 WITHOUT_TORCH = ('//services/ps:sluice-ps', '//services/coordinator:sluice-coordinator', '//cli:sluice',
-                 '//operator:sluice-operator', '//services/worker/core:worker_core', '//services/execution/shard:host')
-GRPC = ('services/transport', 'services/coordinator', 'services/ps', 'services/worker', 'services/execution/shard',
+                 '//operator:sluice-operator', '//services/worker/core:worker_core', '//services/execution/shard:host',
+                 '//services/worker/library:worker')
+GRPC = ('services/transport', 'services/snapshot', 'services/coordinator', 'services/ps', 'services/worker', 'services/execution/shard',
         'services/execution/worker', 'operator/reconciler', 'cli')
 
 # (rule, file): reason.

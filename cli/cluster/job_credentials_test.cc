@@ -11,7 +11,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "cli/common/running_snapshot.h"
+#include "services/snapshot/running_snapshot.h"
 #include "operator/kube/fake/fake_api_server.h"
 #include "operator/kube/http_client.h"
 #include "operator/reconciler/names.h"

@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cli/common/progress_text.h"
-#include "cli/common/running_snapshot.h"
+#include "services/snapshot/running_snapshot.h"
 
 namespace sluice::cli {
 

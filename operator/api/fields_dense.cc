@@ -22,10 +22,6 @@ void AddDenseJobRules(std::vector<Rule>* rules) {
         {absl::StrCat("{", bad, ",", kReduce, "}")});
   };
   const Expr unset = !Has("training.dense") || Self("training.dense.aggregation") != "AllReduce";
-  add("model.type", unset || Self("model.type") != "Custom",
-      "`dense: {aggregation: AllReduce}` needs Sluice's own workers: not for a Custom model",
-      R"("tls":"Disabled","model":{"type":"Custom","name":null},
-         "data":{"format":"Custom","source":null},"worker":{"command":["a"]})");
   add("data.partitioning", unset || Self("data.partitioning") == "Shared",
       "`dense: {aggregation: AllReduce}` needs `partitioning: Shared`: with `PerWorker`, embedding "
       "tables are always sent whole",

@@ -10,6 +10,7 @@ from sluice.checkpoint import load
 from sluice.connection import Connection
 from sluice.connection import connect
 from sluice.data import ArrayDataset
+from sluice.data import RowGradient
 from sluice.data import TextDataset
 from sluice.errors import DuplicateWorker
 from sluice.errors import JobEnded

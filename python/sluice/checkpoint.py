@@ -15,12 +15,12 @@ import warnings
 
 import numpy as np
 
-from sluice import checksum
 from sluice import errors
 from sluice import extras
+from sluice import library
 from sluice import tensors
 from sluice import types
-from sluice.protocol import elements
+from sluice import elements
 
 _BLOCK = re.compile(r'(.*)\[(\d+):(\d+)\]')
 _FORMAT_VERSION = 2
@@ -73,7 +73,7 @@ def _load_checkpoint(directory, torch):
         if not name or '/' in name:
             raise errors.SluiceError(f"{directory}/manifest.json: '{name}' is not a valid file name")
         content = _read_file(directory / name, _MAX_FILE_BYTES)
-        if len(content) != size or checksum.crc32c(content) != crc:
+        if len(content) != size or library.crc32c(content) != crc:
             raise errors.SluiceError(f'{directory / name} is damaged: its size or its CRC32C is not '
                                      "the index's")
         _read_partition(directory / name, content, flats, filled)
@@ -143,7 +143,7 @@ def _read_file(path, max_bytes):
 def _read_checkpoint_index(path):
     content = _read_file(path, _MAX_INDEX_BYTES)
     found = _CHECKSUM.search(content)
-    if found and int(found[1], 16) != checksum.crc32c(content[:found.start()]):
+    if found and int(found[1], 16) != library.crc32c(content[:found.start()]):
         raise errors.SluiceError(f'{path} is damaged: its CRC32C does not match')
     try:
         checkpoint_index = json.loads(content)

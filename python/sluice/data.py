@@ -13,6 +13,18 @@ def _torch():
     return sys.modules.get('torch')
 
 
+class RowGradient(typing.NamedTuple):
+    """The gradient of a matrix of which all other rows are zeros."""
+    rows: np.ndarray    # uint64, ascending, each once
+    values: np.ndarray  # of these rows, flat or a matrix
+
+    def dense(self, shape: typing.Sequence[int]) -> np.ndarray:
+        """The whole gradient of a matrix of this shape, flat."""
+        matrix = np.zeros(shape, self.values.dtype)
+        matrix[self.rows.astype(np.int64)] = self.values.reshape(-1, shape[1])
+        return matrix.reshape(-1)
+
+
 class ArrayDataset:
     """A dataset whose samples are the rows of one or more arrays (numpy, or torch tensors) of equal
     length."""

@@ -11,8 +11,8 @@ import struct
 
 import numpy as np
 
-from sluice import checksum
 from sluice import errors
+from sluice import library
 
 NAME = 'state_dict.extras'
 _FORMAT = 'sluice-state-dict-extras-1'
@@ -24,7 +24,7 @@ TYPES = {'F32': '<f4', 'F64': '<f8', 'BF16': '<u2', 'F16': '<f2', 'I64': '<i8', 
 
 
 def _checksum_line(content):
-    return b'crc32c %08x\n' % checksum.crc32c(content)
+    return b'crc32c %08x\n' % library.crc32c(content)
 
 
 def encode(aliases, constants):

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from sluice import data as data_lib
+from sluice import elements
 from sluice import errors
-from sluice import memory as memory_lib
-from sluice.protocol import elements
-from sluice.protocol import wire
+from sluice import wire
 
 _TYPES = {np.dtype(np.float32): wire.FLOAT32, np.dtype(np.float64): wire.FLOAT64}
 
@@ -33,7 +33,7 @@ class NumpyModel:
             raise errors.UsageError('the model has no parameters')
 
         self._parameters = {}
-        self._pool = memory_lib.Pool()
+        self._pool = _Pool()
         self.begin()
 
     def initial(self, tensor):
@@ -43,18 +43,23 @@ class NumpyModel:
     def extras():
         return {}, {}
 
-    @staticmethod
-    def allocate(count, dtype):
-        return np.zeros(count, dtype=dtype)
+    def recycle(self, memory):
+        """Reuses an array that the library no longer reads."""
+        self._pool.put(memory)
 
-    def bind(self, arrays):
-        self._parameters = {}
+    def view(self, arrays):
+        """For bind: name -> array, read only."""
+        view = {}
         for (name, shape), array in zip(self._shapes.items(), arrays):
-            view = array.view()
-            view.flags.writeable = False
-            self._parameters[name] = view.reshape(shape)
+            view[name] = array.reshape(shape)
+            view[name].flags.writeable = False
+        return view
 
-    def seed(self, job_seed, step, first_microbatch):
+    def bind(self, view):
+        """Makes these the parameters."""
+        self._parameters = view
+
+    def seed(self, seed):
         pass  # numpy programs use their own generators
 
     def begin(self):
@@ -75,7 +80,7 @@ class NumpyModel:
             place = self._places[name]
             total = self._scaled(place, gradient, scale)
             if place in self._gradients:
-                total = self._gradients[place] + total
+                total = self._whole(place, self._gradients[place]) + self._whole(place, total)
             self._gradients[place] = total
             if deliver is not None:
                 self._delivered.add(place)
@@ -86,7 +91,14 @@ class NumpyModel:
         if name not in self._places:
             raise errors.UsageError(f"there is no parameter '{name}'; there are "
                                     f'{", ".join(self._places)}')
-        if np.shape(gradient) != self._shapes[name]:
+        if isinstance(gradient, data_lib.RowGradient):
+            shape = self._shapes[name]
+            rows = np.asarray(gradient.rows)
+            if len(shape) != 2 or np.size(gradient.values) != rows.size * shape[1]:
+                raise errors.ModelMismatch(f"the gradient of '{name}' has {rows.size} rows and "
+                                           f'{np.size(gradient.values)} values, the parameter '
+                                           f'shape {list(shape)}')
+        elif np.shape(gradient) != self._shapes[name]:
             raise errors.ModelMismatch(f"the gradient of '{name}' has shape "
                                        f'{list(np.shape(gradient))}, the parameter '
                                        f'{list(self._shapes[name])}: give the gradient of the '
@@ -96,12 +108,20 @@ class NumpyModel:
     def _scaled(self, place, gradient, scale):
         """A flat array that the program does not share: it may reuse its own for the next batch."""
         dtype = elements.STORAGE[self.table.tensors[place].dtype]
+        if isinstance(gradient, data_lib.RowGradient):
+            return data_lib.RowGradient(np.array(gradient.rows, np.uint64),
+                                        np.array(gradient.values, dtype).reshape(-1) * dtype.type(scale))
         flat = np.asarray(gradient, dtype=dtype).reshape(-1)
         if scale == 1 and _is_frozen(flat):
             return flat
         scaled = self._pool.take(flat.size, dtype)
         np.multiply(flat, dtype.type(scale), out=scaled)
         return scaled
+
+    def _whole(self, place, gradient):
+        if isinstance(gradient, data_lib.RowGradient):
+            return gradient.dense(self.table.tensors[place].shape)
+        return gradient
 
     def end(self, microbatches):
         del microbatches
@@ -127,3 +147,27 @@ def _is_frozen(array):
             return False
         array = array.base
     return array is None
+
+
+class _Pool:
+    """Arrays that are reused: fresh memory from the system costs as much as filling it twice."""
+
+    _MOST = 2  # unused arrays of one kind that are kept
+
+    def __init__(self):
+        self._mine = {}  # id -> an array of the pool that is in use
+        self._free = {}  # (elements, dtype) -> arrays
+
+    def take(self, count, dtype):
+        """A flat array of undefined content."""
+        free = self._free.setdefault((count, dtype), [])
+        array = free.pop() if free else np.empty(count, dtype=dtype)
+        self._mine[id(array)] = array
+        return array
+
+    def put(self, array):
+        """Takes an array back; others are ignored."""
+        if self._mine.pop(id(array), None) is not None:
+            free = self._free[array.size, array.dtype]
+            if len(free) < self._MOST:
+                free.append(array)

@@ -3,7 +3,7 @@
 import html
 import typing
 
-from sluice.protocol import wire
+from sluice import wire
 
 _PHASES = ('starting', 'initializing', 'training', 'evaluating', 'saving', 'suspended', 'succeeded',
            'failed')

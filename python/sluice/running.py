@@ -14,7 +14,7 @@ from sluice import checkpoint
 from sluice import errors
 from sluice import progress as progress_lib
 from sluice import types
-from sluice.protocol import wire
+from sluice import wire
 
 _INTERRUPTED = 130
 

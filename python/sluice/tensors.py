@@ -2,20 +2,17 @@
 
 import numpy as np
 
+from sluice import elements
 from sluice import errors
 from sluice import extras
-from sluice.protocol import elements
-from sluice.protocol import wire
-
-_WIRE_OF = {name: number for number, name in elements.WIRE_NAMES.items()}
+from sluice import wire
 
 
 def dtype_of_name(name):
     """The data type with a manifest's name, such as FLOAT32."""
-    dtype = _WIRE_OF.get(name)
-    if dtype is None:
+    if name not in elements.NAMES:
         raise errors.SluiceError(f'the data type {name} is unknown to this version')
-    return dtype
+    return getattr(wire, name)
 
 
 def constant(kind, data, shape, torch=False):

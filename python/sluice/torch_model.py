@@ -6,9 +6,9 @@ import functools
 import numpy as np
 import torch
 
+from sluice import data as data_lib
 from sluice import errors
-from sluice.protocol import sequence
-from sluice.protocol import wire
+from sluice import wire
 
 _TYPES = {
     torch.float32: wire.FLOAT32,
@@ -105,7 +105,6 @@ class TorchModel:
                                    kind=kind)
         self._initial = [to_flat(tensor).copy() for _, tensor, _, _, _ in self._tensors]
         self._places = {name: i for i, (name, *_) in enumerate(self._tensors)}
-        self._views = {}  # id of a list of arrays -> (the list, tensors over them)
         self._current = None
         self._deliver = None  # while backward runs: the callback for gradients
         self._delivered = set()
@@ -122,29 +121,27 @@ class TorchModel:
                      for name, tensor in self._constants.items() if tensor.dtype in _CONSTANT_TYPES}
         return self._aliases, constants
 
-    @staticmethod
-    def allocate(count, dtype):
-        return np.zeros(count, dtype=dtype)
+    def recycle(self, memory):
+        """The library no longer reads this gradient."""
 
-    def bind(self, arrays):
-        """Makes the module use the memory of these arrays (on a GPU: copies their content)."""
-        key = id(arrays)
-        if key not in self._views:
-            self._views[key] = (arrays, [from_flat(array, entry[1]) for array, entry in
-                                         zip(arrays, self._tensors)])
-        self._current = self._views[key][1]
-        for view, entry in zip(self._current, self._tensors):
+    def view(self, arrays):
+        """For bind: tensors over flat arrays."""
+        return [from_flat(array, entry[1]) for array, entry in zip(arrays, self._tensors)]
+
+    def bind(self, view):
+        """Makes the module use the memory of a view (on a GPU: copies its content)."""
+        self._current = view
+        for each, entry in zip(view, self._tensors):
             tensor = entry[1]
             if tensor.device.type == 'cpu':
-                tensor.data = view
+                tensor.data = each
             else:
-                tensor.data.copy_(view)
+                tensor.data.copy_(each)
 
     # ---- a step
 
-    def seed(self, job_seed, step, first_microbatch):
+    def seed(self, seed):
         """Makes dropout draw the same numbers on whichever worker computes the microbatch."""
-        seed = sequence.splitmix64_at(sequence.splitmix64_at(job_seed, step), first_microbatch)
         # torch.manual_seed keeps a stack trace of every call for devices that were never used.
         torch.default_generator.manual_seed(seed)
         device = self._tensors[0][1].device.type
@@ -209,6 +206,10 @@ class TorchModel:
         tensor.grad = None
         if gradient is None:
             return None
+        if gradient.is_sparse and gradient.dim() == 2 and gradient.sparse_dim() == 1:
+            gradient = gradient.coalesce()
+            rows = gradient.indices()[0].cpu().numpy().astype(np.uint64)
+            return data_lib.RowGradient(rows, to_flat(gradient.values()))
         return to_flat(gradient.to_dense() if gradient.is_sparse else gradient)
 
     def _mean_loss(self, data):

@@ -1,4 +1,7 @@
-"""A job's worker: `join` registers with the job, `Worker` trains a model for it."""
+"""A job's worker: `join` registers with the job, `Worker` trains a model for it.
+
+libsluice-worker.so is the worker; here are the programs' models and data.
+"""
 
 import dataclasses
 import os
@@ -8,20 +11,19 @@ import threading
 import time
 import typing
 
+import numpy as np
+
 from sluice import data as data_lib
 from sluice import errors
 from sluice import extras
-from sluice import runtime as runtime_lib
-from sluice.protocol import actions
-from sluice.protocol import core as core_lib
-from sluice.protocol import sequence
-from sluice.protocol import wire
+from sluice import library
 from sluice import security
-from sluice import transport
 from sluice import types
+from sluice import wire
 
 _EVALUATION_BATCH = 256
 _DEFAULT_PORT = 29500  # services/transport/endpoint.h
+_LEAVE_SECONDS = 10.0
 
 
 def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
@@ -60,60 +62,31 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
                                     'number, from 0; or give sluice.join(index=...)')
         index = int(text)
 
-    tls = security.find(tls_directory, secret_file)
-    job = job or environment.get('SLUICE_JOB') or _ask_job_name(address, timeout, tls)
-    runtime = runtime_lib.Runtime(address, job, index, tls, shared_memory)
-    runtime.start()
-    runtime.wait_for_job(timeout)
-    return Job(runtime)
-
-
-def _ask_job_name(address, timeout, tls):
-    import grpc
-    deadline = time.monotonic() + timeout
-    with transport.JobControl(address, tls=tls) as control:
-        while True:
-            try:
-                name = control.progress().job
-                if name:
-                    return name
-                raise errors.VersionMismatch(
-                    f'the coordinator at {address} is too old to report its job; give '
-                    'sluice.join(address, job="namespace/name/uid")')
-            except grpc.RpcError as error:
-                if time.monotonic() >= deadline:
-                    raise errors.JobNotFound(
-                        f'no job answers at {address} within {timeout:g} s '
-                        f'({transport.describe(error)}). It has ended, has not started (increase '
-                        'timeout=), or its coordinator has another address') from None
-                time.sleep(0.2)
+    credentials = security.find(tls_directory, secret_file)
+    options = library.options(address, timeout, credentials, shared_memory,
+                              job or environment.get('SLUICE_JOB'), index,
+                              environment.get('SLUICE_ADVERTISED_HOST'))
+    try:
+        return Job(library.Handle(options), address, index, credentials)
+    except errors.JobNotFound as error:
+        raise errors.JobNotFound(
+            f'no job answers at {address} within {timeout:g} s, or another one does ({error}). It has ended, has '
+            'not started (increase timeout=), or its coordinator has another address. '
+            '`sluice status` lists the jobs of this machine.') from None
 
 
 class Job:
-    """A job of which this process is a worker."""
+    """A job of which this process is a worker. `name`: namespace/name/uid; `address`: host:port of
+    the coordinator; `index`: the number of this worker, from 0; `spec`: the coordinator's JobSpec
+    (proto/job.proto)."""
 
-    def __init__(self, runtime: runtime_lib.Runtime) -> None:
-        self._runtime = runtime
-
-    @property
-    def name(self) -> str:
-        """namespace/name/uid"""
-        return self._runtime.job_name
-
-    @property
-    def address(self) -> str:
-        """host:port of the coordinator."""
-        return self._runtime.address
-
-    @property
-    def index(self) -> int:
-        """The number of this worker, from 0."""
-        return self._runtime.index
-
-    @property
-    def spec(self) -> typing.Any:
-        """The coordinator's JobSpec (proto/job.proto)."""
-        return self._runtime.job
+    def __init__(self, handle: library.Handle, address: str, index: int,
+                 credentials: typing.Any = None) -> None:
+        self._handle = handle
+        self._credentials = credentials
+        self.name, self.spec = handle.job()
+        self.address = address
+        self.index = index
 
     @property
     def seed(self) -> int:
@@ -122,8 +95,7 @@ class Job:
 
     def progress(self) -> typing.Any:
         """The coordinator's current progress (JobProgress of proto/jobcontrol.proto)."""
-        with transport.JobControl(self.address, tls=self._runtime.tls) as control:
-            return control.progress()
+        return library.progress(library.options(self.address, 5, self._credentials))
 
     def __repr__(self):
         return f'<sluice.Job {self.name} at {self.address}, worker {self.index}>'
@@ -137,51 +109,14 @@ class Batch:
     size: int         # samples
     indices: list     # of the samples in the dataset
     microbatch: int   # first microbatch within the step
-    _piece: typing.Any = dataclasses.field(repr=False, default=None)
+    _last: bool = dataclasses.field(repr=False, default=True)  # of its work
+    _done: bool = dataclasses.field(repr=False, default=False)
 
     def __iter__(self) -> typing.Iterator[typing.Any]:
         return iter(self.data)
 
     def __len__(self) -> int:
         return self.size
-
-
-@dataclasses.dataclass
-class _Piece:
-    """Part of a Work that is computed as one batch."""
-    work: typing.Any
-    begin: int
-    end: int
-    first_microbatch: int
-    data_seconds: float = 0.0
-    started: float = 0.0
-    done: bool = False
-
-
-class _Outbox:
-    """Collects gradients of the backward pass and passes them on in batches worth a message."""
-
-    _BYTES = 1 << 18
-
-    def __init__(self, runtime, work):
-        self._runtime = runtime
-        self._work = work
-        self._lock = threading.Lock()  # on several devices, each has a backward thread
-        self._tensors = []
-        self._bytes = 0
-
-    def put(self, tensor, gradient):
-        with self._lock:
-            self._tensors.append((tensor, gradient))
-            self._bytes += gradient.nbytes if gradient is not None else 0
-            if self._bytes < self._BYTES:
-                return
-        self._runtime.give_tensors(self._work, self.take())
-
-    def take(self):
-        with self._lock:
-            tensors, self._tensors, self._bytes = self._tensors, [], 0
-            return tensors
 
 
 class Worker:
@@ -193,6 +128,10 @@ class Worker:
 
     overlap: torch's gradients are sent while backward still runs, each as soon as it is final.
 
+    rows: parameter name -> function of a batch's data that returns the rows of this matrix that the
+    batch reads, as an array of any shape. Only these rows are pulled, and gradients of them
+    (torch: torch.nn.Embedding(sparse=True); numpy: sluice.RowGradient) are pushed as rows.
+
     Outside of a step the module's parameters are a committed version of the job. Use the worker as
     a context manager: an exception inside fails the job with that exception's text, because the
     other workers would fail in the same way; leaving the loop early leaves the job.
@@ -202,24 +141,33 @@ class Worker:
                  loss_fn: typing.Optional[typing.Callable[..., typing.Any]] = None, *,
                  objective: typing.Optional[typing.Callable[..., typing.Any]] = None,
                  collate: typing.Optional[typing.Callable[[list], typing.Any]] = None,
-                 overlap: bool = True) -> None:
+                 overlap: bool = True,
+                 rows: typing.Optional[typing.Mapping[str, typing.Callable]] = None) -> None:
         self._job = job
-        self._runtime = job._runtime
+        self._handle = job._handle
         self._collate = collate
         self._overlap = overlap
         self._ended = False
-        self._piece = None
-        self._result = None
+        self._batch = None   # the current one, given to the program at ...
+        self._given_at = 0.0
+        self._result = None  # of the current work
         self._opened = False
         self._training = None
         self._evaluation = None
-        self._order = None
-        self._walked = None
+        self._views = {}    # address of the first tensor -> the model's view of all
+        self._bound = None  # what the model uses
+        self._read = None   # (indices, their content), read ahead
         if isinstance(module, dict):
             from sluice import numpy_model
             self._model = numpy_model.NumpyModel(module, loss_fn)
         else:
             self._model = _torch_model(module, loss_fn, objective, job.spec)
+        places = {spec.name: i for i, spec in enumerate(self._model.table.tensors)}
+        missing = [name for name in rows or {} if name not in places]
+        if missing:
+            raise errors.UsageError(f"rows: there is no parameter '{missing[0]}'; there are "
+                                    f'{", ".join(places)}')
+        self._rows = {places[name]: function for name, function in (rows or {}).items()}
 
     # ---- starting and ending
 
@@ -228,7 +176,7 @@ class Worker:
 
     def __exit__(self, kind: typing.Any, error: typing.Any,
                  traceback: typing.Any) -> typing.Literal[False]:
-        if self._runtime.ended is None:
+        if self._handle.end() is None:
             if kind is None or issubclass(kind, (KeyboardInterrupt, SystemExit, GeneratorExit)):
                 if self._opened and kind is not KeyboardInterrupt:
                     print(f'Worker {self._job.index} left its loop before the end of the job, so '
@@ -236,11 +184,15 @@ class Worker:
                           f'{self._job.name.split("/")[1]}`; to end it as failed, raise an '
                           'exception.', file=sys.stderr)
                 # Nothing is computed any more, so there is no need to wait.
-                self._runtime.leave('the program left its loop', 0)
+                self._handle.leave('the program left its loop', 0)
             else:
-                self._runtime.fail(f'{kind.__name__} in worker {self._job.index}: {error}')
+                self._handle.fail(f'{kind.__name__} in worker {self._job.index}: {error}')
         self._ended = True
-        self._runtime.close()
+        self._handle.close()
+        if self._views:
+            # Of its own memory: the library's is freed with the last reference to it.
+            self._model.bind(self._model.view([array.copy() for array in self._arrays()]))
+            self._views.clear()
         return False
 
     @property
@@ -251,7 +203,7 @@ class Worker:
     @property
     def step_number(self) -> int:
         """The step of the worker's current version."""
-        return self._runtime.core.step
+        return self._handle.position()
 
     # ---- the loop
 
@@ -268,16 +220,20 @@ class Worker:
         self._open(dataset, evaluation)
         try:
             while True:
-                work = self._runtime.next_work()
-                self._model.bind(self._runtime.buffers.get(actions.Buffer.CURRENT))
+                work = self._handle.next()
+                for memory in self._handle.collect():
+                    self._model.recycle(memory)
+                self._bind()
                 if work is None:
                     break
-                if isinstance(work.request, actions.EvaluateSamples):
+                if work.kind == library.EVALUATE:
                     self._evaluate(work)
+                elif work.kind == library.ROWS:
+                    self._name_rows(work)
                 else:
                     yield from self._compute(work)
         finally:
-            if self._runtime.ended is not None:
+            if self._handle.end() is not None:
                 self._ended = True
 
     def step(self, batch: Batch, *, loss: typing.Any = None,
@@ -291,38 +247,37 @@ class Worker:
         if self._ended:
             self._raise_if_ended()
 
-        piece = batch._piece if isinstance(batch, Batch) else None
-        if piece is None:
+        if not isinstance(batch, Batch):
             raise errors.UsageError(
                 f'step() was given a {type(batch).__name__}: it takes what worker.batches(dataset) '
                 'yields, for the job decides which samples are trained on')
-        if piece.done:
+        if batch._done:
             raise errors.UsageError(
                 f'the batch of step {batch.step} was already given to step(): each counts once')
-        if self._ended or piece is not self._piece:
+        if self._ended or batch is not self._batch:
             self._raise_if_ended()
             raise errors.UsageError(
                 f'the batch of step {batch.step} is not the current one of worker.batches()')
 
-        spec = self._job.spec.training
-        scale = float(batch.size) if spec.aggregation == wire.TrainingSpec_MEAN else 1.0
-        is_last = piece.end == piece.work.request.end
-        outbox = _Outbox(self._runtime, piece.work) if is_last and self._overlap else None
+        scale = float(batch.size)
+        if self._job.spec.training.aggregation != wire.TrainingSpec_MEAN:
+            scale = 1.0
+        early = self._give if batch._last and self._overlap else None
+        mean = self._model.run(batch.data, scale, loss, gradients, early)
+        batch._done = True
 
-        mean = self._model.run(batch.data, scale, loss, gradients, outbox and outbox.put)
-        piece.done = True
-
-        result = self._result
-        result.samples += batch.size
-        result.loss_sum += mean * batch.size
-        result.compute_seconds += time.monotonic() - piece.started
-        if is_last:
-            self._deliver(piece.work, outbox)
+        self._result.loss_sum += mean * batch.size
+        self._result.compute_seconds += time.monotonic() - self._given_at
+        if batch._last:
+            for tensor, flat in self._model.end(self._microbatches):
+                self._give(tensor, flat)
+            self._handle.done(self._result)
         return mean
 
     def _raise_if_ended(self):
-        if self._runtime.ended is not None:
-            self._runtime.raise_end()
+        end = self._handle.end()
+        if end is not None:
+            raise end
         if self._ended:
             raise errors.JobEnded('the worker has ended; call step() only in the loop over '
                                   'worker.batches()')
@@ -333,8 +288,7 @@ class Worker:
         if self._opened:
             raise errors.UsageError('worker.batches() goes through the whole job, all epochs; it '
                                     'is called once')
-        if self._ended or self._runtime.ended is not None:
-            self._raise_if_ended()
+        self._raise_if_ended()
 
         data_lib.check_dataset(dataset, 'the dataset')
         if evaluation is not None:
@@ -348,117 +302,109 @@ class Worker:
         self._opened = True
         self._training = dataset
         self._evaluation = evaluation
-        data = self._job.spec.data
-
-        # PerWorker: this worker's own order, by its index, from its current position.
-        self._walked = 0 if data.partitioning == wire.DataSpec_PER_WORKER else None
-        seed = self._job.seed
-        if self._walked is not None:
-            seed = sequence.splitmix64_at(seed, self._job.index)
-        self._order = sequence.SampleOrder(len(dataset), seed, shuffle=not data.no_shuffle)
-
         if threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
 
         extras.keep(os.environ.get('SLUICE_CHECKPOINT_DIRECTORY') or
                     self._job.spec.checkpoint.directory, self._job.index, *self._model.extras())
-        self._runtime.open_model(
-            self._model.table, len(dataset), 0 if evaluation is None else len(evaluation),
-            self._model.initial, self._model.allocate)
+        for i, spec in enumerate(self._model.table.tensors):
+            self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
+        self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
 
     def _on_sigterm(self, *unused):
-        # On another thread: the signal may interrupt this one while it holds the lock.
-        threading.Thread(target=self._runtime.leave, args=('asked to stop by SIGTERM',),
-                         daemon=True).start()
+        self._handle.leave('asked to stop by SIGTERM', _LEAVE_SECONDS)
 
-    def _pieces(self, work):
-        """One batch; with aggregation Sum, which adds the means of microbatches, one per
-        microbatch."""
-        request = work.request
-        training = self._job.spec.training
-        size = request.end - request.begin
-        if training.aggregation == wire.TrainingSpec_SUM:
-            size = request.microbatch_size
-        for begin in range(request.begin, request.end, size):
-            yield _Piece(work, begin, min(begin + size, request.end),
-                         request.first_microbatch +
-                         (begin - request.begin) // request.microbatch_size)
+    def _arrays(self):
+        """Flat arrays over the version that is current, or is evaluated."""
+        return [self._handle.array(i, spec.dtype)
+                for i, spec in enumerate(self._model.table.tensors)]
 
-    def _indices_of(self, piece):
-        if self._walked is None:
-            return self._order.indices_of(piece.begin, piece.end)
-        begin = self._walked
-        self._walked += piece.end - piece.begin
-        return self._order.indices_of(begin, self._walked)
+    def _bind(self, evaluation=False):
+        """Makes the model use the version that is current, or is evaluated."""
+        address = self._handle.address(0)
+        version = None if evaluation else (address, self._handle.position())
+        if version is None or version != self._bound:
+            if address not in self._views:
+                self._views[address] = self._model.view(self._arrays())
+            self._model.bind(self._views[address])
+            self._bound = version
+
+    def _content(self, indices):
+        """The samples' data; what was read to name its rows is not read again."""
+        ahead, self._read = self._read, None
+        if ahead is not None and ahead[0] == indices:
+            return ahead[1]
+        return data_lib.read(self._training, indices, self._collate)
 
     def _compute(self, work):
-        request = work.request
-        self._result = core_lib.ComputeResult()
-        self._delay(work)
+        self._result = library.Result()
+        self._microbatches = work.microbatches
+        indices = work.indices[:work.samples]
+        # With aggregation Sum, which adds the means of microbatches, one batch per microbatch.
+        size = work.microbatch_size if work.sum_of_means else work.samples
+        step, first = work.step, work.first_microbatch
         self._model.begin()
-        self._model.seed(self._job.seed, request.step, request.first_microbatch)
+        self._model.seed(work.seed)
 
-        for piece in self._pieces(work):
-            if work.cancelled:
+        for begin in range(0, len(indices), size):
+            if self._handle.cancelled():
                 break
             began = time.monotonic()
-            indices = self._indices_of(piece)
-            content = data_lib.read(self._training, indices, self._collate)
-            piece.started = time.monotonic()
-            self._result.data_seconds += piece.started - began
-            self._piece = piece
-            yield Batch(content, request.step, piece.end - piece.begin, indices,
-                        piece.first_microbatch, piece)
+            some = indices[begin:begin + size]
+            batch = self._batch = Batch(
+                self._content(some), step, len(some), some,
+                first + begin // work.microbatch_size, begin + size >= len(indices))
+            self._given_at = time.monotonic()
+            self._result.data_seconds += self._given_at - began
+            yield batch
 
-            if not piece.done:
+            if not batch._done:
                 raise errors.UsageError(
-                    f'the batch of step {request.step} was not given to worker.step(): every '
+                    f'the batch of step {step} was not given to worker.step(): every '
                     'batch that worker.batches() yields must be, or its samples would be lost')
         else:
             return
 
-        # The core no longer needs the result and ignores an answer without gradients.
         self._model.end(1)
-        self._runtime.finish_compute(work, core_lib.ComputeResult(cancelled=True))
+        self._handle.done()
 
-    def _delay(self, work):
-        """The job's configured delay of each step, for demonstrations."""
-        until = time.monotonic() + self._job.spec.debug.step_delay_seconds
-        while time.monotonic() < until and not work.cancelled:
-            time.sleep(min(0.02, max(0.0, until - time.monotonic())))
+    def _give(self, tensor, value):
+        """Passes a gradient, or the change of a buffer, to the library. Any thread."""
+        if isinstance(value, data_lib.RowGradient):
+            if tensor in self._rows:
+                self._handle.row_gradient(tensor, value.rows, value.values)
+                return
+            value = value.dense(self._model.table.tensors[tensor].shape)
+        if self._model.table.tensors[tensor].kind != wire.PARAMETER:
+            if value is not None:
+                self._handle.buffer_change(tensor, value)
+        elif value is None:
+            self._handle.no_gradient(tensor)
+        else:
+            self._handle.gradient(tensor, value)
 
-    def _deliver(self, work, outbox):
-        request = work.request
-        samples = request.end - request.begin
-        microbatches = -(-samples // max(1, request.microbatch_size))
-        tensors = self._model.end(microbatches)
-        self._runtime.give_tensors(work, (outbox.take() if outbox is not None else []) + tensors)
-        self._runtime.finish_compute(work, self._result)
+    def _name_rows(self, work):
+        indices = work.indices[:work.samples]
+        content = data_lib.read(self._training, indices, self._collate)
+        self._read = (indices, content)
+        for tensor, function in self._rows.items():
+            rows = np.unique(np.asarray(function(content))).astype(np.uint64)
+            self._handle.rows(tensor, rows)
+        self._handle.done()
 
     def _evaluate(self, work):
-        request = work.request
-        result = core_lib.ComputeResult()
-        if self._evaluation is None or request.end > len(self._evaluation):
-            have = 0 if self._evaluation is None else len(self._evaluation)
-            result.error = (f'held-out samples up to {request.end} were requested, '
-                            f'but there are only {have}')
-            self._runtime.finish_evaluation(work, result)
-            return
-
-        self._model.bind(self._runtime.buffers.get(request.buffer))
-        try:
-            for begin in range(request.begin, request.end, _EVALUATION_BATCH):
-                indices = list(range(begin, min(begin + _EVALUATION_BATCH, request.end)))
-                content = data_lib.read(self._evaluation, indices, self._collate)
-                loss, correct = self._model.evaluate(content)
-                result.samples += len(indices)
-                result.loss_sum += loss * len(indices)
-                result.correct += correct or 0
-        finally:
-            self._model.bind(self._runtime.buffers.get(actions.Buffer.CURRENT))
-
-        self._runtime.finish_evaluation(work, result)
+        result = library.Result()
+        indices = work.indices[:work.samples]
+        self._bind(evaluation=True)
+        for begin in range(0, len(indices), _EVALUATION_BATCH):
+            some = indices[begin:begin + _EVALUATION_BATCH]
+            content = data_lib.read(self._evaluation, some, self._collate)
+            loss, correct = self._model.evaluate(content)
+            result.loss_sum += loss * len(some)
+            result.correct += correct or 0
+        self._handle.done(result)
+        self._bind()
 
 
 def _torch_model(module, loss_fn, objective, spec):

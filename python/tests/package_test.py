@@ -45,7 +45,7 @@ class SourceDistribution(unittest.TestCase):
         self.assertIn('Apache License', (unpacked / 'LICENSE').read_text())
         setup(unpacked, 'build')
         built = unpacked / 'build' / 'lib' / 'sluice'
-        self.assertGreater((built / 'protocol' / 'wire.descriptors').stat().st_size, 1000)
+        self.assertGreater((built / 'wire.descriptors').stat().st_size, 1000)
         self.assertTrue((built / 'py.typed').exists())
         modules = {path.relative_to('python/sluice') for path in
                    pathlib.Path('python/sluice').rglob('*.py')}

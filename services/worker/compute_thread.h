@@ -16,35 +16,30 @@
 #include "services/common/serial_executor.h"
 #include "services/shell/core_shell.h"
 #include "services/worker/core/worker_core.h"
+#include "services/worker/model_runner.h"
 #include "services/worker/trainer.h"
 #include "services/worker/worker_process.h"
 
 namespace sluice::worker {
 
-// Performs the core's actions for model and data; the results are events. Gradients are passed to
-// the core while backward still runs. Used on the shell's executor only, except Stop.
-class ComputeThread {
+// Computes on a thread of its own.
+class ComputeThread final : public ModelRunner {
  public:
   // All must outlive it; `options` are the process's.
   ComputeThread(const WorkerProcess::Options* options, CoreShell<WorkerCore>* shell,
                 Metrics* metrics, Logger logger);
 
-  void Perform(OpenModel& open);
-  void Perform(ReadInitialTensor& read);
-  void Perform(Compute& compute);
-  void Perform(FindRows& find);
-  void Perform(CancelCompute& cancel);
-  void Perform(EvaluateSamples& evaluate);
+  void Perform(OpenModel& open) override;
+  void Perform(ReadInitialTensor& read) override;
+  void Perform(Compute& compute) override;
+  void Perform(FindRows& find) override;
+  void Perform(CancelCompute& cancel) override;
+  void Perform(EvaluateSamples& evaluate) override;
 
-  // On the calling thread, at once. After OpenModel.
-  absl::Status Store(const StoreBlock& block) { return trainer_->Store(block); }
-  absl::Status Adopt() { return trainer_->engine().Adopt(); }
-
-  // Whether the worker leaves because data or model are missing or may not be read.
-  bool data_missing() const { return data_missing_; }
-
-  // Abandons the work and ends the thread. Not on the executor.
-  void Stop();
+  absl::Status Store(const StoreBlock& block) override { return trainer_->Store(block); }
+  absl::Status Adopt(uint64_t) override { return trainer_->engine().Adopt(); }
+  bool data_missing() const override { return data_missing_; }
+  void Stop() override;
 
  private:
   class Sink;

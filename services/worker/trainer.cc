@@ -18,10 +18,8 @@
 #include "services/common/file_util.h"
 #include "services/common/splitmix64.h"
 #include "services/common/status_macros.h"
-#include "services/protocol/codec/codec.h"
-#include "services/protocol/codec/rows.h"
-#include "services/protocol/elements.h"
 #include "services/worker/data/text_dataset.h"
+#include "services/worker/store_block.h"
 
 namespace sluice::worker {
 namespace {
@@ -230,44 +228,12 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
   return result;
 }
 
-// Leaves all other rows unchanged.
-absl::Status Trainer::StoreRows(const StoreBlock& block) {
-  const v1::TensorTable& table = engine_->Describe();
-  if (block.tensor >= static_cast<uint32_t>(table.tensors_size())) {
-    return absl::OutOfRangeError(absl::StrCat("there is no tensor ", block.tensor));
-  }
-
-  const v1::DataType dtype = table.tensors(static_cast<int>(block.tensor)).dtype();
-  ASSIGN_OR_RETURN(const RowParts rows, SplitRows(block.payload, dtype, block.count));
-
-  absl::Cord::CharIterator at = block.payload.char_begin();
-  absl::Cord::Advance(&at, rows.values_at);
-  for (const RowPart& part : rows.parts) {
-    RETURN_IF_ERROR(
-        engine_->SetTensorRange(block.buffer, block.tensor, block.offset + part.offset,
-                                absl::Cord::AdvanceAndRead(&at, part.count * ElementBytes(dtype))));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Trainer::Store(const StoreBlock& block) {
-  if (block.codec == v1::CODEC_RAW) {
-    return engine_->SetTensorRange(block.buffer, block.tensor, block.offset, block.payload);
-  }
-  if (block.codec == v1::CODEC_ROWS) return StoreRows(block);
-
-  ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(block.codec));
-
-  const v1::TensorTable& table = engine_->Describe();
-  if (block.tensor >= static_cast<uint32_t>(table.tensors_size())) {
-    return absl::OutOfRangeError(absl::StrCat("there is no tensor ", block.tensor));
-  }
-
-  const v1::DataType dtype = table.tensors(block.tensor).dtype();
-  std::string raw(block.count * ElementBytes(dtype), '\0');
-  RETURN_IF_ERROR(codec->Decode(block.payload, {dtype, raw.data(), block.count}));
-  return engine_->SetTensorRange(block.buffer, block.tensor, block.offset,
-                                 absl::Cord(std::move(raw)));
+  return StoreInto(engine_->Describe(), block,
+                   [this](ComputeEngine::Buffer buffer, uint32_t tensor, uint64_t offset,
+                          const absl::Cord& bytes) {
+                     return engine_->SetTensorRange(buffer, tensor, offset, bytes);
+                   });
 }
 
 }  // namespace sluice::worker

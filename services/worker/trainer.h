@@ -58,8 +58,6 @@ class Trainer {
   // many from its place on.
   PositionRange PositionsOf(const Compute& request);
 
-  absl::Status StoreRows(const StoreBlock& block);
-
   const Reduction reduction_;
   const std::unique_ptr<Dataset> training_;
   const std::unique_ptr<Dataset> evaluation_;  // null: none

@@ -28,7 +28,9 @@ class Process final : public WorkerProcess, public Shell::Role {
         logger_(std::move(logger)),
         shell_("worker", &clock_, this),
         streams_(&options_, &loop_, &shell_, metrics_, logger_),
-        compute_(&options_, &shell_, metrics_, logger_),
+        compute_(options_.make_runner
+                     ? options_.make_runner(&shell_)
+                     : std::make_unique<ComputeThread>(&options_, &shell_, metrics_, logger_)),
         link_(&shell_, metrics_, logger_) {
     shell_.Start(options_.core);
     link_.Start(options_.coordinator, &loop_, options_.security);
@@ -37,7 +39,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   ~Process() override {
     shell_.Close([this] { End(ExitReason::kLeft, "the process ends"); });
     link_.Stop();
-    compute_.Stop();
+    compute_->Stop();
     reducer_.reset();  // the executor still exists: the reducer's callbacks have no effect
     shell_.Stop();
     streams_.Close();
@@ -107,26 +109,29 @@ class Process final : public WorkerProcess, public Shell::Role {
   }
 
   void Perform(StoreBlock& store) {
-    if (absl::Status status = compute_.Store(store); !status.ok()) {
+    if (absl::Status status = compute_->Store(store); !status.ok()) {
       Fail(absl::StrCat("a received block cannot be stored: ", status.message()));
     }
   }
 
   void Perform(AdoptVersion& adopt) {
     if (logger_.debug_enabled()) logger_.Debug("Received weights", {{"version", adopt.version}});
-    if (absl::Status status = compute_.Adopt(); !status.ok()) {
+    if (absl::Status status = compute_->Adopt(adopt.version); !status.ok()) {
       Fail(absl::StrCat("a version cannot be adopted: ", status.message()));
     }
   }
 
-  void Perform(OpenModel& open) { compute_.Perform(open); }
-  void Perform(ReadInitialTensor& read) { compute_.Perform(read); }
-  void Perform(Compute& compute) { compute_.Perform(compute); }
-  void Perform(FindRows& find) { compute_.Perform(find); }
-  void Perform(CancelCompute& cancel) { compute_.Perform(cancel); }
-  void Perform(EvaluateSamples& evaluate) { compute_.Perform(evaluate); }
+  void Perform(OpenModel& open) { compute_->Perform(open); }
+  void Perform(ReadInitialTensor& read) { compute_->Perform(read); }
+  void Perform(Compute& compute) { compute_->Perform(compute); }
+  void Perform(FindRows& find) { compute_->Perform(find); }
+  void Perform(CancelCompute& cancel) { compute_->Perform(cancel); }
+  void Perform(EvaluateSamples& evaluate) { compute_->Perform(evaluate); }
 
-  void Perform(Exit& exit) { End(exit.reason, std::move(exit.message)); }
+  void Perform(Exit& exit) {
+    result_.refusal = exit.refusal;
+    End(exit.reason, std::move(exit.message));
+  }
 
   // ---- sums among workers
 
@@ -179,20 +184,21 @@ class Process final : public WorkerProcess, public Shell::Role {
 
   void GiveUp() {
     const std::string& why = link_.last_break();
-    logger_.Error(
+    std::string message =
         absl::StrCat("no coordinator has answered at ", options_.coordinator, " within ",
                      absl::FormatDuration(options_.connect_timeout),
                      ": the job has ended or has not begun, or its coordinator is elsewhere",
-                     why.empty() ? "" : absl::StrCat(" (", why, ")")));
+                     why.empty() ? "" : absl::StrCat(" (", why, ")"));
+    logger_.Error(message);
     result_.unreachable = true;
-    End(ExitReason::kFailed, "no coordinator has answered");
+    End(ExitReason::kFailed, std::move(message));
   }
 
   void End(ExitReason reason, std::string message) {
     logger_.Info("Worker stopped", {{"why", message}});
     result_.reason = reason;
     result_.message = std::move(message);
-    result_.data_missing = compute_.data_missing() && reason == ExitReason::kLeft;
+    result_.data_missing = compute_->data_missing() && reason == ExitReason::kLeft;
     shell_.End();
   }
 
@@ -248,7 +254,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   EventLoop loop_{"streams"};
   Shell shell_;
   ShardStreams streams_;
-  ComputeThread compute_;
+  const std::unique_ptr<ModelRunner> compute_;
   MemberLink<WorkerCore> link_;
 };
 

@@ -16,10 +16,12 @@
 #include "proto/job.pb.h"
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
+#include "services/shell/core_shell.h"
 #include "services/transport/security/transport_security.h"
 #include "services/worker/compute/compute_engine.h"
 #include "services/worker/core/worker_core.h"
 #include "services/worker/data/dataset.h"
+#include "services/worker/model_runner.h"
 
 namespace sluice::worker {
 
@@ -31,6 +33,9 @@ using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<ComputeEngine
 // `cancelled` returns true.
 using DataFetcher =
     std::function<absl::Status(v1::DataSpec* data, const std::function<bool()>& cancelled)>;
+
+// Makes what computes, for the shell that gives it actions and outlives it.
+using ModelRunnerFactory = std::function<std::unique_ptr<ModelRunner>(CoreShell<WorkerCore>*)>;
 
 class WorkerProcess {
  public:
@@ -46,6 +51,9 @@ class WorkerProcess {
     EngineFactory make_engine;
     // Empty: all data is in files of this machine.
     DataFetcher fetch_data;
+    // Empty: a compute thread with an engine of make_engine. Otherwise threads, make_engine and
+    // fetch_data are not used.
+    ModelRunnerFactory make_runner;
     // How other workers reach this one to sum gradients: Reducer::Options.
     std::string advertised_host;
     // With shards of this machine: StreamClient::Options::shared_memory_bytes.
@@ -60,6 +68,8 @@ class WorkerProcess {
     bool data_missing = false;
     // No coordinator answered within `connect_timeout`.
     bool unreachable = false;
+    // The coordinator's, with kExpelled and kRefused.
+    v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED;
   };
 
   // Starts to look for the coordinator. `metrics` must outlive the process.

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cli/common/running_snapshot.h"
+#include "services/snapshot/running_snapshot.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
@@ -131,16 +131,16 @@ TEST_F(TlsTest, ReaderPullsSnapshotWhileJobTrains) {
       absl::Now());
   ASSERT_TRUE(reader.ok()) << reader.status();
 
-  cli::SnapshotSource source;
+  SnapshotSource source;
   source.coordinator = processes_->coordinator_address();
   source.credentials = (*reader)->channel_credentials();
-  const auto snapshot = cli::PullSnapshot(source, progress->job(), absl::Seconds(30));
+  const auto snapshot = PullSnapshot(source, progress->job(), absl::Seconds(30));
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_GE(snapshot->version, 10u);
   EXPECT_FALSE(snapshot->tensors.empty());
 
   source.credentials = nullptr;
-  EXPECT_THAT(cli::PullSnapshot(source, progress->job(), absl::Seconds(30)).status().message(),
+  EXPECT_THAT(PullSnapshot(source, progress->job(), absl::Seconds(30)).status().message(),
               HasSubstr("this side uses plain text; the other side may use TLS"));
 }
 

@@ -10,9 +10,8 @@ import subprocess
 import sys
 import time
 
-from sluice import security
-from sluice import transport
-from sluice.protocol import wire
+from sluice import wire
+from tests.python import job_control
 
 
 def base_job(**changes):
@@ -110,6 +109,10 @@ class JobProcesses:
 
     def start_python_worker(self, index, script, *arguments, **environment):
         """Starts a Python program, in the interpreter that runs the test."""
+        self.start_program(index, [sys.executable, script, *arguments], **environment)
+
+    def start_program(self, index, command, **environment):
+        """Starts a worker that is not Sluice's own."""
         log = self.directory / f'worker-{index}.log'
         environment = {
             **os.environ, 'SLUICE_COORDINATOR': self.address, 'SLUICE_JOB': self.name,
@@ -121,8 +124,7 @@ class JobProcesses:
         }
         with open(log, 'ab') as output:
             self._living[f'worker-{index}'] = subprocess.Popen(
-                [sys.executable, script, *arguments], env=environment, stdout=output,
-                stderr=subprocess.STDOUT)
+                command, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
     def _flags(self, index):
         return ['--job', self.name, '--coordinator', self.address, '--index', str(index)]
@@ -149,9 +151,8 @@ class JobProcesses:
         return self.wait_until(read, 20, f'{name} listens')
 
     def _control(self):
-        tls = (security.TlsDirectory(self._tls / 'operator') if self._tls else
-               security.SecretFile(self.secret_file))
-        return transport.JobControl(self.address, timeout=10, tls=tls)
+        return job_control.JobControl(self.address, self._tls and self._tls / 'operator',
+                                      self.secret_file)
 
     def kill(self, name):
         """Sends SIGKILL and reports the death to the coordinator, as a process manager would."""
@@ -167,7 +168,7 @@ class JobProcesses:
                                    index=int(index)),
             pid=process.pid, reason='killed by signal 9')
         with self._control() as control:
-            control._call('SetDesired', request, wire.SetDesiredResponse)
+            control.call('SetDesired', request, wire.SetDesiredResponse)
 
     def signal(self, name, number):
         self._living[name].send_signal(number)

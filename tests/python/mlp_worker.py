@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import sluice
-from sluice.protocol import sequence
+from tests.python import sequence
 
 
 class Mlp(torch.nn.Module):

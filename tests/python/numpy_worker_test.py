@@ -3,9 +3,9 @@
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
 
-import functools
 import json
 import os
+import re
 import signal
 import tempfile
 import unittest
@@ -15,11 +15,10 @@ import numpy as np
 
 import sluice
 from sluice import numpy_model
-from sluice import runtime
-from sluice.protocol import actions
-from sluice.protocol import wire
+from sluice import library
 from tests.python import job_processes
 from tests.python import quadratic_worker
+from tests.python import table_worker
 from tools import unittest_main
 
 _WORKER = quadratic_worker.__file__
@@ -162,6 +161,59 @@ class NumpyWorkers(unittest.TestCase):
                         worker.step(batch, gradients={'w': np.full(3, np.nan)}, loss=1.0)
 
 
+class Rows(unittest.TestCase):
+
+    def train(self, *arguments, workers=2, disturb=False):
+        job = job_processes.base_job(
+            training={'steps': 60, 'bit_exact': True}, worker={'replicas': workers},
+            parameterServer={'replicas': 2}, optimizer={'name': 'SGD', 'learningRate': 0.05},
+            debug={'step_delay_seconds': 0.2 if disturb else 0})
+        with job_processes.JobProcesses(job, directory(self)) as processes:
+            processes.start()
+            for index in range(workers):
+                processes.start_python_worker(index, table_worker.__file__, *arguments)
+            if disturb:
+                processes.wait_for_members(2)
+                processes.kill('worker-1')
+                processes.start_python_worker(1, table_worker.__file__, *arguments)
+                processes.wait_for_members(2)
+            for index in range(workers):
+                self.assertEqual(processes.wait_for_exit(f'worker-{index}', 100), 0,
+                                 processes.log(f'worker-{index}'))
+            self.assertEqual(processes.wait_for_exit('coordinator'), 0)
+            said = re.search(r'asked (\d+) times', processes.log('worker-0'))
+            return state_hashes(processes.newest_checkpoint()), int(said[1])
+
+    def test_rows_give_the_same_bits_as_whole_tables_despite_a_kill(self):
+        whole, never = self.train(workers=1)
+        rows, asked = self.train('rows', disturb=True)
+        self.assertEqual(whole, rows)
+        self.assertEqual(never, 0)
+        self.assertGreater(asked, 10)
+
+
+class AllReduce(unittest.TestCase):
+
+    def train(self, aggregation):
+        job = job_processes.base_job(
+            training={'steps': 100, 'dense': {'aggregation': aggregation}},
+            worker={'replicas': 2}, parameterServer={'replicas': 2},
+            optimizer={'name': 'SGD', 'learningRate': 0.05})
+        with job_processes.JobProcesses(job, directory(self)) as processes:
+            processes.start()
+            for index in range(2):
+                processes.start_python_worker(index, _WORKER, SLUICE_ADVERTISED_HOST='127.0.0.1')
+            for index in range(2):
+                self.assertEqual(processes.wait_for_exit(f'worker-{index}', 100), 0,
+                                 processes.log(f'worker-{index}'))
+            return sluice.load(processes.checkpoints)
+
+    def test_workers_sum_gradients_among_themselves(self):
+        one, other = (self.train(name) for name in ('PARAMETER_SERVER', 'ALL_REDUCE'))
+        for name, value in one.items():
+            np.testing.assert_allclose(other[name], value, rtol=1e-9)
+
+
 class Gradients(unittest.TestCase):
 
     def setUp(self):
@@ -191,11 +243,14 @@ class Gradients(unittest.TestCase):
         self.assertEqual([(place, g.tolist()) for place, g in self.model.end(1)],
                          [(0, [1, 1, 1, 1])])
 
-    def test_memory_without_references_is_reused(self):
+    def test_memory_that_the_library_has_released_is_reused(self):
         addresses = set()
         for _ in range(5):
             self.model.run(None, 2.0, gradients=self.given)
-            addresses.add(self.model.end(1)[1][1].ctypes.data)
+            given = self.model.end(1)[1][1]
+            addresses.add(given.ctypes.data)
+            self.model.recycle(given)
+        self.model.recycle(np.zeros(3))  # of the program
         self.assertEqual(len(addresses), 1)
 
     def test_a_read_only_array_is_not_copied(self):
@@ -208,6 +263,18 @@ class Gradients(unittest.TestCase):
             self.model.run(None, 1.0, gradients={'b': array})
             self.assertEqual(np.shares_memory(self.model.end(1)[1][1], array), same)
 
+    def test_gradients_of_rows_are_scaled_and_added_to_whole_ones(self):
+        rows = sluice.RowGradient(np.array([1]), np.array([[1.0, 2.0]]))
+        self.model.run(None, 2.0, gradients={'a': rows})
+        given = self.model.end(1)[0][1]
+        self.assertEqual((given.rows.tolist(), given.values.tolist()), ([1], [2, 4]))
+        self.assertEqual((given.rows.dtype, given.values.dtype), (np.uint64, np.float32))
+        self.model.run(None, 2.0, gradients={'a': rows})
+        self.model.run(None, 1.0, gradients=self.given)
+        self.assertEqual(self.model.end(1)[0][1].tolist(), [1, 1, 3, 5])
+        with self.assertRaisesRegex(sluice.ModelMismatch, '1 rows and 3 values'):
+            self.model.run(None, 1.0, gradients={'a': sluice.RowGradient(np.array([1]), np.ones(3))})
+
     def test_nothing_is_delivered_if_one_gradient_is_wrong(self):
         delivered = []
         with self.assertRaises(sluice.ModelMismatch):
@@ -216,27 +283,12 @@ class Gradients(unittest.TestCase):
         self.assertEqual(delivered, [])
 
 
-class Buffers(unittest.TestCase):
-
-    def test_a_payload_that_does_not_match_its_blocks_is_refused_and_not_stored(self):
-        table = wire.TensorTable(tensors=[wire.TensorSpec(name='a', shape=[2], dtype=wire.FLOAT64)])
-        buffers = runtime.TensorBuffers(table, np.zeros)
-        place = (actions.Buffer.INCOMING, 0, 0, 2)  # two elements of float64
-        for codec, payload in ((wire.CODEC_RAW, bytes(15)), (wire.CODEC_RAW, bytes(17)),
-                               (wire.CODEC_FLOAT16, bytes(3))):
-            with self.assertRaisesRegex(ValueError, f'payload of {len(payload)} bytes'):
-                buffers.store(actions.StoreBlock(*place, codec, memoryview(payload)))
-        with self.assertRaisesRegex(ValueError, 'codec 77'):
-            buffers.store(actions.StoreBlock(*place, 77, memoryview(bytes(16))))
-        self.assertEqual(buffers.get(actions.Buffer.INCOMING)[0].tolist(), [0, 0])
-        content = np.array([1.5, -2.0])
-        buffers.store(actions.StoreBlock(*place, wire.CODEC_RAW, memoryview(content.tobytes())))
-        self.assertEqual(buffers.get(actions.Buffer.CURRENT)[0].tolist(), [0, 0])
-        buffers.swap()
-        self.assertEqual(buffers.get(actions.Buffer.CURRENT)[0].tolist(), [1.5, -2.0])
-
-
 class Errors(unittest.TestCase):
+
+    def test_another_version_of_the_protocol_names_both_and_the_remedy(self):
+        error = library.error_of(library.WIRE_VERSION, 'wire version 99; this coordinator speaks 1 to 1')
+        self.assertIsInstance(error, sluice.VersionMismatch)
+        self.assertRegex(str(error), 'wire version 99.*speaks 1 to 1.*same release')
 
     def start(self, **changes):
         job = job_processes.base_job(**changes)
@@ -277,23 +329,8 @@ class Errors(unittest.TestCase):
 
     def test_another_job_at_the_address(self):
         processes = self.start()
-        with self.assertRaisesRegex(sluice.JobNotFound, 'default/test/test.*not of a/b/c'):
+        with self.assertRaisesRegex(sluice.JobNotFound, 'default/test/test, not a/b/c'):
             sluice.join(processes.address, job='a/b/c')
-
-    def test_another_version_of_the_protocol(self):
-        processes = self.start()
-        newer = functools.partial(runtime.core_lib.Options, wire_version=99,
-                                  oldest_wire_version=99)
-        with mock.patch.object(runtime.core_lib, 'Options', newer):
-            with self.assertRaisesRegex(sluice.VersionMismatch, 'wire version 99.*speaks 1 to 1.*same release'):
-                sluice.join(processes.address, job=processes.name)
-
-    def test_the_next_version_of_the_protocol_uses_the_version_of_the_job(self):
-        processes = self.start()
-        newer = functools.partial(runtime.core_lib.Options, wire_version=2)
-        with mock.patch.object(runtime.core_lib, 'Options', newer):
-            job = sluice.join(processes.address, job=processes.name)
-        self.assertEqual(job.name, processes.name)
 
     def test_a_model_that_differs_from_the_model_of_the_job(self):
         # Two of three workers have the same model.
@@ -367,9 +404,10 @@ class Errors(unittest.TestCase):
 
     def test_two_processes_with_the_same_index(self):
         processes = self.start(training={'steps': 1000})
-        sluice.join(processes.address, index=0)
+        first = sluice.join(processes.address, index=0)
         with self.assertRaisesRegex(sluice.DuplicateWorker, 'its own index'):
             sluice.join(processes.address, index=0, timeout=20)
+        self.assertEqual(first.index, 0)
 
     def test_an_object_that_is_not_a_dataset(self):
         processes = self.start()

@@ -17,7 +17,7 @@ import numpy as np
 
 import sluice
 from sluice import progress
-from sluice.protocol import wire
+from sluice import wire
 from tests.python import job_processes
 from tools import unittest_main
 

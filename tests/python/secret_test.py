@@ -24,6 +24,7 @@ class Secret(unittest.TestCase):
 
     def write(self, name, text):
         path = self.directory / name
+        path.touch(mode=0o600)
         path.write_text(text)
         return path
 
@@ -52,11 +53,12 @@ class Secret(unittest.TestCase):
     def test_an_argument_overrides_the_environment(self):
         secret = self.write('secret', 'y' * 64 + '\n')
         with mock.patch.dict(os.environ, SLUICE_SECRET_FILE=str(secret)):
-            self.assertEqual(security.find().metadata(), (('sluice-secret', 'y' * 64),))
+            self.assertEqual(security.find().secret_file, str(secret))
             other = self.write('other', 'z' * 64)
-            self.assertEqual(security.find(secret_file=other).metadata()[0][1], 'z' * 64)
+            self.assertEqual(security.find(secret_file=other), (None, other))
+            self.assertEqual(security.find(self.directory), (self.directory, None))
             with self.assertRaisesRegex(errors.UsageError, 'ca.crt'):
-                security.find(self.directory)
+                sluice.connect('127.0.0.1:9', tls_directory=self.directory)
             with self.assertRaisesRegex(errors.UsageError, 'not both'):
                 security.find(self.directory, secret)
 
@@ -64,9 +66,9 @@ class Secret(unittest.TestCase):
         for text in ('', 'a b\x01', 'x' * 1000, '\u00e9' * 64):
             path = self.write('wrong', text)
             with self.assertRaisesRegex(errors.UsageError, str(path)):
-                security.SecretFile(path)
+                sluice.connect('127.0.0.1:9', secret_file=path)
         with self.assertRaisesRegex(errors.UsageError, 'nowhere'):
-            security.SecretFile(self.directory / 'nowhere')
+            sluice.join('127.0.0.1:9', secret_file=self.directory / 'nowhere')
 
 
 if __name__ == '__main__':

@@ -8,16 +8,13 @@ import pathlib
 import subprocess
 import tempfile
 import unittest
-from unittest import mock
 
 import grpc
 
 import sluice
 from sluice import errors
-from sluice import security
-from sluice import shared_memory
-from sluice import transport
-from sluice.protocol import wire
+from sluice import wire
+from tests.python import job_control
 from tests.python import job_processes
 from tests.python import quadratic_worker
 from tools import unittest_main
@@ -67,14 +64,14 @@ class Tls(unittest.TestCase):
         processes.wait_for_step(5)
         reader = str(self.tls / 'reader')
         connection = sluice.connect(processes.address, tls_directory=reader)
+        self.assertTrue(connection.tensors())
         # Payloads that TLS encrypts on the wire must not be in shared memory in plain text.
-        with mock.patch.object(shared_memory.SharedMemory, 'create',
-                               side_effect=AssertionError('shared memory beside TLS')):
-            self.assertTrue(connection.tensors())
-        with transport.JobControl(processes.address,
-                                  tls=security.TlsDirectory(reader)) as control:
+        for name in ('ps-0', 'worker-0'):
+            maps = pathlib.Path(f'/proc/{processes._living[name].pid}/maps').read_text()
+            self.assertNotIn('sluice-stream', maps)
+        with job_control.JobControl(processes.address, reader) as control:
             with self.assertRaises(grpc.RpcError) as raised:
-                control._call('SetDesired', wire.SetDesiredRequest(suspend=True),
+                control.call('SetDesired', wire.SetDesiredRequest(suspend=True),
                               wire.SetDesiredResponse)
         self.assertEqual(raised.exception.code(), grpc.StatusCode.PERMISSION_DENIED)
         self.assertIn('it is for: operator', raised.exception.details())
@@ -83,8 +80,8 @@ class Tls(unittest.TestCase):
         processes.wait_for_step(processes.progress().step + 5)
 
     def test_a_directory_without_credentials_is_named(self):
-        with self.assertRaisesRegex(errors.UsageError, 'it must contain ca.crt'):
-            security.TlsDirectory(self.directory / 'nowhere')
+        with self.assertRaisesRegex(errors.UsageError, 'nowhere.*ca.crt'):
+            sluice.join('127.0.0.1:9', tls_directory=self.directory / 'nowhere')
 
 
 if __name__ == '__main__':

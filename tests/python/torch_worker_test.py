@@ -19,10 +19,10 @@ import torch
 import sluice
 from sluice import torch_model
 from sluice import worker as worker_lib
-from sluice.protocol import sequence
-from sluice.protocol import wire
+from sluice import wire
 from tests.python import job_processes
 from tests.python import mlp_worker
+from tests.python import sequence
 from tools import unittest_main
 
 _TRANSFORMER = 'examples/python/transformer.py'
@@ -237,7 +237,7 @@ class Models(unittest.TestCase):
                                           torch.nn.ReLU(), torch.nn.Linear(3, 2))
         self.model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(), None)
         self.arrays = [self.model.initial(i).copy() for i in range(len(self.model.table.tensors))]
-        self.model.bind(self.arrays)
+        self.model.bind(self.model.view(self.arrays))
         self.data = (torch.randn(8, 4), torch.randint(0, 2, (8,)))
 
     def step(self):
@@ -298,7 +298,7 @@ class Models(unittest.TestCase):
         self.module.add_module('unused', torch.nn.Linear(2, 2))
         self.module.forward = lambda x: self.module[3](torch.relu(self.module[0](x)))
         model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(), None)
-        model.bind([model.initial(i) for i in range(len(model.table.tensors))])
+        model.bind(model.view([model.initial(i) for i in range(len(model.table.tensors))]))
         model.begin()
         model.run(self.data, 1.0)
         results = dict(model.end(1))
@@ -332,14 +332,14 @@ class Models(unittest.TestCase):
     def test_gradients_are_delivered_with_an_older_torch_too(self):
         with WithoutPostAccumulateHooks():
             self.model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(), None)
-            self.model.bind(self.arrays)
+            self.model.bind(self.model.view(self.arrays))
             self.check_that_gradients_are_delivered_from_the_last_layer_to_the_first()
 
     def test_a_tied_parameter_is_delivered_once_with_its_whole_gradient(self):
         module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
         module[1].weight = module[0].weight
         model = torch_model.TorchModel(module, torch.nn.CrossEntropyLoss(), None)
-        model.bind([model.initial(i).copy() for i in range(len(model.table.tensors))])
+        model.bind(model.view([model.initial(i).copy() for i in range(len(model.table.tensors))]))
         model.begin()
         model.run(self.data, 8.0)
         expected = dict(model.end(1))
@@ -358,7 +358,7 @@ class Models(unittest.TestCase):
 
         self.shared = torch.nn.Linear(4, 4)
         model = torch_model.TorchModel(self.shared, None, objective)
-        model.bind([model.initial(i).copy() for i in range(len(model.table.tensors))])
+        model.bind(model.view([model.initial(i).copy() for i in range(len(model.table.tensors))]))
         with self.assertRaisesRegex(sluice.UsageError, "'(weight|bias)'.*overlap=False"):
             self.delivered(model)
         model.begin()
@@ -370,7 +370,7 @@ class Models(unittest.TestCase):
             return len(torch.cuda._queued_calls) + len(torch.cuda._lazy_seed_tracker.get_calls())
         before = waiting()
         for step in range(5):
-            self.model.seed(1, step, 0)
+            self.model.seed(step)
         self.assertEqual(waiting(), before)
 
     def test_evaluation_counts_correct_answers_and_keeps_the_mode(self):
@@ -383,13 +383,13 @@ class Models(unittest.TestCase):
         module = torch.nn.Linear(3, 2).to(torch.bfloat16)
         model = torch_model.TorchModel(module, torch.nn.MSELoss(), None)
         before = module.weight.detach().clone()
-        model.bind([model.initial(i).copy() for i in range(2)])
+        model.bind(model.view([model.initial(i).copy() for i in range(2)]))
         self.assertTrue(torch.equal(module.weight, before))
 
     def test_a_loss_that_is_not_one_number_is_refused(self):
         model = torch_model.TorchModel(self.module, torch.nn.CrossEntropyLoss(reduction='none'),
                                        None)
-        model.bind(self.arrays)
+        model.bind(model.view(self.arrays))
         model.begin()
         with self.assertRaisesRegex(sluice.UsageError, r'shape \[8\].*mean'):
             model.run(self.data, 1.0)
@@ -401,13 +401,12 @@ class Models(unittest.TestCase):
             worker_lib._torch_model(self.module, torch.nn.CrossEntropyLoss(), None, spec)
             self.assertEqual(torch.are_deterministic_algorithms_enabled(), bit_exact)
 
-    def test_dropout_depends_on_seed_step_and_microbatch(self):
-        def draw(*key):
-            self.model.seed(*key)
+    def test_dropout_depends_on_the_seed_of_the_work(self):
+        def draw(seed):
+            self.model.seed(seed)
             return torch.rand(3).tolist()
-        self.assertEqual(draw(1, 2, 3), draw(1, 2, 3))
-        self.assertNotEqual(draw(1, 2, 3), draw(1, 2, 4))
-        self.assertNotEqual(draw(1, 2, 3), draw(1, 3, 3))
+        self.assertEqual(draw(2**64 - 1), draw(2**64 - 1))
+        self.assertNotEqual(draw(1), draw(2))
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-// C++ computes the values of values.json. The tests of the Python package read the same file.
+// The values of values.json, which describe formats that are specified to the bit.
 
 #include <gtest/gtest.h>
 

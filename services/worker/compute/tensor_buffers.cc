@@ -21,7 +21,8 @@ TensorBuffers::TensorBuffers(const v1::TensorTable& table) : table_(table) {
     element_bytes_.push_back(ElementBytes(tensor.dtype()));
     bytes_.push_back(elements * element_bytes_.back());
   }
-  for (std::vector<Memory>& version : versions_) version = Allocate();
+  MutexLock lock(&mutex_);
+  for (int version : {current_, incoming_}) versions_[version] = Allocate();
 }
 
 std::vector<TensorBuffers::Memory> TensorBuffers::Allocate() const {
@@ -40,29 +41,57 @@ std::vector<TensorBuffers::Memory> TensorBuffers::Allocate() const {
 }
 
 char* TensorBuffers::data(Buffer buffer, size_t tensor) {
+  MutexLock lock(&mutex_);
   switch (buffer) {
     case Buffer::kCurrent:
       return versions_[current_][tensor].get();
     case Buffer::kIncoming:
-      return versions_[1 - current_][tensor].get();
+      for (int i = 0; incoming_ == kNone; ++i) {
+        if (i != current_ && i != held_) incoming_ = i;
+      }
+      if (versions_[incoming_].empty()) versions_[incoming_] = Allocate();
+      return versions_[incoming_][tensor].get();
     case Buffer::kEvaluation:
       break;
   }
-  MutexLock lock(&evaluation_mutex_);
   if (evaluation_.empty()) evaluation_ = Allocate();
   return evaluation_[tensor].get();
 }
 
+void TensorBuffers::Swap() {
+  MutexLock lock(&mutex_);
+  if (incoming_ == kNone) return;  // nothing arrived: the version has no tensors
+  std::swap(current_, incoming_);
+  if (incoming_ == held_) incoming_ = kNone;
+}
+
+void TensorBuffers::Hold() {
+  MutexLock lock(&mutex_);
+  held_ = current_;
+}
+
+void TensorBuffers::Release() {
+  MutexLock lock(&mutex_);
+  held_ = kNone;
+}
+
+const char* TensorBuffers::held(size_t tensor) const {
+  MutexLock lock(&mutex_);
+  return versions_[held_ == kNone ? current_ : held_][tensor].get();
+}
+
 const char* TensorBuffers::Find(Buffer buffer, size_t tensor) const {
+  MutexLock lock(&mutex_);
   switch (buffer) {
     case Buffer::kCurrent:
       return versions_[current_][tensor].get();
     case Buffer::kIncoming:
-      return versions_[1 - current_][tensor].get();
+      return incoming_ == kNone || versions_[incoming_].empty()
+                 ? nullptr
+                 : versions_[incoming_][tensor].get();
     case Buffer::kEvaluation:
       break;
   }
-  MutexLock lock(&evaluation_mutex_);
   return evaluation_.empty() ? nullptr : evaluation_[tensor].get();
 }
 
@@ -100,7 +129,7 @@ absl::StatusOr<absl::Cord> TensorBuffers::Get(Buffer buffer, uint32_t tensor) co
   }
   const char* memory = Find(buffer, tensor);
   if (memory == nullptr) {
-    return absl::FailedPreconditionError("no version to evaluate has been set");
+    return absl::FailedPreconditionError("no version has been set");
   }
   // The cord takes over the string without another copy.
   return absl::Cord(std::string(memory, bytes_[tensor]));

@@ -1,4 +1,5 @@
-// The memory of a model's tensors, in up to three buffers. No LibTorch.
+// The memory of a model's tensors, in up to three buffers, and a fourth where a reader holds a
+// version that is no longer current. No LibTorch.
 #ifndef SLUICE_SERVICES_WORKER_COMPUTE_TENSOR_BUFFERS_H_
 #define SLUICE_SERVICES_WORKER_COMPUTE_TENSOR_BUFFERS_H_
 
@@ -18,8 +19,8 @@
 
 namespace sluice {
 
-// Threads as for SetTensorRange and Adopt of ComputeEngine. Addresses never change, only which of
-// the two buffers is current.
+// Threads as for SetTensorRange and Adopt of ComputeEngine. Addresses never change, only which
+// buffer is current.
 class TensorBuffers {
  public:
   using Buffer = ComputeEngine::Buffer;
@@ -41,7 +42,14 @@ class TensorBuffers {
   absl::Status SetRange(Buffer buffer, uint32_t tensor, uint64_t offset, const absl::Cord& bytes);
   absl::StatusOr<absl::Cord> Get(Buffer buffer, uint32_t tensor) const;
 
-  void Swap() { current_ = 1 - current_; }
+  // Adopts the incoming version.
+  void Swap();
+
+  // Until Release, neither the network nor Swap changes the memory that is current now, which stays
+  // readable as `held`; a version that arrives meanwhile gets memory of its own. Any thread.
+  void Hold();
+  void Release();
+  const char* held(size_t tensor) const;
 
  private:
   struct FreeDeleter {
@@ -50,16 +58,22 @@ class TensorBuffers {
   using Memory = std::unique_ptr<char, FreeDeleter>;
 
   std::vector<Memory> Allocate() const;
+  // Null: kEvaluation, or kIncoming after Swap, has no memory yet.
   const char* Find(Buffer buffer, size_t tensor) const;
 
   const v1::TensorTable& table_;
   std::vector<uint64_t> element_bytes_;
   std::vector<uint64_t> bytes_;
-  std::array<std::vector<Memory>, 2> versions_;
-  int current_ = 0;  // index into versions_
-  // Guards the list, not the memory that the list refers to.
-  mutable Mutex evaluation_mutex_;
-  std::vector<Memory> evaluation_ ABSL_GUARDED_BY(evaluation_mutex_);
+
+  // Guards the lists, not the memory that they refer to.
+  mutable Mutex mutex_;
+  std::array<std::vector<Memory>, 3> versions_ ABSL_GUARDED_BY(mutex_);  // the third: on demand
+  // Indices of versions_; kNone: no version is held, or incoming has no memory yet.
+  static constexpr int kNone = -1;
+  int current_ ABSL_GUARDED_BY(mutex_) = 0;
+  int incoming_ ABSL_GUARDED_BY(mutex_) = 1;
+  int held_ ABSL_GUARDED_BY(mutex_) = kNone;
+  std::vector<Memory> evaluation_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #ifndef SLUICE_SERVICES_WORKER_CORE_REGISTRATION_H_
 #define SLUICE_SERVICES_WORKER_CORE_REGISTRATION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -41,6 +42,10 @@ class Registration {
 
   // Asks to leave, now and on each new connection. Once.
   void Leave(std::string reason, absl::Duration grace);
+  // After Leave: waits for this long at most from now on.
+  void ShortenLeave(absl::Duration grace) {
+    leave_until_ = std::min(leave_until_, context_.now + grace);
+  }
   bool leaves() const { return leave_reason_.has_value(); }
   const std::string& leave_reason() const { return *leave_reason_; }
   bool LeaveIsOver() const;

@@ -153,6 +153,7 @@ enum class ExitReason {
 struct Exit {
   ExitReason reason = ExitReason::kFinished;
   std::string message;
+  v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED;  // the coordinator's
 };
 
 using WorkerAction =

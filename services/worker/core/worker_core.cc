@@ -95,7 +95,8 @@ class WorkerCore::Impl {
   absl::Status HandleFrame(ShardLink& link, const v1::Header& header, const absl::Cord& payload);
   void OnRefused(ShardLink& link, const v1::Refused& refused);
   void OnLinkReady(ShardLink& link);
-  void ExitNow(ExitReason reason, std::string message);
+  void ExitNow(ExitReason reason, std::string message,
+               v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED);
 
   const WorkerRules all_rules_;
   const WorkerOptions options_;
@@ -152,12 +153,12 @@ void WorkerCore::Impl::OnRefusal(const v1::Refusal& refusal) {
     case v1::Refusal::EXPELLED:
     case v1::Refusal::DUPLICATE:
       return ExitNow(registration_.leaves() ? ExitReason::kLeft : ExitReason::kExpelled,
-                     refusal.reason());
+                     refusal.reason(), refusal.code());
     case v1::Refusal::WIRE_VERSION:
       if (registration_.OfferOlderVersion()) return;
-      return ExitNow(ExitReason::kRefused, refusal.reason());
+      return ExitNow(ExitReason::kRefused, refusal.reason(), refusal.code());
     default:
-      return ExitNow(ExitReason::kRefused, refusal.reason());
+      return ExitNow(ExitReason::kRefused, refusal.reason(), refusal.code());
   }
 }
 
@@ -446,7 +447,7 @@ void WorkerCore::Impl::OnReduced(const v1::ViewId& view, uint64_t step,
 // ---- leaving and time
 
 void WorkerCore::Impl::OnLeave(std::string reason, absl::Duration grace) {
-  if (registration_.leaves()) return;
+  if (registration_.leaves()) return registration_.ShortenLeave(grace);
   registration_.Leave(std::move(reason), grace);
   if (!context_.member) ExitNow(ExitReason::kLeft, registration_.leave_reason());
 }
@@ -483,12 +484,12 @@ absl::Time WorkerCore::Impl::NextDeadline() const {
   return next;
 }
 
-void WorkerCore::Impl::ExitNow(ExitReason reason, std::string message) {
+void WorkerCore::Impl::ExitNow(ExitReason reason, std::string message, v1::Refusal::Code refusal) {
   if (exited_) return;
   exited_ = true;
   for (auto& [shard, link] : context_.links) link.Close("the worker exits", &context_.actions);
   context_.links.clear();
-  context_.actions.push_back(Exit{reason, std::move(message)});
+  context_.actions.push_back(Exit{reason, std::move(message), refusal});
 }
 
 WorkerStatus WorkerCore::Impl::Status() const {

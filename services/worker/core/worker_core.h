@@ -119,7 +119,7 @@ class WorkerCore {
 
   // ---- the rest
   // Requests to leave (SIGTERM): continues until a view without this worker, at most `grace`, then
-  // exits.
+  // exits. A second request may shorten the time.
   void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
   // Call at NextDeadline() at the latest; earlier does no harm.
   void OnTick(absl::Time now);

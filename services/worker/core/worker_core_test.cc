@@ -314,6 +314,20 @@ TEST(WorkerCoreTest, LeaveEndsAfterItsGracePeriod) {
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
 }
 
+TEST(WorkerCoreTest, SecondLeaveShortensTheGracePeriod) {
+  WorkerHarness world;
+  world.Start();
+  world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
+  world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_);
+  world.core_.OnLeave("SIGTERM", absl::Seconds(20), world.now_);
+  world.core_.OnLeave("SIGTERM", absl::Seconds(1), world.now_);
+  world.Do();
+  EXPECT_THAT(world.exits_, IsEmpty());
+  world.Advance(absl::Seconds(1));
+  ASSERT_THAT(world.exits_, SizeIs(1));
+  EXPECT_EQ(world.exits_[0].reason, ExitReason::kLeft);
+}
+
 TEST(WorkerCoreTest, ExpelledInstanceEndsSoThatAnotherCanStart) {
   WorkerHarness world;
   world.Start();

@@ -11,6 +11,7 @@ from tests.cluster.testing import cluster
 TAG = 'test'
 PREFIX = 'localhost/'
 _PROGRAMS = {
+    'libsluice-worker.so': 'services/worker/library/libsluice-worker.so',
     'sluice': 'cli/sluice',
     'sluice-coordinator': 'services/coordinator/sluice-coordinator',
     'sluice-operator': 'operator/sluice-operator',

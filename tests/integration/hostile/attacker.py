@@ -11,7 +11,7 @@ import sys
 
 import grpc
 
-from sluice.protocol import wire
+from sluice import wire
 from tests.integration.hostile import client
 from tests.integration.hostile import floods
 from tests.integration.hostile import frame_attacks

@@ -13,10 +13,10 @@ import time
 import typing
 import urllib.request
 
+import grpc
 import numpy as np
 
-from sluice import transport
-from sluice.protocol import wire
+from sluice import wire
 from tests.integration.hostile import job as job_lib
 
 # After an attack, a job must train STEPS_AFTER steps within PATIENCE seconds: a process may have to be expelled and replaced first.
@@ -226,7 +226,9 @@ def certify(sluice, directory):
 
 
 def _brief(error):
-    return transport.describe(error)[:300]
+    if isinstance(error, grpc.RpcError) and hasattr(error, 'details'):
+        return f'{error.code().name}: {error.details()}'[:300]
+    return f'{type(error).__name__}: {error}'[:300]
 
 
 def _let_through(case, outcome):

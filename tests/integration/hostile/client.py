@@ -11,10 +11,10 @@ import time
 
 import grpc
 
-from sluice import security
-from sluice.protocol import frame as frame_lib
-from sluice.protocol import wire
+from sluice import wire
+from tests.integration.hostile import frames as frame_lib
 from tests.integration.hostile import http2
+from tests.python import job_control
 
 EXCHANGE = '/sluice.v1.ParameterServer/Exchange'
 JOIN = '/sluice.v1.Coordinator/Join'
@@ -92,7 +92,6 @@ class HostileClient:
         self.index = target.get('index', 0)
         self.target = target
         self.certificate = target.get('certificate')
-        self._tls = security.TlsDirectory(self.certificate) if self.certificate else None
         self._secret = target.get('secret')
         self._channels = {}
         self.counts = {}
@@ -111,13 +110,8 @@ class HostileClient:
         if not fresh and (address, role) in self._channels:
             return self._channels[address, role]
         options = [('grpc.max_send_message_length', -1), ('grpc.max_receive_message_length', -1),
-                   ('grpc.use_local_subchannel_pool', 1), ('grpc.enable_http_proxy', 0),
                    ('grpc.http2.bdp_probe', 0)]  # gRPC 1.51 can crash where the connection closes meanwhile
-        if self._tls is None:
-            made = grpc.insecure_channel(address, options=options)
-        else:
-            made = grpc.secure_channel(address, self._tls.credentials(),
-                                       options=options + security.server_options(role))
+        made = job_control.open_channel(address, self.certificate, role, options)
         self._channels[address, role] = made
         return made
 

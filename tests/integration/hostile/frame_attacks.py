@@ -5,9 +5,9 @@ import struct
 import threading
 import time
 
-from sluice.protocol import frame as frame_lib
-from sluice.protocol import wire
+from sluice import wire
 from tests.integration.hostile import client
+from tests.integration.hostile import frames as frame_lib
 
 
 class FrameAttacks(client.HostileClient):
@@ -123,8 +123,8 @@ class FrameAttacks(client.HostileClient):
             for body in (dict(push=wire.Push(step=1, clock=1, complete=[1] * 60000)),
                          dict(pull=wire.Pull(version=1, rows=[wire.RowSelection()] * 30000))):
                 yield frame_lib.encode(client.header(future, **body))
-            small = frame_lib.parts(client.header(future, lease_request=wire.LeaseRequest(clock=1)))
-            yield frame_lib.join([small] * 256)
+            small = frame_lib.encode(client.header(future, lease_request=wire.LeaseRequest(clock=1)))
+            yield frame_lib.batch([small] * 256)
         view = self.progress().view
         # Streams under a worker's own incarnation are closed by that worker's next stream.
         fresh = [(wire.WORKER, self.index, None), (wire.WORKER, 0, None), (wire.WORKER, 1, None)]

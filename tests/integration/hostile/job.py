@@ -13,7 +13,7 @@ import urllib.request
 import grpc
 
 from sluice import checkpoint
-from sluice.protocol import wire
+from sluice import wire
 from tests.integration.hostile import attacker
 from tests.python import job_processes
 
@@ -68,14 +68,14 @@ class AttackedJob(job_processes.JobProcesses):
 
     def __exit__(self, *exception):
         if self._kept_control is not None:
-            self._kept_control.close()
+            self._kept_control.__exit__()
         super().__exit__(*exception)
 
     def progress(self, timeout=30):
         """Asks as the operator does, on its own connection, which stays open."""
         if self._kept_control is None:
             self._kept_control = self._control()
-        return self._kept_control._call('GetProgress', wire.GetProgressRequest(), wire.JobProgress, timeout=timeout)
+        return self._kept_control.call('GetProgress', wire.GetProgressRequest(), wire.JobProgress, timeout=timeout)
 
     def _spawn(self, name, arguments):
         arguments = [*arguments, '--metrics-address', '127.0.0.1:0', '--metrics-port-file',

@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 import sluice
-from sluice.protocol import wire
+from sluice import wire
 
 HUGE = (1 << 64) - 1
 

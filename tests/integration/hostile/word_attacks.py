@@ -5,9 +5,9 @@ import time
 
 import grpc
 
-from sluice.protocol import frame
-from sluice.protocol import wire
+from sluice import wire
 from tests.integration.hostile import client
+from tests.integration.hostile import frames
 
 
 class WordAttacks(client.HostileClient):
@@ -65,7 +65,7 @@ class WordAttacks(client.HostileClient):
         """Messages of the largest size whose parsed form takes a multiple of it, on several streams at once: their elements, tensors or
         unknown fields, have two bytes."""
         def nested(tag, content):
-            return bytes([tag]) + frame._varint(len(content)) + content
+            return bytes([tag]) + frames.varint(len(content)) + content
 
         pieces = ((16 << 20) - 64) // 2
         unknown = b'\x7a\x00' * pieces

@@ -1,0 +1,24 @@
+// Asks a running job for its progress.
+#ifndef SLUICE_SERVICES_SNAPSHOT_JOB_PROGRESS_H_
+#define SLUICE_SERVICES_SNAPSHOT_JOB_PROGRESS_H_
+
+#include <grpcpp/security/credentials.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/jobcontrol.pb.h"
+
+namespace sluice {
+
+// Blocks until the coordinator at host:port answers. NOT_FOUND: none has until the deadline; the
+// message says why the last attempt failed. Null credentials: plain text.
+absl::StatusOr<v1::JobProgress> WaitForProgress(
+    const std::string& coordinator, std::shared_ptr<grpc::ChannelCredentials> credentials,
+    absl::Time deadline);
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_SNAPSHOT_JOB_PROGRESS_H_

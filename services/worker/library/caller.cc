@@ -1,0 +1,606 @@
+#include "services/worker/library/caller.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "services/common/splitmix64.h"
+#include "services/protocol/elements.h"
+#include "services/protocol/layout.h"
+#include "services/worker/core/gradient.h"
+#include "services/worker/store_block.h"
+
+namespace sluice::worker {
+namespace {
+
+// As in ComputeThread: while more gradients are coming, fewer bytes than this wait for them.
+constexpr size_t kWorthAMessage = 64 << 10;
+
+ComputeId IdOf(const Compute& compute) { return compute.id; }
+ComputeId IdOf(const EvaluateSamples& evaluate) { return evaluate.id; }
+ComputeId IdOf(const FindRows&) { return 0; }  // cannot be cancelled
+
+std::string ShapeText(const v1::TensorSpec& spec) {
+  return absl::StrCat("[", absl::StrJoin(spec.shape(), ", "), "]");
+}
+
+}  // namespace
+
+// Passes the core's requests on. One per instance.
+class Caller::Runner final : public ModelRunner {
+ public:
+  Runner(Caller* caller, CoreShell<WorkerCore>* shell) : caller_(caller), shell_(shell) {}
+
+  void Perform(OpenModel& open) override { caller_->OnJob(open.job); }
+  void Perform(ReadInitialTensor& read) override {
+    shell_->Event(Call(&WorkerCore::OnInitialTensor, read.init_id, read.tensor,
+                       absl::StatusOr<absl::Cord>(caller_->InitialTensor(read.tensor))));
+  }
+  void Perform(Compute& compute) override { caller_->Queue(std::move(compute)); }
+  void Perform(FindRows& find) override { caller_->Queue(std::move(find)); }
+  void Perform(EvaluateSamples& evaluate) override { caller_->Queue(std::move(evaluate)); }
+  void Perform(CancelCompute& cancel) override { caller_->Cancel(cancel.id); }
+
+  absl::Status Store(const StoreBlock& block) override {
+    return StoreInto(caller_->table_, block,
+                     [buffers = caller_->buffers_.get()](auto... arguments) {
+                       return buffers->SetRange(arguments...);
+                     });
+  }
+
+  absl::Status Adopt(uint64_t version) override {
+    MutexLock lock(&caller_->mutex_);
+    caller_->buffers_->Swap();
+    caller_->version_ = version;
+    return absl::OkStatus();
+  }
+
+  void Stop() override { caller_->OnStopped(); }
+
+ private:
+  Caller* const caller_;
+  CoreShell<WorkerCore>* const shell_;
+};
+
+// Keeps the shell alive while a call of the program uses it.
+class Caller::Use {
+ public:
+  explicit Use(Caller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(caller->mutex_) : caller_(caller) {
+    ++caller_->uses_;
+  }
+  ~Use() {
+    MutexLock lock(&caller_->mutex_);
+    if (--caller_->uses_ == 0) caller_->changed_.SignalAll();
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  Caller* const caller_;
+};
+
+// ---- instances
+
+std::unique_ptr<ModelRunner> Caller::MakeRunner(CoreShell<WorkerCore>* shell) {
+  MutexLock lock(&mutex_);
+  shell_ = shell;
+  ++instance_;
+  started_ = registered_ = ready_sent_ = false;
+  return std::make_unique<Runner>(this, shell);
+}
+
+bool Caller::OnStarted() {
+  MutexLock lock(&mutex_);
+  started_ = true;
+  return !leaving_ && !stopping_;
+}
+
+void Caller::OnStopped() {
+  MutexLock lock(&mutex_);
+  shell_ = nullptr;
+  queue_.clear();
+  delayed_ = 0;
+  if (work_) work_->dropped = true;
+  // The tasks of calls in progress run out: the executor still takes them.
+  while (uses_ > 0) changed_.Wait(&mutex_);
+}
+
+void Caller::WaitUntilUnused() {
+  MutexLock lock(&mutex_);
+  if (work_) work_->dropped = true;
+  // What is evaluated is in memory that the next instance would write.
+  while (work_ && work_->evaluation_buffer && !stopping_) changed_.Wait(&mutex_);
+}
+
+bool Caller::Sleep(absl::Duration duration) {
+  const absl::Time until = absl::Now() + duration;
+  MutexLock lock(&mutex_);
+  while (!stopping_ && !leaving_ && absl::Now() < until) {
+    changed_.WaitWithDeadline(&mutex_, until);
+  }
+  return !stopping_ && !leaving_;
+}
+
+void Caller::End(Outcome end) {
+  MutexLock lock(&mutex_);
+  end_ = std::move(end);
+  queue_.clear();
+  if (work_) work_->dropped = true;
+  changed_.SignalAll();
+}
+
+bool Caller::StopIfIdle() {
+  MutexLock lock(&mutex_);
+  if (in_next_ || uses_ > 0) return false;
+  stopping_ = true;
+  changed_.SignalAll();
+  return true;
+}
+
+bool Caller::leaving() const {
+  MutexLock lock(&mutex_);
+  return leaving_ || stopping_;
+}
+
+void Caller::OnJob(const v1::JobSpec& job) {
+  {
+    MutexLock lock(&mutex_);
+    if (!job_) {
+      job_ = job;
+      job_name_ = absl::StrCat(job.namespace_(), "/", job.name(), "/", job.uid());
+      job_spec_ = job.SerializeAsString();
+    }
+    registered_ = true;
+    changed_.SignalAll();
+  }
+  SendReady();
+}
+
+void Caller::SendReady() {
+  CoreShell<WorkerCore>* shell;
+  std::optional<Use> use;
+  absl::Status status;
+  {
+    MutexLock lock(&mutex_);
+    if (!opened_ || !registered_ || ready_sent_ || shell_ == nullptr) return;
+    ready_sent_ = true;
+    shell = shell_;
+    use.emplace(this);
+
+    const bool own_walk = job_->data().partitioning() == v1::DataSpec::PER_WORKER;
+    const uint64_t seed = job_->training().seed();
+    absl::StatusOr<SampleOrder> order =
+        SampleOrder::Create({.samples = training_samples_,
+                             .seed = own_walk ? SplitMix64At(seed, index_) : seed,
+                             .shuffle = !job_->data().no_shuffle()});
+    status = order.status();
+    if (order.ok()) order_ = *std::move(order);
+  }
+  if (!status.ok()) return shell->Event(Call(&WorkerCore::OnModelFailed, status));
+
+  shell->Event([this](WorkerCore& core, absl::Time now) {
+    uint64_t training, evaluation;
+    bool own_walk;
+    {
+      MutexLock lock(&mutex_);
+      training = training_samples_;
+      evaluation = evaluation_samples_;
+      own_walk = job_->data().partitioning() == v1::DataSpec::PER_WORKER;
+    }
+    // The samples of a worker that walks on its own are not known ahead.
+    if (!own_walk) core.SetRowTensors(row_tensors_);
+    core.OnModelReady(table_, training, evaluation, now);
+  });
+}
+
+void Caller::Queue(Request request) {
+  MutexLock lock(&mutex_);
+  queue_.push_back(std::move(request));
+  changed_.SignalAll();
+}
+
+void Caller::Cancel(ComputeId id) {
+  CoreShell<WorkerCore>* shell = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    const auto is_cancelled = [&](const Request& request) {
+      return std::visit([](const auto& r) { return IdOf(r); }, request) == id;
+    };
+    const auto waiting = std::find_if(queue_.begin(), queue_.end(), is_cancelled);
+    if (waiting != queue_.end()) {
+      queue_.erase(waiting);
+      shell = shell_;
+    } else if (work_ && is_cancelled(work_->request)) {
+      work_->dropped = true;
+    }
+    changed_.SignalAll();
+  }
+  // On the executor: the event follows this one.
+  if (shell != nullptr) shell->Event(Call(&WorkerCore::OnComputed, id, ComputeResult()));
+}
+
+absl::Cord Caller::InitialTensor(uint32_t tensor) const {
+  const std::shared_ptr<const std::string>& content = initial_[tensor];
+  return absl::MakeCordFromExternal(*content, [content] {});
+}
+
+// ---- joining and the model
+
+Outcome Caller::WaitForJob() {
+  MutexLock lock(&mutex_);
+  while (!job_ && !end_) changed_.Wait(&mutex_);
+  return end_ ? *end_ : Outcome();
+}
+
+Outcome Caller::AddTensor(v1::TensorSpec spec, std::string initial, bool rows) {
+  MutexLock lock(&mutex_);
+  if (opened_) return WrongState("the model is open: a tensor is added before");
+  for (const v1::TensorSpec& other : table_.tensors()) {
+    if (other.name() == spec.name()) return Invalid("there are two tensors '", spec.name(), "'");
+  }
+  if (rows && (spec.shape_size() != 2 || spec.kind() != v1::PARAMETER)) {
+    return Invalid("rows of '", spec.name(), "': it is not a matrix of parameters");
+  }
+  const uint64_t bytes = ElementCount(spec) * ElementBytes(spec.dtype());
+  if (initial.size() != bytes) {
+    return Invalid("the initial value of '", spec.name(), "' has ", initial.size(),
+                   " bytes, its shape ", ShapeText(spec), " needs ", bytes);
+  }
+  if (rows) row_tensors_.push_back(static_cast<uint32_t>(table_.tensors_size()));
+  *table_.add_tensors() = std::move(spec);
+  initial_.push_back(std::make_shared<const std::string>(std::move(initial)));
+  return {};
+}
+
+Outcome Caller::Open(uint64_t training_samples, uint64_t evaluation_samples) {
+  {
+    MutexLock lock(&mutex_);
+    if (opened_) return WrongState("the model is open already");
+    if (end_) return *end_;
+    if (std::none_of(table_.tensors().begin(), table_.tensors().end(),
+                     [](const v1::TensorSpec& spec) { return spec.kind() == v1::PARAMETER; })) {
+      return Invalid("the model has no parameter: call sluice_worker_add_tensor before");
+    }
+    if (training_samples == 0 || training_samples > kMaxSamples) {
+      return Invalid(training_samples, " training samples: there must be 1 to ", kMaxSamples);
+    }
+    if (evaluation_samples > kMaxSamples) {
+      return Invalid(evaluation_samples, " held-out samples: there may be ", kMaxSamples);
+    }
+    buffers_ = std::make_unique<TensorBuffers>(table_);
+    training_samples_ = training_samples;
+    evaluation_samples_ = evaluation_samples;
+    opened_ = true;
+  }
+  SendReady();
+  return {};
+}
+
+Outcome Caller::Parameter(uint32_t tensor, const void** data, size_t* bytes) const {
+  MutexLock lock(&mutex_);
+  if (!opened_) return WrongState("the model is not open: call sluice_worker_open before");
+  if (tensor >= buffers_->tensors()) {
+    return Invalid("there is no tensor ", tensor, ": the model has ", buffers_->tensors());
+  }
+  *data = work_ && work_->evaluation_buffer
+              ? buffers_->data(TensorBuffers::Buffer::kEvaluation, tensor)
+              : buffers_->held(tensor);
+  if (bytes != nullptr) *bytes = buffers_->bytes(tensor);
+  return {};
+}
+
+uint64_t Caller::Position() const {
+  MutexLock lock(&mutex_);
+  return held_version_;
+}
+
+// ---- the loop
+
+Outcome Caller::Next(absl::Duration timeout, sluice_work* out) {
+  const absl::Time deadline = absl::Now() + timeout;
+  MutexLock lock(&mutex_);
+  if (in_next_) return {SLUICE_BUSY, "another thread waits for work of this worker"};
+  if (!opened_) return WrongState("the model is not open: call sluice_worker_open before");
+  if (work_ && !end_) return WrongState("the last work was not ended by sluice_worker_done");
+
+  in_next_ = true;
+  work_.reset();
+  buffers_->Release();
+  changed_.SignalAll();
+  while (!end_ && !stopping_ && !work_) {
+    if (queue_.empty()) {
+      if (absl::Now() >= deadline) break;
+      changed_.WaitWithDeadline(&mutex_, deadline);
+    } else if (WaitBeforeStep(deadline)) {
+      Request request = std::move(queue_.front());
+      queue_.pop_front();
+      Begin(std::move(request), out);
+    } else if (absl::Now() >= deadline) {
+      break;
+    }
+  }
+  buffers_->Hold();
+  held_version_ = version_;
+  in_next_ = false;
+  if (work_) return {};
+  if (end_) return *end_;
+  if (stopping_) return {SLUICE_ENDED, "the worker is closed"};
+  return {SLUICE_TIMEOUT, "there is no work so far"};
+}
+
+// The job's delay before each step. False: look at the queue and the time again.
+bool Caller::WaitBeforeStep(absl::Time deadline) {
+  const double seconds = job_->debug().step_delay_seconds();
+  const auto* compute = std::get_if<Compute>(&queue_.front());
+  if (seconds <= 0 || compute == nullptr) return true;
+  if (delayed_ != compute->id) {
+    delayed_ = compute->id;
+    delayed_until_ = absl::Now() + absl::Seconds(seconds);
+  }
+  if (absl::Now() >= delayed_until_) return true;
+  changed_.WaitWithDeadline(&mutex_, std::min(deadline, delayed_until_));
+  return false;
+}
+
+std::vector<uint64_t> Caller::IndicesOf(const Request& request) {
+  if (const auto* compute = std::get_if<Compute>(&request)) {
+    if (job_->data().partitioning() != v1::DataSpec::PER_WORKER) {
+      return order_->IndicesOf(compute->positions);
+    }
+    const uint64_t begin = walked_;
+    walked_ += compute->positions.size();
+    return order_->IndicesOf({begin, walked_});
+  }
+  std::vector<uint64_t> indices;
+  if (const auto* evaluate = std::get_if<EvaluateSamples>(&request)) {
+    indices.resize(evaluate->samples.size());
+    std::iota(indices.begin(), indices.end(), evaluate->samples.begin);
+    return indices;
+  }
+  for (const PositionRange& range : std::get<FindRows>(request).positions) {
+    const std::vector<uint64_t> some = order_->IndicesOf(range);
+    indices.insert(indices.end(), some.begin(), some.end());
+  }
+  return indices;
+}
+
+void Caller::Begin(Request request, sluice_work* out) {
+  work_.emplace();
+  work_->instance = instance_;
+  work_->indices = IndicesOf(request);
+  sluice_work work{};
+  work.struct_size = sizeof work;
+  work.indices = work_->indices.data();
+  work.samples = work_->indices.size();
+  work.sum_of_means = job_->training().aggregation() == v1::TrainingSpec::SUM ? 1 : 0;
+  work.kind = SLUICE_ROWS;
+
+  if (const auto* compute = std::get_if<Compute>(&request)) {
+    work.kind = SLUICE_GRADIENTS;
+    work.step = compute->step;
+    work.first_microbatch = compute->first_microbatch;
+    work.microbatch_size = std::max<uint64_t>(1, compute->microbatch_size);
+    work.microbatches = (work.samples + work.microbatch_size - 1) / work.microbatch_size;
+    work.seed = SplitMix64At(SplitMix64At(job_->training().seed(), compute->step),
+                             compute->first_microbatch);
+    work_->given.resize(static_cast<size_t>(table_.tensors_size()));
+  } else if (const auto* evaluate = std::get_if<EvaluateSamples>(&request)) {
+    work.kind = SLUICE_EVALUATE;
+    work_->evaluation_buffer = evaluate->buffer == ComputeEngine::Buffer::kEvaluation;
+  } else {
+    for (uint32_t tensor : row_tensors_) work_->rows[tensor] = {};
+  }
+  work_->request = std::move(request);
+  *out = work;
+}
+
+bool Caller::Cancelled() const {
+  MutexLock lock(&mutex_);
+  return work_ && work_->dropped;
+}
+
+Outcome Caller::CheckTensor(uint32_t tensor, v1::TensorKind kind) const {
+  if (!work_ || !std::holds_alternative<Compute>(work_->request)) {
+    return WrongState(
+        "there is no work SLUICE_GRADIENTS that this belongs to: ask for work with "
+        "sluice_worker_next");
+  }
+  if (tensor >= static_cast<uint32_t>(table_.tensors_size())) {
+    return Invalid("there is no tensor ", tensor, ": the model has ", table_.tensors_size());
+  }
+  const v1::TensorSpec& spec = table_.tensors(static_cast<int>(tensor));
+  if (spec.kind() != kind) {
+    return Invalid("'", spec.name(), "' is not a ", kind == v1::PARAMETER ? "parameter" : "buffer");
+  }
+  if (work_->given[tensor]) {
+    return WrongState("'", spec.name(), "' was given already: it is given once for each work");
+  }
+  return {};
+}
+
+absl::Cord Caller::Refer(absl::string_view data, uint64_t token) const {
+  if (token == 0) return absl::Cord(std::string(data));
+  return absl::MakeCordFromExternal(data, [tokens = tokens_, token] {
+    MutexLock lock(&tokens->mutex);
+    tokens->released.push_back(token);
+  });
+}
+
+Outcome Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
+                           const std::vector<uint64_t>* rows, uint64_t token) {
+  CoreShell<WorkerCore>* shell;
+  ComputeId id;
+  std::optional<Use> use;
+  {
+    MutexLock lock(&mutex_);
+    if (Outcome wrong = CheckTensor(tensor, kind); !wrong.ok()) return wrong;
+    const v1::TensorSpec& spec = table_.tensors(static_cast<int>(tensor));
+    Gradient probe(absl::MakeCordFromExternal(data, [] {}));
+    if (rows != nullptr) probe = Gradient(*rows, std::move(probe.values));
+    if (absl::Status status = CheckGradient(spec, probe); !status.ok()) {
+      return Invalid(status.message());
+    }
+    work_->given[tensor] = true;
+    shell = work_->dropped ? nullptr : shell_;
+    id = std::get<Compute>(work_->request).id;
+    use.emplace(this);
+  }
+  absl::Cord content = Refer(data, token);
+  if (shell == nullptr) return {};
+  const CoreShell<WorkerCore>::EventOptions more{.worth = kWorthAMessage};
+  if (rows != nullptr) {
+    shell->Event(Call(&WorkerCore::OnRowGradient, id, tensor, *rows, std::move(content)), more);
+  } else if (kind == v1::PARAMETER) {
+    shell->Event(Call(&WorkerCore::OnGradient, id, tensor, std::move(content)), more);
+  } else {
+    shell->Event(Call(&WorkerCore::OnBufferChange, id, tensor, std::move(content)), more);
+  }
+  return {};
+}
+
+Outcome Caller::GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token) {
+  return GiveTensor(tensor, v1::PARAMETER, data, nullptr, token);
+}
+
+Outcome Caller::GiveRowGradient(uint32_t tensor, std::vector<uint64_t> rows,
+                                absl::string_view values, uint64_t token) {
+  return GiveTensor(tensor, v1::PARAMETER, values, &rows, token);
+}
+
+Outcome Caller::GiveBufferChange(uint32_t tensor, absl::string_view data) {
+  return GiveTensor(tensor, v1::BUFFER, data, nullptr, 0);
+}
+
+Outcome Caller::GiveNoGradient(uint32_t tensor) {
+  CoreShell<WorkerCore>* shell;
+  ComputeId id;
+  std::optional<Use> use;
+  {
+    MutexLock lock(&mutex_);
+    if (Outcome wrong = CheckTensor(tensor, v1::PARAMETER); !wrong.ok()) return wrong;
+    work_->given[tensor] = true;
+    shell = work_->dropped ? nullptr : shell_;
+    id = std::get<Compute>(work_->request).id;
+    use.emplace(this);
+  }
+  if (shell != nullptr) {
+    shell->Event(Call(&WorkerCore::OnNoGradient, id, tensor), {.worth = kWorthAMessage});
+  }
+  return {};
+}
+
+Outcome Caller::GiveRows(uint32_t tensor, const uint64_t* rows, size_t count) {
+  MutexLock lock(&mutex_);
+  if (!work_ || !std::holds_alternative<FindRows>(work_->request)) {
+    return WrongState("there is no work SLUICE_ROWS that this belongs to");
+  }
+  const auto selected = work_->rows.find(tensor);
+  if (selected == work_->rows.end()) {
+    return Invalid("tensor ", tensor, " was not added with `rows`");
+  }
+  const v1::TensorSpec& spec = table_.tensors(static_cast<int>(tensor));
+  for (size_t i = 0; i < count; ++i) {
+    if (rows[i] >= static_cast<uint64_t>(spec.shape(0))) {
+      return Invalid("a sample names row ", rows[i], " of '", spec.name(), "', which has ",
+                     spec.shape(0));
+    }
+  }
+  selected->second.insert(selected->second.end(), rows, rows + count);
+  return {};
+}
+
+Outcome Caller::Done(const sluice_result& given) {
+  CoreShell<WorkerCore>* shell;
+  std::optional<Work> work;
+  std::optional<Use> use;
+  {
+    MutexLock lock(&mutex_);
+    if (!work_) {
+      return WrongState("there is no work to end: ask for work with sluice_worker_next");
+    }
+    if (std::holds_alternative<Compute>(work_->request) && !work_->dropped) {
+      for (int i = 0; i < table_.tensors_size(); ++i) {
+        if (table_.tensors(i).kind() == v1::PARAMETER && !work_->given[static_cast<size_t>(i)]) {
+          return WrongState("the gradient of '", table_.tensors(i).name(),
+                            "' was not given: call sluice_worker_gradient, or "
+                            "sluice_worker_no_gradient if the loss does not depend on it");
+        }
+      }
+    }
+    work = std::exchange(work_, std::nullopt);
+    // A cancelled computation is answered all the same; one of an older instance is not.
+    shell = work->instance == instance_ ? shell_ : nullptr;
+    use.emplace(this);
+    changed_.SignalAll();
+  }
+  if (shell == nullptr) return {};
+
+  ComputeResult result;
+  result.loss_sum = given.loss_sum;
+  result.correct = given.correct;
+  result.data_time = absl::Seconds(given.data_seconds);
+  result.compute_time = absl::Seconds(given.compute_seconds);
+  result.samples = work->indices.size();
+  if (const auto* compute = std::get_if<Compute>(&work->request)) {
+    if (work->dropped) result = ComputeResult();
+    shell->Event(Call(&WorkerCore::OnComputed, compute->id, result));
+  } else if (const auto* evaluate = std::get_if<EvaluateSamples>(&work->request)) {
+    shell->Event(Call(&WorkerCore::OnEvaluated, evaluate->id, result));
+  } else {
+    for (auto& [tensor, rows] : work->rows) SortRows(&rows);
+    shell->Event(Call(&WorkerCore::OnRows, std::get<FindRows>(work->request).id,
+                      absl::StatusOr<RowSelections>(std::move(work->rows))));
+  }
+  return {};
+}
+
+size_t Caller::Released(uint64_t* tokens, size_t capacity) {
+  MutexLock lock(&tokens_->mutex);
+  const size_t count = std::min(capacity, tokens_->released.size());
+  std::copy_n(tokens_->released.begin(), count, tokens);
+  tokens_->released.erase(tokens_->released.begin(),
+                          tokens_->released.begin() + static_cast<std::ptrdiff_t>(count));
+  return count;
+}
+
+// ---- the end
+
+Outcome Caller::Ended() const {
+  MutexLock lock(&mutex_);
+  return end_ ? *end_ : Outcome();
+}
+
+void Caller::Leave(std::string reason, absl::Duration grace) {
+  CoreShell<WorkerCore>* shell;
+  std::optional<Use> use;
+  {
+    MutexLock lock(&mutex_);
+    leaving_ = true;
+    shell = started_ ? shell_ : nullptr;
+    use.emplace(this);
+    changed_.SignalAll();
+  }
+  if (shell != nullptr) shell->Event(Call(&WorkerCore::OnLeave, std::move(reason), grace));
+}
+
+void Caller::Fail(std::string reason) {
+  CoreShell<WorkerCore>* shell;
+  std::optional<Use> use;
+  {
+    MutexLock lock(&mutex_);
+    leaving_ = true;
+    shell = started_ ? shell_ : nullptr;
+    use.emplace(this);
+    changed_.SignalAll();
+  }
+  if (shell != nullptr) {
+    shell->Event(Call(&WorkerCore::OnModelFailed, absl::InternalError(std::move(reason))));
+  }
+}
+
+}  // namespace sluice::worker

@@ -1,0 +1,176 @@
+// The program that computes for a worker, as the worker's shell sees it: a model and data that are
+// described once, and work that one thread takes and answers.
+//
+// Intuition. sluice-worker has a thread that takes a batch through LibTorch from beginning to end.
+// Here the program's own thread does that, between Next and Done, so the work of the core is a
+// queue, its results are separate calls, and no thread of ours stands between them. What the
+// program reads stays as it is until it asks for more work, even if the core adopts a newer version
+// meanwhile (TensorBuffers::Hold).
+//
+// A Caller outlives the instances of its worker: one that is expelled by mistake is followed by
+// another, with the same model and the same memory.
+#ifndef SLUICE_SERVICES_WORKER_LIBRARY_CALLER_H_
+#define SLUICE_SERVICES_WORKER_LIBRARY_CALLER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "include/sluice/worker.h"
+#include "proto/job.pb.h"
+#include "proto/model.pb.h"
+#include "services/common/mutex.h"
+#include "services/protocol/row_selection.h"
+#include "services/protocol/sequence.h"
+#include "services/shell/core_shell.h"
+#include "services/worker/compute/tensor_buffers.h"
+#include "services/worker/core/worker_core.h"
+#include "services/worker/library/outcome.h"
+#include "services/worker/model_runner.h"
+
+namespace sluice::worker {
+
+class Caller {
+ public:
+  explicit Caller(uint32_t index) : index_(index) {}
+
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+
+  // ---- for the worker's thread
+
+  // For a new instance. The Caller must outlive it.
+  std::unique_ptr<ModelRunner> MakeRunner(CoreShell<WorkerCore>* shell);
+  // The instance's shell takes events from now on. False: the program has asked to leave before.
+  bool OnStarted();
+
+  // Blocks until the program uses nothing of the instance that has ended, or until `stop` was
+  // called. Then its shell may be destroyed.
+  void WaitUntilUnused();
+  // At most `duration`, less if `stop` was called. False: stopped.
+  bool Sleep(absl::Duration duration);
+  // No instance follows: Next returns `end` from now on.
+  void End(Outcome end);
+
+  // ---- for the program. Which threads: include/sluice/worker.h.
+
+  // Blocks until the job has registered the worker or has ended; OK in the first case.
+  Outcome WaitForJob();
+  // Once WaitForJob has returned OK. Constant.
+  const std::string& job_name() const { return job_name_; }
+  const std::string& job_spec() const { return job_spec_; }
+
+  Outcome AddTensor(v1::TensorSpec spec, std::string initial, bool rows);
+  Outcome Open(uint64_t training_samples, uint64_t evaluation_samples);
+  Outcome Next(absl::Duration timeout, sluice_work* work);
+  Outcome Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
+  Outcome GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token);
+  Outcome GiveRowGradient(uint32_t tensor, std::vector<uint64_t> rows, absl::string_view values,
+                          uint64_t token);
+  Outcome GiveNoGradient(uint32_t tensor);
+  Outcome GiveBufferChange(uint32_t tensor, absl::string_view data);
+  Outcome GiveRows(uint32_t tensor, const uint64_t* rows, size_t count);
+  Outcome Done(const sluice_result& result);
+  size_t Released(uint64_t* tokens, size_t capacity);
+  Outcome Ended() const;
+  bool Cancelled() const;
+  uint64_t Position() const;
+  void Leave(std::string reason, absl::Duration grace);
+  void Fail(std::string reason);
+
+  bool leaving() const;
+  // Whether no thread of the program is in a call; `Stop` then, at once.
+  bool StopIfIdle();
+
+ private:
+  class Runner;
+  using Request = std::variant<Compute, EvaluateSamples, FindRows>;
+
+  // Tokens whose memory is the program's again. Cords may outlive the Caller.
+  struct Tokens {
+    Mutex mutex;
+    std::vector<uint64_t> released ABSL_GUARDED_BY(mutex);
+  };
+
+  struct Work {
+    Request request;
+    uint64_t instance = 0;
+    bool dropped = false;  // cancelled, or of an instance that has ended
+    bool evaluation_buffer = false;
+    std::vector<bool> given;  // by tensor
+    std::vector<uint64_t> indices;
+    RowSelections rows;
+  };
+
+  // Of the calls in progress that use the shell: it is not destroyed meanwhile.
+  class Use;
+
+  // ---- for the runner, on the executor
+  void OnJob(const v1::JobSpec& job);
+  void Queue(Request request);
+  void Cancel(ComputeId id);
+  absl::Cord InitialTensor(uint32_t tensor) const;
+  void OnStopped();
+
+  void SendReady();
+  void Begin(Request request, sluice_work* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WaitBeforeStep(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<uint64_t> IndicesOf(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Outcome CheckTensor(uint32_t tensor, v1::TensorKind kind) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Outcome GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
+                     const std::vector<uint64_t>* rows, uint64_t token);
+  absl::Cord Refer(absl::string_view data, uint64_t token) const;
+
+  const uint32_t index_;
+  const std::shared_ptr<Tokens> tokens_ = std::make_shared<Tokens>();
+
+  // Set once, before WaitForJob returns OK.
+  std::string job_name_;
+  std::string job_spec_;
+
+  // Constant from Open on.
+  v1::TensorTable table_;
+  std::vector<std::shared_ptr<const std::string>> initial_;
+  std::vector<uint32_t> row_tensors_;
+  std::unique_ptr<TensorBuffers> buffers_;
+
+  mutable Mutex mutex_;  // protects the members below; never held while the shell is called
+  CondVar changed_;
+  std::optional<v1::JobSpec> job_ ABSL_GUARDED_BY(mutex_);
+  bool opened_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t training_samples_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t evaluation_samples_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<SampleOrder> order_ ABSL_GUARDED_BY(mutex_);
+  uint64_t walked_ ABSL_GUARDED_BY(mutex_) = 0;  // data.partitioning: PerWorker
+
+  CoreShell<WorkerCore>* shell_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null: no instance runs
+  uint64_t instance_ ABSL_GUARDED_BY(mutex_) = 0;                   // the newest
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;                    // the instance's shell
+  bool registered_ ABSL_GUARDED_BY(mutex_) = false;                 // the instance has the job
+  bool ready_sent_ ABSL_GUARDED_BY(mutex_) = false;                 // of the instance
+  uint64_t version_ ABSL_GUARDED_BY(mutex_) = 0;                    // the current one
+  uint64_t held_version_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Request> queue_ ABSL_GUARDED_BY(mutex_);
+  ComputeId delayed_ ABSL_GUARDED_BY(mutex_) = 0;  // waits for the job's delay until ...
+  absl::Time delayed_until_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Work> work_ ABSL_GUARDED_BY(mutex_);  // with the program
+
+  bool in_next_ ABSL_GUARDED_BY(mutex_) = false;
+  int uses_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Outcome> end_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_LIBRARY_CALLER_H_

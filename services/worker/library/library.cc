@@ -1,0 +1,543 @@
+// The functions of include/sluice/worker.h: they check what they are given, and call a Worker.
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "include/sluice/worker.h"
+#include "services/common/crc32c.h"
+#include "services/common/file_util.h"
+#include "services/common/number_range.h"
+#include "services/common/utf8.h"
+#include "services/common/version.h"
+#include "services/protocol/elements.h"
+#include "services/snapshot/job_progress.h"
+#include "services/snapshot/running_snapshot.h"
+#include "services/transport/endpoint.h"
+#include "services/transport/grpc_settings.h"
+#include "services/transport/security/transport_security.h"
+#include "services/worker/library/outcome.h"
+#include "services/worker/library/worker.h"
+
+struct sluice_worker {
+  sluice_worker(sluice::worker::WorkerProcess::Options options, sluice::Logger logger)
+      : worker(std::move(options), std::move(logger)) {}
+
+  const pid_t pid = getpid();
+  sluice::worker::Worker worker;
+};
+
+struct sluice_snapshot {
+  sluice::RunningSnapshot content;
+  std::vector<std::string> bytes;  // of each tensor, contiguous
+};
+
+namespace sluice::worker {
+namespace {
+
+constexpr size_t kMaxTensors = size_t{1} << 20;
+constexpr size_t kMaxDimensions = 64;
+constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 46;
+constexpr size_t kMaxReasonBytes = 4096;
+constexpr double kMaxSeconds = 1e9;
+constexpr char kForked[] =
+    "this process was forked from one that uses the library, whose threads and connections are not "
+    "here: join in the process that computes, or start it by exec";
+
+thread_local std::string last_error;
+
+// The process in which gRPC runs: it does not survive a fork.
+std::once_flag configured;
+pid_t configured_pid = 0;
+
+void ConfigureOnce() {
+  std::call_once(configured, [] {
+    configured_pid = getpid();
+    // The memory of the process is the program's business.
+    ConfigureGrpcProcess({.data_plane = false});
+  });
+}
+
+// Runs a function that returns an Outcome; no exception passes.
+template <typename F>
+sluice_code Guard(F f) {
+  try {
+    Outcome outcome = f();
+    if (!outcome.ok()) last_error = std::move(outcome.text);
+    return outcome.code;
+  } catch (const std::exception& error) {
+    last_error = absl::StrCat("an internal error: ", error.what());
+  } catch (...) {
+    last_error = "an internal error";
+  }
+  return SLUICE_INTERNAL;
+}
+
+// The same with the worker's Caller.
+template <typename F>
+sluice_code WithCaller(const sluice_worker* worker, F f) {
+  return Guard([&]() -> Outcome {
+    if (worker == nullptr) return Invalid("the worker is NULL: sluice_worker_join makes one");
+    if (worker->pid != getpid()) return {SLUICE_FORKED, kForked};
+    return f(const_cast<sluice_worker*>(worker)->worker.caller());
+  });
+}
+
+template <typename Struct>
+Outcome CheckStruct(const Struct* given, const char* name) {
+  if (given == nullptr) return Invalid(name, " is NULL");
+  if (given->struct_size != sizeof(Struct)) {
+    return Invalid(name, "->struct_size is ", given->struct_size, ", not ", sizeof(Struct),
+                   ": set it to sizeof, and compile with this library's header");
+  }
+  return {};
+}
+
+bool IsTime(double seconds) { return seconds >= 0 && seconds <= kMaxSeconds; }
+
+absl::string_view View(const void* data, size_t bytes) {
+  return {static_cast<const char*>(data), bytes};
+}
+
+// ---- joining
+
+struct Access {
+  std::string address;
+  std::shared_ptr<const security::TransportSecurity> security;
+  absl::Time deadline;
+};
+
+Outcome OpenAccess(const sluice_join_options* options, Access* access) {
+  if (Outcome wrong = CheckStruct(options, "options"); !wrong.ok()) return wrong;
+  if (options->coordinator == nullptr) return Invalid("options->coordinator is NULL");
+  if (!IsTime(options->timeout_seconds)) {
+    return Invalid("options->timeout_seconds is ", options->timeout_seconds,
+                   ": it must be 0 or more");
+  }
+  if (configured_pid != 0 && configured_pid != getpid()) return {SLUICE_FORKED, kForked};
+  ConfigureOnce();
+
+  absl::StatusOr<std::string> address = ResolveCoordinator(options->coordinator, nullptr, nullptr);
+  if (!address.ok()) return Invalid(address.status().message());
+  security::TransportSecurity::Options security;
+  if (options->tls_directory != nullptr) security.directory = options->tls_directory;
+  if (options->secret_file != nullptr) security.secret_file = options->secret_file;
+  if (!security.directory.empty() && !security.secret_file.empty()) {
+    return Invalid("options: tls_directory and secret_file exclude each other");
+  }
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  auto opened = security::TransportSecurity::OpenIfAny(files.get(), security, absl::Now());
+  if (!opened.ok()) return Invalid(opened.status().message());
+
+  access->address = *std::move(address);
+  access->security = *std::move(opened);
+  access->deadline = options->timeout_seconds > 0
+                         ? absl::Now() + absl::Seconds(options->timeout_seconds)
+                         : absl::InfiniteFuture();
+  return {};
+}
+
+Outcome ProgressOf(const Access& access, v1::JobProgress* progress) {
+  absl::StatusOr<v1::JobProgress> found = WaitForProgress(
+      access.address, security::ChannelCredentialsOf(access.security), access.deadline);
+  if (!found.ok()) return {SLUICE_NOT_FOUND, std::string(found.status().message())};
+  *progress = *std::move(found);
+  return {};
+}
+
+Outcome Join(const sluice_join_options* given, std::unique_ptr<sluice_worker>* worker) {
+  Access access;
+  if (Outcome wrong = OpenAccess(given, &access); !wrong.ok()) return wrong;
+  if (given->index >= kMaxReplicas) {
+    return Invalid("options->index is ", given->index, ": it must be below ", kMaxReplicas);
+  }
+  absl::StatusOr<Logger> logger =
+      Logger::Create({.level = given->log_level == nullptr ? "error" : given->log_level});
+  if (!logger.ok()) return Invalid("options->log_level: ", logger.status().message());
+
+  WorkerProcess::Options options;
+  if (given->job != nullptr) {
+    options.core.job = given->job;
+  } else {
+    v1::JobProgress progress;
+    if (Outcome wrong = ProgressOf(access, &progress); !wrong.ok()) return wrong;
+    options.core.job = progress.job();
+  }
+  options.coordinator = access.address;
+  options.security = access.security;
+  options.core.process.set_role(v1::WORKER);
+  options.core.process.set_index(given->index);
+  options.core.host = HostName();
+  options.core.pid = static_cast<uint64_t>(getpid());
+  options.connect_timeout = std::max(access.deadline - absl::Now(), absl::Milliseconds(1));
+  options.shared_memory = given->no_shared_memory == 0;
+  if (given->advertised_host != nullptr) options.advertised_host = given->advertised_host;
+
+  auto made = std::make_unique<sluice_worker>(
+      std::move(options), logger->With({{"role", "worker"}, {"index", given->index}}));
+  Outcome outcome = made->worker.caller().WaitForJob();
+  if (outcome.ok()) {
+    *worker = std::move(made);
+  } else {
+    made->worker.Stop();
+  }
+  return outcome;
+}
+
+// ---- the model
+
+Outcome ReadShape(const sluice_tensor& given, v1::TensorSpec* spec) {
+  if (given.dimensions > kMaxDimensions) {
+    return Invalid("tensor '", spec->name(), "' has ", given.dimensions, " dimensions: at most ",
+                   kMaxDimensions, " are supported");
+  }
+  if (given.shape == nullptr && given.dimensions > 0) {
+    return Invalid("the shape of tensor '", spec->name(), "' is NULL");
+  }
+  uint64_t bytes = ElementBytes(spec->dtype());
+  for (size_t i = 0; i < given.dimensions; ++i) {
+    const int64_t extent = given.shape[i];
+    if (extent < 1 || bytes > kMaxTensorBytes / static_cast<uint64_t>(extent)) {
+      return Invalid("dimension ", i, " of tensor '", spec->name(), "' is ", extent,
+                     ": a tensor has at least one element and at most ", kMaxTensorBytes, " bytes");
+    }
+    bytes *= static_cast<uint64_t>(extent);
+    spec->add_shape(extent);
+  }
+  return {};
+}
+
+Outcome ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec) {
+  if (Outcome wrong = CheckStruct(given, "tensor"); !wrong.ok()) return wrong;
+  if (given->name == nullptr || given->name[0] == '\0') return Invalid("a tensor has no name");
+  if (given->initial == nullptr) return Invalid("the initial value of a tensor is NULL");
+  spec->set_name(given->name);
+  if (!IsUtf8(spec->name())) return Invalid("the name of a tensor is not UTF-8");
+  if (given->dtype < SLUICE_FLOAT32 || given->dtype > SLUICE_INT64) {
+    return Invalid("tensor '", spec->name(), "' has type ", given->dtype,
+                   ": types are numbered from ", SLUICE_FLOAT32, " to ", SLUICE_INT64);
+  }
+  if (given->kind < SLUICE_PARAMETER || given->kind > SLUICE_COUNTER) {
+    return Invalid("tensor '", spec->name(), "' has kind ", given->kind,
+                   ": kinds are numbered from ", SLUICE_PARAMETER, " to ", SLUICE_COUNTER);
+  }
+  if ((given->kind == SLUICE_COUNTER) != (given->dtype == SLUICE_INT64)) {
+    return Invalid("tensor '", spec->name(),
+                   "': counters are INT64, parameters and buffers are floating point");
+  }
+  spec->set_dtype(static_cast<v1::DataType>(given->dtype));
+  spec->set_kind(static_cast<v1::TensorKind>(given->kind));
+  return ReadShape(*given, spec);
+}
+
+}  // namespace
+}  // namespace sluice::worker
+
+using sluice::worker::Caller;
+using sluice::worker::Guard;
+using sluice::worker::Invalid;
+using sluice::worker::Outcome;
+using sluice::worker::View;
+using sluice::worker::WithCaller;
+
+extern "C" {
+
+// ---- the library
+
+uint32_t sluice_abi_version(void) { return SLUICE_WORKER_ABI; }
+
+const char* sluice_version(void) { return sluice::Version().data(); }
+
+const char* sluice_code_text(int code) {
+  static constexpr const char* kTexts[] = {
+      "OK",         "invalid argument", "wrong state",   "busy",      "forked",
+      "not found",  "wire version",     "model differs", "duplicate", "ended",
+      "job failed", "unavailable",      "timeout",       "internal",
+  };
+  const bool known = code >= 0 && code < static_cast<int>(std::size(kTexts));
+  return known ? kTexts[code] : "unknown code";
+}
+
+const char* sluice_last_error(void) { return sluice::worker::last_error.c_str(); }
+
+uint32_t sluice_crc32c(const void* data, size_t bytes) {
+  return data == nullptr ? 0 : sluice::Crc32c(View(data, bytes));
+}
+
+// ---- joining
+
+sluice_code sluice_worker_join(const sluice_join_options* options, sluice_worker** worker) {
+  return Guard([&]() -> Outcome {
+    if (worker == nullptr) return Invalid("the place for the worker is NULL");
+    std::unique_ptr<sluice_worker> made;
+    Outcome outcome = sluice::worker::Join(options, &made);
+    if (outcome.ok()) *worker = made.release();
+    return outcome;
+  });
+}
+
+sluice_code sluice_worker_job(sluice_worker* worker, const char** name, const void** spec,
+                              size_t* spec_bytes) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (name != nullptr) *name = caller.job_name().c_str();
+    if (spec != nullptr) *spec = caller.job_spec().data();
+    if (spec_bytes != nullptr) *spec_bytes = caller.job_spec().size();
+    return {};
+  });
+}
+
+// ---- the model
+
+sluice_code sluice_worker_add_tensor(sluice_worker* worker, const sluice_tensor* tensor) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    sluice::v1::TensorSpec spec;
+    if (Outcome wrong = sluice::worker::ReadTensor(tensor, &spec); !wrong.ok()) return wrong;
+    return caller.AddTensor(std::move(spec),
+                            std::string(View(tensor->initial, tensor->initial_bytes)),
+                            tensor->rows != 0);
+  });
+}
+
+sluice_code sluice_worker_open(sluice_worker* worker, uint64_t training_samples,
+                               uint64_t evaluation_samples) {
+  return WithCaller(
+      worker, [&](Caller& caller) { return caller.Open(training_samples, evaluation_samples); });
+}
+
+// ---- the loop
+
+sluice_code sluice_worker_next(sluice_worker* worker, double timeout_seconds, sluice_work* work) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (!sluice::worker::IsTime(timeout_seconds)) {
+      return Invalid("timeout_seconds is ", timeout_seconds, ": it must be 0 or more");
+    }
+    if (Outcome wrong = sluice::worker::CheckStruct(work, "work"); !wrong.ok()) return wrong;
+    return caller.Next(
+        timeout_seconds > 0 ? absl::Seconds(timeout_seconds) : absl::InfiniteDuration(), work);
+  });
+}
+
+sluice_code sluice_worker_parameter(sluice_worker* worker, uint32_t tensor, const void** data,
+                                    size_t* bytes) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (data == nullptr) return Invalid("the place for the address is NULL");
+    return caller.Parameter(tensor, data, bytes);
+  });
+}
+
+sluice_code sluice_worker_gradient(sluice_worker* worker, uint32_t tensor, const void* data,
+                                   size_t bytes, uint64_t token) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (data == nullptr) return Invalid("the gradient of tensor ", tensor, " is NULL");
+    return caller.GiveGradient(tensor, View(data, bytes), token);
+  });
+}
+
+sluice_code sluice_worker_row_gradient(sluice_worker* worker, uint32_t tensor, const uint64_t* rows,
+                                       size_t count, const void* values, size_t bytes,
+                                       uint64_t token) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (count > 0 && (rows == nullptr || values == nullptr)) {
+      return Invalid("rows or values of the gradient of tensor ", tensor, " are NULL");
+    }
+    if (count == 0) rows = nullptr;
+    return caller.GiveRowGradient(tensor, std::vector<uint64_t>(rows, rows + count),
+                                  View(values, bytes), token);
+  });
+}
+
+sluice_code sluice_worker_no_gradient(sluice_worker* worker, uint32_t tensor) {
+  return WithCaller(worker, [&](Caller& caller) { return caller.GiveNoGradient(tensor); });
+}
+
+sluice_code sluice_worker_buffer_change(sluice_worker* worker, uint32_t tensor, const void* data,
+                                        size_t bytes) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (data == nullptr) return Invalid("the change of tensor ", tensor, " is NULL");
+    return caller.GiveBufferChange(tensor, View(data, bytes));
+  });
+}
+
+sluice_code sluice_worker_rows(sluice_worker* worker, uint32_t tensor, const uint64_t* rows,
+                               size_t count) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (count > 0 && rows == nullptr) return Invalid("the rows of tensor ", tensor, " are NULL");
+    return caller.GiveRows(tensor, rows, count);
+  });
+}
+
+sluice_code sluice_worker_released(sluice_worker* worker, uint64_t* tokens, size_t capacity,
+                                   size_t* count) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (tokens == nullptr || count == nullptr) return Invalid("tokens or count is NULL");
+    *count = caller.Released(tokens, capacity);
+    return {};
+  });
+}
+
+sluice_code sluice_worker_cancelled(sluice_worker* worker, int* cancelled) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (cancelled == nullptr) return Invalid("the place for the answer is NULL");
+    *cancelled = caller.Cancelled() ? 1 : 0;
+    return {};
+  });
+}
+
+sluice_code sluice_worker_done(sluice_worker* worker, const sluice_result* result) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    sluice_result none{};
+    none.struct_size = sizeof none;
+    if (result == nullptr) result = &none;
+    if (Outcome wrong = sluice::worker::CheckStruct(result, "result"); !wrong.ok()) return wrong;
+    if (!sluice::worker::IsTime(result->data_seconds) ||
+        !sluice::worker::IsTime(result->compute_seconds)) {
+      return Invalid("result: a time is negative or not a number");
+    }
+    return caller.Done(*result);
+  });
+}
+
+sluice_code sluice_worker_position(sluice_worker* worker, uint64_t* step) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (step == nullptr) return Invalid("the place for the step is NULL");
+    *step = caller.Position();
+    return {};
+  });
+}
+
+// ---- the end
+
+sluice_code sluice_worker_ended(sluice_worker* worker) {
+  return WithCaller(worker, [](Caller& caller) { return caller.Ended(); });
+}
+
+sluice_code sluice_worker_leave(sluice_worker* worker, const char* reason, double grace_seconds) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (!sluice::worker::IsTime(grace_seconds)) {
+      return Invalid("grace_seconds is ", grace_seconds, ": it must be 0 or more");
+    }
+    caller.Leave(sluice::CleanUtf8(reason == nullptr ? "the program leaves" : reason,
+                                   sluice::worker::kMaxReasonBytes),
+                 absl::Seconds(grace_seconds));
+    return {};
+  });
+}
+
+sluice_code sluice_worker_fail(sluice_worker* worker, const char* reason) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (reason == nullptr) return Invalid("the reason is NULL");
+    caller.Fail(reason);
+    return {};
+  });
+}
+
+sluice_code sluice_worker_close(sluice_worker* worker) {
+  return WithCaller(worker, [&](Caller&) -> Outcome {
+    if (worker->worker.Stop()) return {};
+    return {SLUICE_BUSY, "another thread is in a call of this worker, which goes on"};
+  });
+}
+
+sluice_code sluice_worker_free(sluice_worker* worker) {
+  if (worker == nullptr) return SLUICE_OK;
+  const sluice_code code = sluice_worker_close(worker);
+  if (code == SLUICE_OK) delete worker;
+  return code;
+}
+
+// ---- a running job
+
+sluice_code sluice_job_progress(const sluice_join_options* options, void** progress,
+                                size_t* bytes) {
+  return Guard([&]() -> Outcome {
+    if (progress == nullptr || bytes == nullptr) return Invalid("progress or bytes is NULL");
+    sluice::worker::Access access;
+    if (Outcome wrong = sluice::worker::OpenAccess(options, &access); !wrong.ok()) return wrong;
+    sluice::v1::JobProgress found;
+    if (Outcome wrong = sluice::worker::ProgressOf(access, &found); !wrong.ok()) return wrong;
+    const std::string content = found.SerializeAsString();
+    void* memory = std::malloc(std::max<size_t>(1, content.size()));
+    if (memory == nullptr) return {SLUICE_INTERNAL, "out of memory"};
+    std::memcpy(memory, content.data(), content.size());
+    *progress = memory;
+    *bytes = content.size();
+    return {};
+  });
+}
+
+void sluice_free(void* memory) { std::free(memory); }
+
+sluice_code sluice_snapshot_open(const sluice_join_options* options, sluice_snapshot** snapshot) {
+  return Guard([&]() -> Outcome {
+    if (snapshot == nullptr) return Invalid("the place for the snapshot is NULL");
+    sluice::worker::Access access;
+    if (Outcome wrong = sluice::worker::OpenAccess(options, &access); !wrong.ok()) return wrong;
+    sluice::v1::JobProgress progress;
+    if (Outcome wrong = sluice::worker::ProgressOf(access, &progress); !wrong.ok()) return wrong;
+
+    sluice::SnapshotSource source;
+    source.coordinator = access.address;
+    source.credentials = sluice::security::ChannelCredentialsOf(access.security);
+    source.shared_memory = options->no_shared_memory == 0;
+    const absl::Duration timeout =
+        std::min(access.deadline - absl::Now(), absl::Seconds(sluice::worker::kMaxSeconds));
+    auto pulled = sluice::PullSnapshot(source, progress.job(), timeout);
+    if (!pulled.ok()) return {SLUICE_UNAVAILABLE, std::string(pulled.status().message())};
+
+    auto made = std::make_unique<sluice_snapshot>();
+    for (sluice::SafetensorsArray& tensor : pulled->tensors) {
+      made->bytes.push_back(std::string(std::exchange(tensor.bytes, {})));
+    }
+    made->content = *std::move(pulled);
+    *snapshot = made.release();
+    return {};
+  });
+}
+
+sluice_code sluice_snapshot_info(const sluice_snapshot* snapshot, uint64_t* version,
+                                 size_t* tensors) {
+  return Guard([&]() -> Outcome {
+    if (snapshot == nullptr) return Invalid("the snapshot is NULL");
+    if (version != nullptr) *version = snapshot->content.version;
+    if (tensors != nullptr) *tensors = snapshot->content.tensors.size();
+    return {};
+  });
+}
+
+sluice_code sluice_snapshot_tensor(const sluice_snapshot* snapshot, size_t place,
+                                   sluice_tensor* tensor) {
+  return Guard([&]() -> Outcome {
+    if (snapshot == nullptr) return Invalid("the snapshot is NULL");
+    if (Outcome wrong = sluice::worker::CheckStruct(tensor, "tensor"); !wrong.ok()) return wrong;
+    if (place >= snapshot->content.tensors.size()) {
+      return Invalid("there is no tensor ", place, " of ", snapshot->content.tensors.size());
+    }
+    const sluice::SafetensorsArray& found = snapshot->content.tensors[place];
+    tensor->name = found.name.c_str();
+    tensor->dtype = found.dtype;
+    tensor->kind = SLUICE_PARAMETER;
+    tensor->shape = found.shape.data();
+    tensor->dimensions = found.shape.size();
+    tensor->initial = snapshot->bytes[place].data();
+    tensor->initial_bytes = snapshot->bytes[place].size();
+    tensor->rows = 0;
+    return {};
+  });
+}
+
+void sluice_snapshot_free(sluice_snapshot* snapshot) { delete snapshot; }
+
+}  // extern "C"

@@ -1,0 +1,32 @@
+// How a call of the C interface ends.
+#ifndef SLUICE_SERVICES_WORKER_LIBRARY_OUTCOME_H_
+#define SLUICE_SERVICES_WORKER_LIBRARY_OUTCOME_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "include/sluice/worker.h"
+
+namespace sluice::worker {
+
+struct Outcome {
+  sluice_code code = SLUICE_OK;
+  std::string text;
+
+  bool ok() const { return code == SLUICE_OK; }
+};
+
+template <typename... Parts>
+Outcome Invalid(const Parts&... parts) {
+  return {SLUICE_INVALID_ARGUMENT, absl::StrCat(parts...)};
+}
+
+template <typename... Parts>
+Outcome WrongState(const Parts&... parts) {
+  return {SLUICE_WRONG_STATE, absl::StrCat(parts...)};
+}
+
+}  // namespace sluice::worker
+
+#endif  // SLUICE_SERVICES_WORKER_LIBRARY_OUTCOME_H_

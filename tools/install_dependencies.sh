@@ -77,6 +77,7 @@ packages_to_test() {
     debhelper                 # Debian packages
     debootstrap               # a bare Debian, in which packages are installed
     lintian
+    python3-wheel
 
     # Testing on a cluster (tests/cluster), and building images without a registry
     binutils

@@ -25,7 +25,7 @@ programs=
 # Prints the release's section of CHANGELOG.md in Debian's form.
 write_changelog() {
   printf 'sluice (%s) bookworm; urgency=medium\n\n' "$(version)"
-  sed -n "/^## $(version) /,/^## /p" CHANGELOG.md | sed -n 's/^- /  * /p; t; s/^  /    /p'
+  sed -n "/^## $(version) /,/^## /p" CHANGELOG.md | sed -n 's/^- /  * /p; t; s/^  /    /p' | fmt -t -w 78
   printf '\n -- %s  %s\n' "$(sed -n 's/^Maintainer: //p' packages/debian/control)" "$(date -u -R -d "@$(release_time)")"
 }
 

@@ -44,7 +44,7 @@ def anchors(text):
 
 
 # The top-level directories: a path in backquotes that begins with one of them is a path of this repository.
-_DIRECTORIES = ('bench', 'cli', 'docs', 'examples', 'helm', 'k8s', 'operator', 'proto', 'services', 'tests', 'third_party', 'tools')
+_DIRECTORIES = ('bench', 'cli', 'docs', 'examples', 'helm', 'k8s', 'operator', 'packages', 'proto', 'services', 'tests', 'third_party', 'tools')
 
 
 def paths(text):

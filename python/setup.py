@@ -10,11 +10,15 @@ import shutil
 import subprocess
 import sys
 
+from setuptools import Distribution
 from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 _HERE = pathlib.Path(__file__).resolve().parent
+# What tools/build_wheel.sh adds to a copy of this directory: the programs, and a script for each.
+_PROGRAMS = _HERE / 'sluice' / 'bin'
+_SCRIPTS = sorted(str(file.relative_to(_HERE)) for file in (_HERE / 'scripts').glob('*'))
 _TARGET = _HERE / 'sluice' / 'wire.descriptors'
 
 
@@ -54,5 +58,12 @@ class SourceDistribution(sdist):
         super().run()
 
 
+class Package(Distribution):
+    """A package with programs is for one platform."""
+
+    def has_ext_modules(self):
+        return _PROGRAMS.exists()
+
+
 copy_license()  # setuptools includes a file of this name
-setup(cmdclass={'build_py': BuildPy, 'sdist': SourceDistribution})
+setup(distclass=Package, scripts=_SCRIPTS, cmdclass={'build_py': BuildPy, 'sdist': SourceDistribution})

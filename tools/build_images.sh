@@ -20,17 +20,10 @@
 set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
+# shellcheck source=tools/programs.sh
+source "$(dirname "$0")/programs.sh"
 
 readonly ALL=(sluice-operator sluice-server sluice-worker sluice-worker-python)
-declare -rA TARGETS=(
-  [sluice-operator]=//operator:sluice-operator
-  [sluice-coordinator]=//services/coordinator:sluice-coordinator
-  [sluice-ps]=//services/ps:sluice-ps
-  [sluice-ps-torch]=//services/execution/shard:sluice-ps-torch
-  [sluice-worker]=//services/worker:sluice-worker
-  [sluice]=//cli:sluice
-  [libsluice-worker.so]=//services/worker/library:libsluice-worker.so
-)
 readonly PYTHON_PACKAGE=/usr/lib/python3/dist-packages/sluice
 readonly SERVER=(sluice-coordinator sluice-ps sluice)
 # Python's packages and the dependencies of the package sluice.
@@ -63,24 +56,14 @@ entrypoint_of() {
   esac
 }
 
-version() { sed -nE 's/^#define SLUICE_VERSION "(.*)"$/\1/p' services/common/version.cc; }
-
-# Builds the programs of the wanted images and copies them into $work/programs.
-build_programs() {
-  local image program wanted=() bin
+# Builds the programs of the wanted images.
+build_wanted() {
+  local image wanted=()
   for image in "$@"; do
     mapfile -t -O "${#wanted[@]}" wanted < <(programs_of "$image")
   done
   mapfile -t wanted < <(printf '%s\n' "${wanted[@]}" | sort -u)
-  say "building ${wanted[*]}"
-  for program in "${wanted[@]}"; do printf '%s\n' "${TARGETS[$program]}"; done >"$work/targets"
-  quiet_bazel build --target_pattern_file="$work/targets"
-  bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
-  mkdir -p "$work/programs"
-  for program in "${wanted[@]}"; do
-    local target=${TARGETS[$program]#//}
-    cp "$bin/${target/://}" "$work/programs/$program"
-  done
+  build_programs "$work/programs" "${wanted[@]}"
   programs=$work/programs
 }
 
@@ -162,7 +145,7 @@ main() {
   trap 'rm -rf "$work"' EXIT
   mkdir -p "$output"
 
-  [[ -n $programs ]] || build_programs "${wanted[@]}"
+  [[ -n $programs ]] || build_wanted "${wanted[@]}"
   [[ -n $tag ]] || tag=$(version)
   for image in "${wanted[@]}"; do pack "$image"; done
   say "in $output"

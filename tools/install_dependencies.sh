@@ -73,6 +73,12 @@ packages_to_test() {
     python3-yaml
     spin                      # model checking
 
+    # Packing, and testing packages (tests/packages)
+    debhelper                 # Debian packages
+    debootstrap               # a bare Debian, in which packages are installed
+    lintian
+    python3-wheel
+
     # Testing on a cluster (tests/cluster), and building images without a registry
     binutils
     busybox-static            # commands in the tests' containers

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from sluice import types
 from sluice import wire
 
 _INTERRUPTED = 130
+# In wheels that contain the programs.
+_BUNDLED = pathlib.Path(__file__).parent / 'bin' / 'sluice'
 
 
 @dataclasses.dataclass
@@ -47,8 +50,8 @@ def run(manifest: types.Path, *, workers: typing.Optional[int] = None,
     `manifest` is a file for `sluice run`. An interrupted job is resumed; with `fresh` it starts
     over. Progress is shown in notebooks and terminals (`display`) and passed to `on_progress`, a
     function of a dict. Raises JobFailed with the job's reason, UsageError for an invalid manifest
-    (with every problem), FileNotFoundError if there is no `sluice` on the PATH (or $SLUICE_BINARY,
-    or `binary`). On KeyboardInterrupt the job saves a checkpoint.
+    (with every problem), FileNotFoundError if there is no `sluice`: `binary`, $SLUICE_BINARY, the
+    package's own, or the one on the PATH. On KeyboardInterrupt the job saves a checkpoint.
     """
     command = [_find_binary(binary), 'run', os.fspath(manifest), '--output', 'json']
     command += ['--workers', str(workers)] if workers is not None else []
@@ -76,12 +79,12 @@ def run(manifest: types.Path, *, workers: typing.Optional[int] = None,
 
 
 def _find_binary(binary):
-    binary = binary or os.environ.get('SLUICE_BINARY') or 'sluice'
+    binary = binary or os.environ.get('SLUICE_BINARY') or (_BUNDLED if _BUNDLED.exists() else 'sluice')
     found = shutil.which(os.fspath(binary))
     if found is None:
         raise FileNotFoundError(
-            f'there is no program {binary}: build it (bazel build //cli:sluice) and put '
-            'it on the PATH, or set $SLUICE_BINARY')
+            f'there is no program {binary}: install the wheel that contains it, or build it (bazel build //cli:sluice) and '
+            'put it on the PATH, or set $SLUICE_BINARY')
     return found
 
 

@@ -1,5 +1,7 @@
 #include "services/common/version.h"
 
+#include "services/common/version_number.h"
+
 namespace sluice {
 namespace {
 
@@ -14,8 +16,6 @@ namespace {
 #else
 #define SLUICE_ISA "unknown"
 #endif
-
-#define SLUICE_VERSION "0.1.0"
 
 }  // namespace
 

@@ -107,5 +107,34 @@ TEST(TensorBuffersTest, RejectsRangesThatDoNotFitWithoutWriting) {
   EXPECT_EQ(buffers.Get(Buffer::kCurrent, 2).status().code(), absl::StatusCode::kOutOfRange);
 }
 
+TEST(TensorBuffersTest, HeldVersionStaysWhileNewerOnesAreAdopted) {
+  const v1::TensorTable table = Table();
+  TensorBuffers buffers(table);
+  const auto adopt = [&](float value) {
+    ASSERT_TRUE(
+        buffers.SetRange(Buffer::kIncoming, 0, 0, Bytes({value, value, value, value})).ok());
+    buffers.Swap();
+  };
+  const auto first = [](const void* memory) {
+    float value;
+    std::memcpy(&value, memory, sizeof value);
+    return value;
+  };
+
+  adopt(1);
+  buffers.Hold();
+  for (float version = 2; version < 6; ++version) {
+    adopt(version);
+    EXPECT_EQ(first(buffers.held(0)), 1);
+    EXPECT_EQ(first(buffers.data(Buffer::kCurrent, 0)), version);
+    EXPECT_NE(buffers.data(Buffer::kIncoming, 0), buffers.held(0));
+  }
+  buffers.Release();
+  EXPECT_EQ(first(buffers.held(0)), 5);
+  buffers.Hold();
+  adopt(6);
+  EXPECT_EQ(first(buffers.held(0)), 5);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -20,6 +20,9 @@ namespace {
 
 // As in ComputeThread: while more gradients are coming, fewer bytes than this wait for them.
 constexpr size_t kWorthAMessage = 64 << 10;
+// From this size on another thread sends a gradient, which takes longer than to wake that thread:
+// the program computes meanwhile.
+constexpr size_t kWorthAThread = 256 << 10;
 
 ComputeId IdOf(const Compute& compute) { return compute.id; }
 ComputeId IdOf(const EvaluateSamples& evaluate) { return evaluate.id; }
@@ -452,7 +455,8 @@ Outcome Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_vi
   }
   absl::Cord content = Refer(data, token);
   if (shell == nullptr) return {};
-  const CoreShell<WorkerCore>::EventOptions more{.worth = kWorthAMessage};
+  const CoreShell<WorkerCore>::EventOptions more{.worth = kWorthAMessage,
+                                                 .post = data.size() >= kWorthAThread};
   if (rows != nullptr) {
     shell->Event(Call(&WorkerCore::OnRowGradient, id, tensor, *rows, std::move(content)), more);
   } else if (kind == v1::PARAMETER) {

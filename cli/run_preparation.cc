@@ -154,7 +154,8 @@ absl::StatusOr<local::Programs> FindAll(const Environment& environment, const st
     if ((found.*program.path).empty()) {
       return absl::NotFoundError(absl::StrCat(
           "the program ", program.name, " is missing; searched ", absl::StrJoin(directories, ", "),
-          ". Build it, or name its directory with --bin-dir or SLUICE_BIN_DIR."));
+          ". Install its package, build it, or name its directory with --bin-dir or "
+          "SLUICE_BIN_DIR."));
     }
   }
   return found;

@@ -135,7 +135,7 @@ class BareDebian:
         unshare = ['unshare', '--mount', '--pid', '--fork', '--kill-child'] + ([] if network else ['--net'])
         return _output([*unshare, 'sh', '-c', ENTER, 'enter', ':'.join(map(str, self._layers)), self.directory,
                         'network' if network else 'loopback', *command],
-                       env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C.UTF-8', 'HOME': '/root'}, cwd='/')
+                       env={'PATH': '/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C.UTF-8', 'HOME': '/root'}, cwd='/')
 
     def write(self, path, content):
         """Writes a file into the system."""

@@ -61,9 +61,9 @@ class DebianPackages(unittest.TestCase):
             # The example with fewer steps.
             manifest = debian.run('cat', EXAMPLE)
             self.assertIn('epochs: 2', manifest)
-            debian.write('/job.yaml', manifest.replace('epochs: 2', 'steps: 40').replace('intervalSteps: 300', 'maxSamples: 500').encode())
+            debian.write('/job.yaml', manifest.replace('epochs: 2', 'steps: 20').replace('intervalSteps: 300', 'maxSamples: 500').encode())
             trained = debian.run('sluice', 'run', '/job.yaml')
-            self.assertRegex(trained, r'Trained fashion-mnist: accuracy [\d.]+ % after 40 steps')
+            self.assertRegex(trained, r'Trained fashion-mnist: accuracy [\d.]+ % after 20 steps')
             debian.run('sluice', 'export', 'fashion-mnist', '-o', '/model.safetensors')
 
             # Pages and completions are where Debian's programs look for them.

@@ -44,7 +44,7 @@ with sluice.Worker(sluice.join(), {'w': np.zeros(5)}, loss_fn) as worker:
 TRAIN = b'''
 import sluice
 
-print(sluice.run('line.yaml', display=False).load()['w'].round(3))
+print(abs(sluice.run('line.yaml', display=False).load()['w'].round(3)))
 '''
 
 

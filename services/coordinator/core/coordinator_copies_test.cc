@@ -497,6 +497,23 @@ TEST(TakeoverWithCopies, NextAttemptBeginsIfTheLossRecordIsDamaged) {
   EXPECT_TRUE(job.HasEvent("its loss record 1 is damaged"));
 }
 
+TEST(TakeoverWithCopies, NewShardThatMissedItsFirstViewJoinsAgain) {
+  CopiedJob job(4, Spec(2));
+  job.ScaleShards(3);
+  FakeShard& added = job.AddShard(2);
+  added.drop_installs = true;
+  job.Train(4);
+  ASSERT_THAT(job.Indexes(), ElementsAre(0, 1, 2));
+  ASSERT_FALSE(added.has_view);
+
+  added.drop_installs = false;
+  job.RestartCoordinator();
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  job.Train(10);
+  EXPECT_THAT(job.Indexes(), ElementsAre(0, 1, 2));
+  EXPECT_TRUE(added.has_view);
+}
+
 // The job was scaled to three shards, and the new coordinator's manifest says two.
 struct ScaledJob : CopiedJob {
   explicit ScaledJob(uint32_t copies) : CopiedJob(4, coordinator::Spec(2, copies)) {
@@ -606,6 +623,42 @@ TEST(MovingShards, ShardThatAsksToLeaveIsDrained) {
   job.AddShard(0);
   job.Train(10);
   EXPECT_THAT(job.Indexes(), ElementsAre(0, 1));
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  ExpectSuccess(job);
+}
+
+TEST(MovingShards, DrainedShardInstallsTheViewWithoutItFirst) {
+  CopiedJob job(4, Spec(2));
+  FakeShard& drained = *job.shards[1];
+  FakeShard& other = *job.shards[0];
+  drained.drop_installs = true;
+  job.ScaleShards(1);
+  job.Train(6);
+  ASSERT_THAT(job.Indexes(), ElementsAre(0));
+  EXPECT_TRUE(other.paused) << "it has not got the Install";
+  EXPECT_FALSE(drained.finished);
+
+  // The shard gets it again on another stream; then the other shard does, and training continues.
+  const uint64_t version = job.view().first_step();
+  drained.drop_installs = false;
+  job.Break(drained);
+  job.Connect(drained);
+  EXPECT_FALSE(other.paused);
+  EXPECT_TRUE(drained.finished);
+  job.Train(2);
+  EXPECT_EQ(other.version, version + 2);
+  EXPECT_THAT(job.loss_records, IsEmpty());
+}
+
+TEST(MovingShards, DeathOfDrainedShardThatHasNotInstalledIsALoss) {
+  CopiedJob job(4, Spec(2));
+  job.shards[0]->drop_installs = true;
+  AskToLeave(job, *job.shards[0]);
+  job.Train(6);
+  ASSERT_TRUE(job.shards[1]->paused);
+  job.Kill(*job.shards[0]);
+  EXPECT_FALSE(job.shards[1]->paused);
+  EXPECT_EQ(job.view().loss_record(), 1u);
   EXPECT_EQ(job.view().id().attempt(), 1u);
   ExpectSuccess(job);
 }

@@ -46,7 +46,9 @@ class RandomSchedule {
     EXPECT_TRUE(job_.claims.back().end());
     for (size_t i = 0; i < job_.claims.size(); ++i) EXPECT_EQ(job_.claims[i].attempt(), i + 1);
     const uint64_t attempt = job_.claims.back().attempt() - 1;
-    EXPECT_EQ(job_.checkpoint_indexes.count({attempt, job_.Version()}), 1u);
+    const bool synchronous = job_.spec.training().mode() == v1::SYNCHRONOUS;
+    const uint64_t last = synchronous ? job_.spec.training().steps() : job_.Version();
+    EXPECT_EQ(job_.checkpoint_indexes.count({attempt, last}), 1u);
     EXPECT_EQ(job_.Progress().samples(), job_.Progress().total_samples());
   }
 
@@ -121,13 +123,12 @@ class RandomSchedule {
         if (shard != nullptr) shard->frozen = !shard->frozen;
         break;
       case 8:
-        if (worker != nullptr) worker->evaluates = !worker->evaluates;
+        if (worker == nullptr) break;
+        worker->evaluates = !worker->evaluates;
+        if (worker->evaluates) job_.Break(*worker);  // the coordinator repeats open requests
         break;
       case 9:
         if (shard != nullptr) Work(1, shard);
-        break;
-      case 11:
-        if (copies_) ChangeShards(shard);
         break;
       case 10:
         if (random_() % 3 > 0) {
@@ -137,6 +138,7 @@ class RandomSchedule {
         }
         break;
       default:
+        if (copies_ && random_() % 2 == 0) ChangeShards(shard);
         job_.Pass(absl::Milliseconds(random_() % 3000));
     }
     if (random_() % 2 == 0) Reconnect();

@@ -37,6 +37,27 @@ std::vector<uint64_t> SavedSteps(const FakeJob& job) {
 
 // ---- checkpoints
 
+TEST(CoordinatorCheckpoints, SuspensionDoesNotWaitForSnapshotOfVersionThatDoesNotCome) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(5);
+  for (FakeWorker* worker : job.Workers()) job.Kill(*worker);
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 5}), 1u);
+  ASSERT_EQ(job.Version(), 5u);
+  ASSERT_EQ(job.shards[0]->snapshot->step(), 10u);
+
+  v1::SetDesiredRequest desired;
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Pump();
+  job.Pass(absl::Seconds(2));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  EXPECT_EQ(job.exit->message, "suspended");
+}
+
 TEST(CoordinatorCheckpoints, AreMadeEveryNStepsAndNewestAreKept) {
   FakeJob job(CheckpointEvery(5));
   job.Start();

@@ -146,8 +146,9 @@ std::vector<uint64_t> Moves::Asked() const {
 }
 
 bool Moves::HasDeadShard() const {
-  return absl::c_any_of(facts_.attempt.facts.shards,
-                        [&](uint64_t shard) { return facts_.members.Find(shard) == nullptr; });
+  const auto dead = [&](uint64_t shard) { return facts_.members.Find(shard) == nullptr; };
+  return absl::c_any_of(facts_.attempt.facts.shards, dead) ||
+         absl::c_any_of(facts_.training.change().losers(), dead);
 }
 
 bool Moves::CanContinue() const {

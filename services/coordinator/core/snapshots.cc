@@ -133,6 +133,12 @@ SnapshotPlan Snapshots::Missing() const {
 }
 
 void Snapshots::OpenSynchronous(absl::Time now) {
+  // Training has ended before the step of the snapshot that was opened for later.
+  if (facts_.goal != Goal::kNone && snapshot_.has_value() &&
+      facts_.training.view().workers_size() == 0 &&
+      snapshot_->step > facts_.mode().FinalVersion()) {
+    Close();
+  }
   const std::optional<SnapshotPlan> plan = PlanNow(now);
   if (!plan.has_value()) return;
   if (snapshot_.has_value()) {

@@ -63,6 +63,9 @@ Takeover::Missing Takeover::MissingShards(absl::Time now) const {
     const v1::ProcessId& id = shard.process();
     if (training_.change().Asks(id.incarnation())) continue;
     const Process* process = facts_.members.Find(id.incarnation());
+    if (process != nullptr && process->newest_view.attempt() != attempt_.number) {
+      continue;  // a new shard that never had a view has nothing; it joins again
+    }
     if (process != nullptr && !process->suspect()) return Missing::kHaveCome;
     const bool replaced =
         absl::c_any_of(facts_.members.Living(v1::SHARD), [&](const Process* other) {

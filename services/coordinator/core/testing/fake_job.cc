@@ -199,7 +199,7 @@ void FakeShard::Install(const v1::Install& install) {
   if (!paused || !Same(install.pause(), answered)) return;
 
   CheckLosers(install);
-  if (install.view().mode() == v1::SYNCHRONOUS) {
+  if (install.view().mode() == v1::SYNCHRONOUS && stream != 0) {
     EXPECT_GE(install.view().first_step(), job->committed[install.view().id().attempt()])
         << "a committed version is taken back";
   }
@@ -267,14 +267,14 @@ bool FakeShard::Loses(const v1::Install& install) const {
   return !held.empty();
 }
 
-// A shard that loses nothing installs a view after all connected shards that lose something.
+// A shard that loses nothing installs a view after all shards of the view before that replied to
+// its Pause and lose something.
 void FakeShard::CheckLosers(const v1::Install& install) const {
   if (install.view().mode() != v1::SYNCHRONOUS || Loses(install)) return;
   for (const FakeShard* other : job->Shards()) {
-    const bool older = other->has_view && other->stream != 0 &&
-                       other->view.id().attempt() == install.view().id().attempt() &&
-                       !Same(other->view.id(), install.view().id());
-    EXPECT_FALSE(older && other->Loses(install))
+    const bool waits = other->paused && Same(other->answered, install.pause()) &&
+                       Same(other->view.id(), install.view().previous());
+    EXPECT_FALSE(waits && other->stream != 0 && other->Loses(install))
         << "ps-" << id.index() << " installs a view before ps-" << other->id.index()
         << ", which loses something by it";
   }
@@ -291,6 +291,7 @@ void FakeShard::InstallCopies(const v1::Install& install) {
   };
   const auto stands = [&](uint32_t p) {
     const auto found = held.find(p);
+    if (stream == 0) return true;  // it is no longer part of the job
     return found != held.end() &&
            (found->second == next.first_step() || found->second == next.first_step() + 1);
   };
@@ -371,7 +372,7 @@ void FakeShard::Close() {
   for (uint32_t p : Owned()) {
     for (FakeShard* shard : job->Shards()) {
       const auto copy = shard->copies.find(p);
-      if (copy == shard->copies.end()) continue;
+      if (copy == shard->copies.end() || !Same(shard->view.id(), view.id())) continue;
       copy->second = version;
       if (shard != this) shard->CheckAfter();
     }
@@ -405,7 +406,8 @@ void FakeShard::SayProgress() {
 void FakeShard::CheckSnapshot() {
   if (!snapshot.has_value() || silent_snapshots) return;
   const bool synchronous = view.mode() == v1::SYNCHRONOUS;
-  if (version == snapshot->step()) pinned = true;
+  // A shard without partitions pins any version.
+  if (version == snapshot->step() || (synchronous && has_view && Owned().empty())) pinned = true;
   if (frozen || !pinned || (synchronous && committed < snapshot->step())) return;
   v1::MemberMessage message;
   if (!reported) {
@@ -574,6 +576,7 @@ FakeWorker& FakeJob::AddWorker(uint32_t index, bool initializes) {
 }
 
 void FakeJob::Connect(FakeProcess& process) {
+  process.waiting.clear();  // of its old stream
   process.stream = next_stream++;
   process.closed = absl::OkStatus();
   core->OnConnected(process.stream, now);

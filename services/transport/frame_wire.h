@@ -90,8 +90,8 @@ absl::StatusOr<std::vector<DecodedFrame>> DecodeFrames(const absl::Cord& wire,
 // The block headers of a body; null if this kind of body has none.
 const google::protobuf::RepeatedPtrField<v1::BlockHeader>* BlocksOf(const v1::Header& header);
 
-// A payload is its header's blocks back to back: OK if their sizes add up to `payload_bytes`, else
-// INVALID_ARGUMENT.
+// A payload is its header's blocks back to back (of a CopyState: a part of a file): OK if their
+// sizes add up to `payload_bytes`, else INVALID_ARGUMENT.
 absl::Status CheckPayloadSize(const v1::Header& header, uint64_t payload_bytes);
 
 }  // namespace sluice

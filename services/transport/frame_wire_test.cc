@@ -174,6 +174,16 @@ TEST(FrameWireTest, RejectsPayloadThatDoesNotFitItsBlocks) {
   EXPECT_FALSE(CheckPayloadSize(pull, 1).ok());
 }
 
+TEST(FrameWireTest, PayloadsOfCopiesAreBlocksOrPartOfAFile) {
+  v1::Header step;
+  step.mutable_copy_step()->add_blocks()->set_payload_bytes(2);
+  EXPECT_TRUE(CheckPayloadSize(step, 2).ok());
+  EXPECT_FALSE(CheckPayloadSize(step, 3).ok());
+  v1::Header state;
+  state.mutable_copy_state();
+  EXPECT_TRUE(CheckPayloadSize(state, 3).ok());
+}
+
 TEST(FrameWireTest, PayloadOfPullIsTheNumbersOfItsRows) {
   const auto refusal = [](uint64_t count, size_t bytes) {
     v1::Header header;

@@ -128,9 +128,8 @@ bool Disturber::Consequences() const {
       continue;
     }
     switch (fault.plan.targets[i].role) {
+      // A shard's partitions continue on other shards in a new view, or in a new attempt.
       case v1::SHARD:
-        if (attempt_ <= std::get<0>(open_->view)) return false;
-        break;
       case v1::COORDINATOR:
         if (view_ <= open_->view) return false;
         break;
@@ -180,7 +179,8 @@ Disturber::Decision Disturber::Decide(const Processes& processes, absl::Time now
 
   if (open_.has_value()) {
     FaultRecord& fault = faults_.back();
-    if (!missing.has_value() && fault.recovered.has_value() && !fault.all_back.has_value()) {
+    if (!missing.has_value() && HasAllCopies() && fault.recovered.has_value() &&
+        !fault.all_back.has_value()) {
       fault.all_back = now - fault.at;
     }
     if (fault.all_back.has_value() && fault.caught_up.has_value()) {
@@ -194,7 +194,8 @@ Disturber::Decision Disturber::Decide(const Processes& processes, absl::Time now
 
   if (stopped_) return decision;
   const bool injects = !open_.has_value() && decision.recovered == nullptr && now >= next_at_ &&
-                       faults_.size() < options_.max_faults && !missing.has_value();
+                       faults_.size() < options_.max_faults && !missing.has_value() &&
+                       HasAllCopies();
   if (injects) Inject(processes, now, &decision);
   if (!found_problem_) decision.problem = FindHang(processes, now);
   found_problem_ = found_problem_ || decision.problem.has_value();
@@ -250,6 +251,10 @@ std::optional<policy::Replica> Disturber::Missing(const Processes& processes,
                     status.state() != v1::ProcessStatus::STANDBY)) {
         continue;
       }
+      // A new shard joins the view of an attempt that has copies.
+      const bool joins = replica.role == v1::SHARD && progress_.copies() > 0 &&
+                         status.state() == v1::ProcessStatus::STANDBY;
+      if (joins) continue;
       if (status.pid() == static_cast<uint64_t>(found->second.pid)) return true;
       if (options_.own_worker_program && replica.role == v1::WORKER) return true;
     }
@@ -264,6 +269,9 @@ std::optional<policy::Replica> Disturber::Missing(const Processes& processes,
   }
   return std::nullopt;
 }
+
+// Whether no partition lacks a second copy that the job wants.
+bool Disturber::HasAllCopies() const { return progress_.missing_copies() == 0; }
 
 std::optional<std::string> Disturber::FindHang(const Processes& processes, absl::Time now) const {
   const std::string seconds = absl::StrFormat("%g s", absl::ToDoubleSeconds(options_.stall));

@@ -120,6 +120,7 @@ class Disturber {
   void Thaw(const Processes& processes, absl::Time now, Decision* decision);
   // The first process that does not take part; nullopt: every process does.
   std::optional<policy::Replica> Missing(const Processes& processes, absl::Time now) const;
+  bool HasAllCopies() const;
   std::optional<std::string> FindHang(const Processes& processes, absl::Time now) const;
   uint64_t Recomputed() const;
 

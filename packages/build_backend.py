@@ -31,7 +31,7 @@ def build_sdist(sdist_directory, config_settings=None):
     del config_settings
     name = f'sluice_training-{(ROOT / "VERSION").read_text().strip()}'
     with tempfile.TemporaryDirectory() as work:
-        subprocess.run([sys.executable, 'setup.py', '-q', 'egg_info', '--egg-base', work], cwd=ROOT / 'python', check=True)
+        subprocess.run([sys.executable, '-W', 'ignore', 'setup.py', '-q', 'egg_info', '--egg-base', work], cwd=ROOT / 'python', check=True)
         archive = output_of('git', 'archive', '--format=tar', f'--prefix={name}/',
                             f'--add-file={work}/sluice_training.egg-info/PKG-INFO', 'HEAD')
     (pathlib.Path(sdist_directory) / f'{name}.tar.gz').write_bytes(gzip.compress(archive, 9, mtime=0))

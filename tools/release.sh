@@ -74,7 +74,7 @@ main() {
     programs=$work/programs
   fi
   tools/build_wheel.sh --output "$release" --programs "$programs"
-  PYTHONPATH=packages python3 -c 'import sys, build_backend; build_backend.build_sdist(sys.argv[1])' "$release"
+  PYTHONPATH=packages /usr/bin/python3 -c "import build_backend; build_backend.build_sdist('$release')"
   tools/build_debian_packages.sh --output "$release" --programs "$programs"
   build_archives
   write_sboms

@@ -39,6 +39,8 @@ constexpr uint64_t kMaxFuzzedBlockBytes = 4095;
 constexpr uint64_t kJobSteps = 100;
 constexpr uint64_t kBatch = 4;  // of ShardHarness
 
+constexpr size_t kOtherShard = 3;  // its stream: the members' are 0 and 1, the reader's 2
+
 // The first byte of an event; values up to 15 that are not named here repeat the named one below.
 enum Event : char {
   kHonest = 0,
@@ -136,6 +138,7 @@ class ShardWorld {
     shard_.Begin({7, 8});
     streams_ = {shard_.Open(7), shard_.Open(8), shard_.Open(9, v1::READER),
                 shard_.Open(ps::kOtherShardIncarnation, v1::SHARD)};
+    SLUICE_CHECK(streams_.size() == kOtherShard + 1, "the streams are numbered");
   }
 
   void Run() {
@@ -176,7 +179,7 @@ class ShardWorld {
     return stream = shard_.Open(7 + member);
   }
 
-  // Both members' gradients of the current step.
+  // Both members' gradients of the current step, and the other shard's norm of its partition.
   void HonestStep() {
     const ps::ShardStatus status = shard_.core().Status();
     const float value = static_cast<float>(bytes_->Below(4));
@@ -190,6 +193,13 @@ class ShardWorld {
                     ShardHarness::Microbatches(member * 2, member * 2 + 2));
       }
     }
+    if (shard_.owner[1] == 0) return;
+    StreamId& other = streams_[kOtherShard];
+    if (!shard_.StatusOf(other).ok()) other = shard_.Open(ps::kOtherShardIncarnation, v1::SHARD);
+    v1::Header norms = NewHeader();
+    norms.mutable_norms()->set_step(status.lowest);
+    norms.mutable_norms()->add_partitions()->set_partition(1);
+    shard_.Send(other, norms);
   }
 
   v1::Header NewHeader() {
@@ -599,7 +609,6 @@ std::vector<std::string> UpdateSeeds() {
 std::vector<std::string> SnapshotSeeds() {
   constexpr char kOpenSnapshot = 2;
   constexpr char kCloseSnapshot = 3;
-  // Streams: 0 and 1 are the members', 2 is the reader's.
   const std::string pulls = {kPull, 2, 0, 9, 1, kPull, 0, 0, 9, 1, kPull, 2, 0, 9, 3};
   const std::string files = {kFiles, 0, kFiles, 0, kFiles, 1};
   const std::string close = {kCoordinator, kCloseSnapshot, 0};

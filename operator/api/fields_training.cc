@@ -333,7 +333,8 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
       "step: training continues with the other copy, and a new one is made in the "
       "background. It takes twice the memory, and shards send each step's summed gradients "
       "to each other.",
-      Default("1"), Min(1), Max(2), Good("2"), Bad("3", "at most 2")));
+      Default("1"), Min(1), Max(2), Context(R"({"spec":{"parameterServer":{"replicas":2}}})"),
+      Good("2"), Bad("3", "at most 2")));
   add(Number("spec.parameterServer.copyMegabytesPerSecond",
              "How fast a shard sends the partitions that another shard receives as copies, in "
              "megabytes (10^6 bytes) per second; 0: not limited.",

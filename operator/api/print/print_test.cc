@@ -184,6 +184,8 @@ spec:
   parameterServer:
     replicas: 2
     partitions: 16
+    copies: 1
+    copyMegabytesPerSecond: 150
   worker:
     replicas: 3
     template:

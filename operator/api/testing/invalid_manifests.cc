@@ -50,13 +50,15 @@ void AddShapeCases(std::vector<InvalidManifest>* cases) {
   cases->push_back(Change("unlike_anything", "    replicas: 1\n  worker",
                           "    replicas: 1\n    zzz: 1\n  worker",
                           "18:5: spec.parameterServer.zzz: unknown field; `spec.parameterServer` "
-                          "has replicas, minReplicas, maxReplicas, partitions, template"));
+                          "has replicas, minReplicas, maxReplicas, partitions, copies, "
+                          "copyMegabytesPerSecond, template"));
   cases->push_back(Change("top_level_field", "kind: TrainingJob", "kind: TrainingJob\nspecs: {}",
                           "3:1: specs: unknown field; did you mean `spec`?"));
-  cases->push_back(Change(
-      "not_built_yet", "    replicas: 1\n  worker", "    replicas: 1\n    copies: 2\n  worker",
-      "18:5: spec.parameterServer.copies: unknown field; "
-      "`spec.parameterServer` has replicas, minReplicas, maxReplicas, partitions, template"));
+  cases->push_back(Change("not_built_yet", "    replicas: 1\n  worker",
+                          "    replicas: 1\n    balance: true\n  worker",
+                          "18:5: spec.parameterServer.balance: unknown field; "
+                          "`spec.parameterServer` has replicas, minReplicas, maxReplicas, "
+                          "partitions, copies, copyMegabytesPerSecond, template"));
   cases->push_back(
       Change("missing_field", "    name: SGD", "    learningRate: 1",
              "12:3: spec.optimizer.name: is required, but missing; e.g. `name: Adam`"));

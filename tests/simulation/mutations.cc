@@ -74,6 +74,11 @@ void ComeAndGo(Scenario& scenario) {
   scenario.kill_worker = 20;
 }
 
+void KillShards(Scenario& scenario) {
+  scenario.faults = 8;
+  scenario.kill_shard = 30;
+}
+
 void AddLiars(Scenario& scenario) {
   scenario.liars = 1;
   scenario.workers = 4;
@@ -93,6 +98,7 @@ void Undisturbed(Scenario& scenario) {
 const ScenarioOptions kSynchronous = {v1::SYNCHRONOUS, false};
 const ScenarioOptions kStragglers = {v1::SYNCHRONOUS, false, true};
 const ScenarioOptions kBitExact = {v1::SYNCHRONOUS, true};
+const ScenarioOptions kCopies = {v1::SYNCHRONOUS, false, false, false, false, false, true};
 const ScenarioOptions kAsynchronous = {v1::ASYNCHRONOUS, false};
 const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 
@@ -118,6 +124,15 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 // coordinator nor from any shard, and the next view begins with this step. In that case the members
 // close the next step before the worker has pulled the rest, and the worker skips to that step.
 //   WorkerRules::DropAllIfSkipped: SynchronousTest.WorkerThatSkippedViewDropsEverything
+//
+// Two halves of a split cluster continue only if each has a coordinator, a whole copy of every
+// partition and all members; in the simulator a member is connected to one coordinator.
+//   CoordinatorRules::RecordLosses: LossRecords.AreDurableBeforeTheInstall
+//
+// A shard reports only whole copies, and such a copy can stand at the first step of the next view,
+// unless views and deaths follow each other in an order that the simulator rarely makes.
+//   CoordinatorRules::KeepOnlyWholeCopies:
+//     DecideWithCopies.CopyThatCannotStandAtTheFirstStepIsNotKept
 std::vector<Mutation> MakeMutations() {
   return {
       // Shards.
@@ -177,6 +192,12 @@ std::vector<Mutation> MakeMutations() {
       {"AfterStepStopsWithTheFirstPartition",
        {kSynchronous},
        Both(SLUICE_WITHOUT(ShardRules, WaitForEveryPartition), ComeAndGo)},
+      {"StepsCloseWithoutTheirCopies",
+       {kCopies},
+       Both(SLUICE_WITHOUT(ShardRules, AwaitCopies), KillShards)},
+      {"AfterStepIgnoresCopies",
+       {kCopies},
+       Both(SLUICE_WITHOUT(ShardRules, WaitForCopies), ComeAndGo)},
       // Coordinators.
       {"TermsAreNotRaised",
        {kSynchronous},

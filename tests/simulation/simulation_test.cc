@@ -24,6 +24,7 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyDespiteFaults) {
   uint64_t faults = 0;
   uint64_t views = 0;
   uint64_t attempts = 0;
+  uint64_t promotions = 0;
   uint64_t larger_updates = 0;
   uint64_t sums = 0;
   uint64_t broken_sums = 0;
@@ -37,6 +38,7 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyDespiteFaults) {
     faults += outcome.faults;
     views += outcome.views;
     attempts += outcome.attempts;
+    promotions += outcome.promotions;
     larger_updates += outcome.larger_updates;
     sums += outcome.sums;
     broken_sums += outcome.broken_sums;
@@ -47,7 +49,11 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyDespiteFaults) {
   // The scenarios contained enough faults.
   EXPECT_GT(faults, 2 * seeds);
   EXPECT_GT(views, 2 * seeds);
-  EXPECT_GT(attempts, seeds + seeds / 10);
+  if (GetParam().options.copies) {
+    EXPECT_GT(promotions, seeds / 5);
+  } else {
+    EXPECT_GT(attempts, seeds + seeds / 10);
+  }
 }
 
 TEST(CopiesTest, DeathOfOneShardAtATimeCostsNoAttempt) {

@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 
 _PATHS = {
+    'libsluice-worker.so': 'services/worker/library/libsluice-worker.so',
     'sluice': 'cli/sluice',
     'sluice-coordinator': 'services/coordinator/sluice-coordinator',
     'sluice-operator': 'operator/sluice-operator',

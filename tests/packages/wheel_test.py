@@ -59,7 +59,7 @@ class Wheel(unittest.TestCase):
     @classmethod
     def build(cls, name):
         directory = pathlib.Path(cls.temporary.name) / name
-        programs.run_script('tools/build_wheel.sh', '--output', directory, names=PROGRAMS)
+        programs.run_script('tools/build_wheel.sh', '--output', directory, names=[*PROGRAMS, 'libsluice-worker.so'])
         (wheel,) = directory.iterdir()
         return wheel
 

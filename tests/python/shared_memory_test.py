@@ -83,7 +83,7 @@ class Jobs(unittest.TestCase):
                 train(sluice.join(processes.address, shared_memory=wanted),
                       lambda step: mappings.append(in_use()[1]))
                 hashes.append(self.state_hashes(processes))
-                self.assertEqual(set(mappings), {2 if wanted else 0}, codecs)  # one for each shard
+                self.assertEqual(max(mappings), 2 if wanted else 0, codecs)  # one for each shard
             self.assertEqual(*hashes)
         self.wait_until_nothing_is_left()
 

@@ -118,8 +118,8 @@ void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
   if (snapshot.request.snapshot_id() == 0) snapshot.request = *named;
   // A shard without partitions reports a version that does not exist yet, and may have partitions
   // in this view.
-  const bool ahead = state_.view->synchronous() &&
-                     snapshot.request.step() > state_.view->proto().first_step();
+  const bool ahead =
+      state_.view->synchronous() && snapshot.request.step() > state_.view->proto().first_step();
   if (ahead) snapshot.reported = false;
   if (snapshot.reported ||
       !snapshot.failure.empty()) {  // its version is committed, so the snapshot stays valid

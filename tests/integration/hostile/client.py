@@ -21,6 +21,7 @@ JOIN = '/sluice.v1.Coordinator/Join'
 CONTROL = '/sluice.v1.JobControl/'
 HUGE = (1 << 64) - 1
 _SECRET = 'sluice-secret'
+_WIRE_VERSION = 1  # services/protocol/wire_version.cc
 
 
 class Stream:
@@ -144,7 +145,7 @@ class HostileClient:
         index = self.index if index is None else index
         if incarnation is None:
             incarnation = secrets.randbits(64) or 1
-        message = wire.Hello(min_wire_version=wire.OLDEST_WIRE_VERSION, max_wire_version=wire.WIRE_VERSION, job=self.job,
+        message = wire.Hello(min_wire_version=_WIRE_VERSION, max_wire_version=_WIRE_VERSION, job=self.job,
                              shard_incarnation=shard.process.incarnation, max_batch_frames=256,
                              sender=wire.ProcessId(role=role, index=index, incarnation=incarnation))
         for name, value in more.items():
@@ -156,7 +157,7 @@ class HostileClient:
         message.register.CopyFrom(wire.Register(
             process=wire.ProcessId(role=role, index=self.index if index is None else index,
                                    incarnation=incarnation or secrets.randbits(64) or 1),
-            job=self.job, host='elsewhere', pid=4711, wire_version=wire.WIRE_VERSION, **more))
+            job=self.job, host='elsewhere', pid=4711, wire_version=_WIRE_VERSION, **more))
         return message.SerializeToString()
 
     def ready(self):

@@ -125,8 +125,9 @@ class ChaosTest(unittest.TestCase):
                 self.assertGreaterEqual(fault['allBackSeconds'], fault['recoveredSeconds'])
                 if fault['fault'].startswith('freeze'):
                     self.assertGreaterEqual(fault['recoveredSeconds'], 0.4)
-        # The death of a shard begins an attempt, that of the coordinator may, and no other fault does: a shard that receives SIGTERM is drained.
-        self.assertIn(verdict['run']['attempts'], (3, 4))
+        # The death of a shard that holds partitions begins an attempt, that of the coordinator may, and no other fault does: a shard
+        # that receives SIGTERM is drained. Two shards are killed; one at least holds partitions.
+        self.assertIn(verdict['run']['attempts'], (2, 3, 4))
         self.assertEqual(verdict['baseline']['attempts'], 1)
         self.assertEqual(verdict['baseline']['steps'], 160)
         self.assertGreater(verdict['baseline']['stepsPerSecond'], verdict['run']['stepsPerSecond'])

@@ -50,6 +50,11 @@ def owners():
     return found
 
 
+def owner(path):
+    """The package of a file; also of one that an alternative names, such as libblas.so.3. None without a package."""
+    return owners().get(path) or owners().get(os.path.realpath(path))
+
+
 def licenses(package):
     """The short names of licences in a package's copyright file, if the file is in Debian's format for machines."""
     file = pathlib.Path(f'/usr/share/doc/{package}/copyright')
@@ -99,7 +104,7 @@ def of_image(artifact, left_out):
         for layer in json.load(blob(index['manifests'][0]))['layers']:
             content = subprocess.run(['zstd', '-dcq'], input=blob(layer).read(), check=True, capture_output=True).stdout
             with tarfile.open(fileobj=io.BytesIO(content)) as files:
-                packages |= {owners().get('/' + file.name) for file in files
+                packages |= {owner('/' + file.name) for file in files
                              if file.isfile() and os.path.basename(file.name) not in left_out}
     return [debian(package) for package in sorted(packages - {None})]
 

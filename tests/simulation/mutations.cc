@@ -129,10 +129,10 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 // partition and all members; in the simulator a member is connected to one coordinator.
 //   CoordinatorRules::RecordLosses: LossRecords.AreDurableBeforeTheInstall
 //
-// A shard reports only whole copies, and such a copy can stand at the first step of the next view,
+// A shard reports only whole copies, and such a copy can return to the first step of the next view,
 // unless views and deaths follow each other in an order that the simulator rarely makes.
 //   CoordinatorRules::KeepOnlyWholeCopies:
-//     DecideWithCopies.CopyThatCannotStandAtTheFirstStepIsNotKept
+//     DecideWithCopies.CopyWithoutTheFirstStepIsNotKept
 std::vector<Mutation> MakeMutations() {
   return {
       // Shards.

@@ -722,6 +722,18 @@ TEST(MovingShards, OwnersStayWhileASnapshotIsOpen) {
   EXPECT_TRUE(job.shards[0]->finished);
 }
 
+TEST(MovingShards, NewShardTakesItsPartWhileCheckpointsFollowEachOther) {
+  v1::JobSpec spec = Spec(2);
+  spec.mutable_checkpoint()->set_interval_steps(3);
+  CopiedJob job(4, spec);
+  job.ScaleShards(3);
+  FakeShard& added = job.AddShard(2);
+  job.Train(20);
+  EXPECT_EQ(job.OwnedBy(added.id.incarnation()), 2);
+  EXPECT_TRUE(job.view().target().empty());
+  ExpectSuccess(job);
+}
+
 TEST(MovingShards, ShardThatKnowsAnOldViewIsNotAdmitted) {
   CopiedJob job(4, Spec(2));
   FakeShard& old = *job.shards[1];

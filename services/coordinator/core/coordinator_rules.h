@@ -26,7 +26,7 @@ class CoordinatorRules {
   virtual bool RollBackToLowest() const { return true; }
   // R8: applied samples are removed from the leases that are kept.
   virtual bool KeepLeases() const { return true; }
-  // R10: only whole copies that stand at the view's first step are kept, and may become owners.
+  // R10: only whole copies that have the view's first step are kept, and may become owners.
   virtual bool KeepOnlyWholeCopies() const { return true; }
   // R11: an attempt is claimed before it begins.
   virtual bool ClaimAttempts() const { return true; }

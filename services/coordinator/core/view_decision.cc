@@ -113,20 +113,20 @@ class Holdings {
     }
 
     // (R3) A shard that lacks the newest view is at that view's first step, with what that view
-    // gives it, if it can stand there.
+    // gives it, if it can return there.
     if (!reply.has_view()) {
       const bool ready = Same(reply.ready_init_id(), attempt_.init_id);
       return owns && ready ? std::optional<uint64_t>(view_.first_step()) : std::nullopt;
     }
     const uint64_t version = state->second->version();
-    const bool stands = version >= view_.first_step() && CanStandAt(view_.first_step(), shard, p);
-    if (!stands || !(owns || BeganWhole(shard, p))) return std::nullopt;
+    const bool has_step =
+        version >= view_.first_step() && CanReturnTo(view_.first_step(), shard, p);
+    if (!has_step || !(owns || BeganWhole(shard, p))) return std::nullopt;
     return view_.first_step();
   }
 
-  // Whether the shard, which holds the partition, can stand at this version: a partition that is
-  // one version ahead uses its undo.
-  bool CanStandAt(uint64_t version, uint64_t shard, uint32_t p) const {
+  // Whether the shard's partition is not above this version, or can return to it with its undo.
+  bool CanReturnTo(uint64_t version, uint64_t shard, uint32_t p) const {
     const v1::PauseReply::PartitionState& state = *states_.at({shard, p});
     return state.version() <= version || (state.version() == version + 1 && state.has_undo());
   }
@@ -271,18 +271,18 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
   for (uint32_t p = 0; p < attempt.empty.size(); ++p) {
     if (attempt.empty[p]) continue;
     std::vector<uint64_t>& holders = decision.holders[p];
-    if (!holdings.CanStandAt(step, holders[0], p)) {
+    if (!holdings.CanReturnTo(step, holders[0], p)) {
       return Fail(Decision::Outcome::kLost,
                   absl::StrCat(ShardName(view, holders[0]), " cannot return partition ", p,
                                " from version ", holdings.Reported(holders[0], p), " to ", step));
     }
     for (const uint64_t shard : holdings.Named(p)) {
       if (shard == holders[0]) continue;
-      // (R10) A copy that is not whole, or does not stand at the first step, is not kept.
+      // (R10) A copy that is not whole, or does not have the first step, is not kept.
       const std::optional<uint64_t> version = holdings.Version(shard, p);
-      const bool stands =
-          version.has_value() && *version >= step && holdings.CanStandAt(step, shard, p);
-      if (stands || !rules.KeepOnlyWholeCopies()) holders.push_back(shard);
+      const bool has_step =
+          version.has_value() && *version >= step && holdings.CanReturnTo(step, shard, p);
+      if (has_step || !rules.KeepOnlyWholeCopies()) holders.push_back(shard);
     }
   }
   return decision;

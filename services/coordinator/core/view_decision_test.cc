@@ -263,7 +263,7 @@ TEST(DecideWithCopies, ShardThatClaimsAnOwnersPlaceIsNotACopy) {
 }
 
 // (R10)
-TEST(DecideWithCopies, CopyThatCannotStandAtTheFirstStepIsNotKept) {
+TEST(DecideWithCopies, CopyWithoutTheFirstStepIsNotKept) {
   const v1::View view = WithCopies(4, 5);
   const auto holders = [&](const Held& copy, const CoordinatorRules& rules) {
     return DecideSynchronous(FactsWithCopies(),

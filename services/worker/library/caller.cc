@@ -373,7 +373,7 @@ std::vector<uint64_t> Caller::IndicesOf(const Request& request) {
 }
 
 void Caller::Begin(Request request, sluice_work* out) {
-  work_.emplace();
+  work_ = Work();
   work_->instance = instance_;
   work_->indices = IndicesOf(request);
   sluice_work work{};

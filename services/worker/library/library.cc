@@ -48,7 +48,6 @@ struct sluice_snapshot {
 namespace sluice::worker {
 namespace {
 
-constexpr size_t kMaxTensors = size_t{1} << 20;
 constexpr size_t kMaxDimensions = 64;
 constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 46;
 constexpr size_t kMaxReasonBytes = 4096;
@@ -447,7 +446,7 @@ sluice_code sluice_worker_fail(sluice_worker* worker, const char* reason) {
 sluice_code sluice_worker_close(sluice_worker* worker) {
   return WithCaller(worker, [&](Caller&) -> Outcome {
     if (worker->worker.Stop()) return {};
-    return {SLUICE_BUSY, "another thread is in a call of this worker, which goes on"};
+    return {SLUICE_BUSY, "another thread is in a call of this worker; the worker continues"};
   });
 }
 

@@ -112,8 +112,8 @@ class WordAttacks(client.HostileClient):
                 stream.cancel()
 
     def unknown_fields(self):
-        """Names itself with megabytes of unknown fields: as two readers, whom the coordinator names to every shard, and as a worker
-        under its own index, whom every view names. A message of twice this size would be over the limit of all receivers."""
+        """Adds megabytes of unknown fields to its process id: as two readers, whose ids the coordinator sends to every shard, and as
+        a worker under its own index, whose id is in every view. A message of twice this size would be over the limit of all receivers."""
         def padded(role):
             name = wire.ProcessId(role=role, index=self.index if role == wire.WORKER else 0, incarnation=secrets.randbits(63) + 1)
             return name.SerializeToString() + (b'\xc1\x3e' + bytes(8)) * ((9 << 20) // 10)  # of field 1000, 8 bytes each

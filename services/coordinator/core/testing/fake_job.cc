@@ -280,8 +280,8 @@ void FakeShard::CheckLosers(const v1::Install& install) const {
   }
 }
 
-// The copies that the Install names whole are kept and stand at its first step; owned partitions
-// were owned before, or such copies.
+// Keeps the copies that the Install lists as whole, which must have its first step. A partition
+// that becomes owned was owned before, or was such a copy.
 void FakeShard::InstallCopies(const v1::Install& install) {
   const v1::View& next = install.view();
   std::map<uint32_t, uint64_t> held = std::exchange(copies, {});
@@ -406,9 +406,11 @@ void FakeShard::SayProgress() {
 void FakeShard::CheckSnapshot() {
   if (!snapshot.has_value() || silent_snapshots) return;
   const bool synchronous = view.mode() == v1::SYNCHRONOUS;
-  // A shard without partitions pins any version.
-  if (version == snapshot->step() || (synchronous && has_view && Owned().empty())) pinned = true;
-  if (frozen || !pinned || (synchronous && committed < snapshot->step())) return;
+  // A shard without partitions has nothing to pin, and reports at once.
+  const bool owns_nothing = synchronous && has_view && Owned().empty();
+  if (version == snapshot->step() || owns_nothing) pinned = true;
+  if (frozen || !pinned) return;
+  if (synchronous && !owns_nothing && committed < snapshot->step()) return;
   v1::MemberMessage message;
   if (!reported) {
     reported = true;

@@ -34,6 +34,7 @@ readonly MAX_BYTES=$((1024 * 1024))
 fix=false
 base=
 skip_reason=
+clang_flags=()
 
 # A check returns 0 for success, 1 for failure or, with skip_reason set, one of these if it cannot
 # run: the machine lacks a program that can be installed; or the check is impossible here.
@@ -129,16 +130,33 @@ check_size() {
   }
 }
 
+# Makes the generated headers, and sets clang_flags, with which clang reads any source of the repository.
+read_sources_with_clang() {
+  ((${#clang_flags[@]} == 0)) || return 0
+  local generators bin headers
+  mapfile -t generators < <(bazel_query 'kind("_proto_gen rule", //...)')
+  quiet_bazel build "${generators[@]}" || return 1
+  bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
+  headers=$(mktemp --suffix=.pch)
+  trap 'rm -f "'"$headers"'"' EXIT
+  clang_flags=(-x c++ -std=c++17 -DNDEBUG -iquote . -Iinclude -iquote "$bin" -isystem /usr/include/torch/csrc/api/include)
+  clang++-14 "${clang_flags[@]}" -x c++-header -fpch-instantiate-templates tools/lint_headers.h -o "$headers" || return 1
+  clang_flags+=(-include-pch "$headers")
+}
+
 check_thread_safety() {
   command -v clang++-14 >/dev/null || { lacks "there is no clang++-14" || return; }
-  local targets
-  # Compile only: the analysis needs no linking. Tests guard almost nothing themselves and would
-  # take longer than the code that they test; code without locks cannot violate annotations.
-  targets=$(mktemp)
-  bazel_query 'kind("cc_(library|binary) rule", rdeps(//..., //services/common:mutex, 2))
-    except rdeps(//..., //third_party:torch)' >"$targets" || return 1
-  quiet_bazel build --config=thread-safety --symlink_prefix=/ --keep_going --output_groups=compilation_outputs \
-    --target_pattern_file="$targets"
+  local units
+  # Tests guard almost nothing themselves and would take longer than the code that they test; code without locks cannot
+  # violate annotations.
+  mapfile -t units < <(
+    bazel_query 'labels(srcs, kind("cc_(library|binary) rule", rdeps(//..., //services/common:mutex, 2))
+      except rdeps(//..., //third_party:torch))' | sed -n '/\.cc$/{s,^//,,; s,:,/,; s,^/,,; p}' | existing
+  )
+  ((${#units[@]})) || return 1
+  read_sources_with_clang || return 1
+  printf '%s\0' "${units[@]}" | xargs -0 -n 4 -P "$(nproc)" clang++-14 "${clang_flags[@]}" -fsyntax-only \
+    -Wall -Wextra -Wno-missing-field-initializers -Wthread-safety -Wthread-safety-beta -Werror
 }
 
 default_base() {
@@ -172,7 +190,7 @@ changed_units() {
 
 check_tidy() {
   command -v clang-tidy-14 >/dev/null || { lacks "there is no clang-tidy-14" || return; }
-  local since=$base units generators bin deadline left_out
+  local since=$base units deadline left_out
   [[ -n $since ]] || since=$(default_base) ||
     { skip "there is no earlier commit to compare with; --base names one" || return; }
   mapfile -t units < <(changed_units "$since")
@@ -181,28 +199,23 @@ check_tidy() {
     return 0
   fi
 
-  # The generated headers must exist.
-  mapfile -t generators < <(bazel_query 'kind("_proto_gen rule", //...)')
-  if ((${#generators[@]})); then quiet_bazel build "${generators[@]}" || return 1; fi
-  bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
-
+  read_sources_with_clang || return 1
   local status=0
   deadline=$(($(date +%s) + ${TIDY_SECONDS:-200}))
   left_out=$(mktemp)
   echo "${#units[@]} files have changed since $(git rev-parse --short "$since")"
   # shellcheck disable=SC2016 # expanded by the inner shell
   printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c '
-    unit=$4
+    unit=${!#}
     if (($(date +%s) > $1)); then
-      echo "$unit" >>"$3"
+      echo "$unit" >>"$2"
       exit 0
     fi
     # Prints findings only, not the counts of suppressed findings in system headers.
-    clang-tidy-14 --quiet "$unit" -- -x c++ -std=c++17 -iquote . -Iinclude -iquote "$2" \
-      -isystem /usr/include/torch/csrc/api/include 2>&1 |
+    clang-tidy-14 --quiet "$unit" -- "${@:3:$#-3}" 2>&1 |
       grep -vE "^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter"
     exit $((PIPESTATUS[0] ? 1 : 0))
-  ' tidy "$deadline" "$bin" "$left_out" || status=1
+  ' tidy "$deadline" "$left_out" "${clang_flags[@]}" || status=1
   if [[ -s $left_out ]]; then
     echo "out of time: $(wc -l <"$left_out") of ${#units[@]} files were not checked"
   fi

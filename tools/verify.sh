@@ -131,22 +131,18 @@ check_size() {
 }
 
 # Makes the generated headers, and sets clang_flags, with which clang reads any source of the repository.
-read_sources_with_clang() {
+find_clang_flags() {
   ((${#clang_flags[@]} == 0)) || return 0
-  local generators bin headers
+  local generators bin
   mapfile -t generators < <(bazel_query 'kind("_proto_gen rule", //...)')
-  quiet_bazel build "${generators[@]}" || return 1
+  if ((${#generators[@]})); then quiet_bazel build "${generators[@]}" || return 1; fi
   bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
-  headers=$(mktemp --suffix=.pch)
-  trap 'rm -f "'"$headers"'"' EXIT
   clang_flags=(-x c++ -std=c++17 -DNDEBUG -iquote . -Iinclude -iquote "$bin" -isystem /usr/include/torch/csrc/api/include)
-  clang++-14 "${clang_flags[@]}" -x c++-header -fpch-instantiate-templates tools/lint_headers.h -o "$headers" || return 1
-  clang_flags+=(-include-pch "$headers")
 }
 
 check_thread_safety() {
   command -v clang++-14 >/dev/null || { lacks "there is no clang++-14" || return; }
-  local units
+  local units headers status=0
   # Tests guard almost nothing themselves and would take longer than the code that they test; code without locks cannot
   # violate annotations.
   mapfile -t units < <(
@@ -154,9 +150,16 @@ check_thread_safety() {
       except rdeps(//..., //third_party:torch))' | sed -n '/\.cc$/{s,^//,,; s,:,/,; s,^/,,; p}' | existing
   )
   ((${#units[@]})) || return 1
-  read_sources_with_clang || return 1
-  printf '%s\0' "${units[@]}" | xargs -0 -n 4 -P "$(nproc)" clang++-14 "${clang_flags[@]}" -fsyntax-only \
-    -Wall -Wextra -Wno-missing-field-initializers -Wthread-safety -Wthread-safety-beta -Werror
+  find_clang_flags || return 1
+  headers=$(mktemp --suffix=.pch)
+  if clang++-14 "${clang_flags[@]}" -x c++-header -fpch-instantiate-templates tools/lint_headers.h -o "$headers"; then
+    printf '%s\0' "${units[@]}" | xargs -0 -n 4 -P "$(nproc)" clang++-14 "${clang_flags[@]}" -include-pch "$headers" \
+      -fsyntax-only -Wall -Wextra -Wno-missing-field-initializers -Wthread-safety -Wthread-safety-beta -Werror || status=1
+  else
+    status=1
+  fi
+  rm "$headers"
+  return $status
 }
 
 default_base() {
@@ -199,7 +202,7 @@ check_tidy() {
     return 0
   fi
 
-  read_sources_with_clang || return 1
+  find_clang_flags || return 1
   local status=0
   deadline=$(($(date +%s) + ${TIDY_SECONDS:-200}))
   left_out=$(mktemp)

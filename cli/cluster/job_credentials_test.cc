@@ -71,7 +71,7 @@ class JobCredentialsTest : public ::testing::Test {
   }
 
   // The Secret as the operator writes it.
-  void AddSecret(std::map<std::string, std::string> data) {
+  void AddSecret(const std::map<std::string, std::string>& data) {
     Json secret = {{"metadata", {{"name", "mnist-tls-reader"}}}, {"data", Json::object()}};
     for (const auto& [key, text] : data) secret["data"][key] = absl::Base64Escape(text);
     ASSERT_TRUE(connection_.client->Create(reconciler::Secrets(), "team", secret, {}).ok());

@@ -23,10 +23,13 @@ using Attribute = std::function<void(Field&)>;
 
 template <typename Value>
 Attribute Set(Value Field::*member, Value value) {
-  return [=](Field& field) { field.*member = value; };
+  return [member, content = std::move(value)](Field& field) { field.*member = content; };
 }
 inline Attribute Both(Attribute first, Attribute second) {
-  return [=](Field& field) { first(field), second(field); };
+  return [one = std::move(first), other = std::move(second)](Field& field) {
+    one(field);
+    other(field);
+  };
 }
 
 inline Attribute Required() { return Set(&Field::required, true); }
@@ -36,9 +39,15 @@ inline Attribute DefaultBy(std::string other, std::vector<Field::DefaultCase> ca
               Set(&Field::default_cases, std::move(cases)));
 }
 // For every value of the fields beside it with which the rules allow this one.
-inline Attribute DefaultWhereAllowed(std::string json) { return DefaultBy("", {{{}, json}}); }
-inline Attribute Implied(std::string words) { return Set(&Field::implied_default, words); }
-inline Attribute OneOf(std::vector<std::string> values) { return Set(&Field::values, values); }
+inline Attribute DefaultWhereAllowed(std::string json) {
+  return DefaultBy("", {{{}, std::move(json)}});
+}
+inline Attribute Implied(std::string words) {
+  return Set(&Field::implied_default, std::move(words));
+}
+inline Attribute OneOf(std::vector<std::string> values) {
+  return Set(&Field::values, std::move(values));
+}
 inline Attribute Min(double least) { return Set(&Field::minimum, std::optional<double>(least)); }
 inline Attribute Max(double most) { return Set(&Field::maximum, std::optional<double>(most)); }
 inline Attribute Above(double bound) {
@@ -52,8 +61,9 @@ inline Attribute Size(size_t least, size_t most) {
 }
 inline Attribute Pattern(std::string regex, bool (*matches)(absl::string_view),
                          std::string message) {
-  return Both(Set(&Field::pattern, regex),
-              Both(Set(&Field::matches, matches), Set(&Field::pattern_message, message)));
+  return Both(
+      Set(&Field::pattern, std::move(regex)),
+      Both(Set(&Field::matches, matches), Set(&Field::pattern_message, std::move(message))));
 }
 // A path in the file system.
 inline Attribute Path() {
@@ -65,28 +75,31 @@ inline Attribute Path() {
       Pattern("^[^~$]", matches,
               "must not begin with `~` or `$`, which are not expanded; write the whole path"));
 }
-inline Attribute Format(std::string format) { return Set(&Field::format, format); }
+inline Attribute Format(std::string format) { return Set(&Field::format, std::move(format)); }
 inline Attribute Open() { return Set(&Field::open, true); }
-inline Attribute ItemKey(std::string key) { return Set(&Field::item_key, key); }
+inline Attribute ItemKey(std::string key) { return Set(&Field::item_key, std::move(key)); }
 inline Attribute ClusterOnly() { return Set(&Field::cluster_only, true); }
 inline Attribute Fixed() { return Set(&Field::fixed, true); }
 inline Attribute FixedUnless(std::string cel) {
-  return Both(Fixed(), Set(&Field::changeable_while, cel));
+  return Both(Fixed(), Set(&Field::changeable_while, std::move(cel)));
 }
-inline Attribute Proto(std::string place) { return Set(&Field::proto, place); }
+inline Attribute Proto(std::string place) { return Set(&Field::proto, std::move(place)); }
 inline Attribute OptionOf(std::vector<std::string> optimizers, std::string json) {
-  return Both(Set(&Field::optimizers, optimizers), Set(&Field::option_example, json));
+  return Both(Set(&Field::optimizers, std::move(optimizers)),
+              Set(&Field::option_example, std::move(json)));
 }
-inline Attribute Context(std::string patch) { return Set(&Field::context, patch); }
+inline Attribute Context(std::string patch) { return Set(&Field::context, std::move(patch)); }
 inline Attribute Alias(std::string spelling) {
-  return [=](Field& field) { field.aliases.push_back(spelling); };
+  return [name = std::move(spelling)](Field& field) { field.aliases.push_back(name); };
 }
 // An example, and one that is refused with a message that has this part.
 inline Attribute Good(std::string yaml) {
-  return [=](Field& field) { field.examples.push_back({yaml, ""}); };
+  return [example = std::move(yaml)](Field& field) { field.examples.push_back({example, ""}); };
 }
 inline Attribute Bad(std::string yaml, std::string message) {
-  return [=](Field& field) { field.invalid.push_back({yaml, message}); };
+  return [example = std::move(yaml), error = std::move(message)](Field& field) {
+    field.invalid.push_back({example, error});
+  };
 }
 
 // Makes a row of its type: path, description, attributes.

@@ -8,7 +8,6 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "hwy/targets.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/checkpoint/restore_source.h"
 #include "services/common/exit_code.h"
@@ -21,6 +20,7 @@
 #include "services/coordinator/coordinator_server.h"
 #include "services/coordinator/job_file.h"
 #include "services/coordinator/termination_message.h"
+#include "services/protocol/arithmetic.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/security_flags.h"
@@ -51,12 +51,6 @@ absl::StatusOr<coordinator::JobFile> ReadJob(FileSystem* files, const std::strin
       absl::StrCat(path, ": ", file.status().message(), "; this is sluice-coordinator ", Version(),
                    ": if the sluice or operator that wrote the file is newer, give the job an "
                    "image of its release"));
-}
-
-// The instruction set that kernels choose at run time on this machine.
-const char* BestInstructionSet() {
-  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-  return hwy::TargetName(targets & -targets);  // the lowest bit is the best
 }
 
 using coordinator::CoordinatorServer;
@@ -135,7 +129,7 @@ coordinator::CoordinatorOptions CoreOptions(const coordinator::JobFile& file,
     return JoinPath(storage_directory, CheckpointDirectory(ref));
   };
   options.build = std::string(Version());
-  options.isa = absl::StrCat(BuildDescription(), ", ", BestInstructionSet());
+  options.isa = MachineArithmetic();
   if (!file.unknown_fields.empty()) {
     options.warnings.push_back(
         absl::StrCat("the job file has fields that sluice-coordinator ", Version(),

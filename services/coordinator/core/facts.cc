@@ -10,6 +10,7 @@
 #include "services/common/status_macros.h"
 #include "services/coordinator/core/model_difference.h"
 #include "services/coordinator/core/training_mode.h"
+#include "services/protocol/arithmetic.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
 #include "services/protocol/layout.h"
@@ -94,12 +95,7 @@ uint64_t Facts::EvaluationSamples() const {
   return limit == 0 ? samples : std::min(limit, samples);
 }
 
-std::string Facts::Arithmetic() const {
-  const v1::TrainingSpec& spec = job().training();
-  const uint32_t threads = spec.threads() == 0 && spec.bit_exact() ? 1 : spec.threads();
-  if (threads == 0) return options.isa;
-  return absl::StrCat(options.isa, ", threads of a worker: ", threads);
-}
+std::string Facts::Arithmetic() const { return JobArithmetic(options.isa, job().training()); }
 
 std::string CheckpointName(const v1::CheckpointRef& checkpoint) {
   return absl::StrCat("the checkpoint of attempt ", checkpoint.attempt(), ", step ",

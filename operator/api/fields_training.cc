@@ -382,6 +382,13 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
              Good("60"), Bad("0", "must be more than 0")));
   add(Integer("spec.checkpoint.maxToKeep", "Number of checkpoints to keep; older ones are deleted.",
               Default("3"), Min(1), Max(1000), Good("5"), Bad("0", "at least 1")));
+  add(Integer(
+      "spec.checkpoint.hashIntervalSteps",
+      "Steps between state hashes: after every so many steps, the shards hash the state of "
+      "each partition, and each checkpoint stores the last 1000 of these hashes. With them, "
+      "`sluice verify` names the first step at which a replay differs. Synchronous steps "
+      "only.",
+      Implied("only checkpoints have hashes"), Min(1), Good("1"), Bad("0", "at least 1")));
   add(String("spec.checkpoint.restoreFrom",
              "A directory with the checkpoints of another job. Training begins with the newest of "
              "them instead of random parameters.",

@@ -23,6 +23,7 @@
 #include "services/common/fake_file_system.h"
 #include "services/common/file_util.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/step_hashes.h"
 #include "services/ps/core/block.h"
 #include "services/ps/core/partition_file.h"
 #include "services/ps/core/shard_model.h"
@@ -130,6 +131,21 @@ bool RunPartitionFile(absl::string_view input) {
 
 std::vector<std::string> PartitionFileSeeds() {
   return {std::string(SmallPartition(false).bytes), std::string(SmallPartition(true).bytes)};
+}
+
+// ---------------------------------------------------------------- step hashes
+
+bool RunStepHashes(absl::string_view input) {
+  const absl::StatusOr<std::vector<StepHash>> hashes = ParseStepHashes(input);
+  if (!CheckedOk(hashes.status())) return false;
+  SLUICE_CHECK(hashes->size() <= kMaxStepHashes, "there are no more hashes than a shard keeps");
+  const absl::StatusOr<std::vector<StepHash>> again = ParseStepHashes(StepHashesText(*hashes));
+  SLUICE_CHECK(again.ok() && StepHashesText(*again) == StepHashesText(*hashes), "hashes survive");
+  return true;
+}
+
+std::vector<std::string> StepHashesSeeds() {
+  return {"", StepHashesText({{9, 0x1a}, {10, UINT64_MAX}})};
 }
 
 // ---------------------------------------------------------------- checkpoint indexes and claims
@@ -329,6 +345,7 @@ std::vector<FuzzTarget> StorageTargets() {
       {"safetensors", RunSafetensors, SafetensorsSeeds, 4096, "services/checkpoint/safetensors.cc"},
       {"partition_file", RunPartitionFile, PartitionFileSeeds, 4096,
        "services/ps/core/partition_file.cc"},
+      {"step_hashes", RunStepHashes, StepHashesSeeds, 1024, "services/protocol/step_hashes.cc"},
       {"checkpoint_index", RunCheckpointIndex, CheckpointIndexSeeds, 8192,
        "services/checkpoint/storage.cc"},
       {"claim", RunClaim, ClaimSeeds, 2048, "services/checkpoint/storage.cc"},

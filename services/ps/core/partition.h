@@ -14,6 +14,7 @@
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "services/protocol/interval_set.h"
+#include "services/protocol/step_hashes.h"
 #include "services/ps/core/block.h"
 #include "services/ps/core/block_update.h"
 #include "services/ps/core/gradient_sum.h"
@@ -30,6 +31,8 @@ struct PartitionContent {
   std::vector<BlockState> blocks;
   // Asynchronous: the shard's records, which are saved with every partition.
   std::vector<v1::ClockRecord> clocks;
+  // Of this version and earlier ones, if the job records them (state_hashes.h).
+  std::vector<StepHash> step_hashes;
 };
 
 // A block's gradient as received in a frame. `block` is an index into the layout.

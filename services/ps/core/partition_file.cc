@@ -18,6 +18,7 @@
 #include "services/common/crc32c.h"
 #include "services/common/json_text.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/step_hashes.h"
 
 namespace sluice::ps {
 namespace {
@@ -291,9 +292,17 @@ std::string PartitionFileName(uint32_t partition) {
 uint64_t StateHash(const PartitionContent& content) {
   XXH3_state_t* const hash = XXH3_createState();
   XXH3_64bits_reset(hash);
-  for (const Array& array : ArraysOf(*content.model, content.partition, CountsOf(content))) {
-    const absl::Span<const char> bytes = BlockOf(content, array)->bytes();
-    XXH3_64bits_update(hash, bytes.data(), bytes.size());
+  const ShardModel& model = *content.model;
+  const auto add = [hash](const BlockRef& block) {
+    XXH3_64bits_update(hash, block->bytes().data(), block->bytes().size());
+  };
+  // The order of the file's arrays.
+  for (size_t place = 0; place < content.blocks.size(); ++place) {
+    const BlockState& block = content.blocks[place];
+    add(block.parameters);
+    if (block.count == 0) continue;
+    const BlockInfo& info = model.block(model.FirstBlock(content.partition) + place);
+    for (size_t i = 0; i < Slots(model, info).size(); ++i) add(block.slots[i]);
   }
   for (uint64_t count : CountsOf(content)) {
     const std::string text = LengthPrefix(count);
@@ -317,6 +326,9 @@ EncodedPartition EncodePartition(const PartitionContent& content) {
                             {"counts", absl::StrJoin(counts, " ")},
                             {"clocks", ClocksText(content.clocks)},
                             {"state_hash", Hexadecimal(state_hash)}};
+  if (!content.step_hashes.empty()) {
+    header["__metadata__"]["step_hashes"] = StepHashesText(content.step_hashes);
+  }
 
   absl::Cord data;
   for (const Array& array : ArraysOf(model, content.partition, counts)) {

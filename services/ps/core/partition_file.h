@@ -10,7 +10,8 @@
 // are in the layout's order. `__metadata__` (strings only, as the format requires):
 //   format "sluice-partition-1", partition, version, layout_hash (hexadecimal), counts (updates of
 //   each block, separated by spaces), clocks (asynchronous: a JSON array of [worker, clock, first
-//   sample, end of samples], the worker hexadecimal), state_hash (hexadecimal).
+//   sample, end of samples], the worker hexadecimal), state_hash (hexadecimal), step_hashes (state
+//   hashes after recent steps, if the job records them; services/protocol/step_hashes.h).
 #ifndef SLUICE_SERVICES_PS_CORE_PARTITION_FILE_H_
 #define SLUICE_SERVICES_PS_CORE_PARTITION_FILE_H_
 
@@ -45,7 +46,8 @@ uint64_t StateHash(const PartitionContent& content);
 
 // Reads back what EncodePartition wrote for a partition of the same tensors and layout. Checks
 // everything (size and CRC32C against `file`, header, names, types, sizes, state hash); DATA_LOSS
-// names the file and the damaged part. The content has its own blocks.
+// names the file and the damaged part. The content has its own blocks, and no step_hashes: training
+// never reads them.
 absl::StatusOr<std::shared_ptr<PartitionContent>> DecodePartition(
     std::shared_ptr<const ShardModel> model, const v1::PartitionFile& file, const absl::Cord& bytes,
     BlockPool& pool);

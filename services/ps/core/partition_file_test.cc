@@ -80,6 +80,13 @@ class PartitionFileTest : public ::testing::Test {
     return DecodePartition(model, encoded.file, bytes, *pool);
   }
 
+  static nlohmann::json MetadataOf(const absl::Cord& file) {
+    const std::string bytes(file);
+    uint64_t length = 0;
+    memcpy(&length, bytes.data(), sizeof(length));
+    return nlohmann::json::parse(bytes.substr(sizeof(length), length))["__metadata__"];
+  }
+
   // Decodes `bytes` as a file with the correct size and checksum.
   absl::StatusOr<std::shared_ptr<PartitionContent>> DecodeAs(std::string bytes) {
     v1::PartitionFile file = encoded.file;
@@ -221,6 +228,16 @@ TEST_F(PartitionFileTest, RefusesFileOfAnotherModel) {
   table.mutable_tensors(1)->set_name("fc2.bias");
   model = *ShardModel::Create(job, table, *MakeLayout(table, 1));
   EXPECT_EQ(Decode(encoded.bytes).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(PartitionFileTest, StepHashesAreInTheMetadataAndNotReadBack) {
+  EXPECT_FALSE(MetadataOf(encoded.bytes).contains("step_hashes"));
+  content.step_hashes = {{16, 0x1a}, {17, 0x2b}};
+  encoded = EncodePartition(content);
+  EXPECT_EQ(MetadataOf(encoded.bytes)["step_hashes"], "16:000000000000001a 17:000000000000002b");
+  const auto read = Decode(encoded.bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_THAT((*read)->step_hashes, SizeIs(0));
 }
 
 TEST_F(PartitionFileTest, StateHashDiffersForDifferentContents) {

@@ -922,6 +922,36 @@ TEST_F(SnapshotsTest, WritesCheckpointByPartitionAndLoadsIt) {
   EXPECT_EQ(shard.Values(0), (Values{-3, -3, -3, -3})) << "the momentum was restored too";
 }
 
+TEST_F(SnapshotsTest, FilesHaveStateHashesOfTheAttemptsSteps) {
+  shard.job.mutable_checkpoint()->set_hash_interval_steps(1);
+  Begin();
+  Open(Snapshot(1, 2, /*write=*/true));
+  Step(0);
+  Step(1);
+  PushOne(2, 0);
+  PushTwo(2, 0);
+  const std::vector<WritePartition> writes = shard.TakeActions<WritePartition>();
+  ASSERT_THAT(writes, SizeIs(2));
+  for (const WritePartition& write : writes) {
+    ASSERT_THAT(write.content->step_hashes, SizeIs(2));
+    EXPECT_EQ(write.content->step_hashes[0].step, 1);
+    EXPECT_EQ(write.content->step_hashes[1].step, 2);
+    EXPECT_EQ(write.content->step_hashes[1].hash, StateHash(*write.content));
+  }
+
+  RestoreAsAttempt(2, writes);
+  v1::OpenSnapshot next = Snapshot(1, 3, /*write=*/true);
+  next.mutable_name()->set_attempt(2);
+  Open(next);
+  Step(2);
+  PushOne(3, 0);
+  PushTwo(3, 0);
+  const std::vector<WritePartition> later = shard.TakeActions<WritePartition>();
+  ASSERT_THAT(later, SizeIs(2));
+  ASSERT_THAT(later[0].content->step_hashes, SizeIs(1));
+  EXPECT_EQ(later[0].content->step_hashes[0].step, 3);
+}
+
 TEST_F(SnapshotsTest, IgnoresLateWriteOfEarlierAttempt) {
   Begin();
   Open(Snapshot(1, 0, /*write=*/true));

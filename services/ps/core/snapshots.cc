@@ -65,10 +65,12 @@ void Snapshots::Pin(Snapshot& snapshot, const Partition& partition, uint64_t ver
   SLUICE_DCHECK(content->version == snapshot.request.step(),
                 "the pins of a snapshot are of one version");
   records_(content.get());
+  state_hashes_.FillIn(content.get());
   snapshot.pins[partition.id()] = std::move(content);
 }
 
 void Snapshots::OnVersion(const Partition& partition) {
+  state_hashes_.OnVersion(partition, state_.job.checkpoint().hash_interval_steps());
   for (auto& [id, snapshot] : snapshots_) {
     if (snapshot.request.step() != partition.version() || !snapshot.failure.empty()) continue;
     Pin(snapshot, partition, partition.version());

@@ -17,6 +17,7 @@
 #include "proto/control.pb.h"
 #include "services/ps/core/partition.h"
 #include "services/ps/core/shard_state.h"
+#include "services/ps/core/state_hashes.h"
 
 namespace sluice::ps {
 
@@ -47,7 +48,10 @@ class Snapshots {
   // attempt, although each coordinator numbers its snapshots from 1 again.
   void OnWritten(uint64_t snapshot, const v1::CheckpointRef& name, uint32_t partition,
                  absl::StatusOr<v1::PartitionFile> written);
-  void Clear() { snapshots_.clear(); }
+  void Clear() {
+    snapshots_.clear();
+    state_hashes_.Clear();
+  }
   // Reports the state of each snapshot again.
   void Report();
 
@@ -83,6 +87,7 @@ class Snapshots {
   ShardState& state_;
   const std::function<void(PartitionContent*)> records_;
   std::map<uint64_t, Snapshot> snapshots_;
+  StateHashes state_hashes_;
 };
 
 }  // namespace sluice::ps

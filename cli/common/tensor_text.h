@@ -1,6 +1,6 @@
 // Prints tensors as text.
-#ifndef SLUICE_CLI_TENSOR_TEXT_H_
-#define SLUICE_CLI_TENSOR_TEXT_H_
+#ifndef SLUICE_CLI_COMMON_TENSOR_TEXT_H_
+#define SLUICE_CLI_COMMON_TENSOR_TEXT_H_
 
 #include <cstdint>
 #include <map>
@@ -44,4 +44,4 @@ std::string WatchText(const std::vector<SafetensorsArray>& tensors, size_t count
 
 }  // namespace sluice::cli
 
-#endif  // SLUICE_CLI_TENSOR_TEXT_H_
+#endif  // SLUICE_CLI_COMMON_TENSOR_TEXT_H_

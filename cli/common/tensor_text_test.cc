@@ -1,4 +1,4 @@
-#include "cli/tensor_text.h"
+#include "cli/common/tensor_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

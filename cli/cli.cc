@@ -128,6 +128,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Environment&
   Action action;
   AddRunCommand(&app, environment, &action);
   AddChaosCommand(&app, environment, &action);
+  AddVerifyCommand(&app, environment, &action);
   AddPlanCommand(&app, environment, &action);
   AddManifestCommands(&app, environment, &action);
   AddStateCommands(&app, environment, &action);

@@ -23,6 +23,7 @@ void AddManifestCommands(CLI::App* app, const Environment& environment, Action* 
 void AddPlanCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddRunCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddChaosCommand(CLI::App* app, const Environment& environment, Action* action);
+void AddVerifyCommand(CLI::App* app, const Environment& environment, Action* action);
 void AddStateCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action* action);
 void AddCertificateCommand(CLI::App* app, const Environment& environment, Action* action);

@@ -115,12 +115,14 @@ int Main(int argc, char** argv) {
     return kube::CurlTransport::Make(std::move(options), files.get(), &clock);
   };
 
-  // Only `run` and `chaos` handle signals, because they stop a job in order; other commands simply
-  // die.
+  // Only the commands that run a job handle signals, because they stop it in order; other commands
+  // simply die.
   // StopRequests blocks the signals for threads that start later, so it is created here.
   std::unique_ptr<StopRequests> stop;
   for (const std::string& argument : arguments) {
-    if (argument == "run" || argument == "chaos") stop = std::make_unique<StopRequests>();
+    if (argument == "run" || argument == "chaos" || argument == "verify") {
+      stop = std::make_unique<StopRequests>();
+    }
     if (argument.empty() || argument[0] != '-') break;
   }
   if (stop != nullptr) {

@@ -37,8 +37,9 @@ absl::StatusOr<std::vector<StepHash>> ParseStepHashes(absl::string_view text) {
     if (!absl::SimpleAtoi(parts.first, &parsed.step) || parts.second.size() != kHashDigits ||
         !absl::c_all_of(parts.second, absl::ascii_isxdigit) ||
         !absl::SimpleHexAtoi(parts.second, &parsed.hash)) {
-      return absl::InvalidArgumentError(absl::StrCat("'", entry.substr(0, 2 * kHashDigits),
-                                                     "' is not a step and its state hash"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", absl::CHexEscape(entry.substr(0, 2 * kHashDigits)),
+                       "' is not a step and its state hash"));
     }
     if (!hashes.empty() && parsed.step <= hashes.back().step) {
       return absl::InvalidArgumentError(

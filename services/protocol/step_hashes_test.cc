@@ -33,6 +33,11 @@ TEST(StepHashesTest, RejectsOtherTexts) {
   }
 }
 
+TEST(StepHashesTest, ErrorOfBytesThatAreNoTextIsText) {
+  EXPECT_EQ(ParseStepHashes("7:\xff\x01").status().message(),
+            "'7:\\xff\\x01' is not a step and its state hash");
+}
+
 TEST(StepHashesTest, RejectsStepsThatDoNotAscend) {
   const auto hashes = ParseStepHashes("7:000000000000001a 7:000000000000001a");
   EXPECT_THAT(hashes.status().message(), ::testing::HasSubstr("step 7 follows step 7"));

@@ -42,7 +42,7 @@ void AddChaosCommand(CLI::App* app, const Environment& environment, Action* acti
       "Train a job on this machine while its processes are killed and frozen, and judge it\n\n"
       "  sluice chaos job.yaml\n"
       "  sluice chaos job.yaml --seed 7 --faults kill:worker,freeze:shard --every 10s\n"
-      "  sluice chaos job.yaml --faults kill:worker+worker+shard\n"
+      "  sluice chaos job.yaml --faults kill:worker+worker+shard,scale:shard,scale:worker\n"
       "  sluice chaos job.yaml --baseline run\n\n"
       "The job trains from its beginning in a state directory of its own; your job and its\n"
       "checkpoints are left alone. Faults come at random, by the seed, until the job ends: the\n"
@@ -52,12 +52,11 @@ void AddChaosCommand(CLI::App* app, const Environment& environment, Action* acti
   chaos->footer(ExitCodesText());
   chaos->add_option("FILE", flags->manifest, "the manifest")->required();
   chaos
-      ->add_option("--faults", flags->faults,
-                   "kinds of faults, separated by commas: kill (SIGKILL), freeze (SIGSTOP, later "
-                   "SIGCONT) or "
-                   "term (SIGTERM) of a worker, shard or coordinator; kill:worker+shard hits two "
-                   "processes at "
-                   "once")
+      ->add_option(
+          "--faults", flags->faults,
+          "kinds of faults, separated by commas: kill (SIGKILL), freeze (SIGSTOP, later "
+          "SIGCONT) or term (SIGTERM) of a worker, shard or coordinator, or scale (another "
+          "number) of the workers or shards; kill:worker+shard hits two processes at once")
       ->type_name("LIST")
       ->capture_default_str();
   chaos->add_option("--seed", flags->seed, "repeat the faults of this seed (default: a new seed)")

@@ -31,6 +31,7 @@
 #include "services/common/file_util.h"
 #include "services/common/process.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/job_length.h"
 
 namespace sluice::cli {
 namespace {
@@ -78,6 +79,7 @@ class ChaosListener final : public DisplayListener {
     for (const chaos::Disturber::Signal& signal : decision.signals) {
       job_->Signal(signal.pid, signal.signal);
     }
+    if (decision.sizes.has_value()) job_->Scale(*decision.sizes);
     if (decision.injected != nullptr) Show(*decision.injected, false, now);
     if (decision.recovered != nullptr) Show(*decision.recovered, true, now);
     if (decision.problem.has_value()) {
@@ -108,13 +110,17 @@ class ChaosListener final : public DisplayListener {
     }
     const std::string time = chaos::SinceText(now, began_);
     display_->Note(
-        recovered ? absl::StrFormat("%8s  fault %d: recovered after %.1f s, caught up after %.1f s",
-                                    time, number, absl::ToDoubleSeconds(*fault.recovered),
-                                    absl::ToDoubleSeconds(*fault.caught_up))
-                  : absl::StrFormat("%8s  fault %d at step %s: %s (%s %s)", time, number,
-                                    CountText(fault.step), chaos::FaultText(fault.plan),
-                                    fault.pids.size() == 1 ? "pid" : "pids",
-                                    absl::StrJoin(fault.pids, ", ")));
+        recovered
+            ? absl::StrFormat("%8s  fault %d: recovered after %.1f s, caught up after %.1f s", time,
+                              number, absl::ToDoubleSeconds(*fault.recovered),
+                              absl::ToDoubleSeconds(*fault.caught_up))
+            : absl::StrFormat("%8s  fault %d at step %s: %s%s", time, number, CountText(fault.step),
+                              chaos::FaultText(fault.plan), PidsText(fault)));
+  }
+  static std::string PidsText(const chaos::FaultRecord& fault) {
+    if (fault.pids.empty()) return "";
+    return absl::StrCat(fault.pids.size() == 1 ? " (pid " : " (pids ",
+                        absl::StrJoin(fault.pids, ", "), ")");
   }
 
   const Environment& environment_;
@@ -235,6 +241,8 @@ chaos::Disturber::Options DisturberOptionsOf(const ChaosFlags& flags, const v1::
   options.schedule.kinds = std::move(kinds);
   options.schedule.workers = job.worker().replicas();
   options.schedule.shards = job.parameter_server().replicas();
+  options.schedule.min_shards = job.parameter_server().copies();
+  options.schedule.max_shards = job.parameter_server().partitions();
   options.schedule.every = flags.every;
   options.schedule.freeze = flags.freeze;
   const double timeout = job.timeouts().heartbeat_timeout();
@@ -255,6 +263,13 @@ absl::Status CheckFlags(const ChaosFlags& flags, const api::TrainingJob& job,
   }
   RETURN_IF_ERROR(chaos::CheckFaults(options.schedule.kinds, options.schedule.workers,
                                      options.schedule.shards));
+  for (const chaos::FaultKind& kind : options.schedule.kinds) {
+    if (chaos::ScalesShards(kind) && !MovesPartitions(job.spec)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--faults: ", chaos::KindText(kind), ": only a job with training.mode Synchronous and ",
+          "training.execution Worker changes its number of shards while it trains"));
+    }
+  }
   const absl::Duration longest =
       flags.freeze > absl::ZeroDuration() ? flags.freeze : 2 * options.schedule.heartbeat_timeout;
   if (flags.stall <= longest) {

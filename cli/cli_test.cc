@@ -27,6 +27,8 @@ TEST_F(CliTest, RejectsWrongArgumentsWithCode2) {
                                                        {"run", "x", "--output", "xml"},
                                                        {"run", "x", "--port", "99999"},
                                                        {"logs"},
+                                                       {"scale", "x"},
+                                                       {"scale", "x", "--workers", "0"},
                                                        {"export", "x"},
                                                        {"validate"}};
   for (const auto& arguments : wrong) {
@@ -126,7 +128,7 @@ TEST_F(CliTest, StatusOfEndedJobShowsItsCheckpoint) {
 
 TEST_F(CliTest, HelpAndVersionSucceed) {
   for (const char* command : {"run", "init", "validate", "render", "explain", "status", "logs",
-                              "inspect", "export", "stop", "version"}) {
+                              "inspect", "export", "stop", "scale", "verify", "chaos", "version"}) {
     EXPECT_EQ(Run({command, "--help"}), 0) << command;
     EXPECT_FALSE(out_.str().empty()) << command;
   }
@@ -186,9 +188,12 @@ TEST_F(CliTest, RejectsLogsOfTwoProcesses) {
 TEST_F(CliTest, UnknownJobErrorListsExistingJobs) {
   WritePrograms("exit 1");
   RunJob({});
-  for (const char* command : {"status", "logs", "stop"}) {
-    EXPECT_EQ(Run({command, "other", "--state-dir", State()}), 2) << command;
-    EXPECT_THAT(err_.str(), HasSubstr("there are: example")) << command;
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"status"}, {"logs"}, {"stop"}, {"scale", "--workers", "2"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"other", "--state-dir", State()});
+    EXPECT_EQ(Run(arguments), 2) << command[0];
+    EXPECT_THAT(err_.str(), HasSubstr("there are: example")) << command[0];
   }
   EXPECT_EQ(Run({"inspect", "other", "--state-dir", State()}), 2);
   EXPECT_EQ(Run({"export", "other", "-o", directory_ + "/x.pt", "--state-dir", State()}), 2);

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -11,16 +13,22 @@
 #include "absl/time/time.h"
 #include "cli/common/job_result.h"
 #include "cli/common/log_follower.h"
+#include "cli/common/progress_text.h"
 #include "cli/job_paths.h"
 #include "cli/local/job_directory.h"
 #include "cli/local_states.h"
 #include "cli/running_job.h"
+#include "operator/api/manifest.h"
+#include "operator/api/training_job.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/job_length.h"
 
 namespace sluice::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll{100};
+// How long the process that runs a job may take to notice a request.
+constexpr absl::Duration kRequestTimeout = absl::Seconds(10);
 
 // Lines about the files of a job that is not running.
 std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
@@ -60,6 +68,20 @@ std::string ResultText(const local::JobDirectory& directory) {
   }
   if (!result->outcome.reason.empty()) absl::StrAppend(&text, ": ", result->outcome.reason);
   return text;
+}
+
+std::vector<api::Override> SizeOverrides(const Jobs::ScaleOptions& options) {
+  std::vector<api::Override> overrides;
+  const auto add = [&](const char* flag, const char* field, std::optional<uint32_t> number) {
+    if (number.has_value()) overrides.push_back({absl::StrCat(flag, " ", *number), field, *number});
+  };
+  add("--shards", "spec.parameterServer.replicas", options.shards);
+  add("--workers", "spec.worker.replicas", options.workers);
+  return overrides;
+}
+
+local::Sizes SizesOf(const v1::JobSpec& job) {
+  return {job.parameter_server().replicas(), job.worker().replicas()};
 }
 
 class LocalAccess final : public Jobs::Access {
@@ -185,6 +207,48 @@ class LocalJobs final : public Jobs {
       if (options.now) kill(*pid, SIGTERM);
     }
     return absl::StrCat(name, ": ", ResultText(directory));
+  }
+
+  absl::StatusOr<std::string> Scale(const std::string& name, const ScaleOptions& options) override {
+    ASSIGN_OR_RETURN(local::JobDirectory directory, Find(name));
+    const auto pid = directory.LockedBy();
+    if (!pid.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job ", name, " is not running; sluice run JOB.YAML",
+                       options.shards ? absl::StrCat(" --shards ", *options.shards) : "",
+                       options.workers ? absl::StrCat(" --workers ", *options.workers) : "",
+                       " starts it with these numbers"));
+    }
+    ASSIGN_OR_RETURN(const api::TrainingJob job, directory.ReadJob());
+    ASSIGN_OR_RETURN(const api::TrainingJob scaled,
+                     api::ReadManifest(directory.JobFile(), SizeOverrides(options)));
+    const local::Sizes before = SizesOf(job.spec);
+    const local::Sizes after = SizesOf(scaled.spec);
+    if (before.shards != after.shards && !MovesPartitions(job.spec)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "job ", name, " cannot change its number of shards while it runs: only a job with ",
+          "training.mode Synchronous and training.execution Worker moves partitions. Stop it ",
+          "(sluice stop ", name, "), change parameterServer.replicas in its manifest, and run it ",
+          "again: it continues from its checkpoint"));
+    }
+    if (before == after) return absl::StrCat(name, " has ", local::SizesText(after), " already");
+
+    RETURN_IF_ERROR(directory.RequestSizes(after));
+    const absl::Time deadline = environment_.clock->Now() + kRequestTimeout;
+    while (directory.HasRequestedSizes()) {
+      if (directory.LockedBy() != pid) {
+        return absl::FailedPreconditionError(absl::StrCat("job ", name, " has ended meanwhile"));
+      }
+      if (environment_.clock->Now() >= deadline) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "process ", *pid, ", which runs job ", name, ", has not taken the request ", "within ",
+            absl::FormatDuration(kRequestTimeout),
+            "; if it is stopped, it takes the request when it continues"));
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+    return absl::StrCat(name, ": from ", local::SizesText(before), " to ", local::SizesText(after),
+                        "; sluice status ", name, " shows them");
   }
 
   absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {

@@ -1,4 +1,4 @@
-// status, logs and stop, for jobs of this machine or of a cluster.
+// status, logs, scale and stop, for jobs of this machine or of a cluster.
 #include <memory>
 #include <utility>
 
@@ -25,6 +25,7 @@ struct StateFlags {
   bool follow = false;
   bool now = false;
   double timeout_seconds = 120;
+  Jobs::ScaleOptions sizes;
 };
 
 int StatusOfAll(const Environment& environment, Jobs* jobs) {
@@ -67,6 +68,17 @@ int Logs(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
         return environment.out->good();
       });
   return status.ok() ? kExitOk : Complain(environment, status);
+}
+
+int Scale(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
+  if (!flags.sizes.shards.has_value() && !flags.sizes.workers.has_value()) {
+    *environment.err << "sluice: give --shards, --workers or both\n";
+    return kExitUsage;
+  }
+  ASSIGN_OR_RETURN(const std::string change, jobs->Scale(flags.name, flags.sizes),
+                   Complain(environment, _));
+  *environment.out << change << "\n";
+  return kExitOk;
 }
 
 int Stop(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
@@ -123,6 +135,22 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
   logs->add_option("--tail", flags->tail, "only the last lines of each process")
       ->check(NumberBetween<uint64_t>(0, 1'000'000'000));
   AddStateCommand(logs, environment, flags, Logs, action);
+
+  CLI::App* scale =
+      app->add_subcommand("scale",
+                          "Change the numbers of shards and workers of a job while it trains\n\n"
+                          "  sluice scale fashion-mnist --shards 3 --workers 5\n"
+                          "  sluice scale fashion-mnist --cluster --workers 8\n\n"
+                          "New workers take their part of the next steps. New shards receive\n"
+                          "partitions, and shards that are no longer wanted hand theirs over\n"
+                          "before they leave. `sluice run` with the manifest starts the job with\n"
+                          "the manifest's numbers again.\n");
+  scale->add_option("NAME", flags->name, "a job's name")->required();
+  scale->add_option("--shards", flags->sizes.shards, "number of shards")
+      ->check(NumberBetween<uint64_t>(1, 1024));
+  scale->add_option("--workers", flags->sizes.workers, "number of workers")
+      ->check(NumberBetween<uint64_t>(1, 1024));
+  AddStateCommand(scale, environment, flags, Scale, action);
 
   CLI::App* stop =
       app->add_subcommand("stop",

@@ -25,6 +25,7 @@ int SignalOf(Action action) {
     case Action::kFreeze:
       return SIGSTOP;
     case Action::kTerminate:
+    case Action::kScale:  // sends no signal
       break;
   }
   return SIGTERM;
@@ -47,7 +48,11 @@ double Pace::StepsPerSecond() const {
 }
 
 Disturber::Disturber(Options options, absl::Time now)
-    : options_(std::move(options)), stepped_(now), advanced_(now), decided_(now) {}
+    : options_(std::move(options)),
+      sizes_{options_.schedule.shards, options_.schedule.workers},
+      stepped_(now),
+      advanced_(now),
+      decided_(now) {}
 
 void Disturber::OnProgress(const v1::JobProgress& progress, absl::Time now) {
   if (progress.recomputed_samples() < progress_.recomputed_samples()) {
@@ -209,6 +214,7 @@ void Disturber::Inject(const Processes& processes, absl::Time now, Decision* dec
   fault.step = step_;
   Open open;
   open.view = view_;
+  if (fault.plan.action == Action::kScale) decision->sizes = sizes_ = fault.plan.sizes;
   for (const policy::Replica& target : fault.plan.targets) {
     const pid_t pid = processes.at(target).pid;
     fault.pids.push_back(pid);
@@ -261,13 +267,21 @@ std::optional<policy::Replica> Disturber::Missing(const Processes& processes,
     return false;
   };
   if (!takes_part(policy::kCoordinator)) return policy::kCoordinator;
-  for (uint32_t i = 0; i < options_.schedule.shards; ++i) {
+  for (uint32_t i = 0; i < sizes_.shards; ++i) {
     if (!takes_part({v1::SHARD, i})) return policy::Replica{v1::SHARD, i};
   }
-  for (uint32_t i = 0; i < options_.schedule.workers; ++i) {
+  for (uint32_t i = 0; i < sizes_.workers; ++i) {
     if (!takes_part({v1::WORKER, i})) return policy::Replica{v1::WORKER, i};
   }
+  for (const auto& [replica, process] : processes) {
+    if (process.running && !Wanted(replica)) return replica;
+  }
   return std::nullopt;
+}
+
+bool Disturber::Wanted(const policy::Replica& replica) const {
+  if (replica.role == v1::COORDINATOR) return true;
+  return replica.index < (replica.role == v1::SHARD ? sizes_.shards : sizes_.workers);
 }
 
 // Whether no partition lacks a second copy that the job wants.
@@ -291,8 +305,11 @@ std::optional<std::string> Disturber::FindHang(const Processes& processes, absl:
   if (!open_.has_value()) return std::nullopt;
   if (now - missing_since_ > options_.stall && faults_.back().recovered.has_value() &&
       !TrainingIsOver()) {
-    return absl::StrCat(policy::ReplicaName(missing.value_or(policy::kCoordinator)),
-                        " has not taken part in the job for ", seconds, since);
+    const policy::Replica replica = missing.value_or(policy::kCoordinator);
+    return absl::StrCat(policy::ReplicaName(replica),
+                        Wanted(replica) ? " has not taken part in the job for "
+                                        : " should have left the job and is still there after ",
+                        seconds, since);
   }
   if (faults_.back().attempts > faults_.back().plan.targets.size() + options_.backoff_limit) {
     return absl::StrCat("the job was restored ", faults_.back().attempts, " times", since);

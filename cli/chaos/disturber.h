@@ -17,6 +17,7 @@
 
 #include "absl/time/time.h"
 #include "cli/chaos/faults.h"
+#include "cli/local/job_directory.h"
 #include "cli/local/local_job.h"
 #include "operator/policy/policy.h"
 #include "proto/jobcontrol.pb.h"
@@ -73,6 +74,7 @@ class Disturber {
 
   struct Decision {
     std::vector<Signal> signals;
+    std::optional<local::Sizes> sizes;  // the job should have from now on
     // The fault that is injected now, and the one from which the job has recovered now.
     const FaultRecord* injected = nullptr;
     const FaultRecord* recovered = nullptr;
@@ -118,13 +120,16 @@ class Disturber {
   bool TrainingIsOver() const;
   void Inject(const Processes& processes, absl::Time now, Decision* decision);
   void Thaw(const Processes& processes, absl::Time now, Decision* decision);
-  // The first process that does not take part; nullopt: every process does.
+  // The first process that does not take part, or that should have left; nullopt: there is none.
   std::optional<policy::Replica> Missing(const Processes& processes, absl::Time now) const;
   bool HasAllCopies() const;
   std::optional<std::string> FindHang(const Processes& processes, absl::Time now) const;
   uint64_t Recomputed() const;
+  // Whether the job should have that process.
+  bool Wanted(const policy::Replica& replica) const;
 
   const Options options_;
+  local::Sizes sizes_;  // of the job
   bool stopped_ = false;
   std::vector<FaultRecord> faults_;
   std::optional<Open> open_;

@@ -230,6 +230,38 @@ TEST_F(DisturberTest, ReplacedProcessGetsNoSignalOfItsPredecessor) {
   EXPECT_LT(*recovered.recovered->recovered, absl::Seconds(1));
 }
 
+TEST_F(DisturberTest, ScaledJobHasRecoveredWhenNewProcessesTakePartAndOthersHaveLeft) {
+  max_faults_ = 2;
+  Disturber& disturber = Make("scale:worker");
+  Disturber::Decision decision;
+  while (!decision.sizes.has_value()) decision = Pass(absl::Milliseconds(100));
+  EXPECT_THAT(decision.signals, IsEmpty());
+  uint32_t workers = decision.sizes->workers;
+  EXPECT_EQ(decision.sizes->shards, 1u);
+  EXPECT_NE(workers, 2u);
+  EXPECT_EQ(Pass(absl::Seconds(5)).recovered, nullptr);
+  EXPECT_TRUE(disturber.faults().back().recovered.has_value()) << "it trains meanwhile";
+  const auto carry_out = [&] {
+    for (uint32_t i = 0; i < 5; ++i) {
+      const policy::Replica worker = {v1::WORKER, i};
+      const bool runs = processes_.count(worker) > 0 && processes_[worker].running;
+      if (i < workers && !runs) Start(worker, static_cast<pid_t>(100 + i));
+      if (i >= workers && runs) End(worker, 0);
+    }
+  };
+  carry_out();
+  decision = Pass(absl::Seconds(1));
+  ASSERT_NE(decision.recovered, nullptr);
+  EXPECT_EQ(decision.recovered->attempts, 0u);
+
+  while (!decision.sizes.has_value()) decision = Pass(absl::Milliseconds(100));
+  workers = decision.sizes->workers;
+  EXPECT_THAT(*Pass(absl::Seconds(60)).problem, HasSubstr("worker-"));
+  carry_out();
+  EXPECT_NE(Pass(absl::Seconds(1)).recovered, nullptr);
+  EXPECT_THAT(disturber.unexplained(), IsEmpty());
+}
+
 TEST_F(DisturberTest, NextFaultWaitsForRecovery) {
   Disturber& disturber = Make("kill:worker+shard,freeze:coordinator");
   for (int i = 0; i < 100 && disturber.faults().empty(); ++i) Pass(absl::Seconds(1));

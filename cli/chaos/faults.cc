@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,14 +21,16 @@ constexpr absl::Duration kShortestFreeze = absl::Milliseconds(100);
 // The most processes that one fault hits.
 constexpr size_t kMaxTargets = 64;
 // What a random number is drawn for. Every use of a fault's seed has a number of its own.
-enum Draw : uint64_t { kDelay, kFreeze, kOrder, kTarget };
+enum Draw : uint64_t { kDelay, kFreeze, kOrder, kTarget };  // kTarget and more: one for each role
 
 struct ActionWord {
   Action action;
   const char* word;
 };
-constexpr ActionWord kActions[] = {
-    {Action::kKill, "kill"}, {Action::kFreeze, "freeze"}, {Action::kTerminate, "term"}};
+constexpr ActionWord kActions[] = {{Action::kKill, "kill"},
+                                   {Action::kFreeze, "freeze"},
+                                   {Action::kTerminate, "term"},
+                                   {Action::kScale, "scale"}};
 
 struct RoleWord {
   v1::Role role;
@@ -61,7 +64,7 @@ absl::StatusOr<FaultKind> ParseKind(absl::string_view text) {
                                     [&](const ActionWord& one) { return parts[0] == one.word; });
   if (action == std::end(kActions)) {
     return absl::InvalidArgumentError(absl::StrCat("--faults: there is no fault '", parts[0],
-                                                   "'; there are kill, freeze and term"));
+                                                   "'; there are kill, freeze, term and scale"));
   }
   kind.action = action->action;
   for (const absl::string_view word : absl::StrSplit(parts[1], '+')) {
@@ -72,6 +75,14 @@ absl::StatusOr<FaultKind> ParseKind(absl::string_view text) {
                                                      "'; there are worker, shard and coordinator"));
     }
     kind.roles.push_back(role->role);
+  }
+  if (kind.action == Action::kScale) {
+    const std::set<v1::Role> roles(kind.roles.begin(), kind.roles.end());
+    if (roles.count(v1::COORDINATOR) != 0 || roles.size() != kind.roles.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--faults: '", text, "': a job has one coordinator, and each other role has ",
+          "one number; write scale:shard, scale:worker or scale:shard+worker"));
+    }
   }
   if (kind.roles.size() > kMaxTargets) {
     return absl::InvalidArgumentError(
@@ -99,6 +110,47 @@ std::vector<uint32_t> Shuffled(uint64_t seed, uint32_t count) {
   return order;
 }
 
+const FaultKind& KindAt(const ScheduleOptions& options, uint64_t n) {
+  const uint64_t turn = n / options.kinds.size();
+  const uint64_t seed = SplitMix64At(SplitMix64At(options.seed, kOrder), turn);
+  const std::vector<uint32_t> order = Shuffled(seed, static_cast<uint32_t>(options.kinds.size()));
+  return options.kinds[order[n % options.kinds.size()]];
+}
+
+uint64_t SeedAt(const ScheduleOptions& options, uint64_t n) {
+  return SplitMix64At(SplitMix64At(options.seed, kTarget), n);
+}
+
+// A number of processes of the role that differs from `current`, if there is one.
+uint32_t NextCount(const ScheduleOptions& options, v1::Role role, uint64_t seed, uint32_t current) {
+  uint32_t low = role == v1::SHARD ? std::max(1u, options.min_shards) : 1;
+  for (const FaultKind& kind : options.kinds) {
+    if (kind.action == Action::kScale) continue;
+    const auto needed = std::count(kind.roles.begin(), kind.roles.end(), role);
+    low = std::max(low, static_cast<uint32_t>(needed));
+  }
+  uint32_t high = 2 * CountOf(role, options.workers, options.shards);
+  if (role == v1::SHARD) high = std::min(high, options.max_shards);
+  if (high <= low) return current;
+  const auto drawn =
+      static_cast<uint32_t>(low + Below(seed, kTarget + static_cast<uint64_t>(role), high - low));
+  return drawn < current ? drawn : drawn + 1;
+}
+
+// The job's sizes from fault n on.
+local::Sizes SizesFrom(const ScheduleOptions& options, uint64_t n) {
+  local::Sizes sizes = {options.shards, options.workers};
+  for (uint64_t i = 0; i <= n; ++i) {
+    const FaultKind& kind = KindAt(options, i);
+    if (kind.action != Action::kScale) continue;
+    for (const v1::Role role : kind.roles) {
+      uint32_t& count = role == v1::SHARD ? sizes.shards : sizes.workers;
+      count = NextCount(options, role, SeedAt(options, i), count);
+    }
+  }
+  return sizes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<FaultKind>> ParseFaults(absl::string_view text) {
@@ -116,8 +168,14 @@ std::string KindText(const FaultKind& kind) {
                                     [](std::string* out, v1::Role role) { *out += WordOf(role); }));
 }
 
+bool ScalesShards(const FaultKind& kind) {
+  return kind.action == Action::kScale &&
+         std::count(kind.roles.begin(), kind.roles.end(), v1::SHARD) > 0;
+}
+
 absl::Status CheckFaults(const std::vector<FaultKind>& kinds, uint32_t workers, uint32_t shards) {
   for (const FaultKind& kind : kinds) {
+    if (kind.action == Action::kScale) continue;
     for (const RoleWord& role : kRoles) {
       const auto wanted = std::count(kind.roles.begin(), kind.roles.end(), role.role);
       const uint32_t count = CountOf(role.role, workers, shards);
@@ -131,6 +189,9 @@ absl::Status CheckFaults(const std::vector<FaultKind>& kinds, uint32_t workers, 
 }
 
 std::string FaultText(const PlannedFault& fault) {
+  if (fault.action == Action::kScale) {
+    return absl::StrCat("scale to ", local::SizesText(fault.sizes));
+  }
   std::vector<std::string> names;
   for (const policy::Replica& target : fault.targets) names.push_back(policy::ReplicaName(target));
   std::string text = absl::StrCat(WordOf(fault.action), " ", absl::StrJoin(names, " and "));
@@ -141,16 +202,13 @@ std::string FaultText(const PlannedFault& fault) {
 }
 
 PlannedFault FaultAt(const ScheduleOptions& options, uint64_t n) {
-  const uint64_t turn = n / options.kinds.size();
-  const uint64_t turn_seed = SplitMix64At(SplitMix64At(options.seed, kOrder), turn);
-  const uint64_t seed = SplitMix64At(SplitMix64At(options.seed, kTarget), n);
-  const std::vector<uint32_t> order =
-      Shuffled(turn_seed, static_cast<uint32_t>(options.kinds.size()));
-  const FaultKind& kind = options.kinds[order[n % options.kinds.size()]];
-
+  const FaultKind& kind = KindAt(options, n);
+  const uint64_t seed = SeedAt(options, n);
   PlannedFault fault;
   fault.action = kind.action;
+  fault.sizes = SizesFrom(options, n);
   fault.delay = options.every * (0.5 + UnitDouble(SplitMix64At(seed, kDelay)));
+  if (kind.action == Action::kScale) return fault;
   if (kind.action == Action::kFreeze) {
     fault.frozen = options.freeze;
     if (fault.frozen == absl::ZeroDuration()) {
@@ -162,7 +220,7 @@ PlannedFault FaultAt(const ScheduleOptions& options, uint64_t n) {
     const auto wanted = std::count(kind.roles.begin(), kind.roles.end(), role.role);
     std::vector<uint32_t> indexes =
         Shuffled(SplitMix64At(seed, kTarget + static_cast<uint64_t>(role.role)),
-                 CountOf(role.role, options.workers, options.shards));
+                 CountOf(role.role, fault.sizes.workers, fault.sizes.shards));
     indexes.resize(static_cast<size_t>(wanted));
     std::sort(indexes.begin(), indexes.end());
     for (const uint32_t index : indexes) fault.targets.push_back({role.role, index});

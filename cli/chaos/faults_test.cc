@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::vector<FaultKind> Parsed(const std::string& text) {
   const absl::StatusOr<std::vector<FaultKind>> kinds = ParseFaults(text);
@@ -48,13 +49,16 @@ TEST(FaultsTest, ParsesActionsAndRoles) {
 
 TEST(FaultsTest, RefusesUnknownWordsWithTheKnownOnes) {
   EXPECT_THAT(ErrorOf("explode:worker"),
-              HasSubstr("there is no fault 'explode'; there are kill, freeze and term"));
+              HasSubstr("there is no fault 'explode'; there are kill, freeze, term and scale"));
   EXPECT_THAT(ErrorOf("kill:ps"),
               HasSubstr("there is no role 'ps'; there are worker, shard and coordinator"));
   for (const std::string text : {"", "kill", "kill:worker,", "kill:worker:1"}) {
     EXPECT_THAT(ErrorOf(text), HasSubstr("is not a fault; write ACTION:ROLE")) << text;
   }
   EXPECT_THAT(ErrorOf("kill:"), HasSubstr("there is no role ''"));
+  for (const std::string text : {"scale:coordinator", "scale:shard+shard"}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("write scale:shard, scale:worker")) << text;
+  }
 }
 
 TEST(FaultsTest, RefusesMoreProcessesThanTheJobHas) {
@@ -118,6 +122,33 @@ TEST(FaultsTest, SeveralTargetsAreDifferent) {
     EXPECT_FALSE(fault.targets[0] == fault.targets[1]);
     EXPECT_EQ(fault.targets[2].role, v1::SHARD);
   }
+}
+
+TEST(FaultsTest, ScalingsChangeTheNumbersWithinTheirBounds) {
+  ScheduleOptions options = Options(5, "scale:shard+worker,kill:worker+worker,kill:shard");
+  options.min_shards = 2;
+  options.max_shards = 3;
+  local::Sizes sizes = {options.shards, options.workers};
+  std::set<uint32_t> shards, workers;
+  for (uint64_t n = 0; n < 300; ++n) {
+    const PlannedFault fault = FaultAt(options, n);
+    if (fault.action != Action::kScale) {
+      EXPECT_EQ(fault.sizes, sizes) << n;
+      for (const policy::Replica& target : fault.targets) {
+        EXPECT_LT(target.index, target.role == v1::SHARD ? sizes.shards : sizes.workers) << n;
+      }
+      continue;
+    }
+    EXPECT_THAT(fault.targets, IsEmpty());
+    EXPECT_NE(fault.sizes.shards, sizes.shards) << n;
+    EXPECT_NE(fault.sizes.workers, sizes.workers) << n;
+    sizes = fault.sizes;
+    shards.insert(sizes.shards);
+    workers.insert(sizes.workers);
+    EXPECT_EQ(FaultText(fault), "scale to " + local::SizesText(sizes));
+  }
+  EXPECT_THAT(shards, ElementsAre(2, 3));
+  EXPECT_THAT(workers, ElementsAre(2, 3, 4, 5, 6)) << "two at least, for kill:worker+worker";
 }
 
 TEST(FaultsTest, DelaysAndFreezesStayInTheirRanges) {

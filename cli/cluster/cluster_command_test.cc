@@ -469,6 +469,23 @@ TEST_F(ClusterCommandTest, StopsJobAndTheSameCommandResumesIt) {
   EXPECT_EQ(Wait(), 0);
 }
 
+TEST_F(ClusterCommandTest, ScalesAJobThatHasNotEnded) {
+  ASSERT_EQ(RunJob({"--detach"}), 0);
+  EXPECT_EQ(Run({"scale", "mnist", "--cluster"}), 2);
+  EXPECT_THAT(Err(), HasSubstr("give --shards, --workers or both"));
+  EXPECT_EQ(Run({"scale", "mnist", "--cluster", "--shards", "3", "--workers", "5"}), 0) << Err();
+  EXPECT_THAT(Out(), HasSubstr("mnist in namespace team of context here: 3 shards and 5 workers"));
+  EXPECT_EQ(Job()["spec"]["parameterServer"]["replicas"], 3);
+  EXPECT_EQ(Job()["spec"]["worker"]["replicas"], 5);
+  EXPECT_EQ(Run({"scale", "mnist", "--cluster", "--workers", "2"}), 0) << Err();
+  EXPECT_EQ(Job()["spec"]["parameterServer"]["replicas"], 3);
+  EXPECT_EQ(Job()["spec"]["worker"]["replicas"], 2);
+  SetStatus(StatusOf("Succeeded", 1000, "Succeeded"));
+  EXPECT_EQ(Run({"scale", "mnist", "--cluster", "--workers", "4"}), 2);
+  EXPECT_THAT(Err(), HasSubstr("job mnist is not running (Succeeded"));
+  EXPECT_EQ(Job()["spec"]["worker"]["replicas"], 2);
+}
+
 TEST_F(ClusterCommandTest, FollowedJobThatIsSuspendedExitsWith130) {
   StartJob();
   ASSERT_TRUE(out_->WaitFor("created"));

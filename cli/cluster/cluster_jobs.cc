@@ -1,12 +1,16 @@
 #include "cli/cluster/cluster_jobs.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/cluster/job_credentials.h"
 #include "cli/cluster/job_text.h"
 #include "cli/cluster/job_watch.h"
@@ -201,6 +205,33 @@ class ClusterJobs final : public Jobs {
                                                         name, flags_.Text(), " shows its state"));
       }
     }
+  }
+
+  absl::StatusOr<std::string> Scale(const std::string& name, const ScaleOptions& options) override {
+    ASSIGN_OR_RETURN(const Json job, Find(name));
+    if (HasEnded(job)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job ", name, " is not running (", StateLine(job), ")"));
+    }
+    Json spec = Json::object();
+    std::vector<std::string> changes;
+    const auto set = [&](const char* role, const char* noun, std::optional<uint32_t> number) {
+      if (!number.has_value()) return;
+      spec[role]["replicas"] = *number;
+      changes.push_back(CountedText(*number, noun));
+    };
+    set("parameterServer", "shard", options.shards);
+    set("worker", "worker", options.workers);
+    const Json patch = {{"metadata", {{"uid", kube::UidOf(job)}}}, {"spec", std::move(spec)}};
+    kube::WriteOptions write;
+    write.field_manager = kCliFieldManager;
+    RETURN_IF_ERROR(connection_.client
+                        ->Patch(reconciler::TrainingJobs(), kube::KeyOf(job),
+                                kube::PatchKind::kMerge, patch, write)
+                        .status(),
+                    Explain(_, connection_));
+    return absl::StrCat(name, " in ", Place(), ": ", absl::StrJoin(changes, " and "),
+                        "; sluice status ", name, flags_.Text(), " shows them");
   }
 
   absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {

@@ -4,6 +4,7 @@
 #define SLUICE_CLI_COMMON_JOBS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -59,6 +60,16 @@ class Jobs {
   // Returns the job's final state. DEADLINE_EXCEEDED: it is still running.
   virtual absl::StatusOr<std::string> Stop(const std::string& name, const StopOptions& options,
                                            const std::function<void(const std::string&)>& say) = 0;
+
+  struct ScaleOptions {
+    std::optional<uint32_t> shards;
+    std::optional<uint32_t> workers;
+  };
+  // Has a running job use other numbers of processes. Returns what changes, once the request was
+  // accepted: processes start and leave while the job trains. INVALID_ARGUMENT: the job's manifest
+  // would be invalid with these numbers.
+  virtual absl::StatusOr<std::string> Scale(const std::string& name,
+                                            const ScaleOptions& options) = 0;
 
   // Access to the processes of a running job, for the life of this object.
   class Access {

@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "cli/common/progress_text.h"
 #include "operator/api/codec.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/common/json_text.h"
@@ -28,6 +29,8 @@
 namespace sluice::local {
 namespace {
 
+constexpr char kSizesFile[] = "sizes.json";
+constexpr uint32_t kMaxReplicas = 1024;  // as in the manifest
 constexpr size_t kMaxFileBytes = size_t{4} << 20;
 
 // How long a lock may be held while its file does not name the holder: during locking and
@@ -90,6 +93,11 @@ T Get(const nlohmann::json& json, const char* key, T otherwise) {
 }
 
 }  // namespace
+
+std::string SizesText(const Sizes& sizes) {
+  return absl::StrCat(cli::CountedText(sizes.shards, "shard"), " and ",
+                      cli::CountedText(sizes.workers, "worker"));
+}
 
 JobLock::~JobLock() {
   (void)!ftruncate(fd_, 0);
@@ -173,15 +181,38 @@ absl::Status JobDirectory::Clear() {
 absl::Status JobDirectory::WriteJob(const api::TrainingJob& job) {
   nlohmann::json object = api::ToJson(job);
   object["metadata"]["uid"] = job.spec.uid();
-  return WriteJson(files_, JoinPath(path_, "job.json"), object);
+  return WriteJson(files_, JobFile(), object);
 }
 
 absl::StatusOr<api::TrainingJob> JobDirectory::ReadJob() const {
-  const std::string path = JoinPath(path_, "job.json");
-  ASSIGN_OR_RETURN(nlohmann::json json, ReadJson(files_, path));
+  ASSIGN_OR_RETURN(nlohmann::json json, ReadJson(files_, JobFile()));
   api::TrainingJob job = api::FromJson(json);
-  if (job.spec.uid().empty()) return absl::DataLossError(absl::StrCat(path, " has no uid"));
+  if (job.spec.uid().empty()) return absl::DataLossError(absl::StrCat(JobFile(), " has no uid"));
   return job;
+}
+
+absl::Status JobDirectory::RequestSizes(const Sizes& sizes) {
+  return WriteJson(files_, JoinPath(run(), kSizesFile),
+                   {{"shards", sizes.shards}, {"workers", sizes.workers}});
+}
+
+std::optional<Sizes> JobDirectory::TakeRequestedSizes() {
+  // Renamed first: a request that comes meanwhile is not removed unread.
+  const std::string taken = JoinPath(run(), "sizes.taken.json");
+  if (!HasRequestedSizes() || !files_->Rename(JoinPath(run(), kSizesFile), taken).ok()) {
+    return std::nullopt;
+  }
+  const absl::StatusOr<nlohmann::json> json = ReadJson(files_, taken);
+  (void)files_->Remove(taken);  // a later request replaces it
+  if (!json.ok()) return std::nullopt;
+  const Sizes sizes = {Get<uint32_t>(*json, "shards", 0), Get<uint32_t>(*json, "workers", 0)};
+  const auto valid = [](uint32_t count) { return count > 0 && count <= kMaxReplicas; };
+  return valid(sizes.shards) && valid(sizes.workers) ? std::optional<Sizes>(sizes) : std::nullopt;
+}
+
+bool JobDirectory::HasRequestedSizes() const {
+  const absl::StatusOr<bool> exists = files_->Exists(JoinPath(run(), kSizesFile));
+  return exists.ok() && *exists;
 }
 
 absl::Status JobDirectory::WriteResult(const cli::JobResult& result) {

@@ -4,13 +4,15 @@
 //   job.json      the job as it was last started, with its uid
 //   result.json   how the last run ended
 //   logs/         one file for each process, to which each of its instances appends
-//   run/          port files, the run's secret and other files that only a running job needs
+//   run/          port files, the run's secret, requests to change the number of processes, and
+//                 other files that only a running job needs
 //   checkpoints/  unless the job names another directory
 #ifndef SLUICE_CLI_LOCAL_JOB_DIRECTORY_H_
 #define SLUICE_CLI_LOCAL_JOB_DIRECTORY_H_
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +28,19 @@
 #include "services/common/file_util.h"
 
 namespace sluice::local {
+
+// The numbers of processes that a running job is asked to have.
+struct Sizes {
+  uint32_t shards = 0;
+  uint32_t workers = 0;
+
+  friend bool operator==(const Sizes& a, const Sizes& b) {
+    return a.shards == b.shards && a.workers == b.workers;
+  }
+};
+
+// "2 shards and 1 worker"
+std::string SizesText(const Sizes& sizes);
 
 // Held until this object is destroyed, or the process ends.
 class JobLock {
@@ -72,8 +87,16 @@ class JobDirectory {
 
   // The job includes spec.uid. Read: NOT_FOUND if the job was never started; DATA_LOSS names a
   // damaged file.
+  std::string JobFile() const { return JoinPath(path_, "job.json"); }
   absl::Status WriteJob(const api::TrainingJob& job);
   absl::StatusOr<api::TrainingJob> ReadJob() const;
+
+  // `sluice scale` asks, and the process that runs the job takes the request; a newer one replaces
+  // one that was not taken yet. Take: nullopt if there is none, or if it is damaged.
+  absl::Status RequestSizes(const Sizes& sizes);
+  std::optional<Sizes> TakeRequestedSizes();
+  bool HasRequestedSizes() const;
+
   absl::Status WriteResult(const cli::JobResult& result);
   absl::Status RemoveResult();
   absl::StatusOr<cli::JobResult> ReadResult() const;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -171,6 +172,32 @@ TEST_F(JobDirectoryTest, RejectsAFileThatIsNestedTooDeeply) {
   std::ofstream(JoinPath(directory_.path(), "job.json"))
       << "{\"spec\": " << std::string(300'000, '[') << std::string(300'000, ']') << "}";
   EXPECT_THAT(directory_.ReadJob().status().message(), HasSubstr("nested"));
+}
+
+TEST_F(JobDirectoryTest, RequestedSizesAreTakenOnceAndTheNewestCounts) {
+  JobDirectory& directory = directory_;
+  ASSERT_TRUE(directory.Prepare().ok());
+  EXPECT_FALSE(directory.TakeRequestedSizes().has_value());
+  ASSERT_TRUE(directory.RequestSizes({2, 3}).ok());
+  ASSERT_TRUE(directory.RequestSizes({4, 5}).ok());
+  EXPECT_TRUE(directory.HasRequestedSizes());
+  const std::optional<Sizes> sizes = directory.TakeRequestedSizes();
+  ASSERT_TRUE(sizes.has_value());
+  EXPECT_EQ(sizes->shards, 4u);
+  EXPECT_EQ(sizes->workers, 5u);
+  EXPECT_FALSE(directory.HasRequestedSizes());
+  EXPECT_FALSE(directory.TakeRequestedSizes().has_value());
+
+  for (const char* damaged : {"", "{}", R"({"shards":0,"workers":1})", R"({"shards":-1})",
+                              R"({"shards":-1,"workers":2})"}) {
+    std::ofstream(directory.run() + "/sizes.json") << damaged;
+    EXPECT_FALSE(directory.TakeRequestedSizes().has_value()) << damaged;
+    EXPECT_FALSE(directory.HasRequestedSizes()) << damaged;
+  }
+  // A new run does not take what an earlier one was asked.
+  ASSERT_TRUE(directory.RequestSizes({2, 3}).ok());
+  ASSERT_TRUE(directory.Prepare().ok());
+  EXPECT_FALSE(directory.HasRequestedSizes());
 }
 
 TEST_F(JobDirectoryTest, ReadsResultsBack) {

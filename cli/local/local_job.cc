@@ -112,6 +112,12 @@ void LocalJob::StopNow() {
   news_.SignalAll();
 }
 
+void LocalJob::Scale(const Sizes& sizes) {
+  MutexLock lock(&mutex_);
+  inbox_.sizes = sizes;
+  news_.SignalAll();
+}
+
 cli::JobResult LocalJob::Run() {
   cli::JobResult result;
   absl::Status prepared = WriteJobFile();
@@ -181,12 +187,24 @@ LocalJob::Inbox LocalJob::WaitForNews(absl::Time until) {
 
 void LocalJob::Handle(const Inbox& inbox) {
   if (inbox.suspend) plan_.suspend = true;
+  if (const auto sizes = directory_->TakeRequestedSizes(); sizes.has_value()) HandleSizes(*sizes);
+  if (inbox.sizes.has_value()) HandleSizes(*inbox.sizes);
   for (const v1::JobProgress& progress : inbox.progress) {
     HandleProgress(progress);
     world_.last_progress_at = clock_->Now();
   }
   for (const ChildProcesses::End& end : inbox.ends) HandleEnd(end);
   if (world_.coordinator_address.empty()) ReadCoordinatorPort();
+}
+
+void LocalJob::HandleSizes(const Sizes& sizes) {
+  plan_.shards = sizes.shards;
+  plan_.workers = sizes.workers;
+  // For `sluice scale`, and for the next run, which reports what its manifest changes.
+  api::TrainingJob job = options_.job;
+  job.spec.mutable_parameter_server()->set_replicas(sizes.shards);
+  job.spec.mutable_worker()->set_replicas(sizes.workers);
+  (void)directory_->WriteJob(job);  // else the next run reports less
 }
 
 void LocalJob::HandleEnd(const ChildProcesses::End& end) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -97,19 +98,26 @@ class LocalJob {
   // Any thread. Suspend: save a checkpoint and end; StopNow: end immediately.
   void Suspend();
   void StopNow();
+  // From now on the job has these numbers of shards and workers. Requires that its manifest's rules
+  // allow them.
+  void Scale(const Sizes& sizes);
 
  private:
   struct Inbox {
     std::vector<ChildProcesses::End> ends;
     std::vector<v1::JobProgress> progress;
+    std::optional<Sizes> sizes;
     bool suspend = false;
     bool stop_now = false;
-    bool empty() const { return ends.empty() && progress.empty() && !suspend && !stop_now; }
+    bool empty() const {
+      return ends.empty() && progress.empty() && !sizes.has_value() && !suspend && !stop_now;
+    }
   };
 
   absl::Status WriteJobFile();
   Inbox WaitForNews(absl::Time until);
   void Handle(const Inbox& inbox);
+  void HandleSizes(const Sizes& sizes);
   void HandleEnd(const ChildProcesses::End& end);
   void HandleProgress(const v1::JobProgress& progress);
   void ReadRegistrations(const v1::JobProgress& progress);

@@ -85,7 +85,7 @@ class Decider {
 
   void AgainBy(absl::Time time) { decision_.decide_again = std::min(decision_.decide_again, time); }
 
-  // Shards hold state: they are never surplus.
+  // Shards hold state: they leave when the coordinator tells them to.
   bool Surplus(const Replica& replica) const {
     return replica.role == v1::WORKER && !Wanted(plan_, replica);
   }
@@ -446,8 +446,8 @@ class Decider {
     }
   }
 
-  // Surplus workers return their work and leave. Shards hold state and could leave only after the
-  // coordinator has moved it, which is not implemented.
+  // Surplus workers return their work and leave. A surplus shard leaves by itself, when the
+  // coordinator has moved its partitions and tells it so.
   void StopSurplus() {
     for (const auto& [replica, process] : world_.processes) {
       if (process.running && Surplus(replica)) Stop(replica, process, /*kill=*/false);

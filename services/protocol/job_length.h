@@ -16,6 +16,12 @@ inline bool IsSynchronous(v1::Mode mode) {
   return mode != v1::ASYNCHRONOUS && mode != v1::BOUNDED_STALENESS;
 }
 
+// Whether shards get and hand over partitions while the job trains (protocol.md, 7.14).
+inline bool MovesPartitions(const v1::JobSpec& job) {
+  return IsSynchronous(job.training().mode()) &&
+         job.training().execution() != v1::TrainingSpec::SERVER;
+}
+
 // A job's steps as microbatches. InvalidArgument, naming the field, where the job defines none.
 absl::StatusOr<StepSchedule> StepScheduleOf(const v1::TrainingSpec& training,
                                             uint64_t training_samples);

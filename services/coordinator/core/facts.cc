@@ -66,9 +66,7 @@ std::vector<const Process*> Facts::ReadyWorkers() const {
   return workers;
 }
 
-bool Facts::MovesPartitions() const {
-  return IsSynchronous(attempt.mode) && job().training().execution() != v1::TrainingSpec::SERVER;
-}
+bool Facts::MovesPartitions() const { return sluice::MovesPartitions(job()); }
 
 bool Facts::Stays(const Process& shard) const {
   return !shard.leaving && shard.id.index() < wanted_shards;

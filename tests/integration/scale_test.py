@@ -1,0 +1,126 @@
+"""`sluice scale` as a user runs it: shards and workers come and go while a job trains, and its result stays the same."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+import unittest
+
+from tools import unittest_main
+
+_ROOT = pathlib.Path(os.environ.get('SLUICE_TEST_PROGRAMS', os.path.abspath('.')))
+_SLUICE = _ROOT / 'cli/sluice'
+_PATIENCE_S = 120
+
+_MANIFEST = """apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: %(name)s}
+spec:
+  model: {name: mlp, dimensions: {hidden: 16}}
+  data: {format: Synthetic, synthetic: {samples: 512, shape: [16], classes: 4}}
+  optimizer: {name: Adam, learningRate: 0.01}
+  training: {steps: %(steps)s, globalBatchSize: 16, microbatchSize: 2, %(mode)s}
+  debug: {stepDelaySeconds: %(delay)s}
+  parameterServer: {%(shards)s, partitions: 8}
+  worker: {replicas: 2}
+  checkpoint: {intervalSteps: 10}
+"""
+
+
+class ScaleTest(unittest.TestCase):
+
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))))
+        self.state = self.directory / 'state'
+
+    def sluice(self, *arguments):
+        return subprocess.run([_SLUICE, *arguments, '--state-dir', self.state], cwd=self.directory, capture_output=True, text=True,
+                              timeout=_PATIENCE_S, check=False)
+
+    def write(self, name, steps=400, mode='determinism: BitExact', shards='replicas: 2', delay=0.03):
+        manifest = _MANIFEST % {'name': name, 'steps': steps, 'mode': mode, 'shards': shards, 'delay': delay}
+        (self.directory / f'{name}.yaml').write_text(manifest)
+
+    def start(self, name, **settings):
+        self.write(name, **settings)
+        output = open(self.directory / f'{name}.out', 'w+', encoding='utf-8')
+        self.addCleanup(output.close)
+        process = subprocess.Popen([_SLUICE, 'run', f'{name}.yaml', '--output', 'json', '--bin-dir', _ROOT, '--state-dir', self.state],
+                                   cwd=self.directory, stdout=output, text=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.wait_until(name, lambda text: 'step' in text and 'starting' not in text)
+        return process
+
+    def wait_until(self, name, reached):
+        """The text of `sluice status` that is the first to be as wanted."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            shown = self.sluice('status', name)
+            if shown.returncode == 0 and reached(shown.stdout):
+                return shown.stdout
+            self.assertLess(time.monotonic(), deadline, shown)
+            time.sleep(0.1)
+
+    def export(self, name):
+        model = self.directory / f'{name}.safetensors'
+        self.assertEqual(self.sluice('export', name, '-o', model).returncode, 0)
+        return model.read_bytes()
+
+    @staticmethod
+    def members(text, role):
+        """The replicas of a role that hold partitions, or work."""
+        rows = [line.split() for line in text.splitlines()]
+        return sorted(words[0] for words in rows if words and words[0].startswith(f'{role}-') and 'left' not in words)
+
+    def test_result_does_not_depend_on_sizes(self):
+        for shards in ('replicas: 2', 'replicas: 2, copies: 2'):
+            with self.subTest(shards=shards):
+                name = 'copied' if 'copies' in shards else 'scaled'
+                process = self.start(name, shards=shards)
+                scaled = self.sluice('scale', name, '--shards', '4', '--workers', '3')
+                self.assertEqual((scaled.returncode, scaled.stderr), (0, ''))
+                self.assertEqual(scaled.stdout, f'{name}: from 2 shards and 2 workers to 4 shards and 3 workers; '
+                                 f'sluice status {name} shows them\n')
+                partitions = 'copies' if 'copies' in shards else 'partitions'
+                self.wait_until(name, lambda text: all(f'ps-{i}' in text for i in range(4)) and 'worker-2' in text and
+                                all(partitions in line for line in text.splitlines() if line.split()[:1] and
+                                    line.split()[0].startswith('ps-')))
+                self.assertIn('has 4 shards and 3 workers already', self.sluice('scale', name, '--shards', '4').stdout)
+
+                down = self.sluice('scale', name, '--shards', '2', '--workers', '1')
+                self.assertEqual(down.stdout, f'{name}: from 4 shards and 3 workers to 2 shards and 1 worker; '
+                                 f'sluice status {name} shows them\n')
+                self.assertEqual(process.wait(timeout=_PATIENCE_S), 0)
+
+                objects = [json.loads(line) for line in (self.directory / f'{name}.out').read_text().splitlines()]
+                self.assertEqual({entry['attempt'] for entry in objects if entry.get('type') == 'progress'} - {0}, {1})
+                ended = {entry['name'] for entry in objects if entry['type'] == 'process' and entry['state'] == 'ended' and
+                         entry.get('step', 0) < 400}
+                self.assertLessEqual({'ps-2', 'ps-3', 'worker-1', 'worker-2'}, ended)
+
+        undisturbed = self.start('undisturbed', delay=0)
+        self.assertEqual(undisturbed.wait(timeout=_PATIENCE_S), 0)
+        for name in ('scaled', 'copied'):
+            self.assertEqual(self.export(name), self.export('undisturbed'), name)
+
+    def test_refusals_name_what_to_do(self):
+        self.assertIn('there are no jobs', self.sluice('scale', 'other', '--shards', '2').stderr)
+        process = self.start('elastic', steps=100000, mode='mode: Asynchronous')
+        self.assertEqual(self.sluice('scale', 'elastic').returncode, 2)
+        refused = self.sluice('scale', 'elastic', '--shards', '3')
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn('cannot change its number of shards while it runs', refused.stderr)
+        self.assertIn('--shards 9: spec.parameterServer', self.sluice('scale', 'elastic', '--shards', '9').stderr)
+        self.assertEqual(self.sluice('scale', 'elastic', '--workers', '3').returncode, 0)
+        self.wait_until('elastic', lambda text: 'worker-2' in text)
+        self.assertEqual(self.sluice('stop', 'elastic').returncode, 0)
+        self.assertEqual(process.wait(timeout=_PATIENCE_S), 130)
+        self.assertIn('job elastic is not running; sluice run JOB.YAML --workers 4 starts it',
+                      self.sluice('scale', 'elastic', '--workers', '4').stderr)
+
+
+if __name__ == '__main__':
+    unittest_main.main()

@@ -4,7 +4,7 @@
 #   tools/fuzz.sh [--seconds N] [--target NAME]... [--fresh] [--jobs N]
 #   tools/fuzz.sh --coverage [--target NAME]...
 #   tools/fuzz.sh --target NAME --input FILE
-#   tools/fuzz.sh --list | --check
+#   tools/fuzz.sh --list | --check | --build
 #
 #   --seconds N    total time, divided among the targets (60); one target runs per processor
 #   --target NAME  only this one (may be given several times)
@@ -15,6 +15,9 @@
 #   --input FILE   run this one input, such as a finding
 #   --list         print the names of the targets
 #   --check        print what the machine lacks, and fail if it lacks something
+#   --build        only build the fuzzer
+#
+# SLUICE_FUZZ_OUTPUT_BASE names a directory for Bazel, so that the fuzzer can be built beside another build.
 #
 # Inputs that reach new code are kept in $XDG_CACHE_HOME/sluice/fuzz/corpus/<target>, and findings
 # in .../findings/<target>. After fixing a finding, copy its input to tests/fuzz/findings/<target>,
@@ -45,6 +48,9 @@ lacks() {
 
 # Builds the fuzzer in a configuration, and prints its path.
 build_fuzzer() {
+  if [[ -n ${SLUICE_FUZZ_OUTPUT_BASE:-} ]]; then
+    bazel() { command bazel --output_base="$SLUICE_FUZZ_OUTPUT_BASE" --max_idle_secs=60 "$@"; }
+  fi
   quiet_bazel build --config="$1" --symlink_prefix=/ //tests/fuzz:fuzzer >&2 || die "the fuzzer failed to build"
   echo "$(bazel info --config="$1" --ui_event_filters=-info bazel-bin 2>/dev/null)/tests/fuzz/fuzzer"
 }
@@ -162,6 +168,7 @@ main() {
       --input) action=input input=$(realpath "${2:?--input needs a file}") && shift ;;
       --list) action=list ;;
       --check) action=check ;;
+      --build) action=build ;;
       -h | --help) usage && exit 0 ;;
       *) die "unknown argument '$1' (--help says more)" ;;
     esac
@@ -180,6 +187,7 @@ main() {
   local config=fuzz
   if [[ $action == coverage ]]; then config=fuzz-coverage; fi
   fuzzer=$(build_fuzzer $config)
+  if [[ $action == build ]]; then exit 0; fi
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   export ASAN_SYMBOLIZER_PATH=/usr/lib/llvm-14/bin/llvm-symbolizer

@@ -8,8 +8,9 @@
 #   unit         every test that is not under //tests, and the inputs of //tests/fuzz
 #   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk; and //tests/protocol:
 #                exhaustive search on small models of the protocol
-#   fuzz         tools/fuzz.sh: every parser of external input, one minute in total; each target is one case
 #   integration  the rest of //tests: real processes on this machine
+#   fuzz         tools/fuzz.sh: every parser of external input, one minute in total; each target is one case. Built while
+#                the integration tests run
 #   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine while the earlier tiers run
 #
 #   --tier TIER      only this one (may be given several times)
@@ -33,7 +34,7 @@ set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
 
-readonly TIERS=(verify unit simulation fuzz integration cluster)
+readonly TIERS=(verify unit simulation integration fuzz cluster)
 
 passed=0 failed=0 skipped=0
 config=()
@@ -43,8 +44,9 @@ base=
 
 # The result of each tier; printed together at the end.
 declare -A verdicts
-# The process that builds Kubernetes while the other tiers run.
+# The processes that build Kubernetes and the fuzzer while other tiers run.
 cluster_build=
+fuzz_build=
 
 indent() { sed -u 's/^/  /'; }
 
@@ -116,6 +118,7 @@ run_fuzz() {
     fi
     return
   }
+  end_fuzz_build
   log=$work/fuzz.log
   # --fresh, so that a commit's result does not depend on earlier runs on this machine.
   tools/fuzz.sh --fresh 2>&1 | tee "$log" | indent || true
@@ -200,38 +203,66 @@ run_tests() {
   verdicts[$tier]+="$p passed, $f failed, $((skipped - before)) skipped"
 }
 
-# Kubernetes takes 13 minutes to build, and the earlier tiers leave much processor time idle: it is
-# built in that time, at the lowest priority.
+# Runs a command in the background at the lowest priority, and sets `background` to its process. The tiers leave much
+# processor time idle.
+in_background() { # LOG COMMAND...
+  # setsid: the scheduler may weigh groups of processes (autogroup(7)), and then only a group's priority counts.
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  setsid nice -n 19 bash -c 'echo 19 2>/dev/null >"/proc/$$/autogroup"; exec "$@"' background "${@:2}" >"$1" 2>&1 &
+  background=$!
+}
+
+# Prints the log of a background process, from its beginning to its end, and returns its exit status.
+wait_for() { # PROCESS LOG
+  (
+    echo 0 >"/proc/$1/autogroup"
+    renice -n 0 -g "$1"
+  ) >/dev/null 2>&1 || true # it has ended, or the user may not raise a priority: then it continues unchanged
+  tail -n +1 -f --pid="$1" "$2" | indent
+  wait "$1"
+}
+
+# Kubernetes takes 13 minutes to build.
 begin_cluster_build() {
   if ! tests/cluster/available.sh >/dev/null 2>&1 || tests/cluster/build.sh --check >/dev/null 2>&1; then return 0; fi
   say "cluster: building Kubernetes in the background"
-  # setsid: the scheduler may weigh groups of processes (autogroup(7)), and then only a group's priority counts.
-  # shellcheck disable=SC2016 # expanded by the inner shell
-  setsid nice -n 19 bash -c 'echo 19 2>/dev/null >"/proc/$$/autogroup"; exec tests/cluster/build.sh' \
-    >"$work/cluster-build.log" 2>&1 &
-  cluster_build=$!
+  in_background "$work/cluster-build.log" tests/cluster/build.sh
+  cluster_build=$background
 }
 
-# Waits for the build, at normal priority.
 end_cluster_build() {
   if [[ -z $cluster_build ]]; then
     tests/cluster/build.sh 2>&1 | indent
     return
   fi
-  (
-    echo 0 >"/proc/$cluster_build/autogroup"
-    renice -n 0 -g "$cluster_build"
-  ) >/dev/null 2>&1 || true # it has ended, or the user may not raise a priority: then it continues unchanged
-  tail -n +1 -f --pid="$cluster_build" "$work/cluster-build.log" | indent
   local status=0
-  wait "$cluster_build" || status=$?
+  wait_for "$cluster_build" "$work/cluster-build.log" || status=$?
   cluster_build=
   return $status
 }
 
+# The sanitizers' build takes 10 minutes. It has a Bazel of its own, because one runs one command at a time.
+begin_fuzz_build() {
+  tools/fuzz.sh --check >/dev/null 2>&1 || return 0
+  export SLUICE_FUZZ_OUTPUT_BASE
+  SLUICE_FUZZ_OUTPUT_BASE=$(bazel info --ui_event_filters=-info output_base 2>/dev/null)-fuzz
+  say "fuzz: building the fuzzer in the background"
+  in_background "$work/fuzz-build.log" tools/fuzz.sh --build
+  fuzz_build=$background
+}
+
+end_fuzz_build() {
+  if [[ -z $fuzz_build ]]; then return; fi
+  # If it failed, the tier says so.
+  wait_for "$fuzz_build" "$work/fuzz-build.log" || true
+  fuzz_build=
+}
+
 clean_up() {
-  # It may have ended in the meantime.
-  if [[ -n $cluster_build ]]; then kill -- "-$cluster_build" 2>/dev/null || true; fi
+  local build
+  for build in $cluster_build $fuzz_build; do
+    kill -- "-$build" 2>/dev/null || true # it may have ended in the meantime
+  done
   rm -rf "$work"
 }
 
@@ -325,6 +356,7 @@ main() {
     began=$SECONDS
     verdicts[$tier]=
     say "$tier: begins"
+    if [[ $tier == integration && " ${wanted[*]} " == *" fuzz "* ]]; then begin_fuzz_build; fi
     case $tier in
       verify) run_verify ;;
       fuzz) run_fuzz ;;

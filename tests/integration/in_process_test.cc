@@ -139,8 +139,9 @@ TEST_F(InProcessTest, LostShardRollsBackToCheckpoint) {
   job.mutable_checkpoint()->set_interval_steps(10);
   Start(job, directory);
   ASSERT_NO_FATAL_FAILURE(WaitForCheckpoint(10));
-  job_->DropShard(1);
-  ASSERT_TRUE(job_->StartShard(1).ok());
+  // Shard 1 holds no parameters, and is lost without consequences.
+  job_->DropShard(0);
+  ASSERT_TRUE(job_->StartShard(0).ok());
   WaitForRestoration();
   FinishAndCheck();
 }

@@ -14,11 +14,11 @@ import grpc
 from sluice import wire
 from tests.integration.hostile import client
 from tests.integration.hostile import floods
-from tests.integration.hostile import frame_attacks
+from tests.integration.hostile import member_attacks
 from tests.integration.hostile import word_attacks
 
 
-class Attacker(frame_attacks.FrameAttacks, word_attacks.WordAttacks, floods.Floods):
+class Attacker(member_attacks.MemberAttacks, word_attacks.WordAttacks, floods.Floods):
 
     # ---- S8, S9: clients without permission
 

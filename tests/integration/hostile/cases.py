@@ -34,13 +34,13 @@ class Case:
     number: str               # the group of attacks, for bench/hostile.py --only; the headings in the attacker's files have it too
     name: str                 # of the test
     attack: str = ''          # a method of attacker.Attacker
-    order: str = ''           # a method of member.Liar: then one of the two workers is the liar
     certificate: str = 'worker-2'  # of the attacker; the job needs workers 0 and 1
     training: dict = dataclasses.field(default_factory=dict)
     changes: dict = dataclasses.field(default_factory=dict)  # of the job
     more: dict = dataclasses.field(default_factory=dict)     # further settings of the attacker
     during: typing.Callable = None  # (job, attack, problems): acts and checks during the attack
     never: tuple = ()         # counters of the attacker that must stay 0
+    always: tuple = ()        # counters that must not stay 0, or the attack was none
     restarts: int = 0         # attempts that the attack may cost
     paced: bool = True        # training continues during the attack, at full pace on a quiet machine
     flood: bool = False       # the attack uses all processor time that it gets
@@ -56,7 +56,7 @@ class Case:
         return {'gradients': 40, 'suspect': 10, 'heartbeat_timeout': 30, 'pause': 30}
 
     def alone(self):
-        return self.own_job or bool(self.order or self.training or self.changes) or self.samples != job_lib.SAMPLES
+        return self.own_job or bool(self.training or self.changes) or self.samples != job_lib.SAMPLES
 
 
 @dataclasses.dataclass
@@ -146,10 +146,17 @@ def the_place_is_given_back(job, attack, problems):
 
 _CHECKPOINTS = {'checkpoint': {'intervalSteps': 10}}
 
+
+def _of_member(number, name, attack, **settings):
+    """An attack of worker 1, whose process works on meanwhile."""
+    return Case(number, name, attack, certificate='worker-1', more={'index': 1}, own_job=True, paced=False, always=('admitted',),
+                **settings)
+
+
 CASES = [
     Case('S1', 'stranger_cannot_end_job_by_push_of_huge_step', 'push_of_a_huge_step', seconds=1.5, tls=BOTH),
     Case('S1', 'reader_cannot_end_job_by_push_of_huge_step', 'push_of_a_huge_step', certificate='reader', seconds=1.5),
-    Case('S1', 'member_cannot_end_job_by_push_of_huge_step', order='push_of_a_huge_step', paced=False),
+    _of_member('S1', 'member_cannot_end_job_by_push_of_huge_step', 'members_push_of_a_huge_step'),
     Case('S2', 'gradient_in_the_name_of_another_worker_is_not_applied', 'push_in_the_name_of_a_worker', own_job=True, tls=BOTH),
     Case('S2', 'reader_cannot_close_stream_of_a_worker', 'take_over_streams', certificate='reader', more={'as': 'reader'},
          never=('taken',)),
@@ -158,8 +165,8 @@ CASES = [
     Case('S3', 'worker_in_its_place_cannot_end_coordinator_by_newer_term', 'newer_coordinators', certificate='worker-1',
          own_job=True, paced=False, more={'index': 1}, during=the_place_is_given_back, seconds=1.5),
     Case('S4', 'headers_of_a_future_view_take_bounded_memory', 'headers_of_a_future_view', tls=PLAIN),
-    Case('S4', 'headers_that_a_member_sends_take_bounded_memory', order='headers_of_a_future_view', paced=False, seconds=5,
-         tls=PLAIN),
+    _of_member('S4', 'headers_that_a_member_sends_take_bounded_memory', 'members_headers_of_a_future_view', seconds=5,
+               tls=PLAIN),
     Case('S4', 'pull_that_repeats_a_partition_takes_bounded_memory', 'one_partition_many_times', certificate='reader',
          samples=320, tls=PLAIN),
     Case('S4', 'unfinished_messages_take_bounded_memory', 'unfinished_messages', flood=True, seconds=4),
@@ -178,11 +185,11 @@ CASES = [
     Case('S13', 'endless_headers_take_bounded_memory', 'continuation_flood', flood=True, tls=BOTH),
     Case('S13', 'many_small_headers_take_bounded_memory', 'many_headers', flood=True),
     Case('S14', 'unreached_clock_does_not_block_workers', 'clocks', training=BOUNDED, seconds=1.5, tls=PLAIN),
-    Case('S14', 'member_with_a_clock_ahead_does_not_block_workers', order='pulls_of_missing_versions', training=BOUNDED,
-         paced=False, tls=PLAIN),
+    _of_member('S14', 'member_with_a_clock_ahead_does_not_block_workers', 'members_requests_beyond_its_clock', training=BOUNDED,
+               tls=PLAIN),
     Case('S14', 'update_without_samples_is_not_applied', 'updates_without_samples', training=ASYNCHRONOUS, seconds=1.5, tls=PLAIN),
-    Case('S14', 'update_without_samples_by_member_is_not_applied', order='updates_without_samples', training=ASYNCHRONOUS,
-         paced=False, tls=PLAIN),
+    _of_member('S14', 'update_without_samples_by_member_is_not_applied', 'members_updates_without_samples', training=ASYNCHRONOUS,
+               tls=PLAIN),
     Case('S15', 'stranger_beyond_desired_size_cannot_join', 'stranger', more={'register_as': 777}, never=('stayed',),
          tls=PLAIN),
     Case('S15', 'certificate_beyond_desired_size_cannot_join', 'stranger', never=('stayed',)),
@@ -190,7 +197,8 @@ CASES = [
     Case('S15', 'failure_of_a_stranger_does_not_fail_job', 'stranger', more={'fails': True}, seconds=1.5),
     Case('S15', 'idle_member_is_replaced', 'stranger', certificate='worker-1', own_job=True, paced=False,
          more={'index': 1, 'until_expelled': True}, during=the_place_is_given_back, seconds=60),
-    Case('S15', 'lies_of_a_member_about_its_work_change_nothing', order='lies_of_its_work', paced=False, tls=PLAIN),
+    _of_member('S15', 'lies_of_a_member_about_its_work_change_nothing', 'members_lies_of_its_work', tls=PLAIN),
+    _of_member('S15', 'member_cannot_say_what_others_may', 'members_words_of_others', tls=PLAIN),
     Case('S15', 'failure_of_a_newcomer_does_not_fail_job', 'stranger', certificate='worker-1', own_job=True, paced=False,
          more={'index': 1, 'fails': True}, during=the_place_is_given_back, seconds=2),
     Case('new', 'long_strings_of_a_worker_take_bounded_memory', 'long_words', certificate='worker-1', own_job=True, paced=False,
@@ -204,7 +212,7 @@ CASES = [
     Case('new', 'job_survives_empty_data_frames', 'empty_data', flood=True, seconds=1.5, tls=PLAIN),
     Case('new', 'job_survives_random_frames', 'random_frames', flood=True, seconds=1.5),
     Case('new', 'stranger_cannot_expel_shard_by_naming_it', 'owing', seconds=1.5),
-    Case('new', 'member_cannot_expel_shard_by_naming_it', order='shards_that_owe', paced=False, tls=PLAIN),
+    _of_member('new', 'member_cannot_expel_shard_by_naming_it', 'members_shards_that_owe', tls=PLAIN),
     Case('new', 'worker_that_joins_and_leaves_costs_no_attempt', 'come_and_go', certificate='worker-1', own_job=True, paced=False,
          more={'index': 1}, during=the_place_is_given_back, seconds=3),
 ]
@@ -258,7 +266,7 @@ class Arena:
                                     timeouts=case.timeouts(), **({'tls': 'TLS_ENABLED'} if self._tls else {}))
         job = job_lib.AttackedJob(spec, directory / 'job', self._tls)
         try:
-            job.start_all(hostile_member=bool(case.order))
+            job.start_all()
             return job, job.pace(self._stretch) if self._stretch else 0.0
         except BaseException:
             job.__exit__()
@@ -311,21 +319,15 @@ class Arena:
         logged = {name: job.logged_bytes(name) for name in job.servers()}
         began, first = time.monotonic(), job.trained()
 
-        if case.order:
-            try:
-                outcome.said = {'answer': job.give_order(case.order, case.seconds + 15)}
-            except TimeoutError:
-                outcome.said = {'answer': 'none'}
-        else:
-            certificate = self._tls / case.certificate if self._tls else None
-            while True:
-                attack = job.attack(case.attack, case.seconds, certificate=certificate, idle=bool(self._stretch), **case.more)
-                if case.during is not None:
-                    case.during(job, attack, outcome.problems)
-                outcome.said = attack.wait()
-                # The pace needs at least `stretch` seconds: a short attack is repeated.
-                if case.during is not None or time.monotonic() - began >= self._stretch:
-                    break
+        certificate = self._tls / case.certificate if self._tls else None
+        while True:
+            attack = job.attack(case.attack, case.seconds, certificate=certificate, idle=bool(self._stretch), **case.more)
+            if case.during is not None:
+                case.during(job, attack, outcome.problems)
+            outcome.said = attack.wait()
+            # The pace needs at least `stretch` seconds: a short attack is repeated.
+            if case.during is not None or time.monotonic() - began >= self._stretch:
+                break
 
         outcome.during = job.pace_since(began, first)
         if case.paced and first is not None and job.trained_since(first) is False:
@@ -410,6 +412,9 @@ def _look_at(job, case, outcome, attempt, logged):
         problems.append(f'the attack cost {progress.attempt - attempt} attempts')
     for what in _let_through(case, outcome):
         problems.append(what)
+    for what in case.always:
+        if what not in outcome.said.get('counts', {}):
+            problems.append(f'the attacker was never {what}')
 
 
 def _look_at_the_end(job, problems):

@@ -101,6 +101,8 @@ class FrameAttacks(client.HostileClient):
                 for data in frames:
                     stream.send(data)
                     self.count('sent bytes', len(data))
+            if stream.replies:
+                self.count('admitted')
             self.count(f'ended {stream.end[0]}' if stream.end else 'open')
             stream.cancel()
             time.sleep(0.02)
@@ -114,21 +116,22 @@ class FrameAttacks(client.HostileClient):
         for thread in threads:
             thread.join(self.seconds + 5)
 
+    def frames_of_a_future_view(self, view):
+        future = wire.ViewId()
+        future.CopyFrom(view.id)
+        future.number += 1000
+        for body in (dict(push=wire.Push(step=1, clock=1, complete=[1] * 60000)),
+                     dict(pull=wire.Pull(version=1, rows=[wire.RowSelection()] * 30000))):
+            yield frame_lib.encode(client.header(future, **body))
+        small = frame_lib.encode(client.header(future, lease_request=wire.LeaseRequest(clock=1)))
+        yield frame_lib.batch([small] * 256)
+
     def headers_of_a_future_view(self):
         """Frames without payload that wait for a view: only their headers take memory."""
-        def frames(view):
-            future = wire.ViewId()
-            future.CopyFrom(view.id)
-            future.number += 1000
-            for body in (dict(push=wire.Push(step=1, clock=1, complete=[1] * 60000)),
-                         dict(pull=wire.Pull(version=1, rows=[wire.RowSelection()] * 30000))):
-                yield frame_lib.encode(client.header(future, **body))
-            small = frame_lib.encode(client.header(future, lease_request=wire.LeaseRequest(clock=1)))
-            yield frame_lib.batch([small] * 256)
         view = self.progress().view
         # Streams under a worker's own incarnation are closed by that worker's next stream.
         fresh = [(wire.WORKER, self.index, None), (wire.WORKER, 0, None), (wire.WORKER, 1, None)]
-        self._pour_on_all(view, [*fresh, next(self.identities(view))], frames)
+        self._pour_on_all(view, [*fresh, next(self.identities(view))], self.frames_of_a_future_view)
 
     def one_partition_many_times(self):
         """Pulls of a pinned version that name a partition thousands of times; the reader never reads the answers."""

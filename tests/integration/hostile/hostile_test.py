@@ -1,6 +1,6 @@
 """Jobs of real processes under attack by a client made from proto/: each must end as it would without the attack.
 
-cases.py lists the attacks; attacker.py (from outside) and member.py (a worker of the job) carry them out.
+cases.py lists the attacks; attacker.py carries them out.
 """
 
 from python.testing import requirements

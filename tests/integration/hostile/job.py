@@ -87,26 +87,10 @@ class AttackedJob(job_processes.JobProcesses):
         program = pathlib.Path(job_processes.program('ps')).parents[2] / 'tests/testing/counting_worker'
         self._spawn(f'worker-{index}', [str(program), *self._flags(index), '--slow-while', str(self.slow)])
 
-    def start_hostile_member(self, index):
-        self.orders, self.answers = self.directory / 'orders', self.directory / 'answers'
-        self.start_python_worker(index, str(HOSTILE / 'member.py'), str(BATCH_SECONDS), str(self.slow), str(self.orders),
-                                 str(self.answers))
-
-    def give_order(self, order, timeout=60):
-        """Gives the hostile member an order; returns its answer once it is done."""
-        scratch = self.directory / 'orders.new'
-        scratch.write_text(order)
-        scratch.rename(self.orders)
-        self.wait_until(self.answers.exists, timeout, f'the member has done: {order}')
-        return self.answers.read_text()
-
-    def start_all(self, hostile_member=False):
+    def start_all(self):
         self.start()
-        self.start_counting_worker(0)
-        if hostile_member:
-            self.start_hostile_member(1)
-        else:
-            self.start_counting_worker(1)
+        for index in range(2):
+            self.start_counting_worker(index)
         self.wait_for_members(2)
         self.wait_for_step(5)
         return self

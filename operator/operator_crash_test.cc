@@ -62,8 +62,11 @@ class Life {
     Say(Progress::TRAINING, 40);
     cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 2}}}}}});
     Settle();
-    Say(Progress::SUSPENDED, 50);
-    EndAll();
+    Say(Progress::TRAINING, 50);
+    cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 1}}}}}});
+    Settle();
+    cluster_.EndPod("a-ps-1", 0);
+    Settle();
     Say(Progress::TRAINING, 60);
     cluster_.PatchJob("a", {{"spec", {{"networkPolicy", "Disabled"}}}});
     Settle();
@@ -72,6 +75,11 @@ class Life {
     Say(Progress::SUSPENDED, 70);
     EndAll();
     Say(Progress::TRAINING, 80);
+    cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 2}}}}}});
+    Settle();
+    Say(Progress::SUSPENDED, 85);
+    EndAll();
+    Say(Progress::TRAINING, 90);
     Say(Progress::SUCCEEDED, 100);
     EndAll();
     for (int i = 0; i < 3; ++i) {

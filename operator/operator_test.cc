@@ -118,8 +118,38 @@ TEST_F(OperatorTest, AddsAndRemovesWorkersDuringTraining) {
       << "the second time each is a series";
 }
 
-TEST_F(OperatorTest, ScalesShardsWithACheckpoint) {
+TEST_F(OperatorTest, AddsAndRemovesShardsDuringTraining) {
   Train();
+  cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
+  cluster_.kubelets = false;
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "True/ScalingShards");
+  EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.shards()), 3u);
+  EXPECT_FALSE((cluster_.coordinators.partners[{"ns", "a"}].desired.suspend()));
+  cluster_.kubelets = true;
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(), UnorderedElementsAre("a-coordinator", "a-ps-0", "a-ps-1",
+                                                        "a-ps-2", "a-worker-0", "a-worker-1"));
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/NotScaling");
+
+  cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 1}}}}}});
+  cluster_.Pass(absl::Minutes(10));
+  EXPECT_EQ(cluster_.PodNames().size(), 6u) << "they have partitions";
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "True/ScalingShards");
+  cluster_.Restart();
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.shards()), 1u);
+  for (const char* drained : {"a-ps-1", "a-ps-2"}) cluster_.EndPod(drained, 0);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(),
+              UnorderedElementsAre("a-coordinator", "a-ps-0", "a-worker-0", "a-worker-1"));
+  EXPECT_EQ(cluster_.Condition("a", "Scaling"), "False/NotScaling");
+  EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
+  EXPECT_EQ(Restarts("total"), 0);
+}
+
+TEST_F(OperatorTest, ScalesShardsWithACheckpoint) {
+  Train({{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
   cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Scaling"), "True/ScalingShards");
@@ -138,7 +168,7 @@ TEST_F(OperatorTest, ScalesShardsWithACheckpoint) {
 }
 
 TEST_F(OperatorTest, ReportsStepsLostByAChangeOfSize) {
-  Train();
+  Train({{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
   cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Minutes(10));

@@ -68,7 +68,7 @@ struct Case {
 Case::Case(const Facts& given, const Json& status_so_far) : facts(given), status(status_so_far) {
   if (facts.recovery.shards == 0) return;
   Look(policy::kCoordinator);
-  for (uint32_t i = 0; i < facts.recovery.shards; ++i) Look({v1::SHARD, i});
+  for (uint32_t i = 0; i < facts.plan.shards; ++i) Look({v1::SHARD, i});
   for (uint32_t i = 0; i < facts.plan.workers; ++i) Look({v1::WORKER, i});
 }
 
@@ -214,6 +214,10 @@ std::optional<Judgement> Scaling(const Case& c) {
     scaling.message =
         absl::StrCat(c.facts.recovery.shards, " -> ", shards,
                      " shards: the job saves a checkpoint and continues with the new number");
+  } else if (c.facts.moving && !ended) {
+    scaling.reason = "ScalingShards";
+    scaling.message = absl::StrCat(c.facts.recovery.shards, " -> ", shards,
+                                   " shards: partitions move while the job trains");
   } else if (!ended && sized != 0 && sized != workers) {
     scaling.reason = "ScalingWorkers";
     scaling.message = absl::StrCat(sized, " -> ", workers, " workers");

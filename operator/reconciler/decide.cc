@@ -8,6 +8,7 @@
 #include "operator/reconciler/job_status.h"
 #include "operator/reconciler/names.h"
 #include "operator/reconciler/report.h"
+#include "services/protocol/job_length.h"
 
 namespace sluice::reconciler {
 namespace {
@@ -93,10 +94,12 @@ class JobDecider {
   void MakePolicyPlan() {
     policy::JobPlan& plan = facts_.plan;
     const bool goes_on = !job_.job.suspend && recovery_.shards != 0;
-    facts_.resizing = goes_on && recovery_.shards != plan.shards;
+    const bool other_size = goes_on && recovery_.shards != plan.shards;
     facts_.switching = goes_on && recovery_.mode != wanted_mode_;
-
-    plan.shards = std::max<uint32_t>(recovery_.shards, 1);
+    const bool moves = recovery_.shards != 0 && !facts_.switching && MovesPartitions(job_.job.spec);
+    facts_.moving = other_size && moves;
+    facts_.resizing = other_size && !moves;
+    if (!moves) plan.shards = std::max<uint32_t>(recovery_.shards, 1);
     plan.failure_rules = job_.failure_rules;
     plan.progress_deadline = job_.progress_deadline;
     if (job_.job.active_deadline_seconds.has_value()) {
@@ -275,13 +278,20 @@ class JobDecider {
 
   void NoteSize() {
     if (HasOutcome()) return;
+    if (HasExactly(v1::WORKER, facts_.plan.workers)) recovery_.sized_workers = facts_.plan.workers;
+    if (facts_.moving && HasExactly(v1::SHARD, facts_.plan.shards)) {
+      recovery_.shards = facts_.plan.shards;
+    }
+  }
+  // Whether all pods of the role are ready, and no other pod of it is left.
+  bool HasExactly(v1::Role role, uint32_t wanted) const {
     uint32_t ready = 0;
     for (const auto& [replica, pod] : facts_.pods) {
-      if (replica.role != v1::WORKER) continue;
-      if (!policy::Wanted(facts_.plan, replica)) return;
+      if (replica.role != role) continue;
+      if (!policy::Wanted(facts_.plan, replica)) return false;
       ready += pod->ready;
     }
-    if (ready == facts_.plan.workers) recovery_.sized_workers = ready;
+    return ready == wanted;
   }
 
   void Tell(std::string reason, std::string action, std::string note,
@@ -307,7 +317,11 @@ class JobDecider {
   }
 
   void Finish() {
-    plan_.shards = facts_.plan.shards;
+    plan_.shards = plan_.shard_pods = facts_.plan.shards;
+    for (const auto& [replica, pod] : facts_.pods) {
+      if (replica.role != v1::SHARD) continue;
+      plan_.shard_pods = std::max(plan_.shard_pods, replica.index + 1);
+    }
     plan_.mode = recovery_.mode;
     plan_.images = recovery_.images;
     plan_.keep_objects = !HasOutcome() && recovery_.shards != 0;

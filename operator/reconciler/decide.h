@@ -59,6 +59,8 @@ struct ReconcilePlan {
   // Whether all objects of MakeObjects should exist, and the budget as soon as pods are created.
   bool keep_objects = false;
   uint32_t shards = 0;  // of this activation
+  // One more than the highest index of a shard that is wanted, or still there.
+  uint32_t shard_pods = 0;
   TrainingMode mode;    // of this activation
   PodImages images;     // of this activation
   std::vector<PodDeletion> deletions;

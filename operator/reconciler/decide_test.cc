@@ -28,6 +28,7 @@ constexpr Replica kCoordinator = {v1::COORDINATOR, 0};
 constexpr Replica kShard = {v1::SHARD, 0};
 constexpr Replica kWorker0 = {v1::WORKER, 0};
 constexpr Replica kWorker1 = {v1::WORKER, 1};
+constexpr Replica kShard1 = {v1::SHARD, 1};
 
 const absl::Time kStart = absl::FromUnixSeconds(1700000000);
 
@@ -99,6 +100,10 @@ class Scene {
     worker->mutable_process()->set_role(v1::WORKER);
     worker->mutable_process()->set_index(1);
     worker->mutable_process()->set_incarnation(77);
+    v1::ProcessStatus* shard = progress.add_processes();
+    shard->mutable_process()->set_role(v1::SHARD);
+    shard->mutable_process()->set_index(1);
+    shard->mutable_process()->set_incarnation(78);
     world.progress = &progress;
     world.progress_of = Pod(kCoordinator).uid;
   }
@@ -408,6 +413,15 @@ const Row kOutdated[] = {
 INSTANTIATE_TEST_SUITE_P(Outdated, DecideJobTest, ::testing::ValuesIn(kOutdated),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
+const Json kAsynchronous = {{"training", {{"mode", "Asynchronous"}}}};
+
+void ShrinksToOneShard(Scene* s) {
+  s->Spec({{"parameterServer", {{"replicas", 2}}}});
+  s->Runs(kShard1);
+  s->Trains();
+  s->Spec({{"parameterServer", {{"replicas", 1}}}});
+}
+
 const Row kSizes[] = {
     {"CreatesAnAdditionalWorker",
      [](Scene* s) {
@@ -433,8 +447,29 @@ const Row kSizes[] = {
      {"delete a-worker-1 grace 0", "keep objects", "desire 1 workers, 1 shards",
       "report death of incarnation 77"},
      "Training"},
+    {"StartsNewShardsWhileTheJobTrains",
+     [](Scene* s) {
+       s->Trains();
+       s->Spec({{"parameterServer", {{"replicas", 3}}}});
+     },
+     {"create ps-1", "create ps-2", "keep objects", "desire 2 workers, 3 shards"},
+     "Training"},
+    {"LeavesShardsThatHandOverTheirPartitionsAlone",
+     [](Scene* s) { ShrinksToOneShard(s); },
+     {"keep objects", "desire 2 workers, 1 shards"},
+     "Training"},
+    {"DeletesAShardThatHasHandedOverItsPartitions",
+     [](Scene* s) {
+       ShrinksToOneShard(s);
+       s->Decide();
+       s->Ends(kShard1, 0);
+     },
+     {"delete a-ps-1 grace 0", "keep objects", "desire 2 workers, 1 shards",
+      "report death of incarnation 78"},
+     "Training"},
     {"SavesACheckpointForAnotherNumberOfShards",
      [](Scene* s) {
+       s->Spec(kAsynchronous);
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
      },
@@ -458,6 +493,7 @@ const Row kSizes[] = {
      "SwitchingMode"},
     {"ReplacesNothingWhileTheCheckpointIsWritten",
      [](Scene* s) {
+       s->Spec(kAsynchronous);
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
        s->Decide();
@@ -467,6 +503,7 @@ const Row kSizes[] = {
      "Scaling"},
     {"DeletesPodsOfAnEndedActivation",
      [](Scene* s) {
+       s->Spec(kAsynchronous);
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
        s->Decide();
@@ -477,6 +514,7 @@ const Row kSizes[] = {
      "Scaling"},
     {"StartsTheNextActivationWithTheNewSize",
      [](Scene* s) {
+       s->Spec(kAsynchronous);
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 2}}}});
        s->Decide();

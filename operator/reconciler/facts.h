@@ -33,6 +33,8 @@ struct Facts {
   policy::JobPlan plan;
   bool resizing = false;   // stopping, to continue with another number of shards
   bool switching = false;  // stopping, to continue in another mode
+  // Partitions move to another number of shards while the job trains.
+  bool moving = false;
 
   // Of the coordinator's current instance; STARTING if it has reported nothing.
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;

@@ -266,7 +266,8 @@ absl::Status JobReconciler::ApplyAccessories(const World& world, const Reconcile
   if (status.ok()) status = DropPolicy(world);
   if (!status.ok() || !world.job.tls) return status;
   // Secrets that pods mount must exist before the pods.
-  status = state->secrets.Ensure(world.job, plan.shards, client_, *caches_.secrets, clock_->Now());
+  status =
+      state->secrets.Ensure(world.job, plan.shard_pods, client_, *caches_.secrets, clock_->Now());
   if (options_.on_certificates != nullptr) {
     options_.on_certificates(world.job.key, state->secrets.expiry());
   }

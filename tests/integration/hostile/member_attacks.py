@@ -88,9 +88,6 @@ class MemberAttacks(frame_attacks.FrameAttacks):
         self._pour_on_all(progress.view, [(wire.WORKER, self.index, own)], self.frames_of_a_future_view)
 
     def members_lies_of_its_work(self):
-        model = wire.Ready(training_samples=HUGE)
-        model.table.tensors.add(name='counts', shape=[1 << 50], dtype=wire.FLOAT64)
-
         def messages(progress):
             report = wire.WorkerProgress(view=progress.view.id, recomputed_samples=HUGE, pushed_bytes=HUGE, compute_seconds=1e-300)
             for value in (1e289, -1e300, float('inf'), float('nan')):
@@ -99,7 +96,6 @@ class MemberAttacks(frame_attacks.FrameAttacks):
             yield dict(worker_progress=report)
             yield dict(evaluation_result=wire.EvaluationResult(evaluation=1, samples=wire.Range(begin=0, end=HUGE),
                                                                loss_sum=float('nan'), correct=1e300, count=HUGE))
-            yield dict(ready=model)
         self._to_coordinator(messages)
 
     def members_shards_that_owe(self):

@@ -25,11 +25,23 @@ require_git() {
 # Prints the leading comment of the calling script, which is its help text.
 usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; }
 
-# Runs Bazel with plain output: a line about twice a minute, and errors. The status is Bazel's (the
-# scripts set pipefail).
+# Prints the directory of compiled files that all clones of a user on this machine share. Another set of installed
+# packages has another one, because Bazel does not see changes of the compiler and the system's libraries. What was not
+# used for 30 days is removed.
+build_cache() {
+  local directory=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/build packages
+  packages=$({ dpkg-query -W && uname -m; } 2>/dev/null | sha256sum | cut -c 1-16)
+  mkdir -p "$directory/$packages"
+  find "$directory" -type f -mtime +30 -atime +30 -delete 2>/dev/null || true
+  echo "$directory/$packages"
+}
+
+# Runs `bazel build` or `bazel test` with plain output: a line about twice a minute, and errors. The status is Bazel's
+# (the scripts set pipefail).
 quiet_bazel() {
   local command=$1
   shift
+  set -- --disk_cache="$(build_cache)" "$@"
   # sed and cat, not awk: Debian's awk buffers whole blocks.
   bazel "$command" --curses=no --show_progress_rate_limit=30 --noshow_loading_progress "$@" 2>&1 |
     sed -u -E '

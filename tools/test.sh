@@ -187,7 +187,10 @@ run_tests() {
     # Bazel's tests have no HOME.
     cluster=(--test_env=CLUSTER_CACHE="${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/cluster}")
   fi
-  quiet_bazel test "${config[@]}" "${cluster[@]}" --keep_going --test_summary=none \
+  # A developer's second run repeats nothing; a run of CI is one run of every test.
+  local fresh=()
+  if [[ ${CI:-} == true ]]; then fresh=(--nocache_test_results); fi
+  quiet_bazel test "${config[@]}" "${cluster[@]}" "${fresh[@]}" --keep_going --test_summary=none \
     --build_event_json_file="$work/$tier.events" --target_pattern_file="$work/$tier.run" 2>&1 |
     indent || status=$?
   counts=$(python3 tools/test_results.py "$work/$tier.events" "$work/$tier.run" | tee "$work/$tier.cases" | tail -n 1)
@@ -299,7 +302,9 @@ left_out() {
 build() {
   local pattern=$work/build.targets query='//...'
   if $sanitizer; then query='//... except rdeps(//..., //third_party:torch)'; fi
-  bazel_query --keep_going "kind(\"rule\", $query) except attr(tags, \"[\\[ ]manual[,\\]]\", //...)" \
+  # A library by itself would be linked once more, as a shared one.
+  query="kind(\"rule\", $query) except (kind(\"cc_library rule\", //...) intersect deps(kind(\"_(binary|test) rule\", //...)))"
+  bazel_query --keep_going "($query) except attr(tags, \"[\\[ ]manual[,\\]]\", //...)" \
     >"$pattern" 2>/dev/null || true
   # Otherwise a target that fails to build and that no test needs would go unnoticed.
   quiet_bazel build "${config[@]}" --keep_going --target_pattern_file="$pattern" 2>&1 |

@@ -15,6 +15,7 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
   return {
       gauge("attempt", "The current attempt: the number of restorations so far, plus one."),
       gauge("members", "Processes in the current view, by role.", {"role"}),
+      gauge("missing_copies", "Partitions that lack the second copy which the job wants."),
       gauge("step", "Committed steps; in asynchronous modes applied updates."),
       gauge("steps_total_wanted", "Steps after which the job is complete."),
       gauge("samples", "Training samples applied."),

@@ -368,6 +368,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
       metrics_->gauge(name).Set(value);
     };
     set("attempt", static_cast<double>(progress.attempt()));
+    set("missing_copies", static_cast<double>(progress.missing_copies()));
     set("step", static_cast<double>(progress.step()));
     set("steps_total_wanted", static_cast<double>(progress.total_steps()));
     set("samples", static_cast<double>(progress.samples()));

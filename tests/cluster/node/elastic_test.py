@@ -30,7 +30,7 @@ class ElasticTest(TrainingCase):
         self.assertEqual(status.get('lastFailures', []), [])
 
     def test_workers_and_shards_scale_while_training_to_the_same_parameters(self):
-        steps = 3000
+        steps = 2000
         job = bit_exact_job('scaled', steps, slow=0.005)
         job['spec']['parameterServer']['replicas'] = 1
         self.apply(job)

@@ -55,7 +55,7 @@ LAYERS = {
     'operator/policy': ['proto', 'services/common'],
     'operator/kube': ['services/common'],
     'operator/runtime': ['services/common', 'operator/kube'],
-    'operator/reconciler': ['proto', 'services/common', 'services/checkpoint', *TRANSPORT, 'operator/api',
+    'operator/reconciler': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT, 'operator/api',
                             'operator/policy', 'operator/kube', 'operator/runtime'],
     'operator': ['services/common', *TRANSPORT, 'operator/kube', 'operator/reconciler', 'operator/runtime'],
     'cli': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', 'services/download',

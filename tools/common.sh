@@ -30,7 +30,7 @@ usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; }
 # used for 30 days is removed.
 build_cache() {
   local directory=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/build packages
-  packages=$({ dpkg-query -W && uname -m; } 2>/dev/null | sha256sum | cut -c 1-16)
+  packages=$({ dpkg-query -W 2>/dev/null; uname -m; } | sha256sum | cut -c 1-16)
   mkdir -p "$directory/$packages"
   find "$directory" -type f -mtime +30 -atime +30 -delete 2>/dev/null || true
   echo "$directory/$packages"

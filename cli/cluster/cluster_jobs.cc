@@ -178,15 +178,7 @@ class ClusterJobs final : public Jobs {
     }
     ASSIGN_OR_RETURN(const Json job, Find(name));
     if (HasEnded(job)) return absl::StrCat(name, ": ", StateLine(job));
-    // The uid ensures that the patch does not reach a new job of the same name.
-    const Json patch = {{"metadata", {{"uid", kube::UidOf(job)}}}, {"spec", {{"suspend", true}}}};
-    kube::WriteOptions write;
-    write.field_manager = kCliFieldManager;
-    RETURN_IF_ERROR(connection_.client
-                        ->Patch(reconciler::TrainingJobs(), kube::KeyOf(job),
-                                kube::PatchKind::kMerge, patch, write)
-                        .status(),
-                    Explain(_, connection_));
+    RETURN_IF_ERROR(MergeSpec(job, {{"suspend", true}}));
 
     say(absl::StrCat("Stopping ", name, " in ", Place(), " after saving a checkpoint"));
     JobWatch watch(connection_.client.get(), kube::KeyOf(job));
@@ -222,14 +214,7 @@ class ClusterJobs final : public Jobs {
     };
     set("parameterServer", "shard", options.shards);
     set("worker", "worker", options.workers);
-    const Json patch = {{"metadata", {{"uid", kube::UidOf(job)}}}, {"spec", std::move(spec)}};
-    kube::WriteOptions write;
-    write.field_manager = kCliFieldManager;
-    RETURN_IF_ERROR(connection_.client
-                        ->Patch(reconciler::TrainingJobs(), kube::KeyOf(job),
-                                kube::PatchKind::kMerge, patch, write)
-                        .status(),
-                    Explain(_, connection_));
+    RETURN_IF_ERROR(MergeSpec(job, std::move(spec)));
     return absl::StrCat(name, " in ", Place(), ": ", absl::StrJoin(changes, " and "),
                         "; sluice status ", name, flags_.Text(), " shows them");
   }
@@ -257,6 +242,18 @@ class ClusterJobs final : public Jobs {
   }
 
  private:
+  absl::Status MergeSpec(const Json& job, Json spec) {
+    // The uid ensures that the patch does not reach a new job of the same name.
+    const Json patch = {{"metadata", {{"uid", kube::UidOf(job)}}}, {"spec", std::move(spec)}};
+    kube::WriteOptions write;
+    write.field_manager = kCliFieldManager;
+    const absl::Status status = connection_.client
+                                    ->Patch(reconciler::TrainingJobs(), kube::KeyOf(job),
+                                            kube::PatchKind::kMerge, patch, write)
+                                    .status();
+    return status.ok() ? status : Explain(status, connection_);
+  }
+
   absl::StatusOr<kube::ListPage> ListAll(const kube::ResourceType& type,
                                          const std::string& selector) {
     kube::ListOptions options;

@@ -529,6 +529,19 @@ const Row kSizes[] = {
 INSTANTIATE_TEST_SUITE_P(Sizes, DecideJobTest, ::testing::ValuesIn(kSizes),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
+// Its secrets stay until it is gone: its pod mounts them.
+TEST(DecideJob, ShardThatIsNoLongerWantedKeepsItsSecretsWhileItHandsOver) {
+  Scene scene;
+  ShrinksToOneShard(&scene);
+  ReconcilePlan plan = scene.Decide();
+  EXPECT_EQ(plan.shards, 1u);
+  EXPECT_EQ(plan.shard_pods, 2u);
+  scene.Gone(kShard1);
+  plan = scene.Decide();
+  EXPECT_EQ(plan.shards, 1u);
+  EXPECT_EQ(plan.shard_pods, 1u);
+}
+
 void Succeeds(Scene* s) {
   s->Trains();
   s->Says(v1::JobProgress::SUCCEEDED);

@@ -20,11 +20,11 @@ _MANIFEST = """apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: example}
 spec:
-  model: {name: mlp, dimensions: {hidden: 16}}
-  data: {format: Synthetic, synthetic: {samples: 512, shape: [16], classes: 4}}
+  model: {%(model)s}
+  data: {format: Synthetic, synthetic: {samples: 512, %(data)s}}
   optimizer: {%(optimizer)s, learningRate: 0.01}
   training: {steps: %(steps)s, globalBatchSize: 16, microbatchSize: 2, %(mode)s}
-  debug: {stepDelaySeconds: 0.02}
+  debug: {stepDelaySeconds: %(delay)s}
   parameterServer: {%(shards)s, partitions: 8}
   worker: {replicas: 3}
   checkpoint: {intervalSteps: 10}
@@ -88,17 +88,18 @@ class ChaosTest(unittest.TestCase):
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))))
         self.state = self.directory / 'state'
 
-    def start(self, *flags, steps=80, optimizer='name: Adam', mode='determinism: BitExact', programs=_ROOT,
-              shards='replicas: 2'):
-        manifest = _MANIFEST % {'steps': steps, 'optimizer': optimizer, 'mode': mode, 'shards': shards}
+    def start(self, *flags, programs=_ROOT, **job):
+        manifest = _MANIFEST % {
+            'model': 'name: mlp, dimensions: {hidden: 16}', 'data': 'shape: [16], classes: 4', 'optimizer': 'name: Adam', 'steps': 80,
+            'mode': 'determinism: BitExact', 'delay': 0.02, 'shards': 'replicas: 2', **job}
         (self.directory / 'job.yaml').write_text(manifest)
         return subprocess.Popen(
             [_SLUICE, 'chaos', 'job.yaml', '--output', 'json', '--bin-dir', programs, '--state-dir', self.state, *flags],
             cwd=self.directory, stdout=subprocess.PIPE, text=True, env={**os.environ, 'SLUICE_PLUGIN_PATH': str(self.directory)})
 
-    def finish(self, process):
+    def finish(self, process, patience=_PATIENCE_S):
         """The exit code and the objects that were printed."""
-        output, _ = process.communicate(timeout=_PATIENCE_S)
+        output, _ = process.communicate(timeout=patience)
         objects = [json.loads(line) for line in output.splitlines()]
         self.assertEqual(objects[-1]['type'], 'verdict', output)
         self.assertEqual(objects[-1]['exitCode'], process.returncode)
@@ -151,6 +152,23 @@ class ChaosTest(unittest.TestCase):
         self.assertEqual(verdict['run']['attempts'], 1, verdict)
         # Of the step that was under way, workers may compute samples again for the view without the shard.
         self.assertLessEqual(verdict['run']['recomputedSamples'], 3 * 16, verdict)
+
+    def test_with_second_copies_hundred_faults_change_no_byte(self):
+        faults = ('kill:shard,kill:worker,kill:coordinator,freeze:shard,freeze:worker,freeze:coordinator,term:shard,term:worker,'
+                  'scale:shard,scale:worker')
+        code, objects = self.finish(
+            self.start('--faults', faults, '--seed', '100', '--every', '0.2s', '--count', '100', '--freeze', '1s', '--baseline', 'run',
+                       model='name: convnet', data='shape: [1, 28, 28], classes: 10', steps=200, delay=0.1,
+                       shards='replicas: 3, copies: 2'),
+            patience=400)
+        verdict = objects[-1]
+        self.assertEqual((code, verdict['verdict'], verdict['problems']), (0, 'Passed', []))
+        self.assertIs(verdict['parametersEqual'], True)
+        self.assertGreater(len(verdict['faults']), 5)
+        self.assertEqual(verdict['run']['attempts'], 1, verdict)
+        replay = subprocess.run([_SLUICE, 'verify', 'example', '--bin-dir', _ROOT, '--state-dir', self.state / 'faults', '--all'],
+                                cwd=self.directory, capture_output=True, text=True, timeout=_PATIENCE_S)
+        self.assertEqual(replay.returncode, 0, replay.stdout + replay.stderr)
 
     def test_optimizer_that_forgets_its_steps_is_found(self):
         include = self.directory / 'include/sluice'

@@ -85,11 +85,10 @@ compile() { # NAME DIRECTORY: puts the program somewhere in DIRECTORY
   "$go" build -mod=readonly -trimpath -ldflags "$flags" -o "$directory/$name" "$package"
 }
 
-build() {
-  local name=$1 began=$SECONDS aside compiler last=$SECONDS
-  aside=$(mktemp -d "$STORE/building.XXXXXX")
-  # Go prints nothing for minutes, so print a line twice a minute.
-  compile "$name" "$aside" >"$aside/log" 2>&1 &
+# Runs a build, which prints nothing for minutes, and prints a line twice a minute.
+watch() { # NAME DIRECTORY
+  local name=$1 directory=$2 began=$SECONDS last=$SECONDS compiler
+  compile "$name" "$directory" >"$directory/log" 2>&1 &
   compiler=$!
   while kill -0 "$compiler" 2>/dev/null; do
     sleep 0.5
@@ -98,11 +97,22 @@ build() {
       last=$SECONDS
     fi
   done
-  if ! wait "$compiler"; then
+  wait "$compiler"
+}
+
+build() {
+  local name=$1 began=$SECONDS aside attempt
+  aside=$(mktemp -d "$STORE/building.XXXXXX")
+  for attempt in 1 2 3; do
+    if watch "$name" "$aside"; then break; fi
     tail -n 20 "$aside/log" >&2
-    rm -rf "$aside"
-    die "$name ${VERSIONS[$name]}: build failed"
-  fi
+    # A download that failed may succeed now; those that succeeded are kept.
+    if ((attempt == 3)) || ! grep -q ': Get "' "$aside/log"; then
+      rm -rf "$aside"
+      die "$name ${VERSIONS[$name]}: build failed"
+    fi
+    log "$name ${VERSIONS[$name]}: a download failed, trying again"
+  done
   mv "$aside/$name" "$(stored "$name")"
   rm -rf "$aside"
   log "$name ${VERSIONS[$name]}: built in $((SECONDS - began)) s"

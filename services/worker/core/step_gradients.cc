@@ -188,6 +188,9 @@ void StepGradients::DropInside(const NodeKey& key) {
 const StepGradients::TensorState& StepGradients::Get(const MicrobatchRange& partial_sum,
                                                      uint32_t tensor) const {
   static const TensorState* const kUnresolved = new TensorState();
+  // Also before the partial sum has a node: no event resolves a counter.
+  static const TensorState* const kCounter = new TensorState{/*resolved=*/true, std::nullopt};
+  if (table_->tensors(static_cast<int>(tensor)).kind() == v1::COUNTER) return *kCounter;
   auto it = nodes_.find(Key(partial_sum));
   if (it == nodes_.end()) return *kUnresolved;
   SLUICE_DCHECK(tensor < it->second.tensors.size(), "a node has a state for each tensor");

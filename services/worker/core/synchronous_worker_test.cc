@@ -367,6 +367,23 @@ TEST_F(SynchronousTest, BitExactSendsOneRootForMergedAssignment) {
   EXPECT_EQ(std::abs(ValueOf(frames[0].payload)), 8);
 }
 
+// Nothing is computed for a counter, and no sum of it is made.
+TEST_F(SynchronousTest, BitExactCompletesThePartitionOfACounter) {
+  world_ = std::make_unique<WorkerHarness>(v1::SYNCHRONOUS, /*bit_exact=*/true);
+  v1::TensorSpec& counter = *world_->table_.mutable_tensors(1);
+  counter.set_kind(v1::COUNTER);
+  counter.set_dtype(v1::INT64);
+  world_->CutTable();
+  world_->Start();
+  world_->Install(world_->MakeView(1, 0, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
+  world_->ConnectAll();
+  world_->ReceiveVersion(0);
+  ASSERT_THAT(world_->computes_, SizeIs(4));
+  const std::vector<v1::Push> pushes = world_->TakePushes(kShardB);
+  ASSERT_THAT(pushes, SizeIs(1));
+  EXPECT_THAT(pushes[0].complete(), ElementsAre(1));
+}
+
 // The microbatch's gradients are in a sum of the older assignment that the new one cannot use.
 TEST_F(SynchronousTest, IgnoresLateResultOfRecomputedMicrobatch) {
   BeginStep(/*bit_exact=*/true);

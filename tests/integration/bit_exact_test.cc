@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "services/worker/models/testing/script_files.h"
 #include "tests/testing/final_state.h"
 #include "tests/testing/job_processes.h"
 #include "tests/testing/jobs.h"
@@ -186,6 +189,48 @@ TEST_F(BitExactTest, DropoutResultDoesNotDependOnNumberOfProcesses) {
     JobProcesses processes(
         {.job = MnistNetJob(workers, shards),
          .directory = NewDirectory(absl::StrCat("dropout-w", workers, "s", shards))});
+    const absl::Status status = processes.StartAll();
+    EXPECT_TRUE(status.ok()) << status;
+    return Finish(processes);
+  };
+  const std::vector<uint64_t> one = train(1, 1);
+  EXPECT_EQ(train(3, 2), one);
+}
+
+// Beside parameters, the model has buffers (sums over microbatches) and a counter.
+v1::JobSpec BatchNormJob(uint32_t workers, uint32_t shards) {
+  ScriptModule module;
+  module.tensors = {{"scale", ScriptTensor::kParameter, {4}, {1, 1, 1, 1}, ""},
+                    {"shift", ScriptTensor::kParameter, {4}, {0, 0, 0, 0}, ""},
+                    {"mean", ScriptTensor::kBuffer, {4}, {0, 0, 0, 0}, ""},
+                    {"variance", ScriptTensor::kBuffer, {4}, {1, 1, 1, 1}, ""},
+                    {"num_batches_tracked", ScriptTensor::kIntegerBuffer, {}, {0}, ""}};
+  module.source = R"(
+def forward(self, x):
+    if bool(self.training):
+        self.num_batches_tracked = self.num_batches_tracked + 1
+    return torch.batch_norm(x, self.scale, self.shift, self.mean, self.variance, bool(self.training), 0.1, 1e-5, False)
+)";
+  const std::string path = absl::StrCat(NewDirectory("script"), "/model.pt");
+  WriteScript(path, module);
+
+  v1::JobSpec job = ConvnetJob(workers, shards);
+  job.mutable_model()->Clear();
+  job.mutable_model()->set_type(v1::ModelSpec::TORCH_SCRIPT);
+  job.mutable_model()->set_path(path);
+  job.set_loss("crossEntropy");
+  v1::DataSpec::Synthetic& data = *job.mutable_data()->mutable_synthetic();
+  data.clear_shape();
+  data.add_shape(4);
+  data.set_classes(4);
+  return job;
+}
+
+TEST_F(BitExactTest, BatchNormResultDoesNotDependOnNumberOfProcesses) {
+  const auto train = [](uint32_t workers, uint32_t shards) {
+    JobProcesses processes(
+        {.job = BatchNormJob(workers, shards),
+         .directory = NewDirectory(absl::StrCat("batch-norm-w", workers, "s", shards))});
     const absl::Status status = processes.StartAll();
     EXPECT_TRUE(status.ok()) << status;
     return Finish(processes);

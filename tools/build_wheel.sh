@@ -65,7 +65,8 @@ add_licenses() {
   for name in $(jq -r '.components[] | select(.purl | startswith("pkg:deb/")).name' "$information"/sboms/*.json); do
     install -D -m 644 "/usr/share/doc/$name/copyright" "$information/licenses/$name/copyright"
   done
-  chmod +x "$work"/unpacked/*/sluice/bin/* # `wheel unpack` does not keep modes
+  # `wheel unpack` does not keep modes, and pip installs a script as it is.
+  chmod +x "$work"/unpacked/*/sluice/bin/* "$work"/unpacked/*/*.data/scripts/*
   quietly "$PYTHON" -m wheel pack --dest-dir "$work/repaired" "$work"/unpacked/*
 }
 

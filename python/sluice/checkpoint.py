@@ -98,7 +98,7 @@ def _add_extras(path, state, torch):
     body = extras.check(path, content)
     constants = {name: tensors.constant(kind, data, shape, torch)
                  for name, kind, shape, data in _arrays(path, body)}
-    aliases = extras.aliases_of(_header(path, body))
+    aliases = extras.aliases_of(_header(path, body)[0])
     wrong = [name for name in [*constants, *aliases] if name in state]
     wrong += [name for name, first in aliases.items() if first not in state]
     if wrong:
@@ -159,26 +159,25 @@ def _read_checkpoint_index(path):
 
 
 def _header(path, content):
-    """The header of a safetensors file."""
+    """The header of a safetensors file, and the place of its data."""
     try:
         (length,) = struct.unpack('<Q', content[:8])
         header = json.loads(content[8:8 + length])
         if not isinstance(header, dict):
             raise ValueError('its header is not an object')
-        return header
+        return header, 8 + length
     except (ValueError, RecursionError, struct.error) as error:
         raise errors.SluiceError(f'{path} is not a safetensors file: {error}') from error
 
 
 def _arrays(path, content):
     """(name, dtype, shape, bytes) of the arrays of a safetensors file."""
-    header = _header(path, content)
+    header, start = _header(path, content)
     try:
-        (length,) = struct.unpack('<Q', content[:8])
         for name, array in header.items():
             if name == '__metadata__':
                 continue
-            begin, end = (8 + length + offset for offset in array['data_offsets'])
+            begin, end = (start + offset for offset in array['data_offsets'])
             if end > len(content):
                 raise ValueError('it is truncated')
             yield name, array['dtype'], array['shape'], memoryview(content)[begin:end]

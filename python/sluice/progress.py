@@ -7,8 +7,6 @@ from sluice import wire
 
 _PHASES = ('starting', 'initializing', 'training', 'evaluating', 'saving', 'suspended', 'succeeded',
            'failed')
-
-
 _ROLES = {wire.SHARD: 'ps', wire.WORKER: 'worker'}
 
 

@@ -17,8 +17,6 @@ _TYPES = {
     torch.float16: wire.FLOAT16,
     torch.int64: wire.INT64,
 }
-
-
 # Types of constants, by their safetensors names.
 _CONSTANT_TYPES = {
     torch.float32: 'F32', torch.float64: 'F64', torch.bfloat16: 'BF16', torch.float16: 'F16',

@@ -254,7 +254,7 @@ class Worker:
         if batch._done:
             raise errors.UsageError(
                 f'the batch of step {batch.step} was already given to step(): each counts once')
-        if self._ended or batch is not self._batch:
+        if batch is not self._batch:
             self._raise_if_ended()
             raise errors.UsageError(
                 f'the batch of step {batch.step} is not the current one of worker.batches()')

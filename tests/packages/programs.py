@@ -1,8 +1,12 @@
-"""The programs that Bazel built for a test, for the scripts that pack them."""
+"""The programs that Bazel built for a test, and other things that the scripts that pack them need."""
 
 import pathlib
+import re
 import subprocess
 import tempfile
+import unittest
+
+from tests.packages import bare_debian
 
 _PATHS = {
     'libsluice-worker.so': 'services/worker/library/libsluice-worker.so',
@@ -24,3 +28,19 @@ def run_script(script, *arguments, names):
                               check=False)
         if done.returncode != 0:
             raise AssertionError(f'{script} returned {done.returncode}:\n{done.stdout}')
+
+
+def need_package_index():
+    """Skips the test if pip reaches no package index."""
+    with tempfile.TemporaryDirectory() as directory:
+        done = subprocess.run(['/usr/bin/python3', '-m', 'pip', 'download', '-q', '--no-deps', '--no-cache-dir', '--retries', '1', '--timeout', '20',
+                               '-d', directory, 'packaging'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise unittest.SkipTest(f'pip reaches no package index: {(done.stdout.splitlines() or ["no message"])[-1]}')
+
+
+def need_auditwheel():
+    """Skips the test if tools/build_wheel.sh has no auditwheel and pip cannot install it."""
+    pin = re.search(r'AUDITWHEEL=\((\S+)', pathlib.Path('tools/build_wheel.sh').read_text())[1]
+    if not (bare_debian.CACHE.parent / pin).exists():
+        need_package_index()

@@ -1,0 +1,391 @@
+#include "services/worker/library/caller.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/time/clock.h"
+#include "proto/control.pb.h"
+#include "services/common/clock.h"
+#include "services/common/notification.h"
+
+namespace sluice::worker {
+namespace {
+
+constexpr absl::Duration kSoon = absl::Milliseconds(20);
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+v1::JobSpec MakeJob() {
+  v1::JobSpec job;
+  job.set_namespace_("ns");
+  job.set_name("job");
+  job.set_uid("uid");
+  job.mutable_training()->set_global_batch_size(8);
+  job.mutable_training()->set_microbatch_size(4);
+  job.mutable_training()->set_seed(7);
+  job.mutable_data()->set_no_shuffle(true);
+  return job;
+}
+
+// The shell of an instance. Its core is registered and has requested no work, so it ignores the
+// results: the test gives the work in its place.
+class Instance final : public CoreShell<WorkerCore>::Role {
+ public:
+  explicit Instance(Caller* caller, v1::JobSpec job = MakeJob())
+      : shell_("worker", &clock_, this), runner_(caller->MakeRunner(&shell_)) {
+    shell_.Start(WorkerOptions{});
+    EXPECT_TRUE(caller->OnStarted());
+    v1::CoordinatorMessage registered;
+    *registered.mutable_registered()->mutable_job() = std::move(job);
+    shell_.Event(Call(&WorkerCore::OnCoordinatorConnected));
+    shell_.Event(
+        [&](WorkerCore& core, absl::Time now) { core.OnCoordinatorMessage(registered, now); });
+  }
+
+  ~Instance() {
+    shell_.Close([this] { shell_.End(); });
+    runner_->Stop();
+    shell_.Stop();
+  }
+
+  // Gives work to the program.
+  void Give(Compute compute) {
+    On([&] { runner_->Perform(compute); });
+  }
+  void Give(EvaluateSamples evaluate) {
+    On([&] { runner_->Perform(evaluate); });
+  }
+  void Give(FindRows find) {
+    On([&] { runner_->Perform(find); });
+  }
+  void Cancel(ComputeId id) {
+    On([&] {
+      CancelCompute cancel{id};
+      runner_->Perform(cancel);
+    });
+  }
+
+  // Receives the whole tensor 0 of one double, and makes it current unless it is for an evaluation.
+  void Receive(double value, ComputeEngine::Buffer buffer = ComputeEngine::Buffer::kIncoming) {
+    StoreBlock block;
+    block.buffer = buffer;
+    block.count = 1;
+    block.payload = absl::Cord(std::string(reinterpret_cast<const char*>(&value), sizeof value));
+    On([&] {
+      EXPECT_TRUE(runner_->Store(block).ok());
+      if (buffer != ComputeEngine::Buffer::kIncoming) return;
+      EXPECT_TRUE(runner_->Adopt(++version_).ok());
+    });
+  }
+
+  void PerformAction(CoreShell<WorkerCore>::Action& action) override {
+    if (auto* open = std::get_if<OpenModel>(&action)) runner_->Perform(*open);
+  }
+  void Publish(absl::Time) override {}
+
+ private:
+  template <typename F>
+  void On(F f) {
+    shell_.executor().Post([&f] { f(); });
+    shell_.executor().Flush();
+  }
+
+  RealClock clock_;
+  CoreShell<WorkerCore> shell_;
+  std::unique_ptr<ModelRunner> runner_;
+  uint64_t version_ = 0;
+};
+
+class CallerTest : public ::testing::Test {
+ protected:
+  // A model of one double, and a table of which rows are read if `rows`.
+  void Open(bool rows = false) {
+    v1::TensorSpec spec;
+    spec.set_name("w");
+    spec.add_shape(1);
+    spec.set_dtype(v1::FLOAT64);
+    spec.set_kind(v1::PARAMETER);
+    ASSERT_TRUE(caller_.AddTensor(spec, std::string(8, '\0'), false).ok());
+    if (rows) {
+      spec.set_name("table");
+      spec.set_shape(0, 4);
+      spec.add_shape(1);
+      ASSERT_TRUE(caller_.AddTensor(spec, std::string(32, '\0'), true).ok());
+    }
+    ASSERT_TRUE(caller_.Open(/*training_samples=*/100, /*evaluation_samples=*/10).ok());
+  }
+
+  sluice_code Next(absl::Duration timeout = kPatience) {
+    return caller_.Next(timeout, &work_).code;
+  }
+  std::vector<uint64_t> Indices() const { return {work_.indices, work_.indices + work_.samples}; }
+  double Parameter() const {
+    const void* data = nullptr;
+    EXPECT_TRUE(caller_.Parameter(0, &data, nullptr).ok());
+    double value = 0;
+    std::memcpy(&value, data, sizeof value);
+    return value;
+  }
+  sluice_code Gradient(uint64_t token = 0) {
+    return caller_
+        .GiveGradient(0, {reinterpret_cast<const char*>(&kGradient), sizeof kGradient}, token)
+        .code;
+  }
+  sluice_code Done() { return caller_.Done({}).code; }
+  std::vector<uint64_t> Released() {
+    std::vector<uint64_t> tokens(10);
+    tokens.resize(caller_.Released(tokens.data(), tokens.size()));
+    return tokens;
+  }
+
+  static constexpr double kGradient = 1;
+  Caller caller_{/*index=*/0};
+  sluice_work work_{};
+};
+
+Compute ComputeOf(ComputeId id, PositionRange positions) {
+  return {.id = id, .step = 3, .first_microbatch = 1, .microbatch_size = 4, .positions = positions};
+}
+
+EvaluateSamples EvaluationOf(ComputeId id, ComputeEngine::Buffer buffer) {
+  return {.id = id, .buffer = buffer, .samples = {2, 5}};
+}
+
+TEST_F(CallerTest, WorkIsTakenInTheOrderInWhichItIsRequested) {
+  Open();
+  Instance instance(&caller_);
+  ASSERT_TRUE(caller_.WaitForJob().ok());
+  EXPECT_EQ(caller_.job_name(), "ns/job/uid");
+  instance.Give(ComputeOf(1, {4, 10}));
+  instance.Give(EvaluationOf(2, ComputeEngine::Buffer::kCurrent));
+
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(work_.kind, SLUICE_GRADIENTS);
+  EXPECT_EQ(work_.step, 3u);
+  EXPECT_EQ(work_.first_microbatch, 1u);
+  EXPECT_EQ(work_.microbatches, 2u);
+  EXPECT_EQ(Indices(), (std::vector<uint64_t>{4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(Next(), SLUICE_WRONG_STATE) << "the work was not answered";
+  EXPECT_EQ(Gradient(), SLUICE_OK);
+  EXPECT_EQ(Done(), SLUICE_OK);
+
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(work_.kind, SLUICE_EVALUATE);
+  EXPECT_EQ(Indices(), (std::vector<uint64_t>{2, 3, 4}));
+  EXPECT_EQ(Done(), SLUICE_OK);
+  EXPECT_EQ(Next(kSoon), SLUICE_TIMEOUT);
+}
+
+TEST_F(CallerTest, NextReturnsWhenWorkArrives) {
+  Open();
+  Instance instance(&caller_);
+  std::thread program([&] { EXPECT_EQ(Next(), SLUICE_OK); });
+  instance.Give(ComputeOf(1, {0, 4}));
+  program.join();
+  EXPECT_EQ(work_.samples, 4u);
+}
+
+TEST_F(CallerTest, WorkThatIsCancelledBeforeItIsTakenIsNotGiven) {
+  Open();
+  Instance instance(&caller_);
+  instance.Give(ComputeOf(1, {0, 4}));
+  instance.Give(ComputeOf(2, {4, 8}));
+  instance.Cancel(1);
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(Indices().front(), 4u);
+  EXPECT_FALSE(caller_.Cancelled());
+}
+
+TEST_F(CallerTest, CancelledWorkNeedsNoGradientAndReleasesThoseThatItIsGiven) {
+  Open();
+  Instance instance(&caller_);
+  instance.Give(ComputeOf(1, {0, 4}));
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(Done(), SLUICE_WRONG_STATE) << "without the gradient";
+  instance.Cancel(1);
+  EXPECT_TRUE(caller_.Cancelled());
+  EXPECT_EQ(Gradient(/*token=*/5), SLUICE_OK);
+  EXPECT_EQ(Released(), (std::vector<uint64_t>{5}));
+  EXPECT_EQ(Done(), SLUICE_OK);
+}
+
+TEST_F(CallerTest, ParametersStayAsTheyAreUntilTheNextCall) {
+  Open();
+  Instance instance(&caller_);
+  instance.Receive(1.5);
+  instance.Give(ComputeOf(1, {0, 4}));
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(Parameter(), 1.5);
+  EXPECT_EQ(caller_.Position(), 1u);
+
+  instance.Receive(2.5);
+  instance.Receive(3.5);
+  EXPECT_EQ(Parameter(), 1.5);
+  EXPECT_EQ(caller_.Position(), 1u);
+  EXPECT_EQ(Gradient(), SLUICE_OK);
+  EXPECT_EQ(Done(), SLUICE_OK);
+  EXPECT_EQ(Parameter(), 1.5);
+
+  EXPECT_EQ(Next(kSoon), SLUICE_TIMEOUT);
+  EXPECT_EQ(Parameter(), 3.5);
+  EXPECT_EQ(caller_.Position(), 3u);
+}
+
+TEST_F(CallerTest, AnEvaluationReadsItsOwnVersion) {
+  Open();
+  Instance instance(&caller_);
+  instance.Receive(1.5);
+  instance.Receive(9.5, ComputeEngine::Buffer::kEvaluation);
+  instance.Give(EvaluationOf(1, ComputeEngine::Buffer::kEvaluation));
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(Parameter(), 9.5);
+  EXPECT_EQ(Done(), SLUICE_OK);
+  EXPECT_EQ(Parameter(), 1.5);
+}
+
+TEST_F(CallerTest, WorkOfAnInstanceThatHasEndedIsDropped) {
+  Open();
+  {
+    Instance first(&caller_);
+    first.Give(ComputeOf(1, {0, 4}));
+    first.Give(ComputeOf(2, {4, 8}));
+    ASSERT_EQ(Next(), SLUICE_OK);
+  }
+  EXPECT_TRUE(caller_.Cancelled());
+  Instance second(&caller_);
+  second.Give(ComputeOf(3, {8, 12}));
+  EXPECT_EQ(Gradient(/*token=*/6), SLUICE_OK);
+  EXPECT_EQ(Released(), (std::vector<uint64_t>{6}));
+  EXPECT_EQ(Done(), SLUICE_OK);
+
+  // What the first one had requested besides is forgotten.
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(Indices().front(), 8u);
+  EXPECT_FALSE(caller_.Cancelled());
+  EXPECT_EQ(Gradient(), SLUICE_OK);
+  EXPECT_EQ(Done(), SLUICE_OK);
+  EXPECT_EQ(Next(kSoon), SLUICE_TIMEOUT);
+}
+
+TEST_F(CallerTest, NextInstanceWaitsUntilAnEvaluationHasReadItsVersion) {
+  Open();
+  {
+    Instance first(&caller_);
+    first.Receive(9.5, ComputeEngine::Buffer::kEvaluation);
+    first.Give(EvaluationOf(1, ComputeEngine::Buffer::kEvaluation));
+    ASSERT_EQ(Next(), SLUICE_OK);
+  }
+  Notification unused;
+  std::thread worker([&] {
+    caller_.WaitUntilUnused();
+    unused.Notify();
+  });
+  absl::SleepFor(kSoon);
+  EXPECT_FALSE(unused.HasBeenNotified());
+  EXPECT_EQ(Parameter(), 9.5);
+  EXPECT_EQ(Done(), SLUICE_OK);
+  worker.join();
+}
+
+TEST_F(CallerTest, WorkersWithSamplesOfTheirOwnWalkThroughAllOfThem) {
+  v1::JobSpec job = MakeJob();
+  job.mutable_data()->set_partitioning(v1::DataSpec::PER_WORKER);
+  Open();
+  Instance instance(&caller_, job);
+  std::vector<uint64_t> all;
+  // The job's positions are spread over the workers: this one's samples follow each other.
+  for (uint64_t i = 0; i < 25; ++i) {
+    instance.Give(ComputeOf(i + 1, {i * 40, i * 40 + 4}));
+    ASSERT_EQ(Next(), SLUICE_OK);
+    for (uint64_t index : Indices()) all.push_back(index);
+    EXPECT_EQ(Gradient(), SLUICE_OK);
+    EXPECT_EQ(Done(), SLUICE_OK);
+  }
+  std::sort(all.begin(), all.end());
+  std::vector<uint64_t> each_once(100);
+  for (uint64_t i = 0; i < 100; ++i) each_once[i] = i;
+  EXPECT_EQ(all, each_once);
+}
+
+TEST_F(CallerTest, RowsBelongToTheirWorkAndTheirTensor) {
+  Open(/*rows=*/true);
+  Instance instance(&caller_);
+  instance.Give(FindRows{.id = 1, .positions = {{0, 2}, {10, 12}}});
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(work_.kind, SLUICE_ROWS);
+  EXPECT_EQ(Indices(), (std::vector<uint64_t>{0, 1, 10, 11}));
+  const uint64_t rows[] = {3, 1}, far[] = {4};
+  EXPECT_EQ(caller_.GiveRows(1, rows, 2).code, SLUICE_OK);
+  EXPECT_EQ(caller_.GiveRows(0, rows, 2).code, SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(caller_.GiveRows(1, far, 1).text, "a sample names row 4 of 'table', which has 4");
+  EXPECT_EQ(Gradient(), SLUICE_WRONG_STATE);
+  EXPECT_EQ(Done(), SLUICE_OK);
+}
+
+TEST_F(CallerTest, JobsDelayPrecedesEachStep) {
+  v1::JobSpec job = MakeJob();
+  job.mutable_debug()->set_step_delay_seconds(0.05);
+  Open();
+  Instance instance(&caller_, job);
+  instance.Give(ComputeOf(1, {0, 4}));
+  const absl::Time begun = absl::Now();
+  EXPECT_EQ(Next(absl::Milliseconds(1)), SLUICE_TIMEOUT);
+  EXPECT_EQ(Next(), SLUICE_OK);
+  EXPECT_GE(absl::Now() - begun, absl::Milliseconds(50));
+}
+
+TEST_F(CallerTest, EndIsTheAnswerOfAThreadThatWaitsAndOfEveryLaterCall) {
+  Open();
+  Instance instance(&caller_);
+  std::thread program([&] { EXPECT_EQ(Next(), SLUICE_JOB_FAILED); });
+  caller_.End({SLUICE_JOB_FAILED, "a reason"});
+  program.join();
+  EXPECT_EQ(caller_.Ended().text, "a reason");
+  EXPECT_EQ(Next(), SLUICE_JOB_FAILED);
+  EXPECT_EQ(Gradient(), SLUICE_WRONG_STATE);
+}
+
+TEST_F(CallerTest, StopsOnlyWhileNoThreadWaitsForWork) {
+  Open();
+  Instance instance(&caller_);
+  std::thread program([&] {
+    EXPECT_EQ(Next(), SLUICE_OK);
+    EXPECT_EQ(Gradient(), SLUICE_OK);
+    EXPECT_EQ(Done(), SLUICE_OK);
+  });
+  sluice_work other{};
+  while (caller_.Next(absl::ZeroDuration(), &other).code != SLUICE_BUSY) std::this_thread::yield();
+  EXPECT_FALSE(caller_.StopIfIdle());
+  EXPECT_FALSE(caller_.leaving());
+  instance.Give(ComputeOf(1, {0, 4}));
+  program.join();
+  EXPECT_TRUE(caller_.StopIfIdle());
+  EXPECT_TRUE(caller_.leaving());
+  EXPECT_FALSE(caller_.Sleep(kPatience)) << "stopped, so it does not sleep";
+  EXPECT_EQ(Next(), SLUICE_ENDED);
+}
+
+TEST_F(CallerTest, InstanceThatStartsAfterTheProgramHasLeftIsToldSo) {
+  Open();
+  caller_.Leave("enough", absl::ZeroDuration());
+  RealClock clock;
+  struct Role final : CoreShell<WorkerCore>::Role {
+    void PerformAction(CoreShell<WorkerCore>::Action&) override {}
+    void Publish(absl::Time) override {}
+  } role;
+  CoreShell<WorkerCore> shell("worker", &clock, &role);
+  const std::unique_ptr<ModelRunner> runner = caller_.MakeRunner(&shell);
+  EXPECT_FALSE(caller_.OnStarted());
+  runner->Stop();
+}
+
+}  // namespace
+}  // namespace sluice::worker

@@ -266,8 +266,8 @@ absl::Status CheckFlags(const ChaosFlags& flags, const api::TrainingJob& job,
   for (const chaos::FaultKind& kind : options.schedule.kinds) {
     if (chaos::ScalesShards(kind) && !MovesPartitions(job.spec)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--faults: ", chaos::KindText(kind), ": only a job with training.mode Synchronous and ",
-          "training.execution Worker changes its number of shards while it trains"));
+          "--faults: ", chaos::KindText(kind), ": a job with training.execution Server, or with ",
+          "stalenessRule DelayCompensation, does not change its number of shards while it trains"));
     }
   }
   const absl::Duration longest =

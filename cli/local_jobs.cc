@@ -226,8 +226,9 @@ class LocalJobs final : public Jobs {
     const local::Sizes after = SizesOf(scaled.spec);
     if (before.shards != after.shards && !MovesPartitions(job.spec)) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "job ", name, " cannot change its number of shards while it runs: only a job with ",
-          "training.mode Synchronous and training.execution Worker moves partitions. Stop it ",
+          "job ", name, " cannot change its number of shards while it runs: with ",
+          "training.execution Server, or stalenessRule DelayCompensation, no partition moves. Stop "
+          "it ",
           "(sluice stop ", name, "), change parameterServer.replicas in its manifest, and run it ",
           "again: it continues from its checkpoint"));
     }

@@ -332,7 +332,7 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
       "Copies of each partition, on different shards. With 2, the death of a shard costs no "
       "step: training continues with the other copy, and a new one is made in the "
       "background. It takes twice the memory, and shards send each step's summed gradients "
-      "to each other.",
+      "to each other (asynchronous: each update's gradients).",
       Default("1"), Min(1), Max(2), Context(R"({"spec":{"parameterServer":{"replicas":2}}})"),
       Good("2"), Bad("3", "at most 2")));
   add(Number("spec.parameterServer.copyMegabytesPerSecond",

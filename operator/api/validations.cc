@@ -507,10 +507,17 @@ void AddJobRules(std::vector<Rule>* rules) {
          {R"({"replicas":2,"copies":2})"}, {R"({"replicas":1,"copies":2})"});
   job("parameterServer.copies",
       !Has("parameterServer") || Self("parameterServer.copies") == 1 ||
-          (Self("training.mode") == "Synchronous" && Self("training.execution") == "Worker"),
-      "`copies: 2` is for synchronous training whose layers the workers compute",
-      {R"({"parameterServer":{"replicas":2,"copies":2}})"},
-      {R"({"parameterServer":{"replicas":2,"copies":2},"training":{"mode":"Asynchronous"}})"});
+          (Self("training.execution") == "Worker" &&
+           (!Has("training.stalenessRule") ||
+            Self("training.stalenessRule.name") != "DelayCompensation")),
+      "`copies: 2` is for jobs whose layers the workers compute, and not for `stalenessRule: "
+      "{name: "
+      "DelayCompensation}`, which needs the parameters that each worker pulled: a second copy does "
+      "not have them",
+      {R"({"parameterServer":{"replicas":2,"copies":2}})",
+       R"({"parameterServer":{"replicas":2,"copies":2},"training":{"mode":"Asynchronous"}})"},
+      {R"({"parameterServer":{"replicas":2,"copies":2},"training":{"mode":"Asynchronous",
+           "stalenessRule":{"name":"DelayCompensation"}}})"});
   const RuleAdder checkpoint("spec.checkpoint", rules);
   checkpoint("intervalSeconds", !Has("intervalSteps") || !Has("intervalSeconds"),
              "at most one of `intervalSteps` and `intervalSeconds` may be given",

@@ -413,7 +413,8 @@ const Row kOutdated[] = {
 INSTANTIATE_TEST_SUITE_P(Outdated, DecideJobTest, ::testing::ValuesIn(kOutdated),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
-const Json kAsynchronous = {{"training", {{"mode", "Asynchronous"}}}};
+const Json kMovesNothing = {
+    {"training", {{"mode", "Asynchronous"}, {"stalenessRule", {{"name", "DelayCompensation"}}}}}};
 
 void ShrinksToOneShard(Scene* s) {
   s->Spec({{"parameterServer", {{"replicas", 2}}}});
@@ -467,9 +468,17 @@ const Row kSizes[] = {
      {"delete a-ps-1 grace 0", "keep objects", "desire 2 workers, 1 shards",
       "report death of incarnation 78"},
      "Training"},
+    {"StartsNewShardsWhileAnAsynchronousJobTrains",
+     [](Scene* s) {
+       s->Spec({{"training", {{"mode", "Asynchronous"}}}});
+       s->Trains();
+       s->Spec({{"parameterServer", {{"replicas", 3}}}});
+     },
+     {"create ps-1", "create ps-2", "keep objects", "desire 2 workers, 3 shards"},
+     "Training"},
     {"SavesACheckpointForAnotherNumberOfShards",
      [](Scene* s) {
-       s->Spec(kAsynchronous);
+       s->Spec(kMovesNothing);
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
      },
@@ -493,7 +502,7 @@ const Row kSizes[] = {
      "SwitchingMode"},
     {"ReplacesNothingWhileTheCheckpointIsWritten",
      [](Scene* s) {
-       s->Spec(kAsynchronous);
+       s->Spec(kMovesNothing);
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
        s->Decide();
@@ -503,7 +512,7 @@ const Row kSizes[] = {
      "Scaling"},
     {"DeletesPodsOfAnEndedActivation",
      [](Scene* s) {
-       s->Spec(kAsynchronous);
+       s->Spec(kMovesNothing);
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
        s->Decide();
@@ -514,7 +523,7 @@ const Row kSizes[] = {
      "Scaling"},
     {"StartsTheNextActivationWithTheNewSize",
      [](Scene* s) {
-       s->Spec(kAsynchronous);
+       s->Spec(kMovesNothing);
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 2}}}});
        s->Decide();

@@ -16,10 +16,14 @@ inline bool IsSynchronous(v1::Mode mode) {
   return mode != v1::ASYNCHRONOUS && mode != v1::BOUNDED_STALENESS;
 }
 
-// Whether shards get and hand over partitions while the job trains (protocol.md, 7.14).
+// Whether shards get and hand over partitions while the job trains (protocol.md, 7.14). With
+// server-side execution they cannot, and with delay compensation, which needs the parameters that
+// each worker pulled: a copy does not have them.
 inline bool MovesPartitions(const v1::JobSpec& job) {
-  return IsSynchronous(job.training().mode()) &&
-         job.training().execution() != v1::TrainingSpec::SERVER;
+  const v1::TrainingSpec& training = job.training();
+  return training.execution() != v1::TrainingSpec::SERVER &&
+         (IsSynchronous(training.mode()) ||
+          training.staleness().rule() != v1::TrainingSpec::Staleness::DELAY_COMPENSATION);
 }
 
 // A job's steps as microbatches. InvalidArgument, naming the field, where the job defines none.

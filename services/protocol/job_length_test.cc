@@ -21,6 +21,21 @@ v1::JobSpec Spec(v1::Mode mode, uint64_t steps, uint64_t epochs) {
   return spec;
 }
 
+TEST(MovesPartitions, UnlessACopyWouldLackWhatItNeeds) {
+  for (const v1::Mode mode : {v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS}) {
+    v1::JobSpec spec = Spec(mode, 5, 0);
+    EXPECT_TRUE(MovesPartitions(spec));
+    spec.mutable_training()->set_execution(v1::TrainingSpec::SERVER);
+    EXPECT_FALSE(MovesPartitions(spec));
+  }
+  v1::JobSpec spec = Spec(v1::ASYNCHRONOUS, 5, 0);
+  spec.mutable_training()->mutable_staleness()->set_rule(v1::TrainingSpec::Staleness::INVERSE);
+  EXPECT_TRUE(MovesPartitions(spec));
+  spec.mutable_training()->mutable_staleness()->set_rule(
+      v1::TrainingSpec::Staleness::DELAY_COMPENSATION);
+  EXPECT_FALSE(MovesPartitions(spec));
+}
+
 TEST(JobLength, SynchronousEpochsEndWithSmallerStep) {
   const auto length = JobLength::Create(Spec(v1::SYNCHRONOUS, 0, 2), 100);
   ASSERT_TRUE(length.ok());

@@ -202,6 +202,47 @@ TEST_F(ExactlyOnceTest, KilledShardRollsBackToNewestCheckpointAndLosesNoSample) 
   FinishAndCheck();
 }
 
+// All parameters are in one partition, so one shard owns everything, and another one has the copy.
+TEST_F(ExactlyOnceTest, KilledShardsCostNoUpdateOfAsynchronousJobsWithCopies) {
+  for (const v1::Mode mode : {v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS}) {
+    const std::string directory = NewDirectory(absl::StrCat("copies", static_cast<int>(mode)));
+    v1::JobSpec job = HurtJob(directory);
+    job.mutable_training()->set_mode(mode);
+    job.mutable_training()->set_max_staleness(2);
+    job.mutable_training()->set_global_batch_size(5);
+    constexpr uint64_t kManyEpochs = 3 * kEpochs;
+    job.mutable_training()->set_epochs(kManyEpochs);
+    job.mutable_debug()->set_step_delay_seconds(0.005);
+    job.mutable_parameter_server()->set_replicas(3);
+    job.mutable_parameter_server()->set_copies(2);
+    Start(job, directory);
+    int owners = 0;
+    for (int killed = 0; killed < 6; ++killed) {
+      ASSERT_NO_FATAL_FAILURE(WaitFor([&](const v1::JobProgress& progress) {
+        return (progress.copies() > 0 && progress.missing_copies() == 0) ||
+               progress.phase() > v1::JobProgress::TRAINING;
+      }));
+      ASSERT_EQ(last_.phase(), v1::JobProgress::TRAINING) << "trained too fast for this test";
+      const uint32_t index = static_cast<uint32_t>(killed) % 3;
+      const uint64_t view = last_.view().id().number();
+      for (const v1::ProcessStatus& process : last_.processes()) {
+        const v1::ProcessId& id = process.process();
+        const bool owns = process.partitions() > 0;
+        owners += id.role() == v1::SHARD && id.index() == index && owns ? 1 : 0;
+      }
+      ASSERT_TRUE(processes_->Kill(absl::StrCat("ps-", index), /*report=*/true).ok());
+      ASSERT_TRUE(processes_->StartShard(index).ok());
+      ASSERT_NO_FATAL_FAILURE(WaitFor([&](const v1::JobProgress& progress) {
+        return progress.view().id().number() > view && progress.view().shards_size() == 3;
+      }));
+      EXPECT_EQ(last_.attempt(), 1u);
+      EXPECT_FALSE(last_.restored());
+    }
+    EXPECT_GT(owners, 0) << "a shard with parameters was killed";
+    FinishAndCheck(kManyEpochs);
+  }
+}
+
 TEST_F(ExactlyOnceTest, KilledCoordinatorsCostNoSampleAndNoAttempt) {
   const std::string directory = NewDirectory("coordinator");
   v1::JobSpec job = HurtJob(directory);

@@ -106,9 +106,23 @@ class ScaleTest(unittest.TestCase):
         for name in ('scaled', 'copied'):
             self.assertEqual(self.state_hashes(name), self.state_hashes('undisturbed'), name)
 
+    def test_asynchronous_jobs_are_scaled_within_their_attempt(self):
+        for mode in ('mode: Asynchronous', 'mode: BoundedStaleness, boundedStaleness: {maxStaleness: 2}'):
+            with self.subTest(mode=mode):
+                name = 'bounded' if 'Bounded' in mode else 'asynchronous'
+                process = self.start(name, steps=1000, mode=mode, shards='replicas: 2, copies: 2')
+                self.assertEqual(self.sluice('scale', name, '--shards', '3', '--workers', '3').returncode, 0)
+                self.wait_until(name, lambda text: len(self.serving(text)) == 3 and 'worker-2' in text)
+                self.assertEqual(self.sluice('scale', name, '--shards', '2').returncode, 0)
+                self.wait_until(name, lambda text: len(self.serving(text)) == 2 and re.search(r'-\d+ +left$', text, re.M))
+                self.assertEqual(process.wait(timeout=_PATIENCE_S), 0)
+                objects = [json.loads(line) for line in (self.directory / f'{name}.out').read_text().splitlines()]
+                self.assertEqual({entry['attempt'] for entry in objects if entry.get('type') == 'progress'} - {0}, {1})
+
     def test_refusals_name_what_to_do(self):
         self.assertIn('there are no jobs', self.sluice('scale', 'other', '--shards', '2').stderr)
-        process = self.start('elastic', steps=100000, mode='mode: Asynchronous')
+        process = self.start('elastic', steps=100000,
+                             mode='mode: Asynchronous, stalenessRule: {name: DelayCompensation}')
         self.assertEqual(self.sluice('scale', 'elastic').returncode, 2)
         refused = self.sluice('scale', 'elastic', '--shards', '3')
         self.assertEqual(refused.returncode, 2)

@@ -33,6 +33,8 @@ const char* TextOf(Model::Error error) {
       return "a follower is out of step";
     case Model::kSampleIsLost:
       return "an update is acked as a repetition, but its sample was never applied";
+    case Model::kAnsweredUpdateIsLost:
+      return "an update is lost that its worker knows to be applied";
   }
   return "";
 }
@@ -83,8 +85,8 @@ State Asynchronous::Initial() const {
   view.number = view.term = 1;
   view.members = 3;
   for (int p = 0; p < kPartitions; ++p) {
-    view.owner[p] = Byte(p);
-    view.follower[p] = options_.copies ? Byte(1 - p) : kNone;
+    view.owner[p] = options_.one_owner ? 0 : Byte(p);
+    view.follower[p] = options_.copies ? Byte(1 - view.owner[p]) : kNone;
   }
   for (int w = 0; w < kWorkers; ++w) {
     state.workers[w].alive = w < 2;
@@ -95,7 +97,9 @@ State Asynchronous::Initial() const {
     shard.alive = shard.term = 1;
     shard.promised_to = kNone;
     for (int p = 0; p < kPartitions; ++p) {
-      shard.copies[p].has = view.owner[p] == i || view.follower[p] == i;
+      const bool whole = options_.copies && !options_.makes_copies;
+      shard.copies[p].has = view.owner[p] == i || (whole && view.follower[p] == i);
+      shard.copies[p].begun = whole && view.owner[p] == i;
     }
   }
   for (Coordinator& coordinator : state.coordinators) coordinator.view = kNone;
@@ -155,6 +159,7 @@ void Asynchronous::AddSteps(const State& state, Steps<State>& steps) const {
   for (int i = 0; i < kShards; ++i) {
     if (!state.shards[i].alive) continue;
     AddPushArrivals(state, i, steps);
+    AddCopies(state, i, steps);
     AddShardMessageArrivals(state, i, steps);
     AddMessageArrivals(state, i, steps);
     AddShardCrash(state, i, steps);

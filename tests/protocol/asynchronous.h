@@ -1,6 +1,7 @@
 // Asynchronous training (docs/protocol.md, section 8): leases recorded at the arbiter, permits,
 // updates that are staged, acked and applied; view changes in which the highest clock wins; second
-// copies of partitions; workers that are suspected, crash and return; up to three coordinators.
+// copies of partitions, also copies that are made while training continues; workers that are
+// suspected, crash and return; up to three coordinators.
 //
 // Two workers and one that may start, two shards with one partition each; shard 0 has partition 0
 // and is the arbiter. A sample is one update. An ack, a permit and a shard's reply to a coordinator
@@ -22,6 +23,8 @@ class Asynchronous {
     uint8_t samples = 2;
     uint8_t lease = 1;  // samples
     bool copies = false;
+    bool makes_copies = false;  // with copies: training begins before they are whole
+    bool one_owner = false;     // shard 0 owns both partitions
 
     uint8_t faults = 2;
     uint8_t worker_crashes = 0;
@@ -39,6 +42,11 @@ class Asynchronous {
     bool applies_after_all_acks = true;
     // R6, with copies: a shard acks once its follower has the update, too.
     bool acks_after_follower = true;
+    // With copies: an owner applies an update at once, and answers once its follower has it
+    // applied.
+    bool answers_after_follower = true;
+    // With copies: an owner sends the updates that it has staged before the state of the copy.
+    bool sends_staged_before_state = true;
     // R7: a worker that was expelled returns as a new incarnation, and clocks belong to
     // incarnations.
     bool returns_as_new_incarnation = true;
@@ -71,6 +79,7 @@ class Asynchronous {
     kApplyWithoutUpdate,
     kFollowerOutOfStep,
     kSampleIsLost,
+    kAnsweredUpdateIsLost,
   };
   enum Phase : uint8_t { kIdle, kPauses, kDecided };
   enum Change : uint8_t { kNoChange, kMovesArbiter, kAddsWorkers };
@@ -91,7 +100,8 @@ class Asynchronous {
   struct Copy {
     uint8_t has, applied;
     uint8_t clock[kWorkers], staged_clock[kWorkers], staged_sample[kWorkers];  // sample + 1
-    uint8_t waits_for_follower;
+    uint8_t waits_for_follower;  // workers whose Apply is answered when the follower has it
+    uint8_t begun;               // owner: the follower gets all updates from now on
   };
   struct Shard {
     uint8_t alive, term, view, promised, promised_to, permits;
@@ -112,10 +122,11 @@ class Asynchronous {
     PushType type;
     uint8_t view, clock, partition, sample;
   };
-  enum ShardMessageType : uint8_t { kStage = 1, kStaged, kApplyCopy, kApplied };
+  enum ShardMessageType : uint8_t { kStage = 1, kStaged, kApplyCopy, kApplied, kCopyState };
   struct ShardMessage {
     ShardMessageType type;
     uint8_t view, worker, clock, partition, sample;
+    uint8_t applied, clocks[kWorkers];  // of a copy's state
   };
   enum MessageType : uint8_t { kPause = 1, kInstall = 3, kRecordLease };
   struct Message {
@@ -131,7 +142,7 @@ class Asynchronous {
     Shard shards[kShards];
     Coordinator coordinators[kCoordinators];
     Queue<Push, 5> pushes[kWorkers][kShards];
-    Queue<ShardMessage, 5> between[kShards][kShards];
+    Queue<ShardMessage, 7> between[kShards][kShards];
     Queue<Message, 3> messages[kCoordinators][kShards];
   };
 
@@ -150,6 +161,7 @@ class Asynchronous {
   void AddUpdateSteps(const State& state, int worker, Steps<State>& steps) const;
 
   void AddPushArrivals(const State& state, int shard, Steps<State>& steps) const;
+  void AddCopies(const State& state, int shard, Steps<State>& steps) const;
   void AddShardMessageArrivals(const State& state, int shard, Steps<State>& steps) const;
   void AddMessageArrivals(const State& state, int shard, Steps<State>& steps) const;
   void AddShardCrash(const State& state, int shard, Steps<State>& steps) const;
@@ -166,7 +178,7 @@ class Asynchronous {
   void AddCoordinatorStart(const State& state, Steps<State>& steps) const;
   bool Decide(State& state, int coordinator) const;
   void Restore(State& state, Coordinator& coordinator, View view) const;
-  void DecideClocks(const State& state, View& view) const;
+  void DecideClocks(State& state, View& view) const;
   bool DecideMembers(const State& state, const Coordinator& coordinator, const View& old,
                      View& view) const;
   void MoveArbiter(State& state, View& view) const;

@@ -9,6 +9,7 @@ namespace {
 using State = Asynchronous::State;
 using Shard = Asynchronous::Shard;
 using View = Asynchronous::View;
+using Worker = Asynchronous::Worker;
 
 bool Has(const State& state, int shard, int partition) {
   return shard != kNone && state.shards[shard].alive && state.shards[shard].copies[partition].has;
@@ -77,7 +78,7 @@ void Asynchronous::Restore(State& state, Coordinator& coordinator, View view) co
 }
 
 // The highest clock wins: an update that one shard has applied is applied by all.
-void Asynchronous::DecideClocks(const State& state, View& view) const {
+void Asynchronous::DecideClocks(State& state, View& view) const {
   view.applied = 0;
   for (int w = 0; w < kWorkers; ++w) {
     uint8_t clock = 0;
@@ -100,6 +101,10 @@ void Asynchronous::DecideClocks(const State& state, View& view) const {
     }
     view.clock[w] = clock;
     view.kept_sample[w] = sample;
+    const Worker& worker = state.workers[w];
+    if (worker.alive && worker.incarnation == view.incarnation[w] && worker.clock > clock) {
+      state.error = kAnsweredUpdateIsLost;
+    }
   }
 }
 
@@ -134,11 +139,16 @@ bool Asynchronous::DecideMembers(const State& state, const Coordinator& coordina
   return view.members != 0;
 }
 
-// Partition 0 moves to shard 1 with what it has staged of the kept updates.
+// Partition 0 moves to shard 1 with what it has staged of the kept updates, or owner and follower
+// change places.
 void Asynchronous::MoveArbiter(State& state, View& view) const {
   if (!state.shards[0].alive || !state.shards[1].alive) return;
-  if (view.owner[0] != 0 || view.follower[0] != kNone) return;
+  if (view.owner[0] != 0) return;
   view.owner[0] = 1;
+  if (view.follower[0] == 1) {
+    view.follower[0] = 0;
+    return;
+  }
   Copy copy = state.shards[0].copies[0];
   for (int w = 0; w < kWorkers; ++w) {
     if (view.clock[w] <= copy.clock[w] || copy.staged_clock[w] != view.clock[w]) continue;

@@ -85,9 +85,9 @@ void Asynchronous::AddPushArrivals(const State& state, int i, Steps<State>& step
 void Asynchronous::ReceivePush(State& state, int w, int i, const Push& push) const {
   const uint8_t view = state.shards[i].view;
   const uint8_t p = push.partition;
-  const uint8_t follower = state.views[view].follower[p];
   const uint8_t worker = Byte(w);
   Copy& copy = state.shards[i].copies[p];
+  const uint8_t follower = copy.begun ? state.views[view].follower[p] : kNone;
   if (push.clock <= copy.clock[w]) {  // a repetition
     if (push.type == kApply) {
       AckApplied(state, i, w, push.clock, p);
@@ -106,11 +106,40 @@ void Asynchronous::ReceivePush(State& state, int w, int i, const Push& push) con
   } else if (copy.staged_clock[w] != push.clock) {
     state.error = kApplyWithoutUpdate;
   } else if (follower != kNone) {
-    Include(copy.waits_for_follower, w);
-    Send(state, i, follower, {kApplyCopy, view, worker, push.clock, p, copy.staged_sample[w]});
+    const uint8_t sample = copy.staged_sample[w];
+    ApplyUpdate(state, copy, w);
+    if (options_.answers_after_follower) {
+      Include(copy.waits_for_follower, w);
+    } else {
+      AckApplied(state, i, w, push.clock, p);
+    }
+    Send(state, i, follower, {kApplyCopy, view, worker, push.clock, p, sample});
   } else {
     ApplyUpdate(state, copy, w);
     AckApplied(state, i, w, push.clock, p);
+  }
+}
+
+// An owner sends a partition to a shard that is to have its copy.
+void Asynchronous::AddCopies(const State& state, int i, Steps<State>& steps) const {
+  const Shard& shard = state.shards[i];
+  const View& view = state.views[shard.view];
+  for (int p = 0; p < kPartitions; ++p) {
+    const uint8_t follower = view.follower[p];
+    if (view.owner[p] != i || follower == kNone || shard.copies[p].begun) continue;
+    if ((shard.promised && options_.promise) || !state.shards[follower].alive) continue;
+    State next = state;
+    Copy& copy = next.shards[i].copies[p];
+    copy.begun = 1;
+    for (int w = 0; w < kWorkers && options_.sends_staged_before_state; ++w) {
+      if (!copy.staged_clock[w]) continue;
+      Send(next, i, follower,
+           {kStage, shard.view, Byte(w), copy.staged_clock[w], Byte(p), copy.staged_sample[w]});
+    }
+    ShardMessage message{kCopyState, shard.view, 0, 0, Byte(p), 0, copy.applied, {}};
+    for (int w = 0; w < kWorkers; ++w) message.clocks[w] = copy.clock[w];
+    Send(next, i, follower, message);
+    steps.Add(next, "S%d sends S%d a copy of P%d", i, follower, p);
   }
 }
 
@@ -123,7 +152,7 @@ void Asynchronous::AddShardMessageArrivals(const State& state, int i, Steps<Stat
     State next = state;
     next.between[j][i].Pop();
     if (order == 0) ReceiveShardMessage(next, j, i, message);
-    static constexpr const char* kNames[] = {"", "Stage", "Staged", "Apply", "Applied"};
+    static constexpr const char* kNames[] = {"", "Stage", "Staged", "Apply", "Applied", "state"};
     steps.Add(next, "S%d receives S%d's %s for update %d of W%d, P%d", i, j, kNames[message.type],
               message.clock, message.worker, message.partition);
   }
@@ -160,9 +189,14 @@ void Asynchronous::ReceiveShardMessage(State& state, int from, int i,
       answer.type = kApplied;
       Send(state, i, from, answer);
       break;
+    case kCopyState:
+      copy.has = 1;
+      copy.applied = message.applied;
+      for (int v = 0; v < kWorkers; ++v) copy.clock[v] = message.clocks[v];
+      break;
     case kApplied:
-      if (copy.staged_clock[w] == message.clock && Contains(copy.waits_for_follower, w)) {
-        ApplyUpdate(state, copy, w);
+      if (copy.clock[w] == message.clock && Contains(copy.waits_for_follower, w)) {
+        Exclude(copy.waits_for_follower, w);
         AckApplied(state, i, w, message.clock, message.partition);
       }
       break;
@@ -249,6 +283,9 @@ void Asynchronous::InstallCopy(State& state, int i, int p, int old) const {
     copy = Copy{};
     return;
   }
+  // The owner and the follower of the view before have changed places, or the same shards go on.
+  const bool stays = state.views[old].owner[p] == i;
+  copy.begun = view.owner[p] == i && view.follower[p] != kNone && (copy.begun || !stays);
   for (int w = 0; w < kWorkers; ++w) {
     if (view.clock[w] > copy.clock[w]) {
       if (copy.staged_clock[w] == view.clock[w]) {

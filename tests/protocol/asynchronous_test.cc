@@ -27,7 +27,7 @@ TEST(AsynchronousTest, HoldsWithCopiesWhenAShardCrashes) {
   Options options;
   options.copies = true;
   options.shard_crashes = 1;
-  ExpectHolds(Asynchronous(options), 185'169);
+  ExpectHolds(Asynchronous(options), 198'041);
 }
 
 TEST(AsynchronousTest, HoldsWithCopiesWhenAShardAndACoordinatorCrash) {
@@ -35,7 +35,29 @@ TEST(AsynchronousTest, HoldsWithCopiesWhenAShardAndACoordinatorCrash) {
   options.samples = 1;
   options.copies = true;
   options.shard_crashes = options.coordinator_crashes = 1;
-  ExpectHolds(Asynchronous(options), 153'017);
+  ExpectHolds(Asynchronous(options), 152'773);
+}
+
+TEST(AsynchronousTest, HoldsWithCopiesOfOneOwnerWhenAShardCrashes) {
+  Options options;
+  options.copies = options.one_owner = true;
+  options.shard_crashes = 1;
+  ExpectHolds(Asynchronous(options), 206'205);
+}
+
+TEST(AsynchronousTest, HoldsWhenCopiesAreMadeAndAShardCrashes) {
+  Options options;
+  options.copies = options.makes_copies = true;
+  options.shard_crashes = 1;
+  ExpectHolds(Asynchronous(options), 719'823);
+}
+
+TEST(AsynchronousTest, HoldsWithCopiesWhenTheArbiterAndItsFollowerChangePlaces) {
+  Options options;
+  options.samples = 1;
+  options.copies = true;
+  options.arbiter_moves = options.shard_crashes = 1;
+  ExpectHolds(Asynchronous(options), 122'945);
 }
 
 TEST(AsynchronousTest, WithoutR2ASampleIsLeasedAgainAfterItWasApplied) {
@@ -59,7 +81,24 @@ TEST(AsynchronousTest, WithoutTheFollowersAckInR6ItNeverHasAnUpdateThatAnotherSh
   options.copies = true;
   options.shard_crashes = 1;
   ExpectViolation(Asynchronous(options),
-                  "a shard never had an update that another shard has applied", 19);
+                  "a shard never had an update that another shard has applied", 17);
+}
+
+TEST(AsynchronousTest, WithoutTheFollowersAnswerToApplyAnUpdateIsLostWithItsShard) {
+  Options options;
+  options.answers_after_follower = false;
+  options.copies = options.one_owner = true;
+  options.shard_crashes = 1;
+  ExpectViolation(Asynchronous(options), "an update is lost that its worker knows to be applied",
+                  21);
+}
+
+TEST(AsynchronousTest, WithoutTheStagedUpdatesACopyThatIsMadeNeverHasThem) {
+  Options options;
+  options.sends_staged_before_state = false;
+  options.copies = options.makes_copies = true;
+  options.worker_crashes = 1;
+  ExpectViolation(Asynchronous(options), "a follower is out of step", 14);
 }
 
 TEST(AsynchronousTest, WithoutR7AnExpelledWorkerReturnsWithItsOldLease) {

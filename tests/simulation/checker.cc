@@ -115,7 +115,14 @@ bool Checker::IsLeftOut(const ShardNow& now) const {
 
 void Checker::OnShard(const ShardNow& now) {
   CheckPromise(now);
-  for (const PartitionFacts& copy : now.copies) CheckVersion(now, copy);
+  ForgetDropped(now);
+  for (const PartitionFacts& copy : now.copies) {
+    if (synchronous()) {
+      CheckVersion(now, copy);
+    } else {
+      CheckUpdates(now, copy);
+    }
+  }
   for (const PartitionFacts& content : now.partitions) {
     CheckOwner(now, content.partition);
     if (synchronous()) {
@@ -129,18 +136,32 @@ void Checker::OnShard(const ShardNow& now) {
   if (!synchronous() && last_view_[now.incarnation] != Order(now.view)) {
     // The first event in this view: the shard has just handled the Install.
     last_view_[now.incarnation] = Order(now.view);
-    for (const PartitionFacts& content : now.partitions) {
-      if (IsSilent(content)) continue;
-      const Applied& applied = applied_[{now.view.attempt(), now.incarnation, content.partition}];
-      const auto [it, added] = at_install_.emplace(Order(now.view), applied.updates);
-      if (!added && it->second != applied.updates) {
-        Fail(absl::StrCat("at the Install of view ", ShortName(now.view), ", ", Where(now, content),
-                          " has ", applied.updates.size(),
-                          " updates, and another partition has a different set of ",
-                          it->second.size()));
-      }
-    }
+    for (const PartitionFacts& content : now.partitions) CheckAtInstall(now, content);
+    for (const PartitionFacts& copy : now.copies) CheckAtInstall(now, copy);
   }
+}
+
+// A copy that is dropped may be made again later.
+void Checker::ForgetDropped(const ShardNow& now) {
+  std::set<uint32_t> held;
+  for (const auto* contents : {&now.partitions, &now.copies}) {
+    for (const PartitionFacts& content : *contents) held.insert(content.partition);
+  }
+  for (uint32_t partition = 0; partition < index_.partitions(); ++partition) {
+    if (held.count(partition) > 0) continue;
+    applied_.erase({now.view.attempt(), now.incarnation, partition});
+  }
+}
+
+// All partitions, and all copies that a view begins with, have the same updates.
+void Checker::CheckAtInstall(const ShardNow& now, const PartitionFacts& content) {
+  if (IsSilent(content)) return;
+  const Applied& applied = applied_[{now.view.attempt(), now.incarnation, content.partition}];
+  const auto [it, added] = at_install_.emplace(Order(now.view), applied.updates);
+  if (added || it->second == applied.updates) return;
+  Fail(absl::StrCat("at the Install of view ", ShortName(now.view), ", ", Where(now, content),
+                    " has ", applied.updates.size(),
+                    " updates, and another partition has a different set of ", it->second.size()));
 }
 
 // ---- synchronous
@@ -549,9 +570,14 @@ void Checker::CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clo
   if (view == known_views_.end()) return;
   const std::set<uint64_t> holders = LeaseHolders(arbiter, view->second);
   if (holders.empty() || holders.count(worker) > 0) return;
+  // With copies, a lease counts from its record on, and is given once the copies have it. Meanwhile
+  // the other holders continue, within the bound.
+  const bool waits = job_.parameter_server().copies() > 1;
+  const uint64_t slack = waits ? job_.training().max_staleness() + 1 : 0;
   const bool behind = std::all_of(holders.begin(), holders.end(), [&](uint64_t holder) {
     const auto record = arbiter.clocks.find(holder);
-    return clock < std::max(raised_[holder], record == arbiter.clocks.end() ? 0 : record->second);
+    return clock + slack <
+           std::max(raised_[holder], record == arbiter.clocks.end() ? 0 : record->second);
   });
   if (behind) {
     Fail(absl::StrCat("a worker gets a lease at clock ", clock, ", below all lease holders (R13)"));

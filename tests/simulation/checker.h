@@ -139,6 +139,8 @@ class Checker {
                     const std::string& who);
   void CheckCommitted(const ShardNow& now);
   void CheckUpdates(const ShardNow& now, const PartitionFacts& content);
+  void ForgetDropped(const ShardNow& now);
+  void CheckAtInstall(const ShardNow& now, const PartitionFacts& content);
   void CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clock);
   std::set<uint64_t> LeaseHolders(const ShardNow& arbiter, const v1::View& view);
   std::optional<Applied> Origin(const PartitionFacts& content) const;

@@ -17,7 +17,9 @@ ABSL_FLAG(uint64_t, first, 1, "first seed");
 ABSL_FLAG(uint64_t, seeds, 100, "number of seeds");
 ABSL_FLAG(std::string, mode, "all",
           "synchronous, allreduce, stragglers, bitexact, asynchronous, balanced or bounded; with "
-          "second copies: copies, copiesbitexact, copiesstragglers, copiesrows; with "
+          "second copies: copies, copiesbitexact, copiesstragglers, copiesrows, "
+          "copiesasynchronous, copiesbounded, "
+          "copiesrowsasynchronous; with "
           "rows of tables: rows (synchronous), rowsallreduce, rowsstragglers, rowsbitexact, "
           "rowsasynchronous or rowsbounded; or all");
 ABSL_FLAG(bool, trace, false, "print every fault, view, claim and exit to standard error");
@@ -91,6 +93,9 @@ int main(int argc, char** argv) {
       {"copiesbitexact", {v1::SYNCHRONOUS, true, false, false, false, false, true}},
       {"copiesstragglers", {v1::SYNCHRONOUS, false, true, false, false, false, true}},
       {"copiesrows", {v1::SYNCHRONOUS, true, false, true, false, false, true}},
+      {"copiesasynchronous", {v1::ASYNCHRONOUS, false, false, false, false, false, true}},
+      {"copiesbounded", {v1::BOUNDED_STALENESS, false, false, false, false, false, true}},
+      {"copiesrowsasynchronous", {v1::ASYNCHRONOUS, false, false, true, false, false, true}},
       {"rowsstragglers", {v1::SYNCHRONOUS, false, true, true}},
       {"rowsbitexact", {v1::SYNCHRONOUS, true, false, true}},
       {"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},

@@ -99,6 +99,8 @@ const ScenarioOptions kSynchronous = {v1::SYNCHRONOUS, false};
 const ScenarioOptions kStragglers = {v1::SYNCHRONOUS, false, true};
 const ScenarioOptions kBitExact = {v1::SYNCHRONOUS, true};
 const ScenarioOptions kCopies = {v1::SYNCHRONOUS, false, false, false, false, false, true};
+const ScenarioOptions kCopiesAsynchronous = {
+    v1::ASYNCHRONOUS, false, false, false, false, false, true};
 const ScenarioOptions kAsynchronous = {v1::ASYNCHRONOUS, false};
 const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 
@@ -128,6 +130,11 @@ const ScenarioOptions kBounded = {v1::BOUNDED_STALENESS, false};
 // Two halves of a split cluster continue only if each has a coordinator, a whole copy of every
 // partition and all members; in the simulator a member is connected to one coordinator.
 //   CoordinatorRules::RecordLosses: LossRecords.AreDurableBeforeTheInstall
+//
+// An update that is answered before the copies have it is lost if its owner owns all partitions and
+// dies in that moment. No sample is lost with it: its lease is given again.
+//   ShardRules::AnswerAfterCopies:
+//     AsynchronousCopiesTest.ApplyIsAnsweredOnceTheCopyHasAppliedTheUpdate
 //
 // A shard reports only whole copies, and such a copy can return to the first step of the next view,
 // unless views and deaths follow each other in an order that the simulator rarely makes.
@@ -198,6 +205,15 @@ std::vector<Mutation> MakeMutations() {
       {"AfterStepIgnoresCopies",
        {kCopies},
        Both(SLUICE_WITHOUT(ShardRules, WaitForCopies), ComeAndGo)},
+      {"UpdatesAreAckedWithoutTheirCopies",
+       {kCopiesAsynchronous},
+       Both(SLUICE_WITHOUT(ShardRules, AwaitCopies), KillShards)},
+      {"NewCopiesLackWhatIsStaged",
+       {kCopiesAsynchronous},
+       Both(SLUICE_WITHOUT(ShardRules, SendStagedToNewCopies), KillShards)},
+      {"LeasesAreGivenWithoutTheirCopies",
+       {kCopiesAsynchronous},
+       Both(SLUICE_WITHOUT(ShardRules, RecordLeasesAtCopies), KillShards)},
       // Coordinators.
       {"TermsAreNotRaised",
        {kSynchronous},

@@ -457,6 +457,7 @@ ShardProcess::ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnatio
             // Small, so that workers sometimes wait for credit and permits.
             options.window_bytes = 200;
             options.copy_part_bytes = 150;
+            options.copy_transfer_bytes = 300;  // about one partition
             options.max_staged_bytes = 300;
             options.max_streams = 40;
             options.max_silent_streams = 8;
@@ -540,7 +541,11 @@ Checker::ShardNow ShardProcess::Look() const {
   }
   for (uint32_t p = 0; p < cluster_.scenario().job.parameter_server().partitions(); ++p) {
     const std::shared_ptr<const ps::PartitionContent> copy = core_.CopyContent(p);
-    if (copy != nullptr && !copy->blocks.empty()) now.copies.push_back(ViewOf(*copy));
+    if (copy == nullptr || copy->blocks.empty()) continue;
+    now.copies.push_back(ViewOf(*copy));
+    for (const v1::ClockRecord& record : copy->clocks) {
+      now.last_samples[record.worker()] = {record.samples().begin(), record.samples().end()};
+    }
   }
   return now;
 }

@@ -92,7 +92,11 @@ TEST(Copies, AreNotNamedInOtherJobs) {
   const std::vector<std::function<void(v1::JobSpec&)>> others = {
       [](v1::JobSpec& spec) { spec.mutable_parameter_server()->set_copies(0); },
       [](v1::JobSpec& spec) { spec.mutable_parameter_server()->set_replicas(1); },
-      [](v1::JobSpec& spec) { spec.mutable_training()->set_mode(v1::ASYNCHRONOUS); },
+      [](v1::JobSpec& spec) {
+        spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+        spec.mutable_training()->mutable_staleness()->set_rule(
+            v1::TrainingSpec::Staleness::DELAY_COMPENSATION);
+      },
   };
   for (const auto& change : others) {
     v1::JobSpec spec = Spec(2);

@@ -66,11 +66,6 @@ std::vector<const Process*> Facts::ReadyWorkers() const {
   return workers;
 }
 
-// An attempt may begin in the mode of its checkpoint.
-bool Facts::MovesPartitions() const {
-  return IsSynchronous(attempt.mode) && sluice::MovesPartitions(job());
-}
-
 bool Facts::Stays(const Process& shard) const {
   return !shard.leaving && shard.id.index() < wanted_shards;
 }

@@ -23,6 +23,7 @@
 #include "services/coordinator/core/progress.h"
 #include "services/coordinator/core/timers.h"
 #include "services/coordinator/core/training.h"
+#include "services/protocol/job_length.h"
 
 namespace sluice::coordinator {
 
@@ -79,7 +80,7 @@ struct Facts {
   // The connected workers that could be members.
   std::vector<const Process*> ReadyWorkers() const;
   // Whether partitions may have copies, and move.
-  bool MovesPartitions() const;
+  bool MovesPartitions() const { return sluice::MovesPartitions(job()); }
   // Whether the shard is to have partitions: it does not ask to leave, and the job wants it.
   bool Stays(const Process& shard) const;
   // Whether a shard of the newest view can take the partitions of shards that leave.

@@ -156,13 +156,16 @@ absl::Status CheckVersions(const v1::PauseReply& reply, const v1::View& view,
 
 absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) {
   absl::flat_hash_set<uint64_t> workers;
-  for (const v1::ClockRecord& record : reply.clocks()) {
-    if (!workers.insert(record.worker()).second) {
-      return Impossible("clocks name worker ", record.worker(), " twice");
+  for (const auto* records : {&reply.clocks(), &reply.copied()}) {
+    workers.clear();
+    for (const v1::ClockRecord& record : *records) {
+      if (!workers.insert(record.worker()).second) {
+        return Impossible("clocks name worker ", record.worker(), " twice");
+      }
+      RETURN_IF_ERROR(CheckRange("a clock's samples", record.samples(), facts));
+      // An incarnation's clock counts across all attempts of its lifetime.
+      RETURN_IF_ERROR(AtMost("a clock", record.clock(), kMaxClock, "the last possible one"));
     }
-    RETURN_IF_ERROR(CheckRange("a clock's samples", record.samples(), facts));
-    // An incarnation's clock counts across all attempts of its lifetime.
-    RETURN_IF_ERROR(AtMost("a clock", record.clock(), kMaxClock, "the last possible one"));
   }
 
   workers.clear();
@@ -174,6 +177,7 @@ absl::Status CheckRecords(const v1::PauseReply& reply, const ShardFacts& facts) 
 
   for (const v1::LeaseRecord& lease : reply.leases()) {
     RETURN_IF_ERROR(CheckRange("a lease", lease.samples(), facts));
+    RETURN_IF_ERROR(AtMost("a lease's clock", lease.clock(), kMaxClock, "the last possible one"));
   }
   return CheckLedger(reply.ledger(), facts);
 }

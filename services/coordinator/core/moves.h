@@ -11,7 +11,7 @@
 // plan. A shard that leaves (it asked to, or the job wants fewer) is released when a view without
 // it is installed.
 //
-// Copies and moves exist in synchronous training with execution on workers alone. Elsewhere the
+// Where shards do not copy partitions (MovesPartitions in services/protocol/job_length.h), the
 // shards and owners of an attempt do not change.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_MOVES_H_

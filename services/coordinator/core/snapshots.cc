@@ -260,6 +260,11 @@ void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl:
       }
     }
   } else {
+    // The pins of an owner that is gone are gone too.
+    if (snapshot_.has_value() && facts_.rules.AbandonIncompleteSnapshots() &&
+        facts_.attempt.OwnersChange(install->view())) {
+      Abandon();
+    }
     if (ForReadersOnly() && AsynchronousDue(now)) Abandon();
     if (!snapshot_.has_value() && facts_.training.has_view() && AsynchronousDue(now)) {
       OpenNew(*PlanNow(now), decision.first_step);

@@ -120,10 +120,11 @@ class Asynchronous : public TrainingMode {
  protected:
   // By incarnation.
   std::map<uint64_t, uint64_t> LeaseholderClocks() const {
-    const v1::PauseReply& arbiter = training().change().replies().at(attempt().arbiter());
     std::map<uint64_t, uint64_t> clocks;
-    for (const v1::LeaseRecord& lease : arbiter.leases()) clocks[lease.worker()] = 0;
-    for (const v1::ClockRecord& record : arbiter.clocks()) {
+    const auto arbiter = training().change().replies().find(attempt().arbiter());
+    if (arbiter == training().change().replies().end()) return clocks;  // it is gone
+    for (const v1::LeaseRecord& lease : arbiter->second.leases()) clocks[lease.worker()] = 0;
+    for (const v1::ClockRecord& record : arbiter->second.clocks()) {
       const auto holder = clocks.find(record.worker());
       if (holder != clocks.end()) holder->second = record.clock();
     }

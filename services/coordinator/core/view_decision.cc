@@ -125,6 +125,19 @@ class Holdings {
     return view_.first_step();
   }
 
+  // Asynchronous: whether the shard holds the partition, as its owner or with a whole copy, and has
+  // applied or staged every update that any shard of the view has applied.
+  bool Holds(uint64_t shard, uint32_t p) const {
+    const v1::PauseReply& reply = replies_.at(shard);
+    const bool owns = Is(view_.owner(static_cast<int>(p)) + 1, shard);
+    if (!reply.has_view()) return owns && Same(reply.ready_init_id(), attempt_.init_id);
+    const auto state = states_.find({shard, p});
+    if (state == states_.end()) return false;
+    if (Same(reply.view(), view_.id())) return state->second->copy() != owns;
+    // (R3) No update was applied in a view that one of its shards lacks.
+    return owns || BeganWhole(shard, p);
+  }
+
   // Whether the shard's partition is not above this version, or can return to it with its undo.
   bool CanReturnTo(uint64_t version, uint64_t shard, uint32_t p) const {
     const v1::PauseReply::PartitionState& state = *states_.at({shard, p});
@@ -175,9 +188,11 @@ class Holdings {
 std::vector<v1::ClockRecord> WinningClocks(const PauseReplies& replies) {
   std::map<uint64_t, v1::ClockRecord> highest;
   for (const auto& [incarnation, reply] : replies) {
-    for (const v1::ClockRecord& record : reply.clocks()) {
-      const auto [entry, inserted] = highest.try_emplace(record.worker(), record);
-      if (!inserted && record.clock() > entry->second.clock()) entry->second = record;
+    for (const auto* records : {&reply.clocks(), &reply.copied()}) {
+      for (const v1::ClockRecord& record : *records) {
+        const auto [entry, inserted] = highest.try_emplace(record.worker(), record);
+        if (!inserted && record.clock() > entry->second.clock()) entry->second = record;
+      }
     }
   }
   std::vector<v1::ClockRecord> clocks;
@@ -187,9 +202,10 @@ std::vector<v1::ClockRecord> WinningClocks(const PauseReplies& replies) {
 
 // Updates that a shard will have applied after the install; its reply lacks the ones that it has
 // only staged. `base`: the samples in the checkpoint that the attempt began with. Its files hold
-// their records, and a shard without partitions loads none.
-std::optional<std::string> CheckStaged(size_t position, const v1::PauseReply& reply,
-                                       const std::vector<v1::ClockRecord>& winners,
+// their records, and a shard without partitions loads none. An error text if the shard owns
+// partitions and lacks an update.
+std::optional<std::string> CheckStaged(const std::string& name, const v1::PauseReply& reply,
+                                       bool owns, const std::vector<v1::ClockRecord>& winners,
                                        const IntervalSet& base, uint64_t* updates) {
   absl::flat_hash_map<uint64_t, uint64_t> applied;
   for (const v1::ClockRecord& record : reply.clocks()) applied[record.worker()] = record.clock();
@@ -208,17 +224,44 @@ std::optional<std::string> CheckStaged(size_t position, const v1::PauseReply& re
       if (samples.empty() || base.FirstGap(samples.begin, samples.end, samples.size()).empty()) {
         continue;
       }
-      return absl::StrCat(ShardName(position), " neither applied nor staged update ",
-                          winner.clock(), " of a worker, which another shard applied");
+      if (owns) {
+        return absl::StrCat(name, " neither applied nor staged update ", winner.clock(),
+                            " of a worker, which another shard applied");
+      }
     }
     ++*updates;
   }
   return std::nullopt;
 }
 
-// The part of a lease that was not applied; empty: all was applied.
-Interval Rest(Interval lease, const IntervalSet& applied) {
-  return applied.FirstGap(lease.begin, lease.end, lease.size());
+// The leases as far as the shard that knows most of them does: the arbiter; without it a shard with
+// a whole copy of partition 0, which has every lease that was given (R8). If none of them is in the
+// newest view, no lease was given in it, and any shard of it knows those that it began with.
+std::vector<v1::LeaseRecord> RecordedLeases(const PauseReplies& replies,
+                                            const std::vector<uint64_t>& arbiters,
+                                            const v1::View& view) {
+  const v1::PauseReply* best = nullptr;
+  for (const auto& [shard, reply] : replies) {
+    if (reply.has_view() && Same(reply.view(), view.id())) best = &reply;
+  }
+  for (auto shard = arbiters.rbegin(); shard != arbiters.rend(); ++shard) {
+    const v1::PauseReply& reply = replies.at(*shard);
+    if (reply.has_view() && Same(reply.view(), view.id())) best = &reply;
+  }
+  if (best == nullptr) return {};
+  return {best->leases().begin(), best->leases().end()};
+}
+
+// The part of a lease that was not applied.
+std::vector<Interval> Rest(const Interval& lease, const IntervalSet& applied) {
+  std::vector<Interval> rest;
+  for (uint64_t from = lease.begin; from < lease.end;) {
+    const Interval gap = applied.FirstGap(from, lease.end, lease.size());
+    if (gap.empty()) break;
+    rest.push_back(gap);
+    from = gap.end;
+  }
+  return rest;
 }
 
 }  // namespace
@@ -288,60 +331,94 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
   return decision;
 }
 
-Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& replies,
-                            const absl::flat_hash_set<uint64_t>& members,
-                            const std::map<uint64_t, v1::Install>& installs,
-                            const CoordinatorRules& rules) {
-  if (std::optional<Decision> failed = CheckReplies(attempt, replies, attempt.shards);
-      failed.has_value()) {
-    return *std::move(failed);
-  }
-  Decision decision;
-  const v1::PauseReply* newest = NewestReply(replies);
-  if (newest == nullptr) {
-    decision.ledger = attempt.base_ledger;
-    decision.first_step = attempt.base_version;
-    return decision;
-  }
-  decision.previous = newest->newest();
-  decision.clocks = WinningClocks(replies);
+namespace {
 
+// Sets the clocks that win, and the ledger. An error text if an owner lacks an update.
+std::optional<std::string> DecideUpdates(const AttemptFacts& attempt, const PauseReplies& replies,
+                                         Decision* decision) {
+  decision->clocks = WinningClocks(replies);
+  absl::flat_hash_set<uint64_t> owners;
+  for (const std::vector<uint64_t>& holders : decision->holders) {
+    if (!holders.empty()) owners.insert(holders[0]);
+  }
   IntervalSet base;
   for (const v1::Range& range : attempt.base_ledger.applied()) base.Add(FromProto(range));
   IntervalSet applied;
   uint64_t updates = 0;
-  for (size_t i = 0; i < attempt.shards.size(); ++i) {
-    const v1::PauseReply& reply = replies.at(attempt.shards[i]);
+  for (const v1::View::Shard& shard : decision->previous->shards()) {
+    const auto reply = replies.find(shard.process().incarnation());
+    // A shard without a view has what the attempt began with, or nothing.
+    if (reply == replies.end() || !reply->second.has_view()) continue;
     uint64_t own = 0;
-    if (std::optional<std::string> missing = CheckStaged(i, reply, decision.clocks, base, &own);
+    if (std::optional<std::string> missing =
+            CheckStaged(ShardName(shard.process().index()), reply->second,
+                        owners.contains(reply->first), decision->clocks, base, &own);
         missing.has_value()) {
-      return Fail(Decision::Outcome::kLost, *std::move(missing));
+      return missing;
     }
     updates = std::max(updates, own);
-    for (const v1::Range& range : reply.ledger().applied()) applied.Add(FromProto(range));
-  }
-  applied.ToProtos(decision.ledger.mutable_applied());
-  decision.ledger.set_updates(updates);
-  decision.first_step = updates;
-
-  // The arbiter's records, unless it never learned the newest view: then the records that this view
-  // began with.
-  const v1::PauseReply& arbiter = replies.at(attempt.shards[attempt.owner[0]]);
-  std::vector<v1::LeaseRecord> recorded(arbiter.leases().begin(), arbiter.leases().end());
-  if (!arbiter.has_view() || !Same(arbiter.view(), newest->view())) {
-    recorded.clear();
-    if (const auto install = installs.find(newest->view().number()); install != installs.end()) {
-      recorded.assign(install->second.leases().begin(), install->second.leases().end());
+    for (const v1::Range& range : reply->second.ledger().applied()) applied.Add(FromProto(range));
+    for (const v1::ClockRecord& record : reply->second.copied()) {
+      applied.Add(FromProto(record.samples()));
     }
   }
-  for (const v1::LeaseRecord& record : recorded) {
+  applied.ToProtos(decision->ledger.mutable_applied());
+  decision->ledger.set_updates(updates);
+  decision->first_step = updates;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& replies,
+                            const absl::flat_hash_set<uint64_t>& members,
+                            const std::map<uint64_t, v1::Install>& installs,
+                            const CoordinatorRules& rules) {
+  const v1::PauseReply* newest = NewestReply(replies);
+  const std::vector<uint64_t> required =
+      newest == nullptr ? attempt.shards : std::vector<uint64_t>();
+  if (std::optional<Decision> failed = CheckReplies(attempt, replies, required);
+      failed.has_value()) {
+    return *std::move(failed);
+  }
+  Decision decision;
+  decision.holders.resize(attempt.empty.size());
+  if (newest == nullptr) {
+    decision.ledger = attempt.base_ledger;
+    decision.first_step = attempt.base_version;
+    for (uint32_t p = 0; p < attempt.owner.size(); ++p) {
+      if (!attempt.empty[p]) decision.holders[p] = {attempt.shards[attempt.owner[p]]};
+    }
+    return decision;
+  }
+
+  const auto made = installs.find(newest->view().number());
+  const bool ours = made != installs.end() && Same(made->second.view().id(), newest->view());
+  const v1::View& view = decision.previous.emplace(ours ? made->second.view() : newest->newest());
+  const Holdings holdings(attempt, replies, view, ours ? &made->second : nullptr);
+  for (uint32_t p = 0; p < attempt.empty.size(); ++p) {
+    if (attempt.empty[p]) continue;
+    for (const uint64_t shard : holdings.Named(p)) {
+      if (holdings.Holds(shard, p)) decision.holders[p].push_back(shard);
+    }
+    if (decision.holders[p].empty()) return Fail(Decision::Outcome::kLost, holdings.WhyLost(p));
+  }
+  if (std::optional<std::string> missing = DecideUpdates(attempt, replies, &decision);
+      missing.has_value()) {
+    return Fail(Decision::Outcome::kLost, *std::move(missing));
+  }
+
+  IntervalSet applied;
+  for (const v1::Range& range : decision.ledger.applied()) applied.Add(FromProto(range));
+  const std::vector<uint64_t> arbiters = attempt.empty[0] ? holdings.Named(0) : decision.holders[0];
+  for (const v1::LeaseRecord& record : RecordedLeases(replies, arbiters, view)) {
     if (!members.contains(record.worker())) continue;
     const Interval lease = FromProto(record.samples());
-    const Interval rest = rules.KeepLeases() ? Rest(lease, applied) : lease;
-    if (rest.empty()) continue;
-    v1::LeaseRecord kept = record;
-    *kept.mutable_samples() = ToProto(rest);
-    decision.leases.push_back(std::move(kept));
+    for (const Interval& rest :
+         rules.KeepLeases() ? Rest(lease, applied) : std::vector<Interval>{lease}) {
+      v1::LeaseRecord& kept = decision.leases.emplace_back(record);
+      *kept.mutable_samples() = ToProto(rest);
+    }
   }
   return decision;
 }

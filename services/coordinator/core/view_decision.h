@@ -1,11 +1,11 @@
 // Decides what a view change keeps: a pure function of the shards' replies to one Pause
 // (docs/protocol.md 7.5, 8.4).
 //
-// Synchronous: each partition's holders, of which the first is its owner, and m, the lowest version
-// of the owners. Versions differ by at most one, and a partition at m + 1 still has m. If a shard
-// is gone, the holders of whole copies own its partitions. Asynchronous: each worker's highest
-// clock that any shard has applied; shards that are one behind have that update staged, because
-// Apply is sent only after all acks.
+// Each partition's holders, of which the first is its owner: if a shard is gone, the holders of
+// whole copies own its partitions. Synchronous: m, the lowest version of the owners. Versions
+// differ by at most one, and a partition at m + 1 still has m. Asynchronous: each worker's highest
+// clock that any shard has applied, to its own partitions or to a copy; owners and copies that are
+// one behind have that update staged, because Apply is sent only after all acks.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_VIEW_DECISION_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_VIEW_DECISION_H_
@@ -51,8 +51,8 @@ struct Decision {
   std::string reason;                // unless kDecided
   std::optional<v1::View> previous;  // the newest view of the replies; none: it is the first
   uint64_t first_step = 0;  // synchronous: m; asynchronous: updates applied after the install
-  // Synchronous: for each partition with blocks, the shards (incarnations) that hold it at the
-  // first step. The first one owns it, unless it is moved to another one.
+  // For each partition with blocks, the shards (incarnations) that hold it at the first step. The
+  // first one owns it, unless it is moved to another one.
   std::vector<std::vector<uint64_t>> holders;
   // Asynchronous, see Install.
   std::vector<v1::ClockRecord> clocks;
@@ -66,8 +66,7 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
                            const std::map<uint64_t, v1::Install>& installs,
                            const CoordinatorRules& rules);
 
-// `members`: incarnations in both the old and the new view; other workers lose their leases. All
-// shards of the attempt must have replied.
+// `members`: incarnations in both the old and the new view; other workers lose their leases.
 Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& replies,
                             const absl::flat_hash_set<uint64_t>& members,
                             const std::map<uint64_t, v1::Install>& installs,

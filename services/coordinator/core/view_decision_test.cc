@@ -379,8 +379,8 @@ void AddLease(v1::PauseReply* reply, uint64_t worker, uint64_t begin, uint64_t e
 }
 
 struct Pair {
-  v1::PauseReply a = InView(4, 0, {});
-  v1::PauseReply b = InView(4, 0, {});
+  v1::PauseReply a = InView(4, 0, {{0, 0}, {2, 0}});
+  v1::PauseReply b = InView(4, 0, {{1, 0}});
 };
 
 TEST(DecideAsynchronous, HighestClockWinsIfOthersHaveItStaged) {
@@ -463,19 +463,78 @@ TEST(DecideAsynchronous, MembersKeepUnappliedPartsOfTheirLeases) {
   EXPECT_EQ(decision.leases[0].samples().end(), 64);
 }
 
-TEST(DecideAsynchronous, InstallAnswersForArbiterThatMissedNewestView) {
+TEST(DecideAsynchronous, AnotherShardAnswersForArbiterThatMissedNewestView) {
   Pair replies;
-  replies.b = InView(5, 0, {});
+  replies.b = InView(5, 0, {{1, 0}});
   AddLease(&replies.a, 21, 0, 32);  // of view 4
-  v1::Install install;
-  *install.mutable_view()->mutable_id() = ViewNumber(5);
-  v1::LeaseRecord& record = *install.add_leases();
-  record.set_worker(22);
-  record.mutable_samples()->set_end(16);
-  const Decision decision = DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}},
-                                               {21, 22}, {{5, install}}, kRules);
+  AddLease(&replies.b, 22, 0, 16);
+  const Decision decision =
+      DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}}, {21, 22}, {}, kRules);
   ASSERT_EQ(decision.leases.size(), 1u);
   EXPECT_EQ(decision.leases[0].worker(), 22);
+}
+
+TEST(DecideAsynchronous, PartitionsOfDeadShardContinueAtTheirWholeCopies) {
+  const v1::View view = WithCopies(4, 0);
+  v1::PauseReply b = Holding(view, {{1, 0}, {0, 0, true}});
+  AddClock(&b, kWorker, 1, 0, 32);
+  AddApplied(&b, 32, 1);
+  b.add_staged()->set_worker(kWorker);
+  b.mutable_staged(0)->set_clock(2);
+  AddLease(&b, kWorker, 0, 96);  // recorded for the arbiter, which is gone
+  v1::PauseReply c = Holding(view, {{2, 0}});
+  AddClock(&c, kWorker, 1, 0, 32);
+  AddApplied(&c, 32, 1);
+  c.add_staged()->set_worker(kWorker);
+  c.mutable_staged(0)->set_clock(2);
+  const auto decide = [&] {
+    return DecideAsynchronous(FactsWithCopies(), {{kB, b}, {kC, c}}, {kWorker}, {}, kRules);
+  };
+  const Decision dropped = decide();
+  ASSERT_EQ(dropped.outcome, Outcome::kDecided) << dropped.reason;
+  EXPECT_THAT(dropped.holders[0], ElementsAre(kB));
+  EXPECT_EQ(dropped.first_step, 1) << "no shard that is left has applied the second update";
+  ASSERT_EQ(dropped.leases.size(), 1u);
+  EXPECT_EQ(dropped.leases[0].samples().begin(), 32);
+
+  // The copy has applied the second update, and no owner has.
+  v1::ClockRecord& record = *b.add_copied();
+  record = b.clocks(0);
+  record.set_clock(2);
+  record.mutable_samples()->set_begin(32);
+  record.mutable_samples()->set_end(64);
+  const Decision kept = decide();
+  ASSERT_EQ(kept.outcome, Outcome::kDecided) << kept.reason;
+  EXPECT_EQ(kept.clocks[0].clock(), 2);
+  EXPECT_EQ(kept.first_step, 2);
+  EXPECT_EQ(kept.ledger.applied(0).end(), 64);
+  EXPECT_EQ(kept.leases[0].samples().begin(), 64);
+}
+
+TEST(DecideAsynchronous, DeadShardWithoutWholeCopyIsALoss) {
+  const v1::View view = WithCopies(4, 0);
+  const Decision decision = DecideAsynchronous(
+      FactsWithCopies(), {{kB, Holding(view, {{1, 0}})}, {kC, Holding(view, {{2, 0}})}}, {}, {},
+      kRules);
+  EXPECT_EQ(decision.outcome, Outcome::kLost);
+  EXPECT_EQ(decision.reason, "ps-0 is gone, and partition 0 has no whole copy");
+}
+
+TEST(DecideAsynchronous, RestOfLeaseMayHaveGaps) {
+  Pair replies;
+  for (v1::PauseReply* reply : {&replies.a, &replies.b}) {
+    AddApplied(reply, 8, 2);
+    v1::Range& range = *reply->mutable_ledger()->add_applied();
+    range.set_begin(16);
+    range.set_end(24);
+  }
+  AddLease(&replies.a, kWorker, 0, 32);
+  const Decision decision =
+      DecideAsynchronous(Facts(), {{kA, replies.a}, {kB, replies.b}}, {kWorker}, {}, kRules);
+  ASSERT_EQ(decision.leases.size(), 2u);
+  EXPECT_EQ(decision.leases[0].samples().begin(), 8);
+  EXPECT_EQ(decision.leases[0].samples().end(), 16);
+  EXPECT_EQ(decision.leases[1].samples().begin(), 24);
 }
 
 TEST(DecideAsynchronous, LedgerIsThatOfCheckpointBeforeFirstView) {

@@ -36,7 +36,7 @@ Views::Change Views::Wanted(const Needs& needs, absl::Time now) {
   if (HasLeavingMember()) return {true, asynchronous};
   // At once if there is no member that would finish the step.
   if (JoinDue(now)) return {true, asynchronous || view.workers_size() == 0};
-  if (needs.move) return {true, view.workers_size() == 0};
+  if (needs.move) return {true, asynchronous || view.workers_size() == 0};
   if (RebalanceDue(now)) return {true, false};
   return {};
 }

@@ -109,6 +109,13 @@ v1::Lease Arbiter::RequestLease(uint64_t worker, uint64_t wished, uint64_t clock
   return none;
 }
 
+void Arbiter::Record(uint64_t worker, const Interval& samples, uint64_t clock) {
+  taken_.Add(samples);
+  leases_[worker].Add(samples);
+  Reached(worker, clock);
+  clocks_at_lease_[worker] = ClockOf(worker);
+}
+
 bool Arbiter::Covers(uint64_t worker, const Interval& samples) const {
   const auto lease = leases_.find(worker);
   return lease != leases_.end() && lease->second.ContainsAll(samples);

@@ -48,6 +48,8 @@ class Arbiter {
   // the answer. If there are none, the worker waits (`wait`), or is done if no worker holds a
   // lease. A waiting worker is answered by TakeAnswers, or by a new view.
   v1::Lease RequestLease(uint64_t worker, uint64_t wished, uint64_t clock);
+  // A lease that the arbiter is about to give, on a shard with a copy of partition 0.
+  void Record(uint64_t worker, const Interval& samples, uint64_t clock);
   bool HoldsLease(uint64_t worker) const { return leases_.count(worker) > 0; }
   // Whether an update may cover these samples, that is, whether the worker has leased them.
   bool Covers(uint64_t worker, const Interval& samples) const;

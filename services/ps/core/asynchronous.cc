@@ -8,15 +8,16 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/ps/core/norm_exchange.h"
-#include "services/ps/core/staleness.h"
+#include "services/ps/core/update_arguments.h"
 
 namespace sluice::ps {
 
 Asynchronous::Asynchronous(ShardState* state, StreamTable* streams, DataSender* sender,
-                           std::function<void()> applied)
+                           CopySender* copies, std::function<void()> applied)
     : state_(*state),
       streams_(*streams),
       sender_(*sender),
+      copies_(*copies),
       applied_(std::move(applied)),
       arbiter_(&state->rules) {}
 
@@ -80,11 +81,15 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
   UpdateFacts facts = FactsOf(worker);
   RETURN_IF_ERROR(CheckUpdatePush(state_, facts, push));
 
+  if (push.has_apply() && state_.view->proto().shards_size() > 1 && copies_.HasReceivers()) {
+    return absl::InvalidArgumentError(
+        "a push is the Apply, and the shard's partitions have copies");
+  }
   const bool repeated = push.clock() <= facts.applied && state_.rules.IgnoreAppliedClocks();
   if (repeated) {
     state_.repeated_blocks += push.blocks_size();
     if (push.has_apply()) {
-      SendApplied(stream, push.apply());
+      AnswerApply(stream, push.apply());
     } else if (push.complete_size() > 0 || state_.view->owned().empty()) {
       SendStaged(stream, push.clock(), nullptr);
     }
@@ -115,7 +120,7 @@ absl::Status Asynchronous::OnPush(Stream& stream, const v1::Push& push, const ab
   }
 
   const bool said_all = push.complete_size() > 0 || state_.view->owned().empty();
-  if (said_all && IsWhole(kept)) SendStaged(stream, push.clock(), &kept);
+  if (said_all && IsWhole(kept)) AckStaged(stream, kept);
   return absl::OkStatus();
 }
 
@@ -226,7 +231,7 @@ absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply) {
   const UpdateFacts facts = FactsOf(worker);
 
   if (apply.clock() <= facts.applied && state_.rules.IgnoreAppliedClocks()) {
-    SendApplied(stream, apply);
+    AnswerApply(stream, apply);
     return absl::OkStatus();
   }
 
@@ -243,6 +248,10 @@ absl::Status Asynchronous::OnApply(Stream& stream, const v1::Apply& apply) {
   absl::Status fits = CheckApply(state_, facts, apply, ledger_, own.has_value() ? &*own : nullptr);
   if (fits.ok()) fits = CheckLeased(worker, apply);
   if (!fits.ok()) return fits;
+  if (const auto staged = staged_.find(worker); staged != staged_.end() && !staged->second.held) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Apply of update ", apply.clock(), ", which was not acked"));
+  }
   Apply(stream, apply, /*combine=*/false);
   return absl::OkStatus();
 }
@@ -256,15 +265,7 @@ void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
   SLUICE_DCHECK(IsWhole(staged), "R6: an update is applied whole");
   staged.ordinal = apply.ordinal();
 
-  v1::ClockRecord record;
-  record.set_worker(worker);
-  record.set_clock(apply.clock());
-  // Not a copy of the message, whose unknown fields would be kept and reported for ever.
-  *record.mutable_samples() = ToProto(FromProto(apply.samples()));
-  record.set_staleness(apply.staleness());
-  record.set_square_sum(apply.square_sum());
-  record.set_non_finite(apply.non_finite());
-
+  v1::ClockRecord record = RecordOf(worker, apply);
   if (combine) {
     double square_sum = 0;
     for (const auto& [partition, norm] : staged.norms) square_sum += norm.square_sum;
@@ -280,7 +281,8 @@ void Asynchronous::Apply(Stream& stream, const v1::Apply& apply, bool combine) {
                 "a sample is applied once");
 
   SetVersions();
-  SendApplied(stream, apply);
+  SendApplyToCopies(worker, apply);
+  AnswerApply(stream, apply);
   AnswerWaiting();
   applied_();
 }
@@ -290,18 +292,14 @@ bool Asynchronous::ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockR
   SLUICE_DCHECK(record.clock() > AppliedClock(worker), "R8: a clock is applied once");
   SLUICE_DCHECK(record.clock() == staged.clock || state_.view->owned().empty(),
                 "an update is applied under its own clock");
-  const bool skip =
-      record.non_finite() && state_.job.training().non_finite() == v1::TrainingSpec::SKIP;
+  const bool skip = IsSkipped(state_.job, record);
   if (!skip && !staged.offender.empty()) {
     state_.Fail(absl::StrCat("update ", record.clock(), ": ", staged.offender,
                              ": the gradient is not finite"));
     return false;
   }
 
-  UpdateArguments arguments = Arguments(staged);
-  arguments.gradient_scale *= ClipFactor(state_.job.optimizer().clip_norm(), record.square_sum());
-  arguments.staleness = EffectOf(state_.job.training().staleness(), record.staleness());
-
+  const UpdateArguments arguments = ArgumentsFor(state_.job, Arguments(staged), record);
   for (uint32_t number : state_.view->owned()) {
     if (skip) break;
     std::vector<GradientSum>& sums = staged.sums[number];
@@ -334,14 +332,20 @@ void Asynchronous::SetVersions() {
   }
 }
 
-void Asynchronous::SendApplied(Stream& stream, const v1::Apply& apply) {
-  SLUICE_DCHECK(apply.clock() <= AppliedClock(stream.incarnation()),
+void Asynchronous::AnswerApply(Stream& stream, const v1::Apply& apply) {
+  const auto waits = unanswered_.find(stream.incarnation());
+  if (waits == unanswered_.end()) return SendApplied(stream, apply.clock(), apply.pull_next());
+  waits->second.pull_next = waits->second.pull_next || apply.pull_next();
+}
+
+void Asynchronous::SendApplied(Stream& stream, uint64_t clock, bool pull_next) {
+  SLUICE_DCHECK(clock <= AppliedClock(stream.incarnation()),
                 "an update is acked as applied once it is applied");
   v1::Header header = state_.NewHeader();
-  header.mutable_applied()->set_clock(apply.clock());
+  header.mutable_applied()->set_clock(clock);
   header.mutable_applied()->set_version(state_.updates);
   state_.Send(stream.id, std::move(header));
-  if (apply.pull_next()) SendLive(stream, state_.view->owned(), 0, nullptr);
+  if (pull_next) SendLive(stream, state_.view->owned(), 0, nullptr);
 }
 
 // ---------------------------------------------------------------- pulls
@@ -448,10 +452,14 @@ absl::Status Asynchronous::OnLeaseRequest(Stream& stream, const v1::LeaseRequest
   const uint64_t worker = stream.incarnation();
   RETURN_IF_ERROR(CheckLeaseRequest(state_, FactsOf(worker), request));
   Hear(worker, request.clock());
-  v1::Header header = state_.NewHeader();
-  *header.mutable_lease() = arbiter_.RequestLease(worker, request.samples(), request.clock());
+  const bool held = arbiter_.HoldsLease(worker);
+  const v1::Lease lease = arbiter_.RequestLease(worker, request.samples(), request.clock());
   if (arbiter_.HoldsLease(worker)) progressed_.try_emplace(worker, state_.now);
-  state_.Send(stream.id, std::move(header));
+  if (!held && arbiter_.HoldsLease(worker)) {
+    RecordAtCopies(worker, lease);
+  } else if (unrecorded_.count(worker) == 0) {
+    SendLease(stream, lease);
+  }
   AnswerWaiting();
   return absl::OkStatus();
 }
@@ -462,7 +470,7 @@ absl::Status Asynchronous::OnPermitRequest(Stream& stream, const v1::PermitReque
   if (request.clock() <= facts.applied) {
     v1::Apply applied;
     applied.set_clock(request.clock());
-    SendApplied(stream, applied);
+    AnswerApply(stream, applied);
     return absl::OkStatus();
   }
   arbiter_.RequestPermit(stream.incarnation(), request.clock(), request.base_version());

@@ -16,6 +16,7 @@
 #include "proto/frame.pb.h"
 #include "services/protocol/interval_set.h"
 #include "services/ps/core/arbiter.h"
+#include "services/ps/core/copy_sender.h"
 #include "services/ps/core/data_sender.h"
 #include "services/ps/core/frame_checks.h"
 #include "services/ps/core/shard_state.h"
@@ -29,12 +30,15 @@ namespace sluice::ps {
 // Per incarnation the shard keeps the highest clock applied; an update at or below it is acked
 // without effect. A member has at most one staged update at a time; the update outlives its stream.
 //
+// Where partitions have copies, an update is acked once the copies have staged it too (R6), and
+// its Apply is answered once they have applied it.
+//
 // The caller has checked view, membership and promise, as for Synchronous, but passes pulls also
 // while the shard keeps a promise.
 class Asynchronous {
  public:
   // `applied` is called after each update.
-  Asynchronous(ShardState* state, StreamTable* streams, DataSender* sender,
+  Asynchronous(ShardState* state, StreamTable* streams, DataSender* sender, CopySender* copies,
                std::function<void()> applied);
 
   // An error ends the stream.
@@ -42,13 +46,24 @@ class Asynchronous {
 
   // Adopts the records read from partition files.
   void AdoptRecords(const std::vector<v1::ClockRecord>& clocks);
-  // Applies the winners among the staged updates, drops the rest, and adopts the ledger and leases.
+  // Before the view of the Install: applies the winners among the staged updates, and drops the
+  // rest.
+  void Settle(const v1::Install& install);
+  // Adopts the ledger and leases.
   void OnInstalled(const v1::Install& install);
   // Streams that wait for a pull, a lease or a permit.
   std::vector<StreamId> ParkedStreams() const;
   void DropParked() { parked_.clear(); }
   // Drops all state.
   void Clear();
+
+  // A transfer of a partition begins: sends the shard what is staged of it, and the leases if it is
+  // partition 0.
+  void OnTransfer(uint64_t receiver, const Partition& partition);
+  // The arbiter has recorded a lease; this shard has a copy of partition 0.
+  void OnLeased(uint64_t worker, const v1::Lease& lease);
+  // By incarnation.
+  const std::map<uint64_t, v1::ClockRecord>& clocks() const { return clocks_; }
 
   void FillPauseReply(v1::PauseReply* reply) const;
   void FillRecords(PartitionContent* content) const;
@@ -72,6 +87,14 @@ class Asynchronous {
     uint64_t ordinal = 0;
     std::map<uint32_t, GradientNorm> norms;
     std::string offender;  // name of the first block that is not finite
+    bool sent = false;     // to the copies
+    bool held = false;     // by all copies: the worker may send Apply
+  };
+  // An update that is applied here, and not yet by all copies.
+  struct Unanswered {
+    uint64_t clock = 0;
+    uint64_t samples = 0;
+    bool pull_next = false;
   };
   struct Parked {
     StreamId stream = 0;
@@ -106,8 +129,18 @@ class Asynchronous {
   void AnswerPull(Stream& stream, const v1::Pull& pull, const RowSelections* rows);
   void SendLive(Stream& stream, const std::vector<uint32_t>& partitions, uint64_t request,
                 const RowSelections* rows);
+  // The update is staged whole: acks it, once its copies hold it.
+  void AckStaged(Stream& stream, Staged& staged);
   void SendStaged(Stream& stream, uint64_t clock, const Staged* staged);
-  void SendApplied(Stream& stream, const v1::Apply& apply);
+  void SendToCopies(uint64_t worker, Staged& staged);
+  void SendToCopy(uint64_t receiver, uint64_t worker, Staged& staged, uint32_t partition);
+  void SendApplyToCopies(uint64_t worker, const v1::Apply& apply);
+  void SendApplied(Stream& stream, uint64_t clock, bool pull_next);
+  // The update is applied here.
+  void AnswerApply(Stream& stream, const v1::Apply& apply);
+  void SendLease(Stream& stream, v1::Lease lease);
+  void RecordAtCopies(uint64_t worker, const v1::Lease& lease);
+  void SendLeaseToCopy(uint64_t receiver, uint64_t worker, const v1::Lease& lease);
   void AnswerWaiting();
   Arbiter::Limits ArbiterLimits() const;
   void KeepPulled(uint64_t worker, uint32_t partition);
@@ -117,9 +150,12 @@ class Asynchronous {
   ShardState& state_;
   StreamTable& streams_;
   DataSender& sender_;
+  CopySender& copies_;
   const std::function<void()> applied_;
   std::map<uint64_t, v1::ClockRecord> clocks_;  // by incarnation: applied here
   std::map<uint64_t, Staged> staged_;           // by incarnation; members only
+  std::map<uint64_t, Unanswered> unanswered_;   // by incarnation
+  std::map<uint64_t, v1::Lease> unrecorded_;    // by incarnation: not yet recorded by all copies
   IntervalSet ledger_;                          // samples applied here
   std::set<uint64_t> reported_;  // workers that have sent their clock in this attempt
   Arbiter arbiter_;  // leases and permits only on the arbiter; every worker's clock on all shards

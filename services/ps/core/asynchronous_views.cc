@@ -18,7 +18,7 @@ void Asynchronous::AdoptRecords(const std::vector<v1::ClockRecord>& clocks) {
   }
 }
 
-void Asynchronous::OnInstalled(const v1::Install& install) {
+void Asynchronous::Settle(const v1::Install& install) {
   for (const v1::ClockRecord& winner : install.clocks()) {
     const auto staged = staged_.find(winner.worker());
     const bool behind = staged != staged_.end() && staged->second.clock == winner.clock() &&
@@ -26,10 +26,16 @@ void Asynchronous::OnInstalled(const v1::Install& install) {
     if (behind && state_.rules.ApplyWinners()) {
       if (!ApplyStaged(winner.worker(), staged->second, winner)) return;
     }
-    arbiter_.Reached(winner.worker(), winner.clock());
   }
   if (state_.rules.DropStaged()) staged_.clear();
+  unanswered_.clear();
+  unrecorded_.clear();
+}
 
+void Asynchronous::OnInstalled(const v1::Install& install) {
+  for (const v1::ClockRecord& winner : install.clocks()) {
+    arbiter_.Reached(winner.worker(), winner.clock());
+  }
   for (auto it = pulled_.begin(); it != pulled_.end();) {
     it = state_.view->MemberIndex(it->first).has_value() ? std::next(it) : pulled_.erase(it);
   }
@@ -42,11 +48,13 @@ void Asynchronous::OnInstalled(const v1::Install& install) {
 
   state_.updates = install.view().first_step();
   SetVersions();
+  for (auto& [number, copy] : state_.copies) copy->SetVersion(state_.updates);
 
   std::map<uint64_t, IntervalSet> leases;
   for (const v1::LeaseRecord& lease : install.leases()) {
     const Interval rest = FromProto(lease.samples());
     if (!rest.empty()) leases[lease.worker()].Add(rest);
+    arbiter_.Reached(lease.worker(), lease.clock());
   }
   arbiter_.Reset(ArbiterLimits(), state_.view->members(), ledger_, leases, state_.updates);
 
@@ -70,14 +78,19 @@ Arbiter::Limits Asynchronous::ArbiterLimits() const {
   limits.update_samples = training.global_batch_size();
   limits.together =
       state_.view->proto().mode() == v1::BOUNDED_STALENESS && training.max_staleness() == 0;
-  limits.permits = std::max<uint64_t>(
-      1, state_.options.max_staged_bytes / std::max<uint64_t>(1, state_.model->total_bytes()));
+  // The copies are staged, too.
+  const uint64_t copies = state_.view->proto().follower().empty() ? 1 : 2;
+  limits.permits =
+      std::max<uint64_t>(1, state_.options.max_staged_bytes /
+                                std::max<uint64_t>(1, copies * state_.model->total_bytes()));
   return limits;
 }
 
 void Asynchronous::Clear() {
   clocks_.clear();
   staged_.clear();
+  unanswered_.clear();
+  unrecorded_.clear();
   pulled_.clear();
   ledger_ = IntervalSet();
   reported_.clear();
@@ -97,13 +110,12 @@ void Asynchronous::FillPauseReply(v1::PauseReply* reply) const {
     entry.set_clock(staged.clock);
   }
 
-  if (state_.view->is_arbiter()) {
-    for (const auto& [worker, lease] : arbiter_.leases()) {
-      for (const Interval& rest : lease.Intervals()) {
-        v1::LeaseRecord& entry = *reply->add_leases();
-        entry.set_worker(worker);
-        *entry.mutable_samples() = ToProto(rest);
-      }
+  for (const auto& [worker, lease] : arbiter_.leases()) {
+    for (const Interval& rest : lease.Intervals()) {
+      v1::LeaseRecord& entry = *reply->add_leases();
+      entry.set_worker(worker);
+      *entry.mutable_samples() = ToProto(rest);
+      entry.set_clock(arbiter_.ClockOf(worker));
     }
   }
 
@@ -137,8 +149,12 @@ bool Asynchronous::IsHeld() const {
   return !state_.view->synchronous() && state_.barrier != 0 && ledger_.Count() >= state_.barrier;
 }
 
+// An update that the copies lack may be taken back.
 void Asynchronous::FillProgress(v1::ShardProgress* progress) const {
-  progress->set_samples(ledger_.Count());
+  uint64_t samples = ledger_.Count();
+  for (const auto& [worker, update] : unanswered_) samples -= update.samples;
+  progress->set_samples(samples);
+  if (!state_.view->synchronous()) progress->set_closed(state_.updates - unanswered_.size());
   if (state_.view->is_arbiter()) progress->set_leaseholders(arbiter_.LeaseHolders().size());
   for (uint64_t worker : Awaited()) progress->add_awaited(worker);
 }

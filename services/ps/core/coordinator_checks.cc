@@ -6,6 +6,7 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/job_length.h"
 #include "services/ps/core/check_errors.h"
 
 namespace sluice::ps {
@@ -25,11 +26,12 @@ absl::Status CheckOwners(const google::protobuf::RepeatedField<uint32_t>& owner,
   return absl::OkStatus();
 }
 
-absl::Status CheckCopies(const v1::View& view,
+absl::Status CheckCopies(const ShardState& state, const v1::View& view,
                          const google::protobuf::RepeatedField<uint32_t>& list,
                          absl::string_view what) {
   if (list.empty()) return absl::OkStatus();
-  if (view.mode() != v1::SYNCHRONOUS) return Invalid("it has copies, and is not synchronous");
+  if (!MovesPartitions(state.job))
+    return Invalid("it has copies, which the job's shards do not make");
   if (list.size() != view.owner_size()) {
     return Invalid("it has a ", what, " for ", list.size(), " of ", view.owner_size(),
                    " partitions");
@@ -64,8 +66,8 @@ absl::Status CheckShards(const ShardState& state, const v1::View& view) {
   absl::Status owners =
       CheckOwners(view.owner(), view.shards_size(), state.model->partitions(), "it");
   RETURN_IF_ERROR(owners);
-  RETURN_IF_ERROR(CheckCopies(view, view.follower(), "follower"));
-  return CheckCopies(view, view.target(), "target");
+  RETURN_IF_ERROR(CheckCopies(state, view, view.follower(), "follower"));
+  return CheckCopies(state, view, view.target(), "target");
 }
 
 // Requires a list that has passed CheckCopies.

@@ -87,6 +87,9 @@ absl::Status CopyHolder::BecomeWhole(uint32_t number) {
     SLUICE_DCHECK(step == partition->version(), "the steps of a copy come without gaps");
     RETURN_IF_ERROR(Close(*partition, &arrived));
   }
+  if (!state_.view->synchronous()) {
+    RETURN_IF_ERROR(updates_.CatchUp(*receiving.content, partition.get()));
+  }
   Ack(number, partition->version(), true);
   state_.copies[number] = std::move(partition);
   changed_();

@@ -18,6 +18,7 @@
 #include "services/ps/core/partition.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/streams.h"
+#include "services/ps/core/update_holder.h"
 
 namespace sluice::ps {
 
@@ -28,12 +29,12 @@ namespace sluice::ps {
 //
 // Whole copies are in ShardState::copies. A whole copy is at its owner's version or one past it, so
 // a view change can make this shard the owner. A copy that is not whole counts for nothing, and the
-// next Install drops it.
+// next Install drops it. Asynchronous: UpdateHolder has the updates of copies.
 class CopyHolder {
  public:
   // `changed` is called when a copy has become whole, or has reached another version.
-  CopyHolder(ShardState* state, std::function<void()> changed)
-      : state_(*state), changed_(std::move(changed)) {}
+  CopyHolder(ShardState* state, UpdateHolder* updates, std::function<void()> changed)
+      : state_(*state), updates_(*updates), changed_(std::move(changed)) {}
 
   // Frames of another shard of the view. An error ends the stream. OnStep waits while this shard
   // keeps a promise (R2) and the copy is whole.
@@ -77,6 +78,7 @@ class CopyHolder {
   void Ack(uint32_t partition, uint64_t version, bool whole);
 
   ShardState& state_;
+  UpdateHolder& updates_;
   const std::function<void()> changed_;
   std::map<uint32_t, Receiving> receiving_;  // by partition
   std::map<uint32_t, Step> arriving_;        // of whole copies: the current step

@@ -1,6 +1,7 @@
 #include "services/ps/core/copy_sender.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "services/common/check.h"
@@ -24,10 +25,12 @@ SendToShard To(const ShardState& state, const v1::View::Shard& shard) {
 
 // ---- steps
 
-bool CopySender::HasCopies(uint32_t partition) const {
-  return std::any_of(receivers_.begin(), receivers_.end(), [&](const auto& receiver) {
-    return receiver.second.acked.count(partition) > 0;
-  });
+std::set<uint64_t> CopySender::ReceiversOf(uint32_t partition) const {
+  std::set<uint64_t> receivers;
+  for (const auto& [incarnation, receiver] : receivers_) {
+    if (receiver.acked.count(partition) > 0) receivers.insert(incarnation);
+  }
+  return receivers;
 }
 
 void CopySender::SendStep(const Partition& partition, const StepClose& close) {
@@ -51,6 +54,7 @@ void CopySender::Send(const Receiver& receiver, const Pending& pending) const {
 }
 
 absl::Status CopySender::OnAck(uint64_t sender, const v1::CopyAck& ack) {
+  if (ack.sequence() != 0) return log_.OnAck(sender, ack.sequence());
   RETURN_IF_ERROR(CheckCopyAck(state_, sender, ack));
   const auto found = receivers_.find(sender);
   SLUICE_DCHECK(found != receivers_.end(), "CheckCopyAck admits receivers only");
@@ -67,7 +71,7 @@ absl::Status CopySender::OnAck(uint64_t sender, const v1::CopyAck& ack) {
     return absl::OkStatus();
   }
   steps_.erase(pending);
-  held_(*state_.Find(ack.partition()));
+  events_.held(*state_.Find(ack.partition()));
   return absl::OkStatus();
 }
 
@@ -88,9 +92,10 @@ void CopySender::BeginTransfers() {
     uint64_t bytes = 0;
     for (const auto& [partition, transfer] : receiver.transfers) bytes += transfer.bytes.size();
     for (auto next = receiver.missing.begin(); next != receiver.missing.end();) {
-      if (bytes >= kTransferBytes) break;
+      if (bytes >= state_.options.copy_transfer_bytes) break;
       const Partition& partition = *state_.Find(*next);
-      if (partition.version() != state_.committed || Waits(*next)) {
+      const bool waits = partition.version() != state_.committed || Waits(*next);
+      if (state_.view->synchronous() && waits) {
         ++next;
         continue;
       }
@@ -103,7 +108,11 @@ void CopySender::BeginTransfers() {
 }
 
 void CopySender::BeginTransfer(Receiver& receiver, const Partition& partition) {
-  EncodedPartition encoded = EncodePartition(*partition.Pin(partition.version()));
+  if (!state_.view->synchronous())
+    events_.begins(receiver.shard.process().incarnation(), partition);
+  std::shared_ptr<PartitionContent> content = partition.Pin(partition.version());
+  if (!state_.view->synchronous()) events_.fill_records(content.get());
+  EncodedPartition encoded = EncodePartition(*content);
   Transfer& transfer = receiver.transfers[partition.id()];
   transfer.version = partition.version();
   transfer.file = std::move(encoded.file);
@@ -157,6 +166,7 @@ void CopySender::OnShardConnected(uint64_t incarnation) {
   const auto found = receivers_.find(incarnation);
   if (found == receivers_.end() || !state_.view.has_value()) return;
   Receiver& receiver = found->second;
+  log_.OnShardConnected(incarnation);  // first: a copy is whole as soon as it has all parts
   for (auto& [partition, transfer] : receiver.transfers) {
     transfer.next_part = 0;
     SendNextPart(receiver, transfer);
@@ -186,6 +196,7 @@ double CopySender::BytesPerSecond() const {
 void CopySender::Clear() {
   receivers_.clear();
   steps_.clear();
+  log_.Reset();
 }
 
 void CopySender::OnInstalled(const v1::Install& install) {
@@ -199,6 +210,7 @@ void CopySender::OnInstalled(const v1::Install& install) {
     const v1::View::Shard& shard = view.proto().shards(static_cast<int>(position - 1));
     Receiver& receiver = receivers_[shard.process().incarnation()];
     receiver.shard = shard;
+    log_.AddReceiver(shard);
     if (std::find(whole.begin(), whole.end(), partition) != whole.end()) {
       receiver.acked[partition] = view.proto().first_step();
     } else {

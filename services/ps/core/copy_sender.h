@@ -14,6 +14,7 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
+#include "services/ps/core/copy_log.h"
 #include "services/ps/core/copy_step.h"
 #include "services/ps/core/partition.h"
 #include "services/ps/core/shard_state.h"
@@ -27,14 +28,28 @@ namespace sluice::ps {
 // version, at the pace that the job allows. From the beginning of its transfer on, a partition
 // closes a step only when the shard has acked the step's gradients. So a copy misses no step, and a
 // whole copy is never behind its owner.
+//
+// Asynchronous: the state is the current one, with the clocks that are applied to it, and the log
+// carries what follows.
 class CopySender {
  public:
-  // `held`: all copies of the partition hold the step that was sent last, so it may close.
-  CopySender(ShardState* state, std::function<void(Partition&)> held)
-      : state_(*state), held_(std::move(held)) {}
+  struct Events {
+    // All copies of the partition hold the step that was sent last, so it may close.
+    std::function<void(Partition&)> held;
+    // Asynchronous: a transfer begins. What this shard has staged goes to the log first.
+    std::function<void(uint64_t receiver, const Partition&)> begins;
+    // Adds the clocks to the state of a partition.
+    std::function<void(PartitionContent*)> fill_records;
+  };
+  CopySender(ShardState* state, Events events)
+      : state_(*state), events_(std::move(events)), log_(state) {}
 
   // Whether a step of the partition has to be sent before it closes.
-  bool HasCopies(uint32_t partition) const;
+  bool HasCopies(uint32_t partition) const { return !ReceiversOf(partition).empty(); }
+  // The shards that are sent what happens to the partition.
+  std::set<uint64_t> ReceiversOf(uint32_t partition) const;
+  bool HasReceivers() const { return !receivers_.empty(); }
+  CopyLog& log() { return log_; }
   // The partition's contributions are complete and settled: sends them to its copies. `held` is
   // called later, unless an Install comes before.
   void SendStep(const Partition& partition, const StepClose& close);
@@ -46,7 +61,7 @@ class CopySender {
 
   // The view is installed, all partitions are at its first step.
   void OnInstalled(const v1::Install& install);
-  // A version is committed: a transfer may begin.
+  // Synchronous: a version is committed, so a transfer may begin.
   void OnCommitted() { BeginTransfers(); }
   void Clear();
 
@@ -74,10 +89,6 @@ class CopySender {
     std::vector<CopyStepPart> parts;
   };
 
-  // Further transfers to a shard begin while those under way have less than this. A transfer begins
-  // only at a committed version, which a slow job may have for a small part of each step.
-  static constexpr uint64_t kTransferBytes = uint64_t{64} << 20;
-
   void BeginTransfers();
   void BeginTransfer(Receiver& receiver, const Partition& partition);
   void SendParts();
@@ -87,7 +98,8 @@ class CopySender {
   double BytesPerSecond() const;
 
   ShardState& state_;
-  const std::function<void(Partition&)> held_;
+  const Events events_;
+  CopyLog log_;
   std::map<uint64_t, Receiver> receivers_;  // by incarnation
   std::map<uint32_t, Pending> steps_;       // by partition
   absl::Time next_part_at_ = absl::InfinitePast();

@@ -141,6 +141,7 @@ absl::Status CheckSender(v1::Role role, const v1::Header& header) {
       case v1::Header::kCopyState:
       case v1::Header::kCopyStep:
       case v1::Header::kCopyAck:
+      case v1::Header::kCopyEntry:
         return absl::OkStatus();
       default:
         return Invalid("frame ", body, " of a shard is not for a shard");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "services/common/check.h"
+#include "services/protocol/wire_version.h"
 
 namespace sluice::ps {
 
@@ -25,6 +26,17 @@ void Registration::OnDisconnected() {
   if (leave_reason_.has_value()) {
     state_.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
   }
+}
+
+v1::Header Registration::MakeHello(const v1::ProcessId& shard) const {
+  v1::Header header = state_.NewHeader();
+  v1::Hello& hello = *header.mutable_hello();
+  hello.set_min_wire_version(SpokenWireVersions().oldest);
+  hello.set_max_wire_version(SpokenWireVersions().newest);
+  hello.set_job(state_.options.identity.job());
+  *hello.mutable_sender() = state_.options.identity.process();
+  hello.set_shard_incarnation(shard.incarnation());
+  return header;
 }
 
 void Registration::OnRegistered(const v1::JobSpec& job) {

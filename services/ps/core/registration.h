@@ -24,6 +24,8 @@ class Registration {
   // A connection to a coordinator: registers on it. `obeyed`: as Views::Obeyed.
   void OnConnected(const v1::ViewId& obeyed);
   void OnDisconnected();
+  // The first frame of a stream to another shard.
+  v1::Header MakeHello(const v1::ProcessId& shard) const;
   bool connected() const { return connected_; }
 
   // Takes the job's interval of heartbeats.

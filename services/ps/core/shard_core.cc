@@ -12,7 +12,6 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
-#include "services/protocol/wire_version.h"
 #include "services/ps/core/asynchronous.h"
 #include "services/ps/core/coordinator_checks.h"
 #include "services/ps/core/copy_holder.h"
@@ -26,6 +25,7 @@
 #include "services/ps/core/snapshots.h"
 #include "services/ps/core/streams.h"
 #include "services/ps/core/synchronous.h"
+#include "services/ps/core/update_holder.h"
 #include "services/ps/core/views.h"
 
 namespace sluice::ps {
@@ -72,25 +72,36 @@ class ShardCore::Impl {
   absl::Time NextDeadline() const;
 
   ShardStatus Status() const;
+  // Null if the partition is null.
+  std::shared_ptr<const PartitionContent> ContentOf(const Partition* held) const;
 
   ShardState state;
   StreamTable streams{&state};
   DataSender sender{&state, &streams};
   Registration registration{&state};
   Initialization initialization{&state};
-  Views views{&state, &initialization,
-              [this](v1::PauseReply* reply) { asynchronous.FillPauseReply(reply); }};
+  Views views{&state, &initialization, [this](v1::PauseReply* reply) {
+                asynchronous.FillPauseReply(reply);
+                update_holder.FillPauseReply(reply);
+              }};
   Snapshots snapshots{&state,
                       [this](PartitionContent* content) { asynchronous.FillRecords(content); }};
-  CopySender copy_sender{&state, [this](Partition& partition) { synchronous.OnHeld(partition); }};
-  CopyHolder copy_holder{&state, [this] { OnCopyChanged(); }};
+  CopySender copy_sender{
+      &state,
+      {[this](Partition& partition) { synchronous.OnHeld(partition); },
+       [this](uint64_t to, const Partition& partition) { asynchronous.OnTransfer(to, partition); },
+       [this](PartitionContent* content) { asynchronous.FillRecords(content); }}};
+  UpdateHolder update_holder{&state, [this](uint64_t worker, const v1::Lease& lease) {
+                               asynchronous.OnLeased(worker, lease);
+                             }};
+  CopyHolder copy_holder{&state, &update_holder, [this] { OnCopyChanged(); }};
   Synchronous synchronous{
       &state,
       &streams,
       &sender,
       &copy_sender,
       {[this](Partition& partition) { OnClosed(partition); }, [this] { OnVersionCommitted(); }}};
-  Asynchronous asynchronous{&state, &streams, &sender, [this] { progress.Want(); }};
+  Asynchronous asynchronous{&state, &streams, &sender, &copy_sender, [this] { progress.Want(); }};
   ProgressReport progress{&state, &registration, &synchronous, &asynchronous, &copy_holder};
 
  private:
@@ -101,7 +112,6 @@ class ShardCore::Impl {
   void OnVersionCommitted();
   void OnCopyChanged();
   void SayInstalled();
-
   const std::function<absl::StatusOr<Handled>(Stream&, const v1::Header&, const absl::Cord&)>
       handler_ = [this](Stream& stream, const v1::Header& header, const absl::Cord& payload) {
         return OnFrame(stream, header, payload);
@@ -117,12 +127,7 @@ void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
   registration.OnRegistered(message.job());
 
   // Sends again what may have been lost with the previous connection.
-  if (!state.failure.empty()) {
-    v1::MemberMessage failed;
-    failed.mutable_failure()->set_reason(state.failure);
-    state.Tell(std::move(failed));
-  }
-
+  if (!state.failure.empty()) state.SayFailed();
   if (!state.view.has_value()) initialization.Report();
   if (state.view.has_value()) SayInstalled();
   snapshots.Report();  // first: pins outlive the view
@@ -157,6 +162,7 @@ void ShardCore::Impl::DiscardAttempt() {
   state.copies.clear();
   copy_sender.Clear();
   copy_holder.OnInstalled();
+  update_holder.Clear();
   state.frozen = false;
   state.committed = 0;
   state.barrier = 0;
@@ -181,6 +187,8 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   SLUICE_DCHECK(!state.view.has_value() || Compare(id, state.view->id()) > 0,
                 "R1: an installed view is newer than the one before");
 
+  asynchronous.Settle(install);
+  update_holder.Settle(install);
   InstalledView view(install.view(), state.self(), *state.model);
   if (std::optional<std::string> wrong = AdoptPartitions(view, install); wrong.has_value()) {
     state.Fail(*std::move(wrong));
@@ -229,10 +237,11 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
   if (state.view->synchronous()) {
     synchronous.OnInstalled();
     state.committed = std::max({state.committed, install.committed(), install.view().first_step()});
-    copy_sender.OnInstalled(install);
   } else {
     asynchronous.OnInstalled(install);
+    update_holder.OnInstalled(asynchronous.clocks());
   }
+  copy_sender.OnInstalled(install);
   SayInstalled();
   snapshots.OnInstalled(install.has_snapshot() ? &install.snapshot() : nullptr);
   progress.Want();
@@ -342,9 +351,14 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
   if (!state.view->HasShard(sender)) {
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
-  if (!state.view->synchronous()) return absl::InvalidArgumentError("this view has no steps");
   // (R2) The holder knows which of these may be taken during a promise.
   if (header.has_copy_state()) return copy_holder.OnState(sender, header.copy_state(), payload);
+  if (!state.view->synchronous() && header.has_copy_entry()) {
+    return update_holder.OnEntry(sender, header.copy_entry(), payload);
+  }
+  if (state.view->synchronous() == header.has_copy_entry() && !header.has_copy_ack()) {
+    return absl::InvalidArgumentError("the frame is not for the mode of the view");
+  }
   if (header.has_copy_step()) return copy_holder.OnStep(sender, header.copy_step(), payload);
   if (!state.MayChange()) return Handled::kWait;
 
@@ -471,13 +485,19 @@ ShardStatus ShardCore::Impl::Status() const {
   status.repeated_blocks = state.repeated_blocks;
 
   streams.FillBounds(&status.bounds);
-  BoundUse& open_snapshots = status.bounds[static_cast<size_t>(Bound::kSnapshots)];
-  open_snapshots.limit = state.options.max_snapshots;
-  open_snapshots.used = snapshots.size();
+  status.bounds[static_cast<size_t>(Bound::kSnapshots)] = {state.options.max_snapshots,
+                                                           snapshots.size()};
   for (size_t bound = 0; bound < kBounds; ++bound) {
     status.bounds[bound].reached = state.reached[bound];
   }
   return status;
+}
+
+std::shared_ptr<const PartitionContent> ShardCore::Impl::ContentOf(const Partition* held) const {
+  if (held == nullptr) return nullptr;
+  std::shared_ptr<PartitionContent> content = held->Pin(held->version());
+  if (!state.view->synchronous()) asynchronous.FillRecords(content.get());
+  return content;
 }
 
 // ---------------------------------------------------------------- ShardCore
@@ -526,14 +546,7 @@ void ShardCore::OnDisconnected(StreamId stream, absl::Time now) {
 }
 
 v1::Header ShardCore::MakeHello(const v1::ProcessId& shard) const {
-  v1::Header header = impl_->state.NewHeader();
-  v1::Hello& hello = *header.mutable_hello();
-  hello.set_min_wire_version(SpokenWireVersions().oldest);
-  hello.set_max_wire_version(SpokenWireVersions().newest);
-  hello.set_job(impl_->state.options.identity.job());
-  *hello.mutable_sender() = impl_->state.options.identity.process();
-  hello.set_shard_incarnation(shard.incarnation());
-  return header;
+  return impl_->registration.MakeHello(shard);
 }
 
 void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
@@ -541,6 +554,7 @@ void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
   impl_->synchronous.OnShardConnected(incarnation);
   impl_->copy_sender.OnShardConnected(incarnation);
   impl_->copy_holder.OnShardConnected(incarnation);
+  impl_->update_holder.OnShardConnected(incarnation);
 }
 
 bool ShardCore::HasShard(uint64_t incarnation) const {
@@ -575,16 +589,12 @@ std::vector<ShardAction> ShardCore::TakeActions() {
 ShardStatus ShardCore::Status() const { return impl_->Status(); }
 
 std::shared_ptr<const PartitionContent> ShardCore::Content(uint32_t partition) const {
-  const Partition* const held = impl_->state.Find(partition);
-  if (held == nullptr) return nullptr;
-  std::shared_ptr<PartitionContent> content = held->Pin(held->version());
-  if (!impl_->state.view->synchronous()) impl_->asynchronous.FillRecords(content.get());
-  return content;
+  return impl_->ContentOf(impl_->state.Find(partition));
 }
 
 std::shared_ptr<const PartitionContent> ShardCore::CopyContent(uint32_t partition) const {
   const auto held = impl_->state.copies.find(partition);
-  return held == impl_->state.copies.end() ? nullptr : held->second->Pin(held->second->version());
+  return impl_->ContentOf(held == impl_->state.copies.end() ? nullptr : held->second.get());
 }
 
 }  // namespace sluice::ps

@@ -39,8 +39,16 @@ class ShardRules {
   virtual bool KeepUndo() const { return true; }
   // A version is committed once every member has pushed its step. False: once one member has.
   virtual bool AwaitEveryHolder() const { return true; }
-  // A step closes once each copy of the partition has acked its gradients.
+  // A step closes, and an asynchronous update is acked (R6), once each copy of the partition has
+  // its gradients.
   virtual bool AwaitCopies() const { return true; }
+  // Asynchronous: an Apply is answered once each copy has applied the update.
+  virtual bool AnswerAfterCopies() const { return true; }
+  // Asynchronous: a copy gets what its owner has staged, and the arbiter's leases, before its
+  // state.
+  virtual bool SendStagedToNewCopies() const { return true; }
+  // R8: a lease is given once the copies of partition 0 have recorded it.
+  virtual bool RecordLeasesAtCopies() const { return true; }
   // R10: AfterStep waits for whole copies as for owned partitions.
   virtual bool WaitForCopies() const { return true; }
   // R12: all of version 0 belongs to one init request.

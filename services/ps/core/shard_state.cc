@@ -194,6 +194,10 @@ void ShardState::Fail(std::string reason) {
   if (!failure.empty()) return;
   SLUICE_DCHECK(!reason.empty(), "a failure has a reason: a shard without one continues");
   failure = std::move(reason);
+  SayFailed();
+}
+
+void ShardState::SayFailed() {
   v1::MemberMessage message;
   message.mutable_failure()->set_reason(failure);
   Tell(std::move(message));

@@ -1,0 +1,33 @@
+#include "services/ps/core/update_arguments.h"
+
+#include "services/protocol/interval_set.h"
+#include "services/ps/core/norm_exchange.h"
+#include "services/ps/core/staleness.h"
+
+namespace sluice::ps {
+
+v1::ClockRecord RecordOf(uint64_t worker, const v1::Apply& apply) {
+  v1::ClockRecord record;
+  record.set_worker(worker);
+  record.set_clock(apply.clock());
+  // Not a copy of the message, whose unknown fields would be kept and reported for ever.
+  *record.mutable_samples() = ToProto(FromProto(apply.samples()));
+  record.set_staleness(apply.staleness());
+  record.set_square_sum(apply.square_sum());
+  record.set_non_finite(apply.non_finite());
+  return record;
+}
+
+bool IsSkipped(const v1::JobSpec& job, const v1::ClockRecord& record) {
+  return record.non_finite() && job.training().non_finite() == v1::TrainingSpec::SKIP;
+}
+
+UpdateArguments ArgumentsFor(const v1::JobSpec& job, UpdateArguments staged,
+                             const v1::ClockRecord& record) {
+  staged.gradient_scale *= ClipFactor(job.optimizer().clip_norm(), record.square_sum());
+  staged.staleness = EffectOf(job.training().staleness(), record.staleness());
+  staged.check_finite = job.training().non_finite() == v1::TrainingSpec::FAIL;
+  return staged;
+}
+
+}  // namespace sluice::ps

@@ -1,0 +1,26 @@
+// What an asynchronous update is applied with: the same on each shard that holds a part of it.
+#ifndef SLUICE_SERVICES_PS_CORE_UPDATE_ARGUMENTS_H_
+#define SLUICE_SERVICES_PS_CORE_UPDATE_ARGUMENTS_H_
+
+#include <cstdint>
+
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "proto/job.pb.h"
+#include "services/ps/core/block_update.h"
+
+namespace sluice::ps {
+
+// What a shard records of an update that it applies.
+v1::ClockRecord RecordOf(uint64_t worker, const v1::Apply& apply);
+
+// The gradient is not finite, and the job skips such updates.
+bool IsSkipped(const v1::JobSpec& job, const v1::ClockRecord& record);
+
+// `staged`: scales and ordinal, as known when the update was staged.
+UpdateArguments ArgumentsFor(const v1::JobSpec& job, UpdateArguments staged,
+                             const v1::ClockRecord& record);
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_UPDATE_ARGUMENTS_H_

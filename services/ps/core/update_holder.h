@@ -1,0 +1,93 @@
+#ifndef SLUICE_SERVICES_PS_CORE_UPDATE_HOLDER_H_
+#define SLUICE_SERVICES_PS_CORE_UPDATE_HOLDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
+#include "services/ps/core/block_update.h"
+#include "services/ps/core/gradient_sum.h"
+#include "services/ps/core/partition.h"
+#include "services/ps/core/shard_state.h"
+#include "services/ps/core/streams.h"
+
+namespace sluice::ps {
+
+// The asynchronous updates of the copies that this shard holds for other shards (docs/protocol.md
+// 8.7): stages what their owners have staged, and applies what they have applied.
+//
+// An owner is ahead of its copies by what this shard has staged of it, at most one update of each
+// worker. So an Install can bring a whole copy to the updates that it keeps, and the copy can
+// become the owner. The updates of a copy whose state is still being received are queued.
+class UpdateHolder {
+ public:
+  // `leased` is called with each lease that the arbiter has recorded.
+  using Leased = std::function<void(uint64_t worker, const v1::Lease& lease)>;
+  UpdateHolder(ShardState* state, Leased leased) : state_(*state), leased_(std::move(leased)) {}
+
+  // From another shard of the view. An error ends the stream. Waits while this shard keeps a
+  // promise (R2).
+  absl::StatusOr<Handled> OnEntry(uint64_t sender, const v1::CopyEntry& entry,
+                                  const absl::Cord& payload);
+  // The stream to this shard is open (again): acks may have been lost.
+  void OnShardConnected(uint64_t incarnation);
+  // The state of a copy has come: applies the updates that were queued meanwhile.
+  absl::Status CatchUp(const PartitionContent& content, Partition* copy);
+
+  // Before the view of the Install: applies the updates that it keeps to the whole copies. A copy
+  // that lacks one is dropped.
+  void Settle(const v1::Install& install);
+  // `clocks`: applied to everything that this shard holds.
+  void OnInstalled(const std::map<uint64_t, v1::ClockRecord>& clocks);
+  void Clear();
+
+  void FillPauseReply(v1::PauseReply* reply) const;
+
+ private:
+  // The part of an update that belongs to one copy.
+  struct Part {
+    std::vector<bool> arrived;
+    size_t missing = 0;
+    UpdateArguments arguments;  // of its staging
+    std::vector<GradientSum> sums;
+  };
+  struct Update {
+    uint64_t clock = 0;
+    std::map<uint32_t, Part> parts;  // by partition
+  };
+  struct Queued {
+    v1::ClockRecord record;
+    Part part;
+  };
+  using OwnerAndWorker = std::pair<uint64_t, uint64_t>;
+
+  absl::Status CarryOut(uint64_t sender, const v1::CopyEntry& entry, const absl::Cord& payload);
+  absl::Status Stage(uint64_t sender, const v1::CopyEntry& entry, const absl::Cord& payload);
+  absl::Status Apply(uint64_t sender, const v1::CopyEntry& entry);
+  void ApplyTo(Partition* copy, const v1::ClockRecord& record, Part* part);
+  void Note(const v1::ClockRecord& record);
+  uint64_t AppliedClock(uint32_t partition, uint64_t worker) const;
+  bool Settle(const v1::ClockRecord& winner, Partition* copy);
+  void Ack(uint64_t owner, uint64_t sequence);
+
+  ShardState& state_;
+  const Leased leased_;
+  std::map<uint64_t, uint64_t> carried_out_;        // by owner: sequence of its newest entry
+  std::map<OwnerAndWorker, Update> staged_;         // at most one update of each worker
+  std::map<uint32_t, std::vector<Queued>> queued_;  // of copies that are not whole
+  std::map<uint64_t, uint64_t> base_;               // by worker: applied when the view began
+  std::map<uint32_t, std::map<uint64_t, uint64_t>> clocks_;  // of whole copies, beyond base_
+  std::map<uint64_t, v1::ClockRecord> copied_;  // by worker: the newest in this view, of any copy
+};
+
+}  // namespace sluice::ps
+
+#endif  // SLUICE_SERVICES_PS_CORE_UPDATE_HOLDER_H_

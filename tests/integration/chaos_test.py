@@ -113,9 +113,12 @@ class ChaosTest(unittest.TestCase):
               shards='replicas: 2', delay=0.02):
         manifest = _MANIFEST % {'steps': steps, 'optimizer': optimizer, 'mode': mode, 'shards': shards, 'delay': delay}
         (self.directory / 'job.yaml').write_text(manifest)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [_SLUICE, 'chaos', 'job.yaml', '--output', 'json', '--bin-dir', programs, '--state-dir', self.state, *flags],
             cwd=self.directory, stdout=subprocess.PIPE, text=True, env={**os.environ, 'SLUICE_PLUGIN_PATH': str(self.directory)})
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
 
     def finish(self, process):
         """The exit code and the objects that were printed."""

@@ -39,10 +39,11 @@ void AddChaosCommand(CLI::App* app, const Environment& environment, Action* acti
   auto flags = std::make_shared<ChaosFlags>();
   CLI::App* chaos = app->add_subcommand(
       "chaos",
-      "Train a job on this machine while its processes are killed and frozen, and judge it\n\n"
+      "Train a job on this machine while its processes, links and disk fail, and judge it\n\n"
       "  sluice chaos job.yaml\n"
       "  sluice chaos job.yaml --seed 7 --faults kill:worker,freeze:shard --every 10s\n"
       "  sluice chaos job.yaml --faults kill:worker+worker+shard,scale:shard,scale:worker\n"
+      "  sluice chaos job.yaml --faults cut:worker,slow:shard,fill:disk --for 3s\n"
       "  sluice chaos job.yaml --baseline run\n\n"
       "The job trains from its beginning in a state directory of its own; your job and its\n"
       "checkpoints are left alone. Faults come at random, by the seed, until the job ends: the\n"
@@ -55,17 +56,19 @@ void AddChaosCommand(CLI::App* app, const Environment& environment, Action* acti
       ->add_option(
           "--faults", flags->faults,
           "kinds of faults, separated by commas: kill (SIGKILL), freeze (SIGSTOP, later "
-          "SIGCONT) or term (SIGTERM) of a worker, shard or coordinator, or scale (another "
-          "number) of the workers or shards; kill:worker+shard hits two processes at once")
+          "SIGCONT) or term (SIGTERM) of a worker, shard or coordinator; cut (no byte passes) or "
+          "slow (bytes arrive late) of its connections; scale (another number) of the workers or "
+          "shards; fill:disk (no checkpoint can be written); kill:worker+shard hits two processes "
+          "at once")
       ->type_name("LIST")
       ->capture_default_str();
   chaos->add_option("--seed", flags->seed, "repeat the faults of this seed (default: a new seed)")
       ->check(NumberBetween<uint64_t>(0, UINT64_MAX));
   AddDuration(chaos, "--every", &flags->every,
               "mean time from a recovery to the next fault (default: 5s)");
-  AddDuration(chaos, "--freeze", &flags->freeze,
-              "how long a process stays frozen (default: up to twice heartbeatTimeoutSeconds, by "
-              "the seed)");
+  AddDuration(chaos, "--for", &flags->lasting,
+              "how long freeze, cut, slow and fill last (default: up to twice "
+              "heartbeatTimeoutSeconds, by the seed)");
   chaos->add_option("--count", flags->count, "inject at most this many faults")
       ->check(NumberBetween<uint64_t>(1, UINT64_MAX));
   chaos

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "cli/testing/cli_test_base.h"
 
 namespace sluice::cli {
@@ -35,10 +36,10 @@ TEST_F(ChaosCommandTest, RefusesBadInputBeforeAnythingStarts) {
       {{"--faults", "kill:shard+shard"}, "needs 2 processes of the role shard, and the job has 1"},
       {{"--every", "0"}, "--every: '0' is not a time above 0"},
       {{"--every", "-1s"}, "is not a time above 0"},
-      {{"--freeze", "soon"}, "--freeze: 'soon' is not a time above 0"},
+      {{"--for", "soon"}, "--for: 'soon' is not a time above 0"},
       {{"--stall", "inf"}, "is not a time above 0"},
       {{"--stall", "9s"}, "--stall must be longer, not 9s"},
-      {{"--stall", "9s", "--freeze", "10s"}, "a process may be frozen for 10s"},
+      {{"--stall", "9s", "--for", "10s"}, "a fault may last 10s"},
       {{"--count", "0"}, "--count"},
       {{"--seed", "-1"}, "--seed"},
       {{"--tolerance", "5"}, "add --baseline run"},
@@ -65,6 +66,17 @@ TEST_F(ChaosCommandTest, RefusesSuspendedJob) {
   EXPECT_THAT(err_.str(), HasSubstr("spec.suspend is set"));
 }
 
+TEST_F(ChaosCommandTest, RefusesToCutConnectionsAmongWorkers) {
+  WritePrograms("exit 1");
+  Write("job.yaml",
+        absl::StrReplaceAll(kManifest,
+                            {{"training: {", "training: {dense: {aggregation: AllReduce}, "}}));
+  for (const char* fault : {"cut:worker", "slow:shard"}) {
+    EXPECT_EQ(Chaos({"--faults", fault}), 2);
+    EXPECT_THAT(err_.str(), HasSubstr("which cannot be cut or slowed"));
+  }
+}
+
 TEST_F(ChaosCommandTest, JobThatFailsFailsTheVerdict) {
   WritePrograms("exit 1");
   EXPECT_EQ(Chaos({"--seed", "7"}), 1);
@@ -77,16 +89,16 @@ TEST_F(ChaosCommandTest, JobThatFailsFailsTheVerdict) {
 
 TEST_F(ChaosCommandTest, RepeatingCommandHasTheFlagsThatChangeTheFaults) {
   WritePrograms("exit 1");
-  EXPECT_EQ(Chaos({"--seed", "7", "--faults", "kill:worker", "--every", "500ms", "--freeze", "2",
+  EXPECT_EQ(Chaos({"--seed", "7", "--faults", "kill:worker", "--every", "500ms", "--for", "2",
                    "--count", "3", "--workers", "2"}),
             1);
-  EXPECT_THAT(out_.str(), HasSubstr("--seed 7 --faults kill:worker --every 0.5s --freeze 2s "
+  EXPECT_THAT(out_.str(), HasSubstr("--seed 7 --faults kill:worker --every 0.5s --for 2s "
                                     "--count 3 --workers 2\n"));
 }
 
 TEST_F(ChaosCommandTest, JobThatNeverTrainsHangs) {
   WritePrograms("exec sleep 1000");
-  EXPECT_EQ(Chaos({"--freeze", "0.1s", "--stall", "0.5s", "--output", "json"}), 1);
+  EXPECT_EQ(Chaos({"--for", "0.1s", "--stall", "0.5s", "--output", "json"}), 1);
   const nlohmann::json verdict = Objects().back();
   EXPECT_EQ(verdict["type"], "verdict");
   EXPECT_EQ(verdict["verdict"], "Failed");
@@ -97,7 +109,7 @@ TEST_F(ChaosCommandTest, JobThatNeverTrainsHangs) {
 
 TEST_F(ChaosCommandTest, QuietPrintsOnlyTheVerdict) {
   WritePrograms("exec sleep 1000");
-  EXPECT_EQ(Chaos({"--freeze", "0.1s", "--stall", "0.5s", "--quiet"}), 1);
+  EXPECT_EQ(Chaos({"--for", "0.1s", "--stall", "0.5s", "--quiet"}), 1);
   EXPECT_EQ(out_.str(),
             "Failed: the job hangs: no step for 0.5 s in the phase starting at step 0, without "
             "coordinator\n");

@@ -1,5 +1,6 @@
 #include "cli/chaos_run.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <map>
@@ -8,11 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/chaos/comparison.h"
 #include "cli/chaos/disturber.h"
+#include "cli/chaos/link_relay.h"
 #include "cli/chaos/verdict.h"
 #include "cli/common/exit_codes.h"
 #include "cli/common/json_line.h"
@@ -44,6 +47,15 @@ constexpr uint32_t kMaxBackoffLimit = 1000;
 constexpr uint64_t kSeeds = 1000000;
 constexpr double kDefaultHeartbeatTimeout = 5;
 
+// While the disk is full, each write of a file by the process fails, as it would on a full disk.
+// The kernel has a limit for that which needs no privilege.
+void SetDiskFull(pid_t pid, bool full) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0) return;
+  if (full) limit.rlim_cur = 0;
+  (void)prlimit(pid, RLIMIT_FSIZE, &limit, nullptr);  // fails if the process has ended
+}
+
 // Shows the job, and disturbs it.
 class ChaosListener final : public DisplayListener {
  public:
@@ -56,8 +68,11 @@ class ChaosListener final : public DisplayListener {
         began_(environment.clock->Now()),
         disturber_(std::move(options), began_) {}
 
-  // `job` outlives the calls below.
-  void Attach(local::LocalJob* job) { job_ = job; }
+  // `job` and `relay` outlive the calls below. Null relay: no fault disturbs links.
+  void Attach(local::LocalJob* job, chaos::LinkRelay* relay) {
+    job_ = job;
+    relay_ = relay;
+  }
 
   void OnProcessEnded(const policy::Replica& replica, pid_t pid,
                       const policy::Exit& exit) override {
@@ -78,6 +93,14 @@ class ChaosListener final : public DisplayListener {
     const chaos::Disturber::Decision decision = disturber_.Decide(processes, now);
     for (const chaos::Disturber::Signal& signal : decision.signals) {
       job_->Signal(signal.pid, signal.signal);
+    }
+    for (const chaos::Disturber::LinkChange& change : decision.links) {
+      if (relay_ == nullptr) continue;
+      if (change.fault.has_value()) relay_->Disturb(change.pid, *change.fault);
+      if (!change.fault.has_value()) relay_->Restore(change.pid);
+    }
+    for (const chaos::Disturber::DiskChange& change : decision.disks) {
+      SetDiskFull(change.pid, change.full);
     }
     if (decision.sizes.has_value()) job_->Scale(*decision.sizes);
     if (decision.injected != nullptr) Show(*decision.injected, false, now);
@@ -130,6 +153,7 @@ class ChaosListener final : public DisplayListener {
   chaos::Disturber disturber_;
   std::optional<std::string> problem_;
   local::LocalJob* job_ = nullptr;
+  chaos::LinkRelay* relay_ = nullptr;
 };
 
 // A run of the job in a directory of its own, from its beginning.
@@ -158,14 +182,21 @@ class ChaosJob {
         MakeDisplay(environment_, flags_.output, DisplayOptionsOf(flags_, job_.spec));
     std::optional<LogFollower> logs;
     if (flags_.verbose) logs.emplace(directory.logs(), "", 0);
+    std::unique_ptr<chaos::LinkRelay> relay;
+    if (absl::c_any_of(options.schedule.kinds, [](const chaos::FaultKind& kind) {
+          return chaos::DisturbsLinks(kind.action);
+        })) {
+      ASSIGN_OR_RETURN(relay, chaos::LinkRelay::Start());
+    }
     ChaosListener listener(environment_, flags_, display.get(), std::move(logs),
                            std::move(options));
     local::LocalJob::Options job_options = JobOptionsOf(flags_, programs_, prepared.job);
     job_options.tick_interval = kTick;
     job_options.control.poll_interval = kTick;
+    job_options.links = relay.get();
     local::LocalJob job(std::move(job_options), environment_.files, &directory, &listener,
                         environment_.clock);
-    listener.Attach(&job);
+    listener.Attach(&job, relay.get());
     environment_.set_interrupt_handler([&](int count) {
       listener.Stopping();
       if (count == 1) {
@@ -226,7 +257,7 @@ std::string RepeatCommand(const ChaosFlags& flags, uint64_t seed) {
   };
   add(flags.faults != defaults.faults, "--faults ", flags.faults);
   add(flags.every != defaults.every, "--every ", DurationFlag(flags.every));
-  add(flags.freeze != defaults.freeze, "--freeze ", DurationFlag(flags.freeze));
+  add(flags.lasting != defaults.lasting, "--for ", DurationFlag(flags.lasting));
   add(flags.count.has_value(), "--count ", flags.count.value_or(0));
   add(flags.workers.has_value(), "--workers ", flags.workers.value_or(0));
   add(flags.shards.has_value(), "--shards ", flags.shards.value_or(0));
@@ -244,7 +275,7 @@ chaos::Disturber::Options DisturberOptionsOf(const ChaosFlags& flags, const v1::
   options.schedule.min_shards = job.parameter_server().copies();
   options.schedule.max_shards = job.parameter_server().partitions();
   options.schedule.every = flags.every;
-  options.schedule.freeze = flags.freeze;
+  options.schedule.lasting = flags.lasting;
   const double timeout = job.timeouts().heartbeat_timeout();
   options.schedule.heartbeat_timeout =
       absl::Seconds(timeout > 0 ? timeout : kDefaultHeartbeatTimeout);
@@ -269,14 +300,20 @@ absl::Status CheckFlags(const ChaosFlags& flags, const api::TrainingJob& job,
           "--faults: ", chaos::KindText(kind), ": a job with training.execution Server, or with ",
           "stalenessRule DelayCompensation, does not change its number of shards while it trains"));
     }
+    if (chaos::DisturbsLinks(kind.action) &&
+        job.spec.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--faults: ", chaos::KindText(kind), ": with `dense: {aggregation: AllReduce}` workers ",
+          "have connections among themselves, which cannot be cut or slowed"));
+    }
   }
   const absl::Duration longest =
-      flags.freeze > absl::ZeroDuration() ? flags.freeze : 2 * options.schedule.heartbeat_timeout;
+      flags.lasting > absl::ZeroDuration() ? flags.lasting : 2 * options.schedule.heartbeat_timeout;
   if (flags.stall <= longest) {
-    return absl::InvalidArgumentError(absl::StrCat("--stall: a process may be frozen for ",
+    return absl::InvalidArgumentError(absl::StrCat("--stall: a fault may last ",
                                                    DurationFlag(longest),
-                                                   ", and the job waits for "
-                                                   "it; --stall must be longer, not ",
+                                                   ", and the job waits for its "
+                                                   "end; --stall must be longer, not ",
                                                    DurationFlag(flags.stall)));
   }
   if (flags.tolerance.has_value() && flags.baseline != "run") {

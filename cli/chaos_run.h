@@ -19,7 +19,7 @@ struct ChaosFlags : RunFlags {
   std::string faults = chaos::kDefaultFaults;
   std::optional<uint64_t> seed;
   absl::Duration every = absl::Seconds(5);
-  absl::Duration freeze;  // zero: it differs from fault to fault
+  absl::Duration lasting;  // --for; zero: it differs from fault to fault
   std::optional<uint64_t> count;
   std::string baseline = "none";
   std::optional<double> tolerance;  // in percent

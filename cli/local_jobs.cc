@@ -84,6 +84,20 @@ local::Sizes SizesOf(const v1::JobSpec& job) {
   return {job.parameter_server().replicas(), job.worker().replicas()};
 }
 
+// A line about shards that will hold nothing; empty if there is none, or if it is not known.
+std::string IdleShardsText(const v1::JobProgress& progress, const v1::JobSpec& job) {
+  uint64_t partitions = 0;
+  for (const v1::ProcessStatus& status : progress.processes()) {
+    if (status.state() == v1::ProcessStatus::MEMBER) partitions += status.partitions();
+  }
+  const uint64_t copies = std::max<uint64_t>(1, job.parameter_server().copies());
+  const uint32_t shards = job.parameter_server().replicas();
+  if (partitions == 0 || partitions * copies >= shards) return "";
+  return absl::StrCat("\nThe model is too small to be divided further: it fills ",
+                      CountedText(partitions, "partition"), ", so ", shards - partitions * copies,
+                      " of the ", shards, " shards will hold nothing");
+}
+
 class LocalAccess final : public Jobs::Access {
  public:
   LocalAccess(local::JobDirectory directory, std::string identity, std::string coordinator,
@@ -248,8 +262,13 @@ class LocalJobs final : public Jobs {
       }
       std::this_thread::sleep_for(kPoll);
     }
-    return absl::StrCat(name, ": from ", local::SizesText(before), " to ", local::SizesText(after),
-                        "; sluice status ", name, " shows them");
+    std::string text =
+        absl::StrCat(name, ": from ", local::SizesText(before), " to ", local::SizesText(after),
+                     "; sluice status ", name, " shows them");
+    if (const auto progress = ReadProgress(files_, directory); progress.ok()) {
+      text += IdleShardsText(*progress, scaled.spec);
+    }
+    return text;
   }
 
   absl::StatusOr<std::unique_ptr<Access>> Reach(const std::string& name) override {

@@ -27,6 +27,9 @@ std::string MemberText(const policy::Replica& replica, const v1::ProcessStatus& 
   if (status.partitions() > 0) {
     absl::StrAppend(&text, ", ", CountedText(status.partitions(), "partition"));
   }
+  if (replica.role == v1::SHARD && status.partitions() == 0 && status.copies() == 0) {
+    absl::StrAppend(&text, ", no partitions");
+  }
   if (status.copies() > 0) {
     absl::StrAppend(&text, ", ",
                     status.copies() == 1 ? "1 copy" : absl::StrCat(status.copies(), " copies"));

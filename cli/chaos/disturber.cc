@@ -4,6 +4,7 @@
 #include <csignal>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/common/progress_text.h"
@@ -18,6 +19,7 @@ constexpr absl::Duration kSilence = absl::Seconds(2);
 // The most failures that are listed.
 constexpr size_t kMaxUnexplained = 20;
 
+// 0: none.
 int SignalOf(Action action) {
   switch (action) {
     case Action::kKill:
@@ -25,10 +27,14 @@ int SignalOf(Action action) {
     case Action::kFreeze:
       return SIGSTOP;
     case Action::kTerminate:
-    case Action::kScale:  // sends no signal
+      return SIGTERM;
+    case Action::kScale:
+    case Action::kCut:
+    case Action::kSlow:
+    case Action::kFill:
       break;
   }
-  return SIGTERM;
+  return 0;
 }
 
 bool Contains(const std::vector<pid_t>& pids, pid_t pid) {
@@ -123,13 +129,13 @@ void Disturber::Follow(absl::Time now) {
   }
 }
 
-// Whether the newest view is one in which the targets are replaced, or run again.
+// Whether the newest view is one in which the targets are replaced, or take part again.
 bool Disturber::Consequences() const {
   const FaultRecord& fault = faults_.back();
-  const bool frozen = fault.plan.action == Action::kFreeze;
+  if (fault.plan.action == Action::kSlow) return true;  // they take part all the time
   for (size_t i = 0; i < fault.pids.size(); ++i) {
-    if (frozen && !Contains(open_->ended, fault.pids[i])) {
-      if (!open_->thawed) return false;
+    if (Lasts(fault.plan.action) && !Contains(open_->ended, fault.pids[i])) {
+      if (!open_->over) return false;
       continue;
     }
     switch (fault.plan.targets[i].role) {
@@ -177,7 +183,9 @@ Disturber::Decision Disturber::Decide(const Processes& processes, absl::Time now
   Decision decision;
   if (now - decided_ > kStoodStill) advanced_ += now - decided_;
   decided_ = now;
-  Thaw(processes, now, &decision);
+  if (open_.has_value() && (stopped_ || now >= faults_.back().at + faults_.back().plan.lasts)) {
+    End(processes, &decision);
+  }
   const std::optional<policy::Replica> missing = Missing(processes, now);
   if (!missing.has_value()) missing_since_ = absl::InfiniteFuture();
   if (missing.has_value() && missing_since_ == absl::InfiniteFuture()) missing_since_ = now;
@@ -185,10 +193,11 @@ Disturber::Decision Disturber::Decide(const Processes& processes, absl::Time now
   if (open_.has_value()) {
     FaultRecord& fault = faults_.back();
     if (!missing.has_value() && HasAllCopies() && fault.recovered.has_value() &&
-        !fault.all_back.has_value()) {
+        !fault.all_back.has_value() && IsDone()) {
       fault.all_back = now - fault.at;
     }
     if (fault.all_back.has_value() && fault.caught_up.has_value()) {
+      End(processes, &decision);  // of processes that are gone
       decision.recovered = &fault;
       open_.reset();
       next_at_ = now + FaultAt(options_.schedule, faults_.size()).delay;
@@ -216,9 +225,7 @@ void Disturber::Inject(const Processes& processes, absl::Time now, Decision* dec
   open.view = view_;
   if (fault.plan.action == Action::kScale) decision->sizes = sizes_ = fault.plan.sizes;
   for (const policy::Replica& target : fault.plan.targets) {
-    const pid_t pid = processes.at(target).pid;
-    fault.pids.push_back(pid);
-    decision->signals.push_back({target, pid, SignalOf(fault.plan.action)});
+    fault.pids.push_back(processes.at(target).pid);
     for (const v1::ProcessStatus& status : progress_.processes()) {
       if (status.process().role() == v1::WORKER && status.process().role() == target.role &&
           status.process().index() == target.index && status.state() == v1::ProcessStatus::MEMBER) {
@@ -226,22 +233,54 @@ void Disturber::Inject(const Processes& processes, absl::Time now, Decision* dec
       }
     }
   }
+  if (fault.plan.action == Action::kFill) {
+    for (const auto& [replica, process] : processes) {
+      if (process.running && replica.role != v1::WORKER) open.full.push_back(process.pid);
+    }
+  }
   recomputed_at_fault_ = Recomputed();
   faults_.push_back(std::move(fault));
   open_ = std::move(open);
+  Begin(decision);
   decision->injected = &faults_.back();
 }
 
-void Disturber::Thaw(const Processes& processes, absl::Time now, Decision* decision) {
-  if (!open_.has_value() || open_->thawed) return;
+void Disturber::Begin(Decision* decision) const {
   const FaultRecord& fault = faults_.back();
-  if (fault.plan.action != Action::kFreeze) return;
-  if (!stopped_ && now < fault.at + fault.plan.frozen) return;
-  open_->thawed = true;
+  const int signal = SignalOf(fault.plan.action);
   for (size_t i = 0; i < fault.pids.size(); ++i) {
-    if (!IsRunning(processes, fault.plan.targets[i], fault.pids[i])) continue;
-    decision->signals.push_back({fault.plan.targets[i], fault.pids[i], SIGCONT});
+    if (signal != 0) decision->signals.push_back({fault.plan.targets[i], fault.pids[i], signal});
+    if (DisturbsLinks(fault.plan.action)) {
+      decision->links.push_back({fault.pids[i], fault.plan.link});
+    }
   }
+  for (const pid_t pid : open_->full) decision->disks.push_back({pid, true});
+}
+
+void Disturber::End(const Processes& processes, Decision* decision) {
+  const FaultRecord& fault = faults_.back();
+  if (open_->over || !Lasts(fault.plan.action)) return;
+  open_->over = true;
+  for (size_t i = 0; i < fault.pids.size(); ++i) {
+    if (DisturbsLinks(fault.plan.action)) decision->links.push_back({fault.pids[i], std::nullopt});
+    const policy::Replica& target = fault.plan.targets[i];
+    if (fault.plan.action == Action::kFreeze && IsRunning(processes, target, fault.pids[i])) {
+      decision->signals.push_back({target, fault.pids[i], SIGCONT});
+    }
+  }
+  for (const auto& [replica, process] : processes) {
+    if (process.running && Contains(open_->full, process.pid)) {
+      decision->disks.push_back({process.pid, false});
+    }
+  }
+}
+
+// Whether the fault has ended, or its targets have.
+bool Disturber::IsDone() const {
+  const FaultRecord& fault = faults_.back();
+  if (!Lasts(fault.plan.action) || open_->over) return true;
+  return !fault.pids.empty() &&
+         absl::c_all_of(fault.pids, [&](pid_t pid) { return Contains(open_->ended, pid); });
 }
 
 std::optional<policy::Replica> Disturber::Missing(const Processes& processes,

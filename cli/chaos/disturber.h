@@ -72,8 +72,21 @@ class Disturber {
     int signal = 0;
   };
 
+  // The connections of a process.
+  struct LinkChange {
+    pid_t pid = 0;
+    std::optional<LinkFault> fault;  // nullopt: they are as they were before
+  };
+  // Whether a process can write files.
+  struct DiskChange {
+    pid_t pid = 0;
+    bool full = false;
+  };
+
   struct Decision {
     std::vector<Signal> signals;
+    std::vector<LinkChange> links;
+    std::vector<DiskChange> disks;
     std::optional<local::Sizes> sizes;  // the job should have from now on
     // The fault that is injected now, and the one from which the job has recovered now.
     const FaultRecord* injected = nullptr;
@@ -88,9 +101,10 @@ class Disturber {
 
   void OnProgress(const v1::JobProgress& progress, absl::Time now);
   void OnProcessEnded(const policy::Replica& replica, pid_t pid, const policy::Exit& exit);
-  // To be called often. The caller sends the signals. The pointers are valid until the next call.
+  // To be called often. The caller sends the signals and makes the changes. The pointers are valid
+  // until the next call.
   Decision Decide(const Processes& processes, absl::Time now);
-  // No fault is injected any more, and frozen processes continue. To be called when the job stops.
+  // No fault is injected any more, and one that lasts ends. To be called when the job stops.
   void Stop() { stopped_ = true; }
 
   const std::vector<FaultRecord>& faults() const { return faults_; }
@@ -107,8 +121,9 @@ class Disturber {
     ViewKey view;  // at the injection
     // The members among the targets: without them a new view begins.
     bool hit_member = false;
-    bool thawed = false;           // the targets may run again
+    bool over = false;             // of a fault that lasts: it has ended
     std::vector<pid_t> ended;      // targets
+    std::vector<pid_t> full;       // processes whose disk is full
     std::optional<uint64_t> base;  // the step at which training continues
     uint64_t base_attempt = 0;     // of `base`
   };
@@ -119,7 +134,10 @@ class Disturber {
   bool Consequences() const;
   bool TrainingIsOver() const;
   void Inject(const Processes& processes, absl::Time now, Decision* decision);
-  void Thaw(const Processes& processes, absl::Time now, Decision* decision);
+  // The newest fault begins. One that lasts ends, once.
+  void Begin(Decision* decision) const;
+  void End(const Processes& processes, Decision* decision);
+  bool IsDone() const;
   // The first process that does not take part, or that should have left; nullopt: there is none.
   std::optional<policy::Replica> Missing(const Processes& processes, absl::Time now) const;
   bool HasAllCopies() const;

@@ -31,7 +31,7 @@ class DisturberTest : public ::testing::Test {
     options.schedule.kinds = *ParseFaults(faults);
     options.schedule.workers = 2;
     options.schedule.every = absl::Seconds(2);
-    options.schedule.freeze = absl::Seconds(1);
+    options.schedule.lasting = absl::Seconds(1);
     options.stall = absl::Seconds(30);
     options.backoff_limit = 2;
     options.max_faults = max_faults_;
@@ -98,8 +98,8 @@ class DisturberTest : public ::testing::Test {
       if (!stands_) ++step_;
       if (reports_) disturber_->OnProgress(Progress(), now_);
       decision = disturber_->Decide(processes_, now_);
-      if (!decision.signals.empty() || decision.recovered != nullptr ||
-          decision.problem.has_value()) {
+      if (!decision.signals.empty() || !decision.links.empty() || !decision.disks.empty() ||
+          decision.recovered != nullptr || decision.problem.has_value()) {
         break;
       }
     }
@@ -277,6 +277,91 @@ TEST_F(DisturberTest, InjectsAtMostTheWantedNumberOfFaults) {
   for (int i = 0; i < 200; ++i) Pass(absl::Seconds(1));
   EXPECT_EQ(disturber.faults().size(), 2u);
   EXPECT_TRUE(disturber.faults()[1].all_back.has_value());
+}
+
+TEST_F(DisturberTest, CutProcessIsConnectedAgainAfterItsTime) {
+  Disturber& disturber = Make("cut:shard");
+  const Disturber::Decision cut = Pass(absl::Seconds(10));
+  EXPECT_THAT(cut.signals, IsEmpty());
+  ASSERT_EQ(cut.links.size(), 1u);
+  EXPECT_EQ(cut.links[0].pid, 2);
+  ASSERT_TRUE(cut.links[0].fault.has_value());
+  EXPECT_TRUE(cut.links[0].fault->cut);
+
+  // Steps that end meanwhile were under way.
+  const absl::Time begin = now_;
+  const Disturber::Decision connected = Pass(absl::Seconds(10));
+  EXPECT_EQ(now_ - begin, absl::Seconds(1));
+  ASSERT_EQ(connected.links.size(), 1u);
+  EXPECT_EQ(connected.links[0].pid, 2);
+  EXPECT_FALSE(connected.links[0].fault.has_value());
+  EXPECT_FALSE(disturber.faults()[0].recovered.has_value());
+
+  const Disturber::Decision recovered = Pass(absl::Seconds(10));
+  ASSERT_NE(recovered.recovered, nullptr);
+  EXPECT_GT(*recovered.recovered->recovered, absl::Seconds(1));
+}
+
+TEST_F(DisturberTest, CutProcessThatIsReplacedEndsTheFault) {
+  Make("cut:shard");
+  ASSERT_EQ(Pass(absl::Seconds(10)).links.size(), 1u);
+  stands_ = true;
+  Pass(absl::Milliseconds(300));
+  End(kShard, SIGKILL);
+  NewAttempt(1);
+  Start(kShard, 12);
+  stands_ = false;
+  Disturber::Decision decision;
+  while (decision.recovered == nullptr) decision = Pass(absl::Seconds(60));
+  EXPECT_EQ(decision.recovered->attempts, 1u);
+  EXPECT_THAT(disturber_->unexplained(), IsEmpty());
+}
+
+TEST_F(DisturberTest, SlowProcessTakesPartAllTheTime) {
+  Disturber& disturber = Make("slow:worker");
+  const Disturber::Decision slowed = Pass(absl::Seconds(10));
+  ASSERT_EQ(slowed.links.size(), 1u);
+  EXPECT_FALSE(slowed.links[0].fault->cut);
+  EXPECT_GT(slowed.links[0].fault->delay, absl::ZeroDuration());
+  const Disturber::Decision restored = Pass(absl::Seconds(10));
+  ASSERT_EQ(restored.links.size(), 1u);
+  EXPECT_FALSE(restored.links[0].fault.has_value());
+  EXPECT_EQ(disturber.faults()[0].recovered, absl::Milliseconds(200));
+  // Only now the fault is over.
+  EXPECT_TRUE(restored.recovered != nullptr || Pass(absl::Seconds(1)).recovered != nullptr);
+  EXPECT_GE(*disturber.faults()[0].all_back, absl::Seconds(1));
+}
+
+TEST_F(DisturberTest, FullDiskHitsCoordinatorAndShards) {
+  Disturber& disturber = Make("fill:disk");
+  const Disturber::Decision full = Pass(absl::Seconds(10));
+  ASSERT_EQ(full.disks.size(), 2u);
+  for (const Disturber::DiskChange& change : full.disks) {
+    EXPECT_TRUE(change.full);
+    EXPECT_THAT(change.pid, ::testing::AnyOf(1, 2));
+  }
+  // No process may end because of it.
+  Pass(absl::Milliseconds(200));
+  End(kShard, 0, 1);
+  EXPECT_THAT(disturber.unexplained(), ElementsAre(HasSubstr("ps-0")));
+  Start(kShard, 12);
+
+  const Disturber::Decision emptied = Pass(absl::Seconds(10));
+  ASSERT_EQ(emptied.disks.size(), 1u) << "the shard that ended has another pid";
+  EXPECT_EQ(emptied.disks[0].pid, 1);
+  EXPECT_FALSE(emptied.disks[0].full);
+}
+
+TEST_F(DisturberTest, StoppedJobGetsItsLinksAndDiskBack) {
+  for (const char* faults : {"cut:worker", "fill:disk"}) {
+    Disturber& disturber = Make(faults);
+    const Disturber::Decision injected = Pass(absl::Seconds(10));
+    EXPECT_GT(injected.links.size() + injected.disks.size(), 0u);
+    disturber.Stop();
+    const Disturber::Decision decision = disturber.Decide(processes_, now_);
+    EXPECT_EQ(decision.links.size(), injected.links.size());
+    EXPECT_EQ(decision.disks.size(), injected.disks.size());
+  }
 }
 
 TEST_F(DisturberTest, StoppedJobIsThawedAndLeftAlone) {

@@ -16,21 +16,28 @@
 namespace sluice::chaos {
 namespace {
 
-// No freeze is shorter: the processes would not notice it.
-constexpr absl::Duration kShortestFreeze = absl::Milliseconds(100);
+// No fault that lasts is shorter: the processes would not notice it.
+constexpr absl::Duration kShortest = absl::Milliseconds(100);
+// Slow links: between a distant office and a bad wireless network.
+constexpr absl::Duration kLeastDelay = absl::Milliseconds(10);
+constexpr absl::Duration kMostDelay = absl::Milliseconds(100);
+constexpr double kSlowBytesPerSecond = 10e6;
 // The most processes that one fault hits.
 constexpr size_t kMaxTargets = 64;
 // What a random number is drawn for. Every use of a fault's seed has a number of its own.
-enum Draw : uint64_t { kDelay, kFreeze, kOrder, kTarget };  // kTarget and more: one for each role
+// From kTarget on there is one for each role.
+enum Draw : uint64_t { kDelay, kLasting, kOrder, kTarget, kLink = 64 };
 
 struct ActionWord {
   Action action;
   const char* word;
 };
-constexpr ActionWord kActions[] = {{Action::kKill, "kill"},
-                                   {Action::kFreeze, "freeze"},
-                                   {Action::kTerminate, "term"},
-                                   {Action::kScale, "scale"}};
+constexpr ActionWord kActions[] = {{Action::kKill, "kill"},      {Action::kFreeze, "freeze"},
+                                   {Action::kTerminate, "term"}, {Action::kScale, "scale"},
+                                   {Action::kCut, "cut"},        {Action::kSlow, "slow"},
+                                   {Action::kFill, "fill"}};
+// The only target of kFill.
+constexpr char kDisk[] = "disk";
 
 struct RoleWord {
   v1::Role role;
@@ -63,10 +70,15 @@ absl::StatusOr<FaultKind> ParseKind(absl::string_view text) {
   const auto* action = std::find_if(std::begin(kActions), std::end(kActions),
                                     [&](const ActionWord& one) { return parts[0] == one.word; });
   if (action == std::end(kActions)) {
-    return absl::InvalidArgumentError(absl::StrCat("--faults: there is no fault '", parts[0],
-                                                   "'; there are kill, freeze, term and scale"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--faults: there is no fault '", parts[0],
+                     "'; there are kill, freeze, term, scale, cut, slow and ", "fill"));
   }
   kind.action = action->action;
+  if (kind.action == Action::kFill) {
+    if (parts[1] == kDisk) return kind;
+    return absl::InvalidArgumentError(absl::StrCat("--faults: '", text, "': write fill:", kDisk));
+  }
   for (const absl::string_view word : absl::StrSplit(parts[1], '+')) {
     const auto* role = std::find_if(std::begin(kRoles), std::end(kRoles),
                                     [&](const RoleWord& one) { return word == one.word; });
@@ -163,6 +175,7 @@ absl::StatusOr<std::vector<FaultKind>> ParseFaults(absl::string_view text) {
 }
 
 std::string KindText(const FaultKind& kind) {
+  if (kind.action == Action::kFill) return absl::StrCat(WordOf(kind.action), ":", kDisk);
   return absl::StrCat(WordOf(kind.action), ":",
                       absl::StrJoin(kind.roles, "+",
                                     [](std::string* out, v1::Role role) { *out += WordOf(role); }));
@@ -171,6 +184,12 @@ std::string KindText(const FaultKind& kind) {
 bool ScalesShards(const FaultKind& kind) {
   return kind.action == Action::kScale &&
          std::count(kind.roles.begin(), kind.roles.end(), v1::SHARD) > 0;
+}
+
+bool DisturbsLinks(Action action) { return action == Action::kCut || action == Action::kSlow; }
+
+bool Lasts(Action action) {
+  return action == Action::kFreeze || action == Action::kFill || DisturbsLinks(action);
 }
 
 absl::Status CheckFaults(const std::vector<FaultKind>& kinds, uint32_t workers, uint32_t shards) {
@@ -194,9 +213,16 @@ std::string FaultText(const PlannedFault& fault) {
   }
   std::vector<std::string> names;
   for (const policy::Replica& target : fault.targets) names.push_back(policy::ReplicaName(target));
-  std::string text = absl::StrCat(WordOf(fault.action), " ", absl::StrJoin(names, " and "));
-  if (fault.action == Action::kFreeze) {
-    absl::StrAppendFormat(&text, " for %.1f s", absl::ToDoubleSeconds(fault.frozen));
+  std::string text =
+      absl::StrCat(WordOf(fault.action), " ",
+                   fault.action == Action::kFill ? "the disk" : absl::StrJoin(names, " and "));
+  if (Lasts(fault.action)) {
+    absl::StrAppendFormat(&text, " for %.1f s", absl::ToDoubleSeconds(fault.lasts));
+  }
+  if (fault.action == Action::kSlow) {
+    absl::StrAppendFormat(&text, " (%.0f ms, %.0f MB/s)",
+                          absl::ToDoubleMilliseconds(fault.link.delay),
+                          fault.link.bytes_per_second / 1e6);
   }
   return text;
 }
@@ -209,12 +235,18 @@ PlannedFault FaultAt(const ScheduleOptions& options, uint64_t n) {
   fault.sizes = SizesFrom(options, n);
   fault.delay = options.every * (0.5 + UnitDouble(SplitMix64At(seed, kDelay)));
   if (kind.action == Action::kScale) return fault;
-  if (kind.action == Action::kFreeze) {
-    fault.frozen = options.freeze;
-    if (fault.frozen == absl::ZeroDuration()) {
-      fault.frozen = std::max(
-          kShortestFreeze, 2 * UnitDouble(SplitMix64At(seed, kFreeze)) * options.heartbeat_timeout);
+  if (Lasts(kind.action)) {
+    fault.lasts = options.lasting;
+    if (fault.lasts == absl::ZeroDuration()) {
+      fault.lasts = std::max(
+          kShortest, 2 * UnitDouble(SplitMix64At(seed, kLasting)) * options.heartbeat_timeout);
     }
+  }
+  fault.link.cut = kind.action == Action::kCut;
+  if (kind.action == Action::kSlow) {
+    fault.link.delay =
+        kLeastDelay + UnitDouble(SplitMix64At(seed, kLink)) * (kMostDelay - kLeastDelay);
+    fault.link.bytes_per_second = kSlowBytesPerSecond;
   }
   for (const RoleWord& role : kRoles) {
     const auto wanted = std::count(kind.roles.begin(), kind.roles.end(), role.role);

@@ -21,16 +21,26 @@ enum class Action {
   kFreeze,     // SIGSTOP, and later SIGCONT
   kTerminate,  // SIGTERM: the process leaves
   kScale,      // another number of processes, as by `sluice scale`
+  kCut,        // no byte passes between the process and the others
+  kSlow,       // its bytes arrive later, and few in a second
+  kFill,       // no file of the coordinator and the shards can grow, as on a full disk
+};
+
+// What happens to the connections of a process.
+struct LinkFault {
+  bool cut = false;
+  absl::Duration delay;         // of each byte, in each direction
+  double bytes_per_second = 0;  // of each connection, in each direction; 0: not limited
 };
 
 // One kind of fault: an action on one process, or on several different processes at once; or
 // another number of processes of each of the roles.
 struct FaultKind {
   Action action = Action::kKill;
-  std::vector<v1::Role> roles;
+  std::vector<v1::Role> roles;  // of kFill: none
 };
 
-// Every action that --faults takes by default, on one process of each role.
+// The faults by default: those that need no relay between the processes.
 inline constexpr char kDefaultFaults[] =
     "kill:worker,kill:shard,kill:coordinator,freeze:worker,freeze:shard,freeze:coordinator";
 
@@ -43,21 +53,29 @@ std::string KindText(const FaultKind& kind);
 
 bool ScalesShards(const FaultKind& kind);
 
+// Whether the fault disturbs connections.
+bool DisturbsLinks(Action action);
+
+// Whether the fault ends by itself, after PlannedFault::lasts.
+bool Lasts(Action action);
+
 // INVALID_ARGUMENT if a fault needs more processes of a role than the job has at first.
 absl::Status CheckFaults(const std::vector<FaultKind>& kinds, uint32_t workers, uint32_t shards);
 
 // One fault to inject.
 struct PlannedFault {
   Action action = Action::kKill;
-  std::vector<policy::Replica> targets;  // all different; of a scaling: none
+  std::vector<policy::Replica> targets;  // all different; of kScale and kFill: none
   local::Sizes sizes;                    // of the job from now on
   // How long after the job has recovered from the previous fault, or has begun to train.
   absl::Duration delay;
-  // How long the targets stay frozen; zero unless they are frozen.
-  absl::Duration frozen;
+  // How long the fault lasts; zero if it is over at once.
+  absl::Duration lasts;
+  LinkFault link;
 };
 
-// "kill worker-1", "freeze ps-0 and ps-1 for 2.5 s", "scale to 4 shards and 2 workers"
+// "kill worker-1", "freeze ps-0 and ps-1 for 2.5 s", "scale to 4 shards and 2 workers",
+// "slow ps-0 for 2.5 s (40 ms, 10 MB/s)", "fill the disk for 2.5 s"
 std::string FaultText(const PlannedFault& fault);
 
 struct ScheduleOptions {
@@ -71,9 +89,9 @@ struct ScheduleOptions {
   uint32_t max_shards = UINT32_MAX;
   // The mean of the delays, which are between half of it and one and a half of it.
   absl::Duration every = absl::Seconds(5);
-  // How long a freeze lasts. Zero: any time up to twice `heartbeat_timeout`, so that the job expels
-  // about half of the frozen processes.
-  absl::Duration freeze;
+  // How long a fault lasts that ends by itself. Zero: any time up to twice `heartbeat_timeout`, so
+  // that the job expels about half of the frozen processes.
+  absl::Duration lasting;
   absl::Duration heartbeat_timeout = absl::Seconds(5);
 };
 

@@ -40,16 +40,22 @@ std::vector<std::string> Texts(const ScheduleOptions& options, uint64_t count) {
 
 TEST(FaultsTest, ParsesActionsAndRoles) {
   std::vector<std::string> texts;
-  for (const FaultKind& kind : Parsed("kill:worker, freeze:shard+shard,term:coordinator")) {
+  for (const FaultKind& kind :
+       Parsed("kill:worker, freeze:shard+shard,term:coordinator,cut:worker,slow:shard,fill:disk")) {
     texts.push_back(KindText(kind));
   }
-  EXPECT_THAT(texts, ElementsAre("kill:worker", "freeze:shard+shard", "term:coordinator"));
+  EXPECT_THAT(texts, ElementsAre("kill:worker", "freeze:shard+shard", "term:coordinator",
+                                 "cut:worker", "slow:shard", "fill:disk"));
   EXPECT_EQ(Parsed(kDefaultFaults).size(), 6u);
 }
 
 TEST(FaultsTest, RefusesUnknownWordsWithTheKnownOnes) {
-  EXPECT_THAT(ErrorOf("explode:worker"),
-              HasSubstr("there is no fault 'explode'; there are kill, freeze, term and scale"));
+  EXPECT_THAT(
+      ErrorOf("explode:worker"),
+      HasSubstr("there is no fault 'explode'; there are kill, freeze, term, scale, cut, slow and "
+                "fill"));
+  EXPECT_THAT(ErrorOf("fill:shard"), HasSubstr("'fill:shard': write fill:disk"));
+  EXPECT_THAT(ErrorOf("kill:disk"), HasSubstr("there is no role 'disk'"));
   EXPECT_THAT(ErrorOf("kill:ps"),
               HasSubstr("there is no role 'ps'; there are worker, shard and coordinator"));
   for (const std::string text : {"", "kill", "kill:worker,", "kill:worker:1"}) {
@@ -83,6 +89,23 @@ TEST(FaultsTest, ScheduleOfASeedIsFixed) {
       Texts(Options(7), 6),
       ElementsAre("kill worker-0", "kill ps-0", "freeze ps-1 for 3.3 s",
                   "freeze worker-2 for 3.4 s", "kill coordinator", "freeze coordinator for 8.7 s"));
+}
+
+TEST(FaultsTest, FaultsOfLinksAndDiskLastAndSayHow) {
+  ScheduleOptions options = Options(7, "cut:shard,slow:worker,fill:disk");
+  EXPECT_THAT(Texts(options, 3), ElementsAre("slow worker-2 for 9.0 s (76 ms, 10 MB/s)",
+                                             "fill the disk for 7.3 s", "cut ps-1 for 3.3 s"));
+  options.lasting = absl::Seconds(3);
+  for (uint64_t n = 0; n < 30; ++n) {
+    const PlannedFault fault = FaultAt(options, n);
+    EXPECT_EQ(fault.lasts, absl::Seconds(3));
+    EXPECT_EQ(fault.link.cut, fault.action == Action::kCut);
+    EXPECT_EQ(fault.targets.size(), fault.action == Action::kFill ? 0u : 1u);
+    if (fault.action != Action::kSlow) continue;
+    EXPECT_GE(fault.link.delay, absl::Milliseconds(10));
+    EXPECT_LE(fault.link.delay, absl::Milliseconds(100));
+    EXPECT_GT(fault.link.bytes_per_second, 0);
+  }
 }
 
 TEST(FaultsTest, EveryKindOccursInEveryTurn) {
@@ -158,17 +181,17 @@ TEST(FaultsTest, DelaysAndFreezesStayInTheirRanges) {
     const PlannedFault fault = FaultAt(options, n);
     EXPECT_GE(fault.delay, absl::Seconds(2.5));
     EXPECT_LE(fault.delay, absl::Seconds(7.5));
-    EXPECT_GE(fault.frozen, absl::Milliseconds(100));
-    EXPECT_LE(fault.frozen, absl::Seconds(10));
-    if (fault.frozen > options.heartbeat_timeout) ++expelled;
+    EXPECT_GE(fault.lasts, absl::Milliseconds(100));
+    EXPECT_LE(fault.lasts, absl::Seconds(10));
+    if (fault.lasts > options.heartbeat_timeout) ++expelled;
   }
   EXPECT_GT(expelled, 60);
   EXPECT_LT(expelled, 140);
 
-  options.freeze = absl::Seconds(3);
-  EXPECT_EQ(FaultAt(options, 0).frozen, absl::Seconds(3));
+  options.lasting = absl::Seconds(3);
+  EXPECT_EQ(FaultAt(options, 0).lasts, absl::Seconds(3));
   options.kinds = Parsed("kill:worker");
-  EXPECT_EQ(FaultAt(options, 0).frozen, absl::ZeroDuration());
+  EXPECT_EQ(FaultAt(options, 0).lasts, absl::ZeroDuration());
 }
 
 }  // namespace

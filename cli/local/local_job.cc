@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "operator/policy/reason_from_log.h"
+#include "services/common/status_macros.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/job_secret.h"
 #include "services/transport/security/transport_security.h"
@@ -284,7 +285,13 @@ void LocalJob::ReadCoordinatorPort() {
     return;
   }
   port_ = port;  // kept over restarts of the coordinator: other processes reconnect to it
-  world_.coordinator_address = absl::StrCat("127.0.0.1:", port);
+  std::string address = absl::StrCat("127.0.0.1:", port);
+  if (options_.links != nullptr) {
+    absl::StatusOr<std::string> other = options_.links->CoordinatorAddress(port);
+    if (!other.ok()) return;  // is tried again
+    address = *std::move(other);
+  }
+  world_.coordinator_address = std::move(address);
   control_->SetAddress(world_.coordinator_address);
 }
 
@@ -338,8 +345,7 @@ void LocalJob::Start(const policy::Replica& replica) {
   std::error_code error;
   const uintmax_t length = std::filesystem::file_size(directory_->LogFile(replica), error);
   log_begins_[replica] = error ? 0 : length;  // no log exists before the first instance
-  const absl::StatusOr<pid_t> pid =
-      children_->Start({ArgumentsFor(replica), directory_->LogFile(replica)});
+  const absl::StatusOr<pid_t> pid = StartProgram(replica);
 
   policy::ProcessObservation process;
   process.started = clock_->Now();
@@ -363,6 +369,23 @@ void LocalJob::Start(const policy::Replica& replica) {
   if (absl::IsDeadlineExceeded(pid.status())) process.exit.signal = SIGKILL;
   world_.processes[replica] = process;
   listener_->OnProcessEnded(replica, 0, process.exit);
+}
+
+absl::StatusOr<pid_t> LocalJob::StartProgram(const policy::Replica& replica) {
+  std::vector<std::string> arguments = ArgumentsFor(replica);
+  if (replica.role == v1::SHARD && options_.links != nullptr) {
+    const std::string port_file = RunFile(replica, "port");
+    (void)files_->Remove(port_file);
+    ASSIGN_OR_RETURN(const std::string address,
+                     options_.links->ShardAddress(replica.index, port_file));
+    // Shared memory would be another connection.
+    for (const std::string& argument :
+         {std::string("--no-shared-memory"), absl::StrCat("--advertise=", address),
+          absl::StrCat("--port-file=", port_file)}) {
+      arguments.push_back(argument);
+    }
+  }
+  return children_->Start({std::move(arguments), directory_->LogFile(replica)});
 }
 
 std::vector<std::string> LocalJob::ArgumentsFor(const policy::Replica& replica) const {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/common/job_result.h"
 #include "cli/local/child_processes.h"
@@ -61,6 +62,17 @@ class JobListener {
   virtual void OnTick(const std::map<policy::Replica, ProcessInfo>& processes) = 0;
 };
 
+// Leads the connections of a job's processes through another process. Called on the thread of Run.
+class Links {
+ public:
+  virtual ~Links() = default;
+  // The address that takes the place of the coordinator's, which listens on this port.
+  virtual absl::StatusOr<std::string> CoordinatorAddress(int port) = 0;
+  // The address of a new instance of a shard, which will write its port to the file.
+  virtual absl::StatusOr<std::string> ShardAddress(uint32_t index,
+                                                   const std::string& port_file) = 0;
+};
+
 class LocalJob {
  public:
   struct Options {
@@ -74,6 +86,8 @@ class LocalJob {
     policy::Limits limits;
     absl::Duration tick_interval = absl::Milliseconds(200);
     JobControlClient::Options control;
+    // Null: the processes are connected directly. Must outlive the job.
+    Links* links = nullptr;
   };
 
   // `directory` is prepared and locked. It, `files`, `listener` and `clock` must outlive the job.
@@ -125,6 +139,7 @@ class LocalJob {
   void ReadFinalProgress();
   void Apply(const policy::Decision& decision);
   void Start(const policy::Replica& replica);
+  absl::StatusOr<pid_t> StartProgram(const policy::Replica& replica);
   std::vector<std::string> ArgumentsFor(const policy::Replica& replica) const;
   std::vector<std::string> CommandFor(const policy::Replica& replica) const;
   int WorkerThreads() const;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -33,18 +34,19 @@ struct Flags {
   std::string coordinator;
   uint32_t index = 0;
   std::string listen_address = "127.0.0.1:0";
-  std::string advertised_host;
+  std::string advertised_address;
+  bool shared_memory = true;
   int threads = 1;
   double grace_seconds = 60;
 };
 
-// The host by which workers reach this shard.
-std::string AdvertisedHost(const Flags& flags) {
-  const std::string host =
-      flags.advertised_host.empty() ? HostOfEndpoint(flags.listen_address) : flags.advertised_host;
+// The address by which workers reach this shard; without a port, that on which it listens.
+std::string AdvertisedAddress(const Flags& flags) {
+  if (flags.advertised_address.empty()) return HostOfEndpoint(flags.listen_address);
+  const std::string& address = flags.advertised_address;
   // A pod's IPv6 address has no brackets, but needs them in front of a port.
-  const bool bare = host.find(':') != std::string::npos && host.front() != '[';
-  return bare ? absl::StrCat("[", host, "]") : host;
+  const bool bare = std::count(address.begin(), address.end(), ':') > 1 && address.front() != '[';
+  return bare ? absl::StrCat("[", address, "]") : address;
 }
 
 v1::Register Identity(const Flags& flags) {
@@ -91,7 +93,8 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   options.core.libraries = LibrariesIn(absl::NullSafeStringView(std::getenv(kPluginPathVariable)));
   options.core.identity = Identity(flags);
   options.listen_address = flags.listen_address;
-  options.advertised_host = AdvertisedHost(flags);
+  options.advertised_address = AdvertisedAddress(flags);
+  options.shared_memory = flags.shared_memory;
   options.compute_threads = flags.threads;
 
   const std::string coordinator = options.coordinator;
@@ -125,8 +128,10 @@ int Main(int argc, char** argv) {
       ->check(NumberBetween<uint32_t>(0, kMaxReplicas - 1));
   app.add_option("--listen", flags.listen_address, "host:port to listen on (port 0: any)")
       ->capture_default_str();
-  app.add_option("--advertise", flags.advertised_host,
-                 "host by which workers reach this shard (default: the host of --listen)");
+  app.add_option("--advertise", flags.advertised_address,
+                 "host, or host:port, by which workers reach this shard (default: as --listen)");
+  app.add_flag("--shared-memory,!--no-shared-memory", flags.shared_memory,
+               "take the shared memory that clients of this machine offer (default: yes)");
   app.add_option("--threads", flags.threads, "threads for arithmetic")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));

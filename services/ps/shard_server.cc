@@ -42,6 +42,12 @@ int ReaderThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / kCoresForEach, 1, 8);
 }
 
+std::string WithPort(const std::string& address, int port) {
+  const size_t bracket = address.rfind(']');  // of an IPv6 address
+  const size_t colon = address.find(':', bracket == std::string::npos ? 0 : bracket);
+  return colon == std::string::npos ? absl::StrCat(address, ":", port) : address;
+}
+
 using Shell = CoreShell<ShardCore>;
 
 class Server final : public ShardServer, public StreamHandler, public Shell::Role {
@@ -58,6 +64,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
         file_thread_({.name = "files"}),
         streams_({.reader_threads = ReaderThreads(),
                   .max_queued_bytes = options_.core.max_answer_bytes,
+                  .shared_memory = options_.shared_memory,
                   .on_queued_bytes = [this](int64_t change) { queued_send_.Increment(change); }},
                  this),
         peers_(&shell_, &streams_, &file_thread_, options_.security, logger_),
@@ -77,8 +84,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
                      StartRoleServer({.address = options_.listen_address}, options_.security,
                                      std::move(services), metrics_, logger_));
 
-    options_.core.identity.set_address(
-        absl::StrCat(options_.advertised_host, ":", server_->port()));
+    options_.core.identity.set_address(WithPort(options_.advertised_address, server_->port()));
     shell_.Start(options_.core, &parallel_);
     started_.Notify();
     link_.Start(options_.coordinator, streams_.loop(), options_.security);

@@ -26,8 +26,10 @@ class ShardServer {
     // Additional services on the same port; must outlive the server.
     std::vector<GrpcServer::Service*> services;
     std::string listen_address = "127.0.0.1:0";  // host:port; port 0: any
-    // The address at which workers reach it; port 0 or no port: the port that it listens on.
-    std::string advertised_host = "127.0.0.1";
+    // The address at which workers reach it; without a port: the one that it listens on.
+    std::string advertised_address = "127.0.0.1";
+    // Takes the shared memory that clients of this machine offer.
+    bool shared_memory = true;
     std::string coordinator;  // host:port
     // Null: plain text.
     std::shared_ptr<const security::TransportSecurity> security;

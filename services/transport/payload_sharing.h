@@ -29,8 +29,8 @@ class PayloadSharing final : public SharedPayloads {
   // offers none.
   static std::unique_ptr<PayloadSharing> OfClient(const std::string& address, size_t half_bytes);
 
-  // The server's end: accepts the offer of a client at `peer` (gRPC's name), if that is this
-  // machine.
+  // The server's end: accepts the offer of a client at `peer` (gRPC's name; empty: unknown), if
+  // that is this machine.
   static std::unique_ptr<PayloadSharing> OfServer(const std::string& peer);
 
   // The frame, ready to send. Adds to a greeting what this side accepts (also for Batching).

@@ -157,7 +157,8 @@ class StreamServer::Impl::Stream {
       account_ = server_->guard_->OnCall(context_);
       account_->OnMessage(kMaxMetadataBytes);
     }
-    sharing_ = internal::PayloadSharing::OfServer(context_.peer());
+    sharing_ =
+        internal::PayloadSharing::OfServer(server_->options_.shared_memory ? context_.peer() : "");
     internal::BeforeGrpc(&server_->readers_[reader_]->loop);
     raw_.SendInitialMetadata(&opened_);
   }

@@ -62,6 +62,8 @@ class StreamServer final : public GrpcServer::Service {
     // How long a stream closed by this side may take to send its queued frames; then it is
     // cancelled.
     absl::Duration close_timeout = absl::Seconds(1);
+    // Takes the shared memory that clients of this machine offer; else payloads use the socket.
+    bool shared_memory = true;
     FrameLimits limits;
     // Called with the change (positive or negative) of the bytes queued over all streams; any
     // thread, must not block.

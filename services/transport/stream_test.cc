@@ -374,8 +374,8 @@ struct Journey {
   bool taken = false;
 };
 
-Journey SendThereAndBack(size_t shared_memory_bytes) {
-  TestServer server(GreetAndEcho);
+Journey SendThereAndBack(size_t shared_memory_bytes, StreamServer::Options server_options = {}) {
+  TestServer server(GreetAndEcho, std::move(server_options));
   StreamClient::Options options;
   options.shared_memory_bytes = shared_memory_bytes;
   TestClient client(server.address(), options);
@@ -409,6 +409,15 @@ TEST(StreamTest, SharesPayloadsBetweenProcessesOfOneMachineInMemory) {
 
 TEST(StreamTest, SendsPayloadsThroughSocketWithoutSharedMemory) {
   const Journey journey = SendThereAndBack(0);
+  EXPECT_FALSE(journey.taken);
+  EXPECT_FALSE(journey.server_in_one_piece);
+  EXPECT_FALSE(journey.client_in_one_piece);
+}
+
+TEST(StreamTest, ServerWithoutSharedMemoryDeclinesTheOffer) {
+  StreamServer::Options options;
+  options.shared_memory = false;
+  const Journey journey = SendThereAndBack(size_t{4} << 20, std::move(options));
   EXPECT_FALSE(journey.taken);
   EXPECT_FALSE(journey.server_in_one_piece);
   EXPECT_FALSE(journey.client_in_one_piece);

@@ -14,7 +14,7 @@ from tools import unittest_main
 
 _ROOT = pathlib.Path(os.environ.get('SLUICE_TEST_PROGRAMS', os.path.abspath('.')))
 _SLUICE = _ROOT / 'cli/sluice'
-_PATIENCE_S = 120
+_PATIENCE_S = 240
 
 _MANIFEST = """apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
@@ -31,13 +31,13 @@ spec:
   timeouts: {heartbeatSeconds: 0.2, suspectSeconds: 0.5, heartbeatTimeoutSeconds: 2, pauseSeconds: 2}
 """
 
-# An optimizer with a bug that only a replaced shard shows: its warm-up counts the steps of this
-# process, not those of the job.
-_FORGETFUL = """
+# An optimizer with a warm-up, whose steps are counted with a deliberate bug.
+_PLUGIN = """
 #include <sluice/optimizer_plugin.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 
 namespace {
 
@@ -45,20 +45,18 @@ using sluice::plugin::Arguments;
 using sluice::plugin::Parameters;
 using sluice::plugin::Range;
 
-std::atomic<uint64_t> first_count{0};
+STEPS_OF
 
-class Forgetful final : public sluice::plugin::Optimizer {
+class WarmUp final : public sluice::plugin::Optimizer {
  public:
-  explicit Forgetful(Parameters&) {}
+  explicit WarmUp(Parameters&) {}
   void Step(const Arguments& arguments, const Range<float>& range) const override { Run<float>(arguments, range); }
   void Step(const Arguments& arguments, const Range<double>& range) const override { Run<double>(arguments, range); }
 
  private:
   template <typename T>
   void Run(const Arguments& arguments, const Range<T>& range) const {
-    uint64_t none = 0;
-    first_count.compare_exchange_strong(none, arguments.count);
-    const double steps = static_cast<double>(arguments.count - std::min<uint64_t>(first_count, arguments.count) + 1);
+    const double steps = StepsOf(arguments.count);
     const T rate = static_cast<T>(arguments.learning_rate * arguments.gradient_scale * std::min(1.0, steps / 50));
     for (size_t i = 0; i < range.count; ++i) range.parameters_out[i] = range.parameters[i] - rate * range.gradient[i];
   }
@@ -66,7 +64,30 @@ class Forgetful final : public sluice::plugin::Optimizer {
 
 }  // namespace
 
-SLUICE_OPTIMIZER_PLUGIN(Forgetful)
+SLUICE_OPTIMIZER_PLUGIN(WarmUp)
+"""
+
+# Only a replaced shard shows it: it counts the steps of this process, not those of the job.
+_FORGETFUL = """
+double StepsOf(uint64_t count) {
+  static std::atomic<uint64_t> first{0};
+  uint64_t none = 0;
+  first.compare_exchange_strong(none, count);
+  return static_cast<double>(count - std::min<uint64_t>(first, count) + 1);
+}
+"""
+
+# Only a full disk shows it: it does not check whether its scratch file was written.
+_CARELESS = """
+double StepsOf(uint64_t count) {
+  double steps = 0;
+  std::FILE* scratch = std::tmpfile();
+  std::fprintf(scratch, "%g", static_cast<double>(count));
+  std::rewind(scratch);
+  if (std::fscanf(scratch, "%lg", &steps) != 1) steps = 0;
+  std::fclose(scratch);
+  return steps;
+}
 """
 
 
@@ -93,9 +114,12 @@ class ChaosTest(unittest.TestCase):
             'model': 'name: mlp, dimensions: {hidden: 16}', 'data': 'shape: [16], classes: 4', 'optimizer': 'name: Adam', 'steps': 80,
             'mode': 'determinism: BitExact', 'delay': 0.02, 'shards': 'replicas: 2', **job}
         (self.directory / 'job.yaml').write_text(manifest)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [_SLUICE, 'chaos', 'job.yaml', '--output', 'json', '--bin-dir', programs, '--state-dir', self.state, *flags],
             cwd=self.directory, stdout=subprocess.PIPE, text=True, env={**os.environ, 'SLUICE_PLUGIN_PATH': str(self.directory)})
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
 
     def finish(self, process, patience=_PATIENCE_S):
         """The exit code and the objects that were printed."""
@@ -109,7 +133,7 @@ class ChaosTest(unittest.TestCase):
         faults = ('kill:worker,kill:shard,kill:coordinator,freeze:worker,freeze:shard,freeze:coordinator,'
                   'term:worker,term:shard,kill:worker+shard+worker')
         code, objects = self.finish(
-            self.start('--faults', faults, '--seed', '7', '--every', '0.4s', '--freeze', '0.4s', '--count', '9', '--baseline', 'run',
+            self.start('--faults', faults, '--seed', '7', '--every', '0.4s', '--for', '0.4s', '--count', '9', '--baseline', 'run',
                        steps=160))
         verdict = objects[-1]
         self.assertEqual((code, verdict['verdict'], verdict['problems']), (0, 'Passed', []))
@@ -157,7 +181,7 @@ class ChaosTest(unittest.TestCase):
         faults = ('kill:shard,kill:worker,kill:coordinator,freeze:shard,freeze:worker,freeze:coordinator,term:shard,term:worker,'
                   'scale:shard,scale:worker')
         code, objects = self.finish(
-            self.start('--faults', faults, '--seed', '100', '--every', '0.2s', '--count', '100', '--freeze', '1s', '--baseline', 'run',
+            self.start('--faults', faults, '--seed', '100', '--every', '0.2s', '--count', '100', '--for', '1s', '--baseline', 'run',
                        model='name: convnet', data='shape: [1, 28, 28], classes: 10', steps=200, delay=0.1,
                        shards='replicas: 3, copies: 2'),
             patience=400)
@@ -170,20 +194,84 @@ class ChaosTest(unittest.TestCase):
                                 cwd=self.directory, capture_output=True, text=True, timeout=_PATIENCE_S)
         self.assertEqual(replay.returncode, 0, replay.stdout + replay.stderr)
 
-    def test_optimizer_that_forgets_its_steps_is_found(self):
+    def test_cut_and_slow_links_cost_no_step_unless_a_shard_is_expelled(self):
+        # Shorter than heartbeatTimeoutSeconds, so no process is expelled.
+        faults = 'cut:worker,cut:shard,cut:coordinator,slow:worker,slow:shard,slow:coordinator'
+        code, objects = self.finish(
+            self.start('--faults', faults, '--seed', '7', '--every', '0.4s', '--for', '0.7s', '--count', '6', '--baseline', 'run',
+                       steps=500))
+        verdict = objects[-1]
+        self.assertEqual((code, verdict['verdict'], verdict['problems'], verdict['unexplained']), (0, 'Passed', [], []))
+        self.assertIs(verdict['parametersEqual'], True)
+        self.assertEqual(len(verdict['faults']), 6, verdict)
+        self.assertEqual((verdict['run']['attempts'], verdict['run']['restarts']), (1, 0), verdict)
+        for fault in verdict['faults']:
+            with self.subTest(fault=fault['fault']):
+                if fault['fault'].startswith('cut ps'):
+                    self.assertGreaterEqual(fault['recoveredSeconds'], 0.7)
+                    self.assertGreaterEqual(fault['longestStallSeconds'], 0.5)
+                if fault['fault'].startswith('slow'):
+                    self.assertRegex(fault['fault'], r'^slow \S+ for 0\.7 s \(\d+ ms, 10 MB/s\)$')
+                    self.assertGreaterEqual(fault['allBackSeconds'], 0.7)
+
+    def test_process_that_is_cut_off_too_long_is_replaced(self):
+        code, objects = self.finish(
+            self.start('--faults', 'cut:worker,cut:shard,cut:coordinator', '--seed', '3', '--every', '1s', '--for', '6s', '--count', '3',
+                       '--baseline', 'run', steps=300, delay=0.1, shards='replicas: 3, copies: 2'))
+        verdict = objects[-1]
+        self.assertEqual((code, verdict['verdict'], verdict['problems'], verdict['unexplained']), (0, 'Passed', [], []))
+        self.assertIs(verdict['parametersEqual'], True)
+        self.assertEqual(len(verdict['faults']), 3, verdict)
+        self.assertEqual(verdict['run']['attempts'], 1, verdict)
+        for fault in verdict['faults']:
+            with self.subTest(fault=fault['fault']):
+                pids = {target['pid'] for target in fault['targets']}
+                ended = {entry['pid'] for entry in objects if entry['type'] == 'process' and entry['state'] == 'ended'}
+                self.assertLessEqual(pids, ended)
+
+    def test_full_disk_costs_checkpoints_and_no_step(self):
+        code, objects = self.finish(
+            self.start('--faults', 'fill:disk', '--every', '0.5s', '--for', '2s', '--count', '2', '--baseline', 'run', steps=400))
+        verdict = objects[-1]
+        self.assertEqual((code, verdict['verdict'], verdict['problems'], verdict['unexplained']), (0, 'Passed', [], []))
+        self.assertIs(verdict['parametersEqual'], True)
+        self.assertEqual((verdict['run']['attempts'], verdict['run']['restarts']), (1, 0), verdict)
+        self.assertEqual([fault['fault'] for fault in verdict['faults']], ['fill the disk for 2.0 s'] * 2)
+        events = [entry['message'] for entry in objects if entry['type'] == 'event']
+        self.assertTrue(any('checkpoint' in text and 'too large' in text.lower() for text in events), events)
+
+    def test_full_disk_at_the_end_delays_the_last_checkpoint(self):
+        code, objects = self.finish(self.start('--faults', 'fill:disk', '--every', '1s', '--for', '6s', '--count', '1', steps=100))
+        verdict = objects[-1]
+        self.assertEqual((code, verdict['verdict'], verdict['unexplained']), (0, 'Passed', []))
+        self.assertTrue(list((self.state / 'faults/example/checkpoints').glob('*/manifest.json')))
+
+    def build_plugin(self, name, source):
         include = self.directory / 'include/sluice'
         include.mkdir(parents=True)
         shutil.copy(_ROOT / 'include/sluice/optimizer_plugin.h', include)
-        source = self.directory / 'forgetful.cc'
-        source.write_text(_FORGETFUL)
-        subprocess.run(['g++', '-std=c++17', '-O1', '-fPIC', '-shared', '-I', include.parent, source, '-o',
-                        self.directory / 'libforgetful.so'], check=True)
-        code, objects = self.finish(
-            self.start('--faults', 'kill:shard', '--every', '1s', '--baseline', 'run', optimizer='name: Plugin, library: forgetful'))
+        (self.directory / f'{name}.cc').write_text(source)
+        subprocess.run(['g++', '-std=c++17', '-O1', '-fPIC', '-shared', '-I', include.parent, self.directory / f'{name}.cc', '-o',
+                        self.directory / f'lib{name}.so'], check=True)
+
+    def assert_other_result(self, code, objects):
         verdict = objects[-1]
         self.assertEqual((code, verdict['verdict']), (1, 'Failed'), verdict)
         self.assertIs(verdict['parametersEqual'], False)
         self.assertRegex(verdict['problems'][0], r"tensor \S+ differs from the baseline's in \d+ of \d+ bytes")
+
+    def test_optimizer_that_forgets_its_steps_is_found(self):
+        self.build_plugin('forgetful', _PLUGIN.replace('STEPS_OF', _FORGETFUL))
+        for flags in (['--faults', 'kill:shard'], ['--faults', 'cut:shard', '--for', '6s']):
+            with self.subTest(flags=flags):
+                self.assert_other_result(*self.finish(
+                    self.start(*flags, '--every', '1s', '--baseline', 'run', optimizer='name: Plugin, library: forgetful')))
+
+    def test_optimizer_that_ignores_a_full_disk_is_found(self):
+        self.build_plugin('careless', _PLUGIN.replace('STEPS_OF', _CARELESS))
+        self.assert_other_result(*self.finish(
+            self.start('--faults', 'fill:disk', '--every', '1s', '--for', '1s', '--baseline', 'run', steps=200,
+                       optimizer='name: Plugin, library: careless')))
 
     def test_shard_that_never_comes_back_is_a_hang(self):
         programs = self.directory / 'programs'
@@ -197,7 +285,7 @@ class ChaosTest(unittest.TestCase):
                          'exec sleep 1000\n')
         shard.chmod(0o755)
         code, objects = self.finish(
-            self.start('--faults', 'kill:shard', '--every', '0.5s', '--freeze', '1s', '--stall', '10s', programs=programs, steps=10000))
+            self.start('--faults', 'kill:shard', '--every', '0.5s', '--for', '1s', '--stall', '10s', programs=programs, steps=10000))
         verdict = objects[-1]
         self.assertEqual((code, verdict['verdict']), (1, 'Failed'), verdict)
         self.assertIn('the job hangs: no step for 10 s', verdict['problems'][0])
@@ -206,7 +294,7 @@ class ChaosTest(unittest.TestCase):
         self.assertEqual(processes_below(self.directory), [])
 
     def test_ctrl_c_stops_job_without_verdict(self):
-        process = self.start('--faults', 'freeze:shard', '--freeze', '60s', '--every', '0.5s', steps=10000)
+        process = self.start('--faults', 'freeze:shard', '--for', '60s', '--every', '0.5s', steps=10000)
         lines = []
         for line in process.stdout:
             lines.append(line)

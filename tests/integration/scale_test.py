@@ -19,7 +19,7 @@ _MANIFEST = """apiVersion: sluice.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: %(name)s}
 spec:
-  model: {name: mlp, dimensions: {hidden: 1024}}
+  model: {name: mlp, dimensions: {hidden: %(hidden)s}}
   data: {format: Synthetic, synthetic: {samples: 512, shape: [512], classes: 4}}
   optimizer: {name: Adam, learningRate: 0.01}
   training: {steps: %(steps)s, globalBatchSize: 16, microbatchSize: 4, %(mode)s}
@@ -40,8 +40,8 @@ class ScaleTest(unittest.TestCase):
         return subprocess.run([_SLUICE, *arguments, '--state-dir', self.state], cwd=self.directory, capture_output=True, text=True,
                               timeout=_PATIENCE_S, check=False)
 
-    def write(self, name, steps=300, mode='determinism: BitExact', shards='replicas: 2', delay=0.02):
-        manifest = _MANIFEST % {'name': name, 'steps': steps, 'mode': mode, 'shards': shards, 'delay': delay}
+    def write(self, name, steps=300, mode='determinism: BitExact', shards='replicas: 2', delay=0.02, hidden=1024):
+        manifest = _MANIFEST % {'name': name, 'steps': steps, 'mode': mode, 'shards': shards, 'delay': delay, 'hidden': hidden}
         (self.directory / f'{name}.yaml').write_text(manifest)
 
     def start(self, name, **settings):
@@ -75,7 +75,7 @@ class ScaleTest(unittest.TestCase):
     @staticmethod
     def serving(text):
         """The shards that have partitions."""
-        return [line for line in text.splitlines() if re.search(r'\bps-\d+\b.*\bpartition', line)]
+        return [line for line in text.splitlines() if re.search(r'\bps-\d+\b.*\b\d+ partition', line)]
 
     def test_result_does_not_depend_on_sizes(self):
         for shards in ('replicas: 2', 'replicas: 2, copies: 2'):
@@ -118,6 +118,19 @@ class ScaleTest(unittest.TestCase):
                 self.assertEqual(process.wait(timeout=_PATIENCE_S), 0)
                 objects = [json.loads(line) for line in (self.directory / f'{name}.out').read_text().splitlines()]
                 self.assertEqual({entry['attempt'] for entry in objects if entry.get('type') == 'progress'} - {0}, {1})
+
+    def test_small_model_leaves_new_shards_without_partitions(self):
+        process = self.start('tiny', steps=100000, hidden=4)
+        partitions = sum(int(count) for count in re.findall(r'(\d+) partitions?\b', self.sluice('status', 'tiny').stdout))
+        self.assertIn(partitions, range(1, 8))
+        scaled = self.sluice('scale', 'tiny', '--shards', '8')
+        noun = 'partition' if partitions == 1 else 'partitions'
+        self.assertEqual((scaled.returncode, scaled.stderr), (0, ''))
+        self.assertEqual(scaled.stdout.splitlines()[1], f'The model is too small to be divided further: it fills {partitions} {noun}, '
+                         f'so {8 - partitions} of the 8 shards will hold nothing')
+        self.wait_until('tiny', lambda text: len(re.findall(r'\bps-\d+\b.*, no partitions$', text, re.M)) == 8 - partitions)
+        self.assertEqual(self.sluice('stop', 'tiny').returncode, 0)
+        self.assertEqual(process.wait(timeout=_PATIENCE_S), 130)
 
     def test_refusals_name_what_to_do(self):
         self.assertIn('there are no jobs', self.sluice('scale', 'other', '--shards', '2').stderr)

@@ -17,7 +17,7 @@ TEST(AsynchronousFullTest, HoldsWithCopiesWhenAWorkerAndAShardCrash) {
   Asynchronous::Options options;
   options.copies = true;
   options.worker_crashes = options.shard_crashes = 1;
-  ExpectHolds(Asynchronous(options), 3'250'093);
+  ExpectHolds(Asynchronous(options), 3'129'659);
 }
 
 TEST(AsynchronousFullTest, HoldsWhenAWorkerAndACoordinatorCrash) {

@@ -22,8 +22,10 @@ class SourceDistribution(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
         self.directory = pathlib.Path(temporary.name)
-        # The checkout may belong to another user.
+        # The checkout may belong to another user. With the PATH of Bazel's tests the compiler is /bin/gcc, for which nothing is
+        # compiled yet.
         self.enterContext(mock.patch.dict(os.environ, {
+            'PATH': '/usr/local/bin:/usr/bin:/bin',
             'GIT_CONFIG_COUNT': '1', 'GIT_CONFIG_KEY_0': 'safe.directory', 'GIT_CONFIG_VALUE_0': str(build_backend.ROOT)}))
 
     def test_the_same_commit_gives_the_same_bytes(self):

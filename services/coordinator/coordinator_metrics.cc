@@ -16,6 +16,12 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
       gauge("attempt", "The current attempt: the number of restorations so far, plus one."),
       gauge("members", "Processes in the current view, by role.", {"role"}),
       gauge("missing_copies", "Partitions that lack the second copy which the job wants."),
+      gauge(
+          "shard_load_ratio",
+          "How busy the busiest shard was in the last seconds, as a multiple of the median shard."),
+      gauge("cooled_shards",
+            "Shards that hold fewer partitions because they were over twice as busy as the median "
+            "shard."),
       gauge("step", "Committed steps; in asynchronous modes applied updates."),
       gauge("steps_total_wanted", "Steps after which the job is complete."),
       gauge("samples", "Training samples applied."),

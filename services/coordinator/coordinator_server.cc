@@ -237,6 +237,8 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
   void Publish(absl::Time now) override {
     PublishProgress(shell_.core().Progress(UINT64_MAX, now));
     PublishRefusals(shell_.core().refusals());
+    metrics_->gauge("shard_load_ratio").Set(shell_.core().load().highest());
+    metrics_->gauge("cooled_shards").Set(static_cast<double>(shell_.core().load().cooled()));
     metrics_->gauge("control_waiting_bytes")
         .Set(static_cast<double>(shell_.executor().queued_bytes()));
   }

@@ -62,6 +62,7 @@ std::vector<MetricDescriptor> ShardMetrics() {
               "New connections that had to wait because another connection from the same address "
               "flooded the server."),
       counter("view_changes_total", "Views installed."),
+      counter("busy_seconds_total", "Time spent on frames, messages and arithmetic."),
       counter("copied_bytes_total", "Bytes of partitions' states received as copies."),
       counter("checkpoint_written_bytes_total", "Bytes of partition files written."),
       {"partition_write_seconds",

@@ -181,6 +181,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
         received_.limit(), received_.Largest(), received_.exceeded()};
     PublishBounds(status.bounds);
     PublishStatus(status);
+    busy_.Increment(absl::ToDoubleSeconds(shell_.busy()) - busy_.Value());
 
     if (logged_closes_ > kLoggedCloses) {
       logger_.Info("More streams closed", {{"streams", logged_closes_ - kLoggedCloses}});
@@ -212,7 +213,12 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     if (!close.status.ok()) streams_refused_.Increment();
     streams_.Close(close.stream, close.status);
   }
-  void Perform(SendToCoordinator& send) { link_.Send(std::move(send.message)); }
+  void Perform(SendToCoordinator& send) {
+    if (send.message.has_shard_progress()) {
+      send.message.mutable_shard_progress()->set_busy_seconds(absl::ToDoubleSeconds(shell_.busy()));
+    }
+    link_.Send(std::move(send.message));
+  }
   void Perform(DropCoordinator& drop) {
     logger_.Info("Coordinator replaced", {{"why", drop.reason}});
     link_.Reconnect();
@@ -337,6 +343,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   prometheus::Counter& bytes_sent_ = metrics_->counter("sent_bytes_total");
   prometheus::Counter& streams_refused_ = metrics_->counter("streams_refused_total");
   prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
+  prometheus::Counter& busy_ = metrics_->counter("busy_seconds_total");
   prometheus::Counter& copied_bytes_ = metrics_->counter("copied_bytes_total");
   prometheus::Counter& checkpoint_bytes_ = metrics_->counter("checkpoint_written_bytes_total");
   prometheus::Histogram& checkpoint_seconds_ = metrics_->histogram("partition_write_seconds");

@@ -140,6 +140,8 @@ class CoreShell {
   absl::Status Alive() { return liveness_.Check(); }
 
   const Clock& clock() const { return *clock_; }
+  // For how long events have been handled, the present one not included. On the executor.
+  absl::Duration busy() const { return busy_; }
   SerialExecutor& executor() { return executor_; }
   // On the executor, after Start.
   Core& core() { return *core_; }
@@ -162,6 +164,7 @@ class CoreShell {
       role_->Publish(now);
     }
     if (!ended()) timer_.Set(std::min({core_->NextDeadline(), own, next_publication_}));
+    busy_ += clock_->Now() - now;
   }
 
   const Clock* const clock_;
@@ -170,6 +173,7 @@ class CoreShell {
   // Used only by the executor's tasks.
   std::optional<Core> core_;
   absl::Time next_publication_ = absl::InfinitePast();
+  absl::Duration busy_;
 
   Notification ended_;
   SerialExecutor executor_;

@@ -1,6 +1,7 @@
 // Second copies of partitions, loss records, and shards that join and leave while the job trains.
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -775,6 +776,75 @@ TEST(HostileCopies, ReportsOfCopiesThatNoViewNamesAreBreaches) {
   EXPECT_EQ(report(named), "");
   EXPECT_THAT(report({shard.Owned()[0]}), HasSubstr("the view names no copy of partition"));
   EXPECT_THAT(report({named[1], named[0]}), HasSubstr("after"));
+}
+
+// ---- hot shards
+
+// Trains for this long. Each shard is busy for 20 ms of a step, the one with index 1 three times as
+// long for as many bytes.
+void TrainWithHotShard(CopiedJob& job, int seconds) {
+  for (int step = 0; step < 10 * seconds; ++step) {
+    std::map<uint64_t, int> held;
+    for (int p = 0; p < job.view().owner_size(); ++p) {
+      ++held[job.Incarnation(static_cast<int>(job.view().owner(p)))];
+      if (job.view().follower().empty() || job.view().follower(p) == 0) continue;
+      ++held[job.Incarnation(static_cast<int>(job.view().follower(p)) - 1)];
+    }
+    for (FakeShard* shard : job.Shards()) {
+      const double cost = shard->id.index() == 1 ? 0.015 : 0.005;
+      shard->busy_seconds += cost * held[shard->id.incarnation()];
+    }
+    job.Train(1);
+  }
+}
+
+TEST(HotShard, HandsPartitionsToOthersAfterAMinute) {
+  for (const uint32_t copies : {1u, 2u}) {
+    SCOPED_TRACE(copies);
+    v1::JobSpec spec = Spec(3, copies);
+    spec.mutable_parameter_server()->set_partitions(24);
+    spec.mutable_training()->set_steps(4000);
+    CopiedJob job(8, spec);
+    const auto hot = [&] { return job.Holder(job.view(), 1)->id.incarnation(); };
+    ASSERT_EQ(job.OwnedBy(hot()), 8);
+    TrainWithHotShard(job, 50);
+    EXPECT_EQ(job.OwnedBy(hot()), 8) << "less than a minute";
+    TrainWithHotShard(job, 40);
+    EXPECT_TRUE(
+        job.HasEvent("times as busy as the median shard for a minute: other shards take "
+                     "over partitions"))
+        << ::testing::PrintToString(job.Events());
+    job.Pass(absl::Seconds(3));
+    EXPECT_LE(job.OwnedBy(hot()), 5);
+    EXPECT_GE(job.OwnedBy(hot()), 2);
+    EXPECT_EQ(job.core->load().cooled(), 1u);
+
+    // No more moves follow.
+    const uint64_t number = job.ViewNumber();
+    TrainWithHotShard(job, 200);
+    EXPECT_EQ(job.ViewNumber(), number);
+    EXPECT_EQ(job.view().id().attempt(), 1u);
+  }
+}
+
+TEST(HotShard, IsLeftAloneWherePartitionsDoNotMove) {
+  v1::JobSpec spec = Spec(3, 0);
+  spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  spec.mutable_training()->set_epochs(1000);
+  spec.mutable_training()->mutable_staleness()->set_rule(
+      v1::TrainingSpec::Staleness::DELAY_COMPENSATION);
+  CopiedJob job(1, spec);
+  const uint64_t number = job.ViewNumber();
+  for (int i = 0; i < 200; ++i) {
+    job.shards[1]->busy_seconds += 0.9;
+    for (FakeShard* shard : job.Shards()) {
+      shard->busy_seconds += 0.1;
+      shard->SayProgress();
+    }
+    job.Pass(absl::Seconds(1));
+  }
+  EXPECT_EQ(job.ViewNumber(), number);
+  EXPECT_FALSE(job.HasEvent("as busy as the median shard"));
 }
 
 }  // namespace

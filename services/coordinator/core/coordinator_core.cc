@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "services/common/check.h"
 #include "services/coordinator/core/member_checks.h"
@@ -199,6 +200,7 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
   needs.dead_shard = moves_.HasDeadShard();
   if (training.idle()) {
     ReleaseDrainedShards(now);
+    MeasureLoad(now);
     needs.move = moves_.Due(snapshots_.LetsOwnersChange(), now);
     needs.leases_overdue = waits_.LeasesOverdue(snapshots_.evaluations().running()) <= now;
     needs.snapshot = snapshots_.NeedsView(now);
@@ -206,6 +208,23 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
   const Views::Change change = views_.Wanted(needs, now);
   if (change.wanted && (change.at_once || training.idle())) BeginPause(change.at_once, now);
   if (training.idle()) views_.SendCommitted();
+}
+
+void CoordinatorCore::MeasureLoad(absl::Time now) {
+  if (!facts_.load.Due(now)) return;
+  for (const ShardLoad::Change& change : facts_.load.Measure(moves_.Holdings(), now)) {
+    const Process* shard = facts_.members.Find(change.shard);
+    if (shard == nullptr) continue;
+    const std::string name = ProcessName(shard->id);
+    output_.Info(
+        change.cost == ShardLoad::kNormalCost
+            ? absl::StrCat(name, " is no busier than the other shards any more: it gets its part ",
+                           "of the partitions again")
+            : absl::StrFormat("%s was %.1f times as busy as the median shard for a minute: other "
+                              "shards take over partitions",
+                              name, change.load),
+        now);
+  }
 }
 
 void CoordinatorCore::BeginPause(bool at_once, absl::Time now) {

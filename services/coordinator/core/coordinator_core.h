@@ -142,6 +142,7 @@ class CoordinatorCore {
     uint64_t snapshots = 0;      // open
   };
   Refusals refusals() const;
+  const ShardLoad& load() const { return facts_.load; }
   // The newest view that was decided; empty before the first one of an attempt.
   const v1::View& view() const { return facts_.training.view(); }
 
@@ -158,6 +159,7 @@ class CoordinatorCore {
   void AdvanceTakingOver(absl::Time now);
   void AdvancePreparing(absl::Time now);
   void AdvanceViews(absl::Time now);
+  void MeasureLoad(absl::Time now);
   void AdvanceSnapshots(absl::Time now);
   void AdvanceEnding(absl::Time now);
   void AdvanceLeaving(absl::Time now);

@@ -447,6 +447,7 @@ void CoordinatorCore::OnShardProgress(const Process& process, const v1::ShardPro
   const uint64_t samples_before = mode.Samples();
   if (!training.OnProgress(process.incarnation(), progress)) return;
   if (mode.synchronous()) training.RaiseCommitted(progress.committed());
+  facts_.load.OnReport(process.incarnation(), progress.busy_seconds());
 
   const bool evaluating = snapshots_.evaluations().running();
   const uint64_t samples = mode.Samples();

@@ -21,6 +21,7 @@
 #include "services/coordinator/core/membership.h"
 #include "services/coordinator/core/phase.h"
 #include "services/coordinator/core/progress.h"
+#include "services/coordinator/core/shard_load.h"
 #include "services/coordinator/core/timers.h"
 #include "services/coordinator/core/training.h"
 #include "services/protocol/job_length.h"
@@ -64,6 +65,7 @@ struct Facts {
   bool suspend = false;
   Membership members;
   TrainingMeter meter;
+  ShardLoad load;
 
   // ---- written by a part
 

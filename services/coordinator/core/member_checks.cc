@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint64_t kMaxClock = uint64_t{1} << 62;
 constexpr double kMaxSnapshotSeconds = 1e6;
+constexpr double kMaxBusySeconds = 1e10;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;
 constexpr size_t kMaxFileNameBytes = 256;
 // Of a worker's report.
@@ -255,6 +256,10 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
   status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the most"));
   status.Update(AtMost("dropped_contributions", progress.dropped_contributions(), kMaxReportCount,
                        "the most"));
+  if (!(progress.busy_seconds() >= 0 && progress.busy_seconds() <= kMaxBusySeconds)) {
+    status.Update(Impossible("busy_seconds is ", progress.busy_seconds(),
+                             "; it should be from 0 to ", kMaxBusySeconds));
+  }
   std::optional<uint32_t> previous;
   for (const uint32_t partition : progress.copies()) {
     if (previous.has_value() && partition <= *previous) {

@@ -179,6 +179,7 @@ Moves::Inputs Moves::CurrentInputs(bool may_move) const {
           facts_.training.copy_changes(),
           facts_.members.changes(),
           facts_.wanted_shards,
+          facts_.load.changes(),
           leaving,
           ready,
           may_move};
@@ -255,6 +256,7 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
   for (const Process* shard : shards) {
     position[shard->incarnation()] = static_cast<uint32_t>(position.size());
     input.leaving.push_back(!facts_.Stays(*shard));
+    input.cost.push_back(facts_.load.CostOf(shard->incarnation()));
   }
 
   const size_t partitions = attempt.facts.empty.size();
@@ -316,6 +318,22 @@ std::set<uint64_t> Moves::Losers(const v1::Install& install) const {
     }
   }
   return losers;
+}
+
+std::map<uint64_t, uint64_t> Moves::Holdings() const {
+  std::map<uint64_t, uint64_t> bytes;
+  const v1::View& view = facts_.training.view();
+  if (!facts_.MovesPartitions() || !view.target().empty()) return bytes;
+  for (const uint64_t shard : facts_.attempt.facts.shards) bytes[shard] = 0;
+  for (uint32_t p = 0; p < facts_.attempt.facts.empty.size(); ++p) {
+    if (facts_.attempt.facts.empty[p]) continue;
+    bytes[OwnerIn(view, p)] += facts_.attempt.bytes[p];
+    const uint64_t follower = HolderAt(view, view.follower(), p);
+    if (follower == 0) continue;
+    if (!facts_.training.HoldsCopy(follower, p)) return {};
+    bytes[follower] += facts_.attempt.bytes[p];
+  }
+  return bytes;
 }
 
 std::vector<uint64_t> Moves::Released() const {

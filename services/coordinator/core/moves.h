@@ -70,6 +70,10 @@ class Moves {
   // The shards that lose a partition or a whole copy by the Install, by their replies.
   std::set<uint64_t> Losers(const v1::Install& install) const;
 
+  // The bytes that each shard of the newest view holds. Empty if partitions do not move in this
+  // job, or if copies are under way.
+  std::map<uint64_t, uint64_t> Holdings() const;
+
   // The view is installed everywhere: the shards to release.
   std::vector<uint64_t> Released() const;
 
@@ -80,7 +84,8 @@ class Moves {
 
  private:
   // What Due depends on; first, the view's number.
-  using Inputs = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, bool>;
+  using Inputs =
+      std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, bool>;
 
   bool MayJoin(const Process& shard) const;
   void Prepare(const Process& shard);

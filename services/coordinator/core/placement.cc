@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include "services/common/check.h"
@@ -58,6 +57,15 @@ class Planner {
  private:
   bool Leaving(uint32_t shard) const { return in_.leaving[shard]; }
 
+  // Of so many bytes on the shard; equal bytes cost the same on shards of the same cost.
+  uint64_t Cost(uint32_t shard, uint64_t bytes) const {
+    return bytes * (in_.cost.empty() ? 100 : in_.cost[shard]);
+  }
+  // A difference between the two shards that no partition could make smaller.
+  uint64_t Unavoidable(uint32_t a, uint32_t b) const {
+    return std::max(Cost(a, largest_), Cost(b, largest_));
+  }
+
   void PlaceEmpty(uint32_t p) {
     uint32_t& owner = plan_.owner[p];
     if (owner == kNone || (Leaving(owner) && in_.may_move && !staying_.empty())) {
@@ -71,7 +79,7 @@ class Planner {
     const uint32_t owner = plan_.owner[p];
     const uint32_t follower = plan_.follower[p];
     if (Leaving(owner) || follower == kNone) return true;
-    return !Leaving(follower) && total_[owner] > total_[follower];
+    return !Leaving(follower) && Cost(owner, total_[owner]) > Cost(follower, total_[follower]);
   }
 
   // The target takes its place if it is whole, and is counted at that place if it is not.
@@ -100,7 +108,7 @@ class Planner {
     moves_owner_[p] = false;
   }
 
-  // Of the shards that stay, the one that has the least to hold and is not a holder. Of equal ones,
+  // Of the shards that stay, the one with the least cost that is not a holder. Of equal ones,
   // the one that follows the least of this owner.
   uint32_t Least(uint32_t p) const {
     std::vector<uint64_t> follows(total_.size());
@@ -112,8 +120,8 @@ class Planner {
     uint32_t least = kNone;
     for (const uint32_t s : staying_) {
       if (s == plan_.owner[p] || s == plan_.follower[p] || s == plan_.target[p]) continue;
-      if (least == kNone ||
-          std::tie(total_[s], follows[s]) < std::tie(total_[least], follows[least])) {
+      if (least == kNone || std::make_pair(Cost(s, total_[s]), follows[s]) <
+                                std::make_pair(Cost(least, total_[least]), follows[least])) {
         least = s;
       }
     }
@@ -163,12 +171,14 @@ class Planner {
   }
 
   void BalanceHoldings() {
-    const auto less = [&](uint32_t a, uint32_t b) { return total_[a] < total_[b]; };
+    const auto less = [&](uint32_t a, uint32_t b) {
+      return Cost(a, total_[a]) < Cost(b, total_[b]);
+    };
     while (true) {
       const uint32_t most = *std::max_element(staying_.begin(), staying_.end(), less);
       const uint32_t least = *std::min_element(staying_.begin(), staying_.end(), less);
-      const uint64_t gap = total_[most] - total_[least];
-      if (gap <= largest_) return;
+      const uint64_t gap = Cost(most, total_[most]) - Cost(least, total_[least]);
+      if (gap <= Unavoidable(most, least)) return;
 
       // The largest partition that does not overshoot; else the smallest.
       uint32_t chosen = kNone;
@@ -178,7 +188,7 @@ class Planner {
           continue;
         }
         chosen = p;
-        if (2 * in_.bytes[p] <= gap) break;
+        if (Cost(most, in_.bytes[p]) + Cost(least, in_.bytes[p]) <= gap) break;
       }
       if (chosen == kNone) return;
       moves_owner_[chosen] = ReplacesOwner(chosen);
@@ -195,12 +205,14 @@ class Planner {
     }
     while (true) {
       uint32_t chosen = kNone;
-      uint64_t widest = largest_;
+      uint64_t widest = 0;
       for (const uint32_t p : by_bytes_) {
         if (plan_.follower[p] == kNone || !IsSettled(p)) continue;
-        const uint64_t from = owned_[plan_.owner[p]];
-        const uint64_t to = owned_[plan_.follower[p]];
-        if (from <= to || from - to <= widest) continue;
+        const uint32_t owner = plan_.owner[p];
+        const uint32_t follower = plan_.follower[p];
+        const uint64_t from = Cost(owner, owned_[owner]);
+        const uint64_t to = Cost(follower, owned_[follower]);
+        if (from <= to || from - to <= std::max(widest, Unavoidable(owner, follower))) continue;
         widest = from - to;
         chosen = p;
       }
@@ -232,6 +244,8 @@ Placement PlanPlacement(const PlacementInput& input) {
                     input.follower_whole.size() == input.bytes.size() &&
                     input.target_whole.size() == input.bytes.size(),
                 "all lists are by partition");
+  SLUICE_DCHECK(input.cost.empty() || input.cost.size() == input.leaving.size(),
+                "costs are by shard");
   return Planner(input).Plan();
 }
 

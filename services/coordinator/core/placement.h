@@ -38,6 +38,9 @@ struct PlacementInput {
   std::vector<bool> target_whole;
   uint32_t copies = 1;    // of each partition that the job wants: 1 or 2
   bool may_move = false;  // an owner may change
+  // By shard, in percent: what a byte costs there (shard_load.h). Empty: 100 everywhere. What
+  // shards hold and own is balanced by its cost.
+  std::vector<uint32_t> cost;
 };
 
 // A shard that leaves has nothing once all that it takes to replace it is whole. If all shards

@@ -92,6 +92,60 @@ TEST(Placement, SwapsOwnersWithWholeFollowersToBalance) {
   for (size_t p = 0; p < 4; ++p) EXPECT_NE(plan.owner[p], plan.follower[p]);
 }
 
+// Bytes that the shards hold, owner and follower counted, or own.
+std::vector<uint64_t> Sums(const PlacementInput& input, bool own) {
+  std::vector<uint64_t> sums(input.leaving.size());
+  for (size_t p = 0; p < input.bytes.size(); ++p) {
+    sums[input.current.owner[p]] += input.bytes[p];
+    if (!own && input.current.follower[p] != kNone) {
+      sums[input.current.follower[p]] += input.bytes[p];
+    }
+  }
+  return sums;
+}
+
+TEST(Placement, ShardWhereBytesCostMoreHoldsFewerOfThem) {
+  PlacementInput input = Owned({0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1}, 2, 1);
+  input.cost = {300, 100};
+  for (int i = 0; i < 3; ++i) CarryOut(&input);
+  EXPECT_THAT(Sums(input, true), ElementsAre(40, 120));
+  const Placement plan = input.current;
+  CarryOut(&input);
+  EXPECT_EQ(input.current, plan) << "the plan of a finished plan is that plan";
+
+  input.cost = {100, 100};
+  for (int i = 0; i < 3; ++i) CarryOut(&input);
+  EXPECT_THAT(Sums(input, true), ElementsAre(80, 80)) << "it gets its part again";
+}
+
+TEST(Placement, WithCopiesOnBothShardsTheExpensiveOneOwnsLess) {
+  PlacementInput input = Owned({0, 0, 0, 0, 1, 1, 1, 1}, 2, 2);
+  CarryOut(&input);
+  input.cost = {300, 100};
+  for (int i = 0; i < 3; ++i) CarryOut(&input);
+  EXPECT_THAT(Sums(input, true), ElementsAre(20, 60));
+  EXPECT_THAT(Sums(input, false), ElementsAre(80, 80));
+}
+
+TEST(Placement, PlansWithAnyCostsConverge) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 300; ++round) {
+    const uint32_t shards = 2 + random() % 4;
+    std::vector<uint32_t> owner(1 + random() % 24);
+    for (uint32_t& o : owner) o = random() % shards;
+    PlacementInput input = Owned(owner, shards, 1 + random() % 2);
+    for (uint64_t& bytes : input.bytes) bytes = random() % 4 == 0 ? 0 : 1 + random() % 30;
+    for (uint32_t s = 0; s < shards; ++s) input.cost.push_back(100 + random() % 701);
+    Placement before;
+    int rounds = 0;
+    do {
+      before = input.current;
+      CarryOut(&input);
+      ASSERT_LT(++rounds, 100) << "round " << round;
+    } while (input.current != before);
+  }
+}
+
 TEST(Placement, LeavingOwnerSwapsWithItsFollowerThatIsReplacedByTarget) {
   PlacementInput input = Owned({0, 1}, 3, 2);
   input.current.follower = {1, 2};

@@ -400,6 +400,7 @@ void FakeShard::SayProgress() {
   progress.set_samples(ledger.Count());
   progress.set_leaseholders(leases.size());
   for (const auto& [p, stands] : copies) progress.add_copies(p);
+  progress.set_busy_seconds(busy_seconds);
   Say(message);
 }
 

@@ -92,6 +92,7 @@ class FakeShard : public FakeProcess {
   std::optional<v1::OpenSnapshot> snapshot;
   bool pinned = false, reported = false, written = false;
   bool disk_full = false;
+  double busy_seconds = 0;
   bool silent_snapshots = false;  // pins nothing, writes nothing
   bool drop_installs = false;
   std::map<uint32_t, uint64_t> copies;  // whole ones: partition -> version

@@ -393,6 +393,7 @@ TEST_F(AsynchronousTest, PinsSnapshotAtTheInstallThatNamesIt) {
   v1::Install install = InstallAfter(2, 1, {7, 8});
   *install.mutable_ledger()->add_applied() = ShardHarness::Microbatches(0, 4);
   install.mutable_snapshot()->set_snapshot_id(5);
+  install.mutable_snapshot()->set_step(1);
   install.mutable_snapshot()->set_write(true);
   shard.TakeMessages();
   Tell(install);
@@ -406,6 +407,21 @@ TEST_F(AsynchronousTest, PinsSnapshotAtTheInstallThatNamesIt) {
   ASSERT_THAT(writes, SizeIs(2));
   ASSERT_THAT(writes[0].content->clocks, SizeIs(1));
   EXPECT_EQ(writes[0].content->clocks[0].worker(), 7);
+}
+
+// Found by the simulator: the file of another version was written under the checkpoint's name.
+TEST_F(AsynchronousTest, DoesNotPinASnapshotThatWasClosedBeforeTheInstallCame) {
+  Begin();
+  Lease(one);
+  Stage(one, 1, 1);
+  Apply(one, 1, 0, 4);
+  shard.Pause(2);
+  v1::Install install = InstallAfter(2, 1, {7, 8});
+  *install.mutable_ledger()->add_applied() = ShardHarness::Microbatches(0, 4);
+  install.mutable_snapshot()->set_snapshot_id(5);
+  install.mutable_snapshot()->set_write(true);  // of the first view, at step 0
+  Tell(install);
+  EXPECT_THAT(shard.TakeActions<WritePartition>(), IsEmpty());
 }
 
 // ---------------------------------------------------------------- norms

@@ -130,7 +130,13 @@ void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
   }
 
   if (!state_.view->synchronous()) {
-    snapshot.request.set_step(state_.updates);
+    // The snapshot is of the view that named it first. It was closed before this Install came,
+    // which waited for shards that lose something by it.
+    if (snapshot.request.step() != state_.updates && !state_.view->owned().empty()) {
+      Fail(snapshot, absl::StrCat("the shard is past step ", snapshot.request.step()),
+           state_.updates);
+      return;
+    }
     for (uint32_t number : state_.view->owned()) {
       Pin(snapshot, *state_.partitions[number], state_.updates);
     }

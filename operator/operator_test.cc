@@ -148,8 +148,14 @@ TEST_F(OperatorTest, AddsAndRemovesShardsDuringTraining) {
   EXPECT_EQ(Restarts("total"), 0);
 }
 
+// Its partitions do not move.
+const Json kMovesNothing = {
+    {"spec",
+     {{"training",
+       {{"mode", "Asynchronous"}, {"stalenessRule", {{"name", "DelayCompensation"}}}}}}}};
+
 TEST_F(OperatorTest, ScalesShardsWithACheckpoint) {
-  Train({{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
+  Train(kMovesNothing);
   cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Scaling"), "True/ScalingShards");
@@ -168,7 +174,7 @@ TEST_F(OperatorTest, ScalesShardsWithACheckpoint) {
 }
 
 TEST_F(OperatorTest, ReportsStepsLostByAChangeOfSize) {
-  Train({{"spec", {{"training", {{"mode", "Asynchronous"}}}}}});
+  Train(kMovesNothing);
   cluster_.PatchJob("a", {{"spec", {{"parameterServer", {{"replicas", 3}}}}}});
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Pass(absl::Minutes(10));

@@ -68,9 +68,10 @@ TEST_F(ChaosCommandTest, RefusesSuspendedJob) {
 
 TEST_F(ChaosCommandTest, RefusesToCutConnectionsAmongWorkers) {
   WritePrograms("exit 1");
-  Write("job.yaml",
-        absl::StrReplaceAll(kManifest,
-                            {{"training: {", "training: {dense: {aggregation: AllReduce}, "}}));
+  Write("job.yaml", absl::StrCat(absl::StrReplaceAll(kManifest, {{"training: {",
+                                                                  "training: {dense: {aggregation: "
+                                                                  "AllReduce}, "}}),
+                                 "  tls: Disabled\n"));
   for (const char* fault : {"cut:worker", "slow:shard"}) {
     EXPECT_EQ(Chaos({"--faults", fault}), 2);
     EXPECT_THAT(err_.str(), HasSubstr("which cannot be cut or slowed"));

@@ -13,7 +13,8 @@ package(default_visibility = ["//visibility:public"])
 
 cc_library(
     name = "torch",
-    hdrs = glob({globs}, allow_empty = True),
+    # Some releases bring Protobuf's headers, of another version than the system's.
+    hdrs = glob({globs}, exclude = ["include/google/**"], allow_empty = True),
     includes = {includes},
     defines = {defines},
     linkopts = {linkopts},

@@ -235,6 +235,8 @@ Outcome Cluster::Run() {
   if (scenario_.liars > 0) patience += kLiesFor;
   // A restoration and a checkpoint read and write each partition.
   patience += scenario_.slow_disk * 4 * scenario_.job.parameter_server().partitions();
+  // An evaluation waits for the checkpoint before it, and the job may do both at each step.
+  patience += scenario_.slow_disk * 2 * scenario_.job.training().steps();
 
   while (!finished_ && !checker_.failed()) {
     if (!scheduler_.RunOne()) {

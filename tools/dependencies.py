@@ -95,6 +95,8 @@ EXCEPTIONS = {
     ('files', 'services/download/download_cache.cc'): 'locks between processes',
     ('files', 'operator/api/manifest.cc'): "reads the user's file, which no test loses",
     ('files', 'cli/cluster/port_forward.cc'): 'redirects a child process',
+    ('files', 'cli/chaos/link_relay.cc'): 'reads the port of a process that starts',
+    ('files', 'cli/chaos/socket_owner.cc'): "reads the kernel's list of sockets in /proc",
     ('files', 'cli/common/log_follower.cc'): 'reads logs while they grow',
     ('files', 'cli/local/child_processes.cc'): 'redirects a child process',
     ('files', 'cli/local/job_directory.cc'): 'locks between processes, and reads the end of a log',

@@ -114,7 +114,7 @@ class Direction {
   absl::Time newest_due_ = absl::InfinitePast();
   absl::Time free_at_ = absl::InfinitePast();  // when the slow link has sent all that it was given
   bool ended_ = false;                         // the sender has closed
-  bool shut_ = false;                          // and the receiver has been told
+  bool shut_ = false;                          // and the relay has closed that side
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Stands between the processes of a job on this machine, so that their connections can be cut and
-// slowed without any privilege.
+// Relays the connections between the processes of a job on this machine, and cuts and slows them
+// without any privilege.
 #ifndef SLUICE_CLI_CHAOS_LINK_RELAY_H_
 #define SLUICE_CLI_CHAOS_LINK_RELAY_H_
 

@@ -61,7 +61,7 @@ pid_t GroupWith(const std::set<std::string>& sockets) {
        process.increment(error)) {
     pid_t pid = 0;
     if (!absl::SimpleAtoi(process->path().filename().string(), &pid)) continue;
-    // The processes of a job are of the session of the process that started them.
+    // No process of a job calls setsid.
     if (getsid(pid) != getsid(0)) continue;
     if (HasOneOf(process->path(), sockets)) return getpgid(pid);
   }

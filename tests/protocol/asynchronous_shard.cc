@@ -283,7 +283,7 @@ void Asynchronous::InstallCopy(State& state, int i, int p, int old) const {
     copy = Copy{};
     return;
   }
-  // The owner and the follower of the view before have changed places, or the same shards go on.
+  // Owner and follower have swapped, or both are those of the previous view.
   const bool stays = state.views[old].owner[p] == i;
   copy.begun = view.owner[p] == i && view.follower[p] != kNone && (copy.begun || !stays);
   for (int w = 0; w < kWorkers; ++w) {

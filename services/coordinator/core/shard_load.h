@@ -6,8 +6,8 @@
 // that has had over twice the median load for a minute gets the cost that was measured, and the
 // placement gives it less to hold. When the cost is normal again, it gets its part back.
 //
-// A hot partition that moves takes its load along. So that partitions do not move to and fro, each
-// change is followed by a quiet time, twice as long as the one before.
+// A hot partition takes its load to its new shard. Each change is followed by a quiet time, twice as
+// long as the one before, so that partitions do not move back and forth.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_SHARD_LOAD_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_SHARD_LOAD_H_
@@ -34,7 +34,7 @@ class ShardLoad {
   struct Change {
     uint64_t shard = 0;
     double load = 0;    // over the window, as a multiple of the median
-    uint32_t cost = 0;  // of a byte from now on; kNormalCost: the shard is cooled no more
+    uint32_t cost = 0;  // of a byte from now on; kNormalCost: it is not hot any more
   };
 
   // The shard (an incarnation) has been busy for this long since its start.

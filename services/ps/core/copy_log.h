@@ -20,8 +20,8 @@ namespace sluice::ps {
 // What an owner has its copies do in asynchronous training (docs/protocol.md 8.7): for each shard
 // that has copies, a list of entries that this shard carries out in order, each once.
 //
-// An entry is kept until the shard has acked it, and is sent again on each new stream. The list
-// begins anew with each view: an Install brings owner and copies to the same updates.
+// An entry is kept until the shard has acked it, and is sent again on each new stream. Each view
+// has new lists, because an Install brings owner and copies to the same updates.
 class CopyLog {
  public:
   explicit CopyLog(ShardState* state) : state_(*state) {}

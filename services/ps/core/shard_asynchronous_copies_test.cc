@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "services/ps/core/partition_file.h"
 #include "services/ps/core/shard_core.h"
-#include "services/ps/core/testing/shard_harness.h"
+#include "services/ps/core/testing/shard_pair.h"
 
 namespace sluice::ps {
 namespace {
@@ -24,26 +23,18 @@ using Values = std::vector<float>;
 constexpr auto kRange = ShardHarness::Microbatches;
 
 // Members 7 and 8; batches of 4 samples.
-class AsynchronousCopiesTest : public ::testing::Test {
+class AsynchronousCopiesTest : public ShardPair {
  protected:
   AsynchronousCopiesTest() {
     for (ShardHarness* shard : {&a, &b}) {
       shard->job.mutable_training()->set_mode(v1::ASYNCHRONOUS);
       shard->job.mutable_training()->set_steps(10);  // 40 samples
-      shard->job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
-      shard->job.mutable_optimizer()->set_learning_rate(0.1);
     }
-    b.options.identity.mutable_process()->set_incarnation(kOtherShardIncarnation);
   }
 
-  // View 1 without copies; view 2, in which `b` is the follower of both partitions.
+  // Then view 2, with copies.
   void Begin() {
-    a.Begin({7, 8});
-    b.Connect();
-    b.Prepare(1);
-    b.ChangeView(1, 0, {7, 8});
-    one = a.Open(7);
-    two = a.Open(8);
+    BeginWithoutCopies();
     ChangeView(2, 0, {}, {});
   }
   void BeginWhole() {
@@ -51,58 +42,20 @@ class AsynchronousCopiesTest : public ::testing::Test {
     Pump();
     ASSERT_EQ(b.core().Status().copies, 2);
   }
-  // `whole`: the partitions whose copy is whole. `edit` completes the Install.
+  // `whole`: the partitions whose copy is whole.
   void ChangeView(uint64_t number, uint64_t updates, const std::vector<uint32_t>& whole,
                   const std::vector<v1::ClockRecord>& clocks) {
-    v1::View view = a.MakeView(number, updates, {7, 8});
-    for (int p = 0; p < 2; ++p) view.add_follower(2);
-    v1::CoordinatorMessage message;
-    *message.mutable_install() = a.MakeInstall(view);
-    for (uint32_t partition : whole) message.mutable_install()->add_whole_followers(partition);
+    v1::CoordinatorMessage message = MakeInstallWithCopies(number, updates, whole);
     for (const v1::ClockRecord& record : clocks) {
       *message.mutable_install()->add_clocks() = record;
       *message.mutable_install()->mutable_ledger()->add_applied() = record.samples();
     }
-    for (ShardHarness* shard : {&a, &b}) {
-      shard->Pause(number);
-      shard->Tell(message);
-    }
-    Connect();
-  }
-  // Streams of each shard to the other one, which replace those before.
-  void Connect() {
-    Discard();
-    at_a = a.Open(kOtherShardIncarnation, v1::SHARD);
-    at_b = b.Open(kShardIncarnation, v1::SHARD);
-    a.core().OnShardConnected(kOtherShardIncarnation, a.now);
-    b.core().OnShardConnected(kShardIncarnation, b.now);
+    Install(message);
   }
   // Frames from a to b, without their answers.
   void ToCopies() {
     for (SendToShard& send : a.TakeActions<SendToShard>()) b.Send(at_b, send.header, send.payload);
   }
-  // Carries frames between the shards until there are none.
-  void Pump() {
-    for (bool any = true; any;) {
-      any = false;
-      for (SendToShard& send : a.TakeActions<SendToShard>()) {
-        b.Send(at_b, send.header, send.payload);
-        any = true;
-      }
-      for (SendToShard& send : b.TakeActions<SendToShard>()) {
-        a.Send(at_a, send.header, send.payload);
-        any = true;
-      }
-    }
-    EXPECT_TRUE(a.StatusOf(at_a).ok()) << a.StatusOf(at_a);
-    EXPECT_TRUE(b.StatusOf(at_b).ok()) << b.StatusOf(at_b);
-  }
-  // Frames that are lost with their streams.
-  void Discard() {
-    a.TakeActions<SendToShard>();
-    b.TakeActions<SendToShard>();
-  }
-
   v1::Header NewHeader() {
     v1::Header header;
     *header.mutable_view() = a.core().Status().view;
@@ -145,7 +98,6 @@ class AsynchronousCopiesTest : public ::testing::Test {
       v1::Header header = a.MakePush(0, partition, kRange(0, 1), 4);
       header.mutable_push()->set_clock(clock);
       header.mutable_push()->set_ordinal(permits_[stream].ordinal());
-      std::string bytes;
       a.Send(stream, header, CordOf(Values(partition == 0 ? 4 : 2, value)));
     }
   }
@@ -176,21 +128,10 @@ class AsynchronousCopiesTest : public ::testing::Test {
     return record;
   }
 
-  void ExpectEqualCopies() {
-    for (uint32_t p : {0, 1}) {
-      const auto copy = b.core().CopyContent(p);
-      ASSERT_NE(copy, nullptr);
-      EXPECT_EQ(copy->version, a.core().Content(p)->version);
-      EXPECT_EQ(StateHash(*copy), StateHash(*a.core().Content(p)));
-    }
-  }
   bool CopiesDiffer() {
     return StateHash(*b.core().CopyContent(0)) != StateHash(*a.core().Content(0));
   }
 
-  ShardHarness a, b;
-  StreamId one = 0, two = 0;    // workers' streams at a
-  StreamId at_a = 0, at_b = 0;  // the other shard's stream
   std::map<StreamId, v1::Range> samples_;
   std::map<StreamId, v1::Permit> permits_;
 };

@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "services/ps/core/partition_file.h"
 #include "services/ps/core/shard_core.h"
-#include "services/ps/core/testing/shard_harness.h"
+#include "services/ps/core/testing/shard_pair.h"
 
 namespace sluice::ps {
 namespace {
@@ -23,70 +22,16 @@ using Values = std::vector<float>;
 
 constexpr auto kMicrobatches = ShardHarness::Microbatches;
 
-class CopiesTest : public ::testing::Test {
+class CopiesTest : public ShardPair {
  protected:
-  CopiesTest() {
-    for (ShardHarness* shard : {&a, &b}) {
-      shard->job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAM);
-      shard->job.mutable_optimizer()->set_learning_rate(0.1);
-    }
-    b.options.identity.mutable_process()->set_incarnation(kOtherShardIncarnation);
-  }
-
-  // View 1 without copies; view 2, in which `b` is the follower of both partitions.
+  // Then view 2, with copies.
   void Begin() {
-    a.Begin({7, 8});
-    b.Connect();
-    b.Prepare(1);
-    b.ChangeView(1, 0, {7, 8});
-    one = a.Open(7);
-    two = a.Open(8);
+    BeginWithoutCopies();
     BeginCopies(2, 0, {});
-  }
-  v1::View ViewWithCopies(uint64_t number, uint64_t step) const {
-    v1::View view = a.MakeView(number, step, {7, 8});
-    for (int p = 0; p < 2; ++p) view.add_follower(2);
-    return view;
   }
   // `whole`: the partitions whose copy is whole.
   void BeginCopies(uint64_t number, uint64_t step, const std::vector<uint32_t>& whole) {
-    v1::CoordinatorMessage message;
-    *message.mutable_install() = a.MakeInstall(ViewWithCopies(number, step));
-    for (uint32_t partition : whole) message.mutable_install()->add_whole_followers(partition);
-    for (ShardHarness* shard : {&a, &b}) {
-      shard->Pause(number);
-      shard->Tell(message);
-    }
-    Connect();
-  }
-  // Streams of each shard to the other one, which replace those before.
-  void Connect() {
-    Discard();
-    at_a = a.Open(kOtherShardIncarnation, v1::SHARD);
-    at_b = b.Open(kShardIncarnation, v1::SHARD);
-    a.core().OnShardConnected(kOtherShardIncarnation, a.now);
-    b.core().OnShardConnected(kShardIncarnation, b.now);
-  }
-  // Carries frames between the shards until there are none.
-  void Pump() {
-    for (bool any = true; any;) {
-      any = false;
-      for (SendToShard& send : a.TakeActions<SendToShard>()) {
-        b.Send(at_b, send.header, send.payload);
-        any = true;
-      }
-      for (SendToShard& send : b.TakeActions<SendToShard>()) {
-        a.Send(at_a, send.header, send.payload);
-        any = true;
-      }
-    }
-    EXPECT_TRUE(a.StatusOf(at_a).ok()) << a.StatusOf(at_a);
-    EXPECT_TRUE(b.StatusOf(at_b).ok()) << b.StatusOf(at_b);
-  }
-  // Frames that are lost with their streams.
-  void Discard() {
-    a.TakeActions<SendToShard>();
-    b.TakeActions<SendToShard>();
+    Install(MakeInstallWithCopies(number, step, whole));
   }
   void Push(uint64_t step, uint32_t partition) {
     const float value = 1 + static_cast<float>(step);
@@ -110,18 +55,6 @@ class CopiesTest : public ::testing::Test {
     }
     return versions;
   }
-  void ExpectEqualCopies() {
-    for (uint32_t p : {0, 1}) {
-      const auto copy = b.core().CopyContent(p);
-      ASSERT_NE(copy, nullptr);
-      EXPECT_EQ(copy->version, a.core().Content(p)->version);
-      EXPECT_EQ(StateHash(*copy), StateHash(*a.core().Content(p)));
-    }
-  }
-
-  ShardHarness a, b;
-  StreamId one = 0, two = 0;    // workers' streams at a
-  StreamId at_a = 0, at_b = 0;  // the other shard's stream
 };
 
 // ---- making copies

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -283,14 +284,16 @@ TEST_F(CallerTest, NextInstanceWaitsUntilAnEvaluationHasReadItsVersion) {
     first.Give(EvaluationOf(1, ComputeEngine::Buffer::kEvaluation));
     ASSERT_EQ(Next(), SLUICE_OK);
   }
-  Notification unused;
+  Notification begun;
+  std::atomic<bool> read = false;
   std::thread worker([&] {
+    begun.Notify();
     caller_.WaitUntilUnused();
-    unused.Notify();
+    EXPECT_TRUE(read);
   });
-  absl::SleepFor(kSoon);
-  EXPECT_FALSE(unused.HasBeenNotified());
+  begun.Wait();
   EXPECT_EQ(Parameter(), 9.5);
+  read = true;
   EXPECT_EQ(Done(), SLUICE_OK);
   worker.join();
 }

@@ -6,8 +6,8 @@
 // that has had over twice the median load for a minute gets the cost that was measured, and the
 // placement gives it less to hold. When the cost is normal again, it gets its part back.
 //
-// A hot partition takes its load to its new shard. Each change is followed by a quiet time, twice as
-// long as the one before, so that partitions do not move back and forth.
+// A hot partition takes its load to its new shard. Each change is followed by a quiet time, twice
+// as long as the one before, so that partitions do not move back and forth.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_SHARD_LOAD_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_SHARD_LOAD_H_

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -272,7 +273,8 @@ chaos::Disturber::Options DisturberOptionsOf(const ChaosFlags& flags, const v1::
   options.schedule.kinds = std::move(kinds);
   options.schedule.workers = job.worker().replicas();
   options.schedule.shards = job.parameter_server().replicas();
-  options.schedule.min_shards = job.parameter_server().copies();
+  options.schedule.min_shards =
+      std::min(job.parameter_server().copies(), job.parameter_server().replicas());
   options.schedule.max_shards = job.parameter_server().partitions();
   options.schedule.every = flags.every;
   options.schedule.lasting = flags.lasting;

@@ -94,8 +94,9 @@ std::string IdleShardsText(const v1::JobProgress& progress, const v1::JobSpec& j
   const uint32_t shards = job.parameter_server().replicas();
   if (partitions == 0 || partitions * copies >= shards) return "";
   return absl::StrCat("\nThe model is too small to be divided further: it fills ",
-                      CountedText(partitions, "partition"), ", so ", shards - partitions * copies,
-                      " of the ", shards, " shards will hold nothing");
+                      CountedText(partitions, "partition"), ", so at least ",
+                      shards - partitions * copies, " of the ", shards,
+                      " shards will hold nothing");
 }
 
 class LocalAccess final : public Jobs::Access {

@@ -43,6 +43,7 @@ struct BlockSizes {
   uint64_t pulled = 0;
   uint64_t state = 0;     // parameters and optimizer state, one version
   uint64_t gradient = 0;  // of the gradient's sum
+  uint64_t copied = 0;    // of what the owner sends to the second copy
 };
 
 absl::StatusOr<uint64_t> Encoded(const Codec& codec, uint64_t count, const v1::TensorSpec& tensor,
@@ -83,6 +84,7 @@ class Planner {
     sizes.pushed = counter ? 0 : pushed;
     sizes.pulled = pulled;
     sizes.gradient = counter ? 0 : block.count() * wide;
+    sizes.copied = sizes.gradient;
     sizes.state = sizes.raw;
     if (tensor.kind() == v1::PARAMETER) sizes.state += slots_ * block.count() * wide;
     return sizes;
@@ -124,10 +126,21 @@ uint64_t RowBytes(const RowTraffic& rows, const v1::TensorSpec& tensor, const v1
   return static_cast<uint64_t>(std::min(bytes, whole));
 }
 
-// Replaces whole blocks by rows.
+// The rows that several gradients name together, if they overlap as random rows do.
+RowTraffic Together(RowTraffic one, const v1::TensorSpec& tensor, uint64_t gradients) {
+  const double range = static_cast<double>(std::max<int64_t>(1, tensor.shape(0))) /
+                       static_cast<double>(one.rows.size());
+  for (double& named : one.rows) {
+    named = range * (1 - std::pow(1 - std::min(1.0, named / range), gradients));
+  }
+  return one;
+}
+
+// Replaces whole blocks by rows. `gradients`: that are summed in a step.
 class RowSizes {
  public:
-  RowSizes(const v1::TensorTable& table, const std::vector<RowTraffic>& rows) : table_(table) {
+  RowSizes(const v1::TensorTable& table, const std::vector<RowTraffic>& rows, uint64_t gradients)
+      : table_(table), gradients_(gradients) {
     for (const RowTraffic& one : rows) {
       if (!one.rows.empty()) rows_[one.tensor] = &one;
     }
@@ -142,6 +155,7 @@ class RowSizes {
     const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(block.tensor()));
     const uint64_t bytes = RowBytes(*found->second, tensor, block);
     sizes->pushed = bytes;
+    sizes->copied = RowBytes(Together(*found->second, tensor, gradients_), tensor, block);
     if (found->second->pulled) sizes->pulled = bytes;
   }
 
@@ -166,8 +180,36 @@ class RowSizes {
 
  private:
   const v1::TensorTable& table_;
+  const uint64_t gradients_;
   std::map<uint32_t, const RowTraffic*> rows_;  // by tensor
 };
+
+// The shard of each partition's second copy; empty if there are none. The largest partition first,
+// each goes to the shard that holds the least.
+std::vector<uint32_t> PlaceCopies(const v1::JobSpec& job, const v1::TensorTable& table,
+                                  const v1::Layout& layout, const std::vector<uint32_t>& owner) {
+  std::vector<uint64_t> held(job.parameter_server().replicas());
+  if (job.parameter_server().copies() < 2 || held.size() < 2) return {};
+  std::vector<uint64_t> bytes(owner.size());
+  for (const v1::Block& block : layout.blocks()) {
+    bytes[block.partition()] += BlockBytes(table, block);
+    held[owner[block.partition()]] += BlockBytes(table, block);
+  }
+  std::vector<uint32_t> order(owner.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return bytes[a] > bytes[b]; });
+  std::vector<uint32_t> place(owner.size());
+  for (const uint32_t partition : order) {
+    uint32_t least = owner[partition] == 0 ? 1 : 0;
+    for (uint32_t shard = 0; shard < held.size(); ++shard) {
+      if (shard != owner[partition] && held[shard] < held[least]) least = shard;
+    }
+    place[partition] = least;
+    held[least] += bytes[partition];
+  }
+  return place;
+}
 
 // How many gradients a shard stores at a time.
 uint64_t GradientsHeld(const v1::JobSpec& job, uint64_t gradient_bytes) {
@@ -290,12 +332,13 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
       PlacePartitions(LayoutIndex(table, layout), job.parameter_server().replicas());
 
   Plan plan = BeginPlan(job, table);
-  const RowSizes row_sizes(table, rows);
+  const uint64_t contributions = plan.synchronous ? plan.workers : 1;
+  const RowSizes row_sizes(table, rows, contributions);
+  const std::vector<uint32_t> copy = PlaceCopies(job, table, layout, owner);
   plan.row_tables = row_sizes.Tables();
   std::vector<uint64_t> gradients(plan.shards.size());
   uint64_t state = 0;
   uint64_t exchanged = 0;  // of one worker, received from the others
-  const uint64_t contributions = plan.synchronous ? plan.workers : 1;
   // Synchronous: the previous version is kept until no rollback can need it.
   const uint64_t versions = plan.synchronous ? 2 : 1;
   // Gradients of contexts, and older versions that contexts still use; workers that verify
@@ -327,6 +370,12 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
     } else if (fetched > 0) {
       shard.sent_bytes += fetched * sizes.pushed;
       plan.worker.received_bytes += sizes.pushed;
+    }
+    if (!copy.empty()) {
+      Plan::Shard& second = plan.shards[copy[block.partition()]];
+      second.memory_bytes += versions * sizes.state + sizes.gradient;
+      second.received_bytes += sizes.copied;
+      shard.sent_bytes += sizes.copied;
     }
     gradients[place] += sizes.gradient;
     plan.parameter_bytes += sizes.raw;

@@ -38,8 +38,9 @@ double ExpectedRows(double rows, double tokens);
 // A step is a synchronous step or, in the other modes, one worker's update. Bytes are those of
 // encoded tensors; headers add less than a thousandth except in the smallest models. If the shards
 // compute the layers, a worker sends and receives inputs, outputs and their gradients, and a shard
-// stores a version for each worker. Memory is that of tensors; printed memory includes the program
-// with its libraries. The memory of activations is not included.
+// stores a version for each worker. What shards send to second copies is included. Memory is that
+// of tensors; printed memory includes the program with its libraries. The memory of activations is
+// not included.
 struct Plan {
   struct Shard {
     uint64_t parameter_bytes = 0;

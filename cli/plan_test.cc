@@ -54,6 +54,26 @@ TEST(Plan, SynchronousWorkersPushAndPullAllParameters) {
   EXPECT_EQ(sent, 12'000'000u);
 }
 
+TEST(Plan, SecondCopiesDoubleTheStateAndReceiveEachSum) {
+  v1::JobSpec job = Job();
+  const auto once = MakePlan(job, Table(), {}, {});
+  job.mutable_parameter_server()->set_copies(2);
+  const auto twice = MakePlan(job, Table(), {}, {});
+  ASSERT_TRUE(once.ok() && twice.ok());
+  EXPECT_EQ(twice->worker.sent_bytes, once->worker.sent_bytes);
+  for (int one : {0, 1}) {
+    const Plan::Shard& shard = twice->shards[one];
+    const Plan::Shard& other = twice->shards[1 - one];
+    EXPECT_EQ(shard.sent_bytes, once->shards[one].sent_bytes + shard.parameter_bytes);
+    EXPECT_EQ(shard.received_bytes, once->shards[one].received_bytes + other.parameter_bytes);
+    EXPECT_EQ(shard.memory_bytes, once->shards[one].memory_bytes + 3 * other.parameter_bytes);
+  }
+  job.mutable_parameter_server()->set_replicas(1);
+  const auto alone = MakePlan(job, Table(), {}, {});
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(alone->shards[0].received_bytes, 12'000'000u) << "there is no other shard";
+}
+
 TEST(Plan, AsynchronousUpdateComesFromOneWorker) {
   v1::JobSpec job = Job();
   job.mutable_training()->set_mode(v1::ASYNCHRONOUS);

@@ -51,7 +51,7 @@ LAYERS = {
     'services/execution/shard': ['proto', 'services/common', 'services/protocol', *TRANSPORT,
                                  'services/execution', 'services/ps', 'services/ps/core', 'services/worker/compute',
                                  'services/worker/models'],
-    'operator/api': ['proto', 'services/common'],
+    'operator/api': ['proto', 'services/common', 'services/protocol'],
     'operator/policy': ['proto', 'services/common'],
     'operator/kube': ['services/common'],
     'operator/runtime': ['services/common', 'operator/kube'],

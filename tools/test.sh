@@ -187,10 +187,13 @@ run_tests() {
     # Bazel's tests have no HOME.
     cluster=(--test_env=CLUSTER_CACHE="${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/cluster}")
   fi
+  # Their processes wait for timers and for each other a third of the time.
+  local jobs=()
+  if [[ $tier == integration ]]; then jobs=(--jobs=$(($(nproc) + 1)) --local_cpu_resources=$(($(nproc) + 1))); fi
   # A developer's second run repeats nothing; a run of CI is one run of every test.
   local fresh=()
   if [[ ${CI:-} == true ]]; then fresh=(--nocache_test_results); fi
-  quiet_bazel test "${config[@]}" "${cluster[@]}" "${fresh[@]}" --keep_going --test_summary=none \
+  quiet_bazel test "${config[@]}" "${cluster[@]}" "${jobs[@]}" "${fresh[@]}" --keep_going --test_summary=none \
     --build_event_json_file="$work/$tier.events" --target_pattern_file="$work/$tier.run" 2>&1 |
     indent || status=$?
   counts=$(python3 tools/test_results.py "$work/$tier.events" "$work/$tier.run" | tee "$work/$tier.cases" | tail -n 1)

@@ -7,6 +7,7 @@ Without it, Bazel counts a whole Python test as one case. At the end of a test:
 """
 
 import os
+import pathlib
 import sys
 import time
 import unittest
@@ -76,7 +77,27 @@ class _Result(unittest.TextTestResult):
         ElementTree.ElementTree(root).write(path, encoding='utf-8', xml_declaration=True)
 
 
+class _Loader(unittest.TestLoader):
+    """Of a target with a shard_count, each shard runs every so many-th case."""
+
+    def loadTestsFromModule(self, module, *arguments, **options):
+        suite = super().loadTestsFromModule(module, *arguments, **options)
+        shards = int(os.environ.get('TEST_TOTAL_SHARDS', '1'))
+        if shards == 1:
+            return suite
+        pathlib.Path(os.environ['TEST_SHARD_STATUS_FILE']).touch()
+        return self.suiteClass(list(_cases(suite))[int(os.environ['TEST_SHARD_INDEX'])::shards])
+
+
+def _cases(suite):
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _cases(test)
+        else:
+            yield test
+
+
 def main():
     program = unittest.main(
-        testRunner=unittest.TextTestRunner(resultclass=_Result, verbosity=2), exit=False)
+        testLoader=_Loader(), testRunner=unittest.TextTestRunner(resultclass=_Result, verbosity=2), exit=False)
     sys.exit(not program.result.wasSuccessful())

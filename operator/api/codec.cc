@@ -16,6 +16,7 @@
 #include "operator/api/enum_names.h"
 #include "operator/api/field_table.h"
 #include "services/common/check.h"
+#include "services/protocol/job_length.h"
 
 namespace sluice::api {
 namespace {
@@ -233,6 +234,10 @@ void ReadTheRest(const Json& spec, v1::JobSpec* job) {
     training.set_min_batch_size(1);
   }
   training.mutable_staleness();  // in every job
+  if (job->parameter_server().copies() == 0) {
+    // As long as there is one shard, there is one copy.
+    job->mutable_parameter_server()->set_copies(MovesPartitions(*job) ? 2 : 1);
+  }
   if (job->data().text().state() == v1::DataSpec::Text::CARRIED) {
     // In this state, each batch has one sample of each stream.
     job->mutable_data()->mutable_text()->set_streams(
@@ -438,6 +443,10 @@ Json ToJson(const TrainingJob& job) {
   }
   if (job.spec.training().staleness().rule() == v1::TrainingSpec::Staleness::NONE) {
     spec["training"].erase("stalenessRule");
+  }
+  // The default, which counts once there are as many shards.
+  if (job.spec.parameter_server().copies() > job.spec.parameter_server().replicas()) {
+    spec["parameterServer"].erase("copies");
   }
   spec.merge_patch(job.cluster);
   Json& storage = spec["checkpoint"]["storage"];

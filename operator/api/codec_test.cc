@@ -77,6 +77,21 @@ TEST(Codec, ReadsEveryFieldOfAJobFromManifests) {
   EXPECT_THAT(missing, ::testing::ElementsAre("sluice.v1.JobSpec.tls", "sluice.v1.JobSpec.uid"));
 }
 
+TEST(Codec, CopiesAreTwoUnlessAShardCannotHaveThem) {
+  const auto copies = [](const char* spec) {
+    const Json manifest = {{"spec", Json::parse(spec)}};
+    return FromJson(manifest).spec.parameter_server().copies();
+  };
+  EXPECT_EQ(copies(R"({"parameterServer":{"replicas":2}})"), 2u);
+  EXPECT_EQ(copies(R"({})"), 2u) << "it counts once there are two shards";
+  EXPECT_EQ(copies(R"({"parameterServer":{"replicas":2,"copies":1}})"), 1u);
+  EXPECT_EQ(copies(R"({"training":{"mode":"BoundedStaleness"}})"), 2u);
+  EXPECT_EQ(copies(R"({"training":{"execution":"Server"}})"), 1u);
+  EXPECT_EQ(copies(R"({"training":{"mode":"Asynchronous",
+                       "stalenessRule":{"name":"DelayCompensation"}}})"),
+            1u);
+}
+
 TEST(Codec, FillsInDefaultsOnlyWhereTheRulesAllowTheField) {
   const auto optimizer = [](const char* json) {
     Json object = {{"spec", {{"optimizer", Json::parse(json)}}}};

@@ -331,10 +331,12 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
       "spec.parameterServer.copies",
       "Copies of each partition, on different shards. With 2, the death of a shard costs no "
       "step: training continues with the other copy, and a new one is made in the "
-      "background. It takes twice the memory, and shards send each step's summed gradients "
-      "to each other (asynchronous: each update's gradients).",
-      Default("1"), Min(1), Max(2), Context(R"({"spec":{"parameterServer":{"replicas":2}}})"),
-      Good("2"), Bad("3", "at most 2")));
+      "background. It takes twice the memory of the shards, and they send each step's summed "
+      "gradients to each other (asynchronous: each update's gradients). If it is not given: 2 "
+      "where there are two shards or more; 1 with `execution: Server` and with "
+      "`DelayCompensation`.",
+      Min(1), Max(2), Context(R"({"spec":{"parameterServer":{"replicas":2}}})"), Good("1"),
+      Bad("3", "at most 2")));
   add(Number("spec.parameterServer.copyMegabytesPerSecond",
              "How fast a shard sends the partitions that another shard receives as copies, in "
              "megabytes (10^6 bytes) per second; 0: not limited.",

@@ -502,11 +502,12 @@ void AddJobRules(std::vector<Rule>* rules) {
          "`replicas`",
          {R"({"replicas":4,"partitions":4})"},
          {R"({"replicas":4,"partitions":3})", R"({"replicas":65})"});
-  server("copies", Self("copies") <= Self("replicas"),
+  server("copies", !Has("copies") || Self("copies") <= Self("replicas"),
          "the copies of a partition are on different shards: `copies` must be at most `replicas`",
          {R"({"replicas":2,"copies":2})"}, {R"({"replicas":1,"copies":2})"});
   job("parameterServer.copies",
-      !Has("parameterServer") || Self("parameterServer.copies") == 1 ||
+      !Has("parameterServer") || !Has("parameterServer.copies") ||
+          Self("parameterServer.copies") == 1 ||
           (Self("training.execution") == "Worker" &&
            (!Has("training.stalenessRule") ||
             Self("training.stalenessRule.name") != "DelayCompensation")),

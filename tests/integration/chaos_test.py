@@ -112,7 +112,7 @@ class ChaosTest(unittest.TestCase):
     def start(self, *flags, programs=_ROOT, **job):
         manifest = _MANIFEST % {
             'model': 'name: mlp, dimensions: {hidden: 16}', 'data': 'shape: [16], classes: 4', 'optimizer': 'name: Adam', 'steps': 80,
-            'mode': 'determinism: BitExact', 'delay': 0.02, 'shards': 'replicas: 2', **job}
+            'mode': 'determinism: BitExact', 'delay': 0.02, 'shards': 'replicas: 2, copies: 1', **job}
         (self.directory / 'job.yaml').write_text(manifest)
         process = subprocess.Popen(
             [_SLUICE, 'chaos', 'job.yaml', '--output', 'json', '--bin-dir', programs, '--state-dir', self.state, *flags],

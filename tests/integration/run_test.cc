@@ -59,7 +59,7 @@ spec:
   optimizer: {name: SGD, learningRate: 0.1}
   training: {steps: $0, globalBatchSize: 16}
   debug: {stepDelaySeconds: $1}
-  parameterServer: {replicas: 2}
+  parameterServer: {replicas: 2, copies: $2}
   worker: {replicas: 2}
   checkpoint: {intervalSteps: 10}
 )";
@@ -115,8 +115,8 @@ class RunTest : public ::testing::Test {
     WriteScript(directory_ + "/net.pt", module);
     std::ofstream(directory_ + "/job.yaml") << absl::Substitute(kScriptManifest, steps, more);
   }
-  void WriteManifest(int steps, double delay) {
-    std::ofstream(directory_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay);
+  void WriteManifest(int steps, double delay, int copies = 2) {
+    std::ofstream(directory_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay, copies);
   }
 
   // `output`: the end of a pipe that the command writes to instead of a new file.
@@ -493,7 +493,7 @@ TEST_F(RunTest, StatusShowsReplacementOfKilledWorker) {
 }
 
 TEST_F(RunTest, ReplacesKilledCoordinatorAndRestoresKilledShardAndReportsBoth) {
-  WriteManifest(150, 0.05);
+  WriteManifest(150, 0.05, /*copies=*/1);
   StartRun();
   const auto said = [&](const std::string& text) {
     return ReadAll(run_output_).find(text) != std::string::npos;
@@ -565,7 +565,7 @@ TEST_F(RunTest, FollowsLogsUntilJobEnds) {
 }
 
 TEST_F(RunTest, RunsTwoJobsSideBySide) {
-  std::string manifest = absl::Substitute(kManifest, 120, 0.02);
+  std::string manifest = absl::Substitute(kManifest, 120, 0.02, 2);
   std::ofstream(directory_ + "/job.yaml") << manifest;
   manifest.replace(manifest.find("name: example"), 13, "name: another");
   std::ofstream(directory_ + "/another.yaml") << manifest;
@@ -819,7 +819,7 @@ TEST_F(RunTest, KillingRunLeavesNoProcessBehind) {
 
 TEST_F(RunTest, WorkerFailureFailsJobWithReasonAndLog) {
   // The model has two classes, the data five.
-  std::string manifest = absl::Substitute(kManifest, 40, 0);
+  std::string manifest = absl::Substitute(kManifest, 40, 0, 2);
   manifest.replace(manifest.find("classes: 2"), 10, "classes: 5");
   std::ofstream(directory_ + "/job.yaml") << manifest;
   EXPECT_EQ(Sluice(RunArguments()), 1);
@@ -831,7 +831,7 @@ TEST_F(RunTest, WorkerFailureFailsJobWithReasonAndLog) {
 }
 
 TEST_F(RunTest, ReportsNonFiniteGradientOnceWithRemedy) {
-  std::string manifest = absl::Substitute(kManifest, 40, 0);
+  std::string manifest = absl::Substitute(kManifest, 40, 0, 2);
   for (const auto& [from, to] : std::map<std::string, std::string>{
            {"logistic", "linear"}, {"classes: 2", "classes: 0"}, {"Rate: 0.1", "Rate: 1e10"}}) {
     manifest.replace(manifest.find(from), from.size(), to);

@@ -184,7 +184,7 @@ spec:
   parameterServer:
     replicas: 2
     partitions: 16
-    copies: 1
+    copies: 2
     copyMegabytesPerSecond: 150
   worker:
     replicas: 3

@@ -6,7 +6,7 @@ from tests.cluster.node.training_case import TrainingCase, bit_exact_job
 from tests.cluster.testing.cluster import say, wait_for
 from tools import unittest_main
 
-STEPS = 5000
+STEPS = 2000
 
 
 class ElasticTest(TrainingCase):
@@ -30,8 +30,7 @@ class ElasticTest(TrainingCase):
         self.assertEqual(status.get('lastFailures', []), [])
 
     def test_workers_and_shards_scale_while_training_to_the_same_parameters(self):
-        steps = 2000
-        job = bit_exact_job('scaled', steps, slow=0.005)
+        job = bit_exact_job('scaled', STEPS, slow=0.005)
         job['spec']['parameterServer']['replicas'] = 1
         self.apply(job)
         self.wait_for_steps('scaled', 200)
@@ -48,11 +47,11 @@ class ElasticTest(TrainingCase):
                 'scaled', 'ps') == shards and self.status('scaled').get('summary') == 'Training', 120)
             self.wait_for_more_steps('scaled')
             self.assertGreaterEqual(self.step('scaled'), before, 'no step is lost')
-        say(f'2, 6 and 1 workers, 1, 3 and 2 shards by step {self.step("scaled"):.0f} of {steps}')
-        self.assertLess(self.step('scaled'), steps)
+        say(f'2, 6 and 1 workers, 1, 3 and 2 shards by step {self.step("scaled"):.0f} of {STEPS}')
+        self.assertLess(self.step('scaled'), STEPS)
         self.wait_until_succeeded('scaled')
         self.assert_never_failed('scaled')
-        self.assertEqual(self.parameters('scaled'), self.undisturbed(steps))
+        self.assertEqual(self.parameters('scaled'), self.undisturbed(STEPS))
 
     def test_a_suspended_job_continues_at_the_same_sample(self):
         self.apply(bit_exact_job('pausing', STEPS, slow=0.002))

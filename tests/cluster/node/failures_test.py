@@ -44,7 +44,6 @@ class FailuresTest(TrainingCase):
 
     def test_shards_and_the_coordinator_are_replaced_within_the_attempt(self):
         job = bit_exact_job('job', STEPS, slow=0.002)
-        job['spec']['parameterServer']['copies'] = 2
         self.apply(job)
         self.wait_for_steps('job', 1200)
         own_start = self.own_start('job-ps-1')

@@ -14,7 +14,7 @@ import time
 
 from tests.cluster.node.node_case import NodeCase
 from tests.cluster.testing import images
-from tests.cluster.testing.cluster import run, say, wait_for
+from tests.cluster.testing.cluster import ROOT, run, say, wait_for
 from tests.cluster.testing.metrics import Progress, scrape
 
 SMALL = {
@@ -88,8 +88,10 @@ class TrainingCase(NodeCase):
 
     def parameters(self, job):
         """The final parameters: their table and their bytes."""
-        directory = next(self.directories['checkpoints'].rglob(f'{job}/attempt-*')).parent
-        newest = sorted(directory.glob('attempt-*'), key=lambda one: int(one.name.rpartition('-')[2]))[-1]
+        return self.exported(job, next(self.directories['checkpoints'].rglob(f'{job}/attempt-*')).parent)
+
+    def exported(self, job, checkpoints):
+        newest = sorted(checkpoints.glob('attempt-*'), key=lambda one: int(one.name.rpartition('-')[2]))[-1]
         file = self.cluster.directory / f'{self.namespace}-{job}.safetensors'
         run([images.program('sluice'), 'export', newest, '-o', file])
         content = file.read_bytes()
@@ -99,11 +101,15 @@ class TrainingCase(NodeCase):
         return table, content[begin:]
 
     def undisturbed(self, steps):
-        """The parameters of bit_exact_job after that many undisturbed steps."""
+        """The parameters of bit_exact_job after that many undisturbed steps of one worker and one shard, without a cluster."""
         if steps not in self._results:
-            self.apply(bit_exact_job('undisturbed', steps))
-            self.wait_until_succeeded('undisturbed')
-            self._results[steps] = self.parameters('undisturbed')
+            state = self.cluster.directory / f'undisturbed-{steps}'
+            state.mkdir()
+            manifest = state / 'job.yaml'
+            manifest.write_text(json.dumps(bit_exact_job('undisturbed', steps)))
+            run([images.program('sluice'), 'run', manifest, '--workers', '1', '--shards', '1', '--output', 'plain', '--bin-dir', ROOT,
+                 '--state-dir', state], timeout=300)
+            self._results[steps] = self.exported('undisturbed', state / 'undisturbed/checkpoints')
         return self._results[steps]
 
     # ---- faults of workers

@@ -204,7 +204,11 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     queued_.insert(send.stream);
     streams_.Queue(send.stream, send.header, std::move(send.payload));
   }
-  void Perform(SendToShard& send) { peers_.Send(std::move(send)); }
+  void Perform(SendToShard& send) {
+    frames_sent_.Increment();
+    bytes_sent_.Increment(static_cast<double>(send.payload.size()));
+    peers_.Send(std::move(send));
+  }
   void Perform(CloseStream& close) {
     if (logged_closes_ < kLoggedCloses) {
       logger_.Info("Stream closed", {{"stream", close.stream}, {"why", close.status.ToString()}});

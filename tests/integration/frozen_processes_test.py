@@ -313,7 +313,7 @@ class Run:
         if newest is None:
             return None, {}
         step = int(newest.name.split('-step-')[1])
-        return step, {path.name: path.read_bytes() for path in newest.glob('partition-*')}
+        return step, {path.name: path.read_bytes() for path in newest.glob('partition-*.safetensors')}
 
 
 @dataclasses.dataclass

@@ -155,7 +155,9 @@ class RowSizes {
     const v1::TensorSpec& tensor = table_.tensors(static_cast<int>(block.tensor()));
     const uint64_t bytes = RowBytes(*found->second, tensor, block);
     sizes->pushed = bytes;
-    sizes->copied = RowBytes(Together(*found->second, tensor, gradients_), tensor, block);
+    // A shard stores a sum whole once it has over half of the block's rows.
+    const uint64_t together = RowBytes(Together(*found->second, tensor, gradients_), tensor, block);
+    if (2 * together <= sizes->gradient) sizes->copied = together;
     if (found->second->pulled) sizes->pulled = bytes;
   }
 

@@ -43,6 +43,7 @@ std::vector<FuzzTarget> JobTargets();
 std::vector<FuzzTarget> KubeTargets();
 std::vector<FuzzTarget> CoordinatorTargets();
 std::vector<FuzzTarget> ShardTargets();
+std::vector<FuzzTarget> CopiesTargets();
 
 }  // namespace sluice::fuzz
 

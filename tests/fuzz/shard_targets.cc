@@ -5,7 +5,6 @@
 // ShardOptions, or close a step beyond the job's length.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,13 +18,13 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "services/common/check.h"
-#include "services/ps/core/bounds.h"
 #include "services/ps/core/shard_action.h"
 #include "services/ps/core/shard_core.h"
 #include "services/ps/core/testing/shard_harness.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/message_change.h"
+#include "tests/fuzz/shard_bounds.h"
 
 namespace sluice::fuzz {
 namespace {
@@ -529,13 +528,7 @@ class ShardWorld {
       if (writes_.size() < kMaxEvents) writes_.push_back(std::move(write));
     }
     const ps::ShardStatus status = shard_.core().Status();
-    for (size_t i = 0; i < ps::kBounds; ++i) {
-      if (status.bounds[i].used <= status.bounds[i].limit) continue;
-      std::fprintf(stderr, "%s: %llu of %llu\n", std::string(ps::kBoundNames[i]).c_str(),
-                   static_cast<unsigned long long>(status.bounds[i].used),
-                   static_cast<unsigned long long>(status.bounds[i].limit));
-      SLUICE_CHECK(false, "no bound is exceeded");
-    }
+    CheckBoundsOf(status);
     SLUICE_CHECK(!synchronous() || status.highest <= kJobSteps,
                  "no step is closed beyond the job's length");
     SLUICE_CHECK(

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "services/ps/core/shard_core.h"
-#include "services/ps/core/testing/shard_pair.h"
+#include "services/ps/core/testing/shard_pair_test.h"
 
 namespace sluice::ps {
 namespace {
@@ -23,7 +23,7 @@ using Values = std::vector<float>;
 constexpr auto kRange = ShardHarness::Microbatches;
 
 // Members 7 and 8; batches of 4 samples.
-class AsynchronousCopiesTest : public ShardPair {
+class AsynchronousCopiesTest : public ShardPairTest {
  protected:
   AsynchronousCopiesTest() {
     for (ShardHarness* shard : {&a, &b}) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "services/ps/core/shard_core.h"
-#include "services/ps/core/testing/shard_pair.h"
+#include "services/ps/core/testing/shard_pair_test.h"
 
 namespace sluice::ps {
 namespace {
@@ -22,7 +22,7 @@ using Values = std::vector<float>;
 
 constexpr auto kMicrobatches = ShardHarness::Microbatches;
 
-class CopiesTest : public ShardPair {
+class CopiesTest : public ShardPairTest {
  protected:
   // Then view 2, with copies.
   void Begin() {

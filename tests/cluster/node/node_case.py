@@ -53,9 +53,6 @@ class NodeCase(unittest.TestCase):
     def kubectl(self, *arguments, **more):
         return self.cluster.kubectl('-n', self.namespace, *arguments, **more)
 
-    def sample(self, name):
-        self.kubectl('apply', '-f', SAMPLES / name)
-
     def job(self, name):
         return self.api.get('trainingjobs', self.namespace, name)
 

@@ -2,11 +2,10 @@
 
 import time
 
-from tests.cluster.node.training_case import TrainingCase, bit_exact_job, template
+from tests.cluster.node.training_case import ENDLESS, TrainingCase, bit_exact_job, template
 from tests.cluster.testing.cluster import say, wait_for
 from tools import unittest_main
 
-STEPS = 5000
 # Bounds on a machine with one runnable process per core; see TrainingCase.assert_within.
 REPLACED = 5  # until a new worker contributes, beyond its pod's own start
 STOPPED = 1.5  # for which the other workers pause
@@ -17,7 +16,7 @@ RESTORED = 10  # until steps continue after the loss of a shard or the coordinat
 class FailuresTest(TrainingCase):
 
     def test_dead_workers_are_replaced_without_loss(self):
-        job = bit_exact_job('disturbed', STEPS, slow=0.003)
+        job = bit_exact_job('disturbed', ENDLESS, slow=0.003)
         self.wrap_workers(job)
         self.apply(job)
         self.wait_for_steps('disturbed', 200)
@@ -39,11 +38,10 @@ class FailuresTest(TrainingCase):
         ends = [(one['reason'], one.get('exitCode')) for one in self.status('disturbed')['lastFailures']]
         self.assertEqual(ends[:3], [('OOMKilled', 137), ('Killed', 137), ('Error', 1)])
         self.assertEqual([reason for reason, _ in ends[3:]], ['Deleted'])
-        self.wait_until_succeeded('disturbed')
-        self.assertEqual(self.parameters('disturbed'), self.undisturbed(STEPS))
+        self.assert_equals_undisturbed('disturbed')
 
     def test_shards_and_the_coordinator_are_replaced_within_the_attempt(self):
-        job = bit_exact_job('job', STEPS, slow=0.002)
+        job = bit_exact_job('job', ENDLESS, slow=0.002)
         self.apply(job)
         self.wait_for_steps('job', 1200)
         own_start = self.own_start('job-ps-1')
@@ -64,12 +62,11 @@ class FailuresTest(TrainingCase):
             with self.subTest(pod):
                 self.assert_within(took, RESTORED, own_start)
             self.assertEqual(self.metric('job-coordinator', 'sluice_attempt'), 1)
-        self.wait_until_succeeded('job')
+        self.assert_equals_undisturbed('job')
         self.assertEqual(self.status('job')['attempt'], 1)
-        self.assertEqual(self.parameters('job'), self.undisturbed(STEPS))
 
     def test_a_worker_that_runs_out_of_memory_is_reported(self):
-        job = bit_exact_job('hungry', STEPS, workers=1)
+        job = bit_exact_job('hungry', ENDLESS, workers=1)
         job['spec']['worker']['template'] = template('worker', '24Mi')
         job['spec']['worker']['template']['spec']['containers'][0]['resources']['requests']['memory'] = '24Mi'
         self.apply(job)
@@ -98,7 +95,7 @@ class FailuresTest(TrainingCase):
         self.kubectl('wait', f'node/{self.cluster.name}-n2', '--for=condition=Ready', '--timeout=90s')
 
     def test_pods_of_a_node_without_power_move(self):
-        victim, other = self.on_two_nodes('power', 60000)
+        victim, other = self.on_two_nodes('power', ENDLESS)
         try:
             replaced, stopped = self.disturb('node without power', 'power', victim,
                                              lambda: self.cluster.script('node-power.sh', 2, 'off'), other)
@@ -110,7 +107,7 @@ class FailuresTest(TrainingCase):
         self.wait_for_node()
 
     def test_pods_of_a_disconnected_node_move_and_its_return_changes_nothing(self):
-        victim, other = self.on_two_nodes('cut', STEPS, slow=0.003)
+        victim, other = self.on_two_nodes('cut', ENDLESS, slow=0.003)
         try:
             replaced, stopped = self.disturb('node cut off', 'cut', victim,
                                              lambda: self.cluster.script('node-link.sh', 2, 'down'), other)
@@ -123,9 +120,8 @@ class FailuresTest(TrainingCase):
         self.wait_for_node()
         failure = self.status('cut')['lastFailures'][0]
         self.assertEqual((failure['pod'], failure['reason'], failure['counted']), (victim, 'NodeLost', False))
-        self.wait_until_succeeded('cut')
         self.assertEqual(self.status('cut')['restarts']['total'], 1)
-        self.assertEqual(self.parameters('cut'), self.undisturbed(STEPS))
+        self.assert_equals_undisturbed('cut')
 
 
 if __name__ == '__main__':

@@ -22,6 +22,7 @@ SMALL = {
     'ps': {'cpu': '20m', 'memory': '48Mi'},
     'worker': {'cpu': '50m', 'memory': '128Mi'},
 }
+ENDLESS = 1000000  # steps of a job that ends in assert_equals_undisturbed
 # Runs a worker, and exits with 1 on request, as a program does after an error.
 WRAPPER = '''
 "$@" &
@@ -77,8 +78,6 @@ def bit_exact_job(name, steps, workers=2, slow=0.0):
 
 class TrainingCase(NodeCase):
 
-    _results = {}  # steps -> the parameters of an undisturbed job
-
     def apply(self, job):
         job['metadata']['namespace'] = self.namespace
         self.cluster.apply(job)
@@ -87,7 +86,7 @@ class TrainingCase(NodeCase):
         self.kubectl('wait', f'stj/{job}', '--for=condition=Succeeded', f'--timeout={seconds}s', timeout=seconds + 10)
 
     def parameters(self, job):
-        """The final parameters: their table and their bytes."""
+        """The newest parameters: their table and their bytes."""
         return self.exported(job, next(self.directories['checkpoints'].rglob(f'{job}/attempt-*')).parent)
 
     def exported(self, job, checkpoints):
@@ -100,17 +99,24 @@ class TrainingCase(NodeCase):
         table.pop('__metadata__', None)  # the job's identity
         return table, content[begin:]
 
-    def undisturbed(self, steps):
-        """The parameters of bit_exact_job after that many undisturbed steps of one worker and one shard, without a cluster."""
-        if steps not in self._results:
-            state = self.cluster.directory / f'undisturbed-{steps}'
-            state.mkdir()
-            manifest = state / 'job.yaml'
-            manifest.write_text(json.dumps(bit_exact_job('undisturbed', steps)))
-            run([images.program('sluice'), 'run', manifest, '--workers', '1', '--shards', '1', '--output', 'plain', '--bin-dir', ROOT,
-                 '--state-dir', state], timeout=300)
-            self._results[steps] = self.exported('undisturbed', state / 'undisturbed/checkpoints')
-        return self._results[steps]
+    def change(self, job, spec):
+        self.api.merge('trainingjobs', self.namespace, job, {'spec': spec})
+
+    def suspend(self, job):
+        self.change(job, {'suspend': True})
+        self.kubectl('wait', f'stj/{job}', '--for=condition=Suspended', '--timeout=60s')
+
+    def assert_equals_undisturbed(self, job):
+        """Suspends the job. As many steps of one worker and one shard, without a cluster, must give the same parameters."""
+        self.suspend(job)
+        steps = self.status(job)['checkpoint']['step']
+        state = self.cluster.directory / f'undisturbed-{job}'
+        state.mkdir()
+        manifest = state / 'job.yaml'
+        manifest.write_text(json.dumps(bit_exact_job('undisturbed', steps)))
+        run([images.program('sluice'), 'run', manifest, '--workers', '1', '--shards', '1', '--output', 'plain', '--bin-dir', ROOT,
+             '--state-dir', state], timeout=300)
+        self.assertEqual(self.parameters(job), self.exported('undisturbed', state / 'undisturbed/checkpoints'))
 
     # ---- faults of workers
 

@@ -360,7 +360,7 @@ Json WriteRow(const SchemaNode& row, const JobPlace& place, const Message& messa
   if (from->has_presence() && !get.HasField(message, from)) return nullptr;
   Json value = Load(field, place.negated, from, message);
   if (from->has_presence() || field.required) return value;
-  if (value == "") return nullptr;
+  if (value.is_string() && value.get_ref<const std::string&>().empty()) return nullptr;
   // Zero is a value where the manifest has a default, unless it forbids zero.
   const bool meant =
       !field.default_json.empty() || (!field.default_cases.empty() && !field.exclusive_minimum);

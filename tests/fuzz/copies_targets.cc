@@ -42,7 +42,8 @@ enum Event : char {
   kView = 5,
   kConnect = 6,
   kFrame = 7,
-  kEvents = 8,
+  kTicks = 8,  // what is due
+  kEvents = 9,
 };
 
 // The first byte of an input.
@@ -86,6 +87,10 @@ class CopiesWorld {
         for (ShardHarness* shard : {&pair_.a, &pair_.b}) {
           shard->now += absl::Milliseconds(1 + 50 * bytes_->Byte());
           shard->core().OnTick(shard->now);
+        }
+        return;
+      case kTicks:
+        while (pair_.a.TickIfDue() || pair_.b.TickIfDue()) {
         }
         return;
       case kCommit:
@@ -283,7 +288,7 @@ bool RunCopies(absl::string_view input) {
 std::vector<std::string> CopiesSeeds() {
   constexpr char kToCopies = 0;
   constexpr char kToOwner = 1;
-  const std::string both = {kDeliver, kToCopies, kDeliver, kToOwner};
+  const std::string both = {kDeliver, kToCopies, kTicks, kDeliver, kToOwner};
   std::vector<std::string> seeds;
   for (char job = 0; job < kJobs; ++job) {
     // Lease, permit, push and apply, each after the answers.

@@ -484,7 +484,7 @@ void Asynchronous::AnswerWaiting() {
     for (Arbiter::Answer& answer : arbiter_.TakeAnswers()) {
       SLUICE_DCHECK(answer.lease.has_value() != answer.permit.has_value(),
                     "an answer is a lease or a permit");
-      Stream* const stream = streams_.FindWorker(answer.worker);
+      Stream* const stream = streams_.Find(v1::WORKER, answer.worker);
       if (stream == nullptr) continue;  // the worker repeats the request on its next stream
       v1::Header header = state_.NewHeader();
       if (answer.lease.has_value()) *header.mutable_lease() = *std::move(answer.lease);
@@ -514,7 +514,7 @@ std::vector<StreamId> Asynchronous::ParkedStreams() const {
   std::set<StreamId> streams;
   for (const Parked& waiting : parked_) streams.insert(waiting.stream);
   for (uint64_t worker : arbiter_.Waiting()) {
-    if (const Stream* stream = streams_.FindWorker(worker); stream != nullptr) {
+    if (const Stream* stream = streams_.Find(v1::WORKER, worker); stream != nullptr) {
       streams.insert(stream->id);
     }
   }

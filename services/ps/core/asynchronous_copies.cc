@@ -35,7 +35,7 @@ void Asynchronous::SendToCopies(uint64_t worker, Staged& staged) {
     const auto held = staged_.find(worker);
     if (held == staged_.end() || held->second.clock != clock) return;
     held->second.held = true;
-    if (Stream* const stream = streams_.FindWorker(worker); stream != nullptr) {
+    if (Stream* const stream = streams_.Find(v1::WORKER, worker); stream != nullptr) {
       SendStaged(*stream, clock, &held->second);
     }
   });
@@ -109,7 +109,7 @@ void Asynchronous::SendApplyToCopies(uint64_t worker, const v1::Apply& apply) {
     if (waits == unanswered_.end() || waits->second.clock != clock) return;
     const bool pull_next = waits->second.pull_next;
     unanswered_.erase(waits);
-    if (Stream* const stream = streams_.FindWorker(worker); stream != nullptr) {
+    if (Stream* const stream = streams_.Find(v1::WORKER, worker); stream != nullptr) {
       SendApplied(*stream, clock, pull_next);
     }
     applied_();
@@ -135,7 +135,7 @@ void Asynchronous::RecordAtCopies(uint64_t worker, const v1::Lease& lease) {
     if (recorded == unrecorded_.end()) return;
     const v1::Lease given = std::move(recorded->second);
     unrecorded_.erase(recorded);
-    if (Stream* const stream = streams_.FindWorker(worker); stream != nullptr) {
+    if (Stream* const stream = streams_.Find(v1::WORKER, worker); stream != nullptr) {
       SendLease(*stream, given);
     }
   });

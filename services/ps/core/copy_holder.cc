@@ -52,14 +52,31 @@ absl::StatusOr<Handled> CopyHolder::OnState(uint64_t sender, const v1::CopyState
     received_bytes_ += payload.size();
     --receiving.missing;
   }
-  if (receiving.missing == 0 && receiving.content == nullptr) {
-    if (absl::Status decoded = Decode(&receiving); !decoded.ok()) {
-      receiving_.erase(number);
-      return decoded;
-    }
-  }
-  if (receiving.content != nullptr && state_.MayChange()) RETURN_IF_ERROR(BecomeWhole(number));
   return Handled::kDone;
+}
+
+void CopyHolder::OnTick() {
+  const std::optional<uint32_t> due = FindDue();
+  if (!due.has_value()) return;
+  Receiving& receiving = receiving_.at(*due);
+  const bool decoded = receiving.content != nullptr;
+  absl::Status done = decoded ? BecomeWhole(*due, &receiving) : Decode(&receiving);
+  if (decoded || !done.ok()) receiving_.erase(*due);
+  if (done.ok()) return;
+  // The owner sends the state again on its next stream.
+  events_.refused(state_.view->OwnerOf(*due).process().incarnation(), std::move(done));
+}
+
+absl::Time CopyHolder::NextDeadline() const {
+  return FindDue().has_value() ? state_.now : absl::InfiniteFuture();
+}
+
+std::optional<uint32_t> CopyHolder::FindDue() const {
+  if (!state_.MayChange()) return std::nullopt;
+  for (const auto& [number, receiving] : receiving_) {
+    if (receiving.missing == 0) return number;
+  }
+  return std::nullopt;
 }
 
 absl::Status CopyHolder::Decode(Receiving* receiving) const {
@@ -73,13 +90,11 @@ absl::Status CopyHolder::Decode(Receiving* receiving) const {
                  receiving->content->version, ", not ", receiving->version);
 }
 
-// The state is complete: applies the steps that came meanwhile.
-absl::Status CopyHolder::BecomeWhole(uint32_t number) {
-  Receiving receiving = std::move(receiving_[number]);
-  receiving_.erase(number);
-  auto partition = std::make_unique<Partition>(state_.model, number, receiving.version,
-                                               std::move(receiving.content->blocks));
-  for (auto& [step, arrived] : receiving.steps) {
+// Applies the steps that have arrived since the state was sent.
+absl::Status CopyHolder::BecomeWhole(uint32_t number, Receiving* receiving) {
+  auto partition = std::make_unique<Partition>(state_.model, number, receiving->version,
+                                               std::move(receiving->content->blocks));
+  for (auto& [step, arrived] : receiving->steps) {
     if (arrived.missing > 0) {
       arriving_[number] = std::move(arrived);
       break;
@@ -88,11 +103,11 @@ absl::Status CopyHolder::BecomeWhole(uint32_t number) {
     RETURN_IF_ERROR(Close(*partition, &arrived));
   }
   if (!state_.view->synchronous()) {
-    RETURN_IF_ERROR(updates_.CatchUp(*receiving.content, partition.get()));
+    RETURN_IF_ERROR(updates_.CatchUp(*receiving->content, partition.get()));
   }
   Ack(number, partition->version(), true);
   state_.copies[number] = std::move(partition);
-  changed_();
+  events_.changed();
   return absl::OkStatus();
 }
 
@@ -137,7 +152,7 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
   Step complete = std::move(arriving);
   arriving_.erase(number);
   RETURN_IF_ERROR(Close(partition, &complete));
-  changed_();
+  events_.changed();
   Ack(number, partition.version(), true);
   return Handled::kDone;
 }

@@ -6,11 +6,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
+#include "absl/time/time.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
@@ -32,9 +34,14 @@ namespace sluice::ps {
 // next Install drops it. Asynchronous: UpdateHolder has the updates of copies.
 class CopyHolder {
  public:
-  // `changed` is called when a copy has become whole, or has reached another version.
-  CopyHolder(ShardState* state, UpdateHolder* updates, std::function<void()> changed)
-      : state_(*state), updates_(*updates), changed_(std::move(changed)) {}
+  struct Events {
+    // A copy has become whole, or has reached another version.
+    std::function<void()> changed;
+    // What this shard has sent cannot be used; its stream is to end.
+    std::function<void(uint64_t sender, absl::Status why)> refused;
+  };
+  CopyHolder(ShardState* state, UpdateHolder* updates, Events events)
+      : state_(*state), updates_(*updates), events_(std::move(events)) {}
 
   // Frames of another shard of the view. An error ends the stream. OnStep waits while this shard
   // keeps a promise (R2) and the copy is whole.
@@ -47,6 +54,10 @@ class CopyHolder {
 
   // The view is installed: drops the copies that are not whole.
   void OnInstalled();
+
+  // Works on one state that has arrived, at most, so that steps do not wait for all of them.
+  void OnTick();
+  absl::Time NextDeadline() const;
 
   uint64_t received_bytes() const { return received_bytes_; }
 
@@ -65,13 +76,15 @@ class CopyHolder {
     std::vector<absl::Cord> parts;
     size_t missing = 0;
     std::map<uint64_t, Step> steps;
-    // Once the state is complete.
+    // Once the state is decoded.
     std::shared_ptr<PartitionContent> content;
   };
 
+  // A partition whose state has arrived and may be worked on.
+  std::optional<uint32_t> FindDue() const;
   absl::Status Take(const v1::CopyStep& part, const absl::Cord& payload, Step* step);
   absl::Status Decode(Receiving* receiving) const;
-  absl::Status BecomeWhole(uint32_t partition);
+  absl::Status BecomeWhole(uint32_t partition, Receiving* receiving);
   absl::Status Close(Partition& partition, Step* step);
   // The version up to which this shard holds everything.
   uint64_t HeldBy(const Receiving& receiving) const;
@@ -79,7 +92,7 @@ class CopyHolder {
 
   ShardState& state_;
   UpdateHolder& updates_;
-  const std::function<void()> changed_;
+  const Events events_;
   std::map<uint32_t, Receiving> receiving_;  // by partition
   std::map<uint32_t, Step> arriving_;        // of whole copies: the current step
   uint64_t received_bytes_ = 0;

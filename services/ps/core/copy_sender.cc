@@ -88,11 +88,12 @@ bool CopySender::IsHeld(uint32_t partition, uint64_t version) const {
 // was sent to the copies that the partition had; a transfer that began now would miss it.
 void CopySender::BeginTransfers() {
   if (!state_.MayChange()) return;
+  const uint64_t limit = TransferBytes();
   for (auto& [incarnation, receiver] : receivers_) {
     uint64_t bytes = 0;
     for (const auto& [partition, transfer] : receiver.transfers) bytes += transfer.bytes.size();
     for (auto next = receiver.missing.begin(); next != receiver.missing.end();) {
-      if (bytes >= state_.options.copy_transfer_bytes) break;
+      if (bytes >= limit) break;
       const Partition& partition = *state_.Find(*next);
       const bool waits = partition.version() != state_.committed || Waits(*next);
       if (state_.view->synchronous() && waits) {
@@ -105,6 +106,16 @@ void CopySender::BeginTransfers() {
     }
   }
   SendParts();
+}
+
+void CopySender::OnCommitted() {
+  if (committed_at_ <= state_.now) {
+    // Grows slowly: a step that waited for copies must not lead to more of them.
+    const absl::Duration step = state_.now - committed_at_;
+    step_time_ = step_time_ == absl::ZeroDuration() ? step : std::min(step, step_time_ * 1.25);
+  }
+  committed_at_ = state_.now;
+  BeginTransfers();
 }
 
 void CopySender::BeginTransfer(Receiver& receiver, const Partition& partition) {
@@ -185,6 +196,15 @@ absl::Time CopySender::NextDeadline() const {
     }
   }
   return absl::InfiniteFuture();
+}
+
+// What is on its way delays the acks of steps behind it, so it is what can be sent during a step:
+// a slow job, whose transfers can only begin in a small part of each step, begins more of them.
+uint64_t CopySender::TransferBytes() const {
+  const double rate = BytesPerSecond() > 0 ? BytesPerSecond() : 1e9;
+  const double bytes = std::min(absl::ToDoubleSeconds(step_time_) * rate, 1e15);
+  const uint64_t most = state_.options.copy_transfer_bytes;
+  return std::clamp(static_cast<uint64_t>(bytes), (most + 7) / 8, most);
 }
 
 double CopySender::BytesPerSecond() const {

@@ -62,7 +62,7 @@ class CopySender {
   // The view is installed, all partitions are at its first step.
   void OnInstalled(const v1::Install& install);
   // Synchronous: a version is committed, so a transfer may begin.
-  void OnCommitted() { BeginTransfers(); }
+  void OnCommitted();
   void Clear();
 
   void OnTick() { SendParts(); }
@@ -96,6 +96,7 @@ class CopySender {
   void Send(const Receiver& receiver, const Pending& pending) const;
   bool IsHeld(uint32_t partition, uint64_t version) const;
   double BytesPerSecond() const;
+  uint64_t TransferBytes() const;
 
   ShardState& state_;
   const Events events_;
@@ -103,6 +104,9 @@ class CopySender {
   std::map<uint64_t, Receiver> receivers_;  // by incarnation
   std::map<uint32_t, Pending> steps_;       // by partition
   absl::Time next_part_at_ = absl::InfinitePast();
+  // About the time between two commits, and the time of the newest one.
+  absl::Duration step_time_;
+  absl::Time committed_at_ = absl::InfiniteFuture();
 };
 
 }  // namespace sluice::ps

@@ -94,7 +94,14 @@ class ShardCore::Impl {
   UpdateHolder update_holder{&state, [this](uint64_t worker, const v1::Lease& lease) {
                                asynchronous.OnLeased(worker, lease);
                              }};
-  CopyHolder copy_holder{&state, &update_holder, [this] { OnCopyChanged(); }};
+  CopyHolder copy_holder{&state,
+                         &update_holder,
+                         {[this] { OnCopyChanged(); },
+                          [this](uint64_t sender, absl::Status why) {
+                            if (const Stream* stream = streams.Find(v1::SHARD, sender)) {
+                              streams.Close(stream->id, std::move(why));
+                            }
+                          }}};
   Synchronous synchronous{
       &state,
       &streams,
@@ -447,6 +454,7 @@ void ShardCore::Impl::OnTick() {
   if (registration.ExitIfDue()) return;
   streams.Expire();
   copy_sender.OnTick();
+  copy_holder.OnTick();
   if (!registration.HeartbeatIsDue()) return;
   if (state.view.has_value()) {
     const bool awaits = state.view->synchronous() ? !synchronous.Awaited().empty()
@@ -457,8 +465,8 @@ void ShardCore::Impl::OnTick() {
 }
 
 absl::Time ShardCore::Impl::NextDeadline() const {
-  const absl::Time next =
-      std::min({streams.NextExpiry(), registration.NextDeadline(), copy_sender.NextDeadline()});
+  const absl::Time next = std::min({streams.NextExpiry(), registration.NextDeadline(),
+                                    copy_sender.NextDeadline(), copy_holder.NextDeadline()});
   return std::min(next, progress.NextDeadline());
 }
 

@@ -67,9 +67,9 @@ struct ShardOptions {
   uint64_t max_data_frame_bytes = uint64_t{2} << 20;
   // Payload of a CopyState frame. At most window_bytes.
   uint64_t copy_part_bytes = uint64_t{1} << 20;
-  // Further transfers to a shard begin while those under way have less than this. Synchronous: a
-  // transfer begins only at a committed version, which a slow job may have for a small part of each
-  // step.
+  // Further transfers to a shard begin while those under way have less than can be sent during a
+  // step, at most this, at least an eighth of it. Synchronous: a transfer begins only at a
+  // committed version, which a slow job may have for a small part of each step.
   uint64_t copy_transfer_bytes = uint64_t{64} << 20;
   // Asynchronous: permits are given for whole updates up to this much staged memory, over all
   // shards, and always for at least one update.

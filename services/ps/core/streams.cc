@@ -97,8 +97,8 @@ Stream* StreamTable::Find(StreamId id) {
   return found == streams_.end() ? nullptr : &found->second.stream;
 }
 
-Stream* StreamTable::FindWorker(uint64_t incarnation) {
-  const auto found = newest_.find(PeerKey{v1::WORKER, incarnation});
+Stream* StreamTable::Find(v1::Role role, uint64_t incarnation) {
+  const auto found = newest_.find(PeerKey{role, incarnation});
   return found == newest_.end() ? nullptr : Find(found->second);
 }
 

@@ -75,8 +75,8 @@ class StreamTable {
   void SetShards(const google::protobuf::RepeatedPtrField<v1::View::Shard>& prepared);
   // Null if the stream is unknown or was closed.
   Stream* Find(StreamId id);
-  // The newest stream of a worker; null if there is none.
-  Stream* FindWorker(uint64_t incarnation);
+  // The newest stream of a process; null if there is none.
+  Stream* Find(v1::Role role, uint64_t incarnation);
   // Ids of all greeted streams, ascending.
   std::vector<StreamId> Ids() const;
 

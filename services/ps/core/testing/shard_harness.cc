@@ -244,6 +244,13 @@ void ShardHarness::Send(StreamId stream, const v1::Header& header, const absl::C
   Collect();
 }
 
+bool ShardHarness::TickIfDue() {
+  if (core_->NextDeadline() > now) return false;
+  core_->OnTick(now);
+  Collect();
+  return true;
+}
+
 v1::Header ShardHarness::HeaderOf(uint64_t view_number) const {
   v1::Header header;
   header.mutable_view()->set_attempt(1);

@@ -72,6 +72,8 @@ class ShardHarness {
   // Adds the process to the processes that the coordinator admits.
   void Admit(uint64_t incarnation, v1::Role role = v1::WORKER, uint32_t index = 0);
   void Send(StreamId stream, const v1::Header& header, const absl::Cord& payload = absl::Cord());
+  // Whether something was due.
+  bool TickIfDue();
   v1::Header HeaderOf(uint64_t view_number) const;
   // A push of one partition's gradient that completes the partition. Of 4 microbatches, member i of
   // n has [i * 4 / n, (i + 1) * 4 / n).

@@ -59,7 +59,7 @@ struct ShardPair {
     a.core().OnShardConnected(kOtherShardIncarnation, a.now);
     b.core().OnShardConnected(kShardIncarnation, b.now);
   }
-  // Carries frames between the shards until there are none.
+  // Carries frames between the shards until there are none and no shard has more to do.
   void Pump() {
     for (bool any = true; any;) {
       any = false;
@@ -71,6 +71,7 @@ struct ShardPair {
         a.Send(at_a, send.header, send.payload);
         any = true;
       }
+      for (ShardHarness* shard : {&a, &b}) any = shard->TickIfDue() || any;
     }
   }
   // Frames that are lost with their streams.

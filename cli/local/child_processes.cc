@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +15,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "services/common/check.h"
+#include "services/common/fork_server.h"
 #include "services/common/process.h"
 
 namespace sluice::local {
@@ -22,6 +25,9 @@ namespace {
 
 // A child that has not run its program after this time is killed. The parent waits for it.
 constexpr int kExecPatienceMs = 10'000;
+// A program that has not loaded after this time, or does not fork within it, is not waited for any
+// longer.
+constexpr absl::Duration kServerPatience = absl::Seconds(10);
 
 // The error that a child sends through the pipe if it cannot become the program.
 struct ChildError {
@@ -30,13 +36,13 @@ struct ChildError {
 };
 
 // Between fork and exec: async-signal-safe calls only.
-[[noreturn]] void BecomeProgram(char* const* arguments, int log, int null_input, int error_pipe,
+[[noreturn]] void BecomeProgram(char* const* arguments, int input, int output, int error_pipe,
                                 pid_t parent, const ProcessGuard& guard) {
   ChildError error;
   setpgid(0, 0);
   guard.Add(getpid());
-  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || dup2(null_input, STDIN_FILENO) < 0 ||
-      dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0) {
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || dup2(input, STDIN_FILENO) < 0 ||
+      dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0) {
     error.error = errno;
   } else if (getppid() == parent) {
     UnblockSignalsInChild();
@@ -54,59 +60,64 @@ absl::Status ErrorOf(int error, const std::string& what) {
   return absl::ErrnoToStatus(error, what);
 }
 
-absl::StatusOr<pid_t> Spawn(const ChildProcesses::Command& command, const ProcessGuard& guard) {
+// A descriptor that is closed at the end of its scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() { Close(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return number_; }
+  void Close() {
+    if (number_ >= 0) close(number_);
+    number_ = -1;
+  }
+
+ private:
+  int number_;
+};
+
+absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& words, int input, int output,
+                            const ProcessGuard& guard) {
   std::vector<char*> arguments;
-  arguments.reserve(command.arguments.size() + 1);
-  for (const std::string& argument : command.arguments) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
+  arguments.reserve(words.size() + 1);
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  const int log = open(command.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (log < 0) return ErrorOf(errno, command.log_file);
-  const int null_input = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  int error_pipe[2] = {-1, -1};
-  if (null_input < 0 || pipe2(error_pipe, O_CLOEXEC) != 0) {
-    const int error = errno;
-    close(log);
-    if (null_input >= 0) close(null_input);
-    return ErrorOf(error, "a process could not be started");
-  }
+  int ends[2] = {-1, -1};
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrorOf(errno, "a process could not be started");
+  Descriptor errors(ends[0]);
+  Descriptor child_errors(ends[1]);
 
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  const int fork_error = errno;
-  if (pid == 0) BecomeProgram(arguments.data(), log, null_input, error_pipe[1], parent, guard);
-  close(log);
-  close(null_input);
-  close(error_pipe[1]);
+  if (pid < 0) return ErrorOf(errno, "a process could not be started");
+  if (pid == 0) BecomeProgram(arguments.data(), input, output, ends[1], parent, guard);
+  child_errors.Close();
 
   ChildError error;
   ssize_t got = 0;
-  pollfd ready = {error_pipe[0], POLLIN, 0};
+  pollfd ready = {errors.get(), POLLIN, 0};
   int polled = 1;
-  if (pid > 0) {
-    do {
-      polled = poll(&ready, 1, kExecPatienceMs);
-    } while (polled < 0 && errno == EINTR);
-    if (polled == 0) kill(pid, SIGKILL);  // ends the read below
-    do {
-      got = read(error_pipe[0], &error, sizeof(error));
-    } while (got < 0 && errno == EINTR);
-  }
-  close(error_pipe[0]);
+  do {
+    polled = poll(&ready, 1, kExecPatienceMs);
+  } while (polled < 0 && errno == EINTR);
+  if (polled == 0) kill(pid, SIGKILL);  // ends the read below
+  do {
+    got = read(errors.get(), &error, sizeof(error));
+  } while (got < 0 && errno == EINTR);
+  if (polled != 0 && got == 0) return pid;
 
-  if (pid < 0) return ErrorOf(fork_error, "a process could not be started");
-  if (polled == 0) {
-    guard.Remove(pid);
-    waitpid(pid, nullptr, 0);
-    return absl::DeadlineExceededError(
-        absl::StrCat(command.arguments[0], " did not start within ", kExecPatienceMs / 1000, " s"));
-  }
-  if (got == 0) return pid;
   guard.Remove(pid);
   waitpid(pid, nullptr, 0);
-  return ErrorOf(error.error, error.exec ? command.arguments[0] : "a process could not be started");
+  if (polled == 0) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(words[0], " did not start within ", kExecPatienceMs / 1000, " s"));
+  }
+  return ErrorOf(error.error, error.exec ? words[0] : "a process could not be started");
 }
+
+int OpenNull(int mode) { return open("/dev/null", mode | O_CLOEXEC); }
 
 }  // namespace
 
@@ -124,6 +135,7 @@ ChildProcesses::~ChildProcesses() {
   }
   Wake();
   thread_.join();
+  DropServer();
   close(wake_fd_);
 }
 
@@ -137,6 +149,28 @@ absl::StatusOr<pid_t> ChildProcesses::Start(const Command& command) {
   Wake();
   request.done.Wait();
   return request.result;
+}
+
+void ChildProcesses::Load(const std::string& program) {
+  {
+    MutexLock lock(&mutex_);
+    if (server_.state != Server::kNone) return;
+    server_.state = Server::kWanted;
+    server_.program = program;
+    server_.since = absl::Now();
+  }
+  Wake();
+}
+
+bool ChildProcesses::Loading() {
+  MutexLock lock(&mutex_);
+  if (server_.state == Server::kLoading) {
+    const absl::Status loaded = AwaitForkServer(server_.socket, absl::ZeroDuration());
+    if (loaded.ok()) server_.state = Server::kReady;
+    if (absl::IsUnavailable(loaded)) server_.state = Server::kFailed;
+  }
+  const bool loading = server_.state == Server::kWanted || server_.state == Server::kLoading;
+  return loading && absl::Now() < server_.since + kServerPatience;
 }
 
 void ChildProcesses::Signal(pid_t pid, int signal) {
@@ -160,15 +194,18 @@ void ChildProcesses::Loop() {
   std::vector<pollfd> waits;
   while (true) {
     std::vector<Request*> requests;
+    bool server_wanted = false;
     waits.assign(1, {wake_fd_, POLLIN, 0});
     {
       MutexLock lock(&mutex_);
       requests.swap(requests_);
+      server_wanted = server_.state == Server::kWanted;
       if (stopping_ && pid_fds_.empty() && requests.empty()) return;
       for (const auto& [pid, fd] : pid_fds_) waits.push_back({fd, POLLIN, 0});
     }
+    if (server_wanted) StartServer();
     for (Request* request : requests) {
-      request->result = Spawn(*request->command, guard_);
+      request->result = StartChild(*request->command);
       if (request->result.ok()) {
         const int fd = OpenPidFd(*request->result);
         SLUICE_CHECK(fd >= 0, "cannot open a pidfd of a child");
@@ -184,6 +221,59 @@ void ChildProcesses::Loop() {
     (void)!read(wake_fd_, &ignored, sizeof(ignored));
     Reap();
   }
+}
+
+void ChildProcesses::StartServer() {
+  std::string program;
+  {
+    MutexLock lock(&mutex_);
+    program = server_.program;
+  }
+  int ends[2] = {-1, -1};
+  absl::StatusOr<pid_t> pid = absl::UnknownError("no socket");
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) {
+    const Descriptor input(ends[1]);
+    const Descriptor output(OpenNull(O_WRONLY));
+    pid = Spawn(ForkServerArguments(program), input.get(), output.get(), guard_);
+  }
+  MutexLock lock(&mutex_);
+  server_.socket = ends[0];
+  server_.pid = pid.ok() ? *pid : 0;
+  server_.state = pid.ok() ? Server::kLoading : Server::kFailed;
+}
+
+void ChildProcesses::DropServer() {
+  MutexLock lock(&mutex_);
+  if (server_.pid > 0) {
+    kill(-server_.pid, SIGKILL);
+    guard_.Remove(server_.pid);
+    waitpid(server_.pid, nullptr, 0);
+  }
+  if (server_.socket >= 0) close(server_.socket);
+  server_ = Server();
+  server_.state = Server::kFailed;
+}
+
+absl::StatusOr<pid_t> ChildProcesses::StartChild(const Command& command) {
+  const Descriptor log(
+      open(command.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (log.get() < 0) return ErrorOf(errno, command.log_file);
+  int server = -1;
+  (void)Loading();
+  {
+    MutexLock lock(&mutex_);
+    const bool loaded = server_.state == Server::kReady;
+    if (loaded && server_.program == command.arguments[0]) server = server_.socket;
+  }
+  if (server >= 0) {
+    absl::StatusOr<pid_t> pid =
+        RequestFork(server, {command.arguments, log.get(), guard_.socket()}, kServerPatience);
+    if (!absl::IsUnavailable(pid.status()) && !absl::IsDeadlineExceeded(pid.status())) return pid;
+    DropServer();
+  }
+  const Descriptor input(OpenNull(O_RDONLY));
+  if (input.get() < 0) return ErrorOf(errno, "a process could not be started");
+  return Spawn(command.arguments, input.get(), log.get(), guard_);
 }
 
 void ChildProcesses::Reap() {

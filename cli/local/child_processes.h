@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cli/local/process_guard.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
@@ -49,6 +50,12 @@ class ChildProcesses {
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;
 
+  // Loads a program that knows `fork-server` (services/common/fork_server.h) in the background;
+  // later processes of the program are forked from it. No effect if it is or was loaded.
+  void Load(const std::string& program);
+  // The program is about to be loaded, so starting it a little later takes less time.
+  bool Loading();
+
   // Returns once the program runs or has failed to start. Errors name the program or the log file:
   // NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED (processes, memory), or UNKNOWN.
   // DEADLINE_EXCEEDED: the child did not run the program within 10 s (for example because it was
@@ -67,7 +74,19 @@ class ChildProcesses {
     Notification done;
   };
 
+  // A process that forks others of its program.
+  struct Server {
+    enum State { kNone, kWanted, kLoading, kReady, kFailed } state = kNone;
+    std::string program;
+    absl::Time since;
+    pid_t pid = 0;
+    int socket = -1;
+  };
+
   void Loop();
+  absl::StatusOr<pid_t> StartChild(const Command& command);
+  void StartServer();
+  void DropServer();
   void Reap();
   void Wake();
 
@@ -77,6 +96,7 @@ class ChildProcesses {
   mutable Mutex mutex_;  // protects what follows; not held while calling out or forking
   std::vector<Request*> requests_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, int> pid_fds_ ABSL_GUARDED_BY(mutex_);  // of running children
+  Server server_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last, because it uses the members above
 };

@@ -20,7 +20,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "services/common/fork_server.h"
+#include "services/common/mutex.h"
 
 namespace sluice::local {
 namespace {
@@ -56,17 +59,45 @@ pid_t ReadPid(const std::string& path) {
 
 bool IsGone(pid_t pid) { return kill(pid, 0) != 0 && errno == ESRCH; }
 
-class ChildProcessesTest : public ::testing::Test {
- protected:
-  ChildProcessesTest()
-      : children_(std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
-          MutexLock lock(&mutex_);
-          ends_.push_back(end);
-          changed_.SignalAll();
-        })) {}
+std::string OwnProgram() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
+// As an argument: this program waits for a signal.
+constexpr char kWaits[] = "--wait";
+
+// This program as the command of a child: becomes a shell.
+int RunScript(const std::vector<char*>& arguments) {
+  execl("/bin/sh", "/bin/sh", "-c", arguments[1], nullptr);
+  return 127;
+}
+
+// Children that are started, and children that are forked by a server.
+class ChildProcessesTest : public ::testing::TestWithParam<bool> {
+ protected:
+  ChildProcessesTest() : children_(Make()) {}
+
+  std::unique_ptr<ChildProcesses> Make() {
+    auto children = std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
+      MutexLock lock(&mutex_);
+      ends_.push_back(end);
+      changed_.SignalAll();
+    });
+    LoadIfForked(*children);
+    return children;
+  }
+
+  static void LoadIfForked(ChildProcesses& children) {
+    if (!GetParam()) return;
+    children.Load(OwnProgram());
+    EXPECT_TRUE(WaitUntil([&] { return !children.Loading(); }, absl::Seconds(10)));
+  }
+
+  static absl::StatusOr<pid_t> Shell(ChildProcesses& children, const std::string& script,
+                                     const std::string& log) {
+    if (GetParam()) return children.Start({{OwnProgram(), script}, TestFile(log)});
+    return children.Start({{"/bin/sh", "-c", script}, TestFile(log)});
+  }
   absl::StatusOr<pid_t> Shell(const std::string& script, const std::string& log = "log") {
-    return children_->Start({{"/bin/sh", "-c", script}, TestFile(log)});
+    return Shell(*children_, script, log);
   }
 
   // The next end; pid 0 if there is none.
@@ -85,7 +116,7 @@ class ChildProcessesTest : public ::testing::Test {
   std::unique_ptr<ChildProcesses> children_;
 };
 
-TEST_F(ChildProcessesTest, ReportsExitCodesAndSignals) {
+TEST_P(ChildProcessesTest, ReportsExitCodesAndSignals) {
   const auto exits = Shell("exit 12");
   ASSERT_TRUE(exits.ok()) << exits.status();
   ChildProcesses::End end = WaitForEnd();
@@ -101,28 +132,29 @@ TEST_F(ChildProcessesTest, ReportsExitCodesAndSignals) {
   EXPECT_EQ(children_->living(), 0u);
 }
 
-TEST_F(ChildProcessesTest, AppendsToTheLogOfEarlierInstances) {
+TEST_P(ChildProcessesTest, AppendsToTheLogOfEarlierInstances) {
   for (const char* word : {"one", "two"}) {
     ASSERT_TRUE(Shell(absl::StrCat("echo ", word, "; echo error >&2"), "appended").ok());
     WaitForEnd();
   }
   EXPECT_EQ(ReadAll(TestFile("appended")), "one\nerror\ntwo\nerror\n");
+  std::filesystem::remove(TestFile("appended"));
 }
 
-TEST_F(ChildProcessesTest, NamesAMissingProgram) {
+TEST_P(ChildProcessesTest, NamesAMissingProgram) {
   const auto pid = children_->Start({{"/no/such/program"}, TestFile("log")});
   EXPECT_TRUE(absl::IsNotFound(pid.status())) << pid.status();
   EXPECT_THAT(pid.status().message(), HasSubstr("/no/such/program"));
   EXPECT_EQ(children_->living(), 0u);
 }
 
-TEST_F(ChildProcessesTest, NamesALogThatCannotBeWritten) {
+TEST_P(ChildProcessesTest, NamesALogThatCannotBeWritten) {
   const auto pid = children_->Start({{"/bin/true"}, "/no/such/directory/log"});
   EXPECT_FALSE(pid.ok());
   EXPECT_THAT(pid.status().message(), HasSubstr("/no/such/directory/log"));
 }
 
-TEST_F(ChildProcessesTest, AChildLeadsItsOwnGroupAndHasNoInput) {
+TEST_P(ChildProcessesTest, AChildLeadsItsOwnGroupAndHasNoInput) {
   const auto pid = Shell("read line && echo read; exec sleep 1000");
   ASSERT_TRUE(pid.ok());
   EXPECT_EQ(getpgid(*pid), *pid);
@@ -130,17 +162,13 @@ TEST_F(ChildProcessesTest, AChildLeadsItsOwnGroupAndHasNoInput) {
   WaitForEnd();
 }
 
-TEST_F(ChildProcessesTest, SignalsThatTheParentBlocksReachTheChild) {
+TEST_P(ChildProcessesTest, SignalsThatTheParentBlocksReachTheChild) {
   sigset_t terminate;
   sigemptyset(&terminate);
   sigaddset(&terminate, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &terminate, nullptr);
   // The object's threads inherit the mask.
-  children_ = std::make_unique<ChildProcesses>([this](const ChildProcesses::End& end) {
-    MutexLock lock(&mutex_);
-    ends_.push_back(end);
-    changed_.SignalAll();
-  });
+  children_ = Make();
   const auto pid = Shell("exec sleep 1000");
   ASSERT_TRUE(pid.ok());
   children_->Signal(*pid, SIGTERM);
@@ -148,7 +176,7 @@ TEST_F(ChildProcessesTest, SignalsThatTheParentBlocksReachTheChild) {
   pthread_sigmask(SIG_UNBLOCK, &terminate, nullptr);
 }
 
-TEST_F(ChildProcessesTest, KillsProcessesThatAnEndedChildStarted) {
+TEST_P(ChildProcessesTest, KillsProcessesThatAnEndedChildStarted) {
   const std::string file = TestFile("grandchild");
   ASSERT_TRUE(Shell(absl::StrCat("sleep 1000 & echo $! > ", file, "; exit 0")).ok());
   const pid_t grandchild = ReadPid(file);
@@ -163,28 +191,33 @@ TEST_F(ChildProcessesTest, KillsProcessesThatAnEndedChildStarted) {
       absl::Seconds(10)));
 }
 
-TEST_F(ChildProcessesTest, DestructionKillsRunningChildren) {
+TEST_P(ChildProcessesTest, DestructionKillsRunningChildren) {
   const auto pid = Shell("trap '' TERM; while :; do sleep 1000; done");
   ASSERT_TRUE(pid.ok());
   children_.reset();
   EXPECT_TRUE(IsGone(*pid));
 }
 
-// The newest child of this process that is a guard; 0 if there is none.
-pid_t FindGuard() {
-  pid_t guard = 0;
+// The newest child of this process whose file `what` in /proc begins so; 0 if there is none.
+pid_t FindChild(const std::string& what, const std::string& begin) {
+  pid_t found = 0;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream children(thread.path() / "children");
     for (pid_t pid = 0; children >> pid;) {
-      std::string name;
-      std::ifstream(absl::StrCat("/proc/", pid, "/comm")) >> name;
-      if (name == "sluice-guard") guard = std::max(guard, pid);
+      const std::string text = ReadAll(absl::StrCat("/proc/", pid, "/", what));
+      if (absl::StartsWith(text, begin)) found = std::max(found, pid);
     }
   }
-  return guard;
+  return found;
 }
 
-TEST_F(ChildProcessesTest, AFrozenGuardDelaysDestructionOnlyByItsTimeout) {
+pid_t FindGuard() { return FindChild("comm", "sluice-guard"); }
+
+pid_t FindServer() {
+  return FindChild("cmdline", absl::StrCat(OwnProgram(), std::string(1, '\0'), kForkServer));
+}
+
+TEST_P(ChildProcessesTest, AFrozenGuardDelaysDestructionOnlyByItsTimeout) {
   ASSERT_TRUE(Shell("sleep 1000").ok());
   pid_t guard = 0;
   // The guard sets its name a moment after it starts.
@@ -194,15 +227,16 @@ TEST_F(ChildProcessesTest, AFrozenGuardDelaysDestructionOnlyByItsTimeout) {
   EXPECT_TRUE(IsGone(guard));
 }
 
-TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
+TEST_P(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
   const std::string file = TestFile("orphan");
+  std::filesystem::remove(file);
   // Makes this process the parent of orphans, so that it can see them end.
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const pid_t parent = fork();
   if (parent == 0) {
     ChildProcesses own([](const ChildProcesses::End&) {});
-    (void)own.Start({{"/bin/sh", "-c", absl::StrCat("echo $$ > ", file, "; exec sleep 1000")},
-                     TestFile("orphan-log")});
+    LoadIfForked(own);
+    (void)Shell(own, absl::StrCat("echo $$ > ", file, "; exec sleep 1000"), "orphan-log");
     pause();
     _exit(0);
   }
@@ -218,14 +252,15 @@ TEST_F(ChildProcessesTest, ChildrenDieWithTheirParentEvenIfItIsKilled) {
   EXPECT_LT(absl::Now() - killed, absl::Seconds(30));  // it would not end by itself
 }
 
-TEST_F(ChildProcessesTest, GrandchildrenDieWithTheParentEvenIfItIsKilled) {
+TEST_P(ChildProcessesTest, GrandchildrenDieWithTheParentEvenIfItIsKilled) {
   const std::string file = TestFile("left-grandchild");
+  std::filesystem::remove(file);
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const pid_t parent = fork();
   if (parent == 0) {
     ChildProcesses own([](const ChildProcesses::End&) {});
-    (void)own.Start({{"/bin/sh", "-c", absl::StrCat("sleep 1000 & echo $! > ", file, "; wait")},
-                     TestFile("left-log")});
+    LoadIfForked(own);
+    (void)Shell(own, absl::StrCat("sleep 1000 & echo $! > ", file, "; wait"), "left-log");
     pause();
     _exit(0);
   }
@@ -244,5 +279,82 @@ TEST_F(ChildProcessesTest, GrandchildrenDieWithTheParentEvenIfItIsKilled) {
       absl::Seconds(30)));
 }
 
+INSTANTIATE_TEST_SUITE_P(StartedAndForked, ChildProcessesTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "Forked" : "Started"; });
+
+using ForkServerTest = ChildProcessesTest;
+
+TEST_P(ForkServerTest, AChildIsForkedAndShowsItsOwnArguments) {
+  const auto pid = Shell("exec sleep 1000");
+  ASSERT_TRUE(pid.ok()) << pid.status();
+  EXPECT_TRUE(WaitUntil([&] { return FindChild("comm", "sleep") == *pid; }, absl::Seconds(10)));
+  const auto words = children_->Start({{OwnProgram(), kWaits, "two words"}, TestFile("log")});
+  ASSERT_TRUE(words.ok()) << words.status();
+  const std::string expected = absl::StrJoin(
+      {OwnProgram(), std::string(kWaits), std::string("two words")}, std::string(1, '\0'));
+  EXPECT_EQ(FindChild("cmdline", expected), *words);
+  EXPECT_GT(FindServer(), 0);
+}
+
+TEST_P(ForkServerTest, AProgramOfAnotherPathIsStarted) {
+  ASSERT_TRUE(children_->Start({{"/bin/sh", "-c", "echo other"}, TestFile("other")}).ok());
+  EXPECT_EQ(WaitForEnd().code, 0);
+  EXPECT_EQ(ReadAll(TestFile("other")), "other\n");
+}
+
+TEST_P(ForkServerTest, ChildrenOutliveTheirServerAndLaterOnesAreStarted) {
+  const auto first = children_->Start({{OwnProgram(), kWaits}, TestFile("log")});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const pid_t server = FindServer();
+  ASSERT_GT(server, 0);
+  ASSERT_EQ(kill(server, SIGKILL), 0);
+  const auto second = children_->Start({{OwnProgram(), kWaits}, TestFile("log")});
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(IsGone(server));
+  EXPECT_EQ(children_->living(), 2u);
+  children_->Signal(*first, SIGKILL);
+  EXPECT_EQ(WaitForEnd().pid, *first);
+}
+
+TEST_P(ForkServerTest, AnyNumberOfChildrenCanBeForked) {
+  for (int i = 0; i < 100; ++i) {
+    const auto pid = Shell("exit 3");
+    ASSERT_TRUE(pid.ok()) << pid.status();
+    EXPECT_EQ(WaitForEnd().code, 3);
+  }
+}
+
+TEST_P(ForkServerTest, DestructionEndsTheServer) {
+  const pid_t server = FindServer();
+  ASSERT_GT(server, 0);
+  children_.reset();
+  EXPECT_TRUE(IsGone(server));
+}
+
+TEST_P(ForkServerTest, AProgramThatIsNoServerIsStarted) {
+  children_.reset();
+  children_ = std::make_unique<ChildProcesses>([](const ChildProcesses::End&) {});
+  children_->Load("/bin/false");
+  EXPECT_TRUE(WaitUntil([&] { return !children_->Loading(); }, absl::Seconds(10)));
+  EXPECT_TRUE(children_->Start({{"/bin/false"}, TestFile("log")}).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Forked, ForkServerTest, ::testing::Values(true));
+
 }  // namespace
 }  // namespace sluice::local
+
+int main(int argc, char** argv) {
+  using sluice::local::kWaits;
+  std::vector<char*> arguments(argv, argv + argc);
+  if (argc > 1 && std::string(argv[1]) == sluice::kForkServer) {
+    arguments = sluice::ServeForks(argc, argv);
+    if (std::string(arguments[1]) != kWaits) return sluice::local::RunScript(arguments);
+  }
+  if (arguments.size() > 1 && std::string(arguments[1]) == kWaits) {
+    pause();
+    return 0;
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

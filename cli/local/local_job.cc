@@ -26,8 +26,9 @@ namespace {
 
 using policy::kCoordinator;
 
-// How often to look for the port file while the coordinator starts.
-constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
+// How often to look for the port file while the coordinator starts, and whether workers can be
+// forked.
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
 // If the loop is delayed by more than this, this process itself did not run: it was stopped, or the
 // machine slept.
 constexpr absl::Duration kStoodStill = absl::Seconds(1);
@@ -140,7 +141,9 @@ cli::JobResult LocalJob::Run() {
       break;
     }
     absl::Time until = std::min(decision.decide_again, now + options_.tick_interval);
-    if (world_.coordinator_address.empty()) until = std::min(until, now + kPortPoll);
+    if (world_.coordinator_address.empty() || children_->Loading()) {
+      until = std::min(until, now + kPoll);
+    }
     const Inbox inbox = WaitForNews(until);
     if (const absl::Duration late = clock_->Now() - until; late > kStoodStill) {
       policy::Forgive(late, &world_, &memory_);
@@ -326,7 +329,16 @@ void LocalJob::Apply(const policy::Decision& decision) {
   for (const policy::StartProcess& start : decision.starts) Start(start.replica);
 }
 
+// Most of a built-in worker's start is loading LibTorch, so several workers share that.
+bool LocalJob::WaitsToBeForked(const policy::Replica& replica) {
+  if (replica.role != v1::WORKER || options_.job.spec.worker().command_size() > 0) return false;
+  if (plan_.workers < 2 && world_.Find(replica) == nullptr) return false;
+  children_->Load(options_.programs.worker);
+  return children_->Loading();
+}
+
 void LocalJob::Start(const policy::Replica& replica) {
+  if (WaitsToBeForked(replica)) return;  // the policy names it again
   if (replica == kCoordinator) {
     world_.last_progress_at = absl::InfinitePast();
     for (auto& [other, process] : world_.processes) {

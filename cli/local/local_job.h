@@ -138,6 +138,7 @@ class LocalJob {
   void ReadCoordinatorPort();
   void ReadFinalProgress();
   void Apply(const policy::Decision& decision);
+  bool WaitsToBeForked(const policy::Replica& replica);
   void Start(const policy::Replica& replica);
   absl::StatusOr<pid_t> StartProgram(const policy::Replica& replica);
   std::vector<std::string> ArgumentsFor(const policy::Replica& replica) const;

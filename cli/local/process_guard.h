@@ -28,6 +28,8 @@ class ProcessGuard {
   void Add(pid_t group) const;
   // To be called before the group's leader is reaped: afterwards another group may get the number.
   void Remove(pid_t group) const;
+  // A message of a group's number (pid_t) adds it. -1: there is no guard.
+  int socket() const { return socket_; }
 
  private:
   void Tell(pid_t word) const;

@@ -9,11 +9,13 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/common/clock.h"
 #include "services/common/exit_code.h"
 #include "services/common/file_util.h"
+#include "services/common/fork_server.h"
 #include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
@@ -227,6 +229,12 @@ int Main(int argc, char** argv) {
 }  // namespace sluice::worker
 
 int main(int argc, char** argv) {
+  std::vector<char*> forked;
+  if (argc > 1 && std::string(argv[1]) == sluice::kForkServer) {
+    forked = sluice::ServeForks(argc, argv);
+    argc = static_cast<int>(forked.size());
+    argv = forked.data();
+  }
   curl_global_init(CURL_GLOBAL_DEFAULT);
   if (argc > 1 && std::string(argv[1]) == "export-torchscript") {
     return sluice::worker::ExportMain(argc, argv);

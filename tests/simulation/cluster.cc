@@ -430,7 +430,9 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
   }
   const bool removed = finished && index >= wanted_shards_;
   if (removed) return;
-  if (finished && !process.leaving()) return AfterFinish(/*shard=*/true, message);
+  // Released because it was not wanted for a moment.
+  const bool drained = finished && absl::StrContains(message, "the job continues");
+  if (finished && !process.leaving() && !drained) return AfterFinish(/*shard=*/true, message);
   ReportDeath(v1::SHARD, index, process.incarnation());
   Replace([this, index] { StartShardUnlessThere(index); });
 }

@@ -458,6 +458,7 @@ ShardProcess::ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnatio
             options.window_bytes = 200;
             options.copy_part_bytes = 150;
             options.copy_transfer_bytes = 300;  // about one partition
+            options.max_copy_queue_bytes = 200;
             options.max_staged_bytes = 300;
             options.max_streams = 40;
             options.max_silent_streams = 8;

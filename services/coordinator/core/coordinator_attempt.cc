@@ -42,7 +42,9 @@ void CoordinatorCore::OnStorageRead(absl::StatusOr<StorageContents> contents, ab
 void CoordinatorCore::AdvanceGathering(absl::Time now) {
   if (SuspendBeforeTraining(now)) return;
   ReleaseLeavingShards(now);  // their attempt ended before they could leave
-  const bool gathered = initialization_.Gathered(now);
+  // With one copy of each partition, a shard that has not come would cost the attempt.
+  const bool has_copies = facts_.MovesPartitions() && facts_.job().parameter_server().copies() > 1;
+  const bool gathered = initialization_.Gathered(has_copies && MayTakeOver(), now);
   if (claims_.looking()) return;  // continues once the claims are read
   if (!gathered) {
     // Another coordinator, earlier or later, may have ended or continued the job: then no process

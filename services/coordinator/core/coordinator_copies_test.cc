@@ -408,6 +408,35 @@ TEST(TakeoverWithCopies, ShardThatDiedWithTheCoordinatorIsReplaced) {
   ExpectSuccess(job);
 }
 
+TEST(TakeoverWithCopies, ContinuesWithoutShardsThatDoNotCome) {
+  CopiedJob job(8, Spec(3));
+  job.shards[1]->running = false;
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(4));
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_EQ(job.view().first_step(), 8u);
+  EXPECT_THAT(job.Indexes(), ElementsAre(0, 2));
+  ExpectSuccess(job);
+}
+
+TEST(TakeoverWithCopies, WithOneCopyItWaitsForAllShards) {
+  v1::JobSpec spec = Spec(3);
+  spec.mutable_parameter_server()->set_copies(1);
+  FakeJob job(spec);
+  job.elements = kElements;
+  job.Start();
+  job.Train(4);
+  job.shards[1]->running = false;  // it cannot reach the coordinator yet
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(20));
+  EXPECT_FALSE(job.core->view().has_id());
+  job.shards[1]->running = true;
+  job.Connect(*job.shards[1]);
+  job.Pass(absl::Seconds(1));
+  EXPECT_EQ(job.core->view().id().attempt(), 1u);
+  ExpectSuccess(job);
+}
+
 TEST(TakeoverWithCopies, NextAttemptBeginsIfAPartitionIsMissing) {
   FakeJob job(Spec(2));
   job.elements = kElements;

@@ -82,15 +82,16 @@ v1::Ledger LedgerOf(const v1::CheckpointIndex& checkpoint_index) {
 
 // ---- the attempt
 
-bool Initialization::Gathered(absl::Time now) {
+bool Initialization::Gathered(bool continues, absl::Time now) {
   gather_at_ = absl::InfiniteFuture();
   uint64_t shards = 0;
   for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
     if (shard->id.index() < facts_.wanted_shards) ++shards;
   }
+  const bool all_shards = shards >= facts_.wanted_shards;
   const std::vector<const Process*> workers = facts_.ReadyWorkers();
-  if (shards < facts_.wanted_shards || workers.empty()) return false;
-  if (workers.size() >= facts_.wanted_workers) return true;
+  if ((!all_shards && !continues) || workers.empty()) return false;
+  if (all_shards && workers.size() >= facts_.wanted_workers) return true;
 
   absl::Time first = absl::InfiniteFuture();
   absl::Time newest = absl::InfinitePast();

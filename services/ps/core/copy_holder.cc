@@ -56,6 +56,11 @@ absl::StatusOr<Handled> CopyHolder::OnState(uint64_t sender, const v1::CopyState
 }
 
 void CopyHolder::OnTick() {
+  if (MustAckHeldBack()) {
+    for (auto& [number, receiving] : receiving_) {
+      if (std::exchange(receiving.held_back, false)) Ack(number, HeldBy(receiving), false);
+    }
+  }
   const std::optional<uint32_t> due = FindDue();
   if (!due.has_value()) return;
   Receiving& receiving = receiving_.at(*due);
@@ -64,11 +69,29 @@ void CopyHolder::OnTick() {
   if (decoded || !done.ok()) receiving_.erase(*due);
   if (done.ok()) return;
   // The owner sends the state again on its next stream.
-  events_.refused(state_.view->OwnerOf(*due).process().incarnation(), std::move(done));
+  const uint64_t owner = state_.view->OwnerOf(*due).process().incarnation();
+  if (const Stream* stream = streams_.Find(v1::SHARD, owner)) {
+    streams_.Close(stream->id, std::move(done));
+  }
 }
 
 absl::Time CopyHolder::NextDeadline() const {
-  return FindDue().has_value() ? state_.now : absl::InfiniteFuture();
+  return FindDue().has_value() || MustAckHeldBack() ? state_.now : absl::InfiniteFuture();
+}
+
+// The owners' steps wait for acks, so no more steps come until a copy is whole.
+bool CopyHolder::QueueIsFull() const {
+  uint64_t bytes = 0;
+  for (const auto& [number, receiving] : receiving_) bytes += receiving.step_bytes;
+  return bytes > state_.options.max_copy_queue_bytes;
+}
+
+bool CopyHolder::MustAckHeldBack() const {
+  if (state_.MayChange()) return false;
+  for (const auto& [number, receiving] : receiving_) {
+    if (receiving.held_back) return true;
+  }
+  return false;
 }
 
 std::optional<uint32_t> CopyHolder::FindDue() const {
@@ -107,7 +130,7 @@ absl::Status CopyHolder::BecomeWhole(uint32_t number, Receiving* receiving) {
   }
   Ack(number, partition->version(), true);
   state_.copies[number] = std::move(partition);
-  events_.changed();
+  changed_();
   return absl::OkStatus();
 }
 
@@ -129,8 +152,13 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
     if (step.step() > held) {
       return Invalid("step ", step.step(), " of partition ", number, " comes before step ", held);
     }
-    if (step.step() == held) RETURN_IF_ERROR(Take(step, payload, &receiving.steps[held]));
-    Ack(number, HeldBy(receiving), false);
+    if (step.step() == held) {
+      RETURN_IF_ERROR(Take(step, payload, &receiving.steps[held]));
+      receiving.step_bytes += payload.size();
+    }
+    // A copy that becomes whole acks all its steps.
+    receiving.held_back = QueueIsFull() && state_.MayChange();
+    if (!receiving.held_back) Ack(number, HeldBy(receiving), false);
     return Handled::kDone;
   }
 
@@ -141,7 +169,7 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
     Ack(number, partition.version(), true);
     return Handled::kDone;
   }
-  if (!state_.MayChange()) return Handled::kWait;
+  if (!state_.MayChange()) return Handled::kDone;
   if (step.step() > partition.version()) {
     return Invalid("step ", step.step(), " of partition ", number, ", whose copy is at version ",
                    partition.version());
@@ -152,7 +180,7 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
   Step complete = std::move(arriving);
   arriving_.erase(number);
   RETURN_IF_ERROR(Close(partition, &complete));
-  events_.changed();
+  changed_();
   Ack(number, partition.version(), true);
   return Handled::kDone;
 }

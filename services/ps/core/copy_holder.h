@@ -34,17 +34,13 @@ namespace sluice::ps {
 // next Install drops it. Asynchronous: UpdateHolder has the updates of copies.
 class CopyHolder {
  public:
-  struct Events {
-    // A copy has become whole, or has reached another version.
-    std::function<void()> changed;
-    // What this shard has sent cannot be used; its stream is to end.
-    std::function<void(uint64_t sender, absl::Status why)> refused;
-  };
-  CopyHolder(ShardState* state, UpdateHolder* updates, Events events)
-      : state_(*state), updates_(*updates), events_(std::move(events)) {}
+  // `changed` is called when a copy has become whole, or has reached another version.
+  CopyHolder(ShardState* state, StreamTable* streams, UpdateHolder* updates,
+             std::function<void()> changed)
+      : state_(*state), streams_(*streams), updates_(*updates), changed_(std::move(changed)) {}
 
-  // Frames of another shard of the view. An error ends the stream. OnStep waits while this shard
-  // keeps a promise (R2) and the copy is whole.
+  // Frames of another shard of the view. An error ends the stream. OnStep drops the step of a whole
+  // copy while this shard keeps a promise (R2): the next view begins without it.
   absl::StatusOr<Handled> OnState(uint64_t sender, const v1::CopyState& state,
                                   const absl::Cord& payload);
   absl::StatusOr<Handled> OnStep(uint64_t sender, const v1::CopyStep& step,
@@ -55,7 +51,8 @@ class CopyHolder {
   // The view is installed: drops the copies that are not whole.
   void OnInstalled();
 
-  // Works on one state that has arrived, at most, so that steps do not wait for all of them.
+  // Works on one state that has arrived, at most, so that steps do not wait for all of them. Sends
+  // the acks that were held back, if no copy becomes whole any more before the next view.
   void OnTick();
   absl::Time NextDeadline() const;
 
@@ -76,10 +73,14 @@ class CopyHolder {
     std::vector<absl::Cord> parts;
     size_t missing = 0;
     std::map<uint64_t, Step> steps;
+    uint64_t step_bytes = 0;
+    bool held_back = false;  // the ack of its newest step
     // Once the state is decoded.
     std::shared_ptr<PartitionContent> content;
   };
 
+  bool QueueIsFull() const;
+  bool MustAckHeldBack() const;
   // A partition whose state has arrived and may be worked on.
   std::optional<uint32_t> FindDue() const;
   absl::Status Take(const v1::CopyStep& part, const absl::Cord& payload, Step* step);
@@ -91,8 +92,9 @@ class CopyHolder {
   void Ack(uint32_t partition, uint64_t version, bool whole);
 
   ShardState& state_;
+  StreamTable& streams_;
   UpdateHolder& updates_;
-  const Events events_;
+  const std::function<void()> changed_;
   std::map<uint32_t, Receiving> receiving_;  // by partition
   std::map<uint32_t, Step> arriving_;        // of whole copies: the current step
   uint64_t received_bytes_ = 0;

@@ -94,14 +94,7 @@ class ShardCore::Impl {
   UpdateHolder update_holder{&state, [this](uint64_t worker, const v1::Lease& lease) {
                                asynchronous.OnLeased(worker, lease);
                              }};
-  CopyHolder copy_holder{&state,
-                         &update_holder,
-                         {[this] { OnCopyChanged(); },
-                          [this](uint64_t sender, absl::Status why) {
-                            if (const Stream* stream = streams.Find(v1::SHARD, sender)) {
-                              streams.Close(stream->id, std::move(why));
-                            }
-                          }}};
+  CopyHolder copy_holder{&state, &streams, &update_holder, [this] { OnCopyChanged(); }};
   Synchronous synchronous{
       &state,
       &streams,
@@ -358,7 +351,8 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
   if (!state.view->HasShard(sender)) {
     return absl::PermissionDeniedError("the sender is not a shard of the view");
   }
-  // (R2) The holder knows which of these may be taken during a promise.
+  // (R2) The holder knows which of these may be taken during a promise. The others are dropped: the
+  // next Install makes them obsolete, and a step that its owner must finish may be behind them.
   if (header.has_copy_state()) return copy_holder.OnState(sender, header.copy_state(), payload);
   if (!state.view->synchronous() && header.has_copy_entry()) {
     return update_holder.OnEntry(sender, header.copy_entry(), payload);
@@ -367,7 +361,7 @@ absl::StatusOr<Handled> ShardCore::Impl::OnShardFrame(const Stream& stream,
     return absl::InvalidArgumentError("the frame is not for the mode of the view");
   }
   if (header.has_copy_step()) return copy_holder.OnStep(sender, header.copy_step(), payload);
-  if (!state.MayChange()) return Handled::kWait;
+  if (!state.MayChange()) return Handled::kDone;
 
   absl::Status status;
   if (header.has_copy_ack()) {
@@ -491,7 +485,6 @@ ShardStatus ShardCore::Impl::Status() const {
   status.copied_bytes = copy_holder.received_bytes();
   status.blocks_allocated = state.pool->allocated();
   status.repeated_blocks = state.repeated_blocks;
-
   streams.FillBounds(&status.bounds);
   status.bounds[static_cast<size_t>(Bound::kSnapshots)] = {state.options.max_snapshots,
                                                            snapshots.size()};

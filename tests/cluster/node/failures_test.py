@@ -1,5 +1,12 @@
-"""Failures of pods and nodes during a job on real nodes: it continues to train, to the same parameters."""
+"""Failures of pods and nodes during a job on real nodes: it continues to train, to the same parameters.
 
+    bazel run //tests/cluster/node:failures_test -- FailuresTest.test_random_events_cost_no_attempt --events 100 --seed 1
+"""
+
+import argparse
+import collections
+import random
+import sys
 import time
 
 from tests.cluster.node.training_case import ENDLESS, TrainingCase, bit_exact_job, template
@@ -13,7 +20,13 @@ STOPPED_BY_A_LOST_NODE = 6
 RESTORED = 10  # until steps continue after the loss of a shard or the coordinator, beyond its pod's own start
 
 
+ARGUMENTS = argparse.ArgumentParser()
+ARGUMENTS.add_argument('--events', type=int, default=4)
+ARGUMENTS.add_argument('--seed', type=int, default=1)
+
+
 class FailuresTest(TrainingCase):
+    arguments = ARGUMENTS.parse_args([])
 
     def test_dead_workers_are_replaced_without_loss(self):
         job = bit_exact_job('disturbed', ENDLESS, slow=0.003)
@@ -64,6 +77,52 @@ class FailuresTest(TrainingCase):
             self.assertEqual(self.metric('job-coordinator', 'sluice_attempt'), 1)
         self.assert_equals_undisturbed('job')
         self.assertEqual(self.status('job')['attempt'], 1)
+
+    def test_random_events_cost_no_attempt(self):
+        job = bit_exact_job('events', ENDLESS, workers=3, slow=0.003)
+        sizes = {'ps': 3, 'worker': 3}
+        job['spec']['parameterServer']['replicas'] = 3
+        self.apply(job)
+        self.wait_for_steps('events', 100)
+        choice = random.Random(self.arguments.seed)
+        done = collections.Counter()
+        for number in range(self.arguments.events):
+            self.wait_until_whole('events', sizes)
+            here = self.metric('events-coordinator', 'sluice_step') or 0
+            role = choice.choice(('worker', 'ps', 'coordinator'))
+            act = choice.choice(('delete', 'SIGKILL', 'SIGSTOP', 'SIGTERM') + (() if role == 'coordinator' else ('scale', 'scale')))
+            if act == 'scale':
+                sizes[role] = choice.choice([size for size in range(2, 6) if size != sizes[role]])
+                change = {'worker': 'worker', 'ps': 'parameterServer'}[role]
+                self.change('events', {change: {'replicas': sizes[role]}})
+                what = f'{sizes[role]} {role}'
+            else:
+                pod = 'events-coordinator' if role == 'coordinator' else f'events-{role}-{choice.randrange(sizes[role])}'
+                before = self.pod(pod)['metadata']['uid']
+                if act == 'delete':
+                    self.kubectl('delete', 'pod', pod, '--wait=false')
+                else:
+                    self.kill_inside(pod, act)
+                wait_for(f'{pod} has a successor', lambda p=pod, b=before: (self.pod(p) or {'metadata': {'uid': b}})['metadata']['uid'] != b,
+                         120)
+                what = f'{act} {pod}'
+            wait_for(f'steps continue after event {number}, {what}',
+                     lambda h=here: (self.metric('events-coordinator', 'sluice_step') or 0) > h, 120)
+            done[f'{act} {role}'] += 1
+        self.wait_until_whole('events', sizes)
+        say(f'{sum(done.values())} events by step {self.metric("events-coordinator", "sluice_step"):.0f}: '
+            f'{", ".join(f"{count} x {name}" for name, count in sorted(done.items()))}')
+        self.assertEqual(self.metric('events-coordinator', 'sluice_attempt'), 1)
+        self.assert_equals_undisturbed('events')
+
+    def wait_until_whole(self, job, sizes):
+        """Every process takes part, and every partition has two whole copies: one more death costs no step."""
+        def is_whole():
+            names = [f'{job}-{role}-{index}' for role, count in sizes.items() for index in range(count)] + [f'{job}-coordinator']
+            members = [name for name in names if '-worker-' in name and self.metric(name, 'sluice_member') == 1]
+            return (set(self.pods(job)) == set(names) and all(self.is_ready(name) for name in names) and len(members) == sizes['worker'] and
+                    self.metric(f'{job}-coordinator', 'sluice_missing_copies') == 0)
+        wait_for(f'{job} is whole with {sizes}', is_whole, 180)
 
     def test_a_worker_that_runs_out_of_memory_is_reported(self):
         job = bit_exact_job('hungry', ENDLESS, workers=1)
@@ -125,4 +184,5 @@ class FailuresTest(TrainingCase):
 
 
 if __name__ == '__main__':
+    FailuresTest.arguments, sys.argv[1:] = ARGUMENTS.parse_known_args()
     unittest_main.main()

@@ -59,8 +59,8 @@ struct ShardPair {
     a.core().OnShardConnected(kOtherShardIncarnation, a.now);
     b.core().OnShardConnected(kShardIncarnation, b.now);
   }
-  // Carries frames between the shards until there are none and no shard has more to do.
-  void Pump() {
+  // Carries frames between the shards until there are none.
+  void Carry() {
     for (bool any = true; any;) {
       any = false;
       for (SendToShard& send : a.TakeActions<SendToShard>()) {
@@ -71,8 +71,13 @@ struct ShardPair {
         a.Send(at_a, send.header, send.payload);
         any = true;
       }
-      for (ShardHarness* shard : {&a, &b}) any = shard->TickIfDue() || any;
     }
+  }
+  // The same, with everything that is due.
+  void Pump() {
+    do {
+      Carry();
+    } while (a.TickIfDue() || b.TickIfDue());
   }
   // Frames that are lost with their streams.
   void Discard() {

@@ -161,6 +161,18 @@ TEST_F(CopiesTest, APromiseReleasesAcksThatWereHeldBack) {
   EXPECT_EQ(a.Version(0), 1);
 }
 
+TEST_F(CopiesTest, APromiseDoesNotBlockAStepBehindAnotherFrame) {
+  Begin();
+  Carry();
+  b.Pause(3);
+  v1::Header norms = a.HeaderOf(2);
+  norms.mutable_norms()->set_step(0);
+  b.Send(at_b, norms);
+  Push(0, 0);
+  Carry();
+  EXPECT_EQ(a.Version(0), 1);
+}
+
 TEST_F(CopiesTest, TransferBeginsAtACommittedVersion) {
   Begin();
   Pump();

@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "services/common/check.h"
 #include "services/common/fork_server.h"
+#include "services/common/listener.h"
 #include "services/common/process.h"
 
 namespace sluice::local {
@@ -60,24 +61,6 @@ absl::Status ErrorOf(int error, const std::string& what) {
   return absl::ErrnoToStatus(error, what);
 }
 
-// A descriptor that is closed at the end of its scope.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() { Close(); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  int get() const { return number_; }
-  void Close() {
-    if (number_ >= 0) close(number_);
-    number_ = -1;
-  }
-
- private:
-  int number_;
-};
-
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& words, int input, int output,
                             const ProcessGuard& guard) {
   std::vector<char*> arguments;
@@ -86,14 +69,14 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& words, int input, in
   arguments.push_back(nullptr);
   int ends[2] = {-1, -1};
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrorOf(errno, "a process could not be started");
-  Descriptor errors(ends[0]);
-  Descriptor child_errors(ends[1]);
+  const Fd errors(ends[0]);
+  Fd child_errors(ends[1]);
 
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return ErrorOf(errno, "a process could not be started");
   if (pid == 0) BecomeProgram(arguments.data(), input, output, ends[1], parent, guard);
-  child_errors.Close();
+  child_errors = Fd();
 
   ChildError error;
   ssize_t got = 0;
@@ -232,8 +215,8 @@ void ChildProcesses::StartServer() {
   int ends[2] = {-1, -1};
   absl::StatusOr<pid_t> pid = absl::UnknownError("no socket");
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) {
-    const Descriptor input(ends[1]);
-    const Descriptor output(OpenNull(O_WRONLY));
+    const Fd input(ends[1]);
+    const Fd output(OpenNull(O_WRONLY));
     pid = Spawn(ForkServerArguments(program), input.get(), output.get(), guard_);
   }
   MutexLock lock(&mutex_);
@@ -255,8 +238,7 @@ void ChildProcesses::DropServer() {
 }
 
 absl::StatusOr<pid_t> ChildProcesses::StartChild(const Command& command) {
-  const Descriptor log(
-      open(command.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  const Fd log(open(command.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (log.get() < 0) return ErrorOf(errno, command.log_file);
   int server = -1;
   (void)Loading();
@@ -271,7 +253,7 @@ absl::StatusOr<pid_t> ChildProcesses::StartChild(const Command& command) {
     if (!absl::IsUnavailable(pid.status()) && !absl::IsDeadlineExceeded(pid.status())) return pid;
     DropServer();
   }
-  const Descriptor input(OpenNull(O_RDONLY));
+  const Fd input(OpenNull(O_RDONLY));
   if (input.get() < 0) return ErrorOf(errno, "a process could not be started");
   return Spawn(command.arguments, input.get(), log.get(), guard_);
 }

@@ -195,6 +195,24 @@ TEST_F(CopiesTest, StateIsSentAtThePaceOfTheJob) {
   EXPECT_EQ(a.core().Status().highest, 0);
 }
 
+TEST_F(CopiesTest, FewTransfersBeginWhereStepsAreShort) {
+  a.options.copy_transfer_bytes = 1600;  // at least 200: less than a state
+  Begin();
+  EXPECT_THAT(a.TakeActions<SendToShard>(), SizeIs(1));
+}
+
+TEST_F(CopiesTest, ManyTransfersBeginWhereStepsAreLong) {
+  a.options.copy_transfer_bytes = 1600;
+  BeginWithoutCopies();
+  for (uint64_t step = 0; step < 4; ++step) {
+    Push(step, 0);
+    Push(step, 1);
+    a.now += absl::Seconds(10);
+  }
+  BeginCopies(2, 4, {});
+  EXPECT_THAT(a.TakeActions<SendToShard>(), SizeIs(2));
+}
+
 // ---- closing with copies
 
 TEST_F(CopiesTest, StepClosesOnceTheCopyHasAckedIt) {

@@ -201,8 +201,10 @@ class LocalStorage final : public CheckpointStorage {
           size.ok() ? absl::StrCat("it has ", *size) : std::string(size.status().message())));
     }
 
-    return WriteFile(checkpoint_index.checkpoint(), kManifest,
-                     absl::Cord(CheckpointIndexToJson(checkpoint_index)));
+    RETURN_IF_ERROR(WriteFile(checkpoint_index.checkpoint(), kManifest,
+                              absl::Cord(CheckpointIndexToJson(checkpoint_index))));
+    RemoveAbandonedFiles(checkpoint_index);
+    return absl::OkStatus();
   }
 
   absl::Status WriteFile(const v1::CheckpointRef& ref, absl::string_view name,
@@ -306,7 +308,7 @@ class LocalStorage final : public CheckpointStorage {
         newest = std::max(newest, loss_record);
       } else if (is_claim) {
         attempts.push_back(attempt);
-      } else if (junk != nullptr && !absl::StrContains(name, ".json.tmp-")) {
+      } else if (junk != nullptr && !IsTemporaryName(name)) {
         junk->push_back(
             absl::StrCat(JoinPath(ClaimsDirectory(), name), " is not a claim and is ignored"));
       }
@@ -414,6 +416,19 @@ class LocalStorage final : public CheckpointStorage {
       RETURN_IF_ERROR(visit(*ref, has_checkpoint_index));
     }
     return absl::OkStatus();
+  }
+
+  // A shard that is killed while it writes a file leaves a temporary one. Errors are ignored: it
+  // takes space, but does no harm.
+  void RemoveAbandonedFiles(const v1::CheckpointIndex& checkpoint_index) {
+    const std::string directory = Directory(checkpoint_index.checkpoint());
+    const absl::StatusOr<std::vector<std::string>> names = files_->List(directory);
+    if (!names.ok()) return;
+    for (const std::string& name : *names) {
+      // Another coordinator may write the same index now.
+      if (!IsTemporaryName(name) || absl::StartsWith(name, kManifest)) continue;
+      files_->Remove(JoinPath(directory, name)).IgnoreError();
+    }
   }
 
   absl::Status RemoveDirectory(const std::string& directory) {

@@ -580,6 +580,18 @@ TEST_F(LocalStorageTest, WritesIndexOnlyIfItsFilesExist) {
   EXPECT_TRUE(storage_->WriteCheckpointIndex(checkpoint_index).ok());
 }
 
+TEST_F(LocalStorageTest, RemovesWhatKilledShardsLeftOnceCheckpointIsWhole) {
+  ASSERT_TRUE(storage_->WriteFile(Ref(1, 10), "other", absl::Cord("y")).ok());
+  Overwrite("/store/attempt-0001-step-000000000010/p.safetensors.tmp-7-1", "a shard that died");
+  Overwrite("/store/attempt-0001-step-000000000010/manifest.json.tmp-8-1", "another coordinator");
+  Save(Ref(1, 10), "x");
+  EXPECT_EQ(files_.Exists("/store/attempt-0001-step-000000000010/p.safetensors.tmp-7-1").value(),
+            false);
+  EXPECT_EQ(files_.Exists("/store/attempt-0001-step-000000000010/manifest.json.tmp-8-1").value(),
+            true);
+  EXPECT_TRUE(ReadWholeCheckpoint(*storage_, Ref(1, 10)).ok());
+}
+
 // Like pods without a shared volume.
 TEST_F(LocalStorageTest, WritesIndexIfShardsWriteToTheirOwnDisks) {
   v1::CheckpointIndex checkpoint_index;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "services/common/status_macros.h"
@@ -236,8 +237,10 @@ absl::Status WriteDurably(FileSystem* files, const std::string& path, const absl
   return file->Close();
 }
 
+constexpr absl::string_view kTemporary = ".tmp-";
+
 std::string TemporaryName(const std::string& path, absl::string_view suffix) {
-  return absl::StrCat(path, ".tmp-", suffix);
+  return absl::StrCat(path, kTemporary, suffix);
 }
 
 // The error with the path of the caller instead of the temporary one.
@@ -272,6 +275,8 @@ std::string JoinPath(absl::string_view directory, absl::string_view name) {
   if (directory.empty()) return std::string(name);
   return absl::StrCat(directory, directory.back() == '/' ? "" : "/", name);
 }
+
+bool IsTemporaryName(absl::string_view name) { return absl::StrContains(name, kTemporary); }
 
 absl::Status AtomicWriteFile(FileSystem* files, const std::string& path, const absl::Cord& content,
                              absl::string_view suffix) {

@@ -73,6 +73,9 @@ std::string JoinPath(absl::string_view directory, absl::string_view name);
 absl::Status AtomicWriteFile(FileSystem* files, const std::string& path, const absl::Cord& content,
                              absl::string_view suffix);
 
+// Whether the file's name is that of a temporary file of the functions here.
+bool IsTemporaryName(absl::string_view name);
+
 // Makes the file with that content if there is none: it appears complete and durable, or not at
 // all. ALREADY_EXISTS: there is one, which is unchanged. After another error the file may exist or
 // not: read it. Of many concurrent callers exactly one gets OK.

@@ -15,6 +15,7 @@
 namespace sluice::ps {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -168,6 +169,23 @@ TEST_F(AsynchronousCopiesTest, CopyCatchesUpWithUpdatesThatCameDuringItsTransfer
   ExpectEqualCopies();
 }
 
+TEST_F(AsynchronousCopiesTest, AcksAreHeldBackWhileTooManyUpdatesAreQueued) {
+  b.options.max_copy_queue_bytes = 0;
+  Begin();
+  std::vector<SendToShard> state = a.TakeActions<SendToShard>();
+  ASSERT_THAT(state, SizeIs(2));
+  b.Send(at_b, state[0].header, state[0].payload);
+  Update(one, 1, 3);  // the part for partition 1 is queued
+  EXPECT_THAT(Take(one).applied, IsEmpty());
+  AskForLease(two, 0);
+  Pump();
+  EXPECT_FALSE(Take(two).lease.has_value());
+  b.Send(at_b, state[1].header, state[1].payload);
+  Pump();
+  EXPECT_THAT(Take(one).applied, ElementsAre(1));
+  ExpectEqualCopies();
+}
+
 TEST_F(AsynchronousCopiesTest, NewCopyReceivesWhatIsStagedAndLeased) {
   a.options.copy_transfer_bytes = 1;  // one partition at a time
   Begin();
@@ -192,7 +210,7 @@ TEST_F(AsynchronousCopiesTest, UpdateIsAckedOnceTheCopyHasStagedIt) {
   Stage(one, 1, 3);
   EXPECT_THAT(Take(one).staged, IsEmpty());
   Pump();
-  EXPECT_THAT(Take(one).staged, ::testing::ElementsAre(1));
+  EXPECT_THAT(Take(one).staged, ElementsAre(1));
 }
 
 TEST_F(AsynchronousCopiesTest, ApplyOfUpdateThatWasNotAckedBreaksTheContract) {
@@ -215,7 +233,7 @@ TEST_F(AsynchronousCopiesTest, ApplyIsAnsweredOnceTheCopyHasAppliedTheUpdate) {
   EXPECT_THAT(Take(one).applied, IsEmpty());
   EXPECT_TRUE(CopiesDiffer());
   Pump();
-  EXPECT_THAT(Take(one).applied, ::testing::ElementsAre(1));
+  EXPECT_THAT(Take(one).applied, ElementsAre(1));
   ExpectEqualCopies();
 }
 
@@ -270,7 +288,7 @@ TEST_F(AsynchronousCopiesTest, OwnerRepeatsWhatWasNotAcked) {
   Discard();
   Connect();
   Pump();
-  EXPECT_THAT(Take(one).applied, ::testing::ElementsAre(1));
+  EXPECT_THAT(Take(one).applied, ElementsAre(1));
   ExpectEqualCopies();
 }
 
@@ -284,7 +302,7 @@ TEST_F(AsynchronousCopiesTest, EntriesAreCarriedOutOnce) {
   ToCopies();
   Connect();
   Pump();
-  EXPECT_THAT(Take(one).applied, ::testing::ElementsAre(1));
+  EXPECT_THAT(Take(one).applied, ElementsAre(1));
   ExpectEqualCopies();
 }
 

@@ -1,5 +1,7 @@
 #include "services/ps/core/update_holder.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
@@ -22,7 +24,7 @@ absl::StatusOr<Handled> UpdateHolder::OnEntry(uint64_t sender, const v1::CopyEnt
     RETURN_IF_ERROR(CarryOut(sender, entry, payload));
     last = entry.sequence();
   }
-  Ack(sender, last);
+  Ack(sender);
   return Handled::kDone;
 }
 
@@ -34,24 +36,31 @@ absl::Status UpdateHolder::CarryOut(uint64_t sender, const v1::CopyEntry& entry,
   return absl::OkStatus();
 }
 
-void UpdateHolder::Ack(uint64_t owner, uint64_t sequence) {
+// The owners' updates wait for acks, so at most one more update of each worker comes until a copy
+// is whole. A Pause needs no acks here: an owner replies to it between updates.
+bool UpdateHolder::QueueIsFull() const {
+  return queued_bytes_ > state_.options.max_copy_queue_bytes;
+}
+
+void UpdateHolder::Ack(uint64_t owner) {
+  if (QueueIsFull()) {
+    held_back_.insert(owner);
+    return;
+  }
   for (const v1::View::Shard& shard : state_.view->proto().shards()) {
     if (shard.process().incarnation() != owner) continue;
     SendToShard action;
     action.shard = shard.process();
     action.address = shard.address();
     action.header = state_.NewHeader();
-    action.header.mutable_copy_ack()->set_sequence(sequence);
+    action.header.mutable_copy_ack()->set_sequence(carried_out_[owner]);
     state_.actions.push_back(std::move(action));
   }
 }
 
 void UpdateHolder::OnShardConnected(uint64_t incarnation) {
-  const auto carried_out = carried_out_.find(incarnation);
-  if (state_.view.has_value() && carried_out != carried_out_.end()) {
-    // (R2) What was acked before a promise may be acked again.
-    Ack(incarnation, carried_out->second);
-  }
+  // (R2) What was acked before a promise may be acked again.
+  if (state_.view.has_value() && carried_out_.count(incarnation) > 0) Ack(incarnation);
 }
 
 // ---- updates
@@ -83,6 +92,7 @@ absl::Status UpdateHolder::Stage(uint64_t sender, const v1::CopyEntry& entry,
   }
   RETURN_IF_ERROR(AddPart(*state_.model, step, payload, &part.sums));
   part.arrived[step.part()] = true;
+  part.bytes += payload.size();
   --part.missing;
   return absl::OkStatus();
 }
@@ -109,6 +119,7 @@ absl::Status UpdateHolder::Apply(uint64_t sender, const v1::CopyEntry& entry) {
     part.arguments.schedule_step = entry.applied().ordinal();
     const auto copy = state_.copies.find(number);
     if (copy == state_.copies.end()) {
+      queued_bytes_ += part.bytes;
       queued_[number].push_back({record, std::move(part)});
       continue;
     }
@@ -157,8 +168,10 @@ absl::Status UpdateHolder::CatchUp(const PartitionContent& content, Partition* c
       return Invalid("update ", update.record.clock(), " is in the state of partition ", copy->id(),
                      " and comes after it");
     }
+    queued_bytes_ -= update.part.bytes;
     ApplyTo(copy, update.record, &update.part);
   }
+  for (const uint64_t owner : std::exchange(held_back_, {})) Ack(owner);
   return absl::OkStatus();
 }
 
@@ -197,6 +210,8 @@ void UpdateHolder::Clear() {
   carried_out_.clear();
   staged_.clear();
   queued_.clear();
+  queued_bytes_ = 0;
+  held_back_.clear();
   base_.clear();
   clocks_.clear();
   copied_.clear();

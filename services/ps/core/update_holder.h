@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -39,7 +40,8 @@ class UpdateHolder {
                                   const absl::Cord& payload);
   // The stream to this shard is open (again): acks may have been lost.
   void OnShardConnected(uint64_t incarnation);
-  // The state of a copy has come: applies the updates that were queued meanwhile.
+  // The state of a copy has come: applies the updates that were queued, and sends the acks that
+  // were held back because of them.
   absl::Status CatchUp(const PartitionContent& content, Partition* copy);
 
   // Before the view of the Install: applies the updates that it keeps to the whole copies. A copy
@@ -56,6 +58,7 @@ class UpdateHolder {
   struct Part {
     std::vector<bool> arrived;
     size_t missing = 0;
+    uint64_t bytes = 0;         // as received
     UpdateArguments arguments;  // of its staging
     std::vector<GradientSum> sums;
   };
@@ -74,16 +77,20 @@ class UpdateHolder {
   absl::Status Apply(uint64_t sender, const v1::CopyEntry& entry);
   void ApplyTo(Partition* copy, const v1::ClockRecord& record, Part* part);
   void Note(const v1::ClockRecord& record);
+  bool QueueIsFull() const;
   uint64_t AppliedClock(uint32_t partition, uint64_t worker) const;
   bool Settle(const v1::ClockRecord& winner, Partition* copy);
-  void Ack(uint64_t owner, uint64_t sequence);
+  // Unless too many updates are queued; CatchUp acks then.
+  void Ack(uint64_t owner);
 
   ShardState& state_;
   const Leased leased_;
   std::map<uint64_t, uint64_t> carried_out_;        // by owner: sequence of its newest entry
   std::map<OwnerAndWorker, Update> staged_;         // at most one update of each worker
   std::map<uint32_t, std::vector<Queued>> queued_;  // of copies that are not whole
-  std::map<uint64_t, uint64_t> base_;               // by worker: applied when the view began
+  uint64_t queued_bytes_ = 0;
+  std::set<uint64_t> held_back_;       // owners: their newest acks
+  std::map<uint64_t, uint64_t> base_;  // by worker: applied when the view began
   std::map<uint32_t, std::map<uint64_t, uint64_t>> clocks_;  // of whole copies, beyond base_
   std::map<uint64_t, v1::ClockRecord> copied_;  // by worker: the newest in this view, of any copy
 };

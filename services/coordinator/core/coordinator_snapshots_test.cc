@@ -603,6 +603,30 @@ TEST(CoordinatorEvaluation, TrainingContinuesAfterAbandonedEvaluation) {
   EXPECT_EQ(job.Version(), 7);
 }
 
+// Regression of the fake shard, which repeated no reports on a new stream.
+TEST(CoordinatorEvaluation, EndsAfterPinWasReportedOnBrokenStream) {
+  FakeJob job(EvaluateEvery(7));
+  job.Start();
+  job.Train(19);
+  FakeShard& shard = *job.shards[1];
+  shard.frozen = true;
+  job.Train();
+  job.Break(shard);
+  shard.frozen = false;
+  job.Pump();  // it reads OpenSnapshot from the broken stream
+  ASSERT_TRUE(shard.reported);
+  ASSERT_FALSE(job.Progress().last_evaluation().final());
+
+  // The shard returns during a view change, so the coordinator does not repeat OpenSnapshot.
+  job.Kill(*job.workers[0]);
+  job.Connect(shard);
+  EXPECT_EQ(job.core->view().workers_size(), 1);
+  job.Pass(absl::Seconds(2));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+  EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
+}
+
 TEST(CoordinatorEvaluation, ReportsPerplexityOfLanguageModel) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_data()->set_format(v1::DataSpec::TEXT);

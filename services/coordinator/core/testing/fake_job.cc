@@ -106,6 +106,26 @@ void FakeShard::LoadedOrInitialized() {
   Say(message);
 }
 
+bool FakeShard::Has(const v1::OpenSnapshot& named) const {
+  return snapshot.has_value() && snapshot->snapshot_id() == named.snapshot_id() &&
+         snapshot->name().attempt() == named.name().attempt() &&
+         snapshot->name().step() == named.name().step();
+}
+
+// Sends the last reports again: they may have been lost with the previous stream.
+void FakeShard::Repeat() {
+  v1::MemberMessage message;
+  if (has_view) {
+    *message.mutable_installed()->mutable_view() = view.id();
+    Say(message);
+  } else if (ready) {
+    LoadedOrInitialized();
+  }
+  reported = written = false;
+  CheckSnapshot();
+  if (paused) Reply(answered);
+}
+
 void FakeShard::Obey(uint64_t attempt, const v1::Term& term) {
   obeyed.set_attempt(attempt);
   *obeyed.mutable_term() = term;
@@ -153,7 +173,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     if (Same(message.committed().view(), view.id())) Commit(message.committed().version());
     CheckSnapshot();
   } else if (message.has_open_snapshot()) {
-    if (snapshot.has_value() && snapshot->snapshot_id() == message.open_snapshot().snapshot_id()) {
+    if (Has(message.open_snapshot())) {
       reported = written = false;  // reports again
     } else if (version > message.open_snapshot().step()) {
       v1::MemberMessage past;
@@ -174,6 +194,7 @@ void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
     CheckAfter();
   } else if (message.has_registered()) {
     job_spec = message.registered().job();
+    Repeat();
   } else if (message.has_admitted()) {
     admitted = message.admitted();
   } else if (message.has_close_snapshot()) {
@@ -213,8 +234,7 @@ void FakeShard::Install(const v1::Install& install) {
     EXPECT_TRUE(version == view.first_step() || version == view.first_step() + 1)
         << version << " " << view.first_step();
   }
-  if (version > view.first_step() && pinned && snapshot->step() == version)
-    pinned = reported = false;
+  if (version > view.first_step() && pinned && snapshot->step() == version) pinned = false;
   version = view.first_step();
   barrier = view.mode() == v1::SYNCHRONOUS ? install.barrier() : 0;
 
@@ -229,12 +249,13 @@ void FakeShard::Install(const v1::Install& install) {
   staged.clear();
   leases.assign(install.leases().begin(), install.leases().end());
 
-  if (snapshot.has_value() && snapshot->snapshot_id() != install.snapshot().snapshot_id())
+  if (!install.has_snapshot()) {
     snapshot.reset();
-  if (install.snapshot().snapshot_id() != 0 && !snapshot.has_value()) {
+  } else if (!Has(install.snapshot())) {
     snapshot = install.snapshot();
-    pinned = reported = written = false;
+    pinned = false;
   }
+  reported = written = false;  // the shard reports again what it reported in the view before
 
   v1::MemberMessage installed;
   *installed.mutable_installed()->mutable_view() = view.id();

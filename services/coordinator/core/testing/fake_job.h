@@ -105,6 +105,8 @@ class FakeShard : public FakeProcess {
   std::vector<v1::Install> installs;
 
  private:
+  bool Has(const v1::OpenSnapshot& named) const;
+  void Repeat();
   void Reply(const v1::PauseId& pause);
   void Install(const v1::Install& install);
   void InstallCopies(const v1::Install& install);

@@ -627,6 +627,31 @@ TEST(CoordinatorEvaluation, EndsAfterPinWasReportedOnBrokenStream) {
   EXPECT_EQ(job.Progress().last_evaluation().step(), 20);
 }
 
+// Regression of the fake shard, which kept pins of versions above a view's first step.
+TEST(CoordinatorEvaluation, ShardThatReceivesPartitionsPinsAgain) {
+  v1::JobSpec spec = EvaluateEvery(7);
+  spec.mutable_parameter_server()->set_replicas(1);
+  spec.mutable_parameter_server()->set_copies(2);
+  FakeJob job(spec);
+  job.elements = 10'000'000;  // all partitions have blocks
+  job.Start();
+  job.Train(1);
+  job.ScaleShards(2);
+  FakeShard& joined = job.AddShard(1);
+  job.Train(2);
+  ASSERT_TRUE(joined.has_view);
+  ASSERT_TRUE(joined.Owned().empty());
+  ASSERT_TRUE(joined.reported);  // it has nothing to pin
+  job.Pass(absl::Seconds(1));    // its copies become whole
+  job.Train(2);
+  ASSERT_FALSE(joined.Owned().empty());
+  ASSERT_LT(job.Version(), 7);
+  EXPECT_FALSE(joined.reported);
+
+  job.Train(5);
+  EXPECT_TRUE(job.HasEvent("evaluation at step 7"));
+}
+
 TEST(CoordinatorEvaluation, ReportsPerplexityOfLanguageModel) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_data()->set_format(v1::DataSpec::TEXT);

@@ -234,7 +234,6 @@ void FakeShard::Install(const v1::Install& install) {
     EXPECT_TRUE(version == view.first_step() || version == view.first_step() + 1)
         << version << " " << view.first_step();
   }
-  if (version > view.first_step() && pinned && snapshot->step() == version) pinned = false;
   version = view.first_step();
   barrier = view.mode() == v1::SYNCHRONOUS ? install.barrier() : 0;
 
@@ -254,6 +253,8 @@ void FakeShard::Install(const v1::Install& install) {
   } else if (!Has(install.snapshot())) {
     snapshot = install.snapshot();
     pinned = false;
+  } else if (view.mode() == v1::SYNCHRONOUS && snapshot->step() > view.first_step()) {
+    pinned = false;  // R14
   }
   reported = written = false;  // the shard reports again what it reported in the view before
 

@@ -1,11 +1,14 @@
 """`sluice scale` as a user runs it: shards and workers come and go while a job trains, and its result stays the same."""
 
+import contextlib
 import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -55,9 +58,9 @@ class ScaleTest(unittest.TestCase):
         self.wait_until(name, lambda text: 'step' in text and 'starting' not in text)
         return process
 
-    def wait_until(self, name, reached):
+    def wait_until(self, name, reached, patience=_PATIENCE_S):
         """The text of `sluice status` that is the first to be as wanted."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + patience
         while True:
             self.assertFalse((self.state / name / 'result.json').exists(), 'the job ended before')
             shown = self.sluice('status', name)
@@ -72,10 +75,36 @@ class ScaleTest(unittest.TestCase):
         index = json.loads(newest.read_text())
         return {int(file.get('partition', 0)): file.get('state_hash', '0') for file in index['files']}
 
+    def printed(self, name):
+        return [json.loads(line) for line in (self.directory / f'{name}.out').read_text().splitlines()]
+
+    @contextlib.contextmanager
+    def slowed(self, pid):
+        """The process runs for about a tenth of the time, as on a machine that others use."""
+        ended = threading.Event()
+
+        def disturb():
+            while not ended.wait(0.002):
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.018)
+                os.kill(pid, signal.SIGCONT)
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
     @staticmethod
     def serving(text):
         """The shards that have partitions."""
         return [line for line in text.splitlines() if re.search(r'\bps-\d+\b.*\b\d+ partition', line)]
+
+    @staticmethod
+    def partitions(text, shard):
+        return int(re.search(rf'\b{shard}\b.*\b(\d+) partition', text)[1])
 
     def test_result_does_not_depend_on_sizes(self):
         for shards in ('replicas: 2, copies: 1', 'replicas: 2, copies: 2'):
@@ -95,7 +124,7 @@ class ScaleTest(unittest.TestCase):
                 self.wait_until(name, lambda text: len(self.serving(text)) == 2 and len(re.findall(r'-\d+ +left$', text, re.M)) == 4)
                 self.assertEqual(process.wait(timeout=_PATIENCE_S), 0)
 
-                objects = [json.loads(line) for line in (self.directory / f'{name}.out').read_text().splitlines()]
+                objects = self.printed(name)
                 self.assertEqual({entry['attempt'] for entry in objects if entry.get('type') == 'progress'} - {0}, {1})
                 codes = {entry['name']: entry.get('exitCode', entry.get('signal')) for entry in objects
                          if entry['type'] == 'process' and entry['state'] == 'ended'}
@@ -116,8 +145,22 @@ class ScaleTest(unittest.TestCase):
                 self.assertEqual(self.sluice('scale', name, '--shards', '2').returncode, 0)
                 self.wait_until(name, lambda text: len(self.serving(text)) == 2 and re.search(r'-\d+ +left$', text, re.M))
                 self.assertEqual(process.wait(timeout=_PATIENCE_S), 0)
-                objects = [json.loads(line) for line in (self.directory / f'{name}.out').read_text().splitlines()]
+                objects = self.printed(name)
                 self.assertEqual({entry['attempt'] for entry in objects if entry.get('type') == 'progress'} - {0}, {1})
+
+    def test_shards_take_over_partitions_of_a_slow_one(self):
+        process = self.start('slow', steps=100000, shards='replicas: 3, copies: 2')
+        before = self.wait_until('slow', lambda text: len(self.serving(text)) == 3)
+        pid = next(entry['pid'] for entry in self.printed('slow') if entry.get('name') == 'ps-1')
+        with self.slowed(pid):
+            # After a minute, unless other programs make the other shards as slow meanwhile.
+            self.wait_until('slow', lambda text: self.partitions(text, 'ps-1') < self.partitions(before, 'ps-1'), patience=300)
+        self.assertEqual(self.sluice('stop', 'slow').returncode, 0)
+        self.assertEqual(process.wait(timeout=_PATIENCE_S), 130)
+        objects = self.printed('slow')
+        self.assertTrue(any(re.match(r'ps-1 was .* times as busy as the median shard for a minute', entry.get('message', ''))
+                            for entry in objects), objects)
+        self.assertEqual({entry['attempt'] for entry in objects if entry.get('type') == 'progress'} - {0}, {1})
 
     def test_small_model_leaves_new_shards_without_partitions(self):
         process = self.start('tiny', steps=100000, hidden=4)

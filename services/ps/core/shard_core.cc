@@ -29,12 +29,9 @@
 #include "services/ps/core/views.h"
 
 namespace sluice::ps {
-namespace {
 
 // A shard whose tick is later than this was stopped. Same value as the coordinator's.
 constexpr absl::Duration kLate = absl::Milliseconds(250);
-
-}  // namespace
 
 // The dispatcher: decides which part handles an event, and whether it may do so now (views,
 // promises). It implements view changes; the parts implement training within a view.

@@ -28,10 +28,6 @@ ComputeId IdOf(const Compute& compute) { return compute.id; }
 ComputeId IdOf(const EvaluateSamples& evaluate) { return evaluate.id; }
 ComputeId IdOf(const FindRows&) { return 0; }  // cannot be cancelled
 
-std::string ShapeText(const v1::TensorSpec& spec) {
-  return absl::StrCat("[", absl::StrJoin(spec.shape(), ", "), "]");
-}
-
 }  // namespace
 
 // Passes the core's requests on. One per instance.
@@ -252,7 +248,7 @@ Outcome Caller::AddTensor(v1::TensorSpec spec, std::string initial, bool rows) {
   const uint64_t bytes = ElementCount(spec) * ElementBytes(spec.dtype());
   if (initial.size() != bytes) {
     return Invalid("the initial value of '", spec.name(), "' has ", initial.size(),
-                   " bytes, its shape ", ShapeText(spec), " needs ", bytes);
+                   " bytes, its shape [", absl::StrJoin(spec.shape(), ", "), "] needs ", bytes);
   }
   if (rows) row_tensors_.push_back(static_cast<uint32_t>(table_.tensors_size()));
   *table_.add_tensors() = std::move(spec);
@@ -580,19 +576,15 @@ Outcome Caller::Ended() const {
 }
 
 void Caller::Leave(std::string reason, absl::Duration grace) {
-  CoreShell<WorkerCore>* shell;
-  std::optional<Use> use;
-  {
-    MutexLock lock(&mutex_);
-    leaving_ = true;
-    shell = started_ ? shell_ : nullptr;
-    use.emplace(this);
-    changed_.SignalAll();
-  }
-  if (shell != nullptr) shell->Event(Call(&WorkerCore::OnLeave, std::move(reason), grace));
+  LeaveWith(Call(&WorkerCore::OnLeave, std::move(reason), grace));
 }
 
 void Caller::Fail(std::string reason) {
+  LeaveWith(Call(&WorkerCore::OnModelFailed, absl::InternalError(std::move(reason))));
+}
+
+template <typename Event>
+void Caller::LeaveWith(Event event) {
   CoreShell<WorkerCore>* shell;
   std::optional<Use> use;
   {
@@ -602,9 +594,7 @@ void Caller::Fail(std::string reason) {
     use.emplace(this);
     changed_.SignalAll();
   }
-  if (shell != nullptr) {
-    shell->Event(Call(&WorkerCore::OnModelFailed, absl::InternalError(std::move(reason))));
-  }
+  if (shell != nullptr) shell->Event(std::move(event));
 }
 
 }  // namespace sluice::worker

@@ -129,6 +129,9 @@ class Caller {
   Outcome GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
                      const std::vector<uint64_t>* rows, uint64_t token);
   absl::Cord Refer(absl::string_view data, uint64_t token) const;
+  // No instance follows; the one that runs gets the event.
+  template <typename Event>
+  void LeaveWith(Event event);
 
   const uint32_t index_;
   const std::shared_ptr<Tokens> tokens_ = std::make_shared<Tokens>();

@@ -192,8 +192,9 @@ main() {
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   export ASAN_SYMBOLIZER_PATH=/usr/lib/llvm-14/bin/llvm-symbolizer
   export UBSAN_SYMBOLIZER_PATH=$ASAN_SYMBOLIZER_PATH
-  # A build for coverage writes a profile even then.
-  LLVM_PROFILE_FILE=$work/list.raw "$fuzzer" --list >"$work/list"
+  # A build for coverage writes a profile whatever it does, else into the current directory.
+  export LLVM_PROFILE_FILE=$work/unused.raw
+  "$fuzzer" --list >"$work/list"
   local name known
   mapfile -t known < <(cut -f 1 "$work/list")
   for name in "${wanted[@]}"; do

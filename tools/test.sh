@@ -28,6 +28,9 @@
 # skipped and counts as one skipped case. A tier in which nothing can run is skipped with its
 # reason. With CI=true, skipping a tier that this machine can run is a failure.
 #
+# Programs start without the libraries that LibTorch is linked with and does not use (images/torch_stand_ins.sh), as in
+# the images: that takes half the time.
+#
 # The last line is "N passed, N failed, N skipped", of test cases; a failed check of verify and a
 # target that did not build count as one failed each. The exit status is 0 if nothing failed.
 set -euo pipefail
@@ -41,6 +44,7 @@ config=()
 sanitizer=false
 build_failed=false
 base=
+stand_ins= # the directory of libraries that LibTorch does not use; empty: none
 
 # The result of each tier; printed together at the end.
 declare -A verdicts
@@ -190,10 +194,12 @@ run_tests() {
   # Their processes wait for timers and for each other a third of the time.
   local jobs=()
   if [[ $tier == integration ]]; then jobs=(--jobs=$(($(nproc) + 1)) --local_cpu_resources=$(($(nproc) + 1))); fi
+  local libraries=()
+  if [[ -n $stand_ins ]]; then libraries=(--test_env=LD_LIBRARY_PATH="$stand_ins"); fi
   # A developer's second run repeats nothing; a run of CI is one run of every test.
   local fresh=()
   if [[ ${CI:-} == true ]]; then fresh=(--nocache_test_results); fi
-  quiet_bazel test "${config[@]}" "${cluster[@]}" "${jobs[@]}" "${fresh[@]}" --keep_going --test_summary=none \
+  quiet_bazel test "${config[@]}" "${cluster[@]}" "${jobs[@]}" "${libraries[@]}" "${fresh[@]}" --keep_going --test_summary=none \
     --build_event_json_file="$work/$tier.events" --target_pattern_file="$work/$tier.run" 2>&1 |
     indent || status=$?
   counts=$(python3 tools/test_results.py "$work/$tier.events" "$work/$tier.run" | tee "$work/$tier.cases" | tail -n 1)
@@ -207,6 +213,18 @@ run_tests() {
   fi
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   verdicts[$tier]+="$p passed, $f failed, $((skipped - before)) skipped"
+}
+
+# A directory of its own, because a test that ran with another one runs again.
+make_stand_ins() {
+  local directory=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/torch-stand-ins
+  if $sanitizer; then return; fi
+  if images/torch_stand_ins.sh "$directory" >"$work/stand-ins.log" 2>&1; then
+    stand_ins=$directory
+  else
+    indent <"$work/stand-ins.log"
+    say "tests: start with all libraries of LibTorch, which takes longer"
+  fi
 }
 
 # Runs a command in the background at the lowest priority, and sets `background` to its process. The tiers leave much
@@ -354,6 +372,7 @@ main() {
     build
     say "build: took $((SECONDS - began)) s"
     say_python
+    make_stand_ins
   fi
   if [[ " ${wanted[*]} " == *" cluster "* ]]; then begin_cluster_build; fi
   for tier in "${TIERS[@]}"; do

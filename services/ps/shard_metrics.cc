@@ -40,7 +40,7 @@ std::vector<MetricDescriptor> ShardMetrics() {
       {"bound_limit", Type::kGauge, "The bound.", {"bound"}, {}},
       {"bound_reached_total",
        Type::kCounter,
-       "Streams, frames and pulls refused because of the bound.",
+       "How often a stream, frame or pull was refused, or an ack held back, because of the bound.",
        {"bound"},
        {}},
       counter("frames_received_total", "Frames received."),

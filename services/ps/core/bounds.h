@@ -33,15 +33,16 @@ enum class Bound {
   kParkedPulls,
   kParkedBytes,
   kSnapshots,
+  kCopyQueueBytes,
 };
-inline constexpr size_t kBounds = static_cast<size_t>(Bound::kSnapshots) + 1;
+inline constexpr size_t kBounds = static_cast<size_t>(Bound::kCopyQueueBytes) + 1;
 
 inline constexpr std::array<absl::string_view, kBounds> kBoundNames = {
     "max_streams",        "max_silent_streams",     "max_unadmitted_streams",
     "max_reader_streams", "max_admitted_processes", "window_bytes",
     "max_received_bytes", "max_waiting_frames",     "max_waiting_header_bytes",
     "max_waiting_bytes",  "max_parked_pulls",       "max_parked_bytes",
-    "max_snapshots"};
+    "max_snapshots",      "max_copy_queue_bytes"};
 
 constexpr absl::string_view NameOf(Bound bound) { return kBoundNames[static_cast<size_t>(bound)]; }
 
@@ -54,7 +55,7 @@ inline absl::Status Exceeded(Bound bound, absl::string_view what) {
 struct BoundUse {
   uint64_t limit = 0;
   uint64_t used = 0;
-  uint64_t reached = 0;  // how often it caused a refusal
+  uint64_t reached = 0;  // how often it caused a refusal, or made a peer wait
 };
 using BoundUses = std::array<BoundUse, kBounds>;
 

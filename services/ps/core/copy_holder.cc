@@ -80,10 +80,12 @@ absl::Time CopyHolder::NextDeadline() const {
 }
 
 // The owners' steps wait for acks, so no more steps come until a copy is whole.
-bool CopyHolder::QueueIsFull() const {
+bool CopyHolder::QueueIsFull() const { return QueuedBytes() > state_.options.max_copy_queue_bytes; }
+
+uint64_t CopyHolder::QueuedBytes() const {
   uint64_t bytes = 0;
   for (const auto& [number, receiving] : receiving_) bytes += receiving.step_bytes;
-  return bytes > state_.options.max_copy_queue_bytes;
+  return bytes;
 }
 
 bool CopyHolder::MustAckHeldBack() const {
@@ -158,7 +160,11 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
     }
     // A copy that becomes whole acks all its steps.
     receiving.held_back = QueueIsFull() && state_.MayChange();
-    if (!receiving.held_back) Ack(number, HeldBy(receiving), false);
+    if (receiving.held_back) {
+      state_.Reached(Bound::kCopyQueueBytes);
+    } else {
+      Ack(number, HeldBy(receiving), false);
+    }
     return Handled::kDone;
   }
 

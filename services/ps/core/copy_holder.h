@@ -57,6 +57,8 @@ class CopyHolder {
   absl::Time NextDeadline() const;
 
   uint64_t received_bytes() const { return received_bytes_; }
+  // Of steps that wait for the state of their copy.
+  uint64_t QueuedBytes() const;
 
  private:
   // The gradients of a step, while its parts arrive.

@@ -176,6 +176,9 @@ TEST_F(AsynchronousCopiesTest, AcksAreHeldBackWhileTooManyUpdatesAreQueued) {
   ASSERT_THAT(state, SizeIs(2));
   b.Send(at_b, state[0].header, state[0].payload);
   Update(one, 1, 3);  // the part for partition 1 is queued
+  const BoundUse use = b.core().Status().bounds[static_cast<size_t>(Bound::kCopyQueueBytes)];
+  EXPECT_EQ(use.used, 2 * sizeof(float));
+  EXPECT_GT(use.reached, 0u);
   EXPECT_THAT(Take(one).applied, IsEmpty());
   AskForLease(two, 0);
   Pump();

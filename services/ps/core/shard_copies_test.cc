@@ -140,6 +140,9 @@ TEST_F(CopiesTest, AcksAreHeldBackWhileTooManyStepsAreQueued) {
   Push(0, 1);
   Carry();
   EXPECT_EQ(a.Version(1), 0);
+  const BoundUse use = b.core().Status().bounds[static_cast<size_t>(Bound::kCopyQueueBytes)];
+  EXPECT_GT(use.used, use.limit);
+  EXPECT_EQ(use.reached, 1u);
   // Partition 0 becomes whole. It acks its own steps only.
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(b.TickIfDue());
   Carry();

@@ -485,6 +485,8 @@ ShardStatus ShardCore::Impl::Status() const {
   streams.FillBounds(&status.bounds);
   status.bounds[static_cast<size_t>(Bound::kSnapshots)] = {state.options.max_snapshots,
                                                            snapshots.size()};
+  status.bounds[static_cast<size_t>(Bound::kCopyQueueBytes)] = {
+      state.options.max_copy_queue_bytes, copy_holder.QueuedBytes() + update_holder.queued_bytes()};
   for (size_t bound = 0; bound < kBounds; ++bound) {
     status.bounds[bound].reached = state.reached[bound];
   }

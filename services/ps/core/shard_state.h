@@ -153,9 +153,10 @@ struct ShardState {
 
   // A header of the current view.
   v1::Header NewHeader() const;
+  void Reached(Bound bound) { ++reached[static_cast<size_t>(bound)]; }
   // Counts a refusal because of a bound and returns its error.
   absl::Status Full(Bound bound, absl::string_view what) {
-    ++reached[static_cast<size_t>(bound)];
+    Reached(bound);
     return Exceeded(bound, what);
   }
   void Send(StreamId stream, v1::Header header, absl::Cord payload = absl::Cord()) {

@@ -40,7 +40,7 @@ void StreamTable::SetAdmitted(const v1::Admitted& admitted) {
     const bool known = process.role() == v1::WORKER || process.role() == v1::READER;
     if (!known || process.incarnation() == 0) continue;
     if (admitted_.size() >= state_.options.max_admitted_processes) {
-      ++state_.reached[static_cast<size_t>(Bound::kAdmittedProcesses)];
+      state_.Reached(Bound::kAdmittedProcesses);
       break;
     }
     admitted_[PeerKey{process.role(), process.incarnation()}] = process.index();

@@ -45,6 +45,7 @@ bool UpdateHolder::QueueIsFull() const {
 void UpdateHolder::Ack(uint64_t owner) {
   if (QueueIsFull()) {
     held_back_.insert(owner);
+    state_.Reached(Bound::kCopyQueueBytes);
     return;
   }
   for (const v1::View::Shard& shard : state_.view->proto().shards()) {

@@ -52,6 +52,8 @@ class UpdateHolder {
   void Clear();
 
   void FillPauseReply(v1::PauseReply* reply) const;
+  // Of applied updates that wait for the state of their copy.
+  uint64_t queued_bytes() const { return queued_bytes_; }
 
  private:
   // The part of an update that belongs to one copy.

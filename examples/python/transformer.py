@@ -3,6 +3,7 @@
     sluice run transformer.yaml          TEXT=my.txt sluice run transformer.yaml
 
 The text is the file $TEXT (.gz is unpacked); without it, a text that is made up.
+Needs PyTorch 2.
 """
 
 import gzip

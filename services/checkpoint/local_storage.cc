@@ -99,7 +99,7 @@ class LocalStorage final : public CheckpointStorage {
     RETURN_IF_ERROR(files_->CreateDirectories(ClaimsDirectory()));
     if (claim.has_parent()) {
       // The process that wrote the parent may have died before the parent's index was durable.
-      const absl::Status status = files_->SyncDirectory(Directory(claim.parent()));
+      absl::Status status = files_->SyncDirectory(Directory(claim.parent()));
       if (!status.ok() && !absl::IsNotFound(status)) return status;
     }
     return ExclusiveCreateFile(files_, ClaimPath(claim.attempt(), claim.loss_record()),

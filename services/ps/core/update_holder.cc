@@ -164,12 +164,12 @@ absl::Status UpdateHolder::CatchUp(const PartitionContent& content, Partition* c
   }
   std::vector<Queued> queued = std::move(queued_[copy->id()]);
   queued_.erase(copy->id());
+  for (const Queued& update : queued) queued_bytes_ -= update.part.bytes;
   for (Queued& update : queued) {
     if (update.record.clock() <= AppliedClock(copy->id(), update.record.worker())) {
       return Invalid("update ", update.record.clock(), " is in the state of partition ", copy->id(),
                      " and comes after it");
     }
-    queued_bytes_ -= update.part.bytes;
     ApplyTo(copy, update.record, &update.part);
   }
   for (const uint64_t owner : std::exchange(held_back_, {})) Ack(owner);

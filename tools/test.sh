@@ -215,11 +215,14 @@ run_tests() {
   verdicts[$tier]+="$p passed, $f failed, $((skipped - before)) skipped"
 }
 
-# A directory of its own, because a test that ran with another one runs again.
+# The same directory each time, or tests that passed would run again. Files that are there are not written again: another
+# run may use them.
 make_stand_ins() {
   local directory=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/torch-stand-ins
   if $sanitizer; then return; fi
-  if images/torch_stand_ins.sh "$directory" >"$work/stand-ins.log" 2>&1; then
+  if images/torch_stand_ins.sh "$work/stand-ins" >"$work/stand-ins.log" 2>&1; then
+    mkdir -p "$directory"
+    cp -n "$work/stand-ins"/* "$directory"
     stand_ins=$directory
   else
     indent <"$work/stand-ins.log"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "services/common/bulk_memory.h"
 #include "services/common/check.h"
 
 namespace sluice::ps {
@@ -14,6 +15,18 @@ size_t BytesOf(const Lists& idle) {
   size_t bytes = 0;
   for (const auto& [size, blocks] : idle) bytes += size * blocks.size();
   return bytes;
+}
+
+constexpr size_t kAlignment = 64;
+
+// The number of blocks that are allocated together: as many as fill a huge page, but for an eighth
+// of it. Small blocks are allocated one by one, or a small model would have much idle memory.
+size_t BlocksTogether(size_t size) {
+  constexpr size_t kSmall = 64 << 10;
+  if (size < kSmall || size > kHugePageBytes / 2) return 1;
+  const size_t stride = (size + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t count = kHugePageBytes / stride;
+  return count * stride >= kHugePageBytes / 8 * 7 ? count : 1;
 }
 
 }  // namespace
@@ -47,15 +60,29 @@ MutableBlockRef BlockPool::Take(size_t size) {
       SLUICE_DCHECK(block->size() == size, "idle blocks are kept by their size");
       SLUICE_DCHECK(idle_bytes_ >= size, "idle bytes are counted");
       idle_bytes_ -= size;
-    } else {
-      ++allocated_;
     }
   }
 
-  if (block == nullptr) block.reset(new Block(size));
+  if (block == nullptr) block = Allocate(size);
   return MutableBlockRef(block.release(), [pool = shared_from_this()](Block* returned) {
     pool->GiveBack(std::unique_ptr<Block>(returned));
   });
+}
+
+// Of the blocks that are allocated together, one is returned and the others are idle.
+std::unique_ptr<Block> BlockPool::Allocate(size_t size) {
+  const size_t count = BlocksTogether(size);
+  const size_t stride = count == 1 ? size : kHugePageBytes / count / kAlignment * kAlignment;
+  const std::shared_ptr<char> memory = AllocateBulk(count == 1 ? size : kHugePageBytes);
+
+  MutexLock lock(&mutex_);
+  allocated_ += count;
+  for (size_t i = 1; i < count; ++i) {
+    const std::shared_ptr<char> part(memory, memory.get() + i * stride);
+    idle_[size].push_back(std::unique_ptr<Block>(new Block(size, part)));
+    idle_bytes_ += size;
+  }
+  return std::unique_ptr<Block>(new Block(size, memory));
 }
 
 void BlockPool::GiveBack(std::unique_ptr<Block> block) {

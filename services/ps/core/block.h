@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <new>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -41,16 +41,10 @@ class Block {
 
  private:
   friend class BlockPool;
-  static constexpr std::align_val_t kAlignment{64};
-  struct Free {
-    void operator()(char* data) const { operator delete(data, kAlignment); }
-  };
-
-  explicit Block(size_t size)
-      : size_(size), data_(static_cast<char*>(operator new(size == 0 ? 1 : size, kAlignment))) {}
+  Block(size_t size, std::shared_ptr<char> data) : size_(size), data_(std::move(data)) {}
 
   const size_t size_;
-  const std::unique_ptr<char, Free> data_;
+  const std::shared_ptr<char> data_;  // may be part of memory that other blocks share
 };
 
 // Being filled, by one owner.
@@ -70,7 +64,8 @@ absl::Cord CordOver(BlockRef block);
 //
 // Thread-safe (references may be dropped on any thread). Blocks may outlive the pool's owner: they
 // keep the pool alive. Bounded: at most `max_idle_bytes` are kept idle; blocks returned beyond that
-// are freed.
+// are freed. Blocks of which several fill a huge page (AllocateBulk) are allocated together, and
+// those that are not taken yet are idle, too.
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   static std::shared_ptr<BlockPool> Create(size_t max_idle_bytes);
@@ -87,6 +82,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
 
  private:
   explicit BlockPool(size_t max_idle_bytes) : max_idle_bytes_(max_idle_bytes) {}
+  std::unique_ptr<Block> Allocate(size_t size) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveBack(std::unique_ptr<Block> block) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const size_t max_idle_bytes_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
@@ -48,6 +50,35 @@ TEST(BlockPoolTest, BoundsIdleBytes) {
   EXPECT_EQ(pool->idle_bytes(), 200);
   pool->Trim();
   EXPECT_EQ(pool->idle_bytes(), 0);
+}
+
+TEST(BlockPoolTest, BlocksShareAHugePage) {
+  const auto pool = BlockPool::Create(1 << 20);
+  const MutableBlockRef one = pool->Take(1 << 20);
+  EXPECT_EQ(pool->allocated(), 2);
+  EXPECT_EQ(pool->idle_bytes(), 1 << 20);
+  MutableBlockRef other = pool->Take(1 << 20);
+  EXPECT_EQ(pool->allocated(), 2);
+  EXPECT_EQ(std::abs(one->bytes().data() - other->bytes().data()), 1 << 20);
+
+  std::memset(one->mutable_bytes().data(), 1, one->size());
+  std::memset(other->mutable_bytes().data(), 2, other->size());
+  EXPECT_EQ(one->bytes().back(), 1);
+  EXPECT_EQ(other->bytes().front(), 2);
+  pool->Trim();
+  other.reset();
+  pool->Trim();
+  EXPECT_EQ(one->bytes().front(), 1) << "the memory of one block is freed with the other";
+}
+
+TEST(BlockPoolTest, BlocksThatWouldLeaveMuchOfAHugePageUnusedAreAllocatedAlone) {
+  const auto pool = BlockPool::Create(1 << 20);
+  for (size_t size : {(1 << 20) + 64, 800 << 10, 60 << 10, 3 << 20}) {
+    SCOPED_TRACE(size);
+    const size_t before = pool->allocated();
+    const MutableBlockRef block = pool->Take(size);
+    EXPECT_EQ(pool->allocated(), before + 1);
+  }
 }
 
 TEST(BlockPoolTest, BlocksAreAlignedForVectorInstructions) {

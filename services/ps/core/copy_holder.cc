@@ -127,6 +127,7 @@ absl::Status CopyHolder::BecomeWhole(uint32_t number, Receiving* receiving) {
     SLUICE_DCHECK(step == partition->version(), "the steps of a copy come without gaps");
     RETURN_IF_ERROR(Close(*partition, &arrived));
   }
+  if (partition->version() == receiving->version) partition->Reserve(*state_.pool);
   if (!state_.view->synchronous()) {
     RETURN_IF_ERROR(updates_.CatchUp(*receiving->content, partition.get()));
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/bulk_memory.h"
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 
@@ -303,10 +304,24 @@ absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,
 
 absl::Status Partition::CloseWith(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
                                   BlockPool& pool, ParallelRunner& runner) {
+  reserved_.clear();
   std::vector<Writing> writings;
   RETURN_IF_ERROR(Write(Keep::kUndo, arguments, nullptr, sums, pool, runner, &writings));
   Advance(Finish(Keep::kUndo, arguments, runner, &writings));
   return absl::OkStatus();
+}
+
+void Partition::Reserve(BlockPool& pool) {
+  const auto reserve = [&](const BlockRef& like) {
+    if (like == nullptr) return;
+    MutableBlockRef block = pool.Take(like->size());
+    TouchPages(block->mutable_bytes());
+    reserved_.push_back(std::move(block));
+  };
+  for (const BlockState& block : blocks_) {
+    reserve(block.parameters);
+    for (const BlockRef& slot : block.slots) reserve(slot);
+  }
 }
 
 void Partition::CloseUnchanged() {
@@ -317,6 +332,7 @@ void Partition::CloseUnchanged() {
 absl::Status Partition::Apply(const UpdateArguments& arguments, const std::vector<BlockRef>* base,
                               std::vector<GradientSum>* sums, BlockPool& pool,
                               ParallelRunner& runner) {
+  reserved_.clear();
   std::vector<Writing> writings;
   RETURN_IF_ERROR(Write(Keep::kNothing, arguments, base, sums, pool, runner, &writings));
   blocks_ = Finish(Keep::kNothing, arguments, runner, &writings);

@@ -121,6 +121,10 @@ class Partition {
   absl::Status CloseWith(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
                          BlockPool& pool, ParallelRunner& runner);
 
+  // Takes the memory that the first update needs from the system now. Otherwise the first update
+  // does so, while a step waits for it.
+  void Reserve(BlockPool& pool);
+
   // Makes the next version equal to this one: parameters, state and counters are unchanged.
   void CloseUnchanged();
 
@@ -189,6 +193,7 @@ class Partition {
   std::vector<BlockState> blocks_;
   std::optional<std::vector<BlockState>> undo_;
   std::vector<RowVersions> row_versions_;
+  std::vector<BlockRef> reserved_;  // until the first update
 
   std::vector<GradientSum> sums_;
   bool selective_ = false;

@@ -310,6 +310,18 @@ TEST(PartitionRowsTest, AlternatesBetweenTwoVersionsIfRowsAreIndependent) {
   }
 }
 
+TEST(PartitionRowsTest, FirstUpdateTakesReservedMemory) {
+  Table table(Spec(v1::OptimizerSpec::SGD), v1::FLOAT32, false);
+  RandomGradients random(3);
+  table.partition().Reset(1);
+  table.Add(0, random.Next(20), false);
+  table.partition().Reserve(table.pool());
+  table.pool().Trim();
+  const size_t reserved = table.pool().allocated();
+  ASSERT_TRUE(table.Close().ok());
+  EXPECT_EQ(table.pool().allocated(), reserved);
+}
+
 TEST(PartitionRowsTest, UpdatesAsynchronousRowsInPlace) {
   Table table(Spec(v1::OptimizerSpec::SGD), v1::FLOAT32, true);
   RandomGradients random(3);

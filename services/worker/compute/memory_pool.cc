@@ -1,23 +1,18 @@
 #include "services/worker/compute/memory_pool.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "services/common/bulk_memory.h"
 
 namespace sluice {
 namespace {
 
-struct FreeDeleter {
-  void operator()(char* memory) const { std::free(memory); }
-};
-
 struct Block {
   size_t bytes = 0;
-  std::unique_ptr<char, FreeDeleter> memory;
+  BulkMemory memory;
 };
 
 }  // namespace
@@ -59,24 +54,13 @@ MemoryPool::MemoryPool(size_t max_free)
     : state_(std::make_shared<State>(std::max<size_t>(max_free, 1))) {}
 
 std::shared_ptr<char> MemoryPool::Get(size_t bytes) {
-  constexpr size_t kAlignment = 64;
   Block block = state_->Take(bytes);
-  if (block.memory == nullptr) {
-    block.bytes = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-    block.memory.reset(static_cast<char*>(std::aligned_alloc(kAlignment, block.bytes)));
-    if (block.memory == nullptr) throw std::bad_alloc();
-  }
+  if (block.memory == nullptr) block = {bytes, AllocateBulk(bytes)};
 
-  const size_t block_bytes = block.bytes;
-  char* memory = block.memory.get();
-  std::shared_ptr<char> shared(memory, [state = state_, block_bytes](char* released) {
-    Block back;
-    back.bytes = block_bytes;
-    back.memory.reset(released);
-    state->Give(std::move(back));
-  });
-  static_cast<void>(block.memory.release());
-  return shared;
+  char* const memory = block.memory.get();
+  auto held = std::make_shared<Block>(std::move(block));
+  return std::shared_ptr<char>(
+      memory, [state = state_, held = std::move(held)](char*) { state->Give(std::move(*held)); });
 }
 
 }  // namespace sluice

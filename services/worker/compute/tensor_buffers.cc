@@ -1,9 +1,6 @@
 #include "services/worker/compute/tensor_buffers.h"
 
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -11,8 +8,6 @@
 #include "services/protocol/elements.h"
 
 namespace sluice {
-
-void TensorBuffers::FreeDeleter::operator()(char* memory) const { std::free(memory); }
 
 TensorBuffers::TensorBuffers(const v1::TensorTable& table) : table_(table) {
   for (const v1::TensorSpec& tensor : table.tensors()) {
@@ -25,17 +20,11 @@ TensorBuffers::TensorBuffers(const v1::TensorTable& table) : table_(table) {
   for (int version : {current_, incoming_}) versions_[version] = Allocate();
 }
 
-std::vector<TensorBuffers::Memory> TensorBuffers::Allocate() const {
-  constexpr size_t kAlignment = 64;
-  std::vector<Memory> memory;
+std::vector<BulkMemory> TensorBuffers::Allocate() const {
+  std::vector<BulkMemory> memory;
   for (uint64_t bytes : bytes_) {
-    // aligned_alloc requires a multiple of the alignment.
-    const uint64_t rounded =
-        (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-    auto* block = static_cast<char*>(std::aligned_alloc(kAlignment, rounded));
-    if (block == nullptr) throw std::bad_alloc();
-    std::memset(block, 0, rounded);
-    memory.emplace_back(block);
+    memory.push_back(AllocateBulk(bytes));
+    std::memset(memory.back().get(), 0, bytes);
   }
   return memory;
 }

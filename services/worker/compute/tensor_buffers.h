@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -14,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/model.pb.h"
+#include "services/common/bulk_memory.h"
 #include "services/common/mutex.h"
 #include "services/worker/compute/compute_engine.h"
 
@@ -52,12 +52,7 @@ class TensorBuffers {
   const char* held(size_t tensor) const;
 
  private:
-  struct FreeDeleter {
-    void operator()(char* memory) const;
-  };
-  using Memory = std::unique_ptr<char, FreeDeleter>;
-
-  std::vector<Memory> Allocate() const;
+  std::vector<BulkMemory> Allocate() const;
   // Null: kEvaluation, or kIncoming after Swap, has no memory yet.
   const char* Find(Buffer buffer, size_t tensor) const;
 
@@ -67,13 +62,13 @@ class TensorBuffers {
 
   // Guards the lists, not the memory that they refer to.
   mutable Mutex mutex_;
-  std::array<std::vector<Memory>, 3> versions_ ABSL_GUARDED_BY(mutex_);  // the third: on demand
+  std::array<std::vector<BulkMemory>, 3> versions_ ABSL_GUARDED_BY(mutex_);  // the third: on demand
   // Indices of versions_; kNone: no version is held, or incoming has no memory yet.
   static constexpr int kNone = -1;
   int current_ ABSL_GUARDED_BY(mutex_) = 0;
   int incoming_ ABSL_GUARDED_BY(mutex_) = 1;
   int held_ ABSL_GUARDED_BY(mutex_) = kNone;
-  std::vector<Memory> evaluation_ ABSL_GUARDED_BY(mutex_);
+  std::vector<BulkMemory> evaluation_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

@@ -381,7 +381,7 @@ TEST(PartitionRowsTest, AddsContributionsWithDifferentRowWidthsAsBlocks) {
   }();
 
   const std::vector<float> ones(12, 1);
-  const auto payload = [&](uint64_t width, std::vector<uint64_t> rows) {
+  const auto payload = [&](uint64_t width, const std::vector<uint64_t>& rows) {
     return EncodeRows({width, 0, 12}, rows, v1::FLOAT32,
                       [&](size_t) { return reinterpret_cast<const char*>(ones.data()); });
   };

@@ -1,6 +1,7 @@
 #include "services/common/bulk_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr std::align_val_t kHeapAlignment{64};
-constexpr size_t kPageBytes = 4096;
+constexpr size_t kSmallestPageBytes = 4096;
 
 // AddressSanitizer checks accesses to the heap only.
 #if defined(__SANITIZE_ADDRESS__)
@@ -40,7 +41,7 @@ void BulkDeleter::operator()(char* memory) const {
 }
 
 void TouchPages(absl::Span<char> memory) {
-  for (size_t offset = 0; offset < memory.size(); offset += kPageBytes) {
+  for (size_t offset = 0; offset < memory.size(); offset += kSmallestPageBytes) {
     // volatile, or the compiler leaves out writes that it thinks are never read.
     static_cast<volatile char&>(memory[offset]) = 0;
   }
@@ -53,7 +54,7 @@ BulkMemory AllocateBulk(size_t bytes) {
 
   // The system need not align a mapping to huge pages: what is before and after the aligned part is
   // returned.
-  const size_t mapped = RoundUp(bytes, kPageBytes);
+  const size_t mapped = RoundUp(bytes, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
   void* const all = mmap(nullptr, mapped + kHugePageBytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (all == MAP_FAILED) throw std::bad_alloc();

@@ -1,12 +1,12 @@
 #include "services/common/bulk_memory.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <new>
 #include <string>
 
 namespace sluice {

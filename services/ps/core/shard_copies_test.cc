@@ -68,6 +68,16 @@ TEST_F(CopiesTest, FollowerReceivesTheStateAndBecomesWhole) {
   EXPECT_EQ(b.core().Status().copies, 2);
 }
 
+TEST_F(CopiesTest, CopyHasTheMemoryForItsNextParametersWhenItIsWhole) {
+  Begin();
+  Pump();
+  const size_t allocated = b.core().Status().blocks_allocated;
+  Step(0);
+  EXPECT_THAT(VersionsOf(b), ElementsAre(1, 1));
+  // Adam's two slots of each partition have initial values, and no memory, until then.
+  EXPECT_EQ(b.core().Status().blocks_allocated, allocated + 2 * 2);
+}
+
 TEST_F(CopiesTest, ProgressNamesTheWholeCopies) {
   Begin();
   Pump();

@@ -14,6 +14,8 @@ generated headers (`#include "proto/control.pb.h"`, `"proto/control.grpc.pb.h"`)
 named by its C++ target, in the same package or another.
 """
 
+load("//third_party/precompiled:precompiled.bzl", "cc_library")
+
 _ProtoFilesInfo = provider(
     doc = "The .proto files that an importer of these needs.",
     fields = {"files": "depset of .proto files, transitive"},
@@ -95,7 +97,7 @@ def sluice_proto_library(name, srcs, deps = [], grpc = False, visibility = None,
     )
 
     runtime = ["//third_party:protobuf"] + (["//third_party:grpc"] if grpc else [])
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = sources,
         hdrs = hdrs,

@@ -80,7 +80,7 @@ absl::StatusOr<std::string> ReadSecretFile(FileSystem* files, const std::string&
                      "; only the user who started the job may connect to its processes"));
   }
 
-  std::string secret(absl::StripAsciiWhitespace(*text));
+  const absl::string_view secret = absl::StripAsciiWhitespace(*text);
   bool printable = true;
   for (const char c : secret) printable = printable && absl::ascii_isgraph(c);
   if (!printable || secret.size() < kMinSecretLength || secret.size() > kMaxSecretLength) {
@@ -90,7 +90,7 @@ absl::StatusOr<std::string> ReadSecretFile(FileSystem* files, const std::string&
                      "&& head -c 32 /dev/urandom | base64 > ",
                      path, ")"));
   }
-  return secret;
+  return std::string(secret);
 }
 
 bool SameSecret(absl::string_view secret, absl::string_view guess) {

@@ -9,9 +9,9 @@
 #   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk; and //tests/protocol:
 #                exhaustive search on small models of the protocol
 #   integration  the rest of //tests: real processes on this machine
-#   fuzz         tools/fuzz.sh: every parser of external input, one minute in total; each target is one case. Built while
-#                the integration tests run
 #   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine while the earlier tiers run
+#   fuzz         tools/fuzz.sh: every parser of external input, one minute in total; each target is one case. Built while
+#                the tests of the two tiers before it wait
 #
 #   --tier TIER      only this one (may be given several times)
 #   --config CONFIG  a configuration of .bazelrc, such as asan-ubsan or tsan. The system's LibTorch is
@@ -37,7 +37,7 @@ set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
 
-readonly TIERS=(verify unit simulation integration fuzz cluster)
+readonly TIERS=(verify unit simulation integration cluster fuzz)
 
 passed=0 failed=0 skipped=0
 config=()

@@ -85,8 +85,9 @@ class CheckpointStorage {
   virtual absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() = 0;
   // Also checks that the index is of `ref`.
   virtual absl::StatusOr<v1::CheckpointIndex> ReadCheckpointIndex(const v1::CheckpointRef& ref) = 0;
-  // Durable when it returns. FAILED_PRECONDITION, and nothing is written, if the checkpoint's
-  // directory exists but lacks a file that the index names, or the file has another size.
+  // Durable when it returns; what writers that died left beside the files of the checkpoint is
+  // removed then. FAILED_PRECONDITION, and nothing is written, if the checkpoint's directory exists
+  // but lacks a file that the index names, or the file has another size.
   virtual absl::Status WriteCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) = 0;
 
   // Writes one file of a checkpoint that has no index yet; durable when it returns. An existing

@@ -83,6 +83,7 @@ class Job:
     def __init__(self, directory, options, copies, shards, interval=10000000):
         self.directory = directory
         self.shards = shards
+        self.copies = copies
         words = options.megabytes * 2**20 // (4 * EMBEDDING)
         text = directory / 'text.txt'
         order = list(range(words - 2))
@@ -128,11 +129,13 @@ class Job:
         return shown.stdout
 
     def is_whole(self):
-        """Whether all processes take part, and no copy is missing or under way."""
-        progress = [entry for entry in self.objects() if entry['type'] == 'progress']
-        serving = re.findall(r'\bps-\d+\b.*\bserving, \d+ partition', self.status())
-        training = re.findall(r'\bworker-\d+\b.*\btraining', self.status())
-        return (bool(progress) and not progress[-1].get('missingCopies', 0) and len(serving) == self.shards and len(training) == 2)
+        """Whether all processes take part, and each partition has its copies."""
+        status = self.status()
+        serving = re.findall(r'\bps-\d+\b.*\bserving, (\d+) partitions?(?:, (\d+) cop)?', status)
+        training = re.findall(r'\bworker-\d+\b.*\btraining', status)
+        partitions = sum(int(held) for held, _ in serving)
+        copies = sum(int(copies or 0) for _, copies in serving)
+        return len(serving) == self.shards and len(training) == 2 and copies == (self.copies - 1) * partitions
 
     def wait(self, reached, what):
         deadline = time.monotonic() + PATIENCE_S

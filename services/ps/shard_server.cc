@@ -1,5 +1,8 @@
 #include "services/ps/shard_server.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -35,6 +38,9 @@ constexpr size_t kInlineBytes = 64 << 10;
 // reconnects again and again does not fill the log.
 constexpr int kLoggedCloses = 10;
 
+// The priority of the thread that reads the states of copies: steps do not wait for a processor.
+constexpr int kCopyNice = 10;
+
 // Receiving threads: few, because each makes the messages of the others more expensive (see
 // EventLoop).
 int ReaderThreads() {
@@ -62,18 +68,23 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
                   [this](StreamId stream, uint64_t bytes) { CloseFull(stream, bytes); }),
         shell_("shard", &clock_, this),
         file_thread_({.name = "files"}),
+        copy_thread_({.name = "copies"}),
         streams_({.reader_threads = ReaderThreads(),
                   .max_queued_bytes = options_.core.max_answer_bytes,
                   .shared_memory = options_.shared_memory,
                   .on_queued_bytes = [this](int64_t change) { queued_send_.Increment(change); }},
                  this),
         peers_(&shell_, &streams_, &file_thread_, options_.security, logger_),
-        link_(&shell_, metrics_, logger_) {}
+        link_(&shell_, metrics_, logger_) {
+    // Linux: of this thread alone.
+    copy_thread_.Post([] { setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kCopyNice); });
+  }
 
   ~Server() override {
     shell_.Close([this] { End(kExitFailed, "the process ends"); });
     StopServer();
     file_thread_.Stop();
+    copy_thread_.Stop();
     shell_.Stop();
   }
 
@@ -247,6 +258,12 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
                         std::move(file)));
     });
   }
+  void Perform(ReadCopy& read) {
+    copy_thread_.Post([this, read = std::move(read)] {
+      shell_.Event(Call(&ShardCore::OnCopyRead, read.transfer, ReadReceivedCopy(read)),
+                   {.post = true});
+    });
+  }
   void Perform(ExitProcess& exit) { End(exit.code, exit.reason); }
 
   // ---- files: on the file thread
@@ -368,6 +385,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
 
   Shell shell_;
   SerialExecutor file_thread_;
+  SerialExecutor copy_thread_;
   StreamServer streams_;
   PeerStreams peers_;
   MemberLink<ShardCore> link_;

@@ -90,7 +90,7 @@ class CopiesWorld {
         }
         return;
       case kTicks:
-        while (pair_.a.TickIfDue() || pair_.b.TickIfDue()) {
+        while (pair_.WorkIfDue()) {
         }
         return;
       case kCommit:

@@ -521,6 +521,8 @@ class ShardWorld {
       (void)exit;
       exited_ = true;
     }
+    while (shard_.ReadCopyIfDue()) {
+    }
     for (StreamId stream : streams_) (void)shard_.TakeSent(stream);
     (void)shard_.TakeMessages();
     (void)shard_.TakeActions<ps::SendToShard>();

@@ -19,6 +19,8 @@ namespace {
 constexpr absl::Duration kRetry = absl::Milliseconds(30);
 // For a stream to another shard, which may be gone for good.
 constexpr int kMaxPeerTries = 100;
+// More than the gradients of a step.
+constexpr uint64_t kStepBytes = 400;
 
 v1::ProcessId Id(v1::Role role, uint32_t index, uint64_t incarnation) {
   v1::ProcessId id;
@@ -577,7 +579,9 @@ void ShardProcess::OnThaw() {
 void ShardProcess::CheckBounds() const {
   const ps::BoundUses uses = core_.Status().bounds;
   for (size_t bound = 0; bound < uses.size(); ++bound) {
-    if (uses[bound].used <= uses[bound].limit) continue;
+    // Acks are held back once the queue is full, and each partition's step may be under way then.
+    const bool is_queue = bound == static_cast<size_t>(ps::Bound::kCopyQueueBytes);
+    if (uses[bound].used <= uses[bound].limit + (is_queue ? kStepBytes : 0)) continue;
     cluster_.checker().Fail(absl::StrCat(name(), " exceeds ", ps::kBoundNames[bound], ": it uses ",
                                          uses[bound].used, " of ", uses[bound].limit));
   }
@@ -777,6 +781,18 @@ void ShardProcess::On(const ps::LoadPartition& action) {
               action.init_id, action.file.partition(),
               self->cluster_.storage()->ReadFile(action.checkpoint, action.file),
               self->cluster_.scheduler().now());
+          self->Perform();
+        });
+      });
+}
+
+void ShardProcess::On(const ps::ReadCopy& action) {
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(20)),
+      [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
+        self->Handle([self, action] {
+          self->core_.OnCopyRead(action.transfer, ps::ReadReceivedCopy(action),
+                                 self->cluster_.scheduler().now());
           self->Perform();
         });
       });

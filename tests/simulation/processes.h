@@ -157,6 +157,7 @@ class ShardProcess : public Member {
   void On(const ps::DropCoordinator& action);
   void On(const ps::WritePartition& action);
   void On(const ps::LoadPartition& action);
+  void On(const ps::ReadCopy& action);
   void On(const ps::ExitProcess& action);
   void OpenPeer(uint64_t incarnation);
   // When the next file is read or written.

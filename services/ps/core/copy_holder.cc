@@ -1,5 +1,6 @@
 #include "services/ps/core/copy_holder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,7 +8,6 @@
 #include "services/common/status_macros.h"
 #include "services/ps/core/check_errors.h"
 #include "services/ps/core/copy_checks.h"
-#include "services/ps/core/partition_file.h"
 
 namespace sluice::ps {
 namespace {
@@ -47,12 +47,47 @@ absl::StatusOr<Handled> CopyHolder::OnState(uint64_t sender, const v1::CopyState
     return Invalid("a part of version ", state.version(), " of partition ", number,
                    ", of which version ", receiving.version, " is being received");
   }
-  if (receiving.content == nullptr && receiving.parts[state.part()].empty()) {
+  if (receiving.missing > 0 && receiving.parts[state.part()].empty()) {
     receiving.parts[state.part()] = payload;
     received_bytes_ += payload.size();
-    --receiving.missing;
+    if (--receiving.missing == 0) Read(&receiving);
   }
   return Handled::kDone;
+}
+
+void CopyHolder::Read(Receiving* receiving) {
+  ReadCopy action;
+  action.transfer = receiving->transfer = ++transfers_;
+  action.file = receiving->file;
+  for (absl::Cord& part : receiving->parts) action.bytes.Append(std::exchange(part, absl::Cord()));
+  action.model = state_.model;
+  action.pool = state_.pool;
+  state_.actions.push_back(std::move(action));
+}
+
+void CopyHolder::OnRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<ReceivedCopy>> read) {
+  const auto found = std::find_if(receiving_.begin(), receiving_.end(), [&](const auto& entry) {
+    return entry.second.transfer == transfer;
+  });
+  if (found == receiving_.end()) return;
+  auto& [number, receiving] = *found;
+  if (!read.ok()) return Drop(number, std::move(read).status());
+  receiving.content = std::move((*read)->content);
+  if (receiving.content->version != receiving.version) {
+    return Drop(number, Invalid("the state of partition ", number, " is of version ",
+                                receiving.content->version, ", not ", receiving.version));
+  }
+  receiving.copy = std::make_unique<Partition>(state_.model, number, receiving.version,
+                                               std::move(receiving.content->blocks));
+  receiving.copy->Reserve(std::move((*read)->memory));
+}
+
+void CopyHolder::Drop(uint32_t partition, absl::Status why) {
+  receiving_.erase(partition);
+  const uint64_t owner = state_.view->OwnerOf(partition).process().incarnation();
+  if (const Stream* stream = streams_.Find(v1::SHARD, owner)) {
+    streams_.Close(stream->id, std::move(why));
+  }
 }
 
 void CopyHolder::OnTick() {
@@ -64,15 +99,11 @@ void CopyHolder::OnTick() {
   const std::optional<uint32_t> due = FindDue();
   if (!due.has_value()) return;
   Receiving& receiving = receiving_.at(*due);
-  const bool decoded = receiving.content != nullptr;
-  absl::Status done = decoded ? BecomeWhole(*due, &receiving) : Decode(&receiving);
-  if (decoded || !done.ok()) receiving_.erase(*due);
-  if (done.ok()) return;
-  // The owner sends the state again on its next stream.
-  const uint64_t owner = state_.view->OwnerOf(*due).process().incarnation();
-  if (const Stream* stream = streams_.Find(v1::SHARD, owner)) {
-    streams_.Close(stream->id, std::move(done));
-  }
+  absl::StatusOr<bool> caught_up = CatchUp(&receiving);
+  if (caught_up.ok() && !*caught_up) return;
+  absl::Status done = caught_up.ok() ? BecomeWhole(*due, &receiving) : caught_up.status();
+  if (!done.ok()) return Drop(*due, std::move(done));
+  receiving_.erase(*due);
 }
 
 absl::Time CopyHolder::NextDeadline() const {
@@ -84,7 +115,9 @@ bool CopyHolder::QueueIsFull() const { return QueuedBytes() > state_.options.max
 
 uint64_t CopyHolder::QueuedBytes() const {
   uint64_t bytes = 0;
-  for (const auto& [number, receiving] : receiving_) bytes += receiving.step_bytes;
+  for (const auto& [number, receiving] : receiving_) {
+    for (const auto& [version, step] : receiving.steps) bytes += step.bytes;
+  }
   return bytes;
 }
 
@@ -99,40 +132,29 @@ bool CopyHolder::MustAckHeldBack() const {
 std::optional<uint32_t> CopyHolder::FindDue() const {
   if (!state_.MayChange()) return std::nullopt;
   for (const auto& [number, receiving] : receiving_) {
-    if (receiving.missing == 0) return number;
+    if (receiving.copy != nullptr) return number;
   }
   return std::nullopt;
 }
 
-absl::Status CopyHolder::Decode(Receiving* receiving) const {
-  absl::Cord bytes;
-  for (absl::Cord& part : receiving->parts) bytes.Append(std::move(part));
-  ASSIGN_OR_RETURN(receiving->content,
-                   DecodePartition(state_.model, receiving->file, bytes, *state_.pool));
-  receiving->parts.assign(receiving->parts.size(), absl::Cord());
-  if (receiving->content->version == receiving->version) return absl::OkStatus();
-  return Invalid("the state of partition ", receiving->file.partition(), " is of version ",
-                 receiving->content->version, ", not ", receiving->version);
+absl::StatusOr<bool> CopyHolder::CatchUp(Receiving* receiving) {
+  std::map<uint64_t, Step>& steps = receiving->steps;
+  const auto arrived = [&] { return !steps.empty() && steps.begin()->second.missing == 0; };
+  if (!arrived()) return true;
+  SLUICE_DCHECK(steps.begin()->first == receiving->copy->version(),
+                "the steps of a copy come without gaps");
+  RETURN_IF_ERROR(Close(*receiving->copy, &steps.begin()->second));
+  steps.erase(steps.begin());
+  return !arrived();
 }
 
-// Applies the steps that have arrived since the state was sent.
 absl::Status CopyHolder::BecomeWhole(uint32_t number, Receiving* receiving) {
-  auto partition = std::make_unique<Partition>(state_.model, number, receiving->version,
-                                               std::move(receiving->content->blocks));
-  for (auto& [step, arrived] : receiving->steps) {
-    if (arrived.missing > 0) {
-      arriving_[number] = std::move(arrived);
-      break;
-    }
-    SLUICE_DCHECK(step == partition->version(), "the steps of a copy come without gaps");
-    RETURN_IF_ERROR(Close(*partition, &arrived));
-  }
-  if (partition->version() == receiving->version) partition->Reserve(*state_.pool);
+  if (!receiving->steps.empty()) arriving_[number] = std::move(receiving->steps.begin()->second);
   if (!state_.view->synchronous()) {
-    RETURN_IF_ERROR(updates_.CatchUp(*receiving->content, partition.get()));
+    RETURN_IF_ERROR(updates_.CatchUp(*receiving->content, receiving->copy.get()));
   }
-  Ack(number, partition->version(), true);
-  state_.copies[number] = std::move(partition);
+  Ack(number, receiving->copy->version(), true);
+  state_.copies[number] = std::move(receiving->copy);
   changed_();
   return absl::OkStatus();
 }
@@ -155,10 +177,7 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
     if (step.step() > held) {
       return Invalid("step ", step.step(), " of partition ", number, " comes before step ", held);
     }
-    if (step.step() == held) {
-      RETURN_IF_ERROR(Take(step, payload, &receiving.steps[held]));
-      receiving.step_bytes += payload.size();
-    }
+    if (step.step() == held) RETURN_IF_ERROR(Take(step, payload, &receiving.steps[held]));
     // A copy that becomes whole acks all its steps.
     receiving.held_back = QueueIsFull() && state_.MayChange();
     if (receiving.held_back) {
@@ -209,6 +228,7 @@ absl::Status CopyHolder::Take(const v1::CopyStep& part, const absl::Cord& payloa
   if (step->arrived[part.part()]) return absl::OkStatus();
   RETURN_IF_ERROR(AddPart(*state_.model, part, payload, &step->sums));
   step->arrived[part.part()] = true;
+  step->bytes += payload.size();
   --step->missing;
   return absl::OkStatus();
 }
@@ -227,7 +247,7 @@ absl::Status CopyHolder::Close(Partition& partition, Step* step) {
 // ---- acks
 
 uint64_t CopyHolder::HeldBy(const Receiving& receiving) const {
-  uint64_t held = receiving.version;
+  uint64_t held = receiving.copy != nullptr ? receiving.copy->version() : receiving.version;
   for (const auto& [step, arrived] : receiving.steps) {
     if (arrived.missing == 0) held = step + 1;
   }

@@ -18,6 +18,7 @@
 #include "proto/frame.pb.h"
 #include "services/ps/core/copy_step.h"
 #include "services/ps/core/partition.h"
+#include "services/ps/core/partition_file.h"
 #include "services/ps/core/shard_state.h"
 #include "services/ps/core/streams.h"
 #include "services/ps/core/update_holder.h"
@@ -45,14 +46,16 @@ class CopyHolder {
                                   const absl::Cord& payload);
   absl::StatusOr<Handled> OnStep(uint64_t sender, const v1::CopyStep& step,
                                  const absl::Cord& payload);
+  // The result of a ReadCopy; without effect if another view was installed since.
+  void OnRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<ReceivedCopy>> read);
   // The stream to this shard is open (again): acks may have been lost.
   void OnShardConnected(uint64_t incarnation);
 
   // The view is installed: drops the copies that are not whole.
   void OnInstalled();
 
-  // Works on one state that has arrived, at most, so that steps do not wait for all of them. Sends
-  // the acks that were held back, if no copy becomes whole any more before the next view.
+  // Applies one step to a copy whose state was read: the owners' steps do not wait for all of them.
+  // Sends the acks that were held back, if no copy becomes whole any more before the next view.
   void OnTick();
   absl::Time NextDeadline() const;
 
@@ -65,6 +68,7 @@ class CopyHolder {
   struct Step {
     std::vector<bool> arrived;  // parts
     size_t missing = 0;
+    uint64_t bytes = 0;
     StepClose close;
     std::vector<GradientSum> sums;
   };
@@ -75,19 +79,24 @@ class CopyHolder {
     std::vector<absl::Cord> parts;
     size_t missing = 0;
     std::map<uint64_t, Step> steps;
-    uint64_t step_bytes = 0;
     bool held_back = false;  // the ack of its newest step
-    // Once the state is decoded.
+    uint64_t transfer = 0;   // of its ReadCopy
+    // Once the state is read.
     std::shared_ptr<PartitionContent> content;
+    std::unique_ptr<Partition> copy;
   };
 
   bool QueueIsFull() const;
   bool MustAckHeldBack() const;
-  // A partition whose state has arrived and may be worked on.
+  // A partition whose state was read and may be worked on.
   std::optional<uint32_t> FindDue() const;
   absl::Status Take(const v1::CopyStep& part, const absl::Cord& payload, Step* step);
-  absl::Status Decode(Receiving* receiving) const;
+  void Read(Receiving* receiving);
+  // True: all steps since its state are applied.
+  absl::StatusOr<bool> CatchUp(Receiving* receiving);
   absl::Status BecomeWhole(uint32_t partition, Receiving* receiving);
+  // The owner sends the state again on its next stream.
+  void Drop(uint32_t partition, absl::Status why);
   absl::Status Close(Partition& partition, Step* step);
   // The version up to which this shard holds everything.
   uint64_t HeldBy(const Receiving& receiving) const;
@@ -100,6 +109,7 @@ class CopyHolder {
   std::map<uint32_t, Receiving> receiving_;  // by partition
   std::map<uint32_t, Step> arriving_;        // of whole copies: the current step
   uint64_t received_bytes_ = 0;
+  uint64_t transfers_ = 0;
 };
 
 }  // namespace sluice::ps

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/common/bulk_memory.h"
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 
@@ -309,19 +308,6 @@ absl::Status Partition::CloseWith(const UpdateArguments& arguments, std::vector<
   RETURN_IF_ERROR(Write(Keep::kUndo, arguments, nullptr, sums, pool, runner, &writings));
   Advance(Finish(Keep::kUndo, arguments, runner, &writings));
   return absl::OkStatus();
-}
-
-void Partition::Reserve(BlockPool& pool) {
-  const auto reserve = [&](const BlockRef& like) {
-    if (like == nullptr) return;
-    MutableBlockRef block = pool.Take(like->size());
-    TouchPages(block->mutable_bytes());
-    reserved_.push_back(std::move(block));
-  };
-  for (const BlockState& block : blocks_) {
-    reserve(block.parameters);
-    for (const BlockRef& slot : block.slots) reserve(slot);
-  }
 }
 
 void Partition::CloseUnchanged() {

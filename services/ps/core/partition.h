@@ -121,9 +121,9 @@ class Partition {
   absl::Status CloseWith(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
                          BlockPool& pool, ParallelRunner& runner);
 
-  // Takes the memory that the first update needs from the system now. Otherwise the first update
-  // does so, while a step waits for it.
-  void Reserve(BlockPool& pool);
+  // Keeps memory for the first update, which would otherwise take it from the system while a step
+  // waits: blocks of the pool, of the sizes of this partition's.
+  void Reserve(std::vector<BlockRef> memory) { reserved_ = std::move(memory); }
 
   // Makes the next version equal to this one: parameters, state and counters are unchanged.
   void CloseUnchanged();

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "services/common/arithmetic/cord_reader.h"
+#include "services/common/bulk_memory.h"
 #include "services/common/check.h"
 #include "services/common/crc32c.h"
 #include "services/common/json_text.h"
@@ -372,6 +373,22 @@ absl::StatusOr<std::shared_ptr<PartitionContent>> DecodePartition(
                                        ", the checkpoint index ", Hexadecimal(file.state_hash())));
   }
   return content;
+}
+
+absl::StatusOr<std::shared_ptr<ReceivedCopy>> ReadReceivedCopy(const ReadCopy& read) {
+  auto copy = std::make_shared<ReceivedCopy>();
+  ASSIGN_OR_RETURN(copy->content, DecodePartition(read.model, read.file, read.bytes, *read.pool));
+  const auto reserve = [&](const BlockRef& like) {
+    if (like == nullptr) return;
+    MutableBlockRef block = read.pool->Take(like->size());
+    TouchPages(block->mutable_bytes());
+    copy->memory.push_back(std::move(block));
+  };
+  for (const BlockState& block : copy->content->blocks) {
+    reserve(block.parameters);
+    for (const BlockRef& slot : block.slots) reserve(slot);
+  }
+  return copy;
 }
 
 }  // namespace sluice::ps

@@ -18,12 +18,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "proto/checkpoint.pb.h"
 #include "services/ps/core/block.h"
 #include "services/ps/core/partition.h"
+#include "services/ps/core/shard_action.h"
 #include "services/ps/core/shard_model.h"
 
 namespace sluice::ps {
@@ -51,6 +53,14 @@ uint64_t StateHash(const PartitionContent& content);
 absl::StatusOr<std::shared_ptr<PartitionContent>> DecodePartition(
     std::shared_ptr<const ShardModel> model, const v1::PartitionFile& file, const absl::Cord& bytes,
     BlockPool& pool);
+
+// The state of a copy, and memory that was taken from the system for its next version.
+struct ReceivedCopy {
+  std::shared_ptr<PartitionContent> content;
+  std::vector<BlockRef> memory;
+};
+// Any thread.
+absl::StatusOr<std::shared_ptr<ReceivedCopy>> ReadReceivedCopy(const ReadCopy& read);
 
 }  // namespace sluice::ps
 

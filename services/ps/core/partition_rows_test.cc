@@ -315,7 +315,11 @@ TEST(PartitionRowsTest, FirstUpdateTakesReservedMemory) {
   RandomGradients random(3);
   table.partition().Reset(1);
   table.Add(0, random.Next(20), false);
-  table.partition().Reserve(table.pool());
+  std::vector<BlockRef> memory;
+  for (const BlockState& block : table.partition().blocks()) {
+    memory.push_back(table.pool().Take(block.parameters->size()));
+  }
+  table.partition().Reserve(std::move(memory));
   table.pool().Trim();
   const size_t reserved = table.pool().allocated();
   ASSERT_TRUE(table.Close().ok());

@@ -22,6 +22,8 @@ using StreamId = uint64_t;
 // A pinned version of a partition (partition_file.h): immutable, shares its blocks, and may be read
 // on any thread.
 struct PartitionContent;
+class ShardModel;
+class BlockPool;
 
 // Sends a frame on an accepted stream. Has no effect if the stream is gone.
 struct SendFrame {
@@ -75,6 +77,16 @@ struct LoadPartition {
   v1::PartitionFile file;
 };
 
+// Reads the state of a copy (ReadReceivedCopy) and reports OnCopyRead. On another thread: steps
+// must not wait for it.
+struct ReadCopy {
+  uint64_t transfer;  // names it in OnCopyRead
+  v1::PartitionFile file;
+  absl::Cord bytes;
+  std::shared_ptr<const ShardModel> model;
+  std::shared_ptr<BlockPool> pool;
+};
+
 // Ends the process after the actions before it have been sent.
 struct ExitProcess {
   int code;
@@ -89,8 +101,9 @@ inline constexpr int kExitReplaced = 75;
 // version.
 inline constexpr int kExitNotAccepted = 76;
 
-using ShardAction = std::variant<SendFrame, SendToShard, CloseStream, SendToCoordinator,
-                                 DropCoordinator, WritePartition, LoadPartition, ExitProcess>;
+using ShardAction =
+    std::variant<SendFrame, SendToShard, CloseStream, SendToCoordinator, DropCoordinator,
+                 WritePartition, LoadPartition, ReadCopy, ExitProcess>;
 
 }  // namespace sluice::ps
 

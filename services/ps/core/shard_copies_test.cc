@@ -107,7 +107,7 @@ TEST_F(CopiesTest, CopyCatchesUpWithStepsThatArrivedDuringItsTransfer) {
   ASSERT_THAT(state, SizeIs(2));
   // The frames of partition 1's state are late; its step is queued.
   b.Send(at_b, state[0].header, state[0].payload);
-  while (b.TickIfDue()) {
+  while (b.ReadCopyIfDue() || b.TickIfDue()) {
   }
   v1::Header first = state[1].header;
   first.mutable_copy_state()->set_parts(2);
@@ -130,14 +130,47 @@ TEST_F(CopiesTest, StepsDoNotWaitForStatesThatHaveArrived) {
   Carry();
   EXPECT_EQ(a.Version(0), 1);
   EXPECT_THAT(VersionsOf(b), IsEmpty());
-  // One partition at a time: it is decoded, and then becomes whole.
-  EXPECT_TRUE(b.TickIfDue());
+  EXPECT_TRUE(b.ReadCopyIfDue());
   EXPECT_THAT(VersionsOf(b), IsEmpty());
   EXPECT_TRUE(b.TickIfDue());
   EXPECT_THAT(VersionsOf(b), ElementsAre(1));
   Push(0, 1);
   Pump();
   ExpectEqualCopies();
+}
+
+TEST_F(CopiesTest, ACopyCatchesUpByOneStepAtATime) {
+  Begin();
+  Carry();
+  EXPECT_TRUE(b.ReadCopyIfDue());  // partition 0
+  for (uint64_t step = 0; step < 3; ++step) {
+    Push(step, 0);
+    Push(step, 1);
+    Carry();
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(b.TickIfDue());
+  EXPECT_THAT(VersionsOf(b), IsEmpty());
+  EXPECT_TRUE(b.TickIfDue());
+  EXPECT_THAT(VersionsOf(b), ElementsAre(3));
+  Pump();
+  ExpectEqualCopies();
+}
+
+TEST_F(CopiesTest, AStateThatWasReadForAnEarlierViewHasNoEffect) {
+  Begin();
+  Carry();
+  const std::vector<ReadCopy> reads = b.TakeActions<ReadCopy>();
+  ASSERT_THAT(reads, SizeIs(2));
+  a.Pause(3);
+  b.Pause(3);
+  BeginCopies(3, 0, {});
+  for (const ReadCopy& read : reads) {
+    b.core().OnCopyRead(read.transfer, ReadReceivedCopy(read), b.now);
+    EXPECT_FALSE(b.TickIfDue());
+  }
+  EXPECT_THAT(VersionsOf(b), IsEmpty());
+  Pump();
+  EXPECT_THAT(VersionsOf(b), ElementsAre(0, 0));
 }
 
 TEST_F(CopiesTest, AcksAreHeldBackWhileTooManyStepsAreQueued) {
@@ -154,7 +187,8 @@ TEST_F(CopiesTest, AcksAreHeldBackWhileTooManyStepsAreQueued) {
   EXPECT_GT(use.used, use.limit);
   EXPECT_EQ(use.reached, 1u);
   // Partition 0 becomes whole. It acks its own steps only.
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(b.TickIfDue());
+  EXPECT_TRUE(b.ReadCopyIfDue());
+  EXPECT_TRUE(b.TickIfDue());
   Carry();
   EXPECT_EQ(a.Version(1), 0);
   Pump();
@@ -531,7 +565,7 @@ TEST_F(HostileCopiesTest, DamagedStateIsRefusedAndMayBeSentAgain) {
   v1::Header damaged = parts[0].header;
   damaged.mutable_copy_state()->set_file_crc32c(1);
   EXPECT_EQ(ErrorOf(damaged, parts[0].payload), "");
-  EXPECT_TRUE(b.TickIfDue());
+  EXPECT_TRUE(b.ReadCopyIfDue());
   EXPECT_THAT(std::string(b.StatusOf(at_b).message()), HasSubstr("CRC32C"));
   EXPECT_THAT(VersionsOf(b), IsEmpty());
   Connect();

@@ -574,6 +574,12 @@ void ShardCore::OnPartitionWritten(uint64_t snapshot, const v1::CheckpointRef& c
   impl_->snapshots.OnWritten(snapshot, checkpoint, partition, std::move(written));
 }
 
+void ShardCore::OnCopyRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<ReceivedCopy>> read,
+                           absl::Time now) {
+  impl_->Step(now);
+  impl_->copy_holder.OnRead(transfer, std::move(read));
+}
+
 void ShardCore::OnTick(absl::Time now) {
   impl_->Step(now);
   impl_->OnTick();

@@ -43,6 +43,8 @@
 
 namespace sluice::ps {
 
+struct ReceivedCopy;
+
 // For metrics, health checks, tests and the simulator.
 struct ShardStatus {
   bool has_view = false;
@@ -111,6 +113,9 @@ class ShardCore {
   void OnPartitionWritten(uint64_t snapshot, const v1::CheckpointRef& checkpoint,
                           uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
                           absl::Time now);
+
+  void OnCopyRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<ReceivedCopy>> read,
+                  absl::Time now);
 
   // ---- time. Call OnTick at NextDeadline() or soon after; earlier or more frequent calls are
   // harmless.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "services/protocol/layout.h"
+#include "services/ps/core/partition_file.h"
 
 namespace sluice::ps {
 
@@ -242,6 +243,15 @@ StreamId ShardHarness::Open(uint64_t incarnation, v1::Role role) {
 void ShardHarness::Send(StreamId stream, const v1::Header& header, const absl::Cord& payload) {
   core_->OnFrame(stream, header, payload, now);
   Collect();
+}
+
+bool ShardHarness::ReadCopyIfDue() {
+  std::vector<ReadCopy> reads = TakeActions<ReadCopy>();
+  if (reads.empty()) return false;
+  core_->OnCopyRead(reads[0].transfer, ReadReceivedCopy(reads[0]), now);
+  for (size_t i = 1; i < reads.size(); ++i) other_.emplace_back(std::move(reads[i]));
+  Collect();
+  return true;
 }
 
 bool ShardHarness::TickIfDue() {

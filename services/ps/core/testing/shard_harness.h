@@ -74,6 +74,8 @@ class ShardHarness {
   void Send(StreamId stream, const v1::Header& header, const absl::Cord& payload = absl::Cord());
   // Whether something was due.
   bool TickIfDue();
+  // Reads the oldest state of a copy that the core wants to be read. False: there is none.
+  bool ReadCopyIfDue();
   v1::Header HeaderOf(uint64_t view_number) const;
   // A push of one partition's gradient that completes the partition. Of 4 microbatches, member i of
   // n has [i * 4 / n, (i + 1) * 4 / n).

@@ -73,11 +73,15 @@ struct ShardPair {
       }
     }
   }
-  // The same, with everything that is due.
+  // One thing that is due. False: there is none.
+  bool WorkIfDue() {
+    return a.ReadCopyIfDue() || b.ReadCopyIfDue() || a.TickIfDue() || b.TickIfDue();
+  }
+  // Carries frames and does everything that is due.
   void Pump() {
     do {
       Carry();
-    } while (a.TickIfDue() || b.TickIfDue());
+    } while (WorkIfDue());
   }
   // Frames that are lost with their streams.
   void Discard() {

@@ -204,7 +204,8 @@ def run_faults(options, wanted):
     with tempfile.TemporaryDirectory(prefix='sluice-faults-') as directory:
         with contextlib.closing(Job(pathlib.Path(directory), options, copies=options.copies, shards=3)) as job:
             results = {name: [] for name in wanted}
-            for _ in range(options.rounds):
+            for number in range(options.rounds):
+                print(f'round {number + 1} of {options.rounds}', file=sys.stderr, flush=True)
                 if 'worker' in wanted:
                     results['worker'].append(measure(job, kill('worker-1')))
                 if 'coordinator' in wanted:

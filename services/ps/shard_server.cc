@@ -260,6 +260,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   }
   void Perform(ReadCopy& read) {
     copy_thread_.Post([this, read = std::move(read)] {
+      if (shell_.ended()) return;  // it takes a while
       shell_.Event(Call(&ShardCore::OnCopyRead, read.transfer, ReadReceivedCopy(read)),
                    {.post = true});
     });

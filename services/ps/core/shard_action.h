@@ -22,6 +22,7 @@ using StreamId = uint64_t;
 // A pinned version of a partition (partition_file.h): immutable, shares its blocks, and may be read
 // on any thread.
 struct PartitionContent;
+struct ReceivedCopy;
 class ShardModel;
 class BlockPool;
 

@@ -164,6 +164,7 @@ TEST_F(CopiesTest, AStateThatWasReadForAnEarlierViewHasNoEffect) {
   a.Pause(3);
   b.Pause(3);
   BeginCopies(3, 0, {});
+  Carry();  // the states, again
   for (const ReadCopy& read : reads) {
     b.core().OnCopyRead(read.transfer, ReadReceivedCopy(read), b.now);
     EXPECT_FALSE(b.TickIfDue());

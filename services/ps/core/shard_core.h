@@ -43,8 +43,6 @@
 
 namespace sluice::ps {
 
-struct ReceivedCopy;
-
 // For metrics, health checks, tests and the simulator.
 struct ShardStatus {
   bool has_view = false;
@@ -114,6 +112,7 @@ class ShardCore {
                           uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
                           absl::Time now);
 
+  // ---- copies. The result of the ReadCopy with this number.
   void OnCopyRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<ReceivedCopy>> read,
                   absl::Time now);
 

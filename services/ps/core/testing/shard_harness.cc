@@ -277,7 +277,7 @@ v1::Range ShardHarness::Microbatches(uint64_t begin, uint64_t end) {
   return range;
 }
 
-v1::Header ShardHarness::MakePush(uint64_t step, uint32_t partition, v1::Range microbatches,
+v1::Header ShardHarness::MakePush(uint64_t step, uint32_t partition, const v1::Range& microbatches,
                                   uint64_t samples) const {
   v1::Header header;
   *header.mutable_view() = core_->Status().view;
@@ -295,8 +295,8 @@ v1::Header ShardHarness::MakePush(uint64_t step, uint32_t partition, v1::Range m
 }
 
 void ShardHarness::Push(StreamId stream, uint64_t step, uint32_t partition,
-                        const std::vector<float>& values, v1::Range microbatches, uint64_t samples,
-                        bool pull_next) {
+                        const std::vector<float>& values, const v1::Range& microbatches,
+                        uint64_t samples, bool pull_next) {
   v1::Header header = MakePush(step, partition, microbatches, samples);
   header.mutable_push()->set_pull_next(pull_next);
   Send(stream, header, CordOf(values));

@@ -79,10 +79,10 @@ class ShardHarness {
   v1::Header HeaderOf(uint64_t view_number) const;
   // A push of one partition's gradient that completes the partition. Of 4 microbatches, member i of
   // n has [i * 4 / n, (i + 1) * 4 / n).
-  v1::Header MakePush(uint64_t step, uint32_t partition, v1::Range microbatches,
+  v1::Header MakePush(uint64_t step, uint32_t partition, const v1::Range& microbatches,
                       uint64_t samples) const;
   void Push(StreamId stream, uint64_t step, uint32_t partition, const std::vector<float>& values,
-            v1::Range microbatches, uint64_t samples = 1, bool pull_next = true);
+            const v1::Range& microbatches, uint64_t samples = 1, bool pull_next = true);
   void Pull(StreamId stream, uint64_t version, uint64_t request = 0);
   static v1::Range Microbatches(uint64_t begin, uint64_t end);
   // The first init request of an attempt, which its views name.

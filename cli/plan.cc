@@ -307,6 +307,21 @@ Plan BeginPlan(const v1::JobSpec& job, const v1::TensorTable& table) {
   return plan;
 }
 
+// Whether workers sum their gradients among each other and push one together. Each sends as many
+// bytes as without: its part of the sum to the shards, and the rest of its own gradient to the
+// other workers.
+bool WorkersReduce(const v1::JobSpec& job) {
+  return job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE &&
+         job.worker().replicas() > 1;
+}
+
+// Adds a block's second copy, which its owner keeps up to date. `versions`: of the state, stored.
+void AddCopy(const BlockSizes& sizes, uint64_t versions, Plan::Shard* owner, Plan::Shard* second) {
+  second->memory_bytes += versions * sizes.state + sizes.gradient;
+  second->received_bytes += sizes.copied;
+  owner->sent_bytes += sizes.copied;
+}
+
 // The memory of a worker that computes. `state`: bytes of all gradients; `exchanged`: bytes of sums
 // that one worker receives from the others.
 void AddWorkerMemory(const v1::JobSpec& job, uint64_t state, uint64_t exchanged, Plan* plan) {
@@ -346,12 +361,7 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
   // Gradients of contexts, and older versions that contexts still use; workers that verify
   // gradients fetch them.
   const uint64_t kept = by_shards ? plan.workers : 0;
-  // Workers that sum among each other push one gradient together. Each sends as many bytes as
-  // before: its part of the sum to the shards, and the rest of its own gradient to the other
-  // workers.
-  const bool reduces =
-      job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE &&
-      plan.workers > 1;
+  const bool reduces = WorkersReduce(job);
   const uint64_t fetched = by_shards && job.debug().verify_gradients() ? contributions : 0;
   for (const v1::Block& block : layout.blocks()) {
     ASSIGN_OR_RETURN(BlockSizes sizes, planner.SizesOf(block));
@@ -373,12 +383,7 @@ absl::StatusOr<Plan> MakePlan(const v1::JobSpec& job, const v1::TensorTable& tab
       shard.sent_bytes += fetched * sizes.pushed;
       plan.worker.received_bytes += sizes.pushed;
     }
-    if (!copy.empty()) {
-      Plan::Shard& second = plan.shards[copy[block.partition()]];
-      second.memory_bytes += versions * sizes.state + sizes.gradient;
-      second.received_bytes += sizes.copied;
-      shard.sent_bytes += sizes.copied;
-    }
+    if (!copy.empty()) AddCopy(sizes, versions, &shard, &plan.shards[copy[block.partition()]]);
     gradients[place] += sizes.gradient;
     plan.parameter_bytes += sizes.raw;
     state += sizes.gradient;

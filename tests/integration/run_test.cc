@@ -1,32 +1,25 @@
-// `sluice run` as a user runs it: the real command and the real programs.
-#include <fcntl.h>
+// `sluice run` as a user runs it: what it trains, prints and exports, and what other commands show
+// of the job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/substitute.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "cli/local/job_directory.h"
 #include "services/checkpoint/checkpoint_reader.h"
 #include "services/checkpoint/local_storage.h"
@@ -34,222 +27,14 @@
 #include "services/common/file_util.h"
 #include "services/transport/security/job_secret.h"
 #include "services/worker/models/testing/script_files.h"
+#include "tests/integration/run_fixture.h"
 
-namespace sluice {
+namespace sluice::testing {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
-using ::testing::Pair;
-using Json = nlohmann::json;
-
-constexpr absl::Duration kPatience = absl::Minutes(2);
-
-// $0: optimizer steps, $1: seconds of delay per step.
-constexpr char kManifest[] = R"(apiVersion: sluice.dev/v1alpha1
-kind: TrainingJob
-metadata: {name: example}
-spec:
-  model: {name: logistic}
-  data:
-    format: Synthetic
-    synthetic: {samples: 512, shape: [6], classes: 2}
-    evaluation: {intervalSteps: 20}
-  optimizer: {name: SGD, learningRate: 0.1}
-  training: {steps: $0, globalBatchSize: 16}
-  debug: {stepDelaySeconds: $1}
-  parameterServer: {replicas: 2, copies: $2}
-  worker: {replicas: 2}
-  checkpoint: {intervalSteps: 10}
-)";
-
-// $0: steps, $1: another field of the spec.
-constexpr char kScriptManifest[] = R"(apiVersion: sluice.dev/v1alpha1
-kind: TrainingJob
-metadata: {name: example}
-spec:
-  model: {type: TorchScript, path: net.pt}
-  data:
-    format: Synthetic
-    synthetic: {samples: 512, shape: [2], classes: 2}
-    evaluation: {intervalSteps: 10}
-  optimizer: {name: SGD, learningRate: 0.1}
-  training: {steps: $0, globalBatchSize: 16}
-  $1
-)";
-
-bool WaitUntil(const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (!condition()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  return true;
-}
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-class RunTest : public ::testing::Test {
- protected:
-  RunTest()
-      : directory_(absl::StrCat(std::getenv("TEST_TMPDIR"), "/",
-                                ::testing::UnitTest::GetInstance()->current_test_info()->name())),
-        programs_(absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"))) {
-    std::filesystem::create_directories(directory_);
-  }
-  ~RunTest() override {
-    if (running_ > 0) {
-      kill(running_, SIGKILL);
-      waitpid(running_, nullptr, 0);
-    }
-  }
-
-  // A job that trains the module on samples of two numbers.
-  void WriteScriptJob(const ScriptModule& module, int steps, const std::string& more) {
-    WriteScript(directory_ + "/net.pt", module);
-    std::ofstream(directory_ + "/job.yaml") << absl::Substitute(kScriptManifest, steps, more);
-  }
-  void WriteManifest(int steps, double delay, int copies = 2) {
-    std::ofstream(directory_ + "/job.yaml") << absl::Substitute(kManifest, steps, delay, copies);
-  }
-
-  // `output`: the end of a pipe that the command writes to instead of a new file.
-  pid_t Start(std::vector<std::string> arguments, int output = -1) {
-    output_ = absl::StrCat(directory_, "/output-", ++runs_);
-    arguments.insert(arguments.begin(), programs_ + "/cli/sluice");
-    arguments.insert(arguments.end(), {"--state-dir", directory_ + "/state"});
-    std::vector<char*> raw;
-    for (std::string& argument : arguments) raw.push_back(argument.data());
-    raw.push_back(nullptr);
-    posix_spawn_file_actions_t files;
-    posix_spawn_file_actions_init(&files);
-    if (output >= 0) {
-      posix_spawn_file_actions_adddup2(&files, output, 1);
-    } else {
-      posix_spawn_file_actions_addopen(&files, 1, output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
-                                       0644);
-    }
-    posix_spawn_file_actions_adddup2(&files, 1, 2);
-    pid_t pid = 0;
-    EXPECT_EQ(posix_spawn(&pid, raw[0], &files, nullptr, raw.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&files);
-    return pid;
-  }
-  static int Wait(pid_t pid) {
-    int status = 0;
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  int Sluice(std::vector<std::string> arguments) { return Wait(Start(std::move(arguments))); }
-
-  std::vector<std::string> RunArguments(std::vector<std::string> more = {}) const {
-    std::vector<std::string> arguments = {
-        "run", directory_ + "/job.yaml", "--output", "json", "--bin-dir", programs_};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
-  }
-  // Starts a run in the background and waits until the job trains.
-  void StartRun() {
-    running_ = Start(RunArguments());
-    run_output_ = output_;
-    ASSERT_TRUE(WaitUntil([&] {
-      return LastStep() >= 3 || !Objects(run_output_, "summary").empty();
-    })) << ReadAll(run_output_);
-    ASSERT_GE(LastStep(), 3u) << ReadAll(run_output_);
-  }
-  int FinishRun() { return Wait(std::exchange(running_, 0)); }
-
-  // The objects of one type that a run has printed so far.
-  static std::vector<Json> Objects(const std::string& output, const std::string& type) {
-    std::vector<Json> objects;
-    std::istringstream lines(ReadAll(output));
-    std::string line;
-    while (std::getline(lines, line)) {
-      Json json = Json::parse(line, nullptr, false);
-      if (json.is_object() && json["type"] == type) objects.push_back(std::move(json));
-    }
-    return objects;
-  }
-  uint64_t LastStep() const {
-    const std::vector<Json> progress = Objects(run_output_, "progress");
-    return progress.empty() ? 0 : progress.back()["step"].get<uint64_t>();
-  }
-  // Whether there is a checkpoint to resume from.
-  bool Saved() const {
-    const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
-    const auto storage =
-        MakeLocalStorage(files.get(), directory_ + "/state/example/checkpoints", "test");
-    return ReadNewestCheckpoint(*storage).ok();
-  }
-  Json Summary(const std::string& output) const {
-    const std::vector<Json> summaries = Objects(output, "summary");
-    if (summaries.size() == 1) return summaries[0];
-    ADD_FAILURE() << "no summary in\n" << ReadAll(output);
-    return Json::object();
-  }
-  // Each of the five processes of the run exited once, with code 0.
-  void ExpectEachEndedWell() const {
-    std::map<std::string, std::vector<int>> codes;
-    for (const Json& process : Objects(run_output_, "process")) {
-      if (process["state"] == "ended") {
-        codes[process["name"]].push_back(process.value("exitCode", -1));
-      }
-    }
-    const std::vector<int> well = {0};
-    EXPECT_THAT(codes, ::testing::UnorderedElementsAre(
-                           Pair("coordinator", well), Pair("ps-0", well), Pair("ps-1", well),
-                           Pair("worker-0", well), Pair("worker-1", well)))
-        << ReadAll(run_output_);
-  }
-  pid_t PidOf(const std::string& name) const {
-    pid_t pid = 0;
-    for (const Json& process : Objects(run_output_, "process")) {
-      if (process["name"] == name && process["state"] == "started") pid = process["pid"];
-    }
-    return pid;
-  }
-
-  // How many writes of a partition file have failed in the process.
-  int Tries(const std::string& name) const {
-    const std::string log = ReadAll(absl::StrCat(directory_, "/state/example/logs/", name, ".log"));
-    int tries = 0;
-    constexpr char kFailed[] = "Partition write failed";
-    for (size_t at = 0; (at = log.find(kFailed, at)) != std::string::npos; ++at) ++tries;
-    return tries;
-  }
-
-  // The pids of all processes of the run, which must be running.
-  std::vector<pid_t> Pids() const {
-    std::vector<pid_t> pids;
-    for (const char* name : {"coordinator", "ps-0", "ps-1", "worker-0", "worker-1"}) {
-      pids.push_back(PidOf(name));
-      EXPECT_EQ(kill(pids.back(), 0), 0) << name;
-    }
-    return pids;
-  }
-  static void ExpectGone(const std::vector<pid_t>& pids) {
-    for (const pid_t pid : pids) {
-      // A zombie that no process reaps has ended too.
-      EXPECT_TRUE(WaitUntil([&] {
-        const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
-        return stat.empty() || stat.find(") Z ") != std::string::npos;
-      })) << pid;
-    }
-  }
-
-  const std::string directory_;
-  const std::string programs_;
-  int runs_ = 0;
-  std::string output_;      // path of the newest command's output
-  std::string run_output_;  // path of the output of StartRun's command
-  pid_t running_ = 0;
-};
 
 TEST_F(RunTest, TrainsExportsAndStartsOver) {
   WriteManifest(40, 0);
@@ -326,118 +111,6 @@ TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));
 }
 
-TEST_F(RunTest, CtrlCSavesCheckpointAndSameCommandResumes) {
-  WriteManifest(1000, 0.05);
-  StartRun();
-  // Meanwhile a second run is refused, and `sluice status` shows the job.
-  EXPECT_EQ(Sluice(RunArguments()), 2);
-  EXPECT_THAT(ReadAll(output_), HasSubstr(absl::StrCat("pid ", running_)));
-  EXPECT_EQ(Sluice({"status", "example"}), 0);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("training"));
-
-  kill(running_, SIGINT);
-  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-  ExpectEachEndedWell();
-  const Json stopped = Summary(run_output_);
-  EXPECT_EQ(stopped["outcome"], "Suspended");
-  const uint64_t step = stopped["step"];
-  EXPECT_LT(step, 1000u);
-
-  WriteManifest(1000, 0);  // the test no longer has to observe it
-  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
-  const Json summary = Summary(output_);
-  EXPECT_EQ(summary["outcome"], "Succeeded");
-  EXPECT_EQ(summary["restoredFromStep"], step);
-  EXPECT_EQ(summary["step"], 1000);
-}
-
-TEST_F(RunTest, ResumesFromDamagedDirectoryAndNeverStartsOver) {
-  WriteManifest(1000, 0.05);
-  StartRun();
-  ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 25; })) << ReadAll(run_output_);
-  kill(running_, SIGINT);
-  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-  const uint64_t step = Summary(run_output_)["step"];
-  const std::string store = directory_ + "/state/example/checkpoints";
-  WriteManifest(1000, 0);
-
-  // Without the claims the run cannot know its attempt number: it is refused, not started over.
-  std::filesystem::rename(store + "/claims", directory_ + "/claims");
-  EXPECT_NE(Sluice(RunArguments()), 0) << ReadAll(output_);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("claims were removed"));
-  EXPECT_THAT(ReadAll(output_), HasSubstr("restoreFrom"));
-  std::filesystem::remove_all(store + "/claims");
-  std::filesystem::rename(directory_ + "/claims", store + "/claims");
-
-  // The manifest of the newest checkpoint is a pipe, on which a careless reader would block.
-  const std::string newest = absl::StrCat("attempt-0001-step-", absl::Dec(step, absl::kZeroPad12));
-  const std::string manifest = absl::StrCat(store, "/", newest, "/manifest.json");
-  ASSERT_TRUE(std::filesystem::remove(manifest)) << manifest;
-  ASSERT_EQ(mkfifo(manifest.c_str(), 0600), 0);
-  std::string owner = ReadAll(store + "/owner");
-  owner[3] = static_cast<char>(owner[3] ^ 1);
-  std::ofstream(store + "/owner") << owner;
-  std::ofstream(store + "/claims/README") << "junk";
-
-  ASSERT_EQ(Sluice(RunArguments()), 0) << ReadAll(output_);
-  const std::string said = ReadAll(output_);
-  EXPECT_THAT(said, HasSubstr(absl::StrCat("skipped: checkpoint ", newest, " is damaged")));
-  EXPECT_THAT(said, HasSubstr("it is a pipe, not a file"));
-  EXPECT_THAT(said, HasSubstr("owner is damaged"));
-  EXPECT_THAT(said, HasSubstr("README is not a claim and is ignored"));
-
-  const Json summary = Summary(output_);
-  EXPECT_EQ(summary["outcome"], "Succeeded");
-  EXPECT_EQ(summary["step"], 1000);
-  ASSERT_TRUE(summary.contains("restoredFromStep")) << said;
-  EXPECT_LT(summary["restoredFromStep"], step);
-  EXPECT_GE(summary["restoredFromStep"], 10);
-}
-
-TEST_F(RunTest, WaitsForFailingDiskAtEndAndReportsItOnce) {
-  WriteManifest(60, 0.05);
-  StartRun();
-  ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 5; })) << ReadAll(run_output_);
-
-  // The disk is gone: no file can be written in its place.
-  const std::string store = directory_ + "/state/example/checkpoints";
-  std::filesystem::rename(store, directory_ + "/kept");
-  std::ofstream(store) << "";
-  const std::string waits = "the job waits until its last checkpoint can be saved";
-  ASSERT_TRUE(WaitUntil([&] { return ReadAll(run_output_).find(waits) != std::string::npos; }))
-      << ReadAll(run_output_);
-
-  // It keeps trying, more than three times.
-  const int before = Tries("ps-0");
-  ASSERT_TRUE(WaitUntil([&] { return Tries("ps-0") >= before + 4; })) << ReadAll(run_output_);
-  EXPECT_TRUE(Objects(run_output_, "summary").empty()) << ReadAll(run_output_);
-
-  int reports = 0;
-  for (const Json& event : Objects(run_output_, "event")) {
-    const std::string message = event.value("message", "");
-    reports += absl::StrContains(message, "ps-0: ") && absl::StrContains(message, waits);
-  }
-  EXPECT_LE(reports, 1) << ReadAll(run_output_);
-
-  std::filesystem::remove(store);
-  std::filesystem::rename(directory_ + "/kept", store);
-  EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
-  EXPECT_EQ(Summary(run_output_)["outcome"], "Succeeded");
-}
-
-TEST_F(RunTest, ReplacesKilledWorker) {
-  WriteManifest(80, 0.05);
-  StartRun();
-  const pid_t worker = PidOf("worker-1");
-  ASSERT_GT(worker, 0);
-  kill(worker, SIGKILL);
-  EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
-  const Json summary = Summary(run_output_);
-  EXPECT_EQ(summary["outcome"], "Succeeded");
-  EXPECT_EQ(summary["step"], 80);
-  EXPECT_EQ(summary["restarts"], 1);
-}
-
 TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   WriteManifest(100000, 0.05);
   StartRun();
@@ -464,60 +137,6 @@ TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   EXPECT_TRUE(WaitUntil([&] { return LastStep() > step + 10; })) << ReadAll(run_output_);
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-}
-
-TEST_F(RunTest, StatusShowsReplacementOfKilledWorker) {
-  WriteManifest(100000, 0.05);
-  StartRun();
-  // The number of workers of each view so far.
-  const auto views = [&] {
-    std::vector<int> workers;
-    for (const Json& event : Objects(run_output_, "event")) {
-      const std::string message = event["message"];
-      const size_t at = message.find(" with ");
-      if (event["kind"] == "view") workers.push_back(std::atoi(message.c_str() + at + 6));
-    }
-    return workers;
-  };
-  const auto two = [&] { return !views().empty() && views().back() == 2; };
-  ASSERT_TRUE(WaitUntil(two)) << ReadAll(run_output_);
-
-  const size_t before = views().size();
-  kill(PidOf("worker-1"), SIGKILL);
-  ASSERT_TRUE(WaitUntil([&] { return views().size() > before && two(); })) << ReadAll(run_output_);
-
-  EXPECT_EQ(Sluice({"status", "example"}), 0);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("worker-1     training"));
-  kill(running_, SIGINT);
-  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-}
-
-TEST_F(RunTest, ReplacesKilledCoordinatorAndRestoresKilledShardAndReportsBoth) {
-  WriteManifest(150, 0.05, /*copies=*/1);
-  StartRun();
-  const auto said = [&](const std::string& text) {
-    return ReadAll(run_output_).find(text) != std::string::npos;
-  };
-
-  ASSERT_TRUE(WaitUntil([&] { return Saved(); })) << ReadAll(run_output_);
-  kill(PidOf("coordinator"), SIGKILL);
-  ASSERT_TRUE(WaitUntil([&] { return said("attempt 1 continues with another coordinator"); }))
-      << ReadAll(run_output_);
-  ASSERT_TRUE(WaitUntil([&] {
-    const std::vector<Json> progress = Objects(run_output_, "progress");
-    return progress.back()["attempt"] == 1 && progress.back()["phase"] == "TRAINING";
-  }));
-
-  kill(PidOf("ps-0"), SIGKILL);
-  EXPECT_EQ(FinishRun(), 0) << ReadAll(run_output_);
-  EXPECT_TRUE(said("; the job is restored")) << ReadAll(run_output_);
-  EXPECT_TRUE(said("attempt 2: resumed from the checkpoint of attempt 1")) << ReadAll(run_output_);
-
-  const Json summary = Summary(run_output_);
-  EXPECT_EQ(summary["outcome"], "Succeeded");
-  EXPECT_EQ(summary["step"], 150);
-  EXPECT_EQ(summary["attempt"], 2);
-  EXPECT_EQ(summary["restarts"], 2);
 }
 
 TEST_F(RunTest, QuietPrintsOnlyMetricAndVerbosePrintsLogs) {
@@ -579,65 +198,6 @@ TEST_F(RunTest, RunsTwoJobsSideBySide) {
   EXPECT_EQ(Sluice({"status"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("example "));
   EXPECT_THAT(ReadAll(output_), HasSubstr("another "));
-}
-
-TEST_F(RunTest, ClosingTerminalStopsJobWithCheckpoint) {
-  WriteManifest(100000, 0.05);
-  StartRun();
-  // The terminal and its shell each send one.
-  kill(running_, SIGHUP);
-  kill(running_, SIGHUP);
-  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-  ExpectEachEndedWell();
-  EXPECT_NE(Summary(run_output_)["reason"], "stopped immediately") << ReadAll(run_output_);
-}
-
-TEST_F(RunTest, SurvivesClosedOutputPipe) {
-  WriteManifest(40, 0.02);
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  running_ = Start(RunArguments(), ends[1]);
-  close(ends[1]);
-  char byte;
-  ASSERT_EQ(read(ends[0], &byte, 1), 1);
-  close(ends[0]);
-  EXPECT_EQ(FinishRun(), 0);
-  EXPECT_EQ(Sluice({"status", "example"}), 0);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("Succeeded at step 40"));
-}
-
-TEST_F(RunTest, SecondCtrlCStopsImmediately) {
-  WriteManifest(100000, 0.05);
-  StartRun();
-  const std::vector<pid_t> processes = Pids();
-  kill(PidOf("ps-0"), SIGSTOP);  // so that no checkpoint completes
-  kill(running_, SIGINT);
-  ASSERT_TRUE(WaitUntil([&] { return Objects(run_output_, "stopping").size() == 1; }));
-  kill(running_, SIGINT);
-  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-  ExpectGone(processes);
-  const Json stopped = Summary(run_output_);
-  EXPECT_EQ(stopped["outcome"], "Suspended");
-  EXPECT_EQ(stopped["reason"], "stopped immediately");
-}
-
-TEST_F(RunTest, StopCommandSavesCheckpointAndJobResumes) {
-  WriteManifest(100000, 0.05);
-  StartRun();
-  EXPECT_EQ(Sluice({"stop", "example"}), 0) << ReadAll(output_);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("after saving a checkpoint"));
-  EXPECT_THAT(ReadAll(output_), HasSubstr("example: Suspended at step"));
-  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-  ExpectEachEndedWell();
-  const uint64_t step = Summary(run_output_)["step"];
-  EXPECT_EQ(Sluice({"stop", "example"}), 0);
-  EXPECT_THAT(ReadAll(output_), HasSubstr("is not running"));
-
-  StartRun();
-  ASSERT_TRUE(WaitUntil([&] { return LastStep() > step; })) << ReadAll(run_output_);
-  EXPECT_EQ(Sluice({"stop", "example", "--now"}), 0) << ReadAll(output_);
-  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-  EXPECT_EQ(Summary(run_output_)["restoredFromStep"], step);
 }
 
 TEST_F(RunTest, WatchPrintsOneLinePerVersionUntilJobStops) {
@@ -804,19 +364,6 @@ spec:
   EXPECT_THAT(ReadAll(output_), HasSubstr(directory_ + "/project"));
 }
 
-TEST_F(RunTest, KillingRunLeavesNoProcessBehind) {
-  WriteManifest(100000, 0.05);
-  StartRun();
-  const std::vector<pid_t> processes = Pids();
-  kill(running_, SIGKILL);
-  FinishRun();
-  ExpectGone(processes);
-  // The lock is free: the job resumes.
-  StartRun();
-  kill(running_, SIGTERM);
-  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
-}
-
 TEST_F(RunTest, WorkerFailureFailsJobWithReasonAndLog) {
   // The model has two classes, the data five.
   std::string manifest = absl::Substitute(kManifest, 40, 0, 2);
@@ -852,4 +399,4 @@ TEST_F(RunTest, InvalidManifestStartsNothing) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::testing

@@ -10,8 +10,11 @@
 #include "services/common/check.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
+#include "tests/simulation/coordinator_process.h"
 #include "tests/simulation/hostile_process.h"
-#include "tests/simulation/processes.h"
+#include "tests/simulation/member.h"
+#include "tests/simulation/shard_process.h"
+#include "tests/simulation/worker_process.h"
 
 namespace sluice::simulation {
 namespace {
@@ -21,6 +24,15 @@ constexpr absl::Duration kPatience = absl::Seconds(120);
 constexpr uint64_t kMaxEvents = 2'000'000;
 // How many recorded frames, and as many messages, hostile processes may send again.
 constexpr size_t kMaxRecorded = 300;
+
+void SetTimeouts(const ScenarioOptions& options, v1::TimeoutSpec* timeouts) {
+  timeouts->set_heartbeat(options.batches_by_speed ? 0.02 : 0.2);
+  timeouts->set_suspect(0.3);
+  timeouts->set_heartbeat_timeout(1.0);
+  timeouts->set_pause(1.0);
+  timeouts->set_initialization(1.0);
+  timeouts->set_suspend_checkpoint(5);
+}
 
 }  // namespace
 
@@ -77,13 +89,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   job.mutable_checkpoint()->set_max_to_keep(2 + static_cast<uint32_t>(random.Below(2)));
   job.mutable_data()->mutable_evaluation()->set_interval_steps(random.Below(6));
 
-  v1::TimeoutSpec& timeouts = *job.mutable_timeouts();
-  timeouts.set_heartbeat(options.batches_by_speed ? 0.02 : 0.2);
-  timeouts.set_suspect(0.3);
-  timeouts.set_heartbeat_timeout(1.0);
-  timeouts.set_pause(1.0);
-  timeouts.set_initialization(1.0);
-  timeouts.set_suspend_checkpoint(5);
+  SetTimeouts(options, job.mutable_timeouts());
   job.set_backoff_limit(1000);
   if (options.copies) {
     scenario.shards += 1;
@@ -220,6 +226,33 @@ Outcome Cluster::Run() {
   std::optional<WithoutDebugChecks> without_checks;
   if (!all_rules) without_checks.emplace();
 
+  StartAll();
+  const absl::Time begin = scheduler_.now();
+  while (!finished_ && !checker_.failed()) {
+    if (!scheduler_.RunOne()) {
+      checker_.Fail("no events are left, and the job has not finished");
+      break;
+    }
+    MaybeFault();
+    NoteView();
+    if (scenario_.deleted_after > 0 && scheduler_.events() > scenario_.deleted_after) {
+      outcome_.failure = checker_.failure();
+      return outcome_;
+    }
+    CheckProgress();
+  }
+  if (!checker_.failed()) CheckEnd();
+
+  outcome_.failure = checker_.failure();
+  outcome_.events = scheduler_.events();
+  outcome_.simulated = scheduler_.now() - begin;
+  outcome_.sums = groups_.sums();
+  outcome_.broken_sums = groups_.broken();
+  outcome_.attempts = view_.attempt();
+  return outcome_;
+}
+
+void Cluster::StartAll() {
   StartCoordinator();
   for (uint32_t index = 0; index < scenario_.shards; ++index) StartShard(index);
   for (uint32_t index = 0; index < scenario_.workers; ++index) StartWorker(index);
@@ -227,70 +260,53 @@ Outcome Cluster::Run() {
   if (faults_left_ == 0) calm_since_ = scheduler_.now();
   StartHostile();
   if (watched()) Watch();
+}
 
-  const absl::Time begin = scheduler_.now();
-  v1::ViewId view;
-  uint64_t loss_record = 0;
+void Cluster::NoteView() {
+  if (coordinator_ == nullptr || Same(coordinator_->view().id(), view_)) return;
+  const v1::View& view = coordinator_->view();
+  if (view.loss_record() > loss_record_ && view.id().attempt() == view_.attempt()) {
+    ++outcome_.promotions;
+  }
+  loss_record_ = view.loss_record();
+  view_ = view.id();
+  ++outcome_.views;
+  Trace(absl::StrCat("view ", ShortName(view_), ", first step ", view.first_step(), ", ",
+                     view.workers_size(), " workers"));
+}
+
+absl::Duration Cluster::Patience() const {
   absl::Duration patience = kPatience;
   if (scenario_.liars > 0) patience += kLiesFor;
   // A restoration and a checkpoint read and write each partition.
   patience += scenario_.slow_disk * 4 * scenario_.job.parameter_server().partitions();
   // An evaluation waits for the checkpoint before it, and the job may do both at each step.
   patience += scenario_.slow_disk * 2 * scenario_.job.training().steps();
+  return patience;
+}
 
-  while (!finished_ && !checker_.failed()) {
-    if (!scheduler_.RunOne()) {
-      checker_.Fail("no events are left, and the job has not finished");
-      break;
-    }
-    MaybeFault();
-    if (coordinator_ != nullptr && !Same(coordinator_->view().id(), view)) {
-      if (coordinator_->view().loss_record() > loss_record &&
-          coordinator_->view().id().attempt() == view.attempt()) {
-        ++outcome_.promotions;
-      }
-      loss_record = coordinator_->view().loss_record();
-      view = coordinator_->view().id();
-      ++outcome_.views;
-      Trace(absl::StrCat("view ", ShortName(view), ", first step ",
-                         coordinator_->view().first_step(), ", ",
-                         coordinator_->view().workers_size(), " workers"));
-    }
-
-    if (scenario_.deleted_after > 0 && scheduler_.events() > scenario_.deleted_after) {
-      outcome_.failure = checker_.failure();
-      return outcome_;
-    }
-    if (view.attempt() > first_attempt_ && only_workers_harmed_) {
-      checker_.Fail("faults that harm only workers cost an attempt");
-    }
-    if (scheduler_.now() > calm_since_ + patience) {
-      checker_.Fail("the job has not finished long after the last fault");
-    }
-    if (scheduler_.events() > kMaxEvents) checker_.Fail("too many events");
+void Cluster::CheckProgress() {
+  if (view_.attempt() > first_attempt_ && only_workers_harmed_) {
+    checker_.Fail("faults that harm only workers cost an attempt");
   }
-
-  if (!checker_.failed()) {
-    const auto length = JobLength::Create(scenario_.job, scenario_.samples);
-    const bool synchronous = scenario_.job.training().mode() == v1::SYNCHRONOUS;
-    std::optional<v1::CheckpointIndex> newest;
-    if (!storage_->Damaged().empty()) {
-      newest = storage_->NewestAsWritten();
-    } else if (absl::StatusOr<RestorePoint> whole = FindRestorePoint(**storage_);
-               whole.ok() && whole->found) {
-      newest = whole->checkpoint_index;
-    }
-    CheckOnlyOwnIsLeft();
-    checker_.OnEnd(synchronous ? length->total_steps() : length->total_samples(), newest);
+  if (scheduler_.now() > calm_since_ + Patience()) {
+    checker_.Fail("the job has not finished long after the last fault");
   }
+  if (scheduler_.events() > kMaxEvents) checker_.Fail("too many events");
+}
 
-  outcome_.failure = checker_.failure();
-  outcome_.events = scheduler_.events();
-  outcome_.simulated = scheduler_.now() - begin;
-  outcome_.sums = groups_.sums();
-  outcome_.broken_sums = groups_.broken();
-  outcome_.attempts = view.attempt();
-  return outcome_;
+void Cluster::CheckEnd() {
+  const auto length = JobLength::Create(scenario_.job, scenario_.samples);
+  const bool synchronous = scenario_.job.training().mode() == v1::SYNCHRONOUS;
+  std::optional<v1::CheckpointIndex> newest;
+  if (!storage_->Damaged().empty()) {
+    newest = storage_->NewestAsWritten();
+  } else if (absl::StatusOr<RestorePoint> whole = FindRestorePoint(**storage_);
+             whole.ok() && whole->found) {
+    newest = whole->checkpoint_index;
+  }
+  CheckOnlyOwnIsLeft();
+  checker_.OnEnd(synchronous ? length->total_steps() : length->total_samples(), newest);
 }
 
 void Cluster::CheckReplaced() {
@@ -382,11 +398,7 @@ void Cluster::Replace(std::function<void()> start) {
 // Sometimes the manager does not notice a death. Then the coordinator must detect it.
 void Cluster::ReportDeath(v1::Role role, uint32_t index, uint64_t incarnation) {
   if (random_.OneIn(3)) return;
-  v1::ProcessId id;
-  id.set_role(role);
-  id.set_index(index);
-  id.set_incarnation(incarnation);
-  deaths_.emplace_back(id, scheduler_.now());
+  deaths_.emplace_back(MakeProcessId(role, index, incarnation), scheduler_.now());
   TellDesired();
 }
 

@@ -179,6 +179,19 @@ class Cluster {
   void OnWorkerExit(WorkerProcess& process, bool finished, bool failed, const std::string& message);
 
  private:
+  struct FaultKind {
+    uint32_t weight;
+    bool of_workers;  // harms no other process
+    std::function<void()> fault;
+  };
+
+  void StartAll();
+  // Takes the coordinator's view as the current one.
+  void NoteView();
+  // The time after the last fault within which the job must finish.
+  absl::Duration Patience() const;
+  void CheckProgress();
+  void CheckEnd();
   void StartCoordinator();
   void StartShard(uint32_t index);
   void StartWorker(uint32_t index);
@@ -190,7 +203,16 @@ class Cluster {
   void Replace(std::function<void()> start);
   void ReportDeath(v1::Role role, uint32_t index, uint64_t incarnation);
   void MaybeFault();
+  std::vector<FaultKind> FaultKinds();
   void DoFault();
+  void CutStream();
+  void CutProcess();
+  void AskWorkerToLeave();
+  void AskShardToLeave();
+  void AskCoordinatorToLeave();
+  void AddWorker();
+  void CrashAtWrite();
+  void BreakGroup();
   void KillWorker();
   void KillShard();
   void ScaleShards();
@@ -263,6 +285,8 @@ class Cluster {
   std::map<uint64_t, absl::Time> started_;            // by incarnation
   std::map<uint64_t, absl::Time> expelled_;           // first seen as expelled
   bool only_workers_harmed_ = true;                   // so far
+  v1::ViewId view_;                                   // the newest that the coordinator had
+  uint64_t loss_record_ = 0;                          // of that view
   Outcome outcome_;
 };
 

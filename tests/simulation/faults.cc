@@ -1,12 +1,17 @@
 // The faults of a simulated job, and the parent that recovers from them.
 #include <algorithm>
-#include <utility>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/cluster.h"
+#include "tests/simulation/coordinator_process.h"
 #include "tests/simulation/hostile_process.h"
-#include "tests/simulation/processes.h"
 #include "tests/simulation/reader_process.h"
+#include "tests/simulation/shard_process.h"
+#include "tests/simulation/worker_process.h"
 
 namespace sluice::simulation {
 
@@ -25,16 +30,9 @@ void Cluster::MaybeFault() {
   }
 }
 
-void Cluster::DoFault() {
+std::vector<Cluster::FaultKind> Cluster::FaultKinds() {
   const Scenario& s = scenario_;
-
-  struct Kind {
-    uint32_t weight;
-    bool of_workers;  // harms no other process
-    std::function<void()> fault;
-  };
-
-  const std::vector<Kind> kinds = {
+  return {
       {s.kill_worker, true, [this] { KillWorker(); }},
       {s.freeze_worker, true, [this] { FreezeSome(v1::WORKER); }},
       {s.freeze_shard, false, [this] { FreezeSome(v1::SHARD); }},
@@ -43,78 +41,89 @@ void Cluster::DoFault() {
       {s.replace_coordinator, false, [this] { ReplaceCoordinator(); }},
       {s.kill_shard, s.spare_last_copies, [this] { KillShard(); }},
       {s.kill_coordinator, false, [this] { KillCoordinator(); }},
-      {s.cut_stream, false,
-       [this] {
-         if (StreamRef stream = network_.Pick()) {
-           Trace("a stream is cut");
-           network_.Cut(stream);
-         }
-       }},
-      {s.cut_process, false,
-       [this] {
-         std::shared_ptr<Process> process = PickShard();
-         if (random_.OneIn(2)) process = PickWorker();
-         if (process == nullptr) return;
-         Trace("all streams of a process are cut");
-         network_.CutAll(*process);
-       }},
-      {s.leave, true,
-       [this] {
-         if (auto worker = PickWorker()) {
-           Trace(absl::StrCat("worker-", worker->index(), " receives SIGTERM"));
-           worker->Handle([worker] { worker->Leave(); });
-         }
-       }},
-      {s.join, true,
-       [this] {
-         if (wanted_workers_ >= scenario_.workers + 2) return;
-         StartWorker(wanted_workers_++);
-         TellDesired();
-       }},
+      {s.cut_stream, false, [this] { CutStream(); }},
+      {s.cut_process, false, [this] { CutProcess(); }},
+      {s.leave, true, [this] { AskWorkerToLeave(); }},
+      {s.join, true, [this] { AddWorker(); }},
       {s.freeze_for_good, false, [this] { FreezeForGood(); }},
       {s.two_coordinators, false, [this] { RunTwoCoordinators(); }},
       {s.damage, false, [this] { DamageCheckpoint(); }},
       {s.damage_record, false, [this] { DamageRecord(); }},
       {s.snapshot, true, [this] { OpenSnapshot(); }},
       {s.suspend, false, [this] { Suspend(); }},
-      {s.leave_shard, false,
-       [this] {
-         const auto shard = PickShard();
-         if (shard == nullptr || shard->leaving()) return;
-         Trace(absl::StrCat(shard->name(), " receives SIGTERM"));
-         shard->Handle([shard] { shard->Leave(); });
-       }},
+      {s.leave_shard, false, [this] { AskShardToLeave(); }},
       {s.leave_all, true, [this] { LeaveAll(); }},
-      {s.leave_coordinator, false,
-       [this] {
-         if (coordinator_ == nullptr) return;
-         Trace("the coordinator receives SIGTERM");
-         coordinator_->Handle([leaving = coordinator_] { leaving->Leave(); });
-       }},
-      {s.crash_at_write, false,
-       [this] {
-         Trace("the next coordinator that uses the storage crashes");
-         crash_at_write_ = true;
-       }},
+      {s.leave_coordinator, false, [this] { AskCoordinatorToLeave(); }},
+      {s.crash_at_write, false, [this] { CrashAtWrite(); }},
       {s.scale_shards, false, [this] { ScaleShards(); }},
-      {s.break_group, true,
-       [this] {
-         if (groups_.Break()) Trace("the connections among workers break");
-       }},
+      {s.break_group, true, [this] { BreakGroup(); }},
   };
+}
 
+void Cluster::DoFault() {
+  const std::vector<FaultKind> kinds = FaultKinds();
   uint64_t all = 0;
-  for (const Kind& kind : kinds) all += kind.weight;
+  for (const FaultKind& kind : kinds) all += kind.weight;
   if (all == 0) return;
 
   uint64_t pick = random_.Below(all);
-  for (const Kind& kind : kinds) {
+  for (const FaultKind& kind : kinds) {
     if (pick < kind.weight) {
       only_workers_harmed_ = only_workers_harmed_ && kind.of_workers;
       return kind.fault();
     }
     pick -= kind.weight;
   }
+}
+
+void Cluster::CutStream() {
+  if (StreamRef stream = network_.Pick()) {
+    Trace("a stream is cut");
+    network_.Cut(stream);
+  }
+}
+
+void Cluster::CutProcess() {
+  std::shared_ptr<Process> process = PickShard();
+  if (random_.OneIn(2)) process = PickWorker();
+  if (process == nullptr) return;
+  Trace("all streams of a process are cut");
+  network_.CutAll(*process);
+}
+
+void Cluster::AskWorkerToLeave() {
+  const auto worker = PickWorker();
+  if (worker == nullptr) return;
+  Trace(absl::StrCat("worker-", worker->index(), " receives SIGTERM"));
+  worker->Handle([worker] { worker->Leave(); });
+}
+
+void Cluster::AskShardToLeave() {
+  const auto shard = PickShard();
+  if (shard == nullptr || shard->leaving()) return;
+  Trace(absl::StrCat(shard->name(), " receives SIGTERM"));
+  shard->Handle([shard] { shard->Leave(); });
+}
+
+void Cluster::AskCoordinatorToLeave() {
+  if (coordinator_ == nullptr) return;
+  Trace("the coordinator receives SIGTERM");
+  coordinator_->Handle([leaving = coordinator_] { leaving->Leave(); });
+}
+
+void Cluster::AddWorker() {
+  if (wanted_workers_ >= scenario_.workers + 2) return;
+  StartWorker(wanted_workers_++);
+  TellDesired();
+}
+
+void Cluster::CrashAtWrite() {
+  Trace("the next coordinator that uses the storage crashes");
+  crash_at_write_ = true;
+}
+
+void Cluster::BreakGroup() {
+  if (groups_.Break()) Trace("the connections among workers break");
 }
 
 std::shared_ptr<WorkerProcess> Cluster::PickWorker() {

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/simulation/coordinator_process.h"
+#include "tests/simulation/worker_process.h"
 
 namespace sluice::simulation {
 

@@ -21,7 +21,8 @@
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
-#include "tests/simulation/processes.h"
+#include "tests/simulation/member.h"
+#include "tests/simulation/shard_process.h"
 
 namespace sluice::simulation {
 

@@ -7,6 +7,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/status_macros.h"
 #include "tests/simulation/cluster.h"
@@ -71,15 +72,13 @@ std::string OtherFlags() {
   return flags;
 }
 
-}  // namespace
-}  // namespace sluice::simulation
+struct Mode {
+  std::string name;
+  ScenarioOptions options;
+};
 
-int main(int argc, char** argv) {
-  using namespace sluice;              // NOLINT(google-build-using-namespace)
-  using namespace sluice::simulation;  // NOLINT(google-build-using-namespace)
-  absl::SetProgramUsageMessage("simulates whole jobs with faults, by seed");
-  absl::ParseCommandLine(argc, argv);
-  const std::vector<std::pair<std::string, ScenarioOptions>> modes = {
+std::vector<Mode> Modes() {
+  return {
       {"synchronous", {v1::SYNCHRONOUS, false}},
       {"stragglers", {v1::SYNCHRONOUS, false, true}},
       {"bitexact", {v1::SYNCHRONOUS, true}},
@@ -101,57 +100,82 @@ int main(int argc, char** argv) {
       {"rowsasynchronous", {v1::ASYNCHRONOUS, false, false, true}},
       {"rowsbounded", {v1::BOUNDED_STALENESS, false, false, true}},
   };
+}
 
-  const uint64_t first = absl::GetFlag(FLAGS_first);
-  const Cluster::Tracing tracing = absl::GetFlag(FLAGS_messages) ? Cluster::Tracing::kMessages
-                                   : absl::GetFlag(FLAGS_trace)  ? Cluster::Tracing::kEvents
-                                                                 : Cluster::Tracing::kNone;
-
-  const Mutation* mutation = nullptr;
+// Null: the flag is not set.
+absl::StatusOr<const Mutation*> ChosenMutation() {
+  const std::string name = absl::GetFlag(FLAGS_mutation);
+  if (name.empty()) return nullptr;
+  const Mutation* chosen = nullptr;
   for (const Mutation& one : Mutations()) {
-    if (one.name == absl::GetFlag(FLAGS_mutation)) mutation = &one;
+    if (one.name == name) chosen = &one;
   }
-  if (mutation == nullptr && !absl::GetFlag(FLAGS_mutation).empty()) {
-    std::fprintf(stderr, "there is no mutation \"%s\"\n", absl::GetFlag(FLAGS_mutation).c_str());
-    return 2;
+  if (chosen != nullptr) return chosen;
+  return absl::InvalidArgumentError(absl::StrCat("there is no mutation \"", name, "\""));
+}
+
+Cluster::Tracing ChosenTracing() {
+  if (absl::GetFlag(FLAGS_messages)) return Cluster::Tracing::kMessages;
+  return absl::GetFlag(FLAGS_trace) ? Cluster::Tracing::kEvents : Cluster::Tracing::kNone;
+}
+
+// Runs all seeds of a mode, or up to the first failure. Returns the number of failures.
+absl::StatusOr<uint64_t> RunSeeds(const Mode& mode, const Mutation* mutation) {
+  const uint64_t first = absl::GetFlag(FLAGS_first);
+  const uint64_t seeds = absl::GetFlag(FLAGS_seeds);
+  uint64_t failures = 0;
+  uint64_t events = 0;
+  uint64_t views = 0;
+  uint64_t faults = 0;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    Scenario scenario = MakeScenario(seed, mode.options);
+    RETURN_IF_ERROR(Adapt(&scenario));
+    if (mutation != nullptr) mutation->apply(scenario);
+    const Outcome outcome = Cluster(scenario, ChosenTracing()).Run();
+    events += outcome.events;
+    views += outcome.views;
+    faults += outcome.faults;
+    if (outcome.failure.empty()) continue;
+    ++failures;
+    std::printf("FAILED %s\n  %s\n  --mode=%s --first=%llu --seeds=1%s --trace\n",
+                Describe(scenario).c_str(), outcome.failure.c_str(), mode.name.c_str(),
+                static_cast<unsigned long long>(seed), OtherFlags().c_str());
+    if (!absl::GetFlag(FLAGS_keep_going)) return failures;
   }
 
+  std::printf("%s: %llu seeds, %llu events, %llu faults, %llu views\n", mode.name.c_str(),
+              static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(events),
+              static_cast<unsigned long long>(faults), static_cast<unsigned long long>(views));
+  return failures;
+}
+
+// Runs the modes that the flags choose. Returns the number of failures.
+absl::StatusOr<uint64_t> RunModes() {
+  ASSIGN_OR_RETURN(const Mutation* const mutation, ChosenMutation());
+  const std::string chosen = absl::GetFlag(FLAGS_mode);
   uint64_t failures = 0;
   bool known = false;
-  for (const auto& [name, options] : modes) {
-    if (absl::GetFlag(FLAGS_mode) != "all" && absl::GetFlag(FLAGS_mode) != name) continue;
+  for (const Mode& mode : Modes()) {
+    if (chosen != "all" && chosen != mode.name) continue;
     known = true;
-    uint64_t events = 0;
-    uint64_t views = 0;
-    uint64_t faults = 0;
-    for (uint64_t seed = first; seed < first + absl::GetFlag(FLAGS_seeds); ++seed) {
-      Scenario scenario = MakeScenario(seed, options);
-      if (absl::Status status = Adapt(&scenario); !status.ok()) {
-        std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-        return 2;
-      }
-      if (mutation != nullptr) mutation->apply(scenario);
-      const Outcome outcome = Cluster(scenario, tracing).Run();
-      events += outcome.events;
-      views += outcome.views;
-      faults += outcome.faults;
-      if (outcome.failure.empty()) continue;
-      ++failures;
-      std::printf("FAILED %s\n  %s\n  --mode=%s --first=%llu --seeds=1%s --trace\n",
-                  Describe(scenario).c_str(), outcome.failure.c_str(), name.c_str(),
-                  static_cast<unsigned long long>(seed), OtherFlags().c_str());
-      if (!absl::GetFlag(FLAGS_keep_going)) return 1;
-    }
-
-    std::printf("%s: %llu seeds, %llu events, %llu faults, %llu views\n", name.c_str(),
-                static_cast<unsigned long long>(absl::GetFlag(FLAGS_seeds)),
-                static_cast<unsigned long long>(events), static_cast<unsigned long long>(faults),
-                static_cast<unsigned long long>(views));
+    ASSIGN_OR_RETURN(const uint64_t failed, RunSeeds(mode, mutation));
+    failures += failed;
+    if (failures > 0 && !absl::GetFlag(FLAGS_keep_going)) return failures;
   }
+  if (known) return failures;
+  return absl::InvalidArgumentError(absl::StrCat("there is no mode \"", chosen, "\""));
+}
 
-  if (!known) {
-    std::fprintf(stderr, "there is no mode \"%s\"\n", absl::GetFlag(FLAGS_mode).c_str());
+}  // namespace
+}  // namespace sluice::simulation
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("simulates whole jobs with faults, by seed");
+  absl::ParseCommandLine(argc, argv);
+  const absl::StatusOr<uint64_t> failures = sluice::simulation::RunModes();
+  if (!failures.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(failures.status().message()).c_str());
     return 2;
   }
-  return failures == 0 ? 0 : 1;
+  return *failures == 0 ? 0 : 1;
 }

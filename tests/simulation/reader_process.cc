@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/protocol/layout.h"
+#include "tests/simulation/shard_process.h"
 
 namespace sluice::simulation {
 

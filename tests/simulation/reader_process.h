@@ -10,7 +10,8 @@
 #include "proto/common.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/jobcontrol.pb.h"
-#include "tests/simulation/processes.h"
+#include "tests/simulation/coordinator_process.h"
+#include "tests/simulation/member.h"
 
 namespace sluice::simulation {
 

@@ -8,17 +8,12 @@
 #include "gtest/gtest.h"
 #include "services/coordinator/core/coordinator_core.h"
 #include "services/coordinator/core/testing/fake_job.h"
+#include "services/coordinator/core/testing/snapshot_schedule.h"
 
 namespace sluice::coordinator {
 namespace {
 
 using ::testing::HasSubstr;
-
-v1::JobSpec SavedEvery(uint64_t steps) {
-  v1::JobSpec spec = FakeJob::Spec();
-  spec.mutable_checkpoint()->set_interval_steps(steps);
-  return spec;
-}
 
 // A job that has trained this many steps.
 struct TrainedJob : FakeJob {
@@ -37,7 +32,7 @@ void ExpectSuccess(FakeJob& job) {
 }
 
 TEST(CoordinatorTakeover, ContinuesTheAttemptAtTheVersionThatTheShardsHave) {
-  TrainedJob job(8, SavedEvery(5));
+  TrainedJob job(8, CheckpointEvery(5));
   const v1::View before = job.view();
   job.RestartCoordinator();
   EXPECT_EQ(job.view().id().attempt(), 1u);
@@ -147,7 +142,7 @@ TEST(CoordinatorTakeover, ExitsIfShardObeysAnotherCoordinatorOfItsTerm) {
 }
 
 TEST(CoordinatorTakeover, BeginsTheNextAttemptIfShardDiesMeanwhile) {
-  TrainedJob job(8, SavedEvery(5));
+  TrainedJob job(8, CheckpointEvery(5));
   job.shards[1]->frozen = true;
   job.RestartCoordinator();
   ASSERT_TRUE(job.shards[0]->paused);
@@ -160,7 +155,7 @@ TEST(CoordinatorTakeover, BeginsTheNextAttemptIfShardDiesMeanwhile) {
 }
 
 TEST(CoordinatorTakeover, BeginsTheNextAttemptIfShardDoesNotAnswer) {
-  TrainedJob job(8, SavedEvery(5));
+  TrainedJob job(8, CheckpointEvery(5));
   job.shards[1]->frozen = true;
   job.RestartCoordinator();
   job.heartbeats = true;
@@ -172,7 +167,7 @@ TEST(CoordinatorTakeover, BeginsTheNextAttemptIfShardDoesNotAnswer) {
 }
 
 TEST(CoordinatorTakeover, ContinuesWhenTheJobWantsMoreShards) {
-  TrainedJob job(8, SavedEvery(5));
+  TrainedJob job(8, CheckpointEvery(5));
   job.options.job.mutable_parameter_server()->set_replicas(3);
   job.RestartCoordinator();
   job.Pass(absl::Seconds(3));
@@ -208,7 +203,7 @@ TEST(CoordinatorTakeover, BeginsTheNextAttemptIfTheWorkersHaveAnotherModel) {
 }
 
 TEST(CoordinatorTakeover, SavesTheCheckpointThatWasMissedAtOnce) {
-  TrainedJob job(4, SavedEvery(5));
+  TrainedJob job(4, CheckpointEvery(5));
   for (FakeShard* shard : job.Shards()) shard->silent_snapshots = true;
   job.Train(3);
   ASSERT_TRUE(job.checkpoint_indexes.empty());
@@ -231,7 +226,7 @@ TEST(CoordinatorTakeover, SavesTheCheckpointThatWasMissedAtOnce) {
 }
 
 TEST(CoordinatorTakeover, RemovesTheCheckpointsThatTheEarlierCoordinatorReplaced) {
-  v1::JobSpec spec = SavedEvery(5);
+  v1::JobSpec spec = CheckpointEvery(5);
   spec.mutable_checkpoint()->set_max_to_keep(1);
   TrainedJob job(12, spec);
   ASSERT_EQ(job.deleted.count({1, 5}), 1u);

@@ -41,6 +41,8 @@ class Initialization {
 
   bool has_init_id() const { return has_init_id_; }
   const v1::InitId& init_id() const { return prepare_.init_id(); }
+  // Whether the kept init request is of a later attempt.
+  bool IsAfter(uint64_t attempt) const { return has_init_id_ && attempt < init_id().attempt(); }
   bool ready() const { return has_init_id_ && missing_.empty() && error_.empty(); }
   // Sends StateReady again, or the reason why the state cannot become whole.
   void Report();

@@ -108,7 +108,6 @@ class ShardCore::Impl {
   void OnClosed(Partition& partition);
   void OnVersionCommitted();
   void OnCopyChanged();
-  void SayInstalled();
   const std::function<absl::StatusOr<Handled>(Stream&, const v1::Header&, const absl::Cord&)>
       handler_ = [this](Stream& stream, const v1::Header& header, const absl::Cord& payload) {
         return OnFrame(stream, header, payload);
@@ -126,7 +125,7 @@ void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
   // Sends again what may have been lost with the previous connection.
   if (!state.failure.empty()) state.SayFailed();
   if (!state.view.has_value()) initialization.Report();
-  if (state.view.has_value()) SayInstalled();
+  if (state.view.has_value()) views.ReportInstalled();
   snapshots.Report();  // first: pins outlive the view
   views.Report();
   if (state.view.has_value()) progress.Want();
@@ -172,7 +171,7 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   const v1::ViewId& id = install.view().id();
   if (!views.Accept(id.attempt(), id.term())) return;
   if (state.view.has_value() && Same(id, state.view->id())) {
-    SayInstalled();
+    views.ReportInstalled();
     return;
   }
   if (!views.MayInstall(install)) return;
@@ -206,12 +205,7 @@ void ShardCore::Impl::OnInstall(const v1::Install& install) {
   FinishInstall(install);
 
   streams.SetShards(install.view().shards());
-  for (StreamId stream : parked) {
-    Stream* const waiting = streams.Find(stream);
-    if (waiting == nullptr) continue;
-    waiting->parked_pulls = 0;
-    streams.Refuse(*waiting, "a new view");
-  }
+  streams.RefuseParked(parked, "a new view");
   Resume();
 }
 
@@ -239,16 +233,9 @@ void ShardCore::Impl::FinishInstall(const v1::Install& install) {
     update_holder.OnInstalled(asynchronous.clocks());
   }
   copy_sender.OnInstalled(install);
-  SayInstalled();
+  views.ReportInstalled();
   snapshots.OnInstalled(install.has_snapshot() ? &install.snapshot() : nullptr);
   progress.Want();
-}
-
-void ShardCore::Impl::SayInstalled() {
-  SLUICE_DCHECK(state.view.has_value(), "an installed view is reported");
-  v1::MemberMessage message;
-  *message.mutable_installed()->mutable_view() = state.view->id();
-  state.Tell(std::move(message));
 }
 
 void ShardCore::Impl::OnCommitted(const v1::Committed& committed) {
@@ -319,19 +306,13 @@ absl::StatusOr<Handled> ShardCore::Impl::OnFrame(Stream& stream, const v1::Heade
   if (!state.view.has_value()) {
     // A leftover frame of an abandoned attempt is dropped, so that it does not block the pushes of
     // version 0 of the next attempt behind it.
-    const bool abandoned = initialization.has_init_id() &&
-                           header.view().attempt() < initialization.init_id().attempt();
-    return abandoned ? Handled::kDone : Handled::kWait;
+    return initialization.IsAfter(header.view().attempt()) ? Handled::kDone : Handled::kWait;
   }
   const int order = Compare(header.view(), state.view->id());
-  if (order > 0 && !views.IsAnnounced(header.view())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("view ", header.view().number(), " of attempt ", header.view().attempt(),
-                     " is ahead of this shard, which has seen neither its Install nor its Pause; "
-                     "the newest view here is ",
-                     state.view->id().number(), " of attempt ", state.view->id().attempt()));
+  if (order > 0) {
+    RETURN_IF_ERROR(views.CheckAnnounced(header.view()));
+    return Handled::kWait;
   }
-  if (order > 0) return Handled::kWait;
   if (order < 0 && state.rules.RefuseOlderViews()) {
     if (stream.peer.role() == v1::WORKER)
       streams.Refuse(stream, "the view is older than the newest");

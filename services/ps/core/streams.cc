@@ -350,6 +350,15 @@ void StreamTable::RefuseAlways(Stream& stream, const std::string& reason, uint64
   state_.Send(stream.id, std::move(header));
 }
 
+void StreamTable::RefuseParked(const std::vector<StreamId>& streams, const std::string& reason) {
+  for (StreamId id : streams) {
+    Stream* const waiting = Find(id);
+    if (waiting == nullptr) continue;
+    waiting->parked_pulls = 0;
+    Refuse(*waiting, reason);
+  }
+}
+
 size_t StreamTable::parked_pulls() const {
   size_t sum = 0;
   for (const auto& [id, entry] : streams_) sum += entry.stream.parked_pulls;

@@ -98,6 +98,8 @@ class StreamTable {
   void Refuse(Stream& stream, const std::string& reason);
   // The same, also if the peer was informed before.
   void RefuseAlways(Stream& stream, const std::string& reason, uint64_t snapshot = 0);
+  // Refuses the pulls that waited on these streams, as far as the streams are still open.
+  void RefuseParked(const std::vector<StreamId>& streams, const std::string& reason);
 
   size_t size() const { return streams_.size(); }
   size_t waiting_frames() const { return waiting_frames_; }

@@ -127,8 +127,22 @@ bool Views::MayInstall(const v1::Install& install) const {
   return pausing_ == Pausing::kReplied && Same(install.pause(), pause_.id());
 }
 
-bool Views::IsAnnounced(const v1::ViewId& later) const {
-  return OrderOf(later) <= OrderOf(pause_.id()) || !state_.rules.FenceInstalls();
+void Views::ReportInstalled() {
+  SLUICE_DCHECK(state_.view.has_value(), "an installed view is reported");
+  v1::MemberMessage message;
+  *message.mutable_installed()->mutable_view() = state_.view->id();
+  state_.Tell(std::move(message));
+}
+
+absl::Status Views::CheckAnnounced(const v1::ViewId& later) const {
+  if (OrderOf(later) <= OrderOf(pause_.id()) || !state_.rules.FenceInstalls()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("view ", later.number(), " of attempt ", later.attempt(),
+                   " is ahead of this shard, which has seen neither its Install nor its Pause; "
+                   "the newest view here is ",
+                   state_.view->id().number(), " of attempt ", state_.view->id().attempt()));
 }
 
 void Views::Report() {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "services/ps/core/initialization.h"
@@ -45,8 +46,13 @@ class Views {
   // A view was installed, or its attempt is over.
   void EndPause() { pausing_ = Pausing::kNo; }
 
-  // The coordinator makes a view only when each of its shards has replied to the Pause of its id.
-  bool IsAnnounced(const v1::ViewId& later) const;
+  // Reports the installed view, which there must be.
+  void ReportInstalled();
+
+  // INVALID_ARGUMENT if the shard has not received the Pause of this view, which is later than the
+  // installed one: the coordinator makes a view only when each of its shards has replied to the
+  // Pause of its id.
+  absl::Status CheckAnnounced(const v1::ViewId& later) const;
 
  private:
   // The Pause in progress, if any.

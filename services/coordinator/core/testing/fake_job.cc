@@ -275,6 +275,52 @@ void FakeJob::CheckAdmissions(const Send& send) {
   }
 }
 
+void FakeJob::ReadStorageOrHold() {
+  if (hold_storage) return;
+  if (storage != nullptr) {
+    core->OnStorageRead(OpenStorage(*storage, spec, nullptr), now);
+  } else if (read_storage != nullptr) {
+    core->OnStorageRead(read_storage(), now);
+  } else if (storage_error.ok()) {
+    core->OnStorageRead(Contents(), now);
+  } else {
+    core->OnStorageRead(storage_error, now);
+  }
+}
+
+void FakeJob::MakeLossRecord(const v1::Claim& record) {
+  if (hold_loss_records) return;
+  absl::Status status = loss_record_error;
+  for (const v1::Claim& other : loss_records) {
+    if (other.attempt() == record.attempt() && other.loss_record() == record.loss_record()) {
+      status = absl::AlreadyExistsError("recorded");
+    }
+  }
+  if (status.ok()) loss_records.push_back(record);
+  core->OnClaimResult(record.attempt(), status, now);
+}
+
+void FakeJob::MakeClaim(const v1::Claim& claim) {
+  absl::Status status = claim_error;
+  if (storage != nullptr) status = storage->CreateClaim(claim);
+  for (const v1::Claim& other : claims) {
+    if (other.attempt() == claim.attempt()) status = absl::AlreadyExistsError("claimed");
+  }
+  if (status.ok() && storage == nullptr) claims.push_back(claim);
+  core->OnClaimResult(claim.attempt(), status, now);
+}
+
+void FakeJob::WriteIndexOrHold(const v1::CheckpointIndex& index) {
+  if (hold_checkpoint_index) return;
+  const v1::CheckpointRef ref = index.checkpoint();
+  if (storage != nullptr) {
+    core->OnCheckpointIndexWritten(ref, storage->WriteCheckpointIndex(index), now);
+    return;
+  }
+  if (checkpoint_index_error.ok()) checkpoint_indexes[{ref.attempt(), ref.step()}] = index;
+  core->OnCheckpointIndexWritten(ref, checkpoint_index_error, now);
+}
+
 void FakeJob::Perform(Action& action) {
   if (auto* send = std::get_if<Send>(&action)) {
     CheckAdmissions(*send);
@@ -288,37 +334,13 @@ void FakeJob::Perform(Action& action) {
       process->stream = 0;
     }
   } else if (std::get_if<ReadStorage>(&action)) {
-    if (hold_storage) return;
-    if (storage != nullptr) {
-      core->OnStorageRead(OpenStorage(*storage, spec, nullptr), now);
-    } else if (read_storage != nullptr) {
-      core->OnStorageRead(read_storage(), now);
-    } else if (storage_error.ok()) {
-      core->OnStorageRead(Contents(), now);
-    } else {
-      core->OnStorageRead(storage_error, now);
-    }
+    ReadStorageOrHold();
   } else if (auto* claim = std::get_if<ClaimAttempt>(&action)) {
-    const uint64_t attempt = claim->claim.attempt();
     if (claim->claim.loss_record() > 0 && storage == nullptr) {
-      if (hold_loss_records) return;
-      absl::Status status = loss_record_error;
-      for (const v1::Claim& other : loss_records) {
-        if (other.attempt() == attempt && other.loss_record() == claim->claim.loss_record()) {
-          status = absl::AlreadyExistsError("recorded");
-        }
-      }
-      if (status.ok()) loss_records.push_back(claim->claim);
-      core->OnClaimResult(attempt, status, now);
-      return;
+      MakeLossRecord(claim->claim);
+    } else {
+      MakeClaim(claim->claim);
     }
-    absl::Status status = claim_error;
-    if (storage != nullptr) status = storage->CreateClaim(claim->claim);
-    for (const v1::Claim& other : claims) {
-      if (other.attempt() == attempt) status = absl::AlreadyExistsError("claimed");
-    }
-    if (status.ok() && storage == nullptr) claims.push_back(claim->claim);
-    core->OnClaimResult(attempt, status, now);
   } else if (std::get_if<ReadClaims>(&action)) {
     if (storage != nullptr) {
       core->OnClaimsRead(storage->ReadClaims(), now);
@@ -326,16 +348,7 @@ void FakeJob::Perform(Action& action) {
       core->OnClaimsRead(Claims(), now);
     }
   } else if (auto* write = std::get_if<WriteCheckpointIndex>(&action)) {
-    if (hold_checkpoint_index) return;
-    const v1::CheckpointRef ref = write->checkpoint_index.checkpoint();
-    if (storage != nullptr) {
-      core->OnCheckpointIndexWritten(ref, storage->WriteCheckpointIndex(write->checkpoint_index),
-                                     now);
-      return;
-    }
-    if (checkpoint_index_error.ok())
-      checkpoint_indexes[{ref.attempt(), ref.step()}] = write->checkpoint_index;
-    core->OnCheckpointIndexWritten(ref, checkpoint_index_error, now);
+    WriteIndexOrHold(write->checkpoint_index);
   } else if (auto* remove = std::get_if<DeleteCheckpoint>(&action)) {
     deleted.insert({remove->checkpoint.attempt(), remove->checkpoint.step()});
     if (storage != nullptr) {

@@ -107,6 +107,9 @@ class FakeShard : public FakeProcess {
  private:
   bool Has(const v1::OpenSnapshot& named) const;
   void Repeat();
+  void OnPrepareState(const v1::PrepareState& state);
+  void OnPause(const v1::Pause& pause);
+  void OnOpenSnapshot(const v1::OpenSnapshot& named);
   void Reply(const v1::PauseId& pause);
   void Install(const v1::Install& install);
   void InstallCopies(const v1::Install& install);
@@ -234,6 +237,11 @@ class FakeJob {
   friend class FakeProcess;
 
   void Perform(Action& action);
+  // Actions on the storage. A test may hold reads, loss records and indexes, and answer itself.
+  void ReadStorageOrHold();
+  void MakeLossRecord(const v1::Claim& record);
+  void MakeClaim(const v1::Claim& claim);
+  void WriteIndexOrHold(const v1::CheckpointIndex& index);
   void CheckAdmissions(const Send& send);
   StorageContents Contents() const;
   std::vector<v1::Claim> Claims() const;

@@ -104,63 +104,75 @@ void FakeShard::Obey(uint64_t attempt, const v1::Term& term) {
   *obeyed.mutable_term() = term;
 }
 
+void FakeShard::OnPrepareState(const v1::PrepareState& state) {
+  init_id = state.init_id();
+  Obey(init_id.attempt(), init_id.term());
+  prepare = state;
+  ready = has_view = paused = false;
+  after.reset();
+  snapshot.reset();
+  view.Clear();
+  version = committed = state.version();
+  barrier = 0;
+  ledger = IntervalSet();
+  clocks.clear();
+  leases.clear();
+  staged.clear();
+  for (const v1::Range& range : state.checkpoint().ledger().applied()) {
+    ledger.Add(FromProto(range));
+  }
+
+  // The shard's partitions before there is a view.
+  *view.mutable_shards() = state.shards();
+  *view.mutable_owner() = state.owner();
+  copies.clear();
+  if (state.has_checkpoint() || Owned().empty()) LoadedOrInitialized();
+  // Pushes that arrived before this message have waited.
+  for (FakeWorker* worker : job->Workers()) {
+    if (!ready && Same(worker->pushed, init_id)) LoadedOrInitialized();
+  }
+}
+
+void FakeShard::OnPause(const v1::Pause& pause) {
+  Obey(pause.id().attempt(), pause.id().term());
+  if (pause.now() || paused) {
+    Reply(pause.id());
+  } else {
+    after = pause;
+    CheckAfter();
+  }
+}
+
+void FakeShard::OnOpenSnapshot(const v1::OpenSnapshot& named) {
+  if (Has(named)) {
+    reported = written = false;  // reports again
+  } else if (version > named.step()) {
+    v1::MemberMessage past;
+    past.mutable_snapshot_failed()->set_snapshot_id(named.snapshot_id());
+    *past.mutable_snapshot_failed()->mutable_view() = view.id();
+    past.mutable_snapshot_failed()->set_past(version);
+    *past.mutable_snapshot_failed()->mutable_name() = named.name();
+    Say(past);
+    return;
+  } else {
+    snapshot = named;
+    pinned = reported = written = false;
+  }
+  CheckSnapshot();
+}
+
 void FakeShard::OnMessage(const v1::CoordinatorMessage& message) {
   if (message.has_prepare_state()) {
-    init_id = message.prepare_state().init_id();
-    Obey(init_id.attempt(), init_id.term());
-    prepare = message.prepare_state();
-    ready = has_view = paused = false;
-    after.reset();
-    snapshot.reset();
-    view.Clear();
-    version = committed = message.prepare_state().version();
-    barrier = 0;
-    ledger = IntervalSet();
-    clocks.clear();
-    leases.clear();
-    staged.clear();
-    for (const v1::Range& range : message.prepare_state().checkpoint().ledger().applied()) {
-      ledger.Add(FromProto(range));
-    }
-
-    // The shard's partitions before there is a view.
-    *view.mutable_shards() = message.prepare_state().shards();
-    *view.mutable_owner() = message.prepare_state().owner();
-    copies.clear();
-    if (message.prepare_state().has_checkpoint() || Owned().empty()) LoadedOrInitialized();
-    // Pushes that arrived before this message have waited.
-    for (FakeWorker* worker : job->Workers()) {
-      if (!ready && Same(worker->pushed, init_id)) LoadedOrInitialized();
-    }
+    OnPrepareState(message.prepare_state());
   } else if (message.has_pause()) {
-    Obey(message.pause().id().attempt(), message.pause().id().term());
-    if (message.pause().now() || paused) {
-      Reply(message.pause().id());
-    } else {
-      after = message.pause();
-      CheckAfter();
-    }
+    OnPause(message.pause());
   } else if (message.has_install() && !drop_installs) {
     Install(message.install());
   } else if (message.has_committed()) {
     if (Same(message.committed().view(), view.id())) Commit(message.committed().version());
     CheckSnapshot();
   } else if (message.has_open_snapshot()) {
-    if (Has(message.open_snapshot())) {
-      reported = written = false;  // reports again
-    } else if (version > message.open_snapshot().step()) {
-      v1::MemberMessage past;
-      past.mutable_snapshot_failed()->set_snapshot_id(message.open_snapshot().snapshot_id());
-      *past.mutable_snapshot_failed()->mutable_view() = view.id();
-      past.mutable_snapshot_failed()->set_past(version);
-      *past.mutable_snapshot_failed()->mutable_name() = message.open_snapshot().name();
-      Say(past);
-      return;
-    } else {
-      snapshot = message.open_snapshot();
-      pinned = reported = written = false;
-    }
-    CheckSnapshot();
+    OnOpenSnapshot(message.open_snapshot());
   } else if (message.has_barrier()) {
     if (!has_view || !Same(message.barrier().view(), view.id())) return;
     barrier = message.barrier().version();

@@ -1,0 +1,61 @@
+#include "tests/simulation/member.h"
+
+#include <memory>
+
+#include "tests/simulation/coordinator_process.h"
+
+namespace sluice::simulation {
+
+v1::ProcessId MakeProcessId(v1::Role role, uint32_t index, uint64_t incarnation) {
+  v1::ProcessId id;
+  id.set_role(role);
+  id.set_index(index);
+  id.set_incarnation(incarnation);
+  return id;
+}
+
+void Member::LookForCoordinator() {
+  auto self = std::static_pointer_cast<Member>(shared_from_this());
+  auto retry = [self] {
+    self->cluster_.scheduler().After(kCoordinatorRetry, [self] {
+      self->Handle([self] {
+        if (self->coordinator_ == nullptr) self->LookForCoordinator();
+      });
+    });
+  };
+
+  cluster_.network().Open(
+      self, [self] { return self->cluster_.FindCoordinator(); },
+      [](const StreamRef& stream) {
+        static_cast<CoordinatorProcess*>(stream->server.process.get())->Accept(stream);
+      },
+      [self, retry](const StreamRef& stream) {
+        self->coordinator_ = stream;
+        stream->client.on_closed = [self, stream, retry] {
+          if (self->coordinator_ != stream) return;
+          self->coordinator_ = nullptr;
+          self->OnCoordinatorDisconnected();
+          retry();
+        };
+        self->OnCoordinatorConnected();
+      },
+      retry);
+}
+
+void Member::TellCoordinator(const v1::MemberMessage& message) {
+  if (coordinator_ == nullptr) return;
+  StreamRef stream = coordinator_;
+  cluster_.TraceMessage(name(), "coordinator", message);
+  cluster_.Record(message);
+  cluster_.network().ToServer(stream, [stream, message] {
+    static_cast<CoordinatorProcess*>(stream->server.process.get())->OnMessage(stream, message);
+  });
+}
+
+void Member::LeaveCoordinator() {
+  if (coordinator_ == nullptr) return;
+  cluster_.network().CloseByClient(coordinator_);
+  coordinator_ = nullptr;
+}
+
+}  // namespace sluice::simulation

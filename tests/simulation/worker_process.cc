@@ -1,0 +1,339 @@
+#include "tests/simulation/worker_process.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "services/protocol/ids.h"
+#include "services/protocol/row_selection.h"
+#include "tests/simulation/shard_process.h"
+
+namespace sluice::simulation {
+
+WorkerProcess::WorkerProcess(Cluster* cluster, uint32_t index, uint64_t incarnation)
+    : Member(cluster, absl::StrCat("worker-", index)),
+      index_(index),
+      incarnation_(incarnation),
+      core_(
+          [&] {
+            worker::WorkerOptions options;
+            options.process = MakeProcessId(v1::WORKER, index, incarnation);
+            options.job = cluster->job_name();
+            return options;
+          }(),
+          cluster->scenario().worker_rules),
+      current_(cluster->scenario().tensors),
+      incoming_(cluster->scenario().tensors),
+      evaluation_(cluster->scenario().tensors) {}
+
+void WorkerProcess::Start() { LookForCoordinator(); }
+
+void WorkerProcess::OnThaw() {
+  if (!cluster_.scenario().timers_first || !alive()) return;
+  core_.OnTick(cluster_.scheduler().now());
+  Do();
+}
+
+void WorkerProcess::Leave() {
+  core_.OnLeave("SIGTERM", absl::Seconds(10), cluster_.scheduler().now());
+  Do();
+}
+
+void WorkerProcess::OnCoordinatorConnected() {
+  core_.OnCoordinatorConnected(cluster_.scheduler().now());
+  Do();
+}
+
+void WorkerProcess::OnCoordinatorDisconnected() {
+  core_.OnCoordinatorDisconnected(cluster_.scheduler().now());
+  Do();
+}
+
+void WorkerProcess::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
+  if (message.has_new_view() && message.new_view().has_view()) {
+    cluster_.checker().OnView(message.new_view().view());
+  }
+  core_.OnCoordinatorMessage(message, cluster_.scheduler().now());
+  Do();
+}
+
+void WorkerProcess::Do() {
+  for (const worker::WorkerAction& action : core_.TakeActions()) {
+    if (!alive()) return;
+    std::visit([this](const auto& a) { On(a); }, action);
+  }
+  if (!alive()) return;
+  ticker_.Plan(cluster_, shared_from_this(), core_.NextDeadline(), [this] {
+    core_.OnTick(cluster_.scheduler().now());
+    Do();
+  });
+}
+
+void WorkerProcess::On(const worker::ConnectShard& action) {
+  auto self = std::static_pointer_cast<WorkerProcess>(shared_from_this());
+  const uint64_t shard = action.shard;
+  const uint64_t attempt = ++attempts_[shard];
+
+  auto broken = [self, shard, attempt] {
+    if (self->attempts_[shard] != attempt) return;
+    self->shards_.erase(shard);
+    self->core_.OnShardDisconnected(shard, absl::UnavailableError("broken"),
+                                    self->cluster_.scheduler().now());
+    self->Do();
+  };
+
+  cluster_.network().Open(
+      self, [self, address = action.address] { return self->cluster_.FindShard(address); },
+      [](const StreamRef& stream) {
+        static_cast<ShardProcess*>(stream->server.process.get())->Accept(stream);
+      },
+      [self, shard, attempt, broken](const StreamRef& stream) {
+        if (self->attempts_[shard] != attempt) {
+          self->cluster_.network().CloseByClient(stream);
+          return;
+        }
+        self->shards_[shard] = stream;
+        stream->client.on_closed = broken;
+        stream->on_frame = [self, shard, attempt](const v1::Header& header,
+                                                  const absl::Cord& payload) {
+          if (self->attempts_[shard] != attempt) return;
+          if (header.has_permit()) {
+            self->permits_.emplace(Order(header.view()), header.permit().clock());
+          }
+          self->core_.OnShardFrame(shard, header, payload, self->cluster_.scheduler().now());
+          self->Do();
+        };
+        self->core_.OnShardConnected(shard, self->cluster_.scheduler().now());
+        self->Do();
+      },
+      broken);
+}
+
+void WorkerProcess::On(const worker::DisconnectShard& action) {
+  ++attempts_[action.shard];
+  auto it = shards_.find(action.shard);
+  if (it == shards_.end()) return;
+  cluster_.network().CloseByClient(it->second);
+  shards_.erase(it);
+}
+
+void WorkerProcess::On(const worker::SendFrame& action) {
+  auto it = shards_.find(action.shard);
+  if (it == shards_.end()) return;
+  StreamRef stream = it->second;
+  cluster_.TraceMessage(name(), static_cast<Member*>(stream->server.process.get())->name(),
+                        action.header);
+  cluster_.Record(action.header);
+  // Permits bound the updates that wait in the shards' memory.
+  const bool update = action.header.has_push() && action.header.push().clock() != 0;
+  if (update && permits_.count({Order(action.header.view()), action.header.push().clock()}) == 0) {
+    cluster_.checker().Fail(
+        absl::StrCat(name(), " pushes update ", action.header.push().clock(), " without a permit"));
+  }
+  cluster_.network().ToServer(stream, [stream, header = action.header, payload = action.payload] {
+    static_cast<ShardProcess*>(stream->server.process.get())->OnFrame(stream, header, payload);
+  });
+}
+
+void WorkerProcess::On(const worker::SendToCoordinator& action) { TellCoordinator(action.message); }
+
+void WorkerProcess::On(const worker::OpenModel&) {
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Milliseconds(1), absl::Milliseconds(20)),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())] {
+        self->Handle([self] {
+          ToyModel& model = self->cluster_.model();
+          self->core_.SetRowTensors(model.RowTensors());
+          self->core_.OnModelReady(model.table(), model.samples(), 20,
+                                   self->cluster_.scheduler().now());
+          self->Do();
+        });
+      });
+}
+
+void WorkerProcess::On(const worker::ReadInitialTensor& action) {
+  cluster_.scheduler().After(
+      absl::Microseconds(100),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), action] {
+        self->Handle([self, action] {
+          Elements3 initial = self->cluster_.model().Initial(action.tensor);
+          self->core_.OnInitialTensor(action.init_id, action.tensor, ToCord(initial),
+                                      self->cluster_.scheduler().now());
+          self->Do();
+        });
+      });
+}
+
+void WorkerProcess::On(const worker::StoreBlock& action) {
+  Buffer& buffer = action.buffer == ComputeEngine::Buffer::kEvaluation ? evaluation_ : incoming_;
+  // A requested row arrives as a whole block, which is smaller than the row with its header.
+  if (action.codec != v1::CODEC_ROWS) buffer[action.tensor] = FromCord(action.payload);
+}
+
+void WorkerProcess::On(const worker::FindRows& action) {
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(20), absl::Milliseconds(2)),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), action] {
+        self->Handle([self, action] {
+          const ToyModel& model = self->cluster_.model();
+          RowSelections rows;
+          for (uint32_t tensor : model.RowTensors()) {
+            const bool named = std::any_of(
+                action.positions.begin(), action.positions.end(),
+                [&](const PositionRange& positions) { return model.Names(positions, tensor); });
+            if (named) rows[tensor] = {0};
+          }
+          self->core_.OnRows(action.id, rows, self->cluster_.scheduler().now());
+          self->Do();
+        });
+      });
+}
+
+void WorkerProcess::On(const worker::AdoptVersion& action) {
+  if (working_) cluster_.checker().Fail("a worker adopts a version while it computes");
+  std::swap(current_, incoming_);
+  adopted_ = action.version;
+}
+
+void WorkerProcess::On(const worker::Compute& action) {
+  if (cluster_.scenario().job.training().mode() == v1::SYNCHRONOUS) {
+    if (action.step != adopted_) cluster_.checker().Fail("a worker computes on a wrong version");
+    cluster_.checker().OnSynchronousCompute(core_.view().id(), action.step, action.positions,
+                                            current_);
+  }
+  Job job;
+  job.compute = action;
+  jobs_.push_back(job);
+  if (!working_) NextJob();
+}
+
+void WorkerProcess::On(const worker::CancelCompute& action) {
+  for (Job& job : jobs_) {
+    if (!job.evaluation && job.compute.id == action.id) job.cancelled = true;
+  }
+}
+
+void WorkerProcess::On(const worker::EvaluateSamples& action) {
+  cluster_.checker().OnEvaluate(action.buffer == ComputeEngine::Buffer::kCurrent ? current_
+                                                                                 : evaluation_);
+  Job job;
+  job.evaluation = true;
+  job.evaluate = action;
+  jobs_.push_back(job);
+  if (!working_) NextJob();
+}
+
+void WorkerProcess::On(const worker::JoinGroup& action) {
+  cluster_.groups().Join(
+      incarnation_, action.view, action.plan,
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())](
+          const v1::ViewId& view, uint64_t step, absl::StatusOr<worker::ReducedPart> part) {
+        self->Handle([self, view, step, part = std::move(part)] {
+          self->core_.OnReduced(view, step, part, self->cluster_.scheduler().now());
+          self->Do();
+        });
+      });
+}
+
+void WorkerProcess::On(const worker::LeaveGroup&) { cluster_.groups().Leave(incarnation_); }
+
+void WorkerProcess::On(const worker::ReduceGradients& action) {
+  cluster_.groups().Reduce(incarnation_, action.step, action.gradients);
+}
+
+void WorkerProcess::NextJob() {
+  working_ = !jobs_.empty();
+  if (!working_) return;
+  const absl::Duration time =
+      cluster_.random().Between(absl::Microseconds(200), absl::Milliseconds(3));
+  cluster_.scheduler().After(time,
+                             [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())] {
+                               self->Handle([self] {
+                                 if (self->jobs_.front().evaluation) {
+                                   self->RunEvaluation();
+                                 } else {
+                                   self->RunCompute();
+                                 }
+                               });
+                             });
+}
+
+void WorkerProcess::RunCompute() {
+  const Job& job = jobs_.front();
+  if (job.cancelled && cluster_.random().OneIn(2)) return FinishJob();
+  const double tag = static_cast<double>((cluster_.random().Next() >> 32) + 1);
+  if (cluster_.scenario().job.training().mode() != v1::SYNCHRONOUS) {
+    cluster_.checker().OnUpdate(tag, job.compute.positions);
+    cluster_.NoteUpdate(job.compute.positions.size());
+  } else {
+    cluster_.checker().OnContribution(tag, job.compute.step, job.compute.positions);
+  }
+  Gradient(0, tag);
+}
+
+// Delivers the gradients one tensor at a time, from the last tensor to the first.
+void WorkerProcess::Gradient(size_t place, double tag) {
+  if (place == current_.size()) return FinishJob();
+  const worker::Compute compute = jobs_.front().compute;
+  const auto tensor = static_cast<uint32_t>(current_.size() - 1 - place);
+  const absl::Time now = cluster_.scheduler().now();
+  ToyModel& model = cluster_.model();
+
+  if (model.IsSilent(tensor)) {
+    core_.OnNoGradient(compute.id, tensor, now);
+    Do();
+  } else {
+    absl::Cord gradient = ToCord(model.Gradient(compute.positions, tensor, tag));
+    const bool table = model.table().tensors(static_cast<int>(tensor)).shape_size() == 2;
+    if (table) {
+      core_.OnRowGradient(compute.id, tensor, {0}, std::move(gradient), now);
+    } else {
+      core_.OnGradient(compute.id, tensor, std::move(gradient), now);
+    }
+    Do();
+  }
+
+  if (!alive()) return;
+  cluster_.scheduler().After(
+      cluster_.random().Between(absl::Microseconds(20), absl::Microseconds(400)),
+      [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), place, tag] {
+        self->Handle([self, place, tag] { self->Gradient(place + 1, tag); });
+      });
+}
+
+void WorkerProcess::FinishJob() {
+  const Job job = jobs_.front();
+  jobs_.pop_front();
+  working_ = false;
+  worker::ComputeResult result;
+  result.samples = job.compute.positions.size();
+  result.loss_sum = 1;
+  if (cluster_.scenario().job.training().max_batch_size() > 0) {
+    // The reported time is deterministic; the simulated time is random.
+    result.compute_time = absl::Milliseconds(1 + 2 * index_) * static_cast<double>(result.samples);
+  }
+  core_.OnComputed(job.compute.id, result, cluster_.scheduler().now());
+  Do();
+  if (alive() && !working_) NextJob();
+}
+
+void WorkerProcess::RunEvaluation() {
+  const Job job = jobs_.front();
+  jobs_.pop_front();
+  working_ = false;
+  worker::ComputeResult result;
+  result.samples = job.evaluate.samples.size();
+  core_.OnEvaluated(job.evaluate.id, result, cluster_.scheduler().now());
+  Do();
+  if (alive() && !working_) NextJob();
+}
+
+void WorkerProcess::On(const worker::Exit& action) {
+  cluster_.OnWorkerExit(*this, action.reason == worker::ExitReason::kFinished,
+                        action.reason == worker::ExitReason::kFailed, action.message);
+}
+
+}  // namespace sluice::simulation

@@ -32,6 +32,9 @@ constexpr absl::Duration kPoll = absl::Milliseconds(20);
 // If the loop is delayed by more than this, this process itself did not run: it was stopped, or the
 // machine slept.
 constexpr absl::Duration kStoodStill = absl::Seconds(1);
+// Other shards take over the partitions of a shard that died within this time. The start of its
+// successor would compete with them for the processors.
+constexpr absl::Duration kTakeover = absl::Milliseconds(250);
 // How many of a log's last lines are searched for the reason of an exit.
 constexpr size_t kReasonLines = 50;
 
@@ -51,6 +54,7 @@ policy::Limits LimitsOf(const LocalJob::Options& options) {
       heartbeat_timeout > 0) {
     limits.expelled_grace = std::min(limits.expelled_grace, absl::Seconds(heartbeat_timeout));
   }
+  if (options.job.spec.parameter_server().copies() > 1) limits.shard_delay = kTakeover;
   return limits;
 }
 

@@ -208,6 +208,9 @@ class Decider {
     if (Surplus(replica) || plan_.suspend) return;
     if (!healthy) ++kept->failed_starts;
     Delay(kept);
+    if (replica.role == v1::SHARD) {
+      kept->start_after = std::max(kept->start_after, now_ + limits_.shard_delay);
+    }
     if (healthy || !limits_.patient) CountDeath(replica, process, *kept);
   }
 

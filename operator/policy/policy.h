@@ -47,6 +47,8 @@ struct Limits {
   absl::Duration first_delay = absl::Seconds(1);
   // Upper bound of the delay.
   absl::Duration max_delay = absl::Seconds(30);
+  // Least delay before a shard that died is restarted.
+  absl::Duration shard_delay = absl::ZeroDuration();
   // An instance that was ready, or ran for this long, ends the row of failures.
   absl::Duration healthy_after = absl::Seconds(30);
   // The job fails when this many instances of one replica in a row ended without having been ready.

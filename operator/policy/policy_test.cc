@@ -112,6 +112,20 @@ TEST(PolicyTest, DelaysGrowWithDeathsInARow) {
   }
 }
 
+TEST(PolicyTest, ReportsADeadShardAtOnceAndRestartsItAfterItsDelay) {
+  World world;
+  world.limits.shard_delay = absl::Milliseconds(250);
+  world.StartAll();
+  world.End(kShard0, 0, SIGKILL);
+  const Decision decision = world.Step();
+  EXPECT_EQ(world.reported.size(), 1u);
+  EXPECT_THAT(world.started, IsEmpty());
+  EXPECT_EQ(decision.decide_again, world.now + world.limits.shard_delay);
+  world.now = decision.decide_again;
+  world.Step();
+  EXPECT_THAT(world.started, ElementsAre("ps-0"));
+}
+
 TEST(PolicyTest, DelaysAreBounded) {
   World world;
   world.limits.max_failed_starts = 100;

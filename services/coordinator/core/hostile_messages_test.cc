@@ -83,7 +83,7 @@ TEST_P(HostileTest, IsRefusedAndJobContinues) {
 }
 
 std::function<void(FakeJob&, v1::MemberMessage*)> Progress(
-    std::function<void(v1::ShardProgress*)> change) {
+    const std::function<void(v1::ShardProgress*)>& change) {
   return [change](FakeJob& job, v1::MemberMessage* message) {
     v1::ShardProgress& progress = *message->mutable_shard_progress();
     *progress.mutable_view() = job.core->view().id();
@@ -94,7 +94,7 @@ std::function<void(FakeJob&, v1::MemberMessage*)> Progress(
 }
 
 std::function<void(FakeJob&, v1::MemberMessage*)> Pinned(
-    std::function<void(v1::SnapshotPinned*)> change) {
+    const std::function<void(v1::SnapshotPinned*)>& change) {
   return [change](FakeJob& job, v1::MemberMessage* message) {
     v1::SnapshotPinned& pinned = *message->mutable_snapshot_pinned();
     pinned.set_snapshot_id(job.shards[1]->snapshot->snapshot_id());
@@ -105,7 +105,7 @@ std::function<void(FakeJob&, v1::MemberMessage*)> Pinned(
 }
 
 std::function<void(FakeJob&, v1::MemberMessage*)> Written(
-    std::function<void(v1::SnapshotWritten*)> change) {
+    const std::function<void(v1::SnapshotWritten*)>& change) {
   return [change](FakeJob& job, v1::MemberMessage* message) {
     v1::SnapshotWritten& written = *message->mutable_snapshot_written();
     written.set_snapshot_id(job.shards[1]->snapshot->snapshot_id());

@@ -312,7 +312,7 @@ void FakeJob::MakeClaim(const v1::Claim& claim) {
 
 void FakeJob::WriteIndexOrHold(const v1::CheckpointIndex& index) {
   if (hold_checkpoint_index) return;
-  const v1::CheckpointRef ref = index.checkpoint();
+  const v1::CheckpointRef& ref = index.checkpoint();
   if (storage != nullptr) {
     core->OnCheckpointIndexWritten(ref, storage->WriteCheckpointIndex(index), now);
     return;

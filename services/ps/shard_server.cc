@@ -156,7 +156,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
                       ShardCore& core, absl::Time now) mutable {
       receipt.Release();
       for (DecodedFrame& frame : frames) {
-        core.OnFrame(stream, frame.header, std::move(frame.payload), now);
+        core.OnFrame(stream, frame.header, frame.payload, now);
         if (!shell_.PerformActions()) return;
       }
     };
@@ -213,7 +213,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     frames_sent_.Increment();
     bytes_sent_.Increment(static_cast<double>(send.payload.size()));
     queued_.insert(send.stream);
-    streams_.Queue(send.stream, send.header, std::move(send.payload));
+    streams_.Queue(send.stream, send.header, send.payload);
   }
   void Perform(SendToShard& send) {
     frames_sent_.Increment();

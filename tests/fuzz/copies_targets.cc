@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
@@ -294,10 +295,11 @@ std::vector<std::string> CopiesSeeds() {
     // Lease, permit, push and apply, each after the answers.
     std::string step;
     for (int i = 0; i < (job == kAsynchronous ? 4 : 1); ++i) step += std::string{kStep, 1} + both;
-    std::string seed = std::string(1, job) + both + both + step + std::string{kCommit} + both;
+    std::string seed =
+        absl::StrCat(std::string(1, job), both, both, step, std::string{kCommit}, both);
     seeds.push_back(seed + step);
     for (char event = kDeliverChanged; event < kEvents; ++event) {
-      seeds.push_back(seed + std::string{kStep, 2, event, 0, 0, 1, 3} + both + step);
+      seeds.push_back(absl::StrCat(seed, std::string{kStep, 2, event, 0, 0, 1, 3}, both, step));
     }
   }
   return seeds;

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -36,7 +37,7 @@ std::vector<std::string> StepSeeds() {
     const std::string two = asynchronous ? std::string{kHonest, 1, 0, 2} : std::string{kHonest, 2};
     std::string seed(1, job);
     for (char between = kPull; between <= kFiles; ++between) {
-      seed += one + std::string{between, 1, 0, 0, 0, 0, 0} + two;
+      absl::StrAppend(&seed, one, std::string{between, 1, 0, 0, 0, 0, 0}, two);
     }
     seeds.push_back(std::move(seed));
   }
@@ -74,10 +75,10 @@ std::vector<std::string> SnapshotSeeds() {
     std::string seed(1, job);
     for (const char write : {1, 0}) {
       seed += std::string{kHonest, 1, kCoordinator, kOpenSnapshot, 0, 1, write};
-      seed += std::string{kHonest, 1, kHonest, 2} + files + pulls;
+      absl::StrAppend(&seed, std::string{kHonest, 1, kHonest, 2}, files, pulls);
       // Opened again under its name, then named by a view.
       seed += std::string{kCoordinator, kOpenSnapshot, 1, 1, write, kView, 0, 2, write};
-      seed += std::string{kHonest, 1, kHonest, 2} + files + close;
+      absl::StrAppend(&seed, std::string{kHonest, 1, kHonest, 2}, files, close);
     }
     seeds.push_back(std::move(seed));
   }
@@ -85,9 +86,9 @@ std::vector<std::string> SnapshotSeeds() {
     std::string seed(1, job);
     for (const char write : {1, 0}) {
       seed += std::string{kHonest, 0, 0, 1, kHonest, 1, 0, 2};
-      seed += std::string{kView, 0, 0, 1, write} + files + pulls;
-      seed +=
-          std::string{kHonest, 0, 4, 1, kView, 0, 1, 2, write, kHonest, 1, 0, 2} + files + close;
+      absl::StrAppend(&seed, std::string{kView, 0, 0, 1, write}, files, pulls);
+      absl::StrAppend(&seed, std::string{kHonest, 0, 4, 1, kView, 0, 1, 2, write, kHonest, 1, 0, 2},
+                      files, close);
     }
     seeds.push_back(std::move(seed));
   }

@@ -63,7 +63,7 @@ void HostileProcess::OpenData() {
   const auto shards = cluster_.shards();
   if (data_.size() >= kMaxDataStreams || shards.empty()) return;
   auto self = std::static_pointer_cast<HostileProcess>(shared_from_this());
-  std::shared_ptr<ShardProcess> shard = shards[cluster_.random().Below(shards.size())];
+  const std::shared_ptr<ShardProcess>& shard = shards[cluster_.random().Below(shards.size())];
   cluster_.network().Open(
       self, [shard] { return shard; },
       [](const StreamRef& stream) {

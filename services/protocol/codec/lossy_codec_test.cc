@@ -100,7 +100,7 @@ TEST(TopKCodec, TakesEightBytesPerKeptElement) {
 
 TEST(TopKCodec, RejectsIndicesOutOfRangeOrNotAscending) {
   const auto codec = Make(v1::CODEC_TOP_K);
-  const auto validate = [&](std::vector<uint32_t> numbers, int values) {
+  const auto validate = [&](const std::vector<uint32_t>& numbers, int values) {
     std::string bytes;
     for (uint32_t number : numbers) Append(number, &bytes);
     for (int i = 0; i < values; ++i) Append(1.0f, &bytes);

@@ -102,7 +102,7 @@ class TestClient {
   using OnFrameFunction = std::function<void(const DecodedFrame&)>;
 
   explicit TestClient(const std::string& address, StreamClient::Options options = {},
-                      OnFrameFunction on_frame = nullptr) {
+                      const OnFrameFunction& on_frame = nullptr) {
     options.address = address;
     stream_ = StreamClient::Connect(
         options, {[this, on_frame](std::vector<DecodedFrame> frames) {

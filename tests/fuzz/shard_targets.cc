@@ -110,7 +110,7 @@ std::vector<FuzzTarget> ShardTargets() {
       "services/ps/core/shard_core.cc services/ps/core/streams.cc services/ps/core/synchronous.cc "
       "services/ps/core/asynchronous.cc services/ps/core/asynchronous_views.cc "
       "services/ps/core/arbiter.cc services/ps/core/staleness.cc services/ps/core/frame_checks.cc "
-      "services/ps/core/initialization.cc services/ps/core/snapshots.cc "
+      "services/ps/core/initialization.cc services/ps/core/snapshots.cc services/ps/core/views.cc "
       "services/ps/core/partition.cc "
       "services/ps/core/norm_exchange.cc services/ps/core/step_participants.cc "
       "services/ps/core/data_sender.cc "

@@ -17,6 +17,12 @@ void Exit(Coordinator& coordinator) {
   coordinator.view = kNone;
 }
 
+// Restores the job from a checkpoint: an error unless it was unprotected at some time.
+void Restore(State& state) {
+  state.restored = 1;
+  if (!state.unprotected) state.error = Model::kGivenUp;
+}
+
 bool IsNewer(const State& state, int a, int b) {
   if (a == b || a == kNone) return false;
   if (b == kNone) return true;
@@ -137,8 +143,7 @@ void Copies::AddPauses(const State& state, int c, Steps<State>& steps) const {
   }
   if (!expected && state.coordinators[c].alive) {
     next = state;
-    next.restored = 1;
-    if (!state.unprotected) next.error = kGivenUp;
+    Restore(next);
     steps.Add(next, "C%d has no shard", before.term);
   }
 }
@@ -284,9 +289,7 @@ void Copies::Decide(State& state, int c) const {
     if (IsNewer(state, coordinator.reply[i].view, newest)) newest = coordinator.reply[i].view;
   }
   if (newest == kNone) {
-    state.restored = 1;
-    if (!state.unprotected) state.error = kGivenUp;
-    return;
+    return Restore(state);
   }
   if (state.view_count >= kViews) {
     state.error = kTooManyViews;
@@ -313,9 +316,7 @@ void Copies::Decide(State& state, int c) const {
   view.shards = present;
   view.losers = 0;
   if (!ChooseOwners(state, coordinator, newest, view)) {
-    state.restored = 1;
-    if (!state.unprotected) state.error = kGivenUp;
-    return;
+    return Restore(state);
   }
   if (coordinator.planned && !state.snapshot) {
     CarryOutPlan(coordinator, newest, state, view);

@@ -166,6 +166,11 @@ std::shared_ptr<CoordinatorProcess> Cluster::FindCoordinator() {
   return two && random_.OneIn(2) ? old_coordinator_ : coordinator_;
 }
 
+absl::Duration Cluster::ConnectionDelay() {
+  if (scenario_.slow_connections == absl::ZeroDuration()) return absl::ZeroDuration();
+  return random_.Between(absl::ZeroDuration(), scenario_.slow_connections);
+}
+
 std::vector<std::shared_ptr<ShardProcess>> Cluster::shards() const {
   std::vector<std::shared_ptr<ShardProcess>> shards;
   for (const auto& [index, shard] : shards_) shards.push_back(shard);
@@ -270,6 +275,8 @@ void Cluster::NoteView() {
   }
   loss_record_ = view.loss_record();
   view_ = view.id();
+  view_shards_.clear();
+  for (const auto& shard : view.shards()) view_shards_.insert(shard.process().incarnation());
   ++outcome_.views;
   Trace(absl::StrCat("view ", ShortName(view_), ", first step ", view.first_step(), ", ",
                      view.workers_size(), " workers"));
@@ -286,8 +293,8 @@ absl::Duration Cluster::Patience() const {
 }
 
 void Cluster::CheckProgress() {
-  if (view_.attempt() > first_attempt_ && only_workers_harmed_) {
-    checker_.Fail("faults that harm only workers cost an attempt");
+  if (view_.attempt() > first_attempt_ && only_harmless_) {
+    checker_.Fail("faults that must not cost an attempt did");
   }
   if (scheduler_.now() > calm_since_ + Patience()) {
     checker_.Fail("the job has not finished long after the last fault");

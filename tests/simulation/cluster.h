@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,9 +54,11 @@ struct Scenario {
   uint32_t freeze_for_good = 0, damage = 0, damage_record = 0, snapshot = 0, suspend = 0,
            leave_all = 0, leave_shard = 0, leave_coordinator = 0, two_coordinators = 0,
            crash_at_write = 0, break_group = 0, scale_shards = 0;
-  // Shards are killed only while every partition has a second copy, and one at a time: this must
-  // cost no attempt.
+  // Shards die or leave only if copies of their partitions remain, and coordinators only once
+  // training has begun: this must cost no attempt.
   bool spare_last_copies = false;
+  // Maximum additional time until a process is connected to the coordinator.
+  absl::Duration slow_connections;
 
   // Whether a freeze of the coordinator counts among the faults that harm only workers.
   bool coordinator_freezes_are_harmless = false;
@@ -138,6 +141,7 @@ class Cluster {
   // ---- for the processes
   const Scenario& scenario() const { return scenario_; }
   Scheduler& scheduler() { return scheduler_; }
+  absl::Duration ConnectionDelay();
   Network& network() { return network_; }
   Groups& groups() { return groups_; }
   Random& random() { return random_; }
@@ -181,7 +185,7 @@ class Cluster {
  private:
   struct FaultKind {
     uint32_t weight;
-    bool of_workers;  // harms no other process
+    bool harmless;  // costs no attempt
     std::function<void()> fault;
   };
 
@@ -217,6 +221,8 @@ class Cluster {
   void KillShard();
   void ScaleShards();
   bool HasAllCopies();
+  bool MayLose(const ShardProcess& shard);
+  bool MayLoseCoordinator();
   void KillCoordinator();
   void End(const std::shared_ptr<WorkerProcess>& worker);
   void End(const std::shared_ptr<ShardProcess>& shard);
@@ -284,9 +290,13 @@ class Cluster {
   absl::Time coordinator_knows_since_;                // first answer of the coordinator
   std::map<uint64_t, absl::Time> started_;            // by incarnation
   std::map<uint64_t, absl::Time> expelled_;           // first seen as expelled
-  bool only_workers_harmed_ = true;                   // so far
+  bool only_harmless_ = true;                         // all faults so far
   v1::ViewId view_;                                   // the newest that the coordinator had
   uint64_t loss_record_ = 0;                          // of that view
+  std::set<uint64_t> view_shards_;                    // ... by incarnation
+  // Each partition was on two shards when a coordinator last knew.
+  bool whole_ = false;
+  bool trained_ = false;  // a step
   Outcome outcome_;
 };
 

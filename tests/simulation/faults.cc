@@ -40,7 +40,7 @@ std::vector<Cluster::FaultKind> Cluster::FaultKinds() {
        [this] { FreezeSome(v1::COORDINATOR); }},
       {s.replace_coordinator, false, [this] { ReplaceCoordinator(); }},
       {s.kill_shard, s.spare_last_copies, [this] { KillShard(); }},
-      {s.kill_coordinator, false, [this] { KillCoordinator(); }},
+      {s.kill_coordinator, s.spare_last_copies, [this] { KillCoordinator(); }},
       {s.cut_stream, false, [this] { CutStream(); }},
       {s.cut_process, false, [this] { CutProcess(); }},
       {s.leave, true, [this] { AskWorkerToLeave(); }},
@@ -51,9 +51,9 @@ std::vector<Cluster::FaultKind> Cluster::FaultKinds() {
       {s.damage_record, false, [this] { DamageRecord(); }},
       {s.snapshot, true, [this] { OpenSnapshot(); }},
       {s.suspend, false, [this] { Suspend(); }},
-      {s.leave_shard, false, [this] { AskShardToLeave(); }},
+      {s.leave_shard, s.spare_last_copies, [this] { AskShardToLeave(); }},
       {s.leave_all, true, [this] { LeaveAll(); }},
-      {s.leave_coordinator, false, [this] { AskCoordinatorToLeave(); }},
+      {s.leave_coordinator, s.spare_last_copies, [this] { AskCoordinatorToLeave(); }},
       {s.crash_at_write, false, [this] { CrashAtWrite(); }},
       {s.scale_shards, false, [this] { ScaleShards(); }},
       {s.break_group, true, [this] { BreakGroup(); }},
@@ -69,7 +69,7 @@ void Cluster::DoFault() {
   uint64_t pick = random_.Below(all);
   for (const FaultKind& kind : kinds) {
     if (pick < kind.weight) {
-      only_workers_harmed_ = only_workers_harmed_ && kind.of_workers;
+      only_harmless_ = only_harmless_ && kind.harmless;
       return kind.fault();
     }
     pick -= kind.weight;
@@ -100,13 +100,13 @@ void Cluster::AskWorkerToLeave() {
 
 void Cluster::AskShardToLeave() {
   const auto shard = PickShard();
-  if (shard == nullptr || shard->leaving()) return;
+  if (shard == nullptr || shard->leaving() || !MayLose(*shard)) return;
   Trace(absl::StrCat(shard->name(), " receives SIGTERM"));
   shard->Handle([shard] { shard->Leave(); });
 }
 
 void Cluster::AskCoordinatorToLeave() {
-  if (coordinator_ == nullptr) return;
+  if (coordinator_ == nullptr || !MayLoseCoordinator()) return;
   Trace("the coordinator receives SIGTERM");
   coordinator_->Handle([leaving = coordinator_] { leaving->Leave(); });
 }
@@ -163,10 +163,28 @@ bool Cluster::HasAllCopies() {
          });
 }
 
+bool Cluster::MayLose(const ShardProcess& shard) {
+  if (!scenario_.spare_last_copies) return true;
+  const bool knows = coordinator_ != nullptr && coordinator_->Progress().copies() > 0;
+  if (knows) whole_ = HasAllCopies();
+  const bool another_stays = std::any_of(shards_.begin(), shards_.end(), [&](const auto& entry) {
+    const ShardProcess& other = *entry.second;
+    return other.incarnation() != shard.incarnation() && other.alive() && !other.leaving() &&
+           view_shards_.count(other.incarnation()) > 0;
+  });
+  return whole_ && another_stays;
+}
+
+// Before the first step, a shard may lack the attempt's first view.
+bool Cluster::MayLoseCoordinator() {
+  trained_ = trained_ || coordinator_->Progress().step() > 0;
+  return !scenario_.spare_last_copies || trained_;
+}
+
 void Cluster::KillShard() {
   auto shard = PickShard();
-  if (shard == nullptr) return;
-  if (scenario_.spare_last_copies && !HasAllCopies()) return;
+  if (shard == nullptr || !MayLose(*shard)) return;
+  whole_ = false;
   Trace(absl::StrCat("ps-", shard->index(), " is killed"));
   End(shard);
 }
@@ -197,7 +215,7 @@ void Cluster::OnCoordinatorCrash(CoordinatorProcess& process) {
 }
 
 void Cluster::KillCoordinator() {
-  if (coordinator_ == nullptr) return;
+  if (coordinator_ == nullptr || !MayLoseCoordinator()) return;
   Trace("the coordinator is killed");
   coordinator_->Die();
   network_.CutAll(*coordinator_);

@@ -14,32 +14,41 @@ v1::ProcessId MakeProcessId(v1::Role role, uint32_t index, uint64_t incarnation)
   return id;
 }
 
-void Member::LookForCoordinator() {
-  auto self = std::static_pointer_cast<Member>(shared_from_this());
-  auto retry = [self] {
-    self->cluster_.scheduler().After(kCoordinatorRetry, [self] {
-      self->Handle([self] {
-        if (self->coordinator_ == nullptr) self->LookForCoordinator();
-      });
+void Member::LookForCoordinator(absl::Duration after) {
+  cluster_.scheduler().After(after, [self = std::static_pointer_cast<Member>(shared_from_this())] {
+    self->Handle([self] {
+      if (self->coordinator_ == nullptr) self->Connect();
     });
-  };
+  });
+}
 
+void Member::LookForCoordinator() {
+  const absl::Duration delay = cluster_.ConnectionDelay();
+  if (delay == absl::ZeroDuration()) {
+    Connect();
+  } else {
+    LookForCoordinator(delay);
+  }
+}
+
+void Member::Connect() {
+  auto self = std::static_pointer_cast<Member>(shared_from_this());
   cluster_.network().Open(
       self, [self] { return self->cluster_.FindCoordinator(); },
       [](const StreamRef& stream) {
         static_cast<CoordinatorProcess*>(stream->server.process.get())->Accept(stream);
       },
-      [self, retry](const StreamRef& stream) {
+      [self](const StreamRef& stream) {
         self->coordinator_ = stream;
-        stream->client.on_closed = [self, stream, retry] {
+        stream->client.on_closed = [self, stream] {
           if (self->coordinator_ != stream) return;
           self->coordinator_ = nullptr;
           self->OnCoordinatorDisconnected();
-          retry();
+          self->LookForCoordinator(kCoordinatorRetry + self->cluster_.ConnectionDelay());
         };
         self->OnCoordinatorConnected();
       },
-      retry);
+      [self] { self->LookForCoordinator(kCoordinatorRetry); });
 }
 
 void Member::TellCoordinator(const v1::MemberMessage& message) {

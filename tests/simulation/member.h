@@ -43,6 +43,9 @@ class Member : public Process {
 
  private:
   friend class CoordinatorProcess;
+
+  void LookForCoordinator(absl::Duration after);
+  void Connect();
 };
 
 }  // namespace sluice::simulation

@@ -152,16 +152,20 @@ const std::vector<Problem>& Problems() {
        },
        nullptr},
       {"single_deaths",
-       "workers and shards die, shards only while each partition has a second copy: with copies, "
-       "no "
-       "attempt is lost",
+       "processes die and leave, shards only if copies of their partitions remain: no attempt is "
+       "lost with second copies",
        [](Scenario* s) {
-         (void)SetFaults("kill_worker=2,kill_shard=8,join=1,leave=1", s);
+         (void)SetFaults(
+             "kill_worker=2,kill_shard=8,join=1,leave=1,leave_shard=4,"
+             "kill_coordinator=4,leave_coordinator=2",
+             s);
          s->spare_last_copies = true;
          s->fault_spacing = 400;
          AtLeast(8, s);
        },
        nullptr},
+      {"slow_connections", "connections to the coordinator take up to 2 s longer",
+       [](Scenario* s) { s->slow_connections = absl::Seconds(2); }, nullptr},
       {"scaling", "shards are added and removed while the job trains",
        [](Scenario* s) {
          s->scale_shards = 12;

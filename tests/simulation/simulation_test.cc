@@ -56,7 +56,7 @@ TEST_P(SimulationTest, EveryJobFinishesExactlyDespiteFaults) {
   }
 }
 
-TEST(CopiesTest, DeathOfOneShardAtATimeCostsNoAttempt) {
+TEST(CopiesTest, ProcessesThatDieOrLeaveOneAtATimeCostNoAttempt) {
   uint64_t promotions = 0;
   std::vector<ScenarioOptions> modes = {{v1::SYNCHRONOUS, false},
                                         {v1::SYNCHRONOUS, true},
@@ -66,7 +66,9 @@ TEST(CopiesTest, DeathOfOneShardAtATimeCostsNoAttempt) {
     options.copies = true;
     for (uint64_t seed = 1; seed <= 100; ++seed) {
       Scenario scenario = MakeScenario(seed, options);
-      ASSERT_TRUE(AddProblems("single_deaths", &scenario).ok());
+      const bool slow = seed % 2 == 0;
+      ASSERT_TRUE(
+          AddProblems(slow ? "single_deaths,slow_connections" : "single_deaths", &scenario).ok());
       const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
       ASSERT_EQ(outcome.failure, "") << Describe(scenario);
       ASSERT_LE(outcome.attempts, 1u) << Describe(scenario);

@@ -41,7 +41,8 @@ void CoordinatorCore::OnStorageRead(absl::StatusOr<StorageContents> contents, ab
 
 void CoordinatorCore::AdvanceGathering(absl::Time now) {
   if (SuspendBeforeTraining(now)) return;
-  ReleaseLeavingShards(now);  // their attempt ended before they could leave
+  // Their attempt ended before they could leave. If it may continue, it needs their state.
+  if (!MayTakeOver()) ReleaseLeavingShards(now);
   // With one copy of each partition, a shard that has not come would cost the attempt.
   const bool has_copies = facts_.MovesPartitions() && facts_.job().parameter_server().copies() > 1;
   const bool gathered = initialization_.Gathered(has_copies && MayTakeOver(), now);
@@ -158,7 +159,7 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
       case Takeover::Missing::kMayCome:
         return;
       case Takeover::Missing::kHaveCome:
-        takeover_.Ask();
+        takeover_.Ask(now);
         BeginPause(/*at_once=*/true, now);
         return;
     }
@@ -334,12 +335,16 @@ void CoordinatorCore::ReleaseDrainedShards(absl::Time now) {
   }
 }
 
-void CoordinatorCore::Release(uint64_t incarnation, const std::string& what, absl::Time now) {
-  const Process& shard = *facts_.members.Find(incarnation);
+void CoordinatorCore::SendRelease(const Process& shard) {
   v1::CoordinatorMessage message;
   message.mutable_finish()->set_succeeded(true);
   message.mutable_finish()->set_reason("released; the job continues with other shards");
   output_.Send(shard, std::move(message));
+}
+
+void CoordinatorCore::Release(uint64_t incarnation, const std::string& what, absl::Time now) {
+  const Process& shard = *facts_.members.Find(incarnation);
+  SendRelease(shard);
   if (!shard.suspect()) output_.Close(shard.stream, absl::OkStatus());
   const Departure departure = *facts_.members.Leave(incarnation);  // ends `shard`
   facts_.meter.Forget(incarnation);

@@ -377,6 +377,112 @@ TEST(TakeoverWithCopies, ContinuesWithoutShardsThatDoNotCome) {
   ExpectSuccess(job);
 }
 
+// A job of three shards, of which two cannot reach the new coordinator yet.
+struct SlowlyGatheredJob : CopiedJob {
+  explicit SlowlyGatheredJob(v1::JobSpec spec = coordinator::Spec(3))
+      : CopiedJob(8, std::move(spec)) {
+    for (const int i : {1, 2}) shards[i]->running = false;
+    RestartCoordinator();
+    Pass(absl::Seconds(5));
+    EXPECT_TRUE(shards[0]->paused);
+  }
+  void ConnectOthers() {
+    for (const int i : {1, 2}) {
+      shards[i]->running = true;
+      Connect(*shards[i]);
+    }
+  }
+};
+
+TEST(TakeoverWithCopies, AwaitsShardsWithoutWhichAPartitionIsMissing) {
+  SlowlyGatheredJob job;
+  EXPECT_FALSE(job.view().has_id()) << "timeouts.suspect is over";
+  EXPECT_FALSE(job.HasEvent("cannot be continued"));
+  job.ConnectOthers();
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_THAT(job.Indexes(), ElementsAre(0, 1, 2));
+  ExpectSuccess(job);
+}
+
+TEST(TakeoverWithCopies, NextAttemptBeginsIfMissingShardsDoNotComeInTime) {
+  SlowlyGatheredJob job;
+  job.Pass(absl::Seconds(4));
+  EXPECT_TRUE(job.HasEvent("attempt 1 cannot be continued: ps-"));
+}
+
+TEST(TakeoverWithCopies, MissingShardThatIsReportedDeadIsNotAwaited) {
+  SlowlyGatheredJob job;
+  v1::SetDesiredRequest desired;
+  for (const int i : {1, 2}) {
+    v1::SetDesiredRequest::Death& death = *desired.add_deaths();
+    *death.mutable_process() = job.shards[i]->id;
+    death.set_reason("killed");
+  }
+  job.core->OnSetDesired(desired, job.now);
+  job.Pump();
+  EXPECT_TRUE(job.HasEvent("attempt 1 cannot be continued: ps-"));
+}
+
+TEST(TakeoverWithCopies, ShardThatAsksToLeaveMeanwhileIsDrained) {
+  for (const uint32_t copies : {1, 2}) {
+    CopiedJob job(8, Spec(3, copies));
+    ++job.options.incarnation;
+    job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
+    job.Pump();
+    job.Connect(*job.shards[1]);
+    job.AskToLeave(*job.shards[1]);
+    EXPECT_FALSE(job.shards[1]->finished) << "the attempt needs its state";
+    for (const int i : {0, 2}) job.Connect(*job.shards[i]);
+    for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
+    EXPECT_EQ(job.view().id().attempt(), 1u);
+    job.Train(10);
+    EXPECT_TRUE(job.shards[1]->finished);
+    EXPECT_THAT(job.Indexes(), ElementsAre(0, 2));
+    EXPECT_THAT(job.loss_records, IsEmpty());
+    ExpectSuccess(job);
+  }
+}
+
+TEST(TakeoverWithCopies, ShardAsksAgainWhereItsTakeoverIsUnderWay) {
+  CopiedJob job(8, Spec(3));
+  job.shards[0]->frozen = true;  // it does not reply to the Pause
+  job.RestartCoordinator();
+  job.AskToLeave(*job.shards[1]);
+  job.Break(*job.shards[1]);
+  job.Connect(*job.shards[1]);
+  job.AskToLeave(*job.shards[1]);
+  job.shards[0]->frozen = false;
+  job.Break(*job.shards[0]);
+  job.Connect(*job.shards[0]);
+  job.Train(10);
+  EXPECT_TRUE(job.shards[1]->finished);
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_THAT(job.loss_records, IsEmpty());
+  ExpectSuccess(job);
+}
+
+TEST(TakeoverWithCopies, CoordinatorThatIsAskedToStopDrainsShardsThatAreToo) {
+  CopiedJob job(8, Spec(3));
+  job.core->OnAskedToStop(job.now);
+  job.makes_copies = false;
+  job.AskToLeave(*job.shards[1]);
+  job.Pass(absl::Seconds(3));
+  EXPECT_FALSE(job.exit.has_value()) << "the shard is not drained yet";
+  job.makes_copies = true;
+  job.Train(10);
+  job.Pass(absl::Seconds(2));
+  EXPECT_TRUE(job.shards[1]->finished);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kLeft);
+
+  job.exit.reset();
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(4));
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_THAT(job.Indexes(), ElementsAre(0, 2));
+  ExpectSuccess(job);
+}
+
 TEST(TakeoverWithCopies, WithOneCopyItWaitsForAllShards) {
   v1::JobSpec spec = Spec(3);
   spec.mutable_parameter_server()->set_copies(1);

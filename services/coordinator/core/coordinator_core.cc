@@ -87,7 +87,9 @@ void CoordinatorCore::OnTick(absl::Time now) {
 
 absl::Time CoordinatorCore::NextDeadline() const {
   if (Is(Phase::kExited)) return absl::InfiniteFuture();
-  return std::min({stop_at_, facts_.members.NextDeadline(), claims_.NextDeadline(),
+  // A coordinator that was asked to stop waits for shards that leave.
+  const absl::Time stop_at = stop_at_ > facts_.newest_event ? stop_at_ : absl::InfiniteFuture();
+  return std::min({stop_at, facts_.members.NextDeadline(), claims_.NextDeadline(),
                    initialization_.NextDeadline(), takeover_.NextDeadline(), losses_.NextDeadline(),
                    moves_.NextDeadline(), views_.NextDeadline(),
                    waits_.NextDeadline(snapshots_.evaluations().running()),
@@ -440,13 +442,14 @@ void CoordinatorCore::OnAskedToStop(absl::Time now) {
 void CoordinatorCore::AdvanceStop(absl::Time now) {
   if (stop_at_ == absl::InfiniteFuture()) return;
   const std::vector<const Process*> shards = facts_.members.Living(v1::SHARD);
-  const bool together = std::any_of(shards.begin(), shards.end(),
-                                    [](const Process* shard) { return shard->leaving; });
+  const bool shard_leaves = std::any_of(shards.begin(), shards.end(),
+                                        [](const Process* shard) { return shard->leaving; });
+  const bool together = shard_leaves && Is(Phase::kRunning) && !facts_.CanDrain();
   if (Leaving() || facts_.suspend || together) {
     // The coordinator exits when all processes have left.
     stop_at_ = absl::InfiniteFuture();
     facts_.suspend = facts_.suspend || together;
-  } else if (stop_at_ <= now) {
+  } else if (stop_at_ <= now && !shard_leaves) {
     stop_at_ = absl::InfiniteFuture();
     Supersede(ExitReason::kLeft, "asked to stop; another coordinator continues");
   }

@@ -115,8 +115,8 @@ class CoordinatorCore {
   void OnSnapshotCallEnded(uint64_t request, absl::Time now);
 
   // This process is asked to stop, and the job is not. A new coordinator takes over: this one exits
-  // soon. If shards are asked to stop as well, the job is suspended instead, so that its state is
-  // saved.
+  // soon, once the shards that were asked to stop as well are drained. If no shard can take their
+  // partitions, the job is suspended instead, so that its state is saved.
   void OnAskedToStop(absl::Time now);
 
   void OnTick(absl::Time now);
@@ -197,6 +197,7 @@ class CoordinatorCore {
   void BeginNextAttempt(absl::Time now);
   void ReleaseLeavingShards(absl::Time now);
   void ReleaseDrainedShards(absl::Time now);
+  void SendRelease(const Process& shard);
   void Release(uint64_t incarnation, const std::string& what, absl::Time now);
 
   void Leave(ExitReason reason, const std::string& message, absl::Time now,
@@ -216,6 +217,7 @@ class CoordinatorCore {
   void OnReady(Process& process, const v1::Ready& ready, absl::Time now);
   void OnStateReady(const Process& process, const v1::StateReady& ready, absl::Time now);
   void OnLeave(Process& process, absl::Time now);
+  bool NeedsStateOf(const Process& shard) const;
   void OnShardProgress(const Process& process, const v1::ShardProgress& progress, absl::Time now);
   void OnSnapshotFailed(const Process& process, const v1::SnapshotFailed& failed, absl::Time now);
   void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);

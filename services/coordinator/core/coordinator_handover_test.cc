@@ -33,13 +33,6 @@ struct TrainedJob : FakeJob {
   }
 };
 
-void AskToLeave(FakeJob& job, FakeProcess& process) {
-  v1::MemberMessage message;
-  message.mutable_leave()->set_reason("asked to stop by a signal");
-  process.Say(message);
-  job.Pump();
-}
-
 // A released process exits.
 void End(FakeJob& job, FakeProcess& process) {
   EXPECT_EQ(process.stream, 0) << "its stream is closed";
@@ -50,7 +43,7 @@ void End(FakeJob& job, FakeProcess& process) {
 TEST(CoordinatorHandOver, ReleasesLeavingShardOnceItsStateIsSaved) {
   TrainedJob job(7);
   FakeShard& leaving = *job.shards[0];
-  AskToLeave(job, leaving);
+  job.AskToLeave(leaving);
   EXPECT_FALSE(leaving.finished);
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
 
@@ -75,7 +68,7 @@ TEST(CoordinatorHandOver, ReleasesLeavingShardOnceItsStateIsSaved) {
 
 TEST(CoordinatorHandOver, AllShardsMayLeaveAtOnce) {
   TrainedJob job(7, SpecOf(2));
-  for (FakeShard* shard : job.Shards()) AskToLeave(job, *shard);
+  for (FakeShard* shard : job.Shards()) job.AskToLeave(*shard);
   job.Train(4);
   for (FakeShard* shard : job.Shards()) {
     ASSERT_TRUE(shard->finished);
@@ -94,7 +87,7 @@ TEST(CoordinatorHandOver, AllShardsMayLeaveAtOnce) {
 TEST(CoordinatorHandOver, ShardThatExitsUnsavedCostsStepsButNoRestoration) {
   TrainedJob job(8, SavedEveryFiveSteps(1));
   job.shards[0]->silent_snapshots = true;
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   job.Kill(*job.shards[0]);
   EXPECT_FALSE(job.exit.has_value());
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::STARTING);
@@ -106,7 +99,7 @@ TEST(CoordinatorHandOver, ShardThatExitsUnsavedCostsStepsButNoRestoration) {
 TEST(CoordinatorHandOver, ReleasesShardIfCheckpointTakesTooLong) {
   TrainedJob job(8, SavedEveryFiveSteps(1));
   job.shards[0]->silent_snapshots = true;
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   job.Train(3);
   EXPECT_FALSE(job.shards[0]->finished);
   job.Pass(absl::Seconds(5));
@@ -122,7 +115,7 @@ TEST(CoordinatorHandOver, FullDiskDoesNotFailJobOfLeavingShard) {
   spec.mutable_timeouts()->set_suspend_checkpoint(30);
   TrainedJob job(7, spec);
   job.shards[0]->disk_full = true;
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   job.Train(4);
   job.Pass(absl::Seconds(5));
   EXPECT_FALSE(job.exit.has_value());
@@ -138,7 +131,7 @@ TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
   job.Pump();
   job.AddShard(0);
   FakeShard& second = job.AddShard(1);
-  AskToLeave(job, second);
+  job.AskToLeave(second);
   End(job, second);
 
   // ... and while the model is created.
@@ -147,7 +140,7 @@ TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
   job.Pass(absl::Seconds(3));
   ASSERT_EQ(worker.asked, 1);
 
-  AskToLeave(job, third);
+  job.AskToLeave(third);
   End(job, third);
   EXPECT_FALSE(job.exit.has_value());
   worker.initializes = true;
@@ -161,7 +154,7 @@ TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
 
 TEST(CoordinatorHandOver, SuspensionDuringHandOverSuspendsJob) {
   TrainedJob job(7);
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   v1::SetDesiredRequest desired;
   desired.set_suspend(true);
   job.core->OnSetDesired(desired, job.now);
@@ -175,7 +168,7 @@ TEST(CoordinatorHandOver, AtEndOfJobLeavingShardEndsWithOthers) {
   TrainedJob job(19, SpecOf(2));
   job.hold_checkpoint_index = true;
   job.Train(1);
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   EXPECT_FALSE(job.shards[0]->finished);
   job.hold_checkpoint_index = false;
   v1::CheckpointRef last;
@@ -192,7 +185,7 @@ TEST(CoordinatorHandOver, ReleasesLeavingShardWhenDeathOfAnotherEndsAttempt) {
   v1::JobSpec spec = SavedEveryFiveSteps(2);
   spec.set_backoff_limit(1);
   TrainedJob job(8, spec);
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   job.Kill(*job.shards[1]);
   EXPECT_TRUE(job.shards[0]->finished) << "its attempt has ended";
   End(job, *job.shards[0]);
@@ -210,7 +203,7 @@ TEST(CoordinatorHandOver, NewWorkersFinishLastEvaluationIfAllLeave) {
   job.Train(20);
   ASSERT_EQ(job.Progress().phase(), v1::JobProgress::EVALUATING);
 
-  for (int i : {0, 1}) AskToLeave(job, *job.workers[i]);
+  for (int i : {0, 1}) job.AskToLeave(*job.workers[i]);
   job.Pass(absl::Seconds(1));
   EXPECT_EQ(job.core->view().workers_size(), 0);
   for (int i : {0, 1}) job.Kill(*job.workers[i]);

@@ -31,12 +31,12 @@ void CoordinatorCore::OnDisconnected(StreamId stream, absl::Time now) {
   views_.OnDisconnected(stream);
   if (Process* process = facts_.members.Disconnected(stream, now); process != nullptr) {
     const uint64_t incarnation = process->incarnation();
-    // The process was leaving, or had been sent Finish: it has left.
-    const bool needed =
-        facts_.training.IsMember(incarnation) || facts_.attempt.HasShard(incarnation);
-    if (Leaving() || (process->leaving && !needed)) {
+    // A process that was sent Finish, or a worker that was leaving, has left. A shard that was
+    // leaving returns: its state is still needed.
+    const bool left = process->leaving && process->id.role() == v1::WORKER;
+    if (Leaving() || (left && !facts_.training.IsMember(incarnation))) {
       facts_.members.Leave(incarnation);
-    } else if (process->leaving) {
+    } else if (left) {
       OnGone(*facts_.members.Leave(incarnation), now);
     }
   }
@@ -502,23 +502,31 @@ void CoordinatorCore::OnLeave(Process& process, absl::Time now) {
     return;
   }
 
-  // The shard waits until other shards have its partitions, or its state is saved.
-  const bool trains = Is(Phase::kRunning) && facts_.training.has_view();
-  if (!worker && trains && facts_.attempt.HasShard(incarnation)) {
+  if (!worker && NeedsStateOf(process)) {
+    // The shard waits until other shards have its partitions, or its state is saved.
     const bool repeated = std::exchange(process.leaving, true);
-    if (!repeated) {
-      output_.Info(absl::StrCat(ProcessName(process.id), " asks to leave: ",
-                                facts_.CanDrain() ? "other shards take its partitions"
-                                                  : "the job saves a checkpoint"),
-                   now);
-    }
+    if (repeated) return;
+    const char* what = !facts_.training.view().has_id() ? "its attempt is taken over first"
+                       : facts_.CanDrain()              ? "other shards take its partitions"
+                                                        : "the job saves a checkpoint";
+    output_.Info(absl::StrCat(ProcessName(process.id), " asks to leave: ", what), now);
     return;
   }
 
+  if (!worker && !Leaving()) SendRelease(process);
   const StreamId stream = process.stream;
   const Departure departure = *facts_.members.Leave(incarnation);  // ends `process`
   output_.Close(stream, absl::OkStatus());
   if (!Leaving()) OnGone(departure, now);
+}
+
+// Whether the attempt trains with the shard, or may be taken over with it.
+bool CoordinatorCore::NeedsStateOf(const Process& shard) const {
+  if (Is(Phase::kRunning)) {
+    return facts_.training.view().has_id() && facts_.attempt.HasShard(shard.incarnation());
+  }
+  if (shard.newest_view.attempt() == 0) return false;
+  return Is(Phase::kReading) || Is(Phase::kTakingOver) || (Is(Phase::kGathering) && MayTakeOver());
 }
 
 void CoordinatorCore::Expel(uint64_t incarnation, const std::string& why, absl::Time now) {

@@ -61,16 +61,9 @@ TEST(MovingShards, UnwantedShardsAreDrainedAndReleased) {
   }
 }
 
-void AskToLeave(FakeJob& job, FakeProcess& process) {
-  v1::MemberMessage message;
-  message.mutable_leave()->set_reason("asked to stop by a signal");
-  process.Say(message);
-  job.Pump();
-}
-
 TEST(MovingShards, ShardThatAsksToLeaveIsDrained) {
   CopiedJob job(4, Spec(2));
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   EXPECT_TRUE(job.HasEvent("ps-0 asks to leave: other shards take its partitions"));
   job.Train(10);
   EXPECT_TRUE(job.shards[0]->finished);
@@ -110,7 +103,7 @@ TEST(MovingShards, DrainedShardInstallsTheViewWithoutItFirst) {
 TEST(MovingShards, DeathOfDrainedShardThatHasNotInstalledIsALoss) {
   CopiedJob job(4, Spec(2));
   job.shards[0]->drop_installs = true;
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   job.Train(6);
   ASSERT_TRUE(job.shards[1]->paused);
   job.Kill(*job.shards[0]);
@@ -122,7 +115,7 @@ TEST(MovingShards, DeathOfDrainedShardThatHasNotInstalledIsALoss) {
 
 TEST(MovingShards, ShardThatDiesWhileItIsDrainedIsALossLikeAnyOther) {
   CopiedJob job(4, Spec(3));
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   job.Kill(*job.shards[0]);
   EXPECT_EQ(job.view().id().attempt(), 1u);
   EXPECT_THAT(job.Indexes(), ElementsAre(1, 2));
@@ -161,7 +154,7 @@ TEST(MovingShards, OwnersStayWhileASnapshotIsOpen) {
   CopiedJob job(4, spec);
   job.hold_checkpoint_index = true;
   job.Train(4);  // past step 6
-  AskToLeave(job, *job.shards[0]);
+  job.AskToLeave(*job.shards[0]);
   const int owned = job.OwnedBy(job.shards[0]->id.incarnation());
   job.Train(10);
   EXPECT_EQ(job.OwnedBy(job.shards[0]->id.incarnation()), owned) << "it has pins";

@@ -304,13 +304,11 @@ TEST(CoordinatorTakeover, FollowsCoordinatorThatIsAskedToStop) {
   ExpectSuccess(job);
 }
 
-TEST(CoordinatorTakeover, CoordinatorAndShardThatAreAskedToStopSuspendTheJob) {
+TEST(CoordinatorTakeover, CoordinatorAndAllShardsThatAreAskedToStopSuspendTheJob) {
   TrainedJob job(4);
   job.core->OnAskedToStop(job.now);
-  v1::MemberMessage leave;
-  leave.mutable_leave()->set_reason("asked to stop by a signal");
-  job.shards[1]->Say(leave);
-  job.Pump();
+  job.AskToLeave(*job.shards[0]);
+  job.AskToLeave(*job.shards[1]);
   job.Train(6);
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
@@ -33,7 +34,7 @@ std::optional<uint64_t> Takeover::AttemptOfShards() const {
     if (shard->id.index() >= facts_.wanted_shards) continue;
     const uint64_t known = shard->newest_view.attempt();
     if (known == 0 && facts_.MovesPartitions()) continue;
-    if (known == 0 || shard->leaving || attempt.value_or(known) != known) return std::nullopt;
+    if (known == 0 || attempt.value_or(known) != known) return std::nullopt;
     attempt = known;
   }
   return attempt;
@@ -41,12 +42,13 @@ std::optional<uint64_t> Takeover::AttemptOfShards() const {
 
 void Takeover::Begin(absl::Time now) {
   SLUICE_DCHECK(attempt_.facts.shards.empty(), "the attempt before is forgotten");
-  until_ = now + facts_.timers.suspect;
-  Ask();
+  began_ = now;
+  Ask(now);
   training_.Begin();
 }
 
-void Takeover::Ask() {
+void Takeover::Ask(absl::Time now) {
+  asked_ = now;
   attempt_.facts.shards.clear();
   for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
     if (shard->newest_view.attempt() == attempt_.number) {
@@ -73,12 +75,35 @@ Takeover::Missing Takeover::MissingShards(absl::Time now) const {
         });
     may_come = may_come || (!replaced && !facts_.members.IsExpelled(id.incarnation()));
   }
-  return may_come && now < until_ ? Missing::kMayCome : Missing::kNone;
+  if (!may_come || now >= began_ + LongWait()) return Missing::kNone;
+  const bool awaited = now < asked_ + facts_.timers.suspect || LacksPartition();
+  return awaited ? Missing::kMayCome : Missing::kNone;
+}
+
+bool Takeover::LacksPartition() const {
+  const absl::StatusOr<v1::Layout> layout = LayoutOfModel(facts_);
+  if (!layout.ok()) return false;
+  const LayoutIndex index(attempt_.model->table(), *layout);
+  absl::flat_hash_set<uint32_t> held;
+  for (const auto& [shard, reply] : training_.change().replies()) {
+    for (const auto& state : reply.partitions()) held.insert(state.partition());
+  }
+  for (uint32_t p = 0; p < index.partitions(); ++p) {
+    if (!index.IsEmpty(p) && !held.contains(p)) return true;
+  }
+  return false;
+}
+
+absl::Duration Takeover::LongWait() const {
+  return std::max(facts_.timers.suspect, facts_.timers.heartbeat_timeout);
 }
 
 absl::Time Takeover::NextDeadline() const {
-  const bool waits = facts_.phase == Phase::kTakingOver && facts_.newest_event < until_;
-  return waits ? until_ : absl::InfiniteFuture();
+  if (facts_.phase != Phase::kTakingOver) return absl::InfiniteFuture();
+  for (const absl::Time until : {asked_ + facts_.timers.suspect, began_ + LongWait()}) {
+    if (facts_.newest_event < until) return until;
+  }
+  return absl::InfiniteFuture();
 }
 
 bool Takeover::Lost() const {

@@ -44,17 +44,19 @@ class Takeover {
   // nullopt: they are in different ones, or in none. Where partitions may have copies, shards
   // without any view do not count.
   std::optional<uint64_t> AttemptOfShards() const;
-  // The shards that live now and have a view of the attempt are asked for their state. Requires a
-  // forgotten attempt, of which the number is set.
+  // The shards that live now and have a view of the attempt are asked for their state. Begin
+  // requires a forgotten attempt, of which the number is set.
   void Begin(absl::Time now);
-  void Ask();
+  void Ask(absl::Time now);
   // A shard that was asked is no longer alive. Where partitions may have copies, the others are
   // asked again; false: they cannot be.
   bool Lost() const;
   bool Retry();
   // Whether the newest view names shards that were not asked: this coordinator may not know yet
-  // that the job wants so many. They may come within timers.suspect, unless another process has
-  // taken their place. Requires the replies of all shards that were asked.
+  // that the job wants so many, or they are slow to connect. They may come within timers.suspect
+  // after the last one that came; if the shards that were asked lack a partition, within
+  // timers.heartbeat_timeout of the beginning; but not once another process has taken their place.
+  // Requires the replies of all shards that were asked, and the model.
   enum class Missing { kNone, kMayCome, kHaveCome };
   Missing MissingShards(absl::Time now) const;
   absl::Time NextDeadline() const;
@@ -73,13 +75,17 @@ class Takeover {
   std::vector<v1::ProcessId> LeftOut() const;
 
  private:
+  // No shard that was asked holds some partition.
+  bool LacksPartition() const;
+  absl::Duration LongWait() const;
   absl::Status Continue(const v1::View& view);
   void DropUnkept(const v1::View& view, const v1::Claim& claim);
 
   const Facts& facts_;
   Attempt& attempt_;
   Training& training_;
-  absl::Time until_ = absl::InfinitePast();  // missing shards are awaited
+  absl::Time began_ = absl::InfinitePast();
+  absl::Time asked_ = absl::InfinitePast();
 };
 
 }  // namespace sluice::coordinator

@@ -19,13 +19,13 @@ void Registration::OnConnected(const v1::ViewId& obeyed) {
   if (obeyed.attempt() > 0) *message.mutable_register_()->mutable_obeyed() = obeyed;
   state_.Tell(std::move(message));
   next_heartbeat_ = state_.now + heartbeat_;
+  alone_until_ = absl::InfiniteFuture();
+  if (leave_reason_.has_value()) SendLeave();
 }
 
 void Registration::OnDisconnected() {
   connected_ = false;
-  if (leave_reason_.has_value()) {
-    state_.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
-  }
+  if (leave_reason_.has_value()) AwaitCoordinator();
 }
 
 v1::Header Registration::MakeHello(const v1::ProcessId& shard) const {
@@ -74,26 +74,34 @@ void Registration::OnFinish(const v1::Finish& finish) {
       ExitProcess{finish.succeeded() ? kExitFinished : kExitFailed, finish.reason()});
 }
 
-// The coordinator saves the shard's state and answers with Finish. If there is no coordinator, or
-// it ends the stream, it no longer needs the shard: the next coordinator begins with the newest
-// checkpoint.
+// The coordinator answers with Finish once it no longer needs the shard's state. Another
+// coordinator may take the attempt over in the meantime, and needs the state as well.
 void Registration::Leave(std::string reason, absl::Duration grace) {
   if (leave_reason_.has_value()) return;
   leave_reason_ = std::move(reason);
   leave_until_ = state_.now + grace;
-  if (!connected_) {
-    state_.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
-    return;
+  if (connected_) {
+    SendLeave();
+  } else {
+    AwaitCoordinator();
   }
+}
+
+void Registration::SendLeave() {
   v1::MemberMessage message;
   message.mutable_leave()->set_reason(*leave_reason_);
   state_.Tell(std::move(message));
 }
 
+void Registration::AwaitCoordinator() {
+  alone_until_ = state_.view.has_value() ? state_.now + kCoordinatorReturns : state_.now;
+  ExitIfDue();
+}
+
 bool Registration::ExitIfDue() {
-  SLUICE_DCHECK(leave_reason_.has_value() || leave_until_ == absl::InfiniteFuture(),
+  SLUICE_DCHECK(leave_reason_.has_value() || LeaveDeadline() == absl::InfiniteFuture(),
                 "a shard that leaves has a reason");
-  if (state_.now < leave_until_) return false;
+  if (state_.now < LeaveDeadline()) return false;
   state_.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
   return true;
 }
@@ -108,7 +116,7 @@ void Registration::SendHeartbeat() {
 }
 
 absl::Time Registration::NextDeadline() const {
-  return connected_ ? std::min(next_heartbeat_, leave_until_) : absl::InfiniteFuture();
+  return connected_ ? std::min(next_heartbeat_, LeaveDeadline()) : LeaveDeadline();
 }
 
 }  // namespace sluice::ps

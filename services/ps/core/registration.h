@@ -3,6 +3,7 @@
 #ifndef SLUICE_SERVICES_PS_CORE_REGISTRATION_H_
 #define SLUICE_SERVICES_PS_CORE_REGISTRATION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -35,11 +36,12 @@ class Registration {
   // The job has ended, or the shard may leave: exits.
   void OnFinish(const v1::Finish& finish);
 
-  // Asks the coordinator for permission to leave; exits at once without a connection. Further calls
-  // have no effect.
+  // Asks the coordinator for permission to leave. Without a connection, a shard that has a view
+  // waits for a coordinator that takes the attempt over, and any other shard exits at once. Further
+  // calls have no effect.
   void Leave(std::string reason, absl::Duration grace);
 
-  // Exits if the grace period of Leave is over; true: it has.
+  // Exits if the grace period of Leave is over, or no coordinator has come; true: it has.
   bool ExitIfDue();
   bool HeartbeatIsDue() const;
   void SendHeartbeat();
@@ -48,6 +50,12 @@ class Registration {
 
  private:
   static constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(1);
+  // A shard that leaves waits this long for the successor of a coordinator.
+  static constexpr absl::Duration kCoordinatorReturns = absl::Seconds(15);
+
+  void SendLeave();
+  void AwaitCoordinator();
+  absl::Time LeaveDeadline() const { return std::min(leave_until_, alone_until_); }
 
   ShardState& state_;
   bool connected_ = false;
@@ -56,7 +64,8 @@ class Registration {
   absl::Time next_heartbeat_ = absl::InfiniteFuture();
   uint64_t heartbeats_ = 0;
   std::optional<std::string> leave_reason_;
-  absl::Time leave_until_ = absl::InfiniteFuture();
+  absl::Time leave_until_ = absl::InfiniteFuture();  // the grace period
+  absl::Time alone_until_ = absl::InfiniteFuture();  // ... of a shard without a coordinator
 };
 
 }  // namespace sluice::ps

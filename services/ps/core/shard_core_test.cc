@@ -71,19 +71,38 @@ TEST_F(LeavingTest, LeavingShardExitsWhenItsGraceIsOver) {
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
 }
 
-TEST_F(LeavingTest, LeavingShardExitsWhenItsCoordinatorIsLost) {
+TEST_F(LeavingTest, LeavingShardAsksTheNextCoordinatorToo) {
   Begin();
   shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
-  EXPECT_THAT(TakeExits(), IsEmpty());
+  EXPECT_THAT(TakeLeaves(), SizeIs(1));
   shard.core().OnCoordinatorDisconnected(shard.now);
+  Tick(absl::Seconds(14));
+  EXPECT_THAT(TakeExits(), IsEmpty());
+  shard.core().OnCoordinatorConnected(shard.now);
+  EXPECT_THAT(TakeLeaves(), SizeIs(1));
+  Tick(absl::Seconds(45));
+  EXPECT_THAT(TakeExits(), IsEmpty());
+  Tick(absl::Seconds(1));
+  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished)) << "its grace period is over";
+}
+
+TEST_F(LeavingTest, ShardWithAViewAwaitsACoordinatorBeforeItLeaves) {
+  Begin();
+  shard.core().OnCoordinatorDisconnected(shard.now);
+  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  EXPECT_THAT(TakeLeaves(), IsEmpty());
+  EXPECT_EQ(shard.core().NextDeadline(), shard.now + absl::Seconds(15));
+  Tick(absl::Seconds(14));
+  EXPECT_THAT(TakeExits(), IsEmpty());
+  Tick(absl::Seconds(1));
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
 }
 
-TEST_F(LeavingTest, ShardWithoutCoordinatorLeavesImmediately) {
-  Begin();
-  shard.core().OnCoordinatorDisconnected(shard.now);
-  EXPECT_THAT(TakeExits(), IsEmpty());
+TEST_F(LeavingTest, ShardWithoutAViewNeedsNoCoordinatorToLeave) {
+  shard.Connect();
   shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  EXPECT_THAT(TakeExits(), IsEmpty());
+  shard.core().OnCoordinatorDisconnected(shard.now);
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
 }
 

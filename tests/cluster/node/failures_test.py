@@ -140,15 +140,48 @@ class FailuresTest(TrainingCase):
         job = bit_exact_job(name, steps, **more)
         for role in ('coordinator', 'parameterServer'):
             job['spec'][role]['template']['spec']['nodeSelector'] = {'kubernetes.io/hostname': f'{self.cluster.name}-n1'}
-        job['spec']['worker']['template']['spec']['topologySpreadConstraints'] = [{
-            'maxSkew': 1, 'topologyKey': 'kubernetes.io/hostname', 'whenUnsatisfiable': 'ScheduleAnyway',
-            'labelSelector': {'matchLabels': {'sluice.dev/training-job': name, 'sluice.dev/role': 'worker'}}}]
+        self.spread(job, worker='worker')
         self.apply(job)
         self.wait_for_steps(name, 200)
         on = {pod: value['spec']['nodeName'].rpartition('n')[2] for pod, value in self.pods(name).items() if '-worker-' in pod}
         self.assertEqual(sorted(on.values()), ['1', '2'])
         victim, other = sorted(on, key=on.get, reverse=True)
         return victim, other[len(name) + 1:]
+
+    @staticmethod
+    def spread(job, **roles):
+        """Spreads the pods of each role over the nodes, as far as possible; `roles`: their labels by field of the spec."""
+        for field, role in roles.items():
+            job['spec'][field]['template']['spec']['topologySpreadConstraints'] = [{
+                'maxSkew': 1, 'topologyKey': 'kubernetes.io/hostname', 'whenUnsatisfiable': 'ScheduleAnyway',
+                'labelSelector': {'matchLabels': {'sluice.dev/training-job': job['metadata']['name'], 'sluice.dev/role': role}}}]
+
+    def test_a_drained_node_costs_no_attempt(self):
+        node = f'{self.cluster.name}-n2'
+        sizes = {'ps': 3, 'worker': 2}
+        job = bit_exact_job('drained', ENDLESS, slow=0.003)
+        job['spec']['parameterServer']['replicas'] = sizes['ps']
+        job['spec']['coordinator']['template']['spec']['affinity'] = {'nodeAffinity': {
+            'preferredDuringSchedulingIgnoredDuringExecution': [{'weight': 100, 'preference': {'matchExpressions': [
+                {'key': 'kubernetes.io/hostname', 'operator': 'In', 'values': [node]}]}}]}}
+        self.spread(job, parameterServer='ps', worker='worker')
+        self.apply(job)
+        self.wait_for_steps('drained', 200)
+        self.wait_until_whole('drained', sizes)
+        there = [name for name, pod in self.pods('drained').items() if pod['spec']['nodeName'] == node]
+        self.assertEqual({name.split('-')[1] for name in there}, {'coordinator', 'ps', 'worker'}, there)
+        here = self.metric('drained-coordinator', 'sluice_step')
+        try:
+            self.cluster.kubectl('drain', node, '--ignore-daemonsets', '--delete-emptydir-data', '--force', '--timeout=120s', timeout=130)
+            self.wait_until_whole('drained', sizes)
+            self.wait_for_steps('drained', here + 200)
+            self.assertEqual({pod['spec']['nodeName'] for pod in self.pods('drained').values()}, {f'{self.cluster.name}-n1'})
+        finally:
+            self.cluster.kubectl('uncordon', node)
+        say(f'{", ".join(sorted(there))} moved in {self.metric("drained-coordinator", "sluice_step") - here:.0f} steps')
+        self.assertEqual(self.metric('drained-coordinator', 'sluice_attempt'), 1)
+        self.assert_equals_undisturbed('drained')
+        self.assertEqual(self.status('drained')['attempt'], 1)
 
     def wait_for_node(self):
         self.kubectl('wait', f'node/{self.cluster.name}-n2', '--for=condition=Ready', '--timeout=90s')

@@ -213,6 +213,13 @@ void FakeJob::RestartCoordinator() {
   for (FakeWorker* worker : Workers()) Connect(*worker);
 }
 
+void FakeJob::AskToLeave(FakeProcess& process) {
+  v1::MemberMessage message;
+  message.mutable_leave()->set_reason("asked to stop by a signal");
+  process.Say(message);
+  Pump();
+}
+
 FakeProcess* FakeJob::OnStream(StreamId stream) {
   for (const auto& shard : shards) {
     if (shard->stream == stream) return shard.get();

@@ -162,6 +162,8 @@ class FakeJob {
   void Connect(FakeProcess& process);
   // The coordinator dies and a new one starts; all other processes connect to it.
   void RestartCoordinator();
+  // As a process that receives SIGTERM.
+  void AskToLeave(FakeProcess& process);
 
   // ---- time and training
   // Performs all actions and delivers all messages; nothing else happens.

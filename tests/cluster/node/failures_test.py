@@ -156,7 +156,7 @@ class FailuresTest(TrainingCase):
                 'maxSkew': 1, 'topologyKey': 'kubernetes.io/hostname', 'whenUnsatisfiable': 'ScheduleAnyway',
                 'labelSelector': {'matchLabels': {'sluice.dev/training-job': job['metadata']['name'], 'sluice.dev/role': role}}}]
 
-    def test_a_drained_node_costs_no_attempt(self):
+    def test_pods_that_are_stopped_together_cost_no_attempt(self):
         node = f'{self.cluster.name}-n2'
         sizes = {'ps': 3, 'worker': 2}
         job = bit_exact_job('drained', ENDLESS, slow=0.003)
@@ -179,6 +179,15 @@ class FailuresTest(TrainingCase):
         finally:
             self.cluster.kubectl('uncordon', node)
         say(f'{", ".join(sorted(there))} moved in {self.metric("drained-coordinator", "sluice_step") - here:.0f} steps')
+        self.assertEqual(self.metric('drained-coordinator', 'sluice_attempt'), 1)
+
+        # A drain evicts one pod at a time (the PodDisruptionBudget). A node that shuts down stops all its pods at once.
+        stopped = ('drained-coordinator', 'drained-ps-0', 'drained-ps-2', 'drained-worker-1')
+        before = [self.pod(name)['metadata']['uid'] for name in stopped]
+        self.kubectl('delete', 'pod', *stopped, '--wait=false')
+        wait_for('all have successors', lambda: all(
+            (self.pod(name) or {'metadata': {'uid': uid}})['metadata']['uid'] != uid for name, uid in zip(stopped, before)), 120)
+        self.wait_until_whole('drained', sizes)
         self.assertEqual(self.metric('drained-coordinator', 'sluice_attempt'), 1)
         self.assert_equals_undisturbed('drained')
         self.assertEqual(self.status('drained')['attempt'], 1)

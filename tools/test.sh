@@ -11,7 +11,7 @@
 #   integration  the rest of //tests: real processes on this machine
 #   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine while the earlier tiers run
 #   fuzz         tools/fuzz.sh: every parser of external input, one minute in total; each target is one case. Built while
-#                the tests of the two tiers before it wait
+#                the cluster tier waits
 #
 #   --tier TIER      only this one (may be given several times)
 #   --config CONFIG  a configuration of .bazelrc, such as asan-ubsan or tsan. The system's LibTorch is
@@ -230,8 +230,7 @@ make_stand_ins() {
   fi
 }
 
-# Runs a command in the background at the lowest priority, and sets `background` to its process. The tiers leave much
-# processor time idle.
+# Runs a command in the background at the lowest priority, and sets `background` to its process.
 in_background() { # LOG COMMAND...
   # setsid: the scheduler may weigh groups of processes (autogroup(7)), and then only a group's priority counts.
   # shellcheck disable=SC2016 # expanded by the inner shell
@@ -268,7 +267,8 @@ end_cluster_build() {
   return $status
 }
 
-# The sanitizers' build takes 10 minutes. It has a Bazel of its own, because one runs one command at a time.
+# The sanitizers' build takes 10 minutes. It runs beside the cluster tier, which leaves a third of the processor time idle.
+# It has a Bazel of its own, because one runs one command at a time.
 begin_fuzz_build() {
   tools/fuzz.sh --check >/dev/null 2>&1 || return 0
   export SLUICE_FUZZ_OUTPUT_BASE
@@ -386,7 +386,7 @@ main() {
     began=$SECONDS
     verdicts[$tier]=
     say "$tier: begins"
-    if [[ $tier == integration && " ${wanted[*]} " == *" fuzz "* ]]; then begin_fuzz_build; fi
+    if [[ $tier == cluster && " ${wanted[*]} " == *" fuzz "* ]]; then begin_fuzz_build; fi
     case $tier in
       verify) run_verify ;;
       fuzz) run_fuzz ;;

@@ -136,7 +136,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
   app.add_option("--grace", flags.grace_seconds,
-                 "seconds that SIGTERM leaves the job to save this shard's state")
+                 "seconds that SIGTERM leaves the job to move or save this shard's state")
       ->capture_default_str();
 
   security::AddSecurityFlags(&app, &flags.security);

@@ -120,6 +120,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   }
 
   void Leave(std::string reason, absl::Duration grace) override {
+    logger_.Info("Leaving", {{"why", reason}, {"within", absl::FormatDuration(grace)}});
     shell_.Event(Call(&ShardCore::OnLeave, std::move(reason), grace));
   }
 

@@ -214,9 +214,13 @@ bool Claims::Claim(bool end, absl::Time now) {
 }
 
 bool Claims::MayTakeOver(uint64_t attempt) const {
-  if (claimed() || attempt == 0 || highest_ != attempt || storage_.claims.empty()) return false;
+  return attempt != 0 && highest_ == attempt && HasOpenAttempt();
+}
+
+bool Claims::HasOpenAttempt() const {
+  if (claimed() || storage_.claims.empty()) return false;
   const v1::Claim& newest = storage_.claims.back();
-  return newest.attempt() == attempt && !newest.end() && !IsDamaged(newest);
+  return newest.attempt() == highest_ && !newest.end() && !IsDamaged(newest);
 }
 
 void Claims::TakeOver(uint64_t attempt) {

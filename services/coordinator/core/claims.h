@@ -92,6 +92,8 @@ class Claims {
   // False: it may not, because it had an attempt before, or because the newest claim is of another
   // attempt or ends the job.
   bool MayTakeOver(uint64_t attempt) const;
+  // The same of some attempt: shards may have a view of it.
+  bool HasOpenAttempt() const;
   // Requires MayTakeOver.
   void TakeOver(uint64_t attempt);
 

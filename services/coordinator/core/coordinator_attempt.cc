@@ -58,6 +58,8 @@ void CoordinatorCore::AdvanceGathering(absl::Time now) {
     BeginAttempt(now);
   } else if (MayTakeOver()) {
     BeginTakeover(now);
+  } else if (facts_.suspend) {
+    LeaveSuspended(now);
   } else {
     Claim(/*end=*/false, now);
   }
@@ -65,8 +67,23 @@ void CoordinatorCore::AdvanceGathering(absl::Time now) {
 
 bool CoordinatorCore::SuspendBeforeTraining(absl::Time now) {
   if (!facts_.suspend) return false;
-  Leave(ExitReason::kSuspended, "suspended before training began", now);
+  suspend_since_ = std::min(suspend_since_, now);
+  if (now < SuspendBy()) return false;
+  LeaveSuspended(now);
   return true;
+}
+
+void CoordinatorCore::LeaveSuspended(absl::Time now) {
+  Leave(ExitReason::kSuspended, "suspended before training began", now);
+}
+
+// The attempt of an earlier coordinator is taken over first, or its steps since the newest
+// checkpoint would be lost.
+absl::Time CoordinatorCore::SuspendBy() const {
+  if (!Is(Phase::kGathering) || !claims_.HasOpenAttempt()) return suspend_since_;
+  const bool has_worker = !facts_.members.LivingAndConnected(v1::WORKER).empty();
+  return suspend_since_ +
+         (MayTakeOver() && has_worker ? facts_.timers.suspend_checkpoint : facts_.timers.gather);
 }
 
 void CoordinatorCore::Claim(bool end, absl::Time now) {

@@ -89,7 +89,9 @@ absl::Time CoordinatorCore::NextDeadline() const {
   if (Is(Phase::kExited)) return absl::InfiniteFuture();
   // A coordinator that was asked to stop waits for shards that leave.
   const absl::Time stop_at = stop_at_ > facts_.newest_event ? stop_at_ : absl::InfiniteFuture();
-  return std::min({stop_at, facts_.members.NextDeadline(), claims_.NextDeadline(),
+  const absl::Time suspend_by =
+      SuspendBy() > facts_.newest_event ? SuspendBy() : absl::InfiniteFuture();
+  return std::min({stop_at, suspend_by, facts_.members.NextDeadline(), claims_.NextDeadline(),
                    initialization_.NextDeadline(), takeover_.NextDeadline(), losses_.NextDeadline(),
                    moves_.NextDeadline(), views_.NextDeadline(),
                    waits_.NextDeadline(snapshots_.evaluations().running()),

@@ -178,6 +178,8 @@ class CoordinatorCore {
   void ReadStorageAgain();
   void Claim(bool end, absl::Time now);
   bool SuspendBeforeTraining(absl::Time now);
+  absl::Time SuspendBy() const;
+  void LeaveSuspended(absl::Time now);
   bool MayTakeOver() const;
   void BeginTakeover(absl::Time now);
   const v1::Claim& AttemptClaim() const;
@@ -257,9 +259,11 @@ class CoordinatorCore {
   Ending ending_;
   BatchLosses batch_losses_;
   uint64_t restorations_ = 0;
-  bool knows_wanted_shards_ = false;             // by SetDesired
-  bool read_losses_again_ = false;               // in a takeover; once
-  std::map<uint64_t, std::string> gone_;         // shards of the newest view -> how they ended
+  bool knows_wanted_shards_ = false;      // by SetDesired
+  bool read_losses_again_ = false;        // in a takeover; once
+  std::map<uint64_t, std::string> gone_;  // shards of the newest view -> how they ended
+  // SuspendBeforeTraining was first called for a job that is to be suspended.
+  absl::Time suspend_since_ = absl::InfiniteFuture();
   absl::Time stop_at_ = absl::InfiniteFuture();  // OnAskedToStop: when this coordinator exits
   uint64_t admitted_changes_ = 0;                // of the members and readers that shards were sent
   Refusals refusals_;                            // messages, figures and registrations

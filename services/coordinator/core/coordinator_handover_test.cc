@@ -25,14 +25,6 @@ v1::JobSpec SavedEveryFiveSteps(uint32_t shards) {
   return spec;
 }
 
-// A job that has trained this many steps.
-struct TrainedJob : FakeJob {
-  explicit TrainedJob(int steps, v1::JobSpec spec = SpecOf(1)) : FakeJob(std::move(spec)) {
-    Start();
-    Train(steps);
-  }
-};
-
 // A released process exits.
 void End(FakeJob& job, FakeProcess& process) {
   EXPECT_EQ(process.stream, 0) << "its stream is closed";
@@ -41,7 +33,7 @@ void End(FakeJob& job, FakeProcess& process) {
 }
 
 TEST(CoordinatorHandOver, ReleasesLeavingShardOnceItsStateIsSaved) {
-  TrainedJob job(7);
+  TrainedJob job(7, SpecOf(1));
   FakeShard& leaving = *job.shards[0];
   job.AskToLeave(leaving);
   EXPECT_FALSE(leaving.finished);
@@ -153,7 +145,7 @@ TEST(CoordinatorHandOver, ShardMayLeaveBeforeTrainingBegins) {
 }
 
 TEST(CoordinatorHandOver, SuspensionDuringHandOverSuspendsJob) {
-  TrainedJob job(7);
+  TrainedJob job(7, SpecOf(1));
   job.AskToLeave(*job.shards[0]);
   v1::SetDesiredRequest desired;
   desired.set_suspend(true);

@@ -15,15 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A job that has trained this many steps.
-struct TrainedJob : FakeJob {
-  explicit TrainedJob(int steps, v1::JobSpec spec = FakeJob::Spec()) : FakeJob(std::move(spec)) {
-    Start();
-    Train(steps);
-  }
-  const v1::View& view() { return core->view(); }
-};
-
 void ExpectSuccess(FakeJob& job) {
   job.Train(40);
   job.Pass(absl::Seconds(3));
@@ -324,6 +315,79 @@ TEST(CoordinatorTakeover, CoordinatorThatIsAskedToStopAtTheEndFinishesTheJob) {
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+}
+
+// ---- a job that is suspended while it has no coordinator
+
+void Suspend(TrainedJob& job) {
+  v1::SetDesiredRequest desired;
+  desired.set_suspend(true);
+  job.core->OnSetDesired(desired, job.now);
+  job.Pump();
+}
+
+void RestartAlone(TrainedJob& job) {
+  ++job.options.incarnation;
+  job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
+  job.Pump();
+}
+
+TEST(CoordinatorTakeover, SuspensionSavesTheStepsOfTheAttempt) {
+  TrainedJob job(7);
+  RestartAlone(job);
+  Suspend(job);
+  job.Pass(absl::Seconds(1));
+  EXPECT_FALSE(job.exit.has_value());
+  for (FakeShard* shard : job.Shards()) job.Connect(*shard);
+  for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
+  job.Train(4);
+  job.Pass(absl::Seconds(3));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->message, "suspended");
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
+  EXPECT_GE(job.checkpoint_indexes.begin()->first.second, 7u);
+}
+
+TEST(CoordinatorTakeover, SuspensionWaitsForNoProcessThatDoesNotCome) {
+  for (const bool shards_come : {false, true}) {
+    TrainedJob job(7);
+    RestartAlone(job);
+    Suspend(job);
+    for (FakeShard* shard : job.Shards()) {
+      if (shards_come) job.Connect(*shard);
+    }
+    job.Pass(absl::Milliseconds(1900));
+    EXPECT_FALSE(job.exit.has_value());
+    job.Pass(absl::Seconds(7));
+    ASSERT_TRUE(job.exit.has_value());
+    EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  }
+}
+
+TEST(CoordinatorTakeover, SuspensionWaitsForAShardAsLongAsForItsCheckpoint) {
+  TrainedJob job(7);
+  RestartAlone(job);
+  Suspend(job);
+  job.Connect(*job.shards[0]);
+  job.Connect(*job.workers[0]);
+  job.Pass(absl::Seconds(59));
+  EXPECT_FALSE(job.exit.has_value()) << "the other shard may come";
+  job.Pass(absl::Seconds(7));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+}
+
+TEST(CoordinatorTakeover, SuspensionBeginsNoAttemptForNewProcesses) {
+  TrainedJob job(7);
+  for (FakeShard* shard : job.Shards()) job.Kill(*shard, /*told=*/false);
+  RestartAlone(job);
+  Suspend(job);
+  for (const uint32_t index : {0, 1}) job.AddShard(index);
+  for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
+  job.Pass(absl::Seconds(1));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
+  EXPECT_EQ(job.claims.size(), 1u);
 }
 
 // ---- asynchronous

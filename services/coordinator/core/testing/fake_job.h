@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -252,6 +253,15 @@ class FakeJob {
 
   std::deque<std::pair<StreamId, v1::MemberMessage>> to_core_;
   std::map<StreamId, std::set<uint64_t>> admitted_;  // incarnations that each shard was last sent
+};
+
+// A job that has trained this many steps.
+struct TrainedJob : FakeJob {
+  explicit TrainedJob(int steps, v1::JobSpec spec = FakeJob::Spec()) : FakeJob(std::move(spec)) {
+    Start();
+    Train(steps);
+  }
+  const v1::View& view() { return core->view(); }
 };
 
 }  // namespace sluice::coordinator

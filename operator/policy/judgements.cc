@@ -61,8 +61,10 @@ std::optional<Judgement> UnexplainedFailure(const Situation& s) {
 std::optional<Judgement> FailedSuspension(const Situation& s) {
   if (!s.plan.suspend) return std::nullopt;
   if (!s.world.Running(kCoordinator) || !s.world.Find(kCoordinator)->begun) {
+    const absl::Time at =
+        s.world.ShardsTrain() ? s.memory.suspending_since + s.plan.suspend_timeout : s.now;
     return Judgement{
-        s.now, Suspended("there was no coordinator to write a checkpoint", absl::ZeroDuration())};
+        at, Suspended("there was no coordinator to write a checkpoint", absl::ZeroDuration())};
   }
   return Judgement{s.memory.suspending_since + s.plan.suspend_timeout,
                    Suspended(absl::StrCat("the checkpoint took longer than ",

@@ -51,7 +51,7 @@ class Decider {
       KillSilent();
       StopSurplus();
       ReplaceOutdated();
-      if (!plan_.suspend && !memory_.unexplained.has_value()) StartMissing();
+      if (!memory_.unexplained.has_value()) StartMissing();
     }
 
     if (!over) ReportExits();
@@ -205,7 +205,11 @@ class Decider {
         break;
     }
 
-    if (Surplus(replica) || plan_.suspend) return;
+    if (Surplus(replica)) return;
+    if (plan_.suspend) {
+      if (replica.role == v1::COORDINATOR) Delay(kept);
+      return;
+    }
     if (!healthy) ++kept->failed_starts;
     Delay(kept);
     if (replica.role == v1::SHARD) {
@@ -288,7 +292,7 @@ class Decider {
            replica);
       return;
     }
-    if (replica.role == v1::COORDINATOR && Trains()) return;
+    if (replica.role == v1::COORDINATOR && world_.Trains()) return;
     if (replica.role != v1::WORKER) {
       if (++memory_.restorations > plan_.backoff_limit) {
         Fail("BackoffLimitExceeded",
@@ -308,12 +312,6 @@ class Decider {
                         ReplicaName(replica), ": ", last),
            replica);
     }
-  }
-
-  // Then a new coordinator continues the job, and nothing is restored.
-  bool Trains() const {
-    return world_.phase == v1::JobProgress::TRAINING ||
-           world_.phase == v1::JobProgress::EVALUATING || world_.phase == v1::JobProgress::SAVING;
   }
 
   void CoordinatorLeft() {
@@ -472,8 +470,9 @@ class Decider {
   }
 
   void StartMissing() {
-    StartIfMissing(kCoordinator);
-    if (world_.coordinator_address.empty()) return;
+    // A job that is to be suspended needs a coordinator to save its steps.
+    if (!plan_.suspend || world_.ShardsTrain()) StartIfMissing(kCoordinator);
+    if (plan_.suspend || world_.coordinator_address.empty()) return;
     for (uint32_t i = 0; i < plan_.shards; ++i) StartIfMissing({v1::SHARD, i});
     for (uint32_t i = 0; i < plan_.workers; ++i) StartIfMissing({v1::WORKER, i});
   }

@@ -25,6 +25,7 @@
 #ifndef SLUICE_OPERATOR_POLICY_POLICY_H_
 #define SLUICE_OPERATOR_POLICY_POLICY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -140,6 +141,17 @@ struct Observation {
   bool Running(const Replica& replica) const {
     const ProcessObservation* process = Find(replica);
     return process != nullptr && process->running;
+  }
+  // Then a new coordinator continues the job, and nothing is restored.
+  bool Trains() const {
+    return phase == v1::JobProgress::TRAINING || phase == v1::JobProgress::EVALUATING ||
+           phase == v1::JobProgress::SAVING;
+  }
+  // Shards may hold steps that no checkpoint has.
+  bool ShardsTrain() const {
+    return Trains() && std::any_of(processes.begin(), processes.end(), [](const auto& entry) {
+             return entry.first.role == v1::SHARD && entry.second.running && entry.second.ready;
+           });
   }
 };
 

@@ -15,6 +15,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 TEST(PolicyTest, SuccessWaitsForProcessesToLeave) {
   World world;
@@ -158,6 +159,45 @@ TEST(PolicyTest, SuspensionWithoutACoordinatorDoesNotWait) {
   EXPECT_THAT(world.started, IsEmpty());
   ASSERT_TRUE(decision.finish.has_value());
   EXPECT_EQ(decision.finish->kind, OutcomeKind::kSuspended);
+}
+
+TEST(PolicyTest, SuspensionOfTrainedStepsWaitsForACoordinator) {
+  World world;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::TRAINING;
+  for (auto& [replica, process] : world.observed.processes) process.ready = true;
+  world.plan.suspend = true;
+  world.plan.suspend_timeout = absl::Seconds(20);
+  world.End(kCoordinator, 0, SIGKILL);
+  world.End(kWorker0, 0, SIGKILL);
+  Decision decision = world.Step();
+  EXPECT_FALSE(decision.memory.outcome.has_value());
+  EXPECT_THAT(world.started, ElementsAre("coordinator")) << "no worker";
+  EXPECT_TRUE(world.Step().desired_suspend);
+
+  // It may die again, and is started after a delay.
+  world.End(kCoordinator, 0, SIGKILL);
+  decision = world.Step();
+  EXPECT_FALSE(decision.memory.outcome.has_value());
+  EXPECT_THAT(world.started, SizeIs(1));
+  EXPECT_EQ(decision.decide_again, world.now + world.limits.first_delay);
+  world.now += absl::Seconds(20);
+  decision = world.Step();
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->reason, "there was no coordinator to write a checkpoint");
+}
+
+TEST(PolicyTest, SuspensionNeedsNoCoordinatorIfNoShardIsLeft) {
+  World world;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::TRAINING;
+  world.plan.suspend = true;
+  world.EndAll();
+  for (auto& [replica, process] : world.observed.processes) process.exit.signal = SIGKILL;
+  const Decision decision = world.Step();
+  EXPECT_THAT(world.started, IsEmpty());
+  ASSERT_TRUE(decision.memory.outcome.has_value());
+  EXPECT_EQ(decision.memory.outcome->kind, OutcomeKind::kSuspended);
 }
 
 TEST(PolicyTest, TheActiveDeadlineFailsTheJob) {

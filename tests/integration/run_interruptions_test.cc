@@ -230,6 +230,22 @@ TEST_F(RunTest, SecondCtrlCStopsImmediately) {
   EXPECT_EQ(stopped["reason"], "stopped immediately");
 }
 
+TEST_F(RunTest, CtrlCSavesTheStepsOfAJobThatHasJustLostItsCoordinator) {
+  WriteManifest(100000, 0.05);
+  StartRun();
+  // The first checkpoint and some steps more.
+  ASSERT_TRUE(WaitUntil([&] { return LastStep() >= 13; })) << ReadAll(run_output_);
+  const uint64_t step = LastStep();
+  kill(PidOf("coordinator"), SIGKILL);
+  kill(running_, SIGINT);
+  EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  const Json stopped = Summary(run_output_);
+  EXPECT_EQ(stopped["outcome"], "Suspended");
+  EXPECT_EQ(stopped["reason"], "") << ReadAll(run_output_);
+  EXPECT_EQ(stopped["attempt"], 1);
+  EXPECT_GE(stopped["step"], step);
+}
+
 TEST_F(RunTest, StopCommandSavesCheckpointAndJobResumes) {
   WriteManifest(100000, 0.05);
   StartRun();

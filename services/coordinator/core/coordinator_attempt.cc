@@ -80,6 +80,7 @@ void CoordinatorCore::LeaveSuspended(absl::Time now) {
 // The attempt of an earlier coordinator is taken over first, or its steps since the newest
 // checkpoint would be lost.
 absl::Time CoordinatorCore::SuspendBy() const {
+  if (!facts_.suspend) return absl::InfiniteFuture();
   if (!Is(Phase::kGathering) || !claims_.HasOpenAttempt()) return suspend_since_;
   const bool has_worker = !facts_.members.LivingAndConnected(v1::WORKER).empty();
   return suspend_since_ +

@@ -44,9 +44,7 @@ TEST(CoordinatorTakeover, WaitsForTheWorkersThatTheJobWants) {
   TrainedJob job(8);
   FakeWorker& late = *job.workers[1];
   job.Break(late);
-  ++job.options.incarnation;
-  job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
-  job.Pump();
+  job.RestartAlone();
   for (FakeShard* shard : job.Shards()) job.Connect(*shard);
   job.Connect(*job.workers[0]);
   job.Pass(absl::Seconds(1));
@@ -169,12 +167,32 @@ TEST(CoordinatorTakeover, ContinuesWhenTheJobWantsMoreShards) {
   EXPECT_EQ(job.view().shards_size(), 3) << "the new one joins";
 }
 
-TEST(CoordinatorTakeover, BeginsTheNextAttemptIfAJobThatMovesNothingWantsAnotherNumberOfShards) {
+v1::JobSpec MovesNothing() {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
   spec.mutable_training()->mutable_staleness()->set_rule(
       v1::TrainingSpec::Staleness::DELAY_COMPENSATION);
-  TrainedJob job(0, spec);
+  return spec;
+}
+
+TEST(CoordinatorTakeover, ShardThatAsksToLeaveMeanwhileIsReleasedOnceItsStateIsSaved) {
+  TrainedJob job(0, MovesNothing());
+  job.Train(5);
+  job.RestartAlone();
+  FakeShard& leaving = *job.shards[1];
+  job.Connect(leaving);
+  job.AskToLeave(leaving);
+  EXPECT_TRUE(job.HasEvent("ps-1 asks to leave: its attempt is taken over first"));
+  job.Connect(*job.shards[0]);
+  for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
+  EXPECT_TRUE(job.HasEvent("attempt 1 continues with another coordinator"));
+  EXPECT_TRUE(leaving.finished);
+  ASSERT_EQ(job.checkpoint_indexes.size(), 1u);
+  EXPECT_EQ(job.checkpoint_indexes.begin()->first.first, 1u) << "the attempt";
+}
+
+TEST(CoordinatorTakeover, BeginsTheNextAttemptIfAJobThatMovesNothingWantsAnotherNumberOfShards) {
+  TrainedJob job(0, MovesNothing());
   job.options.job.mutable_parameter_server()->set_replicas(3);
   job.RestartCoordinator();
   job.AddShard(2);
@@ -326,15 +344,9 @@ void Suspend(TrainedJob& job) {
   job.Pump();
 }
 
-void RestartAlone(TrainedJob& job) {
-  ++job.options.incarnation;
-  job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
-  job.Pump();
-}
-
 TEST(CoordinatorTakeover, SuspensionSavesTheStepsOfTheAttempt) {
   TrainedJob job(7);
-  RestartAlone(job);
+  job.RestartAlone();
   Suspend(job);
   job.Pass(absl::Seconds(1));
   EXPECT_FALSE(job.exit.has_value());
@@ -351,7 +363,7 @@ TEST(CoordinatorTakeover, SuspensionSavesTheStepsOfTheAttempt) {
 TEST(CoordinatorTakeover, SuspensionWaitsForNoProcessThatDoesNotCome) {
   for (const bool shards_come : {false, true}) {
     TrainedJob job(7);
-    RestartAlone(job);
+    job.RestartAlone();
     Suspend(job);
     for (FakeShard* shard : job.Shards()) {
       if (shards_come) job.Connect(*shard);
@@ -366,7 +378,7 @@ TEST(CoordinatorTakeover, SuspensionWaitsForNoProcessThatDoesNotCome) {
 
 TEST(CoordinatorTakeover, SuspensionWaitsForAShardAsLongAsForItsCheckpoint) {
   TrainedJob job(7);
-  RestartAlone(job);
+  job.RestartAlone();
   Suspend(job);
   job.Connect(*job.shards[0]);
   job.Connect(*job.workers[0]);
@@ -380,7 +392,7 @@ TEST(CoordinatorTakeover, SuspensionWaitsForAShardAsLongAsForItsCheckpoint) {
 TEST(CoordinatorTakeover, SuspensionBeginsNoAttemptForNewProcesses) {
   TrainedJob job(7);
   for (FakeShard* shard : job.Shards()) job.Kill(*shard, /*told=*/false);
-  RestartAlone(job);
+  job.RestartAlone();
   Suspend(job);
   for (const uint32_t index : {0, 1}) job.AddShard(index);
   for (FakeWorker* worker : job.Workers()) job.Connect(*worker);

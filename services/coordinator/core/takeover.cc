@@ -99,11 +99,12 @@ absl::Duration Takeover::LongWait() const {
 }
 
 absl::Time Takeover::NextDeadline() const {
-  if (facts_.phase != Phase::kTakingOver) return absl::InfiniteFuture();
+  absl::Time next = absl::InfiniteFuture();
+  if (facts_.phase != Phase::kTakingOver) return next;
   for (const absl::Time until : {asked_ + facts_.timers.suspect, began_ + LongWait()}) {
-    if (facts_.newest_event < until) return until;
+    if (facts_.newest_event < until) next = std::min(next, until);
   }
-  return absl::InfiniteFuture();
+  return next;
 }
 
 bool Takeover::Lost() const {

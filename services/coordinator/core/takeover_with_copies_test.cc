@@ -106,9 +106,7 @@ TEST(TakeoverWithCopies, MissingShardThatIsReportedDeadIsNotAwaited) {
 TEST(TakeoverWithCopies, ShardThatAsksToLeaveMeanwhileIsDrained) {
   for (const uint32_t copies : {1, 2}) {
     CopiedJob job(8, Spec(3, copies));
-    ++job.options.incarnation;
-    job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
-    job.Pump();
+    job.RestartAlone();
     job.Connect(*job.shards[1]);
     job.AskToLeave(*job.shards[1]);
     EXPECT_FALSE(job.shards[1]->finished) << "the attempt needs its state";
@@ -301,9 +299,7 @@ struct ScaledJob : CopiedJob {
     EXPECT_THAT(Indexes(), ElementsAre(0, 1, 2));
     EXPECT_GT(OwnedBy(shards[2]->id.incarnation()), 0);
 
-    ++options.incarnation;
-    core = std::make_unique<CoordinatorCore>(options, now);
-    Pump();
+    RestartAlone();
     for (const int i : {0, 1}) Connect(*shards[i]);
     for (FakeWorker* worker : Workers()) Connect(*worker);
     EXPECT_TRUE(shards[0]->paused);

@@ -202,11 +202,15 @@ void FakeJob::Kill(FakeProcess& process, bool told) {
   Pump();
 }
 
-void FakeJob::RestartCoordinator() {
+void FakeJob::RestartAlone() {
   ++options.incarnation;
   to_core_.clear();
   core = std::make_unique<CoordinatorCore>(options, now);
   Pump();
+}
+
+void FakeJob::RestartCoordinator() {
+  RestartAlone();
   if (wanted_workers != spec.worker().replicas()) Scale(wanted_workers);
   if (wanted_shards != spec.parameter_server().replicas()) ScaleShards(wanted_shards);
   for (FakeShard* shard : Shards()) Connect(*shard);

@@ -163,6 +163,8 @@ class FakeJob {
   void Connect(FakeProcess& process);
   // The coordinator dies and a new one starts; all other processes connect to it.
   void RestartCoordinator();
+  // No process connects to the new one, and it is told nothing.
+  void RestartAlone();
   // As a process that receives SIGTERM.
   void AskToLeave(FakeProcess& process);
 

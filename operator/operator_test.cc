@@ -273,6 +273,29 @@ TEST_F(OperatorTest, SuspensionSavesACheckpointAndDeletesAllPodsUntilResumed) {
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "Suspended", "Resumed"));
 }
 
+TEST_F(OperatorTest, ASuspendedJobGetsACoordinatorThatSavesItsSteps) {
+  Train();
+  for (const bool pod_is_left : {true, false}) {
+    const std::string before = cluster_.UidOf("a-coordinator");
+    if (pod_is_left) {
+      cluster_.EndPod("a-coordinator", 137);
+    } else {
+      cluster_.DeletePod("a-coordinator");
+    }
+    cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
+    ASSERT_TRUE(cluster_.Settle());
+    EXPECT_NE(cluster_.UidOf("a-coordinator"), before);
+    EXPECT_EQ(Summary(), "Suspending");
+    EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  }
+  cluster_.Say("a", Progress::SUSPENDED, 20);
+  ASSERT_TRUE(cluster_.Settle());
+  for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(), IsEmpty());
+  EXPECT_EQ(Summary(), "Suspended");
+}
+
 TEST_F(OperatorTest, AJobCreatedSuspendedHasNoPodUntilResumed) {
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"suspend", true}}}}));
   ASSERT_TRUE(cluster_.Settle());

@@ -58,11 +58,20 @@ std::optional<Judgement> UnexplainedFailure(const Situation& s) {
   return Judgement{reason_may_come ? failure.since + s.limits.failed_grace : s.now, failure};
 }
 
+bool ShardsMayHoldSteps(const Situation& s) {
+  const bool trained =
+      s.memory.worked.count(v1::SHARD) > 0 && s.memory.worked.count(v1::WORKER) > 0;
+  return trained &&
+         std::any_of(s.world.processes.begin(), s.world.processes.end(), [](const auto& entry) {
+           return entry.first.role == v1::SHARD && entry.second.running && entry.second.begun;
+         });
+}
+
 std::optional<Judgement> FailedSuspension(const Situation& s) {
   if (!s.plan.suspend) return std::nullopt;
   if (!s.world.Running(kCoordinator) || !s.world.Find(kCoordinator)->begun) {
     const absl::Time at =
-        s.world.ShardsTrain() ? s.memory.suspending_since + s.plan.suspend_timeout : s.now;
+        ShardsMayHoldSteps(s) ? s.memory.suspending_since + s.plan.suspend_timeout : s.now;
     return Judgement{
         at, Suspended("there was no coordinator to write a checkpoint", absl::ZeroDuration())};
   }

@@ -27,6 +27,9 @@ struct Judgement {
 };
 using Judge = std::optional<Judgement> (*)(const Situation&);
 
+// Whether shards may hold steps that no checkpoint has. Only a coordinator can have them saved.
+bool ShardsMayHoldSteps(const Situation& situation);
+
 // The coordinator has reported the end.
 std::optional<Judgement> CoordinatorsReport(const Situation& situation);
 // A worker or shard has failed (Memory::unexplained), and the coordinator gives no reason.

@@ -471,7 +471,7 @@ class Decider {
 
   void StartMissing() {
     // A job that is to be suspended needs a coordinator to save its steps.
-    if (!plan_.suspend || world_.ShardsTrain()) StartIfMissing(kCoordinator);
+    if (!plan_.suspend || ShardsMayHoldSteps(situation_)) StartIfMissing(kCoordinator);
     if (plan_.suspend || world_.coordinator_address.empty()) return;
     for (uint32_t i = 0; i < plan_.shards; ++i) StartIfMissing({v1::SHARD, i});
     for (uint32_t i = 0; i < plan_.workers; ++i) StartIfMissing({v1::WORKER, i});

@@ -25,7 +25,6 @@
 #ifndef SLUICE_OPERATOR_POLICY_POLICY_H_
 #define SLUICE_OPERATOR_POLICY_POLICY_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -146,12 +145,6 @@ struct Observation {
   bool Trains() const {
     return phase == v1::JobProgress::TRAINING || phase == v1::JobProgress::EVALUATING ||
            phase == v1::JobProgress::SAVING;
-  }
-  // Shards may hold steps that no checkpoint has.
-  bool ShardsTrain() const {
-    return Trains() && std::any_of(processes.begin(), processes.end(), [](const auto& entry) {
-             return entry.first.role == v1::SHARD && entry.second.running && entry.second.ready;
-           });
   }
 };
 

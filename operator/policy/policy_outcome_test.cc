@@ -164,8 +164,8 @@ TEST(PolicyTest, SuspensionWithoutACoordinatorDoesNotWait) {
 TEST(PolicyTest, SuspensionOfTrainedStepsWaitsForACoordinator) {
   World world;
   world.StartAll();
-  world.observed.phase = v1::JobProgress::TRAINING;
   for (auto& [replica, process] : world.observed.processes) process.ready = true;
+  world.Step();
   world.plan.suspend = true;
   world.plan.suspend_timeout = absl::Seconds(20);
   world.End(kCoordinator, 0, SIGKILL);
@@ -190,7 +190,8 @@ TEST(PolicyTest, SuspensionOfTrainedStepsWaitsForACoordinator) {
 TEST(PolicyTest, SuspensionNeedsNoCoordinatorIfNoShardIsLeft) {
   World world;
   world.StartAll();
-  world.observed.phase = v1::JobProgress::TRAINING;
+  for (auto& [replica, process] : world.observed.processes) process.ready = true;
+  world.Step();
   world.plan.suspend = true;
   world.EndAll();
   for (auto& [replica, process] : world.observed.processes) process.exit.signal = SIGKILL;

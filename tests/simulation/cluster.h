@@ -279,8 +279,11 @@ class Cluster {
   const std::optional<v1::CheckpointIndex> replaced_;  // that job's newest
   bool finished_ = false;
   bool suspending_ = false;
+  bool only_harmless_ = true;    // all faults so far
+  bool whole_ = false;           // each partition was on two shards when a coordinator last knew
+  bool trained_ = false;         // a step
+  bool crash_at_write_ = false;  // the next time that a coordinator uses the storage
   std::vector<std::string> mended_;  // paths of files that were damaged and are repaired
-  bool crash_at_write_ = false;      // the next time that a coordinator uses the storage
   std::shared_ptr<CoordinatorProcess> old_coordinator_;  // the older one while two are running
   std::vector<std::shared_ptr<HostileProcess>> hostile_;
   uint32_t readers_ = 0;
@@ -290,13 +293,9 @@ class Cluster {
   absl::Time coordinator_knows_since_;                // first answer of the coordinator
   std::map<uint64_t, absl::Time> started_;            // by incarnation
   std::map<uint64_t, absl::Time> expelled_;           // first seen as expelled
-  bool only_harmless_ = true;                         // all faults so far
   v1::ViewId view_;                                   // the newest that the coordinator had
   uint64_t loss_record_ = 0;                          // of that view
   std::set<uint64_t> view_shards_;                    // ... by incarnation
-  // Each partition was on two shards when a coordinator last knew.
-  bool whole_ = false;
-  bool trained_ = false;  // a step
   Outcome outcome_;
 };
 

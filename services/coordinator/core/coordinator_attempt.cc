@@ -82,9 +82,13 @@ void CoordinatorCore::LeaveSuspended(absl::Time now) {
 absl::Time CoordinatorCore::SuspendBy() const {
   if (!facts_.suspend) return absl::InfiniteFuture();
   if (!Is(Phase::kGathering) || !claims_.HasOpenAttempt()) return suspend_since_;
-  const bool has_worker = !facts_.members.LivingAndConnected(v1::WORKER).empty();
-  return suspend_since_ +
-         (MayTakeOver() && has_worker ? facts_.timers.suspend_checkpoint : facts_.timers.gather);
+  if (MayTakeOver() && !facts_.members.LivingAndConnected(v1::WORKER).empty()) {
+    return suspend_since_ + facts_.timers.suspend_checkpoint;
+  }
+  // All shards are new, and the attempt's shards are gone.
+  const bool all_new =
+      !MayTakeOver() && facts_.members.LivingAndConnected(v1::SHARD).size() >= facts_.wanted_shards;
+  return suspend_since_ + (all_new ? absl::ZeroDuration() : facts_.timers.reconnect);
 }
 
 void CoordinatorCore::Claim(bool end, absl::Time now) {

@@ -253,7 +253,7 @@ TEST(CoordinatorStart, KnowsStepToContinueAtBeforeAnyWorkerIsReady) {
   v1::SetDesiredRequest desired;
   desired.set_suspend(true);
   job.core->OnSetDesired(desired, job.now);
-  job.Pass(absl::Seconds(8));
+  job.Pass(absl::Seconds(17));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SUSPENDED);
   EXPECT_EQ(job.Progress().step(), 5);

@@ -348,7 +348,7 @@ TEST(CoordinatorTakeover, SuspensionSavesTheStepsOfTheAttempt) {
   TrainedJob job(7);
   job.RestartAlone();
   Suspend(job);
-  job.Pass(absl::Seconds(1));
+  job.Pass(absl::Seconds(9));
   EXPECT_FALSE(job.exit.has_value());
   for (FakeShard* shard : job.Shards()) job.Connect(*shard);
   for (FakeWorker* worker : job.Workers()) job.Connect(*worker);
@@ -368,9 +368,9 @@ TEST(CoordinatorTakeover, SuspensionWaitsForNoProcessThatDoesNotCome) {
     for (FakeShard* shard : job.Shards()) {
       if (shards_come) job.Connect(*shard);
     }
-    job.Pass(absl::Milliseconds(1900));
+    job.Pass(absl::Seconds(9));
     EXPECT_FALSE(job.exit.has_value());
-    job.Pass(absl::Seconds(7));
+    job.Pass(absl::Seconds(8));
     ASSERT_TRUE(job.exit.has_value());
     EXPECT_EQ(job.exit->reason, ExitReason::kSuspended);
   }

@@ -21,6 +21,8 @@ struct Timers {
   // or `gather_all` after the first one did, join later.
   absl::Duration gather = absl::Seconds(2);
   absl::Duration gather_all = absl::Seconds(30);
+  // The processes of an attempt find a new coordinator within this, if they live.
+  absl::Duration reconnect = absl::Seconds(10);
   // Joins within this are one view change.
   absl::Duration join = absl::Milliseconds(100);
   // While the coordinator waits for processes, it reads the claims this often: another coordinator

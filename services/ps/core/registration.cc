@@ -19,7 +19,6 @@ void Registration::OnConnected(const v1::ViewId& obeyed) {
   if (obeyed.attempt() > 0) *message.mutable_register_()->mutable_obeyed() = obeyed;
   state_.Tell(std::move(message));
   next_heartbeat_ = state_.now + heartbeat_;
-  alone_until_ = absl::InfiniteFuture();
   if (leave_reason_.has_value()) SendLeave();
 }
 
@@ -40,6 +39,7 @@ v1::Header Registration::MakeHello(const v1::ProcessId& shard) const {
 }
 
 void Registration::OnRegistered(const v1::JobSpec& job) {
+  alone_until_ = absl::InfiniteFuture();
   if (job.timeouts().heartbeat() <= 0) return;
   heartbeat_ = absl::Seconds(job.timeouts().heartbeat());
   next_heartbeat_ = std::min(next_heartbeat_, state_.now + heartbeat_);
@@ -93,8 +93,10 @@ void Registration::SendLeave() {
   state_.Tell(std::move(message));
 }
 
+// A stream that breaks before a coordinator has answered does not prolong the wait.
 void Registration::AwaitCoordinator() {
-  alone_until_ = state_.view.has_value() ? state_.now + kCoordinatorReturns : state_.now;
+  const absl::Duration wait = state_.view.has_value() ? kCoordinatorReturns : absl::ZeroDuration();
+  alone_until_ = std::min(alone_until_, state_.now + wait);
   ExitIfDue();
 }
 

@@ -80,6 +80,11 @@ TEST_F(LeavingTest, LeavingShardAsksTheNextCoordinatorToo) {
   EXPECT_THAT(TakeExits(), IsEmpty());
   shard.core().OnCoordinatorConnected(shard.now);
   EXPECT_THAT(TakeLeaves(), SizeIs(1));
+  v1::CoordinatorMessage answer;
+  answer.mutable_registered()->set_attempt(1);
+  answer.mutable_registered()->mutable_term()->set_counter(100);
+  answer.mutable_registered()->mutable_term()->set_incarnation(100);
+  shard.Tell(answer);
   Tick(absl::Seconds(45));
   EXPECT_THAT(TakeExits(), IsEmpty());
   Tick(absl::Seconds(1));
@@ -94,6 +99,20 @@ TEST_F(LeavingTest, ShardWithAViewAwaitsACoordinatorBeforeItLeaves) {
   EXPECT_EQ(shard.core().NextDeadline(), shard.now + absl::Seconds(15));
   Tick(absl::Seconds(14));
   EXPECT_THAT(TakeExits(), IsEmpty());
+  Tick(absl::Seconds(1));
+  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+}
+
+TEST_F(LeavingTest, StreamOnWhichNoCoordinatorAnswersDoesNotProlongTheWait) {
+  Begin();
+  shard.core().OnCoordinatorDisconnected(shard.now);
+  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  for (int second = 1; second < 15; ++second) {
+    Tick(absl::Seconds(1));
+    shard.core().OnCoordinatorConnected(shard.now);
+    shard.core().OnCoordinatorDisconnected(shard.now);
+    EXPECT_THAT(TakeExits(), IsEmpty());
+  }
   Tick(absl::Seconds(1));
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
 }

@@ -189,8 +189,14 @@ class FailuresTest(TrainingCase):
             (self.pod(name) or {'metadata': {'uid': uid}})['metadata']['uid'] != uid for name, uid in zip(stopped, before)), 120)
         self.wait_until_whole('drained', sizes)
         self.assertEqual(self.metric('drained-coordinator', 'sluice_attempt'), 1)
+
+        # A job that is suspended while it has no coordinator gets one, which saves its steps.
+        here = self.metric('drained-coordinator', 'sluice_step')
+        self.kubectl('delete', 'pod', 'drained-coordinator', '--grace-period=0', '--force')
         self.assert_equals_undisturbed('drained')
-        self.assertEqual(self.status('drained')['attempt'], 1)
+        status = self.status('drained')
+        self.assertEqual(status['attempt'], 1)
+        self.assertGreaterEqual(status['checkpoint']['step'], here)
 
     def wait_for_node(self):
         self.kubectl('wait', f'node/{self.cluster.name}-n2', '--for=condition=Ready', '--timeout=90s')

@@ -83,7 +83,7 @@ TEST_F(LeavingTest, LeavingShardAsksTheNextCoordinatorToo) {
   v1::CoordinatorMessage answer;
   answer.mutable_registered()->set_attempt(1);
   answer.mutable_registered()->mutable_term()->set_counter(100);
-  answer.mutable_registered()->mutable_term()->set_incarnation(100);
+  answer.mutable_registered()->mutable_term()->set_coordinator(100);
   shard.Tell(answer);
   Tick(absl::Seconds(45));
   EXPECT_THAT(TakeExits(), IsEmpty());

@@ -163,7 +163,7 @@ class FakeJob {
   void Connect(FakeProcess& process);
   // The coordinator dies and a new one starts; all other processes connect to it.
   void RestartCoordinator();
-  // No process connects to the new one, and it is told nothing.
+  // No process connects to the new one, and it does not learn what the job wants.
   void RestartAlone();
   // As a process that receives SIGTERM.
   void AskToLeave(FakeProcess& process);

@@ -70,8 +70,11 @@ bool ShardsMayHoldSteps(const Situation& s) {
 std::optional<Judgement> FailedSuspension(const Situation& s) {
   if (!s.plan.suspend) return std::nullopt;
   if (!s.world.Running(kCoordinator) || !s.world.Find(kCoordinator)->begun) {
-    const absl::Time at =
-        ShardsMayHoldSteps(s) ? s.memory.suspending_since + s.plan.suspend_timeout : s.now;
+    // A change of size or mode waits for its checkpoint without a limit, but not for a coordinator
+    // that cannot start.
+    const bool limited = s.plan.suspend_timeout < absl::InfiniteDuration();
+    const absl::Duration wait = limited ? s.plan.suspend_timeout : s.plan.start_timeout;
+    const absl::Time at = ShardsMayHoldSteps(s) ? s.memory.suspending_since + wait : s.now;
     return Judgement{
         at, Suspended("there was no coordinator to write a checkpoint", absl::ZeroDuration())};
   }

@@ -292,7 +292,7 @@ class Decider {
            replica);
       return;
     }
-    if (replica.role == v1::COORDINATOR && world_.Trains()) return;
+    if (replica.role == v1::COORDINATOR && Trains()) return;
     if (replica.role != v1::WORKER) {
       if (++memory_.restorations > plan_.backoff_limit) {
         Fail("BackoffLimitExceeded",
@@ -312,6 +312,12 @@ class Decider {
                         ReplicaName(replica), ": ", last),
            replica);
     }
+  }
+
+  // Then a new coordinator continues the job, and nothing is restored.
+  bool Trains() const {
+    return world_.phase == v1::JobProgress::TRAINING ||
+           world_.phase == v1::JobProgress::EVALUATING || world_.phase == v1::JobProgress::SAVING;
   }
 
   void CoordinatorLeft() {

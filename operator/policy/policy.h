@@ -141,11 +141,6 @@ struct Observation {
     const ProcessObservation* process = Find(replica);
     return process != nullptr && process->running;
   }
-  // Then a new coordinator continues the job, and nothing is restored.
-  bool Trains() const {
-    return phase == v1::JobProgress::TRAINING || phase == v1::JobProgress::EVALUATING ||
-           phase == v1::JobProgress::SAVING;
-  }
 };
 
 enum class OutcomeKind { kSucceeded, kFailed, kSuspended };

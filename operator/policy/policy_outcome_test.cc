@@ -187,6 +187,21 @@ TEST(PolicyTest, SuspensionOfTrainedStepsWaitsForACoordinator) {
   EXPECT_EQ(decision.memory.outcome->reason, "there was no coordinator to write a checkpoint");
 }
 
+TEST(PolicyTest, AChangeOfSizeDoesNotWaitForACoordinatorThatCannotStart) {
+  World world;
+  world.StartAll();
+  for (auto& [replica, process] : world.observed.processes) process.ready = true;
+  world.Step();
+  world.plan.suspend = true;
+  world.plan.suspend_timeout = absl::InfiniteDuration();
+  world.plan.start_timeout = absl::Seconds(60);
+  world.End(kCoordinator, 0, SIGKILL);
+  EXPECT_FALSE(world.Step().memory.outcome.has_value());
+  world.End(kCoordinator, 0, SIGKILL);
+  world.now += world.plan.start_timeout;
+  EXPECT_TRUE(world.Step().memory.outcome.has_value());
+}
+
 TEST(PolicyTest, SuspensionNeedsNoCoordinatorIfNoShardIsLeft) {
   World world;
   world.StartAll();

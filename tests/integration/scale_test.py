@@ -150,7 +150,8 @@ class ScaleTest(unittest.TestCase):
                 self.assertEqual({entry['attempt'] for entry in objects if entry.get('type') == 'progress'} - {0}, {1})
 
     def test_shards_take_over_partitions_of_a_slow_one(self):
-        process = self.start('slow', steps=100000, shards='replicas: 3, copies: 2')
+        # A step is more work than fits in one of the times for which the slow shard runs.
+        process = self.start('slow', steps=100000, shards='replicas: 3, copies: 2', hidden=4096)
         before = self.wait_until('slow', lambda text: len(self.serving(text)) == 3)
         pid = next(entry['pid'] for entry in self.printed('slow') if entry.get('name') == 'ps-1')
         with self.slowed(pid):

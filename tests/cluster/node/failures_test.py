@@ -74,7 +74,7 @@ class FailuresTest(TrainingCase):
                 f'{self.started(pod) - clock:.0f} s)')
             with self.subTest(pod):
                 self.assert_within(took, RESTORED, own_start)
-            self.assertEqual(self.metric('job-coordinator', 'sluice_attempt'), 1)
+            self.assertEqual(self.attempt('job'), 1)
         self.assert_equals_undisturbed('job')
         self.assertEqual(self.status('job')['attempt'], 1)
 
@@ -112,7 +112,7 @@ class FailuresTest(TrainingCase):
         self.wait_until_whole('events', sizes)
         say(f'{sum(done.values())} events by step {self.metric("events-coordinator", "sluice_step"):.0f}: '
             f'{", ".join(f"{count} x {name}" for name, count in sorted(done.items()))}')
-        self.assertEqual(self.metric('events-coordinator', 'sluice_attempt'), 1)
+        self.assertEqual(self.attempt('events'), 1)
         self.assert_equals_undisturbed('events')
 
     def wait_until_whole(self, job, sizes):
@@ -179,7 +179,7 @@ class FailuresTest(TrainingCase):
         finally:
             self.cluster.kubectl('uncordon', node)
         say(f'{", ".join(sorted(there))} moved in {self.metric("drained-coordinator", "sluice_step") - here:.0f} steps')
-        self.assertEqual(self.metric('drained-coordinator', 'sluice_attempt'), 1)
+        self.assertEqual(self.attempt('drained'), 1)
 
         # A drain evicts one pod at a time (the PodDisruptionBudget). A node that shuts down stops all its pods at once.
         stopped = ('drained-coordinator', 'drained-ps-0', 'drained-ps-2', 'drained-worker-1')
@@ -188,7 +188,7 @@ class FailuresTest(TrainingCase):
         wait_for('all have successors', lambda: all(
             (self.pod(name) or {'metadata': {'uid': uid}})['metadata']['uid'] != uid for name, uid in zip(stopped, before)), 120)
         self.wait_until_whole('drained', sizes)
-        self.assertEqual(self.metric('drained-coordinator', 'sluice_attempt'), 1)
+        self.assertEqual(self.attempt('drained'), 1)
 
         # A job that is suspended while it has no coordinator gets one, which saves its steps.
         here = self.metric('drained-coordinator', 'sluice_step')

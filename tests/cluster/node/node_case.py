@@ -79,5 +79,9 @@ class NodeCase(unittest.TestCase):
         address = (found or {}).get('status', {}).get('podIP')
         return scrape(self.cluster, address).get(name) if address else None
 
+    def attempt(self, job):
+        """Waits for it: a coordinator that has just started does not know it yet."""
+        return wait_for(f'the coordinator of {job} knows the attempt', lambda: self.metric(f'{job}-coordinator', 'sluice_attempt'))
+
     def wait_for_steps(self, job, steps, seconds=120):
         wait_for(f'{job} is at step {steps}', lambda: (self.metric(f'{job}-coordinator', 'sluice_step') or 0) >= steps, seconds)

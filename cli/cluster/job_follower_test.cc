@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "cli/cluster/job_text.h"
 #include "operator/kube/api_error.h"
@@ -14,7 +16,6 @@ using kube::Json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 constexpr char kUid[] = "job-uid";
 
@@ -49,7 +50,7 @@ Json Condition(const std::string& type, const std::string& reason, const std::st
   return {{"type", type}, {"status", "True"}, {"reason", reason}, {"message", message}};
 }
 
-Json Job(const std::string& summary, uint64_t step, Json conditions = Json::array()) {
+Json Job(const std::string& summary, uint64_t step, std::vector<Json> conditions = {}) {
   conditions.push_back(Condition("Accepted", "Valid", ""));
   return {{"metadata", {{"name", "mnist"}, {"namespace", "team"}, {"uid", kUid}}},
           {"status",

@@ -4,14 +4,14 @@
 #   tools/test.sh [--tier TIER]... [--config CONFIG] [--base REV] [--no-install]
 #
 # The tiers, in this order:
-#   verify       tools/verify.sh: formatting, dependencies, lint, lock annotations
+#   verify       tools/verify.sh: formatting, dependencies, lint
 #   unit         every test that is not under //tests, and the inputs of //tests/fuzz
 #   simulation   //tests/simulation: whole jobs on a simulated clock, network and disk; and //tests/protocol:
 #                exhaustive search on small models of the protocol
 #   integration  the rest of //tests: real processes on this machine
 #   cluster      //tests/cluster: a real Kubernetes in network namespaces, built once per machine while the earlier tiers run
 #   fuzz         tools/fuzz.sh: every parser of external input, one minute in total; each target is one case. Built while
-#                the cluster tier waits
+#                the earlier tiers run
 #
 #   --tier TIER      only this one (may be given several times)
 #   --config CONFIG  a configuration of .bazelrc, such as asan-ubsan or tsan. The system's LibTorch is
@@ -267,14 +267,16 @@ end_cluster_build() {
   return $status
 }
 
-# The sanitizers' build takes 10 minutes. It runs beside the cluster tier, which leaves a third of the processor time idle.
-# It has a Bazel of its own, because one runs one command at a time.
+# The fuzzer is compiled with sanitizers, apart from everything else: after Kubernetes, because each of the two leaves no
+# processor idle. It has a Bazel of its own, because one runs one command at a time.
 begin_fuzz_build() {
   tools/fuzz.sh --check >/dev/null 2>&1 || return 0
   export SLUICE_FUZZ_OUTPUT_BASE
   SLUICE_FUZZ_OUTPUT_BASE=$(bazel info --ui_event_filters=-info output_base 2>/dev/null)-fuzz
   say "fuzz: building the fuzzer in the background"
-  in_background "$work/fuzz-build.log" tools/fuzz.sh --build
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  in_background "$work/fuzz-build.log" bash -c '[[ -z $1 ]] || tail -f --pid="$1" /dev/null
+    exec tools/fuzz.sh --build' fuzz "$cluster_build"
   fuzz_build=$background
 }
 
@@ -378,6 +380,7 @@ main() {
     make_stand_ins
   fi
   if [[ " ${wanted[*]} " == *" cluster "* ]]; then begin_cluster_build; fi
+  if [[ " ${wanted[*]} " == *" fuzz "* ]]; then begin_fuzz_build; fi
   for tier in "${TIERS[@]}"; do
     if [[ " ${wanted[*]} " != *" $tier "* ]]; then
       left_out "$tier"
@@ -386,7 +389,6 @@ main() {
     began=$SECONDS
     verdicts[$tier]=
     say "$tier: begins"
-    if [[ $tier == cluster && " ${wanted[*]} " == *" fuzz "* ]]; then begin_fuzz_build; fi
     case $tier in
       verify) run_verify ;;
       fuzz) run_fuzz ;;

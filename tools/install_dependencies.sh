@@ -22,8 +22,10 @@ packages_to_run() {
     bazel-rules-java
     bazel-rules-proto
     bazel-skylib
-    g++                       # the compiler
+    clang-14                  # the compiler
     git
+    libc6-dev
+    libstdc++-12-dev
     protobuf-compiler         # .proto files to C++
     protobuf-compiler-grpc
     python3                   # small tools of the build and the tests; the client package
@@ -58,6 +60,7 @@ END
 packages_to_test() {
   sed 's/#.*//' <<'END'
     # Testing
+    g++                       # compiles plugins, as a user might
     iproute2                  # network namespaces of the integration tests
     libbenchmark-dev
     libcivetweb-dev           # the HTTP server before the API server of tests
@@ -101,7 +104,6 @@ packages_to_test() {
     llvm-14                   # symbols in findings; coverage
 
     # Verifying
-    clang-14                  # checks lock annotations; compiles the fuzz targets
     clang-format-14
     clang-tidy-14
     golang-go                 # builds buildifier, which is downloaded the first time

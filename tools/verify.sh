@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks what the compiler does not: formatting, scripts, lock annotations, lint.
+# Checks what the compiler does not: formatting, scripts, lint.
 #
 #   tools/verify.sh [--fix] [--base REV] [CHECK...]
 #
@@ -9,7 +9,6 @@
 #   build-files    BUILD and .bzl files are as buildifier writes them
 #   dependencies   packages depend on each other as docs/architecture.md says
 #   size           no tracked file is over 1 MiB
-#   thread-safety  clang finds nothing wrong with the locking of libraries and programs that do not link LibTorch
 #   tidy           clang-tidy finds nothing in the C++ files changed since REV
 #
 #   --fix          format files rather than complain
@@ -28,7 +27,7 @@ source "$(dirname "$0")/common.sh"
 
 # buildifier has no Debian package; it is a Go program, pinned here and built once per machine.
 readonly BUILDIFIER_VERSION=v0.0.0-20240918101019-be1c24cc9a44
-readonly CHECKS=(format shell build-files dependencies size thread-safety tidy)
+readonly CHECKS=(format shell build-files dependencies size tidy)
 readonly MAX_BYTES=$((1024 * 1024))
 
 fix=false
@@ -136,28 +135,6 @@ find_clang_flags() {
   if ((${#generators[@]})); then quiet_bazel build "${generators[@]}" || return 1; fi
   bin=$(bazel info --ui_event_filters=-info bazel-bin 2>/dev/null)
   clang_flags=(-x c++ -std=c++17 -DNDEBUG -iquote . -Iinclude -iquote "$bin" -isystem /usr/include/torch/csrc/api/include)
-}
-
-check_thread_safety() {
-  command -v clang++-14 >/dev/null || { lacks "there is no clang++-14" || return; }
-  local units headers status=0
-  # Tests guard almost nothing themselves and would take longer than the code that they test; code without locks cannot
-  # violate annotations.
-  mapfile -t units < <(
-    bazel_query 'labels(srcs, kind("cc_(library|binary) rule", rdeps(//..., //services/common:mutex, 2))
-      except rdeps(//..., //third_party:torch))' | sed -n '/\.cc$/{s,^//,,; s,:,/,; s,^/,,; p}' | existing
-  )
-  ((${#units[@]})) || return 1
-  find_clang_flags || return 1
-  headers=$(mktemp --suffix=.pch)
-  if clang++-14 "${clang_flags[@]}" -x c++-header -fpch-instantiate-templates tools/lint_headers.h -o "$headers"; then
-    printf '%s\0' "${units[@]}" | xargs -0 -n 4 -P "$(nproc)" clang++-14 "${clang_flags[@]}" -include-pch "$headers" \
-      -fsyntax-only -Wall -Wextra -Wno-missing-field-initializers -Wthread-safety -Wthread-safety-beta -Werror || status=1
-  else
-    status=1
-  fi
-  rm "$headers"
-  return $status
 }
 
 default_base() {

@@ -17,16 +17,20 @@ namespace {
 #define SLUICE_ISA "unknown"
 #endif
 
+#define SLUICE_QUOTE(text) #text
+#define SLUICE_NUMBER(macro) SLUICE_QUOTE(macro)
+#if defined(__clang__)
+#define SLUICE_COMPILER "clang " SLUICE_NUMBER(__clang_major__)
+#else
+#define SLUICE_COMPILER "gcc " __VERSION__
+#endif
+
 }  // namespace
 
 absl::string_view Version() { return SLUICE_VERSION; }
 
 absl::string_view BuildDescription() {
-#if defined(__clang__)
-  return "sluice " SLUICE_VERSION " (clang " __clang_version__ ", " SLUICE_ISA ")";
-#else
-  return "sluice " SLUICE_VERSION " (gcc " __VERSION__ ", " SLUICE_ISA ")";
-#endif
+  return "sluice " SLUICE_VERSION " (" SLUICE_COMPILER ", " SLUICE_ISA ")";
 }
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-"""Precompiled headers: GCC reads the headers of other projects once, not for every source.
+"""Precompiled headers: clang reads the headers of other projects once, not for every source.
 
 tools/build_rules/prelude_bazel puts cc_library, cc_test and cc_binary of this file in place of the rules of these names
 in every BUILD file. They include one of the headers of //third_party/precompiled before each source.
@@ -16,37 +16,46 @@ def _precompiled_header_impl(ctx):
         unsupported_features = ctx.disabled_features,
     )
 
-    # GCC takes NAME.h.gch instead of NAME.h, if both were asked for with the same flags.
-    header = ctx.actions.declare_file(ctx.label.name + ".h")
-    ctx.actions.expand_template(template = ctx.file.hdr, output = header, substitutions = {})
-    compiled = ctx.actions.declare_file(ctx.label.name + ".h.gch")
+    # From standard input to standard output and with a working directory of the same name everywhere, or the paths in
+    # the result would depend on where it was made.
+    compiled = ctx.actions.declare_file(ctx.label.name + ".pch")
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = toolchain,
-        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + ["-x", "c++-header"],
-        source_file = ctx.file.hdr.path,
-        output_file = compiled.path,
-        quote_include_directories = depset(["."]),
+        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + [
+            "-xc++-header",
+            "-fpch-instantiate-templates",
+            "-Xclang",
+            "-fno-pch-timestamp",
+            "-working-directory=/proc/self/cwd",
+        ],
+        source_file = "-",
+        output_file = "-",
         use_pic = True,
     )
-    ctx.actions.run(
-        executable = cc_common.get_tool_for_action(feature_configuration = features, action_name = ACTION_NAMES.cpp_compile),
-        arguments = cc_common.get_memory_inefficient_command_line(
-            feature_configuration = features,
-            action_name = ACTION_NAMES.cpp_compile,
-            variables = variables,
+    compiler = cc_common.get_tool_for_action(feature_configuration = features, action_name = ACTION_NAMES.cpp_compile)
+    command = [compiler] + cc_common.get_memory_inefficient_command_line(
+        feature_configuration = features,
+        action_name = ACTION_NAMES.cpp_compile,
+        variables = variables,
+    )
+    ctx.actions.run_shell(
+        command = "cat %s | %s >%s" % (
+            " ".join([header.path for header in ctx.files.hdrs]),
+            " ".join(["'%s'" % argument for argument in command]),
+            compiled.path,
         ),
         env = cc_common.get_environment_variables(
             feature_configuration = features,
             action_name = ACTION_NAMES.cpp_compile,
             variables = variables,
         ),
-        inputs = depset([ctx.file.hdr] + ctx.files._headers, transitive = [toolchain.all_files]),
+        inputs = depset(ctx.files.hdrs, transitive = [toolchain.all_files]),
         outputs = [compiled],
         mnemonic = "CppPrecompile",
-        progress_message = "Precompiling %{label}".replace("%{label}", str(ctx.label)),
+        progress_message = "Precompiling %s" % ctx.label,
     )
-    headers = depset([header, compiled])
+    headers = depset([compiled])
     return [
         DefaultInfo(files = headers),
         CcInfo(compilation_context = cc_common.create_compilation_context(headers = headers)),
@@ -56,9 +65,8 @@ precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
         "copts": attr.string_list(),
-        "hdr": attr.label(allow_single_file = [".h"], mandatory = True),
+        "hdrs": attr.label_list(allow_files = [".h"], mandatory = True),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
-        "_headers": attr.label(default = ":library_headers.h", allow_files = True),
     },
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
@@ -72,19 +80,22 @@ def _kind_of(srcs, copts):
     tests = [src for src in sources if src.endswith("_test.cc")]
     if not sources or (tests and len(tests) < len(sources)):
         return None
+    package = native.package_name()
     if tests:
-        return "test"
-    if native.package_name().split("/")[0] in ["cli", "operator"]:
+        optimized = package == "tests/protocol" or (package == "operator" and tests[0].startswith("operator_"))
+        return "library" if optimized else "test"
+    if package.split("/")[0] in ["cli", "operator"]:
         return "small"
     return "library"
 
 def _precompiled(rule, srcs = [], copts = [], deps = [], **kwargs):
     kind = _kind_of(srcs, copts)
+    header = ["-include-pch", "$(BINDIR)/third_party/precompiled/%s.pch" % kind] if kind else []
+    copts = copts + select({
+        "//third_party/precompiled:unwanted": [],
+        "//conditions:default": ["-Wthread-safety-beta"] + header,
+    })
     if kind:
-        copts = copts + select({
-            "//third_party/precompiled:unwanted": [],
-            "//conditions:default": ["-Winvalid-pch", "-include", "third_party/precompiled/%s.h" % kind],
-        })
         deps = deps + select({
             "//third_party/precompiled:unwanted": [],
             "//conditions:default": ["//third_party/precompiled:" + kind],

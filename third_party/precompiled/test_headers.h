@@ -1,11 +1,9 @@
-// For tests; see library_headers.h.
+// For tests, after library_headers.h.
 
 #ifndef SLUICE_THIRD_PARTY_PRECOMPILED_TEST_HEADERS_H_
 #define SLUICE_THIRD_PARTY_PRECOMPILED_TEST_HEADERS_H_
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "third_party/precompiled/library_headers.h"
 
 #endif  // SLUICE_THIRD_PARTY_PRECOMPILED_TEST_HEADERS_H_

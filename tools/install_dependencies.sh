@@ -24,8 +24,6 @@ packages_to_run() {
     bazel-skylib
     clang-14                  # the compiler
     git
-    libc6-dev
-    libstdc++-12-dev
     protobuf-compiler         # .proto files to C++
     protobuf-compiler-grpc
     python3                   # small tools of the build and the tests; the client package

@@ -13,8 +13,7 @@ package(default_visibility = ["//visibility:public"])
 
 cc_library(
     name = "torch",
-    # Some releases bring Protobuf's headers, of another version than the system's.
-    hdrs = glob({globs}, exclude = ["include/google/**"], allow_empty = True),
+    hdrs = glob({globs}, allow_empty = True),
     includes = {includes},
     defines = {defines},
     linkopts = {linkopts},
@@ -57,7 +56,12 @@ def _unpacked(ctx, root):
         if not ctx.path(root + "/" + part).exists:
             fail("LIBTORCH=%s: no %s there; it should name the directory that holds include/ and lib/" %
                  (ctx.os.environ["LIBTORCH"], part))
-    ctx.symlink(root + "/include", "include")
+
+    # Some releases bring Protobuf's headers, of another version than the system's. They are left out here, because the
+    # compiler, which runs without a sandbox, would also find headers that no target lists.
+    for entry in ctx.path(root + "/include").readdir():
+        if entry.basename != "google":
+            ctx.symlink(entry, "include/" + entry.basename)
     lib = root + "/lib"
 
     # Libraries are opened at run time only when something names them; a CUDA build registers its
@@ -65,6 +69,9 @@ def _unpacked(ctx, root):
     libraries = ["-ltorch", "-ltorch_cpu", "-lc10"]
     if ctx.path(lib + "/libtorch_cuda.so").exists:
         libraries = ["-Wl,--no-as-needed", "-ltorch_cuda", "-lc10_cuda"] + libraries + ["-Wl,--as-needed"]
+
+        # CUDA's own libraries, other packages, are needed only where a program runs.
+        libraries.append("-Wl,--allow-shlib-undefined")
     return struct(
         globs = ["include/**"],
         includes = ["include", "include/torch/csrc/api/include"],

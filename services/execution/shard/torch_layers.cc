@@ -338,12 +338,11 @@ absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageReque
   v1::OpenStageReply reply;
   const v1::ModelSpec& model = request.model();
   const int stage = static_cast<int>(request.stage());
-  std::string wanted = model.device();
-  if (stage < model.stages_size() && !model.stages(stage).device().empty()) {
-    wanted = model.stages(stage).device();
-  }
-
-  absl::StatusOr<at::Device> device = ParseDevice(wanted);
+  const bool own = stage < model.stages_size() && !model.stages(stage).device().empty();
+  absl::StatusOr<at::Device> device =
+      own ? ParseDevice(absl::StrCat("model.stages[", stage, "].device"),
+                        model.stages(stage).device())
+          : ParseDevice("model.device", model.device());
   if (absl::IsUnimplemented(device.status())) {
     reply.set_warning(
         absl::StrCat("stage ", stage, " is computed on the CPU: ", device.status().message()));

@@ -511,7 +511,7 @@ TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads) {
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
     const TorchEngineOptions& options) {
-  ASSIGN_OR_RETURN(at::Device device, ParseDevice(options.model.device()));
+  ASSIGN_OR_RETURN(at::Device device, ParseDevice("model.device", options.model.device()));
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, ": should be at least 1"));

@@ -36,12 +36,12 @@ void SetTorchThreads(int threads) {
   SetBlasThreads(threads);
 }
 
-absl::StatusOr<at::Device> ParseDevice(const std::string& name) {
+absl::StatusOr<at::Device> ParseDevice(const std::string& field, const std::string& name) {
   if (name.empty() || name == "cpu") return at::Device(at::kCPU);
 
   const auto invalid = [&] {
     return absl::InvalidArgumentError(
-        absl::StrCat("model.device is '", name, "': should be cpu, cuda or cuda:<number>"));
+        absl::StrCat(field, " is '", name, "': should be cpu, cuda or cuda:<number>"));
   };
 
   if (name.rfind("cuda", 0) != 0) return invalid();
@@ -52,13 +52,21 @@ absl::StatusOr<at::Device> ParseDevice(const std::string& name) {
     return invalid();
   }
 
-  if (!at::hasCUDA()) {
+  if (!at::globalContext().hasCUDART()) {
     return absl::UnimplementedError(
-        absl::StrCat("model.device is '", name, "': LibTorch ", LinkedTorchVersion(),
-                     " of this build has no CUDA, or finds no GPU; use cpu, or a build with a "
-                     "LibTorch for CUDA on a machine with a GPU"));
+        absl::StrCat(field, " is '", name, "', and LibTorch ", LinkedTorchVersion(),
+                     " of this build has no CUDA: should be cpu, or the program should be built "
+                     "with a LibTorch that has CUDA"));
   }
-  return device;
+
+  const size_t gpus = at::getNumGPUs();
+  const size_t wanted = device.has_index() ? static_cast<size_t>(device.index()) : 0;
+  if (wanted < gpus) return device;
+  const std::string found = gpus == 0 ? "no GPU" : absl::StrCat(gpus, gpus == 1 ? " GPU" : " GPUs");
+  const std::string right = gpus == 0 ? "cpu, or the machine should have a GPU and its driver"
+                                      : absl::StrCat("cuda:", gpus - 1, " at most");
+  return absl::UnimplementedError(
+      absl::StrCat(field, " is '", name, "', and LibTorch finds ", found, ": should be ", right));
 }
 
 }  // namespace sluice

@@ -25,9 +25,9 @@ std::string ShapeText(absl::Span<const int64_t> shape);
 // Sets how many threads one operation may use; process-wide.
 void SetTorchThreads(int threads);
 
-// cpu, cuda, cuda:1; empty: cpu. INVALID_ARGUMENT for any other name; UNIMPLEMENTED if this
-// LibTorch finds no GPU.
-absl::StatusOr<at::Device> ParseDevice(const std::string& name);
+// The device of a field such as model.device: cpu, cuda, cuda:1; empty: cpu. INVALID_ARGUMENT for
+// any other name; UNIMPLEMENTED if this LibTorch does not find the GPU.
+absl::StatusOr<at::Device> ParseDevice(const std::string& field, const std::string& name);
 
 // Runs code that uses LibTorch and turns its exceptions into a status.
 template <typename Function>

@@ -1,0 +1,38 @@
+#include "services/worker/compute/torch_support.h"
+
+#include <ATen/Context.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ParseDeviceTest, EmptyNameIsCpu) {
+  EXPECT_EQ(*ParseDevice("model.device", ""), at::Device(at::kCPU));
+  EXPECT_EQ(*ParseDevice("model.device", "cpu"), at::Device(at::kCPU));
+}
+
+TEST(ParseDeviceTest, UnknownDeviceNamesField) {
+  const absl::Status status = ParseDevice("model.stages[1].device", "tpu").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model.stages[1].device is 'tpu'"));
+}
+
+TEST(ParseDeviceTest, MissingGpuSaysWhatIsMissing) {
+  const absl::Status status = ParseDevice("model.device", "cuda:63").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model.device is 'cuda:63'"));
+  const char* expected = !at::globalContext().hasCUDART() ? "of this build has no CUDA"
+                         : at::getNumGPUs() == 0          ? "finds no GPU"
+                                                          : " at most";
+  EXPECT_THAT(std::string(status.message()), HasSubstr(expected));
+}
+
+}  // namespace
+}  // namespace sluice

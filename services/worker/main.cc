@@ -76,12 +76,26 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeRemoteEngine(const v1::JobSpe
   return CreateRemoteEngine(std::move(options));
 }
 
-absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job,
-                                                          const DatasetInfo& data, int threads) {
+TorchEngineOptions LocalEngineOptions(const v1::JobSpec& job, const DatasetInfo& data,
+                                      int threads) {
   TorchEngineOptions options = EngineOptionsOf(job, threads);
   options.sample_shape = data.sample_shape;
   options.outputs = data.outputs;
   options.tokens = data.tokens;
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job,
+                                                          const DatasetInfo& data, int threads) {
+  return CreateTorchEngine(LocalEngineOptions(job, data, threads));
+}
+
+// For a description of the job, which is also made where its GPU is missing.
+absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeDescribingEngine(const v1::JobSpec& job,
+                                                                    const DatasetInfo& data,
+                                                                    int threads) {
+  TorchEngineOptions options = LocalEngineOptions(job, data, threads);
+  options.only_describes = true;
   return CreateTorchEngine(options);
 }
 
@@ -241,7 +255,7 @@ int main(int argc, char** argv) {
   }
   if (argc > 1 && std::string(argv[1]) == "describe") {
     return sluice::worker::DescribeMain(
-        argc, argv, sluice::worker::MakeEngine,
+        argc, argv, sluice::worker::MakeDescribingEngine,
         sluice::worker::MakeFetcher([](const std::string& text) { std::cerr << text << "\n"; }));
   }
   return sluice::worker::Main(argc, argv);

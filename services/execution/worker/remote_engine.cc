@@ -362,7 +362,7 @@ absl::Status CheckStages(const ModelOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateRemoteEngine(RemoteEngineOptions options) {
   TorchEngineOptions local_options = EngineOptionsOf(options.job, /*threads=*/1);
-  local_options.model.clear_device();  // it is the shards'
+  local_options.only_describes = true;
   local_options.sample_shape = options.sample_shape;
   local_options.outputs = options.outputs;
   local_options.tokens = options.tokens;

@@ -511,7 +511,9 @@ TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads) {
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
     const TorchEngineOptions& options) {
-  ASSIGN_OR_RETURN(at::Device device, ParseDevice("model.device", options.model.device()));
+  ASSIGN_OR_RETURN(
+      at::Device device,
+      ParseDevice("model.device", options.only_describes ? "cpu" : options.model.device()));
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, ": should be at least 1"));
@@ -532,7 +534,9 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
     ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeModel(model_options, device));
     ASSIGN_OR_RETURN(LossKind loss, ChooseLoss(options.loss, options.model, *model));
     for (const ModelTensor& tensor : model->tensors()) {
-      if (tensor.value.scalar_type() != at::kHalf || device.is_cuda()) continue;
+      if (tensor.value.scalar_type() != at::kHalf || device.is_cuda() || options.only_describes) {
+        continue;
+      }
       return absl::InvalidArgumentError(
           absl::StrCat("tensor '", tensor.name,
                        "' is float16, in which a CPU does not compute: use bfloat16 or float32"));

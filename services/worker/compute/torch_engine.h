@@ -23,6 +23,9 @@ struct TorchEngineOptions {
   uint64_t seed = 0;           // of the job: initial values and dropout
   int threads = 1;             // within one operation; process-wide in LibTorch
   bool deterministic = false;  // on a GPU: only algorithms that give the same bits every time
+  // The engine is asked for its tensors and rows, and computes nothing. It is on the CPU, whatever
+  // model.device is, and the model may have a dtype in which only a GPU computes.
+  bool only_describes = false;
   // The shape of the data, for dimensions that the model leaves open; empty and 0 if there is no
   // data.
   std::vector<int64_t> sample_shape;

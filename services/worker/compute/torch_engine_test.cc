@@ -532,6 +532,16 @@ TEST(TorchEngineTest, ConvnetLearnsMnist) {
   EXPECT_GE(Train(*engine, spec, 64, 0.1), 0.93);
 }
 
+TEST(TorchEngineTest, EngineThatOnlyDescribesNeedsNoGpu) {
+  TorchEngineOptions options = Named("mlp");
+  options.model.set_device("cuda:63");
+  options.model.set_dtype(v1::FLOAT16);
+  options.only_describes = true;
+  const auto engine = CreateTorchEngine(options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->Describe().tensors(0).dtype(), v1::FLOAT16);
+}
+
 TEST(TorchEngineTest, BitExactJobUsesOnlyDeterministicAlgorithms) {
   v1::JobSpec job;
   job.mutable_model()->set_name("mlp");

@@ -2,6 +2,7 @@
 // process take the place of shards.
 #include "services/execution/worker/remote_engine.h"
 
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,6 +76,7 @@ GradientRequest RequestOf(const Batch& batch, uint64_t step) {
 std::unique_ptr<ComputeEngine> LocalEngine(const v1::JobSpec& job) {
   TorchEngineOptions options = EngineOptionsOf(job, /*threads=*/1);
   options.model.clear_stages();
+  options.model.clear_device();
   options.sample_shape = {1, 28, 28};
   options.outputs = 10;
   absl::StatusOr<std::unique_ptr<ComputeEngine>> engine = CreateTorchEngine(options);
@@ -228,8 +230,10 @@ double LargestDifference(const std::map<std::string, std::string>& fetched,
 }
 
 template <typename T>
-void ExpectFetchedGradientsAreTheLocalOnes(v1::DataType dtype, bool two_stages) {
+void ExpectFetchedGradientsAreTheLocalOnes(v1::DataType dtype, bool two_stages,
+                                           const std::string& device = "") {
   v1::JobSpec job = MnistNet(dtype, two_stages);
+  job.mutable_model()->set_device(device);
   job.mutable_debug()->set_verify_gradients(true);
   Shards shards(job);
   const Batch batch = Images(8, 1);
@@ -251,6 +255,11 @@ void ExpectFetchedGradientsAreTheLocalOnes(v1::DataType dtype, bool two_stages) 
 TEST(RemoteEngineTest, FetchedGradientsOfAContextAreThoseOfALocalRun) {
   ExpectFetchedGradientsAreTheLocalOnes<float>(v1::FLOAT32, /*two_stages=*/false);
   ExpectFetchedGradientsAreTheLocalOnes<double>(v1::FLOAT64, /*two_stages=*/false);
+}
+
+TEST(RemoteEngineTest, FetchedGradientsOfAGpuAreThoseOfALocalRunOnTheCpu) {
+  if (at::getNumGPUs() == 0) GTEST_SKIP() << "there is no GPU, or LibTorch has no CUDA";
+  ExpectFetchedGradientsAreTheLocalOnes<double>(v1::FLOAT64, /*two_stages=*/true, "cuda:0");
 }
 
 TEST(RemoteEngineTest, FetchedGradientsOfTwoStagesAreThoseOfALocalRun) {

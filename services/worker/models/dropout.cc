@@ -15,13 +15,16 @@ namespace {
 // The thread's innermost ScopedDropoutGenerator's; undefined: none.
 thread_local at::Generator scoped_generator;
 
-bool Scoped(const at::Tensor& input) { return scoped_generator.defined() && input.is_cpu(); }
+bool Scoped() { return scoped_generator.defined(); }
 
-// As LibTorch does it: the noise includes the scale of the numbers that are kept.
+at::TensorOptions OnCpu(const at::Tensor& input) { return input.options().device(at::kCPU); }
+
+// As LibTorch does it: the noise includes the scale of the numbers that are kept. The noise, which
+// is on the CPU, has the same numbers for every device of the input.
 at::Tensor WithNoise(const at::Tensor& input, at::Tensor noise, double p) {
   noise.bernoulli_(1 - p, scoped_generator);
   noise.div_(1 - p);
-  return input.mul(noise);
+  return input.mul(noise.to(input.device()));
 }
 
 }  // namespace
@@ -33,16 +36,16 @@ ScopedDropoutGenerator::ScopedDropoutGenerator(at::Generator generator) {
 ScopedDropoutGenerator::~ScopedDropoutGenerator() { scoped_generator = at::Generator(); }
 
 at::Tensor Dropout(const at::Tensor& input, double p, bool training) {
-  if (!training || !Scoped(input)) return at::dropout(input, p, training);
-  return WithNoise(input, at::empty_like(input), p);
+  if (!training || !Scoped()) return at::dropout(input, p, training);
+  return WithNoise(input, at::empty_like(input, OnCpu(input)), p);
 }
 
 at::Tensor FeatureDropout(const at::Tensor& input, double p, bool training) {
-  if (!training || !Scoped(input)) return at::feature_dropout(input, p, training);
+  if (!training || !Scoped()) return at::feature_dropout(input, p, training);
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[0] = input.size(0);
   shape[1] = input.size(1);
-  return WithNoise(input, at::empty(shape, input.options()), p);
+  return WithNoise(input, at::empty(shape, OnCpu(input)), p);
 }
 
 }  // namespace sluice

@@ -11,8 +11,9 @@
 
 namespace sluice {
 
-// While it lives, the functions below draw from `generator` on the thread that made it, on the CPU.
-// With the same seed it gives the numbers of the default generator. Not nested.
+// While it lives, the functions below draw from `generator`, one of the CPU, on the thread that
+// made it. With the same seed it gives the numbers of the CPU's default generator, on a GPU too.
+// Not nested.
 class ScopedDropoutGenerator {
  public:
   explicit ScopedDropoutGenerator(at::Generator generator);

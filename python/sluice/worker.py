@@ -85,6 +85,9 @@ class Job:
         self._handle = handle
         self._credentials = credentials
         self.name, self.spec = handle.job()
+        if self.spec.training.bit_exact:
+            # cuBLAS reads it when it is first used. Without it, cuBLAS may compute other bits every time.
+            os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
         self.address = address
         self.index = index
 

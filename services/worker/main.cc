@@ -243,6 +243,10 @@ int Main(int argc, char** argv) {
 }  // namespace sluice::worker
 
 int main(int argc, char** argv) {
+  // Without it, cuBLAS may compute other bits every time. It is set before any thread may read the
+  // environment, and so before the worker knows whether its job is bit-exact.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
+
   std::vector<char*> forked;
   if (argc > 1 && std::string(argv[1]) == sluice::kForkServer) {
     forked = sluice::ServeForks(argc, argv);

@@ -16,6 +16,8 @@ import numpy as np
 import sluice
 from sluice import numpy_model
 from sluice import library
+from sluice import wire
+from sluice import worker as worker_lib
 from tests.python import job_processes
 from tests.python import quadratic_worker
 from tests.python import table_worker
@@ -34,6 +36,21 @@ def state_hashes(checkpoint):
     manifest = json.loads((checkpoint / 'manifest.json').read_text())
     return {int(file.get('partition', 0)): file.get('state_hash', '0')
             for file in manifest['files']}
+
+
+class Environment(unittest.TestCase):
+
+    def test_cublas_is_deterministic_in_a_bit_exact_job_and_keeps_a_setting_of_the_user(self):
+        for bit_exact, before, after in ((False, None, None), (True, None, ':4096:8'),
+                                         (True, ':16:8', ':16:8')):
+            spec = wire.JobSpec(training=wire.TrainingSpec(bit_exact=bit_exact))
+            handle = mock.Mock(job=lambda: ('default/test/test', spec))
+            with mock.patch.dict(os.environ):
+                os.environ.pop('CUBLAS_WORKSPACE_CONFIG', None)
+                if before is not None:
+                    os.environ['CUBLAS_WORKSPACE_CONFIG'] = before
+                worker_lib.Job(handle, 'localhost:1', 0)
+                self.assertEqual(os.environ.get('CUBLAS_WORKSPACE_CONFIG'), after)
 
 
 class NumpyWorkers(unittest.TestCase):

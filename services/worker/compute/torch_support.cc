@@ -4,7 +4,10 @@
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_join.h"
+#include "services/common/mutex.h"
 #include "services/worker/models/torch_script.h"
 
 namespace sluice {
@@ -18,7 +21,41 @@ void SetBlasThreads(int threads) {
   }
 }
 
+// Texts of warnings contain numbers. Beyond this many texts, a new one is printed each time.
+constexpr size_t kMaxKnownWarnings = 1000;
+
+class OnceHandler final : public c10::WarningHandler {
+ public:
+#if TORCH_VERSION_MAJOR >= 2
+  void process(const c10::Warning& warning) override {
+    if (IsNew(warning.msg())) c10::WarningHandler::process(warning);
+  }
+#else
+  void process(const c10::SourceLocation& place, const std::string& text,
+               const bool verbatim) override {
+    if (IsNew(text)) c10::WarningHandler::process(place, text, verbatim);
+  }
+#endif
+
+ private:
+  bool IsNew(const std::string& text) {
+    MutexLock lock(&mutex_);
+    if (known_.size() >= kMaxKnownWarnings) return known_.count(text) == 0;
+    return known_.insert(text).second;
+  }
+
+  Mutex mutex_;
+  absl::flat_hash_set<std::string> known_ ABSL_GUARDED_BY(mutex_);
+};
+
+OnceHandler* TheOnceHandler() {
+  static auto* const handler = new OnceHandler;  // threads may use it until the process ends
+  return handler;
+}
+
 }  // namespace
+
+WarningsOnce::WarningsOnce() : guard_(TheOnceHandler()) {}
 
 absl::Cord CordOf(const at::Tensor& tensor) {
   const at::Tensor contiguous = tensor.contiguous();

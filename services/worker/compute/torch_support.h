@@ -3,6 +3,8 @@
 #define SLUICE_SERVICES_WORKER_COMPUTE_TORCH_SUPPORT_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <exception>
 #include <new>
@@ -29,9 +31,27 @@ void SetTorchThreads(int threads);
 // any other name; UNIMPLEMENTED if this LibTorch does not find the GPU.
 absl::StatusOr<at::Device> ParseDevice(const std::string& field, const std::string& name);
 
+// While it lives, LibTorch prints a warning of this thread only the first time in this process.
+// Some warnings would come with every step.
+class WarningsOnce {
+ public:
+  WarningsOnce();
+
+  WarningsOnce(const WarningsOnce&) = delete;
+  WarningsOnce& operator=(const WarningsOnce&) = delete;
+
+ private:
+#if TORCH_VERSION_MAJOR >= 2
+  c10::WarningUtils::WarningHandlerGuard guard_;
+#else
+  c10::Warning::WarningHandlerGuard guard_;
+#endif
+};
+
 // Runs code that uses LibTorch and turns its exceptions into a status.
 template <typename Function>
 auto Catching(const Function& function) -> decltype(function()) {
+  const WarningsOnce once;
   try {
     return function();
   } catch (const std::bad_alloc&) {

@@ -34,5 +34,19 @@ TEST(ParseDeviceTest, MissingGpuSaysWhatIsMissing) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(expected));
 }
 
+TEST(WarningsOnceTest, WarningIsPrintedOnlyTheFirstTime) {
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Catching([] {
+                  TORCH_WARN("a warning of each step");
+                  return absl::OkStatus();
+                }).ok());
+  }
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  const size_t first = printed.find("a warning of each step");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(printed.find("a warning of each step", first + 1), std::string::npos) << printed;
+}
+
 }  // namespace
 }  // namespace sluice

@@ -532,6 +532,49 @@ TEST(TorchEngineTest, ConvnetLearnsMnist) {
   EXPECT_GE(Train(*engine, spec, 64, 0.1), 0.93);
 }
 
+TEST(TorchEngineTest, GpuComputesTheGradientsOfTheCpu) {
+  if (at::getNumGPUs() == 0) GTEST_SKIP() << "there is no GPU, or LibTorch has no CUDA";
+  Batch words;
+  words.samples = 4;
+  words.shape = {5};
+  words.class_width = 5;
+  for (int64_t i = 0; i < 20; ++i) {
+    words.tokens.push_back(i * 7 % 11);
+    words.classes.push_back((i + 1) * 7 % 11);
+  }
+  const std::pair<TorchEngineOptions, Batch> kCases[] = {
+      {Named("mlp"), Images(8)},
+      {Named("convnet"), Images(8)},
+      {Named("lstm-lm", {{"embedding", 4}, {"hidden", 6}, {"vocabulary", 11}}), words},
+  };
+
+  for (const auto& [given, batch] : kCases) {
+    SCOPED_TRACE(given.model.name());
+    TorchEngineOptions options = given;
+    options.model.set_dtype(v1::FLOAT64);
+    RecordingSink expected;
+    const BatchMetrics on_cpu = Gradients(*CreateInitialized(options), Request(batch), expected);
+    options.model.set_device("cuda:0");
+    RecordingSink found;
+    const BatchMetrics on_gpu = Gradients(*CreateInitialized(options), Request(batch), found);
+
+    EXPECT_NEAR(on_gpu.loss_sum, on_cpu.loss_sum, 1e-9);
+    EXPECT_EQ(on_gpu.correct, on_cpu.correct);
+    ASSERT_EQ(found.gradients.size(), expected.gradients.size());
+    for (const auto& [tensor, gradient] : expected.gradients) {
+      EXPECT_THAT(Elements<double>(found.gradients[tensor]),
+                  Pointwise(::testing::DoubleNear(1e-9), Elements<double>(gradient)))
+          << tensor;
+    }
+    ASSERT_EQ(found.row_gradients.size(), expected.row_gradients.size());
+    for (const auto& [tensor, rows] : expected.row_gradients) {
+      EXPECT_EQ(found.row_gradients[tensor].first, rows.first);
+      EXPECT_THAT(Elements<double>(found.row_gradients[tensor].second),
+                  Pointwise(::testing::DoubleNear(1e-9), Elements<double>(rows.second)));
+    }
+  }
+}
+
 TEST(TorchEngineTest, EngineThatOnlyDescribesNeedsNoGpu) {
   TorchEngineOptions options = Named("mlp");
   options.model.set_device("cuda:63");

@@ -27,7 +27,6 @@ namespace sluice {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::FloatEq;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
@@ -203,7 +202,10 @@ TEST(TorchEngineTest, LossOfConvnetMatchesHandComputedValue) {
   // Channel c of the convolution gives 9 (c + 1) - 10 everywhere on an image of ones: -1, 8, 17;
   // relu leaves 0, 8, 17, 64 times each. Only class 1 looks at channel 1.
   std::vector<float> kernel;
-  for (int i = 0; i < 27; ++i) kernel.push_back(static_cast<float>(i / 9 + 1));
+  for (int i = 0; i < 27; ++i) {
+    const int channel = i / 9;
+    kernel.push_back(static_cast<float>(channel + 1));
+  }
   Set<float>(*engine, Buffer::kIncoming, 0, kernel);
   Set<float>(*engine, Buffer::kIncoming, 1, {-10, -10, -10});
   std::vector<float> weight(1920);

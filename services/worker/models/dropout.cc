@@ -21,7 +21,7 @@ at::TensorOptions OnCpu(const at::Tensor& input) { return input.options().device
 
 // As LibTorch does it: the noise includes the scale of the numbers that are kept. The noise, which
 // is on the CPU, has the same numbers for every device of the input.
-at::Tensor WithNoise(const at::Tensor& input, at::Tensor noise, double p) {
+at::Tensor WithNoise(const at::Tensor& input, const at::Tensor& noise, double p) {
   noise.bernoulli_(1 - p, scoped_generator);
   noise.div_(1 - p);
   return input.mul(noise.to(input.device()));

@@ -193,7 +193,7 @@ run_tests() {
   fi
   # Their processes wait for timers and for each other a third of the time.
   local jobs=()
-  if [[ $tier == integration ]]; then jobs=(--jobs=$(($(nproc) + 1)) --local_cpu_resources=$(($(nproc) + 1))); fi
+  if [[ $tier == integration || $tier == cluster ]]; then jobs=(--jobs=$(($(nproc) + 1)) --local_cpu_resources=$(($(nproc) + 1))); fi
   local libraries=()
   if [[ -n $stand_ins ]]; then libraries=(--test_env=LD_LIBRARY_PATH="$stand_ins"); fi
   # A developer's second run repeats nothing; a run of CI is one run of every test.

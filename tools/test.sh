@@ -191,9 +191,14 @@ run_tests() {
     # Bazel's tests have no HOME.
     cluster=(--test_env=CLUSTER_CACHE="${CLUSTER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/cluster}")
   fi
-  # Their processes wait for timers and for each other a third of the time.
-  local jobs=()
-  if [[ $tier == integration || $tier == cluster ]]; then jobs=(--jobs=$(($(nproc) + 1)) --local_cpu_resources=$(($(nproc) + 1))); fi
+  # Their processes wait for timers and for each other: a test of the integration tier uses a third of a processor, one of
+  # the cluster tier half of one.
+  local at_once jobs=()
+  case $tier in
+    integration) at_once=$((2 * $(nproc))) ;;
+    cluster) at_once=$(($(nproc) + 1)) ;;
+  esac
+  if [[ -n ${at_once:-} ]]; then jobs=(--jobs="$at_once" --local_cpu_resources="$at_once"); fi
   local libraries=()
   if [[ -n $stand_ins ]]; then libraries=(--test_env=LD_LIBRARY_PATH="$stand_ins"); fi
   # A developer's second run repeats nothing; a run of CI is one run of every test.

@@ -217,7 +217,7 @@ class ChaosTest(unittest.TestCase):
     def test_process_that_is_cut_off_too_long_is_replaced(self):
         code, objects = self.finish(
             self.start('--faults', 'cut:worker,cut:shard,cut:coordinator', '--seed', '3', '--every', '1s', '--for', '6s', '--count', '3',
-                       '--baseline', 'run', steps=300, delay=0.1, shards='replicas: 3, copies: 2'))
+                       '--baseline', 'run', steps=200, delay=0.1, shards='replicas: 3, copies: 2'))
         verdict = objects[-1]
         self.assertEqual((code, verdict['verdict'], verdict['problems'], verdict['unexplained']), (0, 'Passed', [], []))
         self.assertIs(verdict['parametersEqual'], True)

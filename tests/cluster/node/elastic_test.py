@@ -61,7 +61,7 @@ class ElasticTest(TrainingCase):
         self.assert_equals_undisturbed('pausing')
 
     def test_the_mode_is_switched_while_training(self):
-        job = bit_exact_job('switching', 200000)
+        job = bit_exact_job('switching', ENDLESS, slow=0.005)
         job['spec']['training']['determinism'] = 'Default'
         self.apply(job)
         self.wait_for_steps('switching', 500)

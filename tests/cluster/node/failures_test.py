@@ -202,7 +202,7 @@ class FailuresTest(TrainingCase):
         self.kubectl('wait', f'node/{self.cluster.name}-n2', '--for=condition=Ready', '--timeout=90s')
 
     def test_pods_of_a_node_without_power_move(self):
-        victim, other = self.on_two_nodes('power', ENDLESS)
+        victim, other = self.on_two_nodes('power', ENDLESS, slow=0.003)
         try:
             replaced, stopped = self.disturb('node without power', 'power', victim,
                                              lambda: self.cluster.script('node-power.sh', 2, 'off'), other)

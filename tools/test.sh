@@ -253,7 +253,7 @@ wait_for() { # PROCESS LOG
   wait "$1"
 }
 
-# Kubernetes takes 11 minutes to build.
+# Kubernetes takes 11 minutes to build beside the tests.
 begin_cluster_build() {
   if ! tests/cluster/available.sh >/dev/null 2>&1 || tests/cluster/build.sh --check >/dev/null 2>&1; then return 0; fi
   say "cluster: building Kubernetes in the background"

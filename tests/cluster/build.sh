@@ -4,7 +4,8 @@
 #   tests/cluster/build.sh [--check] [--list] [NAME...]
 #
 # Without a NAME it builds all: etcd kubernetes helm kwok coredns. It keeps programs that have the right version. The
-# first build takes about 11 minutes on two cores and 4 GB of Go's build cache. GOFLAGS=-p=1 leaves cores for other work.
+# first build takes 11 minutes on two cores beside other tests, and 4 GB of Go's build cache. GOFLAGS=-p=1 leaves cores for
+# other work.
 #
 #   --check   build nothing; fail if something is missing
 #   --list    print names and versions

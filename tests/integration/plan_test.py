@@ -179,6 +179,12 @@ class PlanTest(unittest.TestCase):
         self.assertRegex(done.stdout, r'ps-1 +\S+ MiB +\S+ KiB')
         self.assertRegex(done.stdout, r'at 1 Gbit/s the network is busy for \S+ ms a step')
 
+    def test_job_for_a_gpu_is_planned_without_one(self):
+        spec = manifest()
+        spec['spec']['model']['device'] = 'cuda:63'
+        done = self.plan(spec)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_errors_are_reported_before_anything_starts(self):
         spec = manifest()
         spec['spec']['model']['dimensions']['kernels'] = 3

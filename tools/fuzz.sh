@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets of //tests/fuzz: libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer.
 #
-#   tools/fuzz.sh [--seconds N] [--target NAME]... [--fresh] [--jobs N]
+#   tools/fuzz.sh [--seconds N] [--target NAME]... [--fresh] [--jobs N] [--fuzzer FILE]
 #   tools/fuzz.sh --coverage [--target NAME]...
 #   tools/fuzz.sh --target NAME --input FILE
 #   tools/fuzz.sh --list | --check | --build
@@ -10,12 +10,13 @@
 #   --target NAME  only this one (may be given several times)
 #   --fresh        start from the seeds only and keep nothing, so that machines of equal speed try the same inputs
 #   --jobs N       targets at a time
+#   --fuzzer FILE  run this one, which --build built, instead of building it
 #   --coverage     fuzz nothing; print which lines of each parser the existing inputs reach (seeds, past findings,
 #                  what earlier runs kept)
 #   --input FILE   run this one input, such as a finding
 #   --list         print the names of the targets
 #   --check        print what the machine lacks, and fail if it lacks something
-#   --build        only build the fuzzer
+#   --build        only build the fuzzer, and print its path
 #
 # SLUICE_FUZZ_OUTPUT_BASE names a directory for Bazel, so that the fuzzer can be built beside another build.
 #
@@ -33,7 +34,7 @@ source "$(dirname "$0")/common.sh"
 readonly INPUT_SECONDS=20 MEMORY_MIB=2048 ALLOCATION_MIB=512
 readonly SEED=1
 
-seconds=60 jobs=$(nproc) fresh=false
+seconds=60 jobs=$(nproc) fresh=false fuzzer=
 wanted=()
 
 lacks() {
@@ -164,6 +165,7 @@ main() {
       --target) wanted+=("${2:?--target needs a name}") && shift ;;
       --jobs) jobs=${2:?--jobs needs a number} && shift ;;
       --fresh) fresh=true ;;
+      --fuzzer) fuzzer=$(realpath "${2:?--fuzzer needs a file}") && shift ;;
       --coverage) action=coverage ;;
       --input) action=input input=$(realpath "${2:?--input needs a file}") && shift ;;
       --list) action=list ;;
@@ -186,8 +188,8 @@ main() {
 
   local config=fuzz
   if [[ $action == coverage ]]; then config=fuzz-coverage; fi
-  fuzzer=$(build_fuzzer $config)
-  if [[ $action == build ]]; then exit 0; fi
+  [[ -n $fuzzer ]] || fuzzer=$(build_fuzzer $config)
+  if [[ $action == build ]]; then echo "$fuzzer" && exit 0; fi
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   export ASAN_SYMBOLIZER_PATH=/usr/lib/llvm-14/bin/llvm-symbolizer

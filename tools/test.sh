@@ -112,7 +112,7 @@ run_verify() {
 }
 
 run_fuzz() {
-  local log counts reason
+  local log counts reason built=true
   reason=$(tools/fuzz.sh --check 2>&1) || {
     if [[ ${CI:-} == true ]]; then
       failed=$((failed + 1)) verdicts[fuzz]="FAILED: $reason"
@@ -122,10 +122,15 @@ run_fuzz() {
     fi
     return
   }
-  end_fuzz_build
+  wait_for "$fuzz_build" "$work/fuzz-build.log" || built=false
+  fuzz_build=
+  if ! $built; then
+    failed=$((failed + 1)) verdicts[fuzz]="FAILED: the fuzzer did not build"
+    return
+  fi
   log=$work/fuzz.log
   # --fresh, so that a commit's result does not depend on earlier runs on this machine.
-  tools/fuzz.sh --fresh 2>&1 | tee "$log" | indent || true
+  tools/fuzz.sh --fresh --fuzzer "$(tail -n 1 "$work/fuzz-build.log")" 2>&1 | tee "$log" | indent || true
   counts=$(tail -n 1 "$log")
   if [[ $counts =~ ^fuzz:\ ([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
     passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
@@ -193,12 +198,10 @@ run_tests() {
   fi
   # Their processes wait for timers and for each other: a test of the integration tier uses a third of a processor, one of
   # the cluster tier half of one.
-  local at_once jobs=()
-  case $tier in
-    integration) at_once=$((2 * $(nproc))) ;;
-    cluster) at_once=$(($(nproc) + 1)) ;;
-  esac
-  if [[ -n ${at_once:-} ]]; then jobs=(--jobs="$at_once" --local_cpu_resources="$at_once"); fi
+  local jobs=()
+  if [[ $tier == integration || $tier == cluster ]]; then
+    jobs=(--jobs="$((2 * $(nproc)))" --local_cpu_resources="$((2 * $(nproc)))")
+  fi
   local libraries=()
   if [[ -n $stand_ins ]]; then libraries=(--test_env=LD_LIBRARY_PATH="$stand_ins"); fi
   # A developer's second run repeats nothing; a run of CI is one run of every test.
@@ -283,13 +286,6 @@ begin_fuzz_build() {
   in_background "$work/fuzz-build.log" bash -c '[[ -z $1 ]] || tail -f --pid="$1" /dev/null
     exec tools/fuzz.sh --build' fuzz "$cluster_build"
   fuzz_build=$background
-}
-
-end_fuzz_build() {
-  if [[ -z $fuzz_build ]]; then return; fi
-  # If it failed, the tier says so.
-  wait_for "$fuzz_build" "$work/fuzz-build.log" || true
-  fuzz_build=
 }
 
 clean_up() {

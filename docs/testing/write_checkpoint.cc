@@ -4,7 +4,7 @@
 //   write_checkpoint DIRECTORY
 //
 // Element i of `fc.weight` (70 x 100, float32) is i, that of `fc.bias` (70, float64) is 0.5 * i;
-// `steps` is a counter at 7. Three partitions, so that the weight lies in several files.
+// `steps` is a counter at 7. Three partitions, so that the weight is in several files.
 
 #include <cstdio>
 #include <cstring>

@@ -93,6 +93,42 @@ TEST_F(OperatorVersionsTest, AChangeOfModeStartsAnActivation) {
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
 }
 
+TEST_F(OperatorVersionsTest, ANewBoundOfStalenessIsNotPending) {
+  Train();
+  Patch(
+      {{"training", {{"mode", "BoundedStaleness"}, {"boundedStaleness", {{"maxStaleness", 4}}}}}});
+  EXPECT_EQ(cluster_.Condition("a", "Running"), "False/Restarting");
+  EXPECT_EQ(NotInEffect(), "False/AllInEffect");
+  cluster_.Say("a", Progress::SUSPENDED, 20);
+  ASSERT_TRUE(cluster_.Settle());
+  for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Say("a", Progress::TRAINING, 21);
+  ASSERT_TRUE(cluster_.Settle());
+  ASSERT_EQ(cluster_.Condition("a", "Running"), "True/Training");
+
+  Patch({{"training", {{"boundedStaleness", {{"maxStaleness", 8}}}}}});
+  EXPECT_EQ(cluster_.Condition("a", "Running"), "False/Restarting");
+  EXPECT_EQ(NotInEffect(), "False/AllInEffect");
+}
+
+TEST_F(OperatorVersionsTest, AChangeBesideANewModeTakesEffectWithoutTheUser) {
+  Train();
+  Patch({{"training", {{"mode", "Asynchronous"}, {"steps", 1000}}}});
+  EXPECT_EQ(NotInEffect(), "True/FieldsPending");
+  EXPECT_THAT(Pending(), HasSubstr("spec.training.steps"));
+  EXPECT_THAT(Pending(), HasSubstr("when the job has restarted"));
+  EXPECT_THAT(Pending(), Not(HasSubstr("suspend")));
+}
+
+TEST_F(OperatorVersionsTest, ANewNumberOfShardsIsNotPending) {
+  Train();
+  for (const int shards : {2, 1}) {
+    Patch({{"parameterServer", {{"replicas", shards}}}});
+    EXPECT_EQ(NotInEffect(), "False/AllInEffect") << shards;
+  }
+}
+
 TEST_F(OperatorVersionsTest, AnImageThatNeverRanIsNotPinned) {
   cluster_.frozen = [](const std::string& pod) { return pod.find("worker") != std::string::npos; };
   Train();

@@ -257,15 +257,14 @@ std::optional<Judgement> Degraded(const Case& c) {
   return degraded;
 }
 
-// Whether a changed field needs no restart by the user. The operator sends the first to the
-// coordinator, starts a new activation for the next three, and reads the others itself.
-bool TakesEffectAtOnce(const std::string& path) {
-  for (const char* known :
-       {"spec.worker.replicas", "spec.parameterServer.replicas", "spec.training.mode",
-        "spec.training.maxStaleness", "spec.backoffLimit", "spec.timeouts.startSeconds"}) {
-    if (path == known) return true;
-  }
-  return false;
+// Copies the fields whose changes need no restart by the user: the operator sends the sizes to the
+// coordinator, starts a new activation for another size or mode, and reads the limits itself.
+void CopyOperatorsFields(const v1::JobSpec& from, v1::JobSpec* to) {
+  to->mutable_worker()->set_replicas(from.worker().replicas());
+  to->mutable_parameter_server()->set_replicas(from.parameter_server().replicas());
+  SetMode(ModeOf(from.training()), to->mutable_training());
+  to->set_backoff_limit(from.backoff_limit());
+  to->mutable_timeouts()->set_start(from.timeouts().start());
 }
 
 // Fields of the spec that changed after the coordinator had read them.
@@ -280,8 +279,9 @@ std::vector<std::string> FieldsPending(const Facts& facts) {
     return fields;
   }
   after.spec = facts.job.job.spec;
+  CopyOperatorsFields(after.spec, &before.spec);
   for (api::ManifestChange& change : api::CompareJobs(before, after)) {
-    if (!TakesEffectAtOnce(change.path)) fields.push_back(std::move(change.path));
+    fields.push_back(std::move(change.path));
   }
   return fields;
 }
@@ -296,22 +296,24 @@ std::optional<Judgement> SpecNotInEffect(const Case& c) {
   if (c.Idle()) return Judgement{false, "AllInEffect"};
   const bool other_images = facts.recovery.images != facts.world.images;
   const bool newer_defaults = other_images && facts.job.job.image.empty();
+  const bool restarting = facts.resizing || facts.switching;
   std::vector<std::string> fields = FieldsPending(facts);
   if (other_images && !newer_defaults) fields.push_back("spec.image");
   if (fields.empty() && !newer_defaults) return Judgement{false, "AllInEffect"};
 
   std::string message;
   if (!fields.empty()) {
-    message = absl::StrCat(
-        "the running coordinator keeps the old values of ", absl::StrJoin(fields, ", "),
-        "; the new values take effect when it restarts: to apply them now, suspend the job and "
-        "resume it");
+    message =
+        absl::StrCat("the running coordinator keeps the old values of ",
+                     absl::StrJoin(fields, ", "), "; the new values take effect when ",
+                     restarting ? "the job has restarted"
+                                : "it restarts: to apply them now, suspend the job and resume it");
   }
   if (newer_defaults) {
     absl::StrAppend(&message, message.empty() ? "" : "; ", "newer default images (",
-                    Images(facts.world.images),
-                    ") take effect when the job is suspended and resumed; ",
-                    "until then its pods run ", Images(facts.recovery.images));
+                    Images(facts.world.images), ") take effect when the job ",
+                    restarting ? "has restarted" : "is suspended and resumed",
+                    "; until then its pods run ", Images(facts.recovery.images));
   }
   const std::string reason = fields.empty() ? "ImagesPending" : "FieldsPending";
   return Judgement{true, reason, message, Event(Type::kNormal, reason, "Reconcile", message)};

@@ -375,8 +375,7 @@ Json MakeConfigMap(const ObservedJob& job, uint32_t shards, const TrainingMode& 
   v1::JobSpec spec = job.job.spec;
   spec.mutable_parameter_server()->set_replicas(shards);
   // If a coordinator dies before these change, its successor does not know of the change.
-  spec.mutable_training()->set_mode(mode.mode);
-  spec.mutable_training()->set_max_staleness(mode.max_staleness);
+  SetMode(mode, spec.mutable_training());
   Json map = MakeOwned(ConfigMaps(), job, job.key.name);
   // Parsed and printed again, because protobuf prints the entries of a map in any order.
   map["data"] = {

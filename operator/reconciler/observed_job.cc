@@ -87,6 +87,11 @@ TrainingMode ModeOf(const v1::TrainingSpec& training) {
   return mode;
 }
 
+void SetMode(const TrainingMode& mode, v1::TrainingSpec* training) {
+  training->set_mode(mode.mode);
+  training->set_max_staleness(mode.max_staleness);
+}
+
 std::string ModeName(v1::Mode mode) { return api::EnumName("spec.training.mode", mode); }
 
 v1::Mode ParseMode(const std::string& name) {

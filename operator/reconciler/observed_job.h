@@ -41,6 +41,7 @@ struct TrainingMode {
   friend bool operator!=(const TrainingMode& a, const TrainingMode& b) { return !(a == b); }
 };
 TrainingMode ModeOf(const v1::TrainingSpec& training);
+void SetMode(const TrainingMode& mode, v1::TrainingSpec* training);
 // The mode as the manifest names it ("Asynchronous"), and back; unspecified for anything else.
 std::string ModeName(v1::Mode mode);
 v1::Mode ParseMode(const std::string& name);

@@ -24,6 +24,9 @@ std::vector<ManifestChange> CompareJobs(const TrainingJob& before, const Trainin
   Json old_json = ToJson(before);
   Json new_json = ToJson(after);
   for (Json* json : {&old_json, &new_json}) (*json)["metadata"].erase("uid");
+  // ToJson leaves it out where there are too few shards.
+  old_json["spec"]["parameterServer"]["copies"] = before.spec.parameter_server().copies();
+  new_json["spec"]["parameterServer"]["copies"] = after.spec.parameter_server().copies();
   std::vector<ManifestChange> changes;
   for (const JsonDifference& each : JsonDifferences("", old_json, new_json)) {
     changes.push_back(

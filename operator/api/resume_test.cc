@@ -1,10 +1,14 @@
 // There are two lists of the fields that a checkpoint depends on: the field table's, by which
 // CompareJobs rejects changes, and that of claims (ClaimSettings).
 
+#include "operator/api/resume.h"
+
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -66,6 +70,22 @@ TEST(ResumeTest, AClaimRecordsTheFixedSettingsAndTheLength) {
     recorded += differs;
   }
   EXPECT_GT(recorded, 40);
+}
+
+TEST(ResumeTest, ANewNumberOfShardsIsTheOnlyChange) {
+  const auto with_shards = [](const char* count) {
+    const std::string text =
+        ManifestWith(*FindSchema("spec.parameterServer.replicas")->field, count);
+    return ParseManifest(text, {"job.yaml", ""}).job;
+  };
+  for (const auto& [before, after] : {std::pair("1", "2"), std::pair("2", "1")}) {
+    const std::vector<ManifestChange> changes =
+        CompareJobs(with_shards(before), with_shards(after));
+    ASSERT_EQ(changes.size(), 1u) << before;
+    EXPECT_EQ(changes[0].path, "spec.parameterServer.replicas");
+    EXPECT_EQ(changes[0].before, before);
+    EXPECT_EQ(changes[0].after, after);
+  }
 }
 
 }  // namespace

@@ -136,6 +136,13 @@ TEST_F(OperatorTest, AddsAndRemovesShardsDuringTraining) {
   cluster_.Pass(absl::Minutes(10));
   EXPECT_EQ(cluster_.PodNames().size(), 6u) << "they have partitions";
   EXPECT_EQ(cluster_.Condition("a", "Scaling"), "True/ScalingShards");
+  EXPECT_EQ(cluster_.Status("a")["parameterServer"]["movingPartitions"], 0);
+  cluster_.Say("a", Progress::TRAINING, 12, [](Progress* progress) {
+    progress->mutable_view()->mutable_id()->set_number(5);
+    for (const uint32_t target : {0, 1, 1, 0}) progress->mutable_view()->add_target(target);
+  });
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(cluster_.Status("a")["parameterServer"]["movingPartitions"], 2);
   cluster_.Restart();
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ((cluster_.coordinators.partners[{"ns", "a"}].desired.shards()), 1u);

@@ -111,7 +111,8 @@ const std::vector<Field>& StatusFields() {
     add(Count("status.parameterServer.replicas", "Pods of shards."));
     add(Count("status.parameterServer.readyReplicas", "Shards that serve."));
     add(Count("status.parameterServer.movingPartitions",
-              "Partitions that are being moved to another shard."));
+              "Partitions of the current view that another shard receives, to replace the owner or "
+              "the holder of the second copy."));
     add(Object("status.worker", "The workers."));
     add(Count("status.worker.replicas", "Pods of workers."));
     add(Count("status.worker.readyReplicas", "Workers that train."));

@@ -1,5 +1,6 @@
 #include "operator/reconciler/report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -89,8 +90,12 @@ class Reporter {
       if (pod.replica.role == v1::WORKER) ++workers, workers_ready += pod.ready;
       if (pod.replica.role == v1::COORDINATOR) coordinator_ready = pod.ready;
     }
-    status_["parameterServer"] = {
-        {"replicas", shards}, {"readyReplicas", shards_ready}, {"movingPartitions", 0}};
+    status_["parameterServer"] = {{"replicas", shards}, {"readyReplicas", shards_ready}};
+    if (facts_.progress != nullptr && facts_.progress_is_new) {
+      const auto& targets = facts_.progress->view().target();
+      const auto moving = targets.size() - std::count(targets.begin(), targets.end(), 0u);
+      status_["parameterServer"]["movingPartitions"] = moving;
+    }
     status_["worker"] = {{"replicas", workers},
                          {"readyReplicas", workers_ready},
                          {"selector", absl::StrCat(kJobLabel, "=", facts_.job.key.name, ",",

@@ -217,7 +217,7 @@ class Process {
     logger_.Warning("Reconcile failed", {{"job", line.job},
                                          {"err", line.why},
                                          {"retry_in", absl::FormatDuration(line.retry_in)},
-                                         {"untold", line.untold}});
+                                         {"suppressed", line.suppressed}});
   }
 
   bool WaitForCaches() {

@@ -36,16 +36,16 @@ void ReconcileLog::OnReconciled(const runtime::Key& key, const runtime::Result& 
                                 absl::Duration retry_in) {
   next_->OnReconciled(key, result, waited, took, retry_in);
   if (result.status.ok()) return;
-  int untold = 0;
+  int suppressed = 0;
   {
     MutexLock lock(&mutex_);
     if (!IsToTell(key, result.status)) {
-      ++untold_;
+      ++suppressed_;
       return;
     }
-    untold = std::exchange(untold_, 0);
+    suppressed = std::exchange(suppressed_, 0);
   }
-  write_({key.ToString(), result.status.ToString(), retry_in, untold});
+  write_({key.ToString(), result.status.ToString(), retry_in, suppressed});
 }
 
 }  // namespace sluice

@@ -22,7 +22,7 @@ class ReconcileLog final : public runtime::ControllerObserver {
     std::string job;  // "ns/name"
     std::string why;
     absl::Duration retry_in;  // zero: no retry until something changes
-    int untold = 0;           // failures of any job since the previous line
+    int suppressed = 0;       // failures of any job since the previous line
   };
   struct Options {
     absl::Duration every = absl::Minutes(1);
@@ -55,7 +55,7 @@ class ReconcileLog final : public runtime::ControllerObserver {
   std::map<runtime::Key, Told> told_ ABSL_GUARDED_BY(mutex_);
   double tokens_ ABSL_GUARDED_BY(mutex_);
   absl::Time filled_ ABSL_GUARDED_BY(mutex_);
-  int untold_ ABSL_GUARDED_BY(mutex_) = 0;
+  int suppressed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sluice

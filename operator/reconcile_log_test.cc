@@ -56,8 +56,8 @@ TEST_F(ReconcileLogTest, LogsAPersistentFailureOnceAMinute) {
     clock_.Advance(absl::Seconds(1));
   }
   ASSERT_EQ(lines_.size(), 3u);
-  EXPECT_EQ(lines_[0].untold, 0);
-  EXPECT_EQ(lines_[1].untold, 59);
+  EXPECT_EQ(lines_[0].suppressed, 0);
+  EXPECT_EQ(lines_[1].suppressed, 59);
   EXPECT_EQ(counter_.heard, 121);
 }
 
@@ -75,7 +75,7 @@ TEST_F(ReconcileLogTest, AThousandFailingJobsDoNotFloodTheLog) {
   clock_.Advance(absl::Seconds(1));
   Fail("1000");
   ASSERT_EQ(lines_.size(), 21u);
-  EXPECT_EQ(lines_[20].untold, 980);
+  EXPECT_EQ(lines_[20].suppressed, 980);
 }
 
 }  // namespace

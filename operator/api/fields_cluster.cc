@@ -199,8 +199,8 @@ void AddClusterLimits(const FieldAdder& add) {
   add(Object("spec.nodeFailure", "What the operator does when a node does not respond.",
              ClusterOnly(), Default("{}")));
   add(Integer("spec.nodeFailure.tolerationSeconds",
-              "Its pods are abandoned, and re-created on other nodes, this long after the node was "
-              "found not to respond.",
+              "The pods of the node are deleted, and created again on other nodes, this long after "
+              "the node was found not to respond.",
               Default("10"), Min(0), Max(1e6), Good("5"), Bad("-1", "at least 0")));
   add(Integer(
       "spec.nodeFailure.forceDeleteAfterSeconds",

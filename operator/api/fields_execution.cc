@@ -50,8 +50,10 @@ void AddExecution(const FieldAdder& add) {
 
 void AddDebug(const FieldAdder& add) {
   add(Object("spec.debug", "For tests and demonstrations: jobs that train need none of it."));
-  add(Number("spec.debug.stepDelaySeconds", "A worker's pause in each step.", Default("0"), Min(0),
-             Max(60), Good("0.1"), Bad("61", "at most 60")));
+  add(Number("spec.debug.stepDelaySeconds",
+             "A worker's pause before each computation of a gradient: once a step, and with "
+             "`determinism: BitExact` once for each microbatch.",
+             Default("0"), Min(0), Max(60), Good("0.1"), Bad("61", "at most 60")));
   add(Boolean("spec.debug.verifyGradients",
               "With `execution: Server`: workers fetch the gradients of every context and fail if "
               "any is missing, empty or not finite. It needs the traffic that server-side "

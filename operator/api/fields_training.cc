@@ -215,7 +215,8 @@ void AddTrainingBasics(const FieldAdder& add) {
 
 void AddCompression(const FieldAdder& add) {
   add(Object("spec.training.compression",
-             "How gradients and parameters are encoded when they are sent. `None`: not at all.",
+             "How gradients and parameters are encoded when they are sent. `None`: they are sent "
+             "as they are.",
              Proto("."), Default("{}")));
   add(String("spec.training.compression.push",
              "Encoding of gradients, from workers to shards. `Float16`, `BFloat16`: rounded to 16 "
@@ -410,8 +411,10 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
 
 void AddLimits(const FieldAdder& add) {
   add(Integer("spec.backoffLimit",
-              "How often the job may be restored from a checkpoint, after the loss of a shard, "
-              "before it fails.",
+              "The job fails when one of two counts exceeds this. Over the whole life of the job: "
+              "deaths of shards, even if second copies of their partitions are used, and deaths of "
+              "the coordinator while the job does not train. Since the start of the coordinator: "
+              "restorations from checkpoints. Pods that are deleted or evicted do not count.",
               Default("6"), Min(0), Max(1000), Good("0"), Bad("-1", "at least 0")));
   add(Object("spec.timeouts", "When a process is considered lost. The defaults suit most jobs.",
              Default("{}")));

@@ -297,7 +297,7 @@ class Decider {
       if (++memory_.restorations > plan_.backoff_limit) {
         Fail("BackoffLimitExceeded",
              absl::StrCat(ReplicaName(replica), " died (", last, ") and the job's backoffLimit of ",
-                          plan_.backoff_limit, " restorations is used up"),
+                          plan_.backoff_limit, " is used up"),
              replica);
       }
       return;

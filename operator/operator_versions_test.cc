@@ -192,14 +192,15 @@ TEST_F(OperatorVersionsTest, AJobFailsIfNoWorkerIsEverAccepted) {
 
 TEST_F(OperatorVersionsTest, NamesChangedFieldsUntilTheCoordinatorRestarts) {
   Train();
-  Patch({{"worker", {{"replicas", 3}}}, {"backoffLimit", 9}});
+  Patch({{"worker", {{"replicas", 3}}}, {"timeouts", {{"startSeconds", 90}}}});
   EXPECT_EQ(NotInEffect(), "False/AllInEffect") << "these take effect at once";
   Patch({{"training", {{"steps", 1000}}},
          {"checkpoint", {{"intervalSteps", 50}}},
+         {"backoffLimit", 9},
          {"timeouts", {{"heartbeatTimeoutSeconds", 9}}}});
   EXPECT_EQ(NotInEffect(), "True/FieldsPending");
   for (const char* field : {"spec.training.steps", "spec.checkpoint.intervalSteps",
-                            "spec.timeouts.heartbeatTimeoutSeconds"}) {
+                            "spec.backoffLimit", "spec.timeouts.heartbeatTimeoutSeconds"}) {
     EXPECT_THAT(Pending(), HasSubstr(field));
   }
   EXPECT_THAT(Pending(), Not(HasSubstr("replicas")));
@@ -208,6 +209,7 @@ TEST_F(OperatorVersionsTest, NamesChangedFieldsUntilTheCoordinatorRestarts) {
   // The change is reverted.
   Patch({{"training", {{"steps", 100}}},
          {"checkpoint", {{"intervalSteps", nullptr}}},
+         {"backoffLimit", nullptr},
          {"timeouts", {{"heartbeatTimeoutSeconds", nullptr}}}});
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
   // It takes effect with the coordinator's next pod.

@@ -258,12 +258,11 @@ std::optional<Judgement> Degraded(const Case& c) {
 }
 
 // Copies the fields whose changes need no restart by the user: the operator sends the sizes to the
-// coordinator, starts a new activation for another size or mode, and reads the limits itself.
+// coordinator, starts a new activation for another size or mode, and alone reads the start timeout.
 void CopyOperatorsFields(const v1::JobSpec& from, v1::JobSpec* to) {
   to->mutable_worker()->set_replicas(from.worker().replicas());
   to->mutable_parameter_server()->set_replicas(from.parameter_server().replicas());
   SetMode(ModeOf(from.training()), to->mutable_training());
-  to->set_backoff_limit(from.backoff_limit());
   to->mutable_timeouts()->set_start(from.timeouts().start());
 }
 

@@ -36,6 +36,7 @@
 #include "services/common/process.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/job_length.h"
+#include "services/protocol/timeouts.h"
 
 namespace sluice::cli {
 namespace {
@@ -46,7 +47,6 @@ constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr uint32_t kMaxBackoffLimit = 1000;
 // A seed that is chosen here is short, so that it is easy to type again.
 constexpr uint64_t kSeeds = 1000000;
-constexpr double kDefaultHeartbeatTimeout = 5;
 
 // While the disk is full, each write of a file by the process fails, as it would on a full disk.
 // The kernel has a limit for that which needs no privilege.
@@ -278,9 +278,8 @@ chaos::Disturber::Options DisturberOptionsOf(const ChaosFlags& flags, const v1::
   options.schedule.max_shards = job.parameter_server().partitions();
   options.schedule.every = flags.every;
   options.schedule.lasting = flags.lasting;
-  const double timeout = job.timeouts().heartbeat_timeout();
   options.schedule.heartbeat_timeout =
-      absl::Seconds(timeout > 0 ? timeout : kDefaultHeartbeatTimeout);
+      TimeoutOr(job.timeouts().heartbeat_timeout(), kDefaultHeartbeatTimeout);
   options.max_faults = flags.count.value_or(UINT64_MAX);
   options.stall = flags.stall;
   options.backoff_limit = job.backoff_limit();

@@ -52,7 +52,7 @@ LAYERS = {
                                  'services/execution', 'services/ps', 'services/ps/core', 'services/worker/compute',
                                  'services/worker/models'],
     'operator/api': ['proto', 'services/common', 'services/protocol'],
-    'operator/policy': ['proto', 'services/common'],
+    'operator/policy': ['proto', 'services/common', 'services/protocol'],
     'operator/kube': ['services/common'],
     'operator/runtime': ['services/common', 'operator/kube'],
     'operator/reconciler': ['proto', 'services/common', 'services/protocol', 'services/checkpoint', *TRANSPORT, 'operator/api',

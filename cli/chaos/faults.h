@@ -13,6 +13,7 @@
 #include "cli/local/job_directory.h"
 #include "operator/policy/policy.h"
 #include "proto/common.pb.h"
+#include "services/protocol/timeouts.h"
 
 namespace sluice::chaos {
 
@@ -92,7 +93,7 @@ struct ScheduleOptions {
   // How long a fault lasts that ends by itself. Zero: any time up to twice `heartbeat_timeout`, so
   // that the job expels about half of the frozen processes.
   absl::Duration lasting;
-  absl::Duration heartbeat_timeout = absl::Seconds(5);
+  absl::Duration heartbeat_timeout = absl::Seconds(kDefaultHeartbeatTimeout);
 };
 
 // Fault number n of the schedule, from 0. The kinds take turns: each kind occurs once in every

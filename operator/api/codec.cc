@@ -227,8 +227,8 @@ void ReadTheRest(const Json& spec, v1::JobSpec* job) {
     optimizer.set_learning_rate(1);
   }
   if (training.microbatch_size() == 0) {
-    // 16 microbatches: enough to balance a few workers of different speed.
-    training.set_microbatch_size((training.global_batch_size() + 15) / 16);
+    training.set_microbatch_size((training.global_batch_size() + kDefaultMicrobatches - 1) /
+                                 kDefaultMicrobatches);
   }
   if (training.max_batch_size() > 0 && training.min_batch_size() == 0) {
     training.set_min_batch_size(1);

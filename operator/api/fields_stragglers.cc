@@ -3,9 +3,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "operator/api/expression.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
+#include "operator/api/training_job.h"
 
 namespace sluice::api {
 void AddStragglers(const FieldAdder& add) {
@@ -79,8 +81,9 @@ void AddBatchSizeRules(std::vector<Rule>* rules) {
   add("globalBatchSize",
       (!Has("maxBatchSize") || Self("globalBatchSize") <= Self("maxBatchSize")) &&
           (!Has("minBatchSize") || Self("minBatchSize") <= Self("globalBatchSize")),
-      "`globalBatchSize` (default 64), the batch at the mean speed, must be between `minBatchSize` "
-      "and `maxBatchSize`",
+      absl::StrCat("`globalBatchSize` (default ", kDefaultGlobalBatchSize,
+                   "), the batch at the mean speed, must be between `minBatchSize` and "
+                   "`maxBatchSize`"),
       {R"({"mode":"Asynchronous","globalBatchSize":32,"minBatchSize":32,"maxBatchSize":32})"},
       {R"({"mode":"Asynchronous","globalBatchSize":129,"maxBatchSize":128})",
        R"({"mode":"Asynchronous","globalBatchSize":8,"minBatchSize":9,"maxBatchSize":128})"});

@@ -2,8 +2,11 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "operator/api/field_builder.h"
+#include "operator/api/training_job.h"
+#include "services/protocol/timeouts.h"
 
 namespace sluice::api {
 namespace {
@@ -179,15 +182,16 @@ void AddTrainingBasics(const FieldAdder& add) {
   add(Integer("spec.training.globalBatchSize",
               "Samples of one step, over all workers. In other modes than Synchronous: samples of "
               "one worker's update.",
-              Fixed(), Default("64"), Min(1), Max(1 << 24), Alias("batchSize"), Alias("batch"),
-              Good("256"), Bad("0", "at least 1"), Bad("64.5", "must be an integer")));
+              Fixed(), Default(absl::StrCat(kDefaultGlobalBatchSize)), Min(1), Max(1 << 24),
+              Alias("batchSize"), Alias("batch"), Good("256"), Bad("0", "at least 1"),
+              Bad("64.5", "must be an integer")));
   add(Integer(
       "spec.training.microbatchSize",
       "Samples of a microbatch. A global batch is divided into microbatches (the last may be "
       "smaller), which are assigned to workers in proportion to their speed. A worker computes all "
       "of its microbatches as one batch, but with BitExact one by one, so larger ones are faster.",
-      Fixed(), Implied("globalBatchSize / 16, rounded up"), Min(1), Max(1 << 24),
-      Alias("microBatchSize"), Good("16"), Bad("0", "at least 1")));
+      Fixed(), Implied(absl::StrCat("globalBatchSize / ", kDefaultMicrobatches, ", rounded up")),
+      Min(1), Max(1 << 24), Alias("microBatchSize"), Good("16"), Bad("0", "at least 1")));
   constexpr char kBalanced[] =
       R"({"spec":{"training":{"mode":"Asynchronous","maxBatchSize":128}}})";
   add(Integer(
@@ -418,40 +422,47 @@ void AddLimits(const FieldAdder& add) {
               Default("6"), Min(0), Max(1000), Good("0"), Bad("-1", "at least 0")));
   add(Object("spec.timeouts", "When a process is considered lost. The defaults suit most jobs.",
              Default("{}")));
-  const auto timeout = [&](const char* name, const char* description, const char* value) {
-    add(Number(std::string("spec.timeouts.") + name, description, Default(value), Above(0),
+  const auto timeout = [&](const char* name, const char* description, double seconds) {
+    const std::string value = absl::StrCat(seconds);
+    add(Number(absl::StrCat("spec.timeouts.", name), description, Default(value), Above(0),
                Max(86400), Good(value), Bad("0", "must be more than 0"),
                Bad("1s", "must be a number")));
   };
-  timeout("heartbeatSeconds", "Time between two heartbeats of a process.", "0.5");
-  timeout("suspectSeconds", "Time for a worker whose connection broke to reconnect.", "1");
+  timeout("heartbeatSeconds", "Time between two heartbeats of a process.", kDefaultHeartbeat);
+  timeout("suspectSeconds", "Time for a worker whose connection broke to reconnect.",
+          kDefaultSuspect);
   timeout("heartbeatTimeoutSeconds", "A process that sends no heartbeat for this long is lost.",
-          "5");
-  timeout("pauseSeconds", "A shard that does not answer a Pause for this long is lost.", "5");
+          kDefaultHeartbeatTimeout);
+  timeout("pauseSeconds", "A shard that does not answer a Pause for this long is lost.",
+          kDefaultPause);
   timeout("initializationSeconds",
           "A worker that does not push the initial parameters within this time is replaced.",
-          "120");
+          kDefaultInitialization);
   timeout(
       "evaluationSeconds",
       "Samples that a worker does not evaluate within this time are assigned to another worker.",
-      "600");
+      kDefaultEvaluation);
   timeout("suspendCheckpointSeconds",
-          "Time for a job that is suspended to save its last checkpoint.", "60");
+          "Time for a job that is suspended to save its last checkpoint.",
+          kDefaultSuspendCheckpoint);
   add(Number("spec.timeouts.weightsSeconds",
              "Synchronous: a shard that does not send a worker a version for this long, although "
              "it has the version or does not report, is lost. Unset: no limit.",
              Above(0), Max(86400), Good("35"), Bad("0", "must be more than 0")));
-  add(Number(
-      "spec.timeouts.gradientsSeconds",
-      "A member that contributes nothing for this long is lost, if a step waits for its gradients, "
-      "or if it has a lease on samples and applies none. This must be longer than a step of the "
-      "slowest worker. Unset: 600 (with aggregation AllReduce: no limit).",
-      Above(0), Max(86400), Good("15"), Bad("0", "must be more than 0")));
-  add(Number(
-      "spec.timeouts.startSeconds",
-      "A process that has not registered with the coordinator this long after its start is killed "
-      "and started again. Unset: 60, and 600 for a worker with the job's own `command`.",
-      Above(0), Max(86400), Good("60"), Bad("0", "must be more than 0")));
+  add(Number("spec.timeouts.gradientsSeconds",
+             absl::StrCat(
+                 "A member that contributes nothing for this long is lost, if a step waits for its "
+                 "gradients, or if it has a lease on samples and applies none. This must be longer "
+                 "than a step of the slowest worker. Unset: ",
+                 kDefaultGradients, " (with aggregation AllReduce: no limit)."),
+             Above(0), Max(86400), Good("15"), Bad("0", "must be more than 0")));
+  add(Number("spec.timeouts.startSeconds",
+             absl::StrCat(
+                 "A process that has not registered with the coordinator this long after its start "
+                 "is killed and started again. Unset: ",
+                 kDefaultStart, ", and ", kDefaultCommandStart,
+                 " for a worker with the job's own `command`."),
+             Above(0), Max(86400), Good("60"), Bad("0", "must be more than 0")));
   add(Boolean("spec.suspend",
               "Save a checkpoint and stop all processes until this is false again. The job then "
               "continues at the same sample.",

@@ -16,6 +16,11 @@ namespace sluice::api {
 constexpr char kApiVersion[] = "sluice.dev/v1alpha1";
 constexpr char kKind[] = "TrainingJob";
 
+// Defaults of spec.training: the global batch, and the microbatches into which one is divided,
+// enough to balance a few workers of different speed.
+inline constexpr int kDefaultGlobalBatchSize = 64;
+inline constexpr int kDefaultMicrobatches = 16;
+
 struct TrainingJob {
   // With name and namespace, and all defaults filled in. If `checkpoint.directory` is empty, the
   // backend chooses it (`sluice run`: .sluice/<name>/checkpoints).

@@ -9,6 +9,7 @@
 #include "operator/api/expression.h"
 #include "operator/api/field_builder.h"
 #include "operator/api/field_table.h"
+#include "operator/api/training_job.h"
 #include "services/common/web_address.h"
 
 namespace sluice::api {
@@ -313,20 +314,24 @@ void AddTrainingRules(std::vector<Rule>* rules) {
   add("epochs", !Has("steps") || !Has("epochs"), "give `steps` or `epochs`, not both",
       {R"({"steps":10})", R"({"steps":null,"epochs":2})"}, {R"({"steps":10,"epochs":2})"});
   add("microbatchSize", !Has("microbatchSize") || Self("microbatchSize") <= Self("globalBatchSize"),
-      "`microbatchSize` must be at most `globalBatchSize` (default 64)",
+      absl::StrCat("`microbatchSize` must be at most `globalBatchSize` (default ",
+                   kDefaultGlobalBatchSize, ")"),
       {R"({"globalBatchSize":32,"microbatchSize":32})"},
       {R"({"globalBatchSize":32,"microbatchSize":33})", R"({"microbatchSize":65})"});
 
   const Expr size =
-      If(Has("microbatchSize"), Self("microbatchSize"), (Self("globalBatchSize") + 15) / 16);
+      If(Has("microbatchSize"), Self("microbatchSize"),
+         (Self("globalBatchSize") + (kDefaultMicrobatches - 1)) / kDefaultMicrobatches);
   const Expr inexact = Self("determinism") != "BitExact";
   add("determinism",
       inexact ||
           (Self("globalBatchSize") % size == 0 &&
            IsOneOf(Self("globalBatchSize") / size, {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024,
                                                     2048, 4096, 8192, 16384, 32768, 65536})),
-      "BitExact needs `globalBatchSize` to be `microbatchSize` times a power of two, at most 65536 "
-      "(if `microbatchSize` is unset: a multiple of 16, or a power of two)",
+      absl::StrCat(
+          "BitExact needs `globalBatchSize` to be `microbatchSize` times a power of two, at most "
+          "65536 (if `microbatchSize` is unset: a multiple of ",
+          kDefaultMicrobatches, ", or a power of two)"),
       {R"({"determinism":"BitExact"})",
        R"({"determinism":"BitExact","globalBatchSize":100,"microbatchSize":25})"},
       {R"({"determinism":"BitExact","globalBatchSize":100})",

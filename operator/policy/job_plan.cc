@@ -5,16 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/exit_code.h"
+#include "services/protocol/timeouts.h"
 
 namespace sluice::policy {
 namespace {
 
 // Added to TimeoutSpec.heartbeat_timeout, for the latency of an answer and for a busy machine.
 constexpr absl::Duration kHeartbeatTimeoutMargin = absl::Seconds(2);
-constexpr double kDefaultHeartbeatTimeout = 5;
-constexpr double kDefaultStart = 60;
-// A user's own program may need much time before it registers.
-constexpr double kDefaultCommandStart = 600;
 
 }  // namespace
 
@@ -95,9 +92,6 @@ Verdict VerdictOn(const Exit& exit) {
 
 JobPlan PlanOf(const v1::JobSpec& job) {
   const v1::TimeoutSpec& timeouts = job.timeouts();
-  const auto seconds = [](double value, double otherwise) {
-    return absl::Seconds(value > 0 ? value : otherwise);
-  };
   JobPlan plan;
   plan.shards = job.parameter_server().replicas();
   plan.workers = job.worker().replicas();
@@ -105,11 +99,11 @@ JobPlan PlanOf(const v1::JobSpec& job) {
   if (timeouts.suspend_checkpoint() > 0) {
     plan.suspend_timeout = absl::Seconds(timeouts.suspend_checkpoint()) + absl::Seconds(5);
   }
-  plan.start_timeout = seconds(timeouts.start(), kDefaultStart);
-  plan.worker_start_timeout = seconds(
+  plan.start_timeout = TimeoutOr(timeouts.start(), kDefaultStart);
+  plan.worker_start_timeout = TimeoutOr(
       timeouts.start(), job.worker().command_size() > 0 ? kDefaultCommandStart : kDefaultStart);
   plan.heartbeat_timeout =
-      seconds(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) + kHeartbeatTimeoutMargin;
+      TimeoutOr(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) + kHeartbeatTimeoutMargin;
   return plan;
 }
 

@@ -14,19 +14,17 @@
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/timeouts.h"
 
 namespace sluice::coordinator {
 namespace {
-
-// Default of timeouts.gradients.
-constexpr double kDefaultGradientsSeconds = 600;
 
 CoordinatorOptions WithDefaults(CoordinatorOptions options) {
   // Shards cannot tell which worker an all-reduce waits for.
   const bool all_reduce =
       options.job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE;
   if (options.job.timeouts().gradients() <= 0 && !all_reduce) {
-    options.job.mutable_timeouts()->set_gradients(kDefaultGradientsSeconds);
+    options.job.mutable_timeouts()->set_gradients(kDefaultGradients);
   }
   return options;
 }

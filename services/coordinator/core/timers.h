@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "proto/job.pb.h"
+#include "services/protocol/timeouts.h"
 
 namespace sluice::coordinator {
 
@@ -44,16 +45,13 @@ struct Timers {
 };
 
 inline Timers TimersFrom(const v1::TimeoutSpec& spec) {
-  const auto seconds = [](double value, double otherwise) {
-    return absl::Seconds(value > 0 ? value : otherwise);
-  };
   Timers timers;
-  timers.suspect = seconds(spec.suspect(), 1);
-  timers.heartbeat_timeout = seconds(spec.heartbeat_timeout(), 5);
-  timers.pause = seconds(spec.pause(), 5);
-  timers.initialization = seconds(spec.initialization(), 120);
-  timers.evaluation = seconds(spec.evaluation(), 600);
-  timers.suspend_checkpoint = seconds(spec.suspend_checkpoint(), 60);
+  timers.suspect = TimeoutOr(spec.suspect(), kDefaultSuspect);
+  timers.heartbeat_timeout = TimeoutOr(spec.heartbeat_timeout(), kDefaultHeartbeatTimeout);
+  timers.pause = TimeoutOr(spec.pause(), kDefaultPause);
+  timers.initialization = TimeoutOr(spec.initialization(), kDefaultInitialization);
+  timers.evaluation = TimeoutOr(spec.evaluation(), kDefaultEvaluation);
+  timers.suspend_checkpoint = TimeoutOr(spec.suspend_checkpoint(), kDefaultSuspendCheckpoint);
   return timers;
 }
 

@@ -7,20 +7,9 @@
 #include "services/common/check.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/timeouts.h"
 
 namespace sluice::worker {
-namespace {
-
-// The coordinator's default, for jobs that do not set it.
-constexpr double kDefaultHeartbeatTimeout = 5;
-constexpr double kDefaultPause = 5;
-constexpr double kDefaultSuspect = 1;
-
-absl::Duration Or(double seconds, double otherwise) {
-  return absl::Seconds(seconds > 0 ? seconds : otherwise);
-}
-
-}  // namespace
 
 void DenseReduction::OnView() {
   Stop();
@@ -61,7 +50,7 @@ void DenseReduction::OnView() {
   for (size_t i = 0; i < plan_->own().pieces.size(); ++i) own_[plan_->own().pieces[i].block] = i;
   SLUICE_DCHECK(own_.size() == plan_->own().pieces.size(), "a block is summed in one piece");
   const absl::Duration heartbeat_timeout =
-      Or(context_->job.timeouts().heartbeat_timeout(), kDefaultHeartbeatTimeout);
+      TimeoutOr(context_->job.timeouts().heartbeat_timeout(), kDefaultHeartbeatTimeout);
   context_->actions.push_back(JoinGroup{context_->view.id(), plan_, heartbeat_timeout});
 }
 
@@ -145,10 +134,10 @@ absl::StatusOr<bool> DenseReduction::OnReduced(const v1::ViewId& view, uint64_t 
   }
   state_ = State::kBroken;
   const v1::TimeoutSpec& timeouts = context_->job.timeouts();
-  const absl::Duration suspect = Or(timeouts.suspect(), kDefaultSuspect);
+  const absl::Duration suspect = TimeoutOr(timeouts.suspect(), kDefaultSuspect);
   context_->give_up_at =
-      context_->now + Or(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) +
-      Or(timeouts.pause(), kDefaultPause) + plan_->rank * (suspect + absl::Seconds(1));
+      context_->now + TimeoutOr(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) +
+      TimeoutOr(timeouts.pause(), kDefaultPause) + plan_->rank * (suspect + absl::Seconds(1));
   context_->give_up_reason = absl::StrCat(
       "step ", step, " of view ", ShortName(view),
       ": gradients could not be summed among the workers, and no new view was installed: ",

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "services/common/check.h"
+#include "services/protocol/timeouts.h"
 
 namespace sluice::worker {
 namespace {
 
 constexpr absl::Duration kProgressPause = absl::Milliseconds(50);
-constexpr absl::Duration kDefaultHeartbeat = absl::Milliseconds(500);
 
 }  // namespace
 
@@ -89,8 +89,8 @@ void Registration::SendDue() {
   v1::MemberMessage message;
   message.mutable_heartbeat()->set_sequence(++heartbeats_);
   Send(std::move(message));
-  const double seconds = context_.job.timeouts().heartbeat();
-  next_heartbeat_ = context_.now + (seconds > 0 ? absl::Seconds(seconds) : kDefaultHeartbeat);
+  next_heartbeat_ =
+      context_.now + TimeoutOr(context_.job.timeouts().heartbeat(), kDefaultHeartbeat);
 }
 
 absl::Time Registration::NextDeadline() const {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/exit_code.h"
 #include "services/protocol/timeouts.h"
 
@@ -102,6 +103,8 @@ JobPlan PlanOf(const v1::JobSpec& job) {
   plan.start_timeout = TimeoutOr(timeouts.start(), kDefaultStart);
   plan.worker_start_timeout = TimeoutOr(
       timeouts.start(), job.worker().command_size() > 0 ? kDefaultCommandStart : kDefaultStart);
+  SLUICE_DCHECK(plan.worker_start_timeout >= plan.start_timeout,
+                "a user's own program has no less time to start than ours");
   plan.heartbeat_timeout =
       TimeoutOr(timeouts.heartbeat_timeout(), kDefaultHeartbeatTimeout) + kHeartbeatTimeoutMargin;
   return plan;

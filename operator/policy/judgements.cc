@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "services/common/check.h"
 
 namespace sluice::policy {
 
@@ -18,6 +19,7 @@ Outcome Suspended(std::string reason, absl::Duration leave_grace) {
 }
 
 Outcome Failed(std::string code, std::string reason, std::optional<Replica> blamed) {
+  SLUICE_DCHECK(!code.empty() && !reason.empty(), "a failure has a word and a sentence for it");
   return {OutcomeKind::kFailed, std::move(code), std::move(reason), blamed, {}, {}};
 }
 
@@ -54,6 +56,8 @@ std::optional<Judgement> CoordinatorsReport(const Situation& s) {
 std::optional<Judgement> UnexplainedFailure(const Situation& s) {
   if (!s.memory.unexplained.has_value()) return std::nullopt;
   const Outcome& failure = *s.memory.unexplained;
+  SLUICE_DCHECK(failure.kind == OutcomeKind::kFailed && failure.blamed.has_value(),
+                "the failure of a process waits for the coordinator's reason");
   const bool reason_may_come = s.world.Running(kCoordinator);
   return Judgement{reason_may_come ? failure.since + s.limits.failed_grace : s.now, failure};
 }
@@ -69,6 +73,7 @@ bool ShardsMayHoldSteps(const Situation& s) {
 
 std::optional<Judgement> FailedSuspension(const Situation& s) {
   if (!s.plan.suspend) return std::nullopt;
+  SLUICE_DCHECK(s.memory.suspending_since <= s.now, "a suspension began when it was first seen");
   if (!s.world.Running(kCoordinator) || !s.world.Find(kCoordinator)->begun) {
     // A change of size or mode waits for its checkpoint without a limit, but not for a coordinator
     // that cannot start.
@@ -86,6 +91,7 @@ std::optional<Judgement> FailedSuspension(const Situation& s) {
 
 std::optional<Judgement> ActiveDeadline(const Situation& s) {
   if (!s.plan.active_deadline.has_value()) return std::nullopt;
+  SLUICE_DCHECK(s.memory.active_since < absl::InfiniteFuture(), "the first decision sets it");
   return Judgement{s.memory.active_since + *s.plan.active_deadline,
                    Failed("DeadlineExceeded",
                           absl::StrCat("the job was active for longer than activeDeadlineSeconds (",

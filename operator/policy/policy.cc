@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "operator/policy/judgements.h"
+#include "services/common/check.h"
 #include "services/common/exit_code.h"
 
 namespace sluice::policy {
@@ -83,7 +84,10 @@ class Decider {
     End(Failed(std::move(code), std::move(reason), blamed));
   }
 
-  void AgainBy(absl::Time time) { decision_.decide_again = std::min(decision_.decide_again, time); }
+  void AgainBy(absl::Time time) {
+    SLUICE_DCHECK(time > now_, "a caller that waits until decide_again does not spin");
+    decision_.decide_again = std::min(decision_.decide_again, time);
+  }
 
   // Shards hold state: they leave when the coordinator tells them to.
   bool Surplus(const Replica& replica) const {
@@ -156,6 +160,7 @@ class Decider {
 
   void HandleExit(const Replica& replica, const ProcessObservation& process,
                   Memory::ReplicaMemory* kept) {
+    SLUICE_DCHECK(!process.running, "only a process that has ended has an exit");
     const bool healthy = WasHealthy(replica, process);
     if (healthy) kept->failures_in_row = kept->failed_starts = 0;
     kept->data_missing = kept->refused = false;
@@ -284,6 +289,7 @@ class Decider {
 
   void CountDeath(const Replica& replica, const ProcessObservation& process,
                   const Memory::ReplicaMemory& kept) {
+    SLUICE_DCHECK(kept.failures_in_row > 0, "a death delays the next restart, counted or not");
     const std::string last = LastText(replica, process);
     if (kept.failed_starts >= limits_.max_failed_starts) {
       Fail("NeverReady",
@@ -343,6 +349,7 @@ class Decider {
   }
 
   void Stop(const Replica& replica, const ProcessObservation& process, bool kill) {
+    SLUICE_DCHECK(process.running, "only a running process is stopped");
     if (process.removal.has_value() && !kill) return;
     std::string& sent = kill ? memory_.killed[replica] : memory_.terminated[replica];
     if (sent == process.instance) return;
@@ -352,6 +359,7 @@ class Decider {
 
   // Until when a process may exit by itself.
   absl::Time LeaveBy(const ProcessObservation& process) const {
+    SLUICE_DCHECK(memory_.outcome.has_value(), "processes leave when the job has ended");
     const absl::Time by = memory_.outcome->since + memory_.outcome->leave_grace;
     const ProcessObservation* coordinator = world_.Find(kCoordinator);
     // A user's own program may have more to do after training has succeeded, and it is not known
@@ -436,6 +444,8 @@ class Decider {
       kept.missing_since = absl::InfiniteFuture();
       return;
     }
+    SLUICE_DCHECK(world_.last_progress_at > absl::InfinitePast(),
+                  "without an answer of the coordinator, no process is known to be missing");
     if (kept.missing_instance != process.instance) {
       kept.missing_instance = process.instance;
       kept.missing_since = std::max(world_.last_progress_at, process.started);
@@ -469,6 +479,7 @@ class Decider {
         AgainBy(process.outdated_from);
         continue;
       }
+      SLUICE_DCHECK(!process.begun, "a process that has begun keeps its template");
       Memory::ReplicaMemory& kept = memory_.replicas[replica];
       kept.replaced_instance = kept.handled_instance = process.instance;
       Stop(replica, process, /*kill=*/false);
@@ -546,31 +557,33 @@ class Decider {
   std::vector<ReportExit> exits_;  // handled by this decision
 };
 
+// What the header promises of each decision.
+void CheckDecision(const Observation& world, const Memory& before, const Decision& decision) {
+  const Memory& after = decision.memory;
+  SLUICE_DCHECK(!before.outcome.has_value() ||
+                    (after.outcome.has_value() && after.outcome->kind == before.outcome->kind &&
+                     after.outcome->code == before.outcome->code),
+                "the outcome is decided once");
+  SLUICE_DCHECK(!after.outcome.has_value() || decision.starts.empty(),
+                "nothing is started after the outcome");
+  SLUICE_DCHECK(
+      !decision.finish.has_value() || (after.outcome.has_value() && decision.stops.empty()),
+      "the job is finished when it has an outcome and no process is left");
+  SLUICE_DCHECK(after.restorations >= before.restorations, "the backoff limit is used up for good");
+  SLUICE_DCHECK(std::includes(after.worked.begin(), after.worked.end(), before.worked.begin(),
+                              before.worked.end()),
+                "a role whose process was ready has worked for good");
+  SLUICE_DCHECK(decision.exits.size() <= world.processes.size(), "an exit is reported once");
+  SLUICE_DCHECK(decision.replaced.size() <= world.processes.size(), "a restart is counted once");
+}
+
 }  // namespace
-
-Memory Resumed(const Memory& memory) {
-  Memory resumed;
-  resumed.restorations = memory.restorations;
-  resumed.worked = memory.worked;
-  return resumed;
-}
-
-void Forgive(absl::Duration stood_still, Observation* world, Memory* memory) {
-  world->last_progress_at += stood_still;
-  for (auto& [replica, process] : world->processes) {
-    if (!process.running) continue;
-    process.started += stood_still;
-    process.expelled_after += stood_still;
-  }
-  for (auto& [replica, kept] : memory->replicas) kept.missing_since += stood_still;
-  if (memory->outcome.has_value()) memory->outcome->since += stood_still;
-  if (memory->unexplained.has_value()) memory->unexplained->since += stood_still;
-  memory->suspending_since += stood_still;
-}
 
 Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,
                 const Memory& memory, absl::Time now) {
-  return Decider(plan, limits, world, memory, now).Run();
+  Decision decision = Decider(plan, limits, world, memory, now).Run();
+  CheckDecision(world, memory, decision);
+  return decision;
 }
 
 }  // namespace sluice::policy

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "services/common/check.h"
+
 namespace sluice::runtime {
 
 const char* KindName(Result::Kind kind) {
@@ -65,6 +67,7 @@ bool Controller::ProcessOne() {
 }
 
 void Controller::Start() {
+  SLUICE_DCHECK(workers_.empty(), "a controller is started once");
   for (int i = 0; i < options_.workers; ++i) {
     workers_.emplace_back([this] {
       while (const std::optional<QueueCore::Taken> taken = queue_.Take()) Process(*taken);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "operator/kube/api_error.h"
+#include "services/common/check.h"
 
 namespace sluice::runtime {
 
@@ -131,6 +132,7 @@ void EventRecorder::Record(const Json& regarding, const EventRecord& record) {
   series.last = now;
   series.object = MakeObject(regarding, record, series.name, series.ns, now);
   series_.emplace(same, std::move(series));
+  SLUICE_DCHECK(series_.size() <= options_.max_pending, "the events that wait are bounded");
 }
 
 absl::Status EventRecorder::SendOne(kube::Client* client, const Series& series) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 
 namespace sluice::runtime {
 
@@ -15,7 +16,10 @@ Informer::Informer(Options options) : options_(std::move(options)) {
   for (const auto& [name, function] : options_.indexes) indexes_[name];
 }
 
-void Informer::AddHandler(InformerHandler* handler) { handlers_.push_back(handler); }
+void Informer::AddHandler(InformerHandler* handler) {
+  SLUICE_DCHECK(!HasSynced() && size() == 0, "every handler is called for every object");
+  handlers_.push_back(handler);
+}
 
 ObjectPtr Informer::Get(const ObjectKey& key) const {
   MutexLock lock(&mutex_);

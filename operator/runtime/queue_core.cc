@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "services/common/check.h"
+
 namespace sluice::runtime {
 
 void QueueCore::Add(const Key& key, absl::Time now) {
   if (!dirty_.insert(key).second) return;
-  if (processing_.contains(key)) return;
-  queue_.push_back({key, now});
+  if (!processing_.contains(key)) queue_.push_back({key, now});
+  SLUICE_DCHECK(IsConsistent(), "a key that is added is queued, or will be when it is done");
 }
 
 void QueueCore::AddAfter(const Key& key, absl::Duration delay, absl::Time now) {
@@ -78,6 +80,7 @@ std::optional<QueueCore::Taken> QueueCore::Take(absl::Time now) {
   dirty_.erase(next.key);
   processing_.insert(next.key);
   ++processing_of_[next.key.ns];
+  SLUICE_DCHECK(IsConsistent(), "a key that is taken is worked on by one thread");
   return Taken{std::move(next.key), now - next.since};
 }
 
@@ -87,6 +90,7 @@ void QueueCore::Done(const Key& key, absl::Time now) {
     processing_of_.erase(found);
   }
   if (dirty_.contains(key)) queue_.push_back({key, now});
+  SLUICE_DCHECK(IsConsistent(), "no key that was added during the work is lost");
 }
 
 absl::Time QueueCore::NextDue() const {

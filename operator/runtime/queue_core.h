@@ -69,7 +69,6 @@ class QueueCore {
   size_t depth() const { return queue_.size(); }
   size_t delayed() const { return due_.size(); }
   size_t processing() const { return processing_.size(); }
-  bool IsConsistent() const;  // the invariants above; for tests
 
  private:
   struct Waiting {
@@ -77,6 +76,7 @@ class QueueCore {
     absl::Time since;
   };
 
+  bool IsConsistent() const;  // the invariants above
   bool HasRoom(const std::string& ns) const;
   void MoveDue(absl::Time now);
   absl::Duration TakeToken(absl::Time now);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/common/check.h"
+
 namespace sluice::runtime {
 
 TaskPool::TaskPool(int threads) {
@@ -14,6 +16,7 @@ TaskPool::TaskPool(int threads) {
 TaskPool::~TaskPool() {
   {
     MutexLock lock(&mutex_);
+    SLUICE_DCHECK(loops_.empty(), "no loop outlives the pool");
     stopping_ = true;
   }
   work_.SignalAll();
@@ -52,6 +55,7 @@ void TaskPool::Help() {
 }
 
 void TaskPool::RunOne(Loop* loop) {
+  SLUICE_DCHECK(loop->HasWork(), "at most `width` tasks of a loop run, and none after a failure");
   const size_t number = loop->next++;
   const Task& task = *loop->task;
   ++loop->running;

@@ -138,9 +138,8 @@ class Process {
     sync_options.gate = flags.leader_elect ? elector_.get() : nullptr;
     coordinators_ = std::make_unique<reconciler::GrpcCoordinators>(
         sync_options, [this](const kube::ObjectKey& job) { operator_->Enqueue(job); });
-    operator_ =
-        std::make_unique<Operator>(OperatorOptions(), reads_.get(), writes_.get(),
-                                   coordinators_.get(), events_.get(), clock, &reconcile_log_);
+    operator_ = std::make_unique<Operator>(OperatorOptions(), reads_.get(), writes_.get(),
+                                           coordinators_.get(), events_.get(), clock);
   }
 
   ~Process() {
@@ -193,6 +192,7 @@ class Process {
     options.reconciler.on_certificates = [this](const kube::ObjectKey& job, absl::Time expiry) {
       meter_.OnCertificates(job, expiry);
     };
+    options.observer = &reconcile_log_;
     options.resync = flags_.resync;
     options.controller.name = "trainingjob";
     options.controller.workers = flags_.workers;

@@ -149,7 +149,7 @@ runtime::Informer* Operator::AddCache(kube::Client* reads, const kube::ResourceT
 
 Operator::Operator(Options options, kube::Client* reads, kube::Client* writes,
                    reconciler::Coordinators* coordinators, runtime::EventRecorder* events,
-                   const Clock* clock, runtime::ControllerObserver* observer)
+                   const Clock* clock)
     : options_(std::move(options)),
       clock_(clock),
       handler_(std::make_unique<Handler>(this)),
@@ -168,8 +168,8 @@ Operator::Operator(Options options, kube::Client* reads, kube::Client* writes,
   reconciler_ = std::make_unique<reconciler::JobReconciler>(std::move(reconciler), writes, caches,
                                                             coordinators, events, clock);
   gate_ = std::make_unique<Gate>(this, reconciler_.get());
-  controller_ =
-      std::make_unique<runtime::Controller>(options_.controller, gate_.get(), clock, observer);
+  controller_ = std::make_unique<runtime::Controller>(options_.controller, gate_.get(), clock,
+                                                      options_.observer);
 }
 
 Operator::~Operator() { Stop(); }

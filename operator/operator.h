@@ -38,14 +38,15 @@ class Operator {
     absl::Duration gather_pod_news = absl::ZeroDuration();
     // All jobs are reconciled at this interval, in case an event was missed.
     absl::Duration resync = absl::Minutes(10);
-    kube::Reflector::Options reflector;  // ns and label_selector are set here
+    kube::Reflector::Options reflector;               // ns and label_selector are set here
+    runtime::ControllerObserver* observer = nullptr;  // outlives the operator; may be null
   };
 
   // `reads` lists and watches; `writes` does everything else, behind the leader's write gate. All
-  // arguments outlive this; `observer` may be null.
+  // arguments outlive this.
   Operator(Options options, kube::Client* reads, kube::Client* writes,
            reconciler::Coordinators* coordinators, runtime::EventRecorder* events,
-           const Clock* clock, runtime::ControllerObserver* observer);
+           const Clock* clock);
   ~Operator();
 
   // Any thread. The job is reconciled soon.

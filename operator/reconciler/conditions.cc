@@ -391,8 +391,10 @@ void JudgeConditions(const Facts& facts, Json* status, std::vector<EventRecord>*
   for (const Condition& condition : kConditions) {
     std::optional<Judgement> judgement = condition.judge(c);
     if (!judgement.has_value()) continue;
-    const bool changed = SetCondition(condition.type, judgement->holds, judgement->reason,
-                                      judgement->message, facts.job.generation, facts.now, status);
+    const bool changed = SetCondition(
+        condition.type,
+        {judgement->holds, judgement->reason, judgement->message, facts.job.generation}, facts.now,
+        status);
     if (changed && judgement->event.has_value()) events->push_back(*std::move(judgement->event));
   }
   (*status)["summary"] = Summary(c);

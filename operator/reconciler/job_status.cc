@@ -189,14 +189,14 @@ bool HasCondition(const Json& status, absl::string_view type) {
   return condition != nullptr && GetString(*condition, {"status"}) == "True";
 }
 
-bool SetCondition(absl::string_view type, bool holds, const std::string& reason,
-                  const std::string& message, int64_t generation, absl::Time now, Json* status) {
+bool SetCondition(absl::string_view type, const ConditionValue& value, absl::Time now,
+                  Json* status) {
   constexpr size_t kMaxMessage = 4096;
   Json condition = {{"type", std::string(type)},
-                    {"status", holds ? "True" : "False"},
-                    {"reason", reason},
-                    {"message", TruncateUtf8(message, kMaxMessage)},
-                    {"observedGeneration", generation},
+                    {"status", value.holds ? "True" : "False"},
+                    {"reason", value.reason},
+                    {"message", TruncateUtf8(value.message, kMaxMessage)},
+                    {"observedGeneration", value.generation},
                     {"lastTransitionTime", kube::EncodeTime(now)}};
   Json& conditions = (*status)["conditions"];
   if (!conditions.is_array()) conditions = Json::array();

@@ -54,10 +54,15 @@ kube::Json WriteRecovery(const Recovery& recovery);
 // Parses "worker-3" into a replica; false if it is not a replica name.
 bool ParseReplicaName(absl::string_view name, policy::Replica* replica);
 
+struct ConditionValue {
+  bool holds = false;
+  std::string reason;
+  std::string message;
+  int64_t generation = 0;  // that was observed
+};
 // Sets the condition of that type. lastTransitionTime changes only if the status changes. Returns
 // whether the status or the reason has changed.
-bool SetCondition(absl::string_view type, bool holds, const std::string& reason,
-                  const std::string& message, int64_t generation, absl::Time now,
+bool SetCondition(absl::string_view type, const ConditionValue& value, absl::Time now,
                   kube::Json* status);
 // Whether the condition exists and is True.
 bool HasCondition(const kube::Json& status, absl::string_view type);

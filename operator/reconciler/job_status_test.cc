@@ -64,12 +64,12 @@ TEST(JobStatusTest, ReadsInvalidStateAsEmpty) {
 
 TEST(JobStatusTest, AConditionKeepsItsTimeUntilItsStatusChanges) {
   Json status = Json::object();
-  EXPECT_TRUE(SetCondition("Ready", false, "Starting", "", 1, kNow, &status));
-  EXPECT_TRUE(SetCondition("Ready", false, "Other", "", 2, kNow + absl::Hours(1), &status));
-  EXPECT_FALSE(SetCondition("Ready", false, "Other", "m", 2, kNow + absl::Hours(2), &status));
+  EXPECT_TRUE(SetCondition("Ready", {false, "Starting", "", 1}, kNow, &status));
+  EXPECT_TRUE(SetCondition("Ready", {false, "Other", "", 2}, kNow + absl::Hours(1), &status));
+  EXPECT_FALSE(SetCondition("Ready", {false, "Other", "m", 2}, kNow + absl::Hours(2), &status));
   EXPECT_EQ(status["conditions"].size(), 1u);
   EXPECT_EQ(status["conditions"][0]["lastTransitionTime"], kube::EncodeTime(kNow));
-  EXPECT_TRUE(SetCondition("Ready", true, "Ready", "", 2, kNow + absl::Hours(3), &status));
+  EXPECT_TRUE(SetCondition("Ready", {true, "Ready", "", 2}, kNow + absl::Hours(3), &status));
   EXPECT_TRUE(HasCondition(status, "Ready"));
   EXPECT_EQ(status["conditions"][0]["lastTransitionTime"], kube::EncodeTime(kNow + absl::Hours(3)));
 }

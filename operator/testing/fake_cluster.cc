@@ -146,7 +146,7 @@ Operator::Options FakeCluster::OperatorOptions() const {
 
 std::unique_ptr<Operator> FakeCluster::Another() {
   return std::make_unique<Operator>(OperatorOptions(), client_.get(), client_.get(), &coordinators,
-                                    events_.get(), &operator_clock_, nullptr);
+                                    events_.get(), &operator_clock_);
 }
 
 bool FakeCluster::Settle() {

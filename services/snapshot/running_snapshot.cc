@@ -120,17 +120,18 @@ v1::ProcessId ReaderId(uint64_t incarnation) {
   return id;
 }
 
-std::unique_ptr<StreamClient> StartReader(const v1::Snapshot& snapshot,
-                                          const v1::View::Shard& shard, const std::string& address,
-                                          std::shared_ptr<grpc::ChannelCredentials> credentials,
-                                          bool shared_memory, const std::string& job,
-                                          uint64_t incarnation, Collector* collector) {
+absl::StatusOr<std::unique_ptr<StreamClient>> StartReader(
+    const SnapshotSource& source, const std::string& job, const v1::Snapshot& snapshot,
+    const v1::View::Shard& shard, uint64_t incarnation, Collector* collector) {
   StreamClient::Options options;
-  options.address = address;
-  options.credentials = std::move(credentials);
+  options.address = shard.address();
+  if (source.shard_address) {
+    ASSIGN_OR_RETURN(options.address, source.shard_address(shard));
+  }
+  options.credentials = source.credentials;
   // An address other than the shard's own forwards to a process on another machine, so no shared
   // memory is offered.
-  if (address != shard.address() || !shared_memory) options.shared_memory_bytes = 0;
+  if (options.address != shard.address() || !source.shared_memory) options.shared_memory_bytes = 0;
   std::unique_ptr<StreamClient> stream = StreamClient::Connect(
       std::move(options),
       {.on_frames =
@@ -241,11 +242,9 @@ absl::StatusOr<RunningSnapshot> PullOnce(const SnapshotSource& source, const std
   Collector collector(snapshot, std::move(assembler));
   std::vector<std::unique_ptr<StreamClient>> streams;
   for (const v1::View::Shard& shard : snapshot.view().shards()) {
-    absl::StatusOr<std::string> address = shard.address();
-    if (source.shard_address) address = source.shard_address(shard);
-    if (!address.ok()) return address.status();
-    streams.push_back(StartReader(snapshot, shard, *address, source.credentials,
-                                  source.shared_memory, job, incarnation, &collector));
+    ASSIGN_OR_RETURN(std::unique_ptr<StreamClient> stream,
+                     StartReader(source, job, snapshot, shard, incarnation, &collector));
+    streams.push_back(std::move(stream));
   }
   opened->Watch(&collector);
   absl::StatusOr<std::vector<SafetensorsArray>> tensors = collector.Wait(deadline);

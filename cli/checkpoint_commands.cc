@@ -173,7 +173,7 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
   out << "files       " << checkpoint_index.files_size() << ", " << BytesText(bytes)
       << (bad == 0 ? ", all intact" : absl::StrCat(", ", bad, " damaged")) << "\n\n";
   if (bad > 0) return kExitFailed;
-  if (!found.tensors.ok()) return Complain(environment, found.tensors.status());
+  RETURN_IF_ERROR(found.tensors.status(), Complain(environment, _));
   RETURN_IF_ERROR(KeepOnly(flags.tensor, &*found.tensors), Complain(environment, _));
   PrintTensors(environment, flags, *found.tensors, /*owners=*/{});
   return kExitOk;
@@ -285,7 +285,7 @@ absl::Status AddStateDictExtras(const Environment& environment, const std::strin
   const std::string path = JoinPath(DirectoryOf(checkpoint), kStateDictExtrasFile);
   const absl::StatusOr<std::string> content = environment.files->Read(path, kMaxExtrasBytes);
   if (absl::IsNotFound(content.status())) return absl::OkStatus();
-  if (!content.ok()) return content.status();
+  RETURN_IF_ERROR(content.status());
   const absl::StatusOr<StateDictExtras> extras = ReadStateDictExtras(absl::Cord(*content));
   absl::Status added = extras.ok() ? AddExtras(*extras, tensors) : extras.status();
   if (added.ok()) return added;
@@ -314,7 +314,7 @@ int Export(const Environment& environment, const CheckpointFlags& flags) {
     *environment.err << "sluice: skipped: " << damaged << "\n";
   }
   absl::StatusOr<std::vector<SafetensorsArray>>& tensors = found.tensors;
-  if (!tensors.ok()) return Complain(environment, tensors.status());
+  RETURN_IF_ERROR(tensors.status(), Complain(environment, _));
   // A TorchScript file already contains the second names of tied tensors and the constants.
   if (!script && !found.directory.empty()) {
     RETURN_IF_ERROR(AddStateDictExtras(environment, found.directory, &*tensors),

@@ -78,10 +78,8 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
 absl::Status StopRunning(const Environment& environment, const RunFlags& flags,
                          const api::TrainingJob& job, const local::JobDirectory& directory) {
   if (!directory.LockedBy().has_value()) return absl::OkStatus();
-  for (const absl::Status& status :
-       {CheckChanges(job, directory), CheckPathsExist(job.spec, environment.files)}) {
-    if (!status.ok()) return status;
-  }
+  RETURN_IF_ERROR(CheckChanges(job, directory));
+  RETURN_IF_ERROR(CheckPathsExist(job.spec, environment.files));
   const absl::StatusOr<std::string> stopped =
       MakeLocalJobs(environment, flags.state_directory)
           ->Stop(job.spec.name(), Jobs::StopOptions(), [&](const std::string& text) {

@@ -74,8 +74,7 @@ absl::Status FindColumns(const std::string& path, api::TemplateOptions* options)
   if (!text.ok() || text->empty()) return absl::OkStatus();
   CsvReader reader(path, *text, ',');
   std::vector<std::string> header;
-  absl::StatusOr<bool> more = reader.Next(header);
-  if (!more.ok()) return more.status();
+  RETURN_IF_ERROR(reader.Next(header).status());
   if (std::find(header.begin(), header.end(), options->label_column) == header.end()) {
     const int closest = api::ClosestName(options->label_column, header);
     return absl::InvalidArgumentError(absl::StrCat(
@@ -87,9 +86,8 @@ absl::Status FindColumns(const std::string& path, api::TemplateOptions* options)
   std::vector<bool> names(header.size());
   std::vector<std::string> record;
   for (int i = 0; i < kHeadRecords; ++i) {
-    more = reader.Next(record);
-    if (!more.ok()) return more.status();
-    if (!*more) break;
+    ASSIGN_OR_RETURN(const bool more, reader.Next(record));
+    if (!more) break;
     for (size_t column = 0; column < std::min(record.size(), header.size()); ++column) {
       double number = 0;
       if (!absl::SimpleAtod(record[column], &number)) names[column] = true;
@@ -125,7 +123,7 @@ int Init(const Environment& environment, InitFlags flags) {
                     absl::AlreadyExistsError(absl::StrCat(
                         flags.output, " already exists; choose another file with -o")));
   }
-  if (!status.ok()) return Complain(environment, status);
+  RETURN_IF_ERROR(status, Complain(environment, _));
   *environment.err << "Wrote " << flags.output << ". Next: sluice run " << flags.output << "\n";
   return kExitOk;
 }

@@ -29,7 +29,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> RunCredentials(
       security::TransportSecurity::Open(files, {.secret_file = directory.SecretFile()},
                                         absl::Now());
   if (absl::IsNotFound(security.status())) return nullptr;
-  if (!security.ok()) return security.status();
+  RETURN_IF_ERROR(security.status());
   return (*security)->channel_credentials();
 }
 

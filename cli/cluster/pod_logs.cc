@@ -205,7 +205,7 @@ absl::Status PodLogs::ReadOnce(const kube::ObjectKey& pod, const policy::Replica
       &cancellation_);
   const bool over = response.ok() && response->code == 200;
   lines->EndStream(over, on_line);
-  if (!response.ok()) return response.status();
+  RETURN_IF_ERROR(response.status());
   return over ? absl::OkStatus() : RefusalOf(*response);
 }
 

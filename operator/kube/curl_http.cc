@@ -286,7 +286,7 @@ class CurlTransport::Impl {
     curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &code);
     exchange.response.code = static_cast<int>(code);
     if (sink == nullptr) GiveBack(std::move(easy));
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(status);
     return std::move(exchange.response);
   }
 

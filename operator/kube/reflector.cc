@@ -34,7 +34,7 @@ absl::Status Reflector::List() {
     options.limit = 0;
     page = ListAll(client_, type_, options, 0, strip);
   }
-  if (!page.ok()) return page.status();
+  RETURN_IF_ERROR(page.status());
   if (page->resource_version.empty()) {
     return absl::DataLossError("a list without a resourceVersion cannot be watched");
   }

@@ -48,7 +48,7 @@ absl::Status WatchParser::Feed(absl::string_view bytes) {
       status = Line(partial_);
       partial_.clear();
     }
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(status);
     bytes.remove_prefix(end + 1);
   }
 }

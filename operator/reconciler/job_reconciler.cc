@@ -254,7 +254,7 @@ absl::Status JobReconciler::CreatePods(const World& world, const PodImages& imag
       state->expectations.NoteCreated(PodName(world.job.key.name, replicas[begin + i]),
                                       std::move(made[i].object), now);
     }
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }
@@ -289,9 +289,8 @@ absl::Status JobReconciler::ApplyPods(const World& world, const ReconcilePlan& p
   }
   if (creations.size() > turn) creations.resize(turn);
 
-  absl::Status status = DeletePods(world.job.key.ns, deletions, state);
-  if (!status.ok()) return status;
-  status = CreatePods(world, plan.images, creations, state);
+  RETURN_IF_ERROR(DeletePods(world.job.key.ns, deletions, state));
+  absl::Status status = CreatePods(world, plan.images, creations, state);
   // Kubernetes evaluates every budget of a namespace at each change of a pod in it. So the budget
   // is created last: when no more pods are to be created, or none can be.
   if (plan.keep_objects && (plan.creations.empty() || !status.ok())) {
@@ -315,7 +314,7 @@ absl::Status JobReconciler::Act(const Json& job, const World& world, const Recon
   if (!status.ok() && !runs) return status;
 
   status.Update(ApplyPods(world, plan, state));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(status);
   if (plan.delete_job) {
     kube::DeleteOptions options;
     options.uid = world.job.uid;
@@ -397,7 +396,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
       if (absl::IsNotFound(status)) return Result::Done();
       // Another client has written the job meanwhile: the cache will show it.
       if (kube::IsConflict(status)) return Result::Requeue();
-      if (!status.ok()) return Result::Error(status);
+      RETURN_IF_ERROR(status, Result::Error(_));
       job = state->expectations.NewestJob(before);
     }
   }

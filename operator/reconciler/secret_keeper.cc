@@ -44,16 +44,12 @@ LiveSecrets SecretKeeper::Gather(const ObservedJob& job, const runtime::Informer
 absl::Status SecretKeeper::Write(const ObservedJob& job, const Json& secret, kube::Client* client,
                                  absl::Time now) {
   const kube::ObjectKey key = kube::KeyOf(secret);
-  absl::StatusOr<Json> written;
-  if (kube::ResourceVersionOf(secret).empty()) {
-    // An existing Secret that the cache does not show yet is used as it is: another operator may
-    // have made it, and it must not be made a second time.
-    written = CreateOwned(client, Secrets(), job, secret);
-  } else {
-    written = client->Update(Secrets(), key, secret, {});
-  }
-  if (!written.ok()) return written.status();
-  written_[key.name] = {std::make_shared<const Json>(*std::move(written)), now};
+  // An existing Secret that the cache does not show yet is used as it is: another operator may have
+  // made it, and it must not be made a second time.
+  ASSIGN_OR_RETURN(Json written, kube::ResourceVersionOf(secret).empty()
+                                     ? CreateOwned(client, Secrets(), job, secret)
+                                     : client->Update(Secrets(), key, secret, {}));
+  written_[key.name] = {std::make_shared<const Json>(std::move(written)), now};
   return absl::OkStatus();
 }
 

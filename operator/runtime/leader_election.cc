@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "operator/kube/api_error.h"
 #include "operator/kube/object.h"
+#include "services/common/status_macros.h"
 
 namespace sluice::runtime {
 
@@ -89,12 +90,11 @@ Json LeaderElector::Spec(const Json& before, absl::Time now) const {
 
 absl::Status LeaderElector::Write(Json lease, absl::Time start) {
   const bool create = kube::ResourceVersionOf(lease).empty();
-  const absl::StatusOr<Json> written =
-      create ? client_->Create(LeaseType(), options_.lease.ns, lease, {})
-             : client_->Update(LeaseType(), options_.lease, lease, {});
   // After a lost answer, the next attempt gets a conflict, reads the Lease, and finds its own name.
-  if (!written.ok()) return written.status();
-  Observe(*written, clock_->Now());
+  ASSIGN_OR_RETURN(const Json written,
+                   create ? client_->Create(LeaseType(), options_.lease.ns, lease, {})
+                          : client_->Update(LeaseType(), options_.lease, lease, {}));
+  Observe(written, clock_->Now());
   MutexLock lock(&mutex_);
   leads_until_ = start + options_.renew_deadline;
   return absl::OkStatus();
@@ -107,7 +107,7 @@ absl::Status LeaderElector::Acquire(absl::Time start) {
     made["spec"] = Spec(Json(), start);
     return Write(std::move(made), start);
   }
-  if (!lease.ok()) return lease.status();
+  RETURN_IF_ERROR(lease.status());
   Observe(*lease, clock_->Now());
   const std::string holder = HolderOf(*lease);
   // The holder's own duration applies: replicas of two versions may differ.

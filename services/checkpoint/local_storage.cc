@@ -86,7 +86,7 @@ class LocalStorage final : public CheckpointStorage {
       }
     }
 
-    if (!owner.ok()) return owner.status();
+    RETURN_IF_ERROR(owner.status());
     if (IsSameJob(*owner, job)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
         "the checkpoint directory ", directory_, " is job ", *owner, "'s, and this is job ", job,
@@ -158,12 +158,10 @@ class LocalStorage final : public CheckpointStorage {
 
   absl::StatusOr<std::vector<v1::CheckpointRef>> ListCheckpoints() override {
     std::vector<v1::CheckpointRef> checkpoints;
-    absl::Status status =
-        ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_checkpoint_index) {
-          if (has_checkpoint_index) checkpoints.push_back(ref);
-          return absl::OkStatus();
-        });
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_checkpoint_index) {
+      if (has_checkpoint_index) checkpoints.push_back(ref);
+      return absl::OkStatus();
+    }));
     return checkpoints;
   }
 
@@ -230,7 +228,7 @@ class LocalStorage final : public CheckpointStorage {
           absl::StrCat(path, ": is longer than the index's ", file.bytes(), " bytes"));
     }
 
-    if (!content.ok()) return content.status();
+    RETURN_IF_ERROR(content.status());
     if (content->size() != file.bytes()) {
       return absl::DataLossError(
           absl::StrCat(path, ": has ", content->size(), " bytes, not the index's ", file.bytes()));

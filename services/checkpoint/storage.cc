@@ -392,10 +392,9 @@ absl::Status ValidateCheckpointIndex(const v1::CheckpointIndex& checkpoint_index
 
 absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& storage,
                                                         const v1::CheckpointRef& ref) {
-  absl::StatusOr<v1::CheckpointIndex> checkpoint_index = storage.ReadCheckpointIndex(ref);
-  if (!checkpoint_index.ok()) return checkpoint_index;
-  RETURN_IF_ERROR(ValidateCheckpointIndex(*checkpoint_index));
-  RETURN_IF_ERROR(CheckFiles(storage, *checkpoint_index));
+  ASSIGN_OR_RETURN(v1::CheckpointIndex checkpoint_index, storage.ReadCheckpointIndex(ref));
+  RETURN_IF_ERROR(ValidateCheckpointIndex(checkpoint_index));
+  RETURN_IF_ERROR(CheckFiles(storage, checkpoint_index));
   return checkpoint_index;
 }
 

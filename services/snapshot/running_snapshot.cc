@@ -254,7 +254,7 @@ absl::StatusOr<RunningSnapshot> PullOnce(const SnapshotSource& source, const std
     result = RunningSnapshot{snapshot.version(), *std::move(tensors), OwnersOf(snapshot)};
   }
   opened.reset();  // before the collector, which it notifies
-  if (!tensors.ok()) return tensors.status();
+  RETURN_IF_ERROR(tensors.status());
   return result;
 }
 

@@ -199,16 +199,14 @@ absl::StatusOr<KeyPair> MakeAuthority(absl::string_view name, const Validity& va
 absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
                               const Validity& validity) {
   RETURN_IF_ERROR(CheckKey(authority));
-  const absl::StatusOr<CertificatePtr> issuer = ParseCertificate(authority.certificate);
-  const absl::StatusOr<KeyPtr> issuer_key = ParseKey(authority.private_key);
-  if (!issuer.ok()) return issuer.status();
-  if (!issuer_key.ok()) return issuer_key.status();
-  if (X509_check_ca(issuer->get()) != 1) {
+  ASSIGN_OR_RETURN(const CertificatePtr issuer, ParseCertificate(authority.certificate));
+  ASSIGN_OR_RETURN(const KeyPtr issuer_key, ParseKey(authority.private_key));
+  if (X509_check_ca(issuer.get()) != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat(SubjectOf(issuer->get()), " is not the certificate of an authority"));
+        absl::StrCat(SubjectOf(issuer.get()), " is not the certificate of an authority"));
   }
   const Validity bounded = {validity.from,
-                            std::min(validity.until, TimeOf(X509_get0_notAfter(issuer->get())))};
+                            std::min(validity.until, TimeOf(X509_get0_notAfter(issuer.get())))};
 
   const KeyPtr key(EVP_EC_gen("P-256"));
   const CertificatePtr certificate(X509_new());
@@ -217,15 +215,15 @@ absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,
   std::string serial;
   const bool made = X509_set_version(x509, X509_VERSION_3) == 1 && SetSerial(x509, &serial) &&
                     SetName(x509, subject.common_name) &&
-                    X509_set_issuer_name(x509, X509_get_subject_name(issuer->get())) == 1 &&
+                    X509_set_issuer_name(x509, X509_get_subject_name(issuer.get())) == 1 &&
                     SetTimes(x509, bounded) && X509_set_pubkey(x509, key.get()) == 1 &&
-                    AddExtension(x509, issuer->get(), NID_basic_constraints, "critical,CA:FALSE") &&
-                    AddExtension(x509, issuer->get(), NID_key_usage, "critical,digitalSignature") &&
-                    AddExtension(x509, issuer->get(), NID_ext_key_usage, "serverAuth,clientAuth") &&
-                    AddExtension(x509, issuer->get(), NID_authority_key_identifier, "keyid") &&
+                    AddExtension(x509, issuer.get(), NID_basic_constraints, "critical,CA:FALSE") &&
+                    AddExtension(x509, issuer.get(), NID_key_usage, "critical,digitalSignature") &&
+                    AddExtension(x509, issuer.get(), NID_ext_key_usage, "serverAuth,clientAuth") &&
+                    AddExtension(x509, issuer.get(), NID_authority_key_identifier, "keyid") &&
                     AddNames(x509, subject);
   if (!made) return Failed("make a certificate");
-  return Sign(x509, key.get(), issuer_key->get());
+  return Sign(x509, key.get(), issuer_key.get());
 }
 
 absl::StatusOr<Certificate> ReadCertificate(absl::string_view pem) {

@@ -46,7 +46,7 @@ absl::StatusOr<tls::KeyPair> FindOrMakeAuthority(FileSystem* files, const std::s
     RETURN_IF_ERROR(Write(files, target, kAuthorityFile, made->certificate));
     return made;
   }
-  if (!certificate.ok()) return certificate.status();
+  RETURN_IF_ERROR(certificate.status());
   ASSIGN_OR_RETURN(const std::string key,
                    files->Read(JoinPath(target, kAuthorityKeyFile), kMaxFileBytes));
   ASSIGN_OR_RETURN(const tls::Certificate read, tls::ReadCertificate(*certificate),

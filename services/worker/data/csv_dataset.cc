@@ -85,16 +85,13 @@ absl::Status AssignColumns(const v1::DataSpec::Csv& csv, Table& table) {
     return absl::InvalidArgumentError("data.csv.labelColumn is not set");
   }
 
-  absl::Status status = Assign(table, csv.label_column(), ColumnUse::kLabel, "labelColumn");
+  RETURN_IF_ERROR(Assign(table, csv.label_column(), ColumnUse::kLabel, "labelColumn"));
   for (const std::string& name : csv.categorical_columns()) {
-    if (!status.ok()) return status;
-    status = Assign(table, name, ColumnUse::kCategorical, "categoricalColumns");
+    RETURN_IF_ERROR(Assign(table, name, ColumnUse::kCategorical, "categoricalColumns"));
   }
   for (const std::string& name : csv.numeric_columns()) {
-    if (!status.ok()) return status;
-    status = Assign(table, name, ColumnUse::kNumeric, "numericColumns");
+    RETURN_IF_ERROR(Assign(table, name, ColumnUse::kNumeric, "numericColumns"));
   }
-  if (!status.ok()) return status;
 
   const bool all_others = csv.categorical_columns().empty() && csv.numeric_columns().empty();
   bool any = false;
@@ -141,9 +138,8 @@ absl::StatusOr<Table> ReadTable(const v1::DataSpec::Csv& csv, const std::string&
   ASSIGN_OR_RETURN(std::string text, ReadFile(path));
   CsvReader reader(path, text, delimiter);
   std::vector<std::string> fields;
-  absl::StatusOr<bool> more = reader.Next(fields);
-  if (!more.ok()) return more.status();
-  if (!*more) return absl::InvalidArgumentError(absl::StrCat(path, ": is empty"));
+  ASSIGN_OR_RETURN(bool more, reader.Next(fields));
+  if (!more) return absl::InvalidArgumentError(absl::StrCat(path, ": is empty"));
   Table table;
   table.path = path;
   for (size_t i = 0; i < fields.size(); ++i) {
@@ -156,8 +152,10 @@ absl::StatusOr<Table> ReadTable(const v1::DataSpec::Csv& csv, const std::string&
     table.columns.back().name = name;
   }
   RETURN_IF_ERROR(AssignColumns(csv, table));
-  if (!csv.no_header()) more = reader.Next(fields);
-  while (more.ok() && *more && (max_rows == 0 || table.lines.size() < max_rows)) {
+  if (!csv.no_header()) {
+    ASSIGN_OR_RETURN(more, reader.Next(fields));
+  }
+  while (more && (max_rows == 0 || table.lines.size() < max_rows)) {
     if (fields.size() != table.columns.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
           reader.Place(), ": has ", fields.size(), " columns: should have ", table.columns.size()));
@@ -166,9 +164,8 @@ absl::StatusOr<Table> ReadTable(const v1::DataSpec::Csv& csv, const std::string&
       RETURN_IF_ERROR(AppendValue(reader, fields[i], table.columns[i]));
     }
     table.lines.push_back(reader.line());
-    more = reader.Next(fields);
+    ASSIGN_OR_RETURN(more, reader.Next(fields));
   }
-  if (!more.ok()) return more.status();
   if (table.lines.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": has no rows"));
   return table;
 }

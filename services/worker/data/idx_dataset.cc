@@ -296,9 +296,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdxDataset(const v1::DataSpec& spec
     ASSIGN_OR_RETURN(info.outputs, LearnClasses(spec, split, labels, info.samples));
   }
 
-  absl::Status status = CheckLabels(labels, info.samples, info.outputs);
-  if (status.ok()) status = CheckFinite(samples, info.samples);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(CheckLabels(labels, info.samples, info.outputs));
+  RETURN_IF_ERROR(CheckFinite(samples, info.samples));
   if (info.label_kind == LabelKind::kClass) info.largest = LargestLabel(labels, info.samples);
 
   ASSIGN_OR_RETURN(Normalizer normalizer, Normalizer::Create(spec.normalize(), info.sample_shape));

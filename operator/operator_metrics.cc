@@ -47,8 +47,7 @@ std::vector<MetricDescriptor> OperatorMetrics() {
   return {
       {"operator_reconcile_total",
        Type::kCounter,
-       "Reconciliations of TrainingJobs, by result: done, requeue, requeue_after, error, "
-       "terminal_error.",
+       "Reconciliations of TrainingJobs, by result: done, requeue, requeue_after, error.",
        {"result"},
        {}},
       {"operator_reconcile_errors_total",
@@ -157,8 +156,7 @@ OperatorMeter::OperatorMeter(Metrics* metrics, const Clock* clock)
 void OperatorMeter::OnReconciled(const runtime::Key&, const runtime::Result& result,
                                  absl::Duration waited, absl::Duration took, absl::Duration) {
   metrics_->counter("operator_reconcile_total", {runtime::KindName(result.kind)}).Increment();
-  if (result.kind == runtime::Result::Kind::kError ||
-      result.kind == runtime::Result::Kind::kTerminal) {
+  if (result.kind == runtime::Result::Kind::kError) {
     metrics_->counter("operator_reconcile_errors_total").Increment();
   }
   metrics_->histogram("operator_reconcile_seconds").Observe(absl::ToDoubleSeconds(took));

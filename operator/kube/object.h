@@ -3,7 +3,6 @@
 #define SLUICE_OPERATOR_KUBE_OBJECT_H_
 
 #include <cstdint>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -70,7 +69,6 @@ const Json* FindItem(const Json& object, std::initializer_list<absl::string_view
 ObjectKey KeyOf(const Json& object);
 std::string UidOf(const Json& object);
 std::string ResourceVersionOf(const Json& object);
-std::map<std::string, std::string> LabelsOf(const Json& object);
 bool IsBeingDeleted(const Json& object);
 // The uid of the owner that is marked as controller; empty if there is none.
 std::string ControllerUidOf(const Json& object);

@@ -17,8 +17,6 @@ const char* KindName(Result::Kind kind) {
       return "requeue_after";
     case Result::Kind::kError:
       return "error";
-    case Result::Kind::kTerminal:
-      return "terminal_error";
   }
   return "unknown";
 }
@@ -40,7 +38,6 @@ void Controller::Process(const QueueCore::Taken& taken) {
   absl::Duration retry_in;
   switch (result.kind) {
     case Result::Kind::kDone:
-    case Result::Kind::kTerminal:
       queue_.Forget(taken.key);
       break;
     case Result::Kind::kRequeueAfter:

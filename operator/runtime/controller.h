@@ -20,7 +20,6 @@ struct Result {
     kRequeue,       // again, with the key's backoff
     kRequeueAfter,  // again after `after`, but not before Options::shortest_wait; no failure
     kError,         // failed with `status`: again, with the key's backoff
-    kTerminal,      // failed with `status`, and a retry is useless until something changes
   };
   Kind kind = Kind::kDone;
   absl::Duration after;
@@ -34,12 +33,9 @@ struct Result {
   static Result Error(absl::Status status) {
     return {Kind::kError, absl::ZeroDuration(), std::move(status)};
   }
-  static Result Terminal(absl::Status status) {
-    return {Kind::kTerminal, absl::ZeroDuration(), std::move(status)};
-  }
 };
 
-// "done", "requeue", "requeue_after", "error", "terminal_error": a label of metrics.
+// "done", "requeue", "requeue_after", "error": a label of metrics.
 const char* KindName(Result::Kind kind);
 
 // Brings the world to the state that the named object describes. The request is a name, not an

@@ -86,16 +86,6 @@ TEST_F(ControllerTest, LimitsAKeyThatRequeuesImmediately) {
   EXPECT_EQ(reconciler_.names.size(), 10u) << "in 100 ms";
 }
 
-TEST_F(ControllerTest, DoesNotRetryATerminalErrorUntilAChange) {
-  reconciler_.answers = {Result::Terminal(absl::InvalidArgumentError("never"))};
-  controller_.queue()->Add(a_);
-  EXPECT_TRUE(controller_.ProcessOne());
-  clock_.Advance(absl::Hours(10));
-  EXPECT_FALSE(controller_.ProcessOne());
-  controller_.queue()->Add(a_);
-  EXPECT_TRUE(controller_.ProcessOne());
-}
-
 TEST_F(ControllerTest, RequeuesAfterTheRequestedTimeWithoutAFailure) {
   reconciler_.answers = {Result::RequeueAfter(absl::Minutes(1))};
   controller_.queue()->Add(a_);

@@ -3,7 +3,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "services/common/check.h"
 
 namespace sluice::runtime {
@@ -170,15 +169,6 @@ Informer::IndexFunction IndexByController() {
     std::string uid = kube::ControllerUidOf(object);
     if (uid.empty()) return {};
     return {std::move(uid)};
-  };
-}
-
-Informer::IndexFunction IndexByLabel(const std::string& label) {
-  return [label](const Json& object) -> std::vector<std::string> {
-    const auto labels = kube::LabelsOf(object);
-    const auto found = labels.find(label);
-    if (found == labels.end()) return {};
-    return {absl::StrCat(kube::KeyOf(object).ns, "/", found->second)};
   };
 }
 

@@ -93,10 +93,8 @@ class Informer final : public kube::ReflectorSink {
 // Removes metadata.managedFields and the annotation of `kubectl apply`: most of an object's bytes.
 void StripManagedFields(kube::Json* object);
 
-// Indexes by the uid of the controlling owner (a namespace is not needed: uids are unique), and by
-// the value of one label, within the namespace: "ns/value".
+// Indexes by the uid of the controlling owner (a namespace is not needed: uids are unique).
 Informer::IndexFunction IndexByController();
-Informer::IndexFunction IndexByLabel(const std::string& label);
 
 }  // namespace sluice::runtime
 

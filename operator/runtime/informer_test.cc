@@ -53,7 +53,9 @@ class InformerTest : public ::testing::Test {
   static Informer::Options InformerOptions() {
     Informer::Options options;
     options.indexes["controller"] = IndexByController();
-    options.indexes["app"] = IndexByLabel("app");
+    options.indexes["app"] = [](const Json& object) -> std::vector<std::string> {
+      return {kube::GetString(object, {"metadata", "labels", "app"})};
+    };
     options.resync = absl::Minutes(10);
     return options;
   }
@@ -120,13 +122,13 @@ TEST_F(InformerTest, IndexesFollowTheObjects) {
       {{"apiVersion", "v1"}, {"kind", "X"}, {"name", "x"}, {"uid", "u1"}, {"controller", true}}};
   Create(owned);
   Round();
-  EXPECT_THAT(informer_.ByIndex("app", "ns/web"), SizeIs(2));
+  EXPECT_THAT(informer_.ByIndex("app", "web"), SizeIs(2));
   EXPECT_THAT(informer_.ByIndex("controller", "u1"), SizeIs(1));
   Merge("a", {{"metadata", {{"labels", {{"app", "db"}}}}}});
   Delete("b");
   Round();
-  EXPECT_THAT(informer_.ByIndex("app", "ns/web"), IsEmpty());
-  EXPECT_THAT(informer_.ByIndex("app", "ns/db"), SizeIs(1));
+  EXPECT_THAT(informer_.ByIndex("app", "web"), IsEmpty());
+  EXPECT_THAT(informer_.ByIndex("app", "db"), SizeIs(1));
   EXPECT_THAT(informer_.ByIndex("none", "x"), IsEmpty());
 }
 

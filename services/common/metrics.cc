@@ -3,14 +3,12 @@
 #include <prometheus/family.h>
 #include <prometheus/text_serializer.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "services/common/status_macros.h"
 
 namespace sluice {
@@ -135,16 +133,6 @@ std::string Metrics::Serialize() const {
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, registry_.Collect());
   return out.str();
-}
-
-std::string DescribeMetrics(const std::vector<MetricDescriptor>& table) {
-  std::vector<std::string> lines;
-  for (const MetricDescriptor& row : table) {
-    lines.push_back(absl::StrCat("sluice_", row.name, "{", absl::StrJoin(row.labels, ","), "} ",
-                                 TypeName(row.type), ": ", row.help, "\n"));
-  }
-  std::sort(lines.begin(), lines.end());
-  return absl::StrJoin(lines, "");
 }
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(Options options,

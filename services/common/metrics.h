@@ -72,9 +72,6 @@ class Metrics {
   std::map<std::string, Family, std::less<>> families_;  // unchanged after construction
 };
 
-// The table as text, one line per metric, sorted by name, for a golden test.
-std::string DescribeMetrics(const std::vector<MetricDescriptor>& table);
-
 // Serves /metrics, /healthz (200 while the process is alive) and /readyz (200 while it is ready);
 // both answer 503 and the reason otherwise.
 class MetricsServer {

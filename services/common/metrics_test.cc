@@ -67,13 +67,6 @@ TEST(MetricsTest, RemovesSeries) {
   EXPECT_THAT(metrics.Serialize(), Not(HasSubstr("worker-3")));
 }
 
-TEST(MetricsTest, DescribesTableInOrder) {
-  EXPECT_EQ(DescribeMetrics(Table()),
-            "sluice_queue_bytes{queue} gauge: Bytes that wait.\n"
-            "sluice_step_seconds{phase} histogram: Time of a step.\n"
-            "sluice_steps_total{} counter: Steps closed.\n");
-}
-
 TEST(MetricsTest, BucketsGrowByFactor) {
   EXPECT_EQ(ExponentialBuckets(1, 4, 3), (std::vector<double>{1, 4, 16}));
 }

@@ -135,7 +135,6 @@ bool RunObject(absl::string_view input) {
   (void)kube::KeyOf(object).ToString();
   (void)kube::UidOf(object);
   (void)kube::ResourceVersionOf(object);
-  (void)kube::LabelsOf(object);
   (void)kube::IsBeingDeleted(object);
   (void)kube::ControllerUidOf(object);
   (void)kube::GetInt(object, {"metadata", "generation"});

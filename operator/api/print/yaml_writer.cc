@@ -63,12 +63,6 @@ std::string YamlString(absl::string_view text) {
   return out.c_str();
 }
 
-std::string YamlScalar(const nlohmann::json& value) {
-  YAML::Emitter out;
-  EmitScalar(Json(value), &out);
-  return out.c_str();
-}
-
 std::string BlockYaml(const Json& value, ScalarLists lists) {
   YAML::Emitter out;
   Emit(value, lists, &out);

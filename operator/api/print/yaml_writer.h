@@ -12,12 +12,10 @@ namespace sluice::api {
 // Plain if the string reads as itself, else in quotes.
 std::string YamlString(absl::string_view text);
 
-// A string, number or boolean; the shortest form that reads as the same value.
-std::string YamlScalar(const nlohmann::json& value);
-
 enum class ScalarLists { kInBlocks, kOnOneLine };
 
-// Maps and lists in blocks, with keys in their order. `value` is an object. Ends with a line break.
+// Maps and lists in blocks, with keys in their order; scalars in the shortest form that reads as
+// the same value. `value` is an object. Ends with a line break.
 std::string BlockYaml(const nlohmann::ordered_json& value,
                       ScalarLists lists = ScalarLists::kInBlocks);
 

@@ -65,6 +65,16 @@ DeleteOptions DeleteOptionsOf(const Json& body) {
   return options;
 }
 
+std::map<std::string, std::string> LabelsOf(const Json& object) {
+  std::map<std::string, std::string> labels;
+  const Json* found = Find(object, {"metadata", "labels"});
+  if (found == nullptr || !found->is_object()) return labels;
+  for (const auto& [key, value] : found->items()) {
+    if (value.is_string()) labels.emplace(key, value.get<std::string>());
+  }
+  return labels;
+}
+
 }  // namespace
 
 struct FakeApiServer::Watch {

@@ -228,6 +228,7 @@ class Process {
   }
 
   absl::Status Lead() {
+    RETURN_IF_ERROR(runtime::LeaderElector::Validate(election_));
     logger_.Info("Waiting for leadership",
                  {{"lease", election_.lease.ToString()}, {"identity", election_.identity}});
     std::thread starter;

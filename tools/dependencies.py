@@ -62,7 +62,7 @@ LAYERS = {
             'services/snapshot', *TRANSPORT, 'services/ps/optimizer', 'services/ps/plugins', 'services/worker/data', 'operator/api', 'operator/policy',
             'operator/kube', 'operator/reconciler'],
 }
-# Without a rule: they use the product, which does not use them.
+# Packages without a rule: they use the product, and the product does not use them.
 FREE = ('bench', 'docs', 'examples', 'helm', 'images', 'k8s', 'python', 'tests', 'third_party', 'tools')
 
 ROLES = ('services/coordinator', 'services/ps', 'services/worker')
@@ -165,7 +165,7 @@ def layer_of(package):
 
 
 def without_comments(text):
-    """The code, without comments and strings."""
+    """The code of a source, without comments and strings."""
     return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', '', text, flags=re.S)
 
 

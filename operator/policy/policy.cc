@@ -85,7 +85,7 @@ class Decider {
 
   void AgainBy(absl::Time time) { decision_.decide_again = std::min(decision_.decide_again, time); }
 
-  // Shards hold state: they leave when the coordinator tells them to.
+  // Only workers: a shard has state, and leaves when the coordinator has moved its partitions.
   bool Surplus(const Replica& replica) const {
     return replica.role == v1::WORKER && !Wanted(plan_, replica);
   }
@@ -98,8 +98,8 @@ class Decider {
     decision_.replaced.push_back(replica);
   }
 
-  // A process that is removed although the job needs it counts as replaced at once. Its exit is not
-  // its fault.
+  // A process that is removed although the job needs it counts as replaced at once, and its exit
+  // does not count as a failure.
   void HandleRemovals() {
     if (memory_.outcome.has_value() || plan_.suspend) return;
     for (const auto& [replica, process] : world_.processes) {
@@ -179,7 +179,7 @@ class Decider {
         }
         return;
       case Verdict::kAgain:
-        // The delay keeps a process that is always expelled before it is ready from spinning.
+        // The delay prevents a busy loop if a process is expelled each time before it is ready.
         Delay(kept);
         return;
       case Verdict::kWaits:
@@ -218,16 +218,16 @@ class Decider {
     if (healthy || !limits_.patient) CountDeath(replica, process, *kept);
   }
 
-  // The coordinator's own reason says more. A failing worker or shard reports its error to the
-  // coordinator before it exits, so the coordinator's reason may arrive a moment later.
+  // The coordinator's own reason is more precise. A failing worker or shard reports its error to
+  // the coordinator before it exits, so the coordinator's reason may arrive a moment later.
   void Hopeless(const Replica& replica, const Exit& exit) {
     if (world_.phase == v1::JobProgress::FAILED) return;
     Outcome outcome = Failed(
         "ProcessFailed",
         WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(exit)), exit),
         replica);
-    const bool told = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
-    if (!told || !world_.Running(kCoordinator)) {
+    const bool reported = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
+    if (!reported || !world_.Running(kCoordinator)) {
       End(std::move(outcome));
     } else if (!memory_.unexplained.has_value()) {
       memory_.unexplained = std::move(outcome);
@@ -249,8 +249,9 @@ class Decider {
     const Verdict verdict = VerdictOn(process.exit);
     if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
     // Only the coordinator declares that the job has failed.
-    const bool spoken = replica.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
-    return process.exit.code == kExitFailed && !spoken ? Verdict::kDeath : verdict;
+    const bool declared =
+        replica.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
+    return process.exit.code == kExitFailed && !declared ? Verdict::kDeath : verdict;
   }
 
   bool WasKilled(const Replica& replica, const ProcessObservation& process) const {
@@ -295,10 +296,11 @@ class Decider {
     if (replica.role == v1::COORDINATOR && Trains()) return;
     if (replica.role != v1::WORKER) {
       if (++memory_.restorations > plan_.backoff_limit) {
-        Fail("BackoffLimitExceeded",
-             absl::StrCat(ReplicaName(replica), " died (", last, ") and the job's backoffLimit of ",
-                          plan_.backoff_limit, " restorations is used up"),
-             replica);
+        Fail(
+            "BackoffLimitExceeded",
+            absl::StrCat(ReplicaName(replica), " died (", last, "), and the job's backoffLimit of ",
+                         plan_.backoff_limit, " deaths is exceeded"),
+            replica);
       }
       return;
     }
@@ -314,7 +316,7 @@ class Decider {
     }
   }
 
-  // Then a new coordinator continues the job, and nothing is restored.
+  // If so, a new coordinator continues the job, and nothing is restored.
   bool Trains() const {
     return world_.phase == v1::JobProgress::TRAINING ||
            world_.phase == v1::JobProgress::EVALUATING || world_.phase == v1::JobProgress::SAVING;
@@ -360,7 +362,7 @@ class Decider {
         coordinator == nullptr || coordinator->running) {
       return by;
     }
-    // The process would only look for the coordinator, which has ended.
+    // The process could only wait for the coordinator, which has ended.
     return std::min(by, std::max(memory_.outcome->since, coordinator->ended));
   }
 
@@ -453,15 +455,15 @@ class Decider {
     }
   }
 
-  // Surplus workers return their work and leave. A surplus shard leaves by itself, when the
-  // coordinator has moved its partitions and tells it so.
+  // Surplus workers return their work and leave. A surplus shard leaves by itself after the
+  // coordinator has moved its partitions.
   void StopSurplus() {
     for (const auto& [replica, process] : world_.processes) {
       if (process.running && Surplus(replica)) Stop(replica, process, /*kill=*/false);
     }
   }
 
-  // The restarts of processes that have not begun count nowhere.
+  // Restarts of processes that have not begun are not counted.
   void ReplaceOutdated() {
     for (const auto& [replica, process] : world_.processes) {
       if (!process.running || !Wanted(plan_, replica)) continue;
@@ -493,8 +495,8 @@ class Decider {
     });
   }
 
-  // Whether the coordinator has reported, since this member left, that the job continues.
-  bool GoesOnWithout(const ProcessObservation& process) const {
+  // Whether the coordinator has reported since this member left that the job continues.
+  bool ContinuesWithout(const ProcessObservation& process) const {
     // Clocks of different machines cannot order the two events.
     return plan_.watch_coordinator && process.ready && world_.last_progress_at > process.ended &&
            (world_.phase == v1::JobProgress::STARTING ||
@@ -508,7 +510,7 @@ class Decider {
     const ProcessObservation* ended = world_.Find(replica);
     const bool left = ended != nullptr && VerdictOn(ended->exit) == Verdict::kLeft;
     if (left && replica.role == v1::WORKER && !WorkersNeeded()) return;
-    if (now_ < start_after && !(left && GoesOnWithout(*ended))) {
+    if (now_ < start_after && !(left && ContinuesWithout(*ended))) {
       AgainBy(start_after);
       return;
     }
@@ -555,17 +557,17 @@ Memory Resumed(const Memory& memory) {
   return resumed;
 }
 
-void Forgive(absl::Duration stood_still, Observation* world, Memory* memory) {
-  world->last_progress_at += stood_still;
+void Forgive(absl::Duration paused_for, Observation* world, Memory* memory) {
+  world->last_progress_at += paused_for;
   for (auto& [replica, process] : world->processes) {
     if (!process.running) continue;
-    process.started += stood_still;
-    process.expelled_after += stood_still;
+    process.started += paused_for;
+    process.expelled_after += paused_for;
   }
-  for (auto& [replica, kept] : memory->replicas) kept.missing_since += stood_still;
-  if (memory->outcome.has_value()) memory->outcome->since += stood_still;
-  if (memory->unexplained.has_value()) memory->unexplained->since += stood_still;
-  memory->suspending_since += stood_still;
+  for (auto& [replica, kept] : memory->replicas) kept.missing_since += paused_for;
+  if (memory->outcome.has_value()) memory->outcome->since += paused_for;
+  if (memory->unexplained.has_value()) memory->unexplained->since += paused_for;
+  memory->suspending_since += paused_for;
 }
 
 Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& world,

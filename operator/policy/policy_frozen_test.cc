@@ -196,7 +196,7 @@ TEST(PolicyTest, DoesNotCountTheBackendsOwnPauseAsSilence) {
   world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});
   world.observed.processes.at(kWorker0).expelled_after = world.now;
   world.Step();
-  world.StandStill(absl::Hours(8));
+  world.PauseBackend(absl::Hours(8));
   world.Step();
   EXPECT_THAT(world.stopped, IsEmpty());
   world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});

@@ -54,7 +54,7 @@ kube::Json WriteRecovery(const Recovery& recovery);
 // Parses "worker-3" into a replica; false if it is not a replica name.
 bool ParseReplicaName(absl::string_view name, policy::Replica* replica);
 
-// Sets the condition of that type. lastTransitionTime changes only if the status changes. Returns
+// Sets the condition of this type. lastTransitionTime changes only if the status changes. Returns
 // whether the status or the reason has changed.
 bool SetCondition(absl::string_view type, bool holds, const std::string& reason,
                   const std::string& message, int64_t generation, absl::Time now,

@@ -172,8 +172,8 @@ class ScaleTest(unittest.TestCase):
         noun = 'partition' if partitions == 1 else 'partitions'
         self.assertEqual((scaled.returncode, scaled.stderr), (0, ''))
         self.assertEqual(scaled.stdout.splitlines()[1], f'The model is too small to be divided further: it fills {partitions} {noun}, '
-                         f'so at least {8 - partitions} of the 8 shards will hold nothing')
-        # More hold nothing if moving small tensors would not relieve the shard that has the largest one.
+                         f'so at least {8 - partitions} of the 8 shards will have no partition')
+        # More have none if moving small tensors would not relieve the shard that has the largest one.
         self.wait_until('tiny', lambda text: len(re.findall(r'\bps-\d+\b.*, no partitions$', text, re.M)) >= 8 - partitions)
         self.assertEqual(self.sluice('stop', 'tiny').returncode, 0)
         self.assertEqual(process.wait(timeout=_PATIENCE_S), 130)

@@ -44,7 +44,7 @@ class World {
     return decision;
   }
 
-  // The coordinator answers, and knows these processes.
+  // The coordinator answers, and lists these processes.
   void Answer(const std::vector<Replica>& registered) {
     observed.last_progress_at = now;
     for (auto& [replica, process] : observed.processes) {
@@ -55,7 +55,7 @@ class World {
   }
 
   // The backend itself was paused, and possibly all processes with it.
-  void StandStill(absl::Duration time) {
+  void PauseBackend(absl::Duration time) {
     now += time;
     Forgive(time, &observed, &memory_);
   }

@@ -409,10 +409,11 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
 }
 
 void AddLimits(const FieldAdder& add) {
-  add(Integer("spec.backoffLimit",
-              "How many deaths of shards, and of the coordinator while the job does not train, "
-              "the job survives. With one more, it fails.",
-              Default("6"), Min(0), Max(1000), Good("0"), Bad("-1", "at least 0")));
+  add(Integer(
+      "spec.backoffLimit",
+      "How often the job may lose a shard whose partitions have no complete copy on another "
+      "shard, or the coordinator while it does not train. With one more loss, it fails.",
+      Default("6"), Min(0), Max(1000), Good("0"), Bad("-1", "at least 0")));
   add(Object("spec.timeouts", "When a process is considered lost. The defaults suit most jobs.",
              Default("{}")));
   const auto timeout = [&](const char* name, const char* description, const char* value) {

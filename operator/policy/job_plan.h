@@ -72,7 +72,10 @@ struct FailureRule {
 struct JobPlan {
   uint32_t shards = 1;
   uint32_t workers = 1;
-  uint32_t backoff_limit = 0;  // deaths of shards and of the coordinator that the job survives
+  // Deaths that the job survives: of shards without complete copies elsewhere, and of coordinators
+  // while the job does not train.
+  uint32_t backoff_limit = 0;
+  bool second_copies = false;  // with two shards or more, each partition is on two of them
   bool suspend = false;
   // The job fails when it has been active for longer than this.
   std::optional<absl::Duration> active_deadline;

@@ -294,6 +294,7 @@ class Decider {
       return;
     }
     if (replica.role == v1::COORDINATOR && Trains()) return;
+    if (replica.role == v1::SHARD && OthersHaveCopies(replica)) return;
     if (replica.role != v1::WORKER) {
       if (++memory_.restorations > plan_.backoff_limit) {
         Fail(
@@ -314,6 +315,18 @@ class Decider {
                         ReplicaName(replica), ": ", last),
            replica);
     }
+  }
+
+  // If so, training continues with the copies of the lost shard's partitions, and nothing is
+  // restored. If the copies were not complete, the coordinator restores the job and counts that.
+  bool OthersHaveCopies(const Replica& lost) const {
+    if (!plan_.second_copies || plan_.shards < 2 || !Trains()) return false;
+    for (uint32_t index = 0; index < plan_.shards; ++index) {
+      if (index == lost.index) continue;
+      const ProcessObservation* other = world_.Find({v1::SHARD, index});
+      if (other == nullptr || !other->running || !other->ready) return false;
+    }
+    return true;
   }
 
   // If so, a new coordinator continues the job, and nothing is restored.

@@ -177,7 +177,7 @@ struct Memory {
   absl::Time active_since = absl::InfiniteFuture();  // time of the first call
   absl::Time suspending_since = absl::InfiniteFuture();
   std::set<v1::Role> worked;  // roles of which a process was ever ready in this job
-  // Deaths of shards, and of coordinators of a job that did not train.
+  // Deaths that count against JobPlan::backoff_limit.
   uint32_t restorations = 0;
   std::deque<absl::Time> worker_deaths;  // within the window
   std::optional<Outcome> outcome;

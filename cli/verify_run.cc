@@ -154,8 +154,10 @@ absl::StatusOr<Outcome> Verification::Verify(const Interval& interval) {
       JoinPath(JoinPath(directory_.path(), "verify"),
                absl::StrCat("steps-", interval.first(), "-", interval.last())),
       job_.spec.name());
-  ASSIGN_OR_RETURN(const v1::CheckpointIndex replayed,
-                   Replay(interval, verify::HashInterval(hashes), &directory));
+  absl::StatusOr<v1::CheckpointIndex> run =
+      Replay(interval, verify::HashInterval(hashes), &directory);
+  if (absl::IsCancelled(run.status())) Remove(&directory);
+  ASSIGN_OR_RETURN(const v1::CheckpointIndex replayed, std::move(run));
   const std::string replay_checkpoints = directory.checkpoints();
   RETURN_IF_ERROR(Compare(replayed, *OpenStorage(environment_, replay_checkpoints), &outcome));
   outcome.failed = outcome.difference.has_value() &&

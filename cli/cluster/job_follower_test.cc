@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -204,13 +207,28 @@ TEST_F(JobFollowerTest, SucceededJobHasEnded) {
 
 TEST_F(JobFollowerTest, FailureHasReasonAndBlamedProcess) {
   Json job = Job("Failed", 10, {Condition("Failed", "NeverReady", "worker-1 never became ready")});
-  job["status"]["lastFailures"] = {{{"pod", "mnist-worker-1"}}};
+  job["status"]["lastFailures"] = {{{"pod", "mnist-worker-0"}}};
   TakeJob(job);
   ASSERT_TRUE(follower_->outcome().has_value());
   EXPECT_EQ(follower_->outcome()->kind, policy::OutcomeKind::kFailed);
   EXPECT_EQ(follower_->outcome()->code, "NeverReady");
   EXPECT_EQ(follower_->outcome()->reason, "worker-1 never became ready");
   EXPECT_EQ(policy::ReplicaName(*follower_->outcome()->blamed), "worker-1");
+}
+
+TEST_F(JobFollowerTest, FailureBlamesTheProcessThatItsMessageNames) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"ps-0: learning rate is not finite", "ps-0"},
+      {"201 workers died within 10m; the last, worker-3: exit code 1", "worker-3"},
+      {"the job was active for longer than its activeDeadlineSeconds", ""},
+  };
+  for (const auto& [message, blamed] : cases) {
+    Json job = Job("Failed", 10, {Condition("Failed", "Reason", message)});
+    job["status"]["lastFailures"] = {{{"pod", "mnist-worker-0"}}};
+    const std::optional<policy::Outcome> outcome = OutcomeOf(job);
+    ASSERT_TRUE(outcome.has_value());
+    EXPECT_EQ(outcome->blamed.has_value() ? policy::ReplicaName(*outcome->blamed) : "", blamed);
+  }
 }
 
 TEST_F(JobFollowerTest, SuspendedJobHasEndedOnceNothingRuns) {

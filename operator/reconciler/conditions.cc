@@ -186,9 +186,12 @@ std::optional<Judgement> Running(const Case& c) {
                              : phase == Progress::EVALUATING ? "Evaluating"
                                                              : "Saving"};
   if (!c.Was("Running")) {
+    const Progress& progress = *c.facts.progress;
+    const bool first = progress.step() == 0 && progress.attempt() <= 1;
     running.event = Event(Type::kNormal, "Training", "Train",
-                          absl::StrCat("training continues from step ", c.facts.progress->step(),
-                                       ", attempt ", c.facts.progress->attempt()));
+                          first ? "training begins"
+                                : absl::StrCat("training continues from step ", progress.step(),
+                                               ", attempt ", progress.attempt()));
   }
   return running;
 }

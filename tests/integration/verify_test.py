@@ -319,6 +319,7 @@ class VerifyTest(unittest.TestCase):
         self.assertIn('interrupted', errors)
         for pid in pids:
             self.assertFalse(pathlib.Path(f'/proc/{pid}').exists())
+        self.assertEqual(list(pathlib.Path(self.directory).glob('.sluice/*/verify')), [])
 
 
 if __name__ == '__main__':

@@ -13,9 +13,9 @@
 // names, so a checkpoint appears whole or not at all. Nothing is ever rewritten, except a damaged
 // owner file.
 //
-// Storage rots. Every file has a checksum. Damaged files are reported and not used: the newest
-// whole checkpoint is used instead. If no checkpoint is whole, that is an error; the job does not
-// silently begin at zero.
+// Stored files can be damaged later, so every file has a checksum. Damaged files are reported and
+// not used: the newest whole checkpoint is used instead. If no checkpoint is whole, that is an
+// error; the job does not silently begin at zero.
 
 #ifndef SLUICE_SERVICES_CHECKPOINT_STORAGE_H_
 #define SLUICE_SERVICES_CHECKPOINT_STORAGE_H_
@@ -130,7 +130,7 @@ bool IsSameJob(absl::string_view a, absl::string_view b);
 absl::Status RemoveReplaced(CheckpointStorage& storage, const v1::CheckpointRef& ref,
                             uint64_t attempt);
 
-// How many times a reader starts, because a job that trains may delete what it reads.
+// How many times a reader searches at most: a job that trains may delete what it reads.
 inline constexpr int kMaxLooks = 5;
 
 struct RestorePoint {

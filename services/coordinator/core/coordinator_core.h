@@ -173,7 +173,7 @@ class CoordinatorCore {
 
   // ---- what concerns several parts
 
-  // False: the verdict was carried out, and ends what the caller was about.
+  // False: the verdict was carried out, and the caller must stop.
   bool CarryOut(const Verdict& verdict, absl::Time now);
   void ReadStorageAgain();
   void Claim(bool end, absl::Time now);

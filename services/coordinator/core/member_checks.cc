@@ -46,7 +46,7 @@ absl::Status AtMost(const char* field, uint64_t value, uint64_t limit, const cha
 
 absl::Status CheckText(const char* field, const std::string& text, size_t max_bytes) {
   if (text.size() > max_bytes) {
-    return Impossible(field, " has ", text.size(), " bytes; at most ", max_bytes, " may be");
+    return Impossible(field, " has ", text.size(), " bytes; at most ", max_bytes, " are allowed");
   }
   if (!IsUtf8(text)) return Impossible(field, " is not UTF-8");
   return absl::OkStatus();
@@ -215,7 +215,7 @@ absl::Status CheckReady(const v1::Ready& ready) {
     status.Update(CheckText("a tensor's name", tensor.name(), kMaxTensorNameBytes));
     if (tensor.shape_size() > kMaxTensorDimensions) {
       status.Update(Impossible("a tensor has ", tensor.shape_size(), " dimensions; at most ",
-                               kMaxTensorDimensions, " may be"));
+                               kMaxTensorDimensions, " are allowed"));
     }
   }
   return status;

@@ -34,7 +34,7 @@ struct Process {
   std::string host;
   std::string metrics_address;
   uint64_t pid = 0;
-  v1::ViewId newest_view;  // that it knew when it registered; its own word
+  v1::ViewId newest_view;  // that it knew when it registered, as it reported
   StreamId stream = 0;     // 0: suspect
   absl::Time last_message;
   absl::Time broken = absl::InfiniteFuture();  // when it lost its stream

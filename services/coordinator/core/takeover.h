@@ -40,9 +40,9 @@ class Takeover {
   Takeover(const Facts& facts, Attempt* attempt, Training* training)
       : facts_(facts), attempt_(*attempt), training_(*training) {}
 
-  // The attempt in which those of the wanted shards are that have come, as they registered;
-  // nullopt: they are in different ones, or in none. Where partitions may have copies, shards
-  // without any view do not count.
+  // The attempt of those wanted shards that have registered, as they reported it; nullopt: they are
+  // in different ones, or in none. Where partitions may have copies, shards without any view do not
+  // count.
   std::optional<uint64_t> AttemptOfShards() const;
   // The shards that live now and have a view of the attempt are asked for their state. Begin
   // requires a forgotten attempt, of which the number is set.

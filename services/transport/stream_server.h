@@ -53,7 +53,7 @@ class StreamHandler {
 class StreamServer final : public GrpcServer::Service {
  public:
   struct Options {
-    // Streams are spread over this many reader threads, each started with its first stream.
+    // Streams are spread over this many reader threads, which start with the server.
     int reader_threads = 8;
     // How many bytes may wait to be sent on one stream. Data that refers to live blocks waits
     // without a copy, so this bounds what a slow reader can pin: at least twice what a peer may

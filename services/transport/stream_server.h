@@ -23,8 +23,8 @@ using StreamId = uint64_t;
 
 // Receives the events of a StreamServer's streams. For one stream the calls come one at a time, in
 // order, on that stream's reader thread (streams may share a reader thread): OnOpen (once),
-// OnFrames..., OnClosed (once). Calls for different streams may come at the same time. Nothing else
-// is read from the stream while a call runs, so pass long work on.
+// OnFrames..., OnClosed (once). Calls for different streams may come at the same time. While a call
+// runs, at most one more message of the stream is read, so pass long work on.
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;

@@ -47,7 +47,8 @@ class Claims {
   // A transient error is tried again: kContinue. Otherwise kContinue means that the next attempt
   // may begin.
   Verdict OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now);
-  // A shard could not load it. If the storage still offers it when it is read again, the job fails.
+  // A shard could not load the checkpoint. If the storage still offers it when it is read again,
+  // the job fails.
   void OnUnloadable(const v1::CheckpointRef& checkpoint, std::string why);
 
   // ---- other coordinators

@@ -253,9 +253,9 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
                          "what the shard has closed"));
   }
   // Counts of a process may span several attempts.
-  status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the most"));
+  status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the limit"));
   status.Update(AtMost("dropped_contributions", progress.dropped_contributions(), kMaxReportCount,
-                       "the most"));
+                       "the limit"));
   if (!(progress.busy_seconds() >= 0 && progress.busy_seconds() <= kMaxBusySeconds)) {
     status.Update(Impossible("busy_seconds is ", progress.busy_seconds(),
                              "; it should be from 0 to ", kMaxBusySeconds));
@@ -380,8 +380,8 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
 // ---- the operator
 
 absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired) {
-  absl::Status status = AtMost("workers", desired.workers(), kMaxWantedProcesses, "the most");
-  status.Update(AtMost("shards", desired.shards(), kMaxWantedProcesses, "the most"));
+  absl::Status status = AtMost("workers", desired.workers(), kMaxWantedProcesses, "the limit");
+  status.Update(AtMost("shards", desired.shards(), kMaxWantedProcesses, "the limit"));
   if (desired.deaths_size() > kMaxDeaths) {
     status.Update(Impossible(desired.deaths_size(), " deaths; at most ", kMaxDeaths,
                              " may be reported at once"));

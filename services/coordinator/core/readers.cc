@@ -9,11 +9,11 @@
 namespace sluice::coordinator {
 namespace {
 
-// A snapshot is held for at most this long; a version must be pinned within kSnapshotWait.
+// The bounds of the time for which a reader may hold a snapshot.
 constexpr double kMinSnapshotHoldSeconds = 1;
 constexpr double kMaxSnapshotHoldSeconds = 600;
-constexpr absl::Duration kSnapshotWait = absl::Seconds(30);
-constexpr size_t kMaxSnapshots = 16;  // waiting and pinned
+constexpr absl::Duration kSnapshotWait = absl::Seconds(30);  // until a version is pinned
+constexpr size_t kMaxSnapshots = 16;                         // waiting and pinned
 
 }  // namespace
 

@@ -55,8 +55,9 @@ class Takeover {
   // Whether the newest view names shards that were not asked: this coordinator may not know yet
   // that the job wants so many, or they are slow to connect. They may come within timers.suspect
   // after the last one that came; if the shards that were asked lack a partition, within
-  // timers.heartbeat_timeout of the beginning; but not once another process has taken their place.
-  // Requires the replies of all shards that were asked, and the model.
+  // timers.heartbeat_timeout (or timers.suspect, if that is longer) of the beginning; but not once
+  // another process has taken their place. Requires the replies of all shards that were asked, and
+  // the model.
   enum class Missing { kNone, kMayCome, kHaveCome };
   Missing MissingShards(absl::Time now) const;
   absl::Time NextDeadline() const;

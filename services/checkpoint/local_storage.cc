@@ -176,7 +176,7 @@ class LocalStorage final : public CheckpointStorage {
         checkpoint_index.checkpoint().step() != ref.step()) {
       return absl::DataLossError(absl::StrCat(path, ": is of ",
                                               CheckpointDirectory(checkpoint_index.checkpoint()),
-                                              ", unlike its directory"));
+                                              ", which does not match its directory"));
     }
     return checkpoint_index;
   }
@@ -330,13 +330,13 @@ class LocalStorage final : public CheckpointStorage {
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxClaimBytes));
     ASSIGN_OR_RETURN(v1::Claim claim, ClaimFromJson(text), Annotate(_, path));
     if (claim.attempt() != attempt) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": claims attempt ", claim.attempt(), ", unlike its name"));
+      return absl::DataLossError(absl::StrCat(path, ": claims attempt ", claim.attempt(),
+                                              ", which is not the attempt in its name"));
     }
     if (claim.loss_record() != loss_record || (loss_record == 0) != claim.kept().empty()) {
       return absl::DataLossError(absl::StrCat(path, ": is loss record ", claim.loss_record(),
                                               " with ", claim.kept_size(),
-                                              " shards, unlike its name"));
+                                              " shards, which does not match its name"));
     }
     if (claim.has_parent() && claim.parent().attempt() >= attempt) {
       return absl::DataLossError(absl::StrCat(path, ": its parent is of attempt ",

@@ -59,7 +59,7 @@ class ScaleTest(unittest.TestCase):
         return process
 
     def wait_until(self, name, reached, patience=_PATIENCE_S):
-        """The text of `sluice status` that is the first to be as wanted."""
+        """Waits until `reached` is true for the text of `sluice status`; returns the text."""
         deadline = time.monotonic() + patience
         while True:
             self.assertFalse((self.state / name / 'result.json').exists(), 'the job ended before')
@@ -155,7 +155,7 @@ class ScaleTest(unittest.TestCase):
         before = self.wait_until('slow', lambda text: len(self.serving(text)) == 3)
         pid = next(entry['pid'] for entry in self.printed('slow') if entry.get('name') == 'ps-1')
         with self.slowed(pid):
-            # After a minute, each part of which counts.
+            # After a minute, in each part of which the shard must be slow.
             self.wait_until('slow', lambda text: self.partitions(text, 'ps-1') < self.partitions(before, 'ps-1'), patience=300)
         self.assertEqual(self.sluice('stop', 'slow').returncode, 0)
         self.assertEqual(process.wait(timeout=_PATIENCE_S), 130)

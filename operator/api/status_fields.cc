@@ -103,7 +103,9 @@ const std::vector<Field>& StatusFields() {
         OneOf({"Enabled", "Disabled"})));
     AddConditions(add);
     add(String("status.view", "Id of the current view: attempt, term, number.", Size(0, 253)));
-    add(Integer("status.attempt", "Number of restorations from checkpoints, plus one.", Min(0)));
+    add(Integer("status.attempt",
+                "Number of the attempt; each restoration or resumption begins the next one.",
+                Min(0)));
     add(Time("status.startTime", "When the job was first accepted."));
     add(Time("status.completionTime", "When it ended."));
     add(Object("status.coordinator", "The coordinator."));

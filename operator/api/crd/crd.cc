@@ -178,7 +178,9 @@ Json Columns() {
           Column("Loss", "number", "Mean loss of recent steps.", ".status.training.loss", 1),
           Column("Samples/s", "number", "Samples applied per second.",
                  ".status.training.samplesPerSecond", 1),
-          Column("Attempt", "integer", "Number of restorations, plus one.", ".status.attempt", 1),
+          Column("Attempt", "integer",
+                 "Number of the attempt; each restoration or resumption begins the next one.",
+                 ".status.attempt", 1),
           Column("Checkpoint", "integer", "Step of the newest checkpoint.",
                  ".status.checkpoint.step", 1),
           Column("Age", "date", "", ".metadata.creationTimestamp")};

@@ -131,7 +131,7 @@ TEST_F(OperatorCausesTest, ExternalDeletionIsNotAWarning) {
 TEST_F(OperatorCausesTest, OnlyTheFirstStartIsNoContinuation) {
   const auto note = [&](uint64_t step) {
     const std::string name = absl::StrCat("from-", step);
-    cluster_.Create(Job(name));
+    cluster_.Create(FakeCluster::Job(name));
     EXPECT_TRUE(cluster_.Settle());
     cluster_.Say(name, Progress::TRAINING, step);
     EXPECT_TRUE(cluster_.Settle());

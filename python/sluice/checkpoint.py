@@ -114,9 +114,10 @@ def _checkpoint_directories(path):
     if (path / 'manifest.json').exists():
         return [path]
     for storage in (path, path / 'checkpoints'):
-        found = sorted(storage.glob('attempt-*/manifest.json'), reverse=True)
+        found = [checkpoint_index.parent for checkpoint_index in storage.glob('attempt-*/manifest.json')]
         if found:
-            return [checkpoint_index.parent for checkpoint_index in found]
+            return sorted(found, key=lambda directory: [int(number) for number in re.findall(r'\d+', directory.name)],
+                          reverse=True)
     raise FileNotFoundError(
         f'{path} contains no checkpoint: there is no manifest.json in it, nor in a directory '
         'attempt-*. Give a checkpoint, its storage, or .sluice/<job>')

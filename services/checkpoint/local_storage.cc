@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -164,6 +165,9 @@ class LocalStorage final : public CheckpointStorage {
           return absl::OkStatus();
         });
     if (!status.ok()) return status;
+    std::sort(checkpoints.begin(), checkpoints.end(), [](const auto& a, const auto& b) {
+      return std::tuple(a.attempt(), a.step()) < std::tuple(b.attempt(), b.step());
+    });
     return checkpoints;
   }
 

@@ -8,7 +8,7 @@ memory of the attacked processes.
 
 The attacks are those of tests/integration/hostile, whose tests state what must hold for a job on
 any machine. This program needs a quiet machine and measures the pace: steps (or updates) per second
-over `--stretch` seconds before an attack, from its begin to its end, and over the same time
+over `--stretch` seconds before an attack, from its beginning to its end, and over the same time
 afterwards, as soon as the pace has recovered or 12 s have passed. A worker sleeps 25 ms per batch,
 so the job needs little processor time. The attacker runs with the policy SCHED_IDLE and only gets
 processor time that no other process uses, so the figures show what the attack makes the job's
@@ -80,14 +80,14 @@ def main():
         with tempfile.TemporaryDirectory() as directory:
             shared = _open_arena(pathlib.Path(directory), tls, options, sluice) if options.quick else None
             for case in wanted:
-                wrong += _tell(case, tls, _measure(case, tls, options, sluice, shared), options)
+                wrong += _print_row(case, tls, _measure(case, tls, options, sluice, shared), options)
             for problem in shared.close() if shared else ():
                 wrong += 1
                 print(problem, file=sys.stderr)
     return 1 if options.check and wrong else 0
 
 
-def _tell(case, tls, outcomes, options):
+def _print_row(case, tls, outcomes, options):
     """Prints a line of the table; returns whether there is a problem."""
     during, after = _ratio(outcomes, 'during'), _ratio(outcomes, 'after')
     problems = [problem for each in outcomes for problem in each.problems]

@@ -240,7 +240,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=["push-pull", "rows", "recovery", *MODELS], help="default: all")
     parser.add_argument("--check", action="store_true", help="exit code 1 if an aim was missed")
-    parser.add_argument("--python", help="a Python that has torch and numpy, for the peers (default: python3, if it has)")
+    parser.add_argument("--python", help="a Python that has torch and numpy, for the peers (default: python3, if it has them)")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--data", default=os.environ.get("FASHION_MNIST", FASHION_MNIST), help="directory with IDX images")
     parser.add_argument("--programs", type=pathlib.Path, help="directory with built programs (default: builds them)")
@@ -249,7 +249,7 @@ def main():
     options = parser.parse_args()
     options.python = None if options.no_peers else find_python(options.python)
     if options.python is None:
-        print("No Python with torch and numpy: the peers are left out.", file=sys.stderr)
+        print("No Python with torch and numpy: the peers are not measured. --python names one.", file=sys.stderr)
     if options.programs is None:
         subprocess.run(["bazel", "build", *TARGETS], cwd=ROOT, check=True)
         options.programs = ROOT / "bazel-bin"

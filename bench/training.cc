@@ -70,7 +70,7 @@ class TimedEngine final : public ComputeEngine {
 
  private:
   const std::unique_ptr<ComputeEngine> engine_;
-  std::vector<absl::Time> adopted_;  // the compute thread's, or with an order among them
+  std::vector<absl::Time> adopted_;  // written by the compute thread
 };
 
 absl::StatusOr<std::unique_ptr<ComputeEngine>> MakeEngine(const v1::JobSpec& job,

@@ -40,23 +40,23 @@ int MakeCertificates(const Environment& environment, CertificateFlags flags) {
 
 void AddCertificateCommand(CLI::App* app, const Environment& environment, Action* action) {
   auto flags = std::make_shared<CertificateFlags>();
-  CLI::App* command =
-      app->add_subcommand("certificates",
-                          "Make certificates for a job whose processes are started by hand\n\n"
-                          "  sluice certificates my-job -o tls --shards 2 --workers 4\n\n"
-                          "The same command renews them, also while the job runs, and keeps the "
-                          "authority in tls/ca.\n");
+  CLI::App* command = app->add_subcommand(
+      "certificates",
+      "Make certificates for a job whose processes are started by hand\n\n"
+      "  sluice certificates my-job -o tls --shards 2 --workers 4\n\n"
+      "Run the same command to renew the certificates, also while the job runs. "
+      "The\ncertificate authority is kept in tls/ca.\n");
   command->add_option("JOB", flags->directories.job, "the job: name, or namespace/name")
       ->required();
   command->add_option("-o,--output", flags->output, "the directory to write into")
       ->capture_default_str();
-  command->add_option("--shards", flags->directories.shards, "how many shards")
+  command->add_option("--shards", flags->directories.shards, "number of shards")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  command->add_option("--workers", flags->directories.workers, "how many workers")
+  command->add_option("--workers", flags->directories.workers, "number of workers")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  command->add_option("--days", flags->days, "number of days that they are valid")
+  command->add_option("--days", flags->days, "number of days for which the certificates are valid")
       ->capture_default_str()
       ->check(CLI::Range(1, 365));
   command->callback([=, &environment] {

@@ -46,10 +46,11 @@ void AddChaosCommand(CLI::App* app, const Environment& environment, Action* acti
       "  sluice chaos job.yaml --faults cut:worker,slow:shard,fill:disk --for 3s\n"
       "  sluice chaos job.yaml --baseline run\n\n"
       "The job trains from its beginning in a state directory of its own; your job and its\n"
-      "checkpoints are left alone. Faults come at random, by the seed, until the job ends: the\n"
-      "next one when the job has recovered from the previous one. The verdict is `Passed` if the\n"
-      "job succeeds. With a baseline, a job with `determinism: BitExact` must also end with the\n"
-      "same bytes. Ctrl-C stops the job; there is no verdict then.\n");
+      "checkpoints are not changed. The seed determines the faults. They are injected one at a\n"
+      "time until the job ends, each after the job has recovered from the previous one. The "
+      "verdict\n"
+      "is `Passed` if the job succeeds. With a baseline, a job with `determinism: BitExact` must\n"
+      "also end with the same bytes. Ctrl-C stops the job; there is no verdict then.\n");
   chaos->footer(ExitCodesText());
   chaos->add_option("FILE", flags->manifest, "the manifest")->required();
   chaos
@@ -67,8 +68,8 @@ void AddChaosCommand(CLI::App* app, const Environment& environment, Action* acti
   AddDuration(chaos, "--every", &flags->every,
               "mean time from a recovery to the next fault (default: 5s)");
   AddDuration(chaos, "--for", &flags->lasting,
-              "how long freeze, cut, slow and fill last (default: up to twice "
-              "heartbeatTimeoutSeconds, by the seed)");
+              "how long freeze, cut, slow and fill last (default: a random time up to twice "
+              "heartbeatTimeoutSeconds)");
   chaos->add_option("--count", flags->count, "inject at most this many faults")
       ->check(NumberBetween<uint64_t>(1, UINT64_MAX));
   chaos

@@ -49,7 +49,7 @@ constexpr uint32_t kMaxBackoffLimit = 1000;
 constexpr uint64_t kSeeds = 1000000;
 
 // While the disk is full, each write of a file by the process fails, as it would on a full disk.
-// The kernel has a limit for that which needs no privilege.
+// The kernel's limit of file sizes does this without any privilege.
 void SetDiskFull(pid_t pid, bool full) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0) return;
@@ -232,7 +232,8 @@ class ChaosJob {
     facts.logs = directory.logs();
     facts.elapsed = report->result.ended - report->began;
     listener.FillIn(&facts);
-    // As text a stopped run would say how to resume, and this command always starts over.
+    // The text display of a stopped run shows how to resume it, but this command always starts
+    // over.
     const bool stopped = outcome.kind == policy::OutcomeKind::kSuspended;
     const bool succeeded = outcome.kind == policy::OutcomeKind::kSucceeded;
     if (flags_.output == "text" && (stopped || (succeeded && flags_.quiet))) return;
@@ -422,7 +423,7 @@ int RunChaos(const Environment& environment, const ChaosFlags& flags) {
     return absl::IsCancelled(status) ? +kExitInterrupted : Complain(environment, status);
   }
 
-  // The user's own checkpoints are left alone.
+  // The user's own checkpoints are not changed.
   if (!job->spec.checkpoint().directory().empty()) {
     notes.push_back(absl::StrCat("the checkpoints go to ", flags.state_directory, ", not to ",
                                  job->spec.checkpoint().directory()));

@@ -209,7 +209,7 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
   std::unique_ptr<Jobs::Access> access;
   const bool watch = flags.watch_seconds > 0;
   std::optional<uint64_t> shown;  // the step that was printed last
-  absl::Status told;              // the last error that was printed
+  absl::Status reported;          // the last error that was printed
   for (bool again = false;; again = true) {
     absl::StatusOr<RunningSnapshot> snapshot = PullFrom(jobs, flags.target, &access);
     // With --watch, the end of the job is not a failure.
@@ -219,11 +219,11 @@ int InspectRunning(const Environment& environment, const CheckpointFlags& flags,
           absl::IsNotFound(snapshot.status())) {
         return Complain(environment, snapshot.status());
       }
-      if (std::exchange(told, snapshot.status()) != snapshot.status()) {
+      if (std::exchange(reported, snapshot.status()) != snapshot.status()) {
         *environment.err << "sluice: " << snapshot.status().message() << "\n";
       }
     } else {
-      told = absl::OkStatus();
+      reported = absl::OkStatus();
       RETURN_IF_ERROR(KeepOnly(flags.tensor, &snapshot->tensors), Complain(environment, _));
       // Each version is printed once.
       if (std::exchange(shown, snapshot->version) != snapshot->version) {
@@ -376,9 +376,9 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
               throw CLI::ValidationError("--watch", seconds + " is not a number of seconds");
             }
           },
-          "for a running job: print one line per new version, checking every so many seconds "
-          "(default 1); with "
-          "--stats, its table")
+          "for a running job: print a line for each new version (with --stats: the table), "
+          "checking "
+          "at this interval (default: 1)")
       ->expected(0, 1)
       ->type_name("SECONDS");
   AddStateDirectory(inspect, &flags->state_directory);
@@ -404,7 +404,9 @@ void AddCheckpointCommands(CLI::App* app, const Environment& environment, Action
       ->check(CLI::IsMember({"safetensors", "torchscript"}));
   exporter->add_option("--model", flags->model,
                        "the TorchScript file whose parameters are replaced (default: the job's)");
-  exporter->add_option("--bin-dir", flags->program_directory, "directory of sluice-worker");
+  exporter->add_option("--bin-dir", flags->program_directory,
+                       "directory of sluice-worker, for TorchScript (default: beside sluice; "
+                       "SLUICE_BIN_DIR)");
   AddStateDirectory(exporter, &flags->state_directory);
   AddClusterFlags(exporter, &flags->cluster);
   exporter->callback(

@@ -97,7 +97,9 @@ absl::Status CheckNames(const CLI::App& app, const std::vector<std::string>& arg
 }  // namespace
 
 void AddStateDirectory(CLI::App* command, std::string* state_directory) {
-  command->add_option("--state-dir", *state_directory, "directory of the jobs' states and logs")
+  command
+      ->add_option("--state-dir", *state_directory,
+                   "directory of the states, logs and checkpoints of jobs on this machine")
       ->capture_default_str();
 }
 

@@ -37,7 +37,7 @@ Value ValueOf(const CLI::Option& option) {
     }
     return absl::StrContains(name, "FILE") ? Value::kFile : Value::kAny;
   }
-  // Names in a cluster, which kubectl's own completion knows.
+  // Names in a cluster are not completed.
   if (option.check_lname("namespace") || option.check_lname("context")) return Value::kAny;
   // Numbers have their own type; a text is usually a path.
   return absl::StartsWith(option.get_type_name(), "TEXT") ? Value::kFile : Value::kAny;

@@ -1,4 +1,4 @@
-// Shell completion of `sluice`, generated from the command tree, so that it knows every command and
+// Shell completion of `sluice`, generated from the command tree, so that it has every command and
 // flag.
 #ifndef SLUICE_CLI_COMPLETION_H_
 #define SLUICE_CLI_COMPLETION_H_

@@ -84,7 +84,7 @@ local::Sizes SizesOf(const v1::JobSpec& job) {
   return {job.parameter_server().replicas(), job.worker().replicas()};
 }
 
-// A line about shards that will have no data; empty if there is none, or if it is not known.
+// A line about shards that will have no partition; empty if there is none, or if it is not known.
 std::string IdleShardsText(const v1::JobProgress& progress, const v1::JobSpec& job) {
   uint64_t partitions = 0;
   for (const v1::ProcessStatus& status : progress.processes()) {
@@ -96,7 +96,7 @@ std::string IdleShardsText(const v1::JobProgress& progress, const v1::JobSpec& j
   return absl::StrCat("\nThe model is too small to be divided further: it fills ",
                       CountedText(partitions, "partition"), ", so at least ",
                       shards - partitions * copies, " of the ", shards,
-                      " shards will have no data");
+                      " shards will have no partition");
 }
 
 class LocalAccess final : public Jobs::Access {

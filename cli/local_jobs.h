@@ -9,7 +9,7 @@
 
 namespace sluice::cli {
 
-// The jobs of this machine whose states are in `state_directory`. `environment` outlives them.
+// The jobs of this machine that have their state in `state_directory`. `environment` outlives them.
 std::unique_ptr<Jobs> MakeLocalJobs(const Environment& environment,
                                     const std::string& state_directory);
 

@@ -43,7 +43,7 @@ std::string MemberText(const policy::Replica& replica, const v1::ProcessStatus& 
   return text;
 }
 
-// Whether the instance is over, as far as the coordinator knows.
+// Whether the instance has ended, according to the coordinator.
 bool IsDeparted(const v1::ProcessStatus& status) {
   return status.state() == v1::ProcessStatus::LEFT || status.state() == v1::ProcessStatus::EXPELLED;
 }

@@ -56,7 +56,7 @@ TEST(LocalStatesTest, CombinesCoordinatorStatusAndChildStates) {
 
 TEST(LocalStatesTest, LivingProcessDeterminesTheState) {
   v1::JobProgress progress;
-  // In the coordinator's order: first the living, then the departed, oldest first.
+  // In the coordinator's order: first the members, then the departed processes, oldest first.
   AddProcess(&progress, v1::SHARD, 0, 20, v1::ProcessStatus::MEMBER)->set_partitions(1);
   AddProcess(&progress, v1::WORKER, 1, 21, v1::ProcessStatus::STANDBY);
   AddProcess(&progress, v1::SHARD, 0, 10, v1::ProcessStatus::EXPELLED);

@@ -75,7 +75,7 @@ int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   curl_global_init(CURL_GLOBAL_DEFAULT);
   // Child processes inherit the environment. Sluice's programs choose gRPC's experiments
-  // themselves; a user's program has its own gRPC, which may not know them.
+  // themselves; a user's program has its own gRPC, which may not have these experiments.
   ConfigureGrpcProcess({.experiments = false, .data_plane = false});
 
   const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
@@ -115,8 +115,8 @@ int Main(int argc, char** argv) {
     return kube::CurlTransport::Make(std::move(options), files.get(), &clock);
   };
 
-  // Only the commands that run a job handle signals, because they stop it in order; other commands
-  // simply die.
+  // Only the commands that run a job handle signals, to stop it in order; a signal kills other
+  // commands.
   // StopRequests blocks the signals for threads that start later, so it is created here.
   std::unique_ptr<StopRequests> stop;
   for (const std::string& argument : arguments) {

@@ -16,7 +16,7 @@
 
 namespace sluice::cli {
 
-// The bytes to and from a stage of a model whose layers the shards compute, per sample.
+// The bytes to and from a stage, per sample, if the shards compute the layers.
 struct StageTraffic {
   uint64_t input_bytes = 0;
   uint64_t output_bytes = 0;
@@ -32,7 +32,7 @@ struct RowTraffic {
   uint32_t steps = 0;  // steps of data that were read for this; 0: computed for random tokens
 };
 
-// The expected number of `rows` that so many uniformly random tokens name.
+// The expected number of different rows, of `rows`, that `tokens` uniformly random tokens name.
 double ExpectedRows(double rows, double tokens);
 
 // A step is a synchronous step or, in the other modes, one worker's update. Bytes are those of
@@ -68,8 +68,8 @@ struct Plan {
   std::vector<Shard> shards;
   Worker worker;
 
-  // How long the network is busy with a step if each process has a link of so many bytes per second
-  // in each direction: the time of the busiest link. Computing adds to it unless it overlaps.
+  // How long the network is busy with a step if each process has a link of `bytes_per_second` in
+  // each direction: the time of the busiest link. Computing adds to it unless it overlaps.
   absl::Duration NetworkTime(double bytes_per_second) const;
 };
 

@@ -65,7 +65,7 @@ int Describe(const Environment& environment, const PlanFlags& flags, const v1::J
   return kExitOk;
 }
 
-// The tensors of a Custom model, which only its own program knows: those of the job's newest
+// The tensors of a Custom model, which only its own program can describe: those of the job's newest
 // checkpoint, of the checkpoint that it restores from, or one tensor with the number of parameters
 // that the user gives.
 absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, const PlanFlags& flags,
@@ -88,8 +88,8 @@ absl::StatusOr<v1::TensorTable> CustomTable(const Environment& environment, cons
     if (!absl::IsNotFound(source.status())) return source.status();
   }
   return absl::InvalidArgumentError(
-      "only its own program knows a Custom model, and the job has no checkpoint yet; give its "
-      "number of parameters with --parameters");
+      "only its own program can describe a Custom model, and the job has no checkpoint yet; give "
+      "its number of parameters with --parameters");
 }
 
 int RunPlan(const Environment& environment, const PlanFlags& flags) {
@@ -141,14 +141,14 @@ int RunPlan(const Environment& environment, const PlanFlags& flags) {
 
 void AddPlanCommand(CLI::App* app, const Environment& environment, Action* action) {
   auto flags = std::make_shared<PlanFlags>();
-  CLI::App* plan = app->add_subcommand("plan",
-                                       "Estimate a job's memory and network use\n\n"
-                                       "  sluice plan job.yaml\n"
-                                       "  sluice plan job.yaml --bandwidth 1Gbit\n\n"
-                                       "Opens the model and the data, and starts nothing else. A "
-                                       "Custom model's size is that of the job's "
-                                       "newest\n"
-                                       "checkpoint, or --parameters.\n");
+  CLI::App* plan =
+      app->add_subcommand("plan",
+                          "Estimate a job's memory and network use\n\n"
+                          "  sluice plan job.yaml\n"
+                          "  sluice plan job.yaml --bandwidth 1Gbit\n\n"
+                          "Reads the model and the data, and starts no process of the "
+                          "job. The size of a\nCustom model is that of the job's newest "
+                          "checkpoint, or --parameters.\n");
   plan->add_option("FILE", flags->manifest, "the manifest")->required();
   plan->add_option("--bandwidth", flags->bandwidth,
                    "bandwidth of each process's link, in each direction")
@@ -165,9 +165,8 @@ void AddPlanCommand(CLI::App* app, const Environment& environment, Action* actio
             }
             flags->parameters = *count;
           },
-          "number of parameters of a Custom model without a checkpoint (12000000, 12k, 1.5M), "
-          "all "
-          "of model.dtype")
+          "number of parameters of a Custom model without a checkpoint (12000000, 12k, 1.5M); all "
+          "have the type model.dtype")
       ->type_name("COUNT");
   AddStateDirectory(plan, &flags->state_directory);
   plan->add_option("--bin-dir", flags->program_directory,

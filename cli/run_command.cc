@@ -45,14 +45,13 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
       "  sluice run --cluster job.yaml\n"
       "  sluice run --context prod --namespace vision --detach job.yaml\n\n"
       "On this machine, Ctrl-C saves a checkpoint and stops; the same command resumes the job.\n"
-      "On a cluster, Ctrl-C detaches, and the job keeps running; run the same command to "
-      "re-attach,\n"
+      "On a cluster, Ctrl-C detaches, and the job continues; run the same command to re-attach,\n"
       "or to resume a job that `sluice stop` has suspended.\n");
   run->footer(ExitCodesText());
   run->add_option("FILE", flags->manifest, "the manifest")->required();
   run->add_flag("--fresh", flags->fresh, "start over: delete the existing checkpoints");
   run->add_flag("--take-over", flags->take_over,
-                "if the job is already running: checkpoint and stop it, then continue with this "
+                "if the job is already running: save a checkpoint, stop it, and continue with this "
                 "manifest (another training.mode, number of shards, ...)")
       ->excludes("--fresh");
   run->add_flag("-y,--yes", flags->yes, "do not ask before --fresh removes anything");
@@ -65,8 +64,8 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
   run->add_flag("-v,--verbose", flags->verbose,
                 "also show the processes' logs, with a line for each push, pull and step");
   run->add_option("--output", flags->output,
-                  "text, json: one object on each line, or plain: evaluations, the final metric "
-                  "and the time it took")
+                  "text; json: one object on each line; plain: evaluations, the final metric and "
+                  "the time")
       ->check(CLI::IsMember({"text", "json", "plain"}))
       ->capture_default_str();
   run->add_option("--port", flags->port, "the coordinator's port (default: any free port)")

@@ -101,7 +101,7 @@ absl::Status CheckBeginning(const api::TrainingJob& job, bool fresh,
   return CheckStorage(job, fresh, directory, files).status();
 }
 
-// Takes the job's lock. An error says what the user can do.
+// Takes the job's lock. An error contains a remedy.
 absl::StatusOr<std::unique_ptr<local::JobLock>> LockJob(const std::string& name, bool fresh,
                                                         local::JobDirectory* directory) {
   absl::StatusOr<std::unique_ptr<local::JobLock>> lock = directory->Lock();

@@ -43,8 +43,8 @@ absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
 absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
                                              const std::string& directory, const v1::JobSpec& job);
 
-// The roles whose programs a job needs: a job whose worker is its own command needs neither
-// sluice-worker nor LibTorch.
+// The roles for which a job needs Sluice's programs: a job with its own `worker.command` needs
+// neither sluice-worker nor LibTorch.
 std::vector<v1::Role> RolesOf(const v1::JobSpec& job);
 
 // How to run the prepared job.
@@ -78,7 +78,7 @@ absl::Status CheckChanges(const api::TrainingJob& job, const local::JobDirectory
 // Takes the lock, removes the old state if requested, compares the manifest with the one the job
 // began with, and records it. A job that has trained nothing yet accepts any change.
 // FAILED_PRECONDITION: the job is already running; or the manifest has changed (the message names
-// each field); or the checkpoint directory belongs to an earlier life of the job, or contains
+// each field); or the checkpoint directory belongs to an earlier job of this name, or contains
 // checkpoints of an unknown job. NOT_FOUND: one of its inputs does not exist. Nothing is changed on
 // errors.
 absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,

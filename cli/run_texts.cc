@@ -58,7 +58,7 @@ bool ConfirmFresh(const Environment& environment, const RunFlags& flags,
   if (!directory.ReadJob().ok() || directory.LockedBy().has_value()) return true;
   *environment.err << "--fresh deletes the existing checkpoints in " << directory.path() << "\n";
   if (flags.yes || !environment.in_is_terminal) return true;
-  *environment.err << "Remove it? [y/N] " << std::flush;
+  *environment.err << "Delete them? [y/N] " << std::flush;
   std::string answer;
   std::getline(*environment.in, answer);
   answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));

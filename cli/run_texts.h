@@ -1,4 +1,4 @@
-// What `sluice run` says on this machine besides the display of a run.
+// The texts of `sluice run` on this machine, except for the display of a run.
 #ifndef SLUICE_CLI_RUN_TEXTS_H_
 #define SLUICE_CLI_RUN_TEXTS_H_
 

@@ -116,7 +116,7 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
   auto flags = std::make_shared<StateFlags>();
   CLI::App* status = app->add_subcommand(
       "status",
-      "Show the jobs of this directory, or of a cluster's namespace; or one in detail\n\n"
+      "Show the jobs of this directory or of a cluster's namespace, or one job in detail\n\n"
       "  sluice status\n"
       "  sluice status fashion-mnist\n"
       "  sluice status --cluster --namespace vision\n");
@@ -143,8 +143,8 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
                           "  sluice scale fashion-mnist --cluster --workers 8\n\n"
                           "New workers take their part of the next steps. New shards receive\n"
                           "partitions, and shards that are no longer wanted hand theirs over\n"
-                          "before they leave. `sluice run` with the manifest starts the job with\n"
-                          "the manifest's numbers again.\n");
+                          "before they leave. The next `sluice run` with the manifest uses the\n"
+                          "manifest's numbers again.\n");
   scale->add_option("NAME", flags->name, "a job's name")->required();
   scale->add_option("--shards", flags->sizes.shards, "number of shards")
       ->check(NumberBetween<uint64_t>(1, 1024));
@@ -152,11 +152,12 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
       ->check(NumberBetween<uint64_t>(1, 1024));
   AddStateCommand(scale, environment, flags, Scale, action);
 
-  CLI::App* stop =
-      app->add_subcommand("stop",
-                          "Checkpoint and stop a job; `sluice run` with its manifest resumes it\n\n"
-                          "  sluice stop fashion-mnist\n"
-                          "  sluice stop fashion-mnist --cluster\n");
+  CLI::App* stop = app->add_subcommand(
+      "stop",
+      "Save a checkpoint and stop a job; `sluice run` with its manifest resumes "
+      "it\n\n"
+      "  sluice stop fashion-mnist\n"
+      "  sluice stop fashion-mnist --cluster\n");
   stop->add_option("NAME", flags->name, "a job's name")->required();
   stop->add_flag("--now", flags->now, "stop without saving a checkpoint (only on this machine)");
   stop->add_option("--timeout", flags->timeout_seconds, "seconds to wait until it has stopped")

@@ -17,11 +17,11 @@ void AddVerifyCommand(CLI::App* app, const Environment& environment, Action* act
       "  sluice verify fashion-mnist --from 500 --to 1000\n"
       "  sluice verify fashion-mnist --all\n\n"
       "A synchronous job's result does not depend on its processes: trained again from one of\n"
-      "its checkpoints with one worker and one shard, it must reach the state of the next one.\n"
+      "its checkpoints by one worker, it must reach the state of the next one.\n"
       "With `determinism: BitExact` every byte must be equal, otherwise every element up to a\n"
       "tolerance. The first difference is named by partition, tensor and step: exactly, if the\n"
-      "job was trained with `checkpoint.hashIntervalSteps: 1`. The job must not run; its files\n"
-      "are only read.\n");
+      "job was trained with `checkpoint.hashIntervalSteps: 1`. The job must not be running. Its\n"
+      "checkpoints are only read.\n");
   verify->footer(ExitCodesText());
   verify->add_option("NAME", flags->job, "a job that was trained on this machine")->required();
   CLI::Option* from =

@@ -43,8 +43,8 @@ using verify::Difference;
 using verify::Interval;
 using verify::PartitionComparison;
 
-// Of jobs that are not BitExact: |a - b| / max(1, |a|) of every element. Additions in another order
-// give another rounding, and training amplifies it.
+// The limit of |a - b| / max(1, |a|) of every element, for jobs that are not BitExact. Additions in
+// a different order are rounded differently, and training amplifies the difference.
 constexpr double kDefaultTolerance = 1e-3;
 
 using StepHashesOf = std::map<uint32_t, std::vector<StepHash>>;  // by partition
@@ -144,7 +144,7 @@ absl::StatusOr<Outcome> Verification::Verify(const Interval& interval) {
     RETURN_IF_ERROR(ReadWholeCheckpoint(*storage_, interval.from->checkpoint()).status());
     outcome.difference = verify::CompareBeginning(*interval.from, hashes);
   }
-  if (outcome.difference.has_value()) {  // a replay from a wrong state would tell nothing
+  if (outcome.difference.has_value()) {  // a replay from a wrong state would prove nothing
     outcome.failed = true;
     return outcome;
   }
@@ -154,8 +154,10 @@ absl::StatusOr<Outcome> Verification::Verify(const Interval& interval) {
       JoinPath(JoinPath(directory_.path(), "verify"),
                absl::StrCat("steps-", interval.first(), "-", interval.last())),
       job_.spec.name());
-  ASSIGN_OR_RETURN(const v1::CheckpointIndex replayed,
-                   Replay(interval, verify::HashInterval(hashes), &directory));
+  absl::StatusOr<v1::CheckpointIndex> run =
+      Replay(interval, verify::HashInterval(hashes), &directory);
+  if (absl::IsCancelled(run.status())) Remove(&directory);
+  ASSIGN_OR_RETURN(const v1::CheckpointIndex replayed, std::move(run));
   const std::string replay_checkpoints = directory.checkpoints();
   RETURN_IF_ERROR(Compare(replayed, *OpenStorage(environment_, replay_checkpoints), &outcome));
   outcome.failed = outcome.difference.has_value() &&
@@ -197,7 +199,7 @@ absl::StatusOr<v1::CheckpointIndex> Verification::Replay(const Interval& interva
 
   const policy::Outcome& outcome = result.outcome;
   if (outcome.kind == policy::OutcomeKind::kSuspended) {
-    return absl::CancelledError("interrupted; nothing was changed");
+    return absl::CancelledError("interrupted; the job's checkpoints were not changed");
   }
   if (outcome.kind == policy::OutcomeKind::kFailed) {
     return absl::AbortedError(absl::StrCat("the replay of the steps ", interval.first(), " to ",
@@ -280,7 +282,7 @@ std::string Explanation(const Outcome& outcome, bool exact) {
                         "was recorded: it was changed after it was written.");
   }
   if (exact && difference.after + 1 < difference.step) {
-    return "To learn the step, train with a smaller checkpoint.hashIntervalSteps.";
+    return "To find the exact step, train with a smaller checkpoint.hashIntervalSteps.";
   }
   return "";
 }
@@ -390,7 +392,7 @@ class Report {
   const Verification& verification_;
 };
 
-// When the file was changed, or the newest file of the directory; nullopt if that is not known.
+// When the file, or the newest file of the directory, was changed; nullopt if that is not known.
 std::optional<absl::Time> ChangeOf(const Environment& environment, const std::string& path) {
   std::vector<std::string> paths = {path};
   if (const auto names = environment.files->List(path); names.ok()) {

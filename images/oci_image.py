@@ -227,8 +227,8 @@ def parsed_arguments():
         parser.add_argument(name, action='append', default=[])
     parser.add_argument('--user', default='')
     parser.add_argument('--compress', default='none', choices=['none', 'gzip', 'zstd'])
-    parser.add_argument('--stand-ins', default='', help='a directory of libraries that are taken before the system\'s')
-    parser.add_argument('--strip', action='store_true', help='without symbols')
+    parser.add_argument('--stand-ins', default='', help='a directory of libraries that replace the system\'s')
+    parser.add_argument('--strip', action='store_true', help='remove symbols')
     parser.add_argument('entrypoint', nargs='*')
     arguments = parser.parse_args()
     if not arguments.rootfs and not (arguments.output and arguments.reference):

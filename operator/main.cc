@@ -39,8 +39,8 @@ constexpr char kServiceAccount[] = "/var/run/secrets/kubernetes.io/serviceaccoun
 constexpr absl::Duration kHousekeeping = absl::Seconds(1);
 // Threads that create pods, in addition to the threads that reconcile.
 constexpr int kCreators = 8;
-// Too short to be noticed by a user who waits for a pod; in a cluster that creates a hundred pods a
-// second it saves nine of ten reconciliations of their job.
+// Too short for a user to notice. In a cluster that creates a hundred pods a second, it saves nine
+// of ten reconciliations of their job.
 constexpr absl::Duration kGatherPodNews = absl::Milliseconds(100);
 
 struct Flags {
@@ -143,7 +143,7 @@ class Process {
   }
 
   ~Process() {
-    // It receives events for as long as coordinators send them.
+    // The operator must outlive the coordinators' connections, which call it.
     operator_->Stop();
     coordinators_.reset();
   }
@@ -329,14 +329,16 @@ int Main(int argc, char** argv) {
   flags.program.metrics_address = "[::]:8080";
   CLI::App app{"Runs Sluice's TrainingJobs on a Kubernetes cluster."};
   app.add_option("--kubeconfig", flags.kubeconfig,
-                 "how to reach the API server (default: as the pod's service account, else "
-                 "$KUBECONFIG)");
-  app.add_option("--context", flags.context, "of the kubeconfig (default: its current one)");
+                 "file with the address of the API server and the credentials (default: the pod's "
+                 "service account, otherwise $KUBECONFIG)");
+  app.add_option("--context", flags.context,
+                 "context of the kubeconfig (default: its current context)");
   app.add_option("--namespaces", flags.namespaces,
-                 "namespaces whose jobs are run, with commas between them (default: all)");
-  app.add_flag("--leader-elect,!--no-leader-elect", flags.leader_elect,
-               "act only while holding the Lease, so that several replicas can stand by (on "
-               "unless turned off)");
+                 "namespaces in which jobs are reconciled, separated by commas (default: all)");
+  app.add_flag(
+      "--leader-elect,!--no-leader-elect", flags.leader_elect,
+      "reconcile only while this replica holds the Lease, so that several replicas can run "
+      "(default: on)");
   app.add_option("--lease-name", flags.lease_name, "name of the Lease")->capture_default_str();
   app.add_option("--lease-namespace", flags.lease_namespace,
                  "namespace of the Lease (default: the pod's own)");
@@ -347,27 +349,29 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--worker-image", flags.worker_image, "image of workers of jobs that name none")
       ->capture_default_str();
-  app.add_option("--job-log-format", flags.job_log_format, "of the jobs' pods: logfmt or json")
+  app.add_option("--job-log-format", flags.job_log_format,
+                 "log format of the jobs' pods: logfmt or json")
       ->capture_default_str();
   bool platform_user = false;
   app.add_option("--job-user", *flags.job_user, "user and group of the processes in jobs' pods")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{std::numeric_limits<int32_t>::max()}));
   app.add_flag("--platform-user", platform_user,
-               "leave user and group of jobs' pods to the platform, as OpenShift wants it");
-  app.add_option("--workers", flags.workers, "jobs that are reconciled at a time")
+               "do not set user and group of jobs' pods: the platform chooses them, as OpenShift "
+               "requires");
+  app.add_option("--workers", flags.workers, "number of jobs that are reconciled at a time")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
   app.add_option("--resync", flags.resync_text,
-                 "look at every job again this often (3s, 10m), in case something was missed")
+                 "interval at which every job is reconciled (3s, 10m), in case an event was missed")
       ->capture_default_str();
   AddProgramFlags(&app, &flags.program);
   if (const int code = ParseFlags(&app, argc, argv); code >= 0) return code;
   if (platform_user) flags.job_user.reset();
   if (!absl::ParseDuration(flags.resync_text, &flags.resync) ||
       flags.resync <= absl::ZeroDuration()) {
-    return ExitWith("sluice-operator",
-                    absl::InvalidArgumentError("--resync must be a time such as 10m or 30s"));
+    return ExitWith("sluice-operator", absl::InvalidArgumentError(
+                                           "--resync must be a time above 0, such as 10m or 30s"));
   }
   const Environment environment = {Variable("KUBERNETES_SERVICE_HOST"),
                                    Variable("KUBERNETES_SERVICE_PORT"), Variable("KUBECONFIG")};

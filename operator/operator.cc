@@ -13,7 +13,7 @@ namespace sluice {
 
 using kube::Json;
 
-// A job's own changes and those of what carries its label put the job into the queue.
+// Puts a job into the queue when the job changes, or an object with its label.
 class Operator::Handler final : public runtime::InformerHandler {
  public:
   explicit Handler(Operator* owner) : owner_(owner) {}
@@ -97,15 +97,15 @@ class Operator::Sink final : public kube::ReflectorSink {
   std::atomic<bool> refused_{false};
 };
 
-// Holds back a job until all lists of its namespace have arrived: before that, the operator may
-// know only some of its pods.
+// Delays a job's reconciliation until all lists of its namespace have arrived: before that, the
+// caches may have only some of its pods.
 class Operator::Gate final : public runtime::Reconciler {
  public:
   Gate(const Operator* owner, runtime::Reconciler* next) : owner_(owner), next_(next) {}
 
   runtime::Result Reconcile(const runtime::Key& key) override {
-    constexpr absl::Duration kLookAgain = absl::Seconds(5);
-    if (!owner_->HasListed(key.ns)) return runtime::Result::RequeueAfter(kLookAgain);
+    constexpr absl::Duration kRetryAfter = absl::Seconds(5);
+    if (!owner_->HasListed(key.ns)) return runtime::Result::RequeueAfter(kRetryAfter);
     return next_->Reconcile(key);
   }
 

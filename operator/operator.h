@@ -24,7 +24,8 @@
 namespace sluice {
 
 // A job is queued when it changes, when an object that it owns changes, when its coordinator
-// reports something new, and when its time comes. Everything else is in reconciler/.
+// reports a change, and at the time that its last reconciliation asked for. Everything else is in
+// reconciler/.
 class Operator {
  public:
   struct Options {

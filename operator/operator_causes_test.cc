@@ -20,7 +20,7 @@ using Progress = v1::JobProgress;
 
 class OperatorCausesTest : public OperatorFixture {
  protected:
-  std::string Told(const std::string& type) { return cluster_.ConditionMessage("a", type); }
+  std::string Message(const std::string& type) { return cluster_.ConditionMessage("a", type); }
 };
 
 // ---- Failed
@@ -38,7 +38,7 @@ TEST_P(HopelessEndTest, FailsTheJobAtOnce) {
   cluster_.EndPod("a-worker-1", GetParam().exit_code, "Error", "sluice-worker: --shards: no\n");
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "True/ProcessFailed");
-  EXPECT_EQ(Told("Failed"),
+  EXPECT_EQ(Message("Failed"),
             absl::StrCat("worker-1 ended with exit code ", GetParam().exit_code, ": --shards: no"));
   EXPECT_THAT(cluster_.EventReasons(), Contains("ProcessFailed"));
   cluster_.Pass(absl::Minutes(5));
@@ -76,7 +76,7 @@ TEST_F(OperatorCausesTest, ReportsFailedCheckpointsUntilOneIsWritten) {
   });
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/CheckpointFailed");
-  EXPECT_EQ(Told("Degraded"), "/checkpoints: No space left on device");
+  EXPECT_EQ(Message("Degraded"), "/checkpoints: No space left on device");
   EXPECT_THAT(cluster_.EventReasons(), Contains("CheckpointFailed"));
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
   cluster_.Say("a", Progress::TRAINING, 30);
@@ -90,7 +90,7 @@ TEST_F(OperatorCausesTest, ReportsAProcessThatIsNotBackYetAsMissing) {
   cluster_.DeletePod("a-worker-1");
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/ProcessesMissing");
-  EXPECT_EQ(Told("Degraded"), "not ready: worker-1");
+  EXPECT_EQ(Message("Degraded"), "not ready: worker-1");
   EXPECT_EQ(cluster_.Condition("a", "Ready"), "False/NotAllReady");
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
@@ -126,6 +126,25 @@ TEST_F(OperatorCausesTest, ExternalDeletionIsNotAWarning) {
     return;
   }
   FAIL() << "there is no event about the shard";
+}
+
+TEST_F(OperatorCausesTest, OnlyTheFirstStartIsNoContinuation) {
+  const auto note = [&](uint64_t step) {
+    const std::string name = absl::StrCat("from-", step);
+    cluster_.Create(FakeCluster::Job(name));
+    EXPECT_TRUE(cluster_.Settle());
+    cluster_.Say(name, Progress::TRAINING, step);
+    EXPECT_TRUE(cluster_.Settle());
+    for (const Json& event : cluster_.Events()) {
+      if (GetString(event, {"regarding", "name"}) == name &&
+          GetString(event, {"reason"}) == "Training") {
+        return GetString(event, {"note"});
+      }
+    }
+    return std::string("no event");
+  };
+  EXPECT_EQ(note(0), "training begins");
+  EXPECT_EQ(note(20), "training continues from step 20, attempt 1");
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ using Progress = v1::JobProgress;
 
 // Runs a job with all features from start to end; kills the operator at its write number `kill_at`
 // (0: never), and starts another one at once.
-class Life {
+class JobRun {
  public:
-  Life(int kill_at, bool after_effect) {
+  JobRun(int kill_at, bool after_effect) {
     cluster_.on_write = [this, kill_at, after_effect](const kube::HttpRequest& request) {
       std::optional<kube::FakeApiServer::Fault> fault;
       if (request.method == "POST" && absl::StrContains(request.target, "/pods")) {
@@ -107,7 +107,7 @@ class Life {
     }
     end["restorations"] = kube::GetInt(status, {"recovery", "restorations"});
     end["pods"] = cluster_.PodNames();
-    // How often each was created: the next operator knows the pods that the killed one created.
+    // How often each was created: the next operator finds the pods that the killed one created.
     end["creations"] = pods_;
     return end;
   }
@@ -157,7 +157,7 @@ constexpr int kParts = 4;
 class OperatorCrashTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(OperatorCrashTest, HasTheSameOutcomeAfterBeingKilledAtAnyWrite) {
-  Life undisturbed(0, false);
+  JobRun undisturbed(0, false);
   undisturbed.Run();
   const Json end = undisturbed.End();
   ASSERT_EQ(end["summary"], "Succeeded") << end.dump(2);
@@ -165,9 +165,9 @@ TEST_P(OperatorCrashTest, HasTheSameOutcomeAfterBeingKilledAtAnyWrite) {
   for (int n = 1 + GetParam(); n <= undisturbed.writes(); n += kParts) {
     SCOPED_TRACE(absl::StrCat("killed right after write ", n));
     // Killing before this write equals killing after the previous one.
-    Life life(n, /*after_effect=*/true);
-    life.Run();
-    EXPECT_EQ(life.End(), end);
+    JobRun run(n, /*after_effect=*/true);
+    run.Run();
+    EXPECT_EQ(run.End(), end);
     if (::testing::Test::HasFailure()) return;
   }
 }

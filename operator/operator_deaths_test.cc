@@ -146,14 +146,14 @@ TEST_F(OperatorDeathsTest, ReportsMissingDataAndWaitsForIt) {
   EXPECT_EQ(LastFailure()["reason"], "DataMissing");
   EXPECT_EQ(LastFailure()["counted"], false);
   EXPECT_THAT(LastFailure()["message"].get<std::string>(),
-              HasSubstr("/data/mnist: no such file: put it there"));
+              HasSubstr("/data/mnist: no such file: put the data there"));
   std::vector<std::string> warnings;
   for (const Json& event : cluster_.Events()) {
     if (GetString(event, {"reason"}) != "DataMissing") continue;
     EXPECT_EQ(GetString(event, {"type"}), "Warning");
     warnings.push_back(GetString(event, {"note"}));
   }
-  EXPECT_THAT(warnings, ElementsAre(HasSubstr("/data/mnist: no such file: put it there")));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("/data/mnist: no such file: put the data there")));
   cluster_.kubelets = true;
   ASSERT_TRUE(cluster_.Settle());
   cluster_.Say("a", Progress::TRAINING, 1);

@@ -49,7 +49,7 @@ class OperatorObjectsTest : public OperatorFixture {
   void Delete(const kube::ResourceType& type, const std::string& name) {
     ASSERT_TRUE(admin_.Delete(type, {"ns", name}, {}).ok());
   }
-  std::string Told(const std::string& type) { return cluster_.ConditionMessage("a", type); }
+  std::string Message(const std::string& type) { return cluster_.ConditionMessage("a", type); }
 
   kube::HttpClient admin_{&cluster_.server, AdminOptions()};
 };
@@ -86,7 +86,7 @@ TEST_P(TakenNameTest, KeepsTheForeignObjectReportsItAndContinuesWhenTheNameIsFre
   EXPECT_EQ(Found(), theirs);
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/NameTaken");
   EXPECT_THAT(
-      Told("Degraded"),
+      Message("Degraded"),
       HasSubstr(absl::StrCat("the ", GetParam().type->kind, " ns/", GetParam().name,
                              " already exists and is managed by Helm, release web; it is left "
                              "as it is: delete it, or give the job another name")));
@@ -366,7 +366,7 @@ TEST_P(LastingFailureTest, IsReportedWhileItLasts) {
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded") << "it may pass";
   for (int i = 0; i < 6; ++i) cluster_.Pass(absl::Seconds(10));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), absl::StrCat("True/", GetParam().reason));
-  EXPECT_THAT(Told("Degraded"), HasSubstr(GetParam().message));
+  EXPECT_THAT(Message("Degraded"), HasSubstr(GetParam().message));
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre(GetParam().reason));
   fails_ = false;
   cluster_.Pass(absl::Seconds(31));
@@ -445,7 +445,8 @@ TEST_F(OperatorObjectsTest, ReportsAPodWithoutLabelsAndAdoptsItWhenTheyAreRestor
         {{"metadata", {{"labels", {{reconciler::kJobLabel, nullptr}}}}}});
   cluster_.Pass(absl::Seconds(30));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/NameTaken");
-  EXPECT_THAT(Told("Degraded"), HasSubstr("lacks labels (sluice.dev/training-job"));
+  EXPECT_THAT(Message("Degraded"),
+              HasSubstr("labels are missing or changed (sluice.dev/training-job"));
   cluster_.ForgetWrites();
   for (int i = 0; i < 10; ++i) cluster_.Pass(absl::Seconds(30));
   for (const std::string& write : cluster_.Writes()) {
@@ -471,7 +472,7 @@ TEST_F(OperatorObjectsTest, ReportsARefusedTemplateUntilItIsCorrected) {
   cluster_.Create(FakeCluster::Job("a", {{"spec", {{"image", "wrong:1"}}}}));
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/InvalidTemplate");
-  EXPECT_THAT(Told("Degraded"), HasSubstr("spec.containers[0].image"));
+  EXPECT_THAT(Message("Degraded"), HasSubstr("spec.containers[0].image"));
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("InvalidTemplate"));
   cluster_.PatchJob("a", {{"spec", {{"image", "right:1"}}}});
   ASSERT_TRUE(cluster_.Settle());

@@ -80,7 +80,7 @@ class SoakTest : public ::testing::Test {
       patch(reconciler::Services(), "succeeded-tls", {{"spec", {{"clusterIP", "10.96.0.9"}}}});
       return false;
     }
-    // An operator lives longer than a job's certificates do before their renewal.
+    // An operator runs for longer than the time after which certificates are renewed.
     if (day == 27 || day == 57) {
       cluster_.Restart();
       EXPECT_TRUE(cluster_.Settle());

@@ -165,10 +165,10 @@ TEST_F(OperatorVersionsTest, ARefusedWorkerDegradesTheJobUntilOneIsAccepted) {
   EXPECT_EQ(cluster_.Condition("a", "Failed"), "False/NotFailed");
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "True/Refused");
-  const std::string told = cluster_.ConditionMessage("a", "Degraded");
-  EXPECT_THAT(told, HasSubstr("worker-1"));
-  EXPECT_THAT(told, HasSubstr("asks for wire version 3"));
-  EXPECT_THAT(told, HasSubstr("correct spec.image"));
+  const std::string message = cluster_.ConditionMessage("a", "Degraded");
+  EXPECT_THAT(message, HasSubstr("worker-1"));
+  EXPECT_THAT(message, HasSubstr("asks for wire version 3"));
+  EXPECT_THAT(message, HasSubstr("correct spec.image"));
   EXPECT_THAT(cluster_.EventReasons(), Contains("Refused"));
   EXPECT_EQ(cluster_.Status("a")["lastFailures"][0]["counted"], false);
   // This is part of the state that survives a restart of the operator.

@@ -14,20 +14,20 @@ ReconcileLog::ReconcileLog(Options options, std::function<void(const Line&)> wri
       tokens_(options.burst),
       filled_(clock->Now()) {}
 
-bool ReconcileLog::IsToTell(const runtime::Key& key, const absl::Status& status) {
+bool ReconcileLog::ShouldLog(const runtime::Key& key, const absl::Status& status) {
   const absl::Time now = clock_->Now();
   // Forgets lines older than `every`, so these jobs are logged again.
-  for (auto it = told_.begin(); it != told_.end();) {
-    it = now - it->second.at >= options_.every ? told_.erase(it) : std::next(it);
+  for (auto it = logged_.begin(); it != logged_.end();) {
+    it = now - it->second.at >= options_.every ? logged_.erase(it) : std::next(it);
   }
-  const auto told = told_.find(key);
-  if (told != told_.end() && told->second.code == status.code()) return false;
+  const auto logged = logged_.find(key);
+  if (logged != logged_.end() && logged->second.code == status.code()) return false;
   tokens_ =
       std::min(options_.burst, tokens_ + absl::FDivDuration(now - filled_, options_.line_every));
   filled_ = now;
   if (tokens_ < 1) return false;
   tokens_ -= 1;
-  told_[key] = {status.code(), now};
+  logged_[key] = {status.code(), now};
   return true;
 }
 
@@ -39,7 +39,7 @@ void ReconcileLog::OnReconciled(const runtime::Key& key, const runtime::Result& 
   int suppressed = 0;
   {
     MutexLock lock(&mutex_);
-    if (!IsToTell(key, result.status)) {
+    if (!ShouldLog(key, result.status)) {
       ++suppressed_;
       return;
     }

@@ -22,7 +22,7 @@ class ReconcileLog final : public runtime::ControllerObserver {
     std::string job;  // "ns/name"
     std::string why;
     absl::Duration retry_in;  // zero: no retry until something changes
-    int suppressed = 0;       // failures of any job since the previous line
+    int suppressed = 0;       // failures of all jobs since the previous line that were not logged
   };
   struct Options {
     absl::Duration every = absl::Minutes(1);
@@ -39,12 +39,12 @@ class ReconcileLog final : public runtime::ControllerObserver {
                     absl::Duration took, absl::Duration retry_in) override;
 
  private:
-  struct Told {
+  struct Logged {
     absl::StatusCode code;
     absl::Time at;
   };
 
-  bool IsToTell(const runtime::Key& key, const absl::Status& status)
+  bool ShouldLog(const runtime::Key& key, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
@@ -52,7 +52,7 @@ class ReconcileLog final : public runtime::ControllerObserver {
   runtime::ControllerObserver* const next_;
   const Clock* const clock_;
   Mutex mutex_;  // protects what follows
-  std::map<runtime::Key, Told> told_ ABSL_GUARDED_BY(mutex_);
+  std::map<runtime::Key, Logged> logged_ ABSL_GUARDED_BY(mutex_);
   double tokens_ ABSL_GUARDED_BY(mutex_);
   absl::Time filled_ ABSL_GUARDED_BY(mutex_);
   int suppressed_ ABSL_GUARDED_BY(mutex_) = 0;

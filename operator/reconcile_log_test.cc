@@ -17,9 +17,9 @@ class Counter final : public runtime::ControllerObserver {
  public:
   void OnReconciled(const runtime::Key&, const Result&, absl::Duration, absl::Duration,
                     absl::Duration) override {
-    ++heard;
+    ++notified;
   }
-  int heard = 0;
+  int notified = 0;
 };
 
 class ReconcileLogTest : public ::testing::Test {
@@ -47,7 +47,7 @@ TEST_F(ReconcileLogTest, DoesNotLogSuccess) {
   log_.OnReconciled({"ns", "a"}, Result::Done(), {}, {}, {});
   log_.OnReconciled({"ns", "a"}, Result::Requeue(), {}, {}, absl::Seconds(1));
   EXPECT_TRUE(lines_.empty());
-  EXPECT_EQ(counter_.heard, 2);
+  EXPECT_EQ(counter_.notified, 2);
 }
 
 TEST_F(ReconcileLogTest, LogsAPersistentFailureOnceAMinute) {
@@ -58,7 +58,7 @@ TEST_F(ReconcileLogTest, LogsAPersistentFailureOnceAMinute) {
   ASSERT_EQ(lines_.size(), 3u);
   EXPECT_EQ(lines_[0].suppressed, 0);
   EXPECT_EQ(lines_[1].suppressed, 59);
-  EXPECT_EQ(counter_.heard, 121);
+  EXPECT_EQ(counter_.notified, 121);
 }
 
 TEST_F(ReconcileLogTest, LogsAnotherErrorOrJobAtOnce) {

@@ -54,7 +54,7 @@ def _system(ctx):
 def _unpacked(ctx, root):
     for part in ["include/ATen/ATen.h", "lib/libtorch_cpu.so"]:
         if not ctx.path(root + "/" + part).exists:
-            fail("LIBTORCH=%s: no %s there; it should name the directory that holds include/ and lib/" %
+            fail("LIBTORCH=%s: no %s there; it must be the directory that contains include/ and lib/" %
                  (ctx.os.environ["LIBTORCH"], part))
 
     # Some releases bring Protobuf's headers, of another version than the system's. They are left out here, because the
@@ -88,7 +88,7 @@ def _libtorch_impl(ctx):
     elif choice.startswith("/"):
         found = _unpacked(ctx, choice)
     else:
-        fail("LIBTORCH=%s: should be unset, \"system\", \"pip\" or an absolute path" % choice)
+        fail("LIBTORCH=%s: must be unset, \"system\", \"pip\" or an absolute path" % choice)
     ctx.file("BUILD", _BUILD.format(
         globs = repr(found.globs),
         includes = repr(found.includes),

@@ -101,7 +101,7 @@ def sluice_proto_library(name, srcs, deps = [], grpc = False, visibility = None,
         name = name,
         srcs = sources,
         hdrs = hdrs,
-        # Generated code is not ours to mend.
+        # Warnings in generated code cannot be fixed here.
         copts = ["-w"],
         visibility = visibility,
         deps = deps + runtime,

@@ -60,7 +60,7 @@ main() {
       --output) output=$(realpath -m "${2:?--output needs a directory}") && shift ;;
       --programs) programs=$(realpath "${2:?--programs needs a directory}") && shift ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown argument '$1' (--help says more)" ;;
+      *) die "unknown argument '$1' (--help lists the arguments)" ;;
     esac
     shift
   done

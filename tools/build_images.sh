@@ -133,7 +133,7 @@ main() {
       --torch) torch=$(realpath "${2:?--torch needs a directory}") && shift ;;
       --rootfs) rootfs=true ;;
       -h | --help) usage && exit 0 ;;
-      -*) die "unknown flag '$1' (--help says more)" ;;
+      -*) die "unknown flag '$1' (--help lists the arguments)" ;;
       *) programs_of "$1" >/dev/null
         wanted+=("$1") ;;
     esac

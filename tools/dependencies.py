@@ -62,13 +62,15 @@ LAYERS = {
             'services/snapshot', *TRANSPORT, 'services/ps/optimizer', 'services/ps/plugins', 'services/worker/data', 'operator/api', 'operator/policy',
             'operator/kube', 'operator/reconciler'],
 }
-# Without a rule: they use the product, which does not use them.
+# Packages without a rule: they use the product, and the product does not use them.
 FREE = ('bench', 'docs', 'examples', 'helm', 'images', 'k8s', 'python', 'tests', 'third_party', 'tools')
 
 ROLES = ('services/coordinator', 'services/ps', 'services/worker')
 CORES = ('services/coordinator/core', 'services/ps/core', 'services/ps/optimizer', 'services/worker/core',
          'operator/policy')
 TORCH = ('services/worker/compute', 'services/worker/models', 'services/execution/worker', 'services/execution/shard')
+# Decisions of other packages, which are as pure as a core.
+PURE = ('operator/reconciler/decide.cc', 'operator/reconciler/conditions.cc', 'operator/reconciler/report.cc')
 # What must not reach LibTorch through any of its dependencies.
 WITHOUT_TORCH = ('//services/ps:sluice-ps', '//services/coordinator:sluice-coordinator', '//cli:sluice',
                  '//operator:sluice-operator', '//services/worker/core:worker_core', '//services/execution/shard:host',
@@ -113,9 +115,10 @@ EXCEPTIONS = {
 
 INCLUDE = re.compile(r'^\s*#\s*include ([<"][^>"]+)[>"]', re.M)
 CORE = re.compile(r'\babsl::Now\(|\b\w+_clock::now\(|\bclock_gettime\(|\bstd::this_thread\b|\bstd::(?:j?thread|async)\b|'
-                  r'\bstd::(?:[io]?fstream|filesystem)\b|\bfopen\(|\bdlopen\(|\bgetenv\(|\bsocket\(|\bstd::random_device\b')
-CORE_INCLUDES = ('<thread', '<fstream', '<filesystem', '<dlfcn.h', '<sys/', '"services/common/clock.h',
-                 '"services/common/file_util.h', '"services/common/serial_executor.h', '"services/common/deadline_timer.h',
+                  r'\bstd::(?:[io]?fstream|filesystem|cout|cerr|condition_variable\w*)\b|\bf(?:open|printf)\(|\bpthread_\w+\(|'
+                  r'\bdlopen\(|\bgetenv\(|\bsocket\(|\bstd::random_device\b|\babsl::\w*BitGen\b|\bs?rand\(')
+CORE_INCLUDES = ('<thread', '<fstream', '<filesystem', '<iostream', '<condition_variable', '<pthread.h', '<dlfcn.h', '<sys/',
+                 '"services/common/clock.h', '"services/common/file_util.h', '"services/common/serial_executor.h', '"services/common/deadline_timer.h',
                  '"services/common/logging.h', '"services/transport/', '<grpc')
 FILES = re.compile(r'\bstd::[io]?fstream\b|\b(?:fopen|gzopen)\(|\bfilesystem::(?:exists|create_\w+|remove\w*|rename|copy\w*|'
                    r'directory_iterator|recursive_directory_iterator|file_size|is_\w+|space|status|canonical|read_symlink)\(|'
@@ -128,20 +131,32 @@ ENVIRONMENT = re.compile(r'\b(?:secure_)?getenv\(|\bsetenv\(|\benviron\b')
 class Rule:
     """A rule of a BUILD file: label, package, sources, labels of its dependencies."""
 
-    def __init__(self, call, package):
+    def __init__(self, call, package, directory):
         self.package = package
-        self.values = {keyword.arg: [node.value for node in ast.walk(keyword.value)
-                                     if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-                       for keyword in call.keywords}
+        self.values = {keyword.arg: strings(keyword.value, directory) for keyword in call.keywords}
         self.kind = getattr(call.func, 'id', '')
         self.label = f'//{package}:{"".join(self.values.get("name", []))}'
-        self.product = 'testonly' not in self.values and not self.kind.endswith('_test')
-        self.dependencies = [absolute(label, package) for label in self.values.get('deps', [])]
+        testonly = any(keyword.arg == 'testonly' and getattr(keyword.value, 'value', True) for keyword in call.keywords)
+        self.product = not testonly and not self.kind.endswith('_test')
+        self.dependencies = [absolute(label, package) for attribute in ('deps', 'implementation_deps')
+                             for label in self.values.get(attribute, [])]
         # Sources of another package are a dependency too.
         self.dependencies += [label for label in self.values.get('srcs', []) + self.values.get('hdrs', [])
                               if label.startswith('//')]
         self.files = [name for attribute in ('srcs', 'hdrs') for name in self.values.get(attribute, [])
                       if not name.startswith(('//', ':', '@'))]
+
+
+def strings(value, directory):
+    """The strings in an expression of a BUILD file; a glob gives the files that it matches."""
+    if isinstance(value, ast.Constant):
+        return [value.value] if isinstance(value.value, str) else []
+    if isinstance(value, ast.Call) and getattr(value.func, 'id', '') == 'glob':
+        excluded = [name for keyword in value.keywords if keyword.arg == 'exclude' for name in strings(keyword.value, directory)]
+        files = [file for pattern in strings(value.args[0], directory) for file in directory.glob(pattern)]
+        return sorted(file.relative_to(directory).as_posix() for file in files
+                      if not any(file.match(pattern) for pattern in excluded))
+    return [text for child in ast.iter_child_nodes(value) for text in strings(child, directory)]
 
 
 def absolute(label, package):
@@ -158,6 +173,10 @@ def below(package, paths):
     return any(package == path or package.startswith(path + '/') for path in paths)
 
 
+def may_use_grpc(package):
+    return below(package, GRPC + FREE) and not below(package, CORES)
+
+
 def layer_of(package):
     """The longest path of LAYERS that the package is below, or None."""
     found = [path for path in LAYERS if below(package, [path])]
@@ -165,7 +184,7 @@ def layer_of(package):
 
 
 def without_comments(text):
-    """The code, without comments and strings."""
+    """The code of a source, without comments and strings."""
     return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', '', text, flags=re.S)
 
 
@@ -177,7 +196,7 @@ def read_rules(root):
             continue
         for statement in ast.parse(build.read_text()).body:
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-                rule = Rule(statement.value, package)
+                rule = Rule(statement.value, package, build.parent)
                 if 'name' in rule.values and rule.kind != 'package':
                     rules.append(rule)
     return rules
@@ -212,6 +231,8 @@ class Check:
         for rule in self.rules:
             for label in rule.dependencies:
                 self.check_edge(f'{rule.package}/BUILD', rule.package, package_of(label), f'{rule.label} depends on {label}')
+                if label == '//third_party:grpc' and not may_use_grpc(rule.package):
+                    self.report('grpc', f'{rule.package}/BUILD', f'{rule.label} depends on {label}')
 
     def check_edge(self, file, package, used, text):
         if package == used or below(package, FREE):
@@ -303,12 +324,12 @@ class Check:
                 if used:
                     self.check_edge(file, package, used, f'includes {include[1:]}')
             if (include.startswith(('<grpc', '"grpc')) or include.endswith('.grpc.pb.h')):
-                if not below(package, GRPC) or below(package, CORES):
+                if not may_use_grpc(package):
                     self.report('grpc', file, f'includes {include[1:]}')
             if package == 'operator/kube' or package == 'operator/runtime':
                 if include.startswith('"proto/'):
                     self.report('operator', file, f'includes {include[1:]}')
-        if below(package, CORES):
+        if below(package, CORES) or file in PURE:
             for include in includes:
                 if include.startswith(CORE_INCLUDES):
                     self.report('core', file, f'includes {include[1:]}: a core has no clock, thread, file or socket')

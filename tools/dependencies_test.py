@@ -89,6 +89,26 @@ class DependenciesTest(unittest.TestCase):
         self.source('services/protocol', '#include <grpcpp/grpcpp.h>\n')
         self.assert_one('services/protocol/file.cc: grpc', 'grpcpp/grpcpp.h')
 
+    def test_a_core_links_no_grpc(self):
+        self.write('services/ps/core/BUILD', library('shard_core', ['//third_party:grpc']))
+        self.assert_one('services/ps/core/BUILD: grpc', '//services/ps/core:shard_core')
+
+    def test_sources_of_a_glob_are_checked(self):
+        self.write('services/ps/core/BUILD', 'cc_library(name = "x", srcs = ["a.h"] + glob(["*.cc"], exclude = ["*_test.cc"]))\n')
+        self.write('services/ps/core/file_test.cc', '#include <thread>\n')
+        self.assertEqual(self.check(), [])
+        self.write('services/ps/core/file.cc', '#include <thread>\n')
+        self.assert_one('services/ps/core/file.cc: core', 'includes thread')
+
+    def test_dependencies_of_an_implementation_and_rules_that_are_not_testonly_count(self):
+        self.write('services/protocol/BUILD', library('ids'))
+        self.write('services/common/BUILD', library('check', implementation_deps=['//services/protocol:ids'], testonly=False))
+        self.assert_one('services/common/BUILD: layers', '//services/protocol:ids')
+
+    def test_the_decisions_of_the_operator_are_as_pure_as_a_core(self):
+        self.source('operator/reconciler', 'absl::Time now = absl::Now();\n', 'decide.cc')
+        self.assert_one('operator/reconciler/decide.cc: core', 'absl::Now')
+
     def test_a_core_includes_no_generated_service(self):
         self.write('proto/BUILD', library('control'))
         self.source('services/ps/core', '#include "proto/control.grpc.pb.h"\n')
@@ -100,7 +120,8 @@ class DependenciesTest(unittest.TestCase):
 
     def test_a_core_has_no_file_thread_or_library_of_its_own(self):
         for code in ('#include <thread>\n', '#include "services/common/file_util.h"\n', 'auto* x = dlopen(path, 0);\n',
-                     '#include "services/common/clock.h"\n'):
+                     '#include "services/common/clock.h"\n', 'int x = rand();\n', 'absl::BitGen random;\n',
+                     'pthread_create(&thread, nullptr, &Run, nullptr);\n', 'std::condition_variable changed;\n'):
             with self.subTest(code=code):
                 self.source('services/coordinator/core', code)
                 self.assert_one('services/coordinator/core/file.cc: core')

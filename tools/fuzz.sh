@@ -12,10 +12,10 @@
 #   --jobs N       targets at a time
 #   --fuzzer FILE  run this one, which --build built, instead of building it
 #   --coverage     fuzz nothing; print which lines of each parser the existing inputs reach (seeds, past findings,
-#                  what earlier runs kept)
+#                  inputs that earlier runs kept)
 #   --input FILE   run this one input, such as a finding
 #   --list         print the names of the targets
-#   --check        print what the machine lacks, and fail if it lacks something
+#   --check        print what is missing on this machine, and fail if anything is
 #   --build        only build the fuzzer, and print its path
 #
 # SLUICE_FUZZ_OUTPUT_BASE names a directory for Bazel, so that the fuzzer can be built beside another build.
@@ -75,7 +75,7 @@ run_fuzzer() {
     -malloc_limit_mb=$ALLOCATION_MIB -max_len="$(cut -f 2 <(grep -P "^$name\t" "$work/list"))" "$@"
 }
 
-# Fuzzes one target for so many seconds; writes its table row to $work/NAME.row, everything else to
+# NAME SECONDS: fuzzes one target; writes its table row to $work/NAME.row, everything else to
 # $work/NAME.log.
 fuzz_one() {
   local name=$1 time=$2 corpus=$cache/corpus/$1 findings=$cache/findings/$1 status=0 directories found
@@ -172,12 +172,12 @@ main() {
       --check) action=check ;;
       --build) action=build ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown argument '$1' (--help says more)" ;;
+      *) die "unknown argument '$1' (--help lists the arguments)" ;;
     esac
     shift
   done
-  [[ $seconds =~ ^[1-9][0-9]{0,6}$ ]] || die "--seconds: a number from 1 on, not '$seconds'"
-  [[ $jobs =~ ^[1-9][0-9]{0,3}$ ]] || die "--jobs: a number from 1 on, not '$jobs'"
+  [[ $seconds =~ ^[1-9][0-9]{0,6}$ ]] || die "--seconds must be a number of at least 1, not '$seconds'"
+  [[ $jobs =~ ^[1-9][0-9]{0,3}$ ]] || die "--jobs must be a number of at least 1, not '$jobs'"
   cd "$(repository_root)"
   reason=$(lacks)
   [[ -z $reason ]] || die "$reason: tools/install_dependencies.sh installs it"
@@ -194,7 +194,7 @@ main() {
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   export ASAN_SYMBOLIZER_PATH=/usr/lib/llvm-14/bin/llvm-symbolizer
   export UBSAN_SYMBOLIZER_PATH=$ASAN_SYMBOLIZER_PATH
-  # A build for coverage writes a profile whatever it does, else into the current directory.
+  # A program built for coverage always writes a profile, by default into the current directory.
   export LLVM_PROFILE_FILE=$work/unused.raw
   "$fuzzer" --list >"$work/list"
   local name known
@@ -206,7 +206,7 @@ main() {
   case $action in
     list) printf '%s\n' "${known[@]}" ;;
     input)
-      ((${#wanted[@]} == 1)) || die "--input wants the one --target"
+      ((${#wanted[@]} == 1)) || die "--input needs one --target"
       run_fuzzer "${wanted[0]}" "$input"
       ;;
     *) $action ;;

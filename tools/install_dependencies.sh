@@ -139,7 +139,7 @@ main() {
       --check) check=true ;;
       --list) list=true ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown argument '$1' (--help says more)" ;;
+      *) die "unknown argument '$1' (--help lists the arguments)" ;;
     esac
     shift
   done
@@ -170,8 +170,8 @@ main() {
     as_root=(sudo)
   fi
 
-  # Fetch package lists only if the present ones lack a package, or name versions that are no longer
-  # available.
+  # Fetch package lists only if a package is not in the existing ones, or they name versions that are
+  # no longer available.
   if ! apt-get install --simulate -qq "${missing[@]}" >/dev/null 2>&1; then
     say "fetching package lists"
     "${as_root[@]}" apt-get update -qq

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh checkout to a trained model: installs the missing packages for building and running,
-# builds, and trains the first example on this machine, with a coordinator, parameter servers and
-# workers as processes.
+# builds, and trains the first example on this machine. The coordinator, the parameter servers and
+# the workers are processes.
 #
 #   tools/quickstart.sh [arguments for `sluice run`]
 #

@@ -55,7 +55,7 @@ main() {
         set_version "${2:?--set-version needs a version}"
         return ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown argument '$1' (--help says more)" ;;
+      *) die "unknown argument '$1' (--help lists the arguments)" ;;
     esac
     shift
   done

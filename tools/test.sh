@@ -21,15 +21,15 @@
 #   --no-install     do not look for missing packages
 #
 # SLUICE_PYTHON names another Python for those tests of the Python package that need torch, numpy or
-# gRPC where the system's lacks them; the output says which interpreter has which module.
+# gRPC, if the system's Python does not have them; the output lists the modules of each interpreter.
 #
 # Tags of a test target name its requirements on the machine (requires-root, requires-netns,
 # requires-cgroups, requires-cluster, requires-cluster-nodes); if one is missing, the target is
 # skipped and counts as one skipped case. A tier in which nothing can run is skipped with its
 # reason. With CI=true, skipping a tier that this machine can run is a failure.
 #
-# Programs start without the libraries that LibTorch is linked with and does not use (images/torch_stand_ins.sh), as in
-# the images: that takes half the time.
+# Programs start without the libraries that LibTorch is linked with but does not use (images/torch_stand_ins.sh), as in
+# the images: they start in half the time.
 #
 # The last line is "N passed, N failed, N skipped", of test cases; a failed check of verify and a
 # target that did not build count as one failed each. The exit status is 0 if nothing failed.
@@ -68,7 +68,7 @@ tests_of() {
   printf '%s' "$query"
 }
 
-# Prints what this machine lacks for a tag; nothing if it lacks nothing.
+# Prints the requirement of a tag that this machine does not meet; nothing if it meets all.
 lacks() {
   case $1 in
     requires-root) [[ $(id -u) == 0 ]] || echo "not root" ;;
@@ -90,7 +90,7 @@ say_python() {
     for module in numpy grpc google.protobuf torch; do
       if "$python" -c "import $module" 2>/dev/null; then has+=("$module"); else lacks+=("$module"); fi
     done
-    say "python: $python has ${has[*]:-nothing}${lacks:+, and lacks ${lacks[*]}}"
+    say "python: $python has ${has[*]:-nothing}${lacks:+, but not ${lacks[*]}}"
   done
   [[ -n ${SLUICE_PYTHON:-} || " ${lacks[*]} " != *" torch "* ]] ||
     say "python: tests with torch are skipped; SLUICE_PYTHON=<an interpreter that has it> runs them"
@@ -214,7 +214,7 @@ run_tests() {
   sed '$d' "$work/$tier.cases"
   local p f s
   read -r p f s <<<"$counts"
-  # Bazel's own failure must count, whatever the results say.
+  # A failure of Bazel itself counts, whatever the test results are.
   if ((status != 0 && f == 0)); then
     echo "  FAILED: bazel ended with status $status"
     f=1
@@ -329,7 +329,7 @@ left_out() {
 build() {
   local pattern=$work/build.targets query='//...'
   if $sanitizer; then query='//... except rdeps(//..., //third_party:torch)'; fi
-  # A library by itself would be linked once more, as a shared one.
+  # Libraries are built as dependencies. As targets they would also be linked as shared libraries.
   query="kind(\"rule\", $query) except (kind(\"cc_library rule\", //...) intersect deps(kind(\"_(binary|test) rule\", //...)))"
   bazel_query --keep_going "($query) except attr(tags, \"[\\[ ]manual[,\\]]\", //...)" \
     >"$pattern" 2>/dev/null || true
@@ -346,7 +346,7 @@ main() {
   while (($#)); do
     case $1 in
       --tier)
-        [[ " ${TIERS[*]} " == *" ${2:-} "* ]] || die "--tier: one of ${TIERS[*]}"
+        [[ " ${TIERS[*]} " == *" ${2:-} "* ]] || die "--tier must be one of ${TIERS[*]}, not '${2:-}'"
         wanted+=("$2") && shift ;;
       --config)
         config=("--config=${2:?--config needs a name}")
@@ -355,7 +355,7 @@ main() {
       --base) base=${2:?--base needs a revision} && shift ;;
       --no-install) install=false ;;
       -h | --help) usage && exit 0 ;;
-      *) die "unknown argument '$1' (--help says more)" ;;
+      *) die "unknown argument '$1' (--help lists the arguments)" ;;
     esac
     shift
   done

@@ -78,7 +78,7 @@ class _Result(unittest.TextTestResult):
 
 
 class _Loader(unittest.TestLoader):
-    """Of a target with a shard_count, each shard runs every so many-th case."""
+    """Of a target with a shard_count of n, shard i runs every n-th case, from the i-th on."""
 
     def loadTestsFromModule(self, module, *arguments, **options):
         suite = super().loadTestsFromModule(module, *arguments, **options)

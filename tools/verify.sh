@@ -11,7 +11,7 @@
 #   size           no tracked file is over 1 MiB
 #   tidy           clang-tidy finds nothing in the C++ files changed since REV
 #
-#   --fix          format files rather than complain
+#   --fix          format files instead of reporting them
 #   --base REV     the revision with which `tidy` compares; by default where this branch left origin's main branch,
 #                  or the commit before this one
 #
@@ -36,7 +36,7 @@ skip_reason=
 clang_flags=()
 
 # A check returns 0 for success, 1 for failure or, with skip_reason set, one of these if it cannot
-# run: the machine lacks a program that can be installed; or the check is impossible here.
+# run: a program is missing that can be installed; or the check is impossible here.
 readonly LACKS=76 SKIPPED=77
 lacks() {
   skip_reason=$*
@@ -207,7 +207,7 @@ main() {
       --fix) fix=true ;;
       --base) base=${2:?--base needs a revision} && shift ;;
       -h | --help) usage && exit 0 ;;
-      -*) die "unknown flag '$1' (--help says more)" ;;
+      -*) die "unknown flag '$1' (--help lists the arguments)" ;;
       *) [[ " ${CHECKS[*]} " == *" $1 "* ]] || die "no check '$1'; there are: ${CHECKS[*]}"
         wanted+=("$1") ;;
     esac

@@ -33,7 +33,7 @@ def _process(rank, workers, port, transport, work, arguments, results):
         )
         if rank > 0:
             results.put(work(rank, *arguments))
-    except Exception as error:  # tell the parent, which would otherwise wait forever
+    except Exception as error:  # report to the parent, which would otherwise wait forever
         results.put(str(error) or type(error).__name__)
         return
     rpc.shutdown()

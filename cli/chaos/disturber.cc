@@ -12,8 +12,8 @@
 namespace sluice::chaos {
 namespace {
 
-// If Decide is called later than this, this process itself did not run.
-constexpr absl::Duration kStoodStill = absl::Seconds(5);
+// If Decide is called this long after the previous call, this process itself was paused.
+constexpr absl::Duration kPauseThreshold = absl::Seconds(5);
 // A coordinator that has not answered for this long does not take part.
 constexpr absl::Duration kSilence = absl::Seconds(2);
 // The most failures that are listed.
@@ -132,7 +132,7 @@ void Disturber::Follow(absl::Time now) {
 // Whether the newest view is one in which the targets are replaced, or take part again.
 bool Disturber::Consequences() const {
   const FaultRecord& fault = faults_.back();
-  if (fault.plan.action == Action::kSlow) return true;  // they take part all the time
+  if (fault.plan.action == Action::kSlow) return true;  // slow processes always take part
   for (size_t i = 0; i < fault.pids.size(); ++i) {
     if (Lasts(fault.plan.action) && !Contains(open_->ended, fault.pids[i])) {
       if (!open_->over) return false;
@@ -181,7 +181,7 @@ void Disturber::OnProcessEnded(const policy::Replica& replica, pid_t pid,
 
 Disturber::Decision Disturber::Decide(const Processes& processes, absl::Time now) {
   Decision decision;
-  if (now - decided_ > kStoodStill) advanced_ += now - decided_;
+  if (now - decided_ > kPauseThreshold) advanced_ += now - decided_;
   decided_ = now;
   if (open_.has_value() && (stopped_ || now >= faults_.back().at + faults_.back().plan.lasts)) {
     End(processes, &decision);
@@ -323,7 +323,7 @@ bool Disturber::Wanted(const policy::Replica& replica) const {
   return replica.index < (replica.role == v1::SHARD ? sizes_.shards : sizes_.workers);
 }
 
-// Whether no partition lacks a second copy that the job wants.
+// Whether every partition has the copies that the job should have.
 bool Disturber::HasAllCopies() const { return progress_.missing_copies() == 0; }
 
 std::optional<std::string> Disturber::FindHang(const Processes& processes, absl::Time now) const {

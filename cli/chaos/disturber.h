@@ -2,7 +2,7 @@
 // out.
 //
 // One fault at a time: the next fault comes when the job has recovered from the previous one. So
-// every number of the report belongs to one fault, and the job always comes to its end.
+// every number of the report belongs to one fault, and the job always completes.
 #ifndef SLUICE_CLI_CHAOS_DISTURBER_H_
 #define SLUICE_CLI_CHAOS_DISTURBER_H_
 
@@ -57,12 +57,13 @@ class Disturber {
     ScheduleOptions schedule;
     // Injects at most this many faults.
     uint64_t max_faults = UINT64_MAX;
-    // A job that completes no step for this long hangs. A job also hangs if it trains this long
-    // without one of its processes.
+    // The job hangs if it completes no step for this long, or trains for this long without one of
+    // its processes.
     absl::Duration stall = absl::Seconds(120);
-    // How many attempts may fail after a fault, besides those that its targets end.
+    // How many attempts may fail after a fault, in addition to one for each of its targets.
     uint64_t backoff_limit = 6;
-    // The user's own program may register another process than the one that was started.
+    // The worker is the user's own program, which may register another process than the one that
+    // was started.
     bool own_worker_program = false;
   };
 
@@ -104,7 +105,7 @@ class Disturber {
   // To be called often. The caller sends the signals and makes the changes. The pointers are valid
   // until the next call.
   Decision Decide(const Processes& processes, absl::Time now);
-  // No fault is injected any more, and one that lasts ends. To be called when the job stops.
+  // Injects no more faults, and ends a fault that lasts. To be called when the job stops.
   void Stop() { stopped_ = true; }
 
   const std::vector<FaultRecord>& faults() const { return faults_; }
@@ -134,7 +135,7 @@ class Disturber {
   bool Consequences() const;
   bool TrainingIsOver() const;
   void Inject(const Processes& processes, absl::Time now, Decision* decision);
-  // The newest fault begins. One that lasts ends, once.
+  // Begin the newest fault, and end it, once, if it is one that lasts.
   void Begin(Decision* decision) const;
   void End(const Processes& processes, Decision* decision);
   bool IsDone() const;
@@ -162,15 +163,14 @@ class Disturber {
   uint64_t samples_ = 0;                       // at `step_`
   absl::Time began_ = absl::InfiniteFuture();  // the first view
   uint64_t first_step_ = 0;
-  absl::Time stepped_;   // when `step_` was completed, or the attempt began
-  absl::Time advanced_;  // the last sign that the job comes closer to its end
+  absl::Time stepped_;                          // when `step_` was completed, or the attempt began
+  absl::Time advanced_;                         // the last sign of progress
   absl::Time answered_ = absl::InfinitePast();  // the newest progress
   absl::Time missing_since_ = absl::InfiniteFuture();
   absl::Time decided_;
   absl::Duration longest_stall_;
   absl::Duration training_;
-  // Samples computed again: in attempts that were withdrawn, and as coordinators that are gone have
-  // reported.
+  // Recomputed samples: those of abandoned attempts, and those that earlier coordinators reported.
   uint64_t rolled_back_ = 0;
   uint64_t reported_before_ = 0;
   uint64_t recomputed_at_fault_ = 0;  // the newest

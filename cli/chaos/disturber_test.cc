@@ -95,7 +95,7 @@ class DisturberTest : public ::testing::Test {
     Disturber::Decision decision;
     while (now_ < until) {
       now_ += absl::Milliseconds(100);
-      if (!stands_) ++step_;
+      if (!stalled_) ++step_;
       if (reports_) disturber_->OnProgress(Progress(), now_);
       decision = disturber_->Decide(processes_, now_);
       if (!decision.signals.empty() || !decision.links.empty() || !decision.disks.empty() ||
@@ -119,8 +119,8 @@ class DisturberTest : public ::testing::Test {
   uint64_t recomputed_ = 0;
   bool restored_ = false;
   uint64_t restored_from_ = 0;
-  bool stands_ = false;  // the job completes no steps
-  bool reports_ = true;  // the coordinator answers
+  bool stalled_ = false;  // the job completes no steps
+  bool reports_ = true;   // the coordinator answers
 };
 
 TEST_F(DisturberTest, KilledShardIsMeasuredFromItsSignal) {
@@ -136,7 +136,7 @@ TEST_F(DisturberTest, KilledShardIsMeasuredFromItsSignal) {
   Pass(absl::Milliseconds(100));
   EXPECT_FALSE(disturber.faults()[0].recovered.has_value());
   const uint64_t newest = step_;
-  stands_ = true;
+  stalled_ = true;
   End(kShard, SIGKILL);
   Pass(absl::Seconds(3));
   EXPECT_FALSE(disturber.faults()[0].recovered.has_value());
@@ -144,7 +144,7 @@ TEST_F(DisturberTest, KilledShardIsMeasuredFromItsSignal) {
   Start(kShard, 12);
   Pass(absl::Milliseconds(100));
   EXPECT_FALSE(disturber.faults()[0].recovered.has_value());
-  stands_ = false;
+  stalled_ = false;
   const Disturber::Decision recovered = Pass(absl::Seconds(60));
   ASSERT_NE(recovered.recovered, nullptr);
 
@@ -183,13 +183,13 @@ TEST_F(DisturberTest, NextCoordinatorMayContinueTheAttempt) {
   ASSERT_EQ(Pass(absl::Seconds(10)).signals.size(), 1u);
   End(policy::kCoordinator, SIGKILL);
   reports_ = false;
-  stands_ = true;
+  stalled_ = true;
   Pass(absl::Seconds(1));
   EXPECT_FALSE(disturber.faults()[0].recovered.has_value());
   Start(policy::kCoordinator, 11);
   NewView(1);
   reports_ = true;
-  stands_ = false;
+  stalled_ = false;
   Pass(absl::Milliseconds(100));
   const Disturber::Decision recovered = Pass(absl::Seconds(10));
   ASSERT_NE(recovered.recovered, nullptr);
@@ -204,13 +204,13 @@ TEST_F(DisturberTest, FrozenProcessContinuesAfterItsTime) {
   ASSERT_EQ(injected.signals.size(), 1u);
   EXPECT_EQ(injected.signals[0].signal, SIGSTOP);
   const absl::Time frozen = now_;
-  stands_ = true;
+  stalled_ = true;
   const Disturber::Decision thawed = Pass(absl::Seconds(10));
   ASSERT_EQ(thawed.signals.size(), 1u);
   EXPECT_EQ(thawed.signals[0].signal, SIGCONT);
   EXPECT_EQ(thawed.signals[0].pid, injected.signals[0].pid);
   EXPECT_EQ(now_ - frozen, absl::Seconds(1));
-  stands_ = false;
+  stalled_ = false;
   const Disturber::Decision recovered = Pass(absl::Seconds(10));
   ASSERT_NE(recovered.recovered, nullptr);
   EXPECT_EQ(disturber.faults()[0].attempts, 0u);
@@ -305,12 +305,12 @@ TEST_F(DisturberTest, CutProcessIsConnectedAgainAfterItsTime) {
 TEST_F(DisturberTest, CutProcessThatIsReplacedEndsTheFault) {
   Make("cut:shard");
   ASSERT_EQ(Pass(absl::Seconds(10)).links.size(), 1u);
-  stands_ = true;
+  stalled_ = true;
   Pass(absl::Milliseconds(300));
   End(kShard, SIGKILL);
   NewAttempt(1);
   Start(kShard, 12);
-  stands_ = false;
+  stalled_ = false;
   Disturber::Decision decision;
   while (decision.recovered == nullptr) decision = Pass(absl::Seconds(60));
   EXPECT_EQ(decision.recovered->attempts, 1u);
@@ -371,7 +371,7 @@ TEST_F(DisturberTest, StoppedJobIsThawedAndLeftAlone) {
   const Disturber::Decision decision = Pass(absl::Milliseconds(100));
   ASSERT_EQ(decision.signals.size(), 1u);
   EXPECT_EQ(decision.signals[0].signal, SIGCONT);
-  stands_ = true;
+  stalled_ = true;
   for (int i = 0; i < 100; ++i) {
     const Disturber::Decision later = Pass(absl::Seconds(1));
     EXPECT_THAT(later.signals, IsEmpty());
@@ -383,7 +383,7 @@ TEST_F(DisturberTest, NoStepForTooLongIsAHang) {
   Make("kill:shard");
   ASSERT_EQ(Pass(absl::Seconds(10)).signals.size(), 1u);
   End(kShard, SIGKILL);
-  stands_ = true;
+  stalled_ = true;
   const absl::Time stood = now_;
   const Disturber::Decision decision = Pass(absl::Minutes(5));
   ASSERT_TRUE(decision.problem.has_value());
@@ -392,7 +392,7 @@ TEST_F(DisturberTest, NoStepForTooLongIsAHang) {
   EXPECT_THAT(*decision.problem,
               HasSubstr(", without ps-0; the last fault: kill ps-0, 30.1 s ago"));
   EXPECT_EQ(now_ - stood, absl::Milliseconds(30100));
-  EXPECT_FALSE(Pass(absl::Seconds(1)).problem.has_value());  // said once
+  EXPECT_FALSE(Pass(absl::Seconds(1)).problem.has_value());  // reported once
 }
 
 TEST_F(DisturberTest, SilentCoordinatorIsAHang) {
@@ -405,7 +405,7 @@ TEST_F(DisturberTest, SilentCoordinatorIsAHang) {
 TEST_F(DisturberTest, JobThatNeverStartsHangs) {
   Make("kill:shard");
   pids_.clear();
-  stands_ = true;
+  stalled_ = true;
   phase_ = v1::JobProgress::STARTING;
   attempt_ = 0;
   const Disturber::Decision decision = Pass(absl::Minutes(5));
@@ -451,7 +451,7 @@ TEST_F(DisturberTest, LongFinalEvaluationIsNoStallOfTheFault) {
   Disturber& disturber = Make("freeze:worker");
   ASSERT_EQ(Pass(absl::Seconds(10)).signals.size(), 1u);
   phase_ = v1::JobProgress::EVALUATING;
-  stands_ = true;
+  stalled_ = true;
   Pass(absl::Seconds(20));
   Pass(absl::Seconds(9));
   EXPECT_TRUE(disturber.faults()[0].recovered.has_value());
@@ -473,9 +473,9 @@ TEST_F(DisturberTest, PaceCountsStepsAndLongestStall) {
   max_faults_ = 0;
   Disturber& disturber = Make("kill:worker");
   Pass(absl::Seconds(5));
-  stands_ = true;
+  stalled_ = true;
   Pass(absl::Seconds(2));
-  stands_ = false;
+  stalled_ = false;
   Pass(absl::Seconds(3));
   const Pace pace = disturber.pace();
   EXPECT_EQ(pace.steps, 80u);

@@ -16,7 +16,7 @@
 namespace sluice::chaos {
 namespace {
 
-// No fault that lasts is shorter: the processes would not notice it.
+// Shorter faults would have no effect on the processes.
 constexpr absl::Duration kShortest = absl::Milliseconds(100);
 // Slow links: between a distant office and a bad wireless network.
 constexpr absl::Duration kLeastDelay = absl::Milliseconds(10);
@@ -91,9 +91,10 @@ absl::StatusOr<FaultKind> ParseKind(absl::string_view text) {
   if (kind.action == Action::kScale) {
     const std::set<v1::Role> roles(kind.roles.begin(), kind.roles.end());
     if (roles.count(v1::COORDINATOR) != 0 || roles.size() != kind.roles.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--faults: '", text, "': a job has one coordinator, and each other role has ",
-          "one number; write scale:shard, scale:worker or scale:shard+worker"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--faults: '", text,
+                       "': the number of coordinators is fixed, and a role may occur once; ",
+                       "write scale:shard, scale:worker or scale:shard+worker"));
     }
   }
   if (kind.roles.size() > kMaxTargets) {

@@ -57,7 +57,7 @@ void Send(int fd, const std::string& bytes) {
   }
 }
 
-// So many bytes, or fewer if the peer closes.
+// Returns `count` bytes, or fewer if the peer closes.
 std::string Receive(int fd, size_t count) {
   std::string bytes;
   while (bytes.size() < count && Readable(fd, kPatience)) {

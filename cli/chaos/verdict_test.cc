@@ -88,7 +88,7 @@ TEST(VerdictTest, InterruptedRunHasNoVerdict) {
   EXPECT_EQ(ReportJson(facts, verdict)["verdict"], "Interrupted");
 }
 
-// It would show nothing.
+// A run without faults proves nothing.
 TEST(VerdictTest, RunWithoutFaultsFails) {
   Facts facts = Survived();
   facts.run.faults.clear();

@@ -65,7 +65,7 @@ class ClusterAccess final : public Jobs::Access {
     source.credentials = credentials_;
     source.handshake_help = credentials_ == nullptr
                                 ? absl::StrCat(
-                                      "the job's status says plain text; check that its "
+                                      "by its status the job uses plain text; check that its "
                                       "coordinator is running: kubectl describe stj ",
                                       key_.name, " -n ", key_.ns)
                                 : absl::StrCat(

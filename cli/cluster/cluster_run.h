@@ -23,8 +23,8 @@ struct AppliedJob {
   bool resumed = false;  // the apply ended its suspension
 };
 
-// Server-side apply of what the manifest says, as field manager `sluice`. Resumes a job that was
-// suspended outside its manifest (`sluice stop`). FAILED_PRECONDITION: the server refused; the
+// Server-side apply of the fields in the manifest, as field manager `sluice`. Resumes a job that
+// was suspended outside its manifest (`sluice stop`). FAILED_PRECONDITION: the server refused; the
 // message says why.
 absl::StatusOr<AppliedJob> ApplyJob(const Connection& connection, const ClusterRunFlags& flags,
                                     const kube::Json& written, bool suspend);

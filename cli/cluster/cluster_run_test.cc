@@ -30,7 +30,7 @@ TEST_F(ClusterCommandTest, AppliesJobAndFollowsItToSuccess) {
   EXPECT_EQ(Job()["spec"]["training"], Json({{"steps", 1000}}));
   EXPECT_FALSE(Job()["spec"].contains("seed")) << "the API server sets the defaults";
   SetStatus(StatusOf("Starting", 0));
-  Tell("a", "Warning", "no node takes mnist-ps-0");
+  AddEvent("a", "Warning", "no node takes mnist-ps-0");
   ASSERT_TRUE(out_->WaitFor("Warning: Reason: no node takes mnist-ps-0\n"));
   Json status = StatusOf("Training", 500);
   status["training"]["evaluation"] = {
@@ -60,7 +60,7 @@ TEST_F(ClusterCommandTest, CtrlCDetachesAndTheJobContinues) {
   StartJob();
   ASSERT_TRUE(out_->WaitFor("created"));
   SetStatus(StatusOf("Training", 500));
-  Tell("a", "Normal", "it trains");
+  AddEvent("a", "Normal", "it trains");
   ASSERT_TRUE(out_->WaitFor("it trains"));
   Interrupt();
   EXPECT_EQ(Wait(), 130);
@@ -91,12 +91,12 @@ TEST_F(ClusterCommandTest, DryRunStoresNothing) {
 TEST_F(ClusterCommandTest, FollowsExistingJobWithoutItsPastEvents) {
   ASSERT_EQ(RunJob({"--detach"}), 0);
   SetStatus(StatusOf("Training", 500));
-  Tell("a", "Normal", "long ago");
+  AddEvent("a", "Normal", "long ago");
   StartJob();
   ASSERT_TRUE(out_->WaitFor("already exists, unchanged"));
   // Wait until its watches have begun.
   while (server_->running_watches() < 3) std::this_thread::yield();
-  Tell("b", "Normal", "just now");
+  AddEvent("b", "Normal", "just now");
   ASSERT_TRUE(out_->WaitFor("just now"));
   SetStatus(StatusOf("Succeeded", 1000, "Succeeded"));
   EXPECT_EQ(Wait(), 0);
@@ -121,7 +121,7 @@ TEST_F(ClusterCommandTest, SurvivesBrokenWatchesAndExpiredVersions) {
     while (server_->running_watches() < 3) std::this_thread::yield();
     server_->Compact();
     server_->CutWatches(i % 2 == 0);
-    Tell(absl::StrCat("event-", i), "Normal", absl::StrCat("number ", i));
+    AddEvent(absl::StrCat("event-", i), "Normal", absl::StrCat("number ", i));
     ASSERT_TRUE(out_->WaitFor(absl::StrCat("number ", i)));
   }
   SetStatus(StatusOf("Succeeded", 1000, "Succeeded"));

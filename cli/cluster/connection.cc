@@ -108,7 +108,7 @@ bool IsUnknownType(const absl::Status& status) {
   if (!absl::IsNotFound(status)) return false;
   const std::optional<kube::ApiError> error = kube::ApiErrorOf(status);
   if (!error.has_value()) return false;
-  // A server that knows the type names the missing object instead.
+  // If the type exists, the message names the missing object instead.
   return absl::StrContains(error->message, "could not find the requested resource") ||
          absl::StrContains(error->message, "page not found");
 }

@@ -51,7 +51,7 @@ absl::StatusOr<Connection> Connect(const Environment& environment, const Cluster
 // could not be reached. OK stays OK.
 absl::Status Explain(const absl::Status& status, const Connection& connection);
 
-// Whether the server does not know the type TrainingJob.
+// Whether the server has no type TrainingJob: the CustomResourceDefinition is not installed.
 bool IsUnknownType(const absl::Status& status);
 
 }  // namespace sluice::cli

@@ -16,7 +16,7 @@ namespace sluice::cli {
 
 // Null: the job uses plain text. Makes one request to the API server. FAILED_PRECONDITION: the
 // Secret may not be read, does not exist, or its certificate is invalid or expired; each message
-// says what to do.
+// gives a remedy.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ReaderCredentials(
     const Connection& connection, const kube::Json& job, absl::Time now);
 

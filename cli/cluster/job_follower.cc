@@ -24,15 +24,15 @@ void JobFollower::Take(JobNews news, absl::Time now) {
     for (const Json& event : *events) {
       v1::Event shown;
       const bool is_news = TakeEvent(event, &shown);
-      if (is_news && (events == &news.events || options_.is_new)) untold_.push_back(shown);
+      if (is_news && (events == &news.events || options_.is_new)) pending_events_.push_back(shown);
     }
   }
   v1::Event evaluation;
-  if (news.job_listed && NewEvaluation(&evaluation)) untold_.push_back(evaluation);
+  if (news.job_listed && NewEvaluation(&evaluation)) pending_events_.push_back(evaluation);
   // Events may come before the job does.
-  if (!job_.is_null() && (news.job_listed || !untold_.empty())) {
-    for (const v1::Event& event : untold_) *progress.add_events() = event;
-    untold_.clear();
+  if (!job_.is_null() && (news.job_listed || !pending_events_.empty())) {
+    for (const v1::Event& event : pending_events_) *progress.add_events() = event;
+    pending_events_.clear();
     display_->OnProgress(progress, ViewOf(job_, {}).state);
   }
   LookForOperator(now);
@@ -46,7 +46,7 @@ void JobFollower::TakeJob(Json job) {
     outcome_->kind = policy::OutcomeKind::kFailed;
     outcome_->code = "Deleted";
     outcome_->reason =
-        job.is_null() ? "it was deleted" : "it was deleted, and another job has its name";
+        job.is_null() ? "it was deleted" : "it was deleted, and a new job has the same name";
     return;
   }
   job_ = std::move(job);
@@ -55,10 +55,10 @@ void JobFollower::TakeJob(Json job) {
 
 void JobFollower::TakePods(const std::vector<Json>& pods) {
   PodStatuses now = ReadPods(pods, options_.uid);
-  // The state in which following began is no news.
-  const bool tell = pods_known_ || options_.is_new;
+  // The pods that exist when following begins are not shown as changes.
+  const bool show = pods_known_ || options_.is_new;
   for (const auto& [name, pod] : now) {
-    if (!tell) break;
+    if (!show) break;
     const auto found = pods_.find(name);
     const bool same = found != pods_.end() && found->second.uid == pod.uid;
     const ProcessInstance instance{pod.replica, 0, name};
@@ -100,7 +100,7 @@ bool JobFollower::NewEvaluation(v1::Event* shown) {
 void JobFollower::TakeProblems(const std::map<std::string, absl::Status>& problems) {
   for (const auto& [resource, status] : problems) {
     if (status.ok()) {
-      display_->Note(absl::StrCat("The API server reports ", resource, " again"));
+      display_->Note(absl::StrCat("Watching ", resource, " again"));
     } else if (absl::IsPermissionDenied(status)) {
       const std::optional<kube::ApiError> error = kube::ApiErrorOf(status);
       display_->Note(absl::StrCat("You may not read ", resource, ", so they are not shown: ",
@@ -115,13 +115,14 @@ void JobFollower::TakeProblems(const std::map<std::string, absl::Status>& proble
 void JobFollower::LookForOperator(absl::Time now) {
   const bool not_accepted =
       !job_.is_null() && kube::Find(job_, {"status", "conditions"}) == nullptr;
-  if (!not_accepted || told_of_operator_ || now < options_.begin + options_.operator_patience)
+  if (!not_accepted || warned_about_operator_ || now < options_.begin + options_.operator_patience)
     return;
-  told_of_operator_ = true;
+  warned_about_operator_ = true;
   display_->Note(absl::StrCat(
-      "Warning: no operator has accepted the job yet. Is one running (kubectl get pods "
-      "--all-namespaces -l app.kubernetes.io/name=sluice-operator), and does it watch namespace ",
-      kube::KeyOf(job_).ns, "?"));
+      "Warning: no operator has accepted the job yet. Check that the operator runs (kubectl get "
+      "pods "
+      "--all-namespaces -l app.kubernetes.io/name=sluice-operator) and watches namespace ",
+      kube::KeyOf(job_).ns));
 }
 
 }  // namespace sluice::cli

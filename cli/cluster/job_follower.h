@@ -27,7 +27,7 @@ class JobFollower {
     // shown.
     bool is_new = false;
     absl::Time begin;  // when following began
-    // If no operator has written the job's status for so long, one warning says so.
+    // If no operator has written the job's status within this time, one warning is shown.
     absl::Duration operator_patience = absl::Seconds(15);
   };
 
@@ -57,10 +57,10 @@ class JobFollower {
   kube::Json job_;
   PodStatuses pods_;
   bool pods_known_ = false;
-  bool told_of_operator_ = false;
-  std::set<std::string> seen_events_;     // uids; an API server forgets events after an hour
-  std::vector<v1::Event> untold_;         // to be shown with the job
-  std::optional<uint64_t> evaluated_at_;  // the step of the evaluation shown last
+  bool warned_about_operator_ = false;
+  std::set<std::string> seen_events_;      // uids; an API server forgets events after an hour
+  std::vector<v1::Event> pending_events_;  // to be shown with the job
+  std::optional<uint64_t> evaluated_at_;   // the step of the evaluation shown last
   std::optional<policy::Outcome> outcome_;
 };
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,24 +26,24 @@ constexpr char kUid[] = "job-uid";
 class FakeDisplay final : public RunDisplay {
  public:
   void OnProcessStarted(const ProcessInstance& instance) override {
-    heard.push_back(absl::StrCat("started ", instance.pod));
+    shown.push_back(absl::StrCat("started ", instance.pod));
   }
   void OnProcessEnded(const ProcessInstance& instance, const policy::Exit& exit) override {
-    heard.push_back(absl::StrCat("ended ", instance.pod, ": ", policy::ExitText(exit)));
+    shown.push_back(absl::StrCat("ended ", instance.pod, ": ", policy::ExitText(exit)));
   }
   void OnProgress(const v1::JobProgress& now, const std::string& words) override {
     progress = now;
     state = words;
-    for (const v1::Event& event : now.events()) heard.push_back(event.message());
+    for (const v1::Event& event : now.events()) shown.push_back(event.message());
   }
   void OnLogLine(absl::string_view, absl::string_view) override {}
   void OnTick(const std::map<policy::Replica, ProcessState>& now) override { processes = now; }
-  void Note(absl::string_view text) override { heard.push_back(absl::StrCat("note: ", text)); }
+  void Note(absl::string_view text) override { shown.push_back(absl::StrCat("note: ", text)); }
   void Stopping() override {}
   void Detached(const std::vector<std::string>&) override {}
   void Finish(const SummaryFacts&, int, const std::vector<std::string>&) override {}
 
-  std::vector<std::string> heard;
+  std::vector<std::string> shown;
   v1::JobProgress progress;
   std::string state;
   std::map<policy::Replica, ProcessState> processes;
@@ -100,18 +103,18 @@ class JobFollowerTest : public ::testing::Test {
     follower_.emplace(options, &display_);
   }
 
-  void TellJob(Json job) {
+  void TakeJob(Json job) {
     JobNews news;
     news.job_listed = true;
     news.job = std::move(job);
     follower_->Take(std::move(news), now_);
   }
-  void TellPods(std::vector<Json> pods) {
+  void TakePods(std::vector<Json> pods) {
     JobNews news;
     news.pods = std::move(pods);
     follower_->Take(std::move(news), now_);
   }
-  void TellEvents(std::vector<Json> before, std::vector<Json> events) {
+  void TakeEvents(std::vector<Json> before, std::vector<Json> events) {
     JobNews news;
     news.old_events = std::move(before);
     news.events = std::move(events);
@@ -129,7 +132,7 @@ class FollowerOfAnOldJobTest : public JobFollowerTest {
 };
 
 TEST_F(JobFollowerTest, StatusBecomesProgress) {
-  TellJob(Job("Training", 250));
+  TakeJob(Job("Training", 250));
   EXPECT_EQ(display_.progress.phase(), v1::JobProgress::TRAINING);
   EXPECT_EQ(display_.progress.step(), 250u);
   EXPECT_EQ(display_.progress.attempt(), 2u);
@@ -139,7 +142,7 @@ TEST_F(JobFollowerTest, StatusBecomesProgress) {
 }
 
 TEST_F(JobFollowerTest, StateShowsWhatPodsWaitFor) {
-  TellJob(Job("Unschedulable", 0, {Condition("Degraded", "Unschedulable", "mnist-ps-0: no node")}));
+  TakeJob(Job("Unschedulable", 0, {Condition("Degraded", "Unschedulable", "mnist-ps-0: no node")}));
   EXPECT_EQ(display_.state, "waiting: Unschedulable (mnist-ps-0: no node)");
 }
 
@@ -147,65 +150,65 @@ TEST_F(JobFollowerTest, ShowsEachEvaluationOnce) {
   Json job = Job("Training", 250);
   job["status"]["training"]["evaluation"] = {
       {"step", 200}, {"epoch", 1}, {"loss", 0.5}, {"samples", 100}, {"accuracy", 97.5}};
-  TellJob(job);
-  TellJob(job);
+  TakeJob(job);
+  TakeJob(job);
   job["status"]["training"]["evaluation"]["step"] = 300;
-  TellJob(job);
-  EXPECT_THAT(display_.heard,
+  TakeJob(job);
+  EXPECT_THAT(display_.shown,
               ElementsAre("Step 200 (epoch 1.00): accuracy 97.50 %, loss 0.5000 on 100 samples",
                           "Step 300 (epoch 1.00): accuracy 97.50 %, loss 0.5000 on 100 samples"));
 }
 
 TEST_F(JobFollowerTest, ShowsEachEventOnce) {
-  TellJob(Job("Starting", 0));
-  TellEvents({Event("1", "Normal", "Training", "training continues from step 0")}, {});
-  TellEvents({}, {Event("1", "Normal", "Training", "training continues from step 0"),
+  TakeJob(Job("Starting", 0));
+  TakeEvents({Event("1", "Normal", "Training", "training continues from step 0")}, {});
+  TakeEvents({}, {Event("1", "Normal", "Training", "training continues from step 0"),
                   Event("2", "Warning", "WorkerFailed", "mnist-worker-0: OOMKilled")});
   Json of_another = Event("3", "Normal", "Training", "of an earlier job of this name");
   of_another["involvedObject"]["uid"] = "other";
-  TellEvents({}, {of_another});
-  EXPECT_THAT(display_.heard, ElementsAre("training continues from step 0",
+  TakeEvents({}, {of_another});
+  EXPECT_THAT(display_.shown, ElementsAre("training continues from step 0",
                                           "WorkerFailed: mnist-worker-0: OOMKilled"));
 }
 
 TEST_F(JobFollowerTest, EventBeforeTheJobIsShownWithIt) {
-  TellEvents({}, {Event("1", "Normal", "Training", "training continues from step 0")});
-  EXPECT_THAT(display_.heard, IsEmpty());
-  TellJob(Job("Starting", 0));
-  EXPECT_THAT(display_.heard, ElementsAre("training continues from step 0"));
+  TakeEvents({}, {Event("1", "Normal", "Training", "training continues from step 0")});
+  EXPECT_THAT(display_.shown, IsEmpty());
+  TakeJob(Job("Starting", 0));
+  EXPECT_THAT(display_.shown, ElementsAre("training continues from step 0"));
 }
 
 TEST_F(JobFollowerTest, ShowsPodsAsProcessesWithStates) {
-  TellJob(Job("Training", 1));
-  TellPods({Pod("worker-0", "worker", "a", Running()), Pod("ps-0", "ps", "b", Running())});
+  TakeJob(Job("Training", 1));
+  TakePods({Pod("worker-0", "worker", "a", Running()), Pod("ps-0", "ps", "b", Running())});
   EXPECT_EQ((display_.processes[{v1::WORKER, 0}].text), "starting on node-a");
-  TellPods({Pod("worker-0", "worker", "a", Killed()), Pod("ps-0", "ps", "b", Running())});
+  TakePods({Pod("worker-0", "worker", "a", Killed()), Pod("ps-0", "ps", "b", Running())});
   EXPECT_THAT((display_.processes[{v1::WORKER, 0}].text), HasSubstr("OOMKilled"));
-  TellPods({Pod("worker-0", "worker", "c", Running()), Pod("ps-0", "ps", "b", Running())});
-  EXPECT_THAT(display_.heard,
+  TakePods({Pod("worker-0", "worker", "c", Running()), Pod("ps-0", "ps", "b", Running())});
+  EXPECT_THAT(display_.shown,
               ElementsAre("started mnist-ps-0", "started mnist-worker-0",
                           "ended mnist-worker-0: OOMKilled, killed by signal 9 (Killed)",
                           "started mnist-worker-0"));
 }
 
 TEST_F(JobFollowerTest, IgnoresPodsOfEarlierJobOfTheSameName) {
-  TellJob(Job("Starting", 0));
+  TakeJob(Job("Starting", 0));
   Json pod = Pod("worker-0", "worker", "a", Running());
   pod["metadata"]["ownerReferences"][0]["uid"] = "other";
-  TellPods({pod});
+  TakePods({pod});
   EXPECT_THAT(display_.processes, IsEmpty());
 }
 
 TEST_F(JobFollowerTest, SucceededJobHasEnded) {
-  TellJob(Job("Succeeded", 1000, {Condition("Succeeded", "Completed", "")}));
+  TakeJob(Job("Succeeded", 1000, {Condition("Succeeded", "Completed", "")}));
   ASSERT_TRUE(follower_->outcome().has_value());
   EXPECT_EQ(follower_->outcome()->kind, policy::OutcomeKind::kSucceeded);
 }
 
 TEST_F(JobFollowerTest, FailureHasReasonAndBlamedProcess) {
   Json job = Job("Failed", 10, {Condition("Failed", "NeverReady", "worker-1 never became ready")});
-  job["status"]["lastFailures"] = {{{"pod", "mnist-worker-1"}}};
-  TellJob(job);
+  job["status"]["lastFailures"] = {{{"pod", "mnist-worker-0"}}};
+  TakeJob(job);
   ASSERT_TRUE(follower_->outcome().has_value());
   EXPECT_EQ(follower_->outcome()->kind, policy::OutcomeKind::kFailed);
   EXPECT_EQ(follower_->outcome()->code, "NeverReady");
@@ -213,45 +216,60 @@ TEST_F(JobFollowerTest, FailureHasReasonAndBlamedProcess) {
   EXPECT_EQ(policy::ReplicaName(*follower_->outcome()->blamed), "worker-1");
 }
 
+TEST_F(JobFollowerTest, FailureBlamesTheProcessThatItsMessageNames) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"ps-0: learning rate is not finite", "ps-0"},
+      {"201 workers died within 10m; the last, worker-3: exit code 1", "worker-3"},
+      {"the job was active for longer than its activeDeadlineSeconds", ""},
+  };
+  for (const auto& [message, blamed] : cases) {
+    Json job = Job("Failed", 10, {Condition("Failed", "Reason", message)});
+    job["status"]["lastFailures"] = {{{"pod", "mnist-worker-0"}}};
+    const std::optional<policy::Outcome> outcome = OutcomeOf(job);
+    ASSERT_TRUE(outcome.has_value());
+    EXPECT_EQ(outcome->blamed.has_value() ? policy::ReplicaName(*outcome->blamed) : "", blamed);
+  }
+}
+
 TEST_F(JobFollowerTest, SuspendedJobHasEndedOnceNothingRuns) {
   Json job = Job("Suspending", 10);
   job["spec"]["suspend"] = true;
-  TellJob(job);
+  TakeJob(job);
   EXPECT_FALSE(follower_->outcome().has_value());
   EXPECT_EQ(display_.state, "checkpointing and suspending");
   job["status"]["conditions"].push_back(Condition("Suspended", "Suspended", ""));
-  TellJob(job);
+  TakeJob(job);
   ASSERT_TRUE(follower_->outcome().has_value());
   EXPECT_EQ(follower_->outcome()->kind, policy::OutcomeKind::kSuspended);
 }
 
 TEST_F(JobFollowerTest, OldSuspendedConditionDoesNotEndResumedJob) {
-  TellJob(Job("Suspended", 10, {Condition("Suspended", "Suspended", "")}));
+  TakeJob(Job("Suspended", 10, {Condition("Suspended", "Suspended", "")}));
   EXPECT_FALSE(follower_->outcome().has_value());
 }
 
 TEST_F(JobFollowerTest, DeletionOrReplacementEndsTheJob) {
-  TellJob(Job("Training", 10));
-  TellJob(Json());
+  TakeJob(Job("Training", 10));
+  TakeJob(Json());
   ASSERT_TRUE(follower_->outcome().has_value());
   EXPECT_EQ(follower_->outcome()->reason, "it was deleted");
   JobFollower::Options options;
   options.uid = "another";
   follower_.emplace(options, &display_);
-  TellJob(Job("Training", 10));
-  EXPECT_THAT(follower_->outcome()->reason, HasSubstr("another job has its name"));
+  TakeJob(Job("Training", 10));
+  EXPECT_THAT(follower_->outcome()->reason, HasSubstr("a new job has the same name"));
 }
 
 TEST_F(JobFollowerTest, WarnsOnceAboutMissingOperator) {
   Json job = Job("", 0);
   job.erase("status");
-  TellJob(job);
+  TakeJob(job);
   EXPECT_EQ(display_.state, "waiting for the operator");
-  EXPECT_THAT(display_.heard, IsEmpty());
+  EXPECT_THAT(display_.shown, IsEmpty());
   now_ += absl::Seconds(16);
-  TellJob(job);
-  TellJob(job);
-  EXPECT_THAT(display_.heard, ElementsAre(HasSubstr("no operator has accepted the job")));
+  TakeJob(job);
+  TakeJob(job);
+  EXPECT_THAT(display_.shown, ElementsAre(HasSubstr("no operator has accepted the job")));
 }
 
 TEST_F(JobFollowerTest, NamesUnreadableResourcesAndShowsTheRest) {
@@ -262,9 +280,9 @@ TEST_F(JobFollowerTest, NamesUnreadableResourcesAndShowsTheRest) {
       "User \"ann\" cannot list resource \"events\"",
       {}}.ToStatus();
   follower_->Take(std::move(news), now_);
-  EXPECT_THAT(display_.heard, ElementsAre("note: You may not read events, so they are not shown: "
+  EXPECT_THAT(display_.shown, ElementsAre("note: You may not read events, so they are not shown: "
                                           "User \"ann\" cannot list resource \"events\""));
-  TellJob(Job("Training", 10));
+  TakeJob(Job("Training", 10));
   EXPECT_EQ(display_.progress.step(), 10u);
 }
 
@@ -275,22 +293,22 @@ TEST_F(JobFollowerTest, ReportsWatchThatBreaksAndRecovers) {
   news = JobNews();
   news.problems["trainingjobs"] = absl::OkStatus();
   follower_->Take(std::move(news), now_);
-  EXPECT_THAT(display_.heard, ElementsAre(HasSubstr("connection refused"),
-                                          HasSubstr("reports trainingjobs again")));
+  EXPECT_THAT(display_.shown, ElementsAre(HasSubstr("connection refused"),
+                                          HasSubstr("Watching trainingjobs again")));
   EXPECT_FALSE(follower_->outcome().has_value());
 }
 
 TEST_F(FollowerOfAnOldJobTest, DoesNotShowEarlierEvents) {
   Json job = Job("Training", 250);
   job["status"]["training"]["evaluation"] = {{"step", 200}, {"accuracy", 97.5}};
-  TellJob(job);
-  TellPods({Pod("worker-0", "worker", "a", Running()), Pod("worker-1", "worker", "b", Killed())});
-  TellEvents({Event("1", "Normal", "Training", "long ago")}, {});
-  EXPECT_THAT(display_.heard, IsEmpty());
-  TellEvents({}, {Event("1", "Normal", "Training", "long ago"),
+  TakeJob(job);
+  TakePods({Pod("worker-0", "worker", "a", Running()), Pod("worker-1", "worker", "b", Killed())});
+  TakeEvents({Event("1", "Normal", "Training", "long ago")}, {});
+  EXPECT_THAT(display_.shown, IsEmpty());
+  TakeEvents({}, {Event("1", "Normal", "Training", "long ago"),
                   Event("2", "Normal", "Training", "just now")});
-  TellPods({Pod("worker-0", "worker", "a", Running()), Pod("worker-1", "worker", "c", Running())});
-  EXPECT_THAT(display_.heard, ElementsAre("just now", "started mnist-worker-1"));
+  TakePods({Pod("worker-0", "worker", "a", Running()), Pod("worker-1", "worker", "c", Running())});
+  EXPECT_THAT(display_.shown, ElementsAre("just now", "started mnist-worker-1"));
   EXPECT_EQ(display_.progress.last_evaluation().accuracy(), 97.5);
 }
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_split.h"
 #include "operator/reconciler/job_status.h"
 
 namespace sluice::cli {
@@ -156,6 +156,19 @@ std::string StateWordsOf(const Json& job) {
   return words;
 }
 
+namespace {
+
+// The first process that a message names.
+std::optional<policy::Replica> FirstReplicaIn(absl::string_view message) {
+  policy::Replica replica;
+  for (const absl::string_view word : absl::StrSplit(message, absl::ByAnyChar(" :,;()"))) {
+    if (reconciler::ParseReplicaName(word, &replica)) return replica;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<policy::Outcome> OutcomeOf(const Json& job) {
   policy::Outcome outcome;
   if (HasCondition(job, "Succeeded")) {
@@ -167,17 +180,7 @@ std::optional<policy::Outcome> OutcomeOf(const Json& job) {
     outcome.code = MessageOf(job, "Failed", "reason");
     outcome.reason = MessageOf(job, "Failed", "message");
     if (outcome.reason.empty()) outcome.reason = outcome.code;
-    const Json* failures = kube::Find(job, {"status", "lastFailures"});
-    if (failures != nullptr && failures->is_array() && !failures->empty()) {
-      const Json& last = failures->front();
-      policy::Replica replica;
-      const std::string name = GetString(last, {"pod"});
-      absl::string_view process = name;
-      if (absl::ConsumePrefix(&process, absl::StrCat(kube::KeyOf(job).name, "-")) &&
-          reconciler::ParseReplicaName(process, &replica)) {
-        outcome.blamed = replica;
-      }
-    }
+    outcome.blamed = FirstReplicaIn(outcome.reason);
     return outcome;
   }
   const Json* wanted = kube::Find(job, {"spec", "suspend"});

@@ -25,7 +25,7 @@ PodStatuses ReadPods(const std::vector<kube::Json>& pods, const std::string& uid
 v1::JobProgress ProgressOf(const kube::Json& job);
 // Whether the status has progress.
 bool HasProgress(const kube::Json& job);
-// The state in words, if it says more than ProgressOf's phase; usually empty. See JobSummary.
+// The state in words, if it is more precise than ProgressOf's phase; usually empty. See JobSummary.
 std::string StateWordsOf(const kube::Json& job);
 // How it ended: succeeded, failed, or suspended with nothing running; nullopt while it is in
 // progress.

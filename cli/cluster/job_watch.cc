@@ -51,7 +51,7 @@ class JobWatch::Sink final : public kube::ReflectorSink {
         const kube::ObjectKey key = kube::KeyOf(pod);
         watch_->pods_[key] = std::move(pod);
       }
-      TellPods();
+      PublishPods();
     } else {
       std::stable_sort(objects.begin(), objects.end(), [](const Json& a, const Json& b) {
         return TimeOfEvent(a) < TimeOfEvent(b);
@@ -77,7 +77,7 @@ class JobWatch::Sink final : public kube::ReflectorSink {
       } else {
         watch_->pods_[key] = std::move(event.object);
       }
-      TellPods();
+      PublishPods();
     } else if (!gone) {
       AddEvent(std::move(event.object), &watch_->news_.events);
     }
@@ -85,7 +85,7 @@ class JobWatch::Sink final : public kube::ReflectorSink {
   }
 
  private:
-  void TellPods() ABSL_EXCLUSIVE_LOCKS_REQUIRED(watch_->mutex_) {
+  void PublishPods() ABSL_EXCLUSIVE_LOCKS_REQUIRED(watch_->mutex_) {
     std::vector<Json> pods;
     pods.reserve(watch_->pods_.size());
     for (const auto& [key, pod] : watch_->pods_) pods.push_back(pod);

@@ -13,7 +13,8 @@
 namespace sluice::cli {
 namespace {
 
-// A broken stream is retried after this pause; after so many failures in a row the pod is given up.
+// A broken stream is retried after this pause; after kMaxFailures failures in a row the pod's log
+// is not read any more.
 constexpr absl::Duration kPause = absl::Seconds(1);
 constexpr int kMaxFailures = 10;
 // If a log ends while its pod seems to be running, it is read again after this pause.
@@ -134,7 +135,7 @@ void PodLogs::SetPods(const std::map<std::string, reconciler::PodStatus>& pods) 
                      !pod.ended && now >= known->second.ended + kRestart;
     if (known != readers_.end() && !cut) continue;
     if (running >= kMaxStreams) {
-      if (!std::exchange(told_of_bound_, true)) {
+      if (!std::exchange(reported_limit_, true)) {
         problems_.push_back(absl::StrCat(
             "only ", kMaxStreams, " logs are read at a time; name a process to see its log"));
       }

@@ -60,9 +60,9 @@ absl::StatusOr<std::vector<std::string>> TailOfPod(kube::HttpTransport* transpor
 class PodLogs {
  public:
   static constexpr size_t kAll = std::numeric_limits<size_t>::max();
-  // At most so many pods are read at a time; Take reports it if there are more.
+  // At most this many pods are read at a time; Take reports it if there are more.
   static constexpr size_t kMaxStreams = 64;
-  // Readers wait while so many lines have not been taken.
+  // Readers wait while this many lines have not been taken.
   static constexpr size_t kMaxLines = 10000;
 
   struct Options {
@@ -113,7 +113,7 @@ class PodLogs {
   kube::Cancellation cancellation_;
   bool first_ = true;
   bool found_ = false;
-  bool told_of_bound_ = false;
+  bool reported_limit_ = false;
   mutable Mutex mutex_;
   CondVar changed_;
   std::map<std::string, Reader> readers_ ABSL_GUARDED_BY(mutex_);  // by the pod's uid

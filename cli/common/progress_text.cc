@@ -18,7 +18,7 @@ constexpr char kRed[] = "\x1b[31m";
 constexpr char kGreen[] = "\x1b[32m";
 constexpr char kYellow[] = "\x1b[33m";
 
-// At most so many processes are listed; the rest are counted.
+// At most this many processes are listed; the others are counted.
 constexpr size_t kMaxProcessLines = 12;
 
 std::string Painted(absl::string_view text, const char* paint, bool color) {
@@ -265,7 +265,7 @@ std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool col
 
 namespace {
 
-// Cuts to so many characters, and counts all characters.
+// Cuts to `columns` characters, and counts all characters.
 std::string Cut(absl::string_view text, int columns, int* counted) {
   std::string cut;
   int& width = *counted;

@@ -65,7 +65,7 @@ std::string ProgressLine(const JobSummary& view);
 std::vector<std::string> LiveLines(const JobSummary& view, int columns, bool color,
                                    bool unicode = true);
 
-// Cuts to so many characters (UTF-8 code points; escape sequences do not count).
+// Cuts to `columns` characters (UTF-8 code points; escape sequences do not count).
 std::string CutToWidth(absl::string_view text, int columns);
 // The number of characters, counted in the same way.
 int WidthOf(absl::string_view text);

@@ -42,9 +42,9 @@ class RunDisplay {
   virtual void Note(absl::string_view text) = 0;
   // The job was asked to stop; shown until it has stopped.
   virtual void Stopping() = 0;
-  // How the job ends is decided; calls until Finish are consequences of it.
+  // The job's outcome is decided; calls until Finish are consequences of it.
   virtual void OnOutcome(policy::OutcomeKind) {}
-  // The job continues and is no longer followed. `how`: lines that say what the user can do now.
+  // The job continues and is no longer followed. `how`: lines with commands for the job.
   virtual void Detached(const std::vector<std::string>& how) = 0;
   // The job has ended. `log_lines`: the last log lines of the process to blame.
   virtual void Finish(const SummaryFacts& facts, int exit_code,

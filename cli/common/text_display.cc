@@ -60,7 +60,7 @@ class TextDisplay final : public RunDisplay {
       }
       return;
     }
-    // A consequence of the job's end, whose own reason is printed last.
+    // This is a consequence of the job's end; the reason of the end is printed last.
     if (ending_ && (exit.signal == 0 || exit.signal == SIGTERM || exit.signal == SIGKILL)) return;
     if (exit.signal == 0 && exit.code == kExitExpelled) {
       if (!view_.stopping) {

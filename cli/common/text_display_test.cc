@@ -32,7 +32,7 @@ class TextDisplayTest : public ::testing::Test {
     exit.signal = signal;
     display->OnProcessEnded({{role, 0}, 1, ""}, exit);
   }
-  void Tell(const char* message) {
+  void ShowEvent(const char* message) {
     v1::JobProgress progress;
     v1::Event& event = *progress.add_events();
     event.set_kind(v1::Event::INFO);
@@ -47,13 +47,13 @@ class TextDisplayTest : public ::testing::Test {
 };
 
 TEST_F(TextDisplayTest, FailingJobShowsOnlyItsCause) {
-  Tell("training goes on");
+  ShowEvent("training continues");
   End(v1::WORKER, 13);
   display->OnOutcome(policy::OutcomeKind::kFailed);
-  Tell("suspended before training began");
+  ShowEvent("suspended before training began");
   End(v1::SHARD, 1);
   End(v1::COORDINATOR, 0, SIGTERM);
-  EXPECT_EQ(out.str(), "training goes on\nworker-0 ended: exit code 13\n");
+  EXPECT_EQ(out.str(), "training continues\nworker-0 ended: exit code 13\n");
   // A crash is always reported.
   End(v1::WORKER, 0, SIGSEGV);
   EXPECT_NE(out.str().find("worker-0 ended: killed by signal 11"), std::string::npos) << out.str();
@@ -127,7 +127,7 @@ TEST_F(TextDisplayTest, ErasesTheWholeViewInANarrowedTerminal) {
 
 TEST_F(TextDisplayTest, StoppedJobShowsTheCoordinatorsMessage) {
   display->OnOutcome(policy::OutcomeKind::kSuspended);
-  Tell("suspended before training began");
+  ShowEvent("suspended before training began");
   End(v1::SHARD, 1);
   EXPECT_EQ(out.str(), "suspended before training began\n");
 }

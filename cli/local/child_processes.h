@@ -21,8 +21,8 @@ namespace sluice::local {
 
 // Starts, signals and reaps children. However this process ends, its children end with it: the
 // kernel kills them (PR_SET_PDEATHSIG), and a ProcessGuard kills the processes that they have
-// started. Linux ties that signal to the thread that forked, so a single thread, which lives as
-// long as this object, starts all children.
+// started. Linux sends that signal when the thread that forked ends, so one thread, which runs as
+// long as this object exists, starts all children.
 //
 // A child leads its own process group, so the terminal's Ctrl-C does not reach it. It has no
 // standard input, and its output is appended to its log file. When it ends, the rest of its group
@@ -50,7 +50,7 @@ class ChildProcesses {
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;
 
-  // Loads a program that knows `fork-server` (services/common/fork_server.h) in the background;
+  // Loads a program that supports `fork-server` (services/common/fork_server.h) in the background;
   // later processes of the program are forked from it. No effect if it is or was loaded.
   void Load(const std::string& program);
   // The program is about to be loaded, so starting it a little later takes less time.

@@ -38,7 +38,7 @@ void JobControlClient::SetAddress(std::string address) {
   ++generation_;
   events_seen_ = 0;
   losses_seen_ = 0;
-  untold_ = wanted_;
+  unsent_ = wanted_;
   changed_.SignalAll();
 }
 
@@ -51,18 +51,17 @@ void JobControlClient::SetDesired(uint32_t workers, uint32_t shards, bool suspen
   desired_.set_workers(workers);
   desired_.set_shards(shards);
   desired_.set_suspend(suspend);
-  wanted_ = untold_ = true;
+  wanted_ = unsent_ = true;
   changed_.SignalAll();
 }
 
 void JobControlClient::ReportDeath(v1::SetDesiredRequest::Death death) {
-  // Further deaths are dropped: a coordinator that has not answered for so long detects them
-  // itself.
+  // Further deaths are dropped: the coordinator also detects deaths itself.
   constexpr int kMaxDeaths = 1000;
   MutexLock lock(&mutex_);
   if (desired_.deaths_size() >= kMaxDeaths) return;
   *desired_.add_deaths() = std::move(death);
-  untold_ = wanted_;
+  unsent_ = wanted_;
   changed_.SignalAll();
 }
 
@@ -73,10 +72,10 @@ void JobControlClient::Loop() {
   while (true) {
     std::string address;
     uint64_t generation = 0;
-    bool tell = false;
+    bool unsent = false;
     {
       MutexLock lock(&mutex_);
-      while (!stopping_ && (address_.empty() || (!untold_ && generation_ == channel_generation &&
+      while (!stopping_ && (address_.empty() || (!unsent_ && generation_ == channel_generation &&
                                                  absl::Now() < next_poll))) {
         if (address_.empty()) {
           changed_.Wait(&mutex_);
@@ -87,7 +86,7 @@ void JobControlClient::Loop() {
       if (stopping_) return;
       address = address_;
       generation = generation_;
-      tell = untold_;
+      unsent = unsent_;
     }
     if (generation != channel_generation) {
       channel.emplace(ChannelOptions{.address = address,
@@ -96,7 +95,8 @@ void JobControlClient::Loop() {
       channel_generation = generation;
     }
     const std::unique_ptr<v1::JobControl::Stub> stub = v1::JobControl::NewStub(channel->Get());
-    const bool answered = (!tell || Tell(stub.get(), generation)) && Ask(stub.get(), generation);
+    const bool answered =
+        (!unsent || SendDesired(stub.get(), generation)) && PollProgress(stub.get(), generation);
     next_poll = absl::Now() + options_.poll_interval;
     if (answered) continue;
     // A failed call is repeated after a delay, not immediately.
@@ -107,12 +107,12 @@ void JobControlClient::Loop() {
   }
 }
 
-bool JobControlClient::Tell(v1::JobControl::Stub* stub, uint64_t generation) {
+bool JobControlClient::SendDesired(v1::JobControl::Stub* stub, uint64_t generation) {
   v1::SetDesiredRequest request;
   {
     MutexLock lock(&mutex_);
     request = desired_;
-    untold_ = false;
+    unsent_ = false;
   }
   grpc::ClientContext context;
   context.set_deadline(DeadlineAfter(options_.call_timeout));
@@ -120,14 +120,14 @@ bool JobControlClient::Tell(v1::JobControl::Stub* stub, uint64_t generation) {
   const grpc::Status status = stub->SetDesired(&context, request, &response);
   MutexLock lock(&mutex_);
   if (!status.ok()) {
-    untold_ = true;
+    unsent_ = true;
   } else if (generation_ == generation) {
     desired_.mutable_deaths()->DeleteSubrange(0, request.deaths_size());
   }
   return status.ok();
 }
 
-bool JobControlClient::Ask(v1::JobControl::Stub* stub, uint64_t generation) {
+bool JobControlClient::PollProgress(v1::JobControl::Stub* stub, uint64_t generation) {
   v1::GetProgressRequest request;
   {
     MutexLock lock(&mutex_);

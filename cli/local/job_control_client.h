@@ -42,14 +42,14 @@ class JobControlClient {
   void SetAddress(std::string address);
   // Replaces the desired state, except for deaths.
   void SetDesired(uint32_t workers, uint32_t shards, bool suspend);
-  // Sent immediately.
+  // Sent immediately, but not before the first SetDesired.
   void ReportDeath(v1::SetDesiredRequest::Death death);
 
  private:
   void Loop();
   // Both return whether the coordinator answered.
-  bool Tell(v1::JobControl::Stub* stub, uint64_t generation);
-  bool Ask(v1::JobControl::Stub* stub, uint64_t generation);
+  bool SendDesired(v1::JobControl::Stub* stub, uint64_t generation);
+  bool PollProgress(v1::JobControl::Stub* stub, uint64_t generation);
 
   const Options options_;
   const std::function<void(v1::JobProgress)> on_progress_;
@@ -59,7 +59,7 @@ class JobControlClient {
   std::string address_ ABSL_GUARDED_BY(mutex_);
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // counts SetAddress
   v1::SetDesiredRequest desired_ ABSL_GUARDED_BY(mutex_);
-  bool untold_ ABSL_GUARDED_BY(mutex_) = false;
+  bool unsent_ ABSL_GUARDED_BY(mutex_) = false;
   bool wanted_ ABSL_GUARDED_BY(mutex_) = false;  // SetDesired was called
   uint64_t events_seen_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t losses_seen_ ABSL_GUARDED_BY(mutex_) = 0;

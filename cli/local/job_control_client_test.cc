@@ -35,20 +35,20 @@ class FakeCoordinator final : public v1::JobControl::Service {
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
                           v1::SetDesiredResponse*) override {
     MutexLock lock(&mutex_);
-    told_ = *request;
+    received_ = *request;
     return grpc::Status::OK;
   }
   // The step is the desired number of workers that it received.
   grpc::Status GetProgress(grpc::ServerContext*, const v1::GetProgressRequest*,
                            v1::JobProgress* progress) override {
     MutexLock lock(&mutex_);
-    progress->set_step(told_.workers());
+    progress->set_step(received_.workers());
     return grpc::Status::OK;
   }
 
  private:
   Mutex mutex_;
-  v1::SetDesiredRequest told_ ABSL_GUARDED_BY(mutex_);
+  v1::SetDesiredRequest received_ ABSL_GUARDED_BY(mutex_);
   GeneratedService service_{this};
   std::unique_ptr<GrpcServer> server_;
 };

@@ -197,7 +197,7 @@ absl::Status JobDirectory::RequestSizes(const Sizes& sizes) {
 }
 
 std::optional<Sizes> JobDirectory::TakeRequestedSizes() {
-  // Renamed first: a request that comes meanwhile is not removed unread.
+  // Renamed first, so that a request that arrives meanwhile is not removed unread.
   const std::string taken = JoinPath(run(), "sizes.taken.json");
   if (!HasRequestedSizes() || !files_->Rename(JoinPath(run(), kSizesFile), taken).ok()) {
     return std::nullopt;

@@ -194,7 +194,7 @@ TEST_F(JobDirectoryTest, RequestedSizesAreTakenOnceAndTheNewestCounts) {
     EXPECT_FALSE(directory.TakeRequestedSizes().has_value()) << damaged;
     EXPECT_FALSE(directory.HasRequestedSizes()) << damaged;
   }
-  // A new run does not take what an earlier one was asked.
+  // A new run does not take a request that was made to an earlier one.
   ASSERT_TRUE(directory.RequestSizes({2, 3}).ok());
   ASSERT_TRUE(directory.Prepare().ok());
   EXPECT_FALSE(directory.HasRequestedSizes());

@@ -29,9 +29,9 @@ using policy::kCoordinator;
 // How often to look for the port file while the coordinator starts, and whether workers can be
 // forked.
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
-// If the loop is delayed by more than this, this process itself did not run: it was stopped, or the
+// If the loop is delayed by more than this, this process itself was paused: it was stopped, or the
 // machine slept.
-constexpr absl::Duration kStoodStill = absl::Seconds(1);
+constexpr absl::Duration kPauseThreshold = absl::Seconds(1);
 // Other shards take over the partitions of a shard that died within this time. The start of its
 // successor would compete with them for the processors.
 constexpr absl::Duration kTakeover = absl::Milliseconds(250);
@@ -149,7 +149,7 @@ cli::JobResult LocalJob::Run() {
       until = std::min(until, now + kPoll);
     }
     const Inbox inbox = WaitForNews(until);
-    if (const absl::Duration late = clock_->Now() - until; late > kStoodStill) {
+    if (const absl::Duration late = clock_->Now() - until; late > kPauseThreshold) {
       policy::Forgive(late, &world_, &memory_);
     }
     const bool stop_now = inbox.stop_now;
@@ -263,9 +263,9 @@ void LocalJob::HandleProgress(const v1::JobProgress& progress) {
   listener_->OnProgress(progress);
 }
 
-// Reads which processes the coordinator knows. A process is identified by its pid. The user's own
-// program may start another process, which then registers: in that case every incarnation counts
-// that the coordinator did not know when the program was started.
+// Reads which processes are registered with the coordinator. A process is identified by its pid.
+// The user's own program may start another process, which then registers: in that case every
+// incarnation counts that was not registered when the program was started.
 void LocalJob::ReadRegistrations(const v1::JobProgress& progress) {
   const bool command = options_.job.spec.worker().command_size() > 0;
   for (auto& [replica, process] : world_.processes) {
@@ -394,7 +394,7 @@ absl::StatusOr<pid_t> LocalJob::StartProgram(const policy::Replica& replica) {
     (void)files_->Remove(port_file);
     ASSIGN_OR_RETURN(const std::string address,
                      options_.links->ShardAddress(replica.index, port_file));
-    // Shared memory would be another connection.
+    // The relay cannot disturb shared memory.
     for (const std::string& argument :
          {std::string("--no-shared-memory"), absl::StrCat("--advertise=", address),
           absl::StrCat("--port-file=", port_file)}) {

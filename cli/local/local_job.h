@@ -2,8 +2,8 @@
 //
 // It uses the same policy as on a cluster (operator/policy) with another backend: it observes the
 // children and the coordinator's last progress, and acts with fork, kill and SetDesired. One loop
-// gathers, decides and acts; it never waits for the coordinator, because a separate thread talks to
-// it.
+// gathers, decides and acts; it never waits for the coordinator, because a separate thread makes
+// the calls to it.
 #ifndef SLUICE_CLI_LOCAL_LOCAL_JOB_H_
 #define SLUICE_CLI_LOCAL_LOCAL_JOB_H_
 
@@ -62,7 +62,7 @@ class JobListener {
   virtual void OnTick(const std::map<policy::Replica, ProcessInfo>& processes) = 0;
 };
 
-// Leads the connections of a job's processes through another process. Called on the thread of Run.
+// Gives the job's processes addresses that lead through a relay. Called on the thread of Run.
 class Links {
  public:
   virtual ~Links() = default;
@@ -161,7 +161,7 @@ class LocalJob {
   policy::Memory memory_;
   // The size of each log when the newest instance of its replica began.
   std::map<policy::Replica, uint64_t> log_begins_;
-  // Incarnations that a coordinator knew before the newest instance of the replica began.
+  // Incarnations that were registered before the newest instance of the replica began.
   std::map<policy::Replica, std::set<uint64_t>> earlier_incarnations_;
   v1::JobProgress progress_;
   bool has_progress_ = false;

@@ -80,10 +80,10 @@ ProcessGuard::~ProcessGuard() {
   }
 }
 
-void ProcessGuard::Add(pid_t group) const { Tell(group); }
-void ProcessGuard::Remove(pid_t group) const { Tell(-group); }
+void ProcessGuard::Add(pid_t group) const { Send(group); }
+void ProcessGuard::Remove(pid_t group) const { Send(-group); }
 
-void ProcessGuard::Tell(pid_t word) const {
+void ProcessGuard::Send(pid_t word) const {
   if (socket_ < 0) return;
   while (send(socket_, &word, sizeof(word), MSG_NOSIGNAL) < 0 && errno == EINTR) {
   }

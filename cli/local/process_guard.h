@@ -1,4 +1,4 @@
-// Kills what a killed process leaves behind.
+// Kills the processes that a killed process leaves behind.
 #ifndef SLUICE_CLI_LOCAL_PROCESS_GUARD_H_
 #define SLUICE_CLI_LOCAL_PROCESS_GUARD_H_
 
@@ -6,9 +6,9 @@
 
 namespace sluice::local {
 
-// A separate process that knows this process's child groups, and kills the remaining ones when this
-// process is gone, however it ended. The kernel ends children with their parent (PR_SET_PDEATHSIG),
-// but not the processes that these have started: `bash -c "train & wait"`.
+// A separate process with a list of this process's child groups. It kills the remaining groups when
+// this process is gone, however it ended. The kernel ends children with their parent
+// (PR_SET_PDEATHSIG), but not the processes that these have started: `bash -c "train & wait"`.
 //
 // The guard waits on one end of a socket: when the last holder of the other end is gone, it kills
 // the groups and exits. It has no other open files. Not thread-safe, except Add.
@@ -24,7 +24,7 @@ class ProcessGuard {
   ProcessGuard& operator=(const ProcessGuard&) = delete;
 
   // Async-signal-safe: a child calls it for the group that it leads, before it becomes its program,
-  // so the guard knows the group at all times.
+  // so the group is in the guard's list at all times.
   void Add(pid_t group) const;
   // To be called before the group's leader is reaped: afterwards another group may get the number.
   void Remove(pid_t group) const;
@@ -32,7 +32,7 @@ class ProcessGuard {
   int socket() const { return socket_; }
 
  private:
-  void Tell(pid_t word) const;
+  void Send(pid_t word) const;
 
   int socket_ = -1;
   pid_t pid_ = -1;

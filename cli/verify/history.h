@@ -30,7 +30,7 @@ struct Interval {
   uint64_t last() const { return to.checkpoint().step(); }
 };
 
-// Which intervals the user wants.
+// The intervals that the user selects.
 struct Selection {
   std::optional<uint64_t> from;  // 0: the job's beginning, unless there is a checkpoint of step 0
   std::optional<uint64_t> to;
@@ -42,19 +42,19 @@ struct Selection {
 // a damaged index.
 absl::StatusOr<History> ReadHistory(CheckpointStorage& storage);
 
-// In ascending order; at least one. Errors say which checkpoints there are.
+// In ascending order; at least one. Errors list the existing checkpoints.
 absl::StatusOr<std::vector<Interval>> SelectIntervals(const History& history,
                                                       const Selection& selection);
 
-// FAILED_PRECONDITION says why a replay cannot repeat the interval's training: the result depended
-// on timing, or on state that no checkpoint contains. `machine`: MachineArithmetic(). `exact`:
-// whether every bit must be equal.
+// FAILED_PRECONDITION gives the reason why a replay cannot repeat the interval's training: the
+// result depended on timing, or on state that no checkpoint contains. `machine`:
+// MachineArithmetic(). `exact`: whether every bit must be equal.
 absl::Status CheckReplayable(const v1::JobSpec& job, const Interval& interval,
                              absl::string_view machine, bool exact);
 
-// The job that trains one interval again, with one worker and no more shards than it needs.
-// `from_directory`: of the checkpoint that it begins with; not used from the beginning.
-// `hash_interval_steps`: how often the shards record state hashes.
+// The job that trains one interval again, with one worker and one shard (with server-side
+// execution, one shard for each stage). `from_directory`: of the checkpoint that it begins with;
+// not used from the beginning. `hash_interval_steps`: how often the shards record state hashes.
 v1::JobSpec ReplayJob(const v1::JobSpec& job, const Interval& interval,
                       const std::string& from_directory, uint64_t hash_interval_steps);
 

@@ -45,8 +45,8 @@ struct PartitionComparison {
   size_t hashes = 0;
   std::optional<uint64_t> first_step;   // the first whose hashes differ
   std::optional<uint64_t> equal_until;  // the last before it whose hashes are equal
-  // The replay agrees with the hash that training recorded after the last step, and the
-  // checkpoint's content does not: it was changed afterwards.
+  // The replay has the state hash that training recorded after the last step, and the checkpoint
+  // does not: it was changed after it was written.
   bool stored_differs = false;
 
   bool equal() const { return arrays.empty() && !first_step.has_value(); }
@@ -71,9 +71,9 @@ struct Difference {
 std::optional<Difference> FirstDifference(const std::vector<PartitionComparison>& partitions,
                                           uint64_t from, uint64_t to);
 
-// Whether the checkpoint that an interval begins with has the state that training had then:
-// `hashes` are those that the interval's other checkpoint records, by partition. Nullopt: it has,
-// or they do not cover its step.
+// Whether the checkpoint at the beginning of an interval has the state that training had then, by
+// the state hashes in the checkpoint at its end (`hashes`, by partition). Nullopt: it has, or there
+// is no hash of its step.
 std::optional<Difference> CompareBeginning(const v1::CheckpointIndex& from,
                                            const std::map<uint32_t, std::vector<StepHash>>& hashes);
 

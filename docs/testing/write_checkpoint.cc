@@ -1,5 +1,5 @@
-// Writes a small checkpoint with the code of the real programs, for a test of what the pages say of
-// the format.
+// Writes a small checkpoint with the code of the real programs, for a test of what the pages state
+// about the format.
 //
 //   write_checkpoint DIRECTORY
 //

@@ -19,18 +19,18 @@
 //   optimizer: {name: Plugin, library: sign-sgd, learningRate: 0.01, parameters: {decay: 0.9}}
 //
 // An update must be elementwise: a tensor is updated in pieces, in any order and on several threads
-// at once, and has to come out the same. What it remembers lies in slots, which Sluice keeps,
+// at once, and the result must be the same. Its state is in slots, which Sluice keeps,
 // checkpoints and restores beside the parameters: the object itself has no state that changes.
 //
-// Only C crosses the border of the library, so it may be built by another compiler or against
-// another standard library than Sluice.
+// The interface of the library is plain C, so the library may be built by another compiler or
+// against another standard library than Sluice.
 #ifndef SLUICE_OPTIMIZER_PLUGIN_H_
 #define SLUICE_OPTIMIZER_PLUGIN_H_
 
 #include <stddef.h>
 #include <stdint.h>
 
-// Changes with every change of what follows; a library of another number is refused.
+// Changes with every change of what follows; a library with another number is refused.
 #define SLUICE_OPTIMIZER_ABI 1
 #define SLUICE_OPTIMIZER_MAX_SLOTS 3
 #define SLUICE_OPTIMIZER_SYMBOL "sluice_optimizer_plugin"
@@ -39,7 +39,7 @@
 extern "C" {
 #endif
 
-// What is particular to one step of one tensor.
+// The arguments of one step of one tensor.
 typedef struct SluiceOptimizerArguments {
   double learning_rate;  // of the tensor's group, times the schedule's factor
   uint64_t count;  // updates that this tensor has received, this one included: 1 for the first
@@ -76,13 +76,13 @@ typedef struct SluiceOptimizerRangeF64 {
 typedef struct SluiceOptimizerPlugin {
   uint32_t abi;
   // An optimizer with the job's parameters; NULL, with the reason in `error` (at most `error_size`
-  // bytes with the final 0), if they will not do.
+  // bytes with the final 0), if they are not valid.
   void* (*create)(const char* const* names, const double* values, size_t parameters, char* error,
                   size_t error_size);
   void (*destroy)(void* optimizer);
   // Writes the slots and returns how many there are.
   size_t (*slots)(const void* optimizer, SluiceOptimizerSlot* slots);
-  // Any threads at once. Parameters in bfloat16 and float16 are updated in float32.
+  // Called on several threads at once. Parameters in bfloat16 and float16 are updated in float32.
   void (*step_f32)(const void* optimizer, const SluiceOptimizerArguments* arguments,
                    const SluiceOptimizerRangeF32* range);
   void (*step_f64)(const void* optimizer, const SluiceOptimizerArguments* arguments,
@@ -177,7 +177,7 @@ void* Create(const char* const* names, const double* values, size_t count, char*
   } catch (const std::exception& exception) {
     reason = exception.what();
   } catch (...) {
-    reason = "its constructor threw something that is no std::exception";
+    reason = "its constructor threw something that is not a std::exception";
   }
   const size_t length = std::min(reason.size(), error_size - 1);
   std::copy_n(reason.data(), length, error);

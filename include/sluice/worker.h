@@ -121,8 +121,9 @@ typedef struct sluice_join_options {
    * uses TLS, or the file with the run's secret. Both NULL: plain text without a secret. */
   const char* tls_directory;
   const char* secret_file;
-  const char* advertised_host; /* at which other workers reach this one, for `dense: {aggregation:
-                                  AllReduce}`; NULL: the address of the route to the coordinator */
+  const char* advertised_host; /* the address at which other workers reach this one, for `dense:
+                                  {aggregation: AllReduce}`; NULL: the address of the route to the
+                                  coordinator */
   int no_shared_memory;        /* 1: use sockets even with shards of this machine */
   const char* log_level;       /* of lines on standard error: "debug", "info", "warning", "error",
                                   "off"; NULL: "error" */
@@ -130,14 +131,14 @@ typedef struct sluice_join_options {
 
 /* Registers a worker and waits for the job's answer. `*worker` is set only on success. The worker
  * keeps its place in the job, with heartbeats from a thread of the library, until it is freed; if
- * the job takes it for dead by mistake, it registers again.
+ * the job expels it by mistake, it registers again.
  *
  * INVALID_ARGUMENT; NOT_FOUND: no answer in time, or another job; WIRE_VERSION; DUPLICATE; ENDED;
  * JOB_FAILED; FORKED. */
 SLUICE_API sluice_code sluice_worker_join(const sluice_join_options* options,
                                           sluice_worker** worker);
 
-/* What was joined: its name, and the job's specification as a serialized message JobSpec of
+/* The job's name, and the job's specification as a serialized message JobSpec of
  * proto/job.proto. Each output may be NULL. Valid until free. Any thread. */
 SLUICE_API sluice_code sluice_worker_job(sluice_worker* worker, const char** name,
                                          const void** spec, size_t* spec_bytes);
@@ -146,12 +147,12 @@ SLUICE_API sluice_code sluice_worker_job(sluice_worker* worker, const char** nam
 
 typedef struct sluice_tensor {
   size_t struct_size; /* sizeof(sluice_tensor) */
-  const char* name;   /* UTF-8; once in a model */
+  const char* name;   /* UTF-8; unique within the model */
   int dtype;          /* sluice_dtype; of a counter INT64, of others not INT64 */
   int kind;           /* sluice_tensor_kind */
   const int64_t* shape;
   size_t dimensions;   /* 0: a scalar */
-  const void* initial; /* the value at version 0; the same in every worker, or as of any of them */
+  const void* initial; /* the value at version 0; if workers differ, one worker's is used */
   size_t initial_bytes;
   int rows; /* 1: a matrix of which a batch reads only the rows that its samples name (an embedding
                table); next then asks for these rows before it asks for gradients */
@@ -160,9 +161,9 @@ typedef struct sluice_tensor {
 /* Adds a tensor; copies its initial value. INVALID_ARGUMENT; WRONG_STATE: after open. */
 SLUICE_API sluice_code sluice_worker_add_tensor(sluice_worker* worker, const sluice_tensor* tensor);
 
-/* Tells the job that model and data are open. `evaluation_samples` may be 0. Allocates memory for
- * two versions of the model. INVALID_ARGUMENT: no sample, or no parameter; WRONG_STATE: a second
- * call; ENDED, JOB_FAILED. */
+/* Reports to the job that model and data are open. `evaluation_samples` may be 0. Allocates memory
+ * for two versions of the model. INVALID_ARGUMENT: no sample, or no parameter; WRONG_STATE: a
+ * second call; ENDED, JOB_FAILED. */
 SLUICE_API sluice_code sluice_worker_open(sluice_worker* worker, uint64_t training_samples,
                                           uint64_t evaluation_samples);
 
@@ -194,8 +195,8 @@ typedef struct sluice_work {
  * the next call. TIMEOUT: there is none so far; call again.
  *
  * ENDED: the job has succeeded, or the worker has left. JOB_FAILED, MODEL_DIFFERS, DUPLICATE, ...:
- * it ends otherwise. These are final: every later call returns the same. WRONG_STATE: before open,
- * or work is not answered. BUSY: another thread is in next. */
+ * it has ended for another reason. These are final: every later call returns the same. WRONG_STATE:
+ * before open, or work is not answered. BUSY: another thread is in next. */
 SLUICE_API sluice_code sluice_worker_next(sluice_worker* worker, double timeout_seconds,
                                           sluice_work* work);
 
@@ -212,10 +213,10 @@ SLUICE_API sluice_code sluice_worker_parameter(sluice_worker* worker, uint32_t t
  * this call, row_gradient or no_gradient.
  *
  * `token` 0: the data is copied. Otherwise it is not: the memory must not change until
- * sluice_worker_released has returned the token. On an error it is the caller's at once.
+ * sluice_worker_released has returned the token. If the call fails, the memory stays the caller's.
  *
  * INVALID_ARGUMENT: not a parameter, or a wrong size. WRONG_STATE: no such work, or a second time.
- * Where the result is no longer needed, OK without effect. */
+ * If the result is no longer needed, the call has no effect and returns OK. */
 SLUICE_API sluice_code sluice_worker_gradient(sluice_worker* worker, uint32_t tensor,
                                               const void* data, size_t bytes, uint64_t token);
 
@@ -234,13 +235,13 @@ SLUICE_API sluice_code sluice_worker_buffer_change(sluice_worker* worker, uint32
                                                    const void* data, size_t bytes);
 
 /* For work ROWS: the rows of one of the model's `rows` tensors that the samples read, in any order,
- * also repeatedly. A tensor that is not given is read nowhere. INVALID_ARGUMENT: no such tensor or
- * row. */
+ * also repeatedly. No row of a tensor that is not given is read. INVALID_ARGUMENT: no such tensor
+ * or row. */
 SLUICE_API sluice_code sluice_worker_rows(sluice_worker* worker, uint32_t tensor,
                                           const uint64_t* rows, size_t count);
 
 /* The tokens of gradients whose memory is the caller's again: at most `capacity`, `*count` of them;
- * call again if all were used. After close, all are the caller's. Any thread. */
+ * call again if `*count` is `capacity`. After close, all are the caller's. Any thread. */
 SLUICE_API sluice_code sluice_worker_released(sluice_worker* worker, uint64_t* tokens,
                                               size_t capacity, size_t* count);
 

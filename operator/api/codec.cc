@@ -30,9 +30,9 @@ using google::protobuf::Reflection;
 
 // ---------------------------------------------------------------- rows and fields of a job
 
-// Where the value of a row is, seen from the message of the rows around it.
+// Where the value of a row is, relative to the message of the object that contains the row.
 struct JobPlace {
-  bool here = false;                           // an object whose fields are in that message
+  bool here = false;                           // an object; its fields are in that message
   const FieldDescriptor* within = nullptr;     // the fields are in this message of it, if not null
   std::vector<const FieldDescriptor*> fields;  // more than one: for one item of a list each
   bool negated = false;
@@ -235,7 +235,7 @@ void ReadTheRest(const Json& spec, v1::JobSpec* job) {
   }
   training.mutable_staleness();  // in every job
   if (job->parameter_server().copies() == 0) {
-    // As long as there is one shard, there is one copy.
+    // With one shard there is one copy; the second one is made when a shard is added.
     job->mutable_parameter_server()->set_copies(MovesPartitions(*job) ? 2 : 1);
   }
   if (job->data().text().state() == v1::DataSpec::Text::CARRIED) {
@@ -378,7 +378,8 @@ Json Write(const SchemaNode& schema, const Message& message) {
     Json value = place.here ? Write(*row, message) : WriteRow(*row, place, parent);
     if (!value.is_null()) object[row->name] = std::move(value);
   }
-  // What the job always has, and the manifest only beside certain other values.
+  // Drops fields that the job always has, but that a manifest may have only with certain other
+  // values.
   for (const SchemaNode* row : schema.children) {
     const bool optional_here = row->field->proto == "." && !IsAlways(*row->field);
     if (!optional_here && row->field->default_cases.empty()) continue;
@@ -444,7 +445,8 @@ Json ToJson(const TrainingJob& job) {
   if (job.spec.training().staleness().rule() == v1::TrainingSpec::Staleness::NONE) {
     spec["training"].erase("stalenessRule");
   }
-  // The default, which counts once there are as many shards.
+  // This is the default of a job with fewer shards than copies; it takes effect when shards are
+  // added.
   if (job.spec.parameter_server().copies() > job.spec.parameter_server().replicas()) {
     spec["parameterServer"].erase("copies");
   }

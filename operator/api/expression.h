@@ -30,7 +30,7 @@ class Expr {
   };
   using Evaluate = std::function<nlohmann::json(const Scope&)>;
 
-  // Literals; implicit, because they stand between operators.
+  // Literals; implicit, because they are operands.
   Expr(const char* text);         // NOLINT(google-explicit-constructor)
   Expr(const std::string& text);  // NOLINT(google-explicit-constructor)
   Expr(int number);               // NOLINT(google-explicit-constructor)
@@ -81,7 +81,7 @@ Expr IsOneOf(const Expr& value, const std::vector<Expr>& literals);
 Expr IsIn(const Expr& value, const Expr& list);
 // Of a list or map.
 Expr Size(const Expr& list);
-// Whether the condition holds for each item of the list, as which it names `variable`.
+// Whether the condition holds for each item of the list; the condition calls the item `variable`.
 Expr All(absl::string_view variable, const Expr& list, const Expr& condition);
 
 // Of strings. `regex` is for API servers; `matches` means the same here.

@@ -38,7 +38,7 @@ inline Attribute DefaultBy(std::string other, std::vector<Field::DefaultCase> ca
   return Both(Set(&Field::default_by, std::move(other)),
               Set(&Field::default_cases, std::move(cases)));
 }
-// For every value of the fields beside it with which the rules allow this one.
+// The default for every value of the neighbouring fields for which the rules allow this field.
 inline Attribute DefaultWhereAllowed(std::string json) {
   return DefaultBy("", {{{}, std::move(json)}});
 }
@@ -92,7 +92,7 @@ inline Attribute Context(std::string patch) { return Set(&Field::context, std::m
 inline Attribute Alias(std::string spelling) {
   return [name = std::move(spelling)](Field& field) { field.aliases.push_back(name); };
 }
-// An example, and one that is refused with a message that has this part.
+// A valid example; an invalid example, and a part of the message with which it is refused.
 inline Attribute Good(std::string yaml) {
   return [example = std::move(yaml)](Field& field) { field.examples.push_back({example, ""}); };
 }
@@ -158,31 +158,35 @@ class RuleAdder {
 std::vector<Field> ObjectAndDataFields();
 std::vector<Field> TrainingFields();
 
-// Cluster-only rows, for the tables above: `<role>.template`;
+// Rows and rules for the tables above, by file. Cluster-only fields (fields_cluster.cc): the pod
+// template `<role>.template`;
 void AddPodTemplate(const std::string& role, absl::string_view container, const FieldAdder& add);
-// the coordinator's pod; the volume of `spec.data.source`; the claim of `spec.checkpoint.storage`;
+// the coordinator's pod, the volume of `spec.data.source`, the claim of `spec.checkpoint.storage`;
 void AddCoordinator(const FieldAdder& add);
 void AddDataVolume(const FieldAdder& add);
 void AddCheckpointClaim(const FieldAdder& add);
 // the bounds of `<role>.replicas`;
 void AddReplicaBounds(const std::string& role, const std::string& processes, const FieldAdder& add);
-// where the layers are computed (fields_execution.cc);
+// the deadlines of a job on a cluster, its cleanup, and its node failures.
+void AddClusterLimits(const FieldAdder& add);
+
+// Where the layers are computed (fields_execution.cc), and `debug`.
 void AddStages(const FieldAdder& add);
 void AddExecution(const FieldAdder& add);
 void AddDebug(const FieldAdder& add);
 void AddExecutionRules(std::vector<Rule>* rules);
-// `training.dense`;
+// `training.dense` (fields_dense.cc).
 void AddDense(const FieldAdder& add);
 void AddDenseRules(std::vector<Rule>* rules);
-// `training.stragglers`, and the rules for it and for `data.partitioning`.
+// `training.stragglers`, and the rules for it, for the batch sizes and for `data.partitioning`
+// (fields_stragglers.cc).
 void AddStragglers(const FieldAdder& add);
 void AddStragglerRules(std::vector<Rule>* rules);
 void AddBatchSizeRules(std::vector<Rule>* rules);
 void AddPartitioningRules(std::vector<Rule>* rules);
-// `cpu`, `cuda` or `cuda:<number>`;
+
+// Whether the text is `cpu`, `cuda` or `cuda:<number>`.
 bool IsDeviceName(absl::string_view text);
-// and the deadlines of a job on a cluster, its cleanup, and its node failures.
-void AddClusterLimits(const FieldAdder& add);
 
 }  // namespace sluice::api
 

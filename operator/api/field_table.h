@@ -1,16 +1,16 @@
 // The one table of TrainingJob's fields and rules.
 //
-// Everything that knows the fields is generated from it: the checks of `sluice run` and `sluice
-// validate` (validate.h), the conversion to v1::JobSpec and back (codec.h), the reference and
-// `sluice explain` (print/), and the schema of the custom resource. A field or value that is not
-// implemented is not in the table. A test runs every example through the checks.
+// Everything that depends on the fields is generated from it: the checks of `sluice run` and
+// `sluice validate` (validate.h), the conversion to v1::JobSpec and back (codec.h), the reference
+// and `sluice explain` (print/), and the schema of the custom resource. A field or value that is
+// not implemented is not in the table. A test runs every example through the checks.
 //
 // The table is C++, and not options of the fields in job.proto, for these reasons:
 // - Many rows have no field in JobSpec: metadata, pod templates, claims, policies, and the whole
 //   status. They would need a second table.
 // - The manifest is shaped for its readers, the job for its processes: `compression.push` is
-//   push_codec, `betas` are beta1 and beta2, `storage.path` is directory. Objects that only one of
-//   the two has need a row, which no field of the job could carry. Seventeen rows name a field.
+//   push_codec, `betas` are beta1 and beta2, `storage.path` is directory. An object that only the
+//   manifest has needs a row too, and there is no field of the job to attach it to.
 // - Rows that repeat (templates of three roles, bounds of two, timeouts) are written once.
 // - Patterns and rules are code that the compiler checks. In options they would be text, which
 //   fails when a program starts.
@@ -47,7 +47,7 @@ struct Example {
 };
 
 struct Field {
-  // "spec.training.steps"; "[]" stands for the items of a list, "{}" for the values of a map.
+  // "spec.training.steps"; "[]" means the items of a list, "{}" the values of a map.
   std::string path;
   FieldType type;
   std::string description;
@@ -65,7 +65,8 @@ struct Field {
   };
   std::string default_by;
   std::vector<DefaultCase> default_cases;
-  // More words for readers about the default; alone, for one that code computes.
+  // Words about the default, for readers: in addition to a default above, or, if code computes the
+  // default, instead of it.
   std::string implied_default;
 
   std::vector<std::string> values;  // of an enumeration; kString
@@ -104,8 +105,8 @@ struct Field {
   // Other common spellings ("lr"); used for suggestions only.
   std::vector<std::string> aliases;
 
-  // The optimizers that have this option; empty: all, or it is none. A rule is made of it, whose
-  // examples have this value (JSON).
+  // The optimizers that have this option; empty: all of them, or the field is not an option. A rule
+  // is generated from it, with examples that have the value `option_example` (JSON).
   std::vector<std::string> optimizers;
   std::string option_example;
 
@@ -117,7 +118,7 @@ struct Field {
 
 struct Rule {
   std::string scope;  // path of the object that is `self`
-  // Named by the problem, relative to scope ("steps"); may be absent in the object.
+  // The field that the problem names, relative to scope ("steps"); may be absent in the object.
   std::string field;
   // Called only if everything below `scope` is valid by itself.
   Expr holds;

@@ -136,9 +136,9 @@ void AddReplicaBounds(const std::string& role, const std::string& processes,
                       const FieldAdder& add) {
   for (const bool least : {true, false}) {
     add(Integer(role + (least ? ".minReplicas" : ".maxReplicas"),
-                absl::StrCat(least ? "The fewest " : "The most ", processes,
-                             " that the job may have. A change beyond this, by a user or an "
-                             "autoscaler, is refused. Unset: no bound."),
+                absl::StrCat(least ? "The minimum number of " : "The maximum number of ", processes,
+                             ". A change of `replicas` beyond it, by a user or an autoscaler, is "
+                             "refused. Unset: no bound."),
                 ClusterOnly(), Min(1), Max(1024), Good(least ? "1" : "16"),
                 Bad("0", "at least 1")));
   }
@@ -212,12 +212,13 @@ void AddClusterLimits(const FieldAdder& add) {
              "every client may read their metrics. `Disabled`: the operator makes no policy.",
              ClusterOnly(), Default(R"("Enabled")"), OneOf({"Enabled", "Disabled"}),
              Good("Disabled"), Bad("false", "must be a string")));
-  add(String("spec.tls",
-             "`Enabled`: the job's processes use TLS with each other. The operator makes and "
-             "renews a certificate for each role and index. `Disabled`: plain text. Jobs that an "
-             "operator with the default plain text started keep plain text.",
-             ClusterOnly(), Implied("`Enabled`"), Fixed(), OneOf({"Enabled", "Disabled"}),
-             Good("Disabled"), Bad("enabled", "did you mean `Enabled`?")));
+  add(String(
+      "spec.tls",
+      "`Enabled`: the job's processes use TLS with each other. The operator makes and "
+      "renews a certificate for each role and index. `Disabled`: plain text. While "
+      "this is unset, a job that an earlier operator started in plain text keeps plain text.",
+      ClusterOnly(), Implied("`Enabled`"), Fixed(), OneOf({"Enabled", "Disabled"}),
+      Good("Disabled"), Bad("enabled", "did you mean `Enabled`?")));
   add(String("spec.managedBy",
              "The controller that manages the job. Unset, or `sluice.dev/operator`: Sluice's "
              "operator. With any other value, Sluice's operator ignores the job.",

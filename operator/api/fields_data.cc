@@ -282,8 +282,9 @@ void AddSyntheticAndEvaluation(const FieldAdder& add) {
              Bad("-1", "must be more than 0")));
   add(Integer("spec.data.evaluation.maxSamples",
               "The number of samples to evaluate during training, from the beginning; at the end "
-              "all are evaluated. Unset: all. The result of a few hundred samples is often "
-              "optimistic. Synthetic data: the number of samples to generate.",
+              "all are evaluated. Unset: all. The result on a few hundred samples is less exact, "
+              "and often looks better than on all. Synthetic data: the number of samples to "
+              "generate.",
               Min(1), Context(kEvaluated), Good("2000")));
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kPlainText[] = R"({"spec":{"tls":"Disabled"}})";
 
-// The same for rules of `spec`.
+// Rules of `spec` for jobs that use all-reduce; `bad` are fields beside `training`.
 void AddDenseJobRules(std::vector<Rule>* rules) {
   constexpr char kReduce[] = R"("training":{"dense":{"aggregation":"AllReduce"}})";
   const RuleAdder job("spec", rules);
@@ -28,7 +28,7 @@ void AddDenseJobRules(std::vector<Rule>* rules) {
       R"("tls":"Disabled","data":{"partitioning":"PerWorker"})");
   add("timeouts.gradientsSeconds", unset || (!Has("timeouts") || !Has("timeouts.gradientsSeconds")),
       "with `dense: {aggregation: AllReduce}` all workers wait for the slowest one, and the shards "
-      "cannot tell which one that is: no `gradientsSeconds`",
+      "cannot identify it: no `gradientsSeconds`",
       R"("tls":"Disabled","timeouts":{"gradientsSeconds":15})");
   add("tls", unset || (Has("tls") && Self("tls") == "Disabled"),
       "`dense: {aggregation: AllReduce}` needs `tls: Disabled`: gloo's connections among workers "
@@ -41,8 +41,8 @@ void AddDenseJobRules(std::vector<Rule>* rules) {
 
 void AddDense(const FieldAdder& add) {
   add(Object("spec.training.dense",
-             "Synchronous: how the gradients of dense tensors are summed, that is, of all that are "
-             "not sent as rows of embedding tables.",
+             "Synchronous: how the gradients of dense tensors are summed: of all tensors but those "
+             "that are sent as rows of embedding tables.",
              Fixed()));
   add(String("spec.training.dense.aggregation",
              "`ParameterServer`: the shards sum them; every worker pushes all of its gradient. "

@@ -13,12 +13,13 @@ namespace sluice::api {
 void AddStragglers(const FieldAdder& add) {
   add(Object("spec.training.stragglers",
              "Synchronous: whether a step waits for slow workers. Not with BitExact.", Fixed()));
-  add(String("spec.training.stragglers.policy",
-             "`Wait`: a step uses the contributions of all workers. `Drop`: it uses the first "
-             "contributions, of all workers but `backup`. The late contributions to this step are "
-             "dropped, and their samples are not used in this epoch.",
-             Default(R"("Wait")"), OneOf({"Wait", "Drop"}), Good("Drop"),
-             Bad("Ignore", "must be one of Wait, Drop")));
+  add(String(
+      "spec.training.stragglers.policy",
+      "`Wait`: a step uses the contributions of all workers. `Drop`: a step does not wait "
+      "for the last `backup` contributions. They are dropped, and their samples are not used "
+      "in this epoch.",
+      Default(R"("Wait")"), OneOf({"Wait", "Drop"}), Good("Drop"),
+      Bad("Ignore", "must be one of Wait, Drop")));
   add(Integer(
       "spec.training.stragglers.backup",
       "Drop: the number of workers for which a step does not wait. It always waits for one.",

@@ -189,7 +189,8 @@ void AddTrainingBasics(const FieldAdder& add) {
       "spec.training.microbatchSize",
       "Samples of a microbatch. A global batch is divided into microbatches (the last may be "
       "smaller), which are assigned to workers in proportion to their speed. A worker computes all "
-      "of its microbatches as one batch, but with BitExact one by one, so larger ones are faster.",
+      "of its microbatches as one batch; with BitExact it computes them one by one, and larger "
+      "microbatches are faster.",
       Fixed(), Implied(absl::StrCat("globalBatchSize / ", kDefaultMicrobatches, ", rounded up")),
       Min(1), Max(1 << 24), Alias("microBatchSize"), Good("16"), Bad("0", "at least 1")));
   constexpr char kBalanced[] =
@@ -305,8 +306,9 @@ void AddTrainingDetails(const FieldAdder& add) {
   add(Integer("spec.training.threads",
               "Threads that a worker computes with. With more than one, only runs with the same "
               "number are BitExact.",
-              Implied("under `sluice run` cores / workers of the job, on a cluster the CPUs of its "
-                      "container, by hand all cores; 1 with BitExact"),
+              Implied("under `sluice run` the machine's cores divided by the job's workers, on a "
+                      "cluster the CPUs of the container, for a worker that is started by hand all "
+                      "cores; 1 with BitExact"),
               Min(1), Max(1024), Good("2"), Bad("0", "at least 1")));
   add(Object("spec.training.target", "Stop early when an evaluation reaches this value."));
   add(String("spec.training.target.metric",
@@ -334,16 +336,15 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
       Fixed(), Default("64"), Min(1), Max(1024), Good("256"), Bad("2048", "at most 1024")));
   add(Integer(
       "spec.parameterServer.copies",
-      "Copies of each partition, on different shards. With 2, the death of a shard costs no "
-      "step: training continues with the other copy, and a new one is made in the "
-      "background. It takes twice the memory of the shards, and they send each step's summed "
-      "gradients to each other (asynchronous: each update's gradients). If it is not given: 2 "
-      "where there are two shards or more; 1 with `execution: Server` and with "
-      "`DelayCompensation`.",
+      "Copies of each partition, on different shards. With 2, no step is lost when a shard dies: "
+      "training continues with the other copy, and a new copy is made in the background. The "
+      "shards then need twice the memory, and send each step's summed gradients to each other "
+      "(asynchronous: each update's gradients). Unset: 2 with two shards or more; 1 with one "
+      "shard, with `execution: Server`, and with `DelayCompensation`.",
       Min(1), Max(2), Context(R"({"spec":{"parameterServer":{"replicas":2}}})"), Good("1"),
       Bad("3", "at most 2")));
   add(Number("spec.parameterServer.copyMegabytesPerSecond",
-             "How fast a shard sends the partitions that another shard receives as copies, in "
+             "The rate at which a shard sends partitions of which another shard makes copies, in "
              "megabytes (10^6 bytes) per second; 0: not limited.",
              Default("150"), Min(0), Good("50"), Bad("-1", "at least 0")));
   AddPodTemplate("spec.parameterServer", "ps", add);
@@ -364,7 +365,7 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
              Default("{}")));
   add(Object("spec.checkpoint.storage",
              "Where checkpoints are stored. A cluster needs a claim or a `path`. If neither is "
-             "set, it may be set later, and cannot be changed then.",
+             "set, one may be set later; it is fixed from then on.",
              FixedUnless("oldSelf.storage.type == 'Local' && !has(oldSelf.storage.path)"),
              Proto("."), Default("{}")));
   add(String(
@@ -391,10 +392,9 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
               Default("3"), Min(1), Max(1000), Good("5"), Bad("0", "at least 1")));
   add(Integer(
       "spec.checkpoint.hashIntervalSteps",
-      "Steps between state hashes: after every so many steps, the shards hash the state of "
-      "each partition, and each checkpoint stores the last 1000 of these hashes. With them, "
-      "`sluice verify` names the first step at which a replay differs. Synchronous steps "
-      "only.",
+      "Steps between state hashes. A state hash is a hash of each partition's state, which the "
+      "shards compute after a synchronous step; each checkpoint stores the last 1000 of them. "
+      "With them, `sluice verify` names the first step at which a replay differs.",
       Implied("only checkpoints have hashes"), Min(1), Good("1"), Bad("0", "at least 1")));
   add(String("spec.checkpoint.restoreFrom",
              "A directory with the checkpoints of another job. Training begins with the newest of "
@@ -414,12 +414,12 @@ void AddSizesAndCheckpoint(const FieldAdder& add) {
 }
 
 void AddLimits(const FieldAdder& add) {
-  add(Integer("spec.backoffLimit",
-              "The job fails when one of two counts exceeds this. Over the whole life of the job: "
-              "deaths of shards, even if second copies of their partitions are used, and deaths of "
-              "the coordinator while the job does not train. Since the start of the coordinator: "
-              "restorations from checkpoints. Pods that are deleted or evicted do not count.",
-              Default("6"), Min(0), Max(1000), Good("0"), Bad("-1", "at least 0")));
+  add(Integer(
+      "spec.backoffLimit",
+      "How often the job may lose a shard whose partitions have no complete copy on another "
+      "shard, or the coordinator while it does not train. With one more loss, it fails. Suspending "
+      "the job does not reset the count.",
+      Default("6"), Min(0), Max(1000), Good("0"), Bad("-1", "at least 0")));
   add(Object("spec.timeouts", "When a process is considered lost. The defaults suit most jobs.",
              Default("{}")));
   const auto timeout = [&](const char* name, const char* description, double seconds) {
@@ -446,15 +446,16 @@ void AddLimits(const FieldAdder& add) {
           "Time for a job that is suspended to save its last checkpoint.",
           kDefaultSuspendCheckpoint);
   add(Number("spec.timeouts.weightsSeconds",
-             "Synchronous: a shard that does not send a worker a version for this long, although "
-             "it has the version or does not report, is lost. Unset: no limit.",
+             "Synchronous: a shard is lost if most workers have waited this long for a version of "
+             "the parameters that it has, or if a worker has waited this long and the shard has "
+             "sent no heartbeat in this time. Unset: no limit.",
              Above(0), Max(86400), Good("35"), Bad("0", "must be more than 0")));
   add(Number("spec.timeouts.gradientsSeconds",
              absl::StrCat(
-                 "A member that contributes nothing for this long is lost, if a step waits for its "
-                 "gradients, or if it has a lease on samples and applies none. This must be longer "
-                 "than a step of the slowest worker. Unset: ",
-                 kDefaultGradients, " (with aggregation AllReduce: no limit)."),
+                 "A worker is lost if a step has waited this long for its gradients, or if it has "
+                 "held a lease on samples this long without applying any. This must be longer than "
+                 "a step of the slowest worker. Unset: ",
+                 kDefaultGradients, " (with `aggregation: AllReduce`: no limit)."),
              Above(0), Max(86400), Good("15"), Bad("0", "must be more than 0")));
   add(Number("spec.timeouts.startSeconds",
              absl::StrCat(
@@ -467,7 +468,9 @@ void AddLimits(const FieldAdder& add) {
               "Save a checkpoint and stop all processes until this is false again. The job then "
               "continues at the same sample.",
               Default("false"), Good("true")));
-  add(Integer("spec.activeDeadlineSeconds", "A job that runs longer fails. Unset: no limit.",
+  add(Integer("spec.activeDeadlineSeconds",
+              "The job fails when it has run for longer than this since it was started or last "
+              "resumed. Unset: no limit.",
               Min(1), Max(1e9), Good("86400"), Bad("0", "at least 1")));
   AddClusterLimits(add);
 }

@@ -1,10 +1,9 @@
 // Reads the manifest of a TrainingJob (sluice.dev/v1alpha1) from YAML or JSON.
 //
-// A manifest goes through three steps: from text to a tree that knows lines and columns
-// (yaml_document.h), from the tree to a checked JSON object with all defaults (validate.h, which
-// gets all knowledge of fields from field_table.h), and from JSON to the job that every process
-// receives (codec.h). An object from a Kubernetes API server has gone through the first two there
-// and starts at the last one.
+// A manifest is converted in three steps: from text to a tree with lines and columns
+// (yaml_document.h), from the tree to a checked JSON object with all defaults (validate.h, by the
+// table of fields in field_table.h), and from JSON to the job that every process receives
+// (codec.h). For an object from a Kubernetes API server, the server has done the first two.
 //
 // All problems of a manifest are reported at once, each with its place and the expected value.
 #ifndef SLUICE_OPERATOR_API_MANIFEST_H_

@@ -19,7 +19,7 @@ struct ManifestChange {
 
 // Every field that differs, ordered by name. Fields that a checkpoint depends on (model, data,
 // optimizer, batches, seed) must stay the same; the length of training, the number of processes,
-// and what is watched and saved may change.
+// evaluations and the intervals of checkpoints may change.
 std::vector<ManifestChange> CompareJobs(const TrainingJob& before, const TrainingJob& after);
 
 }  // namespace sluice::api

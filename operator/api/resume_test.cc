@@ -55,9 +55,6 @@ bool IsOfClusters(absl::string_view path) {
   return false;
 }
 
-// There are two lists of the fields that a checkpoint depends on: the table's, by which changes of
-// a manifest are rejected, and that of claims, by which checkpoints of another activation are
-// judged.
 TEST(ResumeTest, AClaimRecordsTheFixedSettingsAndTheLength) {
   int recorded = 0;
   for (const Field& field : Fields()) {

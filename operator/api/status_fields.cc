@@ -26,7 +26,8 @@ void AddConditions(const FieldAdder& add) {
   add(Integer("status.conditions[].observedGeneration",
               "The generation of the spec that the condition describes.", Min(0)));
   add(Time("status.conditions[].lastTransitionTime", "When `status` last changed.", Required()));
-  add(String("status.conditions[].reason", "The reason, in one word.", Required(), Size(1, 1024)));
+  add(String("status.conditions[].reason", "The reason, as one CamelCase word.", Required(),
+             Size(1, 1024)));
   add(String("status.conditions[].message", "The reason, and what can be done, in a sentence.",
              Required(), Size(0, 32768)));
 }
@@ -74,8 +75,8 @@ void AddFailures(const FieldAdder& add) {
   add(Count("status.lastFailures[].index", "Index within the role."));
   add(String("status.lastFailures[].pod", "The pod's name.", Size(0, 253)));
   add(String("status.lastFailures[].node", "The node on which the pod ran.", Size(0, 253)));
-  add(String("status.lastFailures[].reason", "Why, in one word: OOMKilled, Evicted, NodeLost, ...",
-             Size(0, 253)));
+  add(String("status.lastFailures[].reason",
+             "The reason, as one word: OOMKilled, Evicted, NodeLost, ...", Size(0, 253)));
   add(Integer("status.lastFailures[].exitCode", "Exit code of its container.", Min(-256),
               Max(kMaxCount)));
   add(String("status.lastFailures[].message", "The reason, and what can be done, in a sentence.",
@@ -102,7 +103,9 @@ const std::vector<Field>& StatusFields() {
         OneOf({"Enabled", "Disabled"})));
     AddConditions(add);
     add(String("status.view", "Id of the current view: attempt, term, number.", Size(0, 253)));
-    add(Integer("status.attempt", "Number of restorations from checkpoints, plus one.", Min(0)));
+    add(Integer("status.attempt",
+                "Number of the attempt; each restoration or resumption begins the next one.",
+                Min(0)));
     add(Time("status.startTime", "When the job was first accepted."));
     add(Time("status.completionTime", "When it ended."));
     add(Object("status.coordinator", "The coordinator."));
@@ -121,7 +124,7 @@ const std::vector<Field>& StatusFields() {
     AddProgress(add);
     AddFailures(add);
     add(Object("status.recovery",
-               "State that the operator needs after its own restart. Not for other uses.", Open()));
+               "State that the operator needs after its own restart; not for users.", Open()));
     add(Map("status.images", "Images of the running containers, by role, with their digests.",
             Size(0, 8)));
     add(String("status.images{}", "One image.", Size(0, 1024)));

@@ -26,7 +26,7 @@ using Json = nlohmann::json;
 using Kind = YamlNode::Kind;
 
 // Fields that an API server or kubectl adds; a job read back from a cluster may have them.
-constexpr absl::string_view kPassedOver[] = {
+constexpr absl::string_view kIgnoredFields[] = {
     "status",
     "metadata.creationTimestamp",
     "metadata.deletionGracePeriodSeconds",
@@ -188,8 +188,8 @@ class Validator {
       const std::string child_path = Join(path, entry.key);
       const SchemaNode* child = schema.Child(entry.key);
       if (child == nullptr) {
-        if (std::find(std::begin(kPassedOver), std::end(kPassedOver), child_path) ==
-            std::end(kPassedOver)) {
+        if (std::find(std::begin(kIgnoredFields), std::end(kIgnoredFields), child_path) ==
+            std::end(kIgnoredFields)) {
           Report(entry.key_place, Join(path, absl::Utf8SafeCEscape(entry.key.substr(0, 64))),
                  UnknownField(entry.key, schema, path));
         }

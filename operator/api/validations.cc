@@ -98,7 +98,8 @@ void AddAddressRules(std::vector<Rule>* rules) {
       kAddressMessage, examples("vocabulary", good), examples("vocabulary", bad), context);
 }
 
-// IDX data is in several files: a local file has others beside it, an address has not.
+// IDX data is in several files. Beside a local file the others are found by their usual names;
+// beside an address they are not.
 void AddIdxAddressRules(std::vector<Rule>* rules) {
   const RuleAdder add("spec.data", rules);
   const Expr other = Self("format") != "IDX";
@@ -516,8 +517,7 @@ void AddJobRules(std::vector<Rule>* rules) {
           (Self("training.execution") == "Worker" &&
            (!Has("training.stalenessRule") ||
             Self("training.stalenessRule.name") != "DelayCompensation")),
-      "`copies: 2` is for jobs whose layers the workers compute, and not for `stalenessRule: "
-      "{name: "
+      "`copies: 2` needs `execution: Worker`, and does not work with `stalenessRule: {name: "
       "DelayCompensation}`, which needs the parameters that each worker pulled: a second copy does "
       "not have them",
       {R"({"parameterServer":{"replicas":2,"copies":2}})",

@@ -103,7 +103,8 @@ class Client {
   // Blocks; calls `sink` on this thread. OK: the watch ended normally; continue from the last
   // version seen. OutOfRange: the server has forgotten that version; list again. InvalidArgument:
   // the server does not support initial events. Unavailable and DeadlineExceeded (no data for too
-  // long): continue from the last version. Cancelled. If the sink returns an error: that error.
+  // long): continue from the last version. Cancelled: `cancellation` was cancelled. If the sink
+  // returns an error: that error.
   virtual absl::Status Watch(const ResourceType& type, const WatchOptions& options,
                              const WatchSink& sink, Cancellation* cancellation) = 0;
 };

@@ -80,7 +80,7 @@ absl::StatusOr<Credential> ReadCredential(const YAML::Node& map, const std::stri
     return Wrong(where, absl::StrCat(data_key, " is not base64"));
   }
   if (!absl::StrContains(credential.pem, "-----BEGIN ")) {
-    return Wrong(where, absl::StrCat(data_key, " holds no PEM block"));
+    return Wrong(where, absl::StrCat(data_key, " contains no PEM block"));
   }
   return credential;
 }
@@ -99,7 +99,9 @@ absl::Status ReadCluster(const YAML::Node& cluster, const std::string& where,
   ASSIGN_OR_RETURN(auto authority,
                    ReadCredential(cluster, "certificate-authority", directory, where));
   if (config->insecure_skip_tls_verify && !authority.empty()) {
-    return Wrong(where, "insecure-skip-tls-verify and a certificate-authority exclude each other");
+    return Wrong(
+        where,
+        "insecure-skip-tls-verify and certificate-authority are both set; remove one of them");
   }
   config->certificate_authority = std::move(authority);
   return absl::OkStatus();
@@ -141,7 +143,9 @@ absl::Status ReadUser(const YAML::Node& user, const std::string& where, absl::st
     return Wrong(where, "auth-provider is not supported; use a certificate or a token");
   }
   if (user["username"] || user["password"]) {
-    return Wrong(where, "API servers know no basic authentication; use a certificate or a token");
+    return Wrong(
+        where,
+        "basic authentication is not supported by API servers; use a certificate or a token");
   }
   if (user["as"]) return Wrong(where, "impersonation (as) is not supported");
   ASSIGN_OR_RETURN(auto certificate, ReadCredential(user, "client-certificate", directory, where));
@@ -161,7 +165,7 @@ absl::StatusOr<ClientConfig> Read(const Documents& documents, absl::string_view 
   ClientConfig config;
   config.context = std::string(context_name);
   for (const Document& document : documents) {
-    if (!document.root.IsMap()) return Wrong("the file", "is no map");
+    if (!document.root.IsMap()) return Wrong("the file", "must be a map");
     if (config.context.empty()) config.context = Text(document.root, "current-context");
   }
   if (config.context.empty())

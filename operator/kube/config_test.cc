@@ -106,7 +106,7 @@ TEST(KubeconfigTest, RejectsInvalidPemAndAnIncompleteKeyPair) {
   EXPECT_THAT(ErrorOf(absl::StrReplaceAll(Kubeconfig(), {{Pem("PRIVATE KEY"), "a*b"}}), ""),
               HasSubstr("client-key-data is not base64"));
   EXPECT_THAT(ErrorOf(absl::StrReplaceAll(Kubeconfig(), {{Pem("PRIVATE KEY"), "YWJj"}}), ""),
-              HasSubstr("client-key-data holds no PEM block"));
+              HasSubstr("client-key-data contains no PEM block"));
   EXPECT_THAT(ErrorOf(absl::StrReplaceAll(Kubeconfig(), {{"client-key-data", "other"}}), ""),
               HasSubstr("belong together"));
 }
@@ -118,7 +118,7 @@ TEST(KubeconfigTest, SkippingVerificationExcludesAnAuthority) {
   EXPECT_THAT(ErrorOf(absl::StrReplaceAll(Kubeconfig(), {{"tls-server-name: kubernetes",
                                                           "insecure-skip-tls-verify: true"}}),
                       "there"),
-              HasSubstr("exclude each other"));
+              HasSubstr("are both set"));
 }
 
 TEST(KubeconfigTest, SplitsTheEnvironmentVariable) {

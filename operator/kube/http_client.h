@@ -13,10 +13,11 @@ namespace sluice::kube {
 
 // A Client on top of a transport.
 //
-// A call is retried as RetryDelay says. Idempotent are: reads, applies, updates, and deletes and
-// patches with a uid or resourceVersion as precondition. A repeated write whose first try took
-// effect may return NotFound (delete) or Aborted (the resourceVersion has changed): the object is
-// as wanted, and the next read shows it. Creations are never retried: see CreateOrFind.
+// Failed calls are retried according to RetryDelay. Idempotent calls are reads, applies, updates,
+// and deletes and patches with a uid or resourceVersion as precondition. A repeated write whose
+// first try took effect may return NotFound (delete) or Aborted (the resourceVersion has changed):
+// the object is as wanted, and the next read shows it. Creations are never retried: see
+// CreateOrFind.
 class HttpClient final : public Client {
  public:
   struct Options {

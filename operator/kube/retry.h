@@ -21,7 +21,7 @@ struct RetryPolicy {
 // A 429 with a Retry-After was not carried out, so any call may be retried. A 429 without it comes
 // from the eviction API (a disruption budget): the caller handles it. After a 5xx or a broken
 // connection the effect is unknown: only idempotent calls are retried. 501 and every other 4xx
-// would only occur again.
+// would recur.
 std::optional<absl::Duration> RetryDelay(const RetryPolicy& policy, const absl::Status& status,
                                          bool idempotent, int tries);
 

@@ -97,6 +97,7 @@ JobPlan PlanOf(const v1::JobSpec& job) {
   plan.shards = job.parameter_server().replicas();
   plan.workers = job.worker().replicas();
   plan.backoff_limit = job.backoff_limit();
+  plan.second_copies = job.parameter_server().copies() > 1;
   if (timeouts.suspend_checkpoint() > 0) {
     plan.suspend_timeout = absl::Seconds(timeouts.suspend_checkpoint()) + absl::Seconds(5);
   }

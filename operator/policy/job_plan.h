@@ -34,7 +34,7 @@ std::string ReplicaName(const Replica& replica);
 
 // What ended an instance.
 enum class Cause {
-  kItself,   // the process; code and signal say how
+  kItself,   // the process itself; see `code` and `signal`
   kOutside,  // a deletion, an eviction or a lost node; not the fault of the process
 };
 
@@ -43,7 +43,7 @@ struct Exit {
   int signal = 0;       // the signal that killed the process; 0: none
   std::string message;  // the process's last error message, if any
   Cause cause = Cause::kItself;
-  std::string reason;  // CamelCase, if the backend knows more than code and signal
+  std::string reason;  // CamelCase; set if the backend has more than a code or signal
 };
 
 // "exit code 12", "killed by signal 9 (Killed)"; preceded by the exit's reason, if it has one:
@@ -72,7 +72,10 @@ struct FailureRule {
 struct JobPlan {
   uint32_t shards = 1;
   uint32_t workers = 1;
-  uint32_t backoff_limit = 0;  // deaths of shards and of the coordinator that the job survives
+  // Deaths that the job survives: of shards without complete copies elsewhere, and of coordinators
+  // while the job does not train.
+  uint32_t backoff_limit = 0;
+  bool second_copies = false;  // with two shards or more, each partition is on two of them
   bool suspend = false;
   // The job fails when it has been active for longer than this.
   std::optional<absl::Duration> active_deadline;

@@ -1,5 +1,5 @@
-// Judgements on a whole job: whether it ends, when and how. Each is a pure function that knows one
-// way to end; the first that comes true is the job's outcome.
+// Judgements on a whole job: whether it ends, when and how. Each is a pure function that detects
+// one kind of end; the first that detects an end determines the job's outcome.
 #ifndef SLUICE_OPERATOR_POLICY_JUDGEMENTS_H_
 #define SLUICE_OPERATOR_POLICY_JUDGEMENTS_H_
 

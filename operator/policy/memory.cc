@@ -12,18 +12,18 @@ Memory Resumed(const Memory& memory) {
   return resumed;
 }
 
-void Forgive(absl::Duration stood_still, Observation* world, Memory* memory) {
-  SLUICE_DCHECK(stood_still >= absl::ZeroDuration(), "a pause only postpones timeouts");
-  world->last_progress_at += stood_still;
+void Forgive(absl::Duration paused_for, Observation* world, Memory* memory) {
+  SLUICE_DCHECK(paused_for >= absl::ZeroDuration(), "a pause only postpones timeouts");
+  world->last_progress_at += paused_for;
   for (auto& [replica, process] : world->processes) {
     if (!process.running) continue;
-    process.started += stood_still;
-    process.expelled_after += stood_still;
+    process.started += paused_for;
+    process.expelled_after += paused_for;
   }
-  for (auto& [replica, kept] : memory->replicas) kept.missing_since += stood_still;
-  if (memory->outcome.has_value()) memory->outcome->since += stood_still;
-  if (memory->unexplained.has_value()) memory->unexplained->since += stood_still;
-  memory->suspending_since += stood_still;
+  for (auto& [replica, kept] : memory->replicas) kept.missing_since += paused_for;
+  if (memory->outcome.has_value()) memory->outcome->since += paused_for;
+  if (memory->unexplained.has_value()) memory->unexplained->since += paused_for;
+  memory->suspending_since += paused_for;
 }
 
 }  // namespace sluice::policy

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "operator/policy/check_decision.h"
 #include "operator/policy/judgements.h"
 #include "services/common/check.h"
 #include "services/common/exit_code.h"
@@ -89,7 +90,7 @@ class Decider {
     decision_.decide_again = std::min(decision_.decide_again, time);
   }
 
-  // Shards hold state: they leave when the coordinator tells them to.
+  // Only workers: a shard has state, and leaves when the coordinator has moved its partitions.
   bool Surplus(const Replica& replica) const {
     return replica.role == v1::WORKER && !Wanted(plan_, replica);
   }
@@ -102,8 +103,8 @@ class Decider {
     decision_.replaced.push_back(replica);
   }
 
-  // A process that is removed although the job needs it counts as replaced at once. Its exit is not
-  // its fault.
+  // A process that is removed although the job needs it counts as replaced at once, and its exit
+  // does not count as a failure.
   void HandleRemovals() {
     if (memory_.outcome.has_value() || plan_.suspend) return;
     for (const auto& [replica, process] : world_.processes) {
@@ -184,7 +185,7 @@ class Decider {
         }
         return;
       case Verdict::kAgain:
-        // The delay keeps a process that is always expelled before it is ready from spinning.
+        // The delay prevents a busy loop if a process is expelled each time before it is ready.
         Delay(kept);
         return;
       case Verdict::kWaits:
@@ -223,16 +224,16 @@ class Decider {
     if (healthy || !limits_.patient) CountDeath(replica, process, *kept);
   }
 
-  // The coordinator's own reason says more. A failing worker or shard reports its error to the
-  // coordinator before it exits, so the coordinator's reason may arrive a moment later.
+  // The coordinator's own reason is more precise. A failing worker or shard reports its error to
+  // the coordinator before it exits, so the coordinator's reason may arrive a moment later.
   void Hopeless(const Replica& replica, const Exit& exit) {
     if (world_.phase == v1::JobProgress::FAILED) return;
     Outcome outcome = Failed(
         "ProcessFailed",
         WithMessage(absl::StrCat(ReplicaName(replica), " ended with ", ExitText(exit)), exit),
         replica);
-    const bool told = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
-    if (!told || !world_.Running(kCoordinator)) {
+    const bool reported = replica.role != v1::COORDINATOR && exit.code == kExitFailed;
+    if (!reported || !world_.Running(kCoordinator)) {
       End(std::move(outcome));
     } else if (!memory_.unexplained.has_value()) {
       memory_.unexplained = std::move(outcome);
@@ -254,8 +255,9 @@ class Decider {
     const Verdict verdict = VerdictOn(process.exit);
     if (!limits_.patient || verdict != Verdict::kHopeless) return verdict;
     // Only the coordinator declares that the job has failed.
-    const bool spoken = replica.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
-    return process.exit.code == kExitFailed && !spoken ? Verdict::kDeath : verdict;
+    const bool declared =
+        replica.role == v1::COORDINATOR && world_.phase == v1::JobProgress::FAILED;
+    return process.exit.code == kExitFailed && !declared ? Verdict::kDeath : verdict;
   }
 
   bool WasKilled(const Replica& replica, const ProcessObservation& process) const {
@@ -299,12 +301,14 @@ class Decider {
       return;
     }
     if (replica.role == v1::COORDINATOR && Trains()) return;
+    if (replica.role == v1::SHARD && OthersHaveCopies(replica)) return;
     if (replica.role != v1::WORKER) {
       if (++memory_.restorations > plan_.backoff_limit) {
-        Fail("BackoffLimitExceeded",
-             absl::StrCat(ReplicaName(replica), " died (", last, ") and the job's backoffLimit of ",
-                          plan_.backoff_limit, " is used up"),
-             replica);
+        Fail(
+            "BackoffLimitExceeded",
+            absl::StrCat(ReplicaName(replica), " died (", last, "), and the job's backoffLimit of ",
+                         plan_.backoff_limit, " deaths is exceeded"),
+            replica);
       }
       return;
     }
@@ -320,7 +324,19 @@ class Decider {
     }
   }
 
-  // Then a new coordinator continues the job, and nothing is restored.
+  // If so, training continues with the copies of the lost shard's partitions, and nothing is
+  // restored. If the copies were not complete, the coordinator restores the job and counts that.
+  bool OthersHaveCopies(const Replica& lost) const {
+    if (!plan_.second_copies || plan_.shards < 2 || !Trains()) return false;
+    for (uint32_t index = 0; index < plan_.shards; ++index) {
+      if (index == lost.index) continue;
+      const ProcessObservation* other = world_.Find({v1::SHARD, index});
+      if (other == nullptr || !other->running || !other->ready) return false;
+    }
+    return true;
+  }
+
+  // If so, a new coordinator continues the job, and nothing is restored.
   bool Trains() const {
     return world_.phase == v1::JobProgress::TRAINING ||
            world_.phase == v1::JobProgress::EVALUATING || world_.phase == v1::JobProgress::SAVING;
@@ -368,7 +384,7 @@ class Decider {
         coordinator == nullptr || coordinator->running) {
       return by;
     }
-    // The process would only look for the coordinator, which has ended.
+    // The process could only wait for the coordinator, which has ended.
     return std::min(by, std::max(memory_.outcome->since, coordinator->ended));
   }
 
@@ -463,15 +479,15 @@ class Decider {
     }
   }
 
-  // Surplus workers return their work and leave. A surplus shard leaves by itself, when the
-  // coordinator has moved its partitions and tells it so.
+  // Surplus workers return their work and leave. A surplus shard leaves by itself after the
+  // coordinator has moved its partitions.
   void StopSurplus() {
     for (const auto& [replica, process] : world_.processes) {
       if (process.running && Surplus(replica)) Stop(replica, process, /*kill=*/false);
     }
   }
 
-  // The restarts of processes that have not begun count nowhere.
+  // Restarts of processes that have not begun are not counted.
   void ReplaceOutdated() {
     for (const auto& [replica, process] : world_.processes) {
       if (!process.running || !Wanted(plan_, replica)) continue;
@@ -504,8 +520,8 @@ class Decider {
     });
   }
 
-  // Whether the coordinator has reported, since this member left, that the job continues.
-  bool GoesOnWithout(const ProcessObservation& process) const {
+  // Whether the coordinator has reported since this member left that the job continues.
+  bool ContinuesWithout(const ProcessObservation& process) const {
     // Clocks of different machines cannot order the two events.
     return plan_.watch_coordinator && process.ready && world_.last_progress_at > process.ended &&
            (world_.phase == v1::JobProgress::STARTING ||
@@ -519,7 +535,7 @@ class Decider {
     const ProcessObservation* ended = world_.Find(replica);
     const bool left = ended != nullptr && VerdictOn(ended->exit) == Verdict::kLeft;
     if (left && replica.role == v1::WORKER && !WorkersNeeded()) return;
-    if (now_ < start_after && !(left && GoesOnWithout(*ended))) {
+    if (now_ < start_after && !(left && ContinuesWithout(*ended))) {
       AgainBy(start_after);
       return;
     }
@@ -556,26 +572,6 @@ class Decider {
   const Situation situation_;      // as it is at the moment: it refers to memory_
   std::vector<ReportExit> exits_;  // handled by this decision
 };
-
-// What the header promises of each decision.
-void CheckDecision(const Observation& world, const Memory& before, const Decision& decision) {
-  const Memory& after = decision.memory;
-  SLUICE_DCHECK(!before.outcome.has_value() ||
-                    (after.outcome.has_value() && after.outcome->kind == before.outcome->kind &&
-                     after.outcome->code == before.outcome->code),
-                "the outcome is decided once");
-  SLUICE_DCHECK(!after.outcome.has_value() || decision.starts.empty(),
-                "nothing is started after the outcome");
-  SLUICE_DCHECK(
-      !decision.finish.has_value() || (after.outcome.has_value() && decision.stops.empty()),
-      "the job is finished when it has an outcome and no process is left");
-  SLUICE_DCHECK(after.restorations >= before.restorations, "the backoff limit is used up for good");
-  SLUICE_DCHECK(std::includes(after.worked.begin(), after.worked.end(), before.worked.begin(),
-                              before.worked.end()),
-                "a role whose process was ready has worked for good");
-  SLUICE_DCHECK(decision.exits.size() <= world.processes.size(), "an exit is reported once");
-  SLUICE_DCHECK(decision.replaced.size() <= world.processes.size(), "a restart is counted once");
-}
 
 }  // namespace
 

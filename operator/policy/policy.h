@@ -65,12 +65,12 @@ struct Limits {
   // Delay before a process that left with exit code 0 is replaced. Usually it left because the job
   // is over, and the backend learns of that within this time.
   absl::Duration left_delay = absl::Seconds(2);
-  // An expelled process exits when it learns of its expulsion. One that the coordinator last heard
-  // this long ago is assumed frozen and is killed.
+  // An expelled process exits when it learns of its expulsion. An expelled process from which the
+  // coordinator has received nothing for this long is assumed frozen and is killed.
   absl::Duration expelled_grace = absl::Seconds(5);
   // How long processes may take to exit by themselves after the job has ended, before SIGTERM. A
   // process that was never ready gets SIGTERM as soon as the coordinator has ended, unless the job
-  // has succeeded: it has nothing to hand over, and could not learn of the end.
+  // has succeeded: it has no work to return, and cannot learn of the end.
   absl::Duration leave_grace = absl::Seconds(10);
   // Replaces leave_grace when the coordinator declared the job failed. It is also how long a
   // failure of a worker or shard that fails the job waits for the coordinator's reason.
@@ -81,9 +81,9 @@ struct Limits {
 
 // Whether a process is registered with the coordinator.
 enum class Registration {
-  kUnknown,  // the coordinator's current instance has not answered yet, or the backend cannot tell
-  kMissing,  // the process has not registered, or was expelled
-  kLeft,     // the process has announced that it leaves
+  kUnknown,     // the coordinator's current instance has not answered, or the backend cannot know
+  kMissing,     // the process has not registered, or was expelled
+  kLeft,        // the process has announced that it leaves
   kRegistered,  // the process is registered
 };
 
@@ -109,7 +109,8 @@ struct ProcessObservation {
   // From then on the process is replaced because a new one would be started differently. Only for
   // processes that have not begun.
   absl::Time outdated_from = absl::InfiniteFuture();
-  // If the coordinator has expelled the process: when it last heard from it. Else InfiniteFuture.
+  // If the coordinator has expelled the process: when it last received a message of it. Otherwise
+  // InfiniteFuture.
   absl::Time expelled_after = absl::InfiniteFuture();
   // As of Observation::last_progress_at. Not set for the coordinator itself.
   Registration registration = Registration::kUnknown;
@@ -176,7 +177,7 @@ struct Memory {
   absl::Time active_since = absl::InfiniteFuture();  // time of the first call
   absl::Time suspending_since = absl::InfiniteFuture();
   std::set<v1::Role> worked;  // roles of which a process was ever ready in this job
-  // Deaths of shards, and of coordinators of a job that did not train.
+  // Deaths that count against JobPlan::backoff_limit.
   uint32_t restorations = 0;
   std::deque<absl::Time> worker_deaths;  // within the window
   std::optional<Outcome> outcome;
@@ -205,8 +206,8 @@ struct ReportDeath {
   std::string reason;  // "killed by SIGKILL"
 };
 
-// An exit that users should know of: not of a process that left, nor of a surplus one, nor a
-// consequence of the job's end.
+// An exit to report to users: no exit of a process that left or that is surplus, and no consequence
+// of the job's end.
 struct ReportExit {
   Replica replica;
   Exit exit;
@@ -236,8 +237,8 @@ Decision Decide(const JobPlan& plan, const Limits& limits, const Observation& wo
                 const Memory& memory, absl::Time now);
 
 // Excludes a pause of the backend itself (it was stopped, or its machine slept) from all timeouts.
-// To be called before the next Decide; `stood_still` is the length of the pause.
-void Forgive(absl::Duration stood_still, Observation* world, Memory* memory);
+// `paused_for` is the length of the pause. To be called before the next Decide.
+void Forgive(absl::Duration paused_for, Observation* world, Memory* memory);
 
 }  // namespace sluice::policy
 

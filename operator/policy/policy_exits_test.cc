@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <functional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "operator/policy/policy.h"
 #include "operator/policy/testing/policy_world.h"
@@ -279,15 +281,15 @@ TEST(PolicyTest, ReportsExitsThatUsersShouldKnowOf) {
   world.StartAll();
   world.plan.workers = 1;
   world.observed.processes.at(kShard0).ready = true;
-  world.End(kShard0, 0, SIGKILL);         // counts
-  world.End({v1::SHARD, 1}, 0, SIGKILL);  // was never ready
-  world.End(kWorker0, kExitOk);           // has left
-  world.End(kWorker1, 0, SIGKILL);        // is surplus
+  world.End(kShard0, 0, SIGKILL);   // counts
+  world.End(kShard1, 0, SIGKILL);   // was never ready
+  world.End(kWorker0, kExitOk);     // has left
+  world.End(kWorker1, 0, SIGKILL);  // is surplus
   const Decision decision = world.Step();
   ASSERT_EQ(decision.exits.size(), 2u);
   EXPECT_EQ(decision.exits[0].replica, kShard0);
   EXPECT_TRUE(decision.exits[0].counted);
-  EXPECT_EQ(decision.exits[1].replica, (Replica{v1::SHARD, 1}));
+  EXPECT_EQ(decision.exits[1].replica, kShard1);
   EXPECT_FALSE(decision.exits[1].counted);
   EXPECT_THAT(world.Step().exits, IsEmpty());
 }
@@ -305,6 +307,53 @@ TEST(PolicyTest, ReportsOnlyTheExitThatEndsTheJob) {
   EXPECT_EQ(decision.exits[0].replica, kShard0);
   world.End(kWorker1, 0, SIGKILL);
   EXPECT_THAT(world.Step().exits, IsEmpty());
+}
+
+// ---- deaths of shards, and the backoff limit
+
+World TrainingWithCopies() {
+  World world;
+  world.plan.second_copies = true;
+  world.StartAll();
+  world.observed.phase = v1::JobProgress::TRAINING;
+  for (auto& [replica, process] : world.observed.processes) process.ready = true;
+  return world;
+}
+
+TEST(PolicyTest, DeathsOfShardsWhosePartitionsHaveCopiesDoNotCount) {
+  World world = TrainingWithCopies();
+  for (int i = 0; i < 10; ++i) {
+    world.End(i % 2 == 0 ? kShard0 : kShard1, 0, SIGKILL);
+    EXPECT_EQ(world.Step().memory.restorations, 0u);
+    world.now += absl::Minutes(1);
+    world.Step();
+    for (auto& [replica, process] : world.observed.processes) process.ready = true;
+  }
+}
+
+TEST(PolicyTest, DeathsOfShardsCountWithoutCopiesOnAnotherReadyShard) {
+  const std::vector<std::pair<std::string, std::function<void(World*)>>> cases = {
+      {"no copies", [](World* world) { world->plan.second_copies = false; }},
+      {"one shard", [](World* world) { world->plan.shards = 1; }},
+      {"not trained yet",
+       [](World* world) { world->observed.phase = v1::JobProgress::INITIALIZING; }},
+      {"the other shard is not ready",
+       [](World* world) { world->observed.processes.at(kShard1).ready = false; }},
+  };
+  for (const auto& [name, change] : cases) {
+    SCOPED_TRACE(name);
+    World world = TrainingWithCopies();
+    change(&world);
+    world.End(kShard0, 0, SIGKILL);
+    EXPECT_EQ(world.Step().memory.restorations, 1u);
+  }
+}
+
+TEST(PolicyTest, ShardsThatDieTogetherCount) {
+  World world = TrainingWithCopies();
+  world.End(kShard0, 0, SIGKILL);
+  world.End(kShard1, 0, SIGKILL);
+  EXPECT_EQ(world.Step().memory.restorations, 2u);
 }
 
 }  // namespace

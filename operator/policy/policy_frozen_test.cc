@@ -105,7 +105,7 @@ TEST(PolicyTest, AProcessThatNeverRegistersFailsTheJobWithAReason) {
   world.StartAll();
   std::optional<Outcome> outcome;
   for (int i = 0; i < 100 && !outcome.has_value(); ++i) {
-    world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});
+    world.Answer({kShard0, kShard1, kWorker0});
     outcome = world.Step().memory.outcome;
     if (outcome.has_value()) break;
     for (const std::string& stopped : std::exchange(world.stopped, {})) {
@@ -193,13 +193,13 @@ TEST(PolicyTest, AProcessThatHasLeftMayContinueButNotFreeze) {
 TEST(PolicyTest, DoesNotCountTheBackendsOwnPauseAsSilence) {
   World world = WatchedWorld();
   world.StartAll();
-  world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});
+  world.Answer({kShard0, kShard1, kWorker0});
   world.observed.processes.at(kWorker0).expelled_after = world.now;
   world.Step();
-  world.StandStill(absl::Hours(8));
+  world.PauseBackend(absl::Hours(8));
   world.Step();
   EXPECT_THAT(world.stopped, IsEmpty());
-  world.Answer({kShard0, {v1::SHARD, 1}, kWorker0});
+  world.Answer({kShard0, kShard1, kWorker0});
   world.Step();
   EXPECT_THAT(world.stopped, IsEmpty());
 }

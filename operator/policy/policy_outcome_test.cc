@@ -56,7 +56,7 @@ TEST(PolicyTest, StopsAProcessThatWasNeverAMemberWhenTheCoordinatorEnds) {
     world.StartAll();
     world.observed.processes.at(kWorker0).ready = true;
     world.End(kShard0, kExitOk);
-    world.End({v1::SHARD, 1}, kExitOk);
+    world.End(kShard1, kExitOk);
     world.plan.suspend = phase == v1::JobProgress::SUSPENDED;
     world.observed.phase = phase;
     world.Step();

@@ -37,14 +37,14 @@ struct Case {
   const Facts& facts;
   const Json& status;
 
-  // Names of replicas that have no ready pod, and of some of them why.
+  // Names of replicas that have no ready pod. The next three list those with a known cause.
   std::vector<std::string> missing;
   std::vector<std::string> without_data;
   std::vector<std::string> refused;
   std::vector<std::string> failing;  // with the number of failures in a row
   Problem waiting;                   // of the first pod that waits
 
-  // Suspended, not to continue with another size or mode.
+  // Suspended by the user, not for a change of size or mode.
   bool Stopped() const {
     return facts.stopped && facts.EndedAs(OutcomeKind::kSuspended) && !facts.resizing &&
            !facts.switching;
@@ -112,7 +112,7 @@ std::string Case::LastFailure(absl::string_view reason) const {
   return "";
 }
 
-// ---- what degrades a job, the most important first; empty: nothing of this kind
+// ---- problems that degrade a job, the most important first; empty: there is none of this kind
 
 Problem Blocked(const Case& c) {
   return c.facts.world.refused.empty() ? c.waiting : c.facts.world.refused;
@@ -177,7 +177,7 @@ std::optional<Judgement> Running(const Case& c) {
   const bool active =
       phase == Progress::TRAINING || phase == Progress::EVALUATING || phase == Progress::SAVING;
   if (!active || c.facts.Outcome().has_value()) {
-    // A previous operator had a report of this coordinator; this one has none yet.
+    // A previous operator had received a report of this coordinator; this one has not yet.
     if (c.facts.unsynced && !c.facts.Outcome().has_value()) return std::nullopt;
     return Judgement{false, c.WhyNotRunning()};
   }
@@ -186,9 +186,12 @@ std::optional<Judgement> Running(const Case& c) {
                              : phase == Progress::EVALUATING ? "Evaluating"
                                                              : "Saving"};
   if (!c.Was("Running")) {
+    const Progress& progress = *c.facts.progress;
+    const bool first = progress.step() == 0 && progress.attempt() <= 1;
     running.event = Event(Type::kNormal, "Training", "Train",
-                          absl::StrCat("training continues from step ", c.facts.progress->step(),
-                                       ", attempt ", c.facts.progress->attempt()));
+                          first ? "training begins"
+                                : absl::StrCat("training continues from step ", progress.step(),
+                                               ", attempt ", progress.attempt()));
   }
   return running;
 }
@@ -257,8 +260,10 @@ std::optional<Judgement> Degraded(const Case& c) {
   return degraded;
 }
 
-// Copies the fields whose changes need no restart by the user: the operator sends the sizes to the
-// coordinator, starts a new activation for another size or mode, and alone reads the start timeout.
+// Copies the fields that take effect although the coordinator keeps running with the old spec. The
+// operator sends the numbers of processes to the coordinator, starts a new activation for a change
+// of the mode (or of the number of shards, if partitions cannot move), and alone reads the start
+// timeout.
 void CopyOperatorsFields(const v1::JobSpec& from, v1::JobSpec* to) {
   to->mutable_worker()->set_replicas(from.worker().replicas());
   to->mutable_parameter_server()->set_replicas(from.parameter_server().replicas());

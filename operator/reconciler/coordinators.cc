@@ -69,7 +69,7 @@ class GrpcCoordinators::Impl {
     Partner& partner = partners_[job];
     if (partner.instance != instance || partner.address.host_and_port != address.host_and_port) {
       partner.deaths.clear();
-      partner.untold = true;
+      partner.unsent = true;
       partner.due = absl::Now();
       OpenChannel(&partner, address);
     } else if (partner.channel == nullptr || partner.address.credentials != address.credentials) {
@@ -77,18 +77,18 @@ class GrpcCoordinators::Impl {
     }
     partner.instance = instance;
     partner.active = true;
-    const std::string wish = desired.SerializeAsString();
-    if (partner.wish != wish) {
-      partner.wish = wish;
+    const std::string serialized = desired.SerializeAsString();
+    if (partner.serialized != serialized) {
+      partner.serialized = serialized;
       partner.desired = desired;
-      partner.untold = true;
+      partner.unsent = true;
     }
     for (Death& death : deaths) {
       if (partner.deaths.size() >= kMaxDeaths) break;
       partner.deaths.push_back({std::move(death), absl::Now() + options_.deaths_last});
-      partner.untold = true;
+      partner.unsent = true;
     }
-    if (partner.untold && !partner.failing) partner.due = absl::Now();
+    if (partner.unsent && !partner.failing) partner.due = absl::Now();
     changed_.SignalAll();
   }
 
@@ -129,8 +129,8 @@ class GrpcCoordinators::Impl {
     std::shared_ptr<grpc::Channel> channel;
     bool active = false;
     v1::SetDesiredRequest desired;
-    std::string wish;  // `desired`, serialized
-    bool untold = false;
+    std::string serialized;  // `desired`, serialized
+    bool unsent = false;
     std::vector<PendingDeath> deaths;
     bool calling = false;
     bool failing = false;  // the last call failed
@@ -143,8 +143,8 @@ class GrpcCoordinators::Impl {
     std::string instance;
     std::unique_ptr<v1::JobControl::Stub> stub;
     grpc::ClientContext context;
-    v1::SetDesiredRequest told;
-    v1::SetDesiredResponse told_answer;
+    v1::SetDesiredRequest sent;
+    v1::SetDesiredResponse response;
     v1::GetProgressRequest question;
     v1::JobProgress answer;
   };
@@ -197,7 +197,7 @@ class GrpcCoordinators::Impl {
 
     // If the gate refuses, the desired state is sent when it opens again.
     const bool allowed = options_.gate == nullptr || options_.gate->Check().ok();
-    if (!partner->untold || !allowed) {
+    if (!partner->unsent || !allowed) {
       call->question.set_events_after(kNoEvents);
       internal::BeforeGrpc(call);
       call->stub->async()->GetProgress(
@@ -206,16 +206,16 @@ class GrpcCoordinators::Impl {
       return;
     }
 
-    call->told = partner->desired;
+    call->sent = partner->desired;
     for (const PendingDeath& pending : partner->deaths) {
-      if (pending.until > now) *call->told.add_deaths() = pending.death;
+      if (pending.until > now) *call->sent.add_deaths() = pending.death;
     }
     partner->deaths.clear();
-    partner->untold = false;
+    partner->unsent = false;
     internal::BeforeGrpc(call);
     call->stub->async()->SetDesired(
-        &call->context, &call->told, &call->told_answer,
-        [this, call](const grpc::Status& status) { OnTold(call, status.ok()); });
+        &call->context, &call->sent, &call->response,
+        [this, call](const grpc::Status& status) { OnDesiredSent(call, status.ok()); });
   }
 
   // Null if the job's coordinator has been replaced meanwhile.
@@ -233,15 +233,15 @@ class GrpcCoordinators::Impl {
     changed_.SignalAll();
   }
 
-  void OnTold(Call* call, bool answered) {
+  void OnDesiredSent(Call* call, bool answered) {
     internal::AfterGrpc(call);
     MutexLock lock(&mutex_);
     if (Partner* partner = PartnerOf(*call); partner != nullptr) {
       partner->failing = !answered;
       partner->due = answered ? absl::Now() : absl::Now() + options_.poll_interval;
       if (!answered) {
-        partner->untold = true;
-        for (const Death& death : call->told.deaths()) {
+        partner->unsent = true;
+        for (const Death& death : call->sent.deaths()) {
           partner->deaths.push_back({death, absl::Now() + options_.deaths_last / 2});
         }
       }

@@ -51,21 +51,21 @@ class FakeCoordinator final : public v1::JobControl::Service {
   }
   size_t TimesTold() {
     MutexLock lock(&mutex_);
-    return told_.size();
+    return received_.size();
   }
   // The last desired state that it received, after this many calls.
-  v1::SetDesiredRequest Told(size_t times) {
+  v1::SetDesiredRequest Received(size_t times) {
     MutexLock lock(&mutex_);
     const absl::Time deadline = absl::Now() + kPatience;
-    while (told_.size() < times && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    while (received_.size() < times && !changed_.WaitWithDeadline(&mutex_, deadline)) {
     }
-    return told_.empty() ? v1::SetDesiredRequest() : told_.back();
+    return received_.empty() ? v1::SetDesiredRequest() : received_.back();
   }
 
   grpc::Status SetDesired(grpc::ServerContext*, const v1::SetDesiredRequest* request,
                           v1::SetDesiredResponse*) override {
     MutexLock lock(&mutex_);
-    told_.push_back(*request);
+    received_.push_back(*request);
     changed_.SignalAll();
     return grpc::Status::OK;
   }
@@ -84,7 +84,7 @@ class FakeCoordinator final : public v1::JobControl::Service {
   bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::JobProgress progress_ ABSL_GUARDED_BY(mutex_);
-  std::vector<v1::SetDesiredRequest> told_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::SetDesiredRequest> received_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -128,7 +128,7 @@ TEST_F(CoordinatorsTest, SendsTheDesiredStateAndPolls) {
   FakeCoordinator coordinator;
   coordinator.SetStep(7);
   coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
-  EXPECT_EQ(coordinator.Told(1).workers(), 3u);
+  EXPECT_EQ(coordinator.Received(1).workers(), 3u);
   WaitForNews(a_, 7);
   EXPECT_EQ(coordinators_.Latest(a_).instance, "instance-1");
   coordinator.SetStep(8);
@@ -138,24 +138,24 @@ TEST_F(CoordinatorsTest, SendsTheDesiredStateAndPolls) {
 TEST_F(CoordinatorsTest, SendsDesiredStateOnceAndDeathsWithTheNextCall) {
   FakeCoordinator coordinator;
   coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
-  coordinator.Told(1);
+  coordinator.Received(1);
   coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {});
   v1::SetDesiredRequest::Death death;
   death.mutable_process()->set_incarnation(5);
   coordinators_.Sync(a_, "instance-1", {coordinator.address(), nullptr}, Wish(3), {death});
-  const v1::SetDesiredRequest told = coordinator.Told(2);
-  ASSERT_EQ(told.deaths_size(), 1);
-  EXPECT_EQ(told.deaths(0).process().incarnation(), 5u);
+  const v1::SetDesiredRequest received = coordinator.Received(2);
+  ASSERT_EQ(received.deaths_size(), 1);
+  EXPECT_EQ(received.deaths(0).process().incarnation(), 5u);
 }
 
 TEST_F(CoordinatorsTest, SendsEverythingAgainToANewInstance) {
   FakeCoordinator first;
   coordinators_.Sync(a_, "instance-1", {first.address(), nullptr}, Wish(3), {});
-  first.Told(1);
+  first.Received(1);
   FakeCoordinator second;
   second.SetStep(9);
   coordinators_.Sync(a_, "instance-2", {second.address(), nullptr}, Wish(3), {});
-  EXPECT_EQ(second.Told(1).workers(), 3u);
+  EXPECT_EQ(second.Received(1).workers(), 3u);
   WaitForNews(a_, 9);
   EXPECT_EQ(coordinators_.Latest(a_).instance, "instance-2");
 }
@@ -166,7 +166,7 @@ TEST_F(CoordinatorsTest, AHangingCoordinatorBlocksNoOther) {
   FakeCoordinator other;
   other.SetStep(4);
   coordinators_.Sync(a_, "instance-1", {hung.address(), nullptr}, Wish(1), {});
-  hung.Told(1);
+  hung.Received(1);
   coordinators_.Sync(b_, "instance-1", {other.address(), nullptr}, Wish(1), {});
   WaitForNews(b_, 4);
   EXPECT_EQ(coordinators_.Latest(a_).progress, nullptr);
@@ -225,9 +225,9 @@ TEST_F(CoordinatorsTest, AFormerLeaderOnlyPolls) {
   EXPECT_GE(coordinator.Asked(), 3);
   EXPECT_EQ(coordinator.TimesTold(), 0u);
   gate.open = true;
-  const v1::SetDesiredRequest told = coordinator.Told(1);
-  EXPECT_EQ(told.workers(), 3u);
-  EXPECT_EQ(told.deaths_size(), 1);
+  const v1::SetDesiredRequest received = coordinator.Received(1);
+  EXPECT_EQ(received.workers(), 3u);
+  EXPECT_EQ(received.deaths_size(), 1);
 }
 
 TEST(GistTest, GrowingStepsAreNotNews) {

@@ -13,7 +13,7 @@ namespace {
 using kube::Json;
 using ::testing::HasSubstr;
 
-std::string Told(const Json& metadata) {
+std::string MessageFor(const Json& metadata) {
   ObservedJob job;
   job.key = {"ns", "a"};
   job.uid = "1";
@@ -25,23 +25,24 @@ std::string Told(const Json& metadata) {
 }
 
 TEST(NameTakenTest, NamesTheObjectAndItsApparentOwner) {
-  EXPECT_EQ(Told(Json::object()),
+  EXPECT_EQ(MessageFor(Json::object()),
             "the ConfigMap ns/a already exists and does not belong to this job");
   const Json deployment = {{"kind", "Deployment"}, {"name", "web"}, {"uid", "7"}};
   const Json set = {{"kind", "ReplicaSet"}, {"name", "web-1"}, {"uid", "8"}, {"controller", true}};
-  EXPECT_THAT(Told({{"ownerReferences", {deployment}}}), HasSubstr("belongs to Deployment web"));
-  EXPECT_THAT(Told({{"ownerReferences", {deployment, set}}}),
+  EXPECT_THAT(MessageFor({{"ownerReferences", {deployment}}}),
+              HasSubstr("belongs to Deployment web"));
+  EXPECT_THAT(MessageFor({{"ownerReferences", {deployment, set}}}),
               HasSubstr("belongs to ReplicaSet web-1"));
-  EXPECT_THAT(Told({{"labels", {{"app.kubernetes.io/managed-by", "Helm"}}},
-                    {"annotations", {{"meta.helm.sh/release-name", "web"}}}}),
+  EXPECT_THAT(MessageFor({{"labels", {{"app.kubernetes.io/managed-by", "Helm"}}},
+                          {"annotations", {{"meta.helm.sh/release-name", "web"}}}}),
               HasSubstr("is managed by Helm, release web"));
-  EXPECT_THAT(Told({{"managedFields", {{{"manager", "kubectl-create"}}}}}),
+  EXPECT_THAT(MessageFor({{"managedFields", {{{"manager", "kubectl-create"}}}}}),
               HasSubstr("was created by kubectl-create"));
 }
 
 TEST(NameTakenTest, NamesAnEarlierJobWithWhichTheObjectIsDeleted) {
   const Json earlier = {{"kind", "TrainingJob"}, {"name", "a"}, {"uid", "0"}, {"controller", true}};
-  EXPECT_THAT(Told({{"ownerReferences", {earlier}}}),
+  EXPECT_THAT(MessageFor({{"ownerReferences", {earlier}}}),
               HasSubstr("belongs to an earlier TrainingJob a, with which it will be deleted"));
 }
 

@@ -52,7 +52,7 @@ class JobDecider {
     facts_.replaced = std::move(decision.replaced);
     facts_.stopped = decision.finish.has_value();
     AgainBy(decision.decide_again);
-    if (!was_over) TellOfStop(was_stopping);
+    if (!was_over) AddStopEvents(was_stopping);
 
     Act(decision);
     ForceStuck();
@@ -73,7 +73,7 @@ class JobDecider {
   void Activate() {
     if (Suspended() && !job_.job.suspend && world_.pods.empty()) {
       if (HasCondition(plan_.status, "Suspended")) {
-        Tell("Resumed", "Resume", "the job continues from its newest checkpoint");
+        AddEvent("Resumed", "Resume", "the job continues from its newest checkpoint");
       }
       Recovery resumed;
       resumed.memory = policy::Resumed(recovery_.memory);
@@ -93,9 +93,9 @@ class JobDecider {
 
   void MakePolicyPlan() {
     policy::JobPlan& plan = facts_.plan;
-    const bool goes_on = !job_.job.suspend && recovery_.shards != 0;
-    const bool other_size = goes_on && recovery_.shards != plan.shards;
-    facts_.switching = goes_on && recovery_.mode != wanted_mode_;
+    const bool continues = !job_.job.suspend && recovery_.shards != 0;
+    const bool other_size = continues && recovery_.shards != plan.shards;
+    facts_.switching = continues && recovery_.mode != wanted_mode_;
     const bool moves = recovery_.shards != 0 && !facts_.switching && MovesPartitions(job_.job.spec);
     facts_.moving = other_size && moves;
     facts_.resizing = other_size && !moves;
@@ -158,8 +158,8 @@ class JobDecider {
     observation_.phase = progress.phase();
     observation_.phase_reason = progress.reason();
     observation_.phase_code = progress.reason_code();
-    const int64_t told = kube::GetInt(plan_.status, {"training", "step"});
-    if (static_cast<int64_t>(progress.step()) > told) {
+    const int64_t recorded = kube::GetInt(plan_.status, {"training", "step"});
+    if (static_cast<int64_t>(progress.step()) > recorded) {
       observation_.last_step_at = std::max(observation_.last_step_at, now_);
     }
   }
@@ -294,25 +294,26 @@ class JobDecider {
     return ready == wanted;
   }
 
-  void Tell(std::string reason, std::string action, std::string note,
-            runtime::EventRecord::Type type = runtime::EventRecord::Type::kNormal) {
+  void AddEvent(std::string reason, std::string action, std::string note,
+                runtime::EventRecord::Type type = runtime::EventRecord::Type::kNormal) {
     plan_.events.push_back({type, std::move(reason), std::move(action), std::move(note), ""});
   }
 
   // Events of a job that is stopped to change its size or mode.
-  void TellOfStop(bool was_stopping) {
+  void AddStopEvents(bool was_stopping) {
     const std::string why = Suspended() ? facts_.Outcome()->reason : "";
     if ((facts_.resizing || facts_.switching) && !why.empty()) {
-      Tell("CheckpointFailed", facts_.resizing ? "Scale" : "Switch",
-           absl::StrCat("no checkpoint was saved before the change (", why,
-                        "): training continues from the newest one, and the steps since then are "
-                        "computed again"),
-           runtime::EventRecord::Type::kWarning);
+      AddEvent(
+          "CheckpointFailed", facts_.resizing ? "Scale" : "Switch",
+          absl::StrCat("no checkpoint was saved before the change (", why,
+                       "): training continues from the newest one, and the steps since then are "
+                       "recomputed"),
+          runtime::EventRecord::Type::kWarning);
     }
     if (facts_.switching && !was_stopping) {
-      Tell("SwitchingMode", "Switch",
-           absl::StrCat(ModeName(recovery_.mode.mode), " -> ", ModeName(wanted_mode_.mode),
-                        ": the job saves a checkpoint and continues in the new mode"));
+      AddEvent("SwitchingMode", "Switch",
+               absl::StrCat(ModeName(recovery_.mode.mode), " -> ", ModeName(wanted_mode_.mode),
+                            ": the job saves a checkpoint and continues in the new mode"));
     }
   }
 
@@ -324,7 +325,7 @@ class JobDecider {
     }
     plan_.mode = recovery_.mode;
     plan_.images = recovery_.images;
-    plan_.keep_objects = !HasOutcome() && recovery_.shards != 0;
+    plan_.ensure_objects = !HasOutcome() && recovery_.shards != 0;
     Report(facts_, &plan_.status, &plan_.events);
     plan_.change = CompareStatus(world_.status, plan_.status);
     ExpireJob();

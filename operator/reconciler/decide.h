@@ -3,7 +3,7 @@
 // Intuition. operator/policy decides which processes a job should have and how it ends, as for
 // `sluice run`. This file translates between processes and pods: a pod is an instance, and a pod
 // that has ended is deleted before the next one of its name is created. It also handles what
-// happens only on a cluster: users and the cluster delete or evict pods, nodes become unreachable,
+// happens only on a cluster: users and controllers delete or evict pods, nodes become unreachable,
 // and the operator restarts while the job runs. It writes the status, which holds everything that
 // must be remembered (job_status.h).
 #ifndef SLUICE_OPERATOR_RECONCILER_DECIDE_H_
@@ -56,8 +56,9 @@ struct ReconcilePlan {
   kube::Json status;
   // Whether the write may be delayed.
   StatusChange change = StatusChange::kTransition;
-  // Whether all objects of MakeObjects should exist, and the budget as soon as pods are created.
-  bool keep_objects = false;
+  // Whether the objects of MakeObjects should exist, and the disruption budget once the pods are
+  // created.
+  bool ensure_objects = false;
   uint32_t shards = 0;  // of this activation
   // One more than the highest index of a shard that is wanted, or still there.
   uint32_t shard_pods = 0;

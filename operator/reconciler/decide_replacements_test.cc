@@ -21,15 +21,15 @@ const DecideRow kLosses[] = {
        s->Trains();
        s->Ends(kWorker1, 0, 9);
      },
-     {"delete a-worker-1 grace 0", "create worker-1", "keep objects", "desire 2 workers, 1 shards",
-      "report death of incarnation 77"},
+     {"delete a-worker-1 grace 0", "create worker-1", "ensure objects",
+      "desire 2 workers, 1 shards", "report death of incarnation 77"},
      "Training"},
     {"DeletesAPodWithRunningSidecarsBeforeReplacingIt",
      [](Scene* s) {
        s->Trains();
        s->Ends(kWorker1, 0, 9).terminal = false;
      },
-     {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards",
+     {"delete a-worker-1", "ensure objects", "desire 2 workers, 1 shards",
       "report death of incarnation 77"},
      "Training"},
     {"ReplacesAfterASecondExitInARowOneSecondLater",
@@ -43,7 +43,7 @@ const DecideRow kLosses[] = {
        }
        s->Ends(kWorker0, 1);
      },
-     {"keep objects", "desire 2 workers, 1 shards", "again after 2s"},
+     {"ensure objects", "desire 2 workers, 1 shards", "again after 2s"},
      "Training"},
     {"WaitsForAPodThatIsBeingDeleted",
      [](Scene* s) {
@@ -51,7 +51,7 @@ const DecideRow kLosses[] = {
        s->Pod(kWorker1).deletion_asked = s->now;
        s->Pod(kWorker1).gone_by = s->now + absl::Seconds(15);
      },
-     {"keep objects", "desire 2 workers, 1 shards", "again after 25s"},
+     {"ensure objects", "desire 2 workers, 1 shards", "again after 25s"},
      "Training"},
     {"ForceDeletesAPodOfALostNodeWhenDue",
      [](Scene* s) {
@@ -61,7 +61,7 @@ const DecideRow kLosses[] = {
        pod.deletion_asked = s->now - absl::Seconds(10);
        pod.gone_by = s->now + absl::Seconds(15);
      },
-     {"delete a-worker-1 grace 0", "keep objects", "desire 2 workers, 1 shards"},
+     {"delete a-worker-1 grace 0", "ensure objects", "desire 2 workers, 1 shards"},
      "Training"},
     {"ForceDeletesAPodOnce",
      [](Scene* s) {
@@ -70,7 +70,7 @@ const DecideRow kLosses[] = {
        pod.node_lost = pod.forced = true;
        pod.deletion_asked = pod.gone_by = s->now - absl::Seconds(100);
      },
-     {"keep objects", "desire 2 workers, 1 shards"},
+     {"ensure objects", "desire 2 workers, 1 shards"},
      "Training"},
     {"ForceDeletesNothingIfTheJobForbidsIt",
      [](Scene* s) {
@@ -80,7 +80,7 @@ const DecideRow kLosses[] = {
        pod.node_lost = true;
        pod.deletion_asked = pod.gone_by = s->now - absl::Seconds(100);
      },
-     {"keep objects", "desire 2 workers, 1 shards"},
+     {"ensure objects", "desire 2 workers, 1 shards"},
      "Training"},
     {"TooManyRestorationsFailTheJob",
      [](Scene* s) {
@@ -99,7 +99,7 @@ const DecideRow kLosses[] = {
        pod.exit.cause = policy::Cause::kOutside;
        pod.exit.reason = "Evicted";
      },
-     {"delete a-ps-0 grace 0", "create ps-0", "keep objects", "desire 2 workers, 1 shards"},
+     {"delete a-ps-0 grace 0", "create ps-0", "ensure objects", "desire 2 workers, 1 shards"},
      "Training"},
 };
 INSTANTIATE_TEST_SUITE_P(Losses, DecideJobTest, ::testing::ValuesIn(kLosses), NameOf);
@@ -124,14 +124,14 @@ const DecideRow kSlowStarts[] = {
        IsPreparedForLong(s);
        s->Pass(absl::Seconds(20));
      },
-     {"keep objects", "desire 2 workers, 1 shards", "again after 40s"},
+     {"ensure objects", "desire 2 workers, 1 shards", "again after 40s"},
      "Starting"},
     {"ReportsWhyAPodIsSlow",
      [](Scene* s) {
        IsPreparedForLong(s);
        s->Pass(absl::Minutes(1));
      },
-     {"keep objects", "desire 2 workers, 1 shards"},
+     {"ensure objects", "desire 2 workers, 1 shards"},
      "VolumeNotMounted"},
     {"ReportsNothingOnceTheSlowPodHasBegun",
      [](Scene* s) {
@@ -140,7 +140,7 @@ const DecideRow kSlowStarts[] = {
        s->Decide();
        s->Runs(kWorker1);
      },
-     {"keep objects", "desire 2 workers, 1 shards"},
+     {"ensure objects", "desire 2 workers, 1 shards"},
      "Starting"},
 };
 INSTANTIATE_TEST_SUITE_P(SlowStarts, DecideJobTest, ::testing::ValuesIn(kSlowStarts), NameOf);
@@ -151,14 +151,14 @@ const DecideRow kOutdated[] = {
        WaitsForAnImage(s);
        s->world.template_hashes[kWorker1] = "h2";
      },
-     {"delete a-worker-1", "keep objects", "desire 2 workers, 1 shards"},
+     {"delete a-worker-1", "ensure objects", "desire 2 workers, 1 shards"},
      "ImagePullFailed"},
     {"KeepsAWaitingPodIfItsTemplateIsUnchanged",
      [](Scene* s) {
        WaitsForAnImage(s);
        s->world.template_hashes[kWorker1] = "h1";
      },
-     {"keep objects", "desire 2 workers, 1 shards"},
+     {"ensure objects", "desire 2 workers, 1 shards"},
      "ImagePullFailed"},
     {"GivesAPodWithoutAReasonHalfAMinute",
      [](Scene* s) {
@@ -167,14 +167,14 @@ const DecideRow kOutdated[] = {
        s->world.template_hashes[kWorker1] = "h2";
        s->Pass(absl::Seconds(10));
      },
-     {"keep objects", "desire 2 workers, 1 shards", "again after 20s"},
+     {"ensure objects", "desire 2 workers, 1 shards", "again after 20s"},
      "Starting"},
     {"KeepsARunningPodIfItsTemplateChanged",
      [](Scene* s) {
        s->Trains();
        s->world.template_hashes[kWorker1] = "h2";
      },
-     {"keep objects", "desire 2 workers, 1 shards"},
+     {"ensure objects", "desire 2 workers, 1 shards"},
      "Training"},
 };
 INSTANTIATE_TEST_SUITE_P(Outdated, DecideJobTest, ::testing::ValuesIn(kOutdated), NameOf);

@@ -25,31 +25,31 @@ TEST_P(DecideJobTest, PlansTheExpectedActions) { ExpectPlan(GetParam()); }
 const DecideRow kBeginning[] = {
     {"CreatesAllPodsOfANewJobAtOnce",
      [](Scene*) {},
-     {"create coordinator", "create ps-0", "create worker-0", "create worker-1", "keep objects"},
+     {"create coordinator", "create ps-0", "create worker-0", "create worker-1", "ensure objects"},
      "Starting"},
     {"WaitsForStartingPods",
      [](Scene* s) {
        for (const Replica& replica : {kCoordinator, kShard, kWorker0, kWorker1}) s->Pod(replica);
      },
-     {"keep objects"},
+     {"ensure objects"},
      "Starting"},
     {"CreatesMissingPods",
      [](Scene* s) {
        s->Trains();
        s->Gone(kWorker0);
      },
-     {"create worker-0", "keep objects", "desire 2 workers, 1 shards"},
+     {"create worker-0", "ensure objects", "desire 2 workers, 1 shards"},
      "Training"},
     {"DoesNothingForATrainingJob",
      [](Scene* s) { s->Trains(); },
-     {"keep objects", "desire 2 workers, 1 shards"},
+     {"ensure objects", "desire 2 workers, 1 shards"},
      "Training"},
     {"MakesNoCallsToACoordinatorWithoutAnAddress",
      [](Scene* s) {
        s->Trains();
        s->Pod(kCoordinator).ip.clear();
      },
-     {"keep objects"},
+     {"ensure objects"},
      "Training"},
     {"LeavesADeletedJobToTheGarbageCollector",
      [](Scene* s) {
@@ -94,14 +94,14 @@ const DecideRow kSizes[] = {
        s->Trains();
        s->Spec({{"worker", {{"replicas", 3}}}});
      },
-     {"create worker-2", "keep objects", "desire 3 workers, 1 shards"},
+     {"create worker-2", "ensure objects", "desire 3 workers, 1 shards"},
      "Training"},
     {"AsksASurplusWorkerToLeave",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"worker", {{"replicas", 1}}}});
      },
-     {"delete a-worker-1", "keep objects", "desire 1 workers, 1 shards"},
+     {"delete a-worker-1", "ensure objects", "desire 1 workers, 1 shards"},
      "Training"},
     {"DeletesASurplusWorkerThatHasLeft",
      [](Scene* s) {
@@ -110,7 +110,7 @@ const DecideRow kSizes[] = {
        s->Decide();
        s->Ends(kWorker1, 0);
      },
-     {"delete a-worker-1 grace 0", "keep objects", "desire 1 workers, 1 shards",
+     {"delete a-worker-1 grace 0", "ensure objects", "desire 1 workers, 1 shards",
       "report death of incarnation 77"},
      "Training"},
     {"StartsNewShardsWhileTheJobTrains",
@@ -118,11 +118,11 @@ const DecideRow kSizes[] = {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
      },
-     {"create ps-1", "create ps-2", "keep objects", "desire 2 workers, 3 shards"},
+     {"create ps-1", "create ps-2", "ensure objects", "desire 2 workers, 3 shards"},
      "Training"},
     {"LeavesShardsThatHandOverTheirPartitionsAlone",
      [](Scene* s) { ShrinksToOneShard(s); },
-     {"keep objects", "desire 2 workers, 1 shards"},
+     {"ensure objects", "desire 2 workers, 1 shards"},
      "Training"},
     {"DeletesAShardThatHasHandedOverItsPartitions",
      [](Scene* s) {
@@ -130,7 +130,7 @@ const DecideRow kSizes[] = {
        s->Decide();
        s->Ends(kShard1, 0);
      },
-     {"delete a-ps-1 grace 0", "keep objects", "desire 2 workers, 1 shards",
+     {"delete a-ps-1 grace 0", "ensure objects", "desire 2 workers, 1 shards",
       "report death of incarnation 78"},
      "Training"},
     {"StartsNewShardsWhileAnAsynchronousJobTrains",
@@ -139,7 +139,7 @@ const DecideRow kSizes[] = {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
      },
-     {"create ps-1", "create ps-2", "keep objects", "desire 2 workers, 3 shards"},
+     {"create ps-1", "create ps-2", "ensure objects", "desire 2 workers, 3 shards"},
      "Training"},
     {"SavesACheckpointForAnotherNumberOfShards",
      [](Scene* s) {
@@ -147,14 +147,14 @@ const DecideRow kSizes[] = {
        s->Trains();
        s->Spec({{"parameterServer", {{"replicas", 3}}}});
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension"},
+     {"ensure objects", "desire 2 workers, 1 shards, suspension"},
      "Scaling"},
     {"SavesACheckpointForAnotherMode",
      [](Scene* s) {
        s->Trains();
        s->Spec({{"training", {{"mode", "Asynchronous"}}}});
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension"},
+     {"ensure objects", "desire 2 workers, 1 shards, suspension"},
      "SwitchingMode"},
     {"SavesACheckpointForAnotherBoundOfStaleness",
      [](Scene* s) {
@@ -163,7 +163,7 @@ const DecideRow kSizes[] = {
        s->Trains();
        s->Spec({{"training", {{"boundedStaleness", {{"maxStaleness", 3}}}}}});
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension"},
+     {"ensure objects", "desire 2 workers, 1 shards, suspension"},
      "SwitchingMode"},
     {"ReplacesNothingWhileTheCheckpointIsWritten",
      [](Scene* s) {
@@ -173,7 +173,7 @@ const DecideRow kSizes[] = {
        s->Decide();
        s->Ends(kWorker1, 1);
      },
-     {"keep objects", "desire 2 workers, 1 shards, suspension", "report death of incarnation 77"},
+     {"ensure objects", "desire 2 workers, 1 shards, suspension", "report death of incarnation 77"},
      "Scaling"},
     {"DeletesPodsOfAnEndedActivation",
      [](Scene* s) {
@@ -197,7 +197,7 @@ const DecideRow kSizes[] = {
        s->world.pods.clear();
      },
      {"create coordinator", "create ps-0", "create ps-1", "create worker-0", "create worker-1",
-      "keep objects"},
+      "ensure objects"},
      "Recovering"},
 };
 INSTANTIATE_TEST_SUITE_P(Sizes, DecideJobTest, ::testing::ValuesIn(kSizes), NameOf);
@@ -300,7 +300,7 @@ const DecideRow kEnds[] = {
        s->Spec({{"activeDeadlineSeconds", 300}, {"progressDeadlineSeconds", 1000}});
        s->Trains();
      },
-     {"keep objects", "desire 2 workers, 1 shards", "again after 4m"},
+     {"ensure objects", "desire 2 workers, 1 shards", "again after 4m"},
      "Training"},
     {"FailsAJobWithoutProgress",
      [](Scene* s) {

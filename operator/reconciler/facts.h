@@ -1,5 +1,5 @@
-// What a reconciliation knows of a job. DecideJob fills it in; the status and the events are a
-// function of it (report.h).
+// The input of a report on a job. DecideJob fills it in; the status and the events are a function
+// of it (report.h).
 #ifndef SLUICE_OPERATOR_RECONCILER_FACTS_H_
 #define SLUICE_OPERATOR_RECONCILER_FACTS_H_
 
@@ -40,7 +40,8 @@ struct Facts {
   v1::JobProgress::Phase phase = v1::JobProgress::STARTING;
   const v1::JobProgress* progress = nullptr;  // the newest, of any instance; null: none
   bool progress_is_new = false;               // `progress` is of the current instance
-  bool unsynced = false;  // this operator has no report of the coordinator; a previous one had
+  // A previous operator had a report of this coordinator; this one has none yet.
+  bool unsynced = false;
 
   // From the policy's decision.
   std::vector<policy::ReportExit> exits;

@@ -20,7 +20,7 @@ namespace {
 // How long a refusal is shown before another reason replaces it.
 constexpr absl::Duration kRefusalShown = absl::Seconds(10);
 
-// As the expectations know the object.
+// The object's name in the expectations.
 std::string NameOf(const OwnedObject& object) {
   return absl::StrCat(object.type->resource, "/", kube::KeyOf(object.object).name);
 }
@@ -180,7 +180,7 @@ absl::Status JobReconciler::InParallel(size_t count, const runtime::TaskPool::Ta
   return pool->ForEach(count, options_.writes_at_once, task);
 }
 
-// Deletes the NetworkPolicy of a job whose spec no longer wants one.
+// Deletes the NetworkPolicy of a job with `networkPolicy: Disabled`.
 absl::Status JobReconciler::DropPolicy(const World& world) {
   if (world.job.network_policy) return absl::OkStatus();
   const runtime::ObjectPtr live = caches_.policies->Get(world.job.key);
@@ -226,8 +226,9 @@ absl::StatusOr<JobReconciler::NewPod> JobReconciler::CreatePod(
   if (found == nullptr || !Covers(*found, labels)) {
     // The caches select by label, so they never show this pod.
     return absl::AlreadyExistsError(absl::StrCat(
-        "the Pod ", kube::KeyOf(pod).ToString(), " belongs to this job but lacks labels (",
-        kJobLabel, ", ", kRoleLabel, ", ", kIndexLabel, "): restore them, or delete the pod"));
+        "the Pod ", kube::KeyOf(pod).ToString(),
+        " belongs to this job, but some of its labels are missing or changed (", kJobLabel, ", ",
+        kRoleLabel, ", ", kIndexLabel, "): restore them, or delete the pod"));
   }
   return NewPod{std::move(made), TemplateHash(pod)};
 }
@@ -293,7 +294,7 @@ absl::Status JobReconciler::ApplyPods(const World& world, const ReconcilePlan& p
   absl::Status status = CreatePods(world, plan.images, creations, state);
   // Kubernetes evaluates every budget of a namespace at each change of a pod in it. So the budget
   // is created last: when no more pods are to be created, or none can be.
-  if (plan.keep_objects && (plan.creations.empty() || !status.ok())) {
+  if (plan.ensure_objects && (plan.creations.empty() || !status.ok())) {
     status.Update(EnsureObjects(world.job, {MakeDisruptionBudget(world.job, plan.shards)}, state));
   }
   return status;
@@ -302,7 +303,7 @@ absl::Status JobReconciler::ApplyPods(const World& world, const ReconcilePlan& p
 absl::Status JobReconciler::Act(const Json& job, const World& world, const ReconcilePlan& plan,
                                 JobState* state) {
   absl::Status status;
-  if (plan.keep_objects) {
+  if (plan.ensure_objects) {
     status = ApplyAccessories(world, plan, state);
   } else if (options_.on_certificates != nullptr) {
     options_.on_certificates(world.job.key, absl::InfiniteFuture());
@@ -410,8 +411,8 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
     return Result::RequeueAfter({});
   }
 
-  again = std::min(again, state->expectations.NextLook(plan.keep_objects));
-  // A coordinator does not notify of mere progress, so the job is looked at again.
+  again = std::min(again, state->expectations.NextLook(plan.ensure_objects));
+  // Growing steps alone cause no reconciliation, so one is scheduled to write the progress.
   if (plan.sync.has_value()) again = std::min(again, now + options_.progress_interval);
   if (again == absl::InfiniteFuture()) return Result::Done();
   const absl::Duration rest = again - clock_->Now();

@@ -1,4 +1,5 @@
-// Brings the cluster to the state that a TrainingJob wants: gather, decide, write the status, act.
+// Brings the cluster to the state that a TrainingJob describes: gather, decide, write the status,
+// act.
 #ifndef SLUICE_OPERATOR_RECONCILER_JOB_RECONCILER_H_
 #define SLUICE_OPERATOR_RECONCILER_JOB_RECONCILER_H_
 

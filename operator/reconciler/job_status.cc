@@ -45,7 +45,7 @@ uint32_t ReadCount(const Json& object, absl::string_view name) {
   return static_cast<uint32_t>(std::clamp<int64_t>(GetInt(object, {name}), 0, 1 << 30));
 }
 
-Memory::ReplicaMemory ReadSlot(const Json& from) {
+Memory::ReplicaMemory ReadReplica(const Json& from) {
   Memory::ReplicaMemory replica;
   replica.handled_instance = GetString(from, {"handled"});
   replica.replaced_instance = GetString(from, {"replaced"});
@@ -61,7 +61,7 @@ Memory::ReplicaMemory ReadSlot(const Json& from) {
   return replica;
 }
 
-Json WriteSlot(const Memory::ReplicaMemory& replica) {
+Json WriteReplica(const Memory::ReplicaMemory& replica) {
   Json to = Json::object();
   WriteText("handled", replica.handled_instance, &to);
   WriteText("replaced", replica.replaced_instance, &to);
@@ -143,7 +143,7 @@ Recovery ReadRecovery(const Json& status) {
   if (processes == nullptr || !processes->is_object()) return recovery;
   for (auto it = processes->begin(); it != processes->end(); ++it) {
     policy::Replica replica;
-    if (ParseReplicaName(it.key(), &replica)) memory.replicas[replica] = ReadSlot(it.value());
+    if (ParseReplicaName(it.key(), &replica)) memory.replicas[replica] = ReadReplica(it.value());
   }
   return recovery;
 }
@@ -173,7 +173,7 @@ Json WriteRecovery(const Recovery& recovery) {
   }
   Json processes = Json::object();
   for (const auto& [replica, kept] : memory.replicas) {
-    Json entry = WriteSlot(kept);
+    Json entry = WriteReplica(kept);
     if (!entry.empty()) processes[policy::ReplicaName(replica)] = std::move(entry);
   }
   if (!processes.empty()) to["processes"] = std::move(processes);

@@ -60,7 +60,7 @@ struct ConditionValue {
   std::string message;
   int64_t generation = 0;  // that was observed
 };
-// Sets the condition of that type. lastTransitionTime changes only if the status changes. Returns
+// Sets the condition of this type. lastTransitionTime changes only if the status changes. Returns
 // whether the status or the reason has changed.
 bool SetCondition(absl::string_view type, const ConditionValue& value, absl::Time now,
                   kube::Json* status);

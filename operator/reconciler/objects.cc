@@ -110,14 +110,14 @@ Json Probe(const char* path, int period, int failures) {
           {"failureThreshold", failures}};
 }
 
-// A process that answers no probe for so long is frozen, and does not handle SIGTERM either.
+// A process that answers no probe for this long is frozen, and does not handle SIGTERM either.
 Json KillingProbe(int period, int failures) {
   Json probe = Probe("/healthz", period, failures);
   probe["terminationGracePeriodSeconds"] = 5;
   return probe;
 }
 
-// For a process that starts: it answers before it registers.
+// For a starting process: it answers probes before it registers.
 Json StartupProbe(const ObservedJob& job) {
   constexpr int kPeriod = 5;
   const double seconds = absl::ToDoubleSeconds(policy::PlanOf(job.job.spec).start_timeout);
@@ -343,14 +343,14 @@ Json MakeServices(const ObservedJob& job, bool headless) {
       headless ? HeadlessServiceName(job.key.name) : CoordinatorServiceName(job.key.name));
   Json& spec = service["spec"];
   spec["selector"] = {{kJobLabel, job.key.name}};
-  // Processes look for each other before they are ready.
+  // Processes resolve each other's names before they are ready.
   spec["publishNotReadyAddresses"] = true;
   const auto port = [](const char* name, int number) {
     return Json{{"name", name}, {"port", number}, {"targetPort", number}, {"protocol", "TCP"}};
   };
   if (headless) {
     // No process connects to a worker, and for each pod that becomes ready Kubernetes rewrites all
-    // of its Service's Endpoints and EndpointSlices: with a hundred pods that is a lot.
+    // of its Service's Endpoints and EndpointSlices, which is expensive with a hundred pods.
     spec["selector"][kRoleLabel] = absl::StrCat(RoleName(v1::SHARD));
     spec["clusterIP"] = "None";
     spec["ports"] = Json::array({port("metrics", kMetricsPort)});
@@ -374,7 +374,7 @@ std::string JobText(const v1::JobSpec& spec) {
 Json MakeConfigMap(const ObservedJob& job, uint32_t shards, const TrainingMode& mode) {
   v1::JobSpec spec = job.job.spec;
   spec.mutable_parameter_server()->set_replicas(shards);
-  // If a coordinator dies before these change, its successor does not know of the change.
+  // A coordinator that replaces another one within the activation must read the same values.
   SetMode(mode, spec.mutable_training());
   Json map = MakeOwned(ConfigMaps(), job, job.key.name);
   // Parsed and printed again, because protobuf prints the entries of a map in any order.
@@ -476,7 +476,7 @@ std::vector<OwnedObject> MakeObjects(const ObservedJob& job, uint32_t shards,
 
 OwnedObject MakeDisruptionBudget(const ObservedJob& job, uint32_t shards) {
   Json budget = MakeOwned(DisruptionBudgets(), job, job.key.name);
-  // A process that is not ready does not block a drain: moving it may be what helps.
+  // A process that is not ready does not block a drain: it may become ready on another node.
   budget["spec"] = {
       {"minAvailable", shards},
       {"unhealthyPodEvictionPolicy", "AlwaysAllow"},

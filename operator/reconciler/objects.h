@@ -29,8 +29,8 @@ PodImages ImagesOf(const ObservedJob& job, const PodDefaults& defaults);
 // The pod of a replica, with one of `images`. It gets its address, identity and threads just as
 // processes get them from `sluice run`; the template of its role is merged into it.
 //
-// It uses only flags that programs of the oldest release in use know: anything new goes into the
-// job file or into environment variables, which older programs ignore (docs/versions.md).
+// It uses only flags that the programs of the oldest release in use accept. A new setting goes into
+// the job file or into an environment variable, which older programs ignore (docs/versions.md).
 kube::Json MakePod(const ObservedJob& job, const PodDefaults& defaults, const PodImages& images,
                    const policy::Replica& replica);
 

@@ -92,8 +92,8 @@ struct ObservedJob {
 // `object` is from the API server. Never fails, whatever it contains.
 ObservedJob ReadJob(const kube::Json& object);
 
-// Whether the job's processes use TLS: as spec.tls says; if it is unset, as the status says; if
-// there is no status yet, yes. So a job keeps the setting with which it began, even if another
+// Whether the job's processes use TLS: according to spec.tls; if it is unset, to the status; if
+// there is no status yet, they do. So a job keeps the setting with which it began, even if another
 // version of the operator started it.
 bool SpeaksTls(const kube::Json& object);
 

@@ -35,9 +35,9 @@ struct PodStatus {
   absl::Time started;  // start of the container, or of the pod if the container has not begun
   bool ready = false;
   bool was_ready = false;  // ready at some time, as far as an ended pod shows it
-  Problem waiting;         // why some containers do not begin, if users should know it
-  // The reason from `slow_from` on, unless `waiting` has one: the pod still has not begun, or still
-  // exists although it was deleted. See WaitingAt.
+  Problem waiting;         // why some containers do not begin; empty if the reason is normal
+  // The problem from `slow_from` on, unless `waiting` has one: the pod has not begun by then, or
+  // still exists although it was deleted. See WaitingAt.
   Problem slow;
   absl::Time slow_from = absl::InfiniteFuture();
 
@@ -54,8 +54,8 @@ struct PodStatus {
   std::optional<absl::Time> deletion_asked;
   absl::Time gone_by;
   bool forced = false;  // it was deleted without a grace period
-  // Kubernetes deletes it for a taint of its node, and does not say which taint. A reachable node
-  // stops the pod by `gone_by`; until then only `node_lost` shows that the node is lost.
+  // Kubernetes deletes it for a taint of its node, and does not report which taint. A reachable
+  // node stops the pod by `gone_by`; until then only `node_lost` shows that the node is lost.
   bool tainted = false;
   // Its node does not answer: the pod's status is out of date.
   bool node_lost = false;

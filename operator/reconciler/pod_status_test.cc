@@ -51,14 +51,14 @@ TEST(PodStatusTest, IgnoresAPodWithoutARole) {
 TEST(PodStatusTest, KnowsTheReasonOfADeletionWhileThePodStillRuns) {
   Json status = {{"phase", "Running"}};
   Json target = Condition("DisruptionTarget", "True", "2026-01-01T00:00:00Z");
-  for (const auto& [said, told] : std::map<std::string, std::string>{
+  for (const auto& [said, problem] : std::map<std::string, std::string>{
            {"EvictionByEvictionAPI", "Evicted"}, {"PreemptionByScheduler", "Preempted"}}) {
     target["reason"] = said;
     status["conditions"] = Json::array({target});
     Json pod = Pod("worker", status);
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z";
     pod["metadata"]["deletionGracePeriodSeconds"] = 30;
-    EXPECT_EQ(ReadPod(pod)->exit.reason, told);
+    EXPECT_EQ(ReadPod(pod)->exit.reason, problem);
     pod["status"].erase("conditions");
     EXPECT_EQ(ReadPod(pod)->exit.reason, "Deleted");
   }
@@ -123,15 +123,15 @@ TEST(PodStatusTest, GivesAdviceForAPodThatDoesNotStart) {
   EXPECT_THAT(ReadPod(Pod("worker", Waiting("CreateContainerConfigError")))->waiting.message,
               HasSubstr("create what the template names"));
   Json unscheduled = Condition("PodScheduled", "False", "2026-01-01T00:00:01Z");
-  const auto told = [&](const char* message) {
+  const auto problem = [&](const char* message) {
     unscheduled["message"] = message;
     return ReadPod(
                Pod("worker", {{"phase", "Pending"}, {"conditions", Json::array({unscheduled})}}))
         ->waiting.message;
   };
-  EXPECT_THAT(told("0/3 nodes are available: 3 Insufficient cpu."), HasSubstr("request less"));
-  EXPECT_THAT(told("persistentvolumeclaim \"data\" not found"), HasSubstr("create the claim"));
-  EXPECT_THAT(told("pod has unbound immediate PersistentVolumeClaims"),
+  EXPECT_THAT(problem("0/3 nodes are available: 3 Insufficient cpu."), HasSubstr("request less"));
+  EXPECT_THAT(problem("persistentvolumeclaim \"data\" not found"), HasSubstr("create the claim"));
+  EXPECT_THAT(problem("pod has unbound immediate PersistentVolumeClaims"),
               HasSubstr("or a volume for it"));
 }
 
@@ -159,13 +159,13 @@ TEST(PodStatusTest, NamesWhatTheVolumesOfASlowPodNeedAfterAMinute) {
   StripPod(&pod);
   const auto view = ReadPod(pod);
   EXPECT_TRUE(WaitingAt(*view, kSlow - absl::Seconds(1)).empty());
-  const Problem told = WaitingAt(*view, kSlow);
-  EXPECT_EQ(told.reason, "VolumeNotMounted");
-  EXPECT_THAT(told.message, HasSubstr("node n1"));
-  EXPECT_THAT(told.message,
+  const Problem problem = WaitingAt(*view, kSlow);
+  EXPECT_EQ(problem.reason, "VolumeNotMounted");
+  EXPECT_THAT(problem.message, HasSubstr("node n1"));
+  EXPECT_THAT(problem.message,
               HasSubstr("(secret token, config map settings, claim data, directory of "
                         "the node /mnt/x, secret inner, config map more)"));
-  EXPECT_THAT(told.message, HasSubstr("`kubectl describe pod a-worker`"));
+  EXPECT_THAT(problem.message, HasSubstr("`kubectl describe pod a-worker`"));
 }
 
 TEST(PodStatusTest, StripsVolumesOnceThePodIsPrepared) {
@@ -243,9 +243,9 @@ TEST(PodStatusTest, DistinguishesAGatedPodFromAnUnschedulableOne) {
   Json pod = Pod("worker", {{"phase", "Pending"}, {"conditions", Json::array({held})}});
   pod["spec"]["schedulingGates"] = Json::array({{{"name", "kueue.x-k8s.io/admission"}}});
   StripPod(&pod);
-  const Problem told = ReadPod(pod)->waiting;
-  EXPECT_EQ(told.reason, "SchedulingGated");
-  EXPECT_THAT(told.message, HasSubstr("(kueue.x-k8s.io/admission)"));
+  const Problem problem = ReadPod(pod)->waiting;
+  EXPECT_EQ(problem.reason, "SchedulingGated");
+  EXPECT_THAT(problem.message, HasSubstr("(kueue.x-k8s.io/admission)"));
 }
 
 TEST(PodStatusTest, AReadyPodOnASilentNodeIsLost) {

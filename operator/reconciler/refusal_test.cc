@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
              Answer(403, "Forbidden",
                     "pods is forbidden: User \"system:serviceaccount:sluice-system:sluice\" cannot "
                     "create resource \"pods\" in API group \"\" in the namespace \"ns\""),
-             "Forbidden", "the rights of its chart"},
+             "Forbidden", "the roles of its chart"},
         Case{"AdmissionPolicy",
              Answer(422, "Invalid",
                     "pods \"a-worker-0\" is forbidden: ValidatingAdmissionPolicy 'labels' with "
@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"ObjectOtherThanAPod",
              Answer(422, "Invalid", "Service \"a\" is invalid: spec.clusterIPs[0]: Invalid value",
                     "create services ns/a"),
-             "ObjectRefused", "names the field"},
+             "ObjectRefused", "correct the job's field"},
         Case{"ForeignName",
              absl::AlreadyExistsError("the Service ns/a already exists and was created by helm"),
              "NameTaken", "delete it, or give the job another name"},

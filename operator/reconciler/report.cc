@@ -30,8 +30,8 @@ double Rounded(double value) {
 std::string Advice(const std::string& reason) {
   if (reason == "OOMKilled") return "raise resources.limits.memory in the role's template";
   if (reason == kDataMissing) {
-    return "put it there, or correct the volumes of the role's template; the process is restarted "
-           "automatically after 1 s, 2 s, ... 30 s";
+    return "put the data there, or correct the volumes of the role's template; the process is "
+           "restarted automatically after 1 s, 2 s, ... 30 s";
   }
   if (reason == kRefused) {
     return "usually its release differs from that of the job's other processes: correct spec.image "
@@ -112,9 +112,9 @@ class Reporter {
     }
     Json& training = status_["training"];
     if (!training.is_object()) training = Json::object();
-    // Before its first view, the coordinator does not know the job's step.
-    const bool knows = progress.step() > 0 || facts_.phase >= v1::JobProgress::TRAINING;
-    if (!knows) return;
+    // Before its first view, the coordinator reports step 0, whatever the job's step.
+    const bool known = progress.step() > 0 || facts_.phase >= v1::JobProgress::TRAINING;
+    if (!known) return;
     const int64_t step = static_cast<int64_t>(progress.step());
     const int64_t before = training.contains("step") ? kube::GetInt(training, {"step"}) : -1;
     if (step > before) training["lastProgressTime"] = kube::EncodeTime(facts_.now);

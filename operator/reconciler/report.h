@@ -18,8 +18,8 @@ inline constexpr char kDataMissing[] = "DataMissing";
 inline constexpr char kRefused[] = "Refused";
 
 // The part of Report that updates the conditions and the summary. A condition is a judgement on the
-// facts and on the rest of the status; conditions.cc ends with a table of them. A condition of
-// which users should know has an event when its status or reason changes.
+// facts and on the rest of the status; conditions.cc ends with a table of them. Some conditions
+// also have an event, which is added when the condition's status or reason changes.
 void JudgeConditions(const Facts& facts, kube::Json* status,
                      std::vector<runtime::EventRecord>* events);
 

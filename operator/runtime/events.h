@@ -22,10 +22,10 @@ struct EventRecord {
   std::string reason;  // "WorkerReplaced": one word, for machines; at most 128 bytes
   std::string action;  // "ReplaceWorker": what the controller did, or refused to do
   std::string note;    // a sentence; truncated to 1024 bytes
-  std::string pod;     // that it concerns, in the regarded object's namespace; may be empty
+  std::string pod;     // the pod that it is about, in the object's namespace; may be empty
 };
 
-// Records events, and sends them when Send is called. An event that happens again within
+// Records events, and sends them when SendPending is called. An event that happens again within
 // `series_window` becomes a series: one object, whose count and last time are written at most every
 // `series_period`. A token bucket for each regarded object limits new events: further ones are
 // dropped and counted. At most `max_pending` wait to be sent; then the oldest are dropped (and

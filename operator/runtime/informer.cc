@@ -95,7 +95,7 @@ std::vector<Informer::Change> Informer::Put(const ObjectKey& key, ObjectPtr afte
   return {Change{std::move(before), std::move(after)}};
 }
 
-void Informer::Tell(const std::vector<Change>& changes) {
+void Informer::Notify(const std::vector<Change>& changes) {
   for (const Change& change : changes) {
     for (InformerHandler* handler : handlers_) {
       if (change.before == nullptr) {
@@ -126,7 +126,7 @@ void Informer::Replace(std::vector<Json> objects) {
     for (const ObjectKey& key : gone) add(Put(key, nullptr));
     for (const ObjectPtr& object : now) add(Put(kube::KeyOf(*object), object));
   }
-  Tell(changes);
+  Notify(changes);
   MutexLock lock(&mutex_);
   synced_ = true;
 }
@@ -142,7 +142,7 @@ void Informer::Apply(kube::WatchEvent event) {
     // The state in the event is newer than the one in the cache.
     if (deleted && !changes.empty()) changes.front().before = object;
   }
-  Tell(changes);
+  Notify(changes);
 }
 
 void Informer::MaybeResync(absl::Time now) {

@@ -78,7 +78,7 @@ class Informer final : public kube::ReflectorSink {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Index(const kube::ObjectKey& key, const kube::Json& object, bool add)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Tell(const std::vector<Change>& changes);
+  void Notify(const std::vector<Change>& changes);
 
   const Options options_;
   std::vector<InformerHandler*> handlers_;

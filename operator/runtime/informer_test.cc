@@ -24,12 +24,12 @@ class RecordingHandler : public InformerHandler {
     Note(before == after ? "=" : "~", *after);
   }
   void OnDelete(const ObjectPtr& object) override { Note("-", *object); }
-  std::vector<std::string> Drain() { return std::exchange(heard, {}); }
-  std::vector<std::string> heard;
+  std::vector<std::string> Drain() { return std::exchange(changes, {}); }
+  std::vector<std::string> changes;
 
  private:
   void Note(const char* what, const Json& object) {
-    heard.push_back(what + kube::KeyOf(object).name);
+    changes.push_back(what + kube::KeyOf(object).name);
   }
 };
 

@@ -52,7 +52,7 @@ class LeaderElector final : public kube::WriteGate {
   bool IsLeader() const;
   // OK, or FailedPrecondition: this process is not the leader, or no longer certain to be.
   absl::Status Check() override;
-  // The holder of the Lease, as far as this process knows; for messages.
+  // The holder of the Lease when this process last read or wrote it; for messages.
   std::string Holder() const;
 
   // Stops writing (Check fails from now on), and lets other replicas take the Lease at once. Same

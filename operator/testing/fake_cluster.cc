@@ -161,7 +161,7 @@ bool FakeCluster::Settle() {
     server.CollectGarbage();
     events_->SendPending(client_.get()).IgnoreError();
     if (server.version() != version) continue;
-    // Work that comes back at once is done by now; the rest waits for time to pass.
+    // Work that is requeued at once is done by now; the rest waits for the clock to move.
     if (reconciled == 0) return true;
     clock.Advance(absl::Milliseconds(10));
   }
@@ -171,7 +171,7 @@ bool FakeCluster::Settle() {
 void FakeCluster::Pass(absl::Duration time) {
   clock.Advance(time);
   operator_->Tick();
-  SLUICE_CHECK(Settle(), "the operator does not come to rest");
+  SLUICE_CHECK(Settle(), "the operator does not become idle");
 }
 
 Json FakeCluster::Job(const std::string& name, const Json& patch) {

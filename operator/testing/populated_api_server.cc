@@ -102,7 +102,7 @@ class Prototype {
     Json& variables = (*pod)["spec"]["containers"][0]["env"];
     for (int i = 0; i < kVariables; ++i) {
       variables.push_back({{"name", absl::StrFormat("SOME_VARIABLE_OF_THE_TEMPLATE_%02d", i)},
-                           {"value", "a value that is about so long"}});
+                           {"value", "a value of about this length"}});
     }
   }
   static void Forget(Json* object) {

@@ -74,14 +74,14 @@ def _load_checkpoint(directory, torch):
             raise errors.SluiceError(f"{directory}/manifest.json: '{name}' is not a valid file name")
         content = _read_file(directory / name, _MAX_FILE_BYTES)
         if len(content) != size or library.crc32c(content) != crc:
-            raise errors.SluiceError(f'{directory / name} is damaged: its size or its CRC32C is not '
-                                     "the index's")
+            raise errors.SluiceError(f'{directory / name} is damaged: its size or its CRC32C differs '
+                                     'from the index')
         _read_partition(directory / name, content, flats, filled)
 
     for name, (_, _, flat) in flats.items():
         if filled[name] != flat.size:
-            raise errors.SluiceError(f"{directory}: {filled[name]} of {flat.size} elements of "
-                                     f"'{name}' are there")
+            raise errors.SluiceError(f"{directory} is damaged: it has only {filled[name]} of the "
+                                     f"{flat.size} elements of '{name}'")
 
     state = {name: tensors.shaped(flat, dtype, shape, torch)
              for name, (dtype, shape, flat) in flats.items()}
@@ -102,8 +102,8 @@ def _add_extras(path, state, torch):
     wrong = [name for name in [*constants, *aliases] if name in state]
     wrong += [name for name, first in aliases.items() if first not in state]
     if wrong:
-        raise errors.SluiceError(f"{path} is of another model: '{wrong[0]}' does not fit the "
-                                 'checkpoint. Without this file, only the trained tensors are read')
+        raise errors.SluiceError(f"{path} belongs to another model: '{wrong[0]}' does not fit the "
+                                 'checkpoint. Remove this file to read only the trained tensors')
     state.update(constants)
     for name, first in aliases.items():
         state[name] = state[first]
@@ -114,9 +114,10 @@ def _checkpoint_directories(path):
     if (path / 'manifest.json').exists():
         return [path]
     for storage in (path, path / 'checkpoints'):
-        found = sorted(storage.glob('attempt-*/manifest.json'), reverse=True)
+        found = [checkpoint_index.parent for checkpoint_index in storage.glob('attempt-*/manifest.json')]
         if found:
-            return [checkpoint_index.parent for checkpoint_index in found]
+            return sorted(found, key=lambda directory: [int(number) for number in re.findall(r'\d+', directory.name)],
+                          reverse=True)
     raise FileNotFoundError(
         f'{path} contains no checkpoint: there is no manifest.json in it, nor in a directory '
         'attempt-*. Give a checkpoint, its storage, or .sluice/<job>')

@@ -51,7 +51,7 @@ def check(path, content):
     body = content[:-_LINE_BYTES]
     if len(content) < _LINE_BYTES or content[-_LINE_BYTES:] != _checksum_line(body):
         raise errors.SluiceError(f'{path} is damaged: its CRC32C does not match. '
-                                 'Without this file, only the trained tensors are read')
+                                 'Remove this file to read only the trained tensors')
     return body
 
 

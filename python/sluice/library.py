@@ -29,7 +29,7 @@ _ABI = 1
 # sluice_work_kind
 GRADIENTS, EVALUATE, ROWS = 1, 2, 3
 
-_POLL = 0.1  # seconds after which a waiting thread sees signals
+_POLL = 0.1  # seconds after which a waiting thread handles signals
 
 
 class _Struct(ctypes.Structure):
@@ -63,7 +63,7 @@ class _Work(_Struct):
 
 
 class Result(_Struct):
-    """Of a work: sums over its samples."""
+    """The result of one piece of work: sums over its samples."""
     _fields_ = [('struct_size', ctypes.c_size_t), ('loss_sum', ctypes.c_double),
                 ('correct', ctypes.c_double), ('data_seconds', ctypes.c_double),
                 ('compute_seconds', ctypes.c_double)]
@@ -89,7 +89,7 @@ _FUNCTIONS = {
 
 
 def _path() -> str:
-    """The library beside the package, the one that the environment names, or the one of Bazel."""
+    """The path of the library: beside the package, named by the environment, or built by Bazel."""
     here = pathlib.Path(__file__).parent
     places = [here / _NAME, here.parents[1] / 'services/worker/library' / _NAME]
     if os.environ.get(VARIABLE):
@@ -153,7 +153,7 @@ def error_of(code: int, text: str) -> errors.SluiceError:
             f'{text}. Every worker of a job must build the same model (names, shapes, types) and '
             'open the same data; a job that continues from a checkpoint must have its model.')
     if code == DUPLICATE:
-        return errors.DuplicateWorker(f'the worker of this index is already running: {text}. Give '
+        return errors.DuplicateWorker(f'the worker with this index is already running: {text}. Give '
                                       'each process its own index.')
     if code == ENDED:
         return errors.JobEnded(
@@ -165,7 +165,7 @@ def error_of(code: int, text: str) -> errors.SluiceError:
 
 
 def interruptible(function: typing.Callable[[], typing.Any]) -> typing.Any:
-    """Calls a function that blocks on a thread of its own, so that this one sees signals."""
+    """Calls a blocking function on another thread, so that this thread handles signals."""
     future: concurrent.futures.Future = concurrent.futures.Future()
 
     def run():
@@ -185,7 +185,7 @@ def _encode(value):
 def options(address: str, timeout: float, credentials: typing.Any = None,
             shared_memory: bool = True, job: typing.Optional[str] = None, index: int = 0,
             advertised_host: typing.Optional[str] = None) -> _JoinOptions:
-    """`credentials`: of security.find."""
+    """`credentials`: the result of security.find."""
     return _JoinOptions(
         coordinator=address.encode(), job=_encode(job), index=index, timeout_seconds=timeout,
         tls_directory=_encode(credentials and credentials.tls_directory),
@@ -243,7 +243,7 @@ _living: 'weakref.WeakSet[Handle]' = weakref.WeakSet()
 
 @atexit.register
 def _close_all():
-    # The library's threads must end before the interpreter and its libraries are taken down.
+    # The library's threads must end before the interpreter and its libraries are shut down.
     for handle in list(_living):
         handle.close()
 
@@ -285,7 +285,7 @@ class Handle:
             rows=rows)))
 
     def open(self, training: int, evaluation: int) -> None:
-        """Tells the job that model and data are open."""
+        """Reports to the job that model and data are open."""
         check(self._library.sluice_worker_open(self._handle, training, evaluation))
 
     def next(self) -> typing.Optional[_Work]:
@@ -301,7 +301,7 @@ class Handle:
                 check(code)
 
     def end(self) -> typing.Optional[errors.SluiceError]:
-        """How the worker has ended; None: it runs."""
+        """The error with which the worker has ended; None while it runs."""
         code = self._library.sluice_worker_ended(self._handle)
         if code == OK:
             return None
@@ -334,7 +334,7 @@ class Handle:
         self._give(self._library.sluice_worker_gradient, flat, tensor)
 
     def row_gradient(self, tensor: int, rows: np.ndarray, values: np.ndarray) -> None:
-        """The same of the rows of a matrix; the rows are ascending."""
+        """Gives the gradient of some rows of a matrix in the same way; `rows` is ascending."""
         self._give(self._library.sluice_worker_row_gradient, values, tensor, rows.ctypes.data,
                    rows.size)
 
@@ -386,7 +386,7 @@ class Handle:
         check(self._library.sluice_worker_fail(self._handle, reason.encode('utf-8', 'replace')))
 
     def close(self) -> None:
-        """Ends the worker; the arrays stay."""
+        """Ends the worker; the arrays stay valid."""
         if not self._closed:
             self._closed = True
             check(self._library.sluice_worker_close(self._handle))

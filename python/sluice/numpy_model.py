@@ -106,7 +106,7 @@ class NumpyModel:
                                        'samples')
 
     def _scaled(self, place, gradient, scale):
-        """A flat array that the program does not share: it may reuse its own for the next batch."""
+        """A scaled flat copy, because the program may reuse its own array for the next batch."""
         dtype = elements.STORAGE[self.table.tensors[place].dtype]
         if isinstance(gradient, data_lib.RowGradient):
             return data_lib.RowGradient(np.array(gradient.rows, np.uint64),
@@ -166,7 +166,7 @@ class _Pool:
         return array
 
     def put(self, array):
-        """Takes an array back; others are ignored."""
+        """Takes back an array of the pool; ignores any other array."""
         if self._mine.pop(id(array), None) is not None:
             free = self._free[array.size, array.dtype]
             if len(free) < self._MOST:

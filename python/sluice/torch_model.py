@@ -186,15 +186,15 @@ class TorchModel:
             self._deliver = None
 
     def _on_gradient(self, i, tensor):
-        """Called after a gradient was added to. Delivers the gradients of all parameters by
-        default."""
+        """Called after backward has added to a parameter's gradient. Delivers the gradient if `run`
+        was given `deliver`."""
         if self._deliver is None:
             return
         if i in self._delivered:
             raise errors.UsageError(
-                f"the gradient of '{self._tensors[i][0]}' is computed in several parts, which only "
-                'the end of backward brings together (torch.utils.checkpoint with '
-                'use_reentrant=True does so): give Worker(..., overlap=False)')
+                f"the gradient of '{self._tensors[i][0]}' is computed in several parts (as by "
+                'torch.utils.checkpoint with use_reentrant=True), so it is complete only when backward '
+                'ends: give Worker(..., overlap=False)')
         self._delivered.add(i)
         self._deliver(i, self._take_gradient(tensor))
 

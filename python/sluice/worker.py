@@ -1,6 +1,6 @@
 """A job's worker: `join` registers with the job, `Worker` trains a model for it.
 
-libsluice-worker.so is the worker; here are the programs' models and data.
+libsluice-worker.so implements the worker; this module connects the program's model and data to it.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
         return Job(library.Handle(options), address, index, credentials)
     except errors.JobNotFound as error:
         raise errors.JobNotFound(
-            f'no job answers at {address} within {timeout:g} s, or another one does ({error}). It has ended, has '
+            f'no job answers at {address} within {timeout:g} s, or another job does ({error}). The job has ended, has '
             'not started (increase timeout=), or its coordinator has another address. '
             '`sluice status` lists the jobs of this machine.') from None
 
@@ -86,7 +86,7 @@ class Job:
         self._credentials = credentials
         self.name, self.spec = handle.job()
         if self.spec.training.bit_exact:
-            # cuBLAS reads it when it is first used. Without it, cuBLAS may compute other bits every time.
+            # cuBLAS reads it when it is first used. Without it, results of cuBLAS may differ from run to run.
             os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
         self.address = address
         self.index = index
@@ -151,7 +151,7 @@ class Worker:
         self._collate = collate
         self._overlap = overlap
         self._ended = False
-        self._batch = None   # the current one, given to the program at ...
+        self._batch = None   # the current one; _given_at: when the program got it
         self._given_at = 0.0
         self._result = None  # of the current work
         self._opened = False
@@ -193,7 +193,7 @@ class Worker:
         self._ended = True
         self._handle.close()
         if self._views:
-            # Of its own memory: the library's is freed with the last reference to it.
+            # The model gets memory of its own: the library's is freed with the last reference to it.
             self._model.bind(self._model.view([array.copy() for array in self._arrays()]))
             self._views.clear()
         return False
@@ -253,7 +253,7 @@ class Worker:
         if not isinstance(batch, Batch):
             raise errors.UsageError(
                 f'step() was given a {type(batch).__name__}: it takes what worker.batches(dataset) '
-                'yields, for the job decides which samples are trained on')
+                'yields, because the job decides which samples are trained on')
         if batch._done:
             raise errors.UsageError(
                 f'the batch of step {batch.step} was already given to step(): each counts once')

@@ -33,7 +33,7 @@ def need(*modules):
         os.environ['SLUICE_PYTHON_TRIED'] = '1'
         os.execv(other, [other] + sys.argv)
     reason = (f'{sys.executable} has no {", ".join(missing)}; '
-              'SLUICE_PYTHON may name an interpreter that has')
+              'SLUICE_PYTHON may name an interpreter that has them')
 
     class Skipped(unittest.TestCase):
 

@@ -54,9 +54,9 @@ class CheckpointTest(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.storage = pathlib.Path(temporary.name)
 
-    def save(self, step, version=2):
+    def save(self, step, version=2, attempt=1):
         """A tensor of eight times the step's number."""
-        directory = self.storage / f'attempt-0001-step-{step:012d}'
+        directory = self.storage / f'attempt-{attempt:04d}-step-{step:012d}'
         directory.mkdir()
         data = np.full(8, step, dtype='<f4').tobytes()
         content = _safetensors(
@@ -132,6 +132,11 @@ class CheckpointTest(unittest.TestCase):
                 self.assertEqual(len(said), 1, (name, bit))
                 self.assertIn(newest.name, said[0])
             (newest / name).write_bytes(whole)
+        self.assertEqual(self.load_all(self.storage), (2, []))
+
+    def test_newest_is_by_number_not_by_name(self):
+        self.save(3, attempt=9999)
+        self.save(2, attempt=10000)
         self.assertEqual(self.load_all(self.storage), (2, []))
 
     def test_explicitly_named_damaged_checkpoint_is_an_error(self):

@@ -224,7 +224,9 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   if (replaced) {
     return {Kind::kRefused, absl::StrCat("job ", other, " has taken over the checkpoint directory",
                                          job.checkpoint().directory().empty() ? "" : " ",
-                                         job.checkpoint().directory(), " of this job, ", name)};
+                                         job.checkpoint().directory(), " of this job, ", name,
+                                         ": give this job a directory of its own "
+                                         "(checkpoint.storage)")};
   }
 
   const bool replace = job.checkpoint().on_existing() == v1::CheckpointSpec::REPLACE;

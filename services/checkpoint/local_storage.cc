@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -162,6 +163,9 @@ class LocalStorage final : public CheckpointStorage {
       if (has_checkpoint_index) checkpoints.push_back(ref);
       return absl::OkStatus();
     }));
+    std::sort(checkpoints.begin(), checkpoints.end(), [](const auto& a, const auto& b) {
+      return std::tuple(a.attempt(), a.step()) < std::tuple(b.attempt(), b.step());
+    });
     return checkpoints;
   }
 
@@ -174,7 +178,7 @@ class LocalStorage final : public CheckpointStorage {
         checkpoint_index.checkpoint().step() != ref.step()) {
       return absl::DataLossError(absl::StrCat(path, ": is of ",
                                               CheckpointDirectory(checkpoint_index.checkpoint()),
-                                              ", unlike its directory"));
+                                              ", which does not match its directory"));
     }
     return checkpoint_index;
   }
@@ -328,13 +332,13 @@ class LocalStorage final : public CheckpointStorage {
     ASSIGN_OR_RETURN(std::string text, files_->Read(path, kMaxClaimBytes));
     ASSIGN_OR_RETURN(v1::Claim claim, ClaimFromJson(text), Annotate(_, path));
     if (claim.attempt() != attempt) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": claims attempt ", claim.attempt(), ", unlike its name"));
+      return absl::DataLossError(absl::StrCat(path, ": claims attempt ", claim.attempt(),
+                                              ", which is not the attempt in its name"));
     }
     if (claim.loss_record() != loss_record || (loss_record == 0) != claim.kept().empty()) {
       return absl::DataLossError(absl::StrCat(path, ": is loss record ", claim.loss_record(),
                                               " with ", claim.kept_size(),
-                                              " shards, unlike its name"));
+                                              " shards, which does not match its name"));
     }
     if (claim.has_parent() && claim.parent().attempt() >= attempt) {
       return absl::DataLossError(absl::StrCat(path, ": its parent is of attempt ",

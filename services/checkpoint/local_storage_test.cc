@@ -123,6 +123,11 @@ TEST_F(LocalStorageTest, DirectoryWithoutIndexIsNotACheckpoint) {
   EXPECT_THAT(Names(*storage_->ListCheckpoints()), ElementsAre("1/10"));
 }
 
+TEST_F(LocalStorageTest, ListsCheckpointsByNumberNotByName) {
+  for (const v1::CheckpointRef& ref : {Ref(10000, 20), Ref(9999, 30), Ref(9999, 10)}) Save(ref, "x");
+  EXPECT_THAT(Names(*storage_->ListCheckpoints()), ElementsAre("9999/10", "9999/30", "10000/20"));
+}
+
 TEST_F(LocalStorageTest, CompleteCheckpointSurvivesPowerLoss) {
   ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
   Save(Ref(1, 10), "content");

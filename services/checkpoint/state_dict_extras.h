@@ -2,8 +2,8 @@
 // (tied weights), and constant buffers such as masks.
 //
 // Intuition. Shards keep each trained tensor once, and nothing that training does not change. A
-// strict load_state_dict wants all names. So a worker writes the missing names to a file beside the
-// checkpoints, and `sluice export` and `sluice.load` add them to what they read.
+// strict load_state_dict requires all names. So a worker writes the missing names to a file beside
+// the checkpoints, and `sluice export` and `sluice.load` add them to what they read.
 #ifndef SLUICE_SERVICES_CHECKPOINT_STATE_DICT_EXTRAS_H_
 #define SLUICE_SERVICES_CHECKPOINT_STATE_DICT_EXTRAS_H_
 

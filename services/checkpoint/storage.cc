@@ -44,7 +44,7 @@ template <>
 constexpr uint32_t kFormatVersion<v1::Claim> = kClaimFormatVersion;
 
 // The checksum is the last member of the text's object and covers every byte before it: it detects
-// every flipped, missing or inserted byte, even a blank.
+// every flipped, missing or inserted byte, even a space.
 template <typename Message>
 std::string ToJson(Message message) {
   message.set_format_version(kFormatVersion<Message>);
@@ -333,7 +333,7 @@ bool IsUnreachable(const absl::Status& status) {
          absl::IsUnimplemented(status);
 }
 
-// Looks once. Sets `changed` if a job that trains may have changed the storage meanwhile.
+// Searches once. Sets `changed` if a job that trains may have changed the storage meanwhile.
 absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, bool* changed) {
   ASSIGN_OR_RETURN(std::vector<v1::Claim> claims, storage.ReadClaims());
   ASSIGN_OR_RETURN(std::vector<v1::CheckpointRef> checkpoints, storage.ListCheckpoints());

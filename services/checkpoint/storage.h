@@ -13,9 +13,9 @@
 // names, so a checkpoint appears whole or not at all. Nothing is ever rewritten, except a damaged
 // owner file.
 //
-// Storage rots. Every file has a checksum. Damaged files are reported and not used: the newest
-// whole checkpoint is used instead. If no checkpoint is whole, that is an error; the job does not
-// silently begin at zero.
+// Stored files can be damaged later, so every file has a checksum. Damaged files are reported and
+// not used: the newest whole checkpoint is used instead. If no checkpoint is whole, that is an
+// error; the job does not silently begin at zero.
 
 #ifndef SLUICE_SERVICES_CHECKPOINT_STORAGE_H_
 #define SLUICE_SERVICES_CHECKPOINT_STORAGE_H_
@@ -74,8 +74,7 @@ class CheckpointStorage {
   // attempt is set (IsDamaged): a coordinator claimed it, and nothing else is known of it. A claim
   // has loss_record, kept and term of its attempt's newest loss record, if there is one; if that
   // record is damaged, `kept` is empty. Files that are not named like a claim or a loss record are
-  // ignored. FAILED_PRECONDITION, with advice: more than
-  // kMaxMissingClaims claims are missing.
+  // ignored. FAILED_PRECONDITION, with advice: more than kMaxMissingClaims claims are missing.
   virtual absl::StatusOr<std::vector<v1::Claim>> ReadClaims() = 0;
   // One sentence for each file of owner and claims/ that is damaged, missing or not Sluice's.
   virtual std::vector<std::string> FindDamage() { return {}; }
@@ -130,13 +129,14 @@ bool IsSameJob(absl::string_view a, absl::string_view b);
 absl::Status RemoveReplaced(CheckpointStorage& storage, const v1::CheckpointRef& ref,
                             uint64_t attempt);
 
-// How many times a reader starts, because a job that trains may delete what it reads.
+// How many times a reader searches at most: a job that trains may delete what it reads.
 inline constexpr int kMaxLooks = 5;
 
 struct RestorePoint {
   bool found = false;
   v1::CheckpointIndex checkpoint_index;
-  // One sentence for each better candidate that was skipped, and each damaged claim.
+  // One sentence for each candidate that was skipped, for each problem of FindDamage, and, if none
+  // is found, for each checkpoint that is not used.
   std::vector<std::string> damaged;
   std::vector<v1::CheckpointRef> passed_over;  // the skipped candidates
 };

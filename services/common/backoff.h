@@ -20,7 +20,7 @@ class Backoff {
 
   explicit Backoff(const Options& options) : options_(options), next_(options.initial) {}
 
-  // The next wait; each is longer than the one before until Reset.
+  // The next wait. Its full length grows by `multiplier` with each call, up to `max`, until Reset.
   absl::Duration Next(absl::BitGenRef random);
 
   // After a success.

@@ -20,7 +20,7 @@ absl::Status NotAFile(const std::string& path) {
 }
 
 absl::Status There(const std::string& path) {
-  return absl::AlreadyExistsError(absl::StrCat(path, ": is there already"));
+  return absl::AlreadyExistsError(absl::StrCat(path, ": exists already"));
 }
 
 }  // namespace

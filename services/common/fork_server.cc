@@ -108,10 +108,10 @@ void Begin(const Received& request, pid_t requester, pid_t maker) {
       dup2(request.output, STDOUT_FILENO) < 0 || dup2(request.output, STDERR_FILENO) < 0) {
     answer = {0, errno};
   }
-  // If it cannot be told, the requester has given up.
-  const bool told =
+  // If the answer cannot be sent, the requester has given up.
+  const bool sent =
       send(answers, &answer, sizeof(answer), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(answer));
-  if (!told || answer.pid == 0) _exit(127);
+  if (!sent || answer.pid == 0) _exit(127);
   for (const int used : {answers, null_input, request.output, request.guard}) close(used);
 }
 
@@ -127,7 +127,9 @@ absl::StatusOr<Answer> ReadAnswer(int socket, absl::Duration timeout) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
     polled = poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
   } while (polled < 0 && errno == EINTR);
-  if (polled == 0) return absl::DeadlineExceededError("the process that forks workers is silent");
+  if (polled == 0) {
+    return absl::DeadlineExceededError("the process that forks workers does not answer");
+  }
   Answer answer;
   if (recv(socket, &answer, sizeof(answer), MSG_DONTWAIT) != sizeof(answer)) {
     return NotUsable("has ended");
@@ -142,7 +144,7 @@ std::vector<std::string> ForkServerArguments(const std::string& program) {
 }
 
 std::vector<char*> ServeForks(int argc, char** argv) {
-  // The arguments lie behind each other.
+  // The arguments follow each other in memory.
   char* const last = argv[argc - 1];
   const absl::Span<char> space(argv[0],
                                static_cast<size_t>(last + std::strlen(last) + 1 - argv[0]));
@@ -152,8 +154,8 @@ std::vector<char*> ServeForks(int argc, char** argv) {
   static Received request;  // outlives this call in a new process
   while (Receive(&request)) {
     // fork twice: a process whose parent ends becomes a child of the requester, its nearest
-    // ancestor that adopts (PR_SET_CHILD_SUBREAPER). glibc's fork, unlike clone(CLONE_PARENT),
-    // also ends the threads of libraries that can begin again.
+    // ancestor that adopts (PR_SET_CHILD_SUBREAPER). glibc's fork, unlike clone(CLONE_PARENT), runs
+    // the fork handlers with which libraries stop their threads and start them again.
     const pid_t maker = fork();
     if (maker == 0) {
       const pid_t first_parent = getpid();

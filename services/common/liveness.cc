@@ -7,7 +7,7 @@ namespace sluice {
 
 struct Liveness::Beat {
   Mutex mutex;
-  // When the beat that the executor has not yet run was given; InfiniteFuture: there is none.
+  // When the beat that waits in the executor was posted; InfiniteFuture: none waits.
   absl::Time given ABSL_GUARDED_BY(mutex) = absl::InfiniteFuture();
 };
 

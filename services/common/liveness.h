@@ -14,8 +14,8 @@ namespace sluice {
 // Checks whether the executor that guards a core still handles events. The HTTP server of the probe
 // has its own threads, so it answers even when the core is stuck.
 //
-// Each check looks at the beat that an earlier check gave to the executor, and gives it the next
-// one. So a check answers at once, and the first check after `patience` fails. Thread-safe.
+// A check posts a beat to the executor unless an earlier one is still waiting there, and fails if
+// that one has waited for longer than `patience`. So a check never blocks. Thread-safe.
 class Liveness {
  public:
   // `executor` and `clock` must outlive it. `patience`: how long a beat may wait; a task of the

@@ -13,7 +13,9 @@ std::vector<MetricDescriptor> CoordinatorMetrics() {
     return {std::move(name), Type::kCounter, std::move(help), std::move(labels), {}};
   };
   return {
-      gauge("attempt", "The current attempt: the number of restorations so far, plus one."),
+      gauge(
+          "attempt",
+          "The number of the current attempt; each restoration or resumption begins the next one."),
       gauge("members", "Processes in the current view, by role.", {"role"}),
       gauge("missing_copies", "Partitions that lack the second copy which the job wants."),
       gauge(

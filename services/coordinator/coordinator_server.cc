@@ -87,7 +87,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
             {.address = options_.address, .max_buffer_bytes = kMaxCoordinatorBufferBytes},
             options_.security, {&streams_, &calls_service_, &snapshots_}, metrics_, logger_));
     logger_.Info("Listening", {{"port", port()}});
-    shell_.Event([](CoordinatorCore&, absl::Time) {});  // its first actions
+    shell_.Event([](CoordinatorCore&, absl::Time) {});  // performs the core's first actions
     return absl::OkStatus();
   }
 
@@ -262,7 +262,8 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
             [this](auto* context, auto* request) { return OpenSnapshot(context, request); }));
   }
 
-  // Reads from the core and waits for the answer. Not on the executor: it would wait for itself.
+  // Reads from the core and waits for the answer. Must not be called on the executor, which would
+  // wait for itself.
   template <typename F>
   void Ask(F question) {
     Notification done;
@@ -308,7 +309,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
   void Perform(WriteCheckpointIndex& write) {
     storage_thread_.Post([this, checkpoint_index = std::move(write.checkpoint_index)] {
       const absl::Status status = storage_->WriteCheckpointIndex(checkpoint_index);
-      logger_.Info("Manifest written",
+      logger_.Info("Checkpoint index written",
                    {{"checkpoint", CheckpointDirectory(checkpoint_index.checkpoint())},
                     {"status", status.ToString()}});
       shell_.Event(
@@ -327,7 +328,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
   }
   void Perform(RemoveIncomplete& remove) {
     storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint)] {
-      // The write of its manifest may have failed after the manifest was in place.
+      // The write of its index may have failed after the index was in place.
       const bool incomplete = absl::IsNotFound(storage_->ReadCheckpointIndex(checkpoint).status());
       const absl::Status status = incomplete ? storage_->Remove(checkpoint) : absl::OkStatus();
       if (!status.ok()) {

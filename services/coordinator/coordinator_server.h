@@ -32,8 +32,8 @@ class CoordinatorServer {
     std::shared_ptr<const security::TransportSecurity> security;
     // Finds the other job's checkpoint with which this job begins; null: there is none.
     std::function<absl::StatusOr<RestoreSource>()> restore_source;
-    // How long GetProgress is still answered after the end, so that clients that follow the job see
-    // how it ended.
+    // How long GetProgress is still answered after the end, at most, so that a client that follows
+    // the job sees how it ended.
     absl::Duration linger = absl::Seconds(2);
   };
 
@@ -66,7 +66,8 @@ class CoordinatorServer {
   // thread.
   virtual void AskToStop() = 0;
 
-  // Blocks until the core has ended and the linger time is over.
+  // Blocks until the core has ended and, unless it left (ExitReason::kLeft), a client has read the
+  // final progress or the linger time is over.
   virtual Result Wait() = 0;
 };
 

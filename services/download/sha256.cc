@@ -12,7 +12,8 @@ struct Sha256::Context {
 };
 
 Sha256::Sha256() : context_(std::make_unique<Context>()) {
-  SLUICE_CHECK(EVP_DigestInit_ex(context_->digest, EVP_sha256(), nullptr) == 1, "SHA-256 is there");
+  SLUICE_CHECK(EVP_DigestInit_ex(context_->digest, EVP_sha256(), nullptr) == 1,
+               "libcrypto has SHA-256");
 }
 
 Sha256::~Sha256() { EVP_MD_CTX_free(context_->digest); }

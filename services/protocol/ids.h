@@ -18,8 +18,8 @@ inline std::tuple<uint64_t, uint64_t> Order(const v1::Term& term) {
   return {term.counter(), term.coordinator()};
 }
 
-// Views, asks and pauses are ordered by attempt, then term, then number. The default value (no
-// view, no init request) is below all others.
+// Views, init requests and pauses are ordered by attempt, then term, then number. The default value
+// (no view, no init request) is below all others.
 template <typename Id>
 std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> OrderOf(const Id& id) {
   return {id.attempt(), id.term().counter(), id.term().coordinator(), id.number()};
@@ -56,8 +56,8 @@ inline std::string ProcessName(const v1::ProcessId& id) {
   return ProcessName(id.role(), id.index());
 }
 
-// "name" of "namespace/name/uid": how logs and metrics call the job. What is not of that form stays
-// as it is.
+// "name" of "namespace/name/uid": the name of the job in logs and metrics. Any other text is
+// returned unchanged.
 std::string ShortJobName(absl::string_view job);
 
 }  // namespace sluice

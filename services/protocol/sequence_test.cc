@@ -94,7 +94,7 @@ StepSchedule Plan(uint64_t samples, uint64_t batch, uint64_t microbatch) {
   return *StepSchedule::Create({samples, batch, microbatch});
 }
 
-TEST(StepPlanTest, LastStepOfEpochTakesRemainingSamples) {
+TEST(StepScheduleTest, LastStepOfEpochTakesRemainingSamples) {
   const StepSchedule plan = Plan(10, 4, 2);
   EXPECT_EQ(plan.StepsPerEpoch(), 3u);
   EXPECT_EQ(plan.PositionsOf(0), (PositionRange{0, 4}));
@@ -104,7 +104,7 @@ TEST(StepPlanTest, LastStepOfEpochTakesRemainingSamples) {
   EXPECT_EQ(plan.EpochOf(3), 1u);
 }
 
-TEST(StepPlanTest, StepsAndMicrobatchesCoverEveryPositionOnceInOrder) {
+TEST(StepScheduleTest, StepsAndMicrobatchesCoverEveryPositionOnceInOrder) {
   for (uint64_t samples : {1, 7, 64, 100}) {
     for (uint64_t batch : {1, 3, 16, 64, 128}) {
       for (uint64_t microbatch : {1, 4, 5, 200}) {
@@ -129,7 +129,7 @@ TEST(StepPlanTest, StepsAndMicrobatchesCoverEveryPositionOnceInOrder) {
   }
 }
 
-TEST(StepPlanTest, MicrobatchesPastEndOfSmallerStepAreEmpty) {
+TEST(StepScheduleTest, MicrobatchesPastEndOfSmallerStepAreEmpty) {
   const StepSchedule plan = Plan(10, 8, 2);
   EXPECT_EQ(plan.MicrobatchesPerStep(), 4u);
   EXPECT_EQ(plan.MicrobatchesOfStep(1), 1u);
@@ -138,19 +138,19 @@ TEST(StepPlanTest, MicrobatchesPastEndOfSmallerStepAreEmpty) {
   EXPECT_TRUE(plan.PositionsOf(1, {~uint64_t{0} - 1, ~uint64_t{0}}).empty());
 }
 
-TEST(StepPlanTest, BatchLargerThanDataIsWholeEpoch) {
+TEST(StepScheduleTest, BatchLargerThanDataIsWholeEpoch) {
   const StepSchedule plan = Plan(10, 64, 4);
   EXPECT_EQ(plan.StepsPerEpoch(), 1u);
   EXPECT_EQ(plan.PositionsOf(1), (PositionRange{10, 20}));
   EXPECT_EQ(plan.MicrobatchesOfStep(0), 3u);
 }
 
-TEST(StepPlanTest, NumberOfStepsSaturates) {
+TEST(StepScheduleTest, NumberOfStepsSaturates) {
   EXPECT_EQ(Plan(10, 1, 1).StepsOfEpochs(~uint64_t{0}), ~uint64_t{0});
   EXPECT_EQ(Plan(10, 1, 1).StepsOfEpochs(0), 0u);
 }
 
-TEST(StepPlanTest, ErrorNamesField) {
+TEST(StepScheduleTest, ErrorNamesField) {
   EXPECT_THAT(std::string(StepSchedule::Create({10, 0, 1}).status().message()),
               HasSubstr("globalBatchSize is 0"));
   EXPECT_THAT(std::string(StepSchedule::Create({10, 1, 0}).status().message()),
@@ -159,7 +159,7 @@ TEST(StepPlanTest, ErrorNamesField) {
               HasSubstr("number of samples is 0"));
 }
 
-TEST(StepPlanTest, FindsFirstStepThatBeginsAtOrAfterPosition) {
+TEST(StepScheduleTest, FindsFirstStepThatBeginsAtOrAfterPosition) {
   const auto plan = StepSchedule::Create({/*samples=*/10, /*global_batch_size=*/4, 2});
   ASSERT_TRUE(plan.ok());
   for (uint64_t position = 0; position < 30; ++position) {

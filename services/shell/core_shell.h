@@ -140,7 +140,7 @@ class CoreShell {
   absl::Status Alive() { return liveness_.Check(); }
 
   const Clock& clock() const { return *clock_; }
-  // For how long events have been handled, the present one not included. On the executor.
+  // For how long events have been handled, the current one not included. On the executor.
   absl::Duration busy() const { return busy_; }
   SerialExecutor& executor() { return executor_; }
   // On the executor, after Start.

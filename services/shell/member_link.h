@@ -1,4 +1,4 @@
-// A member's link to the coordinator: passes what happens on it to the core.
+// A member's link to the coordinator: passes its messages and breaks to the core.
 
 #ifndef SLUICE_SERVICES_SHELL_MEMBER_LINK_H_
 #define SLUICE_SERVICES_SHELL_MEMBER_LINK_H_
@@ -30,7 +30,7 @@ class MemberLink {
         latency_(metrics->histogram("coordinator_latency_seconds")),
         logger_(std::move(logger)) {}
 
-  // Begins to look for the coordinator at `address`. After CoreShell::Start; once. `loop` must
+  // Begins to connect to the coordinator at `address`. After CoreShell::Start; once. `loop` must
   // outlive the link. Null `security`: plain text.
   void Start(std::string address, EventLoop* loop,
              const std::shared_ptr<const security::TransportSecurity>& security) {
@@ -48,7 +48,7 @@ class MemberLink {
          .on_message =
              [this](v1::CoordinatorMessage message) {
                shell_->Event([this, message = std::move(message)](Core& core, absl::Time now) {
-                 heard_ = true;
+                 has_received_ = true;
                  last_break_.clear();
                  core.OnCoordinatorMessage(message, now);
                });
@@ -82,7 +82,7 @@ class MemberLink {
   void Stop() { link_.reset(); }
 
   // Whether the coordinator has sent anything. On the executor.
-  bool heard() const { return heard_; }
+  bool has_received() const { return has_received_; }
   // Why the link broke; empty once the coordinator has sent something. On the executor.
   const std::string& last_break() const { return last_break_; }
 
@@ -92,7 +92,7 @@ class MemberLink {
   const Logger logger_;
 
   // Used only by the executor's tasks.
-  bool heard_ = false;
+  bool has_received_ = false;
   std::string last_break_;
 
   Notification ready_;  // link_ is set

@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// Blocks until the coordinator at host:port answers. NOT_FOUND: none has until the deadline; the
-// message says why the last attempt failed. Null credentials: plain text.
+// Blocks until the coordinator at host:port answers. NOT_FOUND: no answer came before the deadline;
+// the message says why the last attempt failed. Null credentials: plain text.
 absl::StatusOr<v1::JobProgress> WaitForProgress(
     const std::string& coordinator, std::shared_ptr<grpc::ChannelCredentials> credentials,
     absl::Time deadline);

@@ -350,7 +350,7 @@ void ConnectionGuard::GiveAll() {
   }
 }
 
-ConnectionGuard::Known ConnectionGuard::Look() {
+ConnectionGuard::Known ConnectionGuard::ReadKnown() {
   Known known;
   MutexLock lock(&mutex_);
   for (auto it = connections_.begin(); it != connections_.end();) {
@@ -372,7 +372,7 @@ ConnectionGuard::Known ConnectionGuard::Look() {
 }
 
 void ConnectionGuard::Sweep() {
-  const Known known = Look();
+  const Known known = ReadKnown();
   const absl::Time now = absl::Now();
   std::map<std::string, bool> open;  // known peers with an open connection
   std::map<std::string, Suspect> suspects;
@@ -431,7 +431,7 @@ void ConnectionGuard::Sweep() {
   MutexLock lock(&mutex_);
   for (auto it = connections_.begin(); it != connections_.end();) {
     const std::string& peer = it->second.peer;
-    // A connection that began after Look is kept.
+    // A connection that began after ReadKnown is kept.
     const bool gone = known.admitted.count(peer) > 0 && open.count(peer) == 0;
     it = gone ? connections_.erase(it) : std::next(it);
   }

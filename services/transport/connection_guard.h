@@ -147,7 +147,7 @@ class ConnectionGuard final : public security::CallObserver {
   struct Admitted {
     bool flooding = false;
     uint64_t explained = 0;  // bytes
-    int exhausted = 0;       // streams, since the last look
+    int exhausted = 0;       // streams, since the last check
   };
   // What is known about peers when a sweep begins.
   struct Known {
@@ -171,7 +171,7 @@ class ConnectionGuard final : public security::CallObserver {
   void Give(Fd socket, const std::string& peer);
   // Until they are stopped, gives gRPC what Give has queued.
   void GiveAll();
-  Known Look();
+  Known ReadKnown();
   // Whether the connection sent more unexplained bytes than it may.
   bool SentTooMuch(int fd, uint64_t explained, absl::Time now, Traffic* traffic) const;
   // Whether the address has more of such streams than it may.

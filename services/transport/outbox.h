@@ -73,7 +73,7 @@ class Outbox {
   }
   // The write has ended, well or not.
   Action Sent() {
-    Entry sent;  // dies without the lock
+    Entry sent;  // destroyed without the lock
     Action action;
     {
       MutexLock lock(&mutex_);

@@ -279,7 +279,7 @@ class StreamServer::Impl::Stream {
     if (reading_ || !finished_ || !ended_seen_) return;
     server_->handler_->OnClosed(id_, outbox_.why());
     server_->readers_[reader_]->load.fetch_sub(1);
-    std::shared_ptr<Stream> self;  // dies last
+    std::shared_ptr<Stream> self;  // destroyed last
     MutexLock lock(&server_->mutex_);
     const auto found = server_->streams_.find(id_);
     self = std::move(found->second);

@@ -23,8 +23,8 @@ using StreamId = uint64_t;
 
 // Receives the events of a StreamServer's streams. For one stream the calls come one at a time, in
 // order, on that stream's reader thread (streams may share a reader thread): OnOpen (once),
-// OnFrames..., OnClosed (once). Calls for different streams may come at the same time. Nothing else
-// is read from the stream while a call runs, so pass long work on.
+// OnFrames..., OnClosed (once). Calls for different streams may come at the same time. While a call
+// runs, at most one more message of the stream is read, so pass long work on.
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
@@ -53,7 +53,7 @@ class StreamHandler {
 class StreamServer final : public GrpcServer::Service {
  public:
   struct Options {
-    // Streams are spread over this many reader threads, each started with its first stream.
+    // Streams are spread over this many reader threads, which start with the server.
     int reader_threads = 8;
     // How many bytes may wait to be sent on one stream. Data that refers to live blocks waits
     // without a copy, so this bounds what a slow reader can pin: at least twice what a peer may

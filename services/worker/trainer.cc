@@ -13,7 +13,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "services/checkpoint/state_dict_extras.h"
 #include "services/common/file_util.h"
 #include "services/common/splitmix64.h"
@@ -147,9 +146,9 @@ PositionRange Trainer::PositionsOf(const Compute& request) {
 
 ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& sink) {
   ComputeResult result;
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = clock_.Now();
   absl::StatusOr<Batch> batch = ahead_.Read(PositionsOf(request));
-  const absl::Time read = absl::Now();
+  const absl::Time read = clock_.Now();
   result.data_time = read - begin;
   if (!batch.ok()) {
     result.status = batch.status();
@@ -163,7 +162,7 @@ ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& si
                                  .batch = &*batch,
                                  .reduction = reduction_},
                                 sink);
-  result.compute_time = absl::Now() - read;
+  result.compute_time = clock_.Now() - read;
   result.status = metrics.status();
   if (!metrics.ok()) return result;
 
@@ -205,9 +204,9 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
     std::vector<uint64_t> indices(std::min(evaluation_batch, request.samples.end - begin));
     std::iota(indices.begin(), indices.end(), begin);
 
-    const absl::Time start = absl::Now();
+    const absl::Time start = clock_.Now();
     absl::StatusOr<Batch> batch = evaluation_->Read(indices);
-    const absl::Time read = absl::Now();
+    const absl::Time read = clock_.Now();
     result.data_time += read - start;
     if (!batch.ok()) {
       result.status = batch.status();
@@ -215,7 +214,7 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
     }
 
     const absl::StatusOr<BatchMetrics> metrics = engine_->Evaluate(request.buffer, *batch);
-    result.compute_time += absl::Now() - read;
+    result.compute_time += clock_.Now() - read;
     if (!metrics.ok()) {
       result.status = metrics.status();
       return result;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/job.pb.h"
+#include "services/common/clock.h"
 #include "services/protocol/sequence.h"
 #include "services/worker/core/worker_core.h"
 #include "services/worker/data/dataset.h"
@@ -58,6 +59,7 @@ class Trainer {
   // many from its place on.
   PositionRange PositionsOf(const Compute& request);
 
+  const RealClock clock_;
   const Reduction reduction_;
   const std::unique_ptr<Dataset> training_;
   const std::unique_ptr<Dataset> evaluation_;  // null: none

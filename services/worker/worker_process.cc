@@ -74,7 +74,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   void AfterActions(size_t worth) override { streams_.Flush(worth); }
 
   absl::Time ServeDeadlines(absl::Time now) override {
-    if (link_.heard()) return absl::InfiniteFuture();
+    if (link_.has_received()) return absl::InfiniteFuture();
     const absl::Time deadline = started_ + options_.connect_timeout;
     if (now >= deadline) GiveUp();
     return deadline;

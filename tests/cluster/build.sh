@@ -122,7 +122,7 @@ link() {
   local name=$1 program
   ln -sfn "../store/$(basename "$(stored "$name")")" "$BIN/$name"
   if [[ $name == kubernetes ]]; then
-    # One program, which acts as the component whose name it is called by.
+    # One program for all components; it is the component by whose name it is called.
     for program in "${KUBERNETES_PROGRAMS[@]}"; do
       ln -sfn "../store/$(basename "$(stored "$name")")" "$BIN/$program"
     done

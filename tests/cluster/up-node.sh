@@ -57,7 +57,7 @@ up_init() {
 }
 
 up_containerd() {
-  # This machine may lack CAP_SYS_RESOURCE, without which OOM scores cannot be lowered.
+  # Without CAP_SYS_RESOURCE, which this machine may not have, OOM scores cannot be lowered.
   cat >"$directory/etc-containerd/config.toml" <<END
 version = 2
 oom_score = 0

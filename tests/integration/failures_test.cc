@@ -246,7 +246,7 @@ TEST_F(FailuresTest, CoordinatorAsksForRestartWhilePortIsTaken) {
                           .directory = directory,
                           .coordinator = absl::StrCat("127.0.0.1:", ntohs(address.sin_port))});
 
-  // Frees the port once the coordinator has tried it in vain.
+  // Frees the port once the coordinator has tried to use it and failed.
   std::thread owner([&] {
     const absl::Time deadline = absl::Now() + absl::Seconds(15);
     while (absl::Now() < deadline && Contents(directory + "/coordinator.stderr").empty()) {

@@ -372,7 +372,7 @@ def run_all(schedules, root, jobs):
 
 
 def keep(outcome):
-    """Where the job's files lie after the test: of those that are not large, a copy in the test's outputs where there are any."""
+    """The directory of the job's files after the test: a copy without the large ones in the test's outputs, if it has such a directory."""
     outputs = os.environ.get('TEST_UNDECLARED_OUTPUTS_DIR')
     if not outputs:
         return outcome.directory

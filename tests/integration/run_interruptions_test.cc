@@ -67,7 +67,7 @@ TEST_F(RunTest, ResumesFromDamagedDirectoryAndNeverStartsOver) {
   std::filesystem::remove_all(store + "/claims");
   std::filesystem::rename(directory_ + "/claims", store + "/claims");
 
-  // The manifest of the newest checkpoint is a pipe, on which a careless reader would block.
+  // The index of the newest checkpoint is a pipe, on which a careless reader would block.
   const std::string newest = absl::StrCat("attempt-0001-step-", absl::Dec(step, absl::kZeroPad12));
   const std::string manifest = absl::StrCat(store, "/", newest, "/manifest.json");
   ASSERT_TRUE(std::filesystem::remove(manifest)) << manifest;

@@ -59,7 +59,7 @@ class ScaleTest(unittest.TestCase):
         return process
 
     def wait_until(self, name, reached, patience=_PATIENCE_S):
-        """The text of `sluice status` that is the first to be as wanted."""
+        """Waits until `reached` is true for the text of `sluice status`; returns the text."""
         deadline = time.monotonic() + patience
         while True:
             self.assertFalse((self.state / name / 'result.json').exists(), 'the job ended before')
@@ -155,7 +155,7 @@ class ScaleTest(unittest.TestCase):
         before = self.wait_until('slow', lambda text: len(self.serving(text)) == 3)
         pid = next(entry['pid'] for entry in self.printed('slow') if entry.get('name') == 'ps-1')
         with self.slowed(pid):
-            # After a minute, each part of which counts.
+            # After a minute, in each part of which the shard must be slow.
             self.wait_until('slow', lambda text: self.partitions(text, 'ps-1') < self.partitions(before, 'ps-1'), patience=300)
         self.assertEqual(self.sluice('stop', 'slow').returncode, 0)
         self.assertEqual(process.wait(timeout=_PATIENCE_S), 130)
@@ -172,8 +172,8 @@ class ScaleTest(unittest.TestCase):
         noun = 'partition' if partitions == 1 else 'partitions'
         self.assertEqual((scaled.returncode, scaled.stderr), (0, ''))
         self.assertEqual(scaled.stdout.splitlines()[1], f'The model is too small to be divided further: it fills {partitions} {noun}, '
-                         f'so at least {8 - partitions} of the 8 shards will have no data')
-        # More hold nothing if moving small tensors would not relieve the shard that has the largest one.
+                         f'so at least {8 - partitions} of the 8 shards will have no partition')
+        # More have none if moving small tensors would not relieve the shard that has the largest one.
         self.wait_until('tiny', lambda text: len(re.findall(r'\bps-\d+\b.*, no partitions$', text, re.M)) >= 8 - partitions)
         self.assertEqual(self.sluice('stop', 'tiny').returncode, 0)
         self.assertEqual(process.wait(timeout=_PATIENCE_S), 130)

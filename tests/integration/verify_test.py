@@ -222,7 +222,7 @@ class VerifyTest(unittest.TestCase):
         self.assertIn(f'differs: partition {difference["partitions"][0]} after step 30 (fc2.bias[0:4]', done.stdout)
         self.assertTrue((self.state / f'verify/steps-{begin}-{end}/example/checkpoints').is_dir(), done.stdout)
 
-    def test_checkpoint_that_was_changed_is_told_from_training_that_differs(self):
+    def test_checkpoint_that_was_changed_is_distinguished_from_training_that_differs(self):
         self.train(checkpoint=', hashIntervalSteps: 1')
         partition = flip_bit(self.checkpoint(60), 'fc1.weight')
         code, verdict = self.verify()
@@ -319,6 +319,7 @@ class VerifyTest(unittest.TestCase):
         self.assertIn('interrupted', errors)
         for pid in pids:
             self.assertFalse(pathlib.Path(f'/proc/{pid}').exists())
+        self.assertEqual(list(pathlib.Path(self.directory).glob('.sluice/*/verify')), [])
 
 
 if __name__ == '__main__':

@@ -197,8 +197,8 @@ void Checker::OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index) {
     if (index_.IsEmpty(partition)) continue;
     auto file = files.find(partition);
     if (file == files.end()) {
-      return Fail(
-          absl::StrCat("the manifest of step ", key.second, " lacks partition ", partition));
+      return Fail(absl::StrCat("the checkpoint index of step ", key.second, " lacks partition ",
+                               partition));
     }
 
     if (!synchronous()) {

@@ -94,7 +94,8 @@ class Checker {
   // `arbiter`: the frame comes from the arbiter; else it is the data of another shard.
   void OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worker, uint64_t clock);
 
-  // Checkpoints. A file is recorded when it is written and checked when a manifest names it.
+  // Checkpoints. A file is recorded when it is written and checked when a checkpoint index names
+  // it.
   void OnFile(const v1::CheckpointRef& ref, const PartitionFacts& content);
   void OnCheckpointIndex(const v1::CheckpointIndex& checkpoint_index);
   // The job has succeeded.

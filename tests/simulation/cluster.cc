@@ -324,8 +324,8 @@ void Cluster::CheckReplaced() {
   checker_.Fail("the earlier job's newest checkpoint is gone before this job has one");
 }
 
-// A job that replaced an earlier job leaves no checkpoints of the earlier job, unless a claim that
-// tells whose they are is damaged.
+// A job that replaced an earlier job leaves no checkpoints of the earlier job, unless the claim
+// that names their job is damaged.
 void Cluster::CheckOnlyOwnIsLeft() {
   if (!storage_->Damaged().empty()) return;
   const std::vector<v1::CheckpointRef> checkpoints = (*storage_)->ListCheckpoints().value();
@@ -462,9 +462,9 @@ void Cluster::OnShardExit(ShardProcess& process, bool finished, bool failed,
 // coordinator reads the end record.
 void Cluster::AfterFinish(bool shard, const std::string& message) {
   const bool suspended = absl::StartsWith(message, "suspended");
-  scheduler_.After(absl::Seconds(2), [this, shard, suspended, told = coordinator_] {
+  scheduler_.After(absl::Seconds(2), [this, shard, suspended, sender = coordinator_] {
     if (finished_ || suspending_) return;
-    if (shard && coordinator_ != nullptr && coordinator_ == told) KillCoordinator();
+    if (shard && coordinator_ != nullptr && coordinator_ == sender) KillCoordinator();
     // A job that has ended continues only if its end record is damaged.
     if (suspended || !storage_->Damaged().empty()) StartMissing();
   });

@@ -80,26 +80,27 @@ bool Contract::IsOlder(const Shard& shard, uint64_t attempt, const v1::Term& ter
   return shard.term.counter() > 0 && term.coordinator() != shard.term.coordinator();
 }
 
-void Contract::Hear(Shard* shard, uint64_t attempt, const v1::Term& term) {
+void Contract::NoteSender(Shard* shard, uint64_t attempt, const v1::Term& term) {
   shard->drops = IsOlder(*shard, attempt, term);
   if (shard->drops) return;
   shard->attempt = attempt;
   shard->term = term;
 }
 
-void Contract::OnShardIsTold(uint64_t shard, const v1::CoordinatorMessage& message) {
+void Contract::OnShardReceives(uint64_t shard, const v1::CoordinatorMessage& message) {
   Shard& state = shards_[shard];
   if (message.has_registered()) {
     // The attempt may still be that of an older coordinator.
     state.drops = IsOlder(state, message.registered().attempt(), message.registered().term());
   } else if (message.has_prepare_state()) {
-    Hear(&state, message.prepare_state().init_id().attempt(),
-         message.prepare_state().init_id().term());
+    NoteSender(&state, message.prepare_state().init_id().attempt(),
+               message.prepare_state().init_id().term());
     state.promised = false;
   } else if (message.has_pause()) {
-    Hear(&state, message.pause().id().attempt(), message.pause().id().term());
+    NoteSender(&state, message.pause().id().attempt(), message.pause().id().term());
   } else if (message.has_install()) {
-    Hear(&state, message.install().view().id().attempt(), message.install().view().id().term());
+    NoteSender(&state, message.install().view().id().attempt(),
+               message.install().view().id().term());
     state.promised = false;
   }
 }

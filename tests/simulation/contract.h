@@ -33,7 +33,7 @@ class Contract {
   // A coordinator sends a message to any member.
   void OnCoordinatorSays(const v1::CoordinatorMessage& message);
   // A shard is about to handle a message.
-  void OnShardIsTold(uint64_t shard, const v1::CoordinatorMessage& message);
+  void OnShardReceives(uint64_t shard, const v1::CoordinatorMessage& message);
   void OnShardSays(uint64_t shard, const v1::MemberMessage& message);
 
  private:
@@ -53,7 +53,7 @@ class Contract {
   void OnReply(uint64_t shard, const v1::PauseReply& reply);
   void CheckAfterStep(const v1::Pause& pause, const v1::PauseReply& reply);
   static bool IsOlder(const Shard& shard, uint64_t attempt, const v1::Term& term);
-  static void Hear(Shard* shard, uint64_t attempt, const v1::Term& term);
+  static void NoteSender(Shard* shard, uint64_t attempt, const v1::Term& term);
 
   Checker& checker_;
   std::map<Id, v1::Pause> pauses_;

@@ -278,10 +278,10 @@ void CoordinatorProcess::On(const coordinator::ReadClaims&) {
 void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
   After([this, checkpoint_index = action.checkpoint_index] {
     if (cluster_.DiskFails()) {
-      // The manifest may have been written nevertheless.
+      // The index may have been written nevertheless.
       if (cluster_.random().OneIn(2))
         (void)cluster_.storage()->WriteCheckpointIndex(checkpoint_index);
-      cluster_.Trace("a manifest cannot be written");
+      cluster_.Trace("a checkpoint index cannot be written");
       After([this, checkpoint_index] {
         core_.OnCheckpointIndexWritten(checkpoint_index.checkpoint(),
                                        absl::ResourceExhaustedError("no space left on device"),
@@ -291,22 +291,23 @@ void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
       return;
     }
 
-    // If a newer attempt has removed the directory as incomplete, an older coordinator writes a
-    // manifest without files. No attempt begins with that checkpoint.
+    // If a newer attempt has removed the directory as incomplete, an older coordinator writes an
+    // index whose files do not exist. No attempt begins with that checkpoint.
     const std::vector<v1::Claim> claims = cluster_.storage()->ReadClaims().value();
     const bool newest =
         claims.empty() || claims.back().attempt() <= checkpoint_index.checkpoint().attempt();
     for (const v1::PartitionFile& file : checkpoint_index.files()) {
       if (!newest || cluster_.storage().HasFile(checkpoint_index.checkpoint(), file.name()))
         continue;
-      cluster_.checker().Fail(absl::StrCat("the manifest of ",
+      cluster_.checker().Fail(absl::StrCat("the checkpoint index of ",
                                            CheckpointDirectory(checkpoint_index.checkpoint()),
                                            " names ", file.name(), ", which does not exist"));
     }
 
     absl::Status status;
     OnDisk([&] { status = cluster_.storage()->WriteCheckpointIndex(checkpoint_index); });
-    cluster_.Trace(absl::StrCat("manifest ", CheckpointDirectory(checkpoint_index.checkpoint())));
+    cluster_.Trace(
+        absl::StrCat("checkpoint index of ", CheckpointDirectory(checkpoint_index.checkpoint())));
     cluster_.checker().OnCheckpointIndex(checkpoint_index);
     if (!alive()) return;
     if (newest && !status.ok()) cluster_.checker().Fail(std::string(status.message()));
@@ -342,7 +343,7 @@ void CoordinatorProcess::On(const coordinator::AnswerSnapshot& action) {
 
 void CoordinatorProcess::On(const coordinator::Exit& action) {
   // A suspension with enough time to save loses no step. A coordinator that was frozen and replaced
-  // tells what was true then.
+  // reports an outdated state.
   const bool current = cluster_.coordinator().get() == this;
   if (current && action.reason == coordinator::ExitReason::kSuspended &&
       action.message == "suspended") {

@@ -36,7 +36,7 @@ class Groups {
   void Reduce(uint64_t member, uint64_t step, worker::DenseGradients gradients);
 
   uint64_t sums() const { return sums_; }      // steps that were summed
-  uint64_t broken() const { return broken_; }  // sums that members waited for in vain
+  uint64_t broken() const { return broken_; }  // sums that members did not receive
 
  private:
   struct Member {

@@ -45,8 +45,8 @@ class MemoryStorage {
   // Restores the damaged files.
   void PutBack();
 
-  // The checkpoints to restore from, best first, and the best manifest: as written, regardless of
-  // later damage.
+  // The checkpoints to restore from, best first, and the best checkpoint index: as written,
+  // regardless of later damage.
   std::vector<v1::CheckpointRef> CandidatesAsWritten();
   std::optional<v1::CheckpointIndex> NewestAsWritten();
 

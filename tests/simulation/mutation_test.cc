@@ -1,4 +1,4 @@
-// A simulator that finds nothing proves nothing: it must find the error when a rule is left out.
+// Leaves out one rule of the protocol at a time, and expects the simulator to find the error.
 #include <cstdio>
 
 #include "gtest/gtest.h"

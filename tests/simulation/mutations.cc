@@ -250,7 +250,7 @@ std::vector<Mutation> MakeMutations() {
        Both(SLUICE_WITHOUT(CoordinatorRules, CarrySnapshots), ComeAndGo)},
       {"LastVersionIsNotCommitted",
        {kSynchronous},
-       SLUICE_WITHOUT(CoordinatorRules, TellCommitted)},
+       SLUICE_WITHOUT(CoordinatorRules, SendCommitted)},
       // Workers.
       {"WorkerAcceptsOlderViews",
        {kSynchronous, kAsynchronous},

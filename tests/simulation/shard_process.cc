@@ -82,7 +82,7 @@ void ShardProcess::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
   if (message.has_pause() || message.has_install() || message.has_prepare_state()) {
     cluster_.checker().OnRelease(incarnation_);
   }
-  cluster_.contract().OnShardIsTold(incarnation_, message);
+  cluster_.contract().OnShardReceives(incarnation_, message);
   core_.OnCoordinatorMessage(message, cluster_.scheduler().now());
   Perform();
 }

@@ -185,7 +185,7 @@ class ClusterCommandTest : public ::testing::Test {
     }
     return status;
   }
-  void Tell(const std::string& name, const std::string& type, const std::string& message) {
+  void AddEvent(const std::string& name, const std::string& type, const std::string& message) {
     const Json event = {{"metadata", {{"name", name}}},
                         {"involvedObject",
                          {{"kind", "TrainingJob"}, {"name", "mnist"}, {"uid", kube::UidOf(Job())}}},

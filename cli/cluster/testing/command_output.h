@@ -56,7 +56,7 @@ class SharedText final : public std::streambuf {
   std::string text_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The fake API server's transport; adds the logs of pods, which the server lacks.
+// The fake API server's transport; adds the logs of pods, which the fake server does not have.
 class LogTransport final : public kube::HttpTransport {
  public:
   LogTransport(kube::FakeApiServer* server, const std::map<std::string, std::string>* logs,

@@ -173,11 +173,14 @@ Json Columns() {
           Column("PS", "integer", "Shards that serve.", ".status.parameterServer.readyReplicas"),
           Column("Workers", "integer", "Workers that train.", ".status.worker.readyReplicas"),
           Column("Restarts", "integer", "Re-created pods.", ".status.restarts.total"),
-          Column("Steps", "integer", "Steps at the end.", ".status.training.totalSteps", 1),
+          Column("Steps", "integer", "Steps after which the job is complete.",
+                 ".status.training.totalSteps", 1),
           Column("Loss", "number", "Mean loss of recent steps.", ".status.training.loss", 1),
           Column("Samples/s", "number", "Samples applied per second.",
                  ".status.training.samplesPerSecond", 1),
-          Column("Attempt", "integer", "Number of restorations, plus one.", ".status.attempt", 1),
+          Column("Attempt", "integer",
+                 "Number of the attempt; each restoration or resumption begins the next one.",
+                 ".status.attempt", 1),
           Column("Checkpoint", "integer", "Step of the newest checkpoint.",
                  ".status.checkpoint.step", 1),
           Column("Age", "date", "", ".metadata.creationTimestamp")};
@@ -237,7 +240,7 @@ nlohmann::ordered_json CustomResourceDefinition() {
 
 std::string CustomResourceDefinitionYaml() {
   return absl::StrCat(
-      "# Made from operator/api's table of fields; a test compares it. To generate it again:\n"
+      "# Generated from the field table in operator/api; a test compares them. To regenerate it:\n"
       "#   bazel run //operator/api/crd:print_crd > "
       "helm/sluice/files/trainingjobs.sluice.dev.yaml\n",
       BlockYaml(CustomResourceDefinition()));

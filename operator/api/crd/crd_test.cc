@@ -60,7 +60,7 @@ TEST(Crd, MatchesTheFileInTheChart) {
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), CustomResourceDefinitionYaml())
-      << "generate it again: bazel run //operator/api/crd:print_crd > "
+      << "regenerate it: bazel run //operator/api/crd:print_crd > "
          "helm/sluice/files/trainingjobs.sluice.dev.yaml";
 }
 

@@ -17,6 +17,7 @@
 namespace sluice::policy {
 
 inline constexpr Replica kShard0 = {v1::SHARD, 0};
+inline constexpr Replica kShard1 = {v1::SHARD, 1};
 inline constexpr Replica kWorker0 = {v1::WORKER, 0};
 inline constexpr Replica kWorker1 = {v1::WORKER, 1};
 
@@ -44,7 +45,7 @@ class World {
     return decision;
   }
 
-  // The coordinator answers, and knows these processes.
+  // The coordinator answers, and lists these processes.
   void Answer(const std::vector<Replica>& registered) {
     observed.last_progress_at = now;
     for (auto& [replica, process] : observed.processes) {
@@ -55,7 +56,7 @@ class World {
   }
 
   // The backend itself was paused, and possibly all processes with it.
-  void StandStill(absl::Duration time) {
+  void PauseBackend(absl::Duration time) {
     now += time;
     Forgive(time, &observed, &memory_);
   }
@@ -104,7 +105,7 @@ class World {
 };
 
 // All processes but the coordinator.
-inline const std::vector<Replica> kEverybody = {kShard0, {v1::SHARD, 1}, kWorker0, kWorker1};
+inline const std::vector<Replica> kEverybody = {kShard0, kShard1, kWorker0, kWorker1};
 
 // With timeouts: 3 s of silence, 20 s to start. The backend watches the coordinator.
 inline World WatchedWorld() {

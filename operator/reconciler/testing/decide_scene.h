@@ -153,7 +153,7 @@ inline std::vector<std::string> Actions(const ReconcilePlan& plan, absl::Time no
     actions.push_back(absl::StrCat("create ", policy::ReplicaName(replica)));
   }
   if (plan.delete_job) actions.push_back("delete the job");
-  if (plan.keep_objects) actions.push_back("keep objects");
+  if (plan.ensure_objects) actions.push_back("ensure objects");
   if (plan.sync.has_value()) {
     const v1::SetDesiredRequest& desired = plan.sync->desired;
     actions.push_back(absl::StrCat("desire ", desired.workers(), " workers, ", desired.shards(),

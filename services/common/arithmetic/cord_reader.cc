@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Small enough to share a first-level cache of 32 KiB with the results: then a misaligned chunk
+// Small enough to share an L1 cache of 32 KiB with the results: then a misaligned chunk
 // costs no more than an aligned one, while a scratch of 16 KiB costs a third more
 // (bench:arithmetic_benchmark).
 constexpr size_t kScratchBytes = 4 * 1024;

@@ -14,10 +14,10 @@ namespace sluice {
 
 // Reads elements from a received payload in place.
 //
-// A payload is a chain of chunks (~64 KiB, as the transport received them), whose borders and
-// addresses ignore the elements. A chunk whose elements happen to be aligned is visited in place;
-// others go, a few KiB at a time, through a scratch buffer that stays in the first-level cache; an
-// element split by a border is reassembled. The payload is never copied as a whole.
+// A payload is a chain of chunks (~64 KiB, as the transport received them), whose boundaries and
+// addresses need not be aligned to elements. A chunk whose elements happen to be aligned is visited
+// in place; others are copied, a few KiB at a time, to a scratch buffer that fits in the L1 cache;
+// an element that two chunks share is reassembled. The payload is never copied as a whole.
 
 // Calls `visit` with runs of the payload's elements, in order and without gaps; `offset` is the
 // index of the run's first element. Runs are aligned for T, not empty, and valid only during the

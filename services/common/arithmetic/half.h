@@ -12,7 +12,7 @@ namespace sluice {
 // and rounded back. Nothing here branches, so that loops over these functions become vector code.
 //
 // Rounding is to nearest, ties to even, also from double (one rounding, not two). Overflow becomes
-// infinity; subnormals are kept; a NaN stays a NaN, of its sign, quiet.
+// infinity; subnormals are kept; a NaN becomes a quiet NaN of the same sign.
 
 // The upper half of a float: its range, 8 bits of precision.
 struct BFloat16 {

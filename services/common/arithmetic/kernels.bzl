@@ -1,7 +1,7 @@
 """Compiler options of targets whose loops are compiled for several instruction sets (vectorize.h)."""
 
 KERNEL_COPTS = [
-    # -O2 vectorizes only where it is free of any doubt.
+    # At -O2 the compiler vectorizes only loops that are certain to become faster.
     "-O3",
     # A fused multiply-add rounds once where a product and a sum round twice, and not every machine
     # has it. Without it, a shard on any machine computes the same bits.

@@ -301,17 +301,18 @@ absl::Status CheckTrusted(absl::string_view certificate, absl::string_view bundl
   const auto when = [&](const ASN1_TIME* time) {
     return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", TimeOf(time), absl::UTCTimeZone());
   };
-  const std::string whose = at == nullptr || at == leaf.get()
-                                ? name
-                                : absl::StrCat("the authority of ", name, ", ", SubjectOf(at), ",");
+  const std::string subject =
+      at == nullptr || at == leaf.get()
+          ? name
+          : absl::StrCat("the authority of ", name, ", ", SubjectOf(at), ",");
 
   switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return absl::UnauthenticatedError(
-          absl::StrCat(whose, " expired on ", when(X509_get0_notAfter(at))));
+          absl::StrCat(subject, " expired on ", when(X509_get0_notAfter(at))));
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return absl::UnauthenticatedError(
-          absl::StrCat(whose, " is not valid before ", when(X509_get0_notBefore(at))));
+          absl::StrCat(subject, " is not valid before ", when(X509_get0_notBefore(at))));
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:

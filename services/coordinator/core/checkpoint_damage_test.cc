@@ -194,7 +194,8 @@ class SavedJob {
 std::string KindOf(const std::string& path) {
   if (absl::EndsWith(path, "/owner")) return "owner";
   if (absl::StrContains(path, "/claims/")) return "claim";
-  const std::string kind = absl::EndsWith(path, "manifest.json") ? "manifest" : "partition file";
+  const std::string kind =
+      absl::EndsWith(path, "manifest.json") ? "checkpoint index" : "partition file";
   return absl::StrCat(kind,
                       absl::StrContains(path, "0002-step-000000000016") ? ", newest" : ", older");
 }
@@ -281,7 +282,7 @@ std::string Restore(SavedJob& saved, const std::set<std::string>& damaged) {
   const auto checkpoint_index = saved.checkpoint_indexes().find(directory);
   if (checkpoint_index == saved.checkpoint_indexes().end() ||
       checkpoint_index->second.SerializeAsString() != prepare.checkpoint().SerializeAsString()) {
-    return absl::StrCat("ANOTHER MANIFEST: ", prepare.checkpoint().ShortDebugString());
+    return absl::StrCat("ANOTHER CHECKPOINT INDEX: ", prepare.checkpoint().ShortDebugString());
   }
   for (const auto& shard : job.shards) {
     if (const std::string wrong = LoadOn(saved, *shard); !wrong.empty()) return wrong;

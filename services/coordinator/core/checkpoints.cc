@@ -107,7 +107,7 @@ void Checkpoints::OnWritten(const Process& shard, const v1::SnapshotWritten& wri
     Fail(wrong, now);
     return;
   }
-  // A shard without partitions reports before training is there.
+  // A shard without partitions reports before training has reached the step.
   snapshot_->reached = snapshot_->reached || !written.files().empty();
   snapshot_->written[shard.incarnation()] = {written.files().begin(), written.files().end()};
   snapshot_->seconds = std::max(snapshot_->seconds, written.seconds());

@@ -6,8 +6,8 @@
 //
 // (R11) Before the index is written the claims are read: a later coordinator may have claimed an
 // attempt. If a checkpoint fails while the job trains, training continues, and the schedule counts
-// it as done. The job does not end without its last checkpoint: that is tried again for as long as
-// the user lets the job wait for its disk.
+// it as done. The job does not end without its last checkpoint: it is written again until that
+// succeeds or the user stops the job.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_CHECKPOINTS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_CHECKPOINTS_H_

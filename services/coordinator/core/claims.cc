@@ -172,17 +172,17 @@ bool Claims::IsLater(const v1::ViewId& seen) const {
          Compare(seen.term(), attempt_.term) != 0;
 }
 
-void Claims::LookAtClaims(absl::Time now) {
-  if (look_at_ == absl::InfiniteFuture()) look_at_ = now + facts_.timers.claims;
-  if (now < look_at_) return;
-  look_at_ = absl::InfiniteFuture();
-  looking_ = true;
+void Claims::RereadClaims(absl::Time now) {
+  if (reread_at_ == absl::InfiniteFuture()) reread_at_ = now + facts_.timers.claims;
+  if (now < reread_at_) return;
+  reread_at_ = absl::InfiniteFuture();
+  rereading_ = true;
   output_.Add(ReadClaims{});
 }
 
 bool Claims::OnClaimsSeen(const absl::StatusOr<std::vector<v1::Claim>>& claims) {
-  looking_ = false;
-  if (facts_.phase != Phase::kGathering || !claims.ok()) return false;  // looks again later
+  rereading_ = false;
+  if (facts_.phase != Phase::kGathering || !claims.ok()) return false;  // read again later
   return std::any_of(claims->begin(), claims->end(),
                      [&](const v1::Claim& claim) { return claim.attempt() > highest_; });
 }
@@ -284,7 +284,7 @@ absl::Time Claims::NextDeadline() const {
     case Phase::kReading:
       return reading_ ? absl::InfiniteFuture() : retry_at_;
     case Phase::kGathering:
-      return looking_ ? absl::InfiniteFuture() : look_at_;
+      return rereading_ ? absl::InfiniteFuture() : reread_at_;
     case Phase::kClaiming:
       return pending_ ? absl::InfiniteFuture() : retry_at_;
     case Phase::kRunning:

@@ -47,7 +47,8 @@ class Claims {
   // A transient error is tried again: kContinue. Otherwise kContinue means that the next attempt
   // may begin.
   Verdict OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now);
-  // A shard could not load it. If the storage still offers it when it is read again, the job fails.
+  // A shard could not load the checkpoint. If the storage still offers it when it is read again,
+  // the job fails.
   void OnUnloadable(const v1::CheckpointRef& checkpoint, std::string why);
 
   // ---- other coordinators
@@ -62,10 +63,10 @@ class Claims {
     return !claimed() && shards_attempt_ > highest_ && shards_attempt_ > shards_attempt_at_read_;
   }
   // Phase kGathering, while processes are missing: requests the claims when it is time.
-  void LookAtClaims(absl::Time now);
-  void StopLooking() { look_at_ = absl::InfiniteFuture(); }
+  void RereadClaims(absl::Time now);
+  void StopRereading() { reread_at_ = absl::InfiniteFuture(); }
   // A read of the claims is under way, and nothing is claimed before it is done.
-  bool looking() const { return looking_; }
+  bool rereading() const { return rereading_; }
   // Whether there is a claim that is not known: the storage must be read again.
   bool OnClaimsSeen(const absl::StatusOr<std::vector<v1::Claim>>& claims);
 
@@ -138,8 +139,8 @@ class Claims {
   // began. If the storage has no claim of the latter, the claim was lost.
   uint64_t shards_attempt_ = 0;
   uint64_t shards_attempt_at_read_ = 0;
-  absl::Time look_at_ = absl::InfiniteFuture();
-  bool looking_ = false;
+  absl::Time reread_at_ = absl::InfiniteFuture();
+  bool rereading_ = false;
 
   std::optional<v1::Claim> claim_;  // wanted, or under way
   bool pending_ = false;            // under way

@@ -90,7 +90,7 @@ TEST_F(ClaimsTest, ReadsTheStorageAgainAfterATransientError) {
   EXPECT_EQ(Take<ReadStorage>().size(), 1);
 }
 
-TEST_F(ClaimsTest, AnotherErrorFailsTheJob) {
+TEST_F(ClaimsTest, PermanentErrorFailsTheJob) {
   claims_.ReadStorage();
   const Verdict verdict = claims_.OnStorageRead(absl::DataLossError("no disk"), kStart);
   EXPECT_EQ(verdict.kind, Verdict::Kind::kFailed);
@@ -164,19 +164,19 @@ TEST_F(ClaimsTest, AShardOfANewerCoordinatorEndsThisOne) {
             Verdict::Kind::kSuperseded);
 }
 
-TEST_F(ClaimsTest, LooksAtTheClaimsWhileProcessesAreMissing) {
+TEST_F(ClaimsTest, RereadsTheClaimsWhileProcessesAreMissing) {
   ASSERT_TRUE(Read(/*claims=*/1).ok());
   facts_.phase = Phase::kGathering;
   output_.TakeActions();
-  claims_.LookAtClaims(kStart);
+  claims_.RereadClaims(kStart);
   EXPECT_EQ(Take<ReadClaims>().size(), 0);
   EXPECT_EQ(claims_.NextDeadline(), kStart + facts_.timers.claims);
 
-  claims_.LookAtClaims(kStart + facts_.timers.claims);
+  claims_.RereadClaims(kStart + facts_.timers.claims);
   EXPECT_EQ(Take<ReadClaims>().size(), 1);
-  EXPECT_TRUE(claims_.looking());
+  EXPECT_TRUE(claims_.rereading());
   EXPECT_FALSE(claims_.OnClaimsSeen(Storage(1, 1).claims));
-  EXPECT_FALSE(claims_.looking());
+  EXPECT_FALSE(claims_.rereading());
   EXPECT_TRUE(claims_.OnClaimsSeen(Storage(2, 1).claims));
 }
 

@@ -118,7 +118,7 @@ TEST(CoordinatorAsync, KeepsUnappliedLeasesOfRemainingMembers) {
   EXPECT_EQ(install.leases(0).samples().end(), 64);
 }
 
-TEST(CoordinatorAsync, CheckpointIsViewChangeThatNamesCut) {
+TEST(CoordinatorAsync, CheckpointIsViewChangeThatNamesSnapshot) {
   v1::JobSpec spec = Asynchronous();
   spec.mutable_checkpoint()->set_interval_steps(2);
   FakeJob job(spec);
@@ -185,7 +185,7 @@ TEST(CoordinatorAsync, MakesCheckpointsWhileReaderOpensSnapshotsInARow) {
   EXPECT_THAT(saved, ::testing::ElementsAre(2, 4, 6, 8));
 }
 
-TEST(CoordinatorAsync, ReaderThatTrainingDoesNotWaitForMovesNoHold) {
+TEST(CoordinatorAsync, ReaderThatTrainingDoesNotWaitForMovesNoBarrier) {
   FakeJob job(Together());
   job.Start();
   job.OpenSnapshot(1, 60);

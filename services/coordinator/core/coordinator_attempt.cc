@@ -43,17 +43,17 @@ void CoordinatorCore::AdvanceGathering(absl::Time now) {
   if (SuspendBeforeTraining(now)) return;
   // Their attempt ended before they could leave. If it may continue, it needs their state.
   if (!MayTakeOver()) ReleaseLeavingShards(now);
-  // With one copy of each partition, a shard that has not come would cost the attempt.
+  // With one copy of each partition, the attempt is lost without a shard that has not registered.
   const bool has_copies = facts_.MovesPartitions() && facts_.job().parameter_server().copies() > 1;
   const bool gathered = initialization_.Gathered(has_copies && MayTakeOver(), now);
-  if (claims_.looking()) return;  // continues once the claims are read
+  if (claims_.rereading()) return;  // continues once the claims are read
   if (!gathered) {
     // Another coordinator, earlier or later, may have ended or continued the job: then no process
     // would ever register here.
-    claims_.LookAtClaims(now);
+    claims_.RereadClaims(now);
     return;
   }
-  claims_.StopLooking();
+  claims_.StopRereading();
   if (claims_.unused()) {
     BeginAttempt(now);
   } else if (MayTakeOver()) {
@@ -123,7 +123,7 @@ void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>&
                                    absl::Time now) {
   Step(now);
   if (losses_.checks() && !CarryOut(losses_.OnClaimsRead(claims, now), now)) return;
-  if (claims_.looking()) {
+  if (claims_.rereading()) {
     if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
   } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
     if (claims.ok() && losses_.IsSuperseded(*claims)) {

@@ -88,7 +88,7 @@ TEST(CoordinatorCheckpoints, ParentIsKeptUntilAttemptHasItsOwn) {
   EXPECT_EQ(job.checkpoint_indexes.at({2, 10}).parent().step(), 5);
 }
 
-TEST(CoordinatorCheckpoints, RollBackDropsPinButKeepsCut) {
+TEST(CoordinatorCheckpoints, RollBackDropsPinButKeepsSnapshot) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
@@ -102,7 +102,7 @@ TEST(CoordinatorCheckpoints, RollBackDropsPinButKeepsCut) {
   EXPECT_THAT(SavedSteps(job), ElementsAre(5));
 }
 
-TEST(CoordinatorCheckpoints, CutWithMissingPinIsReplacedByLaterStep) {
+TEST(CoordinatorCheckpoints, SnapshotWithMissingPinIsReplacedByLaterStep) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.shards[1]->silent_snapshots = true;
@@ -225,7 +225,7 @@ TEST(CoordinatorCheckpoints, IgnoresReportOfAnotherAttemptOrStep) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);
-  job.Kill(*job.shards[1], /*told=*/false);
+  job.Kill(*job.shards[1], /*reported=*/false);
   job.RestartCoordinator();  // numbers its snapshots from 1 again
   job.AddShard(1);
   for (FakeShard* shard : job.Shards()) shard->silent_snapshots = true;
@@ -329,7 +329,7 @@ TEST(CoordinatorCheckpoints, FilesOfTheNewestVersionAreNotRemoved) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorCheckpoints, FailedWriteOfManifestIsNotACheckpoint) {
+TEST(CoordinatorCheckpoints, FailedWriteOfIndexIsNotACheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.checkpoint_index_error = absl::ResourceExhaustedError("disk full");

@@ -26,7 +26,7 @@ const CoordinatorRules* AllRules() {
 constexpr absl::Duration kLate = absl::Milliseconds(250);
 // Within this time after a freeze, the coordinator has read the messages that wait in its streams.
 constexpr absl::Duration kCatchUp = absl::Milliseconds(100);
-// Processes of a job that are asked to stop together learn of it within this time.
+// Processes of a job that are asked to stop together all receive the signal within this time.
 constexpr absl::Duration kStopTogether = absl::Seconds(2);
 
 }  // namespace

@@ -4,19 +4,18 @@
 //
 // Intuition. Everything that the members must agree on is a view, and a view changes in one way
 // only: Pause, replies, a decision, Install. So the core is a small set of facts (the live
-// processes, the view, the progress of the shards, the open snapshot) and one function that looks
-// at the facts after each event and starts what is due. The core does not remember *why* something
-// is due.
+// processes, the view, the progress of the shards, the open snapshot) and one function that checks
+// the facts after each event and starts what is due. The core does not remember *why* something is
+// due.
 //
 // The core itself is a dispatcher. Its parts have the state and do the work, each for one task:
 // claims.h (the storage, attempts, terms), model_check.h, initialization.h (an attempt's
 // beginning), takeover.h (or its continuation), views.h, moves.h (shards and partitions), losses.h,
-// waits.h (members that are too slow),
-// snapshots.h (with readers.h, checkpoints.h and evaluations.h), ending.h. They read each other's
-// results as Facts (facts.h), do not call each other, and return what concerns the whole job as a
-// Verdict. training_mode.h has what differs between synchronous and asynchronous training. The core
-// passes events to the parts in a fixed order, changes the phase (phase.h), and admits and expels
-// processes.
+// waits.h (members that are too slow), snapshots.h (with readers.h, checkpoints.h and
+// evaluations.h), ending.h. They read each other's results as Facts (facts.h), do not call each
+// other, and return what concerns the whole job as a Verdict. training_mode.h has what differs
+// between synchronous and asynchronous training. The core passes events to the parts in a fixed
+// order, changes the phase (phase.h), and admits and expels processes.
 //
 // A new coordinator reads the claims (R11). If all of its shards are in the newest claim's attempt,
 // it takes the attempt over; otherwise it claims the next one and restores from the newest
@@ -97,7 +96,8 @@ class CoordinatorCore {
   void OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now);
   void OnDisconnected(StreamId stream, absl::Time now);
 
-  // Answer to ClaimAttempt: OK, ALREADY_EXISTS (lost), or another error (tried again).
+  // Answer to ClaimAttempt: OK, ALREADY_EXISTS (lost), or another error (tried again if it is
+  // transient; otherwise the job fails).
   void OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now);
   // Answer to ReadClaims.
   void OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now);
@@ -173,7 +173,7 @@ class CoordinatorCore {
 
   // ---- what concerns several parts
 
-  // False: the verdict was carried out, and ends what the caller was about.
+  // False: the verdict was carried out, and the caller must stop.
   bool CarryOut(const Verdict& verdict, absl::Time now);
   void ReadStorageAgain();
   void Claim(bool end, absl::Time now);

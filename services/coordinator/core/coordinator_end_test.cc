@@ -22,7 +22,7 @@ TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   EXPECT_EQ(job.Version(), 20);
   EXPECT_EQ(job.shards[0]->committed, 20) << "the shards know that the last version is committed";
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SAVING);
-  EXPECT_EQ(job.claims.size(), 1u) << "no end record without the manifest";
+  EXPECT_EQ(job.claims.size(), 1u) << "no end record without the checkpoint index";
 
   job.shards[0]->silent_snapshots = false;
   job.Break(*job.shards[0]);
@@ -57,7 +57,7 @@ TEST(CoordinatorEnd, FinishedJobAnswersFinished) {
   EXPECT_EQ(job.claims.size(), 2u);
 }
 
-TEST(CoordinatorEnd, TellsRestartedWorkerThatJobHasEnded) {
+TEST(CoordinatorEnd, ReportsEndToRestartedWorker) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(18);
@@ -72,7 +72,7 @@ TEST(CoordinatorEnd, TellsRestartedWorkerThatJobHasEnded) {
   EXPECT_TRUE(job.exit.has_value());
 }
 
-TEST(CoordinatorEnd, TellsUnregisteredProcessThatJobHasEnded) {
+TEST(CoordinatorEnd, ReportsEndToUnregisteredProcess) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(19);
@@ -122,7 +122,7 @@ TEST(CoordinatorEnd, WaitingCoordinatorContinuesFromAnotherCoordinatorsCheckpoin
   const auto checkpoint_indexes = std::exchange(job.checkpoint_indexes, {});
   for (FakeShard* shard : job.Shards()) job.Break(*shard);
   for (FakeWorker* worker : job.Workers()) job.Break(*worker);
-  job.Kill(*job.shards[0], /*told=*/false);
+  job.Kill(*job.shards[0], /*reported=*/false);
   ++job.options.incarnation;
   job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
   job.Pump();
@@ -164,7 +164,7 @@ TEST(CoordinatorEnd, EarlierClaimOfLaterCoordinatorWinsOverEnd) {
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
   EXPECT_EQ(job.checkpoint_indexes.count({1, 20}), 0u)
-      << "claims are read again before the manifest";
+      << "claims are read again before the checkpoint index is written";
 }
 
 TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndReleasesAll) {

@@ -102,7 +102,7 @@ TEST(CoordinatorEvaluation, TrainingStopsAtDueVersionWhileAnotherIsEvaluated) {
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6, 9, 12, 15));
 }
 
-TEST(CoordinatorEvaluation, JoinDuringHoldSkipsNoDueVersion) {
+TEST(CoordinatorEvaluation, JoinAtBarrierSkipsNoDueVersion) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   TrainWithoutEvaluating(job);
@@ -117,7 +117,7 @@ TEST(CoordinatorEvaluation, JoinDuringHoldSkipsNoDueVersion) {
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(3, 6));
 }
 
-TEST(CoordinatorEvaluation, ReturningShardGetsHoldAgain) {
+TEST(CoordinatorEvaluation, ReturningShardGetsBarrierAgain) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   job.Train(4);
@@ -143,7 +143,7 @@ TEST(CoordinatorEvaluation, TrainingDoesNotWaitLongForSlowStorage) {
   EXPECT_THAT(EvaluatedSteps(job), ElementsAre(4, 20)) << "and the final version";
 }
 
-TEST(CoordinatorEvaluation, ShardThatMissedMovedHoldDoesNotBlockViewChange) {
+TEST(CoordinatorEvaluation, ShardThatMissedMovedBarrierDoesNotBlockViewChange) {
   FakeJob job(EvaluateEvery(3));
   job.Start();
   TrainWithoutEvaluating(job);
@@ -165,7 +165,7 @@ TEST(CoordinatorEvaluation, ShardThatMissedMovedHoldDoesNotBlockViewChange) {
   EXPECT_EQ(job.Version(), 16);
 }
 
-TEST(CoordinatorEvaluation, ShardThatLearnsOfHoldTooLateStopsNoShard) {
+TEST(CoordinatorEvaluation, ShardThatLearnsOfBarrierTooLateStopsNoShard) {
   v1::JobSpec spec = EvaluateEvery(4);
   spec.mutable_training()->set_steps(60);
   spec.mutable_checkpoint()->set_interval_steps(3);
@@ -341,7 +341,7 @@ TEST(CoordinatorEvaluation, ReturningEvaluatorIsAskedAgain) {
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 
-TEST(CoordinatorEvaluation, SharesCutWithCheckpointAtSameStep) {
+TEST(CoordinatorEvaluation, SharesSnapshotWithCheckpointAtSameStep) {
   v1::JobSpec spec = EvaluateEvery(5);
   spec.mutable_checkpoint()->set_interval_steps(10);
   FakeJob job(spec);
@@ -388,16 +388,16 @@ TEST(CoordinatorEvaluation, EvaluatesFirstSamplesDuringTrainingAndAllAtTheEnd) {
 
   job.Train(14);
   ASSERT_TRUE(job.exit.has_value());
-  std::vector<std::pair<uint64_t, uint64_t>> told;  // step, samples of reported evaluations
+  std::vector<std::pair<uint64_t, uint64_t>> reported;  // step, samples of reported evaluations
   const v1::JobProgress progress = job.Progress();
   for (const v1::Event& event : progress.events()) {
     if (!event.has_evaluation()) continue;
-    told.emplace_back(event.evaluation().step(), event.evaluation().samples());
+    reported.emplace_back(event.evaluation().step(), event.evaluation().samples());
     EXPECT_EQ(event.evaluation().final(), event.evaluation().samples() == 1000);
   }
-  using Told = std::pair<uint64_t, uint64_t>;
-  EXPECT_THAT(
-      told, ElementsAre(Told{5, 300}, Told{10, 300}, Told{15, 300}, Told{20, 300}, Told{20, 1000}));
+  using Reported = std::pair<uint64_t, uint64_t>;
+  EXPECT_THAT(reported, ElementsAre(Reported{5, 300}, Reported{10, 300}, Reported{15, 300},
+                                    Reported{20, 300}, Reported{20, 1000}));
   EXPECT_EQ(job.Progress().last_evaluation().samples(), 1000);
 }
 

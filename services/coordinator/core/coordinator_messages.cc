@@ -235,7 +235,7 @@ void CoordinatorCore::OnMessage(StreamId stream, const v1::MemberMessage& messag
 
   if (message.has_register_()) {
     if (process != nullptr) {
-      Breach(stream, "Register is the first message of a stream, and no other", now);
+      Breach(stream, "Register must be the first message of a stream, and only the first", now);
     } else {
       OnRegister(stream, message.register_(), now);
     }

@@ -161,7 +161,7 @@ TEST(MovingShards, OwnersStayWhileASnapshotIsOpen) {
   EXPECT_FALSE(job.shards[0]->finished);
   const uint64_t number = job.ViewNumber();
   job.Train(5);
-  EXPECT_EQ(job.ViewNumber(), number) << "no view change is in vain";
+  EXPECT_EQ(job.ViewNumber(), number) << "no view change that moves nothing";
 
   job.hold_checkpoint_index = false;
   v1::CheckpointRef saved;

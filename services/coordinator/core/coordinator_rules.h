@@ -38,8 +38,8 @@ class CoordinatorRules {
   virtual bool CarrySnapshots() const { return true; }
   // R14: a snapshot with a missing pin is abandoned.
   virtual bool AbandonIncompleteSnapshots() const { return true; }
-  // Shards are told that the last version is committed.
-  virtual bool TellCommitted() const { return true; }
+  // The coordinator sends Committed for the last version.
+  virtual bool SendCommitted() const { return true; }
 };
 
 }  // namespace sluice::coordinator

@@ -140,7 +140,7 @@ TEST(CoordinatorSnapshots, CheckpointDueByTimeDoesNotWaitForReader) {
   EXPECT_EQ(job.checkpoint_indexes.size(), 1u);
 }
 
-TEST(CoordinatorSnapshots, ShareCutOfNearCheckpoint) {
+TEST(CoordinatorSnapshots, ShareSnapshotOfNearCheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.Train(4);

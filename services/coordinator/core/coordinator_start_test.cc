@@ -321,7 +321,7 @@ TEST(CoordinatorStart, WarnsBitExactJobOfCheckpointOfOtherArithmetic) {
       EXPECT_EQ(job.checkpoint_indexes.at({1, 5}).isa(),
                 bit_exact ? "sluice 1, AVX2, threads of a worker: 1" : "sluice 1, AVX2");
       if (!same) job.options.isa = "sluice 1, AVX3";
-      job.Kill(*job.shards[0], /*told=*/false);
+      job.Kill(*job.shards[0], /*reported=*/false);
       job.RestartCoordinator();
       job.AddShard(0);
       job.Pass(absl::Seconds(3));

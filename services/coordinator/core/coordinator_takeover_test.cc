@@ -115,7 +115,7 @@ TEST(CoordinatorTakeover, ExitsIfShardObeysAnotherCoordinatorOfItsTerm) {
   TrainedJob job(8);
   const std::unique_ptr<CoordinatorCore> before = std::move(job.core);
   job.RestartCoordinator();
-  // A shard comes to the coordinator that was replaced.
+  // A shard connects to the coordinator that was replaced.
   constexpr StreamId kStream = 1000;
   before->OnConnected(kStream, job.now);
   v1::MemberMessage message;
@@ -391,7 +391,7 @@ TEST(CoordinatorTakeover, SuspensionWaitsForAShardAsLongAsForItsCheckpoint) {
 
 TEST(CoordinatorTakeover, SuspensionBeginsNoAttemptForNewProcesses) {
   TrainedJob job(7);
-  for (FakeShard* shard : job.Shards()) job.Kill(*shard, /*told=*/false);
+  for (FakeShard* shard : job.Shards()) job.Kill(*shard, /*reported=*/false);
   job.RestartAlone();
   Suspend(job);
   for (const uint32_t index : {0, 1}) job.AddShard(index);

@@ -171,7 +171,7 @@ TEST(CoordinatorViews, ExpelsSuspectAfterASecond) {
   FakeJob job(FakeJob::Spec());
   job.Start();
   job.Train(2);
-  job.Kill(*job.workers[0], /*told=*/false);
+  job.Kill(*job.workers[0], /*reported=*/false);
   job.Pass(absl::Milliseconds(950));
   EXPECT_EQ(job.core->view().workers_size(), 2);
   job.Pass(absl::Milliseconds(100));
@@ -239,7 +239,7 @@ TEST(CoordinatorViews, LeavingWorkerContinuesUntilViewWithoutIt) {
   job.Train(4);
   EXPECT_THAT(MemberIndices(job.core->view()), ::testing::ElementsAre(1));
   EXPECT_TRUE(Same(worker.view->id(), job.core->view().id())) << "it receives the view";
-  job.Kill(worker, /*told=*/false);
+  job.Kill(worker, /*reported=*/false);
   job.Train(1);
   EXPECT_FALSE(job.HasEvent("worker-0:")) << "its leave was orderly";
 }
@@ -406,7 +406,7 @@ TEST(CoordinatorRestoration, NewCoordinatorThatLacksAShardClaimsNextAttemptWithH
   job.Start();
   job.Train(8);
   const v1::ViewId before = job.core->view().id();
-  job.Kill(*job.shards[0], /*told=*/false);
+  job.Kill(*job.shards[0], /*reported=*/false);
   job.RestartCoordinator();
   job.AddShard(0);
   job.Pass(absl::Seconds(0.1));

@@ -43,9 +43,9 @@ class Ending {
     bool waits_for_storage = false;  // the last checkpoint or the end could not be written so far
     bool target_reached = false;
   };
-  // Chooses the goal, if it is time. A goal stays, unless a suspension replaces it: a job that
-  // waits for its disk can be stopped, and continues from its newest checkpoint when it is started
-  // again; and training has stopped in the same way for a shard that leaves.
+  // Chooses the goal when training should end. It is final, except that a suspension replaces it
+  // while the job waits for its disk (such a job can be stopped, and continues from its newest
+  // checkpoint when it is started again) or has stopped training for a shard that leaves.
   void ChooseGoal(const Findings& findings, absl::Time now);
 
   enum class Step {

@@ -20,7 +20,7 @@ namespace sluice::coordinator {
 namespace {
 
 CoordinatorOptions WithDefaults(CoordinatorOptions options) {
-  // Shards cannot tell which worker an all-reduce waits for.
+  // Shards do not know which worker an all-reduce waits for.
   const bool all_reduce =
       options.job.training().dense().aggregation() == v1::TrainingSpec::Dense::ALL_REDUCE;
   if (options.job.timeouts().gradients() <= 0 && !all_reduce) {

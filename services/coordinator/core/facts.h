@@ -70,8 +70,10 @@ struct Facts {
   // ---- written by a part
 
   StorageContents storage;  // Claims: as the storage was read last
-  Attempt attempt;    // Claims: number, term; ModelCheck: model, length; Initialization: the rest
-  Training training;  // Views; reports of shards: the core
+  // Claims: number, term; ModelCheck: model, length; Losses: loss_record; Initialization and
+  // Takeover: the rest.
+  Attempt attempt;
+  Training training;                              // Views; reports of shards: the core
   Goal goal = Goal::kNone;                        // Ending
   std::optional<v1::Evaluation> last_evaluation;  // Evaluations: the newest result
 

@@ -234,8 +234,8 @@ TEST(HostileMember, CountsOnlyPossibleReportsOfMembers) {
   EXPECT_LT(job.Progress().compute_seconds(), compute + 20);
   EXPECT_GE(job.core->refusals().figures, 4u);
 
-  const v1::JobProgress told = job.Progress();
-  for (const v1::ProcessStatus& process : told.processes()) {
+  const v1::JobProgress progress = job.Progress();
+  for (const v1::ProcessStatus& process : progress.processes()) {
     EXPECT_TRUE(std::isfinite(process.samples_per_second()));
     EXPECT_LE(process.samples_per_second(), 1e9);
   }

@@ -27,7 +27,8 @@ class InitRequest {
   // `deadline`.
   void Begin(v1::InitId init_id, const std::vector<uint64_t>& shards,
              std::optional<uint64_t> worker, absl::Time deadline);
-  // False: it is of another init request, or `shard` does not take part in this one.
+  // False: it is of another init request, or `shard` does not take part in this one or has reported
+  // already.
   bool OnStateReady(uint64_t shard, const v1::InitId& init_id);
 
   const v1::InitId& init_id() const { return init_id_; }

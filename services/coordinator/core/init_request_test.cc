@@ -15,7 +15,7 @@ v1::InitId InitIdOf(uint64_t number) {
   return init_id;
 }
 
-TEST(InitRequest, IsCompleteWhenAllShardsReportTheAskWhole) {
+TEST(InitRequest, IsCompleteWhenAllShardsReportStateReady) {
   InitRequest request(&kRules);
   EXPECT_FALSE(request.complete());
   request.Begin(InitIdOf(1), {1, 2}, 7, kDeadline);
@@ -26,7 +26,7 @@ TEST(InitRequest, IsCompleteWhenAllShardsReportTheAskWhole) {
   EXPECT_TRUE(request.complete());
 }
 
-TEST(InitRequest, WholeCountsOnlyForItsAsk) {
+TEST(InitRequest, StateReadyCountsOnlyForItsInitRequest) {
   InitRequest request(&kRules);
   request.Begin(InitIdOf(1), {1, 2}, 7, kDeadline);
   request.OnStateReady(1, InitIdOf(1));
@@ -47,7 +47,7 @@ TEST(InitRequest, WorkersTakeTurns) {
   EXPECT_EQ(request.NextWorker({7, 8, 9}), 9);
 }
 
-TEST(InitRequest, OnlyAskOfWorkerHasDeadline) {
+TEST(InitRequest, OnlyInitRequestWithWorkerHasDeadline) {
   InitRequest request(&kRules);
   request.Begin(InitIdOf(1), {1}, 7, kDeadline);
   EXPECT_EQ(request.deadline(), kDeadline);

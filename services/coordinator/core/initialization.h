@@ -39,8 +39,8 @@ class Initialization {
   Initialization(const Facts& facts, Attempt* attempt, Output* output)
       : facts_(facts), attempt_(*attempt), output_(*output), request_(&facts.rules) {}
 
-  // Whether the processes are there with which an attempt begins. `continues`: it is one that
-  // shards are in, and after a while it continues without those that have not come.
+  // Whether an attempt can begin with the processes that have come. `continues`: shards are in the
+  // attempt already, and after a while it continues without those that have not come.
   bool Gathered(bool continues, absl::Time now);
 
   // Sets the facts of the claimed attempt, with the shards that live now. Requires a forgotten

@@ -46,7 +46,7 @@ absl::Status AtMost(const char* field, uint64_t value, uint64_t limit, const cha
 
 absl::Status CheckText(const char* field, const std::string& text, size_t max_bytes) {
   if (text.size() > max_bytes) {
-    return Impossible(field, " has ", text.size(), " bytes; at most ", max_bytes, " may be");
+    return Impossible(field, " has ", text.size(), " bytes; at most ", max_bytes, " are allowed");
   }
   if (!IsUtf8(text)) return Impossible(field, " is not UTF-8");
   return absl::OkStatus();
@@ -215,7 +215,7 @@ absl::Status CheckReady(const v1::Ready& ready) {
     status.Update(CheckText("a tensor's name", tensor.name(), kMaxTensorNameBytes));
     if (tensor.shape_size() > kMaxTensorDimensions) {
       status.Update(Impossible("a tensor has ", tensor.shape_size(), " dimensions; at most ",
-                               kMaxTensorDimensions, " may be"));
+                               kMaxTensorDimensions, " are allowed"));
     }
   }
   return status;
@@ -253,9 +253,9 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
                          "what the shard has closed"));
   }
   // Counts of a process may span several attempts.
-  status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the most"));
+  status.Update(AtMost("skipped_steps", progress.skipped_steps(), kMaxReportCount, "the limit"));
   status.Update(AtMost("dropped_contributions", progress.dropped_contributions(), kMaxReportCount,
-                       "the most"));
+                       "the limit"));
   if (!(progress.busy_seconds() >= 0 && progress.busy_seconds() <= kMaxBusySeconds)) {
     status.Update(Impossible("busy_seconds is ", progress.busy_seconds(),
                              "; it should be from 0 to ", kMaxBusySeconds));
@@ -380,8 +380,8 @@ int KeepPossibleFigures(v1::WorkerProgress* progress, const WorkerFacts& facts) 
 // ---- the operator
 
 absl::Status CheckSetDesired(const v1::SetDesiredRequest& desired) {
-  absl::Status status = AtMost("workers", desired.workers(), kMaxWantedProcesses, "the most");
-  status.Update(AtMost("shards", desired.shards(), kMaxWantedProcesses, "the most"));
+  absl::Status status = AtMost("workers", desired.workers(), kMaxWantedProcesses, "the limit");
+  status.Update(AtMost("shards", desired.shards(), kMaxWantedProcesses, "the limit"));
   if (desired.deaths_size() > kMaxDeaths) {
     status.Update(Impossible(desired.deaths_size(), " deaths; at most ", kMaxDeaths,
                              " may be reported at once"));

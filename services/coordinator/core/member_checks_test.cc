@@ -78,7 +78,7 @@ TEST(CheckRegister, NamesFieldAndBound) {
   v1::Register request;
   request.set_address(std::string(513, 'a'));
   EXPECT_THAT(CheckRegister(request).message(),
-              HasSubstr("address has 513 bytes; at most 512 may be"));
+              HasSubstr("address has 513 bytes; at most 512 are allowed"));
 }
 
 TEST(CheckReady, RejectsTensorNameTooLongForAnEvent) {
@@ -88,7 +88,7 @@ TEST(CheckReady, RejectsTensorNameTooLongForAnEvent) {
   EXPECT_TRUE(CheckReady(ready).ok());
   tensor.mutable_name()->push_back('x');
   EXPECT_THAT(std::string(CheckReady(ready).message()),
-              HasSubstr("a tensor's name has 4097 bytes; at most 4096 may be"));
+              HasSubstr("a tensor's name has 4097 bytes; at most 4096 are allowed"));
   tensor.set_name("w");
   for (int i = 0; i <= kMaxTensorDimensions; ++i) tensor.add_shape(1);
   EXPECT_THAT(std::string(CheckReady(ready).message()), HasSubstr("65 dimensions"));

@@ -231,7 +231,7 @@ std::vector<Departure> Membership::ExpelOverdue(absl::Time now) {
     overdue.emplace_back(
         incarnation,
         process.suspect()
-            ? absl::StrCat("its connection broke and did not return in ",
+            ? absl::StrCat("its connection broke and it did not reconnect within ",
                            absl::FormatDuration(options_.suspect))
             : absl::StrCat("sent nothing for ", absl::FormatDuration(options_.heartbeat_timeout)));
   }

@@ -34,7 +34,7 @@ struct Process {
   std::string host;
   std::string metrics_address;
   uint64_t pid = 0;
-  v1::ViewId newest_view;  // that it knew when it registered; its own word
+  v1::ViewId newest_view;  // that it knew when it registered, as it reported
   StreamId stream = 0;     // 0: suspect
   absl::Time last_message;
   absl::Time broken = absl::InfiniteFuture();  // when it lost its stream
@@ -118,8 +118,8 @@ class Membership {
   // The process has left voluntarily.
   std::optional<Departure> Leave(uint64_t incarnation);
   std::optional<Departure> Expel(uint64_t incarnation, std::string reason);
-  // A death that the parent process reports; no effect if the process is not alive. Its incarnation
-  // is refused from now on, even if it never registered.
+  // A death that the parent process reports: expels the process if it is alive. An incarnation that
+  // the report names is refused from now on, even if it never registered.
   std::optional<Departure> ReportDeath(const v1::SetDesiredRequest::Death& death);
   // Expels suspects and silent processes that are overdue.
   std::vector<Departure> ExpelOverdue(absl::Time now);

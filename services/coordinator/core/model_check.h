@@ -30,9 +30,9 @@ class ModelCheck {
   ModelCheck(const Facts& facts, Attempt* attempt, Output* output)
       : facts_(facts), attempt_(*attempt), output_(*output) {}
 
-  // A worker's report, which has the form that it must have. The verdict fails the job if its first
-  // model cannot be trained, or if two workers differ before the model is confirmed. Otherwise
-  // `*difference` is empty, or says why the worker is to be refused.
+  // A valid report of a worker. The verdict fails the job if the first model cannot be trained, or
+  // if two workers differ before the model is confirmed. Otherwise `*difference` is empty, or says
+  // why the worker is to be refused.
   Verdict OnReady(const v1::ProcessId& worker, const v1::Ready& ready, std::string* difference,
                   absl::Time now);
 

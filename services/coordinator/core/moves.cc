@@ -185,7 +185,7 @@ Moves::Inputs Moves::CurrentInputs(bool may_move) const {
           may_move};
 }
 
-// What the shards' replies would lead to now, as far as their reports tell.
+// The decision that would follow from the shards' newest reports.
 Decision Moves::FromReports() const {
   const v1::View& view = facts_.training.view();
   Decision decision;

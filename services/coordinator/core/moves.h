@@ -56,8 +56,8 @@ class Moves {
   // A shard of the newest view is not alive, or one that it has left out and that has not installed
   // it.
   bool HasDeadShard() const;
-  // Whether the attempt can continue without the shards of the newest view that are not alive, as
-  // far as the view tells.
+  // Whether the attempt can continue without the shards of the newest view that are not alive,
+  // judged by the view alone.
   bool CanContinue() const;
   // Requires a view. Whether the plan has differed from it for timers.join. `may_move`: owners may
   // change.

@@ -142,7 +142,7 @@ TEST(OnExisting, ReplacedCoordinatorOfSameActivationAlwaysContinues) {
     FakeFileSystem files;
     StoredJob job(&files, Spec("u1", policy, 20));
     job.Run(12);
-    job.job().Kill(*job.job().shards[0], /*told=*/false);
+    job.job().Kill(*job.job().shards[0], /*reported=*/false);
     job.job().RestartCoordinator();
     job.job().AddShard(0);
     for (int step = 0; step < 40 && !job.job().exit.has_value(); ++step) job.job().Train(1);

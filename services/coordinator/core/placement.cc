@@ -57,7 +57,7 @@ class Planner {
  private:
   bool Leaving(uint32_t shard) const { return in_.leaving[shard]; }
 
-  // Of so many bytes on the shard; equal bytes cost the same on shards of the same cost.
+  // The cost of this many bytes on the shard.
   uint64_t Cost(uint32_t shard, uint64_t bytes) const {
     return bytes * (in_.cost.empty() ? 100 : in_.cost[shard]);
   }

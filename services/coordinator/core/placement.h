@@ -1,11 +1,11 @@
-// Where partitions are: a pure function from what is to what is wanted.
+// Where partitions are: a pure function from the current placement to the planned one.
 //
 // Intuition. A partition has one holder, its owner, or two, its owner and its follower. A target is
 // a third copy that is made while training continues; once it is whole it replaces one of the
-// holders: one that leaves, else the one whose shard has more to hold. So memory is balanced by
+// holders: one that leaves, else the one whose shard holds more. So memory is balanced by
 // targets, and only by them. Ownership is balanced without any transfer: an owner and its whole
 // follower swap. Each planned target makes the holdings more even, and each swap the ownership, so
-// the plan converges; the plan of a finished plan is that plan.
+// the plan converges: once it is carried out, planning again changes nothing.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_PLACEMENT_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_PLACEMENT_H_

@@ -111,7 +111,7 @@ TEST(Placement, ShardWhereBytesCostMoreHoldsFewerOfThem) {
   EXPECT_THAT(Sums(input, true), ElementsAre(40, 120));
   const Placement plan = input.current;
   CarryOut(&input);
-  EXPECT_EQ(input.current, plan) << "the plan of a finished plan is that plan";
+  EXPECT_EQ(input.current, plan) << "planning again after the plan was carried out changes nothing";
 
   input.cost = {100, 100};
   for (int i = 0; i < 3; ++i) CarryOut(&input);

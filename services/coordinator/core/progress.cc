@@ -57,7 +57,7 @@ void BatchLosses::CopyTo(uint64_t after, v1::JobProgress* progress) const {
 
 namespace {
 
-// Does not restart at 0: uses the samples that there are.
+// The sum, or the largest number if it would overflow.
 uint64_t SumOf(uint64_t a, uint64_t b) {
   return a > std::numeric_limits<uint64_t>::max() - b ? std::numeric_limits<uint64_t>::max()
                                                       : a + b;

@@ -33,8 +33,8 @@ class EventLog {
   std::deque<v1::Event> events_;
 };
 
-// The newest 1,000 losses of single batches, numbered from 1: each worker's first batch and every
-// fifth after it.
+// The newest 1,000 losses of single batches, numbered from 1: those of batches whose number is a
+// multiple of 5.
 class BatchLosses {
  public:
   void OnWorkerProgress(uint32_t index, bool synchronous, const v1::WorkerProgress& progress);

@@ -9,11 +9,11 @@
 namespace sluice::coordinator {
 namespace {
 
-// A snapshot is held for at most this long; a version must be pinned within kSnapshotWait.
+// The bounds of the time for which a reader may hold a snapshot.
 constexpr double kMinSnapshotHoldSeconds = 1;
 constexpr double kMaxSnapshotHoldSeconds = 600;
-constexpr absl::Duration kSnapshotWait = absl::Seconds(30);
-constexpr size_t kMaxSnapshots = 16;  // waiting and pinned
+constexpr absl::Duration kSnapshotWait = absl::Seconds(30);  // until a version is pinned
+constexpr size_t kMaxSnapshots = 16;                         // waiting and pinned
 
 }  // namespace
 
@@ -84,7 +84,8 @@ void Readers::Advance(absl::Time now) {
         absl::DeadlineExceededError(absl::StrCat("no version could be pinned within ",
                                                  absl::FormatDuration(kSnapshotWait))));
   EndIf([&](const ReaderHold& hold) { return hold.answered && hold.expires <= now; },
-        absl::DeadlineExceededError("the snapshot has reached its barrier time"));
+        absl::DeadlineExceededError("the snapshot was held for its time "
+                                    "(OpenSnapshotRequest.hold_seconds); open another one"));
   // A reader that comes while a pinned snapshot is open shares it.
   if (!snapshot_.has_value() || facts_.goal != Goal::kNone ||
       !snapshot_->PinnedBy(facts_.attempt.facts.shards)) {

@@ -1,8 +1,8 @@
 // The readers of the job: each has a call open that pins one version (docs/protocol.md 10).
 //
 // Intuition. A reader waits until a version is pinned, and then has the version until its time
-// ends. Readers never delay the job: they share the snapshot that is open, and lose it where the
-// job needs the room.
+// ends. Readers never delay the job: they share the snapshot that is open, and lose it when the job
+// needs to make another one.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_READERS_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_READERS_H_

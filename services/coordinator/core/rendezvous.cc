@@ -29,7 +29,7 @@ absl::Status Rendezvous::CheckAddresses(const v1::MeetRequest& request) const {
   for (const std::string& address : request.addresses()) {
     if (address.size() <= kMaxAddressBytes) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "an address of ", address.size(), " bytes, at most ", kMaxAddressBytes, " may be"));
+        "an address of ", address.size(), " bytes; at most ", kMaxAddressBytes, " are allowed"));
   }
   return absl::OkStatus();
 }
@@ -78,10 +78,10 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
   const auto place = static_cast<size_t>(asker - members_.begin());
   for (const v1::ProcessId& member : members_) {
     const Member& other = left_.at(member.incarnation());
-    v1::MeetReply::Member& told = *reply.add_members();
-    told.set_incarnation(member.incarnation());
-    told.set_plan_hash(other.plan_hash);
-    told.set_address(other.addresses[place]);
+    v1::MeetReply::Member& entry = *reply.add_members();
+    entry.set_incarnation(member.incarnation());
+    entry.set_plan_hash(other.plan_hash);
+    entry.set_address(other.addresses[place]);
   }
   return reply;
 }

@@ -73,10 +73,10 @@ TEST(RendezvousTest, SendsAddressesToEachMemberOnceAllHaveAsked) {
     ASSERT_EQ(reply->members_size(), 3);
     for (int i = 0; i < 3; ++i) {
       const uint64_t member = view.workers(i).process().incarnation();
-      const v1::MeetReply::Member& told = reply->members(i);
-      EXPECT_EQ(told.incarnation(), member);
-      EXPECT_EQ(told.plan_hash(), 1000 + member);
-      EXPECT_EQ(told.address(), member == asker ? "" : absl::StrCat(member, " for ", asker));
+      const v1::MeetReply::Member& entry = reply->members(i);
+      EXPECT_EQ(entry.incarnation(), member);
+      EXPECT_EQ(entry.plan_hash(), 1000 + member);
+      EXPECT_EQ(entry.address(), member == asker ? "" : absl::StrCat(member, " for ", asker));
     }
   }
 }

@@ -8,7 +8,7 @@ namespace sluice::coordinator {
 namespace {
 
 constexpr double kHot = 2;  // times the median load
-// Of its time: a shard that is less busy delays no step.
+// A fraction of its time: a shard that is less busy delays no step.
 constexpr double kLeastBusy = 0.1;
 // A load that the shard's bytes explain is not changed by moving bytes.
 constexpr double kLeastCost = 1.5 * ShardLoad::kNormalCost;

@@ -1,8 +1,8 @@
 // How busy the shards are, and what a byte costs on each of them.
 //
-// Intuition. The placement balances bytes, as if a byte cost the same everywhere. It does not on a
-// shard whose machine is slow or shared, or whose rows are used more than others. So the time in
-// which each shard is busy is compared, per byte that it holds, with the other shards'. A shard
+// Intuition. The placement balances bytes, as if a byte cost the same everywhere. That is not true
+// of a shard whose machine is slow or shared, or whose rows are used more than others. So the time
+// in which each shard is busy is compared, per byte that it holds, with the other shards'. A shard
 // that has had over twice the median load for a minute gets the cost that was measured, and the
 // placement gives it less to hold. When the cost is normal again, it gets its part back.
 //

@@ -64,7 +64,7 @@ TEST_F(ShardLoadTest, OneOfTwoShardsMayBeHot) {
   EXPECT_NEAR(load_.CostOf(2), 250, 5);
 }
 
-TEST_F(ShardLoadTest, LoadThatIsNotHighAllTheTimeIsNoneOfItsBusiness) {
+TEST_F(ShardLoadTest, IgnoresLoadThatIsNotHighAllTheTime) {
   for (int i = 0; i < 10; ++i) {
     rate_[2] = 0.9;
     EXPECT_THAT(Pass(absl::Seconds(50)), IsEmpty()) << "less than a minute";

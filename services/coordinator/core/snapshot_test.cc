@@ -50,7 +50,7 @@ TEST(PlanSnapshot, TakesSoonerPurposeOrBothAtSameStep) {
   EXPECT_TRUE(plan->checkpoint);
 }
 
-TEST(PlanSnapshot, PlansNoCutAtEndOfJob) {
+TEST(PlanSnapshot, PlansNoSnapshotAtEndOfJob) {
   EXPECT_FALSE(PlanSnapshot(Every(10), Every(0), 1, 10, kStart).has_value());
   EXPECT_FALSE(PlanSnapshot(Every(0), Every(0), 1, kEnd, kStart).has_value());
 }
@@ -62,12 +62,12 @@ Snapshot SnapshotAt(uint64_t step) {
   return snapshot;
 }
 
-TEST(SurvivesViewChange, CutAtOrAfterFirstStepSurvives) {
+TEST(SurvivesViewChange, SnapshotAtOrAfterFirstStepSurvives) {
   EXPECT_TRUE(SurvivesViewChange(SnapshotAt(9), 8, {1, 2}, false));
   EXPECT_TRUE(SurvivesViewChange(SnapshotAt(8), 8, {1, 2}, false)) << "all shards are at this step";
 }
 
-TEST(SurvivesViewChange, CutBeforeFirstStepSurvivesOnlyIfEveryShardPinnedOrWrote) {
+TEST(SurvivesViewChange, SnapshotBeforeFirstStepSurvivesOnlyIfEveryShardPinnedOrWrote) {
   Snapshot snapshot = SnapshotAt(7);
   EXPECT_FALSE(SurvivesViewChange(snapshot, 8, {1, 2}, false));
   snapshot.pinned.insert(1);

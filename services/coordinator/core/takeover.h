@@ -40,9 +40,9 @@ class Takeover {
   Takeover(const Facts& facts, Attempt* attempt, Training* training)
       : facts_(facts), attempt_(*attempt), training_(*training) {}
 
-  // The attempt in which those of the wanted shards are that have come, as they registered;
-  // nullopt: they are in different ones, or in none. Where partitions may have copies, shards
-  // without any view do not count.
+  // The attempt of those wanted shards that have registered, as they reported it; nullopt: they are
+  // in different ones, or in none. Where partitions may have copies, shards without any view do not
+  // count.
   std::optional<uint64_t> AttemptOfShards() const;
   // The shards that live now and have a view of the attempt are asked for their state. Begin
   // requires a forgotten attempt, of which the number is set.
@@ -55,8 +55,9 @@ class Takeover {
   // Whether the newest view names shards that were not asked: this coordinator may not know yet
   // that the job wants so many, or they are slow to connect. They may come within timers.suspect
   // after the last one that came; if the shards that were asked lack a partition, within
-  // timers.heartbeat_timeout of the beginning; but not once another process has taken their place.
-  // Requires the replies of all shards that were asked, and the model.
+  // timers.heartbeat_timeout (or timers.suspect, if that is longer) of the beginning; but not once
+  // another process has taken their place. Requires the replies of all shards that were asked, and
+  // the model.
   enum class Missing { kNone, kMayCome, kHaveCome };
   Missing MissingShards(absl::Time now) const;
   absl::Time NextDeadline() const;

@@ -37,8 +37,8 @@ struct Timers {
   // a slow checkpoint or a reader it waits at most this long.
   absl::Duration barrier = absl::Seconds(10);
 
-  // What the job cannot end without, its last checkpoint and the record of its end, is tried again
-  // this long after so many failures in a row.
+  // The delay before the job's last checkpoint or its end record is written again, after this many
+  // failures in a row.
   absl::Duration RetryDelay(int failures) const {
     return std::min(storage_retry * (1 << std::min(failures - 1, 10)), absl::Seconds(30));
   }

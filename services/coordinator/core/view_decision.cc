@@ -100,8 +100,8 @@ class Holdings {
     return named;
   }
 
-  // The version of the partition at which the shard stands as its owner or with a whole copy.
-  // nullopt: it does not hold the partition.
+  // The version of the partition that the shard has, as its owner or as a whole copy. nullopt: it
+  // does not hold the partition.
   std::optional<uint64_t> Version(uint64_t shard, uint32_t p) const {
     const auto state = states_.find({shard, p});
     if (state == states_.end()) return std::nullopt;
@@ -234,7 +234,7 @@ std::optional<std::string> CheckStaged(const std::string& name, const v1::PauseR
   return std::nullopt;
 }
 
-// The leases as far as the shard that knows most of them does: the arbiter; without it a shard with
+// The leases according to the shard that knows most of them: the arbiter; without it a shard with
 // a whole copy of partition 0, which has every lease that was given (R8). If none of them is in the
 // newest view, no lease was given in it, and any shard of it knows those that it began with.
 std::vector<v1::LeaseRecord> RecordedLeases(const PauseReplies& replies,

@@ -91,14 +91,14 @@ TEST(DecideSynchronous, LowestVersionOfAllPartitionsWins) {
 }
 
 TEST(DecideSynchronous, ShardWithoutNewestViewCountsAtItsFirstStep) {
-  // B has version 9 in view 4. View 5 began at 8, so B would have fallen back.
+  // B has version 9 in view 4. View 5 began at 8, so B would have rolled back.
   const Decision decision = DecideSynchronous(
       Facts(), {{kA, InView(5, 8, {{0, 9}, {2, 9}})}, {kB, InView(4, 5, {{1, 9}})}}, {}, kRules);
   EXPECT_EQ(decision.first_step, 8);
   EXPECT_EQ(decision.previous->id().number(), 5);
 }
 
-TEST(DecideSynchronous, IsVersionOfAskBeforeFirstView) {
+TEST(DecideSynchronous, IsVersionOfInitRequestBeforeFirstView) {
   const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, Ready()}}, {}, kRules);
   EXPECT_EQ(decision.outcome, Outcome::kDecided);
   EXPECT_EQ(decision.first_step, 40);
@@ -119,7 +119,7 @@ TEST(DecideSynchronous, ContinuesFromFirstViewThatOneShardMissed) {
   EXPECT_EQ(decision.first_step, 40);
 }
 
-TEST(DecideSynchronous, AsksAgainIfShardDoesNotHoldTheAsk) {
+TEST(DecideSynchronous, RequestsStateAgainIfShardDoesNotHoldIt) {
   v1::PauseReply other = Ready();
   other.mutable_ready_init_id()->set_number(9);
   const Decision decision = DecideSynchronous(Facts(), {{kA, Ready()}, {kB, other}}, {}, kRules);
@@ -311,7 +311,7 @@ TEST(DecideWithCopies, CopiesOfShardThatLacksTheNewestViewAreThoseOfItsInstall) 
   v1::Install install;
   *install.mutable_view() = Moved();
   install.add_whole_targets(1);
-  // C, the owner, is gone. All of B's copies stand where view 5 began.
+  // C, the owner, is gone. All of B's copies have the version at which view 5 began.
   const PauseReplies replies = {{kA, Holding(Moved(), {{0, 9}, {2, 9, true}})},
                                 {kB, Holding(before, {{1, 9}, {0, 9, true}})}};
   Decision decision = DecideSynchronous(FactsWithCopies(), replies, {{5, install}}, kRules);

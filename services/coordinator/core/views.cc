@@ -252,7 +252,7 @@ bool Views::ResendChange(const Process& shard) {
 void Views::SendCommitted() {
   const uint64_t last = facts_.attempt.length->total_steps();
   if (!facts_.mode().synchronous() || training_.committed() >= last ||
-      training_.LowestClosed() < last || !facts_.rules.TellCommitted()) {
+      training_.LowestClosed() < last || !facts_.rules.SendCommitted()) {
     return;
   }
   training_.RaiseCommitted(last);

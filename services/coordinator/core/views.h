@@ -48,8 +48,8 @@ class Views {
     bool wanted = false;
     bool at_once = false;  // else: after a step, and only while no other change is under way
   };
-  // Requires a view, and no pending Pause. `needs` but dead_shard count only while no change is
-  // under way.
+  // Requires a view, and no pending Pause. While a change is under way, only dead_shard of `needs`
+  // counts.
   Change Wanted(const Needs& needs, absl::Time now);
   // Requires a pending Pause. Whether a shard that was sent it is gone.
   bool LacksShard() const;
@@ -81,7 +81,7 @@ class Views {
   void OnDisconnected(StreamId stream) { knows_model_.erase(stream); }
   // Sends a shard again the Pause or the Install that it has not answered. False: there is none.
   bool ResendChange(const Process& shard);
-  // Tells the shards that the last version is committed, once all of them have closed it.
+  // Sends the shards Committed for the last version once all of them have closed it.
   void SendCommitted();
   void ResendCommitted(const Process& shard);
 

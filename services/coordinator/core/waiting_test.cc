@@ -165,7 +165,7 @@ TEST(WaitingAsynchronous, ExpelsLeaseholderThatArbiterNamesWhileOthersContinue) 
   EXPECT_TRUE(job.Shards()[0]->leases.empty()) << "the samples are free for other workers";
 }
 
-TEST_F(WaitingTest, ExpelsSilentShardAtWeightsTimeoutBeforeSilenceTimeout) {
+TEST_F(WaitingTest, ExpelsSilentShardAtWeightsTimeoutBeforeHeartbeatTimeout) {
   job.Shards()[1]->frozen = true;
   job.Pass(absl::Seconds(36));
   SayOwed(*job.Shards()[1], job.Shards()[1]->version + 1);

@@ -67,7 +67,7 @@ absl::Cord ReferenceTo(const std::shared_ptr<ContextToken>& token) {
   return absl::MakeCordFromExternal(token->bytes, [token] {});
 }
 
-// The error that tells the caller how to react to a failed call.
+// The error of a failed call, whose code determines how the caller reacts.
 absl::Status FailureOf(uint32_t stage, const std::string& address, const absl::Status& status) {
   const std::string what = absl::StrCat("stage ", stage, " on ", address, ": ", status.message());
   switch (status.code()) {

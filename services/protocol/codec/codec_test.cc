@@ -21,7 +21,7 @@ const Codec& Find(v1::Codec id) {
   return **codec;
 }
 
-// The payload of a block in chunks of 7 bytes at odd addresses: no transport is worse.
+// The payload of a block in chunks of 7 bytes at odd addresses: the worst case of a transport.
 absl::Cord Encoded(const Codec& codec, ConstElements values) {
   const auto room = codec.EncodedBytes(values.count(), values.dtype());
   EXPECT_TRUE(room.ok()) << room.status();

@@ -6,8 +6,8 @@
 // scale = max |x| / 127; an element is round(x / scale), ties to even, and is decoded as that times
 // scale: off by half a scale at most. A group with a non-finite element has the scale NaN.
 //
-// T. Dettmers, "8-bit approximations for parallelism in deep learning", ICLR 2016 (which also looks
-// at finer codes than this linear one).
+// T. Dettmers, "8-bit approximations for parallelism in deep learning", ICLR 2016 (which also
+// describes finer codes than this linear one).
 
 #include <algorithm>
 #include <cmath>

@@ -57,7 +57,7 @@ std::string Encode(const Codec& codec, const std::vector<T>& values) {
   return bytes;
 }
 
-// The bytes in chunks of 7: no transport is worse.
+// The bytes in chunks of 7: the worst case of a transport.
 absl::Cord Chopped(const std::string& bytes) {
   absl::Cord payload;
   for (size_t begin = 0; begin < bytes.size(); begin += 7) {

@@ -73,7 +73,7 @@ class Arbiter {
   // The worker has reached a clock, by an update or by being raised.
   void Reached(uint64_t worker, uint64_t clock);
   uint64_t ClockOf(uint64_t worker) const;
-  // The clock with which a lease holder got its lease, or brought it into the view.
+  // The clock with which a lease holder got its lease, or with which it entered the view.
   uint64_t ClockAtLease(uint64_t worker) const;
   // R13: whether a pull of `clock` may be answered without waiting for another lease holder. If
   // members compute together, it must not have to wait for a member that has not requested its

@@ -57,7 +57,7 @@ TEST_F(ArbiterTest, LeaseShrinksWithEachUpdateAndEndsWithTheLast) {
   EXPECT_FALSE(arbiter.HoldsLease(1));
 }
 
-TEST_F(ArbiterTest, TellsAllWaitingWorkersThatTrainingIsDone) {
+TEST_F(ArbiterTest, InformsAllWaitingWorkersThatTrainingIsDone) {
   Reset(8, 2);
   arbiter.RequestLease(1, 0, 0);
   arbiter.RequestLease(2, 0, 0);

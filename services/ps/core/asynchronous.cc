@@ -354,7 +354,7 @@ absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull, const ab
   const uint64_t worker = stream.incarnation();
   RETURN_IF_ERROR(CheckLivePull(state_, FactsOf(worker), pull));
   ASSIGN_OR_RETURN(SharedSelections rows, SelectionsOf(state_, stream, pull, payload));
-  Hear(worker, pull.clock());
+  RecordClock(worker, pull.clock());
 
   if (MayAnswer(stream, pull)) {
     AnswerPull(stream, pull, rows.get());
@@ -374,7 +374,7 @@ absl::Status Asynchronous::OnPull(Stream& stream, const v1::Pull& pull, const ab
 }
 
 // Records the clock that the worker has sent.
-void Asynchronous::Hear(uint64_t worker, uint64_t clock) {
+void Asynchronous::RecordClock(uint64_t worker, uint64_t clock) {
   arbiter_.Reached(worker, clock);
   reported_.insert(worker);
 }
@@ -451,7 +451,7 @@ const std::vector<BlockRef>* Asynchronous::PulledBy(uint64_t worker, uint32_t pa
 absl::Status Asynchronous::OnLeaseRequest(Stream& stream, const v1::LeaseRequest& request) {
   const uint64_t worker = stream.incarnation();
   RETURN_IF_ERROR(CheckLeaseRequest(state_, FactsOf(worker), request));
-  Hear(worker, request.clock());
+  RecordClock(worker, request.clock());
   const bool held = arbiter_.HoldsLease(worker);
   const v1::Lease lease = arbiter_.RequestLease(worker, request.samples(), request.clock());
   if (arbiter_.HoldsLease(worker)) progressed_.try_emplace(worker, state_.now);

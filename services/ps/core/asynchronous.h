@@ -116,7 +116,7 @@ class Asynchronous {
 
   UpdateFacts FactsOf(uint64_t worker) const;
   absl::Status CheckLeased(uint64_t worker, const v1::Apply& apply) const;
-  void Hear(uint64_t worker, uint64_t clock);
+  void RecordClock(uint64_t worker, uint64_t clock);
   // Changes the facts to what they will be once the push is staged.
   void AddPush(const v1::Push& push, const Staged* staged, UpdateFacts* facts) const;
   absl::Status Measure(Staged& staged);

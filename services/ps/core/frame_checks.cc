@@ -374,21 +374,23 @@ absl::Status CheckStepParticipants(const ShardState& state, uint64_t sender,
       view.owner_size() > 0 && view.owner(0) < static_cast<uint32_t>(view.shards_size()) &&
       view.shards(static_cast<int>(view.owner(0))).process().incarnation() == sender;
   if (!decides) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "the set of step ", set.step(), " comes from a shard that does not own partition 0"));
+    return absl::PermissionDeniedError(
+        absl::StrCat("the participants of step ", set.step(),
+                     " come from a shard that does not own partition 0"));
   }
   if (const uint64_t lowest = state.LowestVersion(); set.step() > lowest) {
-    return Invalid("the set of step ", set.step(), " while this shard is at step ", lowest);
+    return Invalid("the participants of step ", set.step(), " while this shard is at step ",
+                   lowest);
   }
   for (const uint64_t incarnation : set.members()) {
     if (!state.view->MemberIndex(incarnation).has_value()) {
-      return Invalid("the set of step ", set.step(),
-                     " names a process that is not a member of the view");
+      return Invalid("the participants of step ", set.step(),
+                     " name a process that is not a member of the view");
     }
   }
-  if (set.members().empty()) return Invalid("the set of step ", set.step(), " is empty");
+  if (set.members().empty()) return Invalid("step ", set.step(), " has no participants");
   if (HasRepetition(set.members())) {
-    return Invalid("the set of step ", set.step(), " has a member twice");
+    return Invalid("the participants of step ", set.step(), " name a member twice");
   }
   return absl::OkStatus();
 }
@@ -514,7 +516,7 @@ absl::Status CheckLivePull(const ShardState& state, const UpdateFacts& facts,
   }
   if (HasRepetition(pull.counted())) return Invalid("a pull names a counted worker twice");
   for (const uint64_t clock : pull.counted_from()) {
-    const uint64_t highest = HighestClock(state, facts.applied, /*heard=*/false);
+    const uint64_t highest = HighestClock(state, facts.applied, /*reported=*/false);
     if (clock > highest) {
       return Invalid("a pull counts a worker from clock ", clock, "; the job has had ", highest,
                      " updates at most");

@@ -64,9 +64,9 @@ struct UpdateFacts {
   const v1::Permit* permit = nullptr;  // null: none
 };
 
-// A worker's clock is at most one above the highest that the arbiter has recorded. `heard`: the
+// A worker's clock is at most one above the highest that the arbiter has recorded. `reported`: the
 // worker has sent the arbiter its clock in this attempt. In an attempt that restored a checkpoint,
-// a worker's clock may be higher than the checkpoint's record of it. Until the worker was heard,
+// a worker's clock may be higher than the checkpoint's record of it. Until the worker has sent it,
 // its clock is bounded by the number of updates that the job's attempts can have made. The same
 // bound holds on the other shards, which do not record the clock to which the arbiter raised a
 // worker.

@@ -59,9 +59,9 @@ class Partition {
   uint64_t version() const { return version_; }
   bool has_undo() const { return undo_.has_value(); }
   const std::vector<BlockState>& blocks() const { return blocks_; }
-  // Null unless that version is there.
+  // Null if the partition does not have that version.
   const std::vector<BlockState>* At(uint64_t version) const;
-  // Null unless that version is there.
+  // Null if the partition does not have that version.
   std::shared_ptr<PartitionContent> Pin(uint64_t version) const;
 
   // ---- contributions

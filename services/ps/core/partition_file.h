@@ -3,7 +3,7 @@
 //
 //   bytes 0..7       length H of the header, little endian
 //   bytes 8..8+H     JSON: name -> {"dtype", "shape", "data_offsets"}, and "__metadata__"
-//   the rest the arrays, one after the other, little endian
+//   the rest         the arrays, one after the other, little endian
 //
 // A block of a tensor is an array "fc1.weight[4096:8192]" (elements, row-major); its optimizer
 // state follows as "fc1.weight[4096:8192]/exp_avg", unless the block has never been updated. Blocks

@@ -41,11 +41,11 @@ class Registration {
   // calls have no effect.
   void Leave(std::string reason, absl::Duration grace);
 
-  // Exits if the grace period of Leave is over, or no coordinator has come; true: it has.
+  // Exits if the grace period of Leave is over, or no coordinator has come; true: it exits.
   bool ExitIfDue();
   bool HeartbeatIsDue() const;
   void SendHeartbeat();
-  // Of the two above.
+  // When ExitIfDue or SendHeartbeat is due next.
   absl::Time NextDeadline() const;
 
  private:

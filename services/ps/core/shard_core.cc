@@ -119,11 +119,11 @@ class ShardCore::Impl {
 void ShardCore::Impl::OnRegistered(const v1::Registered& message) {
   // A coordinator answers before it has claimed an attempt. If it dies then, the storage has no
   // record of its term, and the next coordinator takes the same term.
-  if (!views.Hears(message.attempt(), message.term())) return;
+  if (!views.IsCurrent(message.attempt(), message.term())) return;
   registration.OnRegistered(message.job());
 
   // Sends again what may have been lost with the previous connection.
-  if (!state.failure.empty()) state.SayFailed();
+  if (!state.failure.empty()) state.ReportFailure();
   if (!state.view.has_value()) initialization.Report();
   if (state.view.has_value()) views.ReportInstalled();
   snapshots.Report();  // first: pins outlive the view

@@ -83,9 +83,10 @@ class ShardCore {
   void OnCoordinatorDisconnected(absl::Time now);
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
 
-  // Asks the coordinator for permission to leave. The coordinator first saves a checkpoint from
-  // which the job continues. The shard exits with kExitFinished then, or when `grace` is over; at
-  // once if it has no connection to a coordinator. Further calls have no effect.
+  // Asks the coordinator for permission to leave, which it gives once it no longer needs the
+  // shard's state: other shards have its partitions, or a checkpoint has been saved. The shard
+  // exits then, or when `grace` is over. Without a connection, a shard that has a view waits some
+  // seconds for a coordinator, and any other shard exits at once. Further calls have no effect.
   void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
 
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was

@@ -135,7 +135,7 @@ TEST_F(HostileTest, ClosesStreamWithoutHelloAfterTimeout) {
   EXPECT_THAT(std::string(shard.StatusOf(silent).message()), StartsWith("hello_timeout"));
 }
 
-// Regression: 4,096 streams without a Hello shut out a new worker.
+// Regression: 4,096 streams without a Hello kept a new worker from connecting.
 TEST_F(HostileTest, SilentStreamsDoNotShutOutMembers) {
   shard.options.max_silent_streams = 3;
   shard.options.max_streams = 8;

@@ -14,7 +14,7 @@ class References;
 
 struct ShardOptions {
   // The fields with which the shard registers: process (role SHARD, index, incarnation), job,
-  // address, host, pid, wire_version, metrics_address. `newest_view` is filled in by the core.
+  // address, host, pid, metrics_address. The core fills in wire_version, newest_view and obeyed.
   v1::Register identity;
 
   // ---- bounds (bounds.h). A bound "of a stream" applies to each stream; every other bound applies

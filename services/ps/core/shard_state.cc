@@ -194,10 +194,10 @@ void ShardState::Fail(std::string reason) {
   if (!failure.empty()) return;
   SLUICE_DCHECK(!reason.empty(), "a failure has a reason: a shard without one continues");
   failure = std::move(reason);
-  SayFailed();
+  ReportFailure();
 }
 
-void ShardState::SayFailed() {
+void ShardState::ReportFailure() {
   v1::MemberMessage message;
   message.mutable_failure()->set_reason(failure);
   Tell(std::move(message));

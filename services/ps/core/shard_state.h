@@ -165,7 +165,7 @@ struct ShardState {
   void Tell(v1::MemberMessage message) { actions.push_back(SendToCoordinator{std::move(message)}); }
   // The job cannot continue. Reported once, and again on each new connection.
   void Fail(std::string reason);
-  void SayFailed();
+  void ReportFailure();
 
  private:
   InlineRunner calling_thread_;

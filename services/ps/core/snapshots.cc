@@ -96,7 +96,7 @@ void Snapshots::Advance(Snapshot& snapshot) {
 
   snapshot.reported = true;
   snapshot.started = state_.now;
-  SayPinned(snapshot);
+  ReportPinned(snapshot);
 
   if (!snapshot.request.write()) return;
   for (const auto& [number, content] : snapshot.pins) {
@@ -105,7 +105,7 @@ void Snapshots::Advance(Snapshot& snapshot) {
                                             snapshot.request.name(), snapshot.request.directory(),
                                             PartitionFileName(number), content});
   }
-  if (snapshot.unwritten.empty()) SayWritten(snapshot);
+  if (snapshot.unwritten.empty()) ReportWritten(snapshot);
 }
 
 void Snapshots::OnInstalled(const v1::OpenSnapshot* named) {
@@ -165,7 +165,7 @@ void Snapshots::OnWritten(uint64_t id, const v1::CheckpointRef& name, uint32_t p
     return;
   }
   snapshot.files[partition] = *std::move(written);
-  if (snapshot.unwritten.empty() && snapshot.failure.empty()) SayWritten(snapshot);
+  if (snapshot.unwritten.empty() && snapshot.failure.empty()) ReportWritten(snapshot);
 }
 
 void Snapshots::Fail(Snapshot& snapshot, std::string reason, uint64_t past) {
@@ -174,10 +174,10 @@ void Snapshots::Fail(Snapshot& snapshot, std::string reason, uint64_t past) {
   snapshot.failure = std::move(reason);
   snapshot.past = past;
   if (!snapshot.reported) snapshot.pins.clear();
-  SayFailed(snapshot);
+  ReportFailed(snapshot);
 }
 
-void Snapshots::SayPinned(const Snapshot& snapshot) {
+void Snapshots::ReportPinned(const Snapshot& snapshot) {
   SLUICE_DCHECK(!state_.view->synchronous() || snapshot.pins.empty() ||
                     state_.committed >= snapshot.request.step(),
                 "R14: a snapshot is reported once its version is committed");
@@ -190,7 +190,7 @@ void Snapshots::SayPinned(const Snapshot& snapshot) {
   state_.Tell(std::move(message));
 }
 
-void Snapshots::SayWritten(const Snapshot& snapshot) {
+void Snapshots::ReportWritten(const Snapshot& snapshot) {
   v1::MemberMessage message;
   v1::SnapshotWritten& written = *message.mutable_snapshot_written();
   written.set_snapshot_id(snapshot.request.snapshot_id());
@@ -202,7 +202,7 @@ void Snapshots::SayWritten(const Snapshot& snapshot) {
   state_.Tell(std::move(message));
 }
 
-void Snapshots::SayFailed(const Snapshot& snapshot) {
+void Snapshots::ReportFailed(const Snapshot& snapshot) {
   v1::MemberMessage message;
   v1::SnapshotFailed& failed = *message.mutable_snapshot_failed();
   failed.set_snapshot_id(snapshot.request.snapshot_id());
@@ -214,11 +214,11 @@ void Snapshots::SayFailed(const Snapshot& snapshot) {
 }
 
 void Snapshots::Report(const Snapshot& snapshot) {
-  if (snapshot.reported) SayPinned(snapshot);
+  if (snapshot.reported) ReportPinned(snapshot);
   if (!snapshot.failure.empty()) {
-    SayFailed(snapshot);
+    ReportFailed(snapshot);
   } else if (snapshot.reported && snapshot.request.write() && snapshot.unwritten.empty()) {
-    SayWritten(snapshot);
+    ReportWritten(snapshot);
   }
 }
 

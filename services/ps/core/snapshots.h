@@ -80,9 +80,9 @@ class Snapshots {
   // Marks the snapshot as failed. A snapshot that was reported keeps its pins, so it can still be
   // read.
   void Fail(Snapshot& snapshot, std::string reason, uint64_t past);
-  void SayPinned(const Snapshot& snapshot);
-  void SayWritten(const Snapshot& snapshot);
-  void SayFailed(const Snapshot& snapshot);
+  void ReportPinned(const Snapshot& snapshot);
+  void ReportWritten(const Snapshot& snapshot);
+  void ReportFailed(const Snapshot& snapshot);
 
   ShardState& state_;
   const std::function<void(PartitionContent*)> records_;

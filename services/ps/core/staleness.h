@@ -21,9 +21,9 @@ namespace sluice::ps {
 //   Inverse             lr / max(1, tau)
 //                       W. Zhang, S. Gupta, X. Lian, J. Liu, "Staleness-aware async-SGD for
 //                       distributed deep learning", IJCAI 2016
-//   DelayCompensation   g + lambda g*g*(w_now - w_then), elementwise: the diagonal of g g^T stands
-//                       for the Hessian. S. Zheng et al., "Asynchronous stochastic gradient descent
-//                       with delay compensation", ICML 2017 (with a constant lambda)
+//   DelayCompensation   g + lambda g*g*(w_now - w_then), elementwise: the diagonal of g g^T
+//                       replaces the Hessian. S. Zheng et al., "Asynchronous stochastic gradient
+//                       descent with delay compensation", ICML 2017 (with a constant lambda)
 //   MomentumCorrection  momentum - tau / (1 + tau), at least 0: I. Mitliagkas, C. Zhang, S. Hadjis,
 //                       C. Re, "Asynchrony begets momentum, with an application to deep learning",
 //                       Allerton 2016, find that n asynchronous workers, of staleness n - 1, act

@@ -133,7 +133,7 @@ absl::Status Synchronous::Want(Stream& stream, const Partition& partition, uint6
   }
   if (version < partition.version()) {
     streams_.RefuseAlways(stream, absl::StrCat("version ", version, " of partition ",
-                                               partition.id(), " is not there any more"));
+                                               partition.id(), " is no longer available"));
     return absl::OkStatus();
   }
   SLUICE_DCHECK(version == partition.version() + 1, "a pull waits for the next version only");

@@ -67,7 +67,7 @@ class Synchronous {
   // Streams that wait for a version, once each.
   std::vector<StreamId> ParkedStreams() const;
 
-  // state.hold has changed.
+  // state.barrier has changed.
   void OnBarrierMoved() { TryCloseAll(); }
 
   // Version `version` is committed on all shards, so its undo is no longer needed.

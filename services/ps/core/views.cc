@@ -16,7 +16,7 @@ bool Views::IsOlder(uint64_t attempt, const v1::Term& term) const {
   return known.counter() > 0 && term.coordinator() != known.coordinator();
 }
 
-bool Views::Hears(uint64_t attempt, const v1::Term& term) {
+bool Views::IsCurrent(uint64_t attempt, const v1::Term& term) {
   if (!IsOlder(attempt, term) || !state_.rules.FenceTerms()) return true;
   state_.actions.push_back(
       DropCoordinator{absl::StrCat("attempt ", attempt, ", term ", term.counter(),
@@ -26,7 +26,7 @@ bool Views::Hears(uint64_t attempt, const v1::Term& term) {
 }
 
 bool Views::Accept(uint64_t attempt, const v1::Term& term) {
-  if (!Hears(attempt, term)) return false;
+  if (!IsCurrent(attempt, term)) return false;
   if (!IsOlder(attempt, term)) authority_ = {attempt, term};
   return true;
 }

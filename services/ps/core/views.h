@@ -26,7 +26,7 @@ class Views {
 
   // Whether a coordinator's message is accepted: a coordinator of an older attempt or term is
   // dropped (R1).
-  bool Hears(uint64_t attempt, const v1::Term& term);
+  bool IsCurrent(uint64_t attempt, const v1::Term& term);
   // The same, and the shard adopts an attempt and term that are not older.
   bool Accept(uint64_t attempt, const v1::Term& term);
   // The highest attempt and term that were adopted, with number 0; attempt 0: none.

@@ -114,7 +114,7 @@ template <typename Half>
 void Optimizer::StepHalf(const StepArguments& arguments, const StepRange<Half>& range) const {
   const size_t slot_count = slots().size();
   CheckSizes(range, slot_count);
-  constexpr size_t kPart = 2048;  // 8 KiB of floats: stays in the first-level cache
+  constexpr size_t kPart = 2048;  // 8 KiB of floats: fits in the L1 cache
   alignas(64) float parameters[kPart];
   for (size_t begin = 0; begin < range.parameters.size(); begin += kPart) {
     const size_t count = std::min(kPart, range.parameters.size() - begin);

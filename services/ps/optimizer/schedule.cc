@@ -55,7 +55,7 @@ absl::Status ValidateSchedule(const v1::Schedule& schedule) {
                        ", must be greater than warmupSteps, which is ", schedule.warmup_steps());
       }
       if (!(schedule.min_factor() >= 0 && schedule.min_factor() <= 1)) {
-        return invalid("minFactor is ", schedule.min_factor(), ", must be within 0 and 1");
+        return invalid("minFactor is ", schedule.min_factor(), ", must be from 0 to 1");
       }
       return absl::OkStatus();
     default:

@@ -108,9 +108,9 @@ TEST(Schedule, RefusesValuesOutOfRangeAndNamesThem) {
        "optimizer.schedule.gamma is inf, must be a number greater than 0"},
       {Cosine(10, 0, 10),
        "optimizer.schedule.totalSteps is 10, must be greater than warmupSteps, which is 10"},
-      {Cosine(10, 1.5), "optimizer.schedule.minFactor is 1.5, must be within 0 and 1"},
+      {Cosine(10, 1.5), "optimizer.schedule.minFactor is 1.5, must be from 0 to 1"},
       {Cosine(10, std::numeric_limits<double>::quiet_NaN()),
-       "optimizer.schedule.minFactor is nan, must be within 0 and 1"},
+       "optimizer.schedule.minFactor is nan, must be from 0 to 1"},
       {unknown, "optimizer.schedule.type is 77, which is not a schedule type"},
   };
   for (const auto& test : kCases) {

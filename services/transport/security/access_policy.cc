@@ -77,8 +77,9 @@ absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::MemberMes
   if (!peer.has_value()) return absl::OkStatus();
   if (message.has_register_()) return CheckClaim(peer, message.register_().process());
   if (IsSaidBy(message.body_case(), peer->role)) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("a message (MemberMessage.", message.body_case(),
-                                                  ") is not for ", peer->ToString(), " to send"));
+  return absl::PermissionDeniedError(absl::StrCat("a message (field ", message.body_case(),
+                                                  " of MemberMessage) is not for ",
+                                                  peer->ToString(), " to send"));
 }
 
 absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::Header& header) {

@@ -155,8 +155,8 @@ class GlooGroup::Impl {
       if (all[other].plan_hash == plan_.hash) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("worker ", other, " of ", all.size(),
-                       " does not cut the gradients as this worker does: do all have the same "
-                       "version of Sluice?"));
+                       " divides the gradients differently from this worker: use the same version "
+                       "of Sluice for all workers"));
     }
     return absl::OkStatus();
   }

@@ -39,7 +39,7 @@ using MeetMembers = std::function<absl::StatusOr<std::optional<std::vector<MetMe
 class GlooGroup {
  public:
   // The result of a Reduce. On the group's thread. An error ends the group: UNAVAILABLE names what
-  // broke, INVALID_ARGUMENT says that members do not cut their gradients alike.
+  // broke, INVALID_ARGUMENT says that members divide the gradients differently.
   using Done = std::function<void(uint64_t step, absl::StatusOr<ReducedPart> part)>;
 
   struct Options {

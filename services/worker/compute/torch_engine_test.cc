@@ -200,7 +200,7 @@ TEST(TorchEngineTest, LossAndGradientOfLinearModelMatchHandComputedValues) {
 TEST(TorchEngineTest, LossOfConvnetMatchesHandComputedValue) {
   const auto engine = Create(Named("convnet"));
   // Channel c of the convolution gives 9 (c + 1) - 10 everywhere on an image of ones: -1, 8, 17;
-  // relu leaves 0, 8, 17, 64 times each. Only class 1 looks at channel 1.
+  // relu leaves 0, 8, 17, 64 times each. Only class 1 uses channel 1.
   std::vector<float> kernel(9, 1);
   for (const float value : {2.0F, 3.0F}) kernel.insert(kernel.end(), 9, value);
   Set<float>(*engine, Buffer::kIncoming, 0, kernel);

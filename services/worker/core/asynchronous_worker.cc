@@ -141,8 +141,8 @@ void AsynchronousWorker::FindNextRows() {
 void AsynchronousWorker::AskForLease(ShardLink& arbiter) {
   if (lease_asked_ || done_ || !lease_.empty()) return;
   // The update in progress is part of the old lease until all shards have applied it: the clock in
-  // a worker's lease request tells them its progress (R13). A single shard gets the Apply before
-  // the request.
+  // a worker's lease request reports its progress to them (R13). A single shard gets the Apply
+  // before the request.
   if (update_ && (context_->view.shards_size() > 1 || update_->apply_sent.empty())) return;
   lease_asked_ = true;
   v1::Header header;

@@ -161,9 +161,9 @@ TEST_F(StepGradientsTest, NeverSendsSubtreePartlyOutsideNewAssignment) {
   EXPECT_THAT(gradients.partial_sums(), ElementsAre(Range(1, 2), Range(2, 4)));
 }
 
-// The rule of the model (protocol/tree.cpp): over all pairs and triples of assignments, partial
-// sums are exactly the maximal subtrees of the newest one, each holds its own microbatches once,
-// and nothing is computed that was held whole inside it.
+// The rule of the model (tests/protocol/reduction_tree.h): over all pairs and triples of
+// assignments, partial sums are exactly the maximal subtrees of the newest one, each holds its own
+// microbatches once, and nothing is computed that was held whole inside it.
 TEST_F(StepGradientsTest, EveryPartialSumHasItsMicrobatchesOnceAfterAnyAssignments) {
   constexpr uint64_t kMicrobatches = 8;
   std::vector<MicrobatchRange> assignments;

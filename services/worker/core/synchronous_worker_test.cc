@@ -515,7 +515,7 @@ TEST_F(ErrorFeedbackTest, ReportsPushedBytes) {
   world_->ReceiveVersion(6);  // a worker reports when it has finished a step
   world_->Advance(absl::Seconds(2));
   uint64_t pushed = 0, raw = 0;
-  for (const v1::MemberMessage& message : world_->told_) {
+  for (const v1::MemberMessage& message : world_->sent_to_coordinator_) {
     pushed += message.worker_progress().pushed_bytes();
     raw += message.worker_progress().gradient_bytes();
   }

@@ -33,7 +33,7 @@ class WaitingTest : public testing::Test {
   }
   std::vector<v1::WorkerProgress> Owing() {
     std::vector<v1::WorkerProgress> owing;
-    for (const v1::MemberMessage& message : world_.told_) {
+    for (const v1::MemberMessage& message : world_.sent_to_coordinator_) {
       if (message.worker_progress().owing_size() > 0) owing.push_back(message.worker_progress());
     }
     return owing;

@@ -38,10 +38,10 @@ v1::CoordinatorMessage InitializeMessage(const WorkerHarness& world, uint64_t nu
 TEST(WorkerCoreTest, RegistersAndReportsReadyOnEveryStream) {
   WorkerHarness world;
   world.Start();
-  EXPECT_THAT(BodiesOf(world.told_),
+  EXPECT_THAT(BodiesOf(world.sent_to_coordinator_),
               ElementsAre(v1::MemberMessage::kRegister, v1::MemberMessage::kHeartbeat,
                           v1::MemberMessage::kReady));
-  world.told_.clear();
+  world.sent_to_coordinator_.clear();
   world.core_.OnCoordinatorDisconnected(world.now_);
   world.Do();
   world.core_.OnCoordinatorConnected(world.now_);
@@ -49,7 +49,7 @@ TEST(WorkerCoreTest, RegistersAndReportsReadyOnEveryStream) {
   v1::CoordinatorMessage message;
   message.mutable_registered();
   world.Tell(message);
-  EXPECT_THAT(BodiesOf(world.told_),
+  EXPECT_THAT(BodiesOf(world.sent_to_coordinator_),
               ElementsAre(v1::MemberMessage::kRegister, v1::MemberMessage::kReady,
                           v1::MemberMessage::kHeartbeat));
 }
@@ -58,12 +58,12 @@ TEST(WorkerCoreTest, HeartbeatsFollowTheJobsInterval) {
   WorkerHarness world;
   world.job_.mutable_timeouts()->set_heartbeat(0.25);
   world.Start();
-  world.told_.clear();
+  world.sent_to_coordinator_.clear();
   EXPECT_EQ(world.core_.NextDeadline(), world.now_ + absl::Milliseconds(250));
   world.Advance(absl::Milliseconds(249));
-  EXPECT_THAT(world.told_, IsEmpty());
+  EXPECT_THAT(world.sent_to_coordinator_, IsEmpty());
   world.Advance(absl::Milliseconds(1));
-  EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kHeartbeat));
+  EXPECT_THAT(BodiesOf(world.sent_to_coordinator_), ElementsAre(v1::MemberMessage::kHeartbeat));
 }
 
 TEST(WorkerCoreTest, PushesVersionZeroToTheOwnersOnRequest) {
@@ -128,7 +128,7 @@ TEST(WorkerCoreTest, InitialTensorOfWrongSizeFailsTheJobAndIsNamed) {
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFailed);
   EXPECT_THAT(world.exits_[0].message, testing::HasSubstr("tensor a"));
-  EXPECT_EQ(world.told_.back().body_case(), v1::MemberMessage::kFailure);
+  EXPECT_EQ(world.sent_to_coordinator_.back().body_case(), v1::MemberMessage::kFailure);
 }
 
 // ---- evaluation
@@ -141,7 +141,7 @@ class EvaluationTest : public testing::Test {
     world_.ConnectAll();
     world_.ReceiveVersion(5);
     world_.TakeSent(kShardA);
-    world_.told_.clear();
+    world_.sent_to_coordinator_.clear();
   }
   void Ask(uint64_t evaluation, uint64_t version, uint64_t snapshot) {
     v1::CoordinatorMessage message;
@@ -179,10 +179,10 @@ TEST_F(EvaluationTest, EvaluatesCurrentVersionInPlaceBeforeTheNextStep) {
   world_.core_.OnEvaluated(world_.evaluations_[0].id, result, world_.now_);
   world_.Do();
   EXPECT_THAT(world_.adopted_, ElementsAre(5, 6));
-  ASSERT_EQ(world_.told_.size(), 2u);
-  const v1::EvaluationResult& answer = world_.told_[1].has_evaluation_result()
-                                           ? world_.told_[1].evaluation_result()
-                                           : world_.told_[0].evaluation_result();
+  ASSERT_EQ(world_.sent_to_coordinator_.size(), 2u);
+  const v1::EvaluationResult& answer = world_.sent_to_coordinator_[1].has_evaluation_result()
+                                           ? world_.sent_to_coordinator_[1].evaluation_result()
+                                           : world_.sent_to_coordinator_[0].evaluation_result();
   EXPECT_EQ(answer.evaluation(), 1u);
   EXPECT_EQ(answer.loss_sum(), 2.5);
   EXPECT_EQ(answer.count(), 10u);
@@ -221,7 +221,7 @@ TEST_F(EvaluationTest, ViewWithoutMembersCancelsNoEvaluation) {
   Ask(1, /*version=*/4, /*snapshot=*/9);
   world_.Install(world_.MakeView(2, 5, {}, 1));
   world_.TakeSent(kShardA);
-  EXPECT_THAT(world_.told_, IsEmpty()) << "the request is not refused";
+  EXPECT_THAT(world_.sent_to_coordinator_, IsEmpty()) << "the request is not refused";
 }
 
 TEST_F(EvaluationTest, SeveralEvaluationsOfOneSnapshotPullItOnce) {
@@ -239,12 +239,12 @@ TEST_F(EvaluationTest, AnswersEvaluationOfReleasedSnapshotWithTheReason) {
   *header.mutable_refused()->mutable_newest() = world_.view_;
   header.mutable_refused()->set_reason("an older frame");
   world_.Receive(kShardA, header);
-  EXPECT_THAT(world_.told_, IsEmpty());
+  EXPECT_THAT(world_.sent_to_coordinator_, IsEmpty());
   header.mutable_refused()->set_reason("no snapshot 9");
   header.mutable_refused()->set_snapshot_id(9);
   world_.Receive(kShardA, header);
-  ASSERT_THAT(world_.told_, SizeIs(1));
-  EXPECT_EQ(world_.told_[0].evaluation_result().error(), "no snapshot 9");
+  ASSERT_THAT(world_.sent_to_coordinator_, SizeIs(1));
+  EXPECT_EQ(world_.sent_to_coordinator_[0].evaluation_result().error(), "no snapshot 9");
 }
 
 // ---- the end
@@ -252,11 +252,11 @@ TEST_F(EvaluationTest, AnswersEvaluationOfReleasedSnapshotWithTheReason) {
 TEST(WorkerCoreTest, AnswersFinishWithLeaveAndEndsTheProcess) {
   WorkerHarness world;
   world.Start();
-  world.told_.clear();
+  world.sent_to_coordinator_.clear();
   v1::CoordinatorMessage message;
   message.mutable_finish()->set_succeeded(true);
   world.Tell(message);
-  EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kLeave));
+  EXPECT_THAT(BodiesOf(world.sent_to_coordinator_), ElementsAre(v1::MemberMessage::kLeave));
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
 }
@@ -266,10 +266,10 @@ TEST(WorkerCoreTest, LeavingMemberContinuesUntilViewWithoutIt) {
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
   world.ConnectAll();
-  world.told_.clear();
+  world.sent_to_coordinator_.clear();
   world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_);
   world.Do();
-  EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kLeave));
+  EXPECT_THAT(BodiesOf(world.sent_to_coordinator_), ElementsAre(v1::MemberMessage::kLeave));
   EXPECT_THAT(world.exits_, IsEmpty());
   world.ReceiveVersion(5);
   EXPECT_THAT(world.computes_, SizeIs(1));
@@ -348,10 +348,10 @@ TEST_P(EmptyViewTest, EndsTrainingAndTheWorkerWaitsForFinish) {
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
   world.ConnectAll();
   world.Install(world.MakeView(2, 5, {}, 1));
-  world.told_.clear();
+  world.sent_to_coordinator_.clear();
   world.Advance(absl::Seconds(1));
   EXPECT_THAT(world.exits_, IsEmpty());
-  EXPECT_THAT(BodiesOf(world.told_), ElementsAre(v1::MemberMessage::kHeartbeat));
+  EXPECT_THAT(BodiesOf(world.sent_to_coordinator_), ElementsAre(v1::MemberMessage::kHeartbeat));
 
   v1::CoordinatorMessage message;
   message.mutable_finish()->set_succeeded(true);
@@ -419,7 +419,7 @@ TEST(WorkerCoreTest, FailedModelFailsTheJob) {
   world.Start();
   world.core_.OnModelFailed(absl::NotFoundError("no operator foo"), world.now_);
   world.Do();
-  EXPECT_EQ(world.told_.back().failure().reason(), "no operator foo");
+  EXPECT_EQ(world.sent_to_coordinator_.back().failure().reason(), "no operator foo");
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFailed);
 }
@@ -430,15 +430,15 @@ TEST(WorkerCoreTest, ReportsStepsWithTheirSamplesAndTimes) {
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
   world.ConnectAll();
   world.ReceiveVersion(5);
-  world.told_.clear();
+  world.sent_to_coordinator_.clear();
   world.Advance(absl::Milliseconds(20));
   world.FinishAllComputes();
   world.Advance(absl::Milliseconds(10));
   world.ReceiveData(kShardA, 6, 0, 6);
   world.Advance(absl::Microseconds(500));
   world.ReceiveData(kShardB, 6, 1, 6);
-  ASSERT_FALSE(world.told_.empty());
-  const v1::WorkerProgress& progress = world.told_.back().worker_progress();
+  ASSERT_FALSE(world.sent_to_coordinator_.empty());
+  const v1::WorkerProgress& progress = world.sent_to_coordinator_.back().worker_progress();
   ASSERT_EQ(progress.steps_size(), 1);
   EXPECT_EQ(progress.steps(0).step(), 5u);
   EXPECT_EQ(progress.steps(0).samples(), 8u);

@@ -8,7 +8,6 @@
 // Samples of two dimensions get a channel in front, {28, 28} becomes {1, 28, 28}. Bytes are scaled
 // to [0, 1], other types are unchanged; then the numbers are normalised. Labels of an integer type
 // are classes, labels of a floating-point type are targets.
-// classes, of a floating-point type targets.
 #ifndef SLUICE_SERVICES_WORKER_DATA_IDX_DATASET_H_
 #define SLUICE_SERVICES_WORKER_DATA_IDX_DATASET_H_
 

@@ -269,7 +269,7 @@ Outcome Caller::Open(uint64_t training_samples, uint64_t evaluation_samples) {
       return Invalid(training_samples, " training samples: there must be 1 to ", kMaxSamples);
     }
     if (evaluation_samples > kMaxSamples) {
-      return Invalid(evaluation_samples, " held-out samples: there may be ", kMaxSamples);
+      return Invalid(evaluation_samples, " held-out samples: there may be at most ", kMaxSamples);
     }
     buffers_ = std::make_unique<TensorBuffers>(table_);
     training_samples_ = training_samples;
@@ -332,7 +332,7 @@ Outcome Caller::Next(absl::Duration timeout, sluice_work* out) {
   return {SLUICE_TIMEOUT, "there is no work so far"};
 }
 
-// The job's delay before each step. False: look at the queue and the time again.
+// The job's delay before each step. False: check the queue and the time again.
 bool Caller::WaitBeforeStep(absl::Time deadline) {
   const double seconds = job_->debug().step_delay_seconds();
   const auto* compute = std::get_if<Compute>(&queue_.front());

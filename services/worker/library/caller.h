@@ -3,7 +3,7 @@
 //
 // Intuition. sluice-worker has a thread that takes a batch through LibTorch from beginning to end.
 // Here the program's own thread does that, between Next and Done, so the work of the core is a
-// queue, its results are separate calls, and no thread of ours stands between them. What the
+// queue, its results are separate calls, without a thread of the library in between. What the
 // program reads stays as it is until it asks for more work, even if the core adopts a newer version
 // meanwhile (TensorBuffers::Hold).
 //
@@ -49,13 +49,14 @@ class Caller {
 
   // For a new instance. The Caller must outlive it.
   std::unique_ptr<ModelRunner> MakeRunner(CoreShell<WorkerCore>* shell);
-  // The instance's shell takes events from now on. False: the program has asked to leave before.
+  // The instance's shell takes events from now on. False: the program has left or has ended the
+  // worker.
   bool OnStarted();
 
-  // Blocks until the program uses nothing of the instance that has ended, or until `stop` was
-  // called. Then its shell may be destroyed.
+  // Blocks until the program uses nothing of the instance that has ended, or has ended the worker.
+  // Then its shell may be destroyed.
   void WaitUntilUnused();
-  // At most `duration`, less if `stop` was called. False: stopped.
+  // Waits for `duration`. False, at once: the program has left or has ended the worker.
   bool Sleep(absl::Duration duration);
   // No instance follows: Next returns `end` from now on.
   void End(Outcome end);
@@ -87,7 +88,8 @@ class Caller {
   void Fail(std::string reason);
 
   bool leaving() const;
-  // Whether no thread of the program is in a call; `Stop` then, at once.
+  // False: a thread of the program is in a call. Otherwise the worker ends: Next returns ENDED, and
+  // WaitUntilUnused and Sleep return at once.
   bool StopIfIdle();
 
  private:

@@ -372,7 +372,7 @@ TEST_F(CallerTest, StopsOnlyWhileNoThreadWaitsForWork) {
   EXPECT_EQ(Next(), SLUICE_ENDED);
 }
 
-TEST_F(CallerTest, InstanceThatStartsAfterTheProgramHasLeftIsToldSo) {
+TEST_F(CallerTest, OnStartedReportsThatTheProgramHasLeft) {
   Open();
   caller_.Leave("enough", absl::ZeroDuration());
   RealClock clock;

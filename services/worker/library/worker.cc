@@ -10,7 +10,8 @@
 namespace sluice::worker {
 namespace {
 
-// For so long, another process with this index is taken for a predecessor that has not fully ended.
+// For this long, another process with this index is assumed to be a predecessor that is still
+// exiting.
 constexpr absl::Duration kDuplicatePatience = absl::Seconds(5);
 constexpr absl::Duration kPauseBeforeReturn = absl::Milliseconds(200);
 

@@ -19,7 +19,7 @@ namespace sluice::worker {
 
 class Worker {
  public:
-  // Starts to look for the job. `options` lacks the incarnation and make_runner; its
+  // Starts to connect to the job. `options` lacks the incarnation and make_runner; its
   // connect_timeout is for the first instance.
   Worker(WorkerProcess::Options options, Logger logger);
 

@@ -151,7 +151,7 @@ class CliTest(OperatorCase):
         self.assertEqual(self.sluice('run', '--cluster', '--detach', '--force-conflicts', self.manifest)[0], 0)
         self.assertEqual(self.job()['spec']['worker']['replicas'], 2)
 
-    def test_a_user_without_rights_is_told_which_role_to_ask_for(self):
+    def test_a_user_without_rights_sees_which_role_to_ask_for(self):
         token = self.cluster.kubectl('create', 'token', 'default', '-n', self.namespace).strip()
         config = json.loads(self.cluster.kubectl('config', 'view', '--raw', '-o', 'json'))
         config['users'] = [{'name': config['users'][0]['name'], 'user': {'token': token}}]

@@ -171,7 +171,7 @@ class OperatorCase(unittest.TestCase):
         return history
 
     def assert_never_doubled(self, history):
-        """Asserts that no slot ever had a second pod beside one that was not known to have ended."""
+        """Asserts that no replica ever had a second pod while the first one was not known to have ended."""
         there = {}
         for _, kind, pod in history.changes():
             uid, metadata = pod['metadata']['uid'], pod['metadata']

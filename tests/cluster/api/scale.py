@@ -40,7 +40,7 @@ def nodes_for(pods):
 
 
 class Watcher(threading.Thread):
-    """Every pod of a namespace: when it was made, ran, and was gone; and how often two pods filled one slot at once."""
+    """When each pod of a namespace was created, ran, and was gone; and how often two pods of one replica ran at once."""
 
     def __init__(self, cluster, namespace):
         super().__init__(daemon=True)
@@ -48,7 +48,7 @@ class Watcher(threading.Thread):
         self._path = path_of('pods', namespace)
         self._version = self._client.request('GET', self._path)['metadata']['resourceVersion']
         self._lock = threading.Lock()
-        self._replicas = {}  # uid -> slot
+        self._replicas = {}  # uid -> replica
         self._running = {}  # uid -> when
         self.made = 0
         self.doubled = []

@@ -75,11 +75,11 @@ def measure_idle(cluster, operator, jobs, training, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--jobs', type=int, default=100)
-    parser.add_argument('--pods', type=int, default=100, help='of each job; 0 jobs: rates are not measured')
-    parser.add_argument('--alone', type=int, default=0, help='pods that the cluster alone is to make; 0: as many as of all jobs')
-    parser.add_argument('--idle', type=int, default=1000, help='jobs that are there; 0: not measured')
-    parser.add_argument('--training', type=int, default=20, help='of those')
-    parser.add_argument('--seconds', type=int, default=120, help='for so long idle jobs are watched')
+    parser.add_argument('--pods', type=int, default=100, help='pods of each job; with --jobs 0, rates are not measured')
+    parser.add_argument('--alone', type=int, default=0, help='pods that are created without an operator; 0: as many as all jobs have')
+    parser.add_argument('--idle', type=int, default=1000, help='number of existing jobs; 0: not measured')
+    parser.add_argument('--training', type=int, default=20, help='how many of these jobs train')
+    parser.add_argument('--seconds', type=int, default=120, help='how long idle jobs are measured')
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(

@@ -222,7 +222,7 @@ class FailuresTest(TrainingCase):
             self.assert_within(stopped, STOPPED_BY_A_LOST_NODE)
             self.assertEqual(self.pod(victim)['spec']['nodeName'], f'{self.cluster.name}-n1')
         finally:
-            # The worker that kept running there reconnects, and finds that its slot is taken.
+            # The worker that kept running there reconnects after a new instance of its replica has joined.
             self.cluster.script('node-link.sh', 2, 'up')
         self.wait_for_node()
         failure = self.status('cut')['lastFailures'][0]

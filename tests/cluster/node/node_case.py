@@ -80,7 +80,7 @@ class NodeCase(unittest.TestCase):
         return scrape(self.cluster, address).get(name) if address else None
 
     def attempt(self, job):
-        """Waits for it: a coordinator that has just started does not know it yet."""
+        """Waits for it: a coordinator that has just started does not report it yet."""
         return wait_for(f'the coordinator of {job} knows the attempt', lambda: self.metric(f'{job}-coordinator', 'sluice_attempt'))
 
     def wait_for_steps(self, job, steps, seconds=120):

@@ -54,7 +54,7 @@ class ProblemsTest(TrainingCase):
 
     def test_missing_data(self):
         self.kubectl('apply', '-f', '-', stdin=self.edited('mnist.yaml', ('epochs: 3', 'steps: 10'), NO_EVALUATION))
-        self.wait_for_problem('mnist', 'DataMissing', '/data/mnist: no such file or directory', 'put it there')
+        self.wait_for_problem('mnist', 'DataMissing', '/data/mnist: no such file or directory', 'put the data there')
         self.assertEqual(self.status('mnist')['summary'], 'DataMissing')
         self.assertEqual(self.status('mnist')['lastFailures'][0]['exitCode'], 13)
         self.assertFalse(self.status('mnist')['lastFailures'][0]['counted'])

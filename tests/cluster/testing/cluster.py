@@ -111,7 +111,7 @@ class Cluster:
 
     def __init__(self, nodes=0, simulated=0, images=(), flags=None):
         _end_abandoned()
-        # Short: namespaces, links and socket paths are named after it.
+        # Short, because namespaces, links and socket paths are named after it.
         self.name = 't' + os.urandom(2).hex()
         self.nodes = nodes
         self._simulated = simulated
@@ -170,7 +170,7 @@ class Cluster:
             print('\n'.join([f'--- {log.name}', *lines]), flush=True)
 
     def show_pods(self, namespace, lines=12):
-        """Shows what a user would look at first when the pods of a namespace misbehave."""
+        """Shows the first things to check when the pods of a namespace fail."""
         for command in (('get', 'pods', '-o', 'wide'), ('get', 'events', '--sort-by=.metadata.creationTimestamp')):
             say(f'--- kubectl {" ".join(command)}\n' + '\n'.join(self._answer('-n', namespace, *command).splitlines()[-40:]))
         for pod in self.api.list('pods', namespace):

@@ -119,7 +119,7 @@ class FaultProxy:
             return list(self._requests)
 
     def first_answer(self, target, answer):
-        """The first answer to this request, as a server that lags behind would give it."""
+        """The first answer to this request: that of a server that lags behind."""
         with self._lock:
             return self._answers.setdefault(target, answer)
 

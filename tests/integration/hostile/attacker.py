@@ -22,8 +22,8 @@ class Attacker(member_attacks.MemberAttacks, word_attacks.WordAttacks, floods.Fl
 
     # ---- S8, S9: clients without permission
 
-    def everything_without_leave(self):
-        """As a process that is not of the job: reads, suspends, registers. Calls that succeed are counted as 'let through: ...'."""
+    def everything_without_permission(self):
+        """As a process that does not belong to the job: reads, suspends, registers. Calls that succeed are counted as 'let through: ...'."""
         def attempt(what, call):
             try:
                 call()

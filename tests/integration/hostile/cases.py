@@ -1,6 +1,6 @@
 """The attacks of a hostile client, one by one, which must not affect the attacked jobs.
 
-An Arena starts a job, attacks it, waits until it trains on, and lets it end. It reports each problem as a sentence. The pace of
+An Arena starts a job, attacks it, waits until it trains again, and lets it end. It reports each problem as a sentence. The pace of
 training is measured only for bench/hostile.py: on a busy machine it means nothing.
 """
 
@@ -78,11 +78,11 @@ class Outcome:
 
 # ---- acts and checks during some attacks
 
-def checkpoints_go_on(job, attack, problems):
+def checkpoints_continue(job, attack, problems):
     attack.ready.wait(60)
     seen = {job.progress().checkpoint.last.step}
     # The first new one may have begun before the attack.
-    while len(seen) < 3 and attack.goes_on():
+    while len(seen) < 3 and attack.is_running():
         time.sleep(0.05)
         seen.add(job.progress().checkpoint.last.step)
     if len(seen) < 3:
@@ -100,9 +100,9 @@ def a_worker_is_replaced(job, attack, problems):
         problems.append(f'the restarted worker did not become a member: {_brief(error)}')
         return
     before = job.trained()
-    while not job.trained_since(before) and attack.goes_on():
+    while not job.trained_since(before) and attack.is_running():
         time.sleep(0.05)
-    if not attack.goes_on():
+    if not attack.is_running():
         problems.append('training makes no progress while the streams are open')
     attack.stop()
 
@@ -173,12 +173,12 @@ CASES = [
     Case('S4', 'large_messages_to_the_coordinator_take_bounded_memory', 'large_messages_to_the_coordinator', tls=PLAIN),
     Case('S4', 'messages_of_small_pieces_take_bounded_memory', 'messages_of_small_pieces', flood=True, seconds=3, tls=PLAIN),
     Case('S5', 'reader_that_holds_snapshots_does_not_block_checkpoints', 'hold_snapshots', certificate='reader',
-         changes=_CHECKPOINTS, during=checkpoints_go_on, seconds=60, tls=PLAIN),
+         changes=_CHECKPOINTS, during=checkpoints_continue, seconds=60, tls=PLAIN),
     Case('S6', 'silent_streams_do_not_keep_a_worker_out', 'silent_streams', certificate='reader',
          during=a_worker_is_replaced, flood=True, paced=False, own_job=True, more={'opening': 5}, seconds=60),
     Case('S7', 'silent_connections_do_not_block_probes', 'silent_connections', during=probes_are_answered, seconds=60, tls=PLAIN),
-    Case('S9', 'certificate_of_another_job_is_refused', 'everything_without_leave', certificate='other/worker-0'),
-    Case('S9', 'operator_of_another_job_is_refused', 'everything_without_leave', certificate='other/operator'),
+    Case('S9', 'certificate_of_another_job_is_refused', 'everything_without_permission', certificate='other/worker-0'),
+    Case('S9', 'operator_of_another_job_is_refused', 'everything_without_permission', certificate='other/operator'),
     Case('S13', 'job_survives_rapid_reset_at_shards', 'rapid_reset', flood=True, more={'only': 'shards'}, seconds=2, tls=BOTH),
     Case('S13', 'job_survives_rapid_reset_at_coordinator', 'rapid_reset', flood=True, more={'only': 'coordinator'}, seconds=2,
          tls=BOTH),
@@ -278,12 +278,12 @@ class Arena:
             job, outcome.before = self._start(case)
             with job:
                 self._attack(job, case, outcome)
-                _look_at_the_end(job, outcome.problems)
+                _check_end(job, outcome.problems)
                 self._explain(job, outcome)
             return outcome
 
         if self._shared is not None:
-            trained = self._shared[0].trained()  # it trained on while other jobs were attacked
+            trained = self._shared[0].trained()  # it kept training while other jobs were attacked
             if trained is None or trained > 0.6 * job_lib.STEPS:
                 self._end_shared()
         if self._shared is None:
@@ -310,9 +310,9 @@ class Arena:
         (job, _, attacks), self._shared = self._shared, None
         problems = []
         with job:
-            _look_at_the_end(job, problems)
+            _check_end(job, problems)
             if problems:
-                self._problems += [f'after {", ".join(attacks)}:', *problems, job.trail()]
+                self._problems += [f'after {", ".join(attacks)}:', *problems, job.log_tail()]
 
     def _attack(self, job, case, outcome):
         attempt = job.progress().attempt
@@ -332,17 +332,17 @@ class Arena:
         outcome.during = job.pace_since(began, first)
         if case.paced and first is not None and job.trained_since(first) is False:
             outcome.problems.append(f'no step during the attack, which began at step {first:g}')
-        _look_at_what_is_said(job, outcome.problems)
+        _check_reports(job, outcome.problems)
         _wait_until_it_trains(job, case, outcome.problems)
         if self._stretch:
             outcome.after = _pace_afterwards(job, case, outcome.before, self._stretch)
-        _look_at(job, case, outcome, attempt, logged)
+        _check_processes(job, case, outcome, attempt, logged)
 
     @staticmethod
     def _explain(job, outcome):
         if outcome.problems:
             outcome.problems.append('report of the attacker: ' + json.dumps(outcome.said)[:600])
-            outcome.problems.append('the logs:\n' + job.trail())
+            outcome.problems.append('the logs:\n' + job.log_tail())
 
 
 def _wait_until_it_trains(job, case, problems):
@@ -373,12 +373,12 @@ def _pace_afterwards(job, case, before, stretch):
     return pace
 
 
-def _look_at_what_is_said(job, problems):
+def _check_reports(job, problems):
     """Checks the workers' reports, which are shown to users and determine how the work is divided."""
     try:
         progress = job.progress()
     except Exception:
-        return  # _look_at reports it
+        return  # _check_processes reports it
     for what, value in (('loss', progress.loss), ('samples_per_second', progress.samples_per_second),
                         ('compute_seconds', progress.compute_seconds), ('pushed_bytes', progress.pushed_bytes)):
         if not 0 <= value < 1e15:
@@ -388,7 +388,7 @@ def _look_at_what_is_said(job, problems):
             problems.append(f'the progress has {process.samples_per_second} samples per second for worker {process.process.index}')
 
 
-def _look_at(job, case, outcome, attempt, logged):
+def _check_processes(job, case, outcome, attempt, logged):
     problems = outcome.problems
     for name in job.servers():
         outcome.memory_mib[name] = job.memory_mib(name)
@@ -417,7 +417,7 @@ def _look_at(job, case, outcome, attempt, logged):
             problems.append(f'the attacker was never {what}')
 
 
-def _look_at_the_end(job, problems):
+def _check_end(job, problems):
     codes = job.let_it_end(240 if not problems else 8 if job.lives('coordinator') else 2)
     wrong = {name: code for name, code in codes.items() if code != 0}
     if wrong:

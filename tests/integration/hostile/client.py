@@ -169,7 +169,7 @@ class HostileClient:
 
     def identities(self, view):
         """Each (role, index, incarnation) under which it may get in: as itself or as a reader, with the incarnation of another worker
-        or its own; and, with certificates, which tell the two apart, under the index of that worker."""
+        or its own; and, with certificates, which distinguish the two, under the index of that worker."""
         for member in view.workers:
             yield wire.WORKER, self.index, member.process.incarnation
             if self.certificate:

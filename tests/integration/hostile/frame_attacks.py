@@ -52,7 +52,7 @@ class FrameAttacks(client.HostileClient):
             view = progress.view
             for member in view.workers:
                 for shard in view.shards:
-                    # Without certificates, the attacker must not use that worker's index: it could not be told apart.
+                    # Without certificates, the attacker must not use that worker's index: the two could not be distinguished.
                     for role, index in ((wire.WORKER, self.index),
                                         (wire.WORKER if self.certificate else wire.READER, member.process.index)):
                         stream = self.exchange(shard)

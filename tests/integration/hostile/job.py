@@ -215,7 +215,7 @@ class AttackedJob(job_processes.JobProcesses):
         counts = checkpoint.load(self.newest_checkpoint())['counts']
         return counts, SAMPLES / len(counts)
 
-    def trail(self, lines=4):
+    def log_tail(self, lines=4):
         """The last lines of each log, for an error message."""
         return '\n'.join(f'--- {name}\n' + '\n'.join(line[:250] for line in self.log(name).splitlines()[-lines:])
                          for name in sorted(self._living))
@@ -244,7 +244,7 @@ class Attack:
                 self.ready.set()
         self.ready.set()
 
-    def goes_on(self):
+    def is_running(self):
         return self._process.poll() is None
 
     def stop(self):

@@ -84,7 +84,7 @@ class LocalUserTest(unittest.TestCase):
         target = {'coordinator': f'127.0.0.1:{self.port("coordinator")}', 'job': f'default/private/{uid}', 'seconds': 1,
                   'samples': 512, 'shards': [[f'127.0.0.1:{self.port(f"ps-{i}")}', 1] for i in range(2)],
                   **({'user': user} if user else {})}
-        done = subprocess.run([sys.executable, attacker.__file__, 'everything_without_leave', json.dumps(target)],
+        done = subprocess.run([sys.executable, attacker.__file__, 'everything_without_permission', json.dumps(target)],
                               env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)}, capture_output=True, text=True,
                               timeout=120)
         self.assertTrue(done.stdout, done.stderr)

@@ -192,10 +192,10 @@ void FakeJob::Break(FakeProcess& process) {
   Pump();
 }
 
-void FakeJob::Kill(FakeProcess& process, bool told) {
+void FakeJob::Kill(FakeProcess& process, bool reported) {
   process.running = false;
   Break(process);
-  if (!told) return;
+  if (!reported) return;
   v1::SetDesiredRequest desired;
   *desired.add_deaths()->mutable_process() = process.id;
   core->OnSetDesired(desired, now);

@@ -157,8 +157,8 @@ class FakeJob {
   void ScaleShards(uint32_t shards);
   // Starts the spec's shards and workers, and runs until there is a first view.
   void Start();
-  // Ends the process. `told`: the operator reports its death.
-  void Kill(FakeProcess& process, bool told = true);
+  // Ends the process. `reported`: the operator reports its death.
+  void Kill(FakeProcess& process, bool reported = true);
   void Break(FakeProcess& process);  // ends only its stream
   void Connect(FakeProcess& process);
   // The coordinator dies and a new one starts; all other processes connect to it.

@@ -260,7 +260,7 @@ bool FakeShard::Loses(const v1::Install& install) const {
   for (const auto& block : prepare.layout().blocks()) with_blocks.insert(block.partition());
   std::set<uint32_t> held;
   for (uint32_t p : Owned()) held.insert(p);
-  for (const auto& [p, stands] : copies) held.insert(p);
+  for (const auto& [p, copy_version] : copies) held.insert(p);
   const auto keep = [&](uint32_t p) { held.erase(p); };
   for (int p = 0; p < next.owner_size(); ++p) {
     if (is_me(next.owner(p)) || with_blocks.count(p) == 0) keep(p);
@@ -296,7 +296,7 @@ void FakeShard::InstallCopies(const v1::Install& install) {
   const auto is_me = [&](uint32_t position) {
     return next.shards(static_cast<int>(position)).process().incarnation() == id.incarnation();
   };
-  const auto stands = [&](uint32_t p) {
+  const auto is_current = [&](uint32_t p) {
     const auto found = held.find(p);
     if (stream == 0) return true;  // it is no longer part of the job
     return found != held.end() &&
@@ -307,13 +307,13 @@ void FakeShard::InstallCopies(const v1::Install& install) {
   for (const auto& block : prepare.layout().blocks()) with_blocks.insert(block.partition());
   for (int p = 0; p < next.owner_size(); ++p) {
     if (is_me(next.owner(p)) && with_blocks.count(p) > 0) {
-      EXPECT_TRUE(stands(p)) << "ps-" << id.index() << " becomes the owner of partition " << p;
+      EXPECT_TRUE(is_current(p)) << "ps-" << id.index() << " becomes the owner of partition " << p;
     }
   }
   const auto keep = [&](const auto& whole, const auto& positions) {
     for (const uint32_t p : whole) {
       if (!is_me(positions.Get(static_cast<int>(p)) - 1)) continue;
-      EXPECT_TRUE(stands(p)) << "ps-" << id.index() << " keeps its copy of partition " << p;
+      EXPECT_TRUE(is_current(p)) << "ps-" << id.index() << " keeps its copy of partition " << p;
       copies[p] = next.first_step();
     }
   };
@@ -340,11 +340,11 @@ void FakeShard::Reply(const v1::PauseId& pause) {
     state.set_version(version);
     state.set_has_undo(committed < version);
   }
-  for (const auto& [p, stands] : copies) {
+  for (const auto& [p, copy_version] : copies) {
     v1::PauseReply::PartitionState& state = *reply.add_partitions();
     state.set_partition(p);
-    state.set_version(stands);
-    state.set_has_undo(committed < stands);
+    state.set_version(copy_version);
+    state.set_has_undo(committed < copy_version);
     state.set_copy(true);
   }
   reply.set_committed(committed);
@@ -366,8 +366,8 @@ void FakeShard::Reply(const v1::PauseId& pause) {
 void FakeShard::CheckAfter() {
   if (!after.has_value()) return;
   const uint64_t step = after->after_step();
-  for (const auto& [p, stands] : copies) {
-    if (stands <= step && !Held()) return;
+  for (const auto& [p, copy_version] : copies) {
+    if (copy_version <= step && !Held()) return;
   }
   if (Owned().empty() || Held() || version >= step + 1) Reply(after->id());
 }
@@ -406,7 +406,7 @@ void FakeShard::SayProgress() {
   progress.set_committed(committed);
   progress.set_samples(ledger.Count());
   progress.set_leaseholders(leases.size());
-  for (const auto& [p, stands] : copies) progress.add_copies(p);
+  for (const auto& [p, copy_version] : copies) progress.add_copies(p);
   progress.set_busy_seconds(busy_seconds);
   Say(message);
 }

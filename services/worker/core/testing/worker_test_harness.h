@@ -206,7 +206,7 @@ class WorkerHarness {
   std::vector<double> TimesReported() {
     Advance(absl::Seconds(1));
     std::vector<double> times(3);
-    for (const v1::MemberMessage& message : told_) {
+    for (const v1::MemberMessage& message : sent_to_coordinator_) {
       times[0] += message.worker_progress().push_seconds();
       times[1] += message.worker_progress().wait_seconds();
       times[2] += message.worker_progress().pull_seconds();
@@ -244,7 +244,7 @@ class WorkerHarness {
   std::map<uint32_t, uint32_t> tensor_of_;  // partition -> tensor
   std::set<ShardId> connecting_;
   std::map<ShardId, std::vector<SendFrame>> sent_;
-  std::vector<v1::MemberMessage> told_;
+  std::vector<v1::MemberMessage> sent_to_coordinator_;
   std::map<ComputeId, Compute> computes_;  // not answered
   std::vector<FindRows> row_requests_;
   std::vector<ComputeId> cancelled_;
@@ -273,7 +273,7 @@ class WorkerHarness {
     disconnects_.push_back(action.reason);
   }
   void On(const SendFrame& action) { sent_[action.shard].push_back(action); }
-  void On(const SendToCoordinator& action) { told_.push_back(action.message); }
+  void On(const SendToCoordinator& action) { sent_to_coordinator_.push_back(action.message); }
   void On(const OpenModel&) {}
   void On(const ReadInitialTensor& action) { reads_.push_back(action); }
   void On(const StoreBlock& action) { stored_.push_back(action); }

@@ -97,7 +97,7 @@ TEST_F(OperatorVersionsTest, ANewBoundOfStalenessIsNotPending) {
   Train();
   Patch(
       {{"training", {{"mode", "BoundedStaleness"}, {"boundedStaleness", {{"maxStaleness", 4}}}}}});
-  EXPECT_EQ(cluster_.Condition("a", "Running"), "False/Restarting");
+  EXPECT_EQ(Summary(), "SwitchingMode");
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
   cluster_.Say("a", Progress::SUSPENDED, 20);
   ASSERT_TRUE(cluster_.Settle());
@@ -108,7 +108,7 @@ TEST_F(OperatorVersionsTest, ANewBoundOfStalenessIsNotPending) {
   ASSERT_EQ(cluster_.Condition("a", "Running"), "True/Training");
 
   Patch({{"training", {{"boundedStaleness", {{"maxStaleness", 8}}}}}});
-  EXPECT_EQ(cluster_.Condition("a", "Running"), "False/Restarting");
+  EXPECT_EQ(Summary(), "SwitchingMode");
   EXPECT_EQ(NotInEffect(), "False/AllInEffect");
 }
 

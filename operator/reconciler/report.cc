@@ -90,11 +90,14 @@ class Reporter {
       if (pod.replica.role == v1::WORKER) ++workers, workers_ready += pod.ready;
       if (pod.replica.role == v1::COORDINATOR) coordinator_ready = pod.ready;
     }
-    status_["parameterServer"] = {{"replicas", shards}, {"readyReplicas", shards_ready}};
+    Json& servers = status_["parameterServer"];
+    if (!servers.is_object()) servers = Json::object();
+    servers["replicas"] = shards;
+    servers["readyReplicas"] = shards_ready;
     if (facts_.progress != nullptr && facts_.progress_is_new) {
       const auto& targets = facts_.progress->view().target();
       const auto moving = targets.size() - std::count(targets.begin(), targets.end(), 0u);
-      status_["parameterServer"]["movingPartitions"] = moving;
+      servers["movingPartitions"] = moving;
     }
     status_["worker"] = {{"replicas", workers},
                          {"readyReplicas", workers_ready},

@@ -121,7 +121,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
 
   void Leave(std::string reason, absl::Duration grace) override {
     logger_.Info("Leaving", {{"why", reason}, {"within", absl::FormatDuration(grace)}});
-    shell_.Event(Call(&ShardCore::OnLeave, std::move(reason), grace));
+    shell_.Event(Call(&ShardCore::OnAskedToStop, std::move(reason), grace));
   }
 
   void Abandon(std::string reason) override {

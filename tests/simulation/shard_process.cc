@@ -64,7 +64,7 @@ void ShardProcess::Start() {
 
 void ShardProcess::Leave() {
   leaving_ = true;
-  core_.OnLeave("SIGTERM", absl::Seconds(10), cluster_.scheduler().now());
+  core_.OnAskedToStop("SIGTERM", absl::Seconds(10), cluster_.scheduler().now());
   Perform();
 }
 

@@ -38,7 +38,7 @@ void WorkerProcess::OnThaw() {
 }
 
 void WorkerProcess::Leave() {
-  core_.OnLeave("SIGTERM", absl::Seconds(10), cluster_.scheduler().now());
+  core_.OnAskedToStop("SIGTERM", absl::Seconds(10), cluster_.scheduler().now());
   Do();
 }
 

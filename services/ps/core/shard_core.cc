@@ -504,7 +504,7 @@ void ShardCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl
   impl_->progress.SendIfDue();
 }
 
-void ShardCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
+void ShardCore::OnAskedToStop(std::string reason, absl::Duration grace, absl::Time now) {
   impl_->Step(now);
   impl_->registration.Leave(std::move(reason), grace);
 }

@@ -83,10 +83,11 @@ class ShardCore {
   void OnCoordinatorDisconnected(absl::Time now);
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now);
 
-  // Asks the coordinator for permission to leave. The coordinator first saves a checkpoint from
-  // which the job continues. The shard exits with kExitFinished then, or when `grace` is over; at
-  // once if it has no connection to a coordinator. Further calls have no effect.
-  void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
+  // This process is asked to stop: the core asks the coordinator for permission to leave. The
+  // coordinator first saves a checkpoint from which the job continues. The shard exits then, or
+  // when `grace` is over; at once if it has no view and no connection to a coordinator. Further
+  // calls have no effect.
+  void OnAskedToStop(std::string reason, absl::Duration grace, absl::Time now);
 
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
   // closed by an action, is ignored. A Hello is answered once the coordinator has admitted its

@@ -47,12 +47,12 @@ class LeavingTest : public SynchronousTest {
 
 TEST_F(LeavingTest, LeavingShardContinuesUntilTheCoordinatorReleasesIt) {
   Begin();
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeLeaves(), SizeIs(1));
   EXPECT_THAT(TakeExits(), IsEmpty());
   Step(0, 1);
   EXPECT_EQ(shard.Version(0), 1) << "the final checkpoint needs this version";
-  shard.core().OnLeave("asked again", absl::ZeroDuration(), shard.now);
+  shard.core().OnAskedToStop("asked again", absl::ZeroDuration(), shard.now);
   EXPECT_THAT(TakeLeaves(), IsEmpty());
   v1::CoordinatorMessage message;
   message.mutable_finish()->set_succeeded(true);
@@ -62,7 +62,7 @@ TEST_F(LeavingTest, LeavingShardContinuesUntilTheCoordinatorReleasesIt) {
 
 TEST_F(LeavingTest, LeavingShardExitsWhenItsGraceIsOver) {
   Begin();
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_LE(shard.core().NextDeadline(), shard.now + absl::Seconds(60));
   Tick(absl::Seconds(59));
   EXPECT_THAT(TakeExits(), IsEmpty());
@@ -73,7 +73,7 @@ TEST_F(LeavingTest, LeavingShardExitsWhenItsGraceIsOver) {
 
 TEST_F(LeavingTest, LeavingShardAsksTheNextCoordinatorToo) {
   Begin();
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeLeaves(), SizeIs(1));
   shard.core().OnCoordinatorDisconnected(shard.now);
   Tick(absl::Seconds(14));
@@ -94,7 +94,7 @@ TEST_F(LeavingTest, LeavingShardAsksTheNextCoordinatorToo) {
 TEST_F(LeavingTest, ShardWithAViewAwaitsACoordinatorBeforeItLeaves) {
   Begin();
   shard.core().OnCoordinatorDisconnected(shard.now);
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeLeaves(), IsEmpty());
   EXPECT_EQ(shard.core().NextDeadline(), shard.now + absl::Seconds(15));
   Tick(absl::Seconds(14));
@@ -106,7 +106,7 @@ TEST_F(LeavingTest, ShardWithAViewAwaitsACoordinatorBeforeItLeaves) {
 TEST_F(LeavingTest, StreamOnWhichNoCoordinatorAnswersDoesNotProlongTheWait) {
   Begin();
   shard.core().OnCoordinatorDisconnected(shard.now);
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   for (int second = 1; second < 15; ++second) {
     Tick(absl::Seconds(1));
     shard.core().OnCoordinatorConnected(shard.now);
@@ -119,7 +119,7 @@ TEST_F(LeavingTest, StreamOnWhichNoCoordinatorAnswersDoesNotProlongTheWait) {
 
 TEST_F(LeavingTest, ShardWithoutAViewNeedsNoCoordinatorToLeave) {
   shard.Connect();
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeExits(), IsEmpty());
   shard.core().OnCoordinatorDisconnected(shard.now);
   EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));

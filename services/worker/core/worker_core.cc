@@ -71,7 +71,7 @@ class WorkerCore::Impl {
   void OnComputed(ComputeId id, const ComputeResult& result);
   void OnEvaluated(ComputeId id, const ComputeResult& result);
   void OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr<ReducedPart> part);
-  void OnLeave(std::string reason, absl::Duration grace);
+  void OnAskedToStop(std::string reason, absl::Duration grace);
   void OnSent(absl::Time at) { context_.sent_at = std::max(context_.sent_at, at); }
   void OnCoordinatorDisconnected() { registration_.OnDisconnected(); }
   void Fail(const absl::Status& status);
@@ -446,7 +446,7 @@ void WorkerCore::Impl::OnReduced(const v1::ViewId& view, uint64_t step,
 
 // ---- leaving and time
 
-void WorkerCore::Impl::OnLeave(std::string reason, absl::Duration grace) {
+void WorkerCore::Impl::OnAskedToStop(std::string reason, absl::Duration grace) {
   if (registration_.leaves()) return registration_.ShortenLeave(grace);
   registration_.Leave(std::move(reason), grace);
   if (!context_.member) ExitNow(ExitReason::kLeft, registration_.leave_reason());
@@ -571,8 +571,8 @@ void WorkerCore::OnReduced(const v1::ViewId& view, uint64_t step, absl::StatusOr
                            absl::Time now) {
   impl_->Handle(now, [&] { impl_->OnReduced(view, step, std::move(part)); });
 }
-void WorkerCore::OnLeave(std::string reason, absl::Duration grace, absl::Time now) {
-  impl_->Handle(now, [&] { impl_->OnLeave(std::move(reason), grace); });
+void WorkerCore::OnAskedToStop(std::string reason, absl::Duration grace, absl::Time now) {
+  impl_->Handle(now, [&] { impl_->OnAskedToStop(std::move(reason), grace); });
 }
 void WorkerCore::OnTick(absl::Time now) {
   impl_->Handle(now, [] {});

@@ -118,9 +118,10 @@ class WorkerCore {
                  absl::Time now);
 
   // ---- the rest
-  // Requests to leave (SIGTERM): continues until a view without this worker, at most `grace`, then
-  // exits. A second request may shorten the time.
-  void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
+  // This process is asked to stop: the core asks the coordinator for permission to leave, continues
+  // until a view without this worker, at most `grace`, and exits. A second call may shorten the
+  // time.
+  void OnAskedToStop(std::string reason, absl::Duration grace, absl::Time now);
   // Call at NextDeadline() at the latest; earlier does no harm.
   void OnTick(absl::Time now);
   // InfiniteFuture: nothing but events to wait for.

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/member_exit.h"
 #include "services/ps/core/bounds.h"
 #include "services/ps/core/partition_file.h"
 
@@ -384,9 +385,9 @@ void ShardProcess::On(const ps::ReadCopy& action) {
       });
 }
 
-void ShardProcess::On(const ps::ExitProcess& action) {
-  cluster_.OnShardExit(*this, action.code == ps::kExitFinished, action.code == ps::kExitFailed,
-                       action.reason);
+void ShardProcess::On(const Exit& action) {
+  const ExitCode code = ExitCodeOf(action.reason);
+  cluster_.OnShardExit(*this, code == kExitOk, code == kExitFailed, action.message);
 }
 
 }  // namespace sluice::simulation

@@ -63,7 +63,7 @@ class ShardProcess : public Member {
   void On(const ps::WritePartition& action);
   void On(const ps::LoadPartition& action);
   void On(const ps::ReadCopy& action);
-  void On(const ps::ExitProcess& action);
+  void On(const Exit& action);
   void OpenPeer(uint64_t incarnation);
   // When the next file is read or written.
   absl::Time NextFile();

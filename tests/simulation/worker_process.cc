@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/member_exit.h"
 #include "services/protocol/row_selection.h"
 #include "tests/simulation/shard_process.h"
 
@@ -331,9 +332,9 @@ void WorkerProcess::RunEvaluation() {
   if (alive() && !working_) NextJob();
 }
 
-void WorkerProcess::On(const worker::Exit& action) {
-  cluster_.OnWorkerExit(*this, action.reason == worker::ExitReason::kFinished,
-                        action.reason == worker::ExitReason::kFailed, action.message);
+void WorkerProcess::On(const Exit& action) {
+  cluster_.OnWorkerExit(*this, action.reason == ExitReason::kFinished,
+                        action.reason == ExitReason::kFailed, action.message);
 }
 
 }  // namespace sluice::simulation

@@ -59,7 +59,7 @@ class WorkerProcess : public Member {
   void On(const worker::JoinGroup& action);
   void On(const worker::LeaveGroup& action);
   void On(const worker::ReduceGradients& action);
-  void On(const worker::Exit& action);
+  void On(const Exit& action);
 
   void OnThaw() override;
   void NextJob();

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -63,8 +64,9 @@ class ShardCore::Impl {
   StreamTable::Handler handler() { return handler_; }
   void Resume() { streams.Resume(handler_); }
 
-  // ---- time: sets the time of the next event
-  void Step(absl::Time now);
+  // ---- time
+  // Begins an event, and sets its time. False: the shard has exited.
+  bool Begin(absl::Time now);
   void OnTick();
   absl::Time NextDeadline() const;
 
@@ -409,7 +411,8 @@ void ShardCore::Impl::OnCopyChanged() {
 
 // ---------------------------------------------------------------- time
 
-void ShardCore::Impl::Step(absl::Time now) {
+bool ShardCore::Impl::Begin(absl::Time now) {
+  if (state.exited) return false;
   SLUICE_DCHECK(state.frozen == views.promised(),
                 "R2: a shard is frozen from the reply to a Pause until the Install");
   SLUICE_DCHECK(!state.view.has_value() || (state.model != nullptr &&
@@ -420,10 +423,12 @@ void ShardCore::Impl::Step(absl::Time now) {
   const absl::Time since = std::max(NextDeadline(), state.now);
   if (now - since > kLate) synchronous.Forgive(now - since);
   state.now = now;
+  return true;
 }
 
 void ShardCore::Impl::OnTick() {
-  if (registration.ExitIfDue()) return;
+  registration.ExitIfDue();
+  if (state.exited) return;
   streams.Expire();
   copy_sender.OnTick();
   copy_holder.OnTick();
@@ -437,6 +442,7 @@ void ShardCore::Impl::OnTick() {
 }
 
 absl::Time ShardCore::Impl::NextDeadline() const {
+  if (state.exited) return absl::InfiniteFuture();
   const absl::Time next = std::min({streams.NextExpiry(), registration.NextDeadline(),
                                     copy_sender.NextDeadline(), copy_holder.NextDeadline()});
   return std::min(next, progress.NextDeadline());
@@ -489,40 +495,40 @@ ShardCore::ShardCore(ShardOptions options, ParallelRunner* parallel, const Shard
 ShardCore::~ShardCore() = default;
 
 void ShardCore::OnCoordinatorConnected(absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->registration.OnConnected(impl_->views.Obeyed());
 }
 
 void ShardCore::OnCoordinatorDisconnected(absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->registration.OnDisconnected();
 }
 
 void ShardCore::OnCoordinatorMessage(const v1::CoordinatorMessage& message, absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->Dispatch(message);
   impl_->progress.SendIfDue();
 }
 
 void ShardCore::OnAskedToStop(std::string reason, absl::Duration grace, absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->registration.Leave(std::move(reason), grace);
 }
 
 void ShardCore::OnConnected(StreamId stream, absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->streams.Open(stream);
 }
 
 void ShardCore::OnFrame(StreamId stream, const v1::Header& header, const absl::Cord& payload,
                         absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->streams.Receive(stream, header, payload, impl_->handler());
   impl_->progress.SendIfDue();
 }
 
 void ShardCore::OnDisconnected(StreamId stream, absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->streams.Forget(stream);
 }
 
@@ -531,7 +537,7 @@ v1::Header ShardCore::MakeHello(const v1::ProcessId& shard) const {
 }
 
 void ShardCore::OnShardConnected(uint64_t incarnation, absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->synchronous.OnShardConnected(incarnation);
   impl_->copy_sender.OnShardConnected(incarnation);
   impl_->copy_holder.OnShardConnected(incarnation);
@@ -544,25 +550,25 @@ bool ShardCore::HasShard(uint64_t incarnation) const {
 
 void ShardCore::OnPartitionLoaded(const v1::InitId& init_id, uint32_t partition,
                                   absl::StatusOr<absl::Cord> file, absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->initialization.OnLoaded(init_id, partition, std::move(file));
 }
 
 void ShardCore::OnPartitionWritten(uint64_t snapshot, const v1::CheckpointRef& checkpoint,
                                    uint32_t partition, absl::StatusOr<v1::PartitionFile> written,
                                    absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->snapshots.OnWritten(snapshot, checkpoint, partition, std::move(written));
 }
 
 void ShardCore::OnCopyRead(uint64_t transfer, absl::StatusOr<std::shared_ptr<ReceivedCopy>> read,
                            absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->copy_holder.OnRead(transfer, std::move(read));
 }
 
 void ShardCore::OnTick(absl::Time now) {
-  impl_->Step(now);
+  if (!impl_->Begin(now)) return;
   impl_->OnTick();
   impl_->progress.SendIfDue();
 }
@@ -570,6 +576,9 @@ void ShardCore::OnTick(absl::Time now) {
 absl::Time ShardCore::NextDeadline() const { return impl_->NextDeadline(); }
 
 std::vector<ShardAction> ShardCore::TakeActions() {
+  SLUICE_DCHECK(!impl_->state.exited || impl_->state.actions.empty() ||
+                    std::holds_alternative<Exit>(impl_->state.actions.back()),
+                "Exit is the last action");
   return std::exchange(impl_->state.actions, {});
 }
 

@@ -122,7 +122,8 @@ class ShardCore {
   void OnTick(absl::Time now);
   absl::Time NextDeadline() const;
 
-  // The actions requested since the last call, in order.
+  // The actions requested since the last call, in order. After Exit, which is the last one, events
+  // have no effect.
   std::vector<ShardAction> TakeActions();
 
   ShardStatus Status() const;

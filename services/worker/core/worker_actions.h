@@ -14,6 +14,7 @@
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
+#include "services/protocol/member_exit.h"
 #include "services/protocol/sequence.h"
 #include "services/worker/collective/reduction_plan.h"
 #include "services/worker/compute/compute_engine.h"
@@ -139,23 +140,7 @@ struct ReduceGradients {
   DenseGradients gradients;
 };
 
-// ---- the end
-
-enum class ExitReason {
-  kFinished,  // the job succeeded: exit 0
-  kLeft,      // at its own request: exit 0
-  kExpelled,  // come back as a new incarnation
-  kRefused,   // coming back would not help (wrong job, model differs, ...)
-  kFailed,    // the job failed, or this worker's model or data did: see Exit::message
-};
-
-// The last action.
-struct Exit {
-  ExitReason reason = ExitReason::kFinished;
-  std::string message;
-  v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED;  // the coordinator's
-};
-
+// Exit is the last action.
 using WorkerAction =
     std::variant<ConnectShard, DisconnectShard, SendFrame, SendToCoordinator, OpenModel,
                  ReadInitialTensor, StoreBlock, AdoptVersion, Compute, FindRows, CancelCompute,

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "proto/common.pb.h"
@@ -112,6 +113,16 @@ struct FindRows {
 // follow in any case, and until it has followed the current buffer is not touched.
 struct CancelCompute {
   ComputeId id = 0;
+};
+
+// The result of one Compute or EvaluateSamples.
+struct ComputeResult {
+  absl::Status status;  // not OK: the model or the data failed, which fails the job
+  uint64_t samples = 0;
+  double loss_sum = 0;
+  double correct = 0;
+  absl::Duration data_time;     // for reading and assembling the batch
+  absl::Duration compute_time;  // for forward and backward
 };
 
 // Evaluate these positions of the held-out data; OnEvaluated follows.

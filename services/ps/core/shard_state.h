@@ -24,6 +24,7 @@
 #include "proto/job.pb.h"
 #include "services/execution/references.h"
 #include "services/protocol/interval_set.h"
+#include "services/protocol/job_length.h"
 #include "services/protocol/member_exit.h"
 #include "services/protocol/sequence.h"
 #include "services/ps/core/block.h"
@@ -46,7 +47,7 @@ class InstalledView {
 
   const v1::View& proto() const { return view_; }
   const v1::ViewId& id() const { return view_.id(); }
-  bool synchronous() const { return view_.mode() == v1::SYNCHRONOUS; }
+  bool synchronous() const { return IsSynchronous(view_.mode()); }
 
   size_t members() const { return assigned_.size(); }
   std::optional<size_t> MemberIndex(uint64_t incarnation) const;

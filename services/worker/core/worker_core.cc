@@ -192,15 +192,15 @@ void WorkerCore::Adopt(const v1::View& view) {
 // An attempt may use a different mode than the previous attempt. Work in progress belongs to the
 // older mode; the clock continues (R8), for later attempts that use it.
 void WorkerCore::ChooseMode(const v1::View& old) {
-  std::unique_ptr<TrainingMode>& wanted =
-      context_.view.mode() == v1::SYNCHRONOUS ? synchronous_ : asynchronous_;
+  const bool synchronous = IsSynchronous(context_.view.mode());
+  std::unique_ptr<TrainingMode>& wanted = synchronous ? synchronous_ : asynchronous_;
   if (mode_ != nullptr && mode_ != wanted.get()) {
     const bool member = std::exchange(context_.member, false);
     mode_->OnView(old);
     context_.member = member;
   }
   if (wanted == nullptr) {
-    if (context_.view.mode() == v1::SYNCHRONOUS) {
+    if (synchronous) {
       wanted = std::make_unique<SynchronousWorker>(&context_);
     } else {
       wanted = std::make_unique<AsynchronousWorker>(&context_);
@@ -210,7 +210,7 @@ void WorkerCore::ChooseMode(const v1::View& old) {
 }
 
 const TrainingMode* WorkerCore::ModeOf(const v1::View& view) const {
-  return (view.mode() == v1::SYNCHRONOUS ? synchronous_ : asynchronous_).get();
+  return (IsSynchronous(view.mode()) ? synchronous_ : asynchronous_).get();
 }
 
 void WorkerCore::UpdateLinks() {

@@ -43,7 +43,7 @@ worker::WorkerProcess::Options FirstWorkerOptions(const testing::JobProcesses& p
 
 absl::Status WaitUntilFinished(worker::WorkerProcess* process) {
   const worker::WorkerProcess::Result result = process->Wait();
-  if (result.reason == worker::ExitReason::kFinished) return absl::OkStatus();
+  if (result.reason == ExitReason::kFinished) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("the worker ended: ", result.message));
 }
 

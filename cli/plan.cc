@@ -17,6 +17,7 @@
 #include "services/protocol/codec/codec.h"
 #include "services/protocol/codec/rows.h"
 #include "services/protocol/elements.h"
+#include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/stages.h"
 #include "services/ps/optimizer/optimizer.h"
@@ -217,7 +218,7 @@ std::vector<uint32_t> PlaceCopies(const v1::JobSpec& job, const v1::TensorTable&
 uint64_t GradientsHeld(const v1::JobSpec& job, uint64_t gradient_bytes) {
   const uint64_t workers = job.worker().replicas();
   const v1::TrainingSpec& training = job.training();
-  if (training.mode() == v1::SYNCHRONOUS) {
+  if (IsSynchronous(training.mode())) {
     return training.stragglers().policy() == v1::TrainingSpec::Stragglers::DROP ? workers : 1;
   }
   const uint64_t permits =
@@ -260,7 +261,7 @@ std::string Row(absl::string_view name, uint64_t memory, uint64_t received, uint
 absl::StatusOr<std::vector<RowTraffic>> RowTrafficOf(const v1::JobSpec& job,
                                                      const v1::Description& description) {
   std::vector<RowTraffic> traffic;
-  const bool shared = job.training().mode() == v1::SYNCHRONOUS;
+  const bool shared = IsSynchronous(job.training().mode());
   const double samples = static_cast<double>(job.training().global_batch_size()) /
                          (shared ? std::max<uint32_t>(1, job.worker().replicas()) : 1);
   const v1::TensorTable& tensors = description.ready().table();
@@ -299,7 +300,7 @@ namespace {
 // What the plan of a job does not compute from the sizes of blocks.
 Plan BeginPlan(const v1::JobSpec& job, const v1::TensorTable& table) {
   Plan plan;
-  plan.synchronous = job.training().mode() == v1::SYNCHRONOUS;
+  plan.synchronous = IsSynchronous(job.training().mode());
   plan.shards_compute = job.training().execution() == v1::TrainingSpec::SERVER;
   plan.workers = job.worker().replicas();
   plan.shards.resize(job.parameter_server().replicas());

@@ -1,4 +1,5 @@
-// The length of a job in steps and in samples, and conversions between the two.
+// A job's length in steps and in samples, conversions between the two, and what follows from its
+// mode.
 
 #ifndef SLUICE_SERVICES_PROTOCOL_JOB_LENGTH_H_
 #define SLUICE_SERVICES_PROTOCOL_JOB_LENGTH_H_
@@ -12,6 +13,7 @@
 
 namespace sluice {
 
+// An unspecified mode counts as synchronous.
 inline bool IsSynchronous(v1::Mode mode) {
   return mode != v1::ASYNCHRONOUS && mode != v1::BOUNDED_STALENESS;
 }

@@ -54,11 +54,6 @@ uint64_t SampleOrder::Permute(const Keys& keys, uint64_t place) const {
   return x;
 }
 
-uint64_t SampleOrder::IndexAt(uint64_t position) const {
-  const uint64_t place = position % options_.samples;
-  return options_.shuffle ? Permute(KeysOf(EpochOf(position)), place) : place;
-}
-
 std::vector<uint64_t> SampleOrder::IndicesOf(PositionRange positions) const {
   std::vector<uint64_t> indices;
   indices.reserve(positions.size());

@@ -62,10 +62,8 @@ class SampleOrder {
 
   uint64_t EpochOf(uint64_t position) const { return position / options_.samples; }
 
-  // In [0, samples()).
-  uint64_t IndexAt(uint64_t position) const;
-
-  // The indices of all positions of a range, in order; it may span epochs.
+  // The indices of all positions of a range, in order, each in [0, samples()). The range may span
+  // epochs.
   std::vector<uint64_t> IndicesOf(PositionRange positions) const;
 
  private:

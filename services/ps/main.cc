@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/number_range.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/member_exit.h"
 #include "services/ps/plugins/plugins.h"
 #include "services/ps/shard_extension.h"
 #include "services/ps/shard_server.h"
@@ -60,19 +60,6 @@ v1::Register Identity(const Flags& flags) {
   return identity;
 }
 
-int ExitCodeOf(const ShardServer::Result& result) {
-  switch (result.code) {
-    case kExitFinished:
-      return kExitOk;
-    case kExitReplaced:
-      return kExitExpelled;
-    case kExitNotAccepted:
-      return kExitRefused;
-    default:
-      return kExitFailed;
-  }
-}
-
 absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopRequests* stop) {
   const Logger logger =
       base_logger.With({{"job", ShortJobName(flags.job)}, {"role", "ps"}, {"index", flags.index}});
@@ -114,7 +101,7 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   };
   ASSIGN_OR_RETURN(const ShardServer::Result result,
                    WaitForEnd(server.get(), flags.program, &metrics, stop, on_stop));
-  return ExitCodeOf(result);
+  return ExitCodeOf(result.reason);
 }
 
 int Main(int argc, char** argv) {

@@ -81,7 +81,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   }
 
   ~Server() override {
-    shell_.Close([this] { End(kExitFailed, "the process ends"); });
+    shell_.Close([this] { End(ExitReason::kFailed, "the process ends"); });
     StopServer();
     file_thread_.Stop();
     copy_thread_.Stop();
@@ -121,12 +121,13 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
 
   void Leave(std::string reason, absl::Duration grace) override {
     logger_.Info("Leaving", {{"why", reason}, {"within", absl::FormatDuration(grace)}});
-    shell_.Event(Call(&ShardCore::OnLeave, std::move(reason), grace));
+    shell_.Event(Call(&ShardCore::OnAskedToStop, std::move(reason), grace));
   }
 
   void Abandon(std::string reason) override {
-    shell_.Event(
-        [this, reason = std::move(reason)](ShardCore&, absl::Time) { End(kExitFinished, reason); });
+    shell_.Event([this, reason = std::move(reason)](ShardCore&, absl::Time) {
+      End(ExitReason::kLeft, reason);
+    });
   }
 
   absl::Status Alive() override { return shell_.Alive(); }
@@ -266,7 +267,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
                    {.post = true});
     });
   }
-  void Perform(ExitProcess& exit) { End(exit.code, exit.reason); }
+  void Perform(Exit& exit) { End(exit.reason, std::move(exit.message)); }
 
   // ---- files: on the file thread
 
@@ -339,9 +340,9 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
     logger_.Debug("Step closed", {{"step", status.lowest}});
   }
 
-  void End(int code, std::string reason) {
-    logger_.Info("The shard ends", {{"code", code}, {"why", reason}});
-    result_ = {code, std::move(reason)};
+  void End(ExitReason reason, std::string message) {
+    logger_.Info("Shard stopped", {{"why", message}});
+    result_ = {reason, std::move(message)};
     shell_.End();
   }
 

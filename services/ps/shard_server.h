@@ -13,6 +13,7 @@
 #include "services/common/file_util.h"
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
+#include "services/protocol/member_exit.h"
 #include "services/ps/core/shard_core.h"
 #include "services/transport/grpc_server.h"
 #include "services/transport/security/transport_security.h"
@@ -39,8 +40,8 @@ class ShardServer {
   };
 
   struct Result {
-    int code = 0;
-    std::string reason;
+    ExitReason reason = ExitReason::kFailed;
+    std::string message;
   };
 
   // `files` and `metrics` must outlive the server. UNAVAILABLE if it cannot listen on the address.
@@ -56,7 +57,7 @@ class ShardServer {
 
   // Blocks until the core has ended.
   virtual Result Wait() = 0;
-  // Asks to leave within `grace`: ShardCore::OnLeave. Any thread.
+  // Asks to leave within `grace`: ShardCore::OnAskedToStop. Any thread.
   virtual void Leave(std::string reason, absl::Duration grace) = 0;
   // Ends at once, as if it had left (a second SIGTERM). Any thread.
   virtual void Abandon(std::string reason) = 0;

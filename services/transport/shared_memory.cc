@@ -212,12 +212,4 @@ absl::StatusOr<absl::Cord> SharedMemory::Take(const v1::SharedPayload& place) {
       bytes, [flag, self = shared_from_this()] { flag->store(0, std::memory_order_release); });
 }
 
-size_t SharedMemory::used_granules() {
-  MutexLock lock(&mutex_);
-  Reclaim();
-  size_t used = 0;
-  for (const Piece& piece : sent_) used += piece.count;
-  return used;
-}
-
 }  // namespace sluice

@@ -67,9 +67,6 @@ class SharedMemory final : public SharedPayloads,
   // INVALID_ARGUMENT: not a place in the peer's half. Any thread.
   absl::StatusOr<absl::Cord> Take(const v1::SharedPayload& place) override;
 
-  // Granules in use by payloads that this end has sent.
-  size_t used_granules();
-
  private:
   struct Piece {
     size_t first = 0;

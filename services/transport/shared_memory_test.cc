@@ -56,11 +56,9 @@ TEST(SharedMemoryTest, LastReferenceFreesRoom) {
     const absl::Cord taken = *ends.server->Take(*ends.client->Put(Payload('a', 3 * kGranule)));
     kept = taken.Subcord(kGranule, 1000);
   }
-  EXPECT_EQ(ends.client->used_granules(), 3);
   EXPECT_FALSE(ends.client->Put(Payload('b', 2 * kGranule)).has_value());
   EXPECT_EQ(kept, std::string(1000, 'a'));
   kept.Clear();
-  EXPECT_EQ(ends.client->used_granules(), 0);
   EXPECT_TRUE(ends.client->Put(Payload('b', 4 * kGranule)).has_value());
 }
 
@@ -97,7 +95,7 @@ TEST(SharedMemoryTest, WrapsAroundTheEnd) {
   }
   EXPECT_GT(sent, 100);
   held.clear();
-  EXPECT_EQ(ends.client->used_granules(), 0);
+  EXPECT_TRUE(ends.client->Put(Payload('z', 5 * kGranule)).has_value());
 }
 
 TEST(SharedMemoryTest, DirectionsDoNotOverlap) {

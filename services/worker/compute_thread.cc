@@ -101,7 +101,7 @@ void ComputeThread::OnNotOpened(const absl::Status& status) {
   logger_.Error(message);
   shell_->Event([this, message = std::move(message)](WorkerCore& core, absl::Time now) {
     data_missing_ = true;
-    core.OnLeave(message, absl::ZeroDuration(), now);
+    core.OnAskedToStop(message, absl::ZeroDuration(), now);
   });
 }
 

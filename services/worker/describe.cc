@@ -17,6 +17,7 @@
 #include "services/common/program.h"
 #include "services/common/status_macros.h"
 #include "services/execution/worker/stage_sizes.h"
+#include "services/protocol/job_length.h"
 #include "services/worker/data/dataset.h"
 #include "services/worker/trainer.h"
 
@@ -32,7 +33,7 @@ constexpr uint64_t kSteps = 16;
 // Samples of one worker's step, or of one update in modes without steps.
 uint64_t SamplesOfWorker(const v1::JobSpec& job) {
   const uint64_t batch = std::max<uint64_t>(1, job.training().global_batch_size());
-  const bool shared = job.training().mode() == v1::SYNCHRONOUS;
+  const bool shared = IsSynchronous(job.training().mode());
   const uint64_t workers = std::max<uint32_t>(1, job.worker().replicas());
   return shared ? std::max<uint64_t>(1, (batch + workers / 2) / workers) : batch;
 }

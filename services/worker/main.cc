@@ -27,6 +27,7 @@
 #include "services/execution/worker/remote_engine.h"
 #include "services/execution/worker/stage_channel.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/member_exit.h"
 #include "services/transport/endpoint.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/security_flags.h"
@@ -138,18 +139,7 @@ DataFetcher MakeFetcher(std::function<void(const std::string&)> say) {
 int ExitCodeOf(const WorkerProcess::Result& result) {
   if (result.unreachable) return kExitRetry;
   if (result.data_missing) return kExitMissing;
-  switch (result.reason) {
-    case ExitReason::kFinished:
-    case ExitReason::kLeft:
-      return kExitOk;
-    case ExitReason::kExpelled:
-      return kExitExpelled;
-    case ExitReason::kRefused:
-      return kExitRefused;
-    case ExitReason::kFailed:
-      break;
-  }
-  return kExitFailed;
+  return ExitCodeOf(result.reason);
 }
 
 // A worker that is started by another program, and ends with its job, waits without a limit.

@@ -54,7 +54,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   absl::Status Alive() override { return shell_.Alive(); }
 
   void Leave(std::string reason, absl::Duration grace) override {
-    shell_.Event(Call(&WorkerCore::OnLeave, std::move(reason), grace));
+    shell_.Event(Call(&WorkerCore::OnAskedToStop, std::move(reason), grace));
   }
 
   Result Wait() override {

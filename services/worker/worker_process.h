@@ -16,6 +16,7 @@
 #include "proto/job.pb.h"
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
+#include "services/protocol/member_exit.h"
 #include "services/shell/core_shell.h"
 #include "services/transport/security/transport_security.h"
 #include "services/worker/compute/compute_engine.h"

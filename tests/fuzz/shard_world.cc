@@ -485,7 +485,7 @@ void ShardWorld::Files() {
 }
 
 void ShardWorld::CheckBounds() {
-  for (const ps::ExitProcess& exit : shard_.TakeActions<ps::ExitProcess>()) {
+  for (const Exit& exit : shard_.TakeActions<Exit>()) {
     (void)exit;
     exited_ = true;
   }

@@ -121,7 +121,7 @@ TEST_P(EveryModeTest, AppliesEachSampleOnceWhileWorkersLeaveVanishAndJoin) {
   const std::string directory = NewDirectory(v1::Mode_Name(GetParam()));
   Start(Job(directory, GetParam(), kManySamples), directory);
   const worker::WorkerProcess::Result left = job_->Leave(0);
-  EXPECT_EQ(left.reason, worker::ExitReason::kLeft) << left.message;
+  EXPECT_EQ(left.reason, ExitReason::kLeft) << left.message;
   job_->StartWorker(0);
   WaitForStep(40);
   job_->DropWorker(1);

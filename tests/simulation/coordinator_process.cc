@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -26,6 +25,7 @@ std::pair<uint64_t, uint64_t> KeyOf(const v1::CheckpointRef& ref) {
 CoordinatorProcess::CoordinatorProcess(Cluster* cluster, uint64_t incarnation)
     : cluster_(*cluster),
       core_(
+          cluster, this,
           [&] {
             coordinator::CoordinatorOptions options;
             options.job = cluster->scenario().job;
@@ -35,80 +35,53 @@ CoordinatorProcess::CoordinatorProcess(Cluster* cluster, uint64_t incarnation)
           }(),
           cluster->scheduler().now(), cluster->scenario().coordinator_rules) {}
 
-void CoordinatorProcess::Start() { Perform(); }
+void CoordinatorProcess::Start() { core_.PerformActions(); }
 
 void CoordinatorProcess::Accept(const StreamRef& stream) {
   streams_[stream->id] = stream;
   stream->server.on_closed = [this, stream] {
     streams_.erase(stream->id);
-    core_.OnDisconnected(stream->id, cluster_.scheduler().now());
-    Perform();
+    core_.Event(&Core::OnDisconnected, stream->id);
   };
-  core_.OnConnected(stream->id, cluster_.scheduler().now());
-  Perform();
+  core_.Event(&Core::OnConnected, stream->id);
 }
 
 void CoordinatorProcess::OnMessage(const StreamRef& stream, const v1::MemberMessage& message) {
   if (message.has_register_() && !static_cast<Member*>(stream->client.process.get())->hostile()) {
     registered_[stream->id] = message.register_().process().incarnation();
   }
-  core_.OnMessage(stream->id, message, cluster_.scheduler().now());
-  Perform();
+  core_.Event(&Core::OnMessage, stream->id, message);
 }
 
 void CoordinatorProcess::SetDesired(const v1::SetDesiredRequest& desired) {
   desired_ = desired;
   desired_.clear_deaths();
-  core_.OnSetDesired(desired, cluster_.scheduler().now());
-  Perform();
+  core_.Event(&Core::OnSetDesired, desired);
 }
 
 // As the coordinator's program does on SIGTERM.
-void CoordinatorProcess::Leave() {
-  core_.OnAskedToStop(cluster_.scheduler().now());
-  Perform();
-}
+void CoordinatorProcess::Leave() { core_.Event(&Core::OnAskedToStop); }
 
 v1::JobProgress CoordinatorProcess::Progress() const {
-  return core_.Progress(0, cluster_.scheduler().now());
+  return core_->Progress(0, cluster_.scheduler().now());
 }
 
 uint64_t CoordinatorProcess::OpenSnapshot(const v1::OpenSnapshotRequest& request,
                                           SnapshotAnswered answered) {
   const uint64_t call = ++last_call_;
   snapshots_[call] = std::move(answered);
-  core_.OnOpenSnapshot(call, request, cluster_.scheduler().now());
-  Perform();
+  core_.Event(&Core::OnOpenSnapshot, call, request);
   return call;
 }
 
 void CoordinatorProcess::EndSnapshotCall(uint64_t call) {
   if (snapshots_.erase(call) == 0) return;
-  core_.OnSnapshotCallEnded(call, cluster_.scheduler().now());
-  Perform();
+  core_.Event(&Core::OnSnapshotCallEnded, call);
 }
 
-void CoordinatorProcess::OnThaw() {
-  if (!cluster_.scenario().timers_first || !alive()) return;
-  core_.OnTick(cluster_.scheduler().now());
-  Perform();
-}
-
-void CoordinatorProcess::Perform() {
-  for (const coordinator::Action& action : core_.TakeActions()) {
-    if (!alive()) return;
-    std::visit([this](const auto& a) { On(a); }, action);
-  }
-  if (cluster_.tracing()) TraceEvents();
-  if (!alive()) return;
-  ticker_.Plan(cluster_, shared_from_this(), core_.NextDeadline(), [this] {
-    core_.OnTick(cluster_.scheduler().now());
-    Perform();
-  });
-}
-
-void CoordinatorProcess::TraceEvents() {
-  const v1::JobProgress progress = core_.Progress(last_event_, cluster_.scheduler().now());
+void CoordinatorProcess::AfterActions() {
+  if (!cluster_.tracing()) return;
+  const v1::JobProgress progress = core_->Progress(last_event_, cluster_.scheduler().now());
   for (const v1::Event& event : progress.events()) {
     last_event_ = event.sequence();
     cluster_.Trace(absl::StrCat("  event: ", event.message()));
@@ -161,10 +134,7 @@ void CoordinatorProcess::CheckAdmission(uint64_t stream) {
 void CoordinatorProcess::On(const coordinator::ReadStorage&) {
   After([this] {
     absl::StatusOr<coordinator::StorageContents> contents = ReadContents();
-    After([this, contents] {
-      core_.OnStorageRead(contents, cluster_.scheduler().now());
-      Perform();
-    });
+    After([this, contents] { core_.Event(&Core::OnStorageRead, contents); });
   });
 }
 
@@ -257,10 +227,7 @@ void CoordinatorProcess::On(const coordinator::ClaimAttempt& action) {
     }
     cluster_.Trace(absl::StrCat("claim ", claim.attempt(), claim.end() ? " (end)" : "", ": ",
                                 status.ok() ? "created" : "failed"));
-    After([this, claim, status] {
-      core_.OnClaimResult(claim.attempt(), status, cluster_.scheduler().now());
-      Perform();
-    });
+    After([this, claim, status] { core_.Event(&Core::OnClaimResult, claim.attempt(), status); });
   });
 }
 
@@ -268,10 +235,7 @@ void CoordinatorProcess::On(const coordinator::ReadClaims&) {
   After([this] {
     absl::StatusOr<std::vector<v1::Claim>> claims = cluster_.storage()->ReadClaims();
     if (cluster_.DiskFails()) claims = absl::UnavailableError("the storage is unavailable");
-    After([this, claims] {
-      core_.OnClaimsRead(claims, cluster_.scheduler().now());
-      Perform();
-    });
+    After([this, claims] { core_.Event(&Core::OnClaimsRead, claims); });
   });
 }
 
@@ -283,10 +247,8 @@ void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
         (void)cluster_.storage()->WriteCheckpointIndex(checkpoint_index);
       cluster_.Trace("a checkpoint index cannot be written");
       After([this, checkpoint_index] {
-        core_.OnCheckpointIndexWritten(checkpoint_index.checkpoint(),
-                                       absl::ResourceExhaustedError("no space left on device"),
-                                       cluster_.scheduler().now());
-        Perform();
+        core_.Event(&Core::OnCheckpointIndexWritten, checkpoint_index.checkpoint(),
+                    absl::ResourceExhaustedError("no space left on device"));
       });
       return;
     }
@@ -313,9 +275,7 @@ void CoordinatorProcess::On(const coordinator::WriteCheckpointIndex& action) {
     if (newest && !status.ok()) cluster_.checker().Fail(std::string(status.message()));
 
     After([this, checkpoint_index, status] {
-      core_.OnCheckpointIndexWritten(checkpoint_index.checkpoint(), status,
-                                     cluster_.scheduler().now());
-      Perform();
+      core_.Event(&Core::OnCheckpointIndexWritten, checkpoint_index.checkpoint(), status);
     });
   });
 }

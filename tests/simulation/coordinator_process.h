@@ -16,7 +16,7 @@
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/memory_storage.h"
 #include "tests/simulation/network.h"
-#include "tests/simulation/ticker.h"
+#include "tests/simulation/simulated_core.h"
 
 namespace sluice::simulation {
 
@@ -24,7 +24,7 @@ class CoordinatorProcess : public Process {
  public:
   CoordinatorProcess(Cluster* cluster, uint64_t incarnation);
 
-  const v1::View& view() const { return core_.view(); }
+  const v1::View& view() const { return core_->view(); }
   void Start();
   void Accept(const StreamRef& stream);
   void OnMessage(const StreamRef& stream, const v1::MemberMessage& message);
@@ -38,10 +38,14 @@ class CoordinatorProcess : public Process {
   void EndSnapshotCall(uint64_t call);
 
  private:
-  void OnThaw() override;
+  using Core = coordinator::CoordinatorCore;
+  friend class SimulatedCore<Core, CoordinatorProcess>;
+
+  void OnThaw() override { core_.OnThaw(); }
+  void BeforeActions() {}
+  // Traces the job's events.
+  void AfterActions();
   void After(std::function<void()> event);
-  void Perform();
-  void TraceEvents();
   void CheckAdmission(uint64_t stream);
   absl::StatusOr<coordinator::StorageContents> ReadContents();
   void CheckContents(const coordinator::StorageContents& contents,
@@ -59,14 +63,13 @@ class CoordinatorProcess : public Process {
   void On(const coordinator::Exit& action);
 
   Cluster& cluster_;
-  coordinator::CoordinatorCore core_;
+  SimulatedCore<Core, CoordinatorProcess> core_;
   v1::SetDesiredRequest desired_;
   std::map<uint64_t, StreamRef> streams_;
   std::map<uint64_t, uint64_t> registered_;  // stream -> incarnation
   uint64_t last_event_ = 0;
   uint64_t last_call_ = 0;
   std::map<uint64_t, SnapshotAnswered> snapshots_;  // by call
-  Ticker ticker_;
 };
 
 }  // namespace sluice::simulation

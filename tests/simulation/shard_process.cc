@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
-#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/member_exit.h"
 #include "services/ps/core/bounds.h"
 #include "services/ps/core/partition_file.h"
 
@@ -36,6 +36,7 @@ ShardProcess::ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnatio
       index_(index),
       incarnation_(incarnation),
       core_(
+          cluster, this,
           [&] {
             ps::ShardOptions options;
             *options.identity.mutable_process() = MakeProcessId(v1::SHARD, index, incarnation);
@@ -59,51 +60,40 @@ ShardProcess::ShardProcess(Cluster* cluster, uint32_t index, uint64_t incarnatio
 
 void ShardProcess::Start() {
   LookForCoordinator();
-  Perform();
+  core_.PerformActions();
 }
 
 void ShardProcess::Leave() {
   leaving_ = true;
-  core_.OnLeave("SIGTERM", absl::Seconds(10), cluster_.scheduler().now());
-  Perform();
+  core_.Event(&Core::OnAskedToStop, "SIGTERM", absl::Seconds(10));
 }
 
-void ShardProcess::OnCoordinatorConnected() {
-  core_.OnCoordinatorConnected(cluster_.scheduler().now());
-  Perform();
-}
+void ShardProcess::OnCoordinatorConnected() { core_.Event(&Core::OnCoordinatorConnected); }
 
-void ShardProcess::OnCoordinatorDisconnected() {
-  core_.OnCoordinatorDisconnected(cluster_.scheduler().now());
-  Perform();
-}
+void ShardProcess::OnCoordinatorDisconnected() { core_.Event(&Core::OnCoordinatorDisconnected); }
 
 void ShardProcess::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
   if (message.has_pause() || message.has_install() || message.has_prepare_state()) {
     cluster_.checker().OnRelease(incarnation_);
   }
   cluster_.contract().OnShardReceives(incarnation_, message);
-  core_.OnCoordinatorMessage(message, cluster_.scheduler().now());
-  Perform();
+  core_.Event(&Core::OnCoordinatorMessage, message);
 }
 
 void ShardProcess::Accept(const StreamRef& stream) {
   streams_[stream->id] = stream;
   stream->server.on_closed = [this, stream] {
     streams_.erase(stream->id);
-    core_.OnDisconnected(stream->id, cluster_.scheduler().now());
-    Perform();
+    core_.Event(&Core::OnDisconnected, stream->id);
   };
-  core_.OnConnected(stream->id, cluster_.scheduler().now());
-  Perform();
+  core_.Event(&Core::OnConnected, stream->id);
 }
 
 void ShardProcess::OnFrame(const StreamRef& stream, const v1::Header& header,
                            const absl::Cord& payload) {
   if (header.has_hello()) worker_of_[stream->id] = header.hello().sender().incarnation();
   NotePull(stream, header);
-  core_.OnFrame(stream->id, header, payload, cluster_.scheduler().now());
-  Perform();
+  core_.Event(&Core::OnFrame, stream->id, header, payload);
 }
 
 void ShardProcess::NotePull(const StreamRef& stream, const v1::Header& header) {
@@ -114,13 +104,13 @@ void ShardProcess::NotePull(const StreamRef& stream, const v1::Header& header) {
 
 Checker::ShardNow ShardProcess::Look() const {
   Checker::ShardNow now;
-  const ps::ShardStatus status = core_.Status();
+  const ps::ShardStatus status = core_->Status();
   now.incarnation = incarnation_;
   now.view = status.view;
   now.committed = status.committed;
   if (!status.has_view) return now;
   for (uint32_t p = 0; p < cluster_.scenario().job.parameter_server().partitions(); ++p) {
-    std::shared_ptr<const ps::PartitionContent> content = core_.Content(p);
+    std::shared_ptr<const ps::PartitionContent> content = core_->Content(p);
     if (content == nullptr || content->blocks.empty()) continue;
     now.partitions.push_back(ViewOf(*content));
     for (const v1::ClockRecord& record : content->clocks) {
@@ -129,7 +119,7 @@ Checker::ShardNow ShardProcess::Look() const {
     }
   }
   for (uint32_t p = 0; p < cluster_.scenario().job.parameter_server().partitions(); ++p) {
-    const std::shared_ptr<const ps::PartitionContent> copy = core_.CopyContent(p);
+    const std::shared_ptr<const ps::PartitionContent> copy = core_->CopyContent(p);
     if (copy == nullptr || copy->blocks.empty()) continue;
     now.copies.push_back(ViewOf(*copy));
     for (const v1::ClockRecord& record : copy->clocks) {
@@ -139,31 +129,10 @@ Checker::ShardNow ShardProcess::Look() const {
   return now;
 }
 
-void ShardProcess::Perform() {
-  if (!alive()) return;
-  // Before the actions, because they were decided on this state.
-  const Checker::ShardNow now = Look();
-  if (core_.Status().has_view) cluster_.checker().OnShard(now);
-  CheckBounds();
-  for (const ps::ShardAction& action : core_.TakeActions()) {
-    if (!alive()) return;
-    std::visit([this](const auto& a) { On(a); }, action);
-  }
-  if (!alive()) return;
-  ticker_.Plan(cluster_, shared_from_this(), core_.NextDeadline(), [this] {
-    core_.OnTick(cluster_.scheduler().now());
-    Perform();
-  });
-}
-
-void ShardProcess::OnThaw() {
-  if (!cluster_.scenario().timers_first || !alive()) return;
-  core_.OnTick(cluster_.scheduler().now());
-  Perform();
-}
-
-void ShardProcess::CheckBounds() const {
-  const ps::BoundUses uses = core_.Status().bounds;
+// The actions were decided on this state.
+void ShardProcess::BeforeActions() const {
+  if (core_->Status().has_view) cluster_.checker().OnShard(Look());
+  const ps::BoundUses uses = core_->Status().bounds;
   for (size_t bound = 0; bound < uses.size(); ++bound) {
     // Acks are held back once the queue is full, and each partition's step may be under way then.
     const bool is_queue = bound == static_cast<size_t>(ps::Bound::kCopyQueueBytes);
@@ -193,7 +162,7 @@ void ShardProcess::CheckAnswer(const ps::SendFrame& action) {
   // The arbiter's answer is its PullAnswer; the answer of every other shard is its data.
   const bool data = action.header.has_data() && action.header.data().snapshot_id() == 0 &&
                     action.header.data().partition() != 0 && action.header.data().request() != 0;
-  const bool arbiter = core_.Content(0) != nullptr;
+  const bool arbiter = core_->Content(0) != nullptr;
   if (action.header.has_pull_answer() || (data && !arbiter)) {
     cluster_.checker().OnPullAnswered(Look(), arbiter, worker->second, clock->second);
   }
@@ -285,12 +254,11 @@ void ShardProcess::OpenPeer(uint64_t incarnation) {
           peer.ready = true;
           peer.tries = 0;
           peer.credit = header.hello_reply().window_bytes();
-          self->core_.OnShardConnected(incarnation, self->cluster_.scheduler().now());
-          self->Perform();
+          self->core_.Event(&Core::OnShardConnected, incarnation);
         };
 
         self->cluster_.network().ToServer(stream,
-                                          [stream, hello = self->core_.MakeHello(peer.process)] {
+                                          [stream, hello = self->core_->MakeHello(peer.process)] {
                                             static_cast<ShardProcess*>(stream->server.process.get())
                                                 ->OnFrame(stream, hello, absl::Cord());
                                           });
@@ -314,7 +282,7 @@ void ShardProcess::On(const ps::CloseStream& action) {
 void ShardProcess::On(const ps::SendToCoordinator& action) {
   // Without a stream the message is lost.
   if (coordinator_ != nullptr) cluster_.contract().OnShardSays(incarnation_, action.message);
-  if (action.message.has_pause_reply() && core_.Status().has_view) {
+  if (action.message.has_pause_reply() && core_->Status().has_view) {
     cluster_.checker().OnPauseReply(Look());
   }
   if (action.message.has_failure()) {
@@ -341,10 +309,9 @@ void ShardProcess::On(const ps::WritePartition& action) {
         self->Handle([self, action] {
           if (self->cluster_.DiskFails()) {
             self->cluster_.Trace("a partition cannot be written");
-            self->core_.OnPartitionWritten(action.snapshot, action.checkpoint, action.partition,
-                                           absl::ResourceExhaustedError("no space left on device"),
-                                           self->cluster_.scheduler().now());
-            self->Perform();
+            self->core_.Event(&Core::OnPartitionWritten, action.snapshot, action.checkpoint,
+                              action.partition,
+                              absl::ResourceExhaustedError("no space left on device"));
             return;
           }
 
@@ -352,9 +319,8 @@ void ShardProcess::On(const ps::WritePartition& action) {
           v1::PartitionFile file = encoded.file;
           (void)self->cluster_.storage()->WriteFile(action.checkpoint, file.name(), encoded.bytes);
           self->cluster_.checker().OnFile(action.checkpoint, ViewOf(*action.content));
-          self->core_.OnPartitionWritten(action.snapshot, action.checkpoint, action.partition, file,
-                                         self->cluster_.scheduler().now());
-          self->Perform();
+          self->core_.Event(&Core::OnPartitionWritten, action.snapshot, action.checkpoint,
+                            action.partition, file);
         });
       });
 }
@@ -363,11 +329,8 @@ void ShardProcess::On(const ps::LoadPartition& action) {
   cluster_.scheduler().At(
       NextFile(), [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
         self->Handle([self, action] {
-          self->core_.OnPartitionLoaded(
-              action.init_id, action.file.partition(),
-              self->cluster_.storage()->ReadFile(action.checkpoint, action.file),
-              self->cluster_.scheduler().now());
-          self->Perform();
+          self->core_.Event(&Core::OnPartitionLoaded, action.init_id, action.file.partition(),
+                            self->cluster_.storage()->ReadFile(action.checkpoint, action.file));
         });
       });
 }
@@ -377,16 +340,14 @@ void ShardProcess::On(const ps::ReadCopy& action) {
       cluster_.random().Between(absl::Microseconds(100), absl::Milliseconds(20)),
       [self = std::static_pointer_cast<ShardProcess>(shared_from_this()), action] {
         self->Handle([self, action] {
-          self->core_.OnCopyRead(action.transfer, ps::ReadReceivedCopy(action),
-                                 self->cluster_.scheduler().now());
-          self->Perform();
+          self->core_.Event(&Core::OnCopyRead, action.transfer, ps::ReadReceivedCopy(action));
         });
       });
 }
 
-void ShardProcess::On(const ps::ExitProcess& action) {
-  cluster_.OnShardExit(*this, action.code == ps::kExitFinished, action.code == ps::kExitFailed,
-                       action.reason);
+void ShardProcess::On(const Exit& action) {
+  const ExitCode code = ExitCodeOf(action.reason);
+  cluster_.OnShardExit(*this, code == kExitOk, code == kExitFailed, action.message);
 }
 
 }  // namespace sluice::simulation

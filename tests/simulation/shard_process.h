@@ -19,7 +19,7 @@
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/member.h"
 #include "tests/simulation/network.h"
-#include "tests/simulation/ticker.h"
+#include "tests/simulation/simulated_core.h"
 
 namespace sluice::simulation {
 
@@ -37,6 +37,9 @@ class ShardProcess : public Member {
   void OnFrame(const StreamRef& stream, const v1::Header& header, const absl::Cord& payload);
 
  private:
+  using Core = ps::ShardCore;
+  friend class SimulatedCore<Core, ShardProcess>;
+
   // This shard's stream to another shard.
   struct Peer {
     v1::ProcessId process;
@@ -52,7 +55,9 @@ class ShardProcess : public Member {
   void OnCoordinatorConnected() override;
   void OnCoordinatorDisconnected() override;
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message) override;
-  void Perform();
+  // Checks the state and the uses of the bounds.
+  void BeforeActions() const;
+  void AfterActions() {}
   Checker::ShardNow Look() const;
   void On(const ps::SendFrame& action);
   void On(const ps::SendToShard& action);
@@ -63,25 +68,23 @@ class ShardProcess : public Member {
   void On(const ps::WritePartition& action);
   void On(const ps::LoadPartition& action);
   void On(const ps::ReadCopy& action);
-  void On(const ps::ExitProcess& action);
+  void On(const Exit& action);
   void OpenPeer(uint64_t incarnation);
   // When the next file is read or written.
   absl::Time NextFile();
-  void CheckBounds() const;
   void NotePull(const StreamRef& stream, const v1::Header& header);
   void CheckAnswer(const ps::SendFrame& action);
-  void OnThaw() override;
+  void OnThaw() override { core_.OnThaw(); }
 
   const uint32_t index_;
   const uint64_t incarnation_;
-  ps::ShardCore core_;
+  SimulatedCore<Core, ShardProcess> core_;
   std::map<uint64_t, StreamRef> streams_;
   std::map<uint64_t, uint64_t> worker_of_;   // stream -> incarnation
   std::map<uint64_t, uint64_t> pull_clock_;  // stream -> clock of its newest pull
   std::map<uint64_t, Peer> peers_;           // by incarnation
   bool leaving_ = false;
   absl::Time file_done_ = absl::InfinitePast();
-  Ticker ticker_;
 };
 
 }  // namespace sluice::simulation

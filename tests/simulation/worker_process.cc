@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
-#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "services/protocol/ids.h"
+#include "services/protocol/member_exit.h"
 #include "services/protocol/row_selection.h"
 #include "tests/simulation/shard_process.h"
 
@@ -18,6 +18,7 @@ WorkerProcess::WorkerProcess(Cluster* cluster, uint32_t index, uint64_t incarnat
       index_(index),
       incarnation_(incarnation),
       core_(
+          cluster, this,
           [&] {
             worker::WorkerOptions options;
             options.process = MakeProcessId(v1::WORKER, index, incarnation);
@@ -31,45 +32,17 @@ WorkerProcess::WorkerProcess(Cluster* cluster, uint32_t index, uint64_t incarnat
 
 void WorkerProcess::Start() { LookForCoordinator(); }
 
-void WorkerProcess::OnThaw() {
-  if (!cluster_.scenario().timers_first || !alive()) return;
-  core_.OnTick(cluster_.scheduler().now());
-  Do();
-}
+void WorkerProcess::Leave() { core_.Event(&Core::OnAskedToStop, "SIGTERM", absl::Seconds(10)); }
 
-void WorkerProcess::Leave() {
-  core_.OnLeave("SIGTERM", absl::Seconds(10), cluster_.scheduler().now());
-  Do();
-}
+void WorkerProcess::OnCoordinatorConnected() { core_.Event(&Core::OnCoordinatorConnected); }
 
-void WorkerProcess::OnCoordinatorConnected() {
-  core_.OnCoordinatorConnected(cluster_.scheduler().now());
-  Do();
-}
-
-void WorkerProcess::OnCoordinatorDisconnected() {
-  core_.OnCoordinatorDisconnected(cluster_.scheduler().now());
-  Do();
-}
+void WorkerProcess::OnCoordinatorDisconnected() { core_.Event(&Core::OnCoordinatorDisconnected); }
 
 void WorkerProcess::OnCoordinatorMessage(const v1::CoordinatorMessage& message) {
   if (message.has_new_view() && message.new_view().has_view()) {
     cluster_.checker().OnView(message.new_view().view());
   }
-  core_.OnCoordinatorMessage(message, cluster_.scheduler().now());
-  Do();
-}
-
-void WorkerProcess::Do() {
-  for (const worker::WorkerAction& action : core_.TakeActions()) {
-    if (!alive()) return;
-    std::visit([this](const auto& a) { On(a); }, action);
-  }
-  if (!alive()) return;
-  ticker_.Plan(cluster_, shared_from_this(), core_.NextDeadline(), [this] {
-    core_.OnTick(cluster_.scheduler().now());
-    Do();
-  });
+  core_.Event(&Core::OnCoordinatorMessage, message);
 }
 
 void WorkerProcess::On(const worker::ConnectShard& action) {
@@ -80,9 +53,7 @@ void WorkerProcess::On(const worker::ConnectShard& action) {
   auto broken = [self, shard, attempt] {
     if (self->attempts_[shard] != attempt) return;
     self->shards_.erase(shard);
-    self->core_.OnShardDisconnected(shard, absl::UnavailableError("broken"),
-                                    self->cluster_.scheduler().now());
-    self->Do();
+    self->core_.Event(&Core::OnShardDisconnected, shard, absl::UnavailableError("broken"));
   };
 
   cluster_.network().Open(
@@ -103,11 +74,9 @@ void WorkerProcess::On(const worker::ConnectShard& action) {
           if (header.has_permit()) {
             self->permits_.emplace(Order(header.view()), header.permit().clock());
           }
-          self->core_.OnShardFrame(shard, header, payload, self->cluster_.scheduler().now());
-          self->Do();
+          self->core_.Event(&Core::OnShardFrame, shard, header, payload);
         };
-        self->core_.OnShardConnected(shard, self->cluster_.scheduler().now());
-        self->Do();
+        self->core_.Event(&Core::OnShardConnected, shard);
       },
       broken);
 }
@@ -146,10 +115,8 @@ void WorkerProcess::On(const worker::OpenModel&) {
       [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())] {
         self->Handle([self] {
           ToyModel& model = self->cluster_.model();
-          self->core_.SetRowTensors(model.RowTensors());
-          self->core_.OnModelReady(model.table(), model.samples(), 20,
-                                   self->cluster_.scheduler().now());
-          self->Do();
+          self->core_->SetRowTensors(model.RowTensors());
+          self->core_.Event(&Core::OnModelReady, model.table(), model.samples(), 20);
         });
       });
 }
@@ -160,9 +127,7 @@ void WorkerProcess::On(const worker::ReadInitialTensor& action) {
       [self = std::static_pointer_cast<WorkerProcess>(shared_from_this()), action] {
         self->Handle([self, action] {
           Elements3 initial = self->cluster_.model().Initial(action.tensor);
-          self->core_.OnInitialTensor(action.init_id, action.tensor, ToCord(initial),
-                                      self->cluster_.scheduler().now());
-          self->Do();
+          self->core_.Event(&Core::OnInitialTensor, action.init_id, action.tensor, ToCord(initial));
         });
       });
 }
@@ -186,8 +151,7 @@ void WorkerProcess::On(const worker::FindRows& action) {
                 [&](const PositionRange& positions) { return model.Names(positions, tensor); });
             if (named) rows[tensor] = {0};
           }
-          self->core_.OnRows(action.id, rows, self->cluster_.scheduler().now());
-          self->Do();
+          self->core_.Event(&Core::OnRows, action.id, rows);
         });
       });
 }
@@ -201,7 +165,7 @@ void WorkerProcess::On(const worker::AdoptVersion& action) {
 void WorkerProcess::On(const worker::Compute& action) {
   if (cluster_.scenario().job.training().mode() == v1::SYNCHRONOUS) {
     if (action.step != adopted_) cluster_.checker().Fail("a worker computes on a wrong version");
-    cluster_.checker().OnSynchronousCompute(core_.view().id(), action.step, action.positions,
+    cluster_.checker().OnSynchronousCompute(core_->view().id(), action.step, action.positions,
                                             current_);
   }
   Job job;
@@ -232,8 +196,7 @@ void WorkerProcess::On(const worker::JoinGroup& action) {
       [self = std::static_pointer_cast<WorkerProcess>(shared_from_this())](
           const v1::ViewId& view, uint64_t step, absl::StatusOr<worker::ReducedPart> part) {
         self->Handle([self, view, step, part = std::move(part)] {
-          self->core_.OnReduced(view, step, part, self->cluster_.scheduler().now());
-          self->Do();
+          self->core_.Event(&Core::OnReduced, view, step, part);
         });
       });
 }
@@ -279,21 +242,19 @@ void WorkerProcess::Gradient(size_t place, double tag) {
   if (place == current_.size()) return FinishJob();
   const worker::Compute compute = jobs_.front().compute;
   const auto tensor = static_cast<uint32_t>(current_.size() - 1 - place);
-  const absl::Time now = cluster_.scheduler().now();
   ToyModel& model = cluster_.model();
 
   if (model.IsSilent(tensor)) {
-    core_.OnNoGradient(compute.id, tensor, now);
-    Do();
+    core_.Event(&Core::OnNoGradient, compute.id, tensor);
   } else {
     absl::Cord gradient = ToCord(model.Gradient(compute.positions, tensor, tag));
     const bool table = model.table().tensors(static_cast<int>(tensor)).shape_size() == 2;
     if (table) {
-      core_.OnRowGradient(compute.id, tensor, {0}, std::move(gradient), now);
+      core_.Event(&Core::OnRowGradient, compute.id, tensor, std::vector<uint64_t>{0},
+                  std::move(gradient));
     } else {
-      core_.OnGradient(compute.id, tensor, std::move(gradient), now);
+      core_.Event(&Core::OnGradient, compute.id, tensor, std::move(gradient));
     }
-    Do();
   }
 
   if (!alive()) return;
@@ -315,8 +276,7 @@ void WorkerProcess::FinishJob() {
     // The reported time is deterministic; the simulated time is random.
     result.compute_time = absl::Milliseconds(1 + 2 * index_) * static_cast<double>(result.samples);
   }
-  core_.OnComputed(job.compute.id, result, cluster_.scheduler().now());
-  Do();
+  core_.Event(&Core::OnComputed, job.compute.id, result);
   if (alive() && !working_) NextJob();
 }
 
@@ -326,14 +286,13 @@ void WorkerProcess::RunEvaluation() {
   working_ = false;
   worker::ComputeResult result;
   result.samples = job.evaluate.samples.size();
-  core_.OnEvaluated(job.evaluate.id, result, cluster_.scheduler().now());
-  Do();
+  core_.Event(&Core::OnEvaluated, job.evaluate.id, result);
   if (alive() && !working_) NextJob();
 }
 
-void WorkerProcess::On(const worker::Exit& action) {
-  cluster_.OnWorkerExit(*this, action.reason == worker::ExitReason::kFinished,
-                        action.reason == worker::ExitReason::kFailed, action.message);
+void WorkerProcess::On(const Exit& action) {
+  cluster_.OnWorkerExit(*this, action.reason == ExitReason::kFinished,
+                        action.reason == ExitReason::kFailed, action.message);
 }
 
 }  // namespace sluice::simulation

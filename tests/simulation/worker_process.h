@@ -17,7 +17,7 @@
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/member.h"
 #include "tests/simulation/network.h"
-#include "tests/simulation/ticker.h"
+#include "tests/simulation/simulated_core.h"
 #include "tests/simulation/toy_model.h"
 
 namespace sluice::simulation {
@@ -32,6 +32,9 @@ class WorkerProcess : public Member {
   void Leave();
 
  private:
+  using Core = worker::WorkerCore;
+  friend class SimulatedCore<Core, WorkerProcess>;
+
   using Buffer = std::vector<Elements3>;
   struct Job {
     bool evaluation = false;
@@ -43,7 +46,6 @@ class WorkerProcess : public Member {
   void OnCoordinatorConnected() override;
   void OnCoordinatorDisconnected() override;
   void OnCoordinatorMessage(const v1::CoordinatorMessage& message) override;
-  void Do();
   void On(const worker::ConnectShard& action);
   void On(const worker::DisconnectShard& action);
   void On(const worker::SendFrame& action);
@@ -59,9 +61,11 @@ class WorkerProcess : public Member {
   void On(const worker::JoinGroup& action);
   void On(const worker::LeaveGroup& action);
   void On(const worker::ReduceGradients& action);
-  void On(const worker::Exit& action);
+  void On(const Exit& action);
 
-  void OnThaw() override;
+  void OnThaw() override { core_.OnThaw(); }
+  void BeforeActions() {}
+  void AfterActions() {}
   void NextJob();
   void RunCompute();
   void Gradient(size_t place, double tag);
@@ -70,7 +74,7 @@ class WorkerProcess : public Member {
 
   const uint32_t index_;
   const uint64_t incarnation_;
-  worker::WorkerCore core_;
+  SimulatedCore<Core, WorkerProcess> core_;
   std::map<uint64_t, StreamRef> shards_;
   std::map<uint64_t, uint64_t> attempts_;  // number of the newest connection, by shard
   Buffer current_, incoming_, evaluation_;
@@ -79,7 +83,6 @@ class WorkerProcess : public Member {
       permits_;  // received: view, clock
   std::deque<Job> jobs_;
   bool working_ = false;
-  Ticker ticker_;
 };
 
 }  // namespace sluice::simulation

@@ -9,11 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/common/exit_code.h"
 #include "services/common/file_util.h"
 #include "services/common/process.h"
 #include "services/common/program.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/member_exit.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/security/security_flags.h"
 #include "services/transport/security/transport_security.h"
@@ -66,17 +66,7 @@ int Main(int argc, char** argv) {
   const WorkerProcess::Result result = process->Wait();
   stop.SetHandler(nullptr);
 
-  switch (result.reason) {
-    case ExitReason::kFinished:
-    case ExitReason::kLeft:
-      return kExitOk;
-    case ExitReason::kExpelled:
-      return kExitExpelled;
-    case ExitReason::kRefused:
-      return kExitRefused;
-    default:
-      return kExitFailed;
-  }
+  return ExitCodeOf(result.reason);
 }
 
 }  // namespace

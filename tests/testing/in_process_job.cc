@@ -11,7 +11,7 @@
 #include "services/common/logging.h"
 #include "services/common/process.h"
 #include "services/common/status_macros.h"
-#include "services/ps/core/shard_action.h"
+#include "services/protocol/member_exit.h"
 #include "services/transport/grpc_settings.h"
 #include "services/transport/grpc_status.h"
 #include "tests/testing/counting_engine.h"
@@ -153,18 +153,18 @@ absl::Status InProcessJob::WaitForEnd(coordinator::ExitReason reason, absl::Dura
 
   for (auto& [index, worker] : workers_) {
     const worker::WorkerProcess::Result result = worker->process->Wait();
-    if (result.reason == worker::ExitReason::kFinished) continue;
+    if (result.reason == ExitReason::kFinished) continue;
     // A job is suspended in a view without workers: a worker that receives this view before the
     // end of the job exits as expelled.
-    const bool let_go = result.reason == worker::ExitReason::kExpelled;
+    const bool let_go = result.reason == ExitReason::kExpelled;
     if (reason == coordinator::ExitReason::kSuspended && let_go) continue;
     return absl::InternalError(absl::StrCat("worker-", index, ": ", result.message));
   }
 
   for (auto& [index, shard] : shards_) {
     const ps::ShardServer::Result result = shard->server->Wait();
-    if (result.code == ps::kExitFinished) continue;
-    return absl::InternalError(absl::StrCat("ps-", index, ": ", result.reason));
+    if (ExitCodeOf(result.reason) == kExitOk) continue;
+    return absl::InternalError(absl::StrCat("ps-", index, ": ", result.message));
   }
 
   const coordinator::CoordinatorServer::Result result = coordinator_->server->Wait();

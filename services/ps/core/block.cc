@@ -106,9 +106,4 @@ size_t BlockPool::allocated() const {
   return allocated_;
 }
 
-size_t BlockPool::idle_bytes() const {
-  MutexLock lock(&mutex_);
-  return idle_bytes_;
-}
-
 }  // namespace sluice::ps

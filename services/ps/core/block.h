@@ -78,7 +78,6 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
 
   // Number of blocks ever allocated from the system; constant in a steady state.
   size_t allocated() const ABSL_LOCKS_EXCLUDED(mutex_);
-  size_t idle_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   explicit BlockPool(size_t max_idle_bytes) : max_idle_bytes_(max_idle_bytes) {}

@@ -91,7 +91,7 @@ absl::Status CheckMembers(const ShardState& state, const v1::View& view) {
     if (!members.insert(member.process().incarnation()).second) {
       return Invalid("it names a member twice");
     }
-    if (view.mode() != v1::SYNCHRONOUS) continue;
+    if (!IsSynchronous(view.mode())) continue;
     for (const v1::Range& range : member.microbatches()) {
       const Interval microbatches = FromProto(range);
       if (microbatches.empty() || assigned.Intersects(microbatches)) {
@@ -109,7 +109,7 @@ absl::Status CheckMembers(const ShardState& state, const v1::View& view) {
 
 absl::Status CheckProgress(const ShardState& state, uint64_t begun, const v1::Install& install) {
   const v1::View& view = install.view();
-  const bool synchronous = view.mode() == v1::SYNCHRONOUS;
+  const bool synchronous = IsSynchronous(view.mode());
   const uint64_t length = synchronous ? state.LastStep() : state.TotalSamples();
   if (length > 0 && view.first_step() > std::max(length, begun)) {
     return Invalid("it begins at ", view.first_step(), " of ", length,

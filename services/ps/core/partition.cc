@@ -202,50 +202,46 @@ absl::Status Partition::Measure(double gradient_scale, BlockPool& pool, Parallel
   return MeasureSums(gradient_scale, &sums_, pool, runner, norm, offender);
 }
 
-void Partition::Begin(size_t place, Keep keep, const UpdateArguments& arguments,
-                      const BlockRef& base, GradientSum* gradient, BlockPool& pool,
-                      Writing* writing) const {
+void Partition::Begin(size_t place, Update* update) const {
   const BlockInfo& info = Info(place);
   const BlockState& now = blocks_[place];
   const RowVersions& versions = row_versions_[place];
-  writing->touched = !gradient->empty();
-  if (writing->touched) writing->status = gradient->Take(info, pool, &writing->sum);
-  if (!writing->status.ok()) return;
-  if (writing->touched && versions.settled && MayUpdateRows(info, arguments, writing->sum)) {
-    writing->rows = writing->sum.rows->parts;
+  GradientSum& gradient = (*update->sums)[place];
+  Writing& writing = update->writings[place];
+  writing.touched = !gradient.empty();
+  if (writing.touched) writing.status = gradient.Take(info, update->pool, &writing.sum);
+  if (!writing.status.ok()) return;
+  if (writing.touched && versions.settled && MayUpdateRows(info, update->arguments, writing.sum)) {
+    writing.rows = writing.sum.rows->parts;
     std::optional<WritableBlock> target;
     const size_t slots = model_->group(info).optimizer->slots().size();
-    if (keep == Keep::kNothing) target = WritableIfOwned(now, slots);
-    if (keep == Keep::kUndo && versions.earlier.has_value()) {
+    if (update->keep == Keep::kNothing) target = WritableIfOwned(now, slots);
+    if (update->keep == Keep::kUndo && versions.earlier.has_value()) {
       target = WritableIfOwned(versions.earlier->state, slots);
     }
     if (target.has_value()) {
-      SLUICE_DCHECK(keep == Keep::kNothing || target->parameters != now.parameters,
+      SLUICE_DCHECK(update->keep == Keep::kNothing || target->parameters != now.parameters,
                     "the current version is not overwritten while it becomes the undo");
-      writing->by_rows = true;
-      writing->target = *std::move(target);
-      writing->status = CheckRows(info, arguments, *writing->sum.rows);
+      writing.by_rows = true;
+      writing.target = *std::move(target);
+      writing.status = CheckRows(info, update->arguments, *writing.sum.rows);
       return;
     }
   }
-  writing->status = UpdateBlock({*model_, info, arguments, now}, base,
-                                writing->touched ? &writing->sum : nullptr, pool, &writing->next);
+  writing.status =
+      UpdateBlock({*model_, info, update->arguments, now},
+                  update->base != nullptr ? (*update->base)[place] : nullptr,
+                  writing.touched ? &writing.sum : nullptr, update->pool, &writing.next);
 }
 
-absl::Status Partition::Write(Keep keep, const UpdateArguments& arguments,
-                              const std::vector<BlockRef>* base, std::vector<GradientSum>* sums,
-                              BlockPool& pool, ParallelRunner& runner,
-                              std::vector<Writing>* writings) const {
-  SLUICE_DCHECK(sums->size() == blocks_.size(), "a partition has one sum for each block");
-  SLUICE_DCHECK(base == nullptr || base->size() == blocks_.size(),
+absl::Status Partition::Write(Update* update) const {
+  SLUICE_DCHECK(update->sums->size() == blocks_.size(), "a partition has one sum for each block");
+  SLUICE_DCHECK(update->base == nullptr || update->base->size() == blocks_.size(),
                 "a version that was pulled has every block");
-  writings->resize(blocks_.size());
-  runner.Run(blocks_.size(), [&](size_t place) {
-    Begin(place, keep, arguments, base != nullptr ? (*base)[place] : nullptr, &(*sums)[place], pool,
-          &(*writings)[place]);
-  });
-  for (size_t place = 0; place < writings->size(); ++place) {
-    const absl::Status& status = (*writings)[place].status;
+  update->writings.resize(blocks_.size());
+  update->runner.Run(blocks_.size(), [&](size_t place) { Begin(place, update); });
+  for (size_t place = 0; place < blocks_.size(); ++place) {
+    const absl::Status& status = update->writings[place].status;
     if (status.ok()) continue;
     return absl::Status(status.code(),
                         absl::StrCat(model_->BlockName(Info(place)), ": ", status.message()));
@@ -253,27 +249,26 @@ absl::Status Partition::Write(Keep keep, const UpdateArguments& arguments,
   return absl::OkStatus();
 }
 
-std::vector<BlockState> Partition::Finish(Keep keep, const UpdateArguments& arguments,
-                                          ParallelRunner& runner, std::vector<Writing>* writings) {
-  runner.Run(blocks_.size(), [&](size_t place) {
-    Writing& writing = (*writings)[place];
+std::vector<BlockState> Partition::Finish(Update* update) {
+  update->runner.Run(blocks_.size(), [&](size_t place) {
+    Writing& writing = update->writings[place];
     RowVersions& versions = row_versions_[place];
     if (writing.by_rows) {
-      const bool in_place = keep == Keep::kNothing;
-      writing.next = UpdateRows({*model_, Info(place), arguments, blocks_[place]}, writing.target,
-                                in_place ? absl::Span<const RowPart>() : versions.earlier->behind,
-                                *writing.sum.rows);
+      const bool in_place = update->keep == Keep::kNothing;
+      writing.next = UpdateRows(
+          {*model_, Info(place), update->arguments, blocks_[place]}, writing.target,
+          in_place ? absl::Span<const RowPart>() : versions.earlier->behind, *writing.sum.rows);
     }
     // If the block does not change, the undo will be the same block.
     versions.changed.reset();
     if (!writing.touched) return;
     versions.settled = true;
     versions.earlier.reset();
-    if (keep == Keep::kUndo) versions.changed = std::move(writing.rows);
+    if (update->keep == Keep::kUndo) versions.changed = std::move(writing.rows);
   });
   std::vector<BlockState> next;
-  next.reserve(writings->size());
-  for (Writing& writing : *writings) next.push_back(std::move(writing.next));
+  next.reserve(blocks_.size());
+  for (Writing& writing : update->writings) next.push_back(std::move(writing.next));
   return next;
 }
 
@@ -304,9 +299,9 @@ absl::Status Partition::Close(const UpdateArguments& arguments, BlockPool& pool,
 absl::Status Partition::CloseWith(const UpdateArguments& arguments, std::vector<GradientSum>* sums,
                                   BlockPool& pool, ParallelRunner& runner) {
   reserved_.clear();
-  std::vector<Writing> writings;
-  RETURN_IF_ERROR(Write(Keep::kUndo, arguments, nullptr, sums, pool, runner, &writings));
-  Advance(Finish(Keep::kUndo, arguments, runner, &writings));
+  Update update{Keep::kUndo, arguments, /*base=*/nullptr, sums, pool, runner, /*writings=*/{}};
+  RETURN_IF_ERROR(Write(&update));
+  Advance(Finish(&update));
   return absl::OkStatus();
 }
 
@@ -319,9 +314,9 @@ absl::Status Partition::Apply(const UpdateArguments& arguments, const std::vecto
                               std::vector<GradientSum>* sums, BlockPool& pool,
                               ParallelRunner& runner) {
   reserved_.clear();
-  std::vector<Writing> writings;
-  RETURN_IF_ERROR(Write(Keep::kNothing, arguments, base, sums, pool, runner, &writings));
-  blocks_ = Finish(Keep::kNothing, arguments, runner, &writings);
+  Update update{Keep::kNothing, arguments, base, sums, pool, runner, /*writings=*/{}};
+  RETURN_IF_ERROR(Write(&update));
+  blocks_ = Finish(&update);
   return absl::OkStatus();
 }
 

@@ -173,17 +173,23 @@ class Partition {
     absl::Status status;
   };
   enum class Keep { kUndo, kNothing };
+  // The partition's way to the next version. Refers to what the caller keeps.
+  struct Update {
+    Keep keep;
+    const UpdateArguments& arguments;
+    const std::vector<BlockRef>* base;  // null: not known
+    std::vector<GradientSum>* sums;
+    BlockPool& pool;
+    ParallelRunner& runner;
+    std::vector<Writing> writings;  // one for each block
+  };
 
   const BlockInfo& Info(size_t place) const { return model_->block(first_block_ + place); }
   // Writes the new blocks that do not overwrite the current version, and checks the others. Finish
   // then completes the next version and cannot fail.
-  absl::Status Write(Keep keep, const UpdateArguments& arguments, const std::vector<BlockRef>* base,
-                     std::vector<GradientSum>* sums, BlockPool& pool, ParallelRunner& runner,
-                     std::vector<Writing>* writings) const;
-  void Begin(size_t place, Keep keep, const UpdateArguments& arguments, const BlockRef& base,
-             GradientSum* gradient, BlockPool& pool, Writing* writing) const;
-  std::vector<BlockState> Finish(Keep keep, const UpdateArguments& arguments,
-                                 ParallelRunner& runner, std::vector<Writing>* writings);
+  absl::Status Write(Update* update) const;
+  void Begin(size_t place, Update* update) const;
+  std::vector<BlockState> Finish(Update* update);
   void Advance(std::vector<BlockState> next);
 
   const std::shared_ptr<const ShardModel> model_;

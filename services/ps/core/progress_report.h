@@ -30,7 +30,9 @@ class ProgressReport {
   absl::Time NextDeadline() const;
 
  private:
-  bool IsWanted() const { return due_ && registration_.connected() && state_.view.has_value(); }
+  bool IsWanted() const {
+    return due_ && registration_.connected() && state_.view.has_value() && !state_.exited;
+  }
   bool VersionsAreInOrder() const;
 
   ShardState& state_;

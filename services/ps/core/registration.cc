@@ -48,12 +48,10 @@ void Registration::OnRegistered(const v1::JobSpec& job) {
 void Registration::OnRefusal(const v1::Refusal& refusal) {
   switch (refusal.code()) {
     case v1::Refusal::FINISHED:
-      state_.actions.push_back(ExitProcess{kExitFinished, refusal.reason()});
-      return;
+      return state_.ExitNow(ExitReason::kFinished, refusal.reason());
     case v1::Refusal::EXPELLED:
     case v1::Refusal::DUPLICATE:
-      state_.actions.push_back(ExitProcess{kExitReplaced, refusal.reason()});
-      return;
+      return state_.ExitNow(ExitReason::kExpelled, refusal.reason(), refusal.code());
     case v1::Refusal::WIRE_VERSION:
       if (wire_version_ > SpokenWireVersions().oldest) {
         // The coordinator closes the stream. The next stream begins with an older version.
@@ -62,7 +60,7 @@ void Registration::OnRefusal(const v1::Refusal& refusal) {
       }
       [[fallthrough]];
     default:
-      state_.actions.push_back(ExitProcess{kExitNotAccepted, refusal.reason()});
+      return state_.ExitNow(ExitReason::kRefused, refusal.reason(), refusal.code());
   }
 }
 
@@ -70,8 +68,7 @@ void Registration::OnFinish(const v1::Finish& finish) {
   v1::MemberMessage leave;
   leave.mutable_leave()->set_reason(finish.reason());
   state_.Tell(std::move(leave));
-  state_.actions.push_back(
-      ExitProcess{finish.succeeded() ? kExitFinished : kExitFailed, finish.reason()});
+  state_.ExitNow(finish.succeeded() ? ExitReason::kFinished : ExitReason::kFailed, finish.reason());
 }
 
 // The coordinator answers with Finish once it no longer needs the shard's state. Another
@@ -100,12 +97,10 @@ void Registration::AwaitCoordinator() {
   ExitIfDue();
 }
 
-bool Registration::ExitIfDue() {
+void Registration::ExitIfDue() {
   SLUICE_DCHECK(leave_reason_.has_value() || LeaveDeadline() == absl::InfiniteFuture(),
                 "a shard that leaves has a reason");
-  if (state_.now < LeaveDeadline()) return false;
-  state_.actions.push_back(ExitProcess{kExitFinished, *leave_reason_});
-  return true;
+  if (state_.now >= LeaveDeadline()) state_.ExitNow(ExitReason::kLeft, *leave_reason_);
 }
 
 bool Registration::HeartbeatIsDue() const { return connected_ && state_.now >= next_heartbeat_; }

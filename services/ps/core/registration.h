@@ -41,8 +41,8 @@ class Registration {
   // calls have no effect.
   void Leave(std::string reason, absl::Duration grace);
 
-  // Exits if the grace period of Leave is over, or no coordinator has come; true: it exits.
-  bool ExitIfDue();
+  // Exits if the grace period of Leave is over, or no coordinator has come.
+  void ExitIfDue();
   bool HeartbeatIsDue() const;
   void SendHeartbeat();
   // When ExitIfDue or SendHeartbeat is due next.

@@ -13,6 +13,7 @@
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
+#include "services/protocol/member_exit.h"
 
 namespace sluice::ps {
 
@@ -88,23 +89,9 @@ struct ReadCopy {
   std::shared_ptr<BlockPool> pool;
 };
 
-// Ends the process after the actions before it have been sent.
-struct ExitProcess {
-  int code;
-  std::string reason;
-};
-
-inline constexpr int kExitFinished = 0;
-inline constexpr int kExitFailed = 1;
-// This process is finished, but a new one may succeed (EX_TEMPFAIL).
-inline constexpr int kExitReplaced = 75;
-// The coordinator does not accept this shard: the shard belongs to another job or has another
-// version.
-inline constexpr int kExitNotAccepted = 76;
-
-using ShardAction =
-    std::variant<SendFrame, SendToShard, CloseStream, SendToCoordinator, DropCoordinator,
-                 WritePartition, LoadPartition, ReadCopy, ExitProcess>;
+// Exit is the last action: the process ends after the actions before it have been sent.
+using ShardAction = std::variant<SendFrame, SendToShard, CloseStream, SendToCoordinator,
+                                 DropCoordinator, WritePartition, LoadPartition, ReadCopy, Exit>;
 
 }  // namespace sluice::ps
 

@@ -17,6 +17,9 @@
 // which for the last push of a large step includes the arithmetic of the close (run through the
 // ParallelRunner). Payloads are Cords and keep their memory alive themselves.
 //
+// The core itself is a dispatcher: it decides which part handles an event, and whether it may do so
+// now (views, promises). It implements view changes; the parts implement training within a view.
+//
 // Peers are not trusted: a frame that violates the protocol changes nothing and ends its stream
 // with a status that says what was wrong. Every queue has a bound (ShardOptions).
 #ifndef SLUICE_SERVICES_PS_CORE_SHARD_CORE_H_
@@ -24,7 +27,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,11 +40,25 @@
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
+#include "services/ps/core/asynchronous.h"
 #include "services/ps/core/bounds.h"
+#include "services/ps/core/copy_holder.h"
+#include "services/ps/core/copy_sender.h"
+#include "services/ps/core/data_sender.h"
+#include "services/ps/core/initialization.h"
 #include "services/ps/core/parallel.h"
+#include "services/ps/core/partition.h"
+#include "services/ps/core/progress_report.h"
+#include "services/ps/core/registration.h"
 #include "services/ps/core/shard_action.h"
 #include "services/ps/core/shard_options.h"
 #include "services/ps/core/shard_rules.h"
+#include "services/ps/core/shard_state.h"
+#include "services/ps/core/snapshots.h"
+#include "services/ps/core/streams.h"
+#include "services/ps/core/synchronous.h"
+#include "services/ps/core/update_holder.h"
+#include "services/ps/core/views.h"
 
 namespace sluice::ps {
 
@@ -72,7 +91,6 @@ class ShardCore {
   // `rules` and `parallel` must outlive the core; null: all rules, the calling thread.
   explicit ShardCore(ShardOptions options, ParallelRunner* parallel = nullptr,
                      const ShardRules* rules = nullptr);
-  ~ShardCore();
 
   ShardCore(const ShardCore&) = delete;
   ShardCore& operator=(const ShardCore&) = delete;
@@ -87,7 +105,7 @@ class ShardCore {
   // shard's state: other shards have its partitions, or a checkpoint has been saved. The shard
   // exits then, or when `grace` is over. Without a connection, a shard that has a view waits some
   // seconds for a coordinator, and any other shard exits at once. Further calls have no effect.
-  void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
+  void OnAskedToStop(std::string reason, absl::Duration grace, absl::Time now);
 
   // ---- accepted data streams, of workers, readers and other shards. An id that is unknown, or was
   // closed by an action, is ignored. A Hello is answered once the coordinator has admitted its
@@ -122,7 +140,8 @@ class ShardCore {
   void OnTick(absl::Time now);
   absl::Time NextDeadline() const;
 
-  // The actions requested since the last call, in order.
+  // The actions requested since the last call, in order. After Exit, which is the last one, events
+  // have no effect.
   std::vector<ShardAction> TakeActions();
 
   ShardStatus Status() const;
@@ -134,8 +153,54 @@ class ShardCore {
   std::shared_ptr<const PartitionContent> CopyContent(uint32_t partition) const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // Begins an event, and sets its time. False: the shard has exited.
+  bool Begin(absl::Time now);
+
+  // ---- messages of the coordinator
+  void Dispatch(const v1::CoordinatorMessage& message);
+  void OnRegistered(const v1::Registered& message);
+  void OnPrepareState(const v1::PrepareState& prepare);
+  void DiscardAttempt();
+  void OnInstall(const v1::Install& install);
+  std::optional<std::string> AdoptPartitions(const InstalledView& view, const v1::Install& install);
+  void FinishInstall(const v1::Install& install);
+  void OnCommitted(const v1::Committed& committed);
+  void OnBarrier(const v1::Barrier& barrier);
+  void OnAdmitted(const v1::Admitted& admitted);
+
+  // ---- frames
+  using FrameHandler =
+      std::function<absl::StatusOr<Handled>(Stream&, const v1::Header&, const absl::Cord&)>;
+  absl::StatusOr<Handled> HandleFrame(Stream& stream, const v1::Header& header,
+                                      const absl::Cord& payload);
+  absl::StatusOr<Handled> OnShardFrame(const Stream& stream, const v1::Header& header,
+                                       const absl::Cord& payload);
+  absl::StatusOr<Handled> OnMemberFrame(Stream& stream, const v1::Header& header,
+                                        const absl::Cord& payload);
+  absl::StatusOr<Handled> OnReaderFrame(Stream& stream, const v1::Header& header);
+
+  // ---- what the parts report
+  void OnClosed(Partition& partition);
+  void OnVersionCommitted();
+  void OnCopyChanged();
+
+  // Null if the partition is null.
+  std::shared_ptr<const PartitionContent> ContentOf(const Partition* held) const;
+
+  ShardState state_;
+  const FrameHandler handler_;
+  StreamTable streams_;
+  DataSender sender_;
+  Registration registration_;
+  Initialization initialization_;
+  Views views_;
+  Snapshots snapshots_;
+  CopySender copy_sender_;
+  UpdateHolder update_holder_;
+  CopyHolder copy_holder_;
+  Synchronous synchronous_;
+  Asynchronous asynchronous_;
+  ProgressReport progress_;
 };
 
 }  // namespace sluice::ps

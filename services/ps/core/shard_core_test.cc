@@ -33,11 +33,10 @@ class LeavingTest : public SynchronousTest {
   std::vector<v1::Leave> TakeLeaves() {
     return shard.TakeMessages(&v1::MemberMessage::has_leave, &v1::MemberMessage::leave);
   }
-  // Exit codes that the core has requested.
-  std::vector<int> TakeExits() {
-    std::vector<int> codes;
-    for (const ExitProcess& exit : shard.TakeActions<ExitProcess>()) codes.push_back(exit.code);
-    return codes;
+  std::vector<ExitReason> TakeExits() {
+    std::vector<ExitReason> reasons;
+    for (const Exit& exit : shard.TakeActions<Exit>()) reasons.push_back(exit.reason);
+    return reasons;
   }
   void Tick(absl::Duration later) {
     shard.now += later;
@@ -47,33 +46,33 @@ class LeavingTest : public SynchronousTest {
 
 TEST_F(LeavingTest, LeavingShardContinuesUntilTheCoordinatorReleasesIt) {
   Begin();
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeLeaves(), SizeIs(1));
   EXPECT_THAT(TakeExits(), IsEmpty());
   Step(0, 1);
   EXPECT_EQ(shard.Version(0), 1) << "the final checkpoint needs this version";
-  shard.core().OnLeave("asked again", absl::ZeroDuration(), shard.now);
+  shard.core().OnAskedToStop("asked again", absl::ZeroDuration(), shard.now);
   EXPECT_THAT(TakeLeaves(), IsEmpty());
   v1::CoordinatorMessage message;
   message.mutable_finish()->set_succeeded(true);
   shard.Tell(message);
-  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+  EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kFinished));
 }
 
 TEST_F(LeavingTest, LeavingShardExitsWhenItsGraceIsOver) {
   Begin();
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_LE(shard.core().NextDeadline(), shard.now + absl::Seconds(60));
   Tick(absl::Seconds(59));
   EXPECT_THAT(TakeExits(), IsEmpty());
   EXPECT_LE(shard.core().NextDeadline(), shard.now + absl::Seconds(1));
   Tick(absl::Seconds(1));
-  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+  EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kLeft));
 }
 
 TEST_F(LeavingTest, LeavingShardAsksTheNextCoordinatorToo) {
   Begin();
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeLeaves(), SizeIs(1));
   shard.core().OnCoordinatorDisconnected(shard.now);
   Tick(absl::Seconds(14));
@@ -88,25 +87,25 @@ TEST_F(LeavingTest, LeavingShardAsksTheNextCoordinatorToo) {
   Tick(absl::Seconds(45));
   EXPECT_THAT(TakeExits(), IsEmpty());
   Tick(absl::Seconds(1));
-  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished)) << "its grace period is over";
+  EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kLeft)) << "its grace period is over";
 }
 
 TEST_F(LeavingTest, ShardWithAViewAwaitsACoordinatorBeforeItLeaves) {
   Begin();
   shard.core().OnCoordinatorDisconnected(shard.now);
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeLeaves(), IsEmpty());
   EXPECT_EQ(shard.core().NextDeadline(), shard.now + absl::Seconds(15));
   Tick(absl::Seconds(14));
   EXPECT_THAT(TakeExits(), IsEmpty());
   Tick(absl::Seconds(1));
-  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+  EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kLeft));
 }
 
 TEST_F(LeavingTest, StreamOnWhichNoCoordinatorAnswersDoesNotProlongTheWait) {
   Begin();
   shard.core().OnCoordinatorDisconnected(shard.now);
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   for (int second = 1; second < 15; ++second) {
     Tick(absl::Seconds(1));
     shard.core().OnCoordinatorConnected(shard.now);
@@ -114,15 +113,33 @@ TEST_F(LeavingTest, StreamOnWhichNoCoordinatorAnswersDoesNotProlongTheWait) {
     EXPECT_THAT(TakeExits(), IsEmpty());
   }
   Tick(absl::Seconds(1));
-  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+  EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kLeft));
 }
 
 TEST_F(LeavingTest, ShardWithoutAViewNeedsNoCoordinatorToLeave) {
   shard.Connect();
-  shard.core().OnLeave("asked to stop", absl::Seconds(60), shard.now);
+  shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
   EXPECT_THAT(TakeExits(), IsEmpty());
   shard.core().OnCoordinatorDisconnected(shard.now);
-  EXPECT_THAT(TakeExits(), ElementsAre(kExitFinished));
+  EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kLeft));
+}
+
+TEST_F(LeavingTest, ExitIsTheLastActionAndLaterEventsHaveNoEffect) {
+  Begin();
+  Step(0);
+  shard.TakeMessages();
+  shard.now += absl::Seconds(1);  // the progress of step 0 is due
+  v1::CoordinatorMessage message;
+  message.mutable_refusal()->set_code(v1::Refusal::FINISHED);
+  shard.Tell(message);
+  EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kFinished));
+  Step(1);
+  shard.core().OnAskedToStop("asked to stop", absl::ZeroDuration(), shard.now);
+  Tick(absl::Seconds(60));
+  EXPECT_THAT(TakeExits(), IsEmpty());
+  EXPECT_THAT(shard.TakeMessages(), IsEmpty());
+  EXPECT_EQ(shard.Version(0), 1);
+  EXPECT_EQ(shard.core().NextDeadline(), absl::InfiniteFuture());
 }
 
 // ---- steps

@@ -68,7 +68,6 @@ class ShardModel {
   uint64_t layout_hash() const { return layout_hash_; }
   uint64_t total_bytes() const { return total_bytes_; }
 
-  const v1::OptimizerSpec& optimizer_spec() const { return optimizer_spec_; }
   const ParameterGroups::Group& group(const BlockInfo& block) const { return groups_[block.group]; }
   // The learning rate of a group at a step (asynchronous: at an update's ordinal).
   double LearningRate(const BlockInfo& block, uint64_t step) const;

@@ -24,6 +24,8 @@
 #include "proto/job.pb.h"
 #include "services/execution/references.h"
 #include "services/protocol/interval_set.h"
+#include "services/protocol/job_length.h"
+#include "services/protocol/member_exit.h"
 #include "services/protocol/sequence.h"
 #include "services/ps/core/block.h"
 #include "services/ps/core/bounds.h"
@@ -45,7 +47,7 @@ class InstalledView {
 
   const v1::View& proto() const { return view_; }
   const v1::ViewId& id() const { return view_.id(); }
-  bool synchronous() const { return view_.mode() == v1::SYNCHRONOUS; }
+  bool synchronous() const { return IsSynchronous(view_.mode()); }
 
   size_t members() const { return assigned_.size(); }
   std::optional<size_t> MemberIndex(uint64_t incarnation) const;
@@ -116,6 +118,7 @@ struct ShardState {
   uint64_t repeated_blocks = 0;
   std::array<uint64_t, kBounds> reached{};  // how often, of each bound
   std::string failure;  // if not empty, no step closes and no update is applied any more
+  bool exited = false;  // Exit is the last action: no event has an effect any more
 
   uint64_t self() const { return options.identity.process().incarnation(); }
   bool MayChange() const {
@@ -163,6 +166,11 @@ struct ShardState {
     actions.push_back(SendFrame{stream, std::move(header), std::move(payload)});
   }
   void Tell(v1::MemberMessage message) { actions.push_back(SendToCoordinator{std::move(message)}); }
+  void ExitNow(ExitReason reason, std::string message,
+               v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED) {
+    exited = true;
+    actions.push_back(Exit{reason, std::move(message), refusal});
+  }
   // The job cannot continue. Reported once, and again on each new connection.
   void Fail(std::string reason);
   void ReportFailure();

@@ -433,9 +433,9 @@ TEST_F(ViewsTest, FinishEndsTheProcess) {
   v1::CoordinatorMessage finish;
   finish.mutable_finish()->set_succeeded(true);
   shard.Tell(finish);
-  const std::vector<ExitProcess> exits = shard.TakeActions<ExitProcess>();
+  const std::vector<Exit> exits = shard.TakeActions<Exit>();
   ASSERT_THAT(exits, SizeIs(1));
-  EXPECT_EQ(exits[0].code, kExitFinished);
+  EXPECT_EQ(exits[0].reason, ExitReason::kFinished);
 }
 
 }  // namespace

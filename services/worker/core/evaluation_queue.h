@@ -13,8 +13,8 @@
 #include "absl/strings/cord.h"
 #include "proto/control.pb.h"
 #include "services/worker/core/version_receiver.h"
+#include "services/worker/core/worker_actions.h"
 #include "services/worker/core/worker_context.h"
-#include "services/worker/core/worker_core.h"
 
 namespace sluice::worker {
 

@@ -14,7 +14,7 @@
 #include "services/worker/collective/reduction_plan.h"
 #include "services/worker/core/gradient.h"
 #include "services/worker/core/shard_link.h"
-#include "services/worker/core/worker_core.h"
+#include "services/worker/core/worker_actions.h"
 
 namespace sluice::worker {
 

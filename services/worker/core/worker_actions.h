@@ -8,12 +8,14 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/frame.pb.h"
 #include "proto/job.pb.h"
+#include "services/protocol/member_exit.h"
 #include "services/protocol/sequence.h"
 #include "services/worker/collective/reduction_plan.h"
 #include "services/worker/compute/compute_engine.h"
@@ -113,6 +115,16 @@ struct CancelCompute {
   ComputeId id = 0;
 };
 
+// The result of one Compute or EvaluateSamples.
+struct ComputeResult {
+  absl::Status status;  // not OK: the model or the data failed, which fails the job
+  uint64_t samples = 0;
+  double loss_sum = 0;
+  double correct = 0;
+  absl::Duration data_time;     // for reading and assembling the batch
+  absl::Duration compute_time;  // for forward and backward
+};
+
 // Evaluate these positions of the held-out data; OnEvaluated follows.
 struct EvaluateSamples {
   ComputeId id = 0;
@@ -139,23 +151,7 @@ struct ReduceGradients {
   DenseGradients gradients;
 };
 
-// ---- the end
-
-enum class ExitReason {
-  kFinished,  // the job succeeded: exit 0
-  kLeft,      // at its own request: exit 0
-  kExpelled,  // come back as a new incarnation
-  kRefused,   // coming back would not help (wrong job, model differs, ...)
-  kFailed,    // the job failed, or this worker's model or data did: see Exit::message
-};
-
-// The last action.
-struct Exit {
-  ExitReason reason = ExitReason::kFinished;
-  std::string message;
-  v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED;  // the coordinator's
-};
-
+// Exit is the last action.
 using WorkerAction =
     std::variant<ConnectShard, DisconnectShard, SendFrame, SendToCoordinator, OpenModel,
                  ReadInitialTensor, StoreBlock, AdoptVersion, Compute, FindRows, CancelCompute,

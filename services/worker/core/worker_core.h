@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,14 @@
 #include "proto/frame.pb.h"
 #include "proto/model.pb.h"
 #include "services/protocol/row_selection.h"
+#include "services/worker/core/evaluation_queue.h"
+#include "services/worker/core/gradient.h"
+#include "services/worker/core/init_pusher.h"
+#include "services/worker/core/registration.h"
+#include "services/worker/core/shard_link.h"
+#include "services/worker/core/training_mode.h"
 #include "services/worker/core/worker_actions.h"
+#include "services/worker/core/worker_context.h"
 #include "services/worker/core/worker_rules.h"
 
 namespace sluice::worker {
@@ -41,16 +49,6 @@ struct WorkerOptions {
   std::string host;
   uint64_t pid = 0;
   std::string metrics_address;
-};
-
-// The result of one Compute or EvaluateSamples.
-struct ComputeResult {
-  absl::Status status;  // not OK: the model or the data failed, which fails the job
-  uint64_t samples = 0;
-  double loss_sum = 0;
-  double correct = 0;
-  absl::Duration data_time;     // for reading and assembling the batch
-  absl::Duration compute_time;  // for forward and backward
 };
 
 // For metrics and the process's log.
@@ -68,7 +66,6 @@ class WorkerCore {
  public:
   // `rules` must outlive the core; null: all rules.
   explicit WorkerCore(WorkerOptions options, const WorkerRules* rules = nullptr);
-  ~WorkerCore();
 
   WorkerCore(const WorkerCore&) = delete;
   WorkerCore& operator=(const WorkerCore&) = delete;
@@ -118,9 +115,10 @@ class WorkerCore {
                  absl::Time now);
 
   // ---- the rest
-  // Requests to leave (SIGTERM): continues until a view without this worker, at most `grace`, then
-  // exits. A second request may shorten the time.
-  void OnLeave(std::string reason, absl::Duration grace, absl::Time now);
+  // This process is asked to stop: the core asks the coordinator for permission to leave, continues
+  // until a view without this worker, at most `grace`, and exits. A second call may shorten the
+  // time.
+  void OnAskedToStop(std::string reason, absl::Duration grace, absl::Time now);
   // Call at NextDeadline() at the latest; earlier does no harm.
   void OnTick(absl::Time now);
   // InfiniteFuture: nothing but events to wait for.
@@ -132,11 +130,47 @@ class WorkerCore {
 
   WorkerStatus Status() const;
   // The newest view that the worker knows (empty: none), for the log and tests.
-  const v1::View& view() const;
+  const v1::View& view() const { return context_.view; }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // Every event runs in here: sets the time, handles the event, and then does the work that is due.
+  template <typename Event>
+  void Handle(absl::Time now, Event event);
+  void Proceed();
+
+  void OnRegistered(const v1::Registered& registered);
+  void OnRefusal(const v1::Refusal& refusal);
+  void OnInitialize(const v1::Initialize& initialize);
+  void OnNewView(const v1::NewView& message);
+  void OnFinish(const v1::Finish& finish);
+
+  void SetLayout(const v1::TensorTable& table, const v1::Layout& layout);
+  void Adopt(const v1::View& view);
+  void ChooseMode(const v1::View& old);
+  const TrainingMode* ModeOf(const v1::View& view) const;
+  void UpdateLinks();
+
+  absl::Status HandleFrame(ShardLink& link, const v1::Header& header, const absl::Cord& payload);
+  void OnRefused(ShardLink& link, const v1::Refused& refused);
+  void OnLinkReady(ShardLink& link);
+
+  void OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient);
+  void Fail(const absl::Status& status);
+  void ExitNow(ExitReason reason, std::string message,
+               v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED);
+
+  const WorkerRules all_rules_;
+  const WorkerOptions options_;
+  WorkerContext context_;
+  Registration registration_;
+  EvaluationQueue evaluations_;
+  InitPusher init_pusher_;
+  std::unique_ptr<TrainingMode> synchronous_, asynchronous_;
+  TrainingMode* mode_ = nullptr;  // one of the two: the view's
+
+  bool opening_ = false;
+  bool was_member_ = false;
+  bool exited_ = false;
 };
 
 }  // namespace sluice::worker

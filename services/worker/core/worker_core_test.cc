@@ -267,7 +267,7 @@ TEST(WorkerCoreTest, LeavingMemberContinuesUntilViewWithoutIt) {
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
   world.ConnectAll();
   world.sent_to_coordinator_.clear();
-  world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_);
+  world.core_.OnAskedToStop("SIGTERM", absl::Seconds(10), world.now_);
   world.Do();
   EXPECT_THAT(BodiesOf(world.sent_to_coordinator_), ElementsAre(v1::MemberMessage::kLeave));
   EXPECT_THAT(world.exits_, IsEmpty());
@@ -288,7 +288,7 @@ TEST(WorkerCoreTest, MemberUnknownToItsShardsIsExpelledUnlessLeaving) {
     world.ReceiveVersion(5);
     ASSERT_THAT(world.computes_, SizeIs(1));
     if (leaves) {
-      world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_);
+      world.core_.OnAskedToStop("SIGTERM", absl::Seconds(10), world.now_);
       world.Do();
     }
     EXPECT_THAT(world.exits_, IsEmpty());
@@ -305,7 +305,7 @@ TEST(WorkerCoreTest, LeaveEndsAfterItsGracePeriod) {
   WorkerHarness world;
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
-  world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_);
+  world.core_.OnAskedToStop("SIGTERM", absl::Seconds(10), world.now_);
   world.Do();
   world.Advance(absl::Seconds(9));
   EXPECT_THAT(world.exits_, IsEmpty());
@@ -318,9 +318,9 @@ TEST(WorkerCoreTest, SecondLeaveShortensTheGracePeriod) {
   WorkerHarness world;
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
-  world.core_.OnLeave("SIGTERM", absl::Seconds(10), world.now_);
-  world.core_.OnLeave("SIGTERM", absl::Seconds(20), world.now_);
-  world.core_.OnLeave("SIGTERM", absl::Seconds(1), world.now_);
+  world.core_.OnAskedToStop("SIGTERM", absl::Seconds(10), world.now_);
+  world.core_.OnAskedToStop("SIGTERM", absl::Seconds(20), world.now_);
+  world.core_.OnAskedToStop("SIGTERM", absl::Seconds(1), world.now_);
   world.Do();
   EXPECT_THAT(world.exits_, IsEmpty());
   world.Advance(absl::Seconds(1));
@@ -377,7 +377,7 @@ TEST_P(EmptyViewTest, ReleasesALeavingWorker) {
   WorkerHarness world(GetParam());
   world.Start();
   world.Install(world.MakeView(1, 5, {{kSelf, {{0, 8}}}}, 0));
-  world.core_.OnLeave("asked to", absl::Seconds(10), world.now_);
+  world.core_.OnAskedToStop("asked to", absl::Seconds(10), world.now_);
   world.Do();
   world.Install(world.MakeView(2, 5, {}, 1));
   ASSERT_THAT(world.exits_, SizeIs(1));

@@ -576,7 +576,7 @@ Outcome Caller::Ended() const {
 }
 
 void Caller::Leave(std::string reason, absl::Duration grace) {
-  LeaveWith(Call(&WorkerCore::OnLeave, std::move(reason), grace));
+  LeaveWith(Call(&WorkerCore::OnAskedToStop, std::move(reason), grace));
 }
 
 void Caller::Fail(std::string reason) {

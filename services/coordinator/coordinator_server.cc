@@ -308,7 +308,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
   void Perform(WriteCheckpointIndex& write) {
     storage_thread_.Post([this, checkpoint_index = std::move(write.checkpoint_index)] {
       const absl::Status status = storage_->WriteCheckpointIndex(checkpoint_index);
-      logger_.Info("Manifest written",
+      logger_.Info("Checkpoint index written",
                    {{"checkpoint", CheckpointDirectory(checkpoint_index.checkpoint())},
                     {"status", status.ToString()}});
       shell_.Event(
@@ -327,7 +327,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
   }
   void Perform(RemoveIncomplete& remove) {
     storage_thread_.Post([this, checkpoint = std::move(remove.checkpoint)] {
-      // The write of its manifest may have failed after the manifest was in place.
+      // The write of its index may have failed after the index was in place.
       const bool incomplete = absl::IsNotFound(storage_->ReadCheckpointIndex(checkpoint).status());
       const absl::Status status = incomplete ? storage_->Remove(checkpoint) : absl::OkStatus();
       if (!status.ok()) {

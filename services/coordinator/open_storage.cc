@@ -51,7 +51,7 @@ absl::StatusOr<StorageContents> ReadContents(
   }
 
   if (!contents.claims.empty()) {
-    // Directories of older attempts without a manifest can never become checkpoints.
+    // Directories of older attempts without a checkpoint index can never become checkpoints.
     (void)storage.RemoveIncomplete(contents.claims.back().attempt());
   }
   return contents;

@@ -329,7 +329,7 @@ TEST(CoordinatorCheckpoints, FilesOfTheNewestVersionAreNotRemoved) {
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
 }
 
-TEST(CoordinatorCheckpoints, FailedWriteOfManifestIsNotACheckpoint) {
+TEST(CoordinatorCheckpoints, FailedWriteOfIndexIsNotACheckpoint) {
   FakeJob job(CheckpointEvery(5));
   job.Start();
   job.checkpoint_index_error = absl::ResourceExhaustedError("disk full");

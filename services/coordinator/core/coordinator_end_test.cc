@@ -22,7 +22,7 @@ TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   EXPECT_EQ(job.Version(), 20);
   EXPECT_EQ(job.shards[0]->committed, 20) << "the shards know that the last version is committed";
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::SAVING);
-  EXPECT_EQ(job.claims.size(), 1u) << "no end record without the manifest";
+  EXPECT_EQ(job.claims.size(), 1u) << "no end record without the checkpoint index";
 
   job.shards[0]->silent_snapshots = false;
   job.Break(*job.shards[0]);
@@ -164,7 +164,7 @@ TEST(CoordinatorEnd, EarlierClaimOfLaterCoordinatorWinsOverEnd) {
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
   EXPECT_EQ(job.checkpoint_indexes.count({1, 20}), 0u)
-      << "claims are read again before the manifest";
+      << "claims are read again before the index is written";
 }
 
 TEST(CoordinatorEnd, SuspendStopsTrainingSavesAndReleasesAll) {

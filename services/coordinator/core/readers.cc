@@ -83,8 +83,9 @@ void Readers::Advance(absl::Time now) {
   EndIf([&](const ReaderHold& hold) { return !hold.answered && hold.expires <= now; },
         absl::DeadlineExceededError(absl::StrCat("no version could be pinned within ",
                                                  absl::FormatDuration(kSnapshotWait))));
-  EndIf([&](const ReaderHold& hold) { return hold.answered && hold.expires <= now; },
-        absl::DeadlineExceededError("the snapshot has reached its barrier time"));
+  EndIf(
+      [&](const ReaderHold& hold) { return hold.answered && hold.expires <= now; },
+      absl::DeadlineExceededError("the snapshot was held for its hold_seconds; open another one"));
   // A reader that comes while a pinned snapshot is open shares it.
   if (!snapshot_.has_value() || facts_.goal != Goal::kNone ||
       !snapshot_->PinnedBy(facts_.attempt.facts.shards)) {

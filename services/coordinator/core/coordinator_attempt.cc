@@ -22,21 +22,19 @@ void CoordinatorCore::ReadStorageAgain() {
 }
 
 void CoordinatorCore::OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now) {
-  Step(now);
-  if (Is(Phase::kReading) && claims_.reading()) {
+  Handle(now, [&] {
+    if (!Is(Phase::kReading) || !claims_.reading()) return;
     const bool first = !claims_.known();
     const bool read = contents.ok();
-    if (CarryOut(claims_.OnStorageRead(std::move(contents), now), now) && read) {
-      Transition(Phase::kReading, Phase::kGathering);
-      for (v1::Role role : {v1::SHARD, v1::WORKER}) {
-        if (!first) break;
-        for (const Process* process : facts_.members.LivingAndConnected(role)) {
-          AnswerRegistration(*process, now);
-        }
+    if (!CarryOut(claims_.OnStorageRead(std::move(contents), now), now) || !read) return;
+    Transition(Phase::kReading, Phase::kGathering);
+    for (v1::Role role : {v1::SHARD, v1::WORKER}) {
+      if (!first) break;
+      for (const Process* process : facts_.members.LivingAndConnected(role)) {
+        AnswerRegistration(*process, now);
       }
     }
-  }
-  Advance(now);
+  });
 }
 
 void CoordinatorCore::AdvanceGathering(absl::Time now) {
@@ -98,48 +96,48 @@ void CoordinatorCore::Claim(bool end, absl::Time now) {
 }
 
 void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now) {
-  Step(now);
-  if (losses_.Awaits(attempt)) {
-    (void)CarryOut(losses_.OnResult(status, now), now);
-    Advance(now);
-    return;
-  }
-  if (!claims_.Awaits(attempt) || Leaving() || Is(Phase::kExited)) return;
-  const bool end = claims_.for_end();
-  if (CarryOut(claims_.OnClaimResult(status, now), now)) {
-    if (end) snapshots_.checkpoints().OnEndRecord(status, now);
-    if (end && status.ok()) {
-      const bool target = facts_.goal == Goal::kTarget;
-      Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete",
-            now);
-    } else if (status.ok()) {
-      Transition(Phase::kClaiming, Phase::kGathering);
+  Handle(now, [&] {
+    if (losses_.Awaits(attempt)) {
+      (void)CarryOut(losses_.OnResult(status, now), now);
+    } else if (claims_.Awaits(attempt) && !Leaving() && !Is(Phase::kExited)) {
+      TakeClaimResult(status, now);
     }
+  });
+}
+
+void CoordinatorCore::TakeClaimResult(const absl::Status& status, absl::Time now) {
+  const bool end = claims_.for_end();
+  if (!CarryOut(claims_.OnClaimResult(status, now), now)) return;
+  if (end) snapshots_.checkpoints().OnEndRecord(status, now);
+  if (end && status.ok()) {
+    const bool target = facts_.goal == Goal::kTarget;
+    Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete", now);
+  } else if (status.ok()) {
+    Transition(Phase::kClaiming, Phase::kGathering);
   }
-  Advance(now);
 }
 
 void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
                                    absl::Time now) {
-  Step(now);
-  if (losses_.checks() && !CarryOut(losses_.OnClaimsRead(claims, now), now)) return;
-  if (claims_.looking()) {
-    if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
-  } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
-    if (claims.ok() && losses_.IsSuperseded(*claims)) {
-      Supersede(ExitReason::kSuperseded, "another coordinator has made a loss record");
-    } else {
-      (void)CarryOut(snapshots_.checkpoints().OnClaimsRead(claims, now), now);
+  Handle(now, [&] {
+    if (losses_.checks() && !CarryOut(losses_.OnClaimsRead(claims, now), now)) return;
+    if (claims_.looking()) {
+      if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
+    } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
+      if (claims.ok() && losses_.IsSuperseded(*claims)) {
+        Supersede(ExitReason::kSuperseded, "another coordinator has made a loss record");
+      } else {
+        (void)CarryOut(snapshots_.checkpoints().OnClaimsRead(claims, now), now);
+      }
     }
-  }
-  Advance(now);
+  });
 }
 
 void CoordinatorCore::OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint,
                                                const absl::Status& status, absl::Time now) {
-  Step(now);
-  if (Is(Phase::kRunning)) snapshots_.checkpoints().OnIndexWritten(checkpoint, status, now);
-  Advance(now);
+  Handle(now, [&] {
+    if (Is(Phase::kRunning)) snapshots_.checkpoints().OnIndexWritten(checkpoint, status, now);
+  });
 }
 
 // ---- the attempt of an earlier coordinator

@@ -81,8 +81,7 @@ void CoordinatorCore::Step(absl::Time now) {
 }
 
 void CoordinatorCore::OnTick(absl::Time now) {
-  Step(now);
-  Advance(now);
+  Handle(now, [] {});
 }
 
 absl::Time CoordinatorCore::NextDeadline() const {
@@ -346,16 +345,14 @@ void CoordinatorCore::AdvanceSnapshots(absl::Time now) {
 
 void CoordinatorCore::OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot,
                                      absl::Time now) {
-  Step(now);
-  // The shards learn of the reader before the reader learns of the shards.
-  if (snapshots_.readers().OnOpen(request, snapshot, now)) SendAdmitted();
-  Advance(now);
+  Handle(now, [&] {
+    // The shards learn of the reader before the reader learns of the shards.
+    if (snapshots_.readers().OnOpen(request, snapshot, now)) SendAdmitted();
+  });
 }
 
 void CoordinatorCore::OnSnapshotCallEnded(uint64_t request, absl::Time now) {
-  Step(now);
-  snapshots_.readers().OnCallEnded(request);
-  Advance(now);
+  Handle(now, [&] { snapshots_.readers().OnCallEnded(request); });
 }
 
 // ---- the end
@@ -436,9 +433,7 @@ void CoordinatorCore::Supersede(ExitReason reason, const std::string& why) {
 }
 
 void CoordinatorCore::OnAskedToStop(absl::Time now) {
-  Step(now);
-  stop_at_ = std::min(stop_at_, now + kStopTogether);
-  Advance(now);
+  Handle(now, [&] { stop_at_ = std::min(stop_at_, now + kStopTogether); });
 }
 
 void CoordinatorCore::AdvanceStop(absl::Time now) {
@@ -460,8 +455,12 @@ void CoordinatorCore::AdvanceStop(absl::Time now) {
 // ---- JobControl
 
 void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
-  Step(now);
-  if (!CheckSetDesired(desired).ok()) return;  // the shell has reported it
+  Handle(now, [&] {
+    if (CheckSetDesired(desired).ok()) SetDesired(desired, now);  // else the shell has reported it
+  });
+}
+
+void CoordinatorCore::SetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
   if (desired.workers() > 0) facts_.wanted_workers = desired.workers();
   if (desired.shards() > 0) {
     facts_.wanted_shards = desired.shards();
@@ -475,7 +474,6 @@ void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::T
       OnGone(*departure, now);
     }
   }
-  Advance(now);
 }
 
 }  // namespace sluice::coordinator

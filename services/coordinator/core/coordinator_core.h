@@ -152,8 +152,16 @@ class CoordinatorCore {
 
   // ---- time and phases
 
-  void Step(absl::Time now);     // begins an event
-  void Advance(absl::Time now);  // ends it: starts what is due
+  // Every event runs in here, and to the end: the parts name only deadlines after the newest event,
+  // so what is due must start in the event that passes its deadline.
+  template <typename Do>
+  void Handle(absl::Time now, Do&& handle) {
+    Step(now);
+    handle();
+    Advance(now);
+  }
+  void Step(absl::Time now);
+  void Advance(absl::Time now);  // starts what is due
   void AdvancePhase(absl::Time now);
   void AdvanceGathering(absl::Time now);
   void AdvanceTakingOver(absl::Time now);
@@ -177,6 +185,7 @@ class CoordinatorCore {
   bool CarryOut(const Verdict& verdict, absl::Time now);
   void ReadStorageAgain();
   void Claim(bool end, absl::Time now);
+  void TakeClaimResult(const absl::Status& status, absl::Time now);
   bool SuspendBeforeTraining(absl::Time now);
   absl::Time SuspendBy() const;
   void LeaveSuspended(absl::Time now);
@@ -207,9 +216,11 @@ class CoordinatorCore {
   void Fail(const std::string& why, absl::Time now, const std::string& code = "");
   void Supersede(ExitReason reason, const std::string& why);
   void AdvanceStop(absl::Time now);
+  void SetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
 
   // ---- messages (coordinator_messages.cc)
 
+  void TakeMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now);
   void OnRegister(StreamId stream, const v1::Register& request, absl::Time now);
   bool IsLeftBehind(const Process& shard) const;
   bool RefuseByCore(StreamId stream, const v1::ProcessId& id, absl::Time now);

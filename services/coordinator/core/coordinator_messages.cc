@@ -15,21 +15,21 @@ namespace sluice::coordinator {
 // ---- streams
 
 void CoordinatorCore::OnConnected(StreamId stream, absl::Time now) {
-  Step(now);
-  if (!Is(Phase::kExited) && !facts_.members.Connected(stream, now)) {
+  Handle(now, [&] {
+    if (Is(Phase::kExited) || facts_.members.Connected(stream, now)) return;
     ++refusals_.registrations;
     output_.Close(stream, absl::ResourceExhaustedError(absl::StrCat(
                               "on ", Membership::kMaxRegistering,
                               " streams no process has registered yet (kMaxRegistering): try "
                               "again")));
-  }
-  Advance(now);
+  });
 }
 
 void CoordinatorCore::OnDisconnected(StreamId stream, absl::Time now) {
-  Step(now);
-  views_.OnDisconnected(stream);
-  if (Process* process = facts_.members.Disconnected(stream, now); process != nullptr) {
+  Handle(now, [&] {
+    views_.OnDisconnected(stream);
+    Process* process = facts_.members.Disconnected(stream, now);
+    if (process == nullptr) return;
     const uint64_t incarnation = process->incarnation();
     // A process that was sent Finish, or a worker that was leaving, has left. A shard that was
     // leaving returns: its state is still needed.
@@ -39,8 +39,7 @@ void CoordinatorCore::OnDisconnected(StreamId stream, absl::Time now) {
     } else if (left) {
       OnGone(*facts_.members.Leave(incarnation), now);
     }
-  }
-  Advance(now);
+  });
 }
 
 void CoordinatorCore::Breach(StreamId stream, const std::string& what, absl::Time now) {
@@ -228,8 +227,13 @@ void CoordinatorCore::ResendToShard(const Process& shard) {
 // ---- messages
 
 void CoordinatorCore::OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now) {
-  Step(now);
-  if (Is(Phase::kExited)) return;
+  Handle(now, [&] {
+    if (!Is(Phase::kExited)) TakeMessage(stream, message, now);
+  });
+}
+
+void CoordinatorCore::TakeMessage(StreamId stream, const v1::MemberMessage& message,
+                                  absl::Time now) {
   facts_.members.OnMessage(stream, now);
   Process* process = facts_.members.OnStream(stream);
 
@@ -256,8 +260,6 @@ void CoordinatorCore::OnMessage(StreamId stream, const v1::MemberMessage& messag
   } else {
     OnShardMessage(*process, message, now);
   }
-
-  Advance(now);
 }
 
 void CoordinatorCore::OnWorkerMessage(Process& process, const v1::MemberMessage& message,

@@ -17,7 +17,7 @@ namespace sluice::coordinator {
 // ---- storage and claims
 
 void CoordinatorCore::ReadStorageAgain() {
-  Transition(facts_.phase, Phase::kReading);
+  Transition(Phase::kReading);
   claims_.ReadStorage();
 }
 
@@ -27,7 +27,7 @@ void CoordinatorCore::OnStorageRead(absl::StatusOr<StorageContents> contents, ab
     const bool first = !claims_.known();
     const bool read = contents.ok();
     if (!CarryOut(claims_.OnStorageRead(std::move(contents), now), now) || !read) return;
-    Transition(Phase::kReading, Phase::kGathering);
+    Transition(Phase::kGathering);
     for (v1::Role role : {v1::SHARD, v1::WORKER}) {
       if (!first) break;
       for (const Process* process : facts_.members.LivingAndConnected(role)) {
@@ -91,7 +91,7 @@ absl::Time CoordinatorCore::SuspendBy() const {
 
 void CoordinatorCore::Claim(bool end, absl::Time now) {
   const bool requested = claims_.Claim(end, now);
-  if (!end && !Is(Phase::kClaiming)) Transition(Phase::kGathering, Phase::kClaiming);
+  if (!end && !Is(Phase::kClaiming)) Transition(Phase::kClaiming);
   if (!requested) OnClaimResult(claims_.requested(), absl::OkStatus(), now);
 }
 
@@ -113,7 +113,7 @@ void CoordinatorCore::TakeClaimResult(const absl::Status& status, absl::Time now
     const bool target = facts_.goal == Goal::kTarget;
     Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete", now);
   } else if (status.ok()) {
-    Transition(Phase::kClaiming, Phase::kGathering);
+    Transition(Phase::kGathering);
   }
 }
 
@@ -151,7 +151,7 @@ void CoordinatorCore::BeginTakeover(absl::Time now) {
   ForgetAttempt();
   claims_.TakeOver(*takeover_.AttemptOfShards());
   takeover_.Begin(now);
-  Transition(Phase::kGathering, Phase::kTakingOver);
+  Transition(Phase::kTakingOver);
   BeginPause(/*at_once=*/true, now);
 }
 
@@ -211,7 +211,7 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
       OnGone(*departure, now);
     }
   }
-  Transition(Phase::kTakingOver, Phase::kRunning);
+  Transition(Phase::kRunning);
   Decide(now);
 }
 
@@ -254,10 +254,10 @@ void CoordinatorCore::BeginAttempt(absl::Time now) {
 
 void CoordinatorCore::RequestInit(absl::Time now) {
   if (!initialization_.Begin(now)) {
-    if (!Is(Phase::kGathering)) Transition(facts_.phase, Phase::kGathering);
+    if (!Is(Phase::kGathering)) Transition(Phase::kGathering);
     return;
   }
-  Transition(facts_.phase, Phase::kPreparing);
+  Transition(Phase::kPreparing);
   SendAdmitted();  // before the worker is asked
   initialization_.SendRequest();
 }
@@ -268,7 +268,7 @@ void CoordinatorCore::AdvancePreparing(absl::Time now) {
     case Initialization::State::kWaiting:
       break;
     case Initialization::State::kComplete:
-      Transition(Phase::kPreparing, Phase::kRunning);
+      Transition(Phase::kRunning);
       BeginPause(/*at_once=*/true, now);
       break;
     case Initialization::State::kAskNextWorker:
@@ -297,7 +297,7 @@ void CoordinatorCore::LoseShard(const std::string& why, absl::Time now) {
   } else if (SpendRestoration(why, now)) {
     // Nothing was trained in this attempt: it begins again with the shards that come.
     ForgetAttempt();
-    Transition(facts_.phase, Phase::kGathering);
+    Transition(Phase::kGathering);
   }
 }
 
@@ -309,7 +309,7 @@ void CoordinatorCore::ContinueWithout(const std::string& why, absl::Time now) {
   } else {
     // Nothing was trained in this attempt: it begins again with the shards that come.
     ForgetAttempt();
-    Transition(facts_.phase, Phase::kGathering);
+    Transition(Phase::kGathering);
   }
 }
 

@@ -99,8 +99,8 @@ absl::Time CoordinatorCore::NextDeadline() const {
 
 // ---- phases
 
-void CoordinatorCore::Transition(Phase from, Phase to) {
-  SLUICE_DCHECK(facts_.phase == from && IsLegalMove(from, to), "the move of phases is legal");
+void CoordinatorCore::Transition(Phase to) {
+  SLUICE_DCHECK(IsLegalMove(facts_.phase, to), "the move of phases is legal");
   facts_.phase = to;
 }
 
@@ -407,7 +407,7 @@ void CoordinatorCore::Leave(ExitReason reason, const std::string& message, absl:
                             const std::string& code) {
   snapshots_.GiveUp(absl::UnavailableError(message));
   claims_.GiveUp();
-  Transition(facts_.phase, Phase::kLeavingWorkers);
+  Transition(Phase::kLeavingWorkers);
   ending_.BeginLeaving(reason, message, code, model_.refused(), now);
 }
 
@@ -418,10 +418,10 @@ void CoordinatorCore::Fail(const std::string& why, absl::Time now, const std::st
 void CoordinatorCore::AdvanceLeaving(absl::Time now) {
   if (!ending_.HaveLeft(now)) return;
   if (Is(Phase::kLeavingWorkers)) {
-    Transition(Phase::kLeavingWorkers, Phase::kLeavingShards);
+    Transition(Phase::kLeavingShards);
     ending_.FinishShards(now);
   } else {
-    Transition(Phase::kLeavingShards, Phase::kExited);
+    Transition(Phase::kExited);
     ending_.Exit();
   }
 }
@@ -429,7 +429,7 @@ void CoordinatorCore::AdvanceLeaving(absl::Time now) {
 void CoordinatorCore::Supersede(ExitReason reason, const std::string& why) {
   snapshots_.readers().EndAll(absl::UnavailableError(why));
   ending_.Supersede(reason, why);
-  Transition(facts_.phase, Phase::kExited);
+  Transition(Phase::kExited);
 }
 
 void CoordinatorCore::OnAskedToStop(absl::Time now) {

@@ -173,7 +173,7 @@ class CoordinatorCore {
   void AdvanceLeaving(absl::Time now);
 
   // The only place where the phase changes; phase.h has the legal moves.
-  void Transition(Phase from, Phase to);
+  void Transition(Phase to);
   bool Is(Phase phase) const { return facts_.phase == phase; }
   bool Leaving() const { return Is(Phase::kLeavingWorkers) || Is(Phase::kLeavingShards); }
   // Whether an attempt has shards.

@@ -236,6 +236,7 @@ class CoordinatorCore {
   void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);
   bool FailureEndsJob(const Process& process) const;
   void OnWorkerProgress(Process& process, const v1::WorkerProgress& report, absl::Time now);
+  bool IsOfOutsider(const Process& shard, const v1::MemberMessage& message) const;
   // OK: the message is valid, or will be ignored.
   absl::Status CheckShardMessage(const Process& process, const v1::MemberMessage& message) const;
   ShardFacts FactsOf(const Process& shard) const;

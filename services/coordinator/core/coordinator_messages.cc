@@ -281,6 +281,7 @@ void CoordinatorCore::OnWorkerMessage(Process& process, const v1::MemberMessage&
 
 void CoordinatorCore::OnShardMessage(Process& process, const v1::MemberMessage& message,
                                      absl::Time now) {
+  if (IsOfOutsider(process, message)) return;
   if (absl::Status valid = CheckShardMessage(process, message); !valid.ok()) {
     Breach(process.stream, std::string(valid.message()), now);
     return;
@@ -314,15 +315,26 @@ void CoordinatorCore::OnShardMessage(Process& process, const v1::MemberMessage& 
   }
 }
 
+// Whether the message reports on the attempt's partitions, and the shard is not in the attempt. A
+// shard that joins sends StateReady and PauseReply, and one that a view leaves out sends Installed:
+// the parts that take these know from which shards they await them.
+bool CoordinatorCore::IsOfOutsider(const Process& shard, const v1::MemberMessage& message) const {
+  switch (message.body_case()) {
+    case v1::MemberMessage::kShardProgress:
+    case v1::MemberMessage::kSnapshotPinned:
+    case v1::MemberMessage::kSnapshotWritten:
+    case v1::MemberMessage::kSnapshotFailed:
+      return !facts_.attempt.HasShard(shard.incarnation());
+    default:
+      return false;
+  }
+}
+
 // Checks the reports that the core will use. Reports of another attempt, view or snapshot are
 // ignored later.
 absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
                                                 const v1::MemberMessage& message) const {
   const Training& training = facts_.training;
-  if (!facts_.attempt.length.has_value() || (training.shards().count(process.incarnation()) == 0 &&
-                                             !training.change().Asks(process.incarnation()))) {
-    return absl::OkStatus();
-  }
   const auto of_snapshot = [&](const auto& report) {
     return snapshots_.IsOpen(report.snapshot_id(), report.name());
   };
@@ -334,7 +346,7 @@ absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
       }
       return CheckShardProgress(message.shard_progress(), FactsOf(process));
     case v1::MemberMessage::kPauseReply:
-      if (!training.change().pausing() ||
+      if (!training.change().Asks(process.incarnation()) ||
           !Same(message.pause_reply().pause(), training.change().pause().id())) {
         break;
       }

@@ -246,7 +246,9 @@ Verdict Initialization::OnStateReady(const Process& shard, const v1::StateReady&
     request_.OnStateReady(shard.incarnation(), ready.init_id());
     return Verdict::Continue();
   }
-  if (!Same(ready.init_id(), attempt_.facts.init_id)) return Verdict::Continue();
+  if (!attempt_.HasShard(shard.incarnation()) || !Same(ready.init_id(), attempt_.facts.init_id)) {
+    return Verdict::Continue();
+  }
   std::string why =
       absl::StrCat(ProcessName(shard.id), ": ", CleanUtf8(ready.error(), kMaxReasonBytes));
   // A restoration reads the storage again, and finds the damage and an older checkpoint.

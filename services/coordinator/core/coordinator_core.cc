@@ -238,7 +238,6 @@ void CoordinatorCore::Decide(absl::Time now) {
   for (const uint64_t worker : views_.TakeIdleLeaseholders()) {
     Expel(worker, IdleLeaseholderReason(absl::Seconds(facts_.job().timeouts().gradients())), now);
   }
-  if (!Is(Phase::kRunning)) return;  // a shard named a shard of the attempt as a leaseholder
   waits_.OnView(now);
 
   const Decision decision = views_.Decide();

@@ -151,7 +151,12 @@ std::vector<const Process*> Views::NextMembers() const {
 
 std::vector<uint64_t> Views::TakeIdleLeaseholders() {
   if (!std::exchange(judge_leases_, false)) return {};
-  return facts_.mode().IdleLeaseholders();
+  // The arbiter may name any process.
+  std::vector<uint64_t> idle = facts_.mode().IdleLeaseholders();
+  idle.erase(std::remove_if(idle.begin(), idle.end(),
+                            [&](uint64_t worker) { return !training_.IsMember(worker); }),
+             idle.end());
+  return idle;
 }
 
 Decision Views::Decide() const {

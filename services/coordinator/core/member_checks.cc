@@ -225,6 +225,12 @@ absl::Status CheckReady(const v1::Ready& ready) {
 
 absl::Status CheckPositions(const v1::View& view) {
   const auto shards = static_cast<uint32_t>(view.shards_size());
+  absl::flat_hash_set<uint64_t> named;
+  for (const v1::View::Shard& shard : view.shards()) {
+    if (named.insert(shard.process().incarnation()).second) continue;
+    return Impossible("view ", ShortName(view.id()), " names ", ProcessName(shard.process()),
+                      " twice");
+  }
   for (const uint32_t owner : view.owner()) {
     if (owner >= shards) {
       return Impossible("view ", ShortName(view.id()), " names an owner that is no shard");

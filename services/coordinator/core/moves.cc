@@ -278,7 +278,8 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
     }
     input.current.owner.push_back(at(owner));
     input.current.follower.push_back(follower == owner ? Placement::kNone : at(follower));
-    input.current.target.push_back(target == owner ? Placement::kNone : at(target));
+    const bool other = target != owner && target != follower;
+    input.current.target.push_back(other ? at(target) : Placement::kNone);
     input.follower_whole.push_back(absl::c_linear_search(holders, follower));
     input.target_whole.push_back(absl::c_linear_search(holders, target));
   }

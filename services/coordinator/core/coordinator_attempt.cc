@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/coordinator/core/coordinator_core.h"
 #include "services/coordinator/core/member_checks.h"
@@ -216,7 +217,10 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
 }
 
 // The claim of the attempt that is taken over.
-const v1::Claim& CoordinatorCore::AttemptClaim() const { return facts_.storage.claims.back(); }
+const v1::Claim& CoordinatorCore::AttemptClaim() const {
+  SLUICE_DCHECK(!facts_.storage.claims.empty(), "an attempt that is taken over has a claim");
+  return facts_.storage.claims.back();
+}
 
 absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
   RETURN_IF_ERROR(takeover_.Complete(AttemptClaim(), now));
@@ -242,6 +246,7 @@ absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
 // ---- an attempt
 
 void CoordinatorCore::BeginAttempt(absl::Time now) {
+  SLUICE_DCHECK(claims_.unused() && Is(Phase::kGathering), "R11: a claimed attempt begins once");
   ForgetAttempt();
   if (absl::Status begun = initialization_.BeginAttempt(now); !begun.ok()) {
     Fail(std::string(begun.message()), now);
@@ -319,6 +324,7 @@ void CoordinatorCore::Restore(const std::string& why, absl::Time now) {
 
 // False: the job was restored too often, and failed.
 bool CoordinatorCore::SpendRestoration(const std::string& why, absl::Time now) {
+  SLUICE_DCHECK(HasAttempt(), "the state of an attempt was lost");
   if (restorations_ >= facts_.job().backoff_limit()) {
     Fail(absl::StrCat(why, "; the job was restored ", restorations_,
                       " times, and backoffLimit allows no more"),
@@ -364,6 +370,9 @@ void CoordinatorCore::SendRelease(const Process& shard) {
 
 void CoordinatorCore::Release(uint64_t incarnation, const std::string& what, absl::Time now) {
   const Process& shard = *facts_.members.Find(incarnation);
+  SLUICE_DCHECK(!Is(Phase::kRunning) || facts_.goal == Goal::kHandOver ||
+                    !facts_.attempt.HasShard(incarnation),
+                "a shard that has a part of the state stays until it is saved");
   SendRelease(shard);
   if (!shard.suspect()) output_.Close(shard.stream, absl::OkStatus());
   const Departure departure = *facts_.members.Leave(incarnation);  // ends `shard`

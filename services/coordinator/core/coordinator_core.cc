@@ -152,6 +152,42 @@ void CoordinatorCore::AdvancePhase(absl::Time now) {
   }
 }
 
+void CoordinatorCore::CheckInvariants(absl::Time now) const {
+  if (!DebugChecksAreOn() || Is(Phase::kExited)) return;
+  const Attempt& attempt = facts_.attempt;
+  const Training& training = facts_.training;
+  SLUICE_DCHECK(NextDeadline() > now, "what is due was started");
+  SLUICE_DCHECK(restorations_ <= facts_.job().backoff_limit(), "restorations are bounded");
+  SLUICE_DCHECK(facts_.goal == Goal::kNone || Is(Phase::kRunning) || Leaving(),
+                "training that ends has begun");
+  SLUICE_DCHECK(Is(Phase::kRunning) || !snapshots_.current().has_value(),
+                "snapshots are of a job that trains");
+  SLUICE_DCHECK(!snapshots_.evaluations().running() || snapshots_.current().has_value(),
+                "a version is evaluated while it is pinned");
+  SLUICE_DCHECK(!Is(Phase::kTakingOver) || training.change().pausing(),
+                "an attempt is taken over by a Pause");
+  SLUICE_DCHECK(!HasAttempt() || (attempt.number != 0 && !attempt.facts.shards.empty() &&
+                                  attempt.model.has_value() && claims_.known()),
+                "an attempt has a claim, shards and a model");
+  SLUICE_DCHECK(attempt.model.has_value() == attempt.length.has_value(),
+                "the job's length follows from its data");
+  SLUICE_DCHECK(!Is(Phase::kPreparing) || !training.has_view(), "a view follows the first state");
+  if (!Is(Phase::kRunning)) return;
+
+  SLUICE_DCHECK(training.has_view() || training.change().pausing(),
+                "the first view is being made, or there is one");
+  if (!training.has_view()) return;
+  SLUICE_DCHECK(training.view().id().attempt() == attempt.number, "the view is of the attempt");
+  SLUICE_DCHECK(training.shards().size() == attempt.facts.shards.size() &&
+                    training.view().shards_size() == static_cast<int>(attempt.shards.size()),
+                "the shards of the attempt are those of the newest view");
+  for (const uint64_t shard : attempt.facts.shards) {
+    SLUICE_DCHECK(training.shards().count(shard) > 0, "each shard of the view has reports");
+    SLUICE_DCHECK(facts_.members.Find(shard) != nullptr || gone_.count(shard) > 0,
+                  "a shard of the view is alive, or the next view is made without it");
+  }
+}
+
 bool CoordinatorCore::CarryOut(const Verdict& verdict, absl::Time now) {
   switch (verdict.kind) {
     case Verdict::Kind::kContinue:
@@ -231,6 +267,7 @@ void CoordinatorCore::MeasureLoad(absl::Time now) {
 }
 
 void CoordinatorCore::BeginPause(bool at_once, absl::Time now) {
+  SLUICE_DCHECK(Is(Phase::kTakingOver) || Is(Phase::kRunning), "the shards have a state");
   views_.BeginPause(facts_.attempt.NextNumber(), moves_.Asked(), at_once, now);
 }
 
@@ -238,6 +275,7 @@ void CoordinatorCore::Decide(absl::Time now) {
   for (const uint64_t worker : views_.TakeIdleLeaseholders()) {
     Expel(worker, IdleLeaseholderReason(absl::Seconds(facts_.job().timeouts().gradients())), now);
   }
+  SLUICE_DCHECK(Is(Phase::kRunning) && !views_.LacksShard(), "only workers are leaseholders");
   waits_.OnView(now);
 
   const Decision decision = views_.Decide();

@@ -159,9 +159,11 @@ class CoordinatorCore {
     Step(now);
     handle();
     Advance(now);
+    CheckInvariants(now);
   }
   void Step(absl::Time now);
   void Advance(absl::Time now);  // starts what is due
+  void CheckInvariants(absl::Time now) const;
   void AdvancePhase(absl::Time now);
   void AdvanceGathering(absl::Time now);
   void AdvanceTakingOver(absl::Time now);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/core/coordinator_core.h"
 #include "services/coordinator/core/member_checks.h"
@@ -159,6 +160,8 @@ void CoordinatorCore::OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::T
 }
 
 void CoordinatorCore::AnswerRegistration(const Process& process, absl::Time now) {
+  SLUICE_DCHECK(facts_.attempt.term.counter() > 0 && facts_.attempt.term.coordinator() != 0,
+                "R1: the term is known before it is sent");
   facts_.members.Answered(process.incarnation(), now);
   v1::CoordinatorMessage message;
   v1::Registered& registered = *message.mutable_registered();
@@ -198,6 +201,7 @@ v1::CoordinatorMessage CoordinatorCore::AdmittedMessage() const {
 // Sends what the process may have missed while it had no stream. All these messages may be
 // repeated.
 void CoordinatorCore::Resend(const Process& process) {
+  SLUICE_DCHECK(process.answered && !process.suspect(), "the process has a stream");
   const bool worker = process.id.role() == v1::WORKER;
   if (Is(Phase::kLeavingShards) || (Is(Phase::kLeavingWorkers) && worker)) {
     ending_.SendFinish(process);
@@ -368,6 +372,8 @@ absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
 
 ShardFacts CoordinatorCore::FactsOf(const Process& shard) const {
   const Attempt& attempt = facts_.attempt;
+  SLUICE_DCHECK(shard.id.role() == v1::SHARD && attempt.length.has_value(),
+                "a shard's reports are compared with the job's length");
   ShardFacts facts;
   facts.synchronous = facts_.mode().synchronous();
   facts.total_steps = attempt.LastStep();
@@ -443,6 +449,7 @@ void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgres
   facts.total_samples = facts_.attempt.LastSample();
   facts.largest_step = std::max(training.global_batch_size(), training.max_batch_size());
   facts.elapsed = now - process.reported;
+  SLUICE_DCHECK(facts.elapsed >= absl::ZeroDuration(), "times do not go backwards");
   process.reported = now;
   refusals_.figures += KeepPossibleFigures(&progress, facts);
   facts_.meter.OnWorkerProgress(process.incarnation(), progress);
@@ -552,6 +559,8 @@ void CoordinatorCore::Expel(uint64_t incarnation, const std::string& why, absl::
 
 void CoordinatorCore::OnGone(const Departure& departure, absl::Time now) {
   const Process& process = departure.process;
+  SLUICE_DCHECK(facts_.members.Find(process.incarnation()) == nullptr,
+                "a process that is gone is not alive");
   facts_.meter.Forget(process.incarnation());
   if (Leaving() || Is(Phase::kExited)) return;
 

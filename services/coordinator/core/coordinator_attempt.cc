@@ -32,7 +32,7 @@ void CoordinatorCore::OnStorageRead(absl::StatusOr<StorageContents> contents, ab
     for (v1::Role role : {v1::SHARD, v1::WORKER}) {
       if (!first) break;
       for (const Process* process : facts_.members.LivingAndConnected(role)) {
-        AnswerRegistration(*process, now);
+        registrar_.Answer(*process, claims_.highest(), now);
       }
     }
   });
@@ -263,7 +263,7 @@ void CoordinatorCore::RequestInit(absl::Time now) {
     return;
   }
   Transition(Phase::kPreparing);
-  SendAdmitted();  // before the worker is asked
+  registrar_.SendAdmitted();  // before the worker is asked
   initialization_.SendRequest();
 }
 

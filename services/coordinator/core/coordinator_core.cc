@@ -46,6 +46,7 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
       views_(facts_, &facts_.training, &output_),
       waits_(facts_, &output_),
       snapshots_(facts_, &facts_.last_evaluation, &output_),
+      registrar_(facts_, &facts_.members, snapshots_.readers(), &output_),
       ending_(facts_, &facts_.goal, &output_) {
   for (const std::string& warning : facts_.options.warnings) output_.Warn(warning, now);
   claims_.ReadStorage();
@@ -110,7 +111,7 @@ void CoordinatorCore::Advance(absl::Time now) {
     output_.Close(stream, absl::DeadlineExceededError("no process registered on the stream"));
   }
   for (const Departure& departure : facts_.members.ExpelOverdue(now)) OnGone(departure, now);
-  SendAdmitted();
+  registrar_.SendAdmitted();
   AdvanceStop(now);
 
   Phase before;
@@ -118,7 +119,7 @@ void CoordinatorCore::Advance(absl::Time now) {
     before = facts_.phase;
     AdvancePhase(now);
   } while (!Is(before) && !Is(Phase::kExited));
-  SendAdmitted();
+  registrar_.SendAdmitted();
 }
 
 void CoordinatorCore::AdvancePhase(absl::Time now) {
@@ -384,7 +385,7 @@ void CoordinatorCore::OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotReq
                                      absl::Time now) {
   Handle(now, [&] {
     // The shards learn of the reader before the reader learns of the shards.
-    if (snapshots_.readers().OnOpen(request, snapshot, now)) SendAdmitted();
+    if (snapshots_.readers().OnOpen(request, snapshot, now)) registrar_.SendAdmitted();
   });
 }
 

@@ -11,12 +11,11 @@
 // The core itself is a dispatcher. Its parts have the state and do the work, each for one task:
 // claims.h (the storage, attempts, terms), model_check.h, initialization.h (an attempt's
 // beginning), takeover.h (or its continuation), views.h, moves.h (shards and partitions), losses.h,
-// waits.h (members that are too slow),
-// snapshots.h (with readers.h, checkpoints.h and evaluations.h), ending.h. They read each other's
+// waits.h (members that are too slow), snapshots.h (with readers.h, checkpoints.h and
+// evaluations.h), registrar.h (which processes are admitted), ending.h. They read each other's
 // results as Facts (facts.h), do not call each other, and return what concerns the whole job as a
 // Verdict. training_mode.h has what differs between synchronous and asynchronous training. The core
-// passes events to the parts in a fixed order, changes the phase (phase.h), and admits and expels
-// processes.
+// passes events to the parts in a fixed order, changes the phase (phase.h), and expels processes.
 //
 // A new coordinator reads the claims (R11). If all of its shards are in the newest claim's attempt,
 // it takes the attempt over; otherwise it claims the next one and restores from the newest
@@ -65,6 +64,7 @@
 #include "services/coordinator/core/output.h"
 #include "services/coordinator/core/phase.h"
 #include "services/coordinator/core/progress.h"
+#include "services/coordinator/core/registrar.h"
 #include "services/coordinator/core/snapshots.h"
 #include "services/coordinator/core/takeover.h"
 #include "services/coordinator/core/verdict.h"
@@ -177,9 +177,8 @@ class CoordinatorCore {
   // The only place where the phase changes; phase.h has the legal moves.
   void Transition(Phase to);
   bool Is(Phase phase) const { return facts_.phase == phase; }
-  bool Leaving() const { return Is(Phase::kLeavingWorkers) || Is(Phase::kLeavingShards); }
-  // Whether an attempt has shards.
-  bool HasAttempt() const { return Is(Phase::kPreparing) || Is(Phase::kRunning); }
+  bool Leaving() const { return IsLeaving(facts_.phase); }
+  bool HasAttempt() const { return coordinator::HasAttempt(facts_.phase); }
 
   // ---- what concerns several parts
 
@@ -224,8 +223,6 @@ class CoordinatorCore {
 
   void TakeMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now);
   void OnRegister(StreamId stream, const v1::Register& request, absl::Time now);
-  bool IsLeftBehind(const Process& shard) const;
-  bool RefuseByCore(StreamId stream, const v1::ProcessId& id, absl::Time now);
   void OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::Time now);
   void OnWorkerMessage(Process& process, const v1::MemberMessage& message, absl::Time now);
   void OnShardMessage(Process& process, const v1::MemberMessage& message, absl::Time now);
@@ -246,12 +243,8 @@ class CoordinatorCore {
   void OnGone(const Departure& departure, absl::Time now);
   void Expel(uint64_t incarnation, const std::string& why, absl::Time now);
   void Breach(StreamId stream, const std::string& what, absl::Time now);
-  void Refuse(StreamId stream, v1::Refusal refusal);
-  void AnswerRegistration(const Process& process, absl::Time now);
   void Resend(const Process& process);
   void ResendToShard(const Process& shard);
-  void SendAdmitted();
-  v1::CoordinatorMessage AdmittedMessage() const;
 
   // ---- progress (coordinator_progress.cc)
 
@@ -270,6 +263,7 @@ class CoordinatorCore {
   Views views_;
   Waits waits_;
   Snapshots snapshots_;
+  Registrar registrar_;
   Ending ending_;
   BatchLosses batch_losses_;
   uint64_t restorations_ = 0;
@@ -279,8 +273,7 @@ class CoordinatorCore {
   // SuspendBeforeTraining was first called for a job that is to be suspended.
   absl::Time suspend_since_ = absl::InfiniteFuture();
   absl::Time stop_at_ = absl::InfiniteFuture();  // OnAskedToStop: when this coordinator exits
-  uint64_t admitted_changes_ = 0;                // of the members and readers that shards were sent
-  Refusals refusals_;                            // messages, figures and registrations
+  Refusals refusals_;                            // messages and figures
 };
 
 }  // namespace sluice::coordinator

@@ -17,12 +17,7 @@ namespace sluice::coordinator {
 
 void CoordinatorCore::OnConnected(StreamId stream, absl::Time now) {
   Handle(now, [&] {
-    if (Is(Phase::kExited) || facts_.members.Connected(stream, now)) return;
-    ++refusals_.registrations;
-    output_.Close(stream, absl::ResourceExhaustedError(absl::StrCat(
-                              "on ", Membership::kMaxRegistering,
-                              " streams no process has registered yet (kMaxRegistering): try "
-                              "again")));
+    if (!Is(Phase::kExited)) registrar_.OnConnected(stream, now);
   });
 }
 
@@ -57,15 +52,6 @@ void CoordinatorCore::Breach(StreamId stream, const std::string& what, absl::Tim
         now);
 }
 
-void CoordinatorCore::Refuse(StreamId stream, v1::Refusal refusal) {
-  ++refusals_.registrations;
-  absl::Status status = absl::PermissionDeniedError(refusal.reason());
-  v1::CoordinatorMessage message;
-  *message.mutable_refusal() = std::move(refusal);
-  output_.Add(Send{stream, std::move(message)});
-  output_.Close(stream, std::move(status));
-}
-
 // ---- registration
 
 void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, absl::Time now) {
@@ -78,28 +64,10 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
     Breach(stream, std::string(valid.message()), now);
     return;
   }
-  if (RefuseByCore(stream, id, now)) return;
-
-  Membership::Admission admission = facts_.members.Register(stream, request, now);
-  if (admission.displaced.has_value()) OnGone(*admission.displaced, now);
-
-  if (admission.kind == Membership::Admission::Kind::kRefused) {
-    if (admission.refusal.code() == v1::Refusal::WIRE_VERSION) {
-      output_.Warn(admission.refusal.reason(), now);
-    }
-    Refuse(stream, std::move(admission.refusal));
-    return;
-  }
-  if (admission.kind == Membership::Admission::Kind::kLater) {
-    ++refusals_.registrations;
-    output_.Close(stream, absl::UnavailableError(admission.why));
-    return;
-  }
-  if (admission.closed_stream != 0) {
-    output_.Close(admission.closed_stream, absl::AbortedError("replaced by a newer stream"));
-  }
-
-  if (id.role() == v1::SHARD && IsLeftBehind(*facts_.members.Find(id.incarnation()))) {
+  const Registrar::Outcome outcome = registrar_.OnRegister(stream, request, ending_.message(), now);
+  if (outcome.displaced.has_value()) OnGone(*outcome.displaced, now);
+  if (!outcome.admitted) return;
+  if (id.role() == v1::SHARD && registrar_.IsLeftBehind(*facts_.members.Find(id.incarnation()))) {
     Expel(id.incarnation(), "is not in the view with which its attempt continues", now);
     return;
   }
@@ -114,88 +82,18 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
     return;
   }
 
-  // Sent before the worker learns the shards' addresses: shards refuse a worker that they do not
-  // know.
-  SendAdmitted();
-
+  registrar_.SendAdmitted();  // before the worker learns the shards' addresses
   const Process& process = *facts_.members.Find(id.incarnation());
   if (claims_.known()) {
-    AnswerRegistration(process, now);
+    registrar_.Answer(process, claims_.highest(), now);
     Resend(process);
   }
-}
-
-// (R4) Whether the shard knows a view of the attempt, and is not in the newest one: it holds an old
-// state.
-bool CoordinatorCore::IsLeftBehind(const Process& shard) const {
-  return Is(Phase::kRunning) && facts_.training.has_view() &&
-         shard.newest_view.attempt() == facts_.attempt.number &&
-         Compare(shard.newest_view, facts_.training.view().id()) <= 0 &&
-         !facts_.attempt.HasShard(shard.incarnation()) && facts_.Stays(shard) &&
-         facts_.training.change().HasInstalled(shard.incarnation()) &&
-         !facts_.training.change().Asks(shard.incarnation());
-}
-
-// Whether the process may not register for a reason that membership does not know.
-bool CoordinatorCore::RefuseByCore(StreamId stream, const v1::ProcessId& id, absl::Time now) {
-  v1::Refusal refusal;
-  if (Leaving() && facts_.members.Find(id.incarnation()) == nullptr) {
-    refusal.set_code(v1::Refusal::FINISHED);
-    refusal.set_reason(ending_.message());
-  } else if (snapshots_.readers().Has(id.incarnation())) {
-    refusal.set_code(v1::Refusal::DUPLICATE);
-    refusal.set_reason("this incarnation is a reader's");
-  } else {
-    return false;
-  }
-  facts_.members.Disconnected(stream, now);
-  Refuse(stream, std::move(refusal));
-  return true;
 }
 
 void CoordinatorCore::OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::Time now) {
   if (!CarryOut(claims_.OnViewSeen(seen), now)) return;
   if (Is(Phase::kGathering) && claims_.MissesAttempt()) ReadStorageAgain();
   facts_.training.change().OnInstalled(shard, seen);
-}
-
-void CoordinatorCore::AnswerRegistration(const Process& process, absl::Time now) {
-  SLUICE_DCHECK(facts_.attempt.term.counter() > 0 && facts_.attempt.term.coordinator() != 0,
-                "R1: the term is known before it is sent");
-  facts_.members.Answered(process.incarnation(), now);
-  v1::CoordinatorMessage message;
-  v1::Registered& registered = *message.mutable_registered();
-  *registered.mutable_term() = facts_.attempt.term;
-  *registered.mutable_job() = facts_.job();
-  registered.set_attempt(claims_.highest());
-  output_.Send(process, std::move(message));
-  // Before an attempt begins, the list of an earlier coordinator may still be in use.
-  if (process.id.role() == v1::SHARD && HasAttempt()) output_.Send(process, AdmittedMessage());
-}
-
-// Sends the list to all registered shards if it has changed. Until an attempt begins no process
-// opens a data stream, so none is sent before; the first list then names all workers that have
-// registered.
-void CoordinatorCore::SendAdmitted() {
-  if (!HasAttempt()) return;
-  const uint64_t changes = facts_.members.changes() + snapshots_.readers().changes();
-  if (admitted_changes_ == changes) return;
-  admitted_changes_ = changes;
-  const v1::CoordinatorMessage message = AdmittedMessage();
-  for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
-    if (shard->answered) output_.Send(*shard, message);
-  }
-}
-
-v1::CoordinatorMessage CoordinatorCore::AdmittedMessage() const {
-  v1::CoordinatorMessage message;
-  v1::Admitted& admitted = *message.mutable_admitted();
-  for (const Process* worker : facts_.members.Living(v1::WORKER)) {
-    *admitted.add_processes() = worker->id;
-  }
-  snapshots_.readers().ForEach(
-      [&](const ReaderHold& hold) { *admitted.add_processes() = hold.reader; });
-  return message;
 }
 
 // Sends what the process may have missed while it had no stream. All these messages may be
@@ -406,7 +304,7 @@ void CoordinatorCore::OnReady(Process& process, const v1::Ready& ready, absl::Ti
     refusal.set_reason(absl::StrCat("model or data differ from the job's: ", difference));
     const Departure departure =
         *facts_.members.Expel(process.incarnation(), refusal.reason());  // ends `process`
-    Refuse(departure.process.stream, std::move(refusal));
+    registrar_.Refuse(departure.process.stream, std::move(refusal));
     OnGone(departure, now);
     return;
   }

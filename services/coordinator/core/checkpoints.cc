@@ -306,8 +306,9 @@ void Checkpoints::RemoveIncompletes() {
 
 void Checkpoints::Fail(const std::string& why, absl::Time now) {
   SLUICE_DCHECK(snapshot_.has_value(), "the checkpoint of the open snapshot fails");
-  if (snapshot_->write && snapshot_->saving == Snapshot::Saving::kNo) {
-    return;  // another shard has reported it
+  // Another shard has reported it, or the snapshot is no checkpoint, or is already a complete one.
+  if (snapshot_->saving == Snapshot::Saving::kNo || snapshot_->saving == Snapshot::Saving::kDone) {
+    return;
   }
   status_.set_error(why);
   if (!snapshot_->final ||

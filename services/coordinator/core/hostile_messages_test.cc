@@ -331,6 +331,27 @@ TEST(HostileOutsider, SnapshotFailedClosesNoSnapshot) {
   EXPECT_GT(job.OpenOne().snapshot_id(), open) << "a shard of the attempt is believed";
 }
 
+TEST(HostileShard, FailsNoCheckpointThatIsComplete) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(4);
+  job.OpenSnapshot(41);
+  job.Train(2);
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 5}), 1u);
+  ASSERT_TRUE(job.shards[0]->snapshot.has_value()) << "the reader holds it";
+  v1::MemberMessage message;
+  v1::SnapshotFailed& failed = *message.mutable_snapshot_failed();
+  failed.set_snapshot_id(job.shards[0]->snapshot->snapshot_id());
+  *failed.mutable_name() = job.shards[0]->snapshot->name();
+  failed.set_reason("disk full");
+  job.shards[0]->Say(message);
+  job.Pump();
+  EXPECT_EQ(job.Progress().checkpoint().error(), "");
+  EXPECT_FALSE(job.HasEvent("no checkpoint at step 5"));
+}
+
 TEST(HostileOutsider, SnapshotWrittenFailsNoCheckpoint) {
   v1::JobSpec spec = FakeJob::Spec();
   spec.mutable_checkpoint()->set_interval_steps(10);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "services/common/check.h"
+
 namespace sluice::coordinator {
 namespace {
 
@@ -65,9 +67,12 @@ std::vector<Interval> Apportion(uint64_t total, const std::vector<double>& weigh
     end = std::min(end, total > following ? total - following : 0);
     end = std::max(end, begin);
     if (i + 1 == count) end = total;
+    SLUICE_DCHECK(begin <= end && end <= total, "ranges are parts of the whole, in order");
+    SLUICE_DCHECK(total < count || begin < end, "no range is empty if there is enough for all");
     ranges.push_back({begin, end});
     begin = end;
   }
+  SLUICE_DCHECK(begin == total, "the ranges are the whole");
   return ranges;
 }
 

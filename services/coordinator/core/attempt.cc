@@ -4,10 +4,12 @@
 #include <cstddef>
 
 #include "absl/algorithm/container.h"
+#include "services/common/check.h"
 
 namespace sluice::coordinator {
 
 void Attempt::SetPartitions(const LayoutIndex& index) {
+  SLUICE_DCHECK(facts.owner.size() == index.partitions(), "each partition has an owner");
   facts.empty.clear();
   bytes.clear();
   for (uint32_t p = 0; p < index.partitions(); ++p) {
@@ -23,9 +25,13 @@ void Attempt::OnView(const v1::View& view) {
   for (const v1::View::Shard& shard : shards) {
     facts.shards.push_back(shard.process().incarnation());
   }
+  SLUICE_DCHECK(absl::c_all_of(facts.owner, [&](uint32_t p) { return p < facts.shards.size(); }),
+                "an owner is the position of a shard");
 }
 
 bool Attempt::OwnersChange(const v1::View& view) const {
+  SLUICE_DCHECK(view.owner_size() == static_cast<int>(facts.owner.size()),
+                "the number of partitions does not change within an attempt");
   for (size_t p = 0; p < facts.owner.size(); ++p) {
     const uint32_t next = view.owner(static_cast<int>(p));
     if (!facts.empty[p] && view.shards(static_cast<int>(next)).process().incarnation() !=
@@ -39,6 +45,7 @@ bool Attempt::OwnersChange(const v1::View& view) const {
 bool Attempt::HasShard(uint64_t shard) const { return absl::c_linear_search(facts.shards, shard); }
 
 std::vector<uint32_t> Attempt::PartitionsWithBlocks(uint64_t shard) const {
+  SLUICE_DCHECK(facts.owner.size() == facts.empty.size(), "both lists are by partition");
   std::vector<uint32_t> partitions;
   for (uint32_t p = 0; p < facts.owner.size(); ++p) {
     if (facts.shards[facts.owner[p]] == shard && !facts.empty[p]) partitions.push_back(p);
@@ -53,7 +60,10 @@ bool Attempt::HasBlocks(uint64_t shard) const {
   return false;
 }
 
-uint64_t Attempt::LastStep() const { return std::max(length->total_steps(), facts.base_version); }
+uint64_t Attempt::LastStep() const {
+  SLUICE_DCHECK(length.has_value(), "the job's length is known");
+  return std::max(length->total_steps(), facts.base_version);
+}
 
 uint64_t Attempt::LastSample() const {
   const auto& applied = facts.base_ledger.applied();

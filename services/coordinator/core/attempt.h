@@ -8,6 +8,7 @@
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/model.pb.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/view_decision.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
@@ -64,7 +65,11 @@ struct Attempt {
   std::vector<uint32_t> PartitionsWithBlocks(uint64_t shard) const;
   bool HasBlocks(uint64_t shard) const;
   // The shard that owns partition 0.
-  uint64_t arbiter() const { return facts.shards[facts.owner[0]]; }
+  uint64_t arbiter() const {
+    SLUICE_DCHECK(!facts.owner.empty() && facts.owner[0] < facts.shards.size(),
+                  "partition 0 has an owner");
+    return facts.shards[facts.owner[0]];
+  }
 
   // A checkpoint may be past the end of a job that was made shorter. Require `length`.
   uint64_t LastStep() const;

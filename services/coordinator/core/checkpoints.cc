@@ -48,6 +48,8 @@ void Checkpoints::Forget() {
 }
 
 void Checkpoints::BeginAttempt() {
+  SLUICE_DCHECK(!snapshot_.has_value() && incomplete_.empty(),
+                "nothing is saved before the attempt's first view");
   stored_ = facts_.storage.checkpoints;
   const v1::CheckpointIndex& newest = facts_.storage.newest;
   if (!facts_.storage.has_newest || newest.checkpoint().attempt() != facts_.attempt.number) return;
@@ -59,6 +61,7 @@ void Checkpoints::BeginAttempt() {
 }
 
 void Checkpoints::OnFirstView(absl::Time now) {
+  SLUICE_DCHECK(facts_.training.has_view(), "the schedule begins with a view");
   first_step_ = facts_.training.view().first_step();
   uint64_t done = facts_.mode().ScheduleStep();
   if (status_.last().attempt() == facts_.attempt.number) {
@@ -78,6 +81,8 @@ bool Checkpoints::Has(uint64_t version) const {
 // ---- the open snapshot
 
 void Checkpoints::Begin() {
+  SLUICE_DCHECK(snapshot_->write && snapshot_->saving == Snapshot::Saving::kNo,
+                "the snapshot was opened to be written");
   snapshot_->saving = Snapshot::Saving::kCollecting;
   snapshot_->directory = facts_.options.checkpoint_directory(snapshot_->name);
   incomplete_.insert(snapshot_->step);
@@ -102,6 +107,7 @@ std::string Checkpoints::CheckFiles(const Process& shard,
 
 void Checkpoints::OnWritten(const Process& shard, const v1::SnapshotWritten& written,
                             absl::Time now) {
+  SLUICE_DCHECK(facts_.attempt.HasShard(shard.incarnation()), "shards of the view write files");
   if (snapshot_->saving != Snapshot::Saving::kCollecting) return;
   if (const std::string wrong = CheckFiles(shard, written); !wrong.empty()) {
     Fail(wrong, now);
@@ -219,6 +225,7 @@ void Checkpoints::OnIndexWritten(const v1::CheckpointRef& checkpoint, const absl
 
 void Checkpoints::Finish(absl::Time now) {
   SLUICE_DCHECK(!MissingPartition().has_value(), "a complete checkpoint has all partitions");
+  SLUICE_DCHECK(incomplete_.count(snapshot_->step) == 0, "a complete checkpoint is not removed");
   snapshot_->saving = Snapshot::Saving::kDone;
 
   uint64_t bytes = 0;
@@ -255,6 +262,7 @@ void Checkpoints::RemoveReplaced(const v1::CheckpointRef& newest) {
   }
 
   for (const v1::CheckpointRef& old : unneeded) {
+    SLUICE_DCHECK(!SameCheckpoint(old, newest), "the newest checkpoint is kept");
     output_.Add(DeleteCheckpoint{old, facts_.attempt.number});
     stored_.erase(std::remove_if(stored_.begin(), stored_.end(),
                                  [&](const auto& other) { return SameCheckpoint(other, old); }),
@@ -297,8 +305,10 @@ void Checkpoints::RemoveIncompletes() {
 }
 
 void Checkpoints::Fail(const std::string& why, absl::Time now) {
-  if (snapshot_->write && snapshot_->saving == Snapshot::Saving::kNo) {
-    return;  // another shard has reported it
+  SLUICE_DCHECK(snapshot_.has_value(), "the checkpoint of the open snapshot fails");
+  // Another shard has reported it, or the snapshot is no checkpoint, or is already a complete one.
+  if (snapshot_->saving == Snapshot::Saving::kNo || snapshot_->saving == Snapshot::Saving::kDone) {
+    return;
   }
   status_.set_error(why);
   if (!snapshot_->final ||

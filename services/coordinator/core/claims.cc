@@ -37,6 +37,7 @@ bool SameCheckpoint(const v1::CheckpointRef& a, const v1::CheckpointRef& b) {
 // ---- the storage
 
 void Claims::ReadStorage() {
+  SLUICE_DCHECK(!reading_ && facts_.phase == Phase::kReading, "one read is under way at a time");
   reading_ = true;
   retry_at_ = absl::InfiniteFuture();
   shards_attempt_at_read_ = shards_attempt_;
@@ -48,6 +49,7 @@ void Claims::Advance(absl::Time now) {
 }
 
 Verdict Claims::OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now) {
+  SLUICE_DCHECK(reading_, "the contents answer a read");
   reading_ = false;
   if (contents.ok()) {
     errors_ = 0;
@@ -136,6 +138,7 @@ void Claims::OnUnloadable(const v1::CheckpointRef& checkpoint, std::string why) 
 void Claims::TakeHigherTerm() {
   if (!facts_.rules.TakeHigherTerm()) return;
   attempt_.term.set_counter(std::max(attempt_.term.counter(), highest_counter_ + 1));
+  SLUICE_DCHECK(!claimed(), "R1: a coordinator's term is fixed by its first claim");
 }
 
 // A term or attempt above ours belongs to a later coordinator; before our first claim, it belongs
@@ -166,6 +169,7 @@ Verdict Claims::OnObeyed(const v1::ViewId& obeyed) {
 
 // Whether the attempt and term are of another coordinator, and not before ours. Requires claimed().
 bool Claims::IsLater(const v1::ViewId& seen) const {
+  SLUICE_DCHECK(claimed() && attempt_.term.counter() > 0, "ours are known");
   const uint64_t own = claim_.has_value() && !claim_->end() ? claim_->attempt() : attempt_.number;
   if (seen.attempt() != own) return seen.attempt() > own;
   return seen.term().counter() >= attempt_.term.counter() &&
@@ -173,6 +177,8 @@ bool Claims::IsLater(const v1::ViewId& seen) const {
 }
 
 void Claims::RereadClaims(absl::Time now) {
+  SLUICE_DCHECK(!rereading_ && facts_.phase == Phase::kGathering,
+                "the claims are read while processes are missing, once at a time");
   if (reread_at_ == absl::InfiniteFuture()) reread_at_ = now + facts_.timers.claims;
   if (now < reread_at_) return;
   reread_at_ = absl::InfiniteFuture();
@@ -181,6 +187,7 @@ void Claims::RereadClaims(absl::Time now) {
 }
 
 bool Claims::OnClaimsSeen(const absl::StatusOr<std::vector<v1::Claim>>& claims) {
+  SLUICE_DCHECK(rereading_, "the claims answer a read");
   rereading_ = false;
   if (facts_.phase != Phase::kGathering || !claims.ok()) return false;  // read again later
   return std::any_of(claims->begin(), claims->end(),
@@ -190,6 +197,9 @@ bool Claims::OnClaimsSeen(const absl::StatusOr<std::vector<v1::Claim>>& claims) 
 // ---- claims
 
 bool Claims::Claim(bool end, absl::Time now) {
+  SLUICE_DCHECK(!claim_.has_value() || !pending_, "one claim is under way at a time");
+  SLUICE_DCHECK(end || !unused_, "a claimed attempt is used before the next one is claimed");
+  SLUICE_DCHECK(known_ && !looking_, "R1: the claims before this one are known");
   v1::Claim claim;
   claim.set_format_version(kClaimFormatVersion);
   claim.set_attempt(highest() + 1);
@@ -265,6 +275,7 @@ Verdict Claims::OnClaimResult(const absl::Status& status, absl::Time now) {
 }
 
 void Claims::OnFirstView() {
+  SLUICE_DCHECK(attempt_.number != 0 && !pending_, "R11: a view is of a claimed attempt");
   unused_ = false;
   unloadable_.reset();
 }

@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/control.pb.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/actions.h"
 #include "services/coordinator/core/attempt.h"
 #include "services/coordinator/core/facts.h"
@@ -79,8 +80,14 @@ class Claims {
   bool Awaits(uint64_t attempt) const {
     return claim_.has_value() && pending_ && claim_->attempt() == attempt;
   }
-  uint64_t requested() const { return claim_->attempt(); }
-  bool for_end() const { return claim_->end(); }
+  uint64_t requested() const {
+    SLUICE_DCHECK(claim_.has_value(), "a claim is wanted");
+    return claim_->attempt();
+  }
+  bool for_end() const {
+    SLUICE_DCHECK(claim_.has_value(), "a claim is wanted");
+    return claim_->end();
+  }
   // Requires Awaits. Where an error gives kContinue, the claim is tried again.
   Verdict OnClaimResult(const absl::Status& status, absl::Time now);
   // The claim of an attempt, or of the end, that failed before is due again.
@@ -99,7 +106,10 @@ class Claims {
   void TakeOver(uint64_t attempt);
 
   // The claims are to be read again before the attempt is taken over.
-  void GiveBack() { attempt_.number = 0; }
+  void GiveBack() {
+    SLUICE_DCHECK(!unused_ && !claim_.has_value(), "the attempt is another coordinator's");
+    attempt_.number = 0;
+  }
 
   // The attempt is claimed, and no view of it was made.
   bool unused() const { return unused_; }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/coordinator/core/coordinator_core.h"
 #include "services/coordinator/core/member_checks.h"
@@ -17,26 +18,24 @@ namespace sluice::coordinator {
 // ---- storage and claims
 
 void CoordinatorCore::ReadStorageAgain() {
-  Transition(facts_.phase, Phase::kReading);
+  Transition(Phase::kReading);
   claims_.ReadStorage();
 }
 
 void CoordinatorCore::OnStorageRead(absl::StatusOr<StorageContents> contents, absl::Time now) {
-  Step(now);
-  if (Is(Phase::kReading) && claims_.reading()) {
+  Handle(now, [&] {
+    if (!Is(Phase::kReading) || !claims_.reading()) return;
     const bool first = !claims_.known();
     const bool read = contents.ok();
-    if (CarryOut(claims_.OnStorageRead(std::move(contents), now), now) && read) {
-      Transition(Phase::kReading, Phase::kGathering);
-      for (v1::Role role : {v1::SHARD, v1::WORKER}) {
-        if (!first) break;
-        for (const Process* process : facts_.members.LivingAndConnected(role)) {
-          AnswerRegistration(*process, now);
-        }
+    if (!CarryOut(claims_.OnStorageRead(std::move(contents), now), now) || !read) return;
+    Transition(Phase::kGathering);
+    for (v1::Role role : {v1::SHARD, v1::WORKER}) {
+      if (!first) break;
+      for (const Process* process : facts_.members.LivingAndConnected(role)) {
+        registrar_.Answer(*process, claims_.highest(), now);
       }
     }
-  }
-  Advance(now);
+  });
 }
 
 void CoordinatorCore::AdvanceGathering(absl::Time now) {
@@ -93,53 +92,53 @@ absl::Time CoordinatorCore::SuspendBy() const {
 
 void CoordinatorCore::Claim(bool end, absl::Time now) {
   const bool requested = claims_.Claim(end, now);
-  if (!end && !Is(Phase::kClaiming)) Transition(Phase::kGathering, Phase::kClaiming);
+  if (!end && !Is(Phase::kClaiming)) Transition(Phase::kClaiming);
   if (!requested) OnClaimResult(claims_.requested(), absl::OkStatus(), now);
 }
 
 void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now) {
-  Step(now);
-  if (losses_.Awaits(attempt)) {
-    (void)CarryOut(losses_.OnResult(status, now), now);
-    Advance(now);
-    return;
-  }
-  if (!claims_.Awaits(attempt) || Leaving() || Is(Phase::kExited)) return;
-  const bool end = claims_.for_end();
-  if (CarryOut(claims_.OnClaimResult(status, now), now)) {
-    if (end) snapshots_.checkpoints().OnEndRecord(status, now);
-    if (end && status.ok()) {
-      const bool target = facts_.goal == Goal::kTarget;
-      Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete",
-            now);
-    } else if (status.ok()) {
-      Transition(Phase::kClaiming, Phase::kGathering);
+  Handle(now, [&] {
+    if (losses_.Awaits(attempt)) {
+      (void)CarryOut(losses_.OnResult(status, now), now);
+    } else if (claims_.Awaits(attempt) && !Leaving() && !Is(Phase::kExited)) {
+      TakeClaimResult(status, now);
     }
+  });
+}
+
+void CoordinatorCore::TakeClaimResult(const absl::Status& status, absl::Time now) {
+  const bool end = claims_.for_end();
+  if (!CarryOut(claims_.OnClaimResult(status, now), now)) return;
+  if (end) snapshots_.checkpoints().OnEndRecord(status, now);
+  if (end && status.ok()) {
+    const bool target = facts_.goal == Goal::kTarget;
+    Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete", now);
+  } else if (status.ok()) {
+    Transition(Phase::kGathering);
   }
-  Advance(now);
 }
 
 void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
                                    absl::Time now) {
-  Step(now);
-  if (losses_.checks() && !CarryOut(losses_.OnClaimsRead(claims, now), now)) return;
-  if (claims_.rereading()) {
-    if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
-  } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
-    if (claims.ok() && losses_.IsSuperseded(*claims)) {
-      Supersede(ExitReason::kSuperseded, "another coordinator has made a loss record");
-    } else {
-      (void)CarryOut(snapshots_.checkpoints().OnClaimsRead(claims, now), now);
+  Handle(now, [&] {
+    if (losses_.checks() && !CarryOut(losses_.OnClaimsRead(claims, now), now)) return;
+    if (claims_.rereading()) {
+      if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
+    } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
+      if (claims.ok() && losses_.IsSuperseded(*claims)) {
+        Supersede(ExitReason::kSuperseded, "another coordinator has made a loss record");
+      } else {
+        (void)CarryOut(snapshots_.checkpoints().OnClaimsRead(claims, now), now);
+      }
     }
-  }
-  Advance(now);
+  });
 }
 
 void CoordinatorCore::OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint,
                                                const absl::Status& status, absl::Time now) {
-  Step(now);
-  if (Is(Phase::kRunning)) snapshots_.checkpoints().OnIndexWritten(checkpoint, status, now);
-  Advance(now);
+  Handle(now, [&] {
+    if (Is(Phase::kRunning)) snapshots_.checkpoints().OnIndexWritten(checkpoint, status, now);
+  });
 }
 
 // ---- the attempt of an earlier coordinator
@@ -153,7 +152,7 @@ void CoordinatorCore::BeginTakeover(absl::Time now) {
   ForgetAttempt();
   claims_.TakeOver(*takeover_.AttemptOfShards());
   takeover_.Begin(now);
-  Transition(Phase::kGathering, Phase::kTakingOver);
+  Transition(Phase::kTakingOver);
   BeginPause(/*at_once=*/true, now);
 }
 
@@ -213,12 +212,15 @@ void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
       OnGone(*departure, now);
     }
   }
-  Transition(Phase::kTakingOver, Phase::kRunning);
+  Transition(Phase::kRunning);
   Decide(now);
 }
 
 // The claim of the attempt that is taken over.
-const v1::Claim& CoordinatorCore::AttemptClaim() const { return facts_.storage.claims.back(); }
+const v1::Claim& CoordinatorCore::AttemptClaim() const {
+  SLUICE_DCHECK(!facts_.storage.claims.empty(), "an attempt that is taken over has a claim");
+  return facts_.storage.claims.back();
+}
 
 absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
   RETURN_IF_ERROR(takeover_.Complete(AttemptClaim(), now));
@@ -244,6 +246,7 @@ absl::Status CoordinatorCore::CompleteTakeover(absl::Time now) {
 // ---- an attempt
 
 void CoordinatorCore::BeginAttempt(absl::Time now) {
+  SLUICE_DCHECK(claims_.unused() && Is(Phase::kGathering), "R11: a claimed attempt begins once");
   ForgetAttempt();
   if (absl::Status begun = initialization_.BeginAttempt(now); !begun.ok()) {
     Fail(std::string(begun.message()), now);
@@ -256,11 +259,11 @@ void CoordinatorCore::BeginAttempt(absl::Time now) {
 
 void CoordinatorCore::RequestInit(absl::Time now) {
   if (!initialization_.Begin(now)) {
-    if (!Is(Phase::kGathering)) Transition(facts_.phase, Phase::kGathering);
+    if (!Is(Phase::kGathering)) Transition(Phase::kGathering);
     return;
   }
-  Transition(facts_.phase, Phase::kPreparing);
-  SendAdmitted();  // before the worker is asked
+  Transition(Phase::kPreparing);
+  registrar_.SendAdmitted();  // before the worker is asked
   initialization_.SendRequest();
 }
 
@@ -270,7 +273,7 @@ void CoordinatorCore::AdvancePreparing(absl::Time now) {
     case Initialization::State::kWaiting:
       break;
     case Initialization::State::kComplete:
-      Transition(Phase::kPreparing, Phase::kRunning);
+      Transition(Phase::kRunning);
       BeginPause(/*at_once=*/true, now);
       break;
     case Initialization::State::kAskNextWorker:
@@ -299,7 +302,7 @@ void CoordinatorCore::LoseShard(const std::string& why, absl::Time now) {
   } else if (SpendRestoration(why, now)) {
     // Nothing was trained in this attempt: it begins again with the shards that come.
     ForgetAttempt();
-    Transition(facts_.phase, Phase::kGathering);
+    Transition(Phase::kGathering);
   }
 }
 
@@ -311,7 +314,7 @@ void CoordinatorCore::ContinueWithout(const std::string& why, absl::Time now) {
   } else {
     // Nothing was trained in this attempt: it begins again with the shards that come.
     ForgetAttempt();
-    Transition(facts_.phase, Phase::kGathering);
+    Transition(Phase::kGathering);
   }
 }
 
@@ -321,6 +324,7 @@ void CoordinatorCore::Restore(const std::string& why, absl::Time now) {
 
 // False: the job was restored too often, and failed.
 bool CoordinatorCore::SpendRestoration(const std::string& why, absl::Time now) {
+  SLUICE_DCHECK(HasAttempt(), "the state of an attempt was lost");
   if (restorations_ >= facts_.job().backoff_limit()) {
     Fail(absl::StrCat(why, "; the job was restored ", restorations_,
                       " times, and backoffLimit allows no more"),
@@ -366,6 +370,9 @@ void CoordinatorCore::SendRelease(const Process& shard) {
 
 void CoordinatorCore::Release(uint64_t incarnation, const std::string& what, absl::Time now) {
   const Process& shard = *facts_.members.Find(incarnation);
+  SLUICE_DCHECK(!Is(Phase::kRunning) || facts_.goal == Goal::kHandOver ||
+                    !facts_.attempt.HasShard(incarnation),
+                "a shard that has a part of the state stays until it is saved");
   SendRelease(shard);
   if (!shard.suspect()) output_.Close(shard.stream, absl::OkStatus());
   const Departure departure = *facts_.members.Leave(incarnation);  // ends `shard`

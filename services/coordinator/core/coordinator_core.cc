@@ -46,6 +46,7 @@ CoordinatorCore::CoordinatorCore(CoordinatorOptions options, absl::Time now,
       views_(facts_, &facts_.training, &output_),
       waits_(facts_, &output_),
       snapshots_(facts_, &facts_.last_evaluation, &output_),
+      registrar_(facts_, &facts_.members, snapshots_.readers(), &output_),
       ending_(facts_, &facts_.goal, &output_) {
   for (const std::string& warning : facts_.options.warnings) output_.Warn(warning, now);
   claims_.ReadStorage();
@@ -81,8 +82,7 @@ void CoordinatorCore::Step(absl::Time now) {
 }
 
 void CoordinatorCore::OnTick(absl::Time now) {
-  Step(now);
-  Advance(now);
+  Handle(now, [] {});
 }
 
 absl::Time CoordinatorCore::NextDeadline() const {
@@ -100,8 +100,8 @@ absl::Time CoordinatorCore::NextDeadline() const {
 
 // ---- phases
 
-void CoordinatorCore::Transition(Phase from, Phase to) {
-  SLUICE_DCHECK(facts_.phase == from && IsLegalMove(from, to), "the move of phases is legal");
+void CoordinatorCore::Transition(Phase to) {
+  SLUICE_DCHECK(IsLegalMove(facts_.phase, to), "the move of phases is legal");
   facts_.phase = to;
 }
 
@@ -111,7 +111,7 @@ void CoordinatorCore::Advance(absl::Time now) {
     output_.Close(stream, absl::DeadlineExceededError("no process registered on the stream"));
   }
   for (const Departure& departure : facts_.members.ExpelOverdue(now)) OnGone(departure, now);
-  SendAdmitted();
+  registrar_.SendAdmitted();
   AdvanceStop(now);
 
   Phase before;
@@ -119,7 +119,7 @@ void CoordinatorCore::Advance(absl::Time now) {
     before = facts_.phase;
     AdvancePhase(now);
   } while (!Is(before) && !Is(Phase::kExited));
-  SendAdmitted();
+  registrar_.SendAdmitted();
 }
 
 void CoordinatorCore::AdvancePhase(absl::Time now) {
@@ -150,6 +150,42 @@ void CoordinatorCore::AdvancePhase(absl::Time now) {
       break;
     case Phase::kExited:
       break;
+  }
+}
+
+void CoordinatorCore::CheckInvariants(absl::Time now) const {
+  if (!DebugChecksAreOn() || Is(Phase::kExited)) return;
+  const Attempt& attempt = facts_.attempt;
+  const Training& training = facts_.training;
+  SLUICE_DCHECK(NextDeadline() > now, "what is due was started");
+  SLUICE_DCHECK(restorations_ <= facts_.job().backoff_limit(), "restorations are bounded");
+  SLUICE_DCHECK(facts_.goal == Goal::kNone || Is(Phase::kRunning) || Leaving(),
+                "training that ends has begun");
+  SLUICE_DCHECK(Is(Phase::kRunning) || !snapshots_.current().has_value(),
+                "snapshots are of a job that trains");
+  SLUICE_DCHECK(!snapshots_.evaluations().running() || snapshots_.current().has_value(),
+                "a version is evaluated while it is pinned");
+  SLUICE_DCHECK(!Is(Phase::kTakingOver) || training.change().pausing(),
+                "an attempt is taken over by a Pause");
+  SLUICE_DCHECK(!HasAttempt() || (attempt.number != 0 && !attempt.facts.shards.empty() &&
+                                  attempt.model.has_value() && claims_.known()),
+                "an attempt has a claim, shards and a model");
+  SLUICE_DCHECK(attempt.model.has_value() == attempt.length.has_value(),
+                "the job's length follows from its data");
+  SLUICE_DCHECK(!Is(Phase::kPreparing) || !training.has_view(), "a view follows the first state");
+  if (!Is(Phase::kRunning)) return;
+
+  SLUICE_DCHECK(training.has_view() || training.change().pausing(),
+                "the first view is being made, or there is one");
+  if (!training.has_view()) return;
+  SLUICE_DCHECK(training.view().id().attempt() == attempt.number, "the view is of the attempt");
+  SLUICE_DCHECK(training.shards().size() == attempt.facts.shards.size() &&
+                    training.view().shards_size() == static_cast<int>(attempt.shards.size()),
+                "the shards of the attempt are those of the newest view");
+  for (const uint64_t shard : attempt.facts.shards) {
+    SLUICE_DCHECK(training.shards().count(shard) > 0, "each shard of the view has reports");
+    SLUICE_DCHECK(facts_.members.Find(shard) != nullptr || gone_.count(shard) > 0,
+                  "a shard of the view is alive, or the next view is made without it");
   }
 }
 
@@ -232,6 +268,7 @@ void CoordinatorCore::MeasureLoad(absl::Time now) {
 }
 
 void CoordinatorCore::BeginPause(bool at_once, absl::Time now) {
+  SLUICE_DCHECK(Is(Phase::kTakingOver) || Is(Phase::kRunning), "the shards have a state");
   views_.BeginPause(facts_.attempt.NextNumber(), moves_.Asked(), at_once, now);
 }
 
@@ -239,7 +276,7 @@ void CoordinatorCore::Decide(absl::Time now) {
   for (const uint64_t worker : views_.TakeIdleLeaseholders()) {
     Expel(worker, IdleLeaseholderReason(absl::Seconds(facts_.job().timeouts().gradients())), now);
   }
-  if (!Is(Phase::kRunning)) return;  // a shard named a shard of the attempt as a leaseholder
+  SLUICE_DCHECK(Is(Phase::kRunning) && !views_.LacksShard(), "only workers are leaseholders");
   waits_.OnView(now);
 
   const Decision decision = views_.Decide();
@@ -346,16 +383,14 @@ void CoordinatorCore::AdvanceSnapshots(absl::Time now) {
 
 void CoordinatorCore::OnOpenSnapshot(uint64_t request, const v1::OpenSnapshotRequest& snapshot,
                                      absl::Time now) {
-  Step(now);
-  // The shards learn of the reader before the reader learns of the shards.
-  if (snapshots_.readers().OnOpen(request, snapshot, now)) SendAdmitted();
-  Advance(now);
+  Handle(now, [&] {
+    // The shards learn of the reader before the reader learns of the shards.
+    if (snapshots_.readers().OnOpen(request, snapshot, now)) registrar_.SendAdmitted();
+  });
 }
 
 void CoordinatorCore::OnSnapshotCallEnded(uint64_t request, absl::Time now) {
-  Step(now);
-  snapshots_.readers().OnCallEnded(request);
-  Advance(now);
+  Handle(now, [&] { snapshots_.readers().OnCallEnded(request); });
 }
 
 // ---- the end
@@ -410,7 +445,7 @@ void CoordinatorCore::Leave(ExitReason reason, const std::string& message, absl:
                             const std::string& code) {
   snapshots_.GiveUp(absl::UnavailableError(message));
   claims_.GiveUp();
-  Transition(facts_.phase, Phase::kLeavingWorkers);
+  Transition(Phase::kLeavingWorkers);
   ending_.BeginLeaving(reason, message, code, model_.refused(), now);
 }
 
@@ -421,10 +456,10 @@ void CoordinatorCore::Fail(const std::string& why, absl::Time now, const std::st
 void CoordinatorCore::AdvanceLeaving(absl::Time now) {
   if (!ending_.HaveLeft(now)) return;
   if (Is(Phase::kLeavingWorkers)) {
-    Transition(Phase::kLeavingWorkers, Phase::kLeavingShards);
+    Transition(Phase::kLeavingShards);
     ending_.FinishShards(now);
   } else {
-    Transition(Phase::kLeavingShards, Phase::kExited);
+    Transition(Phase::kExited);
     ending_.Exit();
   }
 }
@@ -432,13 +467,11 @@ void CoordinatorCore::AdvanceLeaving(absl::Time now) {
 void CoordinatorCore::Supersede(ExitReason reason, const std::string& why) {
   snapshots_.readers().EndAll(absl::UnavailableError(why));
   ending_.Supersede(reason, why);
-  Transition(facts_.phase, Phase::kExited);
+  Transition(Phase::kExited);
 }
 
 void CoordinatorCore::OnAskedToStop(absl::Time now) {
-  Step(now);
-  stop_at_ = std::min(stop_at_, now + kStopTogether);
-  Advance(now);
+  Handle(now, [&] { stop_at_ = std::min(stop_at_, now + kStopTogether); });
 }
 
 void CoordinatorCore::AdvanceStop(absl::Time now) {
@@ -460,8 +493,12 @@ void CoordinatorCore::AdvanceStop(absl::Time now) {
 // ---- JobControl
 
 void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
-  Step(now);
-  if (!CheckSetDesired(desired).ok()) return;  // the shell has reported it
+  Handle(now, [&] {
+    if (CheckSetDesired(desired).ok()) SetDesired(desired, now);  // else the shell has reported it
+  });
+}
+
+void CoordinatorCore::SetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
   if (desired.workers() > 0) facts_.wanted_workers = desired.workers();
   if (desired.shards() > 0) {
     facts_.wanted_shards = desired.shards();
@@ -475,7 +512,6 @@ void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::T
       OnGone(*departure, now);
     }
   }
-  Advance(now);
 }
 
 }  // namespace sluice::coordinator

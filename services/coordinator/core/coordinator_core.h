@@ -12,10 +12,10 @@
 // claims.h (the storage, attempts, terms), model_check.h, initialization.h (an attempt's
 // beginning), takeover.h (or its continuation), views.h, moves.h (shards and partitions), losses.h,
 // waits.h (members that are too slow), snapshots.h (with readers.h, checkpoints.h and
-// evaluations.h), ending.h. They read each other's results as Facts (facts.h), do not call each
-// other, and return what concerns the whole job as a Verdict. training_mode.h has what differs
-// between synchronous and asynchronous training. The core passes events to the parts in a fixed
-// order, changes the phase (phase.h), and admits and expels processes.
+// evaluations.h), registrar.h (which processes are admitted), ending.h. They read each other's
+// results as Facts (facts.h), do not call each other, and return what concerns the whole job as a
+// Verdict. training_mode.h has what differs between synchronous and asynchronous training. The core
+// passes events to the parts in a fixed order, changes the phase (phase.h), and expels processes.
 //
 // A new coordinator reads the claims (R11). If all of its shards are in the newest claim's attempt,
 // it takes the attempt over; otherwise it claims the next one and restores from the newest
@@ -64,6 +64,7 @@
 #include "services/coordinator/core/output.h"
 #include "services/coordinator/core/phase.h"
 #include "services/coordinator/core/progress.h"
+#include "services/coordinator/core/registrar.h"
 #include "services/coordinator/core/snapshots.h"
 #include "services/coordinator/core/takeover.h"
 #include "services/coordinator/core/verdict.h"
@@ -152,8 +153,18 @@ class CoordinatorCore {
 
   // ---- time and phases
 
-  void Step(absl::Time now);     // begins an event
-  void Advance(absl::Time now);  // ends it: starts what is due
+  // Every event runs in here, and to the end: the parts name only deadlines after the newest event,
+  // so what is due must start in the event that passes its deadline.
+  template <typename Do>
+  void Handle(absl::Time now, Do&& handle) {
+    Step(now);
+    handle();
+    Advance(now);
+    CheckInvariants(now);
+  }
+  void Step(absl::Time now);
+  void Advance(absl::Time now);  // starts what is due
+  void CheckInvariants(absl::Time now) const;
   void AdvancePhase(absl::Time now);
   void AdvanceGathering(absl::Time now);
   void AdvanceTakingOver(absl::Time now);
@@ -165,11 +176,10 @@ class CoordinatorCore {
   void AdvanceLeaving(absl::Time now);
 
   // The only place where the phase changes; phase.h has the legal moves.
-  void Transition(Phase from, Phase to);
+  void Transition(Phase to);
   bool Is(Phase phase) const { return facts_.phase == phase; }
-  bool Leaving() const { return Is(Phase::kLeavingWorkers) || Is(Phase::kLeavingShards); }
-  // Whether an attempt has shards.
-  bool HasAttempt() const { return Is(Phase::kPreparing) || Is(Phase::kRunning); }
+  bool Leaving() const { return IsLeaving(facts_.phase); }
+  bool HasAttempt() const { return coordinator::HasAttempt(facts_.phase); }
 
   // ---- what concerns several parts
 
@@ -177,6 +187,7 @@ class CoordinatorCore {
   bool CarryOut(const Verdict& verdict, absl::Time now);
   void ReadStorageAgain();
   void Claim(bool end, absl::Time now);
+  void TakeClaimResult(const absl::Status& status, absl::Time now);
   bool SuspendBeforeTraining(absl::Time now);
   absl::Time SuspendBy() const;
   void LeaveSuspended(absl::Time now);
@@ -207,12 +218,12 @@ class CoordinatorCore {
   void Fail(const std::string& why, absl::Time now, const std::string& code = "");
   void Supersede(ExitReason reason, const std::string& why);
   void AdvanceStop(absl::Time now);
+  void SetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
 
   // ---- messages (coordinator_messages.cc)
 
+  void TakeMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now);
   void OnRegister(StreamId stream, const v1::Register& request, absl::Time now);
-  bool IsLeftBehind(const Process& shard) const;
-  bool RefuseByCore(StreamId stream, const v1::ProcessId& id, absl::Time now);
   void OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::Time now);
   void OnWorkerMessage(Process& process, const v1::MemberMessage& message, absl::Time now);
   void OnShardMessage(Process& process, const v1::MemberMessage& message, absl::Time now);
@@ -225,6 +236,7 @@ class CoordinatorCore {
   void OnFailure(Process& process, const v1::Failure& failure, absl::Time now);
   bool FailureEndsJob(const Process& process) const;
   void OnWorkerProgress(Process& process, const v1::WorkerProgress& report, absl::Time now);
+  bool IsOfOutsider(const Process& shard, const v1::MemberMessage& message) const;
   // OK: the message is valid, or will be ignored.
   absl::Status CheckShardMessage(const Process& process, const v1::MemberMessage& message) const;
   ShardFacts FactsOf(const Process& shard) const;
@@ -232,12 +244,8 @@ class CoordinatorCore {
   void OnGone(const Departure& departure, absl::Time now);
   void Expel(uint64_t incarnation, const std::string& why, absl::Time now);
   void Breach(StreamId stream, const std::string& what, absl::Time now);
-  void Refuse(StreamId stream, v1::Refusal refusal);
-  void AnswerRegistration(const Process& process, absl::Time now);
   void Resend(const Process& process);
   void ResendToShard(const Process& shard);
-  void SendAdmitted();
-  v1::CoordinatorMessage AdmittedMessage() const;
 
   // ---- progress (coordinator_progress.cc)
 
@@ -256,6 +264,7 @@ class CoordinatorCore {
   Views views_;
   Waits waits_;
   Snapshots snapshots_;
+  Registrar registrar_;
   Ending ending_;
   BatchLosses batch_losses_;
   uint64_t restorations_ = 0;
@@ -265,8 +274,7 @@ class CoordinatorCore {
   // SuspendBeforeTraining was first called for a job that is to be suspended.
   absl::Time suspend_since_ = absl::InfiniteFuture();
   absl::Time stop_at_ = absl::InfiniteFuture();  // OnAskedToStop: when this coordinator exits
-  uint64_t admitted_changes_ = 0;                // of the members and readers that shards were sent
-  Refusals refusals_;                            // messages, figures and registrations
+  Refusals refusals_;                            // messages and figures
 };
 
 }  // namespace sluice::coordinator

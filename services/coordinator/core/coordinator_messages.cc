@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/core/coordinator_core.h"
 #include "services/coordinator/core/member_checks.h"
@@ -15,21 +16,16 @@ namespace sluice::coordinator {
 // ---- streams
 
 void CoordinatorCore::OnConnected(StreamId stream, absl::Time now) {
-  Step(now);
-  if (!Is(Phase::kExited) && !facts_.members.Connected(stream, now)) {
-    ++refusals_.registrations;
-    output_.Close(stream, absl::ResourceExhaustedError(absl::StrCat(
-                              "on ", Membership::kMaxRegistering,
-                              " streams no process has registered yet (kMaxRegistering): try "
-                              "again")));
-  }
-  Advance(now);
+  Handle(now, [&] {
+    if (!Is(Phase::kExited)) registrar_.OnConnected(stream, now);
+  });
 }
 
 void CoordinatorCore::OnDisconnected(StreamId stream, absl::Time now) {
-  Step(now);
-  views_.OnDisconnected(stream);
-  if (Process* process = facts_.members.Disconnected(stream, now); process != nullptr) {
+  Handle(now, [&] {
+    views_.OnDisconnected(stream);
+    Process* process = facts_.members.Disconnected(stream, now);
+    if (process == nullptr) return;
     const uint64_t incarnation = process->incarnation();
     // A process that was sent Finish, or a worker that was leaving, has left. A shard that was
     // leaving returns: its state is still needed.
@@ -39,8 +35,7 @@ void CoordinatorCore::OnDisconnected(StreamId stream, absl::Time now) {
     } else if (left) {
       OnGone(*facts_.members.Leave(incarnation), now);
     }
-  }
-  Advance(now);
+  });
 }
 
 void CoordinatorCore::Breach(StreamId stream, const std::string& what, absl::Time now) {
@@ -57,15 +52,6 @@ void CoordinatorCore::Breach(StreamId stream, const std::string& what, absl::Tim
         now);
 }
 
-void CoordinatorCore::Refuse(StreamId stream, v1::Refusal refusal) {
-  ++refusals_.registrations;
-  absl::Status status = absl::PermissionDeniedError(refusal.reason());
-  v1::CoordinatorMessage message;
-  *message.mutable_refusal() = std::move(refusal);
-  output_.Add(Send{stream, std::move(message)});
-  output_.Close(stream, std::move(status));
-}
-
 // ---- registration
 
 void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, absl::Time now) {
@@ -78,28 +64,10 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
     Breach(stream, std::string(valid.message()), now);
     return;
   }
-  if (RefuseByCore(stream, id, now)) return;
-
-  Membership::Admission admission = facts_.members.Register(stream, request, now);
-  if (admission.displaced.has_value()) OnGone(*admission.displaced, now);
-
-  if (admission.kind == Membership::Admission::Kind::kRefused) {
-    if (admission.refusal.code() == v1::Refusal::WIRE_VERSION) {
-      output_.Warn(admission.refusal.reason(), now);
-    }
-    Refuse(stream, std::move(admission.refusal));
-    return;
-  }
-  if (admission.kind == Membership::Admission::Kind::kLater) {
-    ++refusals_.registrations;
-    output_.Close(stream, absl::UnavailableError(admission.why));
-    return;
-  }
-  if (admission.closed_stream != 0) {
-    output_.Close(admission.closed_stream, absl::AbortedError("replaced by a newer stream"));
-  }
-
-  if (id.role() == v1::SHARD && IsLeftBehind(*facts_.members.Find(id.incarnation()))) {
+  const Registrar::Outcome outcome = registrar_.OnRegister(stream, request, ending_.message(), now);
+  if (outcome.displaced.has_value()) OnGone(*outcome.displaced, now);
+  if (!outcome.admitted) return;
+  if (id.role() == v1::SHARD && registrar_.IsLeftBehind(*facts_.members.Find(id.incarnation()))) {
     Expel(id.incarnation(), "is not in the view with which its attempt continues", now);
     return;
   }
@@ -114,43 +82,12 @@ void CoordinatorCore::OnRegister(StreamId stream, const v1::Register& request, a
     return;
   }
 
-  // Sent before the worker learns the shards' addresses: shards refuse a worker that they do not
-  // know.
-  SendAdmitted();
-
+  registrar_.SendAdmitted();  // before the worker learns the shards' addresses
   const Process& process = *facts_.members.Find(id.incarnation());
   if (claims_.known()) {
-    AnswerRegistration(process, now);
+    registrar_.Answer(process, claims_.highest(), now);
     Resend(process);
   }
-}
-
-// (R4) Whether the shard knows a view of the attempt, and is not in the newest one: it holds an old
-// state.
-bool CoordinatorCore::IsLeftBehind(const Process& shard) const {
-  return Is(Phase::kRunning) && facts_.training.has_view() &&
-         shard.newest_view.attempt() == facts_.attempt.number &&
-         Compare(shard.newest_view, facts_.training.view().id()) <= 0 &&
-         !facts_.attempt.HasShard(shard.incarnation()) && facts_.Stays(shard) &&
-         facts_.training.change().HasInstalled(shard.incarnation()) &&
-         !facts_.training.change().Asks(shard.incarnation());
-}
-
-// Whether the process may not register for a reason that membership does not know.
-bool CoordinatorCore::RefuseByCore(StreamId stream, const v1::ProcessId& id, absl::Time now) {
-  v1::Refusal refusal;
-  if (Leaving() && facts_.members.Find(id.incarnation()) == nullptr) {
-    refusal.set_code(v1::Refusal::FINISHED);
-    refusal.set_reason(ending_.message());
-  } else if (snapshots_.readers().Has(id.incarnation())) {
-    refusal.set_code(v1::Refusal::DUPLICATE);
-    refusal.set_reason("this incarnation is a reader's");
-  } else {
-    return false;
-  }
-  facts_.members.Disconnected(stream, now);
-  Refuse(stream, std::move(refusal));
-  return true;
 }
 
 void CoordinatorCore::OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::Time now) {
@@ -159,46 +96,10 @@ void CoordinatorCore::OnViewSeen(uint64_t shard, const v1::ViewId& seen, absl::T
   facts_.training.change().OnInstalled(shard, seen);
 }
 
-void CoordinatorCore::AnswerRegistration(const Process& process, absl::Time now) {
-  facts_.members.Answered(process.incarnation(), now);
-  v1::CoordinatorMessage message;
-  v1::Registered& registered = *message.mutable_registered();
-  *registered.mutable_term() = facts_.attempt.term;
-  *registered.mutable_job() = facts_.job();
-  registered.set_attempt(claims_.highest());
-  output_.Send(process, std::move(message));
-  // Before an attempt begins, the list of an earlier coordinator may still be in use.
-  if (process.id.role() == v1::SHARD && HasAttempt()) output_.Send(process, AdmittedMessage());
-}
-
-// Sends the list to all registered shards if it has changed. Until an attempt begins no process
-// opens a data stream, so none is sent before; the first list then names all workers that have
-// registered.
-void CoordinatorCore::SendAdmitted() {
-  if (!HasAttempt()) return;
-  const uint64_t changes = facts_.members.changes() + snapshots_.readers().changes();
-  if (admitted_changes_ == changes) return;
-  admitted_changes_ = changes;
-  const v1::CoordinatorMessage message = AdmittedMessage();
-  for (const Process* shard : facts_.members.LivingAndConnected(v1::SHARD)) {
-    if (shard->answered) output_.Send(*shard, message);
-  }
-}
-
-v1::CoordinatorMessage CoordinatorCore::AdmittedMessage() const {
-  v1::CoordinatorMessage message;
-  v1::Admitted& admitted = *message.mutable_admitted();
-  for (const Process* worker : facts_.members.Living(v1::WORKER)) {
-    *admitted.add_processes() = worker->id;
-  }
-  snapshots_.readers().ForEach(
-      [&](const ReaderHold& hold) { *admitted.add_processes() = hold.reader; });
-  return message;
-}
-
 // Sends what the process may have missed while it had no stream. All these messages may be
 // repeated.
 void CoordinatorCore::Resend(const Process& process) {
+  SLUICE_DCHECK(process.answered && !process.suspect(), "the process has a stream");
   const bool worker = process.id.role() == v1::WORKER;
   if (Is(Phase::kLeavingShards) || (Is(Phase::kLeavingWorkers) && worker)) {
     ending_.SendFinish(process);
@@ -228,8 +129,13 @@ void CoordinatorCore::ResendToShard(const Process& shard) {
 // ---- messages
 
 void CoordinatorCore::OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now) {
-  Step(now);
-  if (Is(Phase::kExited)) return;
+  Handle(now, [&] {
+    if (!Is(Phase::kExited)) TakeMessage(stream, message, now);
+  });
+}
+
+void CoordinatorCore::TakeMessage(StreamId stream, const v1::MemberMessage& message,
+                                  absl::Time now) {
   facts_.members.OnMessage(stream, now);
   Process* process = facts_.members.OnStream(stream);
 
@@ -256,8 +162,6 @@ void CoordinatorCore::OnMessage(StreamId stream, const v1::MemberMessage& messag
   } else {
     OnShardMessage(*process, message, now);
   }
-
-  Advance(now);
 }
 
 void CoordinatorCore::OnWorkerMessage(Process& process, const v1::MemberMessage& message,
@@ -279,6 +183,7 @@ void CoordinatorCore::OnWorkerMessage(Process& process, const v1::MemberMessage&
 
 void CoordinatorCore::OnShardMessage(Process& process, const v1::MemberMessage& message,
                                      absl::Time now) {
+  if (IsOfOutsider(process, message)) return;
   if (absl::Status valid = CheckShardMessage(process, message); !valid.ok()) {
     Breach(process.stream, std::string(valid.message()), now);
     return;
@@ -312,15 +217,26 @@ void CoordinatorCore::OnShardMessage(Process& process, const v1::MemberMessage& 
   }
 }
 
+// Whether the message reports on the attempt's partitions, and the shard is not in the attempt. A
+// shard that joins sends StateReady and PauseReply, and one that a view leaves out sends Installed:
+// the parts that take these know from which shards they await them.
+bool CoordinatorCore::IsOfOutsider(const Process& shard, const v1::MemberMessage& message) const {
+  switch (message.body_case()) {
+    case v1::MemberMessage::kShardProgress:
+    case v1::MemberMessage::kSnapshotPinned:
+    case v1::MemberMessage::kSnapshotWritten:
+    case v1::MemberMessage::kSnapshotFailed:
+      return !facts_.attempt.HasShard(shard.incarnation());
+    default:
+      return false;
+  }
+}
+
 // Checks the reports that the core will use. Reports of another attempt, view or snapshot are
 // ignored later.
 absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
                                                 const v1::MemberMessage& message) const {
   const Training& training = facts_.training;
-  if (!facts_.attempt.length.has_value() || (training.shards().count(process.incarnation()) == 0 &&
-                                             !training.change().Asks(process.incarnation()))) {
-    return absl::OkStatus();
-  }
   const auto of_snapshot = [&](const auto& report) {
     return snapshots_.IsOpen(report.snapshot_id(), report.name());
   };
@@ -332,7 +248,7 @@ absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
       }
       return CheckShardProgress(message.shard_progress(), FactsOf(process));
     case v1::MemberMessage::kPauseReply:
-      if (!training.change().pausing() ||
+      if (!training.change().Asks(process.incarnation()) ||
           !Same(message.pause_reply().pause(), training.change().pause().id())) {
         break;
       }
@@ -354,6 +270,8 @@ absl::Status CoordinatorCore::CheckShardMessage(const Process& process,
 
 ShardFacts CoordinatorCore::FactsOf(const Process& shard) const {
   const Attempt& attempt = facts_.attempt;
+  SLUICE_DCHECK(shard.id.role() == v1::SHARD && attempt.length.has_value(),
+                "a shard's reports are compared with the job's length");
   ShardFacts facts;
   facts.synchronous = facts_.mode().synchronous();
   facts.total_steps = attempt.LastStep();
@@ -386,7 +304,7 @@ void CoordinatorCore::OnReady(Process& process, const v1::Ready& ready, absl::Ti
     refusal.set_reason(absl::StrCat("model or data differ from the job's: ", difference));
     const Departure departure =
         *facts_.members.Expel(process.incarnation(), refusal.reason());  // ends `process`
-    Refuse(departure.process.stream, std::move(refusal));
+    registrar_.Refuse(departure.process.stream, std::move(refusal));
     OnGone(departure, now);
     return;
   }
@@ -429,6 +347,7 @@ void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgres
   facts.total_samples = facts_.attempt.LastSample();
   facts.largest_step = std::max(training.global_batch_size(), training.max_batch_size());
   facts.elapsed = now - process.reported;
+  SLUICE_DCHECK(facts.elapsed >= absl::ZeroDuration(), "times do not go backwards");
   process.reported = now;
   refusals_.figures += KeepPossibleFigures(&progress, facts);
   facts_.meter.OnWorkerProgress(process.incarnation(), progress);
@@ -538,6 +457,8 @@ void CoordinatorCore::Expel(uint64_t incarnation, const std::string& why, absl::
 
 void CoordinatorCore::OnGone(const Departure& departure, absl::Time now) {
   const Process& process = departure.process;
+  SLUICE_DCHECK(facts_.members.Find(process.incarnation()) == nullptr,
+                "a process that is gone is not alive");
   facts_.meter.Forget(process.incarnation());
   if (Leaving() || Is(Phase::kExited)) return;
 

@@ -11,6 +11,7 @@ namespace sluice::coordinator {
 
 CoordinatorCore::Refusals CoordinatorCore::refusals() const {
   Refusals refusals = refusals_;
+  refusals.registrations = registrar_.refused();
   refusals.readers = snapshots_.readers().refused();
   refusals.expelled = facts_.members.expelled();
   refusals.snapshots = snapshots_.readers().size();

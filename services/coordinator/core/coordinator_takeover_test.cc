@@ -1,9 +1,13 @@
 // A coordinator that takes over the attempt of an earlier one.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/coordinator/core/coordinator_core.h"
@@ -333,6 +337,30 @@ TEST(CoordinatorTakeover, CoordinatorThatIsAskedToStopAtTheEndFinishesTheJob) {
   job.Pass(absl::Seconds(3));
   ASSERT_TRUE(job.exit.has_value());
   EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+}
+
+// An event that has no effect may be the first one after a deadline.
+TEST(CoordinatorTakeover, CoordinatorThatIsAskedToStopExitsInTheFirstEventAfterItsTime) {
+  v1::SetDesiredRequest impossible;
+  impossible.set_workers(4'000'000'000);
+  const std::vector<std::function<void(CoordinatorCore&, absl::Time)>> events = {
+      [&](CoordinatorCore& core, absl::Time now) { core.OnSetDesired(impossible, now); },
+      [](CoordinatorCore& core, absl::Time now) {
+        core.OnClaimResult(/*attempt=*/99, absl::OkStatus(), now);
+      },
+      [](CoordinatorCore& core, absl::Time now) { core.OnSnapshotCallEnded(99, now); },
+  };
+  for (const auto& event : events) {
+    TrainedJob job(4);
+    job.core->OnAskedToStop(job.now);
+    job.Pass(absl::Seconds(1.95));
+    ASSERT_FALSE(job.exit.has_value());
+    job.now += absl::Milliseconds(50);
+    event(*job.core, job.now);
+    job.Pump();
+    ASSERT_TRUE(job.exit.has_value());
+    EXPECT_EQ(job.exit->reason, ExitReason::kLeft);
+  }
 }
 
 // ---- a job that is suspended while it has no coordinator

@@ -20,6 +20,7 @@ void Ending::Forget() {
 // ---- the goal
 
 void Ending::ChooseGoal(const Findings& findings, absl::Time now) {
+  SLUICE_DCHECK(facts_.phase == Phase::kRunning, "training ends in a job that trains");
   if (goal_ != Goal::kNone) {
     const bool replaceable = findings.waits_for_storage || goal_ == Goal::kHandOver;
     if (facts_.suspend && replaceable && goal_ != Goal::kSuspend) {
@@ -61,6 +62,9 @@ bool Ending::ShardLeaves() const {
 }
 
 bool Ending::Late(absl::Time now) const {
+  SLUICE_DCHECK((goal_ == Goal::kSuspend || goal_ == Goal::kHandOver) ==
+                    (suspend_deadline_ != absl::InfiniteFuture()),
+                "a suspension and a shard that leaves wait only for a time");
   return (goal_ == Goal::kSuspend || goal_ == Goal::kHandOver) && suspend_deadline_ <= now;
 }
 
@@ -126,6 +130,7 @@ void Ending::BeginLeaving(ExitReason reason, const std::string& message, const s
 }
 
 bool Ending::HaveLeft(absl::Time now) const {
+  SLUICE_DCHECK(leave_deadline_ != absl::InfiniteFuture(), "processes leave within a time");
   if (leave_deadline_ <= now) return true;
   if (facts_.members.registering() > 0) return false;  // a process that is about to register
   if (facts_.phase == Phase::kLeavingShards) {
@@ -135,11 +140,14 @@ bool Ending::HaveLeft(absl::Time now) const {
 }
 
 void Ending::FinishShards(absl::Time now) {
+  SLUICE_DCHECK(facts_.phase == Phase::kLeavingShards, "shards leave after workers");
   leave_deadline_ = now + facts_.timers.heartbeat_timeout;
   for (const Process* shard : facts_.members.Living(v1::SHARD)) SendFinish(*shard);
 }
 
 void Ending::SendFinish(const Process& process) {
+  SLUICE_DCHECK(facts_.phase == Phase::kLeavingShards || facts_.phase == Phase::kLeavingWorkers,
+                "Finish is sent once the job has ended");
   v1::CoordinatorMessage message;
   message.mutable_finish()->set_succeeded(reason_ != ExitReason::kFailed);
   message.mutable_finish()->set_reason(message_);
@@ -149,6 +157,8 @@ void Ending::SendFinish(const Process& process) {
 void Ending::Exit() { output_.Add(coordinator::Exit{reason_, message_}); }
 
 void Ending::Supersede(ExitReason reason, const std::string& why) {
+  SLUICE_DCHECK(reason == ExitReason::kSuperseded || reason == ExitReason::kLeft,
+                "another coordinator continues the job");
   reason_ = reason;
   message_ = why;
   Exit();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/core/assignment.h"
 #include "services/coordinator/core/member_checks.h"
@@ -11,6 +12,7 @@
 namespace sluice::coordinator {
 
 Evaluation::Evaluation(const Options& options) : options_(options) {
+  SLUICE_DCHECK(options.samples > 0, "there is something to evaluate");
   if (options_.first >= options_.samples) options_.first = 0;
   // No range spans the border of the first samples.
   if (options_.first > 0) free_.push_back({0, options_.first});
@@ -69,7 +71,25 @@ std::vector<std::pair<uint64_t, v1::Evaluate>> Evaluation::Assign(
       messages.emplace_back(evaluators[i].incarnation, Message(part));
     }
   }
+  CheckInvariants();
   return messages;
+}
+
+void Evaluation::CheckInvariants() const {
+  if (!DebugChecksAreOn()) return;
+  uint64_t samples = done_.Count();
+  for (const Interval& range : free_) {
+    SLUICE_DCHECK(!done_.Intersects(range), "a sample that is evaluated is not free");
+    samples += range.size();
+  }
+  for (const auto& [incarnation, leases] : leased_) {
+    for (const Lease& lease : leases) {
+      SLUICE_DCHECK(!done_.Intersects(lease.range), "a sample that is evaluated is not leased");
+      samples += lease.range.size();
+    }
+  }
+  SLUICE_DCHECK(samples == options_.samples, "each sample is evaluated, leased or free");
+  SLUICE_DCHECK(all_.count == done_.Count(), "each sample is counted once");
 }
 
 absl::Time Evaluation::NextDeadline() const {
@@ -117,6 +137,7 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
   done_.Add(range);
   all_.Add(result);
   if (range.end <= options_.first) first_.Add(result);
+  CheckInvariants();
 }
 
 void Evaluation::Sums::Add(const v1::EvaluationResult& result) {
@@ -126,6 +147,7 @@ void Evaluation::Sums::Add(const v1::EvaluationResult& result) {
 }
 
 v1::Evaluation Evaluation::ResultOf(const Sums& sums, bool classification, absl::Time now) const {
+  SLUICE_DCHECK(done(), "a result is of all samples");
   v1::Evaluation result;
   const double count = static_cast<double>(std::max<uint64_t>(sums.count, 1));
   result.set_step(options_.version);

@@ -94,6 +94,7 @@ class Evaluation {
   v1::Evaluation ResultOf(const Sums& sums, bool classification, absl::Time now) const;
   void TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now);
   v1::Evaluate Message(const Interval& range) const;
+  void CheckInvariants() const;
 
   Options options_;
   std::vector<Interval> free_;

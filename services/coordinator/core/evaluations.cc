@@ -52,6 +52,7 @@ void Evaluations::Forget() {
 }
 
 void Evaluations::Advance(absl::Time now) {
+  SLUICE_DCHECK(snapshot_->evaluation || !running(), "the open snapshot is to be evaluated");
   if (!snapshot_->evaluation) return;
   if (!evaluation_.has_value()) {
     if (!snapshot_->PinnedBy(facts_.attempt.facts.shards)) return;
@@ -161,6 +162,7 @@ void Evaluations::Note(v1::Evaluation result, absl::Time now) {
     result.set_perplexity(perplexity);
   }
   const TrainingMode& mode = facts_.mode();
+  SLUICE_DCHECK(result.step() == snapshot_->step, "the result is of the open snapshot's version");
   const uint64_t samples = mode.synchronous() ? mode.SamplesOf(*snapshot_) : mode.Samples();
   result.set_epoch(facts_.attempt.length->EpochsIn(samples));
 

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/jobcontrol.pb.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/evaluation.h"
 #include "services/coordinator/core/facts.h"
 #include "services/coordinator/core/output.h"
@@ -46,7 +47,10 @@ class Evaluations {
 
   bool running() const { return evaluation_.has_value(); }
   // Requires running().
-  uint64_t version() const { return evaluation_->version(); }
+  uint64_t version() const {
+    SLUICE_DCHECK(running(), "an evaluation is under way");
+    return evaluation_->version();
+  }
   // training.target was reached while the job trained.
   bool target_reached() const { return target_reached_; }
   // The version that the job ends with needs no evaluation (any more).

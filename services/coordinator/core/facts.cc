@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "proto/checkpoint.pb.h"
+#include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/coordinator/core/model_difference.h"
 #include "services/coordinator/core/training_mode.h"
@@ -77,6 +78,7 @@ bool Facts::CanDrain() const {
 }
 
 uint64_t Facts::StepsIn(absl::Duration time, absl::Time now) const {
+  SLUICE_DCHECK(mode().synchronous(), "asynchronous training has no steps");
   const double batch =
       static_cast<double>(std::max<uint64_t>(job().training().global_batch_size(), 1));
   const double steps = meter.SamplesPerSecond(now) / batch * absl::ToDoubleSeconds(time);
@@ -84,6 +86,7 @@ uint64_t Facts::StepsIn(absl::Duration time, absl::Time now) const {
 }
 
 uint64_t Facts::EvaluationSamples() const {
+  SLUICE_DCHECK(attempt.model.has_value(), "the model's data are known");
   const uint64_t limit = job().data().evaluation().max_samples();
   const uint64_t samples = attempt.model->evaluation_samples();
   return limit == 0 ? samples : std::min(limit, samples);

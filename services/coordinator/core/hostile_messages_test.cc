@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -282,6 +283,126 @@ INSTANTIATE_TEST_SUITE_P(
                  reply->mutable_leases(0)->mutable_samples()->set_end(32);
                }}),
     [](const ::testing::TestParamInfo<Answer>& answer) { return answer.param.name; });
+
+// ---- a shard that is in no view: it knows everything of the attempt, and answers no PrepareState
+
+struct JobWithOutsider : FakeJob {
+  explicit JobWithOutsider(v1::JobSpec spec) : FakeJob(std::move(spec)) {}
+  void AddOutsider() {
+    ScaleShards(3);
+    strangers = {&outsider};
+    Connect(outsider);
+  }
+  const v1::OpenSnapshot& OpenOne() { return shards[0]->snapshot.value(); }
+  // Shard 0 has passed the step of the open snapshot.
+  void PassSnapshot() {
+    shards[0]->Say(Failed());
+    Pump();
+  }
+  v1::MemberMessage Failed() {
+    v1::MemberMessage message;
+    v1::SnapshotFailed& failed = *message.mutable_snapshot_failed();
+    failed.set_snapshot_id(OpenOne().snapshot_id());
+    *failed.mutable_name() = OpenOne().name();
+    failed.set_past(1);
+    return message;
+  }
+
+  Liar outsider{this, Stranger(*this, v1::SHARD, 2, 4711)};
+};
+
+v1::JobSpec LongJob() {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_steps(100);
+  return spec;
+}
+
+TEST(HostileOutsider, SnapshotFailedClosesNoSnapshot) {
+  JobWithOutsider job(LongJob());
+  job.Start();
+  job.Train(3);
+  job.AddOutsider();
+  job.OpenSnapshot(41);
+  const uint64_t open = job.OpenOne().snapshot_id();
+  job.outsider.Say(job.Failed());
+  job.Pump();
+  EXPECT_EQ(job.OpenOne().snapshot_id(), open);
+  job.PassSnapshot();
+  EXPECT_GT(job.OpenOne().snapshot_id(), open) << "a shard of the attempt is believed";
+}
+
+TEST(HostileShard, FailsNoCheckpointThatIsComplete) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  FakeJob job(spec);
+  job.Start();
+  job.Train(4);
+  job.OpenSnapshot(41);
+  job.Train(2);
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 5}), 1u);
+  ASSERT_TRUE(job.shards[0]->snapshot.has_value()) << "the reader holds it";
+  v1::MemberMessage message;
+  v1::SnapshotFailed& failed = *message.mutable_snapshot_failed();
+  failed.set_snapshot_id(job.shards[0]->snapshot->snapshot_id());
+  *failed.mutable_name() = job.shards[0]->snapshot->name();
+  failed.set_reason("disk full");
+  job.shards[0]->Say(message);
+  job.Pump();
+  EXPECT_EQ(job.Progress().checkpoint().error(), "");
+  EXPECT_FALSE(job.HasEvent("no checkpoint at step 5"));
+}
+
+TEST(HostileOutsider, SnapshotWrittenFailsNoCheckpoint) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(10);
+  JobWithOutsider job(spec);
+  job.Start();
+  job.Train(3);
+  job.AddOutsider();
+  v1::MemberMessage message;
+  v1::SnapshotWritten& written = *message.mutable_snapshot_written();
+  written.set_snapshot_id(job.OpenOne().snapshot_id());
+  *written.mutable_name() = job.OpenOne().name();
+  written.add_files()->set_partition(0);
+  job.outsider.Say(message);
+  job.Pump();
+  EXPECT_EQ(job.Progress().checkpoint().error(), "");
+  job.Train(8);
+  EXPECT_EQ(job.checkpoint_indexes.count({1, 10}), 1u);
+}
+
+TEST(HostileOutsider, SnapshotPinnedDoesNotCount) {
+  JobWithOutsider job(LongJob());
+  job.Start();
+  job.Train(3);
+  job.AddOutsider();
+  job.OpenSnapshot(41);
+  for (int i = 0; i < 4; ++i) job.PassSnapshot();
+  EXPECT_EQ(job.OpenOne().step(), 3 + 16u) << "the coordinator looks further ahead each time";
+  v1::MemberMessage message;
+  v1::SnapshotPinned& pinned = *message.mutable_snapshot_pinned();
+  pinned.set_snapshot_id(job.OpenOne().snapshot_id());
+  *pinned.mutable_name() = job.OpenOne().name();
+  pinned.set_version(job.OpenOne().step());
+  job.outsider.Say(message);
+  job.Pump();
+  job.PassSnapshot();
+  EXPECT_EQ(job.OpenOne().step(), 3 + 32u);
+}
+
+TEST(HostileOutsider, FailedInitRequestFailsNoJob) {
+  JobWithOutsider job(LongJob());
+  job.Pump();
+  for (const uint32_t index : {0, 1}) job.AddShard(index);
+  for (const uint32_t index : {0, 1}) job.AddWorker(index, /*initializes=*/false);
+  job.AddOutsider();
+  v1::MemberMessage message;
+  *message.mutable_state_ready()->mutable_init_id() = job.shards[0]->init_id;
+  message.mutable_state_ready()->set_error("no memory");
+  job.outsider.Say(message);
+  job.Pump();
+  EXPECT_EQ(job.Progress().phase(), v1::JobProgress::INITIALIZING);
+}
 
 }  // namespace
 }  // namespace sluice::coordinator

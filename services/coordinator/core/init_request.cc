@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
@@ -15,6 +16,8 @@ void InitRequest::Reset() {
 
 void InitRequest::Begin(v1::InitId init_id, const std::vector<uint64_t>& shards,
                         std::optional<uint64_t> worker, absl::Time deadline) {
+  SLUICE_DCHECK(Compare(init_id_, init_id) < 0, "R12: each request has a new number");
+  SLUICE_DCHECK(!shards.empty(), "a request is for the shards of the attempt");
   active_ = true;
   init_id_ = std::move(init_id);
   missing_ = {shards.begin(), shards.end()};

@@ -46,6 +46,7 @@ absl::StatusOr<v1::Layout> MakeLayoutOf(const v1::JobSpec& job, const v1::Tensor
 }  // namespace
 
 absl::StatusOr<v1::Layout> LayoutOfModel(const Facts& facts) {
+  SLUICE_DCHECK(facts.attempt.model.has_value(), "a worker has reported the model");
   const v1::TensorTable& table = facts.attempt.model->table();
   if (!facts.storage.has_newest) return MakeLayoutOf(facts.job(), table);
   const v1::Layout& layout = facts.storage.newest.layout();
@@ -57,6 +58,8 @@ absl::StatusOr<v1::Layout> LayoutOfModel(const Facts& facts) {
 
 v1::PrepareState PrepareStateOf(const Facts& facts) {
   const Attempt& attempt = facts.attempt;
+  SLUICE_DCHECK(attempt.model.has_value() && attempt.shards.size() == attempt.facts.shards.size(),
+                "the attempt has its model and shards");
   v1::PrepareState prepare;
   *prepare.mutable_init_id() = attempt.facts.init_id;
   *prepare.mutable_job() = facts.job();
@@ -123,6 +126,7 @@ absl::Status Initialization::BeginAttempt(absl::Time now) {
     facts.shards.push_back(shard->incarnation());
   }
 
+  SLUICE_DCHECK(facts.shards.size() == facts_.wanted_shards, "all wanted shards have come");
   const LayoutIndex index(table, attempt_.layout);
   facts.term = attempt_.term;
   facts.owner = PlacePartitions(index, static_cast<uint32_t>(facts.shards.size()));
@@ -171,6 +175,8 @@ void Initialization::BeginFromCheckpoint(absl::Time now) {
     return;
   }
 
+  SLUICE_DCHECK(end <= samples || end > attempt_.length->total_samples(),
+                "the step begins after the samples that were trained on");
   attempt_.mode = v1::ASYNCHRONOUS;
   attempt_.last_position = samples;
   output_.Info(absl::StrCat("before training continues synchronously at step ", step, ", ",
@@ -182,6 +188,8 @@ void Initialization::BeginFromCheckpoint(absl::Time now) {
 // ---- the init request
 
 bool Initialization::Begin(absl::Time now) {
+  SLUICE_DCHECK(attempt_.number != 0 && !attempt_.facts.shards.empty(),
+                "R11: the attempt is claimed, and has its shards");
   std::optional<uint64_t> worker;
   if (!attempt_.base.has_value()) {
     std::vector<uint64_t> candidates;
@@ -200,6 +208,8 @@ bool Initialization::Begin(absl::Time now) {
 }
 
 void Initialization::SendRequest() {
+  SLUICE_DCHECK(request_.active() && Same(request_.init_id(), attempt_.facts.init_id),
+                "R12: the request under way is the attempt's newest");
   output_.SendToShards(PrepareStateMessage());
   if (request_.worker().has_value()) {
     output_.Send(*facts_.members.Find(*request_.worker()), InitializeMessage());
@@ -207,6 +217,7 @@ void Initialization::SendRequest() {
 }
 
 void Initialization::ResendToShard(const Process& shard) {
+  SLUICE_DCHECK(attempt_.HasShard(shard.incarnation()), "the shard is to hold the first state");
   output_.Send(shard, PrepareStateMessage());
 }
 
@@ -246,7 +257,9 @@ Verdict Initialization::OnStateReady(const Process& shard, const v1::StateReady&
     request_.OnStateReady(shard.incarnation(), ready.init_id());
     return Verdict::Continue();
   }
-  if (!Same(ready.init_id(), attempt_.facts.init_id)) return Verdict::Continue();
+  if (!attempt_.HasShard(shard.incarnation()) || !Same(ready.init_id(), attempt_.facts.init_id)) {
+    return Verdict::Continue();
+  }
   std::string why =
       absl::StrCat(ProcessName(shard.id), ": ", CleanUtf8(ready.error(), kMaxReasonBytes));
   // A restoration reads the storage again, and finds the damage and an older checkpoint.
@@ -255,6 +268,7 @@ Verdict Initialization::OnStateReady(const Process& shard, const v1::StateReady&
 }
 
 Initialization::State Initialization::Check(absl::Time now) {
+  SLUICE_DCHECK(request_.active(), "shards wait for an init request");
   if (request_.complete()) return State::kComplete;
   if (!request_.worker().has_value()) return State::kWaiting;
 

@@ -29,6 +29,7 @@ void Losses::Forget() {
 }
 
 void Losses::Continue(const v1::View& view, const v1::Claim& claim) {
+  SLUICE_DCHECK(!pending_.has_value() && !unused_.has_value(), "the attempt before is forgotten");
   attempt_.loss_record = std::max(view.loss_record(), claim.loss_record());
   if (claim.loss_record() > view.loss_record()) {
     unused_ = Shards(claim.kept().begin(), claim.kept().end());
@@ -37,6 +38,8 @@ void Losses::Continue(const v1::View& view, const v1::Claim& claim) {
 
 bool Losses::MayInstall(const v1::View& view, absl::Time now) {
   const Shards kept = ShardsOf(view);
+  SLUICE_DCHECK(!kept.empty() && facts_.training.change().AllReplied(),
+                "the view follows from the replies of all shards that are alive");
   const PauseReplies& replies = facts_.training.change().replies();
   const auto lost = [&](uint64_t shard) {
     return kept.count(shard) == 0 && replies.count(shard) == 0;
@@ -109,6 +112,7 @@ Verdict Losses::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claim
 }
 
 void Losses::OnMade() {
+  SLUICE_DCHECK(pending_.has_value() && !checks_, "the record under way was made");
   failed_ = false;
   ++attempt_.loss_record;
   unused_ = std::exchange(pending_, std::nullopt);

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 #include "services/protocol/ids.h"
@@ -63,6 +64,8 @@ bool IsShard(const v1::View& view, uint32_t position, uint64_t shard) {
 }
 
 bool Owns(const v1::View& view, uint32_t partition, uint64_t shard) {
+  SLUICE_DCHECK(partition < static_cast<uint32_t>(view.owner_size()),
+                "the view has the partitions of the attempt");
   return IsShard(view, view.owner(static_cast<int>(partition)), shard);
 }
 
@@ -225,6 +228,12 @@ absl::Status CheckReady(const v1::Ready& ready) {
 
 absl::Status CheckPositions(const v1::View& view) {
   const auto shards = static_cast<uint32_t>(view.shards_size());
+  absl::flat_hash_set<uint64_t> named;
+  for (const v1::View::Shard& shard : view.shards()) {
+    if (named.insert(shard.process().incarnation()).second) continue;
+    return Impossible("view ", ShortName(view.id()), " names ", ProcessName(shard.process()),
+                      " twice");
+  }
   for (const uint32_t owner : view.owner()) {
     if (owner >= shards) {
       return Impossible("view ", ShortName(view.id()), " names an owner that is no shard");
@@ -244,6 +253,7 @@ absl::Status CheckPositions(const v1::View& view) {
 }
 
 absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFacts& facts) {
+  SLUICE_DCHECK(facts.view != nullptr && facts.empty != nullptr, "the view's partitions are known");
   absl::Status status =
       AtMost("closed", progress.closed(), LastVersion(facts), "the job's last version");
   status.Update(AtMost("samples", progress.samples(), facts.total_samples, "the job's samples"));
@@ -275,6 +285,7 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
 
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts) {
   if (!reply.has_view()) return absl::OkStatus();  // it reports only an init request
+  SLUICE_DCHECK(facts.installs != nullptr && facts.empty != nullptr, "the views are known");
   ASSIGN_OR_RETURN(const v1::View* view, CheckNewest(reply, facts));
   // The state of a shard of an older attempt is not used.
   if (reply.view().attempt() != facts.attempt) return absl::OkStatus();
@@ -308,6 +319,7 @@ absl::Status CheckSnapshotFailed(const v1::SnapshotFailed& failed, const ShardFa
 // ---- workers
 
 absl::Status CheckEvaluationResult(const v1::EvaluationResult& result, const v1::Range& asked) {
+  SLUICE_DCHECK(asked.begin() < asked.end(), "a worker is asked to evaluate some samples");
   const uint64_t samples = asked.end() - asked.begin();
   if (result.count() != samples) {
     return Impossible("count is ", result.count(), " for ", samples, " samples");

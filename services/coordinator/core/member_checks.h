@@ -49,7 +49,7 @@ struct ShardFacts {
 // INVALID_ARGUMENT names the impossible value, and what would be right.
 absl::Status CheckRegister(const v1::Register& request);
 absl::Status CheckReady(const v1::Ready& ready);
-// The owners and copies of all partitions are positions of the view's shards.
+// The view names each of its shards once, and for each partition its shards alone.
 absl::Status CheckPositions(const v1::View& view);
 // Of the current view.
 absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFacts& facts);

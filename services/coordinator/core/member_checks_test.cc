@@ -143,5 +143,16 @@ TEST(CheckEvaluationResult, ReportsThatLossIsNotFinite) {
   EXPECT_THAT(CheckEvaluationResult(result, asked).message(), HasSubstr("is not finite"));
 }
 
+TEST(CheckPositions, ViewNamesEachShardOnce) {
+  v1::View view;
+  for (const uint64_t incarnation : {11, 12}) {
+    view.add_shards()->mutable_process()->set_incarnation(incarnation);
+  }
+  view.add_owner(1);
+  EXPECT_TRUE(CheckPositions(view).ok());
+  view.mutable_shards(1)->mutable_process()->set_incarnation(11);
+  EXPECT_THAT(CheckPositions(view).message(), HasSubstr("twice"));
+}
+
 }  // namespace
 }  // namespace sluice::coordinator

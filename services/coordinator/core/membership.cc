@@ -1,10 +1,12 @@
 #include "services/coordinator/core/membership.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/utf8.h"
 #include "services/protocol/ids.h"
 
@@ -77,6 +79,7 @@ std::optional<v1::Refusal> Membership::Check(const v1::Register& request) const 
 
 Membership::Admission Membership::Register(StreamId stream, const v1::Register& request,
                                            absl::Time now) {
+  SLUICE_DCHECK(stream != 0 && OnStream(stream) == nullptr, "a stream registers one process");
   Admission admission;
   registering_.erase(stream);
   if (std::optional<v1::Refusal> refusal = Check(request); refusal.has_value()) {
@@ -135,6 +138,7 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
   process.answered = false;
   by_stream_[stream] = id.incarnation();
 
+  CheckInvariants();
   return admission;
 }
 
@@ -163,6 +167,7 @@ void Membership::OnMessage(StreamId stream, absl::Time now) {
 void Membership::Answered(uint64_t incarnation, absl::Time now) {
   Process* process = Find(incarnation);
   if (process == nullptr) return;
+  SLUICE_DCHECK(!process->suspect(), "a registration is answered on its stream");
   process->answered = true;
   process->last_message = now;
 }
@@ -180,6 +185,7 @@ Process* Membership::Disconnected(StreamId stream, absl::Time now) {
   by_stream_.erase(stream);
   process->stream = 0;
   process->broken = now;
+  CheckInvariants();
   return process;
 }
 
@@ -189,6 +195,7 @@ void Membership::RememberExpelled(const v1::ProcessId& id) {
 
 Departure Membership::Remove(uint64_t incarnation, bool expelled, std::string reason) {
   auto node = living_.extract(incarnation);
+  SLUICE_DCHECK(!node.empty(), "only a process that is alive departs");
   ++changes_;
   Departure departure{std::move(node.mapped()), expelled, std::move(reason)};
   by_stream_.erase(departure.process.stream);
@@ -196,6 +203,7 @@ Departure Membership::Remove(uint64_t incarnation, bool expelled, std::string re
   RememberExpelled(departure.process.id);
   departures_.push_back(departure);
   if (departures_.size() > kMaxDepartures) departures_.pop_front();
+  CheckInvariants();
   return departure;
 }
 
@@ -253,7 +261,33 @@ std::vector<StreamId> Membership::TakeOverdueStreams(absl::Time now) {
   return overdue;
 }
 
+void Membership::CheckInvariants() const {
+  if (!DebugChecksAreOn()) return;
+  size_t connected = 0;
+  std::set<std::pair<v1::Role, uint32_t>> places;
+  for (const auto& [incarnation, process] : living_) {
+    SLUICE_DCHECK(process.incarnation() == incarnation, "a process is found by its incarnation");
+    SLUICE_DCHECK(places.insert({process.id.role(), process.id.index()}).second,
+                  "one living process has a role and index");
+    SLUICE_DCHECK(!options_.refuse_expelled || !expelled_.contains(incarnation),
+                  "R7: an expelled process is not alive");
+    SLUICE_DCHECK(process.suspect() == (process.broken != absl::InfiniteFuture()),
+                  "a process is suspect from the time when it lost its stream");
+    if (process.suspect()) continue;
+    ++connected;
+    const auto found = by_stream_.find(process.stream);
+    SLUICE_DCHECK(found != by_stream_.end() && found->second == incarnation,
+                  "a connected process is found by its stream");
+    SLUICE_DCHECK(!registering_.contains(process.stream),
+                  "a stream on which a process registered awaits no other registration");
+  }
+  SLUICE_DCHECK(by_stream_.size() == connected, "each stream is that of a living process");
+  SLUICE_DCHECK(expelled_of_place_.size() <= expelled_.size(),
+                "each expelled incarnation is counted at one place");
+}
+
 void Membership::Forgive(absl::Duration late) {
+  SLUICE_DCHECK(late >= absl::ZeroDuration(), "forgiving gives a process more time, never less");
   for (auto& [incarnation, process] : living_) {
     process.last_message += late;
     if (process.suspect()) process.broken += late;

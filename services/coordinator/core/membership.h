@@ -152,6 +152,7 @@ class Membership {
   std::optional<v1::Refusal> Check(const v1::Register& request) const;
   // Why a new process cannot be admitted now; empty: it can.
   std::string CheckRoom(const v1::Register& request) const;
+  void CheckInvariants() const;
 
   Options options_;
   absl::flat_hash_map<uint64_t, Process> living_;          // by incarnation

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/coordinator/core/codec_check.h"
 #include "services/coordinator/core/model_difference.h"
@@ -16,11 +17,14 @@ namespace sluice::coordinator {
 
 Verdict ModelCheck::OnReady(const v1::ProcessId& worker, const v1::Ready& ready,
                             std::string* difference, absl::Time now) {
+  SLUICE_DCHECK(attempt_.model.has_value() == attempt_.length.has_value(),
+                "the job's length follows from its data");
   if (!attempt_.model.has_value()) {
     if (Verdict verdict = Accept(ready, now); !verdict.ok()) return verdict;
   } else if (*difference = Difference(*attempt_.model, ready); !difference->empty()) {
     const std::string name = ProcessName(worker);
     if (!confirmed_) {
+      SLUICE_DCHECK(!reporters_.empty(), "the model was reported by a worker");
       return Verdict::Failed(absl::StrCat(
           name, " and worker-", *reporters_.begin(), " have different models or data: ", name, ": ",
           *difference, "; all workers of a job must run the same program on the same data"));

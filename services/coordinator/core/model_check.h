@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/attempt.h"
 #include "services/coordinator/core/facts.h"
 #include "services/coordinator/core/output.h"
@@ -37,7 +38,10 @@ class ModelCheck {
                   absl::Time now);
 
   // The shards hold this model.
-  void Confirm() { confirmed_ = true; }
+  void Confirm() {
+    SLUICE_DCHECK(attempt_.model.has_value(), "there is a model");
+    confirmed_ = true;
+  }
 
   // Names of the workers that were refused for another model.
   const std::set<std::string>& refused() const { return refused_; }

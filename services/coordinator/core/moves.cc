@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/utf8.h"
 #include "services/coordinator/core/initialization.h"
 #include "services/coordinator/core/member_checks.h"
@@ -20,6 +21,7 @@ namespace {
 uint64_t HolderAt(const v1::View& view, const google::protobuf::RepeatedField<uint32_t>& positions,
                   uint32_t partition) {
   if (positions.empty()) return 0;
+  SLUICE_DCHECK(positions.size() == view.owner_size(), "a view's lists are by partition");
   const uint32_t position_plus_one = positions.Get(static_cast<int>(partition));
   if (position_plus_one == 0) return 0;
   return view.shards(static_cast<int>(position_plus_one) - 1).process().incarnation();
@@ -84,6 +86,8 @@ bool Moves::MayJoin(const Process& shard) const {
 }
 
 void Moves::Advance(absl::Time now) {
+  SLUICE_DCHECK(facts_.phase == Phase::kRunning && facts_.training.has_view(),
+                "shards join while the job trains");
   for (auto entry = new_.begin(); entry != new_.end();) {
     const Process* shard = facts_.members.Find(entry->first);
     entry = shard == nullptr || !MayJoin(*shard) ? new_.erase(entry) : std::next(entry);
@@ -98,6 +102,8 @@ void Moves::Advance(absl::Time now) {
 
 void Moves::NoteCopies(absl::Time now) {
   const v1::View& view = facts_.training.view();
+  SLUICE_DCHECK(view.owner_size() == static_cast<int>(facts_.attempt.facts.empty.size()),
+                "the view and the attempt have the same partitions");
   bool complete = !view.follower().empty();
   for (uint32_t p = 0; complete && p < facts_.attempt.facts.empty.size(); ++p) {
     complete = facts_.attempt.facts.empty[p] ||
@@ -108,6 +114,7 @@ void Moves::NoteCopies(absl::Time now) {
 }
 
 void Moves::Prepare(const Process& shard) {
+  SLUICE_DCHECK(!facts_.attempt.HasShard(shard.incarnation()), "a shard of the view has a state");
   new_[shard.incarnation()].prepared = shard.stream;
   v1::CoordinatorMessage message;
   v1::PrepareState& prepare = *message.mutable_prepare_state();
@@ -203,6 +210,8 @@ Decision Moves::FromReports() const {
 }
 
 bool Moves::Due(bool may_move, absl::Time now) {
+  SLUICE_DCHECK(facts_.training.has_view() && facts_.training.idle(),
+                "the plan is compared with a view that all shards have");
   if (!facts_.MovesPartitions() || facts_.goal != Goal::kNone || HasDeadShard()) {
     due_at_ = absl::InfiniteFuture();
     return false;
@@ -238,6 +247,7 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
                  v1::Install* install) const {
   const Attempt& attempt = facts_.attempt;
   v1::View& next = *install->mutable_view();
+  SLUICE_DCHECK(next.shards().empty() && next.owner().empty(), "a view gets its shards once");
   if (!facts_.MovesPartitions()) {
     *next.mutable_shards() = {attempt.shards.begin(), attempt.shards.end()};
     *next.mutable_owner() = {attempt.facts.owner.begin(), attempt.facts.owner.end()};
@@ -246,7 +256,10 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
 
   // The shards that can be in the view, in the order of their indexes.
   std::vector<const Process*> shards;
-  for (const uint64_t shard : replied) shards.push_back(facts_.members.Find(shard));
+  for (const uint64_t shard : replied) {
+    shards.push_back(facts_.members.Find(shard));
+    SLUICE_DCHECK(shards.back() != nullptr, "a shard of the next view is alive");
+  }
   std::sort(shards.begin(), shards.end(), [](const Process* a, const Process* b) {
     return std::make_pair(a->id.index(), a->incarnation()) <
            std::make_pair(b->id.index(), b->incarnation());
@@ -260,6 +273,7 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
   }
 
   const size_t partitions = attempt.facts.empty.size();
+  SLUICE_DCHECK(decision.holders.size() == partitions, "holders are by partition");
   const auto at = [&](uint64_t shard) {
     const auto found = position.find(shard);
     return found == position.end() ? Placement::kNone : found->second;
@@ -277,8 +291,11 @@ void Moves::Fill(const Decision& decision, const std::vector<uint64_t>& replied,
       target = HolderAt(before, before.target(), p);
     }
     input.current.owner.push_back(at(owner));
+    SLUICE_DCHECK(attempt.facts.empty[p] || at(owner) != Placement::kNone,
+                  "the owner of a partition with blocks has replied");
     input.current.follower.push_back(follower == owner ? Placement::kNone : at(follower));
-    input.current.target.push_back(target == owner ? Placement::kNone : at(target));
+    const bool other = target != owner && target != follower;
+    input.current.target.push_back(other ? at(target) : Placement::kNone);
     input.follower_whole.push_back(absl::c_linear_search(holders, follower));
     input.target_whole.push_back(absl::c_linear_search(holders, target));
   }

@@ -6,12 +6,14 @@
 
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/jobcontrol.pb.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/actions.h"
 #include "services/coordinator/core/facts.h"
 #include "services/coordinator/core/progress.h"
@@ -23,10 +25,16 @@ class Output {
   // `facts` must outlive it.
   explicit Output(const Facts& facts) : facts_(facts) {}
 
-  void Add(Action action) { actions_.push_back(std::move(action)); }
+  void Add(Action action) {
+    SLUICE_DCHECK(actions_.empty() || !std::holds_alternative<Exit>(actions_.back()),
+                  "Exit is the last action");
+    actions_.push_back(std::move(action));
+  }
   void Close(StreamId stream, absl::Status status) { Add(CloseStream{stream, std::move(status)}); }
   // A suspect is sent nothing: it receives what it has missed when it returns.
   void Send(const Process& process, v1::CoordinatorMessage message) {
+    SLUICE_DCHECK(message.body_case() != v1::CoordinatorMessage::BODY_NOT_SET,
+                  "a message says something");
     if (!process.suspect()) Add(coordinator::Send{process.stream, std::move(message)});
   }
   // To all shards of the attempt that are alive.

@@ -68,6 +68,16 @@ inline bool IsLegalMove(Phase from, Phase to) {
   return false;
 }
 
+// Whether an attempt has shards.
+inline bool HasAttempt(Phase phase) {
+  return phase == Phase::kPreparing || phase == Phase::kRunning;
+}
+
+// Whether the job has ended, and processes leave.
+inline bool IsLeaving(Phase phase) {
+  return phase == Phase::kLeavingWorkers || phase == Phase::kLeavingShards;
+}
+
 // Why training ends, once it does. kSwitch ends only this attempt, which was asynchronous, so that
 // a synchronous attempt can follow; kHandOver ends only this attempt, because a shard asks to
 // leave.

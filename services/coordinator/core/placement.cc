@@ -37,6 +37,9 @@ class Planner {
       if (in_.bytes[p] == 0) {
         PlaceEmpty(p);
       } else {
+        SLUICE_DCHECK(plan_.owner[p] < total_.size(), "a partition with blocks has an owner");
+        SLUICE_DCHECK(plan_.owner[p] != plan_.follower[p] && plan_.owner[p] != plan_.target[p],
+                      "a copy is on another shard than the partition's owner");
         total_[plan_.owner[p]] += in_.bytes[p];
         if (plan_.follower[p] != kNone) total_[plan_.follower[p]] += in_.bytes[p];
       }
@@ -191,6 +194,7 @@ class Planner {
         if (Cost(most, in_.bytes[p]) + Cost(least, in_.bytes[p]) <= gap) break;
       }
       if (chosen == kNone) return;
+      SLUICE_DCHECK(total_[most] >= in_.bytes[chosen], "a shard holds what is taken from it");
       moves_owner_[chosen] = ReplacesOwner(chosen);
       total_[moves_owner_[chosen] ? plan_.owner[chosen] : plan_.follower[chosen]] -=
           in_.bytes[chosen];
@@ -217,6 +221,8 @@ class Planner {
         chosen = p;
       }
       if (chosen == kNone) return;
+      SLUICE_DCHECK(owned_[plan_.owner[chosen]] >= in_.bytes[chosen],
+                    "a shard owns what is taken from it");
       owned_[plan_.owner[chosen]] -= in_.bytes[chosen];
       owned_[plan_.follower[chosen]] += in_.bytes[chosen];
       std::swap(plan_.owner[chosen], plan_.follower[chosen]);
@@ -246,7 +252,17 @@ Placement PlanPlacement(const PlacementInput& input) {
                 "all lists are by partition");
   SLUICE_DCHECK(input.cost.empty() || input.cost.size() == input.leaving.size(),
                 "costs are by shard");
-  return Planner(input).Plan();
+  const Placement plan = Planner(input).Plan();
+  for (size_t p = 0; p < input.bytes.size() && DebugChecksAreOn(); ++p) {
+    SLUICE_DCHECK(plan.owner[p] < input.leaving.size(), "each partition has an owner");
+    SLUICE_DCHECK(input.bytes[p] > 0 || (plan.follower[p] == kNone && plan.target[p] == kNone),
+                  "a partition without blocks has no copies");
+    SLUICE_DCHECK(plan.owner[p] != plan.follower[p] && plan.owner[p] != plan.target[p],
+                  "a copy is on another shard than the partition's owner");
+    SLUICE_DCHECK(input.may_move || input.bytes[p] == 0 || plan.owner[p] == input.current.owner[p],
+                  "owners change only where they may move");
+  }
+  return plan;
 }
 
 }  // namespace sluice::coordinator

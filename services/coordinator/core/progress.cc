@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "services/common/check.h"
+
 namespace sluice::coordinator {
 
 v1::Event& EventLog::Append(v1::Event::Kind kind, std::string message, absl::Time now) {
@@ -15,6 +17,8 @@ v1::Event& EventLog::Append(v1::Event::Kind kind, std::string message, absl::Tim
   event.set_message(std::move(message));
   events_.push_back(std::move(event));
   if (events_.size() > kMaxEvents) events_.pop_front();
+  SLUICE_DCHECK(events_.front().sequence() + events_.size() == next_,
+                "events are numbered without gaps");
   return events_.back();
 }
 
@@ -46,6 +50,8 @@ void BatchLosses::OnWorkerProgress(uint32_t index, bool synchronous,
     loss.set_batch(batch);
     loss.set_loss(step.loss_sum() / static_cast<double>(step.samples()));
     if (losses_.size() > kMaxLosses) losses_.pop_front();
+    SLUICE_DCHECK(losses_.front().sequence() + losses_.size() == next_,
+                  "losses are numbered without gaps");
   }
 }
 
@@ -74,6 +80,7 @@ void StalenessCounts::Add(uint64_t staleness) {
 }
 
 uint64_t StalenessCounts::Quantile(double fraction) const {
+  SLUICE_DCHECK(0 < fraction && fraction <= 1, "a quantile is of a part of all updates");
   const auto wanted = static_cast<uint64_t>(std::ceil(fraction * static_cast<double>(count_)));
   uint64_t seen = 0;
   for (size_t staleness = 0; staleness < counts_.size(); ++staleness) {
@@ -98,6 +105,7 @@ void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgr
     losses_.pop_front();
   }
 
+  SLUICE_DCHECK(losses_.empty() == (loss_count_ == 0), "a loss is that of at least one sample");
   const double seconds = progress.data_seconds() + progress.compute_seconds();
   if (samples > 0 && seconds > 0 && std::isfinite(seconds)) {
     constexpr double kDecay = 0.9;
@@ -121,6 +129,7 @@ void TrainingMeter::OnWorkerProgress(uint64_t incarnation, const v1::WorkerProgr
 void TrainingMeter::OnSamples(uint64_t samples, absl::Time now) {
   if (!samples_.empty() && samples < samples_.back().second) samples_.clear();
   if (!samples_.empty() && samples == samples_.back().second) return;
+  SLUICE_DCHECK(samples_.empty() || samples_.back().first <= now, "times do not go backwards");
   if (!began_.has_value()) began_ = now;
   newest_ = now;
   samples_.emplace_back(now, samples);
@@ -137,6 +146,7 @@ double TrainingMeter::loss() const {
 double TrainingMeter::SpeedOf(uint64_t incarnation) const {
   const auto found = workers_.find(incarnation);
   if (found == workers_.end()) return 0;
+  SLUICE_DCHECK(found->second.seconds > 0, "a worker's speed is known once it has computed");
   return std::min(found->second.samples / found->second.seconds, kMaxSpeed);
 }
 

@@ -4,7 +4,9 @@
 #include <functional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -80,6 +82,8 @@ void Readers::OnCallEnded(uint64_t request) {
 }
 
 void Readers::Advance(absl::Time now) {
+  SLUICE_DCHECK(absl::c_none_of(waiting_, [](const ReaderHold& hold) { return hold.answered; }),
+                "a reader that waits knows no version");
   EndIf([&](const ReaderHold& hold) { return !hold.answered && hold.expires <= now; },
         absl::DeadlineExceededError(absl::StrCat("no version could be pinned within ",
                                                  absl::FormatDuration(kSnapshotWait))));
@@ -97,6 +101,8 @@ void Readers::Advance(absl::Time now) {
 
 void Readers::Answer(absl::Time now) {
   if (!snapshot_.has_value() || !snapshot_->PinnedBy(facts_.attempt.facts.shards)) return;
+  SLUICE_DCHECK(facts_.training.has_view() && facts_.attempt.model.has_value(),
+                "a version that is pinned has a view and a model");
   for (ReaderHold& hold : snapshot_->readers) {
     if (hold.answered) continue;
     hold.answered = true;
@@ -112,6 +118,7 @@ void Readers::Answer(absl::Time now) {
 }
 
 void Readers::OnClose() {
+  SLUICE_DCHECK(snapshot_.has_value(), "an open snapshot is closed");
   for (const ReaderHold& hold : snapshot_->readers) {
     if (hold.answered) {
       End(hold, absl::AbortedError(absl::StrCat(
@@ -124,6 +131,7 @@ void Readers::OnClose() {
 }
 
 void Readers::End(const ReaderHold& hold, absl::Status why) {
+  SLUICE_DCHECK(!why.ok(), "OK is the answer to a reader that gets a version");
   ++changes_;
   output_.Add(AnswerSnapshot{hold.request, std::move(why)});
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 
@@ -72,12 +73,15 @@ absl::StatusOr<v1::MeetReply> Rendezvous::Meet(const v1::MeetRequest& request) {
                                                    ShortName(view_), " before"));
   }
 
+  SLUICE_DCHECK(left_.size() <= members_.size(), "a member leaves its addresses once");
+  SLUICE_DCHECK(bytes_ <= kMaxViewBytes, "the addresses of a view are bounded");
   v1::MeetReply reply;
   if (left_.size() < members_.size()) return reply;
 
   const auto place = static_cast<size_t>(asker - members_.begin());
   for (const v1::ProcessId& member : members_) {
     const Member& other = left_.at(member.incarnation());
+    SLUICE_DCHECK(place < other.addresses.size(), "a member has an address for each member");
     v1::MeetReply::Member& entry = *reply.add_members();
     entry.set_incarnation(member.incarnation());
     entry.set_plan_hash(other.plan_hash);

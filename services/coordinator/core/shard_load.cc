@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <iterator>
 
+#include "services/common/check.h"
+
 namespace sluice::coordinator {
 namespace {
 
@@ -52,6 +54,7 @@ ShardLoad::ByShard ShardLoad::Between(const Mark& from, const Mark& to) const {
 bool ShardLoad::Hot(uint64_t shard) const {
   for (size_t i = 1; i < marks_.size(); ++i) {
     const ByShard load = Between(marks_[i - 1], marks_[i]);
+    SLUICE_DCHECK(load.count(shard) > 0, "a shard with bytes has a load");
     const double mine = load.at(shard);
     if (mine <= kHot * Median(load) ||
         mine < kLeastBusy * absl::ToDoubleSeconds(marks_[i].at - marks_[i - 1].at)) {
@@ -63,6 +66,7 @@ bool ShardLoad::Hot(uint64_t shard) const {
 
 std::vector<ShardLoad::Change> ShardLoad::Measure(const std::map<uint64_t, uint64_t>& bytes,
                                                   absl::Time now) {
+  SLUICE_DCHECK(marks_.empty() || marks_.back().at <= now, "times do not go backwards");
   if (bytes != bytes_ || bytes.empty()) marks_.clear();
   bytes_ = bytes;
   if (!bytes.empty()) {
@@ -123,6 +127,9 @@ uint32_t ShardLoad::CostOf(uint64_t shard) const {
 }
 
 void ShardLoad::Set(uint64_t shard, uint32_t cost) {
+  SLUICE_DCHECK(kNormalCost <= cost && cost <= kMaxCost,
+                "a cost is between the usual and the most");
+  SLUICE_DCHECK(cost != CostOf(shard), "each change of a cost is counted");
   if (cost == kNormalCost) {
     cost_.erase(shard);
   } else {

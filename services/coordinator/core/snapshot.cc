@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "services/common/check.h"
+
 namespace sluice::coordinator {
 
 void IntervalSchedule::Done(uint64_t step, absl::Time now) {
@@ -17,6 +19,7 @@ std::optional<uint64_t> IntervalSchedule::NextStep(uint64_t earliest, absl::Time
     const uint64_t soon = std::max(earliest, done_step_ + 1);
     next = std::min(next.value_or(soon), soon);
   }
+  SLUICE_DCHECK(!next.has_value() || *next >= earliest, "no shard is past the next step");
   return next;
 }
 
@@ -40,6 +43,7 @@ std::optional<SnapshotPlan> PlanSnapshot(const IntervalSchedule& checkpoints,
   if (plan.step >= end) return std::nullopt;
   plan.checkpoint = checkpoint == plan.step;
   plan.evaluation = evaluation == plan.step;
+  SLUICE_DCHECK(plan.checkpoint || plan.evaluation, "a planned snapshot has a purpose");
   return plan;
 }
 
@@ -55,6 +59,7 @@ bool Snapshot::WrittenBy(const std::vector<uint64_t>& shards) const {
 }
 
 v1::OpenSnapshot Snapshot::Message() const {
+  SLUICE_DCHECK(write == !directory.empty(), "a checkpoint has a directory");
   v1::OpenSnapshot message;
   message.set_snapshot_id(id);
   message.set_step(step);

@@ -37,6 +37,10 @@ void Snapshots::GiveUp(const absl::Status& why) {
 // ---- after each event
 
 bool Snapshots::Serve(absl::Time now) {
+  SLUICE_DCHECK(facts_.phase == Phase::kRunning, "snapshots are of a job that trains");
+  SLUICE_DCHECK(!evaluations_.running() ||
+                    (snapshot_.has_value() && evaluations_.version() == snapshot_->step),
+                "the version of the open snapshot is evaluated");
   readers_.Advance(now);
   if (!snapshot_.has_value()) return false;
   checkpoints_.Advance(now);
@@ -151,6 +155,8 @@ void Snapshots::OpenSynchronous(absl::Time now) {
 
 // Synchronous. Requires an open snapshot.
 bool Snapshots::MakesRoomFor(const SnapshotPlan& plan, absl::Time now) const {
+  SLUICE_DCHECK(snapshot_.has_value() && facts_.mode().synchronous(),
+                "an announced snapshot may make room for another one");
   if (snapshot_->final) return false;
   if (facts_.goal == Goal::kComplete && evaluations_.running()) return false;
   if (facts_.goal != Goal::kNone) return true;
@@ -187,9 +193,12 @@ void Snapshots::OpenNew(const SnapshotPlan& plan, uint64_t step) {
   snapshot.final = facts_.goal != Goal::kNone;
   if (!snapshot.final) snapshot.readers = readers_.TakeWaiting();
   if (plan.checkpoint) checkpoints_.Begin();
+  SLUICE_DCHECK(snapshot.InUse(),
+                "a snapshot is opened for a checkpoint, an evaluation or readers");
 }
 
 void Snapshots::Abandon() {
+  SLUICE_DCHECK(snapshot_.has_value(), "an open snapshot is abandoned");
   readers_.OnClose();
   snapshot_.reset();
   evaluations_.Abandon();
@@ -234,6 +243,8 @@ void Snapshots::MoveBarrier(absl::Time now) {
 
 void Snapshots::SetBarrier(v1::Install* install, absl::Time now) {
   barrier_ = NextBarrier(facts_.mode().ScheduleStep(), now);
+  SLUICE_DCHECK(barrier_ == 0 || barrier_ >= facts_.mode().ScheduleStep(),
+                "no shard is past the barrier with which a view begins");
   install->set_barrier(facts_.mode().InstalledBarrier(barrier_));
 }
 
@@ -247,6 +258,9 @@ v1::CoordinatorMessage Snapshots::BarrierMessage() const {
 // ---- view changes
 
 void Snapshots::OnDecision(const Decision& decision, v1::Install* install, absl::Time now) {
+  SLUICE_DCHECK(decision.outcome == Decision::Outcome::kDecided &&
+                    install->view().first_step() == decision.first_step,
+                "the Install is made of the decision");
   if (facts_.mode().synchronous()) {
     if (snapshot_.has_value()) {
       if (facts_.rules.AbandonIncompleteSnapshots() &&
@@ -286,6 +300,7 @@ bool Snapshots::LetsOwnersChangeAt(uint64_t first_step) const {
 }
 
 void Snapshots::OnFirstView(absl::Time now) {
+  SLUICE_DCHECK(!snapshot_.has_value(), "an attempt begins without an open snapshot");
   const TrainingMode& mode = facts_.mode();
   const uint64_t step = mode.ScheduleStep();
   checkpoints_.OnFirstView(now);
@@ -305,6 +320,7 @@ bool Snapshots::IsOpen(uint64_t snapshot, const v1::CheckpointRef& name) const {
 
 void Snapshots::OnPinned(const Process& shard, const v1::SnapshotPinned& pinned) {
   if (!IsOpen(pinned.snapshot_id(), pinned.name())) return;
+  SLUICE_DCHECK(facts_.attempt.HasShard(shard.incarnation()), "shards of the view pin versions");
   snapshot_->pinned.insert(shard.incarnation());
   snapshot_->reached = snapshot_->reached || facts_.attempt.HasBlocks(shard.incarnation());
   lead_ = 1;
@@ -317,6 +333,7 @@ void Snapshots::OnWritten(const Process& shard, const v1::SnapshotWritten& writt
 
 void Snapshots::OnFailed(const Process& shard, const v1::SnapshotFailed& failed, absl::Time now) {
   if (!IsOpen(failed.snapshot_id(), failed.name())) return;
+  SLUICE_DCHECK(facts_.attempt.HasShard(shard.incarnation()), "shards of the view pin versions");
   if (failed.past() == 0) {
     checkpoints_.Fail(
         absl::StrCat(ProcessName(shard.id), ": ", CleanUtf8(failed.reason(), kMaxReasonBytes)),
@@ -333,6 +350,8 @@ void Snapshots::OnFailed(const Process& shard, const v1::SnapshotFailed& failed,
 }
 
 void Snapshots::ResendTo(const Process& shard) {
+  SLUICE_DCHECK(facts_.attempt.HasShard(shard.incarnation()) && facts_.training.has_view(),
+                "the shard has the current view");
   if (snapshot_.has_value()) output_.Send(shard, OpenMessage());
   if (facts_.mode().synchronous()) output_.Send(shard, BarrierMessage());
 }

@@ -41,7 +41,8 @@ std::optional<uint64_t> Takeover::AttemptOfShards() const {
 }
 
 void Takeover::Begin(absl::Time now) {
-  SLUICE_DCHECK(attempt_.facts.shards.empty(), "the attempt before is forgotten");
+  SLUICE_DCHECK(attempt_.facts.shards.empty() && attempt_.number != 0,
+                "the attempt before is forgotten, and the number of this one is set");
   began_ = now;
   Ask(now);
   training_.Begin();
@@ -55,9 +56,11 @@ void Takeover::Ask(absl::Time now) {
       attempt_.facts.shards.push_back(shard->incarnation());
     }
   }
+  SLUICE_DCHECK(!attempt_.facts.shards.empty(), "a shard has a view of the attempt");
 }
 
 Takeover::Missing Takeover::MissingShards(absl::Time now) const {
+  SLUICE_DCHECK(training_.change().AllReplied(), "the newest view is known");
   const v1::PauseReply* newest = NewestReply(training_.change().replies());
   if (newest == nullptr || !facts_.MovesPartitions()) return Missing::kNone;
   bool may_come = false;
@@ -81,6 +84,7 @@ Takeover::Missing Takeover::MissingShards(absl::Time now) const {
 }
 
 bool Takeover::LacksPartition() const {
+  SLUICE_DCHECK(attempt_.model.has_value(), "the number of partitions follows from the model");
   const absl::StatusOr<v1::Layout> layout = LayoutOfModel(facts_);
   if (!layout.ok()) return false;
   const LayoutIndex index(attempt_.model->table(), *layout);
@@ -130,6 +134,9 @@ bool Takeover::MissesLossRecord(const v1::Claim& claim) const {
 }
 
 absl::Status Takeover::Complete(const v1::Claim& claim, absl::Time now) {
+  SLUICE_DCHECK(training_.change().AllReplied() && attempt_.model.has_value(),
+                "the attempt's state and model are known");
+  SLUICE_DCHECK(claim.attempt() == attempt_.number && !claim.end(), "R11: the attempt is claimed");
   const v1::PauseReply* newest = NewestReply(training_.change().replies());
   if (newest == nullptr) return absl::FailedPreconditionError("no shard has a view");
   const v1::View view = newest->newest();
@@ -218,6 +225,7 @@ absl::Status Takeover::Continue(const v1::View& view) {
 }
 
 std::vector<v1::ProcessId> Takeover::LeftOut() const {
+  SLUICE_DCHECK(training_.view().has_id(), "the view with which the attempt continues is known");
   std::vector<v1::ProcessId> left_out;
   const v1::View& view = training_.view();
   for (const v1::View::Member& member : view.workers()) {

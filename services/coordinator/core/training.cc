@@ -37,6 +37,7 @@ bool Training::IsMember(uint64_t incarnation) const {
 
 void Training::OnView(const v1::Install& install, uint64_t samples, absl::Time now) {
   SLUICE_DCHECK(change_.AllReplied(), "a view is decided once all shards have replied");
+  SLUICE_DCHECK(!install.view().shards().empty(), "a view has shards");
   view_ = install.view();
   view_since_ = now;
   committed_ = std::max(committed_, view_.first_step());
@@ -51,6 +52,7 @@ void Training::OnView(const v1::Install& install, uint64_t samples, absl::Time n
     state.copies.clear();
   }
   const auto hold = [&](uint32_t position_plus_one, uint32_t partition) {
+    SLUICE_DCHECK(position_plus_one > 0, "the view names the shard of a whole copy");
     const auto& holder = view_.shards(static_cast<int>(position_plus_one) - 1);
     shards_.at(holder.process().incarnation()).copies.insert(partition);
   };
@@ -61,6 +63,7 @@ void Training::OnView(const v1::Install& install, uint64_t samples, absl::Time n
 bool Training::OnProgress(uint64_t shard, const v1::ShardProgress& progress) {
   const auto found = shards_.find(shard);
   if (found == shards_.end()) return false;
+  SLUICE_DCHECK(has_view() && attempt_.HasShard(shard), "a report is of a shard of the view");
   Shard& state = found->second;
   state.closed = std::max(state.closed, progress.closed());
   state.samples = std::max(state.samples, progress.samples());

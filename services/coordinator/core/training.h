@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/attempt.h"
 #include "services/coordinator/core/coordinator_rules.h"
 #include "services/coordinator/core/view_change.h"
@@ -71,7 +72,10 @@ class Training {
   // Grows when a copy becomes whole, and with each view.
   uint64_t copy_changes() const { return copy_changes_; }
   // Requires an attempt with shards.
-  const Shard& arbiter() const { return shards_.at(attempt_.arbiter()); }
+  const Shard& arbiter() const {
+    SLUICE_DCHECK(shards_.count(attempt_.arbiter()) > 0, "the arbiter is a shard of the attempt");
+    return shards_.at(attempt_.arbiter());
+  }
   // Over the shards that have blocks. Before any report: the view's first step.
   uint64_t LowestClosed() const;
   uint64_t HighestClosed() const;

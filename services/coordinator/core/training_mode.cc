@@ -5,6 +5,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/assignment.h"
 #include "services/coordinator/core/batch_size.h"
 #include "services/protocol/interval_set.h"
@@ -22,16 +23,15 @@ class Synchronous final : public TrainingMode {
   uint64_t Samples() const override {
     if (attempt().facts.shards.empty() || !attempt().length.has_value()) return 0;
     const uint64_t committed = training().committed();
-    return attempt().length->SamplesAt(
-        training().has_view() ? std::max(training().LowestClosed(), committed) : committed);
+    return length().SamplesAt(training().has_view() ? std::max(training().LowestClosed(), committed)
+                                                    : committed);
   }
   uint64_t ShownStep() const override { return training().committed(); }
-  uint64_t ShownSamples() const override { return attempt().length->SamplesAt(ShownStep()); }
+  uint64_t ShownSamples() const override { return length().SamplesAt(ShownStep()); }
   uint64_t ScheduleStep() const override { return training().LowestClosed(); }
   // All shards must have closed the last step; one shard's `committed` is not enough.
   bool Complete() const override {
-    return std::min(training().committed(), training().LowestClosed()) >=
-           attempt().length->total_steps();
+    return std::min(training().committed(), training().LowestClosed()) >= length().total_steps();
   }
   uint64_t FinalVersion() const override { return training().LowestClosed(); }
 
@@ -40,10 +40,13 @@ class Synchronous final : public TrainingMode {
     return DecideSynchronous(attempt().facts, change.replies(), change.installs(), facts_.rules);
   }
   // A member has at least one microbatch; further workers are standbys.
-  size_t MostMembers() const override { return attempt().length->microbatches(); }
+  size_t MostMembers() const override { return length().microbatches(); }
   void DivideWork(const std::vector<double>& speeds, v1::View* view) const override {
+    SLUICE_DCHECK(speeds.size() == static_cast<size_t>(view->workers_size()) &&
+                      speeds.size() <= MostMembers(),
+                  "each member has a speed, and gets a microbatch");
     const std::vector<Interval> ranges =
-        Apportion(attempt().length->microbatches(), speeds, facts_.job().training().bit_exact());
+        Apportion(length().microbatches(), speeds, facts_.job().training().bit_exact());
     for (size_t i = 0; i < ranges.size(); ++i) {
       *view->mutable_workers(static_cast<int>(i))->add_microbatches() = ToProto(ranges[i]);
     }
@@ -59,7 +62,7 @@ class Synchronous final : public TrainingMode {
 
   uint64_t ScheduleStepOf(const Snapshot& snapshot) const override { return snapshot.step; }
   uint64_t SamplesOf(const Snapshot& snapshot) const override {
-    return attempt().length->SamplesAt(snapshot.step);
+    return length().SamplesAt(snapshot.step);
   }
   uint64_t DoneStepOf(const Snapshot& snapshot) const override { return snapshot.step; }
 };
@@ -77,8 +80,8 @@ class Asynchronous : public TrainingMode {
   }
   uint64_t ShownStep() const override { return training().HighestClosed(); }
   uint64_t ShownSamples() const override { return Samples(); }
-  uint64_t ScheduleStep() const override { return attempt().length->BatchesIn(Samples()); }
-  bool Complete() const override { return Samples() >= attempt().length->total_samples(); }
+  uint64_t ScheduleStep() const override { return length().BatchesIn(Samples()); }
+  bool Complete() const override { return Samples() >= length().total_samples(); }
   uint64_t FinalVersion() const override { return training().HighestClosed(); }
 
   Decision Decide(const absl::flat_hash_set<uint64_t>& staying) const override {
@@ -108,11 +111,11 @@ class Asynchronous : public TrainingMode {
     return workers;
   }
   uint64_t InstalledBarrier(uint64_t step) const override {
-    return attempt().length->SamplesOfBatches(step);
+    return length().SamplesOfBatches(step);
   }
 
   uint64_t ScheduleStepOf(const Snapshot& snapshot) const override {
-    return attempt().length->BatchesIn(SamplesOf(snapshot));
+    return length().BatchesIn(SamplesOf(snapshot));
   }
   uint64_t SamplesOf(const Snapshot& snapshot) const override { return SamplesIn(snapshot.ledger); }
   uint64_t DoneStepOf(const Snapshot& /*snapshot*/) const override { return ScheduleStep(); }

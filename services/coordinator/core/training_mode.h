@@ -15,10 +15,12 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/facts.h"
 #include "services/coordinator/core/membership.h"
 #include "services/coordinator/core/snapshot.h"
 #include "services/coordinator/core/view_decision.h"
+#include "services/protocol/job_length.h"
 
 namespace sluice::coordinator {
 
@@ -77,6 +79,10 @@ class TrainingMode {
  protected:
   const Attempt& attempt() const { return facts_.attempt; }
   const Training& training() const { return facts_.training; }
+  const JobLength& length() const {
+    SLUICE_DCHECK(facts_.attempt.length.has_value(), "the job's length is known");
+    return *facts_.attempt.length;
+  }
 
   const Facts& facts_;
 };

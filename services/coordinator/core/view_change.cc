@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
@@ -18,6 +19,7 @@ void ViewChange::Reset() {
 }
 
 const v1::Pause& ViewChange::Begin(v1::Pause pause, std::vector<uint64_t> shards, absl::Time now) {
+  SLUICE_DCHECK(Compare(pause_.id(), pause.id()) < 0, "R1: every Pause has a new number");
   pause_ = std::move(pause);
   shards_ = std::move(shards);
   pausing_ = true;
@@ -32,6 +34,7 @@ bool ViewChange::Asks(uint64_t shard) const {
 }
 
 void ViewChange::Drop(uint64_t shard) {
+  SLUICE_DCHECK(Asks(shard), "only a shard that was asked is dropped");
   shards_.erase(std::remove(shards_.begin(), shards_.end(), shard), shards_.end());
   replies_.erase(shard);
 }
@@ -40,10 +43,12 @@ bool ViewChange::OnReply(uint64_t shard, const v1::PauseReply& reply) {
   if (!Asks(shard)) return false;
   if (rules_->MatchReplies() && !Same(reply.pause(), pause_.id())) return false;
   replies_[shard] = reply;
+  SLUICE_DCHECK(replies_.size() <= shards_.size(), "only shards that were asked reply");
   return true;
 }
 
 void ViewChange::Decide(v1::Install install, std::set<uint64_t> losers, absl::Time now) {
+  SLUICE_DCHECK(pausing_, "a decision follows the replies to a Pause");
   pausing_ = false;
   replies_.clear();
   losers_ = std::move(losers);
@@ -53,6 +58,8 @@ void ViewChange::Decide(v1::Install install, std::set<uint64_t> losers, absl::Ti
     uninstalled_.insert(shard.process().incarnation());
   }
   const uint64_t number = install.view().id().number();
+  SLUICE_DCHECK(installs_.empty() || installs_.rbegin()->first < number,
+                "the newest Install has the highest number");
   installs_[number] = std::move(install);
   installed_at_ = now;
 }
@@ -61,6 +68,7 @@ bool ViewChange::OnInstalled(uint64_t shard, const v1::ViewId& view) {
   if (installs_.empty() || !Same(view, install().view().id())) return false;
   if (uninstalled_.erase(shard) == 0) return false;
   losers_.erase(shard);
+  SLUICE_DCHECK(losers_.size() <= uninstalled_.size(), "a loser has not sent Installed");
   // No shard can be in an older view any more.
   if (uninstalled_.empty()) installs_.erase(installs_.begin(), std::prev(installs_.end()));
   return true;
@@ -68,6 +76,7 @@ bool ViewChange::OnInstalled(uint64_t shard, const v1::ViewId& view) {
 
 bool ViewChange::TakeOthersDue(absl::Time now) {
   if (!others_wait_ || !losers_.empty()) return false;
+  SLUICE_DCHECK(!pausing_ && has_install(), "shards wait for the newest Install");
   others_wait_ = false;
   installed_at_ = now;
   return true;

@@ -18,6 +18,7 @@
 
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/coordinator_rules.h"
 #include "services/coordinator/core/view_decision.h"
 
@@ -60,13 +61,19 @@ class ViewChange {
     return !HasInstalled(shard) && (!others_wait_ || losers_.count(shard) > 0);
   }
   // Forgets the Pause: no decision can be made.
-  void GiveUp() { pausing_ = false; }
+  void GiveUp() {
+    SLUICE_DCHECK(AllReplied(), "the replies have shown that no decision can be made");
+    pausing_ = false;
+  }
   // False: not the newest view, or not a shard of it.
   bool OnInstalled(uint64_t shard, const v1::ViewId& view);
   bool installing() const { return !uninstalled_.empty(); }
   bool HasInstalled(uint64_t shard) const { return uninstalled_.count(shard) == 0; }
   // The newest decision; meaningful once there is one in this attempt.
-  const v1::Install& install() const { return installs_.rbegin()->second; }
+  const v1::Install& install() const {
+    SLUICE_DCHECK(has_install(), "there is a decision");
+    return installs_.rbegin()->second;
+  }
   bool has_install() const { return !installs_.empty(); }
   // Installs of this attempt by view number, as far back as a shard may need them.
   const std::map<uint64_t, v1::Install>& installs() const { return installs_; }

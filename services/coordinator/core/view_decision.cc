@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
 
@@ -82,6 +83,8 @@ class Holdings {
   Holdings(const AttemptFacts& attempt, const PauseReplies& replies, const v1::View& view,
            const v1::Install* install)
       : attempt_(attempt), replies_(replies), view_(view), install_(install) {
+    SLUICE_DCHECK(install == nullptr || Same(install->view().id(), view.id()),
+                  "copies are whole by the Install of the view");
     for (const auto& [shard, reply] : replies) {
       for (const auto& state : reply.partitions()) states_[{shard, state.partition()}] = &state;
     }
@@ -140,6 +143,7 @@ class Holdings {
 
   // Whether the shard's partition is not above this version, or can return to it with its undo.
   bool CanReturnTo(uint64_t version, uint64_t shard, uint32_t p) const {
+    SLUICE_DCHECK(states_.count({shard, p}) > 0, "a holder has reported its partition");
     const v1::PauseReply::PartitionState& state = *states_.at({shard, p});
     return state.version() <= version || (state.version() == version + 1 && state.has_undo());
   }
@@ -245,6 +249,7 @@ std::vector<v1::LeaseRecord> RecordedLeases(const PauseReplies& replies,
     if (reply.has_view() && Same(reply.view(), view.id())) best = &reply;
   }
   for (auto shard = arbiters.rbegin(); shard != arbiters.rend(); ++shard) {
+    SLUICE_DCHECK(replies.count(*shard) > 0, "a holder of partition 0 has replied");
     const v1::PauseReply& reply = replies.at(*shard);
     if (reply.has_view() && Same(reply.view(), view.id())) best = &reply;
   }
@@ -258,6 +263,7 @@ std::vector<Interval> Rest(const Interval& lease, const IntervalSet& applied) {
   for (uint64_t from = lease.begin; from < lease.end;) {
     const Interval gap = applied.FirstGap(from, lease.end, lease.size());
     if (gap.empty()) break;
+    SLUICE_DCHECK(from <= gap.begin && gap.end <= lease.end, "the rest is a part of the lease");
     rest.push_back(gap);
     from = gap.end;
   }
@@ -277,6 +283,7 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
     return *std::move(failed);
   }
 
+  SLUICE_DCHECK(attempt.owner.size() == attempt.empty.size(), "both lists are by partition");
   Decision decision;
   decision.holders.resize(attempt.empty.size());
   if (newest == nullptr) {
@@ -336,6 +343,7 @@ namespace {
 // Sets the clocks that win, and the ledger. An error text if an owner lacks an update.
 std::optional<std::string> DecideUpdates(const AttemptFacts& attempt, const PauseReplies& replies,
                                          Decision* decision) {
+  SLUICE_DCHECK(decision->previous.has_value(), "updates were applied in a view");
   decision->clocks = WinningClocks(replies);
   absl::flat_hash_set<uint64_t> owners;
   for (const std::vector<uint64_t>& holders : decision->holders) {
@@ -381,6 +389,7 @@ Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& rep
       failed.has_value()) {
     return *std::move(failed);
   }
+  SLUICE_DCHECK(attempt.owner.size() == attempt.empty.size(), "both lists are by partition");
   Decision decision;
   decision.holders.resize(attempt.empty.size());
   if (newest == nullptr) {
@@ -416,6 +425,7 @@ Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& rep
     const Interval lease = FromProto(record.samples());
     for (const Interval& rest :
          rules.KeepLeases() ? Rest(lease, applied) : std::vector<Interval>{lease}) {
+      SLUICE_DCHECK(!applied.Intersects(rest), "R8: a sample that was applied is leased no more");
       v1::LeaseRecord& kept = decision.leases.emplace_back(record);
       *kept.mutable_samples() = ToProto(rest);
     }

@@ -49,6 +49,7 @@ bool Views::HasDeadMember() const {
 }
 
 bool Views::HasLeavingMember() const {
+  SLUICE_DCHECK(!HasDeadMember(), "a dead member is removed first");
   const auto& members = training_.view().workers();
   return std::any_of(members.begin(), members.end(), [&](const auto& member) {
     return facts_.members.Find(member.process().incarnation())->leaving;
@@ -116,6 +117,9 @@ bool Views::RebalanceDue(absl::Time now) {
 
 void Views::BeginPause(uint64_t number, std::vector<uint64_t> shards, bool at_once,
                        absl::Time now) {
+  SLUICE_DCHECK(!shards.empty(), "a Pause goes to the shards that have the state");
+  SLUICE_DCHECK(at_once || (facts_.mode().synchronous() && training_.idle()),
+                "only synchronous training can finish a step first, and no change is under way");
   v1::Pause pause;
   pause.mutable_id()->set_attempt(facts_.attempt.number);
   *pause.mutable_id()->mutable_term() = facts_.attempt.term;
@@ -150,11 +154,18 @@ std::vector<const Process*> Views::NextMembers() const {
 }
 
 std::vector<uint64_t> Views::TakeIdleLeaseholders() {
+  SLUICE_DCHECK(training_.change().AllReplied(), "the arbiter's reply names the leaseholders");
   if (!std::exchange(judge_leases_, false)) return {};
-  return facts_.mode().IdleLeaseholders();
+  // The arbiter may name any process.
+  std::vector<uint64_t> idle = facts_.mode().IdleLeaseholders();
+  idle.erase(std::remove_if(idle.begin(), idle.end(),
+                            [&](uint64_t worker) { return !training_.IsMember(worker); }),
+             idle.end());
+  return idle;
 }
 
 Decision Views::Decide() const {
+  SLUICE_DCHECK(!judge_leases_, "idle leaseholders are expelled before the decision");
   absl::flat_hash_set<uint64_t> staying;
   for (const Process* member : NextMembers()) {
     if (training_.IsMember(member->incarnation())) staying.insert(member->incarnation());
@@ -176,6 +187,7 @@ v1::View Views::MakeView(const Decision& decision) const {
     *view.add_workers()->mutable_process() = member->id;
     speeds.push_back(facts_.meter.SpeedOf(member->incarnation()));
   }
+  SLUICE_DCHECK(speeds.size() <= facts_.mode().MostMembers(), "further workers are standbys");
   facts_.mode().DivideWork(speeds, &view);
 
   view.set_loss_record(attempt.loss_record);
@@ -200,11 +212,18 @@ v1::Install Views::MakeInstall(const Decision& decision) const {
 void Views::Adopt(const v1::Install& install, absl::Time now) {
   SLUICE_DCHECK(!training_.has_view() || Compare(training_.view().id(), install.view().id()) < 0,
                 "a view's id is above those of all views before it");
+  SLUICE_DCHECK(install.view().id().attempt() == facts_.attempt.number &&
+                    Compare(install.view().id().term(), facts_.attempt.term) == 0,
+                "R1: a view has the attempt and term of its coordinator");
+  SLUICE_DCHECK(!StopsTraining(facts_.goal) || install.view().workers().empty(),
+                "training has stopped: the view has no workers");
   training_.OnView(install, SamplesIn(install.ledger()), now);
   unbalanced_since_ = absl::InfiniteFuture();
 }
 
 void Views::Send(v1::Install install, std::set<uint64_t> losers, absl::Time now) {
+  SLUICE_DCHECK(Same(install.view().id(), training_.view().id()),
+                "the view that shards install is the current one");
   training_.change().Decide(std::move(install), std::move(losers), now);
   SendInstall();
   for (const Process* worker : facts_.members.LivingAndConnected(v1::WORKER)) {
@@ -224,6 +243,8 @@ void Views::SendInstall() {
 // ---- messages
 
 void Views::SendView(const Process& worker) {
+  SLUICE_DCHECK(worker.id.role() == v1::WORKER && worker.ready,
+                "a view is sent to workers that have the model");
   if (!training_.has_view()) return;
   v1::CoordinatorMessage message;
   *message.mutable_new_view()->mutable_view() = training_.view();
@@ -250,6 +271,7 @@ bool Views::ResendChange(const Process& shard) {
 }
 
 void Views::SendCommitted() {
+  SLUICE_DCHECK(training_.idle(), "all shards have the current view");
   const uint64_t last = facts_.attempt.length->total_steps();
   if (!facts_.mode().synchronous() || training_.committed() >= last ||
       training_.LowestClosed() < last || !facts_.rules.SendCommitted()) {

@@ -113,10 +113,10 @@ TEST(WaitingDefault, ExpelsMemberWithoutContributionsAfterTenMinutes) {
 }
 
 // After an update of 32 samples.
-void LeaseNextSamples(const FakeWorker& worker, FakeJob* job) {
+void LeaseNextSamples(const FakeProcess& holder, FakeJob* job) {
   for (FakeShard* shard : job->Shards()) {
     v1::LeaseRecord& lease = shard->leases.emplace_back();
-    lease.set_worker(worker.id.incarnation());
+    lease.set_worker(holder.id.incarnation());
     lease.mutable_samples()->set_begin(32);
     lease.mutable_samples()->set_end(64);
   }
@@ -138,6 +138,22 @@ TEST(WaitingDefault, ExpelsWorkerThatAppliesNoLeasedSamplesAfterTenMinutes) {
     EXPECT_EQ(job.core->view().workers_size(), 1);
     EXPECT_EQ(job.core->view().id().attempt(), 1);
   }
+}
+
+TEST(WaitingDefault, ExpelsNoShardThatArbiterNamesAsLeaseholder) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_mode(v1::ASYNCHRONOUS);
+  FakeJob job(spec);
+  job.Start();
+  job.Update(*job.workers[0], 32);
+  const uint64_t view = job.ViewNumber();
+  LeaseNextSamples(*job.shards[1], &job);
+  job.Shards()[0]->SayProgress();
+  job.Pass(absl::Seconds(605));
+  EXPECT_GT(job.ViewNumber(), view) << "the leases were judged";
+  EXPECT_FALSE(job.HasEvent("ps-1: holds samples"));
+  EXPECT_EQ(job.core->view().shards_size(), 2);
+  EXPECT_EQ(job.core->view().id().attempt(), 1);
 }
 
 TEST(WaitingAsynchronous, ExpelsLeaseholderThatArbiterNamesWhileOthersContinue) {

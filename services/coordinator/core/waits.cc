@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "services/common/check.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
 
@@ -18,6 +19,8 @@ void Waits::OnView(absl::Time now) {
 std::vector<Waits::Expulsion> Waits::OnAwaited(const Process& shard,
                                                const v1::ShardProgress& progress, bool evaluating,
                                                absl::Time now) {
+  SLUICE_DCHECK(facts_.training.has_view() && facts_.attempt.HasShard(shard.incarnation()),
+                "the report is on the current view");
   const absl::Duration limit = absl::Seconds(facts_.job().timeouts().gradients());
   if (evaluating) evaluated_at_ = now;
   if (now < evaluated_at_ + limit) return {};
@@ -61,6 +64,8 @@ std::optional<Waits::Expulsion> Waits::OnOwing(const Process& worker,
       return to.second + 2 * limit > now && training.IsMember(to.first);
     });
 
+    SLUICE_DCHECK(owed_.size() <= training.shards().size(),
+                  "only shards of the view owe a version");
     if (silent || (has_it && 2 * owed_now > training.view().workers_size())) {
       return Expulsion{incarnation, waits};
     }

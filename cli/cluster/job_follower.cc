@@ -35,7 +35,7 @@ void JobFollower::Take(JobNews news, absl::Time now) {
     pending_events_.clear();
     display_->OnProgress(progress, ViewOf(job_, {}).state);
   }
-  LookForOperator(now);
+  WarnWithoutOperator(now);
   display_->OnTick(job_.is_null() ? std::map<policy::Replica, ProcessState>()
                                   : StatesOf(pods_, job_));
 }
@@ -112,7 +112,7 @@ void JobFollower::TakeProblems(const std::map<std::string, absl::Status>& proble
   }
 }
 
-void JobFollower::LookForOperator(absl::Time now) {
+void JobFollower::WarnWithoutOperator(absl::Time now) {
   const bool not_accepted =
       !job_.is_null() && kube::Find(job_, {"status", "conditions"}) == nullptr;
   if (!not_accepted || warned_about_operator_ || now < options_.begin + options_.operator_patience)

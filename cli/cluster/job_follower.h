@@ -50,7 +50,7 @@ class JobFollower {
   void TakeProblems(const std::map<std::string, absl::Status>& problems);
   // Returns true for an evaluation that was not shown yet.
   bool NewEvaluation(v1::Event* shown);
-  void LookForOperator(absl::Time now);
+  void WarnWithoutOperator(absl::Time now);
 
   const Options options_;
   RunDisplay* const display_;

@@ -14,21 +14,21 @@ using ::testing::IsEmpty;
 class TimedLinesTest : public ::testing::Test {
  protected:
   void Feed(absl::string_view bytes) {
-    lines_.Feed(bytes, [this](absl::string_view line) { heard_.emplace_back(line); });
+    lines_.Feed(bytes, [this](absl::string_view line) { lines_read_.emplace_back(line); });
   }
   void End(bool over) {
-    lines_.EndStream(over, [this](absl::string_view line) { heard_.emplace_back(line); });
+    lines_.EndStream(over, [this](absl::string_view line) { lines_read_.emplace_back(line); });
   }
 
   TimedLines lines_;
-  std::vector<std::string> heard_;
+  std::vector<std::string> lines_read_;
 };
 
 TEST_F(TimedLinesTest, RemovesTimestampsAndJoinsPieces) {
   for (const char c : std::string("2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.2Z two  \n")) {
     Feed(absl::string_view(&c, 1));
   }
-  EXPECT_THAT(heard_, ElementsAre("one", "two  "));
+  EXPECT_THAT(lines_read_, ElementsAre("one", "two  "));
   EXPECT_EQ(lines_.last_time(), "2026-01-01T00:00:00.2Z");
 }
 
@@ -41,25 +41,25 @@ TEST_F(TimedLinesTest, ReopenedStreamNeitherRepeatsNorLosesLines) {
       "2026-01-01T00:00:00.2Z d\n2026-01-01T00:00:00.30Z e\n");
   End(false);
   Feed("2026-01-01T00:00:00.3Z e\n2026-01-01T00:00:01Z f\n");
-  EXPECT_THAT(heard_, ElementsAre("a", "b", "c", "d", "e", "f"));
+  EXPECT_THAT(lines_read_, ElementsAre("a", "b", "c", "d", "e", "f"));
 }
 
 TEST_F(TimedLinesTest, UnterminatedLastLineIsReportedAtTheEnd) {
   Feed("2026-01-01T00:00:00Z termination message");
-  EXPECT_THAT(heard_, IsEmpty());
+  EXPECT_THAT(lines_read_, IsEmpty());
   End(true);
-  EXPECT_THAT(heard_, ElementsAre("termination message"));
+  EXPECT_THAT(lines_read_, ElementsAre("termination message"));
 }
 
 TEST_F(TimedLinesTest, PassesOnTextWithoutTimestamp) {
   Feed("unable to retrieve container logs\n\n");
-  EXPECT_THAT(heard_, ElementsAre("unable to retrieve container logs", ""));
+  EXPECT_THAT(lines_read_, ElementsAre("unable to retrieve container logs", ""));
 }
 
 TEST_F(TimedLinesTest, CutsLongLineIntoPieces) {
   Feed(absl::StrCat("2026-01-01T00:00:00Z ", std::string(3 * TimedLines::kMaxLine, 'x'), "\n"));
   size_t size = 0;
-  for (const std::string& line : heard_) {
+  for (const std::string& line : lines_read_) {
     EXPECT_LE(line.size(), TimedLines::kMaxLine);
     size += line.size();
   }

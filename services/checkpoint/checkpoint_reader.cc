@@ -100,7 +100,7 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(
 }
 
 absl::StatusOr<NewestCheckpoint> ReadNewestCheckpoint(CheckpointStorage& storage) {
-  for (int look = 1;; ++look) {
+  for (int search = 1;; ++search) {
     ASSIGN_OR_RETURN(RestorePoint point, FindRestorePoint(storage));
     if (!point.found) {
       std::string text = "there is no whole checkpoint";
@@ -112,7 +112,7 @@ absl::StatusOr<NewestCheckpoint> ReadNewestCheckpoint(CheckpointStorage& storage
     if (tensors.ok()) return NewestCheckpoint{std::move(point), *std::move(tensors)};
     const bool deleted =
         absl::IsNotFound(storage.ReadCheckpointIndex(point.checkpoint_index.checkpoint()).status());
-    if (!deleted || look == kMaxLooks) return tensors.status();
+    if (!deleted || search == kMaxSearches) return tensors.status();
   }
 }
 

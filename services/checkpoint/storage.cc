@@ -334,7 +334,7 @@ bool IsUnreachable(const absl::Status& status) {
 }
 
 // Searches once. Sets `changed` if a job that trains may have changed the storage meanwhile.
-absl::StatusOr<RestorePoint> LookForRestorePoint(CheckpointStorage& storage, bool* changed) {
+absl::StatusOr<RestorePoint> FindRestorePointOnce(CheckpointStorage& storage, bool* changed) {
   ASSIGN_OR_RETURN(std::vector<v1::Claim> claims, storage.ReadClaims());
   ASSIGN_OR_RETURN(std::vector<v1::CheckpointRef> checkpoints, storage.ListCheckpoints());
 
@@ -399,10 +399,10 @@ absl::StatusOr<v1::CheckpointIndex> ReadWholeCheckpoint(CheckpointStorage& stora
 }
 
 absl::StatusOr<RestorePoint> FindRestorePoint(CheckpointStorage& storage) {
-  for (int look = 1;; ++look) {
+  for (int search = 1;; ++search) {
     bool changed = false;
-    absl::StatusOr<RestorePoint> point = LookForRestorePoint(storage, &changed);
-    if (!changed || look == kMaxLooks) return point;
+    absl::StatusOr<RestorePoint> point = FindRestorePointOnce(storage, &changed);
+    if (!changed || search == kMaxSearches) return point;
   }
 }
 

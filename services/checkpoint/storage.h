@@ -130,7 +130,7 @@ absl::Status RemoveReplaced(CheckpointStorage& storage, const v1::CheckpointRef&
                             uint64_t attempt);
 
 // How many times a reader searches at most: a job that trains may delete what it reads.
-inline constexpr int kMaxLooks = 5;
+inline constexpr int kMaxSearches = 5;
 
 struct RestorePoint {
   bool found = false;

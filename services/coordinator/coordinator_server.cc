@@ -133,7 +133,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
   }
   absl::Status Admit(const std::optional<security::PeerIdentity>& peer,
                      const v1::MemberMessage& message) override {
-    absl::Status may = security::MaySay(peer, message);
+    absl::Status may = security::MaySend(peer, message);
     if (!may.ok()) logger_.Warning("Message refused", {{"why", may.ToString()}});
     return may;
   }

@@ -61,7 +61,7 @@ class FakeRole final : public Shell::Role {
 
   Shell& shell() { return shell_; }
 
-  void Tell(std::vector<std::string> words, Shell::EventOptions options = {}) {
+  void Deliver(std::vector<std::string> words, Shell::EventOptions options = {}) {
     shell_.Event(
         [this, words = std::move(words)](FakeCore& core, absl::Time) {
           for (const std::string& word : words) {
@@ -122,8 +122,8 @@ TEST(CoreShellTest, PerformsActionsInOrder) {
   FakeClock clock;
   FakeRole role(&clock);
   role.shell().Start(absl::InfiniteFuture());
-  role.Tell({"a", "b"});
-  role.Tell({"c"});
+  role.Deliver({"a", "b"});
+  role.Deliver({"c"});
   EXPECT_EQ(role.Take(), (Notes{"a", "b", "publish", "c"}));
 }
 
@@ -134,7 +134,7 @@ TEST(CoreShellTest, EndDropsRemainingActionsAndLaterEvents) {
   role.shell().Event([](FakeCore& core, absl::Time) {
     for (const char* word : {"a", "exit", "b"}) core.OnWord(word);
   });
-  role.Tell({"c"});
+  role.Deliver({"c"});
   role.shell().Wait();
   EXPECT_TRUE(role.shell().ended());
   EXPECT_EQ(role.Take(), (Notes{"a", "exit", "publish"}));
@@ -144,7 +144,7 @@ TEST(CoreShellTest, EndWithinEventOfSeveralCallsDropsItsRest) {
   FakeClock clock;
   FakeRole role(&clock);
   role.shell().Start(absl::InfiniteFuture());
-  role.Tell({"a", "exit", "b"});
+  role.Deliver({"a", "exit", "b"});
   EXPECT_EQ(role.Take(), (Notes{"a", "exit", "publish"}));
 }
 
@@ -152,18 +152,18 @@ TEST(CoreShellTest, PublishesOnceASecondAndAfterLastEvent) {
   FakeClock clock;
   FakeRole role(&clock);
   role.shell().Start(absl::InfiniteFuture());
-  role.Tell({"a"});
+  role.Deliver({"a"});
   EXPECT_EQ(role.Take(), (Notes{"a", "publish"}));
 
   clock.Advance(absl::Milliseconds(999));
-  role.Tell({"b"});
+  role.Deliver({"b"});
   EXPECT_EQ(role.Take(), (Notes{"b"}));
 
   clock.Advance(absl::Milliseconds(1));
-  role.Tell({"c"});
+  role.Deliver({"c"});
   EXPECT_EQ(role.Take(), (Notes{"c", "publish"}));
 
-  role.Tell({"exit"});
+  role.Deliver({"exit"});
   EXPECT_EQ(role.Take(), (Notes{"exit", "publish"}));
 }
 
@@ -172,7 +172,7 @@ TEST(CoreShellTest, PublishesWithoutEvents) {
   FakeRole role(&clock);
   role.shell().Start(absl::InfiniteFuture());
   const absl::Time start = clock.Now();
-  role.Tell({"a"});
+  role.Deliver({"a"});
   EXPECT_EQ(role.Take(), (Notes{"a", "publish"}));
   role.AwaitNote("publish");
   EXPECT_GE(clock.Now(), start + Shell::kPublicationInterval);
@@ -183,7 +183,7 @@ TEST(CoreShellTest, TicksAtCoresDeadline) {
   FakeRole role(&clock);
   const absl::Time deadline = clock.Now() + absl::Milliseconds(20);
   role.shell().Start(deadline);
-  role.Tell({});
+  role.Deliver({});
   role.AwaitNote("tick");
   EXPECT_GE(clock.Now(), deadline);
 }
@@ -193,7 +193,7 @@ TEST(CoreShellTest, ServesRolesDeadlineBeforeLaterOneOfCore) {
   FakeRole role(&clock);
   role.own_deadline = clock.Now() + absl::Milliseconds(20);
   role.shell().Start(clock.Now() + absl::Hours(1));
-  role.Tell({});
+  role.Deliver({});
   role.AwaitNote("own deadline");
 }
 
@@ -202,7 +202,7 @@ TEST(CoreShellTest, PassesOptionsOfEvent) {
   FakeRole role(&clock);
   role.shell().Start(absl::InfiniteFuture());
 
-  role.Tell({"a"}, {.worth = 5});
+  role.Deliver({"a"}, {.worth = 5});
   EXPECT_EQ(role.Take(), (Notes{"a", "worth 5", "publish"}));
 
   const std::thread::id caller = std::this_thread::get_id();
@@ -221,11 +221,11 @@ TEST(CoreShellTest, QueuedEventRunsBeforeCloseAndLaterOneHasNoEffect) {
   role.shell().Start(absl::InfiniteFuture());
   Notification queued;
   role.shell().Event([&](FakeCore&, absl::Time) { queued.Wait(); }, {.post = true});
-  role.Tell({"a"});
+  role.Deliver({"a"});
   queued.Notify();
 
   role.shell().Close([&] { role.shell().End(); });
-  role.Tell({"b"});
+  role.Deliver({"b"});
   EXPECT_EQ(role.Take(), (Notes{"publish", "a"}));
 }
 
@@ -254,7 +254,7 @@ TEST(CoreShellTest, CloseAfterEndHasNoEffect) {
   FakeClock clock;
   FakeRole role(&clock);
   role.shell().Start(absl::InfiniteFuture());
-  role.Tell({"exit"});
+  role.Deliver({"exit"});
   role.shell().Close([] { FAIL() << "the role has ended"; });
 }
 

@@ -225,7 +225,7 @@ class StreamServer::Impl::Stream {
 
   absl::Status Receive(std::vector<DecodedFrame> frames) {
     for (const DecodedFrame& frame : frames) {
-      RETURN_IF_ERROR(security::MaySay(identity_, frame.header));
+      RETURN_IF_ERROR(security::MaySend(identity_, frame.header));
       batching_.OnReceived(frame.header);
       sharing_->OnReceived(frame.header);
     }

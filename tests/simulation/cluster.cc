@@ -345,7 +345,7 @@ void Cluster::StartCoordinator() {
   coordinator_knows_since_ = absl::InfiniteFuture();
   coordinator_->Start();
   if (freezes_at_start_ == v1::COORDINATOR) FreezeAtStart(*coordinator_);
-  TellDesired();
+  SendDesired();
 }
 
 void Cluster::StartShard(uint32_t index) {
@@ -379,7 +379,7 @@ void Cluster::StartWorkerUnlessThere(uint32_t index) {
   if (worker == workers_.end() || !worker->second->alive()) StartWorker(index);
 }
 
-void Cluster::TellDesired() {
+void Cluster::SendDesired() {
   if (coordinator_ == nullptr) return;
   v1::SetDesiredRequest desired;
   desired.set_workers(wanted_workers_);
@@ -406,7 +406,7 @@ void Cluster::Replace(std::function<void()> start) {
 void Cluster::ReportDeath(v1::Role role, uint32_t index, uint64_t incarnation) {
   if (random_.OneIn(3)) return;
   deaths_.emplace_back(MakeProcessId(role, index, incarnation), scheduler_.now());
-  TellDesired();
+  SendDesired();
 }
 
 void Cluster::OnCoordinatorExit(CoordinatorProcess& process, bool succeeded, bool failed,

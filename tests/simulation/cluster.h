@@ -201,7 +201,7 @@ class Cluster {
   void StartWorker(uint32_t index);
   void StartShardUnlessThere(uint32_t index);
   void StartWorkerUnlessThere(uint32_t index);
-  void TellDesired();
+  void SendDesired();
   void AfterFinish(bool shard, const std::string& message);
   void StartMissing();
   void Replace(std::function<void()> start);

@@ -114,7 +114,7 @@ void Cluster::AskCoordinatorToLeave() {
 void Cluster::AddWorker() {
   if (wanted_workers_ >= scenario_.workers + 2) return;
   StartWorker(wanted_workers_++);
-  TellDesired();
+  SendDesired();
 }
 
 void Cluster::CrashAtWrite() {
@@ -196,7 +196,7 @@ void Cluster::ScaleShards() {
   wanted_shards_ += more ? 1 : -1;
   Trace(absl::StrCat("the job wants ", wanted_shards_, " shards"));
   if (more) StartShardUnlessThere(wanted_shards_ - 1);
-  TellDesired();
+  SendDesired();
 }
 
 void Cluster::End(const std::shared_ptr<ShardProcess>& shard) {
@@ -351,7 +351,7 @@ void Cluster::Suspend() {
   if (coordinator_ == nullptr || suspending_) return;
   Trace("the job is suspended");
   suspending_ = true;
-  TellDesired();
+  SendDesired();
 }
 
 void Cluster::RestartAll() {

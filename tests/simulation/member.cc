@@ -51,7 +51,7 @@ void Member::Connect() {
       [self] { self->LookForCoordinator(kCoordinatorRetry); });
 }
 
-void Member::TellCoordinator(const v1::MemberMessage& message) {
+void Member::DeliverToCoordinator(const v1::MemberMessage& message) {
   if (coordinator_ == nullptr) return;
   StreamRef stream = coordinator_;
   cluster_.TraceMessage(name(), "coordinator", message);

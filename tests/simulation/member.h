@@ -33,7 +33,7 @@ class Member : public Process {
   virtual void OnCoordinatorMessage(const v1::CoordinatorMessage& message) = 0;
 
   void LookForCoordinator();
-  void TellCoordinator(const v1::MemberMessage& message);
+  void DeliverToCoordinator(const v1::MemberMessage& message);
   void LeaveCoordinator();
 
   Cluster& cluster_;

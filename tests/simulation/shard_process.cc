@@ -289,7 +289,7 @@ void ShardProcess::On(const ps::SendToCoordinator& action) {
     cluster_.checker().Fail(
         absl::StrCat("a shard fails the job: ", action.message.failure().reason()));
   }
-  TellCoordinator(action.message);
+  DeliverToCoordinator(action.message);
 }
 
 void ShardProcess::On(const ps::DropCoordinator&) {

@@ -107,7 +107,9 @@ void WorkerProcess::On(const worker::SendFrame& action) {
   });
 }
 
-void WorkerProcess::On(const worker::SendToCoordinator& action) { TellCoordinator(action.message); }
+void WorkerProcess::On(const worker::SendToCoordinator& action) {
+  DeliverToCoordinator(action.message);
+}
 
 void WorkerProcess::On(const worker::OpenModel&) {
   cluster_.scheduler().After(

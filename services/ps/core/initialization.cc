@@ -196,7 +196,7 @@ void Initialization::Report() {
   v1::MemberMessage message;
   *message.mutable_state_ready()->mutable_init_id() = prepare_.init_id();
   message.mutable_state_ready()->set_error(error_);
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
 }
 
 std::vector<std::unique_ptr<Partition>> Initialization::TakePartitions() {

@@ -38,7 +38,7 @@ void ProgressReport::SendIfDue() {
   for (const auto& [number, copy] : state_.copies) progress.add_copies(number);
   progress.set_copied_bytes(copies_.received_bytes());
   asynchronous_.FillProgress(&progress);
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
 }
 
 absl::Time ProgressReport::NextDeadline() const {

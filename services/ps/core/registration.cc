@@ -17,7 +17,7 @@ void Registration::OnConnected(const v1::ViewId& obeyed) {
     *message.mutable_register_()->mutable_newest_view() = state_.view->id();
   }
   if (obeyed.attempt() > 0) *message.mutable_register_()->mutable_obeyed() = obeyed;
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
   next_heartbeat_ = state_.now + heartbeat_;
   if (leave_reason_.has_value()) SendLeave();
 }
@@ -67,7 +67,7 @@ void Registration::OnRefusal(const v1::Refusal& refusal) {
 void Registration::OnFinish(const v1::Finish& finish) {
   v1::MemberMessage leave;
   leave.mutable_leave()->set_reason(finish.reason());
-  state_.Tell(std::move(leave));
+  state_.Report(std::move(leave));
   state_.ExitNow(finish.succeeded() ? ExitReason::kFinished : ExitReason::kFailed, finish.reason());
 }
 
@@ -87,7 +87,7 @@ void Registration::Leave(std::string reason, absl::Duration grace) {
 void Registration::SendLeave() {
   v1::MemberMessage message;
   message.mutable_leave()->set_reason(*leave_reason_);
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
 }
 
 // A stream that breaks before a coordinator has answered does not prolong the wait.
@@ -109,7 +109,7 @@ void Registration::SendHeartbeat() {
   next_heartbeat_ = state_.now + heartbeat_;
   v1::MemberMessage message;
   message.mutable_heartbeat()->set_sequence(++heartbeats_);
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
 }
 
 absl::Time Registration::NextDeadline() const {

@@ -355,7 +355,7 @@ TEST_F(AsynchronousCopiesTest, CopyBecomesTheOwnerWithTheUpdatesThatTheInstallKe
   *message.mutable_install()->add_clocks() = first;
   *message.mutable_install()->add_clocks() = Record(two, 8, 1);
   message.mutable_install()->mutable_ledger()->add_applied()->set_end(8);
-  b.Tell(message);
+  b.Deliver(message);
   ASSERT_NE(b.core().Content(0), nullptr);
   EXPECT_EQ(StateHash(*b.core().Content(0)), wanted);
   EXPECT_EQ(b.core().Status().updates_applied, 2);

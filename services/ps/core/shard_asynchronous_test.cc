@@ -109,10 +109,10 @@ class AsynchronousTest : public ::testing::Test {
                            const std::vector<uint64_t>& members) {
     return shard.MakeInstall(shard.MakeView(number, updates, members));
   }
-  void Tell(const v1::Install& install) {
+  void Deliver(const v1::Install& install) {
     v1::CoordinatorMessage message;
     *message.mutable_install() = install;
-    shard.Tell(message);
+    shard.Deliver(message);
   }
 
   ShardHarness shard;
@@ -314,7 +314,7 @@ TEST_F(AsynchronousTest, PermitsEndWithTheirView) {
   Permit(two, 1);
   shard.Pause(2);
   shard.TakeFrames(two);
-  Tell(InstallAfter(2, 0, {7, 8}));
+  Deliver(InstallAfter(2, 0, {7, 8}));
   EXPECT_TRUE(shard.TakeFrames(two).at(0).has_refused()) << "the waiting worker learns of the view";
   Lease(two);
   EXPECT_EQ(Permit(two, 1)->ordinal(), 0);
@@ -342,7 +342,7 @@ TEST_F(AsynchronousTest, InstallAppliesTheWinningStagedUpdateAndDropsTheRest) {
   *winner.mutable_samples() = ShardHarness::Microbatches(0, 4);
   *install.mutable_ledger()->add_applied() = ShardHarness::Microbatches(0, 4);
   install.mutable_ledger()->set_updates(1);
-  Tell(install);
+  Deliver(install);
 
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
   EXPECT_EQ(shard.core().Status().updates_applied, 1);
@@ -371,7 +371,7 @@ TEST_F(AsynchronousTest, DroppedUpdateIsStagedAgainInNewView) {
   v1::LeaseRecord& lease = *install.add_leases();
   lease.set_worker(7);
   *lease.mutable_samples() = ShardHarness::Microbatches(0, 4);
-  Tell(install);
+  Deliver(install);
 
   Apply(one, 1, 0, 4);
   EXPECT_THAT(std::string(shard.StatusOf(one).message()), HasSubstr("not staged whole"));
@@ -396,7 +396,7 @@ TEST_F(AsynchronousTest, PinsSnapshotAtTheInstallThatNamesIt) {
   install.mutable_snapshot()->set_step(1);
   install.mutable_snapshot()->set_write(true);
   shard.TakeMessages();
-  Tell(install);
+  Deliver(install);
 
   const auto pinned = shard.TakeMessages(&v1::MemberMessage::has_snapshot_pinned,
                                          &v1::MemberMessage::snapshot_pinned);
@@ -420,7 +420,7 @@ TEST_F(AsynchronousTest, DoesNotPinASnapshotThatWasClosedBeforeTheInstallCame) {
   *install.mutable_ledger()->add_applied() = ShardHarness::Microbatches(0, 4);
   install.mutable_snapshot()->set_snapshot_id(5);
   install.mutable_snapshot()->set_write(true);  // of the first view, at step 0
-  Tell(install);
+  Deliver(install);
   EXPECT_THAT(shard.TakeActions<WritePartition>(), IsEmpty());
 }
 
@@ -564,7 +564,7 @@ TEST_F(BoundedStalenessTest, InstallAnswersParkedPullsWithNewView) {
   Pull(one, 2);
   EXPECT_THAT(shard.TakeFrames(one), IsEmpty());
   shard.Pause(2);
-  Tell(InstallAfter(2, 2, {7}));
+  Deliver(InstallAfter(2, 2, {7}));
   EXPECT_TRUE(shard.TakeFrames(one).at(0).has_refused());
   Pull(one, 2);
   EXPECT_THAT(shard.TakeFrames(one), SizeIs(3)) << "the slow member has left";

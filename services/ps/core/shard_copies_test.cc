@@ -399,7 +399,7 @@ TEST_F(CopiesTest, InstallDropsCopiesThatItDoesNotNameWhole) {
   *message.mutable_install() = b.MakeInstall(ViewWithCopies(3, 0));
   message.mutable_install()->add_whole_followers(1);
   b.Pause(3);
-  b.Tell(message);
+  b.Deliver(message);
   EXPECT_EQ(b.core().CopyContent(0), nullptr);
   EXPECT_NE(b.core().CopyContent(1), nullptr);
 }
@@ -438,7 +438,7 @@ TEST_F(CopiesTest, OwnerAndFollowerSwapPlaces) {
   message.mutable_install()->add_whole_followers(1);
   for (ShardHarness* shard : {&a, &b}) {
     shard->Pause(3);
-    shard->Tell(message);
+    shard->Deliver(message);
   }
   Connect();
   EXPECT_NE(a.core().CopyContent(0), nullptr);
@@ -492,7 +492,7 @@ TEST_F(CopiesTest, InstallThatNamesACopyTheShardLacksFailsTheJob) {
   message.mutable_install()->add_whole_followers(0);
   b.Pause(3);
   b.TakeMessages();
-  b.Tell(message);
+  b.Deliver(message);
   const auto failures =
       b.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
   ASSERT_THAT(failures, SizeIs(1));

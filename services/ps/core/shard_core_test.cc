@@ -55,7 +55,7 @@ TEST_F(LeavingTest, LeavingShardContinuesUntilTheCoordinatorReleasesIt) {
   EXPECT_THAT(TakeLeaves(), IsEmpty());
   v1::CoordinatorMessage message;
   message.mutable_finish()->set_succeeded(true);
-  shard.Tell(message);
+  shard.Deliver(message);
   EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kFinished));
 }
 
@@ -83,7 +83,7 @@ TEST_F(LeavingTest, LeavingShardAsksTheNextCoordinatorToo) {
   answer.mutable_registered()->set_attempt(1);
   answer.mutable_registered()->mutable_term()->set_counter(100);
   answer.mutable_registered()->mutable_term()->set_coordinator(100);
-  shard.Tell(answer);
+  shard.Deliver(answer);
   Tick(absl::Seconds(45));
   EXPECT_THAT(TakeExits(), IsEmpty());
   Tick(absl::Seconds(1));
@@ -131,7 +131,7 @@ TEST_F(LeavingTest, ExitIsTheLastActionAndLaterEventsHaveNoEffect) {
   shard.now += absl::Seconds(1);  // the progress of step 0 is due
   v1::CoordinatorMessage message;
   message.mutable_refusal()->set_code(v1::Refusal::FINISHED);
-  shard.Tell(message);
+  shard.Deliver(message);
   EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kFinished));
   Step(1);
   shard.core().OnAskedToStop("asked to stop", absl::ZeroDuration(), shard.now);

@@ -112,7 +112,7 @@ TEST_F(HostileTest, OpenStreamsRemainWhenAdmittedProcessesChange) {
   Begin();
   v1::CoordinatorMessage admitted;
   admitted.mutable_admitted();
-  shard.Tell(admitted);
+  shard.Deliver(admitted);
   Step(0, 1);
   EXPECT_EQ(shard.Version(0), 1);
   shard.admits = false;

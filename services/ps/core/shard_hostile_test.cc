@@ -277,7 +277,7 @@ TEST_F(HostileTest, InstallThatContradictsTheJobFailsTheJob) {
     v1::CoordinatorMessage message;
     *message.mutable_install() = world.MakeInstall(world.MakeView(2, 0, {7, 8}));
     wrong.spoil(*message.mutable_install());
-    world.Tell(message);
+    world.Deliver(message);
     const auto failures =
         world.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
     ASSERT_THAT(failures, SizeIs(1));
@@ -303,7 +303,7 @@ TEST_F(HostileTest, CommitOfUnclosedVersionFailsTheJob) {
   v1::CoordinatorMessage message;
   *message.mutable_committed()->mutable_view() = shard.core().Status().view;
   message.mutable_committed()->set_version(5);
-  shard.Tell(message);
+  shard.Deliver(message);
   const auto failures =
       shard.TakeMessages(&v1::MemberMessage::has_failure, &v1::MemberMessage::failure);
   ASSERT_THAT(failures, SizeIs(1));
@@ -318,7 +318,7 @@ TEST_F(HostileTest, SnapshotAfterTheLastStepFailsImmediately) {
   message.mutable_open_snapshot()->set_step(101);
   message.mutable_open_snapshot()->mutable_name()->set_attempt(1);
   message.mutable_open_snapshot()->mutable_name()->set_step(101);
-  shard.Tell(message);
+  shard.Deliver(message);
   const auto failed = shard.TakeMessages(&v1::MemberMessage::has_snapshot_failed,
                                          &v1::MemberMessage::snapshot_failed);
   ASSERT_THAT(failed, SizeIs(1));

@@ -44,7 +44,7 @@ class SnapshotsTest : public TwoMembersTest {
   void Open(const v1::OpenSnapshot& snapshot) {
     v1::CoordinatorMessage message;
     *message.mutable_open_snapshot() = snapshot;
-    shard.Tell(message);
+    shard.Deliver(message);
   }
   void Written(const WritePartition& write, absl::StatusOr<v1::PartitionFile> file) {
     shard.core().OnPartitionWritten(write.snapshot, write.checkpoint, write.partition,
@@ -71,7 +71,7 @@ class SnapshotsTest : public TwoMembersTest {
     }
 
     message.mutable_prepare_state()->set_version(checkpoint_index.checkpoint().step());
-    shard.Tell(message);
+    shard.Deliver(message);
     for (const LoadPartition& load : shard.TakeActions<LoadPartition>()) {
       shard.core().OnPartitionLoaded(load.init_id, load.file.partition(),
                                      files[load.file.partition()], shard.now);
@@ -94,7 +94,7 @@ class SnapshotsTest : public TwoMembersTest {
     v1::CoordinatorMessage message;
     *message.mutable_install() = shard.MakeInstall(shard.MakeView(number, first_step, members));
     if (snapshot != nullptr) *message.mutable_install()->mutable_snapshot() = *snapshot;
-    shard.Tell(message);
+    shard.Deliver(message);
   }
 };
 
@@ -274,7 +274,7 @@ TEST_F(SnapshotsTest, WritesCheckpointByPartitionAndLoadsIt) {
   *message.mutable_prepare_state() = shard.MakePrepareState(1, /*attempt=*/2);
   *message.mutable_prepare_state()->mutable_checkpoint() = checkpoint_index;
   message.mutable_prepare_state()->set_version(checkpoint_index.checkpoint().step());
-  shard.Tell(message);
+  shard.Deliver(message);
 
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));
@@ -395,7 +395,7 @@ TEST_F(SnapshotsTest, NamesDamagedFile) {
     file.set_bytes(100);
   }
 
-  shard.Tell(message);
+  shard.Deliver(message);
   const std::vector<LoadPartition> loads = shard.TakeActions<LoadPartition>();
   ASSERT_THAT(loads, SizeIs(2));
   shard.core().OnPartitionLoaded(loads[0].init_id, 0, absl::Cord("garbage"), shard.now);

@@ -208,7 +208,7 @@ TEST_F(StalenessRuleTest, InstallAppliesWinningUpdateWithItsStaleness) {
 
   v1::CoordinatorMessage message;
   *message.mutable_install() = install;
-  shard.Tell(message);
+  shard.Deliver(message);
   EXPECT_FLOAT_EQ(Value(), -0.875f);
 }
 
@@ -225,7 +225,7 @@ TEST_F(StalenessRuleTest, InstallDampsWinningUpdateByItsStaleness) {
   *winner.mutable_samples() = ShardHarness::Microbatches(0, 1);
   v1::CoordinatorMessage message;
   *message.mutable_install() = install;
-  shard.Tell(message);
+  shard.Deliver(message);
   EXPECT_FLOAT_EQ(Value(), -0.25f);
 }
 

@@ -200,7 +200,7 @@ void ShardState::Fail(std::string reason) {
 void ShardState::ReportFailure() {
   v1::MemberMessage message;
   message.mutable_failure()->set_reason(failure);
-  Tell(std::move(message));
+  Report(std::move(message));
 }
 
 absl::Status SplitPayload(const ShardModel& model, uint32_t partition,

@@ -165,7 +165,9 @@ struct ShardState {
   void Send(StreamId stream, v1::Header header, absl::Cord payload = absl::Cord()) {
     actions.push_back(SendFrame{stream, std::move(header), std::move(payload)});
   }
-  void Tell(v1::MemberMessage message) { actions.push_back(SendToCoordinator{std::move(message)}); }
+  void Report(v1::MemberMessage message) {
+    actions.push_back(SendToCoordinator{std::move(message)});
+  }
   void ExitNow(ExitReason reason, std::string message,
                v1::Refusal::Code refusal = v1::Refusal::UNSPECIFIED) {
     exited = true;

@@ -114,7 +114,7 @@ TEST_F(ViewsTest, PromiseKeepsTheUndoCopy) {
   v1::CoordinatorMessage committed;
   *committed.mutable_committed()->mutable_view() = shard.HeaderOf(1).view();
   committed.mutable_committed()->set_version(1);
-  shard.Tell(committed);
+  shard.Deliver(committed);
   shard.Install(shard.MakeView(2, 0, {7, 8}));
   EXPECT_EQ(shard.Version(0), 0);
   EXPECT_EQ(shard.Values(0), (Values{0, 0, 0, 0}));
@@ -177,7 +177,7 @@ TEST_F(ViewsTest, DropsCoordinatorOfLowerTermOrSecondOneOfSameTerm) {
   twin.mutable_pause()->mutable_id()->mutable_term()->set_coordinator(77);
   twin.mutable_pause()->mutable_id()->set_number(9);
   twin.mutable_pause()->set_now(true);
-  shard.Tell(twin);
+  shard.Deliver(twin);
   EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
 }
@@ -190,13 +190,13 @@ TEST_F(ViewsTest, AcceptsSecondCoordinatorOfSameTermIfFirstClaimedNothing) {
   registered.mutable_registered()->mutable_term()->set_counter(2);
   for (const uint64_t coordinator : {50, 51}) {
     registered.mutable_registered()->mutable_term()->set_coordinator(coordinator);
-    shard.Tell(registered);
+    shard.Deliver(registered);
     EXPECT_THAT(shard.TakeActions<DropCoordinator>(), IsEmpty()) << coordinator;
   }
   // After a coordinator has claimed an attempt, its term is taken.
   shard.Pause(2, /*term=*/3);
   EXPECT_THAT(shard.TakePauseReplies(), SizeIs(1));
-  shard.Tell(registered);
+  shard.Deliver(registered);
   EXPECT_THAT(shard.TakeActions<DropCoordinator>(), SizeIs(1));
 }
 
@@ -247,17 +247,17 @@ v1::CoordinatorMessage BarrierAt(uint64_t version, const v1::View& view) {
 TEST_F(ViewsTest, ClosesNoStepAtBarrierUntilItMoves) {
   Begin();
   const v1::View view = shard.MakeView(1, 0, {7, 8});
-  shard.Tell(BarrierAt(1, view));
+  shard.Deliver(BarrierAt(1, view));
   Step(0);
   Step(1);
   EXPECT_EQ(shard.Version(0), 1);
   EXPECT_EQ(shard.Version(1), 1);
-  shard.Tell(BarrierAt(2, view));
+  shard.Deliver(BarrierAt(2, view));
   EXPECT_EQ(shard.Version(0), 2) << "pushes that arrived at the barrier are kept";
   EXPECT_EQ(shard.Version(1), 2);
   Step(2);
   EXPECT_EQ(shard.Version(0), 2);
-  shard.Tell(BarrierAt(0, view));
+  shard.Deliver(BarrierAt(0, view));
   EXPECT_EQ(shard.Version(0), 3);
 }
 
@@ -267,7 +267,7 @@ TEST_F(ViewsTest, InstallSetsTheFirstBarrierOfItsView) {
   v1::CoordinatorMessage message;
   *message.mutable_install() = shard.MakeInstall(shard.MakeView(2, 0, {7, 8}));
   message.mutable_install()->set_barrier(1);
-  shard.Tell(message);
+  shard.Deliver(message);
   Step(0);
   Step(1);
   EXPECT_EQ(shard.Version(0), 1);
@@ -280,14 +280,14 @@ TEST_F(ViewsTest, IgnoresBarrierOfOlderView) {
   Begin();
   const v1::View old = shard.MakeView(1, 0, {7, 8});
   shard.ChangeView(2, 0, {7, 8});
-  shard.Tell(BarrierAt(0, old));
+  shard.Deliver(BarrierAt(0, old));
   Step(0);
   EXPECT_EQ(shard.Version(0), 1);
 }
 
 TEST_F(ViewsTest, AnswersAfterStepAtBarrierBeforeIt) {
   Begin();
-  shard.Tell(BarrierAt(1, shard.MakeView(1, 0, {7, 8})));
+  shard.Deliver(BarrierAt(1, shard.MakeView(1, 0, {7, 8})));
   shard.PauseAfter(4, 2);
   EXPECT_THAT(shard.TakePauseReplies(), IsEmpty());
   Close(0, 0);
@@ -339,7 +339,7 @@ TEST_F(ViewsTest, CommitFreesTheUndoCopy) {
   v1::CoordinatorMessage committed;
   *committed.mutable_committed()->mutable_view() = shard.HeaderOf(1).view();
   committed.mutable_committed()->set_version(1);
-  shard.Tell(committed);
+  shard.Deliver(committed);
   EXPECT_EQ(shard.core().Status().committed, 1);
   shard.Pause(2);
   EXPECT_FALSE(shard.TakePauseReplies()[0].partitions(0).has_undo());
@@ -432,7 +432,7 @@ TEST_F(ViewsTest, FinishEndsTheProcess) {
   Begin();
   v1::CoordinatorMessage finish;
   finish.mutable_finish()->set_succeeded(true);
-  shard.Tell(finish);
+  shard.Deliver(finish);
   const std::vector<Exit> exits = shard.TakeActions<Exit>();
   ASSERT_THAT(exits, SizeIs(1));
   EXPECT_EQ(exits[0].reason, ExitReason::kFinished);

@@ -187,7 +187,7 @@ void Snapshots::ReportPinned(const Snapshot& snapshot) {
   *pinned.mutable_name() = snapshot.request.name();
   *pinned.mutable_view() = state_.view->id();
   pinned.set_version(snapshot.request.step());
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
 }
 
 void Snapshots::ReportWritten(const Snapshot& snapshot) {
@@ -199,7 +199,7 @@ void Snapshots::ReportWritten(const Snapshot& snapshot) {
   SLUICE_DCHECK(snapshot.files.size() == snapshot.pins.size(), "a file is written for each pin");
   for (const auto& [partition, file] : snapshot.files) *written.add_files() = file;
   written.set_seconds(absl::ToDoubleSeconds(state_.now - snapshot.started));
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
 }
 
 void Snapshots::ReportFailed(const Snapshot& snapshot) {
@@ -210,7 +210,7 @@ void Snapshots::ReportFailed(const Snapshot& snapshot) {
   if (state_.view.has_value()) *failed.mutable_view() = state_.view->id();
   failed.set_reason(snapshot.failure);
   failed.set_past(snapshot.past);
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
 }
 
 void Snapshots::Report(const Snapshot& snapshot) {

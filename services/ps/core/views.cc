@@ -82,7 +82,7 @@ void Views::ReplyToPause() {
   state_.frozen = true;
   v1::MemberMessage message;
   *message.mutable_pause_reply() = MakePauseReply();
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
 }
 
 v1::PauseReply Views::MakePauseReply() const {
@@ -131,7 +131,7 @@ void Views::ReportInstalled() {
   SLUICE_DCHECK(state_.view.has_value(), "an installed view is reported");
   v1::MemberMessage message;
   *message.mutable_installed()->mutable_view() = state_.view->id();
-  state_.Tell(std::move(message));
+  state_.Report(std::move(message));
 }
 
 absl::Status Views::CheckAnnounced(const v1::ViewId& later) const {

@@ -15,7 +15,7 @@ bool Contains(const std::vector<v1::Role>& roles, v1::Role role) {
 }
 
 // Whether members of this role send this message of Coordinator.Join.
-bool IsSaidBy(Message::BodyCase body, v1::Role role) {
+bool IsSentBy(Message::BodyCase body, v1::Role role) {
   switch (body) {
     case Message::kRegister:
     case Message::kHeartbeat:
@@ -73,16 +73,16 @@ absl::Status MayCall(const PeerIdentity& caller, absl::string_view method) {
   return absl::PermissionDeniedError(absl::StrCat(method, " may not be called by any role"));
 }
 
-absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::MemberMessage& message) {
+absl::Status MaySend(const std::optional<PeerIdentity>& peer, const v1::MemberMessage& message) {
   if (!peer.has_value()) return absl::OkStatus();
   if (message.has_register_()) return CheckClaim(peer, message.register_().process());
-  if (IsSaidBy(message.body_case(), peer->role)) return absl::OkStatus();
+  if (IsSentBy(message.body_case(), peer->role)) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("a message (field ", message.body_case(),
                                                   " of MemberMessage) is not for ",
                                                   peer->ToString(), " to send"));
 }
 
-absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::Header& header) {
+absl::Status MaySend(const std::optional<PeerIdentity>& peer, const v1::Header& header) {
   if (!peer.has_value() || !header.has_hello()) return absl::OkStatus();
   return MayRead(peer, header.hello().sender());
 }

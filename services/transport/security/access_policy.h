@@ -33,11 +33,11 @@ absl::Status MayCall(const PeerIdentity& caller, absl::string_view method);
 
 // For Coordinator.Join: a member sends only the messages of its role, under its own name. OK where
 // there are no certificates (none).
-absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::MemberMessage& message);
+absl::Status MaySend(const std::optional<PeerIdentity>& peer, const v1::MemberMessage& message);
 
 // For ParameterServer.Exchange: the sender of a Hello names itself; from then on the shard relies
 // on that name.
-absl::Status MaySay(const std::optional<PeerIdentity>& peer, const v1::Header& header);
+absl::Status MaySend(const std::optional<PeerIdentity>& peer, const v1::Header& header);
 
 // For JobControl.OpenSnapshot, and for a reader's Hello: as CheckClaim, except that a worker may
 // also act as a reader.

@@ -111,35 +111,35 @@ TEST(RulesTest, MemberSendsOnlyMessagesOfItsRole) {
   EXPECT_EQ(messages.size(), of_workers.size() + of_shards.size() + of_both.size() + 1);
   messages.erase("register");
   for (const auto& [name, message] : messages) {
-    EXPECT_EQ(MaySay(Peer(v1::WORKER), message).ok(), of_shards.count(name) == 0) << name;
-    EXPECT_EQ(MaySay(Peer(v1::SHARD), message).ok(), of_workers.count(name) == 0) << name;
-    EXPECT_TRUE(MaySay(std::nullopt, message).ok()) << name;
+    EXPECT_EQ(MaySend(Peer(v1::WORKER), message).ok(), of_shards.count(name) == 0) << name;
+    EXPECT_EQ(MaySend(Peer(v1::SHARD), message).ok(), of_workers.count(name) == 0) << name;
+    EXPECT_TRUE(MaySend(std::nullopt, message).ok()) << name;
   }
 }
 
 TEST(RulesTest, MemberRegistersUnderItsOwnName) {
   v1::MemberMessage message;
   message.mutable_register_()->mutable_process()->set_role(v1::SHARD);
-  EXPECT_TRUE(MaySay(Peer(v1::SHARD), message).ok());
-  EXPECT_EQ(MaySay(Peer(v1::WORKER), message).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(MaySend(Peer(v1::SHARD), message).ok());
+  EXPECT_EQ(MaySend(Peer(v1::WORKER), message).code(), absl::StatusCode::kPermissionDenied);
   message.mutable_register_()->mutable_process()->set_index(1);
-  EXPECT_EQ(MaySay(Peer(v1::SHARD), message).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(MaySend(Peer(v1::SHARD), message).code(), absl::StatusCode::kPermissionDenied);
 }
 
 TEST(RulesTest, HelloNamesItsSenderOrAReader) {
   v1::Header hello;
   v1::ProcessId* sender = hello.mutable_hello()->mutable_sender();
   sender->set_role(v1::SHARD);
-  EXPECT_FALSE(MaySay(Peer(v1::WORKER), hello).ok());
-  EXPECT_FALSE(MaySay(Peer(v1::READER), hello).ok());
-  EXPECT_TRUE(MaySay(Peer(v1::SHARD), hello).ok());
+  EXPECT_FALSE(MaySend(Peer(v1::WORKER), hello).ok());
+  EXPECT_FALSE(MaySend(Peer(v1::READER), hello).ok());
+  EXPECT_TRUE(MaySend(Peer(v1::SHARD), hello).ok());
   sender->set_role(v1::READER);
-  EXPECT_TRUE(MaySay(Peer(v1::WORKER), hello).ok());
-  EXPECT_TRUE(MaySay(Peer(v1::READER), hello).ok());
-  EXPECT_FALSE(MaySay(Peer(v1::SHARD), hello).ok());
+  EXPECT_TRUE(MaySend(Peer(v1::WORKER), hello).ok());
+  EXPECT_TRUE(MaySend(Peer(v1::READER), hello).ok());
+  EXPECT_FALSE(MaySend(Peer(v1::SHARD), hello).ok());
   v1::Header push;
   push.mutable_push();
-  EXPECT_TRUE(MaySay(Peer(v1::WORKER), push).ok());
+  EXPECT_TRUE(MaySend(Peer(v1::WORKER), push).ok());
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST_F(AsynchronousTest, CoordinatorSetsTheSizeOfUpdates) {
   Begin();
   v1::CoordinatorMessage message;
   message.mutable_heartbeat_reply()->set_batch_size(5);
-  world_->Tell(message);
+  world_->Deliver(message);
   GiveLease(100, 120);
   world_->ReceiveVersion(0);
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 105)));

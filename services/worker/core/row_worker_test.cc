@@ -274,7 +274,7 @@ TEST_F(RowWorkerTest, EvaluatesWholeVersions) {
   message.mutable_evaluate()->set_snapshot_id(3);
   message.mutable_evaluate()->set_version(5);
   message.mutable_evaluate()->mutable_samples()->set_end(10);
-  world_->Tell(message);
+  world_->Deliver(message);
   EXPECT_THAT(world_->evaluations_, IsEmpty());
   const auto pulls = TakePulls(kShardA);
   ASSERT_THAT(pulls, SizeIs(1));

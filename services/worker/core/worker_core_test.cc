@@ -48,7 +48,7 @@ TEST(WorkerCoreTest, RegistersAndReportsReadyOnEveryStream) {
   world.Do();
   v1::CoordinatorMessage message;
   message.mutable_registered();
-  world.Tell(message);
+  world.Deliver(message);
   EXPECT_THAT(BodiesOf(world.sent_to_coordinator_),
               ElementsAre(v1::MemberMessage::kRegister, v1::MemberMessage::kReady,
                           v1::MemberMessage::kHeartbeat));
@@ -69,7 +69,7 @@ TEST(WorkerCoreTest, HeartbeatsFollowTheJobsInterval) {
 TEST(WorkerCoreTest, PushesVersionZeroToTheOwnersOnRequest) {
   WorkerHarness world;
   world.Start();
-  world.Tell(InitializeMessage(world, 1));
+  world.Deliver(InitializeMessage(world, 1));
   world.ConnectAll();
   ASSERT_THAT(world.reads_, SizeIs(1));
   world.core_.OnInitialTensor(world.reads_[0].init_id, 0, Number(1), world.now_);
@@ -89,7 +89,7 @@ TEST(WorkerCoreTest, PushesVersionZeroToTheOwnersOnRequest) {
 TEST(WorkerCoreTest, RepeatsInitializationOnNewStreamUntilAnswered) {
   WorkerHarness world;
   world.Start();
-  world.Tell(InitializeMessage(world, 1));
+  world.Deliver(InitializeMessage(world, 1));
   world.ConnectAll();
   for (uint32_t tensor : {0u, 1u}) {
     world.core_.OnInitialTensor(world.reads_[0].init_id, tensor, Number(1), world.now_);
@@ -111,10 +111,10 @@ TEST(WorkerCoreTest, RepeatsInitializationOnNewStreamUntilAnswered) {
 TEST(WorkerCoreTest, IgnoresOlderInitRequestAndRestartsForNewerOne) {
   WorkerHarness world;
   world.Start();
-  world.Tell(InitializeMessage(world, 2));
-  world.Tell(InitializeMessage(world, 1));
+  world.Deliver(InitializeMessage(world, 2));
+  world.Deliver(InitializeMessage(world, 1));
   EXPECT_THAT(world.reads_, SizeIs(1));
-  world.Tell(InitializeMessage(world, 3));
+  world.Deliver(InitializeMessage(world, 3));
   ASSERT_THAT(world.reads_, SizeIs(2));
   EXPECT_EQ(world.reads_[1].init_id.number(), 3u);
 }
@@ -122,7 +122,7 @@ TEST(WorkerCoreTest, IgnoresOlderInitRequestAndRestartsForNewerOne) {
 TEST(WorkerCoreTest, InitialTensorOfWrongSizeFailsTheJobAndIsNamed) {
   WorkerHarness world;
   world.Start();
-  world.Tell(InitializeMessage(world, 1));
+  world.Deliver(InitializeMessage(world, 1));
   world.core_.OnInitialTensor(world.reads_[0].init_id, 0, absl::Cord("x"), world.now_);
   world.Do();
   ASSERT_THAT(world.exits_, SizeIs(1));
@@ -149,7 +149,7 @@ class EvaluationTest : public testing::Test {
     message.mutable_evaluate()->set_version(version);
     message.mutable_evaluate()->set_snapshot_id(snapshot);
     message.mutable_evaluate()->mutable_samples()->set_end(10);
-    world_.Tell(message);
+    world_.Deliver(message);
   }
   void Send(uint64_t snapshot, uint32_t partition, ShardId shard) {
     v1::Header header;
@@ -255,7 +255,7 @@ TEST(WorkerCoreTest, AnswersFinishWithLeaveAndEndsTheProcess) {
   world.sent_to_coordinator_.clear();
   v1::CoordinatorMessage message;
   message.mutable_finish()->set_succeeded(true);
-  world.Tell(message);
+  world.Deliver(message);
   EXPECT_THAT(BodiesOf(world.sent_to_coordinator_), ElementsAre(v1::MemberMessage::kLeave));
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
@@ -333,7 +333,7 @@ TEST(WorkerCoreTest, ExpelledInstanceEndsSoThatAnotherCanStart) {
   world.Start();
   v1::CoordinatorMessage message;
   message.mutable_refusal()->set_code(v1::Refusal::EXPELLED);
-  world.Tell(message);
+  world.Deliver(message);
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kExpelled);
   world.core_.OnTick(world.now_);
@@ -355,7 +355,7 @@ TEST_P(EmptyViewTest, EndsTrainingAndTheWorkerWaitsForFinish) {
 
   v1::CoordinatorMessage message;
   message.mutable_finish()->set_succeeded(true);
-  world.Tell(message);
+  world.Deliver(message);
   ASSERT_THAT(world.exits_, SizeIs(1));
   EXPECT_EQ(world.exits_[0].reason, ExitReason::kFinished);
 }

@@ -71,10 +71,10 @@ void ShardHarness::Connect() {
   message.mutable_registered()->mutable_term()->set_counter(1);
   message.mutable_registered()->mutable_term()->set_coordinator(1);
   *message.mutable_registered()->mutable_job() = job;
-  Tell(message);
+  Deliver(message);
 }
 
-void ShardHarness::Tell(const v1::CoordinatorMessage& message) {
+void ShardHarness::Deliver(const v1::CoordinatorMessage& message) {
   core_->OnCoordinatorMessage(message, now);
   Collect();
 }
@@ -99,7 +99,7 @@ void ShardHarness::Prepare(uint64_t number, uint64_t attempt) {
   v1::CoordinatorMessage message;
   *message.mutable_prepare_state() = MakePrepareState(number, attempt);
   layout_ = message.prepare_state().layout();
-  Tell(message);
+  Deliver(message);
 }
 
 void ShardHarness::Pause(uint64_t number, uint64_t term, uint64_t attempt) {
@@ -110,7 +110,7 @@ void ShardHarness::Pause(uint64_t number, uint64_t term, uint64_t attempt) {
   pause.mutable_id()->mutable_term()->set_coordinator(term);
   pause.mutable_id()->set_number(number);
   pause.set_now(true);
-  Tell(message);
+  Deliver(message);
 }
 
 void ShardHarness::PauseAfter(uint64_t step, uint64_t number) {
@@ -121,7 +121,7 @@ void ShardHarness::PauseAfter(uint64_t step, uint64_t number) {
   pause.mutable_id()->mutable_term()->set_coordinator(1);
   pause.mutable_id()->set_number(number);
   pause.set_after_step(step);
-  Tell(message);
+  Deliver(message);
 }
 
 v1::View ShardHarness::MakeView(uint64_t number, uint64_t first_step,
@@ -170,7 +170,7 @@ v1::Install ShardHarness::MakeInstall(const v1::View& view) const {
 void ShardHarness::Install(const v1::View& view) {
   v1::CoordinatorMessage message;
   *message.mutable_install() = MakeInstall(view);
-  Tell(message);
+  Deliver(message);
 }
 
 void ShardHarness::ChangeView(uint64_t number, uint64_t first_step,
@@ -229,7 +229,7 @@ void ShardHarness::Admit(uint64_t incarnation, v1::Role role, uint32_t index) {
   process.set_role(role);
   process.set_index(index);
   process.set_incarnation(incarnation);
-  Tell(admitted_);
+  Deliver(admitted_);
 }
 
 StreamId ShardHarness::Open(uint64_t incarnation, v1::Role role) {

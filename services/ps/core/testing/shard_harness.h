@@ -48,7 +48,7 @@ class ShardHarness {
 
   // ---- the coordinator. `term` is the term's counter.
   void Connect();
-  void Tell(const v1::CoordinatorMessage& message);
+  void Deliver(const v1::CoordinatorMessage& message);
   v1::PrepareState MakePrepareState(uint64_t number, uint64_t attempt = 1) const;
   void Prepare(uint64_t number, uint64_t attempt = 1);
   void Pause(uint64_t number, uint64_t term = 1, uint64_t attempt = 1);

@@ -46,7 +46,7 @@ struct ShardPair {
   void Install(const v1::CoordinatorMessage& install) {
     for (ShardHarness* shard : {&a, &b}) {
       shard->Pause(install.install().view().id().number());
-      shard->Tell(install);
+      shard->Deliver(install);
     }
     Connect();
   }

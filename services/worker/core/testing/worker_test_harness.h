@@ -70,7 +70,7 @@ class WorkerHarness {
     Do();
     v1::CoordinatorMessage message;
     *message.mutable_registered()->mutable_job() = job_;
-    Tell(message);
+    Deliver(message);
     core_.OnModelReady(table_, /*training_samples=*/1000, /*evaluation_samples=*/10, now_);
     Do();
   }
@@ -114,9 +114,9 @@ class WorkerHarness {
     *message.mutable_new_view()->mutable_view() = view;
     *message.mutable_new_view()->mutable_table() = table_;
     *message.mutable_new_view()->mutable_layout() = layout_;
-    Tell(message);
+    Deliver(message);
   }
-  void Tell(const v1::CoordinatorMessage& message) {
+  void Deliver(const v1::CoordinatorMessage& message) {
     core_.OnCoordinatorMessage(message, now_);
     Do();
   }

@@ -61,7 +61,7 @@ void Checkpoints::BeginAttempt() {
 }
 
 void Checkpoints::OnFirstView(absl::Time now) {
-  SLUICE_DCHECK(facts_.training.has_view(), "the schedule begins with a view");
+  SLUICE_DCHECK(facts_.training.view().has_id(), "the schedule begins with a view");
   first_step_ = facts_.training.view().first_step();
   uint64_t done = facts_.mode().ScheduleStep();
   if (status_.last().attempt() == facts_.attempt.number) {

@@ -177,6 +177,8 @@ TEST_F(ClaimsTest, RereadsTheClaimsWhileProcessesAreMissing) {
   EXPECT_TRUE(claims_.rereading());
   EXPECT_FALSE(claims_.OnClaimsSeen(Storage(1, 1).claims));
   EXPECT_FALSE(claims_.rereading());
+  claims_.RereadClaims(kStart + facts_.timers.claims);
+  claims_.RereadClaims(kStart + 2 * facts_.timers.claims);
   EXPECT_TRUE(claims_.OnClaimsSeen(Storage(2, 1).claims));
 }
 

@@ -333,14 +333,14 @@ TEST(HostileOutsider, SnapshotFailedClosesNoSnapshot) {
 
 TEST(HostileShard, FailsNoCheckpointThatIsComplete) {
   v1::JobSpec spec = FakeJob::Spec();
-  spec.mutable_checkpoint()->set_interval_steps(5);
+  spec.mutable_checkpoint()->set_interval_steps(15);
   FakeJob job(spec);
   job.Start();
-  job.Train(4);
+  job.Train(14);
   job.OpenSnapshot(41);
   job.Train(2);
-  ASSERT_EQ(job.checkpoint_indexes.count({1, 5}), 1u);
-  ASSERT_TRUE(job.shards[0]->snapshot.has_value()) << "the reader holds it";
+  ASSERT_EQ(job.checkpoint_indexes.count({1, 15}), 1u);
+  ASSERT_EQ(job.shards[0]->snapshot->step(), 15u) << "the reader holds it";
   v1::MemberMessage message;
   v1::SnapshotFailed& failed = *message.mutable_snapshot_failed();
   failed.set_snapshot_id(job.shards[0]->snapshot->snapshot_id());
@@ -349,7 +349,7 @@ TEST(HostileShard, FailsNoCheckpointThatIsComplete) {
   job.shards[0]->Say(message);
   job.Pump();
   EXPECT_EQ(job.Progress().checkpoint().error(), "");
-  EXPECT_FALSE(job.HasEvent("no checkpoint at step 5"));
+  EXPECT_FALSE(job.HasEvent("no checkpoint at step 15"));
 }
 
 TEST(HostileOutsider, SnapshotWrittenFailsNoCheckpoint) {

@@ -124,6 +124,7 @@ absl::StatusOr<const v1::View*> CheckNewest(const v1::PauseReply& reply, const S
     return &reply.newest();
   }
 
+  SLUICE_DCHECK(facts.installs != nullptr, "this coordinator knows the views that it made");
   const auto made = facts.installs->find(id.number());
   if (made == facts.installs->end()) return Impossible("there is no view ", ShortName(id));
   if (reply.newest().first_step() != made->second.view().first_step()) {
@@ -253,7 +254,8 @@ absl::Status CheckPositions(const v1::View& view) {
 }
 
 absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFacts& facts) {
-  SLUICE_DCHECK(facts.view != nullptr && facts.empty != nullptr, "the view's partitions are known");
+  SLUICE_DCHECK(progress.copies().empty() || (facts.view != nullptr && facts.empty != nullptr),
+                "copies are compared with those that the view names");
   absl::Status status =
       AtMost("closed", progress.closed(), LastVersion(facts), "the job's last version");
   status.Update(AtMost("samples", progress.samples(), facts.total_samples, "the job's samples"));
@@ -285,7 +287,6 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
 
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts) {
   if (!reply.has_view()) return absl::OkStatus();  // it reports only an init request
-  SLUICE_DCHECK(facts.installs != nullptr && facts.empty != nullptr, "the views are known");
   ASSIGN_OR_RETURN(const v1::View* view, CheckNewest(reply, facts));
   // The state of a shard of an older attempt is not used.
   if (reply.view().attempt() != facts.attempt) return absl::OkStatus();

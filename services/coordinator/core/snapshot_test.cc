@@ -101,6 +101,7 @@ TEST(Snapshot, IsInUseUntilAllPurposesAreDone) {
 TEST(Snapshot, RepeatsTheSameMessage) {
   Snapshot snapshot = SnapshotAt(7);
   snapshot.write = true;
+  snapshot.directory = "step-7";
   snapshot.saving = Snapshot::Saving::kCollecting;
   const std::string first = snapshot.Message().SerializeAsString();
   snapshot.saving = Snapshot::Saving::kDone;

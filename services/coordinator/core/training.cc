@@ -63,7 +63,7 @@ void Training::OnView(const v1::Install& install, uint64_t samples, absl::Time n
 bool Training::OnProgress(uint64_t shard, const v1::ShardProgress& progress) {
   const auto found = shards_.find(shard);
   if (found == shards_.end()) return false;
-  SLUICE_DCHECK(has_view() && attempt_.HasShard(shard), "a report is of a shard of the view");
+  SLUICE_DCHECK(attempt_.HasShard(shard), "reports are of shards of the attempt");
   Shard& state = found->second;
   state.closed = std::max(state.closed, progress.closed());
   state.samples = std::max(state.samples, progress.samples());

@@ -52,7 +52,10 @@ class TrainingModeTest : public ::testing::Test {
     record.set_clock(clock);
   }
   void Reply() {
-    facts_.training.change().Begin(v1::Pause(), {kShard}, kStart);
+    v1::Pause pause;
+    pause.mutable_id()->set_number(1);
+    *reply_.mutable_pause() = pause.id();
+    facts_.training.change().Begin(pause, {kShard}, kStart);
     ASSERT_TRUE(facts_.training.change().OnReply(kShard, reply_));
   }
 

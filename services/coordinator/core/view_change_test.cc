@@ -113,11 +113,13 @@ TEST(ViewChange, RepliesOfOtherShardsDoNotCount) {
 
 TEST(ViewChange, IsInstalledWhenAllShardsConfirmNewestView) {
   ViewChange change(&kRules);
+  change.Begin(PauseNumber(5), {1, 2}, kNow);
   change.Decide(InstallNumber(5, {1, 2}), {}, kNow);
   EXPECT_TRUE(change.installing());
   EXPECT_TRUE(change.OnInstalled(1, InstallNumber(5, {}).view().id()));
   EXPECT_FALSE(change.OnInstalled(1, InstallNumber(5, {}).view().id())) << "repeated";
   EXPECT_TRUE(change.HasInstalled(1));
+  change.Begin(PauseNumber(6), {1, 2}, kNow);
   change.Decide(InstallNumber(6, {1, 2}), {}, kNow);
   EXPECT_FALSE(change.OnInstalled(2, InstallNumber(5, {}).view().id())) << "an older view";
   EXPECT_EQ(change.installs().size(), 2u) << "a shard may still be in the older view";

@@ -199,7 +199,7 @@ bool Claims::OnClaimsSeen(const absl::StatusOr<std::vector<v1::Claim>>& claims) 
 bool Claims::Claim(bool end, absl::Time now) {
   SLUICE_DCHECK(!claim_.has_value() || !pending_, "one claim is under way at a time");
   SLUICE_DCHECK(end || !unused_, "a claimed attempt is used before the next one is claimed");
-  SLUICE_DCHECK(known_ && !looking_, "R1: the claims before this one are known");
+  SLUICE_DCHECK(known_ && !rereading_, "R1: the claims before this one are known");
   v1::Claim claim;
   claim.set_format_version(kClaimFormatVersion);
   claim.set_attempt(highest() + 1);

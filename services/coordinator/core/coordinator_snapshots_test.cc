@@ -47,7 +47,7 @@ TEST(CoordinatorSnapshots, EndWhenTheirTimeIsOver) {
   EXPECT_FALSE(job.shards[0]->snapshot.has_value());
   ASSERT_EQ(job.snapshots.size(), 2u);
   EXPECT_EQ(job.snapshots[1].snapshot.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(job.snapshots[1].snapshot.status().message(), HasSubstr("held for its hold_seconds"));
+  EXPECT_THAT(job.snapshots[1].snapshot.status().message(), HasSubstr("hold_seconds"));
 }
 
 TEST(CoordinatorSnapshots, LastTenMinutesAtMost) {

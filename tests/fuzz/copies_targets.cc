@@ -211,7 +211,7 @@ class CopiesWorld {
     v1::CoordinatorMessage message;
     *message.mutable_committed()->mutable_view() = pair_.a.core().Status().view;
     message.mutable_committed()->set_version(pair_.a.core().Status().lowest);
-    for (ShardHarness* shard : {&pair_.a, &pair_.b}) shard->Tell(message);
+    for (ShardHarness* shard : {&pair_.a, &pair_.b}) shard->Deliver(message);
   }
 
   // A view with the same members and copies.
@@ -235,7 +235,7 @@ class CopiesWorld {
       *install.mutable_ledger() = reply.ledger();
       *install.mutable_leases() = reply.leases();
     }
-    for (ShardHarness* shard : {&pair_.a, &pair_.b}) shard->Tell(message);
+    for (ShardHarness* shard : {&pair_.a, &pair_.b}) shard->Deliver(message);
     pair_.Connect();
     one_ = two_ = Member();
   }

@@ -396,7 +396,7 @@ void ShardWorld::ChangeView() {
   }
   v1::CoordinatorMessage message;
   *message.mutable_install() = std::move(install);
-  shard_.Tell(message);
+  shard_.Deliver(message);
 }
 
 void ShardWorld::FromCoordinator() {
@@ -431,7 +431,7 @@ void ShardWorld::FromCoordinator() {
     if (bytes_->Below(4) == 0) ChooseBody(bytes_, &message);
     ChangeFields(bytes_, &message);
   }
-  shard_.Tell(message);
+  shard_.Deliver(message);
 }
 
 void ShardWorld::Connections() {

@@ -124,7 +124,8 @@ TEST_F(LocalStorageTest, DirectoryWithoutIndexIsNotACheckpoint) {
 }
 
 TEST_F(LocalStorageTest, ListsCheckpointsByNumberNotByName) {
-  for (const v1::CheckpointRef& ref : {Ref(10000, 20), Ref(9999, 30), Ref(9999, 10)}) Save(ref, "x");
+  for (const v1::CheckpointRef& ref : {Ref(10000, 20), Ref(9999, 30), Ref(9999, 10)})
+    Save(ref, "x");
   EXPECT_THAT(Names(*storage_->ListCheckpoints()), ElementsAre("9999/10", "9999/30", "10000/20"));
 }
 

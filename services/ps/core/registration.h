@@ -12,6 +12,7 @@
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/job.pb.h"
+#include "services/protocol/timeouts.h"
 #include "services/protocol/wire_version.h"
 #include "services/ps/core/shard_state.h"
 
@@ -49,7 +50,6 @@ class Registration {
   absl::Time NextDeadline() const;
 
  private:
-  static constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(1);
   // A shard that leaves waits this long for the successor of a coordinator.
   static constexpr absl::Duration kCoordinatorReturns = absl::Seconds(15);
 
@@ -60,7 +60,7 @@ class Registration {
   ShardState& state_;
   bool connected_ = false;
   uint32_t wire_version_ = SpokenWireVersions().newest;  // with which it registers
-  absl::Duration heartbeat_ = kDefaultHeartbeat;
+  absl::Duration heartbeat_ = absl::Seconds(kDefaultHeartbeat);
   absl::Time next_heartbeat_ = absl::InfiniteFuture();
   uint64_t heartbeats_ = 0;
   std::optional<std::string> leave_reason_;

@@ -107,7 +107,7 @@ class CheckpointTest(unittest.TestCase):
         for aliases, constants in (({'tied': 'v'}, {}), ({'w': 'w'}, {}),
                                    ({}, {'w': ('U8', np.zeros(1, np.uint8), (1,))})):
             extras.keep(str(self.storage), 0, aliases, constants)
-            with self.assertRaisesRegex(errors.SluiceError, 'of another model'):
+            with self.assertRaisesRegex(errors.SluiceError, 'belongs to another model'):
                 sluice.checkpoint.load(directory)
         extras.keep(str(self.storage), 0, {'tied': 'w'}, {})
         whole = path.read_bytes()

@@ -208,7 +208,7 @@ TEST_F(StragglersTest, RefusesParticipantThatIsNotAMember) {
 TEST_F(StragglersTest, RefusesEmptyParticipants) {
   BeginAsSecond();
   SendSet(0, {});
-  EXPECT_THAT(shard.StatusOf(other).message(), HasSubstr("empty"));
+  EXPECT_THAT(shard.StatusOf(other).message(), HasSubstr("has no participants"));
 }
 
 TEST_F(StragglersTest, ClipsByTheNormOfTheParticipants) {

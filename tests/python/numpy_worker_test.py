@@ -351,9 +351,9 @@ class Errors(unittest.TestCase):
                 worker.step(np.ones(2), gradients={})
 
     def test_no_coordinator_at_the_address(self):
-        with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*It has ended'):
+        with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*The job has ended'):
             sluice.join('127.0.0.1:9', job='a/b/c', timeout=0.5)
-        with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*It has ended'):
+        with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*The job has ended'):
             sluice.join('127.0.0.1:9', timeout=0.5)
 
     def test_another_job_at_the_address(self):

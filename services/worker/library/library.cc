@@ -181,7 +181,9 @@ Outcome Join(const sluice_join_options* given, std::unique_ptr<sluice_worker>* w
   options.core.process.set_index(given->index);
   options.core.host = HostName();
   options.core.pid = static_cast<uint64_t>(getpid());
-  options.connect_timeout = std::max(access.deadline - absl::Now(), absl::Milliseconds(1));
+  // Whole milliseconds, because messages show it.
+  options.connect_timeout = std::max(
+      absl::Ceil(access.deadline - absl::Now(), absl::Milliseconds(1)), absl::Milliseconds(1));
   options.shared_memory = given->no_shared_memory == 0;
   if (given->advertised_host != nullptr) options.advertised_host = given->advertised_host;
 

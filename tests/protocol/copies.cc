@@ -284,7 +284,7 @@ bool Copies::ReceiveStep(State& state, int i, int j, int p) const {
       Include(shard.undo, p);
       CheckAfterStep(state, j);
     }
-  } else if (Contains(shard.receives, p)) {
+  } else if (Contains(shard.receives, p) && !(promised && options_.promised_stays_partial)) {
     shard.queue[p] |= Step(shard.view, step);
   }
   Exclude(owner.sends_step[p], j);

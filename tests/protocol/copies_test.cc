@@ -35,7 +35,7 @@ TEST(CopiesTest, HoldsWhileCopiesAreMadeWhenAShardCrashes) {
   Options options;
   options.whole_at_start = false;
   options.shard_crashes = options.changes = 1;
-  ExpectHolds(Copies(options), 32'468);
+  ExpectHolds(Copies(options), 34'290);
 }
 
 TEST(CopiesTest, HoldsWhenAShardCrashesAndANewOneReceivesCopies) {
@@ -43,14 +43,14 @@ TEST(CopiesTest, HoldsWhenAShardCrashesAndANewOneReceivesCopies) {
   options.shards = 3;
   options.third_in_view = false;
   options.shard_crashes = options.changes = 1;
-  ExpectHolds(Copies(options), 32'297);
+  ExpectHolds(Copies(options), 34'405);
 }
 
 TEST(CopiesTest, HoldsWhenAShardAndACoordinatorCrash) {
   Options options;
   options.shards = 3;
   options.shard_crashes = options.coordinator_crashes = 1;
-  ExpectHolds(Copies(options), 28'259);
+  ExpectHolds(Copies(options), 29'407);
 }
 
 TEST(CopiesTest, HoldsWhenStreamsBreak) {
@@ -59,20 +59,20 @@ TEST(CopiesTest, HoldsWhenStreamsBreak) {
   options.breaks = 2;
   options.changes = 1;
   options.faults = 3;
-  ExpectHolds(Copies(options), 41'929);
+  ExpectHolds(Copies(options), 46'455);
 }
 
 TEST(CopiesTest, HoldsWithAMoveWhenAShardCrashes) {
   Options options = WithMove();
   options.shard_crashes = 1;
-  ExpectHolds(Copies(options), 101'038);
+  ExpectHolds(Copies(options), 108'720);
 }
 
 TEST(CopiesTest, HoldsWithAMoveOfTheOnlyCopyWhenACoordinatorCrashes) {
   Options options = WithMove();
   options.followers = false;
   options.coordinator_crashes = 1;
-  ExpectHolds(Copies(options), 27'052);
+  ExpectHolds(Copies(options), 31'076);
 }
 
 TEST(CopiesTest, HoldsWhenAShardIsDrainedAndTheOtherAndACoordinatorCrash) {
@@ -92,7 +92,7 @@ TEST(CopiesTest, HoldsInASplitCluster) {
 }
 
 TEST(CopiesTest, HoldsWithALostInstallWhenAShardAndACoordinatorCrash) {
-  ExpectHolds(Copies(WithLostInstall()), 88'196);
+  ExpectHolds(Copies(WithLostInstall()), 92'754);
 }
 
 TEST(CopiesTest, HoldsWithASnapshotWhenAShardCrashes) {

@@ -177,9 +177,16 @@ absl::StatusOr<Handled> CopyHolder::OnStep(uint64_t sender, const v1::CopyStep& 
     if (step.step() > held) {
       return Invalid("step ", step.step(), " of partition ", number, " comes before step ", held);
     }
+    if (!state_.MayChange()) {
+      // The next Install drops the copy, so its steps would only take memory: an owner that is cut
+      // off from the coordinator may train for as long as this shard waits.
+      receiving.discarded = std::max(held, step.step() + 1);
+      Ack(number, HeldBy(receiving), false);
+      return Handled::kDone;
+    }
     if (step.step() == held) RETURN_IF_ERROR(Take(step, payload, &receiving.steps[held]));
     // A copy that becomes whole acks all its steps.
-    receiving.held_back = QueueIsFull() && state_.MayChange();
+    receiving.held_back = QueueIsFull();
     if (receiving.held_back) {
       state_.Reached(Bound::kCopyQueueBytes);
     } else {
@@ -251,7 +258,7 @@ uint64_t CopyHolder::HeldBy(const Receiving& receiving) const {
   for (const auto& [step, arrived] : receiving.steps) {
     if (arrived.missing == 0) held = step + 1;
   }
-  return held;
+  return std::max(held, receiving.discarded);
 }
 
 void CopyHolder::Ack(uint32_t partition, uint64_t version, bool whole) {

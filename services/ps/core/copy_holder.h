@@ -29,6 +29,7 @@ namespace sluice::ps {
 //
 //   nothing ──CopyState──> receiving ──(all parts, all steps since)──> whole ──CopyStep──> next
 //                              └── CopyStep: queued                      version
+//                                  (during a promise: acked, not kept)
 //
 // Whole copies are in ShardState::copies. A whole copy is at its owner's version or one past it, so
 // a view change can make this shard the owner. A copy that is not whole counts for nothing, and the
@@ -79,6 +80,7 @@ class CopyHolder {
     std::vector<absl::Cord> parts;
     size_t missing = 0;
     std::map<uint64_t, Step> steps;
+    uint64_t discarded = 0;  // the steps before it; 0: none
     bool held_back = false;  // the ack of its newest step
     uint64_t transfer = 0;   // of its ReadCopy
     // Once the state is read.

@@ -209,6 +209,25 @@ TEST_F(CopiesTest, APromiseReleasesAcksThatWereHeldBack) {
   EXPECT_EQ(a.Version(0), 1);
 }
 
+// The owner has received no Pause.
+TEST_F(CopiesTest, APromisedShardKeepsNoStepsOfCopiesThatAreNotWhole) {
+  a.options.max_data_frame_bytes = 8;  // each block is a part of its own
+  Begin();
+  Carry();
+  b.Pause(3);
+  for (uint64_t step = 0; step < 3; ++step) {
+    Push(step, 0);
+    Push(step, 1);
+    Carry();
+  }
+  EXPECT_EQ(a.Version(0), 3);
+  EXPECT_EQ(a.Version(1), 3);
+  EXPECT_EQ(b.core().Status().bounds[static_cast<size_t>(Bound::kCopyQueueBytes)].used, 0u);
+  BeginCopies(4, 3, {});
+  Pump();
+  ExpectEqualCopies();
+}
+
 TEST_F(CopiesTest, APromiseDoesNotBlockAStepBehindAnotherFrame) {
   Begin();
   Carry();

@@ -48,7 +48,11 @@ void AsynchronousWorker::OnView(const v1::View& old) {
     fresh_ = false;
   }
 
+  // The pulled version may contain updates that no copy had applied when their arbiter died. They
+  // are not among the updates with which this view begins.
+  base_version_ = std::min(base_version_, context_->view.first_step());
   if (update_) {
+    update_->base_version = std::min(update_->base_version, context_->view.first_step());
     if (!context_->rules->KeepUpdate() && !update_->computing) {
       clock_ = update_->clock;
       update_.reset();

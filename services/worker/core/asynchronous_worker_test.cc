@@ -27,8 +27,9 @@ class AsynchronousTest : public testing::Test {
     world_->Install(world_->MakeView(1, 0, {{kSelf, {}}, {kOther, {}}}, 0, shards_));
     for (ShardId shard : shards_) world_->Connect(shard);
   }
-  void InstallNext(uint64_t number, uint64_t attempt = 1) {
-    v1::View view = world_->MakeView(number, 0, {{kSelf, {}}, {kOther, {}}}, number - 1, shards_);
+  void InstallNext(uint64_t number, uint64_t attempt = 1, uint64_t first_step = 0) {
+    v1::View view =
+        world_->MakeView(number, first_step, {{kSelf, {}}, {kOther, {}}}, number - 1, shards_);
     view.mutable_id()->set_attempt(attempt);
     world_->Install(view);
   }
@@ -316,6 +317,32 @@ TEST_F(AsynchronousTest, InNewViewUnansweredUpdateRestartsAtItsPermitWithSameClo
   EXPECT_THAT(Kinds(kShardB), IsEmpty());  // answers of the older view do not count
   Stage(kShardB, 1);
   EXPECT_THAT(Kinds(kShardB), ElementsAre("apply"));
+}
+
+// The arbiter died before its copies had applied the update that made version 3.
+TEST_F(AsynchronousTest, InNewViewBaseVersionIsAtMostTheFirstStep) {
+  Begin();
+  GiveLease(0, 16);
+  world_->ReceiveVersion(3);
+  for (uint64_t first_step : {2, 5}) {
+    world_->TakeSent(kShardA);
+    InstallNext(first_step, /*attempt=*/1, first_step);
+    const auto sent = world_->TakeSent(kShardA);
+    ASSERT_THAT(sent, SizeIs(1));
+    EXPECT_EQ(sent[0].header.permit_request().clock(), 1u);
+    EXPECT_EQ(sent[0].header.permit_request().base_version(), 2u);
+  }
+}
+
+TEST_F(AsynchronousTest, BaseVersionOfAnUpdateThatBeginsInNewViewIsAtMostItsFirstStep) {
+  Begin();
+  world_->ReceiveVersion(3);
+  InstallNext(2, /*attempt=*/1, /*first_step=*/2);
+  world_->TakeSent(kShardA);
+  GiveLease(0, 16);
+  const auto sent = world_->TakeSent(kShardA);
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.permit_request().base_version(), 2u);
 }
 
 TEST_F(AsynchronousTest, RestOfLeaseRemainsValidInNewView) {

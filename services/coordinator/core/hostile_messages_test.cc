@@ -246,6 +246,11 @@ INSTANTIATE_TEST_SUITE_P(
                [](FakeJob&, auto* reply) { reply->mutable_newest()->set_first_step(19); }},
         Answer{"NewestIsNotItsView", v1::SYNCHRONOUS,
                [](FakeJob&, auto* reply) { reply->mutable_newest()->mutable_id()->Clear(); }},
+        Answer{"ViewOfAnOlderAttempt", v1::SYNCHRONOUS,
+               [](FakeJob&, auto* reply) {
+                 reply->mutable_view()->set_attempt(0);
+                 *reply->mutable_newest()->mutable_id() = reply->view();
+               }},
         Answer{"TermBeyondAll", v1::SYNCHRONOUS,
                [](FakeJob&, auto* reply) {
                  reply->mutable_view()->mutable_term()->set_counter(kHuge);

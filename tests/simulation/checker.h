@@ -55,6 +55,8 @@ class Checker {
   const std::string& failure() const { return failure_; }
   // Keeps the first failure.
   void Fail(std::string what);
+  // Whether the partition has no blocks.
+  bool IsEmpty(uint32_t partition) const { return index_.IsEmpty(partition); }
 
   // The coordinator informs the shards that a version is committed.
   void OnCommitted(const v1::Committed& committed);

@@ -47,9 +47,13 @@ void Contract::OnInstall(const v1::Install& install) {
   for (int position = 0; position < view.shards_size(); ++position) {
     const v1::View::Shard& shard = view.shards(position);
     const uint64_t incarnation = shard.process().incarnation();
-    // A shard that joins has no partitions, and no pins.
-    const bool owns = std::find(view.owner().begin(), view.owner().end(),
-                                static_cast<uint32_t>(position)) != view.owner().end();
+    // A shard without blocks has nothing to pin. One that joins has not reported that yet, and may
+    // already own empty partitions.
+    bool owns = false;
+    for (int p = 0; p < view.owner_size(); ++p) {
+      owns = owns || (view.owner(p) == static_cast<uint32_t>(position) &&
+                      !checker_.IsEmpty(static_cast<uint32_t>(p)));
+    }
     if (replied.count(incarnation) == 0) {
       checker_.Fail(absl::StrCat("the Install of view ", ShortName(view.id()), " is sent before ",
                                  shard.address(), " has answered the Pause (R1)"));

@@ -294,6 +294,7 @@ void CoordinatorCore::Decide(absl::Time now) {
       break;
     }
     case Decision::Outcome::kNotReady:
+      SLUICE_DCHECK(!facts_.training.has_view(), "the first state is requested before any view");
       facts_.training.change().GiveUp();
       RequestInit(now);
       break;

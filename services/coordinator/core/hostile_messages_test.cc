@@ -246,6 +246,11 @@ INSTANTIATE_TEST_SUITE_P(
                [](FakeJob&, auto* reply) { reply->mutable_newest()->set_first_step(19); }},
         Answer{"NewestIsNotItsView", v1::SYNCHRONOUS,
                [](FakeJob&, auto* reply) { reply->mutable_newest()->mutable_id()->Clear(); }},
+        Answer{"ViewOfAnOlderAttempt", v1::SYNCHRONOUS,
+               [](FakeJob&, auto* reply) {
+                 reply->mutable_view()->set_attempt(0);
+                 *reply->mutable_newest()->mutable_id() = reply->view();
+               }},
         Answer{"TermBeyondAll", v1::SYNCHRONOUS,
                [](FakeJob&, auto* reply) {
                  reply->mutable_view()->mutable_term()->set_counter(kHuge);
@@ -350,6 +355,33 @@ TEST(HostileShard, FailsNoCheckpointThatIsComplete) {
   job.Pump();
   EXPECT_EQ(job.Progress().checkpoint().error(), "");
   EXPECT_FALSE(job.HasEvent("no checkpoint at step 15"));
+}
+
+// A shard that reports more updates than it has, in each view.
+TEST(HostileShard, RepeatsNoLastCheckpointByReportsOfMoreUpdates) {
+  for (const bool suspended : {false, true}) {
+    FakeJob job(SpecOf(v1::ASYNCHRONOUS));
+    job.Start();
+    job.hold_checkpoint_index = true;
+    for (int i = 0; i < (suspended ? 3 : 20); ++i) job.Update(*job.workers[0], 32);
+    if (suspended) {
+      v1::SetDesiredRequest desired;
+      desired.set_suspend(true);
+      job.core->OnSetDesired(desired, job.now);
+    }
+    job.Pass(absl::Seconds(1));
+    ASSERT_TRUE(job.shards[1]->snapshot.has_value());
+    const v1::CheckpointRef last = job.shards[1]->snapshot->name();
+
+    v1::MemberMessage message;
+    Progress([](auto* progress) { progress->set_closed(40); })(job, &message);
+    job.shards[1]->Say(message);
+    job.Pump();
+    job.core->OnCheckpointIndexWritten(last, absl::OkStatus(), job.now);
+    job.Pass(absl::Seconds(1));
+    ASSERT_TRUE(job.exit.has_value()) << "the version is saved again";
+    EXPECT_EQ(job.exit->reason, suspended ? ExitReason::kSuspended : ExitReason::kSucceeded);
+  }
 }
 
 TEST(HostileOutsider, SnapshotWrittenFailsNoCheckpoint) {

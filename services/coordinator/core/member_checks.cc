@@ -288,7 +288,12 @@ absl::Status CheckShardProgress(const v1::ShardProgress& progress, const ShardFa
 absl::Status CheckPauseReply(const v1::PauseReply& reply, const ShardFacts& facts) {
   if (!reply.has_view()) return absl::OkStatus();  // it reports only an init request
   ASSIGN_OR_RETURN(const v1::View* view, CheckNewest(reply, facts));
-  // The state of a shard of an older attempt is not used.
+  // Each shard of a view, and each that is to join one, has discarded the state of older attempts.
+  if (reply.view().attempt() < facts.attempt && !facts.installs->empty()) {
+    return Impossible("view ", ShortName(reply.view()), " is of an older attempt than ",
+                      facts.attempt, ", which has a view");
+  }
+  // The state of a shard of another attempt is not used.
   if (reply.view().attempt() != facts.attempt) return absl::OkStatus();
   RETURN_IF_ERROR(CheckVersions(reply, *view, facts));
   return facts.synchronous ? absl::OkStatus() : CheckRecords(reply, facts);

@@ -82,7 +82,11 @@ class Asynchronous : public TrainingMode {
   uint64_t ShownSamples() const override { return Samples(); }
   uint64_t ScheduleStep() const override { return length().BatchesIn(Samples()); }
   bool Complete() const override { return Samples() >= length().total_samples(); }
-  uint64_t FinalVersion() const override { return training().HighestClosed(); }
+  // Where no update can follow, the view says it, whatever a shard reports.
+  uint64_t FinalVersion() const override {
+    const bool over = training().view().workers().empty() || BeganComplete();
+    return over ? training().view().first_step() : training().HighestClosed();
+  }
 
   Decision Decide(const absl::flat_hash_set<uint64_t>& staying) const override {
     const ViewChange& change = training().change();
@@ -121,6 +125,13 @@ class Asynchronous : public TrainingMode {
   uint64_t DoneStepOf(const Snapshot& /*snapshot*/) const override { return ScheduleStep(); }
 
  protected:
+  // Whether all samples of the attempt were applied when the view began.
+  bool BeganComplete() const {
+    if (!training().has_view()) return false;
+    const uint64_t end = attempt().last_position;
+    return SamplesIn(training().change().install().ledger()) >=
+           (end != 0 ? end : length().total_samples());
+  }
   // By incarnation.
   std::map<uint64_t, uint64_t> LeaseholderClocks() const {
     std::map<uint64_t, uint64_t> clocks;

@@ -44,8 +44,14 @@ std::string ShardName(const v1::View& view, uint64_t shard) {
 // The checks of both modes. nullopt: all replies are of this attempt and this coordinator.
 // `required`: the shards that must have replied with a state of this attempt.
 std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseReplies& replies,
-                                     const std::vector<uint64_t>& required) {
-  const bool first = NewestReply(replies) == nullptr;
+                                     const std::vector<uint64_t>& required,
+                                     const std::map<uint64_t, v1::Install>& installs) {
+  // Once the attempt has a view, its first state is not requested again: training has begun.
+  const v1::PauseReply* newest = NewestReply(replies);
+  const bool has_view = !installs.empty() || (newest != nullptr && newest->view().attempt() ==
+                                                                       attempt.init_id.attempt());
+  const Decision::Outcome lacking =
+      has_view ? Decision::Outcome::kLost : Decision::Outcome::kNotReady;
 
   for (const auto& [incarnation, reply] : replies) {
     if (!reply.has_view()) continue;
@@ -56,8 +62,7 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
                   absl::StrCat("a shard has view ", ShortName(view), " of a newer coordinator"));
     }
     if (view.attempt() < attempt.init_id.attempt()) {
-      return Fail(Decision::Outcome::kNotReady,
-                  absl::StrCat("a shard is still in attempt ", view.attempt()));
+      return Fail(lacking, absl::StrCat("a shard is still in attempt ", view.attempt()));
     }
   }
 
@@ -68,9 +73,8 @@ std::optional<Decision> CheckReplies(const AttemptFacts& attempt, const PauseRep
     }
     const v1::PauseReply& reply = found->second;
     if (!reply.has_view() && !Same(reply.ready_init_id(), attempt.init_id)) {
-      return Fail(first ? Decision::Outcome::kNotReady : Decision::Outcome::kLost,
-                  absl::StrCat(ShardName(i), " does not hold the state of init request ",
-                               ShortName(attempt.init_id)));
+      return Fail(lacking, absl::StrCat(ShardName(i), " does not hold the state of init request ",
+                                        ShortName(attempt.init_id)));
     }
   }
   return std::nullopt;
@@ -278,7 +282,7 @@ Decision DecideSynchronous(const AttemptFacts& attempt, const PauseReplies& repl
   const v1::PauseReply* newest = NewestReply(replies);
   const std::vector<uint64_t> required =
       newest == nullptr ? attempt.shards : std::vector<uint64_t>();
-  if (std::optional<Decision> failed = CheckReplies(attempt, replies, required);
+  if (std::optional<Decision> failed = CheckReplies(attempt, replies, required, installs);
       failed.has_value()) {
     return *std::move(failed);
   }
@@ -385,7 +389,7 @@ Decision DecideAsynchronous(const AttemptFacts& attempt, const PauseReplies& rep
   const v1::PauseReply* newest = NewestReply(replies);
   const std::vector<uint64_t> required =
       newest == nullptr ? attempt.shards : std::vector<uint64_t>();
-  if (std::optional<Decision> failed = CheckReplies(attempt, replies, required);
+  if (std::optional<Decision> failed = CheckReplies(attempt, replies, required, installs);
       failed.has_value()) {
     return *std::move(failed);
   }

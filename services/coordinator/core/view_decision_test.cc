@@ -127,6 +127,21 @@ TEST(DecideSynchronous, RequestsStateAgainIfShardDoesNotHoldIt) {
   EXPECT_THAT(decision.reason, HasSubstr("ps-1"));
 }
 
+TEST(DecideSynchronous, RequestsNoStateOnceTheAttemptHasAView) {
+  std::map<uint64_t, v1::Install> installs;
+  *installs[4].mutable_view() = MakeView(4, 40);
+  v1::PauseReply other = Ready();
+  other.mutable_ready_init_id()->set_number(9);
+  EXPECT_EQ(DecideSynchronous(Facts(), {{kA, Ready()}, {kB, other}}, installs, kRules).outcome,
+            Outcome::kLost);
+
+  AttemptFacts facts = Facts();
+  facts.init_id.set_attempt(2);
+  const PauseReplies replies = {{kA, InView(4, 5, {{0, 7}, {2, 7}})}, {kB, Ready()}};
+  EXPECT_EQ(DecideSynchronous(facts, replies, {}, kRules).outcome, Outcome::kNotReady);
+  EXPECT_EQ(DecideSynchronous(facts, replies, installs, kRules).outcome, Outcome::kLost);
+}
+
 TEST(DecideSynchronous, MissingReplyOrPartitionIsALoss) {
   EXPECT_EQ(DecideSynchronous(Facts(), {{kA, InView(4, 5, {{0, 7}, {2, 7}})}}, {}, kRules).outcome,
             Outcome::kLost);

@@ -13,8 +13,8 @@
 //   - a committed version never changes, and no process rolls back below it
 //   - a partition has one owner in a view; two views never have one id
 //   - nothing changes between a PauseReply and its Install (R2)
-//   - no shard answers a pull whose clock is too far ahead of a lease holder, and no worker gets a
-//     lease at a clock below those of all lease holders (R13)
+//   - no shard answers a pull whose clock is too far ahead of a lease holder, and no lease is
+//     recorded at a clock below those of all lease holders (R13)
 //   - a checkpoint has one committed version (asynchronous: one set of updates)
 #ifndef SLUICE_TESTS_SIMULATION_CHECKER_H_
 #define SLUICE_TESTS_SIMULATION_CHECKER_H_
@@ -93,6 +93,8 @@ class Checker {
 
   // Bounded staleness: frames that shards send.
   void OnLease(const ShardNow& arbiter, uint64_t worker, const v1::Lease& lease);
+  // The arbiter has recorded a lease, and sends the record to a shard with a copy of partition 0.
+  void OnLeaseRecorded(const ShardNow& arbiter, uint64_t worker, const v1::Lease& lease);
   // `arbiter`: the frame comes from the arbiter; else it is the data of another shard.
   void OnPullAnswered(const ShardNow& shard, bool arbiter, uint64_t worker, uint64_t clock);
 
@@ -144,8 +146,11 @@ class Checker {
   void CheckUpdates(const ShardNow& now, const PartitionFacts& content);
   void ForgetDropped(const ShardNow& now);
   void CheckAtInstall(const ShardNow& now, const PartitionFacts& content);
+  void BeginLeases(uint64_t attempt);
   void CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clock);
   std::set<uint64_t> LeaseHolders(const ShardNow& arbiter, const v1::View& view);
+  // What the shard's partitions have applied; null if all of them are silent.
+  const Applied* AppliedOn(const ShardNow& shard);
   std::optional<Applied> Origin(const PartitionFacts& content) const;
   bool Explain(const ShardNow& now, const PartitionFacts& content, Applied* applied);
   bool Apply(double tag, Applied* applied);
@@ -182,6 +187,7 @@ class Checker {
   std::map<uint64_t, ViewKey> last_view_;  // by shard
   std::map<uint64_t, Interval> leases_;    // by worker, in the attempt
   std::map<uint64_t, uint64_t> raised_;
+  std::map<uint64_t, uint64_t> recorded_;  // leases that were recorded, not given: their clocks
   uint64_t lease_attempt_ = 0;
   // The arbiter's answers: worker, view, clock -> the lease holders that were counted.
   std::map<std::tuple<uint64_t, ViewKey, uint64_t>, std::set<uint64_t>> answers_;

@@ -1,5 +1,6 @@
 // The checks of asynchronous training and bounded staleness: updates and leases.
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -118,14 +119,44 @@ void Checker::CheckUpdates(const ShardNow& now, const PartitionFacts& content) {
   if (!same) history_[{content.partition, content.blocks}] = it->second;
 }
 
-void Checker::OnLease(const ShardNow& arbiter, uint64_t worker, const v1::Lease& lease) {
-  if (lease.samples().begin() >= lease.samples().end()) return;
-  if (arbiter.view.attempt() != lease_attempt_) {
-    lease_attempt_ = arbiter.view.attempt();
-    leases_.clear();
-    raised_.clear();
+void Checker::BeginLeases(uint64_t attempt) {
+  if (attempt == lease_attempt_) return;
+  lease_attempt_ = attempt;
+  leases_.clear();
+  raised_.clear();
+  recorded_.clear();
+}
+
+// A lease counts from its record on. If shards have copies of partition 0, the worker gets the
+// lease only when they have recorded it too, and the other holders may continue meanwhile. So it is
+// judged here, and not when the worker gets it.
+void Checker::OnLeaseRecorded(const ShardNow& arbiter, uint64_t worker, const v1::Lease& lease) {
+  if (job_.training().mode() != v1::BOUNDED_STALENESS) return;
+  // A thawed arbiter may record leases in a view that has ended. It can give none of them.
+  if (known_views_.empty() || known_views_.rbegin()->first != Order(arbiter.view)) return;
+  BeginLeases(arbiter.view.attempt());
+
+  // New copies, and new streams, repeat the record of a lease that the worker has.
+  const Interval samples = FromProto(lease.samples());
+  const auto given = leases_.find(worker);
+  const Applied* const applied = AppliedOn(arbiter);
+  if (applied != nullptr && applied->samples.ContainsAll(samples)) return;
+  if (given != leases_.end() && given->second.begin <= samples.begin &&
+      samples.end <= given->second.end) {
+    return;
   }
-  if (job_.training().mode() == v1::BOUNDED_STALENESS) CheckRaised(arbiter, worker, lease.clock());
+
+  if (recorded_.count(worker) == 0) CheckRaised(arbiter, worker, lease.clock());
+  recorded_[worker] = lease.clock();
+}
+
+void Checker::OnLease(const ShardNow& arbiter, uint64_t worker, const v1::Lease& lease) {
+  BeginLeases(arbiter.view.attempt());
+  const bool recorded = recorded_.erase(worker) > 0;
+  if (lease.samples().begin() >= lease.samples().end()) return;
+  if (job_.training().mode() == v1::BOUNDED_STALENESS && !recorded) {
+    CheckRaised(arbiter, worker, lease.clock());
+  }
   leases_[worker] = FromProto(lease.samples());
   raised_[worker] = std::max(raised_[worker], lease.clock());
 }
@@ -161,29 +192,36 @@ void Checker::CheckRaised(const ShardNow& arbiter, uint64_t worker, uint64_t clo
   if (view == known_views_.end()) return;
   const std::set<uint64_t> holders = LeaseHolders(arbiter, view->second);
   if (holders.empty() || holders.count(worker) > 0) return;
-  // With copies, a lease counts from its record on, and is given once the copies have it. Meanwhile
-  // the other holders continue, within the bound.
-  const bool waits = job_.parameter_server().copies() > 1;
-  const uint64_t slack = waits ? job_.training().max_staleness() + 1 : 0;
-  const bool behind = std::all_of(holders.begin(), holders.end(), [&](uint64_t holder) {
+
+  uint64_t lowest = std::numeric_limits<uint64_t>::max();
+  for (uint64_t holder : holders) {
     const auto record = arbiter.clocks.find(holder);
-    return clock + slack <
-           std::max(raised_[holder], record == arbiter.clocks.end() ? 0 : record->second);
-  });
-  if (behind) {
+    const uint64_t applied = record == arbiter.clocks.end() ? 0 : record->second;
+    lowest = std::min(lowest, std::max(raised_[holder], applied));
+  }
+  for (const v1::View::Member& member : view->second.workers()) {
+    const auto recorded = recorded_.find(member.process().incarnation());
+    if (recorded != recorded_.end()) lowest = std::min(lowest, recorded->second);
+  }
+  if (clock < lowest) {
     Fail(absl::StrCat("a worker gets a lease at clock ", clock, ", below all lease holders (R13)"));
   }
 }
 
+const Checker::Applied* Checker::AppliedOn(const ShardNow& shard) {
+  const auto loud = std::find_if(shard.partitions.begin(), shard.partitions.end(),
+                                 [this](const PartitionFacts& p) { return !IsSilent(p); });
+  if (loud == shard.partitions.end()) return nullptr;
+  return &applied_[{shard.view.attempt(), shard.incarnation, loud->partition}];
+}
+
 std::set<uint64_t> Checker::LeaseHolders(const ShardNow& arbiter, const v1::View& view) {
   std::set<uint64_t> holders;
-  const auto loud = std::find_if(arbiter.partitions.begin(), arbiter.partitions.end(),
-                                 [this](const PartitionFacts& p) { return !IsSilent(p); });
-  if (loud == arbiter.partitions.end()) return holders;
-  const Applied& applied = applied_[{arbiter.view.attempt(), arbiter.incarnation, loud->partition}];
+  const Applied* const applied = AppliedOn(arbiter);
+  if (applied == nullptr) return holders;
   for (const v1::View::Member& member : view.workers()) {
     auto lease = leases_.find(member.process().incarnation());
-    if (lease == leases_.end() || applied.samples.ContainsAll(lease->second)) continue;
+    if (lease == leases_.end() || applied->samples.ContainsAll(lease->second)) continue;
     holders.insert(member.process().incarnation());
   }
   return holders;

@@ -6,6 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/control.pb.h"
+#include "proto/frame.pb.h"
 #include "proto/job.pb.h"
 #include "services/protocol/layout.h"
 #include "tests/simulation/toy_model.h"
@@ -100,6 +102,81 @@ TEST_F(CheckerTest, FindsSamplesSharedByTwoUpdatesOfOneInstall) {
   Record(1, SamplesOf(0));
   checker_.OnShard(now_);
   EXPECT_EQ(checker_.failure(), "samples [0, 6) are applied twice");
+}
+
+// Bounded staleness: the shard is the arbiter, and other shards have copies of its partition.
+class LeaseTest : public CheckerTest {
+ protected:
+  LeaseTest() {
+    v1::View view;
+    *view.mutable_id() = now_.view;
+    for (uint64_t worker = 0; worker < kWorkers; ++worker) {
+      view.add_workers()->mutable_process()->set_incarnation(worker);
+    }
+    checker_.OnView(view);
+  }
+
+  static v1::Lease LeaseOf(uint64_t worker, uint64_t clock) {
+    v1::Lease lease;
+    lease.mutable_samples()->set_begin(SamplesOf(worker).begin);
+    lease.mutable_samples()->set_end(SamplesOf(worker).end);
+    lease.set_clock(clock);
+    return lease;
+  }
+  void RecordLease(uint64_t worker, uint64_t clock) {
+    checker_.OnLeaseRecorded(now_, worker, LeaseOf(worker, clock));
+  }
+  void GiveLease(uint64_t worker, uint64_t clock) {
+    checker_.OnLease(now_, worker, LeaseOf(worker, clock));
+  }
+  void Finish(uint64_t worker) {
+    Apply(worker);
+    checker_.OnShard(now_);
+  }
+};
+
+TEST_F(LeaseTest, LowestHolderMayFinishBeforeRecordedLeaseIsGiven) {
+  GiveLease(0, 0);
+  GiveLease(1, 40);
+  RecordLease(2, 0);
+  Finish(0);
+  GiveLease(2, 0);
+  EXPECT_EQ(checker_.failure(), "");
+}
+
+TEST_F(LeaseTest, RecordedLeaseHoldsDownTheClockOfTheNext) {
+  GiveLease(0, 0);
+  GiveLease(1, 40);
+  RecordLease(2, 0);
+  Finish(0);
+  RecordLease(3, 0);
+  GiveLease(3, 0);
+  EXPECT_EQ(checker_.failure(), "");
+}
+
+TEST_F(LeaseTest, RepeatedRecordIsNotLease) {
+  GiveLease(0, 0);
+  RecordLease(1, 0);
+  GiveLease(1, 0);
+  Finish(1);
+  Finish(0);
+  GiveLease(2, 40);
+  RecordLease(1, 0);
+  EXPECT_EQ(checker_.failure(), "");
+}
+
+TEST_F(LeaseTest, FindsLeaseRecordedBelowAllHolders) {
+  GiveLease(0, 1);
+  GiveLease(1, 40);
+  RecordLease(2, 0);
+  EXPECT_EQ(checker_.failure(), "a worker gets a lease at clock 0, below all lease holders (R13)");
+}
+
+TEST_F(LeaseTest, FindsUnrecordedLeaseBelowAllHolders) {
+  GiveLease(0, 1);
+  GiveLease(1, 40);
+  GiveLease(2, 0);
+  EXPECT_EQ(checker_.failure(), "a worker gets a lease at clock 0, below all lease holders (R13)");
 }
 
 }  // namespace

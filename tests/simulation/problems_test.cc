@@ -67,6 +67,21 @@ TEST(ProblemTest, FinishesSeedThatOnceFailed) {
   EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
 }
 
+// Regression of the checker: it compared a lease with the lease holders of the time when the worker
+// got it. Where partition 0 has copies, or moves, the arbiter has raised the worker earlier, when
+// it recorded the lease, and the lowest holder may have finished since.
+TEST(ProblemTest, FinishesSeedsWithLeasesThatWaitForCopies) {
+  Scenario copies =
+      MakeScenario(1350, {v1::BOUNDED_STALENESS, false, false, false, false, false, true});
+  ASSERT_TRUE(AddProblems("slow_connections", &copies).ok());
+  Scenario moves = MakeScenario(67, {v1::BOUNDED_STALENESS, false, false, true});
+  ASSERT_TRUE(
+      AddProblems("liars,strangers,leave_shards,scaling,two_coordinators,readers", &moves).ok());
+  for (const Scenario& scenario : {copies, moves}) {
+    EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
+  }
+}
+
 // A thawed coordinator expels no process whose messages it missed while it was frozen.
 TEST(ProblemTest, FrozenAndThawedCoordinatorCostsNoAttempt) {
   for (const Mode& mode : Modes()) {

@@ -187,6 +187,10 @@ void ShardProcess::On(const ps::SendToShard& action) {
   peer.address = action.address;
   cluster_.TraceMessage(name(), peer.address, action.header);
   cluster_.Record(action.header);
+  if (action.header.copy_entry().has_leased()) {
+    const v1::CopyEntry& entry = action.header.copy_entry();
+    cluster_.checker().OnLeaseRecorded(Look(), entry.worker(), entry.leased());
+  }
   if (peer.ready) {
     peer.waiting.emplace_back(action.header, action.payload);
     SendWaiting(peer);

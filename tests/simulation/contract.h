@@ -10,7 +10,8 @@
 //   - an Install follows the replies of all shards of its view to the Pause that it names (R1)
 //   - a shard answers an AfterStep once all its partitions are past the step or at a barrier (R5)
 //   - the first Pause of an attempt follows StateReady of all shards for the newest request (R12)
-//   - an Install names no snapshot below its first step that an owner of blocks has not pinned (R14)
+//   - an Install names no snapshot below its first step that an owner of blocks has not pinned
+//   (R14)
 #ifndef SLUICE_TESTS_SIMULATION_CONTRACT_H_
 #define SLUICE_TESTS_SIMULATION_CONTRACT_H_
 

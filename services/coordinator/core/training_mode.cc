@@ -82,7 +82,7 @@ class Asynchronous : public TrainingMode {
   uint64_t ShownSamples() const override { return Samples(); }
   uint64_t ScheduleStep() const override { return length().BatchesIn(Samples()); }
   bool Complete() const override { return Samples() >= length().total_samples(); }
-  // Where no update can follow, the view says it, whatever a shard reports.
+  // Where no update can follow, the view determines it, whatever a shard reports.
   uint64_t FinalVersion() const override {
     const bool over = training().view().workers().empty() || BeganComplete();
     return over ? training().view().first_step() : training().HighestClosed();

@@ -270,6 +270,7 @@ class Cluster {
   std::map<uint32_t, std::shared_ptr<WorkerProcess>> workers_;
   std::vector<std::weak_ptr<Process>> processes_;  // all that ever existed
   std::vector<std::pair<v1::ProcessId, absl::Time>> deaths_;
+  absl::Time desired_arrives_ = absl::InfinitePast();  // when the newest desired state does
   uint32_t wanted_workers_;
   uint32_t wanted_shards_;
   uint32_t faults_left_;

@@ -82,6 +82,18 @@ TEST(ProblemTest, FinishesSeedsWithLeasesThatWaitForCopies) {
   }
 }
 
+// Regression of the simulated parent: an older SetDesired overtook a newer one, and the coordinator
+// waited for a shard that the parent did not start.
+TEST(ProblemTest, FinishesJobsThatScaleWhileShardsDie) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Scenario scenario = MakeScenario(seed, {v1::SYNCHRONOUS, false});
+    ASSERT_TRUE(SetFaults("scale_shards=10,kill_shard=10", &scenario).ok());
+    scenario.faults = 6;
+    scenario.fault_spacing = 4;
+    EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
+  }
+}
+
 // A thawed coordinator expels no process whose messages it missed while it was frozen.
 TEST(ProblemTest, FrozenAndThawedCoordinatorCostsNoAttempt) {
   for (const Mode& mode : Modes()) {

@@ -294,6 +294,7 @@ class Cluster {
   absl::Time coordinator_knows_since_;                // first answer of the coordinator
   std::map<uint64_t, absl::Time> started_;            // by incarnation
   std::map<uint64_t, absl::Time> expelled_;           // first seen as expelled
+  std::map<uint64_t, absl::Time> left_;               // since when it is listed as left
   v1::ViewId view_;                                   // the newest that the coordinator had
   uint64_t loss_record_ = 0;                          // of that view
   std::set<uint64_t> view_shards_;                    // ... by incarnation

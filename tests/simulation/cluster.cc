@@ -390,9 +390,13 @@ void Cluster::SendDesired() {
     *death.mutable_process() = process;
     death.set_reason("killed");
   }
-  auto to = coordinator_;
-  scheduler_.After(random_.Between(absl::Microseconds(100), absl::Milliseconds(20)),
-                   [to, desired] { to->Handle([to, desired] { to->SetDesired(desired); }); });
+  // A parent has one call under way at a time, so an older state never arrives after a newer one.
+  const absl::Time arrives =
+      scheduler_.now() + random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
+  desired_arrives_ = std::max(desired_arrives_, arrives);
+  scheduler_.At(desired_arrives_, [to = coordinator_, desired] {
+    to->Handle([to, desired] { to->SetDesired(desired); });
+  });
 }
 
 void Cluster::Replace(std::function<void()> start) {

@@ -270,6 +270,7 @@ class Cluster {
   std::map<uint32_t, std::shared_ptr<WorkerProcess>> workers_;
   std::vector<std::weak_ptr<Process>> processes_;  // all that ever existed
   std::vector<std::pair<v1::ProcessId, absl::Time>> deaths_;
+  absl::Time desired_arrives_ = absl::InfinitePast();  // when the newest desired state does
   uint32_t wanted_workers_;
   uint32_t wanted_shards_;
   uint32_t faults_left_;
@@ -293,6 +294,7 @@ class Cluster {
   absl::Time coordinator_knows_since_;                // first answer of the coordinator
   std::map<uint64_t, absl::Time> started_;            // by incarnation
   std::map<uint64_t, absl::Time> expelled_;           // first seen as expelled
+  std::map<uint64_t, absl::Time> left_;               // since when it is listed as left
   v1::ViewId view_;                                   // the newest that the coordinator had
   uint64_t loss_record_ = 0;                          // of that view
   std::set<uint64_t> view_shards_;                    // ... by incarnation

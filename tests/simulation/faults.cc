@@ -398,11 +398,12 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 // Time limits for the coordinator to answer its parent, and for a process to register, and to exit
-// once it is expelled. They exceed the job's timers: timeouts.heartbeat_timeout and timeouts.pause
-// are 1 s.
+// once it is expelled or has left. They exceed the job's timers: timeouts.heartbeat_timeout and
+// timeouts.pause are 1 s.
 constexpr absl::Duration kCoordinatorAnswers = absl::Seconds(3);
 constexpr absl::Duration kRegisters = absl::Seconds(4);
-constexpr absl::Duration kExits = absl::Seconds(1);
+constexpr absl::Duration kExitsExpelled = absl::Seconds(1);
+constexpr absl::Duration kExitsLeft = absl::Seconds(4);
 
 }  // namespace
 
@@ -442,17 +443,29 @@ void Cluster::OnProgress(const std::shared_ptr<CoordinatorProcess>&,
 template <typename P>
 void Cluster::EndIfFrozen(const std::shared_ptr<P>& process, const v1::JobProgress& progress) {
   if (!process->alive()) return;
+  const uint64_t incarnation = process->incarnation();
   bool registered = false;
+  bool left = false;
   for (const v1::ProcessStatus& status : progress.processes()) {
-    if (status.process().incarnation() != process->incarnation()) continue;
+    if (status.process().incarnation() != incarnation) continue;
     registered = true;
+    left = status.state() == v1::ProcessStatus::LEFT;
     if (status.state() != v1::ProcessStatus::EXPELLED) continue;
-    expelled_.emplace(process->incarnation(), scheduler_.now());
+    expelled_.emplace(incarnation, scheduler_.now());
   }
-  const absl::Time begun = std::max(started_[process->incarnation()], coordinator_knows_since_);
-  const auto expelled = expelled_.find(process->incarnation());
+  if (left) {
+    left_.emplace(incarnation, scheduler_.now());
+  } else {
+    left_.erase(incarnation);
+  }
+
+  const auto overdue = [&](const std::map<uint64_t, absl::Time>& since, absl::Duration limit) {
+    const auto found = since.find(incarnation);
+    return found != since.end() && scheduler_.now() > found->second + limit;
+  };
+  const absl::Time begun = std::max(started_[incarnation], coordinator_knows_since_);
   const bool never_came = !registered && scheduler_.now() > begun + kRegisters;
-  const bool stays = expelled != expelled_.end() && scheduler_.now() > expelled->second + kExits;
+  const bool stays = overdue(expelled_, kExitsExpelled) || overdue(left_, kExitsLeft);
   if (!never_came && !stays) return;
   Trace(absl::StrCat(process->name(), never_came ? " does not register" : " does not exit",
                      " and is killed"));

@@ -82,6 +82,30 @@ TEST(ProblemTest, FinishesSeedsWithLeasesThatWaitForCopies) {
   }
 }
 
+// Regression of the simulated parent: a worker whose stream broke while it was leaving counted as
+// left, and then froze. The parent ended only frozen processes that were expelled.
+TEST(ProblemTest, FinishesJobWhoseOnlyWorkerFreezesAfterItLeft) {
+  Scenario scenario = MakeScenario(58, {v1::SYNCHRONOUS, false, false, false, false, false, true});
+  ASSERT_TRUE(SetFaults("kill_shard=8,leave=10,cut_process=8,freeze_for_good=4", &scenario).ok());
+  scenario.faults = 14;
+  scenario.fault_spacing = 40;
+  const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
+  EXPECT_EQ(outcome.failure, "") << Describe(scenario);
+  EXPECT_GT(outcome.replaced_frozen, 0u);
+}
+
+// Regression of the simulated parent: an older SetDesired overtook a newer one, and the coordinator
+// waited for a shard that the parent did not start.
+TEST(ProblemTest, FinishesJobsThatScaleWhileShardsDie) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Scenario scenario = MakeScenario(seed, {v1::SYNCHRONOUS, false});
+    ASSERT_TRUE(SetFaults("scale_shards=10,kill_shard=10", &scenario).ok());
+    scenario.faults = 6;
+    scenario.fault_spacing = 4;
+    EXPECT_EQ(Cluster(scenario, Cluster::Tracing::kNone).Run().failure, "") << Describe(scenario);
+  }
+}
+
 // A thawed coordinator expels no process whose messages it missed while it was frozen.
 TEST(ProblemTest, FrozenAndThawedCoordinatorCostsNoAttempt) {
   for (const Mode& mode : Modes()) {

@@ -128,24 +128,5 @@ TEST_F(OperatorCausesTest, ExternalDeletionIsNotAWarning) {
   FAIL() << "there is no event about the shard";
 }
 
-TEST_F(OperatorCausesTest, OnlyTheFirstStartIsNoContinuation) {
-  const auto note = [&](uint64_t step) {
-    const std::string name = absl::StrCat("from-", step);
-    cluster_.Create(FakeCluster::Job(name));
-    EXPECT_TRUE(cluster_.Settle());
-    cluster_.Say(name, Progress::TRAINING, step);
-    EXPECT_TRUE(cluster_.Settle());
-    for (const Json& event : cluster_.Events()) {
-      if (GetString(event, {"regarding", "name"}) == name &&
-          GetString(event, {"reason"}) == "Training") {
-        return GetString(event, {"note"});
-      }
-    }
-    return std::string("no event");
-  };
-  EXPECT_EQ(note(0), "training begins");
-  EXPECT_EQ(note(20), "training continues from step 20, attempt 1");
-}
-
 }  // namespace
 }  // namespace sluice

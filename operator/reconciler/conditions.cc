@@ -187,11 +187,9 @@ std::optional<Judgement> Running(const Case& c) {
                                                              : "Saving"};
   if (!c.Was("Running")) {
     const Progress& progress = *c.facts.progress;
-    const bool first = progress.step() == 0 && progress.attempt() <= 1;
-    running.event = Event(Type::kNormal, "Training", "Train",
-                          first ? "training begins"
-                                : absl::StrCat("training continues from step ", progress.step(),
-                                               ", attempt ", progress.attempt()));
+    running.event = Event(
+        Type::kNormal, "Training", "Train",
+        absl::StrCat("training is at step ", progress.step(), " of attempt ", progress.attempt()));
   }
   return running;
 }

@@ -52,7 +52,7 @@ class CliTest(OperatorCase):
         process = self.follow()
         self.printed('created')
         self.wait_for_pods()
-        self.printed('training continues from step')
+        self.printed('training is at step')
         managers = {entry['manager'] for entry in self.job()['metadata']['managedFields'] if 'subresource' not in entry}
         self.assertEqual(managers, {'sluice'})
         self.coordinators.say(step=600, last_evaluation={'step': 500, 'epoch': 2, 'loss': 0.1, 'samples': 100,
@@ -107,7 +107,7 @@ class CliTest(OperatorCase):
     def test_ctrl_c_detaches_and_the_same_command_attaches_again(self):
         process = self.follow()
         self.wait_for_pods()
-        self.printed('training continues from step')
+        self.printed('training is at step')
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(30), 130)
         self.printed(f'Job job continues in namespace {self.namespace}')
@@ -181,7 +181,7 @@ class CliTest(OperatorCase):
     def test_a_temporary_loss_of_the_api_server_ends_nothing(self):
         process = self.follow()
         self.wait_for_pods()
-        self.printed('training continues from step')
+        self.printed('training is at step')
         self.cluster.script('down.sh', 'process', 'apiserver')
         self.cluster.script('up-control-plane.sh')
         self.finish()

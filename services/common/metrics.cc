@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/status_macros.h"
@@ -69,6 +70,8 @@ Metrics::Metrics(std::vector<MetricDescriptor> table,
     const std::string key = row.name;
     Family family{std::move(row)};
     const MetricDescriptor& d = family.descriptor;
+    // prometheus-cpp does not escape help texts, and Prometheus refuses the whole page.
+    if (absl::StrContains(d.help, '\n')) Fatal(absl::StrCat(name, ": the help text has two lines"));
     try {  // prometheus-cpp reports a malformed name only by an exception
       switch (d.type) {
         case Type::kCounter:

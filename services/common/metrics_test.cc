@@ -79,6 +79,8 @@ TEST(MetricsDeathTest, UnknownNameOrWrongLabelsAreFatal) {
   std::vector<MetricDescriptor> twice = Table();
   twice.push_back(twice[0]);
   EXPECT_DEATH(Metrics(twice, {}), "twice");
+  EXPECT_DEATH(Metrics({{"steps_total", Type::kCounter, "Steps\nclosed.", {}, {}}}, {}),
+               "sluice_steps_total: the help text has two lines");
 }
 
 TEST(MetricsServerTest, ServesMetricsHealthAndReadiness) {

@@ -31,6 +31,9 @@ constexpr char kExperiments[] =
 // coordinator's decision.
 constexpr int kKeepaliveMs = 5000;
 constexpr int kKeepaliveTimeoutMs = 10000;
+// gRPC 1.60 and later wait for this argument (a minute by default) instead of
+// GRPC_ARG_KEEPALIVE_TIMEOUT_MS; earlier versions ignore it.
+constexpr char kPingTimeoutMs[] = "grpc.http2.ping_timeout_ms";
 
 // For malloc: how much memory may stay free at the end of a heap, and the largest block that comes
 // from a heap at all (the most that glibc allows).
@@ -70,6 +73,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(kPingTimeoutMs, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 
   // The least backoff is also the longest that one attempt to connect may take.
@@ -119,6 +123,7 @@ void ApplyServerSettings(ChannelKind kind, size_t max_message_bytes, size_t max_
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder->AddChannelArgument(kPingTimeoutMs, kKeepaliveTimeoutMs);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Clients ping as often as set above; with the default, gRPC would treat that as an attack.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);

@@ -127,6 +127,8 @@ def training(runner, model, steps):
         few = ("--model", model, "--steps", max(steps // 4, 20))
         runner.note(model, "rpc-tcp", runner.peer("rpc_training.py", *few, "--workers", 2)[rate])
         runner.note(model, "rpc-fused", runner.peer("rpc_training.py", *few, "--workers", 2, "--fused")[rate])
+        if model != "additive":  # it has no loss
+            runner.note(model, "ddp", runner.peer("ddp_training.py", *few, "--workers", 2)[rate])
 
 
 def number(value, scale=1.0):
@@ -208,12 +210,12 @@ def report(runner):
         table(["one worker, one shard", "Sluice", "through sockets", "with TLS", "times as long", "PyTorch RPC, TCP", "times as long", "PyTorch RPC, shared memory", "times as long"], rows)
     rows = []
     for line in (line for line in lines if not line.startswith("push")):
-        one, two, local, tcp, fused = (runner.median(line, c) for c in ("1x1", "2x2", "local", "rpc-tcp", "rpc-fused"))
+        one, two, local, tcp, fused, ddp = (runner.median(line, c) for c in ("1x1", "2x2", "local", "rpc-tcp", "rpc-fused", "ddp"))
         more = "–" if not one or not local else f"{extra_ms(runner, line):+.2f} ms, {extra_percent(runner, line):+.0f} %"
-        rows.append([line, number(local), number(one), more, number(two), number(tcp), ratio(two, tcp), number(fused), ratio(two, fused)])
+        rows.append([line, number(local), number(one), more, number(two), number(tcp), ratio(two, tcp), number(fused), ratio(two, fused), number(ddp), ratio(two, ddp)])
     if rows:
         table(
-            ["gradients/s", "no server", "Sluice 1 × 1", "a step costs", "Sluice 2 × 2", "PyTorch RPC, 2 workers", "Sluice's multiple", "fused RPC", "Sluice's multiple"],
+            ["gradients/s", "no server", "Sluice 1 × 1", "a step costs", "Sluice 2 × 2", "PyTorch RPC, 2 workers", "Sluice's multiple", "fused RPC", "Sluice's multiple", "DDP, 2 processes", "Sluice's multiple"],
             rows,
         )
 

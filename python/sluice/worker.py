@@ -3,6 +3,7 @@
 libsluice-worker.so implements the worker; this module connects the program's model and data to it.
 """
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -24,10 +25,11 @@ from sluice import wire
 _EVALUATION_BATCH = 256
 _DEFAULT_PORT = 29500  # services/transport/endpoint.h
 _LEAVE_SECONDS = 10.0
+_JOIN_SECONDS = 30.0
 
 
 def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
-         index: typing.Optional[int] = None, timeout: float = 30.0,
+         index: typing.Optional[int] = None, timeout: typing.Optional[float] = None,
          tls_directory: typing.Optional[types.Path] = None, shared_memory: bool = True,
          secret_file: typing.Optional[types.Path] = None) -> 'Job':
     """Registers this process as a worker of a job and returns the Job.
@@ -36,13 +38,16 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
     SLUICE_COORDINATOR (host:port), SLUICE_JOB (namespace/name/uid), SLUICE_WORKER_INDEX and
     SLUICE_SECRET_FILE (the file with the run's secret) or, if the job uses TLS,
     SLUICE_TLS_DIRECTORY (the directory of this worker's certificate). The job's name may be omitted:
-    the coordinator reports it. Blocks until the job has answered, at most `timeout` seconds; then
-    raises JobNotFound.
+    the coordinator reports it. Blocks until the job has answered, at most `timeout` seconds (0: without
+    a limit); then raises JobNotFound. None: without a limit if SLUICE_COORDINATOR gives the address,
+    because the process that set it ends this one together with the job; otherwise 30 s.
 
     `shared_memory`: exchange gradients and parameters with shards of this machine through shared
     memory, in plain text; False: through the socket, like everything else.
     """
     environment = os.environ
+    if timeout is None:
+        timeout = 0.0 if not address and environment.get('SLUICE_COORDINATOR') else _JOIN_SECONDS
     address = address or environment.get('SLUICE_COORDINATOR')
     if not address and environment.get('MASTER_ADDR'):
         address = f'{environment["MASTER_ADDR"]}:{environment.get("MASTER_PORT", _DEFAULT_PORT)}'
@@ -67,12 +72,26 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
                               job or environment.get('SLUICE_JOB'), index,
                               environment.get('SLUICE_ADVERTISED_HOST'))
     try:
-        return Job(library.Handle(options), address, index, credentials)
+        with _notice(_JOIN_SECONDS, f'no coordinator has answered at {address} yet; waiting'):
+            return Job(library.Handle(options), address, index, credentials)
     except errors.JobNotFound as error:
+        limit = f' within {timeout:g} s' if timeout else ''
         raise errors.JobNotFound(
-            f'no job answers at {address} within {timeout:g} s, or another job does ({error}). The job has ended, has '
+            f'no job answers at {address}{limit}, or another job does ({error}). The job has ended, has '
             'not started (increase timeout=), or its coordinator has another address. '
             '`sluice status` lists the jobs of this machine.') from None
+
+
+@contextlib.contextmanager
+def _notice(seconds, text):
+    """Prints the text to standard error if the block takes longer than this."""
+    timer = threading.Timer(seconds, print, [f'sluice: {text}'], {'file': sys.stderr, 'flush': True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Job:

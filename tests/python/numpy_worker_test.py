@@ -3,11 +3,14 @@
 from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
 
+import io
 import json
 import os
 import re
 import signal
 import tempfile
+import threading
+import time
 import unittest
 from unittest import mock
 
@@ -355,6 +358,25 @@ class Errors(unittest.TestCase):
             sluice.join('127.0.0.1:9', job='a/b/c', timeout=0.5)
         with self.assertRaisesRegex(sluice.JobNotFound, '127.0.0.1:9.*The job has ended'):
             sluice.join('127.0.0.1:9', timeout=0.5)
+
+    def test_a_worker_that_the_job_started_waits_for_its_coordinator(self):
+        processes = self.start()
+        reached = {'SLUICE_COORDINATOR': processes.address, 'SLUICE_JOB': processes.name}
+        processes.signal('coordinator', signal.SIGSTOP)
+        joined = []
+        with mock.patch.dict(os.environ, reached), mock.patch.object(worker_lib, '_JOIN_SECONDS', 0.1), \
+                mock.patch('sys.stderr', new_callable=io.StringIO) as notice:
+            waiting = threading.Thread(target=lambda: joined.append(sluice.join()))
+            waiting.start()
+            deadline = time.monotonic() + 60
+            while 'waiting' not in notice.getvalue() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            with self.assertRaisesRegex(sluice.JobNotFound, 'within 0.1 s'):
+                sluice.join(processes.address, job=processes.name)
+            processes.signal('coordinator', signal.SIGCONT)
+            waiting.join(60)
+        self.assertEqual([job.name for job in joined], [processes.name])
+        self.assertIn(f'no coordinator has answered at {processes.address} yet; waiting', notice.getvalue())
 
     def test_another_job_at_the_address(self):
         processes = self.start()

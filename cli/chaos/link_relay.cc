@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/chaos/socket_owner.h"
 #include "services/common/status_macros.h"
 
 namespace sluice::chaos {
@@ -23,6 +22,9 @@ namespace {
 // Of one direction of a connection; the sender waits when it is full.
 constexpr size_t kMaxWaiting = size_t{1} << 20;
 constexpr size_t kReadBytes = size_t{256} << 10;
+
+// Of one door, in one turn of the relay's thread.
+constexpr int kMaxAccepted = 16;
 
 sockaddr_in Loopback(int port) {
   sockaddr_in address = {};
@@ -61,6 +63,7 @@ class Direction {
     return chunks_.empty() ? absl::InfiniteFuture() : chunks_.front().due;
   }
   bool finished() const { return shut_; }
+  bool empty() const { return chunks_.empty(); }
 
   // Both return false if the connection is broken.
   bool Read(const LinkFault& fault, std::string* buffer, absl::Time now) {
@@ -121,15 +124,14 @@ class Direction {
 
 class LinkRelay::Connection {
  public:
-  Connection(Fd client, Fd server, pid_t client_group, pid_t server_group)
-      : groups{client_group, server_group},
+  Connection(Fd client, Fd server, std::shared_ptr<const Ends> both)
+      : ends(std::move(both)),
         client_(std::move(client)),
         server_(std::move(server)),
         up_(client_.get(), server_.get()),
         down_(server_.get(), client_.get()) {}
 
-  // The processes at its ends; 0: unknown.
-  const pid_t groups[2];
+  const std::shared_ptr<const Ends> ends;  // guarded by the relay's mutex
 
   // What to wait for. A socket from which nothing is wanted is left out: poll would return at once
   // for one whose peer has closed.
@@ -161,7 +163,9 @@ class LinkRelay::Connection {
     if (readable(client) && !up_.Read(fault, buffer, now)) return false;
     if (readable(server) && !down_.Read(fault, buffer, now)) return false;
     if (!up_.Write(now) || !down_.Write(now)) return false;
-    return !(up_.finished() && down_.finished());
+    // No process of a job closes one direction alone. A server that is frozen would never close the
+    // other one, and its clients connect again and again.
+    return !(up_.finished() && down_.empty()) && !(down_.finished() && up_.empty());
   }
 
  private:
@@ -172,23 +176,26 @@ class LinkRelay::Connection {
   bool connected_ = false;
 };
 
-absl::StatusOr<std::unique_ptr<LinkRelay>> LinkRelay::Start() {
+absl::StatusOr<std::unique_ptr<LinkRelay>> LinkRelay::Start(FindGroups find) {
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake.get() < 0) return absl::ErrnoToStatus(errno, "eventfd");
-  std::unique_ptr<LinkRelay> relay(new LinkRelay(std::move(wake)));
+  std::unique_ptr<LinkRelay> relay(new LinkRelay(std::move(wake), std::move(find)));
+  relay->finder_ = std::thread([raw = relay.get()] { raw->FindLoop(); });
   relay->thread_ = std::thread([raw = relay.get()] { raw->Loop(); });
   return relay;
 }
 
-LinkRelay::LinkRelay(Fd wake) : wake_(std::move(wake)) {}
+LinkRelay::LinkRelay(Fd wake, FindGroups find) : wake_(std::move(wake)), find_(std::move(find)) {}
 
 LinkRelay::~LinkRelay() {
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
+    find_something_.Signal();
   }
   Wake();
   thread_.join();
+  finder_.join();
 }
 
 void LinkRelay::Wake() {
@@ -238,7 +245,8 @@ void LinkRelay::Restore(pid_t group) {
 LinkFault LinkRelay::FaultOf(const Connection& connection) const {
   LinkFault both;
   MutexLock lock(&mutex_);
-  for (const pid_t group : connection.groups) {
+  if (!connection.ends->found) return {.cut = true};
+  for (const pid_t group : connection.ends->groups) {
     const auto found = faults_.find(group);
     if (group == 0 || found == faults_.end()) continue;
     const LinkFault& fault = found->second;
@@ -253,7 +261,7 @@ LinkFault LinkRelay::FaultOf(const Connection& connection) const {
 }
 
 void LinkRelay::Accept(const Door& door) {
-  while (true) {
+  for (int i = 0; i < kMaxAccepted; ++i) {
     Fd client(accept4(door.listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (client.get() < 0) return;
     const int port = door.target_port();
@@ -266,9 +274,40 @@ void LinkRelay::Accept(const Door& door) {
     }
     SendAtOnce(client.get());
     SendAtOnce(server.get());
-    const pid_t from = GroupThatConnects(PeerPort(client.get()), LocalPort(door.listener.get()));
-    connections_.push_back(std::make_unique<Connection>(std::move(client), std::move(server), from,
-                                                        GroupThatListens(port)));
+    const TcpSocket from = {PeerPort(client.get()), LocalPort(door.listener.get())};
+    const auto ends = std::make_shared<Ends>(Ends{{from, {.port = port}}});
+    connections_.push_back(
+        std::make_unique<Connection>(std::move(client), std::move(server), ends));
+    MutexLock lock(&mutex_);
+    unknown_.push_back(ends);
+    find_something_.Signal();
+  }
+}
+
+void LinkRelay::FindLoop() {
+  while (true) {
+    std::vector<std::shared_ptr<Ends>> batch;
+    {
+      MutexLock lock(&mutex_);
+      while (!stopping_ && unknown_.empty()) find_something_.Wait(&mutex_);
+      if (stopping_) return;
+      batch.swap(unknown_);
+    }
+    std::vector<TcpSocket> sockets;
+    for (const auto& ends : batch) {
+      sockets.insert(sockets.end(), ends->sockets.begin(), ends->sockets.end());
+    }
+    const std::vector<pid_t> groups = find_(sockets);
+    {
+      MutexLock lock(&mutex_);
+      auto group = groups.begin();
+      for (const auto& ends : batch) {
+        ends->groups.assign(group, group + static_cast<ptrdiff_t>(ends->sockets.size()));
+        group += static_cast<ptrdiff_t>(ends->sockets.size());
+        ends->found = true;
+      }
+    }
+    Wake();
   }
 }
 

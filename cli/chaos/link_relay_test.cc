@@ -20,9 +20,12 @@
 #include "absl/strings/str_split.h"
 #include "cli/chaos/socket_owner.h"
 #include "services/common/listener.h"
+#include "services/common/mutex.h"
 
 namespace sluice::chaos {
 namespace {
+
+using ::testing::ElementsAre;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
@@ -41,6 +44,13 @@ Fd Connect(int port) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   return fd;
+}
+
+// A file like the one to which a shard writes its port.
+std::string PortFile(int port) {
+  std::string file = ::testing::TempDir() + "link_relay_test.port";
+  std::ofstream(file) << port << "\n";
+  return file;
 }
 
 bool Readable(int fd, absl::Duration limit) {
@@ -122,11 +132,78 @@ class LinkRelayTest : public ::testing::Test {
 };
 
 TEST_F(LinkRelayTest, FindsTheProcessesAtBothEnds) {
-  EXPECT_EQ(GroupThatListens(echo_.port()), echo_.pid());
-  EXPECT_EQ(GroupThatListens(1), 0);
   const Fd client = Connect(echo_.port());
-  EXPECT_EQ(GroupThatConnects(LocalPort(client.get()), echo_.port()), getpgid(0));
-  EXPECT_EQ(GroupThatConnects(LocalPort(client.get()), 1), 0);
+  const int port = LocalPort(client.get());
+  EXPECT_THAT(
+      GroupsWith({{echo_.port()}, {1}, {port, echo_.port()}, {port, 1}, {port, echo_.port()}}),
+      ElementsAre(echo_.pid(), 0, getpgid(0), 0, getpgid(0)));
+}
+
+// Finding the ends of a connection can take long.
+TEST_F(LinkRelayTest, SearchForTheEndsOfNewConnectionsStopsNoOther) {
+  Mutex mutex;
+  CondVar changed;
+  bool open = true;
+  std::vector<size_t> batches;
+  const std::unique_ptr<LinkRelay> relay =
+      *LinkRelay::Start([&](const std::vector<TcpSocket>& sockets) {
+        MutexLock lock(&mutex);
+        batches.push_back(sockets.size());
+        changed.SignalAll();
+        while (!open) changed.Wait(&mutex);
+        return GroupsWith(sockets);
+      });
+  const int port = PortOf(*relay->CoordinatorAddress(echo_.port()));
+  EchoProcess other;
+  const Fd client = Connect(PortOf(*relay->ShardAddress(0, PortFile(other.port()))));
+  Send(client.get(), "one");
+  EXPECT_EQ(Receive(client.get(), 3), "one");
+
+  // The search for the first of these does not end. The others are more than one turn accepts.
+  {
+    MutexLock lock(&mutex);
+    open = false;
+  }
+  std::vector<Fd> late;
+  for (int i = 0; i < 40; ++i) {
+    late.push_back(Connect(port));
+    Send(late.back().get(), "x");
+    if (i > 0) continue;
+    MutexLock lock(&mutex);
+    while (batches.size() < 2) changed.Wait(&mutex);
+  }
+  Send(client.get(), "two");
+  EXPECT_EQ(Receive(client.get(), 3), "two");
+  EXPECT_FALSE(Readable(late.front().get(), absl::ZeroDuration()));
+
+  {
+    MutexLock lock(&mutex);
+    open = true;
+    changed.SignalAll();
+  }
+  for (Fd& fd : late) {
+    EXPECT_EQ(Receive(fd.get(), 1), "x");
+    fd = Fd();
+  }
+  MutexLock lock(&mutex);
+  EXPECT_LT(batches.size(), 40u) << "connections that wait are searched for together";
+}
+
+// A server that is frozen closes nothing, and its clients connect again and again.
+TEST_F(LinkRelayTest, ConnectionWhoseClientHasGoneEndsAlthoughItsServerIsFrozen) {
+  const Fd listener = std::move(ListenOn("127.0.0.1:0")->front());
+  Fd client = Connect(PortOf(*relay_->CoordinatorAddress(LocalPort(listener.get()))));
+  Send(client.get(), "hello");
+  ASSERT_TRUE(Readable(listener.get(), kPatience));
+  const Fd server(accept(listener.get(), nullptr, nullptr));
+  EXPECT_EQ(Receive(server.get(), 5), "hello");
+  client = Fd();
+  EXPECT_EQ(Receive(server.get(), 1), "") << "the end";
+  // What the server sends now meets a closed socket.
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (absl::Now() < deadline && send(server.get(), "x", 1, MSG_NOSIGNAL) == 1) {
+  }
+  EXPECT_EQ(send(server.get(), "x", 1, MSG_NOSIGNAL), -1);
 }
 
 TEST_F(LinkRelayTest, ForwardsBytesAndTheirEnd) {
@@ -197,7 +274,7 @@ TEST_F(LinkRelayTest, SlowLinkDelaysAndLimits) {
 }
 
 TEST_F(LinkRelayTest, ShardIsReachedAtThePortInItsFile) {
-  const std::string file = ::testing::TempDir() + "link_relay_test.port";
+  const std::string file = PortFile(0);
   unlink(file.c_str());
   const int port = PortOf(*relay_->ShardAddress(0, file));
   const Fd early = Connect(port);

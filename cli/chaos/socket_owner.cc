@@ -3,13 +3,15 @@
 #include <unistd.h>
 
 #include <cinttypes>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <set>
+#include <map>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -23,39 +25,43 @@ namespace fs = std::filesystem;
 constexpr unsigned kEstablished = 0x01;
 constexpr unsigned kListening = 0x0A;
 
-// What /proc/PID/fd shows for the sockets with these ports.
-std::set<std::string> SocketsOf(unsigned state, unsigned port, unsigned peer_port) {
-  std::set<std::string> sockets;
+// What /proc/PID/fd shows for a socket -> the places in the list of those that ask for it.
+using Places = std::multimap<std::string, size_t>;
+
+Places PlacesOf(const std::vector<TcpSocket>& sockets) {
+  std::multimap<std::pair<unsigned, unsigned>, size_t> wanted;
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    wanted.insert({{sockets[i].port, sockets[i].peer_port}, i});
+  }
+
+  Places places;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream lines(table);
     std::string line;
     while (std::getline(lines, line)) {
       unsigned local = 0;
       unsigned peer = 0;
-      unsigned found = 0;
+      unsigned state = 0;
       uint64_t inode = 0;
       const int fields = std::sscanf(
           line.c_str(), " %*d: %*[0-9A-F]:%x %*[0-9A-F]:%x %x %*s %*s %*s %*d %*d %" SCNu64, &local,
-          &peer, &found, &inode);
-      if (fields != 4 || found != state || local != port || peer != peer_port) continue;
-      sockets.insert(absl::StrCat("socket:[", inode, "]"));
+          &peer, &state, &inode);
+      if (fields != 4 || state != (peer == 0 ? kListening : kEstablished)) continue;
+      for (auto [at, end] = wanted.equal_range({local, peer}); at != end; ++at) {
+        places.insert({absl::StrCat("socket:[", inode, "]"), at->second});
+      }
     }
   }
-  return sockets;
+  return places;
 }
 
-bool HasOneOf(const fs::path& process, const std::set<std::string>& sockets) {
-  std::error_code error;
-  for (fs::directory_iterator fd(process / "fd", error), end; !error && fd != end;
-       fd.increment(error)) {
-    std::error_code gone;
-    if (sockets.count(fs::read_symlink(fd->path(), gone).string()) != 0) return true;
-  }
-  return false;
-}
+}  // namespace
 
-pid_t GroupWith(const std::set<std::string>& sockets) {
-  if (sockets.empty()) return 0;
+std::vector<pid_t> GroupsWith(const std::vector<TcpSocket>& sockets) {
+  std::vector<pid_t> groups(sockets.size(), 0);
+  const Places places = PlacesOf(sockets);
+  if (places.empty()) return groups;
+
   std::error_code error;
   for (fs::directory_iterator process("/proc", error), end; !error && process != end;
        process.increment(error)) {
@@ -63,20 +69,17 @@ pid_t GroupWith(const std::set<std::string>& sockets) {
     if (!absl::SimpleAtoi(process->path().filename().string(), &pid)) continue;
     // No process of a job calls setsid.
     if (getsid(pid) != getsid(0)) continue;
-    if (HasOneOf(process->path(), sockets)) return getpgid(pid);
+    std::error_code gone;
+    for (fs::directory_iterator fd(process->path() / "fd", gone); !gone && fd != end;
+         fd.increment(gone)) {
+      std::error_code closed;
+      const std::string shown = fs::read_symlink(fd->path(), closed).string();
+      for (auto [at, last] = places.equal_range(shown); at != last; ++at) {
+        if (groups[at->second] == 0) groups[at->second] = getpgid(pid);
+      }
+    }
   }
-  return 0;
-}
-
-}  // namespace
-
-pid_t GroupThatListens(int port) {
-  return GroupWith(SocketsOf(kListening, static_cast<unsigned>(port), 0));
-}
-
-pid_t GroupThatConnects(int port, int peer_port) {
-  return GroupWith(
-      SocketsOf(kEstablished, static_cast<unsigned>(port), static_cast<unsigned>(peer_port)));
+  return groups;
 }
 
 }  // namespace sluice::chaos

@@ -1,16 +1,24 @@
-// Which process has a TCP socket.
+// Which processes have TCP sockets.
 #ifndef SLUICE_CLI_CHAOS_SOCKET_OWNER_H_
 #define SLUICE_CLI_CHAOS_SOCKET_OWNER_H_
 
 #include <sys/types.h>
 
+#include <vector>
+
 namespace sluice::chaos {
 
-// The process group of a process that has a socket with this local port, at the IPv4 loopback
-// address: a listening one, or one that is connected to `peer_port`. 0 if there is none, or if it
-// belongs to another user. Reads /proc, without any privilege.
-pid_t GroupThatListens(int port);
-pid_t GroupThatConnects(int port, int peer_port);
+// A socket at the IPv4 loopback address.
+struct TcpSocket {
+  int port = 0;
+  int peer_port = 0;  // to which it is connected; 0: it listens
+};
+
+// For each socket the process group of a process of this session that has it; 0 if there is none.
+// Reads /proc, without any privilege: the tables of all sockets once, and the descriptors of each
+// process of the session once, however many sockets are asked for. So it takes long on a machine
+// with many sockets.
+std::vector<pid_t> GroupsWith(const std::vector<TcpSocket>& sockets);
 
 }  // namespace sluice::chaos
 

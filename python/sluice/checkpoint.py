@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import stat
-import struct
 import typing
 import warnings
 
@@ -18,6 +17,7 @@ import numpy as np
 from sluice import errors
 from sluice import extras
 from sluice import library
+from sluice import safetensors
 from sluice import tensors
 from sluice import types
 from sluice import elements
@@ -34,8 +34,8 @@ def load(path: types.Path, *, torch: bool = False) -> typing.Dict[str, typing.An
     tied tensors and constant buffers.
 
     `path` is a checkpoint's directory, a directory of checkpoints (the newest is used), a job's directory
-    (.sluice/<name>), or a .safetensors file of `sluice export`. The tensors are numpy arrays
-    (bfloat16 as float32); with torch=True they are torch tensors of their own types, ready for
+    (.sluice/<name>), or a .safetensors file. The tensors are numpy arrays (bfloat16 and the types with
+    8 bits as float32); with torch=True they are torch tensors of their own types, ready for
     `module.load_state_dict`. Raises FileNotFoundError, or SluiceError naming the damaged file. A
     damaged checkpoint in a directory of checkpoints is skipped with a warning.
     """
@@ -95,10 +95,9 @@ def _add_extras(path, state, torch):
         content = _read_file(path, _MAX_FILE_BYTES)
     except FileNotFoundError:
         return
-    body = extras.check(path, content)
-    constants = {name: tensors.constant(kind, data, shape, torch)
-                 for name, kind, shape, data in _arrays(path, body)}
-    aliases = extras.aliases_of(_header(path, body)[0])
+    metadata, arrays = safetensors.read(path, extras.check(path, content))
+    constants = {array.name: tensors.constant(path, array, torch) for array in arrays}
+    aliases = extras.aliases_of(metadata)
     wrong = [name for name in [*constants, *aliases] if name in state]
     wrong += [name for name, first in aliases.items() if first not in state]
     if wrong:
@@ -159,35 +158,8 @@ def _read_checkpoint_index(path):
     return checkpoint_index
 
 
-def _header(path, content):
-    """The header of a safetensors file, and the place of its data."""
-    try:
-        (length,) = struct.unpack('<Q', content[:8])
-        header = json.loads(content[8:8 + length])
-        if not isinstance(header, dict):
-            raise ValueError('its header is not an object')
-        return header, 8 + length
-    except (ValueError, RecursionError, struct.error) as error:
-        raise errors.SluiceError(f'{path} is not a safetensors file: {error}') from error
-
-
-def _arrays(path, content):
-    """(name, dtype, shape, bytes) of the arrays of a safetensors file."""
-    header, start = _header(path, content)
-    try:
-        for name, array in header.items():
-            if name == '__metadata__':
-                continue
-            begin, end = (start + offset for offset in array['data_offsets'])
-            if end > len(content):
-                raise ValueError('it is truncated')
-            yield name, array['dtype'], array['shape'], memoryview(content)[begin:end]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise errors.SluiceError(f'{path} is not a safetensors file: {error}') from error
-
-
 def _read_partition(path, content, flats, filled):
-    for name, _, _, data in _arrays(path, content):
+    for name, _, _, data in safetensors.read(path, content)[1]:
         block = _BLOCK.fullmatch(name)
         if block is None or block[1] not in flats:  # optimizer state
             continue
@@ -201,7 +173,5 @@ def _read_partition(path, content, flats, filled):
 
 
 def _load_safetensors(path, torch):
-    found = {}
-    for name, kind, shape, data in _arrays(path, _read_file(path, _MAX_FILE_BYTES)):
-        found[name] = tensors.constant(kind, data, shape, torch)
-    return found
+    _, arrays = safetensors.read(path, _read_file(path, _MAX_FILE_BYTES))
+    return {array.name: tensors.constant(path, array, torch) for array in arrays}

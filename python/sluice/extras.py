@@ -18,11 +18,6 @@ NAME = 'state_dict.extras'
 _FORMAT = 'sluice-state-dict-extras-1'
 _ALIAS = 'alias:'
 _LINE_BYTES = len('crc32c 00000000\n')
-# Safetensors' type names; bfloat16 as its bits.
-TYPES = {'F32': '<f4', 'F64': '<f8', 'BF16': '<u2', 'F16': '<f2', 'I64': '<i8', 'I32': '<i4',
-         'I16': '<i2', 'I8': 'i1', 'U8': 'u1', 'BOOL': '?', 'C64': '<c8'}
-
-
 def _checksum_line(content):
     return b'crc32c %08x\n' % library.crc32c(content)
 
@@ -55,9 +50,8 @@ def check(path, content):
     return body
 
 
-def aliases_of(header):
-    """Returns second name -> first name from the file's header."""
-    metadata = header.get('__metadata__', {})
+def aliases_of(metadata):
+    """Returns second name -> first name from the file's metadata."""
     return {key[len(_ALIAS):]: first for key, first in metadata.items() if key.startswith(_ALIAS)}
 
 

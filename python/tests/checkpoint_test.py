@@ -1,5 +1,6 @@
 """Tests of reading checkpoints that are intact, damaged, or not files at all."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -17,6 +18,8 @@ import sluice.checkpoint
 from sluice import errors
 from sluice import extras
 from sluice import library
+from sluice import safetensors
+from sluice import tensors
 from tools import unittest_main
 
 
@@ -174,6 +177,71 @@ class CheckpointTest(unittest.TestCase):
         (directory / 'manifest.json').write_bytes(b'[' * 200000)
         with self.assertRaises(errors.SluiceError):
             sluice.checkpoint.load(directory)
+
+
+class SafetensorsTest(unittest.TestCase):
+
+    def setUp(self):
+        self.path = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR'))) / 'model.safetensors'
+
+    def load(self, kind, shape, data):
+        self.path.write_bytes(_safetensors(
+            {'w': {'dtype': kind, 'shape': shape, 'data_offsets': [0, len(data)]}}, data))
+        return sluice.checkpoint.load(self.path)['w']
+
+    def test_accepts_what_the_reference_reader_accepts(self):
+        cases = json.loads(pathlib.Path('tests/vectors/safetensors.json').read_text('utf-8'))['cases']
+        self.assertGreater(len(cases), 100)
+        for case in cases:
+            header = case['header'].encode()
+            content = struct.pack('<Q', case.get('length', len(header))) + header + bytes(case['data'])
+            try:
+                safetensors.read(self.path, content)
+                accepted = True
+            except errors.SluiceError as error:
+                accepted = False
+                self.assertIn(str(self.path), str(error))
+            self.assertEqual(accepted, case['accepted'], case['name'])
+
+    def test_types_that_numpy_has_keep_their_type(self):
+        for kind, dtype in {'U16': 'uint16', 'U32': 'uint32', 'U64': 'uint64', 'C64': 'complex64', 'BOOL': 'bool'}.items():
+            expected = np.array([0, 1], dtype=dtype)
+            loaded = self.load(kind, [2], expected.tobytes())
+            self.assertEqual(loaded.dtype, expected.dtype)
+            self.assertEqual(loaded.tolist(), expected.tolist())
+
+    def test_types_of_8_bits_become_float32(self):
+        # Byte -> number: the largest finite numbers, the smallest ones, and what is special.
+        cases = {'F8_E4M3': {0x7E: 448, 0x01: 2**-9, 0xB8: -1, 0x7F: np.nan},
+                 'F8_E5M2': {0x7B: 57344, 0x01: 2**-16, 0xBC: -1, 0x7C: np.inf, 0x7D: np.nan},
+                 'F8_E4M3FNUZ': {0x7F: 240, 0x01: 2**-10, 0xC0: -1, 0x80: np.nan},
+                 'F8_E5M2FNUZ': {0x7F: 57344, 0x01: 2**-17, 0xC0: -1, 0x80: np.nan},
+                 'F8_E8M0': {0x7F: 1, 0x00: 2.0**-127, 0xFE: 2.0**127, 0xFF: np.nan}}
+        for kind, numbers in cases.items():
+            loaded = self.load(kind, [len(numbers)], bytes(numbers))
+            self.assertEqual(loaded.dtype, np.float32)
+            np.testing.assert_array_equal(loaded, np.array(list(numbers.values()), np.float32), kind)
+
+    @unittest.skipIf(importlib.util.find_spec('torch') is None, 'torch is not installed')
+    def test_types_keep_their_type_in_torch(self):
+        import torch
+        for name, kind in tensors.TORCH.items():
+            dtype = getattr(torch, name, None)
+            shape = [2, 6] if kind == 'F4' else [2, 3]
+            data = bytes(range(6))
+            self.path.write_bytes(_safetensors(
+                {'w': {'dtype': kind, 'shape': shape, 'data_offsets': [0, len(data)]}}, data))
+            if dtype is None:
+                with self.assertRaisesRegex(errors.SluiceError, f"'w' is {kind} of shape.*PyTorch {torch.__version__}"):
+                    sluice.checkpoint.load(self.path, torch=True)
+                continue
+            loaded = sluice.checkpoint.load(self.path, torch=True)['w']
+            self.assertEqual((loaded.dtype, list(loaded.shape)), (dtype, [2, 3]))
+            self.assertEqual(loaded.view(torch.uint8).flatten().tolist(), list(data))
+
+    def test_a_type_that_numpy_lacks_is_named(self):
+        with self.assertRaisesRegex(errors.SluiceError, "model.safetensors: array 'w' is F4.*torch=True"):
+            self.load('F4', [4], bytes(2))
 
 
 if __name__ == '__main__':

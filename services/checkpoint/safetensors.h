@@ -20,7 +20,7 @@ struct SafetensorsArray {
   v1::DataType dtype = v1::FLOAT32;
   std::vector<int64_t> shape;
   absl::Cord bytes;  // row-major
-  // Set if Sluice does not train the type: "BOOL", "U8", "I8", "I16", "I32" or "C64"; `dtype` is
+  // The format's name of a type that Sluice does not train, such as "BOOL" or "F8_E4M3"; `dtype` is
   // DATA_TYPE_UNSPECIFIED then.
   std::string other_type = "";
 };
@@ -33,8 +33,8 @@ absl::Cord WriteSafetensors(const std::vector<SafetensorsArray>& arrays,
                             const std::map<std::string, std::string>& metadata);
 
 // Returns the arrays in the order of their bytes; they refer to the memory of `file`. `metadata`,
-// if not null, receives the header's texts. INVALID_ARGUMENT says what is wrong with the file: it
-// is incomplete, or has an array of an unknown type.
+// if not null, receives the header's texts. Accepts what the format's reference reader (safetensors
+// 0.8.0) accepts; INVALID_ARGUMENT says what is wrong with any other file.
 absl::StatusOr<std::vector<SafetensorsArray>> ReadSafetensors(
     const absl::Cord& file, std::map<std::string, std::string>* metadata = nullptr);
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
@@ -68,13 +71,32 @@ TEST(SafetensorsTest, RejectsFalseHeaderAndNamesArray) {
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", "outside"},
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", "outside"},
       {R"({"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "not a list of sizes"},
-      {R"({"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", "larger"},
+      {R"({"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})",
+       "too many elements"},
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", "two numbers"},
   };
   for (const Case& c : cases) {
     const auto read = ReadSafetensors(FileOf(c.header, 4));
     ASSERT_FALSE(read.ok()) << c.header;
     EXPECT_THAT(read.status().message(), HasSubstr(c.message)) << c.header;
+  }
+}
+
+TEST(SafetensorsTest, AcceptsWhatTheReferenceReaderAccepts) {
+  std::ifstream file("tests/vectors/safetensors.json");
+  const nlohmann::json cases = nlohmann::json::parse(file)["cases"];
+  ASSERT_GT(cases.size(), 100u);
+  for (const auto& c : cases) {
+    const auto header = c["header"].get<std::string>();
+    absl::Cord content = FileOf(header, c["data"].get<size_t>());
+    if (c.contains("length")) {
+      const auto stated = c["length"].get<uint64_t>();
+      absl::Cord prefix(absl::string_view(reinterpret_cast<const char*>(&stated), sizeof(stated)));
+      prefix.Append(content.Subcord(sizeof(stated), content.size()));
+      content = prefix;
+    }
+    const auto read = ReadSafetensors(content);
+    EXPECT_EQ(read.ok(), c["accepted"].get<bool>()) << c["name"] << ": " << read.status();
   }
 }
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sys
 import tempfile
 import unittest
 from unittest import mock
@@ -14,6 +15,7 @@ from unittest import mock
 import numpy as np
 
 import sluice
+from sluice import data as data_lib
 from sluice import numpy_model
 from sluice import library
 from sluice import wire
@@ -304,6 +306,37 @@ class Gradients(unittest.TestCase):
         with self.assertRaisesRegex(sluice.ModelMismatch, '1 rows and 3 values'):
             self.model.run(None, 1.0, gradients={'a': sluice.RowGradient(np.array([1]), np.ones(3))})
 
+    def test_a_weight_takes_the_place_of_the_number_of_samples(self):
+        given = []
+        self.assertEqual(self.model.run(None, 4, 3, self.given, weight=2.0, weigh=given.append), 3)
+        self.assertEqual(self.model.end(1)[1][1].tolist(), [0, 2, 4])
+        nothing = {'a': np.full((2, 2), np.nan), 'b': np.full(3, np.nan)}
+        self.model.run(None, 4, gradients=nothing, weight=0.0, weigh=given.append)
+        self.assertEqual(self.model.end(1), [(0, None), (1, None)])
+        # With aggregation: Sum the means of microbatches are added.
+        self.model.run(None, None, gradients=self.given, weight=2.0, weigh=given.append)
+        self.assertEqual(self.model.end(1)[1][1].tolist(), [0, 1, 2])
+        self.assertEqual(given, [2, 0])
+
+        for returned, weights in (((1.0, self.given, 2), [2]), ((1.0, self.given), [])):
+            model = numpy_model.NumpyModel({'a': np.zeros((2, 2)), 'b': np.zeros(3)},
+                                           lambda parameters, data: returned)
+            given.clear()
+            model.run(None, 4, weigh=given.append)
+            self.assertEqual(given, weights)
+            self.assertEqual(model.evaluate(None), (1, None, weights[0] if weights else None))
+        for wrong in (-1, np.nan, np.inf):
+            with self.assertRaisesRegex(sluice.UsageError, 'the weight of the loss is'):
+                data_lib.checked_weight(wrong)
+
+    def test_a_step_without_any_gradient_is_refused(self):
+        with self.assertRaisesRegex(sluice.UsageError, 'no gradient of any parameter'):
+            self.model.run(None, 4, gradients={})
+
+    def test_a_row_below_zero_is_refused(self):
+        with self.assertRaisesRegex(sluice.UsageError, "the gradient of 'a' names row -1"):
+            self.model.run(None, 4, gradients={'a': sluice.RowGradient(np.array([-1]), np.ones((1, 2)))})
+
     def test_nothing_is_delivered_if_one_gradient_is_wrong(self):
         delivered = []
         with self.assertRaises(sluice.ModelMismatch):
@@ -417,6 +450,25 @@ class Errors(unittest.TestCase):
         self.assertEqual(processes.wait_for_exit('coordinator', 20), 1)
         self.assertIn('ZeroDivisionError in worker 0', processes.log('coordinator'))
 
+    def test_an_exception_between_join_and_worker_fails_the_job_with_its_text(self):
+        processes = self.start(training={'steps': 1000})
+        processes.start_program(0, [sys.executable, '-c', 'import sluice\njob = sluice.join()\n1 / 0'])
+        self.assertEqual(processes.wait_for_exit('coordinator', 20), 1)
+        self.assertIn('ZeroDivisionError in worker 0', processes.log('coordinator'))
+        self.assertEqual(processes.wait_for_exit('worker-0'), 1)
+        self.assertIn('ZeroDivisionError', processes.log('worker-0'))
+
+    def test_a_worker_that_is_ready_after_the_jobs_end_has_no_batches(self):
+        processes = self.start(training={'steps': 3}, worker={'replicas': 2})
+        job = sluice.join(processes.address, index=1)
+        processes.start_python_worker(0, _WORKER)
+        self.assertEqual(processes.wait_for_exit('worker-0'), 0, processes.log('worker-0'))
+        self.assertEqual(processes.wait_for_exit('coordinator'), 0)
+        with sluice.Worker(job, {'w': np.zeros(5), 'b': np.zeros(1)}) as worker:
+            self.assertEqual(list(worker.batches(sluice.ArrayDataset(np.ones((1000, 5))))), [])
+            with self.assertRaises(sluice.JobEnded):
+                worker.step(None)
+
     def test_leaving_the_loop_leaves_the_job_to_the_others(self):
         processes = self.start(training={'steps': 60}, worker={'replicas': 2})
         processes.start_python_worker(0, _WORKER, '0.01')
@@ -444,6 +496,17 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(sluice.UsageError, 'numbered samples'):
             with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
                 next(worker.batches(iter([1, 2])))
+        with self.assertRaisesRegex(sluice.UsageError, r'is a dict.*ArrayDataset\(\*values\)'):
+            data_lib.check_dataset({'x': np.ones(3), 'y': np.ones(3)}, 'the dataset')
+
+    def test_rows_that_are_not_numbers_of_rows(self):
+        for rows, message in ((np.array([3, -1]), r"rows\['w'\] names row -1.*padding"),
+                              (np.array([0.5]), r"rows\['w'\] names float64")):
+            processes = self.start(training={'steps': 3})
+            job = sluice.join(processes.address)
+            with self.assertRaisesRegex(sluice.UsageError, message):
+                with sluice.Worker(job, {'w': np.zeros((5, 2))}, rows={'w': lambda data: rows}) as worker:
+                    next(worker.batches(sluice.ArrayDataset(np.ones(100))))
 
 
 if __name__ == '__main__':

@@ -371,9 +371,10 @@ class Models(unittest.TestCase):
         self.assertEqual(waiting(), before)
 
     def test_evaluation_counts_correct_answers_and_keeps_the_mode(self):
-        loss, correct = self.model.evaluate(self.data)
+        loss, correct, weight = self.model.evaluate(self.data)
         self.assertGreater(loss, 0)
         self.assertTrue(0 <= correct <= 8)
+        self.assertEqual(weight, 8)
         self.assertTrue(self.module.training)
 
     def test_bfloat16_survives_a_round_trip(self):

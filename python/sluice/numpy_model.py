@@ -12,7 +12,7 @@ _TYPES = {np.dtype(np.float32): wire.FLOAT32, np.dtype(np.float64): wire.FLOAT64
 
 class NumpyModel:
     """`loss_fn(parameters, data)` returns (mean loss, {name: gradient of the mean loss}), or these and
-    the weight of the mean."""
+    the weight of the mean: (mean loss, gradients, weight) or ((mean loss, weight), gradients)."""
 
     def __init__(self, arrays, loss_fn):
         self._loss_fn = loss_fn
@@ -49,7 +49,7 @@ class NumpyModel:
     @staticmethod
     def describe(spec):
         """Any number of samples, and nothing to note."""
-        return ()
+        return {}
 
     def skip(self, places):
         pass
@@ -113,7 +113,15 @@ class NumpyModel:
         if self._loss_fn is None:
             raise errors.UsageError('give worker.step(batch, gradients=...), or the worker a '
                                     'loss_fn(parameters, data) -> (mean loss, gradients)')
-        loss, gradients, *weight = self._loss_fn(self._parameters, data)
+        given = dict(self._parameters)
+        loss, gradients, *weight = self._loss_fn(given, data)
+        replaced = [name for name, array in self._parameters.items() if given.get(name) is not array]
+        if replaced:
+            raise errors.UsageError(
+                f"parameter '{replaced[0]}' was replaced in the loss_fn, which would be lost: the job's "
+                'optimizer changes parameters, by their gradients')
+        if isinstance(loss, tuple):  # jax.value_and_grad(loss, has_aux=True)
+            loss, *weight = loss
         return loss, gradients, data_lib.checked_weight(weight[0]) if weight else None
 
     def _check(self, name, gradient):
@@ -168,7 +176,7 @@ class NumpyModel:
         return (0.0 if weight == 0 else float(loss)), None, weight
 
     def parameters(self):
-        return self._parameters
+        return dict(self._parameters)
 
 
 def _is_frozen(array):

@@ -77,7 +77,7 @@ class TorchModel:
         return self._aliases, self._constants.values()
 
     def describe(self, spec):
-        """For library.Handle.describe. `spec`: the JobSpec."""
+        """Arguments of library.Handle.describe. `spec`: the JobSpec."""
         return torch_modules.describe(self._module, spec)
 
     def skip(self, places):

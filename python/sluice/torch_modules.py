@@ -46,7 +46,6 @@ def notes(module, spec):
 
 
 def describe(module, spec):
-    """The arguments of library.Handle.describe."""
+    """Arguments of library.Handle.describe."""
     samples, name = smallest_batch(module)
-    version = torch.__version__.partition('+')[0]
-    return samples, name, notes(module, spec), '', f'PyTorch {version}', torch.get_num_threads()
+    return {'smallest_batch': samples, 'module': name, 'notes': notes(module, spec)}

@@ -48,27 +48,29 @@ class Watch:
 
     def check_parameters(self):
         """After a forward pass: UsageError names a parameter that an operation has changed."""
-        for entry, mark in zip(self._entries, self._marks):
-            if entry.kind == wire.PARAMETER:
-                self._check(entry, mark, 'the forward pass of this step changes it in place')
+        for place, entry in enumerate(self._entries):
+            if entry.kind == wire.PARAMETER and self._marks:
+                self._check(place, 'the forward pass of this step changes it in place')
 
     def check(self):
         """Between steps: UsageError names any tensor that has changed since `mark`."""
         when = 'it was changed in place in this step, or after it'
-        for entry, mark in zip(self._entries, self._marks):
-            self._check(entry, mark, when)
+        for place in range(len(self._marks)):
+            self._check(place, when)
         for entry, before, after in zip(self._entries, self._sums, self._sum()):
             if before != after:
                 raise _changed(entry, when)
 
-    @staticmethod
-    def _check(entry, mark, when):
+    def _check(self, place, when):
+        entry = self._entries[place]
         if entry.current() is not entry.tensor:
             raise _changed(entry, 'another tensor was assigned to its name')
+        if entry.tensor.device.type != 'cpu' and place not in self._skipped:
+            return  # cuDNN may move it (flatten_parameters); the sums tell
         version, address = _mark(entry.tensor)
-        if address != mark[1]:
+        if address != self._marks[place][1]:
             raise _changed(entry, 'it was given other memory (.data, or module.to)')
-        if version != mark[0]:
+        if version != self._marks[place][0]:
             raise _changed(entry, when)
 
     def _sum(self):
@@ -177,7 +179,8 @@ def _remedy(entry, value):
         return ('Give the buffer its final shape before sluice.Worker gets the module, or register it '
                 'with persistent=False')
     return ('Register it with persistent=False, which leaves it out of the state_dict, or make it a '
-            'floating-point buffer, which is averaged over the workers')
+            'floating-point buffer, which is averaged over the workers; if only the first batch changes '
+            'it, run one batch through the module before sluice.Worker gets it')
 
 
 def _encodable(value):

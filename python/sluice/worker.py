@@ -350,7 +350,7 @@ class Worker:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
 
         self._keep_extras()
-        self._handle.describe(*self._model.describe(self._job.spec))
+        self._handle.describe(**self._model.describe(self._job.spec))
         for i, spec in enumerate(self._model.table.tensors):
             self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
         try:

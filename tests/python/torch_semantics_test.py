@@ -4,7 +4,11 @@ from python.testing import requirements
 requirements.need('numpy', 'google.protobuf', 'torch')
 
 import functools
+import os
+import pathlib
+import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 import torch
@@ -13,6 +17,7 @@ from torch.nn import functional
 
 import sluice
 from sluice import data as data_lib
+from sluice import extras
 from sluice import torch_model
 from sluice import torch_modules
 from sluice import wire
@@ -144,6 +149,8 @@ class Modes(SemanticsTest):
         self.assertEqual(torch_modules.notes(module, spec), [])
         spec.worker.replicas = 2
         self.assertRegex(torch_modules.notes(module, spec)[0], "'1'.*DistributedDataParallel")
+        told = bound(module, nn.CrossEntropyLoss()).describe(spec)
+        self.assertEqual((told['smallest_batch'], told['module'], len(told['notes'])), (2, '1', 1))
         spec.training.bit_exact = True
         self.assertRegex(torch_modules.notes(module, spec)[0], r"'1'.*microbatch \(4 samples\)")
         self.assertRegex(torch_modules.notes(module.eval(), spec)[0], r'module\.train\(\)')
@@ -522,6 +529,62 @@ class Buffers(SemanticsTest):
                 net(self.data[0])
                 net.apply(quantization.disable_observer)
                 self.assertIsNotNone(self.step(net)['1.weight'])
+
+
+class Workers(SemanticsTest):
+    """What a worker tells the job."""
+
+    def worker(self, module, loss_fn):
+        """A worker whose job has no work."""
+        self.handle = mock.Mock(next=lambda: None, end=lambda: None, collect=lambda: [],
+                                address=lambda tensor: 1)
+        spec = wire.JobSpec(training=wire.TrainingSpec(mode=wire.SYNCHRONOUS, seed=1),
+                            model=wire.ModelSpec(type=wire.ModelSpec_CUSTOM))
+        job = mock.Mock(index=0, _handle=self.handle)
+        job.spec = spec
+        worker = sluice.Worker(job, module, loss_fn)
+        self.handle.array = lambda tensor, dtype: worker._model.initial(tensor).copy()
+        return worker
+
+    def test_the_smallest_batch_is_described_in_the_modes_at_the_start(self):
+        module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        for frozen, samples in ((False, 2), (True, 1)):
+            worker = self.worker(module.train(), nn.CrossEntropyLoss())
+            module[1].train(not frozen)
+            list(worker.batches(sluice.ArrayDataset(*self.data)))
+            self.assertEqual(self.handle.describe.call_args[1]['smallest_batch'], samples)
+
+    def test_an_evaluation_is_weighed_over_its_batches(self):
+        x, y = torch.randn(600, 4), torch.randint(0, 3, (600,))
+        y[:256] = -100  # the first batch
+        y[300:500] = -100
+        net = Net()
+        worker = self.worker(net, nn.CrossEntropyLoss(_WEIGHTS))
+        worker._evaluation = sluice.ArrayDataset(x, y)
+        worker._evaluate(mock.Mock(indices=list(range(600)), samples=600))
+        result = self.handle.done.call_args[0][0]
+        expected = functional.cross_entropy(net(x), y, _WEIGHTS).item()
+        self.assertAlmostEqual(result.loss_sum / 600, expected, places=5)
+        self.assertEqual((result.counted, result.correct),
+                         (1, int((net(x).argmax(1) == y).sum())))
+
+        worker = self.worker(net, lambda output, y: functional.mse_loss(output[:, 0], y.float()))
+        worker._evaluation = sluice.ArrayDataset(x, y.float())
+        worker._evaluate(mock.Mock(indices=list(range(600)), samples=600))
+        self.assertEqual(self.handle.done.call_args[0][0].counted, 0)
+
+    def test_constants_that_the_program_changes_are_written_again(self):
+        directory = tempfile.mkdtemp(dir=os.environ.get('TEST_TMPDIR'))
+        net = Net().with_buffer(torch.tensor([1, 1]))
+        with mock.patch.dict(os.environ, {'SLUICE_CHECKPOINT_DIRECTORY': directory}):
+            worker = self.worker(net, nn.CrossEntropyLoss())
+            worker._keep_extras()
+            net.extra_buffer.zero_()
+            worker._evaluation = sluice.ArrayDataset(*self.data)
+            worker._evaluate(mock.Mock(indices=list(range(8)), samples=8))
+        content = pathlib.Path(directory, extras.NAME).read_bytes()
+        self.assertIn(bytes(16), content)
+        self.assertNotIn(np.array([1, 1]).tobytes(), content)
 
 
 class Datasets(unittest.TestCase):

@@ -406,6 +406,7 @@ class Worker:
             loss, correct = self._model.evaluate(content)
             result.loss_sum += loss * len(some)
             result.correct += correct or 0
+            result.counted = correct is not None
         self._handle.done(result)
         self._bind()
 

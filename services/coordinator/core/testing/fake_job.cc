@@ -78,6 +78,7 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
       result.set_loss_sum(0.5 * static_cast<double>(count));
       result.set_correct(std::min<double>(static_cast<double>(message.evaluate().version()), 100) /
                          100 * static_cast<double>(count));
+      result.set_counted(true);
     }
     Say(answer);
   } else if (message.has_heartbeat_reply()) {

@@ -22,7 +22,9 @@ from sluice import wire
 from sluice import worker as worker_lib
 from tests.python import job_processes
 from tests.python import quadratic_worker
+from tests.python import sequence
 from tests.python import table_worker
+from tests.python import weighted_worker
 from tools import unittest_main
 
 _WORKER = quadratic_worker.__file__
@@ -223,6 +225,42 @@ class Rows(unittest.TestCase):
         self.assertGreater(asked, 10)
 
 
+class Weights(unittest.TestCase):
+    """A loss whose mean is not over samples gives the same result for any number of workers."""
+
+    def train(self, kind, workers, **training):
+        job = job_processes.base_job(
+            model={'type': 'CUSTOM'}, worker={'replicas': workers}, parameterServer={'replicas': 2},
+            training={'steps': 30, 'globalBatchSize': 40, 'microbatchSize': 4, **training})
+        with job_processes.JobProcesses(job, directory(self)) as processes:
+            processes.start()
+            for index in range(workers):
+                processes.start_python_worker(index, weighted_worker.__file__, kind,
+                                              SLUICE_ADVERTISED_HOST='127.0.0.1')
+            for index in range(workers):
+                self.assertEqual(processes.wait_for_exit(f'worker-{index}', 100), 0,
+                                 processes.log(f'worker-{index}'))
+            self.assertEqual(processes.wait_for_exit('coordinator'), 0)
+            return sluice.load(processes.checkpoints), state_hashes(processes.newest_checkpoint())
+
+    def test_every_number_of_workers_trains_as_one_loop(self):
+        x, y, weight = weighted_worker.make_data()
+        order = sequence.SampleOrder(len(y), 1)
+        plan = sequence.StepSchedule(len(y), 40, 4)
+        w = np.zeros(weighted_worker.WIDTH)
+        for step in range(30):
+            rows = order.indices_of(*plan.positions_of_step(step))
+            w -= 0.1 * weighted_worker.loss_fn({'w': w}, (x[rows], y[rows], weight[rows]))[1]['w']
+        for workers, training in ((1, {}), (3, {}), (2, {'dense': {'aggregation': 'ALL_REDUCE'}})):
+            with self.subTest(workers=workers, **training):
+                found, _ = self.train('numpy', workers, **training)
+                np.testing.assert_allclose(found['w'], w, rtol=1e-9)
+
+    def test_bit_exact_is_the_same_for_every_number_of_workers(self):
+        self.assertEqual(self.train('numpy', 1, bit_exact=True)[1],
+                         self.train('numpy', 3, bit_exact=True)[1])
+
+
 class AllReduce(unittest.TestCase):
 
     def train(self, aggregation):
@@ -318,7 +356,8 @@ class Gradients(unittest.TestCase):
         self.assertEqual(self.model.end(1)[1][1].tolist(), [0, 1, 2])
         self.assertEqual(given, [2, 0])
 
-        for returned, weights in (((1.0, self.given, 2), [2]), ((1.0, self.given), [])):
+        for returned, weights in (((1.0, self.given, 2), [2]), ((1.0, self.given), []),
+                                  (((1.0, 2), self.given), [2])):
             model = numpy_model.NumpyModel({'a': np.zeros((2, 2)), 'b': np.zeros(3)},
                                            lambda parameters, data: returned)
             given.clear()
@@ -328,6 +367,20 @@ class Gradients(unittest.TestCase):
         for wrong in (-1, np.nan, np.inf):
             with self.assertRaisesRegex(sluice.UsageError, 'the weight of the loss is'):
                 data_lib.checked_weight(wrong)
+
+    def test_parameters_can_neither_be_changed_nor_replaced(self):
+        def replace(parameters, data):
+            parameters['b'] = parameters['b'].clip(-1, 1)
+            return 0.0, self.given
+
+        model = numpy_model.NumpyModel({'b': np.zeros(3), 'a': np.zeros((2, 2))}, replace)
+        model.bind(model.view([np.zeros(3), np.zeros(4)]))
+        with self.assertRaisesRegex(sluice.UsageError, "'b' was replaced in the loss_fn"):
+            model.run(None, 4)
+        model.parameters()['b'] = None
+        self.assertIsNotNone(model.parameters()['b'])
+        with self.assertRaises(ValueError):
+            model.parameters()['b'][0] = 1
 
     def test_a_step_without_any_gradient_is_refused(self):
         with self.assertRaisesRegex(sluice.UsageError, 'no gradient of any parameter'):

@@ -258,6 +258,8 @@ class Worker:
                 work = self._handle.next()
                 for memory in self._handle.collect():
                     self._model.recycle(memory)
+                if work is None and self._bound is None:
+                    break  # the job ended before this worker had a version
                 self._bind()
                 if work is None:
                     break

@@ -541,6 +541,7 @@ class Workers(SemanticsTest):
         spec = wire.JobSpec(training=wire.TrainingSpec(mode=wire.SYNCHRONOUS, seed=1),
                             model=wire.ModelSpec(type=wire.ModelSpec_CUSTOM))
         job = mock.Mock(index=0, _handle=self.handle)
+        job.name = 'default/test/test'
         job.spec = spec
         worker = sluice.Worker(job, module, loss_fn)
         self.handle.array = lambda tensor, dtype: worker._model.initial(tensor).copy()
@@ -553,6 +554,14 @@ class Workers(SemanticsTest):
             module[1].train(not frozen)
             list(worker.batches(sluice.ArrayDataset(*self.data)))
             self.assertEqual(self.handle.describe.call_args[1]['smallest_batch'], samples)
+
+    def test_a_module_keeps_its_values_if_the_job_ends_before_the_worker_has_a_version(self):
+        net = Net()
+        before = net.linear.weight.detach().clone()
+        with self.worker(net, nn.CrossEntropyLoss()) as worker:
+            self.handle.array = lambda tensor, dtype: np.zeros_like(worker._model.initial(tensor))
+            self.assertEqual(list(worker.batches(sluice.ArrayDataset(*self.data))), [])
+        self.assertTrue(torch.equal(net.linear.weight, before))
 
     def test_an_evaluation_is_weighed_over_its_batches(self):
         x, y = torch.randn(600, 4), torch.randint(0, 3, (600,))

@@ -1,5 +1,7 @@
 """Datasets, and how samples are collated into a batch."""
 
+import collections.abc
+import math
 import typing
 
 import numpy as np
@@ -88,8 +90,47 @@ def check_dataset(dataset, what):
     if type(dataset).__name__ == 'DataLoader':
         raise errors.UsageError(f'{what} is a DataLoader: give its dataset; worker.batches() makes '
                                 'the batches')
+    if isinstance(dataset, collections.abc.Mapping):
+        raise errors.UsageError(f'{what} is a {type(dataset).__name__}: give one of its values, or, if '
+                                'they are columns, sluice.ArrayDataset(*values)')
+    torch = _torch()
+    if torch is not None and (isinstance(dataset, torch.utils.data.IterableDataset) or
+                              type(dataset).__getitem__ is torch.utils.data.Dataset.__getitem__):
+        raise errors.UsageError(
+            f'{what} is a {type(dataset).__name__}, which has len() but no sample with a number: define '
+            '__getitem__(index) (and derive it from torch.utils.data.Dataset), because Sluice decides '
+            'which sample is trained on when')
     if len(dataset) < 1:
         raise errors.UsageError(f'{what} has no samples')
+
+
+def check_rows(rows, what):
+    """Refuses numbers of rows that are not such."""
+    if rows.size and (rows.dtype.kind not in 'iu' or rows.min() < 0):
+        found = rows.dtype if rows.dtype.kind not in 'iu' else f'row {rows.min()}'
+        raise errors.UsageError(f'{what} names {found}: rows are integers from 0. Leave padding out, as '
+                                'in ids[ids >= 0]')
+
+
+def checked_weight(weight):
+    """The weight of a mean loss as a float."""
+    weight = float(weight)
+    if not 0 <= weight < math.inf:
+        raise errors.UsageError(f'the weight of the loss is {weight:g}: it must be what the mean was '
+                                'divided by, a finite number that is not negative')
+    return weight
+
+
+def applied_weight(weight, samples, weigh):
+    """What the gradients of a mean loss are multiplied with; tells the job if it is not the number of
+    samples. `weight` may be None, `samples` is None with `aggregation: Sum`."""
+    if samples is None:
+        return 0.0 if weight == 0 else 1.0
+    if weight is None:
+        return float(samples)
+    if weigh is not None:
+        weigh(weight)
+    return float(weight)
 
 
 def read(dataset, indices, collate=None):

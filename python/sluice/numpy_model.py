@@ -11,7 +11,8 @@ _TYPES = {np.dtype(np.float32): wire.FLOAT32, np.dtype(np.float64): wire.FLOAT64
 
 
 class NumpyModel:
-    """`loss_fn(parameters, data)` returns (mean loss, {name: gradient of the mean loss})."""
+    """`loss_fn(parameters, data)` returns (mean loss, {name: gradient of the mean loss}), or these and
+    the weight of the mean: (mean loss, gradients, weight) or ((mean loss, weight), gradients)."""
 
     def __init__(self, arrays, loss_fn):
         self._loss_fn = loss_fn
@@ -43,6 +44,22 @@ class NumpyModel:
     def extras():
         return {}, {}
 
+    extras_changed = False
+
+    @staticmethod
+    def describe(spec):
+        """Any number of samples, and nothing to note."""
+        return {}
+
+    def skip(self, places):
+        pass
+
+    def mark(self):
+        pass
+
+    def check(self):
+        """The arrays are read only, so nothing has changed."""
+
     def recycle(self, memory):
         """Reuses an array that the library no longer reads."""
         self._pool.put(memory)
@@ -66,19 +83,23 @@ class NumpyModel:
         self._gradients = {}  # by index, flat
         self._delivered = set()
 
-    def run(self, data, scale, loss=None, gradients=None, deliver=None):
+    def run(self, data, samples, loss=None, gradients=None, deliver=None, weight=None,
+            weigh=None):
         """Like TorchModel.run. The function returns all gradients at once, so each is delivered as
         soon as it is scaled."""
         if gradients is None:
-            if self._loss_fn is None:
-                raise errors.UsageError('give worker.step(batch, gradients=...), or the worker a '
-                                        'loss_fn(parameters, data) -> (mean loss, gradients)')
-            loss, gradients = self._loss_fn(self._parameters, data)
+            loss, gradients, weight = self._computed(data)
+        weight = data_lib.applied_weight(weight, samples, weigh)
+        if weight == 0:  # a mean of nothing
+            return 0.0
+        if not gradients:
+            raise errors.UsageError('this step has no gradient of any parameter, so nothing would be '
+                                    'trained')
         for name, gradient in gradients.items():
             self._check(name, gradient)
         for name, gradient in gradients.items():
             place = self._places[name]
-            total = self._scaled(place, gradient, scale)
+            total = self._scaled(place, gradient, weight)
             if place in self._gradients:
                 total = self._whole(place, self._gradients[place]) + self._whole(place, total)
             self._gradients[place] = total
@@ -86,6 +107,22 @@ class NumpyModel:
                 self._delivered.add(place)
                 deliver(place, total)
         return float(loss) if loss is not None else 0.0
+
+    def _computed(self, data):
+        """(mean loss, gradients, weight or None) of the program's function."""
+        if self._loss_fn is None:
+            raise errors.UsageError('give worker.step(batch, gradients=...), or the worker a '
+                                    'loss_fn(parameters, data) -> (mean loss, gradients)')
+        given = dict(self._parameters)
+        loss, gradients, *weight = self._loss_fn(given, data)
+        replaced = [name for name, array in self._parameters.items() if given.get(name) is not array]
+        if replaced:
+            raise errors.UsageError(
+                f"parameter '{replaced[0]}' was replaced in the loss_fn, which would be lost: the job's "
+                'optimizer changes parameters, by their gradients')
+        if isinstance(loss, tuple):  # jax.value_and_grad(loss, has_aux=True)
+            loss, *weight = loss
+        return loss, gradients, data_lib.checked_weight(weight[0]) if weight else None
 
     def _check(self, name, gradient):
         if name not in self._places:
@@ -98,6 +135,7 @@ class NumpyModel:
                 raise errors.ModelMismatch(f"the gradient of '{name}' has {rows.size} rows and "
                                            f'{np.size(gradient.values)} values, the parameter '
                                            f'shape {list(shape)}')
+            data_lib.check_rows(rows, f"the gradient of '{name}'")
         elif np.shape(gradient) != self._shapes[name]:
             raise errors.ModelMismatch(f"the gradient of '{name}' has shape "
                                        f'{list(np.shape(gradient))}, the parameter '
@@ -134,10 +172,11 @@ class NumpyModel:
         if self._loss_fn is None:
             raise errors.UsageError('to evaluate held-out samples the worker needs a loss_fn('
                                     'parameters, data)')
-        return float(self._loss_fn(self._parameters, data)[0]), None
+        loss, _, weight = self._computed(data)
+        return (0.0 if weight == 0 else float(loss)), None, weight
 
     def parameters(self):
-        return self._parameters
+        return dict(self._parameters)
 
 
 def _is_frozen(array):

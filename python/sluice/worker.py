@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import typing
+import weakref
 
 import numpy as np
 
@@ -73,13 +74,36 @@ def join(address: typing.Optional[str] = None, job: typing.Optional[str] = None,
                               environment.get('SLUICE_ADVERTISED_HOST'))
     try:
         with _notice(_JOIN_SECONDS, f'no coordinator has answered at {address} yet; waiting'):
-            return Job(library.Handle(options), address, index, credentials)
+            handle = library.Handle(options)
     except errors.JobNotFound as error:
         limit = f' within {timeout:g} s' if timeout else ''
         raise errors.JobNotFound(
             f'no job answers at {address}{limit}, or another job does ({error}). The job has ended, has '
             'not started (increase timeout=), or its coordinator has another address. '
             '`sluice status` lists the jobs of this machine.') from None
+    _fail_on_exception(handle, index)
+    return Job(handle, address, index, credentials)
+
+
+def _fail_on_exception(handle, index):
+    """An exception that ends the program fails the job, also before there is a Worker: the process that
+    replaces this one, and other workers, would raise it, too."""
+    previous = sys.excepthook
+    joined = weakref.ref(handle)
+
+    def hook(kind, error, traceback):
+        handle = joined()
+        interactive = hasattr(sys, 'ps1')
+        if not interactive and handle is not None and not issubclass(kind, KeyboardInterrupt):
+            if handle.end() is None:
+                handle.fail(_failure(kind, error, index))
+        previous(kind, error, traceback)
+
+    sys.excepthook = hook
+
+
+def _failure(kind, error, index):
+    return f'{kind.__name__} in worker {index}: {error}'
 
 
 @contextlib.contextmanager
@@ -148,6 +172,10 @@ class Worker:
     objective(module, data) for batches that are not pairs; or a dict of numpy arrays with
     loss_fn(parameters, data) -> (mean loss, {name: gradient}).
 
+    A loss that is not a mean over samples may be returned with its weight, which is what the mean was
+    divided by: (mean loss, weight), or (mean loss, gradients, weight). With PyTorch's cross entropies
+    (class weights, ignore_index) this is not needed.
+
     overlap: torch's gradients are sent while backward still runs, each as soon as it is final.
 
     rows: parameter name -> function of a batch's data that returns the rows of this matrix that the
@@ -190,6 +218,7 @@ class Worker:
             raise errors.UsageError(f"rows: there is no parameter '{missing[0]}'; there are "
                                     f'{", ".join(places)}')
         self._rows = {places[name]: function for name, function in (rows or {}).items()}
+        self._model.skip(self._rows)
 
     # ---- starting and ending
 
@@ -208,7 +237,7 @@ class Worker:
                 # Nothing is computed any more, so there is no need to wait.
                 self._handle.leave('the program left its loop', 0)
             else:
-                self._handle.fail(f'{kind.__name__} in worker {self._job.index}: {error}')
+                self._handle.fail(_failure(kind, error, self._job.index))
         self._ended = True
         self._handle.close()
         if self._views:
@@ -239,12 +268,17 @@ class Worker:
         which are evaluated between batches when the job requests it. Every batch must be given to
         `step` before the next is taken. Raises JobFailed when the job fails.
         """
-        self._open(dataset, evaluation)
+        if not self._open(dataset, evaluation):
+            self._ended = True
+            return
         try:
             while True:
+                self._model.check()
                 work = self._handle.next()
                 for memory in self._handle.collect():
                     self._model.recycle(memory)
+                if work is None and self._bound is None:
+                    break  # the job ended before this worker had a version
                 self._bind()
                 if work is None:
                     break
@@ -254,17 +288,21 @@ class Worker:
                     self._name_rows(work)
                 else:
                     yield from self._compute(work)
+            if self._model.extras_changed:
+                self._keep_extras()
         finally:
             if self._handle.end() is not None:
                 self._ended = True
 
     def step(self, batch: Batch, *, loss: typing.Any = None,
-             gradients: typing.Optional[typing.Dict[str, typing.Any]] = None) -> float:
+             gradients: typing.Optional[typing.Dict[str, typing.Any]] = None,
+             weight: typing.Optional[float] = None) -> float:
         """Computes the batch's gradients and passes them to the job. Returns the mean loss.
 
         By default this runs forward and backward with the worker's loss_fn. `loss`: the mean loss
         of a forward pass that the program ran over the module; this runs backward only.
-        `gradients`: name -> gradient of the mean loss over the batch, from any source.
+        `gradients`: name -> gradient of the mean loss over the batch, from any source. `weight`: with
+        either, what the mean was divided by, if not by the number of samples.
         """
         if self._ended:
             self._raise_if_ended()
@@ -281,11 +319,12 @@ class Worker:
             raise errors.UsageError(
                 f'the batch of step {batch.step} is not the current one of worker.batches()')
 
-        scale = float(batch.size)
-        if self._job.spec.training.aggregation != wire.TrainingSpec_MEAN:
-            scale = 1.0
+        if weight is not None:
+            weight = data_lib.checked_weight(weight)
+        mean_of_parts = self._job.spec.training.aggregation == wire.TrainingSpec_MEAN
         early = self._give if batch._last and self._overlap else None
-        mean = self._model.run(batch.data, scale, loss, gradients, early)
+        mean = self._model.run(batch.data, batch.size if mean_of_parts else None, loss, gradients,
+                               early, weight, self._handle.weight)
         batch._done = True
 
         self._result.loss_sum += mean * batch.size
@@ -307,9 +346,12 @@ class Worker:
     # ---- implementation
 
     def _open(self, dataset, evaluation):
+        """Returns whether the job has work: False if it ended before this worker was ready."""
         if self._opened:
             raise errors.UsageError('worker.batches() goes through the whole job, all epochs; it '
                                     'is called once')
+        if isinstance(self._handle.end(), errors.JobEnded):
+            return False
         self._raise_if_ended()
 
         data_lib.check_dataset(dataset, 'the dataset')
@@ -328,11 +370,19 @@ class Worker:
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
 
-        extras.keep(os.environ.get('SLUICE_CHECKPOINT_DIRECTORY') or
-                    self._job.spec.checkpoint.directory, self._job.index, *self._model.extras())
+        self._keep_extras()
+        self._handle.describe(**self._model.describe(self._job.spec))
         for i, spec in enumerate(self._model.table.tensors):
             self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
-        self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
+        try:
+            self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
+        except errors.JobEnded:
+            return False
+        return True
+
+    def _keep_extras(self):
+        extras.keep(os.environ.get('SLUICE_CHECKPOINT_DIRECTORY') or
+                    self._job.spec.checkpoint.directory, self._job.index, *self._model.extras())
 
     def _on_sigterm(self, *unused):
         self._handle.leave('asked to stop by SIGTERM', _LEAVE_SECONDS)
@@ -351,6 +401,8 @@ class Worker:
                 self._views[address] = self._model.view(self._arrays())
             self._model.bind(self._views[address])
             self._bound = version
+        else:
+            self._model.mark()
 
     def _content(self, indices):
         """The samples' data; what was read to name its rows is not read again."""
@@ -411,20 +463,29 @@ class Worker:
         content = data_lib.read(self._training, indices, self._collate)
         self._read = (indices, content)
         for tensor, function in self._rows.items():
-            rows = np.unique(np.asarray(function(content))).astype(np.uint64)
-            self._handle.rows(tensor, rows)
+            rows = np.unique(np.asarray(function(content)))
+            data_lib.check_rows(rows, f"rows['{self._model.table.tensors[tensor].name}']")
+            self._handle.rows(tensor, rows.astype(np.uint64))
         self._handle.done()
 
     def _evaluate(self, work):
         result = library.Result()
         indices = work.indices[:work.samples]
         self._bind(evaluation=True)
+        total = weights = 0.0
         for begin in range(0, len(indices), _EVALUATION_BATCH):
             some = indices[begin:begin + _EVALUATION_BATCH]
             content = data_lib.read(self._evaluation, some, self._collate)
-            loss, correct = self._model.evaluate(content)
-            result.loss_sum += loss * len(some)
+            loss, correct, weight = self._model.evaluate(content)
+            weight = len(some) if weight is None else weight
+            total += loss * weight
+            weights += weight
             result.correct += correct or 0
+            result.counted |= correct is not None
+        # The job weighs the losses of workers by their samples.
+        result.loss_sum = total / weights * len(indices) if weights else 0.0
+        if self._model.extras_changed:
+            self._keep_extras()
         self._handle.done(result)
         self._bind()
 
@@ -452,7 +513,11 @@ def _torch_model(module, loss_fn, objective, spec):
         torch_model.set_threads(threads)
     if spec.training.bit_exact:
         torch_model.choose_deterministic_algorithms()
-    return torch_model.TorchModel(module, loss_fn, objective)
+    # The C++ workers of other jobs do not weigh.
+    divided = (spec.training.mode == wire.SYNCHRONOUS and
+               spec.training.aggregation == wire.TrainingSpec_MEAN and
+               spec.model.type == wire.ModelSpec_CUSTOM)
+    return torch_model.TorchModel(module, loss_fn, objective, divided)
 
 
 def _needs_loss(module, data):

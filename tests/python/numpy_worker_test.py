@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -17,13 +18,16 @@ from unittest import mock
 import numpy as np
 
 import sluice
+from sluice import data as data_lib
 from sluice import numpy_model
 from sluice import library
 from sluice import wire
 from sluice import worker as worker_lib
 from tests.python import job_processes
 from tests.python import quadratic_worker
+from tests.python import sequence
 from tests.python import table_worker
+from tests.python import weighted_worker
 from tools import unittest_main
 
 _WORKER = quadratic_worker.__file__
@@ -224,6 +228,42 @@ class Rows(unittest.TestCase):
         self.assertGreater(asked, 10)
 
 
+class Weights(unittest.TestCase):
+    """A loss whose mean is not over samples gives the same result for any number of workers."""
+
+    def train(self, kind, workers, **training):
+        job = job_processes.base_job(
+            model={'type': 'CUSTOM'}, worker={'replicas': workers}, parameterServer={'replicas': 2},
+            training={'steps': 30, 'globalBatchSize': 40, 'microbatchSize': 4, **training})
+        with job_processes.JobProcesses(job, directory(self)) as processes:
+            processes.start()
+            for index in range(workers):
+                processes.start_python_worker(index, weighted_worker.__file__, kind,
+                                              SLUICE_ADVERTISED_HOST='127.0.0.1')
+            for index in range(workers):
+                self.assertEqual(processes.wait_for_exit(f'worker-{index}', 100), 0,
+                                 processes.log(f'worker-{index}'))
+            self.assertEqual(processes.wait_for_exit('coordinator'), 0)
+            return sluice.load(processes.checkpoints), state_hashes(processes.newest_checkpoint())
+
+    def test_every_number_of_workers_trains_as_one_loop(self):
+        x, y, weight = weighted_worker.make_data()
+        order = sequence.SampleOrder(len(y), 1)
+        plan = sequence.StepSchedule(len(y), 40, 4)
+        w = np.zeros(weighted_worker.WIDTH)
+        for step in range(30):
+            rows = order.indices_of(*plan.positions_of_step(step))
+            w -= 0.1 * weighted_worker.loss_fn({'w': w}, (x[rows], y[rows], weight[rows]))[1]['w']
+        for workers, training in ((1, {}), (3, {}), (2, {'dense': {'aggregation': 'ALL_REDUCE'}})):
+            with self.subTest(workers=workers, **training):
+                found, _ = self.train('numpy', workers, **training)
+                np.testing.assert_allclose(found['w'], w, rtol=1e-9)
+
+    def test_bit_exact_is_the_same_for_every_number_of_workers(self):
+        self.assertEqual(self.train('numpy', 1, bit_exact=True)[1],
+                         self.train('numpy', 3, bit_exact=True)[1])
+
+
 class AllReduce(unittest.TestCase):
 
     def train(self, aggregation):
@@ -306,6 +346,52 @@ class Gradients(unittest.TestCase):
         self.assertEqual(self.model.end(1)[0][1].tolist(), [1, 1, 3, 5])
         with self.assertRaisesRegex(sluice.ModelMismatch, '1 rows and 3 values'):
             self.model.run(None, 1.0, gradients={'a': sluice.RowGradient(np.array([1]), np.ones(3))})
+
+    def test_a_weight_takes_the_place_of_the_number_of_samples(self):
+        given = []
+        self.assertEqual(self.model.run(None, 4, 3, self.given, weight=2.0, weigh=given.append), 3)
+        self.assertEqual(self.model.end(1)[1][1].tolist(), [0, 2, 4])
+        nothing = {'a': np.full((2, 2), np.nan), 'b': np.full(3, np.nan)}
+        self.model.run(None, 4, gradients=nothing, weight=0.0, weigh=given.append)
+        self.assertEqual(self.model.end(1), [(0, None), (1, None)])
+        # With aggregation: Sum the means of microbatches are added.
+        self.model.run(None, None, gradients=self.given, weight=2.0, weigh=given.append)
+        self.assertEqual(self.model.end(1)[1][1].tolist(), [0, 1, 2])
+        self.assertEqual(given, [2, 0])
+
+        for returned, weights in (((1.0, self.given, 2), [2]), ((1.0, self.given), []),
+                                  (((1.0, 2), self.given), [2])):
+            model = numpy_model.NumpyModel({'a': np.zeros((2, 2)), 'b': np.zeros(3)},
+                                           lambda parameters, data: returned)
+            given.clear()
+            model.run(None, 4, weigh=given.append)
+            self.assertEqual(given, weights)
+            self.assertEqual(model.evaluate(None), (1, None, weights[0] if weights else None))
+        for wrong in (-1, np.nan, np.inf):
+            with self.assertRaisesRegex(sluice.UsageError, 'the weight of the loss is'):
+                data_lib.checked_weight(wrong)
+
+    def test_parameters_can_neither_be_changed_nor_replaced(self):
+        def replace(parameters, data):
+            parameters['b'] = parameters['b'].clip(-1, 1)
+            return 0.0, self.given
+
+        model = numpy_model.NumpyModel({'b': np.zeros(3), 'a': np.zeros((2, 2))}, replace)
+        model.bind(model.view([np.zeros(3), np.zeros(4)]))
+        with self.assertRaisesRegex(sluice.UsageError, "'b' was replaced in the loss_fn"):
+            model.run(None, 4)
+        model.parameters()['b'] = None
+        self.assertIsNotNone(model.parameters()['b'])
+        with self.assertRaises(ValueError):
+            model.parameters()['b'][0] = 1
+
+    def test_a_step_without_any_gradient_is_refused(self):
+        with self.assertRaisesRegex(sluice.UsageError, 'no gradient of any parameter'):
+            self.model.run(None, 4, gradients={})
+
+    def test_a_row_below_zero_is_refused(self):
+        with self.assertRaisesRegex(sluice.UsageError, "the gradient of 'a' names row -1"):
+            self.model.run(None, 4, gradients={'a': sluice.RowGradient(np.array([-1]), np.ones((1, 2)))})
 
     def test_nothing_is_delivered_if_one_gradient_is_wrong(self):
         delivered = []
@@ -439,6 +525,25 @@ class Errors(unittest.TestCase):
         self.assertEqual(processes.wait_for_exit('coordinator', 20), 1)
         self.assertIn('ZeroDivisionError in worker 0', processes.log('coordinator'))
 
+    def test_an_exception_between_join_and_worker_fails_the_job_with_its_text(self):
+        processes = self.start(training={'steps': 1000})
+        processes.start_program(0, [sys.executable, '-c', 'import sluice\njob = sluice.join()\n1 / 0'])
+        self.assertEqual(processes.wait_for_exit('coordinator', 20), 1)
+        self.assertIn('ZeroDivisionError in worker 0', processes.log('coordinator'))
+        self.assertEqual(processes.wait_for_exit('worker-0'), 1)
+        self.assertIn('ZeroDivisionError', processes.log('worker-0'))
+
+    def test_a_worker_that_is_ready_after_the_jobs_end_has_no_batches(self):
+        processes = self.start(training={'steps': 3}, worker={'replicas': 2})
+        job = sluice.join(processes.address, index=1)
+        processes.start_python_worker(0, _WORKER)
+        self.assertEqual(processes.wait_for_exit('worker-0'), 0, processes.log('worker-0'))
+        self.assertEqual(processes.wait_for_exit('coordinator'), 0)
+        with sluice.Worker(job, {'w': np.zeros(5), 'b': np.zeros(1)}) as worker:
+            self.assertEqual(list(worker.batches(sluice.ArrayDataset(np.ones((1000, 5))))), [])
+            with self.assertRaises(sluice.JobEnded):
+                worker.step(None)
+
     def test_leaving_the_loop_leaves_the_job_to_the_others(self):
         processes = self.start(training={'steps': 60}, worker={'replicas': 2})
         processes.start_python_worker(0, _WORKER, '0.01')
@@ -466,6 +571,17 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(sluice.UsageError, 'numbered samples'):
             with sluice.Worker(job, {'w': np.zeros(3)}) as worker:
                 next(worker.batches(iter([1, 2])))
+        with self.assertRaisesRegex(sluice.UsageError, r'is a dict.*ArrayDataset\(\*values\)'):
+            data_lib.check_dataset({'x': np.ones(3), 'y': np.ones(3)}, 'the dataset')
+
+    def test_rows_that_are_not_numbers_of_rows(self):
+        for rows, message in ((np.array([3, -1]), r"rows\['w'\] names row -1.*padding"),
+                              (np.array([0.5]), r"rows\['w'\] names float64")):
+            processes = self.start(training={'steps': 3})
+            job = sluice.join(processes.address)
+            with self.assertRaisesRegex(sluice.UsageError, message):
+                with sluice.Worker(job, {'w': np.zeros((5, 2))}, rows={'w': lambda data: rows}) as worker:
+                    next(worker.batches(sluice.ArrayDataset(np.ones(100))))
 
 
 if __name__ == '__main__':

@@ -23,6 +23,7 @@ from sluice import wire
 from tests.python import job_processes
 from tests.python import mlp_worker
 from tests.python import sequence
+from tests.python import weighted_worker
 from tools import unittest_main
 
 _TRANSFORMER = 'examples/python/transformer.py'
@@ -156,6 +157,33 @@ class BesideCpp(unittest.TestCase):
             torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
         return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+class WeightedLosses(unittest.TestCase):
+
+    def test_class_weights_and_ignored_targets_train_as_one_loop_with_any_number_of_workers(self):
+        module, loss, x, y = weighted_worker.make_torch()
+        order = sequence.SampleOrder(len(y), 1)
+        plan = sequence.StepSchedule(len(y), 40, 4)
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        for step in range(20):
+            rows = order.indices_of(*plan.positions_of_step(step))
+            optimizer.zero_grad()
+            loss(module(x[rows]), y[rows]).backward()
+            optimizer.step()
+        for workers, bit_exact in ((1, False), (3, False), (2, True)):
+            job = job_processes.base_job(
+                model={'type': 'CUSTOM'}, worker={'replicas': workers},
+                training={'steps': 20, 'globalBatchSize': 40, 'microbatchSize': 4,
+                          'bit_exact': bit_exact})
+
+            def start(processes):
+                for index in range(workers):
+                    processes.start_python_worker(index, weighted_worker.__file__, 'torch')
+
+            found = train(job, start)
+            for name, value in module.state_dict().items():
+                np.testing.assert_allclose(found[name], value.numpy(), rtol=1e-4, atol=1e-6)
 
 
 class Examples(unittest.TestCase):
@@ -371,9 +399,10 @@ class Models(unittest.TestCase):
         self.assertEqual(waiting(), before)
 
     def test_evaluation_counts_correct_answers_and_keeps_the_mode(self):
-        loss, correct = self.model.evaluate(self.data)
+        loss, correct, weight = self.model.evaluate(self.data)
         self.assertGreater(loss, 0)
         self.assertTrue(0 <= correct <= 8)
+        self.assertEqual(weight, 8)
         self.assertTrue(self.module.training)
 
     def test_bfloat16_survives_a_round_trip(self):

@@ -143,16 +143,17 @@ void Evaluation::OnResult(uint64_t incarnation, const v1::EvaluationResult& resu
 void Evaluation::Sums::Add(const v1::EvaluationResult& result) {
   loss += result.loss_sum();
   correct += result.correct();
+  counted = counted && result.counted();
   count += result.count();
 }
 
-v1::Evaluation Evaluation::ResultOf(const Sums& sums, bool classification, absl::Time now) const {
+v1::Evaluation Evaluation::ResultOf(const Sums& sums, absl::Time now) const {
   SLUICE_DCHECK(done(), "a result is of all samples");
   v1::Evaluation result;
   const double count = static_cast<double>(std::max<uint64_t>(sums.count, 1));
   result.set_step(options_.version);
   result.set_loss(sums.loss / count);
-  result.set_has_accuracy(classification || sums.correct > 0);
+  result.set_has_accuracy(sums.counted);
   if (result.has_accuracy()) result.set_accuracy(100 * sums.correct / count);
   result.set_samples(sums.count);
   result.set_seconds(absl::ToDoubleSeconds(now - options_.started));

@@ -66,13 +66,9 @@ class Evaluation {
   const std::string& last_error() const { return last_error_; }
 
   // Without epoch. Requires done().
-  v1::Evaluation Result(bool classification, absl::Time now) const {
-    return ResultOf(all_, classification, now);
-  }
+  v1::Evaluation Result(absl::Time now) const { return ResultOf(all_, now); }
   // Of positions [0, first). Requires done(), and that it is wanted.
-  v1::Evaluation FirstResult(bool classification, absl::Time now) const {
-    return ResultOf(first_, classification, now);
-  }
+  v1::Evaluation FirstResult(absl::Time now) const { return ResultOf(first_, now); }
   bool has_first() const { return options_.first > 0; }
 
  private:
@@ -86,12 +82,13 @@ class Evaluation {
   struct Sums {
     double loss = 0;
     double correct = 0;
+    bool counted = true;  // in every result
     uint64_t count = 0;
 
     void Add(const v1::EvaluationResult& result);
   };
 
-  v1::Evaluation ResultOf(const Sums& sums, bool classification, absl::Time now) const;
+  v1::Evaluation ResultOf(const Sums& sums, absl::Time now) const;
   void TakeBack(const std::vector<Evaluator>& evaluators, absl::Time now);
   v1::Evaluate Message(const Interval& range) const;
   void CheckInvariants() const;

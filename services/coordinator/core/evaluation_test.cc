@@ -29,6 +29,7 @@ v1::EvaluationResult ResultOf(const v1::Evaluate& asked, double loss, double cor
   result.set_count(asked.samples().end() - asked.samples().begin());
   result.set_loss_sum(loss * count);
   result.set_correct(correct * count);
+  result.set_counted(true);
   return result;
 }
 
@@ -49,6 +50,20 @@ TEST(Evaluation, IgnoresResultOfAnotherAttemptOrVersion) {
   EXPECT_TRUE(evaluation.done());
 }
 
+TEST(Evaluation, HasAccuracyIfWorkersCountedEvenIfNothingIsCorrect) {
+  for (const bool counted : {true, false}) {
+    Evaluation evaluation(Options());
+    for (const auto& [worker, asked] : evaluation.Assign({{1, 10}, {2, 30}}, kStart)) {
+      v1::EvaluationResult result = ResultOf(asked, 1.0, 0);
+      result.set_counted(counted || worker == 1);
+      evaluation.OnResult(worker, result);
+    }
+    ASSERT_TRUE(evaluation.done());
+    EXPECT_EQ(evaluation.Result(kStart).has_accuracy(), counted);
+    EXPECT_EQ(evaluation.Result(kStart).accuracy(), 0);
+  }
+}
+
 TEST(Evaluation, IsDividedBySpeedAndSummed) {
   Evaluation evaluation(Options());
   const auto asked = evaluation.Assign({{1, 10}, {2, 30}}, kStart);
@@ -63,7 +78,7 @@ TEST(Evaluation, IsDividedBySpeedAndSummed) {
   evaluation.OnResult(2, ResultOf(asked[1].second, 2.0, 1.0));
   ASSERT_TRUE(evaluation.done());
 
-  const v1::Evaluation result = evaluation.Result(true, kStart + absl::Seconds(2));
+  const v1::Evaluation result = evaluation.Result(kStart + absl::Seconds(2));
   EXPECT_DOUBLE_EQ(result.loss(), 1.75);
   EXPECT_DOUBLE_EQ(result.accuracy(), 87.5);
   EXPECT_EQ(result.samples(), 1000);
@@ -83,12 +98,12 @@ TEST(Evaluation, ReportsFirstSamplesSeparately) {
     evaluation.OnResult(worker, ResultOf(asked, first ? 1.0 : 2.0, first ? 0.5 : 1.0));
   }
   ASSERT_TRUE(evaluation.done());
-  EXPECT_EQ(evaluation.FirstResult(true, kStart).samples(), 200);
-  EXPECT_DOUBLE_EQ(evaluation.FirstResult(true, kStart).loss(), 1.0);
-  EXPECT_DOUBLE_EQ(evaluation.FirstResult(true, kStart).accuracy(), 50);
-  EXPECT_EQ(evaluation.Result(true, kStart).samples(), 1000);
-  EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1.8);
-  EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).accuracy(), 90);
+  EXPECT_EQ(evaluation.FirstResult(kStart).samples(), 200);
+  EXPECT_DOUBLE_EQ(evaluation.FirstResult(kStart).loss(), 1.0);
+  EXPECT_DOUBLE_EQ(evaluation.FirstResult(kStart).accuracy(), 50);
+  EXPECT_EQ(evaluation.Result(kStart).samples(), 1000);
+  EXPECT_DOUBLE_EQ(evaluation.Result(kStart).loss(), 1.8);
+  EXPECT_DOUBLE_EQ(evaluation.Result(kStart).accuracy(), 90);
 }
 
 TEST(Evaluation, DoesNotReportFirstSamplesSeparatelyIfTheyAreAll) {
@@ -109,7 +124,7 @@ TEST(Evaluation, RangeOfLostMemberGoesToOthers) {
   evaluation.OnResult(2, ResultOf(again[0].second, 1, 1));
   evaluation.OnResult(2, ResultOf(asked[1].second, 1, 1));
   ASSERT_TRUE(evaluation.done());
-  EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1);
+  EXPECT_DOUBLE_EQ(evaluation.Result(kStart).loss(), 1);
 }
 
 TEST(Evaluation, RepeatedResultCountsOnce) {
@@ -118,7 +133,7 @@ TEST(Evaluation, RepeatedResultCountsOnce) {
   evaluation.OnResult(1, ResultOf(asked[0].second, 1, 1));
   evaluation.OnResult(1, ResultOf(asked[0].second, 1, 1));
   evaluation.OnResult(2, ResultOf(asked[1].second, 1, 1));
-  EXPECT_EQ(evaluation.Result(true, kStart).samples(), 1000);
+  EXPECT_EQ(evaluation.Result(kStart).samples(), 1000);
 }
 
 TEST(Evaluation, WaitsIfThereIsNoEvaluator) {
@@ -161,7 +176,7 @@ TEST(Evaluation, UnansweredRangeOfLivingMemberGoesToAnother) {
   evaluation.OnResult(2, ResultOf(again[0].second, 1, 1));
   ASSERT_TRUE(evaluation.done());
   EXPECT_EQ(evaluation.NextDeadline(), absl::InfiniteFuture());
-  EXPECT_DOUBLE_EQ(evaluation.Result(true, kStart).loss(), 1);
+  EXPECT_DOUBLE_EQ(evaluation.Result(kStart).loss(), 1);
 }
 
 TEST(Evaluation, AsksOnlyMemberAgainAndGivesUpInTheEnd) {
@@ -176,14 +191,6 @@ TEST(Evaluation, AsksOnlyMemberAgainAndGivesUpInTheEnd) {
   EXPECT_GT(asked, 3);
   EXPECT_TRUE(evaluation.failed());
   EXPECT_EQ(evaluation.last_error(), "no answer within 1m");
-}
-
-TEST(Evaluation, RegressionHasNoAccuracy) {
-  Evaluation evaluation(Options());
-  const auto asked = evaluation.Assign({{1, 1}}, kStart);
-  evaluation.OnResult(1, ResultOf(asked[0].second, 1, 0));
-  EXPECT_FALSE(evaluation.Result(false, kStart).has_accuracy());
-  EXPECT_TRUE(evaluation.Result(true, kStart).has_accuracy());
 }
 
 }  // namespace

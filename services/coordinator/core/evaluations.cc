@@ -19,12 +19,6 @@ bool IsLanguageModel(const v1::JobSpec& job) {
   return job.data().format() == v1::DataSpec::TEXT || job.data().synthetic().vocabulary() > 0;
 }
 
-bool IsClassification(const v1::JobSpec& job) {
-  if (IsLanguageModel(job)) return false;
-  return job.loss() == "nll" || job.loss() == "crossEntropy" ||
-         job.loss() == "binaryCrossEntropyWithLogits";
-}
-
 bool TargetReached(const v1::TrainingSpec::Target& target, const v1::Evaluation& result) {
   if (target.metric().empty()) return false;
   if (target.metric() == "accuracy" && !result.has_accuracy()) return false;
@@ -140,11 +134,10 @@ void Evaluations::Finish(absl::Time now) {
     return;
   }
 
-  const bool classification = IsClassification(facts_.job());
   const bool reported = last_result_.has_value() && last_result_->step() == snapshot_->step;
-  if (evaluation.has_first() && !reported) Note(evaluation.FirstResult(classification, now), now);
+  if (evaluation.has_first() && !reported) Note(evaluation.FirstResult(now), now);
 
-  v1::Evaluation result = evaluation.Result(classification, now);
+  v1::Evaluation result = evaluation.Result(now);
   result.set_final(snapshot_->final && EndsWithEvaluation(facts_.goal));
   Note(std::move(result), now);
 

@@ -157,9 +157,21 @@ absl::Status Asynchronous::Stage(Staged& staged, const v1::Push& push,
   staged.complete.insert(push.complete().begin(), push.complete().end());
   staged.samples = push.samples();
   staged.microbatches = push.microbatch_count();
+  staged.weight = WeightOf(push);
   staged.ordinal = push.ordinal();
-  if (!was_whole && IsWhole(staged) && NeedsNorms(state_.job)) return Measure(staged);
-  return absl::OkStatus();
+  if (was_whole || !IsWhole(staged)) return absl::OkStatus();
+  if (IsWeightless(state_.job, staged.weight)) DropGradients(staged);
+  return NeedsNorms(state_.job) ? Measure(staged) : absl::OkStatus();
+}
+
+void Asynchronous::DropGradients(Staged& staged) const {
+  for (auto& [number, sums] : staged.sums) {
+    for (size_t place = 0; place < sums.size(); ++place) {
+      const BlockInfo& info =
+          state_.model->block(state_.model->FirstBlock(number) + static_cast<uint32_t>(place));
+      if (info.kind == v1::PARAMETER) sums[place].Clear();
+    }
+  }
 }
 
 bool Asynchronous::IsWhole(const Staged& staged) const {
@@ -185,9 +197,7 @@ absl::Status Asynchronous::Measure(Staged& staged) {
 UpdateArguments Asynchronous::Arguments(const Staged& staged) const {
   UpdateArguments arguments;
   arguments.schedule_step = staged.ordinal;
-  if (state_.job.training().aggregation() == v1::TrainingSpec::MEAN && staged.samples > 0) {
-    arguments.gradient_scale = 1.0 / static_cast<double>(staged.samples);
-  }
+  arguments.gradient_scale = GradientScale(state_.job, staged.weight);
   if (staged.microbatches > 0) {
     arguments.buffer_scale = 1.0 / static_cast<double>(staged.microbatches);
   }

@@ -84,6 +84,7 @@ class Asynchronous {
     std::set<uint32_t> complete;                        // partitions
     uint64_t samples = 0;
     uint64_t microbatches = 0;
+    double weight = 0;  // in the mean over the update
     uint64_t ordinal = 0;
     std::map<uint32_t, GradientNorm> norms;
     std::string offender;  // name of the first block that is not finite
@@ -120,6 +121,7 @@ class Asynchronous {
   // Changes the facts to what they will be once the push is staged.
   void AddPush(const v1::Push& push, const Staged* staged, UpdateFacts* facts) const;
   absl::Status Measure(Staged& staged);
+  void DropGradients(Staged& staged) const;
   bool IsWhole(const Staged& staged) const;
   bool ApplyStaged(uint64_t worker, Staged& staged, const v1::ClockRecord& record);
   UpdateArguments Arguments(const Staged& staged) const;

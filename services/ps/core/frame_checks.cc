@@ -13,6 +13,7 @@
 #include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/wire_version.h"
+#include "services/protocol/worker_limits.h"
 #include "services/ps/core/check_errors.h"
 #include "services/ps/core/norm_exchange.h"
 
@@ -267,6 +268,11 @@ absl::Status CheckMicrobatches(const ShardState& state, size_t member, const v1:
   return absl::OkStatus();
 }
 
+absl::Status CheckWeight(const v1::Push& push) {
+  if (!push.has_weight() || IsWeight(push.weight())) return absl::OkStatus();
+  return Invalid("a weight of ", push.weight(), "; it should be from 0 to ", kMaxWeight);
+}
+
 // The sender must contribute exactly the microbatches that the view assigns to it.
 absl::Status CheckContribution(const ShardState& state, size_t member, const v1::Push& push) {
   if (!state.plan.has_value()) return absl::OkStatus();
@@ -296,6 +302,7 @@ absl::Status CheckStepPush(const ShardState& state, size_t member, const v1::Pus
     return Invalid("a push with clock ", push.clock(), " in synchronous training");
   }
 
+  RETURN_IF_ERROR(CheckWeight(push));
   if (push.blocks_size() > 0) {
     if (state.Find(push.partition()) == nullptr) {
       return Invalid("partition ", push.partition(), " is not owned by this shard, or empty");
@@ -415,6 +422,7 @@ absl::Status CheckUpdatePush(const ShardState& state, const UpdateFacts& facts,
   if (push.step() != 0 || push.pull_next()) {
     return Invalid("a push of step ", push.step(), " in asynchronous training");
   }
+  RETURN_IF_ERROR(CheckWeight(push));
   RETURN_IF_ERROR(CheckOwned(state, push.complete()));
   if (push.blocks_size() > 0) {
     if (state.Find(push.partition()) == nullptr) {

@@ -14,6 +14,11 @@ std::string RangeName(const Interval& range) {
   return absl::StrCat("[", range.begin, ", ", range.end, ")");
 }
 
+std::string Text(const Partition::Contribution& contribution) {
+  return absl::StrCat(contribution.samples, " samples in ", contribution.microbatches,
+                      " microbatches of weight ", contribution.weight);
+}
+
 }  // namespace
 
 Partition::Partition(std::shared_ptr<const ShardModel> model, uint32_t id, uint64_t version,
@@ -102,19 +107,21 @@ absl::Status Partition::Add(const Source& source, const ReceivedBlock& block, Bl
   return absl::OkStatus();
 }
 
-absl::Status Partition::Complete(size_t member, uint64_t samples, uint64_t microbatches,
-                                 bool by_set) {
+absl::Status Partition::Complete(size_t member, const Contribution& contribution, bool by_set) {
   Member& m = members_[member];
   if (m.dropped) return absl::OkStatus();
   if (m.complete && by_set) {
-    if (m.samples == samples && m.microbatches == microbatches) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "partition ", id_, " was complete with ", m.samples, " samples in ", m.microbatches,
-        " microbatches and is now with ", samples, " in ", microbatches));
+    const Contribution& first = m.contribution;
+    if (first.samples == contribution.samples && first.microbatches == contribution.microbatches &&
+        first.weight == contribution.weight) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat("partition ", id_, " was complete with ",
+                                                   Text(first), " and is now with ",
+                                                   Text(contribution)));
   }
   m.complete = true;
-  m.samples = samples;
-  m.microbatches = microbatches;
+  m.contribution = contribution;
   ++completions_;
   SLUICE_DCHECK(!by_set || completions_ <= members_.size(), "a member is complete once in a step");
   return absl::OkStatus();
@@ -156,16 +163,20 @@ absl::Status Partition::Select(const std::vector<size_t>& members, BlockPool& po
   return absl::OkStatus();
 }
 
-uint64_t Partition::samples() const {
-  uint64_t sum = 0;
-  for (const Member& member : members_) sum += member.samples;
-  return sum;
+Partition::Contribution Partition::total() const {
+  Contribution total;
+  for (const Member& member : members_) {
+    total.samples += member.contribution.samples;
+    total.microbatches += member.contribution.microbatches;
+    total.weight += member.contribution.weight;
+  }
+  return total;
 }
 
-uint64_t Partition::microbatches() const {
-  uint64_t sum = 0;
-  for (const Member& member : members_) sum += member.microbatches;
-  return sum;
+void Partition::DropGradients() {
+  for (size_t place = 0; place < sums_.size(); ++place) {
+    if (Info(place).kind == v1::PARAMETER) sums_[place].Clear();
+  }
 }
 
 absl::Status Partition::MeasureSums(double gradient_scale, std::vector<GradientSum>* sums,

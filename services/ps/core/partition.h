@@ -85,9 +85,15 @@ class Partition {
   // Adds a block that is new. INVALID_ARGUMENT, with nothing changed, if its payload does not fit.
   absl::Status Add(const Source& source, const ReceivedBlock& block, BlockPool& pool);
 
+  // What a member contributes to a step in all.
+  struct Contribution {
+    uint64_t samples = 0;
+    uint64_t microbatches = 0;
+    double weight = 0;  // in the mean over the step; normally the samples
+  };
   // The member has contributed all of its microbatches; repetitions have no effect.
   // INVALID_ARGUMENT if a repetition differs from the first.
-  absl::Status Complete(size_t member, uint64_t samples, uint64_t microbatches, bool by_set);
+  absl::Status Complete(size_t member, const Contribution& contribution, bool by_set);
   bool IsComplete(bool by_set) const;
   bool HasCompleted(size_t member) const { return members_[member].complete; }
   // Whether all of `members` (numbers) have contributed everything.
@@ -95,9 +101,11 @@ class Partition {
   // Selective: sums the contributions of `members`, in their order. The other members'
   // contributions to this version, also later ones, are dropped.
   absl::Status Select(const std::vector<size_t>& members, BlockPool& pool, ParallelRunner& runner);
-  uint64_t SamplesOf(size_t member) const { return members_[member].samples; }
-  uint64_t samples() const;
-  uint64_t microbatches() const;
+  uint64_t SamplesOf(size_t member) const { return members_[member].contribution.samples; }
+  // The sums over the members.
+  Contribution total() const;
+  // Drops the gradients, not the buffers' changes: no sample has a weight.
+  void DropGradients();
 
   // ---- the next version
 
@@ -150,8 +158,7 @@ class Partition {
   struct Member {
     bool complete = false;
     bool dropped = false;  // not chosen by Select
-    uint64_t samples = 0;
-    uint64_t microbatches = 0;
+    Contribution contribution;
   };
 
   // What is kept to update a block by its rows (block_update.h).

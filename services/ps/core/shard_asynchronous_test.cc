@@ -160,6 +160,24 @@ TEST_F(AsynchronousTest, LastPushMayCarryTheApply) {
   EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
 }
 
+TEST_F(AsynchronousTest, UpdateIsDividedByItsWeightAndWithoutOneHasNoGradient) {
+  Begin();
+  Lease(one);
+  for (const auto& [clock, weight] : {std::pair(1, 0.5), std::pair(2, 0.0)}) {
+    for (const uint32_t partition : {0, 1}) {
+      const v1::Permit permit = Permitted(one, clock);
+      v1::Header header = shard.MakePush(0, partition, ShardHarness::Microbatches(0, 1), 2);
+      header.mutable_push()->set_clock(clock);
+      header.mutable_push()->set_ordinal(permit.ordinal());
+      header.mutable_push()->set_weight(weight);
+      shard.Send(one, header, CordOf(Values(partition == 0 ? 4 : 2, 3)));
+    }
+    Apply(one, clock, clock * 2 - 2, clock * 2);
+    EXPECT_EQ(shard.Version(0), clock);
+    EXPECT_EQ(shard.Values(0), (Values{6, 6, 6, 6})) << weight;
+  }
+}
+
 TEST_F(AsynchronousTest, AcknowledgesRepeatedUpdateWithoutEffect) {
   Begin();
   Lease(one);

@@ -43,6 +43,62 @@ TEST_F(SynchronousTest, SumAddsGradientsWithoutAveraging) {
   EXPECT_EQ(shard.Values(0), (Values{8, 12, 8, 8}));
 }
 
+// A push of partition 0 with this weight.
+class WeightedTest : public TwoMembersTest {
+ protected:
+  void Push(StreamId stream, const Values& values, const v1::Range& microbatches, uint64_t samples,
+            double weight, uint64_t step = 0) {
+    v1::Header header = shard.MakePush(step, 0, microbatches, samples);
+    header.mutable_push()->set_weight(weight);
+    shard.Send(stream, header, Cord(values));
+  }
+  static absl::Cord Cord(const Values& values) {
+    return absl::Cord(absl::string_view(reinterpret_cast<const char*>(values.data()),
+                                        values.size() * sizeof(float)));
+  }
+};
+
+TEST_F(WeightedTest, MeanDividesByTheWeightsOfAllMembers) {
+  Begin();
+  Push(one, {8, 8, 8, 8}, kMicrobatches(0, 2), 1, 0.25);
+  Push(two, {0, 4, 0, 0}, kMicrobatches(2, 4), 3, 3.75);
+  EXPECT_EQ(shard.Values(0), (Values{2, 3, 2, 2}));
+}
+
+TEST_F(WeightedTest, MemberWithoutWeightCountsItsSamples) {
+  Begin();
+  Push(one, {8, 8, 8, 8}, kMicrobatches(0, 2), 1, 5);
+  shard.Push(two, 0, 0, {0, 8, 0, 0}, kMicrobatches(2, 4), 3);
+  EXPECT_EQ(shard.Values(0), (Values{1, 2, 1, 1}));
+}
+
+TEST_F(WeightedTest, StepWithoutAnyWeightHasNoGradient) {
+  shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
+  shard.job.mutable_optimizer()->set_learning_rate(0.5);
+  shard.job.mutable_optimizer()->set_weight_decay(0.5);
+  shard.w = {1, 1, 1, 1};
+  Begin();
+  Push(one, {0, 0, 0, 0}, kMicrobatches(0, 2), 1, 0);
+  Push(two, {0, 0, 0, 0}, kMicrobatches(2, 4), 3, 1e-31);
+  EXPECT_EQ(shard.Version(0), 1);
+  EXPECT_EQ(shard.Values(0), (Values{1, 1, 1, 1}));
+}
+
+TEST_F(WeightedTest, SumIgnoresWeights) {
+  shard.job.mutable_training()->set_aggregation(v1::TrainingSpec::SUM);
+  Begin();
+  Push(one, {8, 8, 8, 8}, kMicrobatches(0, 2), 1, 0);
+  Push(two, {0, 4, 0, 0}, kMicrobatches(2, 4), 3, 0);
+  EXPECT_EQ(shard.Values(0), (Values{8, 12, 8, 8}));
+}
+
+TEST_F(WeightedTest, RepetitionWithAnotherWeightIsRefused) {
+  Begin();
+  Push(one, {8, 8, 8, 8}, kMicrobatches(0, 2), 1, 2);
+  Push(one, {8, 8, 8, 8}, kMicrobatches(0, 2), 1, 3);
+  EXPECT_THAT(shard.StatusOf(one).message(), HasSubstr("of weight 2 and is now with"));
+}
+
 TEST_F(SynchronousTest, LeavesTensorWithoutGradientUnchanged) {
   shard.job.mutable_optimizer()->set_name(v1::OptimizerSpec::SGD);
   shard.job.mutable_optimizer()->set_learning_rate(0.5);

@@ -44,7 +44,7 @@ class StateHashesTest : public ::testing::Test {
     Partition::Source source;
     source.microbatches = {0, 1};
     ASSERT_TRUE(partition->Add(source, block, *pool).ok());
-    ASSERT_TRUE(partition->Complete(0, 1, 1, true).ok());
+    ASSERT_TRUE(partition->Complete(0, {1, 1, 1}, true).ok());
     UpdateArguments arguments;
     arguments.schedule_step = partition->version();
     ASSERT_TRUE(partition->Close(arguments, *pool, runner).ok());

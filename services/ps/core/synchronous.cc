@@ -9,6 +9,7 @@
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/ps/core/frame_checks.h"
+#include "services/ps/core/update_arguments.h"
 
 namespace sluice::ps {
 
@@ -101,7 +102,8 @@ absl::Status Synchronous::Contribute(const Partition::Source& source, const v1::
   for (uint32_t number : push.complete()) {
     Partition& partition = *state_.Find(number);
     if (push.step() != partition.version()) continue;
-    RETURN_IF_ERROR(partition.Complete(source.member, push.samples(), push.microbatch_count(),
+    RETURN_IF_ERROR(partition.Complete(source.member,
+                                       {push.samples(), push.microbatch_count(), WeightOf(push)},
                                        state_.rules.CloseBySet()));
   }
   return absl::OkStatus();
@@ -232,23 +234,29 @@ void Synchronous::TryCloseAll() {
 }
 
 bool Synchronous::IsWhole(Partition& partition) {
-  if (!set_.active()) return partition.IsComplete(state_.rules.CloseBySet());
-  const std::vector<size_t>* const members = set_.Of(partition);
-  if (members == nullptr || !partition.IsComplete(*members)) return false;
-  absl::Status selected = partition.Select(*members, *state_.pool, state_.parallel);
-  if (!selected.ok()) state_.Fail(absl::StrCat(selected.message()));
-  return selected.ok();
+  if (!set_.active()) {
+    if (!partition.IsComplete(state_.rules.CloseBySet())) return false;
+  } else {
+    const std::vector<size_t>* const members = set_.Of(partition);
+    if (members == nullptr || !partition.IsComplete(*members)) return false;
+    absl::Status selected = partition.Select(*members, *state_.pool, state_.parallel);
+    if (!selected.ok()) {
+      state_.Fail(absl::StrCat(selected.message()));
+      return false;
+    }
+  }
+  if (IsWeightless(state_.job, partition.total().weight)) partition.DropGradients();
+  return true;
 }
 
 UpdateArguments Synchronous::Arguments(const Partition& partition) const {
   UpdateArguments arguments;
   arguments.schedule_step = partition.version();
-  const uint64_t samples = partition.samples();
-  if (state_.job.training().aggregation() == v1::TrainingSpec::MEAN && samples > 0) {
-    arguments.gradient_scale = 1.0 / static_cast<double>(samples);
+  const Partition::Contribution total = partition.total();
+  arguments.gradient_scale = GradientScale(state_.job, total.weight);
+  if (total.microbatches > 0) {
+    arguments.buffer_scale = 1.0 / static_cast<double>(total.microbatches);
   }
-  const uint64_t microbatches = partition.microbatches();
-  if (microbatches > 0) arguments.buffer_scale = 1.0 / static_cast<double>(microbatches);
   arguments.check_finite = state_.job.training().non_finite() == v1::TrainingSpec::FAIL;
   return arguments;
 }
@@ -341,7 +349,7 @@ void Synchronous::Close(Partition& partition, const StepClose& close) {
                 "7.4: a version is committed before the next one closes");
   SLUICE_DCHECK(
       !state_.plan.has_value() ||
-          partition.samples() <=
+          partition.total().samples <=
               state_.plan->PositionsOf(step, {0, state_.plan->MicrobatchesPerStep()}).size(),
       "a sample counts once in a step");
   absl::Status closed = absl::OkStatus();

@@ -1,10 +1,24 @@
 #include "services/ps/core/update_arguments.h"
 
 #include "services/protocol/interval_set.h"
+#include "services/protocol/worker_limits.h"
 #include "services/ps/core/norm_exchange.h"
 #include "services/ps/core/staleness.h"
 
 namespace sluice::ps {
+
+double WeightOf(const v1::Push& push) {
+  return push.has_weight() ? push.weight() : static_cast<double>(push.samples());
+}
+
+double GradientScale(const v1::JobSpec& job, double weight) {
+  const bool divides = job.training().aggregation() == v1::TrainingSpec::MEAN;
+  return divides && weight >= kMinWeight ? 1.0 / weight : 1.0;
+}
+
+bool IsWeightless(const v1::JobSpec& job, double weight) {
+  return job.training().aggregation() == v1::TrainingSpec::MEAN && weight < kMinWeight;
+}
 
 v1::ClockRecord RecordOf(uint64_t worker, const v1::Apply& apply) {
   v1::ClockRecord record;

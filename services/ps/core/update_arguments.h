@@ -1,4 +1,5 @@
-// What an asynchronous update is applied with: the same on each shard that holds a part of it.
+// What a step or an asynchronous update is applied with: the same on each shard that holds a part
+// of it.
 #ifndef SLUICE_SERVICES_PS_CORE_UPDATE_ARGUMENTS_H_
 #define SLUICE_SERVICES_PS_CORE_UPDATE_ARGUMENTS_H_
 
@@ -10,6 +11,16 @@
 #include "services/ps/core/block_update.h"
 
 namespace sluice::ps {
+
+// The weight of a contribution in the mean over the step: that of a push that completes a
+// partition.
+double WeightOf(const v1::Push& push);
+
+// By what a sum of gradients of this weight is multiplied.
+double GradientScale(const v1::JobSpec& job, double weight);
+
+// Whether gradients are divided by their weight, and there is none: then they are not gradients.
+bool IsWeightless(const v1::JobSpec& job, double weight);
 
 // What a shard records of an update that it applies.
 v1::ClockRecord RecordOf(uint64_t worker, const v1::Apply& apply);

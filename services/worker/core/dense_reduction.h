@@ -59,6 +59,8 @@ class DenseReduction {
   bool Covers(uint32_t tensor) const { return covered_[tensor]; }
   // Whether this worker pushes the sum of the block.
   bool Owns(uint32_t block) const { return own_.count(block) != 0; }
+  // Own gradients are missing; so may be their weight.
+  bool collecting() const { return state_ == State::kCollecting; }
   // The sums are ready.
   bool done() const { return state_ == State::kDone; }
   // When done: the sum of a block that this worker owns; null: no member had a gradient.

@@ -90,9 +90,10 @@ TEST_F(DenseWorkerTest, PushesOnlyItsOwnPartOfTheSum) {
   world_.ConnectAll();
   Forget();
   world_.ReceiveVersion(5);
-  // The worker pushes nothing of the other member's part and announces this immediately.
-  EXPECT_THAT(Pushed(OtherShard()), ElementsAre("complete 4"));
+  EXPECT_THAT(Pushed(OtherShard()), IsEmpty());
   world_.FinishAllComputes(3);
+  // The worker pushes nothing of the other member's part and announces this.
+  EXPECT_THAT(Pushed(OtherShard()), ElementsAre("complete 4"));
   ASSERT_THAT(world_.reduces_, SizeIs(1));
   EXPECT_EQ(world_.reduces_[0].step, 5u);
   ASSERT_THAT(world_.reduces_[0].gradients, SizeIs(2));
@@ -102,6 +103,20 @@ TEST_F(DenseWorkerTest, PushesOnlyItsOwnPartOfTheSum) {
   Reduced(ReducedPart{Number(70)});
   EXPECT_THAT(Pushed(OwnShard()), ElementsAre("sum 70 of [0, 4)", "complete 4"));
   EXPECT_THAT(Pushed(OtherShard()), IsEmpty());
+}
+
+TEST_F(DenseWorkerTest, EveryCompletionHasTheWeight) {
+  BeginStep();
+  world_.core_.OnWeight(world_.computes_.begin()->first, 7, world_.now_);
+  world_.FinishAllComputes(3);
+  Reduced(ReducedPart{Number(70)});
+  for (const ShardId shard : {kShardA, kShardB}) {
+    double weight = 0;
+    for (const SendFrame& frame : world_.TakeSent(shard)) {
+      if (frame.header.push().complete_size() > 0) weight = frame.header.push().weight();
+    }
+    EXPECT_EQ(weight, 7);
+  }
 }
 
 TEST_F(DenseWorkerTest, DoesNotPushTensorWithoutGradient) {

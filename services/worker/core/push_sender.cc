@@ -120,7 +120,9 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
   for (uint32_t partition : partitions) {
     Partition& state = state_[partition];
     if (state.closed || state.named) continue;
-    const bool complete = state.unresolved == 0;
+    // A partition of which other members push everything must not be completed without the weight.
+    const bool weighed = reduction_ == nullptr || !reduction_->collecting();
+    const bool complete = state.unresolved == 0 && weighed;
     if (!complete && state.pending_bytes < kEagerBytes) continue;
     const bool had_blocks = !state.pending.empty();
     AppendFrames(partition, link.takes_rows() && context_->RowsTravel(), &frames);
@@ -144,6 +146,7 @@ void PushSender::FlushTo(ShardLink& link, const std::vector<uint32_t>& partition
     v1::Push& push = *frame.header.mutable_push();
     if (push.complete_size() == 0) continue;
     push.set_samples(common_.samples);
+    if (common_.weight) push.set_weight(*common_.weight);
     push.set_microbatch_count(common_.microbatches);
     push.set_pull_next(common_.pull_next);
     push.set_ordinal(common_.ordinal);

@@ -176,6 +176,7 @@ TEST_F(EvaluationTest, EvaluatesCurrentVersionInPlaceBeforeTheNextStep) {
   ComputeResult result;
   result.loss_sum = 2.5;
   result.samples = 10;
+  result.counted = true;
   world_.core_.OnEvaluated(world_.evaluations_[0].id, result, world_.now_);
   world_.Do();
   EXPECT_THAT(world_.adopted_, ElementsAre(5, 6));
@@ -186,6 +187,7 @@ TEST_F(EvaluationTest, EvaluatesCurrentVersionInPlaceBeforeTheNextStep) {
   EXPECT_EQ(answer.evaluation(), 1u);
   EXPECT_EQ(answer.loss_sum(), 2.5);
   EXPECT_EQ(answer.count(), 10u);
+  EXPECT_TRUE(answer.counted());
   EXPECT_EQ(answer.name().attempt(), world_.view_.id().attempt());
   EXPECT_EQ(answer.name().step(), 5u);
 }

@@ -78,6 +78,7 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
       result.set_loss_sum(0.5 * static_cast<double>(count));
       result.set_correct(std::min<double>(static_cast<double>(message.evaluate().version()), 100) /
                          100 * static_cast<double>(count));
+      result.set_counted(true);
     }
     Say(answer);
   } else if (message.has_heartbeat_reply()) {
@@ -152,11 +153,12 @@ FakeWorker& FakeJob::AddWorker(uint32_t index, bool initializes) {
   workers.push_back(std::make_unique<FakeWorker>(this, v1::WORKER, index, ++next_incarnation));
   FakeWorker& worker = *workers.back();
   worker.initializes = initializes;
+  worker.ready = traits;
   v1::TensorSpec& tensor = *worker.ready.mutable_table()->add_tensors();
   tensor.set_name("w");
   tensor.add_shape(elements);
   tensor.set_dtype(v1::FLOAT32);
-  worker.ready.set_training_samples(3200);
+  worker.ready.set_training_samples(training_samples);
   worker.ready.set_evaluation_samples(
       spec.data().evaluation().has_source() || spec.data().evaluation().interval_steps() ? 1000
                                                                                          : 0);

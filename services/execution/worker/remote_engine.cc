@@ -304,6 +304,7 @@ absl::StatusOr<BatchMetrics> RemoteEngine::RunBackward(const GradientRequest& re
   Names gradients;
   Names buffers;
   RETURN_IF_ERROR(BackwardAll(token->context, StageTensorOf(output.grad()), &gradients, &buffers));
+  if (gradients.empty()) return NoGradientError();
   if (options_.job.debug().verify_gradients()) {
     RETURN_IF_ERROR(Verify(token->context));
   }

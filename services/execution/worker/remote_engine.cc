@@ -108,6 +108,8 @@ class RemoteEngine final : public ComputeEngine {
 
   const v1::TensorTable& Describe() const override { return local_->Describe(); }
   StateDictExtras Extras() const override { return local_->Extras(); }
+
+  ModelTraits Traits() const override { return local_->Traits(); }
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override {
     return local_->InitialTensor(tensor);
   }

@@ -60,6 +60,21 @@ TEST(ScriptSemanticsTest, ModuleInFloat64TakesItsOwnType) {
   EXPECT_THAT(Elements<double>(sink.gradients[0]), ElementsAre(-5, 1));
 }
 
+TEST(ScriptSemanticsTest, TraitsHaveTheBatchNormAndTheNotes) {
+  TorchEngineOptions options = Options(Save(NormedModule()));
+  options.sample_shape = {2};
+  const ModelTraits traits = CreateInitialized(options)->Traits();
+  EXPECT_EQ(traits.smallest_batch, 2u);
+  EXPECT_EQ(traits.smallest_batch_module, "norm");
+  EXPECT_THAT(traits.notes, SizeIs(0));
+
+  ScriptModule module = LinearModule();
+  module.tensors.push_back({"scale", ScriptTensor::kBuffer, {}, {1}, ""});
+  const ModelTraits others = CreateInitialized(Options(Save(module)))->Traits();
+  EXPECT_EQ(others.smallest_batch, 1u);
+  EXPECT_THAT(others.notes, ElementsAre(::testing::HasSubstr("'scale'")));
+}
+
 TEST(ScriptSemanticsTest, RejectsALossThatDependsOnNoParameter) {
   ScriptModule module = LinearModule();
   for (const std::string output :

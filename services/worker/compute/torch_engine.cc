@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -20,7 +21,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/common/splitmix64.h"
@@ -81,10 +81,25 @@ v1::TensorTable TableOf(const Model& model) {
   return table;
 }
 
+ModelTraits TraitsOf(const Model& model, const TorchEngineOptions& options, at::Device device) {
+  ModelTraits traits;
+  traits.notes = model.Notes();
+  std::vector<int64_t> shape = model.InputShape();
+  if (shape.empty()) shape = options.sample_shape;
+  shape.insert(shape.begin(), 1);
+  const at::ScalarType type = options.tokens ? at::kLong : model.InputType();
+  const at::Tensor sample = at::zeros(shape, at::TensorOptions(device).dtype(type));
+  traits.smallest_batch_module = model.NeedsTwoSamples(sample);
+  if (!traits.smallest_batch_module.empty()) traits.smallest_batch = 2;
+  return traits;
+}
+
 class TorchEngine final : public ComputeEngine {
  public:
-  TorchEngine(std::unique_ptr<Model> model, LossKind loss, at::Device device, uint64_t seed)
+  TorchEngine(std::unique_ptr<Model> model, LossKind loss, at::Device device, uint64_t seed,
+              ModelTraits traits)
       : model_(std::move(model)),
+        traits_(std::move(traits)),
         table_(TableOf(*model_)),
         buffers_(table_),
         objective_(loss, model_.get()),
@@ -98,6 +113,8 @@ class TorchEngine final : public ComputeEngine {
   const v1::TensorTable& Describe() const override { return table_; }
 
   StateDictExtras Extras() const override { return model_->Extras(); }
+
+  ModelTraits Traits() const override { return traits_; }
 
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override {
     if (tensor >= buffers_.tensors()) {
@@ -169,6 +186,7 @@ class TorchEngine final : public ComputeEngine {
   BatchMetrics UpdateWithoutData(const GradientRequest& request, GradientSink& sink);
 
   const std::unique_ptr<Model> model_;
+  const ModelTraits traits_;
   const v1::TensorTable table_;
   TensorBuffers buffers_;
   const Objective objective_;
@@ -551,38 +569,9 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
           absl::StrCat("tensor '", tensor.name,
                        "' is float16, in which a CPU does not compute: use bfloat16 or float32"));
     }
-    return std::make_unique<TorchEngine>(std::move(model), loss, device, options.seed);
-  });
-}
-
-absl::Status ExportTorchScript(const std::string& source, absl::Span<const NamedBytes> tensors,
-                               const std::string& target) {
-  absl::flat_hash_map<std::string, const absl::Cord*> left;
-  for (const NamedBytes& tensor : tensors) {
-    if (left.emplace(tensor.name, &tensor.bytes).second) continue;
-    return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' is given twice"));
-  }
-  return RewriteTorchScript(source, target, [&](const std::vector<TensorMemory>& memory) {
-    for (const TensorMemory& wanted : memory) {
-      const auto found = left.find(wanted.name);
-      if (found == left.end()) {
-        return absl::InvalidArgumentError(absl::StrCat(source, ": has a tensor '", wanted.name,
-                                                       "', which is not among the given ones"));
-      }
-      if (found->second->size() != wanted.bytes) {
-        return absl::InvalidArgumentError(absl::StrCat("tensor '", wanted.name, "' has ",
-                                                       found->second->size(), " bytes: ", source,
-                                                       " wants ", wanted.bytes));
-      }
-      char* out = wanted.memory;
-      for (absl::string_view chunk : found->second->Chunks()) {
-        out = std::copy(chunk.begin(), chunk.end(), out);
-      }
-      left.erase(found);
-    }
-    if (left.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor '", left.begin()->first, "' is not in ", source));
+    ModelTraits traits = TraitsOf(*model, options, device);
+    return std::make_unique<TorchEngine>(std::move(model), loss, device, options.seed,
+                                         std::move(traits));
   });
 }
 

@@ -68,8 +68,9 @@ class Model {
   // What the user should know before training, one sentence each.
   virtual std::vector<std::string> Notes() const { return {}; }
 
-  // The name of a layer that in training needs more than one sample at once; empty: none does.
-  virtual std::string BatchNorm() const { return ""; }
+  // The name of a layer because of which no training pass computes `sample` alone, an input of one
+  // sample; empty: it does.
+  virtual std::string NeedsTwoSamples(const at::Tensor& /*sample*/) const { return ""; }
 
   // Takes [n, shape of a sample].
   virtual at::Tensor Forward(const at::Tensor& input) = 0;

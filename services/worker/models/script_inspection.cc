@@ -61,6 +61,14 @@ absl::string_view DifferenceOf(absl::string_view op) {
   return "";
 }
 
+// "'norm1' and 3 others".
+std::string Several(const std::set<std::string>& names) {
+  const size_t others = names.size() - 1;
+  const std::string first = absl::StrCat("'", *names.begin(), "'");
+  if (others == 0) return first;
+  return absl::StrCat(first, " and ", others, others == 1 ? " other" : " others");
+}
+
 std::string Linked() { return absl::StrCat("LibTorch ", TORCH_VERSION); }
 
 class Inspector {
@@ -92,6 +100,7 @@ class Inspector {
   std::vector<ScriptMethod> methods_;
   std::set<std::string> noted_;
   bool off_in_training_ = false;
+  std::set<std::string> always_of_batch_;  // batch norms
   ScriptInspection found_;
 };
 
@@ -278,11 +287,7 @@ void Inspector::NoteModes(const ScriptMethod& method, const Node* node) {
     found_.batch_norm = named == nullptr || named->owner.empty() ? "batch_norm" : named->owner;
   }
   if (constant && mean != nullptr) {
-    noted_.insert(absl::StrCat(
-        "Batch norm '", mean->owner,
-        "' uses the statistics of the batch in evaluations too: the "
-        "file has its mode as a constant, as a module has that was traced in training mode "
-        "(torch.jit.script keeps both modes)."));
+    always_of_batch_.insert(mean->owner);
   }
 }
 
@@ -391,12 +396,36 @@ absl::StatusOr<ScriptInspection> Inspector::Run() {
         "the file's statistics of batch norm: call train() before torch.jit.script or "
         "torch.jit.trace if that is not meant.");
   }
+  if (!always_of_batch_.empty()) {
+    noted_.insert(absl::StrCat(
+        "Batch norm ", Several(always_of_batch_),
+        " uses the statistics of the batch in evaluations too: the file has its mode as a "
+        "constant, "
+        "as a module has that was traced in training mode (torch.jit.script keeps both modes)."));
+  }
   found_.notes.assign(noted_.begin(), noted_.end());
   found_.input_type = InputType();
   return std::move(found_);
 }
 
 }  // namespace
+
+WrittenTensors FindWrites(const torch::jit::Module& module) {
+  const ScriptMethod method(module, "forward");
+  WrittenTensors written;
+  for (const Node* node : method.nodes()) {
+    written.all |= node->kind() == c10::prim::CallMethod || node->kind() == c10::prim::CallFunction;
+    const ScriptMethod::Attribute* attribute = method.AssignedBy(node);
+    if (attribute == nullptr && node->kind() == c10::prim::GetAttr) {
+      attribute = method.AttributeOf(node->output());
+      std::set<const Value*> seen;
+      if (WriterOf(node->output(), &seen) == nullptr) continue;
+    }
+    if (attribute == nullptr || !attribute->value.isTensor()) continue;
+    written.some.insert(attribute->value.toTensor().unsafeGetTensorImpl());
+  }
+  return written;
+}
 
 absl::Status ChangedParameter(const std::string& parameter, const std::string& by) {
   return absl::FailedPreconditionError(

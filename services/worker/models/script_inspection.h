@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/jit/api/module.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,18 @@ struct ScriptInspection {
 // the remedy.
 absl::StatusOr<ScriptInspection> InspectScript(const torch::jit::Module& module,
                                                const std::vector<ModelTensor>& tensors);
+
+// The tensors that forward assigns or writes to.
+struct WrittenTensors {
+  bool all = false;  // possibly: forward calls code that cannot be followed
+  std::set<const at::TensorImpl*> some;
+
+  bool contains(const at::Tensor& tensor) const {
+    return all || some.count(tensor.unsafeGetTensorImpl()) > 0;
+  }
+};
+
+WrittenTensors FindWrites(const torch::jit::Module& module);
 
 // The error of a module that changes a parameter. `by`: "forward", "the operator aten::clamp_".
 absl::Status ChangedParameter(const std::string& parameter, const std::string& by);

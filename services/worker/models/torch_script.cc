@@ -1,6 +1,7 @@
 #include "services/worker/models/torch_script.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <sys/stat.h>
 #include <torch/csrc/jit/api/module.h>
@@ -43,6 +44,9 @@ struct Constant {
 };
 
 struct Discovered {
+  explicit Discovered(const torch::jit::Module& module) : written(FindWrites(module)) {}
+
+  const WrittenTensors written;
   std::vector<ModelTensor> tensors;
   std::vector<TensorAttribute> places;  // of the tensors
   StateDictExtras extras;
@@ -163,7 +167,8 @@ absl::StatusOr<bool> IsTied(const ModelTensor& known, const std::string& name,
 // What kind of tensor an attribute is; nullopt: a constant.
 absl::StatusOr<absl::optional<v1::TensorKind>> KindOf(const TensorAttribute& place,
                                                       const std::string& name,
-                                                      const at::Tensor& value, bool parameter) {
+                                                      const at::Tensor& value, bool parameter,
+                                                      const WrittenTensors& written) {
   if (value.layout() != at::kStrided || value.is_quantized()) {
     return absl::UnimplementedError(
         absl::StrCat("tensor '", name, "' is ", value.is_quantized() ? "quantized" : "sparse",
@@ -189,9 +194,10 @@ absl::StatusOr<absl::optional<v1::TensorKind>> KindOf(const TensorAttribute& pla
                                         : ""));
   }
 
-  // A batch norm in evaluation mode does not count.
+  // A batch norm in evaluation mode does not count, and an instance norm never does.
   const bool counts = place.attribute == "num_batches_tracked" &&
-                      value.scalar_type() == at::kLong && place.owner.is_training();
+                      value.scalar_type() == at::kLong && place.owner.is_training() &&
+                      written.contains(value);
   return counts ? absl::make_optional(v1::COUNTER) : absl::optional<v1::TensorKind>();
 }
 
@@ -202,7 +208,7 @@ absl::Status AddTensor(const torch::jit::Module& owner, const std::string& prefi
   const std::string name = absl::StrCat(prefix, attribute);
   const TensorAttribute place{owner, attribute};
   ASSIGN_OR_RETURN(const absl::optional<v1::TensorKind> kind,
-                   KindOf(place, name, value, parameter));
+                   KindOf(place, name, value, parameter, found.written));
   if (!kind.has_value()) return AddConstant(name, place, value, found);
   for (const ModelTensor& known : found.tensors) {
     ASSIGN_OR_RETURN(const bool tied, IsTied(known, name, value));
@@ -354,7 +360,7 @@ class TorchScriptModel final : public Model {
 
   std::vector<std::string> Notes() const override { return inspection_.notes; }
 
-  std::string BatchNorm() const override { return inspection_.batch_norm; }
+  std::string NeedsTwoSamples(const at::Tensor& sample) const override;
 
   at::Tensor Forward(const at::Tensor& input) override {
     const c10::IValue output = module_.forward({input});
@@ -408,6 +414,27 @@ class TorchScriptModel final : public Model {
   std::vector<at::Tensor> initial_;
   std::vector<uint32_t> versions_;  // of the tensors, as the file has them
 };
+
+// Batch norm needs two numbers of each channel, which one image may have. So a copy of the module,
+// with its code, tries. Of one number, a scripted layer fails, and a traced one stores a variance
+// of NaN.
+std::string TorchScriptModel::NeedsTwoSamples(const at::Tensor& sample) const {
+  if (inspection_.batch_norm.empty() || NeededArguments(module_) != 1) {
+    return inspection_.batch_norm;
+  }
+  try {
+    const at::NoGradGuard no_grad;
+    torch::jit::Module copy = module_.clone();
+    copy.forward({sample});
+    for (const auto& buffer : copy.named_buffers()) {
+      const bool variance = absl::EndsWith(buffer.name, "running_var");
+      if (variance && buffer.value.isnan().any().item<bool>()) return inspection_.batch_norm;
+    }
+    return "";
+  } catch (const std::exception&) {
+    return inspection_.batch_norm;
+  }
+}
 
 absl::Status TorchScriptModel::CheckUnchanged() {
   for (size_t i = 0; i < found_.tensors.size(); ++i) {
@@ -523,7 +550,7 @@ absl::Status TorchScriptLoadError(const std::string& path, absl::string_view wha
 absl::StatusOr<std::unique_ptr<Model>> LoadTorchScriptModel(const std::string& path,
                                                             at::Device device) {
   ASSIGN_OR_RETURN(torch::jit::Module module, Load(path, device));
-  Discovered found;
+  Discovered found(module);
   RETURN_IF_ERROR(Discover(module, "", found), WithPath(path, _));
   bool trains = false;
   for (const ModelTensor& tensor : found.tensors) trains |= tensor.kind == v1::PARAMETER;
@@ -540,7 +567,7 @@ absl::Status RewriteTorchScript(
     const std::string& source, const std::string& target,
     const std::function<absl::Status(const std::vector<TensorMemory>& tensors)>& fill) {
   ASSIGN_OR_RETURN(torch::jit::Module module, Load(source, at::kCPU));
-  Discovered found;
+  Discovered found(module);
   RETURN_IF_ERROR(Discover(module, "", found), WithPath(source, _));
   std::vector<TensorMemory> memory;
   for (ModelTensor& tensor : found.tensors) {

@@ -108,15 +108,27 @@ TEST(TorchScriptModelTest, EachSubmoduleKeepsItsOwnMode) {
   }
 }
 
-TEST(TorchScriptModelTest, FrozenBatchNormDoesNotCountBatches) {
-  Parts norm;
-  norm.buffers = {{"num_batches_tracked", at::tensor(7, at::kLong)}};
-  for (const bool training : {true, false}) {
+TEST(TorchScriptModelTest, OnlyNormThatCountsBatchesHasACounter) {
+  const auto counters = [](const std::string& count, bool training) {
+    Parts norm;
+    norm.buffers = {{"num_batches_tracked", at::tensor(7, at::kLong)}};
     norm.training = training;
+    norm.source = Forward(count + "    return torch.linear(x, self.w)\n");
     const auto model = Loaded(norm);
-    EXPECT_EQ(model->tensors().size(), training ? 2u : 1u);
-    EXPECT_EQ(model->Extras().constants.size(), training ? 0u : 1u);
-  }
+    EXPECT_EQ(model->tensors().size() + model->Extras().constants.size(), 2u);
+    return model->tensors().size() - 1;
+  };
+  EXPECT_EQ(counters("    self.num_batches_tracked.add_(1)\n", true), 1u);
+  EXPECT_EQ(counters("    if bool(self.training):\n"
+                     "        self.num_batches_tracked = self.num_batches_tracked + 1\n",
+                     true),
+            1u);
+  EXPECT_EQ(counters("    if bool(self.training):\n"
+                     "        self.num_batches_tracked.add_(1)\n",
+                     false),
+            0u)
+      << "a frozen batch norm";
+  EXPECT_EQ(counters("", true), 0u) << "an instance norm";
 }
 
 // ---- types
@@ -425,14 +437,15 @@ TEST(TorchScriptModelTest, NotesModesThatAreConstants) {
 }
 
 TEST(TorchScriptModelTest, NamesTheBatchNormThatNeedsTwoSamples) {
-  const auto name = [](const std::string& training, bool mode) {
+  const at::Tensor one = at::ones({1, 2});
+  const auto name = [&](const std::string& training, bool mode) {
     Parts norm = Norm(training);
     norm.training = mode;
     Parts root;
     root.parameters.clear();
     root.children = {{"norm", Build("norm", norm)}};
     root.source = Forward("    return self.norm.forward(x)\n");
-    return Loaded(root)->BatchNorm();
+    return Loaded(root)->NeedsTwoSamples(one);
   };
   EXPECT_EQ(name("bool(self.training)", true), "norm");
   EXPECT_EQ(name("bool(self.training)", false), "");
@@ -443,8 +456,11 @@ TEST(TorchScriptModelTest, NamesTheBatchNormThatNeedsTwoSamples) {
       "    if bool(self.training):\n        on = True\n    else:\n"
       "        on = False\n" +
       NormBody("on"));
-  EXPECT_EQ(Loaded(branches)->BatchNorm(), "batch_norm");
-  EXPECT_EQ(Loaded(Parts())->BatchNorm(), "");
+  const auto model = Loaded(branches);
+  EXPECT_EQ(model->NeedsTwoSamples(one), "batch_norm");
+  EXPECT_EQ(model->NeedsTwoSamples(at::ones({1, 2, 2})), "") << "two numbers of each channel";
+  EXPECT_THAT(Numbers(model->TakeBuffer(1)), ElementsAre(0, 0)) << "a copy computes";
+  EXPECT_EQ(Loaded(Parts())->NeedsTwoSamples(one), "");
 }
 
 TEST(TorchScriptModelTest, NotesBuffersThatMayNotBePersistent) {

@@ -34,9 +34,6 @@ constexpr absl::string_view kAtBound =
     "where an element equals a bound, its gradient is 1, and 0 in PyTorch 2.15";
 constexpr absl::string_view kWhereEqual =
     "where both elements are equal, the first has the gradient 1, and each 1/2 in PyTorch 2.15";
-constexpr absl::string_view kNoGradient =
-    "it has no gradient, and has one in PyTorch 2.15: parameters before it are not trained "
-    "through it";
 
 constexpr Difference kDifferences[] = {
     {"clamp", 214, kAtBound},
@@ -53,7 +50,6 @@ constexpr Difference kDifferences[] = {
 
 absl::string_view DifferenceOf(absl::string_view op) {
   if (!absl::ConsumePrefix(&op, "aten::")) return "";
-  if (absl::StrContains(op, "bessel_")) return kLinked < 215 ? kNoGradient : "";
   absl::ConsumeSuffix(&op, "_");
   for (const Difference& known : kDifferences) {
     if (known.op == op && kLinked < known.same_since) return known.text;
@@ -91,8 +87,10 @@ class Inspector {
   absl::Status CheckWrites(const ScriptMethod& method) const;
   absl::Status CheckKernels(const ScriptMethod& method, const Node* node) const;
   bool IsBfloat16(const ScriptMethod& method, const Node* node) const;
+  std::set<const Value*> TrainedValues(const ScriptMethod& method) const;
   void NoteModes(const ScriptMethod& method, const Node* node);
   void NoteDifference(const Node* node);
+  void NoteKeptState(const ScriptMethod& method, const Node* node);
   at::ScalarType InputType() const;
 
   const torch::jit::Module& module_;
@@ -101,6 +99,7 @@ class Inspector {
   std::set<std::string> noted_;
   bool off_in_training_ = false;
   std::set<std::string> always_of_batch_;  // batch norms
+  std::set<std::string> kept_;             // attributes
   ScriptInspection found_;
 };
 
@@ -291,6 +290,17 @@ void Inspector::NoteModes(const ScriptMethod& method, const Node* node) {
   }
 }
 
+// What a pass leaves to the next one outside of the state_dict.
+void Inspector::NoteKeptState(const ScriptMethod& method, const Node* node) {
+  const ScriptMethod::Attribute* attribute = method.AssignedBy(node);
+  if (attribute == nullptr && node->kind() == c10::prim::GetAttr) {
+    std::set<const Value*> seen;
+    attribute = method.AttributeOf(node->output());
+    if (WriterOf(node->output(), &seen) == nullptr) return;
+  }
+  if (attribute != nullptr && !attribute->saved) kept_.insert(attribute->path());
+}
+
 void Inspector::NoteDifference(const Node* node) {
   const std::string op = node->kind().toQualString();
   const absl::string_view difference = DifferenceOf(op);
@@ -304,6 +314,39 @@ bool NoneTrains(const torch::jit::Module& module) {
     if (part.is_training()) return false;
   }
   return true;
+}
+
+// The values that depend on a trained parameter, as far as the operators show it. Those of a branch
+// or loop count together.
+std::set<const Value*> Inspector::TrainedValues(const ScriptMethod& method) const {
+  std::set<const Value*> trained;
+  const auto is_trained = [&](const Value* value) { return trained.count(value) > 0; };
+  // A loop gives values back to its beginning.
+  size_t before = 0;
+  do {
+    before = trained.size();
+    for (const Node* node : method.nodes()) {
+      const ScriptMethod::Attribute* attribute =
+          node->kind() == c10::prim::GetAttr ? method.AttributeOf(node->output()) : nullptr;
+      bool any = ParameterOf(attribute) != nullptr ||
+                 (attribute != nullptr && attribute->value.isTensorList());
+      if (node->kind() != c10::aten::detach) any |= absl::c_any_of(node->inputs(), is_trained);
+      for (const torch::jit::Block* block : node->blocks()) {
+        any |= absl::c_any_of(block->outputs(), is_trained);
+        if (any) trained.insert(block->inputs().begin(), block->inputs().end());
+      }
+      if (any) trained.insert(node->outputs().begin(), node->outputs().end());
+    }
+  } while (trained.size() != before);
+  return trained;
+}
+
+absl::Status CheckGradient(const Node* node) {
+  const std::string op = node->kind().toQualString();
+  if (kLinked >= 215 || !absl::StrContains(op, "bessel_")) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "uses the operator ", op, " on what depends on parameters, and ", Linked(),
+      " has no gradient of it: write it as a series, or use a build with LibTorch 2.15 or later"));
 }
 
 // The weight with which an operator multiplies its argument `offset`; null: it does something else.
@@ -353,6 +396,9 @@ bool CollectFactors(const ScriptMethod& method, const Value* value,
       continue;
     }
     const Value* factor = FactorOf(node, use.offset);
+    while (factor != nullptr && factor->node()->kind() == c10::aten::t) {
+      factor = factor->node()->input();
+    }
     const ScriptMethod::Attribute* weight =
         factor == nullptr ? nullptr : method.AttributeOf(factor);
     if (factor != nullptr && weight == nullptr &&
@@ -384,11 +430,21 @@ absl::StatusOr<ScriptInspection> Inspector::Run() {
   RETURN_IF_ERROR(CheckMaxNorm());
   for (const ScriptMethod& method : methods_) {
     RETURN_IF_ERROR(CheckWrites(method));
+    const std::set<const Value*> trained = TrainedValues(method);
     for (const Node* node : method.nodes()) {
       RETURN_IF_ERROR(CheckKernels(method, node));
       NoteModes(method, node);
+      NoteKeptState(method, node);
+      if (node->inputs().empty() || trained.count(node->inputs()[0]) == 0) continue;
+      RETURN_IF_ERROR(CheckGradient(node));
       NoteDifference(node);
     }
+  }
+  if (!kept_.empty()) {
+    noted_.insert(absl::StrCat("forward keeps ", Several(kept_),
+                               " from one pass to the next, which is neither a parameter nor a "
+                               "buffer: each worker has its "
+                               "own, and checkpoints do not have it."));
   }
   if (off_in_training_ && NoneTrains(module_)) {
     noted_.insert(

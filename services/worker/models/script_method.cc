@@ -25,7 +25,10 @@ void ScriptMethod::Walk(Block* block) {
       const auto owner = objects_.find(node->inputs()[0]);
       if (owner == objects_.end()) continue;
       const std::string& name = node->s(c10::attr::name);
-      Attribute attribute{owner->second.path, name, owner->second.object->getAttr(name)};
+      const c10::ClassTypePtr type = owner->second.object->type();
+      const size_t slot = type->getAttributeSlot(name);
+      Attribute attribute{owner->second.path, name, owner->second.object->getSlot(slot),
+                          type->is_parameter(slot) || type->is_buffer(slot)};
       if (!reads) {
         assigned_.emplace(node, std::move(attribute));
       } else if (attribute.value.isObject()) {

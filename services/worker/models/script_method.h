@@ -20,6 +20,7 @@ class ScriptMethod {
     std::string owner;  // the submodule's path, "layers.0"; empty: the module itself
     std::string name;   // "weight"
     c10::IValue value;
+    bool saved = false;  // a parameter or buffer: in the state_dict
 
     std::string path() const { return owner.empty() ? name : owner + "." + name; }
   };

@@ -217,6 +217,8 @@ TEST(TorchScriptModelTest, InputIsFloat32UnlessOnlyLayersOfAnotherTypeTakeIt) {
        "    return torch.linear(x, self.e.t()) + torch.linear(x.double(), self.w)\n", at::kFloat},
       {"a layer and the numbers", at::kDouble, "    return torch.linear(x, self.w) + x.sum()\n",
        at::kFloat},
+      {"a product with the transpose", at::kDouble, "    return torch.matmul(x, self.w.t())\n",
+       at::kDouble},
       {"one of two shapes", at::kDouble,
        "    if x.dim() == 1:\n        x = x.unsqueeze(0)\n    return torch.linear(x, self.w)\n",
        at::kDouble},
@@ -375,22 +377,52 @@ TEST(TorchScriptModelTest, RejectsKernelsThatComputeSomethingElse) {
 
 TEST(TorchScriptModelTest, NotesOperatorsWithAnotherGradient) {
   const int linked = 100 * TORCH_VERSION_MAJOR + TORCH_VERSION_MINOR;
-  const std::map<std::string, int> same_since = {{"torch.clamp(x, -1, 1)", 214},
-                                                 {"torch.clip(x, -1, 1)", 214},
-                                                 {"torch.clamp_min(x, 0)", 214},
-                                                 {"x.clamp_max_(1)", 214},
-                                                 {"torch.fmax(x, x)", 215},
-                                                 {"torch.hardswish(x)", 212},
-                                                 {"torch.special_bessel_j0(x)", 215},
-                                                 {"torch.trace(x)", 215},
-                                                 {"torch.relu(x)", 0},
-                                                 {"torch.hardtanh(x)", 0}};
+  const std::map<std::string, int> same_since = {
+      {"torch.clamp(y, -1, 1)", 214}, {"torch.clip(y, -1, 1)", 214},
+      {"torch.clamp_min(y, 0)", 214}, {"y.clamp_max_(1)", 214},
+      {"torch.fmax(y, y)", 215},      {"torch.hardswish(y)", 212},
+      {"torch.trace(y)", 215},        {"torch.clamp(self.w, -1, 1)", 214},
+      {"torch.relu(y)", 0},           {"torch.hardtanh(y)", 0},
+      {"torch.clamp(x, -1, 1)", 0},   {"torch.clamp(y.detach(), -1, 1)", 0}};
   for (const auto& [expression, release] : same_since) {
     Parts parts;
-    parts.source =
-        Forward("    if x.size(0) > 1:\n        x = " + expression + "\n    return x * self.w\n");
+    parts.source = Forward("    y = x * self.w\n    if x.size(0) > 1:\n        y = " + expression +
+                           "\n    return y\n");
     EXPECT_EQ(Loaded(parts)->Notes().size(), linked < release ? 1u : 0u) << expression;
   }
+}
+
+TEST(TorchScriptModelTest, GradientThatALoopGivesBackIsNoted) {
+  if (TORCH_VERSION_MAJOR >= 2) GTEST_SKIP() << "LibTorch here may have the new gradient";
+  Parts parts;
+  parts.source = Forward(
+      "    y = x\n    for i in range(x.size(0)):\n"
+      "        z = torch.clamp(y, -1, 1)\n        y = z * self.w\n"
+      "    return y\n");
+  EXPECT_THAT(Loaded(parts)->Notes(), ElementsAre(HasSubstr("aten::clamp")));
+}
+
+TEST(TorchScriptModelTest, RejectsOperatorsWithoutAGradient) {
+  if (TORCH_VERSION_MAJOR >= 2) GTEST_SKIP() << "LibTorch here may have the gradient";
+  Parts parts;
+  parts.source = Forward("    return torch.special_bessel_j0(x * self.w)\n");
+  ExpectRefused(parts, "uses the operator aten::special_bessel_j0 on what depends on parameters");
+  parts.source = Forward("    return torch.special_bessel_j0(x) * self.w\n");
+  EXPECT_NE(Loaded(parts), nullptr);
+}
+
+TEST(TorchScriptModelTest, NotesWhatAPassKeepsOutsideOfTheStateDict) {
+  Parts parts;
+  parts.source = "def unused(self):\n    return 0\n";
+  torch::jit::Module module = Build("m", parts);
+  module.register_attribute("passes", c10::IntType::get(), 0);
+  module.register_attribute("cache", c10::TensorType::get(), at::zeros({2}));
+  module.define(
+      Forward("    self.passes = self.passes + 1\n    self.cache.copy_(x[0])\n"
+              "    return torch.linear(x, self.w)\n"));
+  const auto model = Load(module);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT((*model)->Notes(), ElementsAre(HasSubstr("forward keeps 'cache' and 1 other")));
 }
 
 // ---- modes that are constants

@@ -6,9 +6,7 @@
 #include <sys/stat.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
-#include <torch/version.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <memory>
@@ -18,12 +16,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/types/optional.h"
 #include "services/checkpoint/state_dict_extras.h"
 #include "services/common/status_macros.h"
 #include "services/worker/models/model.h"
-#include "services/worker/models/operator_releases.h"
 #include "services/worker/models/row_lookups.h"
 #include "services/worker/models/script_inspection.h"
 
@@ -41,6 +37,9 @@ struct Constant {
   TensorAttribute place;
   at::Tensor value;
   uint32_t version = 0;  // LibTorch's count of changes in place
+  // Whether an operator has it as an argument that it may change. Some do not count this as a
+  // change (the observers of quantization).
+  bool written = false;
 };
 
 struct Discovered {
@@ -145,7 +144,8 @@ absl::Status AddConstant(const std::string& name, const TensorAttribute& place,
   constant.shape.assign(value.sizes().begin(), value.sizes().end());
   constant.bytes = Bytes(value);
   found.extras.constants.push_back(std::move(constant));
-  found.constants.push_back({place, value, static_cast<uint32_t>(value._version())});
+  found.constants.push_back(
+      {place, value, static_cast<uint32_t>(value._version()), found.written.contains(value)});
   return absl::OkStatus();
 }
 
@@ -450,7 +450,9 @@ absl::Status TorchScriptModel::CheckUnchanged() {
   for (size_t i = 0; i < found_.constants.size(); ++i) {
     Constant& constant = found_.constants[i];
     const at::Tensor now = constant.place.owner.attr(constant.place.attribute).toTensor();
-    if (now.is_same(constant.value) && now._version() == constant.version) continue;
+    const bool touched =
+        constant.written || !now.is_same(constant.value) || now._version() != constant.version;
+    if (!touched) continue;
     const SafetensorsArray& saved = found_.extras.constants[i];
     if (now.sizes() != constant.value.sizes() || Bytes(now) != saved.bytes) {
       const std::string type = TypeName(constant.value.scalar_type());
@@ -470,82 +472,7 @@ absl::Status WithPath(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-// The word that follows `before`, if it can be an operator's name.
-std::string WordAfter(absl::string_view text, absl::string_view before) {
-  const size_t found = text.find(before);
-  if (found == absl::string_view::npos) return "";
-  text.remove_prefix(found + before.size());
-  const size_t end =
-      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:.");
-  text = text.substr(0, end);
-  while (!text.empty() && (text.back() == '.' || text.back() == ':')) text.remove_suffix(1);
-  return std::string(text);
-}
-
-// What to change in a call that a newer PyTorch takes.
-absl::string_view ArgumentRemedy(absl::string_view op) {
-  absl::ConsumePrefix(&op, "aten::");
-  op = op.substr(0, op.find('.'));
-  if (op == "any" || op == "all" || op == "squeeze") return "; give it one dimension at a time";
-  if (absl::StartsWith(op, "std") || absl::StartsWith(op, "var")) {
-    return "; give its correction as an integer";
-  }
-  return "";
-}
-
 }  // namespace
-
-std::string LinkedTorchVersion() { return TORCH_VERSION; }
-
-std::string FirstLine(absl::string_view what) {
-  what.remove_prefix(std::min(what.find_first_not_of('\n'), what.size()));
-  return std::string(what.substr(0, what.find('\n')));
-}
-
-absl::Status TorchScriptLoadError(const std::string& path, absl::string_view what) {
-  std::string unknown = WordAfter(what, "Unknown builtin op: ");
-  if (unknown.empty()) unknown = WordAfter(what, "Unknown operator: ");
-  if (!unknown.empty()) {
-    const OperatorRelease known = ReleaseOf(unknown);
-    return absl::UnimplementedError(
-        absl::StrCat(path, ": uses the operator ", unknown, ", which LibTorch ",
-                     LinkedTorchVersion(), " (this build's) does not have; ",
-                     known.remedy.empty() ? "write the model without it" : known.remedy,
-                     ", or use a build with ",
-                     known.release.empty()
-                         ? "the LibTorch that saved the file"
-                         : absl::StrCat("LibTorch ", known.release, " or later, which has it")));
-  }
-
-  std::string type = WordAfter(what, "unknown torch global, 'torch.");
-  if (!type.empty()) {
-    type = std::string(absl::StripSuffix(type, "Storage"));
-    return absl::UnimplementedError(
-        absl::StrCat(path, ": has a tensor of type ", type, ", which LibTorch ",
-                     LinkedTorchVersion(), " (this build's) does not have; use another type"));
-  }
-
-  if (absl::StrContains(what, "Arguments for call are not valid")) {
-    const std::string op = WordAfter(what, "The following variants are available:\n  \n  ");
-    return absl::UnimplementedError(absl::StrCat(
-        path, ": calls the operator ", op.empty() ? "named below" : op,
-        " with arguments that LibTorch ", LinkedTorchVersion(), " (this build's) does not take",
-        ArgumentRemedy(op), ": ", what.substr(0, 400)));
-  }
-
-  if (absl::StrContains(what, "version") && absl::StrContains(what, "support")) {
-    return absl::UnimplementedError(absl::StrCat(path, ": was saved by a LibTorch too far from ",
-                                                 LinkedTorchVersion(), ": ", FirstLine(what)));
-  }
-
-  // torch.jit.save writes this record and torch.save does not.
-  const bool saved_by_torch = absl::StrContains(what, "constants.pkl");
-  return absl::InvalidArgumentError(absl::StrCat(
-      path, ": is not a TorchScript file, as torch.jit.script(model).save(path) writes it",
-      saved_by_torch ? "; it looks like torch.save of a state_dict, which has values and no model "
-                     : " ",
-      "(", FirstLine(what), ")"));
-}
 
 absl::StatusOr<std::unique_ptr<Model>> LoadTorchScriptModel(const std::string& path,
                                                             at::Device device) {

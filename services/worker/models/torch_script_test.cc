@@ -333,6 +333,21 @@ TEST(TorchScriptModelTest, NamesAConstantThatForwardChanges) {
   }
 }
 
+// The operator of quantization-aware training changes its arguments uncounted.
+TEST(TorchScriptModelTest, NamesAConstantThatAnObserverChanges) {
+  Parts parts;
+  for (const char* name : {"low", "high", "scale"}) parts.buffers.emplace_back(name, at::ones({1}));
+  parts.buffers.emplace_back("on", at::ones({1}, at::kLong));
+  parts.buffers.emplace_back("zero_point", at::full({1}, 99, at::kInt));
+  parts.source = Forward(R"(    y = torch.linear(x, self.w)
+    return torch.fused_moving_avg_obs_fake_quant(y, self.on, self.on, self.low, self.high, self.scale, self.zero_point, 0.5, 0, 255, 0)
+)");
+  const auto model = Loaded(parts);
+  model->Forward(at::ones({1, 2}));
+  EXPECT_THAT(std::string(model->CheckUnchanged().message()),
+              HasSubstr("buffer 'zero_point' is changed by forward, and it is int32"));
+}
+
 TEST(TorchScriptModelTest, ConstantMayBeReplacedByItsOwnValue) {
   Parts parts;
   parts.buffers = {{"count", at::zeros({1}, at::kLong)}};

@@ -22,6 +22,7 @@
 #include "services/common/status_macros.h"
 #include "services/execution/shard/layers.h"
 #include "services/worker/compute/torch_support.h"
+#include "services/worker/models/buffer_change.h"
 #include "services/worker/models/dropout.h"
 #include "services/worker/models/model.h"
 #include "services/worker/models/stage_tensor.h"
@@ -227,11 +228,7 @@ absl::StatusOr<at::Tensor> TorchLayers::ShapedInput(const Input& input, Model& m
   }
 
   if (tensor->is_floating_point()) {
-    at::ScalarType type = tensor->scalar_type();
-    for (const ModelTensor& parameter : model.tensors()) {
-      if (parameter.kind == v1::PARAMETER) type = parameter.value.scalar_type();
-    }
-    tensor = tensor->to(device_, type);
+    tensor = tensor->to(device_, model.InputType());
   } else {
     tensor = tensor->to(device_);
   }
@@ -241,16 +238,18 @@ absl::StatusOr<at::Tensor> TorchLayers::ShapedInput(const Input& input, Model& m
 }
 
 // The changes to float buffers by a forward pass.
-std::vector<TensorGradient> BufferChanges(const std::vector<at::Tensor>& before,
-                                          uint64_t microbatches, Model& model) {
+absl::StatusOr<std::vector<TensorGradient>> BufferChanges(const std::vector<at::Tensor>& before,
+                                                          uint64_t microbatches, Model& model) {
   at::NoGradGuard no_grad;
   std::vector<TensorGradient> changes;
   for (size_t i = 0; i < model.tensors().size(); ++i) {
     const ModelTensor& tensor = model.tensors()[i];
     if (tensor.kind == v1::PARAMETER) continue;
     const at::Tensor after = model.TakeBuffer(i).detach().to(at::kCPU);
-    if (tensor.kind != v1::BUFFER || after.equal(before[i])) continue;
-    const at::Tensor change = after.sub(before[i]).mul(static_cast<double>(microbatches));
+    if (tensor.kind != v1::BUFFER) continue;
+    ASSIGN_OR_RETURN(at::Tensor change, BufferChange(tensor.name, before[i], after));
+    if (!change.defined()) continue;
+    change = change.mul(static_cast<double>(microbatches));
     changes.push_back(
         {tensor.name, change.sizes().vec(), DataTypeOfTensor(change), true, CordOf(change)});
   }
@@ -276,8 +275,10 @@ absl::StatusOr<Layers::Output> TorchLayers::Run(const Input& input,
     at::AutoGradMode grad(input.training);
     result = model.Forward(given);
   }
+  RETURN_IF_ERROR(model.CheckUnchanged());
   output.value = StageTensorOf(result);
-  std::vector<TensorGradient> changes = BufferChanges(before, input.microbatches, model);
+  ASSIGN_OR_RETURN(std::vector<TensorGradient> changes,
+                   BufferChanges(before, input.microbatches, model));
   if (!input.training) {
     result = at::Tensor();
     GiveBack(std::move(instance));

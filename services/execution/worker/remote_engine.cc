@@ -108,6 +108,8 @@ class RemoteEngine final : public ComputeEngine {
 
   const v1::TensorTable& Describe() const override { return local_->Describe(); }
   StateDictExtras Extras() const override { return local_->Extras(); }
+
+  ModelTraits Traits() const override { return local_->Traits(); }
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override {
     return local_->InitialTensor(tensor);
   }
@@ -304,6 +306,7 @@ absl::StatusOr<BatchMetrics> RemoteEngine::RunBackward(const GradientRequest& re
   Names gradients;
   Names buffers;
   RETURN_IF_ERROR(BackwardAll(token->context, StageTensorOf(output.grad()), &gradients, &buffers));
+  if (gradients.empty()) return NoGradientError();
   if (options_.job.debug().verify_gradients()) {
     RETURN_IF_ERROR(Verify(token->context));
   }

@@ -26,6 +26,8 @@
 #include "services/worker/compute/testing/recording_sink.h"
 #include "services/worker/compute/torch_engine.h"
 #include "services/worker/data/batch.h"
+#include "services/worker/data/testing/data_files.h"
+#include "services/worker/models/testing/script_files.h"
 
 namespace sluice {
 namespace {
@@ -321,6 +323,43 @@ TEST(RemoteEngineTest, VerifyGradientsFailsOnGradientsThatAreNotFinite) {
   EXPECT_EQ(metrics.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(metrics.status().message()),
               ::testing::ContainsRegex("the gradient of '.*' in context 1 is not finite"));
+}
+
+// A TorchScript model of one layer, whose forward ends with `body`.
+absl::Status GradientsOfScript(const std::string& body) {
+  ScriptModule module;
+  module.tensors = {
+      {"weight", ScriptTensor::kParameter, {10, 784}, std::vector<double>(7840, 0.01), ""},
+      {"scale", ScriptTensor::kBuffer, {}, {INFINITY}, ""}};
+  module.source = "def forward(self, x):\n    x = torch.flatten(x, 1)\n" + body;
+  v1::JobSpec job = MnistNet(v1::FLOAT32, /*two_stages=*/false);
+  job.mutable_model()->Clear();
+  job.mutable_model()->set_type(v1::ModelSpec::TORCH_SCRIPT);
+  job.mutable_model()->set_path(MakeTestDirectory() + "/model.pt");
+  job.set_loss("crossEntropy");
+  WriteScript(job.model().path(), module);
+  Shards shards(job);
+  const std::unique_ptr<ComputeEngine> engine = shards.EngineOf(7);
+  shards.Give(7, Version(job, 5), *engine);
+  const Batch batch = Images(4, 1);
+  RecordingSink sink;
+  return engine->ComputeGradients(RequestOf(batch, 0), sink).status();
+}
+
+TEST(RemoteEngineTest, StageOfAScriptNamesWhatWouldBeLost) {
+  EXPECT_EQ(GradientsOfScript("    return torch.linear(x, self.weight)\n"), absl::OkStatus());
+  const std::pair<const char*, const char*> kCases[] = {
+      {"    return torch.linear(x, self.weight).detach()\n", "the loss depends on no parameter"},
+      {"    parts = [self.weight.detach()]\n    parts[0].mul_(0.5)\n"
+       "    return torch.linear(x, self.weight)\n",
+       "parameter 'weight' is changed by forward"},
+      {"    self.scale = torch.minimum(self.scale, x.max())\n"
+       "    return torch.linear(x, self.weight)\n",
+       "buffer 'scale' has infinity"},
+  };
+  for (const auto& [body, message] : kCases) {
+    EXPECT_THAT(std::string(GradientsOfScript(body).message()), ::testing::HasSubstr(message));
+  }
 }
 
 TEST(StageSizesTest, MeasuresTheBytesOfASampleBetweenStages) {

@@ -23,13 +23,8 @@ at::Tensor InputFor(const Model& model, const at::Tensor& given) {
   std::vector<int64_t> shape = model.InputShape();
   if (shape.empty()) shape.assign(given.sizes().begin() + 1, given.sizes().end());
   shape.insert(shape.begin(), 1);
-  at::ScalarType type = given.scalar_type();
-  for (const ModelTensor& tensor : model.tensors()) {
-    if (tensor.kind == v1::PARAMETER && given.is_floating_point()) {
-      type = tensor.value.scalar_type();
-    }
-  }
-  return given.reshape(shape).to(type);
+  return given.reshape(shape).to(given.is_floating_point() ? model.InputType()
+                                                           : given.scalar_type());
 }
 
 }  // namespace

@@ -30,6 +30,13 @@ absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec
   return loss;
 }
 
+absl::Status NoGradientError() {
+  return absl::FailedPreconditionError(
+      "the loss depends on no parameter, so nothing would be trained: the model should not compute "
+      "its output under no_grad, from detached tensors, or through operators without a gradient "
+      "only (such as argmax)");
+}
+
 at::Tensor Objective::SumOfLosses(const at::Tensor& output, const at::Tensor& target) const {
   if (loss_ != LossKind::kModule) return LossSum(loss_, output, target);
   return module_->ModuleLoss(output, target).mul(static_cast<double>(target.size(0)));

@@ -20,6 +20,9 @@ namespace sluice {
 absl::StatusOr<LossKind> ChooseLoss(const std::string& name, const v1::ModelSpec& spec,
                                     const Model& model);
 
+// The error of a loss that depends on no parameter.
+absl::Status NoGradientError();
+
 // Immutable; LibTorch's errors leave its functions as exceptions.
 class Objective {
  public:

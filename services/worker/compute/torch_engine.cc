@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -20,7 +21,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/common/splitmix64.h"
@@ -33,6 +33,7 @@
 #include "services/worker/compute/tensor_buffers.h"
 #include "services/worker/compute/torch_support.h"
 #include "services/worker/models/additive.h"
+#include "services/worker/models/buffer_change.h"
 #include "services/worker/models/loss.h"
 #include "services/worker/models/model.h"
 #include "services/worker/models/torch_script.h"
@@ -80,10 +81,25 @@ v1::TensorTable TableOf(const Model& model) {
   return table;
 }
 
+ModelTraits TraitsOf(const Model& model, const TorchEngineOptions& options, at::Device device) {
+  ModelTraits traits;
+  traits.notes = model.Notes();
+  std::vector<int64_t> shape = model.InputShape();
+  if (shape.empty()) shape = options.sample_shape;
+  shape.insert(shape.begin(), 1);
+  const at::ScalarType type = options.tokens ? at::kLong : model.InputType();
+  const at::Tensor sample = at::zeros(shape, at::TensorOptions(device).dtype(type));
+  traits.smallest_batch_module = model.NeedsTwoSamples(sample);
+  if (!traits.smallest_batch_module.empty()) traits.smallest_batch = 2;
+  return traits;
+}
+
 class TorchEngine final : public ComputeEngine {
  public:
-  TorchEngine(std::unique_ptr<Model> model, LossKind loss, at::Device device, uint64_t seed)
+  TorchEngine(std::unique_ptr<Model> model, LossKind loss, at::Device device, uint64_t seed,
+              ModelTraits traits)
       : model_(std::move(model)),
+        traits_(std::move(traits)),
         table_(TableOf(*model_)),
         buffers_(table_),
         objective_(loss, model_.get()),
@@ -91,15 +107,14 @@ class TorchEngine final : public ComputeEngine {
         seed_(seed),
         carried_(static_cast<size_t>(model_->StateSize())),
         pool_(2 * table_.tensors_size()) {
-    for (const ModelTensor& tensor : model_->tensors()) {
-      if (tensor.kind == v1::PARAMETER) float_type_ = tensor.value.scalar_type();
-    }
     Bind(Buffer::kCurrent);
   }
 
   const v1::TensorTable& Describe() const override { return table_; }
 
   StateDictExtras Extras() const override { return model_->Extras(); }
+
+  ModelTraits Traits() const override { return traits_; }
 
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override {
     if (tensor >= buffers_.tensors()) {
@@ -148,7 +163,7 @@ class TorchEngine final : public ComputeEngine {
   void ShieldBuffers();
 
   // Reports the changes to the shielded tensors, `times` over.
-  void ReportBufferChanges(double times, GradientSink& sink);
+  absl::Status ReportBufferChanges(double times, GradientSink& sink);
 
   void UnshieldBuffers();
 
@@ -162,7 +177,7 @@ class TorchEngine final : public ComputeEngine {
 
   absl::StatusOr<BatchMetrics> RunBackward(const GradientRequest& request, GradientSink& sink);
 
-  void Backward(const at::Tensor& objective, const Batch& batch, GradientSink& sink);
+  absl::Status Backward(const at::Tensor& objective, const Batch& batch, GradientSink& sink);
 
   // Gives the sink a parameter's gradient. `rows`: those that the batch names, found when needed.
   void Report(uint32_t tensor, at::Tensor gradient, const Batch& batch,
@@ -171,6 +186,7 @@ class TorchEngine final : public ComputeEngine {
   BatchMetrics UpdateWithoutData(const GradientRequest& request, GradientSink& sink);
 
   const std::unique_ptr<Model> model_;
+  const ModelTraits traits_;
   const v1::TensorTable table_;
   TensorBuffers buffers_;
   const Objective objective_;
@@ -178,7 +194,6 @@ class TorchEngine final : public ComputeEngine {
   const uint64_t seed_;
   CarriedState carried_;
   MemoryPool pool_;
-  at::ScalarType float_type_ = at::kFloat;
 };
 
 at::Tensor TorchEngine::HostTensor(Buffer buffer, size_t tensor) {
@@ -221,15 +236,17 @@ void TorchEngine::UnshieldBuffers() {
   }
 }
 
-void TorchEngine::ReportBufferChanges(double times, GradientSink& sink) {
+absl::Status TorchEngine::ReportBufferChanges(double times, GradientSink& sink) {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers_.tensors(); ++i) {
     if (model_->tensors()[i].kind != v1::BUFFER) continue;
     const at::Tensor before = HostTensor(Buffer::kCurrent, i);
     const at::Tensor after = model_->TakeBuffer(i).detach().to(at::kCPU);
-    if (after.equal(before)) continue;
-    sink.OnBufferChange(i, CordOf(after.sub(before).mul(times)));
+    ASSIGN_OR_RETURN(const at::Tensor change,
+                     BufferChange(model_->tensors()[i].name, before, after));
+    if (change.defined()) sink.OnBufferChange(i, CordOf(change.mul(times)));
   }
+  return absl::OkStatus();
 }
 
 absl::Status TorchEngine::CheckBatch(const Batch& batch) const {
@@ -270,7 +287,8 @@ at::Tensor TorchEngine::InputOf(const Batch& batch) const {
   // from_blob takes writable memory, and the batch belongs to the caller.
   const at::Tensor view =
       at::from_blob(const_cast<float*>(batch.features.data()), shape, at::kFloat);
-  return view.to(device_, float_type_, /*non_blocking=*/false, /*copy=*/model_->ChangesInput());
+  return view.to(device_, model_->InputType(), /*non_blocking=*/false,
+                 /*copy=*/model_->ChangesInput());
 }
 
 at::Tensor TorchEngine::TrainingForward(const Batch& batch) {
@@ -278,7 +296,7 @@ at::Tensor TorchEngine::TrainingForward(const Batch& batch) {
   if (batch.places.size() != batch.samples || carried_.size() == 0) return model_->Forward(input);
   at::Tensor before = at::empty({input.size(0), static_cast<int64_t>(carried_.size())}, at::kFloat);
   carried_.Load(batch.places, {before.data_ptr<float>(), static_cast<size_t>(before.numel())});
-  at::Tensor state = before.to(device_, float_type_);
+  at::Tensor state = before.to(device_, model_->InputType());
   at::Tensor output = model_->ForwardFrom(input, &state);
   const at::Tensor after = state.to(at::kCPU, at::kFloat).contiguous();
   carried_.Store(batch.places, {after.data_ptr<float>(), static_cast<size_t>(after.numel())});
@@ -347,7 +365,8 @@ void TorchEngine::Report(uint32_t tensor, at::Tensor gradient, const Batch& batc
   sink.OnGradient(tensor, CordOf(gradient.to(at::kCPU)));
 }
 
-void TorchEngine::Backward(const at::Tensor& objective, const Batch& batch, GradientSink& sink) {
+absl::Status TorchEngine::Backward(const at::Tensor& objective, const Batch& batch,
+                                   GradientSink& sink) {
   struct Hooked {
     uint32_t tensor;
     NodePtr node;
@@ -382,9 +401,13 @@ void TorchEngine::Backward(const at::Tensor& objective, const Batch& batch, Grad
   });
 
   if (objective.requires_grad()) objective.backward();
+  if (absl::c_none_of(hooked, [](const Hooked& entry) { return entry.delivered; })) {
+    return NoGradientError();
+  }
   for (const Hooked& entry : hooked) {
     if (!entry.delivered) sink.OnNoGradient(entry.tensor);
   }
+  return absl::OkStatus();
 }
 
 uint64_t MicrobatchesOf(const GradientRequest& request) {
@@ -401,18 +424,21 @@ absl::StatusOr<BatchMetrics> TorchEngine::RunBackward(const GradientRequest& req
   const at::Tensor target = TargetTensor(batch).to(device_);
   if (objective_.loss() == LossKind::kForward) {
     const auto [objective, loss_sum] = objective_.ValueOfForward(request, InputOf(batch), target);
-    Backward(objective, batch, sink);
+    RETURN_IF_ERROR(model_->CheckUnchanged());
+    RETURN_IF_ERROR(Backward(objective, batch, sink));
     // If each microbatch had its own forward pass, the change is the sum of theirs.
     const bool one_pass = request.reduction == Reduction::kSumOfSamples;
-    ReportBufferChanges(one_pass ? static_cast<double>(MicrobatchesOf(request)) : 1, sink);
+    RETURN_IF_ERROR(
+        ReportBufferChanges(one_pass ? static_cast<double>(MicrobatchesOf(request)) : 1, sink));
     return BatchMetrics{loss_sum, batch.samples};
   }
   const at::Tensor output = TrainingForward(batch);
   RETURN_IF_ERROR(CheckLabels(objective_.loss(), output.sizes(), batch));
   const auto [objective, loss_sum] = objective_.Value(request, output, target);
   const BatchMetrics metrics = objective_.Metrics(batch, loss_sum, output, target);
-  Backward(objective, batch, sink);
-  ReportBufferChanges(static_cast<double>(MicrobatchesOf(request)), sink);
+  RETURN_IF_ERROR(model_->CheckUnchanged());
+  RETURN_IF_ERROR(Backward(objective, batch, sink));
+  RETURN_IF_ERROR(ReportBufferChanges(static_cast<double>(MicrobatchesOf(request)), sink));
   return metrics;
 }
 
@@ -487,12 +513,14 @@ absl::StatusOr<BatchMetrics> TorchEngine::Evaluate(Buffer buffer, const Batch& b
     const at::Tensor target = TargetTensor(batch).to(device_);
     if (objective_.loss() == LossKind::kForward) {
       const at::Tensor mean = model_->ForwardLoss(InputOf(batch), target);
+      RETURN_IF_ERROR(model_->CheckUnchanged());
       return BatchMetrics{mean.item<double>() * static_cast<double>(batch.samples), batch.samples};
     }
 
     const at::Tensor output = model_->Forward(InputOf(batch));
     RETURN_IF_ERROR(CheckLabels(objective_.loss(), output.sizes(), batch));
     const double loss_sum = objective_.SumOfLosses(output, target).item<double>();
+    RETURN_IF_ERROR(model_->CheckUnchanged());
     return objective_.Metrics(batch, loss_sum, output, target);
   });
 }
@@ -541,38 +569,9 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
           absl::StrCat("tensor '", tensor.name,
                        "' is float16, in which a CPU does not compute: use bfloat16 or float32"));
     }
-    return std::make_unique<TorchEngine>(std::move(model), loss, device, options.seed);
-  });
-}
-
-absl::Status ExportTorchScript(const std::string& source, absl::Span<const NamedBytes> tensors,
-                               const std::string& target) {
-  absl::flat_hash_map<std::string, const absl::Cord*> left;
-  for (const NamedBytes& tensor : tensors) {
-    if (left.emplace(tensor.name, &tensor.bytes).second) continue;
-    return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' is given twice"));
-  }
-  return RewriteTorchScript(source, target, [&](const std::vector<TensorMemory>& memory) {
-    for (const TensorMemory& wanted : memory) {
-      const auto found = left.find(wanted.name);
-      if (found == left.end()) {
-        return absl::InvalidArgumentError(absl::StrCat(source, ": has a tensor '", wanted.name,
-                                                       "', which is not among the given ones"));
-      }
-      if (found->second->size() != wanted.bytes) {
-        return absl::InvalidArgumentError(absl::StrCat("tensor '", wanted.name, "' has ",
-                                                       found->second->size(), " bytes: ", source,
-                                                       " wants ", wanted.bytes));
-      }
-      char* out = wanted.memory;
-      for (absl::string_view chunk : found->second->Chunks()) {
-        out = std::copy(chunk.begin(), chunk.end(), out);
-      }
-      left.erase(found);
-    }
-    if (left.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor '", left.begin()->first, "' is not in ", source));
+    ModelTraits traits = TraitsOf(*model, options, device);
+    return std::make_unique<TorchEngine>(std::move(model), loss, device, options.seed,
+                                         std::move(traits));
   });
 }
 

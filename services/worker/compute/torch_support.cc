@@ -4,8 +4,12 @@
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "services/common/mutex.h"
 #include "services/worker/models/torch_script.h"
@@ -20,6 +24,8 @@ void SetBlasThreads(int threads) {
     setter(threads);
   }
 }
+
+constexpr char kWord[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
 
 // Texts of warnings contain numbers. Beyond this many texts, a new one is printed each time.
 constexpr size_t kMaxKnownWarnings = 1000;
@@ -66,6 +72,21 @@ absl::Cord CordOf(const at::Tensor& tensor) {
 
 std::string ShapeText(absl::Span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+std::string CauseFirst(absl::string_view what) {
+  // After the last trace, the cause is a line such as "RuntimeError: …" and those that follow it.
+  const size_t trace = what.rfind("Traceback of TorchScript");
+  if (trace == absl::string_view::npos) return std::string(what);
+  for (size_t line = what.find('\n', trace); line != absl::string_view::npos;
+       line = what.find('\n', line + 1)) {
+    const absl::string_view rest = what.substr(line + 1);
+    const size_t word = std::min(rest.find_first_not_of(kWord), rest.size());
+    if (word == 0 || !absl::StartsWith(rest.substr(word), ": ")) continue;
+    return absl::StrCat(absl::StripAsciiWhitespace(rest), "\n",
+                        absl::StripAsciiWhitespace(what.substr(0, line)));
+  }
+  return std::string(what);
 }
 
 void SetTorchThreads(int threads) {

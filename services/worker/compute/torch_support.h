@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace sluice {
@@ -23,6 +24,9 @@ absl::Cord CordOf(const at::Tensor& tensor);
 
 // "[32, 10]".
 std::string ShapeText(absl::Span<const int64_t> shape);
+
+// An exception's text with the cause of a failed TorchScript operation before its traces.
+std::string CauseFirst(absl::string_view what);
 
 // Sets how many threads one operation may use; process-wide.
 void SetTorchThreads(int threads);
@@ -58,9 +62,10 @@ auto Catching(const Function& function) -> decltype(function()) {
     return absl::ResourceExhaustedError("there is not enough memory for the model");
   } catch (const c10::Error& error) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the model fails: ", error.what_without_backtrace()));
+        absl::StrCat("the model fails: ", CauseFirst(error.what_without_backtrace())));
   } catch (const std::exception& error) {
-    return absl::FailedPreconditionError(absl::StrCat("the model fails: ", error.what()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the model fails: ", CauseFirst(error.what())));
   }
 }
 

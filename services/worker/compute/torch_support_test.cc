@@ -34,6 +34,23 @@ TEST(ParseDeviceTest, MissingGpuSaysWhatIsMissing) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(expected));
 }
 
+TEST(CauseFirstTest, CauseOfAFailedOperationPrecedesItsTraces) {
+  const std::string trace =
+      "The following operation failed in the TorchScript interpreter.\n"
+      "Traceback of TorchScript, serialized code (most recent call last):\n"
+      "  File \"code/__torch__.py\", line 9, in forward\n"
+      "def forward(self, x):\n"
+      "    return torch.linear(x, self.weight)\n"
+      "           ~~~~~~~~~~~~ <--- HERE\n\n";
+  EXPECT_EQ(CauseFirst(trace + "RuntimeError: shapes: differ\nsecond line\n")
+                .find("RuntimeError: shapes: differ\nsecond line\nThe following operation failed"),
+            0u);
+  EXPECT_EQ(CauseFirst(trace + "builtins.ValueError: too few\n").find("builtins.ValueError: too"),
+            0u);
+  EXPECT_EQ(CauseFirst(trace), trace);
+  EXPECT_EQ(CauseFirst("no trace: as it is"), "no trace: as it is");
+}
+
 TEST(WarningsOnceTest, WarningIsPrintedOnlyTheFirstTime) {
   ::testing::internal::CaptureStderr();
   for (int i = 0; i < 3; ++i) {

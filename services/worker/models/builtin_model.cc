@@ -80,6 +80,8 @@ class BuiltinModel final : public Model {
     return layers_[range_.first].input_shape;
   }
 
+  at::ScalarType InputType() const override { return dtype_; }
+
   at::Tensor Forward(const at::Tensor& input) override {
     if (range_.all) return architecture_->Forward(Values(), input, training_);
     return architecture_->ForwardLayers(Values(), input, range_.first, range_.last, training_);

@@ -62,14 +62,24 @@ class Model {
   // Whether Forward may change its input's numbers.
   virtual bool ChangesInput() const { return true; }
 
-  // Takes [n, shape of a sample], tokens as int64 and numbers in the dtype of the parameters.
+  // The type in which Forward takes numbers; tokens are int64.
+  virtual at::ScalarType InputType() const { return at::kFloat; }
+
+  // What the user should know before training, one sentence each.
+  virtual std::vector<std::string> Notes() const { return {}; }
+
+  // The name of a layer because of which no training pass computes `sample` alone, an input of one
+  // sample; empty: it does.
+  virtual std::string NeedsTwoSamples(const at::Tensor& /*sample*/) const { return ""; }
+
+  // Takes [n, shape of a sample].
   virtual at::Tensor Forward(const at::Tensor& input) = 0;
 
   // Numbers of state that a sample leaves to the next sample of its stream; 0: none.
   virtual int64_t StateSize() const { return 0; }
 
-  // Like Forward, but starting with a state other than zeros: [n, StateSize()] in the dtype of the
-  // parameters, which becomes the state after the samples. Only if StateSize() is not 0.
+  // Like Forward, but starting with a state other than zeros: [n, StateSize()] in
+  // InputType(), which becomes the state after the samples. Only if StateSize() is not 0.
   virtual at::Tensor ForwardFrom(const at::Tensor& input, at::Tensor* /*state*/) {
     return Forward(input);
   }
@@ -87,6 +97,10 @@ class Model {
 
   // Turns dropout and the like on or off.
   virtual void SetTraining(bool training) = 0;
+
+  // After a forward pass: FailedPrecondition names a tensor that it has changed and whose change
+  // would be lost (a parameter, or a constant of Extras()).
+  virtual absl::Status CheckUnchanged() { return absl::OkStatus(); }
 
   // The value of a tensor of kind BUFFER or COUNTER after a forward pass. A module may have
   // replaced the handle by another tensor; this restores the handle.

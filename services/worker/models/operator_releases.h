@@ -9,7 +9,10 @@ namespace sluice {
 
 struct OperatorRelease {
   absl::string_view op;       // "aten::rms_norm"
-  absl::string_view release;  // "2.4"
+  absl::string_view release;  // "2.4"; empty: not known
+  // What the user does so that the file does not call it; empty: nothing better than leaving it
+  // out.
+  absl::string_view remedy;
 };
 
 // Operators that PyTorch added after 1.13, each with the first release that has it, by name. Found
@@ -17,8 +20,8 @@ struct OperatorRelease {
 // the TorchScript compiler leaves in files, not those that kernels call internally.
 absl::Span<const OperatorRelease> OperatorReleases();
 
-// The first release with `op`; empty if it is not in this list.
-absl::string_view FirstReleaseWith(absl::string_view op);
+// An operator of this list; one that is not in it has no release and no remedy.
+OperatorRelease ReleaseOf(absl::string_view op);
 
 }  // namespace sluice
 

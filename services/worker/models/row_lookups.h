@@ -5,7 +5,7 @@
 // parameters are. The graph of `forward` shows this: the indices of the lookup are computed from
 // the input alone. So this part of the graph is extracted, and runs on a batch before its
 // parameters are available. A table counts if it is used only in lookups: any other use (tied
-// weights, a norm, `max_norm`) reads all of it.
+// weights, a norm) reads all of it.
 #ifndef SLUICE_SERVICES_WORKER_MODELS_ROW_LOOKUPS_H_
 #define SLUICE_SERVICES_WORKER_MODELS_ROW_LOOKUPS_H_
 

@@ -127,10 +127,6 @@ TEST(RowLookupsTest, AnyOtherUseReadsTheWholeTable) {
         y = y + torch.norm(self.users)
     return y
 )"},
-      {"max_norm, which changes it before", R"(    w = self.users.detach()
-    torch.embedding_renorm_(w, x, 1.0, 2.0)
-    return torch.embedding(self.users, x)
-)"},
       {"a lookup that may not happen", R"(    y = torch.zeros([1])
     if bool(self.training):
         y = torch.embedding(self.users, x)

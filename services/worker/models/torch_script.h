@@ -2,10 +2,10 @@
 //
 // Every parameter and floating-point buffer of the module and its submodules is a tensor of the
 // model, in the order and under the names of the module's state_dict in PyTorch. A parameter that
-// does not require a gradient is a BUFFER. Of the integer buffers, `num_batches_tracked` (batch
-// norm) is a COUNTER; the others, and buffers of bool, are constants of the model: they keep the
-// file's values. A tensor with several names has the first; constants and the other names are
-// Extras().
+// does not require a gradient is a BUFFER. Of the integer buffers, `num_batches_tracked` of a batch
+// norm in training mode is a COUNTER; the others, and buffers of bool and complex64, are constants
+// of the model: they keep the file's values. A tensor with several names has the first; constants
+// and the other names are Extras(). Each submodule is trained in the mode of the file.
 //
 // `forward(input)` returns the output; `forward(input, target)` returns the mean loss.
 #ifndef SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_

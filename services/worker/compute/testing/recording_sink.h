@@ -50,6 +50,7 @@ class RecordingSink final : public GradientSink {
     EXPECT_TRUE(changes.emplace(tensor, change).second) << "tensor " << tensor << " again";
   }
 
+  std::vector<double> weights;
   std::map<uint32_t, absl::Cord> gradients;
   std::map<uint32_t, std::pair<std::vector<uint64_t>, absl::Cord>> row_gradients;
   std::vector<uint32_t> order;  // of the gradients

@@ -18,7 +18,9 @@ namespace {
 at::Tensor MakeTensor(const ScriptTensor& tensor) {
   at::Tensor value = at::tensor(tensor.values, at::kDouble).reshape(tensor.shape);
   if (tensor.kind == ScriptTensor::kBoolBuffer) return value.to(at::kBool);
-  return value.to(tensor.kind == ScriptTensor::kIntegerBuffer ? at::kLong : at::kFloat);
+  if (tensor.kind == ScriptTensor::kIntegerBuffer) return value.to(at::kLong);
+  if (tensor.type == "float64") return value;
+  return value.to(tensor.type == "bfloat16" ? at::kBFloat16 : at::kFloat);
 }
 
 torch::jit::Module Build(const std::string& name, const ScriptModule& parts) {
@@ -37,7 +39,7 @@ torch::jit::Module Build(const std::string& name, const ScriptModule& parts) {
   for (const auto& [child, child_parts] : parts.children) {
     module.register_module(child, Build(name + "_" + child, child_parts));
   }
-  module.register_attribute("training", c10::BoolType::get(), true);
+  module.register_attribute("training", c10::BoolType::get(), parts.training);
   module.define(parts.source);
   return module;
 }

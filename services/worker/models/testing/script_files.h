@@ -16,12 +16,14 @@ struct ScriptTensor {
   std::vector<int64_t> shape;
   std::vector<double> values;
   std::string same_as;  // another tensor of the module, if this is its second name; or empty
+  std::string type = "float32";  // of the float kinds; float64, bfloat16
 };
 
 struct ScriptModule {
   std::vector<ScriptTensor> tensors;
   std::vector<std::pair<std::string, ScriptModule>> children;
   std::string source;  // methods, in TorchScript; `self.training` exists
+  bool training = true;
 };
 
 // Saves it as torch.jit.save does.

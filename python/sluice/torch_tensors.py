@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sluice import errors
-from sluice import extras
+from sluice import tensors
 from sluice import wire
 
 TYPES = {
@@ -16,13 +16,13 @@ TYPES = {
     torch.float16: wire.FLOAT16,
     torch.int64: wire.INT64,
 }
-# Names in safetensors, by PyTorch's names: releases of PyTorch lack some of these types.
+# Names in safetensors, by PyTorch's names: releases of PyTorch lack some of these types. Those of
+# sluice.tensors.TORCH are bytes to numpy.
 _SAFETENSORS = {
     'float32': 'F32', 'float64': 'F64', 'bfloat16': 'BF16', 'float16': 'F16', 'int64': 'I64',
     'int32': 'I32', 'int16': 'I16', 'int8': 'I8', 'uint8': 'U8', 'bool': 'BOOL',
     'complex64': 'C64', 'uint16': 'U16', 'uint32': 'U32', 'uint64': 'U64',
-    'float8_e4m3fn': 'F8_E4M3', 'float8_e5m2': 'F8_E5M2', 'float8_e8m0fnu': 'F8_E8M0',
-    'float8_e4m3fnuz': 'F8_E4M3FNUZ', 'float8_e5m2fnuz': 'F8_E5M2FNUZ',
+    **{name: kind for name, kind in tensors.TORCH.items() if kind != 'F4'},
 }
 
 
@@ -65,6 +65,8 @@ def to_flat(tensor):
         flat = flat.cpu()
     if flat.dtype is torch.bfloat16:
         return flat.contiguous().view(torch.int16).numpy().view(np.uint16)
+    if _type_name(flat.dtype) in tensors.TORCH:
+        return flat.contiguous().view(torch.uint8).numpy()
     return flat.contiguous().numpy()
 
 
@@ -144,7 +146,7 @@ def _kind(name, tensor, owner, attribute):
         raise errors.UsageError(
             f"tensor '{name}' is {tensor.dtype}, which checkpoints cannot contain: register the "
             'buffer with persistent=False, so that it is not in the state_dict, or use one of '
-            f'{", ".join(sorted(set(_SAFETENSORS) & set(map(_type_name, _kept_types()))))}')
+            f'{", ".join(sorted(name for name in _SAFETENSORS if hasattr(torch, name)))}')
     return None
 
 
@@ -152,15 +154,9 @@ def _type_name(dtype):
     return str(dtype).rpartition('.')[2]
 
 
-def _kept_types():
-    return [getattr(torch, name) for name, kind in _SAFETENSORS.items()
-            if kind in extras.TYPES and hasattr(torch, name)]
-
-
 def constant_type(tensor):
     """The safetensors name of the type; None: there is none."""
-    kind = _SAFETENSORS.get(_type_name(tensor.dtype))
-    return kind if kind in extras.TYPES else None
+    return _SAFETENSORS.get(_type_name(tensor.dtype))
 
 
 def _check_form(name, tensor):

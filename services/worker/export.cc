@@ -26,10 +26,7 @@ absl::Status Export(const std::string& model, const std::string& tensors_file,
   ASSIGN_OR_RETURN(const std::vector<SafetensorsArray> arrays,
                    ReadSafetensors(absl::Cord(std::move(content))),
                    absl::InvalidArgumentError(absl::StrCat(tensors_file, ": ", _.message())));
-  std::vector<NamedBytes> tensors;
-  tensors.reserve(arrays.size());
-  for (const SafetensorsArray& array : arrays) tensors.push_back({array.name, array.bytes});
-  return ExportTorchScript(model, tensors, output);
+  return ExportTorchScript(model, arrays, output);
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/cord.h"
 #include "absl/types/span.h"
 #include "proto/job.pb.h"
+#include "services/checkpoint/safetensors.h"
 #include "services/worker/compute/compute_engine.h"
 
 namespace sluice {
@@ -40,15 +40,11 @@ TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads);
 // dtype or its device.
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(const TorchEngineOptions& options);
 
-struct NamedBytes {
-  std::string name;
-  absl::Cord bytes;
-};
-
 // Writes the TorchScript model of file `source` with other values to file `target`, for
 // torch.jit.load. `tensors` names each tensor of the model once. InvalidArgument names the tensor
-// that is missing, unknown or of the wrong size; nothing is written then.
-absl::Status ExportTorchScript(const std::string& source, absl::Span<const NamedBytes> tensors,
+// that is missing, unknown or of another type or shape; nothing is written then.
+absl::Status ExportTorchScript(const std::string& source,
+                               absl::Span<const SafetensorsArray> tensors,
                                const std::string& target);
 
 // The version of the linked LibTorch, e.g. "1.13.1".

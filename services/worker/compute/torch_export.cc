@@ -5,15 +5,24 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "services/worker/compute/torch_engine.h"
+#include "services/worker/compute/torch_support.h"
 #include "services/worker/models/torch_script.h"
 
 namespace sluice {
+namespace {
 
-absl::Status ExportTorchScript(const std::string& source, absl::Span<const NamedBytes> tensors,
+absl::string_view TypeName(const SafetensorsArray& array) {
+  return array.other_type.empty() ? SafetensorsTypeName(array.dtype) : array.other_type;
+}
+
+}  // namespace
+
+absl::Status ExportTorchScript(const std::string& source,
+                               absl::Span<const SafetensorsArray> tensors,
                                const std::string& target) {
-  absl::flat_hash_map<std::string, const absl::Cord*> left;
-  for (const NamedBytes& tensor : tensors) {
-    if (left.emplace(tensor.name, &tensor.bytes).second) continue;
+  absl::flat_hash_map<std::string, const SafetensorsArray*> left;
+  for (const SafetensorsArray& tensor : tensors) {
+    if (left.emplace(tensor.name, &tensor).second) continue;
     return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' is given twice"));
   }
   return RewriteTorchScript(source, target, [&](const std::vector<TensorMemory>& memory) {
@@ -23,13 +32,14 @@ absl::Status ExportTorchScript(const std::string& source, absl::Span<const Named
         return absl::InvalidArgumentError(absl::StrCat(source, ": has a tensor '", wanted.name,
                                                        "', which is not among the given ones"));
       }
-      if (found->second->size() != wanted.bytes) {
-        return absl::InvalidArgumentError(absl::StrCat("tensor '", wanted.name, "' has ",
-                                                       found->second->size(), " bytes: ", source,
-                                                       " wants ", wanted.bytes));
+      const SafetensorsArray& given = *found->second;
+      if (given.dtype != wanted.dtype || given.shape != wanted.shape) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "tensor '", wanted.name, "' is ", TypeName(given), ShapeText(given.shape), ": ", source,
+            " has ", SafetensorsTypeName(wanted.dtype), ShapeText(wanted.shape)));
       }
       char* out = wanted.memory;
-      for (absl::string_view chunk : found->second->Chunks()) {
+      for (absl::string_view chunk : given.bytes.Chunks()) {
         out = std::copy(chunk.begin(), chunk.end(), out);
       }
       left.erase(found);

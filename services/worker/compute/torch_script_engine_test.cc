@@ -378,9 +378,13 @@ TEST(ExportTorchScriptTest, FileLoadsWithTheGivenValues) {
   const std::string source = Save(NormedModule());
   const std::string target = MakeTestDirectory() + "/trained.pt";
   const auto engine = CreateInitialized(Options(source));
-  std::vector<NamedBytes> tensors;
+  std::vector<SafetensorsArray> tensors;
   for (int i = 0; i < engine->Describe().tensors_size(); ++i) {
-    tensors.push_back({engine->Describe().tensors(i).name(), *engine->InitialTensor(i)});
+    const v1::TensorSpec& spec = engine->Describe().tensors(i);
+    tensors.push_back({spec.name(),
+                       spec.dtype(),
+                       {spec.shape().begin(), spec.shape().end()},
+                       *engine->InitialTensor(i)});
   }
   tensors[3].bytes = BytesOf<float>({1, 10});  // norm.running_mean
   tensors[6].bytes = BytesOf<float>({3, 4});   // fc.weight
@@ -392,16 +396,19 @@ TEST(ExportTorchScriptTest, FileLoadsWithTheGivenValues) {
 TEST(ExportTorchScriptTest, NamesTensorsThatDoNotFitAndWritesNothing) {
   const std::string source = Save(LinearModule());
   const std::string target = MakeTestDirectory() + "/trained.pt";
-  const NamedBytes weight = {"weight", BytesOf<float>({1, 2})};
-  const NamedBytes bias = {"bias", BytesOf<float>({1})};
+  const SafetensorsArray weight = {"weight", v1::FLOAT32, {1, 2}, BytesOf<float>({1, 2})};
+  const SafetensorsArray bias = {"bias", v1::FLOAT32, {1}, BytesOf<float>({1})};
   const struct {
-    std::vector<NamedBytes> tensors;
+    std::vector<SafetensorsArray> tensors;
     const char* message;
   } kCases[] = {
       {{weight}, "has a tensor 'bias', which is not among the given ones"},
-      {{weight, bias, {"more", absl::Cord()}}, "tensor 'more' is not in"},
+      {{weight, bias, {"more"}}, "tensor 'more' is not in"},
       {{weight, bias, bias}, "tensor 'bias' is given twice"},
-      {{weight, {"bias", weight.bytes}}, "tensor 'bias' has 8 bytes"},
+      {{weight, {"bias", v1::FLOAT32, {2}, weight.bytes}}, "tensor 'bias' is F32[2]: "},
+      {{{"weight", v1::FLOAT32, {2, 1}, weight.bytes}, bias}, " has F32[1, 2]"},
+      // As many bytes as the model's tensor has.
+      {{weight, {"bias", v1::DATA_TYPE_UNSPECIFIED, {4}, bias.bytes, "I8"}}, "is I8[4]: "},
   };
   for (const auto& c : kCases) {
     ExpectRefused(ExportTorchScript(source, c.tensors, target), absl::StatusCode::kInvalidArgument,

@@ -499,8 +499,8 @@ absl::Status RewriteTorchScript(
   std::vector<TensorMemory> memory;
   for (ModelTensor& tensor : found.tensors) {
     tensor.value.set_data(tensor.value.detach().clone(at::MemoryFormat::Contiguous));
-    memory.push_back(
-        {tensor.name, static_cast<char*>(tensor.value.data_ptr()), tensor.value.nbytes()});
+    memory.push_back({tensor.name, DataTypeOfTensor(tensor.value), tensor.value.sizes().vec(),
+                      static_cast<char*>(tensor.value.data_ptr())});
   }
   RETURN_IF_ERROR(fill(memory));
   const std::string unfinished = target + ".tmp";

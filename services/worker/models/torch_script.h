@@ -30,8 +30,9 @@ std::string FirstLine(absl::string_view what);
 
 struct TensorMemory {
   std::string name;
-  char* memory = nullptr;
-  size_t bytes = 0;
+  v1::DataType dtype = v1::DATA_TYPE_UNSPECIFIED;
+  std::vector<int64_t> shape;
+  char* memory = nullptr;  // contiguous
 };
 
 // Writes the module of `source` with other values to `target`, completely or not at all. `fill` is

@@ -94,8 +94,9 @@ def check_dataset(dataset, what):
         raise errors.UsageError(f'{what} is a {type(dataset).__name__}: give one of its values, or, if '
                                 'they are columns, sluice.ArrayDataset(*values)')
     torch = _torch()
-    if torch is not None and (isinstance(dataset, torch.utils.data.IterableDataset) or
-                              type(dataset).__getitem__ is torch.utils.data.Dataset.__getitem__):
+    if torch is not None and not hasattr(dataset, '__getitems__') and (
+            isinstance(dataset, torch.utils.data.IterableDataset) or
+            type(dataset).__getitem__ is torch.utils.data.Dataset.__getitem__):
         raise errors.UsageError(
             f'{what} is a {type(dataset).__name__}, which has len() but no sample with a number: define '
             '__getitem__(index) (and derive it from torch.utils.data.Dataset), because Sluice decides '

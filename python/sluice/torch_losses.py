@@ -113,6 +113,12 @@ def weight_of_loss(loss, known, target, samples):
         return _weight_of_sum(node, factors, samples)
     if known is not None:
         return weight_of_targets(known, target)
+    divisor = _divisor(node, factors)
+    if divisor % samples != 0:
+        raise errors.UsageError(
+            f'the loss is a mean over {divisor:g}, which is no multiple of the {samples} samples of this '
+            'part of the step (masked or selected elements), so the result would depend on the number of '
+            f'workers. {_RETURN_WEIGHT}')
     for node in _near(loss.grad_fn):
         if (node.name() in _CROSS_ENTROPY and node._saved_reduction == _MEAN and
                 float(node._saved_total_weight) != node._saved_target.numel()):
@@ -133,6 +139,29 @@ def _past_factors(node):
         passed.append(node)
         node = children[0]
     return node, passed
+
+
+def _divisor(node, factors):
+    """What a mean over elements was divided by, if the operations tell; 0: they do not."""
+    if node is None:
+        return 0
+    children = [child.name() for child, _ in node.next_functions if child is not None]
+    if node.name() == 'MeanBackward0' and children != ['MeanBackward1']:  # not of a mean over the batch
+        return getattr(node, '_saved_self_sym_numel', getattr(node, '_saved_self_numel', 0))
+    if getattr(node, '_saved_reduction', None) == _MEAN and hasattr(node, '_saved_self'):
+        return node._saved_self.numel()
+    divided_by = getattr(factors[-1], '_saved_other', None) if factors else None
+    if node.name() == 'SumBackward0' and divided_by is not None and factors[-1].name() == 'DivBackward0':
+        # By a tensor that was computed, as in (losses * mask).sum() / mask.sum().
+        if divided_by.dim() == 0 and not _is_number(divided_by):
+            return float(divided_by)
+    return 0
+
+
+def _is_number(tensor):
+    """Whether the tensor stands for a number of Python, whose type gives way to that of any tensor."""
+    small = torch.tensor(1, dtype=torch.float16 if tensor.is_floating_point() else torch.int8)
+    return torch.result_type(tensor, small) == small.dtype
 
 
 def _weight_of_sum(node, factors, samples):

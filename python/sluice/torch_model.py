@@ -14,6 +14,7 @@ from sluice import torch_tensors
 from sluice import torch_watch
 from sluice import wire
 
+
 class TorchModel:
     """Uses `loss_fn(output, target)` or, if a batch is not a pair, `objective(module, data)`.
 

@@ -756,6 +756,27 @@ class Losses(SemanticsTest):
             np.testing.assert_array_equal(results['linear.weight'],
                                           net.linear.weight.grad.reshape(-1).numpy())
 
+    def test_a_mean_over_selected_elements_is_refused_without_a_weight(self):
+        mask = torch.tensor([1.0, 0, 1, 1, 0, 1, 1, 1])
+
+        def losses(module, data):
+            return (module(data[0]) - 1).pow(2).mean(1)
+
+        for objective in (lambda module, data: (losses(module, data) * mask).sum() / mask.sum(),
+                          lambda module, data: 0.5 * losses(module, data)[mask > 0].mean(),
+                          lambda module, data: functional.mse_loss(
+                              module(data[0])[mask > 0], torch.zeros(6, 3))):
+            with self.refused(r'a mean over (6|18), which is no multiple of the 8 samples.*weight'):
+                step(bound(Net(), objective=objective), self.data)
+            weighted = functools.partial(lambda objective, *both: (objective(*both), 6), objective)
+            self.assertEqual(step(bound(Net(), objective=weighted), self.data)[1], 6)
+        for objective in (lambda module, data: losses(module, data).sum() / 8,
+                          lambda module, data: losses(module, data).sum() / torch.tensor(16.0),
+                          lambda module, data: losses(module, data).mean(),
+                          lambda module, data: (module(data[0]) - 1).pow(2).mean(0).mean(),
+                          lambda module, data: (module(data[0]) - 1).pow(2).mean(0).sum() / 3):
+            self.assertEqual(step(bound(Net(), objective=objective), self.data)[1], 8)
+
     def test_a_sum_of_terms_with_ignored_targets_is_refused(self):
 
         def objective(module, data):

@@ -241,8 +241,7 @@ class JobDecider {
     for (const PodStatus& pod : world_.pods) {
       if (!pod.ended || pod.deletion_asked.has_value()) continue;
       const bool surplus = !HasOutcome() && !policy::Wanted(facts_.plan, pod.replica);
-      // Other containers may outlive a pod's process.
-      if (all || surplus || (running && !pod.terminal)) Delete(pod, GraceOf(pod));
+      if (all || surplus || (running && pod.lingers)) Delete(pod, GraceOf(pod));
     }
     if (Suspended() && !world_.pods.empty()) facts_.stopped = false;
   }

@@ -43,8 +43,12 @@ struct PodStatus {
 
   // Sluice's container has ended (others may still run), or the whole pod has.
   bool ended = false;
-  // No container of the pod runs any more.
+  // No container of the pod runs any more. A kubelet reports this a second or two before the pod's
+  // phase.
   bool terminal = false;
+  // Another container of the template has not ended: the pod does not end by itself. Containers
+  // that accompany the others (restartable init containers) do not count: the kubelet stops them.
+  bool lingers = false;
   absl::Time ended_at;
   policy::Exit exit;
   // The coordinator's final progress, from its termination message.

@@ -114,8 +114,9 @@ TEST_F(OperatorTest, AddsAndRemovesWorkersDuringTraining) {
   EXPECT_EQ(Restarts("total"), 0);
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"worker", "readyReplicas"}), 1);
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
-  EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "ScalingWorkers", "Scaled"))
-      << "the second time each is a series";
+  EXPECT_THAT(cluster_.EventReasons(),
+              ElementsAre("Training", "ScalingWorkers", "Scaled", "ScalingWorkers", "Scaled"));
+  EXPECT_EQ(NotesOf("Scaled"), "1 shards and 4 workers\n1 shards and 1 workers");
 }
 
 TEST_F(OperatorTest, AddsAndRemovesShardsDuringTraining) {

@@ -19,6 +19,7 @@ constexpr char kTemplateHash[] = "sluice.dev/template-hash";  // annotation of p
 constexpr char kStartedWith[] = "sluice.dev/started-with";
 constexpr char kFieldManager[] = "sluice-operator";
 constexpr char kControllerIndex[] = "controller";     // of caches, by the owner's uid
+constexpr char kJobIndex[] = "job";                   // of the cache of pods, by "namespace/job"
 constexpr char kManagedBy[] = "sluice.dev/operator";  // spec.managedBy, and of events
 
 constexpr int kCoordinatorPort = 29500;

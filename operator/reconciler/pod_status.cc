@@ -170,12 +170,12 @@ void ReadSlowEnd(const Json& pod, PodStatus* view) {
   }
   view->slow_from = view->gone_by + kSlowEnd;
   view->slow = {
-      "HeldByFinalizer",
-      absl::StrCat("the pod was deleted, but the API server keeps it until its finalizers "
-                   "are removed (",
+      kHeldByFinalizer,
+      absl::StrCat("the pod was deleted, but the API server keeps it until its finalizers are "
+                   "removed (",
                    absl::StrJoin(names, ", "),
-                   "); the next pod needs its name. Check the controller that sets them, "
-                   "or remove them from the pod")};
+                   "). Check the controller that sets them, or remove them: kubectl patch pod ",
+                   view->name, R"( --type=merge -p '{"metadata":{"finalizers":null}}')")};
 }
 
 constexpr char kByTaint[] = "DeletionByTaintManager";

@@ -12,6 +12,9 @@
 
 namespace sluice::reconciler {
 
+// The reason of a pod that foreign finalizers keep after its deletion.
+constexpr char kHeldByFinalizer[] = "HeldByFinalizer";
+
 // What blocks the job: a CamelCase reason and a message.
 struct Problem {
   std::string reason;

@@ -217,19 +217,25 @@ TEST(ObjectsTest, ProbesKillFrozenButNotBusyProcesses) {
     const Json usual = Container(MakePod(Job(), kDefaults, replica));
     for (const char* name : {"startupProbe", "livenessProbe"}) {
       const Json& probe = usual[name];
-      EXPECT_EQ(probe["httpGet"]["path"], "/healthz");
+      EXPECT_EQ(probe["httpGet"]["path"],
+                absl::StrCat("/healthz?period=", probe["periodSeconds"].get<int>()));
       EXPECT_EQ(probe["terminationGracePeriodSeconds"], 5)
           << "a frozen process does not handle SIGTERM, however long its grace period";
     }
     EXPECT_EQ(usual["startupProbe"]["periodSeconds"], 5);
     EXPECT_EQ(usual["startupProbe"]["failureThreshold"], 12) << "60 s";
-    EXPECT_EQ(usual["livenessProbe"]["periodSeconds"], 5);
-    EXPECT_EQ(usual["livenessProbe"]["failureThreshold"], 6) << "30 s";
+    EXPECT_EQ(usual["livenessProbe"]["periodSeconds"], 10);
+    EXPECT_EQ(usual["livenessProbe"]["failureThreshold"], 3) << "30 s";
+    const Json& readiness = usual["readinessProbe"];
+    EXPECT_EQ(readiness["httpGet"]["path"],
+              absl::StrCat("/readyz?period=", readiness["periodSeconds"].get<int>()));
+    EXPECT_GT(readiness["timeoutSeconds"], PageServer::kReadyWaitSeconds)
+        << "the process may answer that late";
     const Json patient = Container(
         MakePod(Job({{"timeouts", {{"heartbeatTimeoutSeconds", 12.5}, {"startSeconds", 301}}}}),
                 kDefaults, replica));
     EXPECT_EQ(patient["startupProbe"]["failureThreshold"], 61);
-    EXPECT_EQ(patient["livenessProbe"]["periodSeconds"], 13);
+    EXPECT_EQ(patient["livenessProbe"]["periodSeconds"], 25);
   }
   EXPECT_FALSE(Container(MakePod(Job({{"worker", {{"command", {"python3"}}}}}), kDefaults, kWorker))
                    .contains("livenessProbe"));

@@ -119,7 +119,7 @@ class PageServer::Impl {
     std::string request;
     std::string response;
     size_t sent = 0;
-    size_t page = 0;        // index of the page; pages_.size(): none
+    size_t page = 0;        // index of the page that it asks for, if it has a period
     absl::Duration period;  // of the client; zero: it has none
     bool waits = false;     // until the page answers 200, or the deadline
     // The answer is sent, and the client is expected to close: if the server closed first, bytes in
@@ -203,7 +203,7 @@ class PageServer::Impl {
     const Answer answer = pages_[connection->page].answer();
     if (answer.code != 200 && absl::Now() < connection->deadline) return true;
     connection->waits = false;
-    was_ok_[connection->page] = answer.code == 200;
+    was_ok_[connection->page] = was_ok_[connection->page] || answer.code == 200;
     connection->response = ResponseOf(answer, true);
     connection->deadline = absl::Now() + options_.patience;
     return Proceed(connection);

@@ -136,7 +136,9 @@ std::string Metrics::Serialize() const {
 }
 
 // A kubelet looks for containers that have ended once a second, and needs a moment to act on it.
-void MetricsServer::AwaitProbes() { pages_->AwaitProbes(absl::Seconds(3)); }
+void MetricsServer::AwaitProbes(const std::function<bool()>& hurry) {
+  pages_->AwaitProbes(absl::Seconds(3), hurry);
+}
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(Options options,
                                                                     const Metrics* metrics) {

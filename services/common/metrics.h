@@ -93,8 +93,8 @@ class MetricsServer {
   int port() const { return pages_->port(); }
 
   // To be called when the process is about to exit: blocks until no probe is expected before the
-  // kubelet notices that the process is gone.
-  void AwaitProbes();
+  // kubelet notices that the process is gone, or until `hurry` returns true.
+  void AwaitProbes(const std::function<bool()>& hurry);
 
  private:
   explicit MetricsServer(std::unique_ptr<PageServer> pages) : pages_(std::move(pages)) {}

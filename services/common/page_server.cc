@@ -90,10 +90,10 @@ class PageServer::Impl {
     thread_.join();
   }
 
-  void AwaitProbes(absl::Duration quiet) {
+  void AwaitProbes(absl::Duration quiet, const std::function<bool()>& hurry) {
     const absl::Time limit = absl::Now() + 3 * (quiet + kLate);
     MutexLock lock(&mutex_);
-    while (absl::Now() < limit) {
+    while (absl::Now() < limit && !hurry()) {
       const absl::Time now = absl::Now();
       const bool expected =
           std::any_of(probes_.begin(), probes_.end(), [&](const std::optional<Probe>& probe) {
@@ -330,6 +330,8 @@ PageServer::PageServer(std::unique_ptr<Impl> impl, int port)
     : impl_(std::move(impl)), port_(port) {}
 PageServer::~PageServer() = default;
 
-void PageServer::AwaitProbes(absl::Duration quiet) { impl_->AwaitProbes(quiet); }
+void PageServer::AwaitProbes(absl::Duration quiet, const std::function<bool()>& hurry) {
+  impl_->AwaitProbes(quiet, hurry);
+}
 
 }  // namespace sluice

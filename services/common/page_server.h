@@ -60,8 +60,9 @@ class PageServer {
   // Answers the clients that wait, closes the connections; waits for a running `answer`.
   ~PageServer();
 
-  // Blocks until no client with a period is expected within `quiet`, at most for a few times that.
-  void AwaitProbes(absl::Duration quiet);
+  // Blocks until no client with a period is expected within `quiet`, at most for a few times that,
+  // or until `hurry` returns true (called from time to time).
+  void AwaitProbes(absl::Duration quiet, const std::function<bool()>& hurry);
 
   PageServer(const PageServer&) = delete;
   PageServer& operator=(const PageServer&) = delete;

@@ -118,11 +118,12 @@ class ProbeTest : public PageServerTest {
   }
   absl::Duration Awaits(absl::Duration quiet) const {
     const absl::Time start = absl::Now();
-    server_->AwaitProbes(quiet);
+    server_->AwaitProbes(quiet, [this] { return hurry_.load(); });
     return absl::Now() - start;
   }
 
   std::atomic<bool> ready_{false};
+  std::atomic<bool> hurry_{false};
 };
 
 TEST_F(ProbeTest, AClientWithAPeriodWaitsUntilThePageIsReadyForTheFirstTime) {
@@ -195,6 +196,9 @@ TEST_F(ProbeTest, TheEndDoesNotWaitLongForAClientThatStaysAway) {
   Start(absl::ZeroDuration());
   EXPECT_THAT(Ready("?period=1"), StartsWith(kOk));
   absl::SleepFor(absl::Milliseconds(200));
+  hurry_ = true;
+  EXPECT_LT(Awaits(absl::Milliseconds(900)), absl::Milliseconds(80));
+  hurry_ = false;
   const absl::Duration waited = Awaits(absl::Milliseconds(900));
   EXPECT_GT(waited, absl::Milliseconds(1500));
   EXPECT_LT(waited, absl::Seconds(4));

@@ -92,7 +92,9 @@ absl::StatusOr<typename Role::Result> WaitForEnd(
   typename Role::Result result = role->Wait();
   stop->SetHandler(nullptr);
   ended_well = exit_code(result) == kExitOk;
-  if (ended_well && *server != nullptr && !stop->received()) (*server)->AwaitProbes();
+  if (ended_well && *server != nullptr) {
+    (*server)->AwaitProbes([stop] { return stop->received(); });
+  }
   return result;
 }
 

@@ -128,6 +128,9 @@ runtime::Informer* Operator::AddCache(kube::Client* reads, const kube::ResourceT
   runtime::Informer::Options options;
   if (is_job) options.resync = options_.resync;
   options.indexes[reconciler::kControllerIndex] = runtime::IndexByController();
+  if (&type == &reconciler::Pods()) {
+    options.indexes[reconciler::kJobIndex] = runtime::IndexByLabel(reconciler::kJobLabel);
+  }
   informers_.push_back(std::make_unique<runtime::Informer>(std::move(options)));
   runtime::Informer* informer = informers_.back().get();
   informer->AddHandler(handler_.get());

@@ -19,6 +19,7 @@ using kube::Json;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using Progress = v1::JobProgress;
 
@@ -385,6 +386,54 @@ TEST_F(OperatorDeathsTest, NamesAPodKeptByAForeignFinalizer) {
   finalizers(nullptr);
   cluster_.Pass(absl::Seconds(2));
   EXPECT_EQ(cluster_.Condition("a", "Degraded"), "False/NotDegraded");
+}
+
+// The job has no status any more, so the pod has an event.
+TEST_F(OperatorDeathsTest, NamesAPodThatAForeignFinalizerKeepsAfterItsJob) {
+  Train();
+  const auto finalizers = [&](const Json& list) {
+    ASSERT_TRUE(Admin()
+                    .Patch(reconciler::Pods(), {"ns", "a-worker-0"}, kube::PatchKind::kMerge,
+                           {{"metadata", {{"finalizers", list}}}}, {})
+                    .ok());
+  };
+  const auto held = [&] {
+    std::vector<std::string> notes;
+    for (const Json& event : cluster_.Events()) {
+      if (GetString(event, {"reason"}) != "HeldByFinalizer") continue;
+      EXPECT_EQ(GetString(event, {"regarding", "kind"}), "Pod");
+      EXPECT_EQ(GetString(event, {"regarding", "name"}), "a-worker-0");
+      notes.push_back(GetString(event, {"note"}));
+    }
+    return notes;
+  };
+  finalizers(Json::array({"kueue.x-k8s.io/managed"}));
+  cluster_.EndPod("a-worker-0", 0);
+  ASSERT_TRUE(Admin().Delete(reconciler::TrainingJobs(), {"ns", "a"}, {}).ok());
+  ASSERT_TRUE(cluster_.Settle());
+  cluster_.Restart();
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(cluster_.PodNames(), ElementsAre("a-worker-0"));
+  cluster_.Pass(absl::Seconds(5));
+  EXPECT_THAT(held(), IsEmpty()) << "most finalizers are removed soon";
+  cluster_.Pass(absl::Seconds(40));
+  EXPECT_THAT(held(),
+              ElementsAre("the job is deleted; the pod was deleted, but the API server keeps it "
+                          "until its finalizers are removed (kueue.x-k8s.io/managed). Check the "
+                          "controller that sets them, or remove them: kubectl patch pod a-worker-0 "
+                          "--type=merge -p '{\"metadata\":{\"finalizers\":null}}'"));
+  finalizers(nullptr);
+  cluster_.Pass(absl::Seconds(1));
+  EXPECT_THAT(cluster_.PodNames(), IsEmpty());
+}
+
+TEST_F(OperatorDeathsTest, TheEventOfAnExpelledProcessSaysWhy) {
+  Train();
+  cluster_.EndPod("a-ps-0", 10);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_THAT(NotesOf("Expelled"),
+              HasSubstr("exit code 10: the coordinator removed the process from the job, most "
+                        "often because its heartbeats or its connection had stopped"));
 }
 
 }  // namespace

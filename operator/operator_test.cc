@@ -20,6 +20,7 @@ using kube::GetString;
 using kube::Json;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
@@ -114,8 +115,9 @@ TEST_F(OperatorTest, AddsAndRemovesWorkersDuringTraining) {
   EXPECT_EQ(Restarts("total"), 0);
   EXPECT_EQ(GetInt(cluster_.Status("a"), {"worker", "readyReplicas"}), 1);
   EXPECT_EQ(cluster_.Condition("a", "Running"), "True/Training");
-  EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "ScalingWorkers", "Scaled"))
-      << "the second time each is a series";
+  EXPECT_THAT(cluster_.EventReasons(),
+              ElementsAre("Training", "ScalingWorkers", "Scaled", "ScalingWorkers", "Scaled"));
+  EXPECT_EQ(NotesOf("Scaled"), "1 shards and 4 workers\n1 shards and 1 workers");
 }
 
 TEST_F(OperatorTest, AddsAndRemovesShardsDuringTraining) {
@@ -282,6 +284,45 @@ TEST_F(OperatorTest, SuspensionSavesACheckpointAndDeletesAllPodsUntilResumed) {
   EXPECT_THAT(cluster_.EventReasons(), ElementsAre("Training", "Suspended", "Resumed"));
 }
 
+TEST_F(OperatorTest, AResumedJobSaysWhereItContinuesAndWhatItHasLost) {
+  Train();
+  const auto suspend_and_resume = [&] {
+    cluster_.PatchJob("a", {{"spec", {{"suspend", true}}}});
+    ASSERT_TRUE(cluster_.Settle());
+    cluster_.Say("a", Progress::SUSPENDED, 20, [](Progress* progress) {
+      progress->mutable_checkpoint()->mutable_last()->set_step(20);
+    });
+    ASSERT_TRUE(cluster_.Settle());
+    for (const std::string& name : cluster_.PodNames()) cluster_.EndPod(name, 0);
+    ASSERT_TRUE(cluster_.Settle());
+    cluster_.PatchJob("a", {{"spec", {{"suspend", false}}}});
+    ASSERT_TRUE(cluster_.Settle());
+    cluster_.Say("a", Progress::STARTING, 0);
+    ASSERT_TRUE(cluster_.Settle());
+  };
+  suspend_and_resume();
+  EXPECT_EQ(NotesOf("Resumed"),
+            "the job continues from its newest checkpoint, of step 20, if the checkpoint still "
+            "exists");
+  const auto restored = [](Progress* progress) {
+    progress->set_restored(true);
+    progress->set_restored_from_step(20);
+  };
+  cluster_.Say("a", Progress::TRAINING, 20, restored);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(NotesOf("StepsLost"), "");
+
+  suspend_and_resume();
+  // A restart of the operator does not hide it.
+  cluster_.Restart();
+  cluster_.Say("a", Progress::TRAINING, 0);
+  ASSERT_TRUE(cluster_.Settle());
+  EXPECT_EQ(NotesOf("StepsLost"),
+            "20 steps were lost: the job had trained 20 steps when it was stopped, and has started "
+            "at step 0, without a checkpoint");
+  EXPECT_EQ(GetInt(cluster_.Status("a"), {"recovery", "trainedSteps"}), 0) << "it is said once";
+}
+
 TEST_F(OperatorTest, ASuspendedJobGetsACoordinatorThatSavesItsSteps) {
   Train();
   for (const bool pod_is_left : {true, false}) {
@@ -313,6 +354,7 @@ TEST_F(OperatorTest, AJobCreatedSuspendedHasNoPodUntilResumed) {
   cluster_.PatchJob("a", {{"spec", {{"suspend", false}}}});
   ASSERT_TRUE(cluster_.Settle());
   EXPECT_EQ(cluster_.PodNames().size(), 4u);
+  EXPECT_EQ(NotesOf("Resumed"), "the job starts for the first time");
 }
 
 // ---- the end

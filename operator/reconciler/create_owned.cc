@@ -1,8 +1,10 @@
 #include "operator/reconciler/create_owned.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "operator/api/training_job.h"
 #include "operator/reconciler/names.h"
 
@@ -12,6 +14,17 @@ namespace {
 using kube::Json;
 
 constexpr int kCreateTries = 3;
+
+// What keeps an object that is being deleted; empty if nothing does.
+std::string Held(const Json& object) {
+  std::vector<std::string> finalizers;
+  for (const Json& name : kube::GetList(object, {"metadata", "finalizers"})) {
+    if (name.is_string()) finalizers.push_back(name.get<std::string>());
+  }
+  if (!kube::IsBeingDeleted(object) || finalizers.empty()) return "";
+  return absl::StrCat(" once its finalizers are removed (", absl::StrJoin(finalizers, ", "),
+                      "): check the controller that sets them, or remove them from the object");
+}
 
 // Names the controller, else any owner, else the tool that manages it, else its first writer.
 std::string Whose(const Json& object, const ObservedJob& job) {
@@ -26,7 +39,7 @@ std::string Whose(const Json& object, const ObservedJob& job) {
     const std::string name = kube::GetString(*shown, {"name"});
     if (kind == api::kKind && name == job.key.name) {
       return absl::StrCat("belongs to an earlier ", kind, " ", name,
-                          ", with which it will be deleted");
+                          ", with which it will be deleted", Held(object));
     }
     return absl::StrCat("belongs to ", kind, " ", name);
   }

@@ -46,5 +46,15 @@ TEST(NameTakenTest, NamesAnEarlierJobWithWhichTheObjectIsDeleted) {
               HasSubstr("belongs to an earlier TrainingJob a, with which it will be deleted"));
 }
 
+TEST(NameTakenTest, NamesTheFinalizersThatKeepAnObjectOfAnEarlierJob) {
+  const Json earlier = {{"kind", "TrainingJob"}, {"name", "a"}, {"uid", "0"}, {"controller", true}};
+  const Json metadata = {{"ownerReferences", {earlier}},
+                         {"finalizers", {"kueue.x-k8s.io/managed"}},
+                         {"deletionTimestamp", "2026-01-01T00:00:00Z"}};
+  EXPECT_THAT(MessageFor(metadata),
+              HasSubstr("will be deleted once its finalizers are removed (kueue.x-k8s.io/managed): "
+                        "check the controller that sets them, or remove them from the object"));
+}
+
 }  // namespace
 }  // namespace sluice::reconciler

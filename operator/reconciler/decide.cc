@@ -72,11 +72,11 @@ class JobDecider {
   // Begins an activation if one is due.
   void Activate() {
     if (Suspended() && !job_.job.suspend && world_.pods.empty()) {
-      if (HasCondition(plan_.status, "Suspended")) {
-        AddEvent("Resumed", "Resume", "the job continues from its newest checkpoint");
-      }
+      if (HasCondition(plan_.status, "Suspended")) AddEvent("Resumed", "Resume", HowItResumes());
       Recovery resumed;
       resumed.memory = policy::Resumed(recovery_.memory);
+      resumed.trained_steps =
+          std::max(recovery_.trained_steps, kube::GetInt(plan_.status, {"training", "step"}));
       recovery_ = std::move(resumed);
     }
 
@@ -89,6 +89,17 @@ class JobDecider {
     const bool known = recovery_.mode.mode != v1::MODE_UNSPECIFIED;
     if (recovery_.shards != 0 && !known) recovery_.mode = wanted_mode_;
     if (!HasOutcome()) recovery_.images = PinnedImages(recovery_, world_);
+  }
+
+  std::string HowItResumes() const {
+    if (kube::Find(plan_.status, {"training", "step"}) == nullptr) {
+      return "the job starts for the first time";
+    }
+    const kube::Json* step = kube::Find(plan_.status, {"checkpoint", "step"});
+    if (step == nullptr)
+      return "no checkpoint is known: the job continues from one if it finds one";
+    return absl::StrCat("the job continues from its newest checkpoint, of step ", step->dump(),
+                        ", if the checkpoint still exists");
   }
 
   void MakePolicyPlan() {
@@ -154,6 +165,7 @@ class JobDecider {
     if (!is_new) return;
 
     const v1::JobProgress& progress = *facts_.progress;
+    CompareStart(progress);
     recovery_.progress_instance = coordinator.uid;
     observation_.phase = progress.phase();
     observation_.phase_reason = progress.reason();
@@ -162,6 +174,27 @@ class JobDecider {
     if (static_cast<int64_t>(progress.step()) > recorded) {
       observation_.last_step_at = std::max(observation_.last_step_at, now_);
     }
+  }
+
+  // Once after a resumption, when the job trains: whether it continues where it was stopped.
+  void CompareStart(const v1::JobProgress& progress) {
+    const v1::JobProgress::Phase phase = progress.phase();
+    const bool started = phase >= v1::JobProgress::TRAINING &&
+                         phase <= v1::JobProgress::SUCCEEDED && phase != v1::JobProgress::SUSPENDED;
+    if (recovery_.trained_steps == 0 || !started) return;
+    const int64_t start =
+        progress.restored() ? static_cast<int64_t>(progress.restored_from_step()) : 0;
+    const int64_t lost = recovery_.trained_steps - start;
+    const std::string from = progress.restored()
+                                 ? absl::StrCat("from the checkpoint of step ", start)
+                                 : "at step 0, without a checkpoint";
+    if (lost > 0) {
+      AddEvent("StepsLost", "Resume",
+               absl::StrCat(lost, " steps were lost: the job had trained ", recovery_.trained_steps,
+                            " steps when it was stopped, and has started ", from),
+               runtime::EventRecord::Type::kWarning);
+    }
+    recovery_.trained_steps = 0;
   }
 
   // Which pods have a live process that is registered with the coordinator. Probes find most frozen
@@ -241,8 +274,7 @@ class JobDecider {
     for (const PodStatus& pod : world_.pods) {
       if (!pod.ended || pod.deletion_asked.has_value()) continue;
       const bool surplus = !HasOutcome() && !policy::Wanted(facts_.plan, pod.replica);
-      // Other containers may outlive a pod's process.
-      if (all || surplus || (running && !pod.terminal)) Delete(pod, GraceOf(pod));
+      if (all || surplus || (running && pod.lingers)) Delete(pod, GraceOf(pod));
     }
     if (Suspended() && !world_.pods.empty()) facts_.stopped = false;
   }

@@ -360,6 +360,24 @@ bool JobReconciler::NoteRefusal(const absl::Status& acted, JobState* state) cons
   return news;
 }
 
+// A deleted job has no status, and foreign finalizers may be there for a reason that only their
+// controller knows. So the pod gets an event that says what to do.
+Result JobReconciler::ReportHeldPods(const runtime::Key& key) const {
+  const absl::Time now = clock_->Now();
+  absl::Time again = absl::InfiniteFuture();
+  for (const runtime::ObjectPtr& object : caches_.pods->ByIndex(kJobIndex, key.ToString())) {
+    const std::optional<PodStatus> pod = ReadPod(*object);
+    if (!pod.has_value() || pod->slow.reason != kHeldByFinalizer) continue;
+    if (now < pod->slow_from) {
+      again = std::min(again, pod->slow_from);
+      continue;
+    }
+    events_->Record(*object, {runtime::EventRecord::Type::kWarning, kHeldByFinalizer, "Delete",
+                              absl::StrCat("the job is deleted; ", pod->slow.message), ""});
+  }
+  return again == absl::InfiniteFuture() ? Result::Done() : Result::RequeueAfter(again - now);
+}
+
 Result JobReconciler::Reconcile(const runtime::Key& key) {
   const runtime::ObjectPtr cached = caches_.jobs->Get(key);
   if (cached == nullptr) {
@@ -367,9 +385,11 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
     if (options_.on_certificates != nullptr) {
       options_.on_certificates(key, absl::InfiniteFuture());
     }
-    MutexLock lock(&mutex_);
-    states_.erase(key);
-    return Result::Done();
+    {
+      MutexLock lock(&mutex_);
+      states_.erase(key);
+    }
+    return ReportHeldPods(key);
   }
 
   const std::shared_ptr<JobState> state = StateOf(key, kube::UidOf(*cached));
@@ -407,6 +427,7 @@ Result JobReconciler::Reconcile(const runtime::Key& key) {
   // The status should show the refusal at once.
   if (NoteRefusal(acted, state.get())) return Result::RequeueAfter(absl::Milliseconds(20));
   if (!acted.ok()) return kube::IsConflict(acted) ? Result::Requeue() : Result::Error(acted);
+  if (world.job.being_deleted) return ReportHeldPods(key);
   if (std::max(plan.creations.size(), plan.deletions.size()) > options_.pods_in_a_turn) {
     return Result::RequeueAfter({});
   }

@@ -135,6 +135,7 @@ class JobReconciler final : public runtime::Reconciler {
   std::string WantedHash(const ObservedJob& job, const policy::Replica& replica,
                          JobState* state) const;
   void SyncCoordinator(const World& world, const ReconcilePlan& plan, JobState* state);
+  runtime::Result ReportHeldPods(const runtime::Key& key) const;
   bool NoteRefusal(const absl::Status& acted, JobState* state) const;
   absl::Status ApplyAccessories(const World& world, const ReconcilePlan& plan, JobState* state);
   // Stops at the first refusal: the next pod would be refused for the same reason.

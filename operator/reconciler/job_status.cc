@@ -120,6 +120,7 @@ Recovery ReadRecovery(const Json& status) {
   recovery.mode.mode = ParseMode(GetString(from, {"mode"}));
   recovery.mode.max_staleness = ReadCount(from, "maxStaleness");
   recovery.sized_workers = ReadCount(from, "sizedWorkers");
+  recovery.trained_steps = GetInt(from, {"trainedSteps"});
   recovery.progress_instance = GetString(from, {"progressInstance"});
   recovery.images.server = GetString(from, {"images", "server"});
   recovery.images.worker = GetString(from, {"images", "worker"});
@@ -155,6 +156,7 @@ Json WriteRecovery(const Recovery& recovery) {
   WriteText("mode", ModeName(recovery.mode.mode), &to);
   WriteCount("maxStaleness", static_cast<int64_t>(recovery.mode.max_staleness), &to);
   WriteCount("sizedWorkers", recovery.sized_workers, &to);
+  WriteCount("trainedSteps", recovery.trained_steps, &to);
   WriteText("progressInstance", recovery.progress_instance, &to);
   if (recovery.shards != 0) {
     to["images"] = {{"server", recovery.images.server}, {"worker", recovery.images.worker}};

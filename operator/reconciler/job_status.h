@@ -11,6 +11,8 @@
 //   images             images of the activation's pods; the spec or the operator's defaults may
 //                      already name others
 //   worked             roles of which a process was ever ready, in any activation
+//   trainedSteps       the step that the job had reached when it was resumed, until the resumed job
+//                      reports its own step
 //   sizedWorkers       the last number of workers that were all ready (0: not yet)
 //   progressInstance   the last instance of the coordinator that reported: with it, an operator
 //                      that has just started does not report a running job as idle
@@ -45,6 +47,7 @@ struct Recovery {
   TrainingMode mode;    // unspecified: not active yet, or an older operator wrote the status
   PodImages images;     // empty in the same cases
   uint32_t sized_workers = 0;
+  int64_t trained_steps = 0;
   std::string progress_instance;
 };
 

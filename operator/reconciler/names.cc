@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -69,13 +70,27 @@ std::optional<policy::Replica> ReplicaOf(const kube::Json& pod) {
   return std::nullopt;
 }
 
+namespace {
+
+constexpr char kShardsPrefix[] = "ps--";
+constexpr char kCoordinatorPrefix[] = "coordinator--";
+constexpr char kCoordinatorSuffix[] = "-coordinator";
+
+// Whether the usual names of the job's Services could be those of another job.
+bool NeedsPrefix(const std::string& job) {
+  return job.empty() || !absl::ascii_isalpha(job[0]) || absl::EndsWith(job, kCoordinatorSuffix) ||
+         absl::StartsWith(job, kShardsPrefix) || absl::StartsWith(job, kCoordinatorPrefix);
+}
+
+}  // namespace
+
 std::string HeadlessServiceName(const std::string& job) {
-  const bool letter = !job.empty() && absl::ascii_isalpha(job[0]);
-  return letter ? job : absl::StrCat("j", job);
+  return NeedsPrefix(job) ? absl::StrCat(kShardsPrefix, job) : job;
 }
 
 std::string CoordinatorServiceName(const std::string& job) {
-  return absl::StrCat(HeadlessServiceName(job), "-coordinator");
+  return NeedsPrefix(job) ? absl::StrCat(kCoordinatorPrefix, job)
+                          : absl::StrCat(job, kCoordinatorSuffix);
 }
 
 std::string CoordinatorAddress(const kube::ObjectKey& job) {

@@ -19,6 +19,7 @@ constexpr char kTemplateHash[] = "sluice.dev/template-hash";  // annotation of p
 constexpr char kStartedWith[] = "sluice.dev/started-with";
 constexpr char kFieldManager[] = "sluice-operator";
 constexpr char kControllerIndex[] = "controller";     // of caches, by the owner's uid
+constexpr char kJobIndex[] = "job";                   // of the cache of pods, by "namespace/job"
 constexpr char kManagedBy[] = "sluice.dev/operator";  // spec.managedBy, and of events
 
 constexpr int kCoordinatorPort = 29500;
@@ -44,7 +45,9 @@ std::string PodName(const std::string& job, const policy::Replica& replica);
 // Reads the labels; nullopt for a pod without a role.
 std::optional<policy::Replica> ReplicaOf(const kube::Json& pod);
 
-// Names of Services begin with a letter; names of jobs may begin with a digit.
+// "mnist" and "mnist-coordinator". No Services of two jobs have the same name: for jobs whose names
+// begin with a digit (names of Services begin with a letter) or look like the name of another job's
+// Service, they are "ps--7b" and "coordinator--7b".
 std::string HeadlessServiceName(const std::string& job);
 std::string CoordinatorServiceName(const std::string& job);
 // "mnist-coordinator.team-a.svc:29500": this address stays the same when the pod behind it is

@@ -13,6 +13,7 @@
 #include "operator/reconciler/names.h"
 #include "operator/reconciler/owned.h"
 #include "services/common/crc32c.h"
+#include "services/common/page_server.h"
 #include "services/common/web_address.h"
 
 namespace sluice::reconciler {
@@ -103,16 +104,21 @@ Json FieldVariable(const char* name, const char* path) {
   return {{"name", name}, {"valueFrom", {{"fieldRef", {{"fieldPath", path}}}}}};
 }
 
-Json Probe(const char* path, int period, int failures) {
-  return {{"httpGet", {{"path", path}, {"port", "metrics"}}},
+// The process knows the period and ends between two probes: a kubelet reports each probe that fails
+// as a Warning event, also while it has not noticed yet that the process has ended.
+Json Probe(const char* path, int period, int timeout, int failures) {
+  return {{"httpGet", {{"path", absl::StrCat(path, "?period=", period)}, {"port", "metrics"}}},
           {"periodSeconds", period},
-          {"timeoutSeconds", 5},
+          {"timeoutSeconds", timeout},
           {"failureThreshold", failures}};
 }
 
+// The process answers when it becomes ready (services/common/page_server.h).
+Json ReadinessProbe() { return Probe("/readyz", 10, PageServer::kReadyWaitSeconds + 10, 1); }
+
 // A process that answers no probe for this long is frozen, and does not handle SIGTERM either.
 Json KillingProbe(int period, int failures) {
-  Json probe = Probe("/healthz", period, failures);
+  Json probe = Probe("/healthz", period, 5, failures);
   probe["terminationGracePeriodSeconds"] = 5;
   return probe;
 }
@@ -121,16 +127,17 @@ Json KillingProbe(int period, int failures) {
 Json StartupProbe(const ObservedJob& job) {
   constexpr int kPeriod = 5;
   const double seconds = absl::ToDoubleSeconds(policy::PlanOf(job.job.spec).start_timeout);
-  return KillingProbe(kPeriod, std::max(1, static_cast<int>(std::ceil(seconds / kPeriod))));
+  Json probe = KillingProbe(kPeriod, std::max(1, static_cast<int>(std::ceil(seconds / kPeriod))));
+  probe["initialDelaySeconds"] = 5;  // on a busy machine, a program loads its libraries for seconds
+  return probe;
 }
 
 // /healthz answers while the process handles its events, however long a step takes. On a busy
-// machine six failures in a row mean that the process is as good as frozen.
+// machine three failures in a row mean that the process is as good as frozen.
 Json LivenessProbe(const ObservedJob& job) {
-  constexpr int kFailures = 6;
-  const double heartbeat_timeout = job.job.spec.timeouts().heartbeat_timeout();
-  return KillingProbe(static_cast<int>(std::clamp(std::ceil(heartbeat_timeout), 5.0, 60.0)),
-                      kFailures);
+  constexpr int kFailures = 3;
+  const double period = std::ceil(2 * job.job.spec.timeouts().heartbeat_timeout());
+  return KillingProbe(static_cast<int>(std::clamp(period, 10.0, 120.0)), kFailures);
 }
 
 // Whether workers download data.
@@ -229,7 +236,7 @@ Json MakeContainer(const ObservedJob& job, const PodDefaults& defaults, const Po
         !HasVariable(theirs, kCacheVariable)) {
       container["env"].push_back(Variable(kCacheVariable, kCacheDirectory));
     }
-    container["readinessProbe"] = Probe("/readyz", 2, 1);
+    container["readinessProbe"] = ReadinessProbe();
     container["startupProbe"] = StartupProbe(job);
     container["livenessProbe"] = LivenessProbe(job);
   }

@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "operator/reconciler/names.h"
+#include "services/common/page_server.h"
 
 namespace sluice::reconciler {
 namespace {
@@ -213,19 +217,25 @@ TEST(ObjectsTest, ProbesKillFrozenButNotBusyProcesses) {
     const Json usual = Container(MakePod(Job(), kDefaults, replica));
     for (const char* name : {"startupProbe", "livenessProbe"}) {
       const Json& probe = usual[name];
-      EXPECT_EQ(probe["httpGet"]["path"], "/healthz");
+      EXPECT_EQ(probe["httpGet"]["path"],
+                absl::StrCat("/healthz?period=", probe["periodSeconds"].get<int>()));
       EXPECT_EQ(probe["terminationGracePeriodSeconds"], 5)
           << "a frozen process does not handle SIGTERM, however long its grace period";
     }
     EXPECT_EQ(usual["startupProbe"]["periodSeconds"], 5);
     EXPECT_EQ(usual["startupProbe"]["failureThreshold"], 12) << "60 s";
-    EXPECT_EQ(usual["livenessProbe"]["periodSeconds"], 5);
-    EXPECT_EQ(usual["livenessProbe"]["failureThreshold"], 6) << "30 s";
+    EXPECT_EQ(usual["livenessProbe"]["periodSeconds"], 10);
+    EXPECT_EQ(usual["livenessProbe"]["failureThreshold"], 3) << "30 s";
+    const Json& readiness = usual["readinessProbe"];
+    EXPECT_EQ(readiness["httpGet"]["path"],
+              absl::StrCat("/readyz?period=", readiness["periodSeconds"].get<int>()));
+    EXPECT_GT(readiness["timeoutSeconds"], PageServer::kReadyWaitSeconds)
+        << "the process may answer that late";
     const Json patient = Container(
         MakePod(Job({{"timeouts", {{"heartbeatTimeoutSeconds", 12.5}, {"startSeconds", 301}}}}),
                 kDefaults, replica));
     EXPECT_EQ(patient["startupProbe"]["failureThreshold"], 61);
-    EXPECT_EQ(patient["livenessProbe"]["periodSeconds"], 13);
+    EXPECT_EQ(patient["livenessProbe"]["periodSeconds"], 25);
   }
   EXPECT_FALSE(Container(MakePod(Job({{"worker", {{"command", {"python3"}}}}}), kDefaults, kWorker))
                    .contains("livenessProbe"));
@@ -308,9 +318,32 @@ TEST(ObjectsTest, WorkersCannotWriteToTheData) {
   EXPECT_EQ(found, 1);
 }
 
-TEST(ObjectsTest, ServicesOfJobsWithALeadingDigitBeginWithALetter) {
-  EXPECT_EQ(HeadlessServiceName("3d"), "j3d");
-  EXPECT_EQ(CoordinatorAddress({"ns", "3d"}), "j3d-coordinator.ns.svc:29500");
+TEST(ObjectsTest, NoServicesOfTwoJobsHaveTheSameName) {
+  EXPECT_EQ(HeadlessServiceName("mnist"), "mnist");
+  EXPECT_EQ(CoordinatorAddress({"ns", "mnist"}), "mnist-coordinator.ns.svc:29500");
+  EXPECT_EQ(HeadlessServiceName("3d"), "ps--3d");
+  EXPECT_EQ(CoordinatorAddress({"ns", "3d"}), "coordinator--3d.ns.svc:29500");
+
+  std::set<std::string> jobs;
+  for (const std::string& base :
+       {std::string("7b"), std::string("a"), std::string(50, '8'), std::string(50, 'z')}) {
+    for (const char* prefix : {"", "j", "ps--", "coordinator--", "coordinator-", "ps-"}) {
+      for (const char* suffix : {"", "-coordinator", "-coordinator-coordinator", "-ps"}) {
+        std::string job = absl::StrCat(prefix, base, suffix);
+        if (job.size() <= 50) jobs.insert(std::move(job));
+      }
+    }
+  }
+  std::map<std::string, std::string> owners;
+  for (const std::string& job : jobs) {
+    for (const std::string& name : {HeadlessServiceName(job), CoordinatorServiceName(job)}) {
+      EXPECT_LE(name.size(), 63u) << name;
+      EXPECT_TRUE(absl::ascii_islower(name[0])) << name;
+      const auto [owner, is_new] = owners.emplace(name, job);
+      EXPECT_TRUE(is_new) << name << " is a Service of " << owner->second << " and of " << job;
+    }
+  }
+  EXPECT_GT(owners.size(), 60u);
 }
 
 TEST(ObjectsTest, WorkersThatBecomeReadyChangeNoService) {

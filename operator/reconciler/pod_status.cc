@@ -170,12 +170,12 @@ void ReadSlowEnd(const Json& pod, PodStatus* view) {
   }
   view->slow_from = view->gone_by + kSlowEnd;
   view->slow = {
-      "HeldByFinalizer",
-      absl::StrCat("the pod was deleted, but the API server keeps it until its finalizers "
-                   "are removed (",
+      kHeldByFinalizer,
+      absl::StrCat("the pod was deleted, but the API server keeps it until its finalizers are "
+                   "removed (",
                    absl::StrJoin(names, ", "),
-                   "); the next pod needs its name. Check the controller that sets them, "
-                   "or remove them from the pod")};
+                   "). Check the controller that sets them, or remove them: kubectl patch pod ",
+                   view->name, R"( --type=merge -p '{"metadata":{"finalizers":null}}')")};
 }
 
 constexpr char kByTaint[] = "DeletionByTaintManager";
@@ -252,6 +252,20 @@ void ReadContainer(const Json& pod, PodStatus* view) {
   if (terminated != nullptr) ReadTermination(*terminated, view);
 }
 
+// Whether containers of the pod still run after Sluice's container has ended.
+void ReadOthers(const Json& pod, PodStatus* view) {
+  const auto ended = [](const Json& status) {
+    return kube::Find(status, {"state", "terminated"}) != nullptr;
+  };
+  const auto runs = [](const Json& status) {
+    return kube::Find(status, {"state", "running"}) != nullptr;
+  };
+  const Json& containers = kube::GetList(pod, {"status", "containerStatuses"});
+  const Json& init = kube::GetList(pod, {"status", "initContainerStatuses"});
+  view->lingers = !std::all_of(containers.begin(), containers.end(), ended);
+  view->terminal = !view->lingers && std::none_of(init.begin(), init.end(), runs);
+}
+
 }  // namespace
 
 std::optional<PodStatus> ReadPod(const Json& pod) {
@@ -282,12 +296,15 @@ std::optional<PodStatus> ReadPod(const Json& pod) {
 
   ReadContainer(pod, &view);
   const std::string phase = GetString(pod, {"status", "phase"});
-  view.terminal = phase == "Failed" || phase == "Succeeded";
-  if (view.terminal && !view.ended) {
-    view.ended = true;
-    view.begun = true;
-    view.exit.code = phase == "Failed" ? kExitRetry : kExitOk;
-    view.exit.message = GetString(pod, {"status", "message"});
+  if (phase == "Failed" || phase == "Succeeded") {
+    view.terminal = true;
+    if (!view.ended) {
+      view.ended = view.begun = true;
+      view.exit.code = phase == "Failed" ? kExitRetry : kExitOk;
+      view.exit.message = GetString(pod, {"status", "message"});
+    }
+  } else if (view.ended) {
+    ReadOthers(pod, &view);
   }
 
   if (!view.ended) view.waiting = WaitingOf(pod, RoleName(view.replica.role), view.begun);

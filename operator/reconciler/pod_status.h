@@ -12,6 +12,9 @@
 
 namespace sluice::reconciler {
 
+// The reason of a pod that foreign finalizers keep after its deletion.
+constexpr char kHeldByFinalizer[] = "HeldByFinalizer";
+
 // What blocks the job: a CamelCase reason and a message.
 struct Problem {
   std::string reason;
@@ -43,8 +46,12 @@ struct PodStatus {
 
   // Sluice's container has ended (others may still run), or the whole pod has.
   bool ended = false;
-  // No container of the pod runs any more.
+  // No container of the pod runs any more. A kubelet reports this a second or two before the pod's
+  // phase.
   bool terminal = false;
+  // Another container of the template has not ended: the pod does not end by itself. Containers
+  // that accompany the others (restartable init containers) do not count: the kubelet stops them.
+  bool lingers = false;
   absl::Time ended_at;
   policy::Exit exit;
   // The coordinator's final progress, from its termination message.

@@ -73,6 +73,40 @@ TEST(PodStatusTest, ReadsASignalFromTheExitCode) {
   EXPECT_EQ(policy::ReasonOf(pod->exit), "Killed");
 }
 
+// A kubelet reports the phase a second or two after the last container has ended.
+TEST(PodStatusTest, APodWithoutRunningContainersHasEndedBeforeItsPhaseSaysSo) {
+  const Json done = {{"terminated", {{"exitCode", 0}}}};
+  const Json runs = {{"running", Json::object()}};
+  struct Case {
+    const char* what;
+    Json sidecar;
+    Json init;
+    bool terminal;
+    bool lingers;
+  };
+  const Case cases[] = {
+      {"no other container", Json(), Json(), true, false},
+      {"a sidecar that has ended", done, Json(), true, false},
+      {"a sidecar that runs", runs, Json(), false, true},
+      {"a sidecar that waits", {{"waiting", Json::object()}}, Json(), false, true},
+      {"an init container that has ended", Json(), done, true, false},
+      {"a restartable init container", Json(), runs, false, false}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    Json status = Terminated("worker", {{"exitCode", 0}});
+    status["phase"] = "Running";
+    const auto add = [&](const char* list, const Json& state) {
+      if (!state.is_null()) status[list].push_back({{"name", "other"}, {"state", state}});
+    };
+    add("containerStatuses", c.sidecar);
+    add("initContainerStatuses", c.init);
+    const auto pod = ReadPod(Pod("worker", status));
+    EXPECT_TRUE(pod->ended);
+    EXPECT_EQ(pod->terminal, c.terminal);
+    EXPECT_EQ(pod->lingers, c.lingers);
+  }
+}
+
 TEST(PodStatusTest, UsesTheLastErrorOfALogAsTheReason) {
   const auto pod = ReadPod(
       Pod("worker",

@@ -37,6 +37,10 @@ std::string Advice(const std::string& reason) {
     return "usually its release differs from that of the job's other processes: correct spec.image "
            "or the image in the role's template, then suspend the job and resume it";
   }
+  if (reason == "Expelled") {
+    return "the coordinator removed the process from the job, most often because its heartbeats or "
+           "its connection had stopped; the coordinator's log has the cause";
+  }
   if (reason == "StartError") {
     return "the image does not contain the program: correct the image or command";
   }

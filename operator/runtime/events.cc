@@ -102,7 +102,8 @@ void EventRecorder::Record(const Json& regarding, const EventRecord& record) {
   const std::string uid = kube::UidOf(regarding);
   const std::string same =
       absl::StrCat(uid, "\n", kube::KeyOf(regarding).ToString(), "\n", TypeName(record.type), "\n",
-                   record.reason, "\n", record.action, "\n", record.pod);
+                   record.reason, "\n", record.action, "\n", record.pod, "\n",
+                   record.pod.empty() ? record.note : "");
   MutexLock lock(&mutex_);
   Expire(now);
   const auto found = series_.find(same);

@@ -15,7 +15,8 @@
 
 namespace sluice::runtime {
 
-// The content of an event. Two that agree in all but `note` are repetitions of one event.
+// The content of an event. Two that agree are repetitions of one event; if they are about a pod,
+// their notes may differ.
 struct EventRecord {
   enum class Type { kNormal, kWarning };
   Type type = Type::kNormal;

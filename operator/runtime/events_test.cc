@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "operator/kube/fake/fake_api_server.h"
 #include "operator/kube/fake/testing.h"
@@ -67,6 +70,24 @@ TEST_F(EventsTest, RepetitionsAreOneEventWithACount) {
   EXPECT_EQ(kube::GetInt(Events()[0], {"series", "count"}), 11);
   EXPECT_EQ(kube::GetString(Events()[0], {"series", "lastObservedTime"}),
             "2023-11-14T22:13:30.123456Z");
+}
+
+TEST_F(EventsTest, AnotherNoteAboutTheObjectItselfIsAnotherEvent) {
+  EventRecord suspended = {EventRecord::Type::kNormal, "Suspended", "Suspend", "no checkpoint", ""};
+  recorder_.Record(widget_, suspended);
+  suspended.note = "a checkpoint is saved";
+  recorder_.Record(widget_, suspended);
+  EventRecord replaced = {EventRecord::Type::kNormal, "Killed", "Replace", "first", "pod-0"};
+  recorder_.Record(widget_, replaced);
+  replaced.note = "second";
+  recorder_.Record(widget_, replaced);
+  Send();
+  std::map<std::string, int64_t> counts;
+  for (const Json& event : Events()) {
+    counts[kube::GetString(event, {"note"})] = kube::GetInt(event, {"series", "count"});
+  }
+  EXPECT_EQ(counts, (std::map<std::string, int64_t>{
+                        {"no checkpoint", 0}, {"a checkpoint is saved", 0}, {"first", 2}}));
 }
 
 TEST_F(EventsTest, ASeriesIsWrittenAtMostOnceInItsPeriodAndFlushedAtTheEnd) {

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "services/common/check.h"
 
 namespace sluice::runtime {
@@ -169,6 +170,14 @@ Informer::IndexFunction IndexByController() {
     std::string uid = kube::ControllerUidOf(object);
     if (uid.empty()) return {};
     return {std::move(uid)};
+  };
+}
+
+Informer::IndexFunction IndexByLabel(std::string label) {
+  return [label = std::move(label)](const Json& object) -> std::vector<std::string> {
+    const std::string value = kube::GetString(object, {"metadata", "labels", label});
+    if (value.empty()) return {};
+    return {absl::StrCat(kube::KeyOf(object).ns, "/", value)};
   };
 }
 

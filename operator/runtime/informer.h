@@ -96,6 +96,9 @@ void StripManagedFields(kube::Json* object);
 // Indexes by the uid of the controlling owner (a namespace is not needed: uids are unique).
 Informer::IndexFunction IndexByController();
 
+// Indexes by "namespace/value of the label".
+Informer::IndexFunction IndexByLabel(std::string label);
+
 }  // namespace sluice::runtime
 
 #endif  // SLUICE_OPERATOR_RUNTIME_INFORMER_H_

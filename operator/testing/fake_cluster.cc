@@ -314,6 +314,19 @@ void FakeCluster::StartPod(const Json& pod) {
                                            {"state", {{"running", {{"startedAt", now}}}}}}})}});
 }
 
+// If all containers of the pod have ended, sets its phase and returns true.
+bool FakeCluster::FinishPod(const Json& pod) {
+  const Json& statuses = kube::GetList(pod, {"status", "containerStatuses"});
+  bool failed = false;
+  for (const Json& status : statuses) {
+    if (kube::Find(status, {"state", "terminated"}) == nullptr) return false;
+    failed = failed || kube::GetInt(status, {"state", "terminated", "exitCode"}) != 0;
+  }
+  if (statuses.empty()) return false;
+  MergeStatus(kube::KeyOf(pod).name, {{"phase", failed ? "Failed" : "Succeeded"}});
+  return true;
+}
+
 bool FakeCluster::RunKubelets() {
   bool changed = false;
   kube::ListOptions list;
@@ -332,6 +345,8 @@ bool FakeCluster::RunKubelets() {
                kube::GetString(pod, {"status", "phase"}) == "Pending") {
       StartPod(pod);
       changed = true;
+    } else if (kube::GetString(pod, {"status", "phase"}) == "Running") {
+      changed = FinishPod(pod) || changed;
     }
   }
   return changed;
@@ -348,8 +363,7 @@ void FakeCluster::EndPod(const std::string& name, int exit_code, const std::stri
     started = kube::GetString(statuses->front(), {"state", "running", "startedAt"});
   }
   const bool was_ready = absl::StrContains(pod.dump(), "\"ContainersReady\"");
-  MergeStatus(name, {{"phase", exit_code == 0 ? "Succeeded" : "Failed"},
-                     {"containerStatuses",
+  MergeStatus(name, {{"containerStatuses",
                       Json::array({{{"name", container},
                                     {"ready", false},
                                     {"state",

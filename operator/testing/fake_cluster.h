@@ -86,7 +86,8 @@ class FakeCluster {
   std::vector<std::string> PodNames();
   kube::Json Pod(const std::string& name);  // null: there is none
   std::string UidOf(const std::string& name) { return kube::UidOf(Pod(name)); }
-  // The pod's container ends like this.
+  // The pod's container ends like this. As on a real node, the pod's phase stays Running until the
+  // kubelet runs again, so the operator sees the pod in between.
   void EndPod(const std::string& name, int exit_code, const std::string& reason = "Error",
               const std::string& message = "");
   // As kubectl does.
@@ -129,6 +130,7 @@ class FakeCluster {
   Operator::Options OperatorOptions() const;
   bool RunKubelets();
   void StartPod(const kube::Json& pod);
+  bool FinishPod(const kube::Json& pod);
 
   // The operator's clock.
   class OperatorClock final : public Clock {

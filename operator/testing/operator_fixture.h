@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "operator/kube/http_client.h"
 #include "operator/kube/object.h"
@@ -26,6 +27,15 @@ class OperatorFixture : public ::testing::Test {
     return kube::GetInt(cluster_.Status("a"), {"restarts", role});
   }
   kube::Json LastFailure() { return cluster_.Status("a")["lastFailures"][0]; }
+  // The notes of the events with this reason, one a line.
+  std::string NotesOf(const std::string& reason) {
+    std::string notes;
+    for (const kube::Json& event : cluster_.Events()) {
+      if (kube::GetString(event, {"reason"}) != reason) continue;
+      absl::StrAppend(&notes, notes.empty() ? "" : "\n", kube::GetString(event, {"note"}));
+    }
+    return notes;
+  }
   std::string Summary() { return kube::GetString(cluster_.Status("a"), {"summary"}); }
 
   // A user with kubectl.

@@ -73,7 +73,8 @@ class Metrics {
 };
 
 // Serves /metrics, /healthz (200 while the process is alive) and /readyz (200 while it is ready);
-// both answer 503 and the reason otherwise.
+// both answer 503 and the reason otherwise. A kubelet's probe, which has a period, waits for the
+// first readiness (page_server.h).
 class MetricsServer {
  public:
   struct Options {
@@ -90,6 +91,10 @@ class MetricsServer {
                                                               const Metrics* metrics);
 
   int port() const { return pages_->port(); }
+
+  // To be called when the process is about to exit: blocks until no probe is expected before the
+  // kubelet notices that the process is gone, or until `hurry` returns true.
+  void AwaitProbes(const std::function<bool()>& hurry);
 
  private:
   explicit MetricsServer(std::unique_ptr<PageServer> pages) : pages_(std::move(pages)) {}

@@ -9,14 +9,18 @@
 #include <cerrno>
 #include <cstring>
 #include <list>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "services/common/listener.h"
+#include "services/common/mutex.h"
 #include "services/common/status_macros.h"
 
 namespace sluice {
@@ -26,6 +30,21 @@ namespace {
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 // Connections accepted in one round, so that open connections get their turn.
 constexpr int kAcceptsInRound = 32;
+// How often a page is asked again for a client that waits.
+constexpr absl::Duration kAskAgain = absl::Milliseconds(100);
+// How late a client with a period may be.
+constexpr absl::Duration kLate = absl::Seconds(1);
+
+// The SECONDS of "period=SECONDS"; zero if the query has none.
+absl::Duration PeriodIn(absl::string_view query) {
+  for (absl::string_view part : absl::StrSplit(query, '&')) {
+    uint32_t seconds = 0;
+    if (absl::ConsumePrefix(&part, "period=") && absl::SimpleAtoi(part, &seconds)) {
+      return absl::Seconds(std::min(seconds, 3600u));
+    }
+  }
+  return absl::ZeroDuration();
+}
 
 const char* ReasonOf(int code) {
   switch (code) {
@@ -59,8 +78,10 @@ class PageServer::Impl {
   Impl(Options options, std::vector<Page> pages, Fd listener, Fd wake)
       : options_(std::move(options)),
         pages_(std::move(pages)),
+        probes_(pages_.size()),
         listener_(std::move(listener)),
         wake_(std::move(wake)),
+        was_ok_(pages_.size()),
         thread_([this] { Loop(); }) {}
 
   ~Impl() {
@@ -69,13 +90,38 @@ class PageServer::Impl {
     thread_.join();
   }
 
+  void AwaitProbes(absl::Duration quiet, const std::function<bool()>& hurry) {
+    const absl::Time limit = absl::Now() + 3 * (quiet + kLate);
+    MutexLock lock(&mutex_);
+    while (absl::Now() < limit && !hurry()) {
+      const absl::Time now = absl::Now();
+      const bool expected =
+          std::any_of(probes_.begin(), probes_.end(), [&](const std::optional<Probe>& probe) {
+            if (!probe.has_value() || probe->period <= quiet) return false;
+            const absl::Time due = probe->answered + probe->period;
+            return now + quiet > due && now < due + kLate;
+          });
+      if (!expected) return;
+      answered_.WaitWithTimeout(&mutex_, kAskAgain);
+    }
+  }
+
  private:
+  // A client that asks for a page again and again.
+  struct Probe {
+    absl::Duration period;
+    absl::Time answered;
+  };
+
   struct Connection {
     Fd fd;
     absl::Time deadline;
     std::string request;
     std::string response;
     size_t sent = 0;
+    size_t page = 0;        // index of the page that it asks for, if it has a period
+    absl::Duration period;  // of the client; zero: it has none
+    bool waits = false;     // until the page answers 200, or the deadline
     // The answer is sent, and the client is expected to close: if the server closed first, bytes in
     // flight could be lost.
     bool answered = false;
@@ -92,18 +138,21 @@ class PageServer::Impl {
         until = accept_after_;
       }
       for (const Connection& connection : connections_) {
+        if (connection.waits) until = std::min(until, absl::Now() + kAskAgain);
         const bool writes = !connection.reading() && !connection.answered;
         waits.push_back({connection.fd.get(), static_cast<int16_t>(writes ? POLLOUT : POLLIN), 0});
         until = std::min(until, connection.deadline);
       }
       poll(waits.data(), waits.size(), TimeoutUntil(until));
-      if (waits[0].revents != 0) return;
+      if (waits[0].revents != 0) return AnswerWaiting();
 
       // Connections with data come before new ones.
       auto wait = waits.begin() + 2;
       for (auto it = connections_.begin(); it != connections_.end(); ++wait) {
         const bool ready = wait->revents != 0;
-        const bool open = ready ? Proceed(&*it) : absl::Now() < it->deadline;
+        const bool open = it->waits ? AskAgain(&*it, ready)
+                          : ready   ? Proceed(&*it)
+                                    : absl::Now() < it->deadline;
         it = open ? std::next(it) : connections_.erase(it);
       }
       if (waits[1].revents != 0) Accept();
@@ -140,10 +189,32 @@ class PageServer::Impl {
 
   // Closes the oldest connection that is not being answered; if all are, the oldest.
   void MakePlace() {
-    auto oldest = std::find_if(
-        connections_.begin(), connections_.end(),
-        [](const Connection& connection) { return connection.reading() || connection.answered; });
+    auto oldest =
+        std::find_if(connections_.begin(), connections_.end(), [](const Connection& connection) {
+          return (connection.reading() && !connection.waits) || connection.answered;
+        });
     connections_.erase(oldest == connections_.end() ? connections_.begin() : oldest);
+  }
+
+  // Asks the page again for a client that waits. False: the connection is finished.
+  bool AskAgain(Connection* connection, bool readable) {
+    char byte;
+    if (readable && recv(connection->fd.get(), &byte, 1, 0) <= 0) return false;
+    const Answer answer = pages_[connection->page].answer();
+    if (answer.code != 200 && absl::Now() < connection->deadline) return true;
+    connection->waits = false;
+    was_ok_[connection->page] = was_ok_[connection->page] || answer.code == 200;
+    connection->response = ResponseOf(answer, true);
+    connection->deadline = absl::Now() + options_.patience;
+    return Proceed(connection);
+  }
+
+  void AnswerWaiting() {
+    for (Connection& connection : connections_) {
+      if (!connection.waits) continue;
+      connection.deadline = absl::InfinitePast();
+      AskAgain(&connection, false);
+    }
   }
 
   // Does what is possible without waiting. False: the connection is finished.
@@ -170,14 +241,16 @@ class PageServer::Impl {
               ? ResponseOf({431, absl::StrCat("a request has at most ", options_.max_request_bytes,
                                               " bytes (max_request_bytes)\n")},
                            true)
-              : Respond(connection->request);
+              : Respond(connection);
       connection->request = {};
-      connection->deadline = absl::Now() + options_.patience;
+      if (!connection->waits) connection->deadline = absl::Now() + options_.patience;
       return true;
     }
   }
 
-  std::string Respond(absl::string_view request) {
+  // Empty if the connection waits.
+  std::string Respond(Connection* connection) {
+    const absl::string_view request = connection->request;
     const absl::string_view line = request.substr(0, request.find("\r\n"));
     const std::vector<absl::string_view> parts = absl::StrSplit(line, ' ');
     if (parts.size() != 3)
@@ -185,14 +258,24 @@ class PageServer::Impl {
     const bool head = parts[0] == "HEAD";
     if (!head && parts[0] != "GET")
       return ResponseOf({405, "only GET and HEAD are served\n"}, true);
-    const absl::string_view path = parts[1].substr(0, parts[1].find('?'));
-    for (const Page& page : pages_) {
-      if (page.path == path) return ResponseOf(page.answer(), !head);
+    const std::pair<absl::string_view, absl::string_view> target =
+        absl::StrSplit(parts[1], absl::MaxSplits('?', 1));
+    for (size_t i = 0; i < pages_.size(); ++i) {
+      if (pages_[i].path != target.first) continue;
+      connection->page = i;
+      connection->period = PeriodIn(target.second);
+      const Answer answer = pages_[i].answer();
+      connection->waits = answer.code != 200 && connection->period > absl::ZeroDuration() &&
+                          pages_[i].wait > absl::ZeroDuration() && !was_ok_[i];
+      was_ok_[i] = was_ok_[i] || answer.code == 200;
+      if (!connection->waits) return ResponseOf(answer, !head);
+      connection->deadline = absl::Now() + pages_[i].wait;
+      return "";
     }
     return ResponseOf({404, "no such page\n"}, !head);
   }
 
-  static bool Send(Connection* connection) {
+  bool Send(Connection* connection) {
     while (connection->sent < connection->response.size()) {
       const ssize_t size =
           send(connection->fd.get(), connection->response.data() + connection->sent,
@@ -201,6 +284,11 @@ class PageServer::Impl {
       connection->sent += static_cast<size_t>(size);
     }
     connection->answered = true;
+    if (connection->period > absl::ZeroDuration()) {
+      MutexLock lock(&mutex_);
+      probes_[connection->page] = Probe{connection->period, absl::Now()};
+      answered_.SignalAll();
+    }
     return shutdown(connection->fd.get(), SHUT_WR) == 0;
   }
 
@@ -212,10 +300,14 @@ class PageServer::Impl {
 
   const Options options_;
   const std::vector<Page> pages_;
+  Mutex mutex_;
+  CondVar answered_;
+  std::vector<std::optional<Probe>> probes_ ABSL_GUARDED_BY(mutex_);  // by page
   const Fd listener_;
   const Fd wake_;
 
   // Used only by the thread.
+  std::vector<bool> was_ok_;           // by page: it has answered 200
   std::list<Connection> connections_;  // oldest first
   absl::Time accept_after_ = absl::InfinitePast();
   std::thread thread_;  // last: it uses the above
@@ -237,5 +329,9 @@ absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(Options options,
 PageServer::PageServer(std::unique_ptr<Impl> impl, int port)
     : impl_(std::move(impl)), port_(port) {}
 PageServer::~PageServer() = default;
+
+void PageServer::AwaitProbes(absl::Duration quiet, const std::function<bool()>& hurry) {
+  impl_->AwaitProbes(quiet, hurry);
+}
 
 }  // namespace sluice

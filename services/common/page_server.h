@@ -5,6 +5,11 @@
 // none of them; a connection is open for one request and for a few seconds; and when all places are
 // taken, a new connection replaces the oldest one that has not sent its request yet. So a thousand
 // silent connections cost a probe nothing.
+//
+// Kubelet reports each probe that fails as a problem, although a process that starts or ends is
+// none. A client that asks for a page again and again therefore says how often:
+// `/readyz?period=SECONDS`. It gets its first answer when the page is ready for it (Page::wait),
+// and the process can end when the client has just been answered (AwaitProbes).
 #ifndef SLUICE_SERVICES_COMMON_PAGE_SERVER_H_
 #define SLUICE_SERVICES_COMMON_PAGE_SERVER_H_
 
@@ -21,6 +26,9 @@ namespace sluice {
 
 class PageServer {
  public:
+  // A sensible Page::wait for a page that says whether a process is ready.
+  static constexpr int kReadyWaitSeconds = 600;
+
   struct Answer {
     int code;  // 200, or 503
     std::string text;
@@ -28,6 +36,9 @@ class PageServer {
   struct Page {
     std::string path;
     std::function<Answer()> answer;  // on the server's thread; must not block
+    // Until the page has answered 200 once, a client with a period waits for that, at most for as
+    // long as this.
+    absl::Duration wait = absl::ZeroDuration();
   };
   struct Options {
     // host:port; port 0: any. [::] means every address of the machine, IPv6 and IPv4.
@@ -46,8 +57,12 @@ class PageServer {
   static absl::StatusOr<std::unique_ptr<PageServer>> Start(Options options,
                                                            std::vector<Page> pages);
 
-  // Closes the connections; waits for a running `answer`.
+  // Answers the clients that wait, closes the connections; waits for a running `answer`.
   ~PageServer();
+
+  // Blocks until no client with a period is expected within `quiet`, at most for a few times that,
+  // or until `hurry` returns true (called from time to time).
+  void AwaitProbes(absl::Duration quiet, const std::function<bool()>& hurry);
 
   PageServer(const PageServer&) = delete;
   PageServer& operator=(const PageServer&) = delete;

@@ -8,8 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -94,6 +96,112 @@ TEST_F(PageServerTest, AnswersRequests) {
   EXPECT_THAT(Ask("POST /healthz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(Ask("nonsense\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
   EXPECT_EQ(Ask("GET /large HTTP/1.1\r\n\r\n").size() >> 20, 8u);
+}
+
+constexpr char kReady[] = "GET /ready?period=10 HTTP/1.1\r\n\r\n";
+
+class ProbeTest : public PageServerTest {
+ protected:
+  void Start(absl::Duration wait) {
+    auto server = PageServer::Start(
+        {},
+        {{"/ready",
+          [this] {
+            return ready_ ? PageServer::Answer{200, "ok\n"} : PageServer::Answer{503, "not yet\n"};
+          },
+          wait}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  std::string Ready(const char* query = "") const {
+    return Ask(absl::StrCat("GET /ready", query, " HTTP/1.1\r\n\r\n"));
+  }
+  absl::Duration Awaits(absl::Duration quiet) const {
+    const absl::Time start = absl::Now();
+    server_->AwaitProbes(quiet, [this] { return hurry_.load(); });
+    return absl::Now() - start;
+  }
+
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> hurry_{false};
+};
+
+TEST_F(ProbeTest, AClientWithAPeriodWaitsUntilThePageIsReadyForTheFirstTime) {
+  Start(absl::Minutes(10));
+  EXPECT_THAT(Ready(), HasSubstr("503")) << "others do not wait";
+  const Client probe(server_->port());
+  probe.Send(kReady);
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_THAT(Ready("?period=x"), HasSubstr("503"));
+  ready_ = true;
+  EXPECT_THAT(probe.ReadAll(), StartsWith(kOk));
+  ready_ = false;
+  EXPECT_THAT(Ready("?period=10"), HasSubstr("503")) << "it was ready, and is not any more";
+}
+
+TEST_F(ProbeTest, AClientDoesNotWaitForLongerThanThePageAllows) {
+  Start(absl::Milliseconds(200));
+  EXPECT_THAT(Ready("?period=10"), HasSubstr("503"));
+}
+
+TEST_F(ProbeTest, SilentConnectionsDoNotReplaceAClientThatWaits) {
+  Start(absl::Minutes(10));
+  const Client probe(server_->port());
+  probe.Send(kReady);
+  EXPECT_THAT(Ready(), HasSubstr("503")) << "the probe's request has arrived before";
+  std::vector<Client> silent;
+  for (int i = 0; i < 200; ++i) silent.emplace_back(server_->port());
+  EXPECT_THAT(Ready(), HasSubstr("503"));
+  ready_ = true;
+  EXPECT_THAT(probe.ReadAll(), StartsWith(kOk));
+}
+
+TEST_F(ProbeTest, ClientsThatWaitGetAnAnswerAtTheEnd) {
+  Start(absl::Minutes(10));
+  const Client gone(server_->port());
+  gone.Send(kReady);
+  const Client probe(server_->port());
+  probe.Send(kReady);
+  absl::SleepFor(absl::Milliseconds(200));
+  ready_ = true;
+  server_.reset();
+  EXPECT_THAT(probe.ReadAll(), StartsWith(kOk));
+}
+
+TEST_F(ProbeTest, TheEndWaitsForAProbeThatIsDueAndForNoOther) {
+  ready_ = true;
+  Start(absl::ZeroDuration());
+  EXPECT_THAT(Ready(), StartsWith(kOk));
+  EXPECT_LT(Awaits(absl::Seconds(100)), absl::Milliseconds(80)) << "no client has a period";
+  EXPECT_THAT(Ready("?period=60"), StartsWith(kOk));
+  EXPECT_LT(Awaits(absl::Seconds(3)), absl::Milliseconds(80)) << "due much later";
+
+  EXPECT_THAT(Ready("?period=2"), StartsWith(kOk));
+  absl::SleepFor(absl::Milliseconds(200));
+  std::thread kubelet([this] {
+    absl::SleepFor(absl::Milliseconds(700));
+    EXPECT_THAT(Ready("?period=2"), StartsWith(kOk));
+  });
+  const absl::Duration waited = Awaits(absl::Milliseconds(1900));
+  kubelet.join();
+  EXPECT_GT(waited, absl::Milliseconds(600)) << "due in less than that";
+  EXPECT_LT(waited, absl::Milliseconds(1900)) << "it has come";
+
+  EXPECT_THAT(Ready("?period=1"), StartsWith(kOk));
+  EXPECT_LT(Awaits(absl::Seconds(3)), absl::Milliseconds(80)) << "too often to end between two";
+}
+
+TEST_F(ProbeTest, TheEndDoesNotWaitLongForAClientThatStaysAway) {
+  ready_ = true;
+  Start(absl::ZeroDuration());
+  EXPECT_THAT(Ready("?period=1"), StartsWith(kOk));
+  absl::SleepFor(absl::Milliseconds(200));
+  hurry_ = true;
+  EXPECT_LT(Awaits(absl::Milliseconds(900)), absl::Milliseconds(80));
+  hurry_ = false;
+  const absl::Duration waited = Awaits(absl::Milliseconds(900));
+  EXPECT_GT(waited, absl::Milliseconds(1500));
+  EXPECT_LT(waited, absl::Seconds(4));
 }
 
 TEST_F(PageServerTest, RefusesRequestsThatAreTooLong) {

@@ -80,6 +80,11 @@ void StopRequests::SetHandler(std::function<void(int)> handler) {
   while (handler_ != nullptr && handled_ < received_) handler_(++handled_);
 }
 
+bool StopRequests::received() const {
+  MutexLock lock(&mutex_);
+  return received_ > 0;
+}
+
 void StopRequests::OnSignal(int signal) {
   MutexLock lock(&mutex_);
   if (signal == SIGHUP && received_ > 0) return;

@@ -6,12 +6,14 @@
 #include <sys/types.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "services/common/exit_code.h"
 #include "services/common/logging.h"
 #include "services/common/metrics.h"
 #include "services/common/mutex.h"
@@ -61,10 +63,12 @@ class StopRequests {
   // Waits for a running handler.
   void SetHandler(std::function<void(int)> handler);
 
+  bool received() const;
+
  private:
   void OnSignal(int signal);
 
-  Mutex mutex_;  // held while the handler runs, so that SetHandler waits for it
+  mutable Mutex mutex_;  // held while the handler runs, so that SetHandler waits for it
   std::function<void(int)> handler_ ABSL_GUARDED_BY(mutex_);
   int received_ ABSL_GUARDED_BY(mutex_) = 0;
   int handled_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -72,17 +76,25 @@ class StopRequests {
 };
 
 // Serves the metrics of a role, passes the n-th request to stop to `on_stop(n)`, and waits for the
-// role's end. `Role` has Ready, Alive, Wait and Result.
+// role's end. `Role` has Ready, Alive, Wait and Result. A process that ends well by itself answers
+// probes until the next one is not due soon. (When a pod is deleted, the kubelet stops the probes.)
 template <typename Role>
-absl::StatusOr<typename Role::Result> WaitForEnd(Role* role, const ProgramFlags& flags,
-                                                 const Metrics* metrics, StopRequests* stop,
-                                                 std::function<void(int)> on_stop) {
+absl::StatusOr<typename Role::Result> WaitForEnd(
+    Role* role, const ProgramFlags& flags, const Metrics* metrics, StopRequests* stop,
+    std::function<void(int)> on_stop,
+    const std::function<int(const typename Role::Result&)>& exit_code) {
+  std::atomic<bool> ended_well{false};
   const absl::StatusOr<std::unique_ptr<MetricsServer>> server = ServeMetrics(
-      flags, metrics, [role] { return role->Ready(); }, [role] { return role->Alive(); });
+      flags, metrics, [&, role] { return ended_well ? absl::OkStatus() : role->Ready(); },
+      [&, role] { return ended_well ? absl::OkStatus() : role->Alive(); });
   if (!server.ok()) return server.status();
   stop->SetHandler(std::move(on_stop));
   typename Role::Result result = role->Wait();
   stop->SetHandler(nullptr);
+  ended_well = exit_code(result) == kExitOk;
+  if (ended_well && *server != nullptr) {
+    (*server)->AwaitProbes([stop] { return stop->received(); });
+  }
   return result;
 }
 

@@ -95,7 +95,7 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
 
   int port() const override { return server_->port(); }
 
-  absl::Status Ready() const override { return shell_.ended() ? JobHasEnded() : absl::OkStatus(); }
+  absl::Status Ready() const override { return absl::OkStatus(); }
 
   absl::Status Alive() override { return shell_.Alive(); }
 

@@ -53,7 +53,7 @@ class CoordinatorServer {
 
   virtual int port() const = 0;
 
-  // OK while the core runs.
+  // OK: it serves from its start to its end.
   virtual absl::Status Ready() const = 0;
 
   // OK while the core handles its events in time (Liveness). Any thread; does not block.

@@ -190,15 +190,19 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
   }
 
   const bool managed = flags.program.parent != 0 || std::getenv("KUBERNETES_SERVICE_HOST");
-  ASSIGN_OR_RETURN(const CoordinatorServer::Result result,
-                   WaitForEnd(server.get(), flags.program, &metrics, stop, [&](int) {
-                     // Where no process starts another coordinator, the job cannot continue.
-                     if (managed) {
-                       server->AskToStop();
-                     } else {
-                       server->Suspend();
-                     }
-                   }));
+  ASSIGN_OR_RETURN(
+      const CoordinatorServer::Result result,
+      WaitForEnd(
+          server.get(), flags.program, &metrics, stop,
+          [&](int) {
+            // Where no process starts another coordinator, the job cannot continue.
+            if (managed) {
+              server->AskToStop();
+            } else {
+              server->Suspend();
+            }
+          },
+          [](const CoordinatorServer::Result& end) { return ExitCodeOf(end.reason); }));
   WriteEndFiles(flags, files.get(), result, logger);
   return ExitCodeOf(result.reason);
 }

@@ -99,8 +99,10 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
       server->Abandon("asked to stop by a second signal");
     }
   };
-  ASSIGN_OR_RETURN(const ShardServer::Result result,
-                   WaitForEnd(server.get(), flags.program, &metrics, stop, on_stop));
+  ASSIGN_OR_RETURN(
+      const ShardServer::Result result,
+      WaitForEnd(server.get(), flags.program, &metrics, stop, on_stop,
+                 [](const ShardServer::Result& end) { return ExitCodeOf(end.reason); }));
   return ExitCodeOf(result.reason);
 }
 

@@ -107,7 +107,6 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   int port() const override { return server_->port(); }
 
   absl::Status Ready() const override {
-    if (shell_.ended()) return absl::UnavailableError("the shard has ended");
     if (!has_view_) return absl::UnavailableError("the shard has no view yet");
     return absl::OkStatus();
   }

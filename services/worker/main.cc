@@ -186,7 +186,8 @@ absl::StatusOr<int> Run(const Flags& flags, const Logger& base_logger, StopReque
                    count == 1 ? absl::Seconds(flags.grace_seconds) : absl::ZeroDuration());
   };
   ASSIGN_OR_RETURN(const WorkerProcess::Result result,
-                   WaitForEnd(process.get(), flags.program, &metrics, stop, on_stop));
+                   WaitForEnd(process.get(), flags.program, &metrics, stop, on_stop,
+                              [](const WorkerProcess::Result& end) { return ExitCodeOf(end); }));
   return ExitCodeOf(result);
 }
 

@@ -48,7 +48,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   // ---- WorkerProcess
 
   absl::Status Ready() const override {
-    return member_ ? absl::OkStatus() : absl::UnavailableError("not a member of the view");
+    return joined_ ? absl::OkStatus() : absl::UnavailableError("not a member of a view yet");
   }
 
   absl::Status Alive() override { return shell_.Alive(); }
@@ -82,7 +82,7 @@ class Process final : public WorkerProcess, public Shell::Role {
 
   void Publish(absl::Time) override {
     const WorkerStatus status = shell_.core().Status();
-    member_ = status.member;
+    if (status.member) joined_ = true;
     metrics_->gauge("member").Set(status.member ? 1 : 0);
     metrics_->gauge("step").Set(static_cast<double>(status.step));
     metrics_->gauge("recomputed_samples").Set(static_cast<double>(status.recomputed_samples));
@@ -249,7 +249,7 @@ class Process final : public WorkerProcess, public Shell::Role {
   std::string last_view_;
   Result result_;  // written before the shell ends
 
-  std::atomic<bool> member_{false};
+  std::atomic<bool> joined_{false};  // it is or was a member
 
   EventLoop loop_{"streams"};
   Shell shell_;

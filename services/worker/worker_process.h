@@ -78,7 +78,7 @@ class WorkerProcess {
   // Ends the worker at once if it still runs.
   virtual ~WorkerProcess() = default;
 
-  // OK while it is a member of the view.
+  // OK once it has been a member of a view.
   virtual absl::Status Ready() const = 0;
 
   // OK while the core processes its events (Liveness). Any thread; does not block.

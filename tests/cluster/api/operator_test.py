@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shlex
 
 from tests.cluster.api.operator_case import JOB_LABEL, ON_SIMULATED_NODES, OperatorCase, training_job
 from tests.cluster.testing.api_client import ApiError, path_of
@@ -37,6 +38,14 @@ class OperatorTest(OperatorCase):
         self.cluster.kubectl('wait', '-n', self.namespace, 'stj/job', '--for=condition=Succeeded', '--timeout=60s')
         status = self.job()['status']
         self.assertEqual((status['summary'], status['training']['step']), ('Succeeded', 1000))
+        wait_for('all pods are kept for their logs', lambda: [pod['status']['phase'] for pod in self.pods().values()] == 6 * ['Succeeded'], 10)
+
+    def test_jobs_whose_names_look_like_services_of_others_run_side_by_side(self):
+        for name in ('7b', 'j7b', 'a', 'a-coordinator', 'ps--7b'):
+            self.create(name, workers=1)
+        for name in ('7b', 'j7b', 'a', 'a-coordinator', 'ps--7b'):
+            self.wait_for_pods(workers=1, name=name)
+        self.assertEqual(self.owned('7b')['services'], ['coordinator--7b', 'ps--7b'])
 
     def test_kubectl_shows_the_progress_of_a_job(self):
         self.start()
@@ -52,6 +61,19 @@ class OperatorTest(OperatorCase):
         self.start()
         self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
         wait_for('nothing is left', lambda: not any(self.owned().values()), 60)
+
+    def test_a_pod_that_a_finalizer_keeps_after_its_job_has_an_event_with_the_remedy(self):
+        self.start()
+        self.api.merge('pods', self.namespace, 'job-worker-0', {'metadata': {'finalizers': ['example.com/kept']}})
+        self.cluster.kubectl('delete', 'stj', 'job', '-n', self.namespace)
+
+        def note():
+            return next((one['note'] for one in self.api.list('events', self.namespace) if one['reason'] == 'HeldByFinalizer' and
+                         one['regarding']['name'] == 'job-worker-0'), None)
+        said = wait_for('the pod has an event', note, 60)
+        self.assertIn('example.com/kept', said)
+        self.cluster.kubectl('-n', self.namespace, *shlex.split(said.partition('kubectl ')[2]))
+        wait_for('the pod is gone', lambda: not self.api.list('pods', self.namespace), 20)
 
     def secrets(self):
         return {secret['metadata']['name']: secret for secret in self.api.list('secrets', self.namespace, f'{JOB_LABEL}=job')}

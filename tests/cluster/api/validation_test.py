@@ -1,15 +1,20 @@
 """The API server's answers to manifests: the schema and its rules give the same messages as `sluice validate`."""
 
+import copy
 import json
 import re
 import unittest
 
 import yaml
 
+from tests.cluster.testing import largest
+from tests.cluster.testing.api_client import ApiError, path_of
 from tests.cluster.testing.cluster import ROOT, Cluster, conditions, run, say, wait_for
 from tools import unittest_main
 
 JOBS = '/apis/sluice.dev/v1alpha1/namespaces/default/trainingjobs?dryRun=All&fieldValidation=Strict'
+# Fields that other fields limit further: the data's path is in its volume.
+NOT_REACHED = {'spec.data.source.volume.mountPath'}
 
 
 class ValidationTest(unittest.TestCase):
@@ -55,6 +60,78 @@ class ValidationTest(unittest.TestCase):
             with self.subTest(case['name']):
                 self.api.request('POST', JOBS, case['manifest'], 'application/yaml')
         say(f'the API server accepts {len(valid)} valid manifests')
+
+    def dry_run(self, job):
+        """None if the API server accepts the job, else its answer. No answer may be that rules cost too much."""
+        try:
+            self.api.request('POST', JOBS, json.dumps(job), 'application/json')
+        except ApiError as error:
+            for words in ('cost limit exceeded', 'cost exceeds limit', 'exceeds budget'):
+                self.assertNotIn(words, str(error)[:2000])
+            return str(error)
+        return None
+
+    def enlarge(self, schema, case, path):
+        """The manifest with the field as large as the schema allows, if the API server accepts it in one of these forms."""
+        for others in (False, True):  # with or without the other lists of the same object
+            for way in range(3):
+                job = yaml.safe_load(case)
+                for holder, key in largest.places(job, path):
+                    names = [name for name in holder if others and name != key and isinstance(holder[name], list)]
+                    for name in [key, *names]:
+                        node = largest.schema_at(schema, path if name == key else (*path[:-1], name))
+                        example = holder[name] if isinstance(name, int) else holder.get(name)
+                        values = largest.largest(node, example)
+                        holder[name] = values[min(way, len(values) - 1)]
+                if path == ('spec', 'model', 'stages'):  # each stage is on a shard of its own
+                    job['spec']['parameterServer'] = {'replicas': len(job['spec']['model']['stages'])}
+                if self.dry_run(job) is None:
+                    return job
+        return None
+
+    # The budget of a rule that runs is a tenth of the one that the API server allows for its estimate when the CRD is
+    # applied, so a CRD with rules that refuse objects of its own schema is accepted.
+    def test_no_rule_is_too_expensive_for_the_largest_values_of_the_schema(self):
+        crd = yaml.safe_load((ROOT / 'helm/sluice/files/trainingjobs.sluice.dev.yaml').read_text())
+        schema = crd['spec']['versions'][0]['schema']['openAPIV3Schema']
+        fields = [path for path in largest.sized_fields(schema) if path[0] == 'spec' and largest.has_rules(schema, path)]
+        self.assertGreaterEqual(len(fields), 40)
+        cases = [case['manifest'] for case in self.cases if case['accepted'] and not case['before']]
+        large = {}  # the accepted jobs, by field
+        for path in fields:
+            if any(path[:i] in large for i in range(len(path))):
+                continue  # a part of a list or map that is as large as it can be
+            fitting = [case for case in cases if any(largest.places(yaml.safe_load(case), path))]
+            # First the cases that have the field.
+            fitting.sort(key=lambda case, path=path: not any(
+                key in holder for holder, key in largest.places(yaml.safe_load(case), path) if isinstance(holder, dict)))
+            job = next(filter(None, (self.enlarge(schema, case, path) for case in fitting[:4])), None)
+            if job is not None:
+                large[path] = job
+        say(f'{len(large)} fields are as large as the schema allows')
+        self.assertEqual({'.'.join(path) for path in fields if not any(path[:i] in large for i in range(len(path) + 1))}, NOT_REACHED)
+        self.update_together(large)
+
+    def update_together(self, large):
+        """Rules may compare fields of one object, and rules on updates compare all fields."""
+        for parent in {path[:-1] for path in large}:
+            with self.subTest('.'.join(parent)):
+                together = None
+                for path, job in large.items():
+                    if path[:-1] != parent:
+                        continue
+                    changed = copy.deepcopy(together or job)
+                    for (holder, key), (source, _) in zip(largest.places(changed, path), largest.places(job, path)):
+                        holder[key] = source[key]
+                    if self.dry_run(changed) is None:
+                        together = changed
+                together['metadata']['name'] = 'largest'
+                made = self.api.create('trainingjobs', together, 'default')
+                try:
+                    made['metadata']['labels'] = {'changed': 'yes'}
+                    self.api.request('PUT', path_of('trainingjobs', 'default', 'largest'), made)
+                finally:
+                    self.api.delete('trainingjobs', 'default', 'largest')
 
     def test_changes_of_immutable_fields_are_refused(self):
         changes = [case for case in self.cases if case['before']]

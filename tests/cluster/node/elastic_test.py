@@ -2,6 +2,7 @@
 
 import re
 
+from tests.cluster.node.node_case import SAMPLES
 from tests.cluster.node.training_case import ENDLESS, TrainingCase, bit_exact_job
 from tests.cluster.testing.cluster import say, wait_for
 from tools import unittest_main
@@ -59,6 +60,39 @@ class ElasticTest(TrainingCase):
         self.assertEqual(self.status('pausing')['checkpoint']['restoredFromStep'], saved)
         self.assert_never_failed('pausing')
         self.assert_equals_undisturbed('pausing')
+
+    def warnings(self):
+        """Warning events, without those about a machine that is too slow for the cluster itself."""
+        found = [(one['reason'], one['regarding']['name'], one.get('note', '')) for one in self.api.list('events', self.namespace)
+                 if one['type'] == 'Warning']
+        slow = [one for one in found if 'cache: timed out waiting for the condition' in one[2] or
+                (self.slowness() > 2 and one[2].startswith('Startup probe failed') and 'refused' in one[2])]
+        for one in slow:
+            say(f'not counted: {one}')
+        return [one for one in found if one not in slow]
+
+    # A kubelet reports each probe that fails, also of a container that has ended; and for a second or two after the end
+    # of its containers, a pod's phase is Running.
+    def test_a_normal_life_has_no_warning_event_and_leaves_the_logs(self):
+        self.apply(bit_exact_job('calm', ENDLESS, slow=0.005))
+        self.kubectl('apply', '-f', SAMPLES / 'first-job.yaml')
+        self.kubectl('wait', 'stj/first-job', '--for=condition=Succeeded', '--timeout=300s', timeout=310)
+        self.kubectl('wait', 'stj/calm', '--for=condition=Ready', '--timeout=120s', timeout=130)
+        for replicas in (4, 1):
+            self.kubectl('scale', 'stj/calm', f'--replicas={replicas}')
+            wait_for(f'{replicas} workers are ready', lambda: self.count('calm', 'worker', self.is_ready) == replicas and self.count(
+                'calm', 'worker') == replicas, 120)
+        self.suspend('calm')
+        self.change('calm', {'suspend': False})
+        self.kubectl('wait', 'stj/calm', '--for=condition=Ready', '--timeout=120s', timeout=130)
+        self.wait_for_more_steps('calm')
+        self.suspend('calm')
+        self.kubectl('delete', 'stj', 'calm')
+        self.assertEqual(self.warnings(), [])
+        phases = {name: pod['status']['phase'] for name, pod in self.pods('first-job').items()}
+        self.assertEqual(set(phases.values()), {'Succeeded'})
+        self.assertEqual(len(phases), 5)
+        self.assertIn('Coordinator exits', self.kubectl('logs', 'first-job-coordinator', '--tail=1'))
 
     def test_the_mode_is_switched_while_training(self):
         job = bit_exact_job('switching', ENDLESS, slow=0.005)

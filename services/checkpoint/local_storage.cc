@@ -22,7 +22,6 @@ namespace {
 constexpr char kOwner[] = "owner";
 constexpr char kClaims[] = "claims";
 constexpr char kManifest[] = "manifest.json";
-constexpr char kVocabulary[] = "vocabulary.txt";  // as services/worker/trainer.cc names it
 constexpr size_t kMaxOwnerBytes = 4 << 10;
 constexpr size_t kMaxClaimBytes = 64 << 10;
 constexpr size_t kMaxCheckpointIndexBytes = 256 << 20;
@@ -257,15 +256,20 @@ class LocalStorage final : public CheckpointStorage {
   absl::Status RemoveIncomplete(uint64_t attempt) override {
     return ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_checkpoint_index) {
       if (has_checkpoint_index || ref.attempt() >= attempt) return absl::OkStatus();
-      return RemoveDirectory(Directory(ref));
+      const absl::Status removed = RemoveDirectory(Directory(ref));
+      // Of names that no coordinator has made, such as a file or a directory with directories.
+      return absl::IsFailedPrecondition(removed) ? absl::OkStatus() : removed;
     });
   }
 
-  absl::Status SetVocabularyAside() override {
-    const std::string path = JoinPath(directory_, kVocabulary);
-    absl::Status status = files_->Rename(path, path + ".replaced");
-    if (status.ok()) status = files_->SyncDirectory(directory_);
-    return absl::IsNotFound(status) ? absl::OkStatus() : status;
+  absl::Status SetEncodingsAside() override {
+    for (const char* const name : {kVocabularyFile, kTableEncodingFile}) {
+      const std::string path = JoinPath(directory_, name);
+      absl::Status status = files_->Rename(path, path + ".replaced");
+      if (status.ok()) status = files_->SyncDirectory(directory_);
+      if (!status.ok() && !absl::IsNotFound(status)) return status;
+    }
+    return absl::OkStatus();
   }
 
  private:

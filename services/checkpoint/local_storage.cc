@@ -53,7 +53,9 @@ class LocalStorage final : public CheckpointStorage {
     RETURN_IF_ERROR(files_->SyncDirectory(ClaimsDirectory()));
     return ForEachDirectory([&](const v1::CheckpointRef& ref, bool) {
       const absl::Status synced = files_->SyncDirectory(Directory(ref));
-      return absl::IsNotFound(synced) ? absl::OkStatus() : synced;  // removed in the meantime
+      // Removed in the meantime; or not a directory, which FindDamage reports.
+      const bool ignored = absl::IsNotFound(synced) || absl::IsFailedPrecondition(synced);
+      return ignored ? absl::OkStatus() : synced;
     });
   }
 
@@ -129,6 +131,15 @@ class LocalStorage final : public CheckpointStorage {
     if (const absl::Status owner = ReadOwner().status(); IsDamage(owner)) {
       sentences.emplace_back(owner.message());
     }
+
+    // What is wrong with the list is an error of ListCheckpoints.
+    (void)ForEachDirectory([&](const v1::CheckpointRef& ref, bool) {
+      if (const absl::Status status = files_->List(Directory(ref)).status(); IsDamage(status)) {
+        sentences.push_back(absl::StrCat(
+            Directory(ref), " is named like a checkpoint and ignored: ", status.message()));
+      }
+      return absl::OkStatus();
+    });
 
     const absl::StatusOr<ClaimFiles> files = ListClaims(&sentences);
     if (!files.ok()) return sentences;  // an error of ReadClaims
@@ -417,9 +428,15 @@ class LocalStorage final : public CheckpointStorage {
     for (const std::string& name : names) {
       absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(name);
       if (!ref.ok()) continue;  // not ours
-      ASSIGN_OR_RETURN(bool has_checkpoint_index,
-                       files_->Exists(JoinPath(JoinPath(directory_, name), kManifest)));
-      RETURN_IF_ERROR(visit(*ref, has_checkpoint_index));
+      const absl::StatusOr<bool> has_checkpoint_index =
+          files_->Exists(JoinPath(JoinPath(directory_, name), kManifest));
+      // A file, or a link to itself.
+      if (absl::IsFailedPrecondition(has_checkpoint_index.status())) {
+        RETURN_IF_ERROR(visit(*ref, false));
+        continue;
+      }
+      RETURN_IF_ERROR(has_checkpoint_index.status());
+      RETURN_IF_ERROR(visit(*ref, *has_checkpoint_index));
     }
     return absl::OkStatus();
   }

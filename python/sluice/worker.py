@@ -17,6 +17,7 @@ from sluice import data as data_lib
 from sluice import errors
 from sluice import extras
 from sluice import library
+from sluice import processors
 from sluice import security
 from sluice import types
 from sluice import wire
@@ -427,8 +428,8 @@ def _torch_model(module, loss_fn, objective, spec):
         objective = _needs_loss
 
     threads = spec.training.threads or int(os.environ.get('SLUICE_THREADS', '0'))
-    if not threads and spec.training.bit_exact:
-        threads = 1
+    if not threads:
+        threads = 1 if spec.training.bit_exact else processors.quota()
     if threads:
         torch_model.set_threads(threads)
     if spec.training.bit_exact:

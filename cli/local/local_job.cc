@@ -160,7 +160,8 @@ cli::JobResult LocalJob::Run() {
       break;
     }
   }
-  children_.reset();  // kills the remaining processes
+  children_.reset();              // kills the remaining processes
+  (void)directory_->RemoveRun();  // else the next run removes it
   result.progress = progress_;
   result.has_progress = has_progress_;
   result.ended = clock_->Now();

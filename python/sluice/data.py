@@ -25,6 +25,19 @@ class RowGradient(typing.NamedTuple):
         return matrix.reshape(-1)
 
 
+def row_numbers(name, rows):
+    """The distinct rows, ascending, that a function of Worker's `rows` has returned for parameter `name`."""
+    rows = np.unique(np.asarray(rows))
+    if not rows.size:
+        return rows.astype(np.uint64)
+    if rows.dtype.kind not in 'iu':
+        raise errors.UsageError(f"rows['{name}'] returned {rows.dtype}: should be integers, the numbers of rows")
+    if rows[0] < 0:
+        raise errors.UsageError(f"rows['{name}'] returned row {rows[0]}: rows are numbered from 0; leave out what is "
+                                'padding, e.g. `ids[ids >= 0]`')
+    return rows.astype(np.uint64)
+
+
 class ArrayDataset:
     """A dataset whose samples are the rows of one or more arrays (numpy, or torch tensors) of equal
     length."""

@@ -171,7 +171,7 @@ class Worker:
         if missing:
             raise errors.UsageError(f"rows: there is no parameter '{missing[0]}'; there are "
                                     f'{", ".join(places)}')
-        self._rows = {places[name]: function for name, function in (rows or {}).items()}
+        self._rows = {places[name]: (name, function) for name, function in (rows or {}).items()}
 
     # ---- starting and ending
 
@@ -392,9 +392,8 @@ class Worker:
         indices = work.indices[:work.samples]
         content = data_lib.read(self._training, indices, self._collate)
         self._read = (indices, content)
-        for tensor, function in self._rows.items():
-            rows = np.unique(np.asarray(function(content))).astype(np.uint64)
-            self._handle.rows(tensor, rows)
+        for tensor, (name, function) in self._rows.items():
+            self._handle.rows(tensor, data_lib.row_numbers(name, function(content)))
         self._handle.done()
 
     def _evaluate(self, work):

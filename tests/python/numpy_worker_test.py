@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 
 import sluice
+from sluice import data as data_lib
 from sluice import numpy_model
 from sluice import library
 from sluice import wire
@@ -303,6 +304,14 @@ class Gradients(unittest.TestCase):
         self.assertEqual(self.model.end(1)[0][1].tolist(), [1, 1, 3, 5])
         with self.assertRaisesRegex(sluice.ModelMismatch, '1 rows and 3 values'):
             self.model.run(None, 1.0, gradients={'a': sluice.RowGradient(np.array([1]), np.ones(3))})
+
+    def test_rows_are_integers_from_zero_on(self):
+        self.assertEqual(data_lib.row_numbers('a', [[3, 1], [1, 0]]).tolist(), [0, 1, 3])
+        self.assertEqual(data_lib.row_numbers('a', []).dtype, np.uint64)
+        with self.assertRaisesRegex(sluice.UsageError, r"rows\['a'\] returned row -1: rows are numbered from 0"):
+            data_lib.row_numbers('a', np.array([4, -1]))
+        with self.assertRaisesRegex(sluice.UsageError, 'returned float64: should be integers'):
+            data_lib.row_numbers('a', np.array([1.5]))
 
     def test_nothing_is_delivered_if_one_gradient_is_wrong(self):
         delivered = []

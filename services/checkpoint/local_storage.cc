@@ -223,6 +223,7 @@ class LocalStorage final : public CheckpointStorage {
                          const absl::Cord& content) override {
     const std::string directory = Directory(ref);
     RETURN_IF_ERROR(files_->CreateDirectories(directory));
+    RETURN_IF_ERROR(CheckOwnDirectory(ref));
     return AtomicWriteFile(files_, JoinPath(directory, name), content, Suffix());
   }
 
@@ -439,6 +440,17 @@ class LocalStorage final : public CheckpointStorage {
       RETURN_IF_ERROR(visit(*ref, *has_checkpoint_index));
     }
     return absl::OkStatus();
+  }
+
+  // The name may be a link to another checkpoint, whose files must not be replaced.
+  absl::Status CheckOwnDirectory(const v1::CheckpointRef& ref) {
+    const std::string path = JoinPath(Directory(ref), kManifest);
+    ASSIGN_OR_RETURN(const bool has_checkpoint_index, files_->Exists(path));
+    if (!has_checkpoint_index) return absl::OkStatus();
+    const absl::Status status = ReadCheckpointIndex(ref).status();
+    if (!IsDamage(status)) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        Directory(ref), " cannot be written, it is not this checkpoint's: ", status.message()));
   }
 
   // A shard that is killed while it writes a file leaves a temporary one. Errors are ignored: it

@@ -99,6 +99,12 @@ absl::StatusOr<Found> FindCheckpoint(const Environment& environment, const Check
   if (Exists(environment, JoinPath(target, "claims"))) return NewestIn(environment, target);
   const local::JobDirectory directory(environment.files, flags.state_directory, target);
   const absl::StatusOr<api::TrainingJob> job = directory.ReadJob();
+  if (!job.ok() && absl::EndsWith(target, ".safetensors") && Exists(environment, target)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.target,
+                     " is a model, as sluice export writes it, and not a checkpoint: sluice.load, "
+                     "or safetensors.torch.load_file, reads it"));
+  }
   if (!job.ok()) {
     return absl::NotFoundError(absl::StrCat(
         flags.target, " is neither a checkpoint's directory nor a job in ", flags.state_directory));

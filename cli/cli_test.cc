@@ -126,6 +126,36 @@ TEST_F(CliTest, StatusOfEndedJobShowsItsCheckpoint) {
   EXPECT_THAT(out_.str(), HasSubstr("  ended: 20"));
 }
 
+TEST_F(CliTest, InspectSaysWhatReadsAnExportedModel) {
+  Write("model.safetensors", "{}");
+  EXPECT_EQ(Run({"inspect", directory_ + "/model.safetensors"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("model.safetensors is a model, as sluice export writes it"));
+  EXPECT_THAT(err_.str(), HasSubstr("sluice.load"));
+}
+
+TEST_F(CliTest, StatusAsJsonIsOneObjectForEachJob) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  WriteCheckpoint();
+  for (const std::vector<std::string>& name : {std::vector<std::string>{"example"}, {}}) {
+    std::vector<std::string> arguments = {"status", "--output", "json", "--state-dir", State()};
+    arguments.insert(arguments.end(), name.begin(), name.end());
+    ASSERT_EQ(Run(arguments), 0) << err_.str();
+    const nlohmann::json json = nlohmann::json::parse(out_.str(), nullptr, false);
+    ASSERT_TRUE(json.is_object()) << out_.str();
+    EXPECT_EQ(json["type"], "status");
+    EXPECT_EQ(json["job"], "example");
+    EXPECT_EQ(json["running"], false);
+    EXPECT_EQ(json["outcome"], "Failed");
+    EXPECT_EQ(json["step"], 0);
+    EXPECT_EQ(json["checkpoint"], State() + "/example/checkpoints/attempt-0001-step-000000000005");
+    EXPECT_EQ(json["logs"], State() + "/example/logs");
+    EXPECT_FALSE(json.contains("samplesPerSecond")) << "nothing runs";
+  }
+  EXPECT_NE(Run({"status", "other", "--output", "json", "--state-dir", State()}), 0);
+  EXPECT_EQ(Run({"status", "--output", "xml", "--state-dir", State()}), 2);
+}
+
 TEST_F(CliTest, HelpAndVersionSucceed) {
   for (const char* command : {"run", "init", "validate", "render", "explain", "status", "logs",
                               "inspect", "export", "stop", "scale", "verify", "chaos", "version"}) {

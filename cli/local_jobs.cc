@@ -30,6 +30,15 @@ constexpr std::chrono::milliseconds kPoll{100};
 // How long the process that runs a job may take to notice a request.
 constexpr absl::Duration kRequestTimeout = absl::Seconds(10);
 
+// The directory of a job's newest checkpoint; empty if there is none.
+std::string NewestCheckpointOf(FileSystem* files, const local::JobDirectory& directory) {
+  const absl::StatusOr<api::TrainingJob> job = directory.ReadJob();
+  if (!job.ok()) return "";
+  const absl::StatusOr<std::string> newest =
+      NewestCheckpoint(directory.CheckpointsOf(job->spec), files);
+  return newest.ok() ? *newest : "";
+}
+
 // Lines about the files of a job that is not running.
 std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
                                      const local::JobDirectory& directory) {
@@ -40,13 +49,9 @@ std::vector<std::string> ResultLines(FileSystem* files, const std::string& name,
     lines.push_back("  ended: " +
                     absl::FormatTime(absl::RFC3339_sec, result->ended, absl::UTCTimeZone()));
   }
-  if (job.ok()) {
-    const absl::StatusOr<std::string> newest =
-        NewestCheckpoint(directory.CheckpointsOf(job->spec), files);
-    if (newest.ok() && !newest->empty()) {
-      lines.push_back("  newest checkpoint: " + *newest);
-      lines.push_back(absl::StrCat("  model: sluice export ", name, " -o ", name, ".safetensors"));
-    }
+  if (const std::string newest = NewestCheckpointOf(files, directory); !newest.empty()) {
+    lines.push_back("  newest checkpoint: " + newest);
+    lines.push_back(absl::StrCat("  model: sluice export ", name, " -o ", name, ".safetensors"));
   }
   if (result.ok() || job.ok()) lines.push_back("  logs: " + directory.logs());
   return lines;
@@ -148,8 +153,12 @@ class LocalJobs final : public Jobs {
   absl::StatusOr<Details> Describe(const std::string& name) override {
     ASSIGN_OR_RETURN(const local::JobDirectory directory, Find(name));
     Details details;
+    details.logs = directory.logs();
     const auto pid = directory.LockedBy();
+    details.running = pid.has_value();
     if (!pid.has_value()) {
+      if (const auto result = directory.ReadResult(); result.ok()) details.result = *result;
+      details.checkpoint = NewestCheckpointOf(files_, directory);
       details.lines = ResultLines(files_, name, directory);
       details.lines.insert(details.lines.begin(), absl::StrCat(name, ": ", ResultText(directory)));
       return details;

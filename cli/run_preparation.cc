@@ -77,18 +77,20 @@ absl::StatusOr<ExistingJob> CheckStorage(const api::TrainingJob& job, bool fresh
   return JudgeStorage(spec, directory, files);
 }
 
-// Removes the job's old state, except for checkpoints that it continues from or replaces. `before`:
-// the job as it was started earlier, without training anything.
-absl::Status StartOver(const api::TrainingJob& job, const absl::StatusOr<api::TrainingJob>& before,
-                       ExistingJob::Kind existing, local::JobDirectory* directory,
-                       FileSystem* files) {
-  const std::string& checkpoint_directory = job.spec.checkpoint().directory();
-  if (before.ok() && !checkpoint_directory.empty() &&
-      before->spec.checkpoint().directory() == checkpoint_directory) {
-    // The claims stay. The vocabulary is removed, since the text may be a different one.
-    absl::Status status = files->Remove(JoinPath(checkpoint_directory, "vocabulary.txt"));
+// A job that has not trained anything learns the vocabulary or encoding of its data again, since
+// the data may be different now. The claims stay.
+absl::Status ForgetEncodings(const std::string& checkpoint_directory, FileSystem* files) {
+  for (const char* const name : {kVocabularyFile, kTableEncodingFile}) {
+    absl::Status status = files->Remove(JoinPath(checkpoint_directory, name));
     if (!status.ok() && !absl::IsNotFound(status)) return status;
   }
+  return absl::OkStatus();
+}
+
+// Removes the job's old state, except for checkpoints that it continues from or replaces.
+absl::Status StartOver(const api::TrainingJob& job, ExistingJob::Kind existing,
+                       local::JobDirectory* directory) {
+  const std::string& checkpoint_directory = job.spec.checkpoint().directory();
   const bool needed = checkpoint_directory.empty() && existing != ExistingJob::Kind::kNone;
   return needed ? absl::OkStatus() : directory->Clear();
 }
@@ -286,6 +288,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
   bool start_over = !before.ok();
   bool another =
       !before.ok();  // another activation than the one that began here, if any: it gets a new uid
+  bool forget = false;
   ExistingJob existing;
   if (before.ok()) {
     run.changes = api::CompareJobs(*before, job);
@@ -309,6 +312,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
       return run;
     }
     start_over = !trained && !refused.ok();
+    forget = !trained;
     run.resumed = !start_over && existing.kind != ExistingJob::Kind::kReplace;
   } else if (!absl::IsNotFound(before.status())) {
     return absl::FailedPreconditionError(
@@ -319,8 +323,9 @@ absl::StatusOr<PreparedRun> PrepareRun(const api::TrainingJob& job, bool fresh,
     run.resumed = existing.kind == ExistingJob::Kind::kResume;
   }
   RETURN_IF_ERROR(CheckPathsExist(job.spec, files));
+  if (forget) RETURN_IF_ERROR(ForgetEncodings(directory->CheckpointsOf(before->spec), files));
   if (start_over) {
-    RETURN_IF_ERROR(StartOver(job, before, existing.kind, directory, files));
+    RETURN_IF_ERROR(StartOver(job, existing.kind, directory));
   }
   run.job.spec.set_uid(another ? NewUid() : before->spec.uid());
   RETURN_IF_ERROR(directory->Prepare());

@@ -1,12 +1,15 @@
 // status, logs, scale and stop, for jobs of this machine or of a cluster.
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/command.h"
 #include "cli/common/jobs.h"
+#include "cli/common/json_line.h"
 #include "cli/common/log_follower.h"
+#include "cli/common/progress_json.h"
 #include "cli/common/progress_text.h"
 #include "services/common/exit_code.h"
 #include "services/common/number_range.h"
@@ -21,12 +24,67 @@ struct StateFlags {
   std::string name;
   std::string process;
   std::string role;
+  std::string output = "text";
   size_t tail = LogFollower::kAll;
   bool follow = false;
   bool now = false;
   double timeout_seconds = 120;
   Jobs::ScaleOptions sizes;
 };
+
+// The object of `status --output json`. A job that does not run has no speed and no attempt.
+nlohmann::json StatusJson(const std::string& name, const Jobs::Details& details) {
+  nlohmann::json json = {{"type", "status"}, {"job", name}, {"running", details.running}};
+  if (details.running && details.view.has_value() && details.view->has_progress) {
+    json.update(ProgressJson(details.view->progress));
+    json.update(TotalsJson(details.view->progress));
+  } else if (details.running && !details.lines.empty()) {
+    json["message"] = details.lines.front();
+  }
+  if (details.result.has_value()) {
+    const JobResult& result = *details.result;
+    json["outcome"] = OutcomeName(result.outcome.kind);
+    json["reason"] = result.outcome.reason;
+    if (result.ended != absl::InfinitePast()) {
+      json["ended"] = absl::FormatTime(absl::RFC3339_full, result.ended, absl::UTCTimeZone());
+    }
+    if (result.has_progress) {
+      nlohmann::json progress = ProgressJson(result.progress);
+      for (const char* const unknown : {"phase", "attempt", "samplesPerSecond"}) {
+        progress.erase(unknown);
+      }
+      json.update(progress);
+    }
+    if (result.progress.has_last_evaluation()) {
+      json["evaluation"] = EvaluationJson(result.progress.last_evaluation());
+    }
+  }
+  if (details.view.has_value() && details.running) {
+    if (!details.view->state.empty()) json["state"] = details.view->state;
+    for (const auto& [replica, process] : details.view->processes) {
+      json["processes"].push_back({{"name", policy::ReplicaName(replica)},
+                                   {"state", process.text},
+                                   {"restarts", process.restarts}});
+    }
+  }
+  if (!details.checkpoint.empty()) json["checkpoint"] = details.checkpoint;
+  if (!details.logs.empty()) json["logs"] = details.logs;
+  return json;
+}
+
+int StatusAsJson(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
+  std::vector<std::string> names = {flags.name};
+  if (flags.name.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<Jobs::Line> lines, jobs->List(), Complain(environment, _));
+    names.clear();
+    for (const Jobs::Line& line : lines) names.push_back(line.name);
+  }
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(const Jobs::Details details, jobs->Describe(name), Complain(environment, _));
+    WriteJsonLine(environment, StatusJson(name, details));
+  }
+  return kExitOk;
+}
 
 int StatusOfAll(const Environment& environment, Jobs* jobs) {
   ASSIGN_OR_RETURN(const std::vector<Jobs::Line> lines, jobs->List(), Complain(environment, _));
@@ -38,6 +96,7 @@ int StatusOfAll(const Environment& environment, Jobs* jobs) {
 }
 
 int Status(const Environment& environment, const StateFlags& flags, Jobs* jobs) {
+  if (flags.output == "json") return StatusAsJson(environment, flags, jobs);
   if (flags.name.empty()) return StatusOfAll(environment, jobs);
   ASSIGN_OR_RETURN(const Jobs::Details details, jobs->Describe(flags.name),
                    Complain(environment, _));
@@ -119,8 +178,12 @@ void AddStateCommands(CLI::App* app, const Environment& environment, Action* act
       "Show the jobs of this directory or of a cluster's namespace, or one job in detail\n\n"
       "  sluice status\n"
       "  sluice status fashion-mnist\n"
+      "  sluice status fashion-mnist --output json\n"
       "  sluice status --cluster --namespace vision\n");
   status->add_option("NAME", flags->name, "a job's name");
+  status->add_option("--output", flags->output, "text; json: one object for each job, on a line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   AddStateCommand(status, environment, flags, Status, action);
 
   CLI::App* logs = app->add_subcommand("logs",

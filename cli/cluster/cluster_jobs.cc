@@ -130,6 +130,16 @@ class ClusterJobs final : public Jobs {
       details.lines.push_back(absl::StrCat("  its pods cannot be read: ", pods.status().message()));
     }
     AddProblems(job, &details.lines);
+    details.checkpoint = GetString(job, {"status", "checkpoint", "location"});
+    const std::optional<policy::Outcome> outcome = OutcomeOf(job);
+    details.running = !outcome.has_value();
+    if (outcome.has_value()) {
+      details.result.emplace();
+      details.result->outcome = *outcome;
+      details.result->progress = ProgressOf(job);
+      details.result->has_progress = HasProgress(job);
+      details.result->restarts = RestartsOf(job);
+    }
     return details;
   }
 

@@ -51,7 +51,7 @@ TEST_F(ClusterCommandTest, FailureShowsReasonAndLastLogLinesOfBlamedPod) {
   status["lastFailures"] = {{{"pod", "mnist-worker-0"}}};
   SetStatus(status);
   EXPECT_EQ(Wait(), 1);
-  EXPECT_THAT(Out(), HasSubstr("Failed: mnist at step 10 of 1,000"));
+  EXPECT_THAT(Out(), HasSubstr("Failed: mnist, last reported at step 10 of 1,000"));
   EXPECT_THAT(Err(), HasSubstr("Last log lines of worker-0:\n  reading data\n  no such file\n"));
   EXPECT_THAT(Err(), HasSubstr("job mnist failed: worker-0 never became ready"));
 }

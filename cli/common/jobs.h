@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cli/common/job_result.h"
 #include "cli/common/progress_text.h"
 #include "services/snapshot/running_snapshot.h"
 
@@ -38,6 +39,11 @@ class Jobs {
   struct Details {
     std::optional<JobSummary> view;  // of a running job
     std::vector<std::string> lines;  // further lines to print
+    bool running = false;
+    // How the job's last run ended; none while it runs, or if it has not ended in an orderly way.
+    std::optional<JobResult> result;
+    std::string checkpoint;  // the newest one, where a job that does not run has it
+    std::string logs;        // their directory
   };
   virtual absl::StatusOr<Details> Describe(const std::string& name) = 0;
 

@@ -378,7 +378,8 @@ std::vector<std::string> SummaryLines(const SummaryFacts& facts) {
       head = absl::StrCat("Stopped ", facts.name, " at ");
       break;
     case policy::OutcomeKind::kFailed:
-      head = absl::StrCat("Failed: ", facts.name, " at ");
+      // Processes that fail do not report the steps since their last report.
+      head = absl::StrCat("Failed: ", facts.name, ", last reported at ");
       break;
   }
   if (facts.result.outcome.kind == policy::OutcomeKind::kSucceeded) {

@@ -14,6 +14,10 @@ namespace {
 // If one process exits normally this often before the job's end, a hint is printed.
 constexpr int kLeftOften = 3;
 
+// A process that ends with an error may be the end of the whole job, whose reason Finish prints.
+// Only if the job still runs after this time is the process's end worth a line.
+constexpr absl::Duration kEndDelay = absl::Seconds(1);
+
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(200);
 // Without a live view, a line of progress is printed as soon as the pace is known, then this often.
 constexpr absl::Duration kLineInterval = absl::Seconds(10);
@@ -43,6 +47,8 @@ class TextDisplay final : public RunDisplay {
   void OnOutcome(policy::OutcomeKind outcome) override {
     ending_ = true;
     failed_ = outcome == policy::OutcomeKind::kFailed;
+    if (!failed_) ShowEnds(absl::InfiniteFuture());
+    ends_.clear();
   }
 
   void OnProcessStarted(const ProcessInstance&) override {}
@@ -74,7 +80,9 @@ class TextDisplay final : public RunDisplay {
     last_end_ = absl::StrCat(name, ": ", text);
     if (last_warning_ == last_end_) return;
     if (!exit.message.empty()) absl::StrAppend(&text, " (", exit.message, ")");
-    Note(absl::StrCat(name, " ended: ", text));
+    const std::string line = absl::StrCat(name, " ended: ", text);
+    if (exit.signal != 0) return Note(line);
+    ends_.push_back({environment_.clock->Now() + kEndDelay, line});
   }
 
   void OnProgress(const v1::JobProgress& progress, const std::string& state) override {
@@ -95,6 +103,7 @@ class TextDisplay final : public RunDisplay {
   void OnTick(const std::map<policy::Replica, ProcessState>& processes) override {
     view_.processes = processes;
     const absl::Time now = environment_.clock->Now();
+    ShowEnds(now);
     if (live_) {
       if (now >= next_redraw_) {
         next_redraw_ = now + kRedrawInterval;
@@ -173,6 +182,13 @@ class TextDisplay final : public RunDisplay {
     }
   }
 
+  // The ends that are due.
+  void ShowEnds(absl::Time now) {
+    size_t shown = 0;
+    for (; shown < ends_.size() && ends_[shown].due <= now; ++shown) Note(ends_[shown].line);
+    ends_.erase(ends_.begin(), ends_.begin() + static_cast<ptrdiff_t>(shown));
+  }
+
   bool LineIsDue(absl::Time now) const {
     return now >= next_line_ || (!has_shown_line_ && view_.progress.samples_per_second() > 0);
   }
@@ -218,7 +234,12 @@ class TextDisplay final : public RunDisplay {
   // The last process that ended, "worker-1: killed by signal 9 (Killed)", and the coordinator's
   // last warning, which may report the same end.
   std::string last_end_, last_warning_;
-  bool fresh_ = false;  // there is progress that was not printed yet
+  struct End {
+    absl::Time due;
+    std::string line;
+  };
+  std::vector<End> ends_;  // of processes, not shown yet
+  bool fresh_ = false;     // there is progress that was not printed yet
   absl::Time next_redraw_ = absl::InfinitePast();
   absl::Time next_line_;
   bool has_shown_line_ = false;

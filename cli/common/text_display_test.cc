@@ -49,14 +49,29 @@ class TextDisplayTest : public ::testing::Test {
 TEST_F(TextDisplayTest, FailingJobShowsOnlyItsCause) {
   ShowEvent("training continues");
   End(v1::WORKER, 13);
+  End(v1::SHARD, 1);
+  display->OnTick({});
   display->OnOutcome(policy::OutcomeKind::kFailed);
   ShowEvent("suspended before training began");
   End(v1::SHARD, 1);
   End(v1::COORDINATOR, 0, SIGTERM);
-  EXPECT_EQ(out.str(), "training continues\nworker-0 ended: exit code 13\n");
+  EXPECT_EQ(out.str(), "training continues\n");
   // A crash is always reported.
   End(v1::WORKER, 0, SIGSEGV);
   EXPECT_NE(out.str().find("worker-0 ended: killed by signal 11"), std::string::npos) << out.str();
+}
+
+TEST_F(TextDisplayTest, EndOfAProcessIsShownIfTheJobGoesOn) {
+  End(v1::WORKER, 13);
+  display->OnTick({});
+  EXPECT_EQ(out.str(), "");
+  clock.now += absl::Seconds(1);
+  display->OnTick({});
+  EXPECT_EQ(out.str(), "worker-0 ended: exit code 13\n");
+
+  End(v1::SHARD, 1);
+  display->OnOutcome(policy::OutcomeKind::kSucceeded);
+  EXPECT_EQ(out.str(), "worker-0 ended: exit code 13\nps-0 ended: exit code 1\n");
 }
 
 TEST_F(TextDisplayTest, ShowsAFailureOnceWithItsRemedy) {

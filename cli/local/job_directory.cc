@@ -159,13 +159,19 @@ std::optional<pid_t> JobDirectory::LockedBy() const {
 }
 
 absl::Status JobDirectory::Prepare() {
-  std::error_code error;
-  std::filesystem::remove_all(run(), error);
-  if (error) return absl::ErrnoToStatus(error.value(), run());
+  RETURN_IF_ERROR(RemoveRun());
   for (const std::string& directory : {logs(), run()}) {
     RETURN_IF_ERROR(files_->CreateDirectories(directory));
   }
-  return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::permissions(run(), std::filesystem::perms::owner_all, error);
+  return error ? absl::ErrnoToStatus(error.value(), run()) : absl::OkStatus();
+}
+
+absl::Status JobDirectory::RemoveRun() {
+  std::error_code error;
+  std::filesystem::remove_all(run(), error);
+  return error ? absl::ErrnoToStatus(error.value(), run()) : absl::OkStatus();
 }
 
 absl::Status JobDirectory::Clear() {

@@ -79,8 +79,10 @@ class JobDirectory {
   // Lock does not fail.
   std::optional<pid_t> LockedBy() const;
 
-  // Creates logs/ and run/, and empties run/.
+  // Creates logs/ and run/, and empties run/, which only its user may read.
   absl::Status Prepare();
+  // Removes run/ at the end of a run. OK if there is none.
+  absl::Status RemoveRun();
   // Removes all files of the job but the lock, which the caller holds. Removes nothing outside
   // path().
   absl::Status Clear();

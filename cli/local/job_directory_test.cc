@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -233,6 +234,20 @@ TEST_F(JobDirectoryTest, ReadsResultsBack) {
   ASSERT_TRUE(directory_.RemoveResult().ok());
   EXPECT_TRUE(directory_.RemoveResult().ok());
   EXPECT_TRUE(absl::IsNotFound(directory_.ReadResult().status()));
+}
+
+// It has the run's secret.
+TEST_F(JobDirectoryTest, FilesOfARunAreOfTheUserAloneAndRemovedAtTheEnd) {
+  const auto lock = directory_.Lock();
+  ASSERT_TRUE(directory_.Prepare().ok());
+  EXPECT_EQ(std::filesystem::status(directory_.run()).permissions(),
+            std::filesystem::perms::owner_all);
+  ASSERT_TRUE(
+      AtomicWriteFile(files_.get(), directory_.SecretFile(), absl::Cord("secret"), "t").ok());
+  ASSERT_TRUE(directory_.RemoveRun().ok());
+  EXPECT_FALSE(*files_->Exists(directory_.run()));
+  EXPECT_TRUE(directory_.RemoveRun().ok());
+  EXPECT_TRUE(directory_.Prepare().ok());
 }
 
 TEST_F(JobDirectoryTest, ClearingRemovesEverythingButTheLock) {

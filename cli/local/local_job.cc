@@ -7,7 +7,6 @@
 #include <csignal>
 #include <filesystem>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -16,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "operator/policy/reason_from_log.h"
+#include "services/common/processors.h"
 #include "services/common/status_macros.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/job_secret.h"
@@ -160,7 +160,8 @@ cli::JobResult LocalJob::Run() {
       break;
     }
   }
-  children_.reset();  // kills the remaining processes
+  children_.reset();              // kills the remaining processes
+  (void)directory_->RemoveRun();  // else the next run removes it
   result.progress = progress_;
   result.has_progress = has_progress_;
   result.ended = clock_->Now();
@@ -411,7 +412,7 @@ std::vector<std::string> LocalJob::ArgumentsFor(const policy::Replica& replica) 
     arguments.push_back(std::move(flag));
     arguments.push_back(std::move(value));
   };
-  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  const auto cores = static_cast<unsigned>(AvailableProcessors());
   switch (replica.role) {
     case v1::COORDINATOR:
       arguments.push_back(options_.programs.coordinator);
@@ -473,8 +474,7 @@ int LocalJob::WorkerThreads() const {
   const v1::TrainingSpec& training = options_.job.spec.training();
   if (training.threads() > 0) return static_cast<int>(training.threads());
   if (training.bit_exact()) return 1;
-  return static_cast<int>(
-      std::max(1u, std::thread::hardware_concurrency() / std::max(1u, plan_.workers)));
+  return std::max(1, AvailableProcessors() / std::max(1, static_cast<int>(plan_.workers)));
 }
 
 std::map<policy::Replica, ProcessInfo> LocalJob::View() const {

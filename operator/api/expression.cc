@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -209,6 +210,19 @@ Expr All(absl::string_view variable, const Expr& list, const Expr& condition) {
       },
       absl::StrCat(list.Within(Rank::kAtom), ".all(", variable, ", ", condition.cel(), ")"),
       Rank::kAtom);
+}
+
+Expr Disjoint(const Expr& a, const Expr& b) {
+  const Expr cel = Size(a) * Size(b) > kMaxComparisons || All("x", a, !IsIn(Item("x"), b));
+  return Expr(
+      [a, b](const Scope& scope) {
+        const Json first = a.Value(scope);
+        std::set<Json> items(first.begin(), first.end());
+        const Json second = b.Value(scope);
+        return Json(std::none_of(second.begin(), second.end(),
+                                 [&](const Json& item) { return items.count(item) > 0; }));
+      },
+      cel.cel(), Rank::kOr);
 }
 
 Expr HasPart(const Expr& text, const Expr& part) {

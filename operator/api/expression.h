@@ -84,6 +84,11 @@ Expr Size(const Expr& list);
 // Whether the condition holds for each item of the list; the condition calls the item `variable`.
 Expr All(absl::string_view variable, const Expr& list, const Expr& condition);
 
+// Whether two lists of strings have no item in common. API servers do not look where it would take
+// more than kMaxComparisons: they stop a rule that costs more than a million, a unit for each.
+inline constexpr int kMaxComparisons = 500000;
+Expr Disjoint(const Expr& a, const Expr& b);
+
 // Of strings. `regex` is for API servers; `matches` means the same here.
 Expr HasPart(const Expr& text, const Expr& part);
 Expr HasPrefix(const Expr& text, const Expr& prefix);

@@ -10,6 +10,11 @@ namespace {
 
 constexpr char kCsvData[] =
     R"({"spec":{"data":{"format":"CSV","source":{"path":"/data/adult.csv"},"csv":{"labelColumn":"income"}}}})";
+// Bounds the cost of the rule that no column is in both lists (validations.cc): an API server
+// refuses a definition whose rule could cost 10 million, a unit for each comparison.
+constexpr size_t kMaxNumericColumns = 4096;
+constexpr size_t kMaxCategoricalColumns = 1024;
+
 constexpr char kSyntheticData[] =
     R"({"spec":{"data":{"format":"Synthetic","source":null,"synthetic":{"shape":[784]}}}})";
 constexpr char kTextData[] =
@@ -171,9 +176,10 @@ void AddCsv(const FieldAdder& add) {
     add(List(
         path,
         numeric
-            ? "Columns of numbers. If no columns are listed at all: every column except the label."
-            : "Columns whose values are names; see `categories`.",
-        Size(0, 256), Context(kCsvData),
+            ? "Columns of numbers, at most 4,096. If no columns are listed at all: every column "
+              "except the label."
+            : "Columns whose values are names, at most 1,024; see `categories`.",
+        Size(0, numeric ? kMaxNumericColumns : kMaxCategoricalColumns), Context(kCsvData),
         Good(numeric ? "[age, hours-per-week]" : "[education, occupation]"),
         Bad("[1]", "must be a string"), Bad("age", "must be a list")));
     add(String(path + "[]", "Name of a column.", Size(1, 253)));

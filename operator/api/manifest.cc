@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/api/codec.h"
@@ -26,25 +27,51 @@ std::string KindOf(const YamlNode& root) {
   return kind->value->text.substr(0, 64);
 }
 
-// Finds documents other than one TrainingJob.
-std::vector<Problem> CheckDocuments(const std::vector<const YamlNode*>& roots) {
-  if (roots.empty()) return {{Place{}, "", "the manifest is empty; `sluice init` writes one"}};
+bool IsOfSluice(const YamlNode& root) {
+  const YamlNode::Entry* version = root.Find("apiVersion");
+  return version == nullptr || version->value->kind != YamlNode::Kind::kString ||
+         absl::StartsWith(version->value->text, "sluice.dev/");
+}
+
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+struct Documents {
+  const YamlNode* job = nullptr;
+  std::vector<OtherObject> others;
   std::vector<Problem> problems;
-  size_t jobs = 0;
+};
+
+// Finds the TrainingJob. A file for kubectl may have objects of other kinds beside it.
+Documents SortDocuments(const std::vector<const YamlNode*>& roots) {
+  Documents documents;
+  std::vector<Problem> others;  // what is wrong if there is no job
   for (const YamlNode* root : roots) {
     const std::string kind = KindOf(*root);
-    if (!kind.empty() && kind != kKind) {
-      problems.push_back(
-          {root->Find("kind")->key_place, "kind",
-           absl::StrCat("must be TrainingJob, not ",
-                        nlohmann::json(kind).dump(-1, ' ', false,
-                                                  nlohmann::json::error_handler_t::replace))});
-    } else if (++jobs > 1) {
-      problems.push_back(
-          {root->place, "", "a second TrainingJob begins here; put it in a separate file"});
+    if (kind.empty() || kind == kKind) {
+      if (documents.job != nullptr) {
+        documents.problems.push_back(
+            {root->place, "", "a second TrainingJob begins here; put it in a separate file"});
+      }
+      documents.job = root;
+      continue;
+    }
+    Problem problem = {root->Find("kind")->key_place, "kind",
+                       absl::StrCat("must be TrainingJob, not ", Quoted(kind))};
+    if (IsOfSluice(*root)) {
+      documents.problems.push_back(std::move(problem));
+    } else {
+      others.push_back(std::move(problem));
+      documents.others.push_back({root->place, kind});
     }
   }
-  return problems;
+  if (roots.empty()) {
+    documents.problems = {{Place{}, "", "the manifest is empty; `sluice init` writes one"}};
+  } else if (documents.job == nullptr && documents.problems.empty()) {
+    documents.problems = std::move(others);
+  }
+  return documents;
 }
 
 absl::Status FileError(const std::string& path, const std::error_code& error) {
@@ -114,13 +141,17 @@ ParsedManifest ParseManifest(absl::string_view text, const ManifestSource& sourc
   }
   const YamlDocument document = YamlDocument::Parse(text);
   result.problems = document.problems();
-  if (result.problems.empty()) result.problems = CheckDocuments(document.roots());
   if (result.problems.empty()) {
-    ValidatedObject validated = Validate(*document.roots()[0], source.base_directory);
-    result.problems = std::move(validated.problems);
+    Documents documents = SortDocuments(document.roots());
+    result.problems = std::move(documents.problems);
+    result.others = std::move(documents.others);
     if (result.problems.empty()) {
-      result.job = FromJson(validated.object);
-      result.written = Written(*document.roots()[0], validated.object);
+      ValidatedObject validated = Validate(*documents.job, source.base_directory);
+      result.problems = std::move(validated.problems);
+      if (result.problems.empty()) {
+        result.job = FromJson(validated.object);
+        result.written = Written(*documents.job, validated.object);
+      }
     }
   }
   if (result.problems.size() > kMaxProblems) result.problems.resize(kMaxProblems);
@@ -138,6 +169,14 @@ absl::StatusOr<ParsedManifest> Read(const std::string& path, bool absolute_paths
     if (error) return FileError(path, error);
   }
   ParsedManifest parsed = ParseManifest(text, source);
+  if (parsed.ok() && !absolute_paths) {
+    for (const OtherObject& other : parsed.others) {
+      parsed.problems.push_back(
+          {other.place, "",
+           absl::StrCat("sluice applies only the TrainingJob, and a ", other.kind,
+                        " begins here; put it in a separate file, and apply that with kubectl")});
+    }
+  }
   if (parsed.ok()) return parsed;
   const auto format = [&](std::string* out, const Problem& problem) {
     out->append(problem.ToString(path));

@@ -35,6 +35,12 @@ struct ManifestSource {
   std::string base_directory;
 };
 
+// An object of another kind in a manifest.
+struct OtherObject {
+  Place place;
+  std::string kind;
+};
+
 // The job of the only TrainingJob in `text`, with all defaults filled in; `spec.uid` is empty. On
 // failure `problems` is not empty and sorted by place. Never throws, whatever the text; takes time
 // linear in its size. Reads no files: it does not check whether data and models exist.
@@ -44,6 +50,7 @@ struct ParsedManifest {
   // not become owners of fields that they did not write. Fields that an API server adds are
   // dropped.
   nlohmann::json written;
+  std::vector<OtherObject> others;  // beside the TrainingJob, such as a claim; not read
   std::vector<Problem> problems;
 
   bool ok() const { return problems.empty(); }
@@ -68,7 +75,8 @@ struct Override {
 absl::StatusOr<TrainingJob> ReadManifest(const std::string& path,
                                          absl::Span<const Override> overrides);
 
-// The same for a cluster: paths stay unchanged, because they are paths in pods.
+// The same for a cluster: paths stay unchanged, because they are paths in pods, and objects of
+// other kinds are refused, because nothing would create them.
 absl::StatusOr<ParsedManifest> ReadClusterManifest(const std::string& path);
 
 }  // namespace sluice::api

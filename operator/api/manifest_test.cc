@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "operator/api/codec.h"
+#include "operator/api/field_table.h"
 #include "operator/api/testing/invalid_manifests.h"
 
 namespace sluice::api {
@@ -217,6 +218,59 @@ TEST(Manifest, ChecksRulesOnlyIfTheirFieldsAreValid) {
 TEST(Manifest, RejectsAnOversizedTextWithoutParsing) {
   EXPECT_THAT(ProblemsOf(std::string(kMaxManifestBytes + 1, '[')),
               HasSubstr("at most 1048576 bytes"));
+}
+
+constexpr char kClaim[] =
+    "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: checkpoints}\n";
+
+TEST(Manifest, ObjectsOfOtherKindsMayBeBesideTheJob) {
+  for (const std::string& yaml : {absl::StrCat(kClaim, "---\n", ValidManifest()),
+                                  absl::StrCat(ValidManifest(), "---\n", kClaim)}) {
+    const ParsedManifest parsed = ParseManifest(yaml, {});
+    ASSERT_TRUE(parsed.ok()) << ProblemsOf(yaml);
+    EXPECT_EQ(parsed.job.spec.name(), "job");
+    EXPECT_EQ(parsed.written["kind"], "TrainingJob");
+    ASSERT_EQ(parsed.others.size(), 1);
+    EXPECT_EQ(parsed.others[0].kind, "PersistentVolumeClaim");
+  }
+  EXPECT_EQ(ProblemsOf(kClaim), ":2:1: kind: must be TrainingJob, not \"PersistentVolumeClaim\"");
+  const std::string misspelt = "---\napiVersion: sluice.dev/v1alpha1\nkind: Trainingjob\n";
+  EXPECT_THAT(ProblemsOf(absl::StrCat(ValidManifest(), misspelt)),
+              HasSubstr("kind: must be TrainingJob, not \"Trainingjob\""));
+}
+
+// `sluice run --cluster` creates the job alone.
+TEST(Manifest, ObjectsOfOtherKindsAreRefusedForAClusterWithTheirLine) {
+  const std::string path = Directory() + "/claim_and_job.yaml";
+  std::ofstream(path) << ValidManifest() << "---\n" << kClaim;
+  EXPECT_TRUE(ReadManifest(path).ok());
+  const absl::Status refused = ReadClusterManifest(path).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("claim_and_job.yaml:21:1: sluice applies only the TrainingJob, and a "
+                        "PersistentVolumeClaim begins here"));
+}
+
+TEST(Manifest, NamesTheEncodingOfATextThatIsNotUtf8) {
+  std::string wide = "\xFF\xFE";
+  for (const char c : std::string(ValidManifest())) wide += {c, '\0'};
+  EXPECT_THAT(ProblemsOf(wide), HasSubstr("is UTF-16: should be UTF-8"));
+}
+
+TEST(Manifest, TablesMayListThousandsOfColumns) {
+  const auto problems = [](int numeric, int categorical, bool overlap = false) {
+    nlohmann::json csv = {{"labelColumn", "y"}};
+    for (int i = 0; i < numeric; ++i) csv["numericColumns"].push_back(absl::StrCat("n", i));
+    for (int i = 0; i < categorical; ++i) csv["categoricalColumns"].push_back(absl::StrCat("c", i));
+    if (overlap) csv["categoricalColumns"].back() = csv["numericColumns"].back();
+    nlohmann::json job = MinimalManifest();
+    job["spec"]["data"] = {{"format", "CSV"}, {"source", {{"path", "/t.csv"}}}, {"csv", csv}};
+    return ProblemsOf(job.dump());
+  };
+  EXPECT_EQ(problems(4096, 1024), "");
+  EXPECT_THAT(problems(4097, 0), HasSubstr("at most 4096 items, not 4097"));
+  EXPECT_THAT(problems(1, 1025), HasSubstr("at most 1024 items, not 1025"));
+  EXPECT_THAT(problems(4096, 1024, true), HasSubstr("either numeric or categorical, not both"));
 }
 
 TEST(Manifest, ConvertsBetweenJsonAndJobWithoutLoss) {

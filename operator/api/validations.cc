@@ -188,7 +188,7 @@ void AddDataRules(std::vector<Rule>* rules) {
       kCsv);
   csv("categoricalColumns",
       !Has("numericColumns") || !Has("categoricalColumns") ||
-          All("c", Self("categoricalColumns"), !IsIn(Item("c"), Self("numericColumns"))),
+          Disjoint(Self("categoricalColumns"), Self("numericColumns")),
       "a column is either numeric or categorical, not both",
       {R"({"numericColumns":["a"],"categoricalColumns":["b"]})"},
       {R"({"numericColumns":["a","b"],"categoricalColumns":["b"]})"}, kCsv);

@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "services/common/wide_encoding.h"
 
 namespace sluice::api {
 namespace {
@@ -357,6 +358,10 @@ class YamlTreeBuilder : public YAML::EventHandler {
 YamlDocument YamlDocument::Parse(absl::string_view text) {
   YamlDocument document;
   Place place;
+  if (!WideEncoding(text).empty()) {
+    document.problems_.push_back({Place{}, "", WideEncodingMessage(text)});
+    return document;
+  }
   if (absl::StartsWith(text, "\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark
   if (FindInvalidByte(text, &place)) {
     document.problems_.push_back(

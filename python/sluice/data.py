@@ -27,6 +27,13 @@ class RowGradient(typing.NamedTuple):
         return matrix.reshape(-1)
 
 
+def row_numbers(name, rows):
+    """The distinct rows, ascending, that a function of Worker's `rows` has returned for parameter `name`."""
+    rows = np.unique(np.asarray(rows))
+    check_rows(rows, f"rows['{name}']")
+    return rows.astype(np.uint64)
+
+
 class ArrayDataset:
     """A dataset whose samples are the rows of one or more arrays (numpy, or torch tensors) of equal
     length."""

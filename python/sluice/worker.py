@@ -19,6 +19,7 @@ from sluice import data as data_lib
 from sluice import errors
 from sluice import extras
 from sluice import library
+from sluice import processors
 from sluice import security
 from sluice import types
 from sluice import wire
@@ -217,7 +218,7 @@ class Worker:
         if missing:
             raise errors.UsageError(f"rows: there is no parameter '{missing[0]}'; there are "
                                     f'{", ".join(places)}')
-        self._rows = {places[name]: function for name, function in (rows or {}).items()}
+        self._rows = {places[name]: (name, function) for name, function in (rows or {}).items()}
         self._model.skip(self._rows)
 
     # ---- starting and ending
@@ -462,10 +463,8 @@ class Worker:
         indices = work.indices[:work.samples]
         content = data_lib.read(self._training, indices, self._collate)
         self._read = (indices, content)
-        for tensor, function in self._rows.items():
-            rows = np.unique(np.asarray(function(content)))
-            data_lib.check_rows(rows, f"rows['{self._model.table.tensors[tensor].name}']")
-            self._handle.rows(tensor, rows.astype(np.uint64))
+        for tensor, (name, function) in self._rows.items():
+            self._handle.rows(tensor, data_lib.row_numbers(name, function(content)))
         self._handle.done()
 
     def _evaluate(self, work):
@@ -507,8 +506,8 @@ def _torch_model(module, loss_fn, objective, spec):
         objective = _needs_loss
 
     threads = spec.training.threads or int(os.environ.get('SLUICE_THREADS', '0'))
-    if not threads and spec.training.bit_exact:
-        threads = 1
+    if not threads:
+        threads = 1 if spec.training.bit_exact else processors.quota()
     if threads:
         torch_model.set_threads(threads)
     if spec.training.bit_exact:

@@ -10,7 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "services/common/crc32c.h"
 #include "services/common/json_difference.h"
 #include "services/common/json_text.h"
 #include "services/common/status_macros.h"
@@ -156,6 +158,16 @@ ExistingJob Judge(const v1::JobSpec& job, const Found& found) {
   }
 }
 
+// Replaces a list that would take most of a claim by one entry that says whether it has changed.
+void ShortenNames(google::protobuf::RepeatedPtrField<std::string>* names) {
+  constexpr int kMaxNames = 256;
+  if (names->size() <= kMaxNames) return;
+  const std::string all = absl::StrJoin(*names, "\n");
+  const std::string entry = absl::StrFormat("%d names, CRC-32C %08x", names->size(), Crc32c(all));
+  names->Clear();
+  *names->Add() = entry;
+}
+
 }  // namespace
 
 std::string FullJobName(const v1::JobSpec& job) {
@@ -196,6 +208,12 @@ std::string ClaimSettings(const v1::JobSpec& job) {
   training.set_execution(from.execution());
   if (from.has_stragglers()) *training.mutable_stragglers() = from.stragglers();
   if (from.has_dense()) *training.mutable_dense() = from.dense();
+
+  if (job.data().has_csv()) {
+    v1::DataSpec::Csv& csv = *kept.mutable_data()->mutable_csv();
+    ShortenNames(csv.mutable_numeric_columns());
+    ShortenNames(csv.mutable_categorical_columns());
+  }
 
   std::string json;
   // Fails only on text that is not UTF-8, which no manifest has; then the settings are unknown.

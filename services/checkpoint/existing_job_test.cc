@@ -128,6 +128,22 @@ TEST_F(ExistingJobTest, ResumesUnfinishedJobWithSameSettingsByDefault) {
             HasSubstr("Set checkpoint.onExisting: Resume to continue from it, or Replace")));
 }
 
+TEST_F(ExistingJobTest, ComparesLongListsOfColumnsByTheirChecksum) {
+  const auto wide = [](const std::string& uid, const std::string& last) {
+    v1::JobSpec job = Job(uid);
+    for (int i = 0; i < 4000; ++i) {
+      job.mutable_data()->mutable_csv()->add_numeric_columns(absl::StrCat("column ", i));
+    }
+    job.mutable_data()->mutable_csv()->add_numeric_columns(last);
+    return job;
+  };
+  EXPECT_NE(ClaimSettings(wide("u1", "z")), "") << "the settings are recorded";
+  Claim(wide("u1", "z"));
+  Save(wide("u1", "z"), Ref(1, 100));
+  EXPECT_EQ(Judge(wide("u2", "z")).kind, Kind::kResume);
+  EXPECT_EQ(Judge(wide("u2", "other")).kind, Kind::kRefused);
+}
+
 TEST_F(ExistingJobTest, NamesFinishedJobAndDoesNothingByDefault) {
   Train(/*finished=*/true);
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::FAIL}) {

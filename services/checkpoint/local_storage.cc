@@ -22,7 +22,6 @@ namespace {
 constexpr char kOwner[] = "owner";
 constexpr char kClaims[] = "claims";
 constexpr char kManifest[] = "manifest.json";
-constexpr char kVocabulary[] = "vocabulary.txt";  // as services/worker/trainer.cc names it
 constexpr size_t kMaxOwnerBytes = 4 << 10;
 constexpr size_t kMaxClaimBytes = 64 << 10;
 constexpr size_t kMaxCheckpointIndexBytes = 256 << 20;
@@ -54,7 +53,9 @@ class LocalStorage final : public CheckpointStorage {
     RETURN_IF_ERROR(files_->SyncDirectory(ClaimsDirectory()));
     return ForEachDirectory([&](const v1::CheckpointRef& ref, bool) {
       const absl::Status synced = files_->SyncDirectory(Directory(ref));
-      return absl::IsNotFound(synced) ? absl::OkStatus() : synced;  // removed in the meantime
+      // Removed in the meantime; or not a directory, which FindDamage reports.
+      const bool ignored = absl::IsNotFound(synced) || absl::IsFailedPrecondition(synced);
+      return ignored ? absl::OkStatus() : synced;
     });
   }
 
@@ -130,6 +131,15 @@ class LocalStorage final : public CheckpointStorage {
     if (const absl::Status owner = ReadOwner().status(); IsDamage(owner)) {
       sentences.emplace_back(owner.message());
     }
+
+    // What is wrong with the list is an error of ListCheckpoints.
+    (void)ForEachDirectory([&](const v1::CheckpointRef& ref, bool) {
+      if (const absl::Status status = files_->List(Directory(ref)).status(); IsDamage(status)) {
+        sentences.push_back(absl::StrCat(
+            Directory(ref), " is named like a checkpoint and ignored: ", status.message()));
+      }
+      return absl::OkStatus();
+    });
 
     const absl::StatusOr<ClaimFiles> files = ListClaims(&sentences);
     if (!files.ok()) return sentences;  // an error of ReadClaims
@@ -213,6 +223,7 @@ class LocalStorage final : public CheckpointStorage {
                          const absl::Cord& content) override {
     const std::string directory = Directory(ref);
     RETURN_IF_ERROR(files_->CreateDirectories(directory));
+    RETURN_IF_ERROR(CheckOwnDirectory(ref));
     return AtomicWriteFile(files_, JoinPath(directory, name), content, Suffix());
   }
 
@@ -257,15 +268,20 @@ class LocalStorage final : public CheckpointStorage {
   absl::Status RemoveIncomplete(uint64_t attempt) override {
     return ForEachDirectory([&](const v1::CheckpointRef& ref, bool has_checkpoint_index) {
       if (has_checkpoint_index || ref.attempt() >= attempt) return absl::OkStatus();
-      return RemoveDirectory(Directory(ref));
+      const absl::Status removed = RemoveDirectory(Directory(ref));
+      // Of names that no coordinator has made, such as a file or a directory with directories.
+      return absl::IsFailedPrecondition(removed) ? absl::OkStatus() : removed;
     });
   }
 
-  absl::Status SetVocabularyAside() override {
-    const std::string path = JoinPath(directory_, kVocabulary);
-    absl::Status status = files_->Rename(path, path + ".replaced");
-    if (status.ok()) status = files_->SyncDirectory(directory_);
-    return absl::IsNotFound(status) ? absl::OkStatus() : status;
+  absl::Status SetEncodingsAside() override {
+    for (const char* const name : {kVocabularyFile, kTableEncodingFile}) {
+      const std::string path = JoinPath(directory_, name);
+      absl::Status status = files_->Rename(path, path + ".replaced");
+      if (status.ok()) status = files_->SyncDirectory(directory_);
+      if (!status.ok() && !absl::IsNotFound(status)) return status;
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -413,11 +429,28 @@ class LocalStorage final : public CheckpointStorage {
     for (const std::string& name : names) {
       absl::StatusOr<v1::CheckpointRef> ref = ParseCheckpointDirectory(name);
       if (!ref.ok()) continue;  // not ours
-      ASSIGN_OR_RETURN(bool has_checkpoint_index,
-                       files_->Exists(JoinPath(JoinPath(directory_, name), kManifest)));
-      RETURN_IF_ERROR(visit(*ref, has_checkpoint_index));
+      const absl::StatusOr<bool> has_checkpoint_index =
+          files_->Exists(JoinPath(JoinPath(directory_, name), kManifest));
+      // A file, or a link to itself.
+      if (absl::IsFailedPrecondition(has_checkpoint_index.status())) {
+        RETURN_IF_ERROR(visit(*ref, false));
+        continue;
+      }
+      RETURN_IF_ERROR(has_checkpoint_index.status());
+      RETURN_IF_ERROR(visit(*ref, *has_checkpoint_index));
     }
     return absl::OkStatus();
+  }
+
+  // The name may be a link to another checkpoint, whose files must not be replaced.
+  absl::Status CheckOwnDirectory(const v1::CheckpointRef& ref) {
+    const std::string path = JoinPath(Directory(ref), kManifest);
+    ASSIGN_OR_RETURN(const bool has_checkpoint_index, files_->Exists(path));
+    if (!has_checkpoint_index) return absl::OkStatus();
+    const absl::Status status = ReadCheckpointIndex(ref).status();
+    if (!IsDamage(status)) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        Directory(ref), " cannot be written, it is not this checkpoint's: ", status.message()));
   }
 
   // A shard that is killed while it writes a file leaves a temporary one. Errors are ignored: it

@@ -360,6 +360,19 @@ TEST_F(LocalStorageTest, RepairsDamagedOwnerFromCheckpoints) {
   }
 }
 
+TEST_F(LocalStorageTest, SetsVocabularyAndEncodingAside) {
+  ASSERT_TRUE(storage_->Probe().ok());
+  ASSERT_TRUE(storage_->SetEncodingsAside().ok()) << "there is none";
+  for (const char* const name : {kVocabularyFile, kTableEncodingFile}) {
+    Overwrite(absl::StrCat("/store/", name), "x");
+  }
+  ASSERT_TRUE(storage_->SetEncodingsAside().ok());
+  for (const char* const name : {kVocabularyFile, kTableEncodingFile}) {
+    EXPECT_FALSE(*files_.Exists(absl::StrCat("/store/", name)));
+    EXPECT_TRUE(*files_.Exists(absl::StrCat("/store/", name, ".replaced")));
+  }
+}
+
 TEST_F(LocalStorageTest, ProbeLeavesOnlyDirectories) {
   ASSERT_TRUE(storage_->Probe().ok());
   EXPECT_THAT(*files_.List("/store"), ElementsAre("claims"));

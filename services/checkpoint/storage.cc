@@ -333,6 +333,39 @@ bool IsUnreachable(const absl::Status& status) {
          absl::IsUnimplemented(status);
 }
 
+// Checkpoints of attempts that no coordinator has claimed.
+struct Unclaimed {
+  std::vector<v1::CheckpointRef> damaged;
+  std::vector<std::string> sentences;  // about them
+  absl::Status error;                  // claims were removed; OK if there are none
+};
+
+// A checkpoint without its attempt's claim shows that claims were removed, unless its index is
+// damaged or another file is in its place: a coordinator may not have made that.
+absl::StatusOr<Unclaimed> FindUnclaimed(CheckpointStorage& storage,
+                                        const std::vector<v1::CheckpointRef>& checkpoints,
+                                        uint64_t highest_claim) {
+  Unclaimed unclaimed;
+  for (const v1::CheckpointRef& ref : checkpoints) {
+    if (ref.attempt() <= highest_claim) continue;
+    const absl::Status status = storage.ReadCheckpointIndex(ref).status();
+    if (IsUnreachable(status)) return status;
+    if (absl::IsNotFound(status)) continue;  // deleted in the meantime
+
+    if (unclaimed.error.ok()) {
+      unclaimed.error = absl::FailedPreconditionError(
+          absl::StrCat("there is ", CheckpointDirectory(ref), ", and no claim of attempt ",
+                       ref.attempt(), ": claims were removed", kAdvice));
+    }
+    if (status.ok()) return unclaimed.error;
+    unclaimed.damaged.push_back(ref);
+    unclaimed.sentences.push_back(
+        absl::StrCat("checkpoint ", CheckpointDirectory(ref),
+                     ", of an attempt without a claim, is damaged: ", status.message()));
+  }
+  return unclaimed;
+}
+
 // Searches once. Sets `changed` if a job that trains may have changed the storage meanwhile.
 absl::StatusOr<RestorePoint> FindRestorePointOnce(CheckpointStorage& storage, bool* changed) {
   ASSIGN_OR_RETURN(std::vector<v1::Claim> claims, storage.ReadClaims());
@@ -342,13 +375,13 @@ absl::StatusOr<RestorePoint> FindRestorePointOnce(CheckpointStorage& storage, bo
   point.damaged = storage.FindDamage();
 
   const uint64_t highest = claims.empty() ? 0 : claims.back().attempt();
-  for (const v1::CheckpointRef& ref : checkpoints) {
-    if (ref.attempt() <= highest) continue;
-    *changed = true;
-    return absl::FailedPreconditionError(absl::StrCat("there is ", CheckpointDirectory(ref),
-                                                      ", and no claim of attempt ", ref.attempt(),
-                                                      ": claims were removed", kAdvice));
+  absl::StatusOr<Unclaimed> unclaimed = FindUnclaimed(storage, checkpoints, highest);
+  if (!unclaimed.ok()) {
+    *changed = absl::IsFailedPrecondition(unclaimed.status());
+    return unclaimed.status();
   }
+  point.passed_over = std::move(unclaimed->damaged);
+  for (std::string& sentence : unclaimed->sentences) point.damaged.push_back(std::move(sentence));
 
   const std::vector<v1::CheckpointRef> candidates = RestoreCandidates(claims, checkpoints);
   for (const v1::CheckpointRef& ref : candidates) {
@@ -365,6 +398,12 @@ absl::StatusOr<RestorePoint> FindRestorePointOnce(CheckpointStorage& storage, bo
     point.passed_over.push_back(ref);
     point.damaged.push_back(
         absl::StrCat("checkpoint ", CheckpointDirectory(ref), " is damaged: ", status.message()));
+  }
+
+  // Without another checkpoint, a damaged one must not be ignored: the job would begin at zero.
+  if (!unclaimed->error.ok()) {
+    *changed = true;
+    return unclaimed->error;
   }
 
   const bool any = !candidates.empty();

@@ -41,6 +41,11 @@ inline constexpr uint32_t kClaimFormatVersion = 3;
 // that was not claimed by a coordinator.
 inline constexpr uint64_t kMaxMissingClaims = 1000;
 
+// What the training data determines, kept by workers in the job's checkpoint directory: the words
+// of a text, the encoding of a table.
+inline constexpr char kVocabularyFile[] = "vocabulary.txt";
+inline constexpr char kTableEncodingFile[] = "encoding.csv";
+
 // "attempt-0001-step-000000000500"; sorts by attempt, then step, as text.
 std::string CheckpointDirectory(const v1::CheckpointRef& ref);
 // INVALID_ARGUMENT if `directory` is not such a name.
@@ -103,9 +108,9 @@ class CheckpointStorage {
   // Removes directories without an index that belong to attempts below `attempt`.
   virtual absl::Status RemoveIncomplete(uint64_t attempt) = 0;
 
-  // Renames the vocabulary that workers keep beside the checkpoints, so that a job that replaces
-  // the checkpoints builds its own vocabulary. OK if there is none.
-  virtual absl::Status SetVocabularyAside() { return absl::OkStatus(); }
+  // Renames the vocabulary or encoding that workers keep beside the checkpoints, so that a job that
+  // begins at zero learns its own from its data. OK if there is none.
+  virtual absl::Status SetEncodingsAside() { return absl::OkStatus(); }
 };
 
 // The checkpoints to try, best first (R11): the newest of the highest claimed attempt, older ones

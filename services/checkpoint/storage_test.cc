@@ -4,9 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -139,6 +143,110 @@ TEST_F(LocalStorageTest, CheckpointsWithoutClaimsAreAnErrorWithAdvice) {
     EXPECT_THAT(status.message(), HasSubstr("claims were removed"));
     EXPECT_THAT(status.message(), HasSubstr("restoreFrom"));
   }
+}
+
+TEST_F(LocalStorageTest, DamagedCheckpointOfUnclaimedAttemptIsNamedAndPassedOver) {
+  ASSERT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+  Save(Ref(9, 90), "x");
+  Overwrite(Path(Ref(9, 90), "manifest.json"), "");
+  const absl::Status alone = FindRestorePoint(*storage_).status();
+  EXPECT_EQ(alone.code(), absl::StatusCode::kFailedPrecondition) << "it would begin at zero";
+  EXPECT_THAT(alone.message(), HasSubstr("claims were removed"));
+
+  Save(Ref(1, 10), "x");
+  const absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage_);
+  ASSERT_TRUE(point.ok()) << point.status();
+  EXPECT_EQ(point->checkpoint_index.checkpoint().step(), 10u);
+  EXPECT_THAT(point->damaged, ElementsAre(HasSubstr("attempt-0009-step-000000000090")));
+  EXPECT_THAT(Names(point->passed_over), ElementsAre("9/90"));
+
+  Save(Ref(8, 80), "x");
+  EXPECT_THAT(FindRestorePoint(*storage_).status().message(), HasSubstr("claims were removed"))
+      << "this one is whole";
+}
+
+// What users and tools leave in a directory, on a real file system.
+class ForeignFilesTest : public ::testing::Test {
+ protected:
+  ForeignFilesTest() {
+    EXPECT_TRUE(storage_->Probe().ok());
+    EXPECT_TRUE(storage_->CreateClaim(MakeClaim(1)).ok());
+    EXPECT_TRUE(
+        storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok());
+    v1::CheckpointIndex index;
+    index.set_format_version(kCheckpointFormatVersion);
+    *index.mutable_checkpoint() = Ref(1, 10);
+    EXPECT_TRUE(storage_->WriteCheckpointIndex(index).ok());
+  }
+
+  static std::string NewDirectory() {
+    std::string name = absl::StrCat(::testing::TempDir(), "/storageXXXXXX");
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    return name;
+  }
+  std::string Path(const std::string& name) const { return JoinPath(root_, name); }
+
+  // The job continues from its checkpoint, and names `what`, if it is not empty.
+  void ExpectContinues(const std::string& what) {
+    EXPECT_TRUE(storage_->Probe().ok()) << storage_->Probe();
+    const absl::StatusOr<RestorePoint> point = FindRestorePoint(*storage_);
+    ASSERT_TRUE(point.ok()) << point.status();
+    EXPECT_EQ(point->checkpoint_index.checkpoint().step(), 10u);
+    if (!what.empty()) EXPECT_THAT(point->damaged, Contains(HasSubstr(what)));
+    EXPECT_TRUE(storage_->RemoveIncomplete(100).ok());
+  }
+
+  const std::string root_ = NewDirectory();
+  std::unique_ptr<FileSystem> files_ = MakeRealFileSystem();
+  std::unique_ptr<CheckpointStorage> storage_ = MakeLocalStorage(files_.get(), root_, "test");
+};
+
+TEST_F(ForeignFilesTest, OtherKindsOfFilesNamedLikeACheckpointAreIgnored) {
+  std::ofstream(Path("attempt-0001-step-000000000392")) << "a file";
+  ASSERT_EQ(mkfifo(Path("attempt-0001-step-000000000393").c_str(), 0600), 0);
+  ASSERT_EQ(
+      symlink("attempt-0001-step-000000000394", Path("attempt-0001-step-000000000394").c_str()), 0);
+  ASSERT_EQ(symlink("nowhere", Path("attempt-0001-step-000000000395").c_str()), 0);
+  ASSERT_EQ(symlink("/dev/zero", Path("attempt-0007-step-000000000396").c_str()), 0);
+  for (const char* const step : {"392", "393", "394", "396"}) ExpectContinues(step);
+  EXPECT_TRUE(std::ifstream(Path("attempt-0001-step-000000000392")).good()) << "it is kept";
+}
+
+TEST_F(ForeignFilesTest, LinkOfUnclaimedAttemptToACheckpointIsPassedOver) {
+  ASSERT_EQ(
+      symlink("attempt-0001-step-000000000010", Path("attempt-0009-step-000000000900").c_str()), 0);
+  ExpectContinues("attempt-0009-step-000000000900, of an attempt without a claim, is damaged");
+}
+
+TEST_F(ForeignFilesTest, LinkNamedLikeANewCheckpointDoesNotReplaceFilesOfAnotherOne) {
+  ASSERT_EQ(
+      symlink("attempt-0001-step-000000000010", Path("attempt-0001-step-000000000020").c_str()), 0);
+  const absl::Status status =
+      storage_->WriteFile(Ref(1, 20), "partition-00000.safetensors", absl::Cord("new"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_EQ(*files_->Read(Path("attempt-0001-step-000000000010/partition-00000.safetensors"), 9),
+            "x");
+  EXPECT_TRUE(storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok())
+      << "its own files may be written again";
+}
+
+// Reading must not wait for a writer of the pipe, or the test hangs here.
+TEST_F(ForeignFilesTest, PipeAsIndexOfUnclaimedAttemptIsPassedOver) {
+  ASSERT_EQ(mkdir(Path("attempt-0009-step-000000000900").c_str(), 0700), 0);
+  ASSERT_EQ(mkfifo(Path("attempt-0009-step-000000000900/manifest.json").c_str(), 0600), 0);
+  ExpectContinues("it is a pipe");
+}
+
+// Its number cannot be claimed any more, so it counts as claimed.
+TEST_F(ForeignFilesTest, DanglingLinkNamedLikeAClaimIsADamagedClaim) {
+  ASSERT_EQ(symlink("nowhere", Path("claims/000003.json").c_str()), 0);
+  ExpectContinues("claims/000003.json: it is a link to a file that does not exist");
+  const absl::StatusOr<std::vector<v1::Claim>> claims = storage_->ReadClaims();
+  ASSERT_TRUE(claims.ok()) << claims.status();
+  ASSERT_THAT(*claims, SizeIs(3));
+  EXPECT_TRUE(IsDamaged(claims->back()));
+  EXPECT_EQ(storage_->CreateClaim(MakeClaim(3)).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(storage_->CreateClaim(MakeClaim(4)).ok());
 }
 
 TEST_F(LocalStorageTest, NamesAllCheckpointsIfNoneIsWhole) {

@@ -60,6 +60,16 @@ auto RetryOnInterrupt(const Call& call) {
   }
 }
 
+// The error of opening a file. A name that exists, as a link to nothing, is not a missing file.
+absl::Status OpenError(int error, const std::string& path) {
+  struct stat info;
+  if (error == ENOENT && lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot read ", path, ": it is a link to a file that does not exist"));
+  }
+  return ErrnoStatus(error, "open", path);
+}
+
 // FAILED_PRECONDITION, with the kind of file, unless it is a regular file.
 absl::Status CheckRegular(const struct stat& info, absl::string_view path) {
   if (S_ISREG(info.st_mode)) return absl::OkStatus();
@@ -129,7 +139,7 @@ class RealFileSystem final : public FileSystem {
     // Not blocking: a pipe in a file's place must not block the process until it is written to.
     const Descriptor file(RetryOnInterrupt(
         [&] { return open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); }));
-    if (file.get() < 0) return ErrnoStatus(errno, "open", path);
+    if (file.get() < 0) return OpenError(errno, path);
 
     struct stat info;
     if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, "stat", path);

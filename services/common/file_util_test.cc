@@ -76,6 +76,16 @@ TEST(RealFileSystemTest, ReadsThroughSymbolicLinksOfFilesAndDirectories) {
   EXPECT_EQ(*files->Read(JoinPath(root, "file"), kMany), "x");
 }
 
+TEST(RealFileSystemTest, LinkToNothingIsNotAMissingFile) {
+  const std::unique_ptr<FileSystem> files = MakeRealFileSystem();
+  const std::string path = JoinPath(NewDirectory(), "link");
+  EXPECT_EQ(files->Read(path, kMany).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_EQ(symlink("nowhere", path.c_str()), 0);
+  const absl::Status status = files->Read(path, kMany).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a link to a file that does not exist"));
+}
+
 // Tests of both file systems.
 class FileSystemTest : public ::testing::TestWithParam<bool> {
  protected:

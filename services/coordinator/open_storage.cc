@@ -28,8 +28,11 @@ absl::StatusOr<StorageContents> ReadContents(
   contents.damaged = std::move(point.damaged);
 
   if (contents.existing.kind == ExistingJob::Kind::kRefused) return contents;
-  if (contents.existing.kind == ExistingJob::Kind::kReplace) {
-    RETURN_IF_ERROR(storage.SetVocabularyAside());
+  // The job begins at zero, and no attempt of its own has trained yet: what is there was learned
+  // from an earlier job's data.
+  const bool own = !contents.claims.empty() && contents.claims.back().job() == FullJobName(job);
+  if (contents.existing.kind == ExistingJob::Kind::kReplace || (!point.found && !own)) {
+    RETURN_IF_ERROR(storage.SetEncodingsAside());
   }
 
   // Damaged checkpoints do not count as kept ones.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <thread>
 #include <utility>
 #include <variant>
 
@@ -15,6 +14,7 @@
 #include "services/checkpoint/local_storage.h"
 #include "services/common/clock.h"
 #include "services/common/notification.h"
+#include "services/common/processors.h"
 #include "services/common/serial_executor.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/ids.h"
@@ -45,7 +45,7 @@ constexpr int kCopyNice = 10;
 // EventLoop).
 int ReaderThreads() {
   constexpr int kCoresForEach = 8;
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / kCoresForEach, 1, 8);
+  return std::clamp(AvailableProcessors() / kCoresForEach, 1, 8);
 }
 
 std::string WithPort(const std::string& address, int port) {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/processors.h"
 #include "services/common/status_macros.h"
 
 namespace sluice::worker {
@@ -109,7 +109,7 @@ int ComputeThread::ThreadsOf(const v1::JobSpec& job) const {
   if (job.training().bit_exact() && job.training().threads() == 0) return 1;
   if (job.training().threads() != 0) return static_cast<int>(job.training().threads());
   if (options_->threads != 0) return options_->threads;
-  return std::max(1u, std::thread::hardware_concurrency());
+  return AvailableProcessors();
 }
 
 void ComputeThread::Perform(ReadInitialTensor& read) {

@@ -14,9 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "services/checkpoint/state_dict_extras.h"
+#include "services/checkpoint/storage.h"
 #include "services/common/file_util.h"
 #include "services/common/splitmix64.h"
 #include "services/common/status_macros.h"
+#include "services/worker/data/csv_dataset.h"
 #include "services/worker/data/text_dataset.h"
 #include "services/worker/store_block.h"
 
@@ -36,23 +38,32 @@ uint64_t EvaluationBatchOf(const DatasetInfo& info) {
   return std::clamp<uint64_t>(kEvaluationTokens / tokens, 1, kEvaluationBatch);
 }
 
-// Stores the vocabulary next to the checkpoints, so that it can be found with them. A worker that
-// does not see the checkpoints' directory takes the words from the training text.
-absl::Status KeepVocabularyOf(v1::JobSpec* job) {
-  constexpr char kName[] = "vocabulary.txt";
-  const std::filesystem::path directory = job->checkpoint().directory();
-  const std::filesystem::path origin = job->checkpoint().restore_from();
+// Stores what the training data determines (a text's vocabulary, a table's encoding) next to the
+// checkpoints, so that it can be found with them. A worker that does not see the checkpoints'
+// directory takes it from the training data. The words are then named in `data`; returned is the
+// file of the table's encoding, or empty.
+absl::StatusOr<std::string> KeepEncoding(const v1::CheckpointSpec& checkpoint, v1::DataSpec* data) {
+  const char* const name =
+      data->format() == v1::DataSpec::CSV ? kTableEncodingFile : kVocabularyFile;
+  std::string encoding_file;
+  const auto keep = [&](const std::string& path) -> absl::Status {
+    RETURN_IF_ERROR(KeepVocabulary(path, data));
+    return KeepTableEncoding(path, *data, &encoding_file);
+  };
+
+  const std::filesystem::path directory = checkpoint.directory();
+  const std::filesystem::path origin = checkpoint.restore_from();
   std::error_code error;
   // The other job's directory, or one checkpoint in it.
   for (const std::filesystem::path& candidate : {origin, origin.parent_path()}) {
-    if (origin.empty() || !std::filesystem::exists(candidate / kName, error)) continue;
-    RETURN_IF_ERROR(KeepVocabulary(candidate / kName, job->mutable_data()));
+    if (origin.empty() || !std::filesystem::exists(candidate / name, error)) continue;
+    RETURN_IF_ERROR(keep(candidate / name));
     break;
   }
-  if (directory.empty() || !std::filesystem::is_directory(directory, error)) {
-    return absl::OkStatus();
+  if (!directory.empty() && std::filesystem::is_directory(directory, error)) {
+    RETURN_IF_ERROR(keep(directory / name));
   }
-  return KeepVocabulary(directory / kName, job->mutable_data());
+  return encoding_file;
 }
 
 // Stores the extras next to the checkpoints, for `sluice export` and sluice.load. A worker that
@@ -75,22 +86,45 @@ void KeepExtras(const v1::JobSpec& job, uint32_t index, const StateDictExtras& e
 // Built-in models that classify; their last tensor is the bias of the classes.
 constexpr absl::string_view kClassifiers[] = {"convnet", "mnist-net", "mlp", "lstm-lm"};
 
-// Finds a label that the model cannot output before training, and names its place; otherwise the
-// step that draws it would fail. The outputs of a TorchScript model are known only after it has
-// run.
-absl::Status CheckClasses(const v1::ModelSpec& model, const v1::TensorTable& table,
-                          const DatasetInfo& data) {
-  const bool classifier =
-      model.type() == v1::ModelSpec::BUILTIN && absl::c_linear_search(kClassifiers, model.name());
-  if (!classifier || data.label_kind != LabelKind::kClass || table.tensors().empty()) {
-    return absl::OkStatus();
+// The number of classes that the model distinguishes; 0: not known, as that of a TorchScript model
+// is before it has run.
+int64_t ClassesOf(const v1::JobSpec& job, const v1::TensorTable& table) {
+  const bool builtin = job.model().type() == v1::ModelSpec::BUILTIN;
+  const std::string& loss = job.loss();
+  if (loss == "binaryCrossEntropyWithLogits" ||
+      (loss.empty() && builtin && job.model().name() == "logistic")) {
+    return 2;
+  }
+  if (!builtin || !absl::c_linear_search(kClassifiers, job.model().name()) ||
+      table.tensors().empty()) {
+    return 0;
   }
   const v1::TensorSpec& bias = *table.tensors().rbegin();
-  const int64_t classes = bias.shape_size() == 1 ? bias.shape(0) : 0;
-  if (classes == 0 || data.largest.value < classes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(data.largest.place, ": label ", data.largest.value,
+  return bias.shape_size() == 1 ? bias.shape(0) : 0;
+}
+
+// Finds a label that the model cannot output before training, and names its place; otherwise the
+// step that draws it would fail.
+absl::Status CheckClasses(const v1::JobSpec& job, const v1::TensorTable& table,
+                          const DatasetInfo& data) {
+  const int64_t classes = ClassesOf(job, table);
+  const DatasetInfo::Label& largest = data.largest;
+  if (data.label_kind != LabelKind::kClass || classes == 0 || largest.value < classes) {
+    return absl::OkStatus();
+  }
+  const std::string label = largest.name.empty()
+                                ? absl::StrCat(largest.value)
+                                : absl::StrCat("'", largest.name, "' (class ", largest.value, ")");
+  const std::string model =
+      job.model().name().empty() ? std::string("the model") : job.model().name();
+  if (classes == 2) {
+    return absl::InvalidArgumentError(absl::StrCat(largest.place, ": label ", label, ": ", model,
+                                                   " distinguishes two classes, 0 and 1, which "
+                                                   "labels should be"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(largest.place, ": label ", label,
                                                  " is not in [0, ", classes, "), the classes that ",
-                                                 model.name(), " distinguishes"));
+                                                 model, " distinguishes"));
 }
 
 }  // namespace
@@ -112,12 +146,13 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
                                                        int threads,
                                                        const EngineFactory& make_engine) {
   v1::JobSpec job = given;
-  RETURN_IF_ERROR(KeepVocabularyOf(&job));
-  ASSIGN_OR_RETURN(std::unique_ptr<Dataset> training, OpenDataset(job.data(), Split::kTraining));
+  ASSIGN_OR_RETURN(const std::string encoding, KeepEncoding(job.checkpoint(), job.mutable_data()));
+  ASSIGN_OR_RETURN(std::unique_ptr<Dataset> training,
+                   OpenDataset(job.data(), Split::kTraining, encoding));
   std::unique_ptr<Dataset> evaluation;
   // Without an evaluation source, the format finds the held-out data or reports that it is missing.
   if (job.data().has_evaluation()) {
-    ASSIGN_OR_RETURN(evaluation, OpenDataset(job.data(), Split::kEvaluation));
+    ASSIGN_OR_RETURN(evaluation, OpenDataset(job.data(), Split::kEvaluation, encoding));
   }
   const bool own_walk = job.data().partitioning() == v1::DataSpec::PER_WORKER;
   const uint64_t seed = job.training().seed();
@@ -127,7 +162,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Open(const v1::JobSpec& given,
                                         .shuffle = !job.data().no_shuffle()}));
   ASSIGN_OR_RETURN(std::unique_ptr<ComputeEngine> engine,
                    make_engine(job, training->info(), threads));
-  RETURN_IF_ERROR(CheckClasses(job.model(), engine->Describe(), training->info()));
+  RETURN_IF_ERROR(CheckClasses(job, engine->Describe(), training->info()));
   KeepExtras(job, index, engine->Extras());
   return std::unique_ptr<Trainer>(new Trainer(job, std::move(training), std::move(evaluation),
                                               std::move(order), std::move(engine)));

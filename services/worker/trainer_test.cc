@@ -164,6 +164,63 @@ TEST(Trainer, AJobThatStartsFromAnotherJobsCheckpointUsesItsVocabulary) {
   }
 }
 
+v1::JobSpec JobWithTable(const std::string& checkpoints, const std::string& rows) {
+  v1::JobSpec job;
+  v1::DataSpec& data = *job.mutable_data();
+  data.set_format(v1::DataSpec::CSV);
+  data.mutable_source()->set_path(
+      WriteTestFile(MakeTestDirectory(), "train.csv", "city,y\n" + rows));
+  data.mutable_csv()->set_label_column("y");
+  data.mutable_csv()->add_categorical_columns("city");
+  job.mutable_checkpoint()->set_directory(checkpoints);
+  return job;
+}
+
+TEST(Trainer, StoresEncodingOfTableNextToTheCheckpoints) {
+  const std::string directory = MakeTestDirectory();
+  const std::string rows = "bonn,0\nkiel,1\n";
+  ASSERT_TRUE(Trainer::Open(JobWithTable(directory, rows), 0, 1, MakeEmptyEngine).ok());
+  EXPECT_TRUE(std::ifstream(directory + "/encoding.csv").good());
+  EXPECT_TRUE(Trainer::Open(JobWithTable(directory, rows + rows), 0, 1, MakeEmptyEngine).ok());
+
+  const v1::JobSpec changed = JobWithTable(directory, "aalen,0\n" + rows);
+  const absl::Status refused = Trainer::Open(changed, 0, 1, MakeEmptyEngine).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_NE(refused.message().find("the value 'aalen' is new"), absl::string_view::npos) << refused;
+}
+
+TEST(Trainer, AJobThatStartsFromAnotherJobsCheckpointUsesItsEncoding) {
+  const std::string directory = MakeTestDirectory();
+  const std::string rows = "bonn,0\nkiel,1\n";
+  ASSERT_TRUE(Trainer::Open(JobWithTable(directory, rows), 0, 1, MakeEmptyEngine).ok());
+  for (const char* origin : {"", "/attempt-0001-step-000000000005"}) {
+    v1::JobSpec job = JobWithTable(MakeTestDirectory(), "aalen,0\n" + rows);
+    job.mutable_checkpoint()->set_restore_from(directory + origin);
+    EXPECT_TRUE(absl::IsInvalidArgument(Trainer::Open(job, 0, 1, MakeEmptyEngine).status()));
+    job.clear_checkpoint();
+    EXPECT_TRUE(Trainer::Open(job, 0, 1, MakeEmptyEngine).ok()) << origin;
+  }
+}
+
+TEST(Trainer, NamesFileLineAndColumnOfLabelThatIsNotZeroOrOne) {
+  const auto refusal = [](const std::string& rows, const std::string& model,
+                          const std::string& loss) {
+    v1::JobSpec job = JobWithTable("", rows);
+    job.mutable_model()->set_name(model);
+    job.set_loss(loss);
+    return std::string(Trainer::Open(job, 0, 1, MakeEmptyEngine).status().message());
+  };
+  EXPECT_EQ(refusal("a,0\nb,1\n", "logistic", ""), "");
+  const std::string numbers = refusal("a,1\nb,2\n", "logistic", "");
+  EXPECT_NE(numbers.find("train.csv:3: column 'y': label 2: logistic distinguishes two classes, 0 "
+                         "and 1"),
+            std::string::npos)
+      << numbers;
+  const std::string names = refusal("a,low\nb,middle\nc,high\n", "logistic", "");
+  EXPECT_NE(names.find("label 'middle' (class 2)"), std::string::npos) << names;
+  EXPECT_NE(refusal("a,1\nb,2\n", "linear", "binaryCrossEntropyWithLogits"), "");
+}
+
 TEST(Trainer, WithoutACheckpointDirectoryTheWordsComeFromTheText) {
   ASSERT_TRUE(Trainer::Open(JobWithText("/nowhere", "a b c d\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 6);

@@ -10,8 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "proto/job.pb.h"
 #include "services/common/check.h"
+#include "services/common/crc32c.h"
+#include "services/worker/data/csv_encoding.h"
 #include "services/worker/data/csv_reader.h"
 #include "services/worker/data/dataset.h"
 #include "services/worker/data/file.h"
@@ -95,6 +98,32 @@ bool RunCsvText(absl::string_view input) {
     for (const std::string& field : fields) read += field.size() + 1;
     SLUICE_CHECK(read <= text.size() + 1, "fields are no longer than the text");
   }
+}
+
+// The text with a last row that makes its checksum right, so that inputs reach the rows.
+bool RunTableEncoding(absl::string_view input) {
+  CheckedOk(TableEncoding::Parse(input).status());
+  const std::string rows(input.substr(0, input.rfind("\"\",\"\",\"crc32c\"")));
+  const absl::StatusOr<TableEncoding> encoding = TableEncoding::Parse(
+      absl::StrCat(rows, absl::StrFormat("\"\",\"\",\"crc32c\",\"%08x\"\n", Crc32c(rows))));
+  if (!CheckedOk(encoding.status())) return false;
+  const absl::StatusOr<TableEncoding> again = TableEncoding::Parse(*encoding->Serialize());
+  SLUICE_CHECK(again.ok() && again->DifferenceFrom(*encoding).empty(),
+               "an encoding survives a round trip");
+  return true;
+}
+
+std::vector<std::string> TableEncodingSeeds() {
+  TableEncoding encoding;
+  for (const ColumnUse use : {ColumnUse::kNumeric, ColumnUse::kCategorical, ColumnUse::kLabel}) {
+    ColumnEncoding& column = encoding.columns.emplace_back();
+    column.name = absl::StrCat("column ", encoding.columns.size());
+    column.use = use;
+    column.standardized = use == ColumnUse::kNumeric;
+    if (!column.standardized) column.SetValues({"a", "b\"c"});
+  }
+  encoding.classes = 2;
+  return {*encoding.Serialize()};
 }
 
 // The first byte chooses how the table is read.
@@ -242,6 +271,8 @@ std::vector<FuzzTarget> DataTargets() {
       {"csv", RunCsvText, nullptr, 4096, "services/worker/data/csv_reader.cc"},
       {"csv_dataset", RunCsvDataset, nullptr, 4096,
        "services/worker/data/csv_dataset.cc services/worker/data/normalize.cc"},
+      {"table_encoding", RunTableEncoding, TableEncodingSeeds, 4096,
+       "services/worker/data/csv_encoding.cc"},
       {"idx", RunIdx, IdxSeeds, 4096, "services/worker/data/idx.cc"},
       {"idx_dataset", RunIdxDataset, IdxDatasetSeeds, 4096,
        "services/worker/data/idx_dataset.cc services/worker/data/normalize.cc"},

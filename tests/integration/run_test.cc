@@ -120,6 +120,13 @@ TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   EXPECT_EQ(Sluice({"status", "example"}), 0);
   EXPECT_THAT(ReadAll(output_), HasSubstr("worker-0     training"));
+  EXPECT_EQ(Sluice({"status", "example", "--output", "json"}), 0);
+  const nlohmann::json status = nlohmann::json::parse(ReadAll(output_), nullptr, false);
+  EXPECT_EQ(status.value("running", false), true) << ReadAll(output_);
+  EXPECT_EQ(status.value("phase", ""), "TRAINING");
+  EXPECT_GT(status.value("trainingSeconds", 0.0), 0);
+  ASSERT_FALSE(status["processes"].empty());
+  EXPECT_EQ(status["processes"][0]["name"], "ps-0");
 
   // Without the secret, as for a user that may not read it, `status` names the file.
   std::filesystem::rename(secret, kept);
@@ -137,6 +144,7 @@ TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   EXPECT_TRUE(WaitUntil([&] { return LastStep() > step + 10; })) << ReadAll(run_output_);
   kill(running_, SIGINT);
   EXPECT_EQ(FinishRun(), 130) << ReadAll(run_output_);
+  EXPECT_FALSE(std::filesystem::exists(secret.parent_path())) << "it is of no use any more";
 }
 
 TEST_F(RunTest, QuietPrintsOnlyMetricAndVerbosePrintsLogs) {

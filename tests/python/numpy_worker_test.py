@@ -393,6 +393,14 @@ class Gradients(unittest.TestCase):
         with self.assertRaisesRegex(sluice.UsageError, "the gradient of 'a' names row -1"):
             self.model.run(None, 4, gradients={'a': sluice.RowGradient(np.array([-1]), np.ones((1, 2)))})
 
+    def test_rows_are_integers_from_zero_on(self):
+        self.assertEqual(data_lib.row_numbers('a', [[3, 1], [1, 0]]).tolist(), [0, 1, 3])
+        self.assertEqual(data_lib.row_numbers('a', []).dtype, np.uint64)
+        with self.assertRaisesRegex(sluice.UsageError, r"rows\['a'\] names row -1: rows are integers from 0"):
+            data_lib.row_numbers('a', np.array([4, -1]))
+        with self.assertRaisesRegex(sluice.UsageError, 'names float64: rows are integers'):
+            data_lib.row_numbers('a', np.array([1.5]))
+
     def test_nothing_is_delivered_if_one_gradient_is_wrong(self):
         delivered = []
         with self.assertRaises(sluice.ModelMismatch):

@@ -119,7 +119,9 @@ void AddYamlCases(std::vector<InvalidManifest>* cases) {
                           "4:10: not text: an invalid UTF-8 sequence or a control character",
                           true));
   cases->push_back({"utf16", std::string("\xff\xfek\0i\0n\0d\0", 10),
-                    "1:1: not text: an invalid UTF-8 sequence or a control character", true});
+                    "is UTF-16: should be UTF-8; save it as UTF-8, or convert it with `iconv -f "
+                    "UTF-16 -t UTF-8`",
+                    true});
   cases->push_back(Change("not_utf8", "name: job", "name: \xc3(",
                           "4:9: not text: an invalid UTF-8 sequence or a control character", true));
 }

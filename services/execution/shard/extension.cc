@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "services/common/metrics.h"
+#include "services/common/processors.h"
 #include "services/execution/shard/host.h"
 #include "services/execution/shard/layers.h"
 #include "services/execution/shard/service.h"
@@ -40,7 +40,7 @@ class StageExtension final : public ps::ShardExtension, public GrpcServer::Servi
   Host::Options HostOptions() const {
     Host::Options options;
     options.make_layers = MakeTorchLayers;
-    options.max_computing = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    options.max_computing = AvailableProcessors();
     options.on_warning = [this](const std::string& warning) { logger_.Warning(warning); };
     return options;
   }

@@ -13,12 +13,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/mutex.h"
+#include "services/common/processors.h"
 #include "services/common/status_macros.h"
 #include "services/execution/shard/layers.h"
 #include "services/worker/compute/torch_support.h"
@@ -352,7 +352,7 @@ absl::StatusOr<std::shared_ptr<Layers>> MakeTorchLayers(const v1::OpenStageReque
   if (!device.ok()) return device.status();
   reply.set_device(device->str());
 
-  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const uint32_t cores = static_cast<uint32_t>(AvailableProcessors());
   const uint32_t share = std::max(1u, cores / std::max(1u, request.trainers()));
   SetTorchThreads(static_cast<int>(request.threads() > 0 ? request.threads() : share));
 

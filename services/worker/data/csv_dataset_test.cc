@@ -1,5 +1,11 @@
+#include "services/worker/data/csv_dataset.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +20,7 @@
 namespace sluice {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::FloatNear;
@@ -108,6 +115,38 @@ TEST(CsvDatasetTest, ConstantColumnStandardizesToZero) {
   EXPECT_THAT(ReadAll(spec).features, ElementsAre(0, 0));
 }
 
+// 0.1 from three rows on, 0.3 from thirteen: their sums round.
+TEST(CsvDatasetTest, ConstantWhoseSumRoundsStandardizesToZero) {
+  for (const char* const constant : {"0.1", "0.3", "273.15", "-1e30", "1e-300", "5"}) {
+    std::string rows = "x,y\n";
+    for (int i = 0; i < 1000; ++i) rows += std::string(constant) + (i % 2 == 0 ? ",0\n" : ",1\n");
+    v1::DataSpec spec = NumbersOf(rows, "y");
+    spec.mutable_csv()->set_standardize(true);
+    EXPECT_THAT(ReadAll(spec).features, ::testing::Each(0.0f)) << constant;
+  }
+}
+
+TEST(CsvDatasetTest, HeldOutValueBesideAConstantIsTheDifferenceFromIt) {
+  v1::DataSpec spec = NumbersOf("x,y\n0.1,0\n0.1,1\n0.1,1\n", "y");
+  spec.mutable_csv()->set_standardize(true);
+  EvaluateOn(spec, "x,y\n0.1,0\n0.6,1\n");
+  EXPECT_THAT(ReadAll(spec, Split::kEvaluation).features, ElementsAre(0.0f, FloatEq(0.5f)));
+}
+
+TEST(CsvDatasetTest, ValuesThatDifferByRoundingAloneAreAConstant) {
+  v1::DataSpec spec = NumbersOf("x,y\n0.3,0\n0.30000000000000004,1\n0.3,1\n", "y");
+  spec.mutable_csv()->set_standardize(true);
+  EXPECT_THAT(ReadAll(spec).features, ::testing::Each(FloatNear(0.0f, 1e-12)));
+}
+
+// Seconds since 1970, a few apart.
+TEST(CsvDatasetTest, SmallDeviationsOfLargeNumbersAreKept) {
+  v1::DataSpec spec = NumbersOf("x,y\n1700000001,0\n1700000003,1\n1700000005,1\n", "y");
+  spec.mutable_csv()->set_standardize(true);
+  const float unit = 1.2247449f;  // sqrt(3 / 2)
+  EXPECT_THAT(ReadAll(spec).features, ElementsAre(FloatEq(-unit), 0.0f, FloatEq(unit)));
+}
+
 TEST(CsvDatasetTest, NormalizationIsPerColumn) {
   v1::DataSpec spec = NumbersOf("a,b,y\n1,10,0\n2,20,1\n", "y");
   for (double mean : {1, 10}) spec.mutable_normalize()->add_mean(mean);
@@ -150,6 +189,160 @@ TEST(CsvDatasetTest, EvaluationDataIsEncodedAsTheTrainingDataWas) {
   EXPECT_THAT(ReadAll(spec, Split::kEvaluation).features, ElementsAre(30, 3, 31, 2));
 }
 
+TEST(CsvDatasetTest, EvaluationDataMayHaveOtherColumnsInAnyOrder) {
+  v1::DataSpec spec = NumbersOf("x,y\n1,0\n2,1\n", "y");
+  EvaluateOn(spec, "id,y,note,note,x\nu7,1,a,b,5\n");
+  EXPECT_THAT(ReadAll(spec, Split::kEvaluation).features, ElementsAre(5));
+  EXPECT_THAT(ReadAll(spec, Split::kEvaluation).classes, ElementsAre(1));
+  EvaluateOn(spec, "id,y\nu7,1\n");
+  ExpectRefused(spec, "held_out.csv: no column 'x' (which the training data has); there are: id, y",
+                Split::kEvaluation);
+  EvaluateOn(spec, "x,y,x\n1,1,2\n");
+  ExpectRefused(spec, "held_out.csv: there are two columns 'x'", Split::kEvaluation);
+}
+
+TEST(CsvDatasetTest, ReadsTablesOfThousandsOfColumns) {
+  constexpr int kColumns = 20000;
+  v1::DataSpec spec;
+  std::string header = "y";
+  std::string row = "1";
+  for (int i = 0; i < kColumns; ++i) {
+    header += ",f" + std::to_string(i);
+    row += "," + std::to_string(i);
+  }
+  spec = NumbersOf(header + "\n" + row + "\n", "y");
+  for (int i = kColumns; i-- > 0;) {
+    spec.mutable_csv()->add_numeric_columns("f" + std::to_string(i));
+  }
+  const Batch batch = ReadAll(spec);
+  ASSERT_EQ(batch.features.size(), static_cast<size_t>(kColumns));
+  EXPECT_EQ(batch.features[kColumns - 1], kColumns - 1);
+}
+
+TEST(CsvDatasetTest, NamesTheEncodingOfAFileThatIsNotUtf8) {
+  const std::string wide("\xFF\xFEx\0,\0y\0\n\0", 12);
+  ExpectRefused(NumbersOf(wide, "y"), "numbers.csv: is UTF-16: should be UTF-8");
+}
+
+TEST(CsvDatasetTest, LargestLabelHasAPlace) {
+  const auto numbers = Open(NumbersOf("x,y\n0,1\n1,2\n2,1\n", "y"));
+  EXPECT_EQ(numbers->info().largest.value, 2);
+  EXPECT_THAT(numbers->info().largest.place, HasSubstr("numbers.csv:3: column 'y'"));
+  EXPECT_EQ(numbers->info().largest.name, "");
+  EXPECT_EQ(Open(CsvOf(kPeople))->info().largest.name, "low");
+}
+
+// ---- the encoding beside a job's checkpoints
+
+struct Kept {
+  v1::DataSpec spec;
+  std::string file;  // the encoding
+};
+
+Kept KeepEncodingOf(const v1::DataSpec& spec) {
+  Kept kept{spec, ""};
+  const std::string path = MakeTestDirectory() + "/encoding.csv";
+  const absl::Status status = KeepTableEncoding(path, spec, &kept.file);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(kept.file, path);
+  return kept;
+}
+
+v1::DataSpec Cities(const std::string& rows) {
+  v1::DataSpec spec = NumbersOf("city,age,y\n" + rows, "y");
+  spec.mutable_csv()->add_categorical_columns("city");
+  spec.mutable_csv()->add_numeric_columns("age");
+  spec.mutable_csv()->set_categories(v1::DataSpec::Csv::INDEX);
+  spec.mutable_csv()->set_standardize(true);
+  return spec;
+}
+
+absl::Status OpenStatus(const v1::DataSpec& spec, const std::string& encoding,
+                        Split split = Split::kTraining) {
+  return OpenDataset(spec, split, encoding).status();
+}
+
+TEST(TableEncodingOfJobTest, ResumedJobKeepsPlacesMeansAndClasses) {
+  const Kept kept = KeepEncodingOf(Cities("bonn,1,no\nkiel,3,yes\nulm,5,no\n"));
+  // Without bonn, ulm would be in place 1; with these ages, the mean would be 4; and there would be
+  // one class.
+  const v1::DataSpec changed = Cities("ulm,3,yes\nkiel,5,yes\n");
+  const auto dataset = OpenDataset(changed, Split::kTraining, kept.file);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  const Batch batch = *(*dataset)->Read({0, 1});
+  EXPECT_THAT(batch.features, ElementsAre(2, 0, 1, FloatEq(1.2247449f)));
+  EXPECT_THAT(batch.classes, ElementsAre(1, 1));
+  EXPECT_EQ((*dataset)->info().outputs, 2);
+}
+
+TEST(TableEncodingOfJobTest, RejectsANewValueNamingFileLineAndColumn) {
+  const Kept kept = KeepEncodingOf(Cities("bonn,1,no\nkiel,3,yes\n"));
+  const absl::Status status = OpenStatus(Cities("bonn,1,no\naalen,3,yes\n"), kept.file);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("numbers.csv:3: column 'city': the value 'aalen' is new"),
+                    HasSubstr(kept.file), HasSubstr("start over")));
+  EXPECT_THAT(std::string(OpenStatus(Cities("bonn,1,maybe\n"), kept.file).message()),
+              HasSubstr("numbers.csv:2: label 'maybe' is not among those of the training data"));
+}
+
+TEST(TableEncodingOfJobTest, EvaluationDataMayHaveANewValue) {
+  Kept kept = KeepEncodingOf(Cities("bonn,1,no\nkiel,3,yes\n"));
+  EvaluateOn(kept.spec, "city,age,y\naalen,1,no\n");
+  const auto dataset = OpenDataset(kept.spec, Split::kEvaluation, kept.file);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_THAT((*dataset)->Read({0})->features, ElementsAre(2, -1));
+}
+
+TEST(TableEncodingOfJobTest, ColumnsKeepTheirOrderAndNewOnesAreRefused) {
+  const Kept kept = KeepEncodingOf(NumbersOf("a,b,y\n1,2,0\n3,4,1\n", "y"));
+  const auto dataset = OpenDataset(NumbersOf("b,y,a\n2,1,1\n", "y"), Split::kTraining, kept.file);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_THAT((*dataset)->Read({0})->features, ElementsAre(1, 2));
+  EXPECT_THAT(std::string(OpenStatus(NumbersOf("a,b,c,y\n1,2,3,0\n", "y"), kept.file).message()),
+              HasSubstr("numbers.csv: column 'c' is new"));
+  EXPECT_THAT(std::string(OpenStatus(NumbersOf("a,y\n1,0\n", "y"), kept.file).message()),
+              HasSubstr("numbers.csv: no column 'b' (which the training data has)"));
+}
+
+TEST(TableEncodingOfJobTest, RejectsAnotherEncodingThanTheModels) {
+  const Kept mine = KeepEncodingOf(Cities("bonn,1,no\nkiel,3,yes\n"));
+  Kept other = KeepEncodingOf(Cities("bonn,1,no\nulm,3,yes\n"));
+  std::string file = other.file;
+  const absl::Status status = KeepTableEncoding(mine.file, other.spec, &file);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("column 'city' has the new value 'ulm'"), HasSubstr(mine.file)));
+}
+
+TEST(TableEncodingOfJobTest, DamagedFileIsNamedWithTheRemedy) {
+  const Kept kept = KeepEncodingOf(Cities("bonn,1,no\nkiel,3,yes\n"));
+  std::ofstream(kept.file, std::ios::app) << "x";
+  const absl::Status status = OpenStatus(kept.spec, kept.file);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(kept.file + ": is damaged"), HasSubstr("Restore it from a copy")));
+}
+
+TEST(TableEncodingOfJobTest, WorkersThatStartAtOnceWriteItCompletely) {
+  std::string rows;
+  for (int i = 0; i < 5000; ++i) rows += "city" + std::to_string(i) + ",1,no\n";
+  const v1::DataSpec spec = Cities(rows);
+  const std::string directory = MakeTestDirectory();
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < 4; ++worker) {
+    workers.emplace_back([&] {
+      std::string file;
+      const absl::Status status = KeepTableEncoding(directory + "/encoding.csv", spec, &file);
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(OpenStatus(spec, file).ok());
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  const std::filesystem::directory_iterator files(directory);
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "their temporary files are removed";
+}
+
 TEST(CsvDatasetTest, MaxSamplesKeepsTheFirstRowsAndLearnsOnlyFromThem) {
   v1::DataSpec spec = CsvOf(kPeople);
   spec.set_max_samples(2);
@@ -176,7 +369,8 @@ TEST(CsvDatasetTest, RejectsABadFileNamingFileAndLine) {
   ExpectRefused(CsvOf("age,job,income\n,cook,low\n"), "people.csv:2: column 'age': ''");
   ExpectRefused(CsvOf("age,job,income\n"), "people.csv: has no rows");
   ExpectRefused(CsvOf(""), "people.csv: is empty");
-  ExpectRefused(CsvOf("age,age,income\n1,2,3\n"), "people.csv:1: there are two columns 'age'");
+  ExpectRefused(CsvOf("age,age,job,income\n1,2,cook,3\n"),
+                "people.csv: there are two columns 'age' (data.csv.numericColumns)");
   ExpectRefused(
       CsvOf("age,job,salary\n1,cook,low\n"),
       "people.csv: no column 'income' (data.csv.labelColumn); there are: age, job, salary");

@@ -11,17 +11,15 @@
 namespace sluice {
 namespace {
 
-// For an error, which may quote a field of any length.
-constexpr size_t kMaxMessageBytes = 4096;
-
-absl::StatusOr<std::unique_ptr<Dataset>> Open(const v1::DataSpec& spec, Split split) {
+absl::StatusOr<std::unique_ptr<Dataset>> Open(const v1::DataSpec& spec, Split split,
+                                              const std::string& encoding_file) {
   switch (spec.format()) {
     case v1::DataSpec::SYNTHETIC:
       return OpenSyntheticDataset(spec, split);
     case v1::DataSpec::IDX:
       return OpenIdxDataset(spec, split);
     case v1::DataSpec::CSV:
-      return OpenCsvDataset(spec, split);
+      return OpenCsvDataset(spec, split, encoding_file);
     case v1::DataSpec::TEXT:
       return OpenTextDataset(spec, split);
     case v1::DataSpec::CUSTOM:
@@ -36,12 +34,13 @@ absl::StatusOr<std::unique_ptr<Dataset>> Open(const v1::DataSpec& spec, Split sp
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, Split split) {
-  absl::StatusOr<std::unique_ptr<Dataset>> dataset = Open(spec, split);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, Split split,
+                                                     const std::string& encoding_file) {
+  absl::StatusOr<std::unique_ptr<Dataset>> dataset = Open(spec, split, encoding_file);
   if (dataset.ok()) return dataset;
   // Messages quote files, which may have any encoding.
   return absl::Status(dataset.status().code(),
-                      CleanUtf8(dataset.status().message(), kMaxMessageBytes));
+                      CleanUtf8(dataset.status().message(), kMaxDataMessageBytes));
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #ifndef SLUICE_SERVICES_WORKER_DATA_DATASET_H_
 #define SLUICE_SERVICES_WORKER_DATA_DATASET_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,6 +32,7 @@ struct DatasetInfo {
   struct Label {
     int64_t value = -1;
     std::string place;  // "labels.gz: row 7"
+    std::string name;   // as the data has it; empty: the number
   };
   // The largest class label and its first place, if the format knows it; otherwise `value` is -1.
   // `outputs` may be larger, where the job sets the number of classes.
@@ -52,6 +54,9 @@ class Dataset {
 
 enum class Split { kTraining, kEvaluation };
 
+// Of an error about data, which may quote a field of any length.
+inline constexpr size_t kMaxDataMessageBytes = 4096;
+
 // Reads and checks the data of a job; files are read completely, which takes time and memory. What
 // is learned from data (classes, vocabularies, means) is learned from the training data for both
 // splits, so a model means the same on both.
@@ -59,7 +64,12 @@ enum class Split { kTraining, kEvaluation };
 // NotFound, PermissionDenied: a file cannot be read. DataLoss: a file is truncated or damaged.
 // InvalidArgument: a file does not match the spec, or the spec contradicts itself. Each message
 // names the file and the place in it (row from 0 in IDX, line from 1 in CSV).
-absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, Split split);
+//
+// CSV: `encoding_file` is the file of KeepTableEncoding; if it is empty, the encoding is learned
+// from the training data. DataLoss: the file is damaged. InvalidArgument: the training data, or
+// the spec, needs an encoding that differs.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::DataSpec& spec, Split split,
+                                                     const std::string& encoding_file = "");
 
 }  // namespace sluice
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "services/common/wide_encoding.h"
 
 namespace sluice {
 
@@ -57,6 +58,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
         absl::StrCat(path, ": the compressed file is damaged (", message, ")"));
   }
   return content;
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+  absl::StatusOr<std::string> content = ReadFile(path);
+  if (!content.ok() || WideEncoding(*content).empty()) return content;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", WideEncodingMessage(*content)));
 }
 
 }  // namespace sluice

@@ -16,6 +16,9 @@ inline constexpr uint64_t kMaxFileBytes = uint64_t{16} << 30;
 // (truncated, wrong checksum); messages begin with the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
+// The same for a text: InvalidArgument if it is in UTF-16 or UTF-32, as some programs save files.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+
 }  // namespace sluice
 
 #endif  // SLUICE_SERVICES_WORKER_DATA_FILE_H_

@@ -94,7 +94,7 @@ absl::Status Check(const v1::DataSpec& spec, Split split) {
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(path);
+  absl::StatusOr<std::string> text = ReadTextFile(path);
   if (text.ok() && text->empty()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is empty: should be a text"));
   }
@@ -109,7 +109,7 @@ absl::StatusOr<Vocabulary> VocabularyOf(const v1::DataSpec& spec, absl::string_v
 }
 
 absl::StatusOr<Vocabulary> ReadVocabulary(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string content, ReadTextFile(path));
   ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Parse(content), At(path, _));
   return vocabulary;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 
@@ -66,6 +67,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Learn(absl::string_view text, uint64_t ma
 
 absl::StatusOr<Vocabulary> Vocabulary::Parse(absl::string_view content) {
   RETURN_IF_ERROR(CheckText(content));
+  content = absl::StripPrefix(content, kByteOrderMark);
   std::vector<std::string> words =
       absl::StrSplit(absl::StripTrailingAsciiWhitespace(content), '\n');
   if (words.size() < 3 || absl::StripAsciiWhitespace(words[0]) != kUnknownWord ||

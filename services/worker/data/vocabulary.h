@@ -39,7 +39,8 @@ class Vocabulary {
   static absl::StatusOr<Vocabulary> Learn(absl::string_view text, uint64_t max_size);
 
   // Parses a file of words, one on each line, in the order of their numbers. `<unk>` and `<eos>`
-  // must be the first two. InvalidArgument names the line.
+  // must be the first two; a byte order mark before them is skipped. InvalidArgument names the
+  // line.
   static absl::StatusOr<Vocabulary> Parse(absl::string_view content);
 
   // The format of Parse.
@@ -63,6 +64,8 @@ class Vocabulary {
 
 // ---- implementation
 
+inline constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 // The length of the longest prefix that is UTF-8 without zero bytes.
 size_t ValidTextPrefix(absl::string_view text);
 
@@ -72,7 +75,6 @@ absl::Status CheckText(absl::string_view text);
 template <typename Visitor>
 absl::Status VisitWords(absl::string_view text, const Visitor& visit) {
   RETURN_IF_ERROR(CheckText(text));
-  constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (text.substr(0, kByteOrderMark.size()) == kByteOrderMark) {
     text.remove_prefix(kByteOrderMark.size());
   }

@@ -36,6 +36,13 @@ TEST(Words, AreSeparatedByWhiteSpaceAndEachLineEndsWithEos) {
   EXPECT_THAT(WordsOf(""), ElementsAre());
 }
 
+TEST(VocabularyFile, MayBeginWithAByteOrderMark) {
+  const absl::StatusOr<Vocabulary> vocabulary =
+      Vocabulary::Parse("\xEF\xBB\xBF<unk>\n<eos>\nthe\n");
+  ASSERT_TRUE(vocabulary.ok()) << vocabulary.status();
+  EXPECT_THAT(vocabulary->words(), ElementsAre("<unk>", "<eos>", "the"));
+}
+
 TEST(Words, KeepWhiteSpaceBeyondAscii) {
   EXPECT_THAT(WordsOf("a\xC2\xA0z\n"), ElementsAre("a\xC2\xA0z", "<eos>"));
 }

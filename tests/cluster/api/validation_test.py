@@ -150,6 +150,24 @@ class ValidationTest(unittest.TestCase):
                 finally:
                     self.api.delete('trainingjobs', 'default', name)
 
+    def test_tables_of_thousands_of_columns_are_accepted(self):
+        """An API server bounds what a rule costs when it runs, and not only when it is accepted."""
+        def job(numeric, categorical):
+            csv = {'labelColumn': 'y', 'regression': True, 'numericColumns': numeric, 'categoricalColumns': categorical}
+            return json.dumps({
+                'apiVersion': 'sluice.dev/v1alpha1', 'kind': 'TrainingJob', 'metadata': {'name': 'wide'},
+                'spec': {'model': {'name': 'linear'},
+                         'data': {'format': 'CSV', 'source': {'path': '/t.csv'}, 'csv': csv},
+                         'optimizer': {'name': 'SGD', 'learningRate': 0.1},
+                         'training': {'epochs': 1, 'globalBatchSize': 4}}})
+
+        for numeric, categorical in [(4096, 1024), (4096, 122), (488, 1024), (700, 700)]:
+            names = [f'{index:0253}' for index in range(numeric + categorical)]
+            with self.subTest(f'{numeric} numeric, {categorical} categorical'):
+                self.api.request('POST', JOBS, job(names[:numeric], names[numeric:]), 'application/json')
+        said = self.cluster.refused('apply', '--dry-run=server', '-n', 'default', '-f', '-', stdin=job(['a', 'b'], ['b']))
+        self.assertIn('either numeric or categorical', said)
+
     def test_every_sample_is_accepted(self):
         samples = sorted((ROOT / 'k8s/samples').glob('*.yaml'))
         self.assertGreaterEqual(len(samples), 15)

@@ -22,8 +22,8 @@
  * otherwise; sluice_last_error has the text. No C++ exception leaves the library.
  *
  * Threads. One thread calls join, add_tensor, open, next, done, close and free of a worker. Between
- * next and done, gradient, row_gradient, no_gradient, buffer_change and rows may be called by
- * several threads at once, as backward passes on several devices do. leave, fail, cancelled,
+ * next and done, weight, gradient, row_gradient, no_gradient, buffer_change and rows may be called
+ * by several threads at once, as backward passes on several devices do. leave, fail, cancelled,
  * parameter and position may be called by any thread at any time before free. A call that another
  * thread's call excludes returns SLUICE_BUSY. After a fork only the parent may use the library: in
  * the child every call on a worker of the parent returns SLUICE_FORKED, and so does join.
@@ -45,7 +45,7 @@
 #include <stdint.h>
 
 /* Changes when a program that was compiled with another number would not work. */
-#define SLUICE_WORKER_ABI 1
+#define SLUICE_WORKER_ABI 2
 
 #if defined(__GNUC__)
 #define SLUICE_API __attribute__((visibility("default")))
@@ -161,6 +161,27 @@ typedef struct sluice_tensor {
 /* Adds a tensor; copies its initial value. INVALID_ARGUMENT; WRONG_STATE: after open. */
 SLUICE_API sluice_code sluice_worker_add_tensor(sluice_worker* worker, const sluice_tensor* tensor);
 
+typedef struct sluice_model {
+  size_t struct_size; /* sizeof(sluice_model) */
+  /* In training, the model cannot compute fewer samples than this at once, because of the module of
+   * this name (batch norm: 2). 0 or 1: any number. */
+  uint32_t smallest_batch;
+  const char* smallest_batch_module; /* NULL: none */
+  /* What the user should know before training starts, one sentence each: at most 64. The job
+   * reports each sentence once. */
+  const char* const* notes;
+  size_t note_count;
+  /* What the bits of the results depend on, apart from the job and the program. */
+  const char* kernels; /* instructions for which the library of linear algebra chooses its kernels:
+                          a level such as "x86-64-v3", or the kernels' names; NULL: not known */
+  const char* library; /* "PyTorch 2.15.0"; NULL: none */
+  uint32_t threads;    /* within one operation; 0: not known */
+} sluice_model;
+
+/* Describes the model besides its tensors; optional. Copies the texts, which are UTF-8 of at most
+ * 4096 bytes each. A second call replaces the first. INVALID_ARGUMENT; WRONG_STATE: after open. */
+SLUICE_API sluice_code sluice_worker_describe(sluice_worker* worker, const sluice_model* model);
+
 /* Reports to the job that model and data are open. `evaluation_samples` may be 0. Allocates memory
  * for two versions of the model. INVALID_ARGUMENT: no sample, or no parameter; WRONG_STATE: a
  * second call; ENDED, JOB_FAILED. */
@@ -208,6 +229,16 @@ SLUICE_API sluice_code sluice_worker_next(sluice_worker* worker, double timeout_
 SLUICE_API sluice_code sluice_worker_parameter(sluice_worker* worker, uint32_t tensor,
                                                const void** data, size_t* bytes);
 
+/* Gives the weight of the work's samples in the mean over the whole step, where the mean of the
+ * loss is not the mean over samples (class weights, ignored targets): for example, the sum of the
+ * weights of the targets. The gradients of this work are then of the weight times the mean loss;
+ * the job divides their sum by the sum of the weights of all workers. At most once for each work
+ * GRADIENTS, before its first gradient. Without it the weight is the number of samples. With
+ * `sum_of_means` it has no effect.
+ *
+ * INVALID_ARGUMENT: not in [0, 1e30]. WRONG_STATE: no such work, or after a gradient. */
+SLUICE_API sluice_code sluice_worker_weight(sluice_worker* worker, double weight);
+
 /* Gives the gradient of a whole parameter, in its type, as soon as it is final: it is sent while
  * the program computes the others. Each parameter is given exactly once for each work GRADIENTS, by
  * this call, row_gradient or no_gradient.
@@ -250,11 +281,13 @@ SLUICE_API sluice_code sluice_worker_released(sluice_worker* worker, uint64_t* t
 SLUICE_API sluice_code sluice_worker_cancelled(sluice_worker* worker, int* cancelled);
 
 typedef struct sluice_result {
-  size_t struct_size; /* sizeof(sluice_result) */
-  double loss_sum;    /* of the samples, before any update */
-  double correct; /* samples whose class was predicted; 0 if the loss is not a classification's */
+  size_t struct_size;  /* sizeof(sluice_result) */
+  double loss_sum;     /* of the samples, before any update */
+  double correct;      /* samples whose class was predicted */
   double data_seconds; /* for reading samples */
   double compute_seconds;
+  int counted; /* 1: `correct` was counted, as the loss is a classification's. 0: it was not, so
+                  that the job has no accuracy */
 } sluice_result;
 
 /* Ends the current work. `result` may be NULL for ROWS. WRONG_STATE: no work, or a parameter was

@@ -21,7 +21,7 @@ from sluice import wire
 
 VARIABLE = 'SLUICE_WORKER_LIBRARY'
 _NAME = 'libsluice-worker.so'
-_ABI = 1
+_ABI = 2
 
 # sluice_code
 (OK, INVALID_ARGUMENT, WRONG_STATE, BUSY, FORKED, NOT_FOUND, WIRE_VERSION, MODEL_DIFFERS, DUPLICATE, ENDED,
@@ -54,6 +54,15 @@ class _Tensor(_Struct):
                 ('rows', ctypes.c_int)]
 
 
+class Model(_Struct):
+    """What the job should know of a model besides its tensors: sluice_model."""
+    _fields_ = [('struct_size', ctypes.c_size_t), ('smallest_batch', ctypes.c_uint32),
+                ('smallest_batch_module', ctypes.c_char_p),
+                ('notes', ctypes.POINTER(ctypes.c_char_p)), ('note_count', ctypes.c_size_t),
+                ('kernels', ctypes.c_char_p), ('library', ctypes.c_char_p),
+                ('threads', ctypes.c_uint32)]
+
+
 class _Work(_Struct):
     _fields_ = [('struct_size', ctypes.c_size_t), ('kind', ctypes.c_int),
                 ('step', ctypes.c_uint64), ('first_microbatch', ctypes.c_uint64),
@@ -66,7 +75,7 @@ class Result(_Struct):
     """The result of one piece of work: sums over its samples."""
     _fields_ = [('struct_size', ctypes.c_size_t), ('loss_sum', ctypes.c_double),
                 ('correct', ctypes.c_double), ('data_seconds', ctypes.c_double),
-                ('compute_seconds', ctypes.c_double)]
+                ('compute_seconds', ctypes.c_double), ('counted', ctypes.c_int)]
 
 
 _u64, _size, _text, _address = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
@@ -74,11 +83,12 @@ _TYPES = {'v': None, 'i': ctypes.c_int, 'u': ctypes.c_uint32, 'q': _u64, 'z': _s
           'd': ctypes.c_double, 's': _text, 'p': _address, 'Q': ctypes.POINTER(_u64),
           'Z': ctypes.POINTER(_size), 'S': ctypes.POINTER(_text), 'P': ctypes.POINTER(_address),
           'I': ctypes.POINTER(ctypes.c_int), 'J': ctypes.POINTER(_JoinOptions),
-          'T': ctypes.POINTER(_Tensor), 'W': ctypes.POINTER(_Work), 'R': ctypes.POINTER(Result)}
+          'T': ctypes.POINTER(_Tensor), 'M': ctypes.POINTER(Model), 'W': ctypes.POINTER(_Work), 'R': ctypes.POINTER(Result)}
 # The types of the result and of the arguments.
 _FUNCTIONS = {
     'abi_version': 'u', 'last_error': 's', 'crc32c': 'upz', 'free': 'vp', 'snapshot_free': 'vp',
     'worker_join': 'iJP', 'worker_job': 'ipSPZ', 'worker_add_tensor': 'ipT', 'worker_open': 'ipqq',
+    'worker_describe': 'ipM', 'worker_weight': 'ipd',
     'worker_next': 'ipdW', 'worker_parameter': 'ipuPZ', 'worker_gradient': 'ipupzq',
     'worker_row_gradient': 'ipupzpzq', 'worker_no_gradient': 'ipu', 'worker_rows': 'ipupz',
     'worker_buffer_change': 'ipupz', 'worker_released': 'ippzZ', 'worker_cancelled': 'ipI',
@@ -180,6 +190,10 @@ def interruptible(function: typing.Callable[[], typing.Any]) -> typing.Any:
 
 def _encode(value):
     return None if value is None else os.fsencode(value)
+
+
+def _encode_text(text):
+    return text.encode('utf-8', 'replace')
 
 
 def options(address: str, timeout: float, credentials: typing.Any = None,
@@ -284,6 +298,20 @@ class Handle:
             dimensions=len(shape), initial=initial.ctypes.data, initial_bytes=initial.nbytes,
             rows=rows)))
 
+    def describe(self, smallest_batch: int = 1, module: str = '',
+                 notes: typing.Sequence[str] = (), kernels: str = '', library: str = '',
+                 threads: int = 0) -> None:
+        """What the job should know of the model besides its tensors, before `open`.
+
+        The model cannot be trained on fewer than `smallest_batch` samples at once, because of
+        `module`; the job reports each of `notes` once; `kernels`, `library` and `threads` are what
+        the bits of the results depend on."""
+        encoded = [_encode_text(note) for note in notes]
+        check(self._library.sluice_worker_describe(self._handle, Model(
+            smallest_batch=smallest_batch, smallest_batch_module=_encode_text(module),
+            notes=(ctypes.c_char_p * len(encoded))(*encoded), note_count=len(encoded),
+            kernels=_encode_text(kernels), library=_encode_text(library), threads=threads)))
+
     def open(self, training: int, evaluation: int) -> None:
         """Reports to the job that model and data are open."""
         check(self._library.sluice_worker_open(self._handle, training, evaluation))
@@ -318,6 +346,10 @@ class Handle:
         memory, size = _address(), _size()
         check(self._library.sluice_worker_parameter(self._handle, tensor, memory, size))
         return _over(memory.value, size.value, dtype, self)
+
+    def weight(self, weight: float) -> None:
+        """The weight of the work's samples in the mean over the step; before the first gradient."""
+        check(self._library.sluice_worker_weight(self._handle, weight))
 
     def _give(self, function, flat, *arguments):
         with self._token_lock:

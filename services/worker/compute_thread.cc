@@ -17,6 +17,7 @@ class ComputeThread::Sink final : public GradientSink {
  public:
   Sink(CoreShell<WorkerCore>* shell, ComputeId id) : shell_(shell), id_(id) {}
 
+  void OnWeight(double weight) override { Pass(Call(&WorkerCore::OnWeight, id_, weight)); }
   void OnGradient(uint32_t tensor, absl::Cord gradient) override {
     Pass(Call(&WorkerCore::OnGradient, id_, tensor, std::move(gradient)));
   }
@@ -76,8 +77,7 @@ void ComputeThread::Perform(OpenModel& open) {
 
     shell_->Event([this](WorkerCore& core, absl::Time now) {
       core.SetRowTensors(trainer_->RowTensors());
-      core.OnModelReady(trainer_->engine().Describe(), trainer_->training_samples(),
-                        trainer_->evaluation_samples(), now);
+      core.OnModelReady(trainer_->Ready(), now);
     });
   });
 }

@@ -137,6 +137,19 @@ uint64_t Trainer::evaluation_samples() const {
   return evaluation_ == nullptr ? 0 : evaluation_->info().samples;
 }
 
+v1::Ready Trainer::Ready() const {
+  v1::Ready ready;
+  *ready.mutable_table() = engine_->Describe();
+  ready.set_training_samples(training_samples());
+  ready.set_evaluation_samples(evaluation_samples());
+  ModelTraits traits = engine_->Traits();
+  ready.set_smallest_batch(traits.smallest_batch);
+  ready.set_smallest_batch_module(std::move(traits.smallest_batch_module));
+  for (std::string& note : traits.notes) ready.add_notes(std::move(note));
+  *ready.mutable_environment() = std::move(traits.environment);
+  return ready;
+}
+
 PositionRange Trainer::PositionsOf(const Compute& request) {
   if (!own_walk_) return request.positions;
   const uint64_t begin = walked_;
@@ -223,6 +236,7 @@ ComputeResult Trainer::Evaluate(const EvaluateSamples& request) {
     result.samples += metrics->samples;
     result.loss_sum += metrics->loss_sum;
     result.correct += static_cast<double>(metrics->correct);
+    result.counted = metrics->has_correct;
   }
   return result;
 }

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/control.pb.h"
 #include "proto/job.pb.h"
 #include "services/common/clock.h"
 #include "services/protocol/sequence.h"
@@ -32,6 +33,8 @@ class Trainer {
   ComputeEngine& engine() { return *engine_; }
   uint64_t training_samples() const { return order_.samples(); }
   uint64_t evaluation_samples() const;
+  // What the worker reports of its model and data.
+  v1::Ready Ready() const;
 
   // On the compute thread. Gradients go to `sink` while it runs.
   ComputeResult ComputeGradients(const Compute& request, GradientSink& sink);

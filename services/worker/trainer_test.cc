@@ -282,6 +282,7 @@ class ImagesEngine final : public ComputeEngine {
 
 class NoSink final : public GradientSink {
  public:
+  void OnWeight(double) override {}
   void OnGradient(uint32_t, absl::Cord) override {}
   void OnRowGradient(uint32_t, std::vector<uint64_t>, absl::Cord) override {}
   void OnNoGradient(uint32_t) override {}

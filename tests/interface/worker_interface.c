@@ -256,7 +256,20 @@ static void wrong_tensors(void) {
   OK(sluice_worker_add_tensor(worker, &good));
   add_with(worker, good, "two tensors 'good'");
   INVALID(sluice_worker_open(worker, 0, 0), "0 training samples");
+  const char* notes[] = {"A note.", "\xff"};
+  sluice_model model = {0};
+  INVALID(sluice_worker_describe(worker, NULL), "model is NULL");
+  INVALID(sluice_worker_describe(worker, &model), "struct_size");
+  model.struct_size = sizeof model, model.note_count = 2;
+  INVALID(sluice_worker_describe(worker, &model), "must not be NULL");
+  model.notes = notes;
+  INVALID(sluice_worker_describe(worker, &model), "a note must be UTF-8");
+  model.note_count = 1, model.smallest_batch = 2, model.smallest_batch_module = "bn";
+  OK(sluice_worker_describe(worker, &model));
+  model.smallest_batch = 1;
+  OK(sluice_worker_describe(worker, &model));
   OK(sluice_worker_open(worker, 1000, 0));
+  WRONG(sluice_worker_describe(worker, &model), "is open");
   WRONG(sluice_worker_add_tensor(worker, &good), "is open");
   WRONG(sluice_worker_open(worker, 1000, 0), "open already");
   OK(sluice_worker_free(worker));
@@ -272,6 +285,7 @@ static void wrong_order(void) {
   WRONG(sluice_worker_parameter(worker, 0, &data, NULL), "sluice_worker_open before");
   WRONG(sluice_worker_gradient(worker, kVector, ones, sizeof ones, 0), "no work");
   WRONG(sluice_worker_done(worker, NULL), "no work");
+  WRONG(sluice_worker_weight(worker, 1), "no work");
   OK(sluice_worker_open(worker, 1000, 100));
   INVALID(sluice_worker_next(worker, -1, &work), "timeout_seconds");
   work.struct_size = 3;
@@ -280,6 +294,7 @@ static void wrong_order(void) {
   OK(next_gradients(worker, &work));
   WRONG(sluice_worker_next(worker, 1, &work), "not ended by sluice_worker_done");
   WRONG(sluice_worker_done(worker, NULL), "'vector' was not given");
+  INVALID(sluice_worker_weight(worker, NAN), "weight");
   INVALID(sluice_worker_gradient(worker, 77, ones, sizeof ones, 0), "no tensor 77");
   INVALID(sluice_worker_gradient(worker, kMean, ones, sizeof ones, 0), "'mean' is not a parameter");
   INVALID(sluice_worker_gradient(worker, kVector, ones, sizeof ones - 8, 0), "'vector'");
@@ -296,7 +311,9 @@ static void wrong_order(void) {
   INVALID(sluice_worker_parameter(worker, 77, &data, NULL), "no tensor 77");
   INVALID(sluice_worker_leave(worker, "x", NAN), "grace_seconds");
 
+  OK(sluice_worker_weight(worker, (double)work.samples));
   give(worker);
+  WRONG(sluice_worker_weight(worker, 1), "before its first gradient");
   WRONG(sluice_worker_gradient(worker, kVector, ones, sizeof ones, 0), "was given already");
   WRONG(sluice_worker_no_gradient(worker, kVector), "was given already");
   WRONG(sluice_worker_buffer_change(worker, kMean, ones, sizeof ones), "was given already");

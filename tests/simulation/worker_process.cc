@@ -118,7 +118,11 @@ void WorkerProcess::On(const worker::OpenModel&) {
         self->Handle([self] {
           ToyModel& model = self->cluster_.model();
           self->core_->SetRowTensors(model.RowTensors());
-          self->core_.Event(&Core::OnModelReady, model.table(), model.samples(), 20);
+          v1::Ready ready;
+          *ready.mutable_table() = model.table();
+          ready.set_training_samples(model.samples());
+          ready.set_evaluation_samples(20);
+          self->core_.Event(&Core::OnModelReady, std::move(ready));
         });
       });
 }

@@ -1,8 +1,10 @@
 // The start of a job and of its coordinator: registration, version 0, the first view, the claim.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -163,6 +165,27 @@ TEST(CoordinatorStart, RefusesWorkerWithAnotherModelAndNamesDifference) {
   EXPECT_EQ(odd.refusal->code(), v1::Refusal::MODEL_DIFFERS);
   EXPECT_THAT(odd.refusal->reason(), HasSubstr("tensor w is float32[7], not float32[100000]"));
   EXPECT_EQ(job.Progress().phase(), v1::JobProgress::TRAINING);
+}
+
+TEST(CoordinatorStart, WarnsOfEachNoteOnModelOnce) {
+  FakeJob job(FakeJob::Spec());
+  job.traits.add_notes("Dropout stays on in evaluations.");
+  job.traits.add_notes("Buffer 'steps' is not trained.");
+  job.Start();
+  const std::vector<std::string> events = job.Events();
+  for (const std::string& note : job.traits.notes()) {
+    EXPECT_EQ(std::count(events.begin(), events.end(), note), 1) << note;
+  }
+}
+
+TEST(CoordinatorStart, RefusesWorkerThatNeedsLargerBatches) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.traits.set_smallest_batch(2);
+  const FakeWorker& odd = job.AddWorker(2);
+  ASSERT_TRUE(odd.refusal.has_value());
+  EXPECT_EQ(odd.refusal->code(), v1::Refusal::MODEL_DIFFERS);
+  EXPECT_THAT(odd.refusal->reason(), HasSubstr("it cannot compute fewer samples at once than 2"));
 }
 
 TEST(CoordinatorStart, FailsIfWorkersHaveDifferentModelsAndNamesBoth) {

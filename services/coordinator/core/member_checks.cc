@@ -14,6 +14,7 @@
 #include "services/common/utf8.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
+#include "services/protocol/worker_limits.h"
 
 namespace sluice::coordinator {
 namespace {
@@ -208,6 +209,17 @@ absl::Status CheckRegister(const v1::Register& request) {
 absl::Status CheckReady(const v1::Ready& ready) {
   absl::Status status = AtMost("training_samples", ready.training_samples(), kMaxDataSamples,
                                "what a data set may have");
+  if (ready.notes_size() > kMaxNotes) {
+    status.Update(Impossible(ready.notes_size(), " notes; at most ", kMaxNotes, " are allowed"));
+  }
+  for (const std::string& note : ready.notes()) {
+    status.Update(CheckText("a note", note, kMaxReadyTextBytes));
+  }
+  const v1::Environment& environment = ready.environment();
+  status.Update(
+      CheckText("smallest_batch_module", ready.smallest_batch_module(), kMaxReadyTextBytes));
+  status.Update(CheckText("environment.kernels", environment.kernels(), kMaxReadyTextBytes));
+  status.Update(CheckText("environment.library", environment.library(), kMaxReadyTextBytes));
   status.Update(AtMost("evaluation_samples", ready.evaluation_samples(), kMaxDataSamples,
                        "what a data set may have"));
   for (const v1::TensorSpec& tensor : ready.table().tensors()) {

@@ -12,6 +12,7 @@
 #include "services/protocol/ids.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/worker_limits.h"
 
 namespace sluice::coordinator {
 
@@ -33,9 +34,17 @@ Verdict ModelCheck::OnReady(const v1::ProcessId& worker, const v1::Ready& ready,
     return Verdict::Continue();
   }
 
+  Report(ready, now);
   reporters_.insert(worker.index());
   confirmed_ = confirmed_ || 2 * reporters_.size() > facts_.wanted_workers;
   return Verdict::Continue();
+}
+
+// Workers of one program have the same notes.
+void ModelCheck::Report(const v1::Ready& ready, absl::Time now) {
+  for (const std::string& note : ready.notes()) {
+    if (notes_.size() < size_t{kMaxNotes} && notes_.insert(note).second) output_.Warn(note, now);
+  }
 }
 
 Verdict ModelCheck::Accept(const v1::Ready& ready, absl::Time now) {

@@ -48,6 +48,7 @@ class ModelCheck {
 
  private:
   Verdict Accept(const v1::Ready& ready, absl::Time now);
+  void Report(const v1::Ready& ready, absl::Time now);
 
   const Facts& facts_;
   Attempt& attempt_;
@@ -55,6 +56,7 @@ class ModelCheck {
   std::set<uint32_t> reporters_;  // indexes of the workers that reported the model
   bool confirmed_ = false;
   std::set<std::string> refused_;
+  std::set<std::string> notes_;  // that were reported
 };
 
 }  // namespace sluice::coordinator

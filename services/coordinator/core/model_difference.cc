@@ -56,8 +56,16 @@ std::string Difference(const v1::Ready& expected, const v1::Ready& actual) {
       !count.empty()) {
     return count;
   }
-  return CountDifference("evaluation samples", expected.evaluation_samples(),
-                         actual.evaluation_samples());
+  if (std::string count = CountDifference("evaluation samples", expected.evaluation_samples(),
+                                          actual.evaluation_samples());
+      !count.empty()) {
+    return count;
+  }
+  // The module follows from the program: only its effect is compared.
+  const uint32_t smallest = std::max(1u, expected.smallest_batch());
+  if (std::max(1u, actual.smallest_batch()) == smallest) return "";
+  return absl::StrCat("it cannot compute fewer samples at once than ",
+                      std::max(1u, actual.smallest_batch()), ", not ", smallest);
 }
 
 }  // namespace sluice::coordinator

@@ -49,5 +49,15 @@ TEST(Difference, NamesSampleCounts) {
   EXPECT_EQ(Difference(Model(), other), "it has 0 evaluation samples, not 10000");
 }
 
+TEST(Difference, ComparesWhatModelRequiresAndNotWhereItRuns) {
+  v1::Ready other = Model();
+  other.set_smallest_batch(1);
+  other.mutable_environment()->set_threads(8);
+  other.add_notes("a note");
+  EXPECT_EQ(Difference(Model(), other), "");
+  other.set_smallest_batch(2);
+  EXPECT_EQ(Difference(Model(), other), "it cannot compute fewer samples at once than 2, not 1");
+}
+
 }  // namespace
 }  // namespace sluice::coordinator

@@ -18,6 +18,7 @@
 #define SLUICE_SERVICES_WORKER_COMPUTE_COMPUTE_ENGINE_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,6 +39,12 @@ class GradientSink {
  public:
   virtual ~GradientSink() = default;
 
+  // The weight of these samples in the mean over the whole step, where the mean of the loss is not
+  // the mean over samples (class weights, ignored targets): finite, at least 0. The gradients are
+  // then of this weight times the mean. At most once, before the first gradient; without it the
+  // weight is the number of samples.
+  virtual void OnWeight(double weight) = 0;
+
   // The gradient of a whole tensor, in the tensor's dtype, in the order in which backward finishes
   // them. The memory does not change until the last reference to the cord is gone, on any thread,
   // also after the engine.
@@ -54,6 +61,16 @@ class GradientSink {
   // statistics), at most once for each; a buffer that is not named did not change. Microbatches
   // computed as one batch make one change, which counts for each of them. After the last gradient.
   virtual void OnBufferChange(uint32_t tensor, absl::Cord change) = 0;
+};
+
+// What a model requires, and what the user should know of it before training starts.
+struct ModelTraits {
+  // In training, the model cannot compute fewer samples than this at once (batch norm: 2), because
+  // of the module of this name.
+  uint32_t smallest_batch = 1;
+  std::string smallest_batch_module;
+  std::vector<std::string> notes;  // one sentence each
+  v1::Environment environment;
 };
 
 // What is differentiated.
@@ -94,6 +111,9 @@ class ComputeEngine {
 
   // The entries of the model's state_dict besides those tensors. Constant.
   virtual StateDictExtras Extras() const { return {}; }
+
+  // Constant.
+  virtual ModelTraits Traits() const { return {}; }
 
   // The value at version 0: a function of (job seed, tensor name), or what the model's file holds.
   // Independent of what was computed or set before. OutOfRange if there is no such tensor.

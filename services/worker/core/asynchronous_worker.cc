@@ -237,6 +237,7 @@ void AsynchronousWorker::Push() {
     PushSender::Common common;
     common.clock = update_->clock;
     common.samples = update_->samples.size();
+    common.weight = update_->weight;
     const uint64_t microbatch = std::max<uint64_t>(1, context_->job.training().microbatch_size());
     common.microbatches = (update_->samples.size() + microbatch - 1) / microbatch;
     if (update_->permit) common.ordinal = update_->permit->ordinal();
@@ -354,6 +355,12 @@ void AsynchronousWorker::FinishUpdate() {
   update_.reset();
   push_.encoder().Commit();
   push_.Stop();
+}
+
+void AsynchronousWorker::OnWeight(ComputeId id, double weight) {
+  if (!update_ || update_->computing != id) return;
+  update_->weight = weight;
+  if (push_.active()) push_.common().weight = weight;
 }
 
 absl::Status AsynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,

@@ -42,6 +42,7 @@ class AsynchronousWorker : public TrainingMode {
   void OnLinkReady(ShardLink& link) override;
   absl::Status OnFrame(ShardLink& link, const v1::Header& header,
                        const absl::Cord& payload) override;
+  void OnWeight(ComputeId id, double weight) override;
   absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) override;
   absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
   absl::Status OnReduced(const v1::ViewId&, uint64_t, absl::StatusOr<ReducedPart>) override {
@@ -65,6 +66,7 @@ class AsynchronousWorker : public TrainingMode {
     absl::Time started;
     StepGradients gradients;
     std::optional<ComputeId> computing;
+    std::optional<double> weight;
     ComputeResult result;
     // In the current view:
     bool permit_asked = false;

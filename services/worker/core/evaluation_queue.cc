@@ -70,6 +70,7 @@ bool EvaluationQueue::OnEvaluated(ComputeId id, const ComputeResult& result) {
   if (result.status.ok()) {
     answer.set_loss_sum(result.loss_sum);
     answer.set_correct(result.correct);
+    answer.set_counted(result.counted);
     answer.set_count(result.samples);
   } else {
     answer.set_error(std::string(result.status.message()));

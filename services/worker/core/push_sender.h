@@ -27,6 +27,7 @@ class PushSender {
     uint64_t samples = 0;
     uint64_t microbatches = 0;
     uint64_t ordinal = 0;
+    std::optional<double> weight;  // absent: `samples`; known before anything is complete
     bool pull_next = false;
     // asynchronous with one shard: is sent with the last frame
     bool has_apply = false;

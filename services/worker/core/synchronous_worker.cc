@@ -125,6 +125,7 @@ void SynchronousWorker::DropGradients() {
   for (const auto& [id, range] : computing_) context_->actions.push_back(CancelCompute{id});
   computing_.clear();
   results_.clear();
+  weights_.clear();
   reduction_.Stop();
   gradients_.reset();
   assigned_ = false;
@@ -282,6 +283,7 @@ void SynchronousWorker::Assign() {
 
 void SynchronousWorker::Issue(const MicrobatchRange& range) {
   SLUICE_DCHECK(gradients_->Wants(range), "what is computed is assigned");
+  weights_.erase(weights_.lower_bound(range.begin), weights_.lower_bound(range.end));
   const PositionRange positions = context_->plan->PositionsOf(step_, range);
   if (positions.empty()) {
     for (int tensor = 0; tensor < context_->table.tensors_size(); ++tensor) {
@@ -329,7 +331,29 @@ PushSender::Common SynchronousWorker::CommonOfStep() const {
       common.microbatches += std::min(range.end, microbatches) - range.begin;
     }
   }
+  common.weight = WeightOfStep();
   return common;
+}
+
+// Of everything that is assigned, as far as it is known.
+std::optional<double> SynchronousWorker::WeightOfStep() const {
+  std::optional<double> sum;
+  for (const MicrobatchRange& range : context_->assignment) {
+    const auto end = weights_.lower_bound(range.end);
+    for (auto it = weights_.lower_bound(range.begin); it != end; ++it) {
+      sum = sum.value_or(0) + it->second;
+    }
+  }
+  return sum;
+}
+
+// With BitExact, weights are rounded, so that their sum is exact and does not depend on how the
+// microbatches are divided among workers (docs/protocol.md 7.7).
+void SynchronousWorker::OnWeight(ComputeId id, double weight) {
+  const auto it = computing_.find(id);
+  if (it == computing_.end()) return;
+  weights_[it->second.begin] = tree_ ? static_cast<double>(static_cast<float>(weight)) : weight;
+  push_.common().weight = WeightOfStep();
 }
 
 absl::Status SynchronousWorker::OnTensor(ComputeId id, uint32_t tensor,

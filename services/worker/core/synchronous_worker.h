@@ -40,6 +40,7 @@ class SynchronousWorker : public TrainingMode {
   void OnLinkReady(ShardLink& link) override;
   absl::Status OnFrame(ShardLink& link, const v1::Header& header,
                        const absl::Cord& payload) override;
+  void OnWeight(ComputeId id, double weight) override;
   absl::Status OnTensor(ComputeId id, uint32_t tensor, std::optional<Gradient> gradient) override;
   absl::Status OnComputed(ComputeId id, const ComputeResult& result) override;
   absl::Status OnReduced(const v1::ViewId& view, uint64_t step,
@@ -69,6 +70,7 @@ class SynchronousWorker : public TrainingMode {
   void Issue(const MicrobatchRange& range);
   void CountIfRecomputed(const MicrobatchRange& range, uint64_t samples);
   PushSender::Common CommonOfStep() const;
+  std::optional<double> WeightOfStep() const;
   // With rows of tables: what this member computes of a step; nothing after the last step.
   Positions AssignedPositions(uint64_t step) const;
   // Finds the rows of the incoming version, and pulls it where it has not been pulled yet.
@@ -97,6 +99,7 @@ class SynchronousWorker : public TrainingMode {
   std::optional<StepGradients> gradients_;
   std::map<ComputeId, MicrobatchRange> computing_;
   std::map<uint64_t, ComputeResult> results_;  // of held gradients, by first microbatch
+  std::map<uint64_t, double> weights_;         // likewise, where the engine gives weights
   DenseReduction reduction_;
   PushSender push_;
   StepTimes times_;                                 // of the step in progress

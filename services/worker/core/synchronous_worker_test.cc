@@ -38,6 +38,13 @@ class SynchronousTest : public testing::Test {
     world_->TakeSent(kShardB);
     world_->ReceiveVersion(5);
   }
+  // The first computation in progress ends, with this weight.
+  void Compute(double weight) {
+    const ComputeId id = world_->computes_.begin()->first;
+    world_->core_.OnWeight(id, weight, world_->now_);
+    world_->FinishCompute(id, 1);
+    world_->computes_.erase(id);
+  }
 
   std::unique_ptr<WorkerHarness> world_;
 };
@@ -79,6 +86,48 @@ TEST_F(SynchronousTest, SendsGradientBeforeTheRestOfTheBackwardPass) {
   EXPECT_EQ(pushes[0].microbatch_count(), 4u);
   EXPECT_TRUE(pushes[0].pull_next());
   EXPECT_THAT(world_->TakePushes(kShardA), IsEmpty());
+}
+
+// The weights of all pushes that complete a partition.
+std::vector<double> WeightsOf(const std::vector<v1::Push>& pushes) {
+  std::vector<double> weights;
+  for (const v1::Push& push : pushes) {
+    EXPECT_EQ(push.has_weight(), push.complete_size() > 0);
+    if (push.has_weight()) weights.push_back(push.weight());
+  }
+  return weights;
+}
+
+TEST_F(SynchronousTest, ContributionHasTheWeightOfAllItsComputations) {
+  BeginStep(/*bit_exact=*/true);
+  ASSERT_THAT(world_->computes_, SizeIs(4));
+  double weight = 0.125;
+  while (!world_->computes_.empty()) Compute(weight *= 2);
+  EXPECT_THAT(WeightsOf(world_->TakePushes(kShardA)), ElementsAre(0.25 + 0.5 + 1 + 2));
+  EXPECT_THAT(WeightsOf(world_->TakePushes(kShardB)), ElementsAre(0.25 + 0.5 + 1 + 2));
+}
+
+TEST_F(SynchronousTest, WeightsOfBitExactAreRoundedSoThatTheirSumIsExact) {
+  BeginStep(/*bit_exact=*/true);
+  while (!world_->computes_.empty()) Compute(0.1);
+  EXPECT_THAT(WeightsOf(world_->TakePushes(kShardA)), ElementsAre(4 * static_cast<double>(0.1f)));
+}
+
+TEST_F(SynchronousTest, WeightOfWhatIsNoLongerAssignedIsForgotten) {
+  BeginStep();
+  world_->core_.OnWeight(world_->computes_.begin()->first, 7, world_->now_);
+  world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 2}}}, {kOther, {{2, 8}}}}, 1));
+  Compute(8);  // the cancelled one ends, too late
+  Compute(3);
+  EXPECT_THAT(WeightsOf(world_->TakePushes(kShardA)), ElementsAre(3));
+}
+
+TEST_F(SynchronousTest, WeightThatCannotBeFailsTheJob) {
+  BeginStep();
+  world_->core_.OnWeight(world_->computes_.begin()->first, -1, world_->now_);
+  world_->Do();
+  ASSERT_THAT(world_->exits_, SizeIs(1));
+  EXPECT_THAT(world_->exits_[0].message, testing::HasSubstr("the weight of a batch is -1"));
 }
 
 TEST_F(SynchronousTest, DoesNotSendTensorWithoutGradientButNamesItsPartition) {

@@ -29,6 +29,8 @@ class TrainingMode {
   // A frame of the current view, or one that concerns the mode anyway. An error breaks the stream.
   virtual absl::Status OnFrame(ShardLink& link, const v1::Header& header,
                                const absl::Cord& payload) = 0;
+  // The weight of a Compute's samples, before its first gradient: valid (IsWeight).
+  virtual void OnWeight(ComputeId id, double weight) = 0;
   // Part of the result of a Compute; nullopt: no gradient. An error fails the job.
   virtual absl::Status OnTensor(ComputeId id, uint32_t tensor,
                                 std::optional<Gradient> gradient) = 0;

@@ -121,6 +121,7 @@ struct ComputeResult {
   uint64_t samples = 0;
   double loss_sum = 0;
   double correct = 0;
+  bool counted = false;         // whether `correct` was counted: the loss is a classification's
   absl::Duration data_time;     // for reading and assembling the batch
   absl::Duration compute_time;  // for forward and backward
 };

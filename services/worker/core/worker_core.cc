@@ -14,6 +14,7 @@
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/wire_version.h"
+#include "services/protocol/worker_limits.h"
 #include "services/worker/core/asynchronous_worker.h"
 #include "services/worker/core/synchronous_worker.h"
 
@@ -28,6 +29,18 @@ v1::Register MakeRegister(const WorkerOptions& options) {
   request.set_pid(options.pid);
   request.set_metrics_address(options.metrics_address);
   return request;
+}
+
+// The texts come from the user's program and its libraries; the coordinator refuses longer ones.
+void CleanTexts(v1::Ready* ready) {
+  ready->set_smallest_batch_module(CleanUtf8(ready->smallest_batch_module(), kMaxReadyTextBytes));
+  const int notes = std::min(ready->notes_size(), kMaxNotes);
+  ready->mutable_notes()->DeleteSubrange(notes, ready->notes_size() - notes);
+  for (std::string& note : *ready->mutable_notes()) note = CleanUtf8(note, kMaxReadyTextBytes);
+  if (!ready->has_environment()) return;
+  v1::Environment& environment = *ready->mutable_environment();
+  environment.set_kernels(CleanUtf8(environment.kernels(), kMaxReadyTextBytes));
+  environment.set_library(CleanUtf8(environment.library(), kMaxReadyTextBytes));
 }
 
 }  // namespace
@@ -336,16 +349,12 @@ void WorkerCore::SetRowTensors(std::vector<uint32_t> tensors) {
   context_.row_tensors = std::move(tensors);
 }
 
-void WorkerCore::OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
-                              uint64_t evaluation_samples, absl::Time now) {
+void WorkerCore::OnModelReady(v1::Ready ready, absl::Time now) {
   Handle(now, [&] {
-    ASSIGN_OR_RETURN(context_.plan, StepScheduleOf(context_.job.training(), training_samples),
-                     Fail(_));
-    context_.training_samples = training_samples;
-    v1::Ready ready;
-    *ready.mutable_table() = table;
-    ready.set_training_samples(training_samples);
-    ready.set_evaluation_samples(evaluation_samples);
+    ASSIGN_OR_RETURN(context_.plan,
+                     StepScheduleOf(context_.job.training(), ready.training_samples()), Fail(_));
+    context_.training_samples = ready.training_samples();
+    CleanTexts(&ready);
     registration_.SetReady(std::move(ready));
   });
 }
@@ -375,6 +384,17 @@ void WorkerCore::OnRows(RowsId id, absl::StatusOr<RowSelections> rows, absl::Tim
                                                   spec.name(), "', which has ", spec.shape(0))));
     }
     if (mode_ != nullptr) mode_->OnRows(id, *std::move(rows));
+  });
+}
+
+void WorkerCore::OnWeight(ComputeId id, double weight, absl::Time now) {
+  Handle(now, [&] {
+    if (mode_ == nullptr || context_.outstanding.count(id) == 0) return;
+    if (!IsWeight(weight)) {
+      return Fail(absl::InvalidArgumentError(absl::StrCat(
+          "the weight of a batch is ", weight, ": it should be from 0 to ", kMaxWeight)));
+    }
+    mode_->OnWeight(id, weight);
   });
 }
 

@@ -89,13 +89,13 @@ class WorkerCore {
   // Matrices of which a computation reads only the rows that its samples name: FindRows finds these
   // rows. Call before OnModelReady, or not at all if there are none.
   void SetRowTensors(std::vector<uint32_t> tensors);
-  void OnModelReady(const v1::TensorTable& table, uint64_t training_samples,
-                    uint64_t evaluation_samples, absl::Time now);
+  void OnModelReady(v1::Ready ready, absl::Time now);
   void OnModelFailed(const absl::Status& status, absl::Time now);
   void OnInitialTensor(const v1::InitId& init_id, uint32_t tensor,
                        absl::StatusOr<absl::Cord> content, absl::Time now);
   // Results of the Compute in progress, in the order in which the engine reports them
   // (GradientSink). The cord's memory must not change as long as it is referred to.
+  void OnWeight(ComputeId id, double weight, absl::Time now);
   void OnGradient(ComputeId id, uint32_t tensor, absl::Cord gradient, absl::Time now);
   // Of a matrix: `values` of these rows, ascending; all others are zeros.
   void OnRowGradient(ComputeId id, uint32_t tensor, std::vector<uint64_t> rows, absl::Cord values,

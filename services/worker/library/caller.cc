@@ -12,6 +12,7 @@
 #include "services/common/splitmix64.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/worker_limits.h"
 #include "services/worker/core/gradient.h"
 #include "services/worker/store_block.h"
 
@@ -183,17 +184,18 @@ void Caller::SendReady() {
   if (!status.ok()) return shell->Event(Call(&WorkerCore::OnModelFailed, status));
 
   shell->Event([this](WorkerCore& core, absl::Time now) {
-    uint64_t training, evaluation;
+    v1::Ready ready = traits_;
+    *ready.mutable_table() = table_;
     bool own_walk;
     {
       MutexLock lock(&mutex_);
-      training = training_samples_;
-      evaluation = evaluation_samples_;
+      ready.set_training_samples(training_samples_);
+      ready.set_evaluation_samples(evaluation_samples_);
       own_walk = job_->data().partitioning() == v1::DataSpec::PER_WORKER;
     }
     // The samples of a worker that walks on its own are not known ahead.
     if (!own_walk) core.SetRowTensors(row_tensors_);
-    core.OnModelReady(table_, training, evaluation, now);
+    core.OnModelReady(std::move(ready), now);
   });
 }
 
@@ -253,6 +255,13 @@ Outcome Caller::AddTensor(v1::TensorSpec spec, std::string initial, bool rows) {
   if (rows) row_tensors_.push_back(static_cast<uint32_t>(table_.tensors_size()));
   *table_.add_tensors() = std::move(spec);
   initial_.push_back(std::make_shared<const std::string>(std::move(initial)));
+  return {};
+}
+
+Outcome Caller::Describe(v1::Ready traits) {
+  MutexLock lock(&mutex_);
+  if (opened_) return WrongState("the model is open: it is described before");
+  traits_ = std::move(traits);
   return {};
 }
 
@@ -403,12 +412,15 @@ bool Caller::Cancelled() const {
   return work_ && work_->dropped;
 }
 
+Outcome Caller::CheckComputing() const {
+  if (work_ && std::holds_alternative<Compute>(work_->request)) return {};
+  return WrongState(
+      "there is no work SLUICE_GRADIENTS that this belongs to: ask for work with "
+      "sluice_worker_next");
+}
+
 Outcome Caller::CheckTensor(uint32_t tensor, v1::TensorKind kind) const {
-  if (!work_ || !std::holds_alternative<Compute>(work_->request)) {
-    return WrongState(
-        "there is no work SLUICE_GRADIENTS that this belongs to: ask for work with "
-        "sluice_worker_next");
-  }
+  if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
   if (tensor >= static_cast<uint32_t>(table_.tensors_size())) {
     return Invalid("there is no tensor ", tensor, ": the model has ", table_.tensors_size());
   }
@@ -459,6 +471,31 @@ Outcome Caller::GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_vi
     shell->Event(Call(&WorkerCore::OnGradient, id, tensor, std::move(content)), more);
   } else {
     shell->Event(Call(&WorkerCore::OnBufferChange, id, tensor, std::move(content)), more);
+  }
+  return {};
+}
+
+Outcome Caller::GiveWeight(double weight) {
+  CoreShell<WorkerCore>* shell;
+  ComputeId id;
+  std::optional<Use> use;
+  {
+    MutexLock lock(&mutex_);
+    if (!IsWeight(weight)) {
+      return Invalid("the weight is ", weight, ": it must be from 0 to ", kMaxWeight);
+    }
+    if (Outcome wrong = CheckComputing(); !wrong.ok()) return wrong;
+    const std::vector<bool>& given = work_->given;
+    if (work_->weighted || std::find(given.begin(), given.end(), true) != given.end()) {
+      return WrongState("the weight is given once for each work, before its first gradient");
+    }
+    work_->weighted = true;
+    shell = work_->dropped ? nullptr : shell_;
+    id = std::get<Compute>(work_->request).id;
+    use.emplace(this);
+  }
+  if (shell != nullptr) {
+    shell->Event(Call(&WorkerCore::OnWeight, id, weight), {.worth = kWorthAMessage});
   }
   return {};
 }
@@ -543,6 +580,7 @@ Outcome Caller::Done(const sluice_result& given) {
   ComputeResult result;
   result.loss_sum = given.loss_sum;
   result.correct = given.correct;
+  result.counted = given.counted != 0;
   result.data_time = absl::Seconds(given.data_seconds);
   result.compute_time = absl::Seconds(given.compute_seconds);
   result.samples = work->indices.size();

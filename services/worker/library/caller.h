@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "include/sluice/worker.h"
+#include "proto/control.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
 #include "services/common/mutex.h"
@@ -70,9 +71,12 @@ class Caller {
   const std::string& job_spec() const { return job_spec_; }
 
   Outcome AddTensor(v1::TensorSpec spec, std::string initial, bool rows);
+  // `traits`: of the Ready, everything but the tensors and the numbers of samples.
+  Outcome Describe(v1::Ready traits);
   Outcome Open(uint64_t training_samples, uint64_t evaluation_samples);
   Outcome Next(absl::Duration timeout, sluice_work* work);
   Outcome Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
+  Outcome GiveWeight(double weight);
   Outcome GiveGradient(uint32_t tensor, absl::string_view data, uint64_t token);
   Outcome GiveRowGradient(uint32_t tensor, std::vector<uint64_t> rows, absl::string_view values,
                           uint64_t token);
@@ -108,6 +112,7 @@ class Caller {
     bool dropped = false;  // cancelled, or of an instance that has ended
     bool evaluation_buffer = false;
     std::vector<bool> given;  // by tensor
+    bool weighted = false;
     std::vector<uint64_t> indices;
     RowSelections rows;
   };
@@ -126,6 +131,7 @@ class Caller {
   void Begin(Request request, sluice_work* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitBeforeStep(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<uint64_t> IndicesOf(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Outcome CheckComputing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome CheckTensor(uint32_t tensor, v1::TensorKind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Outcome GiveTensor(uint32_t tensor, v1::TensorKind kind, absl::string_view data,
@@ -144,6 +150,7 @@ class Caller {
 
   // Constant from Open on.
   v1::TensorTable table_;
+  v1::Ready traits_;
   std::vector<std::shared_ptr<const std::string>> initial_;
   std::vector<uint32_t> row_tensors_;
   std::unique_ptr<TensorBuffers> buffers_;

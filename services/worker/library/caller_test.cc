@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -86,7 +88,17 @@ class Instance final : public CoreShell<WorkerCore>::Role {
     });
   }
 
+  // What it has reported to the coordinator.
+  v1::Ready Ready() {
+    v1::Ready ready;
+    On([&] { ready = ready_; });
+    return ready;
+  }
+
   void PerformAction(CoreShell<WorkerCore>::Action& action) override {
+    if (auto* send = std::get_if<SendToCoordinator>(&action); send && send->message.has_ready()) {
+      ready_ = send->message.ready();
+    }
     if (auto* open = std::get_if<OpenModel>(&action)) runner_->Perform(*open);
   }
   void Publish(absl::Time) override {}
@@ -102,6 +114,7 @@ class Instance final : public CoreShell<WorkerCore>::Role {
   CoreShell<WorkerCore> shell_;
   std::unique_ptr<ModelRunner> runner_;
   uint64_t version_ = 0;
+  v1::Ready ready_;
 };
 
 class CallerTest : public ::testing::Test {
@@ -237,6 +250,47 @@ TEST_F(CallerTest, ParametersStayAsTheyAreUntilTheNextCall) {
   EXPECT_EQ(Next(kSoon), SLUICE_TIMEOUT);
   EXPECT_EQ(Parameter(), 3.5);
   EXPECT_EQ(caller_.Position(), 3u);
+}
+
+TEST_F(CallerTest, WeightIsGivenOnceBeforeTheFirstGradient) {
+  Open();
+  Instance instance(&caller_);
+  EXPECT_EQ(caller_.GiveWeight(1).code, SLUICE_WRONG_STATE);
+  instance.Give(ComputeOf(1, {0, 4}));
+  ASSERT_EQ(Next(), SLUICE_OK);
+  for (const double wrong : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(caller_.GiveWeight(wrong).code, SLUICE_INVALID_ARGUMENT) << wrong;
+  }
+  EXPECT_EQ(caller_.GiveWeight(0).code, SLUICE_OK);
+  EXPECT_EQ(caller_.GiveWeight(1).code, SLUICE_WRONG_STATE);
+  EXPECT_EQ(Gradient(), SLUICE_OK);
+  EXPECT_EQ(Done(), SLUICE_OK);
+
+  instance.Give(ComputeOf(2, {4, 8}));
+  ASSERT_EQ(Next(), SLUICE_OK);
+  EXPECT_EQ(Gradient(), SLUICE_OK);
+  EXPECT_EQ(caller_.GiveWeight(1).code, SLUICE_WRONG_STATE);
+  EXPECT_EQ(Done(), SLUICE_OK);
+}
+
+TEST_F(CallerTest, JobLearnsWhatTheProgramSaysOfItsModel) {
+  v1::Ready traits;
+  traits.set_smallest_batch(2);
+  traits.set_smallest_batch_module("bn1");
+  traits.add_notes("Dropout stays on.");
+  traits.mutable_environment()->set_library("PyTorch 2.15.0");
+  EXPECT_EQ(caller_.Describe(traits).code, SLUICE_OK);
+  Open();
+  EXPECT_EQ(caller_.Describe(traits).code, SLUICE_WRONG_STATE);
+  Instance instance(&caller_);
+  ASSERT_TRUE(caller_.WaitForJob().ok());
+  const v1::Ready ready = instance.Ready();
+  EXPECT_EQ(ready.training_samples(), 100u);
+  EXPECT_EQ(ready.table().tensors_size(), 1);
+  EXPECT_EQ(ready.smallest_batch(), 2u);
+  EXPECT_EQ(ready.smallest_batch_module(), "bn1");
+  EXPECT_EQ(ready.notes(0), "Dropout stays on.");
+  EXPECT_EQ(ready.environment().library(), "PyTorch 2.15.0");
 }
 
 TEST_F(CallerTest, AnEvaluationReadsItsOwnVersion) {

@@ -24,6 +24,7 @@
 #include "services/common/utf8.h"
 #include "services/common/version.h"
 #include "services/protocol/elements.h"
+#include "services/protocol/worker_limits.h"
 #include "services/snapshot/job_progress.h"
 #include "services/snapshot/running_snapshot.h"
 #include "services/transport/endpoint.h"
@@ -244,6 +245,35 @@ Outcome ReadTensor(const sluice_tensor* given, v1::TensorSpec* spec) {
   return ReadShape(*given, spec);
 }
 
+Outcome ReadText(const char* what, const char* given, std::string* text) {
+  text->assign(given == nullptr ? "" : given);
+  if (text->size() > kMaxReadyTextBytes || !IsUtf8(*text)) {
+    return Invalid(what, " must be UTF-8 of at most ", kMaxReadyTextBytes, " bytes");
+  }
+  return {};
+}
+
+Outcome ReadModel(const sluice_model* given, v1::Ready* traits) {
+  if (Outcome wrong = CheckStruct(given, "model"); !wrong.ok()) return wrong;
+  if (given->note_count > kMaxNotes || (given->note_count > 0 && given->notes == nullptr)) {
+    return Invalid("model->notes: ", given->note_count, " notes; at most ", kMaxNotes,
+                   " are possible, and the list must not be NULL");
+  }
+  for (size_t i = 0; i < given->note_count; ++i) {
+    if (Outcome wrong = ReadText("a note", given->notes[i], traits->add_notes()); !wrong.ok()) {
+      return wrong;
+    }
+  }
+  traits->set_smallest_batch(given->smallest_batch);
+  v1::Environment& environment = *traits->mutable_environment();
+  environment.set_threads(given->threads);
+  Outcome read = ReadText("model->smallest_batch_module", given->smallest_batch_module,
+                          traits->mutable_smallest_batch_module());
+  if (read.ok()) read = ReadText("model->kernels", given->kernels, environment.mutable_kernels());
+  if (read.ok()) read = ReadText("model->library", given->library, environment.mutable_library());
+  return read;
+}
+
 }  // namespace
 }  // namespace sluice::worker
 
@@ -312,6 +342,14 @@ sluice_code sluice_worker_add_tensor(sluice_worker* worker, const sluice_tensor*
   });
 }
 
+sluice_code sluice_worker_describe(sluice_worker* worker, const sluice_model* model) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    sluice::v1::Ready traits;
+    if (Outcome wrong = sluice::worker::ReadModel(model, &traits); !wrong.ok()) return wrong;
+    return caller.Describe(std::move(traits));
+  });
+}
+
 sluice_code sluice_worker_open(sluice_worker* worker, uint64_t training_samples,
                                uint64_t evaluation_samples) {
   return WithCaller(
@@ -337,6 +375,10 @@ sluice_code sluice_worker_parameter(sluice_worker* worker, uint32_t tensor, cons
     if (data == nullptr) return Invalid("the place for the address is NULL");
     return caller.Parameter(tensor, data, bytes);
   });
+}
+
+sluice_code sluice_worker_weight(sluice_worker* worker, double weight) {
+  return WithCaller(worker, [&](Caller& caller) { return caller.GiveWeight(weight); });
 }
 
 sluice_code sluice_worker_gradient(sluice_worker* worker, uint32_t tensor, const void* data,

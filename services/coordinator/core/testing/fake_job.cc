@@ -152,11 +152,12 @@ FakeWorker& FakeJob::AddWorker(uint32_t index, bool initializes) {
   workers.push_back(std::make_unique<FakeWorker>(this, v1::WORKER, index, ++next_incarnation));
   FakeWorker& worker = *workers.back();
   worker.initializes = initializes;
+  worker.ready = traits;
   v1::TensorSpec& tensor = *worker.ready.mutable_table()->add_tensors();
   tensor.set_name("w");
   tensor.add_shape(elements);
   tensor.set_dtype(v1::FLOAT32);
-  worker.ready.set_training_samples(3200);
+  worker.ready.set_training_samples(training_samples);
   worker.ready.set_evaluation_samples(
       spec.data().evaluation().has_source() || spec.data().evaluation().interval_steps() ? 1000
                                                                                          : 0);

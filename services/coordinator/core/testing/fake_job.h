@@ -208,6 +208,8 @@ class FakeJob {
   uint32_t wanted_workers;
   uint32_t wanted_shards;
   int64_t elements = 100'000;  // of the model's one tensor
+  v1::Ready traits;            // of the model, besides its tensors
+  uint64_t training_samples = 3200;
   CoordinatorOptions options;
   std::unique_ptr<CoordinatorCore> core;
   std::vector<std::unique_ptr<FakeShard>> shards;

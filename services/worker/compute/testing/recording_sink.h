@@ -32,6 +32,7 @@ absl::Cord BytesOf(const std::vector<T>& values) {
 
 class RecordingSink final : public GradientSink {
  public:
+  void OnWeight(double weight) override { weights.push_back(weight); }
   void OnGradient(uint32_t tensor, absl::Cord gradient) override {
     EXPECT_TRUE(gradients.emplace(tensor, gradient).second) << "tensor " << tensor << " again";
     order.push_back(tensor);

@@ -71,7 +71,11 @@ class WorkerHarness {
     v1::CoordinatorMessage message;
     *message.mutable_registered()->mutable_job() = job_;
     Deliver(message);
-    core_.OnModelReady(table_, /*training_samples=*/1000, /*evaluation_samples=*/10, now_);
+    v1::Ready ready;
+    *ready.mutable_table() = table_;
+    ready.set_training_samples(1000);
+    ready.set_evaluation_samples(10);
+    core_.OnModelReady(std::move(ready), now_);
     Do();
   }
 

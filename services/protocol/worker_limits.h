@@ -1,0 +1,20 @@
+// Limits on what a worker may give: it observes them, and the receiver checks them.
+#ifndef SLUICE_SERVICES_PROTOCOL_WORKER_LIMITS_H_
+#define SLUICE_SERVICES_PROTOCOL_WORKER_LIMITS_H_
+
+#include <cstddef>
+
+namespace sluice {
+
+// Of Ready: notes, and the bytes of a note and of each other text.
+inline constexpr int kMaxNotes = 64;
+inline constexpr size_t kMaxReadyTextBytes = 4096;
+
+// A weight of samples in the mean over a step (Push.weight). The limit is far above what losses
+// use, and far below what a sum over many workers could not represent.
+inline constexpr double kMaxWeight = 1e30;
+constexpr bool IsWeight(double weight) { return weight >= 0 && weight <= kMaxWeight; }
+
+}  // namespace sluice
+
+#endif  // SLUICE_SERVICES_PROTOCOL_WORKER_LIMITS_H_

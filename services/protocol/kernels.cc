@@ -1,8 +1,23 @@
 #include "services/protocol/kernels.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "services/common/utf8.h"
 
 namespace sluice {
+namespace {
+
+constexpr size_t kMaxShownBytes = 200;
+
+absl::string_view LibraryOf(const v1::Environment& environment) {
+  absl::string_view library = environment.library();
+  absl::ConsumePrefix(&library, "Lib");
+  absl::ConsumePrefix(&library, "Py");
+  return library;
+}
+
+}  // namespace
 
 Kernels KernelsOf(const v1::TrainingSpec& training) {
   if (training.kernels() != v1::TrainingSpec::KERNELS_UNSPECIFIED) return training.kernels();
@@ -48,6 +63,29 @@ Variables ProgramVariables(const v1::TrainingSpec& training, int threads) {
     variables.emplace_back(name, absl::StrCat(threads));
   }
   return variables;
+}
+
+std::string EnvironmentText(const v1::Environment& environment) {
+  std::vector<std::string> parts;
+  if (!environment.kernels().empty()) {
+    parts.push_back(absl::StrCat("kernels ", CleanUtf8(environment.kernels(), kMaxShownBytes)));
+  }
+  if (!environment.library().empty()) {
+    parts.push_back(CleanUtf8(environment.library(), kMaxShownBytes));
+  }
+  if (environment.threads() != 0) {
+    parts.push_back(
+        absl::StrCat(environment.threads(), environment.threads() == 1 ? " thread" : " threads"));
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
+bool SameBits(const v1::Environment& a, const v1::Environment& b) {
+  const auto same = [](const auto& one, const auto& other, const auto& unknown) {
+    return one == other || one == unknown || other == unknown;
+  };
+  return same(a.kernels(), b.kernels(), "") && same(LibraryOf(a), LibraryOf(b), "") &&
+         same(a.threads(), b.threads(), 0u);
 }
 
 }  // namespace sluice

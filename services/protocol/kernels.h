@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "proto/job.pb.h"
+#include "proto/model.pb.h"
 
 namespace sluice {
 
@@ -29,6 +30,14 @@ Variables KernelVariables(Kernels kernels);
 // Those of a program that computes in a worker's place, and the number of its threads; empty if the
 // job does not fix its kernels.
 Variables ProgramVariables(const v1::TrainingSpec& training, int threads);
+
+// "kernels x86-64-v3; LibTorch 1.13.1, OpenBLAS 0.3.21; 1 thread". Texts that came from another
+// process are cut.
+std::string EnvironmentText(const v1::Environment& environment);
+
+// Whether workers of the two environments compute the same bits, as far as is known. LibTorch and
+// PyTorch of one version are the same library.
+bool SameBits(const v1::Environment& a, const v1::Environment& b);
 
 }  // namespace sluice
 

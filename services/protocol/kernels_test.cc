@@ -40,5 +40,31 @@ TEST(Kernels, NothingIsSetForNativeKernels) {
   EXPECT_THAT(ProgramVariables(Training(false, Spec::KERNELS_UNSPECIFIED), 4), IsEmpty());
 }
 
+v1::Environment Env(const char* kernels, const char* library, uint32_t threads) {
+  v1::Environment environment;
+  environment.set_kernels(kernels);
+  environment.set_library(library);
+  environment.set_threads(threads);
+  return environment;
+}
+
+TEST(SameBits, ComparesWhatIsKnown) {
+  const v1::Environment one = Env("x86-64-v3", "LibTorch 2.6.0, MKL 2024.2", 1);
+  EXPECT_TRUE(SameBits(one, one));
+  EXPECT_TRUE(SameBits(one, Env("x86-64-v3", "PyTorch 2.6.0, MKL 2024.2", 1)));
+  EXPECT_TRUE(SameBits(one, Env("", "", 0)));
+  EXPECT_FALSE(SameBits(one, Env("x86-64-v4", "", 0)));
+  EXPECT_FALSE(SameBits(one, Env("", "PyTorch 2.7.0, MKL 2024.2", 0)));
+  EXPECT_FALSE(SameBits(one, Env("x86-64-v3", "LibTorch 2.6.0, MKL 2024.2", 2)));
+}
+
+TEST(EnvironmentText, NamesWhatIsKnown) {
+  EXPECT_EQ(EnvironmentText(Env("x86-64-v3", "LibTorch 1.13.1", 1)),
+            "kernels x86-64-v3; LibTorch 1.13.1; 1 thread");
+  EXPECT_EQ(EnvironmentText(Env("", "", 2)), "2 threads");
+  EXPECT_EQ(EnvironmentText({}), "");
+  EXPECT_LT(EnvironmentText(Env(std::string(5000, 'x').c_str(), "", 0)).size(), 300u);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -31,6 +31,7 @@
 #include "services/worker/compute/objective.h"
 #include "services/worker/compute/row_sums.h"
 #include "services/worker/compute/tensor_buffers.h"
+#include "services/worker/compute/torch_kernels.h"
 #include "services/worker/compute/torch_support.h"
 #include "services/worker/models/additive.h"
 #include "services/worker/models/loss.h"
@@ -82,8 +83,10 @@ v1::TensorTable TableOf(const Model& model) {
 
 class TorchEngine final : public ComputeEngine {
  public:
-  TorchEngine(std::unique_ptr<Model> model, LossKind loss, at::Device device, uint64_t seed)
+  TorchEngine(std::unique_ptr<Model> model, LossKind loss, at::Device device, uint64_t seed,
+              v1::Environment environment)
       : model_(std::move(model)),
+        environment_(std::move(environment)),
         table_(TableOf(*model_)),
         buffers_(table_),
         objective_(loss, model_.get()),
@@ -100,6 +103,12 @@ class TorchEngine final : public ComputeEngine {
   const v1::TensorTable& Describe() const override { return table_; }
 
   StateDictExtras Extras() const override { return model_->Extras(); }
+
+  ModelTraits Traits() const override {
+    ModelTraits traits;
+    traits.environment = environment_;
+    return traits;
+  }
 
   absl::StatusOr<absl::Cord> InitialTensor(uint32_t tensor) const override {
     if (tensor >= buffers_.tensors()) {
@@ -171,6 +180,7 @@ class TorchEngine final : public ComputeEngine {
   BatchMetrics UpdateWithoutData(const GradientRequest& request, GradientSink& sink);
 
   const std::unique_ptr<Model> model_;
+  const v1::Environment environment_;
   const v1::TensorTable table_;
   TensorBuffers buffers_;
   const Objective objective_;
@@ -505,7 +515,7 @@ TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads) {
   options.loss = job.loss();
   options.seed = job.training().seed();
   options.threads = threads;
-  options.deterministic = job.training().bit_exact();
+  options.training = job.training();
   return options;
 }
 
@@ -518,8 +528,9 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, ": should be at least 1"));
   }
+  if (!options.only_describes) RETURN_IF_ERROR(FixTorchKernels(options.training));
   SetTorchThreads(options.threads);
-  if (options.deterministic) {
+  if (options.training.bit_exact()) {
     at::globalContext().setDeterministicCuDNN(true);
     at::globalContext().setBenchmarkCuDNN(false);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
@@ -541,7 +552,8 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
           absl::StrCat("tensor '", tensor.name,
                        "' is float16, in which a CPU does not compute: use bfloat16 or float32"));
     }
-    return std::make_unique<TorchEngine>(std::move(model), loss, device, options.seed);
+    return std::make_unique<TorchEngine>(std::move(model), loss, device, options.seed,
+                                         TorchEnvironment(options.training, options.threads));
   });
 }
 

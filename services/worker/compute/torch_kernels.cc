@@ -72,8 +72,22 @@ std::string BlasCore() {
   return core == nullptr ? "" : core();
 }
 
-// "OpenBLAS 0.3.21"; empty: another one, or MKL.
+// What follows `title` in LibTorch's description of itself, to the line's end.
+std::string ConfigAfter(absl::string_view title) {
+  const std::string config = at::show_config();
+  const size_t found = config.find(std::string(title));
+  if (found == std::string::npos) return "";
+  const size_t begin = found + title.size();
+  return config.substr(begin, config.find('\n', begin) - begin);
+}
+
+// "AVX2". Older releases declare no function of its own for it.
+std::string TorchCapability() { return ConfigAfter("CPU capability usage: "); }
+
+// "OpenBLAS 0.3.21", "MKL 2024.2-Product"; empty: another library.
 std::string BlasVersion() {
+  const std::string mkl = ConfigAfter("Math Kernel Library Version ");
+  if (!mkl.empty()) return absl::StrCat("MKL ", mkl.substr(0, mkl.find(' ')));
   const auto config = Symbol<const char* (*)()>("openblas_get_config");
   if (config == nullptr) return "";
   const std::vector<std::string> words = absl::StrSplit(config(), absl::MaxSplits(' ', 2));
@@ -104,13 +118,6 @@ std::set<std::string> InstructionsOfMachine() {
   if (__builtin_cpu_supports("avx512vl")) found.insert("AVX512VL");
 #endif
   return found;
-}
-
-// "AVX2". Older releases declare no function of its own for it.
-std::string TorchCapability() {
-  const std::string config = at::show_config();
-  const std::vector<std::string> parts = absl::StrSplit(config, "CPU capability usage: ");
-  return parts.size() < 2 ? "unknown kernels" : parts[1].substr(0, parts[1].find('\n'));
 }
 
 // The remedy for a level that cannot be had, as a clause.
@@ -178,7 +185,7 @@ v1::Environment TorchEnvironment(const v1::TrainingSpec& training, int threads) 
   const std::string blas = BlasVersion();
   if (kernels == v1::TrainingSpec::NATIVE) {
     environment.set_kernels(absl::StrCat(core.empty() ? "" : absl::StrCat("OpenBLAS ", core, ", "),
-                                         "LibTorch ", TorchCapability()));
+                                         "ATen ", TorchCapability()));
   } else {
     environment.set_kernels(KernelsName(kernels));
   }

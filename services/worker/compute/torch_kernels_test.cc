@@ -58,7 +58,7 @@ TEST(TorchKernels, JobDecidesWhateverTheEnvironmentSays) {
   EXPECT_EQ(late.code(), absl::StatusCode::kUnimplemented);
 
   training.set_kernels(Spec::NATIVE);
-  EXPECT_THAT(TorchEnvironment(training, 1).kernels(), HasSubstr("LibTorch AVX2"));
+  EXPECT_THAT(TorchEnvironment(training, 1).kernels(), HasSubstr("ATen AVX2"));
 }
 
 }  // namespace

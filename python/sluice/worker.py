@@ -16,6 +16,7 @@ import numpy as np
 from sluice import data as data_lib
 from sluice import errors
 from sluice import extras
+from sluice import kernels
 from sluice import library
 from sluice import security
 from sluice import types
@@ -88,6 +89,7 @@ class Job:
         if self.spec.training.bit_exact:
             # cuBLAS reads it when it is first used. Without it, results of cuBLAS may differ from run to run.
             os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
+        kernels.check(self.spec)
         self.address = address
         self.index = index
 
@@ -160,8 +162,10 @@ class Worker:
         self._views = {}    # address of the first tensor -> the model's view of all
         self._bound = None  # what the model uses
         self._read = None   # (indices, their content), read ahead
-        if isinstance(module, dict):
+        self._uses_torch = not isinstance(module, dict)
+        if not self._uses_torch:
             from sluice import numpy_model
+            kernels.set_threads(_threads(job.spec))
             self._model = numpy_model.NumpyModel(module, loss_fn)
         else:
             self._model = _torch_model(module, loss_fn, objective, job.spec)
@@ -313,6 +317,7 @@ class Worker:
                     self._job.spec.checkpoint.directory, self._job.index, *self._model.extras())
         for i, spec in enumerate(self._model.table.tensors):
             self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
+        self._handle.describe(**kernels.environment(self._job.spec, self._uses_torch))
         self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
 
     def _on_sigterm(self, *unused):
@@ -426,14 +431,19 @@ def _torch_model(module, loss_fn, objective, spec):
     if loss_fn is None and objective is None:
         objective = _needs_loss
 
-    threads = spec.training.threads or int(os.environ.get('SLUICE_THREADS', '0'))
-    if not threads and spec.training.bit_exact:
-        threads = 1
+    threads = _threads(spec)
     if threads:
         torch_model.set_threads(threads)
+    kernels.set_threads(threads)
     if spec.training.bit_exact:
         torch_model.choose_deterministic_algorithms()
     return torch_model.TorchModel(module, loss_fn, objective)
+
+
+def _threads(spec):
+    """Of this worker; 0: the library's choice."""
+    threads = spec.training.threads or int(os.environ.get('SLUICE_THREADS', '0'))
+    return threads or (1 if spec.training.bit_exact else 0)
 
 
 def _needs_loss(module, data):

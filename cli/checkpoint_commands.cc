@@ -27,6 +27,7 @@
 #include "services/checkpoint/state_dict_extras.h"
 #include "services/common/exit_code.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/kernels.h"
 #include "services/snapshot/running_snapshot.h"
 
 namespace sluice::cli {
@@ -162,6 +163,9 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
       << checkpoint_index.checkpoint().attempt() << ", " << CountText(checkpoint_index.samples())
       << " samples\n"
       << "written     " << checkpoint_index.time() << " by " << checkpoint_index.isa() << "\n"
+      << (checkpoint_index.has_environment()
+              ? absl::StrCat("workers     ", EnvironmentText(checkpoint_index.environment()), "\n")
+              : "")
       << "training    " << ModeText(checkpoint_index.mode()) << ", "
       << OptimizerText(checkpoint_index.optimizer()) << ", seed " << checkpoint_index.seed()
       << ", loss " << LossText(checkpoint_index.loss()) << "\n";

@@ -35,6 +35,7 @@
 #include "services/common/status_macros.h"
 #include "services/download/job_data.h"
 #include "services/protocol/arithmetic.h"
+#include "services/protocol/kernels.h"
 
 namespace sluice::cli {
 namespace {
@@ -86,7 +87,8 @@ struct Outcome {
   std::string largest_array;
   uint32_t largest_partition = 0;
   bool failed = false;
-  std::string replay;  // its checkpoint, if it was kept
+  std::string replay;        // its checkpoint, if it was kept
+  std::string environments;  // how the replay's workers differed from those of the job; empty: not
 };
 
 class Verification {
@@ -240,6 +242,12 @@ absl::Status Verification::Compare(const v1::CheckpointIndex& replayed,
     outcome->largest_array = comparison.largest_array;
     outcome->largest_partition = comparison.partition;
   }
+  if (!SameBits(recorded.environment(), replayed.environment())) {
+    outcome->environments = absl::StrCat(
+        "The steps were trained by workers with ", EnvironmentText(recorded.environment()),
+        ", and the replay's worker has ", EnvironmentText(replayed.environment()),
+        ": bits may differ for that reason alone.");
+  }
   outcome->difference =
       verify::FirstDifference(partitions, outcome->interval->first(), outcome->interval->last());
   return absl::OkStatus();
@@ -281,6 +289,7 @@ std::string Explanation(const Outcome& outcome, bool exact) {
                         " does not have the state that training had after this step, whose hash "
                         "was recorded: it was changed after it was written.");
   }
+  if (!outcome.environments.empty()) return outcome.environments;
   if (exact && difference.after + 1 < difference.step) {
     return "To find the exact step, train with a smaller checkpoint.hashIntervalSteps.";
   }
@@ -376,6 +385,7 @@ class Report {
                             {"storedOnly", difference.stored}};
       if (std::isfinite(outcome.largest)) json["largest"] = outcome.largest;
       if (!outcome.replay.empty()) json["replay"] = outcome.replay;
+      if (!outcome.environments.empty()) json["environments"] = outcome.environments;
     }
     nlohmann::json verdict = {{"type", "verdict"},
                               {"job", flags_.job},
@@ -467,7 +477,7 @@ absl::StatusOr<Prepared> Prepare(const Environment& environment, const VerifyFla
   };
   const std::unique_ptr<CheckpointStorage> storage = OpenStorage(environment, checkpoints);
   ASSIGN_OR_RETURN(const verify::History history, verify::ReadHistory(*storage), in_storage(_));
-  const std::string machine = MachineArithmetic();
+  const MachineArithmetic machine = ThisMachine();
   const bool exact = prepared.job.spec.training().bit_exact() && !flags.tolerance.has_value();
   const auto check = [&](const Interval& interval) {
     return verify::CheckReplayable(prepared.job.spec, interval, machine, exact);

@@ -83,6 +83,7 @@ EXCEPTIONS = {
     ('environment', 'services/transport/endpoint.cc'): 'MASTER_ADDR and MASTER_PORT, the same for three mains',
     ('environment', 'services/transport/security/security_flags.cc'): 'defaults of flags, the same for three mains',
     ('environment', 'services/transport/grpc_settings.cc'): 'gRPC takes its settings from the environment',
+    ('environment', 'services/worker/compute/torch_kernels.cc'): 'LibTorch takes its kernels from the environment',
     ('environment', 'cli/cluster/credential_plugin.cc'): 'a child process is given this environment',
     ('environment', 'cli/run_program.cc'): 'a child process is given this environment',
     ('files', 'services/ps/plugins/plugins.cc'): 'looks for libraries, which the loader opens',

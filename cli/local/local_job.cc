@@ -17,6 +17,7 @@
 #include "operator/policy/reason_from_log.h"
 #include "services/common/processors.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/kernels.h"
 #include "services/transport/security/gated_credentials.h"
 #include "services/transport/security/job_secret.h"
 #include "services/transport/security/transport_security.h"
@@ -463,6 +464,9 @@ std::vector<std::string> LocalJob::CommandFor(const policy::Replica& replica) co
       absl::StrCat("SLUICE_THREADS=", WorkerThreads()),
       "PYTHONUNBUFFERED=1",
   };
+  for (const auto& [name, value] : ProgramVariables(job.training(), WorkerThreads())) {
+    arguments.push_back(absl::StrCat(name, "=", value));
+  }
   if (!options_.command_directory.empty()) {
     arguments.insert(arguments.begin() + 1, absl::StrCat("--chdir=", options_.command_directory));
   }

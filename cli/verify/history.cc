@@ -117,7 +117,7 @@ absl::StatusOr<std::vector<Interval>> SelectIntervals(const History& history,
 }
 
 absl::Status CheckReplayable(const v1::JobSpec& job, const Interval& interval,
-                             absl::string_view machine, bool exact) {
+                             const MachineArithmetic& machine, bool exact) {
   const auto refused = [&](absl::string_view why) {
     return absl::FailedPreconditionError(absl::StrCat(
         "steps ", interval.first(), " to ", interval.last(), " cannot be repeated: ", why));

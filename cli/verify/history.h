@@ -12,6 +12,7 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 #include "services/checkpoint/storage.h"
+#include "services/protocol/arithmetic.h"
 
 namespace sluice::verify {
 
@@ -48,9 +49,9 @@ absl::StatusOr<std::vector<Interval>> SelectIntervals(const History& history,
 
 // FAILED_PRECONDITION gives the reason why a replay cannot repeat the interval's training: the
 // result depended on timing, or on state that no checkpoint contains. `machine`:
-// MachineArithmetic(). `exact`: whether every bit must be equal.
+// ThisMachine(). `exact`: whether every bit must be equal.
 absl::Status CheckReplayable(const v1::JobSpec& job, const Interval& interval,
-                             absl::string_view machine, bool exact);
+                             const MachineArithmetic& machine, bool exact);
 
 // The job that trains one interval again, with one worker and one shard (with server-side
 // execution, one shard for each stage). `from_directory`: of the checkpoint that it begins with;

@@ -12,7 +12,7 @@ using google::protobuf::EnumValueDescriptor;
 std::string Letters(absl::string_view name) {
   std::string letters;
   for (const char c : name) {
-    if (c != '_') letters += absl::ascii_tolower(c);
+    if (c != '_' && c != '-') letters += absl::ascii_tolower(c);
   }
   return letters;
 }

@@ -76,6 +76,12 @@ void AddExecutionRules(std::vector<Rule>* rules) {
       "`determinism: BitExact` is not for `execution: Server`: gradients are added on the shards",
       {R"({"training":{"determinism":"BitExact"}})"},
       {R"({"training":{"execution":"Server","determinism":"BitExact"}})"});
+  add("training.kernels",
+      by_workers || !Has("training.kernels") || Self("training.kernels") == "Native",
+      "`kernels` is not for `execution: Server`: the shards compute the layers",
+      {R"({"training":{"kernels":"x86-64-v3"}})",
+       R"({"training":{"execution":"Server","kernels":"Native"}})"},
+      {R"({"training":{"execution":"Server","kernels":"x86-64-v3"}})"});
   add("training.compression",
       by_workers || !Has("training.compression") ||
           (Self("training.compression.push") == "None" &&

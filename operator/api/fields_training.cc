@@ -290,6 +290,15 @@ void AddTrainingDetails(const FieldAdder& add) {
              "`Default`: the same up to rounding.",
              Fixed(), Proto("bit_exact"), Default(R"("Default")"), OneOf({"Default", "BitExact"}),
              Good("BitExact"), Bad("Bitexact", "did you mean `BitExact`?")));
+  add(String("spec.training.kernels",
+             "The instructions for which the workers' libraries of linear algebra choose their "
+             "kernels. Kernels for different instructions round differently. `Native`: the newest "
+             "of each machine; with BitExact, equal bits then need processors of one kind. "
+             "`x86-64-v3`: AVX2, which processors have since about 2015. `x86-64-v4`: AVX-512. A "
+             "worker on a processor without the instructions fails the job.",
+             Fixed(), Implied("`x86-64-v3` with BitExact, otherwise `Native`"),
+             OneOf({"Native", "x86-64-v3", "x86-64-v4"}), Good("x86-64-v3"),
+             Bad("avx2", "must be one of Native, x86-64-v3, x86-64-v4")));
   add(String("spec.training.aggregation",
              "`Mean`: the mean gradient over the samples of a step. `Sum`: the sum of the "
              "microbatches' mean gradients.",

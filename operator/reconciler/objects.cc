@@ -15,6 +15,7 @@
 #include "services/common/crc32c.h"
 #include "services/common/page_server.h"
 #include "services/common/web_address.h"
+#include "services/protocol/kernels.h"
 
 namespace sluice::reconciler {
 namespace {
@@ -219,13 +220,16 @@ Json MakeContainer(const ObservedJob& job, const PodDefaults& defaults, const Po
     for (const std::string& part : job.job.spec.worker().command()) {
       container["command"].push_back(part);
     }
+    const int threads = std::max(1, WorkerThreads(job, theirs));
     Json& env = container["env"];
     env.push_back(Variable("SLUICE_COORDINATOR", CoordinatorAddress(job.key)));
     env.push_back(Variable("SLUICE_JOB", JobIdentity(job)));
     env.push_back(Variable("SLUICE_WORKER_INDEX", absl::StrCat(replica.index)));
-    env.push_back(
-        Variable("SLUICE_THREADS", absl::StrCat(std::max(1, WorkerThreads(job, theirs)))));
+    env.push_back(Variable("SLUICE_THREADS", absl::StrCat(threads)));
     env.push_back(Variable("PYTHONUNBUFFERED", "1"));
+    for (const auto& [name, value] : ProgramVariables(job.job.spec.training(), threads)) {
+      env.push_back(Variable(name.c_str(), value));
+    }
     if (job.tls) env.push_back(Variable("SLUICE_TLS_DIRECTORY", kTlsDirectory));
   } else {
     container["command"] = {

@@ -168,6 +168,22 @@ TEST(ObjectsTest, ACustomCommandFindsTheJobInItsEnvironment) {
   EXPECT_FALSE(Container(pod).contains("readinessProbe"));
 }
 
+TEST(ObjectsTest, ACustomCommandIsToldTheKernelsThatTheJobFixes) {
+  const auto env = [](const Json& training) {
+    const Json pod =
+        MakePod(Job({{"worker", {{"command", {"python3", "train.py"}}}}, {"training", training}}),
+                kDefaults, kWorker);
+    return Container(pod)["env"].dump();
+  };
+  EXPECT_THAT(env({{"steps", 10}, {"determinism", "BitExact"}}),
+              AllOf(HasSubstr(R"({"name":"OPENBLAS_CORETYPE","value":"Haswell"})"),
+                    HasSubstr(R"({"name":"ATEN_CPU_CAPABILITY","value":"avx2"})"),
+                    HasSubstr(R"({"name":"OMP_NUM_THREADS","value":"1"})")));
+  EXPECT_THAT(env({{"steps", 10}, {"kernels", "x86-64-v4"}}),
+              HasSubstr(R"({"name":"OPENBLAS_CORETYPE","value":"SkylakeX"})"));
+  EXPECT_THAT(env({{"steps", 10}}), testing::Not(HasSubstr("OPENBLAS_CORETYPE")));
+}
+
 TEST(ObjectsTest, ACustomCommandHasAMetricsPortOnlyIfItsTemplateDoes) {
   const auto ports = [](const Json& worker, const policy::Replica& replica) {
     return Container(MakePod(Job({{"worker", worker}}), kDefaults, replica))["ports"].dump();

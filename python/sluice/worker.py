@@ -18,6 +18,7 @@ import numpy as np
 from sluice import data as data_lib
 from sluice import errors
 from sluice import extras
+from sluice import kernels
 from sluice import library
 from sluice import processors
 from sluice import security
@@ -132,6 +133,7 @@ class Job:
         if self.spec.training.bit_exact:
             # cuBLAS reads it when it is first used. Without it, results of cuBLAS may differ from run to run.
             os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
+        kernels.check(self.spec)
         self.address = address
         self.index = index
 
@@ -208,8 +210,10 @@ class Worker:
         self._views = {}    # address of the first tensor -> the model's view of all
         self._bound = None  # what the model uses
         self._read = None   # (indices, their content), read ahead
-        if isinstance(module, dict):
+        self._uses_torch = not isinstance(module, dict)
+        if not self._uses_torch:
             from sluice import numpy_model
+            kernels.set_threads(_threads(job.spec))
             self._model = numpy_model.NumpyModel(module, loss_fn)
         else:
             self._model = _torch_model(module, loss_fn, objective, job.spec)
@@ -372,7 +376,8 @@ class Worker:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
 
         self._keep_extras()
-        self._handle.describe(**self._model.describe(self._job.spec))
+        self._handle.describe(**self._model.describe(self._job.spec),
+                              **kernels.environment(self._job.spec, self._uses_torch))
         for i, spec in enumerate(self._model.table.tensors):
             self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
         try:
@@ -505,11 +510,10 @@ def _torch_model(module, loss_fn, objective, spec):
     if loss_fn is None and objective is None:
         objective = _needs_loss
 
-    threads = spec.training.threads or int(os.environ.get('SLUICE_THREADS', '0'))
-    if not threads:
-        threads = 1 if spec.training.bit_exact else processors.quota()
+    threads = _threads(spec)
     if threads:
         torch_model.set_threads(threads)
+    kernels.set_threads(threads)
     if spec.training.bit_exact:
         torch_model.choose_deterministic_algorithms()
     # The C++ workers of other jobs do not weigh.
@@ -517,6 +521,12 @@ def _torch_model(module, loss_fn, objective, spec):
                spec.training.aggregation == wire.TrainingSpec_MEAN and
                spec.model.type == wire.ModelSpec_CUSTOM)
     return torch_model.TorchModel(module, loss_fn, objective, divided)
+
+
+def _threads(spec):
+    """Of this worker; 0: the library's choice."""
+    threads = spec.training.threads or int(os.environ.get('SLUICE_THREADS', '0'))
+    return threads or (1 if spec.training.bit_exact else processors.quota())
 
 
 def _needs_loss(module, data):

@@ -203,6 +203,7 @@ std::string ClaimSettings(const v1::JobSpec& job) {
   training.set_microbatch_size(from.microbatch_size());
   training.set_seed(from.seed());
   training.set_bit_exact(from.bit_exact());
+  training.set_kernels(from.kernels());
   training.set_aggregation(from.aggregation());
   training.set_non_finite(from.non_finite());
   training.set_execution(from.execution());

@@ -129,7 +129,7 @@ coordinator::CoordinatorOptions CoreOptions(const coordinator::JobFile& file,
     return JoinPath(storage_directory, CheckpointDirectory(ref));
   };
   options.build = std::string(Version());
-  options.isa = MachineArithmetic();
+  options.arithmetic = ThisMachine();
   if (!file.unknown_fields.empty()) {
     options.warnings.push_back(
         absl::StrCat("the job file has fields that sluice-coordinator ", Version(),

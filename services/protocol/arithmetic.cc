@@ -5,19 +5,24 @@
 #include "absl/strings/str_cat.h"
 #include "hwy/targets.h"
 #include "services/common/version.h"
+#include "services/protocol/kernels.h"
 
 namespace sluice {
 
-std::string MachineArithmetic() {
+MachineArithmetic ThisMachine() {
   const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   const char* const best = hwy::TargetName(targets & -targets);  // the lowest bit is the best
-  return absl::StrCat(BuildDescription(), ", ", best);
+  return {std::string(BuildDescription()), best};
 }
 
-std::string JobArithmetic(absl::string_view machine, const v1::TrainingSpec& training) {
+std::string JobArithmetic(const MachineArithmetic& machine, const v1::TrainingSpec& training) {
+  const Kernels kernels = KernelsOf(training);
+  const std::string arithmetic = absl::StrCat(
+      machine.build, ", ",
+      kernels == v1::TrainingSpec::NATIVE ? machine.instructions : KernelsName(kernels));
   const uint32_t threads = training.threads() == 0 && training.bit_exact() ? 1 : training.threads();
-  if (threads == 0) return std::string(machine);
-  return absl::StrCat(machine, ", threads of a worker: ", threads);
+  if (threads == 0) return arithmetic;
+  return absl::StrCat(arithmetic, ", threads of a worker: ", threads);
 }
 
 }  // namespace sluice

@@ -4,17 +4,20 @@
 
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "proto/job.pb.h"
 
 namespace sluice {
 
-// This build, and the instruction set that its kernels choose on this machine.
-std::string MachineArithmetic();
+struct MachineArithmetic {
+  std::string build;
+  std::string instructions;  // the newest set that the machine has, of those that kernels know
+};
+MachineArithmetic ThisMachine();
 
-// `machine`, a MachineArithmetic(), and the number of a worker's threads if the job sets it (with
+// The build; the kernels that the job fixes for its workers, or else the machine's instructions, as
+// workers choose kernels for theirs; and the number of a worker's threads if the job sets it (with
 // BitExact: 1 by default). The numbers that workers choose themselves are not known.
-std::string JobArithmetic(absl::string_view machine, const v1::TrainingSpec& training);
+std::string JobArithmetic(const MachineArithmetic& machine, const v1::TrainingSpec& training);
 
 }  // namespace sluice
 

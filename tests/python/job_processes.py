@@ -10,6 +10,9 @@ import subprocess
 import sys
 import time
 
+from google.protobuf import json_format
+
+from sluice import kernels
 from sluice import wire
 from tests.python import job_control
 
@@ -120,6 +123,7 @@ class JobProcesses:
             'PYTHONPATH': os.pathsep.join(sys.path),
             **({'SLUICE_TLS_DIRECTORY': str(self._tls / f'worker-{index}')} if self._tls else
                {'SLUICE_SECRET_FILE': str(self.secret_file)}),
+            **kernels.variables(json_format.ParseDict(self.job, wire.JobSpec())),
             **environment,
         }
         with open(log, 'ab') as output:

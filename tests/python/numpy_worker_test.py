@@ -50,7 +50,7 @@ class Environment(unittest.TestCase):
     def test_cublas_is_deterministic_in_a_bit_exact_job_and_keeps_a_setting_of_the_user(self):
         for bit_exact, before, after in ((False, None, None), (True, None, ':4096:8'),
                                          (True, ':16:8', ':16:8')):
-            spec = wire.JobSpec(training=wire.TrainingSpec(bit_exact=bit_exact))
+            spec = wire.JobSpec(training=wire.TrainingSpec(bit_exact=bit_exact, kernels='NATIVE'))
             handle = mock.Mock(job=lambda: ('default/test/test', spec))
             with mock.patch.dict(os.environ):
                 os.environ.pop('CUBLAS_WORKSPACE_CONFIG', None)

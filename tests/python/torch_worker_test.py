@@ -131,10 +131,35 @@ class BesideCpp(unittest.TestCase):
               f'{"bit for bit" if same else "to 1e-5"}')
         return mixed, cpp, python, same
 
-    def test_bit_exact_training_with_a_worker_of_each_kind_equals_a_single_process(self):
-        mixed, cpp, python, same = self.check(bit_exact=True)
-        self.compare(cpp, mixed, same)
-        self.compare(python, mixed, same)
+    def train_cpp(self):
+        """The tensors of a BitExact job of one C++ worker, and its LibTorch."""
+        with job_processes.JobProcesses(self.job(1, bit_exact=True), directory()) as processes:
+            processes.start()
+            processes.start_cpp_worker(0)
+            self.assertEqual(processes.wait_for_exit('worker-0', 200), 0)
+            return sluice.load(processes.checkpoints), processes.libtorch('worker-0')
+
+    def test_bit_exact_job_has_workers_of_one_library_only(self):
+        cpp, libtorch = self.train_cpp()
+        if libtorch == torch.__version__.partition('+')[0]:
+            mixed, _ = self.train_mixed(bit_exact=True)
+            python = train(self.job(1, bit_exact=True), lambda p: p.start_python_worker(0, _MLP))
+            self.compare(cpp, mixed, True)
+            self.compare(python, mixed, True)
+            return
+
+        job = {**self.job(2, bit_exact=True), 'debug': {'stepDelaySeconds': 0.1}}
+        with job_processes.JobProcesses(job, directory()) as processes:
+            processes.start()
+            processes.start_python_worker(1, _MLP)
+            processes.wait_for_members(1)
+            processes.start_cpp_worker(0)
+            self.assertNotEqual(processes.wait_for_exit('worker-1', 60), 0)
+            failed = processes.log('worker-1')
+        self.assertIn('worker-0 and worker-1 would compute different bits', failed)
+        self.assertIn(f'it computes with kernels x86-64-v3; LibTorch {libtorch}', failed)
+        self.assertIn(f'not with kernels x86-64-v3; PyTorch {torch.__version__.partition("+")[0]}',
+                      failed)
 
     def test_otherwise_only_the_order_of_sums_differs(self):
         mixed, cpp, python, same = self.check()

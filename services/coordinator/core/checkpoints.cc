@@ -197,6 +197,7 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
   index.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
   index.set_build(facts_.options.build);
   index.set_isa(facts_.Arithmetic());
+  *index.mutable_environment() = attempt.model->environment();
   if (facts_.meter.has_loss()) index.set_loss(facts_.meter.loss());
 
   if (facts_.last_evaluation.has_value()) {

@@ -301,7 +301,7 @@ void CoordinatorCore::OnReady(Process& process, const v1::Ready& ready, absl::Ti
   if (!difference.empty()) {
     v1::Refusal refusal;
     refusal.set_code(v1::Refusal::MODEL_DIFFERS);
-    refusal.set_reason(absl::StrCat("model or data differ from the job's: ", difference));
+    refusal.set_reason(difference);
     const Departure departure =
         *facts_.members.Expel(process.incarnation(), refusal.reason());  // ends `process`
     registrar_.Refuse(departure.process.stream, std::move(refusal));

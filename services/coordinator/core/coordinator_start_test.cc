@@ -336,14 +336,15 @@ TEST(CoordinatorStart, WarnsBitExactJobOfCheckpointOfOtherArithmetic) {
       v1::JobSpec spec = FakeJob::Spec();
       spec.mutable_checkpoint()->set_interval_steps(5);
       spec.mutable_training()->set_bit_exact(bit_exact);
+      spec.mutable_training()->set_kernels(v1::TrainingSpec::NATIVE);
       FakeJob job(spec);
-      job.options.isa = "sluice 1, AVX2";
+      job.options.arithmetic = {"sluice 1", "AVX2"};
       job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
       job.Start();
       job.Train(6);
       EXPECT_EQ(job.checkpoint_indexes.at({1, 5}).isa(),
                 bit_exact ? "sluice 1, AVX2, threads of a worker: 1" : "sluice 1, AVX2");
-      if (!same) job.options.isa = "sluice 1, AVX3";
+      if (!same) job.options.arithmetic.instructions = "AVX3";
       job.Kill(*job.shards[0], /*reported=*/false);
       job.RestartCoordinator();
       job.AddShard(0);
@@ -354,6 +355,102 @@ TEST(CoordinatorStart, WarnsBitExactJobOfCheckpointOfOtherArithmetic) {
                 bit_exact && !same);
       EXPECT_EQ(job.HasEvent("bits may differ"), bit_exact && !same);
     }
+  }
+}
+
+TEST(CoordinatorStart, CoordinatorsMachineDoesNotMatterIfKernelsAreFixed) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_checkpoint()->set_interval_steps(5);
+  spec.mutable_training()->set_bit_exact(true);
+  FakeJob job(spec);
+  job.options.arithmetic = {"sluice 1", "AVX2"};
+  job.core = std::make_unique<CoordinatorCore>(job.options, job.now);
+  job.Start();
+  job.Train(6);
+  EXPECT_EQ(job.checkpoint_indexes.at({1, 5}).isa(), "sluice 1, x86-64-v3, threads of a worker: 1");
+  job.options.arithmetic.instructions = "AVX3";
+  job.Kill(*job.shards[0], /*reported=*/false);
+  job.RestartCoordinator();
+  job.AddShard(0);
+  job.Pass(absl::Seconds(3));
+  EXPECT_EQ(job.Progress().restored_from_step(), 5);
+  EXPECT_FALSE(job.HasEvent("bits may differ"));
+}
+
+v1::Environment Environment(const char* kernels, const char* library) {
+  v1::Environment environment;
+  environment.set_kernels(kernels);
+  environment.set_library(library);
+  environment.set_threads(1);
+  return environment;
+}
+
+TEST(CoordinatorStart, BitExactJobRefusesWorkerThatComputesOtherBits) {
+  for (const bool bit_exact : {true, false}) {
+    v1::JobSpec spec = FakeJob::Spec();
+    spec.mutable_training()->set_bit_exact(bit_exact);
+    FakeJob job(spec);
+    *job.traits.mutable_environment() = Environment("x86-64-v3", "PyTorch 2.15.0");
+    job.Start();
+    job.Train(2);
+    job.Kill(*job.workers[1]);
+    *job.traits.mutable_environment() = Environment("x86-64-v3", "PyTorch 2.6.0");
+    const FakeWorker& other = job.AddWorker(1);
+    EXPECT_EQ(other.refusal.has_value(), bit_exact);
+    EXPECT_EQ(job.HasEvent("worker-1: its results would not have the job's bits: it computes with "
+                           "kernels x86-64-v3; PyTorch 2.6.0; 1 thread, not with kernels "
+                           "x86-64-v3; PyTorch 2.15.0; 1 thread"),
+              bit_exact);
+    EXPECT_FALSE(job.exit.has_value());
+  }
+}
+
+TEST(CoordinatorStart, BitExactJobFailsIfItsFirstWorkersComputeDifferentBits) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_bit_exact(true);
+  spec.mutable_worker()->set_replicas(2);
+  FakeJob job(spec);
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  *job.traits.mutable_environment() = Environment("OpenBLAS Haswell, ATen AVX2", "LibTorch 1");
+  job.AddWorker(0);
+  *job.traits.mutable_environment() = Environment("OpenBLAS Zen, ATen AVX2", "LibTorch 1");
+  job.AddWorker(1);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
+  EXPECT_THAT(job.exit->message,
+              HasSubstr("worker-1 and worker-0 would compute different bits: worker-1: it computes "
+                        "with kernels OpenBLAS Zen, ATen AVX2; LibTorch 1; 1 thread, not with "
+                        "kernels OpenBLAS Haswell, ATen AVX2; LibTorch 1; 1 thread; with "
+                        "`determinism: BitExact` all workers must have the same"));
+}
+
+TEST(CoordinatorStart, BitExactJobThatContinuesWithOtherBitsSaysSo) {
+  for (const bool bit_exact : {true, false}) {
+    v1::JobSpec spec = FakeJob::Spec();
+    spec.mutable_checkpoint()->set_interval_steps(5);
+    spec.mutable_training()->set_bit_exact(bit_exact);
+    FakeJob job(spec);
+    *job.traits.mutable_environment() = Environment("x86-64-v3", "PyTorch 2.6.0");
+    job.Start();
+    job.Train(6);
+    EXPECT_EQ(job.checkpoint_indexes.at({1, 5}).environment().library(), "PyTorch 2.6.0");
+    job.Kill(*job.shards[0], /*reported=*/false);
+    job.Kill(*job.workers[0]);
+    job.Kill(*job.workers[1]);
+    job.RestartCoordinator();
+    job.AddShard(0);
+    *job.traits.mutable_environment() = Environment("x86-64-v3", "PyTorch 2.7.0");
+    job.AddWorker(0);
+    job.AddWorker(1);
+    job.Pass(absl::Seconds(3));
+    EXPECT_EQ(job.Progress().restored_from_step(), 5);
+    EXPECT_EQ(
+        job.HasEvent("step 5 is of workers with kernels x86-64-v3; PyTorch 2.6.0; 1 thread; "
+                     "training continues with kernels x86-64-v3; PyTorch 2.7.0; 1 thread, and "
+                     "its bits are no longer those of an undisturbed run"),
+        bit_exact);
   }
 }
 

@@ -92,7 +92,9 @@ uint64_t Facts::EvaluationSamples() const {
   return limit == 0 ? samples : std::min(limit, samples);
 }
 
-std::string Facts::Arithmetic() const { return JobArithmetic(options.isa, job().training()); }
+std::string Facts::Arithmetic() const {
+  return JobArithmetic(options.arithmetic, job().training());
+}
 
 std::string CheckpointName(const v1::CheckpointRef& checkpoint) {
   return absl::StrCat("the checkpoint of attempt ", checkpoint.attempt(), ", step ",

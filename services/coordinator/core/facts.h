@@ -24,6 +24,7 @@
 #include "services/coordinator/core/shard_load.h"
 #include "services/coordinator/core/timers.h"
 #include "services/coordinator/core/training.h"
+#include "services/protocol/arithmetic.h"
 #include "services/protocol/job_length.h"
 
 namespace sluice::coordinator {
@@ -37,8 +38,9 @@ struct CoordinatorOptions {
   std::vector<std::string> warnings;
   // Name of a checkpoint's directory in the storage (services/checkpoint).
   std::function<std::string(const v1::CheckpointRef&)> checkpoint_directory;
-  std::string build;  // recorded in checkpoint indexes
-  std::string isa;    // recorded in checkpoint indexes
+  // Recorded in checkpoint indexes.
+  std::string build;
+  MachineArithmetic arithmetic;
 };
 
 // A shard's report is about this old, and an answer takes about this long to reach the shard.

@@ -16,6 +16,7 @@
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
+#include "services/protocol/kernels.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/stages.h"
 
@@ -135,6 +136,17 @@ absl::Status Initialization::BeginAttempt(absl::Time now) {
   return absl::OkStatus();
 }
 
+void Initialization::WarnOfOtherEnvironment(absl::Time now) {
+  const v1::Environment& before = facts_.storage.newest.environment();
+  const v1::Environment& after = attempt_.model->environment();
+  if (!facts_.job().training().bit_exact() || SameBits(before, after)) return;
+  output_.Warn(
+      absl::StrCat("BitExact: ", CheckpointName(*attempt_.base), " is of workers with ",
+                   EnvironmentText(before), "; training continues with ", EnvironmentText(after),
+                   ", and its bits are no longer those of an undisturbed run"),
+      now);
+}
+
 // Translates the checkpoint's state into this attempt's mode. A synchronous job's step and an
 // asynchronous job's ledger both describe which samples were trained on, and agree as long as the
 // ledger has no holes: the samples of a step are the positions up to the step's end. If the ledger
@@ -154,6 +166,7 @@ void Initialization::BeginFromCheckpoint(absl::Time now) {
                               ": bits may differ"),
                  now);
   }
+  WarnOfOtherEnvironment(now);
 
   const bool synchronous = facts_.mode().synchronous();
   if (IsSynchronous(checkpoint_index.mode()) == synchronous) return;

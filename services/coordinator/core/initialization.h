@@ -66,6 +66,7 @@ class Initialization {
 
  private:
   void BeginFromCheckpoint(absl::Time now);
+  void WarnOfOtherEnvironment(absl::Time now);
   v1::CoordinatorMessage PrepareStateMessage() const;
   v1::CoordinatorMessage InitializeMessage() const;
 

@@ -11,6 +11,7 @@
 #include "services/coordinator/core/model_difference.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/job_length.h"
+#include "services/protocol/kernels.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/worker_limits.h"
 
@@ -22,22 +23,41 @@ Verdict ModelCheck::OnReady(const v1::ProcessId& worker, const v1::Ready& ready,
                 "the job's length follows from its data");
   if (!attempt_.model.has_value()) {
     if (Verdict verdict = Accept(ready, now); !verdict.ok()) return verdict;
-  } else if (*difference = Difference(*attempt_.model, ready); !difference->empty()) {
-    const std::string name = ProcessName(worker);
-    if (!confirmed_) {
-      SLUICE_DCHECK(!reporters_.empty(), "the model was reported by a worker");
-      return Verdict::Failed(absl::StrCat(
-          name, " and worker-", *reporters_.begin(), " have different models or data: ", name, ": ",
-          *difference, "; all workers of a job must run the same program on the same data"));
-    }
-    refused_.insert(name);
-    return Verdict::Continue();
+  } else if (const std::string model = Difference(*attempt_.model, ready); !model.empty()) {
+    *difference = absl::StrCat("model or data differ from the job's: ", model);
+    return Refuse(worker, "have different models or data", model,
+                  "all workers of a job must run the same program on the same data");
+  } else if (const std::string bits = BitsDifference(ready); !bits.empty()) {
+    *difference = absl::StrCat("its results would not have the job's bits: ", bits);
+    return Refuse(worker, "would compute different bits", bits,
+                  "with `determinism: BitExact` all workers must have the same libraries, kernels "
+                  "(`training.kernels`) and threads");
   }
 
   Report(ready, now);
   reporters_.insert(worker.index());
   confirmed_ = confirmed_ || 2 * reporters_.size() > facts_.wanted_workers;
   return Verdict::Continue();
+}
+
+// `what` and `remedy`: for the job's failure, if it is not known which of two workers is wrong.
+Verdict ModelCheck::Refuse(const v1::ProcessId& worker, absl::string_view what,
+                           absl::string_view difference, absl::string_view remedy) {
+  const std::string name = ProcessName(worker);
+  if (!confirmed_) {
+    SLUICE_DCHECK(!reporters_.empty(), "the model was reported by a worker");
+    return Verdict::Failed(absl::StrCat(name, " and worker-", *reporters_.begin(), " ", what, ": ",
+                                        name, ": ", difference, "; ", remedy));
+  }
+  refused_.insert(name);
+  return Verdict::Continue();
+}
+
+std::string ModelCheck::BitsDifference(const v1::Ready& ready) const {
+  const v1::Environment& expected = attempt_.model->environment();
+  if (!facts_.job().training().bit_exact() || SameBits(expected, ready.environment())) return "";
+  return absl::StrCat("it computes with ", EnvironmentText(ready.environment()), ", not with ",
+                      EnvironmentText(expected));
 }
 
 // Workers of one program have the same notes.

@@ -1,4 +1,5 @@
-// The job's model and data, on which all workers must agree.
+// The job's model and data, on which all workers must agree, and with BitExact also what the bits
+// of their results depend on.
 //
 // The first worker that is ready reports the model. One worker may be wrong, or hostile. So its
 // model becomes the job's only if the job has a checkpoint of it, or once more than half of the
@@ -14,6 +15,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/common.pb.h"
 #include "proto/control.pb.h"
@@ -48,6 +50,9 @@ class ModelCheck {
 
  private:
   Verdict Accept(const v1::Ready& ready, absl::Time now);
+  Verdict Refuse(const v1::ProcessId& worker, absl::string_view what, absl::string_view difference,
+                 absl::string_view remedy);
+  std::string BitsDifference(const v1::Ready& ready) const;
   void Report(const v1::Ready& ready, absl::Time now);
 
   const Facts& facts_;

@@ -31,6 +31,7 @@
 #include "services/worker/compute/objective.h"
 #include "services/worker/compute/row_sums.h"
 #include "services/worker/compute/tensor_buffers.h"
+#include "services/worker/compute/torch_kernels.h"
 #include "services/worker/compute/torch_support.h"
 #include "services/worker/models/additive.h"
 #include "services/worker/models/buffer_change.h"
@@ -533,7 +534,7 @@ TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads) {
   options.loss = job.loss();
   options.seed = job.training().seed();
   options.threads = threads;
-  options.deterministic = job.training().bit_exact();
+  options.training = job.training();
   return options;
 }
 
@@ -546,8 +547,9 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, ": should be at least 1"));
   }
+  if (!options.only_describes) RETURN_IF_ERROR(FixTorchKernels(options.training));
   SetTorchThreads(options.threads);
-  if (options.deterministic) {
+  if (options.training.bit_exact()) {
     at::globalContext().setDeterministicCuDNN(true);
     at::globalContext().setBenchmarkCuDNN(false);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
@@ -570,6 +572,7 @@ absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(
                        "' is float16, in which a CPU does not compute: use bfloat16 or float32"));
     }
     ModelTraits traits = TraitsOf(*model, options, device);
+    traits.environment = TorchEnvironment(options.training, options.threads);
     return std::make_unique<TorchEngine>(std::move(model), loss, device, options.seed,
                                          std::move(traits));
   });

@@ -19,10 +19,11 @@ namespace sluice {
 
 struct TorchEngineOptions {
   v1::ModelSpec model;
-  std::string loss;            // JobSpec.loss
-  uint64_t seed = 0;           // of the job: initial values and dropout
-  int threads = 1;             // within one operation; process-wide in LibTorch
-  bool deterministic = false;  // on a GPU: only algorithms that give the same bits every time
+  std::string loss;   // JobSpec.loss
+  uint64_t seed = 0;  // of the job: initial values and dropout
+  int threads = 1;    // within one operation; process-wide in LibTorch
+  // Of the job: BitExact and the kernels, which are process-wide in LibTorch.
+  v1::TrainingSpec training;
   // The engine is asked for its tensors and rows, and computes nothing. It is on the CPU, whatever
   // model.device is, and the model may have a dtype in which only a GPU computes.
   bool only_describes = false;
@@ -37,7 +38,7 @@ struct TorchEngineOptions {
 TorchEngineOptions EngineOptionsOf(const v1::JobSpec& job, int threads);
 
 // NotFound, InvalidArgument or Unimplemented: what is wrong with the model, its file, its loss, its
-// dtype or its device.
+// dtype, its device or the kernels.
 absl::StatusOr<std::unique_ptr<ComputeEngine>> CreateTorchEngine(const TorchEngineOptions& options);
 
 // Writes the TorchScript model of file `source` with other values to file `target`, for

@@ -589,6 +589,7 @@ TEST(TorchEngineTest, BitExactJobUsesOnlyDeterministicAlgorithms) {
   EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
 
   job.mutable_training()->set_bit_exact(true);
+  job.mutable_training()->set_kernels(v1::TrainingSpec::NATIVE);  // LibTorch has computed already
   const TorchEngineOptions options = EngineOptionsOf(job, 1);
   EXPECT_EQ(options.seed, 7u);
   Create(options);

@@ -1,21 +1,28 @@
 #include "services/common/metrics.h"
 
+#include <prometheus/check_names.h>
 #include <prometheus/family.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <set>
 #include <sstream>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "services/common/status_macros.h"
+#include "services/common/utf8.h"
 
 namespace sluice {
 namespace {
 
 using Type = MetricDescriptor::Type;
+
+constexpr size_t kMaxLabelBytes = 1024;
 
 // For wrong names, which are bugs of this program that its first test finds.
 [[noreturn]] void Fatal(const std::string& what) {
@@ -35,6 +42,27 @@ const char* TypeName(Type type) {
   return "unknown";
 }
 
+// What prometheus-cpp would write and Prometheus refuse, with the whole page; "" if nothing.
+std::string WrongIn(const MetricDescriptor& row, const prometheus::Labels& constant) {
+  // The text of a help line is written as it is.
+  const bool one_line = IsUtf8(row.help) && row.help.find_first_of("\n\r\\") == row.help.npos;
+  if (!one_line) return "its help text must be one line of UTF-8 without a backslash";
+  std::set<std::string> names;
+  for (const std::string& label : row.labels) {
+    if (!prometheus::CheckLabelName(label) || label == "le") {
+      return absl::StrCat("'", label, "' is not a label name");
+    }
+    if (constant.count(label) != 0 || !names.insert(label).second) {
+      return absl::StrCat("it has label '", label, "' twice");
+    }
+  }
+  const std::vector<double>& bounds = row.buckets;
+  const bool ascend =
+      std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) == bounds.end() &&
+      std::all_of(bounds.begin(), bounds.end(), [](double bound) { return std::isfinite(bound); });
+  return ascend ? "" : "its buckets must be finite and ascend";
+}
+
 PageServer::Answer AnswerOf(const std::function<absl::Status()>& check) {
   const absl::Status status = check ? check() : absl::OkStatus();
   if (status.ok()) return {200, "ok\n"};
@@ -51,7 +79,9 @@ struct Metrics::Family {
 
   prometheus::Labels LabelsOf(const std::vector<std::string>& values) const {
     prometheus::Labels labels;
-    for (size_t i = 0; i < values.size(); ++i) labels[descriptor.labels[i]] = values[i];
+    for (size_t i = 0; i < values.size(); ++i) {
+      labels[descriptor.labels[i]] = CleanUtf8(values[i], kMaxLabelBytes);
+    }
     return labels;
   }
 };
@@ -64,14 +94,17 @@ std::vector<double> ExponentialBuckets(double first, double factor, int count) {
 
 Metrics::Metrics(std::vector<MetricDescriptor> table,
                  std::map<std::string, std::string> constant_labels) {
-  const prometheus::Labels constant(constant_labels.begin(), constant_labels.end());
+  prometheus::Labels constant;
+  for (const auto& [label, value] : constant_labels) {
+    constant[label] = CleanUtf8(value, kMaxLabelBytes);
+  }
   for (MetricDescriptor& row : table) {
     const std::string name = absl::StrCat("sluice_", row.name);
     const std::string key = row.name;
     Family family{std::move(row)};
     const MetricDescriptor& d = family.descriptor;
-    // prometheus-cpp does not escape help texts, and Prometheus refuses the whole page.
-    if (absl::StrContains(d.help, '\n')) Fatal(absl::StrCat(name, ": the help text has two lines"));
+    const std::string wrong = WrongIn(d, constant);
+    if (!wrong.empty()) Fatal(absl::StrCat(name, ": ", wrong));
     try {  // prometheus-cpp reports a malformed name only by an exception
       switch (d.type) {
         case Type::kCounter:
@@ -121,10 +154,10 @@ prometheus::Gauge& Metrics::gauge(absl::string_view name, std::vector<std::strin
   return family.gauges->Add(family.LabelsOf(label_values));
 }
 
-prometheus::Histogram& Metrics::histogram(absl::string_view name,
-                                          std::vector<std::string> label_values) {
+Histogram Metrics::histogram(absl::string_view name, std::vector<std::string> label_values) {
   Family& family = Find(name, Type::kHistogram, label_values.size());
-  return family.histograms->Add(family.LabelsOf(label_values), family.descriptor.buckets);
+  return Histogram(
+      &family.histograms->Add(family.LabelsOf(label_values), family.descriptor.buckets));
 }
 
 void Metrics::RemoveGauge(absl::string_view name, const std::vector<std::string>& label_values) {
@@ -138,11 +171,6 @@ std::string Metrics::Serialize() const {
   return out.str();
 }
 
-// A kubelet looks for containers that have ended once a second, and needs a moment to act on it.
-void MetricsServer::AwaitProbes(const std::function<bool()>& hurry) {
-  pages_->AwaitProbes(absl::Seconds(3), hurry);
-}
-
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(Options options,
                                                                     const Metrics* metrics) {
   ASSIGN_OR_RETURN(
@@ -154,8 +182,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(Options opti
               return PageServer::Answer{200, metrics->Serialize()};
             }},
            {"/healthz", [alive = std::move(options.alive)] { return AnswerOf(alive); }},
-           {"/readyz", [ready = std::move(options.ready)] { return AnswerOf(ready); },
-            absl::Seconds(PageServer::kReadyWaitSeconds)}}));
+           {"/readyz", [ready = std::move(options.ready)] { return AnswerOf(ready); }}}));
   return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(pages)));
 }
 

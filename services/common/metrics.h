@@ -6,6 +6,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,7 +29,7 @@ struct MetricDescriptor {
   std::string name;  // without the prefix `sluice_`; counters end in _total, units are base units
                      // (_seconds, _bytes)
   Type type;
-  std::string help;                 // one sentence
+  std::string help;                 // one sentence, on one line
   std::vector<std::string> labels;  // names; their values must be few
   std::vector<double> buckets;      // histograms: upper bounds, ascending
 };
@@ -36,12 +37,27 @@ struct MetricDescriptor {
 // `count` buckets from `first`, each `factor` times the one before.
 std::vector<double> ExponentialBuckets(double first, double factor, int count);
 
+// A histogram that ignores values that are not finite: prometheus-cpp would count NaN in the
+// smallest bucket, and the sum would be NaN or infinite for ever.
+class Histogram {
+ public:
+  explicit Histogram(prometheus::Histogram* histogram) : histogram_(histogram) {}
+
+  void Observe(double value) {
+    if (std::isfinite(value)) histogram_->Observe(value);
+  }
+
+ private:
+  prometheus::Histogram* histogram_;
+};
+
 // The metrics of one process. Look them up once and keep the reference, which lives as long as this
 // object; updating is lock-free and may be done on any thread.
 class Metrics {
  public:
-  // Every metric gets the `constant_labels` (training_job, role, index). A malformed or repeated
-  // name in the table is a broken invariant and fatal.
+  // Every metric gets the `constant_labels` (training_job, role, index). A row of the table
+  // that Prometheus would refuse is a broken invariant and fatal: a malformed or repeated name, a
+  // help text of several lines, buckets that do not ascend.
   Metrics(std::vector<MetricDescriptor> table, std::map<std::string, std::string> constant_labels);
 
   ~Metrics();
@@ -53,8 +69,7 @@ class Metrics {
   // the table, or a wrong type or number of labels, is fatal.
   prometheus::Counter& counter(absl::string_view name, std::vector<std::string> label_values = {});
   prometheus::Gauge& gauge(absl::string_view name, std::vector<std::string> label_values = {});
-  prometheus::Histogram& histogram(absl::string_view name,
-                                   std::vector<std::string> label_values = {});
+  Histogram histogram(absl::string_view name, std::vector<std::string> label_values = {});
 
   // Removes the series of these label values (of a worker that has left); references to it become
   // invalid.

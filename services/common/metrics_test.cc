@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,8 +80,50 @@ TEST(MetricsDeathTest, UnknownNameOrWrongLabelsAreFatal) {
   std::vector<MetricDescriptor> twice = Table();
   twice.push_back(twice[0]);
   EXPECT_DEATH(Metrics(twice, {}), "twice");
-  EXPECT_DEATH(Metrics({{"steps_total", Type::kCounter, "Steps\nclosed.", {}, {}}}, {}),
-               "sluice_steps_total: the help text has two lines");
+}
+
+// Prometheus refuses a page with any of these, and prometheus-cpp writes it.
+TEST(MetricsDeathTest, RowThatPrometheusWouldRefuseIsFatal) {
+  const auto with = [](auto change) {
+    std::vector<MetricDescriptor> table = Table();
+    change(&table[2]);
+    Metrics metrics(table, {{"role", "shard"}});
+  };
+  for (const char* help : {"Two\nlines.", "Two\r\nlines.", "C:\\new", "\xFF"}) {
+    EXPECT_DEATH(with([&](MetricDescriptor* row) { row->help = help; }),
+                 "sluice_step_seconds: its help text must be one line");
+  }
+  for (const char* label : {"", "a-b", "1st", "__name__", "le"}) {
+    EXPECT_DEATH(with([&](MetricDescriptor* row) { row->labels = {label}; }), "not a label name");
+  }
+  EXPECT_DEATH(with([](MetricDescriptor* row) { row->labels = {"role"}; }), "'role' twice");
+  EXPECT_DEATH(with([](MetricDescriptor* row) { row->labels = {"a", "a"}; }), "'a' twice");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const std::vector<double>& buckets :
+       std::vector<std::vector<double>>{{1, 1}, {2, 1}, {1, nan}, {nan}, {1, infinity}}) {
+    EXPECT_DEATH(with([&](MetricDescriptor* row) { row->buckets = buckets; }), "must be finite");
+  }
+}
+
+TEST(MetricsTest, LabelValuesAreEscapedUtf8) {
+  Metrics metrics(Table(), {{"training_job", "a\xFF"}});
+  metrics.gauge("queue_bytes", {"a\n\"b\"\\ä\xC3"}).Set(1);
+  EXPECT_THAT(metrics.Serialize(), HasSubstr(R"({training_job="a?",queue="a\n\"b\"\\ä?"} 1)"));
+}
+
+// Regression: a NaN was counted in the smallest bucket, and the sum was NaN from then on.
+TEST(MetricsTest, HistogramIgnoresValuesThatAreNotFinite) {
+  Metrics metrics(Table(), {});
+  Histogram histogram = metrics.histogram("step_seconds", {"push"});
+  histogram.Observe(std::numeric_limits<double>::quiet_NaN());
+  histogram.Observe(std::numeric_limits<double>::infinity());
+  histogram.Observe(-std::numeric_limits<double>::infinity());
+  histogram.Observe(0.5);
+  const std::string text = metrics.Serialize();
+  EXPECT_THAT(text, HasSubstr("le=\"0.1\"} 0"));
+  EXPECT_THAT(text, HasSubstr("step_seconds_sum{phase=\"push\"} 0.5"));
+  EXPECT_THAT(text, HasSubstr("step_seconds_count{phase=\"push\"} 1"));
 }
 
 TEST(MetricsServerTest, ServesMetricsHealthAndReadiness) {

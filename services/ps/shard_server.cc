@@ -369,7 +369,7 @@ class Server final : public ShardServer, public StreamHandler, public Shell::Rol
   prometheus::Counter& busy_ = metrics_->counter("busy_seconds_total");
   prometheus::Counter& copied_bytes_ = metrics_->counter("copied_bytes_total");
   prometheus::Counter& checkpoint_bytes_ = metrics_->counter("checkpoint_written_bytes_total");
-  prometheus::Histogram& checkpoint_seconds_ = metrics_->histogram("partition_write_seconds");
+  Histogram checkpoint_seconds_ = metrics_->histogram("partition_write_seconds");
   prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
   ThreadPoolRunner parallel_;
 

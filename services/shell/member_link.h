@@ -88,7 +88,7 @@ class MemberLink {
 
  private:
   CoreShell<Core>* const shell_;
-  prometheus::Histogram& latency_;
+  Histogram latency_;
   const Logger logger_;
 
   // Used only by the executor's tasks.

@@ -74,7 +74,7 @@ class ShardStreams {
   prometheus::Counter& frames_sent_ = metrics_->counter("frames_sent_total");
   prometheus::Counter& bytes_sent_ = metrics_->counter("sent_bytes_total");
   prometheus::Gauge& queued_send_ = metrics_->gauge("send_queue_bytes");
-  prometheus::Histogram& push_latency_ = metrics_->histogram("push_latency_seconds");
+  Histogram push_latency_ = metrics_->histogram("push_latency_seconds");
 
   // Of all streams; changed by the streams' threads.
   std::atomic<int64_t> queued_bytes_{0};

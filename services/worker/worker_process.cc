@@ -237,10 +237,10 @@ class Process final : public WorkerProcess, public Shell::Role {
   prometheus::Gauge& loss_ = metrics_->gauge("loss");
   prometheus::Counter& pushed_bytes_ = metrics_->counter("pushed_bytes_total");
   prometheus::Counter& gradient_bytes_ = metrics_->counter("pushed_gradient_bytes_total");
-  prometheus::Histogram& staleness_ = metrics_->histogram("staleness_updates");
+  Histogram staleness_ = metrics_->histogram("staleness_updates");
   prometheus::Counter& view_changes_ = metrics_->counter("view_changes_total");
   prometheus::Counter& all_reduce_sent_ = metrics_->counter("all_reduce_sent_bytes_total");
-  prometheus::Histogram& all_reduce_seconds_ = metrics_->histogram("all_reduce_seconds");
+  Histogram all_reduce_seconds_ = metrics_->histogram("all_reduce_seconds");
 
   // Used by the executor's tasks only.
   std::unique_ptr<Reducer> reducer_;  // null: not needed so far

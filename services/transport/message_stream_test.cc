@@ -102,9 +102,10 @@ struct ClientEvents {
 
 class TestClient {
  public:
-  explicit TestClient(const std::string& address) {
+  explicit TestClient(const std::string& address, size_t max_message_bytes = 0) {
     ChannelOptions options;
     options.address = address;
+    options.max_message_bytes = max_message_bytes;
     stub_ = v1::Coordinator::NewStub(MakeChannel(options));
     stream_ = std::make_unique<ClientSide>(
         MessageStreamOptions(), &loop_,
@@ -187,6 +188,45 @@ TEST(MessageStreamTest, ClosesStreamOfMessageThatTakesTooMuchMemory) {
   EXPECT_EQ(closed.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(closed.message()), HasSubstr("kMaxParsedBytes"));
   const uint64_t stream = server.WaitForStream();
+  EXPECT_THAT(server.events().Now().messages[stream], SizeIs(1));
+}
+
+// Regression: gRPC encodes such texts in three times as many bytes, and the client received neither
+// the code nor the text.
+TEST(MessageStreamTest, CloseDeliversStatusWithLongTextOfAnyCharacters) {
+  for (const char* piece : {"x", "ä", "\n", "%", "line of a traceback\n  100 % größer\n"}) {
+    std::string text;
+    while (text.size() < 20000) text += piece;
+    TestServer server([&](ServerSide* streams, uint64_t stream, const v1::MemberMessage&) {
+      streams->Close(stream, absl::PermissionDeniedError(text));
+    });
+    TestClient client(server.address());
+    client->Send(Heartbeat(0));
+    const absl::Status why = client.WaitForBreak();
+    EXPECT_EQ(why.code(), absl::StatusCode::kPermissionDenied) << piece << ": " << why;
+    EXPECT_GT(why.message().size(), 2000u) << piece;
+    EXPECT_EQ(why.message(), absl::string_view(text).substr(0, why.message().size()));
+  }
+}
+
+// gRPC ends the call on its own and does not always report this to the read: the server must not
+// take it for a client that has finished.
+TEST(MessageStreamTest, ReportsMessageOverTheLimitAsFailureOnBothSides) {
+  TestServer server(Answer);
+  TestClient client(server.address(), 2 * kMaxControlMessageBytes);
+  client->Send(Heartbeat(1));
+  v1::MemberMessage message;
+  std::string* name = message.mutable_ready()->mutable_table()->add_tensors()->mutable_name();
+  while (message.ByteSizeLong() <= kMaxControlMessageBytes) {
+    name->append(kMaxControlMessageBytes + 1 - message.ByteSizeLong(), 'x');
+  }
+  while (message.ByteSizeLong() > kMaxControlMessageBytes + 1) name->pop_back();
+  ASSERT_EQ(message.ByteSizeLong(), kMaxControlMessageBytes + 1);
+
+  client->Send(std::move(message));
+  EXPECT_EQ(client.WaitForBreak().code(), absl::StatusCode::kResourceExhausted);
+  const uint64_t stream = server.WaitForStream();
+  EXPECT_FALSE(server.WaitForClose(stream).ok());
   EXPECT_THAT(server.events().Now().messages[stream], SizeIs(1));
 }
 

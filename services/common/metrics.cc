@@ -171,6 +171,11 @@ std::string Metrics::Serialize() const {
   return out.str();
 }
 
+// A kubelet looks for containers that have ended once a second, and needs a moment to act on it.
+void MetricsServer::AwaitProbes(const std::function<bool()>& hurry) {
+  pages_->AwaitProbes(absl::Seconds(3), hurry);
+}
+
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(Options options,
                                                                     const Metrics* metrics) {
   ASSIGN_OR_RETURN(
@@ -182,7 +187,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(Options opti
               return PageServer::Answer{200, metrics->Serialize()};
             }},
            {"/healthz", [alive = std::move(options.alive)] { return AnswerOf(alive); }},
-           {"/readyz", [ready = std::move(options.ready)] { return AnswerOf(ready); }}}));
+           {"/readyz", [ready = std::move(options.ready)] { return AnswerOf(ready); },
+            absl::Seconds(PageServer::kReadyWaitSeconds)}}));
   return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(pages)));
 }
 

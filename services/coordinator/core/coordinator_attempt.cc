@@ -121,7 +121,6 @@ void CoordinatorCore::TakeClaimResult(const absl::Status& status, absl::Time now
 void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
                                    absl::Time now) {
   Handle(now, [&] {
-    if (losses_.checks() && !CarryOut(losses_.OnClaimsRead(claims, now), now)) return;
     if (claims_.rereading()) {
       if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
     } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {

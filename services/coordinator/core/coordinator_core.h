@@ -97,8 +97,8 @@ class CoordinatorCore {
   void OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now);
   void OnDisconnected(StreamId stream, absl::Time now);
 
-  // Answer to ClaimAttempt: OK, ALREADY_EXISTS (lost), or another error (tried again if it is
-  // transient; otherwise the job fails).
+  // Answer to ClaimAttempt: OK, ALREADY_EXISTS (another coordinator made it), or another error
+  // (tried again if it is transient; otherwise the job fails).
   void OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now);
   // Answer to ReadClaims.
   void OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now);

@@ -61,6 +61,8 @@ void CoordinatorProcess::SetDesired(const v1::SetDesiredRequest& desired) {
   core_.Event(&Core::OnSetDesired, desired);
 }
 
+void CoordinatorProcess::OnParentCall() { core_.Event(&Core::OnParentCall); }
+
 // As the coordinator's program does on SIGTERM.
 void CoordinatorProcess::Leave() { core_.Event(&Core::OnAskedToStop); }
 

@@ -29,6 +29,7 @@ class CoordinatorProcess : public Process {
   void Accept(const StreamRef& stream);
   void OnMessage(const StreamRef& stream, const v1::MemberMessage& message);
   void SetDesired(const v1::SetDesiredRequest& desired);
+  void OnParentCall();
   // SIGTERM.
   void Leave();
   v1::JobProgress Progress() const;

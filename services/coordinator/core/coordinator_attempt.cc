@@ -157,12 +157,7 @@ void CoordinatorCore::BeginTakeover(absl::Time now) {
 
 void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
   ViewChange& change = facts_.training.change();
-  for (const uint64_t shard : change.Overdue(now, facts_.timers.pause)) {
-    Expel(
-        shard,
-        absl::StrCat("did not answer a view change in ", absl::FormatDuration(facts_.timers.pause)),
-        now);
-  }
+  ExpelUnanswering(now);
 
   if (takeover_.Lost() && takeover_.Retry()) {
     BeginPause(/*at_once=*/true, now);

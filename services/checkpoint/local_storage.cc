@@ -104,8 +104,15 @@ class LocalStorage final : public CheckpointStorage {
       absl::Status status = files_->SyncDirectory(Directory(claim.parent()));
       if (!status.ok() && !absl::IsNotFound(status)) return status;
     }
-    return ExclusiveCreateFile(files_, ClaimPath(claim.attempt(), claim.loss_record()),
-                               absl::Cord(ClaimToJson(claim)), Suffix());
+    const absl::Status created =
+        ExclusiveCreateFile(files_, ClaimPath(claim.attempt(), claim.loss_record()),
+                            absl::Cord(ClaimToJson(claim)), Suffix());
+    if (!absl::IsAlreadyExists(created)) return created;
+
+    const absl::StatusOr<v1::Claim> found = ReadClaim(claim.attempt(), claim.loss_record());
+    if (absl::IsUnavailable(found.status())) return found.status();
+    if (!found.ok() || !IsSameClaim(*found, claim)) return created;
+    return files_->SyncDirectory(ClaimsDirectory());
   }
 
   absl::StatusOr<std::vector<v1::Claim>> ReadClaims() override {

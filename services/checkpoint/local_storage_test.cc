@@ -37,6 +37,41 @@ TEST_F(LocalStorageTest, FirstClaimOfAnAttemptWins) {
   EXPECT_EQ(claims->front().term().counter(), 7u);
 }
 
+// A call fails at any of its operations. If it has made the claim, the next call finds it.
+TEST_F(LocalStorageTest, ClaimOfACallThatFailedIsItsOwn) {
+  int made = 0;
+  for (const bool end : {false, true}) {
+    for (int operation = 0; operation < 8; ++operation) {
+      const auto attempt = static_cast<uint64_t>(storage_->ReadClaims()->size() + 1);
+      v1::Claim mine = MakeClaim(attempt);
+      mine.set_end(end);
+      mine.mutable_term()->set_counter(3);
+      mine.mutable_term()->set_coordinator(11);
+      files_.FailAfter(operation);
+      if (storage_->CreateClaim(mine).ok()) break;
+      files_.FailNever();
+      made += storage_->ReadClaims()->size() == attempt;
+
+      mine.set_time("2026-01-02T03:04:05Z");
+      EXPECT_TRUE(storage_->CreateClaim(mine).ok()) << operation;
+      files_.CutPower();
+      ASSERT_THAT(*storage_->ReadClaims(), SizeIs(attempt)) << "it is durable";
+
+      v1::Claim other = mine;
+      other.mutable_term()->set_coordinator(12);
+      EXPECT_EQ(storage_->CreateClaim(other).code(), absl::StatusCode::kAlreadyExists);
+      other = mine;
+      other.mutable_term()->set_counter(4);
+      EXPECT_EQ(storage_->CreateClaim(other).code(), absl::StatusCode::kAlreadyExists);
+      other = mine;
+      other.set_end(!end);
+      EXPECT_EQ(storage_->CreateClaim(other).code(), absl::StatusCode::kAlreadyExists);
+    }
+    files_.FailNever();
+  }
+  EXPECT_GE(made, 2) << "the directory's sync failed after the link";
+}
+
 v1::Claim LossRecord(uint64_t attempt, uint64_t number, std::vector<uint64_t> kept) {
   v1::Claim record = MakeClaim(attempt);
   record.set_loss_record(number);

@@ -154,6 +154,13 @@ uint64_t NewestBetween(const std::vector<v1::CheckpointRef>& descending,
 
 }  // namespace
 
+bool IsSameClaim(const v1::Claim& a, const v1::Claim& b) {
+  return a.term().coordinator() != 0 && a.term().coordinator() == b.term().coordinator() &&
+         a.term().counter() == b.term().counter() && a.attempt() == b.attempt() &&
+         a.end() == b.end() && a.loss_record() == b.loss_record() &&
+         std::equal(a.kept().begin(), a.kept().end(), b.kept().begin(), b.kept().end());
+}
+
 std::vector<v1::CheckpointRef> RestoreCandidates(
     const std::vector<v1::Claim>& claims, const std::vector<v1::CheckpointRef>& checkpoints) {
   std::map<uint64_t, const v1::Claim*> claim_of;

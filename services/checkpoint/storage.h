@@ -72,8 +72,9 @@ class CheckpointStorage {
   // advice, if no index names an owner either.
   virtual absl::Status Own(const std::string& job) = 0;
 
-  // ALREADY_EXISTS if a claim of this attempt number exists, or, for a loss record, one of this
-  // attempt and number; then nothing is changed.
+  // Durable when it returns OK. ALREADY_EXISTS if another claim of this attempt number exists, or,
+  // for a loss record, another one of this attempt and number; then nothing is changed. OK if the
+  // claim that exists is this one (IsSameClaim): an earlier call made it, although it failed.
   virtual absl::Status CreateClaim(const v1::Claim& claim) = 0;
   // Ascending, without gaps. For a claim that is damaged, or missing below another one, only the
   // attempt is set (IsDamaged): a coordinator claimed it, and nothing else is known of it. A claim
@@ -125,6 +126,10 @@ std::vector<v1::CheckpointRef> RestoreCandidates(const std::vector<v1::Claim>& c
 
 // For a claim that ReadClaims returned: true if only its attempt is known.
 inline bool IsDamaged(const v1::Claim& claim) { return claim.format_version() == 0; }
+
+// Whether one coordinator made both, for the same purpose: equal attempts, ends, loss records with
+// the shards that they keep, and terms with the incarnation.
+bool IsSameClaim(const v1::Claim& a, const v1::Claim& b);
 
 // Whether two full names ("<namespace>/<name>/<uid>") are of the same job; the uids may differ.
 bool IsSameJob(absl::string_view a, absl::string_view b);

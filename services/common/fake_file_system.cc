@@ -110,7 +110,9 @@ absl::Status FakeFileSystem::Link(const std::string& from, const std::string& to
   const auto found = names_.find(from);
   if (found == names_.end()) return Missing(from);
   RETURN_IF_ERROR(NeedDirectory(DirectoryOf(to)));
-  if (names_.count(to) > 0) return There(to);
+  if (const auto other = names_.find(to); other != names_.end()) {
+    return other->second == found->second ? absl::OkStatus() : There(to);
+  }
   RETURN_IF_ERROR(Change(to));
   names_.emplace(to, found->second);
   return absl::OkStatus();

@@ -81,6 +81,12 @@ absl::Status CheckRegular(const struct stat& info, absl::string_view path) {
       absl::StrCat("cannot read ", path, ": it is ", kind, ", not a file"));
 }
 
+bool IsSameFile(const std::string& a, const std::string& b) {
+  struct stat first, second;
+  return lstat(a.c_str(), &first) == 0 && lstat(b.c_str(), &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -167,7 +173,9 @@ class RealFileSystem final : public FileSystem {
 
   absl::Status Link(const std::string& from, const std::string& to) override {
     if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
-    return ErrnoStatus(errno, absl::StrCat("link ", from, " to"), to);
+    const int error = errno;
+    if (error == EEXIST && IsSameFile(from, to)) return absl::OkStatus();
+    return ErrnoStatus(error, absl::StrCat("link ", from, " to"), to);
   }
 
   absl::Status Remove(const std::string& path) override {

@@ -41,8 +41,9 @@ class FileSystem {
   virtual absl::StatusOr<std::string> Read(const std::string& path, size_t max_bytes) = 0;
   // Replaces `to` if it exists.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
-  // Makes a second name; ALREADY_EXISTS if `to` exists. Of two concurrent callers exactly one
-  // succeeds.
+  // Makes a second name; ALREADY_EXISTS if `to` is another file. Of two concurrent callers exactly
+  // one succeeds. (A network file system that has lost an answer repeats the request, and finds
+  // that `to` is a name of `from`.)
   virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
   // Makes the directory and its parents; OK if it exists. The new names are durable.

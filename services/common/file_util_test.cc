@@ -151,6 +151,15 @@ TEST_P(FileSystemTest, DoesNotReadFileOverBound) {
   EXPECT_EQ(files_->Read(Path("f"), 4).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST_P(FileSystemTest, LinkSucceedsIfTheNameIsOfTheSameFile) {
+  for (const char* name : {"mine", "other"}) {
+    ASSERT_TRUE(files_->Create(Path(name), /*exclusive=*/true).ok());
+  }
+  EXPECT_TRUE(files_->Link(Path("mine"), Path("claim")).ok());
+  EXPECT_TRUE(files_->Link(Path("mine"), Path("claim")).ok()) << "a repeated request";
+  EXPECT_EQ(files_->Link(Path("other"), Path("claim")).code(), absl::StatusCode::kAlreadyExists);
+}
+
 TEST_P(FileSystemTest, ErrorsNamePath) {
   const auto missing = files_->Read(Path("missing"), kMany);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);

@@ -170,7 +170,12 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
     return grpc::Status::OK;
   }
 
-  grpc::Status GetProgress(const v1::GetProgressRequest* request, v1::JobProgress* progress) {
+  grpc::Status GetProgress(grpc::ServerContext* context, const v1::GetProgressRequest* request,
+                           v1::JobProgress* progress) {
+    const std::optional<security::PeerIdentity> caller = security::PeerOf(*context->auth_context());
+    if (!caller.has_value() || caller->role == v1::OPERATOR) {
+      shell_.Event(Call(&CoordinatorCore::OnParentCall));
+    }
     const bool last = shell_.ended();
     Ask([&](CoordinatorCore& core, absl::Time now) { *progress = core.Progress(*request, now); });
     if (last && !final_progress_asked_.exchange(true)) final_progress_read_.Notify();
@@ -250,8 +255,9 @@ class Server final : public CoordinatorServer, public Shell::Role, public Stream
         "/sluice.v1.JobControl/SetDesired",
         [this](auto*, auto* request, auto*) { return SetDesired(request); });
     calls_.AddUnary<v1::GetProgressRequest, v1::JobProgress, kMaxSmallRequestBytes>(
-        "/sluice.v1.JobControl/GetProgress",
-        [this](auto*, auto* request, auto* reply) { return GetProgress(request, reply); });
+        "/sluice.v1.JobControl/GetProgress", [this](auto* context, auto* request, auto* reply) {
+          return GetProgress(context, request, reply);
+        });
     calls_.AddUnary<v1::MeetRequest, v1::MeetReply>(
         "/sluice.v1.Rendezvous/Meet", [this](auto* context, auto* request, auto* reply) {
           return Meet(context, request, reply);

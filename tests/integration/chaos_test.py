@@ -28,8 +28,9 @@ spec:
   parameterServer: {%(shards)s, partitions: 8}
   worker: {replicas: 3}
   checkpoint: {intervalSteps: 10}
-  timeouts: {heartbeatSeconds: 0.2, suspectSeconds: 0.5, heartbeatTimeoutSeconds: 2, pauseSeconds: 2}
+  timeouts: {%(timeouts)s}
 """
+_TIMEOUTS = 'heartbeatSeconds: 0.2, suspectSeconds: 0.5, heartbeatTimeoutSeconds: 2, pauseSeconds: 2'
 
 # An optimizer with a warm-up, whose steps are counted with a deliberate bug.
 _PLUGIN = """
@@ -112,7 +113,7 @@ class ChaosTest(unittest.TestCase):
     def start(self, *flags, programs=_ROOT, **job):
         manifest = _MANIFEST % {
             'model': 'name: mlp, dimensions: {hidden: 16}', 'data': 'shape: [16], classes: 4', 'optimizer': 'name: Adam', 'steps': 80,
-            'mode': 'determinism: BitExact', 'delay': 0.02, 'shards': 'replicas: 2, copies: 1', **job}
+            'mode': 'determinism: BitExact', 'delay': 0.02, 'shards': 'replicas: 2, copies: 1', 'timeouts': _TIMEOUTS, **job}
         (self.directory / 'job.yaml').write_text(manifest)
         process = subprocess.Popen(
             [_SLUICE, 'chaos', 'job.yaml', '--output', 'json', '--bin-dir', programs, '--state-dir', self.state, *flags],
@@ -228,6 +229,22 @@ class ChaosTest(unittest.TestCase):
                 pids = {target['pid'] for target in fault['targets']}
                 ended = {entry['pid'] for entry in objects if entry['type'] == 'process' and entry['state'] == 'ended'}
                 self.assertLessEqual(pids, ended)
+
+    def test_coordinator_that_is_cut_off_expels_no_process(self):
+        # Longer than heartbeatTimeoutSeconds, and not so long that `sluice run` replaces the coordinator (2 s more).
+        for timeouts, lasting, count in ((_TIMEOUTS, '2.4s', 2), (_TIMEOUTS, '3.4s', 2), ('suspectSeconds: 1', '5.8s', 1)):
+            with self.subTest(lasting=lasting):
+                self.state = self.directory / lasting
+                code, objects = self.finish(
+                    self.start('--faults', 'cut:coordinator', '--seed', '6', '--every', '1s', '--for', lasting, '--count', str(count),
+                               timeouts=timeouts, steps=150, delay=0.1, shards='replicas: 3, copies: 2'))
+                verdict = objects[-1]
+                self.assertEqual((code, verdict['verdict'], verdict['problems'], verdict['unexplained']), (0, 'Passed', [], []))
+                self.assertEqual(len(verdict['faults']), count, verdict)
+                run = verdict['run']
+                self.assertEqual((run['attempts'], run['restarts'], run['recomputedSamples']), (1, 0, 0), verdict)
+                events = [entry['message'] for entry in objects if entry['type'] == 'event']
+                self.assertTrue(any('the coordinator may have been cut off' in text for text in events), events)
 
     def test_full_disk_costs_checkpoints_and_no_step(self):
         code, objects = self.finish(

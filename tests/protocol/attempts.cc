@@ -15,6 +15,7 @@ uint8_t HighestStep(int mask) {
 Attempts::State Attempts::Initial() const {
   State state{};
   state.starts = kCoordinators;
+  state.lost_answers = options_.lost_answers;
   return state;
 }
 
@@ -32,6 +33,15 @@ std::string Attempts::Violation(const State& state) const {
     }
   }
   if (state.ends.count > 1) return "the job ends twice";
+  if (state.turned) return "a coordinator exits because of its own claim";
+  for (int a = 0; a < kCoordinators; ++a) {
+    for (int b = 0; b < a; ++b) {
+      const bool run = state.coordinators[a].phase == kRuns && state.coordinators[b].phase == kRuns;
+      if (run && state.coordinators[a].attempt == state.coordinators[b].attempt) {
+        return "two coordinators have one attempt";
+      }
+    }
+  }
   for (int attempt = 2; attempt < state.claims.count; ++attempt) {
     const Claim& claim = state.claims.items[attempt];
     const Claim& previous = state.claims.items[attempt - 1];
@@ -59,28 +69,72 @@ void Attempts::AddSteps(const State& state, Steps<State>& steps) const {
         AddReading(state, c, steps);
         break;
       case kHasRead:
-        coordinator.claims = 0;
-        if (state.claims.count == before.claims) {
-          next.claims.Push({0, before.attempt, before.step});
-          coordinator.phase = kRuns;
-          coordinator.attempt = before.claims;
-          steps.Add(next, "C%d claims attempt %d with parent (%d, %d)", c, before.claims,
-                    before.attempt, before.step);
-        } else {
-          coordinator = Coordinator{kStarts, 0, 0, 0};
-          steps.Add(next, "C%d's claim of attempt %d fails", c, before.claims);
-        }
+      case kRepeatsClaim:
+        AddClaiming(state, c, steps);
         break;
       case kRuns:
         AddTraining(state, c, steps);
         coordinator = Coordinator{kGone, 0, 0, 0};
         steps.AddFault(next, "C%d crashes", c);
         break;
+      case kRepeatsEnd:
+        AddEnding(state, c, steps);
+        break;
       case kEnded:
       case kGone:
         break;
     }
   }
+}
+
+bool Attempts::TakesForOwn(const Claim& claim, int c, bool end) const {
+  if (claim.ends != end) return false;
+  switch (options_.recognition) {
+    case Recognition::kNone:
+      return false;
+    case Recognition::kByCounter:
+      return true;  // each coordinator that claims this number has read the claims before it
+    case Recognition::kByIncarnation:
+      return claim.maker == c;
+  }
+  return false;
+}
+
+void Attempts::AddClaiming(const State& state, int c, Steps<State>& steps) const {
+  const Coordinator& before = state.coordinators[c];
+  const uint8_t attempt = before.claims;
+  State next = state;
+  Coordinator& coordinator = next.coordinators[c];
+  coordinator = Coordinator{kRuns, attempt, before.step, 0};
+  if (state.claims.count == attempt) {
+    next.claims.Push({0, before.attempt, before.step, Byte(c)});
+    steps.Add(next, "C%d claims attempt %d with parent (%d, %d)", c, attempt, before.attempt,
+              before.step);
+    if (!state.lost_answers) return;
+    --next.lost_answers;
+    coordinator = before;
+    coordinator.phase = kRepeatsClaim;
+    steps.AddFault(next, "C%d claims attempt %d, and the answer is lost", c, attempt);
+    return;
+  }
+  const Claim& claim = state.claims.items[attempt];
+  if (TakesForOwn(claim, c, /*end=*/false)) {
+    steps.Add(next, "C%d finds its claim of attempt %d", c, attempt);
+    return;
+  }
+  coordinator = Coordinator{kStarts, 0, 0, 0};
+  next.turned = claim.maker == c;
+  steps.Add(next, "C%d's claim of attempt %d fails", c, attempt);
+}
+
+// The answer to the end record was lost.
+void Attempts::AddEnding(const State& state, int c, Steps<State>& steps) const {
+  const Coordinator& before = state.coordinators[c];
+  State next = state;
+  const bool own = TakesForOwn(state.claims.items[before.attempt + 1], c, /*end=*/true);
+  next.turned = !own;
+  next.coordinators[c] = Coordinator{own ? kEnded : kGone, 0, 0, 0};
+  steps.Add(next, "C%d repeats the end record", c);
 }
 
 void Attempts::AddReading(const State& state, int c, Steps<State>& steps) const {
@@ -142,8 +196,12 @@ void Attempts::AddTraining(const State& state, int c, Steps<State>& steps) const
   }
   coordinator.phase = kEnded;
   next.ends.Push({attempt, Byte(state.claims.count - 1)});
-  if (options_.end_is_claimed) next.claims.Push({1, attempt, before.step});
+  if (options_.end_is_claimed) next.claims.Push({1, attempt, before.step, Byte(c)});
   steps.Add(next, "C%d ends the job with attempt %d", c, attempt);
+  if (!state.lost_answers || !options_.end_is_claimed) return;
+  --next.lost_answers;
+  coordinator.phase = kRepeatsEnd;
+  steps.AddFault(next, "C%d ends the job with attempt %d, and the answer is lost", c, attempt);
 }
 
 }  // namespace sluice::protocol_models

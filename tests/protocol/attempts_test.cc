@@ -8,7 +8,7 @@ namespace sluice::protocol_models {
 namespace {
 
 TEST(AttemptsTest, HoldsWithThreeCoordinators) {
-  ExpectHolds(Attempts(Attempts::Options()), 343'204, Progress::kNoDeadlock);
+  ExpectHolds(Attempts(Attempts::Options()), 932'091, Progress::kNoDeadlock);
 }
 
 TEST(AttemptsTest, WithoutR11ForTheEndAnAbandonedAttemptEndsTheJob) {
@@ -23,6 +23,20 @@ TEST(AttemptsTest, WithoutR11ForTheParentAnAbandonedHistoryWins) {
   options.restores_by_claims = false;
   ExpectViolation(Attempts(options), "an attempt is restored from an abandoned history", 11,
                   Progress::kNoDeadlock);
+}
+
+TEST(AttemptsTest, WithoutR11ForLostAnswersACoordinatorExitsBecauseOfItsOwnClaim) {
+  Attempts::Options options;
+  options.recognition = Attempts::Recognition::kNone;
+  ExpectViolation(Attempts(options), "a coordinator exits because of its own claim", 4,
+                  Progress::kNoDeadlock);
+}
+
+TEST(AttemptsTest, WithoutTheIncarnationTwoCoordinatorsHaveOneAttempt) {
+  Attempts::Options options;
+  options.recognition = Attempts::Recognition::kByCounter;
+  options.lost_answers = 0;
+  ExpectViolation(Attempts(options), "two coordinators have one attempt", 6, Progress::kNoDeadlock);
 }
 
 }  // namespace

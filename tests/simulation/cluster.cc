@@ -394,7 +394,8 @@ void Cluster::SendDesired() {
   const absl::Time arrives =
       scheduler_.now() + random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
   desired_arrives_ = std::max(desired_arrives_, arrives);
-  scheduler_.At(desired_arrives_, [to = coordinator_, desired] {
+  scheduler_.At(desired_arrives_, [this, to = coordinator_, desired] {
+    if (!ParentReaches(to)) return;  // it is sent again when the network is whole
     to->Handle([to, desired] { to->SetDesired(desired); });
   });
 }

@@ -53,7 +53,7 @@ struct Scenario {
   // Only if a problem requests it (problems.h).
   uint32_t freeze_for_good = 0, damage = 0, damage_record = 0, snapshot = 0, suspend = 0,
            leave_all = 0, leave_shard = 0, leave_coordinator = 0, two_coordinators = 0,
-           crash_at_write = 0, break_group = 0, scale_shards = 0;
+           crash_at_write = 0, break_group = 0, scale_shards = 0, cut_coordinator = 0;
   // Shards die or leave only if copies of their partitions remain, and coordinators only once
   // training has begun: this must cost no attempt.
   bool spare_last_copies = false;
@@ -116,6 +116,7 @@ struct Outcome {
   uint64_t disk_errors = 0;
   uint64_t promotions = 0;       // views that continue without a shard of the view before
   uint64_t replaced_frozen = 0;  // processes that the parent ended because they were frozen
+  uint64_t cuts = 0;             // of the coordinator's network, longer than the heartbeat timeout
 };
 
 // How long a hostile member sends false messages.
@@ -211,6 +212,7 @@ class Cluster {
   void DoFault();
   void CutStream();
   void CutProcess();
+  void CutCoordinator();
   void AskWorkerToLeave();
   void AskShardToLeave();
   void AskCoordinatorToLeave();
@@ -247,7 +249,9 @@ class Cluster {
   void EndIfFrozen(const std::shared_ptr<P>& process, const v1::JobProgress& progress);
   // Whether a failure names a file that is damaged.
   bool NamesDamage(const std::string& message);
-  bool watched() const { return scenario_.freeze_for_good > 0; }
+  bool watched() const { return scenario_.freeze_for_good > 0 || scenario_.cut_coordinator > 0; }
+  // Whether the parent's calls reach the coordinator.
+  bool ParentReaches(const std::shared_ptr<CoordinatorProcess>& coordinator) const;
   std::shared_ptr<WorkerProcess> PickWorker();
   std::shared_ptr<ShardProcess> PickShard();
 
@@ -280,10 +284,13 @@ class Cluster {
   const std::optional<v1::CheckpointIndex> replaced_;  // that job's newest
   bool finished_ = false;
   bool suspending_ = false;
-  bool only_harmless_ = true;    // all faults so far
-  bool whole_ = false;           // each partition was on two shards when a coordinator last knew
-  bool trained_ = false;         // a step
-  bool crash_at_write_ = false;  // the next time that a coordinator uses the storage
+  bool only_harmless_ = true;   // all faults so far
+  bool whole_ = false;          // each partition was on two shards when a coordinator last knew
+  bool trained_ = false;        // a step
+  bool parent_is_cut_ = false;  // from a coordinator that is isolated
+  bool parent_waits_ = false;   // ... and does not replace it
+  absl::Time whole_since_ = absl::InfinitePast();  // since it was isolated
+  bool crash_at_write_ = false;      // the next time that a coordinator uses the storage
   std::vector<std::string> mended_;  // paths of files that were damaged and are repaired
   std::shared_ptr<CoordinatorProcess> old_coordinator_;  // the older one while two are running
   std::vector<std::shared_ptr<HostileProcess>> hostile_;

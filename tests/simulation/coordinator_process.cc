@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/checkpoint/storage.h"
@@ -24,6 +25,7 @@ std::pair<uint64_t, uint64_t> KeyOf(const v1::CheckpointRef& ref) {
 
 CoordinatorProcess::CoordinatorProcess(Cluster* cluster, uint64_t incarnation)
     : cluster_(*cluster),
+      incarnation_(incarnation),
       core_(
           cluster, this,
           [&] {
@@ -58,6 +60,8 @@ void CoordinatorProcess::SetDesired(const v1::SetDesiredRequest& desired) {
   desired_.clear_deaths();
   core_.Event(&Core::OnSetDesired, desired);
 }
+
+void CoordinatorProcess::OnParentCall() { core_.Event(&Core::OnParentCall); }
 
 // As the coordinator's program does on SIGTERM.
 void CoordinatorProcess::Leave() { core_.Event(&Core::OnAskedToStop); }
@@ -219,10 +223,22 @@ void CoordinatorProcess::OnDisk(absl::FunctionRef<void()> use) {
   cluster_.OnCoordinatorCrash(*this);
 }
 
+// A disk that fails does so at any of the operations, so the claim may have been made. Or the
+// answer is lost.
+absl::Status CoordinatorProcess::FailToClaim(const v1::Claim& claim) {
+  FakeFileSystem& disk = cluster_.storage().disk();
+  disk.FailAfter(static_cast<int>(cluster_.random().Below(10)));
+  absl::Status status = cluster_.storage()->CreateClaim(claim);
+  disk.FailNever();
+  return status.ok() ? absl::UnavailableError("the storage is unavailable") : status;
+}
+
 void CoordinatorProcess::On(const coordinator::ClaimAttempt& action) {
   After([this, claim = action.claim] {
-    absl::Status status = absl::UnavailableError("the storage is unavailable");
-    if (!cluster_.DiskFails()) {
+    absl::Status status;
+    if (cluster_.DiskFails()) {
+      status = FailToClaim(claim);
+    } else {
       OnDisk([&] { status = cluster_.storage()->CreateClaim(claim); });
     }
     cluster_.Trace(absl::StrCat("claim ", claim.attempt(), claim.end() ? " (end)" : "", ": ",
@@ -301,12 +317,12 @@ void CoordinatorProcess::On(const coordinator::AnswerSnapshot& action) {
   if (!action.snapshot.ok()) snapshots_.erase(call);
 }
 
-void CoordinatorProcess::On(const coordinator::Exit& action) {
-  // A suspension with enough time to save loses no step. A coordinator that was frozen and replaced
-  // reports an outdated state.
-  const bool current = cluster_.coordinator().get() == this;
-  if (current && action.reason == coordinator::ExitReason::kSuspended &&
-      action.message == "suspended") {
+// A suspension with enough time to save loses no step, and no coordinator takes its own claim for
+// another coordinator's.
+void CoordinatorProcess::CheckExit(const coordinator::Exit& exit) {
+  if (exit.reason == coordinator::ExitReason::kSuspended && exit.message == "suspended") {
+    // A coordinator that was frozen and replaced reports an outdated state.
+    if (cluster_.coordinator().get() != this) return;
     const std::optional<v1::CheckpointIndex> newest = cluster_.storage().NewestAsWritten();
     const uint64_t step = Progress().step();
     if (!newest.has_value() || newest->checkpoint().step() < step) {
@@ -314,6 +330,18 @@ void CoordinatorProcess::On(const coordinator::Exit& action) {
           absl::StrCat("the job is suspended at step ", step, ", which is not saved"));
     }
   }
+  if (exit.reason == coordinator::ExitReason::kSuperseded &&
+      absl::StartsWith(exit.message, "another coordinator has ")) {
+    const std::vector<v1::Claim> claims = cluster_.storage()->ReadClaims().value();
+    if (!claims.empty() && claims.back().term().coordinator() == incarnation_) {
+      cluster_.checker().Fail(
+          absl::StrCat("a coordinator takes its own claim for another's: ", exit.message));
+    }
+  }
+}
+
+void CoordinatorProcess::On(const coordinator::Exit& action) {
+  CheckExit(action);
   cluster_.OnCoordinatorExit(*this, action.reason == coordinator::ExitReason::kSucceeded,
                              action.reason == coordinator::ExitReason::kFailed,
                              action.reason == coordinator::ExitReason::kSuspended, action.message);

@@ -29,6 +29,7 @@ class CoordinatorProcess : public Process {
   void Accept(const StreamRef& stream);
   void OnMessage(const StreamRef& stream, const v1::MemberMessage& message);
   void SetDesired(const v1::SetDesiredRequest& desired);
+  void OnParentCall();
   // SIGTERM.
   void Leave();
   v1::JobProgress Progress() const;
@@ -51,6 +52,8 @@ class CoordinatorProcess : public Process {
   void CheckContents(const coordinator::StorageContents& contents,
                      const std::vector<MemoryStorage::DamagedFile>& damaged);
   void OnDisk(absl::FunctionRef<void()> use);
+  absl::Status FailToClaim(const v1::Claim& claim);
+  void CheckExit(const coordinator::Exit& exit);
   void On(const coordinator::Send& action);
   void On(const coordinator::CloseStream& action);
   void On(const coordinator::ReadStorage& action);
@@ -63,6 +66,7 @@ class CoordinatorProcess : public Process {
   void On(const coordinator::Exit& action);
 
   Cluster& cluster_;
+  const uint64_t incarnation_;
   SimulatedCore<Core, CoordinatorProcess> core_;
   v1::SetDesiredRequest desired_;
   std::map<uint64_t, StreamRef> streams_;

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +45,7 @@ std::vector<Cluster::FaultKind> Cluster::FaultKinds() {
       {s.kill_coordinator, s.spare_last_copies, [this] { KillCoordinator(); }},
       {s.cut_stream, false, [this] { CutStream(); }},
       {s.cut_process, false, [this] { CutProcess(); }},
+      {s.cut_coordinator, true, [this] { CutCoordinator(); }},
       {s.leave, true, [this] { AskWorkerToLeave(); }},
       {s.join, true, [this] { AddWorker(); }},
       {s.freeze_for_good, false, [this] { FreezeForGood(); }},
@@ -89,6 +92,47 @@ void Cluster::CutProcess() {
   if (process == nullptr) return;
   Trace("all streams of a process are cut");
   network_.CutAll(*process);
+}
+
+// The coordinator is cut off from all processes, or from all shards where there are several; half
+// of the time also from its parent. This lasts for up to three heartbeat timeouts, or longer where
+// no parent replaces the coordinator, as on a cluster. The ends of its streams may give up.
+void Cluster::CutCoordinator() {
+  const std::shared_ptr<CoordinatorProcess> cut = coordinator_;
+  if (cut == nullptr || cut->frozen() || network_.IsIsolated(cut)) return;
+  const absl::Duration timeout = absl::Seconds(scenario_.job.timeouts().heartbeat_timeout());
+  // Before the first step, the parent may replace it before all shards have the first view. And
+  // cuts without a pause in which all messages arrive are one cut, which may be longer.
+  if (cut->Progress().step() == 0 || scheduler_.now() < whole_since_ + timeout) return;
+  parent_is_cut_ = random_.OneIn(2);
+  parent_waits_ = parent_is_cut_ && random_.OneIn(2);
+  // The parent kills processes that do not come to a new coordinator in time.
+  const int longest = !cut->view().has_id() ? 2 : parent_waits_ ? 8 : 3;
+  const absl::Duration time = random_.Between(absl::ZeroDuration(), longest * timeout);
+  std::set<const Process*> spared;
+  if (scenario_.shards > 1 && random_.OneIn(3)) {
+    for (const auto& worker : workers()) spared.insert(worker.get());
+  }
+  Trace(absl::StrCat("the coordinator is cut off for ", absl::FormatDuration(time),
+                     spared.empty() ? "" : ", but not from the workers",
+                     parent_is_cut_ ? ", also from its parent" : ""));
+  if (time > timeout) ++outcome_.cuts;
+  network_.Isolate(cut, std::move(spared));
+  if (random_.OneIn(2)) {
+    scheduler_.After(random_.Between(timeout, 3 * timeout), [this, cut, since = scheduler_.now()] {
+      if (network_.IsIsolated(cut) && since > whole_since_) network_.BreakIsolated(*cut);
+    });
+  }
+  scheduler_.After(time, [this, cut] {
+    Trace("the coordinator's network is whole again");
+    network_.Heal(cut);
+    whole_since_ = scheduler_.now();
+    if (cut == coordinator_) SendDesired();
+  });
+}
+
+bool Cluster::ParentReaches(const std::shared_ptr<CoordinatorProcess>& coordinator) const {
+  return !parent_is_cut_ || !network_.IsIsolated(coordinator);
 }
 
 void Cluster::AskWorkerToLeave() {
@@ -413,6 +457,7 @@ void Cluster::Watch() {
   });
 
   if (coordinator_ == nullptr) return;
+  if (parent_waits_ && network_.IsIsolated(coordinator_)) coordinator_answered_ = scheduler_.now();
   if (scheduler_.now() > coordinator_answered_ + kCoordinatorAnswers) {
     Trace("the coordinator does not answer its parent");
     ++outcome_.replaced_frozen;
@@ -424,7 +469,9 @@ void Cluster::Watch() {
     return random_.Between(absl::Microseconds(100), absl::Milliseconds(20));
   };
   scheduler_.After(travel(), [this, asked = coordinator_, back = travel()] {
+    if (!ParentReaches(asked)) return;
     asked->Handle([this, asked, back] {
+      asked->OnParentCall();
       scheduler_.After(back, [this, asked, progress = asked->Progress()] {
         if (!finished_ && asked == coordinator_) OnProgress(asked, progress);
       });

@@ -31,7 +31,8 @@ ABSL_FLAG(
     "additional problems of each seed, separated by commas: strangers, liars, frozen, readers, "
     "slow_disk, disk_errors, damage, damaged_records, crashes_at_write, replaced_jobs, "
     "suspensions, leave_all, leave_shards, leave_coordinators, broken_groups, "
-    "two_coordinators, single_deaths, slow_connections, scaling, timers_first, large");
+    "two_coordinators, single_deaths, slow_connections, scaling, cut_coordinators, timers_first, "
+    "large");
 ABSL_FLAG(std::string, faults, "",
           "only these kinds of faults, with their weights: kill_worker=10,join=2");
 ABSL_FLAG(int32_t, nfaults, -1, "number of faults of each seed; below 0: the seed determines it");

@@ -85,6 +85,14 @@ void AddLiars(Scenario& scenario) {
   scenario.job.mutable_worker()->set_replicas(4);
 }
 
+void CutCoordinatorsOff(Scenario& scenario) {
+  scenario.faults = 8;
+  scenario.kill_worker = scenario.freeze_worker = scenario.cut_stream = scenario.cut_process = 0;
+  scenario.kill_shard = scenario.freeze_shard = 0;
+  scenario.kill_coordinator = scenario.freeze_coordinator = scenario.replace_coordinator = 0;
+  scenario.cut_coordinator = 10;
+}
+
 // No view changes, which would repair what a broken rule forgets.
 void Undisturbed(Scenario& scenario) {
   scenario.faults = 0;
@@ -248,6 +256,9 @@ std::vector<Mutation> MakeMutations() {
       {"InstallsNameNoSnapshot",
        {kSynchronous, kAsynchronous},
        Both(SLUICE_WITHOUT(CoordinatorRules, CarrySnapshots), ComeAndGo)},
+      {"CoordinatorTrustsItsOwnNetwork",
+       {kSynchronous, kAsynchronous},
+       Both(SLUICE_WITHOUT(CoordinatorRules, SuspectItself), CutCoordinatorsOff)},
       {"LastVersionIsNotCommitted",
        {kSynchronous},
        SLUICE_WITHOUT(CoordinatorRules, SendCommitted)},

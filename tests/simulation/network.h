@@ -4,15 +4,20 @@
 // thawed, and killed (its events are lost). A stream is a pair of first-in-first-out lanes with
 // random delays; different streams overtake each other. When a stream is cut, each end notices at
 // its own time, so for a while one side may use the old stream while the other side has opened a
-// new one. Messages in flight may arrive before that, or be lost.
+// new one. Messages in flight may arrive before that, or be lost. A process may also be isolated
+// for a time: nothing arrives at it or from it, and no stream is opened, until the network heals;
+// then everything arrives, in its order on each lane.
 #ifndef SLUICE_TESTS_SIMULATION_NETWORK_H_
 #define SLUICE_TESTS_SIMULATION_NETWORK_H_
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/cord.h"
@@ -75,6 +80,9 @@ struct Stream {
     bool open = true;
     std::function<void()> on_closed;  // by the other side, or by a cut
     absl::Time last_arrival;
+    // While a process is isolated, and until this lane's first message is sent again.
+    std::deque<std::function<void()>> held;
+    absl::Time resumes = absl::InfinitePast();
   };
   End client;
   End server;
@@ -113,6 +121,16 @@ class Network {
   void Cut(const StreamRef& stream);
   // Cuts all streams of a process that has died or loses its connections.
   void CutAll(const Process& process);
+  // `spared`: processes that still reach it.
+  void Isolate(const std::shared_ptr<Process>& process, std::set<const Process*> spared) {
+    isolated_[process] = std::move(spared);
+  }
+  bool IsIsolated(const std::shared_ptr<Process>& process) const {
+    return isolated_.count(process) > 0;
+  }
+  void Heal(const std::shared_ptr<Process>& process);
+  // Both ends of an isolated process's streams give up.
+  void BreakIsolated(const Process& process);
   // Cuts about half of its streams.
   void CutSome(const Process& process);
   // Returns a random open stream; null if there is none.
@@ -120,7 +138,14 @@ class Network {
 
  private:
   absl::Duration Delay();
-  void Notify(const StreamRef& stream, bool client, absl::Duration delay);
+  // When a message that was sent to an isolated process is sent again.
+  absl::Duration ResendDelay();
+  bool AreApart(const std::shared_ptr<Process>& a, const std::shared_ptr<Process>& b) const;
+  bool IsHeld(const Stream& stream, const Stream::End& to) const;
+  // Runs what arrives at that end, now or when the network heals.
+  void Arrive(const StreamRef& stream, bool client, std::function<void()> arrival);
+  void Resume(const StreamRef& stream, bool client);
+  void Notify(const StreamRef& stream, bool client, absl::Duration delay, bool local = false);
   void Forget();
 
   Scheduler& scheduler_;
@@ -129,6 +154,8 @@ class Network {
   uint64_t last_id_ = 0;
   std::vector<StreamRef> streams_;          // streams that may be cut
   std::vector<std::weak_ptr<Stream>> all_;  // all streams that ever existed
+  std::map<std::shared_ptr<Process>, std::set<const Process*>> isolated_;  // -> spared
+  std::vector<std::function<void()>> opens_;  // that wait until the network heals
 };
 
 }  // namespace sluice::simulation

@@ -41,6 +41,7 @@ std::map<absl::string_view, uint32_t*> Weights(Scenario* scenario) {
       {"crash_at_write", &scenario->crash_at_write},
       {"break_group", &scenario->break_group},
       {"scale_shards", &scenario->scale_shards},
+      {"cut_coordinator", &scenario->cut_coordinator},
   };
 }
 
@@ -172,6 +173,13 @@ const std::vector<Problem>& Problems() {
          AtLeast(6, s);
        },
        nullptr},
+      {"cut_coordinators",
+       "the coordinator is cut off from all processes or shards for up to 3 timeouts, or 8",
+       [](Scenario* s) {
+         s->cut_coordinator = 12;
+         AtLeast(6, s);
+       },
+       [](const Outcome& o) { return o.cuts > 0; }},
       {"timers_first", "a thawed process handles its timers before its messages",
        [](Scenario* s) { s->timers_first = true; }, nullptr},
       {"large", "more shards, workers and partitions", MakeLarge, nullptr},

@@ -130,6 +130,41 @@ TEST(ProblemTest, FrozenAndThawedCoordinatorCostsNoAttempt) {
   }
 }
 
+// A coordinator that is cut off from all processes expels none of them, however long the cut lasts.
+TEST(ProblemTest, CutOffCoordinatorCostsNoAttempt) {
+  uint64_t cuts = 0;
+  for (const Mode& mode : Modes()) {
+    for (uint64_t seed = 1; seed <= 100; ++seed) {
+      Scenario scenario = MakeScenario(seed, mode.options);
+      ASSERT_TRUE(SetFaults("cut_coordinator=10,kill_worker=6,join=2,leave=2", &scenario).ok());
+      scenario.faults = 8;
+      const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
+      ASSERT_EQ(outcome.failure, "")
+          << Describe(scenario)
+          << "\n  bazel run //tests/simulation:simulate -- --mode=" << mode.name << " --nfaults=8"
+          << " --faults=cut_coordinator=10,kill_worker=6,join=2,leave=2 --first=" << seed
+          << " --seeds=1 --trace";
+      cuts += outcome.cuts;
+    }
+  }
+  EXPECT_GT(cuts, 300u);
+}
+
+// With second copies, a shard may die meanwhile too.
+TEST(ProblemTest, DeathsWhileTheCoordinatorIsCutOffCostNoAttempt) {
+  uint64_t cuts = 0;
+  for (v1::Mode mode : {v1::SYNCHRONOUS, v1::ASYNCHRONOUS, v1::BOUNDED_STALENESS}) {
+    for (uint64_t seed = 1; seed <= 100; ++seed) {
+      Scenario scenario = MakeScenario(seed, {mode, false, false, false, false, false, true});
+      ASSERT_TRUE(AddProblems("single_deaths,cut_coordinators", &scenario).ok());
+      const Outcome outcome = Cluster(scenario, Cluster::Tracing::kNone).Run();
+      ASSERT_EQ(outcome.failure, "") << Describe(scenario);
+      cuts += outcome.cuts;
+    }
+  }
+  EXPECT_GT(cuts, 100u);
+}
+
 TEST(ProblemTest, NamesUnknownProblemOrFault) {
   Scenario scenario;
   EXPECT_EQ(AddProblems("frozen,nonsense", &scenario).message(),

@@ -121,7 +121,6 @@ void CoordinatorCore::TakeClaimResult(const absl::Status& status, absl::Time now
 void CoordinatorCore::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims,
                                    absl::Time now) {
   Handle(now, [&] {
-    if (losses_.checks() && !CarryOut(losses_.OnClaimsRead(claims, now), now)) return;
     if (claims_.rereading()) {
       if (claims_.OnClaimsSeen(claims)) ReadStorageAgain();
     } else if (Is(Phase::kRunning) && snapshots_.checkpoints().ChecksClaim()) {
@@ -158,12 +157,7 @@ void CoordinatorCore::BeginTakeover(absl::Time now) {
 
 void CoordinatorCore::AdvanceTakingOver(absl::Time now) {
   ViewChange& change = facts_.training.change();
-  for (const uint64_t shard : change.Overdue(now, facts_.timers.pause)) {
-    Expel(
-        shard,
-        absl::StrCat("did not answer a view change in ", absl::FormatDuration(facts_.timers.pause)),
-        now);
-  }
+  ExpelUnanswering(now);
 
   if (takeover_.Lost() && takeover_.Retry()) {
     BeginPause(/*at_once=*/true, now);

@@ -228,20 +228,24 @@ TEST(LossRecords, AreNotNeededWithoutTheRule) {
   EXPECT_EQ(job.core->view().shards_size(), 2) << "the install does not wait";
 }
 
-TEST(LossRecords, AnotherDeathMeanwhileNeedsAnotherRecord) {
-  CopiedJob job(8, Spec(4));
-  // Two shards that hold no partition together.
+// A shard of a job of four shards that holds no partition together with the first one.
+FakeShard* FindApart(CopiedJob& job) {
   const v1::View& view = job.view();
-  FakeShard* first = job.shards[0].get();
-  FakeShard* second = nullptr;
-  for (uint32_t other = 1; other < 4 && second == nullptr; ++other) {
+  for (uint32_t other = 1; other < 4; ++other) {
     bool together = false;
     for (int p = 0; p < 6; ++p) {
       const std::set<uint32_t> holders = {view.owner(p), view.follower(p) - 1};
       together = together || holders == std::set<uint32_t>{0, other};
     }
-    if (!together) second = job.shards[other].get();
+    if (!together) return job.shards[other].get();
   }
+  return nullptr;
+}
+
+TEST(LossRecords, AnotherDeathMeanwhileNeedsAnotherRecord) {
+  CopiedJob job(8, Spec(4));
+  FakeShard* first = job.shards[0].get();
+  FakeShard* second = FindApart(job);
   ASSERT_NE(second, nullptr);
 
   job.hold_loss_records = true;
@@ -310,16 +314,12 @@ TEST(LossRecords, AreTriedAgainUntilTheStorageTakesThem) {
 TEST(LossRecords, RecordThatWasMadeAlthoughTheRequestFailedIsItsOwn) {
   for (const bool own : {true, false}) {
     CopiedJob job(8, Spec(3));
+    job.made_although_failed = true;
     job.loss_record_error = absl::UnavailableError("no answer");
     job.Kill(*job.shards[1]);
     ASSERT_TRUE(job.shards[0]->paused);
-    v1::Claim record;
-    record.set_attempt(1);
-    record.set_loss_record(1);
-    *record.mutable_term() = job.view().id().term();
-    record.add_kept(job.shards[2]->id.incarnation());
-    if (own) record.add_kept(job.shards[0]->id.incarnation());
-    job.loss_records.push_back(record);
+    ASSERT_EQ(job.loss_records.size(), 1u);
+    if (!own) job.loss_records[0].mutable_term()->set_coordinator(99);
     job.loss_record_error = absl::OkStatus();
     job.Pass(absl::Seconds(2));
     if (own) {
@@ -331,6 +331,25 @@ TEST(LossRecords, RecordThatWasMadeAlthoughTheRequestFailedIsItsOwn) {
       EXPECT_EQ(job.exit->reason, ExitReason::kSuperseded);
     }
   }
+}
+
+TEST(LossRecords, RecordOfAFailedRequestIsFollowedByTheNextOneIfAnotherShardDies) {
+  CopiedJob job(8, Spec(4));
+  FakeShard* second = FindApart(job);
+  ASSERT_NE(second, nullptr);
+  job.made_although_failed = true;
+  job.loss_record_error = absl::UnavailableError("no answer");
+  job.Kill(*job.shards[0]);
+  ASSERT_EQ(job.loss_records.size(), 1u);
+  ASSERT_EQ(job.loss_records[0].kept_size(), 3);
+  job.Kill(*second);
+  job.loss_record_error = absl::OkStatus();
+  job.Pass(absl::Seconds(2));
+  EXPECT_EQ(job.view().loss_record(), 2u) << "the first one was its own";
+  ASSERT_EQ(job.loss_records.size(), 2u);
+  EXPECT_EQ(job.loss_records[1].kept_size(), 2);
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  ExpectSuccess(job);
 }
 
 // ---- what shards may report

@@ -65,8 +65,7 @@ void CoordinatorCore::Step(absl::Time now) {
 
   if (gap > kLate) {
     ViewChange& change = facts_.training.change();
-    const absl::Time judged =
-        std::min(facts_.members.NextDeadline(), change.NextDeadline(facts_.timers.pause));
+    const absl::Time judged = std::min(facts_.members.NextDeadline(), AnswersDue());
     absl::Duration forgiven = NextDeadline() + kLate < now ? gap : absl::ZeroDuration();
     // The process may also have been frozen between two events and have continued before its
     // deadline.
@@ -76,9 +75,27 @@ void CoordinatorCore::Step(absl::Time now) {
     }
     facts_.members.Forgive(forgiven);
     change.Forgive(forgiven);
+    takeover_.Forgive(forgiven);
   }
 
   facts_.newest_event = now;
+}
+
+// Messages come again after a time in which this coordinator may have been cut off.
+void CoordinatorCore::ForgiveQuiet(absl::Time now) {
+  const Membership::Quiet quiet = facts_.members.TakeQuiet();
+  const absl::Duration longest = std::max(quiet.all, quiet.shards);
+  if (longest == absl::ZeroDuration()) return;
+  facts_.training.change().Forgive(longest);
+  takeover_.Forgive(longest);
+  if (longest > absl::Seconds(facts_.job().timeouts().gradients()) / 2) waits_.Forgive(now);
+  if (longest < facts_.timers.heartbeat_timeout || Leaving()) return;
+  output_.Warn(
+      absl::StrCat(quiet.all >= facts_.timers.heartbeat_timeout ? "no process" : "no shard",
+                   " sent anything for ",
+                   absl::FormatDuration(absl::Trunc(longest, absl::Milliseconds(100))),
+                   ": the coordinator may have been cut off, and has expelled none"),
+      now);
 }
 
 void CoordinatorCore::OnTick(absl::Time now) {
@@ -107,6 +124,7 @@ void CoordinatorCore::Transition(Phase to) {
 
 void CoordinatorCore::Advance(absl::Time now) {
   if (Is(Phase::kExited)) return;
+  ForgiveQuiet(now);
   for (StreamId stream : facts_.members.TakeOverdueStreams(now)) {
     output_.Close(stream, absl::DeadlineExceededError("no process registered on the stream"));
   }
@@ -212,15 +230,27 @@ bool CoordinatorCore::CarryOut(const Verdict& verdict, absl::Time now) {
 
 // ---- views
 
-void CoordinatorCore::AdvanceViews(absl::Time now) {
-  Training& training = facts_.training;
-  for (const uint64_t shard : training.change().Overdue(now, facts_.timers.pause)) {
+// When shards that owe an answer to a view change are expelled.
+absl::Time CoordinatorCore::AnswersDue() const {
+  return facts_.members.JudgedShardAt(facts_.training.change().NextDeadline(facts_.timers.pause));
+}
+
+void CoordinatorCore::ExpelUnanswering(absl::Time now) {
+  if (now < AnswersDue()) return;
+  const Phase before = facts_.phase;
+  for (const uint64_t shard : facts_.training.change().Overdue(now, facts_.timers.pause)) {
     Expel(
         shard,
         absl::StrCat("did not answer a view change in ", absl::FormatDuration(facts_.timers.pause)),
         now);
-    if (!Is(Phase::kRunning)) return;
+    if (!Is(before)) return;
   }
+}
+
+void CoordinatorCore::AdvanceViews(absl::Time now) {
+  Training& training = facts_.training;
+  ExpelUnanswering(now);
+  if (!Is(Phase::kRunning)) return;
 
   if (training.change().pausing() && views_.LacksShard()) {
     BeginPause(/*at_once=*/true, now);
@@ -242,7 +272,8 @@ void CoordinatorCore::AdvanceViews(absl::Time now) {
     ReleaseDrainedShards(now);
     MeasureLoad(now);
     needs.move = moves_.Due(snapshots_.LetsOwnersChange(), now);
-    needs.leases_overdue = waits_.LeasesOverdue(snapshots_.evaluations().running()) <= now;
+    needs.leases_overdue = facts_.members.JudgedShardAt(
+                               waits_.LeasesOverdue(snapshots_.evaluations().running())) <= now;
     needs.snapshot = snapshots_.NeedsView(now);
   }
   const Views::Change change = views_.Wanted(needs, now);
@@ -493,8 +524,13 @@ void CoordinatorCore::AdvanceStop(absl::Time now) {
 
 // ---- JobControl
 
+void CoordinatorCore::OnParentCall(absl::Time now) {
+  Handle(now, [&] { facts_.members.OnCall(now); });
+}
+
 void CoordinatorCore::OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now) {
   Handle(now, [&] {
+    facts_.members.OnCall(now);
     if (CheckSetDesired(desired).ok()) SetDesired(desired, now);  // else the shell has reported it
   });
 }

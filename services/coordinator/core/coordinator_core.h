@@ -97,8 +97,8 @@ class CoordinatorCore {
   void OnMessage(StreamId stream, const v1::MemberMessage& message, absl::Time now);
   void OnDisconnected(StreamId stream, absl::Time now);
 
-  // Answer to ClaimAttempt: OK, ALREADY_EXISTS (lost), or another error (tried again if it is
-  // transient; otherwise the job fails).
+  // Answer to ClaimAttempt: OK, ALREADY_EXISTS (another coordinator made it), or another error
+  // (tried again if it is transient; otherwise the job fails).
   void OnClaimResult(uint64_t attempt, const absl::Status& status, absl::Time now);
   // Answer to ReadClaims.
   void OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now);
@@ -106,6 +106,8 @@ class CoordinatorCore {
   void OnCheckpointIndexWritten(const v1::CheckpointRef& checkpoint, const absl::Status& status,
                                 absl::Time now);
 
+  // The parent has called JobControl, and is answered.
+  void OnParentCall(absl::Time now);
   // JobControl. Repeating a call has no effect.
   void OnSetDesired(const v1::SetDesiredRequest& desired, absl::Time now);
   // Answered by AnswerSnapshot with this request number, which the shell chooses and never reuses.
@@ -163,12 +165,15 @@ class CoordinatorCore {
     CheckInvariants(now);
   }
   void Step(absl::Time now);
+  void ForgiveQuiet(absl::Time now);
   void Advance(absl::Time now);  // starts what is due
   void CheckInvariants(absl::Time now) const;
   void AdvancePhase(absl::Time now);
   void AdvanceGathering(absl::Time now);
   void AdvanceTakingOver(absl::Time now);
   void AdvancePreparing(absl::Time now);
+  absl::Time AnswersDue() const;
+  void ExpelUnanswering(absl::Time now);
   void AdvanceViews(absl::Time now);
   void MeasureLoad(absl::Time now);
   void AdvanceSnapshots(absl::Time now);

@@ -41,6 +41,43 @@ TEST(CoordinatorEnd, CompleteJobSavesRecordsEndAndReleasesWorkersBeforeShards) {
   EXPECT_EQ(job.Progress().samples(), 640);
 }
 
+// The directory of the claims could not be synced, or a network file system has lost the answer.
+TEST(CoordinatorEnd, ClaimsThatWereMadeAlthoughTheirRequestsFailedAreItsOwn) {
+  FakeJob job(FakeJob::Spec());
+  job.made_although_failed = true;
+  job.claim_error = absl::UnavailableError("input/output error");
+  job.Start();
+  EXPECT_EQ(job.claims.size(), 1u);
+  job.claim_error = absl::OkStatus();
+  job.Pass(absl::Seconds(1));
+  EXPECT_EQ(job.core->view().id().attempt(), 1u);
+
+  job.claim_error = absl::UnavailableError("input/output error");
+  job.Train(20);
+  ASSERT_EQ(job.claims.size(), 2u);
+  EXPECT_TRUE(job.claims[1].end());
+  EXPECT_FALSE(job.exit.has_value());
+  job.claim_error = absl::OkStatus();
+  job.Pass(absl::Seconds(1));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded) << job.exit->message;
+  EXPECT_EQ(job.exit->message, "training is complete");
+}
+
+TEST(CoordinatorEnd, AttemptThatIsLostWhileItsEndIsRecordedHasEnded) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.made_although_failed = true;
+  job.claim_error = absl::UnavailableError("input/output error");
+  job.Train(20);
+  ASSERT_EQ(job.claims.size(), 2u);
+  job.Kill(*job.shards[0]);
+  job.Pass(absl::Seconds(2));
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded) << job.exit->message;
+  EXPECT_EQ(job.claims.size(), 2u);
+}
+
 TEST(CoordinatorEnd, FinishedJobAnswersFinished) {
   FakeJob job(FakeJob::Spec());
   job.claims.emplace_back().set_attempt(1);

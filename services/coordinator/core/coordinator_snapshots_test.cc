@@ -65,6 +65,34 @@ TEST(CoordinatorSnapshots, LastTenMinutesAtMost) {
   }
 }
 
+// A shard repeats its reports on a new stream, perhaps before it has the newest Install.
+TEST(CoordinatorSnapshots, ReportsOfTheViewBeforeDoNotCountForALaterVersion) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(3);
+  const v1::ViewId before = job.core->view().id();
+  job.OpenSnapshot(41);
+  ASSERT_TRUE(job.snapshots.empty());
+  job.Kill(*job.workers[0]);
+  ASSERT_GT(job.ViewNumber(), before.number());
+  for (FakeShard* shard : job.Shards()) {
+    ASSERT_TRUE(shard->snapshot.has_value());
+    ASSERT_GT(shard->snapshot->step(), job.core->view().first_step());
+    v1::MemberMessage late;
+    v1::SnapshotPinned& pinned = *late.mutable_snapshot_pinned();
+    pinned.set_snapshot_id(shard->snapshot->snapshot_id());
+    *pinned.mutable_name() = shard->snapshot->name();
+    pinned.set_version(shard->snapshot->step());
+    *pinned.mutable_view() = before;
+    shard->Say(late);
+  }
+  job.Pump();
+  EXPECT_TRUE(job.snapshots.empty()) << "no shard has pinned the version in this view";
+  job.Train(10);
+  ASSERT_GE(job.snapshots.size(), 1u);
+  EXPECT_TRUE(job.snapshots[0].snapshot.ok()) << job.snapshots[0].snapshot.status();
+}
+
 TEST(CoordinatorSnapshots, AreRefusedWithoutCommittedVersion) {
   FakeJob job(FakeJob::Spec());
   job.Pump();

@@ -326,6 +326,8 @@ TEST(CoordinatorStart, ExpelsSilentMemberAfterStorageIsRead) {
   job.Pass(absl::Seconds(60));
   job.core->OnStorageRead(StorageContents(), job.now);
   job.Pump();
+  job.heartbeats = true;
+  job.workers[0]->frozen = true;
   job.Pass(absl::Seconds(6));
   EXPECT_TRUE(job.HasEvent("worker-0: sent nothing for 5s"));
 }

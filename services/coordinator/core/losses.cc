@@ -24,8 +24,8 @@ std::set<uint64_t> ShardsOf(const v1::View& view) {
 void Losses::Forget() {
   pending_.reset();
   unused_.reset();
+  failed_.reset();
   retry_at_ = absl::InfinitePast();
-  failed_ = checks_ = false;
 }
 
 void Losses::Continue(const v1::View& view, const v1::Claim& claim) {
@@ -56,8 +56,10 @@ bool Losses::MayInstall(const v1::View& view, absl::Time now) {
   claim.set_job(FullJobName(facts_.job()));
   claim.set_time(absl::FormatTime(absl::RFC3339_full, now, absl::UTCTimeZone()));
   claim.set_loss_record(attempt_.loss_record + 1);
-  *claim.mutable_kept() = {kept.begin(), kept.end()};
-  pending_ = kept;
+  // A request that failed may have made its record: it is repeated. If `kept` has changed since,
+  // the next record follows.
+  pending_ = failed_.value_or(kept);
+  *claim.mutable_kept() = {pending_->begin(), pending_->end()};
   output_.Add(ClaimAttempt{std::move(claim)});
   return false;
 }
@@ -73,53 +75,27 @@ Verdict Losses::OnResult(const absl::Status& status, absl::Time now) {
     return Verdict::Continue();
   }
   if (absl::IsAlreadyExists(status)) {
-    if (!failed_) {
-      return Verdict::Superseded(absl::StrCat("another coordinator has made ", Name()));
-    }
-    checks_ = true;
-    output_.Add(ReadClaims{});
-    return Verdict::Continue();
+    return Verdict::Superseded(absl::StrCat("another coordinator has made ", Name()));
   }
-  if (!std::exchange(failed_, true)) {
+  if (!failed_.has_value()) {
     output_.Warn(absl::StrCat(Name(), " cannot be made: ", status.message(),
                               "; training waits until it can"),
                  now);
   }
-  pending_.reset();
-  retry_at_ = now + facts_.timers.storage_retry;
-  return Verdict::Continue();
-}
-
-Verdict Losses::OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now) {
-  SLUICE_DCHECK(checks_ && pending_.has_value(), "the claims were read for the record under way");
-  checks_ = false;
-  const uint64_t number = attempt_.loss_record + 1;
-  if (claims.ok()) {
-    for (const v1::Claim& claim : *claims) {
-      if (claim.attempt() != attempt_.number || claim.loss_record() < number) continue;
-      const Shards kept(claim.kept().begin(), claim.kept().end());
-      if (claim.loss_record() > number || Compare(claim.term(), attempt_.term) != 0 ||
-          kept != *pending_) {
-        return Verdict::Superseded(absl::StrCat("another coordinator has made ", Name()));
-      }
-      OnMade();
-      return Verdict::Continue();
-    }
-  }
-  pending_.reset();  // it is requested again, and found to exist again
+  failed_ = std::exchange(pending_, std::nullopt);
   retry_at_ = now + facts_.timers.storage_retry;
   return Verdict::Continue();
 }
 
 void Losses::OnMade() {
-  SLUICE_DCHECK(pending_.has_value() && !checks_, "the record under way was made");
-  failed_ = false;
+  SLUICE_DCHECK(pending_.has_value(), "the record under way was made");
+  failed_.reset();
   ++attempt_.loss_record;
   unused_ = std::exchange(pending_, std::nullopt);
 }
 
 bool Losses::IsSuperseded(const std::vector<v1::Claim>& claims) const {
-  const uint64_t own = attempt_.loss_record + (pending_.has_value() ? 1 : 0);
+  const uint64_t own = attempt_.loss_record + (pending_.has_value() || failed_.has_value() ? 1 : 0);
   return facts_.rules.RecordLosses() && absl::c_any_of(claims, [&](const v1::Claim& claim) {
            return claim.attempt() == attempt_.number && claim.loss_record() > own;
          });

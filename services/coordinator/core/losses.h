@@ -52,11 +52,6 @@ class Losses {
   bool Awaits(uint64_t attempt) const { return pending_.has_value() && attempt_.number == attempt; }
   // Requires Awaits. Where an error gives kContinue, the core decides again later.
   Verdict OnResult(const absl::Status& status, absl::Time now);
-  // The record exists, and may be this coordinator's: an earlier request failed, and may have made
-  // it all the same. The claims were requested.
-  bool checks() const { return checks_; }
-  // Requires checks().
-  Verdict OnClaimsRead(const absl::StatusOr<std::vector<v1::Claim>>& claims, absl::Time now);
   // Whether another coordinator has made a loss record of this attempt.
   bool IsSuperseded(const std::vector<v1::Claim>& claims) const;
 
@@ -72,10 +67,9 @@ class Losses {
   Attempt& attempt_;
   Output& output_;
   std::optional<Shards> pending_;  // the shards that the record under way names
+  std::optional<Shards> failed_;   // ... that the record of a failed request names: it may exist
   std::optional<Shards> unused_;   // ... that the newest record names; no view repeats it yet
   absl::Time retry_at_ = absl::InfinitePast();
-  bool failed_ = false;  // the last request
-  bool checks_ = false;
 };
 
 }  // namespace sluice::coordinator

@@ -137,6 +137,8 @@ Membership::Admission Membership::Register(StreamId stream, const v1::Register& 
   process.broken = absl::InfiniteFuture();
   process.answered = false;
   by_stream_[stream] = id.incarnation();
+  if (id.role() == v1::SHARD) HearShard(now);
+  OnStreamsChanged();
 
   CheckInvariants();
   return admission;
@@ -161,7 +163,52 @@ const Process* Membership::Find(uint64_t incarnation) const {
 }
 
 void Membership::OnMessage(StreamId stream, absl::Time now) {
-  if (Process* process = OnStream(stream); process != nullptr) process->last_message = now;
+  if (const absl::Duration quiet = link_.OnMessage(now); quiet > absl::ZeroDuration()) {
+    ForgiveQuiet(quiet, /*only_shards=*/false, now);
+    quiet_.all += quiet;
+  }
+  Process* process = OnStream(stream);
+  if (process == nullptr) return;
+  if (process->id.role() == v1::SHARD) HearShard(now);
+  process->last_message = now;
+}
+
+void Membership::HearShard(absl::Time now) {
+  const absl::Duration quiet = shard_link_.OnMessage(now);
+  if (quiet == absl::ZeroDuration()) return;
+  ForgiveQuiet(quiet, /*only_shards=*/true, now);
+  quiet_.shards += quiet;
+}
+
+void Membership::OnCall(absl::Time now) {
+  link_.OnCall(now);
+  shard_link_.OnCall(now);
+}
+
+absl::Time Membership::JudgedAt(absl::Time limit) const {
+  return options_.suspect_itself ? link_.JudgedAt(limit) : limit;
+}
+
+absl::Time Membership::JudgedShardAt(absl::Time limit) const {
+  if (!options_.suspect_itself || options_.shards < 2) return JudgedAt(limit);
+  return std::max(link_.JudgedAt(limit), shard_link_.JudgedAt(limit));
+}
+
+void Membership::ForgiveQuiet(absl::Duration quiet, bool only_shards, absl::Time now) {
+  for (auto& [incarnation, process] : living_) {
+    if (only_shards && process.id.role() != v1::SHARD) continue;
+    process.last_message = std::min(process.last_message + quiet, now);
+    // Streams break with the coordinator's link. A new one may take as long as a message that is
+    // sent again.
+    if (process.suspect()) process.broken = now + options_.heartbeat_timeout - options_.suspect;
+  }
+}
+
+void Membership::OnStreamsChanged() {
+  link_.SetConnected(!by_stream_.empty());
+  shard_link_.SetConnected(std::any_of(living_.begin(), living_.end(), [](const auto& entry) {
+    return entry.second.id.role() == v1::SHARD && !entry.second.suspect();
+  }));
 }
 
 void Membership::Answered(uint64_t incarnation, absl::Time now) {
@@ -173,9 +220,13 @@ void Membership::Answered(uint64_t incarnation, absl::Time now) {
 }
 
 absl::Time Membership::Overdue(const Process& process) const {
-  if (process.suspect()) return process.broken + options_.suspect;
-  return process.answered ? process.last_message + options_.heartbeat_timeout
-                          : absl::InfiniteFuture();
+  absl::Time limit = absl::InfiniteFuture();
+  if (process.suspect()) {
+    limit = process.broken + options_.suspect;
+  } else if (process.answered) {
+    limit = process.last_message + options_.heartbeat_timeout;
+  }
+  return process.id.role() == v1::SHARD ? JudgedShardAt(limit) : JudgedAt(limit);
 }
 
 Process* Membership::Disconnected(StreamId stream, absl::Time now) {
@@ -185,6 +236,7 @@ Process* Membership::Disconnected(StreamId stream, absl::Time now) {
   by_stream_.erase(stream);
   process->stream = 0;
   process->broken = now;
+  OnStreamsChanged();
   CheckInvariants();
   return process;
 }
@@ -199,6 +251,7 @@ Departure Membership::Remove(uint64_t incarnation, bool expelled, std::string re
   ++changes_;
   Departure departure{std::move(node.mapped()), expelled, std::move(reason)};
   by_stream_.erase(departure.process.stream);
+  OnStreamsChanged();
   // An incarnation that left must not register again either.
   RememberExpelled(departure.process.id);
   departures_.push_back(departure);

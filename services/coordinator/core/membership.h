@@ -3,8 +3,8 @@
 //
 // Intuition: there are three ways to learn of a death. The process manager reports it (at once);
 // the stream breaks and the process does not return (suspect, 1 s); the stream is open but silent
-// (a frozen process, 5 s). Membership knows which processes are alive; the view knows which of them
-// are members.
+// (a frozen process, 5 s). The last two do not count while no process at all is heard (own_link.h).
+// Membership knows which processes are alive; the view knows which of them are members.
 
 #ifndef SLUICE_SERVICES_COORDINATOR_CORE_MEMBERSHIP_H_
 #define SLUICE_SERVICES_COORDINATOR_CORE_MEMBERSHIP_H_
@@ -23,6 +23,7 @@
 #include "proto/control.pb.h"
 #include "proto/jobcontrol.pb.h"
 #include "services/coordinator/core/actions.h"
+#include "services/coordinator/core/own_link.h"
 #include "services/protocol/wire_version.h"
 
 namespace sluice::coordinator {
@@ -69,6 +70,8 @@ class Membership {
     // Processes of each role that the job wants; see SetWanted.
     uint64_t workers = 0;
     uint64_t shards = 0;
+    absl::Duration heartbeat;
+    bool suspect_itself = true;  // no process is expelled while none is heard
   };
 
   // At most this many expelled incarnations are remembered for each role and index. Beyond it no
@@ -78,7 +81,10 @@ class Membership {
   // Streams on which no process has registered yet.
   static constexpr size_t kMaxRegistering = 4096;
 
-  explicit Membership(Options options) : options_(std::move(options)) {}
+  explicit Membership(Options options)
+      : options_(std::move(options)),
+        link_(options_.heartbeat, options_.heartbeat_timeout),
+        shard_link_(options_.heartbeat, options_.heartbeat_timeout) {}
 
   // A process with a higher index is not admitted until these grow; a live process stays, and so
   // does a shard that has a view: it may have partitions.
@@ -109,7 +115,22 @@ class Membership {
   Process* Find(uint64_t incarnation);
   const Process* Find(uint64_t incarnation) const;
 
+  // A message on a stream, whether or not a process has registered on it.
   void OnMessage(StreamId stream, absl::Time now);
+  // The parent has called.
+  void OnCall(absl::Time now);
+  // When a process that owes a message at `limit` may be expelled; InfiniteFuture: not before the
+  // next event, because this coordinator may be cut off. A shard that owes a message or an answer
+  // is judged by the second one: where the job wants several shards, one of them must be heard.
+  absl::Time JudgedAt(absl::Time limit) const;
+  absl::Time JudgedShardAt(absl::Time limit) const;
+  // Until now this coordinator may have been cut off for so long: from all processes, and from all
+  // shards. The time counts against none of them. It is returned once.
+  struct Quiet {
+    absl::Duration all;
+    absl::Duration shards;
+  };
+  Quiet TakeQuiet() { return std::exchange(quiet_, {}); }
   // The process's registration was answered: from now on it must send heartbeats.
   void Answered(uint64_t incarnation, absl::Time now);
   // The process becomes suspect. Null if no process is registered on the stream, or it has a newer
@@ -147,6 +168,9 @@ class Membership {
 
   // When the process becomes overdue; InfiniteFuture: never, in its current state.
   absl::Time Overdue(const Process& process) const;
+  void HearShard(absl::Time now);
+  void ForgiveQuiet(absl::Duration quiet, bool only_shards, absl::Time now);
+  void OnStreamsChanged();
   Departure Remove(uint64_t incarnation, bool expelled, std::string reason);
   void RememberExpelled(const v1::ProcessId& id);
   std::optional<v1::Refusal> Check(const v1::Register& request) const;
@@ -155,6 +179,9 @@ class Membership {
   void CheckInvariants() const;
 
   Options options_;
+  OwnLink link_;        // to all processes
+  OwnLink shard_link_;  // to the shards
+  Quiet quiet_;
   absl::flat_hash_map<uint64_t, Process> living_;          // by incarnation
   absl::flat_hash_map<StreamId, uint64_t> by_stream_;      // -> incarnation
   absl::flat_hash_map<StreamId, absl::Time> registering_;  // -> since when

@@ -138,7 +138,10 @@ TEST(Membership, ExpelsSilentProcessAfterTimeoutSinceLastMessage) {
   Membership members(Options());
   members.Register(1, Request(v1::SHARD, 0, 7), kStart);
   members.Answered(7, kStart);
+  members.Register(2, Request(v1::SHARD, 1, 8), kStart);
   members.OnMessage(1, kStart + absl::Seconds(3));
+  members.OnMessage(2, kStart + absl::Seconds(5));
+  members.OnMessage(2, kStart + absl::Seconds(7));
   EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Seconds(7.9)).empty());
   const auto expelled = members.ExpelOverdue(kStart + absl::Seconds(8));
   ASSERT_EQ(expelled.size(), 1u);
@@ -147,8 +150,8 @@ TEST(Membership, ExpelsSilentProcessAfterTimeoutSinceLastMessage) {
 
 TEST(Membership, DoesNotExpelProcessThatWaitsForAnswerToRegistration) {
   Membership members(Options());
-  members.Register(1, Request(v1::SHARD, 0, 7), kStart);
-  members.Register(2, Request(v1::SHARD, 1, 8), kStart);
+  members.Register(1, Request(v1::WORKER, 0, 7), kStart);
+  members.Register(2, Request(v1::WORKER, 1, 8), kStart);
   EXPECT_EQ(members.NextDeadline(), absl::InfiniteFuture());
   EXPECT_TRUE(members.ExpelOverdue(kStart + absl::Hours(1)).empty());
   members.Answered(7, kStart + absl::Hours(1));

@@ -318,8 +318,17 @@ bool Snapshots::IsOpen(uint64_t snapshot, const v1::CheckpointRef& name) const {
          name.attempt() == snapshot_->name.attempt() && name.step() == snapshot_->name.step();
 }
 
+// (R14) The Install of the newest view drops pins above the view's first step. A shard may repeat a
+// report on such a pin on a new stream before it has this Install: one without blocks, which pins
+// versions that do not exist yet. After the Install it reports again.
+bool Snapshots::IsOutdated(const v1::ViewId& view) const {
+  SLUICE_DCHECK(snapshot_.has_value(), "the report is on the open snapshot");
+  return !Same(view, facts_.training.view().id()) &&
+         snapshot_->step > facts_.training.view().first_step();
+}
+
 void Snapshots::OnPinned(const Process& shard, const v1::SnapshotPinned& pinned) {
-  if (!IsOpen(pinned.snapshot_id(), pinned.name())) return;
+  if (!IsOpen(pinned.snapshot_id(), pinned.name()) || IsOutdated(pinned.view())) return;
   SLUICE_DCHECK(facts_.attempt.HasShard(shard.incarnation()), "shards of the view pin versions");
   snapshot_->pinned.insert(shard.incarnation());
   snapshot_->reached = snapshot_->reached || facts_.attempt.HasBlocks(shard.incarnation());
@@ -328,7 +337,8 @@ void Snapshots::OnPinned(const Process& shard, const v1::SnapshotPinned& pinned)
 
 void Snapshots::OnWritten(const Process& shard, const v1::SnapshotWritten& written,
                           absl::Time now) {
-  if (IsOpen(written.snapshot_id(), written.name())) checkpoints_.OnWritten(shard, written, now);
+  if (!IsOpen(written.snapshot_id(), written.name()) || IsOutdated(written.view())) return;
+  checkpoints_.OnWritten(shard, written, now);
 }
 
 void Snapshots::OnFailed(const Process& shard, const v1::SnapshotFailed& failed, absl::Time now) {

@@ -81,6 +81,7 @@ class Snapshots {
   // Whether a report is about the open snapshot. Each coordinator numbers snapshots from 1; names
   // are unique. The reports below have no effect if they are not about it.
   bool IsOpen(uint64_t snapshot, const v1::CheckpointRef& name) const;
+  bool IsOutdated(const v1::ViewId& view) const;
   void OnPinned(const Process& shard, const v1::SnapshotPinned& pinned);
   void OnWritten(const Process& shard, const v1::SnapshotWritten& written, absl::Time now);
   void OnFailed(const Process& shard, const v1::SnapshotFailed& failed, absl::Time now);

@@ -78,8 +78,8 @@ Takeover::Missing Takeover::MissingShards(absl::Time now) const {
         });
     may_come = may_come || (!replaced && !facts_.members.IsExpelled(id.incarnation()));
   }
-  if (!may_come || now >= began_ + LongWait()) return Missing::kNone;
-  const bool awaited = now < asked_ + facts_.timers.suspect || LacksPartition();
+  if (!may_come || now >= LongWaitEnds()) return Missing::kNone;
+  const bool awaited = now < ShortWaitEnds() || LacksPartition();
   return awaited ? Missing::kMayCome : Missing::kNone;
 }
 
@@ -98,14 +98,24 @@ bool Takeover::LacksPartition() const {
   return false;
 }
 
-absl::Duration Takeover::LongWait() const {
-  return std::max(facts_.timers.suspect, facts_.timers.heartbeat_timeout);
+absl::Time Takeover::ShortWaitEnds() const {
+  return facts_.members.JudgedShardAt(asked_ + facts_.timers.suspect);
+}
+
+absl::Time Takeover::LongWaitEnds() const {
+  return facts_.members.JudgedShardAt(
+      began_ + std::max(facts_.timers.suspect, facts_.timers.heartbeat_timeout));
+}
+
+void Takeover::Forgive(absl::Duration late) {
+  began_ += late;
+  asked_ += late;
 }
 
 absl::Time Takeover::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   if (facts_.phase != Phase::kTakingOver) return next;
-  for (const absl::Time until : {asked_ + facts_.timers.suspect, began_ + LongWait()}) {
+  for (const absl::Time until : {ShortWaitEnds(), LongWaitEnds()}) {
     if (facts_.newest_event < until) next = std::min(next, until);
   }
   return next;

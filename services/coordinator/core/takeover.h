@@ -61,6 +61,8 @@ class Takeover {
   enum class Missing { kNone, kMayCome, kHaveCome };
   Missing MissingShards(absl::Time now) const;
   absl::Time NextDeadline() const;
+  // For this long the coordinator was frozen, or may have been cut off.
+  void Forgive(absl::Duration late);
   // (R4) The newest view that a reply names is of a later loss record than this claim, which must
   // be read again.
   bool MissesLossRecord(const v1::Claim& claim) const;
@@ -78,7 +80,9 @@ class Takeover {
  private:
   // No shard that was asked holds some partition.
   bool LacksPartition() const;
-  absl::Duration LongWait() const;
+  // When shards that may come are awaited no longer: with all partitions, and in any case.
+  absl::Time ShortWaitEnds() const;
+  absl::Time LongWaitEnds() const;
   absl::Status Continue(const v1::View& view);
   void DropUnkept(const v1::View& view, const v1::Claim& claim);
 

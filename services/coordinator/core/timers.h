@@ -12,6 +12,7 @@
 namespace sluice::coordinator {
 
 struct Timers {
+  absl::Duration heartbeat;           // a process sends a heartbeat this often
   absl::Duration suspect;             // a process may return within this after its stream broke
   absl::Duration heartbeat_timeout;   // a frozen process is expelled after this
   absl::Duration pause;               // a shard must answer a Pause(Now) or an Install within this
@@ -46,6 +47,7 @@ struct Timers {
 
 inline Timers TimersFrom(const v1::TimeoutSpec& spec) {
   Timers timers;
+  timers.heartbeat = TimeoutOr(spec.heartbeat(), kDefaultHeartbeat);
   timers.suspect = TimeoutOr(spec.suspect(), kDefaultSuspect);
   timers.heartbeat_timeout = TimeoutOr(spec.heartbeat_timeout(), kDefaultHeartbeatTimeout);
   timers.pause = TimeoutOr(spec.pause(), kDefaultPause);

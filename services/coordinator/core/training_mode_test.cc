@@ -98,6 +98,18 @@ TEST_F(TrainingModeTest, ASynchronousJobDividesItsMicrobatches) {
   EXPECT_EQ(view.workers(1).microbatches(0).end(), 2);
 }
 
+// A shard's report on a view without workers changes nothing.
+TEST_F(TrainingModeTest, ViewWithoutWorkersDeterminesTheFinalVersion) {
+  Begin(v1::SYNCHRONOUS);
+  v1::ShardProgress progress;
+  progress.set_closed(3);
+  facts_.training.OnProgress(kShard, progress);
+  for (const v1::Mode mode : {v1::SYNCHRONOUS, v1::ASYNCHRONOUS}) {
+    facts_.attempt.mode = mode;
+    EXPECT_EQ(facts_.mode().FinalVersion(), facts_.training.view().first_step());
+  }
+}
+
 TEST_F(TrainingModeTest, ProgressIsCountedInTheModesOwnUnit) {
   Begin(v1::SYNCHRONOUS);
   v1::ShardProgress progress;
@@ -105,7 +117,6 @@ TEST_F(TrainingModeTest, ProgressIsCountedInTheModesOwnUnit) {
   progress.set_samples(25);
   facts_.training.OnProgress(kShard, progress);
   EXPECT_EQ(facts_.mode().ScheduleStep(), 3);
-  EXPECT_EQ(facts_.mode().FinalVersion(), 3);
 
   facts_.attempt.mode = v1::ASYNCHRONOUS;
   EXPECT_EQ(facts_.mode().Samples(), 25);

@@ -299,7 +299,8 @@ absl::Time Views::NextDeadline() const {
   if (facts_.phase != Phase::kTakingOver && facts_.phase != Phase::kRunning) {
     return absl::InfiniteFuture();
   }
-  absl::Time deadline = training_.change().NextDeadline(facts_.timers.pause);
+  absl::Time deadline =
+      facts_.members.JudgedShardAt(training_.change().NextDeadline(facts_.timers.pause));
   if (!training_.idle()) return deadline;
   deadline = std::min(deadline, join_at_);
   if (unbalanced_since_ == absl::InfiniteFuture()) return deadline;

@@ -90,7 +90,7 @@ absl::Time Waits::LeasesOverdue(bool evaluating) const {
 
 absl::Time Waits::NextDeadline(bool evaluating) const {
   const bool counts = facts_.phase == Phase::kRunning && facts_.training.idle();
-  return counts ? LeasesOverdue(evaluating) : absl::InfiniteFuture();
+  return counts ? facts_.members.JudgedShardAt(LeasesOverdue(evaluating)) : absl::InfiniteFuture();
 }
 
 }  // namespace sluice::coordinator

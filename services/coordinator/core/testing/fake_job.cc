@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "services/coordinator/open_storage.h"
@@ -304,22 +305,28 @@ void FakeJob::ReadStorageOrHold() {
 void FakeJob::MakeLossRecord(const v1::Claim& record) {
   if (hold_loss_records) return;
   absl::Status status = loss_record_error;
-  for (const v1::Claim& other : loss_records) {
-    if (other.attempt() == record.attempt() && other.loss_record() == record.loss_record()) {
-      status = absl::AlreadyExistsError("recorded");
-    }
+  const auto other = absl::c_find_if(loss_records, [&](const v1::Claim& made) {
+    return made.attempt() == record.attempt() && made.loss_record() == record.loss_record();
+  });
+  if (other == loss_records.end()) {
+    if (status.ok() || made_although_failed) loss_records.push_back(record);
+  } else if (status.ok() && !IsSameClaim(*other, record)) {
+    status = absl::AlreadyExistsError("recorded");
   }
-  if (status.ok()) loss_records.push_back(record);
   core->OnClaimResult(record.attempt(), status, now);
 }
 
 void FakeJob::MakeClaim(const v1::Claim& claim) {
   absl::Status status = claim_error;
-  if (storage != nullptr) status = storage->CreateClaim(claim);
-  for (const v1::Claim& other : claims) {
-    if (other.attempt() == claim.attempt()) status = absl::AlreadyExistsError("claimed");
+  if (storage != nullptr) {
+    status = storage->CreateClaim(claim);
+  } else if (const auto other = absl::c_find_if(
+                 claims, [&](const v1::Claim& made) { return made.attempt() == claim.attempt(); });
+             other == claims.end()) {
+    if (status.ok() || made_although_failed) claims.push_back(claim);
+  } else if (status.ok() && !IsSameClaim(*other, claim)) {
+    status = absl::AlreadyExistsError("claimed");
   }
-  if (status.ok() && storage == nullptr) claims.push_back(claim);
   core->OnClaimResult(claim.attempt(), status, now);
 }
 

@@ -227,6 +227,8 @@ class FakeJob {
   std::set<std::pair<uint64_t, uint64_t>> deleted;
   std::vector<std::pair<uint64_t, uint64_t>> removed;  // incomplete checkpoints, in order
   absl::Status storage_error, checkpoint_index_error, claim_error;
+  // Requests of claims and loss records that fail make them nevertheless: the answer is lost.
+  bool made_although_failed = false;
   bool hold_checkpoint_index = false;
   bool hold_storage = false;  // a read ends when the test answers it
   std::vector<v1::Claim> loss_records;

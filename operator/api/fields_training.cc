@@ -193,6 +193,14 @@ void AddTrainingBasics(const FieldAdder& add) {
       "microbatches are faster.",
       Fixed(), Implied(absl::StrCat("globalBatchSize / ", kDefaultMicrobatches, ", rounded up")),
       Min(1), Max(1 << 24), Alias("microBatchSize"), Good("16"), Bad("0", "at least 1")));
+  add(String(
+      "spec.training.lastBatch",
+      "Synchronous: the samples that remain at the end of an epoch, if `globalBatchSize` does "
+      "not divide their number. `Keep`: a smaller step. `Drop`: no step has them; if the data "
+      "are shuffled, other samples remain in each epoch. Models with batch norm cannot be "
+      "trained on a step of one sample.",
+      Fixed(), Default(R"("Keep")"), OneOf({"Keep", "Drop"}), Good("Drop"),
+      Bad("Skip", "must be one of Keep, Drop")));
   constexpr char kBalanced[] =
       R"({"spec":{"training":{"mode":"Asynchronous","maxBatchSize":128}}})";
   add(Integer(

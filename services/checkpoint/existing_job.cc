@@ -201,6 +201,7 @@ std::string ClaimSettings(const v1::JobSpec& job) {
   if (from.has_target()) *training.mutable_target() = from.target();
   training.set_global_batch_size(from.global_batch_size());
   training.set_microbatch_size(from.microbatch_size());
+  training.set_last_batch(from.last_batch());
   training.set_seed(from.seed());
   training.set_bit_exact(from.bit_exact());
   training.set_kernels(from.kernels());

@@ -21,8 +21,9 @@ uint64_t SaturatingProduct(uint64_t a, uint64_t b) {
 
 absl::StatusOr<StepSchedule> StepScheduleOf(const v1::TrainingSpec& training,
                                             uint64_t training_samples) {
-  return StepSchedule::Create(
-      {training_samples, training.global_batch_size(), training.microbatch_size()});
+  return StepSchedule::Create({training_samples, training.global_batch_size(),
+                               training.microbatch_size(),
+                               training.last_batch() == v1::TrainingSpec::DROP});
 }
 
 uint64_t TotalSteps(const v1::TrainingSpec& training, const std::optional<StepSchedule>& plan) {

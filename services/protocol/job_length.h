@@ -47,6 +47,7 @@ class JobLength {
   uint64_t total_steps() const { return total_steps_; }
   uint64_t total_samples() const { return total_samples_; }
   uint64_t microbatches() const { return plan_.MicrobatchesPerStep(); }
+  const StepSchedule& plan() const { return plan_; }
 
   // Synchronous: samples in the steps before `step`.
   uint64_t SamplesAt(uint64_t step) const { return plan_.PositionsOf(step).begin; }

@@ -76,11 +76,18 @@ absl::StatusOr<StepSchedule> StepSchedule::Create(const Options& options) {
   for (const auto& [name, value] : fields) {
     RETURN_IF_ERROR(CheckRange(name, value));
   }
+  if (options.drop_last && options.samples < options.global_batch_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.lastBatch is Drop, and the training data have ", options.samples,
+                     " samples, fewer than training.globalBatchSize, ", options.global_batch_size,
+                     ": no step would remain. Set a smaller globalBatchSize, or lastBatch: Keep"));
+  }
   return StepSchedule(options);
 }
 
 uint64_t StepSchedule::StepsPerEpoch() const {
-  return DivideRoundingUp(options_.samples, options_.global_batch_size);
+  return options_.drop_last ? options_.samples / options_.global_batch_size
+                            : DivideRoundingUp(options_.samples, options_.global_batch_size);
 }
 
 uint64_t StepSchedule::StepsOfEpochs(uint64_t epochs) const {
@@ -106,8 +113,9 @@ PositionRange StepSchedule::PositionsOf(uint64_t step) const {
 }
 
 uint64_t StepSchedule::StepFrom(uint64_t position) const {
-  return position / options_.samples * StepsPerEpoch() +
-         DivideRoundingUp(position % options_.samples, options_.global_batch_size);
+  const uint64_t steps = StepsPerEpoch();
+  return position / options_.samples * steps +
+         std::min(steps, DivideRoundingUp(position % options_.samples, options_.global_batch_size));
 }
 
 PositionRange StepSchedule::PositionsOf(uint64_t step, PositionRange microbatches) const {

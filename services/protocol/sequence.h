@@ -82,19 +82,24 @@ class SampleOrder {
 };
 
 // The steps of a synchronous job. An epoch has ceil(samples / global_batch_size) steps; the last
-// one takes the remaining samples, so that every sample is in exactly one step of an epoch. A
-// step's samples are divided into microbatches of microbatch_size; the last may be smaller, and
-// those past the end of a smaller step are empty. Copyable.
+// one takes the remaining samples, so that every sample is in exactly one step of an epoch. With
+// `drop_last` it has floor(samples / global_batch_size) steps, and no step has the positions of
+// the remaining samples: they are skipped. A step's samples are divided into microbatches of
+// microbatch_size; the last may be smaller, and those past the end of a smaller step are empty.
+// Copyable.
 class StepSchedule {
  public:
   struct Options {
     uint64_t samples = 0;
     uint64_t global_batch_size = 0;
     uint64_t microbatch_size = 0;
+    bool drop_last = false;
   };
 
-  // InvalidArgument, naming the field, unless all are in [1, kMaxSamples].
+  // InvalidArgument, naming the field, unless all are in [1, kMaxSamples] and an epoch has a step.
   static absl::StatusOr<StepSchedule> Create(const Options& options);
+
+  uint64_t microbatch_size() const { return options_.microbatch_size; }
 
   uint64_t StepsPerEpoch() const;
   uint64_t EpochOf(uint64_t step) const { return step / StepsPerEpoch(); }

@@ -108,6 +108,22 @@ TEST(StepScheduleTest, LastStepOfEpochTakesRemainingSamples) {
   EXPECT_EQ(plan.EpochOf(3), 1u);
 }
 
+TEST(StepScheduleTest, DroppedPositionsAreInNoStep) {
+  const StepSchedule plan = *StepSchedule::Create({10, 4, 2, /*drop_last=*/true});
+  EXPECT_EQ(plan.StepsPerEpoch(), 2u);
+  EXPECT_EQ(plan.StepsOfEpochs(3), 6u);
+  EXPECT_EQ(plan.PositionsOf(1), (PositionRange{4, 8}));
+  EXPECT_EQ(plan.PositionsOf(2), (PositionRange{10, 14}));
+  EXPECT_EQ(plan.EpochOf(2), 1u);
+  EXPECT_EQ(plan.MicrobatchesOfStep(2), 2u);
+}
+
+TEST(StepScheduleTest, NothingIsDroppedWhereTheBatchDividesTheSamples) {
+  const StepSchedule plan = *StepSchedule::Create({8, 4, 2, /*drop_last=*/true});
+  EXPECT_EQ(plan.StepsPerEpoch(), 2u);
+  EXPECT_EQ(plan.PositionsOf(2), (PositionRange{8, 12}));
+}
+
 TEST(StepScheduleTest, StepsAndMicrobatchesCoverEveryPositionOnceInOrder) {
   for (uint64_t samples : {1, 7, 64, 100}) {
     for (uint64_t batch : {1, 3, 16, 64, 128}) {
@@ -161,16 +177,21 @@ TEST(StepScheduleTest, ErrorNamesField) {
               HasSubstr("microbatchSize is 0"));
   EXPECT_THAT(std::string(StepSchedule::Create({0, 1, 1}).status().message()),
               HasSubstr("number of samples is 0"));
+  EXPECT_THAT(std::string(StepSchedule::Create({10, 11, 1, true}).status().message()),
+              HasSubstr("training.lastBatch is Drop, and the training data have 10 samples"));
+  EXPECT_TRUE(StepSchedule::Create({11, 11, 1, true}).ok());
 }
 
 TEST(StepScheduleTest, FindsFirstStepThatBeginsAtOrAfterPosition) {
-  const auto plan = StepSchedule::Create({/*samples=*/10, /*global_batch_size=*/4, 2});
-  ASSERT_TRUE(plan.ok());
-  for (uint64_t position = 0; position < 30; ++position) {
-    const uint64_t step = plan->StepFrom(position);
-    EXPECT_GE(plan->PositionsOf(step).begin, position);
-    if (step > 0) {
-      EXPECT_LT(plan->PositionsOf(step - 1).begin, position);
+  for (const bool drop_last : {false, true}) {
+    const auto plan = StepSchedule::Create({/*samples=*/10, /*global_batch_size=*/4, 2, drop_last});
+    ASSERT_TRUE(plan.ok());
+    for (uint64_t position = 0; position < 30; ++position) {
+      const uint64_t step = plan->StepFrom(position);
+      EXPECT_GE(plan->PositionsOf(step).begin, position);
+      if (step > 0) {
+        EXPECT_LT(plan->PositionsOf(step - 1).begin, position);
+      }
     }
   }
 }

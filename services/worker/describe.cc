@@ -18,6 +18,7 @@
 #include "services/common/status_macros.h"
 #include "services/execution/worker/stage_sizes.h"
 #include "services/protocol/job_length.h"
+#include "services/protocol/smallest_batch.h"
 #include "services/worker/data/dataset.h"
 #include "services/worker/trainer.h"
 
@@ -113,10 +114,8 @@ absl::Status Describe(const std::string& job_file, const std::string& output,
       job.model().embeddings() == v1::ModelSpec::ROWS) {
     RETURN_IF_ERROR(DescribeRows(job, data, trainer.get(), &description));
   }
-  v1::Ready& ready = *description.mutable_ready();
-  *ready.mutable_table() = trainer->engine().Describe();
-  ready.set_training_samples(trainer->training_samples());
-  ready.set_evaluation_samples(trainer->evaluation_samples());
+  *description.mutable_ready() = trainer->Ready();
+  RETURN_IF_ERROR(CheckSmallestBatch(job, description.ready()));
   return AtomicWriteFile(files.get(), output, absl::Cord(description.SerializeAsString()),
                          "describe");
 }

@@ -10,6 +10,7 @@
 #include "services/common/check.h"
 #include "services/protocol/job_length.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/smallest_batch.h"
 #include "tests/simulation/coordinator_process.h"
 #include "tests/simulation/hostile_process.h"
 #include "tests/simulation/member.h"
@@ -32,6 +33,21 @@ void SetTimeouts(const ScenarioOptions& options, v1::TimeoutSpec* timeouts) {
   timeouts->set_pause(1.0);
   timeouts->set_initialization(1.0);
   timeouts->set_suspend_checkpoint(5);
+}
+
+// Follows from the seed alone, so that the scenario's other draws do not depend on it. An
+// asynchronous worker may compute a sample twice for such a model, which the checker would report.
+void SetLastBatch(Scenario* scenario) {
+  v1::TrainingSpec& training = *scenario->job.mutable_training();
+  if (training.mode() != v1::SYNCHRONOUS) return;
+  if (scenario->seed % 3 == 1 && scenario->samples >= training.global_batch_size()) {
+    training.set_last_batch(v1::TrainingSpec::DROP);
+  }
+  v1::Ready ready;
+  ready.set_training_samples(scenario->samples);
+  ready.set_smallest_batch(2);
+  const bool fits = CheckSmallestBatch(scenario->job, ready).ok();
+  if (scenario->seed % 2 == 0 && fits) scenario->smallest_batch = 2;
 }
 
 }  // namespace
@@ -101,6 +117,7 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
     if (random.OneIn(2)) server.set_copy_megabytes_per_second(0.05);
     training.set_steps(training.steps() * 3);
   }
+  SetLastBatch(&scenario);
   return scenario;
 }
 
@@ -116,15 +133,17 @@ void MakeLarge(Scenario* scenario) {
 
 std::string Describe(const Scenario& scenario) {
   const v1::TrainingSpec& training = scenario.job.training();
-  return absl::StrCat("seed ", scenario.seed, ": ", v1::Mode_Name(training.mode()),
-                      training.bit_exact() ? " BitExact" : "",
-                      training.has_stragglers() ? " without stragglers" : "",
-                      scenario.rows ? " by rows" : "", training.has_dense() ? " all-reduced" : "",
-                      scenario.job.parameter_server().copies() > 1 ? " with copies" : "", ", ",
-                      scenario.shards, " shards, ", scenario.workers, " workers, ",
-                      scenario.job.parameter_server().partitions(), " partitions, ",
-                      scenario.tensors, " tensors, ", training.steps(), " steps of ",
-                      training.global_batch_size(), " samples, ", scenario.faults, " faults");
+  return absl::StrCat(
+      "seed ", scenario.seed, ": ", v1::Mode_Name(training.mode()),
+      training.bit_exact() ? " BitExact" : "",
+      training.has_stragglers() ? " without stragglers" : "", scenario.rows ? " by rows" : "",
+      training.has_dense() ? " all-reduced" : "",
+      scenario.job.parameter_server().copies() > 1 ? " with copies" : "", ", ", scenario.shards,
+      " shards, ", scenario.workers, " workers, ", scenario.job.parameter_server().partitions(),
+      " partitions, ", scenario.tensors, " tensors, ", training.steps(), " steps of ",
+      training.global_batch_size(), " of ", scenario.samples, " samples",
+      training.last_batch() == v1::TrainingSpec::DROP ? ", the rest dropped" : "",
+      scenario.smallest_batch > 1 ? ", never one alone" : "", ", ", scenario.faults, " faults");
 }
 
 Cluster::Cluster(Scenario scenario, Tracing tracing)

@@ -40,6 +40,7 @@ struct Scenario {
   v1::JobSpec job;
   uint32_t tensors = 4;
   uint64_t samples = 0;
+  uint32_t smallest_batch = 1;  // samples that the model can compute at once
   bool rows = false;
   uint32_t shards = 1;
   uint32_t workers = 1;

@@ -30,8 +30,9 @@ ToyModel::ToyModel(uint64_t seed, uint32_t tensors, bool rows, uint64_t samples,
       samples_(samples),
       rows_(rows),
       bit_exact_(training.bit_exact()),
-      plan_(*StepSchedule::Create(
-          {samples, training.global_batch_size(), training.microbatch_size()})) {
+      plan_(
+          *StepSchedule::Create({samples, training.global_batch_size(), training.microbatch_size(),
+                                 training.last_batch() == v1::TrainingSpec::DROP})) {
   for (uint32_t tensor = 0; tensor < tensors; ++tensor) {
     v1::TensorSpec& spec = *table_.add_tensors();
     spec.set_name(absl::StrCat("t", tensor));

@@ -122,6 +122,7 @@ void WorkerProcess::On(const worker::OpenModel&) {
           *ready.mutable_table() = model.table();
           ready.set_training_samples(model.samples());
           ready.set_evaluation_samples(20);
+          ready.set_smallest_batch(self->cluster_.scenario().smallest_batch);
           self->core_.Event(&Core::OnModelReady, std::move(ready));
         });
       });
@@ -173,6 +174,10 @@ void WorkerProcess::On(const worker::Compute& action) {
     if (action.step != adopted_) cluster_.checker().Fail("a worker computes on a wrong version");
     cluster_.checker().OnSynchronousCompute(core_->view().id(), action.step, action.positions,
                                             current_);
+  }
+  if (action.positions.size() < cluster_.scenario().smallest_batch) {
+    cluster_.checker().Fail(absl::StrCat(name(), " computes ", action.positions.size(),
+                                         " samples of step ", action.step, " at once"));
   }
   Job job;
   job.compute = action;

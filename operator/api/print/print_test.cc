@@ -167,6 +167,7 @@ spec:
       maxStaleness: 4
     globalBatchSize: 32
     microbatchSize: 8
+    lastBatch: Keep
     epochs: 3
     seed: 9007199254740993
     determinism: Default

@@ -76,15 +76,55 @@ std::vector<Interval> Apportion(uint64_t total, const std::vector<double>& weigh
   return ranges;
 }
 
-double Imbalance(const std::vector<Interval>& ranges, const std::vector<double>& speeds,
-                 bool aligned) {
-  if (ranges.empty() || ranges.size() != speeds.size()) return 1;
-  uint64_t total = 0;
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    if (!(speeds[i] > 0) || !std::isfinite(speeds[i])) return 1;
-    total += ranges[i].size();
+namespace {
+
+// Whether a member that has these microbatches can compute them in every step.
+bool IsComputable(const Division& division, const Interval& range) {
+  return std::all_of(division.steps.begin(), division.steps.end(), [&](uint64_t step) {
+    const auto samples_before = [&](uint64_t microbatch) {
+      return microbatch >= step / division.microbatch_size + 1
+                 ? step
+                 : std::min(step, microbatch * division.microbatch_size);
+    };
+    const uint64_t samples = samples_before(range.end) - samples_before(range.begin);
+    return samples == 0 || samples >= division.smallest;
+  });
+}
+
+}  // namespace
+
+std::vector<Interval> Divide(const Division& division, const std::vector<double>& weights) {
+  const uint64_t total = division.microbatches;
+  std::vector<Interval> ranges = Apportion(total, weights, division.aligned);
+  if (division.smallest <= 1 || division.aligned) return ranges;
+  uint64_t begin = 0;
+  for (Interval& range : ranges) {
+    uint64_t end = std::max(begin, range.end);
+    // What remains for the members that follow must be computable too.
+    while (end < total &&
+           !(IsComputable(division, {begin, end}) && IsComputable(division, {end, total}))) {
+      ++end;
+    }
+    range = {begin, end};
+    begin = end;
   }
-  const double best = StepTime(Apportion(total, speeds, aligned), speeds);
+  return ranges;
+}
+
+uint64_t MostRanges(const Division& division) {
+  if (division.smallest <= 1 || division.aligned) return division.microbatches;
+  const uint64_t needed =
+      (division.smallest + division.microbatch_size - 1) / division.microbatch_size;
+  return std::max<uint64_t>(1, division.microbatches / needed);
+}
+
+double Imbalance(const std::vector<Interval>& ranges, const std::vector<double>& speeds,
+                 const Division& division) {
+  if (ranges.empty() || ranges.size() != speeds.size()) return 1;
+  for (double speed : speeds) {
+    if (!(speed > 0) || !std::isfinite(speed)) return 1;
+  }
+  const double best = StepTime(Divide(division, speeds), speeds);
   return best > 0 ? StepTime(ranges, speeds) / best : 1;
 }
 

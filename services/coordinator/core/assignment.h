@@ -21,10 +21,26 @@ namespace sluice::coordinator {
 // ranges.
 std::vector<Interval> Apportion(uint64_t total, const std::vector<double>& weights, bool aligned);
 
-// The time of a step with these ranges, divided by its time with the ranges that Apportion would
+// How the microbatches of a step are divided among the members of a view.
+struct Division {
+  uint64_t microbatches = 0;
+  bool aligned = false;  // BitExact: microbatches are computed one by one
+  // The model cannot compute fewer samples at once: a range has as many in each step, or none.
+  uint64_t smallest = 1;
+  uint64_t microbatch_size = 1;
+  std::vector<uint64_t> steps;  // the numbers of samples that a step may have
+};
+
+// Apportion, with borders moved to where no range is too small; then the last ranges may be empty.
+std::vector<Interval> Divide(const Division& division, const std::vector<double>& weights);
+
+// How many members get work in each full step.
+uint64_t MostRanges(const Division& division);
+
+// The time of a step with these ranges, divided by its time with the ranges that Divide would
 // return now: 1 = equally good. Also 1 if a speed is unknown.
 double Imbalance(const std::vector<Interval>& ranges, const std::vector<double>& speeds,
-                 bool aligned);
+                 const Division& division);
 
 // Above this imbalance the work is divided again, after Timers.rebalance.
 inline constexpr double kRebalanceThreshold = 1.2;

@@ -345,7 +345,9 @@ void CoordinatorCore::OnWorkerProgress(Process& process, const v1::WorkerProgres
   facts.synchronous = facts_.mode().synchronous();
   facts.total_steps = facts_.attempt.LastStep();
   facts.total_samples = facts_.attempt.LastSample();
-  facts.largest_step = std::max(training.global_batch_size(), training.max_batch_size());
+  // An update is joined with samples that the model could not compute by themselves.
+  facts.largest_step = std::max(training.global_batch_size(), training.max_batch_size()) +
+                       facts_.attempt.model->smallest_batch();
   facts.elapsed = now - process.reported;
   SLUICE_DCHECK(facts.elapsed >= absl::ZeroDuration(), "times do not go backwards");
   process.reported = now;

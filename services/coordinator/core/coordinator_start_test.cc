@@ -178,6 +178,34 @@ TEST(CoordinatorStart, WarnsOfEachNoteOnModelOnce) {
   }
 }
 
+TEST(CoordinatorStart, FailsBeforeTrainingIfAStepWouldHaveTooFewSamples) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_steps(200);
+  FakeJob job(spec);
+  job.traits.set_smallest_batch(2);
+  job.traits.set_smallest_batch_module("bn1");
+  job.training_samples = 3201;
+  job.Pump();
+  job.AddWorker(0);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_EQ(job.exit->reason, ExitReason::kFailed);
+  EXPECT_THAT(job.exit->message, HasSubstr("because of its module 'bn1', and step 100, the last of "
+                                           "each epoch, would have 1 sample"));
+  EXPECT_THAT(job.exit->message, HasSubstr("training.lastBatch: Drop"));
+  EXPECT_TRUE(job.claims.empty());
+}
+
+TEST(CoordinatorStart, NoMemberGetsASingleSampleWhereTheModelNeedsTwo) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_steps(200);
+  FakeJob job(spec);
+  job.traits.set_smallest_batch(2);
+  job.training_samples = 3217;  // 17 remain at the end of an epoch: 4 microbatches, and 1 sample
+  job.Start();
+  EXPECT_EQ(MicrobatchesOf(job.core->view(), 0), 5);
+  EXPECT_EQ(MicrobatchesOf(job.core->view(), 1), 3);
+}
+
 TEST(CoordinatorStart, RefusesWorkerThatNeedsLargerBatches) {
   FakeJob job(FakeJob::Spec());
   job.Start();

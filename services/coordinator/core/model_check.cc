@@ -13,6 +13,7 @@
 #include "services/protocol/job_length.h"
 #include "services/protocol/kernels.h"
 #include "services/protocol/layout.h"
+#include "services/protocol/smallest_batch.h"
 #include "services/protocol/worker_limits.h"
 
 namespace sluice::coordinator {
@@ -74,6 +75,8 @@ Verdict ModelCheck::Accept(const v1::Ready& ready, absl::Time now) {
                   Verdict::Failed(std::string(_.message())));
   ASSIGN_OR_RETURN(JobLength length, JobLength::Create(facts_.job(), ready.training_samples()),
                    Verdict::Failed(std::string(_.message())));
+  RETURN_IF_ERROR(CheckSmallestBatch(facts_.job(), ready),
+                  Verdict::Failed(std::string(_.message())));
 
   attempt_.model = ready;
   attempt_.length = length;

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/common/check.h"
-#include "services/coordinator/core/assignment.h"
 #include "services/coordinator/core/batch_size.h"
 #include "services/protocol/interval_set.h"
 
@@ -44,14 +43,14 @@ class Synchronous final : public TrainingMode {
     return DecideSynchronous(attempt().facts, change.replies(), change.installs(), facts_.rules);
   }
   // A member has at least one microbatch; further workers are standbys.
-  size_t MostMembers() const override { return length().microbatches(); }
+  size_t MostMembers() const override { return MostRanges(DivisionOf(facts_)); }
   void DivideWork(const std::vector<double>& speeds, v1::View* view) const override {
     SLUICE_DCHECK(speeds.size() == static_cast<size_t>(view->workers_size()) &&
                       speeds.size() <= MostMembers(),
                   "each member has a speed, and gets a microbatch");
-    const std::vector<Interval> ranges =
-        Apportion(length().microbatches(), speeds, facts_.job().training().bit_exact());
+    const std::vector<Interval> ranges = Divide(DivisionOf(facts_), speeds);
     for (size_t i = 0; i < ranges.size(); ++i) {
+      if (ranges[i].empty()) continue;
       *view->mutable_workers(static_cast<int>(i))->add_microbatches() = ToProto(ranges[i]);
     }
   }
@@ -180,6 +179,15 @@ std::unique_ptr<TrainingMode> MakeAsynchronousMode(const Facts& facts) {
 }
 std::unique_ptr<TrainingMode> MakeBoundedStalenessMode(const Facts& facts) {
   return std::make_unique<BoundedStaleness>(facts);
+}
+
+Division DivisionOf(const Facts& facts) {
+  const StepSchedule& plan = facts.attempt.length->plan();
+  return {.microbatches = plan.MicrobatchesPerStep(),
+          .aligned = facts.job().training().bit_exact(),
+          .smallest = facts.attempt.model->smallest_batch(),
+          .microbatch_size = plan.microbatch_size(),
+          .steps = {plan.PositionsOf(0).size(), plan.PositionsOf(plan.StepsPerEpoch() - 1).size()}};
 }
 
 uint64_t SamplesIn(const v1::Ledger& ledger) {

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "services/common/check.h"
+#include "services/coordinator/core/assignment.h"
 #include "services/coordinator/core/facts.h"
 #include "services/coordinator/core/membership.h"
 #include "services/coordinator/core/snapshot.h"
@@ -90,6 +91,9 @@ class TrainingMode {
 std::unique_ptr<TrainingMode> MakeSynchronousMode(const Facts& facts);
 std::unique_ptr<TrainingMode> MakeAsynchronousMode(const Facts& facts);
 std::unique_ptr<TrainingMode> MakeBoundedStalenessMode(const Facts& facts);
+
+// How the steps of a synchronous attempt are divided. Requires a model.
+Division DivisionOf(const Facts& facts);
 
 uint64_t SamplesIn(const v1::Ledger& ledger);
 // The reason for which a member is expelled that has a lease and does not use it.

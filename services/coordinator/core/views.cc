@@ -103,11 +103,12 @@ bool Views::RebalanceDue(absl::Time now) {
   std::vector<double> speeds;
   if (facts_.mode().synchronous() && facts_.goal == Goal::kNone) {
     for (const auto& member : training_.view().workers()) {
-      ranges.push_back(FromProto(member.microbatches(0)));
+      ranges.push_back(member.microbatches().empty() ? Interval()
+                                                     : FromProto(member.microbatches(0)));
       speeds.push_back(facts_.meter.SpeedOf(member.process().incarnation()));
     }
   }
-  if (Imbalance(ranges, speeds, facts_.job().training().bit_exact()) < kRebalanceThreshold) {
+  if (ranges.empty() || Imbalance(ranges, speeds, DivisionOf(facts_)) < kRebalanceThreshold) {
     unbalanced_since_ = absl::InfiniteFuture();
     return false;
   }

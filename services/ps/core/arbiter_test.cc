@@ -34,6 +34,18 @@ TEST_F(ArbiterTest, LeasesEverySampleOnceAndTheLastLeaseIsShort) {
   EXPECT_TRUE(arbiter.RequestLease(4, 0, 0).wait());
 }
 
+TEST_F(ArbiterTest, LeavesNoSingleSample) {
+  Reset(9, 1);
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 0)), (Interval{0, 4}));
+  EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{4, 9}));
+
+  // Nor between two ranges.
+  IntervalSet applied;
+  applied.Add({5, 10});
+  Reset(20, 1, applied);
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 0)), (Interval{0, 5}));
+}
+
 TEST_F(ArbiterTest, NeverLeasesAppliedOrLeasedSamplesAgainAfterViewChange) {
   IntervalSet applied;
   applied.Add({0, 4});

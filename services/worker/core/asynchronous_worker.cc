@@ -127,15 +127,26 @@ bool AsynchronousWorker::MayPull() const {
   return !bounded() || !lease_.empty() || !context_->rules->AskArbiterFirst();
 }
 
+// The next update also has samples of the lease that the model could not compute by themselves.
 Interval AsynchronousWorker::NextSamples() const {
-  const uint64_t batch = context_->BatchSize();
-  return {lease_.begin, std::min(lease_.end, lease_.begin + batch)};
+  const uint64_t smallest = context_->smallest_batch;
+  const uint64_t batch = std::max(context_->BatchSize(), smallest);
+  return {lease_.begin, lease_.size() < batch + smallest ? lease_.end : lease_.begin + batch};
+}
+
+// A lease that is too small by itself (a barrier follows it, or the job ends) is computed together
+// with samples before it, or after it at the beginning: the update counts as the lease alone.
+PositionRange AsynchronousWorker::ComputedFor(const Interval& samples) const {
+  PositionRange computed{samples.begin, samples.end};
+  if (computed.size() >= context_->smallest_batch) return computed;
+  computed.begin = computed.end - std::min(computed.end, context_->smallest_batch);
+  computed.end = std::max(computed.end, computed.begin + context_->smallest_batch);
+  return computed;
 }
 
 void AsynchronousWorker::FindNextRows() {
   if (lease_.empty() || fresh_) return;
-  const Interval next = NextSamples();
-  rows_.Want({{next.begin, next.end}});
+  rows_.Want({ComputedFor(NextSamples())});
   // The pulls in flight are for other samples.
   if (pulling_ && !pull_sent_.empty() && !(pulled_rows_ == rows_.positions())) BeginPull();
 }
@@ -179,7 +190,7 @@ void AsynchronousWorker::OnLease(const v1::Lease& lease) {
 
 void AsynchronousWorker::StartUpdate() {
   const Interval next = NextSamples();
-  if (rows_.active() && !Contains(pulled_rows_, {{next.begin, next.end}})) {
+  if (rows_.active() && !Contains(pulled_rows_, {ComputedFor(next)})) {
     fresh_ = false;
     return;
   }
@@ -199,7 +210,11 @@ void AsynchronousWorker::StartUpdate() {
   compute.id = context_->NewCompute();
   compute.step = update_->samples.begin;
   compute.microbatch_size = context_->job.training().microbatch_size();
-  compute.positions = {update_->samples.begin, update_->samples.end};
+  compute.positions = ComputedFor(next);
+  if (compute.positions.size() > next.size()) {
+    compute.microbatch_size = std::max(compute.microbatch_size, compute.positions.size());
+    update_->weight = static_cast<double>(compute.positions.size());
+  }
   update_->computing = compute.id;
   context_->actions.push_back(compute);
 }
@@ -380,6 +395,11 @@ absl::Status AsynchronousWorker::OnComputed(ComputeId id, const ComputeResult& r
   SLUICE_DCHECK(update_->gradients.IsComplete(), "a computed update has every gradient");
   update_->computing.reset();
   update_->result = result;
+  if (const uint64_t samples = update_->samples.size(); result.samples > samples) {
+    const double part = static_cast<double>(samples) / static_cast<double>(result.samples);
+    update_->result.loss_sum *= part;
+    update_->result.correct *= part;
+  }
   times_.OnComputed(context_->now);
   return absl::OkStatus();
 }

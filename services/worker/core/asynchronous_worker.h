@@ -82,6 +82,7 @@ class AsynchronousWorker : public TrainingMode {
 
   void AskForLease(ShardLink& arbiter);
   uint64_t SamplesWished() const;
+  PositionRange ComputedFor(const Interval& samples) const;
   void OnLease(const v1::Lease& lease);
   void StartUpdate();
   void AskForPermit(ShardLink& arbiter);

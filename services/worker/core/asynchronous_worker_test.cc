@@ -23,6 +23,7 @@ class AsynchronousTest : public testing::Test {
   void Begin(v1::Mode mode = v1::ASYNCHRONOUS, std::vector<uint64_t> shards = {kShardA, kShardB}) {
     shards_ = std::move(shards);
     world_ = std::make_unique<WorkerHarness>(mode);
+    world_->smallest_batch_ = smallest_batch_;
     world_->Start();
     world_->Install(world_->MakeView(1, 0, {{kSelf, {}}, {kOther, {}}}, 0, shards_));
     for (ShardId shard : shards_) world_->Connect(shard);
@@ -92,6 +93,7 @@ class AsynchronousTest : public testing::Test {
   }
 
   std::vector<uint64_t> shards_;
+  uint32_t smallest_batch_ = 1;
   std::unique_ptr<WorkerHarness> world_;
 };
 
@@ -130,6 +132,44 @@ TEST_F(AsynchronousTest, LastUpdateOfLeaseMayBeSmaller) {
   GiveLease(100, 103);
   world_->ReceiveVersion(0);
   EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 103)));
+}
+
+TEST_F(AsynchronousTest, UpdateIsJoinedWithASampleThatTheModelCannotComputeByItself) {
+  smallest_batch_ = 2;
+  Begin();
+  GiveLease(100, 109);
+  world_->ReceiveVersion(0);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 109)));
+}
+
+TEST_F(AsynchronousTest, UpdateHasAsManySamplesAsTheModelNeeds) {
+  smallest_batch_ = 2;
+  Begin();
+  v1::CoordinatorMessage message;
+  message.mutable_heartbeat_reply()->set_batch_size(1);
+  world_->Deliver(message);
+  GiveLease(100, 120);
+  world_->ReceiveVersion(0);
+  EXPECT_THAT(world_->Positions(), ElementsAre(Pair(100, 102)));
+}
+
+TEST_F(AsynchronousTest, LeaseThatIsTooSmallIsComputedWithTheSampleBeforeItAndCountsAlone) {
+  smallest_batch_ = 2;
+  for (const auto& [begin, computed] : {std::pair(0, Pair(0, 2)), std::pair(7, Pair(6, 8))}) {
+    Begin();
+    GiveLease(begin, begin + 1);
+    world_->ReceiveVersion(3);
+    EXPECT_THAT(world_->Positions(), ElementsAre(computed));
+    EXPECT_EQ(world_->computes_.begin()->second.microbatch_size, 2u);
+    world_->TakeSent(kShardB);
+    world_->FinishAllComputes();
+    GivePermit(1);
+    const auto pushes = world_->TakePushes(kShardB);
+    ASSERT_THAT(pushes, SizeIs(1));
+    EXPECT_EQ(pushes[0].samples(), 1u);
+    EXPECT_EQ(pushes[0].weight(), 2);
+    EXPECT_EQ(pushes[0].microbatch_count(), 1u);
+  }
 }
 
 TEST_F(AsynchronousTest, PushesNothingBeforeThePermit) {

@@ -260,7 +260,14 @@ void SynchronousWorker::Assign() {
   if (!gradients_) gradients_.emplace(&context_->table, tree_, context_->rules);
   assigned_ = true;
 
-  const std::vector<MicrobatchRange> ranges = gradients_->Assign(context_->assignment);
+  std::vector<MicrobatchRange> ranges = gradients_->Assign(context_->assignment);
+  if (std::any_of(ranges.begin(), ranges.end(), [&](const auto& r) { return IsTooSmall(r); })) {
+    // The model cannot compute it by itself, but with what is held: the assignment as a whole.
+    gradients_.emplace(&context_->table, tree_, context_->rules);
+    results_.clear();
+    weights_.clear();
+    ranges = gradients_->Assign(context_->assignment);
+  }
   for (auto it = computing_.begin(); it != computing_.end();) {
     // A range that must be computed again was dropped, together with this computation's results, so
     // the computation's outcome does not affect what is held.
@@ -279,6 +286,11 @@ void SynchronousWorker::Assign() {
 
   reduction_.Start(&*gradients_, step_);
   push_.Start(&*gradients_, CommonOfStep(), reduction_.active() ? &reduction_ : nullptr);
+}
+
+bool SynchronousWorker::IsTooSmall(const MicrobatchRange& range) const {
+  const uint64_t samples = context_->plan->PositionsOf(step_, range).size();
+  return !tree_ && samples > 0 && samples < context_->smallest_batch;
 }
 
 void SynchronousWorker::Issue(const MicrobatchRange& range) {

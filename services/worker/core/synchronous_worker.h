@@ -67,6 +67,7 @@ class SynchronousWorker : public TrainingMode {
   void SkipTo(uint64_t version, uint32_t partition);
   // Computes what the assignment needs and the worker does not hold.
   void Assign();
+  bool IsTooSmall(const MicrobatchRange& range) const;
   void Issue(const MicrobatchRange& range);
   void CountIfRecomputed(const MicrobatchRange& range, uint64_t samples);
   PushSender::Common CommonOfStep() const;

@@ -122,6 +122,26 @@ TEST_F(SynchronousTest, WeightOfWhatIsNoLongerAssignedIsForgotten) {
   EXPECT_THAT(WeightsOf(world_->TakePushes(kShardA)), ElementsAre(3));
 }
 
+TEST_F(SynchronousTest, SampleThatTheModelCannotComputeByItselfIsComputedWithTheOthers) {
+  for (const uint32_t smallest : {1, 2}) {
+    world_ = std::make_unique<WorkerHarness>();
+    world_->smallest_batch_ = smallest;
+    world_->Start();
+    world_->Install(world_->MakeView(1, 5, {{kSelf, {{0, 4}}}, {kOther, {{4, 8}}}}, 0));
+    world_->ConnectAll();
+    world_->ReceiveVersion(5);
+    Compute(4);
+    world_->Install(world_->MakeView(2, 5, {{kSelf, {{0, 5}}}, {kOther, {{5, 8}}}}, 1));
+    EXPECT_THAT(world_->Positions(), ElementsAre(smallest == 1 ? Pair(44, 45) : Pair(40, 45)));
+    world_->TakeSent(kShardA);
+    Compute(5);
+    const auto pushes = world_->TakePushes(kShardA);
+    ASSERT_FALSE(pushes.empty());
+    EXPECT_EQ(pushes.back().samples(), 5u);
+    EXPECT_EQ(pushes.back().weight(), smallest == 1 ? 9 : 5);
+  }
+}
+
 TEST_F(SynchronousTest, WeightThatCannotBeFailsTheJob) {
   BeginStep();
   world_->core_.OnWeight(world_->computes_.begin()->first, -1, world_->now_);

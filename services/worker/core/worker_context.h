@@ -32,6 +32,7 @@ struct WorkerContext {
   uint64_t incarnation = 0;
   v1::JobSpec job;
   uint64_t training_samples = 0;
+  uint64_t smallest_batch = 1;        // samples that the model can compute at once
   std::vector<uint32_t> row_tensors;  // their samples name the rows that they use
   v1::TensorTable table;
   v1::Layout layout;

@@ -354,6 +354,7 @@ void WorkerCore::OnModelReady(v1::Ready ready, absl::Time now) {
     ASSIGN_OR_RETURN(context_.plan,
                      StepScheduleOf(context_.job.training(), ready.training_samples()), Fail(_));
     context_.training_samples = ready.training_samples();
+    context_.smallest_batch = std::max(1u, ready.smallest_batch());
     CleanTexts(&ready);
     registration_.SetReady(std::move(ready));
   });

@@ -75,6 +75,7 @@ class WorkerHarness {
     *ready.mutable_table() = table_;
     ready.set_training_samples(1000);
     ready.set_evaluation_samples(10);
+    ready.set_smallest_batch(smallest_batch_);
     core_.OnModelReady(std::move(ready), now_);
     Do();
   }
@@ -237,6 +238,7 @@ class WorkerHarness {
     for (const WorkerAction& action : actions) std::visit([this](const auto& a) { On(a); }, action);
   }
 
+  uint32_t smallest_batch_ = 1;
   bool takes_rows_ = false;  // what shards announce
   v1::JobSpec job_;
   v1::TensorTable table_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/coordinator/core/coordinator_core.h"
@@ -106,13 +107,29 @@ void CoordinatorCore::OnClaimResult(uint64_t attempt, const absl::Status& status
   });
 }
 
+void CoordinatorCore::LeaveComplete(absl::Time now) {
+  const Attempt& attempt = facts_.attempt;
+  const uint64_t first = attempt.base.has_value() ? attempt.base->step() : 0;
+  const uint64_t last = facts_.mode().FinalVersion();
+  if (last > first && facts_.training.skipped() >= last - first) {
+    output_.Warn(
+        absl::StrCat("all ", last - first, " steps from step ", first, " on were skipped, because ",
+                     "no gradient was finite (training.nonFinite: Skip): the model is unchanged. "
+                     "Lower optimizer.learningRate, or check the data and the loss"),
+        now);
+    return Leave(ExitReason::kSucceeded, "training is complete, but all steps were skipped", now,
+                 kNothingTrained);
+  }
+  const bool target = facts_.goal == Goal::kTarget;
+  Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete", now);
+}
+
 void CoordinatorCore::TakeClaimResult(const absl::Status& status, absl::Time now) {
   const bool end = claims_.for_end();
   if (!CarryOut(claims_.OnClaimResult(status, now), now)) return;
   if (end) snapshots_.checkpoints().OnEndRecord(status, now);
   if (end && status.ok()) {
-    const bool target = facts_.goal == Goal::kTarget;
-    Leave(ExitReason::kSucceeded, target ? "the target was reached" : "training is complete", now);
+    LeaveComplete(now);
   } else if (status.ok()) {
     Transition(Phase::kGathering);
   }

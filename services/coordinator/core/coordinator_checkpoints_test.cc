@@ -357,5 +357,32 @@ TEST(CoordinatorCheckpoints, WorkerDeathDuringWriteKeepsCheckpoint) {
   EXPECT_EQ(job.Progress().checkpoint().last().step(), 5);
 }
 
+TEST(CoordinatorCheckpoints, JobDoesNotContinueWithAnotherNumberOfTrainingSamples) {
+  FakeJob first(FakeJob::Spec());
+  first.Start();
+  first.Train(20);
+  ASSERT_EQ(first.checkpoint_indexes.count({1, 20}), 1u);
+  EXPECT_EQ(first.checkpoint_indexes.at({1, 20}).training_samples(), 3200u);
+
+  for (const uint64_t samples : {3200, 1500}) {
+    v1::JobSpec spec = FakeJob::Spec();
+    spec.mutable_training()->set_steps(40);
+    FakeJob second(spec);
+    second.claims = {first.claims.front()};
+    second.checkpoint_indexes = first.checkpoint_indexes;
+    second.training_samples = samples;
+    second.Pump();
+    second.AddShard(0);
+    second.AddShard(1);
+    second.AddWorker(0);
+    second.Pass(absl::Seconds(3));
+    ASSERT_EQ(second.exit.has_value(), samples != 3200) << samples;
+    if (samples == 3200) continue;
+    EXPECT_EQ(second.exit->reason, ExitReason::kFailed);
+    EXPECT_THAT(second.exit->message,
+                HasSubstr("the training data have 1500 samples, and had 3200 when"));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::coordinator

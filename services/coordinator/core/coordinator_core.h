@@ -192,6 +192,7 @@ class CoordinatorCore {
   bool CarryOut(const Verdict& verdict, absl::Time now);
   void ReadStorageAgain();
   void Claim(bool end, absl::Time now);
+  void LeaveComplete(absl::Time now);
   void TakeClaimResult(const absl::Status& status, absl::Time now);
   bool SuspendBeforeTraining(absl::Time now);
   absl::Time SuspendBy() const;

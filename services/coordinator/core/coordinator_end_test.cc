@@ -78,6 +78,21 @@ TEST(CoordinatorEnd, AttemptThatIsLostWhileItsEndIsRecordedHasEnded) {
   EXPECT_EQ(job.claims.size(), 2u);
 }
 
+TEST(CoordinatorEnd, JobThatSkippedAllItsStepsHasTrainedNothingAndSaysSo) {
+  for (const uint64_t skipped : {19, 20}) {
+    FakeJob job(FakeJob::Spec());
+    job.Start();
+    for (FakeShard* shard : job.Shards()) shard->skipped_steps = skipped;
+    job.Train(20);
+    job.Pass(absl::Seconds(1));
+    ASSERT_TRUE(job.exit.has_value());
+    EXPECT_EQ(job.exit->reason, ExitReason::kSucceeded);
+    const bool all = skipped == 20;
+    EXPECT_EQ(job.Progress().reason_code(), all ? "NothingTrained" : "");
+    EXPECT_EQ(job.HasEvent("all 20 steps from step 0 on were skipped"), all);
+  }
+}
+
 TEST(CoordinatorEnd, FinishedJobAnswersFinished) {
   FakeJob job(FakeJob::Spec());
   job.claims.emplace_back().set_attempt(1);

@@ -77,6 +77,28 @@ TEST(CoordinatorTakeover, NeverAdmitsMemberThatCameTooLate) {
   ExpectSuccess(job);
 }
 
+TEST(CoordinatorTakeover, WorkersBeyondTheMicrobatchesRemainStandbys) {
+  v1::JobSpec spec = FakeJob::Spec();
+  spec.mutable_training()->set_microbatch_size(16);  // 2 of a step
+  spec.mutable_worker()->set_replicas(4);
+  TrainedJob job(4, spec);
+  ASSERT_EQ(job.view().workers_size(), 2);
+  ASSERT_EQ(job.Workers().size(), 4u);
+
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  EXPECT_EQ(job.view().id().attempt(), 1u);
+  EXPECT_EQ(job.Workers().size(), 4u);
+  for (FakeWorker* worker : job.Workers()) EXPECT_FALSE(worker->refusal.has_value());
+  EXPECT_FALSE(job.HasEvent("was not in the view"));
+
+  // One of them replaces a member.
+  job.Kill(*job.workers[job.view().workers(0).process().index()]);
+  job.Pass(absl::Seconds(1));
+  EXPECT_EQ(job.view().workers_size(), 2);
+  ExpectSuccess(job);
+}
+
 TEST(CoordinatorTakeover, ExpelsWorkerThatKnowsTheAttemptAndIsNoMember) {
   TrainedJob job(4);
   FakeWorker& member = *job.workers[0];

@@ -110,6 +110,16 @@ std::string Facts::CheckCheckpoint() const {
       !difference.empty()) {
     return absl::StrCat("the model differs from that of ", name, ": ", difference);
   }
+  // Another job's checkpoint gives the parameters only; this job's positions are of its own data.
+  const uint64_t samples = checkpoint_index.training_samples();
+  if (samples != 0 && samples != attempt.model->training_samples() &&
+      storage.foreign_directory.empty()) {
+    return absl::StrCat(
+        "the training data have ", attempt.model->training_samples(), " samples, and had ", samples,
+        " when ", name,
+        " was made: a job continues with the data with which it began. Use these "
+        "data, or begin a job of another name with this checkpoint (checkpoint.restoreFrom)");
+  }
   RETURN_IF_ERROR(ValidateLayout(checkpoint_index.table(), checkpoint_index.layout()),
                   absl::StrCat(name, " has no valid layout: ", _.message()));
   RETURN_IF_ERROR(IntervalSet::FromProtos(checkpoint_index.ledger().applied()).status(),

@@ -12,14 +12,16 @@ constexpr absl::Duration kProgressPause = absl::Milliseconds(50);
 
 }  // namespace
 
-void Registration::OnConnected() {
+void Registration::OnConnected(bool was_member) {
   connected_ = true;
   registered_ = false;
   v1::MemberMessage message;
   v1::Register& request = *message.mutable_register_();
   request = request_;
   request.set_wire_version(wire_version_);
-  if (context_.view.has_id()) *request.mutable_newest_view() = context_.view.id();
+  // Only a former member can have been expelled by a view that it has not received. A worker that
+  // waits to become a member is one for the next coordinator too.
+  if (was_member) *request.mutable_newest_view() = context_.view.id();
   Send(std::move(message));
 }
 

@@ -23,7 +23,7 @@ class Registration {
       : context_(*context), request_(std::move(request)) {}
 
   // A connection to a coordinator: registers on it.
-  void OnConnected();
+  void OnConnected(bool was_member);
   void OnDisconnected() { connected_ = registered_ = false; }
   // The coordinator has accepted the worker: sends what was set before.
   void OnRegistered();

@@ -67,7 +67,7 @@ void WorkerCore::Handle(absl::Time now, Event event) {
 // ---- coordinator
 
 void WorkerCore::OnCoordinatorConnected(absl::Time now) {
-  Handle(now, [&] { registration_.OnConnected(); });
+  Handle(now, [&] { registration_.OnConnected(was_member_); });
 }
 
 void WorkerCore::OnCoordinatorDisconnected(absl::Time now) {

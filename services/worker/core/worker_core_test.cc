@@ -35,6 +35,22 @@ v1::CoordinatorMessage InitializeMessage(const WorkerHarness& world, uint64_t nu
   return message;
 }
 
+TEST(WorkerCoreTest, ReportsViewsOnlyAsAFormerMember) {
+  for (const bool member : {true, false}) {
+    WorkerHarness world;
+    world.Start();
+    std::vector<WorkerHarness::Member> members = {{kOther, {{0, 4}}}};
+    if (member) members.push_back({kSelf, {{4, 8}}});
+    world.Install(world.MakeView(1, 0, members, 0));
+    world.sent_to_coordinator_.clear();
+    world.core_.OnCoordinatorDisconnected(world.now_);
+    world.core_.OnCoordinatorConnected(world.now_);
+    world.Do();
+    ASSERT_FALSE(world.sent_to_coordinator_.empty());
+    EXPECT_EQ(world.sent_to_coordinator_[0].register_().has_newest_view(), member);
+  }
+}
+
 TEST(WorkerCoreTest, RegistersAndReportsReadyOnEveryStream) {
   WorkerHarness world;
   world.Start();

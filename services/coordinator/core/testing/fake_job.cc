@@ -38,7 +38,7 @@ void FakeProcess::Say(v1::MemberMessage message) {
 
 v1::Register FakeWorker::Registration() const {
   v1::Register request = FakeProcess::Registration();
-  if (view.has_value()) *request.mutable_newest_view() = view->id();
+  if (was_member) *request.mutable_newest_view() = view->id();
   return request;
 }
 
@@ -61,6 +61,9 @@ void FakeWorker::OnMessage(const v1::CoordinatorMessage& message) {
     has_table = has_table || message.new_view().has_table();
     EXPECT_TRUE(has_table);
     view = message.new_view().view();
+    for (const v1::View::Member& member : view->workers()) {
+      was_member = was_member || member.process().incarnation() == id.incarnation();
+    }
   } else if (message.has_evaluate()) {
     evaluations.push_back(message.evaluate());
     if (!evaluates) return;

@@ -94,6 +94,7 @@ class FakeShard : public FakeProcess {
   bool pinned = false, reported = false, written = false;
   bool disk_full = false;
   double busy_seconds = 0;
+  uint64_t skipped_steps = 0;
   bool silent_snapshots = false;  // pins nothing, writes nothing
   bool drop_installs = false;
   std::map<uint32_t, uint64_t> copies;  // whole ones: partition -> version
@@ -134,6 +135,7 @@ class FakeWorker : public FakeProcess {
   bool evaluates = true;
   std::string evaluation_error;
   std::optional<v1::View> view;
+  bool was_member = false;
   bool has_table = false;
   int asked = 0;
   v1::InitId pushed;  // the init request for which it pushed version 0

@@ -408,6 +408,7 @@ void FakeShard::SayProgress() {
   progress.set_leaseholders(leases.size());
   for (const auto& [p, copy_version] : copies) progress.add_copies(p);
   progress.set_busy_seconds(busy_seconds);
+  progress.set_skipped_steps(skipped_steps);
   Say(message);
 }
 

@@ -159,11 +159,13 @@ def _read_checkpoint_index(path):
 
 
 def _read_partition(path, content, flats, filled):
-    for name, _, _, data in safetensors.read(path, content)[1]:
+    for name, kind, _, data in safetensors.read(path, content)[1]:
         block = _BLOCK.fullmatch(name)
         if block is None or block[1] not in flats:  # optimizer state
             continue
-        flat = flats[block[1]][2]
+        dtype, _, flat = flats[block[1]]
+        if kind != elements.KINDS[dtype]:
+            raise errors.SluiceError(f'{path}: the block {name} is {kind}, its tensor is {elements.KINDS[dtype]}')
         values = np.frombuffer(data, dtype=flat.dtype)
         begin, end = int(block[2]), int(block[3])
         if end > flat.size or values.size != end - begin:

@@ -7,6 +7,8 @@ from sluice import wire
 
 # Their names in checkpoints.
 NAMES = {'FLOAT32': '<f4', 'FLOAT64': '<f8', 'BFLOAT16': '<u2', 'FLOAT16': '<f2', 'INT64': '<i8'}
+# Their names in safetensors.
+KINDS = {wire.FLOAT32: 'F32', wire.FLOAT64: 'F64', wire.BFLOAT16: 'BF16', wire.FLOAT16: 'F16', wire.INT64: 'I64'}
 STORAGE = {getattr(wire, name): np.dtype(kind) for name, kind in NAMES.items()}
 
 

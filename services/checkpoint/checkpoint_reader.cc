@@ -93,6 +93,13 @@ absl::StatusOr<std::vector<SafetensorsArray>> ReadCheckpointTensors(
     for (const SafetensorsArray& array : arrays) {
       const auto block = blocks.find(array.name);
       if (block == blocks.end()) continue;  // optimizer state
+      const v1::Block& place = checkpoint_index.layout().blocks(static_cast<int>(block->second));
+      const v1::DataType dtype =
+          checkpoint_index.table().tensors(static_cast<int>(place.tensor())).dtype();
+      if (array.dtype != dtype) {
+        return damaged(absl::InvalidArgumentError(
+            absl::StrCat(array.name, " is of another type than ", SafetensorsTypeName(dtype))));
+      }
       RETURN_IF_ERROR(assembler.Add(block->second, array.bytes), damaged(_));
     }
   }

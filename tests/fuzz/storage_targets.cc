@@ -1,6 +1,7 @@
 // Files of checkpoints.
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,12 +41,22 @@ bool RunSafetensors(absl::string_view input) {
   const absl::StatusOr<std::vector<SafetensorsArray>> arrays =
       ReadSafetensors(InChunks(input, 1 + input.size() % 113));
   if (!CheckedOk(arrays.status())) return false;
+  std::set<std::string> names;
+  size_t bytes = 8;  // the arrays cover all that follows the header
+  for (size_t i = 0; i < 8; ++i) bytes += size_t{static_cast<unsigned char>(input[i])} << (8 * i);
+  for (const SafetensorsArray& array : *arrays) {
+    SLUICE_CHECK(names.insert(array.name).second, "names are unique");
+    bytes += array.bytes.size();
+  }
+  SLUICE_CHECK(bytes == input.size(), "the arrays cover the data");
   const absl::StatusOr<std::vector<SafetensorsArray>> again =
       ReadSafetensors(WriteSafetensors(*arrays, {}));
   SLUICE_CHECK(again.ok() && again->size() == arrays->size(), "arrays survive");
   for (size_t i = 0; i < arrays->size(); ++i) {
     SLUICE_CHECK((*again)[i].name == (*arrays)[i].name, "names survive");
     SLUICE_CHECK((*again)[i].shape == (*arrays)[i].shape, "shapes survive");
+    SLUICE_CHECK((*again)[i].dtype == (*arrays)[i].dtype, "types survive");
+    SLUICE_CHECK((*again)[i].other_type == (*arrays)[i].other_type, "types survive");
     SLUICE_CHECK((*again)[i].bytes == (*arrays)[i].bytes, "bytes survive");
   }
   return true;
@@ -54,7 +65,10 @@ bool RunSafetensors(absl::string_view input) {
 std::vector<std::string> SafetensorsSeeds() {
   SafetensorsArray matrix{"fc.weight", v1::FLOAT32, {2, 3}, absl::Cord(std::string(24, 'f'))};
   SafetensorsArray counter{"n", v1::INT64, {}, absl::Cord(std::string(8, 'i'))};
+  SafetensorsArray small{"s", v1::DATA_TYPE_UNSPECIFIED, {2, 4}, absl::Cord("abcd"), "F4"};
+  SafetensorsArray empty{"e", v1::DATA_TYPE_UNSPECIFIED, {0, 7}, absl::Cord(), "U16"};
   return {std::string(WriteSafetensors({matrix, counter}, {{"format", "pt"}})),
+          std::string(WriteSafetensors({matrix, empty, small}, {})),
           std::string(WriteSafetensors({}, {}))};
 }
 

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <deque>
 #include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,9 +24,10 @@ namespace {
 // Of one direction of a connection; the sender waits when it is full.
 constexpr size_t kMaxWaiting = size_t{1} << 20;
 constexpr size_t kReadBytes = size_t{256} << 10;
-
-// Of one door, in one turn of the relay's thread.
-constexpr int kMaxAccepted = 16;
+// Of one door, before the other connections are served again.
+constexpr int kMaxAcceptsAtOnce = 16;
+// After the system had no room for another connection.
+constexpr absl::Duration kPauseWithoutRoom = absl::Milliseconds(100);
 
 sockaddr_in Loopback(int port) {
   sockaddr_in address = {};
@@ -63,7 +66,6 @@ class Direction {
     return chunks_.empty() ? absl::InfiniteFuture() : chunks_.front().due;
   }
   bool finished() const { return shut_; }
-  bool empty() const { return chunks_.empty(); }
 
   // Both return false if the connection is broken.
   bool Read(const LinkFault& fault, std::string* buffer, absl::Time now) {
@@ -124,14 +126,15 @@ class Direction {
 
 class LinkRelay::Connection {
  public:
-  Connection(Fd client, Fd server, std::shared_ptr<const Ends> both)
-      : ends(std::move(both)),
-        client_(std::move(client)),
+  Connection(Fd client, Fd server)
+      : client_(std::move(client)),
         server_(std::move(server)),
         up_(client_.get(), server_.get()),
         down_(server_.get(), client_.get()) {}
 
-  const std::shared_ptr<const Ends> ends;  // guarded by the relay's mutex
+  // The processes at its ends; 0: not found. No byte passes before they have been looked up.
+  pid_t groups[2] = {0, 0};
+  bool looked_up = false;
 
   // What to wait for. A socket from which nothing is wanted is left out: poll would return at once
   // for one whose peer has closed.
@@ -140,7 +143,11 @@ class LinkRelay::Connection {
       const auto events = static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0));
       polled->push_back({events == 0 ? -1 : fd, events, 0});
     };
-    add(client_.get(), connected_ && up_.Reads(), down_.Writes(now));
+    if (!connected_) {
+      polled->push_back({client_.get(), POLLRDHUP, 0});
+    } else {
+      add(client_.get(), up_.Reads(), down_.Writes(now));
+    }
     add(server_.get(), connected_ && down_.Reads(), !connected_ || up_.Writes(now));
   }
 
@@ -150,7 +157,8 @@ class LinkRelay::Connection {
   bool Forward(const pollfd& client, const pollfd& server, const LinkFault& fault,
                std::string* buffer, absl::Time now) {
     if (!connected_) {
-      if (server.revents == 0) return true;
+      // A connection whose client has gone before the server accepts ends here.
+      if (server.revents == 0) return client.revents == 0;
       int error = 0;
       socklen_t size = sizeof(error);
       getsockopt(server_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
@@ -163,9 +171,7 @@ class LinkRelay::Connection {
     if (readable(client) && !up_.Read(fault, buffer, now)) return false;
     if (readable(server) && !down_.Read(fault, buffer, now)) return false;
     if (!up_.Write(now) || !down_.Write(now)) return false;
-    // No process of a job closes one direction alone. A server that is frozen would never close the
-    // other one, and its clients connect again and again.
-    return !(up_.finished() && down_.empty()) && !(down_.finished() && up_.empty());
+    return !up_.finished();
   }
 
  private:
@@ -176,26 +182,33 @@ class LinkRelay::Connection {
   bool connected_ = false;
 };
 
-absl::StatusOr<std::unique_ptr<LinkRelay>> LinkRelay::Start(FindGroups find) {
+absl::StatusOr<std::unique_ptr<LinkRelay>> LinkRelay::Start(OwnerLookup lookup) {
+  // Each connection takes two.
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake.get() < 0) return absl::ErrnoToStatus(errno, "eventfd");
-  std::unique_ptr<LinkRelay> relay(new LinkRelay(std::move(wake), std::move(find)));
-  relay->finder_ = std::thread([raw = relay.get()] { raw->FindLoop(); });
+  std::unique_ptr<LinkRelay> relay(new LinkRelay(std::move(wake), std::move(lookup)));
   relay->thread_ = std::thread([raw = relay.get()] { raw->Loop(); });
+  relay->lookups_ = std::thread([raw = relay.get()] { raw->LookUp(); });
   return relay;
 }
 
-LinkRelay::LinkRelay(Fd wake, FindGroups find) : wake_(std::move(wake)), find_(std::move(find)) {}
+LinkRelay::LinkRelay(Fd wake, OwnerLookup lookup)
+    : wake_(std::move(wake)), lookup_(std::move(lookup)) {}
 
 LinkRelay::~LinkRelay() {
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
-    find_something_.Signal();
+    wanted_changed_.SignalAll();
   }
   Wake();
   thread_.join();
-  finder_.join();
+  lookups_.join();
 }
 
 void LinkRelay::Wake() {
@@ -245,8 +258,7 @@ void LinkRelay::Restore(pid_t group) {
 LinkFault LinkRelay::FaultOf(const Connection& connection) const {
   LinkFault both;
   MutexLock lock(&mutex_);
-  if (!connection.ends->found) return {.cut = true};
-  for (const pid_t group : connection.ends->groups) {
+  for (const pid_t group : connection.groups) {
     const auto found = faults_.find(group);
     if (group == 0 || found == faults_.end()) continue;
     const LinkFault& fault = found->second;
@@ -260,63 +272,77 @@ LinkFault LinkRelay::FaultOf(const Connection& connection) const {
   return both;
 }
 
-void LinkRelay::Accept(const Door& door) {
-  for (int i = 0; i < kMaxAccepted; ++i) {
-    Fd client(accept4(door.listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (client.get() < 0) return;
-    const int port = door.target_port();
-    Fd server(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const sockaddr_in address = Loopback(port);
-    if (port == 0 || server.get() < 0 ||
-        (connect(server.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
-         errno != EINPROGRESS)) {
-      continue;
-    }
-    SendAtOnce(client.get());
-    SendAtOnce(server.get());
-    const TcpSocket from = {PeerPort(client.get()), LocalPort(door.listener.get())};
-    const auto ends = std::make_shared<Ends>(Ends{{from, {.port = port}}});
-    connections_.push_back(
-        std::make_unique<Connection>(std::move(client), std::move(server), ends));
-    MutexLock lock(&mutex_);
-    unknown_.push_back(ends);
-    find_something_.Signal();
-  }
-}
-
-void LinkRelay::FindLoop() {
+void LinkRelay::LookUp() {
   while (true) {
-    std::vector<std::shared_ptr<Ends>> batch;
+    std::vector<Lookup> wanted;
     {
       MutexLock lock(&mutex_);
-      while (!stopping_ && unknown_.empty()) find_something_.Wait(&mutex_);
+      while (!stopping_ && wanted_.empty()) wanted_changed_.Wait(&mutex_);
       if (stopping_) return;
-      batch.swap(unknown_);
+      wanted.swap(wanted_);
     }
-    std::vector<TcpSocket> sockets;
-    for (const auto& ends : batch) {
-      sockets.insert(sockets.end(), ends->sockets.begin(), ends->sockets.end());
+    std::vector<SocketPorts> sockets;
+    for (const Lookup& lookup : wanted) {
+      sockets.insert(sockets.end(), std::begin(lookup.sockets), std::end(lookup.sockets));
     }
-    const std::vector<pid_t> groups = find_(sockets);
+    const std::vector<pid_t> groups = lookup_(sockets);
     {
       MutexLock lock(&mutex_);
-      auto group = groups.begin();
-      for (const auto& ends : batch) {
-        ends->groups.assign(group, group + static_cast<ptrdiff_t>(ends->sockets.size()));
-        group += static_cast<ptrdiff_t>(ends->sockets.size());
-        ends->found = true;
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        found_.push_back({wanted[i].connection, {groups[2 * i], groups[2 * i + 1]}});
       }
     }
     Wake();
   }
 }
 
+void LinkRelay::NoteOwners() {
+  std::vector<Owners> found;
+  {
+    MutexLock lock(&mutex_);
+    found.swap(found_);
+  }
+  for (const Owners& owners : found) {
+    Connection& connection = *connections_.at(owners.connection);
+    std::copy(std::begin(owners.groups), std::end(owners.groups), connection.groups);
+    connection.looked_up = true;
+  }
+}
+
+bool LinkRelay::Accept(const Door& door) {
+  for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+    Fd client(accept4(door.listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (client.get() < 0) {
+      return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+    }
+    const int port = door.target_port();
+    Fd server(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const sockaddr_in address = Loopback(port);
+    if (server.get() < 0) return false;
+    if (port == 0 ||
+        (connect(server.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
+         errno != EINPROGRESS)) {
+      continue;
+    }
+    SendAtOnce(client.get());
+    SendAtOnce(server.get());
+    const SocketPorts from = {PeerPort(client.get()), LocalPort(door.listener.get())};
+    connections_[++last_connection_] =
+        std::make_unique<Connection>(std::move(client), std::move(server));
+    MutexLock lock(&mutex_);
+    wanted_.push_back({last_connection_, {from, {port, 0}}});
+    wanted_changed_.SignalAll();
+  }
+  return true;
+}
+
 void LinkRelay::Loop() {
   struct Open {
-    std::list<std::unique_ptr<Connection>>::iterator connection;
+    uint64_t id;
     LinkFault fault;
   };
   std::string buffer(kReadBytes, '\0');
+  absl::Time accepts_from = absl::InfinitePast();
   while (true) {
     std::vector<std::shared_ptr<Door>> doors;
     {
@@ -324,17 +350,22 @@ void LinkRelay::Loop() {
       if (stopping_) break;
       for (const auto& [name, door] : doors_) doors.push_back(door);
     }
+    NoteOwners();
     absl::Time now = absl::Now();
-    absl::Time next = absl::InfiniteFuture();
+    const bool accepts = now >= accepts_from;
+    absl::Time next = accepts ? absl::InfiniteFuture() : accepts_from;
     std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
-    for (const auto& door : doors) polled.push_back({door->listener.get(), POLLIN, 0});
+    for (const auto& door : doors) {
+      polled.push_back({accepts ? door->listener.get() : -1, POLLIN, 0});
+    }
     std::vector<Open> open;  // cut connections are left out
-    for (auto it = connections_.begin(); it != connections_.end(); ++it) {
-      const LinkFault fault = FaultOf(**it);
+    for (const auto& [id, connection] : connections_) {
+      if (!connection->looked_up) continue;
+      const LinkFault fault = FaultOf(*connection);
       if (fault.cut) continue;
-      open.push_back({it, fault});
-      (*it)->AddTo(&polled, now);
-      if (const absl::Time due = (*it)->NextDue(); due > now) next = std::min(next, due);
+      open.push_back({id, fault});
+      connection->AddTo(&polled, now);
+      if (const absl::Time due = connection->NextDue(); due > now) next = std::min(next, due);
     }
 
     int timeout_ms = -1;
@@ -343,18 +374,21 @@ void LinkRelay::Loop() {
     }
     if (poll(polled.data(), polled.size(), timeout_ms) < 0 && errno != EINTR) break;
     now = absl::Now();
-    uint64_t wakes = 0;
-    (void)!read(wake_.get(), &wakes, sizeof(wakes));
+    if (polled[0].revents != 0) {
+      uint64_t wakes = 0;
+      (void)!read(wake_.get(), &wakes, sizeof(wakes));
+      continue;  // a disturbance that has begun must hold for what has arrived since
+    }
     const size_t first = 1 + doors.size();
     for (size_t i = 0; i < open.size(); ++i) {
-      Connection& connection = **open[i].connection;
+      Connection& connection = *connections_.at(open[i].id);
       const pollfd& client = polled[first + 2 * i];
       if (!connection.Forward(client, polled[first + 2 * i + 1], open[i].fault, &buffer, now)) {
-        connections_.erase(open[i].connection);
+        connections_.erase(open[i].id);
       }
     }
     for (size_t i = 0; i < doors.size(); ++i) {
-      if (polled[1 + i].revents != 0) Accept(*doors[i]);
+      if (polled[1 + i].revents != 0 && !Accept(*doors[i])) accepts_from = now + kPauseWithoutRoom;
     }
   }
   connections_.clear();

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -31,15 +30,19 @@ namespace sluice::chaos {
 // While a connection is cut, no byte passes and its end is not reported either: both sides see
 // silence, as when a cable is pulled. Bytes that wait are delivered afterwards, as by TCP.
 //
-// One thread serves all connections. Another one finds the processes at their ends, which takes
-// long on a machine with many sockets: until then no byte passes a new connection. Thread-safe.
+// The relay forwards what a client has sent before it closed, and then ends the connection: no
+// process of a job closes one direction and still reads the other.
+//
+// One thread serves all connections. Another one looks up their processes, because a machine may
+// have thousands of sockets; a new connection waits for that, and no other connection does.
+// Thread-safe.
 class LinkRelay final : public local::Links {
  public:
-  // For each socket the process group that has it, or 0. Called on a thread of its own.
-  using FindGroups = std::function<std::vector<pid_t>(const std::vector<TcpSocket>&)>;
+  using OwnerLookup = std::function<std::vector<pid_t>(const std::vector<SocketPorts>&)>;
 
   // RESOURCE_EXHAUSTED and other errors: the system has no sockets left.
-  static absl::StatusOr<std::unique_ptr<LinkRelay>> Start(FindGroups find = GroupsWith);
+  // Allows this process, and those that it starts, as many open files as the system permits.
+  static absl::StatusOr<std::unique_ptr<LinkRelay>> Start(OwnerLookup lookup = GroupsThatHave);
   // Breaks all connections.
   ~LinkRelay() override;
 
@@ -53,42 +56,51 @@ class LinkRelay final : public local::Links {
 
  private:
   class Connection;
-  // The processes at the two ends of a connection.
-  struct Ends {
-    const std::vector<TcpSocket> sockets;
-    bool found = false;
-    std::vector<pid_t> groups;  // of the sockets; 0: unknown
-  };
   struct Door {
     Fd listener;
     std::function<int()> target_port;  // 0: the server does not listen yet
   };
 
-  LinkRelay(Fd wake, FindGroups find);
+  // A connection whose processes are to be looked up, or have been: of its client, of its server.
+  struct Lookup {
+    uint64_t connection;
+    SocketPorts sockets[2];
+  };
+  struct Owners {
+    uint64_t connection;
+    pid_t groups[2];
+  };
+
+  LinkRelay(Fd wake, OwnerLookup lookup);
 
   absl::StatusOr<std::string> Open(const std::string& name, std::function<int()> target_port);
   void Wake();
   void Loop();
-  void FindLoop();
-  // Accepts a few connections; poll reports the door again if more wait.
-  void Accept(const Door& door);
+  void LookUp();
+  // Sets the processes of the connections that have been looked up.
+  void NoteOwners();
+  // False: the system has no room for another connection now.
+  bool Accept(const Door& door);
   // The connection's disturbance now.
   LinkFault FaultOf(const Connection& connection) const;
 
   const Fd wake_;
-  const FindGroups find_;
-  std::list<std::unique_ptr<Connection>> connections_;  // of the thread
+  const OwnerLookup lookup_;
+
+  // Of the thread that serves connections.
+  std::map<uint64_t, std::unique_ptr<Connection>> connections_;
+  uint64_t last_connection_ = 0;
 
   mutable Mutex mutex_;  // protects what follows; leaf
   std::map<std::string, std::shared_ptr<Door>> doors_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, LinkFault> faults_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Ends>> unknown_ ABSL_GUARDED_BY(mutex_);  // to be found
+  std::vector<Lookup> wanted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Owners> found_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  CondVar find_something_;  // stopping, or not all ends are known
+  CondVar wanted_changed_;  // or stopping_
 
-  // Last, because they use the members above.
-  std::thread finder_;
-  std::thread thread_;
+  std::thread thread_;  // these two last, because they use the members above
+  std::thread lookups_;
 };
 
 }  // namespace sluice::chaos

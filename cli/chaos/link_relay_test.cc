@@ -4,28 +4,35 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/chaos/socket_owner.h"
 #include "services/common/listener.h"
-#include "services/common/mutex.h"
+#include "services/common/notification.h"
 
 namespace sluice::chaos {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
@@ -36,21 +43,19 @@ int PortOf(const std::string& address) {
   return port;
 }
 
-Fd Connect(int port) {
-  Fd fd(socket(AF_INET, SOCK_STREAM, 0));
+sockaddr_in Loopback(int port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  return fd;
+  return address;
 }
 
-// A file like the one to which a shard writes its port.
-std::string PortFile(int port) {
-  std::string file = ::testing::TempDir() + "link_relay_test.port";
-  std::ofstream(file) << port << "\n";
-  return file;
+Fd Connect(int port) {
+  Fd fd(socket(AF_INET, SOCK_STREAM, 0));
+  const sockaddr_in address = Loopback(port);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
 }
 
 bool Readable(int fd, absl::Duration limit) {
@@ -123,6 +128,61 @@ class EchoProcess {
   pid_t pid_ = 0;
 };
 
+// A process that holds connections with itself, or as many as the system permits.
+class IdleConnections {
+ public:
+  explicit IdleConnections(int count) {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      Hold(count);
+      (void)!write(ready[1], "x", 1);
+      while (true) pause();
+    }
+    char byte;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~IdleConnections() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  static void Hold(int count) {
+    rlimit files = {};
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address = Loopback(0);
+    socklen_t size = sizeof(address);
+    bind(listener, reinterpret_cast<const sockaddr*>(&address), size);
+    listen(listener, 16);
+    getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+    for (int i = 0; i < count; ++i) {
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
+      if (fd < 0 || connect(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0) return;
+      if (accept(listener, nullptr, nullptr) < 0) return;
+    }
+  }
+
+  pid_t pid_ = 0;
+};
+
+std::string FileWith(int port) {
+  std::string file = absl::StrCat(::testing::TempDir(), "/port-", port);
+  std::ofstream(file) << port << "\n";
+  return file;
+}
+
+size_t OpenFiles() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(files), end(files)));
+}
+
 class LinkRelayTest : public ::testing::Test {
  protected:
   Fd ConnectToEcho() { return Connect(PortOf(*relay_->CoordinatorAddress(echo_.port()))); }
@@ -132,78 +192,123 @@ class LinkRelayTest : public ::testing::Test {
 };
 
 TEST_F(LinkRelayTest, FindsTheProcessesAtBothEnds) {
+  const EchoProcess other;
   const Fd client = Connect(echo_.port());
   const int port = LocalPort(client.get());
-  EXPECT_THAT(
-      GroupsWith({{echo_.port()}, {1}, {port, echo_.port()}, {port, 1}, {port, echo_.port()}}),
-      ElementsAre(echo_.pid(), 0, getpgid(0), 0, getpgid(0)));
+  EXPECT_THAT(GroupsThatHave({{echo_.port(), 0},
+                              {1, 0},
+                              {port, echo_.port()},
+                              {port, 1},
+                              {other.port(), 0},
+                              {echo_.port(), 0}}),
+              ElementsAre(echo_.pid(), 0, getpgid(0), 0, other.pid(), echo_.pid()));
+  EXPECT_THAT(GroupsThatHave({}), IsEmpty());
 }
 
-// Finding the ends of a connection can take long.
-TEST_F(LinkRelayTest, SearchForTheEndsOfNewConnectionsStopsNoOther) {
-  Mutex mutex;
-  CondVar changed;
-  bool open = true;
-  std::vector<size_t> batches;
-  const std::unique_ptr<LinkRelay> relay =
-      *LinkRelay::Start([&](const std::vector<TcpSocket>& sockets) {
-        MutexLock lock(&mutex);
-        batches.push_back(sockets.size());
-        changed.SignalAll();
-        while (!open) changed.Wait(&mutex);
-        return GroupsWith(sockets);
-      });
-  const int port = PortOf(*relay->CoordinatorAddress(echo_.port()));
-  EchoProcess other;
-  const Fd client = Connect(PortOf(*relay->ShardAddress(0, PortFile(other.port()))));
-  Send(client.get(), "one");
-  EXPECT_EQ(Receive(client.get(), 3), "one");
+// Regression: each accepted connection was looked up by the thread that serves all of them, in all
+// sockets of the machine. On one with thousands, no heartbeat passed while connections were opened,
+// so processes were expelled and opened more.
+TEST(LinkRelayLookupTest, ServesOtherConnectionsWhileProcessesAreLookedUp) {
+  const EchoProcess echo;
+  const EchoProcess other;
+  Notification looks;
+  Notification release;
+  std::atomic<int> lookups = 0;
+  std::atomic<size_t> sockets = 0;
+  const auto relay = *LinkRelay::Start([&](const std::vector<SocketPorts>& wanted) {
+    if (++lookups == 2) {
+      looks.Notify();
+      release.Wait();
+    }
+    sockets += wanted.size();
+    return GroupsThatHave(wanted);
+  });
+  const int port = PortOf(*relay->CoordinatorAddress(echo.port()));
+  const Fd early = Connect(port);
+  Send(early.get(), "early");
+  EXPECT_EQ(Receive(early.get(), 5), "early");
 
-  // The search for the first of these does not end. The others are more than one turn accepts.
-  {
-    MutexLock lock(&mutex);
-    open = false;
-  }
+  const int other_port = PortOf(*relay->ShardAddress(0, FileWith(other.port())));
   std::vector<Fd> late;
-  for (int i = 0; i < 40; ++i) {
-    late.push_back(Connect(port));
-    Send(late.back().get(), "x");
-    if (i > 0) continue;
-    MutexLock lock(&mutex);
-    while (batches.size() < 2) changed.Wait(&mutex);
+  late.push_back(Connect(other_port));
+  looks.Wait();
+  for (int i = 1; i < 100; ++i) late.push_back(Connect(other_port));
+  Send(late[0].get(), "late");
+  for (int i = 0; i < 1000; ++i) {
+    Send(early.get(), "early");
+    ASSERT_EQ(Receive(early.get(), 5), "early");
   }
-  Send(client.get(), "two");
-  EXPECT_EQ(Receive(client.get(), 3), "two");
-  EXPECT_FALSE(Readable(late.front().get(), absl::ZeroDuration()));
+  EXPECT_FALSE(Readable(late[0].get(), absl::ZeroDuration())) << "its processes are not known yet";
 
-  {
-    MutexLock lock(&mutex);
-    open = true;
-    changed.SignalAll();
+  release.Notify();
+  for (Fd& client : late) {  // the process serves one after the other
+    Send(client.get(), "late");
+    EXPECT_EQ(Receive(client.get(), 4), "late");
+    client = Fd();
   }
-  for (Fd& fd : late) {
-    EXPECT_EQ(Receive(fd.get(), 1), "x");
-    fd = Fd();
-  }
-  MutexLock lock(&mutex);
-  EXPECT_LT(batches.size(), 40u) << "connections that wait are searched for together";
+  EXPECT_EQ(sockets, 2u * 101);
+  EXPECT_LE(lookups, 2 + 3) << "many connections are looked up at once";
 }
 
-// A server that is frozen closes nothing, and its clients connect again and again.
-TEST_F(LinkRelayTest, ConnectionWhoseClientHasGoneEndsAlthoughItsServerIsFrozen) {
+TEST(LinkRelayLookupTest, ServesManyConnectionsOnMachineWithThousandsOfSockets) {
+  const IdleConnections idle(3000);
+  const EchoProcess echo;
+  std::atomic<int> lookups = 0;
+  const auto relay = *LinkRelay::Start([&](const std::vector<SocketPorts>& wanted) {
+    ++lookups;
+    return GroupsThatHave(wanted);
+  });
+  const int port = PortOf(*relay->CoordinatorAddress(echo.port()));
+  std::vector<Fd> clients;
+  for (int i = 0; i < 100; ++i) clients.push_back(Connect(port));
+  relay->Disturb(echo.pid(), {.cut = true});
+  Send(clients[0].get(), "hello");
+  EXPECT_FALSE(Readable(clients[0].get(), absl::Milliseconds(300)));
+  relay->Restore(echo.pid());
+  for (Fd& client : clients) {
+    if (client.get() != clients[0].get()) Send(client.get(), "hello");
+    EXPECT_EQ(Receive(client.get(), 5), "hello");
+    client = Fd();
+  }
+  EXPECT_LE(lookups, 50);
+}
+
+TEST_F(LinkRelayTest, ClosesBothEndsOfConnectionWhoseClientHasGone) {
   const Fd listener = std::move(ListenOn("127.0.0.1:0")->front());
-  Fd client = Connect(PortOf(*relay_->CoordinatorAddress(LocalPort(listener.get()))));
-  Send(client.get(), "hello");
+  const int port = PortOf(*relay_->CoordinatorAddress(LocalPort(listener.get())));
+  const size_t before = OpenFiles();
+  {
+    const Fd client = Connect(port);
+    Send(client.get(), "bye");
+  }
   ASSERT_TRUE(Readable(listener.get(), kPatience));
   const Fd server(accept(listener.get(), nullptr, nullptr));
-  EXPECT_EQ(Receive(server.get(), 5), "hello");
-  client = Fd();
-  EXPECT_EQ(Receive(server.get(), 1), "") << "the end";
-  // What the server sends now meets a closed socket.
+  EXPECT_EQ(Receive(server.get(), 4), "bye");  // and the end
+  // The server, which may be frozen, closes nothing.
   const absl::Time deadline = absl::Now() + kPatience;
-  while (absl::Now() < deadline && send(server.get(), "x", 1, MSG_NOSIGNAL) == 1) {
-  }
-  EXPECT_EQ(send(server.get(), "x", 1, MSG_NOSIGNAL), -1);
+  while (OpenFiles() > before + 1 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(OpenFiles(), before + 1) << "its own end";
+}
+
+TEST_F(LinkRelayTest, WaitsForRoomWithoutSpinning) {
+  const int port = PortOf(*relay_->CoordinatorAddress(echo_.port()));
+  Fd client(socket(AF_INET, SOCK_STREAM, 0));
+  const sockaddr_in address = Loopback(port);
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_EQ(files.rlim_cur, files.rlim_max);
+  const int first_free = dup(0);
+  close(first_free);
+  const rlimit none = {static_cast<rlim_t>(first_free), files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  ASSERT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  Send(client.get(), "hello");
+
+  const std::clock_t begin = std::clock();  // of all threads, while they compute
+  EXPECT_FALSE(Readable(client.get(), absl::Milliseconds(500)));
+  EXPECT_LT(std::clock() - begin, CLOCKS_PER_SEC / 4);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_EQ(Receive(client.get(), 5), "hello");
 }
 
 TEST_F(LinkRelayTest, ForwardsBytesAndTheirEnd) {
@@ -274,7 +379,7 @@ TEST_F(LinkRelayTest, SlowLinkDelaysAndLimits) {
 }
 
 TEST_F(LinkRelayTest, ShardIsReachedAtThePortInItsFile) {
-  const std::string file = PortFile(0);
+  const std::string file = ::testing::TempDir() + "link_relay_test.port";
   unlink(file.c_str());
   const int port = PortOf(*relay_->ShardAddress(0, file));
   const Fd early = Connect(port);

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cinttypes>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -11,10 +10,10 @@
 #include <map>
 #include <string>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 
 namespace sluice::chaos {
 namespace {
@@ -25,16 +24,17 @@ namespace fs = std::filesystem;
 constexpr unsigned kEstablished = 0x01;
 constexpr unsigned kListening = 0x0A;
 
-// What /proc/PID/fd shows for a socket -> the places in the list of those that ask for it.
-using Places = std::multimap<std::string, size_t>;
+using Ports = std::pair<unsigned, unsigned>;  // local, peer
+using Places = std::vector<size_t>;           // in the list of sockets
+using Inodes = std::unordered_map<uint64_t, Places>;
 
-Places PlacesOf(const std::vector<TcpSocket>& sockets) {
-  std::multimap<std::pair<unsigned, unsigned>, size_t> wanted;
+Inodes InodesOf(const std::vector<SocketPorts>& sockets) {
+  std::map<Ports, Places> wanted;
   for (size_t i = 0; i < sockets.size(); ++i) {
-    wanted.insert({{sockets[i].port, sockets[i].peer_port}, i});
+    wanted[{sockets[i].port, sockets[i].peer_port}].push_back(i);
   }
 
-  Places places;
+  Inodes inodes;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream lines(table);
     std::string line;
@@ -47,37 +47,43 @@ Places PlacesOf(const std::vector<TcpSocket>& sockets) {
           line.c_str(), " %*d: %*[0-9A-F]:%x %*[0-9A-F]:%x %x %*s %*s %*s %*d %*d %" SCNu64, &local,
           &peer, &state, &inode);
       if (fields != 4 || state != (peer == 0 ? kListening : kEstablished)) continue;
-      for (auto [at, end] = wanted.equal_range({local, peer}); at != end; ++at) {
-        places.insert({absl::StrCat("socket:[", inode, "]"), at->second});
-      }
+      const auto found = wanted.find({local, peer});
+      if (found == wanted.end()) continue;
+      Places& places = inodes[inode];
+      places.insert(places.end(), found->second.begin(), found->second.end());
     }
   }
-  return places;
+  return inodes;
+}
+
+// Removes the sockets that the process has from `inodes`.
+void FindIn(const fs::path& process, pid_t group, Inodes* inodes, std::vector<pid_t>* groups) {
+  std::error_code error;
+  for (fs::directory_iterator fd(process / "fd", error), end; !error && fd != end;
+       fd.increment(error)) {
+    std::error_code gone;
+    const std::string target = fs::read_symlink(fd->path(), gone).string();
+    uint64_t inode = 0;
+    if (std::sscanf(target.c_str(), "socket:[%" SCNu64, &inode) != 1) continue;
+    const auto found = inodes->find(inode);
+    if (found == inodes->end()) continue;
+    for (const size_t place : found->second) (*groups)[place] = group;
+    inodes->erase(found);
+  }
 }
 
 }  // namespace
 
-std::vector<pid_t> GroupsWith(const std::vector<TcpSocket>& sockets) {
+std::vector<pid_t> GroupsThatHave(const std::vector<SocketPorts>& sockets) {
   std::vector<pid_t> groups(sockets.size(), 0);
-  const Places places = PlacesOf(sockets);
-  if (places.empty()) return groups;
-
+  Inodes inodes = InodesOf(sockets);
   std::error_code error;
-  for (fs::directory_iterator process("/proc", error), end; !error && process != end;
-       process.increment(error)) {
+  for (fs::directory_iterator process("/proc", error), end;
+       !error && process != end && !inodes.empty(); process.increment(error)) {
     pid_t pid = 0;
     if (!absl::SimpleAtoi(process->path().filename().string(), &pid)) continue;
     // No process of a job calls setsid.
-    if (getsid(pid) != getsid(0)) continue;
-    std::error_code gone;
-    for (fs::directory_iterator fd(process->path() / "fd", gone); !gone && fd != end;
-         fd.increment(gone)) {
-      std::error_code closed;
-      const std::string shown = fs::read_symlink(fd->path(), closed).string();
-      for (auto [at, last] = places.equal_range(shown); at != last; ++at) {
-        if (groups[at->second] == 0) groups[at->second] = getpgid(pid);
-      }
-    }
+    if (getsid(pid) == getsid(0)) FindIn(process->path(), getpgid(pid), &inodes, &groups);
   }
   return groups;
 }

@@ -8,17 +8,17 @@
 
 namespace sluice::chaos {
 
-// A socket at the IPv4 loopback address.
-struct TcpSocket {
+// A socket at the IPv4 loopback address: connected to `peer_port`; 0: a listening one.
+struct SocketPorts {
   int port = 0;
-  int peer_port = 0;  // to which it is connected; 0: it listens
+  int peer_port = 0;
 };
 
-// For each socket the process group of a process of this session that has it; 0 if there is none.
-// Reads /proc, without any privilege: the tables of all sockets once, and the descriptors of each
-// process of the session once, however many sockets are asked for. So it takes long on a machine
-// with many sockets.
-std::vector<pid_t> GroupsWith(const std::vector<TcpSocket>& sockets);
+// For each of the sockets, the process group of a process of this session that has it. 0: there is
+// none, or it belongs to another user. Reads /proc, without any privilege: its sockets and the
+// session's processes once for all of the sockets. On a busy machine with thousands of sockets this
+// takes more than 100 ms.
+std::vector<pid_t> GroupsThatHave(const std::vector<SocketPorts>& sockets);
 
 }  // namespace sluice::chaos
 

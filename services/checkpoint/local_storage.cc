@@ -223,6 +223,7 @@ class LocalStorage final : public CheckpointStorage {
                          const absl::Cord& content) override {
     const std::string directory = Directory(ref);
     RETURN_IF_ERROR(files_->CreateDirectories(directory));
+    RETURN_IF_ERROR(CheckOwnDirectory(ref));
     return AtomicWriteFile(files_, JoinPath(directory, name), content, Suffix());
   }
 
@@ -439,6 +440,24 @@ class LocalStorage final : public CheckpointStorage {
       RETURN_IF_ERROR(visit(*ref, *has_checkpoint_index));
     }
     return absl::OkStatus();
+  }
+
+  // The name may be a link to another checkpoint, whose files must not be replaced. A damaged index
+  // is replaced.
+  absl::Status CheckOwnDirectory(const v1::CheckpointRef& ref) {
+    const std::string path = JoinPath(Directory(ref), kManifest);
+    ASSIGN_OR_RETURN(const bool has_checkpoint_index, files_->Exists(path));
+    if (!has_checkpoint_index) return absl::OkStatus();
+    const absl::StatusOr<std::string> text = files_->Read(path, kMaxCheckpointIndexBytes);
+    if (!text.ok()) return absl::OkStatus();
+    const absl::StatusOr<v1::CheckpointIndex> index = CheckpointIndexFromJson(*text);
+    if (!index.ok() || (index->checkpoint().attempt() == ref.attempt() &&
+                        index->checkpoint().step() == ref.step())) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(Directory(ref),
+                                                      " cannot be written: it is a link to ",
+                                                      CheckpointDirectory(index->checkpoint())));
   }
 
   // A shard that is killed while it writes a file leaves a temporary one. Errors are ignored: it

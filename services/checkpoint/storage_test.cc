@@ -218,6 +218,23 @@ TEST_F(ForeignFilesTest, LinkOfUnclaimedAttemptToACheckpointIsPassedOver) {
   ExpectContinues("attempt-0009-step-000000000900, of an attempt without a claim, is damaged");
 }
 
+TEST_F(ForeignFilesTest, LinkNamedLikeANewCheckpointDoesNotReplaceFilesOfAnotherOne) {
+  ASSERT_EQ(
+      symlink("attempt-0001-step-000000000010", Path("attempt-0001-step-000000000020").c_str()), 0);
+  const absl::Status status =
+      storage_->WriteFile(Ref(1, 20), "partition-00000.safetensors", absl::Cord("new"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_EQ(*files_->Read(Path("attempt-0001-step-000000000010/partition-00000.safetensors"), 9),
+            "x");
+  EXPECT_TRUE(storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok())
+      << "its own files may be written again";
+  ASSERT_TRUE(AtomicWriteFile(files_.get(), Path("attempt-0001-step-000000000010/manifest.json"),
+                              absl::Cord("damaged"), "t")
+                  .ok());
+  EXPECT_TRUE(storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok())
+      << "also if its index is damaged";
+}
+
 // Reading must not wait for a writer of the pipe, or the test hangs here.
 TEST_F(ForeignFilesTest, PipeAsIndexOfUnclaimedAttemptIsPassedOver) {
   ASSERT_EQ(mkdir(Path("attempt-0009-step-000000000900").c_str(), 0700), 0);

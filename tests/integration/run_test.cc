@@ -126,7 +126,7 @@ TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   EXPECT_EQ(status.value("phase", ""), "TRAINING");
   EXPECT_GT(status.value("trainingSeconds", 0.0), 0);
   ASSERT_FALSE(status["processes"].empty());
-  EXPECT_EQ(status["processes"][0]["name"], "coordinator");
+  EXPECT_EQ(status["processes"][0]["name"], "ps-0");
 
   // Without the secret, as for a user that may not read it, `status` names the file.
   std::filesystem::rename(secret, kept);

@@ -126,6 +126,27 @@ TEST_F(CliTest, StatusOfEndedJobShowsItsCheckpoint) {
   EXPECT_THAT(out_.str(), HasSubstr("  ended: 20"));
 }
 
+// The job may have ended before it trained because of its data, which is different now.
+TEST_F(CliTest, JobWithoutCheckpointLearnsTheEncodingOfItsDataAgain) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({}), 1);
+  const std::string directory = State() + "/example/checkpoints";
+  const std::vector<std::string> kept = {directory + "/encoding.csv",
+                                         directory + "/vocabulary.txt"};
+  const auto write = [&] {
+    std::filesystem::create_directories(directory);
+    for (const std::string& file : kept) std::ofstream(file) << "x";
+  };
+  write();
+  EXPECT_EQ(RunJob({}), 1);
+  for (const std::string& file : kept) EXPECT_FALSE(std::filesystem::exists(file)) << file;
+
+  write();
+  WriteCheckpoint();
+  EXPECT_EQ(RunJob({}), 1);
+  for (const std::string& file : kept) EXPECT_TRUE(std::filesystem::exists(file)) << file;
+}
+
 TEST_F(CliTest, InspectSaysWhatReadsAnExportedModel) {
   Write("model.safetensors", "{}");
   EXPECT_EQ(Run({"inspect", directory_ + "/model.safetensors"}), 2);

@@ -111,6 +111,37 @@ TEST_F(RunTest, ExtendingFinishedJobFollowsOnExisting) {
   EXPECT_THAT(ReadAll(output_), HasSubstr("has already finished"));
 }
 
+TEST_F(RunTest, TableKeepsItsEncodingUntilTheJobStartsOver) {
+  const std::string table = directory_ + "/train.csv";
+  const std::string rows = "bonn,1\nkiel,2\nulm,3\n";
+  const auto run = [&](const std::string& content, int epochs, const std::string& policy,
+                       const std::vector<std::string>& more = {}) {
+    std::ofstream(table) << "city,y\n" << content;
+    std::ofstream(directory_ + "/job.yaml")
+        << "apiVersion: sluice.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: example}\n"
+        << "spec:\n  model: {name: linear}\n  data:\n    format: CSV\n"
+        << "    source: {path: train.csv}\n"
+        << "    csv: {labelColumn: y, regression: true, categoricalColumns: [city], "
+        << "categories: Index}\n  optimizer: {name: SGD, learningRate: 0.01}\n"
+        << "  training: {epochs: " << epochs << ", globalBatchSize: 3}\n"
+        << "  checkpoint: {storage: {path: kept}, onExisting: " << policy << "}\n";
+    return Sluice(RunArguments(more));
+  };
+  const std::string encoding = directory_ + "/kept/encoding.csv";
+
+  ASSERT_EQ(run(rows, 1, "Resume"), 0) << ReadAll(output_);
+  const std::string before = ReadAll(encoding);
+  EXPECT_THAT(before, HasSubstr("\"city\",\"categorical\",\"value\",\"bonn\""));
+  EXPECT_EQ(run("aalen,4\n" + rows, 2, "Resume"), 1);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("column 'city': the value 'aalen' is new"));
+  ASSERT_EQ(run(rows + "ulm,4\n", 3, "Resume"), 0) << ReadAll(output_);
+  EXPECT_EQ(ReadAll(encoding), before);
+
+  ASSERT_EQ(run("aalen,4\n" + rows, 2, "Replace"), 0) << ReadAll(output_);
+  EXPECT_THAT(ReadAll(encoding), HasSubstr("aalen"));
+  EXPECT_EQ(ReadAll(encoding + ".replaced"), before);
+}
+
 TEST_F(RunTest, ProcessesDemandSecretFromEveryClient) {
   WriteManifest(100000, 0.05);
   StartRun();

@@ -449,15 +449,22 @@ class LocalStorage final : public CheckpointStorage {
     return absl::OkStatus();
   }
 
-  // The name may be a link to another checkpoint, whose files must not be replaced.
+  // The name may be a link to another checkpoint, whose files must not be replaced. A damaged index
+  // is replaced.
   absl::Status CheckOwnDirectory(const v1::CheckpointRef& ref) {
     const std::string path = JoinPath(Directory(ref), kManifest);
     ASSIGN_OR_RETURN(const bool has_checkpoint_index, files_->Exists(path));
     if (!has_checkpoint_index) return absl::OkStatus();
-    const absl::Status status = ReadCheckpointIndex(ref).status();
-    if (!IsDamage(status)) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        Directory(ref), " cannot be written, it is not this checkpoint's: ", status.message()));
+    const absl::StatusOr<std::string> text = files_->Read(path, kMaxCheckpointIndexBytes);
+    if (!text.ok()) return absl::OkStatus();
+    const absl::StatusOr<v1::CheckpointIndex> index = CheckpointIndexFromJson(*text);
+    if (!index.ok() || (index->checkpoint().attempt() == ref.attempt() &&
+                        index->checkpoint().step() == ref.step())) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(Directory(ref),
+                                                      " cannot be written: it is a link to ",
+                                                      CheckpointDirectory(index->checkpoint())));
   }
 
   // A shard that is killed while it writes a file leaves a temporary one. Errors are ignored: it

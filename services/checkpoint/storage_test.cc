@@ -228,6 +228,11 @@ TEST_F(ForeignFilesTest, LinkNamedLikeANewCheckpointDoesNotReplaceFilesOfAnother
             "x");
   EXPECT_TRUE(storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok())
       << "its own files may be written again";
+  ASSERT_TRUE(AtomicWriteFile(files_.get(), Path("attempt-0001-step-000000000010/manifest.json"),
+                              absl::Cord("damaged"), "t")
+                  .ok());
+  EXPECT_TRUE(storage_->WriteFile(Ref(1, 10), "partition-00000.safetensors", absl::Cord("x")).ok())
+      << "also if its index is damaged";
 }
 
 // Reading must not wait for a writer of the pipe, or the test hangs here.

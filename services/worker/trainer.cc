@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "services/checkpoint/state_dict_extras.h"
@@ -127,6 +128,17 @@ absl::Status CheckClasses(const v1::JobSpec& job, const v1::TensorTable& table,
                                                  model, " distinguishes"));
 }
 
+// An engine knows where in the batch a label is that the model cannot output. Adds a place in the
+// data.
+absl::Status WithPlace(const absl::Status& status, const DatasetInfo& data) {
+  const bool of_label = absl::IsInvalidArgument(status) &&
+                        absl::StrContains(status.message(), "the classes that the model");
+  if (!of_label || data.largest.value < 0) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(status.message(), "; the largest label of the training data, ",
+                   data.largest.value, ", is in ", data.largest.place));
+}
+
 }  // namespace
 
 Trainer::Trainer(const v1::JobSpec& job, std::unique_ptr<Dataset> training,
@@ -211,7 +223,7 @@ ComputeResult Trainer::ComputeGradients(const Compute& request, GradientSink& si
                                  .reduction = reduction_},
                                 sink);
   result.compute_time = clock_.Now() - read;
-  result.status = metrics.status();
+  result.status = WithPlace(metrics.status(), training_->info());
   if (!metrics.ok()) return result;
 
   result.samples = metrics->samples;

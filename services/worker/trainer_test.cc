@@ -221,6 +221,46 @@ TEST(Trainer, NamesFileLineAndColumnOfLabelThatIsNotZeroOrOne) {
   EXPECT_NE(refusal("a,1\nb,2\n", "linear", "binaryCrossEntropyWithLogits"), "");
 }
 
+// As for a TorchScript model, whose classes are known only after it has run.
+class NarrowEngine final : public ComputeEngine {
+ public:
+  const v1::TensorTable& Describe() const override { return table_; }
+  absl::StatusOr<absl::Cord> InitialTensor(uint32_t) const override { return absl::Cord(); }
+  absl::Status SetTensorRange(Buffer, uint32_t, uint64_t, const absl::Cord&) override { return {}; }
+  absl::StatusOr<absl::Cord> GetTensor(Buffer, uint32_t) const override { return absl::Cord(); }
+  absl::Status Adopt() override { return absl::OkStatus(); }
+  absl::StatusOr<BatchMetrics> ComputeGradients(const GradientRequest&, GradientSink&) override {
+    return absl::InvalidArgumentError(
+        "loss nll: label 2 of sample 1 of the batch is not in [0, 2), the classes that the model "
+        "distinguishes");
+  }
+  absl::StatusOr<BatchMetrics> Evaluate(Buffer, const Batch&) override { return BatchMetrics(); }
+
+ private:
+  v1::TensorTable table_;
+};
+
+TEST(Trainer, AddsFileAndLineToALabelThatAStepCannotUse) {
+  v1::JobSpec job = JobWithTable("", "a,1\nb,2\n");
+  job.mutable_model()->set_type(v1::ModelSpec::TORCH_SCRIPT);
+  const auto make = [](const v1::JobSpec&, const DatasetInfo&, int) {
+    return absl::StatusOr<std::unique_ptr<ComputeEngine>>(std::make_unique<NarrowEngine>());
+  };
+  const auto trainer = Trainer::Open(job, 0, 1, make);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  class : public GradientSink {
+    void OnGradient(uint32_t, absl::Cord) override {}
+    void OnRowGradient(uint32_t, std::vector<uint64_t>, absl::Cord) override {}
+    void OnNoGradient(uint32_t) override {}
+    void OnBufferChange(uint32_t, absl::Cord) override {}
+  } sink;
+  Compute compute;
+  compute.positions = {0, 2};
+  const std::string message((*trainer)->ComputeGradients(compute, sink).status.message());
+  EXPECT_NE(message.find("the largest label of the training data, 2, is in "), std::string::npos);
+  EXPECT_NE(message.find("train.csv:3: column 'y'"), std::string::npos) << message;
+}
+
 TEST(Trainer, WithoutACheckpointDirectoryTheWordsComeFromTheText) {
   ASSERT_TRUE(Trainer::Open(JobWithText("/nowhere", "a b c d\n"), 0, 1, NoteWords).ok());
   EXPECT_EQ(words_seen, 6);

@@ -20,20 +20,19 @@ from sluice import errors
 _NAMES = {2: 'x86-64-v3', 3: 'x86-64-v4'}  # TrainingSpec.Kernels
 
 # services/protocol/kernels.cc has the same.
-_BLAS, _TORCH, _NUMPY = 'OPENBLAS_CORETYPE', 'ATEN_CPU_CAPABILITY', 'NPY_DISABLE_CPU_FEATURES'
+_BLAS, _TORCH, _MKL = 'OPENBLAS_CORETYPE', 'ATEN_CPU_CAPABILITY', 'MKL_CBWR'
+_NUMPY = 'NPY_DISABLE_CPU_FEATURES'
 _VARIABLES = {
     'x86-64-v3': {
         _BLAS: 'Haswell',
         _TORCH: 'avx2',
-        'ONEDNN_MAX_CPU_ISA': 'AVX2',
-        'MKL_CBWR': 'AVX2,STRICT',
+        _MKL: 'AVX2,STRICT',
         _NUMPY: 'X86_V4 AVX512_ICL AVX512_SPR AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL',
     },
     'x86-64-v4': {
         _BLAS: 'SkylakeX',
         _TORCH: 'avx512',
-        'ONEDNN_MAX_CPU_ISA': 'AVX512_CORE',
-        'MKL_CBWR': 'AVX512,STRICT',
+        _MKL: 'AVX512,STRICT',
         _NUMPY: 'AVX512_ICL AVX512_SPR AVX512_CLX AVX512_CNL',
     },
 }
@@ -88,6 +87,14 @@ def check(spec: typing.Any) -> None:
         '`training.kernels: Native`, with which equal bits need processors of one kind')
 
 
+def fix_torch(spec: typing.Any) -> None:
+    """Switches oneDNN off if the job fixes its kernels: it divides its work by the sizes of the
+    processor's caches as well, which no level fixes."""
+    if level(spec):
+        import torch
+        torch.backends.mkldnn.enabled = False
+
+
 def environment(spec: typing.Any, uses_torch: bool) -> typing.Dict[str, typing.Any]:
     """What the bits of this worker's results depend on, for library.Handle.describe."""
     # numpy's and torch's may be two libraries.
@@ -135,10 +142,9 @@ def _wrong_torch(values):
     capability = _capability(torch.__config__.show())
     if capability.lower() != values[_TORCH]:
         wrong.append(f'PyTorch with {capability}')
-    # What these two libraries have chosen cannot be asked.
-    for name in ('ONEDNN_MAX_CPU_ISA', 'MKL_CBWR'):
-        if os.environ.get(name) != values[name]:
-            wrong.append(f'{name} is {os.environ.get(name, "not set")}')
+    # What MKL has chosen cannot be asked.
+    if torch.backends.mkl.is_available() and os.environ.get(_MKL) != values[_MKL]:
+        wrong.append(f'{_MKL} is {os.environ.get(_MKL, "not set")}')
     return wrong
 
 

@@ -514,6 +514,7 @@ def _torch_model(module, loss_fn, objective, spec):
     if threads:
         torch_model.set_threads(threads)
     kernels.set_threads(threads)
+    kernels.fix_torch(spec)
     if spec.training.bit_exact:
         torch_model.choose_deterministic_algorithms()
     # The C++ workers of other jobs do not weigh.

@@ -41,14 +41,12 @@ Variables KernelVariables(Kernels kernels) {
     case v1::TrainingSpec::X86_64_V3:
       return {{"OPENBLAS_CORETYPE", "Haswell"},
               {"ATEN_CPU_CAPABILITY", "avx2"},
-              {"ONEDNN_MAX_CPU_ISA", "AVX2"},
               {"MKL_CBWR", "AVX2,STRICT"},
               {"NPY_DISABLE_CPU_FEATURES",
                "X86_V4 AVX512_ICL AVX512_SPR AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL"}};
     case v1::TrainingSpec::X86_64_V4:
       return {{"OPENBLAS_CORETYPE", "SkylakeX"},
               {"ATEN_CPU_CAPABILITY", "avx512"},
-              {"ONEDNN_MAX_CPU_ISA", "AVX512_CORE"},
               {"MKL_CBWR", "AVX512,STRICT"},
               {"NPY_DISABLE_CPU_FEATURES", "AVX512_ICL AVX512_SPR AVX512_CLX AVX512_CNL"}};
     default:

@@ -1,5 +1,6 @@
 #include "services/worker/compute/torch_kernels.h"
 
+#include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <dlfcn.h>
 
@@ -52,9 +53,9 @@ class Place {
 };
 
 // The libraries that LibTorch may be linked with read these. NumPy's is not among them.
-std::array<Place, 4>& Places() {
-  static std::array<Place, 4> places = {Place(kBlasVariable), Place(kTorchVariable),
-                                        Place("ONEDNN_MAX_CPU_ISA"), Place("MKL_CBWR")};
+std::array<Place, 3>& Places() {
+  static std::array<Place, 3> places = {Place(kBlasVariable), Place(kTorchVariable),
+                                        Place("MKL_CBWR")};
   return places;
 }
 
@@ -175,6 +176,9 @@ absl::Status FixTorchKernels(const v1::TrainingSpec& training) {
     }
   }
   ChooseBlasKernelsAgain();
+  // oneDNN divides its work by the sizes of the processor's caches as well, which no level fixes.
+  // And LibTorch gives it 16-bit types where the processor has AVX-512, whatever its level is.
+  at::globalContext().setUserEnabledMkldnn(false);
   return CheckInEffect(kernels, variables);
 }
 

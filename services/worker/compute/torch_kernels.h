@@ -1,5 +1,4 @@
-// The kernels of LibTorch and of the libraries below it: OpenBLAS or MKL, and oneDNN. No LibTorch
-// type appears in this header.
+// The kernels of LibTorch and of the libraries below it. No LibTorch type appears in this header.
 #ifndef SLUICE_SERVICES_WORKER_COMPUTE_TORCH_KERNELS_H_
 #define SLUICE_SERVICES_WORKER_COMPUTE_TORCH_KERNELS_H_
 
@@ -13,8 +12,9 @@
 
 namespace sluice {
 
-// Makes all libraries of this process compute with the kernels that the job fixes, whatever the
-// environment says; does nothing if it fixes none. Before LibTorch computes anything.
+// Makes LibTorch and its OpenBLAS or MKL compute with the kernels that the job fixes, whatever the
+// environment says, and without oneDNN; does nothing if the job fixes none. Before LibTorch computes
+// anything.
 // UNIMPLEMENTED names the instructions that the processor lacks, or the library that computes with
 // other kernels and cannot be changed.
 absl::Status FixTorchKernels(const v1::TrainingSpec& training);

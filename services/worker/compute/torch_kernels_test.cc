@@ -1,5 +1,6 @@
 #include "services/worker/compute/torch_kernels.h"
 
+#include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,6 +37,7 @@ TEST(TorchKernels, JobDecidesWhateverTheEnvironmentSays) {
   Spec training;
   EXPECT_TRUE(FixTorchKernels(training).ok());
   EXPECT_STREQ(std::getenv("OPENBLAS_CORETYPE"), "Nehalem");  // not fixed: the user's
+  EXPECT_TRUE(at::globalContext().userEnabledMkldnn());
 
   training.set_bit_exact(true);
   const absl::Status fixed = FixTorchKernels(training);
@@ -43,8 +45,9 @@ TEST(TorchKernels, JobDecidesWhateverTheEnvironmentSays) {
   ASSERT_TRUE(fixed.ok()) << fixed;
   EXPECT_STREQ(std::getenv("OPENBLAS_CORETYPE"), "Haswell");
   EXPECT_STREQ(std::getenv("ATEN_CPU_CAPABILITY"), "avx2");
-  EXPECT_STREQ(std::getenv("ONEDNN_MAX_CPU_ISA"), "AVX2");  // BUILD has not set it
+  EXPECT_STREQ(std::getenv("MKL_CBWR"), "AVX2,STRICT");  // BUILD has not set it
   EXPECT_THAT(at::show_config(), HasSubstr("CPU capability usage: AVX2"));
+  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
   EXPECT_TRUE(FixTorchKernels(training).ok());
 
   const v1::Environment environment = TorchEnvironment(training, 2);

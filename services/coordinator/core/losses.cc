@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/existing_job.h"
 #include "services/common/check.h"
-#include "services/protocol/ids.h"
 
 namespace sluice::coordinator {
 namespace {

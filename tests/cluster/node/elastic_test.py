@@ -65,7 +65,9 @@ class ElasticTest(TrainingCase):
         """Warning events, without those about a machine that is too slow for the cluster itself."""
         found = [(one['reason'], one['regarding']['name'], one.get('note', '')) for one in self.api.list('events', self.namespace)
                  if one['type'] == 'Warning']
-        slow = [one for one in found if 'cache: timed out waiting for the condition' in one[2] or
+        # The kubelet's caches and the API server's graph of pods and nodes lag behind.
+        lags = ('cache: timed out waiting for the condition', 'no relationship found between node')
+        slow = [one for one in found if any(words in one[2] for words in lags) or
                 (self.slowness() > 2 and one[2].startswith('Startup probe failed') and 'refused' in one[2])]
         for one in slow:
             say(f'not counted: {one}')
@@ -76,7 +78,7 @@ class ElasticTest(TrainingCase):
     def test_a_normal_life_has_no_warning_event_and_leaves_the_logs(self):
         self.apply(bit_exact_job('calm', ENDLESS, slow=0.005))
         self.kubectl('apply', '-f', SAMPLES / 'first-job.yaml')
-        self.kubectl('wait', 'stj/first-job', '--for=condition=Succeeded', '--timeout=300s', timeout=310)
+        self.kubectl('wait', 'stj/first-job', '--for=condition=Succeeded', '--timeout=600s', timeout=610)
         self.kubectl('wait', 'stj/calm', '--for=condition=Ready', '--timeout=120s', timeout=130)
         for replicas in (4, 1):
             self.kubectl('scale', 'stj/calm', f'--replicas={replicas}')

@@ -253,6 +253,7 @@ TEST(Trainer, AddsFileAndLineToALabelThatAStepCannotUse) {
     void OnRowGradient(uint32_t, std::vector<uint64_t>, absl::Cord) override {}
     void OnNoGradient(uint32_t) override {}
     void OnBufferChange(uint32_t, absl::Cord) override {}
+    void OnWeight(double) override {}
   } sink;
   Compute compute;
   compute.positions = {0, 2};

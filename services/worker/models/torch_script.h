@@ -11,12 +11,14 @@
 #ifndef SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_
 #define SLUICE_SERVICES_WORKER_MODELS_TORCH_SCRIPT_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "proto/common.pb.h"
 
 namespace sluice {
 

@@ -56,7 +56,6 @@ class RecordingSink final : public GradientSink {
   std::vector<uint32_t> order;  // of the gradients
   std::vector<uint32_t> without;
   std::map<uint32_t, absl::Cord> changes;
-  std::vector<double> weights;
 };
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #   BIGINT   torch [7, 0, 9]               df [7, <NA>, 9]
 #   DOUBLE   torch [7.0, 0.0, 9.0]         df [7.0, nan, 9.0]
 #   BOOLEAN  torch [True, False, True]     df [True, <NA>, True]
+# shellcheck source=findings/common.sh
 source "$(dirname "$0")/common.sh"
 run_python duckdb==2.0.1 numpy==2.4.6 pandas==3.1.1 torch==2.15.0 <<'END'
 import duckdb

@@ -10,6 +10,7 @@
 #   float8_e4m3fn    torch [448.0, 448.0, 448.0, nan]    ml_dtypes [448.0, nan, nan, nan]    jax as ml_dtypes
 #   float8_e5m2      torch [448.0, 512.0, inf, nan]      ml_dtypes the same
 #   float8_e4m3fnuz  torch [nan, nan, nan, nan]          ml_dtypes the same
+# shellcheck source=findings/common.sh
 source "$(dirname "$0")/common.sh"
 run_python torch==2.15.0 ml_dtypes==0.6.0 jax==0.10.2 numpy==2.4.6 <<'END'
 import jax.numpy as jnp

@@ -12,6 +12,7 @@
 #   NaN        NaN        refused             Infinity   Infinity  refused
 #   1e3Mi      1048576E+3 refused             1_000      1000      refused
 #   0.1n       1E-10      1n                  1k         1000      1k
+# shellcheck source=findings/common.sh
 source "$(dirname "$0")/common.sh"
 mkdir "$work/go"
 cat >"$work/go/go.mod" <<'END'

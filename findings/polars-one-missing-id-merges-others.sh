@@ -10,6 +10,7 @@
 #   no missing value    torch.int64     2 different ids
 #   one missing value   torch.float64   1 different id, and NaN
 #   with a float32      torch.float64   1 different id
+# shellcheck source=findings/common.sh
 source "$(dirname "$0")/common.sh"
 run_python polars==2.1.0 numpy==2.4.6 torch==2.15.0 <<'END'
 import polars

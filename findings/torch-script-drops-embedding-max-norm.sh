@@ -6,6 +6,7 @@
 #
 # Seen (PyTorch 2.15.0), rows of norm 1.73, max_norm 0.5, norm of the output's rows:
 #   eager 0.5    trace 0.5    compile 0.5    export 0.5    script 1.73 (the same for EmbeddingBag)
+# shellcheck source=findings/common.sh
 source "$(dirname "$0")/common.sh"
 run_python torch==2.15.0 numpy==2.4.6 <<'END'
 import torch

@@ -10,6 +10,7 @@
 #   1 4:1 5:nan            scikit-learn {4: 1.0, 5: nan}    XGBoost {4: 1.0, 5: 0.0}
 #   1 4:nan 5:nan          scikit-learn {4: nan, 5: nan}    XGBoost {4: 5.0}
 #   1 2:1 4294967299:3     XGBoost {2: 1.0, 3: 3.0} (the id is 2^32 + 3)
+# shellcheck source=findings/common.sh
 source "$(dirname "$0")/common.sh"
 run_python xgboost==3.2.0 scikit-learn==1.9.1 numpy==2.4.6 <<'END'
 import os

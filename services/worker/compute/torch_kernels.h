@@ -13,10 +13,9 @@
 namespace sluice {
 
 // Makes LibTorch and its OpenBLAS or MKL compute with the kernels that the job fixes, whatever the
-// environment says, and without oneDNN; does nothing if the job fixes none. Before LibTorch computes
-// anything.
-// UNIMPLEMENTED names the instructions that the processor lacks, or the library that computes with
-// other kernels and cannot be changed.
+// environment says, and without oneDNN; does nothing if the job fixes none. Before LibTorch
+// computes anything. UNIMPLEMENTED names the instructions that the processor lacks, or the library
+// that computes with other kernels and cannot be changed.
 absl::Status FixTorchKernels(const v1::TrainingSpec& training);
 
 // What is in effect.

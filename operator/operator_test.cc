@@ -320,7 +320,7 @@ TEST_F(OperatorTest, AResumedJobSaysWhereItContinuesAndWhatItHasLost) {
   EXPECT_EQ(NotesOf("StepsLost"),
             "20 steps were lost: the job had trained 20 steps when it was stopped, and has started "
             "at step 0, without a checkpoint");
-  EXPECT_EQ(GetInt(cluster_.Status("a"), {"recovery", "trainedSteps"}), 0) << "it is said once";
+  EXPECT_EQ(GetInt(cluster_.Status("a"), {"recovery", "trainedSteps"}), 0) << "it is reported once";
 }
 
 TEST_F(OperatorTest, ASuspendedJobGetsACoordinatorThatSavesItsSteps) {

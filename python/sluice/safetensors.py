@@ -128,7 +128,7 @@ def _entry(name, entry, size):
 
 
 def decode_float8(kind: str) -> typing.List[float]:
-    """The numbers that the 256 bytes of a type with 8 bits stand for (OCP OFP8, and the FNUZ variants of
+    """The numbers that the 256 bytes of a type with 8 bits represent (OCP OFP8, and the FNUZ variants of
     LLVM, which have one NaN, no infinity and no negative zero)."""
     if kind == 'F8_E8M0':  # an exponent alone
         return [2.0**(byte - 127) for byte in range(255)] + [math.nan]

@@ -159,7 +159,7 @@ def _divisor(node, factors):
 
 
 def _is_number(tensor):
-    """Whether the tensor stands for a number of Python, whose type gives way to that of any tensor."""
+    """Whether the tensor represents a Python number, whose type yields to that of any tensor."""
     small = torch.tensor(1, dtype=torch.float16 if tensor.is_floating_point() else torch.int8)
     return torch.result_type(tensor, small) == small.dtype
 

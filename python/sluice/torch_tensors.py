@@ -215,7 +215,7 @@ def _join_shared(module, entries, aliases):
     trained, followers, tied = [], {}, {}
     for entry in candidates:
         if first_of.get(id(entry.tensor), entry) is not entry:
-            continue  # the first one stands for it
+            continue  # the first one represents it
         group = sharing.get(entry.name, [entry])
         # What is trained decides for the memory.
         chosen = next((each for each in group if each.kind == wire.PARAMETER), entry)

@@ -1,4 +1,4 @@
-"""The kernels of a Python worker: which are accepted, and what the job is told of them."""
+"""The kernels of a Python worker: which are accepted, and what the worker reports of them."""
 
 import os
 import subprocess

@@ -36,7 +36,7 @@ std::string KernelsName(Kernels kernels) {
 }
 
 Variables KernelVariables(Kernels kernels) {
-  // NumPy is told what not to use; before 2.4 its names were those from AVX512F on.
+  // NumPy takes a list of what it must not use; before 2.4 its names were those from AVX512F on.
   switch (kernels) {
     case v1::TrainingSpec::X86_64_V3:
       return {{"OPENBLAS_CORETYPE", "Haswell"},

@@ -159,7 +159,7 @@ class IdleConnections {
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address = Loopback(0);
     socklen_t size = sizeof(address);
-    bind(listener, reinterpret_cast<const sockaddr*>(&address), size);
+    if (bind(listener, reinterpret_cast<const sockaddr*>(&address), size) != 0) return;
     listen(listener, 16);
     getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
     for (int i = 0; i < count; ++i) {

@@ -221,8 +221,8 @@ TEST_F(InProcessTest, ReleasesVersionOfDisconnectedReader) {
 TEST_F(InProcessTest, RefusesReaderAfterEndAtOnce) {
   const std::string directory = NewDirectory("late");
   Start(Job(directory, v1::SYNCHRONOUS), directory);
-  const auto ended =
-      job_->WaitFor([&](const v1::JobProgress&) { return !job_->CoordinatorRuns(); }, kLong);
+  const auto ended = job_->WaitFor(
+      [](const v1::JobProgress& p) { return p.phase() == v1::JobProgress::SUCCEEDED; }, kLong);
   ASSERT_TRUE(ended.ok()) << ended.status();
   v1::Snapshot snapshot;
   EXPECT_EQ(NewReader()->Wait(&snapshot).error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -62,8 +62,6 @@ class InProcessJob {
   // `step`: steps, or updates. Fails if training ends before it.
   absl::Status WaitForStep(uint64_t step);
   v1::JobControl::Stub& control() { return *control_; }
-  // False: the job has ended, and the coordinator only answers calls.
-  bool CoordinatorRuns() const { return coordinator_->server->Ready().ok(); }
 
   // Waits for the job's end and for each process to end by itself. OK if each ended as it should
   // when the coordinator ends for this reason; then no process runs any more.

@@ -65,9 +65,10 @@ std::optional<Interval> Arbiter::Grant(uint64_t worker, uint64_t wished) {
   const uint64_t update = std::max<uint64_t>(1, limits_.update_samples);
   const uint64_t several = std::max(update, std::min(wished, share) / update * update);
   const uint64_t limit = limits_.together ? update : several;
-  // No single sample is left over: some models cannot compute it by itself.
-  const uint64_t gap = taken_.FirstGap(0, end, limit + 2).size();
-  const Interval granted = taken_.FirstGap(0, end, gap == limit + 1 ? gap : limit);
+  // No single sample is left over, unless each update is one: some models cannot compute it by
+  // itself.
+  const bool joined = update > 1 && taken_.FirstGap(0, end, limit + 2).size() == limit + 1;
+  const Interval granted = taken_.FirstGap(0, end, joined ? limit + 1 : limit);
   if (granted.empty()) return std::nullopt;
   SLUICE_DCHECK(!taken_.Intersects(granted), "a sample is leased once");
   const uint64_t clock = RaisedClock(worker);

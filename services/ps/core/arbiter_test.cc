@@ -15,14 +15,17 @@ class ArbiterTest : public ::testing::Test {
   void Reset(uint64_t total, size_t members, const IntervalSet& applied = {},
              const std::map<uint64_t, IntervalSet>& leases = {}, uint64_t ordinal = 0) {
     limits.total_samples = total;
-    limits.update_samples = 4;
     limits.permits = 2;
     arbiter.Reset(limits, members, applied, leases, ordinal);
   }
   static Interval Samples(const v1::Lease& lease) { return FromProto(lease.samples()); }
 
   const ShardRules rules{};
-  Arbiter::Limits limits;
+  Arbiter::Limits limits = [] {
+    Arbiter::Limits some;
+    some.update_samples = 4;
+    return some;
+  }();
   Arbiter arbiter{&rules};
 };
 
@@ -44,6 +47,13 @@ TEST_F(ArbiterTest, LeavesNoSingleSample) {
   applied.Add({5, 10});
   Reset(20, 1, applied);
   EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 0)), (Interval{0, 5}));
+}
+
+TEST_F(ArbiterTest, LeasesSingleSamplesWhereEachUpdateIsOne) {
+  limits.update_samples = 1;
+  Reset(2, 2);
+  EXPECT_EQ(Samples(arbiter.RequestLease(1, 0, 0)), (Interval{0, 1}));
+  EXPECT_EQ(Samples(arbiter.RequestLease(2, 0, 0)), (Interval{1, 2}));
 }
 
 TEST_F(ArbiterTest, NeverLeasesAppliedOrLeasedSamplesAgainAfterViewChange) {

@@ -134,7 +134,7 @@ TEST_F(RunTest, TableKeepsItsEncodingUntilTheJobStartsOver) {
   EXPECT_THAT(before, HasSubstr("\"city\",\"categorical\",\"value\",\"bonn\""));
   EXPECT_EQ(run("aalen,4\n" + rows, 2, "Resume"), 1);
   EXPECT_THAT(ReadAll(output_), HasSubstr("column 'city': the value 'aalen' is new"));
-  ASSERT_EQ(run(rows + "ulm,4\n", 3, "Resume"), 0) << ReadAll(output_);
+  ASSERT_EQ(run("ulm,4\nkiel,2\nulm,3\n", 3, "Resume"), 0) << ReadAll(output_);
   EXPECT_EQ(ReadAll(encoding), before);
 
   ASSERT_EQ(run("aalen,4\n" + rows, 2, "Replace"), 0) << ReadAll(output_);

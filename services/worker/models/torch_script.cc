@@ -37,8 +37,8 @@ struct Constant {
   TensorAttribute place;
   at::Tensor value;
   uint32_t version = 0;  // LibTorch's count of changes in place
-  // Whether an operator has it as an argument that it may change. Some do not count this as a
-  // change (the observers of quantization).
+  // Whether the code passes it to an operator that may change it. Some operators (the observers of
+  // quantization) do not raise the version.
   bool written = false;
 };
 

@@ -160,4 +160,14 @@ v1::Evaluation Evaluation::ResultOf(const Sums& sums, absl::Time now) const {
   return result;
 }
 
+std::optional<double> MetricOf(const v1::Evaluation& result, absl::string_view name) {
+  for (const v1::Metric& metric : result.metrics()) {
+    if (metric.name() == name) return metric.value();
+  }
+  if (name == "loss") return result.loss();
+  if (name == "accuracy" && result.has_accuracy()) return result.accuracy();
+  if (name == "perplexity" && result.has_perplexity()) return result.perplexity();
+  return std::nullopt;
+}
+
 }  // namespace sluice::coordinator

@@ -9,11 +9,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/control.pb.h"
 #include "proto/jobcontrol.pb.h"
@@ -103,6 +105,10 @@ class Evaluation {
   int errors_ = 0;
   std::string last_error_;
 };
+
+// The value of a metric by its name in a manifest: loss, accuracy, perplexity, or one of the
+// program's own. None if the evaluation has no such value, and for an empty name.
+std::optional<double> MetricOf(const v1::Evaluation& result, absl::string_view name);
 
 }  // namespace sluice::coordinator
 

@@ -20,13 +20,9 @@ bool IsLanguageModel(const v1::JobSpec& job) {
 }
 
 bool TargetReached(const v1::TrainingSpec::Target& target, const v1::Evaluation& result) {
-  if (target.metric().empty()) return false;
-  if (target.metric() == "accuracy" && !result.has_accuracy()) return false;
-  if (target.metric() == "perplexity" && !result.has_perplexity()) return false;
-  const double value = target.metric() == "accuracy"     ? result.accuracy()
-                       : target.metric() == "perplexity" ? result.perplexity()
-                                                         : result.loss();
-  return target.goal() == "AtMost" ? value <= target.value() : value >= target.value();
+  const std::optional<double> value = MetricOf(result, target.metric());
+  if (!value.has_value()) return false;
+  return target.goal() == "AtMost" ? *value <= target.value() : *value >= target.value();
 }
 
 }  // namespace

@@ -25,6 +25,8 @@ bool IsSentBy(Message::BodyCase body, v1::Role role) {
     case Message::kReady:
     case Message::kWorkerProgress:
     case Message::kEvaluationResult:
+    case Message::kMetricValues:
+    case Message::kJobRequest:
       return role == v1::WORKER;
     case Message::kStateReady:
     case Message::kPauseReply:

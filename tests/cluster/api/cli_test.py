@@ -97,8 +97,7 @@ class CliTest(OperatorCase):
         self.wait_for_condition('Running')
         self.coordinators.say(phase='FAILED', reason='the loss is not a number')
         wait_for('the operator knows', lambda: self.job()['status']['recovery'].get('outcome'))
-        for pod in self.pods():
-            self.end_pod(pod, 1)
+        self.end_pods(1)
         self.assertEqual(process.wait(60), 1)
         last = json.loads(self.output.read_text().splitlines()[-1])
         self.assertEqual((last['type'], last['outcome']), ('summary', 'Failed'))
@@ -127,8 +126,7 @@ class CliTest(OperatorCase):
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.cluster.environment)
         self.addCleanup(stop.kill)
         wait_for('the coordinator gets the request', lambda: self.coordinators.calls()[-1]['suspend'])
-        for pod in self.pods():
-            self.end_pod(pod, 0)
+        self.end_pods()
         shown = stop.communicate(timeout=60)[0]
         self.assertEqual(stop.returncode, 0, shown)
         self.assertIn('job: Suspended at step', shown)

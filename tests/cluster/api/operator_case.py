@@ -132,13 +132,13 @@ class OperatorCase(unittest.TestCase):
         self.cluster.kubectl('delete', 'pod', name, '-n', self.namespace, '--wait=false')
         wait_for(f'{name} is gone', lambda: self.uids().get(name) != before, 120)
 
-    def wait_for_pods(self, workers=2, shards=1, name='job', seconds=40):
+    def wait_for_pods(self, workers=2, shards=1, name='job', seconds=90):
         """Waits until exactly the wanted pods exist and are ready."""
         wanted = self.names(workers, shards, name)
         wait_for(f'{sorted(wanted)} are ready', lambda: set(self.pods(name)) == wanted and
                  self.ready(self.pods(name)) == wanted, seconds)
 
-    def wait_for_condition(self, kind, status='True', name='job', seconds=40):
+    def wait_for_condition(self, kind, status='True', name='job', seconds=90):
         return wait_for(f'{name} has {kind}={status}',
                         lambda: self.condition(kind, name) if self.condition(kind, name).get('status') == status else None,
                         seconds)
@@ -149,21 +149,26 @@ class OperatorCase(unittest.TestCase):
         self.wait_for_pods(workers, shards, name)
         self.wait_for_condition('Running', name=name)
 
-    def end_pod(self, pod, code, reason=None):
-        """Makes the pod end by itself, unless it is already gone."""
+    def end_pod(self, pod, code, reason=None, uid=None):
+        """Makes the pod end by itself, unless it is already gone, or another one has its name."""
         annotations = {'fault.test/exit-code': str(code), **({'fault.test/reason': reason} if reason else {})}
         try:
-            self.api.merge('pods', self.namespace, pod, {'metadata': {'annotations': annotations}})
+            self.api.merge('pods', self.namespace, pod, {'metadata': {'annotations': annotations, **({'uid': uid} if uid else {})}})
         except ApiError as error:
-            if error.status != 404:
+            if error.status not in (404, 409):
                 raise
+
+    def end_pods(self, code=0, name='job'):
+        """Makes all pods of the job end, the coordinator last, as in a job that ends or is suspended."""
+        pods = self.pods(name)
+        for pod in sorted(pods, key=lambda pod: pod.endswith('-coordinator')):
+            self.end_pod(pod, code, uid=pods[pod]['metadata']['uid'])
 
     def finish(self, name='job'):
         """Ends training: coordinators report success, and all processes exit."""
         self.coordinators.say(phase='SUCCEEDED', step=1000)
         wait_for('the operator knows', lambda: self.job(name)['status']['recovery'].get('outcome'))
-        for pod in self.pods(name):
-            self.end_pod(pod, 0)
+        self.end_pods(name=name)
 
     def history(self):
         history = History(self.cluster.client(), 'pods', self.namespace)

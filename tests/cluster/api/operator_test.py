@@ -32,13 +32,13 @@ class OperatorTest(OperatorCase):
         for resource in ('configmaps', 'poddisruptionbudgets', 'networkpolicies'):
             self.assertEqual(self.owned()[resource], ['job'], resource)
         self.coordinators.say(step=340)
-        wait_for('the step is in the status', lambda: self.job()['status']['training']['step'] == 340, 30)
+        wait_for('the step is in the status', lambda: self.job()['status']['training']['step'] == 340)
         self.assertEqual(self.job()['status']['worker']['readyReplicas'], 3)
         self.finish()
         self.cluster.kubectl('wait', '-n', self.namespace, 'stj/job', '--for=condition=Succeeded', '--timeout=60s')
         status = self.job()['status']
         self.assertEqual((status['summary'], status['training']['step']), ('Succeeded', 1000))
-        wait_for('all pods are kept for their logs', lambda: [pod['status']['phase'] for pod in self.pods().values()] == 6 * ['Succeeded'], 10)
+        wait_for('all pods are kept for their logs', lambda: [pod['status']['phase'] for pod in self.pods().values()] == 6 * ['Succeeded'])
 
     def test_jobs_whose_names_look_like_services_of_others_run_side_by_side(self):
         for name in ('7b', 'j7b', 'a', 'a-coordinator', 'ps--7b'):
@@ -73,7 +73,7 @@ class OperatorTest(OperatorCase):
         said = wait_for('the pod has an event', note, 60)
         self.assertIn('example.com/kept', said)
         self.cluster.kubectl('-n', self.namespace, *shlex.split(said.partition('kubectl ')[2]))
-        wait_for('the pod is gone', lambda: not self.api.list('pods', self.namespace), 20)
+        wait_for('the pod is gone', lambda: not self.api.list('pods', self.namespace))
 
     def secrets(self):
         return {secret['metadata']['name']: secret for secret in self.api.list('secrets', self.namespace, f'{JOB_LABEL}=job')}
@@ -90,7 +90,7 @@ class OperatorTest(OperatorCase):
                 self.assertEqual([item['key'] for item in volume['secret']['items']], ['ca.crt', '1.crt', '1.key'])
         before = self.secrets()['job-tls-worker']
         self.cluster.kubectl('delete', 'secret', 'job-tls-worker', '-n', self.namespace)
-        wait_for('it is made again', lambda: set(self.secrets()) == wanted, 30)
+        wait_for('it is made again', lambda: set(self.secrets()) == wanted)
         after = self.secrets()['job-tls-worker']
         self.assertNotEqual(after['data']['0.crt'], before['data']['0.crt'])
         self.assertEqual(after['data']['ca.crt'], before['data']['ca.crt'])
@@ -102,8 +102,7 @@ class OperatorTest(OperatorCase):
         self.start()
         self.coordinators.say(phase='FAILED', reason='the loss is not a number')
         wait_for('the operator knows', lambda: self.job()['status']['recovery'].get('outcome'))
-        for pod in self.pods():
-            self.end_pod(pod, 1)
+        self.end_pods(1)
         failed = self.wait_for_condition('Failed')
         self.assertIn('the loss is not a number', failed['message'])
         self.cluster.kubectl('scale', 'stj/job', '--replicas=5', '-n', self.namespace)
@@ -142,7 +141,7 @@ class OperatorTest(OperatorCase):
                 before = self.uids()[pod]
                 self.end_pod(pod, code, given)
                 wait_for('it is replaced', lambda: self.uids().get(pod, before) != before, 60)
-                failure = next(one for one in self.job()['status']['lastFailures'] if one['pod'] == pod)
+                failure = wait_for('it is reported', lambda pod=pod: self.reported_exit(pod))
                 self.assertEqual((failure['role'], failure['reason']), ('worker', reason))
         wait_for('they are counted', lambda: self.job()['status']['restarts']['worker'] == 3)
 
@@ -225,7 +224,7 @@ class OperatorTest(OperatorCase):
             scale = self.api.request('GET', f'/apis/sluice.dev/v1alpha1/namespaces/{self.namespace}/trainingjobs/job/scale')
             return scale['spec']['replicas'], scale['status']['replicas']
 
-        wait_for('the counts are written, which they are once a second', lambda: scaled() == (1, 1), 10)
+        wait_for('the counts are written, which they are once a second', lambda: scaled() == (1, 1))
 
     def test_a_job_cannot_be_scaled_beyond_its_bounds(self):
         self.start()
@@ -243,8 +242,7 @@ class OperatorTest(OperatorCase):
         self.start()
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'suspend': True}})
         wait_for('the coordinator gets the request', lambda: self.coordinators.calls()[-1]['suspend'])
-        for pod in self.pods():
-            self.end_pod(pod, 0)
+        self.end_pods()
         self.wait_for_condition('Suspended')
         wait_for('no pod is left', lambda: not self.pods())
         self.api.merge('trainingjobs', self.namespace, 'job', {'spec': {'suspend': False}})
@@ -258,8 +256,7 @@ class OperatorTest(OperatorCase):
         wait_for('the coordinator gets the request to save and stop', lambda: self.coordinators.calls()[-1]['suspend'])
         wait_for('the job reports it', lambda: self.job()['status']['summary'] == 'SwitchingMode')
         self.assertEqual(self.job()['status']['recovery']['mode'], 'Synchronous', 'as long as pods train so')
-        for pod in before:
-            self.end_pod(pod, 0)
+        self.end_pods()
         wait_for('there are new pods', lambda: set(self.uids()) == set(before) and
                  not set(self.uids().values()) & set(before.values()), 60)
         self.wait_for_pods()
@@ -421,7 +418,7 @@ class OperatorTest(OperatorCase):
         wait_for('all are ready', lambda: self.ready(self.pods()) >= self.names(2), 60)
         self.assertNotEqual(self.pods()['job-worker-0']['spec']['nodeName'], node)
         self.assert_never_doubled(history)
-        failure = next(one for one in self.job()['status']['lastFailures'] if one['pod'] == 'job-worker-0')
+        failure = wait_for('it is reported', lambda: self.reported_exit('job-worker-0'))
         self.assertFalse(failure['counted'])
 
 

@@ -1,9 +1,14 @@
 """Trains a sample as a user applies it, on real nodes, to its accuracy."""
 
+import json
+import os
+import pathlib
 import re
+import subprocess
+import tempfile
 
 from tests.cluster.node.node_case import SAMPLES, NodeCase
-from tests.cluster.testing import volumes
+from tests.cluster.testing import images, volumes
 from tests.cluster.testing.cluster import plain, say, wait_for
 from tools import unittest_main
 
@@ -18,6 +23,26 @@ SPREAD = '''        topologySpreadConstraints:
             whenUnsatisfiable: DoNotSchedule
             labelSelector: {matchLabels: {sluice.dev/training-job: hybrid, sluice.dev/role: worker}}
 '''
+
+BIT_EXACT = '''apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: exact}
+spec:
+  model: {name: mlp, dimensions: {hidden: 48}}
+  data: {format: Synthetic, synthetic: {samples: 512, shape: [96], classes: 10}}
+  optimizer: {name: Adam, learningRate: 0.01}
+  training: {steps: 40, globalBatchSize: 64, microbatchSize: 16, determinism: BitExact}
+  parameterServer: {replicas: 1, partitions: 4}
+  worker: {replicas: 2}
+'''
+# Kernels that OpenBLAS and LibTorch do not choose in a pod.
+OTHER_KERNELS = {'OPENBLAS_CORETYPE': 'Nehalem', 'ATEN_CPU_CAPABILITY': 'default'}
+
+
+def last_checkpoint(directory):
+    """What the workers of the newest checkpoint computed with, and the hash of each partition's state."""
+    index = json.loads(max(directory.rglob('attempt-*/manifest.json')).read_text())
+    return index['environment'], {int(file.get('partition', 0)): file['state_hash'] for file in index['files']}
 
 
 class TrainingTest(NodeCase):
@@ -58,6 +83,17 @@ class TrainingTest(NodeCase):
         self.assertIn('Succeeded', self.kubectl('describe', 'stj', 'mnist'))
         self.kubectl('delete', 'stj', 'mnist')
         wait_for('its pods are gone', lambda: not self.pods('mnist'), 60)
+
+    def test_a_bit_exact_job_has_the_same_bits_in_pods_and_in_a_shell_with_other_kernels(self):
+        self.kubectl('apply', '-f', '-', stdin=BIT_EXACT + '  checkpoint: {storage: {type: PersistentVolumeClaim, claimName: checkpoints}}\n')
+        self.kubectl('wait', 'stj/exact', '--for=condition=Succeeded', '--timeout=300s', timeout=310)
+        in_pods = last_checkpoint(self.directories['checkpoints'])
+        local = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))))
+        (local / 'job.yaml').write_text(BIT_EXACT)
+        subprocess.run([images.program('sluice'), 'run', 'job.yaml', '--quiet'], cwd=local, env={**os.environ, **OTHER_KERNELS}, timeout=120,
+                       check=True)
+        say(f'in pods: {in_pods}')
+        self.assertEqual(last_checkpoint(local), in_pods)
 
     def test_a_worker_joins_after_certificates_were_renewed(self):
         manifest = (SAMPLES / 'first-job.yaml').read_text()

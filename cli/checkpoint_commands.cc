@@ -27,7 +27,9 @@
 #include "services/checkpoint/state_dict_extras.h"
 #include "services/common/exit_code.h"
 #include "services/common/status_macros.h"
+#include "services/common/utf8.h"
 #include "services/protocol/kernels.h"
+#include "services/protocol/worker_limits.h"
 #include "services/snapshot/running_snapshot.h"
 
 namespace sluice::cli {
@@ -169,6 +171,10 @@ int InspectCheckpoint(const Environment& environment, const CheckpointFlags& fla
       << "training    " << ModeText(checkpoint_index.mode()) << ", "
       << OptimizerText(checkpoint_index.optimizer()) << ", seed " << checkpoint_index.seed()
       << ", loss " << LossText(checkpoint_index.loss()) << "\n";
+  for (const v1::DataDigest& digest : checkpoint_index.digests()) {
+    out << "data        " << CleanUtf8(digest.name(), kMaxDigestNameBytes) << ": "
+        << absl::StrCat(absl::Hex(digest.hash(), absl::kZeroPad16)) << "\n";
+  }
   uint64_t bytes = 0;
   int bad = 0;
   for (const v1::PartitionFile& file : checkpoint_index.files()) {

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/job_paths.h"
@@ -30,14 +31,22 @@ std::string NewUid() {
 absl::Status Refuse(const api::TrainingJob& job, const local::JobDirectory& directory,
                     const std::vector<api::ManifestChange>& changes) {
   std::string refused;
+  bool same_model = true;
   for (const api::ManifestChange& change : changes) {
     if (change.allowed) continue;
+    same_model = same_model && !absl::StartsWith(change.path, "spec.model.");
     absl::StrAppend(&refused, "\n  ", change.path, ": ", change.before, " -> ", change.after);
   }
   if (refused.empty()) return absl::OkStatus();
+  const std::string& name = job.spec.name();
+  const std::string another = absl::StrCat(
+      "\nTo train on from its newest checkpoint with the change, give the job another "
+      "name and add:\n  metadata: {name: ",
+      name, "-2}\n  spec: {checkpoint: {restoreFrom: ",
+      std::filesystem::absolute(directory.CheckpointsOf(job.spec)).string(), "}}");
   return absl::FailedPreconditionError(absl::StrCat(
-      "job ", job.spec.name(), " was started with different settings (", directory.path(),
-      "):", refused,
+      "job ", name, " was started with different settings (", directory.path(), "):", refused,
+      same_model ? another : "",
       "\nUndo the change; or use --fresh to start over, which deletes the existing checkpoints; or "
       "set spec.checkpoint.onExisting: Replace, which deletes them when there is a new one."));
 }

@@ -121,6 +121,16 @@ TEST_F(OperatorVersionsTest, AChangeBesideANewModeTakesEffectWithoutTheUser) {
   EXPECT_THAT(Pending(), Not(HasSubstr("suspend")));
 }
 
+TEST_F(OperatorVersionsTest, ANewLearningRateWaitsForTheNextActivation) {
+  Train();
+  Patch({{"optimizer", {{"learningRate", 0.5}}}});
+  EXPECT_EQ(NotInEffect(), "True/FieldsPending");
+  EXPECT_THAT(Pending(), HasSubstr("keeps the old values of spec.optimizer.learningRate;"));
+  EXPECT_THAT(Pending(), HasSubstr("suspend the job and resume it"));
+  SuspendAndResume();
+  EXPECT_EQ(NotInEffect(), "False/AllInEffect");
+}
+
 TEST_F(OperatorVersionsTest, ANewNumberOfShardsIsNotPending) {
   Train();
   for (const int shards : {2, 1}) {

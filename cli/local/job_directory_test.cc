@@ -301,6 +301,7 @@ TEST_F(JobDirectoryTest, ReadsOnlyLinesOfTheNewestInstance) {
 TEST(ResumeTest, AllowsChangesOfFieldsThatCheckpointsDoNotDependOn) {
   const std::vector<api::ManifestChange> changes = api::CompareJobs(
       Job(), Job({{"steps: 10", "steps: 20, mode: Asynchronous"},
+                  {"learningRate: 0.1", "learningRate: 0.2, weightDecay: 0.01"},
                   {"spec:", "spec:\n  worker: {replicas: 7}\n  backoffLimit: 9"}}));
   ASSERT_FALSE(changes.empty());
   for (const api::ManifestChange& change : changes) EXPECT_TRUE(change.allowed) << change.path;
@@ -314,7 +315,7 @@ TEST(ResumeTest, RejectsChangesOfFieldsThatCheckpointsDependOn) {
   };
   const Case cases[] = {
       {"name: mlp", "name: logistic", "spec.model.name"},
-      {"learningRate: 0.1", "learningRate: 0.2", "spec.optimizer.learningRate"},
+      {"learningRate: 0.1", "learningRate: 0.1, momentum: 0.9", "spec.optimizer.momentum"},
       {"name: SGD", "name: Adagrad", "spec.optimizer.name"},
       {"steps: 10", "steps: 10, seed: 5", "spec.training.seed"},
       {"steps: 10", "steps: 10, globalBatchSize: 8", "spec.training.globalBatchSize"},

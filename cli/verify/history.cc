@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/common/status_macros.h"
 #include "services/protocol/arithmetic.h"
 #include "services/protocol/job_length.h"
@@ -67,6 +68,10 @@ absl::StatusOr<History> ReadHistory(CheckpointStorage& storage) {
   }
 
   History history;
+  for (const v1::Claim& claim : claims) {
+    std::optional<v1::OptimizerSpec> optimizer = ClaimedOptimizer(claim);
+    if (optimizer.has_value()) history.optimizers[claim.attempt()] = *std::move(optimizer);
+  }
   std::optional<v1::CheckpointRef> next = checkpoints.front();
   while (next.has_value()) {
     ASSIGN_OR_RETURN(v1::CheckpointIndex index, storage.ReadCheckpointIndex(*next));
@@ -113,6 +118,10 @@ absl::StatusOr<std::vector<Interval>> SelectIntervals(const History& history,
     return NoPredecessor(history, checkpoints[end].checkpoint().step());
   }
   for (size_t i = begin; i < end; ++i) intervals.push_back({checkpoints[i], checkpoints[i + 1]});
+  for (Interval& interval : intervals) {
+    const auto found = history.optimizers.find(interval.to.checkpoint().attempt());
+    if (found != history.optimizers.end()) interval.optimizer = found->second;
+  }
   return intervals;
 }
 
@@ -153,6 +162,7 @@ absl::Status CheckReplayable(const v1::JobSpec& job, const Interval& interval,
 v1::JobSpec ReplayJob(const v1::JobSpec& job, const Interval& interval,
                       const std::string& from_directory, uint64_t hash_interval_steps) {
   v1::JobSpec replay = job;
+  if (interval.optimizer.has_value()) *replay.mutable_optimizer() = *interval.optimizer;
   v1::TrainingSpec& training = *replay.mutable_training();
   training.set_mode(v1::SYNCHRONOUS);  // it may have changed since
   training.set_steps(interval.last());

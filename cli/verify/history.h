@@ -4,6 +4,7 @@
 #define SLUICE_CLI_VERIFY_HISTORY_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -20,12 +21,16 @@ struct History {
   std::vector<v1::CheckpointIndex> checkpoints;  // steps ascend
   // Whether the first one was trained from the job's beginning, in its own attempt.
   bool from_beginning = false;
+  // Of each attempt whose claim records it.
+  std::map<uint64_t, v1::OptimizerSpec> optimizers;
 };
 
 // Steps of training between two checkpoints.
 struct Interval {
   std::optional<v1::CheckpointIndex> from;  // unset: the job's beginning
   v1::CheckpointIndex to;
+  // With which it was trained; unset: with the job's.
+  std::optional<v1::OptimizerSpec> optimizer;
 
   uint64_t first() const { return from.has_value() ? from->checkpoint().step() : 0; }
   uint64_t last() const { return to.checkpoint().step(); }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/existing_job.h"
 #include "services/checkpoint/local_storage.h"
 #include "services/common/fake_file_system.h"
 
@@ -97,6 +98,30 @@ TEST_F(ReadHistoryTest, FollowsParentsAndLeavesOutWhatWasGivenUp) {
   ASSERT_TRUE(history.ok()) << history.status();
   EXPECT_THAT(Names(*history), ElementsAre("1/10", "1/20", "2/30", "2/40"));
   EXPECT_TRUE(history->from_beginning);
+}
+
+TEST_F(ReadHistoryTest, EachIntervalHasTheOptimizerOfItsAttempt) {
+  v1::JobSpec job;
+  v1::Claim claim;
+  for (uint64_t attempt = 1; attempt <= 2; ++attempt) {
+    job.mutable_optimizer()->set_learning_rate(0.1 / static_cast<double>(attempt));
+    claim.set_attempt(attempt);
+    claim.set_settings(ClaimSettings(job));
+    ASSERT_TRUE(storage->CreateClaim(claim).ok());
+    *claim.mutable_parent() = Index(1, 20).checkpoint();
+  }
+  Write(Index(1, 10));
+  Write(Index(1, 20));
+  Write(Index(2, 30, Index(1, 20)));
+  const auto history = ReadHistory(*storage);
+  ASSERT_TRUE(history.ok()) << history.status();
+  Selection all;
+  all.all = true;
+  const auto intervals = SelectIntervals(*history, all);
+  ASSERT_TRUE(intervals.ok()) << intervals.status();
+  ASSERT_EQ(intervals->size(), 2u);
+  EXPECT_EQ(ReplayJob(job, intervals->at(0), "", 0).optimizer().learning_rate(), 0.1);
+  EXPECT_EQ(ReplayJob(job, intervals->at(1), "", 0).optimizer().learning_rate(), 0.05);
 }
 
 TEST_F(ReadHistoryTest, EndsWhereTheParentWasDeleted) {

@@ -182,6 +182,15 @@ typedef struct sluice_model {
  * 4096 bytes each. A second call replaces the first. INVALID_ARGUMENT; WRONG_STATE: after open. */
 SLUICE_API sluice_code sluice_worker_describe(sluice_worker* worker, const sluice_model* model);
 
+/* Adds a digest of something that the samples' values depend on, such as the values of a few
+ * samples or an encoding that was learned from data; optional. Workers of one job whose digests of
+ * one name differ have different data: the job fails, or refuses the worker. Checkpoints record
+ * digests, and the job does not continue with others. `name` is a noun phrase in the singular for
+ * messages ("the content of the samples"): UTF-8 of 1 to 256 bytes. At most 16, of distinct names.
+ * INVALID_ARGUMENT; WRONG_STATE: after open. */
+SLUICE_API sluice_code sluice_worker_add_digest(sluice_worker* worker, const char* name,
+                                                uint64_t hash);
+
 /* Reports to the job that model and data are open. `evaluation_samples` may be 0. Allocates memory
  * for two versions of the model. INVALID_ARGUMENT: no sample, or no parameter; WRONG_STATE: a
  * second call; ENDED, JOB_FAILED. */

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "operator/api/field_builder.h"
+#include "services/protocol/changeable_settings.h"
 
 namespace sluice::api {
 namespace {
@@ -112,13 +113,22 @@ const SchemaNode& StatusSchema() {
 }
 
 bool IsFixed(absl::string_view path) {
-  while (true) {
-    const SchemaNode* node = FindSchema(path);
-    if (node != nullptr && node->field->fixed) return true;
-    const size_t dot = path.rfind('.');
-    if (dot == absl::string_view::npos) return false;
-    path = path.substr(0, dot);
+  if (IsChangeableSetting(path)) return false;
+  // All items of a list have one row.
+  std::string row;
+  bool in_index = false;
+  for (char c : path) {
+    if (c == ']') in_index = false;
+    if (!in_index) row.push_back(c);
+    if (c == '[') in_index = true;
   }
+  while (!row.empty()) {
+    const SchemaNode* node = FindSchema(row);
+    if (node != nullptr && node->field->fixed) return true;
+    const size_t end = row.find_last_of(".[");
+    row.resize(end == std::string::npos ? 0 : end);
+  }
+  return false;
 }
 
 const SchemaNode* FindSchema(absl::string_view path) {

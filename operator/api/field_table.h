@@ -89,7 +89,8 @@ struct Field {
   bool open = false;
   // Only clusters use it and everything below it; `sluice run` ignores it.
   bool cluster_only = false;
-  // A checkpoint depends on it: it, and everything below it, stays the same for the life of a job.
+  // A checkpoint depends on it: it, and everything below it but IsChangeableSetting, stays the same
+  // for the life of a job.
   bool fixed = false;
   // For a fixed field: CEL over `oldSelf`, the object that contains it. While that is true, API
   // servers allow changes: no cluster can have started the job.
@@ -156,7 +157,8 @@ const SchemaNode& StatusSchema();  // its only child is "status"
 // Finds a node by Field::path; null if there is none.
 const SchemaNode* FindSchema(absl::string_view path);
 
-// Whether the value at `path` ("spec.model.name") stays the same for the life of a job.
+// Whether the value at `path` ("spec.model.name", "spec.optimizer.groups[0].momentum") stays the
+// same for the life of a job.
 bool IsFixed(absl::string_view path);
 
 // Fills in the defaults of fields that `object`, which is at `schema`, does not have. As in an API

@@ -81,13 +81,16 @@ TEST(FieldTable, PathsAreDistinctAndHaveTheBoundsOfASchema) {
 
 TEST(FieldTable, FieldsThatCheckpointsDependOnAreFixed) {
   for (const char* path : {"spec.model.name", "spec.model.dimensions.dim", "spec.data.source.path",
-                           "spec.optimizer.groups", "spec.training.globalBatchSize"}) {
+                           "spec.optimizer.groups", "spec.optimizer.name", "spec.optimizer.betas",
+                           "spec.optimizer.groups[3].patterns", "spec.optimizer.groups[].momentum",
+                           "spec.model.stages[10].name", "spec.training.globalBatchSize"}) {
     EXPECT_TRUE(IsFixed(path)) << path;
   }
   for (const char* path :
        {"spec", "spec.model.device", "spec.data.evaluation.intervalSteps", "spec.training.steps",
-        "spec.training.mode", "spec.training.boundedStaleness.maxStaleness", "spec.worker.replicas",
-        "metadata.labels"}) {
+        "spec.optimizer.learningRate", "spec.optimizer.groups[3].weightDecay",
+        "spec.optimizer.schedule.type", "spec.training.mode",
+        "spec.training.boundedStaleness.maxStaleness", "spec.worker.replicas", "metadata.labels"}) {
     EXPECT_FALSE(IsFixed(path)) << path;
   }
 }

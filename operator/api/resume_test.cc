@@ -19,6 +19,7 @@
 #include "operator/api/manifest.h"
 #include "operator/api/testing/example_manifests.h"
 #include "services/checkpoint/existing_job.h"
+#include "services/protocol/changeable_settings.h"
 
 namespace sluice::api {
 namespace {
@@ -55,7 +56,7 @@ bool IsOfClusters(absl::string_view path) {
   return false;
 }
 
-TEST(ResumeTest, AClaimRecordsTheFixedSettingsAndTheLength) {
+TEST(ResumeTest, AClaimRecordsTheFixedSettingsTheLengthAndTheRates) {
   int recorded = 0;
   for (const Field& field : Fields()) {
     const bool item = absl::StrContains(field.path, "[]") || absl::StrContains(field.path, "{}");
@@ -63,7 +64,9 @@ TEST(ResumeTest, AClaimRecordsTheFixedSettingsAndTheLength) {
     // The claim is in that directory.
     if (absl::StartsWith(field.path, "spec.checkpoint.storage")) continue;
     const bool differs = SettingsOfEachValue(field).size() > 1;
-    EXPECT_EQ(differs, IsFixed(field.path) || IsLengthSetting(field.path)) << field.path;
+    const bool kept =
+        IsFixed(field.path) || IsLengthSetting(field.path) || IsChangeableSetting(field.path);
+    EXPECT_EQ(differs, kept) << field.path;
     recorded += differs;
   }
   EXPECT_GT(recorded, 40);

@@ -1,7 +1,10 @@
 """Datasets, and how samples are collated into a batch."""
 
 import collections.abc
+import contextlib
+import hashlib
 import math
+import random
 import typing
 
 import numpy as np
@@ -160,3 +163,55 @@ def read(dataset, indices, collate=None):
     else:
         samples = [dataset[index] for index in indices]
     return (collate or default_collate)(samples)
+
+
+def digest_of(dataset):
+    """A 64-bit hash of a few samples; None if they are not the same in each read, or cannot be hashed."""
+    indices = sorted({0, len(dataset) // 2, len(dataset) - 1})
+    with _random_states_kept():
+        try:
+            first, second = (_hash_of(read(dataset, indices, list)) for _ in range(2))
+        except Exception:  # pylint: disable=broad-except
+            return None  # the loop reports it where the program can see which samples it concerns
+    return first if first == second else None
+
+
+@contextlib.contextmanager
+def _random_states_kept():
+    """What the program draws afterwards is what it would have drawn."""
+    torch = _torch()
+    states = (random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state())
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        if torch is not None:
+            torch.set_rng_state(states[2])
+
+
+def _hash_of(value):
+    """The hash of nested lists, tuples and dictionaries of arrays, tensors, numbers, text and bytes."""
+    hasher = hashlib.blake2b(digest_size=8)
+
+    def add(part):
+        if isinstance(part, dict):
+            part = list(part.items())
+        if isinstance(part, (list, tuple)):
+            hasher.update(b'[%d]' % len(part))
+            for each in part:
+                add(each)
+        elif isinstance(part, (str, bytes)):
+            encoded = part.encode() if isinstance(part, str) else part
+            hasher.update(b'"%d"' % len(encoded) + encoded)
+        else:
+            torch = _torch()
+            if torch is not None and isinstance(part, torch.Tensor) and part.dtype is torch.bfloat16:
+                part = part.float()
+            array = np.asarray(part)
+            if array.dtype.hasobject:
+                raise TypeError(f'a sample has a {type(part).__name__}')
+            hasher.update(f'{array.dtype}{array.shape}'.encode() + array.tobytes())
+
+    add(value)
+    return int.from_bytes(hasher.digest(), 'little')

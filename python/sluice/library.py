@@ -88,7 +88,7 @@ _TYPES = {'v': None, 'i': ctypes.c_int, 'u': ctypes.c_uint32, 'q': _u64, 'z': _s
 _FUNCTIONS = {
     'abi_version': 'u', 'last_error': 's', 'crc32c': 'upz', 'free': 'vp', 'snapshot_free': 'vp',
     'worker_join': 'iJP', 'worker_job': 'ipSPZ', 'worker_add_tensor': 'ipT', 'worker_open': 'ipqq',
-    'worker_describe': 'ipM', 'worker_weight': 'ipd',
+    'worker_describe': 'ipM', 'worker_add_digest': 'ipsq', 'worker_weight': 'ipd',
     'worker_next': 'ipdW', 'worker_parameter': 'ipuPZ', 'worker_gradient': 'ipupzq',
     'worker_row_gradient': 'ipupzpzq', 'worker_no_gradient': 'ipu', 'worker_rows': 'ipupz',
     'worker_buffer_change': 'ipupz', 'worker_released': 'ippzZ', 'worker_cancelled': 'ipI',
@@ -311,6 +311,10 @@ class Handle:
             smallest_batch=smallest_batch, smallest_batch_module=_encode_text(module),
             notes=(ctypes.c_char_p * len(encoded))(*encoded), note_count=len(encoded),
             kernels=_encode_text(kernels), library=_encode_text(library), threads=threads)))
+
+    def add_digest(self, name: str, value: int) -> None:
+        """Adds a 64-bit digest of something that the samples' values depend on, before `open`."""
+        check(self._library.sluice_worker_add_digest(self._handle, name.encode(), value))
 
     def open(self, training: int, evaluation: int) -> None:
         """Reports to the job that model and data are open."""

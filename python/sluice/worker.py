@@ -380,6 +380,9 @@ class Worker:
                               **kernels.environment(self._job.spec, self._uses_torch))
         for i, spec in enumerate(self._model.table.tensors):
             self._handle.add_tensor(spec, self._model.initial(i), i in self._rows)
+        digest = data_lib.digest_of(dataset)
+        if digest is not None:
+            self._handle.add_digest('the content of the samples', digest)
         try:
             self._handle.open(len(dataset), 0 if evaluation is None else len(evaluation))
         except errors.JobEnded:

@@ -12,11 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "services/common/crc32c.h"
 #include "services/common/json_difference.h"
 #include "services/common/json_text.h"
 #include "services/common/status_macros.h"
 #include "services/common/utf8.h"
+#include "services/protocol/changeable_settings.h"
 
 namespace sluice {
 namespace {
@@ -25,7 +27,7 @@ using Json = nlohmann::json;
 using Kind = ExistingJob::Kind;
 
 constexpr const char* kLength[] = {"spec.training.steps", "spec.training.epochs",
-                                   "spec.training.target"};
+                                   "spec.training.target", "spec.training.stopping"};
 constexpr size_t kMaxShown = 10;       // differences in one message
 constexpr size_t kMaxValueBytes = 80;  // of one value in a message
 constexpr size_t kMaxSettingsDepth = 32;
@@ -73,7 +75,8 @@ uint64_t NumberOf(const Json& settings, const char* name) {
 bool AsksForMore(const Json& before, const Json& after) {
   return NumberOf(after, "steps") > NumberOf(before, "steps") ||
          NumberOf(after, "epochs") > NumberOf(before, "epochs") ||
-         TrainingOf(after, "target") != TrainingOf(before, "target");
+         TrainingOf(after, "target") != TrainingOf(before, "target") ||
+         TrainingOf(after, "stopping") != TrainingOf(before, "stopping");
 }
 
 // What another activation left in the storage.
@@ -86,7 +89,8 @@ struct Found {
   bool longer = false;
   // Of settings that differ: "spec.training.steps 100 -> 200".
   std::vector<std::string> length;
-  std::vector<std::string> settings;  // all others
+  std::vector<std::string> changeable;  // IsChangeableSetting
+  std::vector<std::string> settings;    // all others
 };
 
 std::string FoundText(const v1::JobSpec& job, const Found& found) {
@@ -107,6 +111,7 @@ std::string FoundText(const v1::JobSpec& job, const Found& found) {
   }
 
   std::vector<std::string> all = found.length;
+  all.insert(all.end(), found.changeable.begin(), found.changeable.end());
   all.insert(all.end(), found.settings.begin(), found.settings.end());
   if (!found.settings_known) {
     absl::StrAppend(&text, "; its settings are not recorded");
@@ -119,7 +124,7 @@ std::string FoundText(const v1::JobSpec& job, const Found& found) {
 }
 
 // Names what a user can set.
-std::string Advice(const Found& found) {
+std::string Advice(const v1::JobSpec& job, const Found& found) {
   std::vector<std::string> ways;
   if (!found.settings.empty()) {
     ways.push_back("Resume, with its settings, to continue from it");
@@ -131,14 +136,21 @@ std::string Advice(const Found& found) {
   ways.push_back(
       "Replace to train from the beginning (its checkpoints are removed when the first new one is "
       "complete)");
+  const bool restores =
+      !found.settings.empty() && found.checkpoint && !job.checkpoint().directory().empty();
   return absl::StrCat(
       ". Nothing was trained or changed. Set checkpoint.onExisting: ", absl::StrJoin(ways, ", or "),
-      "; or give this job a directory of its own (checkpoint.storage)");
+      "; or give this job a directory of its own (checkpoint.storage)",
+      restores
+          ? absl::StrCat(". To train on from this checkpoint with other settings, give the job "
+                         "another name and set checkpoint.restoreFrom: ",
+                         job.checkpoint().directory())
+          : "");
 }
 
 ExistingJob Judge(const v1::JobSpec& job, const Found& found) {
   const std::string text = FoundText(job, found);
-  const ExistingJob refused = {Kind::kRefused, absl::StrCat(text, Advice(found))};
+  const ExistingJob refused = {Kind::kRefused, absl::StrCat(text, Advice(job, found))};
   const ExistingJob resumed = {Kind::kResume, absl::StrCat(text, "; training continues from it")};
 
   switch (job.checkpoint().on_existing()) {
@@ -156,6 +168,35 @@ ExistingJob Judge(const v1::JobSpec& job, const Found& found) {
     default:
       return refused;
   }
+}
+
+bool MayDiffer(const std::string& path) {
+  return IsLengthSetting(path) || IsChangeableSetting(path);
+}
+
+// "learningRate 0.0005, was 0.001; steps 200, was 100"
+std::string ChangesText(const Json& before, const Json& after) {
+  if (!before.is_object() || !after.is_object()) return "";
+  std::vector<std::string> changes;
+  for (const JsonDifference& each : JsonDifferences("spec", before, after)) {
+    if (!MayDiffer(each.path)) continue;
+    absl::string_view name = each.path;
+    (void)(absl::ConsumePrefix(&name, "spec.optimizer.") ||
+           absl::ConsumePrefix(&name, "spec.training."));
+    // The text of a message has no fields with the value 0.
+    const bool zero = each.path.find('[') == std::string::npos &&
+                      (each.before == nullptr ? each.after : each.before)->is_number();
+    const auto text = [&](const Json* value) {
+      return value == nullptr && zero ? "0" : ValueText(value);
+    };
+    changes.push_back(absl::StrCat(name, " ", text(each.after), ", was ", text(each.before)));
+  }
+  if (changes.size() > kMaxShown) {
+    const size_t more = changes.size() - kMaxShown;
+    changes.resize(kMaxShown);
+    changes.push_back(absl::StrCat(more, " more"));
+  }
+  return absl::StrJoin(changes, "; ");
 }
 
 // Replaces a list that would take most of a claim by one entry that says whether it has changed.
@@ -199,6 +240,7 @@ std::string ClaimSettings(const v1::JobSpec& job) {
   training.set_steps(from.steps());
   training.set_epochs(from.epochs());
   if (from.has_target()) *training.mutable_target() = from.target();
+  if (from.has_stopping()) *training.mutable_stopping() = from.stopping();
   training.set_global_batch_size(from.global_batch_size());
   training.set_microbatch_size(from.microbatch_size());
   training.set_last_batch(from.last_batch());
@@ -223,6 +265,17 @@ std::string ClaimSettings(const v1::JobSpec& job) {
   return json.size() <= kMaxSettingsBytes ? json : "";
 }
 
+std::optional<v1::OptimizerSpec> ClaimedOptimizer(const v1::Claim& claim) {
+  if (!ParseSettings(claim.settings()).is_object()) return std::nullopt;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  v1::JobSpec job;
+  if (!google::protobuf::util::JsonStringToMessage(claim.settings(), &job, options).ok()) {
+    return std::nullopt;
+  }
+  return job.optimizer();
+}
+
 ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& claims,
                           const RestorePoint& point) {
   if (claims.empty()) return {};
@@ -230,7 +283,11 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   const std::string name = FullJobName(job);
   // Claims of older versions, and damaged ones, do not name their job.
   const std::string other = newest.job().empty() ? point.checkpoint_index.job() : newest.job();
-  if (other == name || other.empty()) return {};
+  const Json before = ParseSettings(newest.settings());
+  const Json after = ParseSettings(ClaimSettings(job));
+  ExistingJob own;
+  own.changes = ChangesText(before, after);
+  if (other == name || other.empty()) return own;
   if (!IsSameJob(other, name)) {
     return {Kind::kRefused,
             absl::StrCat("the checkpoint directory ", job.checkpoint().directory(), " is job ",
@@ -259,19 +316,21 @@ ExistingJob JudgeExisting(const v1::JobSpec& job, const std::vector<v1::Claim>& 
   found.time = newest.time();
   if (point.found) found.checkpoint = point.checkpoint_index.checkpoint();
 
-  const Json before = ParseSettings(newest.settings());
-  const Json after = ParseSettings(ClaimSettings(job));
   found.settings_known = before.is_object() && after.is_object();
   if (found.settings_known) {
     for (const JsonDifference& each : JsonDifferences("spec", before, after)) {
-      (IsLengthSetting(each.path) ? found.length : found.settings)
+      (IsLengthSetting(each.path)       ? found.length
+       : IsChangeableSetting(each.path) ? found.changeable
+                                        : found.settings)
           .push_back(
               absl::StrCat(each.path, " ", ValueText(each.before), " -> ", ValueText(each.after)));
     }
     found.longer = AsksForMore(before, after);
   }
 
-  return Judge(job, found);
+  ExistingJob existing = Judge(job, found);
+  if (existing.kind == Kind::kResume) existing.changes = std::move(own.changes);
+  return existing;
 }
 
 absl::StatusOr<OpenedStorage> ReadForJob(CheckpointStorage& storage, const v1::JobSpec& job) {

@@ -9,6 +9,7 @@
 #ifndef SLUICE_SERVICES_CHECKPOINT_EXISTING_JOB_H_
 #define SLUICE_SERVICES_CHECKPOINT_EXISTING_JOB_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,11 +27,15 @@ inline constexpr char kNothingTrained[] = "NothingTrained";
 // "<namespace>/<name>/<uid>".
 std::string FullJobName(const v1::JobSpec& job);
 
-// The settings that a checkpoint depends on, and the job's length, as Claim.settings holds them.
+// The settings that a checkpoint depends on, the job's length and the optimizer's rates, as
+// Claim.settings holds them.
 std::string ClaimSettings(const v1::JobSpec& job);
 
-// Whether the setting ("spec.training.steps") limits how much a job trains: such settings may grow
-// when a job continues.
+// The optimizer of the claim's settings; none if they are not recorded.
+std::optional<v1::OptimizerSpec> ClaimedOptimizer(const v1::Claim& claim);
+
+// Whether the setting ("spec.training.steps") limits how much a job trains: such settings may
+// change when a job continues.
 bool IsLengthSetting(const std::string& path);
 
 struct ExistingJob {
@@ -43,6 +48,9 @@ struct ExistingJob {
   };
   Kind kind = Kind::kNone;
   std::string message;  // what was found, and what to do; empty with kNone
+  // With kNone and kResume: settings that may change and have, as training will continue with them
+  // ("learningRate 0.0005, was 0.001; steps 200, was 100").
+  std::string changes;
 };
 
 // `claims` and `point` are the storage's contents; point.found is false if no checkpoint can be

@@ -169,6 +169,70 @@ TEST_F(ExistingJobTest, ContinuesFinishedJobOnlyIfJobIsLonger) {
   }
 }
 
+v1::JobSpec WithRates(v1::JobSpec job, double rate, double decay, double decay_of_group) {
+  job.mutable_optimizer()->set_learning_rate(rate);
+  job.mutable_optimizer()->set_weight_decay(decay);
+  v1::OptimizerSpec::Group& group = *job.mutable_optimizer()->add_groups();
+  group.add_patterns("*.bias");
+  group.set_weight_decay(decay_of_group);
+  return job;
+}
+
+TEST_F(ExistingJobTest, SaysWhichRatesAndLengthChangeWhenTheJobContinues) {
+  Claim(WithRates(Job("u1"), 0.001, 0, 0.5));
+  Save(Job("u1"), Ref(1, 100));
+  const v1::JobSpec same = WithRates(Job("u1"), 0.001, 0, 0.5);
+  EXPECT_EQ(Judge(same).changes, "");
+  for (const char* uid : {"u1", "u2"}) {
+    v1::JobSpec job = WithRates(Job(uid, 200), 0.0005, 0.1, 0.25);
+    job.mutable_optimizer()->mutable_schedule()->set_type(v1::Schedule::COSINE);
+    const ExistingJob existing = Judge(job);
+    EXPECT_EQ(existing.kind, std::string(uid) == "u1" ? Kind::kNone : Kind::kResume);
+    EXPECT_EQ(existing.changes,
+              "groups[0].weightDecay 0.25, was 0.5; learningRate 0.0005, was 0.001; "
+              "schedule.type COSINE, was (unset); weightDecay 0.1, was 0; steps 200, was 100");
+  }
+  v1::JobSpec stopping = same;
+  stopping.mutable_training()->mutable_stopping()->set_patience(5);
+  EXPECT_EQ(Judge(stopping).changes, "stopping.patience 5, was (unset)");
+}
+
+TEST_F(ExistingJobTest, AClaimHasTheOptimizerToTheBit) {
+  const v1::JobSpec job = WithRates(Job("u1"), 0.1 + 1e-17, 1.0 / 3, 1e-300);
+  v1::Claim claim;
+  EXPECT_FALSE(ClaimedOptimizer(claim).has_value());
+  claim.set_settings(ClaimSettings(job));
+  const std::optional<v1::OptimizerSpec> optimizer = ClaimedOptimizer(claim);
+  ASSERT_TRUE(optimizer.has_value());
+  EXPECT_EQ(optimizer->SerializeAsString(), job.optimizer().SerializeAsString());
+}
+
+TEST_F(ExistingJobTest, OtherOptionsOfTheOptimizerNeverChange) {
+  Claim(WithRates(Job("u1"), 0.001, 0, 0.5));
+  Save(Job("u1"), Ref(1, 100));
+  v1::JobSpec momentum = WithRates(Job("u2"), 0.01, 0, 0.5);
+  momentum.mutable_optimizer()->set_momentum(0.9);
+  const ExistingJob refused = Judge(momentum);
+  EXPECT_EQ(refused.kind, Kind::kRefused);
+  EXPECT_EQ(refused.changes, "");
+  EXPECT_THAT(refused.message,
+              AllOf(HasSubstr("spec.optimizer.momentum (unset) -> 0.9"),
+                    HasSubstr("give the job another name and set checkpoint.restoreFrom: /store")));
+
+  v1::JobSpec group = WithRates(Job("u2"), 0.001, 0, 0.5);
+  group.mutable_optimizer()->mutable_groups(0)->set_patterns(0, "*.weight");
+  EXPECT_THAT(Judge(group).message, HasSubstr("spec.optimizer.groups[0].patterns"));
+}
+
+TEST_F(ExistingJobTest, AFinishedJobContinuesWithAnotherConditionToStopButNotWithAnotherRate) {
+  Train(/*finished=*/true);
+  v1::JobSpec job = Job("u2", v1::CheckpointSpec::RESUME);
+  job.mutable_optimizer()->set_learning_rate(0.5);
+  EXPECT_EQ(Judge(job).kind, Kind::kFinished);
+  job.mutable_training()->mutable_stopping()->set_patience(5);
+  EXPECT_EQ(Judge(job).kind, Kind::kResume);
+}
+
 TEST_F(ExistingJobTest, NamesOtherSettingsAndNeverResumes) {
   Train(/*finished=*/false);
   for (const auto policy : {v1::CheckpointSpec::UNSET, v1::CheckpointSpec::RESUME}) {

@@ -1,5 +1,7 @@
 #include "services/common/json_difference.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -9,9 +11,21 @@ namespace {
 
 using Json = nlohmann::json;
 
+bool HasOnlyObjects(const Json* array) {
+  return array != nullptr && array->is_array() &&
+         std::all_of(array->begin(), array->end(),
+                     [](const Json& item) { return item.is_object(); });
+}
+
 void Compare(const std::string& path, const Json* before, const Json* after,
              std::vector<JsonDifference>* differences) {
   if (before != nullptr && after != nullptr && *before == *after) return;
+  if (HasOnlyObjects(before) && HasOnlyObjects(after) && before->size() == after->size()) {
+    for (size_t i = 0; i < before->size(); ++i) {
+      Compare(absl::StrCat(path, "[", i, "]"), &before->at(i), &after->at(i), differences);
+    }
+    return;
+  }
   const bool objects =
       (before == nullptr || before->is_object()) && (after == nullptr || after->is_object());
   if (!objects) {

@@ -15,9 +15,10 @@ struct JsonDifference {
   const nlohmann::json* after;
 };
 
-// Ordered by path. Objects are compared member by member, also where only one side has the object;
-// arrays are compared as a whole. `path` is the path of the two objects; empty: they are the root.
-// The result points into both, which must outlive it. Recurses as deep as they are nested.
+// Ordered by path. Objects are compared member by member, also where only one side has the object.
+// So are arrays of as many objects ("groups[1].momentum"); other arrays are compared as a whole.
+// `path` is the path of the two objects; empty: they are the root. The result points into both,
+// which must outlive it. Recurses as deep as they are nested.
 std::vector<JsonDifference> JsonDifferences(const std::string& path, const nlohmann::json& before,
                                             const nlohmann::json& after);
 

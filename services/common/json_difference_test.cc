@@ -31,6 +31,13 @@ TEST(JsonDifferenceTest, ListsChangedAddedAndRemovedFieldsByName) {
       (LineList{"a 1 \"1\"", "b - 2", "c 1 -"}));
 }
 
+TEST(JsonDifferenceTest, ListsOfAsManyObjectsAreComparedItemByItem) {
+  EXPECT_EQ(Lines("", R"({"a": [{"x": 1}, {"x": 2}]})", R"({"a": [{"x": 1}, {"x": 3, "y": 4}]})"),
+            (LineList{"a[1].x 2 3", "a[1].y - 4"}));
+  EXPECT_EQ(Lines("", R"({"a": [{"x": 1}], "b": [1]})", R"({"a": [], "b": [{"x": 1}]})"),
+            (LineList{R"(a [{"x":1}] [])", R"(b [1] [{"x":1}])"}));
+}
+
 TEST(JsonDifferenceTest, PathsBeginWithPathOfObjects) {
   EXPECT_EQ(Lines("spec", R"({"training": {"steps": 1}})", R"({"training": {"steps": 2}})"),
             LineList{"spec.training.steps 1 2"});

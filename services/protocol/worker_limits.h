@@ -9,6 +9,8 @@ namespace sluice {
 // Of Ready: notes, and the bytes of a note and of each other text.
 inline constexpr int kMaxNotes = 64;
 inline constexpr size_t kMaxReadyTextBytes = 4096;
+inline constexpr int kMaxDigests = 16;
+inline constexpr size_t kMaxDigestNameBytes = 256;
 
 // A weight of samples in the mean over a step (Push.weight). The limit is far above what losses
 // use, and far below what a sum over many workers could not represent.

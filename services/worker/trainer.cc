@@ -194,6 +194,8 @@ v1::Ready Trainer::Ready() const {
   ready.set_smallest_batch_module(std::move(traits.smallest_batch_module));
   for (std::string& note : traits.notes) ready.add_notes(std::move(note));
   *ready.mutable_environment() = std::move(traits.environment);
+  const v1::DataDigest& digest = training_->info().digest;
+  if (!digest.name().empty()) *ready.add_digests() = digest;
   return ready;
 }
 

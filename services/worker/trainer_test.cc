@@ -126,6 +126,25 @@ TEST(Trainer, StoresWordsOfTextNextToTheCheckpoints) {
   EXPECT_EQ(words_seen, 5);
 }
 
+TEST(Trainer, ReportsADigestOfTheVocabulary) {
+  const std::string directory = MakeTestDirectory();
+  const auto digest = [](const v1::JobSpec& job) {
+    const auto trainer = Trainer::Open(job, 0, 1, NoteWords);
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    const v1::Ready ready = (*trainer)->Ready();
+    EXPECT_EQ(ready.digests_size(), 1);
+    EXPECT_EQ(ready.digests(0).name(), "the vocabulary");
+    return ready.digests(0).hash();
+  };
+  const uint64_t first = digest(JobWithText(directory, "a b c\n"));
+  EXPECT_EQ(digest(JobWithText("", "c b a\n")), first);
+  EXPECT_EQ(digest(JobWithText(directory, "a b c d e f\n")), first) << "the words are kept";
+  EXPECT_NE(digest(JobWithText("", "a b c d e f\n")), first);
+
+  const auto images = Trainer::Open(JobWithImages(), 0, 1, MakeEmptyEngine);
+  EXPECT_EQ((*images)->Ready().digests_size(), 0);
+}
+
 TEST(Trainer, ExtrasOfTheStateDictAreStoredNextToTheCheckpoints) {
   v1::JobSpec job = JobWithImages();
   const std::string directory = MakeTestDirectory();

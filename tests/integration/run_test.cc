@@ -137,6 +137,13 @@ TEST_F(RunTest, TableKeepsItsEncodingUntilTheJobStartsOver) {
   ASSERT_EQ(run("ulm,4\nkiel,2\nulm,3\n", 3, "Resume"), 0) << ReadAll(output_);
   EXPECT_EQ(ReadAll(encoding), before);
 
+  ASSERT_EQ(Sluice({"inspect", directory_ + "/kept"}), 0) << ReadAll(output_);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("\ndata        the encoding of the columns: "));
+  std::filesystem::remove(encoding);
+  EXPECT_EQ(run("ulm,4\nkiel,2\nulm,3\n", 4, "Resume"), 1);
+  EXPECT_THAT(ReadAll(output_), HasSubstr("the encoding of the columns differs from when"));
+  std::ofstream(encoding) << before;
+
   ASSERT_EQ(run("aalen,4\n" + rows, 2, "Replace"), 0) << ReadAll(output_);
   EXPECT_THAT(ReadAll(encoding), HasSubstr("aalen"));
   EXPECT_EQ(ReadAll(encoding + ".replaced"), before);

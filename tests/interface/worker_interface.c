@@ -268,8 +268,17 @@ static void wrong_tensors(void) {
   OK(sluice_worker_describe(worker, &model));
   model.smallest_batch = 1;
   OK(sluice_worker_describe(worker, &model));
+  INVALID(sluice_worker_add_digest(worker, NULL, 1), "is NULL");
+  INVALID(sluice_worker_add_digest(worker, "", 1), "1 to 256 bytes");
+  INVALID(sluice_worker_add_digest(worker, "\xff", 1), "must be UTF-8");
+  OK(sluice_worker_add_digest(worker, "the vocabulary", 1));
+  INVALID(sluice_worker_add_digest(worker, "the vocabulary", 1), "two digests 'the vocabulary'");
+  char digest[] = "digest a";
+  for (; digest[7] < 'p'; ++digest[7]) OK(sluice_worker_add_digest(worker, digest, 1));
+  INVALID(sluice_worker_add_digest(worker, digest, 1), "more than 16 digests");
   OK(sluice_worker_open(worker, 1000, 0));
   WRONG(sluice_worker_describe(worker, &model), "is open");
+  WRONG(sluice_worker_add_digest(worker, "more", 1), "is open");
   WRONG(sluice_worker_add_tensor(worker, &good), "is open");
   WRONG(sluice_worker_open(worker, 1000, 0), "open already");
   OK(sluice_worker_free(worker));

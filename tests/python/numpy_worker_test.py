@@ -60,6 +60,41 @@ class Environment(unittest.TestCase):
                 self.assertEqual(os.environ.get('CUBLAS_WORKSPACE_CONFIG'), after)
 
 
+class Digests(unittest.TestCase):
+
+    def test_a_digest_follows_the_values_of_samples(self):
+        x = np.arange(12.0).reshape(6, 2)
+        digest = data_lib.digest_of(sluice.ArrayDataset(x, x[:, 0]))
+        self.assertEqual(digest, data_lib.digest_of(sluice.ArrayDataset(x.copy(), x[:, 0])))
+        for row in (0, 3, 5):
+            other = x.copy()
+            other[row, 1] += 1
+            self.assertNotEqual(digest, data_lib.digest_of(sluice.ArrayDataset(other, x[:, 0])))
+        self.assertNotEqual(digest, data_lib.digest_of(sluice.ArrayDataset(x.astype('f'), x[:, 0])))
+        self.assertIsNotNone(data_lib.digest_of([{'text': 'a', 'id': 1, 'raw': b'b'}]))
+
+    def test_samples_that_differ_in_each_read_or_cannot_be_hashed_have_no_digest(self):
+        np.random.seed(3)
+        before = np.random.get_state()[1].tolist()
+
+        class Augmented:
+            def __len__(self):
+                return 10
+
+            def __getitem__(self, index):
+                return np.random.rand(2)
+
+        self.assertIsNone(data_lib.digest_of(Augmented()))
+        self.assertEqual(np.random.get_state()[1].tolist(), before)
+        self.assertIsNone(data_lib.digest_of([object()]))
+
+        class Broken(Augmented):
+            def __getitem__(self, index):
+                raise OSError('cannot be read')
+
+        self.assertIsNone(data_lib.digest_of(Broken()))
+
+
 class NumpyWorkers(unittest.TestCase):
 
     def train(self, mode='SYNCHRONOUS', workers=1, shards=1, steps=120, disturb=None, **training):
@@ -488,6 +523,21 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(sluice.ModelMismatch, "(?s)w.*same model"):
             with sluice.Worker(job, {'w': np.zeros(6), 'b': np.zeros(1)}) as worker:
                 for batch in worker.batches(sluice.ArrayDataset(np.ones((1000, 5)))):
+                    worker.step(batch, gradients={})
+
+    def test_samples_that_differ_from_those_of_the_job(self):
+        processes = self.start(training={'steps': 1000}, worker={'replicas': 3})
+        for index in range(2):
+            processes.start_python_worker(index, _WORKER, '0.01')
+        processes.wait_for_members(2)
+        processes.wait_for_step(2)
+        job = sluice.join(processes.address, index=2)
+        x, y = quadratic_worker.make_data(1000, 5)
+        x[0, 0] += 1
+        data = sluice.ArrayDataset(x, y)
+        with self.assertRaisesRegex(sluice.ModelMismatch, 'the content of the samples differs'):
+            with sluice.Worker(job, {'w': np.zeros(5), 'b': np.zeros(1)}) as worker:
+                for batch in worker.batches(data, evaluation=data):
                     worker.step(batch, gradients={})
 
     def test_shapes_of_gradients_and_names_of_parameters(self):

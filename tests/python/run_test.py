@@ -4,8 +4,10 @@ from python.testing import requirements
 requirements.need('numpy', 'grpc', 'google.protobuf')
 
 import io
+import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,8 @@ import sluice
 from sluice import progress
 from sluice import wire
 from tests.python import job_processes
+from tests.python import quadratic_worker
+from tests.python import sequence
 from tools import unittest_main
 
 _ROOT = pathlib.Path(job_processes.program('ps')).parents[2].absolute()
@@ -99,6 +103,73 @@ class Run(unittest.TestCase):
                         '--state-dir', self.directory / 'state'], check=True)
         self.assertEqual(list(sluice.load(exported)), list(tensors))
         np.testing.assert_array_equal(sluice.load(exported)['w'], tensors['w'])
+
+    def suspended_after(self, step, path):
+        """Runs the job until it has trained `step` steps, and suspends it. The step that was saved."""
+        process = subprocess.Popen(
+            [os.environ['SLUICE_BINARY'], 'run', path, '--state-dir', self.directory / 'state',
+             '--output', 'json'], stdout=subprocess.PIPE, text=True)
+        for line in process.stdout:
+            if json.loads(line).get('step', 0) >= step:
+                break
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130)
+        index = max((self.directory / 'state/quadratic/checkpoints').glob('attempt-*/manifest.json'))
+        return int(json.loads(index.read_text())['checkpoint']['step'])
+
+    def continues(self, path):
+        return subprocess.run(
+            [os.environ['SLUICE_BINARY'], 'run', path, '--state-dir', self.directory / 'state'],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+
+    def plain(self, changed_at, steps):
+        """The same training in numpy."""
+        x, y = quadratic_worker.make_data(1000, 5)
+        order = sequence.SampleOrder(len(y), 1)
+        plan = sequence.StepSchedule(len(y), 64, 8)
+        model = {'w': np.zeros(5), 'b': np.zeros(1)}
+        velocity = {name: np.zeros_like(value) for name, value in model.items()}
+        for step in range(steps):
+            rate, decay = (0.05, 0) if step < changed_at else (0.01, 0.1)
+            rows = order.indices_of(*plan.positions_of_step(step))
+            gradients = quadratic_worker.loss_fn(model, (x[rows], y[rows]))[1]
+            for name, value in model.items():
+                velocity[name] = 0.9 * velocity[name] + gradients[name] + decay * value
+                value -= rate * velocity[name]
+        return model
+
+    def test_rates_and_decays_change_when_the_job_continues_and_nothing_else_of_the_optimizer(self):
+        path = self.manifest(steps=120, delay=0.05)
+        text = path.read_text().replace('learningRate: 0.05', 'learningRate: 0.05, momentum: 0.9')
+        path.write_text(text)
+        step = self.suspended_after(20, path)
+        self.assertTrue(20 <= step < 120, step)
+
+        path.write_text(text.replace('0.9', '0.8'))
+        refused = self.continues(path)
+        self.assertEqual(refused.returncode, 2)
+        checkpoints = self.directory / 'state/quadratic/checkpoints'
+        self.assertIn('spec.optimizer.momentum: 0.9 -> 0.8', refused.stdout)
+        added = f'metadata: {{name: quadratic-2}}\n  spec: {{checkpoint: {{restoreFrom: {checkpoints}}}}}'
+        self.assertIn(added, refused.stdout)
+
+        changed = text.replace('learningRate: 0.05', 'learningRate: 0.01, weightDecay: 0.1')
+        path.write_text(changed)
+        done = self.continues(path)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn(f'training continues at step {step} with learningRate 0.01, was 0.05; '
+                      'weightDecay 0.1, was 0', done.stdout)
+        found = sluice.load(self.directory / 'state/quadratic')
+        for name, value in self.plain(step, 120).items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12)
+
+        # The way that the refusal names.
+        path.write_text(changed.replace('0.9', '0.8').replace('name: quadratic', 'name: quadratic-2')
+                        .replace('steps: 120', 'steps: 130') +
+                        f'  checkpoint: {{restoreFrom: {checkpoints}}}\n')
+        done = self.continues(path)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_a_finished_job_returns_its_result_again(self):
         first = self.run_job(steps=20)

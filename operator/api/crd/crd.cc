@@ -4,10 +4,13 @@
 #include <limits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "operator/api/field_table.h"
 #include "operator/api/print/yaml_writer.h"
+#include "services/protocol/changeable_settings.h"
 
 namespace sluice::api {
 namespace {
@@ -186,26 +189,71 @@ Json Columns() {
           Column("Age", "date", "", ".metadata.creationTimestamp")};
 }
 
+bool HasChangeable(const SchemaNode& node) {
+  if (IsChangeableSetting(node.field->path)) return true;
+  return absl::c_any_of(node.children,
+                        [](const SchemaNode* child) { return HasChangeable(*child); }) ||
+         (node.item != nullptr && HasChangeable(*node.item));
+}
+
+// `self` and `old`: variables that hold the object around the field. `equal`: of two values.
+std::string SameField(const SchemaNode& node, const std::string& self, const std::string& old,
+                      const std::string& equal) {
+  if (node.field->required || !node.field->default_json.empty()) return equal;
+  const std::string& name = node.name;
+  return absl::StrCat("has(", self, ".", name, ") == has(", old, ".", name, ") && (!has(", self,
+                      ".", name, ") || ", equal, ")");
+}
+
+std::string SameField(const SchemaNode& node, const std::string& self, const std::string& old) {
+  return SameField(node, self, old,
+                   absl::StrCat(self, ".", node.name, " == ", old, ".", node.name));
+}
+
+// A list of objects whose items may change in part: each item is like one of the old items. Lists
+// are not sets, but a rule can name no item by its place.
+std::string SameItems(const SchemaNode& list) {
+  std::vector<std::string> same;
+  for (const SchemaNode* child : list.item->children) {
+    if (IsChangeableSetting(child->field->path)) continue;
+    same.push_back(absl::StrCat("(", SameField(*child, "item", "old"), ")"));
+  }
+  const std::string& name = list.name;
+  return SameField(list, "self", "oldSelf",
+                   absl::StrCat("self.", name, ".size() == oldSelf.", name, ".size() && self.",
+                                name, ".all(item, oldSelf.", name, ".exists(old, ",
+                                absl::StrJoin(same, " && "), "))"));
+}
+
+// Adds the rules for a fixed field, or, if fields below it may change, for all others below it.
+void AddFixed(const SchemaNode& node, std::vector<FixedField>* fixed) {
+  const Field& field = *node.field;
+  const size_t dot = field.path.rfind('.');
+  if (dot == std::string::npos || IsChangeableSetting(field.path)) return;
+  const bool in_part = HasChangeable(node);
+  if (in_part && node.item == nullptr) {
+    for (const SchemaNode* child : node.children) AddFixed(*child, fixed);
+    return;
+  }
+  std::string cel = in_part ? SameItems(node) : SameField(node, "self", "oldSelf");
+  if (!field.changeable_while.empty()) {
+    cel = absl::StrCat("(", field.changeable_while, ") || (", cel, ")");
+  }
+  const char* const what =
+      in_part
+          ? "` is fixed for the life of a job, except learning rates, weight decays and schedules"
+          : "` is fixed for the life of a job";
+  fixed->push_back(
+      {field.path.substr(0, dot), node.name, std::move(cel),
+       absl::StrCat("`", node.name, what, "; create a job with another name instead")});
+}
+
 }  // namespace
 
 std::vector<FixedField> FixedFields() {
   std::vector<FixedField> fixed;
   for (const Field& field : Fields()) {
-    const size_t dot = field.path.rfind('.');
-    if (!field.fixed || dot == std::string::npos) continue;
-    const std::string name = field.path.substr(dot + 1);
-    const bool always = field.required || !field.default_json.empty();
-    const std::string equal = absl::StrCat("self.", name, " == oldSelf.", name);
-    std::string cel = always ? equal
-                             : absl::StrCat("has(self.", name, ") == has(oldSelf.", name,
-                                            ") && (!has(self.", name, ") || ", equal, ")");
-    if (!field.changeable_while.empty()) {
-      cel = absl::StrCat("(", field.changeable_while, ") || (", cel, ")");
-    }
-    fixed.push_back(
-        {field.path.substr(0, dot), name, std::move(cel),
-         absl::StrCat("`", name,
-                      "` is fixed for the life of a job; create a job with another name instead")});
+    if (field.fixed) AddFixed(*FindSchema(field.path), &fixed);
   }
   return fixed;
 }

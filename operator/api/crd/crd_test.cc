@@ -118,7 +118,23 @@ TEST(Crd, RejectsChangesOfFixedFields) {
   EXPECT_THAT(paths, Contains("spec.model.name"));
   EXPECT_THAT(paths, Contains("spec.training.seed"));
   EXPECT_THAT(paths, Contains("spec.parameterServer.partitions"));
-  EXPECT_FALSE(paths.count("spec.worker.replicas"));
+  EXPECT_THAT(paths, Contains("spec.optimizer.name"));
+  EXPECT_THAT(paths, Contains("spec.optimizer.groups"));
+  for (const char* changes : {"spec.worker.replicas", "spec.optimizer", "spec.optimizer.schedule",
+                              "spec.optimizer.learningRate", "spec.optimizer.weightDecay"}) {
+    EXPECT_FALSE(paths.count(changes)) << changes;
+  }
+}
+
+TEST(Crd, GroupsMayChangeTheirRatesAndNotTheirPatterns) {
+  for (const FixedField& fixed : FixedFields()) {
+    if (fixed.scope + "." + fixed.field != "spec.optimizer.groups") continue;
+    EXPECT_THAT(fixed.cel, HasSubstr("self.groups.size() == oldSelf.groups.size()"));
+    EXPECT_THAT(fixed.cel, HasSubstr("item.patterns == old.patterns"));
+    EXPECT_THAT(fixed.cel, HasSubstr("item.momentum == old.momentum"));
+    EXPECT_FALSE(absl::StrContains(fixed.cel, "learningRate"));
+    EXPECT_FALSE(absl::StrContains(fixed.cel, "weightDecay"));
+  }
 }
 
 TEST(Crd, AllowsChangesOfStorageThatNoClusterCanUse) {

@@ -187,6 +187,7 @@ v1::CheckpointIndex Checkpoints::MakeIndex(absl::Time now) const {
   index.set_optimizer(OptimizerName(facts_.job().optimizer()));
   *index.mutable_table() = attempt.model->table();
   index.set_training_samples(attempt.model->training_samples());
+  *index.mutable_digests() = attempt.model->digests();
   *index.mutable_layout() = attempt.layout;
 
   for (const auto& [shard, files] : snapshot_->written) {

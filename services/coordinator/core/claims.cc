@@ -106,6 +106,11 @@ Verdict Claims::Accept(StorageContents contents, absl::Time now) {
 
   if (existing.kind == ExistingJob::Kind::kReplace) output_.Warn(existing.message, now);
   if (existing.kind == ExistingJob::Kind::kResume) output_.Info(existing.message, now);
+  if (!existing.changes.empty() && storage_.has_newest && storage_.foreign_directory.empty()) {
+    output_.Info(absl::StrCat("training continues at step ", storage_.newest.checkpoint().step(),
+                              " with ", existing.changes),
+                 now);
+  }
   return Verdict::Continue();
 }
 
@@ -230,7 +235,10 @@ bool Claims::MayTakeOver(uint64_t attempt) const {
 bool Claims::HasOpenAttempt() const {
   if (claimed() || storage_.claims.empty()) return false;
   const v1::Claim& newest = storage_.claims.back();
-  return newest.attempt() == highest_ && !newest.end() && !IsDamaged(newest);
+  // Its shards compute with the settings of the attempt's begin: others take effect in the next
+  // one.
+  return newest.attempt() == highest_ && !newest.end() && !IsDamaged(newest) &&
+         storage_.existing.changes.empty();
 }
 
 void Claims::TakeOver(uint64_t attempt) {

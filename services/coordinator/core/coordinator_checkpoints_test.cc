@@ -384,5 +384,67 @@ TEST(CoordinatorCheckpoints, JobDoesNotContinueWithAnotherNumberOfTrainingSample
   }
 }
 
+TEST(CoordinatorCheckpoints, JobDoesNotContinueWithAnotherDigest) {
+  v1::Ready traits;
+  for (const char* name : {"the encoding of the columns", "the content of the samples"}) {
+    v1::DataDigest& digest = *traits.add_digests();
+    digest.set_name(name);
+    digest.set_hash(7);
+  }
+  FakeJob first(FakeJob::Spec());
+  first.traits = traits;
+  first.Start();
+  first.Train(20);
+  const v1::CheckpointIndex index = first.checkpoint_indexes.at({1, 20});
+  ASSERT_EQ(index.digests_size(), 2);
+
+  struct Case {
+    int changed;       // the digest; -1: none
+    bool recorded;     // the checkpoint has digests
+    bool foreign;      // of another job
+    std::string says;  // empty: the job continues
+  };
+  const Case cases[] = {
+      {-1, true, false, ""},
+      {0, false, false, ""},
+      {0, true, false, "the workers do not see the encoding.csv that was written beside"},
+      {0, true, true, "the encoding of the columns differs from when the checkpoint of attempt 1"},
+      {1, true, false, "the content of the samples differs from when the checkpoint of attempt 1"},
+      {1, true, true, ""},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(testing::Message() << c.changed << c.recorded << c.foreign);
+    v1::JobSpec spec = FakeJob::Spec();
+    spec.mutable_training()->set_steps(40);
+    FakeJob second(spec);
+    second.traits = traits;
+    if (c.changed >= 0) second.traits.mutable_digests(c.changed)->set_hash(8);
+    v1::CheckpointIndex found = index;
+    if (!c.recorded) found.clear_digests();
+    if (c.foreign) {
+      second.read_storage = [&found] {
+        StorageContents contents;
+        contents.has_newest = true;
+        contents.newest = found;
+        contents.foreign_directory = "/another/job";
+        return contents;
+      };
+    } else {
+      second.claims = {first.claims.front()};
+      second.checkpoint_indexes = first.checkpoint_indexes;
+      second.checkpoint_indexes.at({1, 20}) = found;
+    }
+    second.Pump();
+    second.AddShard(0);
+    second.AddShard(1);
+    second.AddWorker(0);
+    second.Pass(absl::Seconds(3));
+    ASSERT_EQ(second.exit.has_value(), !c.says.empty());
+    if (c.says.empty()) continue;
+    EXPECT_EQ(second.exit->reason, ExitReason::kFailed);
+    EXPECT_THAT(second.exit->message, HasSubstr(c.says));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::coordinator

@@ -216,6 +216,23 @@ TEST(CoordinatorStart, RefusesWorkerThatNeedsLargerBatches) {
   EXPECT_THAT(odd.refusal->reason(), HasSubstr("it cannot compute fewer samples at once than 2"));
 }
 
+TEST(CoordinatorStart, FailsIfWorkersHaveDifferentEncodings) {
+  FakeJob job(FakeJob::Spec());
+  job.Pump();
+  job.AddShard(0);
+  job.AddShard(1);
+  v1::DataDigest& digest = *job.traits.add_digests();
+  digest.set_name("the encoding of the columns");
+  digest.set_hash(1);
+  job.AddWorker(1);
+  digest.set_hash(2);
+  job.AddWorker(0);
+  ASSERT_TRUE(job.exit.has_value());
+  EXPECT_THAT(job.exit->message,
+              HasSubstr("worker-0 and worker-1 have different models or data: worker-0: the "
+                        "encoding of the columns differs"));
+}
+
 TEST(CoordinatorStart, FailsIfWorkersHaveDifferentModelsAndNamesBoth) {
   FakeJob job(FakeJob::Spec());
   job.Pump();

@@ -44,6 +44,28 @@ TEST(CoordinatorTakeover, ContinuesTheAttemptAtTheVersionThatTheShardsHave) {
   EXPECT_EQ(job.claims.size(), 2u) << "the attempt, and the end";
 }
 
+TEST(CoordinatorTakeover, ChangedRatesTakeEffectInAnotherAttempt) {
+  v1::JobSpec spec = CheckpointEvery(5);
+  spec.mutable_optimizer()->set_learning_rate(0.1);
+  TrainedJob job(8, spec);
+  job.spec.mutable_optimizer()->set_learning_rate(0.05);
+  job.options.job = job.spec;
+  job.RestartCoordinator();
+  job.Pass(absl::Seconds(3));
+  EXPECT_EQ(job.view().id().attempt(), 2u);
+  EXPECT_EQ(job.view().first_step(), 5u);
+  EXPECT_TRUE(job.HasEvent("training continues at step 5 with learningRate 0.05, was 0.1"));
+  ASSERT_EQ(job.claims.size(), 2u);
+  EXPECT_THAT(job.claims.back().settings(), HasSubstr("\"learningRate\":0.05"));
+
+  // From then on the new rate is the attempt's.
+  job.Train(12);
+  job.RestartCoordinator();
+  EXPECT_EQ(job.view().id().attempt(), 2u);
+  EXPECT_EQ(job.view().first_step(), 17u);
+  ExpectSuccess(job);
+}
+
 TEST(CoordinatorTakeover, WaitsForTheWorkersThatTheJobWants) {
   TrainedJob job(8);
   FakeWorker& late = *job.workers[1];

@@ -7,11 +7,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "proto/checkpoint.pb.h"
+#include "services/checkpoint/storage.h"
 #include "services/common/check.h"
 #include "services/common/status_macros.h"
 #include "services/coordinator/core/model_difference.h"
 #include "services/coordinator/core/training_mode.h"
 #include "services/protocol/arithmetic.h"
+#include "services/protocol/data_digests.h"
 #include "services/protocol/ids.h"
 #include "services/protocol/interval_set.h"
 #include "services/protocol/layout.h"
@@ -102,6 +104,33 @@ std::string CheckpointName(const v1::CheckpointRef& checkpoint) {
                       checkpoint.step());
 }
 
+namespace {
+
+// `digest`: what differs. Samples are encoded with what the model was trained with, also in another
+// job; other samples may have other values there.
+std::string DigestProblem(const std::string& digest, const std::string& checkpoint,
+                          bool of_another_job) {
+  const bool encoding = digest == kEncodingDigest;
+  if (!encoding && digest != kVocabularyDigest) {
+    if (of_another_job) return "";
+    return absl::StrCat(digest, " differs from when ", checkpoint,
+                        " was made: a job continues with the data with which it began. Use these "
+                        "data, or begin a job of another name with this checkpoint "
+                        "(checkpoint.restoreFrom)");
+  }
+  const char* const file = encoding ? kTableEncodingFile : kVocabularyFile;
+  return absl::StrCat(
+      digest, " differs from when ", checkpoint,
+      " was made: the training data have changed, and the workers do not see the ", file,
+      " that was written beside the checkpoints when training began. Mount the checkpoint "
+      "directory in the workers too, with this file; or train on the data with which the "
+      "checkpoint "
+      "was made (remove a ",
+      file, " that was written since)");
+}
+
+}  // namespace
+
 std::string Facts::CheckCheckpoint() const {
   if (!storage.has_newest || !attempt.model.has_value()) return "";
   const v1::CheckpointIndex& checkpoint_index = storage.newest;
@@ -119,6 +148,11 @@ std::string Facts::CheckCheckpoint() const {
         " when ", name,
         " was made: a job continues with the data with which it began. Use these "
         "data, or begin a job of another name with this checkpoint (checkpoint.restoreFrom)");
+  }
+  if (const std::string digest = OtherDigest(checkpoint_index.digests(), attempt.model->digests());
+      !digest.empty()) {
+    std::string problem = DigestProblem(digest, name, !storage.foreign_directory.empty());
+    if (!problem.empty()) return problem;
   }
   RETURN_IF_ERROR(ValidateLayout(checkpoint_index.table(), checkpoint_index.layout()),
                   absl::StrCat(name, " has no valid layout: ", _.message()));

@@ -169,6 +169,18 @@ INSTANTIATE_TEST_SUITE_P(
               *message->mutable_ready() = job.workers[1]->ready;
               message->mutable_ready()->set_training_samples(kHuge);
             }},
+        Lie{"MoreDigestsThanAllowed", v1::WORKER, v1::SYNCHRONOUS,
+            [](FakeJob& job, v1::MemberMessage* message) {
+              *message->mutable_ready() = job.workers[1]->ready;
+              for (int i = 0; i < 17; ++i) {
+                message->mutable_ready()->add_digests()->set_name(absl::StrCat("digest ", i));
+              }
+            }},
+        Lie{"LongNameOfADigest", v1::WORKER, v1::SYNCHRONOUS,
+            [](FakeJob& job, v1::MemberMessage* message) {
+              *message->mutable_ready() = job.workers[1]->ready;
+              message->mutable_ready()->add_digests()->set_name(std::string(257, 'a'));
+            }},
         Lie{"NameThatIsNoText", v1::WORKER, v1::SYNCHRONOUS,
             [](FakeJob& job, v1::MemberMessage* message) {
               *message->mutable_ready() = job.workers[1]->ready;

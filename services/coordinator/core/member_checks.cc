@@ -215,6 +215,13 @@ absl::Status CheckReady(const v1::Ready& ready) {
   for (const std::string& note : ready.notes()) {
     status.Update(CheckText("a note", note, kMaxReadyTextBytes));
   }
+  if (ready.digests_size() > kMaxDigests) {
+    status.Update(
+        Impossible(ready.digests_size(), " digests; at most ", kMaxDigests, " are allowed"));
+  }
+  for (const v1::DataDigest& digest : ready.digests()) {
+    status.Update(CheckText("a digest's name", digest.name(), kMaxDigestNameBytes));
+  }
   const v1::Environment& environment = ready.environment();
   status.Update(
       CheckText("smallest_batch_module", ready.smallest_batch_module(), kMaxReadyTextBytes));

@@ -47,6 +47,15 @@ std::string Difference(const v1::TensorTable& expected, const v1::TensorTable& a
   return "";
 }
 
+std::string OtherDigest(const Digests& expected, const Digests& actual) {
+  for (const v1::DataDigest& want : expected) {
+    for (const v1::DataDigest& have : actual) {
+      if (have.name() == want.name() && have.hash() != want.hash()) return want.name();
+    }
+  }
+  return "";
+}
+
 std::string Difference(const v1::Ready& expected, const v1::Ready& actual) {
   if (std::string tensor = Difference(expected.table(), actual.table()); !tensor.empty()) {
     return tensor;
@@ -63,9 +72,12 @@ std::string Difference(const v1::Ready& expected, const v1::Ready& actual) {
   }
   // The module follows from the program: only its effect is compared.
   const uint32_t smallest = std::max(1u, expected.smallest_batch());
-  if (std::max(1u, actual.smallest_batch()) == smallest) return "";
-  return absl::StrCat("it cannot compute fewer samples at once than ",
-                      std::max(1u, actual.smallest_batch()), ", not ", smallest);
+  if (std::max(1u, actual.smallest_batch()) != smallest) {
+    return absl::StrCat("it cannot compute fewer samples at once than ",
+                        std::max(1u, actual.smallest_batch()), ", not ", smallest);
+  }
+  const std::string digest = OtherDigest(expected.digests(), actual.digests());
+  return digest.empty() ? "" : absl::StrCat(digest, " differs");
 }
 
 }  // namespace sluice::coordinator

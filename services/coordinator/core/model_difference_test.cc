@@ -49,6 +49,26 @@ TEST(Difference, NamesSampleCounts) {
   EXPECT_EQ(Difference(Model(), other), "it has 0 evaluation samples, not 10000");
 }
 
+void AddDigest(const char* name, uint64_t hash, v1::Ready* ready) {
+  v1::DataDigest& digest = *ready->add_digests();
+  digest.set_name(name);
+  digest.set_hash(hash);
+}
+
+TEST(Difference, NamesDigestThatBothHaveAndThatDiffers) {
+  v1::Ready model = Model();
+  AddDigest("the vocabulary", 1, &model);
+  AddDigest("the encoding of the columns", 2, &model);
+  EXPECT_EQ(Difference(model, Model()), "");
+  EXPECT_EQ(Difference(Model(), model), "");
+  v1::Ready other = Model();
+  AddDigest("the encoding of the columns", 2, &other);
+  AddDigest("the content of the samples", 5, &other);
+  EXPECT_EQ(Difference(model, other), "");
+  other.mutable_digests(0)->set_hash(3);
+  EXPECT_EQ(Difference(model, other), "the encoding of the columns differs");
+}
+
 TEST(Difference, ComparesWhatModelRequiresAndNotWhereItRuns) {
   v1::Ready other = Model();
   other.set_smallest_batch(1);

@@ -19,6 +19,7 @@
 #include "services/common/process.h"
 #include "services/common/status_macros.h"
 #include "services/common/utf8.h"
+#include "services/protocol/data_digests.h"
 #include "services/worker/data/csv_encoding.h"
 #include "services/worker/data/csv_reader.h"
 #include "services/worker/data/file.h"
@@ -404,6 +405,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> MakeDataset(const v1::DataSpec& spec,
   info.samples = table.lines.size();
   info.label_kind = encoding.classes > 0 ? LabelKind::kClass : LabelKind::kTargets;
   info.outputs = encoding.classes > 0 ? static_cast<int64_t>(encoding.classes) : 1;
+  info.digest.set_name(kEncodingDigest);
+  info.digest.set_hash(encoding.Hash());
 
   std::vector<Feature> features;
   std::vector<int64_t> classes;

@@ -294,6 +294,32 @@ TEST(TableEncodingOfJobTest, EvaluationDataMayHaveANewValue) {
   EXPECT_THAT((*dataset)->Read({0})->features, ElementsAre(2, -1));
 }
 
+uint64_t DigestOf(const v1::DataSpec& spec, const std::string& encoding = "") {
+  const auto dataset = OpenDataset(spec, Split::kTraining, encoding);
+  EXPECT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ((*dataset)->info().digest.name(), "the encoding of the columns");
+  return (*dataset)->info().digest.hash();
+}
+
+TEST(TableEncodingOfJobTest, DigestChangesWithTheEncodingAlone) {
+  const std::string rows = "bonn,1,no\nkiel,3,yes\n";
+  const uint64_t digest = DigestOf(Cities(rows));
+  EXPECT_EQ(DigestOf(Cities(rows)), digest);
+  EXPECT_EQ(DigestOf(Cities("kiel,3,yes\nbonn,1,no\n")), digest) << "other rows, same encoding";
+  for (const char* changed :
+       {"bonn,1,no\nulm,3,yes\n", "bonn,1,no\nkiel,4,yes\n", "bonn,1,no\nkiel,3,maybe\n",
+        "bonn,1,no\nkiel,3,no\n", "bonn,1,no\nkiel,3,yes\nulm,2,no\n"}) {
+    EXPECT_NE(DigestOf(Cities(changed)), digest) << changed;
+  }
+  EXPECT_NE(DigestOf(NumbersOf("a,b,y\n1,2,0\n", "y")), DigestOf(NumbersOf("b,a,y\n1,2,0\n", "y")));
+  v1::DataSpec as_is = Cities(rows);
+  as_is.mutable_csv()->set_standardize(false);
+  EXPECT_NE(DigestOf(as_is), digest);
+
+  const Kept kept = KeepEncodingOf(Cities(rows));
+  EXPECT_EQ(DigestOf(Cities("kiel,4,yes\nkiel,5,no\n"), kept.file), digest);
+}
+
 TEST(TableEncodingOfJobTest, ColumnsKeepTheirOrderAndNewOnesAreRefused) {
   const Kept kept = KeepEncodingOf(NumbersOf("a,b,y\n1,2,0\n3,4,1\n", "y"));
   const auto dataset = OpenDataset(NumbersOf("b,y,a\n2,1,1\n", "y"), Split::kTraining, kept.file);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "services/common/crc32c.h"
+#include "services/common/splitmix64.h"
 #include "services/common/status_macros.h"
 #include "services/common/utf8.h"
 #include "services/worker/data/csv_reader.h"
@@ -196,6 +197,19 @@ absl::StatusOr<TableEncoding> TableEncoding::Parse(absl::string_view text) {
     if (!more) return builder.Finish();
     RETURN_IF_ERROR(builder.Add(row));
   }
+}
+
+uint64_t TableEncoding::Hash() const {
+  uint64_t hash = classes;
+  const auto add = [&](absl::string_view text) { hash = SplitMix64Mix(hash ^ Fnv1a64(text)); };
+  for (const ColumnEncoding& column : columns) {
+    add(column.name);
+    add(NameOf(column.use));
+    if (column.standardized) add(absl::StrFormat("%.17g %.17g", column.mean, column.deviation));
+    for (const std::string& value : column.values) add(value);
+    add(absl::StrCat(column.values.size(), " values"));
+  }
+  return hash;
 }
 
 std::string TableEncoding::DifferenceFrom(const TableEncoding& other) const {

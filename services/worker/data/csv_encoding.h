@@ -60,6 +60,9 @@ struct TableEncoding {
   // DATA_LOSS, without the file's name, unless Serialize has made the text.
   static absl::StatusOr<TableEncoding> Parse(absl::string_view text);
 
+  // Of everything that Serialize writes.
+  uint64_t Hash() const;
+
   // What differs between this encoding and another one, "column 'city' has 4 values, not 3"; empty
   // if nothing does.
   std::string DifferenceFrom(const TableEncoding& other) const;

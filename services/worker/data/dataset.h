@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/common.pb.h"
 #include "proto/job.pb.h"
 #include "services/worker/data/batch.h"
 
@@ -37,6 +38,9 @@ struct DatasetInfo {
   // The largest class label and its first place, if the format knows it; otherwise `value` is -1.
   // `outputs` may be larger, where the job sets the number of classes.
   Label largest;
+
+  // What samples are encoded with, if it is learned from data. Without a name: nothing.
+  v1::DataDigest digest;
 };
 
 // Immutable once open. Every sample was checked then, so reading cannot fail because of the data.

@@ -10,7 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "services/common/file_util.h"
 #include "services/common/process.h"
+#include "services/common/splitmix64.h"
 #include "services/common/status_macros.h"
+#include "services/protocol/data_digests.h"
 #include "services/worker/data/file.h"
 
 namespace sluice {
@@ -215,6 +217,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTextDataset(const v1::DataSpec& spe
   info.label_kind = LabelKind::kClass;
   info.outputs = static_cast<int64_t>(vocabulary.size());
   info.tokens = true;
+  info.digest.set_name(kVocabularyDigest);
+  info.digest.set_hash(Fnv1a64(vocabulary.Serialize()));
   return std::make_unique<TextDataset>(std::move(info), shape, std::move(tokens));
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "services/common/splitmix64.h"
+#include "services/common/utf8.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
 #include "services/protocol/worker_limits.h"
@@ -186,6 +187,7 @@ void Caller::SendReady() {
   shell->Event([this](WorkerCore& core, absl::Time now) {
     v1::Ready ready = traits_;
     *ready.mutable_table() = table_;
+    for (const v1::DataDigest& digest : digests_) *ready.add_digests() = digest;
     bool own_walk;
     {
       MutexLock lock(&mutex_);
@@ -262,6 +264,24 @@ Outcome Caller::Describe(v1::Ready traits) {
   MutexLock lock(&mutex_);
   if (opened_) return WrongState("the model is open: it is described before");
   traits_ = std::move(traits);
+  return {};
+}
+
+Outcome Caller::AddDigest(std::string name, uint64_t hash) {
+  MutexLock lock(&mutex_);
+  if (opened_) return WrongState("the model is open: a digest is added before");
+  if (name.empty() || name.size() > kMaxDigestNameBytes || !IsUtf8(name)) {
+    return Invalid("the name of a digest must be UTF-8 of 1 to ", kMaxDigestNameBytes, " bytes");
+  }
+  for (const v1::DataDigest& other : digests_) {
+    if (other.name() == name) return Invalid("there are two digests '", name, "'");
+  }
+  if (digests_.size() >= size_t{kMaxDigests}) {
+    return Invalid("there are more than ", kMaxDigests, " digests");
+  }
+  v1::DataDigest& digest = digests_.emplace_back();
+  digest.set_name(std::move(name));
+  digest.set_hash(hash);
   return {};
 }
 

@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "include/sluice/worker.h"
+#include "proto/common.pb.h"
 #include "proto/control.pb.h"
 #include "proto/job.pb.h"
 #include "proto/model.pb.h"
@@ -71,8 +72,9 @@ class Caller {
   const std::string& job_spec() const { return job_spec_; }
 
   Outcome AddTensor(v1::TensorSpec spec, std::string initial, bool rows);
-  // `traits`: of the Ready, everything but the tensors and the numbers of samples.
+  // `traits`: of the Ready, everything but the tensors, the numbers of samples and the digests.
   Outcome Describe(v1::Ready traits);
+  Outcome AddDigest(std::string name, uint64_t hash);
   Outcome Open(uint64_t training_samples, uint64_t evaluation_samples);
   Outcome Next(absl::Duration timeout, sluice_work* work);
   Outcome Parameter(uint32_t tensor, const void** data, size_t* bytes) const;
@@ -151,6 +153,7 @@ class Caller {
   // Constant from Open on.
   v1::TensorTable table_;
   v1::Ready traits_;
+  std::vector<v1::DataDigest> digests_;
   std::vector<std::shared_ptr<const std::string>> initial_;
   std::vector<uint32_t> row_tensors_;
   std::unique_ptr<TensorBuffers> buffers_;

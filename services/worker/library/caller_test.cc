@@ -279,6 +279,7 @@ TEST_F(CallerTest, JobLearnsWhatTheProgramSaysOfItsModel) {
   traits.set_smallest_batch_module("bn1");
   traits.add_notes("Dropout stays on.");
   traits.mutable_environment()->set_library("PyTorch 2.15.0");
+  EXPECT_TRUE(caller_.AddDigest("the vocabulary", 7).ok());
   EXPECT_EQ(caller_.Describe(traits).code, SLUICE_OK);
   Open();
   EXPECT_EQ(caller_.Describe(traits).code, SLUICE_WRONG_STATE);
@@ -291,6 +292,9 @@ TEST_F(CallerTest, JobLearnsWhatTheProgramSaysOfItsModel) {
   EXPECT_EQ(ready.smallest_batch_module(), "bn1");
   EXPECT_EQ(ready.notes(0), "Dropout stays on.");
   EXPECT_EQ(ready.environment().library(), "PyTorch 2.15.0");
+  ASSERT_EQ(ready.digests_size(), 1);
+  EXPECT_EQ(ready.digests(0).name(), "the vocabulary");
+  EXPECT_EQ(ready.digests(0).hash(), 7u);
 }
 
 TEST_F(CallerTest, AnEvaluationReadsItsOwnVersion) {

@@ -350,6 +350,13 @@ sluice_code sluice_worker_describe(sluice_worker* worker, const sluice_model* mo
   });
 }
 
+sluice_code sluice_worker_add_digest(sluice_worker* worker, const char* name, uint64_t hash) {
+  return WithCaller(worker, [&](Caller& caller) -> Outcome {
+    if (name == nullptr) return Invalid("the name of a digest is NULL");
+    return caller.AddDigest(name, hash);
+  });
+}
+
 sluice_code sluice_worker_open(sluice_worker* worker, uint64_t training_samples,
                                uint64_t evaluation_samples) {
   return WithCaller(

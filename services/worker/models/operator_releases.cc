@@ -7,7 +7,7 @@ constexpr OperatorRelease kReleases[] = {
     {"aten::_upsample_lanczos2d_aa", "",
      "save the model with torch.jit.trace: torch.jit.script keeps all modes of Upsample and "
      "interpolate, also those that the model does not use"},
-    {"aten::broadcast_shapes", "2.13",
+    {"aten::broadcast_shapes", "2.6",
      "save the model with torch.jit.trace, or use binary_cross_entropy_with_logits in place of "
      "BCELoss, whose script calls it for weights that the model does not have"},
     {"aten::empty_permuted", "2.1", ""},

@@ -268,6 +268,10 @@ StorageContents FakeJob::Contents() const {
       contents.newest = it->second;
     }
   }
+  RestorePoint point;
+  point.found = contents.has_newest;
+  point.checkpoint_index = contents.newest;
+  contents.existing = JudgeExisting(spec, contents.claims, point);
   return contents;
 }
 

@@ -65,9 +65,11 @@ StepRange<T> SubRange(const StepRange<T>& whole, size_t slots, size_t offset,
 absl::Status NonFinite() { return absl::OutOfRangeError("the gradient is not finite"); }
 
 StepArguments ArgumentsOfStep(const BlockUpdate& update) {
+  const ParameterGroups::Group& group = update.model.group(update.info);
   StepArguments step;
-  step.learning_rate = update.model.LearningRate(update.info, update.arguments.schedule_step) *
+  step.learning_rate = group.LearningRate(update.arguments.schedule_step) *
                        update.arguments.staleness.learning_rate_factor;
+  step.momentum = group.Momentum(update.arguments.schedule_step);
   step.momentum_taken_off = update.arguments.staleness.momentum_taken_off;
   step.count = update.now.count + 1;
   step.gradient_scale = update.arguments.gradient_scale;

@@ -152,6 +152,30 @@ TEST_F(BlockUpdateTest, ScheduledLearningRatesFollowTheStep) {
   EXPECT_THAT(Update(SumOf<float>({1}), arguments).parameters->As<float>(), ElementsAre(-0.25f));
 }
 
+TEST_F(BlockUpdateTest, GroupsFollowTheirOwnScheduleWithItsMomentum) {
+  job.mutable_optimizer()->set_name(v1::OptimizerSpec::ADAGRAD);
+  auto* group = job.mutable_optimizer()->add_groups();
+  group->add_patterns("*");
+  group->set_name(v1::OptimizerSpec::SGD);
+  group->set_learning_rate(1);
+  group->set_momentum(0.5);
+  v1::Schedule& cycle = *group->mutable_schedule();
+  cycle.set_type(v1::Schedule::ONE_CYCLE);
+  cycle.set_total_steps(3);
+  cycle.set_increasing_fraction(0);
+  cycle.set_initial_divisor(4);
+  cycle.set_final_divisor(1);
+  cycle.set_linear_anneal(true);
+  cycle.mutable_cycle_momentum()->set_lowest(0.25);
+  cycle.mutable_cycle_momentum()->set_highest(0.75);
+  Make(v1::FLOAT32, 1);
+  now = Update(SumOf<float>({1}), {.schedule_step = 2});
+  EXPECT_THAT(now.parameters->As<float>(), ElementsAre(-0.25f));
+  // The momentum of step 2 is 0.75, so the buffer becomes 1.75.
+  EXPECT_THAT(Update(SumOf<float>({1}), {.schedule_step = 2}).parameters->As<float>(),
+              ElementsAre(-0.25f - 1.75f / 4));
+}
+
 TEST_F(BlockUpdateTest, FindsNonFiniteGradientInAnyPosition) {
   Make(v1::FLOAT32, 4001);
   for (size_t at : {0, 1, 2000, 4000}) {

@@ -212,6 +212,12 @@ std::vector<Case> Cases() {
       Spec(v1::OptimizerSpec::SGD), Spec(v1::OptimizerSpec::ADAGRAD), Spec(v1::OptimizerSpec::ADD),
       Spec(v1::OptimizerSpec::ADAM), Spec(v1::OptimizerSpec::SGD)};
   optimizers.back().set_momentum(0.9);
+  for (const auto name :
+       {v1::OptimizerSpec::N_ADAM, v1::OptimizerSpec::R_ADAM, v1::OptimizerSpec::ADAMAX,
+        v1::OptimizerSpec::ADADELTA, v1::OptimizerSpec::LION}) {
+    optimizers.push_back(Spec(name));
+    optimizers.back().set_rho(0.9);
+  }
   optimizers[1].set_lr_decay(0.01);
   for (const v1::OptimizerSpec& optimizer : optimizers) {
     for (const v1::DataType dtype : {v1::FLOAT32, v1::FLOAT64, v1::BFLOAT16}) {

@@ -7,7 +7,6 @@
 #include "services/common/status_macros.h"
 #include "services/protocol/elements.h"
 #include "services/protocol/layout.h"
-#include "services/ps/optimizer/schedule.h"
 
 namespace sluice::ps {
 
@@ -16,16 +15,12 @@ absl::StatusOr<std::shared_ptr<const ShardModel>> ShardModel::Create(
     const OptimizerLibraries& libraries) {
   RETURN_IF_ERROR(ValidateTable(table));
   RETURN_IF_ERROR(ValidateLayout(table, layout));
-  RETURN_IF_ERROR(ValidateSchedule(job.optimizer().schedule()));
   ASSIGN_OR_RETURN(ParameterGroups groups, ParameterGroups::Create(job.optimizer(), libraries));
-  return std::shared_ptr<const ShardModel>(
-      new ShardModel(job.optimizer(), std::move(groups), table, layout));
+  return std::shared_ptr<const ShardModel>(new ShardModel(std::move(groups), table, layout));
 }
 
-ShardModel::ShardModel(v1::OptimizerSpec optimizer, ParameterGroups groups, v1::TensorTable table,
-                       v1::Layout layout)
-    : optimizer_spec_(std::move(optimizer)),
-      groups_(std::move(groups)),
+ShardModel::ShardModel(ParameterGroups groups, v1::TensorTable table, v1::Layout layout)
+    : groups_(std::move(groups)),
       table_(std::move(table)),
       layout_(std::move(layout)),
       layout_hash_(LayoutHash(table_, layout_)) {
@@ -66,10 +61,6 @@ ShardModel::ShardModel(v1::OptimizerSpec optimizer, ParameterGroups groups, v1::
 
 std::string ShardModel::BlockName(const BlockInfo& block) const {
   return absl::StrCat(TensorName(block), "[", block.offset, ":", block.offset + block.count, "]");
-}
-
-double ShardModel::LearningRate(const BlockInfo& block, uint64_t step) const {
-  return group(block).spec.learning_rate() * ScheduleFactor(optimizer_spec_.schedule(), step);
 }
 
 }  // namespace sluice::ps

@@ -69,14 +69,10 @@ class ShardModel {
   uint64_t total_bytes() const { return total_bytes_; }
 
   const ParameterGroups::Group& group(const BlockInfo& block) const { return groups_[block.group]; }
-  // The learning rate of a group at a step (asynchronous: at an update's ordinal).
-  double LearningRate(const BlockInfo& block, uint64_t step) const;
 
  private:
-  ShardModel(v1::OptimizerSpec optimizer, ParameterGroups groups, v1::TensorTable table,
-             v1::Layout layout);
+  ShardModel(ParameterGroups groups, v1::TensorTable table, v1::Layout layout);
 
-  const v1::OptimizerSpec optimizer_spec_;
   const ParameterGroups groups_;
   const v1::TensorTable table_;
   const v1::Layout layout_;

@@ -2,7 +2,9 @@
 #define SLUICE_SERVICES_PS_OPTIMIZER_GROUPS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +16,10 @@
 namespace sluice {
 
 // The optimizer's parameter groups. A tensor belongs to the first group of which a pattern matches
-// its name, else to the default group. A group's own values replace the optimizer's; each group has
-// one Optimizer, so groups may differ in their slots (no momentum, no buffer).
+// its name, else to the default group. A group's own values replace the optimizer's; a group with a
+// name has that optimizer, with exactly the group's own values, and the job's schedule unless it
+// has its own. Each group has one Optimizer, so groups may differ in their slots (no momentum, no
+// buffer).
 //
 // Immutable; thread-safe.
 class ParameterGroups {
@@ -23,10 +27,14 @@ class ParameterGroups {
   struct Group {
     v1::OptimizerSpec spec;  // effective values; `groups` is empty
     std::unique_ptr<const Optimizer> optimizer;
+
+    // At a step (asynchronous: at an update's ordinal).
+    double LearningRate(uint64_t step) const;
+    std::optional<double> Momentum(uint64_t step) const;  // StepArguments::momentum
   };
 
-  // INVALID_ARGUMENT names the group and the field for a value out of range, or an empty group or
-  // pattern.
+  // INVALID_ARGUMENT names the group and the field for a value out of range, an empty group or
+  // pattern, or a schedule that is invalid or does not fit the optimizer.
   static absl::StatusOr<ParameterGroups> Create(const v1::OptimizerSpec& spec,
                                                 const OptimizerLibraries& libraries = {});
 

@@ -71,6 +71,12 @@ absl::Status CheckSgd(const v1::OptimizerSpec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status CheckAdam(const v1::OptimizerSpec& spec) {
+  return Check({CheckBeta("betas[0]", spec.beta1()), CheckBeta("betas[1]", spec.beta2()),
+                CheckNotNegative("eps", spec.eps()),
+                CheckNotNegative("weightDecay", spec.weight_decay())});
+}
+
 absl::Status CheckSpec(const v1::OptimizerSpec& spec) {
   switch (spec.name()) {
     case v1::OptimizerSpec::SGD:
@@ -80,10 +86,20 @@ absl::Status CheckSpec(const v1::OptimizerSpec& spec) {
                     CheckNotNegative("weightDecay", spec.weight_decay()),
                     CheckNotNegative("initialAccumulatorValue", spec.initial_accumulator_value()),
                     CheckNotNegative("eps", spec.eps())});
+    case v1::OptimizerSpec::N_ADAM:
+      return Check({CheckAdam(spec), CheckNotNegative("momentumDecay", spec.momentum_decay())});
     case v1::OptimizerSpec::ADAM:
     case v1::OptimizerSpec::ADAM_W:
-      return Check({CheckBeta("betas[0]", spec.beta1()), CheckBeta("betas[1]", spec.beta2()),
-                    CheckNotNegative("eps", spec.eps()),
+    case v1::OptimizerSpec::R_ADAM:
+    case v1::OptimizerSpec::ADAMAX:
+    case v1::OptimizerSpec::LION:  // has no eps
+      return CheckAdam(spec);
+    case v1::OptimizerSpec::ADADELTA:
+      if (!(spec.rho() >= 0 && spec.rho() <= 1)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("optimizer.rho is ", spec.rho(), ", must be from 0 to 1"));
+      }
+      return Check({CheckNotNegative("eps", spec.eps()),
                     CheckNotNegative("weightDecay", spec.weight_decay())});
     case v1::OptimizerSpec::RMS_PROP:
       return Check({CheckNotNegative("alpha", spec.alpha()), CheckNotNegative("eps", spec.eps()),
@@ -147,6 +163,16 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerSpec
       return optimizer_internal::MakeAdam(spec);
     case v1::OptimizerSpec::RMS_PROP:
       return optimizer_internal::MakeRmsprop(spec);
+    case v1::OptimizerSpec::N_ADAM:
+      return optimizer_internal::MakeNadam(spec);
+    case v1::OptimizerSpec::R_ADAM:
+      return optimizer_internal::MakeRadam(spec);
+    case v1::OptimizerSpec::ADAMAX:
+      return optimizer_internal::MakeAdamax(spec);
+    case v1::OptimizerSpec::ADADELTA:
+      return optimizer_internal::MakeAdadelta(spec);
+    case v1::OptimizerSpec::LION:
+      return optimizer_internal::MakeLion(spec);
     case v1::OptimizerSpec::ADD:
       return optimizer_internal::MakeAdd();
     case v1::OptimizerSpec::PLUGIN:

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,6 +26,8 @@ struct StepArguments {
   double gradient_scale = 1;
   // SGD: subtracted from its momentum, which stays at least 0.
   double momentum_taken_off = 0;
+  // Instead of the optimizer's momentum or beta1, where a schedule changes it.
+  std::optional<double> momentum;
 };
 
 // An array of optimizer state with as many elements as the tensor.

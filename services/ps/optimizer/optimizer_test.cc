@@ -1,7 +1,9 @@
 #include "services/ps/optimizer/optimizer.h"
 
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -28,6 +30,9 @@ Spec Full(Spec::Name name) {
   spec.set_lr_decay(0.01);
   spec.set_initial_accumulator_value(0.1);
   spec.set_amsgrad(true);
+  spec.set_momentum_decay(4e-3);
+  spec.set_rho(0.9);
+  spec.set_decoupled_weight_decay(true);
   return spec;
 }
 
@@ -42,7 +47,8 @@ std::vector<Spec> AllOptimizers() {
   plain.set_momentum(0);
   Spec adam = Full(Spec::ADAM);
   adam.set_amsgrad(false);
-  specs.insert(specs.end(), {heavy_ball, plain, adam});
+  specs.insert(specs.end(), {heavy_ball, plain, adam, Full(Spec::N_ADAM), Full(Spec::R_ADAM),
+                             Full(Spec::ADAMAX), Full(Spec::ADADELTA), Full(Spec::LION)});
   return specs;
 }
 
@@ -235,6 +241,68 @@ TEST(Optimizer, AddSumsIntegersExactly) {
   EXPECT_EQ(tensor.parameters, (std::vector<float>{101, -198, 100003}));
 }
 
+// A step with a schedule's momentum is that of an optimizer with this momentum (beta1).
+TEST(Optimizer, ScheduledMomentumReplacesTheOptimizers) {
+  const auto after = [](Spec spec, double momentum, std::optional<double> scheduled) {
+    spec.set_momentum(momentum);
+    spec.set_beta1(momentum);
+    const auto optimizer = Make(spec);
+    Tensor<double> tensor(*optimizer, 100);
+    for (uint64_t count = 1; count <= kSteps; ++count) {
+      StepArguments arguments = Arguments(count);
+      arguments.momentum = scheduled;
+      StepPart(*optimizer, arguments, Gradient<double>(100, count), tensor, tensor, 0, 100);
+    }
+    return tensor;
+  };
+  for (const auto name : {Spec::SGD, Spec::RMS_PROP, Spec::ADAM, Spec::ADAM_W, Spec::R_ADAM,
+                          Spec::ADAMAX, Spec::LION}) {
+    Spec spec = Full(name);
+    spec.set_alpha(0.9);
+    spec.set_beta2(0.9);
+    EXPECT_TRUE(after(spec, 0.9, 0.7) == after(spec, 0.7, std::nullopt)) << name;
+    EXPECT_FALSE(after(spec, 0.9, 0.7) == after(spec, 0.9, std::nullopt)) << name;
+  }
+}
+
+// PyTorch's state mu_product, after many updates, with settings that end the table of products for
+// either reason.
+TEST(Optimizer, NadamsProductIsRightAfterManyUpdates) {
+  const struct {
+    double beta1;
+    double momentum_decay;
+  } kCases[] = {{0.9, 4e-3}, {0.9999, 1.0}, {0.999999, 100.0}, {0.9999, 0.2}, {0.5, 0.0}};
+  for (const auto& test : kCases) {
+    Spec spec = Full(Spec::N_ADAM);
+    spec.set_beta1(test.beta1);
+    spec.set_momentum_decay(test.momentum_decay);
+    spec.set_weight_decay(0);
+    const auto optimizer = Make(spec);
+    const auto mu = [&](uint64_t count) {
+      return test.beta1 *
+             (1 - 0.5 * std::pow(0.96, static_cast<double>(count) * test.momentum_decay));
+    };
+    double product = 1;
+    for (uint64_t count = 1; count <= 20'000; ++count) {
+      product *= mu(count);
+      if (count % 997 != 1) continue;
+      // With zero averages and a gradient of 1 the step has a closed form.
+      Tensor<double> tensor(*optimizer, 1);
+      tensor.parameters[0] = 0;
+      StepArguments arguments;
+      arguments.learning_rate = 1;
+      arguments.count = count;
+      StepPart(*optimizer, arguments, {1}, tensor, tensor, 0, 1);
+      const double correction = 1 - std::pow(0.999, static_cast<double>(count));
+      const double divisor = std::sqrt(0.001 / correction) + 1e-8;
+      const double gradient_step = (1 - mu(count)) / (1 - product);
+      const double average_step = mu(count + 1) / (1 - product * mu(count + 1));
+      const double wanted = -(gradient_step + average_step * (1 - test.beta1)) / divisor;
+      EXPECT_NEAR(tensor.parameters[0] / wanted, 1, 1e-9) << count << " " << test.beta1;
+    }
+  }
+}
+
 TEST(Optimizer, SpansOfUnequalSizeEndProcess) {
   const auto optimizer = Make(Full(Spec::ADAM));
   Tensor<float> tensor(*optimizer, 8);
@@ -264,6 +332,11 @@ TEST(Optimizer, SlotsHaveTheirNamesInPyTorch) {
   EXPECT_EQ(names(specs[5]), "momentum_buffer=0.000000 ");
   EXPECT_EQ(names(specs[6]), "");
   EXPECT_EQ(names(specs[7]), "exp_avg=0.000000 exp_avg_sq=0.000000 ");
+  EXPECT_EQ(names(specs[8]), "exp_avg=0.000000 exp_avg_sq=0.000000 ");
+  EXPECT_EQ(names(specs[9]), "exp_avg=0.000000 exp_avg_sq=0.000000 ");
+  EXPECT_EQ(names(specs[10]), "exp_avg=0.000000 exp_inf=0.000000 ");
+  EXPECT_EQ(names(specs[11]), "square_avg=0.000000 acc_delta=0.000000 ");
+  EXPECT_EQ(names(specs[12]), "exp_avg=0.000000 ");
 }
 
 TEST(Optimizer, RefusesValuesThatPyTorchRefusesAndNamesThem) {
@@ -289,6 +362,11 @@ TEST(Optimizer, RefusesValuesThatPyTorchRefusesAndNamesThem) {
       {Spec::ADAM_W, [](Spec& s) { s.set_beta2(kNan); }, "optimizer.betas[1] is nan"},
       {Spec::ADAM, [](Spec& s) { s.set_eps(-1e-8); }, "optimizer.eps is -1e-08"},
       {Spec::ADAM_W, [](Spec& s) { s.set_weight_decay(-1); }, "optimizer.weightDecay is -1"},
+      {Spec::N_ADAM, [](Spec& s) { s.set_momentum_decay(-1); }, "optimizer.momentumDecay is -1"},
+      {Spec::R_ADAM, [](Spec& s) { s.set_beta1(1); }, "optimizer.betas[0] is 1"},
+      {Spec::ADAMAX, [](Spec& s) { s.set_eps(kNan); }, "optimizer.eps is nan"},
+      {Spec::ADADELTA, [](Spec& s) { s.set_rho(1.5); }, "optimizer.rho is 1.5"},
+      {Spec::LION, [](Spec& s) { s.set_beta2(1); }, "optimizer.betas[1] is 1"},
       {Spec::SGD, [](Spec& s) { s.set_name(static_cast<Spec::Name>(99)); }, "optimizer.name is 99"},
   };
   for (const auto& test : kCases) {

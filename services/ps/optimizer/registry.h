@@ -14,6 +14,11 @@ std::unique_ptr<Optimizer> MakeSgd(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeAdagrad(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeAdam(const v1::OptimizerSpec& spec);  // AdamW too
 std::unique_ptr<Optimizer> MakeRmsprop(const v1::OptimizerSpec& spec);
+std::unique_ptr<Optimizer> MakeNadam(const v1::OptimizerSpec& spec);
+std::unique_ptr<Optimizer> MakeRadam(const v1::OptimizerSpec& spec);
+std::unique_ptr<Optimizer> MakeAdamax(const v1::OptimizerSpec& spec);
+std::unique_ptr<Optimizer> MakeAdadelta(const v1::OptimizerSpec& spec);
+std::unique_ptr<Optimizer> MakeLion(const v1::OptimizerSpec& spec);
 std::unique_ptr<Optimizer> MakeAdd();
 
 }  // namespace sluice::optimizer_internal

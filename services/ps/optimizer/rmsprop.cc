@@ -32,7 +32,7 @@ struct RmspropFactors {
         alpha(static_cast<T>(spec.alpha())),
         alpha_rest(static_cast<T>(1 - spec.alpha())),
         eps(static_cast<T>(spec.eps())),
-        momentum(static_cast<T>(spec.momentum())),
+        momentum(static_cast<T>(arguments.momentum.value_or(spec.momentum()))),
         step_size(static_cast<T>(-arguments.learning_rate)),
         centered(spec.centered()) {}
 

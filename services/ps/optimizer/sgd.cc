@@ -35,7 +35,8 @@ struct SgdFactors {
         step_size(static_cast<T>(-arguments.learning_rate)) {}
 
   static double Momentum(const v1::OptimizerSpec& spec, const StepArguments& arguments) {
-    return std::max(0.0, spec.momentum() - arguments.momentum_taken_off);
+    return std::max(0.0,
+                    arguments.momentum.value_or(spec.momentum()) - arguments.momentum_taken_off);
   }
 
   T gradient_scale;

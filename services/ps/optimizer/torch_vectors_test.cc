@@ -6,6 +6,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,7 @@ class Training {
 
 TEST(TorchVectorsTest, OptimizersComputeWhatPyTorchComputes) {
   const Json vectors = Vectors();
-  EXPECT_EQ(vectors["optimizers"].size(), 150u);
+  EXPECT_EQ(vectors["optimizers"].size(), 222u);
   for (const Json& row : vectors["optimizers"]) {
     Json fields = row;
     fields.erase("parameters");  // the results; the specification has a field of this name
@@ -123,6 +124,43 @@ TEST(TorchVectorsTest, SchedulesHaveTheFactorsOfPyTorch) {
           << "step " << step << ": " << ScheduleFactor(schedule, step) << ": " << row;
     }
   }
+}
+
+// How far a rate may be from PyTorch's, relative to the full rate. PyTorch computes these rates
+// from the step; others from the previous rate, so that their errors grow with the steps.
+double ToleranceOf(const v1::Schedule& schedule) {
+  switch (schedule.type()) {
+    case v1::Schedule::COSINE_RESTARTS:
+    case v1::Schedule::ONE_CYCLE:
+    case v1::Schedule::POINTS:
+      return 4e-16;
+    default:
+      return 5e-15;
+  }
+}
+
+TEST(TorchVectorsTest, ThousandStepsOfEveryScheduleHaveTheRatesOfPyTorch) {
+  const Json vectors = Vectors();
+  const double rate = vectors["rate"];
+  EXPECT_EQ(vectors["long_schedules"].size(), 43u);
+  std::set<int> types;
+  for (const Json& row : vectors["long_schedules"]) {
+    const auto schedule = MessageOf<v1::Schedule>(row["schedule"]);
+    types.insert(schedule.type());
+    ASSERT_TRUE(ValidateSchedule(schedule).ok()) << row << ValidateSchedule(schedule);
+    for (size_t i = 0; i < row["steps"].size(); ++i) {
+      const uint64_t step = row["steps"][i];
+      const double wanted = row["rates"][i];
+      const double found = rate * ScheduleFactor(schedule, step);
+      EXPECT_NEAR(found, wanted, ToleranceOf(schedule) * std::max(wanted, rate))
+          << "step " << step << ": " << row["schedule"];
+      ASSERT_EQ(ScheduleMomentum(schedule, step).has_value(), row.contains("momenta"));
+      if (!row.contains("momenta")) continue;
+      EXPECT_NEAR(*ScheduleMomentum(schedule, step), row["momenta"][i], 1e-15)
+          << "step " << step << ": " << row["schedule"];
+    }
+  }
+  EXPECT_EQ(types.size(), static_cast<size_t>(v1::Schedule::Type_ARRAYSIZE));
 }
 
 }  // namespace

@@ -27,8 +27,10 @@ namespace sluice::cli {
 // Passes the events of a job to a display.
 class DisplayListener : public local::JobListener {
  public:
-  // `display` and `clock` outlive it. `logs`: if set, its lines are shown too.
-  DisplayListener(RunDisplay* display, const Clock* clock, std::optional<LogFollower> logs);
+  // `display` and `clock` outlive it. `logs`: if set, its lines are shown too. `foreground`: the
+  // program of worker 0 has the terminal, and its Ctrl-C.
+  DisplayListener(RunDisplay* display, const Clock* clock, std::optional<LogFollower> logs,
+                  bool foreground = false);
 
   void OnProcessStarted(const policy::Replica& replica, pid_t pid) override;
   void OnProcessEnded(const policy::Replica& replica, pid_t pid, const policy::Exit& exit) override;
@@ -53,10 +55,14 @@ class DisplayListener : public local::JobListener {
     uint64_t samples = 0;
   };
 
+  void NoteWaiting(const std::map<policy::Replica, local::ProcessInfo>& processes);
+
   RunDisplay* const display_;
   const Clock* const clock_;
   std::optional<LogFollower> logs_;
-  std::optional<v1::JobProgress> progress_;  // the last
+  const bool foreground_;
+  absl::Time note_at_ = absl::InfiniteFuture();  // of NoteWaiting
+  std::optional<v1::JobProgress> progress_;      // the last
   std::atomic<bool> stopping_{false};
   std::optional<std::pair<Mark, Mark>> training_;  // first and newest progress
   std::set<policy::Replica> replicas_;             // of processes that have ended

@@ -37,7 +37,7 @@ int RunPrepared(const Environment& environment, const RunFlags& flags,
 
   std::optional<LogFollower> logs;
   if (flags.verbose) logs.emplace(directory->logs(), "", 0);
-  DisplayListener listener(display.get(), environment.clock, std::move(logs));
+  DisplayListener listener(display.get(), environment.clock, std::move(logs), flags.foreground);
   const absl::Time start = environment.clock->Now();
   local::LocalJob job(JobOptionsOf(flags, programs, std::move(run.job)), environment.files,
                       directory, &listener, environment.clock);
@@ -99,6 +99,7 @@ int RunOnThisMachine(const Environment& environment, const RunFlags& flags) {
   const std::vector<std::string> found =
       FindData(flags.manifest, environment.data_directory, environment.files, &job->spec);
   if (!flags.quiet) PrintNotes(environment, *job, found);
+  RETURN_IF_ERROR(CheckForeground(flags, job->spec), Complain(environment, _));
   if (job->suspend && !flags.dry_run) return ReportSuspended(environment, flags, job->spec.name());
 
   const absl::StatusOr<local::Programs> programs =

@@ -17,6 +17,7 @@ absl::Status CheckClusterFlags(const RunFlags& flags) {
       {"--fresh", flags.fresh},
       {"--take-over", flags.take_over},
       {"--port", flags.port != 0},
+      {"--foreground", flags.foreground},
       {"--bin-dir", !flags.program_directory.empty()}};
   for (const auto& [flag, given] : here_only) {
     if (!given) continue;
@@ -30,6 +31,18 @@ int Run(const Environment& environment, const ClusterRunFlags& flags) {
   if (!flags.cluster.wanted()) return RunOnThisMachine(environment, flags);
   const absl::Status checked = CheckClusterFlags(flags);
   return checked.ok() ? RunOnCluster(environment, flags) : Complain(environment, checked);
+}
+
+void AddLocalFlags(CLI::App* run, RunFlags* flags) {
+  run->add_flag("--fresh", flags->fresh, "start over: delete the existing checkpoints");
+  run->add_flag("--take-over", flags->take_over,
+                "if the job is already running: save a checkpoint, stop it, and continue with this "
+                "manifest (another training.mode, number of shards, ...)")
+      ->excludes("--fresh");
+  run->add_flag("-y,--yes", flags->yes, "do not ask before --fresh removes anything");
+  run->add_flag("--foreground", flags->foreground,
+                "run the program of the only worker (--workers 1) on this terminal, for a "
+                "debugger: breakpoint() works, and no process is lost because it waits");
 }
 
 }  // namespace
@@ -49,12 +62,7 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
       "or to resume a job that `sluice stop` has suspended.\n");
   run->footer(ExitCodesText());
   run->add_option("FILE", flags->manifest, "the manifest")->required();
-  run->add_flag("--fresh", flags->fresh, "start over: delete the existing checkpoints");
-  run->add_flag("--take-over", flags->take_over,
-                "if the job is already running: save a checkpoint, stop it, and continue with this "
-                "manifest (another training.mode, number of shards, ...)")
-      ->excludes("--fresh");
-  run->add_flag("-y,--yes", flags->yes, "do not ask before --fresh removes anything");
+  AddLocalFlags(run, flags.get());
   run->add_flag("--dry-run", flags->dry_run, "show what would start, but change nothing");
   run->add_option("--workers", flags->workers, "number of workers instead of the manifest's")
       ->check(NumberBetween<uint32_t>(1, kMaxReplicas));
@@ -66,6 +74,7 @@ void AddRunCommand(CLI::App* app, const Environment& environment, Action* action
   run->add_option("--output", flags->output,
                   "text; json: one object on each line; plain: evaluations, the final metric and "
                   "the time")
+      ->excludes("--foreground")
       ->check(CLI::IsMember({"text", "json", "plain"}))
       ->capture_default_str();
   run->add_option("--port", flags->port, "the coordinator's port (default: any free port)")

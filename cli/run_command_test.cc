@@ -34,6 +34,27 @@ TEST_F(RunCommandTest, DryRunShowsWhatWouldStartAndChangesNothing) {
   EXPECT_FALSE(std::filesystem::exists(State()));
 }
 
+TEST_F(RunCommandTest, ForegroundIsForTheProgramOfOneWorker) {
+  WritePrograms("exit 1");
+  EXPECT_EQ(RunJob({"--foreground", "--workers", "1"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("the job has none: set spec.worker.command"));
+  Write("job.yaml", R"(apiVersion: sluice.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: example}
+spec:
+  model: {type: Custom}
+  data: {format: Custom}
+  optimizer: {name: SGD, learningRate: 0.1}
+  training: {steps: 10}
+  worker: {replicas: 2, command: [python3, train.py]}
+)");
+  EXPECT_EQ(RunJob({"--foreground"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("the job has 2 workers: add --workers 1"));
+  EXPECT_EQ(RunJob({"--foreground", "--workers", "1", "--output", "json"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("--foreground excludes --output"));
+  EXPECT_FALSE(std::filesystem::exists(State()));
+}
+
 TEST_F(RunCommandTest, DryRunIsRefusedLikeTheRun) {
   WritePrograms("exit 1");
   Write("job.yaml", kIdxManifest);

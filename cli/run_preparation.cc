@@ -217,6 +217,22 @@ absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
   return FindAll(environment, directory, RolesOf(job), programs);
 }
 
+absl::Status CheckForeground(const RunFlags& flags, const v1::JobSpec& job) {
+  if (!flags.foreground) return absl::OkStatus();
+  if (job.worker().command_size() == 0) {
+    return absl::InvalidArgumentError(
+        "--foreground runs the worker's own program on this terminal, and the job has none: set "
+        "spec.worker.command");
+  }
+  if (job.worker().replicas() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--foreground runs the program of one worker on this terminal, and the job "
+                     "has ",
+                     job.worker().replicas(), " workers: add --workers 1"));
+  }
+  return absl::OkStatus();
+}
+
 local::LocalJob::Options JobOptionsOf(const RunFlags& flags, const local::Programs& programs,
                                       api::TrainingJob job) {
   local::LocalJob::Options options;
@@ -224,6 +240,7 @@ local::LocalJob::Options JobOptionsOf(const RunFlags& flags, const local::Progra
   options.log_level = flags.log_level;
   if (flags.log_level.empty()) options.log_level = flags.verbose ? "debug" : "info";
   options.port = flags.port;
+  options.foreground = flags.foreground;
   options.command_directory =
       std::filesystem::absolute(DirectoryOf(flags.manifest)).lexically_normal().string();
   options.control.with_losses =

@@ -47,6 +47,9 @@ absl::StatusOr<local::Programs> FindPrograms(const Environment& environment,
 // neither sluice-worker nor LibTorch.
 std::vector<v1::Role> RolesOf(const v1::JobSpec& job);
 
+// INVALID_ARGUMENT: --foreground for a job that has not exactly one worker with its own program.
+absl::Status CheckForeground(const RunFlags& flags, const v1::JobSpec& job);
+
 // How to run the prepared job.
 local::LocalJob::Options JobOptionsOf(const RunFlags& flags, const local::Programs& programs,
                                       api::TrainingJob job);

@@ -54,6 +54,8 @@ class RunDisplay {
 struct DisplayOptions {
   std::string job;
   bool quiet = false;  // only the final line and errors
+  // The worker's program uses the terminal: no live view, and no lines of progress.
+  bool foreground = false;
   // Plain: steps per iteration, in which every worker has one update.
   uint64_t iteration_steps = 1;
   // Plain: prints the losses of the trainers' batches, and "Training complete".

@@ -25,6 +25,7 @@ struct RunFlags {
   bool fresh = false;
   bool yes = false;
   bool take_over = false;
+  bool foreground = false;
 };
 
 }  // namespace sluice::cli

@@ -27,7 +27,7 @@ class TextDisplay final : public RunDisplay {
   TextDisplay(const Environment& environment, DisplayOptions options)
       : environment_(environment),
         options_(std::move(options)),
-        live_(environment.live && !options_.quiet),
+        live_(environment.live && !options_.quiet && !options_.foreground),
         next_line_(environment.clock->Now() + kLineInterval) {
     view_.name = options_.job;
   }
@@ -109,7 +109,7 @@ class TextDisplay final : public RunDisplay {
         next_redraw_ = now + kRedrawInterval;
         Redraw();
       }
-    } else if (fresh_ && LineIsDue(now) &&
+    } else if (fresh_ && LineIsDue(now) && !options_.foreground &&
                (view_.progress.phase() == v1::JobProgress::TRAINING ||
                 view_.progress.phase() == v1::JobProgress::EVALUATING)) {
       next_line_ = now + kLineInterval;

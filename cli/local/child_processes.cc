@@ -36,14 +36,29 @@ struct ChildError {
   bool exec = false;  // false: before exec
 };
 
+// A child's standard streams; -1: those of this process, and `terminal`.
+struct Streams {
+  int input = -1;
+  int output = -1;
+  const Terminal* terminal = nullptr;
+};
+
+bool Adopt(const Streams& streams) {
+  if (streams.terminal != nullptr) {
+    streams.terminal->TakeInChild();
+    return true;
+  }
+  return dup2(streams.input, STDIN_FILENO) >= 0 && dup2(streams.output, STDOUT_FILENO) >= 0 &&
+         dup2(streams.output, STDERR_FILENO) >= 0;
+}
+
 // Between fork and exec: async-signal-safe calls only.
-[[noreturn]] void BecomeProgram(char* const* arguments, int input, int output, int error_pipe,
+[[noreturn]] void BecomeProgram(char* const* arguments, const Streams& streams, int error_pipe,
                                 pid_t parent, const ProcessGuard& guard) {
   ChildError error;
   setpgid(0, 0);
   guard.Add(getpid());
-  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || dup2(input, STDIN_FILENO) < 0 ||
-      dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0) {
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || !Adopt(streams)) {
     error.error = errno;
   } else if (getppid() == parent) {
     UnblockSignalsInChild();
@@ -61,7 +76,7 @@ absl::Status ErrorOf(int error, const std::string& what) {
   return absl::ErrnoToStatus(error, what);
 }
 
-absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& words, int input, int output,
+absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& words, const Streams& streams,
                             const ProcessGuard& guard) {
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
@@ -75,7 +90,7 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& words, int input, in
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return ErrorOf(errno, "a process could not be started");
-  if (pid == 0) BecomeProgram(arguments.data(), input, output, ends[1], parent, guard);
+  if (pid == 0) BecomeProgram(arguments.data(), streams, ends[1], parent, guard);
   child_errors = Fd();
 
   ChildError error;
@@ -217,7 +232,7 @@ void ChildProcesses::StartServer() {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) {
     const Fd input(ends[1]);
     const Fd output(OpenNull(O_WRONLY));
-    pid = Spawn(ForkServerArguments(program), input.get(), output.get(), guard_);
+    pid = Spawn(ForkServerArguments(program), {input.get(), output.get()}, guard_);
   }
   MutexLock lock(&mutex_);
   server_.socket = ends[0];
@@ -238,6 +253,16 @@ void ChildProcesses::DropServer() {
 }
 
 absl::StatusOr<pid_t> ChildProcesses::StartChild(const Command& command) {
+  if (command.foreground) {
+    absl::StatusOr<pid_t> pid = Spawn(command.arguments, {-1, -1, &terminal_}, guard_);
+    if (!pid.ok()) {
+      terminal_.TakeBack();
+      return pid;
+    }
+    MutexLock lock(&mutex_);
+    foreground_ = *pid;
+    return pid;
+  }
   const Fd log(open(command.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (log.get() < 0) return ErrorOf(errno, command.log_file);
   int server = -1;
@@ -255,7 +280,7 @@ absl::StatusOr<pid_t> ChildProcesses::StartChild(const Command& command) {
   }
   const Fd input(OpenNull(O_RDONLY));
   if (input.get() < 0) return ErrorOf(errno, "a process could not be started");
-  return Spawn(command.arguments, input.get(), log.get(), guard_);
+  return Spawn(command.arguments, {input.get(), log.get()}, guard_);
 }
 
 void ChildProcesses::Reap() {
@@ -274,6 +299,10 @@ void ChildProcesses::Reap() {
         continue;
       }
       kill(-pid, SIGKILL);
+      if (pid == foreground_) {
+        terminal_.TakeBack();
+        foreground_ = 0;
+      }
       guard_.Remove(pid);
       waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
       close(fd);

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/local/process_guard.h"
+#include "cli/local/terminal.h"
 #include "services/common/mutex.h"
 #include "services/common/notification.h"
 
@@ -26,7 +27,8 @@ namespace sluice::local {
 //
 // A child leads its own process group, so the terminal's Ctrl-C does not reach it. It has no
 // standard input, and its output is appended to its log file. When it ends, the rest of its group
-// is killed.
+// is killed. A child in the foreground has this process's standard streams instead, and, if this
+// process has the terminal, the terminal until it ends: then Ctrl-C reaches only the child.
 //
 // Thread-safe.
 class ChildProcesses {
@@ -34,6 +36,7 @@ class ChildProcesses {
   struct Command {
     std::vector<std::string> arguments;  // the first is the path of the program
     std::string log_file;
+    bool foreground = false;  // at most one child at a time
   };
   struct End {
     pid_t pid = 0;
@@ -93,10 +96,12 @@ class ChildProcesses {
   const std::function<void(const End&)> on_end_;
   int wake_fd_ = -1;
   const ProcessGuard guard_;
+  const Terminal terminal_;
   mutable Mutex mutex_;  // protects what follows; not held while calling out or forking
   std::vector<Request*> requests_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, int> pid_fds_ ABSL_GUARDED_BY(mutex_);  // of running children
   Server server_ ABSL_GUARDED_BY(mutex_);
+  pid_t foreground_ ABSL_GUARDED_BY(mutex_) = 0;  // the child that has the terminal; 0: none
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last, because it uses the members above
 };

@@ -39,9 +39,26 @@ constexpr absl::Duration kTakeover = absl::Milliseconds(250);
 // How many of a log's last lines are searched for the reason of an exit.
 constexpr size_t kReasonLines = 50;
 
-policy::JobPlan PlanOf(const api::TrainingJob& job) {
-  policy::JobPlan plan = policy::PlanOf(job.spec);
+// While a program waits in a debugger, nothing that waits for it may end.
+constexpr double kDebuggerSeconds = 365 * 86400;
+
+// What the processes are told.
+v1::JobSpec SpecOf(const LocalJob::Options& options) {
+  v1::JobSpec spec = options.job.spec;
+  if (!options.foreground) return spec;
+  v1::TimeoutSpec& timeouts = *spec.mutable_timeouts();
+  timeouts.set_start(kDebuggerSeconds);
+  timeouts.set_initialization(kDebuggerSeconds);
+  timeouts.set_evaluation(kDebuggerSeconds);
+  timeouts.set_gradients(kDebuggerSeconds);
+  return spec;
+}
+
+policy::JobPlan PlanOf(const LocalJob::Options& options) {
+  const api::TrainingJob& job = options.job;
+  policy::JobPlan plan = policy::PlanOf(SpecOf(options));
   plan.watch_coordinator = true;
+  plan.programs_finish = job.spec.worker().command_size() > 0;
   if (job.active_deadline_seconds.has_value()) {
     plan.active_deadline = absl::Seconds(*job.active_deadline_seconds);
   }
@@ -74,6 +91,10 @@ std::string JobIdentity(const v1::JobSpec& job) {
 
 }  // namespace
 
+bool EndedByCtrlC(const policy::Replica& replica, const policy::Exit& exit) {
+  return replica.role == v1::WORKER && (exit.signal == SIGINT || exit.code == 128 + SIGINT);
+}
+
 LocalJob::LocalJob(Options options, FileSystem* files, JobDirectory* directory,
                    JobListener* listener, const Clock* clock)
     : options_(std::move(options)),
@@ -82,7 +103,7 @@ LocalJob::LocalJob(Options options, FileSystem* files, JobDirectory* directory,
       listener_(listener),
       clock_(clock),
       secret_(security::MakeSecret()),
-      plan_(PlanOf(options_.job)),
+      plan_(PlanOf(options_)),
       limits_(LimitsOf(options_)),
       port_(options_.port) {
   JobControlClient::Options control = ControlOf(options_, plan_);
@@ -181,8 +202,7 @@ absl::Status LocalJob::WriteJobFile() {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   std::string json;
-  const auto status =
-      google::protobuf::util::MessageToJsonString(options_.job.spec, &json, options);
+  const auto status = google::protobuf::util::MessageToJsonString(SpecOf(options_), &json, options);
   if (!status.ok()) return absl::InternalError(status.ToString());
   return AtomicWriteFile(files_, JoinPath(directory_->run(), "job.json"), absl::Cord(json), "run");
 }
@@ -227,6 +247,7 @@ void LocalJob::HandleEnd(const ChildProcesses::End& end) {
       process.exit.message = policy::ReasonFromLog(LastLogLines(replica, kReasonLines));
     }
     if (replica == kCoordinator) ReadFinalProgress();
+    if (options_.foreground && EndedByCtrlC(replica, process.exit)) plan_.suspend = true;
     listener_->OnProcessEnded(replica, end.pid, process.exit);
     return;
   }
@@ -403,7 +424,8 @@ absl::StatusOr<pid_t> LocalJob::StartProgram(const policy::Replica& replica) {
       arguments.push_back(argument);
     }
   }
-  return children_->Start({std::move(arguments), directory_->LogFile(replica)});
+  const bool foreground = options_.foreground && replica.role == v1::WORKER && replica.index == 0;
+  return children_->Start({std::move(arguments), directory_->LogFile(replica), foreground});
 }
 
 std::vector<std::string> LocalJob::ArgumentsFor(const policy::Replica& replica) const {

@@ -73,6 +73,9 @@ class Links {
                                                    const std::string& port_file) = 0;
 };
 
+// Whether the program of a worker on the terminal was ended by Ctrl-C.
+bool EndedByCtrlC(const policy::Replica& replica, const policy::Exit& exit);
+
 class LocalJob {
  public:
   struct Options {
@@ -86,6 +89,9 @@ class LocalJob {
     policy::Limits limits;
     absl::Duration tick_interval = absl::Milliseconds(200);
     JobControlClient::Options control;
+    // The program of worker 0 runs on the terminal of this process, for a debugger: no process is
+    // lost because the program waits, and the terminal's Ctrl-C, which ends it, suspends the job.
+    bool foreground = false;
     // Null: the processes are connected directly. Must outlive the job.
     Links* links = nullptr;
   };

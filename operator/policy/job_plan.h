@@ -77,6 +77,9 @@ struct JobPlan {
   uint32_t backoff_limit = 0;
   bool second_copies = false;  // with two shards or more, each partition is on two of them
   bool suspend = false;
+  // The workers are programs of the user. One that was a member may run on after training has
+  // succeeded, until it ends or `suspend` is set.
+  bool programs_finish = false;
   // The job fails when it has been active for longer than this.
   std::optional<absl::Duration> active_deadline;
   // The job fails when it has completed no step for this long (Observation::last_step_at).

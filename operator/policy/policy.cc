@@ -359,7 +359,7 @@ class Decider {
   void NoteSuspension() {
     if (!plan_.suspend) {
       memory_.suspending_since = absl::InfiniteFuture();
-    } else if (!memory_.outcome.has_value()) {
+    } else if (!memory_.outcome.has_value() || plan_.programs_finish) {
       memory_.suspending_since = std::min(memory_.suspending_since, now_);
     }
   }
@@ -374,8 +374,13 @@ class Decider {
   }
 
   // Until when a process may exit by itself.
-  absl::Time LeaveBy(const ProcessObservation& process) const {
+  absl::Time LeaveBy(const Replica& replica, const ProcessObservation& process) const {
     SLUICE_DCHECK(memory_.outcome.has_value(), "processes leave when the job has ended");
+    if (plan_.programs_finish && replica.role == v1::WORKER && process.ready &&
+        memory_.outcome->kind == OutcomeKind::kSucceeded) {
+      if (!plan_.suspend) return absl::InfiniteFuture();
+      if (memory_.suspending_since > memory_.outcome->since) return memory_.suspending_since;
+    }
     const absl::Time by = memory_.outcome->since + memory_.outcome->leave_grace;
     const ProcessObservation* coordinator = world_.Find(kCoordinator);
     // A user's own program may have more to do after training has succeeded, and it is not known
@@ -393,7 +398,7 @@ class Decider {
     for (const auto& [replica, process] : world_.processes) {
       if (!process.running) continue;
       any = true;
-      const absl::Time terminate = LeaveBy(process);
+      const absl::Time terminate = LeaveBy(replica, process);
       const absl::Time kill = std::min(terminate + limits_.stop_grace, FrozenAt(process));
       if (now_ >= kill) {
         Stop(replica, process, /*kill=*/true);

@@ -12,9 +12,11 @@ namespace sluice::policy {
 namespace {
 
 using ::testing::Contains;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 TEST(PolicyTest, SuccessWaitsForProcessesToLeave) {
@@ -83,6 +85,26 @@ TEST(PolicyTest, ProcessesMayFinishTheirWorkAfterSuccess) {
   const Decision decision = world.Step();
   EXPECT_THAT(world.stopped, IsEmpty());
   EXPECT_EQ(decision.decide_again, world.now + world.limits.leave_grace);
+}
+
+TEST(PolicyTest, ProgramsThatWereMembersRunOnAfterSuccessUntilTheUserStopsThem) {
+  World world;
+  world.plan.programs_finish = true;
+  world.StartAll();
+  world.observed.processes[kWorker0].ready = true;
+  world.observed.phase = v1::JobProgress::SUCCEEDED;
+  world.End(kCoordinator, kExitOk);
+  world.Step();
+  world.now += world.limits.leave_grace;
+  world.Step();
+  EXPECT_THAT(world.stopped, Not(Contains("stop worker-0")));
+  EXPECT_THAT(world.stopped, Contains("stop worker-1")) << "it was no member";
+  world.now += absl::Hours(5);
+  EXPECT_FALSE(world.Step().finish.has_value());
+  EXPECT_THAT(world.stopped, Not(Contains("stop worker-0")));
+  world.plan.suspend = true;
+  world.Step();
+  EXPECT_THAT(world.stopped, Contains("stop worker-0"));
 }
 
 TEST(PolicyTest, AnOrderlyCoordinatorExitEndsTheJobWithoutAFinalReport) {

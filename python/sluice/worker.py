@@ -3,6 +3,7 @@
 libsluice-worker.so implements the worker; this module connects the program's model and data to it.
 """
 
+import bdb
 import contextlib
 import dataclasses
 import os
@@ -105,6 +106,9 @@ def _fail_on_exception(handle, index):
 
 
 def _failure(kind, error, index):
+    if issubclass(kind, bdb.BdbQuit):
+        return (f'the debugger in worker {index} was left, or had no input; `sluice run --workers 1 --foreground` runs '
+                'the program on the terminal')
     return f'{kind.__name__} in worker {index}: {error}'
 
 

@@ -56,9 +56,9 @@ class Screen:
 
 
 class Terminal:
-    """A program that runs on its own terminal."""
+    """A program that runs on its own terminal. `controlling`: Ctrl-C on the terminal sends signals."""
 
-    def __init__(self, command, environment):
+    def __init__(self, command, environment, controlling=False):
         self.output = ''
         self.screen = Screen()
         self.widest = 0  # length of the longest line with a bar
@@ -67,13 +67,17 @@ class Terminal:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', ROWS, COLUMNS, 0, 0))
         self.process = subprocess.Popen(list(map(str, command)), stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-                                        env=environment)
+                                        env=environment,
+                                        preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if controlling else None)
         os.close(slave)
 
     def close(self):
         self.process.kill()
         self.process.wait()
         os.close(self.master)
+
+    def type(self, text):
+        os.write(self.master, text.encode())
 
     def read(self, until=None):
         """Reads until `until(screen text)` is true, or (None) until the program closes the terminal. Raises AssertionError if it is

@@ -296,6 +296,28 @@ TEST(CoordinatorEnd, FailureFailsJobAndNamesProcess) {
   EXPECT_EQ(job.exit->message, "worker-1: the gradient of fc1.weight is not finite");
 }
 
+TEST(CoordinatorEnd, FailedJobShowsTheStepThatItsShardsReportAsTheyLeave) {
+  FakeJob job(FakeJob::Spec());
+  job.Start();
+  job.Train(2);
+  job.workers[0]->frozen = true;
+  v1::MemberMessage failure;
+  failure.mutable_failure()->set_reason("no");
+  job.workers[1]->Say(failure);
+  job.Pump();
+  ASSERT_LT(job.Progress().step(), 7);
+  v1::MemberMessage last;
+  *last.mutable_shard_progress()->mutable_view() = job.core->view().id();
+  last.mutable_shard_progress()->set_closed(7);
+  last.mutable_shard_progress()->set_committed(2);
+  for (FakeShard* shard : job.Shards()) {
+    EXPECT_LT(job.Progress().step(), 7) << "a shard has not reported the step";
+    shard->Say(last);
+    job.Pump();
+  }
+  EXPECT_EQ(job.Progress().step(), 7);
+}
+
 TEST(CoordinatorEnd, DoesNotWaitForeverForProcessToLeave) {
   FakeJob job(FakeJob::Spec());
   job.Start();

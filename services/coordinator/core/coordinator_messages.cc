@@ -368,6 +368,8 @@ void CoordinatorCore::OnShardProgress(const Process& process, const v1::ShardPro
   const uint64_t samples_before = mode.Samples();
   if (!training.OnProgress(process.incarnation(), progress)) return;
   if (mode.synchronous()) training.RaiseCommitted(progress.committed());
+  // Where the job ends, no shard reports again that a version is committed.
+  if (mode.synchronous() && Leaving()) training.RaiseCommitted(training.LowestClosed());
   facts_.load.OnReport(process.incarnation(), progress.busy_seconds());
 
   const bool evaluating = snapshots_.evaluations().running();

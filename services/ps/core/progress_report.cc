@@ -41,6 +41,12 @@ void ProgressReport::SendIfDue() {
   state_.Report(std::move(message));
 }
 
+void ProgressReport::SendLast() {
+  due_ = true;
+  next_ = absl::InfinitePast();
+  SendIfDue();
+}
+
 absl::Time ProgressReport::NextDeadline() const {
   return IsWanted() ? next_ : absl::InfiniteFuture();
 }

@@ -27,6 +27,8 @@ class ProgressReport {
   // Something has changed.
   void Want() { due_ = true; }
   void SendIfDue();
+  // The shard's last report: a job that ends is known with the steps since the last interval.
+  void SendLast();
   absl::Time NextDeadline() const;
 
  private:

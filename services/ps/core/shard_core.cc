@@ -342,6 +342,7 @@ void ShardCore::Dispatch(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kCloseSnapshot:
       return snapshots_.Close(message.close_snapshot().snapshot_id());
     case v1::CoordinatorMessage::kFinish:
+      progress_.SendLast();
       return registration_.OnFinish(message.finish());
     default:
       return;  // HeartbeatReply, and messages for workers

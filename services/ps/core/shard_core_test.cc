@@ -59,6 +59,20 @@ TEST_F(LeavingTest, LeavingShardContinuesUntilTheCoordinatorReleasesIt) {
   EXPECT_THAT(TakeExits(), ElementsAre(ExitReason::kFinished));
 }
 
+TEST_F(LeavingTest, ReportsItsLastStepWhenTheJobEnds) {
+  Begin();
+  Step(0, 1);
+  shard.TakeMessages(&v1::MemberMessage::has_shard_progress, &v1::MemberMessage::shard_progress);
+  Step(1, 2);
+  v1::CoordinatorMessage message;
+  message.mutable_finish()->set_succeeded(false);
+  shard.Deliver(message);
+  const auto reports = shard.TakeMessages(&v1::MemberMessage::has_shard_progress,
+                                          &v1::MemberMessage::shard_progress);
+  ASSERT_FALSE(reports.empty());
+  EXPECT_EQ(reports.back().closed(), 2);
+}
+
 TEST_F(LeavingTest, LeavingShardExitsWhenItsGraceIsOver) {
   Begin();
   shard.core().OnAskedToStop("asked to stop", absl::Seconds(60), shard.now);
